@@ -1,0 +1,107 @@
+// Package work holds the wire shapes by which ManifestWorks travel between
+// sources, Maestro and agents: event types, extension names, and the JSON
+// data of spec, status and resync events, as Open Cluster Management defines
+// them. The ManifestWork types themselves are open-cluster-management.io/api.
+//
+// It contains no logic and imports nothing of ours.
+package work
+
+import (
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// DataType names manifest bundles; event types are DataType + ".spec." or
+// ".status." + an action.
+const DataType = "io.open-cluster-management.works.v1alpha1.manifestbundles"
+
+// Event types.
+const (
+	SpecCreate         = DataType + ".spec.create_request"
+	SpecUpdate         = DataType + ".spec.update_request"
+	SpecDelete         = DataType + ".spec.delete_request"
+	SpecResync         = DataType + ".spec.resync_request"
+	SpecResyncResponse = DataType + ".spec.resync_response"
+
+	StatusUpdate         = DataType + ".status.update_request"
+	StatusResync         = DataType + ".status.resync_request"
+	StatusResyncResponse = DataType + ".status.resync_response"
+
+	// Heartbeat keeps gRPC streams alive; it has no source.
+	Heartbeat = "io.open-cluster-management.cloudevents.heartbeat"
+
+	// Seen is Atoll's addition: an agent says every 10 s that it lives.
+	// Servers that do not know it drop it.
+	Seen = "dev.atoll.agent.v1.seen"
+)
+
+// Extension names. All are lower case, as MQTT user properties and gRPC
+// attributes carry them with the prefix "ce-".
+const (
+	ExtResourceID        = "resourceid"        // bundle id
+	ExtResourceVersion   = "resourceversion"   // generation of the spec; in a status the one observed
+	ExtClusterName       = "clustername"       // consumer name
+	ExtOriginalSource    = "originalsource"    // who owns the spec; present but empty on an agent's spec resync
+	ExtSequenceID        = "sequenceid"        // status only: snowflake, decimal
+	ExtDeletionTimestamp = "deletiontimestamp" // RFC 3339
+	ExtStatusHash        = "statushash"        // hex sha256 of the status
+	ExtMetadata          = "metadata"          // JSON ObjectMeta of the source's work
+	ExtLogTracing        = "logtracing"        // JSON map
+
+	// Atoll's additions, ignored by others.
+	ExtIfMatch    = "atollifmatch"    // source to server: apply only if the bundle's ETag version is this
+	ExtReceivedAt = "atollreceivedat" // agent to server, on a status: when the spec of resourceversion arrived, RFC 3339 with nanoseconds
+	ExtAppliedAt  = "atollappliedat"  // agent to server, on a status: when its manifests were first all applied
+)
+
+// OpIDKey is the key of the operation id inside ExtLogTracing.
+const OpIDKey = "logging.open-cluster-management.io/op-id"
+
+// Reasons and types that the agent's final acknowledgement of a deletion carries.
+const (
+	ConditionDeleted     = "Deleted"
+	ReasonDeleted        = "ManifestsDeleted"
+	MessageDeletedFormat = "The manifests are deleted from the cluster %s"
+)
+
+// Bundle is the data of a spec event.
+type Bundle struct {
+	Manifests       []json.RawMessage             `json:"manifests"`
+	DeleteOption    *workv1.DeleteOption          `json:"deleteOption,omitempty"`
+	ManifestConfigs []workv1.ManifestConfigOption `json:"manifestConfigs,omitempty"`
+	Executer        *workv1.ManifestWorkExecutor  `json:"executer,omitempty"` // the contract's spelling
+}
+
+// Status is the data of a status event. Agents may leave Bundle out; Maestro
+// fills it in towards sources.
+type Status struct {
+	Bundle         *Bundle                    `json:"manifestBundle,omitempty"`
+	Conditions     []metav1.Condition         `json:"conditions,omitempty"`
+	ResourceStatus []workv1.ManifestCondition `json:"resourceStatus,omitempty"`
+}
+
+// SpecVersions is the data of a spec resync request: what the agent has. An
+// empty list asks for everything.
+type SpecVersions struct {
+	Versions []SpecVersion `json:"resourceVersions"`
+}
+
+// SpecVersion is one bundle that the agent has, at its generation.
+type SpecVersion struct {
+	ID      string `json:"resourceID"`
+	Version int64  `json:"resourceVersion"`
+}
+
+// StatusHashes is the data of a status resync request: what the asker has. An
+// empty list asks for everything.
+type StatusHashes struct {
+	Hashes []StatusHash `json:"statusHashes"`
+}
+
+// StatusHash is the hash of one bundle's status, as ExtStatusHash.
+type StatusHash struct {
+	ID   string `json:"resourceID"`
+	Hash string `json:"statusHash"`
+}
