@@ -1,0 +1,86 @@
+package rest
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// A Handler answers a request, or returns the error that says why not. After
+// it has written anything it may still return an error: the connection is cut
+// then, so that nobody takes half an answer for a whole one.
+type Handler func(w http.ResponseWriter, r *http.Request) error
+
+func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := h(w, r); err != nil {
+		Fail(w, r, err)
+	}
+}
+
+// Mux is http.ServeMux with Handlers, a list of its routes, and answers in the
+// service's own shape where nothing matches. Use NewMux.
+type Mux struct {
+	mux    *http.ServeMux
+	routes []string
+}
+
+// NewMux returns an empty Mux.
+func NewMux() *Mux { return &Mux{mux: http.NewServeMux()} }
+
+// Handle registers h for a pattern of http.ServeMux that names a method, such
+// as "GET /things/{id}". It panics on a bad or conflicting pattern.
+func (m *Mux) Handle(pattern string, h Handler) { m.HandleHTTP(pattern, h) }
+
+// HandleHTTP registers an ordinary http.Handler.
+func (m *Mux) HandleHTTP(pattern string, h http.Handler) {
+	m.mux.Handle(pattern, h)
+	m.routes = append(m.routes, pattern)
+}
+
+// Routes returns the registered patterns, sorted. Tests walk them: against the
+// OpenAPI document, and to prove that none runs without identity.
+func (m *Mux) Routes() []string {
+	return slices.Sorted(slices.Values(m.routes))
+}
+
+func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h, pattern := m.mux.Handler(r)
+	if pattern == "" {
+		m.unmatched(w, r, h)
+		return
+	}
+	callOf(r.Context()).route = pattern
+	m.mux.ServeHTTP(w, r)
+}
+
+// unmatched answers what ServeMux would answer in plain text.
+func (m *Mux) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	probe := &probe{header: http.Header{}}
+	h.ServeHTTP(probe, r)
+	if probe.status == http.StatusMethodNotAllowed {
+		allow := probe.header.Get("Allow")
+		e := Errorf(http.StatusMethodNotAllowed, "method-not-allowed", "%s is not allowed here; allowed: %s", r.Method, allow)
+		e.Header = http.Header{"Allow": {allow}}
+		Fail(w, r, e)
+		return
+	}
+	Fail(w, r, Errorf(http.StatusNotFound, "not-found", "there is nothing at %s", shorten(r.URL.Path, 200)))
+}
+
+// probe takes an answer of ServeMux for its status and headers.
+type probe struct {
+	header http.Header
+	status int
+}
+
+func (p *probe) Header() http.Header         { return p.header }
+func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
+func (p *probe) WriteHeader(status int)      { p.status = status }
+
+// shorten cuts s for a message.
+func shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "..."
+}

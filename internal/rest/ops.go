@@ -1,0 +1,140 @@
+package rest
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Ops is what operators and probes ask every service: /healthz (the process
+// runs), /readyz (it can do its work, or what is missing), /metrics. Use
+// NewOps. It belongs on a loopback listener.
+type Ops struct {
+	// Registry holds the service's metrics; Go's and the process's are in it.
+	Registry *prometheus.Registry
+
+	mu       sync.Mutex
+	checks   map[string]func(context.Context) error
+	draining atomic.Bool
+}
+
+// checkTimeout bounds each readiness check: a dependency that does not answer
+// is missing.
+const checkTimeout = 2 * time.Second
+
+// NewOps returns an Ops without checks, which is ready.
+func NewOps() *Ops {
+	o := &Ops{Registry: prometheus.NewRegistry(), checks: map[string]func(context.Context) error{}}
+	o.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return o
+}
+
+// Check registers what must hold for the service to be ready. The text of its
+// error is shown to whoever asks. It panics when the name is taken.
+func (o *Ops) Check(name string, check func(context.Context) error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, taken := o.checks[name]; taken {
+		panic("rest: two readiness checks named " + name)
+	}
+	o.checks[name] = check
+}
+
+// Drain makes the service not ready, before it stops.
+func (o *Ops) Drain() { o.draining.Store(true) }
+
+// Missing is a readiness check that does not hold.
+type Missing struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// Missing runs all checks at once and returns those that do not hold, by name.
+func (o *Ops) Missing(ctx context.Context) []Missing {
+	if o.draining.Load() {
+		return []Missing{{Name: "draining", Reason: "the service is stopping"}}
+	}
+	o.mu.Lock()
+	checks := make(map[string]func(context.Context) error, len(o.checks))
+	for name, check := range o.checks {
+		checks[name] = check
+	}
+	o.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	answers := make(chan Missing, len(checks))
+	for name, check := range checks {
+		go func() {
+			m := Missing{Name: name}
+			if err := safely(ctx, check); err != nil {
+				m.Reason = err.Error()
+			}
+			answers <- m
+		}()
+	}
+	var missing []Missing
+	pending := checks
+	for len(pending) > 0 {
+		select {
+		case m := <-answers:
+			delete(pending, m.Name)
+			if m.Reason != "" {
+				missing = append(missing, m)
+			}
+		case <-ctx.Done():
+			for name := range pending {
+				missing = append(missing, Missing{Name: name, Reason: fmt.Sprintf("no answer within %s", checkTimeout)})
+			}
+			pending = nil
+		}
+	}
+	slices.SortFunc(missing, func(a, b Missing) int { return strings.Compare(a.Name, b.Name) })
+	return missing
+}
+
+func safely(ctx context.Context, check func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the check panicked: %v", p)
+		}
+	}()
+	return check(ctx)
+}
+
+type opsStatus struct {
+	Status  string    `json:"status"`
+	Missing []Missing `json:"missing,omitempty"`
+}
+
+// Live answers that the process runs.
+func (o *Ops) Live(w http.ResponseWriter, _ *http.Request) error {
+	return WriteJSON(w, http.StatusOK, opsStatus{Status: "ok"})
+}
+
+// Ready answers 200, or 503 with what is missing.
+func (o *Ops) Ready(w http.ResponseWriter, r *http.Request) error {
+	if missing := o.Missing(r.Context()); len(missing) > 0 {
+		w.Header().Set("Retry-After", "1")
+		return WriteJSON(w, http.StatusServiceUnavailable, opsStatus{Status: "unavailable", Missing: missing})
+	}
+	return WriteJSON(w, http.StatusOK, opsStatus{Status: "ok"})
+}
+
+// Handler serves /healthz, /readyz and /metrics.
+func (o *Ops) Handler() http.Handler {
+	m := NewMux()
+	m.Handle("GET /healthz", o.Live)
+	m.Handle("GET /readyz", o.Ready)
+	m.HandleHTTP("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{Registry: o.Registry}))
+	return m
+}

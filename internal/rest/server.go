@@ -1,0 +1,101 @@
+package rest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Server runs one listener of a service.
+type Server struct {
+	Name    string       // for log lines and errors
+	Handler http.Handler // usually made by Observe
+	TLS     *tls.Config  // nil: plain, for loopback only
+	Log     *slog.Logger // default slog.Default()
+
+	// Grace is how long requests under way may take after the context of Run
+	// ended; default 5 s. Watches are ended at once.
+	Grace time.Duration
+}
+
+// Limits of every listener. Bodies are bounded by the handlers; watches lift
+// the deadlines for themselves.
+const (
+	readHeaderTimeout = 10 * time.Second
+	readTimeout       = 60 * time.Second
+	writeTimeout      = 60 * time.Second
+	idleTimeout       = 120 * time.Second
+	maxHeaderBytes    = 64 << 10
+)
+
+// Run serves on l until ctx ends, then lets requests under way finish, and
+// returns nil. It owns l.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	log := s.Log
+	if log == nil {
+		log = slog.Default()
+	}
+	grace := s.Grace
+	if grace <= 0 {
+		grace = 5 * time.Second
+	}
+	// Requests outlive ctx by the grace; watches do not.
+	base := context.WithValue(context.WithoutCancel(ctx), stopKey{}, ctx)
+	base, cancel := context.WithCancel(base)
+	defer cancel()
+	hs := &http.Server{
+		Handler:           s.Handler,
+		TLSConfig:         s.TLS,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		// Handshakes that fail are the peer's affair and can be many.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() {
+		if s.TLS != nil {
+			served <- hs.ServeTLS(l, "", "")
+			return
+		}
+		served <- hs.Serve(l)
+	}()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serving %s on %s: %w", s.Name, l.Addr(), err)
+	case <-ctx.Done():
+	}
+	graceful, done := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer done()
+	err := hs.Shutdown(graceful)
+	if errors.Is(err, context.DeadlineExceeded) {
+		log.LogAttrs(ctx, slog.LevelWarn, "requests cut at shutdown", slog.String("server", s.Name), slog.Duration("grace", grace))
+		err = nil
+		cancel()
+		_ = hs.Close()
+	}
+	<-served
+	if err != nil {
+		return fmt.Errorf("stopping %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+type stopKey struct{}
+
+// stopping returns a context that ends when the server of the request that ctx
+// belongs to begins to stop.
+func stopping(ctx context.Context) context.Context {
+	if stop, ok := ctx.Value(stopKey{}).(context.Context); ok {
+		return stop
+	}
+	return context.Background()
+}

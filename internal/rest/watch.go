@@ -1,0 +1,208 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// EventType says what happened to the object of an event.
+type EventType string
+
+// The types of events, as Kubernetes names them.
+const (
+	Added    EventType = "ADDED"
+	Modified EventType = "MODIFIED"
+	Deleted  EventType = "DELETED"
+	Bookmark EventType = "BOOKMARK" // nothing happened up to the cursor
+	Failed   EventType = "ERROR"    // the object is an error body; the stream ends
+)
+
+// An Event is one line of a watch.
+type Event struct {
+	Type   EventType       `json:"type"`
+	Object json.RawMessage `json:"object,omitempty"`
+	Cursor string          `json:"cursor,omitempty"` // a later watch may continue from here
+}
+
+// WatchOptions bound a watch. The zero value is useful.
+type WatchOptions struct {
+	Bookmark     time.Duration // a bookmark after so long without an event; default 15 s
+	WriteTimeout time.Duration // a client that takes nothing for so long is dropped; default 10 s
+}
+
+func (o WatchOptions) withDefaults() WatchOptions {
+	if o.Bookmark <= 0 {
+		o.Bookmark = 15 * time.Second
+	}
+	if o.WriteTimeout <= 0 {
+		o.WriteTimeout = 10 * time.Second
+	}
+	return o
+}
+
+// Stream is an open watch. Its methods may be called from several goroutines.
+type Stream struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	opts   WatchOptions
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex
+	open   bool
+	cursor string
+	timer  *time.Timer // next bookmark
+	err    error       // first failed write; later ones are refused with it
+	done   bool
+}
+
+// Watch runs feed, which sends events until its context ends: because the
+// client left or is stuck, or the server stops. The answer begins with the
+// first Send or Open, so an error that feed returns before is answered as any
+// other (an unknown cursor is 410), and one that it returns later becomes an
+// ERROR event. What feed returns after its context ended is of no interest.
+func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context, s *Stream) error) error {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	stop := context.AfterFunc(stopping(ctx), func() { cancel(errStopping) })
+	defer stop()
+
+	s := &Stream{w: w, rc: http.NewResponseController(w), opts: o.withDefaults(), cancel: cancel}
+	// The deadlines of the server are for requests that end.
+	if err := errors.Join(s.rc.SetReadDeadline(time.Time{}), s.rc.SetWriteDeadline(time.Time{})); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	err := feed(ctx, s)
+	opened := s.close()
+	switch {
+	case ctx.Err() != nil:
+		if !opened && context.Cause(ctx) == errStopping {
+			e := Errorf(http.StatusServiceUnavailable, "stopping", "the server is stopping; try again").Because(errStopping)
+			e.RetryAfter = time.Second
+			return e
+		}
+		return nil
+	case err == nil:
+		return nil
+	case !opened:
+		return err
+	}
+	c := callOf(r.Context())
+	e := c.classify(r, err)
+	if e.Status >= http.StatusInternalServerError {
+		c.opts.Log.LogAttrs(ctx, slog.LevelWarn, "watch failed",
+			slog.String("operation_id", c.id), slog.String("path", r.URL.Path),
+			slog.String("code", e.Code), slog.Any("error", err))
+	}
+	_ = s.write(Event{Type: Failed, Object: c.renderError(r.Context(), e)})
+	return nil
+}
+
+var errStopping = errors.New("server stopping")
+
+// Open begins the answer, so that a client of a quiet watch knows that it
+// stands, and sets the cursor that bookmarks carry until an event comes.
+func (s *Stream) Open(cursor string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cursor != "" {
+		s.cursor = cursor
+	}
+	return s.begin()
+}
+
+// Advance sets the cursor of the next bookmark: nothing up to it concerns this
+// watch.
+func (s *Stream) Advance(cursor string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cursor = cursor
+}
+
+// Send writes one event and flushes it.
+func (s *Stream) Send(e Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done {
+		return http.ErrHandlerTimeout
+	}
+	if err := s.begin(); err != nil {
+		return err
+	}
+	if e.Cursor != "" {
+		s.cursor = e.Cursor
+	}
+	s.timer.Reset(s.opts.Bookmark)
+	return s.write(e)
+}
+
+// begin sends the headers, once, and starts the bookmarks.
+func (s *Stream) begin() error {
+	if s.open {
+		return s.err
+	}
+	s.open = true
+	h := s.w.Header()
+	h.Set("Content-Type", "application/json;stream=watch")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	s.deadline()
+	s.w.WriteHeader(http.StatusOK)
+	s.timer = time.AfterFunc(s.opts.Bookmark, s.bookmark)
+	return s.fail(s.rc.Flush())
+}
+
+func (s *Stream) bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done || s.err != nil {
+		return
+	}
+	if s.write(Event{Type: Bookmark, Cursor: s.cursor}) == nil {
+		s.timer.Reset(s.opts.Bookmark)
+	}
+}
+
+// write needs the lock, or a closed stream.
+func (s *Stream) write(e Event) error {
+	if s.err != nil {
+		return s.err
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err // the object is not JSON: the feed's fault, not the client's
+	}
+	s.deadline()
+	if _, err := s.w.Write(append(line, '\n')); err != nil {
+		return s.fail(err)
+	}
+	return s.fail(s.rc.Flush())
+}
+
+func (s *Stream) deadline() {
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.opts.WriteTimeout)) // a recorder in a test has none
+}
+
+// fail remembers the first failed write and ends the feed.
+func (s *Stream) fail(err error) error {
+	if err != nil && s.err == nil {
+		s.err = err
+		s.cancel(err)
+	}
+	return err
+}
+
+// close ends the bookmarks, and says whether the answer has begun.
+func (s *Stream) close() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	return s.open
+}
