@@ -1,0 +1,62 @@
+package pgtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"atoll.dev/internal/postgres"
+)
+
+// Private is a server of one test, which the test may kill and start again. It has default durability.
+type Private struct {
+	*postgres.Cluster
+	t       testing.TB
+	process *postgres.Process
+}
+
+// Server starts a server for this test alone; it is stopped when the test ends.
+func Server(t testing.TB) *Private {
+	t.Helper()
+	c, err := newCluster(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Private{Cluster: c, t: t}
+	s.Start()
+	t.Cleanup(func() {
+		s.Kill()
+		os.RemoveAll(filepath.Dir(c.DataDir))
+	})
+	return s
+}
+
+// Start starts the server again after Kill or Stop and waits until it answers.
+func (s *Private) Start() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	p, err := s.Cluster.Start(ctx, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.process = p
+}
+
+// Kill ends the server with SIGKILL.
+func (s *Private) Kill() {
+	if s.process != nil {
+		s.process.Kill()
+		s.process = nil
+	}
+}
+
+// Stop shuts the server down in order.
+func (s *Private) Stop() {
+	if s.process != nil {
+		s.process.Stop()
+		s.process = nil
+	}
+}

@@ -1,0 +1,264 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Superuser is the database role that owns the cluster.
+const Superuser = "postgres"
+
+// MaxSocketPath is the longest path of a Unix socket that every kernel takes (sun_path less its terminating zero).
+const MaxSocketPath = 107
+
+// Cluster is one PostgreSQL data directory and the server on it. Fill in DataDir, leave the rest zero for the defaults
+// said below, and call Init. A Cluster is a description: two values with the same fields are the same cluster, and its
+// methods may be called from several goroutines once Init has returned.
+type Cluster struct {
+	DataDir   string            // absolute; the user below must be able to reach it (Reachable)
+	SocketDir string            // default: <DataDir>-socket, or a short directory in /tmp when that is too long
+	Port      int               // only names the socket file; default 5432
+	User      string            // operating system user; default: the caller, or postgres or nobody when that is root
+	Binaries  Binaries          // default: Find()
+	Settings  map[string]string // added to, or instead of, the ones in DefaultSettings
+}
+
+// DefaultSettings is what differs from PostgreSQL's own defaults, and why. Durability is PostgreSQL's default: fsync
+// and synchronous_commit are on.
+func DefaultSettings() map[string]string {
+	return map[string]string{
+		"listen_addresses":        "''",    // the socket only
+		"unix_socket_permissions": "0700",  // trust authentication rests on this and on the directory's mode
+		"max_connections":         "150",   // some ten processes with a pool of 16 at most, seldom full
+		"shared_buffers":          "128MB", // one machine: most of the cache is the kernel's
+		"max_wal_size":            "1GB",
+		"min_wal_size":            "128MB", // recycled WAL files, so that a full disk stops data files first (53100), not WAL (a panic)
+		"wal_compression":         "on",
+		"jit":                     "off", // our queries are short
+		"timezone":                "UTC",
+		"log_timezone":            "UTC",
+		// Logs go to stderr as they come. Terse, and without parameters, so that no document's content gets into them.
+		"logging_collector":                 "off",
+		"log_destination":                   "stderr",
+		"log_line_prefix":                   "'%m [%p] %q%u@%d '",
+		"log_error_verbosity":               "terse",
+		"log_parameter_max_length":          "0",
+		"log_parameter_max_length_on_error": "0",
+		"log_checkpoints":                   "off",
+		"log_min_duration_statement":        "1s",
+	}
+}
+
+func (c *Cluster) withDefaults() (account, error) {
+	if !filepath.IsAbs(c.DataDir) {
+		return account{}, fmt.Errorf("postgres data directory %q is not an absolute path", c.DataDir)
+	}
+	a, err := lookupAccount(c.User)
+	if err != nil {
+		return account{}, err
+	}
+	if c.Binaries.Dir == "" {
+		if c.Binaries, err = Find(); err != nil {
+			return account{}, err
+		}
+	}
+	if c.Port == 0 {
+		c.Port = 5432
+	}
+	if c.SocketDir == "" {
+		c.SocketDir = c.DataDir + "-socket"
+		if len(c.socket()) > MaxSocketPath {
+			sum := sha256.Sum256([]byte(c.DataDir))
+			c.SocketDir = "/tmp/atoll-pg-" + hex.EncodeToString(sum[:5])
+		}
+	}
+	if len(c.socket()) > MaxSocketPath {
+		return account{}, fmt.Errorf("postgres socket %s is longer than the %d bytes that a socket's path may have", c.socket(), MaxSocketPath)
+	}
+	return a, nil
+}
+
+func (c *Cluster) socket() string {
+	return filepath.Join(c.SocketDir, ".s.PGSQL."+strconv.Itoa(c.Port))
+}
+
+// Init fills in the defaults of c and makes the data directory if there is none yet. It is idempotent, and it may be
+// killed at any moment: the directory is built beside its final place and renamed when it is complete. The settings are
+// written each time, so they take effect at the server's next start. Two Inits of one directory wait for each other.
+func (c *Cluster) Init(ctx context.Context) error {
+	a, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(c.DataDir), 0o755); err != nil {
+		return fmt.Errorf("initialising postgres: %w", err)
+	}
+	if err := errors.Join(a.reaches(c.DataDir), a.reaches(c.SocketDir)); err != nil {
+		return fmt.Errorf("initialising postgres: %w", err)
+	}
+	unlock, err := lock(ctx, c.DataDir+".lock")
+	if err != nil {
+		return fmt.Errorf("initialising postgres: %w", err)
+	}
+	defer unlock()
+	if err := a.own(c.SocketDir); err != nil {
+		return fmt.Errorf("initialising postgres: socket directory: %w", err)
+	}
+	complete, err := inspect(c.DataDir)
+	if err != nil {
+		return fmt.Errorf("initialising postgres: %w", err)
+	}
+	if !complete {
+		if err := c.initdb(ctx, a); err != nil {
+			return fmt.Errorf("initialising postgres in %s: %w", c.DataDir, err)
+		}
+	}
+	if err := c.writeSettings(a, c.DataDir); err != nil {
+		return fmt.Errorf("initialising postgres: settings: %w", err)
+	}
+	return nil
+}
+
+// inspect says whether dir holds a complete data directory. What an initdb that was killed left behind is removed;
+// anything else that is no data directory is refused, because it is not ours.
+func inspect(dir string) (complete bool, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	if slices.Contains(names, marker) {
+		return true, nil
+	}
+	for _, n := range names {
+		if n != "PG_VERSION" && n != "base" && n != "global" && !strings.HasPrefix(n, "pg_") && !strings.HasPrefix(n, "postgresql.") {
+			return false, fmt.Errorf("%s is neither empty nor a data directory that was made here (it has %q)", dir, n)
+		}
+	}
+	return false, os.RemoveAll(dir)
+}
+
+// marker is the settings file that the data directory includes. It is written before the rename, so its presence says
+// that the directory is complete and was made by this package.
+const marker = "atoll.conf"
+
+func (c *Cluster) initdb(ctx context.Context, a account) error {
+	making := c.DataDir + ".new"
+	if err := os.RemoveAll(making); err != nil {
+		return err
+	}
+	if err := a.own(making); err != nil {
+		return err
+	}
+	args := []string{"-D", making, "-U", Superuser, "-E", "UTF8", "--locale=C", "-A", "trust"}
+	if c.Settings["fsync"] == "off" {
+		args = append(args, "--no-sync")
+	}
+	cmd := exec.CommandContext(ctx, c.Binaries.Path("initdb"), args...)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = making, environment(), a.attr()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	conf, err := os.OpenFile(filepath.Join(making, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = conf.WriteString("\ninclude '" + marker + "'\n")
+	if err := errors.Join(err, conf.Sync(), conf.Close()); err != nil {
+		return err
+	}
+	if err := c.writeSettings(a, making); err != nil {
+		return err
+	}
+	return os.Rename(making, c.DataDir)
+}
+
+func (c *Cluster) writeSettings(a account, dir string) error {
+	settings := DefaultSettings()
+	for k, v := range c.Settings {
+		settings[k] = v
+	}
+	keys := make([]string, 0, len(settings))
+	for k := range settings {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var b strings.Builder
+	b.WriteString("# Written by atoll at each start; changes made here are lost.\n")
+	for _, k := range keys {
+		fmt.Fprintf(&b, "%s = %s\n", k, settings[k])
+	}
+	path := filepath.Join(dir, marker)
+	if err := os.WriteFile(path+".new", []byte(b.String()), 0o600); err != nil {
+		return err
+	}
+	if a.switches {
+		if err := os.Chown(path+".new", a.uid, a.gid); err != nil {
+			return err
+		}
+	}
+	return os.Rename(path+".new", path)
+}
+
+// DSN is how to connect to one database as one role.
+func (c *Cluster) DSN(db, role string) string {
+	q := url.Values{"host": {c.SocketDir}, "port": {strconv.Itoa(c.Port)}, "sslmode": {"disable"}}
+	u := url.URL{Scheme: "postgres", User: url.User(role), Path: "/" + db, RawQuery: q.Encode()}
+	return u.String()
+}
+
+// Ping returns nil when the server answers a query, within two seconds at most.
+func (c *Cluster) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.DSN("postgres", Superuser))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	return conn.Ping(ctx)
+}
+
+func environment() []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+}
+
+// lock takes a lock file, waiting for other processes, until ctx ends.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("waiting for %s: %w", path, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

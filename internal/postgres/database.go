@@ -1,0 +1,72 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// EnsureDatabase makes the role owner and the database db that belongs to it, where they do not exist yet. Only the
+// owner and the superuser may connect to it. It is idempotent, may be interrupted and repeated, and may run at the same
+// time in several processes.
+func (c *Cluster) EnsureDatabase(ctx context.Context, db, owner string) error {
+	conn, err := pgx.Connect(ctx, c.DSN("postgres", Superuser))
+	if err != nil {
+		return fmt.Errorf("making database %s: %w", db, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	role, name := pgx.Identifier{owner}.Sanitize(), pgx.Identifier{db}.Sanitize()
+
+	var hasRole, hasDatabase bool
+	err = conn.QueryRow(ctx, `select exists (select from pg_roles where rolname = $1), exists (select from pg_database where datname = $2)`,
+		owner, db).Scan(&hasRole, &hasDatabase)
+	if err != nil {
+		return fmt.Errorf("making database %s: %w", db, err)
+	}
+	if !hasRole {
+		if err := ignoreExists(conn.Exec(ctx, `create role `+role+` login`)); err != nil {
+			return fmt.Errorf("making role %s: %w", owner, err)
+		}
+	}
+	if !hasDatabase {
+		if err := ignoreExists(conn.Exec(ctx, `create database `+name+` owner `+role+` template template0`)); err != nil {
+			return fmt.Errorf("making database %s: %w", db, err)
+		}
+	}
+	// Each time, not only after making it: an interrupted call may have left the last step out.
+	for _, stmt := range []string{
+		`alter database ` + name + ` owner to ` + role,
+		`revoke all on database ` + name + ` from public`,
+	} {
+		if err := retryBusy(ctx, conn, stmt); err != nil {
+			return fmt.Errorf("making database %s: %w", db, err)
+		}
+	}
+	return nil
+}
+
+// retryBusy runs a statement on a catalogue row that another session may be changing in the same moment.
+func retryBusy(ctx context.Context, conn *pgx.Conn, stmt string) error {
+	var err error
+	for range 10 {
+		_, err = conn.Exec(ctx, stmt)
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "XX000" { // "tuple concurrently updated"
+			return err
+		}
+	}
+	return err
+}
+
+// ignoreExists takes "it exists already" for success: another process was faster.
+func ignoreExists(_ pgconn.CommandTag, err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pgErr.Code {
+		case "42710", "42P04", "23505": // duplicate_object, duplicate_database, unique_violation in the catalogue
+			return nil
+		}
+	}
+	return err
+}
