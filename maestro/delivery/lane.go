@@ -1,0 +1,216 @@
+package delivery
+
+import (
+	"container/heap"
+	"slices"
+	"strings"
+	"time"
+)
+
+// item is one work of a lane. It is in exactly one place: in flight, in a
+// queue (urgent or fresh), or waiting to be repeated.
+type item struct {
+	work     Work
+	attempts int       // since its last change
+	ahead    bool      // was sent and not acknowledged: counts in the window
+	inflight bool      // handed out by Next, Sent is to come
+	again    bool      // in flight, and to be sent once more after that
+	queued   bool      // in urgent or fresh
+	due      time.Time // waiting: when to repeat
+	index    int       // in waiting, or -1
+}
+
+// lane is what one consumer is to get.
+type lane struct {
+	name  string
+	items map[string]*item
+	ahead int // items that count in the window
+
+	urgent  []*item // were sent before, so the window has their place
+	fresh   []*item // first come, first served, as the window allows
+	waiting itemHeap
+
+	heard    bool      // since the last repetition
+	silent   int       // repetitions without anything heard
+	repeated time.Time // the last repetition
+	next     time.Time // no repetition before
+
+	listed bool      // in Machine.ready
+	at     time.Time // in Machine.timers
+	index  int       // in Machine.timers, or -1
+}
+
+// queue puts an item in line, unless it is there.
+func (l *lane) queue(it *item) {
+	if it.inflight {
+		it.again = true
+		return
+	}
+	if it.queued {
+		return
+	}
+	if it.index >= 0 {
+		heap.Remove(&l.waiting, it.index)
+	}
+	it.queued = true
+	if it.ahead {
+		l.urgent = append(l.urgent, it)
+	} else {
+		l.fresh = append(l.fresh, it)
+	}
+}
+
+// wait puts an item aside until due.
+func (l *lane) wait(it *item, due time.Time) {
+	it.queued = false // take skips it
+	it.due = due
+	if it.index >= 0 {
+		heap.Fix(&l.waiting, it.index)
+	} else {
+		heap.Push(&l.waiting, it)
+	}
+}
+
+// drop removes an item from the lane.
+func (l *lane) drop(it *item) {
+	if it.index >= 0 {
+		heap.Remove(&l.waiting, it.index)
+	}
+	if it.ahead {
+		l.ahead--
+	}
+	it.queued, it.inflight = false, false // take skips it where it is queued
+	delete(l.items, it.work.ID)
+}
+
+// take returns the next item to send, or nil.
+func (l *lane) take(window int) *item {
+	for len(l.urgent) > 0 {
+		it := l.urgent[0]
+		l.urgent = l.urgent[1:]
+		if it.queued {
+			it.queued = false
+			return it
+		}
+	}
+	for len(l.fresh) > 0 && l.ahead < window {
+		it := l.fresh[0]
+		l.fresh = l.fresh[1:]
+		if it.queued {
+			it.queued = false
+			if !it.ahead {
+				it.ahead = true
+				l.ahead++
+			}
+			return it
+		}
+	}
+	return nil
+}
+
+// sendable says whether take would return an item.
+func (l *lane) sendable(window int) bool {
+	for len(l.urgent) > 0 && !l.urgent[0].queued {
+		l.urgent = l.urgent[1:]
+	}
+	for len(l.fresh) > 0 && !l.fresh[0].queued {
+		l.fresh = l.fresh[1:]
+	}
+	return len(l.urgent) > 0 || len(l.fresh) > 0 && l.ahead < window
+}
+
+// due is when the lane may repeat something.
+func (l *lane) due() (time.Time, bool) {
+	if len(l.waiting) == 0 {
+		return time.Time{}, false
+	}
+	due := l.waiting[0].due
+	if due.Before(l.next) {
+		due = l.next
+	}
+	return due, true
+}
+
+// repeat queues what is due, at the lane's pace.
+func (l *lane) repeat(now time.Time, cfg *Config) {
+	if l.heard {
+		l.silent = 0
+	}
+	batch := cfg.Retries
+	if l.silent > 0 {
+		batch = cfg.Probes
+	}
+	l.heard = false
+	l.silent++
+	l.repeated = now
+	l.next = now.Add(backoff(cfg.Base, cfg.Max, l.silent))
+	for ; batch > 0 && len(l.waiting) > 0 && !l.waiting[0].due.After(now); batch-- {
+		l.queue(l.waiting[0])
+	}
+}
+
+// itemHeap orders waiting items by time.
+type itemHeap []*item
+
+func (h itemHeap) Len() int           { return len(h) }
+func (h itemHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
+func (h itemHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push is for package heap.
+func (h *itemHeap) Push(x any) {
+	it := x.(*item)
+	it.index = len(*h)
+	*h = append(*h, it)
+}
+
+// Pop is for package heap.
+func (h *itemHeap) Pop() any {
+	old := *h
+	it := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	it.index = -1
+	return it
+}
+
+// items returns what waits, in a stable order.
+func (h itemHeap) items() []*item {
+	s := slices.Clone([]*item(h))
+	slices.SortFunc(s, func(a, b *item) int {
+		if c := a.due.Compare(b.due); c != 0 {
+			return c
+		}
+		return strings.Compare(a.work.ID, b.work.ID)
+	})
+	return s
+}
+
+// laneHeap orders lanes by when they may repeat something.
+type laneHeap []*lane
+
+func (h laneHeap) Len() int           { return len(h) }
+func (h laneHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h laneHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push is for package heap.
+func (h *laneHeap) Push(x any) {
+	l := x.(*lane)
+	l.index = len(*h)
+	*h = append(*h, l)
+}
+
+// Pop is for package heap.
+func (h *laneHeap) Pop() any {
+	old := *h
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	l.index = -1
+	return l
+}

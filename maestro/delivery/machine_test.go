@@ -1,0 +1,132 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// TestMachine runs the scripts of testdata. Their commands:
+//
+//	new [window=N] [burst=N] [retries=N] [probes=N]
+//	want|resend|ack|received|forget|heard  lines of "<consumer>/<id> [gen] [deleting]"
+//	connect | disconnect
+//	next [limit=N] [at=D] [sent=ok|error|no]  what goes out at that time; by default all of it is published
+//	wake                                    when the machine wants to be asked again
+func TestMachine(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		start := time.Unix(0, 0)
+		now := start
+		m := New(Config{})
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.HasArg("at") {
+				var at string
+				d.ScanArgs(t, "at", &at)
+				offset, err := time.ParseDuration(at)
+				if err != nil {
+					d.Fatalf(t, "%v", err)
+				}
+				now = start.Add(offset)
+			}
+			number := func(name string, def int) int {
+				if d.HasArg(name) {
+					d.ScanArgs(t, name, &def)
+				}
+				return def
+			}
+			switch d.Cmd {
+			case "new":
+				now = start
+				m = New(Config{Window: number("window", 0), Burst: number("burst", 0), Retries: number("retries", 0), Probes: number("probes", 0)})
+				m.Connect()
+				return ""
+			case "connect":
+				m.Connect()
+				return ""
+			case "disconnect":
+				m.Disconnect()
+				return ""
+			case "wake":
+				at, ok := m.Wake()
+				if !ok {
+					return "nothing to wait for\n"
+				}
+				return at.Sub(start).String() + "\n"
+			case "next":
+				how := "ok"
+				if d.HasArg("sent") {
+					d.ScanArgs(t, "sent", &how)
+				}
+				var out strings.Builder
+				sends := m.Next(now, number("limit", 1000))
+				for _, s := range sends {
+					fmt.Fprintf(&out, "%s\n", show(s))
+				}
+				for _, s := range sends {
+					switch how {
+					case "ok":
+						m.Sent(now, s.Work, nil)
+					case "error":
+						m.Sent(now, s.Work, errors.New("not published"))
+					}
+				}
+				if out.Len() == 0 {
+					return "nothing\n"
+				}
+				return out.String()
+			}
+			for line := range strings.Lines(d.Input) {
+				w := parseWork(t, strings.TrimSpace(line))
+				switch d.Cmd {
+				case "want":
+					m.Want(w)
+				case "resend":
+					m.Resend(w)
+				case "ack":
+					m.Acknowledge(w.Consumer, w.ID, w.Generation)
+				case "received":
+					m.Received(now, w.Consumer, w.ID, w.Generation)
+				case "forget":
+					m.Forget(w.Consumer, w.ID)
+				case "heard":
+					m.Heard(w.Consumer)
+				case "published":
+					m.Sent(now, w, nil)
+				default:
+					d.Fatalf(t, "unknown command %s", d.Cmd)
+				}
+			}
+			works, ahead := m.Pending()
+			return fmt.Sprintf("%d pending, %d of them sent\n", works, ahead)
+		})
+	})
+}
+
+func parseWork(t *testing.T, line string) Work {
+	t.Helper()
+	words := strings.Fields(line)
+	consumer, id, _ := strings.Cut(words[0], "/")
+	w := Work{Consumer: consumer, ID: id, Deleting: slices.Contains(words, "deleting")}
+	if len(words) > 1 {
+		if _, err := fmt.Sscan(words[1], &w.Generation); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+	}
+	return w
+}
+
+func show(s Send) string {
+	out := fmt.Sprintf("%s/%s generation %d", s.Consumer, s.ID, s.Generation)
+	if s.Deleting {
+		out += " deleting"
+	}
+	if s.Attempt > 1 {
+		out += fmt.Sprintf(", attempt %d", s.Attempt)
+	}
+	return out
+}
