@@ -1,0 +1,240 @@
+package access
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A message is a request as it was sent, in the parts that are signed.
+type message struct {
+	method           string
+	host             string
+	path, query      string // exactly as sent
+	header           http.Header
+	contentLength    int64
+	transferEncoding []string
+}
+
+// messageOf takes a server's request apart. ok is false when the target is not
+// a path with an optional query, such as * or a whole URL.
+func messageOf(r *http.Request) (m message, ok bool) {
+	target := r.RequestURI
+	if target == "" { // a request that did not come over a wire, as in tests
+		target = r.URL.RequestURI()
+	}
+	if !strings.HasPrefix(target, "/") {
+		return message{}, false
+	}
+	path, query, _ := strings.Cut(target, "?")
+	return message{
+		method: r.Method, host: r.Host, path: path, query: query, header: r.Header,
+		contentLength: r.ContentLength, transferEncoding: r.TransferEncoding,
+	}, true
+}
+
+// headerValue is the canonical value of a header, by its name in lower case:
+// the values joined by commas, without space around them, and with single
+// spaces inside.
+func (m message) headerValue(name string) (string, bool) {
+	if name == "host" {
+		return m.host, true
+	}
+	values, ok := m.header[http.CanonicalHeaderKey(name)]
+	if !ok {
+		// net/http keeps some headers elsewhere.
+		switch {
+		case name == "content-length" && m.contentLength >= 0:
+			return strconv.FormatInt(m.contentLength, 10), true
+		case name == "transfer-encoding" && len(m.transferEncoding) > 0:
+			return strings.Join(m.transferEncoding, ","), true
+		}
+		return "", false
+	}
+	trimmed := make([]string, len(values))
+	for i, v := range values {
+		trimmed[i] = singleSpaces(strings.Trim(v, " \t"))
+	}
+	return strings.Join(trimmed, ","), true
+}
+
+func singleSpaces(s string) string {
+	for strings.Contains(s, "  ") {
+		s = strings.ReplaceAll(s, "  ", " ")
+	}
+	return s
+}
+
+// canonicalRequests returns the forms of a request that its signer may have
+// signed, without repetition. They differ in the path and the query:
+//
+//   - AWS's form: the path as sent, encoded once more; the query decoded,
+//     sorted and encoded again. Signers differ in whether they sort before or
+//     after encoding.
+//   - As sent: curl before 8.1 signs path and query so, and curl before 8.11
+//     the path.
+//
+// All forms of one request mean the same, and no form of one request is a form
+// of another that means something else, so accepting several gives nobody a
+// signature that was not made: a query in any form decodes to the same
+// parameters, and a path as sent is only accepted without %25. Were it
+// accepted with, then what curl signed for /a%252Fb, which is the name
+// "a%2Fb", could be sent again as /a%2Fb, which is "a/b".
+func canonicalRequests(m message, c *claim, payloadHash string) []string {
+	paths := []string{encodePath(m.path)}
+	if !strings.Contains(m.path, "%25") {
+		paths = append(paths, m.path)
+	}
+	raw := m.query
+	if c.presigned {
+		raw = withoutSignature(raw)
+	}
+	queries := append(sortedQueries(raw), raw)
+
+	var headers strings.Builder
+	for _, n := range c.signedHeaders {
+		v, _ := m.headerValue(n)
+		headers.WriteString(n)
+		headers.WriteByte(':')
+		headers.WriteString(v)
+		headers.WriteByte('\n')
+	}
+	tail := headers.String() + "\n" + strings.Join(c.signedHeaders, ";") + "\n" + payloadHash
+
+	var forms []string
+	for _, p := range paths {
+		for _, q := range queries {
+			f := m.method + "\n" + p + "\n" + q + "\n" + tail
+			if !slices.Contains(forms, f) {
+				forms = append(forms, f)
+			}
+		}
+	}
+	return forms
+}
+
+// queryPairs yields names and values as sent. A parameter without = has an
+// empty value; empty parameters are left out.
+func queryPairs(raw string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for part := range strings.SplitSeq(raw, "&") {
+			if part == "" {
+				continue
+			}
+			name, value, _ := strings.Cut(part, "=")
+			if !yield(name, value) {
+				return
+			}
+		}
+	}
+}
+
+func unescapeQuery(s string) (string, bool) {
+	u, err := url.QueryUnescape(s)
+	return u, err == nil
+}
+
+// sortedQueries returns the query decoded, encoded and sorted: by what is
+// encoded, as AWS's documents say, and by what is decoded, as AWS's SDK for Go
+// does. They differ beyond ASCII. A query that cannot be decoded has neither.
+func sortedQueries(raw string) []string {
+	type pair struct{ name, value string }
+	var decoded []pair
+	for name, value := range queryPairs(raw) {
+		n, ok1 := unescapeQuery(name)
+		v, ok2 := unescapeQuery(value)
+		if !ok1 || !ok2 {
+			return nil
+		}
+		decoded = append(decoded, pair{n, v})
+	}
+	order := func(a, b pair) int {
+		if c := strings.Compare(a.name, b.name); c != 0 {
+			return c
+		}
+		return strings.Compare(a.value, b.value)
+	}
+	encode := func(p pair) pair { return pair{encode(p.name), encode(p.value)} }
+	join := func(pairs []pair) string {
+		var b strings.Builder
+		for i, p := range pairs {
+			if i > 0 {
+				b.WriteByte('&')
+			}
+			b.WriteString(p.name + "=" + p.value)
+		}
+		return b.String()
+	}
+	slices.SortFunc(decoded, order)
+	encoded := make([]pair, len(decoded))
+	for i, p := range decoded {
+		encoded[i] = encode(p)
+	}
+	byDecoded := join(encoded)
+	slices.SortFunc(encoded, order)
+	return []string{join(encoded), byDecoded}
+}
+
+// withoutSignature removes X-Amz-Signature, which cannot sign itself.
+func withoutSignature(raw string) string {
+	var kept []string
+	for part := range strings.SplitSeq(raw, "&") {
+		name, _, _ := strings.Cut(part, "=")
+		if n, ok := unescapeQuery(name); ok && n == paramSignature {
+			continue
+		}
+		kept = append(kept, part)
+	}
+	return strings.Join(kept, "&")
+}
+
+const upperHex = "0123456789ABCDEF"
+
+func unreserved(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
+}
+
+// encode is AWS's URI encoding.
+func encode(s string) string { return encodeBut(s, 0) }
+
+// encodePath encodes all but slashes.
+func encodePath(s string) string { return encodeBut(s, '/') }
+
+func encodeBut(s string, kept byte) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		if unreserved(c) || c == kept && kept != 0 {
+			b.WriteByte(c)
+			continue
+		}
+		b.Write([]byte{'%', upperHex[c>>4], upperHex[c&15]})
+	}
+	return b.String()
+}
+
+// signingKey derives the key for a scope from a secret.
+func signingKey(secret string, s scope) []byte {
+	k := mac([]byte("AWS4"+secret), s.date)
+	k = mac(k, s.region)
+	k = mac(k, s.service)
+	return mac(k, s.terminator)
+}
+
+// signature of one canonical request.
+func signature(key []byte, c *claim, canonicalRequest string) []byte {
+	sum := sha256.Sum256([]byte(canonicalRequest))
+	return mac(key, algorithm+"\n"+c.date.Format(timeFormat)+"\n"+c.scope.String()+"\n"+hex.EncodeToString(sum[:]))
+}
+
+func mac(key []byte, data string) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(data))
+	return h.Sum(nil)
+}

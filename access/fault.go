@@ -1,0 +1,117 @@
+package access
+
+import (
+	"net/http"
+	"time"
+
+	"atoll.dev/internal/rest"
+)
+
+// Code of a refusal: stable, in the body, and the label of the counter.
+type Code string
+
+// Why a request is refused.
+const (
+	MissingAuthentication Code = "missing-authentication"
+	AmbiguousSignature    Code = "ambiguous-signature"
+	UnsupportedAlgorithm  Code = "unsupported-algorithm"
+	IncompleteSignature   Code = "incomplete-signature"
+	InvalidDate           Code = "invalid-date"
+	WrongDate             Code = "wrong-scope-date"
+	WrongRegion           Code = "wrong-scope-region"
+	WrongService          Code = "wrong-scope-service"
+	WrongTerminator       Code = "wrong-scope-terminator"
+	SignatureExpired      Code = "signature-expired"
+	SignatureInFuture     Code = "signature-not-yet-current"
+	InvalidExpiry         Code = "invalid-expiry"
+	UnsignedHeader        Code = "unsigned-header"
+	MissingHeader         Code = "missing-signed-header"
+	UnsignedPayload       Code = "unsigned-payload"
+	PayloadMismatch       Code = "payload-mismatch"
+	UnexpectedToken       Code = "unexpected-session-token"
+	UnknownKey            Code = "unknown-access-key"
+	DisabledKey           Code = "disabled-access-key"
+	WrongSignature        Code = "wrong-signature"
+	InvalidTarget         Code = "invalid-request-target"
+	BodyTooLarge          Code = "body-too-large"
+	BodyIncomplete        Code = "body-incomplete"
+	NotPrivileged         Code = "not-privileged"
+	KeysNotReady          Code = "keys-not-ready"
+)
+
+// AWS's names of errors, sent as x-amzn-ErrorType.
+const (
+	missingToken     = "MissingAuthenticationTokenException"
+	incomplete       = "IncompleteSignatureException"
+	invalid          = "InvalidSignatureException"
+	unrecognized     = "UnrecognizedClientException"
+	accessDenied     = "AccessDeniedException"
+	requestTooLarge  = "RequestTooLargeException"
+	serviceUnavailab = "ServiceUnavailableException"
+)
+
+// answers is the one table of refusals.
+var answers = map[Code]struct {
+	status  int
+	awsType string
+}{
+	MissingAuthentication: {http.StatusForbidden, missingToken},
+	AmbiguousSignature:    {http.StatusForbidden, incomplete},
+	UnsupportedAlgorithm:  {http.StatusForbidden, incomplete},
+	IncompleteSignature:   {http.StatusForbidden, incomplete},
+	InvalidDate:           {http.StatusForbidden, incomplete},
+	InvalidExpiry:         {http.StatusForbidden, incomplete},
+	WrongDate:             {http.StatusForbidden, invalid},
+	WrongRegion:           {http.StatusForbidden, invalid},
+	WrongService:          {http.StatusForbidden, invalid},
+	WrongTerminator:       {http.StatusForbidden, invalid},
+	SignatureExpired:      {http.StatusForbidden, invalid},
+	SignatureInFuture:     {http.StatusForbidden, invalid},
+	UnsignedHeader:        {http.StatusForbidden, invalid},
+	MissingHeader:         {http.StatusForbidden, invalid},
+	UnsignedPayload:       {http.StatusForbidden, invalid},
+	PayloadMismatch:       {http.StatusForbidden, invalid},
+	WrongSignature:        {http.StatusForbidden, invalid},
+	InvalidTarget:         {http.StatusForbidden, incomplete},
+	UnexpectedToken:       {http.StatusForbidden, unrecognized},
+	UnknownKey:            {http.StatusForbidden, unrecognized},
+	DisabledKey:           {http.StatusForbidden, unrecognized},
+	NotPrivileged:         {http.StatusForbidden, accessDenied},
+	BodyTooLarge:          {http.StatusRequestEntityTooLarge, requestTooLarge},
+	BodyIncomplete:        {http.StatusBadRequest, incomplete},
+	KeysNotReady:          {http.StatusServiceUnavailable, serviceUnavailab},
+}
+
+// refuse makes the answer to a request that goes no further. Nothing secret
+// may stand in the reason: not the secret key, not the signature that would
+// have been right.
+func refuse(code Code, format string, args ...any) *rest.Error {
+	a, ok := answers[code]
+	if !ok {
+		panic("access: no answer for " + string(code))
+	}
+	e := rest.Errorf(a.status, string(code), format, args...)
+	e.Type = a.awsType
+	if a.status == http.StatusServiceUnavailable {
+		e.RetryAfter = time.Second
+	}
+	return e
+}
+
+// quoted shows something of the request in a reason: cut, and printable.
+func quoted(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = s[:most]
+	}
+	out := make([]byte, 0, len(s)+2)
+	out = append(out, '\'')
+	for i := range len(s) {
+		c := s[i]
+		if c < 0x20 || c > 0x7e || c == '\'' || c == '\\' {
+			c = '?'
+		}
+		out = append(out, c)
+	}
+	return string(append(out, '\''))
+}
