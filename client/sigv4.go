@@ -1,0 +1,131 @@
+package client
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+// signedService is the service that requests are signed for: Amazon API
+// Gateway's, so that the same client works against a region in AWS.
+const signedService = "execute-api"
+
+// maxSignedBody is what a region takes. More is refused before it is sent.
+const maxSignedBody = 4 << 20
+
+// Credentials are a key pair and the region that it is used in.
+type Credentials struct {
+	AccessKeyID     string
+	SecretAccessKey string
+	SessionToken    string // of temporary credentials only
+	Region          string
+}
+
+// String hides the secret, since credentials end up in logs.
+func (c Credentials) String() string {
+	return fmt.Sprintf("credentials of %s for %s", c.AccessKeyID, c.Region)
+}
+
+// GoString hides the secret from %#v.
+func (c Credentials) GoString() string { return c.String() }
+
+func (c Credentials) check() error {
+	switch {
+	case c.AccessKeyID == "" || c.SecretAccessKey == "":
+		return errors.New("no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for example by 'eval $(atoll env)'")
+	case c.Region == "":
+		return errors.New("no region to sign for; set AWS_REGION, for example by 'eval $(atoll env)'")
+	}
+	return nil
+}
+
+// Sign signs req, which will be sent with body, by AWS Signature Version 4. It
+// sets headers of req and leaves its Body alone. A request that was signed
+// before is signed anew. The region accepts the signature for 15 minutes from
+// now.
+func Sign(req *http.Request, body []byte, creds Credentials, now time.Time) error {
+	if err := creds.check(); err != nil {
+		return fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
+	}
+	sum := sha256.Sum256(body)
+	hash := hex.EncodeToString(sum[:])
+	for _, h := range []string{"Authorization", "X-Amz-Date", "X-Amz-Security-Token"} {
+		req.Header.Del(h)
+	}
+	req.Header.Set("X-Amz-Content-Sha256", hash)
+	err := v4.NewSigner().SignHTTP(req.Context(), aws.Credentials{
+		AccessKeyID: creds.AccessKeyID, SecretAccessKey: creds.SecretAccessKey, SessionToken: creds.SessionToken,
+	}, req, hash, signedService, creds.Region, now.UTC())
+	if err != nil {
+		return fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
+	}
+	return nil
+}
+
+// SigningTransport signs each request and sends it by Base. It reads bodies
+// into memory, since their hash is signed before they are sent. A redirect is
+// signed anew, for the host that it leads to.
+type SigningTransport struct {
+	Credentials Credentials
+	Base        http.RoundTripper // default http.DefaultTransport
+	Now         func() time.Time  // default time.Now
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *SigningTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := takeBody(req)
+	if err != nil {
+		return nil, fmt.Errorf("signing %s %s: %w", req.Method, req.URL.Path, err)
+	}
+	signed := req.Clone(req.Context()) // a RoundTripper must not change its request
+	signed.ContentLength = int64(len(body))
+	signed.TransferEncoding = nil
+	signed.Body, signed.GetBody = nil, nil
+	if len(body) > 0 {
+		signed.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		signed.Body, _ = signed.GetBody()
+	}
+	now := time.Now
+	if t.Now != nil {
+		now = t.Now
+	}
+	if err := Sign(signed, body, t.Credentials, now()); err != nil {
+		return nil, err
+	}
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	return base.RoundTrip(signed)
+}
+
+// CloseIdleConnections lets http.Client's method of that name reach Base.
+func (t *SigningTransport) CloseIdleConnections() {
+	if c, ok := t.Base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// takeBody reads and closes the request's body.
+func takeBody(req *http.Request) ([]byte, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		return nil, nil
+	}
+	defer req.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(req.Body, maxSignedBody+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the body: %w", err)
+	}
+	if len(body) > maxSignedBody {
+		return nil, fmt.Errorf("the body is larger than the %d bytes that a region takes", maxSignedBody)
+	}
+	return body, nil
+}
