@@ -1,0 +1,166 @@
+package access
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Errors of opening what was sealed.
+var (
+	// ErrOtherKeyFile: it was sealed with another key file than this one.
+	ErrOtherKeyFile = errors.New("sealed with another key file")
+	// ErrSealBroken: it was changed since it was sealed, or moved from another key pair.
+	ErrSealBroken = errors.New("sealed secret is damaged")
+)
+
+// A Sealer seals secrets at rest with AES-256-GCM. What is sealed for one key
+// pair opens for no other.
+type Sealer struct {
+	path string
+	id   string // of the key; no secret
+	aead cipher.AEAD
+}
+
+const keyFileHeader = "atoll key file v1: "
+
+// OpenSealer reads the key file, which nobody but its owner may read, or makes
+// it when there is none. A crash while it is made leaves none or a whole one,
+// and of several processes that start at once all get the same. Without this
+// file the key pairs of the region cannot be used again: it belongs into the
+// backup, apart from the database's.
+func OpenSealer(path string) (*Sealer, error) {
+	key, err := readKeyFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = makeKeyFile(path); err == nil {
+			key, err = readKeyFile(path)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening key file: %w", err)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("opening key file %s: %w", path, err)
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		return nil, fmt.Errorf("opening key file %s: %w", path, err)
+	}
+	sum := sha256.Sum256(append([]byte("atoll key file id\x00"), key...))
+	return &Sealer{path: path, id: hex.EncodeToString(sum[:6]), aead: aead}, nil
+}
+
+func readKeyFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s has mode %s; it must be a file that only its owner may read: chmod 600 it, and think about who read it", path, info.Mode())
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	text, ok := strings.CutPrefix(strings.TrimSpace(string(b)), keyFileHeader)
+	key, err := base64.StdEncoding.DecodeString(text)
+	if !ok || err != nil || len(key) != 32 {
+		return nil, fmt.Errorf("%s is not a key file; restore it from a backup, or move it away to begin with new key pairs", path)
+	}
+	return key, nil
+}
+
+// makeKeyFile writes a new key under another name and links it to its own: the
+// link appears whole, and only once.
+func makeKeyFile(path string) (err error) {
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if rerr := os.Remove(f.Name()); err == nil {
+			err = rerr
+		}
+	}()
+	_, err = f.WriteString(keyFileHeader + base64.StdEncoding.EncodeToString(key) + "\n")
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// ID names the key file without giving it away.
+func (s *Sealer) ID() string { return s.id }
+
+// Seal encrypts the secret of the key pair that bound says. The result names
+// the key file: v1.<id>.<nonce and ciphertext>.
+func (s *Sealer) Seal(secret string, bound Bound) (string, error) {
+	nonce := make([]byte, s.aead.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return "", fmt.Errorf("sealing the secret of %s: %w", bound.AccessKeyID, err)
+	}
+	sealed := s.aead.Seal(nonce, nonce, []byte(secret), bound.data())
+	return "v1." + s.id + "." + base64.StdEncoding.EncodeToString(sealed), nil
+}
+
+// Open decrypts what Seal made. Its errors are ErrOtherKeyFile and
+// ErrSealBroken.
+func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
+	version, rest, _ := strings.Cut(sealed, ".")
+	id, text, _ := strings.Cut(rest, ".")
+	if version == "v1" && id != s.id {
+		return "", fmt.Errorf("the secret of %s was sealed with key file %s, and %s is key file %s; restore the right one: %w",
+			bound.AccessKeyID, quoted(id), s.path, s.id, ErrOtherKeyFile)
+	}
+	b, err := base64.StdEncoding.DecodeString(text)
+	if version != "v1" || err != nil || len(b) < s.aead.NonceSize() {
+		return "", fmt.Errorf("opening the secret of %s: %w", bound.AccessKeyID, ErrSealBroken)
+	}
+	secret, err := s.aead.Open(nil, b[:s.aead.NonceSize()], b[s.aead.NonceSize():], bound.data())
+	if err != nil {
+		return "", fmt.Errorf("opening the secret of %s: %w", bound.AccessKeyID, ErrSealBroken)
+	}
+	return string(secret), nil
+}
+
+// Bound is what a sealed secret belongs to. Who can write to the database, but
+// has no key file, cannot give a secret to another key pair, nor a key pair to
+// another account or principal.
+type Bound struct{ AccessKeyID, Account, Principal string }
+
+func (b Bound) data() []byte {
+	return []byte("atoll key pair v1\x00" + b.AccessKeyID + "\x00" + b.Account + "\x00" + b.Principal)
+}
