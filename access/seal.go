@@ -145,7 +145,7 @@ func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
 		return "", fmt.Errorf("the secret of %s was sealed with key file %s, and %s is key file %s; restore the right one: %w",
 			bound.AccessKeyID, quoted(id), s.path, s.id, ErrOtherKeyFile)
 	}
-	b, err := base64.StdEncoding.DecodeString(text)
+	b, err := base64.StdEncoding.Strict().DecodeString(text)
 	if version != "v1" || err != nil || len(b) < s.aead.NonceSize() {
 		return "", fmt.Errorf("opening the secret of %s: %w", bound.AccessKeyID, ErrSealBroken)
 	}
