@@ -1,0 +1,39 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// compactBatch bounds how many tombstones one transaction takes away.
+const compactBatch = 5000
+
+// removeTombstonesSQL takes tombstones away and moves the horizon in one statement, so that each read of the feed sees
+// both or neither.
+const removeTombstonesSQL = `with gone as (
+		delete from document where (kind, id) in (
+			select kind, id from document where removed_at < $1 order by removed_at limit $2 for update skip locked)
+		and removed_at < $1 returning xid),
+	moved as (update store_meta set horizon = greatest(horizon, (select max(xid) from gone)), stamp = ` + stampSQL + `
+		where exists (select from gone))
+	select count(*) from gone`
+
+// Compact takes away the tombstones of documents that were removed before olderThan, and returns how many. Followers
+// whose cursor does not see all of those removals get ErrGone, never a gap.
+func (s *Store) Compact(ctx context.Context, olderThan time.Time) (int, error) {
+	total := 0
+	for {
+		var n int
+		err := s.Tx(ctx, func(tx *Tx) error {
+			return tx.QueryRow(ctx, removeTombstonesSQL, olderThan.UTC(), compactBatch).Scan(&n)
+		})
+		if err != nil {
+			return total, fmt.Errorf("compacting: %w", err)
+		}
+		total += n
+		if n < compactBatch {
+			return total, nil
+		}
+	}
+}

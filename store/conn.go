@@ -1,0 +1,117 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// session is what a connection knows about the server side of itself.
+type session struct {
+	pid      uint32
+	started  time.Time // with pid: unique, so that a later backend with the same pid is not taken for it
+	since    time.Time // by our clock: the server has not crashed since then, or the connection would be gone
+	identity string    // server, timeline, database; see incarnation.go
+}
+
+const sessionKey = "atoll.session"
+
+const identifySQL = `
+select pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_backend_pid())),
+	(select system_identifier from pg_control_system())::text || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+	|| '/' || (select oid from pg_database where datname = current_database())`
+
+// Where pg_control_system is not for us, the server's identity is unknown; copies of the meta row still give a restore
+// from a dump away.
+const identifyLessSQL = `
+select pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_backend_pid())),
+	'-/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || (select oid from pg_database where datname = current_database())`
+
+func identify(ctx context.Context, conn *pgx.Conn) error {
+	s := session{since: time.Now()}
+	err := conn.QueryRow(ctx, identifySQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started, &s.identity)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "42501" || pgErr.Code == "42883") {
+		err = conn.QueryRow(ctx, identifyLessSQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started, &s.identity)
+	}
+	if err != nil {
+		return fmt.Errorf("identifying the session: %w", err)
+	}
+	conn.PgConn().CustomData()[sessionKey] = s
+	return nil
+}
+
+func sessionOf(conn *pgx.Conn) session {
+	s, _ := conn.PgConn().CustomData()[sessionKey].(session)
+	return s
+}
+
+// connect makes a connection outside the pools, without statement timeouts. It is for work of the store itself.
+func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, s.single)
+	if err != nil {
+		if ctx.Err() == nil && sentinelOf(err) == nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		return nil, classify(ctx, err)
+	}
+	if err := identify(ctx, conn); err != nil {
+		conn.Close(context.WithoutCancel(ctx))
+		return nil, classify(ctx, err)
+	}
+	return conn, nil
+}
+
+// acquire gets a connection within AcquireTimeout, or ErrUnavailable.
+func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, s.opts.AcquireTimeout)
+	defer cancel()
+	conn, err := pool.Acquire(bounded)
+	if err != nil {
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+		if sentinel := sentinelOf(err); sentinel == nil {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		return nil, classify(ctx, err)
+	}
+	return conn, nil
+}
+
+// read runs f, which must only read, on a connection of the pool. When the connection turns out to be dead (a server
+// that was restarted leaves a pool full of them) it is tried again on a new one.
+func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgx.Conn) error) error {
+	for attempt := 0; ; attempt++ {
+		conn, err := s.acquire(ctx, pool)
+		if err != nil {
+			return err
+		}
+		bounded, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout+time.Second)
+		err = f(bounded, conn.Conn())
+		cancel()
+		dead := broken(conn.Conn(), err)
+		conn.Release()
+		if err == nil {
+			return nil
+		}
+		if dead && attempt < 2 && ctx.Err() == nil {
+			pool.Reset()
+			continue
+		}
+		if dead && ctx.Err() == nil && sentinelOf(err) == nil {
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		return classify(ctx, err)
+	}
+}
+
+// uncancelled is the context of a write that must not be cut in the middle: it ends by the statement's own timeouts, not by the
+// caller's going away. A cancelled statement would cost a connection and leave its outcome unknown.
+func (s *Store) uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
+}

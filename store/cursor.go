@@ -1,0 +1,69 @@
+package store
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Cursor is a place in the feed: what a follower has seen. It is opaque text without white space, can be kept anywhere,
+// and is good for this database only; "" is the beginning. A cursor that can no longer be served gets ErrGone.
+type Cursor string
+
+// position is a cursor taken apart: an incarnation and a pg_snapshot "xmin:xmax:xip,xip".
+type position struct {
+	incarnation string
+	snapshot    string
+	xmin, xmax  uint64
+	xip         []uint64
+}
+
+func (p position) cursor() Cursor {
+	if p.snapshot == "" {
+		return ""
+	}
+	return Cursor(p.incarnation + "." + p.snapshot)
+}
+
+func (c Cursor) position() (position, error) {
+	incarnation, snapshot, ok := strings.Cut(string(c), ".")
+	if !ok {
+		return position{}, fmt.Errorf("%w: malformed cursor", ErrInvalid)
+	}
+	p, err := newPosition(incarnation, snapshot)
+	if err != nil {
+		return position{}, fmt.Errorf("%w: malformed cursor", ErrInvalid)
+	}
+	return p, nil
+}
+
+func newPosition(incarnation, snapshot string) (position, error) {
+	p := position{incarnation: incarnation, snapshot: snapshot, xip: []uint64{}}
+	parts := strings.Split(snapshot, ":")
+	if len(parts) != 3 {
+		return p, fmt.Errorf("malformed snapshot %q", snapshot)
+	}
+	var err error
+	if p.xmin, err = strconv.ParseUint(parts[0], 10, 63); err != nil {
+		return p, err
+	}
+	if p.xmax, err = strconv.ParseUint(parts[1], 10, 63); err != nil {
+		return p, err
+	}
+	if parts[2] != "" {
+		for x := range strings.SplitSeq(parts[2], ",") {
+			xid, err := strconv.ParseUint(x, 10, 63)
+			if err != nil {
+				return p, err
+			}
+			if len(p.xip) > 0 && xid <= p.xip[len(p.xip)-1] || xid < p.xmin || xid >= p.xmax {
+				return p, fmt.Errorf("malformed snapshot %q", snapshot)
+			}
+			p.xip = append(p.xip, xid)
+		}
+	}
+	if p.xmin == 0 || p.xmin > p.xmax {
+		return p, fmt.Errorf("malformed snapshot %q", snapshot)
+	}
+	return p, nil
+}

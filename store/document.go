@@ -1,0 +1,230 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// retries of a write whose connection broke before it was made.
+const resends = 3
+
+// optimistic updates before an updater lines up behind the others.
+const optimisticTries = 3
+
+// Create stores a new document with version 1 and generation 1 and returns it as stored. Kind, ID, Scope, Name, Spec,
+// Status and DeletedAt are the caller's; the rest is set. It is ErrExists when the id, or the name in that scope, is
+// taken by a document that is not removed; of two first writers one gets it. An id that was removed is created again
+// with the version and generation after the removed one's, so that no follower sees it go back.
+func (s *Store) Create(ctx context.Context, d Document) (Document, error) {
+	created, err := s.create(ctx, d)
+	if err != nil {
+		return Document{}, fmt.Errorf("creating %s %s: %w", d.Kind, d.ID, err)
+	}
+	return created, nil
+}
+
+func (s *Store) create(ctx context.Context, d Document) (Document, error) {
+	kind, err := s.kind(d.Kind)
+	if err != nil {
+		return d, err
+	}
+	var tombstone *Document
+	for attempt := 0; ; attempt++ {
+		next, err := kind.creation(d, tombstone)
+		if err != nil {
+			return d, err
+		}
+		token := newToken()
+		hit, err := s.autocommit(ctx, kind.composeCreation(ctx, next, tombstone, token), token)
+		switch {
+		case hit:
+			return next, nil
+		case errors.Is(err, errNotMade) && attempt < resends:
+			continue
+		case nameTaken(err): // between the statement's look and its write
+			err = nil
+		}
+		if err != nil {
+			return d, err
+		}
+		err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
+			tombstone, err = inTheWay(ctx, c, d)
+			return err
+		})
+		if err != nil {
+			return d, err
+		}
+		if attempt > 100 {
+			return d, ErrConflict // created and removed by others again and again
+		}
+	}
+}
+
+func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) write {
+	if tombstone == nil {
+		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name, next.DeletedAt)
+	}
+	return k.compose(ctx, reviveStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name, next.DeletedAt, tombstone.Version)
+}
+
+// inTheWay finds why a creation found its place taken: an *ExistsError, or a tombstone of the id, or nothing any more.
+func inTheWay(ctx context.Context, c *pgx.Conn, d Document) (tombstone *Document, err error) {
+	cur, found, err := one(ctx, c, getSQL, string(d.Kind), d.ID)
+	if err != nil {
+		return nil, err
+	}
+	if found && !cur.Removed {
+		return nil, &ExistsError{Kind: d.Kind, ID: d.ID}
+	}
+	named, taken, err := one(ctx, c, byNameSQL, string(d.Kind), d.Scope, d.Name)
+	if err != nil {
+		return nil, err
+	}
+	if taken {
+		return nil, &ExistsError{Kind: d.Kind, ID: named.ID, ByName: true}
+	}
+	if found {
+		return &cur, nil
+	}
+	return nil, nil
+}
+
+// Update changes a document: it reads it, lets change alter Spec, Status or DeletedAt of the copy that it is given, and
+// writes that, one atomic step from the version read. What may come of it:
+//
+//   - (latest, true, nil): written; version is one higher, and generation too if Spec changed. DeletedAt alone does not
+//     bump the generation, and cannot be taken back.
+//   - (latest, false, nil): the content is equal to what is stored (see Document.Spec for what equal means); nothing was
+//     written, nobody was woken.
+//   - ErrStale, a *StaleError with the latest version: ifVersion is not 0 and not the latest.
+//   - ErrNotFound; ErrInvalid; whatever change returned, as it is; see errors.go for the rest.
+//
+// change may be called several times, and must be a function of the document it is given: when another writer was
+// faster it is called again with the new document (if ifVersion is 0). It must not use the store. When updaters keep
+// missing each other they line up, so all get through.
+func (s *Store) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (Document, bool, error) {
+	return s.update(ctx, kind, id, ifVersion, nil, false, change)
+}
+
+// UpdateFrom is Update for a caller that has the document already, from a feed or an earlier call. If known is still the
+// latest version, that saves reading it: the update is one round trip. Otherwise it is as Update with ifVersion 0.
+func (s *Store) UpdateFrom(ctx context.Context, known Document, change func(*Document) error) (Document, bool, error) {
+	return s.update(ctx, known.Kind, known.ID, 0, &known, false, change)
+}
+
+// Remove ends a document. It leaves a tombstone, with a new version, for followers. ErrNotFound when there is no such
+// document (any more), ErrStale as Update.
+func (s *Store) Remove(ctx context.Context, kind Kind, id string, ifVersion int64) error {
+	_, _, err := s.update(ctx, kind, id, ifVersion, nil, true, nil)
+	return err
+}
+
+func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int64, known *Document, remove bool, change func(*Document) error) (Document, bool, error) {
+	verb := "updating"
+	if remove {
+		verb = "removing"
+	}
+	spec, err := s.kind(kind)
+	if err != nil {
+		return Document{}, false, fmt.Errorf("%s: %w", verb, err)
+	}
+	resent := 0
+	for try := 0; try < optimisticTries; try++ {
+		doc, changed, again, err := s.tryUpdate(ctx, spec, id, ifVersion, known, remove, change)
+		known = nil
+		if errors.Is(err, errNotMade) && resent < resends {
+			resent++
+			try--
+			continue
+		}
+		if err != nil {
+			return Document{}, false, fmt.Errorf("%s %s %s: %w", verb, kind, id, err)
+		}
+		if !again {
+			return doc, changed, nil
+		}
+	}
+	// One of this process at a time waits for the row's lock, so that a contended document does not use up the pool.
+	release, err := s.contended.lock(ctx, string(kind)+"/"+id)
+	if err != nil {
+		return Document{}, false, err
+	}
+	defer release()
+	var doc Document
+	var changed bool
+	err = s.Tx(ctx, func(tx *Tx) error {
+		doc, changed, err = tx.update(ctx, kind, id, ifVersion, remove, change)
+		return err
+	})
+	if err != nil {
+		return Document{}, false, err
+	}
+	return doc, changed, nil
+}
+
+// tryUpdate is one optimistic update. again says that another writer was faster.
+func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVersion int64, known *Document, remove bool, change func(*Document) error) (doc Document, changed, again bool, err error) {
+	var cur Document
+	if known != nil {
+		cur = *known
+	} else {
+		found := false
+		if cur, found, err = s.lookup(ctx, getSQL, string(spec.Kind), id); err != nil {
+			return doc, false, false, err
+		}
+		if err := current(cur, found, ifVersion); err != nil {
+			return doc, false, false, err
+		}
+	}
+	token := newToken()
+	next, w, changed, err := spec.change(ctx, cur, token, remove, change)
+	if err != nil {
+		return doc, false, false, err
+	}
+	if !changed && known != nil {
+		return doc, false, true, nil // equal to what the caller knew, which may be old
+	}
+	if !changed {
+		return cur, false, false, nil
+	}
+	if s.opts.Hooks.BeforeWrite != nil {
+		s.opts.Hooks.BeforeWrite(spec.Kind, id)
+	}
+	hit, err := s.autocommit(ctx, w, token)
+	if err != nil {
+		return doc, false, false, err
+	}
+	return next, hit, !hit, nil
+}
+
+// current checks what was read against what the caller asked for.
+func current(cur Document, found bool, ifVersion int64) error {
+	if !found || cur.Removed {
+		return ErrNotFound
+	}
+	if ifVersion != 0 && cur.Version != ifVersion {
+		return &StaleError{Kind: cur.Kind, ID: cur.ID, Asked: ifVersion, Latest: cur.Version, LatestTarget: cur}
+	}
+	return nil
+}
+
+const touchSQL = `with o as materialized (select set_config('synchronous_commit', 'off', true))
+	update document set observed_at = greatest(observed_at, $3) from o where kind = $1 and id = $2 and removed_at is null`
+
+// Touch moves a document's observation time forward, in place: no version, no feed entry, nobody is woken. A time that
+// is not later than the stored one, or a document that is not there, is no error. It does not wait for the disk: the
+// last few hundred milliseconds of observations may be lost with a crash.
+func (s *Store) Touch(ctx context.Context, kind Kind, id string, observed time.Time) error {
+	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error { // idempotent, so it may be sent again like a read
+		_, err := c.Exec(ctx, touchSQL, string(kind), id, observed.UTC())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("touching %s %s: %w", kind, id, err)
+	}
+	return nil
+}

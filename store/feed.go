@@ -1,0 +1,203 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// maxChunkBytes bounds what one read of the feed keeps in memory, but for its last document.
+const maxChunkBytes = 8 << 20
+
+// metaSQL is what every read of the feed needs to know of the very moment of its snapshot. The insert position of the
+// WAL is read after the snapshot was taken, and before the flush position.
+const metaSQL = `m as materialized (select m.incarnation, ` + oursSQL + ` as ours, m.horizon, pg_current_snapshot() as snap,
+	(pg_current_wal_insert_lsn() - '0/0')::bigint as inserted, (pg_current_wal_flush_lsn() - '0/0')::bigint as flushed from store_meta m)`
+
+const metaColumns = `m.incarnation, m.ours, m.horizon, m.snap::text, m.inserted, m.flushed`
+
+// changesSQL reads one chunk of what changed between two snapshots: rows of transactions that the first ($3 xmin, $4
+// xmax, $5 those in progress) does not see and the second does ($7, $8 its xmax; null in the first chunk: the
+// statement's own). The two halves are the transactions that were in progress and the later ones; each is a range of
+// the index, so that a transaction that stays open for long costs nothing. $9-$11 is where the last chunk ended.
+var changesSQL = `with ` + metaSQL + `
+select ` + metaColumns + `, ` + columns + `, d.xid from m left join lateral (
+	select * from (` + half(`d.xid = any($5::xid8[])`) + ` union all ` + half(`d.xid >= $4::xid8`) + `) d
+	where m.ours and m.incarnation = $2 and m.horizon < $3::xid8 and $4::xid8 <= pg_snapshot_xmax(m.snap)
+	order by d.xid, d.kind, d.id limit $12
+) d on true order by d.xid, d.kind, d.id`
+
+func half(which string) string {
+	return `(select * from document d where ` + which + ` and d.xid < $8::xid8 and d.kind = any($6::text[])
+		and (d.xid, d.kind, d.id) > ($9::xid8, $10::text, $11::text)
+		and ($7::text is null or pg_visible_in_snapshot(d.xid, $7::text::pg_snapshot))
+		order by d.xid, d.kind, d.id limit $12)`
+}
+
+// everythingSQL reads one chunk of all documents, after ($3, $4).
+var everythingSQL = `with ` + metaSQL + `
+select ` + metaColumns + `, ` + columns + `, d.xid from m left join lateral (
+	select * from document d where d.kind = any($2::text[]) and (d.kind, d.id) > ($3::text, $4::text) and d.removed_at is null and m.ours
+	order by d.kind, d.id limit $5
+) d on true order by d.kind, d.id`
+
+// chunk is what one read of the feed found.
+type chunk struct {
+	at                position // the statement's snapshot
+	ours              bool
+	horizon           uint64
+	inserted, flushed uint64 // positions in the WAL
+	docs              []Document
+	xids              []uint64 // of docs
+	more              bool     // there may be more after the last one
+}
+
+const noLimit = uint64(1) << 62
+
+// changes reads the chunk of what changed from one position to another (nil: to now), after the given document.
+func (s *Store) changes(ctx context.Context, trust trust, kinds []string, from position, until *position, after place, limit int) (chunk, error) {
+	var snapshot *string
+	bound := noLimit
+	if until != nil {
+		snapshot, bound = &until.snapshot, until.xmax
+	}
+	c, err := s.readChunk(ctx, trust, changesSQL, limit, func(identity string) []any {
+		return []any{identity, from.incarnation, from.xmin, from.xmax, from.xip, kinds, snapshot, bound, after.xid, after.kind, after.id, limit}
+	})
+	switch {
+	case err != nil:
+		return c, err
+	case !c.ours:
+		return c, errNotOurs
+	case c.at.incarnation != from.incarnation:
+		return c, fmt.Errorf("%w: it is from another incarnation of the database", ErrGone)
+	case c.horizon >= from.xmin:
+		return c, fmt.Errorf("%w: deletions since then have been compacted", ErrGone)
+	case from.xmax > c.at.xmax:
+		return c, fmt.Errorf("%w: it lies in the future of the database", ErrGone)
+	}
+	return c, nil
+}
+
+// everything reads the chunk of all documents after the given one.
+func (s *Store) everything(ctx context.Context, trust trust, kinds []string, after place, limit int) (chunk, error) {
+	c, err := s.readChunk(ctx, trust, everythingSQL, limit, func(identity string) []any {
+		return []any{identity, kinds, after.kind, after.id, limit}
+	})
+	if err == nil && !c.ours {
+		err = errNotOurs
+	}
+	return c, err
+}
+
+// errNotOurs: the database was restored; adopt has to be called.
+var errNotOurs = errors.New("the database was restored")
+
+// place is a document's place in the order of a run.
+type place struct {
+	xid      uint64
+	kind, id string
+}
+
+func (c chunk) last() place {
+	if len(c.docs) == 0 {
+		return place{}
+	}
+	d := c.docs[len(c.docs)-1]
+	return place{c.xids[len(c.docs)-1], string(d.Kind), d.ID}
+}
+
+// trust is the time since when the reader needs the server not to have crashed; zero if it does not matter.
+type trust time.Time
+
+// errReconnected: the server may have crashed since the time that the reader trusts.
+var errReconnected = errors.New("the connection is a new one")
+
+// onFeed runs f on a connection of the followers' pool, once: after an interruption a follower has to rewind first.
+func (s *Store) onFeed(ctx context.Context, t trust, f func(context.Context, *pgx.Conn) error) error {
+	conn, err := s.acquire(ctx, s.feed)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	if since := time.Time(t); !since.IsZero() && sessionOf(conn.Conn()).since.After(since) {
+		return errReconnected
+	}
+	bounded, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout+time.Second)
+	defer cancel()
+	if err = f(bounded, conn.Conn()); err == nil {
+		return nil
+	}
+	if broken(conn.Conn(), err) && ctx.Err() == nil {
+		s.feed.Reset()
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return classify(ctx, err)
+}
+
+const flushSQL = `select pg_logical_emit_message(true, 'atoll', '')`
+
+// flush puts all WAL written so far on disk.
+func (s *Store) flush(ctx context.Context, t trust) error {
+	return s.onFeed(ctx, t, func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, flushSQL)
+		return err
+	})
+}
+
+func (s *Store) readChunk(ctx context.Context, t trust, sql string, limit int, args func(identity string) []any) (c chunk, err error) {
+	err = s.onFeed(ctx, t, func(ctx context.Context, conn *pgx.Conn) error {
+		c = chunk{}
+		var incarnation, snapshot string
+		rows, err := conn.Query(ctx, sql, args(sessionOf(conn).identity)...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		found, size, returned := false, 0, 0
+		for rows.Next() {
+			found = true
+			var r row
+			var xid *uint64
+			if size > maxChunkBytes {
+				c.more = true
+				continue // drain; the rest is read again
+			}
+			meta := []any{&incarnation, &c.ours, &c.horizon, &snapshot, &c.inserted, &c.flushed}
+			if err := rows.Scan(append(meta, r.targets(&xid)...)...); err != nil {
+				return err
+			}
+			if r.empty() {
+				continue
+			}
+			returned++
+			size += len(r.spec) + len(r.status) + len(r.wire) + 200
+			c.docs = append(c.docs, r.document())
+			c.xids = append(c.xids, *xid)
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		if !found {
+			return fmt.Errorf("%w: a restore is under way", ErrUnavailable)
+		}
+		c.more = c.more || returned >= limit
+		c.at, err = newPosition(incarnation, snapshot)
+		return err
+	})
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "42P01" || pgErr.Code == "0A000") {
+		err = fmt.Errorf("%w: a restore is under way: %w", ErrUnavailable, err)
+	}
+	return c, err
+}
+
+// sees says whether a snapshot taken at p sees the transaction.
+func (p position) sees(xid uint64) bool {
+	_, inProgress := slices.BinarySearch(p.xip, xid)
+	return xid < p.xmax && !inProgress
+}

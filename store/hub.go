@@ -1,0 +1,116 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// hub wakes the followers of this process: at once for its own commits, and for those of others by one LISTEN
+// connection that all share. It is connected only while there are followers.
+type hub struct {
+	s      *Store
+	needed chan struct{} // a first follower came
+
+	mu        sync.Mutex
+	followers map[*subscription]struct{}
+}
+
+// subscription is one follower's place in the hub.
+type subscription struct {
+	kinds map[Kind]struct{}
+	woken chan struct{}
+}
+
+func newHub(s *Store) *hub {
+	return &hub{s: s, needed: make(chan struct{}, 1), followers: map[*subscription]struct{}{}}
+}
+
+func (h *hub) subscribe(kinds []Kind) (sub *subscription, leave func()) {
+	sub = &subscription{kinds: map[Kind]struct{}{}, woken: make(chan struct{}, 1)}
+	for _, k := range kinds {
+		sub.kinds[k] = struct{}{}
+	}
+	h.mu.Lock()
+	h.followers[sub] = struct{}{}
+	h.mu.Unlock()
+	select {
+	case h.needed <- struct{}{}:
+	default:
+	}
+	return sub, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.followers, sub)
+	}
+}
+
+// wake wakes the followers of these kinds; none means all.
+func (h *hub) wake(kinds ...Kind) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for sub := range h.followers {
+		wanted := len(kinds) == 0
+		for _, k := range kinds {
+			if _, ok := sub.kinds[k]; ok {
+				wanted = true
+				break
+			}
+		}
+		if !wanted {
+			continue
+		}
+		select {
+		case sub.woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (h *hub) run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-h.needed:
+	}
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		conn, err := h.s.connect(ctx)
+		if err == nil {
+			wait = 50 * time.Millisecond
+			err = h.listen(ctx, conn)
+			closeQuietly(conn)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		h.s.log.Warn("listening for changes was interrupted; followers poll", "error", err)
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+func (h *hub) listen(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
+		return err
+	}
+	h.wake() // what was committed before LISTEN rang no bell here
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		sender, list, _ := strings.Cut(n.Payload, " ")
+		if sender == h.s.bell.sender {
+			continue // our own followers were woken when we committed
+		}
+		var kinds []Kind
+		for k := range strings.SplitSeq(list, ",") {
+			kinds = append(kinds, Kind(k))
+		}
+		h.wake(kinds...)
+	}
+}

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// A cursor is worth something only in the life of the database in which it was made. A new life, an incarnation,
+// begins when the database was copied or put back:
+//
+//   - restored from a dump: the meta row is a copy, so its xmin is not the stamp that it carries; or the table is
+//     another one (filenode). The dumped xid values mean nothing here, and may lie in the future.
+//   - restored to a point in time, or failed over: another timeline.
+//   - dumped into another server or database: another identity.
+//
+// Each read of the feed compares, in its own statement; a cursor that lies in the future of the server is refused, too
+// (a disk snapshot that was put back has the same identity). VACUUM FULL of the table looks like a restore; that costs
+// a relist and nothing else.
+
+// oursSQL is true when the meta row m describes this very database; $1 is the session's identity.
+const oursSQL = `(m.identity = $1 and m.filenode = pg_relation_filenode(to_regclass('document')) and m.xmin::text::bigint = m.stamp)`
+
+const stampSQL = `(pg_current_xact_id()::text::bigint & 4294967295)`
+
+// adopt makes the database ours: when the meta row is missing or describes another life, it stamps all rows with the
+// present transaction, which every cursor of the new incarnation sees, and begins a new incarnation. Idempotent; safe
+// in several processes.
+func (s *Store) adopt(ctx context.Context) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	identity := sessionOf(conn).identity
+	var begun string
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		var ours bool
+		err := tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)
+		if err == nil && ours {
+			return nil
+		}
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, int64(schemaLock)); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `lock table store_meta, document, history in share row exclusive mode`); err != nil {
+			return err
+		}
+		err = tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)
+		if err == nil && ours {
+			return nil // another process did it while we waited
+		}
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		begun = strings.ReplaceAll(uuid.NewString(), "-", "")
+		for _, stmt := range []string{
+			`update document set xid = pg_current_xact_id()`,
+			`update history set xid = pg_current_xact_id()`,
+			`delete from store_meta`,
+			`delete from follower`,
+		} {
+			if _, err := tx.Exec(ctx, stmt); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, `insert into store_meta (incarnation, identity, filenode, stamp)
+			values ($1, $2, pg_relation_filenode(to_regclass('document')), `+stampSQL+`)`, begun, identity)
+		return err
+	})
+	if err != nil {
+		return classify(ctx, fmt.Errorf("checking the database's incarnation: %w", err))
+	}
+	if begun != "" {
+		s.log.Info("a new incarnation of the database begins", "incarnation", begun, "identity", identity)
+	}
+	return nil
+}

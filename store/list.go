@@ -1,0 +1,240 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Fragment is a piece of SQL with its arguments, which it calls $1, $2 and so on. The table is document, alias d. It is
+// made by code (package search), never by a user.
+type Fragment struct {
+	SQL  string
+	Args []any
+}
+
+// Order is one key of an order. Nulls come last in both directions.
+type Order struct {
+	Expr string // SQL, without arguments: "d.created_at", "d.spec->>'name'"
+	Type string // its SQL type: "timestamptz", "text"
+	Desc bool
+}
+
+// Query says what List returns.
+type Query struct {
+	Kind    Kind
+	Scope   string   // "" is any
+	Where   Fragment // "" is all
+	OrderBy []Order  // the id is always added as the last key, so that the order is total
+	Limit   int      // default 100
+	Offset  int      // pages by number
+	After   string   // pages by keyset: Page.Next of the page before, with the same query
+	Count   bool     // fill in Page.Total
+	// Deletion: documents whose deletion was requested are left out, unless this says otherwise.
+	Deletion Deletion
+	// WireOnly leaves Spec and Status out, for callers who only pass Wire on.
+	WireOnly bool
+}
+
+// Deletion chooses by whether deletion was requested.
+type Deletion int
+
+const (
+	WithoutDeleting Deletion = iota
+	WithDeleting
+	OnlyDeleting
+)
+
+// Page is a part of a list. All of it is from one snapshot.
+type Page struct {
+	Documents []Document
+	Total     int    // of documents that match, in all pages; 0 if Query.Count is not set
+	Next      string // "" on the last page
+	// Cursor is the place in the feed from which Follow brings all that changed after this page was read; "" when the
+	// disk is full.
+	Cursor Cursor
+}
+
+// List returns a page of documents. Documents, Total and Cursor are from one snapshot. A malformed After is ErrInvalid.
+func (s *Store) List(ctx context.Context, q Query) (Page, error) {
+	page, err := s.list(ctx, q)
+	if err != nil {
+		return Page{}, fmt.Errorf("listing %s: %w", q.Kind, err)
+	}
+	return page, nil
+}
+
+func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
+	if _, err := s.kind(q.Kind); err != nil {
+		return page, err
+	}
+	if q.Limit <= 0 {
+		q.Limit = 100
+	}
+	sql, args, err := q.build()
+	if err != nil {
+		return page, err
+	}
+	var at position
+	var inserted, flushed uint64
+	safe := false
+	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
+		page = Page{}
+		var incarnation, snapshot string
+		// Described each time, not prepared: an index on one kind helps only a plan made for that kind.
+		rows, err := c.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		var last []*string
+		for rows.Next() {
+			if len(page.Documents) == q.Limit {
+				page.Next = encodeAfter(last) // there is one more
+				continue
+			}
+			var r row
+			keys := make([]*string, len(q.OrderBy)+1)
+			targets := []any{&incarnation, &snapshot, &inserted, &flushed, &page.Total}
+			targets = append(targets, r.targets()...)
+			for i := range keys {
+				targets = append(targets, &keys[i])
+			}
+			if err := rows.Scan(targets...); err != nil {
+				return err
+			}
+			if !r.empty() {
+				page.Documents = append(page.Documents, r.document())
+				last = keys
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		if at, err = newPosition(incarnation, snapshot); err != nil {
+			return fmt.Errorf("%w: a restore is under way", ErrUnavailable)
+		}
+		// See follower.safe: a cursor that leaves the process must be one that a crash of the server cannot make wrong.
+		if safe = flushed >= inserted; !safe {
+			_, err := c.Exec(ctx, flushSQL)
+			safe = err == nil
+		}
+		return nil
+	})
+	if err != nil {
+		return page, err
+	}
+	if safe {
+		page.Cursor = at.cursor()
+	}
+	return page, nil
+}
+
+// build makes the one statement. The kind is written into it, not an argument, so that indexes on the kind are used.
+func (q Query) build() (sql string, args []any, err error) {
+	args = append(args, q.Where.Args...)
+	arg := func(v any) string {
+		args = append(args, v)
+		return "$" + strconv.Itoa(len(args))
+	}
+	where := "d.kind = '" + string(q.Kind) + "' and d.removed_at is null"
+	switch q.Deletion {
+	case WithoutDeleting:
+		where += " and d.deleted_at is null"
+	case OnlyDeleting:
+		where += " and d.deleted_at is not null"
+	}
+	if q.Scope != "" {
+		where += " and d.scope = " + arg(q.Scope)
+	}
+	if q.Where.SQL != "" {
+		where += " and (" + q.Where.SQL + ")"
+	}
+	total := "0"
+	if q.Count {
+		total = "(select count(*) from document d where " + where + ")"
+	}
+	order := append(append([]Order{}, q.OrderBy...), Order{Expr: "d.id", Type: "text"})
+	// The page is ordered inside, where the limit is, and again outside, because a join promises no order.
+	var by, again, keys, texts strings.Builder
+	for i, o := range order {
+		direction, comma, key := " asc nulls last", ", ", "key"+strconv.Itoa(i)
+		if o.Desc {
+			direction = " desc nulls last"
+		}
+		if i == 0 {
+			comma = ""
+		}
+		by.WriteString(comma + "(" + o.Expr + ")" + direction)
+		again.WriteString(comma + "p." + key + direction)
+		keys.WriteString(", (" + o.Expr + ") as " + key)
+		texts.WriteString(", p." + key + "::text")
+	}
+	page := where
+	if q.After != "" {
+		after, err := decodeAfter(q.After, len(order))
+		if err != nil {
+			return "", nil, err
+		}
+		page += " and " + keyset(order, after, arg)
+	}
+	cols := columns
+	if q.WireOnly {
+		cols = strings.Replace(columns, "d.spec, d.status", "null::jsonb as spec, null::jsonb as status", 1)
+	}
+	cols = strings.Replace(cols, "d.removed_at is not null", "false as removed", 1)
+	sql = `select m.incarnation, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
+		` + total + `, p.kind, p.id, p.scope, p.name, p.version, p.generation, p.spec, p.status, p.wire, p.created_at, p.updated_at,
+		p.deleted_at, p.observed_at, p.removed` + texts.String() + `
+		from store_meta m left join (select ` + cols + keys.String() + ` from document d where ` + page + `
+			order by ` + by.String() + ` limit ` + arg(q.Limit+1) + ` offset ` + arg(q.Offset) + `) p on true
+		order by ` + again.String()
+	return sql, args, nil
+}
+
+// keyset is the condition that a row comes after the given keys.
+func keyset(order []Order, after []*string, arg func(any) string) string {
+	var alternatives []string
+	equal := ""
+	for i, o := range order {
+		expr := "(" + o.Expr + ")"
+		if after[i] == nil { // nulls are last: nothing comes after one but another null
+			equal += expr + " is null and "
+			continue
+		}
+		value := arg(*after[i]) + "::text::" + o.Type
+		op := " > "
+		if o.Desc {
+			op = " < "
+		}
+		alternatives = append(alternatives, "("+equal+"("+expr+op+value+" or "+expr+" is null))")
+		equal += expr + " = " + value + " and "
+	}
+	return "(" + strings.Join(alternatives, " or ") + ")"
+}
+
+func encodeAfter(keys []*string) string {
+	text, _ := json.Marshal(keys)
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+func decodeAfter(token string, n int) ([]*string, error) {
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	var keys []*string
+	if err == nil {
+		err = json.Unmarshal(text, &keys)
+	}
+	if err == nil && (len(keys) != n || keys[n-1] == nil) {
+		err = errors.New("it belongs to another query")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: page token: %w", ErrInvalid, err)
+	}
+	return keys, nil
+}

@@ -1,0 +1,98 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// columns of a document, in the order in which row scans them. The alias d is the table.
+const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.wire,
+	d.created_at, d.updated_at, d.deleted_at, d.observed_at, d.removed_at is not null`
+
+// row scans the columns; pointers, because the feed's statement has a row of nulls when nothing changed.
+type row struct {
+	kind, id, scope, name          *string
+	version, generation            *int64
+	spec, status, wire             []byte
+	created, updated, deleted, obs *time.Time
+	removed                        *bool
+}
+
+func (r *row) targets(more ...any) []any {
+	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.wire,
+		&r.created, &r.updated, &r.deleted, &r.obs, &r.removed}, more...)
+}
+
+func (r *row) empty() bool { return r.kind == nil }
+
+func (r *row) document() Document {
+	return Document{
+		Kind: Kind(*r.kind), ID: *r.id, Scope: *r.scope, Name: *r.name, Version: *r.version, Generation: *r.generation,
+		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: r.wire,
+		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), ObservedAt: utc(r.obs), Removed: *r.removed,
+	}
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}
+
+const (
+	getSQL    = `select ` + columns + ` from document d where kind = $1 and id = $2`
+	lockSQL   = getSQL + ` for update`
+	byNameSQL = `select ` + columns + ` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null`
+)
+
+// one runs a query for one document, tombstones included.
+func one(ctx context.Context, conn *pgx.Conn, sql string, args ...any) (Document, bool, error) {
+	var r row
+	err := conn.QueryRow(ctx, sql, args...).Scan(r.targets()...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Document{}, false, nil
+	}
+	if err != nil {
+		return Document{}, false, err
+	}
+	return r.document(), true, nil
+}
+
+// Get returns a document, also one whose deletion was requested, or ErrNotFound.
+func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error) {
+	doc, found, err := s.lookup(ctx, getSQL, string(kind), id)
+	switch {
+	case err != nil:
+		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
+	case !found || doc.Removed:
+		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, ErrNotFound)
+	}
+	return doc, nil
+}
+
+// GetByName returns the document of that name in that scope, or ErrNotFound.
+func (s *Store) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
+	doc, found, err := s.lookup(ctx, byNameSQL, string(kind), scope, name)
+	switch {
+	case err != nil:
+		return Document{}, fmt.Errorf("getting %s %q in %q: %w", kind, name, scope, err)
+	case !found:
+		return Document{}, fmt.Errorf("getting %s %q in %q: %w", kind, name, scope, ErrNotFound)
+	}
+	return doc, nil
+}
+
+func (s *Store) lookup(ctx context.Context, sql string, args ...any) (doc Document, found bool, err error) {
+	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
+		doc, found, err = one(ctx, c, sql, args...)
+		return err
+	})
+	return doc, found, err
+}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed schema.sql
+var schema1 string
+
+// migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
+var migrations = []string{schema1}
+
+// schemaLock is the advisory lock under which schemas change and incarnations begin.
+const schemaLock = 0x61746f6c6c // "atoll"
+
+// migrate brings the schema up to date, in one transaction: all of it or nothing.
+func (s *Store) migrate(ctx context.Context) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `create table if not exists schema_version (part text primary key, version int not null)`); err != nil {
+			return err
+		}
+		if err := migratePart(ctx, tx, "store", migrations); err != nil {
+			return err
+		}
+		if err := migratePart(ctx, tx, "service", s.opts.Migrations); err != nil {
+			return err
+		}
+		return s.makeIndexes(ctx, tx)
+	})
+	return classify(ctx, err)
+}
+
+func migratePart(ctx context.Context, tx pgx.Tx, part string, steps []string) error {
+	var have int
+	err := tx.QueryRow(ctx, `select coalesce((select version from schema_version where part = $1), 0)`, part).Scan(&have)
+	if err != nil {
+		return err
+	}
+	if have > len(steps) {
+		return fmt.Errorf("%w: schema %s has version %d, this binary knows %d", ErrNewer, part, have, len(steps))
+	}
+	for i, step := range steps[have:] {
+		if _, err := tx.Exec(ctx, step, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return fmt.Errorf("schema %s, step %d: %w", part, have+i+1, err)
+		}
+	}
+	if have == len(steps) {
+		return nil
+	}
+	_, err = tx.Exec(ctx, `insert into schema_version values ($1, $2) on conflict (part) do update set version = excluded.version`, part, len(steps))
+	return err
+}
+
+func (s *Store) makeIndexes(ctx context.Context, tx pgx.Tx) error {
+	for _, k := range s.opts.Kinds {
+		for _, ix := range k.Indexes {
+			name := pgx.Identifier{"document_" + string(k.Kind) + "_" + ix.Name}.Sanitize()
+			stmt := fmt.Sprintf("create index if not exists %s on document using %s where kind = '%s'", name, ix.On, k.Kind)
+			if _, err := tx.Exec(ctx, stmt); err != nil {
+				return fmt.Errorf("index %s of %s: %w", ix.Name, k.Kind, err)
+			}
+		}
+	}
+	return nil
+}

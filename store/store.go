@@ -1,0 +1,263 @@
+// Package store keeps versioned documents in PostgreSQL and tells followers what changed.
+//
+// A document has a spec and a status (JSON), a version that each change bumps and a generation that spec changes bump.
+// Writes are compare-and-swap on the version; a write whose content equals what is stored writes nothing. Followers
+// hold a cursor (a PostgreSQL snapshot) and read, in one statement, the rows that were written by transactions which
+// that snapshot did not see: nothing is skipped, nothing waits for an open transaction, and a document never goes back.
+// Each service owns one database and opens one Store on it; delivery, the sentinel, watches, audit and status all
+// follow the same feed. What keeps followers honest is listed in docs/invariants.md as I1 to I5.
+//
+// It is a tool: it knows no service, and no HTTP. It must not be imported by api or internal packages.
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Kind names a sort of document: "Bundle", "Cluster". Letters and digits, starting with a letter.
+type Kind string
+
+// Document is one versioned document. Values are copies: changing one changes nothing in the database.
+type Document struct {
+	Kind Kind
+	ID   string
+	// Scope is what owns the document: the consumer of a bundle, the account of a cluster; "" if nothing does.
+	// It does not change while the document lives.
+	Scope string
+	// Name is unique within (Kind, Scope) among documents that are not removed; "" is no name and never clashes.
+	// It does not change while the document lives.
+	Name string
+	// Version is bumped by each change, Generation by changes of Spec. Both start at 1, and go on where they ended when
+	// a removed id is created again.
+	Version, Generation int64
+	// Spec and Status are JSON objects. PostgreSQL stores them as jsonb: what is read back has the same meaning, but
+	// other white space, another order of keys, numbers in plain notation, and the last of duplicate keys only.
+	Spec, Status json.RawMessage
+	// Wire is what the kind's Render made of the document when it was last written.
+	Wire                 []byte
+	CreatedAt, UpdatedAt time.Time
+	// DeletedAt is when deletion was requested; the document lives on until Remove. Once set it stays.
+	DeletedAt *time.Time
+	// ObservedAt is what Touch last set: it is not content.
+	ObservedAt *time.Time
+	// Removed marks a tombstone, which only followers see. It has the content that the document had last.
+	Removed bool
+}
+
+// KindSpec describes one kind.
+type KindSpec struct {
+	Kind Kind
+	// Render makes the wire form, once per write, of the document as it will be stored. Nil: no wire form. It must be a
+	// function of the document alone. Its error refuses the write, wrapped in ErrInvalid.
+	Render func(Document) ([]byte, error)
+	// History keeps a record of every change, with its actor, in the transaction of the change: the audit record.
+	History bool
+	// Indexes are made at Open, for this kind's rows only.
+	Indexes []Index
+}
+
+// Index is an index for List queries on one kind.
+type Index struct {
+	Name string // letters, digits, underscores; unique within the kind
+	// On is what follows "using": `gin ((spec->'labels') jsonb_path_ops)`, `btree ((spec->>'phase'))`.
+	On string
+}
+
+// Options are the parameters of Open. DSN and Kinds are needed.
+type Options struct {
+	DSN    string
+	Kinds  []KindSpec
+	Logger *slog.Logger // default: discard
+
+	// Migrations make the service's own side tables, in order; each runs once. Only ever add to the end.
+	Migrations []string
+
+	MaxConns         int           // of the pool of writers and readers; default 16. Followers use at most FollowConns more, and two
+	FollowConns      int           // default 4
+	AcquireTimeout   time.Duration // for getting a connection, connecting included; default 1.5 s
+	StatementTimeout time.Duration // default 5 s
+	LockTimeout      time.Duration // default 1.5 s
+	IdleInTxTimeout  time.Duration // default 10 s: a transaction that is left open is ended by the server
+	ResolveTimeout   time.Duration // for finding out what became of a commit whose answer was lost; default 1.5 s
+	PollInterval     time.Duration // of followers, behind the doorbell; default 1 s
+	FeedInterval     time.Duration // shortest time between two reads of one follower, and two rings of the doorbell; default 5 ms
+	ChunkSize        int           // documents per batch; default 500. A batch has at most about 8 MB, too
+
+	Hooks Hooks
+}
+
+// Hooks are for tests: they inject faults where production has none. All may be nil.
+type Hooks struct {
+	// Dial replaces the dialling of PostgreSQL connections.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// BeforeWrite is called between the read and the write of an update.
+	BeforeWrite func(kind Kind, id string)
+	// BeforeRing is called before the doorbell is rung; false drops the ring.
+	BeforeRing func() bool
+	// LocalWake is called before followers of the same process are woken; false drops the wake.
+	LocalWake func() bool
+	// AfterChunk is called when a follower has read a chunk and not yet applied it.
+	AfterChunk func()
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.AcquireTimeout, 1500*time.Millisecond)
+	def(&o.StatementTimeout, 5*time.Second)
+	def(&o.LockTimeout, 1500*time.Millisecond)
+	def(&o.IdleInTxTimeout, 10*time.Second)
+	def(&o.ResolveTimeout, 1500*time.Millisecond)
+	def(&o.PollInterval, time.Second)
+	def(&o.FeedInterval, 5*time.Millisecond)
+	if o.MaxConns == 0 {
+		o.MaxConns = 16
+	}
+	if o.FollowConns == 0 {
+		o.FollowConns = 4
+	}
+	if o.ChunkSize == 0 {
+		o.ChunkSize = 500
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Store is an open database of documents. It is safe for concurrent use.
+type Store struct {
+	opts  Options
+	kinds map[Kind]*KindSpec
+	log   *slog.Logger
+
+	pool   *pgxpool.Pool   // writes and reads
+	feed   *pgxpool.Pool   // reads of followers, planned for them
+	single *pgx.ConnConfig // connections of their own: migrations, listening, ringing
+	hub    *hub
+	bell   *doorbell
+
+	contended keyed // updaters of one document that keep missing each other line up here
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+var (
+	kindPattern  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*$`)
+	indexPattern = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+)
+
+// Open connects, brings the schema up to date under a lock, and makes the kinds' indexes. It returns ErrNewer when the
+// database was written by a newer binary, and ErrUnavailable when there is no server to talk to. When it finds that the
+// database was restored from a dump or a backup, it starts a new incarnation: cursors from before get ErrGone.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	o = o.withDefaults()
+	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger}
+	for _, k := range o.Kinds {
+		if !kindPattern.MatchString(string(k.Kind)) || s.kinds[k.Kind] != nil {
+			return nil, fmt.Errorf("opening store: kind %q is malformed or named twice", k.Kind)
+		}
+		for _, ix := range k.Indexes {
+			if !indexPattern.MatchString(ix.Name) {
+				return nil, fmt.Errorf("opening store: index name %q of %s is malformed", ix.Name, k.Kind)
+			}
+		}
+		s.kinds[k.Kind] = &k
+	}
+	config, err := pgxpool.ParseConfig(o.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("opening store: %w", err)
+	}
+	s.configure(config)
+	config.MaxConns = int32(o.MaxConns)
+	feedConfig := config.Copy()
+	feedConfig.MaxConns = int32(o.FollowConns)
+	// The feed's statements are few and always want their indexes, whatever the statistics say about the newest rows.
+	feedConfig.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	feedConfig.ConnConfig.RuntimeParams["enable_seqscan"] = "off"
+
+	s.single = config.ConnConfig.Copy()
+	for _, unbounded := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
+		s.single.RuntimeParams[unbounded] = "0"
+	}
+
+	if err := s.migrate(ctx); err != nil {
+		return nil, fmt.Errorf("opening store: %w", err)
+	}
+	if s.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
+		return nil, fmt.Errorf("opening store: %w", err)
+	}
+	if s.feed, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), feedConfig); err != nil {
+		s.pool.Close()
+		return nil, fmt.Errorf("opening store: %w", err)
+	}
+	if err := s.adopt(ctx); err != nil {
+		s.pool.Close()
+		s.feed.Close()
+		return nil, fmt.Errorf("opening store: %w", err)
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stop = stop
+	s.hub = newHub(s)
+	s.bell = newDoorbell(s)
+	s.done.Go(func() { s.bell.run(background) })
+	s.done.Go(func() { s.hub.run(background) })
+	return s, nil
+}
+
+// Close ends the store's connections. Followers must have been stopped by their contexts before.
+func (s *Store) Close() {
+	s.stop()
+	s.done.Wait()
+	s.feed.Close()
+	s.pool.Close()
+}
+
+// Ping returns nil when the database answers; ErrUnavailable within about AcquireTimeout when it does not.
+func (s *Store) Ping(ctx context.Context) error {
+	return s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "select 1")
+		return err
+	})
+}
+
+func (s *Store) configure(config *pgxpool.Config) {
+	cc := config.ConnConfig
+	ms := func(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
+	cc.ConnectTimeout = s.opts.AcquireTimeout
+	cc.RuntimeParams["statement_timeout"] = ms(s.opts.StatementTimeout)
+	cc.RuntimeParams["lock_timeout"] = ms(s.opts.LockTimeout)
+	cc.RuntimeParams["idle_in_transaction_session_timeout"] = ms(s.opts.IdleInTxTimeout)
+	cc.RuntimeParams["timezone"] = "UTC"
+	if cc.RuntimeParams["application_name"] == "" {
+		cc.RuntimeParams["application_name"] = "atoll"
+	}
+	if s.opts.Hooks.Dial != nil {
+		cc.DialFunc = s.opts.Hooks.Dial
+	}
+	config.MaxConnLifetime = time.Hour
+	config.MaxConnIdleTime = 5 * time.Minute
+	config.PingTimeout = s.opts.AcquireTimeout
+	config.AfterConnect = identify
+}
+
+func (s *Store) kind(k Kind) (*KindSpec, error) {
+	if spec := s.kinds[k]; spec != nil {
+		return spec, nil
+	}
+	return nil, fmt.Errorf("%w: kind %q is not one of this store's", ErrInvalid, k)
+}

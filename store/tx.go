@@ -1,0 +1,256 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Tx is a transaction over several documents and the service's side tables. It is for one goroutine.
+type Tx struct {
+	s      *Store
+	conn   *pgx.Conn
+	token  int64
+	xid    uint64 // known after the first write
+	writes []write
+	kinds  []Kind // changed
+}
+
+const conflictRetries = 5
+
+// Tx runs f in one transaction: everything f did is committed, or nothing. f's error rolls it back and is returned as it
+// is. f may be called again when the transaction got in the way of another (deadlock, serialization), so it must have no
+// effect outside of tx; it must not use the store itself, and should be short (IdleInTxTimeout).
+//
+// When Tx returns nil the transaction is durable. ErrUnknownOutcome: the connection broke during the commit and what
+// became of it could not be found out. With every other error nothing was written.
+func (s *Store) Tx(ctx context.Context, f func(tx *Tx) error) error {
+	for try := 0; ; try++ {
+		err := s.tryTx(ctx, f)
+		retry := errors.Is(err, ErrConflict) && try < conflictRetries || errors.Is(err, errNotMade) && try < resends
+		if !retry || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
+	conn, err := s.acquire(ctx, s.pool)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	c := conn.Conn()
+	if _, err := c.Exec(ctx, "begin"); err != nil {
+		if broken(c, err) && ctx.Err() == nil {
+			s.pool.Reset()
+			return fmt.Errorf("%w: %w", errNotMade, err)
+		}
+		return classify(ctx, err)
+	}
+	tx := &Tx{s: s, conn: c, token: newToken()}
+	finished := false
+	defer func() { // an error, or a panic in f
+		if !finished && !c.IsClosed() {
+			rctx, cancel := s.uncancelled(ctx)
+			defer cancel()
+			c.Exec(rctx, "rollback")
+		}
+	}()
+	if err := f(tx); err != nil {
+		if broken(c, err) && ctx.Err() == nil {
+			s.pool.Reset()
+			return fmt.Errorf("%w: %w", ErrUnavailable, err) // before COMMIT was sent: certainly nothing was written
+		}
+		return err
+	}
+	cctx, cancel := s.uncancelled(ctx)
+	defer cancel()
+	tag, err := c.Exec(cctx, "commit")
+	finished = true
+	if err == nil && tag.String() == "ROLLBACK" {
+		return errors.New("committing: an earlier statement of the transaction failed")
+	}
+	if err != nil {
+		if !broken(c, err) {
+			return classify(context.WithoutCancel(ctx), err)
+		}
+		s.pool.Reset()
+		if unsent(err) {
+			return fmt.Errorf("%w: %w", errNotMade, err)
+		}
+		made, rerr := s.resolve(attempt{session: sessionOf(c), token: tx.token, xid: tx.xid, writes: tx.writes})
+		if rerr != nil {
+			return fmt.Errorf("%w: %w", rerr, err)
+		}
+		if !made {
+			return fmt.Errorf("%w: %w", errNotMade, err)
+		}
+	}
+	s.committed(tx.kinds...)
+	return nil
+}
+
+// Get is as Store.Get, and sees what the transaction wrote. It does not lock.
+func (tx *Tx) Get(ctx context.Context, kind Kind, id string) (Document, error) {
+	doc, found, err := one(ctx, tx.conn, getSQL, string(kind), id)
+	if err == nil && (!found || doc.Removed) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, classify(ctx, err))
+	}
+	return doc, nil
+}
+
+// GetForUpdate is Get, and nobody else changes the document until the transaction ends.
+func (tx *Tx) GetForUpdate(ctx context.Context, kind Kind, id string) (Document, error) {
+	doc, found, err := one(ctx, tx.conn, lockSQL, string(kind), id)
+	if err == nil && (!found || doc.Removed) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, classify(ctx, err))
+	}
+	return doc, nil
+}
+
+// GetByName is as Store.GetByName, and sees what the transaction wrote. It does not lock.
+func (tx *Tx) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
+	doc, found, err := one(ctx, tx.conn, byNameSQL, string(kind), scope, name)
+	if err == nil && !found {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Document{}, fmt.Errorf("getting %s %q in %q: %w", kind, name, scope, classify(ctx, err))
+	}
+	return doc, nil
+}
+
+// Create is as Store.Create. After ErrExists the transaction can go on, unless the document that has the name was
+// created by another transaction in the same moment.
+func (tx *Tx) Create(ctx context.Context, d Document) (Document, error) {
+	created, err := tx.create(ctx, d)
+	if err != nil {
+		return Document{}, fmt.Errorf("creating %s %s: %w", d.Kind, d.ID, classify(ctx, err))
+	}
+	return created, nil
+}
+
+func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
+	kind, err := tx.s.kind(d.Kind)
+	if err != nil {
+		return d, err
+	}
+	var tombstone *Document
+	for range 10 {
+		next, err := kind.creation(d, tombstone)
+		if err != nil {
+			return d, err
+		}
+		hit, err := tx.send(ctx, kind.composeCreation(ctx, next, tombstone, tx.token))
+		if nameTaken(err) {
+			return d, &ExistsError{Kind: d.Kind, ByName: true}
+		}
+		if err != nil {
+			return d, err
+		}
+		if hit {
+			return next, nil
+		}
+		if tombstone, err = inTheWay(ctx, tx.conn, d); err != nil {
+			return d, err
+		}
+	}
+	return d, ErrConflict
+}
+
+// Update is as Store.Update; it locks the document until the transaction ends.
+func (tx *Tx) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (Document, bool, error) {
+	return tx.update(ctx, kind, id, ifVersion, false, change)
+}
+
+// Remove is as Store.Remove.
+func (tx *Tx) Remove(ctx context.Context, kind Kind, id string, ifVersion int64) error {
+	_, _, err := tx.update(ctx, kind, id, ifVersion, true, nil)
+	return err
+}
+
+func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64, remove bool, change func(*Document) error) (Document, bool, error) {
+	fail := func(err error) (Document, bool, error) {
+		return Document{}, false, fmt.Errorf("updating %s %s: %w", kind, id, classify(ctx, err))
+	}
+	spec, err := tx.s.kind(kind)
+	if err != nil {
+		return fail(err)
+	}
+	cur, found, err := one(ctx, tx.conn, lockSQL, string(kind), id)
+	if err != nil {
+		return fail(err)
+	}
+	if err := current(cur, found, ifVersion); err != nil {
+		return fail(err)
+	}
+	next, w, changed, err := spec.change(ctx, cur, tx.token, remove, change)
+	if err != nil {
+		return fail(err)
+	}
+	if !changed {
+		return cur, false, nil
+	}
+	hit, err := tx.send(ctx, w)
+	if err != nil {
+		return fail(err)
+	}
+	if !hit {
+		return fail(ErrConflict) // cannot be: the row is locked
+	}
+	return next, true, nil
+}
+
+func (tx *Tx) send(ctx context.Context, w write) (hit bool, err error) {
+	hit, xid, err := send(ctx, tx.conn, w)
+	if err == nil && hit {
+		tx.xid = xid
+		tx.writes = append(tx.writes, w)
+		tx.kinds = append(tx.kinds, w.kind)
+	}
+	return hit, err
+}
+
+const recordSQL = `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, note, token)
+	values ($1, $2, $3, $4, $5, 0, 0, $6, $7, $8, $9::jsonb, $10) returning pg_current_xact_id()`
+
+// Record adds a record to the history that is not a change of a document: a decision, a refusal, an operation. The
+// actor is the context's. Note is JSON, or nil.
+func (tx *Tx) Record(ctx context.Context, action string, kind Kind, id, scope string, note json.RawMessage) error {
+	a := ActorFrom(ctx)
+	err := tx.conn.QueryRow(ctx, recordSQL, now(time.Time{}), action, string(kind), id, scope,
+		a.Principal, a.Account, a.RequestID, text(note), tx.token).Scan(&tx.xid)
+	if err != nil {
+		return fmt.Errorf("recording %s: %w", action, classify(ctx, err))
+	}
+	return nil
+}
+
+// Exec, Query and QueryRow are for the service's side tables. Their errors are the driver's, but for what classify knows.
+func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tag, err := tx.conn.Exec(ctx, sql, args...)
+	return tag, classify(ctx, err)
+}
+
+// Query is as Exec.
+func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := tx.conn.Query(ctx, sql, args...)
+	return rows, classify(ctx, err)
+}
+
+// QueryRow is as Exec.
+func (tx *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return tx.conn.QueryRow(ctx, sql, args...)
+}

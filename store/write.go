@@ -1,0 +1,239 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// write is one statement that changes one document, ready to be sent.
+type write struct {
+	kind    Kind
+	id      string
+	version int64 // that it makes
+	history bool
+	sql     string
+	args    []any
+}
+
+// Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire, time, token.
+// A null spec or status means "as it was": an unchanged value is not sent, and not written again.
+const (
+	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token, scope, name, deleted_at)
+		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12) on conflict do nothing returning scope`
+	insertArgs = 12
+
+	// reviveSQL makes a new document of a tombstone.
+	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
+		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, observed_at = null, xid = pg_current_xact_id()
+		where kind = $1 and id = $2 and version = $13 and removed_at is not null
+		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null)
+		returning scope`
+	reviveArgs = 13
+
+	updateSQL = `update document set version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
+		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, xid = pg_current_xact_id()
+		where kind = $1 and id = $2 and version = $12 and removed_at is null returning scope`
+	updateArgs = 12
+)
+
+// sent is a statement around the given change; with history when the kind wants it.
+type sent struct{ plain, recorded string }
+
+func statement(change string, args int) sent {
+	p := func(i int) string { return "$" + strconv.Itoa(args+i) }
+	return sent{
+		plain: `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
+		recorded: `with w as (` + change + `), h as (
+			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, token)
+			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, $5::jsonb, $6::jsonb, $9 from w)
+			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
+	}
+}
+
+var (
+	insertStatement = statement(insertSQL, insertArgs)
+	reviveStatement = statement(reviveSQL, reviveArgs)
+	updateStatement = statement(updateSQL, updateArgs)
+)
+
+func newToken() int64 { return rand.Int64() }
+
+// compose makes the write of next. Null arguments for an unchanged spec or status.
+func (k *KindSpec) compose(ctx context.Context, st sent, next Document, spec, status json.RawMessage, token int64, action string, more ...any) write {
+	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status), next.Wire, next.UpdatedAt, token}, more...)
+	w := write{kind: next.Kind, id: next.ID, version: next.Version, history: k.History, sql: st.plain, args: args}
+	if k.History {
+		a := ActorFrom(ctx)
+		w.sql, w.args = st.recorded, append(args, a.Principal, a.Account, a.RequestID, action)
+	}
+	return w
+}
+
+// text passes JSON on as it is; nil is null.
+func text(j json.RawMessage) any {
+	if j == nil {
+		return nil
+	}
+	return []byte(j)
+}
+
+func (k *KindSpec) render(d *Document) error {
+	d.Wire = []byte{}
+	if k.Render == nil {
+		return nil
+	}
+	wire, err := k.Render(*d)
+	if err != nil {
+		return fmt.Errorf("%w: rendering: %w", ErrInvalid, err)
+	}
+	d.Wire = wire
+	return nil
+}
+
+// now is the database's resolution of the present time, later than what it follows.
+func now(after time.Time) time.Time {
+	t := time.Now().UTC().Truncate(time.Microsecond)
+	if !t.After(after) {
+		t = after.Add(time.Microsecond)
+	}
+	return t
+}
+
+// creation completes a new document that takes the place of nothing (nil) or of a tombstone.
+func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
+	if d.ID == "" {
+		return d, fmt.Errorf("%w: it has no id", ErrInvalid)
+	}
+	if d.Spec == nil {
+		d.Spec = json.RawMessage("{}")
+	}
+	if d.Status == nil {
+		d.Status = json.RawMessage("{}")
+	}
+	d.Version, d.Generation, d.Removed, d.ObservedAt = 1, 1, false, nil
+	at := now(time.Time{})
+	if tombstone != nil {
+		d.Version, d.Generation = tombstone.Version+1, tombstone.Generation+1
+		at = now(tombstone.UpdatedAt)
+	}
+	d.CreatedAt, d.UpdatedAt = at, at
+	return d, k.render(&d)
+}
+
+// change applies f to a copy of cur and works out what is to be written. changed is false when f left it as it was.
+func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (next Document, w write, changed bool, err error) {
+	next = cur
+	next.Spec, next.Status = slices.Clone(cur.Spec), slices.Clone(cur.Status)
+	if f != nil {
+		if err := f(&next); err != nil {
+			return cur, w, false, err
+		}
+	}
+	switch {
+	case next.Scope != cur.Scope || next.Name != cur.Name || next.ID != cur.ID || next.Kind != cur.Kind:
+		return cur, w, false, fmt.Errorf("%w: kind, id, scope and name do not change", ErrInvalid)
+	case cur.DeletedAt != nil:
+		next.DeletedAt = cur.DeletedAt // once requested, a deletion stays, and keeps its time
+	case next.DeletedAt != nil:
+		t := next.DeletedAt.UTC().Truncate(time.Microsecond)
+		next.DeletedAt = &t
+	}
+	var spec, status json.RawMessage
+	if equal, err := sameJSON(cur.Spec, next.Spec); err != nil {
+		return cur, w, false, err
+	} else if !equal {
+		spec = next.Spec
+	}
+	if equal, err := sameJSON(cur.Status, next.Status); err != nil {
+		return cur, w, false, err
+	} else if !equal {
+		status = next.Status
+	}
+	deleting := next.DeletedAt != nil && cur.DeletedAt == nil
+	if spec == nil && status == nil && !deleting && !remove {
+		return cur, w, false, nil
+	}
+	action := "update"
+	switch {
+	case remove:
+		action = "remove"
+	case deleting:
+		action = "delete"
+	}
+	next.Version, next.Generation = cur.Version+1, cur.Generation
+	if spec != nil {
+		next.Generation++
+	}
+	next.CreatedAt, next.ObservedAt = cur.CreatedAt, cur.ObservedAt
+	next.UpdatedAt, next.Removed = now(cur.UpdatedAt), remove
+	if err := k.render(&next); err != nil {
+		return cur, w, false, err
+	}
+	var removedAt *time.Time
+	if remove {
+		removedAt = &next.UpdatedAt
+	}
+	w = k.compose(ctx, updateStatement, next, spec, status, token, action, next.DeletedAt, removedAt, cur.Version)
+	return next, w, true, nil
+}
+
+// send sends one write on a connection. hit is false when its condition did not hold.
+func send(ctx context.Context, conn *pgx.Conn, w write) (hit bool, xid uint64, err error) {
+	var n int64
+	err = conn.QueryRow(ctx, w.sql, w.args...).Scan(&n, &xid)
+	return n > 0, xid, err
+}
+
+// autocommit sends one write as a transaction of its own: one round trip. When the connection breaks, it finds out what
+// became of the write; a write that was certainly not made comes back as errNotMade.
+func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool, err error) {
+	conn, err := s.acquire(ctx, s.pool)
+	if err != nil {
+		return false, err
+	}
+	wctx, cancel := s.uncancelled(ctx)
+	hit, _, err = send(wctx, conn.Conn(), w)
+	cancel()
+	dead, who := broken(conn.Conn(), err), sessionOf(conn.Conn())
+	conn.Release()
+	switch {
+	case err == nil:
+		if hit {
+			s.committed(w.kind)
+		}
+		return hit, nil
+	case !dead:
+		return false, classify(context.WithoutCancel(ctx), err)
+	}
+	s.pool.Reset()
+	if unsent(err) {
+		return false, fmt.Errorf("%w: %w", errNotMade, err)
+	}
+	made, rerr := s.resolve(attempt{session: who, token: token, writes: []write{w}})
+	switch {
+	case rerr != nil:
+		return false, fmt.Errorf("%w: %w", rerr, err)
+	case made:
+		s.committed(w.kind)
+		return true, nil
+	}
+	return false, fmt.Errorf("%w: %w", errNotMade, err)
+}
+
+// errNotMade: the connection broke, and the write was not made. It may be sent again.
+var errNotMade = fmt.Errorf("%w: the connection broke before the write", ErrUnavailable)
+
+// nameTaken recognises the name's unique index.
+func nameTaken(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "23505" && pgErr.ConstraintName == "document_name"
+}
