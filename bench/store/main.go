@@ -1,0 +1,315 @@
+// Command store measures the store: single-document writes per second, and the time from a commit to a follower.
+//
+// It starts a PostgreSQL server of its own with default durability, or uses the one of -dsn, and prints JSON lines.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"net/http"
+	_ "net/http/pprof"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"atoll.dev/bench/report"
+	"atoll.dev/internal/postgres"
+	"atoll.dev/store"
+)
+
+var (
+	dsn      = flag.String("dsn", "", "an empty database to use instead of a server of its own")
+	writers  = flag.Int("writers", 16, "concurrent writers")
+	size     = flag.Int("size", 1024, "bytes of a document's spec")
+	docs     = flag.Int("documents", 20000, "documents in the database")
+	duration = flag.Duration("duration", 10*time.Second, "of each measurement")
+	rate     = flag.Int("rate", 500, "writes per second while the latency is measured")
+	seed     = flag.Uint64("seed", 1, "of the random choices")
+	pprof    = flag.String("pprof", "", "serve profiles on this address")
+	history  = flag.Bool("history", true, "keep history, as audited kinds do")
+)
+
+func main() {
+	flag.Parse()
+	if *pprof != "" {
+		go http.ListenAndServe(*pprof, nil)
+	}
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	if *dsn == "" {
+		stop, err := server(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	b := &bench{}
+	if err := b.fill(ctx); err != nil {
+		return err
+	}
+	for _, m := range []struct {
+		name string
+		one  func(ctx context.Context, s *store.Store, r *rand.Rand, writer int) error
+	}{
+		{"store/create", b.create},
+		{"store/update", b.update},
+		{"store/update_from", b.updateFrom},
+	} {
+		if err := b.throughput(ctx, m.name, m.one); err != nil {
+			return err
+		}
+	}
+	for _, other := range []bool{false, true} {
+		if err := b.latency(ctx, other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// server starts a PostgreSQL server in a temporary directory.
+func server(ctx context.Context) (stop func(), err error) {
+	dir, err := os.MkdirTemp("", "atoll-bench-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s")}
+	if err := c.Init(ctx); err != nil {
+		return nil, err
+	}
+	p, err := c.Start(ctx, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.EnsureDatabase(ctx, "bench", "bench"); err != nil {
+		return nil, err
+	}
+	*dsn = c.DSN("bench", "bench")
+	return func() {
+		p.Stop()
+		os.RemoveAll(dir)
+	}, nil
+}
+
+type bench struct {
+	known sync.Map // id to the document as last written
+	next  atomic.Int64
+}
+
+func open(ctx context.Context) (*store.Store, error) {
+	return store.Open(ctx, store.Options{DSN: *dsn, Kinds: []store.KindSpec{{Kind: "Bundle", History: *history, Render: wire}}})
+}
+
+func wire(d store.Document) ([]byte, error) {
+	return fmt.Appendf(nil, `{"id":%q,"version":%d,"generation":%d,"spec":%s,"status":%s}`, d.ID, d.Version, d.Generation, d.Spec, d.Status), nil
+}
+
+// body is a spec of -size bytes which differs each time.
+func body(r *rand.Rand) json.RawMessage {
+	text := fmt.Sprintf(`{"at": %d, "n": %d, "labels": {"a": "b"}, "text": "`, time.Now().UnixNano(), r.Int64())
+	for len(text) < *size-2 {
+		text += string(rune('a' + r.IntN(26)))
+	}
+	return json.RawMessage(text + `"}`)
+}
+
+func id(n int64) string { return fmt.Sprintf("0190b4a0-0000-7000-8000-%012d", n) }
+
+func (b *bench) fill(ctx context.Context) error {
+	s, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	r := rand.New(rand.NewPCG(*seed, 0))
+	for n := 0; n < *docs; {
+		err := s.Tx(ctx, func(tx *store.Tx) error {
+			for range 500 {
+				d, err := tx.Create(ctx, document(int64(n), r))
+				if err != nil {
+					return err
+				}
+				b.known.Store(d.ID, d)
+				n++
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	b.next.Store(int64(*docs))
+	return nil
+}
+
+func document(n int64, r *rand.Rand) store.Document {
+	return store.Document{Kind: "Bundle", ID: id(n), Scope: fmt.Sprintf("consumer-%d", n%50), Name: fmt.Sprintf("work-%d", n), Spec: body(r)}
+}
+
+func (b *bench) create(ctx context.Context, s *store.Store, r *rand.Rand, writer int) error {
+	_, err := s.Create(ctx, document(b.next.Add(1), r))
+	return err
+}
+
+func (b *bench) update(ctx context.Context, s *store.Store, r *rand.Rand, writer int) error {
+	_, _, err := s.Update(ctx, "Bundle", id(int64(r.IntN(*docs))), 0, func(d *store.Document) error { d.Spec = body(r); return nil })
+	return err
+}
+
+// updateFrom updates what this process knows already, as a follower that answers to a change does.
+func (b *bench) updateFrom(ctx context.Context, s *store.Store, r *rand.Rand, writer int) error {
+	n := r.IntN(*docs / *writers)**writers + writer
+	known, _ := b.known.Load(id(int64(n)))
+	d, _, err := s.UpdateFrom(ctx, known.(store.Document), func(d *store.Document) error { d.Spec = body(r); return nil })
+	if err == nil {
+		b.known.Store(d.ID, d)
+	}
+	return err
+}
+
+func params() map[string]any {
+	return map[string]any{"writers": *writers, "size": *size, "documents": *docs, "duration": duration.String(), "seed": *seed,
+		"history": *history, "durability": "fsync=on synchronous_commit=on"}
+}
+
+func (b *bench) throughput(ctx context.Context, name string, one func(context.Context, *store.Store, *rand.Rand, int) error) error {
+	s, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	timed, cancel := context.WithTimeout(ctx, *duration)
+	defer cancel()
+	took := make([][]time.Duration, *writers)
+	errs := make(chan error, *writers)
+	started := time.Now()
+	for w := range *writers {
+		go func() {
+			r := rand.New(rand.NewPCG(*seed, uint64(w)))
+			for timed.Err() == nil {
+				t := time.Now()
+				if err := one(ctx, s, r, w); err != nil {
+					errs <- err
+					return
+				}
+				took[w] = append(took[w], time.Since(t))
+			}
+			errs <- nil
+		}()
+	}
+	for range *writers {
+		if err := <-errs; err != nil {
+			return err
+		}
+	}
+	elapsed := time.Since(started)
+	var all []time.Duration
+	for _, t := range took {
+		all = append(all, t...)
+	}
+	figures := map[string]any{"writes_per_second": float64(len(all)) / elapsed.Seconds()}
+	report.Percentiles(figures, "write", all)
+	return report.Line(os.Stdout, name, params(), figures)
+}
+
+// latency measures from the moment a write was acknowledged to the moment a follower has it: in the writer's process,
+// or in another (another Store, which hears the doorbell only).
+func (b *bench) latency(ctx context.Context, other bool) error {
+	s, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	watcher := s
+	if other {
+		if watcher, err = open(ctx); err != nil {
+			return err
+		}
+		defer watcher.Close()
+	}
+	page, err := watcher.List(ctx, store.Query{Kind: "Bundle", Limit: 1})
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	seen, acked := map[string]time.Time{}, map[string]time.Time{}
+	key := func(d store.Document) string { return fmt.Sprint(d.ID, "/", d.Version) }
+	fctx, stop := context.WithCancel(ctx)
+	following := make(chan error, 1)
+	go func() {
+		following <- watcher.Follow(fctx, store.FollowOptions{From: page.Cursor}, func(_ context.Context, batch store.Batch) error {
+			at := time.Now()
+			mu.Lock()
+			defer mu.Unlock()
+			for _, d := range batch.Documents {
+				seen[key(d)] = at
+			}
+			return nil
+		})
+	}()
+	jobs := make(chan int64, 10000)
+	var group sync.WaitGroup
+	for w := range *writers {
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(*seed, uint64(w)))
+			for n := range jobs {
+				d, _, err := s.Update(ctx, "Bundle", id(n), 0, func(d *store.Document) error { d.Spec = body(r); return nil })
+				at := time.Now()
+				if err != nil {
+					log.Print(err)
+					continue
+				}
+				mu.Lock()
+				acked[key(d)] = at
+				mu.Unlock()
+			}
+		})
+	}
+	tick := time.NewTicker(time.Second / time.Duration(*rate))
+	n := int64(0)
+	for end := time.Now().Add(*duration); time.Now().Before(end); n++ {
+		<-tick.C
+		jobs <- n % int64(*docs) // each once, so that no state is merged away
+	}
+	tick.Stop()
+	close(jobs)
+	group.Wait()
+	for {
+		mu.Lock()
+		missing := 0
+		for k := range acked {
+			if _, ok := seen[k]; !ok {
+				missing++
+			}
+		}
+		mu.Unlock()
+		if missing == 0 {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	stop()
+	<-following
+	var took []time.Duration
+	for k, at := range acked {
+		took = append(took, max(0, seen[k].Sub(at)))
+	}
+	figures := map[string]any{"writes_per_second": float64(len(took)) / duration.Seconds()}
+	report.Percentiles(figures, "commit_to_follower", took)
+	p := params()
+	p["rate"], p["follower"] = *rate, map[bool]string{false: "same process", true: "another process"}[other]
+	return report.Line(os.Stdout, "store/latency", p, figures)
+}
