@@ -1,0 +1,37 @@
+package client
+
+import "context"
+
+// Actor is on whose behalf a service calls another one. Only callers that are
+// services of the region are believed.
+type Actor struct {
+	Principal string // ARN
+	Account   string
+	RequestID string
+}
+
+type actorKey struct{}
+
+// WithActor makes the calls with this context name the actor.
+func WithActor(ctx context.Context, a Actor) context.Context {
+	return context.WithValue(ctx, actorKey{}, a)
+}
+
+func actorOf(ctx context.Context) Actor {
+	a, _ := ctx.Value(actorKey{}).(Actor)
+	return a
+}
+
+// each calls set with the headers that name the actor. gRPC's metadata keys
+// are the same in lower case.
+func (a Actor) each(set func(name, value string)) {
+	for _, h := range [...]struct{ name, value string }{
+		{"X-Atoll-Principal", a.Principal},
+		{"X-Atoll-Account", a.Account},
+		{"X-Atoll-Request-Id", a.RequestID},
+	} {
+		if h.value != "" {
+			set(h.name, h.value)
+		}
+	}
+}

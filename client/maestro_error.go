@@ -1,0 +1,96 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maestroText finds Maestro's code in the text of a gRPC error, such as
+// "failed to create resource: maestro-6: This Resource already exists".
+var maestroText = regexp.MustCompile(`\bmaestro-([0-9]+): *`)
+
+// notLatest is in the text of each refusal of a stale version; Maestro's
+// clients look for it.
+const notLatest = "the resource version is not the latest"
+
+// publishError turns what Publish returned into an Error. The message of a
+// status is {"ErrStatus":{metav1.Status}} or, from the original Maestro, plain
+// text.
+func publishError(ctx context.Context, err error, conditional bool) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errNoAnswer) {
+		return fmt.Errorf("publishing to Maestro: %w", cause)
+	}
+	s := status.Convert(err)
+	var wire struct {
+		ErrStatus *metav1.Status `json:"ErrStatus"`
+	}
+	e := &Error{Reason: s.Message()}
+	if json.Unmarshal([]byte(s.Message()), &wire) == nil && wire.ErrStatus != nil {
+		e.Status, e.Reason = int(wire.ErrStatus.Code), wire.ErrStatus.Message
+		if d := wire.ErrStatus.Details; d != nil {
+			e.RetryAfter = time.Duration(d.RetryAfterSeconds) * time.Second
+		}
+	} else {
+		switch s.Code() {
+		case codes.Unavailable:
+			return unreachable("Maestro", false, err)
+		case codes.DeadlineExceeded:
+			return unreachable("Maestro", false, errNoAnswer)
+		}
+	}
+	if at := maestroText.FindStringSubmatchIndex(e.Reason); at != nil {
+		e.Code = "maestro-" + e.Reason[at[2]:at[3]]
+		e.Reason = e.Reason[at[1]:]
+	}
+	if e.Status < 400 || e.Status > 599 || (e.Status == http.StatusInternalServerError && e.Code != "") {
+		e.Status = statusOfText(s.Code(), e.Code, e.Reason)
+	}
+	if e.Code == "" {
+		e.Code = "maestro-error"
+	}
+	if conditional && e.Status == http.StatusConflict && strings.Contains(e.Reason, notLatest) {
+		e.Status = http.StatusPreconditionFailed
+	}
+	return e
+}
+
+// statusOfText is the HTTP status of an error that only says its code.
+func statusOfText(c codes.Code, code, reason string) int {
+	switch code {
+	case "maestro-6":
+		return http.StatusConflict
+	case "maestro-7":
+		return http.StatusNotFound
+	case "maestro-8", "maestro-17", "maestro-21", "maestro-23":
+		return http.StatusBadRequest
+	case "maestro-9":
+		if strings.Contains(reason, "23503") { // the original's foreign key: no such consumer
+			return http.StatusNotFound
+		}
+	}
+	switch c {
+	case codes.ResourceExhausted:
+		return http.StatusRequestEntityTooLarge
+	case codes.InvalidArgument:
+		return http.StatusBadRequest
+	case codes.NotFound:
+		return http.StatusNotFound
+	case codes.AlreadyExists, codes.Aborted:
+		return http.StatusConflict
+	case codes.FailedPrecondition:
+		return http.StatusPreconditionFailed
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return http.StatusForbidden
+	}
+	return http.StatusInternalServerError
+}

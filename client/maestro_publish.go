@@ -1,0 +1,179 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+)
+
+// Bundle is a work to publish.
+type Bundle struct {
+	ID       string // BundleID of the client's source, Consumer and Metadata.Name
+	Consumer string
+	Metadata metav1.ObjectMeta // of the source's work: name, namespace, labels, annotations
+	Spec     work.Bundle
+
+	// IfMatch, when set, is the entity tag that an update insists on.
+	IfMatch string
+}
+
+// HeaderVersion is the gRPC response header in which Maestro says what version
+// a published bundle has now: the number inside its entity tag.
+const HeaderVersion = "atoll-version"
+
+// BundleID is the id of the work of this name that a source posts to a
+// consumer. OCM's source clients compute the same.
+func BundleID(source, consumer, name string) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID,
+		[]byte(source+"-manifestworks.work.open-cluster-management.io-"+consumer+"-"+name)).String()
+}
+
+// BundleID is the id of the client's work of this name.
+func (m *Maestro) BundleID(consumer, name string) string { return BundleID(m.source, consumer, name) }
+
+// CreateBundle publishes a new bundle and returns its entity tag, or "" when
+// Maestro does not say it. An id that exists is 409, an unknown consumer 404.
+func (m *Maestro) CreateBundle(ctx context.Context, b Bundle) (etag string, err error) {
+	return m.publish(ctx, work.SpecCreate, b)
+}
+
+// UpdateBundle publishes the new spec and metadata of a bundle. Equal ones
+// change nothing. A bundle of another version than IfMatch is 412, one that is
+// being deleted 409, an unknown one 404.
+func (m *Maestro) UpdateBundle(ctx context.Context, b Bundle) (etag string, err error) {
+	return m.publish(ctx, work.SpecUpdate, b)
+}
+
+// RemoveBundle publishes the deletion of a bundle, as OCM's sources do; of the
+// bundle, only ID, Consumer, Metadata and IfMatch are used. An unknown bundle
+// is no error.
+func (m *Maestro) RemoveBundle(ctx context.Context, b Bundle) error {
+	_, err := m.publish(ctx, work.SpecDelete, b)
+	return err
+}
+
+func (m *Maestro) publish(ctx context.Context, eventType string, b Bundle) (string, error) {
+	event, err := m.event(eventType, b, time.Now(), actorOf(ctx))
+	if err != nil {
+		return "", fmt.Errorf("publishing %s: %w", b.ID, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, m.timeout, errNoAnswer)
+	defer cancel()
+	actorOf(ctx).each(func(name, value string) {
+		ctx = metadata.AppendToOutgoingContext(ctx, strings.ToLower(name), value)
+	})
+	var header metadata.MD
+	_, err = m.events.Publish(ctx, &cloudevents.PublishRequest{Event: event}, grpc.Header(&header))
+	if err != nil {
+		return "", publishError(ctx, err, b.IfMatch != "")
+	}
+	if v := header.Get(HeaderVersion); len(v) == 1 {
+		return strconv.Quote(v[0]), nil
+	}
+	return "", nil
+}
+
+// event is the CloudEvent of a bundle. Its attribute keys are those of OCM's
+// gRPC protocol, not of the CloudEvents protobuf format.
+func (m *Maestro) event(eventType string, b Bundle, now time.Time, a Actor) (*cloudevents.CloudEvent, error) {
+	meta := b.Metadata
+	meta.Namespace = b.Consumer
+	meta.UID = types.UID(b.ID)
+	metaJSON, err := json.Marshal(meta)
+	if err != nil {
+		return nil, err
+	}
+	attributes := map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{
+		"contenttype":                   stringAttribute("application/json"),
+		"ce-time":                       timeAttribute(now),
+		"ce-" + work.ExtResourceID:      stringAttribute(b.ID),
+		"ce-" + work.ExtResourceVersion: intAttribute(0), // whatever the generation is
+		"ce-" + work.ExtClusterName:     stringAttribute(b.Consumer),
+		"ce-" + work.ExtMetadata:        stringAttribute(string(metaJSON)),
+	}
+	if b.IfMatch != "" {
+		attributes["ce-"+work.ExtIfMatch] = stringAttribute(strings.Trim(b.IfMatch, `"`))
+	}
+	if a.RequestID != "" {
+		tracing, err := json.Marshal(map[string]string{work.OpIDKey: a.RequestID})
+		if err != nil {
+			return nil, err
+		}
+		attributes["ce-"+work.ExtLogTracing] = stringAttribute(string(tracing))
+	}
+	event := &cloudevents.CloudEvent{
+		Id: uuid.NewString(), Source: m.source, SpecVersion: "1.0", Type: eventType, Attributes: attributes,
+	}
+	if eventType == work.SpecDelete {
+		attributes["ce-"+work.ExtDeletionTimestamp] = timeAttribute(now)
+		b.Spec = work.Bundle{}
+	}
+	if b.Spec.Manifests == nil {
+		b.Spec.Manifests = []json.RawMessage{}
+	}
+	var data bytes.Buffer
+	enc := json.NewEncoder(&data)
+	enc.SetEscapeHTML(false) // manifests travel as they were posted
+	if err := enc.Encode(b.Spec); err != nil {
+		return nil, err
+	}
+	event.Data = &cloudevents.CloudEvent_BinaryData{BinaryData: bytes.TrimSpace(data.Bytes())}
+	return event, nil
+}
+
+// dialMaestro prepares the one connection. It comes back within half a second
+// of Maestro.
+func dialMaestro(target string, config *tls.Config) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if config != nil {
+		creds = credentials.NewTLS(config.Clone())
+	}
+	return grpc.NewClient("passthrough:///"+target,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: 1500 * time.Millisecond,
+		}),
+		// Maestro drops clients that ping more often than every 5 s.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDisableServiceConfig(),
+	)
+}
+
+func stringAttribute(s string) *cloudevents.CloudEvent_CloudEventAttributeValue {
+	return &cloudevents.CloudEvent_CloudEventAttributeValue{
+		Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s},
+	}
+}
+
+func intAttribute(n int32) *cloudevents.CloudEvent_CloudEventAttributeValue {
+	return &cloudevents.CloudEvent_CloudEventAttributeValue{
+		Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeInteger{CeInteger: n},
+	}
+}
+
+func timeAttribute(t time.Time) *cloudevents.CloudEvent_CloudEventAttributeValue {
+	return &cloudevents.CloudEvent_CloudEventAttributeValue{
+		Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(t)},
+	}
+}

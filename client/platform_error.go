@@ -1,0 +1,87 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"atoll.dev/api/platform"
+)
+
+// Error is what a service of the region answered instead of what was asked
+// for, or that it did not answer: then Status is 503, Code is
+// CodeUnreachable, and Err says why.
+type Error struct {
+	Status     int    // HTTP status, also of errors that came over gRPC
+	Code       string // stable, for programs
+	Reason     string // for people
+	RetryAfter time.Duration
+	Fields     []platform.FieldError
+
+	// Unsent says that the service cannot have seen the request.
+	Unsent bool
+	Err    error
+}
+
+// CodeUnreachable is the code of an Error that no service answered.
+const CodeUnreachable = "unreachable"
+
+func (e *Error) Error() string {
+	s := e.Code + ": " + e.Reason
+	if e.Code == "" {
+		s = e.Reason
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// StatusOf returns the HTTP status of an error of this package, and 0 for any
+// other.
+func StatusOf(err error) int {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Status
+	}
+	return 0
+}
+
+// errorOf reads an answer whose status says that it is an error.
+func errorOf(service string, status int, header http.Header, body []byte) *Error {
+	e := &Error{Status: status, RetryAfter: retryAfter(header)}
+	var wire platform.Error
+	if json.Unmarshal(body, &wire) == nil && wire.Reason != "" {
+		e.Code, e.Reason, e.Fields = wire.Code, wire.Reason, wire.Errors
+		return e
+	}
+	e.Code = "http-" + strconv.Itoa(status)
+	e.Reason = fmt.Sprintf("%s answered %d %s", service, status, http.StatusText(status))
+	if text := strings.TrimSpace(string(body)); text != "" && len(text) < 300 {
+		e.Reason += ": " + text
+	}
+	return e
+}
+
+// retryAfter reads the seconds of Retry-After. The form with a date is not
+// used between us.
+func retryAfter(h http.Header) time.Duration {
+	n, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || n < 0 {
+		return 0
+	}
+	return time.Duration(n) * time.Second
+}
+
+// unreachable is the Error of a service that did not answer.
+func unreachable(service string, unsent bool, err error) *Error {
+	return &Error{
+		Status: http.StatusServiceUnavailable, Code: CodeUnreachable,
+		Reason: service + " does not answer", RetryAfter: time.Second, Unsent: unsent, Err: err,
+	}
+}

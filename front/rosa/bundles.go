@@ -1,0 +1,135 @@
+package rosa
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/internal/rest"
+)
+
+// A resource bundle is shown as Maestro shows it, but for secrets.
+
+// maxPage bounds a page of works or bundles.
+const maxPage = 500
+
+func (f *front) listBundles(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	if v := q.Get("watch"); v != "" {
+		watch, err := strconv.ParseBool(v)
+		if err != nil {
+			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "watch=%s is neither true nor false", quote(v))
+		}
+		if watch {
+			return f.watchBundles(w, r, client.WatchOptions{
+				Cursor: q.Get("cursor"), Consumer: q.Get("consumer"), ID: q.Get("id"),
+				Search: q.Get("search"), Fields: q.Get("fields"),
+			})
+		}
+	}
+	page, err := rest.ParsePage(r, rest.Page{Number: 1, Size: 100}, maxPage)
+	if err != nil {
+		return err
+	}
+	doc, err := f.maestro.ListBundles(r.Context(), client.ListOptions{
+		Page: page.Number, Size: page.Size,
+		Search: q.Get("search"), OrderBy: q.Get("orderBy"), Fields: q.Get("fields"),
+	})
+	if err != nil {
+		return err
+	}
+	shown, err := maskSecrets(doc.JSON)
+	if err != nil {
+		return err
+	}
+	return rest.WriteJSON(w, http.StatusOK, shown)
+}
+
+func (f *front) getBundle(w http.ResponseWriter, r *http.Request) error {
+	id, err := bundleID(r)
+	if err != nil {
+		return err
+	}
+	doc, err := f.maestro.Bundle(r.Context(), id)
+	if err != nil {
+		return explain(err, http.StatusNotFound, noBundle(id))
+	}
+	if doc.JSON, err = maskSecrets(doc.JSON); err != nil {
+		return err
+	}
+	return write(w, r, http.StatusOK, doc)
+}
+
+func (f *front) deleteBundle(w http.ResponseWriter, r *http.Request) error {
+	id, err := bundleID(r)
+	if err != nil {
+		return err
+	}
+	return f.remove(w, r, id, "resource bundle", noBundle(id))
+}
+
+func noBundle(id string) *rest.Error {
+	return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no resource bundle %s; GET /api/v0/resource_bundles lists those there are", quote(id))
+}
+
+// watchBundles passes Maestro's stream on, bookmarks and cursors as they are.
+// It does not continue a stream that Maestro breaks: the client does, with its
+// cursor.
+func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o client.WatchOptions) error {
+	// Maestro's bookmarks come every 15 s; ours fill in only when they fail to.
+	return rest.Watch(w, r, rest.WatchOptions{Bookmark: 20 * time.Second}, func(ctx context.Context, s *rest.Stream) error {
+		upstream, err := f.maestro.WatchBundles(ctx, o)
+		if err != nil {
+			return err
+		}
+		defer upstream.Close()
+		if err := s.Open(o.Cursor); err != nil {
+			return err
+		}
+		for {
+			e, err := upstream.Next()
+			if err != nil {
+				return broken(err)
+			}
+			if e.Type == rest.Failed {
+				return failed(e.Object)
+			}
+			if e.Object, err = maskSecrets(e.Object); err != nil {
+				return err
+			}
+			if err := s.Send(e); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// broken is what the client of a watch is told when Maestro's end is gone.
+func broken(err error) error {
+	e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "Maestro's stream broke; watch again with the last cursor").Because(err)
+	if errors.Is(err, io.EOF) {
+		e.Reason = "Maestro's stream ended; watch again with the last cursor"
+	}
+	e.RetryAfter = time.Second
+	return e
+}
+
+// failed is the ERROR event of Maestro in the words of this API.
+func failed(object json.RawMessage) error {
+	var e platform.Error
+	if err := json.Unmarshal(object, &e); err != nil || e.Reason == "" {
+		return broken(err)
+	}
+	if e.Code == "maestro-410" {
+		return rest.Errorf(http.StatusGone, codeGone, "%s", e.Reason)
+	}
+	r := rest.Errorf(http.StatusServiceUnavailable, e.Code, "%s", e.Reason)
+	r.RetryAfter = time.Second
+	return r
+}

@@ -1,0 +1,94 @@
+package rosa
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"atoll.dev/client"
+	"atoll.dev/internal/rest"
+)
+
+// Codes of the contract, and those that it needs besides.
+const (
+	codeNotFound     = "not-found"
+	codePrecondition = "precondition-failed"
+	codeGone         = "gone"
+	codeUnavailable  = "maestro-unavailable"
+	codeInUse        = "management-cluster-in-use"
+
+	codeMissingName    = "missing-name"
+	codeMissingCluster = "missing-cluster-id"
+	codeMissingData    = "missing-data"
+	codeInvalidData    = "invalid-data"
+	codeInvalidWork    = "invalid-manifestwork"
+	codeInvalidType    = "invalid-manifestwork-type"
+)
+
+// classify is what the caller is told when Maestro did not do what it was
+// asked. Errors that are the caller's fault keep their status; those that are
+// between Maestro and us become 502 or 503.
+func classify(err error) *rest.Error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return nil
+	}
+	answer := func(status int, code, reason string) *rest.Error {
+		r := rest.Errorf(status, code, "%s", reason).Because(err)
+		r.RetryAfter = e.RetryAfter
+		return r
+	}
+	switch e.Status {
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+		reason := "Maestro, which keeps management clusters and work, does not answer; try again"
+		if e.Code != client.CodeUnreachable {
+			reason = "Maestro, which keeps management clusters and work, is unavailable: " + e.Reason
+		}
+		r := answer(http.StatusServiceUnavailable, codeUnavailable, reason)
+		r.RetryAfter = max(r.RetryAfter, time.Second)
+		return r
+	case http.StatusInsufficientStorage:
+		return answer(e.Status, e.Code, e.Reason)
+	case http.StatusNotFound:
+		return answer(e.Status, codeNotFound, e.Reason)
+	case http.StatusPreconditionFailed:
+		return answer(e.Status, codePrecondition, e.Reason)
+	case http.StatusGone:
+		return answer(e.Status, codeGone, e.Reason)
+	case http.StatusRequestEntityTooLarge:
+		return answer(e.Status, rest.CodeTooLarge, e.Reason)
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed:
+		// Maestro does not accept us; the caller can do nothing about it.
+		return answer(http.StatusBadGateway, e.Code, "Maestro refuses the Platform API: "+e.Reason)
+	}
+	if e.Status >= 400 && e.Status < 500 {
+		return answer(e.Status, e.Code, e.Reason)
+	}
+	return answer(http.StatusBadGateway, e.Code, "Maestro failed: "+e.Reason)
+}
+
+// explain replaces the answer to one status of Maestro by one that speaks of
+// what the caller asked for, and leaves other errors alone. An empty code
+// keeps Maestro's.
+func explain(err error, status int, as *rest.Error) error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok || e.Status != status {
+		return err
+	}
+	r := as.Because(err)
+	if r.Code == "" {
+		r.Code = e.Code
+	}
+	return r
+}
+
+// noWork is the answer when there is no such work.
+func noWork(id string) *rest.Error {
+	return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no work %s; GET /api/v0/work lists those there are", quote(id))
+}
+
+// changed is the answer to a write that named another version.
+func changed(what string) *rest.Error {
+	return rest.Errorf(http.StatusPreconditionFailed, codePrecondition,
+		"the %s is not of the version that If-Match names any more; GET it, and decide again", what)
+}

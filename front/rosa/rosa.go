@@ -1,0 +1,204 @@
+// Package rosa is the region's public API, in the shape that the clients of
+// the ROSA regional platform speak: management clusters, work, and resource
+// bundles. The contract is package api/platform.
+//
+// It translates and decides nothing: callers are proven and allowed by package
+// access before a handler runs, and what is asked for is done, or refused, by
+// Maestro. What the contract's first server got wrong is not repeated: errors
+// that are the caller's fault stay 4xx, identity is never read from headers,
+// and there are GET, PUT and DELETE of one work.
+//
+// cli composes it. Nothing else imports it.
+package rosa
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/yaml"
+
+	"atoll.dev/access"
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/internal/rest"
+)
+
+// Options are what the front needs.
+type Options struct {
+	// Maestro is where the region's management clusters and works are. Its
+	// source is the source of the works.
+	Maestro *client.Maestro
+
+	// Authenticate stands before every handler: access.Authenticator's method.
+	// What it lets through has an access.Identity in its context, but for the
+	// access.PublicPaths.
+	Authenticate func(http.Handler) http.Handler
+
+	// Ops answers live and ready. New adds the check "maestro".
+	Ops *rest.Ops
+
+	Log     *slog.Logger          // default slog.Default()
+	Metrics prometheus.Registerer // gets the metrics of rest.Observe
+}
+
+// stages are the prefixes under which the API is served: none, and that of the
+// API gateway's stage.
+var stages = []string{"", "/prod"}
+
+// maxBody bounds a request's body.
+const maxBody = 4 << 20
+
+// front has the handlers.
+type front struct {
+	maestro *client.Maestro
+	ops     *rest.Ops
+	openapi struct{ yaml, json []byte }
+}
+
+// New returns the whole API as one handler. It panics when an option is
+// missing, since a front without one of them is not to be served.
+func New(o Options) http.Handler {
+	if o.Maestro == nil || o.Authenticate == nil || o.Ops == nil {
+		panic("rosa: Maestro, Authenticate and Ops are needed")
+	}
+	f := newFront(o.Maestro, o.Ops)
+	return rest.Observe(rest.Options{
+		Log:       o.Log,
+		ErrorBody: rest.PlatformError,
+		Classify:  classify,
+		// AWS's clients show the second; behind an API gateway there is the third.
+		IDHeaders: []string{"X-Operation-Id", "X-Amzn-Requestid", "X-Amz-Apigw-Id"},
+		Metrics:   o.Metrics,
+	}, compress(o.Authenticate(f.routes())))
+}
+
+func newFront(m *client.Maestro, ops *rest.Ops) *front {
+	f := &front{maestro: m, ops: ops}
+	f.openapi.yaml = platform.OpenAPI
+	doc, err := yaml.YAMLToJSON(platform.OpenAPI)
+	if err != nil {
+		panic("rosa: the OpenAPI document is not YAML: " + err.Error())
+	}
+	f.openapi.json = doc
+	if m != nil {
+		ops.Check("maestro", (&readiness{check: m.Ready}).ready)
+	}
+	return f
+}
+
+// routes are those of the OpenAPI document, under each stage.
+func (f *front) routes() *rest.Mux {
+	m := rest.NewMux()
+	for _, stage := range stages {
+		public := func(path string, h rest.Handler) { m.Handle("GET "+stage+"/api/v0"+path, h) }
+		handle := func(method, path string, h rest.Handler) {
+			m.Handle(method+" "+stage+"/api/v0"+path, identified(h))
+		}
+		public("/live", f.ops.Live)
+		public("/ready", f.ops.Ready)
+
+		handle("GET", "/openapi", f.getOpenAPI)
+
+		handle("POST", "/management_clusters", f.createCluster)
+		handle("GET", "/management_clusters", f.listClusters)
+		handle("GET", "/management_clusters/{id}", f.getCluster)
+		handle("DELETE", "/management_clusters/{id}", f.deleteCluster)
+
+		handle("POST", "/work", f.createWork)
+		handle("GET", "/work", f.listWork)
+		handle("GET", "/work/{id}", f.getWork)
+		handle("PUT", "/work/{id}", f.replaceWork)
+		handle("DELETE", "/work/{id}", f.deleteWork)
+
+		handle("GET", "/resource_bundles", f.listBundles)
+		handle("GET", "/resource_bundles/{id}", f.getBundle)
+		handle("DELETE", "/resource_bundles/{id}", f.deleteBundle)
+	}
+	return m
+}
+
+// identified lets no request through that nobody proved an identity for, also
+// when the front is wired wrongly (I10), and makes the identity the actor of
+// the calls behind.
+func identified(h rest.Handler) rest.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		id, ok := access.FromContext(r.Context())
+		if !ok {
+			return rest.Errorf(http.StatusForbidden, "missing-authentication", "sign the request with AWS Signature Version 4")
+		}
+		if err := checkQuery(r.URL.RawQuery); err != nil {
+			return err
+		}
+		request := id.RequestID
+		if request == "" {
+			request = rest.OperationID(r.Context())
+		}
+		return h(w, r.WithContext(client.WithActor(r.Context(), client.Actor{
+			Principal: id.Principal, Account: id.Account, RequestID: request,
+		})))
+	}
+}
+
+// checkQuery refuses what would be dropped silently here, or be an error of
+// the database behind.
+func checkQuery(raw string) error {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "the query cannot be decoded: %s", err)
+	}
+	for name, values := range q {
+		for _, v := range values {
+			if strings.ContainsRune(v, 0) || !utf8.ValidString(v) {
+				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "the parameter %s has a NUL character or invalid UTF-8; remove it", quote(name))
+			}
+		}
+	}
+	return nil
+}
+
+// getOpenAPI serves the document as YAML, or as JSON to who prefers that.
+func (f *front) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
+	accept := r.Header.Get("Accept")
+	w.Header().Set("Vary", "Accept")
+	asJSON, asYAML := strings.Index(accept, "application/json"), strings.Index(accept, "yaml")
+	if asJSON >= 0 && (asYAML < 0 || asJSON < asYAML) {
+		return rest.WriteJSON(w, http.StatusOK, f.openapi.json)
+	}
+	w.Header().Set("Content-Type", "application/yaml")
+	_, err := w.Write(f.openapi.yaml)
+	return err
+}
+
+// readiness asks a dependency at most every 250 ms, since anybody may ask for
+// readiness, and shows to anybody what is missing but not where it is.
+type readiness struct {
+	check func(context.Context) error
+
+	mu   sync.Mutex
+	at   time.Time
+	last error
+}
+
+func (c *readiness) ready(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.at) < 250*time.Millisecond {
+		return c.last
+	}
+	err := c.check(ctx)
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		err = errors.New(e.Reason)
+	}
+	if ctx.Err() == nil { // else it says nothing about the dependency
+		c.at, c.last = time.Now(), err
+	}
+	return err
+}

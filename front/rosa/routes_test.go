@@ -1,0 +1,255 @@
+package rosa
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"atoll.dev/access"
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/internal/rest"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// document loads the OpenAPI document.
+func document(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(platform.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func TestDocumentAndRoutesAreTheSame(t *testing.T) {
+	doc := document(t)
+	var documented []string
+	for _, server := range doc.Servers {
+		for path, item := range doc.Paths.Map() {
+			for method := range item.Operations() {
+				documented = append(documented, method+" "+strings.TrimSuffix(server.URL, "/")+path)
+			}
+		}
+	}
+	slices.Sort(documented)
+	routes := newFront(nil, rest.NewOps()).routes().Routes()
+	for _, r := range routes {
+		if !slices.Contains(documented, r) {
+			t.Errorf("%s is served, but not in the document", r)
+		}
+	}
+	for _, d := range documented {
+		if !slices.Contains(routes, d) {
+			t.Errorf("%s is in the document, but not served", d)
+		}
+	}
+}
+
+// signed is an Authenticate that proves everybody to be the operator.
+func signed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(access.WithIdentity(r.Context(), access.Identity{
+			Principal: "arn:aws:iam::123456789012:user/op", Account: "123456789012", Privileged: true, RequestID: rest.OperationID(r.Context()),
+		})))
+	})
+}
+
+// unreachable is a Maestro at an address where nobody listens.
+func unreachable(t *testing.T) *client.Maestro {
+	t.Helper()
+	m, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+func call(t *testing.T, h http.Handler, method, target, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body)))
+	return w
+}
+
+func codeIn(t *testing.T, w *httptest.ResponseRecorder) string {
+	t.Helper()
+	var e platform.Error
+	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || e.Kind != platform.ErrorKindError || e.Reason == "" {
+		t.Errorf("%d %s is not an error of the contract", w.Code, w.Body)
+	}
+	return e.Code
+}
+
+// Every route but live and ready refuses who has no identity: by the
+// authenticator, and when the front is wired without one.
+func TestNoRouteRunsWithoutIdentityI10(t *testing.T) {
+	keys := noKeys{}
+	for name, authenticate := range map[string]func(http.Handler) http.Handler{
+		"access":    access.Authenticator{Verifier: &access.Verifier{Region: "local", Keys: keys}, Public: access.PublicPaths, Log: quiet}.Authenticate,
+		"forgotten": func(h http.Handler) http.Handler { return h },
+	} {
+		h := New(Options{Maestro: unreachable(t), Authenticate: authenticate, Ops: rest.NewOps(), Log: quiet})
+		for _, route := range newFront(nil, rest.NewOps()).routes().Routes() {
+			method, path, _ := strings.Cut(route, " ")
+			path = strings.ReplaceAll(path, "{id}", "a")
+			public := strings.HasSuffix(path, "/live") || strings.HasSuffix(path, "/ready")
+			for _, target := range []string{path, path + "?watch=true", path + "?size=1"} {
+				w := call(t, h, method, target, contractWork)
+				switch {
+				case public && w.Code == http.StatusForbidden:
+					t.Errorf("%s: %s needs an identity", name, route)
+				case !public && (w.Code != http.StatusForbidden || codeIn(t, w) == ""):
+					t.Errorf("%s: %s %s answers %d %s without identity", name, method, target, w.Code, w.Body)
+				}
+			}
+		}
+		if w := call(t, h, "GET", "/prod/api/v0/live/", ""); w.Code == http.StatusOK {
+			t.Errorf("%s: a path beside a public one answers %d", name, w.Code)
+		}
+	}
+}
+
+type noKeys struct{}
+
+func (noKeys) Lookup(string) (access.Key, bool, error) { return access.Key{}, false, nil }
+
+func TestUnavailableMaestroIs503Within2Seconds(t *testing.T) {
+	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/api/v0/management_clusters", ""},
+		{"GET", "/prod/api/v0/management_clusters/m", ""},
+		{"POST", "/api/v0/management_clusters", `{"name":"m"}`},
+		{"DELETE", "/api/v0/management_clusters/m", ""},
+		{"POST", "/api/v0/work", contractWork},
+		{"GET", "/api/v0/work", ""},
+		{"GET", "/api/v0/work/a", ""},
+		{"PUT", "/api/v0/work/a", contractWork},
+		{"DELETE", "/api/v0/work/a", ""},
+		{"GET", "/api/v0/resource_bundles", ""},
+		{"GET", "/api/v0/resource_bundles?watch=true", ""},
+		{"GET", "/api/v0/resource_bundles/a", ""},
+		{"DELETE", "/api/v0/resource_bundles/a", ""},
+	} {
+		start := time.Now()
+		w := call(t, h, c.method, c.path, c.body)
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("%s %s took %s", c.method, c.path, took)
+		}
+		if w.Code != http.StatusServiceUnavailable || codeIn(t, w) != codeUnavailable || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("%s %s: %d, Retry-After %q, %s", c.method, c.path, w.Code, w.Header().Get("Retry-After"), w.Body)
+		}
+		if strings.Contains(w.Body.String(), "127.0.0.1") {
+			t.Errorf("%s %s shows where Maestro is: %s", c.method, c.path, w.Body)
+		}
+	}
+}
+
+func TestReadySaysWhatIsMissing(t *testing.T) {
+	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
+	if w := call(t, h, "GET", "/prod/api/v0/live", ""); w.Code != http.StatusOK || strings.TrimSpace(w.Body.String()) != `{"status":"ok"}` {
+		t.Errorf("live: %d %s", w.Code, w.Body)
+	}
+	w := call(t, h, "GET", "/api/v0/ready", "")
+	var got platform.Health
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if w.Code != http.StatusServiceUnavailable || got.Status != platform.HealthStatusUnavailable || len(got.Missing) != 1 || got.Missing[0].Name != "maestro" {
+		t.Errorf("ready: %d %s", w.Code, w.Body)
+	}
+	if strings.Contains(w.Body.String(), "127.0.0.1") {
+		t.Errorf("ready shows where Maestro is: %s", w.Body)
+	}
+}
+
+func TestBadRequestsAreRefusedBeforeMaestro(t *testing.T) {
+	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
+	huge := `{"cluster_id":"m","data":"` + strings.Repeat("x", maxBody) + `"}`
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		code               string
+	}{
+		{"POST", "/api/v0/work", `{"data":{}}`, 400, codeMissingCluster},
+		{"POST", "/api/v0/work", `{}`, 400, codeMissingCluster},
+		{"POST", "/api/v0/work", `{`, 400, rest.CodeInvalid},
+		{"POST", "/api/v0/work", `{"cluster_id":"A"}`, 400, rest.CodeInvalid},
+		{"POST", "/api/v0/work", `{"cluster_id":"m"}`, 400, codeMissingData},
+		{"POST", "/api/v0/work", huge, 413, rest.CodeTooLarge},
+		{"PUT", "/api/v0/work/a", huge, 413, rest.CodeTooLarge},
+		{"PUT", "/api/v0/work/a", `{}`, 400, codeMissingData},
+		{"GET", "/api/v0/work/%00", "", 404, codeNotFound},
+		{"GET", "/api/v0/work/a%2Fb", "", 404, codeNotFound},
+		{"GET", "/api/v0/work?cluster_id=a'b", "", 400, rest.CodeInvalid},
+		{"GET", "/api/v0/work?page=0", "", 400, rest.CodeInvalid},
+		{"GET", "/api/v0/resource_bundles?search=%00", "", 400, rest.CodeInvalid},
+		{"GET", "/api/v0/resource_bundles?search=%ff", "", 400, rest.CodeInvalid},
+		{"GET", "/api/v0/resource_bundles?search=%zz", "", 400, rest.CodeInvalid},
+		{"GET", "/api/v0/resource_bundles?watch=perhaps", "", 400, rest.CodeInvalid},
+		{"GET", "/api/v0/resource_bundles?size=x", "", 400, rest.CodeInvalid},
+		{"GET", "/api/v0/management_clusters/%FF", "", 404, codeNotFound},
+		{"POST", "/api/v0/management_clusters", `{"name":"m","labels":{"a":1}}`, 400, rest.CodeInvalid},
+		{"PATCH", "/api/v0/work/a", "", 405, "method-not-allowed"},
+		{"GET", "/api/v1/work", "", 404, codeNotFound},
+		{"GET", "/prod", "", 404, codeNotFound},
+	} {
+		w := call(t, h, c.method, c.path, c.body)
+		if w.Code != c.status || codeIn(t, w) != c.code {
+			t.Errorf("%s %s: %d %s; want %d %s", c.method, c.path, w.Code, w.Body, c.status, c.code)
+		}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), "PUT", "/api/v0/work/a", strings.NewReader(contractWork))
+	r.Header.Set("If-Match", `"nonsense"`)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusPreconditionFailed || codeIn(t, w) != codePrecondition {
+		t.Errorf("If-Match that no version can have: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestDocumentIsServedAsAskedFor(t *testing.T) {
+	server := httptest.NewServer(New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet}))
+	defer server.Close()
+	for accept, want := range map[string]string{
+		"": "application/yaml", "*/*": "application/yaml", "application/yaml": "application/yaml",
+		"application/json": "application/json", "application/yaml, application/json;q=0.1": "application/yaml",
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+"/prod/api/v0/openapi", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept", accept)
+		resp, err := server.Client().Do(r) // asks for gzip, and undoes it
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Header.Get("Content-Type"); got != want || !resp.Uncompressed {
+			t.Errorf("Accept %q: %q, compressed %v", accept, got, resp.Uncompressed)
+		}
+		if _, err := openapi3.NewLoader().LoadFromData(body); err != nil {
+			t.Errorf("Accept %q: %v", accept, err)
+		}
+		if resp.Header.Get("X-Amz-Apigw-Id") == "" || resp.Header.Get("X-Amzn-Requestid") == "" {
+			t.Errorf("the answer has no request id: %v", resp.Header)
+		}
+	}
+}
