@@ -58,6 +58,9 @@ func publishError(ctx context.Context, err error, conditional bool) error {
 	if e.Code == "" {
 		e.Code = "maestro-error"
 	}
+	if e.Status == http.StatusServiceUnavailable && e.RetryAfter == 0 {
+		e.RetryAfter = time.Second
+	}
 	if conditional && e.Status == http.StatusConflict && strings.Contains(e.Reason, notLatest) {
 		e.Status = http.StatusPreconditionFailed
 	}
