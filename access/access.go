@@ -63,6 +63,12 @@ type Key struct {
 	Disabled     bool
 }
 
+// String hides the secret, since structs end up in logs.
+func (k Key) String() string { return "key pair " + k.AccessKeyID }
+
+// GoString hides the secret from %#v.
+func (k Key) GoString() string { return k.String() }
+
 // Keys is where Authenticate finds key pairs.
 type Keys interface {
 	// Lookup returns the key pair of an access key id, disabled ones too.

@@ -1,0 +1,193 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"atoll.dev/store"
+)
+
+// CacheObserver hears what the cache of key pairs cannot tell otherwise. Nil
+// funcs are not called.
+type CacheObserver struct {
+	// Unusable: a key pair cannot be used, because its secret does not open or
+	// its document is damaged. The error holds no secret.
+	Unusable func(accessKeyID string, err error)
+}
+
+// cache is the last known state of all key pairs and accounts. apply is its
+// only writer, and is called from one goroutine.
+type cache struct {
+	sealer   *Sealer
+	observer CacheObserver
+
+	mu        sync.RWMutex
+	filled    bool
+	state     cached
+	followers int
+	changed   chan struct{} // closed, and replaced, by each apply
+
+	relist *cached // being filled; only apply touches it
+}
+
+type cached struct {
+	keys     map[string]cachedKey
+	accounts map[string]cachedAccount
+}
+
+type cachedKey struct {
+	version int64
+	key     Key
+	err     error // why it cannot be used
+}
+
+type cachedAccount struct {
+	version    int64
+	privileged bool
+}
+
+func (c *cache) init(s *Sealer, o CacheObserver) {
+	c.sealer, c.observer = s, o
+	c.state = newCached()
+	c.changed = make(chan struct{})
+}
+
+func newCached() cached {
+	return cached{keys: map[string]cachedKey{}, accounts: map[string]cachedAccount{}}
+}
+
+func (c *cache) lookup(id string) (Key, bool, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if !c.filled {
+		return Key{}, false, ErrNotReady
+	}
+	k, ok := c.state.keys[id]
+	if !ok || k.err != nil {
+		return Key{}, false, nil
+	}
+	k.key.Privileged = c.state.accounts[k.key.Account].privileged
+	return k.key, true, nil
+}
+
+// apply takes what changed. A relist fills a state of its own first, so that
+// Lookup never sees half of one, and then replaces what was known, versions
+// included: the database may have been restored from a backup.
+func (c *cache) apply(_ context.Context, b store.Batch) error {
+	opened := make(map[string]cachedKey)
+	for _, d := range b.Documents {
+		if d.Kind == KindKeyPair && !d.Removed {
+			opened[d.ID] = c.open(d)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	target := &c.state
+	if b.Relist {
+		if b.First || c.relist == nil {
+			fresh := newCached()
+			c.relist = &fresh
+		}
+		target = c.relist
+	}
+	for _, d := range b.Documents {
+		target.take(d, opened)
+	}
+	if b.Relist && b.Last {
+		c.state, c.relist, c.filled = *c.relist, nil, true
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+	return nil
+}
+
+func (s *cached) take(d store.Document, opened map[string]cachedKey) {
+	switch {
+	case d.Kind == KindKeyPair && d.Removed:
+		delete(s.keys, d.ID)
+	case d.Kind == KindKeyPair:
+		s.keys[d.ID] = opened[d.ID]
+	case d.Kind == KindAccount && d.Removed:
+		delete(s.accounts, d.ID)
+	case d.Kind == KindAccount:
+		var a Account
+		// An account that cannot be read is not privileged.
+		_ = json.Unmarshal(d.Spec, &a)
+		s.accounts[d.ID] = cachedAccount{d.Version, a.Privileged && a.ID == d.ID}
+	}
+}
+
+// open takes a key pair out of its document. One that is disabled keeps its
+// secret, so that its owner can be told.
+func (c *cache) open(d store.Document) cachedKey {
+	k := cachedKey{version: d.Version}
+	var spec keyPairSpec
+	if k.err = json.Unmarshal(d.Spec, &spec); k.err == nil {
+		k.key = Key{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled || d.DeletedAt != nil}
+		k.key.Secret, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, spec.Account, spec.Principal})
+	}
+	if k.err != nil && c.observer.Unusable != nil {
+		c.observer.Unusable(d.ID, k.err)
+	}
+	return k
+}
+
+func (c *cache) ready() error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if !c.filled {
+		return fmt.Errorf("%w; is the database up?", ErrNotReady)
+	}
+	for _, k := range c.state.keys {
+		if errors.Is(k.err, ErrOtherKeyFile) {
+			return k.err
+		}
+	}
+	return nil
+}
+
+// running counts the followers that keep the cache up to date.
+func (c *cache) running() (stop func()) {
+	count := func(n int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.followers += n
+	}
+	count(1)
+	return func() { count(-1) }
+}
+
+// awaitLimit bounds how long a change waits to be seen here. The poll behind
+// the doorbell runs every second.
+const awaitLimit = 2 * time.Second
+
+// await returns when the cache has seen d, or nobody keeps it up to date.
+func (c *cache) await(ctx context.Context, d store.Document) {
+	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
+	defer cancel()
+	for {
+		c.mu.RLock()
+		seen := c.followers == 0 || c.state.version(d) >= d.Version
+		changed := c.changed
+		c.mu.RUnlock()
+		if seen {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *cached) version(d store.Document) int64 {
+	if d.Kind == KindKeyPair {
+		return s.keys[d.ID].version
+	}
+	return s.accounts[d.ID].version
+}

@@ -1,0 +1,257 @@
+package access
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"atoll.dev/store"
+)
+
+// Kinds of documents that KeyStore keeps, in the database platform.
+const (
+	KindKeyPair store.Kind = "KeyPair"
+	KindAccount store.Kind = "Account"
+)
+
+// StoreKinds are what store.Open must be told for a KeyStore. Every change is
+// recorded with its actor.
+func StoreKinds() []store.KindSpec {
+	return []store.KindSpec{{Kind: KindKeyPair, History: true}, {Kind: KindAccount, History: true}}
+}
+
+// Errors that callers decide on.
+var (
+	// ErrNotReady: the key pairs were never read, so nothing can be said of any.
+	ErrNotReady = errors.New("key pairs not read yet")
+	// ErrInvalid: an account, a principal or an access key id is malformed.
+	ErrInvalid = errors.New("malformed")
+)
+
+// KeyPair is what may be known of a key pair: everything but its secret.
+type KeyPair struct {
+	AccessKeyID string    `json:"accessKeyId"`
+	Account     string    `json:"accountId"`
+	Principal   string    `json:"principalArn"`
+	Disabled    bool      `json:"disabled"`
+	CreatedAt   time.Time `json:"createdAt"`
+}
+
+// Account says what the principals of an account may do.
+type Account struct {
+	ID         string `json:"accountId"`
+	Privileged bool   `json:"privileged"`
+}
+
+// keyPairSpec is the spec of a KeyPair document. Its id is the access key id,
+// its scope the account.
+type keyPairSpec struct {
+	Account      string `json:"accountId"`
+	Principal    string `json:"principalArn"`
+	SealedSecret string `json:"sealedSecret"`
+	Disabled     bool   `json:"disabled"`
+}
+
+// KeyStore keeps key pairs and accounts in a store, with secrets sealed, and
+// answers Lookup from memory.
+//
+// Run fills the memory and keeps it up to date from the store's feed: a change
+// made by any process is seen within milliseconds, and within a second when
+// its doorbell is lost. While the database is down Lookup goes on answering by
+// what was read last, and Create, Disable and PutAccount return
+// store.ErrUnavailable; nothing can change meanwhile. A process that starts
+// while it is down knows nothing: its Lookup returns ErrNotReady until Run has
+// read the key pairs once.
+type KeyStore struct {
+	store  *store.Store
+	sealer *Sealer
+	cache  cache
+}
+
+// NewKeyStore returns a KeyStore on s, which must have been opened with
+// StoreKinds among its kinds. It owns neither.
+func NewKeyStore(s *store.Store, sealer *Sealer, o CacheObserver) *KeyStore {
+	k := &KeyStore{store: s, sealer: sealer}
+	k.cache.init(sealer, o)
+	return k
+}
+
+var _ Keys = (*KeyStore)(nil)
+
+// Lookup implements Keys.
+func (k *KeyStore) Lookup(accessKeyID string) (Key, bool, error) { return k.cache.lookup(accessKeyID) }
+
+// Run follows the store until ctx ends, and returns its cause.
+func (k *KeyStore) Run(ctx context.Context) error {
+	defer k.cache.running()()
+	err := k.store.Follow(ctx, store.FollowOptions{Kinds: []store.Kind{KindKeyPair, KindAccount}}, k.cache.apply)
+	return fmt.Errorf("following key pairs: %w", err)
+}
+
+// Ready returns nil when callers can be verified. Its error says what is in
+// the way: the key pairs were never read, or the key file is another than the
+// one that they were sealed with.
+func (k *KeyStore) Ready(context.Context) error { return k.cache.ready() }
+
+// Create makes a key pair and returns it with its secret access key, which
+// cannot be had again. The account need not exist; without it the key pair can
+// do nothing. The key pair works in this process when Create returns.
+func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPair, string, error) {
+	if err := checkPrincipal(account, principal); err != nil {
+		return KeyPair{}, "", err
+	}
+	for {
+		id, secret, err := newKeyPair()
+		if err != nil {
+			return KeyPair{}, "", err
+		}
+		sealed, err := k.sealer.Seal(secret, Bound{id, account, principal})
+		if err != nil {
+			return KeyPair{}, "", err
+		}
+		spec, err := json.Marshal(keyPairSpec{Account: account, Principal: principal, SealedSecret: sealed})
+		if err != nil {
+			return KeyPair{}, "", fmt.Errorf("creating key pair: %w", err)
+		}
+		doc, err := k.store.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: account, Spec: spec, Status: emptyObject})
+		if errors.Is(err, store.ErrExists) {
+			continue // somebody drew the same 80 bits
+		}
+		if err != nil {
+			return KeyPair{}, "", fmt.Errorf("creating key pair: %w", err)
+		}
+		k.cache.await(ctx, doc)
+		pair, err := pairOf(doc)
+		return pair, secret, err
+	}
+}
+
+var emptyObject = json.RawMessage(`{}`)
+
+func checkPrincipal(account, principal string) error {
+	m := principalPattern.FindStringSubmatch(principal)
+	switch {
+	case !accountPattern.MatchString(account):
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)
+	case m == nil:
+		return fmt.Errorf("principal %s is not like arn:aws:iam::%s:user/NAME: %w", quoted(principal), account, ErrInvalid)
+	case m[2] != account:
+		return fmt.Errorf("principal %s is not of account %s: %w", quoted(principal), account, ErrInvalid)
+	}
+	return nil
+}
+
+// newKeyPair draws an access key id and a secret in AWS's shapes.
+func newKeyPair() (id, secret string, err error) {
+	var b [40]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", "", fmt.Errorf("drawing a key pair: %w", err)
+	}
+	return "AKIA" + base32.StdEncoding.EncodeToString(b[:10]), base64.StdEncoding.EncodeToString(b[10:]), nil
+}
+
+// Disable ends a key pair. No request signed by it is let in by this process
+// when Disable returns, nor by others within a second. Disabling it again
+// changes nothing. It is store.ErrNotFound when there is no such key pair.
+func (k *KeyStore) Disable(ctx context.Context, accessKeyID string) (KeyPair, error) {
+	if !keyIDPattern.MatchString(accessKeyID) {
+		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(accessKeyID), ErrInvalid)
+	}
+	doc, _, err := k.store.Update(ctx, KindKeyPair, accessKeyID, 0, func(d *store.Document) error {
+		var spec keyPairSpec
+		if err := json.Unmarshal(d.Spec, &spec); err != nil {
+			return err
+		}
+		spec.Disabled = true
+		var err error
+		d.Spec, err = json.Marshal(spec)
+		return err
+	})
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("disabling key pair: %w", err)
+	}
+	k.cache.await(ctx, doc)
+	return pairOf(doc)
+}
+
+// List returns all key pairs, by access key id.
+func (k *KeyStore) List(ctx context.Context) ([]KeyPair, error) {
+	var pairs []KeyPair
+	err := k.each(ctx, KindKeyPair, func(d store.Document) error {
+		pair, err := pairOf(d)
+		pairs = append(pairs, pair)
+		return err
+	})
+	return pairs, err
+}
+
+// PutAccount makes an account, or changes what it may do. It holds in this
+// process when PutAccount returns, and in others within a second.
+func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
+	if !accountPattern.MatchString(a.ID) {
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(a.ID), ErrInvalid)
+	}
+	spec, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("putting account %s: %w", a.ID, err)
+	}
+	for {
+		doc, _, err := k.store.Update(ctx, KindAccount, a.ID, 0, func(d *store.Document) error {
+			d.Spec = spec
+			return nil
+		})
+		if errors.Is(err, store.ErrNotFound) {
+			doc, err = k.store.Create(ctx, store.Document{Kind: KindAccount, ID: a.ID, Scope: a.ID, Spec: spec, Status: emptyObject})
+			if errors.Is(err, store.ErrExists) {
+				continue // another process was first
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("putting account %s: %w", a.ID, err)
+		}
+		k.cache.await(ctx, doc)
+		return nil
+	}
+}
+
+// Accounts returns all accounts, by id.
+func (k *KeyStore) Accounts(ctx context.Context) ([]Account, error) {
+	var accounts []Account
+	err := k.each(ctx, KindAccount, func(d store.Document) error {
+		var a Account
+		err := json.Unmarshal(d.Spec, &a)
+		accounts = append(accounts, a)
+		return err
+	})
+	return accounts, err
+}
+
+func (k *KeyStore) each(ctx context.Context, kind store.Kind, f func(store.Document) error) error {
+	for after := ""; ; {
+		page, err := k.store.List(ctx, store.Query{Kind: kind, Limit: 500, After: after})
+		if err != nil {
+			return err
+		}
+		for _, d := range page.Documents {
+			if err := f(d); err != nil {
+				return fmt.Errorf("reading %s %s: %w", d.Kind, d.ID, err)
+			}
+		}
+		if after = page.Next; after == "" {
+			return nil
+		}
+	}
+}
+
+func pairOf(d store.Document) (KeyPair, error) {
+	var spec keyPairSpec
+	if err := json.Unmarshal(d.Spec, &spec); err != nil {
+		return KeyPair{}, fmt.Errorf("reading key pair %s: %w", d.ID, err)
+	}
+	return KeyPair{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled, CreatedAt: d.CreatedAt}, nil
+}
