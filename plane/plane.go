@@ -1,0 +1,128 @@
+// Package plane starts, adopts, probes and stops one atoll-kube process: a
+// whole Kubernetes control plane in a data directory. Management clusters and
+// customers' planes are both planes.
+//
+// The process outlives whoever started it: what runs is found again by the
+// lock on its data directory, which the kernel releases when the process
+// ends, so a plane is never started twice and a stale file never counts as a
+// plane. A supervisor with its own ideas of processes uses only Config, for
+// the command line and the probes.
+//
+// The package is a tool: services and region import it, it imports none.
+package plane
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Config describes a plane.
+type Config struct {
+	Name          string   // of cluster, context and user in kubeconfigs; default "plane"
+	Dir           string   // everything that the plane keeps; made when missing
+	Binary        string   // atoll-kube
+	Address       string   // HOST:PORT of the API server; the host is an IP address
+	ExternalHosts []string // further names and addresses of the serving certificate
+	ServiceCIDR   string   // default atoll-kube's own; fixed for the plane's life
+}
+
+// Args are the arguments of atoll-kube.
+func (c Config) Args() []string {
+	args := []string{"serve", "--data-dir", c.Dir, "--listen", c.Address}
+	if c.Name != "" {
+		args = append(args, "--name", c.Name)
+	}
+	for _, h := range c.ExternalHosts {
+		args = append(args, "--external-host", h)
+	}
+	if c.ServiceCIDR != "" {
+		args = append(args, "--service-cidr", c.ServiceCIDR)
+	}
+	return args
+}
+
+// Command is the process, not started; its output goes nowhere.
+func (c Config) Command() *exec.Cmd { return exec.Command(c.Binary, c.Args()...) }
+
+// AdminKubeconfig is the path of the file that gives all rights in the plane.
+// It exists once the plane has been ready.
+func (c Config) AdminKubeconfig() string { return filepath.Join(c.Dir, "admin.kubeconfig") }
+
+// RESTConfig is the administrator's way into the plane.
+func (c Config) RESTConfig() (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.AdminKubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
+	}
+	return cfg, nil
+}
+
+// Readiness is what a ready plane says about itself.
+type Readiness struct {
+	PID     int    `json:"pid"`
+	Address string `json:"address"`
+	StartMS int64  `json:"start_ms"` // from start to ready
+	Version string `json:"version"`  // of Kubernetes
+}
+
+// ErrNotReady is the error of a plane that is not there or not ready yet.
+var ErrNotReady = errors.New("the plane is not ready")
+
+// Ready returns nil when the plane has said that it is ready and its API
+// server answers so, to an administrator, over TLS with the plane's own CA.
+// It asks once and does not wait.
+func (c Config) Ready(ctx context.Context) error {
+	if _, err := c.Readiness(); err != nil {
+		return err
+	}
+	cfg, err := c.RESTConfig()
+	if err != nil {
+		return err
+	}
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return fmt.Errorf("plane %s: %w", c.Dir, err)
+	}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Host+"/readyz", nil)
+	if err != nil {
+		return fmt.Errorf("plane %s: %w", c.Dir, err)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("plane %s: %w: %w", c.Dir, ErrNotReady, err)
+	}
+	defer res.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("plane %s: %w: %s: %s", c.Dir, ErrNotReady, res.Status, strings.TrimSpace(string(body)))
+	}
+	return nil
+}
+
+// Readiness reads what the plane wrote when it became ready.
+func (c Config) Readiness() (Readiness, error) {
+	var r Readiness
+	data, err := os.ReadFile(filepath.Join(c.Dir, "ready"))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, fmt.Errorf("plane %s: %w", c.Dir, ErrNotReady)
+	}
+	if err != nil {
+		return r, fmt.Errorf("plane %s: %w", c.Dir, err)
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("plane %s: %w: %w", c.Dir, ErrNotReady, err)
+	}
+	return r, nil
+}

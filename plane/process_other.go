@@ -1,0 +1,7 @@
+//go:build !linux
+
+package plane
+
+import "syscall"
+
+func sysProcAttr(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
