@@ -19,9 +19,10 @@ import (
 // MODIFIED, DELETED, BOOKMARK, ERROR; and Relist.
 type Event = rest.Event
 
-// Relist is an event that only Follow makes: the stream could not be
+// Relist is an event that only FollowBundles makes: the stream could not be
 // continued, what was seen so far may be out of date, deletions may have been
-// missed. What exists follows as ADDED, up to the next BOOKMARK.
+// missed. What exists follows as ADDED, up to the next BOOKMARK that has a
+// cursor.
 const Relist rest.EventType = "RELIST"
 
 // WatchOptions select what is watched.
@@ -109,13 +110,20 @@ func (w *Watch) Close() error {
 // follow watches until ctx ends or apply fails, and returns why. Streams that
 // break are continued from the last cursor; Relist tells when they cannot be.
 func follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error), apply func(Event) error) error {
+	known := o.Cursor != "" // the caller has something that may be out of date
 	for attempt := 0; ; attempt++ {
 		w, err := open(ctx, o)
 		if err == nil {
+			if o.Cursor == "" && known {
+				if err := apply(Event{Type: Relist}); err != nil {
+					_ = w.Close()
+					return err
+				}
+			}
 			var progress bool
 			progress, err = drain(ctx, w, &o.Cursor, apply)
 			if progress {
-				attempt = 0
+				attempt, known = 0, true
 			}
 		}
 		if ctx.Err() != nil {
@@ -124,13 +132,9 @@ func follow(ctx context.Context, o WatchOptions, open func(context.Context, Watc
 		if stop, ok := errors.AsType[*applyError](err); ok {
 			return stop.err
 		}
-		status := StatusOf(err)
-		switch {
-		case status == http.StatusGone:
+		switch status := StatusOf(err); {
+		case status == http.StatusGone && o.Cursor != "":
 			o.Cursor = ""
-			if err := apply(Event{Type: Relist}); err != nil {
-				return err
-			}
 		case status >= 400 && status < 500 && status != http.StatusTooManyRequests:
 			return err
 		}
@@ -147,9 +151,7 @@ type applyError struct{ err error }
 
 func (e *applyError) Error() string { return e.err.Error() }
 
-// drain applies the events of one stream. Until a stream that began without a
-// cursor has given its first bookmark, its cursors cover only a part of what
-// exists; but each is one that the server gave to continue from.
+// drain applies the events of one stream.
 func drain(ctx context.Context, w *Watch, cursor *string, apply func(Event) error) (progress bool, err error) {
 	defer w.Close()
 	defer context.AfterFunc(ctx, func() { _ = w.Close() })()

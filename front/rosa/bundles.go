@@ -63,7 +63,7 @@ func (f *front) getBundle(w http.ResponseWriter, r *http.Request) error {
 	if doc.JSON, err = maskSecrets(doc.JSON); err != nil {
 		return err
 	}
-	return write(w, r, http.StatusOK, doc)
+	return write(w, http.StatusOK, doc)
 }
 
 func (f *front) deleteBundle(w http.ResponseWriter, r *http.Request) error {

@@ -42,7 +42,7 @@ func (f *front) createCluster(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.Header().Set("Location", r.URL.Path+"/"+made.ID)
-	return write(w, r, http.StatusCreated, doc)
+	return write(w, http.StatusCreated, doc)
 }
 
 // parseCluster reads a registration.
@@ -78,7 +78,7 @@ func (f *front) getCluster(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return write(w, r, http.StatusOK, doc)
+	return write(w, http.StatusOK, doc)
 }
 
 func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
@@ -120,18 +120,14 @@ func (f *front) cluster(r *http.Request) (client.Document, error) {
 	return doc, explain(err, http.StatusNotFound, missing)
 }
 
-// write answers with a document of Maestro and its entity tag.
-func write(w http.ResponseWriter, r *http.Request, status int, doc client.Document) error {
-	if v, ok := versionOf(doc.ETag); ok {
-		return rest.WriteVersioned(w, r, status, v, doc.JSON)
+// write answers with a document of Maestro and its entity tag. There is no 304
+// to If-None-Match: what is observed (when an agent was last heard of, how far
+// a work has come) changes without a new version.
+func write(w http.ResponseWriter, status int, doc client.Document) error {
+	if doc.ETag != "" {
+		w.Header().Set("Etag", doc.ETag)
 	}
 	return rest.WriteJSON(w, status, doc.JSON)
-}
-
-// versionOf reads an entity tag of Maestro.
-func versionOf(etag string) (int64, bool) {
-	v, err := strconv.ParseInt(strings.Trim(etag, `"`), 10, 64)
-	return v, err == nil
 }
 
 // quote shows something of a request in a message.

@@ -212,12 +212,14 @@ func TestBadRequestsAreRefusedBeforeMaestro(t *testing.T) {
 			t.Errorf("%s %s: %d %s; want %d %s", c.method, c.path, w.Code, w.Body, c.status, c.code)
 		}
 	}
-	r := httptest.NewRequestWithContext(t.Context(), "PUT", "/api/v0/work/a", strings.NewReader(contractWork))
-	r.Header.Set("If-Match", `"nonsense"`)
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	if w.Code != http.StatusPreconditionFailed || codeIn(t, w) != codePrecondition {
-		t.Errorf("If-Match that no version can have: %d %s", w.Code, w.Body)
+	for _, tag := range []string{`"nonsense"`, `"0"`, `W/"1"`, `"-1"`} {
+		r := httptest.NewRequestWithContext(t.Context(), "PUT", "/api/v0/work/a", strings.NewReader(contractWork))
+		r.Header.Set("If-Match", tag)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusPreconditionFailed || codeIn(t, w) != codePrecondition {
+			t.Errorf("If-Match: %s, which no version can have: %d %s", tag, w.Code, w.Body)
+		}
 	}
 }
 

@@ -131,8 +131,8 @@ func (f *front) showWork(w http.ResponseWriter, r *http.Request, id string) erro
 	if err != nil {
 		return err
 	}
-	if v, ok := versionOf(doc.ETag); ok {
-		return rest.WriteVersioned(w, r, http.StatusOK, v, view)
+	if doc.ETag != "" {
+		w.Header().Set("Etag", doc.ETag)
 	}
 	return rest.WriteJSON(w, http.StatusOK, view)
 }
@@ -210,6 +210,9 @@ func insisted(r *http.Request) (etag string, err error) {
 	version, any, present, err := rest.ParseIfMatch(r)
 	if err != nil || !present || any {
 		return "", err
+	}
+	if version == 0 { // which Maestro takes for none
+		return "", rest.Errorf(http.StatusPreconditionFailed, codePrecondition, "no document has the version 0; use the ETag of a GET")
 	}
 	return rest.ETag(version), nil
 }
