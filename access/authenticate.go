@@ -73,12 +73,14 @@ func (a Authenticator) Authenticate(next http.Handler) http.Handler {
 		if err != nil {
 			e := err.(*rest.Error) // verify and authorize return no other
 			denied.WithLabelValues(e.Code).Inc()
-			log.LogAttrs(r.Context(), slog.LevelInfo, "access denied",
-				slog.String("operation_id", rest.OperationID(r.Context())),
-				slog.String("code", e.Code), slog.String("access_key_id", quoted(keyID)),
-				slog.String("account", key.Account), slog.String("principal", key.Principal),
-				slog.String("method", r.Method), slog.String("path", r.URL.Path),
-				slog.String("remote", r.RemoteAddr))
+			if e.Status < http.StatusInternalServerError { // Fail logs the others
+				log.LogAttrs(r.Context(), slog.LevelInfo, "access denied",
+					slog.String("operation_id", rest.OperationID(r.Context())),
+					slog.String("code", e.Code), slog.String("access_key_id", quoted(keyID)),
+					slog.String("account", key.Account), slog.String("principal", key.Principal),
+					slog.String("method", r.Method), slog.String("path", r.URL.Path),
+					slog.String("remote", r.RemoteAddr))
+			}
 			rest.Fail(w, r, e)
 			return
 		}
@@ -135,9 +137,6 @@ func claimsIdentity(name string) bool {
 
 // withoutParams removes the parameters of a presigned request from a query.
 func withoutParams(raw string) string {
-	if !strings.Contains(strings.ToLower(raw), "amz") {
-		return raw
-	}
 	var kept []string
 	for part := range strings.SplitSeq(raw, "&") {
 		name, _, _ := strings.Cut(part, "=")

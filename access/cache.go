@@ -143,7 +143,8 @@ func (c *cache) ready() error {
 		return fmt.Errorf("%w; is the database up?", ErrNotReady)
 	}
 	for _, k := range c.state.keys {
-		if errors.Is(k.err, ErrOtherKeyFile) {
+		// Disabling what a lost key file took with it is the way on.
+		if errors.Is(k.err, ErrOtherKeyFile) && !k.key.Disabled {
 			return k.err
 		}
 	}

@@ -221,6 +221,12 @@ func TestAWrongKeyFileIsSaid(t *testing.T) {
 	if _, ok, err := k.Lookup(pair.AccessKeyID); ok || err != nil {
 		t.Errorf("found: %v, %v", ok, err)
 	}
+	if _, err := k.Disable(t.Context(), pair.AccessKeyID); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Ready(t.Context()); err != nil {
+		t.Errorf("ready after the lost key pair was disabled: %v", err)
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	if err := unusable[pair.AccessKeyID]; !errors.Is(err, ErrOtherKeyFile) {

@@ -32,10 +32,11 @@ func newHTTPMetrics(reg prometheus.Registerer) *httpMetrics {
 	return m
 }
 
-func (m *httpMetrics) observe(route, method string, status int, took time.Duration) {
+func (m *httpMetrics) observe(c *call, method string, status int, took time.Duration) {
 	if m == nil {
 		return
 	}
+	route := c.route
 	if route == "" {
 		route = "none"
 	}
@@ -45,5 +46,7 @@ func (m *httpMetrics) observe(route, method string, status int, took time.Durati
 		method = "other"
 	}
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
-	m.duration.WithLabelValues(route).Observe(took.Seconds())
+	if !c.watch {
+		m.duration.WithLabelValues(route).Observe(took.Seconds())
+	}
 }

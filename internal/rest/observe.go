@@ -52,6 +52,7 @@ type call struct {
 	id     string
 	route  string // the pattern that matched
 	failed string // code of the error that was answered
+	watch  bool   // its duration says nothing
 }
 
 type callKey struct{}
@@ -100,7 +101,7 @@ func Observe(o Options, next http.Handler) http.Handler {
 				status = statusGone
 			}
 			took := time.Since(start)
-			m.observe(c.route, r.Method, status, took)
+			m.observe(c, r.Method, status, took)
 			// No query: a presigned one is a credential.
 			o.Log.LogAttrs(r.Context(), slog.LevelDebug, "request",
 				slog.String("operation_id", c.id), slog.String("method", r.Method),

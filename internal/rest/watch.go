@@ -66,6 +66,7 @@ type Stream struct {
 // other (an unknown cursor is 410), and one that it returns later becomes an
 // ERROR event. What feed returns after its context ended is of no interest.
 func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context, s *Stream) error) error {
+	callOf(r.Context()).watch = true
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(stopping(ctx), func() { cancel(errStopping) })
