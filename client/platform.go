@@ -15,6 +15,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -66,16 +67,22 @@ func NewPlatform(o PlatformOptions) (*Platform, error) {
 // Close closes idle connections.
 func (p *Platform) Close() { p.http.close() }
 
-// Ready asks whether the region can do its work. The error says when it
+// Ready asks, once, whether the region can do its work. The error says when it
 // cannot; the Health then says what is missing, if the region answered.
 func (p *Platform) Ready(ctx context.Context) (platform.Health, error) {
 	var h platform.Health
-	doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: "/api/v0/ready"})
+	resp, err := p.http.open(ctx, request{method: http.MethodGet, path: "/api/v0/ready"}, p.http.headers)
+	if e, ok := errors.AsType[*Error](err); ok && json.Unmarshal(e.body, &h) == nil && len(h.Missing) > 0 {
+		e.Code, e.Reason = "not-ready", "the region is not ready: "+h.Missing[0].Name+": "+h.Missing[0].Reason
+	}
 	if err != nil {
 		return h, err
 	}
-	err = decode(doc, &h)
-	return h, err
+	defer resp.Body.Close()
+	if err := json.NewDecoder(resp.Body).Decode(&h); err != nil {
+		return h, fmt.Errorf("reading the Platform API's answer: %w", err)
+	}
+	return h, nil
 }
 
 const (

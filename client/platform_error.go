@@ -25,6 +25,8 @@ type Error struct {
 	// Unsent says that the service cannot have seen the request.
 	Unsent bool
 	Err    error
+
+	body []byte // as it was answered
 }
 
 // CodeUnreachable is the code of an Error that no service answered.
@@ -54,7 +56,7 @@ func StatusOf(err error) int {
 
 // errorOf reads an answer whose status says that it is an error.
 func errorOf(service string, status int, header http.Header, body []byte) *Error {
-	e := &Error{Status: status, RetryAfter: retryAfter(header)}
+	e := &Error{Status: status, RetryAfter: retryAfter(header), body: body}
 	var wire platform.Error
 	if json.Unmarshal(body, &wire) == nil && wire.Reason != "" {
 		e.Code, e.Reason, e.Fields = wire.Code, wire.Reason, wire.Errors

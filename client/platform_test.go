@@ -217,3 +217,16 @@ func TestFollowEndsWhenItMayNotWatch(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestReadySaysWhatIsMissing(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"status":"unavailable","missing":[{"name":"maestro","reason":"Maestro does not answer"}]}`)
+	}))
+	defer s.Close()
+	h, err := platformFor(t, s.URL).Ready(t.Context())
+	if StatusOf(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "maestro: Maestro does not answer") || len(h.Missing) != 1 {
+		t.Errorf("got %+v, %v", h, err)
+	}
+}
