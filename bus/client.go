@@ -1,0 +1,243 @@
+package bus
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+)
+
+var (
+	// ErrDisconnected: the event did not reach the broker, or nobody knows.
+	ErrDisconnected = errors.New("not connected to the broker")
+	// ErrTooLarge: the event is over the broker's limit and was not sent.
+	ErrTooLarge = errors.New("the event is larger than the broker takes")
+	// ErrNotAuthorized: the broker's rules do not allow the topic.
+	ErrNotAuthorized = errors.New("the broker does not allow this topic")
+)
+
+// ClientOptions say which broker, who connects, and what it wants to hear.
+type ClientOptions struct {
+	Addr               string      // host:port
+	TLS                *tls.Config // nil: plain TCP
+	Username, Password string      // of brokers that want them
+	ClientID           string      // another connection with the same one ends this
+	Subscriptions      []string    // topic filters, QoS 1
+
+	// Handler gets each event, one at a time and in order, and must hand it
+	// over quickly: while it runs, nothing is read. It, or whoever it hands the
+	// message to, calls Ack once what the event says is durable.
+	Handler func(ctx context.Context, m Message)
+
+	// OnConnected is called after each connect, once all subscriptions are
+	// acknowledged: what was missed meanwhile must be asked for. It runs beside
+	// the handler; its context ends with the connection.
+	OnConnected func(ctx context.Context)
+
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+
+	KeepAlive  time.Duration // default 10 s; a silent broker is given up after 1.5 times that
+	Window     int           // events sent and not yet acknowledged; default 1,000, at most what the broker takes
+	MinBackoff time.Duration // default 20 ms
+	MaxBackoff time.Duration // default 2 s
+}
+
+func (o ClientOptions) withDefaults() ClientOptions {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Handler == nil {
+		o.Handler = func(_ context.Context, m Message) { m.Ack() }
+	}
+	if o.OnConnected == nil {
+		o.OnConnected = func(context.Context) {}
+	}
+	if o.KeepAlive == 0 {
+		o.KeepAlive = 10 * time.Second
+	}
+	if o.Window == 0 {
+		o.Window = 1000
+	}
+	if o.MinBackoff == 0 {
+		o.MinBackoff = 20 * time.Millisecond
+	}
+	if o.MaxBackoff == 0 {
+		o.MaxBackoff = 2 * time.Second
+	}
+	return o
+}
+
+// Message is a received event. Ack tells the broker that it was taken; it may
+// be called by any goroutine, in any order (the client keeps the order that
+// MQTT wants), and does nothing once the connection is gone.
+type Message struct {
+	Topic string
+	Event Event
+	Ack   func()
+}
+
+// Client is a connection to a broker that comes back when it is lost. Use
+// NewClient, then Run; the other methods may be called by many goroutines.
+type Client struct {
+	o       ClientOptions
+	metrics clientMetrics
+	badLog  *rate.Limiter // undecodable messages are logged at this pace
+
+	mu   sync.Mutex
+	conn *connection // nil while disconnected
+	why  error       // why it is nil
+	lost time.Time   // since when
+}
+
+type clientMetrics struct{ sent, received, undecodable, connects prometheus.Counter }
+
+// NewClient returns a client that does nothing until Run.
+func NewClient(o ClientOptions) *Client {
+	o = o.withDefaults()
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	c := &Client{
+		o: o, why: errors.New("not connected yet"), lost: time.Now(), badLog: rate.NewLimiter(1, 5),
+		metrics: clientMetrics{
+			sent:        counter("cloudevents_sent_total", "CloudEvents that the broker acknowledged."),
+			received:    counter("cloudevents_received_total", "CloudEvents received from the broker."),
+			undecodable: counter("atoll_bus_undecodable_total", "Messages that were no CloudEvents; acknowledged and dropped."),
+			connects:    counter("atoll_bus_connects_total", "Connections made to the broker."),
+		},
+	}
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(c.metrics.sent, c.metrics.received, c.metrics.undecodable, c.metrics.connects)
+	}
+	return c
+}
+
+// Run connects and stays connected until ctx ends.
+func (c *Client) Run(ctx context.Context) error {
+	backoff := c.o.MinBackoff
+	for {
+		begun := time.Now()
+		err := c.serve(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(begun) > c.o.MaxBackoff {
+			backoff = c.o.MinBackoff
+		}
+		c.o.Logger.Warn("broker connection lost", "broker", c.o.Addr, "error", err, "retry_in", backoff.String())
+		timer := time.NewTimer(backoff/2 + rand.N(backoff))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		backoff = min(2*backoff, c.o.MaxBackoff)
+	}
+}
+
+// serve makes one connection and returns when it is gone.
+func (c *Client) serve(ctx context.Context) error {
+	conn, err := dial(ctx, c)
+	if err != nil {
+		c.down(err)
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var calls sync.WaitGroup
+	err = conn.run(ctx, func() {
+		c.metrics.connects.Inc()
+		c.mu.Lock()
+		c.conn, c.why = conn, nil
+		c.mu.Unlock()
+		c.o.Logger.Info("broker connected", "broker", c.o.Addr, "client_id", c.o.ClientID)
+		calls.Go(func() { c.o.OnConnected(ctx) })
+	})
+	c.down(err)
+	conn.fail()
+	cancel()
+	calls.Wait()
+	return err
+}
+
+func (c *Client) down(why error) {
+	if why == nil {
+		why = errors.New("closed")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		c.lost = time.Now()
+	}
+	c.conn, c.why = nil, why
+}
+
+// Connected tells whether events can be sent now.
+func (c *Client) Connected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conn != nil
+}
+
+// DownFor tells for how long there has been no connection.
+func (c *Client) DownFor() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		return 0
+	}
+	return time.Since(c.lost)
+}
+
+// Check is a readiness check: nil when connected and subscribed.
+func (c *Client) Check(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil {
+		return fmt.Errorf("broker %s: %w", c.o.Addr, c.why)
+	}
+	return nil
+}
+
+// Publish sends an event and waits for the broker's acknowledgement. It fails
+// with ErrDisconnected, ErrTooLarge, ErrNotAuthorized, or as ctx does; only
+// ErrTooLarge and ErrNotAuthorized are certain not to have been delivered.
+func (c *Client) Publish(ctx context.Context, topic string, e Event) error {
+	done := make(chan error, 1)
+	if err := c.PublishAsync(ctx, topic, e, func(err error) { done <- err }); err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// PublishAsync sends an event and returns; done is called once, by the
+// connection's goroutine, when the broker has acknowledged it or it is known
+// that it will not. It waits only while the window is full. When it returns an
+// error, done is not called. Events of one caller are sent in order.
+func (c *Client) PublishAsync(ctx context.Context, topic string, e Event, done func(error)) error {
+	p, err := e.publish(topic)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	conn, why := c.conn, c.why
+	c.mu.Unlock()
+	if conn == nil {
+		return fmt.Errorf("%w: %w", ErrDisconnected, why)
+	}
+	return conn.publish(ctx, p, done)
+}

@@ -1,0 +1,362 @@
+package bus
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// connection is one MQTT session from CONNECT to its end. Its reader goroutine
+// calls the handler; its writer owns the socket's other half; mu guards what
+// publishers, acknowledgers and those two share.
+type connection struct {
+	client *Client
+	conn   net.Conn
+	read   *bufio.Reader
+	out    chan *packets.ControlPacket
+	gone   chan struct{} // closed when the connection is of no more use
+	once   sync.Once
+	limit  uint32        // the broker's packet limit; 0 is none
+	window chan struct{} // one place for each publish in flight
+
+	mu      sync.Mutex
+	nextID  uint16
+	pending map[uint16]func(error) // publishes in flight
+	inbox   []*inbound             // received and not yet acknowledged, in order
+	dead    bool
+}
+
+// inbound is a received message that waits for its acknowledgement, and for
+// those of all before it.
+type inbound struct {
+	id    uint16
+	acked bool
+}
+
+const (
+	dialTimeout = 5 * time.Second
+)
+
+// dial connects and completes CONNECT and SUBSCRIBE.
+func dial(ctx context.Context, client *Client) (*connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	o := client.o
+	var d interface {
+		DialContext(ctx context.Context, network, addr string) (net.Conn, error)
+	} = &net.Dialer{}
+	if o.TLS != nil {
+		d = &tls.Dialer{Config: o.TLS}
+	}
+	nc, err := d.DialContext(ctx, "tcp", o.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the broker: %w", err)
+	}
+	c := &connection{
+		client: client, conn: nc, read: bufio.NewReaderSize(nc, 64<<10),
+		out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), pending: map[uint16]func(error){},
+	}
+	deadline, _ := ctx.Deadline()
+	nc.SetDeadline(deadline)
+	if err := c.handshake(); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	nc.SetDeadline(time.Time{})
+	return c, nil
+}
+
+func (c *connection) handshake() error {
+	o := c.client.o
+	receive, expiry := uint16(65535), uint32(0)
+	connect := &packets.Connect{
+		ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: o.ClientID, CleanStart: true, KeepAlive: uint16(max(o.KeepAlive/time.Second, 1)),
+		Username: o.Username, UsernameFlag: o.Username != "", Password: []byte(o.Password), PasswordFlag: o.Password != "",
+		Properties: &packets.Properties{ReceiveMaximum: &receive, SessionExpiryInterval: &expiry},
+	}
+	if _, err := connect.WriteTo(c.conn); err != nil {
+		return fmt.Errorf("connecting to the broker: %w", err)
+	}
+	reply, err := packets.ReadPacket(c.read)
+	if err != nil {
+		return fmt.Errorf("connecting to the broker: %w", err)
+	}
+	ack, ok := reply.Content.(*packets.Connack)
+	if !ok || ack.ReasonCode != 0 {
+		return fmt.Errorf("the broker refuses the connection: %s", refusal(reply))
+	}
+	window := o.Window
+	if p := ack.Properties; p != nil {
+		if p.ReceiveMaximum != nil {
+			window = min(window, int(*p.ReceiveMaximum))
+		}
+		if p.MaximumPacketSize != nil {
+			c.limit = *p.MaximumPacketSize
+		}
+	}
+	c.window = make(chan struct{}, max(window, 1))
+	if len(o.Subscriptions) == 0 {
+		return nil
+	}
+	subscribe := &packets.Subscribe{PacketID: 1, Properties: &packets.Properties{}}
+	c.nextID = 1
+	for _, filter := range o.Subscriptions {
+		subscribe.Subscriptions = append(subscribe.Subscriptions, packets.SubOptions{Topic: filter, QoS: 1})
+	}
+	if _, err := subscribe.WriteTo(c.conn); err != nil {
+		return fmt.Errorf("subscribing: %w", err)
+	}
+	return nil // run reads the SUBACK: messages may come before it
+}
+
+func refusal(p *packets.ControlPacket) string {
+	switch a := p.Content.(type) {
+	case *packets.Connack:
+		if a.Properties != nil && a.Properties.ReasonString != "" {
+			return a.Properties.ReasonString
+		}
+		return fmt.Sprintf("reason 0x%02x", a.ReasonCode)
+	case *packets.Disconnect:
+		return fmt.Sprintf("disconnect, reason 0x%02x", a.ReasonCode)
+	}
+	return "packet of type " + p.PacketType()
+}
+
+// run serves the connection until it fails or ctx ends; subscribed is called
+// when events can flow both ways.
+func (c *connection) run(ctx context.Context, subscribed func()) error {
+	stop := context.AfterFunc(ctx, func() { c.close() })
+	defer stop()
+	var writer sync.WaitGroup
+	var writeErr error
+	writer.Go(func() {
+		writeErr = c.writeLoop(ctx)
+		c.close()
+	})
+	if len(c.client.o.Subscriptions) == 0 {
+		subscribed()
+	}
+	err := c.readLoop(ctx, subscribed)
+	c.close()
+	writer.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if writeErr != nil && errors.Is(err, net.ErrClosed) {
+		return writeErr
+	}
+	return err
+}
+
+func (c *connection) close() {
+	c.once.Do(func() {
+		close(c.gone)
+		c.conn.Close()
+	})
+}
+
+// fail ends what is in flight. No publish begins after it.
+func (c *connection) fail() {
+	c.close()
+	c.mu.Lock()
+	c.dead = true
+	pending := c.pending
+	c.pending, c.inbox = nil, nil
+	c.mu.Unlock()
+	for _, done := range pending {
+		done(ErrDisconnected)
+	}
+}
+
+func (c *connection) readLoop(ctx context.Context, subscribed func()) error {
+	silence := c.client.o.KeepAlive * 3 / 2
+	for {
+		c.conn.SetReadDeadline(time.Now().Add(silence))
+		p, err := packets.ReadPacket(c.read)
+		if err != nil {
+			return fmt.Errorf("reading from the broker: %w", err)
+		}
+		switch content := p.Content.(type) {
+		case *packets.Publish:
+			c.received(ctx, content)
+		case *packets.Puback:
+			c.acknowledged(content)
+		case *packets.Suback:
+			for i, code := range content.Reasons {
+				if code >= 0x80 {
+					return fmt.Errorf("the broker refuses the subscription %q: reason 0x%02x", c.client.o.Subscriptions[min(i, len(c.client.o.Subscriptions)-1)], code)
+				}
+			}
+			subscribed()
+		case *packets.Disconnect:
+			return fmt.Errorf("the broker ended the connection: reason 0x%02x", content.ReasonCode)
+		}
+	}
+}
+
+func (c *connection) received(ctx context.Context, p *packets.Publish) {
+	ack := func() {}
+	if p.QoS > 0 {
+		in := &inbound{id: p.PacketID}
+		c.mu.Lock()
+		c.inbox = append(c.inbox, in)
+		c.mu.Unlock()
+		ack = func() { c.ack(in) }
+	}
+	e, err := decode(p)
+	if err != nil {
+		c.client.metrics.undecodable.Inc()
+		if c.client.badLog.Allow() {
+			c.client.o.Logger.Warn("message dropped", "topic", p.Topic, "bytes", len(p.Payload), "error", err)
+		}
+		ack()
+		return
+	}
+	c.client.metrics.received.Inc()
+	c.client.o.Handler(ctx, Message{Topic: p.Topic, Event: e, Ack: ack})
+}
+
+// ack marks a message and sends the acknowledgements that are due in order.
+func (c *connection) ack(in *inbound) {
+	c.mu.Lock()
+	in.acked = true
+	n := 0
+	for n < len(c.inbox) && c.inbox[n].acked {
+		n++
+	}
+	due := c.inbox[:n]
+	c.inbox = c.inbox[n:]
+	// Sent under the lock, so that two goroutines do not change the order.
+	defer c.mu.Unlock()
+	for _, in := range due {
+		c.send(&packets.ControlPacket{
+			FixedHeader: packets.FixedHeader{Type: packets.PUBACK},
+			Content:     &packets.Puback{PacketID: in.id, Properties: &packets.Properties{}},
+		})
+	}
+}
+
+// send hands a packet to the writer, or drops it when the connection is gone.
+func (c *connection) send(p *packets.ControlPacket) bool {
+	select {
+	case c.out <- p:
+		return true
+	case <-c.gone:
+		return false
+	}
+}
+
+func (c *connection) publish(ctx context.Context, p *packets.Publish, done func(error)) error {
+	if c.limit > 0 && packetSize(p) > int(c.limit) {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), c.limit)
+	}
+	select {
+	case c.window <- struct{}{}:
+	case <-c.gone:
+		return ErrDisconnected
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		return ErrDisconnected
+	}
+	for {
+		if c.nextID++; c.nextID != 0 && c.pending[c.nextID] == nil {
+			break
+		}
+	}
+	p.PacketID = c.nextID
+	c.pending[p.PacketID] = done
+	// Under the lock, so that events leave in the order of their callers. The
+	// writer never takes it, so it drains.
+	if !c.send(p.ToControlPacket()) {
+		delete(c.pending, p.PacketID)
+		return ErrDisconnected
+	}
+	return nil
+}
+
+func packetSize(p *packets.Publish) int {
+	n := len(p.Payload) + len(p.Topic) + len(p.Properties.ContentType) + 32
+	for _, u := range p.Properties.User {
+		n += len(u.Key) + len(u.Value) + 5
+	}
+	return n
+}
+
+func (c *connection) acknowledged(a *packets.Puback) {
+	c.mu.Lock()
+	done := c.pending[a.PacketID]
+	delete(c.pending, a.PacketID)
+	c.mu.Unlock()
+	if done == nil {
+		return
+	}
+	<-c.window
+	switch {
+	case a.ReasonCode == packets.PubackNotAuthorized:
+		done(ErrNotAuthorized)
+	case a.ReasonCode >= 0x80:
+		done(fmt.Errorf("the broker refuses the event: reason 0x%02x", a.ReasonCode))
+	default:
+		c.client.metrics.sent.Inc()
+		done(nil)
+	}
+}
+
+// writeLoop writes packets as they come, as many at once as there are, and a
+// ping when there are none for long.
+func (c *connection) writeLoop(ctx context.Context) error {
+	// A broker that reads nothing for so long is as good as gone.
+	stuck := c.client.o.KeepAlive * 3 / 2
+	w := bufio.NewWriterSize(c.conn, 64<<10)
+	ping := time.NewTicker(c.client.o.KeepAlive / 2)
+	defer ping.Stop()
+	for {
+		var p *packets.ControlPacket
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.gone:
+			return net.ErrClosed
+		case p = <-c.out:
+		case <-ping.C:
+			p = packets.NewControlPacket(packets.PINGREQ)
+		}
+		c.conn.SetWriteDeadline(time.Now().Add(stuck))
+		for p != nil {
+			if err := write(w, p); err != nil {
+				return fmt.Errorf("writing to the broker: %w", err)
+			}
+			select {
+			case p = <-c.out:
+			default:
+				p = nil
+			}
+		}
+		if err := w.Flush(); err != nil {
+			return fmt.Errorf("writing to the broker: %w", err)
+		}
+	}
+}
+
+// write adds a packet to the buffer. Packets write their parts one by one, so
+// small ones are joined first.
+func write(w *bufio.Writer, p *packets.ControlPacket) error {
+	var b bytes.Buffer
+	if _, err := p.WriteTo(&b); err != nil {
+		return err
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
