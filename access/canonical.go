@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -140,45 +141,48 @@ func unescapeQuery(s string) (string, bool) {
 	return u, err == nil
 }
 
-// sortedQueries returns the query decoded, encoded and sorted: by what is
-// encoded, as AWS's documents say, and by what is decoded, as AWS's SDK for Go
-// does. They differ beyond ASCII. A query that cannot be decoded has neither.
+// sortedQueries returns the query sorted as it is, as botocore signs it, and
+// decoded, encoded and sorted: by what is encoded, as AWS's documents say, and
+// by what is decoded, as AWS's SDK for Go does. They differ beyond ASCII. A
+// query that cannot be decoded has none.
 func sortedQueries(raw string) []string {
-	type pair struct{ name, value string }
-	var decoded []pair
+	var sent, decoded []param
 	for name, value := range queryPairs(raw) {
 		n, ok1 := unescapeQuery(name)
 		v, ok2 := unescapeQuery(value)
 		if !ok1 || !ok2 {
 			return nil
 		}
-		decoded = append(decoded, pair{n, v})
+		sent = append(sent, param{name, value})
+		decoded = append(decoded, param{n, v})
 	}
-	order := func(a, b pair) int {
-		if c := strings.Compare(a.name, b.name); c != 0 {
-			return c
-		}
-		return strings.Compare(a.value, b.value)
-	}
-	encode := func(p pair) pair { return pair{encode(p.name), encode(p.value)} }
-	join := func(pairs []pair) string {
-		var b strings.Builder
-		for i, p := range pairs {
-			if i > 0 {
-				b.WriteByte('&')
-			}
-			b.WriteString(p.name + "=" + p.value)
-		}
-		return b.String()
-	}
-	slices.SortFunc(decoded, order)
-	encoded := make([]pair, len(decoded))
+	slices.SortFunc(sent, param.compare)
+	slices.SortFunc(decoded, param.compare)
+	encoded := make([]param, len(decoded))
 	for i, p := range decoded {
-		encoded[i] = encode(p)
+		encoded[i] = param{encode(p.name), encode(p.value)}
 	}
-	byDecoded := join(encoded)
-	slices.SortFunc(encoded, order)
-	return []string{join(encoded), byDecoded}
+	byDecoded := joinParams(encoded)
+	slices.SortFunc(encoded, param.compare)
+	return []string{joinParams(encoded), byDecoded, joinParams(sent)}
+}
+
+// param is a query parameter.
+type param struct{ name, value string }
+
+func (p param) compare(q param) int {
+	return cmp.Or(strings.Compare(p.name, q.name), strings.Compare(p.value, q.value))
+}
+
+func joinParams(params []param) string {
+	var b strings.Builder
+	for i, p := range params {
+		if i > 0 {
+			b.WriteByte('&')
+		}
+		b.WriteString(p.name + "=" + p.value)
+	}
+	return b.String()
 }
 
 // withoutSignature removes X-Amz-Signature, which cannot sign itself.

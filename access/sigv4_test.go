@@ -235,34 +235,43 @@ func TestWhatAWSsSDKSigns(t *testing.T) {
 	}
 }
 
-// How curl before 8.11 signs, for versions of it that are not on this machine:
-// the path as sent; the query as sent before 8.1, sorted since.
-func TestWhatCurlOfOtherVersionsSigns(t *testing.T) {
-	for _, query := range []string{"b=2&a=1", "a=1&b=2"} {
-		r := request(t, "GET", "/api/v0/work/a%20b?b=2&a=1", "")
-		r.Header.Set("X-Amz-Date", testTime.Format(timeFormat))
-		empty := sha256.Sum256(nil)
-		c := &claim{date: testTime, scope: scope{testTime.Format(dateFormat), testRegion, service, terminator}}
-		canonical := "GET\n/api/v0/work/a%20b\n" + query + "\nhost:api.example.com\nx-amz-date:" + testTime.Format(timeFormat) + "\n\nhost;x-amz-date\n" + hex.EncodeToString(empty[:])
-		r.Header.Set("Authorization", fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=host;x-amz-date, Signature=%x",
-			testID, c.scope, signature(signingKey(testSecret, c.scope), c, canonical)))
-		if _, _, err := verifyWire(t, testVerifier(), r); err != nil {
-			t.Errorf("%s: %v", query, err)
+// signAs signs a canonical path and query, as a client with a notion of its
+// own of what is canonical does.
+func signAs(path, query string) string {
+	empty := sha256.Sum256(nil)
+	c := &claim{date: testTime, scope: scope{testTime.Format(dateFormat), testRegion, service, terminator}}
+	canonical := "GET\n" + path + "\n" + query + "\nhost:api.example.com\nx-amz-date:" + testTime.Format(timeFormat) + "\n\nhost;x-amz-date\n" + hex.EncodeToString(empty[:])
+	return fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=host;x-amz-date, Signature=%x",
+		testID, c.scope, signature(signingKey(testSecret, c.scope), c, canonical))
+}
+
+// What clients sign that are not in the tests: curl before 8.11 the path as
+// sent, curl before 8.1 the query as sent, botocore the query sorted but not
+// encoded again, awscurl's path encoded once more.
+func TestWhatOtherClientsSign(t *testing.T) {
+	for _, path := range []string{"/api/v0/work/a%20b", "/api/v0/work/a%2520b"} {
+		for query, want := range map[string]Code{
+			"b=2%2f+x&a=1&c":     "",
+			"a=1&b=2%2F%20x&c=":  "",
+			"a=1&b=2%2f+x&c=":    "",
+			"a=1&b=2%2F%20x":     WrongSignature,
+			"a=1&b=2%2F%2Bx&c=":  WrongSignature,
+			"a=1&b=2%252F%20x&c": WrongSignature,
+		} {
+			r := request(t, "GET", "/api/v0/work/a%20b?b=2%2f+x&a=1&c", "")
+			r.Header.Set("X-Amz-Date", testTime.Format(timeFormat))
+			r.Header.Set("Authorization", signAs(path, query))
+			if _, _, err := verifyWire(t, testVerifier(), r); codeOf(err) != want {
+				t.Errorf("%s %s: %v", path, query, err)
+			}
 		}
 	}
 }
 
 // A path as sent must not be accepted where it is AWS's form of another path.
 func TestOnePathIsNotSignedForAnother(t *testing.T) {
-	signRaw := func(path string) string {
-		c := &claim{date: testTime, scope: scope{testTime.Format(dateFormat), testRegion, service, terminator}}
-		empty := sha256.Sum256(nil)
-		canonical := "GET\n" + path + "\n\nhost:api.example.com\nx-amz-date:" + testTime.Format(timeFormat) + "\n\nhost;x-amz-date\n" + hex.EncodeToString(empty[:])
-		return fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=host;x-amz-date, Signature=%x",
-			testID, c.scope, signature(signingKey(testSecret, c.scope), c, canonical))
-	}
 	// AWS's form of /a%2Fb is /a%252Fb. Its signer meant /a%2Fb.
-	authorization := signRaw("/a%252Fb")
+	authorization := signAs("/a%252Fb", "")
 	for path, want := range map[string]Code{"/a%2Fb": "", "/a%252Fb": WrongSignature} {
 		r := request(t, "GET", path, "")
 		r.Header.Set("X-Amz-Date", testTime.Format(timeFormat))
