@@ -106,7 +106,7 @@ func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 // name. Ids are UUIDs, but a UUID may be a name too.
 func (f *front) cluster(r *http.Request) (client.Document, error) {
 	key := r.PathValue("id")
-	missing := rest.Errorf(http.StatusNotFound, codeNotFound, "there is no management cluster %s; GET /api/v0/management_clusters lists those there are", quote(key))
+	missing := noCluster(key)
 	if !isClusterName(key) { // ids look like names
 		return client.Document{}, missing
 	}
@@ -118,6 +118,11 @@ func (f *front) cluster(r *http.Request) (client.Document, error) {
 	}
 	doc, err := f.maestro.ConsumerNamed(r.Context(), key)
 	return doc, explain(err, http.StatusNotFound, missing)
+}
+
+func noCluster(key string) *rest.Error {
+	return rest.Errorf(http.StatusNotFound, codeNotFound,
+		"there is no management cluster %s; GET /api/v0/management_clusters lists those there are, POST registers one", quote(key))
 }
 
 // write answers with a document of Maestro and its entity tag. There is no 304

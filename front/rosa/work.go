@@ -1,6 +1,7 @@
 package rosa
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 	b.ID = f.maestro.BundleID(b.Consumer, b.Metadata.Name)
 	etag, err := f.maestro.CreateBundle(r.Context(), b)
 	if err != nil {
-		return f.refused(err, b)
+		return f.refused(r.Context(), err, b)
 	}
 	if etag == "" { // a Maestro that does not say it
 		doc, err := f.maestro.Bundle(r.Context(), b.ID)
@@ -47,12 +48,22 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusCreated, created(b.ID, b.Consumer, b.Metadata.Name))
 }
 
-// refused explains why Maestro did not take a bundle.
-func (f *front) refused(err error, b client.Bundle) error {
-	err = explain(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s", reasonOf(err)))
-	return explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
-		"the work %s already exists on %s, with the id %s: PUT /api/v0/work/%s changes it; if it is being deleted, wait until it is gone (%s)",
-		b.Metadata.Name, b.Consumer, b.ID, b.ID, reasonOf(err)))
+// refused explains why Maestro did not take a bundle. Maestro's code for a
+// management cluster that does not exist is that for a manifest that is wrong,
+// so it is asked once more.
+func (f *front) refused(ctx context.Context, err error, b client.Bundle) error {
+	switch client.StatusOf(err) {
+	case http.StatusBadRequest, http.StatusNotFound:
+		if _, lookup := f.maestro.ConsumerNamed(ctx, b.Consumer); client.StatusOf(lookup) == http.StatusNotFound {
+			return noCluster(b.Consumer).Because(err)
+		}
+		return explain(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s", reasonOf(err)))
+	case http.StatusConflict:
+		return explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
+			"the work %s already exists on %s, with the id %s: PUT /api/v0/work/%s changes it; if it is being deleted, wait until it is gone (%s)",
+			b.Metadata.Name, b.Consumer, b.ID, b.ID, reasonOf(err)))
+	}
+	return err
 }
 
 // replaceWork finds out where the work is only when the request does not say
@@ -89,7 +100,7 @@ func (f *front) replaceWork(w http.ResponseWriter, r *http.Request) error {
 		err = explain(err, http.StatusPreconditionFailed, changed("work"))
 		err = explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
 			"the work %s cannot be changed: %s; when it is gone, POST it again", id, reasonOf(err)))
-		return f.refused(err, b)
+		return f.refused(r.Context(), err, b)
 	}
 	return f.showWork(w, r, id)
 }
