@@ -1,0 +1,274 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/api/work"
+	"atoll.dev/bus"
+	"atoll.dev/pki"
+)
+
+// scriptedAgent speaks an agent's side of the protocol on the real broker, as
+// Open Cluster Management's work agent does, and remembers instead of
+// applying.
+type scriptedAgent struct {
+	t        testing.TB
+	site     *site
+	consumer string
+	client   *bus.Client
+	end      func()
+
+	mu       sync.Mutex
+	works    map[string]*agentWork
+	sequence int64
+	events   []message // all that came
+
+	// Faults. Guarded by mu.
+	deaf   bool                          // takes nothing
+	mute   bool                          // says nothing
+	lose   func(message) bool            // drops what comes
+	mangle func(out []message) []message // changes what goes out
+}
+
+type agentWork struct {
+	generation int64
+	data       json.RawMessage
+	metadata   string
+	status     []byte
+	hash       string
+}
+
+func (s *site) agent(consumer string) *scriptedAgent {
+	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, works: map[string]*agentWork{}, sequence: time.Now().UnixMilli() << 22}
+	a.start()
+	s.t.Cleanup(func() { a.stop() })
+	return a
+}
+
+func (a *scriptedAgent) start() {
+	name := a.consumer + "-agent"
+	a.client = bus.NewClient(bus.ClientOptions{
+		Addr: a.site.broker.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: name + "-client",
+		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.SourceEvents}.String()},
+		Handler: func(ctx context.Context, m bus.Message) {
+			a.take(ctx, messageOf(m.Event))
+			m.Ack()
+		},
+		OnConnected: func(ctx context.Context) { a.resync(ctx) },
+		Logger:      slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.client.Run(ctx)
+	}()
+	a.end = func() { cancel(); <-done }
+	eventually(a.t, "the agent is connected", func() error { return a.client.Check(ctx) })
+}
+
+// stop takes the agent off the broker. It keeps what it holds.
+func (a *scriptedAgent) stop() {
+	if a.end != nil {
+		a.end()
+		a.end = nil
+	}
+}
+
+// wipe makes it forget.
+func (a *scriptedAgent) wipe() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.works = map[string]*agentWork{}
+}
+
+func (a *scriptedAgent) fault(set func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	set()
+}
+
+// resync says what the agent holds.
+func (a *scriptedAgent) resync(ctx context.Context) {
+	a.mu.Lock()
+	versions := []work.SpecVersion{}
+	for id, w := range a.works {
+		versions = append(versions, work.SpecVersion{ID: id, Version: w.generation})
+	}
+	a.mu.Unlock()
+	data, _ := json.Marshal(work.SpecVersions{Versions: versions})
+	m := a.message(work.SpecResync, data)
+	m.ext[work.ExtOriginalSource] = ""
+	a.send(ctx, m)
+}
+
+func (a *scriptedAgent) message(kind string, data []byte) message {
+	return message{
+		id: uuid.NewString(), source: a.consumer + "-agent", kind: kind, time: time.Now(), data: data,
+		ext: map[string]string{work.ExtClusterName: a.consumer},
+	}
+}
+
+func (a *scriptedAgent) send(ctx context.Context, m message) {
+	a.mu.Lock()
+	out := []message{m}
+	switch {
+	case a.mute:
+		out = nil
+	case a.mangle != nil:
+		out = a.mangle(out)
+	}
+	a.mu.Unlock()
+	topic := bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.AgentEvents}.String()
+	for _, m := range out {
+		// Not waiting: the handler must not. What is lost, resync mends.
+		_ = a.client.PublishAsync(ctx, topic, m.event(), func(error) {})
+	}
+}
+
+// take handles one event as an agent does.
+func (a *scriptedAgent) take(ctx context.Context, m message) {
+	a.mu.Lock()
+	if a.deaf || a.lose != nil && a.lose(m) {
+		a.mu.Unlock()
+		return
+	}
+	a.events = append(a.events, m)
+	var replies []message
+	switch m.kind {
+	case work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse:
+		if reply, ok := a.applySpec(m); ok {
+			replies = append(replies, reply)
+		}
+	case work.StatusResync:
+		replies = a.compareStatuses(m)
+	default:
+		a.t.Errorf("agent %s: unexpected event %s", a.consumer, m.kind)
+	}
+	a.mu.Unlock()
+	for _, r := range replies {
+		a.send(ctx, r)
+	}
+}
+
+func (a *scriptedAgent) applySpec(m message) (message, bool) {
+	id := m.ext[work.ExtResourceID]
+	generation, err := strconv.ParseInt(m.ext[work.ExtResourceVersion], 10, 64)
+	if err != nil || m.ext[work.ExtClusterName] != a.consumer || m.source != "maestro" {
+		a.t.Errorf("agent %s: malformed spec %+v: %v", a.consumer, m.ext, err)
+		return message{}, false
+	}
+	if m.ext[work.ExtDeletionTimestamp] != "" {
+		w := &agentWork{generation: generation, status: []byte(fmt.Sprintf(
+			`{"conditions":[{"type":"Deleted","status":"True","reason":"ManifestsDeleted","message":"The manifests are deleted from the cluster %s","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, a.consumer))}
+		w.hash = "deleted"
+		delete(a.works, id)
+		return a.status(id, w, work.StatusUpdate), true
+	}
+	if have := a.works[id]; have != nil && generation <= have.generation {
+		return message{}, false // known: an agent says nothing then
+	}
+	if !json.Valid(m.data) {
+		a.t.Errorf("agent %s: spec of %s without data", a.consumer, id)
+		return message{}, false
+	}
+	w := &agentWork{generation: generation, data: m.data, metadata: m.ext[work.ExtMetadata]}
+	w.status = []byte(fmt.Sprintf(`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}],"resourceStatus":[]}`, generation))
+	w.hash = fmt.Sprintf("hash-%s-%d", id, generation)
+	a.works[id] = w
+	return a.status(id, w, work.StatusUpdate), true
+}
+
+func (a *scriptedAgent) status(id string, w *agentWork, kind string) message {
+	a.sequence++
+	m := a.message(kind, w.status)
+	m.ext[work.ExtResourceID] = id
+	m.ext[work.ExtResourceVersion] = fmt.Sprint(w.generation)
+	m.ext[work.ExtOriginalSource] = "maestro"
+	m.ext[work.ExtSequenceID] = fmt.Sprint(a.sequence)
+	m.ext[work.ExtStatusHash] = w.hash
+	m.ext[work.ExtMetadata] = w.metadata
+	now := time.Now().UTC().Format(time.RFC3339Nano)
+	m.ext[work.ExtReceivedAt], m.ext[work.ExtAppliedAt] = now, now
+	return m
+}
+
+func (a *scriptedAgent) compareStatuses(m message) []message {
+	var list work.StatusHashes
+	if err := json.Unmarshal(m.data, &list); err != nil || len(list.Hashes) == 0 {
+		a.t.Errorf("agent %s: a status resync that asks for everything: %s %v", a.consumer, m.data, err)
+		return nil
+	}
+	var replies []message
+	for _, h := range list.Hashes {
+		if w := a.works[h.ID]; w != nil && w.hash != h.Hash {
+			replies = append(replies, a.status(h.ID, w, work.StatusResyncResponse))
+		}
+	}
+	return replies
+}
+
+// report sends another status of a work that it holds.
+func (a *scriptedAgent) report(id, conditionType string) {
+	a.mu.Lock()
+	w := a.works[id]
+	if w == nil {
+		a.mu.Unlock()
+		a.t.Fatalf("agent %s holds no %s", a.consumer, id)
+	}
+	w.status = []byte(fmt.Sprintf(`{"conditions":[{"type":%q,"status":"True","reason":"R","message":"","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, conditionType, w.generation))
+	w.hash = fmt.Sprintf("hash-%s-%d-%s", id, w.generation, conditionType)
+	m := a.status(id, w, work.StatusUpdate)
+	a.mu.Unlock()
+	a.send(context.Background(), m)
+}
+
+// holds returns generation and data of what the agent has of a work.
+func (a *scriptedAgent) holds(id string) (generation int64, data string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w := a.works[id]; w != nil {
+		return w.generation, string(w.data)
+	}
+	return 0, ""
+}
+
+func (a *scriptedAgent) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.works)
+}
+
+// received returns what came of a kind.
+func (a *scriptedAgent) received(kind string) []message {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var found []message
+	for _, m := range a.events {
+		if m.kind == kind {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+func (a *scriptedAgent) awaitValue(id string, value any) {
+	a.t.Helper()
+	eventually(a.t, fmt.Sprintf("agent %s holds %s with value %v", a.consumer, id, value), func() error {
+		generation, data := a.holds(id)
+		if !strings.Contains(data, fmt.Sprintf(`"value":"%v"`, value)) && !strings.Contains(data, fmt.Sprintf(`"value": "%v"`, value)) {
+			return fmt.Errorf("it has generation %d: %s", generation, data)
+		}
+		return nil
+	})
+}

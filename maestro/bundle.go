@@ -1,0 +1,270 @@
+package maestro
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"time"
+
+	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/store"
+)
+
+// Kinds of documents.
+const (
+	kindConsumer store.Kind = "Consumer"
+	kindBundle   store.Kind = "Bundle" // id is the bundle's, scope the consumer's name
+)
+
+// specRecord is a bundle as its source sent it: the stored form is the whole
+// CloudEvent as one JSON object, which is what searches see.
+type specRecord struct {
+	EventID     string          `json:"id"`
+	Source      string          `json:"source"`
+	SpecVersion string          `json:"specversion"`
+	Type        string          `json:"type"`
+	Time        *time.Time      `json:"time,omitempty"`
+	ContentType string          `json:"datacontenttype"`
+	Consumer    string          `json:"clustername"`
+	ID          string          `json:"resourceid"`
+	Version     int64           `json:"resourceversion"`
+	LogTracing  string          `json:"logtracing,omitempty"`
+	Metadata    json.RawMessage `json:"metadata,omitempty"`
+	Data        json.RawMessage `json:"data"`
+}
+
+// statusRecord is the last status event of a bundle's agent, stored likewise.
+// The zero value is the status of a bundle that has none.
+type statusRecord struct {
+	EventID        string          `json:"id,omitempty"`
+	Source         string          `json:"source,omitempty"`
+	SpecVersion    string          `json:"specversion,omitempty"`
+	Type           string          `json:"type,omitempty"`
+	Time           *time.Time      `json:"time,omitempty"`
+	ContentType    string          `json:"datacontenttype,omitempty"`
+	Consumer       string          `json:"clustername,omitempty"`
+	ID             string          `json:"resourceid,omitempty"`
+	Version        int64           `json:"resourceversion,omitempty"` // the generation that it is about
+	OriginalSource string          `json:"originalsource,omitempty"`
+	Sequence       string          `json:"sequenceid,omitempty"`
+	Hash           string          `json:"statushash,omitempty"`
+	Data           json.RawMessage `json:"data,omitempty"`
+}
+
+func (s *statusRecord) empty() bool { return len(s.Data) == 0 }
+
+// bundleData is the data of a spec event, with what we only pass on left raw.
+type bundleData struct {
+	Manifests       []json.RawMessage `json:"manifests"`
+	DeleteOption    json.RawMessage   `json:"deleteOption,omitempty"`
+	ManifestConfigs []json.RawMessage `json:"manifestConfigs,omitempty"`
+	Executer        json.RawMessage   `json:"executer,omitempty"`
+}
+
+// statusData is the data of a status event, likewise.
+type statusData struct {
+	Bundle         json.RawMessage   `json:"manifestBundle,omitempty"`
+	Conditions     []json.RawMessage `json:"conditions,omitempty"`
+	ResourceStatus []json.RawMessage `json:"resourceStatus,omitempty"`
+}
+
+// deleted says whether the agent reports that the work is gone from its
+// cluster.
+func (d *statusData) deleted() bool {
+	for _, raw := range d.Conditions {
+		var c struct{ Type, Status string }
+		if json.Unmarshal(raw, &c) == nil && c.Type == work.ConditionDeleted && c.Status == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+func specOf(d store.Document) (specRecord, error) {
+	var r specRecord
+	if err := json.Unmarshal(d.Spec, &r); err != nil {
+		return r, fmt.Errorf("reading the spec of bundle %s: %w", d.ID, err)
+	}
+	return r, nil
+}
+
+func statusOf(d store.Document) (statusRecord, error) {
+	var r statusRecord
+	if len(d.Status) == 0 {
+		return r, nil
+	}
+	if err := json.Unmarshal(d.Status, &r); err != nil {
+		return r, fmt.Errorf("reading the status of bundle %s: %w", d.ID, err)
+	}
+	return r, nil
+}
+
+const basePath = "/api/maestro/v1"
+
+// renderBundle makes the REST form of a bundle.
+func renderBundle(d store.Document) ([]byte, error) {
+	spec, err := specOf(d)
+	if err != nil {
+		return nil, err
+	}
+	status, err := statusOf(d)
+	if err != nil {
+		return nil, err
+	}
+	var data bundleData
+	if err := json.Unmarshal(spec.Data, &data); err != nil {
+		return nil, fmt.Errorf("reading the data of bundle %s: %w", d.ID, err)
+	}
+	metadata, err := rowMetadata(spec.Metadata, d)
+	if err != nil {
+		return nil, err
+	}
+	b := api.ResourceBundle{
+		ID: d.ID, Kind: "ResourceBundle", Href: basePath + "/resource-bundles/" + d.ID,
+		Name: d.ID, ConsumerName: d.Scope, Version: d.Generation,
+		CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(),
+		Metadata: metadata, Manifests: data.Manifests,
+		DeleteOption: data.DeleteOption, ManifestConfigs: data.ManifestConfigs,
+		Status: &api.ResourceBundleStatus{},
+	}
+	if d.DeletedAt != nil {
+		t := d.DeletedAt.UTC()
+		b.DeletedAt = &t
+	}
+	if !status.empty() {
+		var sd statusData
+		if err := json.Unmarshal(status.Data, &sd); err != nil {
+			return nil, fmt.Errorf("reading the status data of bundle %s: %w", d.ID, err)
+		}
+		b.Status = &api.ResourceBundleStatus{
+			ObservedVersion: status.Version, SequenceID: status.Sequence,
+			Conditions: sd.Conditions, ResourceStatus: sd.ResourceStatus,
+		}
+	}
+	return marshal(b)
+}
+
+// rowMetadata is the source's ObjectMeta with the times of our row.
+func rowMetadata(metadata json.RawMessage, d store.Document) (json.RawMessage, error) {
+	if len(metadata) == 0 {
+		return nil, nil
+	}
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(metadata, &m); err != nil {
+		return nil, fmt.Errorf("reading the metadata of bundle %s: %w", d.ID, err)
+	}
+	if m == nil {
+		return nil, nil
+	}
+	m["creationTimestamp"] = stamp(d.CreatedAt)
+	delete(m, "deletionTimestamp")
+	if d.DeletedAt != nil {
+		m["deletionTimestamp"] = stamp(*d.DeletedAt)
+	}
+	return marshal(m)
+}
+
+// stamp is a time as Kubernetes writes it.
+func stamp(t time.Time) json.RawMessage {
+	return json.RawMessage(t.UTC().Format(`"` + time.RFC3339 + `"`))
+}
+
+// withName is the source's ObjectMeta as it goes to agents: the work is called
+// by its id there.
+func withName(metadata json.RawMessage, id string) (json.RawMessage, error) {
+	if len(metadata) == 0 {
+		return nil, nil
+	}
+	m := map[string]json.RawMessage{}
+	if err := json.Unmarshal(metadata, &m); err != nil {
+		return nil, fmt.Errorf("reading the metadata of bundle %s: %w", id, err)
+	}
+	if m == nil {
+		return nil, nil
+	}
+	name, err := json.Marshal(id)
+	if err != nil {
+		return nil, err
+	}
+	m["name"] = name
+	return marshal(m)
+}
+
+// marshal is json.Marshal without turning < into \u003c: what is passed on is
+// passed on as it came.
+func marshal(v any) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(buf.Bytes(), "\n"), nil
+}
+
+// sameJSON says whether two JSON texts mean the same. Stored ones have been
+// through jsonb, which keeps the meaning only. Absent and null are equal.
+func sameJSON(a, b json.RawMessage) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	va, errA := decodeAny(a)
+	vb, errB := decodeAny(b)
+	return errA == nil && errB == nil && sameValue(va, vb)
+}
+
+func decodeAny(raw json.RawMessage) (any, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v any
+	err := dec.Decode(&v)
+	return v, err
+}
+
+func sameValue(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for k, v := range a {
+			w, ok := b[k]
+			if !ok || !sameValue(v, w) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			if !sameValue(a[i], b[i]) {
+				return false
+			}
+		}
+		return true
+	case json.Number:
+		b, ok := b.(json.Number)
+		return ok && (a == b || sameNumber(a.String(), b.String()))
+	}
+	return a == b
+}
+
+// sameNumber compares by value: jsonb writes 1e3 as 1000. What has an exponent
+// that it would be costly to expand is compared as text, by the caller.
+func sameNumber(a, b string) bool {
+	if len(a) > 64 || len(b) > 64 {
+		return false
+	}
+	fa, _, errA := big.ParseFloat(a, 10, 256, big.ToNearestEven)
+	fb, _, errB := big.ParseFloat(b, 10, 256, big.ToNearestEven)
+	return errA == nil && errB == nil && fa.Cmp(fb) == 0
+}

@@ -1,0 +1,160 @@
+package maestro
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// Each of these is one transaction: the bundle, its ledger, its history. They
+// return after the commit (I5).
+
+// createBundle stores a new bundle.
+func (s *Server) createBundle(ctx context.Context, req specRequest) error {
+	if err := s.accepting(); err != nil {
+		return err
+	}
+	r := req.record
+	r.Version = 1
+	spec, err := marshal(r)
+	if err != nil {
+		return err
+	}
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := lockConsumer(ctx, tx, r.Consumer, false); err != nil {
+			return err
+		}
+		if _, err := tx.GetByName(ctx, kindConsumer, "", r.Consumer); errors.Is(err, store.ErrNotFound) {
+			return invalid("there is no consumer named %q; register it first", r.Consumer)
+		} else if err != nil {
+			return err
+		}
+		d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: r.ID, Scope: r.Consumer, Spec: spec})
+		if errors.Is(err, store.ErrExists) {
+			return rest.Errorf(http.StatusConflict, codeConflict, alreadyExists)
+		}
+		if err != nil {
+			return err
+		}
+		if err := want(ctx, tx, d, r.Source); err != nil {
+			return err
+		}
+		return adopt(ctx, tx, d)
+	})
+	s.metrics.processed("create", err)
+	return err
+}
+
+// adopt makes a work that its agent holds already, and nobody had, that of the
+// new bundle: the bundle goes on above the generation that the agent has.
+func adopt(ctx context.Context, tx *store.Tx, d store.Document) error {
+	var theirs int64
+	err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, d.Scope, d.ID).Scan(&theirs)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, _, err = raise(ctx, tx, d, theirs)
+	return err
+}
+
+// updateBundle gives a bundle another content.
+func (s *Server) updateBundle(ctx context.Context, req specRequest) error {
+	if err := s.accepting(); err != nil {
+		return err
+	}
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := lockLedger(ctx, tx, req.record.ID); err != nil {
+			return err
+		}
+		d, changed, err := tx.Update(ctx, kindBundle, req.record.ID, 0, func(d *store.Document) error {
+			return decideUpdate(d, req)
+		})
+		if errors.Is(err, store.ErrNotFound) {
+			return notFound("Resource", req.record.ID)
+		}
+		if err != nil || !changed {
+			return err
+		}
+		return want(ctx, tx, d, req.record.Source)
+	})
+	s.metrics.processed("update", err)
+	return err
+}
+
+// deleteBundle orders the deletion of a bundle for its source. A bundle that
+// is not there, or is going already, is no error.
+func (s *Server) deleteBundle(ctx context.Context, req specRequest) error {
+	return s.orderDeletion(ctx, req.record.ID, func(d store.Document) error {
+		have, err := specOf(d)
+		if err != nil {
+			return err
+		}
+		if err := mayChange(d, have, req); err != nil {
+			return err
+		}
+		return nil
+	})
+}
+
+// deleteBundleREST does so for an operator.
+func (s *Server) deleteBundleREST(ctx context.Context, id string, ifMatch int64) error {
+	return s.orderDeletion(ctx, id, func(d store.Document) error {
+		if ifMatch != 0 && ifMatch != d.Version {
+			return &store.StaleError{Kind: kindBundle, ID: id, Asked: ifMatch, Latest: d.Version}
+		}
+		return nil
+	})
+}
+
+func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Document) error) error {
+	if err := s.accepting(); err != nil {
+		return err
+	}
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := lockLedger(ctx, tx, id); err != nil {
+			return err
+		}
+		d, changed, err := tx.Update(ctx, kindBundle, id, 0, func(d *store.Document) error {
+			if err := may(*d); err != nil {
+				return err
+			}
+			decideDelete(d, time.Now())
+			return nil
+		})
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil || !changed {
+			return err
+		}
+		have, err := specOf(d)
+		if err != nil {
+			return err
+		}
+		return want(ctx, tx, d, have.Source)
+	})
+	s.metrics.processed("delete", err)
+	return err
+}
+
+// publishSpec takes a spec event of a source.
+func (s *Server) publishSpec(ctx context.Context, eventType string, req specRequest) error {
+	switch eventType {
+	case work.SpecCreate:
+		return s.createBundle(ctx, req)
+	case work.SpecUpdate:
+		return s.updateBundle(ctx, req)
+	default:
+		return s.deleteBundle(ctx, req)
+	}
+}

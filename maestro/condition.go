@@ -1,0 +1,63 @@
+package maestro
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/work"
+)
+
+func deletedCondition(consumer string, at time.Time) metav1.Condition {
+	return metav1.Condition{
+		Type: work.ConditionDeleted, Status: metav1.ConditionTrue, Reason: work.ReasonDeleted,
+		Message: fmt.Sprintf(work.MessageDeletedFormat, consumer), LastTransitionTime: metav1.NewTime(at),
+	}
+}
+
+// hashOf is the hash by which an agent and this server compare statuses: the
+// agent's own, or else what it would compute.
+func hashOf(r statusRecord) (string, error) {
+	if r.Hash != "" {
+		return r.Hash, nil
+	}
+	if r.empty() {
+		return emptyHash, nil
+	}
+	var sd statusData
+	if err := json.Unmarshal(r.Data, &sd); err != nil {
+		return "", err
+	}
+	status := map[string]any{}
+	if len(sd.Conditions) > 0 {
+		status["conditions"] = sd.Conditions
+	}
+	status["resourceStatus"] = map[string]any{}
+	if len(sd.ResourceStatus) > 0 {
+		status["resourceStatus"] = map[string]any{"manifests": sd.ResourceStatus}
+	}
+	// Through any, so that all keys are sorted.
+	raw, err := json.Marshal(status)
+	if err != nil {
+		return "", err
+	}
+	v, err := decodeAny(raw)
+	if err != nil {
+		return "", err
+	}
+	if raw, err = json.Marshal(v); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// emptyHash is the hash of no status.
+var emptyHash = func() string {
+	sum := sha256.Sum256(nil)
+	return hex.EncodeToString(sum[:])
+}()

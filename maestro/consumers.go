@@ -1,0 +1,140 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	api "atoll.dev/api/maestro"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// consumerSpec is the stored form of a consumer; its name is the document's.
+type consumerSpec struct {
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// renderConsumer makes the REST form of a consumer, less what is observed.
+func renderConsumer(d store.Document) ([]byte, error) {
+	var spec consumerSpec
+	if err := json.Unmarshal(d.Spec, &spec); err != nil {
+		return nil, fmt.Errorf("reading consumer %s: %w", d.ID, err)
+	}
+	return marshal(api.Consumer{
+		ID: d.ID, Kind: "Consumer", Href: basePath + "/consumers/" + d.ID, Name: d.Name,
+		Labels: spec.Labels, CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(),
+	})
+}
+
+func (s *Server) createConsumer(ctx context.Context, req api.ConsumerCreate) (store.Document, error) {
+	if err := s.accepting(); err != nil {
+		return store.Document{}, err
+	}
+	if req.ID != "" {
+		return store.Document{}, invalid("id must be empty")
+	}
+	id := uuid.NewString()
+	name := req.Name
+	if name == "" {
+		name = id
+	}
+	if err := checkConsumerName(name); err != nil {
+		return store.Document{}, err
+	}
+	if err := checkConsumerLabels(req.Labels); err != nil {
+		return store.Document{}, err
+	}
+	spec, err := marshal(consumerSpec{Labels: req.Labels})
+	if err != nil {
+		return store.Document{}, err
+	}
+	d, err := s.store.Create(ctx, store.Document{Kind: kindConsumer, ID: id, Name: name, Spec: spec})
+	if errors.Is(err, store.ErrExists) {
+		return d, rest.Errorf(http.StatusConflict, codeConflict, "This Consumer already exists: %s", name)
+	}
+	return d, err
+}
+
+func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, req api.ConsumerPatch) (store.Document, error) {
+	if err := s.accepting(); err != nil {
+		return store.Document{}, err
+	}
+	if req.Labels != nil {
+		if err := checkConsumerLabels(*req.Labels); err != nil {
+			return store.Document{}, err
+		}
+	}
+	d, _, err := s.store.Update(ctx, kindConsumer, id, ifMatch, func(d *store.Document) error {
+		if req.Labels == nil {
+			return nil
+		}
+		spec, err := marshal(consumerSpec{Labels: *req.Labels})
+		d.Spec = spec
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return d, notFound("Consumer", id)
+	}
+	return d, err
+}
+
+// deleteConsumer removes a consumer that has no bundles, bundles under
+// deletion included. One that is not there is no error.
+func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) error {
+	if err := s.accepting(); err != nil {
+		return err
+	}
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		d, err := tx.Get(ctx, kindConsumer, id)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := lockConsumer(ctx, tx, d.Name, true); err != nil {
+			return err
+		}
+		var bundles int
+		err = tx.QueryRow(ctx, `select count(*) from ledger where consumer = $1 and gone_at is null`, d.Name).Scan(&bundles)
+		if err != nil {
+			return err
+		}
+		if bundles > 0 {
+			return rest.Errorf(http.StatusForbidden, codeForbidden,
+				"consumer %s has %d resource bundles, those under deletion included; delete them and wait until its agent has confirmed", d.Name, bundles)
+		}
+		if err := noteUnknown(ctx, tx, d.Name, []string{}, nil); err != nil {
+			return err
+		}
+		err = tx.Remove(ctx, kindConsumer, id, ifMatch)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
+// observed adds to a consumer's REST form what is no content of it: when it
+// was last heard, and what it holds that we do not know.
+func observed(d store.Document, unknown int) (json.RawMessage, error) {
+	if d.ObservedAt == nil && unknown == 0 {
+		return d.Wire, nil
+	}
+	var c api.Consumer
+	if err := json.Unmarshal(d.Wire, &c); err != nil {
+		return nil, fmt.Errorf("reading consumer %s: %w", d.ID, err)
+	}
+	if d.ObservedAt != nil {
+		seen := d.ObservedAt.UTC().Truncate(time.Millisecond)
+		c.LastSeenAt = &seen
+	}
+	c.UnknownWorks = unknown
+	return marshal(c)
+}

@@ -1,0 +1,391 @@
+package maestro
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"atoll.dev/maestro/delivery"
+	"atoll.dev/store"
+)
+
+// deliverer does what a delivery.Machine decides: it reads the works, and
+// publishes them, many at a time.
+//
+// One server of a region delivers, the one that holds the lease; it knows what
+// is pending from the ledger and what is new from the feed. Every server
+// answers its agents' resync requests through its own machine.
+type deliverer struct {
+	s     *Server
+	woken chan struct{}
+	slots chan struct{} // publishers that may run
+
+	mu      sync.Mutex
+	machine *delivery.Machine
+	fresh   map[string]store.Document // of the feed, until they are sent
+	bytes   int                       // of fresh
+
+	notes chan sentNote
+}
+
+const (
+	deliverBatch  = 64       // works of one publisher
+	publishers    = 8        // at the same time
+	freshBytes    = 32 << 20 // what is kept so that it need not be read again
+	compareEvery  = 30 * time.Second
+	noteEvery     = 100 * time.Millisecond
+	gaugeInterval = 5 * time.Second
+)
+
+func newDeliverer(s *Server) *deliverer {
+	return &deliverer{
+		s: s, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
+		machine: delivery.New(delivery.Config{
+			Window: s.opts.Window, Base: s.opts.RetryBase, Max: s.opts.RetryMax, Jitter: rand.Float64,
+		}),
+		fresh: map[string]store.Document{},
+		notes: make(chan sentNote, 4096),
+	}
+}
+
+func (d *deliverer) wake() {
+	select {
+	case d.woken <- struct{}{}:
+	default:
+	}
+}
+
+// with changes the machine and has what follows from it done.
+func (d *deliverer) with(f func(m *delivery.Machine)) {
+	d.mu.Lock()
+	f(d.machine)
+	d.mu.Unlock()
+	d.wake()
+}
+
+func (d *deliverer) connected() { d.with(func(m *delivery.Machine) { m.Connect() }) }
+
+func (d *deliverer) disconnected() { d.with(func(m *delivery.Machine) { m.Disconnect() }) }
+
+func (d *deliverer) acknowledged(consumer, id string, generation int64, gone bool) {
+	d.with(func(m *delivery.Machine) {
+		if gone {
+			m.Forget(consumer, id)
+			return
+		}
+		m.Acknowledge(consumer, id, generation)
+	})
+}
+
+func (d *deliverer) heard(consumer string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.machine.Heard(consumer)
+}
+
+// received and resend leave the waking to who has many of them.
+func (d *deliverer) received(consumer, id string, generation int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.machine.Received(time.Now(), consumer, id, generation)
+}
+
+func (d *deliverer) resend(w delivery.Work) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.machine.Resend(w)
+}
+
+// run publishes what is due, until ctx ends and what is under way is done.
+func (d *deliverer) run(ctx context.Context) error {
+	var group errgroup.Group
+	defer group.Wait()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		for d.dispatch(ctx, &group) {
+		}
+		d.mu.Lock()
+		at, ok := d.machine.Wake()
+		d.mu.Unlock()
+		if !ok {
+			at = time.Now().Add(time.Hour)
+		}
+		timer.Reset(time.Until(at))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.woken:
+		case <-timer.C:
+		}
+	}
+}
+
+// dispatch starts one publisher, if there is something to publish and a slot.
+func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
+	select {
+	case d.slots <- struct{}{}:
+	default:
+		return false // a publisher that ends wakes us
+	}
+	d.mu.Lock()
+	sends := d.machine.Next(time.Now(), deliverBatch)
+	docs := make(map[string]store.Document, len(sends))
+	for _, send := range sends {
+		doc, ok := d.fresh[send.ID]
+		if !ok {
+			continue
+		}
+		delete(d.fresh, send.ID)
+		d.bytes -= docSize(doc)
+		if send.Attempt == 1 && doc.Generation >= send.Generation {
+			docs[send.ID] = doc
+		}
+	}
+	d.mu.Unlock()
+	if len(sends) == 0 {
+		<-d.slots
+		return false
+	}
+	group.Go(func() error {
+		defer d.wake()
+		defer func() { <-d.slots }()
+		d.publish(ctx, sends, docs)
+		return nil
+	})
+	return true
+}
+
+func docSize(d store.Document) int { return len(d.Spec) + len(d.Status) + len(d.Wire) + 256 }
+
+// publish publishes a batch. docs has those that need not be read.
+func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) {
+	if err := d.load(ctx, sends, docs); err != nil {
+		d.s.log.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)), slog.Any("error", err))
+		d.with(func(m *delivery.Machine) {
+			for _, send := range sends {
+				m.Sent(time.Now(), send.Work, err)
+			}
+		})
+		return
+	}
+	again := map[string][]string{} // consumer -> what it may have already
+	var sent sync.WaitGroup
+	for _, send := range sends {
+		doc, ok := docs[send.ID]
+		if !ok { // acknowledged, or gone
+			d.with(func(m *delivery.Machine) { m.Forget(send.Consumer, send.ID) })
+			continue
+		}
+		if send.Attempt > 1 && !send.Deleting {
+			again[send.Consumer] = append(again[send.Consumer], send.ID)
+		}
+		sent.Add(1)
+		done := func(err error) {
+			d.sent(send, doc, err)
+			sent.Done()
+		}
+		m, err := encodeSpec(doc, d.s.opts.SourceID, false)
+		if err == nil {
+			err = d.s.bus.PublishAsync(ctx, d.s.specTopic(send.Consumer), m.event(), done)
+		}
+		if err != nil {
+			done(err)
+		}
+	}
+	sent.Wait()
+	// An agent that has the work already says nothing about it when it comes
+	// again; what got lost is its status, so that is asked for.
+	for consumer, ids := range again {
+		if err := d.s.askConsumer(ctx, consumer, ids); err != nil {
+			d.s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer), slog.Any("error", err))
+		}
+	}
+}
+
+// load reads the works that docs lacks. What is repeated is first looked up in
+// the ledger: another server may have taken the acknowledgement.
+func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) error {
+	var missing, again []string
+	for _, send := range sends {
+		if _, ok := docs[send.ID]; !ok {
+			missing = append(missing, send.ID)
+		}
+		if send.Attempt > 1 {
+			again = append(again, send.ID)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	page, err := d.s.store.List(ctx, store.Query{
+		Kind: kindBundle, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{missing}},
+		Limit: len(missing), Deletion: store.WithDeleting,
+	})
+	if err != nil {
+		return err
+	}
+	for _, doc := range page.Documents {
+		docs[doc.ID] = doc
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	snaps, err := d.s.snapshots(ctx, again)
+	if err != nil {
+		return err
+	}
+	for _, id := range again {
+		doc, ok := docs[id]
+		snap := snaps[id]
+		if ok && (snap.gone || doc.DeletedAt == nil && snap.acknowledged >= doc.Generation) {
+			delete(docs, id)
+		}
+	}
+	return nil
+}
+
+// sent takes the end of a publish. The broker's connection calls it and waits.
+func (d *deliverer) sent(send delivery.Send, doc store.Document, err error) {
+	now := time.Now()
+	note := sentNote{id: send.ID, generation: doc.Generation, at: now}
+	switch {
+	case err != nil:
+		note.err = err.Error()
+	case send.Attempt == 1:
+		d.s.metrics.deliveryLatency.Observe(now.Sub(doc.UpdatedAt).Seconds())
+	default:
+		d.s.metrics.republished.Inc()
+	}
+	d.mu.Lock()
+	d.machine.Sent(now, delivery.Work{Consumer: send.Consumer, ID: send.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil}, err)
+	d.mu.Unlock()
+	select {
+	case d.notes <- note:
+	default: // the record of attempts is less dear than the attempts
+	}
+}
+
+// runNotes writes down what was sent, many at once.
+func (d *deliverer) runNotes(ctx context.Context) error {
+	tick := time.NewTicker(noteEvery)
+	defer tick.Stop()
+	gauges := time.NewTicker(gaugeInterval)
+	defer gauges.Stop()
+	var notes []sentNote
+	for {
+		select {
+		case <-ctx.Done():
+			final, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			d.flushNotes(final, notes)
+			return nil
+		case n := <-d.notes:
+			if notes = append(notes, n); len(notes) < 1000 {
+				continue
+			}
+		case <-gauges.C:
+			d.mu.Lock()
+			works, ahead := d.machine.Pending()
+			d.mu.Unlock()
+			d.s.metrics.pending.Set(float64(works))
+			d.s.metrics.ahead.Set(float64(ahead))
+			continue
+		case <-tick.C:
+		}
+		d.flushNotes(ctx, notes)
+		notes = notes[:0]
+	}
+}
+
+func (d *deliverer) flushNotes(ctx context.Context, notes []sentNote) {
+	if len(notes) == 0 {
+		return
+	}
+	if err := d.s.noteSent(ctx, notes); err != nil {
+		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(notes)), slog.Any("error", err))
+	}
+}
+
+// lead delivers the region's works until ctx ends or the feed does: first what
+// the ledger has pending, then what changes. From time to time it compares
+// with the ledger, in case a message between the two was lost.
+func (d *deliverer) lead(ctx context.Context) error {
+	sub := d.s.feed.subscribe(func(c *change) bool { return c.doc.Kind == kindBundle })
+	defer sub.close()
+	d.s.metrics.delivering.Set(1)
+	defer d.s.metrics.delivering.Set(0)
+	defer d.with(func(m *delivery.Machine) { m.Reset() })
+	if err := d.compare(ctx); err != nil {
+		return err
+	}
+	tick := time.NewTicker(compareEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := d.compare(ctx); err != nil {
+				return err
+			}
+			if err := d.s.purgeTombstones(ctx); err != nil {
+				return err
+			}
+		case <-sub.woken:
+			batches, err := sub.take()
+			if err != nil {
+				return err
+			}
+			for _, b := range batches {
+				d.changed(b.changes)
+			}
+		}
+	}
+}
+
+func (d *deliverer) compare(ctx context.Context) error {
+	works, err := d.s.pendingWorks(ctx)
+	if err != nil {
+		return err
+	}
+	d.with(func(m *delivery.Machine) {
+		for _, w := range works {
+			m.Want(w)
+		}
+	})
+	return nil
+}
+
+// changed takes changes of the feed. A change of status only is none here.
+func (d *deliverer) changed(changes []*change) {
+	d.with(func(m *delivery.Machine) {
+		for _, c := range changes {
+			doc := c.doc
+			if doc.Removed {
+				m.Forget(doc.Scope, doc.ID)
+				continue
+			}
+			_, status, err := c.records()
+			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
+				m.Acknowledge(doc.Scope, doc.ID, doc.Generation) // another server may have taken the status
+				continue
+			}
+			m.Want(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil})
+			if old, ok := d.fresh[doc.ID]; ok {
+				d.bytes -= docSize(old)
+				delete(d.fresh, doc.ID)
+			}
+			if size := docSize(doc); d.bytes+size <= freshBytes {
+				d.fresh[doc.ID] = doc
+				d.bytes += size
+			}
+		}
+	})
+}

@@ -1,0 +1,79 @@
+package maestro
+
+import (
+	"slices"
+	"strings"
+
+	"atoll.dev/api/work"
+)
+
+// held is one bundle of a consumer as the server has it, for comparison with
+// what its agent says it holds.
+type held struct {
+	id         string
+	generation int64
+	deleting   bool
+}
+
+// A comparison says what a spec resync request comes to.
+type comparison struct {
+	send     []held   // the agent lacks these, holds them older, or they are to go
+	received []held   // the agent holds these as they are wanted
+	unknown  []string // the agent holds these and the server has no record of them
+}
+
+// compareSpecs compares a consumer's bundles with its agent's list. An empty
+// list asks for everything, as in the original; an agent that holds nothing
+// wants just that.
+//
+// What the server does not know is listed, not ordered away: absence is never
+// a deletion (I8).
+func compareSpecs(ours []held, theirs []work.SpecVersion) comparison {
+	versions := make(map[string]int64, len(theirs))
+	for _, v := range theirs {
+		versions[v.ID] = v.Version
+	}
+	var c comparison
+	for _, h := range ours {
+		version, has := versions[h.id]
+		delete(versions, h.id)
+		switch {
+		case h.deleting, !has, version < h.generation:
+			c.send = append(c.send, h)
+		default:
+			c.received = append(c.received, held{h.id, version, false})
+		}
+	}
+	for id := range versions {
+		c.unknown = append(c.unknown, id)
+	}
+	slices.Sort(c.unknown)
+	slices.SortFunc(c.send, func(a, b held) int { return strings.Compare(a.id, b.id) })
+	return c
+}
+
+// Limits of one status resync request.
+const (
+	hashesPerRequest = 1000
+	bytesPerRequest  = 500 << 10
+)
+
+// batchHashes cuts a list of hashes into requests. No bundle makes no request,
+// since an empty one would ask for everything.
+func batchHashes(hashes []work.StatusHash) [][]work.StatusHash {
+	const overhead = len(`{"resourceID":"","statusHash":""},`)
+	var batches [][]work.StatusHash
+	start, size := 0, 0
+	for i, h := range hashes {
+		n := len(h.ID) + len(h.Hash) + overhead
+		if i > start && (i-start == hashesPerRequest || size+n > bytesPerRequest) {
+			batches = append(batches, hashes[start:i])
+			start, size = i, 0
+		}
+		size += n
+	}
+	if start < len(hashes) {
+		batches = append(batches, hashes[start:])
+	}
+	return batches
+}

@@ -1,0 +1,125 @@
+package maestro
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/store"
+)
+
+// follow is this process's one follower: it fans the store's feed out to all
+// who watch. It begins at the present; who wants the past reads the store.
+func (s *Server) follow(ctx context.Context) error {
+	for {
+		cursor, err := s.present(ctx)
+		if err == nil {
+			s.followed.Store(true)
+			err = s.store.Follow(ctx, store.FollowOptions{From: cursor}, func(_ context.Context, b store.Batch) error {
+				s.contacts.changed(b.Documents)
+				s.feed.publish(b.Documents, b.Cursor)
+				return nil
+			})
+		}
+		s.followed.Store(false)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, store.ErrGone) {
+			s.feed.fail(errFeedGone)
+		}
+		s.log.LogAttrs(ctx, slog.LevelWarn, "the feed is followed anew", slog.Any("error", err))
+		if !sleep(ctx, 200*time.Millisecond) {
+			return nil
+		}
+	}
+}
+
+// present is the feed's present place.
+func (s *Server) present(ctx context.Context) (store.Cursor, error) {
+	page, err := s.store.List(ctx, store.Query{Kind: kindConsumer, Limit: 1, WireOnly: true})
+	if err != nil {
+		return "", err
+	}
+	if page.Cursor == "" {
+		return "", store.ErrUnavailable
+	}
+	return page.Cursor, nil
+}
+
+// runLease makes one of the servers that share a database the one that
+// delivers. The lease is a lock of a database session: it is free at once when
+// its holder dies.
+func (s *Server) runLease(ctx context.Context) error {
+	h := fnv.New64a()
+	h.Write([]byte("maestro delivery " + s.opts.SourceID))
+	key := int64(h.Sum64())
+	for {
+		err := s.leadOnce(ctx, key)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			s.log.LogAttrs(ctx, slog.LevelWarn, "delivery was interrupted", slog.Any("error", err))
+		}
+		if !sleep(ctx, s.opts.leaseRetryInterval) {
+			return nil
+		}
+	}
+}
+
+// leadOnce waits for the lease and delivers while it holds it.
+func (s *Server) leadOnce(ctx context.Context, key int64) error {
+	dial, cancel := context.WithTimeout(ctx, 2*time.Second)
+	conn, err := pgx.Connect(dial, s.opts.DSN)
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		conn.Close(bye)
+	}()
+	for {
+		var held bool
+		if err := query(ctx, conn, `select pg_try_advisory_lock($1)`, &held, key); err != nil {
+			return err
+		}
+		if held {
+			break
+		}
+		if !sleep(ctx, s.opts.leaseRetryInterval) {
+			return nil
+		}
+	}
+	leading, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- s.delivery.lead(leading) }()
+	defer func() { stop(); <-done }()
+	ping := time.NewTicker(time.Second)
+	defer ping.Stop()
+	for {
+		select {
+		case err := <-done:
+			done <- nil
+			return err
+		case <-ping.C:
+			var one int
+			if err := query(ctx, conn, `select 1`, &one); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func query(ctx context.Context, conn *pgx.Conn, sql string, result any, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return conn.QueryRow(ctx, sql, args...).Scan(result)
+}

@@ -1,0 +1,273 @@
+package maestro
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	api "atoll.dev/api/maestro"
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+	"atoll.dev/store"
+)
+
+// maxBody is what a REST request may bring: consumers are small.
+const maxBody = 1 << 20
+
+// routes registers the REST API.
+func (s *Server) routes() *rest.Mux {
+	m := rest.NewMux()
+	m.Handle("GET /api/maestro", s.getAPI)
+	m.Handle("GET /api/maestro/v1", s.getAPIVersion)
+	m.Handle("GET /api/maestro/v1/openapi", s.getOpenAPI)
+	m.Handle("GET /api/maestro/v1/errors", s.listErrors)
+	m.Handle("GET /api/maestro/v1/errors/{id}", s.getError)
+	m.Handle("GET /api/maestro/v1/consumers", s.listConsumers)
+	m.Handle("POST /api/maestro/v1/consumers", s.postConsumer)
+	m.Handle("GET /api/maestro/v1/consumers/{id}", s.getConsumer)
+	m.Handle("PATCH /api/maestro/v1/consumers/{id}", s.patchConsumerHTTP)
+	m.Handle("DELETE /api/maestro/v1/consumers/{id}", s.deleteConsumerHTTP)
+	m.Handle("GET /api/maestro/v1/resource-bundles", s.listBundles)
+	m.Handle("GET /api/maestro/v1/resource-bundles/{id}", s.getBundle)
+	m.Handle("DELETE /api/maestro/v1/resource-bundles/{id}", s.deleteBundleHTTP)
+	m.Handle("/", noRoute)
+	return m
+}
+
+// handler is the whole of the REST port:
+//
+//	request -> Observe -> identity -> trailing slash -> Mux
+func (s *Server) handler() http.Handler {
+	mux := s.routes()
+	return rest.Observe(rest.Options{
+		Log: s.log, ErrorBody: errorBody, Classify: classify, Metrics: s.opts.Metrics,
+	}, s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Vary", "Authorization")
+		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
+			u := *r.URL
+			u.Path, u.RawPath = strings.TrimRight(p, "/"), ""
+			r2 := *r
+			r2.URL = &u
+			r = &r2
+		}
+		mux.ServeHTTP(w, r)
+	})))
+}
+
+// identify finds out who calls, and refuses whom nobody knows (I10).
+func (s *Server) identify(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, perr := pki.PeerName(r.TLS)
+		if perr != nil {
+			peer = ""
+		}
+		if err := s.admit(peer, s.opts.HTTPTLS != nil); err != nil {
+			rest.Fail(w, r, err)
+			return
+		}
+		ctx := withCaller(r.Context(), peer, r.Header.Get, rest.OperationID(r.Context()))
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func noRoute(_ http.ResponseWriter, r *http.Request) error {
+	path := r.URL.Path
+	if len(path) > 200 {
+		path = strings.ToValidUTF8(path[:200], "") + "..."
+	}
+	return rest.Errorf(http.StatusNotFound, codeNoRoute, "The requested resource '%s' doesn't exist", path)
+}
+
+func (s *Server) getAPI(w http.ResponseWriter, _ *http.Request) error {
+	return rest.WriteJSON(w, http.StatusOK, json.RawMessage(
+		`{"id":"maestro","href":"/api/maestro","kind":"API","versions":[{"id":"v1","href":"/api/maestro/v1","kind":"","collections":null}]}`))
+}
+
+func (s *Server) getAPIVersion(w http.ResponseWriter, _ *http.Request) error {
+	// The stale name of the collection is the original's, and its clients'.
+	return rest.WriteJSON(w, http.StatusOK, json.RawMessage(
+		`{"id":"v1","href":"/api/maestro/v1","kind":"APIVersion","collections":[{"id":"resources","href":"/api/maestro/v1/resources","kind":"ResourceList"}]}`))
+}
+
+// openAPIJSON is the document in its other form.
+var openAPIJSON = func() []byte {
+	doc, err := yaml.YAMLToJSON(api.OpenAPI)
+	if err != nil {
+		panic("maestro: the OpenAPI document: " + err.Error())
+	}
+	return doc
+}()
+
+func (s *Server) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
+	if strings.Contains(r.Header.Get("Accept"), "yaml") {
+		w.Header().Set("Content-Type", "application/yaml")
+		_, err := w.Write(api.OpenAPI)
+		return err
+	}
+	return rest.WriteJSON(w, http.StatusOK, openAPIJSON)
+}
+
+func (s *Server) listErrors(w http.ResponseWriter, _ *http.Request) error {
+	list := api.ErrorList{Kind: "ErrorList", Page: 1, Size: len(catalogue), Total: int64(len(catalogue))}
+	for _, e := range catalogue {
+		list.Items = append(list.Items, errorDocument(e.code, e.reason, ""))
+	}
+	return rest.WriteJSON(w, http.StatusOK, list)
+}
+
+func (s *Server) getError(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	for _, e := range catalogue {
+		if strings.TrimPrefix(e.code, "maestro-") == id {
+			return rest.WriteJSON(w, http.StatusOK, errorDocument(e.code, e.reason, ""))
+		}
+	}
+	return notFound("Error", id)
+}
+
+func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
+	l, err := parseList(r, "name", "id")
+	if err != nil {
+		return err
+	}
+	q := store.Query{Kind: kindConsumer, WireOnly: true}
+	for _, c := range l.conditions {
+		column := map[string]string{"name": "d.name", "id": "d.id"}[c.field]
+		q.Where = and(q.Where, column, c.value)
+	}
+	page, err := l.read(r.Context(), s.store, q)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(page.Documents))
+	for i, d := range page.Documents {
+		names[i] = d.Name
+	}
+	unknown := map[string]int{}
+	if len(names) > 0 {
+		if unknown, err = s.unknownWorks(r.Context(), names...); err != nil {
+			return err
+		}
+	}
+	items := make([]json.RawMessage, len(page.Documents))
+	for i, d := range page.Documents {
+		if items[i], err = observed(d, unknown[d.Name]); err != nil {
+			return err
+		}
+	}
+	return l.write(w, "ConsumerList", page.Total, items)
+}
+
+func (s *Server) postConsumer(w http.ResponseWriter, r *http.Request) error {
+	var req api.ConsumerCreate
+	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
+		return err
+	}
+	d, err := s.createConsumer(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
+}
+
+func (s *Server) getConsumer(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.find(r, kindConsumer, "Consumer")
+	if err != nil {
+		return err
+	}
+	return s.writeConsumer(w, r, d)
+}
+
+func (s *Server) patchConsumerHTTP(w http.ResponseWriter, r *http.Request) error {
+	version, err := s.ifMatch(r, kindConsumer, "Consumer")
+	if err != nil {
+		return err
+	}
+	var req api.ConsumerPatch
+	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
+		return err
+	}
+	d, err := s.patchConsumer(r.Context(), r.PathValue("id"), version, req)
+	if err != nil {
+		return err
+	}
+	return s.writeConsumer(w, r, d)
+}
+
+func (s *Server) writeConsumer(w http.ResponseWriter, r *http.Request, d store.Document) error {
+	unknown, err := s.unknownWorks(r.Context(), d.Name)
+	if err != nil {
+		return err
+	}
+	doc, err := observed(d, unknown[d.Name])
+	if err != nil {
+		return err
+	}
+	// Not WriteVersioned: what is observed changes without a new version, so
+	// an answer of 304 would keep it from the client.
+	w.Header().Set("Etag", rest.ETag(d.Version))
+	return rest.WriteJSON(w, http.StatusOK, doc)
+}
+
+func (s *Server) deleteConsumerHTTP(w http.ResponseWriter, r *http.Request) error {
+	version, err := s.ifMatch(r, kindConsumer, "Consumer")
+	if err != nil {
+		return err
+	}
+	if err := s.deleteConsumer(r.Context(), r.PathValue("id"), version); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) getBundle(w http.ResponseWriter, r *http.Request) error {
+	fields, err := rest.ParseFields(r)
+	if err != nil {
+		return err
+	}
+	d, err := s.find(r, kindBundle, "ResourceBundle")
+	if err != nil {
+		return err
+	}
+	dl, err := s.deliveryOf(r.Context(), d.ID)
+	if err != nil {
+		return err
+	}
+	doc, err := withDelivery(d.Wire, dl)
+	if err != nil {
+		return err
+	}
+	if doc, err = fields.Select(doc); err != nil {
+		return err
+	}
+	w.Header().Set("Etag", rest.ETag(d.Version))
+	return rest.WriteJSON(w, http.StatusOK, doc)
+}
+
+// withDelivery adds a member to a rendered bundle.
+func withDelivery(wire []byte, dl *api.Delivery) (json.RawMessage, error) {
+	member, err := json.Marshal(dl)
+	if err != nil {
+		return nil, err
+	}
+	doc := make([]byte, 0, len(wire)+len(member)+16)
+	doc = append(doc, wire[:len(wire)-1]...) // up to the closing brace
+	doc = append(doc, `,"delivery":`...)
+	doc = append(doc, member...)
+	return append(doc, '}'), nil
+}
+
+func (s *Server) deleteBundleHTTP(w http.ResponseWriter, r *http.Request) error {
+	version, err := s.ifMatch(r, kindBundle, "ResourceBundle")
+	if err != nil {
+		return err
+	}
+	if err := s.deleteBundleREST(r.Context(), r.PathValue("id"), version); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

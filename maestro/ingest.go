@@ -1,0 +1,382 @@
+package maestro
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// Statuses are taken by a few workers; one consumer's always go to the same,
+// so that nobody waits for another's row. A worker takes what has arrived, one
+// or many, into one transaction, and acknowledges it to the broker after the
+// commit (I6): alone a status waits for nothing, in a flood many share one
+// flush of the disk.
+const (
+	ingestWorkers = 4
+	ingestQueue   = 4096
+	ingestBatch   = 128
+)
+
+// statusItem is a status on its way into the store. ack tells the broker that
+// it is taken, or need not come again.
+type statusItem struct {
+	ev  statusEvent
+	ack func()
+}
+
+type ingest struct {
+	s      *Server
+	queues [ingestWorkers]chan statusItem
+	lost   atomic.Bool // something was dropped because a queue was full
+}
+
+func newIngest(s *Server) *ingest {
+	in := &ingest{s: s}
+	for i := range in.queues {
+		in.queues[i] = make(chan statusItem, ingestQueue)
+	}
+	return in
+}
+
+// put hands a status to its worker. It must not wait, since nothing is read
+// from the broker meanwhile; what there is no room for is asked for later.
+func (in *ingest) put(item statusItem) {
+	h := fnv.New32a()
+	h.Write([]byte(item.ev.topic))
+	select {
+	case in.queues[h.Sum32()%ingestWorkers] <- item:
+	default:
+		in.lost.Store(true)
+		in.s.metrics.dropped.WithLabelValues("overflow").Inc()
+		item.ack()
+	}
+}
+
+func (in *ingest) run(ctx context.Context, queue chan statusItem) error {
+	for {
+		var items []statusItem
+		select {
+		case <-ctx.Done():
+			return nil
+		case item := <-queue:
+			items = append(items, item)
+		}
+	more:
+		for len(items) < ingestBatch {
+			select {
+			case item := <-queue:
+				items = append(items, item)
+			default:
+				break more
+			}
+		}
+		in.take(ctx, items)
+		if len(queue) == 0 && in.lost.CompareAndSwap(true, false) {
+			in.s.askStatuses()
+		}
+	}
+}
+
+// take stores the items, however long the database is away, and acknowledges
+// them.
+func (in *ingest) take(ctx context.Context, items []statusItem) {
+	in.s.metrics.batch.Observe(float64(len(items)))
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := in.s.takeStatuses(ctx, items)
+		switch {
+		case err == nil:
+			for _, item := range items {
+				item.ack()
+			}
+			if wait > 50*time.Millisecond {
+				// While the database was away the broker may have given up
+				// on what waited for us.
+				in.s.askStatuses()
+			}
+			return
+		case ctx.Err() != nil:
+			return
+		case !transient(err) && len(items) > 1:
+			for i := range items {
+				in.take(ctx, items[i:i+1])
+			}
+			return
+		case !transient(err):
+			in.s.metrics.dropped.WithLabelValues(dropMalformed).Inc()
+			in.s.log.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored", slog.String("consumer", items[0].ev.topic),
+				slog.String("bundle", items[0].ev.record.ID), slog.Any("error", err))
+			items[0].ack()
+			return
+		}
+		in.s.log.LogAttrs(ctx, slog.LevelWarn, "statuses wait for the database", slog.Int("statuses", len(items)), slog.Any("error", err))
+		if !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// transient says that the same write can succeed later.
+func transient(err error) bool {
+	for _, t := range []error{store.ErrUnavailable, store.ErrTimeout, store.ErrConflict, store.ErrFull, store.ErrUnknownOutcome, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, t) {
+			return true
+		}
+	}
+	return false
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// outcome is what a transaction made of one bundle's statuses.
+type outcome struct {
+	consumer, id string
+	ack          acknowledgement
+	acked        bool
+	removed      bool
+	raised       *store.Document // given a higher generation
+	drops        []drop
+}
+
+type drop struct {
+	reason string
+	ev     *statusEvent
+}
+
+// takeStatuses stores statuses in one transaction, in the order in which they
+// came for each bundle.
+func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
+	byID := map[string][]*statusEvent{}
+	for i := range items {
+		ev := &items[i].ev
+		byID[ev.record.ID] = append(byID[ev.record.ID], ev)
+	}
+	ids := make([]string, 0, len(byID))
+	for id := range byID {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+
+	var outcomes []outcome
+	ctx = store.WithActor(ctx, store.Actor{Principal: s.agentPrincipal(items)})
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		outcomes = outcomes[:0]
+		known, err := sequences(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		var acks []acknowledgement
+		for _, id := range ids {
+			o, err := s.takeBundle(ctx, tx, id, known[id], byID[id])
+			if err != nil {
+				return err
+			}
+			if o.acked {
+				acks = append(acks, o.ack)
+			}
+			outcomes = append(outcomes, o)
+		}
+		if len(acks) == 0 {
+			return nil
+		}
+		return acknowledge(ctx, tx, acks)
+	})
+	if err != nil {
+		return err
+	}
+	for _, o := range outcomes {
+		s.settled(ctx, o)
+	}
+	return nil
+}
+
+// agentPrincipal names the agent in the history; a transaction that several
+// share is the server's.
+func (s *Server) agentPrincipal(items []statusItem) string {
+	for _, item := range items[1:] {
+		if item.ev.topic != items[0].ev.topic {
+			return "system:maestro"
+		}
+	}
+	return items[0].ev.topic
+}
+
+// takeBundle applies a bundle's statuses, one after the other.
+func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence string, events []*statusEvent) (outcome, error) {
+	o := outcome{id: id, consumer: events[0].topic, ack: acknowledgement{id: id}}
+	above := int64(0)
+	d, _, err := tx.Update(ctx, kindBundle, id, 0, func(d *store.Document) error {
+		have, err := statusOf(*d)
+		if err != nil {
+			return err
+		}
+		for _, ev := range events {
+			v := decideStatus(*d, have, sequence, *ev, s.opts.SourceID)
+			if v.drop != "" {
+				o.drops = append(o.drops, drop{v.drop, ev})
+				if v.drop == dropFuture {
+					above = max(above, ev.record.Version)
+				}
+				continue
+			}
+			o.acked = true
+			o.ack.generation = max(o.ack.generation, v.ack)
+			if ev.record.Sequence != "" {
+				sequence = ev.record.Sequence
+				o.ack.sequence = sequence
+			}
+			if v.ack == d.Generation {
+				o.ack.receivedAt, o.ack.appliedAt = ev.receivedAt, ev.appliedAt
+			}
+			if v.replace || v.remove {
+				have = ev.record
+				if o.ack.hash, err = hashOf(have); err != nil {
+					return err
+				}
+				if d.Status, err = marshal(have); err != nil {
+					return err
+				}
+			}
+			if v.remove {
+				o.removed, o.ack.gone = true, true
+				return nil // what follows is of a work that is no more
+			}
+		}
+		return nil
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		for _, ev := range events {
+			o.drops = append(o.drops, drop{dropUnknown, ev})
+		}
+		return o, nil
+	}
+	if err != nil {
+		return o, err
+	}
+	if o.removed {
+		return o, tx.Remove(ctx, kindBundle, id, 0)
+	}
+	if above > 0 {
+		raised, ok, err := raise(ctx, tx, d, above)
+		if err != nil {
+			return o, err
+		}
+		if ok {
+			o.raised = &raised
+		}
+	}
+	return o, nil
+}
+
+// settled tells those who wait what the commit made of a bundle.
+func (s *Server) settled(ctx context.Context, o outcome) {
+	for _, d := range o.drops {
+		s.metrics.dropped.WithLabelValues(d.reason).Inc()
+		level := slog.LevelDebug
+		if d.reason == dropConsumer || d.reason == dropSource {
+			level = slog.LevelWarn
+		}
+		s.log.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason), slog.String("consumer", d.ev.topic),
+			slog.String("bundle", d.ev.record.ID), slog.Int64("generation", d.ev.record.Version))
+	}
+	if o.acked {
+		s.delivery.acknowledged(o.consumer, o.id, o.ack.generation, o.removed)
+	}
+	if o.raised != nil {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation", slog.String("consumer", o.consumer),
+			slog.String("bundle", o.id), slog.Int64("generation", o.raised.Generation))
+	}
+}
+
+// maxRaise bounds how far an agent's word moves a generation.
+const maxRaise = 1000
+
+// raise gives a bundle a generation above one that its agent already has. That
+// happens when our database was put back, or made anew from what the sources
+// know (I8): agents take no generation that is lower than theirs, and what
+// they hold at that one may be other than what is wanted.
+func raise(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {
+	if d.Generation > above || above-d.Generation > maxRaise || d.DeletedAt != nil {
+		return d, false, nil
+	}
+	var source string
+	for d.Generation <= above {
+		next, _, err := tx.Update(ctx, kindBundle, d.ID, 0, func(d *store.Document) error {
+			spec, err := specOf(*d)
+			if err != nil {
+				return err
+			}
+			source = spec.Source
+			spec.Version = d.Generation + 1
+			d.Spec, err = marshal(spec)
+			return err
+		})
+		if err != nil {
+			return d, false, err
+		}
+		d = next
+	}
+	return d, true, want(ctx, tx, d, source)
+}
+
+// handleAgent takes one event of an agent's topic.
+func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack func()) {
+	consumer, ok := s.consumerOf(topic)
+	if !ok {
+		s.dropEvent(ctx, "bad_topic", topic, m, nil)
+		ack()
+		return
+	}
+	if claimed := m.ext[work.ExtClusterName]; claimed != consumer {
+		s.dropEvent(ctx, dropConsumer, consumer, m, nil)
+		ack()
+		return
+	}
+	s.heard(consumer)
+	switch m.kind {
+	case work.StatusUpdate, work.StatusResyncResponse:
+		ev, err := decodeStatus(consumer, m)
+		if err != nil {
+			s.dropEvent(ctx, dropMalformed, consumer, m, err)
+			ack()
+			return
+		}
+		s.ingest.put(statusItem{ev, ack})
+	case work.SpecResync:
+		var list work.SpecVersions
+		if err := rest.DecodeJSON(m.data, &list); err != nil {
+			s.dropEvent(ctx, dropMalformed, consumer, m, err)
+			ack()
+			return
+		}
+		s.resyncs.put(resyncRequest{consumer, list.Versions, ack})
+	case work.Seen:
+		ack()
+	default:
+		s.dropEvent(ctx, "unknown_type", consumer, m, nil)
+		ack()
+	}
+}
+
+func (s *Server) dropEvent(ctx context.Context, reason, consumer string, m message, err error) {
+	s.metrics.dropped.WithLabelValues(reason).Inc()
+	s.log.LogAttrs(ctx, slog.LevelWarn, "event dropped", slog.String("reason", reason), slog.String("consumer", consumer),
+		slog.String("type", strings.ToValidUTF8(m.kind[:min(len(m.kind), 128)], "")), slog.Any("error", err))
+}

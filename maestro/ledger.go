@@ -1,0 +1,409 @@
+package maestro
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/maestro/delivery"
+	"atoll.dev/store"
+)
+
+// The ledger has one row for each bundle: what is wanted of its agent, what
+// the agent's statuses have acknowledged, and how the delivery went. It is
+// written in the transaction that changes the bundle (I5), so what is still to
+// be delivered can be read from it at any moment, after any crash, without any
+// other memory. When an agent has confirmed a deletion the row stays behind as
+// a tombstone: an old message may bring the work to life again on its cluster,
+// and then it must be known that it was deleted.
+const ledgerSchema = `
+create table ledger (
+	id           text primary key,
+	consumer     text not null,
+	source       text not null,
+	wanted       bigint not null,
+	deleting     boolean not null default false,
+	acknowledged bigint not null default 0,
+	status_hash  text not null default '', -- of the status that is stored; '' while there is none
+	sequence     text not null default '', -- of the last status taken, also of one that changed nothing
+	accepted_at  timestamptz not null default now(),
+	sent_at      timestamptz,
+	received_at  timestamptz,
+	applied_at   timestamptz,
+	attempts     int not null default 0,
+	last_error   text not null default '',
+	gone_at      timestamptz
+);
+create index ledger_pending on ledger (consumer) where gone_at is null and (deleting or wanted > acknowledged);
+create index ledger_consumer on ledger (consumer);
+create index ledger_source on ledger (source, id);
+create index ledger_gone on ledger (gone_at) where gone_at is not null;
+alter table ledger set (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+-- What agents hold and we do not know, as of their last resync.
+create table unknown_work (
+	consumer   text not null,
+	id         text not null,
+	generation bigint not null,
+	first_seen timestamptz not null default now(),
+	primary key (consumer, id)
+);
+`
+
+// Migrations make the side tables.
+func migrations() []string { return []string{ledgerSchema} }
+
+// want records that a bundle is wanted as d says. It belongs in the
+// transaction that wrote d.
+func want(ctx context.Context, tx *store.Tx, d store.Document, source string) error {
+	_, err := tx.Exec(ctx, `insert into ledger as l (id, consumer, source, wanted, deleting) values ($1, $2, $3, $4, $5)
+		on conflict (id) do update set consumer = excluded.consumer, source = excluded.source, wanted = excluded.wanted, deleting = excluded.deleting,
+			accepted_at = now(), sent_at = null, received_at = null, applied_at = null, attempts = 0, last_error = '',
+			acknowledged = case when l.gone_at is null then l.acknowledged else 0 end,
+			sequence = case when l.gone_at is null then l.sequence else '' end,
+			status_hash = case when l.gone_at is null then l.status_hash else '' end, gone_at = null`,
+		d.ID, d.Scope, source, d.Generation, d.DeletedAt != nil)
+	if err != nil {
+		return fmt.Errorf("writing the ledger of bundle %s: %w", d.ID, err)
+	}
+	return nil
+}
+
+// lockLedger locks a bundle's row. All who change a bundle and its ledger lock
+// the ledger first, and several rows in the order of their ids.
+func lockLedger(ctx context.Context, tx *store.Tx, id string) error {
+	_, err := tx.Exec(ctx, `select from ledger where id = $1 for no key update`, id)
+	return err
+}
+
+// pendingWorks reads everything that is not acknowledged.
+func (s *Server) pendingWorks(ctx context.Context) ([]delivery.Work, error) {
+	var works []delivery.Work
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		works = nil
+		rows, err := tx.Query(ctx, `select id, consumer, wanted, deleting from ledger
+			where gone_at is null and (deleting or wanted > acknowledged) order by accepted_at, id`)
+		if err != nil {
+			return err
+		}
+		works, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w delivery.Work, err error) {
+			err = row.Scan(&w.ID, &w.Consumer, &w.Generation, &w.Deleting)
+			return w, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading what is to be delivered: %w", err)
+	}
+	return works, nil
+}
+
+// deliverySnapshot is what a repetition needs to know before it is sent.
+type deliverySnapshot struct {
+	acknowledged int64
+	gone         bool
+}
+
+// snapshots reads the ledger of some bundles.
+func (s *Server) snapshots(ctx context.Context, ids []string) (map[string]deliverySnapshot, error) {
+	found := make(map[string]deliverySnapshot, len(ids))
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `select id, acknowledged, gone_at is not null from ledger where id = any($1)`, ids)
+		if err != nil {
+			return err
+		}
+		var id string
+		var snap deliverySnapshot
+		_, err = pgx.ForEachRow(rows, []any{&id, &snap.acknowledged, &snap.gone}, func() error {
+			found[id] = snap
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the ledger: %w", err)
+	}
+	return found, nil
+}
+
+// sentNote is one publish, for the record.
+type sentNote struct {
+	id         string
+	generation int64
+	at         time.Time
+	err        string
+}
+
+// noteSent records publishes: what people ask "why" for. Delivery itself does
+// not depend on it.
+func (s *Server) noteSent(ctx context.Context, notes []sentNote) error {
+	ids, generations := make([]string, len(notes)), make([]int64, len(notes))
+	times, errs := make([]time.Time, len(notes)), make([]string, len(notes))
+	for i, n := range notes {
+		ids[i], generations[i], times[i], errs[i] = n.id, n.generation, n.at, n.err
+	}
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		// In the order of ids, as all who lock several rows do.
+		_, err := tx.Exec(ctx, `with n as materialized (
+				select id, max(at) filter (where err = '') as at, count(*) as attempts, max(err) as err from unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[]) as u(id, generation, at, err)
+				where exists (select from ledger where ledger.id = u.id and ledger.wanted = u.generation) group by id
+			), locked as (select l.id from ledger l join n using (id) order by l.id for no key update of l)
+			update ledger l set sent_at = coalesce(n.at, l.sent_at), attempts = l.attempts + n.attempts, last_error = n.err
+			from n join locked using (id) where l.id = n.id`, ids, generations, times, errs)
+		return err
+	})
+}
+
+// deliveryOf reads how far a bundle's delivery has come.
+func (s *Server) deliveryOf(ctx context.Context, id string) (*api.Delivery, error) {
+	var d api.Delivery
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		d = api.Delivery{}
+		err := tx.QueryRow(ctx, `select accepted_at, sent_at, received_at, applied_at, acknowledged, attempts, last_error from ledger where id = $1`, id).
+			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts, &d.LastError)
+		if err == pgx.ErrNoRows {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the delivery of bundle %s: %w", id, err)
+	}
+	for _, t := range []*time.Time{d.AcceptedAt, d.SentAt, d.ReceivedAt, d.AppliedAt} {
+		if t != nil {
+			*t = t.UTC()
+		}
+	}
+	return &d, nil
+}
+
+// acknowledgement is what one status adds to the ledger.
+type acknowledgement struct {
+	id         string
+	generation int64
+	sequence   string
+	hash       string     // of the status that replaced the stored one; "" if none did
+	receivedAt *time.Time // when they belong to the wanted generation
+	appliedAt  *time.Time
+	gone       bool
+}
+
+// acknowledge writes acknowledgements, sorted by id, in the transaction that
+// takes their statuses.
+func acknowledge(ctx context.Context, tx *store.Tx, acks []acknowledgement) error {
+	n := len(acks)
+	ids, generations, sequences, hashes := make([]string, n), make([]int64, n), make([]string, n), make([]string, n)
+	received, applied, gone := make([]*time.Time, n), make([]*time.Time, n), make([]bool, n)
+	for i, a := range acks {
+		ids[i], generations[i], sequences[i], hashes[i] = a.id, a.generation, a.sequence, a.hash
+		received[i], applied[i], gone[i] = a.receivedAt, a.appliedAt, a.gone
+	}
+	_, err := tx.Exec(ctx, `update ledger l set acknowledged = greatest(l.acknowledged, a.generation),
+			sequence = case when a.sequence = '' then l.sequence else a.sequence end,
+			status_hash = case when a.hash = '' then l.status_hash else a.hash end,
+			received_at = coalesce(l.received_at, case when a.generation = l.wanted then coalesce(a.received, now()) end),
+			applied_at = coalesce(l.applied_at, case when a.generation = l.wanted then a.applied end),
+			gone_at = case when a.gone then now() else l.gone_at end
+		from unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::boolean[], $7::text[])
+			as a(id, generation, sequence, received, applied, gone, hash) where l.id = a.id`,
+		ids, generations, sequences, received, applied, gone, hashes)
+	if err != nil {
+		return fmt.Errorf("writing acknowledgements: %w", err)
+	}
+	return nil
+}
+
+// sequences reads, and locks, the last sequences of some bundles.
+func sequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]string, error) {
+	rows, err := tx.Query(ctx, `select id, sequence from ledger where id = any($1) order by id for no key update`, ids)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]string, len(ids))
+	var id, sequence string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &sequence}, func() error {
+		found[id] = sequence
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("reading the ledger: %w", err)
+	}
+	return found, nil
+}
+
+// heldBy reads what a consumer is to have.
+func heldBy(ctx context.Context, tx *store.Tx, consumer string) ([]held, error) {
+	rows, err := tx.Query(ctx, `select id, wanted, deleting from ledger where consumer = $1 and gone_at is null`, consumer)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h held, err error) {
+		err = row.Scan(&h.id, &h.generation, &h.deleting)
+		return h, err
+	})
+}
+
+// lower takes the word of an agent that holds less than it had acknowledged:
+// it was wiped, or restored. What it lacks is pending again from this commit
+// on.
+func lower(ctx context.Context, tx *store.Tx, lacking []held, versions []work.SpecVersion) error {
+	has := make(map[string]int64, len(versions))
+	for _, v := range versions {
+		has[v.ID] = v.Version
+	}
+	ids, generations := make([]string, 0, len(lacking)), make([]int64, 0, len(lacking))
+	for _, h := range lacking {
+		if !h.deleting {
+			ids, generations = append(ids, h.id), append(generations, max(0, has[h.id]))
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `with locked as (select l.id, a.generation from ledger l
+				join unnest($1::text[], $2::bigint[]) as a(id, generation) on l.id = a.id
+				where l.acknowledged > a.generation order by l.id for no key update of l)
+		update ledger l set acknowledged = locked.generation from locked where l.id = locked.id`, ids, generations)
+	return err
+}
+
+// buried returns those of the ids that were deleted, with their last
+// generation.
+func buried(ctx context.Context, tx *store.Tx, consumer string, ids []string) ([]held, error) {
+	rows, err := tx.Query(ctx, `select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`, ids, consumer)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h held, err error) {
+		err = row.Scan(&h.id, &h.generation, &h.deleting)
+		return h, err
+	})
+}
+
+// grave is a bundle that is gone.
+type grave struct {
+	id, consumer string
+	generation   int64
+	at           time.Time
+}
+
+// buriedOf returns those of a source's bundles that are gone.
+func (s *Server) buriedOf(ctx context.Context, source string, ids []string) (dead []grave, err error) {
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `select id, consumer, wanted, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
+		if err != nil {
+			return err
+		}
+		dead, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g grave, err error) {
+			err = row.Scan(&g.id, &g.consumer, &g.generation, &g.at)
+			return g, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading deleted bundles: %w", err)
+	}
+	return dead, nil
+}
+
+// noteUnknown replaces what is recorded of a consumer's unknown works.
+func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, generations []int64) error {
+	_, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and not id = any($2::text[])`, consumer, ids)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	_, err = tx.Exec(ctx, `insert into unknown_work (consumer, id, generation) select $1, id, generation from unnest($2::text[], $3::bigint[]) as u(id, generation)
+		on conflict (consumer, id) do update set generation = excluded.generation where unknown_work.generation <> excluded.generation`, consumer, ids, generations)
+	return err
+}
+
+// unknownWorks counts unknown works by consumer; with names, of these only.
+func (s *Server) unknownWorks(ctx context.Context, names ...string) (map[string]int, error) {
+	counts := map[string]int{}
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		clear(counts)
+		rows, err := tx.Query(ctx, `select consumer, count(*) from unknown_work where $1::text[] is null or consumer = any($1) group by 1`, names)
+		if err != nil {
+			return err
+		}
+		var name string
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error {
+			counts[name] = n
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("counting unknown works: %w", err)
+	}
+	return counts, nil
+}
+
+// statusHashes reads the hashes of a consumer's statuses, by all of its bundles
+// or by those of the ids.
+func (s *Server) statusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash, err error) {
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`, consumer, ids)
+		if err != nil {
+			return err
+		}
+		hashes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (h work.StatusHash, err error) {
+			err = row.Scan(&h.ID, &h.Hash)
+			if h.Hash == "" {
+				h.Hash = emptyHash
+			}
+			return h, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the status hashes of %s: %w", consumer, err)
+	}
+	return hashes, nil
+}
+
+// consumersWithBundles lists the consumers that have any.
+func (s *Server) consumersWithBundles(ctx context.Context) (names []string, err error) {
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `select distinct consumer from ledger where gone_at is null order by 1`)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing consumers that have bundles: %w", err)
+	}
+	return names, nil
+}
+
+// tombstones are kept for as long as a message or a backup of an agent can
+// reasonably reappear.
+const tombstoneAge = 30 * 24 * time.Hour
+
+func (s *Server) purgeTombstones(ctx context.Context) error {
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		_, err := tx.Exec(ctx, `delete from ledger where id in (select id from ledger where gone_at < $1 order by id limit 1000 for update skip locked)`, time.Now().Add(-tombstoneAge))
+		return err
+	})
+}
+
+// lockConsumer makes the existence of a consumer stand still for the rest of
+// the transaction: shared by those who give it a bundle, exclusive for who
+// deletes it.
+func lockConsumer(ctx context.Context, tx *store.Tx, name string, exclusive bool) error {
+	h := fnv.New64a()
+	h.Write([]byte("maestro consumer " + name))
+	call := "pg_advisory_xact_lock_shared"
+	if exclusive {
+		call = "pg_advisory_xact_lock"
+	}
+	_, err := tx.Exec(ctx, "select "+call+"($1)", int64(h.Sum64()))
+	return err
+}

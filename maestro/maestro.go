@@ -1,0 +1,253 @@
+// Package maestro ships work to management clusters and brings its status
+// back: consumers and resource bundles over REST, sources over gRPC, agents
+// over MQTT, in the protocol of Open Cluster Management and the contract of
+// openshift-online/maestro.
+//
+// All state is in the store. A request changes a bundle, its ledger and its
+// history in one transaction and is answered after the commit; everything that
+// follows, delivery to agents, watches, streams to sources, follows the
+// store's feed. What is pending can be read from the ledger at any moment, so
+// a server may be killed at any instruction. Package delivery decides what is
+// sent when.
+//
+// It is a service: package cli composes it, and nothing else imports it.
+package maestro
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"atoll.dev/bus"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// Options are the parameters of New. Those without a default are needed.
+type Options struct {
+	DSN string // of the database maestro, which nobody else reads
+
+	// The broker, and our identity towards it. Two servers need two client
+	// ids; the default is "maestro-" and a random one.
+	Broker             string // host:port
+	BrokerTLS          *tls.Config
+	BrokerUsername     string
+	BrokerPassword     string
+	BrokerClientID     string
+	BrokerGrace        time.Duration // writes are refused once the broker was away for so long; default 1 s
+	SourceID           string        // source of events towards agents, and in topics; default "maestro"
+	HTTP, GRPC         net.Listener
+	HTTPTLS, GRPCTLS   *tls.Config // must ask for client certificates; nil: plain, for loopback only
+	MayCall            func(peer string) bool
+	Heartbeat          time.Duration // on streams to sources; default 10 s
+	Window             int           // works ahead of one consumer that are not acknowledged; default 1000
+	RetryBase          time.Duration // until an unacknowledged work is sent again; default 1 s, doubled each time
+	RetryMax           time.Duration // up to this; default 60 s
+	MaxConns           int           // of the database; default 16
+	Logger             *slog.Logger  // default: discard
+	Metrics            prometheus.Registerer
+	Ops                *rest.Ops   // gets the readiness checks; may be nil
+	StoreHooks         store.Hooks // for tests
+	StorePollInterval  time.Duration
+	StatementTimeout   time.Duration
+	AcquireTimeout     time.Duration
+	ShutdownGrace      time.Duration // for requests under way; default 5 s
+	leaseRetryInterval time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&o.BrokerGrace, time.Second)
+	def(&o.Heartbeat, 10*time.Second)
+	def(&o.ShutdownGrace, 5*time.Second)
+	def(&o.leaseRetryInterval, 250*time.Millisecond)
+	if o.SourceID == "" {
+		o.SourceID = "maestro"
+	}
+	if o.BrokerClientID == "" {
+		o.BrokerClientID = "maestro-" + uuid.NewString()
+	}
+	if o.MayCall == nil {
+		o.MayCall = func(string) bool { return false }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Server is one Maestro. Several may share a database and a broker.
+type Server struct {
+	opts    Options
+	log     *slog.Logger
+	store   *store.Store
+	bus     *bus.Client
+	metrics *metrics
+
+	feed     *feed
+	delivery *deliverer
+	ingest   *ingest
+	resyncs  *resyncs
+	contacts *contacts
+	asking   chan struct{}
+	stopping chan struct{} // closed when Run begins to stop
+	followed atomic.Bool   // the follower stands
+}
+
+// New opens the database, bringing its schema up to date, and returns a server
+// that does nothing until Run. It owns the listeners from then on.
+func New(ctx context.Context, o Options) (*Server, error) {
+	o = o.withDefaults()
+	if o.HTTP == nil || o.GRPC == nil {
+		return nil, errors.New("maestro: listeners are needed")
+	}
+	st, err := store.Open(ctx, store.Options{
+		DSN: o.DSN, Logger: o.Logger, Migrations: migrations(), MaxConns: o.MaxConns, Hooks: o.StoreHooks,
+		PollInterval: o.StorePollInterval, StatementTimeout: o.StatementTimeout, AcquireTimeout: o.AcquireTimeout,
+		Kinds: []store.KindSpec{
+			{Kind: kindConsumer, Render: renderConsumer, History: true},
+			{Kind: kindBundle, Render: renderBundle, History: true, Indexes: []store.Index{
+				{Name: "scope", On: "btree (scope, created_at)"},
+				{Name: "created", On: "btree (created_at, id)"},
+				{Name: "source", On: "btree ((spec->>'source'), id)"},
+			}},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("maestro: %w", err)
+	}
+	s := &Server{
+		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), feed: newFeed(),
+		asking: make(chan struct{}, 1), stopping: make(chan struct{}),
+	}
+	s.delivery = newDeliverer(s)
+	s.ingest = newIngest(s)
+	s.resyncs = newResyncs(s)
+	s.contacts = newContacts(s)
+	s.bus = bus.NewClient(bus.ClientOptions{
+		Addr: o.Broker, TLS: o.BrokerTLS, Username: o.BrokerUsername, Password: o.BrokerPassword, ClientID: o.BrokerClientID,
+		Subscriptions: []string{s.statusFilter()},
+		Handler: func(ctx context.Context, m bus.Message) {
+			s.handleAgent(ctx, m.Topic, messageOf(m.Event), m.Ack)
+		},
+		OnConnected: s.onConnected,
+		Logger:      o.Logger, Registerer: o.Metrics,
+	})
+	if o.Ops != nil {
+		o.Ops.Check("database", st.Ping)
+		o.Ops.Check("feed", func(context.Context) error {
+			if !s.followed.Load() {
+				return errors.New("the feed is not followed yet")
+			}
+			return nil
+		})
+		o.Ops.Check("broker", s.bus.Check)
+	}
+	return s, nil
+}
+
+// onConnected runs while the broker's connection stands.
+func (s *Server) onConnected(ctx context.Context) {
+	s.delivery.connected()
+	s.askStatuses()
+	<-ctx.Done()
+	s.delivery.disconnected()
+}
+
+// accepting refuses writes while the broker is away: they would be kept and
+// delivered, but nobody could say when.
+func (s *Server) accepting() error {
+	if s.bus.DownFor() > s.opts.BrokerGrace {
+		return unavailable("the message broker is unavailable; try again")
+	}
+	return nil
+}
+
+func (s *Server) publish(ctx context.Context, consumer string, m message) error {
+	return s.bus.Publish(ctx, s.specTopic(consumer), m.event())
+}
+
+// Run serves until ctx ends, then stops: streams and watches end at once,
+// requests under way are finished, what was read from the broker is stored.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.store.Close()
+	// The inner parts outlive the outer ones: requests first, then what they
+	// rely on.
+	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopInner()
+	outer, stopOuter := context.WithCancel(ctx)
+	defer stopOuter()
+
+	parts, inner := errgroup.WithContext(inner)
+	part := func(run func(context.Context) error) {
+		parts.Go(func() error {
+			err := run(inner)
+			if err != nil {
+				stopOuter() // nothing works without it
+			}
+			return err
+		})
+	}
+	part(s.follow)
+	part(s.bus.Run)
+	part(s.delivery.run)
+	part(s.delivery.runNotes)
+	part(s.runLease)
+	part(s.runAsking)
+	part(s.contacts.run)
+	for _, q := range s.ingest.queues {
+		part(func(ctx context.Context) error { return s.ingest.run(ctx, q) })
+	}
+	for range resyncWorkers {
+		part(s.resyncs.run)
+	}
+
+	var servers errgroup.Group
+	web := &rest.Server{Name: "maestro", Handler: s.handler(), TLS: s.opts.HTTPTLS, Log: s.log, Grace: s.opts.ShutdownGrace}
+	servers.Go(func() error {
+		defer stopOuter()
+		return web.Run(outer, s.opts.HTTP)
+	})
+	rpc := s.newGRPC()
+	servers.Go(func() error {
+		defer stopOuter()
+		return serveGRPC(outer, rpc, s.opts.GRPC, s.opts.ShutdownGrace)
+	})
+	<-outer.Done()
+	close(s.stopping)
+	err := servers.Wait()
+	stopInner()
+	return errors.Join(err, parts.Wait())
+}
+
+// serveGRPC serves until ctx ends, then lets calls under way finish.
+func serveGRPC(ctx context.Context, g *grpc.Server, l net.Listener, grace time.Duration) error {
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	force := time.AfterFunc(grace, g.Stop)
+	defer force.Stop()
+	g.GracefulStop()
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
+	}
+	return nil
+}

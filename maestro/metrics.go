@@ -1,0 +1,72 @@
+package maestro
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics have the original's names where they mean the same; package bus adds
+// those of the broker connection. None is labelled by an id or a name.
+type metrics struct {
+	streamed        prometheus.Counter // grpc_server_message_sent_total
+	dropped         *prometheus.CounterVec
+	resources       *prometheus.CounterVec // resource_processed_total
+	grpcProcessed   *prometheus.CounterVec // grpc_server_processed_total
+	grpcDuration    prometheus.Histogram   // grpc_server_processed_duration_seconds
+	resync          prometheus.Histogram   // resources_spec_resync_duration_seconds
+	republished     prometheus.Counter
+	batch           prometheus.Histogram
+	watchers        prometheus.Gauge
+	streams         prometheus.Gauge
+	pending         prometheus.Gauge
+	ahead           prometheus.Gauge
+	unknown         prometheus.Gauge
+	delivering      prometheus.Gauge
+	deliveryLatency prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+	}
+	m := &metrics{
+		streamed:        prometheus.NewCounter(prometheus.CounterOpts{Name: "grpc_server_message_sent_total", Help: "Events sent to sources, heartbeats not counted."}),
+		dropped:         counter("maestro_events_dropped_total", "Events of agents that were dropped, by reason.", "reason"),
+		resources:       counter("resource_processed_total", "Changes of resource bundles asked for, by action and outcome.", "action", "outcome"),
+		grpcProcessed:   counter("grpc_server_processed_total", "Publish calls, by type and code.", "type", "code"),
+		grpcDuration:    histogram("grpc_server_processed_duration_seconds", "Time of Publish calls.", seconds),
+		resync:          histogram("resources_spec_resync_duration_seconds", "Time to compare what an agent holds.", seconds),
+		republished:     prometheus.NewCounter(prometheus.CounterOpts{Name: "spec_controller_undelivered_resources_republished_total", Help: "Works sent again because they were not acknowledged."}),
+		batch:           histogram("maestro_status_batch_size", "Status events in one transaction.", []float64{1, 2, 5, 10, 20, 50, 100, 200}),
+		watchers:        gauge("maestro_watchers", "Open REST watches."),
+		streams:         gauge("maestro_grpc_streams", "Open gRPC subscriptions."),
+		pending:         gauge("maestro_pending_works", "Works not acknowledged by their agents, as this server knows."),
+		ahead:           gauge("maestro_unacknowledged_works", "Those of them that were sent."),
+		unknown:         gauge("maestro_unknown_works", "Works that agents hold and no source has."),
+		delivering:      gauge("maestro_delivering", "1 while this server is the one that delivers."),
+		deliveryLatency: histogram("maestro_accept_to_send_seconds", "Time from a change's commit to its first publish.", seconds),
+	}
+	if reg != nil {
+		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcProcessed, m.grpcDuration, m.resync, m.republished,
+			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.deliveryLatency)
+	}
+	return m
+}
+
+func (m *metrics) processed(action string, err error) {
+	outcome := "success"
+	if err != nil {
+		outcome = "error"
+	}
+	m.resources.WithLabelValues(action, outcome).Inc()
+}
+
+func since(h prometheus.Histogram, start time.Time) { h.Observe(time.Since(start).Seconds()) }

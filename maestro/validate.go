@@ -1,0 +1,165 @@
+package maestro
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sort"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	k8svalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/rest"
+)
+
+// maxManifests is what all manifests of a bundle may have together, so that
+// every broker takes it in one message.
+const maxManifests = 500 * 1024
+
+// checkBundle refuses what no agent could apply, or PostgreSQL not store. Its
+// errors name the member and say what to do.
+func checkBundle(raw json.RawMessage) (*bundleData, error) {
+	var typed work.Bundle // every member that we know has the type it should
+	if err := rest.DecodeJSON(raw, &typed); err != nil {
+		return nil, invalid("the data of the event cannot be read: %s", reasonOf(err))
+	}
+	var data bundleData
+	if err := json.Unmarshal(raw, &data); err != nil {
+		return nil, invalid("the data of the event cannot be read: %s", err)
+	}
+	if len(data.Manifests) == 0 {
+		return nil, invalid("manifests is empty; a bundle needs at least one manifest")
+	}
+	size := 0
+	seen := map[string]int{}
+	for i, m := range data.Manifests {
+		size += len(m)
+		identity, err := checkManifest(m)
+		if err != nil {
+			return nil, invalid("manifests[%d]: %s", i, err)
+		}
+		if first, twice := seen[identity]; twice {
+			return nil, invalid("manifests[%d] is the same object as manifests[%d]: %s; name each object once", i, first, identity)
+		}
+		seen[identity] = i
+	}
+	if size > maxManifests {
+		return nil, invalid("the manifests have %d bytes, at most %d are possible; split the work", size, maxManifests)
+	}
+	return &data, nil
+}
+
+func checkManifest(raw json.RawMessage) (identity string, err error) {
+	var m struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name            string            `json:"name"`
+			GenerateName    string            `json:"generateName"`
+			Namespace       string            `json:"namespace"`
+			ResourceVersion string            `json:"resourceVersion"`
+			Labels          map[string]string `json:"labels"`
+			Annotations     map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return "", fmt.Errorf("not a Kubernetes object: %w", err)
+	}
+	path := field.NewPath("metadata")
+	switch {
+	case m.APIVersion == "":
+		return "", fmt.Errorf("apiVersion is missing")
+	case strings.Count(m.APIVersion, "/") > 1:
+		return "", fmt.Errorf("apiVersion %q is not <group>/<version>", m.APIVersion)
+	case m.Kind == "":
+		return "", fmt.Errorf("kind is missing")
+	case m.Metadata.GenerateName != "":
+		return "", fmt.Errorf("metadata.generateName is not possible; set metadata.name")
+	case m.Metadata.Name == "":
+		return "", fmt.Errorf("metadata.name is missing")
+	case m.Metadata.ResourceVersion != "":
+		return "", fmt.Errorf("metadata.resourceVersion is not possible; remove it")
+	}
+	if m.Metadata.Namespace != "" {
+		if msgs := k8svalidation.IsDNS1123Label(m.Metadata.Namespace); len(msgs) > 0 {
+			return "", fmt.Errorf("metadata.namespace: %s", msgs[0])
+		}
+	}
+	if errs := metav1validation.ValidateLabels(m.Metadata.Labels, path.Child("labels")); len(errs) > 0 {
+		return "", errs[0]
+	}
+	if errs := validation.ValidateAnnotations(m.Metadata.Annotations, path.Child("annotations")); len(errs) > 0 {
+		return "", errs[0]
+	}
+	return strings.Join([]string{m.APIVersion, m.Kind, m.Metadata.Namespace, m.Metadata.Name}, " "), nil
+}
+
+// checkMetadata reads the ObjectMeta of the source's work. It returns nil when
+// there is none.
+func checkMetadata(text string) (json.RawMessage, error) {
+	if text == "" {
+		return nil, nil
+	}
+	raw := json.RawMessage(text)
+	var m metav1.ObjectMeta
+	if err := rest.DecodeJSON(raw, &m); err != nil {
+		return nil, invalid("extension metadata cannot be read as an ObjectMeta: %s", reasonOf(err))
+	}
+	if errs := metav1validation.ValidateLabels(m.Labels, field.NewPath("metadata", "labels")); len(errs) > 0 {
+		return nil, invalid("extension %s", errs[0])
+	}
+	if m.Name != "" {
+		if msgs := k8svalidation.IsDNS1123Subdomain(m.Name); len(msgs) > 0 {
+			return nil, invalid("extension metadata: name %q: %s", m.Name, msgs[0])
+		}
+	}
+	return raw, nil
+}
+
+func checkBundleID(id string) error {
+	if id == "" {
+		return invalid("extension %s is missing; it is the id of the bundle", work.ExtResourceID)
+	}
+	if msgs := k8svalidation.IsDNS1123Subdomain(id); len(msgs) > 0 {
+		return invalid("extension %s %q: %s", work.ExtResourceID, id, msgs[0])
+	}
+	return nil
+}
+
+func checkConsumerName(name string) error {
+	if msgs := k8svalidation.IsDNS1123Label(name); len(msgs) > 0 {
+		return invalid("the name %q of a consumer is not possible: %s", name, msgs[0])
+	}
+	return nil
+}
+
+func checkConsumerLabels(labels map[string]string) error {
+	// In order, so that the same fault has the same text.
+	names := make([]string, 0, len(labels))
+	for k := range labels {
+		names = append(names, k)
+	}
+	sort.Strings(names)
+	for _, k := range names {
+		if errs := metav1validation.ValidateLabels(map[string]string{k: labels[k]}, field.NewPath("labels")); len(errs) > 0 {
+			return invalid("%s", errs[0])
+		}
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) *rest.Error {
+	return rest.Errorf(http.StatusBadRequest, codeValidation, format, args...)
+}
+
+func reasonOf(err error) string {
+	if e, ok := err.(*rest.Error); ok {
+		return e.Reason
+	}
+	return err.Error()
+}
