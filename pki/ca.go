@@ -1,0 +1,194 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	// DefaultValidity is how long a certificate is good for.
+	DefaultValidity = 7 * 24 * time.Hour
+
+	// skew is how far before now a certificate begins, for machines whose
+	// clocks are behind the signer's.
+	skew = 5 * time.Minute
+
+	caValidity = 20 * 365 * 24 * time.Hour
+
+	caFile     = "ca.pem"
+	caCertFile = "ca.crt"
+	tokenDir   = "tokens"
+)
+
+// A CA is a region's certificate authority in a directory of its own:
+//
+//	ca.pem   key and certificate, 0600
+//	ca.crt   the certificate alone, for whoever must trust it
+//	tokens/  one-time join tokens by the sha256 of their text, 0700
+//
+// Any number of processes may have the same directory open. A CA is safe for
+// concurrent use.
+type CA struct {
+	// Validity is the life of the certificates that the CA issues, zero means
+	// [DefaultValidity]. Set it before the CA is used.
+	Validity time.Duration
+
+	dir  string
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+// OpenCA opens the CA in dir, and makes it when there is none. When several
+// processes make it at once, one does and the others open what it made. A
+// damaged file is an error that names it: nothing replaces a CA but its owner.
+func OpenCA(dir string) (*CA, error) {
+	if err := os.MkdirAll(filepath.Join(dir, tokenDir), 0o700); err != nil {
+		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+	}
+	if err := errors.Join(sweepTemp(dir), sweepTemp(filepath.Join(dir, tokenDir))); err != nil {
+		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+	}
+	path := filepath.Join(dir, caFile)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if data, err = newCA(); err == nil {
+			err = createFile(path, data, 0o600)
+		}
+		if errors.Is(err, fs.ErrExist) {
+			data, err = os.ReadFile(path)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+	}
+
+	ca := &CA{dir: dir}
+	if ca.key, ca.cert, err = decodePair(data); err == nil {
+		switch {
+		case ca.cert == nil:
+			err = errors.New("holds no certificate")
+		case !ca.cert.IsCA:
+			err = errors.New("holds a certificate that is not a CA's")
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("CA file %s is damaged: %w; restore it from a backup, "+
+			"or move %s away to start a new CA, after which every identity must enrol again", path, err, dir)
+	}
+	if err := ca.publish(); err != nil {
+		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+	}
+	if err := ca.SweepTokens(); err != nil {
+		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+	}
+	return ca, nil
+}
+
+// newCA returns the content of a new ca.pem.
+func newCA() ([]byte, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	tmpl := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: "Atoll region CA " + serial.Text(36)[:8]},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(caValidity),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	data, err := encodeKey(key)
+	return append(data, encodeCert(der)...), err
+}
+
+// publish writes ca.crt unless it is there and right.
+func (ca *CA) publish() error {
+	path := ca.CertFile()
+	if have, err := os.ReadFile(path); err == nil && string(have) == string(ca.CertPEM()) {
+		return nil
+	}
+	return writeFile(path, ca.CertPEM(), 0o644)
+}
+
+// CertPEM returns the CA's certificate, which everybody may see.
+func (ca *CA) CertPEM() []byte { return encodeCert(ca.cert.Raw) }
+
+// CertFile returns the path of the file that holds the CA's certificate.
+func (ca *CA) CertFile() string { return filepath.Join(ca.dir, caCertFile) }
+
+// Pool returns a pool with the CA's certificate alone.
+func (ca *CA) Pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(ca.cert)
+	return p
+}
+
+// Sign issues a certificate for the key of a PEM certificate request. Name
+// alone decides subject, alternative names and usages: a service's certificate
+// serves its name, localhost and the loopback addresses, and is a client's too;
+// an agent's is a client's only. What else the request says is ignored.
+func (ca *CA) Sign(csrPEM []byte, name Name) ([]byte, error) {
+	csr, err := parseCSR(csrPEM)
+	if err != nil {
+		return nil, fmt.Errorf("signing for %s: request %w", name, err)
+	}
+	der, err := ca.issue(csr.PublicKey.(*ecdsa.PublicKey), name)
+	if err != nil {
+		return nil, fmt.Errorf("signing for %s: %w", name, err)
+	}
+	return encodeCert(der), nil
+}
+
+func (ca *CA) issue(pub *ecdsa.PublicKey, name Name) ([]byte, error) {
+	if err := name.Validate(); err != nil {
+		return nil, err
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	validity := ca.Validity
+	if validity == 0 {
+		validity = DefaultValidity
+	}
+	now := time.Now()
+	tmpl := &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: string(name)},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(validity),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+	}
+	if tmpl.NotAfter.After(ca.cert.NotAfter) {
+		tmpl.NotAfter = ca.cert.NotAfter
+	}
+	if name.IsService() {
+		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		tmpl.DNSNames = []string{name.Service(), "localhost"}
+		tmpl.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	}
+	return x509.CreateCertificate(rand.Reader, tmpl, ca.cert, pub, ca.key)
+}

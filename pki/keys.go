@@ -1,0 +1,126 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+)
+
+const (
+	pemKey  = "PRIVATE KEY"
+	pemCert = "CERTIFICATE"
+	pemCSR  = "CERTIFICATE REQUEST"
+)
+
+// ErrWeakKey means that a request's key is not ECDSA P-256.
+var ErrWeakKey = errors.New("key is not ECDSA P-256")
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
+}
+
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der})
+}
+
+// encodeCSR makes a request for key. The subject is a courtesy to who reads it:
+// the signer sets its own.
+func encodeCSR(key *ecdsa.PrivateKey, name Name) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: string(name)},
+	}, key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}), nil
+}
+
+// decodePair reads a PEM file that holds a key and, unless it is not issued
+// yet, its certificate. Anything else in it is an error.
+func decodePair(data []byte) (key *ecdsa.PrivateKey, cert *x509.Certificate, err error) {
+	for rest := data; ; {
+		var b *pem.Block
+		if b, rest = pem.Decode(rest); b == nil {
+			if len(bytes.TrimSpace(rest)) > 0 {
+				return nil, nil, errors.New("holds something that is not PEM")
+			}
+			break
+		}
+		switch {
+		case b.Type == pemKey && key == nil:
+			parsed, err := x509.ParsePKCS8PrivateKey(b.Bytes)
+			if err != nil {
+				return nil, nil, err
+			}
+			k, ok := parsed.(*ecdsa.PrivateKey)
+			if !ok || k.Curve != elliptic.P256() {
+				return nil, nil, ErrWeakKey
+			}
+			key = k
+		case b.Type == pemCert && cert == nil:
+			if cert, err = x509.ParseCertificate(b.Bytes); err != nil {
+				return nil, nil, err
+			}
+		default:
+			return nil, nil, fmt.Errorf("holds an unexpected %q", b.Type)
+		}
+	}
+	if key == nil {
+		return nil, nil, errors.New("holds no private key")
+	}
+	if cert != nil && !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, nil, errors.New("holds a certificate of another key")
+	}
+	return key, cert, nil
+}
+
+// parseCSR reads one PEM certificate request and checks what a signer must:
+// that it is signed by its own key and that this key is ECDSA P-256. Subject,
+// alternative names and extensions are read by nobody.
+func parseCSR(data []byte) (*x509.CertificateRequest, error) {
+	b, rest := pem.Decode(data)
+	if b == nil || b.Type != pemCSR {
+		return nil, errors.New("is not a PEM certificate request")
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("has something after the certificate request")
+	}
+	csr, err := x509.ParseCertificateRequest(b.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	pub, ok := csr.PublicKey.(*ecdsa.PublicKey)
+	if !ok || pub.Curve != elliptic.P256() {
+		return nil, ErrWeakKey
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("is not signed by its own key: %w", err)
+	}
+	return csr, nil
+}
+
+// keyHash identifies a public key: the hex sha256 of its DER form.
+func keyHash(pub any) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(pub)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), nil
+}

@@ -1,0 +1,96 @@
+package pki
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// servicePrefix marks the identities of the region's own services. It holds a
+// colon, which no consumer's name can.
+const servicePrefix = "system:"
+
+// maxLabel is the length limit of an RFC 1123 label.
+const maxLabel = 63
+
+// ErrNoPeer means that the other side of a connection proved no identity.
+var ErrNoPeer = errors.New("no verified client certificate")
+
+// A Name is an identity as a certificate's common name carries it: a consumer's
+// name for an agent, system:<service> for one of the region's services.
+type Name string
+
+// ServiceName returns the identity of one of the region's services.
+func ServiceName(service string) Name { return Name(servicePrefix + service) }
+
+// IsService reports whether the name is that of one of the region's services.
+func (n Name) IsService() bool { return strings.HasPrefix(string(n), servicePrefix) }
+
+// Service returns the service's name without its prefix, and "" for an agent.
+func (n Name) Service() string {
+	if s, ok := strings.CutPrefix(string(n), servicePrefix); ok {
+		return s
+	}
+	return ""
+}
+
+// Validate reports whether the name is well formed: an RFC 1123 label, or
+// system: and an RFC 1123 label.
+func (n Name) Validate() error {
+	label := string(n)
+	if n.IsService() {
+		label = n.Service()
+		if label == "localhost" {
+			return errors.New(`no service may be called "localhost"`)
+		}
+	}
+	if err := validLabel(label); err != nil {
+		return fmt.Errorf("identity %q: %w", string(n), err)
+	}
+	return nil
+}
+
+// ValidConsumer reports whether name may be the name of a consumer: an RFC 1123
+// label of at most 63 characters. No service's identity is one, because a label
+// has no colon.
+func ValidConsumer(name string) error {
+	if err := validLabel(name); err != nil {
+		return fmt.Errorf("consumer %q: %w", name, err)
+	}
+	return nil
+}
+
+func validLabel(s string) error {
+	switch {
+	case s == "":
+		return errors.New("is empty")
+	case len(s) > maxLabel:
+		return fmt.Errorf("is longer than %d characters", maxLabel)
+	case s[0] == '-' || s[len(s)-1] == '-':
+		return errors.New("begins or ends with a hyphen")
+	}
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return errors.New("is not an RFC 1123 label (lower case letters, digits, hyphens)")
+		}
+	}
+	return nil
+}
+
+// PeerName returns the identity that the other side of a connection proved.
+//
+// It is an [ErrNoPeer] when the peer showed no certificate or when the
+// certificate was not verified against our CA, and another error when the
+// certificate's name is no identity of ours. It never returns a name from a
+// certificate that was merely shown.
+func PeerName(cs *tls.ConnectionState) (Name, error) {
+	if cs == nil || len(cs.VerifiedChains) == 0 || len(cs.VerifiedChains[0]) == 0 {
+		return "", ErrNoPeer
+	}
+	n := Name(cs.VerifiedChains[0][0].Subject.CommonName)
+	if err := n.Validate(); err != nil {
+		return "", fmt.Errorf("peer certificate: %w", err)
+	}
+	return n, nil
+}

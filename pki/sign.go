@@ -1,0 +1,99 @@
+package pki
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const signTimeout = 15 * time.Second
+
+// final reports whether asking again cannot help.
+func (e *apiError) final() bool {
+	return e.status >= 400 && e.status < 500 && e.status != http.StatusTooManyRequests
+}
+
+// requestCertificate asks the signing service once for a certificate of key: by
+// token, or with an empty one by the present certificate. What comes back is
+// checked as strictly as what is on disk.
+func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKey, token string) (*x509.Certificate, error) {
+	csr, err := encodeCSR(key, id.o.Name)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(signRequest{CSR: string(csr), Token: token})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, signTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(id.o.URL, "/")+"/v1/sign", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if req.URL.Scheme != "https" {
+		return nil, &apiError{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https", id.o.URL)}
+	}
+	req.Header.Set("Content-Type", "application/json")
+
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.pool}
+	if token == "" {
+		tlsConfig.GetClientCertificate = id.TLSClient("").GetClientCertificate
+	}
+	transport := &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxSignBody))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, decodeRefusal(resp.StatusCode, answer)
+	}
+	var signed signResponse
+	if err := json.Unmarshal(answer, &signed); err != nil {
+		return nil, fmt.Errorf("reading the signing service's answer: %w", err)
+	}
+	block, _ := pem.Decode([]byte(signed.Certificate))
+	if block == nil || block.Type != pemCert {
+		return nil, errors.New("the signing service's answer holds no certificate")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("reading the signed certificate: %w", err)
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) {
+		return nil, errors.New("the signed certificate is for another key")
+	}
+	if cert.Subject.CommonName != string(id.o.Name) {
+		// Another's token: asking again cannot help.
+		return nil, &apiError{http.StatusForbidden, "wrong-identity",
+			fmt.Sprintf("the token is that of %q, not of %q", cert.Subject.CommonName, id.o.Name)}
+	}
+	if err := id.check(cert); err != nil {
+		return nil, fmt.Errorf("checking the signed certificate: %w", err)
+	}
+	return cert, nil
+}
+
+func decodeRefusal(status int, body []byte) error {
+	var e struct{ Kind, Code, Reason string }
+	if err := json.Unmarshal(body, &e); err != nil || e.Kind != "Error" {
+		return fmt.Errorf("the signing service answered %d %s", status, http.StatusText(status))
+	}
+	return &apiError{status, e.Code, e.Reason}
+}
