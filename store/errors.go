@@ -68,13 +68,11 @@ func (e *ExistsError) Error() string {
 
 func (e *ExistsError) Is(target error) bool { return target == ErrExists }
 
-// broken says that the connection is gone, so that a statement which was under way may or may not have been done.
+// broken says that the connection is gone, so that a statement which was under way may or may not have been done. Nothing
+// is made of pgconn.SafeToRetry: a simple query whose answer was lost ends with "conn closed", which claims to be safe.
 func broken(conn *pgx.Conn, err error) bool {
 	return err != nil && conn.IsClosed()
 }
-
-// unsent says that the server cannot have seen the statement.
-func unsent(err error) bool { return pgconn.SafeToRetry(err) }
 
 // classify wraps a driver's error in the sentinel that callers decide on. Errors that it does not know, and the
 // caller's own context errors, stay as they are.

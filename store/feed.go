@@ -55,6 +55,7 @@ type chunk struct {
 	docs              []Document
 	xids              []uint64 // of docs
 	more              bool     // there may be more after the last one
+	began             time.Time
 }
 
 const noLimit = uint64(1) << 62
@@ -152,7 +153,7 @@ func (s *Store) flush(ctx context.Context, t trust) error {
 
 func (s *Store) readChunk(ctx context.Context, t trust, sql string, limit int, args func(identity string) []any) (c chunk, err error) {
 	err = s.onFeed(ctx, t, func(ctx context.Context, conn *pgx.Conn) error {
-		c = chunk{}
+		c = chunk{began: time.Now()}
 		var incarnation, snapshot string
 		rows, err := conn.Query(ctx, sql, args(sessionOf(conn).identity)...)
 		if err != nil {

@@ -238,7 +238,11 @@ func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
 	if len(f.unsettled) > 0 || r.until != nil && !r.settled {
 		t = trust(f.readAt)
 	}
-	f.readAt = time.Now()
+	defer func() {
+		if err == nil {
+			f.readAt = c.began
+		}
+	}()
 	if r.relist {
 		c, err := f.s.everything(ctx, t, f.kinds, r.after, f.s.opts.ChunkSize)
 		if err == nil && r.until != nil && r.until.incarnation != c.at.incarnation {

@@ -32,7 +32,7 @@ create table document (
 create index document_feed on document (xid, kind, id);
 create unique index document_name on document (kind, scope, name) where removed_at is null and name <> '';
 create index document_removed on document (removed_at) where removed_at is not null;
-alter table document set (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05,
+alter table document set (fillfactor = 85, toast_tuple_target = 4096, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05,
 	autovacuum_vacuum_cost_delay = 0);
 
 -- What each change was, and who made it. Insert only.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func render(d store.Document) ([]byte, error) {
 
 func open(t testing.TB, dsn string, set ...func(*store.Options)) *store.Store {
 	t.Helper()
-	o := store.Options{DSN: dsn, Kinds: kinds}
+	o := store.Options{DSN: dsn, Kinds: kinds, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	for _, f := range set {
 		f(&o)
 	}

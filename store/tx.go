@@ -19,6 +19,7 @@ type Tx struct {
 	xid    uint64 // known after the first write
 	writes []write
 	kinds  []Kind // changed
+	raw    bool   // statements of the service's own were run
 }
 
 const conflictRetries = 5
@@ -71,6 +72,12 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	}
 	cctx, cancel := s.uncancelled(ctx)
 	defer cancel()
+	if tx.raw && tx.xid == 0 {
+		if err := c.QueryRow(cctx, `select coalesce(pg_current_xact_id_if_assigned(), '0')`).Scan(&tx.xid); err != nil && broken(c, err) {
+			s.pool.Reset()
+			return fmt.Errorf("%w: %w", errNotMade, err)
+		}
+	}
 	tag, err := c.Exec(cctx, "commit")
 	finished = true
 	if err == nil && tag.String() == "ROLLBACK" {
@@ -81,8 +88,8 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 			return classify(context.WithoutCancel(ctx), err)
 		}
 		s.pool.Reset()
-		if unsent(err) {
-			return fmt.Errorf("%w: %w", errNotMade, err)
+		if tx.xid == 0 {
+			return fmt.Errorf("%w: %w", errNotMade, err) // it had nothing to commit
 		}
 		made, rerr := s.resolve(attempt{session: sessionOf(c), token: tx.token, xid: tx.xid, writes: tx.writes})
 		if rerr != nil {
@@ -240,17 +247,20 @@ func (tx *Tx) Record(ctx context.Context, action string, kind Kind, id, scope st
 
 // Exec, Query and QueryRow are for the service's side tables. Their errors are the driver's, but for what classify knows.
 func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tx.raw = true
 	tag, err := tx.conn.Exec(ctx, sql, args...)
 	return tag, classify(ctx, err)
 }
 
 // Query is as Exec.
 func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tx.raw = true
 	rows, err := tx.conn.Query(ctx, sql, args...)
 	return rows, classify(ctx, err)
 }
 
 // QueryRow is as Exec.
 func (tx *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	tx.raw = true
 	return tx.conn.QueryRow(ctx, sql, args...)
 }

@@ -215,9 +215,6 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 		return false, classify(context.WithoutCancel(ctx), err)
 	}
 	s.pool.Reset()
-	if unsent(err) {
-		return false, fmt.Errorf("%w: %w", errNotMade, err)
-	}
 	made, rerr := s.resolve(attempt{session: who, token: token, writes: []write{w}})
 	switch {
 	case rerr != nil:

@@ -1,0 +1,70 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Record is one entry of the history: a change of a document of a kind with History, or what Tx.Record was given. It was
+// committed together with what it records.
+type Record struct {
+	Seq        int64 // unique in this database; grows, but not in the order of commits
+	At         time.Time
+	Action     string // create, update, delete (deletion was requested), remove; or Tx.Record's
+	Kind       Kind
+	ID, Scope  string
+	Version    int64 // that the change made; 0 from Tx.Record
+	Generation int64
+	Actor      Actor
+	Spec       json.RawMessage // nil if the change did not touch it
+	Status     json.RawMessage // nil if the change did not touch it
+	Note       json.RawMessage // from Tx.Record
+}
+
+const recordColumns = `h.seq, h.at, h.action, h.kind, h.id, h.scope, h.version, h.generation, h.principal, h.account, h.request_id, h.spec, h.status, h.note`
+
+func (r *Record) targets(more ...any) []any {
+	return append([]any{&r.Seq, &r.At, &r.Action, &r.Kind, &r.ID, &r.Scope, &r.Version, &r.Generation,
+		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), (*[]byte)(&r.Note)}, more...)
+}
+
+// HistoryQuery says which records of one document History returns.
+type HistoryQuery struct {
+	Kind   Kind
+	ID     string
+	Before int64 // records with a smaller Seq only; 0 is all
+	Limit  int   // default 100
+}
+
+// History returns the records of one document, the latest first.
+func (s *Store) History(ctx context.Context, q HistoryQuery) ([]Record, error) {
+	if q.Limit <= 0 {
+		q.Limit = 100
+	}
+	var records []Record
+	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) (err error) {
+		records, err = scanRecords(c.Query(ctx, `select `+recordColumns+` from history h where kind = $1 and id = $2 and ($3::bigint = 0 or seq < $3)
+			order by seq desc limit $4`, string(q.Kind), q.ID, q.Before, q.Limit))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("history of %s %s: %w", q.Kind, q.ID, err)
+	}
+	return records, nil
+}
+
+func scanRecords(rows pgx.Rows, err error) ([]Record, error) {
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Record, error) {
+		var r Record
+		err := row.Scan(r.targets()...)
+		r.At = r.At.UTC()
+		return r, err
+	})
+}
