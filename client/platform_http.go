@@ -35,7 +35,7 @@ type caller struct {
 
 	headers  time.Duration // until the answer begins
 	body     time.Duration // from then until it is complete
-	budget   time.Duration // until the answer begins, all attempts together
+	budget   time.Duration // until the answer begins, with all further attempts
 	patience time.Duration // a service that asks for more is not asked again
 }
 
@@ -91,7 +91,7 @@ func (c *caller) do(ctx context.Context, r request) (Document, http.Header, erro
 	var doc Document
 	var header http.Header
 	err := c.again(ctx, r.repeatable(), func(left time.Duration) error {
-		resp, err := c.open(ctx, r, min(left, c.headers))
+		resp, err := c.open(ctx, r, left)
 		if err != nil {
 			return err
 		}
@@ -209,7 +209,11 @@ func (r request) repeatable() bool {
 func (c *caller) again(ctx context.Context, repeatable bool, f func(left time.Duration) error) error {
 	deadline := time.Now().Add(c.budget)
 	for attempt := 0; ; attempt++ {
-		err := f(time.Until(deadline))
+		left := c.headers // the first attempt is always made
+		if attempt > 0 {
+			left = min(left, time.Until(deadline))
+		}
+		err := f(left)
 		e, ok := errors.AsType[*Error](err)
 		if !ok || !e.retryable(repeatable) {
 			return err

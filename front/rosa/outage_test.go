@@ -1,0 +1,212 @@
+package rosa_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/access"
+	"atoll.dev/api/work"
+	"atoll.dev/bus"
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/postgres"
+	"atoll.dev/internal/rest"
+)
+
+// impatient is a client that takes the first answer.
+func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Platform {
+	t.Helper()
+	p, err := client.NewPlatform(client.PlatformOptions{
+		Endpoint: endpoint, CAFile: caFile, Budget: time.Nanosecond,
+		Credentials: client.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret, Region: region},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// eventually calls f until it succeeds.
+func eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// Whatever is down behind the front: every answer is 503 with Retry-After and
+// comes within 2 s, and all is well again by itself when it is back.
+func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
+	ctx := t.Context()
+	pg := pgtest.Server(t)
+	b := startBehind(t, pg.DSN("postgres", postgres.Superuser))
+	endpoint, ca := platformAPI(t, b.client)
+	p := impatient(t, endpoint, ca, operator)
+	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+		t.Fatal(err)
+	}
+	made, err := p.CreateWork(ctx, "m", manifestWork("w", "0", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := map[string]func(int) error{
+		"get":   func(int) error { _, err := p.Work(ctx, made.ID); return err },
+		"list":  func(int) error { _, err := p.ListBundles(ctx, client.ListOptions{}); return err },
+		"ready": func(int) error { _, err := p.Ready(ctx); return err },
+	}
+	writes := map[string]func(int) error{
+		"post": func(n int) error {
+			_, err := p.CreateWork(ctx, "m", manifestWork(fmt.Sprint("w", n), "1", 1))
+			return err
+		},
+		"put": func(n int) error {
+			_, err := p.ReplaceWork(ctx, made.ID, "m", manifestWork("w", fmt.Sprint(n), 1), "")
+			return err
+		},
+		"register": func(n int) error { _, err := p.CreateManagementCluster(ctx, fmt.Sprint("m", n), nil); return err },
+	}
+	n := 0
+	for _, outage := range []struct {
+		name        string
+		begin, end  func()
+		alsoReads   bool
+		untilNotice bool // refusals begin a moment after the outage
+	}{
+		{"PostgreSQL", pg.Kill, pg.Start, true, false},
+		{"broker", func() { b.stopBroker() }, b.startBroker, false, true},
+		{"Maestro", func() { b.stopMaestro() }, b.startMaestro, true, false},
+	} {
+		outage.begin()
+		calls := map[string]func(int) error{}
+		for name, f := range writes {
+			calls[name] = f
+		}
+		if outage.alsoReads {
+			for name, f := range reads {
+				calls[name] = f
+			}
+		}
+		if outage.untilNotice {
+			eventually(t, outage.name+" is missed", func() error {
+				n++
+				if err := writes["post"](n); client.StatusOf(err) != http.StatusServiceUnavailable {
+					return fmt.Errorf("still taken: %w", errors.Join(err))
+				}
+				return nil
+			})
+		}
+		for name, f := range calls {
+			n++
+			start := time.Now()
+			err := f(n)
+			took := time.Since(start)
+			e, _ := errors.AsType[*client.Error](err)
+			if e == nil || e.Status != http.StatusServiceUnavailable || e.RetryAfter < time.Second || took > 2*time.Second {
+				t.Errorf("%s down: %s answers %v after %s", outage.name, name, err, took)
+			}
+		}
+		outage.end()
+		for _, group := range []map[string]func(int) error{writes, reads} {
+			for name, f := range group {
+				eventually(t, outage.name+" back: "+name, func() error { n++; return f(n) })
+			}
+		}
+	}
+}
+
+// A work that is being deleted can be got until its agent says that it is
+// gone; then it is 404, and its management cluster can go too.
+func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
+	ctx := t.Context()
+	b := startBehind(t, pgtest.DSN(t))
+	endpoint, ca := platformAPI(t, b.client)
+	p := clientOf(t, endpoint, ca, operator)
+	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+		t.Fatal(err)
+	}
+	made, err := p.CreateWork(ctx, "m", manifestWork("w", "1", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := p.WatchBundles(ctx, client.WatchOptions{ID: made.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+
+	agent := bus.NewClient(bus.ClientOptions{
+		Addr: b.mqtt, TLS: identityOf(t, b.ca, "m").client("broker"), ClientID: "m-agent-client",
+	})
+	b.run("agent", agent.Run)
+	eventually(t, "the agent connects", func() error { return agent.Check(ctx) })
+
+	if err := p.DeleteWork(ctx, made.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := p.Work(ctx, made.ID); err != nil || w.DeletedAt == nil {
+		t.Fatalf("before the agent confirmed: %+v, %v", w, err)
+	}
+	status, err := json.Marshal(map[string]any{"conditions": []map[string]string{{
+		"type": work.ConditionDeleted, "status": "True", "reason": work.ReasonDeleted,
+		"message": fmt.Sprintf(work.MessageDeletedFormat, "m"), "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, err := p.Bundle(ctx, made.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = agent.Publish(ctx, "sources/maestro/consumers/m/agentevents", bus.Event{
+		ID: uuid.NewString(), Source: "m-agent", Type: work.StatusUpdate, Time: time.Now(), DataContentType: "application/json",
+		Extensions: map[string]string{
+			work.ExtResourceID: made.ID, work.ExtResourceVersion: fmt.Sprint(bundle.Version), work.ExtClusterName: "m",
+			work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1834773391719010304",
+		},
+		Data: status,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		e, err := watch.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == rest.Deleted {
+			break
+		}
+	}
+	if _, err := p.Work(ctx, made.ID); client.StatusOf(err) != http.StatusNotFound {
+		t.Errorf("after the agent confirmed: %v", err)
+	}
+	if err := p.DeleteManagementCluster(ctx, "m"); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.CreateManagementCluster(ctx, "m", nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.CreateWork(ctx, "m", manifestWork("w", "1", 1)); err != nil {
+		t.Errorf("posting it again: %v", err)
+	}
+}
