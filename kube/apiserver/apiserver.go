@@ -1,0 +1,108 @@
+// Package apiserver runs the upstream kube-apiserver, with aggregator and custom resources, inside this process.
+//
+// It calls the functions that upstream's own command calls, on options that it fills itself: the command would set up
+// signals and logging for the whole process. Where a plane differs from upstream's defaults, options.go says why.
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
+
+	"atoll.dev/kube/credentials"
+)
+
+// Options are what a plane's API server needs to know.
+type Options struct {
+	Listener    net.Listener // where to serve; owned by the server from now on
+	External    string       // host that clients reach the server under
+	ServiceCIDR string
+	Files       credentials.Files
+
+	EtcdEndpoint string
+	DialEtcd     func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Run serves until ctx is done. It calls serving once, when the server is about to accept requests; answers of /readyz
+// say when it is ready.
+func Run(ctx context.Context, o Options, serving func()) error {
+	options := runOptions(o)
+	completed, err := options.Complete(ctx)
+	if err != nil {
+		return fmt.Errorf("completing the API server's options: %w", err)
+	}
+	if errs := completed.Validate(); len(errs) > 0 {
+		return fmt.Errorf("the API server's options: %w", utilerrors.NewAggregate(errs))
+	}
+	config, err := app.NewConfig(completed)
+	if err != nil {
+		return fmt.Errorf("configuring the API server: %w", err)
+	}
+	openHealth(config)
+	late, err := deferHooks(config)
+	if err != nil {
+		return err
+	}
+	completedConfig, err := config.Complete()
+	if err != nil {
+		return fmt.Errorf("completing the API server's configuration: %w", err)
+	}
+	server, err := app.CreateServerChain(completedConfig)
+	if err != nil {
+		return fmt.Errorf("creating the API server: %w", err)
+	}
+	for name, hook := range late {
+		server.GenericAPIServer.AddPostStartHookOrDie(name, inBackground(hook))
+	}
+	if err := server.GenericAPIServer.AddReadyzChecks(namespacesCheck(config.KubeAPIs.ControlPlane.VersionedInformers)); err != nil {
+		return err
+	}
+	prepared, err := server.PrepareRun()
+	if err != nil {
+		return fmt.Errorf("preparing the API server: %w", err)
+	}
+	serving()
+	return prepared.Run(ctx)
+}
+
+// deferHooks takes out of config the two post-start hooks that wait a second before they do anything, and returns them:
+// the default roles and the system priority classes. Nothing that a plane's owner does first needs either, since
+// authorization lets system:masters through before it looks at roles.
+func deferHooks(config *app.Config) (map[string]genericapiserver.PostStartHookFunc, error) {
+	disabled := config.KubeAPIs.ControlPlane.Generic.DisabledPostStartHooks
+	hooks := map[string]genericapiserver.PostStartHookFunc{}
+	for _, provider := range []genericapiserver.PostStartHookProvider{
+		rbacrest.RESTStorageProvider{},
+		schedulingrest.RESTStorageProvider{},
+	} {
+		name, hook, err := provider.PostStartHook()
+		if err != nil {
+			return nil, fmt.Errorf("post-start hook %s: %w", name, err)
+		}
+		disabled.Insert(name)
+		hooks["atoll/"+name] = hook
+	}
+	return hooks, nil
+}
+
+// inBackground makes a hook that is done at once and goes on behind. An error ends the process as it would upstream.
+func inBackground(hook genericapiserver.PostStartHookFunc) genericapiserver.PostStartHookFunc {
+	return func(ctx genericapiserver.PostStartHookContext) error {
+		go func() {
+			if err := hook(ctx); err != nil && ctx.Err() == nil {
+				fatal(err)
+			}
+		}()
+		return nil
+	}
+}
+
+var _ healthz.HealthChecker = healthz.NamedCheck("", func(*http.Request) error { return nil })

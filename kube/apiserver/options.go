@@ -1,0 +1,69 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+)
+
+// Issuer is the issuer of service account tokens. Every plane has the same; what tells them apart is the key.
+const Issuer = "https://kubernetes.default.svc.cluster.local"
+
+func runOptions(o Options) *options.ServerRunOptions {
+	s := options.NewServerRunOptions()
+
+	s.SecureServing.Listener = o.Listener
+	address := o.Listener.Addr().(*net.TCPAddr)
+	s.SecureServing.BindAddress, s.SecureServing.BindPort = address.IP, address.Port
+	s.SecureServing.ServerCert.CertKey.CertFile = o.Files.Serving
+	s.SecureServing.ServerCert.CertKey.KeyFile = o.Files.Serving
+	s.SecureServing.MinTLSVersion = "VersionTLS12"
+	s.GenericServerRunOptions.ExternalHost = o.External
+	s.ServiceClusterIPRanges = o.ServiceCIDR
+	s.AllowPrivileged = true
+
+	// One server, which nothing inside the cluster reaches: the Service kubernetes/default gets no endpoints, and no
+	// lease has to be renewed every few seconds to say that the server is alive.
+	s.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
+
+	s.Etcd.StorageConfig.Transport.ServerList = []string{o.EtcdEndpoint}
+	s.Etcd.StorageConfig.Transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) {
+		return o.DialEtcd, nil
+	}
+	s.Etcd.StorageConfig.DBMetricPollInterval = 0
+	s.Etcd.StorageConfig.CountMetricPollPeriod = 0
+
+	s.Authentication.ClientCert.ClientCA = o.Files.CA
+	s.Authentication.Anonymous.Allow = false // openHealth lets anonymous requests in where they may go
+	s.Authentication.RequestHeader.ClientCAFile = o.Files.FrontProxyCA
+	s.Authentication.RequestHeader.AllowedNames = []string{"front-proxy-client"}
+	s.Authentication.RequestHeader.UsernameHeaders = []string{"X-Remote-User"}
+	s.Authentication.RequestHeader.GroupHeaders = []string{"X-Remote-Group"}
+	s.Authentication.RequestHeader.ExtraHeaderPrefixes = []string{"X-Remote-Extra-"}
+	s.Authentication.ServiceAccounts.Issuers = []string{Issuer}
+	s.Authentication.ServiceAccounts.KeyFiles = []string{o.Files.ServiceAccountKey}
+	s.ServiceAccountSigningKeyFile = o.Files.ServiceAccountKey
+	s.ProxyClientCertFile, s.ProxyClientKeyFile = o.Files.FrontProxyClient, o.Files.FrontProxyClient
+	s.KubeletConfig.TLSClientConfig.CertFile = o.Files.KubeletClient
+	s.KubeletConfig.TLSClientConfig.KeyFile = o.Files.KubeletClient
+
+	s.Authorization.Modes = []string{"Node", "RBAC"}
+	s.Admission.GenericAdmission.EnablePlugins = []string{"NodeRestriction"}
+
+	s.Features.EnableProfiling = false
+	s.EventTTL = time.Hour
+	return s
+}
+
+// fatal ends the process the way a failed post-start hook does upstream.
+func fatal(err error) { klog.Fatalf("%v", err) }
+
+var _ = fmt.Sprint
+var _ context.Context

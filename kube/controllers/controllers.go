@@ -1,0 +1,56 @@
+// Package controllers runs the upstream kube-controller-manager inside this process, without its server and its
+// leader election.
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+
+	"atoll.dev/kube/credentials"
+)
+
+// idle are the controllers that have nothing to do in a plane: nobody attaches disks, assigns networks to nodes or
+// joins kubelets by bootstrap tokens here.
+var idle = []string{
+	names.TTLController,
+	names.NodeIpamController,
+	names.PersistentVolumeAttachDetachController,
+	names.PersistentVolumeExpanderController,
+	names.BootstrapSignerController,
+	names.TokenCleanerController,
+	names.LegacyServiceAccountTokenCleanerController,
+	names.StorageVersionGarbageCollectorController,
+}
+
+// Run runs the controllers until ctx is done.
+func Run(ctx context.Context, files credentials.Files) error {
+	o, err := options.NewKubeControllerManagerOptions()
+	if err != nil {
+		return fmt.Errorf("the controller manager's options: %w", err)
+	}
+	o.Generic.ClientConnection.Kubeconfig = files.ControllerManagerKubeconfig
+	o.Generic.ClientConnection.QPS, o.Generic.ClientConnection.Burst = 200, 400
+	o.Generic.LeaderElection.LeaderElect = false
+	o.Generic.Controllers = []string{"*"}
+	for _, name := range idle {
+		o.Generic.Controllers = append(o.Generic.Controllers, "-"+name)
+	}
+	o.Generic.Debugging.EnableProfiling = false
+	o.SecureServing.BindPort = 0 // no server
+	o.KubeCloudShared.UseServiceAccountCredentials = false
+	o.KubeCloudShared.AllocateNodeCIDRs = false
+	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKey
+	o.SAController.RootCAFile = files.CA
+	o.CSRSigningController.ClusterSigningCertFile = files.CA
+	o.CSRSigningController.ClusterSigningKeyFile = files.CAKey
+
+	config, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
+	if err != nil {
+		return fmt.Errorf("configuring the controller manager: %w", err)
+	}
+	return app.Run(ctx, config.Complete())
+}

@@ -1,0 +1,129 @@
+// Package etcd runs one etcd member inside the process, reachable by this process only.
+//
+// It has no socket at all, neither for clients nor for peers: Dial opens a connection in memory, on which etcd's own gRPC
+// server answers. So there is nothing to protect by file modes or certificates, and no limit on the length of
+// the data directory's path, as a Unix socket would have. The member's name and peer address exist only inside its
+// data.
+//
+// Writes are acknowledged when they are on disk (fsync of the write-ahead log). What etcd logs as fatal, or would die of, is
+// handed to Failed instead, so that the caller decides how the process ends.
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+)
+
+// ErrDamaged says that the data in the directory cannot be used.
+var ErrDamaged = errors.New("damaged")
+
+// Endpoint is what an etcd client is given as the server's address; only Dial knows how to reach it.
+const Endpoint = "passthrough:///etcd.in-process"
+
+const (
+	connectionBuffer = 16 << 10
+	walSegment       = 8 << 20 // preallocated, twice; upstream's 64 MB are for one etcd per machine
+	snapshotCount    = 2000    // entries kept in memory until the next snapshot; upstream keeps 10,000
+	catchUpEntries   = 200     // entries kept after it for slow followers, of which there are none
+	quota            = 2 << 30
+)
+
+// Options say where the data is and who hears of what happens.
+type Options struct {
+	Dir string
+	Log LogFunc // receives warnings and errors; nil for none
+}
+
+// Server is a running etcd member.
+type Server struct {
+	etcd     *embed.Etcd
+	grpc     *grpc.Server
+	listener *bufconn.Listener
+	failed   chan error
+	stop     sync.Once
+}
+
+// Start starts the member on the data in o.Dir, making it when there is none. It returns when the member accepts
+// connections; requests wait until it has elected itself, a fraction of a second later.
+func Start(o Options) (*Server, error) {
+	if err := checkDatabase(o.Dir); err != nil {
+		return nil, err
+	}
+	wal.SegmentSizeBytes = walSegment
+	s := &Server{listener: bufconn.Listen(connectionBuffer), failed: make(chan error, 1)}
+	started := make(chan error, 1)
+	go func() {
+		// Damage also shows as a panic, or as a fault in the mapped database.
+		debug.SetPanicOnFault(true)
+		defer func() {
+			if r := recover(); r != nil {
+				started <- fmt.Errorf("etcd data in %s is %w: %v", o.Dir, ErrDamaged, r)
+			}
+		}()
+		var err error
+		s.etcd, err = embed.StartEtcd(config(o, s.failed))
+		started <- err
+	}()
+	select {
+	case err := <-started:
+		if err != nil {
+			return nil, fmt.Errorf("starting etcd in %s: %w", o.Dir, err)
+		}
+	case err := <-s.failed:
+		return nil, fmt.Errorf("etcd data in %s is %w: %w", o.Dir, ErrDamaged, err)
+	}
+	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil)
+	go s.grpc.Serve(s.listener)
+	return s, nil
+}
+
+func config(o Options, failed chan<- error) *embed.Config {
+	c := embed.NewConfig()
+	c.Name = "plane"
+	c.Dir = o.Dir
+	c.ListenClientUrls, c.ListenPeerUrls, c.ListenMetricsUrls = nil, nil, nil
+	c.AdvertiseClientUrls = nil
+	c.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:2380"}} // recorded, never listened on
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(o.Log, failed))
+	// A lone member waits for one election timeout at each start.
+	c.TickMs, c.ElectionMs = 50, 250
+	c.SnapshotCount = snapshotCount
+	c.SnapshotCatchUpEntries, c.ExperimentalSnapshotCatchUpEntries = catchUpEntries, catchUpEntries
+	c.QuotaBackendBytes = quota
+	c.WarningApplyDuration = time.Second
+	c.ExperimentalWarningApplyDuration = time.Second
+	return c
+}
+
+// Ready is closed when the member answers requests.
+func (s *Server) Ready() <-chan struct{} { return s.etcd.Server.ReadyNotify() }
+
+// Failed delivers the error that made etcd unable to go on.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Dial opens a connection to the member; network and address are ignored.
+func (s *Server) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return s.listener.DialContext(ctx)
+}
+
+// Stop ends the member after the requests in progress have been cut off. Everything acknowledged is on disk already.
+func (s *Server) Stop() {
+	s.stop.Do(func() {
+		s.grpc.Stop()
+		s.listener.Close()
+		s.etcd.Close()
+	})
+}

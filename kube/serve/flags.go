@@ -1,0 +1,100 @@
+package serve
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strconv"
+
+	netutils "k8s.io/utils/net"
+)
+
+// Options are what the command line says.
+type Options struct {
+	DataDir       string     // everything that the plane keeps; absolute
+	Listen        string     // HOST:PORT of the API server
+	Name          string     // of cluster, context and user in kubeconfigs
+	ExternalHosts []string   // further names and addresses of the serving certificate
+	ServiceCIDR   string     // network of Service addresses
+	LogLevel      slog.Level // see newLog
+
+	host      string // of Listen
+	serviceIP net.IP // first address of ServiceCIDR
+}
+
+// parse reads the arguments of "serve"; help and the reasons of a refusal go to out.
+func parse(args []string, out io.Writer) (Options, error) {
+	var o Options
+	flags := flag.NewFlagSet("atoll-kube serve", flag.ContinueOnError)
+	flags.SetOutput(out)
+	flags.StringVar(&o.DataDir, "data-dir", "", "`directory` of everything the plane keeps; made when missing, mode 0700")
+	flags.StringVar(&o.Listen, "listen", "", "`host:port` of the API server; the host is an address")
+	flags.StringVar(&o.Name, "name", "plane", "`name` of cluster, context and user in kubeconfigs")
+	flags.Func("external-host", "further `name or address` of the serving certificate; repeatable", func(host string) error {
+		if host == "" {
+			return errors.New("empty")
+		}
+		o.ExternalHosts = append(o.ExternalHosts, host)
+		return nil
+	})
+	flags.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "`network` of Service addresses; fixed for the plane's life")
+	flags.TextVar(&o.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error; debug includes the components' own reports")
+	if err := flags.Parse(args); err != nil {
+		return Options{}, err
+	}
+	if flags.NArg() > 0 {
+		return Options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return o, o.complete()
+}
+
+// complete checks the options and derives what follows from them.
+func (o *Options) complete() error {
+	if o.DataDir == "" {
+		return errors.New("--data-dir is required")
+	}
+	dir, err := filepath.Abs(o.DataDir)
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	o.DataDir = dir
+	host, port, err := net.SplitHostPort(o.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return fmt.Errorf("--listen: port %q is not between 1 and 65535", port)
+	}
+	address := net.ParseIP(host)
+	if address == nil {
+		return fmt.Errorf("--listen: host %q is not an IP address", host)
+	}
+	o.host = host
+	if o.Name == "" {
+		return errors.New("--name is empty")
+	}
+	_, cidr, err := net.ParseCIDR(o.ServiceCIDR)
+	if err != nil {
+		return fmt.Errorf("--service-cidr: %w", err)
+	}
+	if o.serviceIP, err = netutils.GetIndexedIP(cidr, 1); err != nil {
+		return fmt.Errorf("--service-cidr: %w", err)
+	}
+	return nil
+}
+
+// local returns the address, HOST:PORT, under which this machine reaches the API server.
+func (o Options) local() string {
+	host, port, _ := net.SplitHostPort(o.Listen)
+	if ip := net.ParseIP(host); ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,88 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+)
+
+// newLog returns the process's log: one JSON object a line. At info it carries what the plane itself says and the
+// warnings and errors of the components; at debug also what these say at their own default level.
+func newLog(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// captureComponents sends the logs of the Kubernetes components to log.
+func captureComponents(log *slog.Logger) {
+	log = log.With("component", "kubernetes")
+	handler := demote{log.Handler()}
+	klog.SetLoggerWithOptions(logr.FromSlogHandler(handler), klog.ContextualLogger(true), klog.WriteKlogBuffer(func(line []byte) {
+		writeLine(log, line)
+	}))
+}
+
+// demote makes the components' informational records debug records: they report each step of their work.
+type demote struct{ slog.Handler }
+
+func (d demote) Enabled(ctx context.Context, level slog.Level) bool {
+	return d.Handler.Enabled(ctx, demoted(level))
+}
+
+func (d demote) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = demoted(r.Level)
+	return d.Handler.Handle(ctx, r)
+}
+
+func (d demote) WithAttrs(attrs []slog.Attr) slog.Handler { return demote{d.Handler.WithAttrs(attrs)} }
+func (d demote) WithGroup(name string) slog.Handler       { return demote{d.Handler.WithGroup(name)} }
+
+func demoted(level slog.Level) slog.Level {
+	if level <= slog.LevelInfo {
+		return level - (slog.LevelInfo - slog.LevelDebug)
+	}
+	return level
+}
+
+// writeLine logs a line in klog's text form, "W0131 15:04:05.000000 1 file.go:12] message", at its severity.
+func writeLine(log *slog.Logger, line []byte) {
+	if len(line) == 0 {
+		return
+	}
+	level := slog.LevelDebug
+	switch line[0] {
+	case 'W':
+		level = slog.LevelWarn
+	case 'E', 'F':
+		level = slog.LevelError
+	}
+	if !log.Enabled(context.Background(), level) {
+		return
+	}
+	message := string(bytes.TrimSpace(line))
+	if _, rest, found := strings.Cut(message, "] "); found {
+		message = rest
+	}
+	log.Log(context.Background(), level, message)
+}
+
+// etcdLog returns a function that logs what etcd says.
+func etcdLog(log *slog.Logger) func(zapcore.Level, string, map[string]any) {
+	log = log.With("component", "etcd")
+	return func(level zapcore.Level, message string, fields map[string]any) {
+		at := slog.LevelWarn
+		if level >= zapcore.ErrorLevel {
+			at = slog.LevelError
+		}
+		attrs := make([]any, 0, 2*len(fields))
+		for name, value := range fields {
+			attrs = append(attrs, name, value)
+		}
+		log.Log(context.Background(), at, message, attrs...)
+	}
+}
