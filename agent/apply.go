@@ -1,0 +1,366 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// advance does for a work whatever can be done now. It may be called at any
+// time and any number of times.
+func (c *core) advance(w *workState) {
+	if !c.amwsSynced || c.apiDown || c.works[w.id] != w {
+		return
+	}
+	if w.spec == nil || w.next != nil && !w.silent {
+		if w.busy > 0 || w.amwBusy || !w.nextDurable {
+			return
+		}
+		c.adopt(w)
+	}
+	amw := c.amws[w.id]
+	if w.spec.Deleting || w.tornDown || amw != nil && amw.deleting {
+		c.tearDown(w)
+		return
+	}
+	mapped := c.mapManifests(w)
+	exists := c.ensureAMW(w, amw)
+	if !mapped || !c.note(w, amw) || !exists || !c.applyDue(w, amw) {
+		return
+	}
+	c.report(w)
+	c.prune(w, amw)
+	c.recordAMW(w, amw)
+}
+
+// ensureAMW reports whether the work's AppliedManifestWork exists.
+func (c *core) ensureAMW(w *workState, amw *amwState) bool {
+	if amw != nil {
+		return true
+	}
+	if w.amwBusy {
+		return false
+	}
+	if w.amwDue.After(c.now) {
+		return false
+	}
+	w.amwBusy = true
+	c.do(effCreateAMW{w.id})
+	return false
+}
+
+// mapManifests reports whether every kind is known, or known not to be there.
+func (c *core) mapManifests(w *workState) bool {
+	all := true
+	for _, m := range w.manifests {
+		all = c.mapManifest(w, m) && all
+	}
+	return all
+}
+
+// note writes down what may come to exist, before it does. It reports whether
+// that is on disk.
+func (c *core) note(w *workState, amw *amwState) bool {
+	if w.noting {
+		return false
+	}
+	var fresh []identity
+	for _, m := range w.manifests {
+		if !m.mapped || m.broken != "" || m.strategy.kind == workv1.UpdateStrategyTypeReadOnly {
+			continue
+		}
+		id := m.key.identity()
+		if _, done := w.done[m.key]; done || w.noted[id] || amw != nil && amw.lists(id) {
+			continue
+		}
+		w.maybe[id] = refOf(m.key, "")
+		fresh = append(fresh, id)
+	}
+	if len(fresh) == 0 {
+		return true
+	}
+	w.noting = true
+	c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}, then: evNoted{w.id, fresh}})
+	return false
+}
+
+func (a *amwState) lists(id identity) bool {
+	return slices.ContainsFunc(a.applied, func(r resourceRef) bool { return keyOf(r).identity() == id })
+}
+
+// applyDue orders every apply that is due. It reports whether all manifests
+// have had their try, so that the work's state can be told.
+func (c *core) applyDue(w *workState, amw *amwState) bool {
+	settled := true
+	early := false // a namespace or kind of this work has not had its try
+	for _, m := range w.manifests {
+		if !c.needs(w, m, amw) {
+			continue
+		}
+		if !m.busy && m.due.After(c.now) {
+			c.at(m.due, w.id)
+			settled = settled && (m.attempted || c.objects[m.key].live != nil)
+			continue
+		}
+		settled = false
+		if isEarly(m.key.GroupResource()) {
+			early = true
+		}
+	}
+	for _, m := range w.manifests {
+		if m.busy || m.due.After(c.now) || !c.needs(w, m, amw) || early && !isEarly(m.key.GroupResource()) {
+			continue
+		}
+		c.apply(w, m, amw)
+	}
+	return settled && w.busy == 0 && c.known(w)
+}
+
+// needs says whether the manifest is to be written, or read.
+func (c *core) needs(w *workState, m *manifestState, amw *amwState) bool {
+	if m.broken != "" || !m.mapped {
+		return false
+	}
+	if m.busy || m.repair {
+		return true
+	}
+	if m.strategy.kind == workv1.UpdateStrategyTypeReadOnly {
+		return c.objects[m.key].live == nil
+	}
+	return w.done[m.key].Hash != m.hash(amw) || c.unseen(c.objects[m.key])
+}
+
+// known says whether the state of every object that was applied is known, as
+// it is not between a restart and the first answer of the watches.
+func (c *core) known(w *workState) bool {
+	for _, m := range w.manifests {
+		if !m.mapped || m.broken != "" || m.attempted || m.readErr != "" {
+			continue
+		}
+		if c.objects[m.key].live == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// hash names what is applied for the manifest: another AMW is another owner.
+func (m *manifestState) hash(amw *amwState) string { return m.content + ":" + string(amw.uid) }
+
+// isEarly says whether objects of the kind come before the rest of their
+// work, which may need them.
+func isEarly(r schema.GroupResource) bool {
+	return r == namespaces.GroupResource() || r == customResources.GroupResource()
+}
+
+var (
+	namespaces      = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	customResources = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+)
+
+func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
+	o := c.objects[m.key]
+	m.busy = true
+	w.busy++
+	o.writing++
+	c.do(effApply{
+		id: w.id, ordinal: m.ordinal, key: m.key, gvk: m.gvk, manifest: m.raw,
+		owners: c.owners(o), hash: m.hash(amw), strategy: m.strategy,
+		read: m.strategy.kind == workv1.UpdateStrategyTypeReadOnly || !m.repair && w.done[m.key].Hash == m.hash(amw),
+	})
+}
+
+// owners are the AMWs of all works that own the object. Leaving one out would
+// take its ownership away: all works apply with the same field manager.
+func (c *core) owners(o *object) []metav1.OwnerReference {
+	var refs []metav1.OwnerReference
+	for id, m := range o.claims {
+		if amw := c.amws[id]; amw != nil && m.owned && !amw.deleting && m.strategy.kind != workv1.UpdateStrategyTypeReadOnly {
+			refs = append(refs, ownerReference(c.amwName(id), amw.uid))
+		}
+	}
+	slices.SortFunc(refs, func(a, b metav1.OwnerReference) int { return cmp.Compare(a.Name, b.Name) })
+	return refs
+}
+
+// applied takes the answer to an apply.
+func (c *core) applied(ev evApplied) {
+	w := c.works[ev.id]
+	o := c.objects[ev.key]
+	if o != nil {
+		o.writing--
+	}
+	if w == nil {
+		return
+	}
+	w.busy--
+	var m *manifestState
+	if ev.ordinal < len(w.manifests) && w.manifests[ev.ordinal].key == ev.key {
+		m = w.manifests[ev.ordinal]
+		m.busy, m.repair = false, false
+	}
+	if ev.obs != nil && o != nil {
+		o.see(ev.obs)
+	}
+	switch {
+	case ev.err == nil:
+		if m == nil {
+			break
+		}
+		m.attempted, m.failures, m.due = true, 0, time.Time{}
+		m.err, m.reason, m.readErr = "", "", ""
+		c.stopWaiting(w, m)
+		if !ev.read && ev.obs != nil {
+			if o != nil {
+				clear(o.expected)
+				o.expect(ev.obs.fingerprint)
+			}
+			w.done[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash, Fingerprint: ev.obs.fingerprint}
+		}
+		c.watch(ev.key.GroupVersionResource, m.rules != nil)
+	case ev.err.kind == errTransport:
+		c.transportFailed()
+		if m != nil {
+			m.failures++
+			m.due = c.now.Add(backoff(m.failures))
+		}
+	case m != nil:
+		c.applyFailed(w, m, ev)
+	}
+	if o != nil && o.writing == 0 {
+		c.checkDrift(o)
+	}
+	c.advance(w)
+}
+
+func (c *core) applyFailed(w *workState, m *manifestState, ev evApplied) {
+	m.attempted = true
+	m.failures++
+	m.due = c.now.Add(backoff(m.failures))
+	if ev.err.kind == errConflict && m.failures == 1 {
+		m.due = c.now
+	}
+	m.reason, m.err, m.readErr = workv1.AppliedManifestFailed, ev.err.message, ev.readErr
+	switch ev.err.kind {
+	case errNamespace:
+		c.stopWaiting(w, m)
+		key := objectKey{GroupVersionResource: namespaces, Name: ev.err.namespace}
+		m.waitsFor = &key
+		c.await(key, w.id)
+		c.watch(namespaces, false)
+	case errNoKind:
+		// The kind went away: what discovery said no longer holds.
+		delete(c.mappings, m.gvk)
+		c.unclaim(w, m)
+		m.mapped = false
+		m.meta.Resource = ""
+		c.do(effWatchKinds{})
+	}
+}
+
+func (c *core) stopWaiting(w *workState, m *manifestState) {
+	if m.waitsFor != nil {
+		key := *m.waitsFor
+		m.waitsFor = nil
+		for _, other := range w.manifests {
+			if other.waitsFor != nil && *other.waitsFor == key {
+				return
+			}
+		}
+		c.unwait(key, w.id)
+	}
+}
+
+// recordAMW writes what exists by the work into its AMW, once everything has
+// had its try.
+func (c *core) recordAMW(w *workState, amw *amwState) {
+	if w.amwBusy || w.busy > 0 {
+		return
+	}
+	want := c.appliedRefs(w)
+	if slices.Equal(want, amw.applied) {
+		c.forgetMaybe(w)
+		return
+	}
+	if w.amwDue.After(c.now) {
+		return
+	}
+	w.amwBusy = true
+	c.do(effRecordAMW{w.id, amw.uid, want})
+}
+
+// appliedRefs lists the objects of the work that exist, and those that are
+// still on their way out.
+func (c *core) appliedRefs(w *workState) []resourceRef {
+	refs := []resourceRef{}
+	listed := map[objectKey]bool{}
+	for _, m := range w.manifests {
+		if !m.mapped {
+			continue
+		}
+		o := c.objects[m.key]
+		switch {
+		case o != nil && o.live != nil && o.live.exists:
+			refs = append(refs, refOf(m.key, o.live.uid))
+		case w.done[m.key].Hash != "":
+			refs = append(refs, w.done[m.key].Ref)
+		default:
+			continue
+		}
+		listed[m.key] = true
+	}
+	for key, r := range w.removing {
+		if !listed[key] {
+			refs = append(refs, r.ref)
+		}
+	}
+	slices.SortFunc(refs, compareRefs)
+	return refs
+}
+
+// forgetMaybe drops the notes about what may exist, once the AMW lists what
+// does.
+func (c *core) forgetMaybe(w *workState) {
+	if len(w.maybe) == 0 || len(w.removing) > 0 {
+		return
+	}
+	clear(w.maybe)
+	clear(w.noted)
+	c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
+}
+
+// amwDone takes the answer to a call about a work's AMW.
+func (c *core) amwDone(ev evAMWDone) {
+	w := c.works[ev.id]
+	if w != nil {
+		w.amwBusy = false
+	}
+	if ev.err != nil {
+		if ev.err.kind == errTransport {
+			c.transportFailed()
+		}
+		if w != nil {
+			w.amwFailures++
+			w.amwDue = c.now.Add(backoff(w.amwFailures))
+			if ev.err.kind == errConflict && w.amwFailures == 1 {
+				w.amwDue = c.now
+			}
+			c.at(w.amwDue, w.id)
+			c.advance(w)
+		}
+		return
+	}
+	if w != nil {
+		w.amwFailures, w.amwDue = 0, time.Time{}
+	}
+	if ev.amw == nil {
+		delete(c.amws, ev.id)
+		c.advanceID(ev.id)
+		return
+	}
+	c.sawAMW(ev.amw)
+}

@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"context"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	workv1 "open-cluster-management.io/api/work/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// appliedWorksCRD is Open Cluster Management's, unchanged.
+//
+//go:embed appliedmanifestworks.crd.yaml
+var appliedWorksCRD []byte
+
+// DefaultAPIGroups are the API groups in which an agent may do everything
+// when nothing else is said. Rights in rbac.authorization.k8s.io do not
+// include bind and escalate, so the agent gives nobody rights that it has not
+// itself.
+var DefaultAPIGroups = []string{
+	"", "apps", "batch", "autoscaling", "policy", "networking.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io",
+	"scheduling.k8s.io", "storage.k8s.io", "coordination.k8s.io", "discovery.k8s.io", workv1.GroupName, "hypershift.openshift.io",
+}
+
+// BootstrapOptions say what an agent gets in its cluster.
+type BootstrapOptions struct {
+	Namespace   string   // of its service account; default open-cluster-management-agent
+	Name        string   // of service account, role, binding and secret; default atoll-agent
+	APIGroups   []string // it may touch; default DefaultAPIGroups
+	MoreGroups  []string // besides APIGroups
+	ClusterName string   // in the kubeconfig; default "management"
+}
+
+func (o BootstrapOptions) withDefaults() BootstrapOptions {
+	if o.Namespace == "" {
+		o.Namespace = "open-cluster-management-agent"
+	}
+	if o.Name == "" {
+		o.Name = "atoll-agent"
+	}
+	if len(o.APIGroups) == 0 {
+		o.APIGroups = DefaultAPIGroups
+	}
+	if o.ClusterName == "" {
+		o.ClusterName = "management"
+	}
+	return o
+}
+
+// bootstrapManager is the field manager of what Bootstrap applies.
+const bootstrapManager = "atoll-bootstrap"
+
+// Bootstrap prepares a management cluster for its agent, with the rights of
+// an administrator, and returns the kubeconfig of the agent. It may be run
+// again at any time: it changes what differs and returns the same token.
+func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kubeconfig []byte, err error) {
+	o = o.withDefaults()
+	dyn, err := dynamic.NewForConfig(admin)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrapping: %w", err)
+	}
+	objects, err := bootstrapObjects(o)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrapping: %w", err)
+	}
+	for _, obj := range objects {
+		if err := applyObject(ctx, dyn, obj); err != nil {
+			return nil, fmt.Errorf("bootstrapping: %s %s: %w", obj.object.GetKind(), obj.object.GetName(), err)
+		}
+	}
+	if err := awaitObject(ctx, dyn.Resource(customResources), "appliedmanifestworks."+workv1.GroupName, established); err != nil {
+		return nil, fmt.Errorf("bootstrapping: waiting for the kind AppliedManifestWork: %w", err)
+	}
+	var token, ca []byte
+	secrets := dyn.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}).Namespace(o.Namespace)
+	err = awaitObject(ctx, secrets, o.Name+"-token", func(s *unstructured.Unstructured) bool {
+		token, ca = secretData(s, "token"), secretData(s, "ca.crt")
+		return len(token) > 0
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bootstrapping: waiting for the agent's token: %w", err)
+	}
+	return agentKubeconfig(admin, o, token, ca)
+}
+
+// bootstrapObject is one object and where it goes.
+type bootstrapObject struct {
+	gvr    schema.GroupVersionResource
+	object *unstructured.Unstructured
+}
+
+func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
+	crd := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal(appliedWorksCRD, &crd.Object); err != nil {
+		return nil, err
+	}
+	delete(crd.Object, "status")
+	groups := slices.Clone(o.APIGroups)
+	for _, g := range o.MoreGroups {
+		if !slices.Contains(groups, g) {
+			groups = append(groups, g)
+		}
+	}
+	var list []any
+	for _, g := range groups {
+		list = append(list, g)
+	}
+	rbac := func(resource string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource}
+	}
+	verbs := []any{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+	object := func(gvr schema.GroupVersionResource, kind, name, namespace string, rest map[string]any) bootstrapObject {
+		md := map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/managed-by": "atoll"}}
+		if namespace != "" {
+			md["namespace"] = namespace
+		}
+		obj := map[string]any{"apiVersion": gvr.GroupVersion().String(), "kind": kind, "metadata": md}
+		for k, v := range rest {
+			if k == "annotations" {
+				md[k] = v
+				continue
+			}
+			obj[k] = v
+		}
+		return bootstrapObject{gvr, &unstructured.Unstructured{Object: obj}}
+	}
+	return []bootstrapObject{
+		{customResources, crd},
+		object(namespaces, "Namespace", o.Namespace, "", nil),
+		object(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "ServiceAccount", o.Name, o.Namespace, nil),
+		object(rbac("clusterroles"), "ClusterRole", o.Name, "", map[string]any{"rules": []any{
+			map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
+		}}),
+		object(rbac("clusterrolebindings"), "ClusterRoleBinding", o.Name, "", map[string]any{
+			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": o.Name},
+			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": o.Name, "namespace": o.Namespace}},
+		}),
+		object(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, "Secret", o.Name+"-token", o.Namespace, map[string]any{
+			"type":        "kubernetes.io/service-account-token",
+			"annotations": map[string]any{"kubernetes.io/service-account.name": o.Name},
+		}),
+	}, nil
+}
+
+func applyObject(ctx context.Context, dyn dynamic.Interface, b bootstrapObject) error {
+	body, err := json.Marshal(b.object.Object)
+	if err != nil {
+		return err
+	}
+	var r dynamic.ResourceInterface = dyn.Resource(b.gvr)
+	if ns := b.object.GetNamespace(); ns != "" {
+		r = dyn.Resource(b.gvr).Namespace(ns)
+	}
+	force := true
+	_, err = r.Patch(ctx, b.object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: bootstrapManager, Force: &force})
+	return err
+}
+
+// awaitTimeout bounds the waits of Bootstrap.
+const awaitTimeout = 30 * time.Second
+
+// awaitObject watches an object until it is as wanted.
+func awaitObject(ctx context.Context, r dynamic.ResourceInterface, name string, ok func(*unstructured.Unstructured) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
+	defer cancel()
+	for {
+		obj, err := r.Get(ctx, name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		rv := ""
+		if err == nil {
+			if ok(obj) {
+				return nil
+			}
+			rv = obj.GetResourceVersion()
+		}
+		w, err := r.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(), ResourceVersion: rv})
+		if err != nil {
+			return err
+		}
+		for e := range w.ResultChan() {
+			if obj, is := e.Object.(*unstructured.Unstructured); is && e.Type != watch.Deleted && ok(obj) {
+				w.Stop()
+				return nil
+			}
+			if e.Type == watch.Error {
+				break
+			}
+		}
+		w.Stop()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+func established(crd *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(c any) bool {
+		m, _ := c.(map[string]any)
+		return m["type"] == "Established" && m["status"] == "True"
+	})
+}
+
+func secretData(s *unstructured.Unstructured, key string) []byte {
+	encoded, _, _ := unstructured.NestedString(s.Object, "data", key)
+	data, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+func agentKubeconfig(admin *rest.Config, o BootstrapOptions, token, ca []byte) ([]byte, error) {
+	if len(admin.CAData) > 0 {
+		ca = admin.CAData // what the administrator trusts, which a proxy may change
+	} else if admin.CAFile != "" {
+		loaded := rest.CopyConfig(admin)
+		if err := rest.LoadTLSFiles(loaded); err != nil {
+			return nil, fmt.Errorf("bootstrapping: %w", err)
+		}
+		ca = loaded.CAData
+	}
+	if admin.Host == "" {
+		return nil, errors.New("bootstrapping: the administrator's configuration names no server")
+	}
+	cfg := api.NewConfig()
+	cfg.Clusters[o.ClusterName] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca, TLSServerName: admin.ServerName}
+	cfg.AuthInfos[o.Name] = &api.AuthInfo{Token: string(token)}
+	cfg.Contexts[o.Name] = &api.Context{Cluster: o.ClusterName, AuthInfo: o.Name, Namespace: o.Namespace}
+	cfg.CurrentContext = o.Name
+	return clientcmd.Write(*cfg)
+}

@@ -1,0 +1,489 @@
+package agent
+
+import (
+	"container/heap"
+	"encoding/json"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/api/work"
+)
+
+// core decides what the agent does. It is a state machine: step takes an
+// event and the time and returns effects; it does no I/O, has no clock and
+// belongs to one goroutine. Every effect may fail, be lost with the process,
+// or come twice; whatever happens, the same events again lead on.
+//
+//	spec event -> persist -> (durable) -> ack, and: create AMW -> apply manifests -> send status
+//	           -> prune what is no longer wanted -> record appliedResources in the AMW
+//	deletion   -> persist -> (durable) -> ack, and: delete AMW and objects -> (all gone) -> finalize AMW -> send Deleted
+type core struct {
+	cfg coreConfig
+
+	works    map[workID]*workState
+	amws     map[workID]*amwState
+	objects  map[objectKey]*object
+	mappings map[schema.GroupVersionKind]*mapping
+	watches  map[schema.GroupVersionResource]*watchState
+	rules    *rulesets
+	seq      sequence
+	out      outbox
+	timers   timerHeap
+
+	amwsSynced bool // the AppliedManifestWorks in the cluster are known
+	apiDown    bool // the API server does not answer; nothing is asked of it
+	probing    bool
+
+	now     time.Time
+	steps   int
+	effects []effect
+}
+
+type coreConfig struct {
+	consumer     string
+	hubHash      string
+	agentID      string
+	fieldManager string
+	maxRaw       int
+	sendWindow   int // statuses in flight
+}
+
+func newCore(cfg coreConfig) *core {
+	return &core{
+		cfg: cfg, works: map[workID]*workState{}, amws: map[workID]*amwState{}, objects: map[objectKey]*object{},
+		mappings: map[schema.GroupVersionKind]*mapping{}, watches: map[schema.GroupVersionResource]*watchState{},
+		rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow),
+	}
+}
+
+// Events.
+type (
+	event interface{}
+
+	// evSpec is a spec event that arrived; ack acknowledges its message.
+	evSpec struct {
+		spec *spec
+		ack  func()
+	}
+	// evDurable says that the spec is on disk.
+	evDurable struct {
+		id   workID
+		spec *spec
+	}
+	// evNoted says that it is on disk that these objects may exist.
+	evNoted struct {
+		id      workID
+		objects []identity
+	}
+	// evMapped answers a discover effect.
+	evMapped struct {
+		gvk        schema.GroupVersionKind
+		gvr        schema.GroupVersionResource
+		namespaced bool
+		err        *opError
+	}
+	// evKindsChanged says that a CustomResourceDefinition changed.
+	evKindsChanged struct{}
+	// evAMW is an AppliedManifestWork as the watch shows it.
+	evAMW struct{ amw *amwState }
+	// evAMWGone says that one is gone.
+	evAMWGone struct {
+		id  workID
+		uid types.UID
+	}
+	// evAMWsSynced says that all that exist have been shown.
+	evAMWsSynced struct{}
+	// evAMWDone answers createAMW, deleteAMW, finalizeAMW and recordAMW.
+	evAMWDone struct {
+		id  workID
+		op  amwOp
+		amw *amwState // as it is now; nil: gone
+		err *opError
+	}
+	// evObject is an object as a watch shows it.
+	evObject struct {
+		key objectKey
+		obs *observed
+	}
+	// evApplied answers apply.
+	evApplied struct {
+		read    bool
+		id      workID
+		ordinal int
+		key     objectKey
+		hash    string
+		obs     *observed // as it is now; nil when unknown
+		err     *opError
+		readErr string // why obs is unknown although it was asked for
+	}
+	// evRemoved answers remove.
+	evRemoved struct {
+		id  workID
+		key objectKey
+		was removalOutcome
+		err *opError
+	}
+	// evProbed answers probe: the API server answers again, or not.
+	evProbed struct{ up bool }
+	// evConnected says that the bus is connected and subscribed.
+	evConnected struct{}
+	// evDisconnected says that it is not.
+	evDisconnected struct{}
+	// evStatusResync is the server asking for statuses.
+	evStatusResync struct{ hashes []work.StatusHash }
+	// evSent answers send.
+	evSent struct {
+		id   workID
+		seq  int64
+		hash string
+		ok   bool
+	}
+	// evTick only passes the time.
+	evTick struct{}
+)
+
+// Effects.
+type (
+	effect interface{}
+
+	// effPersist appends to the store. When it is on disk, ack is called and
+	// then comes back, where they are set.
+	effPersist struct {
+		rec  record
+		ack  func()
+		then event
+	}
+	effDiscover  struct{ gvk schema.GroupVersionKind }
+	effCreateAMW struct{ id workID }
+	effDeleteAMW struct {
+		id  workID
+		uid types.UID
+	}
+	effFinalizeAMW struct {
+		id         workID
+		uid        types.UID
+		finalizers []string // those that stay
+	}
+	effRecordAMW struct {
+		id      workID
+		uid     types.UID
+		applied []resourceRef
+	}
+	// effApply writes a manifest. read only looks at its object.
+	effApply struct {
+		read     bool
+		id       workID
+		ordinal  int
+		key      objectKey
+		gvk      schema.GroupVersionKind
+		manifest json.RawMessage
+		owners   []metav1.OwnerReference
+		hash     string
+		strategy strategy
+	}
+	// effRemove deletes an object, or takes away our ownership only.
+	effRemove struct {
+		id      workID
+		key     objectKey
+		uid     types.UID // of the instance that is ours; "" when not known
+		owner   types.UID // of our AMW; "" when it is gone
+		release bool      // leave the object
+		policy  metav1.DeletionPropagation
+		obs     *observed // as last seen, nil when unknown
+	}
+	// effWant makes watches report an object, with what the rules find in it.
+	effWant struct {
+		key   objectKey
+		rules []*ruleset
+	}
+	effUnwant struct{ key objectKey }
+	// effWatch starts watching a kind, with whole objects or metadata only.
+	effWatch struct {
+		gvr  schema.GroupVersionResource
+		full bool
+	}
+	// effWatchKinds starts watching for new kinds.
+	effWatchKinds struct{}
+	effProbe      struct{}
+	// effResync asks the server for what differs.
+	effResync struct{ versions []work.SpecVersion }
+	effSend   struct{ event *statusEvent }
+)
+
+type amwOp int
+
+const (
+	amwCreate amwOp = iota
+	amwDelete
+	amwFinalize
+	amwRecord
+)
+
+type removalOutcome int
+
+const (
+	removalGone     removalOutcome = iota // it is not there, or it is not ours, or it is ours no more
+	removalDeleting                       // asked for; a watch will show the end
+)
+
+// opError is why a call to the API server failed.
+type opError struct {
+	kind    errorKind
+	message string
+	// namespace is the one that is missing, for kind errNamespace.
+	namespace string
+}
+
+type errorKind int
+
+const (
+	errRefused   errorKind = iota // the server's answer
+	errTransport                  // no answer
+	errNoKind                     // the server does not know the kind
+	errNamespace                  // the namespace does not exist
+	errConflict                   // it changed meanwhile
+)
+
+// mapping is what discovery knows about a kind.
+type mapping struct {
+	gvr        schema.GroupVersionResource
+	namespaced bool
+	known      bool
+	busy       bool
+	asked      time.Time
+	err        string
+	waiting    map[workID]bool
+}
+
+// amwState is an AppliedManifestWork.
+type amwState struct {
+	id         workID
+	uid        types.UID
+	rv         uint64
+	deleting   bool
+	finalizers []string
+	applied    []resourceRef
+}
+
+type watchState struct {
+	full  bool
+	since int // the step that started it
+}
+
+// step is the whole of the core's life.
+func (c *core) step(ev event, now time.Time) []effect {
+	c.now, c.effects = now, nil
+	c.steps++
+	switch ev := ev.(type) {
+	case evSpec:
+		c.receive(ev)
+	case evDurable:
+		if w := c.works[ev.id]; w != nil && w.next == ev.spec {
+			w.nextDurable = true
+			c.advance(w)
+		}
+	case evNoted:
+		if w := c.works[ev.id]; w != nil {
+			w.noting = false
+			for _, id := range ev.objects {
+				w.noted[id] = true
+			}
+			c.advance(w)
+		}
+	case evMapped:
+		c.mapped(ev)
+	case evKindsChanged:
+		c.rediscover()
+	case evAMW:
+		c.sawAMW(ev.amw)
+	case evAMWGone:
+		if a := c.amws[ev.id]; a != nil && a.uid == ev.uid {
+			delete(c.amws, ev.id)
+			c.advanceID(ev.id)
+		}
+	case evAMWsSynced:
+		if !c.amwsSynced {
+			c.amwsSynced = true
+			c.advanceAll()
+		}
+	case evAMWDone:
+		c.amwDone(ev)
+	case evObject:
+		c.observe(ev.key, ev.obs)
+	case evApplied:
+		c.applied(ev)
+	case evRemoved:
+		c.removed(ev)
+	case evProbed:
+		c.probed(ev.up)
+	case evConnected:
+		c.connected()
+	case evDisconnected:
+		c.out.disconnected()
+	case evStatusResync:
+		c.statusResync(ev.hashes)
+	case evSent:
+		c.sent(ev)
+	case evTick:
+	}
+	for len(c.timers) > 0 && !c.timers[0].at.After(now) {
+		t := heap.Pop(&c.timers).(timer)
+		if t.id == "" {
+			c.out.retryNow()
+			continue
+		}
+		c.advanceID(t.id)
+	}
+	c.pump()
+	return c.effects
+}
+
+// wake is when step wants to be called again at the latest, zero for never.
+func (c *core) wake() time.Time {
+	if len(c.timers) == 0 {
+		return time.Time{}
+	}
+	return c.timers[0].at
+}
+
+func (c *core) do(e effect) { c.effects = append(c.effects, e) }
+
+func (c *core) amwName(id workID) string { return c.cfg.hubHash + "-" + string(id) }
+
+func (c *core) advanceID(id workID) {
+	if w := c.works[id]; w != nil {
+		c.advance(w)
+	}
+}
+
+func (c *core) advanceAll() {
+	for _, w := range c.works {
+		c.advance(w)
+	}
+}
+
+// load takes over what the store knew. It must come before any step.
+func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effect {
+	c.now, c.effects = now, nil
+	c.seq.resume(ceiling)
+	for id, s := range works {
+		w := c.newWork(id)
+		w.next, w.nextDurable = s.Spec, true
+		w.acked = s.Acked
+		if s.Progress != nil {
+			for _, a := range s.Progress.Objects {
+				w.done[keyOf(a.Ref)] = a
+			}
+			for _, r := range s.Progress.Maybe {
+				w.maybe[keyOf(r).identity()] = r
+				w.noted[keyOf(r).identity()] = true
+			}
+			if s.Progress.Generation == s.Spec.Generation {
+				w.appliedAt = s.Progress.AppliedAt
+			}
+		}
+		if s.Status != nil && !s.Spec.Deleting {
+			w.status = s.Status
+			if s.Status.Hash != s.Acked {
+				c.out.put(id, outgoing{})
+			}
+		}
+	}
+	return c.effects
+}
+
+// sawAMW takes an AppliedManifestWork from a watch or an answer, unless a
+// newer one is known.
+func (c *core) sawAMW(a *amwState) {
+	if known := c.amws[a.id]; known != nil && known.uid == a.uid && known.rv > a.rv {
+		return
+	}
+	c.amws[a.id] = a
+	w := c.works[a.id]
+	if w == nil && a.deleting {
+		// Nobody knows the work, but its removal was asked for and is half
+		// done: finish it. One that is not being deleted stays for ever.
+		w = c.newWork(a.id)
+		w.silent = true
+		w.spec = &spec{ID: a.id, Deleting: true}
+	}
+	if w != nil {
+		c.advance(w)
+	}
+}
+
+func (c *core) probed(up bool) {
+	c.probing = false
+	was := c.apiDown
+	c.apiDown = !up
+	if !up {
+		c.probing = true
+		c.do(effProbe{})
+		return
+	}
+	if !was {
+		return
+	}
+	for _, w := range c.works {
+		w.forgive()
+		c.advance(w)
+	}
+}
+
+// transportFailed notes that a call got no answer.
+func (c *core) transportFailed() {
+	if !c.probing {
+		c.probing = true
+		c.do(effProbe{})
+	}
+}
+
+// at makes advance run for the work at t.
+func (c *core) at(t time.Time, id workID) {
+	if t.After(c.now) {
+		heap.Push(&c.timers, timer{t, id})
+	}
+}
+
+type timer struct {
+	at time.Time
+	id workID
+}
+
+type timerHeap []timer
+
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h timerHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *timerHeap) Push(x any)        { *h = append(*h, x.(timer)) }
+func (h *timerHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}
+
+const (
+	backoffFirst = time.Second
+	backoffMax   = time.Minute
+)
+
+// backoff is the wait after the given number of failures.
+func backoff(failures int) time.Duration {
+	d := backoffFirst
+	for i := 1; i < failures && d < backoffMax; i++ {
+		d *= 2
+	}
+	return min(d, backoffMax)
+}
+
+// strategy is how a manifest is written.
+type strategy struct {
+	kind    workv1.UpdateStrategyType
+	force   bool
+	manager string
+}

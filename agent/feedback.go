@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/util/jsonpath"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// feedback is what the rules of one manifest find in its object.
+type feedback struct {
+	Values []workv1.FeedbackValue `json:"values,omitempty"`
+	Err    string                 `json:"err,omitempty"`
+}
+
+// ruleset is the feedback rules of one manifest, compiled once. Rules of
+// equal text are the same ruleset, so that a thousand Deployments share one.
+type ruleset struct {
+	key    string
+	maxRaw int
+	rules  []compiledRule
+}
+
+type compiledRule struct {
+	wellKnown bool
+	paths     []compiledPath
+}
+
+type compiledPath struct {
+	name, version string
+	path          *jsonpath.JSONPath
+	err           error
+	mu            *sync.Mutex // a JSONPath keeps state while it searches
+}
+
+// rulesets compiles and keeps rulesets by their text. It belongs to one
+// goroutine; a ruleset itself may be used by several.
+type rulesets struct {
+	maxRaw int
+	byText map[string]*ruleset
+}
+
+func newRulesets(maxRaw int) *rulesets {
+	return &rulesets{maxRaw: maxRaw, byText: map[string]*ruleset{}}
+}
+
+// of returns the compiled rules, nil for none.
+func (s *rulesets) of(rules []workv1.FeedbackRule) *ruleset {
+	if len(rules) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(rules)
+	if err != nil {
+		return nil // plain strings: cannot be
+	}
+	if r, ok := s.byText[string(text)]; ok {
+		return r
+	}
+	r := &ruleset{key: hexSHA256(text)[:16], maxRaw: s.maxRaw}
+	for _, rule := range rules {
+		c := compiledRule{wellKnown: rule.Type == workv1.WellKnownStatusType}
+		if rule.Type == workv1.JSONPathsType {
+			for _, p := range rule.JsonPaths {
+				c.paths = append(c.paths, compilePath(p))
+			}
+		}
+		r.rules = append(r.rules, c)
+	}
+	s.byText[string(text)] = r
+	return r
+}
+
+func compilePath(p workv1.JsonPath) compiledPath {
+	j := jsonpath.New(p.Name).AllowMissingKeys(true)
+	c := compiledPath{name: p.Name, version: p.Version, path: j, mu: new(sync.Mutex)}
+	if err := j.Parse("{" + p.Path + "}"); err != nil {
+		c.err = fmt.Errorf("failed to parse json path %s of %s with error: %v", p.Path, p.Name, err)
+	}
+	return c
+}
+
+// read evaluates the rules on an object's content.
+func (r *ruleset) read(gvk schema.GroupVersionKind, content map[string]any) feedback {
+	var f feedback
+	var errs []error
+	for _, rule := range r.rules {
+		var ruleErrs []error
+		paths := rule.paths
+		if rule.wellKnown {
+			if paths = wellKnown[gvk]; len(paths) == 0 {
+				ruleErrs = append(ruleErrs, fmt.Errorf("cannot find the wellknown statuses for resource with gvk %s", gvk))
+			}
+		}
+		for _, p := range paths {
+			if p.version != "" && p.version != gvk.Version {
+				ruleErrs = append(ruleErrs, fmt.Errorf("version set in the path %s is not matched for the related resource", p.name))
+				continue
+			}
+			value, err := p.find(content, r.maxRaw)
+			if err != nil {
+				ruleErrs = append(ruleErrs, err)
+				continue
+			}
+			if value != nil {
+				f.Values = append(f.Values, *value)
+			}
+		}
+		if err := utilerrors.NewAggregate(ruleErrs); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := utilerrors.NewAggregate(errs); err != nil {
+		f.Err = err.Error()
+	}
+	return f
+}
+
+// find returns the one value at the path, nil when there is none. Several
+// results are a list.
+func (p *compiledPath) find(content map[string]any, maxRaw int) (*workv1.FeedbackValue, error) {
+	if p.err != nil {
+		return nil, p.err
+	}
+	p.mu.Lock()
+	results, err := p.path.FindResults(content)
+	p.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("failed to find value for %s with error: %v", p.name, err)
+	}
+	if len(results) == 0 || len(results[0]) == 0 {
+		return nil, nil
+	}
+	var value any
+	if len(results) == 1 && len(results[0]) == 1 {
+		value = results[0][0].Interface()
+	} else {
+		var list []any
+		for _, r := range results[0] {
+			list = append(list, r.Interface())
+		}
+		value = list
+	}
+	field, err := fieldValue(p.name, value, maxRaw)
+	if err != nil || field == nil {
+		return nil, err
+	}
+	return &workv1.FeedbackValue{Name: p.name, Value: *field}, nil
+}
+
+func fieldValue(name string, value any, maxRaw int) (*workv1.FieldValue, error) {
+	switch v := value.(type) {
+	case nil:
+		return nil, nil
+	case int64:
+		return &workv1.FieldValue{Type: workv1.Integer, Integer: &v}, nil
+	case string:
+		return &workv1.FieldValue{Type: workv1.String, String: &v}, nil
+	case bool:
+		return &workv1.FieldValue{Type: workv1.Boolean, Boolean: &v}, nil
+	}
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse the resource to json string for name %s: %v", name, err)
+	}
+	if len(raw) > maxRaw {
+		return nil, fmt.Errorf("the length of returned json raw string for name %s is larger than the maximum length %d", name, maxRaw)
+	}
+	s := string(raw)
+	return &workv1.FieldValue{Type: workv1.JsonRaw, JsonRaw: &s}, nil
+}
+
+// wellKnown is what WellKnownStatus means for a kind.
+var wellKnown = map[schema.GroupVersionKind][]compiledPath{
+	{Group: "apps", Version: "v1", Kind: "Deployment"}: compilePaths(
+		"ReadyReplicas", ".status.readyReplicas", "Replicas", ".status.replicas", "AvailableReplicas", ".status.availableReplicas"),
+	{Group: "apps", Version: "v1", Kind: "StatefulSet"}: compilePaths(
+		"ReadyReplicas", ".status.readyReplicas", "Replicas", ".status.replicas", "AvailableReplicas", ".status.availableReplicas"),
+	{Group: "apps", Version: "v1", Kind: "DaemonSet"}: compilePaths(
+		"NumberReady", ".status.numberReady", "DesiredNumberScheduled", ".status.desiredNumberScheduled", "NumberAvailable", ".status.numberAvailable"),
+	{Group: "batch", Version: "v1", Kind: "Job"}: compilePaths(
+		"JobComplete", `.status.conditions[?(@.type=="Complete")].status`, "JobSucceeded", ".status.succeeded"),
+	{Group: "", Version: "v1", Kind: "Pod"}: compilePaths(
+		"PodReady", `.status.conditions[?(@.type=="Ready")].status`, "PodPhase", ".status.phase"),
+}
+
+func compilePaths(nameAndPath ...string) []compiledPath {
+	var paths []compiledPath
+	for i := 0; i < len(nameAndPath); i += 2 {
+		p := compilePath(workv1.JsonPath{Name: nameAndPath[i], Path: nameAndPath[i+1]})
+		if p.err != nil {
+			panic(errors.Join(errors.New("agent: a well-known path does not parse"), p.err))
+		}
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+// equalFeedback says whether two readings show the same.
+func equalFeedback(a, b feedback) bool {
+	return a.Err == b.Err && reflect.DeepEqual(a.Values, b.Values)
+}
+
+// matchConfig finds the options of one object among a work's. Each field is
+// taken from the first matching option that sets it, as OCM does.
+func matchConfig(id identity, options []workv1.ManifestConfigOption) workv1.ManifestConfigOption {
+	var found workv1.ManifestConfigOption
+	for _, o := range options {
+		r := o.ResourceIdentifier
+		if r.Group != id.Group || r.Resource != id.Resource || !wildcard(r.Namespace, id.Namespace) || !wildcard(r.Name, id.Name) {
+			continue
+		}
+		if len(found.FeedbackRules) == 0 {
+			found.FeedbackRules = o.FeedbackRules
+		}
+		if found.UpdateStrategy == nil {
+			found.UpdateStrategy = o.UpdateStrategy
+		}
+		if len(found.ConditionRules) == 0 {
+			found.ConditionRules = o.ConditionRules
+		}
+	}
+	return found
+}
+
+// wildcard matches s against a pattern in which * stands for any run of
+// characters.
+func wildcard(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == s
+	}
+	if !strings.HasPrefix(s, parts[0]) {
+		return false
+	}
+	s = s[len(parts[0]):]
+	for _, p := range parts[1 : len(parts)-1] {
+		i := strings.Index(s, p)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(p):]
+	}
+	return strings.HasSuffix(s, parts[len(parts)-1])
+}

@@ -1,0 +1,381 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// kube makes the core's calls to the Kubernetes API. Each method is one
+// effect and returns the event that answers it; all are idempotent and may be
+// used by several goroutines.
+type kube struct {
+	dynamic   dynamic.Interface
+	metadata  metadata.Interface
+	discovery *discovery.DiscoveryClient
+	wanted    *registry
+
+	consumer, hubHash, agentID string
+
+	mapMu  sync.Mutex
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+	reset  time.Time // of the mapper
+}
+
+func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID string) (*kube, error) {
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	md, err := metadata.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	disc, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &kube{
+		dynamic: dyn, metadata: md, discovery: disc, wanted: wanted, consumer: consumer, hubHash: hubHash, agentID: agentID,
+		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disc)),
+	}, nil
+}
+
+// callTimeout bounds every call.
+const callTimeout = 30 * time.Second
+
+// run makes the call of an effect and returns the event that answers it.
+func (k *kube) run(ctx context.Context, e effect) event {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	switch e := e.(type) {
+	case effDiscover:
+		return k.discover(e.gvk)
+	case effCreateAMW:
+		return k.createAMW(ctx, e.id)
+	case effDeleteAMW:
+		return k.deleteAMW(ctx, e)
+	case effFinalizeAMW:
+		return k.finalizeAMW(ctx, e)
+	case effRecordAMW:
+		return k.recordAMW(ctx, e)
+	case effApply:
+		return k.apply(ctx, e)
+	case effRemove:
+		return k.remove(ctx, e)
+	}
+	panic(fmt.Sprintf("agent: no call for %T", e))
+}
+
+// up asks whether the API server can serve.
+func (k *kube) up(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	err := k.discovery.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// refreshAfter bounds how often a kind that is not there makes discovery run.
+const refreshAfter = 100 * time.Millisecond
+
+func (k *kube) discover(gvk schema.GroupVersionKind) event {
+	k.mapMu.Lock()
+	defer k.mapMu.Unlock()
+	m, err := k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if meta.IsNoMatchError(err) && time.Since(k.reset) > refreshAfter {
+		k.mapper.Reset()
+		k.reset = time.Now()
+		m, err = k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	}
+	switch {
+	case meta.IsNoMatchError(err):
+		return evMapped{gvk: gvk, err: &opError{kind: errNoKind, message: fmt.Sprintf("the server doesn't have a resource type %q", gvk.Kind)}}
+	case err != nil:
+		return evMapped{gvk: gvk, err: &opError{kind: errTransport, message: err.Error()}}
+	}
+	return evMapped{gvk: gvk, gvr: m.Resource, namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace}
+}
+
+// kindsChanged forgets what discovery said.
+func (k *kube) kindsChanged() {
+	k.mapMu.Lock()
+	defer k.mapMu.Unlock()
+	k.mapper.Reset()
+	k.reset = time.Now()
+}
+
+// classify says what an error of the API means.
+func classify(err error) *opError {
+	if err == nil {
+		return nil
+	}
+	e := &opError{kind: errRefused, message: err.Error()}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		e.kind = errTransport
+		return e
+	}
+	s := status.Status()
+	switch {
+	case s.Code == 503 || s.Code == 504 || s.Code == 429:
+		e.kind = errTransport
+	case s.Reason == metav1.StatusReasonNotFound && s.Details != nil && s.Details.Kind == "namespaces" && s.Details.Name != "":
+		e.kind, e.namespace = errNamespace, s.Details.Name
+	case s.Reason == metav1.StatusReasonNotFound:
+		e.kind = errNoKind
+	case s.Reason == metav1.StatusReasonConflict && !isFieldConflict(s):
+		e.kind = errConflict
+	}
+	return e
+}
+
+// isFieldConflict tells a refused server-side apply from a write that raced.
+func isFieldConflict(s metav1.Status) bool {
+	return s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Type == metav1.CauseTypeFieldManagerConflict
+	})
+}
+
+// apply writes or reads one object.
+func (k *kube) apply(ctx context.Context, e effApply) event {
+	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+	if e.read {
+		var err error
+		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
+			done.err, done.readErr = classify(err), err.Error()
+		}
+		return done
+	}
+	body, err := prepare(e)
+	if err != nil {
+		done.err = &opError{kind: errRefused, message: err.Error()}
+		done.readErr = "it was not looked for"
+		return done
+	}
+	if e.strategy.kind == workv1.UpdateStrategyTypeCreateOnly {
+		done.obs, err = k.create(ctx, e, body)
+	} else {
+		done.obs, err = k.patch(ctx, e.key, e.gvk, types.ApplyPatchType, body,
+			metav1.PatchOptions{FieldManager: e.strategy.manager, Force: &e.strategy.force})
+	}
+	done.err = classify(err)
+	if done.err != nil && done.err.kind != errTransport && done.err.kind != errNoKind {
+		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
+			done.readErr = err.Error()
+		}
+	}
+	return done
+}
+
+// prepare makes the manifest one that can be applied: owned, and without what
+// only a server sets.
+func prepare(e effApply) ([]byte, error) {
+	var obj unstructured.Unstructured
+	if err := json.Unmarshal(e.manifest, &obj.Object); err != nil {
+		return nil, err
+	}
+	md, ok := obj.Object["metadata"].(map[string]any)
+	if !ok {
+		return nil, errors.New("the manifest's metadata is no object")
+	}
+	for _, f := range []string{"uid", "resourceVersion", "managedFields", "creationTimestamp", "generation", "selfLink"} {
+		delete(md, f)
+	}
+	if e.key.Namespace != "" {
+		md["namespace"] = e.key.Namespace
+	} else {
+		delete(md, "namespace")
+	}
+	refs, _ := md["ownerReferences"].([]any)
+	for _, o := range e.owners {
+		refs = append(refs, map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind, "name": o.Name, "uid": string(o.UID)})
+	}
+	if len(refs) > 0 {
+		md["ownerReferences"] = refs
+	}
+	return json.Marshal(obj.Object)
+}
+
+// create writes an object that is not there, and only owns one that is.
+func (k *kube) create(ctx context.Context, e effApply, body []byte) (*observed, error) {
+	obj := &unstructured.Unstructured{}
+	if err := json.Unmarshal(body, &obj.Object); err != nil {
+		return nil, err
+	}
+	made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: e.strategy.manager})
+	if err == nil {
+		return k.wanted.observe(e.key, made, made.Object, e.gvk), nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, err
+	}
+	there, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	refs := there.OwnerReferences
+	for _, o := range e.owners {
+		if !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == o.UID }) {
+			refs = append(refs, o)
+		}
+	}
+	if len(refs) == len(there.OwnerReferences) {
+		return k.read(ctx, e.key, e.gvk)
+	}
+	return k.patch(ctx, e.key, e.gvk, types.MergePatchType, ownersPatch(there, refs), metav1.PatchOptions{FieldManager: e.strategy.manager})
+}
+
+func ownersPatch(obj *metav1.PartialObjectMetadata, refs []metav1.OwnerReference) []byte {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": obj.UID, "resourceVersion": obj.ResourceVersion, "ownerReferences": refs,
+	}})
+	if err != nil {
+		panic(err) // strings only
+	}
+	return patch
+}
+
+// patch changes an object and returns what it is then. The whole object is
+// asked for only when rules want to see it.
+func (k *kube) patch(ctx context.Context, key objectKey, gvk schema.GroupVersionKind, kind types.PatchType, body []byte, o metav1.PatchOptions) (*observed, error) {
+	if k.wanted.full(key) {
+		obj, err := k.resource(key).Patch(ctx, key.Name, kind, body, o)
+		if err != nil {
+			return nil, err
+		}
+		return k.wanted.observe(key, obj, obj.Object, gvk), nil
+	}
+	obj, err := k.metaResource(key).Patch(ctx, key.Name, kind, body, o)
+	if err != nil {
+		return nil, err
+	}
+	return k.wanted.observe(key, obj, nil, gvk), nil
+}
+
+// read looks at an object; one that is not there is an observation too.
+func (k *kube) read(ctx context.Context, key objectKey, gvk schema.GroupVersionKind) (*observed, error) {
+	var err error
+	if k.wanted.full(key) {
+		var obj *unstructured.Unstructured
+		if obj, err = k.resource(key).Get(ctx, key.Name, metav1.GetOptions{}); err == nil {
+			return k.wanted.observe(key, obj, obj.Object, gvk), nil
+		}
+	} else {
+		var obj *metav1.PartialObjectMetadata
+		if obj, err = k.metaResource(key).Get(ctx, key.Name, metav1.GetOptions{}); err == nil {
+			return k.wanted.observe(key, obj, nil, gvk), nil
+		}
+	}
+	if apierrors.IsNotFound(err) {
+		return &observed{}, nil
+	}
+	return nil, err
+}
+
+// remove deletes an object that is ours alone, and gives up what is not.
+func (k *kube) remove(ctx context.Context, e effRemove) event {
+	done := evRemoved{id: e.id, key: e.key}
+	live := e.obs
+	for range 2 {
+		if live == nil {
+			obj, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return done
+			}
+			if err != nil {
+				done.err = classify(err)
+				return done
+			}
+			live = observeMetadata(obj)
+		}
+		switch {
+		case !live.exists, e.uid != "" && live.uid != e.uid: // another instance: not ours
+			return done
+		case e.owner != "" && !slices.Contains(live.owners, e.owner), e.owner == "" && e.uid == "":
+			return done
+		case e.release, slices.ContainsFunc(live.owners, func(o types.UID) bool { return o != e.owner }):
+			done.err = classify(k.giveUp(ctx, e))
+			return done
+		case live.deleting:
+			done.was = removalDeleting
+			return done
+		}
+		err := k.metaResource(e.key).Delete(ctx, e.key.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &live.uid}, PropagationPolicy: &e.policy,
+		})
+		switch {
+		case err == nil:
+			done.was = removalDeleting
+			return done
+		case apierrors.IsNotFound(err):
+			return done
+		case !apierrors.IsConflict(err):
+			done.err = classify(err)
+			return done
+		}
+		live = nil // it is another one now: look again
+	}
+	done.err = &opError{kind: errConflict, message: "the object changes while it is deleted"}
+	return done
+}
+
+// giveUp takes our ownership from an object and leaves the rest of it.
+func (k *kube) giveUp(ctx context.Context, e effRemove) error {
+	obj, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	refs := slices.DeleteFunc(slices.Clone(obj.OwnerReferences), func(r metav1.OwnerReference) bool {
+		return isAppliedWork(r) && (r.UID == e.owner || e.owner == "" && strings.HasPrefix(r.Name, k.hubHash+"-") && strings.HasSuffix(r.Name, string(e.id)))
+	})
+	if len(refs) == len(obj.OwnerReferences) {
+		return nil
+	}
+	_, err = k.metaResource(e.key).Patch(ctx, e.key.Name, types.MergePatchType, ownersPatch(obj, refs),
+		metav1.PatchOptions{FieldManager: workv1.DefaultFieldManager})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (k *kube) resource(key objectKey) dynamic.ResourceInterface {
+	r := k.dynamic.Resource(key.GroupVersionResource)
+	if key.Namespace == "" {
+		return r
+	}
+	return r.Namespace(key.Namespace)
+}
+
+func (k *kube) metaResource(key objectKey) metadata.ResourceInterface {
+	r := k.metadata.Resource(key.GroupVersionResource)
+	if key.Namespace == "" {
+		return r
+	}
+	return r.Namespace(key.Namespace)
+}

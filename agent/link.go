@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"atoll.dev/api/work"
+	"atoll.dev/bus"
+)
+
+// source is Maestro's name in topics.
+const source = "maestro"
+
+// ClientID is the MQTT client id that the agent of a consumer uses.
+func ClientID(consumer string) string { return consumer + "-agent-client" }
+
+// Topics are the agent's: the one it reads and the one it writes.
+func Topics(consumer string) (sourceEvents, agentEvents string) {
+	return bus.Topic{Source: source, Consumer: consumer, Kind: bus.SourceEvents}.String(),
+		bus.Topic{Source: source, Consumer: consumer, Kind: bus.AgentEvents}.String()
+}
+
+// newClient completes the connection's options by what is the agent's.
+func (a *Agent) newClient(o bus.ClientOptions) *bus.Client {
+	in, out := Topics(a.o.Consumer)
+	a.topic = out
+	o.ClientID = ClientID(a.o.Consumer)
+	o.Subscriptions = []string{in}
+	o.Handler = a.receive
+	o.OnConnected = a.connected
+	if o.Logger == nil {
+		o.Logger = a.log
+	}
+	return bus.NewClient(o)
+}
+
+// connected lives as long as the connection.
+func (a *Agent) connected(ctx context.Context) {
+	a.inbox.post(evConnected{})
+	<-ctx.Done()
+	a.inbox.post(evDisconnected{})
+}
+
+// receive hands a message to the core. Nothing that comes over the wire may
+// stop the agent: what cannot be read is acknowledged and forgotten.
+func (a *Agent) receive(_ context.Context, m bus.Message) {
+	ev, err := a.wire.decode(m.Event, m.Ack)
+	a.metrics.received(m.Event.Type, err)
+	if err != nil {
+		m.Ack()
+		if _, ok := errors.AsType[unwantedError](err); ok {
+			a.log.Debug("an event is not for this agent", "reason", err.Error())
+			return
+		}
+		a.log.Warn("an event cannot be read and is dropped", "id", m.Event.ID, "error", err)
+		return
+	}
+	if _, ok := ev.(evSpec); !ok {
+		m.Ack() // nothing of it is kept
+	}
+	a.inbox.post(ev)
+}
+
+// publish sends an event; done is called when the broker has it, or not.
+func (a *Agent) publish(ctx context.Context, e bus.Event, done func(error)) {
+	counted := func(err error) {
+		a.metrics.sent(e.Type, err)
+		done(err)
+	}
+	if err := a.client.PublishAsync(ctx, a.topic, e, counted); err != nil {
+		counted(err)
+	}
+}
+
+// resync asks the server for what is newer. When it is not sent, the next
+// connection asks again.
+func (a *Agent) resync(ctx context.Context, known []work.SpecVersion) {
+	e, err := a.wire.resync(known)
+	if err != nil {
+		a.log.Error("the resync has no JSON", "error", err)
+		return
+	}
+	a.publish(ctx, e, func(err error) {
+		if err != nil {
+			a.log.Warn("the server was not asked for what is new", "error", err)
+		}
+	})
+}
+
+func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
+	sent := evSent{id: ev.id, seq: ev.seq}
+	e, err := a.wire.status(ev)
+	if err != nil {
+		a.log.Error("a status has no JSON", "work", ev.id, "error", err)
+		sent.ok = true // it never will
+		a.inbox.post(sent)
+		return
+	}
+	a.publish(ctx, e, func(err error) {
+		switch {
+		case err == nil:
+			sent.ok, sent.hash = true, ev.hash
+		case errors.Is(err, bus.ErrTooLarge):
+			sent.ok = true // sending it again would not help
+			a.log.Error("a status is larger than the broker takes and is not sent", "work", ev.id, "bytes", len(e.Data), "error", err)
+		default:
+			a.log.Debug("a status is not taken by the broker yet", "work", ev.id, "error", err)
+		}
+		a.inbox.post(sent)
+	})
+}

@@ -1,0 +1,257 @@
+package agent
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// removal is an object that has to go from a work: deleted and gone, or
+// released.
+type removal struct {
+	ref      resourceRef
+	busy     bool
+	asked    bool // the API server took the deletion; a watch shows the end
+	failures int
+	due      time.Time
+}
+
+// recheck is how often a deletion that does not end is asked for again: the
+// watch may be refused where deleting is not.
+const recheck = 30 * time.Second
+
+// prune removes what the work had and no longer wants.
+func (c *core) prune(w *workState, amw *amwState) {
+	wanted := map[identity]bool{}
+	for _, m := range w.manifests {
+		if m.mapped {
+			wanted[m.key.identity()] = true
+		}
+	}
+	consider := func(r resourceRef) {
+		id := keyOf(r).identity()
+		if wanted[id] || w.mayBe(id) {
+			return
+		}
+		c.addRemoval(w, r)
+	}
+	for _, r := range amw.applied {
+		consider(r)
+	}
+	for _, r := range w.maybe {
+		consider(r)
+	}
+	for key, r := range w.removing {
+		if wanted[key.identity()] { // wanted again
+			c.dropRemoval(w, key)
+			continue
+		}
+		c.remove(w, key, r, amw.uid, metav1.DeletePropagationBackground)
+	}
+}
+
+// mayBe says whether a manifest whose kind is not known now could be the
+// object: such a one is not pruned.
+func (w *workState) mayBe(id identity) bool {
+	for _, m := range w.manifests {
+		if !m.mapped && m.broken == "" && m.gvk.Group == id.Group && m.meta.Name == id.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *core) addRemoval(w *workState, r resourceRef) {
+	key := keyOf(r)
+	if known, ok := w.removing[key]; ok {
+		if known.ref.UID == "" {
+			known.ref.UID = r.UID
+		}
+		return
+	}
+	for other := range w.removing {
+		if other.identity() == key.identity() {
+			return
+		}
+	}
+	w.removing[key] = &removal{ref: r}
+	c.await(key, w.id)
+}
+
+func (c *core) dropRemoval(w *workState, key objectKey) {
+	delete(w.removing, key)
+	delete(w.maybe, key.identity())
+	delete(w.noted, key.identity())
+	c.unwait(key, w.id)
+}
+
+// remove carries one removal on. When it is over it drops it.
+func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID, policy metav1.DeletionPropagation) {
+	if r.busy {
+		return
+	}
+	live := c.objects[key].live
+	if live != nil && (!live.exists || r.ref.UID != "" && live.uid != types.UID(r.ref.UID)) {
+		delete(w.done, key)
+		c.dropRemoval(w, key)
+		return
+	}
+	if r.due.After(c.now) {
+		c.at(r.due, w.id)
+		return
+	}
+	r.busy = true
+	w.busy++
+	c.watch(key.GroupVersionResource, false)
+	uid := types.UID(r.ref.UID)
+	c.do(effRemove{
+		id: w.id, key: key, uid: uid, owner: owner, policy: policy, obs: live,
+		release: w.spec.Deleting && !owned(key.identity(), w.spec.Bundle.DeleteOption),
+	})
+}
+
+// removed takes the answer to a removal.
+func (c *core) removed(ev evRemoved) {
+	w := c.works[ev.id]
+	if w == nil {
+		return
+	}
+	w.busy--
+	r := w.removing[ev.key]
+	if r == nil {
+		c.advance(w)
+		return
+	}
+	r.busy = false
+	switch {
+	case ev.err != nil:
+		if ev.err.kind == errTransport {
+			c.transportFailed()
+		}
+		r.failures++
+		r.due = c.now.Add(backoff(r.failures))
+		if ev.err.kind == errConflict && r.failures == 1 {
+			r.due = c.now
+		}
+		c.at(r.due, w.id)
+	case ev.was == removalGone:
+		delete(w.done, ev.key)
+		c.dropRemoval(w, ev.key)
+	default:
+		r.asked, r.failures = true, 0
+		r.due = c.now.Add(recheck)
+		c.at(r.due, w.id)
+	}
+	c.advance(w)
+}
+
+// tearDown removes all of a work: because its source deletes it, or because
+// somebody deleted its AMW, after which it is applied again.
+func (c *core) tearDown(w *workState) {
+	if w.amwBusy && !w.tornDown {
+		return
+	}
+	if !w.tornDown && w.busy > 0 {
+		return
+	}
+	amw := c.amws[w.id]
+	if !w.tornDown {
+		w.tornDown = true
+		for _, r := range c.traces(w, amw) {
+			c.addRemoval(w, r)
+		}
+		for _, m := range w.manifests {
+			if m.mapped {
+				c.unclaim(w, m)
+				m.mapped = false
+			}
+		}
+	}
+	var owner types.UID
+	if amw != nil {
+		owner = amw.uid
+		for _, r := range amw.applied {
+			if _, ok := w.removing[keyOf(r)]; ok {
+				c.addRemoval(w, r) // learns the uid
+			}
+		}
+		if !amw.deleting && !w.amwBusy && !w.amwDue.After(c.now) {
+			w.amwBusy = true
+			c.do(effDeleteAMW{w.id, amw.uid})
+		}
+	}
+	for key, r := range w.removing {
+		c.remove(w, key, r, owner, deletePropagation(w.spec.Bundle.DeleteOption))
+	}
+	if len(w.removing) > 0 || w.busy > 0 || w.amwBusy {
+		return
+	}
+	if amw != nil {
+		if !amw.deleting || w.amwDue.After(c.now) {
+			return
+		}
+		w.amwBusy = true
+		var stay []string
+		for _, f := range amw.finalizers {
+			if f != amwFinalizer {
+				stay = append(stay, f)
+			}
+		}
+		if len(stay) == len(amw.finalizers) {
+			w.amwBusy = false // ours is gone already; the watch will show the end
+			return
+		}
+		c.do(effFinalizeAMW{w.id, amw.uid, stay})
+		return
+	}
+	c.tornDown(w)
+}
+
+// traces is everything that may exist by the work.
+func (c *core) traces(w *workState, amw *amwState) []resourceRef {
+	var refs []resourceRef
+	if amw != nil {
+		refs = append(refs, amw.applied...)
+	}
+	for _, a := range w.done {
+		refs = append(refs, a.Ref)
+	}
+	for _, r := range w.maybe {
+		refs = append(refs, r)
+	}
+	return refs
+}
+
+// tornDown ends a removal: nothing of the work is left.
+func (c *core) tornDown(w *workState) {
+	clear(w.done)
+	clear(w.maybe)
+	clear(w.noted)
+	w.tornDown = false
+	if !w.spec.Deleting { // its AMW was deleted by hand: apply it anew
+		for _, m := range w.manifests {
+			m.attempted, m.failures, m.due = m.broken != "", 0, time.Time{}
+		}
+		c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
+		c.advance(w)
+		return
+	}
+	gone := w.spec
+	if w.silent {
+		if w.next == nil {
+			delete(c.works, w.id)
+			return
+		}
+		w.silent, w.spec = false, nil // a spec came meanwhile
+		c.advance(w)
+		return
+	}
+	delete(c.works, w.id)
+	c.do(effPersist{rec: record{ID: w.id, Drop: true}})
+	c.out.put(w.id, outgoing{deleted: gone})
+	if w.refused {
+		// Something newer came for it while it went away, and was not taken.
+		c.do(effResync{c.versions()})
+	}
+}

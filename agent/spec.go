@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/api/work"
+)
+
+// spec is one work as its source last ordered it.
+type spec struct {
+	ID         workID      `json:"id"`
+	Generation int64       `json:"generation"`
+	Source     string      `json:"source"`             // ce-source of the event; statuses name it as their original source
+	Metadata   string      `json:"metadata,omitempty"` // the source's ObjectMeta, JSON; sent back with statuses
+	Bundle     work.Bundle `json:"bundle"`
+	Hash       string      `json:"hash"` // of metadata and data as they came
+	Deleting   bool        `json:"deleting,omitempty"`
+	Received   time.Time   `json:"received"`
+}
+
+// decodeSpec reads a spec event's extensions and data. A deletion needs no
+// data: the server may no longer have it.
+func decodeSpec(id workID, generation int64, source, metadata string, deleting bool, data []byte, now time.Time) (*spec, error) {
+	s := &spec{
+		ID: id, Generation: generation, Source: source, Metadata: metadata,
+		Deleting: deleting, Received: now, Hash: hexSHA256(append([]byte(metadata+"\x00"), data...)),
+	}
+	switch {
+	case id == "":
+		return nil, fmt.Errorf("a spec event names no %s", work.ExtResourceID)
+	case generation < 0:
+		return nil, fmt.Errorf("work %s: generation %d is negative", id, generation)
+	case len(data) == 0 && deleting:
+		return s, nil
+	}
+	if err := json.Unmarshal(data, &s.Bundle); err != nil {
+		if deleting {
+			s.Bundle = work.Bundle{}
+			return s, nil
+		}
+		return nil, fmt.Errorf("work %s generation %d: %w", id, generation, err)
+	}
+	return s, nil
+}
+
+// verdict is what becomes of a spec that arrives.
+type verdict int
+
+const (
+	verdictTake    verdict = iota // it replaces what is known
+	verdictSame                   // known already
+	verdictStale                  // older than what is known
+	verdictRefused                // the work is being deleted
+)
+
+// judge compares an arriving spec with the known one. Generation 0 has no
+// version and always counts as new.
+func judge(known, in *spec) verdict {
+	switch {
+	case known == nil:
+		return verdictTake
+	case known.Deleting && in.Deleting:
+		return verdictSame
+	case known.Deleting:
+		return verdictRefused
+	case in.Generation != 0 && in.Generation < known.Generation:
+		return verdictStale
+	case in.Deleting:
+		return verdictTake
+	case in.Generation == known.Generation && in.Hash == known.Hash:
+		return verdictSame
+	}
+	return verdictTake
+}
+
+// owned says whether the work owns the object, or leaves it behind when it
+// goes.
+func owned(id identity, o *workv1.DeleteOption) bool {
+	if o == nil {
+		return true
+	}
+	switch o.PropagationPolicy {
+	case workv1.DeletePropagationPolicyTypeForeground:
+		return true
+	case workv1.DeletePropagationPolicyTypeOrphan:
+		return false
+	}
+	if o.SelectivelyOrphan == nil {
+		return true
+	}
+	for _, r := range o.SelectivelyOrphan.OrphaningRules {
+		if (identity{r.Group, r.Resource, r.Namespace, r.Name}) == id {
+			return false
+		}
+	}
+	return true
+}
+
+// deletePropagation is how a work's objects are deleted: in the foreground
+// unless it says Background, which OCM's API does not have but its clients
+// may ask of us.
+func deletePropagation(o *workv1.DeleteOption) metav1.DeletionPropagation {
+	if o != nil && o.PropagationPolicy == "Background" {
+		return metav1.DeletePropagationBackground
+	}
+	return metav1.DeletePropagationForeground
+}
+
+// progress is what was done for a work, so that a restart need not do it
+// again. It is written after the fact; when it is lost, work is repeated,
+// which changes nothing.
+type progress struct {
+	Generation int64             `json:"generation"`
+	Objects    []appliedManifest `json:"objects,omitempty"`
+	AppliedAt  time.Time         `json:"appliedAt,omitzero"`
+	// Maybe lists objects that may exist by our hand and that the
+	// AppliedManifestWork may not list yet.
+	Maybe []resourceRef `json:"maybe,omitempty"`
+}
+
+// appliedManifest is one manifest as it was applied.
+type appliedManifest struct {
+	Ordinal     int         `json:"o"`
+	Ref         resourceRef `json:"ref"`
+	Hash        string      `json:"hash"` // of the manifest and its options
+	Fingerprint string      `json:"fp"`   // of the object afterwards
+}
+
+// sentStatus is a work's status as the server is to know it.
+type sentStatus struct {
+	Status     workv1.ManifestWorkStatus `json:"status"`
+	Generation int64                     `json:"generation"`
+	Hash       string                    `json:"hash"`
+}
+
+// statusHash is what both sides compare in a status resync.
+func statusHash(s workv1.ManifestWorkStatus) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(fmt.Sprintf("agent: a status that has no JSON: %v", err)) // strings, numbers and times only
+	}
+	return hexSHA256(b)
+}

@@ -1,0 +1,405 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// registry is the list of objects that the core wants to hear of. Watches see
+// every object of a kind; only these are kept, and only as observations.
+type registry struct {
+	mu   sync.RWMutex
+	want map[schema.GroupVersionResource]map[nameKey][]*ruleset
+}
+
+type nameKey struct{ namespace, name string }
+
+func newRegistry() *registry {
+	return &registry{want: map[schema.GroupVersionResource]map[nameKey][]*ruleset{}}
+}
+
+func (r *registry) set(key objectKey, rules []*ruleset) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := r.want[key.GroupVersionResource]
+	if names == nil {
+		names = map[nameKey][]*ruleset{}
+		r.want[key.GroupVersionResource] = names
+	}
+	names[nameKey{key.Namespace, key.Name}] = rules
+}
+
+func (r *registry) drop(key objectKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.want[key.GroupVersionResource], nameKey{key.Namespace, key.Name})
+}
+
+func (r *registry) rules(gvr schema.GroupVersionResource, n nameKey) (rules []*ruleset, wanted bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	rules, wanted = r.want[gvr][n]
+	return rules, wanted
+}
+
+// full says whether rules have to read the object's content.
+func (r *registry) full(key objectKey) bool {
+	rules, _ := r.rules(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
+	return len(rules) > 0
+}
+
+// missing lists the wanted objects of a kind that are not in there.
+func (r *registry) missing(gvr schema.GroupVersionResource, there map[nameKey]bool) []nameKey {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var gone []nameKey
+	for n := range r.want[gvr] {
+		if !there[n] {
+			gone = append(gone, n)
+		}
+	}
+	return gone
+}
+
+// observe reduces an object to what is kept of it. content is nil when only
+// metadata is at hand.
+func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]any, gvk schema.GroupVersionKind) *observed {
+	o := observeMetadata(obj)
+	rules, _ := r.rules(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
+	if content == nil || len(rules) == 0 {
+		return o
+	}
+	o.feedback = make(map[string]feedback, len(rules))
+	for _, rs := range rules {
+		o.feedback[rs.key] = rs.read(gvk, content)
+	}
+	return o
+}
+
+func observeMetadata(obj metav1.Object) *observed {
+	o := &observed{
+		exists: true, uid: obj.GetUID(), rv: version(obj.GetResourceVersion()), deleting: obj.GetDeletionTimestamp() != nil,
+		fingerprint: fingerprint(obj.GetManagedFields()),
+	}
+	for _, ref := range obj.GetOwnerReferences() {
+		if isAppliedWork(ref) {
+			o.owners = append(o.owners, ref.UID)
+		}
+	}
+	return o
+}
+
+// fingerprint hashes what the server says our field managers applied.
+func fingerprint(fields []metav1.ManagedFieldsEntry) string {
+	var parts []string
+	for _, f := range fields {
+		if f.Operation != metav1.ManagedFieldsOperationApply || f.Subresource != "" || f.FieldsV1 == nil || !strings.HasPrefix(f.Manager, workv1.DefaultFieldManager) {
+			continue
+		}
+		// The same set may come in another order from another decoder.
+		var set any
+		if err := json.Unmarshal(f.FieldsV1.Raw, &set); err != nil {
+			continue
+		}
+		canonical, err := json.Marshal(set)
+		if err != nil {
+			continue
+		}
+		at := ""
+		if f.Time != nil {
+			at = f.Time.UTC().Format(time.RFC3339)
+		}
+		parts = append(parts, f.Manager+" "+f.APIVersion+" "+at+" "+string(canonical))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	slices.Sort(parts)
+	return hexSHA256([]byte(strings.Join(parts, "\n")))[:32]
+}
+
+// watcher runs one reflector per kind.
+type watcher struct {
+	kube *kube
+	log  *slog.Logger
+	post func(event)
+
+	mu      sync.Mutex
+	running map[schema.GroupVersionResource]*kindWatch
+	kinds   bool // changes of CustomResourceDefinitions are told
+	wg      sync.WaitGroup
+}
+
+type kindWatch struct {
+	full   bool
+	cancel context.CancelFunc
+}
+
+func newWatcher(k *kube, log *slog.Logger, post func(event)) *watcher {
+	return &watcher{kube: k, log: log, post: post, running: map[schema.GroupVersionResource]*kindWatch{}}
+}
+
+// watchBackoff bounds how long after an outage a watch comes back.
+func watchBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 100 * time.Millisecond, Cap: 2 * time.Second, Factor: 2, Steps: 8, Jitter: 0.5}
+}
+
+// watchKind starts watching, or goes over to whole objects.
+func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource, full bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if k := w.running[gvr]; k != nil {
+		if k.full || !full {
+			return
+		}
+		k.cancel()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w.running[gvr] = &kindWatch{full, cancel}
+	var lw *cache.ListWatch
+	if full {
+		c := w.kube.dynamic.Resource(gvr)
+		lw = &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return c.Watch(ctx, o)
+			},
+		}
+	} else {
+		c := w.kube.metadata.Resource(gvr)
+		lw = &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return c.Watch(ctx, o)
+			},
+		}
+	}
+	w.reflect(ctx, gvr, lw, &kindSink{w: w, gvr: gvr, full: full})
+}
+
+// watchKinds starts telling that kinds come and go.
+func (w *watcher) watchKinds(ctx context.Context) {
+	w.mu.Lock()
+	already := w.kinds
+	w.kinds = true
+	w.mu.Unlock()
+	if !already {
+		w.watchKind(ctx, customResources, false)
+	}
+}
+
+// watchAMWs starts watching the AppliedManifestWorks of our hub.
+func (w *watcher) watchAMWs(ctx context.Context) {
+	c := w.kube.dynamic.Resource(appliedWorks)
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return c.Watch(ctx, o)
+		},
+	}
+	w.reflect(ctx, appliedWorks, lw, &amwSink{w: w, known: map[workID]*amwState{}})
+}
+
+func (w *watcher) reflect(ctx context.Context, gvr schema.GroupVersionResource, lw *cache.ListWatch, sink cache.ReflectorStore) {
+	w.logChanges(gvr, lw)
+	r := cache.NewReflectorWithOptions(lw, nil, sink, cache.ReflectorOptions{Name: "agent", TypeDescription: gvr.String(), Backoff: watchBackoff()})
+	ctx = klog.NewContext(ctx, logr.Discard()) // logChanges says it once, not at every try
+	w.wg.Go(func() { r.RunWithContext(ctx) })
+}
+
+// logChanges logs when a watch begins to fail and when it works again.
+func (w *watcher) logChanges(gvr schema.GroupVersionResource, lw *cache.ListWatch) {
+	var mu sync.Mutex
+	failing := false
+	note := func(ctx context.Context, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil && !failing && ctx.Err() == nil:
+			failing = true
+			w.log.Warn("a watch fails and is retried", "resource", gvr.String(), "error", err)
+		case err == nil && failing:
+			failing = false
+			w.log.Info("a watch works again", "resource", gvr.String())
+		}
+	}
+	list, watchFn := lw.ListWithContextFunc, lw.WatchFuncWithContext
+	lw.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		obj, err := list(ctx, o)
+		note(ctx, err)
+		return obj, err
+	}
+	lw.WatchFuncWithContext = func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		i, err := watchFn(ctx, o)
+		note(ctx, err)
+		return i, err
+	}
+}
+
+// kindSink receives what a reflector sees of one kind.
+type kindSink struct {
+	w    *watcher
+	gvr  schema.GroupVersionResource
+	full bool
+}
+
+var _ cache.TransformingStore = (*kindSink)(nil)
+
+func (s *kindSink) Add(obj any) error    { s.show(obj, true); return nil }
+func (s *kindSink) Update(obj any) error { s.show(obj, true); return nil }
+func (s *kindSink) Resync() error        { return nil }
+
+func (s *kindSink) Delete(obj any) error {
+	s.show(obj, false)
+	return nil
+}
+
+// Replace is the end of a listing: what is wanted and not in it is gone.
+func (s *kindSink) Replace(list []any, rv string) error {
+	there := make(map[nameKey]bool, len(list))
+	for _, obj := range list {
+		if m, err := meta.Accessor(obj); err == nil {
+			there[nameKey{m.GetNamespace(), m.GetName()}] = true
+			s.show(obj, true)
+		}
+	}
+	for _, n := range s.w.kube.wanted.missing(s.gvr, there) {
+		s.w.post(evObject{objectKey{s.gvr, n.namespace, n.name}, &observed{rv: version(rv)}})
+	}
+	return nil
+}
+
+// Transformer keeps a listing small while it is gathered: objects that nobody
+// wants lose everything but their names.
+func (s *kindSink) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		m, err := meta.Accessor(obj)
+		if err != nil {
+			return obj, nil // a tombstone
+		}
+		if _, wanted := s.w.kube.wanted.rules(s.gvr, nameKey{m.GetNamespace(), m.GetName()}); wanted {
+			return obj, nil
+		}
+		stub := &metav1.PartialObjectMetadata{}
+		stub.Namespace, stub.Name, stub.ResourceVersion, stub.UID = m.GetNamespace(), m.GetName(), m.GetResourceVersion(), m.GetUID()
+		return stub, nil
+	}
+}
+
+func (s *kindSink) show(obj any, exists bool) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return
+	}
+	if s.gvr == customResources {
+		s.w.kindChanged()
+	}
+	n := nameKey{m.GetNamespace(), m.GetName()}
+	rules, wanted := s.w.kube.wanted.rules(s.gvr, n)
+	if !wanted || exists && isStub(m) { // a stub: it became wanted too late, the core reads it
+		return
+	}
+	key := objectKey{s.gvr, n.namespace, n.name}
+	if !exists {
+		s.w.post(evObject{key, &observed{rv: version(m.GetResourceVersion()), uid: m.GetUID()}})
+		return
+	}
+	var content map[string]any
+	var gvk schema.GroupVersionKind
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		content, gvk = u.Object, u.GroupVersionKind()
+	}
+	if content == nil && len(rules) > 0 {
+		return // the watch of whole objects is on its way
+	}
+	s.w.post(evObject{key, s.w.kube.wanted.observe(key, m, content, gvk)})
+}
+
+func isStub(m metav1.Object) bool {
+	at := m.GetCreationTimestamp()
+	return at.IsZero()
+}
+
+// kindsSettle is how long after a CustomResourceDefinition changed discovery
+// may still lag behind.
+const kindsSettle = 300 * time.Millisecond
+
+func (w *watcher) kindChanged() {
+	w.mu.Lock()
+	tell := w.kinds
+	w.mu.Unlock()
+	if !tell {
+		return
+	}
+	w.kube.kindsChanged()
+	w.post(evKindsChanged{})
+	time.AfterFunc(kindsSettle, func() { w.post(evKindsChanged{}) })
+}
+
+// amwSink receives the AppliedManifestWorks.
+type amwSink struct {
+	w     *watcher
+	known map[workID]*amwState // one goroutine: the reflector's
+}
+
+func (s *amwSink) Add(obj any) error    { s.show(obj); return nil }
+func (s *amwSink) Update(obj any) error { s.show(obj); return nil }
+func (s *amwSink) Resync() error        { return nil }
+
+func (s *amwSink) Delete(obj any) error {
+	if u, ok := obj.(*unstructured.Unstructured); ok && s.w.kube.isOurs(u.GetName()) {
+		id := workID(strings.TrimPrefix(u.GetName(), s.w.kube.hubHash+"-"))
+		delete(s.known, id)
+		s.w.post(evAMWGone{id, u.GetUID()})
+	}
+	return nil
+}
+
+func (s *amwSink) Replace(list []any, _ string) error {
+	there := map[workID]bool{}
+	for _, obj := range list {
+		if id := s.show(obj); id != "" {
+			there[id] = true
+		}
+	}
+	for id, a := range s.known {
+		if !there[id] {
+			delete(s.known, id)
+			s.w.post(evAMWGone{id, a.uid})
+		}
+	}
+	s.w.post(evAMWsSynced{})
+	return nil
+}
+
+func (s *amwSink) show(obj any) workID {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok || !s.w.kube.isOurs(u.GetName()) {
+		return ""
+	}
+	a, bad := s.w.kube.amwOf(u)
+	if bad != nil {
+		s.w.log.Error("an AppliedManifestWork cannot be read", "name", u.GetName(), "error", bad.message)
+		return ""
+	}
+	s.known[a.id] = a
+	s.w.post(evAMW{a})
+	return a.id
+}

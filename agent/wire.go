@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/api/work"
+	"atoll.dev/bus"
+)
+
+// wire turns messages into the core's events and back.
+type wire struct {
+	consumer, source string
+	now              func() time.Time
+}
+
+// unwantedError is an event that is none of ours; it is dropped.
+type unwantedError struct{ why string }
+
+func (e unwantedError) Error() string { return e.why }
+
+// decode reads what the server sends. ack goes into events that are
+// acknowledged later; for others the caller acknowledges.
+func (w wire) decode(m bus.Event, ack func()) (event, error) {
+	if c := m.Extensions[work.ExtClusterName]; c != "" && c != w.consumer {
+		return nil, unwantedError{fmt.Sprintf("an event for cluster %q", c)}
+	}
+	switch m.Type {
+	case work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse:
+		generation, err := strconv.ParseInt(orZero(m.Extensions[work.ExtResourceVersion]), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("the event's %s: %w", work.ExtResourceVersion, err)
+		}
+		deleting := m.Type == work.SpecDelete || m.Extensions[work.ExtDeletionTimestamp] != ""
+		s, err := decodeSpec(workID(m.Extensions[work.ExtResourceID]), generation, m.Source, m.Extensions[work.ExtMetadata], deleting, m.Data, w.now())
+		if err != nil {
+			return nil, err
+		}
+		return evSpec{s, ack}, nil
+	case work.StatusResync:
+		var list work.StatusHashes
+		if err := json.Unmarshal(m.Data, &list); err != nil {
+			return nil, fmt.Errorf("a status resync: %w", err)
+		}
+		return evStatusResync{list.Hashes}, nil
+	}
+	return nil, unwantedError{fmt.Sprintf("an event of type %q", m.Type)}
+}
+
+func orZero(s string) string {
+	if s == "" {
+		return "0"
+	}
+	return s
+}
+
+func (w wire) event(kind string, data any) (bus.Event, error) {
+	m := bus.Event{
+		ID: uuid.NewString(), Source: w.source, Type: kind, Time: w.now().UTC(), DataContentType: "application/json",
+		Extensions: map[string]string{work.ExtClusterName: w.consumer},
+	}
+	var err error
+	m.Data, err = json.Marshal(data)
+	return m, err
+}
+
+// resync asks for every spec that is newer than what is known.
+func (w wire) resync(known []work.SpecVersion) (bus.Event, error) {
+	m, err := w.event(work.SpecResync, work.SpecVersions{Versions: known})
+	m.Extensions[work.ExtOriginalSource] = "" // of every source; the attribute must be there
+	return m, err
+}
+
+// seen says that the agent lives.
+func (w wire) seen() (bus.Event, error) { return w.event(work.Seen, struct{}{}) }
+
+// status renders a status event.
+func (w wire) status(ev *statusEvent) (bus.Event, error) {
+	kind := work.StatusUpdate
+	if ev.response {
+		kind = work.StatusResyncResponse
+	}
+	m, err := w.event(kind, ev.status)
+	if err != nil {
+		return m, err
+	}
+	m.Extensions[work.ExtResourceID] = string(ev.id)
+	m.Extensions[work.ExtResourceVersion] = strconv.FormatInt(ev.version, 10)
+	m.Extensions[work.ExtOriginalSource] = ev.spec.Source
+	m.Extensions[work.ExtSequenceID] = formatSequence(ev.seq)
+	m.Extensions[work.ExtStatusHash] = ev.hash
+	if ev.spec.Metadata != "" {
+		m.Extensions[work.ExtMetadata] = ev.spec.Metadata
+	}
+	if ev.version == ev.spec.Generation && !ev.spec.Received.IsZero() {
+		m.Extensions[work.ExtReceivedAt] = ev.spec.Received.UTC().Format(time.RFC3339Nano)
+	}
+	if !ev.applied.IsZero() {
+		m.Extensions[work.ExtAppliedAt] = ev.applied.UTC().Format(time.RFC3339Nano)
+	}
+	return m, nil
+}
