@@ -76,10 +76,11 @@ type statusEvent struct {
 
 // A verdict is what becomes of a status event.
 type verdict struct {
-	drop    string // why it is dropped, a metric's label; then nothing else is set
+	drop    string // why it is dropped, a metric's label
 	replace bool   // it is the bundle's status from now on
 	remove  bool   // the bundle is gone
 	ack     int64  // the generation that it acknowledges
+	lost    bool   // the agent has deleted what is wanted; it has to have it again
 }
 
 // Reasons for dropping a status.
@@ -112,7 +113,7 @@ func decideStatus(d store.Document, have statusRecord, sequence string, ev statu
 	}
 	if ev.deleted {
 		if d.DeletedAt == nil {
-			return verdict{drop: dropStale}
+			return verdict{drop: dropStale, lost: ev.record.Version == d.Generation}
 		}
 		return verdict{remove: true, ack: ev.record.Version}
 	}

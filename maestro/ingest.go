@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
 
@@ -152,6 +153,7 @@ type outcome struct {
 	acked        bool
 	removed      bool
 	raised       *store.Document // given a higher generation
+	lost         *delivery.Work  // to be sent again
 	drops        []drop
 }
 
@@ -234,6 +236,9 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 				if v.drop == dropFuture {
 					above = max(above, ev.record.Version)
 				}
+				if v.lost {
+					o.lost = &delivery.Work{Consumer: d.Scope, ID: d.ID, Generation: d.Generation}
+				}
 				continue
 			}
 			o.acked = true
@@ -273,6 +278,11 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 	if o.removed {
 		return o, tx.Remove(ctx, kindBundle, id, 0)
 	}
+	if o.lost != nil {
+		if err := lower(ctx, tx, []held{{id, d.Generation, false}}, nil); err != nil {
+			return o, err
+		}
+	}
 	if above > 0 {
 		raised, ok, err := raise(ctx, tx, d, above)
 		if err != nil {
@@ -298,6 +308,10 @@ func (s *Server) settled(ctx context.Context, o outcome) {
 	}
 	if o.acked {
 		s.delivery.acknowledged(o.consumer, o.id, o.ack.generation, o.removed)
+	}
+	if o.lost != nil {
+		s.delivery.resend(*o.lost)
+		s.delivery.wake()
 	}
 	if o.raised != nil {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation", slog.String("consumer", o.consumer),
