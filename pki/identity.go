@@ -52,9 +52,9 @@ type IdentityOptions struct {
 // An Identity is a process's key and certificate, kept valid by [Identity.Run].
 // It is safe for concurrent use.
 type Identity struct {
-	o    IdentityOptions
-	pool *x509.CertPool
-	cert atomic.Pointer[tls.Certificate]
+	o       IdentityOptions
+	roots   *x509.CertPool
+	current atomic.Pointer[tls.Certificate]
 }
 
 // OpenIdentity loads the identity in Dir, or makes a key there and enrols.
@@ -79,13 +79,9 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err := o.Name.Validate(); err != nil {
 		return nil, err
 	}
-	caPEM, err := os.ReadFile(o.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading the CA's certificate: %w", err)
-	}
-	id := &Identity{o: o, pool: x509.NewCertPool()}
-	if !id.pool.AppendCertsFromPEM(caPEM) {
-		return nil, fmt.Errorf("CA file %s holds no certificate", o.CAFile)
+	id := &Identity{o: o}
+	if err := id.loadRoots(ctx); err != nil {
+		return nil, err
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
@@ -118,6 +114,24 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 		return nil, err
 	}
 	return id, nil
+}
+
+// loadRoots reads the CA's certificate. It waits for the file: the process that
+// writes it may be starting, too.
+func (id *Identity) loadRoots(ctx context.Context) error {
+	for attempt := 0; ; attempt++ {
+		data, err := os.ReadFile(id.o.CAFile)
+		if err == nil {
+			id.roots = x509.NewCertPool()
+			if !id.roots.AppendCertsFromPEM(data) {
+				return fmt.Errorf("CA file %s holds no certificate; write the region's there", id.o.CAFile)
+			}
+			return nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) || pause(ctx, backoff(attempt)) != nil {
+			return fmt.Errorf("reading the CA's certificate: %w", err)
+		}
+	}
 }
 
 // load reads identity.pem, and makes it with a new key when there is none.
@@ -154,7 +168,7 @@ func (id *Identity) check(cert *x509.Certificate) error {
 	if cert.Subject.CommonName != string(id.o.Name) {
 		return fmt.Errorf("the certificate is that of %q", cert.Subject.CommonName)
 	}
-	_, err := cert.Verify(x509.VerifyOptions{Roots: id.pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{Roots: id.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	return err
 }
 
@@ -175,7 +189,7 @@ func (id *Identity) use(key *ecdsa.PrivateKey, der []byte) error {
 	if err != nil {
 		return err
 	}
-	id.cert.Store(c)
+	id.current.Store(c)
 	return nil
 }
 
@@ -189,7 +203,7 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 			}
 			return id.dropToken()
 		}
-		if refusal, ok := errors.AsType[*apiError](err); ok && refusal.final() {
+		if r, ok := errors.AsType[*refusal](err); ok && r.final() {
 			return fmt.Errorf("enrolling at %s: %w", id.o.URL, err)
 		}
 		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "enrolment will be tried again",
@@ -256,46 +270,60 @@ func (id *Identity) Renew(ctx context.Context) error {
 	return id.dropToken()
 }
 
+// Enrolled reports whether dir holds an identity with a certificate that has
+// not expired, so that no join token is needed. It does not say whose.
+func Enrolled(dir string) bool {
+	data, err := os.ReadFile(filepath.Join(dir, identityFile))
+	if err != nil {
+		return false
+	}
+	_, cert, err := decodePair(data)
+	return err == nil && cert != nil && time.Now().Before(cert.NotAfter)
+}
+
+// Check is a readiness check: the certificate is valid now.
+func (id *Identity) Check(context.Context) error { return id.check(id.Certificate()) }
+
 // Name returns the identity's name.
 func (id *Identity) Name() Name { return id.o.Name }
 
 // Certificate returns the present certificate.
-func (id *Identity) Certificate() *x509.Certificate { return id.cert.Load().Leaf }
+func (id *Identity) Certificate() *x509.Certificate { return id.current.Load().Leaf }
 
 // CAPool returns what peers are verified against.
-func (id *Identity) CAPool() *x509.CertPool { return id.pool.Clone() }
+func (id *Identity) CAPool() *x509.CertPool { return id.roots.Clone() }
 
-// TLSServer returns the configuration of a server with this identity. Clients
-// are verified against the region's CA; requireClient says whether one without
+// ServerTLS returns the configuration of a server with this identity. Clients
+// are verified against the region's CA; mutual says whether one without
 // a certificate is refused. [PeerName] tells who it is. Renewals are picked up
 // by the next connection.
-func (id *Identity) TLSServer(requireClient bool) *tls.Config {
+func (id *Identity) ServerTLS(mutual bool) *tls.Config {
 	auth := tls.VerifyClientCertIfGiven
-	if requireClient {
+	if mutual {
 		auth = tls.RequireAndVerifyClientCert
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ClientAuth: auth,
-		ClientCAs:  id.pool,
+		ClientCAs:  id.roots,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return id.cert.Load(), nil
+			return id.current.Load(), nil
 		},
 		// A resumed session would outlive a certificate's verification.
 		SessionTicketsDisabled: true,
 	}
 }
 
-// TLSClient returns the configuration of a client with this identity that
+// ClientTLS returns the configuration of a client with this identity that
 // expects a server with the given name: a service's. An empty name stands for
 // the host that is dialled, which for a loopback address is any service.
-func (id *Identity) TLSClient(serverName string) *tls.Config {
+func (id *Identity) ClientTLS(serverName string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		RootCAs:    id.pool,
+		RootCAs:    id.roots,
 		ServerName: serverName,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return id.cert.Load(), nil
+			return id.current.Load(), nil
 		},
 	}
 }

@@ -1,87 +1,73 @@
 package pki
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"net/http"
+	"sync"
 	"time"
+
+	"atoll.dev/internal/rest"
 )
 
 // maxSignBody bounds a signing request: a P-256 request is under 1 KiB.
 const maxSignBody = 64 << 10
 
-// ServerOptions configure a [Server].
-type ServerOptions struct {
-	// CA signs. Required.
-	CA *CA
-	// AllowRenewal, when set, is asked before a certificate is renewed; an error
-	// refuses it. It is where a deleted consumer is cut off.
-	AllowRenewal func(context.Context, Name) error
-	// Logger takes one line for each certificate issued or refused; nil means
-	// slog.Default.
-	Logger *slog.Logger
-}
-
 // A Server is the region's signing service:
 //
-//	POST /v1/sign  {"csr": PEM, "token": text?} -> {"kind":"Certificate", "certificate": PEM, "ca": PEM}
+//	POST /v1/sign  {"csr": PEM, "token": text?} -> {"certificate": PEM, "identity": name}
 //	GET  /v1/ca    the CA's certificate as PEM, for anyone
 //
 // A request to sign is authenticated by a join token, or without one by the
 // client certificate of the connection, which is renewed under the same name.
 // Errors are {"kind":"Error", "code", "reason"}.
 type Server struct {
-	ca      *CA
-	allow   func(context.Context, Name) error
-	log     *slog.Logger
-	failed  *failures
-	selfTLS selfCertificate
+	ca     *CA
+	failed *failures
+
+	mu      sync.Mutex
+	serving *tls.Certificate // its own, see certificate
 }
 
-// NewServer returns a signing service.
-func NewServer(o ServerOptions) *Server {
-	if o.CA == nil {
-		panic("pki: NewServer without a CA")
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	s := &Server{ca: o.CA, allow: o.AllowRenewal, log: o.Logger, failed: newFailures()}
-	s.selfTLS.ca = o.CA
-	return s
-}
+// NewServer returns a signing service of ca.
+func NewServer(ca *CA) *Server { return &Server{ca: ca, failed: newFailures()} }
 
-// Handler returns the service's HTTP API. It must be served over TLS with the
-// configuration of [Server.TLS].
-func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/ca", func(w http.ResponseWriter, _ *http.Request) {
+// Handler returns the service's HTTP API, which logs to log, or to
+// slog.Default when that is nil. It must be served with the configuration of
+// [Server.TLS].
+func (s *Server) Handler(log *slog.Logger) http.Handler {
+	if log == nil {
+		log = slog.Default()
+	}
+	mux := rest.NewMux()
+	mux.Handle("GET /v1/ca", func(w http.ResponseWriter, _ *http.Request) error {
 		w.Header().Set("Content-Type", "application/x-pem-file")
-		_, _ = w.Write(s.ca.CertPEM()) // the client went away: nothing to do
+		_, err := w.Write(s.ca.CertPEM())
+		return err
 	})
-	mux.HandleFunc("POST /v1/sign", func(w http.ResponseWriter, r *http.Request) {
-		name, cert, err := s.sign(w, r)
+	mux.Handle("POST /v1/sign", func(w http.ResponseWriter, r *http.Request) error {
+		answer, err := s.sign(r)
 		if err != nil {
-			s.refuse(w, r, err)
-			return
+			if e, ok := errors.AsType[*rest.Error](err); ok && e.Status != http.StatusTooManyRequests {
+				s.failed.add(r.RemoteAddr)
+				log.LogAttrs(r.Context(), slog.LevelWarn, "certificate refused",
+					slog.String("remote", r.RemoteAddr), slog.String("code", e.Code), slog.Any("error", err))
+			}
+			return err
 		}
-		s.log.LogAttrs(r.Context(), slog.LevelInfo, "certificate issued",
-			slog.String("identity", string(name)), slog.String("remote", r.RemoteAddr))
-		writeJSON(w, http.StatusOK, signResponse{Kind: "Certificate", Certificate: string(cert), CA: string(s.ca.CertPEM())})
+		log.LogAttrs(r.Context(), slog.LevelInfo, "certificate issued",
+			slog.String("identity", string(answer.Identity)), slog.String("remote", r.RemoteAddr))
+		return rest.WriteJSON(w, http.StatusOK, answer)
 	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, r, &apiError{http.StatusNotFound, "not-found", "there is no such resource"})
-	})
-	return mux
+	return rest.Observe(rest.Options{Log: log}, mux)
 }
+
+// Check is a readiness check: the CA's directory can be read. It removes the
+// tokens that have expired, so that a server that is asked sweeps.
+func (s *Server) Check(context.Context) error { return s.ca.SweepTokens() }
 
 // TLS returns the service's own TLS configuration: the CA issues it a
 // certificate for [ServiceName]("pki"), in memory and renewed in time. Clients
@@ -91,155 +77,102 @@ func (s *Server) TLS() *tls.Config {
 		MinVersion:             tls.VersionTLS13,
 		ClientAuth:             tls.VerifyClientCertIfGiven,
 		ClientCAs:              s.ca.Pool(),
-		GetCertificate:         s.selfTLS.get,
+		GetCertificate:         s.certificate,
 		SessionTicketsDisabled: true,
 	}
 }
 
-// Serve serves on l until ctx is done, and then finishes what it has begun.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	srv := &http.Server{
-		Handler:           s.Handler(),
-		TLSConfig:         s.TLS(),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      10 * time.Second,
-		IdleTimeout:       30 * time.Second,
-		MaxHeaderBytes:    8 << 10,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+// certificate returns the service's own certificate, which it issues itself.
+// The key lives in memory only.
+func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.serving != nil && time.Now().Before(renewAt(s.serving.Leaf)) {
+		return s.serving, nil
 	}
-	done := make(chan error, 1)
-	go func() { done <- srv.ServeTLS(l, "", "") }()
-	sweep := time.NewTicker(time.Minute)
-	defer sweep.Stop()
-	for {
-		select {
-		case err := <-done:
-			return fmt.Errorf("serving the signing service: %w", err)
-		case <-sweep.C:
-			if err := s.ca.SweepTokens(); err != nil {
-				s.log.LogAttrs(ctx, slog.LevelWarn, "join tokens not swept", slog.Any("error", err))
-			}
-		case <-ctx.Done():
-			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			err := srv.Shutdown(stop)
-			<-done
-			return err
-		}
+	key, err := newKey()
+	if err != nil {
+		return nil, err
 	}
+	der, err := s.ca.issue(&key.PublicKey, ServiceName("pki"))
+	if err != nil {
+		return nil, err
+	}
+	if s.serving, err = newTLSCertificate(der, key); err != nil {
+		return nil, err
+	}
+	return s.serving, nil
 }
 
-type signRequest struct {
+// SignRequest is the body of POST /v1/sign.
+type SignRequest struct {
 	CSR   string `json:"csr"`
 	Token string `json:"token,omitempty"`
 }
 
-type signResponse struct {
-	Kind        string `json:"kind"`
+// SignResponse is its answer.
+type SignResponse struct {
 	Certificate string `json:"certificate"`
-	CA          string `json:"ca"`
-}
-
-// apiError is an answer to a request that is not served, and its body.
-type apiError struct {
-	status       int
-	code, reason string
-}
-
-func (e *apiError) Error() string { return e.code + ": " + e.reason }
-
-func (e *apiError) MarshalJSON() ([]byte, error) {
-	return json.Marshal(map[string]string{"kind": "Error", "code": e.code, "reason": e.reason})
+	Identity    Name   `json:"identity"`
 }
 
 // parseSignRequest reads a request's body strictly.
-func parseSignRequest(body []byte) (signRequest, *x509.CertificateRequest, error) {
-	var req signRequest
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return signRequest{}, nil, &apiError{http.StatusBadRequest, "malformed", "the body is not a signing request: " + err.Error()}
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return signRequest{}, nil, &apiError{http.StatusBadRequest, "malformed", "the body has something after the signing request"}
+func parseSignRequest(body []byte) (SignRequest, *x509.CertificateRequest, error) {
+	var req SignRequest
+	if err := rest.DecodeJSON(body, &req); err != nil {
+		return SignRequest{}, nil, err
 	}
 	csr, err := parseCSR([]byte(req.CSR))
 	switch {
 	case errors.Is(err, ErrWeakKey):
-		return signRequest{}, nil, &apiError{http.StatusUnprocessableEntity, "weak-key", "only ECDSA P-256 keys are signed"}
+		return SignRequest{}, nil, rest.Errorf(http.StatusBadRequest, "weak-key", "only ECDSA P-256 keys are signed")
 	case err != nil:
-		return signRequest{}, nil, &apiError{http.StatusBadRequest, "bad-csr", "the csr " + err.Error()}
+		return SignRequest{}, nil, rest.Errorf(http.StatusBadRequest, "invalid-csr", "the csr %v", err)
 	}
 	return req, csr, nil
 }
 
 // sign does everything that a request asks for. The request is checked first,
 // so that a token is spent only on what will be signed.
-func (s *Server) sign(w http.ResponseWriter, r *http.Request) (Name, []byte, error) {
+func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	peer, peerErr := PeerName(r.TLS)
 	if peerErr != nil && !s.failed.allow(r.RemoteAddr) {
-		w.Header().Set("Retry-After", "5")
-		return "", nil, &apiError{http.StatusTooManyRequests, "too-many-failures", "too many requests from this address failed"}
+		e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures", "too many requests from this address failed; try again later")
+		e.RetryAfter = 5 * failurePace
+		return SignResponse{}, e
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxSignBody))
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return "", nil, &apiError{http.StatusRequestEntityTooLarge, "too-large", fmt.Sprintf("the body is larger than %d bytes", maxSignBody)}
-	}
+	body, err := rest.ReadBody(r, maxSignBody)
 	if err != nil {
-		return "", nil, &apiError{http.StatusBadRequest, "malformed", "the body did not arrive"}
+		return SignResponse{}, err
 	}
 	req, csr, err := parseSignRequest(body)
 	if err != nil {
-		return "", nil, err
+		return SignResponse{}, err
 	}
 	name := peer
 	switch {
 	case req.Token != "":
-		hash, err := keyHash(csr.PublicKey)
-		if err != nil {
-			return "", nil, err
-		}
-		if name, err = s.ca.redeem(req.Token, hash); err != nil {
-			return "", nil, err
+		if name, err = s.redeem(req.Token, csr); err != nil {
+			return SignResponse{}, err
 		}
 	case peerErr != nil:
-		return "", nil, &apiError{http.StatusUnauthorized, "unauthenticated", "neither a join token nor a client certificate was presented"}
-	case s.allow != nil:
-		if err := s.allow(r.Context(), name); err != nil {
-			return "", nil, &apiError{http.StatusForbidden, "renewal-refused", err.Error()}
-		}
+		return SignResponse{}, rest.Errorf(http.StatusUnauthorized, "no-identity", "present a join token or a client certificate of this region")
 	}
 	cert, err := s.ca.Sign([]byte(req.CSR), name)
-	return name, cert, err
+	return SignResponse{Certificate: string(cert), Identity: name}, err
 }
 
-// refuse is the one place that turns an error into an answer.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	answer, ok := errors.AsType[*apiError](err)
+func (s *Server) redeem(token string, csr *x509.CertificateRequest) (Name, error) {
+	hash, err := keyHash(csr.PublicKey)
+	if err != nil {
+		return "", err
+	}
+	name, err := s.ca.redeem(token, hash)
 	switch {
-	case ok:
 	case errors.Is(err, ErrTokenUsed):
-		answer = &apiError{http.StatusConflict, "token-used", ErrTokenUsed.Error()}
+		return "", rest.Errorf(http.StatusForbidden, "token-used", "%v; make a new one", ErrTokenUsed)
 	case errors.Is(err, ErrTokenUnknown):
-		answer = &apiError{http.StatusUnauthorized, "token-unknown", ErrTokenUnknown.Error()}
-	default:
-		// Only the operator may see what broke inside.
-		answer = &apiError{http.StatusInternalServerError, "internal", "the signing service has a fault; its log says which"}
+		return "", rest.Errorf(http.StatusForbidden, "invalid-token", "%v; make a new one", ErrTokenUnknown).Because(err)
 	}
-	level := slog.LevelInfo
-	if answer.status >= http.StatusInternalServerError {
-		level = slog.LevelError
-	} else if answer.status != http.StatusTooManyRequests {
-		s.failed.add(r.RemoteAddr)
-	}
-	s.log.LogAttrs(r.Context(), level, "request refused", slog.String("path", r.URL.Path),
-		slog.String("remote", r.RemoteAddr), slog.Int("status", answer.status), slog.Any("error", err))
-	writeJSON(w, answer.status, answer)
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client went away: nothing to do
+	return name, err
 }

@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"crypto/tls"
 	"net"
 	"sync"
 	"time"
@@ -57,33 +56,4 @@ func host(remote string) string {
 		return remote
 	}
 	return h
-}
-
-// selfCertificate is the signing service's own certificate, which it issues
-// itself. The key lives in memory only.
-type selfCertificate struct {
-	ca *CA
-
-	mu   sync.Mutex
-	cert *tls.Certificate
-}
-
-func (s *selfCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cert != nil && time.Now().Before(renewAt(s.cert.Leaf)) {
-		return s.cert, nil
-	}
-	key, err := newKey()
-	if err != nil {
-		return nil, err
-	}
-	der, err := s.ca.issue(&key.PublicKey, ServiceName("pki"))
-	if err != nil {
-		return nil, err
-	}
-	if s.cert, err = newTLSCertificate(der, key); err != nil {
-		return nil, err
-	}
-	return s.cert, nil
 }

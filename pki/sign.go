@@ -18,8 +18,16 @@ import (
 
 const signTimeout = 15 * time.Second
 
+// refusal is the signing service's answer when it does not sign.
+type refusal struct {
+	status       int
+	code, reason string
+}
+
+func (e *refusal) Error() string { return e.code + ": " + e.reason }
+
 // final reports whether asking again cannot help.
-func (e *apiError) final() bool {
+func (e *refusal) final() bool {
 	return e.status >= 400 && e.status < 500 && e.status != http.StatusTooManyRequests
 }
 
@@ -31,7 +39,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	if err != nil {
 		return nil, err
 	}
-	body, err := json.Marshal(signRequest{CSR: string(csr), Token: token})
+	body, err := json.Marshal(SignRequest{CSR: string(csr), Token: token})
 	if err != nil {
 		return nil, err
 	}
@@ -42,13 +50,13 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 		return nil, err
 	}
 	if req.URL.Scheme != "https" {
-		return nil, &apiError{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https", id.o.URL)}
+		return nil, &refusal{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https", id.o.URL)}
 	}
 	req.Header.Set("Content-Type", "application/json")
 
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.pool}
+	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots}
 	if token == "" {
-		tlsConfig.GetClientCertificate = id.TLSClient("").GetClientCertificate
+		tlsConfig.GetClientCertificate = id.ClientTLS("").GetClientCertificate
 	}
 	transport := &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
@@ -64,7 +72,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	if resp.StatusCode != http.StatusOK {
 		return nil, decodeRefusal(resp.StatusCode, answer)
 	}
-	var signed signResponse
+	var signed SignResponse
 	if err := json.Unmarshal(answer, &signed); err != nil {
 		return nil, fmt.Errorf("reading the signing service's answer: %w", err)
 	}
@@ -81,7 +89,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	}
 	if cert.Subject.CommonName != string(id.o.Name) {
 		// Another's token: asking again cannot help.
-		return nil, &apiError{http.StatusForbidden, "wrong-identity",
+		return nil, &refusal{http.StatusForbidden, "wrong-identity",
 			fmt.Sprintf("the token is that of %q, not of %q", cert.Subject.CommonName, id.o.Name)}
 	}
 	if err := id.check(cert); err != nil {
@@ -95,5 +103,5 @@ func decodeRefusal(status int, body []byte) error {
 	if err := json.Unmarshal(body, &e); err != nil || e.Kind != "Error" {
 		return fmt.Errorf("the signing service answered %d %s", status, http.StatusText(status))
 	}
-	return &apiError{status, e.Code, e.Reason}
+	return &refusal{status, e.Code, e.Reason}
 }
