@@ -226,7 +226,7 @@ func (c *core) applied(ev evApplied) {
 		c.transportFailed()
 		if m != nil {
 			m.failures++
-			m.due = c.now.Add(backoff(m.failures))
+			m.due = c.now.Add(backoffFor(ev.err, m.failures))
 		}
 	case m != nil:
 		c.applyFailed(w, m, ev)
@@ -240,10 +240,7 @@ func (c *core) applied(ev evApplied) {
 func (c *core) applyFailed(w *workState, m *manifestState, ev evApplied) {
 	m.attempted = true
 	m.failures++
-	m.due = c.now.Add(backoff(m.failures))
-	if ev.err.kind == errConflict && m.failures == 1 {
-		m.due = c.now
-	}
+	m.due = c.now.Add(backoffFor(ev.err, m.failures))
 	m.reason, m.err, m.readErr = workv1.AppliedManifestFailed, ev.err.message, ev.readErr
 	switch ev.err.kind {
 	case errNamespace:
@@ -345,10 +342,7 @@ func (c *core) amwDone(ev evAMWDone) {
 		}
 		if w != nil {
 			w.amwFailures++
-			w.amwDue = c.now.Add(backoff(w.amwFailures))
-			if ev.err.kind == errConflict && w.amwFailures == 1 {
-				w.amwDue = c.now
-			}
+			w.amwDue = c.now.Add(backoffFor(ev.err, w.amwFailures))
 			c.at(w.amwDue, w.id)
 			c.advance(w)
 		}

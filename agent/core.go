@@ -256,6 +256,7 @@ type mapping struct {
 	busy       bool
 	asked      time.Time
 	err        string
+	failures   int // to get an answer
 	waiting    map[workID]bool
 }
 
@@ -479,6 +480,24 @@ func backoff(failures int) time.Duration {
 		d *= 2
 	}
 	return min(d, backoffMax)
+}
+
+// transportBackoff is the wait after a call that got no answer while the API
+// server as a whole seems to answer.
+func transportBackoff(failures int) time.Duration {
+	return min(50*time.Millisecond<<min(failures, 10), 5*time.Second)
+}
+
+// backoffFor is the wait after the given number of failures, by their kind. A
+// race lost once is tried again at once.
+func backoffFor(e *opError, failures int) time.Duration {
+	switch {
+	case e.kind == errTransport:
+		return transportBackoff(failures)
+	case e.kind == errConflict && failures == 1:
+		return 0
+	}
+	return backoff(failures)
 }
 
 // strategy is how a manifest is written.

@@ -301,7 +301,9 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 	for range 2 {
 		if live == nil {
 			obj, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
+			// What was never seen to exist and may not even be read was refused
+			// when it was to be made.
+			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && e.uid == "" {
 				return done
 			}
 			if err != nil {

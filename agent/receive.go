@@ -328,14 +328,18 @@ func (c *core) mapped(ev evMapped) {
 	mp.busy = false
 	waiting := mp.waiting
 	mp.waiting = map[workID]bool{}
+	if ev.err == nil || ev.err.kind != errTransport {
+		mp.failures = 0
+	}
 	switch {
 	case ev.err == nil:
 		mp.known, mp.gvr, mp.namespaced, mp.err = true, ev.gvr, ev.namespaced, ""
 	case ev.err.kind == errTransport:
 		// Nothing was learnt. Ask again when the server answers.
 		c.transportFailed()
+		mp.failures++
 		for id := range waiting {
-			c.at(c.now.Add(backoffFirst), id)
+			c.at(c.now.Add(transportBackoff(mp.failures)), id)
 		}
 		return
 	default:

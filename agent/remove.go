@@ -130,10 +130,7 @@ func (c *core) removed(ev evRemoved) {
 			c.transportFailed()
 		}
 		r.failures++
-		r.due = c.now.Add(backoff(r.failures))
-		if ev.err.kind == errConflict && r.failures == 1 {
-			r.due = c.now
-		}
+		r.due = c.now.Add(backoffFor(ev.err, r.failures))
 		c.at(r.due, w.id)
 	case ev.was == removalGone:
 		delete(w.done, ev.key)
