@@ -258,14 +258,14 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more}
 	for i, d := range c.docs {
 		key := docKey{d.Kind, d.ID}
+		if !r.settled {
+			r.delivered[key] = d.Version
+		}
 		if version, ok := f.skip[key]; ok && version == d.Version {
 			continue
 		}
 		if r.relist && !r.until.sees(c.xids[i]) {
 			r.early[key] = d.Version
-		}
-		if !r.settled {
-			r.delivered[key] = d.Version
 		}
 		b.Documents = append(b.Documents, d)
 	}

@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,10 +18,15 @@ type Private struct {
 	process *postgres.Process
 }
 
-// Server starts a server for this test alone; it is stopped when the test ends.
-func Server(t testing.TB) *Private {
+// Server starts a server for this test alone, with these settings besides the usual ones; it is stopped when the test
+// ends.
+func Server(t testing.TB, settings ...map[string]string) *Private {
 	t.Helper()
-	c, err := newCluster(nil)
+	all := map[string]string{}
+	for _, s := range settings {
+		maps.Copy(all, s)
+	}
+	c, err := newCluster(all)
 	if err != nil {
 		t.Fatal(err)
 	}

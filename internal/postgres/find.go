@@ -53,6 +53,9 @@ var installed = []string{
 func Find() (Binaries, error) {
 	var dirs []string
 	if p, err := exec.LookPath("postgres"); err == nil {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			p = real // a link to postgres alone does not have the other programs beside it
+		}
 		dirs = append(dirs, filepath.Dir(p))
 	}
 	for _, pattern := range installed {
