@@ -25,7 +25,7 @@ type BrokerOptions struct {
 	Registerer prometheus.Registerer
 
 	MaxPacket  uint32 // default 4 MiB
-	MaxPending int32  // messages that may wait for one slow client before it is dropped; default 8,192
+	MaxPending int    // bytes that may wait for one slow client before it is cut off; default 32 MiB
 }
 
 func (o BrokerOptions) withDefaults() BrokerOptions {
@@ -39,7 +39,7 @@ func (o BrokerOptions) withDefaults() BrokerOptions {
 		o.MaxPacket = 4 << 20
 	}
 	if o.MaxPending == 0 {
-		o.MaxPending = 8192
+		o.MaxPending = 32 << 20
 	}
 	return o
 }
@@ -51,6 +51,7 @@ type Broker struct {
 	o       BrokerOptions
 	server  *mqtt.Server
 	serving atomic.Bool
+	slow    prometheus.Counter
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // nil once the broker stops
@@ -76,9 +77,10 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	capabilities.MaximumSessionExpiryInterval = 0
 	capabilities.ReceiveMaximum = 8192
 	capabilities.MaximumInflight = math.MaxUint16
-	capabilities.MaximumClientWritesPending = o.MaxPending
+	capabilities.MaximumClientWritesPending = 1024 // peer does not let it fill
 	capabilities.MaximumPacketSize = o.MaxPacket
-	b := &Broker{o: o, conns: map[net.Conn]struct{}{}}
+	b := &Broker{o: o, conns: map[net.Conn]struct{}{}, slow: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "atoll_broker_slow_clients_total", Help: "Clients cut off because they did not read what was sent to them."})}
 	b.server = mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
 		// It logs whole packets, whose payloads may hold Secrets: the hook logs instead.
@@ -95,6 +97,7 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 }
 
 func (b *Broker) register(r prometheus.Registerer) {
+	r.MustRegister(b.slow)
 	for name, metric := range map[string]struct {
 		help  string
 		value *int64
@@ -102,7 +105,6 @@ func (b *Broker) register(r prometheus.Registerer) {
 		"atoll_broker_clients":           {"Connected clients.", &b.server.Info.ClientsConnected},
 		"atoll_broker_messages_received": {"Messages received.", &b.server.Info.MessagesReceived},
 		"atoll_broker_messages_sent":     {"Messages sent.", &b.server.Info.MessagesSent},
-		"atoll_broker_messages_dropped":  {"Messages for clients that were too slow, and were disconnected for it.", &b.server.Info.MessagesDropped},
 		"atoll_broker_subscriptions":     {"Subscriptions.", &b.server.Info.Subscriptions},
 	} {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: metric.help},
@@ -158,12 +160,6 @@ func (b *Broker) Check(context.Context) error {
 	return nil
 }
 
-// peer is a connection whose owner is known.
-type peer struct {
-	net.Conn
-	name string
-}
-
 func (b *Broker) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	secured := tls.Server(conn, b.o.TLS)
@@ -176,7 +172,15 @@ func (b *Broker) serve(ctx context.Context, conn net.Conn) {
 	}
 	secured.SetDeadline(time.Now().Add(handshakeTimeout)) // until CONNECT; then the keep-alive's
 	name := secured.ConnectionState().PeerCertificates[0].Subject.CommonName
-	b.server.EstablishConnection("tls", &peer{Conn: secured, name: name})
+	p := newPeer(secured, conn, name, b.o.MaxPending, func() {
+		b.slow.Inc()
+		b.o.Logger.Warn("client too slow", "name", name, "remote", conn.RemoteAddr().String())
+	})
+	var writer sync.WaitGroup
+	writer.Go(p.send)
+	b.server.EstablishConnection("tls", p)
+	p.Close()
+	writer.Wait()
 }
 
 func (b *Broker) track(conn net.Conn) bool {
@@ -216,7 +220,7 @@ func (h *hook) ID() string { return "atoll" }
 func (h *hook) Provides(b byte) bool {
 	switch b {
 	case mqtt.OnPacketRead, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish, mqtt.OnSessionEstablished,
-		mqtt.OnDisconnect, mqtt.OnACLCheck, mqtt.OnPublishDropped, mqtt.OnPacketEncode:
+		mqtt.OnDisconnect, mqtt.OnACLCheck, mqtt.OnPublish, mqtt.OnPublishDropped, mqtt.OnPacketEncode:
 		return true
 	}
 	return false
@@ -272,7 +276,7 @@ func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, p packets.Packet) bool {
 // OnSessionEstablish switches off the library's count of what a client has not
 // acknowledged: it keeps packet ids of both directions in one table, loses
 // count when they collide, and then holds messages back for ever. MaxPending
-// and OnACLCheck bound a slow client instead.
+// bounds a slow client instead.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	cl.State.Inflight.ResetSendQuota(0)
 }
@@ -313,13 +317,26 @@ func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
 	return true
 }
 
+// OnPublish refuses messages that ask to be kept.
+func (h *hook) OnPublish(_ *mqtt.Client, p packets.Packet) (packets.Packet, error) {
+	switch {
+	case !p.FixedHeader.Retain:
+		return p, nil
+	case p.FixedHeader.Qos == 0:
+		return p, packets.ErrRejectPacket
+	default:
+		return p, packets.ErrRetainNotSupported
+	}
+}
+
 // OnPublishDropped: a message that one client does not get must not pass
 // unnoticed. It is disconnected, and resync makes it good.
 func (h *hook) OnPublishDropped(cl *mqtt.Client, _ packets.Packet) { h.drop(cl) }
 
 func (h *hook) drop(cl *mqtt.Client) {
-	if !cl.Closed() {
-		h.broker.o.Logger.Warn("client too slow", "name", nameOf(cl), "client_id", cl.ID)
+	if p, ok := cl.Net.Conn.(*peer); ok && !cl.Closed() {
+		p.slow()
+		p.cut()
 		cl.Stop(packets.ErrQuotaExceeded)
 	}
 }

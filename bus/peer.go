@@ -1,0 +1,126 @@
+package bus
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// peer is a client's connection whose owner is known, and whose writes never
+// wait: the broker's library holds a client's lock while it writes, and takes
+// it for every message to that client, so one client that does not read would
+// stall whoever publishes to it. Writes go into a buffer that a goroutine of
+// the connection's own sends; a client whose buffer is full is cut off.
+type peer struct {
+	net.Conn // TLS
+	raw      net.Conn
+	name     string
+	limit    int    // bytes
+	slow     func() // called when the client is cut off
+
+	mu      sync.Mutex
+	pending []byte
+	closing bool
+	wake    chan struct{} // has a token when there is something to do
+}
+
+const (
+	// stuckAfter is how long one write to a client may take.
+	stuckAfter = 15 * time.Second
+	// farewell is how long the last words to a client may take.
+	farewell = time.Second
+)
+
+var errSlow = errors.New("the client does not read what is sent to it")
+
+func newPeer(secured, raw net.Conn, name string, limit int, slow func()) *peer {
+	return &peer{Conn: secured, raw: raw, name: name, limit: limit, slow: slow, wake: make(chan struct{}, 1)}
+}
+
+// Write takes a copy of p, or cuts the client off when it has too much to read.
+func (p *peer) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	if p.closing {
+		p.mu.Unlock()
+		return 0, net.ErrClosed
+	}
+	// One message is always taken, however large.
+	if full := len(p.pending) > 0 && len(p.pending)+len(b) > p.limit; full {
+		p.closing, p.pending = true, nil
+		p.mu.Unlock()
+		p.signal()
+		p.slow()
+		p.cut()
+		return 0, errSlow
+	}
+	p.pending = append(p.pending, b...)
+	p.mu.Unlock()
+	p.signal()
+	return len(b), nil
+}
+
+// Close ends the connection once what was written is sent.
+func (p *peer) Close() error {
+	p.mu.Lock()
+	p.closing = true
+	p.mu.Unlock()
+	p.signal()
+	return nil
+}
+
+func (p *peer) signal() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send writes what is pending until the connection is closed. It closes the
+// real one.
+func (p *peer) send() {
+	defer p.raw.Close()
+	var spare []byte
+	for range p.wake {
+		for {
+			p.mu.Lock()
+			out, closing := p.pending, p.closing
+			p.pending = spare[:0]
+			p.mu.Unlock()
+			if len(out) == 0 {
+				if closing {
+					p.Conn.SetWriteDeadline(time.Now().Add(farewell))
+					p.Conn.Close() // says goodbye in TLS
+					return
+				}
+				spare = out
+				break
+			}
+			wait := stuckAfter
+			if closing {
+				wait = farewell
+			}
+			p.Conn.SetWriteDeadline(time.Now().Add(wait))
+			if _, err := p.Conn.Write(out); err != nil {
+				p.mu.Lock()
+				p.closing, p.pending = true, nil
+				p.mu.Unlock()
+				return
+			}
+			if spare = out; cap(spare) > 1<<20 {
+				spare = nil // one large message does not keep its memory
+			}
+		}
+	}
+}
+
+// SetDeadline is for reads only: writes have deadlines of their own.
+func (p *peer) SetDeadline(t time.Time) error { return p.Conn.SetReadDeadline(t) }
+
+// cut ends the connection without a word and drops what is on its way.
+func (p *peer) cut() {
+	if tcp, ok := p.raw.(*net.TCPConn); ok {
+		tcp.SetLinger(0)
+	}
+	p.raw.Close()
+}
