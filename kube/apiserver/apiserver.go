@@ -8,11 +8,10 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
@@ -31,9 +30,8 @@ type Options struct {
 	DialEtcd     func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Run serves until ctx is done. It calls serving once, when the server is about to accept requests; answers of /readyz
-// say when it is ready.
-func Run(ctx context.Context, o Options, serving func()) error {
+// Run serves until ctx is done; /readyz says when the server is ready.
+func Run(ctx context.Context, o Options) error {
 	options := runOptions(o)
 	completed, err := options.Complete(ctx)
 	if err != nil {
@@ -69,7 +67,6 @@ func Run(ctx context.Context, o Options, serving func()) error {
 	if err != nil {
 		return fmt.Errorf("preparing the API server: %w", err)
 	}
-	serving()
 	return prepared.Run(ctx)
 }
 
@@ -98,11 +95,9 @@ func inBackground(hook genericapiserver.PostStartHookFunc) genericapiserver.Post
 	return func(ctx genericapiserver.PostStartHookContext) error {
 		go func() {
 			if err := hook(ctx); err != nil && ctx.Err() == nil {
-				fatal(err)
+				klog.Fatalf("post-start hook: %v", err)
 			}
 		}()
 		return nil
 	}
 }
-
-var _ healthz.HealthChecker = healthz.NamedCheck("", func(*http.Request) error { return nil })

@@ -8,7 +8,6 @@ import (
 	apiserverconfig "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/union"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
 	authorizerunion "k8s.io/apiserver/pkg/authorization/union"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -41,8 +40,6 @@ func openHealth(config *app.Config) {
 		c.Authorization.Authorizer = authorizerunion.New(health, c.Authorization.Authorizer)
 	}
 }
-
-var _ authorizer.Authorizer = authorizer.AuthorizerFunc(nil)
 
 // namespacesCheck fails until the namespaces exist that everything takes for granted.
 func namespacesCheck(factory informers.SharedInformerFactory) healthz.HealthChecker {

@@ -1,14 +1,11 @@
 package apiserver
 
 import (
-	"context"
-	"fmt"
 	"net"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/egressselector"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
@@ -61,9 +58,3 @@ func runOptions(o Options) *options.ServerRunOptions {
 	s.EventTTL = time.Hour
 	return s
 }
-
-// fatal ends the process the way a failed post-start hook does upstream.
-func fatal(err error) { klog.Fatalf("%v", err) }
-
-var _ = fmt.Sprint
-var _ context.Context

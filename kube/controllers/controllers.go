@@ -13,8 +13,8 @@ import (
 	"atoll.dev/kube/credentials"
 )
 
-// idle are the controllers that have nothing to do in a plane: nobody attaches disks, assigns networks to nodes or
-// joins kubelets by bootstrap tokens here.
+// idle are the controllers that have nothing to do in a plane, where nobody attaches disks, assigns networks to nodes or joins
+// kubelets by bootstrap tokens, or that cost more than they give.
 var idle = []string{
 	names.TTLController,
 	names.NodeIpamController,
@@ -24,6 +24,8 @@ var idle = []string{
 	names.TokenCleanerController,
 	names.LegacyServiceAccountTokenCleanerController,
 	names.StorageVersionGarbageCollectorController,
+	// Reports type errors of admission policies, which work without it, and keeps every schema in memory for that.
+	names.ValidatingAdmissionPolicyStatusController,
 }
 
 // Run runs the controllers until ctx is done.

@@ -38,6 +38,7 @@ const (
 	snapshotCount    = 2000    // entries kept in memory until the next snapshot; upstream keeps 10,000
 	catchUpEntries   = 200     // entries kept after it for slow followers, of which there are none
 	quota            = 2 << 30
+	slow             = time.Second // what etcd warns of
 )
 
 // Options say where the data is and who hears of what happens.
@@ -84,7 +85,8 @@ func Start(o Options) (*Server, error) {
 	case err := <-s.failed:
 		return nil, fmt.Errorf("etcd data in %s is %w: %w", o.Dir, ErrDamaged, err)
 	}
-	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil)
+	// The API server opens a connection for each kind of resource, most of them idle.
+	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil, grpc.SharedWriteBuffer(true), grpc.ReadBufferSize(connectionBuffer))
 	go s.grpc.Serve(s.listener)
 	return s, nil
 }
@@ -103,8 +105,8 @@ func config(o Options, failed chan<- error) *embed.Config {
 	c.SnapshotCount = snapshotCount
 	c.SnapshotCatchUpEntries, c.ExperimentalSnapshotCatchUpEntries = catchUpEntries, catchUpEntries
 	c.QuotaBackendBytes = quota
-	c.WarningApplyDuration = time.Second
-	c.ExperimentalWarningApplyDuration = time.Second
+	c.WarningApplyDuration, c.ExperimentalWarningApplyDuration = slow, slow
+	c.WarningUnaryRequestDuration, c.ExperimentalWarningUnaryRequestDuration = slow, slow
 	return c
 }
 

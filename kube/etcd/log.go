@@ -37,6 +37,13 @@ func cause(fields []zapcore.Field) string {
 	return ""
 }
 
+// expected are etcd's warnings about how we run it, without listeners and users, and about data that is just being made.
+var expected = map[string]bool{
+	"Running http and grpc server on single port. This is not recommended for production.": true,
+	"simple token is not cryptographically signed":                                         true,
+	"Failed to detect schema version":                                                      true,
+}
+
 // core is a zapcore.Core in front of a LogFunc.
 type core struct {
 	log    LogFunc
@@ -50,7 +57,7 @@ func (c *core) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c *core) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) {
+	if c.Enabled(entry.Level) && !expected[entry.Message] {
 		return checked.AddCore(entry, c)
 	}
 	return checked

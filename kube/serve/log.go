@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -27,7 +28,8 @@ func captureComponents(log *slog.Logger) {
 	}))
 }
 
-// demote makes the components' informational records debug records: they report each step of their work.
+// demote makes debug records of the components' informational ones, which report each step of their work, and of those that are
+// expected.
 type demote struct{ slog.Handler }
 
 func (d demote) Enabled(ctx context.Context, level slog.Level) bool {
@@ -36,6 +38,12 @@ func (d demote) Enabled(ctx context.Context, level slog.Level) bool {
 
 func (d demote) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = demoted(r.Level)
+	if isExpected(r.Message) {
+		r.Level = slog.LevelDebug
+	}
+	if !d.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
 	return d.Handler.Handle(ctx, r)
 }
 
@@ -47,6 +55,20 @@ func demoted(level slog.Level) slog.Level {
 		return level - (slog.LevelInfo - slog.LevelDebug)
 	}
 	return level
+}
+
+// expected are the beginnings of warnings and errors that every start of a healthy plane brings.
+var expected = []string{
+	"Skipping API ",                         // versions that upstream no longer serves
+	"The manifest file is empty, ignoring.", // no allow list of metric labels
+	"[core] ",                               // gRPC's channels, when etcd's client replaces its first connection
+	"failed to sync with latest state: context canceled",
+	"Found stale data, removed previous endpoints on kubernetes service", // there are none, see package apiserver
+	"Error while syncing ConfigMap",                                      // kube-system is not there yet; tried again
+}
+
+func isExpected(message string) bool {
+	return slices.ContainsFunc(expected, func(prefix string) bool { return strings.HasPrefix(message, prefix) })
 }
 
 // writeLine logs a line in klog's text form, "W0131 15:04:05.000000 1 file.go:12] message", at its severity.
@@ -61,12 +83,12 @@ func writeLine(log *slog.Logger, line []byte) {
 	case 'E', 'F':
 		level = slog.LevelError
 	}
-	if !log.Enabled(context.Background(), level) {
-		return
-	}
 	message := string(bytes.TrimSpace(line))
 	if _, rest, found := strings.Cut(message, "] "); found {
 		message = rest
+	}
+	if isExpected(message) {
+		level = slog.LevelDebug
 	}
 	log.Log(context.Background(), level, message)
 }

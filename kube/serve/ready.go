@@ -3,8 +3,9 @@ package serve
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -35,11 +36,10 @@ func writeReady(dir string, r readyFile) error {
 }
 
 func removeReady(dir string) error {
-	err := os.Remove(readyPath(dir))
-	if os.IsNotExist(err) {
-		return nil
+	if err := os.Remove(readyPath(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // awaitReady returns when the API server says to an authenticated client, over the network, that it is ready.
@@ -75,9 +75,6 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 		return false
 	}
 	defer response.Body.Close()
-	body, _ := io.ReadAll(response.Body)
-	if os.Getenv("ATOLL_DEBUG_READY") != "" && response.StatusCode != 200 {
-		fmt.Fprintf(os.Stderr, "%v %s\n", time.Now(), body)
-	}
+	io.Copy(io.Discard, response.Body) // or the connection could not be used again
 	return response.StatusCode == http.StatusOK
 }

@@ -1,4 +1,28 @@
 // Package serve runs a whole Kubernetes control plane in this process, from one data directory.
+//
+// The parts start in an order that makes the API ready first: etcd, API server, and when that is ready, controller manager
+// and scheduler. Ready means: the API server answers 200 on /readyz to an authenticated client over the network, which
+// includes that etcd answers, that custom resources and aggregated APIs are served and that the namespaces default and
+// kube-system exist. A moment later, and not part of being ready, the controllers run; on the very first start the
+// default roles and the system priority classes appear within about two seconds, which nobody in system:masters needs.
+//
+// A supervisor has two signals. DIR/ready appears, in one rename, when the plane is ready, and names the process;
+// it is removed when the plane stops and before the next start. And /readyz may be asked at any time, without credentials.
+// Neither survives the process in a way that could mislead: after a kill DIR/ready is stale, but DIR/lock is not
+// locked.
+//
+// Everything the plane keeps is below its data directory, mode 0700:
+//
+//	lock                    locked (flock) by the running process, whose id it holds
+//	ready                   see above: {"pid":…,"address":…,"start_ms":…,"version":…}
+//	admin.kubeconfig        full rights, 0600; rewritten on each start for the address given
+//	controller-manager.kubeconfig, scheduler.kubeconfig
+//	pki/                    see package credentials
+//	etcd/                   see package etcd
+//
+// SIGTERM and SIGINT stop the plane within five seconds, with exit code 0. Exit code 1 is a failure and 2 a wrong command
+// line; the reason is the last line on standard error, "atoll-kube: REASON". All other lines there are the log, one JSON object
+// each.
 package serve
 
 import (
@@ -6,27 +30,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"sync/atomic"
 	"syscall"
 	"time"
 
-	"k8s.io/apiserver/pkg/util/compatibility"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/client-go/rest"
-	basecompatibility "k8s.io/component-base/compatibility"
-	"k8s.io/component-base/version"
-	"k8s.io/klog/v2"
-
-	"atoll.dev/kube/apiserver"
-	"atoll.dev/kube/controllers"
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
-	"atoll.dev/kube/scheduler"
 )
 
 // Exit codes.
@@ -55,12 +67,16 @@ func Main(args []string) int {
 	return exitOK
 }
 
-// Run runs the plane until ctx is done or something it cannot go on without has failed.
+// Run runs the plane until ctx is done, or something has failed that it cannot go on without. It may be called once in a
+// process: upstream keeps much of its state in globals.
 func Run(ctx context.Context, o Options) error {
 	started := time.Now()
+	tuneRuntime()
 	log := newLog(os.Stderr, o.LogLevel)
 	captureComponents(log)
-
+	if err := setGates(); err != nil {
+		return err
+	}
 	release, err := claim(o.DataDir)
 	if err != nil {
 		return err
@@ -74,13 +90,8 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("API server address: %w", err)
 	}
 	defer listener.Close()
-	files, err := credentials.Ensure(credentials.Options{
-		Dir:       o.DataDir,
-		Name:      o.Name,
-		Server:    "https://" + o.local(),
-		ServiceIP: o.serviceIP,
-		Hosts:     append([]string{o.host}, o.ExternalHosts...),
-	}, time.Now())
+	ensure := func() (credentials.Files, error) { return credentials.Ensure(o.credentials(), time.Now()) }
+	files, err := ensure()
 	if err != nil {
 		return err
 	}
@@ -88,100 +99,17 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	return run(ctx, o, log, started, listener, files, store)
+	p := &plane{options: o, log: log, started: started, listener: listener, files: files, store: store, renew: ensure}
+	return p.run(ctx)
 }
 
-func run(ctx context.Context, o Options, log *slog.Logger, started time.Time, listener net.Listener, files credentials.Files, store *etcd.Server) error {
-	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	if err := setGates(); err != nil {
-		return err
+// credentials returns what the plane's certificates and kubeconfigs have to say.
+func (o Options) credentials() credentials.Options {
+	return credentials.Options{
+		Dir:       o.DataDir,
+		Name:      o.Name,
+		Server:    "https://" + o.local(),
+		ServiceIP: o.serviceIP,
+		Hosts:     append([]string{o.host}, o.ExternalHosts...),
 	}
-	var stopping atomic.Bool
-	klog.OsExit = func(code int) {
-		if stopping.Load() {
-			select {}
-		}
-		os.Exit(exitFailure)
-	}
-
-	serverCtx, stopServer := context.WithCancel(context.Background())
-	defer stopServer()
-	workCtx, stopWork := context.WithCancel(context.Background())
-	defer stopWork()
-	ended := make(chan error, 4)
-
-	serverDone := make(chan struct{})
-	go func() {
-		defer close(serverDone)
-		err := apiserver.Run(serverCtx, apiserver.Options{
-			Listener:     listener,
-			External:     o.local(),
-			ServiceCIDR:  o.ServiceCIDR,
-			Files:        files,
-			EtcdEndpoint: etcd.Endpoint,
-			DialEtcd:     store.Dial,
-		}, func() { log.Debug("serving", "after", time.Since(started)) })
-		if err == nil {
-			err = errors.New("API server ended")
-		}
-		ended <- err
-	}()
-
-	ready := make(chan error, 1)
-	go func() { ready <- awaitReady(workCtx, files.AdminKubeconfig) }()
-
-	var cause error
-	select {
-	case <-ctx.Done():
-	case cause = <-ended:
-	case cause = <-store.Failed():
-	case cause = <-ready:
-	}
-	if cause == nil && ctx.Err() == nil {
-		took := time.Since(started)
-		if err := writeReady(o.DataDir, readyFile{os.Getpid(), o.local(), took.Milliseconds(), version.Get().GitVersion}); err != nil {
-			return err
-		}
-		log.Info("ready", "address", o.local(), "start_ms", took.Milliseconds())
-		go func() { ended <- fmt.Errorf("controllers: %w", orEnded(controllers.Run(workCtx, files))) }()
-		go func() { ended <- fmt.Errorf("scheduler: %w", orEnded(scheduler.Run(workCtx, files))) }()
-		select {
-		case <-ctx.Done():
-		case cause = <-ended:
-		case cause = <-store.Failed():
-		}
-	}
-	stopping.Store(true)
-	log.Info("stopping")
-	removeReady(o.DataDir)
-	stopWork()
-	stopServer()
-	select {
-	case <-serverDone:
-	case <-time.After(2 * time.Second):
-	}
-	stopped := make(chan struct{})
-	go func() { store.Stop(); close(stopped) }()
-	select {
-	case <-stopped:
-	case <-time.After(2 * time.Second):
-	}
-	log.Info("stopped")
-	return cause
-}
-
-func orEnded(err error) error {
-	if err == nil {
-		return errors.New("ended")
-	}
-	return err
-}
-
-func setGates() error {
-	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{"APIServerIdentity": false, "UnknownVersionInteroperabilityProxy": false}); err != nil {
-		return err
-	}
-	_ = compatibility.DefaultComponentGlobalsRegistry
-	_ = basecompatibility.DefaultKubeComponent
-	return nil
 }

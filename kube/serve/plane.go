@@ -1,0 +1,161 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
+
+	"atoll.dev/kube/apiserver"
+	"atoll.dev/kube/controllers"
+	"atoll.dev/kube/credentials"
+	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/scheduler"
+)
+
+const (
+	serverGrace = 1500 * time.Millisecond // for requests in progress; watches never end by themselves
+	storeGrace  = 2 * time.Second         // everything acknowledged is on disk before
+	renewEvery  = 12 * time.Hour
+)
+
+// plane is what Run has prepared.
+type plane struct {
+	options  Options
+	log      *slog.Logger
+	started  time.Time
+	listener net.Listener
+	files    credentials.Files
+	store    *etcd.Server
+	renew    func() (credentials.Files, error)
+
+	stopping atomic.Bool
+}
+
+// run starts the parts, waits for the end and stops them. It returns nil when ctx ended the plane.
+func (p *plane) run(ctx context.Context) error {
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	klog.OsExit = p.exit
+
+	serverCtx, stopServer := context.WithCancel(context.Background())
+	defer stopServer()
+	workCtx, stopWork := context.WithCancel(context.Background())
+	defer stopWork()
+	ended := make(chan error, 3)
+
+	serverDone := make(chan struct{})
+	go func() {
+		defer close(serverDone)
+		ended <- ending("API server", apiserver.Run(serverCtx, apiserver.Options{
+			Listener:     p.listener,
+			External:     p.options.local(),
+			ServiceCIDR:  p.options.ServiceCIDR,
+			Files:        p.files,
+			EtcdEndpoint: etcd.Endpoint,
+			DialEtcd:     p.store.Dial,
+		}))
+	}()
+	ready := make(chan error, 1)
+	go func() { ready <- awaitReady(workCtx, p.files.AdminKubeconfig) }()
+
+	cause := p.wait(ctx, ended, ready)
+	if cause == nil && ctx.Err() == nil {
+		if cause = p.announce(); cause == nil {
+			go func() { ended <- ending("controller manager", controllers.Run(workCtx, p.files)) }()
+			go func() { ended <- ending("scheduler", scheduler.Run(workCtx, p.files)) }()
+			go p.keepCredentials(workCtx)
+			go giveBack(workCtx)
+			cause = p.wait(ctx, ended, nil)
+		}
+	}
+
+	p.stopping.Store(true)
+	p.log.Info("stopping")
+	if err := removeReady(p.options.DataDir); err != nil && cause == nil {
+		cause = err
+	}
+	stopWork()
+	stopServer()
+	within(serverGrace, func() { <-serverDone })
+	within(storeGrace, p.store.Stop)
+	p.log.Info("stopped")
+	return cause
+}
+
+// wait returns when ctx is done or the plane is ready (nil), or when a part has failed.
+func (p *plane) wait(ctx context.Context, ended, ready <-chan error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-ended:
+		return err
+	case err := <-p.store.Failed():
+		return fmt.Errorf("etcd: %w", err)
+	case err := <-ready:
+		return err
+	}
+}
+
+// announce tells the world that the plane is ready.
+func (p *plane) announce() error {
+	took := time.Since(p.started).Milliseconds()
+	r := readyFile{PID: os.Getpid(), Address: p.options.local(), StartMS: took, Version: version.Get().GitVersion}
+	if err := writeReady(p.options.DataDir, r); err != nil {
+		return err
+	}
+	p.log.Info("ready", "address", r.Address, "start_ms", took, "pid", r.PID)
+	return nil
+}
+
+// keepCredentials renews certificates that near their end while the plane runs. The API server notices new files by itself;
+// the kubeconfigs of controllers and scheduler are read again at the next start, long before the old ones end.
+func (p *plane) keepCredentials(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(renewEvery):
+			if _, err := p.renew(); err != nil {
+				p.log.Error("certificates could not be renewed", "error", err)
+			}
+		}
+	}
+}
+
+// exit is what upstream calls when it cannot go on. While the plane stops, that is only because parts of it are gone.
+func (p *plane) exit(int) {
+	if p.stopping.Load() {
+		select {}
+	}
+	fmt.Fprintln(os.Stderr, "atoll-kube: a component gave up; the log's last error says why")
+	os.Exit(exitFailure)
+}
+
+// ending is the error of a part that has ended, which no part should.
+func ending(part string, err error) error {
+	if err == nil {
+		err = errors.New("ended by itself")
+	}
+	return fmt.Errorf("%s: %w", part, err)
+}
+
+// within runs f and waits for it, but no longer than limit.
+func within(limit time.Duration, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
+}
