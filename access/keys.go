@@ -106,29 +106,48 @@ func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPa
 		return KeyPair{}, "", err
 	}
 	for {
-		id, secret, err := newKeyPair()
+		id, secret, err := NewKeyPair()
 		if err != nil {
 			return KeyPair{}, "", err
 		}
-		sealed, err := k.sealer.Seal(secret, Bound{id, account, principal})
-		if err != nil {
-			return KeyPair{}, "", err
-		}
-		spec, err := json.Marshal(keyPairSpec{Account: account, Principal: principal, SealedSecret: sealed})
-		if err != nil {
-			return KeyPair{}, "", fmt.Errorf("creating key pair: %w", err)
-		}
-		doc, err := k.store.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: account, Spec: spec, Status: emptyObject})
+		pair, err := k.put(ctx, id, secret, account, principal)
 		if errors.Is(err, store.ErrExists) {
 			continue // somebody drew the same 80 bits
 		}
-		if err != nil {
-			return KeyPair{}, "", fmt.Errorf("creating key pair: %w", err)
-		}
-		k.cache.await(ctx, doc)
-		pair, err := pairOf(doc)
 		return pair, secret, err
 	}
+}
+
+// Import makes a key pair that NewKeyPair drew, so that its owner can keep the
+// secret before the region knows it. It is store.ErrExists when the id is taken.
+func (k *KeyStore) Import(ctx context.Context, id, secret, account, principal string) (KeyPair, error) {
+	if !keyIDPattern.MatchString(id) {
+		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(id), ErrInvalid)
+	}
+	if len(secret) < 40 {
+		return KeyPair{}, fmt.Errorf("the secret access key has %d characters, at least 40 are needed: %w", len(secret), ErrInvalid)
+	}
+	if err := checkPrincipal(account, principal); err != nil {
+		return KeyPair{}, err
+	}
+	return k.put(ctx, id, secret, account, principal)
+}
+
+func (k *KeyStore) put(ctx context.Context, id, secret, account, principal string) (KeyPair, error) {
+	sealed, err := k.sealer.Seal(secret, Bound{id, account, principal})
+	if err != nil {
+		return KeyPair{}, err
+	}
+	spec, err := json.Marshal(keyPairSpec{Account: account, Principal: principal, SealedSecret: sealed})
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("creating key pair: %w", err)
+	}
+	doc, err := k.store.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: account, Spec: spec, Status: emptyObject})
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("creating key pair: %w", err)
+	}
+	k.cache.await(ctx, doc)
+	return pairOf(doc)
 }
 
 var emptyObject = json.RawMessage(`{}`)
@@ -146,8 +165,8 @@ func checkPrincipal(account, principal string) error {
 	return nil
 }
 
-// newKeyPair draws an access key id and a secret in AWS's shapes.
-func newKeyPair() (id, secret string, err error) {
+// NewKeyPair draws an access key id and a secret in AWS's shapes.
+func NewKeyPair() (id, secret string, err error) {
 	var b [40]byte
 	if _, err := rand.Read(b[:]); err != nil {
 		return "", "", fmt.Errorf("drawing a key pair: %w", err)

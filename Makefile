@@ -1,0 +1,34 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+SHELL := /bin/bash
+GO    ?= go
+
+.PHONY: demo test build generate bench check clean
+
+demo: ## install what is missing, build, start a region, apply a work in it
+	@scripts/demo.sh
+
+test: ## every test: unit, race, integration, end to end
+	@scripts/test.sh
+
+build: bin/atoll-kube bin/atoll ## bin/atoll, bin/atoll-kube, bin/kubectl
+
+.PHONY: bin/atoll bin/atoll-kube
+bin/atoll: ## Go's build cache decides what to compile
+	@$(GO) build -trimpath -o bin/atoll ./cmd/atoll
+
+bin/atoll-kube: ## built anew only when kube/ changed: upstream Kubernetes takes minutes
+	@kube/build.sh
+
+generate: ## types from the OpenAPI and protobuf contracts
+	$(GO) generate ./...
+
+bench: build ## the figures of bench/README.md, as JSON lines
+	@scripts/bench.sh
+
+check: ## what CI checks before the tests
+	@test -z "$$(git ls-files '*.go' | xargs gofmt -l)" || { echo 'not gofmt-ed:'; git ls-files '*.go' | xargs gofmt -l; exit 1; }
+	@$(GO) vet ./...
+
+clean:
+	rm -rf bin

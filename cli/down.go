@@ -1,0 +1,22 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+func (c *command) down() *cobra.Command {
+	var purge bool
+	cmd := &cobra.Command{
+		Use:     "down",
+		Short:   "Stop everything that `up` started, and nothing else",
+		Example: "  atoll down\n  atoll down --purge   # and delete the region's data",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			home, err := c.home()
+			if err != nil {
+				return err
+			}
+			return c.takeDown(home, purge)
+		},
+	}
+	cmd.Flags().BoolVar(&purge, "purge", false, "also delete the home and its database, for good")
+	return cmd
+}

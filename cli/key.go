@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/access"
+	"atoll.dev/region"
+	"atoll.dev/store"
+)
+
+// adminAccount is the privileged account of a new region's first key pair.
+const (
+	adminAccount   = "000000000000"
+	adminPrincipal = "arn:aws:iam::" + adminAccount + ":user/admin"
+)
+
+func (c *command) key() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "key", Short: "Key pairs that sign requests",
+		Long: "Makes, lists and disables key pairs. It works on the region's database, so it runs where the region does.",
+	}
+	cmd.AddCommand(c.keyCreate(), c.keyList(), c.keyDisable(), c.keyNew(), c.keyImport())
+	return cmd
+}
+
+// openKeys opens the platform database and the keys in it.
+func openKeys(ctx context.Context, dsn, sealKey string, log *slog.Logger) (*access.KeyStore, func(), error) {
+	st, err := store.Open(ctx, store.Options{DSN: dsn, Kinds: access.StoreKinds(), Logger: log})
+	if err != nil {
+		return nil, nil, fmt.Errorf("platform database: %w", err)
+	}
+	sealer, err := access.OpenSealer(sealKey)
+	if err != nil {
+		st.Close()
+		return nil, nil, err
+	}
+	keys := access.NewKeyStore(st, sealer, access.CacheObserver{Unusable: func(id string, err error) {
+		log.Warn("key pair unusable", "access_key_id", id, "error", err)
+	}})
+	return keys, st.Close, nil
+}
+
+// withKeys calls f with the home's keys.
+func (c *command) withKeys(ctx context.Context, f func(ctx context.Context, keys *access.KeyStore) error) error {
+	home, err := c.home()
+	if err != nil {
+		return err
+	}
+	dsn, sealKey, err := home.PlatformStore()
+	if err != nil {
+		return err
+	}
+	keys, done, err := openKeys(ctx, dsn, sealKey, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer done()
+	return f(store.WithActor(ctx, store.Actor{Principal: "system:cli"}), keys)
+}
+
+// newKey is a key pair with its secret, shown once.
+type newKey struct {
+	access.KeyPair
+	SecretAccessKey string `json:"secretAccessKey"`
+	Privileged      bool   `json:"privileged"`
+}
+
+func (c *command) keyCreate() *cobra.Command {
+	var account, principal string
+	var privileged bool
+	cmd := &cobra.Command{
+		Use: "create", Short: "Make a key pair; its secret is shown once", Args: cobra.NoArgs,
+		Example: "  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:user/ann",
+	}
+	cmd.Flags().StringVar(&account, "account", adminAccount, "account, 12 digits")
+	cmd.Flags().StringVar(&principal, "principal", "", "principal ARN (default the account's user/admin)")
+	cmd.Flags().BoolVar(&privileged, "privileged", false, "make the account one that may do everything")
+	o := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if principal == "" {
+			principal = "arn:aws:iam::" + account + ":user/admin"
+		}
+		return c.withKeys(cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			if privileged {
+				if err := keys.PutAccount(ctx, access.Account{ID: account, Privileged: true}); err != nil {
+					return err
+				}
+			}
+			pair, secret, err := keys.Create(ctx, account, principal)
+			if err != nil {
+				return err
+			}
+			accounts, err := keys.Accounts(ctx)
+			if err != nil {
+				return err
+			}
+			created := newKey{KeyPair: pair, SecretAccessKey: secret}
+			for _, a := range accounts {
+				created.Privileged = created.Privileged || a.ID == account && a.Privileged
+			}
+			return o.print(c.out, created, func(w io.Writer) {
+				fmt.Fprintf(w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n\nThe secret is not shown again.\n", pair.AccessKeyID, secret, pair.Principal)
+				if !created.Privileged {
+					fmt.Fprintf(w, "Account %s may do nothing yet: --privileged lets it do everything.\n", account)
+				}
+			})
+		})
+	}
+	return cmd
+}
+
+func (c *command) keyList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List key pairs, without secrets", Args: cobra.NoArgs}
+	o := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return c.withKeys(cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			pairs, err := keys.List(ctx)
+			if err != nil {
+				return err
+			}
+			if pairs == nil {
+				pairs = []access.KeyPair{}
+			}
+			return o.print(c.out, pairs, func(w io.Writer) {
+				rows := [][]string{{"ACCESS KEY ID", "ACCOUNT", "PRINCIPAL", "STATE", "AGE"}}
+				for _, p := range pairs {
+					state := "enabled"
+					if p.Disabled {
+						state = "disabled"
+					}
+					rows = append(rows, []string{p.AccessKeyID, p.Account, p.Principal, state, ago(p.CreatedAt, time.Now())})
+				}
+				table(w, rows)
+			})
+		})
+	}
+	return cmd
+}
+
+func (c *command) keyDisable() *cobra.Command {
+	return &cobra.Command{
+		Use: "disable ACCESS_KEY_ID", Short: "End a key pair; within a second nothing signed by it is let in", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withKeys(cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+				if _, err := keys.Disable(ctx, args[0]); errors.Is(err, store.ErrNotFound) {
+					return fmt.Errorf("no key pair %s; see `atoll key list`", args[0])
+				} else if err != nil {
+					return err
+				}
+				c.printf("%s disabled\n", args[0])
+				return nil
+			})
+		},
+	}
+}
+
+// keyNew and keyImport are how `up` makes the first key pair: drawn and kept
+// by its owner first, told to the region second.
+func (c *command) keyNew() *cobra.Command {
+	cmd := &cobra.Command{Use: "new", Hidden: true, Short: "Draw a key pair that no region knows yet", Args: cobra.NoArgs}
+	o := addOutput(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		id, secret, err := access.NewKeyPair()
+		if err != nil {
+			return err
+		}
+		return o.print(c.out, region.Credentials{AccessKeyID: id, SecretAccessKey: secret, Account: adminAccount, Principal: adminPrincipal}, func(io.Writer) {})
+	}
+	return cmd
+}
+
+func (c *command) keyImport() *cobra.Command {
+	return &cobra.Command{
+		Use: "import FILE", Hidden: true, Short: "Make the region know a key pair, and its account privileged", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			data, err := os.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			var cred region.Credentials
+			if err := json.Unmarshal(data, &cred); err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return c.withKeys(cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+				if err := keys.PutAccount(ctx, access.Account{ID: cred.Account, Privileged: true}); err != nil {
+					return err
+				}
+				_, err := keys.Import(ctx, cred.AccessKeyID, cred.SecretAccessKey, cred.Account, cred.Principal)
+				if errors.Is(err, store.ErrExists) {
+					return nil
+				}
+				return err
+			})
+		},
+	}
+}

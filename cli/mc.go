@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/agent"
+	"atoll.dev/api/platform"
+)
+
+func (c *command) mc() *cobra.Command {
+	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Short: "Management clusters: register, list, delete"}
+	cmd.AddCommand(c.mcList(), c.mcRegister(), c.mcDelete(), c.mcKubeconfig(), c.mcBootstrap())
+	return cmd
+}
+
+func (c *command) mcList() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List management clusters and when their agents were last heard of", Args: cobra.NoArgs}
+	o := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		api, err := c.api()
+		if err != nil {
+			return err
+		}
+		clusters, err := api.ManagementClusters(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if clusters == nil {
+			clusters = []platform.ManagementCluster{}
+		}
+		return o.print(c.out, clusters, func(w io.Writer) {
+			rows := [][]string{{"NAME", "ID", "LAST SEEN", "LABELS"}}
+			for _, mc := range clusters {
+				seen := "never"
+				if mc.LastSeenAt != nil {
+					seen = ago(*mc.LastSeenAt, time.Now()) + " ago"
+				}
+				rows = append(rows, []string{mc.Name, mc.ID, seen, labelText(mc.Labels)})
+			}
+			table(w, rows)
+		})
+	}
+	return cmd
+}
+
+func labelText(labels map[string]string) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		parts = append(parts, k+"="+labels[k])
+	}
+	return strings.Join(parts, ",")
+}
+
+func (c *command) mcRegister() *cobra.Command {
+	labels := map[string]string{}
+	cmd := &cobra.Command{
+		Use:   "register NAME",
+		Short: "Make a management cluster known to the region",
+		Long: `Registers a management cluster under a name that never changes: the name is its
+certificate's common name and its place in the bus's topics.`,
+		Example: "  atoll mc register edge-7 --label zone=north",
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringToStringVar(&labels, "label", nil, "label, k=v; repeatable")
+	o := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := c.api()
+		if err != nil {
+			return err
+		}
+		mc, err := api.CreateManagementCluster(cmd.Context(), args[0], labels)
+		if err != nil {
+			return err
+		}
+		return o.print(c.out, mc, func(w io.Writer) { fmt.Fprintf(w, "%s registered (id %s)\n", mc.Name, mc.ID) })
+	}
+	return cmd
+}
+
+func (c *command) mcDelete() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete NAME",
+		Short: "Forget a management cluster; refused while works exist on it",
+		Long: `Removes a management cluster from the region; refused while works exist on it. The
+processes of a local one are stopped; its data stays until "atoll down --purge".`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.api()
+			if err != nil {
+				return err
+			}
+			if err := api.DeleteManagementCluster(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			c.printf("%s deleted\n", args[0])
+			home, err := c.home()
+			if err != nil {
+				return err
+			}
+			if _, err := home.State(); err != nil {
+				return nil // the region is elsewhere
+			}
+			return home.RemoveCluster(args[0])
+		},
+	}
+}
+
+func (c *command) mcKubeconfig() *cobra.Command {
+	return &cobra.Command{
+		Use:     "kubeconfig NAME",
+		Short:   "Print an administrator's kubeconfig of a local management cluster",
+		Example: "  atoll mc kubeconfig management-01 > /tmp/kc && kubectl --kubeconfig /tmp/kc get ns",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			home, err := c.home()
+			if err != nil {
+				return err
+			}
+			data, err := os.ReadFile(home.AdminKubeconfig(args[0]))
+			if errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s is not a local management cluster of %s: the region holds no kubeconfig of any other", args[0], home.Dir)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = c.out.Write(data)
+			return err
+		},
+	}
+}
+
+func (c *command) mcBootstrap() *cobra.Command {
+	var kubeconfig, out string
+	cmd := &cobra.Command{
+		Use:   "bootstrap",
+		Short: "Prepare a cluster for its agent: CRD, service account, bounded rights",
+		Long: `Run once, by a person with administrator rights in the cluster (and by "atoll up"
+for its local ones). Installs what the agent needs and writes a kubeconfig for the
+agent, whose rights are bounded by a list of API groups. Running it again is safe.`,
+		Example: "  atoll mc bootstrap --kubeconfig admin.kubeconfig --out agent.kubeconfig",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+			if err != nil {
+				return fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
+			defer cancel()
+			data, err := agent.Bootstrap(ctx, config, agent.BootstrapOptions{})
+			if err != nil {
+				return err
+			}
+			if out == "" {
+				_, err = c.out.Write(data)
+				return err
+			}
+			return writePrivate(out, data)
+		},
+	}
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "administrator's kubeconfig of the cluster")
+	cmd.Flags().StringVar(&out, "out", "", "file for the agent's kubeconfig (default: print it)")
+	cmd.MarkFlagRequired("kubeconfig")
+	return cmd
+}
+
+// writePrivate writes a file that only its owner may read, whole or not at all.
+func writePrivate(path string, data []byte) error {
+	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}

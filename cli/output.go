@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// output is the -o flag: how a command prints what it found.
+type output string
+
+// addOutput gives cmd the flag -o.
+func addOutput(cmd *cobra.Command) *output {
+	o := output("table")
+	cmd.Flags().VarP(&o, "output", "o", "table, json or yaml")
+	return &o
+}
+
+func (o *output) String() string { return string(*o) }
+func (o *output) Type() string   { return "format" }
+func (o *output) Set(s string) error {
+	switch s {
+	case "table", "json", "yaml":
+		*o = output(s)
+		return nil
+	}
+	return fmt.Errorf("use table, json or yaml")
+}
+
+// print writes v as JSON or YAML, or calls table for people.
+func (o output) print(w io.Writer, v any, table func(w io.Writer)) error {
+	switch o {
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(v)
+	case "yaml":
+		data, err := yaml.Marshal(v)
+		if err == nil {
+			_, err = w.Write(data)
+		}
+		return err
+	}
+	table(w)
+	return nil
+}
+
+// table writes rows in aligned columns; the first is the heading.
+func table(w io.Writer, rows [][]string) {
+	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(tw, strings.Join(row, "\t"))
+	}
+	tw.Flush()
+}
+
+// took shows a duration to three digits.
+func took(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	default:
+		return d.Round(10 * time.Millisecond).String()
+	}
+}
+
+// ago shows how long something is past, coarsely.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	d := now.Sub(t)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+func megabytes(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d MB", bytes/1_000_000)
+}

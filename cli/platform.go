@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/access"
+	"atoll.dev/client"
+	"atoll.dev/front/rosa"
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+)
+
+func (c *command) platform() *cobra.Command {
+	var addr, dsn, sealKey, region string
+	o := client.MaestroOptions{}
+	id := &identityFlags{}
+	cmd := c.serviceCommand("platform", "The Platform API, for customers and operators", `Verifies AWS Signature Version 4 and translates the ROSA regional Platform API to
+the region's own services.`, func(ctx context.Context, s *service) error {
+		s.identity = *id
+		p, err := s.begin(ctx)
+		if err != nil {
+			return err
+		}
+		l, err := listen(addr)
+		if err != nil {
+			return err
+		}
+		identity, err := s.openIdentity(p, pki.ServiceName("platform"))
+		if err != nil {
+			return err
+		}
+		keys, closeKeys, err := openKeys(p.ctx, dsn, sealKey, s.log)
+		if err != nil {
+			return err
+		}
+		defer closeKeys()
+		s.ops.Check("keys", keys.Ready)
+		p.run(keys.Run)
+
+		o.TLS = identity.ClientTLS("maestro")
+		maestro, err := client.NewMaestro(o)
+		if err != nil {
+			return err
+		}
+		defer maestro.Close()
+		authenticator := access.Authenticator{
+			Verifier: &access.Verifier{Region: region, Keys: keys}, Public: access.PublicPaths, Log: s.log, Metrics: s.ops.Registry,
+		}
+		handler := rosa.New(rosa.Options{
+			Maestro: maestro, Authenticate: authenticator.Authenticate, Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
+		})
+		s.serve(p, l, "platform", identity.ServerTLS(false), rest.Server{Handler: handler})
+		return p.wait()
+	})
+	addIdentity(cmd, id)
+	cmd.Flags().StringVar(&addr, "listen", "127.0.0.1:8443", "address of the API")
+	cmd.Flags().StringVar(&region, "region", "", "the region's name, as signatures must name it")
+	cmd.Flags().StringVar(&dsn, "dsn", "", "PostgreSQL database of the Platform API alone")
+	cmd.Flags().StringVar(&sealKey, "seal-key", "", "file of the key that seals secrets at rest; made on first use")
+	cmd.Flags().StringVar(&o.HTTP, "maestro-http", "", "URL of Maestro's REST API")
+	cmd.Flags().StringVar(&o.GRPC, "maestro-grpc", "", "address of Maestro's gRPC API")
+	for _, name := range []string{"region", "dsn", "seal-key", "maestro-http", "maestro-grpc"} {
+		cmd.MarkFlagRequired(name)
+	}
+	return cmd
+}

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+)
+
+// service is what all services have: a log, a port for health and metrics,
+// parts that run until one fails or the process is told to stop.
+type service struct {
+	name     string
+	log      *slog.Logger
+	ops      *rest.Ops
+	opsAddr  string
+	identity identityFlags
+	logLevel string
+}
+
+// identityFlags say where a service finds its key and certificate.
+type identityFlags struct{ dir, url, caFile, tokenFile string }
+
+// serviceCommand makes the subcommand of a service: its own flags are added to
+// the command that is returned; run is called when they are parsed.
+func (c *command) serviceCommand(name, short, long string, run func(ctx context.Context, s *service) error) *cobra.Command {
+	s := &service{name: name, ops: rest.NewOps()}
+	cmd := &cobra.Command{
+		Use: name, Short: short, Long: long, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var level slog.Level
+			if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
+				return fmt.Errorf("--log-level: %w", err)
+			}
+			s.log = slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", name)
+			s.log.Info("service starting", "version", version, "pid", os.Getpid())
+			err := run(cmd.Context(), s)
+			if err != nil {
+				s.log.Error("service failed", "error", err)
+			} else {
+				s.log.Info("service stopped")
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&s.opsAddr, "ops", "", "loopback address for /healthz, /readyz and /metrics")
+	cmd.Flags().StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+// addIdentity gives a service's command the flags of an identity.
+func addIdentity(cmd *cobra.Command, f *identityFlags) {
+	cmd.Flags().StringVar(&f.dir, "identity", "", "directory of the service's key and certificate")
+	cmd.Flags().StringVar(&f.url, "pki", "", "URL of the region's CA (atoll pki)")
+	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA")
+	cmd.Flags().StringVar(&f.tokenFile, "token-file", "", "file with a join token, until there is a certificate")
+	for _, name := range []string{"identity", "pki", "ca"} {
+		cmd.MarkFlagRequired(name)
+	}
+}
+
+// parts run side by side; the first that fails ends the others.
+type parts struct {
+	group *errgroup.Group
+	ctx   context.Context
+}
+
+// begin starts the health port, before anything that may have to wait.
+func (s *service) begin(ctx context.Context) (*parts, error) {
+	group, ctx := errgroup.WithContext(ctx)
+	p := &parts{group, ctx}
+	if s.opsAddr == "" {
+		return p, nil
+	}
+	l, err := listen(s.opsAddr)
+	if err != nil {
+		return nil, err
+	}
+	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		l.Close()
+		return nil, fmt.Errorf("--ops %s: health and metrics need no identity, so they stay on loopback", s.opsAddr)
+	}
+	p.run(func(ctx context.Context) error {
+		return (&rest.Server{Name: s.name + " ops", Handler: rest.Observe(rest.Options{Log: s.log}, s.ops.Handler()), Log: s.log}).Run(ctx, l)
+	})
+	return p, nil
+}
+
+func (p *parts) run(f func(context.Context) error) {
+	p.group.Go(func() error { return f(p.ctx) })
+}
+
+// wait returns when all parts have ended: nil when the process was told to stop.
+func (p *parts) wait() error { return p.group.Wait() }
+
+// open gets the service's identity and keeps it fresh.
+func (s *service) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
+	id, err := pki.OpenIdentity(p.ctx, pki.IdentityOptions{
+		Dir: s.identity.dir, Name: name, URL: s.identity.url, CAFile: s.identity.caFile, TokenFile: s.identity.tokenFile, Logger: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.ops.Check("certificate", id.Check)
+	p.run(id.Run)
+	return id, nil
+}
+
+func listen(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", addr, err)
+	}
+	return l, nil
+}
+
+// serve runs an HTTPS port.
+func (s *service) serve(p *parts, l net.Listener, name string, config *tls.Config, server rest.Server) {
+	server.Name, server.TLS, server.Log = name, config, s.log
+	p.run(func(ctx context.Context) error { return server.Run(ctx, l) })
+}

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/region"
+)
+
+func (c *command) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show the region's processes and endpoints",
+		Example: "  atoll status\n  atoll status -o json | jq .ready",
+		Args:    cobra.NoArgs,
+	}
+	o := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		home, err := c.home()
+		if err != nil {
+			return err
+		}
+		status, err := home.Status(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return o.print(c.out, status, func(w io.Writer) { statusTable(w, status) })
+	}
+	return cmd
+}
+
+func statusTable(w io.Writer, s region.Status) {
+	state := "not ready"
+	if s.Ready {
+		state = "ready"
+	}
+	fmt.Fprintf(w, "region %s: %s (home %s)\n\n", s.Region, state, s.Home)
+	rows := [][]string{{"PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "ADDRESS"}}
+	for _, p := range s.Processes {
+		pid := "-"
+		if p.PID != 0 {
+			pid = strconv.Itoa(p.PID)
+		}
+		address := p.Address
+		if p.Reason != "" {
+			address += "  (" + p.Reason + ")"
+		}
+		rows = append(rows, []string{p.Name, pid, p.State, strconv.Itoa(p.Restarts), megabytes(p.RSSBytes), address})
+	}
+	table(w, rows)
+}

@@ -1,0 +1,110 @@
+package region
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+)
+
+// regionStage is done when every process serves.
+const regionStage = "region"
+
+// Event is one step on the region's way up, as the supervisor saw it.
+type Event struct {
+	Time   time.Time     `json:"time"`
+	Stage  string        `json:"stage"` // a process, or regionStage
+	Detail string        `json:"detail,omitempty"`
+	Took   time.Duration `json:"took_ns"`
+	Error  string        `json:"error,omitempty"`
+}
+
+// eventLog appends to run/events.jsonl, which `up` shows as it grows. The file
+// begins anew with each supervisor.
+type eventLog struct {
+	mu sync.Mutex
+	f  *os.File
+}
+
+func (h Home) eventsPath() string { return h.Path("run", "events.jsonl") }
+
+func (h Home) newEventLog() (*eventLog, error) {
+	f, err := os.OpenFile(h.eventsPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("events: %w", err)
+	}
+	return &eventLog{f: f}, nil
+}
+
+func (l *eventLog) write(e Event) {
+	e.Time = time.Now().UTC()
+	data, _ := json.Marshal(e)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.f.Write(append(data, '\n')) // what cannot be shown is not worth stopping for
+}
+
+func (l *eventLog) done(stage, detail string, took time.Duration) {
+	l.write(Event{Stage: stage, Detail: detail, Took: took})
+}
+
+func (l *eventLog) failed(stage string, err error) {
+	l.write(Event{Stage: stage, Error: err.Error()})
+}
+
+// followEvents calls show with each event from offset on, until it returns
+// false or ctx ends.
+func (h Home) followEvents(ctx context.Context, offset int64, show func(Event) bool) error {
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		var err error
+		if offset, err = h.readEvents(offset, show); errors.Is(err, errEnough) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+var errEnough = errors.New("enough")
+
+func (h Home) readEvents(offset int64, show func(Event) bool) (int64, error) {
+	f, err := os.Open(h.eventsPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return offset, fmt.Errorf("events: %w", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() < offset {
+		offset = 0 // a new supervisor began the file anew
+	}
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return offset, fmt.Errorf("events: %w", err)
+	}
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return offset, nil // a line that is being written is read next time
+		}
+		offset += int64(len(line))
+		var e Event
+		if json.Unmarshal(line, &e) == nil && !show(e) {
+			return offset, errEnough
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package region
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// stateFormat is the layout of the home that this binary writes. A home of an
+// older format is brought forward on `up`; one of a newer format is refused.
+const stateFormat = 1
+
+// Home is the directory of one region on this machine.
+//
+//	region.json            what was decided once
+//	credentials.json       the first key pair, for `atoll env`
+//	ca.pem                 the region's CA certificate
+//	run/                   one record for each process, the supervisor's lock, the events of `up`
+//	logs/                  one log for each process
+//	pki/                   the CA; read by `atoll pki` and, for join tokens, by the supervisor
+//	platform/              the key that seals secrets
+//	identities/PROCESS/    key and certificate of a service
+//	postgres/              the database, unless root runs the region (see State.Postgres)
+//	management/NAME/       a management cluster's side: plane/, agent/
+type Home struct{ Dir string }
+
+// State is what a home remembers of the region.
+type State struct {
+	Format   int            `json:"format"`
+	ID       string         `json:"id"`     // random; marks this home's processes
+	Region   string         `json:"region"` // also the region of credential scopes
+	Ports    map[string]int `json:"ports"`
+	Clusters []string       `json:"management_clusters"`
+	Created  int            `json:"management_clusters_created"` // ever; the next one's number is one more
+	Postgres PostgresDirs   `json:"postgres"`
+}
+
+// PostgresDirs says where the database lies. PostgreSQL refuses to run as
+// root, so under root its directories lie outside the home, where its own user
+// can reach them.
+type PostgresDirs struct {
+	Dir       string `json:"dir"` // the region's own; the data directory is below
+	SocketDir string `json:"socket_dir"`
+}
+
+// ErrNoRegion means that the home holds no region yet.
+var ErrNoRegion = errors.New("no region here")
+
+// DefaultHome is /var/lib/atoll for root and ~/.local/share/atoll for others;
+// ATOLL_HOME overrides both.
+func DefaultHome() (string, error) {
+	if dir := os.Getenv("ATOLL_HOME"); dir != "" {
+		return dir, nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/atoll", nil
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "atoll"), nil
+	}
+	user, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("choosing a home: %w; name one with --home", err)
+	}
+	return filepath.Join(user, ".local", "share", "atoll"), nil
+}
+
+// OpenHome names the home at dir, which need not exist yet.
+func OpenHome(dir string) (Home, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return Home{}, fmt.Errorf("home %s: %w", dir, err)
+	}
+	return Home{Dir: abs}, nil
+}
+
+// Path joins elements below the home.
+func (h Home) Path(elem ...string) string {
+	return filepath.Join(append([]string{h.Dir}, elem...)...)
+}
+
+// CAFile is the PEM file by which clients verify the region.
+func (h Home) CAFile() string { return h.Path("ca.pem") }
+
+// AdminKubeconfig is the kubeconfig that the plane of a local management
+// cluster wrote for its administrator.
+func (h Home) AdminKubeconfig(cluster string) string {
+	return h.Path("management", cluster, "plane", "admin.kubeconfig")
+}
+
+// State reads what the home remembers; ErrNoRegion when nothing.
+func (h Home) State() (State, error) {
+	var st State
+	data, err := os.ReadFile(h.Path("region.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return st, fmt.Errorf("%s: %w; start one with `atoll up`", h.Dir, ErrNoRegion)
+	}
+	if err != nil {
+		return st, fmt.Errorf("home: %w", err)
+	}
+	if err := json.Unmarshal(data, &st); err != nil {
+		return st, fmt.Errorf("home: %s is damaged: %w", h.Path("region.json"), err)
+	}
+	if st.Format > stateFormat {
+		return st, fmt.Errorf("home %s was written by a newer atoll (format %d, this one knows %d): use that one", h.Dir, st.Format, stateFormat)
+	}
+	return st, nil
+}
+
+// saveState replaces region.json.
+func (h Home) saveState(st State) error {
+	st.Format = stateFormat
+	return writeJSON(h.Path("region.json"), st)
+}
+
+var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// create lays out an empty home.
+func (h Home) create(region string) (State, error) {
+	if !regionName.MatchString(region) {
+		return State{}, fmt.Errorf("region name %q: use lower-case letters, digits and '-', at most 63", region)
+	}
+	if entries, err := os.ReadDir(h.Dir); err == nil && len(entries) > 0 && !h.laidOut(entries) {
+		return State{}, fmt.Errorf("home %s is not empty and holds no region: name an empty directory with --home", h.Dir)
+	}
+	for _, dir := range []string{"", "run", "logs", "pki", "platform", "identities", "management"} {
+		if err := os.MkdirAll(h.Path(dir), 0o700); err != nil {
+			return State{}, fmt.Errorf("home: %w", err)
+		}
+	}
+	id := make([]byte, 6)
+	rand.Read(id)
+	st := State{ID: hex.EncodeToString(id), Region: region, Ports: map[string]int{}}
+	st.Postgres = h.postgresDirs(st.ID)
+	return st, h.saveState(st)
+}
+
+// laidOut tells whether entries are what create leaves when it is killed
+// before its last step, so that the next `up` may go on.
+func (h Home) laidOut(entries []os.DirEntry) bool {
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case e.IsDir() && (name == "run" || name == "logs" || name == "pki" || name == "platform" || name == "identities" || name == "management"):
+		case strings.HasPrefix(name, "region.json"):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (h Home) postgresDirs(id string) PostgresDirs {
+	dir := h.Path("postgres")
+	if os.Geteuid() == 0 {
+		base := "/var/lib"
+		if tmp := filepath.Clean(os.TempDir()); strings.HasPrefix(h.Dir, tmp+"/") {
+			base = tmp
+		}
+		dir = filepath.Join(base, "atoll-postgres-"+id)
+		return PostgresDirs{Dir: dir, SocketDir: filepath.Join(dir, "run")}
+	}
+	socket := filepath.Join(dir, "run")
+	if len(socket) > 80 { // a Unix socket's path has 107 bytes
+		socket = filepath.Join(os.TempDir(), fmt.Sprintf("atoll-%d-%s", os.Getuid(), id))
+	}
+	return PostgresDirs{Dir: dir, SocketDir: socket}
+}
+
+// lock takes the right to be this home's supervisor, or to change region.json,
+// until unlock. It fails at once when another process holds it.
+func (h Home) lock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(h.Path("run", name), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("home: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("home %s: %w", h.Dir, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// writeJSON replaces the file atomically and durably.
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return writeFile(path, append(data, '\n'))
+}
+
+func writeFile(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package region
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"atoll.dev/client"
+)
+
+// Credentials is the region's first key pair, for the person who started it.
+type Credentials struct {
+	AccessKeyID     string `json:"access_key_id"`
+	SecretAccessKey string `json:"secret_access_key"`
+	Account         string `json:"account"`
+	Principal       string `json:"principal"`
+}
+
+// Credentials reads the first key pair.
+func (h Home) Credentials() (Credentials, error) {
+	var c Credentials
+	data, err := os.ReadFile(h.Path("credentials.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &c)
+	}
+	if err != nil {
+		return c, fmt.Errorf("credentials: %w; `atoll up` makes them", err)
+	}
+	return c, nil
+}
+
+// Endpoint is the platform API's URL.
+func (h Home) Endpoint() (endpoint, region string, err error) {
+	st, err := h.State()
+	if err != nil {
+		return "", "", err
+	}
+	return newTopology(h, st, Binaries{}).url("platform"), st.Region, nil
+}
+
+// ensureAdminKey makes the first key pair: the pair is kept first and given to
+// the region second, so that a kill between leaves no key that nobody has.
+func (t topology) ensureAdminKey(ctx context.Context) error {
+	file := t.home.Path("credentials.json")
+	if !exists(file) {
+		out, err := t.command(ctx, "key", "new", "-o", "json")
+		if err != nil {
+			return err
+		}
+		if err := writeFile(file, out); err != nil {
+			return err
+		}
+	}
+	_, err := t.command(ctx, "key", "import", file, "--home", t.home.Dir)
+	return err
+}
+
+// join makes the agent of a local management cluster ready to start: the
+// cluster is registered with the region, and the agent has an account in the
+// cluster. The administrator's kubeconfig is read by `atoll mc bootstrap`,
+// a person's tool, and by no process of the region.
+func (t topology) join(ctx context.Context, cluster, dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, "store"), 0o700); err != nil {
+		return err
+	}
+	if err := t.register(ctx, cluster); err != nil {
+		return fmt.Errorf("registering %s: %w", cluster, err)
+	}
+	kubeconfig := filepath.Join(dir, "agent.kubeconfig")
+	if exists(kubeconfig) {
+		return nil
+	}
+	_, err := t.command(ctx, "mc", "bootstrap", "--kubeconfig", t.home.AdminKubeconfig(cluster), "--out", kubeconfig)
+	return err
+}
+
+// register makes the cluster known to the region's API; one that is known stays as it is.
+func (t topology) register(ctx context.Context, cluster string) error {
+	api, err := t.home.Client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	_, err = api.CreateManagementCluster(ctx, cluster, map[string]string{"cluster_type": "management", "cluster_id": cluster})
+	var known *client.Error
+	if errors.As(err, &known) && known.Status == 409 {
+		return nil
+	}
+	return err
+}
+
+// Client returns a client of the region's API with the first key pair.
+func (h Home) Client() (*client.Platform, error) {
+	cred, err := h.Credentials()
+	if err != nil {
+		return nil, err
+	}
+	endpoint, region, err := h.Endpoint()
+	if err != nil {
+		return nil, err
+	}
+	return client.NewPlatform(client.PlatformOptions{
+		Endpoint: endpoint, CAFile: h.CAFile(),
+		Credentials: client.Credentials{AccessKeyID: cred.AccessKeyID, SecretAccessKey: cred.SecretAccessKey, Region: region},
+	})
+}
+
+// RemoveCluster stops the processes of a local management cluster that is no
+// longer registered. Its files stay until `down --purge`.
+func (h Home) RemoveCluster(name string) error {
+	unlock, err := h.lock("state.lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	st, err := h.State()
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, c := range st.Clusters {
+		if c != name {
+			left = append(left, c)
+		}
+	}
+	if len(left) == len(st.Clusters) {
+		return nil
+	}
+	st.Clusters = left
+	for port := range st.Ports {
+		if port == planeName(name) || strings.HasPrefix(port, agentName(name)) {
+			delete(st.Ports, port)
+		}
+	}
+	if err := h.saveState(st); err != nil {
+		return err
+	}
+	return h.reload()
+}

@@ -1,0 +1,134 @@
+package region
+
+import (
+	"bufio"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ports lie below the kernel's range for outgoing connections, so that no
+// client's socket can sit on one of ours while a process restarts.
+const (
+	firstPort = 20000
+	lastPort  = 29999
+)
+
+// assignPorts gives every name a port that nobody listens on and no other home
+// of this user has been given. Ports once given are kept.
+func (h Home) assignPorts(ports map[string]int, names []string) error {
+	missing := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return ports[n] != 0 })
+	if len(missing) == 0 {
+		return nil
+	}
+	registry := filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid()))
+	f, err := os.OpenFile(registry, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("choosing ports: %w", err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("choosing ports: %s: %w", registry, err)
+	}
+	given := map[string]string{} // port -> home
+	if err := json.NewDecoder(f).Decode(&given); err != nil {
+		given = map[string]string{} // new, or damaged: it only helps, it does not decide
+	}
+	for port, home := range given {
+		if _, err := os.Stat(home); errors.Is(err, fs.ErrNotExist) {
+			delete(given, port)
+		}
+	}
+	for _, name := range missing {
+		port, err := freePort(given)
+		if err != nil {
+			return err
+		}
+		ports[name] = port
+		given[strconv.Itoa(port)] = h.Dir
+	}
+	data, err := json.Marshal(given)
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteAt(data, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("choosing ports: %s: %w", registry, err)
+	}
+	return nil
+}
+
+func freePort(given map[string]string) (int, error) {
+	start := rand.IntN(lastPort - firstPort + 1)
+	for i := range lastPort - firstPort + 1 {
+		port := firstPort + (start+i)%(lastPort-firstPort+1)
+		if _, taken := given[strconv.Itoa(port)]; taken {
+			continue
+		}
+		if portFree(port) {
+			return port, nil
+		}
+	}
+	return 0, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
+}
+
+func portFree(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
+}
+
+// portHolder describes the process that listens on a loopback port, as far as
+// this user may see it.
+func portHolder(port int) string {
+	inode := listeningInode(port)
+	if inode == "" {
+		return "another process"
+	}
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range fds {
+		if target, err := os.Readlink(fd); err == nil && target == "socket:["+inode+"]" {
+			pid := strings.Split(fd, "/")[2]
+			comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+			return fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), pid)
+		}
+	}
+	return "a process of another user"
+}
+
+// listeningInode finds the socket in /proc/net/tcp{,6}: fields are number,
+// local address in hex, remote address, state (0A is LISTEN), ..., inode.
+func listeningInode(port int) string {
+	want := strings.ToUpper(hex.EncodeToString([]byte{byte(port >> 8), byte(port)}))
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		f, err := os.Open(table)
+		if err != nil {
+			continue
+		}
+		defer f.Close()
+		for sc := bufio.NewScanner(f); sc.Scan(); {
+			fields := strings.Fields(sc.Text())
+			if len(fields) > 9 && fields[3] == "0A" && strings.HasSuffix(fields[1], ":"+want) {
+				return fields[9]
+			}
+		}
+	}
+	return ""
+}

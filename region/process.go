@@ -1,0 +1,177 @@
+package region
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Spec says how one process of the region is run.
+type Spec struct {
+	Name    string
+	Args    []string // Args[0] is the binary
+	Env     []string // added to a small fixed environment
+	Dir     string   // working directory; "" is the home
+	Address string   // where it serves, for people
+	Ports   []int    // loopback ports that it will listen on
+	User    *syscall.Credential
+
+	After   []string                    // processes that must be ready before the first start
+	Prepare func(context.Context) error // before each start; idempotent
+	Ready   func(context.Context) error // nil when it serves
+	Finish  func(context.Context) error // once it serves, before others may count on it; idempotent
+	Stop    syscall.Signal              // asks it to stop; it is killed after stopTimeout
+	Phase   int                         // `down` stops lower phases first
+}
+
+// stopTimeout is how long a process may take over an orderly stop.
+const stopTimeout = 5 * time.Second
+
+// Record is what is known of a process, kept in run/NAME.json.
+type Record struct {
+	Name     string    `json:"name"`
+	PID      int       `json:"pid"`
+	Start    uint64    `json:"start"` // clock ticks after boot
+	Boot     string    `json:"boot"`
+	Args     []string  `json:"args"`
+	Binary   string    `json:"binary"` // what file it runs: device, inode, time
+	Started  time.Time `json:"started"`
+	Restarts int       `json:"restarts"`
+	Backoff  string    `json:"backoff,omitempty"` // why it is not running, when it is not
+	Address  string    `json:"address,omitempty"`
+	Phase    int       `json:"phase"`
+	Stop     int       `json:"stop"`
+}
+
+func (h Home) recordPath(name string) string { return h.Path("run", name+".json") }
+
+func (h Home) record(name string) (Record, bool) {
+	var r Record
+	data, err := os.ReadFile(h.recordPath(name))
+	if err != nil || json.Unmarshal(data, &r) != nil {
+		return Record{}, false
+	}
+	return r, true
+}
+
+// records reads all records, by name.
+func (h Home) records() []Record {
+	paths, _ := filepath.Glob(h.Path("run", "*.json"))
+	var rs []Record
+	for _, p := range paths {
+		if r, ok := h.record(strings.TrimSuffix(filepath.Base(p), ".json")); ok {
+			rs = append(rs, r)
+		}
+	}
+	return rs
+}
+
+// LogPath is where a process writes its log.
+func (h Home) LogPath(name string) string { return h.Path("logs", name+".log") }
+
+// start launches the process in a session of its own, so that it outlives its
+// supervisor and no terminal's Ctrl-C reaches it.
+func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, error) {
+	for _, port := range s.Ports {
+		if !portFree(port) {
+			return Record{}, nil, fmt.Errorf("%s: port %d is taken by %s", s.Name, port, portHolder(port))
+		}
+	}
+	log, err := os.OpenFile(h.LogPath(s.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return Record{}, nil, fmt.Errorf("%s: log: %w", s.Name, err)
+	}
+	defer log.Close()
+	cmd := exec.Command(s.Args[0], s.Args[1:]...)
+	cmd.Dir = s.Dir
+	if cmd.Dir == "" {
+		cmd.Dir = h.Dir
+	}
+	cmd.Env = append(append(plainEnv(), s.Env...), markVariable+"="+homeID+"/"+s.Name)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: s.User}
+	if err := cmd.Start(); err != nil {
+		return Record{}, nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	st, err := readStat(cmd.Process.Pid)
+	if err != nil {
+		cmd.Process.Kill()
+		cmd.Wait()
+		return Record{}, nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	return Record{
+		Name: s.Name, PID: cmd.Process.Pid, Start: st.start, Boot: bootID(), Args: s.Args, Binary: binaryID(s.Args[0]),
+		Started: time.Now().UTC(), Restarts: restarts, Address: s.Address, Phase: s.Phase, Stop: int(s.Stop),
+	}, cmd, nil
+}
+
+// plainEnv is the environment that every process gets, whatever the caller's:
+// nothing of the shell that ran `up` changes how a region behaves.
+func plainEnv() []string {
+	env := []string{"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "TZ=UTC"}
+	for _, name := range []string{"HOME", "USER", "TMPDIR", "GOCOVERDIR"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}
+
+// binaryID changes when the file at path is replaced.
+func binaryID(path string) string {
+	full, err := exec.LookPath(path)
+	if err != nil {
+		return ""
+	}
+	info, err := os.Stat(full)
+	if err != nil {
+		return ""
+	}
+	st := info.Sys().(*syscall.Stat_t)
+	return fmt.Sprintf("%x:%x:%x", st.Dev, st.Ino, info.ModTime().UnixNano())
+}
+
+// adoptable tells whether the running process is what spec would start.
+func (r Record) adoptable(s Spec) bool {
+	return slices.Equal(r.Args, s.Args) && r.Binary == binaryID(s.Args[0])
+}
+
+// stop asks the process to stop, waits, and kills it when it does not.
+func (r Record) stop(ctx context.Context) error {
+	if !r.alive() {
+		return nil
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- waitExit(r.PID) }()
+	sig := syscall.Signal(r.Stop)
+	if sig == 0 {
+		sig = syscall.SIGTERM
+	}
+	if err := r.signal(sig); err != nil {
+		return err
+	}
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-gone:
+		return err
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if err := r.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	select {
+	case err := <-gone:
+		return err
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("%s (pid %d) does not die", r.Name, r.PID)
+	}
+}

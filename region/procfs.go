@@ -1,0 +1,181 @@
+package region
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// markVariable is in the environment of every process that a supervisor
+// starts, with the value HOME-ID/NAME. It is there from exec on, so a process
+// whose supervisor died before it could write a record is found all the same.
+const markVariable = "ATOLL_PROCESS"
+
+// pidStat is what /proc/PID/stat says of a process.
+type pidStat struct {
+	parent int
+	state  byte   // R, S, D, Z, ...
+	start  uint64 // clock ticks after boot; with the pid it names a process for good
+}
+
+func readStat(pid int) (pidStat, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return pidStat{}, err
+	}
+	// The command, field 2, is in parentheses and may hold anything.
+	_, rest, ok := bytes.Cut(data[bytes.LastIndexByte(data, ')'):], []byte(") "))
+	fields := strings.Fields(string(rest))
+	if !ok || len(fields) < 20 {
+		return pidStat{}, fmt.Errorf("/proc/%d/stat: unexpected form", pid)
+	}
+	parent, _ := strconv.Atoi(fields[1])
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	return pidStat{parent: parent, state: fields[0][0], start: start}, err
+}
+
+// bootID differs after each boot of the machine, when pids and start times
+// begin anew.
+var bootID = sync.OnceValue(func() string {
+	data, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data))
+})
+
+// alive tells whether exactly this process still runs. A zombie does not.
+func (r Record) alive() bool {
+	if r.PID == 0 || r.Boot != bootID() {
+		return false
+	}
+	st, err := readStat(r.PID)
+	return err == nil && st.start == r.Start && st.state != 'Z'
+}
+
+// marked finds this home's processes by their mark, name to pid. Of a process
+// and the children it forked with the same mark, it names the eldest.
+func marked(homeID string) map[string]int {
+	found := map[string]int{}
+	prefix := []byte(markVariable + "=" + homeID + "/")
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	byPID := map[int]string{}
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		env, err := os.ReadFile(dir + "/environ")
+		if err != nil {
+			continue
+		}
+		for v := range bytes.SplitSeq(env, []byte{0}) {
+			if name, ok := bytes.CutPrefix(v, prefix); ok {
+				if st, err := readStat(pid); err == nil && st.state != 'Z' {
+					byPID[pid] = string(name)
+				}
+			}
+		}
+	}
+	for pid, name := range byPID {
+		if st, err := readStat(pid); err == nil && byPID[st.parent] != name {
+			found[name] = pid
+		}
+	}
+	return found
+}
+
+// waitExit returns when the process is gone, whoever's child it is.
+func waitExit(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watching pid %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// signal sends sig to exactly this process; nothing happens when it is gone.
+func (r Record) signal(sig syscall.Signal) error {
+	if !r.alive() {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(r.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("signalling %s: %w", r.Name, err)
+	}
+	defer unix.Close(fd)
+	if !r.alive() { // the pid was reused before the descriptor was open
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("signalling %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// residentBytes is the memory of a process; of PostgreSQL also that of the
+// processes that it forked, with memory that they share counted once.
+func residentBytes(name string, pid int) int64 {
+	pids := []int{pid}
+	if name == postgresName {
+		pids = append(pids, childrenOf(pid)...)
+	}
+	total, shared := int64(0), int64(0)
+	for _, p := range pids {
+		anon, file, shmem := residentParts(p)
+		total += anon
+		if p == pid {
+			total += file
+		}
+		shared = max(shared, shmem)
+	}
+	return total + shared
+}
+
+func childrenOf(pid int) []int {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	var pids []int
+	for _, list := range lists {
+		data, _ := os.ReadFile(list)
+		for f := range strings.FieldsSeq(string(data)) {
+			if p, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, p)
+			}
+		}
+	}
+	return pids
+}
+
+func residentParts(pid int) (anon, file, shmem int64) {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		kb, _ := strconv.ParseInt(fields[1], 10, 64)
+		switch fields[0] {
+		case "RssAnon:":
+			anon = kb << 10
+		case "RssFile:":
+			file = kb << 10
+		case "RssShmem:":
+			shmem = kb << 10
+		}
+	}
+	return anon, file, shmem
+}

@@ -1,0 +1,290 @@
+package region
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"atoll.dev/internal/postgres"
+	"atoll.dev/pki"
+	"atoll.dev/plane"
+)
+
+// Process names. A management cluster's processes carry its name.
+const (
+	supervisorName = "supervisor"
+	postgresName   = "postgres"
+	pkiName        = "pki"
+	brokerName     = "broker"
+	maestroName    = "maestro"
+	platformName   = "platform"
+)
+
+// Databases; each is owned by a role of the same name and read by nobody else.
+const (
+	platformDatabase = "platform"
+	maestroDatabase  = "maestro"
+)
+
+func planeName(cluster string) string { return cluster + "-plane" }
+func agentName(cluster string) string { return cluster + "-agent" }
+
+// Phases of `down`: the lower stop first.
+const (
+	phaseEdges    = 1 // what calls others: agents and the API
+	phaseServices = 2
+	phaseBases    = 3 // what all others stand on
+	phaseDatabase = 4
+)
+
+// Binaries are the programs that a region runs.
+type Binaries struct {
+	Atoll string // this program
+	Kube  string // atoll-kube
+}
+
+// FindBinaries locates atoll-kube beside this program, as `make build` puts it.
+func FindBinaries() (Binaries, error) {
+	self, err := os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	if err != nil {
+		return Binaries{}, fmt.Errorf("finding this program: %w", err)
+	}
+	kube := filepath.Join(filepath.Dir(self), "atoll-kube")
+	if other := os.Getenv("ATOLL_KUBE_BIN"); other != "" {
+		kube = other
+	}
+	if _, err := os.Stat(kube); err != nil {
+		return Binaries{}, fmt.Errorf("%w; build it with `make build`", err)
+	}
+	return Binaries{Atoll: self, Kube: kube}, nil
+}
+
+// topology turns what a home remembers into the processes to run.
+type topology struct {
+	home Home
+	st   State
+	bin  Binaries
+	db   *postgres.Cluster
+}
+
+func newTopology(h Home, st State, bin Binaries) topology {
+	return topology{home: h, st: st, bin: bin, db: databaseOf(st)}
+}
+
+// portNames lists every port that the processes of st listen on.
+func portNames(st State) []string {
+	names := []string{
+		"pki", "pki-ops", "mqtt", "broker-ops", "maestro-http", "maestro-grpc", "maestro-ops", "platform", "platform-ops",
+	}
+	for _, c := range st.Clusters {
+		names = append(names, planeName(c), agentName(c)+"-ops")
+	}
+	return names
+}
+
+func (t topology) address(port string) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(t.st.Ports[port]))
+}
+
+func (t topology) url(port string) string { return "https://" + t.address(port) }
+
+// specs lists the processes, those that others await first.
+func (t topology) specs() []Spec {
+	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.platform()}
+	for _, c := range t.st.Clusters {
+		specs = append(specs, t.plane(c), t.agent(c))
+	}
+	return specs
+}
+
+func (t topology) postgres() Spec {
+	s := Spec{
+		Name: postgresName, Address: t.st.Postgres.SocketDir, Stop: postgres.StopSignal, Phase: phaseDatabase,
+		Prepare: func(ctx context.Context) error {
+			if err := t.db.Init(ctx); err != nil {
+				return err
+			}
+			return t.db.Prepare(ctx)
+		},
+		Ready: t.db.Ping,
+		Finish: func(ctx context.Context) error {
+			for _, name := range []string{platformDatabase, maestroDatabase} {
+				if err := t.db.EnsureDatabase(ctx, name, name); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd, err := t.db.Command()
+	if err != nil {
+		s.Prepare = func(context.Context) error { return err }
+		return s
+	}
+	s.Args, s.Env, s.Dir = cmd.Args, cmd.Env, cmd.Dir
+	if cmd.SysProcAttr != nil {
+		s.User = cmd.SysProcAttr.Credential
+	}
+	return s
+}
+
+func (t topology) pki() Spec {
+	return t.service(Spec{
+		Name: pkiName, Address: t.url("pki"), Phase: phaseBases,
+		Args: []string{"pki", "serve", "--dir", t.home.Path("pki"), "--listen", t.address("pki"), "--ca-file", t.home.CAFile()},
+	}, "pki", "pki-ops")
+}
+
+func (t topology) broker() Spec {
+	return t.identified(t.service(Spec{
+		Name: brokerName, Address: "mqtts://" + t.address("mqtt"), Phase: phaseBases, After: []string{pkiName},
+		Args: []string{"broker", "--listen", t.address("mqtt")},
+	}, "mqtt", "broker-ops"), pki.ServiceName(brokerName), t.home.Path("identities", brokerName))
+}
+
+func (t topology) maestro() Spec {
+	return t.identified(t.service(Spec{
+		Name: maestroName, Address: t.url("maestro-http"), Phase: phaseServices, After: []string{postgresName, pkiName, brokerName},
+		Args: []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
+			"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt")},
+	}, "maestro-http", "maestro-grpc", "maestro-ops"), pki.ServiceName(maestroName), t.home.Path("identities", maestroName))
+}
+
+func (t topology) platform() Spec {
+	return t.identified(t.service(Spec{
+		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: []string{postgresName, pkiName, maestroName},
+		Args: []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
+			"--seal-key", t.sealKey(), "--listen", t.address("platform"),
+			"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")},
+		Prepare: t.ensureAdminKey,
+	}, "platform", "platform-ops"), pki.ServiceName(platformName), t.home.Path("identities", platformName))
+}
+
+func (t topology) plane(cluster string) Spec {
+	cfg := t.planeConfig(cluster)
+	return Spec{
+		Name: planeName(cluster), Args: append([]string{cfg.Binary}, cfg.Args()...), Address: "https://" + cfg.Address, Ports: []int{t.st.Ports[planeName(cluster)]},
+		Prepare: func(context.Context) error { return os.MkdirAll(cfg.Dir, 0o700) },
+		Ready:   cfg.Ready, Phase: phaseBases, Stop: syscall.SIGTERM,
+	}
+}
+
+func (t topology) planeConfig(cluster string) plane.Config {
+	return plane.Config{
+		Name: cluster, Dir: t.home.Path("management", cluster, "plane"),
+		Binary: t.bin.Kube, Address: t.address(planeName(cluster)),
+	}
+}
+
+func (t topology) agent(cluster string) Spec {
+	dir := t.home.Path("management", cluster, "agent")
+	return t.identified(t.service(Spec{
+		Name: agentName(cluster), Phase: phaseEdges,
+		After: []string{planeName(cluster), pkiName, brokerName, maestroName, platformName},
+		Args: []string{"agent", "--consumer-name", cluster, "--kubeconfig", filepath.Join(dir, "agent.kubeconfig"),
+			"--mqtt", t.address("mqtt"), "--data-dir", filepath.Join(dir, "store")},
+		Prepare: func(ctx context.Context) error { return t.join(ctx, cluster, dir) },
+	}, agentName(cluster)+"-ops"), pki.Name(cluster), filepath.Join(dir, "identity"))
+}
+
+// service completes the spec of one of our own services: the program, its
+// ports (the last serves health and metrics), and how to see that it serves.
+func (t topology) service(s Spec, ports ...string) Spec {
+	ops := t.address(ports[len(ports)-1])
+	s.Args = append(append([]string{t.bin.Atoll}, s.Args...), "--ops", ops)
+	s.Stop = syscall.SIGTERM
+	for _, p := range ports {
+		s.Ports = append(s.Ports, t.st.Ports[p])
+	}
+	s.Ready = func(ctx context.Context) error { return getOK(ctx, "http://"+ops+"/readyz") }
+	return s
+}
+
+// identified adds how a service comes to its certificate: it makes its key in
+// dir and sends a CSR to the CA with a one-time token, which is written there
+// as long as there is no certificate.
+func (t topology) identified(s Spec, name pki.Name, dir string) Spec {
+	token := filepath.Join(dir, "token")
+	s.Args = append(s.Args, "--identity", dir, "--pki", t.url("pki"), "--ca", t.home.CAFile(), "--token-file", token)
+	prepare := s.Prepare
+	s.Prepare = func(ctx context.Context) error {
+		if !pki.Enrolled(dir) {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return err
+			}
+			if _, err := t.command(ctx, "pki", "token", string(name), "--dir", t.home.Path("pki"), "--out", token); err != nil {
+				return err
+			}
+		}
+		if prepare == nil {
+			return nil
+		}
+		return prepare(ctx)
+	}
+	return s
+}
+
+// PlatformStore says where the platform's database and its sealing key are, for
+// the commands that work on them.
+func (h Home) PlatformStore() (dsn, sealKey string, err error) {
+	st, err := h.State()
+	if err != nil {
+		return "", "", err
+	}
+	t := newTopology(h, st, Binaries{})
+	return t.db.DSN(platformDatabase, platformDatabase), t.sealKey(), nil
+}
+
+func (t topology) sealKey() string { return t.home.Path("platform", "seal.key") }
+
+func databaseOf(st State) *postgres.Cluster {
+	return &postgres.Cluster{DataDir: filepath.Join(st.Postgres.Dir, "data"), SocketDir: st.Postgres.SocketDir, Port: 5432}
+}
+
+var probeClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+
+func getOK(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := probeClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, res.Status)
+	}
+	return nil
+}
+
+// command runs one of our own commands to its end.
+func (t topology) command(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, t.bin.Atoll, args...)
+	cmd.Env = append(plainEnv(), "ATOLL_HOME="+t.home.Dir)
+	out, err := cmd.Output()
+	var failed *exec.ExitError
+	if errors.As(err, &failed) {
+		return nil, fmt.Errorf("atoll %s: %s", strings.Join(args[:min(2, len(args))], " "), strings.TrimSpace(string(failed.Stderr)))
+	}
+	return out, err
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Makes sure that the named programs are on this machine; with apt-get where
+# that may be used, else it says what to install and stops.
+#
+#   scripts/ensure.sh postgres [gcc] [curl]
+set -euo pipefail
+
+have_postgres() {
+	local dir
+	for dir in $(IFS=:; echo $PATH) /usr/lib/postgresql/*/bin; do
+		[[ -x $dir/postgres && -x $dir/initdb ]] || continue
+		local version
+		version=$("$dir/postgres" --version | grep -oE '[0-9]+' | head -1)
+		((version >= 15)) && return 0
+	done
+	return 1
+}
+
+have() {
+	case $1 in
+	postgres) have_postgres ;;
+	*) command -v "$1" >/dev/null ;;
+	esac
+}
+
+package() {
+	case $1 in
+	postgres) echo postgresql ;;
+	gcc) echo gcc libc6-dev ;;
+	*) echo "$1" ;;
+	esac
+}
+
+missing=() packages=()
+for program in "$@"; do
+	have "$program" && continue
+	missing+=("$program")
+	read -ra names <<<"$(package "$program")"
+	packages+=("${names[@]}")
+done
+((${#missing[@]} == 0)) && exit 0
+
+root=()
+if ((EUID != 0)); then
+	if sudo -n true 2>/dev/null; then
+		root=(sudo -n)
+	else
+		root=(none)
+	fi
+fi
+if ! command -v apt-get >/dev/null || [[ ${root[0]:-} == none ]]; then
+	cat >&2 <<TXT
+missing: ${missing[*]}
+Install them and run this again. On Debian and Ubuntu, as root:
+    mkdir -p /etc/postgresql-common
+    echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf   # no server of the package's own
+    apt-get install --no-install-recommends ${packages[*]}
+Elsewhere: PostgreSQL's server binaries (postgres, initdb), version 15 or newer, on PATH.
+TXT
+	exit 1
+fi
+
+echo "installing ${packages[*]}"
+if [[ " ${missing[*]} " == *" postgres "* && ! -e /etc/postgresql-common/createcluster.conf ]]; then
+	# The region runs a server of its own; the package is not to start one.
+	"${root[@]}" mkdir -p /etc/postgresql-common
+	echo 'create_main_cluster = false' | "${root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+fi
+install=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Options::=--force-confold -yq install --no-install-recommends "${packages[@]}")
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! "${install[@]}" >"$log" 2>&1; then
+	# A fresh machine has no package lists yet.
+	if ! { "${root[@]}" apt-get -q update && "${install[@]}"; } >"$log" 2>&1; then
+		cat "$log" >&2
+		echo "could not install ${packages[*]}" >&2
+		exit 1
+	fi
+fi

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Runs the tests of all modules and prints Go's JSON events, for gotestsum.
+# kube/ runs without the race detector: upstream Kubernetes is not ours to race.
+set -uo pipefail
+failed=0
+go test -json -race -timeout 20m "$@" ./... || failed=1
+(cd kube && go test -json -timeout 10m ./...) || failed=1
+exit $failed

@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"atoll.dev/client"
+)
+
+// seed is printed, and taken from ATOLL_SEED when that is set.
+func seed(t *testing.T) *rand.Rand {
+	n := uint64(time.Now().UnixNano())
+	if s := os.Getenv("ATOLL_SEED"); s != "" {
+		var err error
+		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("ATOLL_SEED=%d", n)
+	return rand.New(rand.NewPCG(n, 0))
+}
+
+// soak is how long the kill loop goes on.
+func soak(t *testing.T) time.Duration {
+	s := os.Getenv("ATOLL_SOAK")
+	if s == "" {
+		return time.Minute
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatalf("ATOLL_SOAK: %v", err)
+	}
+	return d
+}
+
+// Kill -9 of any process at any time, under load: what was acknowledged is
+// applied exactly as it was posted last, and what was deleted is gone.
+func TestI1I5I6I12KillLoop(t *testing.T) {
+	rng := seed(t)
+	r := newRegion(t)
+	api := r.api()
+	ctx, stop := context.WithTimeout(t.Context(), soak(t))
+	defer stop()
+
+	const works = 12
+	wanted := make([]int, works) // the last acknowledged value of each work; 0 is deleted
+	var acknowledged, refused int
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i := range works {
+		write := rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
+		wg.Go(func() {
+			name := fmt.Sprintf("kill-%d", i)
+			id := client.BundleID(client.SourceRosa, "management-01", name)
+			for n := 1; ctx.Err() == nil; n++ {
+				value := n
+				if n > 1 && write.IntN(5) == 0 {
+					value = 0
+				}
+				// A change that was not acknowledged may or may not have taken
+				// effect: it is repeated until it is.
+				for {
+					var err error
+					if value == 0 {
+						err = api.DeleteWork(context.Background(), id, "")
+						if client.StatusOf(err) == 404 {
+							err = nil
+						}
+					} else {
+						_, _, err = api.ApplyWork(context.Background(), "management-01",
+							configMapWork(name, map[string]map[string]string{name: {"value": strconv.Itoa(value)}}))
+					}
+					mu.Lock()
+					if err == nil {
+						acknowledged++
+						wanted[i] = value
+						mu.Unlock()
+						break
+					}
+					refused++
+					mu.Unlock()
+					if s := client.StatusOf(err); s == 500 || s >= 400 && s < 500 && s != 409 && s != 412 && s != 404 && s != 429 {
+						t.Errorf("work %s: %v", name, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	kills := map[string]int{}
+	names := []string{"broker", "maestro", "platform", "pki", "postgres", "management-01-plane", "management-01-agent"}
+	for ctx.Err() == nil {
+		name := names[rng.IntN(len(names))]
+		if p := r.process(name); p.PID != 0 {
+			kill(t, p.PID)
+			kills[name]++
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(500+rng.IntN(2500)) * time.Millisecond):
+		}
+	}
+	wg.Wait()
+	t.Logf("killed %v; %d changes acknowledged, %d tries not", kills, acknowledged, refused)
+	if acknowledged < works {
+		t.Fatalf("only %d changes were acknowledged: there was no load", acknowledged)
+	}
+	eventually(t, 90*time.Second, func() error {
+		out, err := r.tryKubectl("management-01", "get", "configmaps", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Data     map[string]string
+			}
+		}
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for _, cm := range list.Items {
+			got[cm.Metadata.Name] = cm.Data["value"]
+		}
+		var wrong []string
+		for i, value := range wanted {
+			name := fmt.Sprintf("kill-%d", i)
+			want := ""
+			if value != 0 {
+				want = strconv.Itoa(value)
+			}
+			if got[name] != want {
+				wrong = append(wrong, fmt.Sprintf("%s is %q, want %q", name, got[name], want))
+			}
+		}
+		if len(wrong) > 0 {
+			return errors.New(strings.Join(wrong, "; "))
+		}
+		return nil
+	})
+	eventually(t, 60*time.Second, func() error {
+		list, err := api.Works(t.Context(), "management-01")
+		if err != nil {
+			return err
+		}
+		for _, w := range list {
+			if w.DeletedAt != nil {
+				return fmt.Errorf("%s is still being deleted", w.Name)
+			}
+			ok := false
+			for _, c := range w.Status.Conditions {
+				ok = ok || c.Type == "Applied" && c.Status == "True" && c.ObservedGeneration == w.Generation
+			}
+			if !ok {
+				return fmt.Errorf("%s: generation %d, conditions %v", w.Name, w.Generation, w.Status.Conditions)
+			}
+		}
+		return nil
+	})
+}
+
+func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
+	r := newRegion(t)
+	api := r.api()
+	apply := func(i, n int) {
+		name := fmt.Sprintf("away-%d", i)
+		if _, _, err := api.ApplyWork(t.Context(), "management-01", configMapWork(name, map[string]map[string]string{name: {"n": strconv.Itoa(n)}})); err != nil {
+			t.Error(err)
+		}
+	}
+	const works = 250
+	each(works, func(i int) { apply(i, 0) })
+	count := func() (n, updated int) {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Data     map[string]string
+			}
+		}
+		out, err := r.tryKubectl("management-01", "get", "configmaps", "-o", "json")
+		if err != nil || json.Unmarshal([]byte(out), &list) != nil {
+			return -1, 0
+		}
+		for _, cm := range list.Items {
+			if strings.HasPrefix(cm.Metadata.Name, "away-") {
+				n++
+				if cm.Data["n"] == "3" {
+					updated++
+				}
+			}
+		}
+		return n, updated
+	}
+	eventually(t, time.Minute, func() error {
+		if n, _ := count(); n != works {
+			return fmt.Errorf("%d works applied", n)
+		}
+		return nil
+	})
+	// Paused, not killed: the supervisor would start a new one. The broker
+	// drops it, as it would an agent whose network is gone.
+	agent := r.process("management-01-agent").PID
+	pause(t, agent)
+	each(works, func(i int) { apply(i, 1); apply(i, 2); apply(i, 3) })
+	each(works, func(i int) {
+		if i%2 == 0 {
+			if err := api.DeleteWork(t.Context(), client.BundleID(client.SourceRosa, "management-01", fmt.Sprintf("away-%d", i)), ""); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	resume(t, agent)
+	back := time.Now()
+	eventually(t, time.Minute, func() error {
+		if n, updated := count(); n != works/2 || updated != works/2 {
+			return fmt.Errorf("%d works, %d up to date", n, updated)
+		}
+		return nil
+	})
+	t.Logf("875 changes, 125 deletions among them, converged %s after the agent's return", time.Since(back).Round(10*time.Millisecond))
+}
+
+func TestPostgresDownIs503AndRecovers(t *testing.T)  { testDown(t, "postgres") }
+func TestTheBrokerDownIs503AndRecovers(t *testing.T) { testDown(t, "broker") }
+
+// testDown stops the process for good: its supervisor is killed first.
+func testDown(t *testing.T, name string) {
+	r := newRegion(t)
+	post := func() (status int, headers string, took time.Duration) {
+		body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": configMapWork(fmt.Sprintf("w%d", time.Now().UnixNano()), map[string]map[string]string{"down": {"a": "b"}})})
+		begun := time.Now()
+		status, headers, _ = r.curl("/api/v0/work", "-X", "POST", "-d", string(body))
+		return status, headers, time.Since(begun)
+	}
+	kill(t, r.process("supervisor").PID)
+	kill(t, r.process(name).PID)
+	eventually(t, 10*time.Second, func() error {
+		status, headers, took := post()
+		if took > 2500*time.Millisecond {
+			t.Errorf("%s down: the answer took %s", name, took)
+		}
+		if status != 503 || !strings.Contains(strings.ToLower(headers), "\nretry-after: ") {
+			return fmt.Errorf("%s down: %d\n%s", name, status, headers)
+		}
+		return nil
+	})
+	r.up()
+	eventually(t, 20*time.Second, func() error {
+		if status, _, _ := post(); status != 201 {
+			return fmt.Errorf("%s back: %d", name, status)
+		}
+		return nil
+	})
+}
+
+// each calls f for 0..n-1, sixteen at a time.
+func each(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() { defer func() { <-slots }(); f(i) })
+	}
+	wg.Wait()
+}

@@ -1,0 +1,249 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/client"
+)
+
+func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
+	r := sharedRegion(t)
+	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": configMapWork("road", map[string]map[string]string{"road": {"k": "v"}})})
+	status, headers, answer := r.curl("/prod/api/v0/work", "-X", "POST", "-d", string(body))
+	if status != 201 {
+		t.Fatalf("POST /work: %d %s", status, answer)
+	}
+	var created struct{ ID, Kind, Href, ClusterID, Name string }
+	if err := json.Unmarshal([]byte(strings.ReplaceAll(answer, "cluster_id", "clusterid")), &created); err != nil {
+		t.Fatal(err)
+	}
+	if created.Kind != "ManifestWork" || created.Href != "/api/v0/work/"+created.ID || created.ClusterID != "management-01" || created.Name != "road" {
+		t.Errorf("POST /work answered %s", answer)
+	}
+	if !strings.Contains(strings.ToLower(headers), "\netag: ") {
+		t.Errorf("no ETag in:\n%s", headers)
+	}
+	eventually(t, 20*time.Second, func() error {
+		_, _, list := r.curl("/prod/api/v0/resource_bundles")
+		var bundles struct {
+			Items []struct {
+				ID     string
+				Status struct {
+					ResourceStatus []struct {
+						Conditions []struct{ Type, Status string }
+					}
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(list), &bundles); err != nil {
+			return err
+		}
+		for _, b := range bundles.Items {
+			for _, m := range b.Status.ResourceStatus {
+				for _, c := range m.Conditions {
+					if b.ID == created.ID && c.Type == "Applied" && c.Status == "True" {
+						return nil
+					}
+				}
+			}
+		}
+		return fmt.Errorf("not applied: %s", list)
+	})
+	if got := r.kubectl("management-01", "get", "configmap", "road", "-o", "jsonpath={.data.k}"); got != "v" {
+		t.Errorf("the ConfigMap has k=%q", got)
+	}
+}
+
+func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
+	r := sharedRegion(t)
+	file := filepath.Join(t.TempDir(), "work.json")
+	write(t, file, configMapWork("twice", map[string]map[string]string{"twice": {"n": "1"}}))
+	if out := r.atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "created") || !strings.Contains(out, "Applied") {
+		t.Errorf("first apply: %s", out)
+	}
+	version := r.kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}")
+	if out := r.atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "unchanged") || !strings.Contains(out, "generation 1") {
+		t.Errorf("second apply: %s", out)
+	}
+	if again := r.kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}"); again != version {
+		t.Errorf("the second apply wrote the ConfigMap: %s, then %s", version, again)
+	}
+	write(t, file, configMapWork("twice", map[string]map[string]string{"twice": {"n": "2"}}))
+	if out := r.atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "changed") || !strings.Contains(out, "generation 2") {
+		t.Errorf("third apply: %s", out)
+	}
+	if got := r.kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.data.n}"); got != "2" {
+		t.Errorf("after the change n=%q", got)
+	}
+}
+
+func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
+	r := sharedRegion(t)
+	api := r.api()
+	w, _, err := api.ApplyWork(t.Context(), "management-01", configMapWork("goes", map[string]map[string]string{"goes": {"a": "b"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, func() error { _, err := r.tryKubectl("management-01", "get", "configmap", "goes"); return err })
+	if out := r.atoll("work", "delete", w.ID, "--wait"); !strings.Contains(out, "gone") {
+		t.Errorf("delete: %s", out)
+	}
+	if out := r.kubectl("management-01", "get", "configmap,appliedmanifestwork", "--ignore-not-found", "-o", "name"); strings.Contains(out, "goes") || strings.Contains(out, w.ID) {
+		t.Errorf("left on the management cluster: %s", out)
+	}
+	if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
+		t.Errorf("the work is still known: %v", err)
+	}
+}
+
+func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
+	r := sharedRegion(t)
+	w, _, err := r.api().ApplyWork(t.Context(), "management-01", json.RawMessage(`{
+		"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"half"},
+		"spec":{"workload":{"manifests":[
+			{"apiVersion":"v1","kind":"Service","metadata":{"name":"half-bad","namespace":"default"},"spec":{"ports":[{"port":99999}]}},
+			{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"half-good","namespace":"default"},"data":{"k":"v"}}]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, func() error {
+		got, err := r.api().Work(t.Context(), w.ID)
+		if err != nil {
+			return err
+		}
+		applied := map[string]string{}
+		for _, m := range got.Status.ResourceStatus.Manifests {
+			for _, c := range m.Conditions {
+				if c.Type == "Applied" {
+					applied[m.ResourceMeta.Name] = string(c.Status) + " " + c.Message
+				}
+			}
+		}
+		if !strings.HasPrefix(applied["half-good"], "True") {
+			return fmt.Errorf("conditions: %v", applied)
+		}
+		if bad := applied["half-bad"]; !strings.HasPrefix(bad, "False") || !strings.Contains(bad, "65535") {
+			return fmt.Errorf("the refused manifest's condition does not carry the server's message: %q", bad)
+		}
+		return nil
+	})
+	if out := r.atoll("work", "why", w.ID); !strings.Contains(out, "last error") {
+		t.Errorf("why does not show the error: %s", out)
+	}
+}
+
+func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
+	r := sharedRegion(t)
+	w, _, err := r.api().ApplyWork(t.Context(), "management-01", configMapWork("staged", map[string]map[string]string{"staged": {"a": "b"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, func() error {
+		var why struct {
+			Stages []struct {
+				Stage string
+				At    *time.Time
+			}
+		}
+		if err := json.Unmarshal([]byte(r.atoll("work", "why", w.ID, "-o", "json")), &why); err != nil {
+			t.Fatal(err)
+		}
+		var before time.Time
+		for _, s := range why.Stages {
+			if s.At == nil {
+				return fmt.Errorf("stage %s has no time: %+v", s.Stage, why)
+			}
+			if s.At.Before(before.Add(-time.Millisecond)) {
+				return fmt.Errorf("stage %s is before the one before it: %+v", s.Stage, why)
+			}
+			before = *s.At
+		}
+		return nil
+	})
+}
+
+// The region's own side of the home has nothing by which to reach a management
+// cluster's API, nor do its processes get the path of anything that has.
+func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
+	r := sharedRegion(t)
+	err := filepath.WalkDir(r.home, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if d.IsDir() && path == filepath.Join(r.home, "management") {
+			return fs.SkipDir
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err == nil && (strings.Contains(string(data), "current-context:") || strings.Contains(string(data), "client-key-data:")) {
+			t.Errorf("%s is a kubeconfig", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pki", "broker", "maestro", "platform"} {
+		pid := r.process(name).PID
+		for _, file := range []string{"cmdline", "environ"} {
+			data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(data), filepath.Join(r.home, "management")) || strings.Contains(strings.ToLower(string(data)), "kubeconfig") {
+				t.Errorf("%s knows of a management cluster's files: %q", name, data)
+			}
+		}
+	}
+}
+
+// I11: no process list shows a secret.
+func TestI11NoSecretInTheProcessListOrTheLogs(t *testing.T) {
+	r := sharedRegion(t)
+	secret := r.env["AWS_SECRET_ACCESS_KEY"]
+	r.curl("/prod/api/v0/management_clusters")
+	for _, p := range r.status().Processes {
+		for _, file := range []string{"cmdline", "environ"} {
+			data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.PID, file))
+			if strings.Contains(string(data), secret) {
+				t.Errorf("%s shows the secret key in %s", p.Name, file)
+			}
+		}
+	}
+	logs, _ := filepath.Glob(filepath.Join(r.home, "logs", "*"))
+	if len(logs) < 5 {
+		t.Fatalf("only %d logs", len(logs))
+	}
+	for _, log := range logs {
+		data, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), secret) {
+			t.Errorf("%s has the secret key", log)
+		}
+		if strings.Contains(string(data), "PRIVATE KEY") {
+			t.Errorf("%s has a private key", log)
+		}
+	}
+}
+
+func write(t *testing.T, file string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
