@@ -73,6 +73,21 @@ func counter(t *testing.T, m *instance, name, label, value string) float64 {
 	return 0
 }
 
+func gauge(t *testing.T, m *instance, name string) float64 {
+	t.Helper()
+	families, err := m.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return 0
+}
+
 func has(m *dto.Metric, label, value string) bool {
 	for _, l := range m.GetLabel() {
 		if l.GetName() == label && l.GetValue() == value {

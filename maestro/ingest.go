@@ -30,8 +30,10 @@ const (
 // statusItem is a status on its way into the store. ack tells the broker that
 // it is taken, or need not come again.
 type statusItem struct {
-	ev  statusEvent
-	ack func()
+	consumer string
+	m        message
+	ack      func()
+	ev       statusEvent // once a worker has read m
 }
 
 type ingest struct {
@@ -52,7 +54,7 @@ func newIngest(s *Server) *ingest {
 // from the broker meanwhile; what there is no room for is asked for later.
 func (in *ingest) put(item statusItem) {
 	h := fnv.New32a()
-	h.Write([]byte(item.ev.topic))
+	h.Write([]byte(item.consumer))
 	select {
 	case in.queues[h.Sum32()%ingestWorkers] <- item:
 	default:
@@ -90,6 +92,9 @@ func (in *ingest) run(ctx context.Context, queue chan statusItem) error {
 // take stores the items, however long the database is away, and acknowledges
 // them.
 func (in *ingest) take(ctx context.Context, items []statusItem) {
+	if items = in.readable(ctx, items); len(items) == 0 {
+		return
+	}
 	in.s.metrics.batch.Observe(float64(len(items)))
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		err := in.s.takeStatuses(ctx, items)
@@ -123,6 +128,25 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 			return
 		}
 	}
+}
+
+// readable reads the events, which was left to the workers, and drops those
+// that cannot be read.
+func (in *ingest) readable(ctx context.Context, items []statusItem) []statusItem {
+	good := items[:0]
+	for _, item := range items {
+		if item.ev.topic == "" {
+			var err error
+			if item.ev, err = decodeStatus(item.consumer, item.m); err != nil {
+				in.s.dropEvent(ctx, dropMalformed, item.consumer, item.m, err)
+				item.ack()
+				continue
+			}
+			item.m.data = nil
+		}
+		good = append(good, item)
+	}
+	return good
 }
 
 // transient says that the same write can succeed later.
@@ -366,13 +390,7 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 	s.heard(consumer)
 	switch m.kind {
 	case work.StatusUpdate, work.StatusResyncResponse:
-		ev, err := decodeStatus(consumer, m)
-		if err != nil {
-			s.dropEvent(ctx, dropMalformed, consumer, m, err)
-			ack()
-			return
-		}
-		s.ingest.put(statusItem{ev, ack})
+		s.ingest.put(statusItem{consumer: consumer, m: m, ack: ack})
 	case work.SpecResync:
 		var list work.SpecVersions
 		if err := rest.DecodeJSON(m.data, &list); err != nil {

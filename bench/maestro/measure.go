@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+	"atoll.dev/bench/report"
+	"atoll.dev/bus"
+)
+
+// list reads all bundles, page by page, on one connection.
+func list(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
+	if err := b.register(*consumers); err != nil {
+		return nil, nil, err
+	}
+	if err := many(*bundles, *concurrency, func(i int) error {
+		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *listSize))
+	}); err != nil {
+		return nil, nil, err
+	}
+	var runs []time.Duration
+	bytes := int64(0)
+	for range 7 {
+		start, read := time.Now(), 0
+		bytes = 0
+		for number := 1; ; number++ {
+			// The body is read whole and taken apart as far as a client must
+			// to turn the page; decoding all of it is the client's cost.
+			resp, err := b.http.Get(fmt.Sprintf("%s/api/maestro/v1/resource-bundles?page=%d&size=%d", b.url, number, *page))
+			if err != nil {
+				return nil, nil, err
+			}
+			head := make([]byte, 128)
+			n, err := io.ReadFull(resp.Body, head)
+			if err != nil && err != io.ErrUnexpectedEOF {
+				return nil, nil, err
+			}
+			rest, err := io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != http.StatusOK {
+				return nil, nil, fmt.Errorf("page %d: %s %v", number, resp.Status, err)
+			}
+			bytes += int64(n) + rest
+			var p, got, total int
+			if _, err := fmt.Sscanf(string(head[:n]), `{"kind":"ResourceBundleList","page":%d,"size":%d,"total":%d`, &p, &got, &total); err != nil {
+				return nil, nil, fmt.Errorf("page %d: %.128s: %w", number, head, err)
+			}
+			if read += got; got < *page || read == total {
+				break
+			}
+		}
+		if read != *bundles {
+			return nil, nil, fmt.Errorf("%d of %d bundles were listed", read, *bundles)
+		}
+		runs = append(runs, time.Since(start))
+	}
+	slices.Sort(runs)
+	return map[string]any{"bundles": *bundles, "manifest_bytes": *listSize, "page": *page, "runs": len(runs)},
+		map[string]any{"list_median_ms": ms(runs[len(runs)/2]), "list_min_ms": ms(runs[0]), "list_max_ms": ms(runs[len(runs)-1]), "answer_bytes": bytes}, nil
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// deliver creates works as fast as a few publishers can, and counts what
+// arrives at raw MQTT subscribers, which do not answer.
+func deliver(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
+	if err := b.register(*consumers); err != nil {
+		return nil, nil, err
+	}
+	var arrived atomic.Int64
+	done := make(chan time.Time, 1)
+	seen := &set{}
+	for i := range *consumers {
+		if _, err := b.subscriber(ctx, fmt.Sprintf("mc%d", i), func(_ *bus.Client, e bus.Event) {
+			if e.Type == work.SpecCreate && seen.add(e.Extensions[work.ExtResourceID]) && arrived.Add(1) == int64(*works) {
+				done <- time.Now()
+			}
+		}); err != nil {
+			return nil, nil, err
+		}
+	}
+	specs := make([]*cloudevents.CloudEvent, *works)
+	for i := range specs {
+		specs[i] = b.spec(work.SpecCreate, consumerOf(i), idOf(i), *size)
+	}
+	start := time.Now()
+	if err := many(*works, *concurrency, func(i int) error { return b.publish(ctx, specs[i]) }); err != nil {
+		return nil, nil, err
+	}
+	accepted := time.Since(start)
+	select {
+	case end := <-done:
+		took := end.Sub(start)
+		return map[string]any{"works": *works, "manifest_bytes": *size, "consumers": *consumers, "publishers": *concurrency},
+			map[string]any{"accepted_per_second": perSecond(*works, accepted), "delivered_per_second": perSecond(*works, took), "delivery_behind_accept_ms": ms(took - accepted)}, nil
+	case <-time.After(2 * time.Minute):
+		return nil, nil, fmt.Errorf("%d of %d works were delivered", arrived.Load(), *works)
+	}
+}
+
+func perSecond(n int, d time.Duration) float64 { return float64(int(float64(n)/d.Seconds()*10)) / 10 }
+
+// set remembers strings.
+type set struct {
+	mu sync.Mutex
+	in map[string]bool
+}
+
+func (s *set) add(v string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in[v] {
+		return false
+	}
+	if s.in == nil {
+		s.in = map[string]bool{}
+	}
+	s.in[v] = true
+	return true
+}
+
+// stream subscribes to the statuses of this program's source.
+func (b *bed) stream(ctx context.Context, handle func(id string, e *cloudevents.CloudEvent)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := b.events.Subscribe(metadata.AppendToOutgoingContext(ctx), &cloudevents.SubscriptionRequest{Source: source})
+	if err == nil {
+		_, err = stream.Header()
+	}
+	if err != nil {
+		cancel()
+		return err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			if e.GetType() != work.Heartbeat {
+				handle(e.GetAttributes()["ce-"+work.ExtResourceID].GetCeString(), e)
+			}
+		}
+	}()
+	b.onClose(func() error { cancel(); <-done; return nil })
+	return nil
+}
+
+// ingest has agents report as fast as they can, and counts what a source that
+// follows its bundles gets.
+func ingest(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
+	if err := b.register(*consumers); err != nil {
+		return nil, nil, err
+	}
+	if err := many(*works, *concurrency, func(i int) error {
+		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *size))
+	}); err != nil {
+		return nil, nil, err
+	}
+	seen := &set{}
+	done := make(chan time.Time, 1)
+	var arrived atomic.Int64
+	if err := b.stream(ctx, func(id string, _ *cloudevents.CloudEvent) {
+		if seen.add(id) && arrived.Add(1) == int64(*works) {
+			done <- time.Now()
+		}
+	}); err != nil {
+		return nil, nil, err
+	}
+	clients := make([]*bus.Client, *consumers)
+	for i := range clients {
+		if clients[i], err = b.subscriber(ctx, fmt.Sprintf("mc%d", i), func(*bus.Client, bus.Event) {}); err != nil {
+			return nil, nil, err
+		}
+	}
+	sequence := time.Now().UnixMilli() << 22
+	start := time.Now()
+	for i := range *works {
+		// Many agents together, not one burst: at most so many in a second.
+		if ahead := time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(*reports))); ahead > 0 {
+			<-time.After(ahead)
+		}
+		spec := bus.Event{Extensions: map[string]string{work.ExtResourceID: idOf(i), work.ExtResourceVersion: "1"}}
+		if err := clients[i%*consumers].PublishAsync(ctx, agentTopic(consumerOf(i)), statusOf(consumerOf(i), spec, sequence+int64(i)), func(error) {}); err != nil {
+			return nil, nil, err
+		}
+	}
+	published := time.Since(start)
+	select {
+	case end := <-done:
+		return map[string]any{"statuses": *works, "consumers": *consumers, "offered_per_second": *reports},
+			map[string]any{"published_per_second": perSecond(*works, published), "ingested_per_second": perSecond(*works, end.Sub(start))}, nil
+	case <-time.After(2 * time.Minute):
+		return nil, nil, fmt.Errorf("%d of %d statuses arrived", arrived.Load(), *works)
+	}
+}
+
+// update changes works from many clients at once.
+func update(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
+	if err := b.register(*consumers); err != nil {
+		return nil, nil, err
+	}
+	n := min(*works, 1000)
+	if err := many(n, *concurrency, func(i int) error {
+		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *size))
+	}); err != nil {
+		return nil, nil, err
+	}
+	var mu sync.Mutex
+	var took []time.Duration
+	start := time.Now()
+	if err := many(*works, *updaters, func(i int) error {
+		e := b.spec(work.SpecUpdate, consumerOf(i%n), idOf(i%n), *size)
+		begin := time.Now()
+		err := b.publish(ctx, e)
+		mu.Lock()
+		took = append(took, time.Since(begin))
+		mu.Unlock()
+		return err
+	}); err != nil {
+		return nil, nil, err
+	}
+	figures = map[string]any{"updates_per_second": perSecond(*works, time.Since(start)), "failed": 0}
+	report.Percentiles(figures, "update", took)
+	return map[string]any{"updates": *works, "updaters": *updaters, "bundles": n}, figures, nil
+}
+
+// latency creates works at a steady pace, whatever becomes of them, and takes
+// the time until their source sees Applied.
+func latency(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
+	if err := b.register(1); err != nil {
+		return nil, nil, err
+	}
+	sequence := time.Now().UnixMilli() << 22
+	var next atomic.Int64
+	if _, err := b.subscriber(ctx, "mc0", func(c *bus.Client, e bus.Event) {
+		if e.Type == work.SpecCreate {
+			_ = c.PublishAsync(ctx, agentTopic("mc0"), statusOf("mc0", e, sequence+next.Add(1)), func(error) {})
+		}
+	}); err != nil {
+		return nil, nil, err
+	}
+	var mu sync.Mutex
+	began := map[string]time.Time{}
+	var took []time.Duration
+	var all sync.WaitGroup
+	all.Add(*count)
+	if err := b.stream(ctx, func(id string, e *cloudevents.CloudEvent) {
+		var status work.Status
+		if json.Unmarshal(e.GetBinaryData(), &status) != nil || len(status.Conditions) == 0 {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if start, ok := began[id]; ok {
+			took = append(took, time.Since(start))
+			delete(began, id)
+			all.Done()
+		}
+	}); err != nil {
+		return nil, nil, err
+	}
+	tick := time.NewTicker(time.Second / time.Duration(*rate))
+	defer tick.Stop()
+	var publishing sync.WaitGroup
+	failed := make(chan error, *count)
+	for i := range *count {
+		<-tick.C
+		publishing.Go(func() {
+			mu.Lock()
+			began[idOf(i)] = time.Now()
+			mu.Unlock()
+			if err := b.publish(ctx, b.spec(work.SpecCreate, "mc0", idOf(i), *size)); err != nil {
+				failed <- err
+				all.Done()
+			}
+		})
+	}
+	publishing.Wait()
+	all.Wait()
+	if len(failed) > 0 {
+		return nil, nil, <-failed
+	}
+	figures = map[string]any{}
+	report.Percentiles(figures, "create_to_status", took)
+	return map[string]any{"works": *count, "works_per_second": *rate, "manifest_bytes": *size}, figures, nil
+}
