@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +48,8 @@ type IdentityOptions struct {
 	TokenFile string
 	// Logger takes renewals and failures; nil means slog.Default.
 	Logger *slog.Logger
+
+	dial func(ctx context.Context, network, addr string) (net.Conn, error) // tests set it
 }
 
 // An Identity is a process's key and certificate, kept valid by [Identity.Run].
@@ -357,9 +360,11 @@ func (id *Identity) dropToken() error {
 	return nil
 }
 
-// renewAt is two thirds into a certificate's life.
+// renewAt is two thirds into a certificate's life, which begins when it was
+// issued: from NotBefore, a short life would have been over at its birth.
 func renewAt(c *x509.Certificate) time.Time {
-	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
+	issued := c.NotBefore.Add(skew)
+	return issued.Add(c.NotAfter.Sub(issued) / 3 * 2)
 }
 
 func newTLSCertificate(der []byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {

@@ -14,6 +14,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -207,15 +208,21 @@ func TestAJoinTokenIsGoodForOneKey(t *testing.T) {
 // serveCA runs the signing service and returns its URL.
 func serveCA(t *testing.T, ca *CA) string {
 	t.Helper()
+	s := NewServer(ca)
+	return serve(t, s, s.Handler(slog.New(slog.DiscardHandler)))
+}
+
+// serve runs h with the signing service's certificate.
+func serve(t *testing.T, s *Server, h http.Handler) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(ca)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- (&rest.Server{Name: "pki", Handler: s.Handler(nil), TLS: s.TLS()}).Run(ctx, l)
+		done <- (&rest.Server{Name: "pki", Handler: h, TLS: s.TLS(), Log: slog.New(slog.DiscardHandler)}).Run(ctx, l)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -224,124 +231,6 @@ func serveCA(t *testing.T, ca *CA) string {
 		}
 	})
 	return "https://" + l.Addr().String()
-}
-
-func options(t *testing.T, ca *CA, url string, name Name) IdentityOptions {
-	t.Helper()
-	dir := t.TempDir()
-	token, err := ca.CreateToken(name, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "token")
-	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return IdentityOptions{Dir: dir, Name: name, URL: url, CAFile: ca.CertFile(), TokenFile: file}
-}
-
-func TestAnIdentityEnrolsOnceAndIsVerifiedBothWays(t *testing.T) {
-	ca := openCA(t)
-	url := serveCA(t, ca)
-	server, err := OpenIdentity(t.Context(), options(t, ca, url, "system:maestro"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := options(t, ca, url, "management-01")
-	agent, err := OpenIdentity(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(o.TokenFile); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the used token is still there: %v", err)
-	}
-	if !Enrolled(o.Dir) {
-		t.Error("an enrolled directory is not said to be")
-	}
-	if again, err := OpenIdentity(t.Context(), o); err != nil || !bytes.Equal(again.current.Load().Certificate[0], agent.current.Load().Certificate[0]) {
-		t.Errorf("opened again: %v", err)
-	}
-
-	peer, err := handshake(t, server.ServerTLS(true), agent.ClientTLS("maestro"))
-	if err != nil || peer != "management-01" {
-		t.Errorf("handshake: peer %q, %v", peer, err)
-	}
-	if _, err := handshake(t, server.ServerTLS(true), agent.ClientTLS("platform")); err == nil {
-		t.Error("a client that wants platform is content with maestro")
-	}
-	if _, err := handshake(t, agent.ServerTLS(true), server.ClientTLS("maestro")); err == nil {
-		t.Error("an agent's certificate serves")
-	}
-	other := openCA(t)
-	stranger, err := OpenIdentity(t.Context(), options(t, other, serveCA(t, other), "system:maestro"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := handshake(t, server.ServerTLS(true), stranger.ClientTLS("maestro")); err == nil {
-		t.Error("a certificate of another CA is taken")
-	}
-}
-
-// handshake connects the two configurations and returns who the server saw.
-func handshake(t *testing.T, server, client *tls.Config) (Name, error) {
-	t.Helper()
-	a, b := net.Pipe()
-	defer a.Close()
-	defer b.Close()
-	type seen struct {
-		name Name
-		err  error
-	}
-	result := make(chan seen, 1)
-	go func() {
-		conn := tls.Server(a, server)
-		err := conn.Handshake()
-		if err != nil {
-			a.Close()
-			result <- seen{err: err}
-			return
-		}
-		state := conn.ConnectionState()
-		name, err := PeerName(&state)
-		conn.Write([]byte{1})
-		result <- seen{name, err}
-	}()
-	conn := tls.Client(b, client)
-	err := conn.Handshake()
-	if err == nil {
-		_, err = conn.Read(make([]byte, 1))
-	} else {
-		b.Close()
-	}
-	s := <-result
-	return s.name, errors.Join(err, s.err)
-}
-
-func TestRenewalIsByTheCertificateAndOfTheSameIdentity(t *testing.T) {
-	ca := openCA(t)
-	ca.Validity = 6 * time.Second // with the backdating, its two thirds are over already
-	url := serveCA(t, ca)
-	id, err := OpenIdentity(t.Context(), options(t, ca, url, "management-01"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := id.current.Load().Leaf.SerialNumber
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- id.Run(ctx) }()
-	for id.current.Load().Leaf.SerialNumber.Cmp(first) == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("not renewed")
-		}
-		pause(t.Context(), 10*time.Millisecond)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if got := id.current.Load().Leaf.Subject.CommonName; got != "management-01" {
-		t.Errorf("renewed as %q", got)
-	}
 }
 
 func TestWhatTheSigningServiceRefuses(t *testing.T) {

@@ -58,7 +58,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	if token == "" {
 		tlsConfig.GetClientCertificate = id.ClientTLS("").GetClientCertificate
 	}
-	transport := &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}
+	transport := &http.Transport{TLSClientConfig: tlsConfig, DialContext: id.o.dial, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
