@@ -35,6 +35,7 @@ func (c *Cluster) Command() (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(c.Binaries.Path("postgres"), "-D", c.DataDir, "-k", c.SocketDir, "-p", strconv.Itoa(c.Port))
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = c.DataDir, environment(), a.attr()
+	cmd.WaitDelay = time.Second // sessions of a killed server hold its stderr until they notice
 	return cmd, nil
 }
 
