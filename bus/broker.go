@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"math"
 	"net"
@@ -13,19 +14,22 @@ import (
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // BrokerOptions say how the embedded broker is reached and what it takes.
 type BrokerOptions struct {
-	TLS        *tls.Config // must require and verify client certificates
+	TLS        *tls.Config // must require client certificates and name their CA
 	Source     string      // the source id in topics; default "maestro"
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 
 	MaxPacket  uint32 // default 4 MiB
-	MaxPending int    // bytes that may wait for one slow client before it is cut off; default 32 MiB
+	MaxPending int    // bytes that may wait for one slow client before it is cut off; default 64 MiB
+
+	// Services says what of the region's services, by their certificates' names,
+	// may use the bus. Default: system:maestro, the source of all works.
+	Services map[string]Service
 }
 
 func (o BrokerOptions) withDefaults() BrokerOptions {
@@ -39,7 +43,7 @@ func (o BrokerOptions) withDefaults() BrokerOptions {
 		o.MaxPacket = 4 << 20
 	}
 	if o.MaxPending == 0 {
-		o.MaxPending = 32 << 20
+		o.MaxPending = 64 << 20
 	}
 	return o
 }
@@ -53,8 +57,9 @@ type Broker struct {
 	serving atomic.Bool
 	slow    prometheus.Counter
 
-	mu    sync.Mutex
-	conns map[net.Conn]struct{} // nil once the broker stops
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{} // nil once the broker stops
+	owners map[string]*peer      // who has a client id
 }
 
 const (
@@ -65,8 +70,8 @@ const (
 // NewBroker returns a broker that serves when Serve is called.
 func NewBroker(o BrokerOptions) (*Broker, error) {
 	o = o.withDefaults()
-	if o.TLS == nil || o.TLS.ClientAuth != tls.RequireAndVerifyClientCert {
-		return nil, errors.New("broker: TLS must require and verify client certificates: they are the identities")
+	if o.TLS == nil || o.TLS.ClientAuth != tls.RequireAndVerifyClientCert || o.TLS.ClientCAs == nil {
+		return nil, errors.New("broker: TLS must require client certificates and verify them against a CA of the region's: they are the identities")
 	}
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumClients = maxClients
@@ -75,11 +80,13 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	capabilities.RetainAvailable = 0
 	capabilities.TopicAliasMaximum = 0
 	capabilities.MaximumSessionExpiryInterval = 0
+	capabilities.MaximumMessageExpiryInterval = 0 // messages expire when their sender says so
 	capabilities.ReceiveMaximum = 8192
 	capabilities.MaximumInflight = math.MaxUint16
-	capabilities.MaximumClientWritesPending = 1024 // peer does not let it fill
+	capabilities.MaximumClientWritesPending = 4 * maxQueued
 	capabilities.MaximumPacketSize = o.MaxPacket
-	b := &Broker{o: o, conns: map[net.Conn]struct{}{}, slow: prometheus.NewCounter(prometheus.CounterOpts{
+	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true // or each PUBACK repeats its event's attributes
+	b := &Broker{o: o, conns: map[net.Conn]struct{}{}, owners: map[string]*peer{}, slow: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "atoll_broker_slow_clients_total", Help: "Clients cut off because they did not read what was sent to them."})}
 	b.server = mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
@@ -87,7 +94,7 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 		Logger:                 slog.New(slog.DiscardHandler),
 		SysTopicResendInterval: int64((24 * time.Hour).Seconds()),
 	})
-	if err := b.server.AddHook(&hook{broker: b, rules: rules{source: o.Source}}, nil); err != nil {
+	if err := b.server.AddHook(&hook{broker: b, rules: newRules(o.Source, o.Services), seed: maphash.MakeSeed()}, nil); err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	if o.Registerer != nil {
@@ -171,16 +178,65 @@ func (b *Broker) serve(ctx context.Context, conn net.Conn) {
 		return
 	}
 	secured.SetDeadline(time.Now().Add(handshakeTimeout)) // until CONNECT; then the keep-alive's
-	name := secured.ConnectionState().PeerCertificates[0].Subject.CommonName
+	leaf := secured.ConnectionState().VerifiedChains[0][0]
+	name := leaf.Subject.CommonName
 	p := newPeer(secured, conn, name, b.o.MaxPending, func() {
 		b.slow.Inc()
 		b.o.Logger.Warn("client too slow", "name", name, "remote", conn.RemoteAddr().String())
 	})
+	// A certificate proves nothing once it has expired. Its owner has a newer one.
+	expiry := time.AfterFunc(time.Until(leaf.NotAfter), func() {
+		b.o.Logger.Info("client's certificate has expired", "name", name, "remote", conn.RemoteAddr().String())
+		p.cut()
+	})
+	defer expiry.Stop()
 	var writer sync.WaitGroup
 	writer.Go(p.send)
 	b.server.EstablishConnection("tls", p)
+	b.disown(p)
 	p.Close()
 	writer.Wait()
+}
+
+// own gives a client id to p. Its last owner, when it is the same client on an
+// older connection, is ended before: the library forgets a client and its
+// subscriptions by client id, so what it would forget for the old connection a
+// moment later would be the new one's. Another's id is not given.
+func (b *Broker) own(id string, p *peer) error {
+	deadline := time.NewTimer(handshakeTimeout)
+	defer deadline.Stop()
+	for {
+		b.mu.Lock()
+		old := b.owners[id]
+		if old == nil {
+			p.clientID, b.owners[id] = id, p
+			b.mu.Unlock()
+			return nil
+		}
+		b.mu.Unlock()
+		if old.name != p.name {
+			return errors.New("client id is in use by another")
+		}
+		old.Close()
+		patience := time.AfterFunc(farewell, old.cut)
+		select {
+		case <-old.ended:
+			patience.Stop()
+		case <-deadline.C:
+			patience.Stop()
+			return errors.New("the last connection with this client id does not end")
+		}
+	}
+}
+
+// disown takes p's client id back, once the library has forgotten the client.
+func (b *Broker) disown(p *peer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.owners[p.clientID] == p {
+		delete(b.owners, p.clientID)
+	}
+	close(p.ended)
 }
 
 func (b *Broker) track(conn net.Conn) bool {
@@ -206,146 +262,4 @@ func (b *Broker) closeAll() {
 		conn.Close()
 	}
 	b.conns = nil
-}
-
-// hook puts the rules into the broker.
-type hook struct {
-	mqtt.HookBase
-	broker *Broker
-	rules  rules
-}
-
-func (h *hook) ID() string { return "atoll" }
-
-func (h *hook) Provides(b byte) bool {
-	switch b {
-	case mqtt.OnPacketRead, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish, mqtt.OnSessionEstablished,
-		mqtt.OnDisconnect, mqtt.OnACLCheck, mqtt.OnPublish, mqtt.OnPublishDropped, mqtt.OnPacketEncode:
-		return true
-	}
-	return false
-}
-
-// nameOf is the common name of a client's certificate.
-func nameOf(cl *mqtt.Client) string {
-	if p, ok := cl.Net.Conn.(*peer); ok {
-		return p.name
-	}
-	return ""
-}
-
-// OnPacketRead makes every session a clean one that ends with its connection,
-// and sends no topic aliases, whatever the client asks for.
-func (h *hook) OnPacketRead(_ *mqtt.Client, p packets.Packet) (packets.Packet, error) {
-	if p.FixedHeader.Type == packets.Connect {
-		p.Connect.Clean = true
-		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, true
-		p.Properties.TopicAliasMaximum = 0
-	}
-	if p.FixedHeader.Type == packets.Disconnect { // which may change the expiry, too
-		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, false
-	}
-	return p, nil
-}
-
-// OnConnect refuses what the broker does not do, and who may not be who.
-func (h *hook) OnConnect(cl *mqtt.Client, p packets.Packet) error {
-	name, refusal := nameOf(cl), ""
-	switch {
-	case !h.rules.mayConnect(name, p.Connect.ClientIdentifier):
-		refusal = "client id not allowed for this certificate"
-	case p.Connect.WillFlag:
-		refusal = "wills are not allowed"
-	default:
-		return nil
-	}
-	h.broker.o.Logger.Warn("client refused", "name", name, "client_id", p.Connect.ClientIdentifier, "remote", cl.Net.Remote, "reason", refusal)
-	code := packets.ErrNotAuthorized
-	code.Reason = refusal
-	cl.Properties.Will = mqtt.Will{}
-	h.broker.server.SendConnack(cl, code, false, nil)
-	return code
-}
-
-// OnConnectAuthenticate: the TLS handshake has proven the name, OnConnect has
-// decided.
-func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, p packets.Packet) bool {
-	return h.rules.mayConnect(nameOf(cl), p.Connect.ClientIdentifier)
-}
-
-// OnSessionEstablish switches off the library's count of what a client has not
-// acknowledged: it keeps packet ids of both directions in one table, loses
-// count when they collide, and then holds messages back for ever. MaxPending
-// bounds a slow client instead.
-func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
-	cl.State.Inflight.ResetSendQuota(0)
-}
-
-func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
-	h.broker.o.Logger.Info("client connected", "name", nameOf(cl), "client_id", cl.ID, "remote", cl.Net.Remote)
-}
-
-func (h *hook) OnDisconnect(cl *mqtt.Client, err error, _ bool) {
-	reason := "closed"
-	if cause := cl.StopCause(); cause != nil {
-		reason = cause.Error()
-	} else if err != nil {
-		reason = err.Error()
-	}
-	h.broker.o.Logger.Info("client disconnected", "name", nameOf(cl), "client_id", cl.ID, "reason", reason)
-}
-
-// OnACLCheck decides on publishes, on subscriptions, and again on each message
-// that a subscription brings.
-func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
-	name := nameOf(cl)
-	var allowed bool
-	if write {
-		allowed = h.rules.mayPublish(name, topic)
-	} else {
-		allowed = h.rules.mayRead(name, topic)
-	}
-	if !allowed {
-		h.broker.o.Logger.Warn("topic refused", "name", name, "topic", topic, "write", write)
-		return false
-	}
-	// The library drops what exceeds its table of unacknowledged messages
-	// without telling anybody.
-	if !write && cl.State.Inflight.Len() >= math.MaxUint16-1 {
-		h.drop(cl)
-	}
-	return true
-}
-
-// OnPublish refuses messages that ask to be kept.
-func (h *hook) OnPublish(_ *mqtt.Client, p packets.Packet) (packets.Packet, error) {
-	switch {
-	case !p.FixedHeader.Retain:
-		return p, nil
-	case p.FixedHeader.Qos == 0:
-		return p, packets.ErrRejectPacket
-	default:
-		return p, packets.ErrRetainNotSupported
-	}
-}
-
-// OnPublishDropped: a message that one client does not get must not pass
-// unnoticed. It is disconnected, and resync makes it good.
-func (h *hook) OnPublishDropped(cl *mqtt.Client, _ packets.Packet) { h.drop(cl) }
-
-func (h *hook) drop(cl *mqtt.Client) {
-	if p, ok := cl.Net.Conn.(*peer); ok && !cl.Closed() {
-		p.slow()
-		p.cut()
-		cl.Stop(packets.ErrQuotaExceeded)
-	}
-}
-
-// OnPacketEncode tells clients the limits that the library keeps to itself.
-func (h *hook) OnPacketEncode(_ *mqtt.Client, p packets.Packet) packets.Packet {
-	if p.FixedHeader.Type == packets.Connack && p.ReasonCode < packets.ErrUnspecifiedError.Code {
-		p.Properties.MaximumPacketSize = h.broker.o.MaxPacket
-		p.Properties.RetainAvailable, p.Properties.RetainAvailableFlag = 0, true
-	}
-	return p
 }

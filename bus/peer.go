@@ -16,13 +16,19 @@ type peer struct {
 	net.Conn // TLS
 	raw      net.Conn
 	name     string
-	limit    int    // bytes
-	slow     func() // called when the client is cut off
+	clientID string        // once it owns one
+	ended    chan struct{} // closed when the library has forgotten the client
+	limit    int           // bytes
+	slow     func()        // called when the client is cut off
 
 	mu      sync.Mutex
 	pending []byte
 	closing bool
 	wake    chan struct{} // has a token when there is something to do
+
+	queued      int           // messages in the library's queue
+	queuedBytes int           // and their size
+	progress    chan struct{} // closed when there is less; nil when nobody waits
 }
 
 const (
@@ -35,7 +41,55 @@ const (
 var errSlow = errors.New("the client does not read what is sent to it")
 
 func newPeer(secured, raw net.Conn, name string, limit int, slow func()) *peer {
-	return &peer{Conn: secured, raw: raw, name: name, limit: limit, slow: slow, wake: make(chan struct{}, 1)}
+	return &peer{Conn: secured, raw: raw, name: name, ended: make(chan struct{}), limit: limit, slow: slow, wake: make(chan struct{}, 1)}
+}
+
+// queue counts what enters and leaves the library's queue.
+func (p *peer) queue(messages, bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queued += messages
+	p.queuedBytes += bytes
+	if messages < 0 {
+		p.less()
+	}
+}
+
+// less wakes who waits for room. The caller has the lock.
+func (p *peer) less() {
+	if p.progress != nil {
+		close(p.progress)
+		p.progress = nil
+	}
+}
+
+// room waits until there is room for a message, no longer than patience, and
+// says whether there is. Half of the limit is for what others, who looked at
+// the same time, are about to add.
+func (p *peer) room(patience time.Duration) bool {
+	var timeout <-chan time.Time
+	for {
+		p.mu.Lock()
+		if p.closing || p.queued < maxQueued && (len(p.pending)+p.queuedBytes < p.limit/2 || len(p.pending)+p.queuedBytes == 0) {
+			p.mu.Unlock()
+			return true
+		}
+		if p.progress == nil {
+			p.progress = make(chan struct{})
+		}
+		progress := p.progress
+		p.mu.Unlock()
+		if timeout == nil {
+			t := time.NewTimer(patience)
+			defer t.Stop()
+			timeout = t.C
+		}
+		select {
+		case <-progress:
+		case <-timeout:
+			return false
+		}
+	}
 }
 
 // Write takes a copy of p, or cuts the client off when it has too much to read.
@@ -48,6 +102,7 @@ func (p *peer) Write(b []byte) (int, error) {
 	// One message is always taken, however large.
 	if full := len(p.pending) > 0 && len(p.pending)+len(b) > p.limit; full {
 		p.closing, p.pending = true, nil
+		p.less()
 		p.mu.Unlock()
 		p.signal()
 		p.slow()
@@ -86,6 +141,9 @@ func (p *peer) send() {
 			p.mu.Lock()
 			out, closing := p.pending, p.closing
 			p.pending = spare[:0]
+			if len(out) > 0 {
+				p.less()
+			}
 			p.mu.Unlock()
 			if len(out) == 0 {
 				if closing {
@@ -104,6 +162,7 @@ func (p *peer) send() {
 			if _, err := p.Conn.Write(out); err != nil {
 				p.mu.Lock()
 				p.closing, p.pending = true, nil
+				p.less()
 				p.mu.Unlock()
 				return
 			}

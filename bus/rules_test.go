@@ -205,7 +205,7 @@ func TestI7WithoutACertificateOfTheRegionNobodyConnects(t *testing.T) {
 }
 
 func TestI7MaestroSpeaksToConsumersAndHearsThemOnly(t *testing.T) {
-	r := rules{source: "maestro"}
+	r := newRules("maestro", nil)
 	for _, c := range []struct {
 		name, topic string
 		write, want bool

@@ -1,0 +1,35 @@
+package bus
+
+import (
+	"testing"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// A client that comes back while the broker still ends its last connection
+// must not lose its new subscription to that: it would be connected, and deaf.
+func TestI6AClientThatComesBackAtOnceHears(t *testing.T) {
+	b := startBroker(t, BrokerOptions{})
+	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
+	config := b.ca.client(t, "c1")
+	var last *rawClient
+	for i := range 300 {
+		if last != nil && i%2 == 0 {
+			go last.conn.Close() // sometimes before, sometimes after the new one
+		}
+		c, ack, err := b.raw(t, config, &packets.Connect{ClientID: agentClientID("c1"), CleanStart: true})
+		if err != nil || ack.ReasonCode != 0 {
+			t.Fatalf("round %d: %v %+v", i, err, ack)
+		}
+		if code := c.subscribe(sourceTopic("c1")); code != 1 {
+			t.Fatalf("round %d: subscribing: 0x%02x", i, code)
+		}
+		if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("x")); err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := c.next().(*packets.Publish); !ok {
+			t.Fatalf("round %d: it is connected and deaf: %+v", i, p)
+		}
+		last = c
+	}
+}
