@@ -37,6 +37,8 @@ const (
 	publishers    = 8        // at the same time
 	freshBytes    = 32 << 20 // what is kept so that it need not be read again
 	compareEvery  = 30 * time.Second
+	compactEvery  = 10 * time.Minute
+	feedMemory    = 24 * time.Hour // how old a cursor of a watch may be
 	noteEvery     = 100 * time.Millisecond
 	gaugeInterval = 5 * time.Second
 )
@@ -75,10 +77,30 @@ func (d *deliverer) acknowledged(consumer, id string, generation int64, gone boo
 	d.with(func(m *delivery.Machine) {
 		if gone {
 			m.Forget(consumer, id)
+			d.take(id)
 			return
 		}
 		m.Acknowledge(consumer, id, generation)
 	})
+}
+
+// keep and take are for fresh, under the lock: what the feed brought is kept,
+// as far as there is room, until it is sent or not wanted any more.
+func (d *deliverer) keep(doc store.Document) {
+	d.take(doc.ID)
+	if size := docSize(doc); d.bytes+size <= freshBytes {
+		d.fresh[doc.ID] = doc
+		d.bytes += size
+	}
+}
+
+func (d *deliverer) take(id string) (store.Document, bool) {
+	doc, ok := d.fresh[id]
+	if ok {
+		delete(d.fresh, id)
+		d.bytes -= docSize(doc)
+	}
+	return doc, ok
 }
 
 func (d *deliverer) heard(consumer string) {
@@ -136,13 +158,8 @@ func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 	sends := d.machine.Next(time.Now(), deliverBatch)
 	docs := make(map[string]store.Document, len(sends))
 	for _, send := range sends {
-		doc, ok := d.fresh[send.ID]
-		if !ok {
-			continue
-		}
-		delete(d.fresh, send.ID)
-		d.bytes -= docSize(doc)
-		if send.Attempt == 1 && doc.Generation >= send.Generation {
+		doc, ok := d.take(send.ID)
+		if ok && send.Attempt == 1 && doc.Generation >= send.Generation && (doc.DeletedAt != nil || !send.Deleting) {
 			docs[send.ID] = doc
 		}
 	}
@@ -321,12 +338,17 @@ func (d *deliverer) lead(ctx context.Context) error {
 	defer sub.close()
 	d.s.metrics.delivering.Set(1)
 	defer d.s.metrics.delivering.Set(0)
-	defer d.with(func(m *delivery.Machine) { m.Reset() })
+	defer d.with(func(m *delivery.Machine) {
+		m.Reset()
+		d.fresh, d.bytes = map[string]store.Document{}, 0
+	})
 	if err := d.compare(ctx); err != nil {
 		return err
 	}
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
+	compact := time.NewTicker(compactEvery)
+	defer compact.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -335,7 +357,8 @@ func (d *deliverer) lead(ctx context.Context) error {
 			if err := d.compare(ctx); err != nil {
 				return err
 			}
-			if err := d.s.purgeTombstones(ctx); err != nil {
+		case <-compact.C:
+			if err := d.s.tidy(ctx); err != nil {
 				return err
 			}
 		case <-sub.woken:
@@ -348,6 +371,14 @@ func (d *deliverer) lead(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// tidy takes away what nobody can ask for any more.
+func (s *Server) tidy(ctx context.Context) error {
+	if _, err := s.store.Compact(ctx, time.Now().Add(-feedMemory)); err != nil {
+		return err
+	}
+	return s.purgeTombstones(ctx)
 }
 
 func (d *deliverer) compare(ctx context.Context) error {
@@ -370,21 +401,17 @@ func (d *deliverer) changed(changes []*change) {
 			doc := c.doc
 			if doc.Removed {
 				m.Forget(doc.Scope, doc.ID)
+				d.take(doc.ID)
 				continue
 			}
 			_, status, err := c.records()
 			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
 				m.Acknowledge(doc.Scope, doc.ID, doc.Generation) // another server may have taken the status
+				d.take(doc.ID)
 				continue
 			}
-			m.Want(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil})
-			if old, ok := d.fresh[doc.ID]; ok {
-				d.bytes -= docSize(old)
-				delete(d.fresh, doc.ID)
-			}
-			if size := docSize(doc); d.bytes+size <= freshBytes {
-				d.fresh[doc.ID] = doc
-				d.bytes += size
+			if m.Want(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil}) {
+				d.keep(doc)
 			}
 		}
 	})

@@ -66,7 +66,7 @@ func (s *Server) runLease(ctx context.Context) error {
 		if err != nil {
 			s.log.LogAttrs(ctx, slog.LevelWarn, "delivery was interrupted", slog.Any("error", err))
 		}
-		if !sleep(ctx, s.opts.leaseRetryInterval) {
+		if !sleep(ctx, leaseInterval) {
 			return nil
 		}
 	}
@@ -93,7 +93,7 @@ func (s *Server) leadOnce(ctx context.Context, key int64) error {
 		if held {
 			break
 		}
-		if !sleep(ctx, s.opts.leaseRetryInterval) {
+		if !sleep(ctx, leaseInterval) {
 			return nil
 		}
 	}

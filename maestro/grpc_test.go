@@ -142,6 +142,8 @@ func TestEventsAreValidated(t *testing.T) {
 		"bad metadata":   {attr("ce-metadata", "{"), "metadata"},
 		"bad name":       {attr("ce-metadata", `{"name":"A_B"}`), "metadata: name"},
 		"no source":      {func(e *cloudevents.CloudEvent) { e.Source = "" }, "no source"},
+		"long source":    {func(e *cloudevents.CloudEvent) { e.Source = strings.Repeat("s", 300) }, "source has 300 bytes"},
+		"large metadata": {attr("ce-metadata", `{"annotations":{"a":"`+strings.Repeat("x", 65000)+`"}}`), "leave out annotations"},
 		"no event id":    {func(e *cloudevents.CloudEvent) { e.Id = "" }, "no id"},
 		"unknown action": {func(e *cloudevents.CloudEvent) { e.Type = work.DataType + ".spec.undo_request" }, "unsupported action"},
 		"spec version":   {func(e *cloudevents.CloudEvent) { e.SpecVersion = "0.3" }, "spec_version"},

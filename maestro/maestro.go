@@ -33,37 +33,42 @@ import (
 	"atoll.dev/store"
 )
 
-// Options are the parameters of New. Those without a default are needed.
+// Options are the parameters of New. DSN, Broker, HTTP and GRPC are needed.
 type Options struct {
-	DSN string // of the database maestro, which nobody else reads
+	DSN      string // of the database maestro, which nobody else reads
+	MaxConns int    // to the database; default 16, and a few for the feed
 
-	// The broker, and our identity towards it. Two servers need two client
-	// ids; the default is "maestro-" and a random one.
-	Broker             string // host:port
-	BrokerTLS          *tls.Config
-	BrokerUsername     string
-	BrokerPassword     string
-	BrokerClientID     string
-	BrokerGrace        time.Duration // writes are refused once the broker was away for so long; default 1 s
-	SourceID           string        // source of events towards agents, and in topics; default "maestro"
-	HTTP, GRPC         net.Listener
-	HTTPTLS, GRPCTLS   *tls.Config // must ask for client certificates; nil: plain, for loopback only
-	MayCall            func(peer string) bool
-	Heartbeat          time.Duration // on streams to sources; default 10 s
-	Window             int           // works ahead of one consumer that are not acknowledged; default 1000
-	RetryBase          time.Duration // until an unacknowledged work is sent again; default 1 s, doubled each time
-	RetryMax           time.Duration // up to this; default 60 s
-	MaxConns           int           // of the database; default 16
-	Logger             *slog.Logger  // default: discard
-	Metrics            prometheus.Registerer
-	Ops                *rest.Ops   // gets the readiness checks; may be nil
-	StoreHooks         store.Hooks // for tests
-	StorePollInterval  time.Duration
-	StatementTimeout   time.Duration
-	AcquireTimeout     time.Duration
-	ShutdownGrace      time.Duration // for requests under way; default 5 s
-	leaseRetryInterval time.Duration
+	Broker         string // host:port
+	BrokerTLS      *tls.Config
+	BrokerUsername string // of brokers that want one
+	BrokerPassword string
+	BrokerClientID string        // each server needs its own; default "maestro-" and a random one
+	BrokerGrace    time.Duration // writes are refused once the broker was away for so long; default 1 s
+
+	// SourceID is the source of what agents get, and the source in topics;
+	// default "maestro".
+	SourceID string
+
+	HTTP, GRPC       net.Listener
+	HTTPTLS, GRPCTLS *tls.Config // must ask for client certificates; nil: plain, for loopback only
+
+	// MayCall decides which identities may call at all. Default: none.
+	MayCall func(peer string) bool
+
+	Heartbeat     time.Duration // on streams to sources; default 10 s
+	Window        int           // works ahead of one consumer that are not acknowledged; default 1000
+	RetryBase     time.Duration // until an unacknowledged work is sent again, doubled each time; default 1 s
+	RetryMax      time.Duration // up to this; default 60 s
+	ShutdownGrace time.Duration // for requests under way; default 5 s
+
+	Logger  *slog.Logger // default: discard
+	Metrics prometheus.Registerer
+	Ops     *rest.Ops // gets the readiness checks database, feed and broker; may be nil
 }
+
+// leaseInterval is how often a server that does not deliver asks whether it
+// should.
+const leaseInterval = 250 * time.Millisecond
 
 func (o Options) withDefaults() Options {
 	def := func(d *time.Duration, v time.Duration) {
@@ -74,7 +79,6 @@ func (o Options) withDefaults() Options {
 	def(&o.BrokerGrace, time.Second)
 	def(&o.Heartbeat, 10*time.Second)
 	def(&o.ShutdownGrace, 5*time.Second)
-	def(&o.leaseRetryInterval, 250*time.Millisecond)
 	if o.SourceID == "" {
 		o.SourceID = "maestro"
 	}
@@ -116,8 +120,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, errors.New("maestro: listeners are needed")
 	}
 	st, err := store.Open(ctx, store.Options{
-		DSN: o.DSN, Logger: o.Logger, Migrations: migrations(), MaxConns: o.MaxConns, Hooks: o.StoreHooks,
-		PollInterval: o.StorePollInterval, StatementTimeout: o.StatementTimeout, AcquireTimeout: o.AcquireTimeout,
+		DSN: o.DSN, Logger: o.Logger, Migrations: migrations(), MaxConns: o.MaxConns,
 		Kinds: []store.KindSpec{
 			{Kind: kindConsumer, Render: renderConsumer, History: true},
 			{Kind: kindBundle, Render: renderBundle, History: true, Indexes: []store.Index{

@@ -48,14 +48,27 @@ func (s *Server) consumerOf(topic string) (string, bool) {
 	return t.Consumer, true
 }
 
+const (
+	maxSource    = 256
+	maxExtension = 64000 // MQTT counts a property in 16 bits, and the id takes the place of the name
+)
+
 // decodeSpec reads a spec event of a source.
 func decodeSpec(m message) (specRequest, error) {
 	req := specRequest{record: specRecord{
 		EventID: m.id, Source: m.source, SpecVersion: "1.0", Type: m.kind, ContentType: "application/json",
 		Consumer: m.ext[work.ExtClusterName], ID: m.ext[work.ExtResourceID], LogTracing: m.ext[work.ExtLogTracing],
 	}}
-	if m.source == "" {
+	switch {
+	case m.source == "":
 		return req, invalid("the event has no source")
+	case len(m.source) > maxSource:
+		return req, invalid("the event's source has %d bytes, at most %d are possible", len(m.source), maxSource)
+	}
+	for _, name := range []string{work.ExtMetadata, work.ExtLogTracing} {
+		if n := len(m.ext[name]); n > maxExtension {
+			return req, invalid("extension %s has %d bytes, at most %d are possible; leave out annotations", name, n, maxExtension)
+		}
 	}
 	if err := checkBundleID(req.record.ID); err != nil {
 		return req, err

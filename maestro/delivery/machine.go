@@ -85,8 +85,9 @@ func New(cfg Config) *Machine {
 }
 
 // Want takes a work that its agent has not acknowledged. A later generation
-// replaces an earlier one that was not sent yet.
-func (m *Machine) Want(w Work) {
+// replaces an earlier one that was not sent yet. It reports whether that was
+// news, so that the work will be sent.
+func (m *Machine) Want(w Work) bool {
 	l := m.lane(w.Consumer)
 	it, known := l.items[w.ID]
 	switch {
@@ -94,13 +95,14 @@ func (m *Machine) Want(w Work) {
 		it = &item{work: w, index: -1}
 		l.items[w.ID] = it
 	case !w.supersedes(it.work):
-		return
+		return false
 	default:
 		it.work = w
 		it.attempts = 0
 	}
 	l.queue(it)
 	m.settle(l)
+	return true
 }
 
 // Acknowledge takes the generation that a status of the agent named. A
