@@ -207,7 +207,7 @@ func current(cur Document, found bool, ifVersion int64) error {
 		return ErrNotFound
 	}
 	if ifVersion != 0 && cur.Version != ifVersion {
-		return &StaleError{Kind: cur.Kind, ID: cur.ID, Asked: ifVersion, Latest: cur.Version, LatestTarget: cur}
+		return &StaleError{Kind: cur.Kind, ID: cur.ID, Asked: ifVersion, Latest: cur.Version, Current: cur}
 	}
 	return nil
 }

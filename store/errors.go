@@ -39,11 +39,11 @@ var (
 
 // StaleError is an ErrStale.
 type StaleError struct {
-	Kind         Kind
-	ID           string
-	Asked        int64
-	Latest       int64
-	LatestTarget Document // the document as it is now
+	Kind    Kind
+	ID      string
+	Asked   int64
+	Latest  int64
+	Current Document // the document as it is now
 }
 
 func (e *StaleError) Error() string {
@@ -116,7 +116,7 @@ func sentinelOf(err error) error {
 		"54000", "54001", // too large for jsonb or an index, too deep
 		"22030", "22032": // malformed JSON
 		return ErrInvalid
-	case "53100":
+	case "53100", "25006": // or the server is read only because its disk is nearly full (internal/postgres, Guard)
 		return ErrFull
 	case "57014":
 		return ErrTimeout

@@ -211,3 +211,31 @@ func TestTransactionsThatDeadlockAreRunAgain(t *testing.T) {
 		t.Fatal(d.Version)
 	}
 }
+
+// See internal/postgres, Guard: near the end of the disk the server is read only.
+func TestAFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	writer := open(t, dsn)
+	must[store.Document](t)(writer.Create(t.Context(), doc("Bundle", "x", "x", `{}`)))
+	s := open(t, dsn+"&default_transaction_read_only=on")
+	w := follow(t, s, store.FollowOptions{Name: "n"})
+	w.has("Bundle/x", 1)
+	must[store.Document](t)(s.Get(t.Context(), "Bundle", "x"))
+	if p := must[store.Page](t)(s.List(t.Context(), store.Query{Kind: "Bundle"})); len(p.Documents) != 1 {
+		t.Fatal(p)
+	}
+	_, createErr := s.Create(t.Context(), doc("Bundle", "y", "y", `{}`))
+	_, _, updateErr := s.Update(t.Context(), "Bundle", "x", 0, spec(`{"a":1}`))
+	for what, err := range map[string]error{
+		"create": createErr, "update": updateErr, "remove": s.Remove(t.Context(), "Bundle", "x", 0),
+		"tx": s.Tx(t.Context(), create("Bundle", "z")),
+	} {
+		if !errors.Is(err, store.ErrFull) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, _, err := writer.Update(t.Context(), "Bundle", "x", 0, spec(`{"b":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	w.has("Bundle/x", 2)
+}

@@ -24,6 +24,9 @@ func (s *Store) migrate(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	if current, err := s.isCurrent(ctx, conn); err != nil || current {
+		return classify(ctx, err)
+	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
 			return err
@@ -41,6 +44,28 @@ func (s *Store) migrate(ctx context.Context) error {
 	})
 	return classify(ctx, err)
 }
+
+// isCurrent says that there is nothing to migrate. It only reads, so that a store can be opened while its disk is full.
+func (s *Store) isCurrent(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var exists bool
+	if err := conn.QueryRow(ctx, `select to_regclass('schema_version') is not null`).Scan(&exists); err != nil || !exists {
+		return false, err
+	}
+	var store, service, indexes int
+	var names []string
+	for _, k := range s.opts.Kinds {
+		for _, ix := range k.Indexes {
+			names = append(names, indexName(k.Kind, ix))
+		}
+	}
+	err := conn.QueryRow(ctx, `select coalesce((select version from schema_version where part = 'store'), 0),
+		coalesce((select version from schema_version where part = 'service'), 0),
+		(select count(*) from pg_index where indrelid = to_regclass('document') and (select relname from pg_class where oid = indexrelid) = any($1))`,
+		names).Scan(&store, &service, &indexes)
+	return err == nil && store == len(migrations) && service == len(s.opts.Migrations) && indexes == len(names), err
+}
+
+func indexName(k Kind, ix Index) string { return "document_" + string(k) + "_" + ix.Name }
 
 func migratePart(ctx context.Context, tx pgx.Tx, part string, steps []string) error {
 	var have int
@@ -66,7 +91,7 @@ func migratePart(ctx context.Context, tx pgx.Tx, part string, steps []string) er
 func (s *Store) makeIndexes(ctx context.Context, tx pgx.Tx) error {
 	for _, k := range s.opts.Kinds {
 		for _, ix := range k.Indexes {
-			name := pgx.Identifier{"document_" + string(k.Kind) + "_" + ix.Name}.Sanitize()
+			name := pgx.Identifier{indexName(k.Kind, ix)}.Sanitize()
 			stmt := fmt.Sprintf("create index if not exists %s on document using %s where kind = '%s'", name, ix.On, k.Kind)
 			if _, err := tx.Exec(ctx, stmt); err != nil {
 				return fmt.Errorf("index %s of %s: %w", ix.Name, k.Kind, err)

@@ -68,7 +68,7 @@ type KindSpec struct {
 
 // Index is an index for List queries on one kind.
 type Index struct {
-	Name string // letters, digits, underscores; unique within the kind
+	Name string // letters, digits, underscores; unique within the kind. An index that changes gets another name
 	// On is what follows "using": `gin ((spec->'labels') jsonb_path_ops)`, `btree ((spec->>'phase'))`.
 	On string
 }

@@ -1,0 +1,77 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+func TestTheGuardDoesNotFlap(t *testing.T) {
+	for _, c := range []struct {
+		readOnly bool
+		free     uint64
+		want     bool
+	}{
+		{false, Reserve, false}, {false, Reserve - 1, true},
+		{true, Reserve + 1, true}, {true, 2*Reserve - 1, true}, {true, 2 * Reserve, false},
+	} {
+		if got := decide(c.readOnly, c.free); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
+	c := cluster(t)
+	started(t, c)
+	if err := c.EnsureDatabase(within(t), "d", "o"); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(within(t), c.DSN("d", "o"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(within(t), "create table t (a int)"); err != nil {
+		t.Fatal(err)
+	}
+	var free atomic.Uint64
+	free.Store(10 * Reserve)
+	changes := make(chan bool, 10)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- guard{free: func() (uint64, error) { return free.Load(), nil }, set: c.setReadOnly,
+			changed: func(readOnly bool, _ uint64) { changes <- readOnly }, every: 5 * time.Millisecond}.run(ctx)
+	}()
+	defer func() { stop(); <-done }()
+
+	refused := func() bool {
+		_, err := conn.Exec(within(t), "insert into t values (1)")
+		pgErr, ok := errors.AsType[*pgconn.PgError](err)
+		if err != nil && (!ok || pgErr.Code != "25006") {
+			t.Fatal(err)
+		}
+		return err != nil
+	}
+	if refused() {
+		t.Fatal("it is read only with an empty disk")
+	}
+	for _, full := range []bool{true, false} {
+		free.Store(map[bool]uint64{true: Reserve / 2, false: 3 * Reserve}[full])
+		if got := <-changes; got != full {
+			t.Fatal(got)
+		}
+		for refused() != full { // a session learns of it a moment later
+		}
+		var n int
+		if err := conn.QueryRow(within(t), "select count(*) from t").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
