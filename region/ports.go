@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,6 +93,17 @@ func portFree(port int) bool {
 		return false
 	}
 	l.Close()
+	return true
+}
+
+// portComesFree waits a moment: a process that was killed holds its ports until
+// the kernel has taken its memory back.
+func portComesFree(port int) bool {
+	for begun := time.Now(); !portFree(port); time.Sleep(readyPoll) {
+		if time.Since(begun) > 2*time.Second {
+			return false
+		}
+	}
 	return true
 }
 

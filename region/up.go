@@ -124,7 +124,7 @@ func (h Home) checkPorts(t topology) error {
 			continue
 		}
 		for _, port := range s.Ports {
-			if !portFree(port) {
+			if !portComesFree(port) {
 				return fmt.Errorf("%s: port %d is taken by %s; stop that, then `atoll up` again", s.Name, port, portHolder(port))
 			}
 		}

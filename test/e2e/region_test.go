@@ -2,14 +2,16 @@
 // PostgreSQL, a real broker, real API servers, and clients that are not ours
 // where there are any. It has no code of its own; nothing imports it.
 //
-// ATOLL_BIN names the atoll under test (scripts/test.sh builds it with the race
-// detector); atoll-kube and kubectl are those of ATOLL_KUBE_BIN's directory.
+// ATOLL_BIN names the atoll whose `up` is tested, and so the services
+// (scripts/test.sh builds it with the race detector); the other commands are
+// bin/atoll's. atoll-kube and kubectl are those of ATOLL_KUBE_BIN's directory.
 package e2e
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,7 +35,8 @@ type testRegion struct {
 
 var binaries struct {
 	once               sync.Once
-	atoll, kubectl     string
+	atoll, services    string // the commands; the atoll that runs the services
+	kubectl            string
 	atollErr, otherErr error
 }
 
@@ -44,11 +47,13 @@ func bin(t testing.TB) (atoll, kubectl string) {
 		if kube == "" {
 			kube, _ = filepath.Abs("../../bin/atoll-kube")
 		}
-		binaries.atoll = os.Getenv("ATOLL_BIN")
-		if binaries.atoll == "" {
-			binaries.atoll, _ = filepath.Abs("../../bin/atoll")
+		binaries.atoll, _ = filepath.Abs("../../bin/atoll")
+		if binaries.services = os.Getenv("ATOLL_BIN"); binaries.services == "" {
+			binaries.services = binaries.atoll
 		}
+		_, err := os.Stat(binaries.services)
 		_, binaries.atollErr = os.Stat(binaries.atoll)
+		binaries.atollErr = errors.Join(err, binaries.atollErr)
 		_, binaries.otherErr = os.Stat(kube)
 		os.Setenv("ATOLL_KUBE_BIN", kube)
 		binaries.kubectl = filepath.Join(filepath.Dir(kube), "kubectl")
@@ -123,7 +128,11 @@ func newRegion(t *testing.T, args ...string) *testRegion {
 }
 
 func command(home string, args ...string) *exec.Cmd {
-	cmd := exec.Command(binaries.atoll, append(args, "--home", home)...)
+	program := binaries.atoll
+	if args[0] == "up" {
+		program = binaries.services
+	}
+	cmd := exec.Command(program, append(args, "--home", home)...)
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }
