@@ -90,6 +90,7 @@ type Client struct {
 	o       ClientOptions
 	metrics clientMetrics
 	badLog  *rate.Limiter // undecodable messages are logged at this pace
+	lostLog *rate.Limiter // and attempts to connect
 
 	mu   sync.Mutex
 	conn *connection // nil while disconnected
@@ -106,7 +107,7 @@ func NewClient(o ClientOptions) *Client {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	c := &Client{
-		o: o, why: errors.New("not connected yet"), lost: time.Now(), badLog: rate.NewLimiter(1, 5),
+		o: o, why: errors.New("not connected yet"), lost: time.Now(), badLog: rate.NewLimiter(1, 5), lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3),
 		metrics: clientMetrics{
 			sent:        counter("cloudevents_sent_total", "CloudEvents that the broker acknowledged."),
 			received:    counter("cloudevents_received_total", "CloudEvents received from the broker."),
@@ -129,10 +130,16 @@ func (c *Client) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(begun) > c.o.MaxBackoff {
+		lived := time.Since(begun) > c.o.MaxBackoff
+		if lived {
 			backoff = c.o.MinBackoff
 		}
-		c.o.Logger.Warn("broker connection lost", "broker", c.o.Addr, "error", err, "retry_in", backoff.String())
+		// An outage can be long. Its beginning is said, and then that it lasts.
+		level := slog.LevelDebug
+		if c.lostLog.Allow() || lived {
+			level = slog.LevelWarn
+		}
+		c.o.Logger.Log(ctx, level, "broker connection lost", "broker", c.o.Addr, "error", err, "retry_in", backoff.String())
 		timer := time.NewTimer(backoff/2 + rand.N(backoff))
 		select {
 		case <-ctx.Done():

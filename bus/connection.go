@@ -64,13 +64,15 @@ func dial(ctx context.Context, client *Client) (*connection, error) {
 		client: client, conn: nc, read: bufio.NewReaderSize(nc, 64<<10),
 		out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), pending: map[uint16]func(error){},
 	}
-	deadline, _ := ctx.Deadline()
-	nc.SetDeadline(deadline)
-	if err := c.handshake(); err != nil {
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	err = c.handshake()
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		nc.Close()
 		return nil, err
 	}
-	nc.SetDeadline(time.Time{})
 	return c, nil
 }
 

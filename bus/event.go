@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/eclipse/paho.golang/packets"
 )
@@ -15,9 +16,15 @@ import (
 // SpecVersion is the version of CloudEvents that the bus speaks.
 const SpecVersion = "1.0"
 
+// Heartbeat is the type of the one event that may lack a source.
+const Heartbeat = "io.open-cluster-management.cloudevents.heartbeat"
+
 const (
 	attributePrefix = "ce-"
 	structuredType  = "application/cloudevents+json"
+
+	// maxString is what MQTT can say the length of.
+	maxString = 65535
 )
 
 // ErrNotAnEvent is what every decoding error is.
@@ -44,16 +51,26 @@ func (e Event) Validate() error {
 		return fmt.Errorf("%w: no id", ErrNotAnEvent)
 	case e.Type == "":
 		return fmt.Errorf("%w: no type", ErrNotAnEvent)
-	case e.Source == "":
+	case e.Source == "" && e.Type != Heartbeat:
 		return fmt.Errorf("%w: no source", ErrNotAnEvent)
 	}
-	for name := range e.Extensions {
+	for _, v := range []string{e.ID, e.Source, e.Type, e.Subject, e.DataContentType, e.DataSchema} {
+		if !text(v) {
+			return fmt.Errorf("%w: attribute %.100q is not UTF-8 or holds NUL", ErrNotAnEvent, v)
+		}
+	}
+	for name, v := range e.Extensions {
 		if !extensionName(name) {
 			return fmt.Errorf("%w: extension %q: use lower-case letters and digits", ErrNotAnEvent, name)
+		}
+		if !text(v) {
+			return fmt.Errorf("%w: extension %q is not UTF-8 or holds NUL", ErrNotAnEvent, name)
 		}
 	}
 	return nil
 }
+
+func text(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 func extensionName(s string) bool {
 	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
@@ -64,6 +81,9 @@ func extensionName(s string) bool {
 func (e Event) publish(topic string) (*packets.Publish, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
+	}
+	if topic == "" || strings.ContainsAny(topic, "+#") || !text(topic) || len(topic) > maxString {
+		return nil, fmt.Errorf("%w: %q is no name to publish to", ErrBadTopic, topic)
 	}
 	user := make([]packets.User, 0, 6+len(e.Extensions))
 	add := func(name, value string) { user = append(user, packets.User{Key: attributePrefix + name, Value: value}) }
@@ -82,6 +102,12 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Extensions)) {
 		add(name, e.Extensions[name])
+	}
+	// The codec would cut what MQTT cannot say the length of.
+	for _, u := range append(user, packets.User{Key: "datacontenttype", Value: e.DataContentType}) {
+		if len(u.Key) > maxString || len(u.Value) > maxString {
+			return nil, fmt.Errorf("%w: attribute %.100s has %d bytes, the limit is %d", ErrTooLarge, u.Key, len(u.Value), maxString)
+		}
 	}
 	return &packets.Publish{
 		Topic: topic, QoS: 1, Payload: e.Data,
@@ -148,25 +174,46 @@ func fromAttributes(attributes map[string]string, contentType string, data []byt
 	return e, e.Validate()
 }
 
-// decodeStructured reads the JSON event format. data_base64 is left to those
-// who send binary data, which nobody on this bus does.
+// decodeStructured reads the JSON event format.
 func decodeStructured(payload []byte) (Event, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(payload, &fields); err != nil {
 		return Event{}, fmt.Errorf("%w: %w", ErrNotAnEvent, err)
 	}
-	data := fields["data"]
+	raw, hasData := fields["data"]
+	encoded, hasBase64 := fields["data_base64"]
 	delete(fields, "data")
-	if _, ok := fields["data_base64"]; ok {
-		return Event{}, fmt.Errorf("%w: data_base64 is not supported", ErrNotAnEvent)
+	delete(fields, "data_base64")
+	if hasData && hasBase64 {
+		return Event{}, fmt.Errorf("%w: both data and data_base64", ErrNotAnEvent)
 	}
 	attributes := make(map[string]string, len(fields))
-	for name, raw := range fields {
-		var s string
-		if json.Unmarshal(raw, &s) != nil {
-			s = string(raw) // numbers and booleans, as they are written
+	for name, value := range fields {
+		switch value[0] {
+		case 'n': // null: absent
+		case '{', '[':
+			return Event{}, fmt.Errorf("%w: attribute %q is not a scalar", ErrNotAnEvent, name)
+		case '"':
+			var s string
+			if err := json.Unmarshal(value, &s); err != nil {
+				return Event{}, fmt.Errorf("%w: attribute %q: %w", ErrNotAnEvent, name, err)
+			}
+			attributes[name] = s
+		default:
+			attributes[name] = string(value) // numbers and booleans, as they are written
 		}
-		attributes[name] = s
+	}
+	data := []byte(raw)
+	switch kind := attributes["datacontenttype"]; {
+	case hasBase64:
+		if err := json.Unmarshal(encoded, &data); err != nil {
+			return Event{}, fmt.Errorf("%w: data_base64: %w", ErrNotAnEvent, err)
+		}
+	case hasData && kind != "" && !strings.Contains(kind, "json"):
+		var s string // text, in a JSON string
+		if json.Unmarshal(raw, &s) == nil {
+			data = []byte(s)
+		}
 	}
 	return fromAttributes(attributes, "application/json", data)
 }

@@ -229,6 +229,7 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, p packets.Packet) packets.Packet {
 	if p.FixedHeader.Type == packets.Connack && p.ReasonCode < packets.ErrUnspecifiedError.Code {
 		p.Properties.MaximumPacketSize = h.broker.o.MaxPacket
 		p.Properties.RetainAvailable, p.Properties.RetainAvailableFlag = 0, true
+		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, true
 	}
 	return p
 }
