@@ -1,0 +1,382 @@
+package region
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func newHome(t *testing.T) (Home, State) {
+	t.Helper()
+	h, err := OpenHome(filepath.Join(t.TempDir(), "home"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := h.create("local-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, st
+}
+
+// eventually waits for a condition that other processes bring about.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(15 * time.Second); !f(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 15 s: %s", what)
+		}
+	}
+}
+
+func TestAHomeIsMadeInAnEmptyDirectoryOnly(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "thesis.tex"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Home{dir}).create("local-1"); err == nil || !strings.Contains(err.Error(), "--home") {
+		t.Errorf("a directory with other files: %v", err)
+	}
+	h, st := newHome(t)
+	if again, err := h.State(); err != nil || again.ID != st.ID {
+		t.Errorf("read again: %+v %v", again, err)
+	}
+	if _, err := (Home{filepath.Join(dir, "none")}).State(); !errors.Is(err, ErrNoRegion) {
+		t.Errorf("no home: %v", err)
+	}
+	for _, name := range []string{"", "Upper", "with space", "-x", strings.Repeat("a", 64)} {
+		if _, err := (Home{filepath.Join(dir, "x")}).create(name); err == nil {
+			t.Errorf("region %q was made", name)
+		}
+	}
+}
+
+func TestAHomeOfANewerProgramIsRefused(t *testing.T) {
+	h, st := newHome(t)
+	st.Format = stateFormat + 1
+	if err := writeJSON(h.Path("region.json"), st); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.State(); err == nil || !strings.Contains(err.Error(), "newer") {
+		t.Errorf("a newer format: %v", err)
+	}
+	if err := os.WriteFile(h.Path("region.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.State(); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("a damaged one: %v", err)
+	}
+}
+
+func TestUpAddsClustersAndNeverTakesAny(t *testing.T) {
+	h, err := OpenHome(filepath.Join(t.TempDir(), "home"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		opts UpOptions
+		want []string
+		err  string
+	}{
+		{UpOptions{Region: "r1"}, []string{"management-01"}, ""},
+		{UpOptions{}, []string{"management-01"}, ""},
+		{UpOptions{ManagementClusters: 3}, []string{"management-01", "management-02", "management-03"}, ""},
+		{UpOptions{ManagementClusters: 2}, nil, "mc delete"},
+		{UpOptions{Region: "r2"}, nil, "--home"},
+		{UpOptions{Region: "r1"}, []string{"management-01", "management-02", "management-03"}, ""},
+	} {
+		st, _, err := h.decide(step.opts)
+		if step.err != "" {
+			if err == nil || !strings.Contains(err.Error(), step.err) {
+				t.Errorf("%+v: %v, want an error with %q", step.opts, err, step.err)
+			}
+			continue
+		}
+		if err != nil || fmt.Sprint(st.Clusters) != fmt.Sprint(step.want) {
+			t.Errorf("%+v: %v %v, want %v", step.opts, st.Clusters, err, step.want)
+		}
+	}
+	if err := h.RemoveCluster("management-02"); err != nil {
+		t.Fatal(err)
+	}
+	// A name is never given twice: it is in certificates and topics.
+	if st, _, err := h.decide(UpOptions{ManagementClusters: 3}); err != nil || fmt.Sprint(st.Clusters) != "[management-01 management-03 management-04]" {
+		t.Errorf("after a removal: %v %v", st.Clusters, err)
+	}
+}
+
+func TestPortsAreKeptAndNoTwoHomesShareOne(t *testing.T) {
+	given := map[int]string{}
+	for i := range 5 {
+		h, st := newHome(t)
+		names := []string{"a", "b", "c"}
+		if err := h.assignPorts(st.Ports, names); err != nil {
+			t.Fatal(err)
+		}
+		before := fmt.Sprint(st.Ports)
+		if err := h.assignPorts(st.Ports, names); err != nil || fmt.Sprint(st.Ports) != before {
+			t.Errorf("assigned again: %v, then %v (%v)", before, st.Ports, err)
+		}
+		for name, port := range st.Ports {
+			if port < firstPort || port > lastPort {
+				t.Errorf("port %d is out of range", port)
+			}
+			if other := given[port]; other != "" {
+				t.Errorf("port %d is %s's and home %d's %s", port, other, i, name)
+			}
+			given[port] = fmt.Sprintf("home %d's %s", i, name)
+		}
+	}
+}
+
+func TestTheHolderOfAPortIsNamed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	if portFree(port) {
+		t.Error("a port that is listened on is said to be free")
+	}
+	if holder := portHolder(port); !strings.Contains(holder, strconv.Itoa(os.Getpid())) {
+		t.Errorf("the holder is %q, not this process %d", holder, os.Getpid())
+	}
+}
+
+func TestAProcessIsKnownByMoreThanItsPid(t *testing.T) {
+	h, st := newHome(t)
+	r, cmd, err := h.start(st.ID, Spec{Name: "sleeper", Args: []string{"sleep", "300"}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	if !r.alive() {
+		t.Fatal("not alive")
+	}
+	eventually(t, "its mark shows", func() bool { return marked(st.ID)["sleeper"] == r.PID })
+	if len(marked("another-home")) > 0 {
+		t.Error("it is another home's, too")
+	}
+	reused, rebooted := r, r
+	reused.Start++
+	rebooted.Boot = "another"
+	for name, other := range map[string]Record{"another process of this pid": reused, "a process before a reboot": rebooted} {
+		if other.alive() {
+			t.Errorf("%s is taken for it", name)
+		}
+		if err := other.signal(syscall.SIGKILL); err != nil || !r.alive() {
+			t.Errorf("%s: the signal reached the wrong one (%v)", name, err)
+		}
+	}
+	go cmd.Wait()
+	if err := r.stop(t.Context()); err != nil || r.alive() {
+		t.Errorf("stop: %v, alive %v", err, r.alive())
+	}
+	if err := r.stop(t.Context()); err != nil {
+		t.Errorf("stop again: %v", err)
+	}
+}
+
+// supervise runs a supervisor over specs until the test ends or stop is called.
+func supervise(t *testing.T, h Home, st State, specs func() []Spec) (reload chan os.Signal, stop func()) {
+	t.Helper()
+	events, err := h.newEventLog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &supervisor{home: h, homeID: st.ID, log: slog.New(slog.DiscardHandler), events: events, kept: map[string]*kept{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	reload = make(chan os.Signal, 1)
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx, func() ([]Spec, error) { return specs(), nil }, reload) }()
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(func() {
+		stop()
+		if err := h.stopAll(context.Background(), st.ID, func(string) {}); err != nil {
+			t.Error(err)
+		}
+		if left := marked(st.ID); len(left) > 0 {
+			t.Errorf("left running: %v", left)
+		}
+	})
+	return reload, stop
+}
+
+func sleeper(name string) Spec {
+	return Spec{Name: name, Args: []string{"sleep", "300"}, Ready: func(context.Context) error { return nil }, Stop: syscall.SIGTERM}
+}
+
+func running(h Home, name string) (Record, bool) {
+	r, ok := h.record(name)
+	return r, ok && r.alive()
+}
+
+func TestI12WhatDiesIsStartedAgainAndWhatRunsIsAdopted(t *testing.T) {
+	h, st := newHome(t)
+	_, stop := supervise(t, h, st, func() []Spec { return []Spec{sleeper("a"), sleeper("b")} })
+	var a, b Record
+	eventually(t, "both run", func() bool {
+		var okA, okB bool
+		a, okA = running(h, "a")
+		b, okB = running(h, "b")
+		return okA && okB
+	})
+	syscall.Kill(a.PID, syscall.SIGKILL)
+	eventually(t, "a runs again", func() bool { now, ok := running(h, "a"); return ok && now.PID != a.PID && now.Restarts == 1 })
+	a, _ = h.record("a")
+
+	stop() // the supervisor goes, its processes stay
+	if _, ok := running(h, "a"); !ok {
+		t.Fatal("a died with its supervisor")
+	}
+	os.Remove(h.recordPath("b")) // as if it had been killed before it wrote the record
+	supervise(t, h, st, func() []Spec { return []Spec{sleeper("a"), sleeper("b")} })
+	eventually(t, "b is kept again", func() bool { now, ok := running(h, "b"); return ok && now.PID != b.PID })
+	if now, ok := running(h, "a"); !ok || now.PID != a.PID {
+		t.Errorf("a was not adopted: %d, then %d", a.PID, now.PID)
+	}
+	if b.alive() {
+		t.Error("there are two of b")
+	}
+	// What was adopted is watched like a child.
+	syscall.Kill(a.PID, syscall.SIGKILL)
+	eventually(t, "the adopted a runs again", func() bool { now, ok := running(h, "a"); return ok && now.PID != a.PID && now.Restarts == 2 })
+}
+
+func TestWhatIsNoLongerWantedOrDifferentIsReplaced(t *testing.T) {
+	h, st := newHome(t)
+	specs := []Spec{sleeper("a"), sleeper("b")}
+	reload, stop := supervise(t, h, st, func() []Spec { return specs })
+	var a, b Record
+	eventually(t, "both run", func() bool {
+		var okA, okB bool
+		a, okA = running(h, "a")
+		b, okB = running(h, "b")
+		return okA && okB
+	})
+	specs = []Spec{sleeper("a")}
+	reload <- syscall.SIGHUP
+	eventually(t, "b is gone", func() bool { _, known := h.record("b"); return !b.alive() && !known })
+	stop()
+	other := sleeper("a")
+	other.Args = []string{"sleep", "301"}
+	supervise(t, h, st, func() []Spec { return []Spec{other} })
+	eventually(t, "a is another", func() bool { now, ok := running(h, "a"); return ok && now.PID != a.PID && now.Args[1] == "301" })
+	if a.alive() {
+		t.Error("there are two of a")
+	}
+}
+
+func TestAProcessThatCannotStartSaysWhyAndIsTriedAgain(t *testing.T) {
+	h, st := newHome(t)
+	tries := 0
+	broken := sleeper("broken")
+	broken.Prepare = func(context.Context) error {
+		if tries++; tries < 3 {
+			return errors.New("the disk is on fire")
+		}
+		return nil
+	}
+	waits := sleeper("waits")
+	waits.After = []string{"broken"}
+	supervise(t, h, st, func() []Spec { return []Spec{broken, waits} })
+	eventually(t, "it says why", func() bool { r, _ := h.record("broken"); return strings.Contains(r.Backoff, "on fire") })
+	if _, ok := h.record("waits"); ok {
+		t.Error("what waits for it has been started")
+	}
+	eventually(t, "both run", func() bool { _, a := running(h, "broken"); _, b := running(h, "waits"); return a && b })
+	var stages []string
+	if _, err := h.readEvents(0, func(e Event) bool {
+		stages = append(stages, e.Stage+" "+e.Error)
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(stages, ","); !strings.Contains(got, "broken preparing broken: the disk is on fire") {
+		t.Errorf("events: %s", got)
+	}
+}
+
+func TestAProcessThatIgnoresTheSignalIsKilled(t *testing.T) {
+	h, st := newHome(t)
+	r, cmd, err := h.start(st.ID, Spec{Name: "stubborn", Args: []string{"sh", "-c", `trap "" TERM; echo ready; while :; do sleep 300; done`}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go cmd.Wait()
+	eventually(t, "it ignores", func() bool { data, _ := os.ReadFile(h.LogPath("stubborn")); return len(data) > 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := r.stop(ctx); err != nil || r.alive() {
+		t.Errorf("stop: %v, alive %v", err, r.alive())
+	}
+	for _, pid := range marked(st.ID) { // its sleep
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+func TestLogsAreRotatedAndFollowed(t *testing.T) {
+	h, _ := newHome(t)
+	log, err := os.OpenFile(h.LogPath("p"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	fmt.Fprintln(log, "first")
+	if err := log.Truncate(logLimit + 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.rotateLogs(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(log, "second")
+	if data, _ := os.ReadFile(h.LogPath("p")); string(data) != "second\n" {
+		t.Errorf("after the rotation: %q", data)
+	}
+	if info, err := os.Stat(h.LogPath("p") + ".1"); err != nil || info.Size() != logLimit+1 {
+		t.Errorf("the old one: %v %v", info, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lines := make(chan string, 10)
+	done := make(chan error, 1)
+	go func() {
+		done <- h.Logs(ctx, []string{"p"}, 10, true, func(_, text string) { lines <- text })
+	}()
+	if got := <-lines; got != "second" {
+		t.Errorf("tail: %q", got)
+	}
+	fmt.Fprint(log, "thi")
+	fmt.Fprintln(log, "rd")
+	if got := <-lines; got != "third" {
+		t.Errorf("followed: %q", got)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := h.Logs(t.Context(), []string{"nobody"}, 1, false, func(string, string) {}); err == nil || !strings.Contains(err.Error(), "atoll status") {
+		t.Errorf("an unknown process: %v", err)
+	}
+}
