@@ -11,7 +11,7 @@ import (
 
 func (c *command) broker() *cobra.Command {
 	var addr, source string
-	var id *identityFlags
+	id := &identityFlags{}
 	cmd := c.serviceCommand("broker", "The embedded MQTT broker", `Serves MQTT 5 over TLS to those who have a certificate of the region. It keeps
 nothing: no session, no retained message, nothing on disk.`, func(ctx context.Context, s *service) error {
 		s.identity = *id
@@ -35,7 +35,6 @@ nothing: no session, no retained message, nothing on disk.`, func(ctx context.Co
 		p.run(func(ctx context.Context) error { return broker.Serve(ctx, l) })
 		return p.wait()
 	})
-	id = &identityFlags{}
 	addIdentity(cmd, id)
 	cmd.Flags().StringVar(&addr, "listen", "127.0.0.1:8883", "address")
 	cmd.Flags().StringVar(&source, "source-id", "maestro", "source id in topics")

@@ -25,7 +25,7 @@ const (
 
 func (c *command) key() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "key", Short: "Key pairs that sign requests",
+		Use: "key", Short: "Key pairs that sign requests", Args: knownVerb, RunE: showHelp,
 		Long: "Makes, lists and disables key pairs. It works on the region's database, so it runs where the region does.",
 	}
 	cmd.AddCommand(c.keyCreate(), c.keyList(), c.keyDisable(), c.keyNew(), c.keyImport())

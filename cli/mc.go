@@ -20,7 +20,7 @@ import (
 )
 
 func (c *command) mc() *cobra.Command {
-	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Short: "Management clusters: register, list, delete"}
+	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp, Short: "Management clusters: register, list, delete"}
 	cmd.AddCommand(c.mcList(), c.mcRegister(), c.mcDelete(), c.mcKubeconfig(), c.mcBootstrap())
 	return cmd
 }

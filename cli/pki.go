@@ -16,6 +16,7 @@ func (c *command) pki() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pki",
 		Short: "The region's certificate authority",
+		Args:  knownVerb, RunE: showHelp,
 		Long: `One process, "atoll pki serve", holds the region's CA and signs certificate
 requests, by one-time join token or by the certificate that is to be renewed.`,
 	}

@@ -56,7 +56,7 @@ func newRoot(c *command) *cobra.Command {
 Start a region on this machine with "atoll up", look at it with "atoll status",
 send work to a management cluster with "atoll work apply".`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
-		Args: cobra.NoArgs,
+		Args: knownVerb, RunE: showHelp,
 	}
 	home, err := region.DefaultHome()
 	root.PersistentFlags().StringVar(&c.homeDir, "home", home, "directory of the region on this machine; ATOLL_HOME sets the default")
@@ -80,6 +80,17 @@ send work to a management cluster with "atoll work apply".`,
 	root.AddCommand(c.supervise())
 	return root
 }
+
+// knownVerb and showHelp are for commands that only hold others: without a verb
+// they show them, with an unknown one they fail.
+func knownVerb(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("unknown command %q for %q; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
+}
+
+func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 func (c *command) home() (region.Home, error) { return region.OpenHome(c.homeDir) }
 

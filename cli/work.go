@@ -19,7 +19,7 @@ import (
 )
 
 func (c *command) work() *cobra.Command {
-	cmd := &cobra.Command{Use: "work", Short: "ManifestWorks: what is applied on management clusters"}
+	cmd := &cobra.Command{Use: "work", Args: knownVerb, RunE: showHelp, Short: "ManifestWorks: what is applied on management clusters"}
 	cmd.AddCommand(c.workApply(), c.workList(), c.workGet(), c.workWhy(), c.workDelete())
 	return cmd
 }
