@@ -227,6 +227,12 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	defer signal.Stop(reload)
 
 	s := &supervisor{home: h, homeID: st.ID, log: log, events: events, kept: map[string]*kept{}}
+	s.wg.Go(func() {
+		// Ends with ctx, which is no news.
+		_ = databaseOf(st).Guard(ctx, func(readOnly bool, free uint64) {
+			log.Warn("disk space of the database", "read_only", readOnly, "free_bytes", free)
+		})
+	})
 	log.Info("supervisor started", "pid", record.PID, "home", h.Dir, "region", st.Region)
 	return s.run(ctx, func() ([]Spec, error) {
 		st, err := h.State()
