@@ -39,7 +39,7 @@ type Options struct {
 	Metrics prometheus.Registerer // default none
 
 	FieldManager string        // default work-agent
-	Workers      int           // concurrent calls to the API server; default 8
+	Workers      int           // concurrent calls to the API server; default 16
 	QPS          float32       // of calls to the API server; default 1000
 	Burst        int           // default 2000
 	MaxJSONRaw   int           // longest JsonRaw feedback in bytes; default 1 MiB
@@ -68,7 +68,7 @@ func (o Options) withDefaults() Options {
 	if o.SeenEvery == 0 {
 		o.SeenEvery = 10 * time.Second
 	}
-	set(&o.Workers, 8)
+	set(&o.Workers, 16)
 	set(&o.Burst, 2000)
 	set(&o.MaxJSONRaw, 1<<20)
 	set(&o.SendWindow, 64)

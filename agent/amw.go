@@ -48,18 +48,7 @@ func (k *kube) deleteAMW(ctx context.Context, e effDeleteAMW) event {
 		done.err = classify(err)
 		return done
 	}
-	if err == nil {
-		// Nothing that the watch will show may be guessed here: the
-		// finalizers decide what may come next.
-		var obj *unstructured.Unstructured
-		if obj, err = amws.Get(ctx, k.amwName(e.id), metav1.GetOptions{}); err == nil {
-			done.amw, done.err = k.amwOf(obj)
-			return done
-		}
-		if !apierrors.IsNotFound(err) {
-			done.err = classify(err)
-		}
-	}
+	done.asked = err == nil // the watch shows it deleting, or gone
 	return done
 }
 

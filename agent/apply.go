@@ -275,7 +275,7 @@ func (c *core) stopWaiting(w *workState, m *manifestState) {
 // recordAMW writes what exists by the work into its AMW, once everything has
 // had its try.
 func (c *core) recordAMW(w *workState, amw *amwState) {
-	if w.amwBusy || w.busy > 0 {
+	if w.amwBusy || w.recording || w.busy > 0 {
 		return
 	}
 	want := c.appliedRefs(w)
@@ -286,7 +286,7 @@ func (c *core) recordAMW(w *workState, amw *amwState) {
 	if w.amwDue.After(c.now) {
 		return
 	}
-	w.amwBusy = true
+	w.recording = true
 	c.do(effRecordAMW{w.id, amw.uid, want})
 }
 
@@ -311,7 +311,7 @@ func (c *core) appliedRefs(w *workState) []resourceRef {
 		listed[m.key] = true
 	}
 	for key, r := range w.removing {
-		if !listed[key] {
+		if !listed[key] && !r.over {
 			refs = append(refs, r.ref)
 		}
 	}
@@ -322,7 +322,7 @@ func (c *core) appliedRefs(w *workState) []resourceRef {
 // forgetMaybe drops the notes about what may exist, once the AMW lists what
 // does.
 func (c *core) forgetMaybe(w *workState) {
-	if len(w.maybe) == 0 || len(w.removing) > 0 {
+	if len(w.maybe) == 0 || w.pending() {
 		return
 	}
 	clear(w.maybe)
@@ -333,7 +333,11 @@ func (c *core) forgetMaybe(w *workState) {
 // amwDone takes the answer to a call about a work's AMW.
 func (c *core) amwDone(ev evAMWDone) {
 	w := c.works[ev.id]
-	if w != nil {
+	switch {
+	case w == nil:
+	case ev.op == amwRecord:
+		w.recording = false
+	default:
 		w.amwBusy = false
 	}
 	if ev.err != nil {
@@ -350,6 +354,14 @@ func (c *core) amwDone(ev evAMWDone) {
 	}
 	if w != nil {
 		w.amwFailures, w.amwDue = 0, time.Time{}
+	}
+	if ev.asked {
+		if amw := c.amws[ev.id]; w != nil && amw != nil && !amw.deleting {
+			w.amwDue = c.now.Add(recheck)
+			c.at(w.amwDue, w.id)
+		}
+		c.advanceID(ev.id)
+		return
 	}
 	if ev.amw == nil {
 		delete(c.amws, ev.id)

@@ -97,7 +97,40 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 	if err != nil {
 		return nil, fmt.Errorf("bootstrapping: waiting for the agent's token: %w", err)
 	}
-	return agentKubeconfig(admin, o, token, ca)
+	kubeconfig, err = agentKubeconfig(admin, o, token, ca)
+	if err != nil {
+		return nil, err
+	}
+	if err := awaitRights(ctx, kubeconfig); err != nil {
+		return nil, fmt.Errorf("bootstrapping: waiting for the agent's rights: %w", err)
+	}
+	return kubeconfig, nil
+}
+
+// awaitRights returns when the agent's kubeconfig works: the API server takes
+// a moment to know a token and its rights.
+func awaitRights(ctx context.Context, kubeconfig []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
+	defer cancel()
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		return err
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	for {
+		_, err := dyn.Resource(appliedWorks).List(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil || !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsNotFound(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // bootstrapObject is one object and where it goes.

@@ -35,6 +35,7 @@ type core struct {
 	timers   timerHeap
 
 	amwsSynced bool // the AppliedManifestWorks in the cluster are known
+	resyncDue  bool // the server is asked soon for what is new
 	apiDown    bool // the API server does not answer; nothing is asked of it
 	probing    bool
 
@@ -99,10 +100,11 @@ type (
 	evAMWsSynced struct{}
 	// evAMWDone answers createAMW, deleteAMW, finalizeAMW and recordAMW.
 	evAMWDone struct {
-		id  workID
-		op  amwOp
-		amw *amwState // as it is now; nil: gone
-		err *opError
+		id    workID
+		op    amwOp
+		amw   *amwState // as it is now; nil: gone
+		asked bool      // its deletion is asked for, and a watch shows the rest
+		err   *opError
 	}
 	// evObject is an object as a watch shows it.
 	evObject struct {
@@ -333,11 +335,15 @@ func (c *core) step(ev event, now time.Time) []effect {
 	}
 	for len(c.timers) > 0 && !c.timers[0].at.After(now) {
 		t := heap.Pop(&c.timers).(timer)
-		if t.id == "" {
+		switch t.id {
+		case retryTimer:
 			c.out.retryNow()
-			continue
+		case resyncTimer:
+			c.resyncDue = false
+			c.do(effResync{c.versions()})
+		default:
+			c.advanceID(t.id)
 		}
-		c.advanceID(t.id)
 	}
 	c.pump()
 	return c.effects
@@ -400,11 +406,16 @@ func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effe
 // sawAMW takes an AppliedManifestWork from a watch or an answer, unless a
 // newer one is known.
 func (c *core) sawAMW(a *amwState) {
-	if known := c.amws[a.id]; known != nil && known.uid == a.uid && known.rv > a.rv {
+	known := c.amws[a.id]
+	if known != nil && known.uid == a.uid && known.rv > a.rv {
+		c.advanceID(a.id)
 		return
 	}
 	c.amws[a.id] = a
 	w := c.works[a.id]
+	if w != nil && a.deleting && known != nil && !known.deleting {
+		w.amwDue = time.Time{} // what was waited for
+	}
 	if w == nil && a.deleting {
 		// Nobody knows the work, but its removal was asked for and is half
 		// done: finish it. One that is not being deleted stays for ever.
@@ -454,6 +465,12 @@ type timer struct {
 	at time.Time
 	id workID
 }
+
+// Timers that are not a work's. No work is called so.
+const (
+	retryTimer  workID = "\x00retry"
+	resyncTimer workID = "\x00resync"
+)
 
 type timerHeap []timer
 

@@ -37,8 +37,6 @@ import (
 	"atoll.dev/plane/planetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
-
 // patience bounds every wait of a test; what is waited for takes milliseconds.
 const patience = 60 * time.Second
 

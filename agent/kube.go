@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -37,8 +36,8 @@ type kube struct {
 	consumer, hubHash, agentID string
 
 	mapMu  sync.Mutex
-	mapper *restmapper.DeferredDiscoveryRESTMapper
-	reset  time.Time // of the mapper
+	mapper meta.RESTMapper // what discovery said last; nil before
+	asked  time.Time       // when
 }
 
 func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID string) (*kube, error) {
@@ -56,7 +55,6 @@ func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID stri
 	}
 	return &kube{
 		dynamic: dyn, metadata: md, discovery: disc, wanted: wanted, consumer: consumer, hubHash: hubHash, agentID: agentID,
-		mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disc)),
 	}, nil
 }
 
@@ -101,14 +99,7 @@ func (k *kube) up(ctx context.Context) error {
 const refreshAfter = 100 * time.Millisecond
 
 func (k *kube) discover(gvk schema.GroupVersionKind) event {
-	k.mapMu.Lock()
-	defer k.mapMu.Unlock()
-	m, err := k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	if meta.IsNoMatchError(err) && time.Since(k.reset) > refreshAfter {
-		k.mapper.Reset()
-		k.reset = time.Now()
-		m, err = k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	}
+	m, err := k.mapping(gvk)
 	switch {
 	case meta.IsNoMatchError(err):
 		return evMapped{gvk: gvk, err: &opError{kind: errNoKind, message: fmt.Sprintf("the server doesn't have a resource type %q", gvk.Kind)}}
@@ -118,12 +109,29 @@ func (k *kube) discover(gvk schema.GroupVersionKind) event {
 	return evMapped{gvk: gvk, gvr: m.Resource, namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace}
 }
 
+// mapping asks discovery when a kind is not in what it said last.
+func (k *kube) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
+	k.mapMu.Lock()
+	defer k.mapMu.Unlock()
+	if k.mapper != nil {
+		m, err := k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if !meta.IsNoMatchError(err) || time.Since(k.asked) < refreshAfter {
+			return m, err
+		}
+	}
+	groups, err := restmapper.GetAPIGroupResources(k.discovery)
+	if err != nil {
+		return nil, err
+	}
+	k.mapper, k.asked = restmapper.NewDiscoveryRESTMapper(groups), time.Now()
+	return k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+}
+
 // kindsChanged forgets what discovery said.
 func (k *kube) kindsChanged() {
 	k.mapMu.Lock()
 	defer k.mapMu.Unlock()
-	k.mapper.Reset()
-	k.reset = time.Now()
+	k.mapper = nil
 }
 
 // classify says what an error of the API means.

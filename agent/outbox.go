@@ -156,7 +156,7 @@ func (c *core) sent(ev evSent) {
 		// Sent again on the next connection, or soon on this one.
 		if !o.retry {
 			o.retry = true
-			c.at(c.now.Add(resendAfter), "")
+			c.at(c.now.Add(resendAfter), retryTimer)
 		}
 		return
 	}
@@ -171,9 +171,17 @@ func (c *core) sent(ev evSent) {
 	}
 }
 
+// resyncAfter gathers a server's questions, which come in pieces.
+const resyncAfter = 200 * time.Millisecond
+
 // statusResync answers the server's question: everything when it knows
-// nothing, else those of its list that differ.
+// nothing, else those of its list that differ. A server asks when it is back;
+// what this agent asked while it was away nobody heard, so it asks again.
 func (c *core) statusResync(hashes []work.StatusHash) {
+	if !c.resyncDue {
+		c.resyncDue = true
+		c.at(c.now.Add(resyncAfter), resyncTimer)
+	}
 	if len(hashes) == 0 {
 		for id, w := range c.works {
 			if w.status != nil {

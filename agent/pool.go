@@ -34,12 +34,14 @@ func (b *inbox) take() []event {
 	return events
 }
 
-// pool runs calls on a fixed number of goroutines, urgent ones first.
+// pool runs calls on a fixed number of goroutines, urgent ones first; every
+// fourth may be one that can wait, so that none waits for ever.
 type pool struct {
 	mu     sync.Mutex
 	cond   *sync.Cond
 	urgent []effect
 	later  []effect
+	taken  int
 	closed bool
 	wg     sync.WaitGroup
 }
@@ -81,8 +83,9 @@ func (p *pool) next() (effect, bool) {
 	if p.closed {
 		return nil, false
 	}
+	p.taken++
 	from := &p.urgent
-	if len(p.urgent) == 0 {
+	if len(p.urgent) == 0 || len(p.later) > 0 && p.taken%4 == 0 {
 		from = &p.later
 	}
 	e := (*from)[0]

@@ -38,7 +38,8 @@ type workState struct {
 	// removing is what has to go, or be released.
 	removing map[objectKey]*removal
 
-	amwBusy     bool // a call for the AMW is under way
+	amwBusy     bool // a call that makes or ends the AMW is under way
+	recording   bool // its list is being written; nothing waits for that
 	amwFailures int
 	amwDue      time.Time
 

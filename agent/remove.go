@@ -12,7 +12,7 @@ import (
 type removal struct {
 	ref      resourceRef
 	busy     bool
-	asked    bool // the API server took the deletion; a watch shows the end
+	over     bool // it is gone, or not ours; the AMW may list it still
 	failures int
 	due      time.Time
 }
@@ -43,12 +43,24 @@ func (c *core) prune(w *workState, amw *amwState) {
 		consider(r)
 	}
 	for key, r := range w.removing {
-		if wanted[key.identity()] { // wanted again
-			c.dropRemoval(w, key)
+		id := key.identity()
+		if wanted[id] || r.over && !amw.lists(id) {
+			delete(w.removing, key)
+			c.unwait(key, w.id)
 			continue
 		}
 		c.remove(w, key, r, amw.uid, metav1.DeletePropagationBackground)
 	}
+}
+
+// pending says whether something has yet to go.
+func (w *workState) pending() bool {
+	for _, r := range w.removing {
+		if !r.over {
+			return true
+		}
+	}
+	return false
 }
 
 // mayBe says whether a manifest whose kind is not known now could be the
@@ -79,22 +91,24 @@ func (c *core) addRemoval(w *workState, r resourceRef) {
 	c.await(key, w.id)
 }
 
-func (c *core) dropRemoval(w *workState, key objectKey) {
-	delete(w.removing, key)
+// overRemoval ends a removal. It stays listed until the AMW has forgotten the
+// object, or it would begin again.
+func (c *core) overRemoval(w *workState, key objectKey, r *removal) {
+	r.over = true
 	delete(w.maybe, key.identity())
 	delete(w.noted, key.identity())
 	c.unwait(key, w.id)
 }
 
-// remove carries one removal on. When it is over it drops it.
+// remove carries one removal on.
 func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID, policy metav1.DeletionPropagation) {
-	if r.busy {
+	if r.busy || r.over {
 		return
 	}
 	live := c.objects[key].live
 	if live != nil && (!live.exists || r.ref.UID != "" && live.uid != types.UID(r.ref.UID)) {
 		delete(w.done, key)
-		c.dropRemoval(w, key)
+		c.overRemoval(w, key, r)
 		return
 	}
 	if r.due.After(c.now) {
@@ -134,9 +148,9 @@ func (c *core) removed(ev evRemoved) {
 		c.at(r.due, w.id)
 	case ev.was == removalGone:
 		delete(w.done, ev.key)
-		c.dropRemoval(w, ev.key)
+		c.overRemoval(w, ev.key, r)
 	default:
-		r.asked, r.failures = true, 0
+		r.failures = 0
 		r.due = c.now.Add(recheck)
 		c.at(r.due, w.id)
 	}
@@ -155,6 +169,11 @@ func (c *core) tearDown(w *workState) {
 	amw := c.amws[w.id]
 	if !w.tornDown {
 		w.tornDown = true
+		for key, r := range w.removing {
+			if r.over {
+				delete(w.removing, key) // looked at again
+			}
+		}
 		for _, r := range c.traces(w, amw) {
 			c.addRemoval(w, r)
 		}
@@ -181,7 +200,7 @@ func (c *core) tearDown(w *workState) {
 	for key, r := range w.removing {
 		c.remove(w, key, r, owner, deletePropagation(w.spec.Bundle.DeleteOption))
 	}
-	if len(w.removing) > 0 || w.busy > 0 || w.amwBusy {
+	if w.pending() || w.busy > 0 || w.amwBusy {
 		return
 	}
 	if amw != nil {
@@ -222,6 +241,7 @@ func (c *core) traces(w *workState, amw *amwState) []resourceRef {
 
 // tornDown ends a removal: nothing of the work is left.
 func (c *core) tornDown(w *workState) {
+	clear(w.removing)
 	clear(w.done)
 	clear(w.maybe)
 	clear(w.noted)

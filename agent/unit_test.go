@@ -1,0 +1,403 @@
+package agent
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	workv1 "open-cluster-management.io/api/work/v1"
+	"pgregory.net/rapid"
+
+	"atoll.dev/api/work"
+)
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
+
+// The hash is of the status as OCM's Go types write it.
+func TestStatusHashIsOfTheseBytes(t *testing.T) {
+	one := int64(1)
+	status := workv1.ManifestWorkStatus{
+		Conditions: []metav1.Condition{{Type: "Applied", Status: "True", ObservedGeneration: 2, LastTransitionTime: metav1.NewTime(noon), Reason: "R", Message: "M"}},
+		ResourceStatus: workv1.ManifestResourceStatus{Manifests: []workv1.ManifestCondition{{
+			ResourceMeta:    workv1.ManifestResourceMeta{Ordinal: 1, Group: "apps", Version: "v1", Kind: "Deployment", Resource: "deployments", Name: "n", Namespace: "ns"},
+			StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{{Name: "v", Value: workv1.FieldValue{Type: workv1.Integer, Integer: &one}}}},
+			Conditions:      []metav1.Condition{},
+		}}},
+	}
+	want := `{"conditions":[{"type":"Applied","status":"True","observedGeneration":2,"lastTransitionTime":"2026-05-04T12:00:00Z","reason":"R","message":"M"}],` +
+		`"resourceStatus":{"manifests":[{"resourceMeta":{"ordinal":1,"group":"apps","version":"v1","kind":"Deployment","resource":"deployments","name":"n","namespace":"ns"},` +
+		`"statusFeedback":{"values":[{"name":"v","fieldValue":{"type":"Integer","integer":1}}]},"conditions":[]}]}}`
+	got, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
+	}
+	if statusHash(status) != hexSHA256([]byte(want)) {
+		t.Error("the hash is not of these bytes")
+	}
+	if got := statusHash(workv1.ManifestWorkStatus{}); got != hexSHA256([]byte(`{"resourceStatus":{}}`)) {
+		t.Error("the hash of no status")
+	}
+	if got := hubHash("mqtt.example:1883"); got != hexSHA256([]byte("mqtt.example:1883")) || len(got) != 64 {
+		t.Errorf("hub hash %s", got)
+	}
+}
+
+func TestSequenceGrowsWhateverTheClockDoes(t *testing.T) {
+	var s sequence
+	first, reserved := s.next(noon)
+	if !reserved {
+		t.Error("the first id reserves nothing")
+	}
+	if ms := first>>timeShift + snowflakeEpoch; ms != noon.UnixMilli() || first>>12&1023 != snowflakeNode || first&stepMask != 0 {
+		t.Errorf("%d is no snowflake of that time", first)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var s sequence
+		last, ceiling := int64(0), int64(0)
+		for range rapid.IntRange(1, 50).Draw(t, "times") {
+			if rapid.Bool().Draw(t, "restart") {
+				s = sequence{}
+				s.resume(ceiling)
+			}
+			now := noon.Add(time.Duration(rapid.Int64Range(-1e6, 1e6).Draw(t, "clock")) * time.Millisecond)
+			for range rapid.SampledFrom([]int{1, 3, 5000}).Draw(t, "burst") {
+				id, reserved := s.next(now)
+				if reserved {
+					ceiling = s.ceiling
+				}
+				if id <= last {
+					t.Fatalf("%d after %d", id, last)
+				}
+				if id>>12&1023 != snowflakeNode {
+					t.Fatalf("%d is of another node: servers refuse it", id)
+				}
+				if id >= ceiling {
+					t.Fatalf("%d is above what is on disk, %d", id, ceiling)
+				}
+				last = id
+			}
+		}
+	})
+}
+
+func TestJudge(t *testing.T) {
+	at := func(generation int64, hash string, deleting bool) *spec {
+		return &spec{ID: "w", Generation: generation, Hash: hash, Deleting: deleting}
+	}
+	for _, c := range []struct {
+		name      string
+		known, in *spec
+		want      verdict
+	}{
+		{"unknown", nil, at(1, "a", false), verdictTake},
+		{"unknown, deleted", nil, at(1, "a", true), verdictTake},
+		{"newer", at(1, "a", false), at(2, "b", false), verdictTake},
+		{"newer with equal content", at(1, "a", false), at(2, "a", false), verdictTake},
+		{"again", at(2, "a", false), at(2, "a", false), verdictSame},
+		{"other content of the same generation", at(2, "a", false), at(2, "b", false), verdictTake},
+		{"older", at(2, "a", false), at(1, "b", false), verdictStale},
+		{"without generation", at(2, "a", false), at(0, "b", false), verdictTake},
+		{"deleted", at(2, "a", false), at(2, "a", true), verdictTake},
+		{"deleted without generation", at(2, "a", false), at(0, "", true), verdictTake},
+		{"a stale deletion", at(2, "a", false), at(1, "a", true), verdictStale},
+		{"deleted again", at(2, "a", true), at(3, "a", true), verdictSame},
+		{"ordered while it is deleted", at(2, "a", true), at(3, "b", false), verdictRefused},
+	} {
+		if got := judge(c.known, c.in); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestConditionsAreTheContracts(t *testing.T) {
+	there := &observed{exists: true}
+	md := workv1.ManifestResourceMeta{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Name: "n", Namespace: "ns"}
+	text := "t"
+	values := []workv1.FeedbackValue{{Name: "v", Value: workv1.FieldValue{Type: workv1.String, String: &text}}}
+	for _, c := range []struct {
+		name string
+		view manifestView
+		want string // type=status/reason/message, one per line
+	}{
+		{"applied", manifestView{meta: md, mapped: true, live: there},
+			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=True/NoStatusFeedbackSynced/"},
+		{"with feedback", manifestView{meta: md, mapped: true, live: there, hasRules: true, found: feedback{Values: values}},
+			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=True/StatusFeedbackSynced/"},
+		{"feedback fails", manifestView{meta: md, mapped: true, live: there, hasRules: true, found: feedback{Err: "no"}},
+			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=False/StatusFeedbackSyncFailed/Sync status feedback failed with error no"},
+		{"refused", manifestView{meta: md, mapped: true, live: &observed{}, err: "bad", reason: "AppliedManifestFailed"},
+			"Applied=False/AppliedManifestFailed/Failed to apply manifest: bad\nAvailable=False/ResourceNotAvailable/Resource is not available"},
+		{"ignoreFields", manifestView{meta: md, mapped: true, live: there, err: "bad", reason: "AppliedManifestSSAIgnoreFieldError"},
+			"Applied=False/AppliedManifestSSAIgnoreFieldError/Failed to process ignoreFields: bad\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=True/NoStatusFeedbackSynced/"},
+		{"not readable", manifestView{meta: md, mapped: true, err: "bad", reason: "AppliedManifestFailed", readErr: "forbidden"},
+			"Applied=False/AppliedManifestFailed/Failed to apply manifest: bad\nAvailable=Unknown/FetchingResourceFailed/Failed to fetch resource: forbidden"},
+		{"unknown kind", manifestView{meta: workv1.ManifestResourceMeta{Kind: "X", Name: "n"}, err: "bad", reason: "AppliedManifestFailed"},
+			"Applied=False/AppliedManifestFailed/Failed to apply manifest: bad\nAvailable=Unknown/IncompleteResourceMeta/Resource meta is incomplete"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := manifestStatus(c.view, nil, 3, noon)
+			if diff := cmp.Diff(c.want, conditionText(got.Conditions)); diff != "" {
+				t.Error(diff)
+			}
+			for _, cond := range got.Conditions {
+				if cond.ObservedGeneration != 3 || cond.LastTransitionTime.Time != noon.Truncate(time.Second) {
+					t.Errorf("%s: generation %d, time %s", cond.Type, cond.ObservedGeneration, cond.LastTransitionTime)
+				}
+			}
+			// Said again later, nothing but the generation moves.
+			again := manifestStatus(c.view, &got, 4, noon.Add(time.Hour))
+			if diff := cmp.Diff(conditionText(got.Conditions), conditionText(again.Conditions)); diff != "" {
+				t.Error(diff)
+			}
+			if at := again.Conditions[0].LastTransitionTime.Time; !at.Equal(noon.Truncate(time.Second)) {
+				t.Errorf("the transition time moved to %s", at)
+			}
+		})
+	}
+}
+
+func TestWorkConditions(t *testing.T) {
+	m := func(applied, available metav1.ConditionStatus) workv1.ManifestCondition {
+		return workv1.ManifestCondition{Conditions: []metav1.Condition{{Type: "Applied", Status: applied}, {Type: "Available", Status: available}}}
+	}
+	good, failed := "Applied=True/AppliedManifestWorkComplete/Apply manifest work complete\n", "Applied=False/AppliedManifestWorkFailed/Failed to apply manifest work\n"
+	for _, c := range []struct {
+		manifests []workv1.ManifestCondition
+		want      string
+	}{
+		{nil, "Available=Unknown/ResourcesStatusUnknown/cannot get any available resource "},
+		{[]workv1.ManifestCondition{m("True", "True"), m("True", "True")}, good + "Available=True/ResourcesAvailable/All resources are available"},
+		{[]workv1.ManifestCondition{m("False", "True"), m("True", "False")}, failed + "Available=False/ResourcesNotAvailable/1 of 2 resources are not available"},
+		{[]workv1.ManifestCondition{m("True", "Unknown"), m("True", "False"), m("True", "Unknown")}, good + "Available=False/ResourcesNotAvailable/1 of 3 resources are not available"},
+		{[]workv1.ManifestCondition{m("True", "Unknown"), m("True", "True")}, good + "Available=Unknown/ResourcesStatusUnknown/1 of 2 resources have unknown status"},
+	} {
+		if diff := cmp.Diff(c.want, conditionText(workConditions(c.manifests, 1))); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func conditionText(conditions []metav1.Condition) string {
+	var lines []string
+	for _, c := range conditions {
+		lines = append(lines, c.Type+"="+string(c.Status)+"/"+c.Reason+"/"+c.Message)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestFeedbackValues(t *testing.T) {
+	var content map[string]any
+	deployment := `{"status":{"replicas":3,"readyReplicas":2,"ok":true,"ratio":0.5,"conditions":[{"type":"A","status":"True"},{"type":"B","status":"False"}],"map":{"a":1}},"spec":{"nothing":null}}`
+	if err := json.Unmarshal([]byte(deployment), &content); err != nil {
+		t.Fatal(err)
+	}
+	content["status"].(map[string]any)["replicas"] = int64(3) // as the API's decoder gives it
+	content["status"].(map[string]any)["readyReplicas"] = int64(2)
+	gvk := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
+	paths := func(p ...workv1.JsonPath) []workv1.FeedbackRule {
+		return []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: p}}
+	}
+	for _, c := range []struct {
+		name  string
+		rules []workv1.FeedbackRule
+		want  string
+		err   string
+	}{
+		{"well known", []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, "ReadyReplicas Integer 2; Replicas Integer 3", ""},
+		{"string", paths(workv1.JsonPath{Name: "b", Path: `.status.conditions[?(@.type=="B")].status`}), "b String False", ""},
+		{"boolean", paths(workv1.JsonPath{Name: "ok", Path: ".status.ok"}), "ok Boolean true", ""},
+		{"object", paths(workv1.JsonPath{Name: "m", Path: ".status.map"}), `m JsonRaw {"a":1}`, ""},
+		{"list of results", paths(workv1.JsonPath{Name: "l", Path: ".status.conditions[*].type"}), `l JsonRaw ["A","B"]`, ""},
+		{"number", paths(workv1.JsonPath{Name: "r", Path: ".status.ratio"}), "r JsonRaw 0.5", ""},
+		{"missing and null", paths(workv1.JsonPath{Name: "x", Path: ".status.x.y"}, workv1.JsonPath{Name: "n", Path: ".spec.nothing"}), "", ""},
+		{"too long", paths(workv1.JsonPath{Name: "all", Path: ".status.conditions"}), "", "the length of returned json raw string for name all is larger than the maximum length 40"},
+		{"does not parse", paths(workv1.JsonPath{Name: "bad", Path: ".status["}, workv1.JsonPath{Name: "ok", Path: ".status.ok"}), "ok Boolean true", "failed to parse json path .status[ of bad"},
+		{"another version", paths(workv1.JsonPath{Name: "v", Version: "v2", Path: ".status"}), "", "version set in the path v is not matched for the related resource"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := newRulesets(40).of(c.rules).read(gvk, content)
+			var values []string
+			for _, v := range got.Values {
+				values = append(values, v.Name+" "+string(v.Value.Type)+" "+feedbackOf(workv1.ManifestCondition{StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
+			}
+			if diff := cmp.Diff(c.want, strings.Join(values, "; ")); diff != "" {
+				t.Error(diff)
+			}
+			if (c.err == "") != (got.Err == "") || !strings.Contains(got.Err, c.err) {
+				t.Errorf("error %q, want %q", got.Err, c.err)
+			}
+		})
+	}
+	unknown := newRulesets(40).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}).read(schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, content)
+	if want := "cannot find the wellknown statuses for resource with gvk /v1, Kind=Secret"; unknown.Err != want {
+		t.Errorf("error %q, want %q", unknown.Err, want)
+	}
+	all := newRulesets(40)
+	if all.of(nil) != nil || all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"})) != all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"})) {
+		t.Error("equal rules are compiled twice, or none are something")
+	}
+}
+
+func TestManifestConfigsMatchByWildcardAndFieldByField(t *testing.T) {
+	rules := []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}
+	options := []workv1.ManifestConfigOption{
+		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "ns", Name: "other"}, FeedbackRules: rules},
+		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "n*", Name: "a*c"}, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}},
+		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"}, FeedbackRules: rules, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}},
+	}
+	got := matchConfig(identity{"", "configmaps", "ns", "abc"}, options)
+	if got.UpdateStrategy.Type != workv1.UpdateStrategyTypeReadOnly || len(got.FeedbackRules) != 1 {
+		t.Errorf("%+v", got)
+	}
+	if got := matchConfig(identity{"apps", "configmaps", "ns", "abc"}, options); got.UpdateStrategy != nil {
+		t.Errorf("another group matches: %+v", got)
+	}
+	for pattern, want := range map[string]bool{"abc": true, "*": true, "a*": true, "*c": true, "a*b*c": true, "ab*bc": false, "b*": false, "": false, "a": false} {
+		if wildcard(pattern, "abc") != want {
+			t.Errorf("%q matches abc: %v", pattern, !want)
+		}
+	}
+}
+
+func TestOwned(t *testing.T) {
+	id := identity{"apps", "deployments", "ns", "n"}
+	rule := workv1.OrphaningRule{Group: "apps", Resource: "deployments", Namespace: "ns", Name: "n"}
+	for name, c := range map[string]struct {
+		option *workv1.DeleteOption
+		want   bool
+	}{
+		"none":        {nil, true},
+		"foreground":  {&workv1.DeleteOption{PropagationPolicy: "Foreground"}, true},
+		"orphan":      {&workv1.DeleteOption{PropagationPolicy: "Orphan"}, false},
+		"this one":    {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan", SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{rule}}}, false},
+		"another one": {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan", SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{{Group: "apps", Resource: "deployments", Namespace: "ns", Name: "o"}}}}, true},
+		"no rules":    {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan"}, true},
+	} {
+		if got := owned(id, c.option); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestEventsOnTheWire(t *testing.T) {
+	w := wire{consumer: "c1", source: "c1-agent", now: func() time.Time { return noon }}
+	ev, err := w.status(&statusEvent{
+		id: "w", spec: &spec{Generation: 2, Source: "maestro", Metadata: `{"name":"x"}`, Received: noon}, hash: "h", seq: 7, version: 2, applied: noon,
+		status: work.Status{Conditions: []metav1.Condition{{Type: "Applied"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"clustername": "c1", "resourceid": "w", "resourceversion": "2", "originalsource": "maestro", "sequenceid": "7", "statushash": "h", "metadata": `{"name":"x"}`,
+		"atollreceivedat": "2026-05-04T12:00:00.123456789Z", "atollappliedat": "2026-05-04T12:00:00.123456789Z",
+	}
+	if diff := cmp.Diff(want, ev.Extensions); diff != "" {
+		t.Error(diff)
+	}
+	if ev.Type != work.StatusUpdate || ev.Source != "c1-agent" || ev.DataContentType != "application/json" {
+		t.Errorf("%+v", ev)
+	}
+	if got, want := string(ev.Data), `{"conditions":[{"type":"Applied","status":"","lastTransitionTime":null,"reason":"","message":""}]}`; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	re, err := w.resync([]work.SpecVersion{{ID: "w", Version: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := re.Extensions["originalsource"]; !ok || v != "" {
+		t.Error("a resync must carry an empty originalsource")
+	}
+	if got, want := string(re.Data), `{"resourceVersions":[{"resourceID":"w","resourceVersion":2}]}`; got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	none, err := w.resync((&core{}).versions())
+	if err != nil || string(none.Data) != `{"resourceVersions":[]}` {
+		t.Errorf("%s, %v", none.Data, err)
+	}
+	in := re
+	in.Type, in.Source = work.SpecResyncResponse, "maestro"
+	in.Extensions = map[string]string{"clustername": "c1", "resourceid": "w", "resourceversion": "3", "deletiontimestamp": "2026-05-04T12:00:00Z"}
+	in.Data = nil
+	got, err := w.decode(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := got.(evSpec).spec; s.ID != "w" || s.Generation != 3 || !s.Deleting || s.Source != "maestro" {
+		t.Errorf("a deletion without data reads as %+v", s)
+	}
+	in.Extensions["clustername"] = "c2"
+	if _, err := w.decode(in, nil); err == nil {
+		t.Error("an event for another cluster is taken")
+	}
+}
+
+func TestBackoffs(t *testing.T) {
+	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
+		if got := backoff(failures); got != want {
+			t.Errorf("after %d failures %s, want %s", failures, got, want)
+		}
+	}
+	// Two writers that fight over an object are slowed down; a single change is repaired at once.
+	o := &object{}
+	now := noon
+	if at := o.repairAt(now); !at.Equal(now) {
+		t.Errorf("the first repair waits until %s", at)
+	}
+	n := 0
+	for end := now.Add(time.Minute); now.Before(end); n++ {
+		now = o.repairAt(now)
+	}
+	if n > 12 {
+		t.Errorf("%d repairs in a minute", n)
+	}
+	if at := o.repairAt(now.Add(2 * time.Minute)); !at.Equal(now.Add(2 * time.Minute)) {
+		t.Errorf("a repair after a quiet time waits until %s", at)
+	}
+}
+
+func TestFingerprintIsOfOurFieldsOnly(t *testing.T) {
+	entry := func(manager, op, fields string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationType(op), FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+	}
+	ours := entry("work-agent", "Apply", `{"f:data":{"f:b":{},"f:a":{}}}`)
+	same := fingerprint([]metav1.ManagedFieldsEntry{ours})
+	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("other", "Update", `{"f:x":{}}`), entry("work-agent", "Apply", `{"f:data":{"f:a":{},"f:b":{}}}`)}); got != same {
+		t.Error("the order of fields, or another manager, changes it")
+	}
+	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("work-agent", "Apply", `{"f:data":{"f:a":{}}}`)}); got == same {
+		t.Error("a field that is no longer ours does not change it")
+	}
+	if fingerprint(nil) != "" {
+		t.Error("there is one without fields")
+	}
+}
+
+func FuzzSpecEvents(f *testing.F) {
+	f.Add("w", "1", "", []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}]}`))
+	f.Add("", "x", "2026-05-04T12:00:00Z", []byte(`{"manifests":[null,1,"x",{}],"deleteOption":{},"manifestConfigs":[{}]}`))
+	f.Fuzz(func(t *testing.T, id, version, deletion string, data []byte) {
+		s, err := func() (*spec, error) {
+			generation, err := strconv.ParseInt(orZero(version), 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			return decodeSpec(workID(id), generation, "maestro", "", deletion != "", data, noon)
+		}()
+		if err != nil {
+			return
+		}
+		c := newCore(coreConfig{consumer: "c", hubHash: "h", fieldManager: "work-agent", maxRaw: 100, sendWindow: 1})
+		c.step(evAMWsSynced{}, noon)
+		c.step(evSpec{spec: s}, noon)
+		c.step(evDurable{s.ID, s}, noon)
+	})
+}
