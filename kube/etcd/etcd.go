@@ -56,9 +56,13 @@ type Server struct {
 	stop     sync.Once
 }
 
-// Start starts the member on the data in o.Dir, making it when there is none. It returns when the member accepts
-// connections; requests wait until it has elected itself, a fraction of a second later.
+// Start starts the member on the data in o.Dir, making it when there is none. It returns when the member runs; connections
+// and requests wait until it has elected itself, a fraction of a second later.
 func Start(o Options) (*Server, error) {
+	first, err := begin(o.Dir)
+	if err != nil {
+		return nil, err
+	}
 	if err := checkDatabase(o.Dir); err != nil {
 		return nil, err
 	}
@@ -87,8 +91,23 @@ func Start(o Options) (*Server, error) {
 	}
 	// The API server opens a connection for each kind of resource, most of them idle.
 	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil, grpc.SharedWriteBuffer(true), grpc.ReadBufferSize(connectionBuffer))
-	go s.grpc.Serve(s.listener)
+	go s.serve(o.Dir, first)
 	return s, nil
+}
+
+// serve accepts connections, on a first start only after its data is complete: nobody is told of a write before.
+func (s *Server) serve(dir string, first bool) {
+	if first {
+		<-s.etcd.Server.ReadyNotify()
+		if err := finish(dir); err != nil {
+			select {
+			case s.failed <- err:
+			default:
+			}
+			return
+		}
+	}
+	s.grpc.Serve(s.listener)
 }
 
 func config(o Options, failed chan<- error) *embed.Config {
@@ -109,9 +128,6 @@ func config(o Options, failed chan<- error) *embed.Config {
 	c.WarningUnaryRequestDuration, c.ExperimentalWarningUnaryRequestDuration = slow, slow
 	return c
 }
-
-// Ready is closed when the member answers requests.
-func (s *Server) Ready() <-chan struct{} { return s.etcd.Server.ReadyNotify() }
 
 // Failed delivers the error that made etcd unable to go on.
 func (s *Server) Failed() <-chan error { return s.failed }

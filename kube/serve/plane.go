@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
@@ -78,6 +79,7 @@ func (p *plane) run(ctx context.Context) error {
 	}
 
 	p.stopping.Store(true)
+	utilruntime.ReallyCrash = false // what upstream's goroutines meet now, with parts of the plane gone, is no failure
 	p.log.Info("stopping")
 	if err := removeReady(p.options.DataDir); err != nil && cause == nil {
 		cause = err

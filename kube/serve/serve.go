@@ -18,7 +18,7 @@
 //	admin.kubeconfig        full rights, 0600; rewritten on each start for the address given
 //	controller-manager.kubeconfig, scheduler.kubeconfig
 //	pki/                    see package credentials
-//	etcd/                   see package etcd
+//	etcd/, etcd.unfinished  see package etcd
 //
 // SIGTERM and SIGINT stop the plane within five seconds, with exit code 0. Exit code 1 is a failure and 2 a wrong command
 // line; the reason is the last line on standard error, "atoll-kube: REASON". All other lines there are the log, one JSON object
@@ -67,8 +67,8 @@ func Main(args []string) int {
 	return exitOK
 }
 
-// Run runs the plane until ctx is done, or something has failed that it cannot go on without. It may be called once in a
-// process: upstream keeps much of its state in globals.
+// Run runs the plane until ctx is done, or something has failed that it cannot go on without. The process is to end after it:
+// upstream keeps much of its state in globals, and some of its goroutines do not stop.
 func Run(ctx context.Context, o Options) error {
 	started := time.Now()
 	tuneRuntime()
@@ -89,7 +89,6 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("API server address: %w", err)
 	}
-	defer listener.Close()
 	ensure := func() (credentials.Files, error) { return credentials.Ensure(o.credentials(), time.Now()) }
 	files, err := ensure()
 	if err != nil {

@@ -24,19 +24,30 @@ import (
 
 var errNotYet = errors.New("not yet")
 
-// TestClusterBehaves runs what needs no plane of its own on one.
-func TestClusterBehaves(t *testing.T) {
-	p, _ := startReady(t, dataDir(t), address(t))
-	t.Run("a deployment becomes pods, which wait for nodes", p.deployment)
-	t.Run("a stateful set, a daemon set and a job become pods", p.workloads)
-	t.Run("a quota holds", p.quota)
-	t.Run("a token may do what its account is bound to, and nothing else", p.token)
-	t.Run("a namespace's deletion takes everything in it", p.namespaceDeletion)
-	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationForeground, metav1.DeletePropagationBackground} {
-		t.Run("owned objects go with their owner, "+string(policy), func(t *testing.T) { p.garbage(t, policy) })
+// TestPlaneServes runs what needs no plane of its own on one, all at the same time: upstream's garbage collector takes up to
+// half a minute to notice a new custom resource.
+func TestPlaneServes(t *testing.T) {
+	p, _ := startReady(t, dataDir(t), address(t), "--name", "shared",
+		"--external-host", "api.example.org", "--external-host", "192.0.2.7", "--service-cidr", "10.50.0.0/16")
+	for name, test := range map[string]func(*plane, *testing.T){
+		"a deployment becomes pods, which wait for nodes":    (*plane).deployment,
+		"a stateful set, a daemon set and a job become pods": (*plane).workloads,
+		"a quota holds": (*plane).quota,
+		"a token may do what its account is bound to, and nothing else": (*plane).token,
+		"a namespace's deletion takes everything in it":                 (*plane).namespaceDeletion,
+		"owned objects go with their owner, in the foreground":          (*plane).foregroundDeletion,
+		"owned objects go with their owner, in the background":          (*plane).backgroundDeletion,
+		"custom resources are served, checked, watched and collected":   (*plane).customResource,
+		"an event is recorded for a pod without a node":                 (*plane).event,
+		"the serving certificate names its hosts":                       (*plane).hosts,
+		"only health is open to anyone":                                 (*plane).anonymous,
+		"kubectl works under both names":                                (*plane).kubectl,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(p.in(t), t)
+		})
 	}
-	t.Run("custom resources are served, watched and collected", p.customResource)
-	t.Run("an event is recorded for a pod without a node", p.event)
 }
 
 // in returns p for a subtest of t.
@@ -65,6 +76,7 @@ func (p *plane) namespace() string {
 }
 
 var (
+	taint    = corev1.Taint{Key: "example.org/test", Effect: corev1.TaintEffectNoSchedule}
 	labels   = map[string]string{"app": "test"}
 	selector = &metav1.LabelSelector{MatchLabels: labels}
 	template = corev1.PodTemplateSpec{
@@ -98,7 +110,6 @@ func (p *plane) pods(namespace string, count int) []corev1.Pod {
 }
 
 func (p *plane) deployment(t *testing.T) {
-	p = p.in(t)
 	ns := p.namespace()
 	if _, err := p.client().AppsV1().Deployments(ns).Create(background, deployment(3), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -111,7 +122,6 @@ func (p *plane) deployment(t *testing.T) {
 }
 
 func (p *plane) workloads(t *testing.T) {
-	p = p.in(t)
 	client := p.client()
 	ns := p.namespace()
 	one := int32(1)
@@ -127,7 +137,7 @@ func (p *plane) workloads(t *testing.T) {
 	}
 	p.pods(ns, 2)
 
-	// A node lets the daemon set make a pod and the scheduler place all of them.
+	// A node lets the daemon set make a pod and the scheduler place it.
 	node, err := client.CoreV1().Nodes().Create(background, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-" + ns}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +148,7 @@ func (p *plane) workloads(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		node.Spec.Taints = nil
+		node.Spec.Taints = []corev1.Taint{taint} // keeps the other tests' pods away
 		if node, err = client.CoreV1().Nodes().Update(background, node, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
@@ -148,22 +158,23 @@ func (p *plane) workloads(t *testing.T) {
 		_, err = client.CoreV1().Nodes().UpdateStatus(background, node, metav1.UpdateOptions{})
 		return err
 	})
-	daemons := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "daemons"}, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: template}}
+	tolerant := *template.DeepCopy()
+	tolerant.Spec.Tolerations = []corev1.Toleration{{Key: taint.Key, Operator: corev1.TolerationOpExists}}
+	daemons := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "daemons"}, Spec: appsv1.DaemonSetSpec{Selector: selector, Template: tolerant}}
 	if _, err := client.AppsV1().DaemonSets(ns).Create(background, daemons, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	p.eventually("placed pods", func() error {
+	p.eventually("placed pod", func() error {
 		for _, pod := range p.pods(ns, 3) {
-			if pod.Spec.NodeName != node.Name {
-				return fmt.Errorf("%s: %v", pod.Name, pod.Status.Conditions)
+			if pod.Spec.NodeName == node.Name && metav1.GetControllerOf(&pod).Kind == "DaemonSet" {
+				return nil
 			}
 		}
-		return nil
+		return errNotYet
 	})
 }
 
 func (p *plane) quota(t *testing.T) {
-	p = p.in(t)
 	client := p.client()
 	ns := p.namespace()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "test"}, Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"secrets": resourceOf("0")}}}
@@ -180,7 +191,6 @@ func (p *plane) quota(t *testing.T) {
 }
 
 func (p *plane) token(t *testing.T) {
-	p = p.in(t)
 	client := p.client()
 	ns := p.namespace()
 	token, err := client.CoreV1().ServiceAccounts(ns).CreateToken(background, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -223,7 +233,6 @@ func (p *plane) token(t *testing.T) {
 }
 
 func (p *plane) namespaceDeletion(t *testing.T) {
-	p = p.in(t)
 	client := p.client()
 	ns := p.namespace()
 	if _, err := client.AppsV1().Deployments(ns).Create(background, deployment(2), metav1.CreateOptions{}); err != nil {
@@ -242,8 +251,11 @@ func (p *plane) namespaceDeletion(t *testing.T) {
 	}
 }
 
+func (p *plane) foregroundDeletion(t *testing.T) { p.garbage(t, metav1.DeletePropagationForeground) }
+
+func (p *plane) backgroundDeletion(t *testing.T) { p.garbage(t, metav1.DeletePropagationBackground) }
+
 func (p *plane) garbage(t *testing.T, policy metav1.DeletionPropagation) {
-	p = p.in(t)
 	client := p.client()
 	ns := p.namespace()
 	if _, err := client.AppsV1().Deployments(ns).Create(background, deployment(1), metav1.CreateOptions{}); err != nil {
@@ -260,7 +272,6 @@ func (p *plane) garbage(t *testing.T, policy metav1.DeletionPropagation) {
 }
 
 func (p *plane) customResource(t *testing.T) {
-	p = p.in(t)
 	ns := p.namespace()
 	client, err := dynamic.NewForConfig(p.config())
 	if err != nil {
@@ -321,7 +332,6 @@ func (p *plane) customResource(t *testing.T) {
 }
 
 func (p *plane) event(t *testing.T) {
-	p = p.in(t)
 	ns := p.namespace()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "test"}, Spec: template.Spec}
 	if _, err := p.client().CoreV1().Pods(ns).Create(background, pod, metav1.CreateOptions{}); err != nil {

@@ -11,8 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-func TestKubectlWorksUnderBothNames(t *testing.T) {
-	p, _ := startReady(t, dataDir(t), address(t), "--name", "named")
+func (p *plane) kubectl(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "kubectl")
 	if err := os.Symlink(binary(t), link); err != nil {
 		t.Fatal(err)
@@ -21,7 +20,7 @@ func TestKubectlWorksUnderBothNames(t *testing.T) {
 	for _, command := range [][]string{{link}, {binary(t), "kubectl"}} {
 		for args, want := range map[string]string{
 			"get namespace default -o name": "namespace/default",
-			"config current-context":        "named",
+			"config current-context":        "shared",
 			"version":                       "Server Version: v1.36.3",
 			"auth can-i create pods":        "yes",
 		} {
