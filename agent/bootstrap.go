@@ -180,6 +180,9 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 		object(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "ServiceAccount", o.Name, o.Namespace, nil),
 		object(rbac("clusterroles"), "ClusterRole", o.Name, "", map[string]any{"rules": []any{
 			map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
+			// Discovery and health are in default roles, too, but an API server that
+			// has just started for the first time makes those a second or two later.
+			map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
 		}}),
 		object(rbac("clusterrolebindings"), "ClusterRoleBinding", o.Name, "", map[string]any{
 			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": o.Name},
