@@ -23,14 +23,11 @@ func (k *kube) createAMW(ctx context.Context, id workID) event {
 		"metadata": map[string]any{"name": k.amwName(id), "finalizers": []any{amwFinalizer}},
 		"spec":     map[string]any{"hubHash": k.hubHash, "agentID": k.agentID, "manifestWorkName": string(id)},
 	}}
-	amws := k.dynamic.Resource(appliedWorks)
-	made, err := amws.Create(ctx, obj, metav1.CreateOptions{FieldManager: workv1.DefaultFieldManager})
-	if apierrors.IsAlreadyExists(err) {
-		made, err = amws.Get(ctx, k.amwName(id), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			err = apierrors.NewConflict(appliedWorks.GroupResource(), k.amwName(id), err)
-		}
-	}
+	// Applied, not created: the API server makes every create wait two seconds
+	// while the kind is younger than that (customresource_handler.go), and a new
+	// management cluster's first work would be the one to wait. An AMW that is
+	// there already is returned as it is.
+	made, err := k.dynamic.Resource(appliedWorks).Apply(ctx, k.amwName(id), obj, metav1.ApplyOptions{FieldManager: workv1.DefaultFieldManager, Force: true})
 	if err != nil {
 		done.err = classify(err)
 		return done
