@@ -202,8 +202,9 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 			again[send.Consumer] = append(again[send.Consumer], send.ID)
 		}
 		sent.Add(1)
+		begun := time.Now()
 		done := func(err error) {
-			d.sent(send, doc, err)
+			d.sent(send, doc, begun, err)
 			sent.Done()
 		}
 		m, err := encodeSpec(doc, d.s.opts.SourceID, false)
@@ -268,10 +269,10 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 	return nil
 }
 
-// sent takes the end of a publish. The broker's connection calls it and waits.
-func (d *deliverer) sent(send delivery.Send, doc store.Document, err error) {
+// sent takes the end of a publish that began then. The broker's connection calls it and waits.
+func (d *deliverer) sent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	now := time.Now()
-	note := sentNote{id: send.ID, generation: doc.Generation, at: now}
+	note := sentNote{id: send.ID, generation: doc.Generation, at: begun}
 	switch {
 	case err != nil:
 		note.err = err.Error()
