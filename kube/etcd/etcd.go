@@ -30,7 +30,7 @@ import (
 var ErrDamaged = errors.New("damaged")
 
 // Endpoint is what an etcd client is given as the server's address; only Dial knows how to reach it.
-const Endpoint = "passthrough:///etcd.in-process"
+const Endpoint = "http://etcd.in-process"
 
 const (
 	connectionBuffer = 16 << 10
@@ -56,8 +56,8 @@ type Server struct {
 	stop     sync.Once
 }
 
-// Start starts the member on the data in o.Dir, making it when there is none. It returns when the member runs; connections
-// and requests wait until it has elected itself, a fraction of a second later.
+// Start starts the member on the data in o.Dir, making it when there is none. It returns when the member runs; Dial waits
+// until it has elected itself, a fraction of a second later.
 func Start(o Options) (*Server, error) {
 	first, err := begin(o.Dir)
 	if err != nil {
@@ -95,10 +95,11 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// serve accepts connections, on a first start only after its data is complete: nobody is told of a write before.
+// serve accepts connections when the member has elected itself, since it would refuse requests before, and on a first start
+// only after its data is complete, so that nobody is told of a write that the next start would remove.
 func (s *Server) serve(dir string, first bool) {
+	<-s.etcd.Server.ReadyNotify()
 	if first {
-		<-s.etcd.Server.ReadyNotify()
 		if err := finish(dir); err != nil {
 			select {
 			case s.failed <- err:

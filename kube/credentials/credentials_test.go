@@ -1,0 +1,152 @@
+package credentials
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func options(dir string) Options {
+	return Options{Dir: dir, Name: "test", Server: "https://127.0.0.1:6443", ServiceIP: net.IPv4(10, 96, 0, 1), Hosts: []string{"127.0.0.1", "example.org"}}
+}
+
+// ensure calls Ensure and returns the content of every file.
+func ensure(t *testing.T, o Options, now time.Time) (Files, map[string][]byte) {
+	t.Helper()
+	files, err := Ensure(o, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := map[string][]byte{}
+	err = filepath.WalkDir(o.Dir, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			content[filepath.Base(path)], err = os.ReadFile(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files, content
+}
+
+func TestFilesAreReusedWhileTheyAreGood(t *testing.T) {
+	o := options(t.TempDir())
+	_, first := ensure(t, o, epoch)
+	_, second := ensure(t, o, epoch.Add(leafLife-leafRenew-2*time.Hour))
+	for name := range first {
+		if !bytes.Equal(first[name], second[name]) {
+			t.Errorf("%s changed", name)
+		}
+	}
+}
+
+func TestCertificatesAreRenewedBeforeTheyEnd(t *testing.T) {
+	o := options(t.TempDir())
+	_, first := ensure(t, o, epoch)
+	later := epoch.Add(leafLife - leafRenew + time.Hour)
+	_, second := ensure(t, o, later)
+	for _, name := range []string{"serving.pem", "admin.pem", "admin.kubeconfig", "scheduler.kubeconfig", "front-proxy-client.pem", "kubelet-client.pem"} {
+		if bytes.Equal(first[name], second[name]) {
+			t.Errorf("%s was not renewed", name)
+		}
+	}
+	for _, name := range []string{"ca.crt", "ca.key", "front-proxy-ca.crt", "service-account.key"} {
+		if !bytes.Equal(first[name], second[name]) {
+			t.Errorf("%s changed", name)
+		}
+	}
+}
+
+func TestTheAuthorityIsRenewedWithItsKey(t *testing.T) {
+	o := options(t.TempDir())
+	_, first := ensure(t, o, epoch)
+	_, second := ensure(t, o, epoch.Add(authorityLife-authorityRenew+time.Hour))
+	if bytes.Equal(first["ca.crt"], second["ca.crt"]) {
+		t.Error("the authority was not renewed")
+	}
+	if !bytes.Equal(first["ca.key"], second["ca.key"]) {
+		t.Error("the authority has another key, so that nobody trusts it any more")
+	}
+}
+
+func TestServingCertificateFollowsItsHosts(t *testing.T) {
+	o := options(t.TempDir())
+	_, first := ensure(t, o, epoch)
+	o.Hosts = append(o.Hosts, "other.example.org")
+	_, second := ensure(t, o, epoch)
+	if bytes.Equal(first["serving.pem"], second["serving.pem"]) {
+		t.Fatal("the serving certificate did not change")
+	}
+	cert, err := parseCertificate(second["serving.pem"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(second["ca.crt"])
+	for _, host := range []string{"other.example.org", "example.org", "127.0.0.1", "::1", "localhost", "kubernetes.default.svc", "10.96.0.1"} {
+		if _, err := cert.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, CurrentTime: epoch}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestKubeconfigFollowsTheServer(t *testing.T) {
+	o := options(t.TempDir())
+	ensure(t, o, epoch)
+	o.Server = "https://127.0.0.1:7443"
+	files, _ := ensure(t, o, epoch)
+	config, err := clientcmd.LoadFromFile(files.AdminKubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server := config.Clusters["test"].Server; server != o.Server {
+		t.Errorf("server %s, want %s", server, o.Server)
+	}
+}
+
+func TestAnInterruptedFirstStartIsCompleted(t *testing.T) {
+	o := options(t.TempDir())
+	files, _ := ensure(t, o, epoch)
+	for _, lost := range []string{files.CA, files.Serving, files.AdminKubeconfig, files.ServiceAccountKey} {
+		if err := os.Remove(lost); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Ensure(o, epoch); err != nil {
+			t.Errorf("without %s: %v", lost, err)
+		}
+	}
+}
+
+func TestDamageIsReported(t *testing.T) {
+	for _, name := range []string{"ca.crt", "ca.key", "serving.pem", "admin.pem", "service-account.key"} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t.TempDir())
+			ensure(t, o, epoch)
+			path := filepath.Join(o.Dir, "pki", name)
+			if err := os.WriteFile(path, []byte("damage"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Ensure(o, epoch); !errors.Is(err, ErrDamaged) {
+				t.Errorf("got %v, want ErrDamaged", err)
+			}
+		})
+	}
+	t.Run("an authority without its key", func(t *testing.T) {
+		o := options(t.TempDir())
+		files, _ := ensure(t, o, epoch)
+		os.Remove(files.CAKey)
+		if _, err := Ensure(o, epoch); !errors.Is(err, ErrDamaged) {
+			t.Errorf("got %v, want ErrDamaged", err)
+		}
+	})
+}
