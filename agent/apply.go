@@ -74,7 +74,7 @@ func (c *core) note(w *workState, amw *amwState) bool {
 			continue
 		}
 		id := m.key.identity()
-		if _, done := w.done[m.key]; done || w.noted[id] || amw != nil && amw.lists(id) {
+		if _, done := w.done[m.key]; done || w.noted[id] || amw != nil && amw.lists(id) && (!w.recording || lists(w.record, id)) {
 			continue
 		}
 		w.maybe[id] = refOf(m.key, "")
@@ -88,8 +88,10 @@ func (c *core) note(w *workState, amw *amwState) bool {
 	return false
 }
 
-func (a *amwState) lists(id identity) bool {
-	return slices.ContainsFunc(a.applied, func(r resourceRef) bool { return keyOf(r).identity() == id })
+func (a *amwState) lists(id identity) bool { return lists(a.applied, id) }
+
+func lists(refs []resourceRef, id identity) bool {
+	return slices.ContainsFunc(refs, func(r resourceRef) bool { return keyOf(r).identity() == id })
 }
 
 // applyDue orders every apply that is due. It reports whether all manifests
@@ -286,7 +288,7 @@ func (c *core) recordAMW(w *workState, amw *amwState) {
 	if w.amwDue.After(c.now) {
 		return
 	}
-	w.recording = true
+	w.recording, w.record = true, want
 	c.do(effRecordAMW{w.id, amw.uid, want})
 }
 

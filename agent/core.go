@@ -80,6 +80,8 @@ type (
 		id      workID
 		objects []identity
 	}
+	// evReserved says that a ceiling of sequence ids is on disk.
+	evReserved struct{ ceiling int64 }
 	// evMapped answers a discover effect.
 	evMapped struct {
 		gvk        schema.GroupVersionKind
@@ -297,6 +299,8 @@ func (c *core) step(ev event, now time.Time) []effect {
 			}
 			c.advance(w)
 		}
+	case evReserved:
+		c.seq.reserved(ev.ceiling)
 	case evMapped:
 		c.mapped(ev)
 	case evKindsChanged:
@@ -377,6 +381,7 @@ func (c *core) advanceAll() {
 func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effect {
 	c.now, c.effects = now, nil
 	c.seq.resume(ceiling)
+	c.reserve()
 	for id, s := range works {
 		w := c.newWork(id)
 		w.next, w.nextDurable = s.Spec, true

@@ -78,6 +78,19 @@ func (c *core) unclaim(w *workState, m *manifestState) {
 		return
 	}
 	delete(o.claims, w.id)
+	if len(o.claims) > 0 && o.writing == 0 {
+		// If the last word was that of the one who leaves, another has it now.
+		clear(o.expected)
+		for id := range o.claims {
+			if a, ok := c.works[id].done[o.key]; ok {
+				o.expect(a.Fingerprint)
+			}
+		}
+		c.checkDrift(o)
+		for id := range o.claims {
+			c.at(c.now.Add(1), id)
+		}
+	}
 	c.release(o)
 }
 

@@ -96,6 +96,9 @@ func (c *core) connected() {
 // pump sends as much as the window allows.
 func (c *core) pump() {
 	o := &c.out
+	if len(o.queue) > 0 {
+		c.reserve()
+	}
 	for o.online && o.sending < o.window && len(o.queue) > 0 {
 		id := o.queue[0]
 		o.queue = o.queue[1:]
@@ -109,14 +112,22 @@ func (c *core) pump() {
 			delete(o.pending, id)
 			continue
 		}
-		seq, reserved := c.seq.next(c.now)
-		if reserved {
-			c.do(effPersist{rec: record{Ceiling: c.seq.ceiling}})
+		seq, ok := c.seq.next(c.now)
+		if !ok { // evReserved comes
+			o.enqueue(id, it)
+			break
 		}
 		ev.seq = seq
 		it.seq, it.dirty = seq, false
 		o.sending++
 		c.do(effSend{ev})
+	}
+}
+
+// reserve keeps sequence ids reserved ahead.
+func (c *core) reserve() {
+	if ceiling, due := c.seq.reserve(c.now); due {
+		c.do(effPersist{rec: record{Ceiling: ceiling}, then: evReserved{ceiling}})
 	}
 }
 

@@ -38,8 +38,9 @@ type workState struct {
 	// removing is what has to go, or be released.
 	removing map[objectKey]*removal
 
-	amwBusy     bool // a call that makes or ends the AMW is under way
-	recording   bool // its list is being written; nothing waits for that
+	amwBusy     bool          // a call that makes or ends the AMW is under way
+	recording   bool          // its list is being written; nothing waits for that
+	record      []resourceRef // that list
 	amwFailures int
 	amwDue      time.Time
 
@@ -168,16 +169,12 @@ func (c *core) adopt(w *workState) {
 	if fresh && !restored {
 		w.appliedAt = time.Time{}
 	}
-	for _, m := range w.manifests {
-		if m.mapped {
-			c.unclaim(w, m)
-		}
-	}
 	w.spec, w.next, w.nextDurable = w.next, nil, false
-	w.manifests = nil
 	if w.spec.Deleting {
-		return
+		return // the removal takes over from the manifests
 	}
+	old := w.manifests
+	w.manifests = nil
 	seen := map[identityOfManifest]bool{}
 	for i, raw := range w.spec.Bundle.Manifests {
 		m := parseManifest(i, raw)
@@ -193,6 +190,17 @@ func (c *core) adopt(w *workState) {
 			m.attempted, m.err, m.reason = true, m.broken, workv1.AppliedManifestFailed
 		}
 		w.manifests = append(w.manifests, m)
+		c.mapManifest(w, m)
+	}
+	// The new claims are made before the old ones are given up, so that what
+	// is known of the objects is kept; so is that of those that have to go.
+	for _, m := range old {
+		if a, ok := w.done[m.key]; ok && m.mapped && c.objects[m.key].claims[w.id] == m {
+			c.addRemoval(w, a.Ref)
+		}
+		if m.mapped {
+			c.unclaim(w, m)
+		}
 	}
 }
 

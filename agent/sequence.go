@@ -11,9 +11,10 @@ import (
 // steps back: a server would drop what is not newer.
 type sequence struct {
 	last int64
-	// ceiling is on disk: no id above it was ever given out, so that after a
-	// restart with the clock stepped back ids go on growing.
-	ceiling int64
+	// durable is on disk: no id that was given out is above it, so that after a
+	// restart with the clock stepped back ids go on growing. asked is what is
+	// being written.
+	durable, asked int64
 }
 
 const (
@@ -29,28 +30,45 @@ func snowflake(ms, step int64) int64 {
 	return (ms-snowflakeEpoch)<<timeShift | snowflakeNode<<12 | step
 }
 
-// next returns the next id. reserved is true when the ceiling rose and must
-// be written down.
-func (s *sequence) next(now time.Time) (id int64, reserved bool) {
-	id = snowflake(now.UnixMilli(), 0)
-	if id <= s.last {
-		id = s.last + 1
-		if s.last&stepMask == stepMask { // the step is full: borrow from the next millisecond
-			id = (s.last>>timeShift+1)<<timeShift | snowflakeNode<<12
-		}
+// next returns the next id, or false when it has to be reserved first.
+func (s *sequence) next(now time.Time) (id int64, ok bool) {
+	id = s.peek(now)
+	if id > s.durable {
+		return 0, false
 	}
 	s.last = id
-	if id < s.ceiling {
-		return id, false
-	}
-	s.ceiling = id + int64(sequenceReserve/time.Millisecond)<<timeShift
 	return id, true
 }
 
+func (s *sequence) peek(now time.Time) int64 {
+	id := snowflake(now.UnixMilli(), 0)
+	if id > s.last {
+		return id
+	}
+	if s.last&stepMask == stepMask { // the step is full: borrow from the next millisecond
+		return (s.last>>timeShift+1)<<timeShift | snowflakeNode<<12
+	}
+	return s.last + 1
+}
+
+// reserve returns what is to be written down next, when it is time: well
+// before ids run out.
+func (s *sequence) reserve(now time.Time) (ceiling int64, due bool) {
+	id, ahead := s.peek(now), int64(sequenceReserve/time.Millisecond)<<timeShift
+	if s.asked-id > ahead/2 {
+		return 0, false
+	}
+	s.asked = id + ahead
+	return s.asked, true
+}
+
+// reserved says that a ceiling is on disk.
+func (s *sequence) reserved(ceiling int64) { s.durable = max(s.durable, ceiling) }
+
 // resume continues after a restart.
 func (s *sequence) resume(ceiling int64) {
-	s.last = max(s.last, ceiling)
-	s.ceiling = max(s.ceiling, ceiling)
+	ceiling = ceiling>>timeShift<<timeShift | snowflakeNode<<12 | stepMask
+	s.last, s.durable, s.asked = max(s.last, ceiling), max(s.durable, ceiling), max(s.asked, ceiling)
 }
 
 func formatSequence(id int64) string { return strconv.FormatInt(id, 10) }

@@ -52,35 +52,41 @@ func TestStatusHashIsOfTheseBytes(t *testing.T) {
 
 func TestSequenceGrowsWhateverTheClockDoes(t *testing.T) {
 	var s sequence
-	first, reserved := s.next(noon)
-	if !reserved {
-		t.Error("the first id reserves nothing")
+	if _, ok := s.next(noon); ok {
+		t.Error("an id is given out that nothing on disk covers")
 	}
+	ceiling, due := s.reserve(noon)
+	if _, again := s.reserve(noon); !due || again {
+		t.Error("a reserve is not asked for, or twice")
+	}
+	s.reserved(ceiling)
+	first, _ := s.next(noon)
 	if ms := first>>timeShift + snowflakeEpoch; ms != noon.UnixMilli() || first>>12&1023 != snowflakeNode || first&stepMask != 0 {
 		t.Errorf("%d is no snowflake of that time", first)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		var s sequence
-		last, ceiling := int64(0), int64(0)
+		last, disk := int64(0), int64(0)
 		for range rapid.IntRange(1, 50).Draw(t, "times") {
 			if rapid.Bool().Draw(t, "restart") {
 				s = sequence{}
-				s.resume(ceiling)
+				s.resume(disk)
 			}
 			now := noon.Add(time.Duration(rapid.Int64Range(-1e6, 1e6).Draw(t, "clock")) * time.Millisecond)
 			for range rapid.SampledFrom([]int{1, 3, 5000}).Draw(t, "burst") {
-				id, reserved := s.next(now)
-				if reserved {
-					ceiling = s.ceiling
+				if ceiling, due := s.reserve(now); due && rapid.IntRange(0, 3).Draw(t, "written") > 0 {
+					disk = ceiling
+					s.reserved(ceiling)
 				}
-				if id <= last {
-					t.Fatalf("%d after %d", id, last)
+				id, ok := s.next(now)
+				if !ok {
+					continue
+				}
+				if id <= last || id > disk {
+					t.Fatalf("%d after %d, on disk %d", id, last, disk)
 				}
 				if id>>12&1023 != snowflakeNode {
 					t.Fatalf("%d is of another node: servers refuse it", id)
-				}
-				if id >= ceiling {
-					t.Fatalf("%d is above what is on disk, %d", id, ceiling)
 				}
 				last = id
 			}

@@ -1,0 +1,715 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+	"pgregory.net/rapid"
+
+	"atoll.dev/api/work"
+)
+
+// model is a world for the core alone: a cluster, a disk, a wire and a server,
+// each reduced to what the core can notice, each able to fail at every step.
+type model struct {
+	t    *rapid.T
+	core *core
+	now  time.Time
+
+	// The cluster.
+	rv      uint64
+	objects map[objectKey]*modelObject
+	amws    map[workID]*amwState
+	wanted  map[objectKey]bool
+	watched bool // ConfigMaps
+
+	// The disk: what is durable, and what was appended since.
+	disk    map[workID]saved
+	ceiling int64
+	written []effPersist
+
+	calls  []effect // to the API server, under way
+	events []event  // on their way to the core, in order
+	sends  []*statusEvent
+
+	// The server.
+	orders map[workID]*modelOrder
+	lives  map[workID]int64 // the last generation of works that are gone
+	toward []evSpec         // specs on the wire
+	online bool
+	apiUp  bool
+	value  int
+}
+
+type modelObject struct {
+	uid         types.UID
+	rv          uint64
+	value       string
+	owners      []types.UID
+	fingerprint string
+	deleting    bool
+}
+
+type modelOrder struct {
+	generation int64
+	objects    map[string]string
+	orphan     bool
+	deleting   bool
+	applied    bool // in this generation
+	sequence   int64
+}
+
+var modelNames = []string{"x", "y", "z", "shared"}
+
+func newModel(t *rapid.T) *model {
+	m := &model{
+		t: t, now: noon, objects: map[objectKey]*modelObject{}, amws: map[workID]*amwState{}, disk: map[workID]saved{},
+		orders: map[workID]*modelOrder{}, lives: map[workID]int64{}, apiUp: true,
+	}
+	m.boot()
+	return m
+}
+
+// boot starts a core on what the disk holds.
+func (m *model) boot() {
+	m.core = newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", maxRaw: 1000, sendWindow: 4})
+	m.wanted, m.watched = map[objectKey]bool{}, false
+	m.calls, m.events, m.sends, m.toward, m.written = nil, nil, nil, nil, nil
+	m.online = false
+	works := map[workID]saved{}
+	maps.Copy(works, m.disk)
+	m.take(m.core.load(works, m.ceiling, m.now))
+	m.listAMWs()
+}
+
+func (m *model) listAMWs() {
+	for _, id := range slices.Sorted(maps.Keys(m.amws)) {
+		a := *m.amws[id]
+		m.events = append(m.events, evAMW{&a})
+	}
+	m.events = append(m.events, evAMWsSynced{})
+}
+
+func (m *model) step(ev event) { m.take(m.core.step(ev, m.now)) }
+
+// take does what needs no time, and queues what does.
+func (m *model) take(effects []effect) {
+	watch := false
+	for _, e := range effects {
+		switch e := e.(type) {
+		case effPersist:
+			m.written = append(m.written, e)
+		case effWant:
+			m.wanted[e.key] = true
+		case effUnwant:
+			delete(m.wanted, e.key)
+		case effWatch:
+			watch = true
+		case effResync:
+			m.resync(e.versions)
+		case effSend:
+			m.sends = append(m.sends, e.event)
+		case effWatchKinds:
+		default:
+			m.calls = append(m.calls, e)
+		}
+	}
+	if watch {
+		m.watched = true
+		for _, key := range slices.SortedFunc(maps.Keys(m.wanted), compareKeys) {
+			m.events = append(m.events, evObject{key, m.see(key)})
+		}
+	}
+}
+
+func compareKeys(a, b objectKey) int { return strings.Compare(a.String(), b.String()) }
+
+func (m *model) see(key objectKey) *observed {
+	o := m.objects[key]
+	if o == nil {
+		return &observed{rv: m.rv}
+	}
+	return &observed{exists: true, uid: o.uid, rv: o.rv, deleting: o.deleting, fingerprint: o.fingerprint, owners: slices.Clone(o.owners)}
+}
+
+// touched notes a change of an object and shows it to the watch.
+func (m *model) touched(key objectKey) {
+	m.rv++
+	if o := m.objects[key]; o != nil {
+		o.rv = m.rv
+	}
+	if m.watched && m.wanted[key] {
+		m.events = append(m.events, evObject{key, m.see(key)})
+	}
+}
+
+func (m *model) touchedAMW(id workID, was *amwState) {
+	m.rv++
+	if a := m.amws[id]; a != nil {
+		a.rv = m.rv
+		shown := *a
+		m.events = append(m.events, evAMW{&shown})
+		return
+	}
+	m.events = append(m.events, evAMWGone{id, was.uid})
+}
+
+func (m *model) newUID() types.UID {
+	m.rv++
+	return types.UID(fmt.Sprint("u", m.rv))
+}
+
+// call carries a call out on the cluster and returns the answer.
+func (m *model) call(e effect) event {
+	switch e := e.(type) {
+	case effDiscover:
+		return evMapped{gvk: e.gvk, gvr: configMaps, namespaced: true}
+	case effProbe:
+		return evProbed{up: true}
+	case effCreateAMW:
+		if m.amws[e.id] == nil {
+			m.amws[e.id] = &amwState{id: e.id, uid: m.newUID(), finalizers: []string{amwFinalizer}}
+			m.touchedAMW(e.id, nil)
+		}
+		a := *m.amws[e.id]
+		return evAMWDone{id: e.id, op: amwCreate, amw: &a}
+	case effDeleteAMW:
+		a := m.amws[e.id]
+		if a == nil || a.uid != e.uid {
+			return evAMWDone{id: e.id, op: amwDelete, err: conflictIf(a != nil)}
+		}
+		a.deleting = true
+		m.touchedAMW(e.id, a)
+		return evAMWDone{id: e.id, op: amwDelete, asked: true}
+	case effFinalizeAMW:
+		a := m.amws[e.id]
+		if a == nil {
+			return evAMWDone{id: e.id, op: amwFinalize}
+		}
+		if a.uid != e.uid {
+			return evAMWDone{id: e.id, op: amwFinalize, err: conflictIf(true)}
+		}
+		if !a.deleting {
+			m.t.Fatalf("the finalizer of %s is taken away although nobody deleted it", e.id)
+		}
+		delete(m.amws, e.id)
+		m.touchedAMW(e.id, a)
+		return evAMWDone{id: e.id, op: amwFinalize}
+	case effRecordAMW:
+		a := m.amws[e.id]
+		if a == nil {
+			return evAMWDone{id: e.id, op: amwRecord}
+		}
+		a.applied = e.applied
+		m.touchedAMW(e.id, a)
+		shown := *a
+		return evAMWDone{id: e.id, op: amwRecord, amw: &shown}
+	case effApply:
+		return m.apply(e)
+	case effRemove:
+		return m.remove(e)
+	}
+	panic(fmt.Sprintf("no model of %T", e))
+}
+
+func conflictIf(b bool) *opError {
+	if b {
+		return &opError{kind: errConflict, message: "conflict"}
+	}
+	return nil
+}
+
+func (m *model) apply(e effApply) event {
+	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+	if !e.read {
+		if !m.noted(e) {
+			m.t.Fatalf("%s is applied for %s before that is on disk (I12)", e.key, e.id)
+		}
+		o := m.objects[e.key]
+		if o == nil {
+			o = &modelObject{uid: m.newUID()}
+			m.objects[e.key] = o
+		}
+		var cm struct{ Data map[string]string }
+		if err := json.Unmarshal(e.manifest, &cm); err != nil {
+			m.t.Fatal(err)
+		}
+		owners := []types.UID{}
+		for _, r := range e.owners {
+			owners = append(owners, r.UID)
+		}
+		fp := fmt.Sprint(cm.Data["k"], owners)
+		if o.value != cm.Data["k"] || !slices.Equal(o.owners, owners) || o.fingerprint != fp {
+			o.value, o.owners, o.fingerprint = cm.Data["k"], owners, fp
+			m.touched(e.key)
+		}
+	}
+	done.obs = m.see(e.key)
+	return done
+}
+
+// noted says whether the disk or the AMW knows that the object may exist.
+func (m *model) noted(e effApply) bool {
+	is := func(r resourceRef) bool { return keyOf(r) == e.key }
+	if a := m.amws[e.id]; a != nil && slices.ContainsFunc(a.applied, is) {
+		return true
+	}
+	p := m.disk[e.id].Progress
+	return p != nil && (slices.ContainsFunc(p.Maybe, is) || slices.ContainsFunc(p.Objects, func(a appliedManifest) bool { return is(a.Ref) })) ||
+		m.core.works[e.id] != nil && m.core.works[e.id].done[e.key].Hash != ""
+}
+
+func (m *model) remove(e effRemove) event {
+	done := evRemoved{id: e.id, key: e.key}
+	o := m.objects[e.key]
+	switch {
+	case o == nil, e.uid != "" && o.uid != e.uid, e.owner != "" && !slices.Contains(o.owners, e.owner), e.owner == "" && e.uid == "":
+		return done
+	case e.release, slices.ContainsFunc(o.owners, func(u types.UID) bool { return u != e.owner }):
+		o.owners = slices.DeleteFunc(o.owners, func(u types.UID) bool { return u == e.owner })
+		o.fingerprint += "-"
+		m.touched(e.key)
+		return done
+	case !o.deleting:
+		o.deleting = true
+		m.touched(e.key)
+	}
+	done.was = removalDeleting
+	return done
+}
+
+// collect is the garbage collector: it ends deletions and deletes what lost
+// all its owners.
+func (m *model) collect() {
+	alive := map[types.UID]bool{}
+	for _, a := range m.amws {
+		alive[a.uid] = true
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(m.objects), compareKeys) {
+		o := m.objects[key]
+		orphaned := len(o.owners) > 0 && !slices.ContainsFunc(o.owners, func(u types.UID) bool { return alive[u] })
+		if o.deleting || orphaned {
+			delete(m.objects, key)
+			m.touched(key)
+		}
+	}
+}
+
+func (m *model) order(id workID) {
+	o := m.orders[id]
+	if o == nil {
+		// A real server begins at 1 again. Here an acknowledgement of the life
+		// before is told apart by its generation.
+		o = &modelOrder{generation: m.lives[id]}
+		m.orders[id] = o
+	}
+	if o.deleting {
+		return
+	}
+	m.value++
+	o.generation++
+	o.applied = false
+	o.objects = map[string]string{}
+	for _, n := range modelNames {
+		if rapid.Bool().Draw(m.t, n) {
+			name := string(id) + n
+			if n == "shared" {
+				name = n
+			}
+			o.objects[name] = fmt.Sprint(m.value)
+		}
+	}
+	o.orphan = rapid.IntRange(0, 5).Draw(m.t, "orphan") == 0
+	m.publish(id)
+}
+
+func (m *model) publish(id workID) {
+	o := m.orders[id]
+	b := work.Bundle{}
+	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
+		b.Manifests = append(b.Manifests, configMap("ns", name, "k", o.objects[name]))
+	}
+	if o.orphan {
+		b.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	}
+	data, err := json.Marshal(b)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	s, err := decodeSpec(id, o.generation, "maestro", "{}", o.deleting, data, m.now)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if m.online {
+		m.toward = append(m.toward, evSpec{spec: s, ack: func() { m.acked(s) }})
+	}
+}
+
+// acked checks I6: what is acknowledged is on disk, or something newer is.
+func (m *model) acked(s *spec) {
+	d, ok := m.disk[s.ID]
+	if !ok || d.Spec == nil {
+		if o := m.orders[s.ID]; o != nil && !o.deleting && s.Generation == o.generation && !s.Deleting {
+			m.t.Fatalf("%s generation %d is acknowledged and not on disk (I6)", s.ID, s.Generation)
+		}
+		return
+	}
+	if d.Spec.Generation < s.Generation && !d.Spec.Deleting {
+		m.t.Fatalf("%s generation %d is acknowledged, the disk has %d (I6)", s.ID, s.Generation, d.Spec.Generation)
+	}
+}
+
+func (m *model) resync(versions []work.SpecVersion) {
+	known := map[workID]int64{}
+	for _, v := range versions {
+		known[workID(v.ID)] = v.Version
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.orders)) {
+		if o := m.orders[id]; o.deleting || known[id] < o.generation {
+			m.publish(id)
+		}
+	}
+}
+
+func (m *model) sync(n int) {
+	for _, w := range m.written[:n] {
+		rec := w.rec
+		m.ceiling = max(m.ceiling, rec.Ceiling)
+		if rec.ID != "" {
+			s := &store{works: m.disk}
+			s.merge(rec)
+		}
+		if w.ack != nil {
+			w.ack()
+		}
+		if w.then != nil {
+			m.events = append(m.events, w.then)
+		}
+	}
+	m.written = slices.Clone(m.written[n:])
+}
+
+func (m *model) deliverStatus(i int) {
+	ev := m.sends[i]
+	m.sends = slices.Delete(m.sends, i, i+1)
+	ok := m.online && rapid.IntRange(0, 9).Draw(m.t, "status lost") > 0
+	if m.online {
+		m.status(ev)
+	}
+	m.events = append(m.events, evSent{id: ev.id, seq: ev.seq, hash: ev.hash, ok: ok})
+}
+
+func (m *model) status(ev *statusEvent) {
+	o := m.orders[ev.id]
+	if o == nil || ev.seq <= o.sequence {
+		return
+	}
+	if meta.IsStatusConditionTrue(ev.status.Conditions, work.ConditionDeleted) {
+		if !o.deleting || ev.version != o.generation {
+			return
+		}
+		for key, obj := range m.objects {
+			if slices.ContainsFunc(obj.owners, func(u types.UID) bool { a := m.amws[ev.id]; return a != nil && a.uid == u }) {
+				m.t.Fatalf("%s is acknowledged as deleted, and owns %s (I9)", ev.id, key)
+			}
+		}
+		m.lives[ev.id] = o.generation
+		delete(m.orders, ev.id)
+		return
+	}
+	if ev.version != o.generation {
+		return
+	}
+	o.sequence = ev.seq
+	o.applied = meta.IsStatusConditionTrue(ev.status.Conditions, workv1.WorkApplied) || len(o.objects) == 0
+}
+
+func (m *model) ids() []workID { return []workID{"a", "b", "c"} }
+
+// act does one random thing.
+func (m *model) act() {
+	t := m.t
+	pick := func(n int, what string) int { return rapid.IntRange(0, n-1).Draw(t, what) }
+	id := rapid.SampledFrom(m.ids()).Draw(t, "id")
+	switch action := rapid.SampledFrom([]string{
+		"order", "order", "delete", "call", "call", "call", "call", "event", "event", "event", "event", "sync", "sync", "spec", "spec", "status", "status",
+		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "loss", "api", "relist", "ask",
+	}).Draw(t, "action"); action {
+	case "order":
+		m.order(id)
+	case "delete":
+		if o := m.orders[id]; o != nil {
+			o.deleting = true
+			m.publish(id)
+		}
+	case "call":
+		if len(m.calls) == 0 {
+			return
+		}
+		i := pick(len(m.calls), "which")
+		e := m.calls[i]
+		m.calls = slices.Delete(m.calls, i, i+1)
+		fate := pick(8, "fate")
+		switch {
+		case !m.apiUp || fate == 0:
+			m.events = append(m.events, failed(e))
+		case fate == 1: // done, and the answer lost
+			m.call(e)
+			m.events = append(m.events, failed(e))
+		default:
+			m.events = append(m.events, m.call(e))
+		}
+	case "event":
+		if len(m.events) > 0 {
+			ev := m.events[0]
+			m.events = m.events[1:]
+			m.step(ev)
+		}
+	case "sync":
+		if len(m.written) > 0 {
+			m.sync(1 + pick(len(m.written), "how many"))
+		}
+	case "spec":
+		if len(m.toward) > 0 {
+			// Works overtake each other; the events of one stay in order, since a
+			// work that was deleted may be made again from generation 1.
+			i := pick(len(m.toward), "which")
+			i = slices.IndexFunc(m.toward, func(ev evSpec) bool { return ev.spec.ID == m.toward[i].spec.ID })
+			ev := m.toward[i]
+			if rapid.IntRange(0, 5).Draw(t, "twice") > 0 {
+				m.toward = slices.Delete(m.toward, i, i+1)
+			}
+			m.step(ev)
+		}
+	case "loss":
+		if len(m.toward) > 0 {
+			m.toward = m.toward[1:]
+		}
+	case "status":
+		if len(m.sends) > 0 {
+			m.deliverStatus(pick(len(m.sends), "which"))
+		}
+	case "collect":
+		m.collect()
+	case "tick":
+		m.now = m.now.Add(time.Duration(pick(5000, "ms")) * time.Millisecond)
+		m.step(evTick{})
+	case "crash":
+		for _, e := range m.calls { // what was under way happened, or not
+			if m.apiUp && rapid.Bool().Draw(t, "happened") {
+				m.call(e)
+			}
+		}
+		if n := len(m.written); n > 0 { // and what was written may have reached the disk, nobody knows
+			for i := range m.written {
+				m.written[i].ack, m.written[i].then = nil, nil
+			}
+			m.sync(pick(n+1, "reached"))
+		}
+		if rapid.IntRange(0, 3).Draw(t, "clock steps back") == 0 {
+			m.now = m.now.Add(-time.Hour)
+		}
+		m.boot()
+	case "disconnect":
+		m.disconnect()
+	case "connect":
+		m.connect()
+	case "drift":
+		m.drift(pick(4, "drift"))
+	case "api":
+		m.apiUp = !m.apiUp
+	case "relist":
+		m.listAMWs()
+		if m.watched {
+			for _, key := range slices.SortedFunc(maps.Keys(m.wanted), compareKeys) {
+				m.events = append(m.events, evObject{key, m.see(key)})
+			}
+		}
+	case "ask":
+		if m.online {
+			m.step(evStatusResync{})
+		}
+	}
+}
+
+func (m *model) connect() {
+	if !m.online {
+		m.online = true
+		m.step(evConnected{})
+	}
+}
+
+func (m *model) disconnect() {
+	if m.online {
+		m.online, m.toward = false, nil
+		m.step(evDisconnected{})
+	}
+}
+
+func failed(e effect) event {
+	err := &opError{kind: errTransport, message: "no answer"}
+	switch e := e.(type) {
+	case effDiscover:
+		return evMapped{gvk: e.gvk, err: err}
+	case effProbe:
+		return evProbed{up: false}
+	case effCreateAMW:
+		return evAMWDone{id: e.id, op: amwCreate, err: err}
+	case effDeleteAMW:
+		return evAMWDone{id: e.id, op: amwDelete, err: err}
+	case effFinalizeAMW:
+		return evAMWDone{id: e.id, op: amwFinalize, err: err}
+	case effRecordAMW:
+		return evAMWDone{id: e.id, op: amwRecord, err: err}
+	case effApply:
+		return evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read, err: err}
+	case effRemove:
+		return evRemoved{id: e.id, key: e.key, err: err}
+	}
+	panic(fmt.Sprintf("no failure of %T", e))
+}
+
+// drift is somebody else in the cluster.
+func (m *model) drift(kind int) {
+	keys := slices.SortedFunc(maps.Keys(m.objects), compareKeys)
+	ids := slices.Sorted(maps.Keys(m.amws))
+	switch {
+	case kind == 0 && len(keys) > 0: // an object is deleted
+		key := keys[m.rv%uint64(len(keys))]
+		delete(m.objects, key)
+		m.touched(key)
+	case kind == 1 && len(keys) > 0: // a field is taken over
+		o := m.objects[keys[m.rv%uint64(len(keys))]]
+		o.value, o.fingerprint = "drift", "lost"
+		m.touched(keys[m.rv%uint64(len(keys))])
+	case kind == 2 && len(ids) > 0: // an AMW is deleted by hand
+		a := m.amws[ids[m.rv%uint64(len(ids))]]
+		a.deleting = true
+		m.touchedAMW(a.id, a)
+	}
+}
+
+// settle lets everything succeed until nothing happens any more.
+func (m *model) settle() {
+	m.apiUp = true
+	m.connect()
+	again, end := 2, m.now.Add(10*time.Minute)
+	for range 5000 {
+		switch {
+		case len(m.events) > 0:
+			ev := m.events[0]
+			m.events = m.events[1:]
+			m.step(ev)
+		case len(m.written) > 0:
+			m.sync(len(m.written))
+		case len(m.calls) > 0:
+			e := m.calls[0]
+			m.calls = m.calls[1:]
+			m.events = append(m.events, m.call(e))
+		case len(m.toward) > 0:
+			ev := m.toward[0]
+			m.toward = m.toward[1:]
+			m.step(ev)
+		case len(m.sends) > 0:
+			ev := m.sends[0]
+			m.sends = m.sends[1:]
+			m.status(ev)
+			m.events = append(m.events, evSent{id: ev.id, seq: ev.seq, hash: ev.hash, ok: true})
+		case m.collectable():
+			m.collect()
+		default:
+			if at := m.core.wake(); !at.IsZero() && at.Before(end) {
+				m.now = at
+				m.step(evTick{})
+				continue
+			}
+			if again == 0 {
+				return
+			}
+			again-- // the server asks and tells again what may have been lost
+			end = m.now.Add(10 * time.Minute)
+			m.disconnect()
+			m.connect()
+			m.step(evStatusResync{})
+		}
+	}
+	m.t.Fatalf("the agent does not come to rest: %d calls, %d events, %d specs", len(m.calls), len(m.events), len(m.toward))
+}
+
+func (m *model) collectable() bool {
+	alive := map[types.UID]bool{}
+	for _, a := range m.amws {
+		alive[a.uid] = true
+	}
+	for _, o := range m.objects {
+		if o.deleting || len(o.owners) > 0 && !slices.ContainsFunc(o.owners, func(u types.UID) bool { return alive[u] }) {
+			return true
+		}
+	}
+	return false
+}
+
+// check compares the cluster with what was ordered.
+func (m *model) check() {
+	want := map[string][]string{}
+	for _, id := range slices.Sorted(maps.Keys(m.orders)) {
+		o := m.orders[id]
+		if o.deleting {
+			m.t.Fatalf("%s is not deleted (I9)", id)
+		}
+		if !o.applied {
+			m.t.Fatalf("%s generation %d is not reported as applied", id, o.generation)
+		}
+		for name, v := range o.objects {
+			want[name] = append(want[name], v)
+		}
+		a := m.amws[id]
+		if a == nil || a.deleting || len(a.applied) != len(o.objects) {
+			m.t.Fatalf("%s: AppliedManifestWork %+v, want %d objects listed", id, a, len(o.objects))
+		}
+	}
+	for name, values := range want {
+		o := m.objects[objectKey{configMaps, "ns", name}]
+		if o == nil || !slices.Contains(values, o.value) {
+			m.t.Fatalf("object %s is %+v, want one of %v", name, o, values)
+		}
+	}
+	for key, o := range m.objects {
+		if want[key.Name] == nil && len(o.owners) > 0 {
+			m.t.Fatalf("%s is left behind: %+v (I9)", key, o)
+		}
+	}
+	for id := range m.amws {
+		if m.orders[id] == nil {
+			m.t.Fatalf("the AppliedManifestWork of %s is left behind (I9)", id)
+		}
+	}
+	if extra := len(m.core.objects); extra > 12 {
+		m.t.Fatalf("%d objects are still of interest", extra)
+	}
+}
+
+// Whatever is lost, repeated, reordered or killed, and at whatever moment: when
+// it ends, the cluster is as ordered and the server knows (I6, I9, I12).
+func TestI12TheCoreConvergesFromEveryHistory(t *testing.T) {
+	for i := range 10 { // of as many histories each as -rapid.checks says
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				m := newModel(t)
+				for range rapid.IntRange(10, 120).Draw(t, "steps") {
+					m.act()
+				}
+				m.settle()
+				m.check()
+			})
+		})
+	}
+}
