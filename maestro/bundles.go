@@ -17,15 +17,15 @@ import (
 // return after the commit (I5).
 
 // createBundle stores a new bundle.
-func (s *Server) createBundle(ctx context.Context, req specRequest) error {
+func (s *Server) createBundle(ctx context.Context, req specRequest) (version int64, err error) {
 	if err := s.accepting(); err != nil {
-		return err
+		return 0, err
 	}
 	r := req.record
 	r.Version = 1
 	spec, err := marshal(r)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		if err := lockConsumer(ctx, tx, r.Consumer, false); err != nil {
@@ -46,33 +46,37 @@ func (s *Server) createBundle(ctx context.Context, req specRequest) error {
 		if err := want(ctx, tx, d, r.Source); err != nil {
 			return err
 		}
-		return adopt(ctx, tx, d)
+		if d, err = adopt(ctx, tx, d); err != nil {
+			return err
+		}
+		version = d.Version
+		return nil
 	})
 	s.metrics.processed("create", err)
-	return err
+	return version, err
 }
 
 // adopt makes a work that its agent holds already, and nobody had, that of the
 // new bundle: the bundle goes on above the generation that the agent has.
-func adopt(ctx context.Context, tx *store.Tx, d store.Document) error {
+func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document, error) {
 	var theirs int64
 	err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, d.Scope, d.ID).Scan(&theirs)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
+		return d, nil
 	}
 	if err != nil {
-		return err
+		return d, err
 	}
-	_, _, err = raise(ctx, tx, d, theirs)
-	return err
+	raised, _, err := raise(ctx, tx, d, theirs)
+	return raised, err
 }
 
 // updateBundle gives a bundle another content.
-func (s *Server) updateBundle(ctx context.Context, req specRequest) error {
+func (s *Server) updateBundle(ctx context.Context, req specRequest) (version int64, err error) {
 	if err := s.accepting(); err != nil {
-		return err
+		return 0, err
 	}
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		if err := lockLedger(ctx, tx, req.record.ID); err != nil {
 			return err
 		}
@@ -82,13 +86,14 @@ func (s *Server) updateBundle(ctx context.Context, req specRequest) error {
 		if errors.Is(err, store.ErrNotFound) {
 			return notFound("Resource", req.record.ID)
 		}
+		version = d.Version
 		if err != nil || !changed {
 			return err
 		}
 		return want(ctx, tx, d, req.record.Source)
 	})
 	s.metrics.processed("update", err)
-	return err
+	return version, err
 }
 
 // deleteBundle orders the deletion of a bundle for its source. A bundle that
@@ -147,14 +152,15 @@ func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Do
 	return err
 }
 
-// publishSpec takes a spec event of a source.
-func (s *Server) publishSpec(ctx context.Context, eventType string, req specRequest) error {
+// publishSpec takes a spec event of a source and returns the version that the
+// bundle has now; 0 after a deletion.
+func (s *Server) publishSpec(ctx context.Context, eventType string, req specRequest) (version int64, err error) {
 	switch eventType {
 	case work.SpecCreate:
 		return s.createBundle(ctx, req)
 	case work.SpecUpdate:
 		return s.updateBundle(ctx, req)
 	default:
-		return s.deleteBundle(ctx, req)
+		return 0, s.deleteBundle(ctx, req)
 	}
 }

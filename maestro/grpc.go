@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -137,7 +138,11 @@ func (g *sources) Publish(ctx context.Context, req *cloudevents.PublishRequest) 
 	} else {
 		var spec specRequest
 		if spec, err = decodeSpec(m); err == nil {
-			err = g.s.publishSpec(ctx, m.kind, spec)
+			var version int64
+			if version, err = g.s.publishSpec(ctx, m.kind, spec); err == nil && version > 0 {
+				// Additive: the source need not ask for the bundle's entity tag.
+				err = grpc.SetHeader(ctx, metadata.Pairs("atoll-version", strconv.FormatInt(version, 10)))
+			}
 		}
 	}
 	if err != nil {

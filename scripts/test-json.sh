@@ -4,6 +4,6 @@
 # and with the flags of its build script, so that it is compiled once.
 set -uo pipefail
 failed=0
-go test -json -race -timeout 20m "$@" ./... || failed=1
-(cd kube && CGO_ENABLED=0 go test -trimpath -json -timeout 10m ./...) || failed=1
+go test -json -race -count=1 -timeout 20m "$@" ./... || failed=1
+(cd kube && CGO_ENABLED=0 go test -trimpath -json -count=1 -timeout 10m ./...) || failed=1
 exit $failed

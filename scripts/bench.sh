@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# All benchmarks, one after another, as JSON lines on standard output. They want
+# the machine for themselves. bench/README.md says what they measure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube
+commit=$(git describe --always --dirty)
+programs=$(mktemp -d)
+home=$(mktemp -d)
+trap 'bin/atoll down --purge --home "$home" >/dev/null 2>&1 || true; rm -rf "$programs" "$home"' EXIT
+go build -o "$programs" ./bench/store ./bench/maestro ./bench/agent ./bench/road
+
+millis() { echo $(($(date +%s%N) / 1000000)); }
+begun=$(millis)
+bin/atoll up --detach --home "$home" >&2
+first=$(($(millis) - begun))
+bin/atoll down --home "$home" >&2
+begun=$(millis)
+bin/atoll up --detach --home "$home" >&2
+again=$(($(millis) - begun))
+printf '{"name":"up","params":{},"figures":{"first_ms":%d,"existing_data_ms":%d},"commit":"%s"}\n' "$first" "$again" "$commit"
+
+eval "$(bin/atoll env --home "$home")"
+"$programs/road" -rate 20 -works 1200
+"$programs/road" -inflight 100 -works 3000
+bin/atoll down --purge --home "$home" >&2
+unset ATOLL_HOME ATOLL_ENDPOINT ATOLL_CA
+
+"$programs/store"
+"$programs/maestro"
+"$programs/agent" -kube bin/atoll-kube
