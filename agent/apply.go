@@ -28,6 +28,9 @@ func (c *core) advance(w *workState) {
 		return
 	}
 	mapped := c.mapManifests(w)
+	if mapped {
+		c.arrived(w)
+	}
 	exists := c.ensureAMW(w, amw)
 	if !mapped || !c.note(w, amw) || !exists || !c.applyDue(w, amw) {
 		return
@@ -60,6 +63,17 @@ func (c *core) mapManifests(w *workState) bool {
 		all = c.mapManifest(w, m) && all
 	}
 	return all
+}
+
+// arrived gives up the interest in what was loaded: manifests and removals
+// have theirs now.
+func (c *core) arrived(w *workState) {
+	for _, key := range w.loaded {
+		if _, removing := w.removing[key]; !removing {
+			c.unwait(key, w.id)
+		}
+	}
+	w.loaded = nil
 }
 
 // note writes down what may come to exist, before it does. It reports whether
@@ -133,7 +147,7 @@ func (c *core) needs(w *workState, m *manifestState, amw *amwState) bool {
 	if m.strategy.kind == workv1.UpdateStrategyTypeReadOnly {
 		return c.objects[m.key].live == nil
 	}
-	return w.done[m.key].Hash != m.hash(amw) || c.unseen(c.objects[m.key])
+	return w.done[m.key].Hash != m.hash(amw) || c.unseen(m)
 }
 
 // known says whether the state of every object that was applied is known, as
@@ -143,7 +157,7 @@ func (c *core) known(w *workState) bool {
 		if !m.mapped || m.broken != "" || m.attempted || m.readErr != "" {
 			continue
 		}
-		if c.objects[m.key].live == nil {
+		if c.unknown(m) {
 			return false
 		}
 	}

@@ -388,7 +388,10 @@ func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effe
 		w.acked = s.Acked
 		if s.Progress != nil {
 			for _, a := range s.Progress.Objects {
-				w.done[keyOf(a.Ref)] = a
+				key := keyOf(a.Ref)
+				w.done[key] = a
+				w.loaded = append(w.loaded, key)
+				c.await(key, id)
 			}
 			for _, r := range s.Progress.Maybe {
 				w.maybe[keyOf(r).identity()] = r

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -382,14 +384,14 @@ func TestUpdateStrategies(t *testing.T) {
 
 func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 	w := newWorld(t)
-	for i := range 20 {
+	for i := range 300 {
 		w.server.apply(fmt.Sprint("work-", i), manifests(configMap(w.ns, fmt.Sprint("c", i), "k", "1")))
 	}
-	for i := range 20 {
+	for i := range 300 {
 		w.server.awaitApplied(fmt.Sprint("work-", i))
 	}
 	versions := map[string]string{}
-	for i := range 20 {
+	for i := range 300 {
 		name := fmt.Sprint("c", i)
 		versions[name] = w.get(t, configMaps, w.ns, name).GetResourceVersion()
 	}
@@ -401,10 +403,14 @@ func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 	w.server.await("a resync", func() bool { return len(w.server.resyncs) > resyncs })
 	w.server.apply("last", manifests(configMap(w.ns, "last", "k", "1"))) // all before it is over when it is done
 	w.server.awaitApplied("last")
+	// One list and one watch of the kind tell about all objects.
+	if got := applies(w.agent.metrics); got != 1 {
+		t.Errorf("the restart cost %d calls about objects, want none", got-1)
+	}
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
-	if got := len(w.server.resyncs[resyncs]); got != 20 {
-		t.Errorf("the agent knows %d works after its restart, want 20", got)
+	if got := len(w.server.resyncs[resyncs]); got != 300 {
+		t.Errorf("the agent knows %d works after its restart, want 300", got)
 	}
 	if w.server.specs != specs+1 || w.server.statuses != statuses+1 {
 		t.Errorf("the restart cost %d spec and %d status events, want none", w.server.specs-specs-1, w.server.statuses-statuses-1)
@@ -414,6 +420,19 @@ func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 			t.Errorf("%s was written again", name)
 		}
 	}
+}
+
+// applies counts the calls that wrote or read an object.
+func applies(m *metrics) int {
+	n := uint64(0)
+	for _, result := range []string{"ok", "error"} {
+		var out dto.Metric
+		if err := m.calls.WithLabelValues("apply", result).(prometheus.Histogram).Write(&out); err != nil {
+			panic(err)
+		}
+		n += out.GetHistogram().GetSampleCount()
+	}
+	return int(n)
 }
 
 // An agent that lost its memory asks for everything and deletes nothing:

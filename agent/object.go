@@ -65,6 +65,7 @@ func (o *object) expect(fingerprint string) { o.expected[fingerprint] = true }
 func (c *core) claim(w *workState, m *manifestState) {
 	o := c.object(m.key)
 	o.claims[w.id] = m
+	m.since = c.steps
 	c.do(effWant{m.key, o.rulesets()})
 }
 
@@ -132,11 +133,30 @@ func (c *core) watch(gvr schema.GroupVersionResource, full bool) {
 	c.do(effWatch{gvr, full})
 }
 
-// unseen says whether the object's state is unknown and no watch will tell:
-// the kind's watch had begun when the object became of interest.
-func (c *core) unseen(o *object) bool {
-	ws := c.watches[o.key.GroupVersionResource]
-	return o.live == nil && ws != nil && ws.since < o.since
+// unknown says whether what is to be told about the manifest's object has not
+// been seen yet.
+func (c *core) unknown(m *manifestState) bool {
+	live := c.objects[m.key].live
+	if live == nil || !live.exists || m.rules == nil {
+		return live == nil
+	}
+	_, read := live.feedback[m.rules.key]
+	return !read
+}
+
+// unseen says whether it is unknown and no watch will tell: the kind's watch
+// had begun when the object, or its rules, became of interest.
+func (c *core) unseen(m *manifestState) bool {
+	if !c.unknown(m) {
+		return false
+	}
+	o := c.objects[m.key]
+	since := o.since
+	if o.live != nil {
+		since = m.since
+	}
+	ws := c.watches[m.key.GroupVersionResource]
+	return ws != nil && ws.since < since
 }
 
 // see keeps an observation if it is newer than what is known.

@@ -35,6 +35,9 @@ type workState struct {
 	maybe  map[identity]resourceRef
 	noted  map[identity]bool
 	noting bool
+	// loaded are objects in done that no manifest or removal claims yet: they
+	// are of interest from the start, so that the first listing shows them.
+	loaded []objectKey
 	// removing is what has to go, or be released.
 	removing map[objectKey]*removal
 
@@ -72,6 +75,7 @@ type manifestState struct {
 	strategy strategy
 	rules    *ruleset
 
+	since     int // the step in which it claimed its object
 	busy      bool
 	attempted bool // it has a result in this generation
 	repair    bool // the object drifted: apply although nothing changed

@@ -183,6 +183,7 @@ func (c *core) tearDown(w *workState) {
 				m.mapped = false
 			}
 		}
+		c.arrived(w)
 	}
 	var owner types.UID
 	if amw != nil {
