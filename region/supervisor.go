@@ -158,11 +158,15 @@ func (s *supervisor) retire(ctx context.Context, name string) {
 func (s *supervisor) keep(ctx context.Context, k *kept, found int) {
 	spec := k.spec
 	backoff, restarts := firstBackoff, 0
+	before, known := s.home.record(spec.Name)
 	record, cmd := s.adopt(ctx, spec, found)
-	if record.Name != "" {
+	switch {
+	case record.Name != "":
 		restarts = record.Restarts
-	} else if !s.await(ctx, spec.After) {
+	case !s.await(ctx, spec.After):
 		return
+	case known: // it died, or was replaced, while nobody watched
+		restarts = before.Restarts + 1
 	}
 	begun := time.Now()
 	for ctx.Err() == nil {

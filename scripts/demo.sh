@@ -28,15 +28,15 @@ curl -sS --fail-with-body --cacert "$ATOLL_CA" --aws-sigv4 "aws:amz:$AWS_REGION:
 echo
 
 say "A ManifestWork, posted to the API, applied in the management cluster"
-run atoll work apply -f examples/hello.yaml --cluster management-01 --wait
+applied=$(mktemp) kubeconfig=$(mktemp)
+trap 'rm -f "$applied" "$kubeconfig"' EXIT
+run atoll work apply -f examples/hello.yaml --cluster management-01 --wait | tee "$applied"
+id=$(sed -n 's/^work hello .*: id \([^,]*\),.*/\1/p' "$applied")
 
-id=$(atoll work list -o json | sed -n 's/^ *"id": "\(.*\)",$/\1/p' | head -1)
 say "How long each stage took"
 run atoll work why "$id"
 
 say "What the management cluster holds now"
-kubeconfig=$(mktemp)
-trap 'rm -f "$kubeconfig"' EXIT
 atoll mc kubeconfig management-01 >"$kubeconfig"
 printf '$ kubectl get configmap hello -o yaml\n'
 kubectl --kubeconfig "$kubeconfig" get configmap hello -o yaml

@@ -59,23 +59,29 @@ func (b *doorbell) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			// A command that wrote and ends at once is heard, too.
+			conn = b.answer(ctx, conn)
 			return
 		case <-b.rung:
 		}
-		b.mu.Lock()
-		var kinds []string
-		for k := range b.kinds {
-			kinds = append(kinds, string(k))
-		}
-		clear(b.kinds)
-		b.mu.Unlock()
-		if b.s.opts.Hooks.BeforeRing == nil || b.s.opts.Hooks.BeforeRing() {
-			conn = b.ring(ctx, conn, b.sender+" "+strings.Join(kinds, ","))
-		}
-		if !pause(ctx, b.s.opts.FeedInterval) {
-			return
-		}
+		conn = b.answer(ctx, conn)
+		pause(ctx, b.s.opts.FeedInterval)
 	}
+}
+
+// answer rings for what was committed since the last ring, if anything was.
+func (b *doorbell) answer(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
+	b.mu.Lock()
+	var kinds []string
+	for k := range b.kinds {
+		kinds = append(kinds, string(k))
+	}
+	clear(b.kinds)
+	b.mu.Unlock()
+	if len(kinds) == 0 || b.s.opts.Hooks.BeforeRing != nil && !b.s.opts.Hooks.BeforeRing() {
+		return conn
+	}
+	return b.ring(context.WithoutCancel(ctx), conn, b.sender+" "+strings.Join(kinds, ","))
 }
 
 // ring sends one notification and returns the connection to use for the next, or nil.
