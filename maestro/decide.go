@@ -115,6 +115,11 @@ func decideStatus(d store.Document, have statusRecord, sequence string, ev statu
 		if d.DeletedAt == nil {
 			return verdict{drop: dropStale, lost: ev.record.Version == d.Generation}
 		}
+		// An id that was ordered again goes on in its generations, so an older
+		// one here is of an earlier life, and the present one is still to go.
+		if ev.record.Version < d.Generation {
+			return verdict{drop: dropStale}
+		}
 		return verdict{remove: true, ack: ev.record.Version}
 	}
 	// A clock that stepped back must not freeze the status: what an agent

@@ -79,6 +79,7 @@ func TestStatusesAreJudged(t *testing.T) {
 		"unknown":                {store.Document{}, statusRecord{}, "", event(nil), verdict{drop: dropUnknown}},
 		"deleted":                {deleting, old, "10", event(func(e *statusEvent) { e.deleted = true }), verdict{remove: true, ack: 5}},
 		"deleted, late sequence": {deleting, old, "30", event(func(e *statusEvent) { e.deleted = true }), verdict{remove: true, ack: 5}},
+		"deleted, earlier life":  {deleting, old, "10", event(func(e *statusEvent) { e.deleted, e.record.Version = true, 4 }), verdict{drop: dropStale}},
 		"deleted, but wanted":    {doc, old, "10", event(func(e *statusEvent) { e.deleted = true }), verdict{drop: dropStale, lost: true}},
 		"deleted, of old":        {doc, old, "10", event(func(e *statusEvent) { e.deleted, e.record.Version = true, 4 }), verdict{drop: dropStale}},
 	} {
