@@ -75,9 +75,12 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		}
 		return fmt.Errorf("conditions %v", got.Status.Conditions)
 	})
-	if out := r.atoll("mc", "list"); !strings.Contains(out, "edge-7") || strings.Contains(out, "never") {
-		t.Errorf("mc list: %s", out)
-	}
+	eventually(t, 30*time.Second, func() error {
+		if out := r.atoll("mc", "list"); !strings.Contains(out, "edge-7") || strings.Contains(out, "never") {
+			return fmt.Errorf("mc list: %s", out)
+		}
+		return nil
+	})
 	if _, err := r.try("mc", "delete", "edge-7"); err == nil {
 		t.Error("a management cluster with works was deleted")
 	}
