@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -257,6 +258,9 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 		{"too much", strings.Repeat("x", maxSignBody+1), 413, ""},
 	} {
 		resp, err := client.Post(url+"/v1/sign", "application/json", strings.NewReader(c.body))
+		if c.status == http.StatusRequestEntityTooLarge && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
+			continue // the answer came, and the connection ended, before all was sent
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

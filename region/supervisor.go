@@ -123,15 +123,15 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 	for name, pid := range found {
 		if !names[name] && s.kept[name] == nil && name != supervisorName {
 			s.wg.Go(func() {
-				s.forget(name, pid)
+				s.remember(name, pid)
 				s.retire(ctx, name)
 			})
 		}
 	}
 }
 
-// forget writes a record for a process that has none, so that it can be stopped.
-func (s *supervisor) forget(name string, pid int) {
+// remember writes a record for a process that has none, so that it can be stopped.
+func (s *supervisor) remember(name string, pid int) {
 	if r, ok := s.home.record(name); ok && r.PID == pid {
 		return
 	}
