@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"sync"
 
@@ -200,11 +199,6 @@ func compilePaths(nameAndPath ...string) []compiledPath {
 		paths = append(paths, p)
 	}
 	return paths
-}
-
-// equalFeedback says whether two readings show the same.
-func equalFeedback(a, b feedback) bool {
-	return a.Err == b.Err && reflect.DeepEqual(a.Values, b.Values)
 }
 
 // matchConfig finds the options of one object among a work's. Each field is

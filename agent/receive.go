@@ -85,7 +85,6 @@ type manifestState struct {
 	reason    string
 	readErr   string // why the object's state is unknown
 	waitsFor  *objectKey
-	result    feedback
 }
 
 func (c *core) newWork(id workID) *workState {

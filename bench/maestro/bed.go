@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -335,21 +334,4 @@ func statusOf(consumer string, e bus.Event, sequence int64) bus.Event {
 
 func agentTopic(consumer string) string {
 	return bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.AgentEvents}.String()
-}
-
-// getJSON reads one answer.
-func (b *bed) getJSON(path string, v any) (int, error) {
-	resp, err := b.http.Get(b.url + path)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("%s: %s %.200s", path, resp.Status, data)
-	}
-	return len(data), json.Unmarshal(data, v)
 }
