@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"atoll.dev/agent"
 	"atoll.dev/bus"
@@ -24,6 +25,7 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 		if err != nil {
 			return err
 		}
+		klog.SetSlogLogger(s.log) // client-go's own lines, in our form
 		if o.Kube, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
 			return fmt.Errorf("--kubeconfig: %w", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -181,27 +182,40 @@ func (r *road) closedLoop(ctx context.Context, inflight, works int) {
 	}
 }
 
+// cleanUp deletes the run's works and returns when they are gone, so that the
+// next run finds the region idle.
 func (r *road) cleanUp(ctx context.Context) error {
-	list, err := r.api.Works(ctx, r.cluster)
-	if err != nil {
-		return err
-	}
-	slots := make(chan error, 16)
-	n := 0
-	for _, w := range list {
-		if w.DeletedAt == nil && len(w.Name) > 5 && w.Name[:5] == "road-" {
-			if n++; n > cap(slots) {
-				if err := <-slots; err != nil {
-					return err
-				}
-			}
-			go func() { slots <- r.api.DeleteWork(ctx, w.ID, "") }()
-		}
-	}
-	for range min(n, cap(slots)) {
-		if err := <-slots; err != nil {
+	for {
+		list, err := r.api.Works(ctx, r.cluster)
+		if err != nil {
 			return err
 		}
+		left, slots := 0, make(chan error, 16)
+		var ordered sync.WaitGroup
+		for range cap(slots) {
+			slots <- nil
+		}
+		for _, w := range list {
+			if !strings.HasPrefix(w.Name, "road-") {
+				continue
+			}
+			left++
+			if w.DeletedAt != nil {
+				continue
+			}
+			if err := <-slots; err != nil {
+				return err
+			}
+			ordered.Go(func() { slots <- r.api.DeleteWork(ctx, w.ID, "") })
+		}
+		ordered.Wait()
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
 	}
-	return nil
 }
