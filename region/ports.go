@@ -34,18 +34,13 @@ func (h Home) assignPorts(ports map[string]int, names []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	registry := filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid()))
-	f, err := os.OpenFile(registry, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("choosing ports: %w", err)
-	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("choosing ports: %s: %w", registry, err)
-	}
-	given := map[string]string{} // port -> home
-	if err := json.NewDecoder(f).Decode(&given); err != nil {
-		given = map[string]string{} // new, or damaged: it only helps, it does not decide
+	given := map[string]string{} // port -> home, of all homes of this user
+	registry, err := openRegistry()
+	if err == nil {
+		defer registry.Close()
+		if json.NewDecoder(registry).Decode(&given) != nil {
+			given = map[string]string{} // new, or damaged
+		}
 	}
 	for port, home := range given {
 		if _, err := os.Stat(home); errors.Is(err, fs.ErrNotExist) {
@@ -60,17 +55,35 @@ func (h Home) assignPorts(ports map[string]int, names []string) error {
 		ports[name] = port
 		given[strconv.Itoa(port)] = h.Dir
 	}
+	if registry == nil {
+		return nil
+	}
 	data, err := json.Marshal(given)
 	if err == nil {
-		err = f.Truncate(0)
+		err = registry.Truncate(0)
 	}
 	if err == nil {
-		_, err = f.WriteAt(data, 0)
+		_, err = registry.WriteAt(data, 0)
 	}
 	if err != nil {
-		return fmt.Errorf("choosing ports: %s: %w", registry, err)
+		return fmt.Errorf("choosing ports: %s: %w", registry.Name(), err)
 	}
 	return nil
+}
+
+// openRegistry opens and locks the file in which this user's homes note their
+// ports, so that two that start at once do not choose the same. It only helps:
+// without it, a port is still one that nobody listens on.
+func openRegistry() (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid())), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func freePort(given map[string]string) (int, error) {
