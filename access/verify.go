@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"atoll.dev/internal/rest"
 )
 
 // MaxBody is the largest body of a signed request. It is read and hashed
@@ -118,7 +120,7 @@ func tokenMatches(c *claim, key Key) bool {
 func readBody(r *http.Request) ([]byte, error) {
 	tooLarge := refuse(BodyTooLarge, "the request body is larger than %d bytes; send less", MaxBody)
 	if r.ContentLength > MaxBody {
-		drain(r)
+		rest.Drain(r)
 		return nil, tooLarge
 	}
 	if r.Body == nil {
@@ -127,20 +129,12 @@ func readBody(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, MaxBody+1))
 	switch {
 	case len(body) > MaxBody:
-		drain(r)
+		rest.Drain(r)
 		return nil, tooLarge
 	case err != nil:
 		return nil, refuse(BodyIncomplete, "the request body ended early; send it whole").Because(err)
 	}
 	return body, nil
-}
-
-// drain takes some more of a body that is too large, since clients that are
-// still sending it, curl 7.88 over HTTP/2 among them, may miss the answer.
-func drain(r *http.Request) {
-	if r.Header.Get("Expect") == "" { // else the client waits for our word
-		_, _ = io.CopyN(io.Discard, r.Body, MaxBody)
-	}
 }
 
 // checkPayload returns the payload hash that the canonical request has.

@@ -51,6 +51,7 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	tooLarge := Errorf(http.StatusRequestEntityTooLarge, CodeTooLarge,
 		"the request body is larger than %d bytes; send less", limit).Because(ErrTooLarge)
 	if r.ContentLength > limit {
+		Drain(r)
 		return nil, tooLarge
 	}
 	if r.Body == nil {
@@ -58,12 +59,25 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || int64(len(data)) > limit {
+		Drain(r)
 		return nil, tooLarge
 	}
 	if err != nil {
 		return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the request body ended early; send it whole").Because(err)
 	}
 	return data, nil
+}
+
+// drainLimit is how much of a body that is refused is still taken.
+const drainLimit = 32 << 20
+
+// Drain takes the rest of a body that is refused, within reason: a client that
+// is still sending when the connection ends, curl 7.88 over HTTP/2 among them,
+// may miss the answer that says why.
+func Drain(r *http.Request) {
+	if r.Body != nil && r.Header.Get("Expect") == "" { // else the client waits for our word
+		_, _ = io.CopyN(io.Discard, r.Body, drainLimit)
+	}
 }
 
 // DecodeJSON is ReadJSON for bytes that are already here.
