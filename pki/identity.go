@@ -293,9 +293,6 @@ func (id *Identity) Name() Name { return id.o.Name }
 // Certificate returns the present certificate.
 func (id *Identity) Certificate() *x509.Certificate { return id.current.Load().Leaf }
 
-// CAPool returns what peers are verified against.
-func (id *Identity) CAPool() *x509.CertPool { return id.roots.Clone() }
-
 // ServerTLS returns the configuration of a server with this identity. Clients
 // are verified against the region's CA; mutual says whether one without
 // a certificate is refused. [PeerName] tells who it is. Renewals are picked up
