@@ -1,0 +1,16 @@
+// Package rules evaluates what users write: CEL expressions and JSONPaths.
+//
+// Both are compiled once and may then be evaluated by any number of
+// goroutines, over values as encoding/json or Kubernetes' unstructured objects
+// have them (nil, bool, int64, float64, string, []any, map[string]any), which
+// are read in place and never copied or changed. Whatever the text or the
+// value, an evaluation ends: it has a limit of cost, it heeds its context, and
+// a panic inside is an error outside.
+//
+// An [Env] says which variables and functions expressions may use; it makes
+// [Program]s, or [Params]: expressions that have names and may use each
+// other. A [Path] is a JSONPath as kubectl reads it.
+//
+// The package is a tool: it knows nothing of agents, sentinels or adapters,
+// and imports none of ours.
+package rules

@@ -1,0 +1,122 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/decls"
+)
+
+// Definition is an expression that has a name.
+type Definition struct{ Name, Expression string }
+
+// Params are expressions that may use each other by name, in any order of
+// writing. They are evaluated in the order of their dependencies.
+type Params struct {
+	env   *Env
+	order []param
+}
+
+type param struct {
+	name    string
+	program *Program
+}
+
+// Params compiles definitions. It errs when a name comes twice, hides a
+// variable, or depends on itself; the error names the definition.
+func (e *Env) Params(defs []Definition) (_ *Params, err error) {
+	defer recovered(&err)
+	parsed := map[string]*cel.Ast{}
+	needs := map[string]map[string]bool{}
+	for _, d := range defs {
+		if _, twice := parsed[d.Name]; twice || e.has(d.Name) {
+			return nil, fmt.Errorf("rules: %s: the name is taken", d.Name)
+		}
+		tree, issues := e.env.Parse(d.Expression)
+		if issues.Err() != nil {
+			return nil, fmt.Errorf("rules: %s: %w", d.Name, &CompileError{issues.Err().Error()})
+		}
+		parsed[d.Name] = tree
+		needs[d.Name] = map[string]bool{}
+		references(tree.NativeRep().Expr(), map[string]int{}, needs[d.Name])
+	}
+	order, err := inOrder(defs, needs)
+	if err != nil {
+		return nil, err
+	}
+	p := &Params{env: e}
+	for _, d := range order {
+		program, err := p.env.Compile(d.Expression, Any)
+		if err != nil {
+			return nil, fmt.Errorf("rules: %s: %w", d.Name, err)
+		}
+		p.order = append(p.order, param{d.Name, program})
+		// What a value's type is when it comes from documents, only they tell.
+		env, err := p.env.env.Extend(cel.Variable(d.Name, cel.DynType))
+		if err != nil {
+			return nil, fmt.Errorf("rules: %s: %w", d.Name, err)
+		}
+		p.env = &Env{env, e.cost}
+	}
+	return p, nil
+}
+
+func (e *Env) has(name string) bool {
+	return slices.ContainsFunc(e.env.Variables(), func(v *decls.VariableDecl) bool { return v.Name() == name })
+}
+
+// inOrder sorts definitions so that each comes after what it needs; else they
+// keep their order.
+func inOrder(defs []Definition, needs map[string]map[string]bool) ([]Definition, error) {
+	var order []Definition
+	done := map[string]bool{}
+	for len(order) < len(defs) {
+		before := len(order)
+		var stuck []string
+		for _, d := range defs {
+			ready := !done[d.Name]
+			for n := range needs[d.Name] {
+				if _, defined := needs[n]; defined && !done[n] {
+					ready = false
+				}
+			}
+			switch {
+			case ready:
+				done[d.Name] = true
+				order = append(order, d)
+			case !done[d.Name]:
+				stuck = append(stuck, d.Name)
+			}
+		}
+		if len(order) == before {
+			return nil, fmt.Errorf("rules: %s: they depend on each other in a circle", strings.Join(stuck, ", "))
+		}
+	}
+	return order, nil
+}
+
+// Env is the environment with the definitions as variables, for expressions
+// that use them.
+func (p *Params) Env() *Env { return p.env }
+
+// Eval returns the variables with the definitions' values added. Each
+// definition has the limit of cost for itself. The error names the one that
+// failed.
+func (p *Params) Eval(ctx context.Context, vars map[string]any) (map[string]any, error) {
+	all := maps.Clone(vars)
+	if all == nil {
+		all = map[string]any{}
+	}
+	for _, d := range p.order {
+		r, err := d.program.Eval(ctx, all)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", d.name, err)
+		}
+		all[d.name] = r.Value
+	}
+	return all, nil
+}
