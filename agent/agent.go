@@ -45,6 +45,8 @@ type Options struct {
 	MaxJSONRaw   int           // longest JsonRaw feedback in bytes; default 1 MiB
 	SendWindow   int           // statuses on their way at once; default 64
 	SeenEvery    time.Duration // how often the agent says that it lives; default 10 s
+	CompareEvery time.Duration // how often it compares what it holds with the server; default 5 min
+	ListAfter    time.Duration // when a server that does not compare digests gets the list; default 2 s
 }
 
 func (o Options) withDefaults() Options {
@@ -139,7 +141,7 @@ func New(o Options) (*Agent, error) {
 	a.wire = wire{consumer: o.Consumer, source: o.Consumer + "-agent", now: time.Now}
 	a.core = newCore(coreConfig{
 		consumer: o.Consumer, hubHash: hash, agentID: o.AgentID, fieldManager: o.FieldManager,
-		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow,
+		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{fallback: o.ListAfter, every: o.CompareEvery},
 	})
 	a.start = a.core.load(a.store.works, a.store.ceiling, time.Now())
 	return a, nil
@@ -245,6 +247,8 @@ func (a *Agent) perform(ctx context.Context, effects []effect) {
 			a.probe(ctx)
 		case effResync:
 			a.resync(ctx, e.versions)
+		case effSay:
+			a.say(ctx, e)
 		case effSend:
 			a.sendStatus(ctx, e.event)
 		case effRecordAMW:

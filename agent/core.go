@@ -32,10 +32,10 @@ type core struct {
 	rules    *rulesets
 	seq      sequence
 	out      outbox
+	resync   resync
 	timers   timerHeap
 
 	amwsSynced bool // the AppliedManifestWorks in the cluster are known
-	resyncDue  bool // the server is asked soon for what is new
 	apiDown    bool // the API server does not answer; nothing is asked of it
 	probing    bool
 
@@ -51,13 +51,14 @@ type coreConfig struct {
 	fieldManager string
 	maxRaw       int
 	sendWindow   int // statuses in flight
+	resync       resync
 }
 
 func newCore(cfg coreConfig) *core {
 	return &core{
 		cfg: cfg, works: map[workID]*workState{}, amws: map[workID]*amwState{}, objects: map[objectKey]*object{},
 		mappings: map[schema.GroupVersionKind]*mapping{}, watches: map[schema.GroupVersionResource]*watchState{},
-		rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow),
+		rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow), resync: cfg.resync.withDefaults(),
 	}
 }
 
@@ -139,6 +140,8 @@ type (
 	evDisconnected struct{}
 	// evStatusResync is the server asking for statuses.
 	evStatusResync struct{ hashes []work.StatusHash }
+	// evDigest is what the server says to a digest.
+	evDigest struct{ answer work.DigestAnswer }
 	// evSent answers send.
 	evSent struct {
 		id   workID
@@ -215,7 +218,12 @@ type (
 	effProbe      struct{}
 	// effResync asks the server for what differs.
 	effResync struct{ versions []work.SpecVersion }
-	effSend   struct{ event *statusEvent }
+	// effSay sends an event of our own: a part of the comparison by digests.
+	effSay struct {
+		kind string
+		data any
+	}
+	effSend struct{ event *statusEvent }
 )
 
 type amwOp int
@@ -331,6 +339,9 @@ func (c *core) step(ev event, now time.Time) []effect {
 		c.connected()
 	case evDisconnected:
 		c.out.disconnected()
+		c.resync.end()
+	case evDigest:
+		c.resync.answered(c, ev.answer)
 	case evStatusResync:
 		c.statusResync(ev.hashes)
 	case evSent:
@@ -343,8 +354,7 @@ func (c *core) step(ev event, now time.Time) []effect {
 		case retryTimer:
 			c.out.retryNow()
 		case resyncTimer:
-			c.resyncDue = false
-			c.do(effResync{c.versions()})
+			c.resync.tick(c)
 		default:
 			c.advanceID(t.id)
 		}

@@ -87,6 +87,20 @@ func (a *Agent) resync(ctx context.Context, known []work.SpecVersion) {
 	})
 }
 
+// say sends an event of a comparison. What is lost the next one mends.
+func (a *Agent) say(ctx context.Context, s effSay) {
+	e, err := a.wire.event(s.kind, s.data)
+	if err != nil {
+		a.log.Error("a comparison has no JSON", "type", s.kind, "error", err)
+		return
+	}
+	a.publish(ctx, e, func(err error) {
+		if err != nil {
+			a.log.Debug("a comparison is not taken by the broker", "type", s.kind, "error", err)
+		}
+	})
+}
+
 func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
 	sent := evSent{id: ev.id, seq: ev.seq}
 	e, err := a.wire.status(ev)

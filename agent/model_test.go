@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/digest"
 )
 
 // model is a world for the core alone: a cluster, a disk, a wire and a server,
@@ -47,6 +48,8 @@ type model struct {
 	online bool
 	apiUp  bool
 	value  int
+	// digests says that the server is one of ours, and compares digests.
+	digests bool
 }
 
 type modelObject struct {
@@ -73,6 +76,7 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		t: t, now: noon, objects: map[objectKey]*modelObject{}, amws: map[workID]*amwState{}, disk: map[workID]saved{},
 		orders: map[workID]*modelOrder{}, lives: map[workID]int64{}, apiUp: true,
+		digests: rapid.Bool().Draw(t, "digests"),
 	}
 	m.boot()
 	return m
@@ -115,6 +119,8 @@ func (m *model) take(effects []effect) {
 			watch = true
 		case effResync:
 			m.resync(e.versions)
+		case effSay:
+			m.compare(e)
 		case effSend:
 			m.sends = append(m.sends, e.event)
 		case effWatchKinds:
@@ -364,6 +370,39 @@ func (m *model) acked(s *spec) {
 	}
 	if d.Spec.Generation < s.Generation && !d.Spec.Deleting {
 		m.t.Fatalf("%s generation %d is acknowledged, the disk has %d (I6)", s.ID, s.Generation, d.Spec.Generation)
+	}
+}
+
+// compare is a server's part of a comparison by digests. It does not look at
+// statuses, so as soon as there is one there is always a difference.
+func (m *model) compare(say effSay) {
+	if !m.digests {
+		return
+	}
+	var ours []work.WorkState
+	for id, o := range m.orders {
+		ours = append(ours, work.WorkState{ID: string(id), Version: o.generation, Deleting: o.deleting})
+	}
+	switch data := say.data.(type) {
+	case work.Digest:
+		items := digest.Works(ours)
+		a := work.DigestAnswer{Same: digest.Root(items) == data.Root}
+		if !a.Same {
+			a.Bits = 1
+			a.Buckets = digest.Buckets(items, a.Bits)
+		}
+		m.events = append(m.events, evDigest{a})
+	case work.BucketWorks:
+		known := map[workID]work.WorkState{}
+		for _, w := range data.Works {
+			known[workID(w.ID)] = w
+		}
+		for _, id := range slices.Sorted(maps.Keys(m.orders)) {
+			o, has := m.orders[id], known[id]
+			if slices.Contains(data.Buckets, digest.Bucket(string(id), data.Bits)) && (has.Version < o.generation || o.deleting) {
+				m.publish(id)
+			}
+		}
 	}
 }
 

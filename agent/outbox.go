@@ -89,8 +89,8 @@ func (o *outbox) retryNow() {
 // confirmed.
 func (c *core) connected() {
 	c.out.online = true
-	c.do(effResync{c.versions()})
 	c.out.retryNow()
+	c.resync.begin(c)
 }
 
 // pump sends as much as the window allows.
@@ -182,17 +182,10 @@ func (c *core) sent(ev evSent) {
 	}
 }
 
-// resyncAfter gathers a server's questions, which come in pieces.
-const resyncAfter = 200 * time.Millisecond
-
 // statusResync answers the server's question: everything when it knows
-// nothing, else those of its list that differ. A server asks when it is back;
-// what this agent asked while it was away nobody heard, so it asks again.
+// nothing, else those of its list that differ.
 func (c *core) statusResync(hashes []work.StatusHash) {
-	if !c.resyncDue {
-		c.resyncDue = true
-		c.at(c.now.Add(resyncAfter), resyncTimer)
-	}
+	c.resync.questioned(c)
 	if len(hashes) == 0 {
 		for id, w := range c.works {
 			if w.status != nil {

@@ -10,8 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	workv1 "open-cluster-management.io/api/work/v1"
-
-	"atoll.dev/api/work"
 )
 
 // workState is one work: what is wanted, what was done, what is under way.
@@ -388,15 +386,4 @@ func (c *core) rediscover() {
 			}
 		}
 	}
-}
-
-// versions lists what is known, for a resync.
-func (c *core) versions() []work.SpecVersion {
-	list := []work.SpecVersion{}
-	for _, id := range slices.Sorted(maps.Keys(c.works)) {
-		if s := c.works[id].latest(); s != nil {
-			list = append(list, work.SpecVersion{ID: string(id), Version: s.Generation})
-		}
-	}
-	return list
 }

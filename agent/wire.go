@@ -47,6 +47,12 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 			return nil, fmt.Errorf("a status resync: %w", err)
 		}
 		return evStatusResync{list.Hashes}, nil
+	case work.ServerDigest:
+		var a work.DigestAnswer
+		if err := json.Unmarshal(m.Data, &a); err != nil {
+			return nil, fmt.Errorf("a digest: %w", err)
+		}
+		return evDigest{a}, nil
 	}
 	return nil, unwantedError{fmt.Sprintf("an event of type %q", m.Type)}
 }
@@ -72,6 +78,7 @@ func (w wire) event(kind string, data any) (bus.Event, error) {
 func (w wire) resync(known []work.SpecVersion) (bus.Event, error) {
 	m, err := w.event(work.SpecResync, work.SpecVersions{Versions: known})
 	m.Extensions[work.ExtOriginalSource] = "" // of every source; the attribute must be there
+	m.Extensions[work.ExtDigests] = "1"
 	return m, err
 }
 

@@ -110,7 +110,10 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 			return rest.Errorf(http.StatusForbidden, codeForbidden,
 				"consumer %s has %d resource bundles, those under deletion included; delete them and wait until its agent has confirmed", d.Name, bundles)
 		}
-		if err := noteUnknown(ctx, tx, d.Name, []string{}, nil); err != nil {
+		if err := noteUnknown(ctx, tx, d.Name, []string{}, nil, nil); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `delete from agent_digest where consumer = $1`, d.Name); err != nil {
 			return err
 		}
 		err = tx.Remove(ctx, kindConsumer, id, ifMatch)

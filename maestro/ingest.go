@@ -273,6 +273,7 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 			}
 			if v.ack == d.Generation {
 				o.ack.receivedAt, o.ack.appliedAt = ev.receivedAt, ev.appliedAt
+				o.ack.hash = ev.record.Hash // the agent's, also for content that we have
 			}
 			if v.replace || v.remove {
 				have = ev.record
@@ -398,7 +399,27 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 			ack()
 			return
 		}
-		s.resyncs.put(resyncRequest{consumer, list.Versions, ack})
+		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, versions: list.Versions, digests: m.ext[work.ExtDigests] != "", ack: ack})
+	case work.AgentDigest:
+		r := resyncRequest{consumer: consumer, kind: m.kind, ack: ack}
+		if err := rest.DecodeJSON(m.data, &r.digest); err != nil {
+			s.dropEvent(ctx, dropMalformed, consumer, m, err)
+			ack()
+			return
+		}
+		s.resyncs.put(r)
+	case work.AgentWorks:
+		r := resyncRequest{consumer: consumer, kind: m.kind, ack: ack}
+		err := rest.DecodeJSON(m.data, &r.works)
+		if err == nil {
+			err = checkBuckets(r.works)
+		}
+		if err != nil {
+			s.dropEvent(ctx, dropMalformed, consumer, m, err)
+			ack()
+			return
+		}
+		s.resyncs.put(r)
 	case work.Seen:
 		ack()
 	default:

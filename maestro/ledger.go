@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,8 +56,17 @@ create table unknown_work (
 );
 `
 
+// The agents that compare digests (021), and when they did last.
+const digestSchema = `
+create table agent_digest (
+	consumer    text primary key,
+	answered_at timestamptz not null
+);
+alter table unknown_work add column status_hash text not null default '';
+`
+
 // Migrations make the side tables.
-func migrations() []string { return []string{ledgerSchema} }
+func migrations() []string { return []string{ledgerSchema, digestSchema} }
 
 // want records that a bundle is wanted as d says. It belongs in the
 // transaction that wrote d.
@@ -310,14 +320,46 @@ func (s *Server) buriedOf(ctx context.Context, source string, ids []string) (dea
 	return dead, nil
 }
 
-// noteUnknown replaces what is recorded of a consumer's unknown works.
-func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, generations []int64) error {
-	_, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and not id = any($2::text[])`, consumer, ids)
-	if err != nil || len(ids) == 0 {
+// noteUnknown replaces what is recorded of a consumer's unknown works; with
+// scope, of those that are in it.
+func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64, scope func(id string) bool) error {
+	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[]) order by id for update`, consumer, ids)
+	if err != nil {
 		return err
+	}
+	gone, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	if scope != nil {
+		gone = slices.DeleteFunc(gone, func(id string) bool { return !scope(id) })
+	}
+	if len(gone) > 0 {
+		if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = any($2::text[])`, consumer, gone); err != nil {
+			return err
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	generations := make([]int64, len(ids))
+	for i, id := range ids {
+		generations[i] = versions[id]
 	}
 	_, err = tx.Exec(ctx, `insert into unknown_work (consumer, id, generation) select $1, id, generation from unnest($2::text[], $3::bigint[]) as u(id, generation)
 		on conflict (consumer, id) do update set generation = excluded.generation where unknown_work.generation <> excluded.generation`, consumer, ids, generations)
+	return err
+}
+
+// noteUnknownStatuses keeps the status hashes of unknown works, so that they do
+// not differ at the next comparison.
+func noteUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, states []work.WorkState) error {
+	ids, hashes := make([]string, len(states)), make([]string, len(states))
+	for i, w := range states {
+		ids[i], hashes[i] = w.ID, w.Status
+	}
+	_, err := tx.Exec(ctx, `update unknown_work w set status_hash = u.hash from unnest($2::text[], $3::text[]) as u(id, hash)
+		where w.consumer = $1 and w.id = u.id and w.status_hash <> u.hash`, consumer, ids, hashes)
 	return err
 }
 

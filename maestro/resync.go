@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"atoll.dev/api/work"
@@ -11,14 +12,19 @@ import (
 	"atoll.dev/store"
 )
 
-// resyncRequest is an agent's list of what it holds.
+// resyncRequest is what an agent says about what it holds, to be compared. One
+// of versions, digest and works is meant; kind says which.
 type resyncRequest struct {
 	consumer string
+	kind     string // the event's type
 	versions []work.SpecVersion
+	digests  bool // the agent speaks digests, too
+	digest   work.Digest
+	works    work.BucketWorks
 	ack      func()
 }
 
-// resyncs answers spec resync requests, a few at a time: each reads all of a
+// resyncs answers resync requests, a few at a time: each reads all of a
 // consumer's ledger, and after an outage all agents ask at once.
 type resyncs struct {
 	s     *Server
@@ -58,7 +64,7 @@ func (rs *resyncs) run(ctx context.Context) error {
 func (rs *resyncs) answer(ctx context.Context, r resyncRequest) {
 	start := time.Now()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := rs.s.answerResync(ctx, r)
+		err := rs.s.answer(ctx, r)
 		if err == nil {
 			r.ack()
 			since(rs.s.metrics.resync, start)
@@ -75,57 +81,71 @@ func (rs *resyncs) answer(ctx context.Context, r resyncRequest) {
 	}
 }
 
-func (s *Server) answerResync(ctx context.Context, r resyncRequest) error {
+func (s *Server) answer(ctx context.Context, r resyncRequest) error {
+	ctx = store.WithActor(ctx, store.Actor{Principal: r.consumer})
+	switch r.kind {
+	case work.AgentDigest:
+		return s.answerDigest(ctx, r.consumer, r.digest)
+	case work.AgentWorks:
+		return s.answerWorks(ctx, r.consumer, r.works)
+	}
+	if err := s.speaksDigests(ctx, r.consumer, r.digests); err != nil {
+		return err
+	}
+	return s.reconcile(ctx, r.consumer, r.versions, nil)
+}
+
+// reconcile compares an agent's list with what it is to have, and has the
+// difference sent. With scope, both are about those ids only.
+func (s *Server) reconcile(ctx context.Context, consumer string, theirs []work.SpecVersion, scope func(id string) bool) error {
 	var c comparison
 	var graves []held
-	versions := make(map[string]int64, len(r.versions))
-	for _, v := range r.versions {
+	versions := make(map[string]int64, len(theirs))
+	for _, v := range theirs {
 		versions[v.ID] = v.Version
 	}
-	ctx = store.WithActor(ctx, store.Actor{Principal: r.consumer})
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		ours, err := heldBy(ctx, tx, r.consumer)
+		ours, err := heldBy(ctx, tx, consumer)
 		if err != nil {
 			return err
 		}
-		c = compareSpecs(ours, r.versions)
-		if err := lower(ctx, tx, c.send, r.versions); err != nil {
+		if scope != nil {
+			ours = slices.DeleteFunc(ours, func(h held) bool { return !scope(h.id) })
+		}
+		c = compareSpecs(ours, theirs)
+		if err := lower(ctx, tx, c.send, theirs); err != nil {
 			return err
 		}
 		if c, err = raiseAhead(ctx, tx, c, ours); err != nil {
 			return err
 		}
-		if graves, err = buried(ctx, tx, r.consumer, c.unknown); err != nil {
+		if graves, err = buried(ctx, tx, consumer, c.unknown); err != nil {
 			return err
 		}
 		c.unknown = c.unknownBut(graves)
-		generations := make([]int64, len(c.unknown))
-		for i, id := range c.unknown {
-			generations[i] = versions[id]
-		}
-		return noteUnknown(ctx, tx, r.consumer, c.unknown, generations)
+		return noteUnknown(ctx, tx, consumer, c.unknown, versions, scope)
 	})
 	if err != nil {
 		return err
 	}
 	if len(c.unknown) > 0 {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone", slog.String("consumer", r.consumer),
+		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone", slog.String("consumer", consumer),
 			slog.Int("works", len(c.unknown)), slog.String("first", c.unknown[0]))
 	}
 	s.countUnknown(ctx)
 	for _, g := range graves {
-		m := encodeBuried(r.consumer, g, versions[g.id], s.opts.SourceID, time.Now())
-		if err := s.publish(ctx, r.consumer, m); err != nil {
+		m := encodeBuried(consumer, g, versions[g.id], s.opts.SourceID, time.Now())
+		if err := s.publish(ctx, consumer, m); err != nil {
 			// The agent is asked again by nobody, but it asks again itself
 			// when the broker is back.
 			return errors.Join(store.ErrUnavailable, err)
 		}
 	}
 	for _, h := range c.received {
-		s.delivery.received(r.consumer, h.id, h.generation)
+		s.delivery.received(consumer, h.id, h.generation)
 	}
 	for _, h := range c.send {
-		s.delivery.resend(delivery.Work{Consumer: r.consumer, ID: h.id, Generation: h.generation, Deleting: h.deleting})
+		s.delivery.resend(delivery.Work{Consumer: consumer, ID: h.id, Generation: h.generation, Deleting: h.deleting})
 	}
 	s.delivery.wake()
 	return nil
@@ -179,65 +199,4 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held) (c
 	}
 	c.received = received
 	return c, nil
-}
-
-// askStatuses has every agent compare its statuses with ours, soon.
-func (s *Server) askStatuses() {
-	select {
-	case s.asking <- struct{}{}:
-	default:
-	}
-}
-
-// runAsking sends status resync requests when asked to: after the broker or
-// the database was away, whatever agents reported meanwhile may be lost.
-func (s *Server) runAsking(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.asking:
-		}
-		for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-			err := s.askAll(ctx)
-			if err == nil {
-				break
-			}
-			s.log.LogAttrs(ctx, slog.LevelWarn, "statuses not compared yet", slog.Any("error", err))
-			if !sleep(ctx, wait) {
-				return nil
-			}
-		}
-	}
-}
-
-func (s *Server) askAll(ctx context.Context) error {
-	names, err := s.consumersWithBundles(ctx)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := s.askConsumer(ctx, name, nil); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// askConsumer asks one agent, about some bundles or all.
-func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string) error {
-	hashes, err := s.statusHashes(ctx, consumer, ids)
-	if err != nil {
-		return err
-	}
-	for _, batch := range batchHashes(hashes) {
-		m, err := encodeStatusResync(consumer, batch, s.opts.SourceID)
-		if err != nil {
-			return err
-		}
-		if err := s.publish(ctx, consumer, m); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -35,6 +35,13 @@ const (
 	// Seen is Atoll's addition: an agent says every 10 s that it lives.
 	// Servers that do not know it drop it.
 	Seen = "dev.atoll.agent.v1.seen"
+
+	// Atoll's resync by digests; docs/decisions/021. Others drop these events.
+	// An agent sends AgentDigest when it connects and now and then; the server
+	// answers with ServerDigest; when they differ, the agent sends AgentWorks.
+	AgentDigest  = "dev.atoll.agent.v1.digest"   // Digest
+	AgentWorks   = "dev.atoll.agent.v1.works"    // BucketWorks
+	ServerDigest = "dev.atoll.maestro.v1.digest" // DigestAnswer
 )
 
 // Extension names. All are lower case, as MQTT user properties and gRPC
@@ -54,6 +61,7 @@ const (
 	ExtIfMatch    = "atollifmatch"    // source to server: apply only if the bundle's ETag version is this
 	ExtReceivedAt = "atollreceivedat" // agent to server, on a status: when the spec of resourceversion arrived, RFC 3339 with nanoseconds
 	ExtAppliedAt  = "atollappliedat"  // agent to server, on a status: when its manifests were first all applied
+	ExtDigests    = "atolldigests"    // agent to server, on a spec resync: "1", the agent speaks digests, too
 )
 
 // OpIDKey is the key of the operation id inside ExtLogTracing.
@@ -104,4 +112,39 @@ type StatusHashes struct {
 type StatusHash struct {
 	ID   string `json:"resourceID"`
 	Hash string `json:"statusHash"`
+}
+
+// Digest is the data of AgentDigest: how many works the agent holds, and their
+// hash (internal/digest, of the items of WorkState).
+type Digest struct {
+	Works int    `json:"works"`
+	Root  string `json:"root"`
+}
+
+// DigestAnswer is the data of ServerDigest. With Ask, the server wants to know
+// the agent's digest. With Same, both hold the same. Else the buckets are the
+// server's, 1<<Bits of them, and it wants the agent's works in those that
+// differ.
+type DigestAnswer struct {
+	Ask     bool   `json:"ask,omitempty"`
+	Same    bool   `json:"same,omitempty"`
+	Bits    int    `json:"bits,omitempty"`
+	Buckets []byte `json:"buckets,omitempty"`
+}
+
+// BucketWorks is the data of AgentWorks: all works that the agent holds in some
+// buckets. Several may follow one answer; each stands for itself.
+type BucketWorks struct {
+	Bits    int         `json:"bits"`
+	Buckets []int       `json:"buckets"`
+	Works   []WorkState `json:"works"`
+}
+
+// WorkState is what server and agent must agree on about a work. Of a work
+// that is to go the status is left out.
+type WorkState struct {
+	ID       string `json:"id"`
+	Version  int64  `json:"v"`
+	Deleting bool   `json:"d,omitempty"`
+	Status   string `json:"s,omitempty"` // the first 16 digits of its ExtStatusHash; "" while it has none
 }

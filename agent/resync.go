@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/digest"
+)
+
+// resync compares what the agent holds with what its server wants it to. Our
+// servers compare digests (docs/decisions/021); a real Maestro drops those
+// events, and gets the list of all works in one message when it has not
+// answered within fallback. A comparison that found a difference is repeated
+// soon, one that found none now and then: that mends whatever was lost.
+type resync struct {
+	fallback time.Duration // default 2 s
+	every    time.Duration // default 5 min
+
+	online  bool
+	digests bool      // the server has answered one
+	lists   bool      // it has not, and got a list
+	tries   int       // digests without an answer
+	differs int       // comparisons in a row that found a difference
+	due     time.Time // of the next step
+	listDue time.Time // when to send the list, zero for not at all
+}
+
+const (
+	// verifyAfter is when a comparison that found a difference is repeated.
+	verifyAfter = 5 * time.Second
+	// listTries is after how many digests without an answer a server that has
+	// answered before gets the list: it may be another one now.
+	listTries = 3
+)
+
+func (r resync) withDefaults() resync {
+	if r.fallback <= 0 {
+		r.fallback = 2 * time.Second
+	}
+	if r.every <= 0 {
+		r.every = 5 * time.Minute
+	}
+	return r
+}
+
+// begin is called when the bus is connected.
+func (r *resync) begin(c *core) {
+	r.online, r.tries, r.differs, r.listDue = true, 0, 0, time.Time{}
+	r.ask(c)
+	if r.lists {
+		r.list(c)
+	}
+}
+
+func (r *resync) end() {
+	r.online, r.due, r.listDue = false, time.Time{}, time.Time{}
+}
+
+// ask sends the digest.
+func (r *resync) ask(c *core) {
+	states := c.states()
+	c.do(effSay{work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))}})
+	r.tries++
+	if r.digests {
+		r.wait(c, min(r.fallback<<min(r.tries-1, 10), time.Minute))
+		if r.tries == listTries {
+			r.list(c)
+		}
+		return
+	}
+	r.due = time.Time{}
+	if !r.lists {
+		r.listDue = c.now.Add(r.fallback)
+		c.at(r.listDue, resyncTimer)
+	}
+}
+
+func (r *resync) wait(c *core, d time.Duration) {
+	r.due = c.now.Add(d)
+	c.at(r.due, resyncTimer)
+}
+
+// list sends what a real Maestro wants.
+func (r *resync) list(c *core) {
+	r.listDue = time.Time{}
+	c.do(effResync{c.versions()})
+}
+
+// tick does what is due.
+func (r *resync) tick(c *core) {
+	if !r.online {
+		return
+	}
+	if !r.listDue.IsZero() && !r.listDue.After(c.now) {
+		r.lists = !r.digests
+		r.list(c)
+	}
+	if !r.due.IsZero() && !r.due.After(c.now) {
+		r.ask(c)
+	}
+}
+
+// answered takes what the server says to the digest, or that it wants one.
+func (r *resync) answered(c *core, a work.DigestAnswer) {
+	if !r.online {
+		return
+	}
+	r.digests, r.lists, r.listDue, r.tries = true, false, time.Time{}, 0
+	switch {
+	case a.Ask:
+		r.ask(c)
+		return
+	case a.Same:
+		r.differs = 0
+		r.wait(c, r.every)
+		return
+	}
+	r.wait(c, min(verifyAfter<<min(r.differs, 10), r.every))
+	r.differs++
+	if len(a.Buckets) == 0 {
+		return // it knows that there is nothing to list
+	}
+	states := c.states()
+	if a.Bits < 0 || a.Bits > digest.MaxBits {
+		return
+	}
+	buckets, err := digest.Differing(digest.Buckets(digest.Works(states), a.Bits), a.Buckets, a.Bits)
+	if err != nil {
+		return // the next comparison may be better
+	}
+	for _, piece := range digest.Pieces(states, a.Bits, buckets) {
+		c.do(effSay{work.AgentWorks, piece})
+	}
+}
+
+// questioned takes a server's question about statuses in the form that all
+// have. A server asks when it is back; what this agent asked while it was away
+// nobody heard, so it asks again, and finds out anew what the server speaks.
+func (r *resync) questioned(c *core) {
+	if r.online && r.lists {
+		r.lists = false
+		r.ask(c)
+	}
+}
+
+// states lists what is known, as it is compared.
+func (c *core) states() []work.WorkState {
+	list := make([]work.WorkState, 0, len(c.works))
+	for id, w := range c.works {
+		s := w.latest()
+		if s == nil {
+			continue
+		}
+		state := work.WorkState{ID: string(id), Version: s.Generation, Deleting: s.Deleting}
+		if w.status != nil && !s.Deleting {
+			state.Status = digest.Status(w.status.Hash)
+		}
+		list = append(list, state)
+	}
+	return list
+}
+
+// versions lists it for a real Maestro.
+func (c *core) versions() []work.SpecVersion {
+	list := []work.SpecVersion{}
+	for _, id := range slices.Sorted(maps.Keys(c.works)) {
+		if s := c.works[id].latest(); s != nil {
+			list = append(list, work.SpecVersion{ID: string(id), Version: s.Generation})
+		}
+	}
+	return list
+}

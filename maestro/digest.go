@@ -1,0 +1,189 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/digest"
+	"atoll.dev/store"
+)
+
+// Resync by digests, docs/decisions/021: an agent of ours and this server
+// compare one hash of all that they hold, then hashes of buckets, and list
+// only what is in buckets that differ. Each message is judged by itself and by
+// the ledger as it is, so one that is lost, late, doubled or wrong costs a
+// repetition and nothing else; in particular nothing is deleted because of it
+// that is not under deletion anyway.
+
+// ourWorks reads what a consumer's agent should hold, and what is known that
+// it holds besides, as both compare it.
+func ourWorks(ctx context.Context, tx *store.Tx, consumer string) ([]work.WorkState, error) {
+	rows, err := tx.Query(ctx, `select id, wanted, deleting, status_hash from ledger where consumer = $1 and gone_at is null
+		union all select id, generation, false, status_hash from unknown_work where consumer = $1`, consumer)
+	if err != nil {
+		return nil, err
+	}
+	states, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w work.WorkState, err error) {
+		err = row.Scan(&w.ID, &w.Version, &w.Deleting, &w.Status)
+		return seen(w), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading what %s is to hold: %w", consumer, err)
+	}
+	return states, nil
+}
+
+// seen is a work as it is compared: what is to go has no status, and one that
+// never had a status has none either.
+func seen(w work.WorkState) work.WorkState {
+	w.Status = digest.Status(w.Status)
+	if w.Deleting || w.Status == digest.Status(emptyHash) {
+		w.Status = ""
+	}
+	return w
+}
+
+// answerDigest says whether the agent holds what it should, or by which
+// buckets to find out what it does not.
+func (s *Server) answerDigest(ctx context.Context, consumer string, theirs work.Digest) error {
+	if err := s.speaksDigests(ctx, consumer, true); err != nil {
+		return err
+	}
+	var ours []work.WorkState
+	err := s.store.Tx(ctx, func(tx *store.Tx) (err error) {
+		ours, err = ourWorks(ctx, tx, consumer)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	items := digest.Works(ours)
+	a := work.DigestAnswer{Same: digest.Root(items) == theirs.Root}
+	switch {
+	case a.Same:
+	case theirs.Works == 0:
+		// It has nothing to list; all buckets of nothing are known.
+		if err := s.answerWorks(ctx, consumer, work.BucketWorks{Buckets: []int{0}}); err != nil {
+			return err
+		}
+	default:
+		a.Bits = digest.Bits(max(len(items), theirs.Works))
+		a.Buckets = digest.Buckets(items, a.Bits)
+	}
+	if err := s.sendDigest(ctx, consumer, a); err != nil {
+		// When the broker is back all agents are asked.
+		s.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer), slog.Any("error", err))
+	}
+	return nil
+}
+
+func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestAnswer) error {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	return s.publish(ctx, consumer, message{
+		id: uuid.NewString(), source: s.opts.SourceID, kind: work.ServerDigest, time: time.Now().UTC(),
+		ext: map[string]string{work.ExtClusterName: consumer}, data: data,
+	})
+}
+
+// answerWorks takes all works that an agent holds in some buckets.
+func (s *Server) answerWorks(ctx context.Context, consumer string, b work.BucketWorks) error {
+	in := make(map[int]bool, len(b.Buckets))
+	for _, n := range b.Buckets {
+		in[n] = true
+	}
+	scope := func(id string) bool { return in[digest.Bucket(id, b.Bits)] }
+	var versions []work.SpecVersion
+	states := make([]work.WorkState, 0, len(b.Works))
+	for _, w := range b.Works {
+		if !scope(w.ID) {
+			continue // what is not asked for says nothing about what is missing
+		}
+		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
+		states = append(states, w)
+	}
+	if err := s.reconcile(ctx, consumer, versions, scope); err != nil {
+		return err
+	}
+	var ask []work.StatusHash
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := noteUnknownStatuses(ctx, tx, consumer, states); err != nil {
+			return err
+		}
+		ours, err := ourWorks(ctx, tx, consumer)
+		ask = differingStatuses(ours, states)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(ask) == 0 {
+		return nil
+	}
+	if err := s.askConsumer(ctx, consumer, idsOf(ask)); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer), slog.Any("error", err))
+	}
+	return nil
+}
+
+func idsOf(hashes []work.StatusHash) []string {
+	ids := make([]string, len(hashes))
+	for i, h := range hashes {
+		ids[i] = h.ID
+	}
+	return ids
+}
+
+// differingStatuses lists the works of which the agent has another status than
+// the one that was taken.
+func differingStatuses(ours, theirs []work.WorkState) []work.StatusHash {
+	have := make(map[string]work.WorkState, len(ours))
+	for _, w := range ours {
+		have[w.ID] = w
+	}
+	var differ []work.StatusHash
+	for _, w := range theirs {
+		if o, known := have[w.ID]; known && !o.Deleting && !w.Deleting && w.Status != "" && w.Status != o.Status {
+			differ = append(differ, work.StatusHash{ID: w.ID, Hash: o.Status})
+		}
+	}
+	return differ
+}
+
+// checkBuckets refuses a list of works that no comparison asked for.
+func checkBuckets(b work.BucketWorks) error {
+	if b.Bits < 0 || b.Bits > digest.MaxBits || len(b.Buckets) > 1<<b.Bits {
+		return digest.ErrForm
+	}
+	for _, w := range b.Works {
+		if err := checkBundleID(w.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// speaksDigests notes whether an agent speaks digests, and when it did last.
+// One of Open Cluster Management's does not.
+func (s *Server) speaksDigests(ctx context.Context, consumer string, does bool) error {
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		sql := `insert into agent_digest as a (consumer, answered_at) select $1, now() on conflict (consumer) do update set answered_at = now()`
+		if !does {
+			sql = `delete from agent_digest where consumer = $1`
+		}
+		_, err := tx.Exec(ctx, sql, consumer)
+		if err != nil {
+			return fmt.Errorf("noting how the agent of %s compares: %w", consumer, err)
+		}
+		return nil
+	})
+}
