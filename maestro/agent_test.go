@@ -25,6 +25,7 @@ type scriptedAgent struct {
 	t        testing.TB
 	site     *site
 	consumer string
+	addr     string
 	client   *bus.Client
 	end      func()
 
@@ -32,6 +33,8 @@ type scriptedAgent struct {
 	works    map[string]*agentWork
 	sequence int64
 	events   []message // all that came
+	said     []message // all that went
+	digests  bool      // it compares digests, as Atoll's agent does
 
 	// Faults. Guarded by mu.
 	deaf   bool                          // takes nothing
@@ -48,8 +51,11 @@ type agentWork struct {
 	hash       string
 }
 
-func (s *site) agent(consumer string) *scriptedAgent {
-	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, works: map[string]*agentWork{}, sequence: time.Now().UnixMilli() << 22}
+func (s *site) agent(consumer string) *scriptedAgent { return s.agentAt(consumer, s.broker.addr) }
+
+// agentAt connects by way of an address.
+func (s *site) agentAt(consumer, addr string) *scriptedAgent {
+	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, addr: addr, works: map[string]*agentWork{}, sequence: time.Now().UnixMilli() << 22}
 	a.start()
 	s.t.Cleanup(func() { a.stop() })
 	return a
@@ -58,14 +64,23 @@ func (s *site) agent(consumer string) *scriptedAgent {
 func (a *scriptedAgent) start() {
 	name := a.consumer + "-agent"
 	a.client = bus.NewClient(bus.ClientOptions{
-		Addr: a.site.broker.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: name + "-client",
+		Addr: a.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: name + "-client",
 		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.SourceEvents}.String()},
 		Handler: func(ctx context.Context, m bus.Message) {
 			a.take(ctx, messageOf(m.Event))
 			m.Ack()
 		},
-		OnConnected: func(ctx context.Context) { a.resync(ctx) },
-		Logger:      slog.New(slog.DiscardHandler),
+		OnConnected: func(ctx context.Context) {
+			a.mu.Lock()
+			digests := a.digests
+			a.mu.Unlock()
+			if digests {
+				a.sayDigest(ctx)
+				return
+			}
+			a.resync(ctx)
+		},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -128,6 +143,7 @@ func (a *scriptedAgent) send(ctx context.Context, m message) {
 	case a.mangle != nil:
 		out = a.mangle(out)
 	}
+	a.said = append(a.said, out...)
 	a.mu.Unlock()
 	topic := bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.AgentEvents}.String()
 	for _, m := range out {
@@ -152,6 +168,8 @@ func (a *scriptedAgent) take(ctx context.Context, m message) {
 		}
 	case work.StatusResync:
 		replies = a.compareStatuses(m)
+	case work.ServerDigest:
+		defer a.compareDigest(ctx, m)
 	default:
 		a.t.Errorf("agent %s: unexpected event %s", a.consumer, m.kind)
 	}

@@ -140,7 +140,7 @@ func (b *bench) start(ctx context.Context) error {
 	}
 	b.options = agent.Options{
 		Consumer: consumer, Kube: cfg, Bus: bus.ClientOptions{Addr: b.broker.addr, TLS: tls}, BrokerHost: "bench", Workers: *workers,
-		DataDir: filepath.Join(b.dir, "agent"), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		DataDir: filepath.Join(b.dir, "agent"), ListAfter: time.Millisecond, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	return b.startAgent(ctx)
 }

@@ -1,0 +1,373 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/digest"
+	"atoll.dev/store"
+)
+
+// states is what the agent says it holds.
+func (a *scriptedAgent) states() []work.WorkState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	states := []work.WorkState{}
+	for id, w := range a.works {
+		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.Status(w.hash)})
+	}
+	return states
+}
+
+// sayDigest is how an agent of ours begins to compare.
+func (a *scriptedAgent) sayDigest(ctx context.Context) {
+	states := a.states()
+	data, _ := json.Marshal(work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))})
+	a.send(ctx, a.message(work.AgentDigest, data))
+}
+
+// compareDigest is how it goes on.
+func (a *scriptedAgent) compareDigest(ctx context.Context, m message) {
+	var answer work.DigestAnswer
+	if err := json.Unmarshal(m.data, &answer); err != nil {
+		a.t.Error(err)
+		return
+	}
+	if answer.Ask {
+		a.sayDigest(ctx)
+		return
+	}
+	if len(answer.Buckets) == 0 {
+		return
+	}
+	states := a.states()
+	buckets, err := digest.Differing(digest.Buckets(digest.Works(states), answer.Bits), answer.Buckets, answer.Bits)
+	if err != nil {
+		a.t.Error(err)
+		return
+	}
+	for _, piece := range digest.Pieces(states, answer.Bits, buckets) {
+		data, _ := json.Marshal(piece)
+		a.send(ctx, a.message(work.AgentWorks, data))
+	}
+}
+
+// meter passes TCP connections on and counts what goes over them.
+type meter struct {
+	addr  string
+	bytes atomic.Int64
+	stop  func()
+}
+
+func (s *site) meter() *meter {
+	s.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	m := &meter{addr: l.Addr().String()}
+	var group sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	group.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			group.Go(func() { m.pass(ctx, in, s.broker.addr) })
+		}
+	})
+	m.stop = sync.OnceFunc(func() { l.Close(); cancel(); group.Wait() })
+	s.t.Cleanup(m.stop)
+	return m
+}
+
+func (m *meter) pass(ctx context.Context, in net.Conn, to string) {
+	defer in.Close()
+	out, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	stop := context.AfterFunc(ctx, func() { in.Close(); out.Close() })
+	defer stop()
+	var group sync.WaitGroup
+	for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
+		group.Go(func() {
+			defer in.Close()
+			defer out.Close()
+			_, _ = io.Copy(counting{way[1], m}, way[0])
+		})
+	}
+	group.Wait()
+}
+
+type counting struct {
+	io.Writer
+	m *meter
+}
+
+func (c counting) Write(p []byte) (int, error) {
+	c.m.bytes.Add(int64(len(p)))
+	return c.Writer.Write(p)
+}
+
+// fill gives a consumer bundles, and its agent the works, as they are when all
+// is delivered.
+func (i *instance) fill(agent *scriptedAgent, n int) {
+	i.t.Helper()
+	spec, err := marshal(specRecord{EventID: "e", Source: testSource, SpecVersion: "1.0", Type: work.SpecCreate, Consumer: agent.consumer, Version: 1, Data: specData(configMap("x", 1))})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	ctx := context.Background()
+	for at := 0; at < n; at += 1000 {
+		err := i.server.store.Tx(ctx, func(tx *store.Tx) error {
+			for k := at; k < min(at+1000, n); k++ {
+				id := fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k)
+				d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: id, Scope: agent.consumer, Spec: spec})
+				if err != nil {
+					return err
+				}
+				if err := want(ctx, tx, d, testSource); err != nil {
+					return err
+				}
+			}
+			_, err := tx.Exec(ctx, `update ledger set acknowledged = wanted, status_hash = 'hash-' || id where acknowledged = 0`)
+			return err
+		})
+		if err != nil {
+			i.t.Fatal(err)
+		}
+	}
+	agent.fault(func() {
+		for k := range n {
+			id := fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k)
+			agent.works[id] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`), hash: "hash-" + id}
+		}
+	})
+}
+
+// TestAResyncOf10000WorksInSync: what it costs on the wire, TLS and MQTT
+// included, when agent, server or both come back and nothing has changed.
+func TestAResyncOf10000WorksInSync(t *testing.T) {
+	if testing.Short() {
+		t.Skip("10,000 works")
+	}
+	site := newSite(t)
+	m := site.meter()
+	through := func(o *Options) { o.Broker = m.addr }
+	server := site.start(through)
+	server.consumer("mc1")
+	agent := site.agentAt("mc1", m.addr)
+	agent.fault(func() { agent.digests = true })
+	agent.stop()
+	server.fill(agent, 10_000)
+	agent.start()
+	same := func(n int) func() error {
+		return func() error {
+			answers := 0
+			for _, e := range agent.received(work.ServerDigest) {
+				var a work.DigestAnswer
+				if json.Unmarshal(e.data, &a) == nil && a.Same {
+					answers++
+				}
+			}
+			if answers < n {
+				return fmt.Errorf("%d answers", answers)
+			}
+			return nil
+		}
+	}
+	eventually(t, "both hold the same", same(1))
+	cost := func(what string, most int64, f func()) {
+		t.Helper()
+		agent.fault(func() { agent.events, agent.said = nil, nil })
+		before := m.bytes.Load()
+		f()
+		eventually(t, what+": both hold the same", same(1))
+		agent.quiet(t)
+		bytes := m.bytes.Load() - before
+		agent.mu.Lock()
+		down, up := len(agent.events), len(agent.said)
+		agent.mu.Unlock()
+		t.Logf("%s: %d bytes, %d messages to the agent, %d from it", what, bytes, down, up)
+		if bytes > most || down > 2 || up > 2 {
+			t.Errorf("%s costs %d bytes, %d messages to the agent and %d from it", what, bytes, down, up)
+		}
+	}
+	cost("the agent restarts", 16<<10, func() { agent.stop(); agent.start() })
+	cost("the server restarts", 16<<10, func() { server.end(); server = site.start(through) })
+	agent.fault(func() { agent.digests = false })
+	agent.stop()
+}
+
+// TestI8WrongDigestsOnlyCostTraffic: whatever an agent claims to hold, nothing
+// is deleted that is not under deletion, and the truth converges afterwards.
+func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
+	site := newSite(t)
+	m := site.start()
+	m.consumer("mc1")
+	agent := site.agent("mc1")
+	agent.fault(func() { agent.digests = true })
+	src := m.source()
+	for n := range 50 {
+		src.create("mc1", fmt.Sprintf("w%d", n), n)
+	}
+	m.settled(50)
+	agent.mu.Lock()
+	delete(agent.works, "w3")          // lost
+	agent.works["w4"].generation = 0   // older
+	agent.works["w5"].hash = "another" // another status
+	agent.works["stranger"] = &agentWork{generation: 7, data: specData(configMap("s", 1)), status: []byte(`{}`), hash: "x"}
+	agent.mu.Unlock()
+	for _, lie := range []struct {
+		kind string
+		data any
+	}{
+		{work.AgentDigest, work.Digest{Works: -1, Root: "?"}},
+		{work.AgentDigest, work.Digest{Works: 1 << 30, Root: ""}},
+		{work.AgentDigest, work.Digest{Works: 0, Root: "?"}},
+		{work.AgentDigest, "no digest"},
+		{work.AgentWorks, work.BucketWorks{Bits: 40, Buckets: []int{1}}},
+		{work.AgentWorks, work.BucketWorks{Bits: 3, Buckets: []int{-1, 9, 1 << 40}}},
+		{work.AgentWorks, work.BucketWorks{Bits: 3, Buckets: []int{1, 1, 1}}},
+		{work.AgentWorks, work.BucketWorks{Bits: 0, Buckets: []int{0}, Works: []work.WorkState{{ID: "w1", Version: -7}, {ID: "w2", Version: 5, Deleting: true}, {ID: "", Version: 1}}}},
+		{work.AgentWorks, work.BucketWorks{Bits: 4, Buckets: nil, Works: []work.WorkState{{ID: "w9", Version: 1, Status: "other"}}}},
+	} {
+		data, err := json.Marshal(lie.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent.send(t.Context(), agent.message(lie.kind, data))
+	}
+	agent.sayDigest(t.Context())
+	eventually(t, "the agent holds everything as it was", func() error {
+		agent.sayDigest(t.Context())
+		generation, _ := agent.holds("w4")
+		if n := agent.count(); n != 51 || generation == 0 {
+			return fmt.Errorf("%d works, w4 has generation %d", n, generation)
+		}
+		same := agent.received(work.ServerDigest)
+		var a work.DigestAnswer
+		if err := json.Unmarshal(same[len(same)-1].data, &a); err != nil || !a.Same {
+			return fmt.Errorf("the last answer: %s %v", same[len(same)-1].data[:min(100, len(same[len(same)-1].data))], err)
+		}
+		return nil
+	})
+	for _, kind := range []string{work.SpecDelete, work.SpecResyncResponse} {
+		for _, e := range agent.received(kind) {
+			if e.ext[work.ExtDeletionTimestamp] != "" {
+				t.Errorf("a deletion: %+v", e.ext)
+			}
+		}
+	}
+}
+
+// TestComparingBucketsIsComparing: for any two sides, the comparison of the
+// works in buckets that differ orders exactly what the comparison of all would,
+// but for what is under deletion on both sides; and any other choice of
+// buckets orders a part of that.
+func TestComparingBucketsIsComparing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) map[string]work.WorkState {
+			m := map[string]work.WorkState{}
+			for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 0, 40).Draw(t, label) {
+				id := fmt.Sprintf("w%d", n)
+				m[id] = seen(work.WorkState{
+					ID: id, Version: rapid.Int64Range(1, 2).Draw(t, "version"), Deleting: rapid.IntRange(0, 4).Draw(t, "deleting") == 0,
+					Status: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "status"),
+				})
+			}
+			return m
+		}
+		ours, theirs := draw("ours"), draw("theirs")
+		bits := rapid.IntRange(0, 6).Draw(t, "bits")
+		oursList, theirsList := slices.Collect(maps.Values(ours)), slices.Collect(maps.Values(theirs))
+		compare := func(scope func(string) bool) (c comparison, ask []work.StatusHash) {
+			var held0 []held
+			for _, w := range ours {
+				if scope(w.ID) {
+					held0 = append(held0, held{w.ID, w.Version, w.Deleting})
+				}
+			}
+			var versions []work.SpecVersion
+			var listed []work.WorkState
+			for _, w := range theirs {
+				if scope(w.ID) {
+					versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
+					listed = append(listed, w)
+				}
+			}
+			return compareSpecs(held0, versions), differingStatuses(oursList, listed)
+		}
+		full, fullAsk := compare(func(string) bool { return true })
+
+		chosen := rapid.SliceOf(rapid.IntRange(0, 1<<bits-1)).Draw(t, "buckets")
+		part, partAsk := compare(func(id string) bool { return slices.Contains(chosen, digest.Bucket(id, bits)) })
+		for _, h := range part.send {
+			if !slices.Contains(full.send, h) {
+				t.Fatalf("a part of the buckets orders %v, all do not", h)
+			}
+		}
+		if len(partAsk) > len(fullAsk) || len(part.unknown) > len(full.unknown) {
+			t.Fatalf("a part finds more than all")
+		}
+
+		if digest.Root(digest.Works(oursList)) == digest.Root(digest.Works(theirsList)) {
+			for _, h := range full.send {
+				if !h.deleting {
+					t.Fatalf("the same, and %v is to be sent", h)
+				}
+			}
+			if len(full.unknown)+len(fullAsk) > 0 {
+				t.Fatalf("the same, and %v %v", full.unknown, fullAsk)
+			}
+			return
+		}
+		buckets, err := digest.Differing(digest.Buckets(digest.Works(oursList), bits), digest.Buckets(digest.Works(theirsList), bits), bits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, gotAsk := compare(func(id string) bool { return slices.Contains(buckets, digest.Bucket(id, bits)) })
+		for _, h := range full.send {
+			both := h.deleting && theirs[h.id].Deleting && theirs[h.id].Version == h.generation
+			if !both && !slices.Contains(got.send, h) {
+				t.Fatalf("%v is missed", h)
+			}
+		}
+		if !slices.Equal(got.unknown, full.unknown) || len(gotAsk) != len(fullAsk) {
+			t.Fatalf("unknown %v instead of %v, statuses %v instead of %v", got.unknown, full.unknown, gotAsk, fullAsk)
+		}
+	})
+}
+
+// quiet waits until nothing has come or gone for a while.
+func (a *scriptedAgent) quiet(t *testing.T) {
+	t.Helper()
+	last, since := -1, time.Now()
+	eventually(t, "it is quiet", func() error {
+		a.mu.Lock()
+		now := len(a.events) + len(a.said)
+		a.mu.Unlock()
+		if now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < time.Second {
+			return fmt.Errorf("%d messages so far", now)
+		}
+		return nil
+	})
+}
