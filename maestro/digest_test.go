@@ -132,12 +132,16 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 	if err != nil {
 		i.t.Fatal(err)
 	}
+	status, err := marshal(statusRecord{Version: 1, Data: []byte(`{}`)})
+	if err != nil {
+		i.t.Fatal(err)
+	}
 	ctx := context.Background()
 	for at := 0; at < n; at += 1000 {
 		err := i.server.store.Tx(ctx, func(tx *store.Tx) error {
 			for k := at; k < min(at+1000, n); k++ {
 				id := fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k)
-				d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: id, Scope: agent.consumer, Spec: spec})
+				d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: id, Scope: agent.consumer, Spec: spec, Status: status})
 				if err != nil {
 					return err
 				}
