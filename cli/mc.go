@@ -20,8 +20,9 @@ import (
 )
 
 func (c *command) mc() *cobra.Command {
-	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp, Short: "Management clusters: register, list, delete"}
-	cmd.AddCommand(c.mcList(), c.mcRegister(), c.mcDelete(), c.mcKubeconfig(), c.mcBootstrap())
+	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp, Short: "Management clusters: register, join, revoke, list, delete"}
+	cmd.AddCommand(c.mcList(), c.mcRegister(), c.mcDelete(), c.mcKubeconfig(), c.mcBootstrap(),
+		c.mcJoinToken(), c.mcRevoke(), c.mcAllow())
 	return cmd
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -58,16 +57,21 @@ func (c *command) pkiServe() *cobra.Command {
 
 func (c *command) pkiToken() *cobra.Command {
 	var dir, out string
-	ttl := 15 * time.Minute
+	ttl := pki.TokenLife
 	cmd := &cobra.Command{
 		Use:   "token NAME",
-		Short: "Make a one-time join token for system:SERVICE or a management cluster",
+		Short: "Make a one-time join token for system:SERVICE",
 		Long: `Makes a token by which one key gets one certificate with this common name. Run it
-where the CA's directory is.`,
-		Example: "  atoll pki token management-01 --dir /var/lib/atoll/pki",
+where the CA's directory is. For a management cluster, "atoll mc join-token" says
+what to do with the token, too.`,
+		Example: "  atoll pki token system:maestro --dir /var/lib/atoll/pki --out token",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			ca, err := pki.OpenCA(dir)
+			home, err := c.home()
+			if err != nil {
+				return err
+			}
+			ca, err := openCA(home, dir)
 			if err != nil {
 				return err
 			}
@@ -82,10 +86,9 @@ where the CA's directory is.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA")
+	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA (default: that of the region below --home)")
 	cmd.Flags().StringVar(&out, "out", "", "write the token to a file, not to standard output")
 	cmd.Flags().DurationVar(&ttl, "ttl", ttl, "how long it is good for")
-	cmd.MarkFlagRequired("dir")
 	return cmd
 }
 

@@ -27,7 +27,7 @@ type service struct {
 }
 
 // identityFlags say where a service finds its key and certificate.
-type identityFlags struct{ dir, url, caFile, tokenFile string }
+type identityFlags struct{ dir, url, caFile, caHash, tokenFile string }
 
 // serviceCommand makes the subcommand of a service: its own flags are added to
 // the command that is returned; run is called when they are parsed.
@@ -61,6 +61,7 @@ func addIdentity(cmd *cobra.Command, f *identityFlags) {
 	cmd.Flags().StringVar(&f.dir, "identity", "", "directory of the service's key and certificate")
 	cmd.Flags().StringVar(&f.url, "pki", "", "URL of the region's CA (atoll pki)")
 	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA")
+	cmd.Flags().StringVar(&f.caHash, "ca-hash", "", "fingerprint of the region's CA, sha256:HEX; fetches the file of --ca when it is not there")
 	cmd.Flags().StringVar(&f.tokenFile, "token-file", "", "file with a join token, until there is a certificate")
 	for _, name := range []string{"identity", "pki", "ca"} {
 		cmd.MarkFlagRequired(name)
@@ -103,6 +104,11 @@ func (p *parts) wait() error { return p.group.Wait() }
 
 // open gets the service's identity and keeps it fresh.
 func (s *service) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
+	if s.identity.caHash != "" {
+		if err := pki.PinCA(p.ctx, s.identity.url, s.identity.caHash, s.identity.caFile); err != nil {
+			return nil, err
+		}
+	}
 	id, err := pki.OpenIdentity(p.ctx, pki.IdentityOptions{
 		Dir: s.identity.dir, Name: name, URL: s.identity.url, CAFile: s.identity.caFile, TokenFile: s.identity.tokenFile, Logger: s.log,
 	})

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
@@ -33,7 +34,10 @@ const (
 //
 //	ca.pem   key and certificate, 0600
 //	ca.crt   the certificate alone, for whoever must trust it
+//	crl.pem  the certificates that are revoked, for whoever must refuse them
 //	tokens/  one-time join tokens by the sha256 of their text, 0700
+//	issued/  what was issued, by name, 0700
+//	revoked/ what was revoked, by name, 0700
 //
 // Any number of processes may have the same directory open. A CA is safe for
 // concurrent use.
@@ -45,16 +49,22 @@ type CA struct {
 	dir  string
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
+	mu   sync.Mutex // with the lock file: the right to change the directory
 }
 
 // OpenCA opens the CA in dir, and makes it when there is none. When several
 // processes make it at once, one does and the others open what it made. A
 // damaged file is an error that names it: nothing replaces a CA but its owner.
 func OpenCA(dir string) (*CA, error) {
-	if err := os.MkdirAll(filepath.Join(dir, tokenDir), 0o700); err != nil {
-		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+	for _, sub := range []string{tokenDir, issuedDir, revokedDir} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+		}
+		if err := sweepTemp(filepath.Join(dir, sub)); err != nil {
+			return nil, fmt.Errorf("opening CA %s: %w", dir, err)
+		}
 	}
-	if err := errors.Join(sweepTemp(dir), sweepTemp(filepath.Join(dir, tokenDir))); err != nil {
+	if err := sweepTemp(dir); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, caFile)
@@ -134,6 +144,9 @@ func (ca *CA) publish() error {
 // CertPEM returns the CA's certificate, which everybody may see.
 func (ca *CA) CertPEM() []byte { return encodeCert(ca.cert.Raw) }
 
+// Certificate returns the CA's certificate.
+func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
+
 // CertFile returns the path of the file that holds the CA's certificate.
 func (ca *CA) CertFile() string { return filepath.Join(ca.dir, caCertFile) }
 
@@ -147,20 +160,22 @@ func (ca *CA) Pool() *x509.CertPool {
 // Sign issues a certificate for the key of a PEM certificate request. Name
 // alone decides subject, alternative names and usages: a service's certificate
 // serves its name, localhost and the loopback addresses, and is a client's too;
-// an agent's is a client's only. What else the request says is ignored.
+// an agent's is a client's only. What else the request says is ignored. It is
+// an [ErrRevoked] when the name is barred or the key was revoked.
 func (ca *CA) Sign(csrPEM []byte, name Name) ([]byte, error) {
 	csr, err := parseCSR(csrPEM)
 	if err != nil {
 		return nil, fmt.Errorf("signing for %s: request %w", name, err)
 	}
-	der, err := ca.issue(csr.PublicKey.(*ecdsa.PublicKey), name)
+	_, der, err := ca.grant(csr, func() (Name, error) { return name, name.Validate() })
 	if err != nil {
 		return nil, fmt.Errorf("signing for %s: %w", name, err)
 	}
 	return encodeCert(der), nil
 }
 
-func (ca *CA) issue(pub *ecdsa.PublicKey, name Name) ([]byte, error) {
+// issue signs, and writes nothing down.
+func (ca *CA) issue(pub any, name Name) ([]byte, error) {
 	if err := name.Validate(); err != nil {
 		return nil, err
 	}

@@ -14,15 +14,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
 	identityFile = "identity.pem"
+	pendingFile  = "pending.pem" // a key that a join token may have been spent on
 
 	retryMin = 250 * time.Millisecond
 	retryMax = time.Minute
+	// clockCheck is how often the clock is looked at: timers stand still while a
+	// machine sleeps.
+	clockCheck = time.Minute
 )
 
 // ErrNotEnrolled means that there is neither a valid certificate nor a token to
@@ -31,7 +36,8 @@ var ErrNotEnrolled = errors.New("no valid certificate and no join token")
 
 // IdentityOptions say who a process is and where its certificate comes from.
 type IdentityOptions struct {
-	// Dir keeps identity.pem: the key, and its certificate once there is one.
+	// Dir keeps identity.pem: the key, and its certificate once there is one;
+	// and, of a server, crl.pem: what was revoked when it was last known.
 	// It is a directory of this identity alone. Required.
 	Dir string
 	// Name is the expected common name; a certificate with another is refused.
@@ -42,8 +48,9 @@ type IdentityOptions struct {
 	// CAFile holds the region CA's certificate, which both the signing service
 	// and all peers are verified against. Required.
 	CAFile string
-	// Token, or the content of TokenFile, enrols when there is no valid
-	// certificate. TokenFile is removed once the certificate is on disk.
+	// Token, or the content of TokenFile, enrols when there is no certificate
+	// that may be used or renewed: none, one of another CA, one that expired too
+	// long ago or was revoked. TokenFile is removed once the certificate is on disk.
 	Token     string
 	TokenFile string
 	// Logger takes renewals and failures; nil means slog.Default.
@@ -57,10 +64,14 @@ type IdentityOptions struct {
 type Identity struct {
 	o       IdentityOptions
 	roots   *x509.CertPool
+	ca      *x509.Certificate
 	current atomic.Pointer[tls.Certificate]
+	guard   *guard // of who connects to it
 }
 
-// OpenIdentity loads the identity in Dir, or makes a key there and enrols.
+// OpenIdentity loads the identity in Dir, or makes a key there and enrols. A
+// certificate that has expired is renewed, as long as the signing service
+// takes it ([RenewalGrace]).
 //
 // The key is on disk before it is sent for signing and the token can be
 // redeemed again with the same key, so that a process that was killed at any
@@ -82,7 +93,7 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err := o.Name.Validate(); err != nil {
 		return nil, err
 	}
-	id := &Identity{o: o}
+	id := &Identity{o: o, guard: newGuard()}
 	if err := id.loadRoots(ctx); err != nil {
 		return nil, err
 	}
@@ -92,31 +103,54 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err := sweepTemp(o.Dir); err != nil {
 		return nil, err
 	}
-
-	key, cert, err := id.load()
-	if err != nil {
+	if err := id.loadCRL(); err != nil {
 		return nil, err
 	}
-	unusable := errors.New("there is no certificate yet")
-	if cert != nil {
-		if unusable = id.check(cert); unusable == nil {
-			if err := id.use(key, cert.Raw); err != nil {
-				return nil, err
-			}
-			return id, id.dropToken()
-		}
+	key, cert, err := id.load(identityFile)
+	if err != nil {
+		return nil, err
 	}
 	token, err := id.token()
 	if err != nil {
 		return nil, err
 	}
-	if token == "" {
-		return nil, fmt.Errorf("%w: %w; make a token with the region's pki and pass it", ErrNotEnrolled, unusable)
+	if cert == nil {
+		return id, id.enrol(ctx, key, token, errors.New("there is no certificate yet"))
 	}
-	if err := id.enrol(ctx, key, token); err != nil {
-		return nil, err
+	unusable := id.check(cert, time.Now())
+	if unusable == nil || id.renewable(cert) {
+		if err := id.use(key, cert.Raw); err != nil {
+			return nil, err
+		}
 	}
-	return id, nil
+	switch {
+	case unusable == nil && token == "":
+		return id, nil
+	case id.current.Load() == nil:
+		return id, id.enrolAnew(ctx, token, unusable)
+	}
+	// It has expired; or there is a token, and who brought it may know that the
+	// certificate was revoked. The signing service knows.
+	for attempt := 0; ; attempt++ {
+		refused := id.renewByCertificate(ctx)
+		if refused == nil {
+			return id, id.dropToken()
+		}
+		if r, ok := errors.AsType[*refusal](refused); ok && r.final() {
+			if token == "" {
+				return nil, fmt.Errorf("renewing at %s: %w", o.URL, refused)
+			}
+			return id, id.enrolAnew(ctx, token, refused)
+		}
+		if unusable == nil {
+			return id, nil // the token stays for the next start
+		}
+		o.Logger.LogAttrs(ctx, slog.LevelWarn, "renewal of an expired certificate will be tried again",
+			slog.String("identity", string(o.Name)), slog.Any("error", refused))
+		if err := pause(ctx, backoff(attempt)); err != nil {
+			return nil, fmt.Errorf("renewing at %s: %w", o.URL, errors.Join(err, refused))
+		}
+	}
 }
 
 // loadRoots reads the CA's certificate. It waits for the file: the process that
@@ -125,10 +159,11 @@ func (id *Identity) loadRoots(ctx context.Context) error {
 	for attempt := 0; ; attempt++ {
 		data, err := os.ReadFile(id.o.CAFile)
 		if err == nil {
-			id.roots = x509.NewCertPool()
-			if !id.roots.AppendCertsFromPEM(data) {
-				return fmt.Errorf("CA file %s holds no certificate; write the region's there", id.o.CAFile)
+			if id.ca, err = parseCertificate(data); err != nil {
+				return fmt.Errorf("CA file %s %w; write the region's there", id.o.CAFile, err)
 			}
+			id.roots = x509.NewCertPool()
+			id.roots.AddCert(id.ca)
 			return nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) || pause(ctx, backoff(attempt)) != nil {
@@ -137,9 +172,10 @@ func (id *Identity) loadRoots(ctx context.Context) error {
 	}
 }
 
-// load reads identity.pem, and makes it with a new key when there is none.
-func (id *Identity) load() (*ecdsa.PrivateKey, *x509.Certificate, error) {
-	path := id.path()
+// load reads a key and its certificate, and makes the file with a new key when
+// there is none.
+func (id *Identity) load(file string) (*ecdsa.PrivateKey, *x509.Certificate, error) {
+	path := filepath.Join(id.o.Dir, file)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		key, err := newKey()
@@ -166,13 +202,23 @@ func (id *Identity) load() (*ecdsa.PrivateKey, *x509.Certificate, error) {
 	return key, cert, nil
 }
 
-// check reports why a certificate does not prove this identity now.
-func (id *Identity) check(cert *x509.Certificate) error {
+// check reports why a certificate does not prove this identity at a time.
+func (id *Identity) check(cert *x509.Certificate, at time.Time) error {
 	if cert.Subject.CommonName != string(id.o.Name) {
 		return fmt.Errorf("the certificate is that of %q", cert.Subject.CommonName)
 	}
-	_, err := cert.Verify(x509.VerifyOptions{Roots: id.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName, err)
+	}
 	return err
+}
+
+// renewable reports whether a certificate that cannot be used may still be
+// renewed, as far as this side knows.
+func (id *Identity) renewable(cert *x509.Certificate) bool {
+	late := time.Since(cert.NotAfter)
+	return late > 0 && late <= RenewalGrace && id.check(cert, cert.NotAfter) == nil
 }
 
 // save puts key and certificate on disk as one file, and then into use.
@@ -181,7 +227,10 @@ func (id *Identity) save(key *ecdsa.PrivateKey, cert *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(id.path(), append(data, encodeCert(cert.Raw)...), 0o600); err != nil {
+	if err := writeFile(filepath.Join(id.o.Dir, identityFile), append(data, encodeCert(cert.Raw)...), 0o600); err != nil {
+		return err
+	}
+	if err := os.Remove(filepath.Join(id.o.Dir, pendingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return id.use(key, cert.Raw)
@@ -196,8 +245,25 @@ func (id *Identity) use(key *ecdsa.PrivateKey, der []byte) error {
 	return nil
 }
 
-// enrol redeems token for key until it succeeds or is refused.
-func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token string) error {
+// enrolAnew enrols with a new key. The one whose certificate is of no use stays
+// on disk until there is another, and is not asked for again: it may be revoked.
+func (id *Identity) enrolAnew(ctx context.Context, token string, unusable error) error {
+	if token == "" {
+		return id.enrol(ctx, nil, token, unusable)
+	}
+	key, _, err := id.load(pendingFile)
+	if err != nil {
+		return err
+	}
+	return id.enrol(ctx, key, token, unusable)
+}
+
+// enrol redeems token for key until it succeeds or is refused. Unusable says
+// why it is needed.
+func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token string, unusable error) error {
+	if token == "" {
+		return fmt.Errorf("%w: %w; make a token with `atoll mc join-token` (`atoll pki token` for a service) and pass it", ErrNotEnrolled, unusable)
+	}
 	for attempt := 0; ; attempt++ {
 		cert, err := id.requestCertificate(ctx, key, token)
 		if err == nil {
@@ -220,15 +286,22 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 // Run keeps the certificate valid until ctx is done: it renews at two thirds of
 // its life, with a new key, and tries again with back-off as long as it takes.
 // Connections that are open stay as they are; new ones show the new
-// certificate. It returns nil.
+// certificate. Of a server it also keeps the revocation list, see
+// [Identity.ServerTLS]. It returns nil.
 func (id *Identity) Run(ctx context.Context) error {
+	var follower sync.WaitGroup
+	follower.Go(func() { id.followCRL(ctx) })
+	defer follower.Wait()
 	for attempt := 0; ; {
 		wait := time.Until(renewAt(id.Certificate()))
 		if attempt > 0 {
 			wait = backoff(attempt)
 		}
-		if pause(ctx, wait) != nil {
+		if pause(ctx, min(wait, clockCheck)) != nil {
 			return nil
+		}
+		if wait > clockCheck {
+			continue
 		}
 		if err := id.Renew(ctx); err != nil {
 			attempt++
@@ -243,76 +316,44 @@ func (id *Identity) Run(ctx context.Context) error {
 	}
 }
 
-// Renew gets a certificate for a new key now, by the present certificate; by
-// the join token, when there is one, if that has expired.
+// Renew gets a certificate for a new key now: by the present certificate, and
+// by the join token, when there is one, if the certificate is refused.
 func (id *Identity) Renew(ctx context.Context) error {
+	err := id.renewByCertificate(ctx)
+	if err == nil {
+		return id.dropToken()
+	}
+	if r, ok := errors.AsType[*refusal](err); ok && r.final() {
+		if token, tokenErr := id.token(); tokenErr == nil && token != "" {
+			return id.enrolAnew(ctx, token, err)
+		}
+	}
+	return fmt.Errorf("renewing the certificate at %s: %w", id.o.URL, err)
+}
+
+func (id *Identity) renewByCertificate(ctx context.Context) error {
 	key, err := newKey()
 	if err != nil {
 		return err
 	}
-	token := ""
-	if id.check(id.Certificate()) != nil {
-		// The file's key, as at first: the token may have been spent on it.
-		if key, _, err = id.load(); err != nil {
-			return err
-		}
-		if token, err = id.token(); err != nil {
-			return err
-		}
-		if token == "" {
-			return fmt.Errorf("renewing the certificate: %w", ErrNotEnrolled)
-		}
-	}
-	cert, err := id.requestCertificate(ctx, key, token)
+	cert, err := id.requestCertificate(ctx, key, "")
 	if err != nil {
-		return fmt.Errorf("renewing the certificate at %s: %w", id.o.URL, err)
-	}
-	if err := id.save(key, cert); err != nil {
 		return err
 	}
-	return id.dropToken()
+	return id.save(key, cert)
 }
 
-// Enrolled reports whether dir holds an identity with a certificate that has
-// not expired, so that no join token is needed. It does not say whose.
-func Enrolled(dir string) bool {
-	data, err := os.ReadFile(filepath.Join(dir, identityFile))
-	if err != nil {
-		return false
-	}
-	_, cert, err := decodePair(data)
-	return err == nil && cert != nil && time.Now().Before(cert.NotAfter)
+// Check is a readiness check: the certificate is valid now, and of a server the
+// revocation list is known.
+func (id *Identity) Check(context.Context) error {
+	return errors.Join(id.check(id.Certificate(), time.Now()), id.guard.check())
 }
-
-// Check is a readiness check: the certificate is valid now.
-func (id *Identity) Check(context.Context) error { return id.check(id.Certificate()) }
 
 // Name returns the identity's name.
 func (id *Identity) Name() Name { return id.o.Name }
 
 // Certificate returns the present certificate.
 func (id *Identity) Certificate() *x509.Certificate { return id.current.Load().Leaf }
-
-// ServerTLS returns the configuration of a server with this identity. Clients
-// are verified against the region's CA; mutual says whether one without
-// a certificate is refused. [PeerName] tells who it is. Renewals are picked up
-// by the next connection.
-func (id *Identity) ServerTLS(mutual bool) *tls.Config {
-	auth := tls.VerifyClientCertIfGiven
-	if mutual {
-		auth = tls.RequireAndVerifyClientCert
-	}
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		ClientAuth: auth,
-		ClientCAs:  id.roots,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return id.current.Load(), nil
-		},
-		// A resumed session would outlive a certificate's verification.
-		SessionTicketsDisabled: true,
-	}
-}
 
 // ClientTLS returns the configuration of a client with this identity that
 // expects a server with the given name: a service's. An empty name stands for
@@ -327,8 +368,6 @@ func (id *Identity) ClientTLS(serverName string) *tls.Config {
 		},
 	}
 }
-
-func (id *Identity) path() string { return filepath.Join(id.o.Dir, identityFile) }
 
 // token returns the join token, or "" when there is none.
 func (id *Identity) token() (string, error) {

@@ -52,13 +52,15 @@ func TestAnIdentityEnrolsOnceAndIsVerifiedBothWays(t *testing.T) {
 	if _, err := os.Stat(o.TokenFile); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the used token is still there: %v", err)
 	}
-	if !Enrolled(o.Dir) {
+	if !Enrolled(ca.dir, o.Dir, o.Name) {
 		t.Error("an enrolled directory is not said to be")
 	}
 	if again, err := OpenIdentity(t.Context(), o); err != nil || !bytes.Equal(again.current.Load().Certificate[0], agent.current.Load().Certificate[0]) {
 		t.Errorf("opened again: %v", err)
 	}
 
+	knowCRL(t, ca, server)
+	knowCRL(t, ca, agent)
 	peer, err := handshake(t, server.ServerTLS(true), agent.ClientTLS("maestro"))
 	if err != nil || peer != "management-01" {
 		t.Errorf("handshake: peer %q, %v", peer, err)
@@ -76,6 +78,18 @@ func TestAnIdentityEnrolsOnceAndIsVerifiedBothWays(t *testing.T) {
 	}
 	if _, err := handshake(t, server.ServerTLS(true), stranger.ClientTLS("maestro")); err == nil {
 		t.Error("a certificate of another CA is taken")
+	}
+}
+
+// knowCRL gives a server the present revocation list, as its Run would.
+func knowCRL(t *testing.T, ca *CA, id *Identity) {
+	t.Helper()
+	data, _, err := ca.CRL()
+	if err == nil {
+		_, err = id.takeCRL(t.Context(), data)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -215,6 +229,7 @@ func TestARenewalIsPickedUpByConfigurationsInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	knowCRL(t, ca, id)
 	server, client := id.ServerTLS(true), id.ClientTLS("maestro")
 	before := id.Certificate().SerialNumber
 	if err := id.Renew(t.Context()); err != nil {
@@ -312,8 +327,7 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 		"another's name": {func(_ *testing.T, o *IdentityOptions) { o.Name = "management-02" }, `that of "management-01"`},
 		"another CA":     {func(t *testing.T, o *IdentityOptions) { o.CAFile = openCA(t).CertFile() }, "unknown authority"},
 		"expired": {func(t *testing.T, o *IdentityOptions) {
-			short := *ca
-			short.Validity = -time.Second // over, but within the backdating
+			short := &CA{Validity: -RenewalGrace - time.Second, dir: ca.dir, key: ca.key, cert: ca.cert}
 			key, _ := newKey()
 			der, err := short.issue(&key.PublicKey, o.Name)
 			if err != nil {
@@ -323,7 +337,7 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 			if err := writeFile(filepath.Join(o.Dir, identityFile), append(data, encodeCert(der)...), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if Enrolled(o.Dir) {
+			if Enrolled(ca.dir, o.Dir, o.Name) {
 				t.Error("an expired certificate is said to be good")
 			}
 		}, "expired"},
@@ -334,7 +348,7 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 			}
 			o.Dir, o.Token = t.TempDir(), token
 		}, `that of "management-03"`},
-		"an unknown token": {func(t *testing.T, o *IdentityOptions) { o.Dir, o.Token = t.TempDir(), "x" }, "unknown or expired"},
+		"an unknown token": {func(t *testing.T, o *IdentityOptions) { o.Dir, o.Token = t.TempDir(), "x" }, "token is unknown"},
 		"no token":         {func(t *testing.T, o *IdentityOptions) { o.Dir = t.TempDir() }, ErrNotEnrolled.Error()},
 		"plain HTTP":       {func(t *testing.T, o *IdentityOptions) { o.Dir, o.Token, o.URL = t.TempDir(), "x", "http://localhost" }, "not https"},
 		"no such name":     {func(_ *testing.T, o *IdentityOptions) { o.Name = "system:" }, "is empty"},

@@ -39,6 +39,15 @@ func encodeCert(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der})
 }
 
+// parseCertificate reads the first certificate of PEM data.
+func parseCertificate(data []byte) (*x509.Certificate, error) {
+	b, _ := pem.Decode(data)
+	if b == nil || b.Type != pemCert {
+		return nil, errors.New("holds no certificate")
+	}
+	return x509.ParseCertificate(b.Bytes)
+}
+
 // encodeCSR makes a request for key. The subject is a courtesy to who reads it:
 // the signer sets its own.
 func encodeCSR(key *ecdsa.PrivateKey, name Name) ([]byte, error) {

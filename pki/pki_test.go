@@ -174,7 +174,7 @@ func TestAJoinTokenIsGoodForOneKey(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
-			name, err := ca.redeem(token, string(rune('a'+i)))
+			name, err := ca.redeem(token, string(rune('a'+i)), "")
 			switch {
 			case err == nil && name == "management-01":
 				won.Add(1)
@@ -187,14 +187,14 @@ func TestAJoinTokenIsGoodForOneKey(t *testing.T) {
 	if won.Load() != 1 {
 		t.Errorf("%d of 16 keys redeemed it", won.Load())
 	}
-	if _, err := ca.redeem("nonsense", "a"); !errors.Is(err, ErrTokenUnknown) {
+	if _, err := ca.redeem("nonsense", "a", ""); !errors.Is(err, ErrTokenUnknown) {
 		t.Errorf("an unknown token: %v", err)
 	}
 	short, err := ca.CreateToken("management-02", time.Nanosecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ca.redeem(short, "a"); !errors.Is(err, ErrTokenUnknown) {
+	if _, err := ca.redeem(short, "a", ""); !errors.Is(err, ErrTokenExpired) {
 		t.Errorf("an expired token: %v", err)
 	}
 	entries, _ := os.ReadDir(filepath.Join(ca.dir, tokenDir))
@@ -238,7 +238,8 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	key, _ := newKey()
-	csr, _ := encodeCSR(key, "system:maestro")
+	csr, _ := encodeCSR(key, "")
+	forged, _ := encodeCSR(key, "system:maestro")
 	token, err := ca.CreateToken("management-01", time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -255,6 +256,7 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 		{"a certificate instead", body(SignRequest{CSR: string(ca.CertPEM()), Token: token}), 400, "invalid-csr"},
 		{"no identity", body(SignRequest{CSR: string(csr)}), 401, "no-identity"},
 		{"an unknown token", body(SignRequest{CSR: string(csr), Token: "x"}), 403, "invalid-token"},
+		{"another's name", body(SignRequest{CSR: string(forged), Token: token}), 403, "wrong-name"},
 		{"too much", strings.Repeat("x", maxSignBody+1), 413, ""},
 	} {
 		resp, err := client.Post(url+"/v1/sign", "application/json", strings.NewReader(c.body))
@@ -281,7 +283,7 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 		t.Errorf("the right request: %d %+v %v", resp.StatusCode, answer, err)
 	}
 	if c := parseCert(t, []byte(answer.Certificate)); c.Subject.CommonName != "management-01" {
-		t.Errorf("a request that says system:maestro got %q", c.Subject.CommonName)
+		t.Errorf("a request that says no name got %q", c.Subject.CommonName)
 	}
 }
 

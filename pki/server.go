@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -20,9 +21,17 @@ const maxSignBody = 64 << 10
 //
 //	POST /v1/sign  {"csr": PEM, "token": text?} -> {"certificate": PEM, "identity": name}
 //	GET  /v1/ca    the CA's certificate as PEM, for anyone
+//	GET  /v1/crl   the revocation list as PEM, for anyone
 //
 // A request to sign is authenticated by a join token, or without one by the
 // client certificate of the connection, which is renewed under the same name.
+// This one question is why the service takes certificates that have expired,
+// for [RenewalGrace]; nothing else here looks at certificates. A csr that names
+// another subject than the one it would get is refused.
+//
+// With ?after=NUMBER the list is sent once it has another number, or after
+// some seconds as it is, so that a follower learns of a revocation at once.
+//
 // Errors are {"kind":"Error", "code", "reason"}.
 type Server struct {
 	ca     *CA
@@ -48,6 +57,7 @@ func (s *Server) Handler(log *slog.Logger) http.Handler {
 		_, err := w.Write(s.ca.CertPEM())
 		return err
 	})
+	mux.Handle("GET /v1/crl", s.serveCRL)
 	mux.Handle("POST /v1/sign", func(w http.ResponseWriter, r *http.Request) error {
 		answer, err := s.sign(r)
 		if err != nil {
@@ -65,17 +75,62 @@ func (s *Server) Handler(log *slog.Logger) http.Handler {
 	return rest.Observe(rest.Options{Log: log}, mux)
 }
 
-// Check is a readiness check: the CA's directory can be read. It removes the
-// tokens that have expired, so that a server that is asked sweeps.
-func (s *Server) Check(context.Context) error { return s.ca.SweepTokens() }
+// Check is a readiness check: the CA's directory can be read and the revocation
+// list is fresh. It removes the tokens that are forgotten, so that a server
+// that is asked sweeps.
+func (s *Server) Check(context.Context) error {
+	_, _, err := s.ca.CRL()
+	return errors.Join(s.ca.SweepTokens(), err)
+}
+
+const (
+	// crlWait is how long a follower's request may wait for news. It is below
+	// the write timeout of rest.Server.
+	crlWait = 20 * time.Second
+	// crlLook is how often the CA's directory is looked at meanwhile: whoever
+	// revokes writes there and need not know this process.
+	crlLook = 250 * time.Millisecond
+)
+
+func (s *Server) serveCRL(w http.ResponseWriter, r *http.Request) error {
+	after := r.URL.Query().Get("after")
+	enough := time.NewTimer(crlWait)
+	defer enough.Stop()
+	look := time.NewTicker(crlLook)
+	defer look.Stop()
+	stop := rest.Stopping(r.Context())
+	for last := false; ; {
+		data, list, err := s.ca.CRL()
+		if err != nil {
+			return err
+		}
+		if last || list.Number.String() != after {
+			w.Header().Set("Content-Type", "application/x-pem-file")
+			w.Header().Set("Cache-Control", "no-cache")
+			_, err := w.Write(data)
+			return err
+		}
+		select {
+		case <-look.C:
+		case <-enough.C:
+			last = true
+		case <-stop.Done():
+			last = true
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+	}
+}
 
 // TLS returns the service's own TLS configuration: the CA issues it a
 // certificate for [ServiceName]("pki"), in memory and renewed in time. Clients
-// may show a certificate of the region's, and need none for a join token.
+// may show a certificate, whose key TLS makes them prove and which the handler
+// alone verifies: TLS would refuse one that has expired before it is known what
+// for. So [PeerName] says of nobody here who it is.
 func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
-		ClientAuth:             tls.VerifyClientCertIfGiven,
+		ClientAuth:             tls.RequestClientCert,
 		ClientCAs:              s.ca.Pool(),
 		GetCertificate:         s.certificate,
 		SessionTicketsDisabled: true,
@@ -135,8 +190,11 @@ func parseSignRequest(body []byte) (SignRequest, *x509.CertificateRequest, error
 // sign does everything that a request asks for. The request is checked first,
 // so that a token is spent only on what will be signed.
 func (s *Server) sign(r *http.Request) (SignResponse, error) {
-	peer, peerErr := PeerName(r.TLS)
-	if peerErr != nil && !s.failed.allow(r.RemoteAddr) {
+	holder, shown := Name(""), ErrNoPeer
+	if len(r.TLS.PeerCertificates) > 0 {
+		holder, shown = s.ca.holder(r.TLS.PeerCertificates[0])
+	}
+	if shown != nil && !s.failed.allow(r.RemoteAddr) {
 		e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures", "too many requests from this address failed; try again later")
 		e.RetryAfter = 5 * failurePace
 		return SignResponse{}, e
@@ -149,30 +207,62 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	if err != nil {
 		return SignResponse{}, err
 	}
-	name := peer
-	switch {
-	case req.Token != "":
-		if name, err = s.redeem(req.Token, csr); err != nil {
-			return SignResponse{}, err
-		}
-	case peerErr != nil:
-		return SignResponse{}, rest.Errorf(http.StatusUnauthorized, "no-identity", "present a join token or a client certificate of this region")
-	}
-	cert, err := s.ca.Sign([]byte(req.CSR), name)
-	return SignResponse{Certificate: string(cert), Identity: name}, err
-}
-
-func (s *Server) redeem(token string, csr *x509.CertificateRequest) (Name, error) {
 	hash, err := keyHash(csr.PublicKey)
 	if err != nil {
-		return "", err
+		return SignResponse{}, err
 	}
-	name, err := s.ca.redeem(token, hash)
-	switch {
-	case errors.Is(err, ErrTokenUsed):
-		return "", rest.Errorf(http.StatusForbidden, "token-used", "%v; make a new one", ErrTokenUsed)
-	case errors.Is(err, ErrTokenUnknown):
-		return "", rest.Errorf(http.StatusForbidden, "invalid-token", "%v; make a new one", ErrTokenUnknown).Because(err)
+	want := Name(csr.Subject.CommonName)
+	name, der, err := s.ca.grant(csr, func() (Name, error) {
+		switch {
+		case req.Token != "":
+			return s.ca.redeem(req.Token, hash, want)
+		case shown == nil:
+			// Again, because it may have been revoked since.
+			holder, shown = s.ca.holder(r.TLS.PeerCertificates[0])
+		}
+		if shown == nil && want != "" && want != holder {
+			return "", fmt.Errorf("%w: the certificate is that of %q, not of %q", ErrWrongName, holder, want)
+		}
+		return holder, shown
+	})
+	if err != nil {
+		return SignResponse{}, refuse(err)
 	}
-	return name, err
+	return SignResponse{Certificate: string(encodeCert(der)), Identity: name}, nil
+}
+
+// refuse gives the reasons for which nothing is signed their answers.
+func refuse(err error) error {
+	for _, r := range []struct {
+		kind   error
+		status int
+		code   string
+		advice string
+	}{
+		{ErrNoPeer, http.StatusUnauthorized, "no-identity", "present a join token, or a client certificate of this region"},
+		{ErrTokenUsed, http.StatusForbidden, "token-used", "make a new token"},
+		{ErrTokenExpired, http.StatusForbidden, "token-expired", "make a new token"},
+		{ErrTokenUnknown, http.StatusForbidden, "invalid-token", "make a new token"},
+		{ErrWrongName, http.StatusForbidden, "wrong-name", "ask for the name that is yours"},
+		{ErrRevoked, http.StatusForbidden, "revoked", "`atoll mc allow` and a new join token let it join again"},
+		{ErrTooOld, http.StatusForbidden, "certificate-too-old", "make a join token"},
+	} {
+		if errors.Is(err, r.kind) {
+			return rest.Errorf(r.status, r.code, "%v; %s", err, r.advice)
+		}
+	}
+	if isCertificateError(err) {
+		return rest.Errorf(http.StatusForbidden, "invalid-certificate", "the client certificate is not one of this region's; make a join token").Because(err)
+	}
+	return err
+}
+
+// isCertificateError reports whether err is what x509 says of a certificate
+// that does not verify.
+func isCertificateError(err error) bool {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[x509.CertificateInvalidError](err)
+	return ok
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -44,7 +45,7 @@ func post(t *testing.T, url string, ca *CA, id *Identity, req SignRequest) (int,
 }
 
 // Who has a certificate renews it and nothing else, whatever the request says.
-func TestARenewalIsOfTheSameIdentityOnly(t *testing.T) {
+func TestI7ARenewalIsOfTheSameIdentityOnly(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	id, err := OpenIdentity(t.Context(), options(t, ca, url, "management-01"))
@@ -52,18 +53,29 @@ func TestARenewalIsOfTheSameIdentityOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	key, _ := newKey()
-	csr, _ := encodeCSR(key, "system:maestro")
-	status, body := post(t, url, ca, id, SignRequest{CSR: string(csr)})
+	forged, _ := encodeCSR(key, "system:maestro")
+	if status, body := post(t, url, ca, id, SignRequest{CSR: string(forged)}); status != http.StatusForbidden || !strings.Contains(body, "wrong-name") {
+		t.Errorf("a request for another name: %d %s", status, body)
+	}
+	// A request may want more than a name.
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{Organization: []string{"system:masters"}}, DNSNames: []string{"maestro", "localhost"},
+		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}},
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, body := post(t, url, ca, id, SignRequest{CSR: string(pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}))})
 	var answer SignResponse
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %s %v", status, body, err)
 	}
-	if c := parseCert(t, []byte(answer.Certificate)); c.Subject.CommonName != "management-01" || len(c.DNSNames) > 0 {
-		t.Errorf("the certificate of management-01 became that of %q, %v", c.Subject.CommonName, c.DNSNames)
+	if c := parseCert(t, []byte(answer.Certificate)); c.Subject.String() != "CN=management-01" || len(c.DNSNames) > 0 || c.IsCA || len(c.ExtKeyUsage) != 1 {
+		t.Errorf("the certificate of management-01 became %v, %v, %v", c.Subject, c.DNSNames, c.ExtKeyUsage)
 	}
 }
 
-func TestACertificateOfAnotherRegionRenewsNothing(t *testing.T) {
+func TestI7ACertificateOfAnotherRegionRenewsNothing(t *testing.T) {
 	ca, other := openCA(t), openCA(t)
 	url := serveCA(t, ca)
 	stranger, err := OpenIdentity(t.Context(), options(t, other, serveCA(t, other), "management-01"))
@@ -151,11 +163,18 @@ func TestExpiredTokensAreSwept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ca.redeem(token, "a"); err != nil {
+		if _, err := ca.redeem(token, "a", ""); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ca.redeem(token, "a"); err != nil {
+		if _, err := ca.redeem(token, "a", ""); err != nil {
 			t.Errorf("the same key again: %v", err)
+		}
+		<-time.NewTimer(tokenKeep).C
+		if _, err := ca.redeem(token, "a", ""); err != nil {
+			t.Errorf("the same key, which did not get its answer: %v", err)
+		}
+		if _, err := ca.redeem(token, "b", ""); !errors.Is(err, ErrTokenUsed) {
+			t.Errorf("another key: %v", err)
 		}
 		<-time.NewTimer(time.Minute).C
 		if err := NewServer(ca).Check(t.Context()); err != nil {

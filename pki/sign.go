@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -76,11 +75,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	if err := json.Unmarshal(answer, &signed); err != nil {
 		return nil, fmt.Errorf("reading the signing service's answer: %w", err)
 	}
-	block, _ := pem.Decode([]byte(signed.Certificate))
-	if block == nil || block.Type != pemCert {
-		return nil, errors.New("the signing service's answer holds no certificate")
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	cert, err := parseCertificate([]byte(signed.Certificate))
 	if err != nil {
 		return nil, fmt.Errorf("reading the signed certificate: %w", err)
 	}
@@ -92,7 +87,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 		return nil, &refusal{http.StatusForbidden, "wrong-identity",
 			fmt.Sprintf("the token is that of %q, not of %q", cert.Subject.CommonName, id.o.Name)}
 	}
-	if err := id.check(cert); err != nil {
+	if err := id.check(cert, time.Now()); err != nil {
 		return nil, fmt.Errorf("checking the signed certificate: %w", err)
 	}
 	return cert, nil

@@ -18,15 +18,26 @@ import (
 )
 
 const (
+	// TokenLife is how long a join token is good for when nothing else is said.
+	TokenLife = 15 * time.Minute
+	// tokenKeep is for how long after its end a token is remembered: so long
+	// can be told that it has expired, and so long may the key that used it in
+	// time ask again for the answer that it did not get.
+	tokenKeep = 24 * time.Hour
+
 	tokenExt = ".json"
 	claimExt = ".claim"
 )
 
 var (
 	// ErrTokenUnknown means that there is no such token, or none any more.
-	ErrTokenUnknown = errors.New("join token is unknown or expired")
+	ErrTokenUnknown = errors.New("join token is unknown")
+	// ErrTokenExpired means that nobody used the token in time.
+	ErrTokenExpired = errors.New("join token has expired")
 	// ErrTokenUsed means that another key redeemed the token.
 	ErrTokenUsed = errors.New("join token was already used by another key")
+	// ErrWrongName means that a request asks for another name than it may.
+	ErrWrongName = errors.New("request is for another name")
 )
 
 // tokenRecord is a token at rest. Its text is not in it: the file is named by
@@ -34,16 +45,39 @@ var (
 type tokenRecord struct {
 	Identity Name      `json:"identity"`
 	Expires  time.Time `json:"expires"`
+
+	used bool // as removeTokens found it
 }
 
 // CreateToken makes a one-time join token: for the next ttl, who presents its
-// text gets a certificate with the given name, for one key.
+// text gets a certificate with the given name, for one key. It is an
+// [ErrRevoked] when the name was revoked and not allowed since.
 func (ca *CA) CreateToken(name Name, ttl time.Duration) (string, error) {
+	text, err := ca.createToken(name, ttl)
+	if err != nil {
+		return "", fmt.Errorf("creating a join token for %s: %w", name, err)
+	}
+	return text, nil
+}
+
+func (ca *CA) createToken(name Name, ttl time.Duration) (string, error) {
 	if err := name.Validate(); err != nil {
-		return "", fmt.Errorf("creating a join token: %w", err)
+		return "", err
 	}
 	if ttl <= 0 {
-		return "", fmt.Errorf("creating a join token for %s: a life of %s is over before it begins", name, ttl)
+		return "", fmt.Errorf("a life of %s is over before it begins", ttl)
+	}
+	unlock, err := ca.lock() // or it could escape a Revoke
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	revoked, err := readRecord[revokedRecord](ca.dir, revokedDir, name)
+	if err != nil {
+		return "", err
+	}
+	if revoked.Barred {
+		return "", fmt.Errorf("%s was %w at %s; `atoll mc allow %s` lets it join again", name, ErrRevoked, revoked.At.UTC().Format(time.RFC3339), name)
 	}
 	if err := ca.SweepTokens(); err != nil {
 		return "", err
@@ -57,17 +91,15 @@ func (ca *CA) CreateToken(name Name, ttl time.Duration) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := createFile(ca.tokenPath(text)+tokenExt, data, 0o600); err != nil {
-		return "", fmt.Errorf("creating a join token for %s: %w", name, err)
-	}
-	return text, nil
+	return text, createFile(ca.tokenPath(text)+tokenExt, data, 0o600)
 }
 
 // redeem exchanges a token's text for its identity, on behalf of the key with
 // the given hash. Of any number of concurrent calls with different keys one
-// succeeds; the rest are [ErrTokenUsed]. The same key may redeem again until
-// the token expires, because an answer can be lost.
-func (ca *CA) redeem(text, keyHash string) (Name, error) {
+// succeeds; the rest are [ErrTokenUsed]. The same key may redeem again, until
+// the token is forgotten, because an answer can be lost. A token is not spent
+// on who wants another name ([ErrWrongName]; an empty one wants what there is).
+func (ca *CA) redeem(text, keyHash string, want Name) (Name, error) {
 	path := ca.tokenPath(text)
 	rec, err := readToken(path + tokenExt)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,34 +108,60 @@ func (ca *CA) redeem(text, keyHash string) (Name, error) {
 	if err != nil {
 		return "", err
 	}
-	if !time.Now().Before(rec.Expires) {
-		return "", errors.Join(ErrTokenUnknown, ca.SweepTokens())
+	if want != "" && want != rec.Identity {
+		return "", fmt.Errorf("%w: the token is that of %q, not of %q", ErrWrongName, rec.Identity, want)
 	}
-	err = createFile(path+claimExt, []byte(keyHash), 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		have, err := os.ReadFile(path + claimExt)
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // swept: it has expired meanwhile
-			return "", ErrTokenUnknown
-		case err != nil:
-			return "", err
-		case string(have) != keyHash:
-			return "", ErrTokenUsed
+	have, err := os.ReadFile(path + claimExt)
+	if errors.Is(err, fs.ErrNotExist) {
+		if !time.Now().Before(rec.Expires) {
+			return "", fmt.Errorf("%w: at %s", ErrTokenExpired, rec.Expires.Format(time.RFC3339))
 		}
-		return rec.Identity, nil
+		if err = createFile(path+claimExt, []byte(keyHash), 0o600); err == nil {
+			return rec.Identity, nil
+		}
+		if errors.Is(err, fs.ErrExist) {
+			have, err = os.ReadFile(path + claimExt)
+		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // swept meanwhile
+		return "", ErrTokenUnknown
+	case err != nil:
 		return "", err
+	case string(have) != keyHash:
+		return "", ErrTokenUsed
 	}
 	return rec.Identity, nil
 }
 
-// SweepTokens removes the tokens that have expired.
+// SweepTokens removes the tokens that nobody needs to remember.
 func (ca *CA) SweepTokens() error {
+	now := time.Now()
+	_, err := ca.removeTokens(func(t tokenRecord) bool { return !now.Before(t.Expires.Add(tokenKeep)) })
+	if err != nil {
+		return fmt.Errorf("sweeping join tokens: %w", err)
+	}
+	return nil
+}
+
+// withdrawTokens removes a name's tokens and returns how many were open.
+func (ca *CA) withdrawTokens(name Name) (open int, err error) {
+	now := time.Now()
+	removed, err := ca.removeTokens(func(t tokenRecord) bool { return t.Identity == name })
+	for _, t := range removed {
+		if !t.used && now.Before(t.Expires) {
+			open++
+		}
+	}
+	return open, err
+}
+
+// removeTokens removes the tokens that are chosen, and claims without a token.
+func (ca *CA) removeTokens(choose func(tokenRecord) bool) (removed []tokenRecord, err error) {
 	dir := filepath.Join(ca.dir, tokenDir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("sweeping join tokens: %w", err)
+		return nil, err
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
@@ -115,19 +173,23 @@ func (ca *CA) SweepTokens() error {
 			base = claimed
 		} else if !isToken {
 			continue
-		} else if rec, err := readToken(path); err == nil && time.Now().Before(rec.Expires) {
-			continue
-		} else if err != nil {
-			continue // swept by another, or damaged: redeem names it
+		} else {
+			rec, err := readToken(path)
+			if err != nil || !choose(rec) {
+				continue // swept by another, or damaged: redeem names it; or it stays
+			}
+			_, err = os.Stat(base + claimExt)
+			rec.used = err == nil
+			removed = append(removed, rec)
 		}
 		// The token goes first: a claim without its token redeems nothing.
 		for _, p := range []string{base + tokenExt, base + claimExt} {
 			if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("sweeping join tokens: %w", err)
+				return removed, err
 			}
 		}
 	}
-	return nil
+	return removed, nil
 }
 
 func (ca *CA) tokenPath(text string) string {

@@ -91,6 +91,9 @@ func (h Home) Path(elem ...string) string {
 // CAFile is the PEM file by which clients verify the region.
 func (h Home) CAFile() string { return h.Path("ca.pem") }
 
+// CADir is the directory of the region's CA.
+func (h Home) CADir() string { return h.Path("pki") }
+
 // AdminKubeconfig is the kubeconfig that the plane of a local management
 // cluster wrote for its administrator.
 func (h Home) AdminKubeconfig(cluster string) string {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"atoll.dev/client"
@@ -109,6 +111,31 @@ func (h Home) Client() (*client.Platform, error) {
 		Endpoint: endpoint, CAFile: h.CAFile(),
 		Credentials: client.Credentials{AccessKeyID: cred.AccessKeyID, SecretAccessKey: cred.SecretAccessKey, Region: region},
 	})
+}
+
+// JoinAddresses says where an agent on this machine reaches the region: the
+// broker as host:port, the signing service as a URL.
+func (h Home) JoinAddresses() (broker, signing string, err error) {
+	st, err := h.State()
+	if err != nil {
+		return "", "", err
+	}
+	t := newTopology(h, st, Binaries{})
+	return t.address("mqtt"), t.url("pki"), nil
+}
+
+// RestartAgent ends the agent of a local management cluster; the supervisor
+// starts it again, with a join token when it needs one. It is false when there
+// is no such agent here.
+func (h Home) RestartAgent(cluster string) (bool, error) {
+	st, err := h.State()
+	if err != nil || !slices.Contains(st.Clusters, cluster) {
+		return false, err
+	}
+	if r, ok := h.record(agentName(cluster)); ok && r.alive() {
+		return true, r.signal(syscall.SIGTERM)
+	}
+	return true, nil
 }
 
 // RemoveCluster stops the processes of a local management cluster that is no

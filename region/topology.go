@@ -144,7 +144,7 @@ func (t topology) postgres() Spec {
 func (t topology) pki() Spec {
 	return t.service(Spec{
 		Name: pkiName, Address: t.url("pki"), Phase: phaseBases,
-		Args: []string{"pki", "serve", "--dir", t.home.Path("pki"), "--listen", t.address("pki"), "--ca-file", t.home.CAFile()},
+		Args: []string{"pki", "serve", "--dir", t.home.CADir(), "--listen", t.address("pki"), "--ca-file", t.home.CAFile()},
 	}, "pki", "pki-ops")
 }
 
@@ -221,11 +221,15 @@ func (t topology) identified(s Spec, name pki.Name, dir string) Spec {
 	s.Args = append(s.Args, "--identity", dir, "--pki", t.url("pki"), "--ca", t.home.CAFile(), "--token-file", token)
 	prepare := s.Prepare
 	s.Prepare = func(ctx context.Context) error {
-		if !pki.Enrolled(dir) {
+		if !pki.Enrolled(t.home.CADir(), dir, name) {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				return err
 			}
-			if _, err := t.command(ctx, "pki", "token", string(name), "--dir", t.home.Path("pki"), "--out", token); err != nil {
+			verb := []string{"pki", "token"}
+			if !name.IsService() {
+				verb = []string{"mc", "join-token"} // as a person lets any other cluster join
+			}
+			if _, err := t.command(ctx, append(verb, string(name), "--out", token)...); err != nil {
 				return err
 			}
 		}

@@ -91,9 +91,9 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 
 type stopKey struct{}
 
-// stopping returns a context that ends when the server of the request that ctx
-// belongs to begins to stop.
-func stopping(ctx context.Context) context.Context {
+// Stopping returns a context that ends when the server of the request that ctx
+// belongs to begins to stop. A handler that waits for news watches it.
+func Stopping(ctx context.Context) context.Context {
 	if stop, ok := ctx.Value(stopKey{}).(context.Context); ok {
 		return stop
 	}

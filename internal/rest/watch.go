@@ -69,7 +69,7 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 	callOf(r.Context()).watch = true
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	stop := context.AfterFunc(stopping(ctx), func() { cancel(errStopping) })
+	stop := context.AfterFunc(Stopping(ctx), func() { cancel(errStopping) })
 	defer stop()
 
 	s := &Stream{w: w, rc: http.NewResponseController(w), opts: o.withDefaults(), cancel: cancel}

@@ -1,14 +1,13 @@
 package e2e
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,37 +21,36 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	r := sharedRegion(t)
 	cluster := planetest.Start(t)
 	dir := t.TempDir()
-	data, err := os.ReadFile(filepath.Join(r.home, "region.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var state struct{ Ports map[string]int }
-	if err := json.Unmarshal(data, &state); err != nil {
-		t.Fatal(err)
-	}
-	address := func(port string) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(state.Ports[port])) }
 	path := func(name string) string { return filepath.Join(dir, name) }
-
-	r.atoll("mc", "register", "edge-7", "--label", "zone=north")
-	r.atoll("mc", "bootstrap", "--kubeconfig", cluster.Config.AdminKubeconfig(), "--out", path("agent.kubeconfig"))
-	r.atoll("pki", "token", "edge-7", "--dir", filepath.Join(r.home, "pki"), "--out", path("token"))
+	if err := os.Symlink(binaries.services, path("atoll")); err != nil {
+		t.Fatal(err)
+	}
 	log, err := os.Create(path("log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := exec.Command(binaries.services, "agent", "--consumer-name", "edge-7", "--kubeconfig", path("agent.kubeconfig"),
-		"--mqtt", address("mqtt"), "--pki", "https://"+address("pki"), "--ca", r.env["ATOLL_CA"],
-		"--identity", path("identity"), "--token-file", path("token"), "--data-dir", path("store"))
-	agent.Stdout, agent.Stderr = log, log
-	if err := agent.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		agent.Process.Signal(os.Interrupt)
-		if err := agent.Wait(); err != nil {
-			said, _ := os.ReadFile(path("log"))
-			t.Errorf("the agent ended with %v:\n%s", err, said)
+	defer log.Close()
+	// join runs what `atoll mc join-token` prints, word for word.
+	join := func() (stop func()) {
+		script := strings.Replace(r.atoll("mc", "join-token", "edge-7"), "\natoll agent", "\nexec atoll agent", 1)
+		agent := exec.Command("sh", "-ec", script)
+		agent.Dir, agent.Env, agent.Stdout, agent.Stderr = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")), log, log
+		if err := agent.Start(); err != nil {
+			t.Fatal(err)
 		}
+		return sync.OnceFunc(func() {
+			agent.Process.Signal(os.Interrupt)
+			if err := agent.Wait(); err != nil {
+				said, _ := os.ReadFile(path("log"))
+				t.Errorf("the agent ended with %v:\n%s", err, said)
+			}
+		})
+	}
+	r.atoll("mc", "register", "edge-7", "--label", "zone=north")
+	r.atoll("mc", "bootstrap", "--kubeconfig", cluster.Config.AdminKubeconfig(), "--out", path("agent.kubeconfig"))
+	stop := join()
+	t.Cleanup(func() {
+		stop()
 		r.atoll("mc", "delete", "edge-7")
 	})
 	if _, err := r.try("mc", "kubeconfig", "edge-7"); err == nil {
@@ -81,6 +79,39 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		}
 		return nil
 	})
+
+	// Revoked, it is out within seconds, and a start does not bring it back.
+	r.atoll("mc", "revoke", "edge-7", "--reason", "a test")
+	eventually(t, 10*time.Second, func() error {
+		if out := r.atoll("logs", "broker"); !strings.Contains(out, "connections cut off") {
+			return errors.New("the broker has cut nobody off")
+		}
+		return nil
+	})
+	if out, err := r.try("mc", "join-token", "edge-7"); err == nil || !strings.Contains(out+err.Error(), "atoll mc allow edge-7") {
+		t.Errorf("a token for a revoked cluster: %v %s", err, out)
+	}
+	other, _, err := api.ApplyWork(t.Context(), "edge-7", configMapWork("later", map[string]map[string]string{"later": {"a": "b"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The next start, with a new token, finds the old key of no use.
+	stop()
+	if got, err := api.Work(t.Context(), other.ID); err != nil || len(got.Status.Conditions) > 0 {
+		t.Errorf("a revoked cluster reports: %+v %v", got.Status.Conditions, err)
+	}
+	r.atoll("mc", "allow", "edge-7")
+	stop = join()
+	eventually(t, 30*time.Second, func() error {
+		got, err := api.Work(t.Context(), other.ID)
+		if err == nil && len(got.Status.Conditions) == 0 {
+			err = errors.New("it has not come back")
+		}
+		return err
+	})
+	if err := api.DeleteWork(t.Context(), other.ID, ""); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := r.try("mc", "delete", "edge-7"); err == nil {
 		t.Error("a management cluster with works was deleted")
 	}
@@ -88,8 +119,10 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, 30*time.Second, func() error {
-		if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
-			return fmt.Errorf("the work is still there: %v", err)
+		for _, id := range []string{w.ID, other.ID} {
+			if _, err := api.Work(t.Context(), id); client.StatusOf(err) != 404 {
+				return fmt.Errorf("the work is still there: %v", err)
+			}
 		}
 		return nil
 	})

@@ -1,0 +1,150 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	crlFile = "crl.pem"
+	pemCRL  = "X509 CRL"
+	// crlValidity is for how long a revocation list may be used. A follower that
+	// gets no newer one in all that time lets nobody in; by then, every
+	// certificate has expired, too.
+	crlValidity = DefaultValidity
+	// crlRefresh is the age at which a list is signed anew though it is the same.
+	crlRefresh = time.Hour
+)
+
+// CRL returns the present revocation list as PEM: RFC 5280, signed by the CA,
+// with what was revoked and has not expired. It signs a new one when the last
+// is an hour old, is missing, or lacks what a killed Revoke wrote down.
+func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
+	data, list, err := ca.presentCRL()
+	if err == nil && list != nil {
+		return data, list, nil
+	}
+	unlock, err := ca.lock()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	if data, list, err = ca.presentCRL(); err != nil || list == nil { // damaged ones are replaced
+		if data, err = ca.writeCRL(time.Now()); err == nil {
+			list, err = parseCRL(data)
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("revocation list of CA %s: %w", ca.dir, err)
+	}
+	return data, list, nil
+}
+
+// presentCRL reads the list on disk; it is nil when a new one is due.
+func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
+	due, err := ca.crlDue()
+	if err != nil || due {
+		return nil, nil, err
+	}
+	data, err := os.ReadFile(ca.CRLFile())
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := parseCRL(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	age := time.Since(list.ThisUpdate.Add(skew))
+	if age > crlRefresh || age < -skew || list.CheckSignatureFrom(ca.cert) != nil {
+		return nil, nil, nil
+	}
+	return data, list, nil
+}
+
+// crlDue reports whether the list on disk does not show the records: each
+// change of a record is a rename, which its directory remembers.
+func (ca *CA) crlDue() (bool, error) {
+	list, err := os.Stat(ca.CRLFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	records, err := os.Stat(filepath.Join(ca.dir, revokedDir))
+	if err != nil {
+		return false, err
+	}
+	return records.ModTime().After(list.ModTime()), nil
+}
+
+// CRLFile returns the path of the revocation list, which everybody may read.
+func (ca *CA) CRLFile() string { return filepath.Join(ca.dir, crlFile) }
+
+// writeCRL signs what the records say. The caller has the lock.
+func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
+	tmpl := &x509.RevocationList{ThisUpdate: now.Add(-skew), NextUpdate: now.Add(crlValidity), Number: big.NewInt(now.UnixMilli())}
+	if data, err := os.ReadFile(ca.CRLFile()); err == nil {
+		// Followers take no list with a lower number, whatever the clock does.
+		if last, err := parseCRL(data); err == nil && last.Number.Cmp(tmpl.Number) >= 0 {
+			tmpl.Number = new(big.Int).Add(last.Number, big.NewInt(1))
+		}
+	}
+	entries, err := os.ReadDir(filepath.Join(ca.dir, revokedDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), recordExt)
+		if !ok || strings.HasPrefix(name, tempPrefix) {
+			continue
+		}
+		rec, err := readRecord[revokedRecord](ca.dir, revokedDir, Name(name))
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range rec.Certificates {
+			serial, ok := new(big.Int).SetString(c.Serial, 16)
+			if !ok {
+				return nil, fmt.Errorf("record of %s: %q is no serial number", name, c.Serial)
+			}
+			// As long as a clock that is behind might take it.
+			if now.Before(c.Expires.Add(crlValidity)) {
+				tmpl.RevokedCertificateEntries = append(tmpl.RevokedCertificateEntries,
+					x509.RevocationListEntry{SerialNumber: serial, RevocationTime: c.At})
+			}
+		}
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, tmpl, ca.cert, ca.key)
+	if err != nil {
+		return nil, err
+	}
+	data := pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: der})
+	return data, writeFile(ca.CRLFile(), data, 0o644)
+}
+
+// parseCRL reads one PEM revocation list. Its signature is not checked.
+func parseCRL(data []byte) (*x509.RevocationList, error) {
+	b, rest := pem.Decode(data)
+	if b == nil || b.Type != pemCRL || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("is not one PEM revocation list")
+	}
+	list, err := x509.ParseRevocationList(b.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if list.Number == nil {
+		return nil, errors.New("is a revocation list without a number")
+	}
+	return list, nil
+}
