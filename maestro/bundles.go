@@ -90,7 +90,11 @@ func (s *Server) updateBundle(ctx context.Context, req specRequest) (version int
 		if err != nil || !changed {
 			return err
 		}
-		return want(ctx, tx, d, req.record.Source)
+		have, err := specOf(d)
+		if err != nil {
+			return err
+		}
+		return want(ctx, tx, d, have.Source)
 	})
 	s.metrics.processed("update", err)
 	return version, err

@@ -31,7 +31,9 @@ func newContacts(s *Server) *contacts {
 
 // heard takes any event of an agent.
 func (s *Server) heard(consumer string) {
-	s.delivery.heard(consumer)
+	for _, d := range s.deliverers() {
+		d.heard(consumer)
+	}
 	c := s.contacts
 	c.mu.Lock()
 	defer c.mu.Unlock()

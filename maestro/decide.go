@@ -15,6 +15,9 @@ type specRequest struct {
 	record  specRecord
 	version int64 // resourceversion: 0 takes whatever is there
 	ifMatch int64 // atollifmatch: 0 likewise
+
+	// anySource lets a source change what another made, as the original does.
+	anySource bool
 }
 
 // decideUpdate applies an update to the bundle as it is. It leaves d alone
@@ -38,6 +41,7 @@ func decideUpdate(d *store.Document, req specRequest) error {
 		return nil
 	}
 	next := req.record
+	next.Source = have.Source // who made it keeps it
 	next.Version = d.Generation + 1
 	d.Spec, err = json.Marshal(next)
 	return err
@@ -54,7 +58,7 @@ func decideDelete(d *store.Document, now time.Time) {
 // bundle is its own, on the consumer that it names, at the version it wants.
 func mayChange(d store.Document, have specRecord, req specRequest) error {
 	switch {
-	case have.Source != req.record.Source:
+	case have.Source != req.record.Source && !req.anySource:
 		return rest.Errorf(http.StatusForbidden, codeForbidden, "bundle %s belongs to source %q; source %q cannot change it", d.ID, have.Source, req.record.Source)
 	case d.Scope != req.record.Consumer:
 		return invalid("bundle %s is on consumer %q, not %q; a bundle cannot move", d.ID, d.Scope, req.record.Consumer)
@@ -69,7 +73,8 @@ type statusEvent struct {
 	record     statusRecord // Data without the bundle
 	topic      string       // the consumer whose topic it came on
 	deleted    bool
-	resync     bool // a resync response
+	dropped    string // why it was, once that is decided
+	resync     bool   // a resync response
 	receivedAt *time.Time
 	appliedAt  *time.Time
 }

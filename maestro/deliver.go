@@ -16,11 +16,14 @@ import (
 // deliverer does what a delivery.Machine decides: it reads the works, and
 // publishes them, many at a time.
 //
-// One server of a region delivers, the one that holds the lease; it knows what
-// is pending from the ledger and what is new from the feed. Every server
-// answers its agents' resync requests through its own machine.
+// Over the broker one server of a region delivers, the one that holds the
+// lease; it knows what is pending from the ledger and what is new from the
+// feed. Every server answers its agents' resync requests through its own
+// machine. To agents that subscribed by gRPC delivers the server that has
+// their stream, through a deliverer of its own; see agents.
 type deliverer struct {
 	s     *Server
+	send  sendFunc
 	woken chan struct{}
 	slots chan struct{} // publishers that may run
 
@@ -28,9 +31,15 @@ type deliverer struct {
 	machine *delivery.Machine
 	fresh   map[string]store.Document // of the feed, until they are sent
 	bytes   int                       // of fresh
+	served  map[string]bool           // consumers that it delivers to; nil: to all
 
 	notes chan sentNote
 }
+
+// sendFunc begins to send a message to a consumer's agent. It calls done once,
+// when the carrier has the message or is known not to have it; when it returns
+// an error it does not.
+type sendFunc func(ctx context.Context, consumer string, m message, done func(error)) error
 
 const (
 	deliverBatch  = 64       // works of one publisher
@@ -43,9 +52,9 @@ const (
 	gaugeInterval = 5 * time.Second
 )
 
-func newDeliverer(s *Server) *deliverer {
+func newDeliverer(s *Server, send sendFunc) *deliverer {
 	return &deliverer{
-		s: s, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
+		s: s, send: send, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
 		machine: delivery.New(delivery.Config{
 			Window: s.opts.Window, Base: s.opts.RetryBase, Max: s.opts.RetryMax, Jitter: rand.Float64,
 		}),
@@ -109,18 +118,16 @@ func (d *deliverer) heard(consumer string) {
 	d.machine.Heard(consumer)
 }
 
-// received and resend leave the waking to who has many of them.
-func (d *deliverer) received(consumer, id string, generation int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.machine.Received(time.Now(), consumer, id, generation)
+func (d *deliverer) resend(w delivery.Work) {
+	d.with(func(m *delivery.Machine) {
+		if d.serves(w.Consumer) {
+			m.Resend(w)
+		}
+	})
 }
 
-func (d *deliverer) resend(w delivery.Work) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.machine.Resend(w)
-}
+// serves is for who has the lock.
+func (d *deliverer) serves(consumer string) bool { return d.served == nil || d.served[consumer] }
 
 // run publishes what is due, until ctx ends and what is under way is done.
 func (d *deliverer) run(ctx context.Context) error {
@@ -209,7 +216,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 		}
 		m, err := encodeSpec(doc, d.s.opts.SourceID, false)
 		if err == nil {
-			err = d.s.bus.PublishAsync(ctx, d.s.specTopic(send.Consumer), m.event(), done)
+			err = d.send(ctx, send.Consumer, m, done)
 		}
 		if err != nil {
 			done(err)
@@ -309,11 +316,7 @@ func (d *deliverer) runNotes(ctx context.Context) error {
 				continue
 			}
 		case <-gauges.C:
-			d.mu.Lock()
-			works, ahead := d.machine.Pending()
-			d.mu.Unlock()
-			d.s.metrics.pending.Set(float64(works))
-			d.s.metrics.ahead.Set(float64(ahead))
+			d.s.countPending()
 			continue
 		case <-tick.C:
 		}
@@ -328,6 +331,26 @@ func (d *deliverer) flushNotes(ctx context.Context, notes []sentNote) {
 	}
 	if err := d.s.noteSent(ctx, notes); err != nil {
 		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(notes)), slog.Any("error", err))
+	}
+}
+
+// lead does what one server of a region does for all, until ctx ends: it
+// delivers over the broker. Without a broker it only tidies up.
+func (s *Server) lead(ctx context.Context) error {
+	if s.delivery != nil {
+		return s.delivery.lead(ctx)
+	}
+	tick := time.NewTicker(compactEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if err := s.tidy(ctx); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -382,14 +405,17 @@ func (s *Server) tidy(ctx context.Context) error {
 	return s.purgeTombstones(ctx)
 }
 
-func (d *deliverer) compare(ctx context.Context) error {
-	works, err := d.s.pendingWorks(ctx)
+// compare takes what the ledger has pending: of all, or of these consumers.
+func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
+	works, err := d.s.pendingWorks(ctx, consumers...)
 	if err != nil {
 		return err
 	}
 	d.with(func(m *delivery.Machine) {
 		for _, w := range works {
-			m.Want(w)
+			if d.serves(w.Consumer) {
+				m.Want(w)
+			}
 		}
 	})
 	return nil
@@ -400,6 +426,9 @@ func (d *deliverer) changed(changes []*change) {
 	d.with(func(m *delivery.Machine) {
 		for _, c := range changes {
 			doc := c.doc
+			if !d.serves(doc.Scope) {
+				continue
+			}
 			if doc.Removed {
 				m.Forget(doc.Scope, doc.ID)
 				d.take(doc.ID)

@@ -148,7 +148,7 @@ func unavailable(reason string) *rest.Error {
 // grpcError turns an error into a gRPC status. Its message is the JSON that
 // sdk-go's clients turn into a Kubernetes StatusError; the text inside is the
 // original's, which clients search.
-func grpcError(doing string, err error) error {
+func (s *Server) grpcError(doing string, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
@@ -164,6 +164,9 @@ func grpcError(doing string, err error) error {
 	}
 	code, reason := grpcReason(e)
 	message := fmt.Sprintf("%s: %s: %s", doing, wireCode(e), e.Reason)
+	if s.opts.PlainErrors {
+		return status.Error(code, message)
+	}
 	body, merr := json.Marshal(struct {
 		ErrStatus metav1.Status
 	}{metav1.Status{Status: metav1.StatusFailure, Message: message, Reason: reason, Code: int32(e.Status)}})

@@ -61,6 +61,7 @@ type subscription struct {
 	feed  *feed
 	match func(*change) bool
 	woken chan struct{} // holds a token when there is something to take
+	ended chan struct{} // closed when there is a reason
 
 	mu      sync.Mutex
 	queue   []batch
@@ -74,7 +75,7 @@ func newFeed() *feed { return &feed{subs: map[*subscription]struct{}{}} }
 // subscribe begins a subscription to the changes that match. What was
 // published before is not in it.
 func (f *feed) subscribe(match func(*change) bool) *subscription {
-	s := &subscription{feed: f, match: match, woken: make(chan struct{}, 1)}
+	s := &subscription{feed: f, match: match, woken: make(chan struct{}, 1), ended: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.subs[s] = struct{}{}
@@ -99,15 +100,6 @@ func (f *feed) publish(docs []store.Document, cursor store.Cursor) {
 	f.round++
 	for s := range f.subs {
 		s.offer(changes, cursor, f.round)
-	}
-}
-
-// replay hands changes that a subscriber asked for to all that match.
-func (f *feed) replay(changes []*change) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for s := range f.subs {
-		s.offer(changes, "", f.round)
 	}
 }
 
@@ -144,16 +136,12 @@ func (s *subscription) offer(changes []*change, cursor store.Cursor, round uint6
 	case s.err != nil:
 		return
 	case len(mine) == 0:
-		if cursor == "" {
-			return
-		}
 		if n := len(s.queue); n > 0 && len(s.queue[n-1].changes) == 0 {
 			s.queue = s.queue[:n-1] // an empty one says where the feed stands, and the latest says all
 		}
 		s.queue = append(s.queue, batch{cursor: cursor, round: round})
 	case s.changes+len(mine) > queueChanges || s.bytes+size > queueBytes && s.changes > 0:
-		s.err = errTooSlow
-		s.queue, s.changes, s.bytes = nil, 0, 0
+		s.stop(errTooSlow)
 	default:
 		s.queue = append(s.queue, batch{changes: mine, cursor: cursor, round: round})
 		s.changes += len(mine)
@@ -166,9 +154,22 @@ func (s *subscription) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
-		s.err = err
+		s.stop(err)
 	}
 	s.wake()
+}
+
+func (s *subscription) stop(err error) {
+	s.err = err
+	s.queue, s.changes, s.bytes = nil, 0, 0
+	close(s.ended)
+}
+
+// reason is why the subscription ended, nil while it has not.
+func (s *subscription) reason() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 func (s *subscription) wake() {

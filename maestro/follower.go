@@ -100,7 +100,7 @@ func (s *Server) leadOnce(ctx context.Context, key int64) error {
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- s.delivery.lead(leading) }()
+	go func() { done <- s.lead(leading) }()
 	defer func() { stop(); <-done }()
 	ping := time.NewTicker(time.Second)
 	defer ping.Stop()

@@ -347,6 +347,10 @@ func configMap(name string, value any) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":"%v"}}`, name, value)
 }
 
+func textAttribute(s string) *cloudevents.CloudEvent_CloudEventAttributeValue {
+	return &cloudevents.CloudEvent_CloudEventAttributeValue{Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
+}
+
 func specData(manifests ...string) []byte {
 	return []byte(`{"manifests":[` + strings.Join(manifests, ",") + `]}`)
 }

@@ -33,7 +33,16 @@ type statusItem struct {
 	consumer string
 	m        message
 	ack      func()
-	ev       statusEvent // once a worker has read m
+	refused  func(reason string) // in place of ack when it was dropped; may be nil
+	ev       statusEvent         // once a worker has read m
+}
+
+func (i *statusItem) settle() {
+	if i.refused != nil && i.ev.dropped != "" {
+		i.refused(i.ev.dropped)
+		return
+	}
+	i.ack()
 }
 
 type ingest struct {
@@ -53,15 +62,29 @@ func newIngest(s *Server) *ingest {
 // put hands a status to its worker. It must not wait, since nothing is read
 // from the broker meanwhile; what there is no room for is asked for later.
 func (in *ingest) put(item statusItem) {
-	h := fnv.New32a()
-	h.Write([]byte(item.consumer))
 	select {
-	case in.queues[h.Sum32()%ingestWorkers] <- item:
+	case in.queue(item.consumer) <- item:
 	default:
 		in.lost.Store(true)
 		in.s.metrics.dropped.WithLabelValues("overflow").Inc()
 		item.ack()
 	}
+}
+
+// putWait is put for who may wait for room.
+func (in *ingest) putWait(ctx context.Context, item statusItem) error {
+	select {
+	case in.queue(item.consumer) <- item:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (in *ingest) queue(consumer string) chan statusItem {
+	h := fnv.New32a()
+	h.Write([]byte(consumer))
+	return in.queues[h.Sum32()%ingestWorkers]
 }
 
 func (in *ingest) run(ctx context.Context, queue chan statusItem) error {
@@ -101,7 +124,7 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 		switch {
 		case err == nil:
 			for _, item := range items {
-				item.ack()
+				item.settle()
 			}
 			if wait > 50*time.Millisecond {
 				// While the database was away the broker may have given up
@@ -120,7 +143,8 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 			in.s.metrics.dropped.WithLabelValues(dropMalformed).Inc()
 			in.s.log.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored", slog.String("consumer", items[0].ev.topic),
 				slog.String("bundle", items[0].ev.record.ID), slog.Any("error", err))
-			items[0].ack()
+			items[0].ev.dropped = dropMalformed
+			items[0].settle()
 			return
 		}
 		in.s.log.LogAttrs(ctx, slog.LevelWarn, "statuses wait for the database", slog.Int("statuses", len(items)), slog.Any("error", err))
@@ -323,6 +347,7 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 // settled tells those who wait what the commit made of a bundle.
 func (s *Server) settled(ctx context.Context, o outcome) {
 	for _, d := range o.drops {
+		d.ev.dropped = d.reason
 		s.metrics.dropped.WithLabelValues(d.reason).Inc()
 		level := slog.LevelDebug
 		if d.reason == dropConsumer || d.reason == dropSource {
@@ -332,11 +357,14 @@ func (s *Server) settled(ctx context.Context, o outcome) {
 			slog.String("bundle", d.ev.record.ID), slog.Int64("generation", d.ev.record.Version))
 	}
 	if o.acked {
-		s.delivery.acknowledged(o.consumer, o.id, o.ack.generation, o.removed)
+		for _, d := range s.deliverers() {
+			d.acknowledged(o.consumer, o.id, o.ack.generation, o.removed)
+		}
 	}
 	if o.lost != nil {
-		s.delivery.resend(*o.lost)
-		s.delivery.wake()
+		for _, d := range s.deliverers() {
+			d.resend(*o.lost)
+		}
 	}
 	if o.raised != nil {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation", slog.String("consumer", o.consumer),
@@ -389,6 +417,13 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 		return
 	}
 	s.heard(consumer)
+	s.takeEvent(ctx, consumer, m, ack)
+}
+
+// takeEvent takes an event that is certain to be of the consumer's agent. It
+// calls ack once, when nothing of the event can get lost any more. It says
+// whether the event's type is known.
+func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack func()) (known bool) {
 	switch m.kind {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		s.ingest.put(statusItem{consumer: consumer, m: m, ack: ack})
@@ -397,7 +432,7 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 		if err := rest.DecodeJSON(m.data, &list); err != nil {
 			s.dropEvent(ctx, dropMalformed, consumer, m, err)
 			ack()
-			return
+			return true
 		}
 		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, versions: list.Versions, digests: m.ext[work.ExtDigests] != "", ack: ack})
 	case work.AgentDigest:
@@ -405,7 +440,7 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 		if err := rest.DecodeJSON(m.data, &r.digest); err != nil {
 			s.dropEvent(ctx, dropMalformed, consumer, m, err)
 			ack()
-			return
+			return true
 		}
 		s.resyncs.put(r)
 	case work.AgentWorks:
@@ -417,7 +452,7 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 		if err != nil {
 			s.dropEvent(ctx, dropMalformed, consumer, m, err)
 			ack()
-			return
+			return true
 		}
 		s.resyncs.put(r)
 	case work.Seen:
@@ -425,7 +460,9 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 	default:
 		s.dropEvent(ctx, "unknown_type", consumer, m, nil)
 		ack()
+		return false
 	}
+	return true
 }
 
 func (s *Server) dropEvent(ctx context.Context, reason, consumer string, m message, err error) {

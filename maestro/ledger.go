@@ -91,13 +91,14 @@ func lockLedger(ctx context.Context, tx *store.Tx, id string) error {
 	return err
 }
 
-// pendingWorks reads everything that is not acknowledged.
-func (s *Server) pendingWorks(ctx context.Context) ([]delivery.Work, error) {
+// pendingWorks reads everything that is not acknowledged; with consumers, of
+// these only.
+func (s *Server) pendingWorks(ctx context.Context, consumers ...string) ([]delivery.Work, error) {
 	var works []delivery.Work
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		works = nil
 		rows, err := tx.Query(ctx, `select id, consumer, wanted, deleting from ledger
-			where gone_at is null and (deleting or wanted > acknowledged) order by accepted_at, id`)
+			where gone_at is null and (deleting or wanted > acknowledged) and ($1::text[] is null or consumer = any($1)) order by accepted_at, id`, consumers)
 		if err != nil {
 			return err
 		}
@@ -394,19 +395,42 @@ func (s *Server) statusHashes(ctx context.Context, consumer string, ids []string
 		if err != nil {
 			return err
 		}
-		hashes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (h work.StatusHash, err error) {
-			err = row.Scan(&h.ID, &h.Hash)
-			if h.Hash == "" {
-				h.Hash = emptyHash
-			}
-			return h, err
-		})
+		hashes, err = pgx.CollectRows(rows, scanHash)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading the status hashes of %s: %w", consumer, err)
 	}
 	return hashes, nil
+}
+
+// sourceHashes reads the hashes of the statuses of those of a source's bundles
+// that are listed.
+func (s *Server) sourceHashes(ctx context.Context, source string, list []work.StatusHash) (hashes []work.StatusHash, err error) {
+	ids := make([]string, len(list))
+	for i, h := range list {
+		ids[i] = h.ID
+	}
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `select id, status_hash from ledger where source = $1 and gone_at is null and id = any($2)`, source, ids)
+		if err != nil {
+			return err
+		}
+		hashes, err = pgx.CollectRows(rows, scanHash)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the status hashes of source %s: %w", source, err)
+	}
+	return hashes, nil
+}
+
+func scanHash(row pgx.CollectableRow) (h work.StatusHash, err error) {
+	err = row.Scan(&h.ID, &h.Hash)
+	if h.Hash == "" {
+		h.Hash = emptyHash
+	}
+	return h, err
 }
 
 // consumersWithBundles lists the consumers that have any.

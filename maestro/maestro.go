@@ -1,6 +1,6 @@
 // Package maestro ships work to management clusters and brings its status
 // back: consumers and resource bundles over REST, sources over gRPC, agents
-// over MQTT, in the protocol of Open Cluster Management and the contract of
+// over MQTT or gRPC, in the protocol of Open Cluster Management and the contract of
 // openshift-online/maestro.
 //
 // All state is in the store. A request changes a bundle, its ledger and its
@@ -26,19 +26,22 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 
+	"atoll.dev/api/cloudevents"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
 
-// Options are the parameters of New. DSN, Broker, HTTP and GRPC are needed.
+// Options are the parameters of New. DSN, HTTP and GRPC are needed, and Broker
+// or Agents.
 type Options struct {
 	DSN      string // of the database maestro, which nobody else reads
 	MaxConns int    // to the database; default 16, and a few for the feed
 
-	Broker         string // host:port
+	// Broker is host:port of the MQTT broker; "" when all agents come by gRPC,
+	// and then nothing waits for one.
+	Broker         string
 	BrokerTLS      *tls.Config
 	BrokerUsername string // of brokers that want one
 	BrokerPassword string
@@ -52,10 +55,17 @@ type Options struct {
 	HTTP, GRPC       net.Listener
 	HTTPTLS, GRPCTLS *tls.Config // must ask for client certificates; nil: plain, for loopback only
 
+	Agents    net.Listener // of agents that come by gRPC; nil: none do
+	AgentsTLS *tls.Config
+
+	PlainErrors bool // gRPC errors carry the text alone, not a Kubernetes status with it
+	AnySource   bool // a source may change what another made
+
 	// MayCall decides which identities may call at all. Default: none.
 	MayCall func(peer string) bool
 
-	Heartbeat     time.Duration // on streams to sources; default 10 s
+	Heartbeat     time.Duration // on streams to sources and agents; default 10 s
+	Stuck         time.Duration // a stream whose client reads nothing for so long is ended; default 15 s
 	Window        int           // works ahead of one consumer that are not acknowledged; default 1000
 	RetryBase     time.Duration // until an unacknowledged work is sent again, doubled each time; default 1 s
 	RetryMax      time.Duration // up to this; default 60 s
@@ -78,6 +88,7 @@ func (o Options) withDefaults() Options {
 	}
 	def(&o.BrokerGrace, time.Second)
 	def(&o.Heartbeat, 10*time.Second)
+	def(&o.Stuck, 15*time.Second)
 	def(&o.ShutdownGrace, 5*time.Second)
 	if o.SourceID == "" {
 		o.SourceID = "maestro"
@@ -99,11 +110,12 @@ type Server struct {
 	opts    Options
 	log     *slog.Logger
 	store   *store.Store
-	bus     *bus.Client
+	bus     *bus.Client // nil without a broker
 	metrics *metrics
 
 	feed     *feed
-	delivery *deliverer
+	delivery *deliverer // over the broker; nil without
+	agents   *agents    // nil when none come by gRPC
 	ingest   *ingest
 	resyncs  *resyncs
 	contacts *contacts
@@ -116,8 +128,11 @@ type Server struct {
 // that does nothing until Run. It owns the listeners from then on.
 func New(ctx context.Context, o Options) (*Server, error) {
 	o = o.withDefaults()
-	if o.HTTP == nil || o.GRPC == nil {
+	switch {
+	case o.HTTP == nil || o.GRPC == nil:
 		return nil, errors.New("maestro: listeners are needed")
+	case o.Broker == "" && o.Agents == nil:
+		return nil, errors.New("maestro: without a broker and without a port for agents no agent can be reached")
 	}
 	st, err := store.Open(ctx, store.Options{
 		DSN: o.DSN, Logger: o.Logger, Migrations: migrations(), MaxConns: o.MaxConns,
@@ -137,10 +152,34 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), feed: newFeed(),
 		asking: make(chan struct{}, 1), stopping: make(chan struct{}),
 	}
-	s.delivery = newDeliverer(s)
+	if o.Agents != nil {
+		s.agents = newAgents(s)
+	}
 	s.ingest = newIngest(s)
 	s.resyncs = newResyncs(s)
 	s.contacts = newContacts(s)
+	if o.Broker != "" {
+		s.connectBroker()
+	}
+	if o.Ops != nil {
+		o.Ops.Check("database", st.Ping)
+		o.Ops.Check("feed", func(context.Context) error {
+			if !s.followed.Load() {
+				return errors.New("the feed is not followed yet")
+			}
+			return nil
+		})
+		if s.bus != nil {
+			o.Ops.Check("broker", s.bus.Check)
+		}
+	}
+	return s, nil
+}
+
+// connectBroker makes what delivers by MQTT.
+func (s *Server) connectBroker() {
+	o := s.opts
+	s.delivery = newDeliverer(s, s.toBroker)
 	s.bus = bus.NewClient(bus.ClientOptions{
 		Addr: o.Broker, TLS: o.BrokerTLS, Username: o.BrokerUsername, Password: o.BrokerPassword, ClientID: o.BrokerClientID,
 		Subscriptions: []string{s.statusFilter()},
@@ -150,17 +189,6 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		OnConnected: s.onConnected,
 		Logger:      o.Logger, Registerer: o.Metrics,
 	})
-	if o.Ops != nil {
-		o.Ops.Check("database", st.Ping)
-		o.Ops.Check("feed", func(context.Context) error {
-			if !s.followed.Load() {
-				return errors.New("the feed is not followed yet")
-			}
-			return nil
-		})
-		o.Ops.Check("broker", s.bus.Check)
-	}
-	return s, nil
 }
 
 // onConnected runs while the broker's connection stands.
@@ -174,14 +202,58 @@ func (s *Server) onConnected(ctx context.Context) {
 // accepting refuses writes while the broker is away: they would be kept and
 // delivered, but nobody could say when.
 func (s *Server) accepting() error {
-	if s.bus.DownFor() > s.opts.BrokerGrace {
+	if s.bus != nil && s.bus.DownFor() > s.opts.BrokerGrace {
 		return unavailable("the message broker is unavailable; try again")
 	}
 	return nil
 }
 
+// toBroker is the sendFunc of consumers that are reached by MQTT.
+func (s *Server) toBroker(ctx context.Context, consumer string, m message, done func(error)) error {
+	return s.bus.PublishAsync(ctx, s.specTopic(consumer), m.event(), done)
+}
+
+// publish sends a message that is none of a work's deliveries, by the way that
+// reaches the consumer from here. If there is none the message is dropped: the
+// agent says what it holds when it comes.
 func (s *Server) publish(ctx context.Context, consumer string, m message) error {
-	return s.bus.Publish(ctx, s.specTopic(consumer), m.event())
+	d := s.carrierOf(consumer)
+	if d == nil {
+		return nil
+	}
+	done := make(chan error, 1)
+	if err := d.send(ctx, consumer, m, func(err error) { done <- err }); err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// deliverers are those that this server has: by MQTT, by gRPC.
+func (s *Server) deliverers() []*deliverer {
+	var ds []*deliverer
+	if s.delivery != nil {
+		ds = append(ds, s.delivery)
+	}
+	if s.agents != nil {
+		ds = append(ds, s.agents.delivery)
+	}
+	return ds
+}
+
+// carrierOf is the deliverer that reaches a consumer: its stream, else the
+// broker, or nil.
+func (s *Server) carrierOf(consumer string) *deliverer {
+	if s.agents != nil {
+		if d := s.agents.delivery; d.reaches(consumer) {
+			return d
+		}
+	}
+	return s.delivery
 }
 
 // Run serves until ctx ends, then stops: streams and watches end at once,
@@ -206,9 +278,16 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	part(s.follow)
-	part(s.bus.Run)
-	part(s.delivery.run)
-	part(s.delivery.runNotes)
+	if s.bus != nil {
+		part(s.bus.Run)
+	}
+	if s.agents != nil {
+		part(s.agents.run)
+	}
+	for _, d := range s.deliverers() {
+		part(d.run)
+		part(d.runNotes)
+	}
 	part(s.runLease)
 	part(s.runAsking)
 	part(s.contacts.run)
@@ -225,32 +304,20 @@ func (s *Server) Run(ctx context.Context) error {
 		defer stopOuter()
 		return web.Run(outer, s.opts.HTTP)
 	})
-	rpc := s.newGRPC()
-	servers.Go(func() error {
-		defer stopOuter()
-		return serveGRPC(outer, rpc, s.opts.GRPC, s.opts.ShutdownGrace)
-	})
+	rpc := func(l net.Listener, config *tls.Config, service cloudevents.CloudEventServiceServer) {
+		g := s.newGRPC(config, service)
+		servers.Go(func() error {
+			defer stopOuter()
+			return serveGRPC(outer, g, l, s.opts.ShutdownGrace)
+		})
+	}
+	rpc(s.opts.GRPC, s.opts.GRPCTLS, newSourcePort(s))
+	if s.agents != nil {
+		rpc(s.opts.Agents, s.opts.AgentsTLS, &agentPort{s: s})
+	}
 	<-outer.Done()
 	close(s.stopping)
 	err := servers.Wait()
 	stopInner()
 	return errors.Join(err, parts.Wait())
-}
-
-// serveGRPC serves until ctx ends, then lets calls under way finish.
-func serveGRPC(ctx context.Context, g *grpc.Server, l net.Listener, grace time.Duration) error {
-	served := make(chan error, 1)
-	go func() { served <- g.Serve(l) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
-	case <-ctx.Done():
-	}
-	force := time.AfterFunc(grace, g.Stop)
-	defer force.Stop()
-	g.GracefulStop()
-	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serving gRPC on %s: %w", l.Addr(), err)
-	}
-	return nil
 }

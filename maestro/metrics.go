@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
 )
 
 // metrics have the original's names where they mean the same; package bus adds
@@ -12,6 +13,8 @@ type metrics struct {
 	streamed        prometheus.Counter // grpc_server_message_sent_total
 	dropped         *prometheus.CounterVec
 	resources       *prometheus.CounterVec // resource_processed_total
+	grpcCalled      *prometheus.CounterVec // grpc_server_called_total
+	grpcReceived    *prometheus.CounterVec // grpc_server_message_received_total
 	grpcProcessed   *prometheus.CounterVec // grpc_server_processed_total
 	grpcDuration    prometheus.Histogram   // grpc_server_processed_duration_seconds
 	resync          prometheus.Histogram   // resources_spec_resync_duration_seconds
@@ -38,9 +41,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
 	m := &metrics{
-		streamed:        prometheus.NewCounter(prometheus.CounterOpts{Name: "grpc_server_message_sent_total", Help: "Events sent to sources, heartbeats not counted."}),
+		streamed:        prometheus.NewCounter(prometheus.CounterOpts{Name: "grpc_server_message_sent_total", Help: "Events sent to sources and agents on streams, heartbeats not counted."}),
 		dropped:         counter("maestro_events_dropped_total", "Events of agents that were dropped, by reason.", "reason"),
 		resources:       counter("resource_processed_total", "Changes of resource bundles asked for, by action and outcome.", "action", "outcome"),
+		grpcCalled:      counter("grpc_server_called_total", "gRPC calls, by method.", "type"),
+		grpcReceived:    counter("grpc_server_message_received_total", "Events published over gRPC, by type.", "type"),
 		grpcProcessed:   counter("grpc_server_processed_total", "Publish calls, by type and code.", "type", "code"),
 		grpcDuration:    histogram("grpc_server_processed_duration_seconds", "Time of Publish calls.", seconds),
 		resync:          histogram("resources_spec_resync_duration_seconds", "Time to compare what an agent holds.", seconds),
@@ -55,10 +60,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		deliveryLatency: histogram("maestro_accept_to_send_seconds", "Time from a change's commit to its first publish.", seconds),
 	}
 	if reg != nil {
-		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcProcessed, m.grpcDuration, m.resync, m.republished,
+		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcCalled, m.grpcReceived, m.grpcProcessed, m.grpcDuration, m.resync, m.republished,
 			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.deliveryLatency)
 	}
 	return m
+}
+
+// publishing counts one Publish call; the function that it returns is called
+// at the end.
+func (m *metrics) publishing() func(kind string, err error) {
+	start := time.Now()
+	m.grpcCalled.WithLabelValues("Publish").Inc()
+	return func(kind string, err error) {
+		m.grpcReceived.WithLabelValues(kind).Inc()
+		m.grpcProcessed.WithLabelValues(kind, status.Code(err).String()).Inc()
+		since(m.grpcDuration, start)
+	}
 }
 
 func (m *metrics) processed(action string, err error) {

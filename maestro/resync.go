@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
-	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
 
@@ -141,13 +140,9 @@ func (s *Server) reconcile(ctx context.Context, consumer string, theirs []work.S
 			return errors.Join(store.ErrUnavailable, err)
 		}
 	}
-	for _, h := range c.received {
-		s.delivery.received(consumer, h.id, h.generation)
+	if d := s.carrierOf(consumer); d != nil {
+		return d.compared(ctx, consumer, c)
 	}
-	for _, h := range c.send {
-		s.delivery.resend(delivery.Work{Consumer: consumer, ID: h.id, Generation: h.generation, Deleting: h.deleting})
-	}
-	s.delivery.wake()
 	return nil
 }
 

@@ -192,7 +192,7 @@ func FuzzFromProto(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, source, kind, bundle, consumer, version, metadata string, data []byte) {
 		m, err := fromProto(&cloudevents.CloudEvent{
 			Id: id, Source: source, SpecVersion: "1.0", Type: kind,
-			Attributes: map[string]*attribute{
+			Attributes: map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{
 				"ce-resourceid": textAttribute(bundle), "ce-clustername": textAttribute(consumer), "ce-resourceversion": textAttribute(version),
 				"ce-metadata": textAttribute(metadata),
 			},

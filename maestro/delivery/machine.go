@@ -268,6 +268,22 @@ func (m *Machine) Lane(consumer string) (works, ahead int) {
 	return 0, 0
 }
 
+// Drop drops all that is wanted of a consumer, for a Machine that is no longer
+// in charge of it, or is about to begin anew.
+func (m *Machine) Drop(consumer string) {
+	l := m.lanes[consumer]
+	if l == nil {
+		return
+	}
+	if l.index >= 0 {
+		heap.Remove(&m.timers, l.index)
+	}
+	if l.listed {
+		m.ready = slices.DeleteFunc(m.ready, func(r *lane) bool { return r == l })
+	}
+	delete(m.lanes, consumer)
+}
+
 // Reset drops everything, for a Machine that is no longer in charge.
 func (m *Machine) Reset() {
 	m.lanes, m.ready, m.timers = map[string]*lane{}, nil, nil

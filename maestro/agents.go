@@ -1,0 +1,275 @@
+package maestro
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/maestro/delivery"
+)
+
+// agents are the consumers whose agents have subscribed to this server by
+// gRPC, and their deliveries.
+//
+// A consumer is delivered to by the server that has its stream, whichever that
+// is, with no lease: the machine here holds the lanes of the consumers that
+// are subscribed, and of no others. When an agent comes, its lane begins from
+// the ledger; when it goes, the lane is dropped, and the ledger still has all
+// that is pending. Changes come from the feed, as to everybody, so it makes no
+// difference where a source published or an acknowledgement was taken. That an
+// agent is for a while subscribed at two servers does no harm: it gets a work
+// twice.
+type agents struct {
+	s        *Server
+	delivery *deliverer
+
+	mu      sync.Mutex // taken before delivery.mu
+	streams map[string]*agentStream
+}
+
+// agentStream is what waits to be sent to one agent.
+type agentStream struct {
+	woken chan struct{} // holds a token when there is something to send
+	gone  chan struct{} // closed when the stream is to end, for why
+
+	mu    sync.Mutex
+	queue []*cloudevents.CloudEvent
+	bytes int
+	why   error
+}
+
+const (
+	agentQueueBytes = 16 << 20        // what waits for one agent that reads slowly
+	unaskedAfter    = 2 * time.Second // an agent that asks for nothing until then gets what is pending
+)
+
+var (
+	errReplaced  = errors.New("another subscription of the same cluster took its place")
+	errNoStream  = errors.New("the agent is not subscribed here")
+	errFullQueue = errors.New("the agent reads too slowly")
+)
+
+func newAgents(s *Server) *agents {
+	a := &agents{s: s, streams: map[string]*agentStream{}}
+	a.delivery = newDeliverer(s, a.send)
+	a.delivery.served = map[string]bool{}
+	a.delivery.machine.Connect()
+	return a
+}
+
+// join makes a new stream the consumer's. One that it had is ended: a client
+// comes again before the server knows that its old connection is dead.
+func (a *agents) join(consumer string) *agentStream {
+	st := &agentStream{woken: make(chan struct{}, 1), gone: make(chan struct{})}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if old := a.streams[consumer]; old != nil {
+		old.end(errReplaced)
+	}
+	a.streams[consumer] = st
+	a.delivery.serve(consumer, true)
+	return st
+}
+
+func (a *agents) leave(consumer string, st *agentStream) {
+	st.end(errNoStream)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.streams[consumer] == st {
+		delete(a.streams, consumer)
+		a.delivery.serve(consumer, false)
+	}
+}
+
+func (a *agents) subscribed() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	names := make([]string, 0, len(a.streams))
+	for name := range a.streams {
+		names = append(names, name)
+	}
+	return names
+}
+
+// send is the sendFunc of consumers that are reached by gRPC. A message counts
+// as sent once it is queued: like a broker's, the queue may be lost, and what
+// is not acknowledged comes again.
+func (a *agents) send(_ context.Context, consumer string, m message, done func(error)) error {
+	a.mu.Lock()
+	st := a.streams[consumer]
+	a.mu.Unlock()
+	if st == nil {
+		return errNoStream
+	}
+	if err := st.put(toProto(m)); err != nil {
+		return err
+	}
+	done(nil)
+	return nil
+}
+
+func (st *agentStream) put(e *cloudevents.CloudEvent) error {
+	size := proto.Size(e)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case st.why != nil:
+		return st.why
+	case len(st.queue) > 0 && st.bytes+size > agentQueueBytes:
+		return errFullQueue
+	}
+	st.queue = append(st.queue, e)
+	st.bytes += size
+	select {
+	case st.woken <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// take returns the next event, or nil.
+func (st *agentStream) take() *cloudevents.CloudEvent {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.queue) == 0 {
+		return nil
+	}
+	e := st.queue[0]
+	st.queue[0] = nil
+	st.queue = st.queue[1:]
+	st.bytes -= proto.Size(e)
+	return e
+}
+
+func (st *agentStream) end(why error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.why == nil {
+		st.why = why
+		st.queue, st.bytes = nil, 0
+		close(st.gone)
+	}
+}
+
+func (st *agentStream) err() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.why
+}
+
+// run feeds the machine with what changes, and from time to time with what the
+// ledger has pending, in case a message between the two was lost.
+func (a *agents) run(ctx context.Context) error {
+	tick := time.NewTicker(compareEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if err := a.follow(ctx, tick.C); err != nil {
+			a.s.log.LogAttrs(ctx, slog.LevelWarn, "delivery to streams was interrupted", slog.Any("error", err))
+			sleep(ctx, leaseInterval)
+		}
+	}
+	return nil
+}
+
+func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
+	sub := a.s.feed.subscribe(func(c *change) bool { return c.doc.Kind == kindBundle && a.delivery.reaches(c.doc.Scope) })
+	defer sub.close()
+	if err := a.compare(ctx); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick:
+			if err := a.compare(ctx); err != nil {
+				return err
+			}
+		case <-sub.woken:
+			batches, err := sub.take()
+			if err != nil {
+				return err
+			}
+			for _, b := range batches {
+				a.delivery.changed(b.changes)
+			}
+		}
+	}
+}
+
+func (a *agents) compare(ctx context.Context) error {
+	names := a.subscribed()
+	if len(names) == 0 {
+		return nil
+	}
+	return a.delivery.compare(ctx, names...)
+}
+
+// serve begins a consumer's lane anew, or drops it.
+func (d *deliverer) serve(consumer string, yes bool) {
+	d.with(func(m *delivery.Machine) {
+		m.Drop(consumer)
+		for id, doc := range d.fresh {
+			if doc.Scope == consumer {
+				d.take(id)
+			}
+		}
+		delete(d.served, consumer)
+		if yes {
+			d.served[consumer] = true
+		}
+	})
+}
+
+func (d *deliverer) reaches(consumer string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serves(consumer)
+}
+
+// compared takes what the comparison of a resync found. A lane that began with
+// this subscription knows nothing yet: it learns what is pending first, and
+// what of that the agent has received is not sent again.
+func (d *deliverer) compared(ctx context.Context, consumer string, c comparison) error {
+	var pending []delivery.Work
+	if d.served != nil {
+		var err error
+		if pending, err = d.s.pendingWorks(ctx, consumer); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	d.with(func(m *delivery.Machine) {
+		if !d.serves(consumer) {
+			return
+		}
+		for _, w := range pending {
+			m.Want(w)
+		}
+		for _, h := range c.received {
+			m.Received(now, consumer, h.id, h.generation)
+		}
+		for _, h := range c.send {
+			m.Resend(delivery.Work{Consumer: consumer, ID: h.id, Generation: h.generation, Deleting: h.deleting})
+		}
+	})
+	return nil
+}
+
+// countPending brings the gauges up to date.
+func (s *Server) countPending() {
+	works, ahead := 0, 0
+	for _, d := range s.deliverers() {
+		d.mu.Lock()
+		w, a := d.machine.Pending()
+		d.mu.Unlock()
+		works, ahead = works+w, ahead+a
+	}
+	s.metrics.pending.Set(float64(works))
+	s.metrics.ahead.Set(float64(ahead))
+}

@@ -1,0 +1,170 @@
+package maestro
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+	"atoll.dev/internal/rest"
+)
+
+// agentPort is CloudEventService towards agents.
+type agentPort struct {
+	cloudevents.UnimplementedCloudEventServiceServer
+	s *Server
+}
+
+// Publish takes an event of an agent. A status is answered after its commit,
+// so an agent that repeats what was not answered loses nothing (I6); a resync
+// request is answered when the comparison is recorded, and what differs comes
+// on the stream.
+//
+// Outcomes: nil also for a status that is older than what is stored or of a
+// work that is gone, since the agent has nothing to do about it;
+// InvalidArgument for what no server could take; PermissionDenied for another
+// cluster's; FailedPrecondition for a status of a work that is not this
+// cluster's or not this server's.
+func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest) (_ *emptypb.Empty, err error) {
+	const doing = "failed to handle event"
+	done := g.s.metrics.publishing()
+	kind := "other"
+	defer func() { done(kind, err) }()
+	m, err := fromProto(req.GetEvent())
+	if err != nil {
+		return nil, g.s.grpcError("failed to decode event", err)
+	}
+	consumer := m.ext[work.ExtClusterName]
+	if err := checkCluster(consumer); err != nil {
+		return nil, g.s.grpcError("failed to decode event", err)
+	}
+	if err := g.s.authorize(ctx, verbPublish, clusters, consumer); err != nil {
+		return nil, g.s.grpcError("not allowed", err)
+	}
+	g.s.heard(consumer)
+	switch m.kind {
+	case work.StatusUpdate, work.StatusResyncResponse:
+		kind = "status"
+		err = g.status(ctx, consumer, m)
+	default:
+		if m.kind == work.SpecResync {
+			kind = "resync"
+		}
+		taken := make(chan struct{})
+		if !g.s.takeEvent(ctx, consumer, m, func() { close(taken) }) {
+			return nil, g.s.grpcError("failed to decode event", badRequest("unsupported event type %.200q", m.kind))
+		}
+		select {
+		case <-taken:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if err != nil {
+		return nil, g.s.grpcError(doing, err)
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func checkCluster(name string) error {
+	if name == "" {
+		return invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
+	}
+	return checkConsumerName(name)
+}
+
+func (g *agentPort) status(ctx context.Context, consumer string, m message) error {
+	ev, err := decodeStatus(consumer, m)
+	if err != nil {
+		g.s.dropEvent(ctx, dropMalformed, consumer, m, err)
+		return invalid("%s", err)
+	}
+	m.data = nil
+	verdict := make(chan string, 1)
+	item := statusItem{consumer: consumer, m: m, ev: ev, ack: func() { verdict <- "" }, refused: func(reason string) { verdict <- reason }}
+	if err := g.s.ingest.putWait(ctx, item); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case reason := <-verdict:
+		switch reason {
+		case dropMalformed:
+			return invalid("the status cannot be stored")
+		case dropConsumer:
+			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s is not on cluster %s", ev.record.ID, consumer)
+		case dropSource:
+			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s has another source than %q", ev.record.ID, ev.record.OriginalSource)
+		}
+		return nil
+	}
+}
+
+// Subscribe streams the works of one cluster, and heartbeats.
+func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream eventStream) error {
+	g.s.metrics.grpcCalled.WithLabelValues("Subscribe").Inc()
+	consumer := req.GetClusterName()
+	const doing = "failed to subscribe"
+	if consumer == "" {
+		return g.s.grpcError(doing, invalid("the subscription names no cluster_name"))
+	}
+	if err := checkConsumerName(consumer); err != nil {
+		return g.s.grpcError(doing, err)
+	}
+	if t := req.GetDataType(); t != work.DataType {
+		return g.s.grpcError(doing, invalid("the subscription is to data_type %.200q; %s is served", t, work.DataType))
+	}
+	ctx := stream.Context()
+	if err := g.s.authorize(ctx, verbSubscribe, clusters, consumer); err != nil {
+		return g.s.grpcError("not allowed", err)
+	}
+	st := g.s.agents.join(consumer)
+	defer g.s.agents.leave(consumer, st)
+	g.s.heard(consumer)
+	g.s.log.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
+	return g.s.serveStream(stream, st.gone, st.err, func(ctx context.Context, o *outlet) error {
+		return g.write(ctx, consumer, st, o)
+	})
+}
+
+func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream, o *outlet) error {
+	beat := time.NewTicker(g.s.opts.Heartbeat)
+	defer beat.Stop()
+	unasked := time.NewTimer(unaskedAfter)
+	defer unasked.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-beat.C:
+			if err := o.beat(); err != nil {
+				return err
+			}
+		case <-unasked.C:
+			if err := g.s.agents.delivery.compare(ctx, consumer); err != nil {
+				return status.Error(codes.Unavailable, "the database is unavailable; reconnect")
+			}
+		case <-st.woken:
+			for e := st.take(); e != nil; e = st.take() {
+				select {
+				case <-beat.C:
+					if err := o.beat(); err != nil {
+						return err
+					}
+				default:
+				}
+				if err := o.send(e); err != nil {
+					return err
+				}
+				g.s.metrics.streamed.Inc()
+			}
+		}
+	}
+}

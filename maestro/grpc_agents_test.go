@@ -1,0 +1,395 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+	"atoll.dev/pki"
+)
+
+func (i *instance) awaitGone(id string) {
+	i.t.Helper()
+	eventually(i.t, id+" is gone", func() error {
+		if a := i.call("GET", "/api/maestro/v1/resource-bundles/"+id, ""); a.status != 404 {
+			return fmt.Errorf("status %d", a.status)
+		}
+		return nil
+	})
+}
+
+func (i *instance) awaitObserved(id string, version int64) {
+	i.t.Helper()
+	eventually(i.t, fmt.Sprintf("%s is observed at %d", id, version), func() error {
+		if v := i.bundle(id).Status.ObservedVersion; v != version {
+			return fmt.Errorf("it is at %d", v)
+		}
+		return nil
+	})
+}
+
+func (i *instance) unknown(t *testing.T) int {
+	t.Helper()
+	counts, err := i.server.unknownWorks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// No broker is anywhere: works, statuses, deletions go by gRPC alone, and
+// writes are taken.
+func TestI6AnAgentByGRPCNeedsNoBroker(t *testing.T) {
+	site := newSite(t)
+	site.broker.stop()
+	m := site.start(withAgents(site), alone, func(o *Options) { o.Heartbeat = 20 * time.Millisecond })
+	m.consumer("mc1")
+	src := m.source()
+	src.create("mc1", "w1", "one") // before the agent ever came
+	agent := m.grpcAgent("mc1")
+	agent.awaitValue("w1", "one")
+	m.awaitObserved("w1", 1)
+	src.create("mc1", "w2", "two")
+	src.update("mc1", "w1", "three")
+	agent.awaitValue("w2", "two")
+	agent.awaitValue("w1", "three")
+	m.awaitObserved("w1", 2)
+	if got := agent.received(work.SpecUpdate); len(got) != 1 || got[0].ext[work.ExtMetadata] == "" || !strings.Contains(got[0].ext[work.ExtMetadata], `"name":"w1"`) {
+		t.Errorf("updates %+v", got)
+	}
+	src.remove("mc1", "w1")
+	m.awaitGone("w1")
+	if got := agent.received(work.SpecDelete); len(got) != 1 || len(got[0].data) == 0 || got[0].ext[work.ExtDeletionTimestamp] == "" {
+		t.Errorf("deletions %+v", got)
+	}
+	eventually(t, "heartbeats", func() error {
+		agent.link.mu.Lock()
+		defer agent.link.mu.Unlock()
+		if agent.link.beats < 3 {
+			return fmt.Errorf("%d", agent.link.beats)
+		}
+		return nil
+	})
+	if len(agent.link.refused) > 0 {
+		t.Errorf("refused: %v", agent.link.refused)
+	}
+}
+
+// An agent that is away misses nothing, and one that comes back without a
+// change is sent nothing.
+func TestI6AnAgentByGRPCResyncs(t *testing.T) {
+	site := newSite(t)
+	m := site.start(withAgents(site), alone)
+	m.consumer("mc1")
+	src := m.source()
+	agent := m.grpcAgent("mc1")
+	for n := range 30 {
+		src.create("mc1", fmt.Sprintf("w%d", n), 1)
+	}
+	for n := range 30 {
+		m.awaitObserved(fmt.Sprintf("w%d", n), 1)
+	}
+	agent.stop()
+	src.update("mc1", "w3", "new")
+	src.remove("mc1", "w4")
+	src.create("mc1", "w30", 1)
+	agent.fault(func() { agent.events = nil })
+	agent.startGRPC()
+	agent.awaitValue("w3", "new")
+	agent.awaitValue("w30", 1)
+	m.awaitGone("w4")
+	m.awaitObserved("w3", 2)
+	m.awaitObserved("w30", 1)
+	count := func(kinds ...string) (n int) {
+		for _, k := range kinds {
+			n += len(agent.received(k))
+		}
+		return n
+	}
+	if n := count(work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse); n != 3 {
+		t.Errorf("%d works were sent for 3 that differ", n)
+	}
+	agent.stop()
+	agent.fault(func() { agent.events = nil })
+	agent.startGRPC()
+	src.create("mc1", "w31", 1)
+	m.awaitObserved("w31", 1)
+	// The new one may come twice: with the feed, and since the agent's list lacks it.
+	for _, ev := range append(agent.received(work.SpecUpdate), agent.received(work.SpecCreate)...) {
+		if id := ev.ext[work.ExtResourceID]; id != "w31" {
+			t.Errorf("%s was sent although nothing about it is new", id)
+		}
+	}
+	// Its store is lost: it gets everything.
+	agent.stop()
+	agent.wipe()
+	agent.startGRPC()
+	eventually(t, "all works are back", func() error {
+		if n := agent.count(); n != 31 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+}
+
+// A lost status is asked for.
+func TestI6AStatusThatWasLostIsAskedForByGRPC(t *testing.T) {
+	site := newSite(t)
+	m := site.start(withAgents(site), alone, func(o *Options) { o.RetryBase = 50 * time.Millisecond })
+	m.consumer("mc1")
+	agent := m.grpcAgent("mc1")
+	agent.fault(func() { agent.mute = true })
+	m.source().create("mc1", "w1", 1)
+	agent.awaitValue("w1", 1)
+	agent.fault(func() { agent.mute = false })
+	m.awaitObserved("w1", 1)
+}
+
+// What nobody knows is left alone, is counted, and is taken over when a source
+// orders it again.
+func TestI8UnknownWorksOfAGRPCAgentStay(t *testing.T) {
+	site := newSite(t)
+	m := site.start(withAgents(site), alone)
+	m.consumer("mc1")
+	agent := m.grpcAgent("mc1")
+	agent.stop()
+	agent.works["stranger"] = &agentWork{generation: 7, data: specData(configMap("x", "old")), status: []byte(`{}`), hash: "h"}
+	agent.startGRPC()
+	eventually(t, "it is counted", func() error {
+		if n := m.unknown(t); n != 1 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	if g, _ := agent.holds("stranger"); g != 7 {
+		t.Errorf("the unknown work is at %d", g)
+	}
+	m.source().create("mc1", "stranger", "new")
+	agent.awaitValue("stranger", "new")
+	if n := m.unknown(t); n != 0 {
+		t.Errorf("%d unknown works", n)
+	}
+}
+
+// The server that has the stream delivers, wherever a source publishes; when
+// it dies, another one goes on.
+func TestI6AnyReplicaServesAGRPCAgent(t *testing.T) {
+	site := newSite(t)
+	one := site.start(withAgents(site), alone)
+	two := site.start(withAgents(site), alone)
+	one.consumer("mc1")
+	one.consumer("mc2")
+	src := one.source()
+	first, second := one.grpcAgent("mc1"), two.grpcAgent("mc2")
+	for n := range 50 {
+		src.create("mc1", fmt.Sprintf("a%d", n), n)
+		src.create("mc2", fmt.Sprintf("b%d", n), n)
+	}
+	for n := range 50 {
+		first.awaitValue(fmt.Sprintf("a%d", n), n)
+		second.awaitValue(fmt.Sprintf("b%d", n), n)
+		one.awaitObserved(fmt.Sprintf("b%d", n), 1)
+	}
+	two.end()
+	for n := range 50 {
+		src.update("mc2", fmt.Sprintf("b%d", n), n+1000)
+	}
+	src.remove("mc2", "b0")
+	second.moveTo(one)
+	for n := 1; n < 50; n++ {
+		second.awaitValue(fmt.Sprintf("b%d", n), n+1000)
+		one.awaitObserved(fmt.Sprintf("b%d", n), 2)
+	}
+	one.awaitGone("b0")
+	if first.count() != 50 || second.count() != 49 {
+		t.Errorf("%d and %d works", first.count(), second.count())
+	}
+}
+
+// Both ways at once: an agent by MQTT, one by gRPC.
+func TestABrokerAndThePortOfAgentsTogether(t *testing.T) {
+	site := newSite(t)
+	m := site.start(withAgents(site))
+	m.consumer("mc1")
+	m.consumer("mc2")
+	byMQTT, byGRPC := site.agent("mc1"), m.grpcAgent("mc2")
+	src := m.source()
+	src.create("mc1", "w1", 1)
+	src.create("mc2", "w2", 2)
+	byMQTT.awaitValue("w1", 1)
+	byGRPC.awaitValue("w2", 2)
+	m.awaitObserved("w1", 1)
+	m.awaitObserved("w2", 1)
+	src.remove("mc2", "w2")
+	m.awaitGone("w2")
+}
+
+func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
+	site := newSite(t)
+	m := site.start(withAgents(site), alone)
+	m.consumer("mc1")
+	m.consumer("mc2")
+	m.source().create("mc2", "w2", "secret")
+	mine := dialAs(t, site, "mc1", m.agentsTarget())
+	subscribe := func(c cloudevents.CloudEventServiceClient, cluster, dataType string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		stream, err := c.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: cluster, DataType: dataType})
+		if err != nil {
+			return err
+		}
+		e, err := stream.Recv()
+		if err == nil {
+			err = fmt.Errorf("got %s", e.GetType())
+		}
+		return err
+	}
+	status := func(cluster, id string, change ...func(*message)) error {
+		ms := message{id: uuid.NewString(), source: "mc1-agent", kind: work.StatusUpdate, data: []byte(`{"conditions":[]}`), ext: map[string]string{
+			work.ExtClusterName: cluster, work.ExtResourceID: id, work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1",
+		}}
+		for _, f := range change {
+			f(&ms)
+		}
+		_, err := mine.Publish(t.Context(), &cloudevents.PublishRequest{Event: toProto(ms)})
+		return err
+	}
+	none := dialAs(t, site, "mc1", m.agentsTarget())
+	for what, c := range map[string]struct {
+		err  error
+		code string
+	}{
+		"another's stream":       {subscribe(mine, "mc2", work.DataType), "PermissionDenied"},
+		"a service's stream":     {subscribe(dialAs(t, site, pki.ServiceName("platform"), m.agentsTarget()), "mc2", work.DataType), "PermissionDenied"},
+		"an agent as a source":   {publishAs(t, site, "mc1", m.target), "PermissionDenied"},
+		"no cluster":             {subscribe(mine, "", work.DataType), "InvalidArgument"},
+		"a bad cluster":          {subscribe(mine, "A_B", work.DataType), "InvalidArgument"},
+		"no data type":           {subscribe(none, "mc1", ""), "InvalidArgument"},
+		"another data type":      {subscribe(mine, "mc1", "io.example.v1.things"), "InvalidArgument"},
+		"another's status":       {status("mc2", "w2"), "PermissionDenied"},
+		"of another's bundle":    {status("mc1", "w2"), "FailedPrecondition"},
+		"of an unknown bundle":   {status("mc1", "w9"), "OK"},
+		"no cluster in status":   {status("", "w2"), "InvalidArgument"},
+		"no id in status":        {status("mc1", ""), "InvalidArgument"},
+		"bad data":               {status("mc1", "w2", func(m *message) { m.data = []byte("{") }), "InvalidArgument"},
+		"a source's event":       {status("mc1", "w2", func(m *message) { m.kind = work.SpecCreate }), "InvalidArgument"},
+		"an unknown event":       {status("mc1", "w2", func(m *message) { m.kind = "x.y" }), "InvalidArgument"},
+		"a bad list in a resync": {status("mc1", "", func(m *message) { m.kind = work.SpecResync; m.data = []byte("{") }), "OK"},
+	} {
+		if !isCode(c.err, c.code) && !(c.code == "OK" && c.err == nil) {
+			t.Errorf("%s: %v instead of %s", what, c.err, c.code)
+		}
+	}
+	if v := m.bundle("w2").Status.ObservedVersion; v != 0 {
+		t.Errorf("another cluster's status was taken")
+	}
+}
+
+func publishAs(t *testing.T, s *site, name pki.Name, target string) error {
+	src := &source{t: t, client: dialAs(t, s, name, target), name: testSource}
+	return src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, specData(configMap("x", 1))))
+}
+
+// A client comes back before the server knows that its old connection is dead.
+func TestTheNewerStreamOfAClusterWins(t *testing.T) {
+	site := newSite(t)
+	m := site.start(withAgents(site), alone)
+	m.consumer("mc1")
+	client := dialAs(t, site, "mc1", m.agentsTarget())
+	open := func() (func() (*cloudevents.CloudEvent, error), context.CancelFunc) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "mc1", DataType: work.DataType})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, err := stream.Header(); err != nil || uuid.Validate(h.Get("subscription-id")[0]) != nil {
+			t.Fatalf("%v %v", h, err)
+		}
+		return stream.Recv, cancel
+	}
+	old, end := open()
+	defer end()
+	recv, end2 := open()
+	defer end2()
+	if _, err := old(); !isCode(err, "Aborted") {
+		t.Errorf("the old stream: %v", err)
+	}
+	m.source().create("mc1", "w1", 1)
+	if e, err := recv(); err != nil || e.GetType() != work.SpecCreate {
+		t.Errorf("the new stream: %v %v", e, err)
+	}
+}
+
+// An agent that reads nothing costs a bounded queue and its stream, and delays
+// nobody.
+func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
+	site := newSite(t)
+	m := site.start(withAgents(site), alone, func(o *Options) { o.Stuck = time.Second })
+	m.consumer("deaf")
+	m.consumer("mc1")
+	good := m.grpcAgent("mc1")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := dialAs(t, site, "deaf", m.agentsTarget()).Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "deaf", DataType: work.DataType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Header(); err != nil {
+		t.Fatal(err)
+	}
+	src := m.source()
+	big := strings.Repeat("x", 400<<10)
+	var worst time.Duration
+	for n := range 60 { // 24 MB to the deaf one
+		src.create("deaf", fmt.Sprintf("d%d", n), big)
+		begun := time.Now()
+		src.create("mc1", fmt.Sprintf("w%d", n), n)
+		good.awaitValue(fmt.Sprintf("w%d", n), n)
+		worst = max(worst, time.Since(begun))
+	}
+	t.Logf("the slowest delivery beside it took %s", worst)
+	if worst > 5*time.Second {
+		t.Errorf("a delivery to another cluster took %s", worst)
+	}
+	eventually(t, "it is dropped", func() error {
+		if names := m.server.agents.subscribed(); len(names) != 1 || names[0] != "mc1" {
+			return fmt.Errorf("subscribed: %v", names)
+		}
+		return nil
+	})
+	for {
+		if _, err = stream.Recv(); err != nil {
+			break
+		}
+	}
+	if !isCode(err, "ResourceExhausted") || !strings.Contains(err.Error(), "reconnect and resync") {
+		t.Errorf("it ended with %v", err)
+	}
+	// It comes back and gets everything.
+	healed := m.grpcAgent("deaf")
+	eventually(t, "it has everything", func() error {
+		if n := healed.count(); n != 60 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+}
+
+// The data of a resync is what the contract says.
+func TestAnAgentsResyncListsVersions(t *testing.T) {
+	raw, err := json.Marshal(work.SpecVersions{Versions: []work.SpecVersion{{ID: "a", Version: 1}}})
+	if err != nil || string(raw) != `{"resourceVersions":[{"resourceID":"a","resourceVersion":1}]}` {
+		t.Errorf("%s %v", raw, err)
+	}
+}

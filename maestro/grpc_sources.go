@@ -1,0 +1,371 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// sourcePort is CloudEventService towards sources.
+type sourcePort struct {
+	cloudevents.UnimplementedCloudEventServiceServer
+	s *Server
+
+	mu      sync.Mutex
+	streams map[*sourceStream]struct{}
+}
+
+func newSourcePort(s *Server) *sourcePort {
+	return &sourcePort{s: s, streams: map[*sourceStream]struct{}{}}
+}
+
+// Publish takes an event of a source. It returns after the commit (I5).
+func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishRequest) (_ *emptypb.Empty, err error) {
+	done := g.s.metrics.publishing()
+	kind := "other"
+	defer func() { done(kind, err) }()
+	m, err := fromProto(req.GetEvent())
+	if err != nil {
+		return nil, g.s.grpcError("failed to decode event", err)
+	}
+	var doing string
+	switch m.kind {
+	case work.SpecCreate:
+		kind, doing = "create", "failed to create resource"
+	case work.SpecUpdate:
+		kind, doing = "update", "failed to update resource"
+	case work.SpecDelete:
+		kind, doing = "delete", "failed to delete resource"
+	case work.StatusResync:
+		kind, doing = "resync", "failed to resync status"
+	default:
+		return nil, g.s.grpcError("failed to decode event", badRequest("unsupported action %s", m.kind))
+	}
+	if err := g.s.authorize(ctx, verbPublish, sources, m.source); err != nil {
+		return nil, g.s.grpcError("not allowed", err)
+	}
+	if kind == "resync" {
+		err = g.resync(ctx, m)
+	} else {
+		err = g.publish(ctx, m)
+	}
+	if err != nil {
+		err = g.s.grpcError(doing, err)
+		if c := status.Code(err); c == codes.Internal || c == codes.Unavailable {
+			g.s.log.LogAttrs(ctx, slog.LevelWarn, "publish failed", slog.String("action", kind), slog.String("code", c.String()), slog.Any("error", err))
+		}
+		return nil, err
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func (g *sourcePort) publish(ctx context.Context, m message) error {
+	spec, err := decodeSpec(m)
+	if err != nil {
+		return err
+	}
+	spec.anySource = g.s.opts.AnySource
+	version, err := g.s.publishSpec(ctx, m.kind, spec)
+	if err != nil || version == 0 {
+		return err
+	}
+	// Additive: the source need not ask for the bundle's entity tag.
+	return grpc.SetHeader(ctx, metadata.Pairs("atoll-version", strconv.FormatInt(version, 10)))
+}
+
+// resync has the statuses that a source asks for sent to it: to its
+// subscription on the connection that the request came on. One that has none
+// there, because a proxy stands between, gets them on all its subscriptions.
+func (g *sourcePort) resync(ctx context.Context, m message) error {
+	var list work.StatusHashes
+	if len(m.data) > 0 {
+		if err := rest.DecodeJSON(m.data, &list); err != nil {
+			return invalid("the data of the event cannot be read: %s", reasonOf(err))
+		}
+	}
+	conn := connectionOf(ctx)
+	var here, elsewhere []*sourceStream
+	g.mu.Lock()
+	for st := range g.streams {
+		switch {
+		case st.source != m.source:
+		case st.conn == conn:
+			here = append(here, st)
+		default:
+			elsewhere = append(elsewhere, st)
+		}
+	}
+	g.mu.Unlock()
+	if len(here) == 0 {
+		here = elsewhere
+	}
+	for _, st := range here {
+		if !st.ask(list) {
+			return unavailable("too many resync requests wait; try again")
+		}
+	}
+	return nil
+}
+
+// connectionOf tells the connections of clients apart.
+func connectionOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// sourceStream is one subscription of a source.
+type sourceStream struct {
+	source, conn string
+	sub          *subscription
+	asked        chan struct{} // holds a token when there are questions
+
+	mu        sync.Mutex
+	questions []work.StatusHashes
+
+	// Of the writer alone: the versions that a resync sent. What the feed
+	// brings of before is older, so a bundle never goes back; after the rounds
+	// that can bring it they are forgotten.
+	seen  map[string]int64
+	until uint64
+}
+
+const maxQuestions = 1000
+
+func (st *sourceStream) ask(list work.StatusHashes) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.questions) >= maxQuestions {
+		return false
+	}
+	st.questions = append(st.questions, list)
+	select {
+	case st.asked <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Subscribe streams the statuses of a source's bundles, and heartbeats.
+func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream eventStream) error {
+	g.s.metrics.grpcCalled.WithLabelValues("Subscribe").Inc()
+	source, ctx := req.GetSource(), stream.Context()
+	if source == "" {
+		return g.s.grpcError("failed to subscribe", invalid("the subscription names no source"))
+	}
+	if err := g.s.authorize(ctx, verbSubscribe, sources, source); err != nil {
+		return g.s.grpcError("not allowed", err)
+	}
+	st := &sourceStream{source: source, conn: connectionOf(ctx), asked: make(chan struct{}, 1), seen: map[string]int64{}}
+	st.sub = g.s.feed.subscribe(func(c *change) bool {
+		if c.doc.Kind != kindBundle {
+			return false
+		}
+		spec, _, err := c.records()
+		return err == nil && spec.Source == source
+	})
+	defer st.sub.close()
+	g.mu.Lock()
+	g.streams[st] = struct{}{}
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		delete(g.streams, st)
+	}()
+	return g.s.serveStream(stream, st.sub.ended, st.sub.reason, func(ctx context.Context, o *outlet) error { return g.write(ctx, st, o) })
+}
+
+func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) error {
+	beat := time.NewTicker(g.s.opts.Heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-beat.C:
+			if err := o.beat(); err != nil {
+				return err
+			}
+		case <-st.sub.woken:
+			if err := g.drain(ctx, st, o); err != nil {
+				return err
+			}
+		case <-st.asked:
+			st.mu.Lock()
+			questions := st.questions
+			st.questions = nil
+			st.mu.Unlock()
+			for _, q := range questions {
+				err := g.answer(ctx, st, o, q, beat.C)
+				if _, ok := status.FromError(err); !ok {
+					g.s.log.LogAttrs(ctx, slog.LevelWarn, "a resync of a source broke off", slog.String("source", st.source), slog.Any("error", err))
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// drain sends what the feed brought.
+func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) error {
+	batches, err := st.sub.take()
+	if err != nil {
+		return err
+	}
+	for _, b := range batches {
+		if b.round > st.until {
+			clear(st.seen)
+		}
+		for _, c := range b.changes {
+			if !c.doc.Removed && c.doc.Version <= st.seen[c.doc.ID] {
+				continue
+			}
+			if err := g.forward(ctx, o, c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (g *sourcePort) forward(ctx context.Context, o *outlet, c *change) error {
+	m, ok, err := encodeStatus(c)
+	if err != nil {
+		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.doc.ID), slog.Any("error", err))
+		return nil
+	}
+	if !ok {
+		return nil
+	}
+	if err := o.send(toProto(m)); err != nil {
+		return err
+	}
+	g.s.metrics.streamed.Inc()
+	return nil
+}
+
+// resyncPage is how many bundles of a resync are in memory at once.
+const resyncPage = 100
+
+// answer sends the statuses that a source lacks: all when it lists none, else
+// those of its list that differ, and the end of those that are gone. It goes
+// at the pace of the client, and what changes meanwhile goes between the
+// pages.
+func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *outlet, list work.StatusHashes, beat <-chan time.Time) error {
+	q := store.Query{Kind: kindBundle, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}}, Limit: resyncPage, Deletion: store.WithDeleting}
+	if len(list.Hashes) > 0 {
+		differing, dead, err := g.s.differing(ctx, st.source, list.Hashes)
+		if err != nil {
+			return err
+		}
+		q.Where = store.Fragment{SQL: "d.spec->>'source' = $1 and d.id = any($2)", Args: []any{st.source, differing}}
+		if len(differing) > 0 {
+			if err := g.pages(ctx, st, o, q, beat); err != nil {
+				return err
+			}
+		}
+		for _, c := range dead {
+			if err := g.forward(ctx, o, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return g.pages(ctx, st, o, q, beat)
+}
+
+func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q store.Query, beat <-chan time.Time) error {
+	for {
+		page, err := g.s.store.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		st.until = g.s.feed.published() + 1
+		for _, d := range page.Documents {
+			st.seen[d.ID] = d.Version
+			if err := g.forward(ctx, o, &change{doc: d}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-beat:
+			if err := o.beat(); err != nil {
+				return err
+			}
+		default:
+		}
+		if err := g.drain(ctx, st, o); err != nil {
+			return err
+		}
+		if q.After = page.Next; q.After == "" {
+			return nil
+		}
+	}
+}
+
+// differing splits what a source lists: the bundles whose status is another,
+// and the ends of those that are gone.
+func (s *Server) differing(ctx context.Context, source string, list []work.StatusHash) (ids []string, dead []*change, err error) {
+	theirs := make(map[string]string, len(list))
+	for _, h := range list {
+		theirs[h.ID] = h.Hash
+	}
+	ours, err := s.sourceHashes(ctx, source, list)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, h := range ours {
+		if theirs[h.ID] != h.Hash {
+			ids = append(ids, h.ID)
+		}
+		delete(theirs, h.ID)
+	}
+	if len(theirs) == 0 {
+		return ids, nil, nil
+	}
+	dead, err = s.graves(ctx, source, theirs)
+	return ids, dead, err
+}
+
+// graves makes the ends of bundles that a source still lists, and that are
+// gone.
+func (s *Server) graves(ctx context.Context, source string, ids map[string]string) ([]*change, error) {
+	list := make([]string, 0, len(ids))
+	for id := range ids {
+		list = append(list, id)
+	}
+	dead, err := s.buriedOf(ctx, source, list)
+	if err != nil {
+		return nil, err
+	}
+	var changes []*change
+	for _, d := range dead {
+		spec, err := json.Marshal(specRecord{Source: source, Consumer: d.consumer, ID: d.id, Version: d.generation, Data: json.RawMessage(`{"manifests":[]}`)})
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, &change{doc: store.Document{
+			Kind: kindBundle, ID: d.id, Scope: d.consumer, Generation: d.generation, Spec: spec, UpdatedAt: d.at, Removed: true,
+		}})
+	}
+	return changes, nil
+}

@@ -1,0 +1,90 @@
+package maestro
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+)
+
+type eventStream = grpc.ServerStreamingServer[cloudevents.CloudEvent]
+
+// outlet is the sending side of a subscription. Sending waits for a client
+// that does not read, and nothing but the end of the call frees it, so it has
+// a goroutine of its own beside the handler's.
+type outlet struct {
+	stream eventStream
+	begun  atomic.Int64 // when the send under way began, 0 for none
+}
+
+// serveStream announces the subscription, then runs write until it fails, the
+// client goes, the server stops, or the subscription is ended, for a reason
+// that why gives. A client that takes nothing for Options.Stuck is dropped.
+func (s *Server) serveStream(stream eventStream, ended <-chan struct{}, why func() error, write func(context.Context, *outlet) error) error {
+	// Clients wait for the header before they count as subscribed, so it goes
+	// out when the subscription stands.
+	if err := stream.SendHeader(metadata.Pairs("subscription-id", uuid.NewString())); err != nil {
+		return err
+	}
+	s.metrics.streams.Inc()
+	defer s.metrics.streams.Dec()
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	o := &outlet{stream: stream}
+	written := make(chan error, 1)
+	go func() { written <- write(ctx, o) }() // ends with the call
+	watch := time.NewTicker(s.opts.Stuck / 4)
+	defer watch.Stop()
+	for {
+		select {
+		case err := <-written:
+			return streamError(err)
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-s.stopping:
+			return status.Error(codes.Unavailable, "the server is stopping; reconnect")
+		case <-ended:
+			return streamError(why())
+		case <-watch.C:
+			if begun := o.begun.Load(); begun != 0 && time.Since(time.Unix(0, begun)) > s.opts.Stuck {
+				return streamError(errTooSlow)
+			}
+		}
+	}
+}
+
+// streamError is the status with which a subscription ends. Whatever the
+// reason, the client may come again at once.
+func streamError(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	switch {
+	case errors.Is(err, errTooSlow):
+		return status.Error(codes.ResourceExhausted, "the subscriber is too slow and was dropped; reconnect and resync")
+	case errors.Is(err, errReplaced):
+		return status.Error(codes.Aborted, err.Error())
+	}
+	return status.Error(codes.Unavailable, fmt.Sprintf("%s; reconnect and resync", err))
+}
+
+func (o *outlet) send(e *cloudevents.CloudEvent) error {
+	o.begun.Store(time.Now().UnixNano())
+	defer o.begun.Store(0)
+	return o.stream.Send(e)
+}
+
+// beat sends a heartbeat. It has no source.
+func (o *outlet) beat() error {
+	return o.send(&cloudevents.CloudEvent{Id: uuid.NewString(), SpecVersion: "1.0", Type: work.Heartbeat})
+}
