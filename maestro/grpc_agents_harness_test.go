@@ -79,7 +79,10 @@ func (a *scriptedAgent) startGRPC() {
 	var once sync.Once
 	parts.Go(func() {
 		for ctx.Err() == nil {
-			_ = a.subscribeGRPC(ctx, func() { once.Do(func() { close(subscribed) }) })
+			err := a.subscribeGRPC(ctx, func() { once.Do(func() { close(subscribed) }) })
+			if ctx.Err() == nil {
+				a.site.log.Info("the agent's stream ended", "consumer", a.consumer, "error", err)
+			}
 			sleep(ctx, 20*time.Millisecond)
 		}
 	})

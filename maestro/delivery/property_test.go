@@ -3,6 +3,7 @@ package delivery
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ func TestEverythingWantedArrives(t *testing.T) {
 			"restart":    func(*rapid.T) { w.restart() },
 			"wipe":       w.wipe,
 			"resync":     w.resync,
+			"rejoin":     w.rejoin,
 			"wait": func(rt *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(rt, "ms")) * time.Millisecond)
 			},
@@ -230,6 +232,25 @@ func (w *world) wipe(rt *rapid.T) {
 	w.network = nil
 	w.status = nil
 	w.resyncConsumer(consumer)
+}
+
+// rejoin is an agent whose stream ended and comes again to the same server:
+// its lane begins anew from the ledger, while answers to what was sent before
+// may still come. What was on its way is lost.
+func (w *world) rejoin(rt *rapid.T) {
+	consumer := w.drawKey(rt).consumer
+	w.m.Drop(consumer)
+	if works, ahead := w.m.Lane(consumer); works != 0 || ahead != 0 {
+		rt.Fatalf("%d works, %d ahead after a drop", works, ahead)
+	}
+	of := func(o Work) bool { return o.Consumer == consumer }
+	w.network = slices.DeleteFunc(w.network, of)
+	w.status = slices.DeleteFunc(w.status, of)
+	for k, want := range w.wanted {
+		if k.consumer == consumer && (want.Deleting || w.acked[k] < want.Generation) {
+			w.m.Want(want)
+		}
+	}
 }
 
 func (w *world) resync(rt *rapid.T) { w.resyncConsumer(w.drawKey(rt).consumer) }
