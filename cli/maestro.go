@@ -48,6 +48,7 @@ agents over MQTT and takes their status back. Replicas share a database and a br
 	cmd.Flags().StringVar(&o.SourceID, "source-id", "maestro", "source id in topics and events")
 	cmd.Flags().StringVar(&httpAddr, "http", "127.0.0.1:8000", "address of the REST API")
 	cmd.Flags().StringVar(&grpcAddr, "grpc", "127.0.0.1:8090", "address of the gRPC API for sources")
+	cmd.Flags().StringSliceVar(&o.CORSOrigins, "cors-origin", nil, "an origin whose pages may call the REST API; * is any")
 	cmd.MarkFlagRequired("dsn")
 	return cmd
 }

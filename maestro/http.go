@@ -38,13 +38,12 @@ func (s *Server) routes() *rest.Mux {
 
 // handler is the whole of the REST port:
 //
-//	request -> Observe -> identity -> trailing slash -> Mux
+//	request -> Observe -> gzip -> CORS -> identity -> trailing slash -> Mux
 func (s *Server) handler() http.Handler {
 	mux := s.routes()
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: errorBody, Classify: classify, Metrics: s.opts.Metrics,
-	}, s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Vary", "Authorization")
+	}, rest.Compress(vary(rest.CORS(s.opts.CORSOrigins, s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
 			u := *r.URL
 			u.Path, u.RawPath = strings.TrimRight(p, "/"), ""
@@ -53,7 +52,15 @@ func (s *Server) handler() http.Handler {
 			r = &r2
 		}
 		mux.ServeHTTP(w, r)
-	})))
+	}))))))
+}
+
+// vary says what the original says of its answers.
+func vary(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Add("Vary", "Authorization")
+		next.ServeHTTP(w, r)
+	})
 }
 
 // identify finds out who calls, and refuses whom nobody knows (I10).
@@ -125,39 +132,6 @@ func (s *Server) getError(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return notFound("Error", id)
-}
-
-func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
-	l, err := parseList(r, "name", "id")
-	if err != nil {
-		return err
-	}
-	q := store.Query{Kind: kindConsumer, WireOnly: true}
-	for _, c := range l.conditions {
-		column := map[string]string{"name": "d.name", "id": "d.id"}[c.field]
-		q.Where = and(q.Where, column, c.value)
-	}
-	page, err := l.read(r.Context(), s.store, q)
-	if err != nil {
-		return err
-	}
-	names := make([]string, len(page.Documents))
-	for i, d := range page.Documents {
-		names[i] = d.Name
-	}
-	unknown := map[string]int{}
-	if len(names) > 0 {
-		if unknown, err = s.unknownWorks(r.Context(), names...); err != nil {
-			return err
-		}
-	}
-	items := make([]json.RawMessage, len(page.Documents))
-	for i, d := range page.Documents {
-		if items[i], err = observed(d, unknown[d.Name]); err != nil {
-			return err
-		}
-	}
-	return l.write(w, "ConsumerList", page.Total, items)
 }
 
 func (s *Server) postConsumer(w http.ResponseWriter, r *http.Request) error {

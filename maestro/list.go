@@ -1,7 +1,6 @@
 package maestro
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,9 +8,9 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/search"
 	"atoll.dev/store"
 )
 
@@ -24,11 +23,12 @@ const (
 // list is what a request wants of a list.
 type list struct {
 	page, size int
-	conditions []condition
+	filter     *search.Filter
+	order      []store.Order
 	fields     rest.Fields
 }
 
-func parseList(r *http.Request, searchable ...string) (list, error) {
+func parseList(r *http.Request, fields search.Schema) (list, error) {
 	l := list{}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -44,10 +44,10 @@ func parseList(r *http.Request, searchable ...string) (list, error) {
 	if l.size < 0 || l.size > maxSize {
 		l.size = maxSize
 	}
-	if order := strings.TrimSpace(q.Get("orderBy")); order != "" {
-		return l, badRequest("bad order value '%s': orderBy is not available yet", order)
+	if l.order, err = parseOrder(q.Get("orderBy"), fields); err != nil {
+		return l, err
 	}
-	if l.conditions, err = parseSearch(q.Get("search"), searchable...); err != nil {
+	if l.filter, err = parseSearch(q.Get("search"), fields); err != nil {
 		return l, err
 	}
 	l.fields, err = rest.ParseFields(r)
@@ -70,19 +70,12 @@ func badRequest(format string, args ...any) *rest.Error {
 	return rest.Errorf(http.StatusBadRequest, codeBadRequest, format, args...)
 }
 
-// read reads the page. The order is that of creation, so that what is created
-// while a client turns pages comes on the last one.
-func (l list) read(ctx context.Context, s *store.Store, q store.Query) (store.Page, error) {
-	q.Deletion = store.WithDeleting
-	q.OrderBy = []store.Order{{Expr: "d.created_at", Type: "timestamptz"}}
-	q.Count = true
-	q.Limit = max(l.size, 1)
-	q.Offset = (l.page - 1) * l.size
-	page, err := s.List(ctx, q)
-	if l.size == 0 {
-		page.Documents = nil
+// query is what the database is asked for.
+func (l list) query(kind store.Kind) store.Query {
+	return store.Query{
+		Kind: kind, Where: store.Fragment(l.filter.SQL()), OrderBy: l.order, Deletion: store.WithDeleting, WireOnly: true,
+		Limit: l.size, Offset: (l.page - 1) * l.size,
 	}
-	return page, err
 }
 
 // and adds "column = value" to a condition.
@@ -96,65 +89,99 @@ func and(f store.Fragment, column, value string) store.Fragment {
 	return f
 }
 
-// write answers with rendered items.
-func (l list) write(w http.ResponseWriter, kind string, total int, items []json.RawMessage) error {
-	size := 128
-	for i := range items {
-		if !l.fields.All() {
-			picked, err := l.fields.Select(items[i])
-			if err != nil {
+// answer streams the page: its items go from the database to the client in
+// batches, all of one snapshot, so that a long page costs no more memory than
+// a short one. After the first byte an error cuts the connection: the rest
+// makes it an error of the handler, and half a list never looks like a whole
+// one. render makes the items of documents.
+func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kind string, q store.Query,
+	render func(context.Context, []store.Document) ([]json.RawMessage, error)) error {
+	var out *rest.Body
+	head := func(x store.Extent) error {
+		out = rest.NewBody(w)
+		_, err := fmt.Fprintf(out, `{"kind":%q,"page":%d,"size":%d,"total":%d,"items":[`, kind, l.page, x.Size, x.Total)
+		return err
+	}
+	if l.size == 0 {
+		q.Limit, q.Offset, q.Count = 1, 0, true
+		page, err := s.List(r.Context(), q)
+		if err != nil {
+			return err
+		}
+		return rest.WriteJSON(w, http.StatusOK, fmt.Appendf(nil, `{"kind":%q,"page":%d,"size":0,"total":%d,"items":[]}`, kind, l.page, page.Total))
+	}
+	written := 0
+	err := s.Stream(r.Context(), q, head, func(docs []store.Document) error {
+		items, err := render(r.Context(), docs)
+		if err != nil {
+			return err
+		}
+		for _, item := range items {
+			if item, err = l.fields.Select(item); err != nil {
 				return err
 			}
-			items[i] = picked
+			if written > 0 {
+				item = append([]byte{','}, item...)
+			}
+			written++
+			if _, err := out.Write(item); err != nil {
+				return err
+			}
 		}
-		size += len(items[i]) + 1
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	var b bytes.Buffer
-	b.Grow(size)
-	fmt.Fprintf(&b, `{"kind":%q,"page":%d,"size":%d,"total":%d,"items":[`, kind, l.page, len(items), total)
-	for i, item := range items {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.Write(item)
+	if _, err := out.Write([]byte("]}")); err != nil {
+		return err
 	}
-	b.WriteString("]}")
-	return rest.WriteJSON(w, http.StatusOK, b.Bytes())
+	return out.Close()
 }
-
-// bundleQuery is the part of a search that the database evaluates.
-func bundleQuery(conditions []condition) store.Query {
-	q := store.Query{Kind: kindBundle, WireOnly: true}
-	columns := map[string]string{"id": "d.id", "name": "d.id", "consumer_name": "d.scope", "source": "d.spec->>'source'"}
-	for _, c := range conditions {
-		q.Where = and(q.Where, columns[c.field], c.value)
-	}
-	return q
-}
-
-var bundleSearch = []string{"id", "name", "source", "consumer_name"}
 
 func (s *Server) listBundles(w http.ResponseWriter, r *http.Request) error {
 	watch, err := watching(r)
 	if err != nil {
 		return err
 	}
-	l, err := parseList(r, bundleSearch...)
-	if err != nil {
-		return err
-	}
 	if watch {
-		return s.watchBundles(w, r, l)
+		return s.watchBundles(w, r)
 	}
-	page, err := l.read(r.Context(), s.store, bundleQuery(l.conditions))
+	l, err := parseList(r, bundleFields)
 	if err != nil {
 		return err
 	}
-	items := make([]json.RawMessage, len(page.Documents))
-	for i, d := range page.Documents {
-		items[i] = d.Wire
+	return l.answer(w, r, s.store, "ResourceBundleList", l.query(kindBundle), func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
+		items := make([]json.RawMessage, len(docs))
+		for i, d := range docs {
+			items[i] = d.Wire
+		}
+		return items, nil
+	})
+}
+
+func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
+	l, err := parseList(r, consumerFields)
+	if err != nil {
+		return err
 	}
-	return l.write(w, "ResourceBundleList", page.Total, items)
+	return l.answer(w, r, s.store, "ConsumerList", l.query(kindConsumer), func(ctx context.Context, docs []store.Document) ([]json.RawMessage, error) {
+		names := make([]string, len(docs))
+		for i, d := range docs {
+			names[i] = d.Name
+		}
+		unknown, err := s.unknownWorks(ctx, names...)
+		if err != nil {
+			return nil, err
+		}
+		items := make([]json.RawMessage, len(docs))
+		for i, d := range docs {
+			if items[i], err = observed(d, unknown[d.Name]); err != nil {
+				return nil, err
+			}
+		}
+		return items, nil
+	})
 }
 
 func watching(r *http.Request) (bool, error) {

@@ -61,6 +61,10 @@ type Options struct {
 	PlainErrors bool // gRPC errors carry the text alone, not a Kubernetes status with it
 	AnySource   bool // a source may change what another made
 
+	// CORSOrigins are the origins, such as https://console.example.com, whose
+	// pages may call the REST API; "*" is any. Default: none.
+	CORSOrigins []string
+
 	// MayCall decides which identities may call at all. Default: none.
 	MayCall func(peer string) bool
 
@@ -142,6 +146,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 				{Name: "scope", On: "btree (scope, created_at)"},
 				{Name: "created", On: "btree (created_at, id)"},
 				{Name: "source", On: "btree ((spec->>'source'), id)"},
+				labelIndex,
 			}},
 		},
 	})
@@ -299,7 +304,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 
 	var servers errgroup.Group
-	web := &rest.Server{Name: "maestro", Handler: s.handler(), TLS: s.opts.HTTPTLS, Log: s.log, Grace: s.opts.ShutdownGrace}
+	web := &rest.Server{Name: "maestro", Handler: s.handler(), TLS: s.opts.HTTPTLS, Log: s.log, Grace: s.opts.ShutdownGrace,
+		MaxHeaderBytes: 2 * searchLimits.Bytes} // searches are in the request's line
 	servers.Go(func() error {
 		defer stopOuter()
 		return web.Run(outer, s.opts.HTTP)

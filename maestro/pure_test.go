@@ -131,47 +131,6 @@ func TestHashesAreAskedForInBoundedBatchesAndNeverForAll(t *testing.T) {
 	}
 }
 
-func TestSearch(t *testing.T) {
-	fields := []string{"name", "source"}
-	for text, want := range map[string][]condition{
-		"":                             nil,
-		"name='x'":                     {{"name", "x"}},
-		" Name = 'it''s' ":             {{"name", "it's"}},
-		"name='a' and source='b'":      {{"name", "a"}, {"source", "b"}},
-		"name='a'  AND\tsource = 'b' ": {{"name", "a"}, {"source", "b"}},
-		"name='a and b'":               {{"name", "a and b"}},
-	} {
-		got, err := parseSearch(text, fields...)
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(condition{})); diff != "" || err != nil {
-			t.Errorf("%q: %v %s", text, err, diff)
-		}
-	}
-	for _, text := range []string{"name", "name=", "name=x", "name='x", "name='x' or name='y'", "labels='x'", "name='x' and", "name='x'and source='y'",
-		"(name='x')", "name='x' andsource='y'", "name<>'x'", "and", "'x'=name", "name like 'x'", "name='x';"} {
-		if got, err := parseSearch(text, fields...); err == nil {
-			t.Errorf("%q is read as %v", text, got)
-		}
-	}
-}
-
-func FuzzSearch(f *testing.F) {
-	f.Add("name='x' and source='it''s'")
-	f.Fuzz(func(t *testing.T, text string) {
-		conditions, err := parseSearch(text, "name", "source")
-		if err != nil {
-			return
-		}
-		var parts []string
-		for _, c := range conditions {
-			parts = append(parts, c.field+"='"+strings.ReplaceAll(c.value, "'", "''")+"'")
-		}
-		again, err := parseSearch(strings.Join(parts, " and "), "name", "source")
-		if diff := cmp.Diff(conditions, again, cmp.AllowUnexported(condition{})); diff != "" || err != nil {
-			t.Errorf("%q: %v %s", text, err, diff)
-		}
-	})
-}
-
 func TestSameJSON(t *testing.T) {
 	for _, c := range []struct {
 		a, b string

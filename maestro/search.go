@@ -1,82 +1,124 @@
 package maestro
 
 import (
-	"net/http"
 	"strings"
+	"time"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/search"
+	"atoll.dev/store"
 )
 
-// condition is one "field = 'value'" of a search.
-type condition struct{ field, value string }
+// searchLimits bound what a search may ask for. A source lists all the
+// consumers that it watches in one search.
+var searchLimits = search.Limits{Bytes: 512 << 10, Depth: 64, Terms: 200, Values: 20_000}
 
-// parseSearch reads what clients cannot do without today: equality of whole
-// fields, joined by "and". Everything else is refused rather than half
-// understood; package search will read the whole languages.
-func parseSearch(text string, fields ...string) ([]condition, error) {
-	rest := strings.TrimSpace(text)
-	if rest == "" {
-		return nil, nil
+// bundleFields is what bundles are searched and ordered by: the columns of the
+// original's table resources, on what our store keeps. The stored spec and
+// status are the CloudEvents that the original has in payload and status.
+var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.Field{
+	"id":            {SQL: "d.id", Type: search.Text},
+	"name":          {SQL: "d.id", Type: search.Text}, // a bundle's name is its id
+	"created_at":    {SQL: "d.created_at", Type: search.Time},
+	"updated_at":    {SQL: "d.updated_at", Type: search.Time},
+	"deleted_at":    {SQL: "d.deleted_at", Type: search.Time},
+	"source":        {SQL: "d.spec->>'source'", Type: search.Text},
+	"consumer_name": {SQL: "d.scope", Type: search.Text},
+	"version":       {SQL: "d.generation", Type: search.Int},
+	"type":          {SQL: "'Bundle'::text", Type: search.Text},
+	"payload":       {SQL: "d.spec", Type: search.JSON, StringMaps: [][]string{{"metadata", "labels"}, {"metadata", "annotations"}}},
+	"status":        {SQL: "nullif(d.status, '{}'::jsonb)", Type: search.JSON},
+}}
+
+// labelIndex serves searches by labels: equality, in, and @>.
+var labelIndex = store.Index{Name: "labels", On: "gin ((spec->'metadata'->'labels') jsonb_path_ops)"}
+
+// consumerFields is the same of consumers.
+var consumerFields = search.Schema{Table: "consumers", Fields: map[string]search.Field{
+	"id":         {SQL: "d.id", Type: search.Text},
+	"name":       {SQL: "d.name", Type: search.Text},
+	"created_at": {SQL: "d.created_at", Type: search.Time},
+	"updated_at": {SQL: "d.updated_at", Type: search.Time},
+	"deleted_at": {SQL: "d.deleted_at", Type: search.Time},
+	"labels":     {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, StringMaps: [][]string{{}}},
+}}
+
+// watchFields is what a watch can search by: what does not change while a
+// bundle lives, so that none leaves the watch unseen.
+var watchFields = func() search.Schema {
+	s := search.Schema{Table: bundleFields.Table, Fields: map[string]search.Field{}}
+	for _, name := range []string{"id", "name", "source", "consumer_name", "created_at", "type"} {
+		s.Fields[name] = bundleFields.Fields[name]
 	}
-	var conditions []condition
-	for {
-		i := strings.IndexFunc(rest, func(r rune) bool { return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || r == '_') })
-		if i <= 0 {
-			return nil, unsupportedSearch(text, fields)
-		}
-		name := strings.ToLower(rest[:i])
-		known := false
-		for _, f := range fields {
-			known = known || f == name
-		}
-		if !known {
-			return nil, unsupportedSearch(text, fields)
-		}
-		var ok bool
-		if rest, ok = strings.CutPrefix(strings.TrimSpace(rest[i:]), "="); !ok {
-			return nil, unsupportedSearch(text, fields)
-		}
-		value, tail, ok := quoted(strings.TrimSpace(rest))
-		if !ok {
-			return nil, unsupportedSearch(text, fields)
-		}
-		conditions = append(conditions, condition{name, value})
-		rest = strings.TrimLeft(tail, " \t\n")
-		if rest == "" {
-			return conditions, nil
-		}
-		if len(rest) < 4 || !strings.EqualFold(rest[:3], "and") || len(rest) == len(tail) || !strings.ContainsRune(" \t\n", rune(rest[3])) {
-			return nil, unsupportedSearch(text, fields)
-		}
-		rest = strings.TrimSpace(rest[3:])
+	return s
+}()
+
+// parseSearch reads a search text against what can be searched.
+func parseSearch(text string, fields search.Schema) (*search.Filter, error) {
+	q, err := search.Parse(text, searchLimits)
+	if err != nil {
+		return nil, unsearchable(text, err)
 	}
+	f, err := q.Bind(fields)
+	if err != nil {
+		return nil, unsearchable(text, err)
+	}
+	return f, nil
 }
 
-// quoted reads a string in single quotes; two of them stand for one.
-func quoted(s string) (value, tail string, ok bool) {
-	if !strings.HasPrefix(s, "'") {
-		return "", "", false
-	}
-	var b strings.Builder
-	for s = s[1:]; ; {
-		i := strings.IndexByte(s, '\'')
-		if i < 0 {
-			return "", "", false
-		}
-		b.WriteString(s[:i])
-		s = s[i+1:]
-		if !strings.HasPrefix(s, "'") {
-			return b.String(), s, true
-		}
-		b.WriteByte('\'')
-		s = s[1:]
-	}
-}
-
-func unsupportedSearch(text string, fields []string) error {
+func unsearchable(text string, err error) error {
 	if len(text) > 200 {
-		text = strings.ToValidUTF8(text[:200], "") + "..."
+		text = text[:200] + "..."
 	}
-	return rest.Errorf(http.StatusBadRequest, codeBadRequest,
-		"Failed to parse search query: %s; possible today: field='value' joined by and, with %s", text, strings.Join(fields, ", "))
+	return badRequest("Failed to parse search query: %s: %s", strings.ToValidUTF8(text, "?"), err)
+}
+
+// sortable are the types of the fields in SQL.
+var sortable = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz", search.Bool: "boolean", search.JSON: "jsonb"}
+
+// parseOrder reads "name, created_at desc". Without one the order is that of
+// creation, so that what is created while a client turns pages comes on the
+// last one.
+func parseOrder(text string, fields search.Schema) ([]store.Order, error) {
+	if strings.TrimSpace(text) == "" {
+		return []store.Order{{Expr: "d.created_at", Type: "timestamptz"}}, nil
+	}
+	var names []string
+	for name := range fields.Fields {
+		names = append(names, name)
+	}
+	orders, err := rest.ParseOrder(strings.ToLower(text), names...)
+	if err != nil {
+		return nil, badRequest("bad order value '%s': %s", rest.Shorten(text, 200), reasonOf(err))
+	}
+	if len(orders) > 10 {
+		return nil, badRequest("bad order value: more than 10 fields")
+	}
+	var keys []store.Order
+	for _, o := range orders {
+		f := fields.Fields[o.Field]
+		keys = append(keys, store.Order{Expr: f.SQL, Type: sortable[f.Type], Desc: o.Desc})
+	}
+	return keys, nil
+}
+
+// matches says whether a watch's filter accepts a change.
+func matches(f *search.Filter, c *change) bool {
+	return f.Match(func(field string) any {
+		switch field {
+		case "id", "name":
+			return c.doc.ID
+		case "consumer_name":
+			return c.doc.Scope
+		case "created_at":
+			return c.doc.CreatedAt.Truncate(time.Microsecond)
+		case "type":
+			return "Bundle"
+		case "source":
+			if spec, _, err := c.records(); err == nil {
+				return spec.Source
+			}
+		}
+		return nil
+	})
 }

@@ -14,18 +14,15 @@ import (
 // watchBundles streams changes of bundles. Most of what it sends comes from
 // the process's one follower; only a watch that continues from an earlier
 // cursor reads the store itself until it has caught up.
-func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request, l list) error {
+func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
+	l, err := parseList(r, watchFields)
+	if err != nil {
+		return err
+	}
 	query := r.URL.Query()
-	consumer, id := query.Get("consumer"), query.Get("id")
-	if consumer != "" {
-		l.conditions = append(l.conditions, condition{"consumer_name", consumer})
-	}
-	if id != "" {
-		l.conditions = append(l.conditions, condition{"id", id})
-	}
 	cursor := store.Cursor(query.Get("cursor"))
 	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
-		bw := &bundleWatch{server: s, stream: stream, list: l, seen: map[string]int64{}}
+		bw := &bundleWatch{server: s, stream: stream, list: l, consumer: query.Get("consumer"), id: query.Get("id"), seen: map[string]int64{}}
 		sub := s.feed.subscribe(bw.match)
 		defer sub.close()
 		s.metrics.watchers.Inc()
@@ -50,38 +47,30 @@ type bundleWatch struct {
 	server *Server
 	stream *rest.Stream
 	list   list
-	seen   map[string]int64
-	until  uint64
+	// Further conditions; "" is none.
+	consumer, id string
+	seen         map[string]int64
+	until        uint64
 }
 
 func (w *bundleWatch) match(c *change) bool {
 	if c.doc.Kind != kindBundle {
 		return false
 	}
-	for _, cond := range w.list.conditions {
-		switch cond.field {
-		case "id", "name":
-			if c.doc.ID != cond.value {
-				return false
-			}
-		case "consumer_name":
-			if c.doc.Scope != cond.value {
-				return false
-			}
-		case "source":
-			if spec, _, err := c.records(); err != nil || spec.Source != cond.value {
-				return false
-			}
-		}
+	if w.id != "" && c.doc.ID != w.id || w.consumer != "" && c.doc.Scope != w.consumer {
+		return false
 	}
-	return true
+	return matches(w.list.filter, c)
 }
 
 // existing sends what is there, page by page, and a bookmark.
 func (w *bundleWatch) existing(ctx context.Context) error {
-	q := bundleQuery(w.list.conditions)
-	q.Deletion = store.WithDeleting
-	q.Limit = 500
+	q := w.list.query(kindBundle)
+	q.OrderBy, q.Limit, q.Offset = nil, 500, 0
+	q.Scope = w.consumer
+	if w.id != "" {
+		q.Where = and(q.Where, "d.id", w.id)
+	}
 	var start store.Cursor
 	for first := true; first || q.After != ""; first = false {
 		page, err := w.server.store.List(ctx, q)

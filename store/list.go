@@ -136,13 +136,50 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 	return page, nil
 }
 
-// build makes the one statement. The kind is written into it, not an argument, so that indexes on the kind are used.
+// build makes the one statement.
 func (q Query) build() (sql string, args []any, err error) {
 	args = append(args, q.Where.Args...)
 	arg := func(v any) string {
 		args = append(args, v)
 		return "$" + strconv.Itoa(len(args))
 	}
+	where := q.where(arg)
+	total := "0"
+	if q.Count {
+		total = "(select count(*) from document d where " + where + ")"
+	}
+	order := q.keys()
+	// The page is ordered inside, where the limit is, and again outside, because a join promises no order.
+	var again, keys, texts strings.Builder
+	for i, o := range order {
+		comma, key := ", ", "key"+strconv.Itoa(i)
+		if i == 0 {
+			comma = ""
+		}
+		again.WriteString(comma + "p." + key + o.direction())
+		keys.WriteString(", (" + o.Expr + ") as " + key)
+		texts.WriteString(", p." + key + "::text")
+	}
+	page := where
+	if q.After != "" {
+		after, err := decodeAfter(q.After, len(order))
+		if err != nil {
+			return "", nil, err
+		}
+		page += " and " + keyset(order, after, arg)
+	}
+	sql = `select m.incarnation, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
+		` + total + `, p.kind, p.id, p.scope, p.name, p.version, p.generation, p.spec, p.status, p.wire, p.created_at, p.updated_at,
+		p.deleted_at, p.observed_at, p.removed` + texts.String() + `
+		from store_meta m left join (select ` + q.columns() + " as removed" + keys.String() + ` from document d where ` + page + `
+			order by ` + orderSQL(order) + ` limit ` + arg(q.Limit+1) + ` offset ` + arg(q.Offset) + `) p on true
+		order by ` + again.String()
+	return sql, args, nil
+}
+
+// where is the condition that a document matches. The kind is written into it, not an argument, so that indexes on the
+// kind are used.
+func (q Query) where(arg func(any) string) string {
 	where := "d.kind = '" + string(q.Kind) + "' and d.removed_at is null"
 	switch q.Deletion {
 	case WithoutDeleting:
@@ -156,46 +193,36 @@ func (q Query) build() (sql string, args []any, err error) {
 	if q.Where.SQL != "" {
 		where += " and (" + q.Where.SQL + ")"
 	}
-	total := "0"
-	if q.Count {
-		total = "(select count(*) from document d where " + where + ")"
+	return where
+}
+
+// keys are the keys of the order; it is total.
+func (q Query) keys() []Order {
+	return append(append([]Order{}, q.OrderBy...), Order{Expr: "d.id", Type: "text"})
+}
+
+func (o Order) direction() string {
+	if o.Desc {
+		return " desc nulls last"
 	}
-	order := append(append([]Order{}, q.OrderBy...), Order{Expr: "d.id", Type: "text"})
-	// The page is ordered inside, where the limit is, and again outside, because a join promises no order.
-	var by, again, keys, texts strings.Builder
-	for i, o := range order {
-		direction, comma, key := " asc nulls last", ", ", "key"+strconv.Itoa(i)
-		if o.Desc {
-			direction = " desc nulls last"
-		}
-		if i == 0 {
-			comma = ""
-		}
-		by.WriteString(comma + "(" + o.Expr + ")" + direction)
-		again.WriteString(comma + "p." + key + direction)
-		keys.WriteString(", (" + o.Expr + ") as " + key)
-		texts.WriteString(", p." + key + "::text")
+	return " asc nulls last"
+}
+
+func orderSQL(keys []Order) string {
+	var by []string
+	for _, o := range keys {
+		by = append(by, "("+o.Expr+")"+o.direction())
 	}
-	page := where
-	if q.After != "" {
-		after, err := decodeAfter(q.After, len(order))
-		if err != nil {
-			return "", nil, err
-		}
-		page += " and " + keyset(order, after, arg)
-	}
-	cols := columns
+	return strings.Join(by, ", ")
+}
+
+// columns are those of a list: it has no tombstones.
+func (q Query) columns() string {
+	cols := strings.Replace(columns, "d.removed_at is not null", "false", 1)
 	if q.WireOnly {
-		cols = strings.Replace(columns, "d.spec, d.status", "null::jsonb as spec, null::jsonb as status", 1)
+		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb as spec, null::jsonb as status", 1)
 	}
-	cols = strings.Replace(cols, "d.removed_at is not null", "false as removed", 1)
-	sql = `select m.incarnation, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
-		` + total + `, p.kind, p.id, p.scope, p.name, p.version, p.generation, p.spec, p.status, p.wire, p.created_at, p.updated_at,
-		p.deleted_at, p.observed_at, p.removed` + texts.String() + `
-		from store_meta m left join (select ` + cols + keys.String() + ` from document d where ` + page + `
-			order by ` + by.String() + ` limit ` + arg(q.Limit+1) + ` offset ` + arg(q.Offset) + `) p on true
-		order by ` + again.String()
-	return sql, args, nil
+	return cols
 }
 
 // keyset is the condition that a row comes after the given keys.

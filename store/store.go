@@ -150,7 +150,8 @@ type Store struct {
 	hub    *hub
 	bell   *doorbell
 
-	contended keyed // updaters of one document that keep missing each other line up here
+	streams   chan struct{} // has a token for each stream that holds a connection
+	contended keyed         // updaters of one document that keep missing each other line up here
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -166,7 +167,7 @@ var (
 // database was restored from a dump or a backup, it starts a new incarnation: cursors from before get ErrGone.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
-	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger}
+	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2))}
 	for _, k := range o.Kinds {
 		if !kindPattern.MatchString(string(k.Kind)) || s.kinds[k.Kind] != nil {
 			return nil, fmt.Errorf("opening store: kind %q is malformed or named twice", k.Kind)

@@ -48,7 +48,7 @@ func positive(q url.Values, name string, absent int) (int, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || n < 1 {
-		return 0, Errorf(http.StatusBadRequest, CodeInvalid, "%s=%s is not a whole number above 0", name, shorten(s, 32))
+		return 0, Errorf(http.StatusBadRequest, CodeInvalid, "%s=%s is not a whole number above 0", name, Shorten(s, 32))
 	}
 	return int(n), nil
 }
@@ -90,10 +90,10 @@ func ParseOrder(value string, allowed ...string) ([]Order, error) {
 			}
 		}
 		if bad {
-			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the order %q is not a field with asc or desc", shorten(part, 64))
+			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the order %q is not a field with asc or desc", Shorten(part, 64))
 		}
 		if !slices.Contains(allowed, words[0]) {
-			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "cannot order by %q; possible: %s", shorten(words[0], 64), strings.Join(allowed, ", "))
+			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "cannot order by %q; possible: %s", Shorten(words[0], 64), strings.Join(allowed, ", "))
 		}
 		orders = append(orders, Order{Field: words[0], Desc: desc})
 	}
@@ -129,7 +129,7 @@ func ParseFields(r *http.Request) (Fields, error) {
 func (t fieldTree) add(path string) error {
 	names := strings.Split(path, ".")
 	if slices.Contains(names, "") || len(names) > maxDepth {
-		return Errorf(http.StatusBadRequest, CodeInvalid, "fields has %q, which names nothing", shorten(path, 64))
+		return Errorf(http.StatusBadRequest, CodeInvalid, "fields has %q, which names nothing", Shorten(path, 64))
 	}
 	for i, name := range names {
 		sub, known := t[name]

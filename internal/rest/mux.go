@@ -64,7 +64,7 @@ func (m *Mux) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) 
 		Fail(w, r, e)
 		return
 	}
-	Fail(w, r, Errorf(http.StatusNotFound, "not-found", "there is nothing at %s", shorten(r.URL.Path, 200)))
+	Fail(w, r, Errorf(http.StatusNotFound, "not-found", "there is nothing at %s", Shorten(r.URL.Path, 200)))
 }
 
 // probe takes an answer of ServeMux for its status and headers.
@@ -77,8 +77,8 @@ func (p *probe) Header() http.Header         { return p.header }
 func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
 func (p *probe) WriteHeader(status int)      { p.status = status }
 
-// shorten cuts s for a message.
-func shorten(s string, n int) string {
+// Shorten cuts s for a message.
+func Shorten(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

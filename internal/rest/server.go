@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,6 +18,9 @@ type Server struct {
 	Handler http.Handler // usually made by Observe
 	TLS     *tls.Config  // nil: plain, for loopback only
 	Log     *slog.Logger // default slog.Default()
+
+	// MaxHeaderBytes bounds a request's line and headers; default 64 KiB.
+	MaxHeaderBytes int
 
 	// Grace is how long requests under way may take after the context of Run
 	// ended; default 5 s. Watches are ended at once.
@@ -55,7 +59,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		MaxHeaderBytes:    cmp.Or(s.MaxHeaderBytes, maxHeaderBytes),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		// Handshakes that fail are the peer's affair and can be many.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),

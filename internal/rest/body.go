@@ -1,0 +1,56 @@
+package rest
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Body writes an answer of JSON in pieces, with status 200. The headers go out
+// with the first bytes; an error that the handler returns after that cuts the
+// connection, so that nobody takes half an answer for a whole one.
+type Body struct{ buf *bufio.Writer }
+
+// How long a client may take for a piece of a long answer, and for all of it.
+const (
+	pieceTimeout = 10 * time.Second
+	bodyTimeout  = 2 * time.Minute
+)
+
+// NewBody begins an answer.
+func NewBody(w http.ResponseWriter) *Body {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	p := &pacedWriter{w: w, rc: http.NewResponseController(w), end: time.Now().Add(bodyTimeout)}
+	return &Body{bufio.NewWriterSize(p, 64<<10)}
+}
+
+// Write adds to the answer.
+func (b *Body) Write(p []byte) (int, error) { return b.buf.Write(p) }
+
+// Close ends the answer, which is whole.
+func (b *Body) Close() error { return b.buf.Flush() }
+
+// pacedWriter gives each piece a deadline of its own: the server's is for
+// answers that are written at once.
+type pacedWriter struct {
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+	end time.Time
+}
+
+func (p *pacedWriter) Write(data []byte) (int, error) {
+	deadline := time.Now().Add(pieceTimeout)
+	if deadline.After(p.end) {
+		deadline = p.end
+	}
+	_ = p.rc.SetWriteDeadline(deadline) // a recorder in a test has none
+	n, err := p.w.Write(data)
+	if err != nil {
+		return n, fmt.Errorf("writing an answer: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,286 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Bounds of what a Stream holds in memory at a time: two batches.
+const (
+	streamBytes = 1 << 20
+	streamRows  = 500
+)
+
+// Extent is the size of a list.
+type Extent struct {
+	Total int // of documents that match, in all pages
+	Size  int // of documents in this page
+}
+
+// Stream is List for pages of any size: it calls begin once with the page's
+// extent and then batch with one part of the page after the other, so that
+// what it holds does not grow with the page. All of it is from one snapshot.
+// Query.After is not for it.
+//
+// The next part is read while batch is at work, and the connection is given
+// back before the last one is handed over: only long pages hold one while
+// their reader is slow, and at most half of the connections are held so. An
+// error that comes after begin is of a page that was handed over in part. The
+// error of begin or batch ends the stream and is returned as it is.
+func (s *Store) Stream(ctx context.Context, q Query, begin func(Extent) error, batch func([]Document) error) error {
+	// What the callbacks return is the caller's own.
+	var own error
+	mine := func(err error) error {
+		if err != nil {
+			own = err
+		}
+		return err
+	}
+	err := s.stream(ctx, q, func(x Extent) error { return mine(begin(x)) }, func(d []Document) error { return mine(batch(d)) })
+	if own != nil {
+		return own
+	}
+	if err != nil {
+		return fmt.Errorf("listing %s: %w", q.Kind, err)
+	}
+	return nil
+}
+
+func (s *Store) stream(ctx context.Context, q Query, begin func(Extent) error, batch func([]Document) error) error {
+	if _, err := s.kind(q.Kind); err != nil {
+		return err
+	}
+	if q.After != "" {
+		return fmt.Errorf("%w: a stream has no page token", ErrInvalid)
+	}
+	if q.Limit <= 0 {
+		q.Limit = 100
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, s.opts.AcquireTimeout, ErrUnavailable)
+	select {
+	case s.streams <- struct{}{}:
+		cancel()
+	case <-bounded.Done():
+		cancel()
+		return context.Cause(bounded)
+	}
+	parts := make(chan part)
+	stop := make(chan struct{})
+	go func() {
+		defer func() { <-s.streams }()
+		defer close(parts)
+		s.readParts(ctx, q, parts, stop)
+	}()
+	defer func() {
+		close(stop)
+		for range parts {
+		} // until the reader has ended
+	}()
+	for p := range parts {
+		if p.err != nil {
+			return p.err
+		}
+		if p.extent != nil {
+			if err := begin(*p.extent); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := batch(p.documents); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// part is what a stream's reader hands over: the extent first, then documents,
+// or an error as the last.
+type part struct {
+	extent    *Extent
+	documents []Document
+	err       error
+}
+
+// readParts reads a page until its end, an error, or stop.
+func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop <-chan struct{}) {
+	hand := func(p part) bool {
+		select {
+		case parts <- p:
+			return true
+		case <-stop:
+			return false
+		}
+	}
+	for attempt := 0; ; attempt++ {
+		conn, err := s.acquire(ctx, s.pool)
+		if err != nil {
+			hand(part{err: err})
+			return
+		}
+		released := false
+		release := func() {
+			if !released {
+				released = true
+				conn.Release()
+			}
+		}
+		r := &pageReader{s: s, c: conn.Conn(), q: q, hand: hand, release: release}
+		err = r.run(ctx)
+		if !released && !conn.Conn().IsClosed() {
+			s.bounded(ctx, func(ctx context.Context) error { _, err := conn.Conn().Exec(ctx, "rollback"); return err })
+		}
+		dead := !released && broken(conn.Conn(), err)
+		release()
+		switch {
+		case err == nil:
+			return
+		case dead:
+			s.pool.Reset()
+			if !r.begun && attempt < 2 && ctx.Err() == nil {
+				continue
+			}
+			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		default:
+			err = classify(ctx, err)
+		}
+		hand(part{err: err})
+		return
+	}
+}
+
+// bounded runs a statement that ends by its own timeouts, so that a client who
+// leaves does not cost a connection.
+func (s *Store) bounded(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := s.uncancelled(ctx)
+	defer cancel()
+	return f(ctx)
+}
+
+// pageReader reads one page on one connection.
+type pageReader struct {
+	s       *Store
+	c       *pgx.Conn
+	q       Query
+	hand    func(part) bool
+	release func()
+	begun   bool // something was handed over
+}
+
+// found is a document of the page by its id.
+type found struct {
+	id   string
+	size int
+}
+
+func (r *pageReader) run(ctx context.Context) error {
+	var page []found
+	extent := Extent{}
+	err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
+		if _, err := r.c.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
+			return err
+		}
+		page, extent.Total, err = r.find(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	extent.Size = len(page)
+	for first := true; first || len(page) > 0; first = false {
+		var docs []Document
+		if len(page) > 0 {
+			some := page[:together(page)]
+			page = page[len(some):]
+			if err := r.s.bounded(ctx, func(ctx context.Context) (err error) { docs, err = r.read(ctx, some); return err }); err != nil {
+				return err
+			}
+		}
+		if len(page) == 0 {
+			if err := r.s.bounded(ctx, func(ctx context.Context) error { _, err := r.c.Exec(ctx, "commit"); return err }); err != nil {
+				return err
+			}
+			r.release()
+		}
+		// Until the first documents are here a read that fails can be tried again.
+		if r.begun = true; first && !r.hand(part{extent: &extent}) || docs != nil && !r.hand(part{documents: docs}) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// together is how many of the next documents make a batch.
+func together(page []found) int {
+	n, size := 0, 0
+	for n < len(page) && n < streamRows && (n == 0 || size+page[n].size <= streamBytes) {
+		size += page[n].size
+		n++
+	}
+	return n
+}
+
+// find reads which documents are on the page, in their order, how large they
+// are, and how many match in all.
+func (r *pageReader) find(ctx context.Context) (page []found, total int, err error) {
+	args := append([]any{}, r.q.Where.Args...)
+	arg := func(v any) string {
+		args = append(args, v)
+		return "$" + strconv.Itoa(len(args))
+	}
+	where := r.q.where(arg)
+	counted := len(args)
+	size := "octet_length(d.wire)"
+	if !r.q.WireOnly {
+		size += " + pg_column_size(d.spec) + pg_column_size(d.status)"
+	}
+	sql := "select d.id, " + size + " from document d where " + where + " order by " + orderSQL(r.q.keys()) + " limit " + arg(r.q.Limit+1) + " offset " + arg(r.q.Offset)
+	// Described each time, not prepared, as in List.
+	described := func(args []any) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, args...) }
+	rows, err := r.c.Query(ctx, sql, described(args)...)
+	if err != nil {
+		return nil, 0, err
+	}
+	var f found
+	if _, err := pgx.ForEachRow(rows, []any{&f.id, &f.size}, func() error { page = append(page, f); return nil }); err != nil {
+		return nil, 0, err
+	}
+	if len(page) <= r.q.Limit && (len(page) > 0 || r.q.Offset == 0) {
+		return page, r.q.Offset + len(page), nil // the page reaches the end
+	}
+	page = page[:min(len(page), r.q.Limit)]
+	err = r.c.QueryRow(ctx, "select count(*) from document d where "+where, described(args[:counted])...).Scan(&total)
+	return page, total, err
+}
+
+// read reads some documents of the page.
+func (r *pageReader) read(ctx context.Context, some []found) ([]Document, error) {
+	ids := make([]string, len(some))
+	for i, f := range some {
+		ids[i] = f.id
+	}
+	rows, err := r.c.Query(ctx, `select `+r.q.columns()+` from unnest($2::text[]) with ordinality u(id, at)
+		join document d on d.kind = $1 and d.id = u.id order by u.at`, string(r.q.Kind), ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	docs := make([]Document, 0, len(some))
+	for rows.Next() {
+		var d row
+		if err := rows.Scan(d.targets()...); err != nil {
+			return nil, err
+		}
+		docs = append(docs, d.document())
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if len(docs) != len(some) {
+		return nil, errors.New("a snapshot does not have what it had")
+	}
+	return docs, nil
+}
