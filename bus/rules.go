@@ -91,7 +91,7 @@ func covers(allowed, filter string) bool {
 		f, restF, moreF := strings.Cut(filter, "/")
 		switch {
 		case a == "#":
-			return true
+			return !moreA
 		case f == "" || f == "#" || a != "+" && a != f || moreA != moreF:
 			return false
 		case !moreA:
