@@ -141,7 +141,13 @@ func (c *core) needs(w *workState, m *manifestState, amw *amwState) bool {
 	if m.broken != "" || !m.mapped {
 		return false
 	}
-	if m.busy || m.repair {
+	if m.busy {
+		return true
+	}
+	if c.complete(w, m) {
+		return c.unseen(m)
+	}
+	if m.repair {
 		return true
 	}
 	if m.strategy.kind == workv1.UpdateStrategyTypeReadOnly {
@@ -186,7 +192,7 @@ func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
 	c.do(effApply{
 		id: w.id, ordinal: m.ordinal, key: m.key, gvk: m.gvk, manifest: m.raw,
 		owners: c.owners(o), hash: m.hash(amw), strategy: m.strategy,
-		read: m.strategy.kind == workv1.UpdateStrategyTypeReadOnly || !m.repair && w.done[m.key].Hash == m.hash(amw),
+		read: m.strategy.kind == workv1.UpdateStrategyTypeReadOnly || c.complete(w, m) || !m.repair && w.done[m.key].Hash == m.hash(amw),
 	})
 }
 

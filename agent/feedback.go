@@ -2,84 +2,98 @@ package agent
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	"k8s.io/client-go/util/jsonpath"
 	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/rules"
 )
 
 // feedback is what the rules of one manifest find in its object.
 type feedback struct {
-	Values []workv1.FeedbackValue `json:"values,omitempty"`
-	Err    string                 `json:"err,omitempty"`
+	Values     []workv1.FeedbackValue
+	Err        string
+	Conditions []ruleCondition
 }
 
-// ruleset is the feedback rules of one manifest, compiled once. Rules of
-// equal text are the same ruleset, so that a thousand Deployments share one.
+// ruleset is the feedback and condition rules of one manifest, compiled once.
+// Rules of equal text are the same ruleset, so that a thousand Deployments
+// share one.
 type ruleset struct {
-	key    string
-	maxRaw int
-	rules  []compiledRule
+	key        string
+	maxRaw     int
+	feedback   []feedbackRule
+	conditions []conditionRule
+	completes  bool // a rule tells when the object is complete
+	wellKnown  *wellKnown
 }
 
-type compiledRule struct {
+type feedbackRule struct {
 	wellKnown bool
-	paths     []compiledPath
+	paths     []feedbackPath
 }
 
-type compiledPath struct {
+type feedbackPath struct {
 	name, version string
-	path          *jsonpath.JSONPath
+	path          *rules.Path
 	err           error
-	mu            *sync.Mutex // a JSONPath keeps state while it searches
+	// optional paths may lead astray: the value is not there, that is all.
+	optional bool
 }
 
 // rulesets compiles and keeps rulesets by their text. It belongs to one
 // goroutine; a ruleset itself may be used by several.
 type rulesets struct {
-	maxRaw int
-	byText map[string]*ruleset
+	maxRaw    int
+	byText    map[string]*ruleset
+	wellKnown *wellKnown
+	env       *conditionEnv // made when a condition rule needs it
 }
 
 func newRulesets(maxRaw int) *rulesets {
-	return &rulesets{maxRaw: maxRaw, byText: map[string]*ruleset{}}
+	return &rulesets{maxRaw: maxRaw, byText: map[string]*ruleset{}, wellKnown: newWellKnown()}
 }
 
 // of returns the compiled rules, nil for none.
-func (s *rulesets) of(rules []workv1.FeedbackRule) *ruleset {
-	if len(rules) == 0 {
+func (s *rulesets) of(feedback []workv1.FeedbackRule, conditions []workv1.ConditionRule) *ruleset {
+	if len(feedback) == 0 && len(conditions) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(rules)
+	text, err := json.Marshal([]any{feedback, conditions})
 	if err != nil {
 		return nil // plain strings: cannot be
 	}
 	if r, ok := s.byText[string(text)]; ok {
 		return r
 	}
-	r := &ruleset{key: hexSHA256(text)[:16], maxRaw: s.maxRaw}
-	for _, rule := range rules {
-		c := compiledRule{wellKnown: rule.Type == workv1.WellKnownStatusType}
+	r := &ruleset{key: hexSHA256(text)[:16], maxRaw: s.maxRaw, wellKnown: s.wellKnown}
+	for _, rule := range feedback {
+		c := feedbackRule{wellKnown: rule.Type == workv1.WellKnownStatusType}
 		if rule.Type == workv1.JSONPathsType {
 			for _, p := range rule.JsonPaths {
 				c.paths = append(c.paths, compilePath(p))
 			}
 		}
-		r.rules = append(r.rules, c)
+		r.feedback = append(r.feedback, c)
+	}
+	if len(conditions) > 0 && s.env == nil {
+		s.env = newConditionEnv()
+	}
+	for _, rule := range conditions {
+		r.conditions = append(r.conditions, s.env.compile(rule))
+		r.completes = r.completes || rule.Condition == workv1.ManifestComplete
 	}
 	s.byText[string(text)] = r
 	return r
 }
 
-func compilePath(p workv1.JsonPath) compiledPath {
-	j := jsonpath.New(p.Name).AllowMissingKeys(true)
-	c := compiledPath{name: p.Name, version: p.Version, path: j, mu: new(sync.Mutex)}
-	if err := j.Parse("{" + p.Path + "}"); err != nil {
+func compilePath(p workv1.JsonPath) feedbackPath {
+	c := feedbackPath{name: p.Name, version: p.Version}
+	var err error
+	if c.path, err = rules.ParsePath("{" + p.Path + "}"); err != nil {
 		c.err = fmt.Errorf("failed to parse json path %s of %s with error: %v", p.Path, p.Name, err)
 	}
 	return c
@@ -89,11 +103,11 @@ func compilePath(p workv1.JsonPath) compiledPath {
 func (r *ruleset) read(gvk schema.GroupVersionKind, content map[string]any) feedback {
 	var f feedback
 	var errs []error
-	for _, rule := range r.rules {
+	for _, rule := range r.feedback {
 		var ruleErrs []error
 		paths := rule.paths
 		if rule.wellKnown {
-			if paths = wellKnown[gvk]; len(paths) == 0 {
+			if paths = r.wellKnown.paths[gvk]; len(paths) == 0 {
 				ruleErrs = append(ruleErrs, fmt.Errorf("cannot find the wellknown statuses for resource with gvk %s", gvk))
 			}
 		}
@@ -118,33 +132,29 @@ func (r *ruleset) read(gvk schema.GroupVersionKind, content map[string]any) feed
 	if err := utilerrors.NewAggregate(errs); err != nil {
 		f.Err = err.Error()
 	}
+	f.Conditions = evaluate(r.conditions, gvk, content)
 	return f
 }
 
 // find returns the one value at the path, nil when there is none. Several
 // results are a list.
-func (p *compiledPath) find(content map[string]any, maxRaw int) (*workv1.FeedbackValue, error) {
+func (p *feedbackPath) find(content map[string]any, maxRaw int) (*workv1.FeedbackValue, error) {
 	if p.err != nil {
 		return nil, p.err
 	}
-	p.mu.Lock()
-	results, err := p.path.FindResults(content)
-	p.mu.Unlock()
+	results, err := p.path.Find(content)
 	if err != nil {
+		if p.optional {
+			return nil, nil
+		}
 		return nil, fmt.Errorf("failed to find value for %s with error: %v", p.name, err)
 	}
-	if len(results) == 0 || len(results[0]) == 0 {
+	if len(results) == 0 {
 		return nil, nil
 	}
-	var value any
-	if len(results) == 1 && len(results[0]) == 1 {
-		value = results[0][0].Interface()
-	} else {
-		var list []any
-		for _, r := range results[0] {
-			list = append(list, r.Interface())
-		}
-		value = list
+	var value any = results
+	if len(results) == 1 {
+		value = results[0]
 	}
 	field, err := fieldValue(p.name, value, maxRaw)
 	if err != nil || field == nil {
@@ -173,32 +183,6 @@ func fieldValue(name string, value any, maxRaw int) (*workv1.FieldValue, error) 
 	}
 	s := string(raw)
 	return &workv1.FieldValue{Type: workv1.JsonRaw, JsonRaw: &s}, nil
-}
-
-// wellKnown is what WellKnownStatus means for a kind.
-var wellKnown = map[schema.GroupVersionKind][]compiledPath{
-	{Group: "apps", Version: "v1", Kind: "Deployment"}: compilePaths(
-		"ReadyReplicas", ".status.readyReplicas", "Replicas", ".status.replicas", "AvailableReplicas", ".status.availableReplicas"),
-	{Group: "apps", Version: "v1", Kind: "StatefulSet"}: compilePaths(
-		"ReadyReplicas", ".status.readyReplicas", "Replicas", ".status.replicas", "AvailableReplicas", ".status.availableReplicas"),
-	{Group: "apps", Version: "v1", Kind: "DaemonSet"}: compilePaths(
-		"NumberReady", ".status.numberReady", "DesiredNumberScheduled", ".status.desiredNumberScheduled", "NumberAvailable", ".status.numberAvailable"),
-	{Group: "batch", Version: "v1", Kind: "Job"}: compilePaths(
-		"JobComplete", `.status.conditions[?(@.type=="Complete")].status`, "JobSucceeded", ".status.succeeded"),
-	{Group: "", Version: "v1", Kind: "Pod"}: compilePaths(
-		"PodReady", `.status.conditions[?(@.type=="Ready")].status`, "PodPhase", ".status.phase"),
-}
-
-func compilePaths(nameAndPath ...string) []compiledPath {
-	var paths []compiledPath
-	for i := 0; i < len(nameAndPath); i += 2 {
-		p := compilePath(workv1.JsonPath{Name: nameAndPath[i], Path: nameAndPath[i+1]})
-		if p.err != nil {
-			panic(errors.Join(errors.New("agent: a well-known path does not parse"), p.err))
-		}
-		paths = append(paths, p)
-	}
-	return paths
 }
 
 // matchConfig finds the options of one object among a work's. Each field is

@@ -219,7 +219,7 @@ func (c *core) checkDrift(o *object) {
 	var by workID
 	for id, m := range o.claims {
 		w := c.works[id]
-		if w == nil || m.busy || m.strategy.kind == workv1.UpdateStrategyTypeReadOnly {
+		if w == nil || m.busy || m.strategy.kind == workv1.UpdateStrategyTypeReadOnly || c.complete(w, m) {
 			continue
 		}
 		if _, done := w.done[o.key]; !done {

@@ -276,7 +276,7 @@ func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	m.key = objectKey{mp.gvr, m.meta.Namespace, m.meta.Name}
 	m.owned = owned(m.key.identity(), w.spec.Bundle.DeleteOption)
 	config := matchConfig(m.key.identity(), w.spec.Bundle.ManifestConfigs)
-	m.rules = c.rules.of(config.FeedbackRules)
+	m.rules = c.rules.of(config.FeedbackRules, config.ConditionRules)
 	m.strategy = strategy{kind: workv1.UpdateStrategyTypeUpdate, force: true, manager: c.cfg.fieldManager}
 	if u := config.UpdateStrategy; u != nil {
 		if u.Type != "" {

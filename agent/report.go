@@ -58,6 +58,7 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 	for _, cond := range workConditions(status.ResourceStatus.Manifests, w.spec.Generation) {
 		setCondition(&status.Conditions, cond, c.now)
 	}
+	status.Conditions = pruneRuleConditions(status.Conditions, w.spec.Generation)
 	return status
 }
 
@@ -74,14 +75,14 @@ type manifestView struct {
 }
 
 func (c *core) view(m *manifestState) manifestView {
-	v := manifestView{meta: m.meta, err: m.err, reason: m.reason, mapped: m.mapped, readErr: m.readErr, hasRules: m.rules != nil}
+	v := manifestView{meta: m.meta, err: m.err, reason: m.reason, mapped: m.mapped, readErr: m.readErr, hasRules: m.rules != nil && len(m.rules.feedback) > 0}
 	if !m.mapped {
 		return v
 	}
 	if o := c.objects[m.key]; o != nil {
 		v.live = o.live
 	}
-	if v.hasRules && v.live != nil {
+	if m.rules != nil && v.live != nil {
 		v.found = v.live.feedback[m.rules.key]
 	}
 	return v
@@ -159,6 +160,13 @@ func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation
 	}
 	setCondition(&mc.Conditions, synced, now)
 	mc.StatusFeedbacks.Values = v.found.Values
+
+	for _, rc := range v.found.Conditions {
+		setCondition(&mc.Conditions, metav1.Condition{
+			Type: rc.Type, Status: rc.Status, Reason: rc.Reason, Message: rc.Message, ObservedGeneration: generation,
+		}, now)
+	}
+	mc.Conditions = pruneRuleConditions(mc.Conditions, generation)
 	return mc
 }
 
@@ -198,7 +206,7 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 	if len(manifests) == 0 {
 		return []metav1.Condition{avail}
 	}
-	return []metav1.Condition{applied, avail}
+	return append([]metav1.Condition{applied, avail}, aggregate(manifests, generation)...)
 }
 
 // deletedStatus is the last word about a work.

@@ -229,7 +229,7 @@ func TestFeedbackValues(t *testing.T) {
 		{"another version", paths(workv1.JsonPath{Name: "v", Version: "v2", Path: ".status"}), "", "version set in the path v is not matched for the related resource"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := newRulesets(40).of(c.rules).read(gvk, content)
+			got := newRulesets(40).of(c.rules, nil).read(gvk, content)
 			var values []string
 			for _, v := range got.Values {
 				values = append(values, v.Name+" "+string(v.Value.Type)+" "+feedbackOf(workv1.ManifestCondition{StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
@@ -242,12 +242,12 @@ func TestFeedbackValues(t *testing.T) {
 			}
 		})
 	}
-	unknown := newRulesets(40).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}).read(schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, content)
+	unknown := newRulesets(40).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil).read(schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, content)
 	if want := "cannot find the wellknown statuses for resource with gvk /v1, Kind=Secret"; unknown.Err != want {
 		t.Errorf("error %q, want %q", unknown.Err, want)
 	}
 	all := newRulesets(40)
-	if all.of(nil) != nil || all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"})) != all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"})) {
+	if all.of(nil, nil) != nil || all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) != all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) {
 		t.Error("equal rules are compiled twice, or none are something")
 	}
 }
