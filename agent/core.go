@@ -35,6 +35,9 @@ type core struct {
 	resync   resync
 	timers   timerHeap
 
+	repairs   int                     // ordered so far
+	contested map[objectKey]time.Time // objects that others keep changing back, until when that is told
+
 	amwsSynced bool // the AppliedManifestWorks in the cluster are known
 	apiDown    bool // the API server does not answer; nothing is asked of it
 	probing    bool
@@ -58,7 +61,7 @@ func newCore(cfg coreConfig) *core {
 	return &core{
 		cfg: cfg, works: map[workID]*workState{}, amws: map[workID]*amwState{}, objects: map[objectKey]*object{},
 		mappings: map[schema.GroupVersionKind]*mapping{}, watches: map[schema.GroupVersionResource]*watchState{},
-		rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow), resync: cfg.resync.withDefaults(),
+		contested: map[objectKey]time.Time{}, rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow), resync: cfg.resync.withDefaults(),
 	}
 }
 
@@ -353,6 +356,8 @@ func (c *core) step(ev event, now time.Time) []effect {
 		switch t.id {
 		case retryTimer:
 			c.out.retryNow()
+		case contestTimer:
+			c.settleContests()
 		case resyncTimer:
 			c.resync.tick(c)
 		default:
@@ -486,8 +491,9 @@ type timer struct {
 
 // Timers that are not a work's. No work is called so.
 const (
-	retryTimer  workID = "\x00retry"
-	resyncTimer workID = "\x00resync"
+	retryTimer   workID = "\x00retry"
+	contestTimer workID = "\x00contest"
+	resyncTimer  workID = "\x00resync"
 )
 
 type timerHeap []timer

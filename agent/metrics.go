@@ -15,6 +15,10 @@ type metrics struct {
 	works  prometheus.Gauge
 	unsent prometheus.Gauge
 	watch  prometheus.Gauge
+
+	repairs   prometheus.Counter
+	contested prometheus.Gauge
+	repaired  int // how much of the core's count is in repairs
 }
 
 // newMetrics registers with reg, if there is one.
@@ -27,12 +31,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "atoll_agent_kube_call_seconds", Help: "Calls to the management cluster's API server, by what they do and result.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30},
 		}, []string{"call", "result"}),
-		works:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_works", Help: "Works that the agent holds."}),
-		unsent: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_unsent_statuses", Help: "Statuses that the broker has not taken."}),
-		watch:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_watched_kinds", Help: "Kinds that are watched."}),
+		works:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_works", Help: "Works that the agent holds."}),
+		unsent:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_unsent_statuses", Help: "Statuses that the broker has not taken."}),
+		watch:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_watched_kinds", Help: "Kinds that are watched."}),
+		repairs: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_agent_repairs_total", Help: "Repairs of objects that others changed or deleted."}),
+		contested: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "atoll_agent_contested_objects", Help: "Objects that another writer keeps changing back.",
+		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.events, m.calls, m.works, m.unsent, m.watch)
+		reg.MustRegister(m.events, m.calls, m.works, m.unsent, m.watch, m.repairs, m.contested)
 	}
 	return m
 }
@@ -87,4 +95,7 @@ func (m *metrics) observe(c *core) {
 	m.works.Set(float64(len(c.works)))
 	m.unsent.Set(float64(len(c.out.pending)))
 	m.watch.Set(float64(len(c.watches)))
+	m.repairs.Add(float64(c.repairs - m.repaired))
+	m.repaired = c.repairs
+	m.contested.Set(float64(len(c.contested)))
 }

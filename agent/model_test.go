@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
 	"pgregory.net/rapid"
@@ -29,7 +30,7 @@ type model struct {
 	rv      uint64
 	objects map[objectKey]*modelObject
 	amws    map[workID]*amwState
-	wanted  map[objectKey]bool
+	wanted  map[objectKey][]*ruleset
 	watched bool // ConfigMaps
 
 	// The disk: what is durable, and what was appended since.
@@ -59,6 +60,7 @@ type modelObject struct {
 	owners      []types.UID
 	fingerprint string
 	deleting    bool
+	phase       string // its status, which others write
 }
 
 type modelOrder struct {
@@ -68,6 +70,7 @@ type modelOrder struct {
 	deleting   bool
 	applied    bool // in this generation
 	sequence   int64
+	phases     map[string]string // of its objects, as last told
 }
 
 var modelNames = []string{"x", "y", "z", "shared"}
@@ -85,7 +88,7 @@ func newModel(t *rapid.T) *model {
 // boot starts a core on what the disk holds.
 func (m *model) boot() {
 	m.core = newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", maxRaw: 1000, sendWindow: 4})
-	m.wanted, m.watched = map[objectKey]bool{}, false
+	m.wanted, m.watched = map[objectKey][]*ruleset{}, false
 	m.calls, m.events, m.sends, m.toward, m.written = nil, nil, nil, nil, nil
 	m.online = false
 	works := map[workID]saved{}
@@ -112,7 +115,7 @@ func (m *model) take(effects []effect) {
 		case effPersist:
 			m.written = append(m.written, e)
 		case effWant:
-			m.wanted[e.key] = true
+			m.wanted[e.key] = e.rules
 		case effUnwant:
 			delete(m.wanted, e.key)
 		case effWatch:
@@ -143,7 +146,14 @@ func (m *model) see(key objectKey) *observed {
 	if o == nil {
 		return &observed{rv: m.rv}
 	}
-	return &observed{exists: true, uid: o.uid, rv: o.rv, deleting: o.deleting, fingerprint: o.fingerprint, owners: slices.Clone(o.owners)}
+	obs := &observed{exists: true, uid: o.uid, rv: o.rv, deleting: o.deleting, fingerprint: o.fingerprint, owners: slices.Clone(o.owners)}
+	for _, rs := range m.wanted[key] {
+		if obs.feedback == nil {
+			obs.feedback = map[string]feedback{}
+		}
+		obs.feedback[rs.key] = rs.read(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, map[string]any{"status": map[string]any{"phase": o.phase}})
+	}
+	return obs
 }
 
 // touched notes a change of an object and shows it to the watch.
@@ -152,7 +162,7 @@ func (m *model) touched(key objectKey) {
 	if o := m.objects[key]; o != nil {
 		o.rv = m.rv
 	}
-	if m.watched && m.wanted[key] {
+	if _, wanted := m.wanted[key]; wanted && m.watched {
 		m.events = append(m.events, evObject{key, m.see(key)})
 	}
 }
@@ -343,6 +353,15 @@ func (m *model) publish(id workID) {
 	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
 		b.Manifests = append(b.Manifests, configMap("ns", name, "k", o.objects[name]))
 	}
+	if o.generation%3 > 0 {
+		b.ManifestConfigs = []workv1.ManifestConfigOption{{
+			ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
+			FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "phase", Path: ".status.phase"}}}},
+		}}
+		if o.generation%3 > 1 {
+			b.ManifestConfigs[0].ConditionRules = []workv1.ConditionRule{celRule("Ready", `object.status.phase == ""`)}
+		}
+	}
 	if o.orphan {
 		b.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	}
@@ -469,6 +488,15 @@ func (m *model) status(ev *statusEvent) {
 	}
 	o.sequence = ev.seq
 	o.applied = meta.IsStatusConditionTrue(ev.status.Conditions, workv1.WorkApplied) || len(o.objects) == 0
+	o.phases = map[string]string{}
+	for _, mc := range ev.status.ResourceStatus {
+		phase := feedbackOf(mc)["phase"]
+		o.phases[mc.ResourceMeta.Name] = phase
+		if o.generation%3 > 1 && meta.IsStatusConditionTrue(mc.Conditions, workv1.ManifestAvailable) &&
+			meta.IsStatusConditionTrue(mc.Conditions, "Ready") != (phase == "") {
+			m.t.Fatalf("%s: %s is in phase %q, and its conditions say %s", ev.id, mc.ResourceMeta.Name, phase, conditionText(mc.Conditions))
+		}
+	}
 }
 
 func (m *model) ids() []workID { return []workID{"a", "b", "c"} }
@@ -480,7 +508,7 @@ func (m *model) act() {
 	id := rapid.SampledFrom(m.ids()).Draw(t, "id")
 	switch action := rapid.SampledFrom([]string{
 		"order", "order", "delete", "call", "call", "call", "call", "event", "event", "event", "event", "sync", "sync", "spec", "spec", "status", "status",
-		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "loss", "api", "relist", "ask",
+		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "flap", "loss", "api", "relist", "ask",
 	}).Draw(t, "action"); action {
 	case "order":
 		m.order(id)
@@ -563,6 +591,17 @@ func (m *model) act() {
 		m.connect()
 	case "drift":
 		m.drift(pick(4, "drift"))
+	case "flap":
+		keys := slices.SortedFunc(maps.Keys(m.objects), compareKeys)
+		if len(keys) == 0 {
+			return
+		}
+		key := keys[pick(len(keys), "which")]
+		for range pick(60, "how often") {
+			m.value++
+			m.objects[key].phase = fmt.Sprint("p", m.value)
+			m.touched(key)
+		}
 	case "api":
 		m.apiUp = !m.apiUp
 	case "relist":
@@ -708,6 +747,9 @@ func (m *model) check() {
 			m.t.Fatalf("%s generation %d is not reported as applied", id, o.generation)
 		}
 		for name, v := range o.objects {
+			if obj := m.objects[objectKey{configMaps, "ns", name}]; o.generation%3 > 0 && obj != nil && obj.phase != o.phases[name] {
+				m.t.Fatalf("%s: %s is in phase %q, the server was told %q", id, name, obj.phase, o.phases[name])
+			}
 			want[name] = append(want[name], v)
 		}
 		a := m.amws[id]

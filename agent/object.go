@@ -33,6 +33,13 @@ type object struct {
 	waiting map[workID]bool
 	live    *observed
 	since   int // the step from which on watches report it
+
+	// told is the observation that statuses are made of: live, or one a little
+	// older while changes come too fast.
+	told   *observed
+	pace   bucket
+	tellAt time.Time // works are called then to tell what is held back
+
 	// expected are the fingerprints that it may have after our own writes.
 	expected map[string]bool
 	writing  int // applies under way
@@ -186,12 +193,17 @@ func (o *object) see(obs *observed) bool {
 // observe takes what a watch shows of an object.
 func (c *core) observe(key objectKey, obs *observed) {
 	o := c.objects[key]
-	if o == nil || !o.see(obs) {
+	if o == nil {
+		return
+	}
+	before, repairs := o.live, c.repairs
+	if !o.see(obs) {
 		return
 	}
 	if o.writing == 0 {
 		c.checkDrift(o)
 	}
+	ordered := c.repairs != repairs
 	for id := range o.waiting {
 		if w := c.works[id]; w != nil {
 			for _, m := range w.manifests {
@@ -201,8 +213,10 @@ func (c *core) observe(key objectKey, obs *observed) {
 			}
 		}
 	}
-	for id := range o.claims {
-		c.advanceID(id)
+	if before == nil || ordered || before.uid != o.live.uid || before.deleting != o.live.deleting || before.fingerprint != o.live.fingerprint || !before.tells(o.live) {
+		for id := range o.claims {
+			c.advanceID(id)
+		}
 	}
 	for id := range o.waiting {
 		c.advanceID(id)
@@ -228,7 +242,7 @@ func (c *core) checkDrift(o *object) {
 		if !live.exists {
 			// Everybody who wants it must own it again.
 			delete(w.done, o.key)
-			m.due = o.repairAt(c.now)
+			m.due = c.orderRepair(o)
 			continue
 		}
 		if m.strategy.kind == workv1.UpdateStrategyTypeCreateOnly {
@@ -240,7 +254,7 @@ func (c *core) checkDrift(o *object) {
 	}
 	if chosen != nil && !chosen.repair {
 		chosen.repair = true
-		chosen.due = o.repairAt(c.now)
+		chosen.due = c.orderRepair(o)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 // Condition types, reasons and messages are the contract's, word for word.
 const (
 	conditionFeedback = "StatusFeedbackSynced"
+	// conditionContested is ours, and there only while it is true.
+	conditionContested = "Contested"
 
 	reasonFeedback       = "StatusFeedbackSynced"
 	reasonFeedbackFailed = "StatusFeedbackSyncFailed"
@@ -72,6 +74,8 @@ type manifestView struct {
 	readErr  string
 	hasRules bool
 	found    feedback
+	// contested says that another writer keeps changing the object back.
+	contested bool
 }
 
 func (c *core) view(m *manifestState) manifestView {
@@ -79,9 +83,8 @@ func (c *core) view(m *manifestState) manifestView {
 	if !m.mapped {
 		return v
 	}
-	if o := c.objects[m.key]; o != nil {
-		v.live = o.live
-	}
+	v.live = c.told(m)
+	_, v.contested = c.contested[m.key]
 	if m.rules != nil && v.live != nil {
 		v.found = v.live.feedback[m.rules.key]
 	}
@@ -125,6 +128,15 @@ func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation
 		}
 	}
 	setCondition(&mc.Conditions, applied, now)
+
+	if v.contested {
+		setCondition(&mc.Conditions, metav1.Condition{
+			Type: conditionContested, Status: metav1.ConditionTrue, Reason: "AnotherWriter", ObservedGeneration: generation,
+			Message: "Another writer keeps changing what this manifest sets; repairs are spaced out",
+		}, now)
+	} else {
+		meta.RemoveStatusCondition(&mc.Conditions, conditionContested)
+	}
 
 	available := metav1.Condition{Type: workv1.ManifestAvailable, ObservedGeneration: generation}
 	switch {
