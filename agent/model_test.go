@@ -596,12 +596,7 @@ func (m *model) act() {
 		if len(keys) == 0 {
 			return
 		}
-		key := keys[pick(len(keys), "which")]
-		for range pick(60, "how often") {
-			m.value++
-			m.objects[key].phase = fmt.Sprint("p", m.value)
-			m.touched(key)
-		}
+		m.flap(keys[pick(len(keys), "which")], pick(3*tellBurst, "how often"))
 	case "api":
 		m.apiUp = !m.apiUp
 	case "relist":
@@ -615,6 +610,15 @@ func (m *model) act() {
 		if m.online {
 			m.step(evStatusResync{})
 		}
+	}
+}
+
+// flap is an object's controller that changes its mind.
+func (m *model) flap(key objectKey, times int) {
+	for range times {
+		m.value++
+		m.objects[key].phase = fmt.Sprint("p", m.value)
+		m.touched(key)
 	}
 }
 
@@ -711,6 +715,11 @@ func (m *model) settle() {
 			}
 			if again == 0 {
 				return
+			}
+			if again == 2 { // all is quiet: now an object does not come to rest, with nothing else to wake anybody
+				for _, key := range slices.SortedFunc(maps.Keys(m.objects), compareKeys) {
+					m.flap(key, 2*tellBurst)
+				}
 			}
 			again-- // the server asks and tells again what may have been lost
 			end = m.now.Add(10 * time.Minute)
