@@ -30,9 +30,15 @@ const (
 	serverPingWait = 10 * time.Second
 )
 
-// newGRPC makes a gRPC server of a port. Both ports speak the same service:
-// one to sources, one to agents.
-func (s *Server) newGRPC(config *tls.Config, service cloudevents.CloudEventServiceServer) *grpc.Server {
+// rpcPort is one listener of the service, which speaks to sources or to agents.
+type rpcPort struct {
+	listener net.Listener
+	config   *tls.Config // nil: plain
+	foreign  bool        // config verifies clients by a CA that is not the region's
+	service  cloudevents.CloudEventServiceServer
+}
+
+func (s *Server) newGRPC(port rpcPort) *grpc.Server {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxConcurrentStreams(maxCalls),
@@ -41,25 +47,25 @@ func (s *Server) newGRPC(config *tls.Config, service cloudevents.CloudEventServi
 		grpc.ConnectionTimeout(20 * time.Second),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (_ any, err error) {
 			defer s.recovered(ctx, info.FullMethod, &err)
-			if ctx, err = s.identifyRPC(ctx, config != nil); err != nil {
+			if ctx, err = s.identifyRPC(ctx, port); err != nil {
 				return nil, err
 			}
 			return h(ctx, req)
 		}),
 		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
 			defer s.recovered(ss.Context(), info.FullMethod, &err)
-			ctx, err := s.identifyRPC(ss.Context(), config != nil)
+			ctx, err := s.identifyRPC(ss.Context(), port)
 			if err != nil {
 				return err
 			}
 			return h(srv, &identifiedStream{ss, ctx})
 		}),
 	}
-	if config != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(config)))
+	if port.config != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(port.config)))
 	}
 	g := grpc.NewServer(options...)
-	cloudevents.RegisterCloudEventServiceServer(g, service)
+	cloudevents.RegisterCloudEventServiceServer(g, port.service)
 	return g
 }
 
@@ -80,8 +86,8 @@ func (s *identifiedStream) Context() context.Context { return s.ctx }
 
 // identifyRPC finds out who calls, and refuses whom nobody knows (I10). What
 // the caller may do is asked when it is known what it wants.
-func (s *Server) identifyRPC(ctx context.Context, secure bool) (context.Context, error) {
-	c, err := s.authenticate(ctx, secure)
+func (s *Server) identifyRPC(ctx context.Context, port rpcPort) (context.Context, error) {
+	c, err := s.authenticate(ctx, port)
 	if err != nil {
 		if e, ok := errors.AsType[*rest.Error](err); ok && e.Status == http.StatusUnauthorized {
 			return nil, status.Error(codes.Unauthenticated, e.Reason)

@@ -129,7 +129,7 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 	defer g.s.agents.leave(consumer, st)
 	g.s.heard(consumer)
 	g.s.log.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
-	return g.s.serveStream(stream, st.gone, st.err, func(ctx context.Context, o *outlet) error {
+	return g.s.serveStream(stream, clusters, consumer, st.gone, st.err, func(ctx context.Context, o *outlet) error {
 		return g.write(ctx, consumer, st, o)
 	})
 }

@@ -189,7 +189,7 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 		defer g.mu.Unlock()
 		delete(g.streams, st)
 	}()
-	return g.s.serveStream(stream, st.sub.ended, st.sub.reason, func(ctx context.Context, o *outlet) error { return g.write(ctx, st, o) })
+	return g.s.serveStream(stream, sources, source, st.sub.ended, st.sub.reason, func(ctx context.Context, o *outlet) error { return g.write(ctx, st, o) })
 }
 
 func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) error {

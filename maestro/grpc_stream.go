@@ -30,7 +30,7 @@ type outlet struct {
 // serveStream announces the subscription, then runs write until it fails, the
 // client goes, the server stops, or the subscription is ended, for a reason
 // that why gives. A client that takes nothing for Options.Stuck is dropped.
-func (s *Server) serveStream(stream eventStream, ended <-chan struct{}, why func() error, write func(context.Context, *outlet) error) error {
+func (s *Server) serveStream(stream eventStream, scope rpcScope, name string, ended <-chan struct{}, why func() error, write func(context.Context, *outlet) error) error {
 	// Clients wait for the header before they count as subscribed, so it goes
 	// out when the subscription stands.
 	if err := stream.SendHeader(metadata.Pairs("subscription-id", uuid.NewString())); err != nil {
@@ -45,10 +45,16 @@ func (s *Server) serveStream(stream eventStream, ended <-chan struct{}, why func
 	go func() { written <- write(ctx, o) }() // ends with the call
 	watch := time.NewTicker(s.opts.Stuck / 4)
 	defer watch.Stop()
+	recheck := time.NewTicker(s.opts.Recheck)
+	defer recheck.Stop()
 	for {
 		select {
 		case err := <-written:
 			return streamError(err)
+		case <-recheck.C:
+			if err := s.recheck(ctx, scope, name); err != nil {
+				return status.Error(codes.PermissionDenied, err.Error())
+			}
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-s.stopping:

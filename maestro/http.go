@@ -70,7 +70,7 @@ func (s *Server) identify(next http.Handler) http.Handler {
 		if perr != nil {
 			peer = ""
 		}
-		if err := s.admit(peer, s.opts.HTTPTLS != nil); err != nil {
+		if err := s.admit(peer, r.TLS != nil); err != nil {
 			rest.Fail(w, r, err)
 			return
 		}

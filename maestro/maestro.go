@@ -27,7 +27,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"atoll.dev/api/cloudevents"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
@@ -57,6 +56,19 @@ type Options struct {
 
 	Agents    net.Listener // of agents that come by gRPC; nil: none do
 	AgentsTLS *tls.Config
+
+	// Plain listeners have no TLS and ask nobody who it is. They may be there in
+	// place of the others or beside them. One that is not on loopback is refused.
+	Plain struct{ HTTP, GRPC, Agents net.Listener }
+
+	// ForeignGRPC and ForeignAgents say that GRPCTLS and AgentsTLS verify clients
+	// by a CA that is not the region's. Its certificates are users of the rules;
+	// none of them is one of the region's services or agents.
+	ForeignGRPC, ForeignAgents bool
+
+	RulesFile string        // who else may call over gRPC; "": nobody. Read again when it changes
+	Tokens    *KubeOptions  // callers over gRPC may show tokens of this Kubernetes; nil: they may not
+	Recheck   time.Duration // how often it is asked whether a subscription may go on; default 10 s
 
 	PlainErrors bool // gRPC errors carry the text alone, not a Kubernetes status with it
 	AnySource   bool // a source may change what another made
@@ -93,6 +105,7 @@ func (o Options) withDefaults() Options {
 	def(&o.BrokerGrace, time.Second)
 	def(&o.Heartbeat, 10*time.Second)
 	def(&o.Stuck, 15*time.Second)
+	def(&o.Recheck, 10*time.Second)
 	def(&o.ShutdownGrace, 5*time.Second)
 	if o.SourceID == "" {
 		o.SourceID = "maestro"
@@ -109,6 +122,31 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// streams says whether agents come by gRPC.
+func (o *Options) streams() bool { return o.Agents != nil || o.Plain.Agents != nil }
+
+// checkPlain refuses a listener that everybody could reach and nobody guards.
+func (o *Options) checkPlain() error {
+	plain := []net.Listener{o.Plain.HTTP, o.Plain.GRPC, o.Plain.Agents}
+	for _, p := range []struct {
+		l      net.Listener
+		config *tls.Config
+	}{{o.HTTP, o.HTTPTLS}, {o.GRPC, o.GRPCTLS}, {o.Agents, o.AgentsTLS}} {
+		if p.config == nil {
+			plain = append(plain, p.l)
+		}
+	}
+	for _, l := range plain {
+		if l == nil {
+			continue
+		}
+		if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
+			return fmt.Errorf("maestro: %s has neither TLS nor an identity, and is not on loopback", l.Addr())
+		}
+	}
+	return nil
+}
+
 // Server is one Maestro. Several may share a database and a broker.
 type Server struct {
 	opts    Options
@@ -120,6 +158,8 @@ type Server struct {
 	feed     *feed
 	delivery *deliverer // over the broker; nil without
 	agents   *agents    // nil when none come by gRPC
+	rules    *rulesFile // nil: none
+	reviewer *reviewer  // nil: tokens count nothing
 	ingest   *ingest
 	resyncs  *resyncs
 	contacts *contacts
@@ -133,10 +173,26 @@ type Server struct {
 func New(ctx context.Context, o Options) (*Server, error) {
 	o = o.withDefaults()
 	switch {
-	case o.HTTP == nil || o.GRPC == nil:
+	case o.HTTP == nil && o.Plain.HTTP == nil || o.GRPC == nil && o.Plain.GRPC == nil:
 		return nil, errors.New("maestro: listeners are needed")
-	case o.Broker == "" && o.Agents == nil:
+	case o.Broker == "" && !o.streams():
 		return nil, errors.New("maestro: without a broker and without a port for agents no agent can be reached")
+	}
+	if err := o.checkPlain(); err != nil {
+		return nil, err
+	}
+	var rules *rulesFile
+	var reviews *reviewer
+	var err error
+	if o.RulesFile != "" {
+		if rules, err = openRules(o.RulesFile, o.Logger); err != nil {
+			return nil, fmt.Errorf("maestro: %w", err)
+		}
+	}
+	if o.Tokens != nil {
+		if reviews, err = newReviewer(*o.Tokens); err != nil {
+			return nil, fmt.Errorf("maestro: %w", err)
+		}
 	}
 	st, err := store.Open(ctx, store.Options{
 		DSN: o.DSN, Logger: o.Logger, Migrations: migrations(), MaxConns: o.MaxConns,
@@ -155,9 +211,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), feed: newFeed(),
-		asking: make(chan struct{}, 1), stopping: make(chan struct{}),
+		asking: make(chan struct{}, 1), stopping: make(chan struct{}), rules: rules, reviewer: reviews,
 	}
-	if o.Agents != nil {
+	if o.streams() {
 		s.agents = newAgents(s)
 	}
 	s.ingest = newIngest(s)
@@ -289,6 +345,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.agents != nil {
 		part(s.agents.run)
 	}
+	if s.rules != nil {
+		part(s.rules.run)
+	}
 	for _, d := range s.deliverers() {
 		part(d.run)
 		part(d.runNotes)
@@ -304,23 +363,35 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 
 	var servers errgroup.Group
-	web := &rest.Server{Name: "maestro", Handler: s.handler(), TLS: s.opts.HTTPTLS, Log: s.log, Grace: s.opts.ShutdownGrace,
-		MaxHeaderBytes: 2 * searchLimits.Bytes} // searches are in the request's line
-	servers.Go(func() error {
-		defer stopOuter()
-		return web.Run(outer, s.opts.HTTP)
-	})
-	rpc := func(l net.Listener, config *tls.Config, service cloudevents.CloudEventServiceServer) {
-		g := s.newGRPC(config, service)
+	handler := s.handler()
+	web := func(name string, l net.Listener, config *tls.Config) {
+		if l == nil {
+			return
+		}
+		w := &rest.Server{Name: name, Handler: handler, TLS: config, Log: s.log, Grace: s.opts.ShutdownGrace,
+			MaxHeaderBytes: 2 * searchLimits.Bytes} // searches are in the request's line
 		servers.Go(func() error {
 			defer stopOuter()
-			return serveGRPC(outer, g, l, s.opts.ShutdownGrace)
+			return w.Run(outer, l)
 		})
 	}
-	rpc(s.opts.GRPC, s.opts.GRPCTLS, newSourcePort(s))
-	if s.agents != nil {
-		rpc(s.opts.Agents, s.opts.AgentsTLS, &agentPort{s: s})
+	web("maestro", s.opts.HTTP, s.opts.HTTPTLS)
+	web("maestro, plain", s.opts.Plain.HTTP, nil)
+	rpc := func(port rpcPort) {
+		if port.listener == nil {
+			return
+		}
+		g := s.newGRPC(port)
+		servers.Go(func() error {
+			defer stopOuter()
+			return serveGRPC(outer, g, port.listener, s.opts.ShutdownGrace)
+		})
 	}
+	toSources, toAgents := newSourcePort(s), &agentPort{s: s}
+	rpc(rpcPort{s.opts.GRPC, s.opts.GRPCTLS, s.opts.ForeignGRPC, toSources})
+	rpc(rpcPort{s.opts.Plain.GRPC, nil, false, toSources})
+	rpc(rpcPort{s.opts.Agents, s.opts.AgentsTLS, s.opts.ForeignAgents, toAgents})
+	rpc(rpcPort{s.opts.Plain.Agents, nil, false, toAgents})
 	<-outer.Done()
 	close(s.stopping)
 	err := servers.Wait()

@@ -1,0 +1,391 @@
+package maestro
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+	"atoll.dev/pki"
+	"atoll.dev/plane/planetest"
+)
+
+// foreignCA is a CA that is not the region's.
+type foreignCA struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newForeignCA(t *testing.T) *foreignCA {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "another CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &foreignCA{t, cert, key}
+}
+
+func (ca *foreignCA) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(ca.cert)
+	return p
+}
+
+func (ca *foreignCA) client(user string, groups ...string) tls.Certificate {
+	ca.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: user, Organization: groups},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, &key.PublicKey, ca.key)
+	if err != nil {
+		ca.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// dialWith dials with any certificate, or none.
+func (i *instance) dialWith(target string, certs ...tls.Certificate) cloudevents.CloudEventServiceClient {
+	i.t.Helper()
+	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: i.site.ca.Pool(), ServerName: "maestro", Certificates: certs}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.t.Cleanup(func() { conn.Close() })
+	return cloudevents.NewCloudEventServiceClient(conn)
+}
+
+// attempt publishes a deletion of nothing as a source: OK when it is allowed.
+func attempt(ctx context.Context, t *testing.T, c cloudevents.CloudEventServiceClient, name string) error {
+	src := &source{t: t, client: c, name: name}
+	_, err := c.Publish(ctx, &cloudevents.PublishRequest{Event: src.event(work.SpecDelete, "mc1", "nothing", 0, nil)})
+	return err
+}
+
+// opened subscribes and says how that went; the stream is ended unless keep.
+func opened(ctx context.Context, c cloudevents.CloudEventServiceClient, req *cloudevents.SubscriptionRequest) (func() error, error) {
+	stream, err := c.Subscribe(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	header, err := stream.Header()
+	if err != nil {
+		return nil, err
+	}
+	if len(header.Get("subscription-id")) == 0 {
+		_, err := stream.Recv()
+		return nil, err
+	}
+	return func() error {
+		for {
+			if _, err := stream.Recv(); err != nil {
+				return err
+			}
+		}
+	}, nil
+}
+
+func TestI10RulesLetOthersIn(t *testing.T) {
+	site, ca := newSite(t), newForeignCA(t)
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`
+rules:
+- users: [alice]
+  sources: [fleet]
+  verbs: [pub]
+- groups: [watchers]
+  sources: [fleet]
+  clusters: [mc1]
+  verbs: [sub]
+`)
+	m := site.start(withAgents(site), func(o *Options) {
+		config := site.serverTLS("maestro")
+		config.ClientCAs = ca.pool()
+		o.GRPCTLS, o.ForeignGRPC, o.AgentsTLS, o.ForeignAgents = config, true, config, true
+		o.RulesFile, o.Recheck = path, 50*time.Millisecond
+	})
+	alice, watcher := m.dialWith(m.target, ca.client("alice", "x")), m.dialWith(m.target, ca.client("bob", "y", "watchers"))
+	service := m.dialWith(m.target, ca.client("system:platform-api"))
+	agents := m.dialWith(m.agentsTarget(), ca.client("mc2"))
+	watcherAgents := m.dialWith(m.agentsTarget(), ca.client("bob", "watchers"))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	sub := func(c cloudevents.CloudEventServiceClient, source, cluster string) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		_, err := opened(ctx, c, &cloudevents.SubscriptionRequest{Source: source, ClusterName: cluster, DataType: work.DataType})
+		return err
+	}
+	for what, c := range map[string]struct {
+		err  error
+		code string
+	}{
+		"alice publishes":                       {attempt(ctx, t, alice, "fleet"), "OK"},
+		"alice publishes as another":            {attempt(ctx, t, alice, "other"), "PermissionDenied"},
+		"alice subscribes":                      {sub(alice, "fleet", ""), "PermissionDenied"},
+		"a watcher subscribes":                  {sub(watcher, "fleet", ""), "OK"},
+		"a watcher publishes":                   {attempt(ctx, t, watcher, "fleet"), "PermissionDenied"},
+		"a watcher reads a cluster":             {sub(watcherAgents, "", "mc1"), "OK"},
+		"a watcher reads another cluster":       {sub(watcherAgents, "", "mc2"), "PermissionDenied"},
+		"another CA's service is none of ours":  {attempt(ctx, t, service, "fleet"), "PermissionDenied"},
+		"another CA's cluster is none of ours":  {sub(agents, "", "mc2"), "PermissionDenied"},
+		"without a certificate nobody comes in": {attempt(ctx, t, m.dialWith(m.target), "fleet"), "Unavailable"},
+	} {
+		if !isCode(c.err, c.code) && !(c.code == "OK" && c.err == nil) {
+			t.Errorf("%s: %v instead of %s", what, c.err, c.code)
+		}
+	}
+	// The rules change: the next call is judged by the new ones, and a stream
+	// that they do not allow ends.
+	ended, err := opened(ctx, watcher, &cloudevents.SubscriptionRequest{Source: "fleet"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("rules:\n- users: [alice]\n  sources: [other]\n  verbs: [pub]\n")
+	if err := ended(); !isCode(err, "PermissionDenied") {
+		t.Errorf("the stream: %v", err)
+	}
+	if err := attempt(ctx, t, alice, "other"); err != nil {
+		t.Error(err)
+	}
+	if err := attempt(ctx, t, alice, "fleet"); !isCode(err, "PermissionDenied") {
+		t.Error(err)
+	}
+}
+
+// kubeAPI speaks to a plane as its administrator, without a client library.
+type kubeAPI struct {
+	t      *testing.T
+	url    string
+	client *http.Client
+}
+
+func (k kubeAPI) call(method, path, body string, into any) {
+	k.t.Helper()
+	req, err := http.NewRequest(method, k.url+path, strings.NewReader(body))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := k.client.Do(req)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode/100 != 2 {
+		k.t.Fatalf("%s %s: %s %s", method, path, resp.Status, data)
+	}
+	if into != nil {
+		if err := json.Unmarshal(data, into); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+}
+
+func (k kubeAPI) token(account string) string {
+	k.t.Helper()
+	k.call("POST", "/api/v1/namespaces/default/serviceaccounts", fmt.Sprintf(`{"metadata":{"name":%q}}`, account), nil)
+	var out struct{ Status struct{ Token string } }
+	k.call("POST", "/api/v1/namespaces/default/serviceaccounts/"+account+"/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}`, &out)
+	return out.Status.Token
+}
+
+func (k kubeAPI) bind(name, account, role string) {
+	k.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", fmt.Sprintf(`{"metadata":{"name":%q},
+		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},"subjects":[{"kind":"ServiceAccount","namespace":"default","name":%q}]}`, name, role, account), nil)
+}
+
+// TestI10TokensAreReviewedByAKubernetes uses a real API server.
+func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
+	p := planetest.Start(t)
+	config, err := p.Config.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(config.CAData)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: config.ServerName}}
+	t.Cleanup(transport.CloseIdleConnections)
+	kube := kubeAPI{t, config.Host, &http.Client{Transport: transport}}
+	maestroToken, sourceToken, strangerToken := kube.token("maestro"), kube.token("fleet"), kube.token("stranger")
+	kube.bind("maestro-reviews", "maestro", "system:auth-delegator")
+	kube.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", `{"metadata":{"name":"fleet-source"},"rules":[
+		{"nonResourceURLs":["/sources/fleet"],"verbs":["pub","sub"]},{"nonResourceURLs":["/clusters/mc1"],"verbs":["sub"]}]}`, nil)
+	kube.bind("fleet-source", "fleet", "fleet-source")
+
+	dir := t.TempDir()
+	caFile, tokenFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token")
+	for path, data := range map[string][]byte{caFile: config.CAData, tokenFile: []byte(maestroToken + "\n")} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	site := newSite(t)
+	m := site.start(withAgents(site), func(o *Options) {
+		optional := site.serverTLS("maestro")
+		optional.ClientAuth = tls.VerifyClientCertIfGiven
+		o.GRPCTLS, o.AgentsTLS = optional, optional
+		o.Tokens = &KubeOptions{Server: kube.url, CAFile: caFile, TokenFile: tokenFile}
+	})
+	as := func(token string) context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		t.Cleanup(cancel)
+		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	anyone := m.dialWith(m.target)
+	agents := m.dialWith(m.agentsTarget())
+	sub := func(ctx context.Context, c cloudevents.CloudEventServiceClient, source, cluster string) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		_, err := opened(ctx, c, &cloudevents.SubscriptionRequest{Source: source, ClusterName: cluster, DataType: work.DataType})
+		return err
+	}
+	// The API server learns of roles and bindings a moment after they are there.
+	eventually(t, "the source is let in", func() error { return attempt(as(sourceToken), t, anyone, "fleet") })
+	for what, c := range map[string]struct {
+		err  error
+		code string
+	}{
+		"its own source":             {attempt(as(sourceToken), t, anyone, "fleet"), "OK"},
+		"its own source, again":      {attempt(as(sourceToken), t, anyone, "fleet"), "OK"},
+		"its own stream":             {sub(as(sourceToken), anyone, "fleet", ""), "OK"},
+		"another's source":           {attempt(as(sourceToken), t, anyone, "other"), "PermissionDenied"},
+		"another's stream":           {sub(as(sourceToken), anyone, "other", ""), "PermissionDenied"},
+		"a cluster that it may read": {sub(as(sourceToken), agents, "", "mc1"), "OK"},
+		"another cluster":            {sub(as(sourceToken), agents, "", "mc2"), "PermissionDenied"},
+		"a stranger":                 {attempt(as(strangerToken), t, anyone, "fleet"), "PermissionDenied"},
+		"no token":                   {attempt(t.Context(), t, anyone, "fleet"), "Unauthenticated"},
+		"a forged token":             {attempt(as(sourceToken[:len(sourceToken)-6]+"AAAAAA"), t, anyone, "fleet"), "Unauthenticated"},
+		"nonsense":                   {attempt(as("nonsense"), t, anyone, "fleet"), "Unauthenticated"},
+		"a service's certificate":    {attempt(t.Context(), t, m.dial(pki.ServiceName("platform-api")), "anything"), "OK"},
+	} {
+		if !isCode(c.err, c.code) && !(c.code == "OK" && c.err == nil) {
+			t.Errorf("%s: %v instead of %s", what, c.err, c.code)
+		}
+		if c.err != nil && strings.Contains(c.err.Error(), sourceToken[:40]) {
+			t.Errorf("%s: the token is in the error", what)
+		}
+	}
+	// While nobody can be asked, nobody new comes in.
+	r := m.server.reviewer
+	r.mu.Lock()
+	clear(r.answers)
+	r.mu.Unlock()
+	if err := os.WriteFile(tokenFile, []byte("void"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := attempt(as(sourceToken), t, anyone, "fleet"); !isCode(err, "Unavailable") {
+		t.Errorf("without reviews: %v", err)
+	}
+}
+
+func TestPlainListenersStayOnLoopback(t *testing.T) {
+	site := newSite(t)
+	open, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	local := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	o := Options{DSN: site.dsn, HTTP: local(), GRPC: local()}
+	o.Plain.Agents = open
+	if _, err := New(t.Context(), o); err == nil || !strings.Contains(err.Error(), "not on loopback") {
+		t.Errorf("a plain listener for all: %v", err)
+	}
+	var plainHTTP, plainGRPC, plainAgents net.Listener
+	m := site.start(func(o *Options) {
+		plainHTTP, plainGRPC, plainAgents = local(), local(), local()
+		o.Plain.HTTP, o.Plain.GRPC, o.Plain.Agents = plainHTTP, plainGRPC, plainAgents
+	})
+	resp, err := http.Post("http://"+plainHTTP.Addr().String()+"/api/maestro/v1/consumers", "application/json", bytes.NewReader([]byte(`{"name":"mc1"}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	dial := func(l net.Listener) cloudevents.CloudEventServiceClient {
+		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return cloudevents.NewCloudEventServiceClient(conn)
+	}
+	src := &source{t: t, client: dial(plainGRPC), name: testSource}
+	src.create("mc1", "w1", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := dial(plainAgents).Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "mc1", DataType: work.DataType})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind := ""; kind != work.SpecCreate; { // a server that just got its broker asks for statuses, too
+		e, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind = e.GetType()
+	}
+	// The other listeners are as closed as before.
+	if _, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: site.ca.Pool(), ServerName: "maestro"}}}).Get(m.url + "/api/maestro/v1/consumers"); err == nil {
+		t.Error("a caller without a certificate was answered")
+	}
+}

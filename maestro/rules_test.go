@@ -1,0 +1,124 @@
+package maestro
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRulesNameTheLineOfWhatIsWrong(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"", "line 1: the file is empty"},
+		{"rules: 7", "line 1: rules is not a list"},
+		{"- a", "line 1: not a mapping of rules"},
+		{"roles: []", `line 1: "roles" is not known here`},
+		{"rules: []\nrules: []", "line 2: rules is there twice"},
+		{"rules:\n- users: [a]\n  source: [b]\n  verbs: [pub]", `line 3: "source" is not known here`},
+		{"rules:\n- users: [a]\n  sources: b\n  verbs: [pub]", "line 3: sources is not a list"},
+		{"rules:\n- users: [a]\n  sources: [b]", "line 2: the rule names no verbs"},
+		{"rules:\n- sources: [b]\n  verbs: [pub]", "line 2: the rule names neither users nor groups"},
+		{"rules:\n- users: [a]\n  verbs: [pub]", "line 2: the rule names neither sources nor clusters"},
+		{"rules:\n- users: [a]\n  sources: [b]\n  verbs:\n  - pub\n  - publish", `the verb "publish" is neither pub nor sub`},
+		{"rules:\n- users: [7]\n  sources: [b]\n  verbs: [pub]", "line 2: an entry of users is not text"},
+		{"rules:\n- users: [a]\n  sources: ['b-*']\n  verbs: [pub]", "* stands alone"},
+		{"rules:\n\t- a", "line 2: found character that cannot start any token"},
+		{"rules: []\n---\nrules: []", "more than one document"},
+	} {
+		_, err := parseRules([]byte(c.text))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v instead of %s", c.text, err, c.want)
+		}
+	}
+}
+
+func TestRulesAllowWhatTheyName(t *testing.T) {
+	rs, err := parseRules([]byte(`
+rules:
+- users: [alice]
+  sources: [fleet]
+  verbs: [pub, sub]
+- groups: [readers]
+  sources: ["*"]
+  clusters: [mc1]
+  verbs: [sub]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice, bob := rpcCaller{user: "alice"}, rpcCaller{user: "bob", groups: []string{"x", "readers"}}
+	for _, c := range []struct {
+		who   rpcCaller
+		verb  rpcVerb
+		scope rpcScope
+		name  string
+		want  bool
+	}{
+		{alice, verbPublish, sources, "fleet", true},
+		{alice, verbSubscribe, sources, "fleet", true},
+		{alice, verbPublish, sources, "other", false},
+		{alice, verbPublish, clusters, "fleet", false},
+		{alice, verbSubscribe, clusters, "mc1", false},
+		{bob, verbSubscribe, sources, "anything", true},
+		{bob, verbPublish, sources, "anything", false},
+		{bob, verbSubscribe, clusters, "mc1", true},
+		{bob, verbSubscribe, clusters, "mc2", false},
+		{rpcCaller{user: "readers"}, verbSubscribe, clusters, "mc1", false},
+		{rpcCaller{}, verbSubscribe, sources, "x", false},
+	} {
+		if got := rs.allow(c.who, c.verb, c.scope, c.name); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+func FuzzRules(f *testing.F) {
+	f.Add("rules:\n- users: [a]\n  groups: [g]\n  sources: ['*']\n  clusters: [mc1]\n  verbs: [pub, sub]\n")
+	f.Add("rules: &a [*a]")
+	f.Add("rules: [{users: [a], users: [b]}]")
+	f.Fuzz(func(t *testing.T, text string) {
+		rs, err := parseRules([]byte(text))
+		if err != nil {
+			return
+		}
+		for _, r := range rs {
+			if len(r.users)+len(r.groups) == 0 || len(r.verbs) == 0 || len(r.sources)+len(r.clusters) == 0 {
+				t.Errorf("a rule that says nothing: %+v", r)
+			}
+		}
+		if rs.allow(rpcCaller{}, verbPublish, sources, "s") {
+			t.Error("nobody is allowed something")
+		}
+	})
+}
+
+// A file that is broken while it is edited changes nothing.
+func TestRulesThatCannotBeReadLeaveTheLastOnes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := openRules(path, testLog(t)); err == nil {
+		t.Error("a missing file was opened")
+	}
+	write("rules:\n- users: [a]\n  sources: [s]\n  verbs: [pub]\n")
+	f, err := openRules(path, testLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := rpcCaller{user: "a"}
+	if !f.current().allow(a, verbPublish, sources, "s") {
+		t.Error("not allowed")
+	}
+	write("rules:\n- user")
+	if _, err := f.load(); err == nil || !f.current().allow(a, verbPublish, sources, "s") {
+		t.Errorf("a broken file: %v", err)
+	}
+	write("rules: []")
+	if changed, err := f.load(); !changed || err != nil || f.current().allow(a, verbPublish, sources, "s") {
+		t.Errorf("an empty list: %v %v", changed, err)
+	}
+}
