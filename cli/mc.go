@@ -144,22 +144,41 @@ func (c *command) mcKubeconfig() *cobra.Command {
 
 func (c *command) mcBootstrap() *cobra.Command {
 	var kubeconfig, out string
+	var show bool
+	o := agent.BootstrapOptions{}
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
 		Short: "Prepare a cluster for its agent: CRD, service account, bounded rights",
 		Long: `Run once, by a person with administrator rights in the cluster (and by "atoll up"
 for its local ones). Installs what the agent needs and writes a kubeconfig for the
-agent, whose rights are bounded by a list of API groups. Running it again is safe.`,
-		Example: "  atoll mc bootstrap --kubeconfig admin.kubeconfig --out agent.kubeconfig",
-		Args:    cobra.NoArgs,
+agent, whose rights are bounded by a list of API groups: there it may do everything,
+and elsewhere nothing, so that a manifest of another group is reported as
+Applied=False. Running it again is safe, and changes the list to the one given.
+
+An agent that runs in its cluster is installed, with the same rights, by the Helm
+chart deploy/charts/agent; it needs no bootstrap.`,
+		Example: `  atoll mc bootstrap --kubeconfig admin.kubeconfig --out agent.kubeconfig
+  atoll mc bootstrap --kubeconfig admin.kubeconfig --api-groups=,apps,batch --out agent.kubeconfig
+  atoll mc bootstrap --show`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if show {
+				data, err := agent.Manifests(o)
+				if err == nil {
+					_, err = c.out.Write(data)
+				}
+				return err
+			}
+			if kubeconfig == "" {
+				return errors.New("name the administrator's kubeconfig with --kubeconfig, or look at what would be applied with --show")
+			}
 			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 			if err != nil {
 				return fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
 			defer cancel()
-			data, err := agent.Bootstrap(ctx, config, agent.BootstrapOptions{})
+			data, err := agent.Bootstrap(ctx, config, o)
 			if err != nil {
 				return err
 			}
@@ -172,7 +191,10 @@ agent, whose rights are bounded by a list of API groups. Running it again is saf
 	}
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "administrator's kubeconfig of the cluster")
 	cmd.Flags().StringVar(&out, "out", "", "file for the agent's kubeconfig (default: print it)")
-	cmd.MarkFlagRequired("kubeconfig")
+	cmd.Flags().BoolVar(&show, "show", false, "print what would be applied, as YAML, and apply nothing")
+	cmd.Flags().StringVar(&o.Namespace, "namespace", "", "namespace of the agent's service account (default open-cluster-management-agent)")
+	cmd.Flags().StringSliceVar(&o.APIGroups, "api-groups", nil, "the API groups of the agent, separated by commas; an empty one is the core group (default: those of workloads, RBAC, CRDs and HyperShift, see --show)")
+	cmd.Flags().StringSliceVar(&o.MoreGroups, "more-api-groups", nil, "API groups besides these")
 	return cmd
 }
 

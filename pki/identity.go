@@ -16,12 +16,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
 const (
 	identityFile = "identity.pem"
 	pendingFile  = "pending.pem" // a key that a join token may have been spent on
+	spentFile    = "spent"       // the hash of the join token that was spent last
 
 	retryMin = 250 * time.Millisecond
 	retryMax = time.Minute
@@ -369,8 +371,23 @@ func (id *Identity) ClientTLS(serverName string) *tls.Config {
 	}
 }
 
-// token returns the join token, or "" when there is none.
+// token returns the join token, or "" when there is none that is not spent.
 func (id *Identity) token() (string, error) {
+	text, err := id.tokenText()
+	if err != nil || text == "" {
+		return "", err
+	}
+	spent, err := os.ReadFile(filepath.Join(id.o.Dir, spentFile))
+	if err == nil && string(spent) == tokenHash(text) {
+		return "", id.removeToken()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return text, err
+}
+
+func (id *Identity) tokenText() (string, error) {
 	if id.o.Token != "" || id.o.TokenFile == "" {
 		return id.o.Token, nil
 	}
@@ -384,16 +401,30 @@ func (id *Identity) token() (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// dropToken removes the token file, which is of no use once there is a
-// certificate on disk.
+// dropToken remembers that the token is spent, once there is a certificate on
+// disk, and removes its file.
 func (id *Identity) dropToken() error {
+	text, err := id.tokenText()
+	if err != nil || text == "" {
+		return err
+	}
+	if err := writeFile(filepath.Join(id.o.Dir, spentFile), []byte(tokenHash(text)), 0o600); err != nil {
+		return err
+	}
+	return id.removeToken()
+}
+
+// removeToken removes the token's file. One that is mounted, as a Secret is,
+// stays.
+func (id *Identity) removeToken() error {
 	if id.o.TokenFile == "" {
 		return nil
 	}
-	if err := os.Remove(id.o.TokenFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the used join token: %w", err)
+	err := os.Remove(id.o.TokenFile)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EBUSY) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // renewAt is two thirds into a certificate's life, which begins when it was

@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/big"
 	"net"
@@ -490,6 +491,55 @@ func TestAnIdentityOfAnotherCAJoinsAnew(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(o.Dir, pendingFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left behind: %v", err)
+	}
+}
+
+// A token that is mounted cannot be removed, and is used once all the same.
+func TestATokenThatStaysIsSpentOnce(t *testing.T) {
+	ca := openCA(t)
+	o := options(t, ca, serveCA(t, ca), "management-01")
+	mounted, err := os.Open(o.TokenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mounted.Close()
+	o.TokenFile = fmt.Sprintf("/proc/self/fd/%d", mounted.Fd())
+	first := open(t, o)
+	if _, err := os.ReadFile(o.TokenFile); err != nil {
+		t.Skip("it can be removed here: ", err)
+	}
+	if again := open(t, o); !again.Certificate().Equal(first.Certificate()) {
+		t.Error("each start takes a certificate")
+	}
+}
+
+// Who is told a fingerprint believes that CA and no other, and nothing is left
+// of one that is not it.
+func TestACAIsPinnedByItsFingerprint(t *testing.T) {
+	ca, other := openCA(t), openCA(t)
+	url := serveCA(t, ca)
+	file := filepath.Join(t.TempDir(), "new", "ca.pem")
+	for _, wrong := range []string{"", "sha256:", strings.ToUpper(Fingerprint(ca.cert)), Fingerprint(other.cert)} {
+		if err := PinCA(t.Context(), url, wrong, file); err == nil {
+			t.Errorf("%q is believed", wrong)
+		}
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Fatal("a CA that was not believed is on disk")
+	}
+	for range 2 { // fetched, and then as it is
+		if err := PinCA(t.Context(), url, Fingerprint(ca.cert), file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, ca.CertPEM()) {
+		t.Errorf("%q %v", have, err)
+	}
+	if err := PinCA(t.Context(), url, Fingerprint(other.cert), file); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file of another CA: %v", err)
+	}
+	if err := PinCA(t.Context(), "http://localhost", Fingerprint(ca.cert), file+"2"); err == nil || !strings.Contains(err.Error(), "not https") {
+		t.Errorf("plain HTTP: %v", err)
 	}
 }
 

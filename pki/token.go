@@ -193,8 +193,12 @@ func (ca *CA) removeTokens(choose func(tokenRecord) bool) (removed []tokenRecord
 }
 
 func (ca *CA) tokenPath(text string) string {
+	return filepath.Join(ca.dir, tokenDir, tokenHash(text))
+}
+
+func tokenHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
-	return filepath.Join(ca.dir, tokenDir, hex.EncodeToString(sum[:]))
+	return hex.EncodeToString(sum[:])
 }
 
 func readToken(path string) (tokenRecord, error) {
