@@ -251,10 +251,8 @@ func (a *Agent) perform(ctx context.Context, effects []effect) {
 			a.say(ctx, e)
 		case effSend:
 			a.sendStatus(ctx, e.event)
-		case effRecordAMW:
-			a.pool.add(e, false)
 		default:
-			a.pool.add(e, true)
+			a.pool.add(e)
 		}
 	}
 	for _, w := range watches {

@@ -16,13 +16,15 @@ import (
 
 func (k *kube) amwName(id workID) string { return k.hubHash + "-" + string(id) }
 
-func (k *kube) createAMW(ctx context.Context, id workID) event {
+func (k *kube) createAMW(ctx context.Context, e effCreateAMW) event {
+	id := e.id
 	done := evAMWDone{id: id, op: amwCreate}
 	obj := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": appliedWorkAPIVersion, "kind": appliedWorkKind,
 		"metadata": map[string]any{"name": k.amwName(id), "finalizers": []any{amwFinalizer}},
 		"spec":     map[string]any{"hubHash": k.hubHash, "agentID": k.agentID, "manifestWorkName": string(id)},
 	}}
+	obj.SetLabels(e.labels)
 	// Applied, not created: the API server makes every create wait two seconds
 	// while the kind is younger than that (customresource_handler.go), and a new
 	// management cluster's first work would be the one to wait. An AMW that is
@@ -72,9 +74,11 @@ func (k *kube) finalizeAMW(ctx context.Context, e effFinalizeAMW) event {
 
 func (k *kube) recordAMW(ctx context.Context, e effRecordAMW) event {
 	done := evAMWDone{id: e.id, op: amwRecord}
-	obj, err := k.patchAMW(ctx, e.id, map[string]any{
-		"metadata": map[string]any{"uid": e.uid}, "status": map[string]any{"appliedResources": e.applied},
-	}, "status")
+	status := map[string]any{"appliedResources": e.applied}
+	if e.keep {
+		status["evictionStartTime"] = nil
+	}
+	obj, err := k.patchAMW(ctx, e.id, map[string]any{"metadata": map[string]any{"uid": e.uid}, "status": status}, "status")
 	if apierrors.IsNotFound(err) {
 		return done // gone: it is made anew
 	}
@@ -106,7 +110,9 @@ func (k *kube) amwOf(obj *unstructured.Unstructured) (*amwState, *opError) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(status, &st); err != nil {
 		return nil, &opError{kind: errRefused, message: err.Error()}
 	}
-	a.applied = st.AppliedResources
+	a.applied, a.evicting = st.AppliedResources, st.EvictionStartTime != nil
+	spec, _, _ := unstructured.NestedStringMap(obj.Object, "spec")
+	a.foreign = spec["agentID"] != k.agentID || spec["hubHash"] != k.hubHash || spec["manifestWorkName"] != string(a.id)
 	return a, nil
 }
 

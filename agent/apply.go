@@ -36,24 +36,19 @@ func (c *core) advance(w *workState) {
 		return
 	}
 	c.report(w)
-	c.prune(w, amw)
+	if !w.allComplete() {
+		c.prune(w, amw)
+	}
 	c.recordAMW(w, amw)
 }
 
 // ensureAMW reports whether the work's AppliedManifestWork exists.
 func (c *core) ensureAMW(w *workState, amw *amwState) bool {
-	if amw != nil {
-		return true
+	if (amw == nil || amw.foreign) && !w.amwBusy && !w.amwDue.After(c.now) {
+		w.amwBusy = true
+		c.do(effCreateAMW{w.id, w.spec.labels()})
 	}
-	if w.amwBusy {
-		return false
-	}
-	if w.amwDue.After(c.now) {
-		return false
-	}
-	w.amwBusy = true
-	c.do(effCreateAMW{w.id})
-	return false
+	return amw != nil
 }
 
 // mapManifests reports whether every kind is known, or known not to be there.
@@ -84,7 +79,7 @@ func (c *core) note(w *workState, amw *amwState) bool {
 	}
 	var fresh []identity
 	for _, m := range w.manifests {
-		if !m.mapped || m.broken != "" || m.strategy.kind == workv1.UpdateStrategyTypeReadOnly {
+		if !m.mapped || m.broken != "" || m.strategy.readOnly() || c.complete(w, m) {
 			continue
 		}
 		id := m.key.identity()
@@ -147,10 +142,10 @@ func (c *core) needs(w *workState, m *manifestState, amw *amwState) bool {
 	if c.complete(w, m) {
 		return c.unseen(m)
 	}
-	if m.repair {
+	if m.repair || w.executor() != nil && !m.allowed.After(c.now) {
 		return true
 	}
-	if m.strategy.kind == workv1.UpdateStrategyTypeReadOnly {
+	if m.strategy.readOnly() {
 		return c.objects[m.key].live == nil
 	}
 	return w.done[m.key].Hash != m.hash(amw) || c.unseen(m)
@@ -189,11 +184,15 @@ func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
 	m.busy = true
 	w.busy++
 	o.writing++
-	c.do(effApply{
-		id: w.id, ordinal: m.ordinal, key: m.key, gvk: m.gvk, manifest: m.raw,
-		owners: c.owners(o), hash: m.hash(amw), strategy: m.strategy,
-		read: m.strategy.kind == workv1.UpdateStrategyTypeReadOnly || c.complete(w, m) || !m.repair && w.done[m.key].Hash == m.hash(amw),
-	})
+	_, before := w.done[m.key]
+	e := effApply{
+		id: w.id, ordinal: m.ordinal, key: m.key, gvk: m.gvk, manifest: m.raw, executor: w.executor(),
+		owners: c.owners(o), owner: amw.uid, owned: m.owned, hash: m.hash(amw), strategy: m.strategy,
+		read: m.strategy.readOnly() || c.complete(w, m) || !m.repair && w.done[m.key].Hash == m.hash(amw),
+		look: o.live == nil && (before || amw.lists(m.key.identity())) || o.live != nil && o.live.carries,
+	}
+	e.ask = e.read && !c.unknown(m)
+	c.do(e)
 }
 
 // owners are the AMWs of all works that own the object. Leaving one out would
@@ -201,7 +200,7 @@ func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
 func (c *core) owners(o *object) []metav1.OwnerReference {
 	var refs []metav1.OwnerReference
 	for id, m := range o.claims {
-		if amw := c.amws[id]; amw != nil && m.owned && !amw.deleting && m.strategy.kind != workv1.UpdateStrategyTypeReadOnly {
+		if amw := c.amws[id]; amw != nil && m.owned && !amw.deleting && !m.strategy.readOnly() {
 			refs = append(refs, ownerReference(c.amwName(id), amw.uid))
 		}
 	}
@@ -236,6 +235,10 @@ func (c *core) applied(ev evApplied) {
 		m.attempted, m.failures, m.due = true, 0, time.Time{}
 		m.err, m.reason, m.readErr = "", "", ""
 		c.stopWaiting(w, m)
+		if w.executor() != nil {
+			m.allowed = c.now.Add(allowedRecheck)
+			c.at(m.allowed, w.id)
+		}
 		if !ev.read && ev.obs != nil {
 			if o != nil {
 				clear(o.expected)
@@ -263,7 +266,8 @@ func (c *core) applyFailed(w *workState, m *manifestState, ev evApplied) {
 	m.attempted = true
 	m.failures++
 	m.due = c.now.Add(backoffFor(ev.err, m.failures))
-	m.reason, m.err, m.readErr = workv1.AppliedManifestFailed, ev.err.message, ev.readErr
+	m.reason, m.err, m.readErr = cmp.Or(ev.err.reason, workv1.AppliedManifestFailed), ev.err.message, ev.readErr
+	m.allowed = time.Time{}
 	switch ev.err.kind {
 	case errNamespace:
 		c.stopWaiting(w, m)
@@ -301,7 +305,7 @@ func (c *core) recordAMW(w *workState, amw *amwState) {
 		return
 	}
 	want := c.appliedRefs(w)
-	if slices.Equal(want, amw.applied) {
+	if slices.Equal(want, amw.applied) && !amw.evicting {
 		c.forgetMaybe(w)
 		return
 	}
@@ -309,7 +313,7 @@ func (c *core) recordAMW(w *workState, amw *amwState) {
 		return
 	}
 	w.recording, w.record = true, want
-	c.do(effRecordAMW{w.id, amw.uid, want})
+	c.do(effRecordAMW{w.id, amw.uid, want, amw.evicting})
 }
 
 // appliedRefs lists the objects of the work that exist, and those that are

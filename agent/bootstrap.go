@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,11 +43,17 @@ var DefaultAPIGroups = []string{
 
 // BootstrapOptions say what an agent gets in its cluster.
 type BootstrapOptions struct {
-	Namespace   string   // of its service account; default open-cluster-management-agent
-	Name        string   // of service account, role, binding and secret; default atoll-agent
-	APIGroups   []string // it may touch; default DefaultAPIGroups
-	MoreGroups  []string // besides APIGroups
-	ClusterName string   // in the kubeconfig; default "management"
+	Namespace  string   // of its service account; default open-cluster-management-agent
+	Name       string   // of service account, role, binding and secret; default atoll-agent
+	APIGroups  []string // it may touch; default DefaultAPIGroups
+	MoreGroups []string // besides APIGroups
+	// Executors are the service accounts in whose name works may be applied
+	// when they make roles or bindings, as namespace/name: the agent may
+	// impersonate these. Without any it is all, which gives an agent that may
+	// write Secrets and pods, or make tokens, nothing that it cannot have
+	// already. Their namespaces must exist.
+	Executors   []string
+	ClusterName string // in the kubeconfig; default "management"
 }
 
 func (o BootstrapOptions) withDefaults() BootstrapOptions {
@@ -158,6 +166,10 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 	rbac := func(resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource}
 	}
+	executors, err := executorRules(o.Executors)
+	if err != nil {
+		return nil, err
+	}
 	verbs := []any{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 	object := func(gvr schema.GroupVersionResource, kind, name, namespace string, rest map[string]any) bootstrapObject {
 		md := map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/managed-by": "atoll"}}
@@ -174,16 +186,20 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 		}
 		return bootstrapObject{gvr, &unstructured.Unstructured{Object: obj}}
 	}
-	return []bootstrapObject{
+	roles := []any{
+		map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
+		// Discovery and health are in default roles, too, but an API server that
+		// has just started for the first time makes those a second or two later.
+		map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
+		// What a work's executor may do is asked for, and nothing is learnt from
+		// the answer but yes or no.
+		map[string]any{"apiGroups": []any{"authorization.k8s.io"}, "resources": []any{"subjectaccessreviews"}, "verbs": []any{"create"}},
+	}
+	objects := []bootstrapObject{
 		{customResources, crd},
 		object(namespaces, "Namespace", o.Namespace, "", nil),
 		object(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "ServiceAccount", o.Name, o.Namespace, nil),
-		object(rbac("clusterroles"), "ClusterRole", o.Name, "", map[string]any{"rules": []any{
-			map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
-			// Discovery and health are in default roles, too, but an API server that
-			// has just started for the first time makes those a second or two later.
-			map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
-		}}),
+		object(rbac("clusterroles"), "ClusterRole", o.Name, "", map[string]any{"rules": append(roles, executors[""]...)}),
 		object(rbac("clusterrolebindings"), "ClusterRoleBinding", o.Name, "", map[string]any{
 			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": o.Name},
 			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": o.Name, "namespace": o.Namespace}},
@@ -192,7 +208,44 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 			"type":        "kubernetes.io/service-account-token",
 			"annotations": map[string]any{"kubernetes.io/service-account.name": o.Name},
 		}),
-	}, nil
+	}
+	for _, ns := range slices.Sorted(maps.Keys(executors)) {
+		if ns == "" {
+			continue
+		}
+		name := o.Name + "-executors"
+		objects = append(objects,
+			object(rbac("roles"), "Role", name, ns, map[string]any{"rules": executors[ns]}),
+			object(rbac("rolebindings"), "RoleBinding", name, ns, map[string]any{
+				"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+				"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": o.Name, "namespace": o.Namespace}},
+			}))
+	}
+	return objects, nil
+}
+
+// executorRules are the rules that let the agent impersonate, by namespace; ""
+// is all of them.
+func executorRules(executors []string) (map[string][]any, error) {
+	rule := func(names ...any) map[string]any {
+		r := map[string]any{"apiGroups": []any{""}, "resources": []any{"serviceaccounts"}, "verbs": []any{"impersonate"}}
+		if len(names) > 0 {
+			r["resourceNames"] = names
+		}
+		return r
+	}
+	if len(executors) == 0 {
+		return map[string][]any{"": {rule()}}, nil
+	}
+	rules := map[string][]any{}
+	for _, x := range executors {
+		ns, name, ok := strings.Cut(x, "/")
+		if !ok || ns == "" || name == "" {
+			return nil, fmt.Errorf("the executor %q is not namespace/name", x)
+		}
+		rules[ns] = append(rules[ns], rule(name))
+	}
+	return rules, nil
 }
 
 func applyObject(ctx context.Context, dyn dynamic.Interface, b bootstrapObject) error {

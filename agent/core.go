@@ -119,7 +119,7 @@ type (
 	}
 	// evApplied answers apply.
 	evApplied struct {
-		read    bool
+		read    bool // nothing was written
 		id      workID
 		ordinal int
 		key     objectKey
@@ -167,8 +167,12 @@ type (
 		ack  func()
 		then event
 	}
-	effDiscover  struct{ gvk schema.GroupVersionKind }
-	effCreateAMW struct{ id workID }
+	effDiscover struct{ gvk schema.GroupVersionKind }
+	// effCreateAMW makes an AMW, or makes it ours again.
+	effCreateAMW struct {
+		id     workID
+		labels map[string]string
+	}
 	effDeleteAMW struct {
 		id  workID
 		uid types.UID
@@ -182,18 +186,25 @@ type (
 		id      workID
 		uid     types.UID
 		applied []resourceRef
+		keep    bool // ends another agent's eviction
 	}
-	// effApply writes a manifest. read only looks at its object.
+	// effApply writes a manifest. read only looks at its object, ask not even
+	// that: it asks whether the executor may.
 	effApply struct {
 		read     bool
+		ask      bool
 		id       workID
 		ordinal  int
 		key      objectKey
 		gvk      schema.GroupVersionKind
 		manifest json.RawMessage
 		owners   []metav1.OwnerReference
+		owner    types.UID // of the work's AMW
+		owned    bool      // by it; else its reference is taken away
+		look     bool      // what is there has to be seen before it is written
 		hash     string
 		strategy strategy
+		executor *workv1.ManifestWorkExecutor // in whose name; nil: the agent's own
 	}
 	// effRemove deletes an object, or takes away our ownership only.
 	effRemove struct {
@@ -202,7 +213,6 @@ type (
 		uid     types.UID // of the instance that is ours; "" when not known
 		owner   types.UID // of our AMW; "" when it is gone
 		release bool      // leave the object
-		policy  metav1.DeletionPropagation
 		obs     *observed // as last seen, nil when unknown
 	}
 	// effWant makes watches report an object, with what the rules find in it.
@@ -249,6 +259,7 @@ const (
 type opError struct {
 	kind    errorKind
 	message string
+	reason  string // of the manifest's Applied condition; "" for AppliedManifestFailed
 	// namespace is the one that is missing, for kind errNamespace.
 	namespace string
 }
@@ -261,7 +272,10 @@ const (
 	errNoKind                     // the server does not know the kind
 	errNamespace                  // the namespace does not exist
 	errConflict                   // it changed meanwhile
+	errDenied                     // the executor may not do it
 )
+
+func (e *opError) Error() string { return e.message }
 
 // mapping is what discovery knows about a kind.
 type mapping struct {
@@ -283,6 +297,8 @@ type amwState struct {
 	deleting   bool
 	finalizers []string
 	applied    []resourceRef
+	foreign    bool // its spec is not what this agent writes
+	evicting   bool // another agent counts the time until it deletes it
 }
 
 type watchState struct {
@@ -537,13 +553,8 @@ func backoffFor(e *opError, failures int) time.Duration {
 		return transportBackoff(failures)
 	case e.kind == errConflict && failures == 1:
 		return 0
+	case e.kind == errDenied:
+		return deniedRetry
 	}
 	return backoff(failures)
-}
-
-// strategy is how a manifest is written.
-type strategy struct {
-	kind    workv1.UpdateStrategyType
-	force   bool
-	manager string
 }

@@ -357,7 +357,9 @@ func TestUpdateStrategies(t *testing.T) {
 		config("made", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}),
 		config("theirs", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}),
 		config("mine", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{FieldManager: "work-agent-x"}}),
-		config("ignored", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{IgnoreFields: []workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokeChange}}}}),
+		config("ignored", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{
+			IgnoreFields: []workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokeChange, JQPathExpressions: []string{".data["}}},
+		}}),
 	}
 	w.server.apply("one", b)
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)

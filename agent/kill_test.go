@@ -211,8 +211,15 @@ func TestI12KilledAtAnyMomentTheAgentConverges(t *testing.T) {
 		}
 		w.server.await(id+" without manifests", func() bool { return w.server.has(id, workv1.WorkAvailable, metav1.ConditionUnknown) && !b.deleting })
 	}
+	missing := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(missing)
+		}
+	}()
 	w.await(t, "exactly the objects ordered", configMaps, ns, func(all map[string]*unstructured.Unstructured) bool {
 		got := map[string]string{}
+		defer func() { missing = fmt.Sprintf("there is %v, want %v", got, want) }()
 		for name, u := range all {
 			if name != "kube-root-ca.crt" {
 				got[name] = dataOf(u, "k")
@@ -220,12 +227,6 @@ func TestI12KilledAtAnyMomentTheAgentConverges(t *testing.T) {
 		}
 		return maps.Equal(got, want)
 	})
-	missing := ""
-	defer func() {
-		if t.Failed() {
-			t.Log(missing)
-		}
-	}()
 	w.await(t, "AppliedManifestWorks that list them", appliedWorks, "", func(all map[string]*unstructured.Unstructured) bool {
 		n := 0
 		missing = fmt.Sprint("of ", slices.Sorted(maps.Keys(ordered)), " some have none")

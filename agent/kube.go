@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,6 +32,9 @@ type kube struct {
 	discovery *discovery.DiscoveryClient
 	wanted    *registry
 
+	config  *rest.Config
+	allowed allowances
+
 	consumer, hubHash, agentID string
 
 	mapMu  sync.Mutex
@@ -54,7 +56,7 @@ func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID stri
 		return nil, err
 	}
 	return &kube{
-		dynamic: dyn, metadata: md, discovery: disc, wanted: wanted, consumer: consumer, hubHash: hubHash, agentID: agentID,
+		config: cfg, dynamic: dyn, metadata: md, discovery: disc, wanted: wanted, consumer: consumer, hubHash: hubHash, agentID: agentID,
 	}, nil
 }
 
@@ -69,7 +71,7 @@ func (k *kube) run(ctx context.Context, e effect) event {
 	case effDiscover:
 		return k.discover(e.gvk)
 	case effCreateAMW:
-		return k.createAMW(ctx, e.id)
+		return k.createAMW(ctx, e)
 	case effDeleteAMW:
 		return k.deleteAMW(ctx, e)
 	case effFinalizeAMW:
@@ -139,6 +141,9 @@ func classify(err error) *opError {
 	if err == nil {
 		return nil
 	}
+	if own, ok := errors.AsType[*opError](err); ok {
+		return own
+	}
 	e := &opError{kind: errRefused, message: err.Error()}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -166,120 +171,44 @@ func isFieldConflict(s metav1.Status) bool {
 	})
 }
 
-// apply writes or reads one object.
-func (k *kube) apply(ctx context.Context, e effApply) event {
-	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
-	if e.read {
-		var err error
-		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
-			done.err, done.readErr = classify(err), err.Error()
-		}
-		return done
-	}
-	body, err := prepare(e)
-	if err != nil {
-		done.err = &opError{kind: errRefused, message: err.Error()}
-		done.readErr = "it was not looked for"
-		return done
-	}
-	if e.strategy.kind == workv1.UpdateStrategyTypeCreateOnly {
-		done.obs, err = k.create(ctx, e, body)
-	} else {
-		done.obs, err = k.patch(ctx, e.key, e.gvk, types.ApplyPatchType, body,
-			metav1.PatchOptions{FieldManager: e.strategy.manager, Force: &e.strategy.force})
-	}
-	done.err = classify(err)
-	if done.err != nil && done.err.kind != errTransport && done.err.kind != errNoKind {
-		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
-			done.readErr = err.Error()
-		}
-	}
-	return done
+func ownersPatch(obj metav1.Object, refs []metav1.OwnerReference) map[string]any {
+	return map[string]any{"uid": obj.GetUID(), "resourceVersion": obj.GetResourceVersion(), "ownerReferences": refs}
 }
 
-// prepare makes the manifest one that can be applied: owned, and without what
-// only a server sets.
-func prepare(e effApply) ([]byte, error) {
-	var obj unstructured.Unstructured
-	if err := json.Unmarshal(e.manifest, &obj.Object); err != nil {
-		return nil, err
-	}
-	md, ok := obj.Object["metadata"].(map[string]any)
-	if !ok {
-		return nil, errors.New("the manifest's metadata is no object")
-	}
-	for _, f := range []string{"uid", "resourceVersion", "managedFields", "creationTimestamp", "generation", "selfLink"} {
-		delete(md, f)
-	}
-	if e.key.Namespace != "" {
-		md["namespace"] = e.key.Namespace
-	} else {
-		delete(md, "namespace")
-	}
-	refs, _ := md["ownerReferences"].([]any)
-	for _, o := range e.owners {
-		refs = append(refs, map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind, "name": o.Name, "uid": string(o.UID)})
-	}
-	if len(refs) > 0 {
-		md["ownerReferences"] = refs
-	}
-	return json.Marshal(obj.Object)
-}
-
-// create writes an object that is not there, and only owns one that is.
-func (k *kube) create(ctx context.Context, e effApply, body []byte) (*observed, error) {
-	obj := &unstructured.Unstructured{}
-	if err := json.Unmarshal(body, &obj.Object); err != nil {
-		return nil, err
-	}
-	made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: e.strategy.manager})
-	if err == nil {
-		return k.wanted.observe(e.key, made, made.Object, e.gvk), nil
-	}
-	if !apierrors.IsAlreadyExists(err) {
-		return nil, err
-	}
-	there, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	refs := there.OwnerReferences
-	for _, o := range e.owners {
-		if !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == o.UID }) {
-			refs = append(refs, o)
-		}
-	}
-	if len(refs) == len(there.OwnerReferences) {
-		return k.read(ctx, e.key, e.gvk)
-	}
-	return k.patch(ctx, e.key, e.gvk, types.MergePatchType, ownersPatch(there, refs), metav1.PatchOptions{FieldManager: e.strategy.manager})
-}
-
-func ownersPatch(obj *metav1.PartialObjectMetadata, refs []metav1.OwnerReference) []byte {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": obj.UID, "resourceVersion": obj.ResourceVersion, "ownerReferences": refs,
-	}})
+// metadataPatch is the merge patch that changes these fields of metadata.
+func metadataPatch(fields map[string]any) []byte {
+	patch, err := json.Marshal(map[string]any{"metadata": fields})
 	if err != nil {
 		panic(err) // strings only
 	}
 	return patch
 }
 
+// shown is an object as an answer shows it, and what is kept of it.
+type shown struct {
+	meta metav1.Object
+	obs  *observed
+}
+
 // patch changes an object and returns what it is then. The whole object is
 // asked for only when rules want to see it.
-func (k *kube) patch(ctx context.Context, key objectKey, gvk schema.GroupVersionKind, kind types.PatchType, body []byte, o metav1.PatchOptions) (*observed, error) {
-	if k.wanted.full(key) {
-		obj, err := k.resource(key).Patch(ctx, key.Name, kind, body, o)
+func (k *kube) patch(ctx context.Context, e effApply, kind types.PatchType, body []byte, o metav1.PatchOptions) (shown, error) {
+	if k.wanted.full(e.key) {
+		obj, err := k.resource(e.key).Patch(ctx, e.key.Name, kind, body, o)
 		if err != nil {
-			return nil, err
+			return shown{}, err
 		}
-		return k.wanted.observe(key, obj, obj.Object, gvk), nil
+		return k.shownFull(e, obj), nil
 	}
-	obj, err := k.metaResource(key).Patch(ctx, key.Name, kind, body, o)
+	obj, err := k.metaResource(e.key).Patch(ctx, e.key.Name, kind, body, o)
 	if err != nil {
-		return nil, err
+		return shown{}, err
 	}
-	return k.wanted.observe(key, obj, nil, gvk), nil
+	return shown{obj, k.wanted.observe(e.key, obj, nil, e.gvk)}, nil
+}
+
+func (k *kube) shownFull(e effApply, obj *unstructured.Unstructured) shown {
+	return shown{obj, k.wanted.observe(e.key, obj, obj.Object, e.gvk)}
 }
 
 // read looks at an object; one that is not there is an observation too.
@@ -305,7 +234,11 @@ func (k *kube) read(ctx context.Context, key objectKey, gvk schema.GroupVersionK
 // remove deletes an object that is ours alone, and gives up what is not.
 func (k *kube) remove(ctx context.Context, e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
+	background := metav1.DeletePropagationBackground // as OCM does, whatever the work's option; the work waits for its objects only
 	live := e.obs
+	if e.owner == "" {
+		live = nil // the reference to an AMW that is gone is known by its name
+	}
 	for range 2 {
 		if live == nil {
 			obj, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
@@ -319,13 +252,16 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 				return done
 			}
 			live = observeMetadata(obj)
+			if e.owner == "" && !slices.ContainsFunc(obj.OwnerReferences, func(r metav1.OwnerReference) bool { return k.isOf(r, e) }) {
+				return done
+			}
 		}
 		switch {
 		case !live.exists, e.uid != "" && live.uid != e.uid: // another instance: not ours
 			return done
 		case e.owner != "" && !slices.Contains(live.owners, e.owner), e.owner == "" && e.uid == "":
 			return done
-		case e.release, slices.ContainsFunc(live.owners, func(o types.UID) bool { return o != e.owner }):
+		case e.release, e.owner != "" && slices.ContainsFunc(live.owners, func(o types.UID) bool { return o != e.owner }), e.owner == "" && len(live.owners) > 1:
 			done.err = classify(k.giveUp(ctx, e))
 			return done
 		case live.deleting:
@@ -333,7 +269,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 			return done
 		}
 		err := k.metaResource(e.key).Delete(ctx, e.key.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &live.uid}, PropagationPolicy: &e.policy,
+			Preconditions: &metav1.Preconditions{UID: &live.uid}, PropagationPolicy: &background,
 		})
 		switch {
 		case err == nil:
@@ -351,6 +287,11 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 	return done
 }
 
+// isOf says whether the reference names the AMW of the work that is removed.
+func (k *kube) isOf(r metav1.OwnerReference, e effRemove) bool {
+	return isAppliedWork(r) && (r.UID == e.owner || e.owner == "" && r.Name == k.amwName(e.id))
+}
+
 // giveUp takes our ownership from an object and leaves the rest of it.
 func (k *kube) giveUp(ctx context.Context, e effRemove) error {
 	obj, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
@@ -361,12 +302,12 @@ func (k *kube) giveUp(ctx context.Context, e effRemove) error {
 		return err
 	}
 	refs := slices.DeleteFunc(slices.Clone(obj.OwnerReferences), func(r metav1.OwnerReference) bool {
-		return isAppliedWork(r) && (r.UID == e.owner || e.owner == "" && strings.HasPrefix(r.Name, k.hubHash+"-") && strings.HasSuffix(r.Name, string(e.id)))
+		return k.isOf(r, e)
 	})
 	if len(refs) == len(obj.OwnerReferences) {
 		return nil
 	}
-	_, err = k.metaResource(e.key).Patch(ctx, e.key.Name, types.MergePatchType, ownersPatch(obj, refs),
+	_, err = k.metaResource(e.key).Patch(ctx, e.key.Name, types.MergePatchType, metadataPatch(ownersPatch(obj, refs)),
 		metav1.PatchOptions{FieldManager: workv1.DefaultFieldManager})
 	if apierrors.IsNotFound(err) {
 		return nil

@@ -22,6 +22,7 @@ type observed struct {
 	// what the server defaults or other managers add is none.
 	fingerprint string
 	owners      []types.UID         // AppliedManifestWorks that own it
+	carries     bool                // labels, annotations or finalizers of ours, which stay when a manifest loses them
 	feedback    map[string]feedback // by ruleset
 }
 
@@ -233,7 +234,7 @@ func (c *core) checkDrift(o *object) {
 	var by workID
 	for id, m := range o.claims {
 		w := c.works[id]
-		if w == nil || m.busy || m.strategy.kind == workv1.UpdateStrategyTypeReadOnly || c.complete(w, m) {
+		if w == nil || m.busy || m.strategy.readOnly() || c.complete(w, m) {
 			continue
 		}
 		if _, done := w.done[o.key]; !done {

@@ -34,16 +34,81 @@ func (b *inbox) take() []event {
 	return events
 }
 
-// pool runs calls on a fixed number of goroutines, urgent ones first; every
-// fourth may be one that can wait, so that none waits for ever.
+// lane is a class of calls that waits apart from the others.
+type lane int
+
+const (
+	laneRemove lane = iota // whatever takes something away
+	laneApply              // and discovery, which an apply waits for
+	laneBegin              // the first call of a work
+	laneRecord             // nobody waits for it
+	lanes
+)
+
+// turns is the order in which lanes are served. A lane that has nothing loses
+// its turn, so no lane waits for more than the calls of the others in one
+// round: a flood of new works does not hold up deletions, nor the other way
+// round. Of what adds, works that have begun come before new ones.
+var turns = [...]lane{laneRemove, laneApply, laneRemove, laneApply, laneBegin, laneRecord}
+
+// laneOf says where an effect waits, and for which work.
+func laneOf(e effect) (lane, workID) {
+	switch e := e.(type) {
+	case effRemove:
+		return laneRemove, e.id
+	case effDeleteAMW:
+		return laneRemove, e.id
+	case effFinalizeAMW:
+		return laneRemove, e.id
+	case effCreateAMW:
+		return laneBegin, e.id
+	case effRecordAMW:
+		return laneRecord, e.id
+	case effApply:
+		return laneApply, e.id
+	}
+	return laneApply, ""
+}
+
+// pool runs calls on a fixed number of goroutines, lane by lane, and within a
+// lane work by work: one that has a thousand manifests leaves the others their
+// turns.
 type pool struct {
 	mu     sync.Mutex
 	cond   *sync.Cond
-	urgent []effect
-	later  []effect
-	taken  int
+	queues [lanes]queue
+	turn   int
 	closed bool
 	wg     sync.WaitGroup
+}
+
+// queue holds calls by work. Works take turns, the calls of one stay in order.
+type queue struct {
+	works []workID // those that have calls waiting, next first
+	calls map[workID][]effect
+}
+
+func (q *queue) add(id workID, e effect) {
+	if q.calls == nil {
+		q.calls = map[workID][]effect{}
+	}
+	if len(q.calls[id]) == 0 {
+		q.works = append(q.works, id)
+	}
+	q.calls[id] = append(q.calls[id], e)
+}
+
+func (q *queue) next() effect {
+	id := q.works[0]
+	q.works = q.works[1:]
+	e := q.calls[id][0]
+	if rest := q.calls[id][1:]; len(rest) > 0 {
+		q.calls[id] = rest
+		q.works = append(q.works, id)
+	} else {
+		delete(q.calls, id)
+	}
+	return e
 }
 
 func newPool(ctx context.Context, workers int, call func(context.Context, effect)) *pool {
@@ -63,35 +128,28 @@ func newPool(ctx context.Context, workers int, call func(context.Context, effect
 	return p
 }
 
-func (p *pool) add(e effect, urgent bool) {
+func (p *pool) add(e effect) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if urgent {
-		p.urgent = append(p.urgent, e)
-	} else {
-		p.later = append(p.later, e)
-	}
+	l, id := laneOf(e)
+	p.queues[l].add(id, e)
 	p.cond.Signal()
 }
 
 func (p *pool) next() (effect, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for !p.closed && len(p.urgent) == 0 && len(p.later) == 0 {
+	for !p.closed {
+		for range turns {
+			q := &p.queues[turns[p.turn%len(turns)]]
+			p.turn++
+			if len(q.works) > 0 {
+				return q.next(), true
+			}
+		}
 		p.cond.Wait()
 	}
-	if p.closed {
-		return nil, false
-	}
-	p.taken++
-	from := &p.urgent
-	if len(p.urgent) == 0 || len(p.later) > 0 && p.taken%4 == 0 {
-		from = &p.later
-	}
-	e := (*from)[0]
-	(*from)[0] = nil
-	*from = (*from)[1:]
-	return e, true
+	return nil, false
 }
 
 // close drops what waits and returns when nothing runs.

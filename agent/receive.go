@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -83,6 +82,8 @@ type manifestState struct {
 	reason    string
 	readErr   string // why the object's state is unknown
 	waitsFor  *objectKey
+	// allowed is until when the executor's rights are taken as known.
+	allowed time.Time
 }
 
 func (c *core) newWork(id workID) *workState {
@@ -184,9 +185,6 @@ func (c *core) adopt(w *workState) {
 			m.broken = fmt.Sprintf("the work has another manifest of %s %s/%s", m.gvk.Kind, m.meta.Namespace, m.meta.Name)
 		}
 		seen[id] = true
-		if m.broken == "" && w.spec.Bundle.Executer != nil && w.spec.Bundle.Executer.Subject.Type != "" {
-			m.broken = "the work names an executor, which this agent does not support"
-		}
 		if m.broken != "" {
 			m.attempted, m.err, m.reason = true, m.broken, workv1.AppliedManifestFailed
 		}
@@ -277,29 +275,15 @@ func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	m.owned = owned(m.key.identity(), w.spec.Bundle.DeleteOption)
 	config := matchConfig(m.key.identity(), w.spec.Bundle.ManifestConfigs)
 	m.rules = c.rules.of(config.FeedbackRules, config.ConditionRules)
-	m.strategy = strategy{kind: workv1.UpdateStrategyTypeUpdate, force: true, manager: c.cfg.fieldManager}
-	if u := config.UpdateStrategy; u != nil {
-		if u.Type != "" {
-			m.strategy.kind = u.Type
-		}
-		if a := u.ServerSideApply; a != nil && u.Type == workv1.UpdateStrategyTypeServerSideApply {
-			m.strategy.force = a.Force
-			if a.FieldManager != "" {
-				m.strategy.manager = a.FieldManager
-			}
-			if len(a.IgnoreFields) > 0 {
-				m.refuse(workv1.AppliedManifestSSAIgnoreFieldError, "ignoreFields are not supported by this agent")
-			}
-			if !strings.HasPrefix(m.strategy.manager, workv1.DefaultFieldManager) {
-				m.refuse(workv1.AppliedManifestFailed, fmt.Sprintf("the field manager %q does not begin with %s", m.strategy.manager, workv1.DefaultFieldManager))
-			}
-		}
+	var refused string
+	if m.strategy, refused = strategyOf(config.UpdateStrategy, c.cfg.fieldManager); refused != "" {
+		m.refuse(workv1.AppliedManifestFailed, refused)
 	}
 	rulesKey := ""
 	if m.rules != nil {
 		rulesKey = m.rules.key
 	}
-	m.content = hexSHA256(fmt.Appendf(append([]byte(nil), m.raw...), "\x00%v %v %s", m.owned, m.strategy, rulesKey))[:32]
+	m.content = hexSHA256(fmt.Appendf(append([]byte(nil), m.raw...), "\x00%v %s %s", m.owned, m.strategy.key(), rulesKey))[:32]
 	c.claim(w, m)
 	if a, ok := w.done[m.key]; ok {
 		c.objects[m.key].expect(a.Fingerprint)

@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
 )
 
 // removal is an object that has to go from a work: deleted and gone, or
@@ -49,7 +50,7 @@ func (c *core) prune(w *workState, amw *amwState) {
 			c.unwait(key, w.id)
 			continue
 		}
-		c.remove(w, key, r, amw.uid, metav1.DeletePropagationBackground)
+		c.remove(w, key, r, amw.uid)
 	}
 }
 
@@ -101,7 +102,7 @@ func (c *core) overRemoval(w *workState, key objectKey, r *removal) {
 }
 
 // remove carries one removal on.
-func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID, policy metav1.DeletionPropagation) {
+func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID) {
 	if r.busy || r.over {
 		return
 	}
@@ -120,7 +121,7 @@ func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID, 
 	c.watch(key.GroupVersionResource, false)
 	uid := types.UID(r.ref.UID)
 	c.do(effRemove{
-		id: w.id, key: key, uid: uid, owner: owner, policy: policy, obs: live,
+		id: w.id, key: key, uid: uid, owner: owner, obs: live,
 		release: w.spec.Deleting && !owned(key.identity(), w.spec.Bundle.DeleteOption),
 	})
 }
@@ -184,6 +185,9 @@ func (c *core) tearDown(w *workState) {
 			}
 		}
 		c.arrived(w)
+		if w.spec.Deleting && !w.silent && amw != nil {
+			c.reportDeleting(w)
+		}
 	}
 	var owner types.UID
 	if amw != nil {
@@ -199,7 +203,7 @@ func (c *core) tearDown(w *workState) {
 		}
 	}
 	for key, r := range w.removing {
-		c.remove(w, key, r, owner, deletePropagation(w.spec.Bundle.DeleteOption))
+		c.remove(w, key, r, owner)
 	}
 	if w.pending() || w.busy > 0 || w.amwBusy {
 		return
@@ -223,6 +227,22 @@ func (c *core) tearDown(w *workState) {
 		return
 	}
 	c.tornDown(w)
+}
+
+// reportDeleting says that the removal has begun; what was said last about the
+// work stays said.
+func (c *core) reportDeleting(w *workState) {
+	var status workv1.ManifestWorkStatus
+	if w.status != nil {
+		w.status.Status.DeepCopyInto(&status)
+	}
+	setCondition(&status.Conditions, metav1.Condition{
+		Type: workv1.WorkDeleting, Status: metav1.ConditionTrue, Reason: "WorkDeleting",
+		Message: "ManifestWork is being deleted", ObservedGeneration: w.spec.Generation,
+	}, c.now)
+	w.status = &sentStatus{Status: status, Generation: w.spec.Generation, Hash: statusHash(status)}
+	c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w), Status: w.status}})
+	c.out.put(w.id, outgoing{})
 }
 
 // traces is everything that may exist by the work.

@@ -3,9 +3,10 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"atoll.dev/api/work"
@@ -101,14 +102,23 @@ func owned(id identity, o *workv1.DeleteOption) bool {
 	return true
 }
 
-// deletePropagation is how a work's objects are deleted: in the foreground
-// unless it says Background, which OCM's API does not have but its clients
-// may ask of us.
-func deletePropagation(o *workv1.DeleteOption) metav1.DeletionPropagation {
-	if o != nil && o.PropagationPolicy == "Background" {
-		return metav1.DeletePropagationBackground
+// originalSourceLabel is the label by which OCM's agents know a work's source.
+const originalSourceLabel = "cloudevents.open-cluster-management.io/originalsource"
+
+// labels are those of the work's AppliedManifestWork: what the source put on
+// the work, and who the source is. What is no label is left out.
+func (s *spec) labels() map[string]string {
+	var md struct {
+		Labels map[string]string `json:"labels"`
 	}
-	return metav1.DeletePropagationForeground
+	_ = json.Unmarshal([]byte(s.Metadata), &md) // the source's own; a work without labels is a work
+	labels := map[string]string{}
+	maps.Copy(labels, md.Labels)
+	labels[originalSourceLabel] = s.Source
+	maps.DeleteFunc(labels, func(k, v string) bool {
+		return len(validation.IsQualifiedName(k)) > 0 || len(validation.IsValidLabelValue(v)) > 0
+	})
+	return labels
 }
 
 // progress is what was done for a work, so that a restart need not do it

@@ -96,7 +96,7 @@ func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]
 func observeMetadata(obj metav1.Object) *observed {
 	o := &observed{
 		exists: true, uid: obj.GetUID(), rv: version(obj.GetResourceVersion()), deleting: obj.GetDeletionTimestamp() != nil,
-		fingerprint: fingerprint(obj.GetManagedFields()),
+		fingerprint: fingerprint(obj.GetManagedFields()), carries: carries(obj.GetManagedFields()),
 	}
 	for _, ref := range obj.GetOwnerReferences() {
 		if isAppliedWork(ref) {
@@ -110,7 +110,8 @@ func observeMetadata(obj metav1.Object) *observed {
 func fingerprint(fields []metav1.ManagedFieldsEntry) string {
 	var parts []string
 	for _, f := range fields {
-		if f.Operation != metav1.ManagedFieldsOperationApply || f.Subresource != "" || f.FieldsV1 == nil || !strings.HasPrefix(f.Manager, workv1.DefaultFieldManager) {
+		ours := strings.HasPrefix(f.Manager, workv1.DefaultFieldManager) && (f.Operation == metav1.ManagedFieldsOperationApply || f.Manager == updateManager)
+		if !ours || f.Subresource != "" || f.FieldsV1 == nil {
 			continue
 		}
 		// The same set may come in another order from another decoder.

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+var subjectAccessReviews = schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}
+
+// authorize says whether the work's executor may do what its manifest needs,
+// as OCM's agent asks: nil, or why not. Without an executor everything is
+// allowed that the agent itself may do.
+func (k *kube) authorize(ctx context.Context, e effApply) error {
+	if e.executor == nil {
+		return nil
+	}
+	subject := e.executor.Subject
+	if subject.Type != workv1.ExecutorSubjectTypeServiceAccount {
+		return &opError{kind: errRefused, message: fmt.Sprintf("only support %s type for the executor", workv1.ExecutorSubjectTypeServiceAccount)}
+	}
+	sa := subject.ServiceAccount
+	if sa == nil {
+		return &opError{kind: errRefused, message: "the executor service account is nil"}
+	}
+	verbs := []string{"create", "update", "patch", "get"}
+	if e.owned {
+		verbs = append(verbs, "delete") // asked now, since the deletion itself asks no more
+	}
+	for _, verb := range verbs {
+		ok, err := k.may(ctx, sa, e.key, verb)
+		if err != nil {
+			return fmt.Errorf("asking for the executor's rights: %w", err)
+		}
+		if !ok {
+			return denied(e.key, "")
+		}
+	}
+	return k.escalates(ctx, sa, e)
+}
+
+// denied is the contract's message, word for word.
+func denied(key objectKey, why string) error {
+	return &opError{kind: errDenied, message: fmt.Sprintf("not allowed to apply the resource %s %s, %s %s%s, will try again in %s",
+		key.Group, key.Resource, key.Namespace, key.Name, why, deniedRetry)}
+}
+
+// allowances remembers for a moment what executors may do to all objects of a
+// kind in a namespace, so that a work of many manifests asks once.
+type allowances struct {
+	mu    sync.Mutex
+	until map[allowance]time.Time
+}
+
+type allowance struct {
+	user, verb, namespace string
+	gvr                   schema.GroupVersionResource
+}
+
+// allowanceTTL is how long a right may still count after it was withdrawn.
+const allowanceTTL = 10 * time.Second
+
+func (a *allowances) has(what allowance) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return time.Now().Before(a.until[what])
+}
+
+func (a *allowances) add(what allowance) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	for w, until := range a.until {
+		if until.Before(now) {
+			delete(a.until, w)
+		}
+	}
+	if a.until == nil {
+		a.until = map[allowance]time.Time{}
+	}
+	a.until[what] = now.Add(allowanceTTL)
+}
+
+// may asks whether a service account has a right: to all objects of the kind
+// in the namespace, or else to this one.
+func (k *kube) may(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, key objectKey, verb string) (bool, error) {
+	what := allowance{user: userOf(sa), verb: verb, namespace: key.Namespace, gvr: key.GroupVersionResource}
+	if k.allowed.has(what) {
+		return true, nil
+	}
+	for _, name := range []string{"", key.Name} {
+		review := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+			"spec": map[string]any{
+				"user":   what.user,
+				"groups": []any{"system:serviceaccounts", "system:authenticated", "system:serviceaccounts:" + sa.Namespace},
+				"resourceAttributes": map[string]any{
+					"namespace": key.Namespace, "name": name, "verb": verb, "group": key.Group, "version": key.Version, "resource": key.Resource,
+				},
+			},
+		}}
+		answer, err := k.dynamic.Resource(subjectAccessReviews).Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			return false, err
+		}
+		if ok, _, _ := unstructured.NestedBool(answer.Object, "status", "allowed"); ok {
+			if name == "" {
+				k.allowed.add(what)
+			}
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func userOf(sa *workv1.ManifestWorkSubjectServiceAccount) string {
+	return "system:serviceaccount:" + sa.Namespace + ":" + sa.Name
+}
+
+// escalates asks the API server, in the executor's name and without effect,
+// whether it would let it make the role or binding: access reviews do not say
+// whether somebody gives away rights that he does not have.
+func (k *kube) escalates(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, e effApply) error {
+	if e.key.Group != "rbac.authorization.k8s.io" {
+		return nil
+	}
+	switch e.key.Resource {
+	case "roles", "rolebindings", "clusterroles", "clusterrolebindings":
+	default:
+		return nil
+	}
+	obj, err := prepare(e)
+	if err != nil {
+		return &opError{kind: errRefused, message: err.Error()}
+	}
+	cutKeys(obj)
+	obj.SetOwnerReferences(nil)
+	cfg := rest.CopyConfig(k.config)
+	cfg.Impersonate = rest.ImpersonationConfig{UserName: userOf(sa)}
+	as, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	var r dynamic.ResourceInterface = as.Resource(e.key.GroupVersionResource)
+	if e.key.Namespace != "" {
+		r = as.Resource(e.key.GroupVersionResource).Namespace(e.key.Namespace)
+	}
+	// The check comes before the one whether the object exists.
+	_, err = r.Create(ctx, obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		return denied(e.key, ", error: permission escalation")
+	}
+	return err
+}

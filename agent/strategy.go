@@ -1,0 +1,84 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// strategy is how a manifest is written.
+type strategy struct {
+	kind    workv1.UpdateStrategyType
+	force   bool
+	manager string
+	ignore  []workv1.IgnoreField // of ServerSideApply only
+}
+
+// strategyOf reads a manifest's option, nil for the default. refused says why
+// the manifest can never be applied so, "" when it can.
+func strategyOf(u *workv1.UpdateStrategy, manager string) (s strategy, refused string) {
+	s = strategy{kind: workv1.UpdateStrategyTypeUpdate, force: true, manager: manager}
+	if u == nil || u.Type == "" {
+		return s, ""
+	}
+	switch s.kind = u.Type; u.Type {
+	case workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly:
+	case workv1.UpdateStrategyTypeServerSideApply:
+		s.force = false
+		a := u.ServerSideApply
+		if a == nil {
+			break
+		}
+		s.force, s.ignore = a.Force, a.IgnoreFields
+		if a.FieldManager != "" {
+			s.manager = a.FieldManager
+		}
+		if !strings.HasPrefix(s.manager, workv1.DefaultFieldManager) {
+			return s, fmt.Sprintf("the field manager %q does not begin with %s", s.manager, workv1.DefaultFieldManager)
+		}
+	default:
+		return s, fmt.Sprintf("there is no update strategy %q", u.Type)
+	}
+	return s, ""
+}
+
+// key is equal for equal strategies.
+func (s strategy) key() string {
+	ignore, err := json.Marshal(s.ignore)
+	if err != nil {
+		panic(err) // strings only
+	}
+	if len(s.ignore) == 0 {
+		ignore = nil
+	}
+	return fmt.Sprintf("{%s %t %s}%s", s.kind, s.force, s.manager, ignore)
+}
+
+func (s strategy) readOnly() bool { return s.kind == workv1.UpdateStrategyTypeReadOnly }
+
+const (
+	// deniedRetry is how long after a denial the executor's rights are asked
+	// again; the message names it.
+	deniedRetry = time.Minute
+	// allowedRecheck is how often rights that an executor had are asked again.
+	allowedRecheck = 5 * time.Minute
+)
+
+// executor is in whose name the work's manifests are applied, nil for the
+// agent itself.
+func (w *workState) executor() *workv1.ManifestWorkExecutor {
+	if x := w.spec.Bundle.Executer; x != nil && x.Subject != (workv1.ManifestWorkExecutorSubject{}) {
+		return x
+	}
+	return nil
+}
+
+// allComplete says whether the work as a whole is: nothing of it is pruned
+// then, either.
+func (w *workState) allComplete() bool {
+	return w.status != nil && meta.IsStatusConditionTrue(w.status.Status.Conditions, workv1.WorkComplete)
+}

@@ -1,0 +1,301 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// updateManager is the field manager of full updates, which Update makes where
+// server-side apply does not reach.
+const updateManager = workv1.DefaultFieldManager + "-update"
+
+// apply writes or reads one object, once its executor may.
+func (k *kube) apply(ctx context.Context, e effApply) event {
+	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+	err := k.authorize(ctx, e)
+	switch {
+	case err != nil || e.ask:
+	case e.read:
+		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
+			done.readErr = err.Error()
+		}
+		done.err = classify(err)
+		return done
+	default:
+		done.obs, err = k.write(ctx, e)
+	}
+	done.err = classify(err)
+	if done.err != nil && done.err.kind != errTransport && done.err.kind != errNoKind {
+		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
+			done.readErr = err.Error()
+		}
+	}
+	return done
+}
+
+func (k *kube) write(ctx context.Context, e effApply) (*observed, error) {
+	obj, err := prepare(e)
+	if err != nil {
+		return nil, &opError{kind: errRefused, message: err.Error()}
+	}
+	switch e.strategy.kind {
+	case workv1.UpdateStrategyTypeCreateOnly:
+		return k.create(ctx, e, obj)
+	case workv1.UpdateStrategyTypeServerSideApply:
+		return k.serverSideApply(ctx, e, obj)
+	}
+	return k.update(ctx, e, obj)
+}
+
+// prepare makes the manifest one that can be written: owned, and without what
+// only a server sets. The manifest's own owners count only for server-side
+// apply, as in OCM's agent.
+func prepare(e effApply) (*unstructured.Unstructured, error) {
+	obj := &unstructured.Unstructured{}
+	if err := obj.UnmarshalJSON(e.manifest); err != nil {
+		return nil, err
+	}
+	md, ok := obj.Object["metadata"].(map[string]any)
+	if !ok {
+		return nil, errors.New("the manifest's metadata is no object")
+	}
+	for _, f := range []string{"uid", "resourceVersion", "managedFields", "generation", "selfLink"} {
+		delete(md, f)
+	}
+	delete(md, "creationTimestamp")
+	dropNullTimes(obj.Object)
+	if e.key.Namespace != "" {
+		md["namespace"] = e.key.Namespace
+	} else {
+		delete(md, "namespace")
+	}
+	refs, _ := md["ownerReferences"].([]any)
+	if e.strategy.kind != workv1.UpdateStrategyTypeServerSideApply {
+		refs = nil
+	}
+	delete(md, "ownerReferences")
+	for _, o := range e.owners {
+		refs = append(refs, map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind, "name": o.Name, "uid": string(o.UID)})
+	}
+	if len(refs) > 0 {
+		md["ownerReferences"] = refs
+	}
+	return obj, nil
+}
+
+// dropNullTimes removes the creationTimestamp: null that Go programs leave in
+// templates: written, it would count as a change each time.
+func dropNullTimes(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		if md, ok := v["metadata"].(map[string]any); ok {
+			if at, there := md["creationTimestamp"]; there && at == nil {
+				delete(md, "creationTimestamp")
+			}
+		}
+		for _, x := range v {
+			dropNullTimes(x)
+		}
+	case []any:
+		for _, x := range v {
+			dropNullTimes(x)
+		}
+	}
+}
+
+func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Unstructured, force bool) (shown, error) {
+	body, err := json.Marshal(obj.Object)
+	if err != nil {
+		return shown{}, err
+	}
+	return k.patch(ctx, e, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: e.strategy.manager, Force: &force})
+}
+
+// update makes the object's content the manifest's, whoever wrote it before,
+// and adds to its labels, annotations and owners. What OCM's agent does with a
+// read and a full update is done by one server-side apply by force where that
+// has the same result, so that drift can be read from managedFields.
+func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
+	drop := cutKeys(obj)
+	if e.look || len(drop) > 0 || len(obj.GetFinalizers()) > 0 {
+		live, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			keep(obj, live, e.strategy.manager, drop)
+		case !apierrors.IsNotFound(err):
+			return nil, err
+		}
+	}
+	got, err := k.serverSide(ctx, e, obj, true)
+	switch {
+	case isTyped(err):
+		// The schema does not know a field, or a list has an entry twice. An
+		// update takes both.
+		if got, err = k.replace(ctx, e, obj); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	case leftovers(got.meta.GetManagedFields()) && !sharesContent(obj):
+		replaced, err := k.replace(ctx, e, obj)
+		switch {
+		case err == nil:
+			got = replaced
+		case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err): // what others added and nobody may take away stays
+			return nil, err
+		}
+	}
+	return k.settle(ctx, e, got, drop)
+}
+
+// isTyped says whether server-side apply failed to understand an object that
+// the server may take otherwise.
+func isTyped(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "failed to create typed patch object") || strings.Contains(err.Error(), "failed to create typed live object"))
+}
+
+// replace creates the object or updates it in full: the manifest's content, and
+// the metadata of what is there with the manifest's added to it.
+func (k *kube) replace(ctx context.Context, e effApply, obj *unstructured.Unstructured) (shown, error) {
+	live, err := k.resource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: updateManager})
+		if err != nil {
+			return shown{}, err
+		}
+		return k.shownFull(e, made), nil
+	}
+	if err != nil {
+		return shown{}, err
+	}
+	next := merged(obj, live)
+	if equality.Semantic.DeepEqual(withoutStatus(next), withoutStatus(live)) {
+		return k.shownFull(e, live), nil
+	}
+	made, err := k.resource(e.key).Update(ctx, next, metav1.UpdateOptions{FieldManager: updateManager})
+	if err != nil {
+		return shown{}, err
+	}
+	return k.shownFull(e, made), nil
+}
+
+// create writes an object that is not there, and only owns one that is.
+func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
+	cutKeys(obj)
+	made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: e.strategy.manager})
+	if err == nil {
+		return k.shownFull(e, made).obs, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, err
+	}
+	there, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	refs := slices.Clone(there.OwnerReferences)
+	for _, o := range e.owners {
+		if !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == o.UID }) {
+			refs = append(refs, o)
+		}
+	}
+	if len(refs) == len(there.OwnerReferences) && (e.owned || !slices.ContainsFunc(refs, e.owns)) {
+		return k.read(ctx, e.key, e.gvk)
+	}
+	got, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(there, e.rightful(refs))), metav1.PatchOptions{FieldManager: e.strategy.manager})
+	return got.obs, err
+}
+
+// owns says whether the reference is to the AMW of the work that writes.
+func (e effApply) owns(r metav1.OwnerReference) bool { return e.owner != "" && r.UID == e.owner }
+
+// rightful leaves the work out of owners where it orphans the object.
+func (e effApply) rightful(refs []metav1.OwnerReference) []metav1.OwnerReference {
+	if e.owned {
+		return refs
+	}
+	return slices.DeleteFunc(slices.Clone(refs), e.owns)
+}
+
+// serverSideApply applies as the work says, fields that it ignores left out.
+func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
+	if len(e.strategy.ignore) > 0 {
+		plan, err := planIgnore(e.manifest, e.strategy.ignore)
+		if err != nil {
+			return nil, &opError{kind: errRefused, reason: workv1.AppliedManifestSSAIgnoreFieldError, message: err.Error()}
+		}
+		setAnnotation(obj, workv1.ManifestConfigSpecHashAnnotationKey, plan.hash)
+		live, err := k.resource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err): // made in full
+		case err != nil:
+			return nil, err
+		case live.GetAnnotations()[workv1.ManifestConfigSpecHashAnnotationKey] == plan.hash:
+			return k.own(ctx, e, k.shownFull(e, live))
+		default:
+			plan.leave(obj.Object, live.Object)
+			obj.SetResourceVersion(live.GetResourceVersion()) // what is left as it is must be what was read
+		}
+	}
+	got, err := k.serverSide(ctx, e, obj, e.strategy.force)
+	if err != nil {
+		return nil, err
+	}
+	return k.settle(ctx, e, got, nil)
+}
+
+// own sees to the owners of an object that is otherwise left alone.
+func (k *kube) own(ctx context.Context, e effApply, got shown) (*observed, error) {
+	refs := e.rightful(got.meta.GetOwnerReferences())
+	changed := len(refs) != len(got.meta.GetOwnerReferences())
+	for _, o := range e.owners {
+		if !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == o.UID }) {
+			refs, changed = append(refs, o), true
+		}
+	}
+	if !changed {
+		return got.obs, nil
+	}
+	next, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(got.meta, refs)), metav1.PatchOptions{FieldManager: e.strategy.manager})
+	return next.obs, err
+}
+
+// settle takes away what a server-side apply cannot: labels and annotations
+// that the manifest drops by name, and our ownership of what is orphaned.
+func (k *kube) settle(ctx context.Context, e effApply, got shown, drop dropped) (*observed, error) {
+	patch := map[string]any{}
+	for field, there := range map[string]map[string]string{"labels": got.meta.GetLabels(), "annotations": got.meta.GetAnnotations()} {
+		gone := map[string]any{}
+		for _, key := range drop[field] {
+			if _, ok := there[key]; ok {
+				gone[key] = nil
+			}
+		}
+		if len(gone) > 0 {
+			patch[field] = gone
+		}
+	}
+	if refs := e.rightful(got.meta.GetOwnerReferences()); len(refs) != len(got.meta.GetOwnerReferences()) {
+		maps.Copy(patch, ownersPatch(got.meta, refs))
+	}
+	if len(patch) == 0 {
+		return got.obs, nil
+	}
+	next, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(patch), metav1.PatchOptions{FieldManager: e.strategy.manager})
+	if err != nil {
+		return nil, fmt.Errorf("changing the metadata: %w", err)
+	}
+	return next.obs, nil
+}
