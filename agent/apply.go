@@ -240,7 +240,7 @@ func (c *core) applied(ev evApplied) {
 			c.at(m.allowed, w.id)
 		}
 		if !ev.read && ev.obs != nil {
-			if o != nil {
+			if o != nil && m.strategy.writes() {
 				clear(o.expected)
 				o.expect(ev.obs.fingerprint)
 			}
@@ -327,7 +327,10 @@ func (c *core) appliedRefs(w *workState) []resourceRef {
 		}
 		o := c.objects[m.key]
 		switch {
-		case o != nil && o.live != nil && o.live.exists:
+		case o != nil && o.live != nil:
+			if !o.live.exists {
+				continue
+			}
 			refs = append(refs, refOf(m.key, o.live.uid))
 		case w.done[m.key].Hash != "":
 			refs = append(refs, w.done[m.key].Ref)

@@ -219,7 +219,14 @@ func TestI12KilledAtAnyMomentTheAgentConverges(t *testing.T) {
 	}()
 	w.await(t, "exactly the objects ordered", configMaps, ns, func(all map[string]*unstructured.Unstructured) bool {
 		got := map[string]string{}
-		defer func() { missing = fmt.Sprintf("there is %v, want %v", got, want) }()
+		defer func() {
+			missing = fmt.Sprintf("there is %v, want %v", got, want)
+			for name, u := range all {
+				if want[name] == "" {
+					missing += fmt.Sprintf("\nleft behind: version %s %v", u.GetResourceVersion(), u.Object["metadata"])
+				}
+			}
+		}()
 		for name, u := range all {
 			if name != "kube-root-ca.crt" {
 				got[name] = dataOf(u, "k")

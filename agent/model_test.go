@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -48,6 +49,7 @@ type model struct {
 	toward []evSpec         // specs on the wire
 	online bool
 	apiUp  bool
+	denied bool // executors may do nothing
 	value  int
 	// digests says that the server is one of ours, and compares digests.
 	digests bool
@@ -67,6 +69,9 @@ type modelOrder struct {
 	generation int64
 	objects    map[string]string
 	orphan     bool
+	leave      map[string]bool                      // objects that are orphaned
+	strategies map[string]workv1.UpdateStrategyType // where it is not Update
+	executor   bool
 	deleting   bool
 	applied    bool // in this generation
 	sequence   int64
@@ -194,6 +199,9 @@ func (m *model) call(e effect) event {
 		if m.amws[e.id] == nil {
 			m.amws[e.id] = &amwState{id: e.id, uid: m.newUID(), finalizers: []string{amwFinalizer}}
 			m.touchedAMW(e.id, nil)
+		} else if m.amws[e.id].foreign {
+			m.amws[e.id].foreign = false
+			m.touchedAMW(e.id, nil)
 		}
 		a := *m.amws[e.id]
 		return evAMWDone{id: e.id, op: amwCreate, amw: &a}
@@ -225,6 +233,7 @@ func (m *model) call(e effect) event {
 			return evAMWDone{id: e.id, op: amwRecord}
 		}
 		a.applied = e.applied
+		a.evicting = a.evicting && !e.keep
 		m.touchedAMW(e.id, a)
 		shown := *a
 		return evAMWDone{id: e.id, op: amwRecord, amw: &shown}
@@ -245,7 +254,17 @@ func conflictIf(b bool) *opError {
 
 func (m *model) apply(e effApply) event {
 	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+	if e.executor != nil && m.denied {
+		done.err, done.obs = &opError{kind: errDenied, message: "denied"}, m.see(e.key)
+		return done
+	}
+	if e.ask {
+		return done
+	}
 	if !e.read {
+		if e.strategy.readOnly() {
+			m.t.Fatalf("%s is only to be read for %s", e.key, e.id)
+		}
 		if !m.noted(e) {
 			m.t.Fatalf("%s is applied for %s before that is on disk (I12)", e.key, e.id)
 		}
@@ -261,6 +280,14 @@ func (m *model) apply(e effApply) event {
 		owners := []types.UID{}
 		for _, r := range e.owners {
 			owners = append(owners, r.UID)
+		}
+		if e.strategy.kind == workv1.UpdateStrategyTypeCreateOnly && o.fingerprint != "" {
+			for _, u := range o.owners { // only owned
+				if !slices.Contains(owners, u) && (e.owned || u != e.owner) {
+					owners = append(owners, u)
+				}
+			}
+			cm.Data["k"] = o.value
 		}
 		fp := fmt.Sprint(cm.Data["k"], owners)
 		if o.value != cm.Data["k"] || !slices.Equal(o.owners, owners) || o.fingerprint != fp {
@@ -287,9 +314,9 @@ func (m *model) remove(e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
 	o := m.objects[e.key]
 	switch {
-	case o == nil, e.uid != "" && o.uid != e.uid, e.owner != "" && !slices.Contains(o.owners, e.owner), e.owner == "" && e.uid == "":
+	case o == nil, e.uid != "" && o.uid != e.uid, e.owner != "" && !slices.Contains(o.owners, e.owner), e.owner == "" && (e.uid == "" || len(o.owners) == 0):
 		return done
-	case e.release, slices.ContainsFunc(o.owners, func(u types.UID) bool { return u != e.owner }):
+	case e.release, e.owner != "" && slices.ContainsFunc(o.owners, func(u types.UID) bool { return u != e.owner }):
 		o.owners = slices.DeleteFunc(o.owners, func(u types.UID) bool { return u == e.owner })
 		o.fingerprint += "-"
 		m.touched(e.key)
@@ -344,6 +371,14 @@ func (m *model) order(id workID) {
 		}
 	}
 	o.orphan = rapid.IntRange(0, 5).Draw(m.t, "orphan") == 0
+	o.executor = rapid.IntRange(0, 3).Draw(m.t, "executor") == 0
+	o.leave, o.strategies = map[string]bool{}, map[string]workv1.UpdateStrategyType{}
+	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
+		o.leave[name] = rapid.IntRange(0, 5).Draw(m.t, "leave "+name) == 0
+		if kind := rapid.SampledFrom([]workv1.UpdateStrategyType{"", "", "", workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly, workv1.UpdateStrategyTypeServerSideApply}).Draw(m.t, "strategy"); kind != "" {
+			o.strategies[name] = kind
+		}
+	}
 	m.publish(id)
 }
 
@@ -364,6 +399,22 @@ func (m *model) publish(id workID) {
 	}
 	if o.orphan {
 		b.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	}
+	b.DeleteOption = cmp.Or(b.DeleteOption, &workv1.DeleteOption{
+		PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan, SelectivelyOrphan: &workv1.SelectivelyOrphan{},
+	})
+	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
+		if rules := b.DeleteOption.SelectivelyOrphan; rules != nil && o.leave[name] {
+			rules.OrphaningRules = append(rules.OrphaningRules, workv1.OrphaningRule{Resource: "configmaps", Namespace: "ns", Name: name})
+		}
+		if kind := o.strategies[name]; kind != "" {
+			b.ManifestConfigs = append(b.ManifestConfigs, workv1.ManifestConfigOption{
+				ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "ns", Name: name}, UpdateStrategy: &workv1.UpdateStrategy{Type: kind},
+			})
+		}
+	}
+	if o.executor {
+		b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{Type: workv1.ExecutorSubjectTypeServiceAccount}}
 	}
 	data, err := json.Marshal(b)
 	if err != nil {
@@ -508,7 +559,7 @@ func (m *model) act() {
 	id := rapid.SampledFrom(m.ids()).Draw(t, "id")
 	switch action := rapid.SampledFrom([]string{
 		"order", "order", "delete", "call", "call", "call", "call", "event", "event", "event", "event", "sync", "sync", "spec", "spec", "status", "status",
-		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "flap", "loss", "api", "relist", "ask",
+		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "flap", "loss", "api", "relist", "ask", "rights",
 	}).Draw(t, "action"); action {
 	case "order":
 		m.order(id)
@@ -590,7 +641,7 @@ func (m *model) act() {
 	case "connect":
 		m.connect()
 	case "drift":
-		m.drift(pick(4, "drift"))
+		m.drift(pick(6, "drift"))
 	case "flap":
 		keys := slices.SortedFunc(maps.Keys(m.objects), compareKeys)
 		if len(keys) == 0 {
@@ -599,6 +650,8 @@ func (m *model) act() {
 		m.flap(keys[pick(len(keys), "which")], pick(3*tellBurst, "how often"))
 	case "api":
 		m.apiUp = !m.apiUp
+	case "rights":
+		m.denied = !m.denied
 	case "relist":
 		m.listAMWs()
 		if m.watched {
@@ -676,12 +729,16 @@ func (m *model) drift(kind int) {
 		a := m.amws[ids[m.rv%uint64(len(ids))]]
 		a.deleting = true
 		m.touchedAMW(a.id, a)
+	case kind == 3 && len(ids) > 0: // another agent held it meanwhile, and let go
+		a := m.amws[ids[m.rv%uint64(len(ids))]]
+		a.foreign, a.evicting = true, true
+		m.touchedAMW(a.id, a)
 	}
 }
 
 // settle lets everything succeed until nothing happens any more.
 func (m *model) settle() {
-	m.apiUp = true
+	m.apiUp, m.denied = true, false
 	m.connect()
 	again, end := 2, m.now.Add(10*time.Minute)
 	for range 5000 {
@@ -755,20 +812,39 @@ func (m *model) check() {
 		if !o.applied {
 			m.t.Fatalf("%s generation %d is not reported as applied", id, o.generation)
 		}
+		listed := 0
 		for name, v := range o.objects {
-			if obj := m.objects[objectKey{configMaps, "ns", name}]; o.generation%3 > 0 && obj != nil && obj.phase != o.phases[name] {
+			obj := m.objects[objectKey{configMaps, "ns", name}]
+			if obj != nil {
+				listed++
+			}
+			if o.generation%3 > 0 && obj != nil && obj.phase != o.phases[name] {
 				m.t.Fatalf("%s: %s is in phase %q, the server was told %q", id, name, obj.phase, o.phases[name])
 			}
-			want[name] = append(want[name], v)
+			switch o.strategies[name] {
+			case workv1.UpdateStrategyTypeReadOnly:
+				want[name] = append(want[name], "") // may be there, or not
+			case workv1.UpdateStrategyTypeCreateOnly:
+				want[name] = append(want[name], "any")
+			default:
+				want[name] = append(want[name], v)
+			}
+			a := m.amws[id]
+			owns := obj != nil && a != nil && slices.Contains(obj.owners, a.uid)
+			if leave := o.orphan || o.leave[name]; o.strategies[name] != workv1.UpdateStrategyTypeReadOnly && owns == leave {
+				m.t.Fatalf("%s is owned by %s: %v, want the opposite", name, id, owns)
+			}
 		}
 		a := m.amws[id]
-		if a == nil || a.deleting || len(a.applied) != len(o.objects) {
-			m.t.Fatalf("%s: AppliedManifestWork %+v, want %d objects listed", id, a, len(o.objects))
+		if a == nil || a.deleting || a.foreign || a.evicting || len(a.applied) != listed {
+			m.t.Fatalf("%s: AppliedManifestWork %+v, want %d objects listed", id, a, listed)
 		}
 	}
 	for name, values := range want {
 		o := m.objects[objectKey{configMaps, "ns", name}]
-		if o == nil || !slices.Contains(values, o.value) {
+		switch {
+		case !slices.ContainsFunc(values, func(v string) bool { return v != "" }): // only read
+		case o == nil, !slices.Contains(values, "any") && !slices.Contains(values, o.value):
 			m.t.Fatalf("object %s is %+v, want one of %v", name, o, values)
 		}
 	}

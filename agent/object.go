@@ -83,24 +83,36 @@ func (c *core) unclaim(w *workState, m *manifestState) {
 		m.waitsFor = nil
 	}
 	o := c.objects[m.key]
-	if o == nil || o.claims[w.id] != m {
+	if o == nil {
+		return
+	}
+	if now := o.claims[w.id]; now != m {
+		if now != nil && m.strategy.writes() && !now.strategy.writes() {
+			c.handOver(o)
+		}
 		return
 	}
 	delete(o.claims, w.id)
-	if len(o.claims) > 0 && o.writing == 0 {
-		// If the last word was that of the one who leaves, another has it now.
-		clear(o.expected)
-		for id := range o.claims {
-			if a, ok := c.works[id].done[o.key]; ok {
-				o.expect(a.Fingerprint)
-			}
-		}
-		c.checkDrift(o)
-		for id := range o.claims {
-			c.at(c.now.Add(1), id)
+	c.handOver(o)
+	c.release(o)
+}
+
+// handOver is called when a work stops writing an object: if the last word was
+// its, another has it now.
+func (c *core) handOver(o *object) {
+	if len(o.claims) == 0 || o.writing > 0 {
+		return
+	}
+	clear(o.expected)
+	for id, m := range o.claims {
+		if a, ok := c.works[id].done[o.key]; ok && m.strategy.writes() {
+			o.expect(a.Fingerprint)
 		}
 	}
-	c.release(o)
+	c.checkDrift(o)
+	for id := range o.claims {
+		c.at(c.now.Add(1), id)
+	}
 }
 
 // await makes changes of an object advance the work.
