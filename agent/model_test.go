@@ -538,6 +538,9 @@ func (m *model) status(ev *statusEvent) {
 		return
 	}
 	o.sequence = ev.seq
+	if meta.IsStatusConditionTrue(ev.status.Conditions, workv1.WorkDeleting) {
+		return // with what was said last, maybe of an older generation
+	}
 	o.applied = meta.IsStatusConditionTrue(ev.status.Conditions, workv1.WorkApplied) || len(o.objects) == 0
 	o.phases = map[string]string{}
 	for _, mc := range ev.status.ResourceStatus {

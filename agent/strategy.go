@@ -61,7 +61,9 @@ func (s strategy) key() string {
 func (s strategy) readOnly() bool { return s.kind == workv1.UpdateStrategyTypeReadOnly }
 
 // writes says whether the object is kept as the manifest has it.
-func (s strategy) writes() bool { return !s.readOnly() && s.kind != workv1.UpdateStrategyTypeCreateOnly }
+func (s strategy) writes() bool {
+	return !s.readOnly() && s.kind != workv1.UpdateStrategyTypeCreateOnly
+}
 
 const (
 	// deniedRetry is how long after a denial the executor's rights are asked
