@@ -27,6 +27,8 @@ type Options struct {
 	// Bus leads to the region: address, TLS, credentials. Client id, topics
 	// and handlers are the agent's own.
 	Bus bus.ClientOptions
+	// GRPC leads to the region in place of Bus.
+	GRPC *GRPCOptions
 	// BrokerHost is the broker's address exactly as configured. Its hash names
 	// the agent's AppliedManifestWorks: to change it is to become another agent.
 	BrokerHost string
@@ -86,7 +88,7 @@ func (o Options) check() error {
 		return fmt.Errorf("consumer name %q is no RFC 1123 label", o.Consumer)
 	case o.Kube == nil:
 		return errors.New("no configuration of the management cluster")
-	case o.Bus.Addr == "":
+	case o.GRPC == nil && o.Bus.Addr == "":
 		return errors.New("no address of the broker")
 	case o.BrokerHost == "":
 		return errors.New("no broker host")
@@ -109,8 +111,7 @@ type Agent struct {
 	metrics *metrics
 	log     *slog.Logger
 
-	client *bus.Client
-	topic  string      // that the agent writes
+	link   link
 	synced atomic.Bool // the AppliedManifestWorks are known
 	probes sync.WaitGroup
 	start  []effect
@@ -124,7 +125,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{o: o, inbox: newInbox(), log: o.Log}
 	a.metrics = newMetrics(o.Metrics)
-	a.client = a.newClient(o.Bus)
+	a.link = a.newLink(o.Bus)
 	cfg := rest.CopyConfig(o.Kube)
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(o.QPS, o.Burst) // one for all clients
 	cfg.UserAgent = "atoll-agent"
@@ -160,7 +161,7 @@ func (a *Agent) ReadyKube(ctx context.Context) error {
 }
 
 // ReadyBus returns nil while the agent is connected to the bus.
-func (a *Agent) ReadyBus(ctx context.Context) error { return a.client.Check(ctx) }
+func (a *Agent) ReadyBus(ctx context.Context) error { return a.link.Check(ctx) }
 
 // ReadyStore returns nil while works can be written down.
 func (a *Agent) ReadyStore(context.Context) error { return a.store.failing() }
@@ -181,7 +182,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var busErr error
 	parts.Go(func() {
 		defer cancel()
-		busErr = a.client.Run(ctx)
+		busErr = a.link.Run(ctx)
 	})
 	parts.Go(func() { a.announce(ctx) })
 	a.watcher.watchAMWs(ctx)
@@ -298,7 +299,7 @@ func (a *Agent) announce(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if e, err := a.wire.seen(); err == nil && a.client.Connected() {
+			if e, err := a.wire.seen(); err == nil && a.link.Connected() {
 				a.publish(ctx, e, func(error) {})
 			}
 		}

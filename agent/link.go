@@ -20,10 +20,35 @@ func Topics(consumer string) (sourceEvents, agentEvents string) {
 		bus.Topic{Source: source, Consumer: consumer, Kind: bus.AgentEvents}.String()
 }
 
-// newClient completes the connection's options by what is the agent's.
-func (a *Agent) newClient(o bus.ClientOptions) *bus.Client {
+// link is the agent's way to its server: MQTT or gRPC. It calls Agent.receive
+// with what comes, and Agent.connected each time that it stands anew.
+type link interface {
+	// Run makes the connection, again and again, until ctx ends.
+	Run(ctx context.Context) error
+	// publish sends an event and returns; done is called once, when the other
+	// side has it or it is known that it has not. When publish returns an error,
+	// done is not called.
+	publish(ctx context.Context, e bus.Event, done func(error)) error
+	Connected() bool
+	Check(ctx context.Context) error
+}
+
+// mqttLink is the link over a broker.
+type mqttLink struct {
+	*bus.Client
+	topic string // that the agent writes
+}
+
+func (l mqttLink) publish(ctx context.Context, e bus.Event, done func(error)) error {
+	return l.PublishAsync(ctx, l.topic, e, done)
+}
+
+// newLink completes the connection's options by what is the agent's.
+func (a *Agent) newLink(o bus.ClientOptions) link {
+	if a.o.GRPC != nil {
+		return newGRPCLink(*a.o.GRPC, a.o.Consumer, a.receive, a.connected, a.log)
+	}
 	in, out := Topics(a.o.Consumer)
-	a.topic = out
 	o.ClientID = ClientID(a.o.Consumer)
 	o.Subscriptions = []string{in}
 	o.Handler = a.receive
@@ -31,7 +56,7 @@ func (a *Agent) newClient(o bus.ClientOptions) *bus.Client {
 	if o.Logger == nil {
 		o.Logger = a.log
 	}
-	return bus.NewClient(o)
+	return mqttLink{bus.NewClient(o), out}
 }
 
 // connected lives as long as the connection.
@@ -67,7 +92,7 @@ func (a *Agent) publish(ctx context.Context, e bus.Event, done func(error)) {
 		a.metrics.sent(e.Type, err)
 		done(err)
 	}
-	if err := a.client.PublishAsync(ctx, a.topic, e, counted); err != nil {
+	if err := a.link.publish(ctx, e, counted); err != nil {
 		counted(err)
 	}
 }
@@ -114,6 +139,9 @@ func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
 		switch {
 		case err == nil:
 			sent.ok, sent.hash = true, ev.hash
+		case errors.Is(err, errNotTaken):
+			sent.ok = true
+			a.log.Error("a status is refused and is not sent again", "work", ev.id, "error", err)
 		case errors.Is(err, bus.ErrTooLarge):
 			sent.ok = true // sending it again would not help
 			a.log.Error("a status is larger than the broker takes and is not sent", "work", ev.id, "bytes", len(e.Data), "error", err)

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
@@ -14,7 +17,7 @@ import (
 )
 
 func (c *command) agent() *cobra.Command {
-	var kubeconfig, broker string
+	var kubeconfig, broker, driver, source string
 	o := agent.Options{}
 	id := &identityFlags{}
 	cmd := c.serviceCommand("agent", "The region's hands inside a management cluster", `Applies works to one Kubernetes cluster and feeds their status back. It makes
@@ -29,11 +32,9 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 		if o.Kube, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
 			return fmt.Errorf("--kubeconfig: %w", err)
 		}
-		identity, err := s.openIdentity(p, pki.Name(o.Consumer))
-		if err != nil {
+		if err := s.workSource(p, &o, driver, source, &broker); err != nil {
 			return err
 		}
-		o.Bus = bus.ClientOptions{Addr: broker, TLS: identity.ClientTLS("broker")}
 		o.BrokerHost, o.Log, o.Metrics = broker, s.log, s.ops.Registry
 		a, err := agent.New(o)
 		if err != nil {
@@ -48,14 +49,61 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 	cmd.Example = `  atoll agent --consumer-name edge-7 --kubeconfig agent.kubeconfig --mqtt broker.example:8883 \
     --pki https://pki.example:8443 --ca ca.pem --identity identity/ --token-file token --data-dir store/`
 	addIdentity(cmd, id)
+	optionalIdentity(cmd) // a file of --workload-source-config may have its own
 	cmd.Flags().StringVar(&o.Consumer, "consumer-name", "", "name of the management cluster")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "of the cluster; default: the one that the agent runs in")
 	cmd.Flags().StringVar(&broker, "mqtt", "", "the broker, host:port; its text names what the agent owns, so it must not change")
 	cmd.Flags().StringVar(&o.DataDir, "data-dir", "", "directory of the agent's works; holds their Secrets")
 	cmd.Flags().Float32Var(&o.QPS, "kube-api-qps", 0, "calls to the cluster's API per second (default 1000)")
 	cmd.Flags().IntVar(&o.Burst, "kube-api-burst", 0, "burst of calls to the cluster's API (default 2000)")
-	for _, name := range []string{"consumer-name", "mqtt", "data-dir"} {
+	cmd.Flags().StringVar(&driver, "workload-source-driver", "mqtt", "how works come: mqtt or grpc")
+	cmd.Flags().StringVar(&source, "workload-source-config", "", "file that says where works come from; with grpc: url, caFile, clientCertFile, clientKeyFile, tokenFile, keepAliveConfig")
+	for _, name := range []string{"consumer-name", "data-dir"} {
 		cmd.MarkFlagRequired(name)
 	}
 	return cmd
+}
+
+// workSource makes the options of the agent's way to its server. at becomes
+// the address whose text names what the agent owns.
+func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at *string) error {
+	var config agent.GRPCConfig
+	switch driver {
+	case "mqtt":
+		if *at == "" {
+			return errors.New("--mqtt is needed, the broker")
+		}
+	case "grpc":
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("--workload-source-config: %w", err)
+		}
+		if config, err = agent.ParseGRPCConfig(data); err != nil {
+			return fmt.Errorf("--workload-source-config %s: %w", file, err)
+		}
+		*at = config.URL
+	default:
+		return fmt.Errorf("--workload-source-driver %q is neither mqtt nor grpc", driver)
+	}
+	var own *tls.Config // the agent's identity towards its server
+	if driver == "mqtt" || config.CAFile+config.CAData == "" {
+		if !s.identity.given() {
+			return errNoIdentity
+		}
+		identity, err := s.openIdentity(p, pki.Name(o.Consumer))
+		if err != nil {
+			return err
+		}
+		own = identity.ClientTLS(map[string]string{"mqtt": "broker", "grpc": "maestro"}[driver])
+	}
+	if driver == "mqtt" {
+		o.Bus = bus.ClientOptions{Addr: *at, TLS: own}
+		return nil
+	}
+	options, err := config.Options(own)
+	if err != nil {
+		return fmt.Errorf("--workload-source-config %s: %w", file, err)
+	}
+	o.GRPC = &options
+	return nil
 }

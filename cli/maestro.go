@@ -68,10 +68,7 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 	})
 	cmd.Use = name
 	addIdentity(cmd, id)
-	for _, flag := range []string{"identity", "pki", "ca"} {
-		// Not needed by a server that has plain listeners only; apply checks.
-		delete(cmd.Flags().Lookup(flag).Annotations, cobra.BashCompOneRequiredFlag)
-	}
+	optionalIdentity(cmd) // a server that has plain listeners only needs none
 	fl := cmd.Flags()
 	fl.StringVar(&o.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
 	fl.StringVar(&o.Broker, "mqtt", "127.0.0.1:8883", "the broker")
@@ -139,8 +136,8 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 	if f.authn == "mock" && o.Broker == "" {
 		return nil
 	}
-	if s.identity.dir == "" || s.identity.url == "" || s.identity.caFile == "" {
-		return errors.New("--identity, --pki and --ca are needed")
+	if !s.identity.given() {
+		return errNoIdentity
 	}
 	identity, err := s.openIdentity(p, pki.ServiceName("maestro"))
 	if err != nil {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -67,6 +68,18 @@ func addIdentity(cmd *cobra.Command, f *identityFlags) {
 		cmd.MarkFlagRequired(name)
 	}
 }
+
+// optionalIdentity is for commands that say themselves when one is needed.
+func optionalIdentity(cmd *cobra.Command) {
+	for _, name := range []string{"identity", "pki", "ca"} {
+		delete(cmd.Flags().Lookup(name).Annotations, cobra.BashCompOneRequiredFlag)
+	}
+}
+
+var errNoIdentity = errors.New("--identity, --pki and --ca are needed")
+
+// given says whether there is to be an identity.
+func (f identityFlags) given() bool { return f.dir != "" && f.url != "" && f.caFile != "" }
 
 // parts run side by side; the first that fails ends the others.
 type parts struct {

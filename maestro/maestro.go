@@ -368,6 +368,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if l == nil {
 			return
 		}
+		config = config.Clone() // package http changes it
 		w := &rest.Server{Name: name, Handler: handler, TLS: config, Log: s.log, Grace: s.opts.ShutdownGrace,
 			MaxHeaderBytes: 2 * searchLimits.Bytes} // searches are in the request's line
 		servers.Go(func() error {
