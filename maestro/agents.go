@@ -236,7 +236,7 @@ func (d *deliverer) reaches(consumer string) bool {
 // this subscription knows nothing yet: it learns what is pending first, and
 // what of that the agent has received is not sent again.
 func (d *deliverer) compared(ctx context.Context, consumer string, c comparison) error {
-	var pending []delivery.Work
+	var pending []pendingWork
 	if d.served != nil {
 		var err error
 		if pending, err = d.s.pendingWorks(ctx, consumer); err != nil {
@@ -248,8 +248,8 @@ func (d *deliverer) compared(ctx context.Context, consumer string, c comparison)
 		if !d.serves(consumer) {
 			return
 		}
-		for _, w := range pending {
-			m.Want(w)
+		for _, p := range pending {
+			m.Recover(now, p.Work, p.attempts)
 		}
 		for _, h := range c.received {
 			m.Received(now, consumer, h.id, h.generation)

@@ -412,9 +412,10 @@ func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
 		return err
 	}
 	d.with(func(m *delivery.Machine) {
-		for _, w := range works {
-			if d.serves(w.Consumer) {
-				m.Want(w)
+		now := time.Now()
+		for _, p := range works {
+			if d.serves(p.Consumer) {
+				m.Recover(now, p.Work, p.attempts)
 			}
 		}
 	})

@@ -317,6 +317,11 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 	})
 	if errors.Is(err, store.ErrNotFound) {
 		for _, ev := range events {
+			if ev.deleted {
+				if ok, err := confirmed(ctx, tx, ev.topic, id); ok || err != nil {
+					return o, err
+				}
+			}
 			o.drops = append(o.drops, drop{dropUnknown, ev})
 		}
 		return o, nil

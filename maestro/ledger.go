@@ -65,18 +65,24 @@ create table agent_digest (
 alter table unknown_work add column status_hash text not null default '';
 `
 
+// What an operator ended (022): the tombstone of a bundle whose agent has not
+// confirmed that it is gone stays until it has.
+const forceSchema = `
+alter table ledger add column first_sent_at timestamptz, add column unconfirmed boolean not null default false;
+`
+
 // Migrations make the side tables.
-func migrations() []string { return []string{ledgerSchema, digestSchema} }
+func migrations() []string { return []string{ledgerSchema, digestSchema, forceSchema} }
 
 // want records that a bundle is wanted as d says. It belongs in the
 // transaction that wrote d.
 func want(ctx context.Context, tx *store.Tx, d store.Document, source string) error {
 	_, err := tx.Exec(ctx, `insert into ledger as l (id, consumer, source, wanted, deleting) values ($1, $2, $3, $4, $5)
 		on conflict (id) do update set consumer = excluded.consumer, source = excluded.source, wanted = excluded.wanted, deleting = excluded.deleting,
-			accepted_at = now(), sent_at = null, received_at = null, applied_at = null, attempts = 0, last_error = '',
+			accepted_at = now(), first_sent_at = null, sent_at = null, received_at = null, applied_at = null, attempts = 0, last_error = '',
 			acknowledged = case when l.gone_at is null then l.acknowledged else 0 end,
 			sequence = case when l.gone_at is null then l.sequence else '' end,
-			status_hash = case when l.gone_at is null then l.status_hash else '' end, gone_at = null`,
+			status_hash = case when l.gone_at is null then l.status_hash else '' end, gone_at = null, unconfirmed = false`,
 		d.ID, d.Scope, source, d.Generation, d.DeletedAt != nil)
 	if err != nil {
 		return fmt.Errorf("writing the ledger of bundle %s: %w", d.ID, err)
@@ -91,19 +97,25 @@ func lockLedger(ctx context.Context, tx *store.Tx, id string) error {
 	return err
 }
 
+// pendingWork is a work that is not acknowledged, and how often it was sent.
+type pendingWork struct {
+	delivery.Work
+	attempts int
+}
+
 // pendingWorks reads everything that is not acknowledged; with consumers, of
 // these only.
-func (s *Server) pendingWorks(ctx context.Context, consumers ...string) ([]delivery.Work, error) {
-	var works []delivery.Work
+func (s *Server) pendingWorks(ctx context.Context, consumers ...string) ([]pendingWork, error) {
+	var works []pendingWork
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		works = nil
-		rows, err := tx.Query(ctx, `select id, consumer, wanted, deleting from ledger
+		rows, err := tx.Query(ctx, `select id, consumer, wanted, deleting, attempts from ledger
 			where gone_at is null and (deleting or wanted > acknowledged) and ($1::text[] is null or consumer = any($1)) order by accepted_at, id`, consumers)
 		if err != nil {
 			return err
 		}
-		works, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w delivery.Work, err error) {
-			err = row.Scan(&w.ID, &w.Consumer, &w.Generation, &w.Deleting)
+		works, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w pendingWork, err error) {
+			err = row.Scan(&w.ID, &w.Consumer, &w.Generation, &w.Deleting, &w.attempts)
 			return w, err
 		})
 		return err
@@ -164,7 +176,7 @@ func (s *Server) noteSent(ctx context.Context, notes []sentNote) error {
 				select id, max(at) filter (where err = '') as at, count(*) as attempts, max(err) as err from unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[]) as u(id, generation, at, err)
 				where exists (select from ledger where ledger.id = u.id and ledger.wanted = u.generation) group by id
 			), locked as (select l.id from ledger l join n using (id) order by l.id for no key update of l)
-			update ledger l set sent_at = coalesce(n.at, l.sent_at), attempts = l.attempts + n.attempts, last_error = n.err
+			update ledger l set sent_at = coalesce(n.at, l.sent_at), first_sent_at = coalesce(l.first_sent_at, n.at), attempts = l.attempts + n.attempts, last_error = n.err
 			from n join locked using (id) where l.id = n.id`, ids, generations, times, errs)
 		return err
 	})
@@ -175,8 +187,9 @@ func (s *Server) deliveryOf(ctx context.Context, id string) (*api.Delivery, erro
 	var d api.Delivery
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		d = api.Delivery{}
-		err := tx.QueryRow(ctx, `select accepted_at, sent_at, received_at, applied_at, acknowledged, attempts, last_error from ledger where id = $1`, id).
-			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts, &d.LastError)
+		err := tx.QueryRow(ctx, `select accepted_at, sent_at, received_at, applied_at, acknowledged, attempts, last_error,
+				case when gone_at is null and (deleting or wanted > acknowledged) then first_sent_at end from ledger where id = $1`, id).
+			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts, &d.LastError, &d.UnansweredSince)
 		if err == pgx.ErrNoRows {
 			return nil
 		}
@@ -185,7 +198,7 @@ func (s *Server) deliveryOf(ctx context.Context, id string) (*api.Delivery, erro
 	if err != nil {
 		return nil, fmt.Errorf("reading the delivery of bundle %s: %w", id, err)
 	}
-	for _, t := range []*time.Time{d.AcceptedAt, d.SentAt, d.ReceivedAt, d.AppliedAt} {
+	for _, t := range []*time.Time{d.AcceptedAt, d.SentAt, d.ReceivedAt, d.AppliedAt, d.UnansweredSince} {
 		if t != nil {
 			*t = t.UTC()
 		}
@@ -293,6 +306,13 @@ func buried(ctx context.Context, tx *store.Tx, consumer string, ids []string) ([
 		err = row.Scan(&h.id, &h.generation, &h.deleting)
 		return h, err
 	})
+}
+
+// confirmed takes an agent's word that what an operator had ended is gone. It
+// reports whether that was so.
+func confirmed(ctx context.Context, tx *store.Tx, consumer, id string) (bool, error) {
+	tag, err := tx.Exec(ctx, `update ledger set unconfirmed = false, gone_at = now() where id = $1 and consumer = $2 and unconfirmed`, id, consumer)
+	return err == nil && tag.RowsAffected() > 0, err
 }
 
 // grave is a bundle that is gone.
@@ -450,12 +470,12 @@ func (s *Server) consumersWithBundles(ctx context.Context) (names []string, err 
 }
 
 // tombstones are kept for as long as a message or a backup of an agent can
-// reasonably reappear.
+// reasonably reappear; those that no agent has confirmed, until one has.
 const tombstoneAge = 30 * 24 * time.Hour
 
 func (s *Server) purgeTombstones(ctx context.Context) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		_, err := tx.Exec(ctx, `delete from ledger where id in (select id from ledger where gone_at < $1 order by id limit 1000 for update skip locked)`, time.Now().Add(-tombstoneAge))
+		_, err := tx.Exec(ctx, `delete from ledger where id in (select id from ledger where gone_at < $1 and not unconfirmed order by id limit 1000 for update skip locked)`, time.Now().Add(-tombstoneAge))
 		return err
 	})
 }

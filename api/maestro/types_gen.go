@@ -119,6 +119,9 @@ type Delivery struct {
 	LastError  string     `json:"last_error,omitempty"`
 	ReceivedAt *time.Time `json:"received_at,omitempty"`
 	SentAt     *time.Time `json:"sent_at,omitempty"`
+
+	// UnansweredSince when it was first sent, while its agent has not acknowledged it
+	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
 }
 
 // Error defines model for Error.
@@ -288,6 +291,12 @@ type ListResourceBundlesParams struct {
 
 // DeleteResourceBundleParams defines parameters for DeleteResourceBundle.
 type DeleteResourceBundleParams struct {
+	// Force additive; the bundle goes now, without its agent's confirmation. A tombstone stays, so that the agent is told when it is heard again. It is for clusters that do not come back.
+	Force *bool `form:"force,omitempty" json:"force,omitempty"`
+
+	// Reason additive; why, for the record; needed with force
+	Reason *string `form:"reason,omitempty" json:"reason,omitempty"`
+
 	// IfMatch additive; refuse with 412 unless the document still has this ETag
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }

@@ -85,6 +85,9 @@ type Delivery struct {
 	LastError  string     `json:"last_error,omitempty"`
 	ReceivedAt *time.Time `json:"received_at,omitempty"`
 	SentAt     *time.Time `json:"sent_at,omitempty"`
+
+	// UnansweredSince When it was first sent, while the agent has not acknowledged it.
+	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
 }
 
 // Error defines model for Error.

@@ -20,9 +20,9 @@ type item struct {
 	index    int       // in waiting, or -1
 }
 
-// lane is what one consumer is to get.
+// lane is what one consumer is to get: its deletions, or all else.
 type lane struct {
-	name  string
+	laneKey
 	items map[string]*item
 	ahead int // items that count in the window
 
@@ -131,8 +131,9 @@ func (l *lane) due() (time.Time, bool) {
 	return due, true
 }
 
-// repeat queues what is due, at the lane's pace.
-func (l *lane) repeat(now time.Time, cfg *Config) {
+// repeat queues what is due, at the lane's pace and at most limit works. It
+// returns how many.
+func (l *lane) repeat(now time.Time, cfg *Config, limit int) (queued int) {
 	if l.heard {
 		l.silent = 0
 	}
@@ -143,10 +144,11 @@ func (l *lane) repeat(now time.Time, cfg *Config) {
 	l.heard = false
 	l.silent++
 	l.repeated = now
-	l.next = now.Add(backoff(cfg.Base, cfg.Max, l.silent))
-	for ; batch > 0 && len(l.waiting) > 0 && !l.waiting[0].due.After(now); batch-- {
+	l.next = now.Add(backoff(cfg.Base, cfg.most(l.class), l.silent))
+	for batch = min(batch, limit); queued < batch && len(l.waiting) > 0 && !l.waiting[0].due.After(now); queued++ {
 		l.queue(l.waiting[0])
 	}
+	return queued
 }
 
 // itemHeap orders waiting items by time.

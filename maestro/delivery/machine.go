@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"cmp"
 	"container/heap"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -42,6 +44,13 @@ type Config struct {
 	// doubles the pause each time, up to Max.
 	Retries, Probes int
 
+	// Deletions have lanes of their own, so they wait for no other work and no
+	// other work waits for them. One that is not answered is sent again up to
+	// every DeleteMax (default 5 min), and all of a region's together are not
+	// repeated more often than DeleteRate times a second (default 50).
+	DeleteMax  time.Duration
+	DeleteRate int
+
 	// Jitter returns a number in [0,1). A pause is spread from three to five
 	// quarters by it. Default 0.5: none.
 	Jitter func() float64
@@ -57,11 +66,15 @@ func (c Config) withDefaults() Config {
 	def(&c.Burst, 16)
 	def(&c.Retries, 50)
 	def(&c.Probes, 10)
+	def(&c.DeleteRate, 50)
 	if c.Base <= 0 {
 		c.Base = time.Second
 	}
 	if c.Max <= 0 {
 		c.Max = 60 * time.Second
+	}
+	if c.DeleteMax <= 0 {
+		c.DeleteMax = 5 * time.Minute
 	}
 	if c.Jitter == nil {
 		c.Jitter = func() float64 { return 0.5 }
@@ -74,35 +87,121 @@ func (c Config) withDefaults() Config {
 type Machine struct {
 	cfg       Config
 	connected bool
-	lanes     map[string]*lane
-	ready     []*lane  // lanes that may send now, in turn
-	timers    laneHeap // lanes that wait to repeat, by time
+	lanes     map[laneKey]*lane
+	ready     [2][]*lane  // lanes that may send now, in turn; those of deletions apart
+	turn      class       // whose turn it is
+	timers    [2]laneHeap // lanes that wait to repeat, by time
+	pace      pace        // of repeated deletions
+}
+
+// class parts deletions from all other works.
+type class int
+
+const (
+	changes class = iota
+	deletions
+)
+
+func classOf(w Work) class {
+	if w.Deleting {
+		return deletions
+	}
+	return changes
+}
+
+type laneKey struct {
+	consumer string
+	class    class
+}
+
+// pace lets so many things a second happen, and as many at once after a rest.
+type pace struct {
+	rate   int
+	tokens float64
+	at     time.Time
+}
+
+// left says how many may happen now.
+func (p *pace) left(now time.Time) int {
+	if p.at.IsZero() {
+		p.tokens = float64(p.rate)
+	} else if d := now.Sub(p.at); d > 0 {
+		p.tokens = min(p.tokens+d.Seconds()*float64(p.rate), float64(p.rate))
+	}
+	p.at = now
+	return int(p.tokens)
+}
+
+// next is when one may happen.
+func (p *pace) next() time.Time {
+	if p.tokens >= 1 || p.at.IsZero() {
+		return p.at
+	}
+	return p.at.Add(time.Duration((1-p.tokens)*float64(time.Second)/float64(p.rate)) + 1)
 }
 
 // New returns a Machine that holds nothing and is not connected.
 func New(cfg Config) *Machine {
-	return &Machine{cfg: cfg.withDefaults(), lanes: map[string]*lane{}}
+	cfg = cfg.withDefaults()
+	return &Machine{cfg: cfg, lanes: map[laneKey]*lane{}, pace: pace{rate: cfg.DeleteRate}}
 }
 
 // Want takes a work that its agent has not acknowledged. A later generation
 // replaces an earlier one that was not sent yet. It reports whether that was
 // news, so that the work will be sent.
 func (m *Machine) Want(w Work) bool {
-	l := m.lane(w.Consumer)
-	it, known := l.items[w.ID]
+	l, it := m.find(w.Consumer, w.ID)
 	switch {
-	case !known:
-		it = &item{work: w, index: -1}
-		l.items[w.ID] = it
+	case it == nil:
+		l, it = m.add(w)
 	case !w.supersedes(it.work):
 		return false
 	default:
-		it.work = w
 		it.attempts = 0
+		l, it = m.change(l, it, w)
 	}
 	l.queue(it)
 	m.settle(l)
 	return true
+}
+
+// Recover takes a work that was sent so many times before this Machine was
+// made, and not acknowledged. A deletion among them is repeated when its turn
+// comes.
+func (m *Machine) Recover(now time.Time, w Work, attempts int) {
+	if _, it := m.find(w.Consumer, w.ID); it != nil || !w.Deleting || attempts == 0 {
+		m.Want(w)
+		return
+	}
+	l, it := m.add(w)
+	it.attempts, it.ahead = attempts, true
+	l.ahead++
+	l.wait(it, now)
+	m.settle(l)
+}
+
+// add makes an item in its lane, in no queue yet.
+func (m *Machine) add(w Work) (*lane, *item) {
+	l := m.lane(w)
+	it := &item{work: w, index: -1}
+	l.items[w.ID] = it
+	return l, it
+}
+
+// change gives an item another content. A work that is to go from now on moves
+// to the lane of deletions, unless a message of it is under way: then it moves
+// when that has ended, so that the deletion cannot overtake it.
+func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
+	it.work = w
+	if it.inflight || l.class == classOf(w) {
+		return l, it
+	}
+	attempts := it.attempts
+	l.drop(it)
+	m.settle(l)
+	l, it = m.add(w)
+	it.attempts = attempts
+	return l, it
 }
 
 // Acknowledge takes the generation that a status of the agent named. A
@@ -128,13 +227,11 @@ func (m *Machine) Forget(consumer, id string) {
 // Resend takes a work that the agent has just said it does not have as wanted.
 // It goes at once, even if it was sent or acknowledged before.
 func (m *Machine) Resend(w Work) {
-	l := m.lane(w.Consumer)
-	it, known := l.items[w.ID]
-	if !known {
-		it = &item{work: w, index: -1}
-		l.items[w.ID] = it
+	l, it := m.find(w.Consumer, w.ID)
+	if it == nil {
+		l, it = m.add(w)
 	} else if w.supersedes(it.work) {
-		it.work = w
+		l, it = m.change(l, it, w)
 	}
 	it.attempts = 0
 	l.queue(it)
@@ -154,38 +251,49 @@ func (m *Machine) Received(now time.Time, consumer, id string, generation int64)
 		l.ahead++
 	}
 	it.attempts = max(it.attempts, 1)
-	l.wait(it, now.Add(m.pause(it.attempts)))
+	l.wait(it, now.Add(m.pause(l, it.attempts)))
 	m.settle(l)
 }
 
 // Heard takes any sign of life of a consumer's agent.
 func (m *Machine) Heard(consumer string) {
-	l := m.lanes[consumer]
-	if l == nil {
-		return
-	}
-	l.heard = true
-	if l.silent > 0 {
-		l.silent = 0
-		l.next = l.repeated.Add(m.cfg.Base)
-		m.settle(l)
+	for _, c := range []class{changes, deletions} {
+		l := m.lanes[laneKey{consumer, c}]
+		if l == nil {
+			continue
+		}
+		l.heard = true
+		if l.silent > 0 {
+			l.silent = 0
+			l.next = l.repeated.Add(m.cfg.Base)
+			m.settle(l)
+		}
 	}
 }
 
 // Connect says that publishing works again. What was sent and not
-// acknowledged may be lost, so it is sent again.
+// acknowledged may be lost, so it is sent again: at once, or, deletions, as
+// soon as their turn comes.
 func (m *Machine) Connect() {
 	m.connected = true
-	for _, name := range slices.Sorted(maps.Keys(m.lanes)) {
-		l := m.lanes[name]
+	for _, key := range slices.SortedFunc(maps.Keys(m.lanes), compareLanes) {
+		l := m.lanes[key]
 		l.silent, l.heard = 0, false
 		l.next = time.Time{}
 		for _, it := range l.waiting.items() {
+			if l.class == deletions {
+				l.wait(it, time.Time{})
+				continue
+			}
 			it.attempts = 0
 			l.queue(it)
 		}
 		m.settle(l)
 	}
+}
+
+func compareLanes(a, b laneKey) int {
+	return cmp.Or(strings.Compare(a.consumer, b.consumer), cmp.Compare(a.class, b.class))
 }
 
 // Disconnect says that nothing can be published.
@@ -199,16 +307,20 @@ func (m *Machine) Sent(now time.Time, w Work, err error) {
 		return // acknowledged, or forgotten, before the broker's answer came
 	}
 	it.inflight = false
-	switch {
+	if err == nil && w.supersedes(it.work) {
+		it.work = w
+	}
+	switch l, it = m.change(l, it, it.work); {
 	case err != nil:
-		l.wait(it, now.Add(m.pause(1)))
+		l.wait(it, now.Add(m.pause(l, 1)))
 	case it.again || it.work.supersedes(w):
 		l.queue(it)
 	default:
-		if w.supersedes(it.work) {
-			it.work = w
+		if !it.ahead { // published as a deletion, ordered as something else
+			it.ahead = true
+			l.ahead++
 		}
-		l.wait(it, now.Add(m.pause(it.attempts)))
+		l.wait(it, now.Add(m.pause(l, max(it.attempts, 1))))
 	}
 	m.settle(l)
 }
@@ -219,15 +331,15 @@ func (m *Machine) Next(now time.Time, limit int) []Send {
 	if !m.connected {
 		return nil
 	}
-	for len(m.timers) > 0 && !m.timers[0].at.After(now) {
-		l := m.timers[0]
-		l.repeat(now, &m.cfg)
-		m.settle(l)
-	}
+	m.repeat(now)
 	var sends []Send
-	for len(m.ready) > 0 && len(sends) < limit {
-		l := m.ready[0]
-		m.ready = m.ready[1:]
+	for len(sends) < limit && len(m.ready[changes])+len(m.ready[deletions]) > 0 {
+		if len(m.ready[m.turn]) == 0 {
+			m.turn = 1 - m.turn
+		}
+		l := m.ready[m.turn][0]
+		m.ready[m.turn] = m.ready[m.turn][1:]
+		m.turn = 1 - m.turn
 		l.listed = false
 		for n := 0; n < m.cfg.Burst && len(sends) < limit; n++ {
 			it := l.take(m.cfg.Window)
@@ -243,12 +355,42 @@ func (m *Machine) Next(now time.Time, limit int) []Send {
 	return sends
 }
 
+// repeat queues what is due to be sent again.
+func (m *Machine) repeat(now time.Time) {
+	for len(m.timers[changes]) > 0 && !m.timers[changes][0].at.After(now) {
+		l := m.timers[changes][0]
+		l.repeat(now, &m.cfg, m.cfg.Retries)
+		m.settle(l)
+	}
+	for len(m.timers[deletions]) > 0 && !m.timers[deletions][0].at.After(now) {
+		left := m.pace.left(now)
+		if left == 0 {
+			return
+		}
+		l := m.timers[deletions][0]
+		m.pace.tokens -= float64(l.repeat(now, &m.cfg, left))
+		m.settle(l)
+	}
+}
+
 // Wake returns when Next is to be called even if nothing happens until then.
 func (m *Machine) Wake() (at time.Time, ok bool) {
-	if !m.connected || len(m.timers) == 0 {
+	if !m.connected {
 		return time.Time{}, false
 	}
-	return m.timers[0].at, true
+	if t := m.timers[changes]; len(t) > 0 {
+		at, ok = t[0].at, true
+	}
+	if t := m.timers[deletions]; len(t) > 0 {
+		due := t[0].at
+		if next := m.pace.next(); due.Before(next) {
+			due = next
+		}
+		if !ok || due.Before(at) {
+			at, ok = due, true
+		}
+	}
+	return at, ok
 }
 
 // Pending counts what is held: works in all, and those of them that were sent.
@@ -262,48 +404,54 @@ func (m *Machine) Pending() (works, ahead int) {
 
 // Lane counts the same for one consumer.
 func (m *Machine) Lane(consumer string) (works, ahead int) {
-	if l := m.lanes[consumer]; l != nil {
-		return len(l.items), l.ahead
+	for _, c := range []class{changes, deletions} {
+		if l := m.lanes[laneKey{consumer, c}]; l != nil {
+			works, ahead = works+len(l.items), ahead+l.ahead
+		}
 	}
-	return 0, 0
+	return works, ahead
 }
 
 // Drop drops all that is wanted of a consumer, for a Machine that is no longer
 // in charge of it, or is about to begin anew.
 func (m *Machine) Drop(consumer string) {
-	l := m.lanes[consumer]
-	if l == nil {
-		return
+	for _, c := range []class{changes, deletions} {
+		l := m.lanes[laneKey{consumer, c}]
+		if l == nil {
+			continue
+		}
+		if l.index >= 0 {
+			heap.Remove(&m.timers[c], l.index)
+		}
+		if l.listed {
+			m.ready[c] = slices.DeleteFunc(m.ready[c], func(r *lane) bool { return r == l })
+		}
+		delete(m.lanes, l.laneKey)
 	}
-	if l.index >= 0 {
-		heap.Remove(&m.timers, l.index)
-	}
-	if l.listed {
-		m.ready = slices.DeleteFunc(m.ready, func(r *lane) bool { return r == l })
-	}
-	delete(m.lanes, consumer)
 }
 
 // Reset drops everything, for a Machine that is no longer in charge.
 func (m *Machine) Reset() {
-	m.lanes, m.ready, m.timers = map[string]*lane{}, nil, nil
+	m.lanes, m.ready, m.timers = map[laneKey]*lane{}, [2][]*lane{}, [2]laneHeap{}
 }
 
-func (m *Machine) lane(consumer string) *lane {
-	l := m.lanes[consumer]
+func (m *Machine) lane(w Work) *lane {
+	key := laneKey{w.Consumer, classOf(w)}
+	l := m.lanes[key]
 	if l == nil {
-		l = &lane{name: consumer, items: map[string]*item{}, index: -1}
-		m.lanes[consumer] = l
+		l = &lane{laneKey: key, items: map[string]*item{}, index: -1}
+		m.lanes[key] = l
 	}
 	return l
 }
 
 func (m *Machine) find(consumer, id string) (*lane, *item) {
-	l := m.lanes[consumer]
-	if l == nil {
-		return nil, nil
+	for _, c := range []class{changes, deletions} {
+		if l := m.lanes[laneKey{consumer, c}]; l != nil && l.items[id] != nil {
+			return l, l.items[id]
+		}
 	}
-	return l, l.items[id]
+	return nil, nil
 }
 
 // settle puts a lane where it belongs after a change: among the ready ones,
@@ -311,28 +459,37 @@ func (m *Machine) find(consumer, id string) (*lane, *item) {
 func (m *Machine) settle(l *lane) {
 	if l.sendable(m.cfg.Window) && !l.listed {
 		l.listed = true
-		m.ready = append(m.ready, l)
+		m.ready[l.class] = append(m.ready[l.class], l)
 	}
+	timers := &m.timers[l.class]
 	due, waits := l.due()
 	switch {
 	case !waits && l.index >= 0:
-		heap.Remove(&m.timers, l.index)
+		heap.Remove(timers, l.index)
 	case waits && l.index < 0:
 		l.at = due
-		heap.Push(&m.timers, l)
+		heap.Push(timers, l)
 	case waits && !l.at.Equal(due):
 		l.at = due
-		heap.Fix(&m.timers, l.index)
+		heap.Fix(timers, l.index)
 	}
 	if len(l.items) == 0 && !l.listed {
-		delete(m.lanes, l.name)
+		delete(m.lanes, l.laneKey)
 	}
 }
 
 // pause is the time between an attempt and the next.
-func (m *Machine) pause(attempts int) time.Duration {
-	d := backoff(m.cfg.Base, m.cfg.Max, attempts)
+func (m *Machine) pause(l *lane, attempts int) time.Duration {
+	d := backoff(m.cfg.Base, m.cfg.most(l.class), attempts)
 	return time.Duration(float64(d) * (0.75 + m.cfg.Jitter()/2))
+}
+
+// most is the longest pause.
+func (c *Config) most(of class) time.Duration {
+	if of == deletions {
+		return c.DeleteMax
+	}
+	return c.Max
 }
 
 func backoff(base, most time.Duration, attempts int) time.Duration {

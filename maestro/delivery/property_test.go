@@ -56,6 +56,7 @@ type world struct {
 	now      time.Time
 	wanted   map[key]Work  // the store
 	acked    map[key]int64 // the ledger
+	attempts map[key]int   // also
 	inflight []Work        // Next returned it, Sent is to come
 	network  []Work        // published, not delivered
 	agents   map[key]Work
@@ -63,7 +64,7 @@ type world struct {
 }
 
 func newWorld(rt *rapid.T) *world {
-	w := &world{rt: rt, now: time.Unix(0, 0), wanted: map[key]Work{}, acked: map[key]int64{}, agents: map[key]Work{}}
+	w := &world{rt: rt, now: time.Unix(0, 0), wanted: map[key]Work{}, acked: map[key]int64{}, attempts: map[key]int{}, agents: map[key]Work{}}
 	w.restart()
 	return w
 }
@@ -98,6 +99,7 @@ func (w *world) delete(rt *rapid.T) {
 
 func (w *world) publish(*rapid.T) {
 	for _, s := range w.m.Next(w.now, 3) {
+		w.attempts[key{s.Consumer, s.ID}] = s.Attempt
 		for _, other := range w.inflight {
 			if other.ID == s.ID && other.Consumer == s.Consumer && other.supersedes(s.Work) {
 				w.rt.Fatalf("%v is sent while the later %v is in flight", s, other)
@@ -186,6 +188,7 @@ func (w *world) ingest(s Work) {
 	case s.Deleting && want.Deleting:
 		delete(w.wanted, k)
 		delete(w.acked, k)
+		delete(w.attempts, k)
 		w.m.Forget(s.Consumer, s.ID)
 		// The model gives ids a second life; what is left of the first must
 		// not be taken for it. On the wire, the sequence of a status and the
@@ -211,12 +214,12 @@ func without(works []Work, k key) []Work {
 
 // restart is a server that comes back: it knows the store and the ledger.
 func (w *world) restart() {
-	w.m = New(Config{Window: propWindow, Burst: 2, Retries: 2, Probes: 1})
+	w.m = New(Config{Window: propWindow, Burst: 2, Retries: 2, Probes: 1, DeleteRate: 2})
 	w.m.Connect()
 	w.inflight = nil
 	for k, want := range w.wanted {
 		if want.Deleting || w.acked[k] < want.Generation {
-			w.m.Want(want)
+			w.m.Recover(w.now, want, w.attempts[k])
 		}
 	}
 }
@@ -274,7 +277,7 @@ func (w *world) check(*rapid.T) {
 	for n := 1; n <= propConsumers; n++ {
 		consumer := fmt.Sprintf("mc%d", n)
 		works, ahead := w.m.Lane(consumer)
-		if ahead > propWindow+propIDs || ahead > works {
+		if ahead > 2*propWindow+propIDs || ahead > works { // changes and deletions have a window each
 			w.rt.Fatalf("%s: %d works ahead of %d", consumer, ahead, works)
 		}
 	}
