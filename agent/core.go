@@ -145,6 +145,8 @@ type (
 	evStatusResync struct{ hashes []work.StatusHash }
 	// evDigest is what the server says to a digest.
 	evDigest struct{ answer work.DigestAnswer }
+	// evSpecsWanted is the server asking for works that it does not know.
+	evSpecsWanted struct{ ids []string }
 	// evSent answers send.
 	evSent struct {
 		id   workID
@@ -361,6 +363,8 @@ func (c *core) step(ev event, now time.Time) []effect {
 		c.resync.end()
 	case evDigest:
 		c.resync.answered(c, ev.answer)
+	case evSpecsWanted:
+		c.sayWorks(ev.ids)
 	case evStatusResync:
 		c.statusResync(ev.hashes)
 	case evSent:

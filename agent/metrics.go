@@ -47,7 +47,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 func (m *metrics) received(kind string, err error) {
 	switch kind { // a sender may not invent label values
-	case work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse, work.StatusResync, work.ServerDigest:
+	case work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse, work.StatusResync, work.ServerDigest, work.ServerSpecs:
 	default:
 		kind = "other"
 	}

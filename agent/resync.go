@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -142,6 +143,26 @@ func (r *resync) questioned(c *core) {
 	if r.online && r.lists {
 		r.lists = false
 		r.ask(c)
+	}
+}
+
+// sayWorks sends works back as they came, for a server that lost them. One that
+// is to go is none to keep.
+func (c *core) sayWorks(ids []string) {
+	for _, id := range ids {
+		w := c.works[workID(id)]
+		if w == nil {
+			continue
+		}
+		s := w.latest()
+		if s == nil || s.Deleting {
+			continue
+		}
+		bundle, err := json.Marshal(s.Bundle)
+		if err != nil {
+			continue // it came as JSON
+		}
+		c.do(effSay{work.AgentSpec, work.HeldSpec{ID: id, Version: s.Generation, Metadata: s.Metadata, Bundle: bundle}})
 	}
 }
 

@@ -53,6 +53,12 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 			return nil, fmt.Errorf("a digest: %w", err)
 		}
 		return evDigest{a}, nil
+	case work.ServerSpecs:
+		var wanted work.SpecsWanted
+		if err := json.Unmarshal(m.Data, &wanted); err != nil {
+			return nil, fmt.Errorf("a question for works: %w", err)
+		}
+		return evSpecsWanted{wanted.IDs}, nil
 	}
 	return nil, unwantedError{fmt.Sprintf("an event of type %q", m.Type)}
 }

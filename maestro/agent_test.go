@@ -175,6 +175,8 @@ func (a *scriptedAgent) take(ctx context.Context, m message) {
 		replies = a.compareStatuses(m)
 	case work.ServerDigest:
 		defer a.compareDigest(ctx, m)
+	case work.ServerSpecs:
+		replies = a.heldSpecs(m)
 	default:
 		a.t.Errorf("agent %s: unexpected event %s", a.consumer, m.kind)
 	}

@@ -21,39 +21,41 @@ func (s *Server) createBundle(ctx context.Context, req specRequest) (version int
 	if err := s.accepting(); err != nil {
 		return 0, err
 	}
-	r := req.record
+	err = s.store.Tx(ctx, func(tx *store.Tx) (err error) {
+		version, err = s.create(ctx, tx, req.record)
+		return err
+	})
+	s.metrics.processed("create", err)
+	return version, err
+}
+
+// create stores a new bundle in a transaction.
+func (s *Server) create(ctx context.Context, tx *store.Tx, r specRecord) (version int64, err error) {
 	r.Version = 1
 	spec, err := marshal(r)
 	if err != nil {
 		return 0, err
 	}
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := lockConsumer(ctx, tx, r.Consumer, false); err != nil {
-			return err
-		}
-		if _, err := tx.GetByName(ctx, kindConsumer, "", r.Consumer); errors.Is(err, store.ErrNotFound) {
-			return invalid("there is no consumer named %q; register it first", r.Consumer)
-		} else if err != nil {
-			return err
-		}
-		d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: r.ID, Scope: r.Consumer, Spec: spec})
-		if errors.Is(err, store.ErrExists) {
-			return rest.Errorf(http.StatusConflict, codeConflict, alreadyExists)
-		}
-		if err != nil {
-			return err
-		}
-		if err := want(ctx, tx, d, r.Source); err != nil {
-			return err
-		}
-		if d, err = adopt(ctx, tx, d); err != nil {
-			return err
-		}
-		version = d.Version
-		return nil
-	})
-	s.metrics.processed("create", err)
-	return version, err
+	if err := lockConsumer(ctx, tx, r.Consumer, false); err != nil {
+		return 0, err
+	}
+	if _, err := tx.GetByName(ctx, kindConsumer, "", r.Consumer); errors.Is(err, store.ErrNotFound) {
+		return 0, invalid("there is no consumer named %q; register it first", r.Consumer)
+	} else if err != nil {
+		return 0, err
+	}
+	d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: r.ID, Scope: r.Consumer, Spec: spec})
+	if errors.Is(err, store.ErrExists) {
+		return 0, rest.Errorf(http.StatusConflict, codeConflict, alreadyExists)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := want(ctx, tx, d, r.Source); err != nil {
+		return 0, err
+	}
+	d, err = adopt(ctx, tx, d)
+	return d.Version, err
 }
 
 // adopt makes a work that its agent holds already, and nobody had, that of the

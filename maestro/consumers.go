@@ -116,6 +116,9 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 		if _, err := tx.Exec(ctx, `delete from agent_digest where consumer = $1`, d.Name); err != nil {
 			return err
 		}
+		if _, err := tx.Exec(ctx, `update ledger set unconfirmed = false where consumer = $1 and unconfirmed`, d.Name); err != nil {
+			return err
+		}
 		err = tx.Remove(ctx, kindConsumer, id, ifMatch)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil

@@ -112,16 +112,3 @@ func (c *contacts) id(ctx context.Context, name string) (string, error) {
 	c.ids[name] = id
 	return id, nil
 }
-
-// countUnknown brings the gauge of unknown works up to date.
-func (s *Server) countUnknown(ctx context.Context) {
-	counts, err := s.unknownWorks(ctx)
-	if err != nil {
-		return
-	}
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
-	s.metrics.unknown.Set(float64(total))
-}

@@ -113,7 +113,7 @@ func decideStatus(d store.Document, have statusRecord, sequence string, ev statu
 		return verdict{drop: dropConsumer}
 	case ev.record.OriginalSource != sourceID:
 		return verdict{drop: dropSource}
-	case ev.record.Version > d.Generation:
+	case ev.record.Version > d.Generation && !(ev.deleted && d.DeletedAt != nil):
 		return verdict{drop: dropFuture}
 	}
 	if ev.deleted {
@@ -125,7 +125,7 @@ func decideStatus(d store.Document, have statusRecord, sequence string, ev statu
 		if ev.record.Version < d.Generation {
 			return verdict{drop: dropStale}
 		}
-		return verdict{remove: true, ack: ev.record.Version}
+		return verdict{remove: true, ack: d.Generation}
 	}
 	// A clock that stepped back must not freeze the status: what an agent
 	// says when asked is the truth now.

@@ -32,6 +32,9 @@ func (s *Server) routes() *rest.Mux {
 	m.Handle("GET /api/maestro/v1/resource-bundles", s.listBundles)
 	m.Handle("GET /api/maestro/v1/resource-bundles/{id}", s.getBundle)
 	m.Handle("DELETE /api/maestro/v1/resource-bundles/{id}", s.deleteBundleHTTP)
+	m.Handle("GET /api/maestro/v1/unknown-works", s.listUnknown)
+	m.Handle("POST /api/maestro/v1/unknown-works/{consumer}/{id}/adopt", s.adoptUnknown)
+	m.Handle("DELETE /api/maestro/v1/unknown-works/{consumer}/{id}", s.deleteUnknown)
 	m.Handle("/", noRoute)
 	return m
 }
@@ -232,16 +235,4 @@ func withDelivery(wire []byte, dl *api.Delivery) (json.RawMessage, error) {
 	doc = append(doc, `,"delivery":`...)
 	doc = append(doc, member...)
 	return append(doc, '}'), nil
-}
-
-func (s *Server) deleteBundleHTTP(w http.ResponseWriter, r *http.Request) error {
-	version, err := s.ifMatch(r, kindBundle, "ResourceBundle")
-	if err != nil {
-		return err
-	}
-	if err := s.deleteBundleREST(r.Context(), r.PathValue("id"), version); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
 }

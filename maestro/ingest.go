@@ -378,32 +378,30 @@ func (s *Server) settled(ctx context.Context, o outcome) {
 }
 
 // maxRaise bounds how far an agent's word moves a generation.
-const maxRaise = 1000
+const maxRaise = 1 << 40
 
 // raise gives a bundle a generation above one that its agent already has. That
 // happens when our database was put back, or made anew from what the sources
-// know (I8): agents take no generation that is lower than theirs, and what
-// they hold at that one may be other than what is wanted.
+// know (I8): agents take no generation that is lower than theirs, not even a
+// deletion, and what they hold at that one may be other than what is wanted.
 func raise(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {
-	if d.Generation > above || above-d.Generation > maxRaise || d.DeletedAt != nil {
+	if d.Generation > above || above > maxRaise {
 		return d, false, nil
 	}
 	var source string
-	for d.Generation <= above {
-		next, _, err := tx.Update(ctx, kindBundle, d.ID, 0, func(d *store.Document) error {
-			spec, err := specOf(*d)
-			if err != nil {
-				return err
-			}
-			source = spec.Source
-			spec.Version = d.Generation + 1
-			d.Spec, err = marshal(spec)
-			return err
-		})
+	d, _, err := tx.Update(ctx, kindBundle, d.ID, 0, func(d *store.Document) error {
+		spec, err := specOf(*d)
 		if err != nil {
-			return d, false, err
+			return err
 		}
-		d = next
+		source = spec.Source
+		d.Generation = above + 1
+		spec.Version = d.Generation
+		d.Spec, err = marshal(spec)
+		return err
+	})
+	if err != nil {
+		return d, false, err
 	}
 	return d, true, want(ctx, tx, d, source)
 }
@@ -460,6 +458,8 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 			return true
 		}
 		s.resyncs.put(r)
+	case work.AgentSpec:
+		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, spec: m, ack: ack})
 	case work.Seen:
 		ack()
 	default:

@@ -69,6 +69,9 @@ alter table unknown_work add column status_hash text not null default '';
 // confirmed that it is gone stays until it has.
 const forceSchema = `
 alter table ledger add column first_sent_at timestamptz, add column unconfirmed boolean not null default false;
+-- The source for which an operator has a work adopted, once its agent has said
+-- what it holds.
+alter table unknown_work add column adopt_source text not null default '', add column adopt_by text not null default '', add column adopt_reason text not null default '';
 `
 
 // Migrations make the side tables.

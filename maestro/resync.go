@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"atoll.dev/api/work"
@@ -12,7 +13,7 @@ import (
 )
 
 // resyncRequest is what an agent says about what it holds, to be compared. One
-// of versions, digest and works is meant; kind says which.
+// of versions, digest, works and spec is meant; kind says which.
 type resyncRequest struct {
 	consumer string
 	kind     string // the event's type
@@ -20,6 +21,7 @@ type resyncRequest struct {
 	digests  bool // the agent speaks digests, too
 	digest   work.Digest
 	works    work.BucketWorks
+	spec     message // a work as the agent has it
 	ack      func()
 }
 
@@ -87,6 +89,8 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 		return s.answerDigest(ctx, r.consumer, r.digest)
 	case work.AgentWorks:
 		return s.answerWorks(ctx, r.consumer, r.works)
+	case work.AgentSpec:
+		return s.takeSpec(ctx, r.consumer, r.spec)
 	}
 	if err := s.speaksDigests(ctx, r.consumer, r.digests); err != nil {
 		return err
@@ -115,7 +119,7 @@ func (s *Server) reconcile(ctx context.Context, consumer string, theirs []work.S
 		if err := lower(ctx, tx, c.send, theirs); err != nil {
 			return err
 		}
-		if c, err = raiseAhead(ctx, tx, c, ours); err != nil {
+		if c, err = raiseAhead(ctx, tx, c, ours, versions); err != nil {
 			return err
 		}
 		if graves, err = buried(ctx, tx, consumer, c.unknown); err != nil {
@@ -128,6 +132,9 @@ func (s *Server) reconcile(ctx context.Context, consumer string, theirs []work.S
 		return err
 	}
 	if len(c.unknown) > 0 {
+		if err := s.askAdoptions(ctx, consumer); err != nil {
+			return err
+		}
 		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone", slog.String("consumer", consumer),
 			slog.Int("works", len(c.unknown)), slog.String("first", c.unknown[0]))
 	}
@@ -162,16 +169,12 @@ func (c *comparison) unknownBut(graves []held) []string {
 }
 
 // raiseAhead raises what the agent holds at a later generation than ours, and
-// moves it from received to send.
-func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held) (comparison, error) {
-	generations := make(map[string]int64, len(ours))
-	for _, h := range ours {
-		generations[h.id] = h.generation
-	}
-	var received []held
-	for _, h := range c.received {
-		if h.generation <= generations[h.id] {
-			received = append(received, h)
+// sends it.
+func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held, versions map[string]int64) (comparison, error) {
+	var received, send []held
+	raisedIDs := map[string]bool{}
+	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b held) int { return strings.Compare(a.id, b.id) }) {
+		if versions[h.id] <= h.generation {
 			continue
 		}
 		if err := lockLedger(ctx, tx, h.id); err != nil {
@@ -184,14 +187,25 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held) (c
 		if err != nil {
 			return c, err
 		}
-		d, raised, err := raise(ctx, tx, d, h.generation)
+		d, raised, err := raise(ctx, tx, d, versions[h.id])
 		if err != nil {
 			return c, err
 		}
 		if raised {
-			c.send = append(c.send, held{d.ID, d.Generation, false})
+			raisedIDs[d.ID] = true
+			send = append(send, held{d.ID, d.Generation, d.DeletedAt != nil})
 		}
 	}
-	c.received = received
+	for _, h := range c.received {
+		if !raisedIDs[h.id] {
+			received = append(received, h)
+		}
+	}
+	for _, h := range c.send {
+		if !raisedIDs[h.id] {
+			send = append(send, h)
+		}
+	}
+	c.received, c.send = received, send
 	return c, nil
 }

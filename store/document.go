@@ -96,8 +96,8 @@ func inTheWay(ctx context.Context, c *pgx.Conn, d Document) (tombstone *Document
 // Update changes a document: it reads it, lets change alter Spec, Status or DeletedAt of the copy that it is given, and
 // writes that, one atomic step from the version read. What may come of it:
 //
-//   - (latest, true, nil): written; version is one higher, and generation too if Spec changed. DeletedAt alone does not
-//     bump the generation, and cannot be taken back.
+//   - (latest, true, nil): written; version is one higher, and generation too if Spec changed, or more when change set
+//     Generation to more. DeletedAt alone does not bump the generation, and cannot be taken back.
 //   - (latest, false, nil): the content is equal to what is stored (see Document.Spec for what equal means); nothing was
 //     written, nobody was woken.
 //   - ErrStale, a *StaleError with the latest version: ifVersion is not 0 and not the latest.

@@ -169,9 +169,10 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	case deleting:
 		action = "delete"
 	}
+	asked := next.Generation
 	next.Version, next.Generation = cur.Version+1, cur.Generation
 	if spec != nil {
-		next.Generation++
+		next.Generation = max(cur.Generation+1, asked)
 	}
 	next.CreatedAt, next.ObservedAt = cur.CreatedAt, cur.ObservedAt
 	next.UpdatedAt, next.Removed = now(cur.UpdatedAt), remove

@@ -55,6 +55,14 @@ type APIVersion struct {
 	Kind        string       `json:"kind"`
 }
 
+// Adoption defines model for Adoption.
+type Adoption struct {
+	Reason string `json:"reason,omitempty"`
+
+	// Source the source that is to own the bundle
+	Source string `json:"source"`
+}
+
 // Collection defines model for Collection.
 type Collection struct {
 	Href string `json:"href"`
@@ -193,6 +201,29 @@ type ResourceBundleStatus struct {
 	ResourceStatus []json.RawMessage `json:"resourceStatus,omitempty"`
 }
 
+// UnknownWork a work that an agent holds and no bundle is there for; it stays applied
+type UnknownWork struct {
+	// AdoptingFor the source for which it is to be adopted
+	AdoptingFor  string    `json:"adopting_for,omitempty"`
+	ConsumerName string    `json:"consumer_name"`
+	FirstSeenAt  time.Time `json:"first_seen_at"`
+	Href         string    `json:"href"`
+	ID           string    `json:"id"`
+	Kind         string    `json:"kind"`
+
+	// Version the generation that the agent holds
+	Version int64 `json:"version"`
+}
+
+// UnknownWorkList defines model for UnknownWorkList.
+type UnknownWorkList struct {
+	Items []UnknownWork `json:"items"`
+	Kind  string        `json:"kind"`
+	Page  int           `json:"page"`
+	Size  int           `json:"size"`
+	Total int64         `json:"total"`
+}
+
 // WatchEvent additive; one line of a watch
 type WatchEvent struct {
 	// Cursor a later watch may continue from here
@@ -205,6 +236,9 @@ type WatchEvent struct {
 
 // WatchEventType defines model for WatchEvent.Type.
 type WatchEventType string
+
+// ConsumerName defines model for consumerName.
+type ConsumerName = string
 
 // Fields defines model for fields.
 type Fields = string
@@ -307,8 +341,33 @@ type GetResourceBundleParams struct {
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 }
 
+// ListUnknownWorksParams defines parameters for ListUnknownWorks.
+type ListUnknownWorksParams struct {
+	// Page page to return, from 1
+	Page *Page `form:"page,omitempty" json:"page,omitempty"`
+
+	// Size items of a page; 0 returns the total only; more than 65500 and negative ones are 65500
+	Size *Size `form:"size,omitempty" json:"size,omitempty"`
+
+	// Search Today: name, id, source and consumer_name, each compared with = to a string in single quotes, joined by and.
+	// Anything else is refused with maestro-21.
+	Search *Search `form:"search,omitempty" json:"search,omitempty"`
+
+	// OrderBy Not available yet; refused with maestro-21.
+	OrderBy *OrderBy `form:"orderBy,omitempty" json:"orderBy,omitempty"`
+}
+
+// DeleteUnknownWorkParams defines parameters for DeleteUnknownWork.
+type DeleteUnknownWorkParams struct {
+	// Reason why, for the record
+	Reason string `form:"reason" json:"reason"`
+}
+
 // CreateConsumerJSONRequestBody defines body for CreateConsumer for application/json ContentType.
 type CreateConsumerJSONRequestBody = ConsumerCreate
 
 // PatchConsumerJSONRequestBody defines body for PatchConsumer for application/json ContentType.
 type PatchConsumerJSONRequestBody = ConsumerPatch
+
+// AdoptUnknownWorkJSONRequestBody defines body for AdoptUnknownWork for application/json ContentType.
+type AdoptUnknownWorkJSONRequestBody = Adoption

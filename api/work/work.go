@@ -42,6 +42,10 @@ const (
 	AgentDigest  = "dev.atoll.agent.v1.digest"   // Digest
 	AgentWorks   = "dev.atoll.agent.v1.works"    // BucketWorks
 	ServerDigest = "dev.atoll.maestro.v1.digest" // DigestAnswer
+
+	// A server asks for works that it does not know, to have them adopted.
+	ServerSpecs = "dev.atoll.maestro.v1.specs" // SpecsWanted
+	AgentSpec   = "dev.atoll.agent.v1.spec"    // HeldSpec, one for each that the agent holds
 )
 
 // Extension names. All are lower case, as MQTT user properties and gRPC
@@ -147,4 +151,17 @@ type WorkState struct {
 	Version  int64  `json:"v"`
 	Deleting bool   `json:"d,omitempty"`
 	Status   string `json:"s,omitempty"` // the first 16 digits of its ExtStatusHash; "" while it has none
+}
+
+// SpecsWanted is the data of ServerSpecs.
+type SpecsWanted struct {
+	IDs []string `json:"ids"`
+}
+
+// HeldSpec is the data of AgentSpec: a work as the agent got it.
+type HeldSpec struct {
+	ID       string          `json:"id"`
+	Version  int64           `json:"v"`
+	Metadata string          `json:"metadata,omitempty"` // the source's ObjectMeta, JSON
+	Bundle   json.RawMessage `json:"bundle"`             // Bundle
 }

@@ -1,0 +1,121 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// maxReason bounds what a person may say in an audit record.
+const maxReason = 1024
+
+// reasonFrom reads why a person does what cannot be undone.
+func reasonFrom(q url.Values, what string) (string, error) {
+	reason := strings.TrimSpace(q.Get("reason"))
+	switch {
+	case reason == "":
+		return "", invalid("reason is missing; it says in the record why %s", what)
+	case len(reason) > maxReason:
+		return "", invalid("reason has %d bytes, at most %d are possible", len(reason), maxReason)
+	}
+	return reason, nil
+}
+
+func (s *Server) deleteBundleHTTP(w http.ResponseWriter, r *http.Request) error {
+	version, err := s.ifMatch(r, kindBundle, "ResourceBundle")
+	if err != nil {
+		return err
+	}
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return badRequest("the query cannot be decoded: %s", err)
+	}
+	force := false
+	if text := q.Get("force"); text != "" {
+		if force, err = strconv.ParseBool(text); err != nil {
+			return badRequest("force=%s is neither true nor false", rest.Shorten(text, 64))
+		}
+	}
+	if !force {
+		err = s.deleteBundleREST(r.Context(), r.PathValue("id"), version)
+	} else {
+		var reason string
+		if reason, err = reasonFrom(q, "a bundle is ended without its agent's confirmation"); err != nil {
+			return err
+		}
+		err = s.forceDelete(r.Context(), r.PathValue("id"), version, reason)
+	}
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// forceDelete ends a bundle without its agent's confirmation, for an operator
+// who knows that there will be none: the bundle goes, its tombstone stays until
+// an agent has confirmed, and the record of who did it and why is written in
+// the same transaction. A bundle that is not there is no error.
+func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reason string) error {
+	if err := s.accepting(); err != nil {
+		return err
+	}
+	note, err := json.Marshal(map[string]string{"reason": reason})
+	if err != nil {
+		return err
+	}
+	var d store.Document
+	err = s.store.Tx(ctx, func(tx *store.Tx) (err error) {
+		if err = lockLedger(ctx, tx, id); err != nil {
+			return err
+		}
+		d, err = tx.GetForUpdate(ctx, kindBundle, id)
+		if errors.Is(err, store.ErrNotFound) {
+			d = store.Document{}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if ifMatch != 0 && ifMatch != d.Version {
+			return &store.StaleError{Kind: kindBundle, ID: id, Asked: ifMatch, Latest: d.Version}
+		}
+		if _, err := tx.Exec(ctx, `update ledger set deleting = true, gone_at = now(), unconfirmed = true where id = $1`, id); err != nil {
+			return err
+		}
+		if err := tx.Record(ctx, "force-delete", kindBundle, id, d.Scope, note); err != nil {
+			return err
+		}
+		return tx.Remove(ctx, kindBundle, id, 0)
+	})
+	s.metrics.processed("force-delete", err)
+	if err != nil || d.ID == "" {
+		return err
+	}
+	for _, dl := range s.deliverers() {
+		dl.acknowledged(d.Scope, id, d.Generation, true)
+	}
+	s.log.LogAttrs(ctx, slog.LevelWarn, "bundle ended by an operator without its agent's confirmation", slog.String("bundle", id),
+		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
+	s.tellBuried(ctx, d.Scope, held{id, d.Generation, true})
+	return nil
+}
+
+// tellBuried orders an agent once to delete what is no more. When that is
+// lost, the agent's next comparison finds the tombstone.
+func (s *Server) tellBuried(ctx context.Context, consumer string, h held) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := s.publish(ctx, consumer, encodeBuried(consumer, h, h.generation, s.opts.SourceID, time.Now())); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not told of a deletion", slog.String("consumer", consumer), slog.String("bundle", h.id), slog.Any("error", err))
+	}
+}

@@ -1,0 +1,300 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/internal/rest"
+	"atoll.dev/search"
+	"atoll.dev/store"
+)
+
+// Unknown works are what agents hold and no bundle is there for: after the
+// database was lost, or put back (I8, docs/decisions/022). They stay applied.
+// A source that creates a bundle of the same id takes one over (adopt in
+// bundles.go); an operator can have one adopted for a source, with what its
+// agent holds, or deleted.
+
+// unknownFields is what unknown works are searched and ordered by.
+var unknownFields = search.Schema{Table: "unknown_works", Fields: map[string]search.Field{
+	"id":            {SQL: "w.id", Type: search.Text},
+	"consumer_name": {SQL: "w.consumer", Type: search.Text},
+	"version":       {SQL: "w.generation", Type: search.Int},
+	"first_seen_at": {SQL: "w.first_seen", Type: search.Time},
+}}
+
+func (s *Server) listUnknown(w http.ResponseWriter, r *http.Request) error {
+	l, err := parseList(r, unknownFields)
+	if err != nil {
+		return err
+	}
+	where, order := l.filter.SQL(), "w.first_seen, w.consumer, w.id"
+	if r.URL.Query().Get("orderBy") != "" {
+		order = ""
+		for _, o := range l.order {
+			order += o.Expr
+			if o.Desc {
+				order += " desc"
+			}
+			order += ", "
+		}
+		order += "w.consumer, w.id"
+	}
+	if where.SQL == "" {
+		where.SQL = "true"
+	}
+	list := api.UnknownWorkList{Kind: "UnknownWorkList", Page: l.page}
+	err = s.store.Tx(r.Context(), func(tx *store.Tx) error {
+		list.Items = []api.UnknownWork{}
+		if err := tx.QueryRow(r.Context(), `select count(*) from unknown_work w where `+where.SQL, where.Args...).Scan(&list.Total); err != nil {
+			return err
+		}
+		rows, err := tx.Query(r.Context(), fmt.Sprintf(`select w.consumer, w.id, w.generation, w.first_seen, w.adopt_source from unknown_work w where %s order by %s limit %d offset %d`,
+			where.SQL, order, l.size, (l.page-1)*l.size), where.Args...)
+		if err != nil {
+			return err
+		}
+		var u api.UnknownWork
+		_, err = pgx.ForEachRow(rows, []any{&u.ConsumerName, &u.ID, &u.Version, &u.FirstSeenAt, &u.AdoptingFor}, func() error {
+			u.Kind, u.Href = "UnknownWork", unknownPath(u.ConsumerName, u.ID)
+			u.FirstSeenAt = u.FirstSeenAt.UTC()
+			list.Items = append(list.Items, u)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	list.Size = len(list.Items)
+	return rest.WriteJSON(w, http.StatusOK, list)
+}
+
+func unknownPath(consumer, id string) string {
+	return basePath + "/unknown-works/" + url.PathEscape(consumer) + "/" + url.PathEscape(id)
+}
+
+// deleteUnknown has an agent delete a work that no source has: a tombstone
+// takes its place, so that the agent is told until it has confirmed.
+func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
+	reason, err := reasonFrom(r.URL.Query(), "a work is deleted that no source has asked to delete")
+	if err != nil {
+		return err
+	}
+	if err := s.accepting(); err != nil {
+		return err
+	}
+	ctx, consumer, id := r.Context(), r.PathValue("consumer"), r.PathValue("id")
+	note, err := json.Marshal(map[string]string{"reason": reason})
+	if err != nil {
+		return err
+	}
+	var generation int64
+	found := false
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		found = false
+		if err := lockLedger(ctx, tx, id); err != nil {
+			return err
+		}
+		err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, consumer, id).Scan(&generation)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, gone_at, unconfirmed) values ($1, $2, '', $3, true, now(), true)
+			on conflict (id) do update set consumer = excluded.consumer, source = '', wanted = greatest(l.wanted, excluded.wanted), deleting = true, gone_at = now(), unconfirmed = true
+			where l.gone_at is not null`, id, consumer, generation)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return rest.Errorf(http.StatusConflict, codeConflict, "there is a bundle %s on another consumer; delete that first", id)
+		}
+		found = true
+		return tx.Record(ctx, "delete-unknown", kindBundle, id, consumer, note)
+	})
+	s.metrics.processed("delete-unknown", err)
+	if err != nil {
+		return err
+	}
+	if found {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id), slog.String("consumer", consumer),
+			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
+		s.tellBuried(ctx, consumer, held{id, generation, true})
+		s.countUnknown(ctx)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// adoptWait is how long a request to adopt waits for the agent.
+const adoptWait = 5 * time.Second
+
+// adoptUnknown makes a bundle of a work that no source has, for the source
+// that the request names, of what its agent holds. The wish is recorded first;
+// whoever gets the agent's answer, soon or when it is back, carries it out.
+func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
+	var req api.Adoption
+	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
+		return err
+	}
+	switch {
+	case req.Source == "":
+		return invalid("source is missing; it is the source that is to own the bundle")
+	case len(req.Source) > maxSource:
+		return invalid("source has %d bytes, at most %d are possible", len(req.Source), maxSource)
+	case len(req.Reason) > maxReason:
+		return invalid("reason has %d bytes, at most %d are possible", len(req.Reason), maxReason)
+	}
+	if err := s.accepting(); err != nil {
+		return err
+	}
+	ctx, consumer, id := r.Context(), r.PathValue("consumer"), r.PathValue("id")
+	u := api.UnknownWork{Kind: "UnknownWork", ID: id, Href: unknownPath(consumer, id), ConsumerName: consumer, AdoptingFor: req.Source}
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		err := tx.QueryRow(ctx, `update unknown_work set adopt_source = $3, adopt_by = $4, adopt_reason = $5 where consumer = $1 and id = $2 returning generation, first_seen`,
+			consumer, id, req.Source, store.ActorFrom(ctx).Principal, req.Reason).Scan(&u.Version, &u.FirstSeenAt)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return rest.Errorf(http.StatusNotFound, codeNotFound, "consumer %s has no unknown work %s", consumer, id)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	sub := s.feed.subscribe(func(c *change) bool { return c.doc.Kind == kindBundle && c.doc.ID == id && c.doc.Scope == consumer })
+	defer sub.close()
+	s.askSpecs(ctx, consumer, []string{id})
+	wait, cancel := context.WithTimeout(ctx, adoptWait)
+	defer cancel()
+	for {
+		d, err := s.store.Get(ctx, kindBundle, id)
+		if err == nil && d.Scope == consumer {
+			return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
+		}
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if _, err := sub.next(wait); err != nil {
+			break
+		}
+	}
+	u.FirstSeenAt = u.FirstSeenAt.UTC()
+	return rest.WriteJSON(w, http.StatusAccepted, u)
+}
+
+// askSpecs asks an agent for works that it holds. One that is not ours drops
+// the question.
+func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
+	data, err := json.Marshal(work.SpecsWanted{IDs: ids})
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	err = s.publish(ctx, consumer, message{
+		id: uuid.NewString(), source: s.opts.SourceID, kind: work.ServerSpecs, time: time.Now().UTC(),
+		ext: map[string]string{work.ExtClusterName: consumer}, data: data,
+	})
+	if err != nil {
+		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not asked for its works", slog.String("consumer", consumer), slog.Any("error", err))
+	}
+}
+
+// askAdoptions asks an agent again for what is to be adopted of it.
+func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
+	var ids []string
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and adopt_source <> '' order by id limit 100`, consumer)
+		if err != nil {
+			return err
+		}
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err == nil && len(ids) > 0 {
+		s.askSpecs(ctx, consumer, ids)
+	}
+	return err
+}
+
+// takeSpec makes a bundle of what an agent says it holds, if an operator has
+// asked for that; else the agent's word about specs counts nothing (I7).
+func (s *Server) takeSpec(ctx context.Context, consumer string, m message) error {
+	var h work.HeldSpec
+	if err := rest.DecodeJSON(m.data, &h); err != nil {
+		return err
+	}
+	metadata, err := checkMetadata(h.Metadata)
+	if err != nil {
+		return err
+	}
+	if err := checkBundleID(h.ID); err != nil {
+		return err
+	}
+	if _, err := checkBundle(h.Bundle); err != nil {
+		return err
+	}
+	now := time.Now().UTC()
+	r := specRecord{
+		EventID: m.id, SpecVersion: "1.0", Type: work.SpecCreate, Time: &now, ContentType: "application/json",
+		Consumer: consumer, ID: h.ID, Version: 1, Metadata: metadata, Data: h.Bundle,
+	}
+	adopted := false
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		adopted = false
+		var by, reason string
+		err := tx.QueryRow(ctx, `select adopt_source, adopt_by, adopt_reason from unknown_work where consumer = $1 and id = $2 and adopt_source <> ''`,
+			consumer, h.ID).Scan(&r.Source, &by, &reason)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		ctx := store.WithActor(ctx, store.Actor{Principal: by})
+		if _, err := s.create(ctx, tx, r); err != nil {
+			return err
+		}
+		adopted = true
+		note, err := json.Marshal(map[string]string{"reason": reason, "source": r.Source})
+		if err != nil {
+			return err
+		}
+		return tx.Record(ctx, "adopt-unknown", kindBundle, h.ID, consumer, note)
+	})
+	if err != nil {
+		return fmt.Errorf("adopting work %s of %s: %w", h.ID, consumer, err)
+	}
+	if adopted {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "unknown work adopted", slog.String("bundle", h.ID), slog.String("consumer", consumer), slog.String("source", r.Source))
+		s.countUnknown(ctx)
+	}
+	return nil
+}
+
+// countUnknown brings the gauge of unknown works up to date.
+func (s *Server) countUnknown(ctx context.Context) {
+	counts, err := s.unknownWorks(ctx)
+	if err != nil {
+		return
+	}
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	s.metrics.unknown.Set(float64(total))
+}
