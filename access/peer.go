@@ -21,10 +21,14 @@ const (
 // platform is the identity of the Platform API.
 var platform = pki.ServiceName("platform")
 
+// Operator is the identity of a person who operates the region, as its command
+// line uses it.
+var Operator = pki.ServiceName("operator")
+
 // mayCall is the one table of who may call whom between the region's services.
 // What it does not list is refused.
 var mayCall = map[Callee][]pki.Name{
-	MaestroHTTP: {platform},
+	MaestroHTTP: {platform, Operator},
 	MaestroGRPC: {platform},
 }
 

@@ -14,8 +14,8 @@ import (
 
 func TestWhoMayCallWhom(t *testing.T) {
 	for _, callee := range []Callee{MaestroHTTP, MaestroGRPC, "unheard-of"} {
-		for _, peer := range []pki.Name{"system:platform", "system:maestro", "system:", "platform", "management-01", ""} {
-			want := peer == "system:platform" && callee != "unheard-of"
+		for _, peer := range []pki.Name{"system:platform", "system:operator", "system:maestro", "system:", "platform", "management-01", ""} {
+			want := peer == "system:platform" && callee != "unheard-of" || peer == "system:operator" && callee == MaestroHTTP
 			if got := MayCall(callee, peer); got != want {
 				t.Errorf("%s calls %s: %v", peer, callee, got)
 			}

@@ -96,6 +96,7 @@ and certificates), mock (nobody is asked; only with --insecure-listen, and then 
 	fl.BoolVar(&f.enforceOwnership, "enforce-source-ownership", true, "a bundle is changed by the source that made it only")
 	fl.BoolVar(&o.PlainErrors, "grpc-plain-errors", false, "gRPC errors are the text alone, not a Kubernetes status that holds it")
 	cmd.MarkFlagRequired("dsn")
+	cmd.AddCommand(c.maestroForceDelete(), c.maestroUnknown())
 	return cmd
 }
 

@@ -23,6 +23,9 @@ type stages struct {
 	Stages     []stage `json:"stages"`
 	Attempts   int     `json:"attempts"`
 	LastError  string  `json:"last_error,omitempty"`
+	// UnansweredSince is when it was first sent, while the cluster's agent has
+	// not acknowledged it.
+	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
 }
 
 type stage struct {
@@ -30,6 +33,9 @@ type stage struct {
 	At    *time.Time `json:"at,omitempty"`
 	After string     `json:"after,omitempty"` // since it was accepted
 }
+
+// unansweredLong is after what time a deletion's end by force is mentioned.
+const unansweredLong = 10 * time.Minute
 
 func (c *command) workWhy() *cobra.Command {
 	cmd := &cobra.Command{
@@ -68,7 +74,7 @@ func stagesOf(w platform.Work) stages {
 		}
 		s.Stages = append(s.Stages, st)
 	}
-	s.Attempts, s.LastError = d.Attempts, d.LastError
+	s.Attempts, s.LastError, s.UnansweredSince = d.Attempts, d.LastError, d.UnansweredSince
 	for _, m := range w.Status.ResourceStatus.Manifests {
 		for _, c := range m.Conditions {
 			if s.LastError == "" && c.Type == "Applied" && c.Status == metav1.ConditionFalse {
@@ -96,6 +102,12 @@ func whyTable(out io.Writer, s stages) {
 	table(out, rows)
 	if s.Attempts > 1 {
 		fmt.Fprintf(out, "sent %d times\n", s.Attempts)
+	}
+	if s.UnansweredSince != nil {
+		fmt.Fprintf(out, "the cluster's agent has not answered since %s\n", s.UnansweredSince.Format("2006-01-02 15:04:05 MST"))
+		if s.Deleting && time.Since(*s.UnansweredSince) > unansweredLong {
+			fmt.Fprintf(out, "if it never will: atoll maestro force-delete %s --reason WHY\n", s.ID)
+		}
 	}
 	if s.LastError != "" {
 		fmt.Fprintf(out, "last error: %s\n", s.LastError)

@@ -124,6 +124,16 @@ func (h Home) JoinAddresses() (broker, signing string, err error) {
 	return t.address("mqtt"), t.url("pki"), nil
 }
 
+// MaestroAddresses says where Maestro serves: REST as a URL, gRPC as host:port.
+func (h Home) MaestroAddresses() (http, grpc string, err error) {
+	st, err := h.State()
+	if err != nil {
+		return "", "", err
+	}
+	t := newTopology(h, st, Binaries{})
+	return t.url("maestro-http"), t.address("maestro-grpc"), nil
+}
+
 // RestartAgent ends the agent of a local management cluster; the supervisor
 // starts it again, with a join token when it needs one. It is false when there
 // is no such agent here.

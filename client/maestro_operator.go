@@ -1,0 +1,65 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"atoll.dev/api/maestro"
+)
+
+const pathUnknown = "/api/maestro/v1/unknown-works"
+
+// ForceDeleteBundle ends a bundle without its agent's confirmation; reason is
+// for the record. One that does not exist is no error.
+func (m *Maestro) ForceDeleteBundle(ctx context.Context, id, reason string) error {
+	_, _, err := m.rest.do(ctx, request{
+		method: http.MethodDelete, path: pathBundles + "/" + url.PathEscape(id), query: url.Values{"force": {"true"}, "reason": {reason}},
+	})
+	return err
+}
+
+// UnknownWorks lists works that agents hold and no bundle is there for.
+func (m *Maestro) UnknownWorks(ctx context.Context, o ListOptions) (maestro.UnknownWorkList, error) {
+	var list maestro.UnknownWorkList
+	doc, err := m.get(ctx, pathUnknown, o.query())
+	if err != nil {
+		return list, err
+	}
+	if err := json.Unmarshal(doc.JSON, &list); err != nil {
+		return list, fmt.Errorf("reading Maestro's list of unknown works: %w", err)
+	}
+	return list, nil
+}
+
+// AdoptUnknownWork makes a bundle of what the agent holds, for a source. It is
+// false when the agent has not said yet what it holds: then the bundle comes
+// when it has. One that is not there is 404.
+func (m *Maestro) AdoptUnknownWork(ctx context.Context, consumer, id, source, reason string) (adopted bool, err error) {
+	body, err := json.Marshal(maestro.Adoption{Source: source, Reason: reason})
+	if err != nil {
+		return false, err
+	}
+	doc, _, err := m.rest.do(ctx, request{method: http.MethodPost, path: unknownPath(consumer, id) + "/adopt", body: body})
+	if err != nil {
+		return false, err
+	}
+	var what struct{ Kind string }
+	if err := json.Unmarshal(doc.JSON, &what); err != nil {
+		return false, fmt.Errorf("reading Maestro's answer: %w", err)
+	}
+	return what.Kind == "ResourceBundle", nil
+}
+
+// DeleteUnknownWork has the agent delete the work. One that is not there is no
+// error.
+func (m *Maestro) DeleteUnknownWork(ctx context.Context, consumer, id, reason string) error {
+	_, _, err := m.rest.do(ctx, request{method: http.MethodDelete, path: unknownPath(consumer, id), query: url.Values{"reason": {reason}}})
+	return err
+}
+
+func unknownPath(consumer, id string) string {
+	return pathUnknown + "/" + url.PathEscape(consumer) + "/" + url.PathEscape(id)
+}
