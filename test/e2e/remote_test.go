@@ -81,13 +81,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	})
 
 	// Revoked, it is out within seconds, and a start does not bring it back.
-	r.atoll("mc", "revoke", "edge-7", "--reason", "a test")
-	eventually(t, 10*time.Second, func() error {
-		if out := r.atoll("logs", "broker"); !strings.Contains(out, "connections cut off") {
-			return errors.New("the broker has cut nobody off")
-		}
-		return nil
-	})
+	revoke(t, r, "edge-7")
 	if out, err := r.try("mc", "join-token", "edge-7"); err == nil || !strings.Contains(out+err.Error(), "atoll mc allow edge-7") {
 		t.Errorf("a token for a revoked cluster: %v %s", err, out)
 	}
@@ -123,6 +117,54 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 			if _, err := api.Work(t.Context(), id); client.StatusOf(err) != 404 {
 				return fmt.Errorf("the work is still there: %v", err)
 			}
+		}
+		return nil
+	})
+}
+
+// revoke revokes a cluster and returns when the broker has cut its agent off,
+// for which it has ten seconds.
+func revoke(t *testing.T, r *testRegion, cluster string) {
+	t.Helper()
+	cuts := func() int { return strings.Count(r.atoll("logs", "broker"), "connections cut off") }
+	before := cuts()
+	r.atoll("mc", "revoke", cluster, "--reason", "a test")
+	begun := time.Now()
+	eventually(t, 10*time.Second, func() error {
+		if cuts() == before {
+			return errors.New("the broker has cut nobody off")
+		}
+		return nil
+	})
+	t.Logf("%s was cut off within %s", cluster, time.Since(begun))
+}
+
+// A cluster of this machine is no exception: the supervisor does not bring a
+// revoked one back, and `mc allow` is enough, because it may make the token.
+func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
+	r := sharedRegion(t)
+	revoke(t, r, "management-01")
+	api := r.api()
+	w, _, err := api.ApplyWork(t.Context(), "management-01", configMapWork("revoked", map[string]map[string]string{"revoked": {"a": "b"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := r.atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent does") {
+		t.Errorf("mc allow: %s", out)
+	}
+	eventually(t, 30*time.Second, func() error {
+		got, err := api.Work(t.Context(), w.ID)
+		if err == nil && len(got.Status.Conditions) == 0 {
+			err = errors.New("it has not come back")
+		}
+		return err
+	})
+	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, func() error {
+		if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
+			return fmt.Errorf("the work is still there: %v", err)
 		}
 		return nil
 	})

@@ -1,0 +1,355 @@
+package interop
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	agentChart     = "../../deploy/charts/agent"
+	agentNamespace = "open-cluster-management-agent"
+)
+
+// Helm's own engine renders the chart from what `atoll mc join-token` prints; a
+// real API server takes every object of it, to the last field; and the rights
+// are those of `atoll mc bootstrap`, no more.
+func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
+	atoll, kube := built(t, "ATOLL_BIN", "atoll"), built(t, "ATOLL_KUBE_BIN", "atoll-kube")
+	joined := output(t, atoll, "mc", "join-token", "edge-7", "--dir", t.TempDir(), "--mqtt", "mqtt.example:8883", "--pki", "https://pki.example:8443", "-o", "yaml")
+	var values map[string]any
+	if err := yaml.Unmarshal(joined, &values); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := render(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// The same rights.
+	var wanted int
+	for _, want := range documents(t, output(t, atoll, "mc", "bootstrap", "--show")) {
+		switch want.GetKind() {
+		case "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding":
+			wanted++
+			i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
+				return o.GetKind() == want.GetKind() && o.GetName() == want.GetName() && o.GetNamespace() == want.GetNamespace()
+			})
+			if i < 0 {
+				t.Errorf("the chart has no %s %s", want.GetKind(), want.GetName())
+				continue
+			}
+			have := objects[i].DeepCopy()
+			for _, o := range []*unstructured.Unstructured{have, want} {
+				o.SetLabels(nil)
+				delete(o.Object, "status")
+			}
+			if !reflect.DeepEqual(have.Object, want.Object) {
+				t.Errorf("%s %s\nof the chart: %v\nof bootstrap: %v", want.GetKind(), want.GetName(), have.Object, want.Object)
+			}
+		}
+	}
+	if wanted < 4 {
+		t.Errorf("bootstrap shows %d objects that matter", wanted)
+	}
+
+	// The pod's command is one that the program takes, and its pod is as it should be.
+	deployment := find(t, objects, "Deployment")
+	containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	container := containers[0].(map[string]any)
+	args, _, _ := unstructured.NestedStringSlice(container, "args")
+	output(t, atoll, append(append([]string{"agent"}, args...), "--help")...)
+	for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
+		command, _, _ := unstructured.NestedStringSlice(container, probe, "exec", "command")
+		output(t, atoll, append(command[1:], "--help")...)
+	}
+	for path, want := range map[string]string{
+		"spec.replicas": "1", "spec.strategy.type": "Recreate", "spec.template.spec.securityContext.runAsNonRoot": "true",
+	} {
+		if have, _, _ := unstructured.NestedFieldNoCopy(deployment.Object, strings.Split(path, ".")...); fmt.Sprint(have) != want {
+			t.Errorf("%s is %v", path, have)
+		}
+	}
+	if readOnly, _, _ := unstructured.NestedBool(container, "securityContext", "readOnlyRootFilesystem"); !readOnly {
+		t.Error("the root file system can be written")
+	}
+	if text := fmt.Sprint(deployment.Object); strings.Contains(text, values["token"].(string)) {
+		t.Error("the token is in the Deployment")
+	}
+
+	// A real API server takes it. What is said twice replaces itself.
+	cluster := startCluster(t, kube)
+	narrow := map[string]any{"apiGroups": []any{"", "apps"}, "ca": "", "tokenSecret": "mine", "persistence": map[string]any{"existingClaim": "mine", "size": "2Gi"}}
+	for k, v := range values {
+		if _, ok := narrow[k]; !ok {
+			narrow[k] = v
+		}
+	}
+	bounded, err := render(narrow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": agentNamespace}}}
+	cluster.apply(t, namespace)
+	for _, o := range slices.Concat(objects, objects) {
+		cluster.apply(t, o)
+	}
+	if allowed := cluster.may(t, "create", "hypershift.openshift.io", "hostedclusters"); !allowed {
+		t.Error("the agent may not do what the default list says")
+	}
+	for _, o := range bounded {
+		cluster.apply(t, o)
+	}
+	for _, c := range []struct {
+		verb, group, resource string
+		want                  bool
+	}{
+		{"create", "", "configmaps", true}, {"delete", "apps", "deployments", true}, {"create", "batch", "jobs", false},
+		{"create", "hypershift.openshift.io", "hostedclusters", false}, {"escalate", "rbac.authorization.k8s.io", "clusterroles", false},
+		{"update", "rbac.authorization.k8s.io", "clusterroles", false}, {"create", "admissionregistration.k8s.io", "validatingwebhookconfigurations", false},
+	} {
+		if have := cluster.may(t, c.verb, c.group, c.resource); have != c.want {
+			t.Errorf("with the groups core and apps, %s %s.%s: %v", c.verb, c.resource, c.group, have)
+		}
+	}
+}
+
+// What is missing is said, with the value's name.
+func TestTheAgentsChartSaysWhatIsMissing(t *testing.T) {
+	all := map[string]any{"name": "edge-7", "mqtt": "m:1", "pki": "https://p:2", "ca_hash": "sha256:x"}
+	if _, err := render(all); err != nil {
+		t.Fatal(err)
+	}
+	for missing := range all {
+		values := map[string]any{}
+		for k, v := range all {
+			if k != missing {
+				values[k] = v
+			}
+		}
+		if _, err := render(values); err == nil || !strings.Contains(err.Error(), missing+": ") && !strings.Contains(err.Error(), missing+" or ") && !strings.Contains(err.Error(), "or "+missing) {
+			t.Errorf("without %s: %v", missing, err)
+		}
+	}
+}
+
+// render is `helm template`: the chart's objects, those of crds/ first.
+func render(values map[string]any) ([]*unstructured.Unstructured, error) {
+	chart, err := loader.Load(agentChart)
+	if err != nil {
+		return nil, err
+	}
+	data, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "atoll-agent", Namespace: agentNamespace, Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(chart, data)
+	if err != nil {
+		return nil, err
+	}
+	var texts [][]byte
+	for _, crd := range chart.CRDObjects() {
+		texts = append(texts, crd.File.Data)
+	}
+	for name, text := range files {
+		if strings.HasSuffix(name, ".yaml") {
+			texts = append(texts, []byte(text))
+		}
+	}
+	var objects []*unstructured.Unstructured
+	for _, text := range texts {
+		some, err := decode(text)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, some...)
+	}
+	return objects, nil
+}
+
+func decode(text []byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		err := decoder.Decode(&o.Object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(o.Object) > 0 {
+			delete(o.Object, "status")
+			objects = append(objects, o)
+		}
+	}
+}
+
+func documents(t *testing.T, text []byte) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func find(t *testing.T, objects []*unstructured.Unstructured, kind string) *unstructured.Unstructured {
+	t.Helper()
+	for _, o := range objects {
+		if o.GetKind() == kind {
+			return o
+		}
+	}
+	t.Fatalf("no %s", kind)
+	return nil
+}
+
+// built is the path of a program that is tested: of the variable, or what `make
+// build` made.
+func built(t *testing.T, variable, name string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		path = filepath.Join("..", "..", "bin", name)
+	}
+	path, err := filepath.Abs(path)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		t.Fatalf("build first, with `make build`: %v", err)
+	}
+	return path
+}
+
+func output(t *testing.T, name string, args ...string) []byte {
+	t.Helper()
+	out, err := exec.Command(name, args...).Output()
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
+		t.Fatalf("%s %v: %s", filepath.Base(name), args, failed.Stderr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// chartCluster is a real API server.
+type chartCluster struct {
+	dynamic *dynamic.DynamicClient
+	typed   *kubernetes.Clientset
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+}
+
+func startCluster(t *testing.T, kube string) *chartCluster {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, address := t.TempDir(), l.Addr().String()
+	l.Close()
+	cmd := exec.Command(kube, "serve", "--data-dir", dir, "--listen", address)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
+	for end := time.Now().Add(90 * time.Second); ; <-time.After(100 * time.Millisecond) {
+		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err == nil {
+			config.QPS, config.Burst = 500, 500
+			c := &chartCluster{}
+			if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
+				t.Fatal(err)
+			}
+			if c.typed, err = kubernetes.NewForConfig(config); err != nil {
+				t.Fatal(err)
+			}
+			if _, err = c.typed.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context()); err == nil {
+				c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.typed.Discovery()))
+				return c
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the API server does not start: %v", err)
+		}
+	}
+}
+
+// apply is server-side apply, which refuses a field that does not exist.
+func (c *chartCluster) apply(t *testing.T, o *unstructured.Unstructured) {
+	t.Helper()
+	mapping, err := c.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(o.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r dynamic.ResourceInterface = c.dynamic.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		r = c.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
+	}
+	force := true
+	if _, err := r.Patch(t.Context(), o.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "helm", Force: &force, FieldValidation: "Strict"}); err != nil {
+		t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+	}
+}
+
+// may asks the API server what the agent's service account may do. It knows new
+// rights a moment after they are written, so the answer must be the same for
+// some time.
+func (c *chartCluster) may(t *testing.T, verb, group, resource string) bool {
+	t.Helper()
+	var last bool
+	for same := 0; same < 3; same++ {
+		review, err := c.typed.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               "system:serviceaccount:" + agentNamespace + ":atoll-agent",
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: "default"},
+		}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if review.Status.Allowed != last {
+			last, same = review.Status.Allowed, 0
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	return last
+}
