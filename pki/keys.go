@@ -5,10 +5,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -130,6 +128,5 @@ func keyHash(pub any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(der)
-	return hex.EncodeToString(sum[:]), nil
+	return derHash(der), nil
 }

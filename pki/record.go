@@ -38,9 +38,10 @@ var (
 // issuedCert is what the CA remembers of a certificate, as long as it can be
 // used or renewed.
 type issuedCert struct {
-	Serial  string    `json:"serial"` // hex
-	Key     string    `json:"key"`    // keyHash
-	Expires time.Time `json:"expires"`
+	Serial      string    `json:"serial"`      // hex
+	Fingerprint string    `json:"fingerprint"` // hex sha256 of its DER form: AWS IoT's certificate id
+	Key         string    `json:"key"`         // keyHash
+	Expires     time.Time `json:"expires"`
 }
 
 // issuedRecord is issued/NAME.json. It is written before the certificate is
@@ -86,10 +87,17 @@ func (r revokedRecord) allows(name Name, cert *x509.Certificate) error {
 
 // A Revocation says what [CA.Revoke] did.
 type Revocation struct {
-	Name         Name      `json:"name"`
-	At           time.Time `json:"at"`
-	Certificates int       `json:"certificates"` // that were still good
-	Tokens       int       `json:"tokens"`       // that were still open
+	Name         Name                 `json:"name"`
+	At           time.Time            `json:"at"`
+	Certificates []RevokedCertificate `json:"certificates"` // that were still good
+	Tokens       int                  `json:"tokens"`       // that were still open
+}
+
+// A RevokedCertificate is named for brokers that know certificates one by one.
+type RevokedCertificate struct {
+	Serial      string    `json:"serial"`      // hex
+	Fingerprint string    `json:"fingerprint"` // hex sha256 of its DER form
+	Expires     time.Time `json:"expires"`
 }
 
 // Revoke makes all certificates and join tokens of a name worthless and bars
@@ -121,7 +129,7 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 	if err != nil {
 		return Revocation{}, err
 	}
-	rev := Revocation{Name: name, At: now}
+	rev := Revocation{Name: name, At: now, Certificates: []RevokedCertificate{}}
 	rec.Certificates = slices.DeleteFunc(rec.Certificates, func(c revokedCert) bool { return c.forgettable(now) })
 	for _, c := range issued.Certificates {
 		known := slices.ContainsFunc(rec.Certificates, func(r revokedCert) bool { return r.Serial == c.Serial })
@@ -129,7 +137,7 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 			continue
 		}
 		if now.Before(c.Expires) {
-			rev.Certificates++
+			rev.Certificates = append(rev.Certificates, RevokedCertificate{c.Serial, c.Fingerprint, c.Expires})
 		}
 		rec.Certificates = append(rec.Certificates, revokedCert{c, now})
 	}
@@ -206,7 +214,7 @@ func (ca *CA) grant(csr *x509.CertificateRequest, who func() (Name, error)) (Nam
 	}
 	now := time.Now()
 	issued.Certificates = slices.DeleteFunc(issued.Certificates, func(c issuedCert) bool { return c.forgettable(now) })
-	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), hash, cert.NotAfter.UTC()})
+	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), derHash(der), hash, cert.NotAfter.UTC()})
 	return name, der, writeRecord(ca.dir, issuedDir, name, issued)
 }
 
@@ -314,6 +322,10 @@ func Enrolled(caDir, dir string, name Name) bool {
 // Fingerprint is how a person or a command names a CA: "sha256:" and the hex
 // hash of its certificate's DER form.
 func Fingerprint(ca *x509.Certificate) string {
-	sum := sha256.Sum256(ca.Raw)
-	return "sha256:" + hex.EncodeToString(sum[:])
+	return "sha256:" + derHash(ca.Raw)
+}
+
+func derHash(der []byte) string {
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:])
 }
