@@ -50,6 +50,7 @@ type childConfig struct {
 }
 
 func serveChild(file string) error {
+	FitProcess()
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err

@@ -51,6 +51,8 @@ type model struct {
 	apiUp  bool
 	denied bool // executors may do nothing
 	value  int
+	// sequence is the last id that the agent gave out, in any of its lives.
+	sequence int64
 	// digests says that the server is one of ours, and compares digests.
 	digests bool
 }
@@ -130,6 +132,10 @@ func (m *model) take(effects []effect) {
 		case effSay:
 			m.compare(e)
 		case effSend:
+			if e.event.seq <= m.sequence {
+				m.t.Fatalf("sequence id %d after %d: a server would drop the status", e.event.seq, m.sequence)
+			}
+			m.sequence = e.event.seq
 			m.sends = append(m.sends, e.event)
 		case effWatchKinds:
 		default:

@@ -201,15 +201,13 @@ func parseLine(line []byte) (record, bool) {
 	return rec, json.Unmarshal(body, &rec) == nil
 }
 
-func formatLine(buf *bytes.Buffer, rec record) error {
+func formatLine(out io.Writer, rec record) error {
 	body, err := json.Marshal(rec)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(buf, "%08x ", crc32.Checksum(body, castagnoli))
-	buf.Write(body)
-	buf.WriteByte('\n')
-	return nil
+	_, err = fmt.Fprintf(out, "%08x %s\n", crc32.Checksum(body, castagnoli), body)
+	return err
 }
 
 func (s *store) merge(rec record) {
@@ -339,7 +337,6 @@ func (s *store) write(batch []appendRequest) error {
 
 // rewrite replaces the file by one that says the same in the fewest lines.
 func (s *store) rewrite() error {
-	var buf bytes.Buffer
 	recs := []record{{Header: &storeHeader{Format: storeFormat, Consumer: s.consumer}, Ceiling: s.ceiling}}
 	ids := make([]workID, 0, len(s.works))
 	for id := range s.works {
@@ -350,18 +347,26 @@ func (s *store) rewrite() error {
 		w := s.works[id]
 		recs = append(recs, record{ID: id, Spec: w.Spec, Progress: w.Progress, Status: w.Status, Acked: w.Acked})
 	}
-	for _, rec := range recs {
-		if err := formatLine(&buf, rec); err != nil {
-			return err
-		}
-	}
 	temp := s.path + ".new"
 	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	if _, err = f.Write(buf.Bytes()); err == nil {
+	out := bufio.NewWriterSize(f, 64<<10)
+	for _, rec := range recs {
+		if err = formatLine(out, rec); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = out.Flush()
+	}
+	if err == nil {
 		err = f.Sync()
+	}
+	var size int64
+	if err == nil {
+		size, err = f.Seek(0, io.SeekCurrent)
 	}
 	if err == nil {
 		err = os.Rename(temp, s.path)
@@ -375,7 +380,7 @@ func (s *store) rewrite() error {
 	if s.f != nil {
 		s.f.Close()
 	}
-	s.f, s.size = f, int64(buf.Len())
+	s.f, s.size = f, size
 	return nil
 }
 

@@ -287,21 +287,47 @@ func (s *kindSink) Replace(list []any, rv string) error {
 	return nil
 }
 
-// Transformer keeps a listing small while it is gathered: objects that nobody
-// wants lose everything but their names.
+// seenObject is all that a listing keeps of an object while it is gathered:
+// what was observed, nil when nobody wanted it then.
+type seenObject struct {
+	metav1.ObjectMeta
+	obs *observed
+}
+
+// Transformer reduces each object of a listing as it comes, so that never all
+// of them are in memory.
 func (s *kindSink) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		m, err := meta.Accessor(obj)
 		if err != nil {
 			return obj, nil // a tombstone
 		}
-		if _, wanted := s.w.kube.wanted.rules(s.gvr, nameKey{m.GetNamespace(), m.GetName()}); wanted {
-			return obj, nil
-		}
-		stub := &metav1.PartialObjectMetadata{}
-		stub.Namespace, stub.Name, stub.ResourceVersion, stub.UID = m.GetNamespace(), m.GetName(), m.GetResourceVersion(), m.GetUID()
-		return stub, nil
+		seen := &seenObject{}
+		seen.Namespace, seen.Name, seen.ResourceVersion, seen.UID = m.GetNamespace(), m.GetName(), m.GetResourceVersion(), m.GetUID()
+		seen.obs = s.observe(objectKey{s.gvr, seen.Namespace, seen.Name}, obj, m)
+		return seen, nil
 	}
+}
+
+// observe reduces an object, nil when nobody wants it or its rules need a
+// whole object.
+func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
+	if seen, ok := obj.(*seenObject); ok {
+		return seen.obs // one that became wanted too late the core reads
+	}
+	rules, wanted := s.w.kube.wanted.rules(s.gvr, nameKey{key.Namespace, key.Name})
+	if !wanted {
+		return nil
+	}
+	var content map[string]any
+	var gvk schema.GroupVersionKind
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		content, gvk = u.Object, u.GroupVersionKind()
+	}
+	if content == nil && len(rules) > 0 {
+		return nil // the watch of whole objects is on its way
+	}
+	return s.w.kube.wanted.observe(key, m, content, gvk)
 }
 
 func (s *kindSink) show(obj any, exists bool) {
@@ -312,30 +338,16 @@ func (s *kindSink) show(obj any, exists bool) {
 	if s.gvr == customResources {
 		s.w.kindChanged()
 	}
-	n := nameKey{m.GetNamespace(), m.GetName()}
-	rules, wanted := s.w.kube.wanted.rules(s.gvr, n)
-	if !wanted || exists && isStub(m) { // a stub: it became wanted too late, the core reads it
-		return
-	}
-	key := objectKey{s.gvr, n.namespace, n.name}
+	key := objectKey{s.gvr, m.GetNamespace(), m.GetName()}
 	if !exists {
-		s.w.post(evObject{key, &observed{rv: version(m.GetResourceVersion()), uid: m.GetUID()}})
+		if _, wanted := s.w.kube.wanted.rules(s.gvr, nameKey{key.Namespace, key.Name}); wanted {
+			s.w.post(evObject{key, &observed{rv: version(m.GetResourceVersion()), uid: m.GetUID()}})
+		}
 		return
 	}
-	var content map[string]any
-	var gvk schema.GroupVersionKind
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		content, gvk = u.Object, u.GroupVersionKind()
+	if obs := s.observe(key, obj, m); obs != nil {
+		s.w.post(evObject{key, obs})
 	}
-	if content == nil && len(rules) > 0 {
-		return // the watch of whole objects is on its way
-	}
-	s.w.post(evObject{key, s.w.kube.wanted.observe(key, m, content, gvk)})
-}
-
-func isStub(m metav1.Object) bool {
-	at := m.GetCreationTimestamp()
-	return at.IsZero()
 }
 
 // kindsSettle is how long after a CustomResourceDefinition changed discovery

@@ -23,6 +23,7 @@ func (c *command) agent() *cobra.Command {
 	cmd := c.serviceCommand("agent", "The region's hands inside a management cluster", `Applies works to one Kubernetes cluster and feeds their status back. It makes
 outbound connections only: to the broker, to the CA, to the cluster's API. It may
 run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`, func(ctx context.Context, s *service) error {
+		agent.FitProcess()
 		s.identity = *id
 		p, err := s.begin(ctx)
 		if err != nil {

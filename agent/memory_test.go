@@ -1,0 +1,89 @@
+//go:build !race
+
+package agent
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/api/work"
+)
+
+// What the agent's process holds of 10,000 objects, and the most it ever held,
+// while they are applied and after a restart. The race detector multiplies
+// it, so that this runs without only.
+func TestMemoryOf10000Objects(t *testing.T) {
+	for name, rules := range map[string]bool{"metadata": false, "feedback": true} {
+		t.Run(name, func(t *testing.T) {
+			c, ns := sharedCluster(t)
+			w := &world{cluster: c, ns: ns, consumer: ns[max(0, len(ns)-40):], broker: startBroker(t), dir: t.TempDir()}
+			w.server = startServer(t, w.broker, w.consumer)
+			agent := startChild(t, w)
+			const works, each = 1000, 10
+			filler := strings.Repeat("x", 400)
+			began := time.Now()
+			for i := range works {
+				var b work.Bundle
+				for j := range each {
+					b.Manifests = append(b.Manifests, configMap(ns, fmt.Sprintf("c-%d-%d", i, j), "k", "1", "filler", filler))
+				}
+				if rules {
+					b.ManifestConfigs = []workv1.ManifestConfigOption{{
+						ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
+						FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "k", Path: ".data.k"}}}},
+						ConditionRules:     []workv1.ConditionRule{celRule("Ready", `object.data.k == "1"`)},
+					}}
+				}
+				w.server.apply(fmt.Sprint("work-", i), b)
+			}
+			for i := range works {
+				w.server.awaitApplied(fmt.Sprint("work-", i))
+			}
+			t.Logf("%d objects in %v", works*each, time.Since(began))
+			agent.check(t, "applied")
+			agent.kill()
+			agent = startChild(t, w)
+			w.server.apply("last", telling(ns, "last"))
+			w.server.awaitApplied("last")
+			w.server.await("the restart", func() bool { return w.server.reported("last", "k") == "1" })
+			agent.check(t, "restarted")
+		})
+	}
+}
+
+const mostResident = 150 << 20
+
+func (c *child) check(t *testing.T, when string) {
+	t.Helper()
+	now, peak := c.memory(t, "VmRSS"), c.memory(t, "VmHWM")
+	t.Logf("%s: %d MB resident, %d MB at most", when, now>>20, peak>>20)
+	if now > mostResident {
+		t.Errorf("%s: %d MB are resident, want at most %d", when, now>>20, mostResident>>20)
+	}
+}
+
+// memory reads a figure of the process, in bytes.
+func (c *child) memory(t *testing.T, name string) int {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
+			kb, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kb << 10
+		}
+	}
+	t.Fatalf("no %s", name)
+	return 0
+}
