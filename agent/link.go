@@ -49,7 +49,9 @@ func (a *Agent) newLink(o bus.ClientOptions) link {
 		return newGRPCLink(*a.o.GRPC, a.o.Consumer, a.receive, a.connected, a.log)
 	}
 	in, out := Topics(a.o.Consumer)
-	o.ClientID = ClientID(a.o.Consumer)
+	if o.ClientID = a.o.ClientID; o.ClientID == "" {
+		o.ClientID = ClientID(a.o.Consumer)
+	}
 	o.Subscriptions = []string{in}
 	o.Handler = a.receive
 	o.OnConnected = a.connected

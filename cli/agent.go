@@ -29,6 +29,11 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 		if err != nil {
 			return err
 		}
+		if o.DataDir == "" {
+			if o.DataDir, err = agentDir(o.Consumer); err != nil {
+				return err
+			}
+		}
 		klog.SetSlogLogger(s.log) // client-go's own lines, in our form
 		if o.Kube, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
 			return fmt.Errorf("--kubeconfig: %w", err)
@@ -54,14 +59,13 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 	cmd.Flags().StringVar(&o.Consumer, "consumer-name", "", "name of the management cluster")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "of the cluster; default: the one that the agent runs in")
 	cmd.Flags().StringVar(&broker, "mqtt", "", "the broker, host:port; its text names what the agent owns, so it must not change")
-	cmd.Flags().StringVar(&o.DataDir, "data-dir", "", "directory of the agent's works; holds their Secrets")
+	cmd.Flags().StringVar(&o.DataDir, "data-dir", "", "directory of the agent's works; holds their Secrets (default: atoll-agent/CONSUMER in the user's cache directory)")
 	cmd.Flags().Float32Var(&o.QPS, "kube-api-qps", 0, "calls to the cluster's API per second (default 1000)")
 	cmd.Flags().IntVar(&o.Burst, "kube-api-burst", 0, "burst of calls to the cluster's API (default 2000)")
 	cmd.Flags().StringVar(&driver, "workload-source-driver", "mqtt", "how works come: mqtt or grpc")
 	cmd.Flags().StringVar(&source, "workload-source-config", "", "file that says where works come from; with grpc: url, caFile, clientCertFile, clientKeyFile, tokenFile, keepAliveConfig")
-	for _, name := range []string{"consumer-name", "data-dir"} {
-		cmd.MarkFlagRequired(name)
-	}
+	agentCompatible(cmd, &o)
+	cmd.MarkFlagRequired("consumer-name")
 	return cmd
 }
 

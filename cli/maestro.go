@@ -34,7 +34,7 @@ type certFiles struct{ cert, key, ca string }
 
 func (c *command) maestro() *cobra.Command {
 	cmd := c.maestroServer("maestro")
-	cmd.AddCommand(c.maestroServer("server"))
+	cmd.AddCommand(c.maestroServer("server"), c.agent()) // what charts of the original run
 	return cmd
 }
 
