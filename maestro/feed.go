@@ -46,7 +46,7 @@ type feed struct {
 
 // Limits of what waits for one subscriber.
 const (
-	queueChanges = 10_000
+	queueChanges = 8_000
 	queueBytes   = 64 << 20
 )
 

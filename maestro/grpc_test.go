@@ -184,6 +184,7 @@ func attr(key, value string) func(*cloudevents.CloudEvent) {
 type statusStream struct {
 	t      *testing.T
 	id     string
+	client cloudevents.CloudEventServiceClient // of the same connection
 	stream grpc.ServerStreamingClient[cloudevents.CloudEvent]
 	events chan message
 	beats  chan struct{}
@@ -194,7 +195,8 @@ func (i *instance) subscribe(t *testing.T, sourceName string) *statusStream {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	stream, err := i.dial(pki.ServiceName("platform-api")).Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: sourceName})
+	client := i.dial(pki.ServiceName("platform-api"))
+	stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: sourceName})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +208,7 @@ func (i *instance) subscribe(t *testing.T, sourceName string) *statusStream {
 	if len(ids) != 1 || uuid.Validate(ids[0]) != nil {
 		t.Fatalf("subscription-id %v", ids)
 	}
-	s := &statusStream{t: t, id: ids[0], stream: stream, events: make(chan message, 10000), beats: make(chan struct{}, 1000), failed: make(chan error, 1)}
+	s := &statusStream{t: t, client: client, id: ids[0], stream: stream, events: make(chan message, 10000), beats: make(chan struct{}, 1000), failed: make(chan error, 1)}
 	go func() {
 		for {
 			e, err := stream.Recv()
