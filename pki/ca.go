@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -50,6 +51,7 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
 	mu   sync.Mutex // with the lock file: the right to change the directory
+	crl  atomic.Pointer[crlCopy]
 }
 
 // OpenCA opens the CA in dir, and makes it when there is none. When several

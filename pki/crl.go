@@ -50,42 +50,48 @@ func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
 	return data, list, nil
 }
 
-// presentCRL reads the list on disk; it is nil when a new one is due.
-func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
-	due, err := ca.crlDue()
-	if err != nil || due {
-		return nil, nil, err
-	}
-	data, err := os.ReadFile(ca.CRLFile())
-	if err != nil {
-		return nil, nil, err
-	}
-	list, err := parseCRL(data)
-	if err != nil {
-		return nil, nil, err
-	}
-	age := time.Since(list.ThisUpdate.Add(skew))
-	if age > crlRefresh || age < -skew || list.CheckSignatureFrom(ca.cert) != nil {
-		return nil, nil, nil
-	}
-	return data, list, nil
+// crlCopy is the list as it was last read from disk.
+type crlCopy struct {
+	data    []byte
+	list    *x509.RevocationList
+	size    int64
+	modTime time.Time
 }
 
-// crlDue reports whether the list on disk does not show the records: each
-// change of a record is a rename, which its directory remembers.
-func (ca *CA) crlDue() (bool, error) {
-	list, err := os.Stat(ca.CRLFile())
+// presentCRL returns the list on disk; it is nil when a new one is due. It
+// reads the file when it has changed: followers make it ask all the time.
+func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
+	file, err := os.Stat(ca.CRLFile())
 	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return false, err
+		return nil, nil, err
 	}
+	// Each change of a record is a rename, which its directory remembers.
 	records, err := os.Stat(filepath.Join(ca.dir, revokedDir))
-	if err != nil {
-		return false, err
+	if err != nil || records.ModTime().After(file.ModTime()) {
+		return nil, nil, err
 	}
-	return records.ModTime().After(list.ModTime()), nil
+	have := ca.crl.Load()
+	if have == nil || have.size != file.Size() || !have.modTime.Equal(file.ModTime()) {
+		have = &crlCopy{size: file.Size(), modTime: file.ModTime()}
+		if have.data, err = os.ReadFile(ca.CRLFile()); err != nil {
+			return nil, nil, err
+		}
+		if have.list, err = parseCRL(have.data); err != nil {
+			return nil, nil, err
+		}
+		if err = have.list.CheckSignatureFrom(ca.cert); err != nil {
+			return nil, nil, err
+		}
+		ca.crl.Store(have)
+	}
+	age := time.Since(have.list.ThisUpdate.Add(skew))
+	if age > crlRefresh || age < -skew {
+		return nil, nil, nil
+	}
+	return have.data, have.list, nil
 }
 
 // CRLFile returns the path of the revocation list, which everybody may read.

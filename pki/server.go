@@ -34,15 +34,18 @@ const maxSignBody = 64 << 10
 //
 // Errors are {"kind":"Error", "code", "reason"}.
 type Server struct {
-	ca     *CA
-	failed *failures
+	ca      *CA
+	failed  *failures
+	waiting chan struct{} // a place for each who waits for news of the revocation list
 
 	mu      sync.Mutex
 	serving *tls.Certificate // its own, see certificate
 }
 
 // NewServer returns a signing service of ca.
-func NewServer(ca *CA) *Server { return &Server{ca: ca, failed: newFailures()} }
+func NewServer(ca *CA) *Server {
+	return &Server{ca: ca, failed: newFailures(), waiting: make(chan struct{}, crlWaiting)}
+}
 
 // Handler returns the service's HTTP API, which logs to log, or to
 // slog.Default when that is nil. It must be served with the configuration of
@@ -90,6 +93,8 @@ const (
 	// crlLook is how often the CA's directory is looked at meanwhile: whoever
 	// revokes writes there and need not know this process.
 	crlLook = 250 * time.Millisecond
+	// crlWaiting is how many may wait at once; more are answered as it is.
+	crlWaiting = 256
 )
 
 func (s *Server) serveCRL(w http.ResponseWriter, r *http.Request) error {
@@ -99,7 +104,14 @@ func (s *Server) serveCRL(w http.ResponseWriter, r *http.Request) error {
 	look := time.NewTicker(crlLook)
 	defer look.Stop()
 	stop := rest.Stopping(r.Context())
-	for last := false; ; {
+	last := true // anybody may ask, so not all may wait
+	select {
+	case s.waiting <- struct{}{}:
+		defer func() { <-s.waiting }()
+		last = false
+	default:
+	}
+	for {
 		data, list, err := s.ca.CRL()
 		if err != nil {
 			return err
