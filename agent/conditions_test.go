@@ -160,3 +160,35 @@ func sortedConditions(conditions []metav1.Condition) []metav1.Condition {
 	slices.SortFunc(conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
 	return conditions
 }
+
+func TestWellKnownStatusOfHyperShiftsKinds(t *testing.T) {
+	rs := newRulesets(1<<10).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil)
+	read := func(kind, object string) string {
+		t.Helper()
+		f := rs.read(schema.GroupVersionKind{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: kind}, document(t, object))
+		if f.Err != "" {
+			t.Errorf("%s: %s", kind, f.Err)
+		}
+		var got []string
+		for _, v := range f.Values {
+			got = append(got, v.Name+"="+feedbackOf(workv1.ManifestCondition{StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
+		}
+		return strings.Join(got, "\n")
+	}
+	for _, c := range []struct{ kind, object, want string }{
+		{"HostedCluster", `{}`, ""},
+		{"HostedCluster", `{"status":{"version":{"history":[],"desired":{}},"conditions":[]}}`, ""},
+		{"HostedCluster", `{"status":{
+			"conditions":[{"type":"Available","status":"True","reason":"AsExpected","message":"up"},{"type":"Progressing","status":"False"},{"type":"Degraded","status":"False","message":""}],
+			"version":{"desired":{"version":"4.19.3","image":"i"},"history":[{"version":"4.19.3","state":"Partial"},{"version":"4.19.2","state":"Completed"}]},
+			"controlPlaneEndpoint":{"host":"api.example","port":"x"},"kubeconfig":{"name":"hc-admin-kubeconfig"},"kubeadminPassword":{"name":"hc-kubeadmin"}}}`,
+			"Available=True\nAvailableReason=AsExpected\nAvailableMessage=up\nProgressing=False\nDegraded=False\nDegradedMessage=\nVersion=4.19.3\nVersionState=Partial\n" +
+				"DesiredVersion=4.19.3\nEndpointHost=api.example\nEndpointPort=x\nKubeconfigSecret=hc-admin-kubeconfig\nKubeadminPasswordSecret=hc-kubeadmin"},
+		{"NodePool", `{"spec":{},"status":{"replicas":"n","version":"4.19.3","conditions":[{"type":"Ready","status":"True"},{"type":"UpdatingVersion","status":"False"}]}}`,
+			"Ready=True\nUpdatingVersion=False\nReplicas=n\nVersion=4.19.3"},
+	} {
+		if diff := cmp.Diff(c.want, read(c.kind, c.object)); diff != "" {
+			t.Errorf("%s: %s", c.kind, diff)
+		}
+	}
+}

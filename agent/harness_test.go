@@ -278,6 +278,7 @@ type server struct {
 	resyncs   [][]work.SpecVersion
 	seen      int
 	responses int
+	received  int // events of all types but Seen
 }
 
 type bundle struct {
@@ -332,6 +333,11 @@ func (s *server) notify() {
 func (s *server) receive(ctx context.Context, m bus.Message) {
 	defer m.Ack()
 	ext := m.Event.Extensions
+	if m.Event.Type != work.Seen {
+		s.mu.Lock()
+		s.received++
+		s.mu.Unlock()
+	}
 	if ext[work.ExtClusterName] != s.consumer {
 		s.t.Errorf("an event for cluster %q on the topic of %q", ext[work.ExtClusterName], s.consumer)
 	}

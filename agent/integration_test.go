@@ -399,10 +399,15 @@ func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 	}
 	w.agent.stop()
 	w.server.mu.Lock()
-	specs, statuses, resyncs := w.server.specs, w.server.statuses, len(w.server.resyncs)
+	specs, statuses, resyncs, received := w.server.specs, w.server.statuses, len(w.server.resyncs), w.server.received
 	w.server.mu.Unlock()
 	w.restart(t)
 	w.server.await("a resync", func() bool { return len(w.server.resyncs) > resyncs })
+	w.server.mu.Lock()
+	if got := w.server.received - received; got > 2 {
+		t.Errorf("the restart cost %d events of the agent, want at most two: a digest, and the list for a server that knows no digests", got)
+	}
+	w.server.mu.Unlock()
 	w.server.apply("last", manifests(configMap(w.ns, "last", "k", "1"))) // all before it is over when it is done
 	w.server.awaitApplied("last")
 	// One list and one watch of the kind tell about all objects.
