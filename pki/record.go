@@ -89,7 +89,7 @@ func (r revokedRecord) allows(name Name, cert *x509.Certificate) error {
 type Revocation struct {
 	Name         Name                 `json:"name"`
 	At           time.Time            `json:"at"`
-	Certificates []RevokedCertificate `json:"certificates"` // that were still good
+	Certificates []RevokedCertificate `json:"certificates"` // revoked now or before, that have not expired
 	Tokens       int                  `json:"tokens"`       // that were still open
 }
 
@@ -136,10 +136,12 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 		if known || c.forgettable(now) {
 			continue
 		}
+		rec.Certificates = append(rec.Certificates, revokedCert{c, now})
+	}
+	for _, c := range rec.Certificates {
 		if now.Before(c.Expires) {
 			rev.Certificates = append(rev.Certificates, RevokedCertificate{c.Serial, c.Fingerprint, c.Expires})
 		}
-		rec.Certificates = append(rec.Certificates, revokedCert{c, now})
 	}
 	rec.Barred, rec.At, rec.Reason = true, now, reason
 	if err := writeRecord(ca.dir, revokedDir, name, rec); err != nil {
