@@ -122,7 +122,7 @@ func TestI7TricksOfTheProtocol(t *testing.T) {
 // connectListener hears all agents, as Maestro does.
 func (b *testBroker) connectListener(t *testing.T) <-chan Message {
 	heard := make(chan Message, 100)
-	b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Shared()},
+	b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
 		Handler: func(_ context.Context, m Message) { m.Ack(); heard <- m }})
 	return heard
 }

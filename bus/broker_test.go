@@ -134,46 +134,47 @@ func TestTheBrokerSaysItsLimits(t *testing.T) {
 // Fifty agents that speak at once are heard by one server, all of them, and
 // nobody is disconnected.
 func TestI6ManySpeakersToOneListenerLoseNothing(t *testing.T) {
-	b := startBroker(t, BrokerOptions{})
-	const agents, each = 50, 200
-	var mu sync.Mutex
-	next := map[string]int{}
-	var left sync.WaitGroup
-	left.Add(agents * each)
-	lost := make(chan struct{}, 100)
-	b.connect("system:maestro", ClientOptions{ClientID: "maestro",
-		Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Shared()},
-		OnConnected:   func(ctx context.Context) { context.AfterFunc(ctx, func() { lost <- struct{}{} }) },
-		Handler: func(_ context.Context, m Message) {
-			m.Ack()
-			mu.Lock()
-			defer mu.Unlock()
-			if m.Event.ID != fmt.Sprint(next[m.Topic]) {
-				t.Errorf("%s: message %d is %s", m.Topic, next[m.Topic], m.Event.ID)
-			}
-			next[m.Topic]++
-			left.Done()
-		}})
-	for i := range agents {
-		name := fmt.Sprintf("c%d", i)
-		c := b.connect(name, ClientOptions{})
-		go func() {
-			for n := range each {
-				if err := c.PublishAsync(t.Context(), agentTopic(name), testEvent(fmt.Sprint(n)), func(error) {}); err != nil {
-					t.Error(err)
+	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
+		const agents, each = 50, 200
+		var mu sync.Mutex
+		next := map[string]int{}
+		var left sync.WaitGroup
+		left.Add(agents * each)
+		lost := make(chan struct{}, 100)
+		b.connect("system:maestro", ClientOptions{ClientID: "maestro",
+			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
+			OnConnected:   func(ctx context.Context) { context.AfterFunc(ctx, func() { lost <- struct{}{} }) },
+			Handler: func(_ context.Context, m Message) {
+				m.Ack()
+				mu.Lock()
+				defer mu.Unlock()
+				if m.Event.ID != fmt.Sprint(next[m.Topic]) {
+					t.Errorf("%s: message %d is %s", m.Topic, next[m.Topic], m.Event.ID)
 				}
-			}
-		}()
-	}
-	done := make(chan struct{})
-	go func() { left.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-lost:
-		t.Fatal("the server was disconnected")
-	case <-time.After(60 * time.Second):
-		t.Fatalf("heard %v", next)
-	}
+				next[m.Topic]++
+				left.Done()
+			}})
+		for i := range agents {
+			name := fmt.Sprintf("c%d", i)
+			c := b.connect(name, ClientOptions{})
+			go func() {
+				for n := range each {
+					if err := c.PublishAsync(t.Context(), agentTopic(name), testEvent(fmt.Sprint(n)), func(error) {}); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+		}
+		done := make(chan struct{})
+		go func() { left.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-lost:
+			t.Fatal("the server was disconnected")
+		case <-time.After(60 * time.Second):
+			t.Fatalf("heard %v", next)
+		}
+	})
 }
 
 // Two replicas share all consumers; each consumer is heard by one, in order.
@@ -183,7 +184,7 @@ func TestReplicasHearAConsumerInOrder(t *testing.T) {
 	heard := make(chan [2]string, agents*each)
 	for _, id := range []string{"maestro-a", "maestro-b"} {
 		b.connect("system:maestro", ClientOptions{ClientID: id,
-			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Shared()},
+			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
 			Handler:       func(_ context.Context, m Message) { m.Ack(); heard <- [2]string{id, m.Topic} }})
 	}
 	for i := range agents {

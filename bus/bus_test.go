@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"go.uber.org/goleak"
+
+	"atoll.dev/internal/mosquitto"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -61,7 +64,7 @@ func (a *authority) certificateUntil(t testing.TB, name string, expires time.Tim
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: expires,
-		DNSNames: []string{"broker"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		DNSNames: []string{"broker"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -87,6 +90,50 @@ type testBroker struct {
 	addr string
 	opts BrokerOptions
 	stop func()
+
+	foreign bool // Mosquitto
+	kept    *mosquitto.Broker
+}
+
+// eachBroker runs a test with our broker and with Mosquitto.
+func eachBroker(t *testing.T, opts BrokerOptions, test func(*testing.T, *testBroker)) {
+	t.Run("embedded", func(t *testing.T) { test(t, startBroker(t, opts)) })
+	t.Run("mosquitto", func(t *testing.T) {
+		b := &testBroker{t: t, ca: newAuthority(t), opts: opts, foreign: true}
+		b.start()
+		t.Cleanup(func() {
+			b.stop()
+			if err := b.kept.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		test(t, b)
+	})
+}
+
+// startForeign starts Mosquitto, or starts it again.
+func (b *testBroker) startForeign() {
+	b.t.Helper()
+	b.stop = sync.OnceFunc(func() { b.kept.Kill() })
+	if b.kept != nil {
+		if err := b.kept.Start(); err != nil {
+			b.t.Fatal(err)
+		}
+		return
+	}
+	own := b.ca.certificate(b.t, "system:broker")
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+	b.kept, err = mosquitto.Start(mosquitto.Options{
+		CA: block("CERTIFICATE", b.ca.cert.Raw), Cert: block("CERTIFICATE", own.Certificate[0]), Key: block("PRIVATE KEY", key), MaxPacket: int(b.opts.MaxPacket),
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.addr = b.kept.Addr
 }
 
 func startBroker(t testing.TB, opts BrokerOptions) *testBroker {
@@ -102,6 +149,10 @@ func startBroker(t testing.TB, opts BrokerOptions) *testBroker {
 
 func (b *testBroker) start() {
 	b.t.Helper()
+	if b.foreign {
+		b.startForeign()
+		return
+	}
 	l, err := net.Listen("tcp", b.addr)
 	if err != nil {
 		b.t.Fatal(err)
@@ -170,75 +221,78 @@ func sourceTopic(consumer string) string {
 }
 
 func TestEventsGoBothWays(t *testing.T) {
-	b := startBroker(t, BrokerOptions{})
-	toServer, toAgent := make(chan Message, 1), make(chan Message, 1)
-	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro",
-		Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Shared()},
-		Handler:       func(_ context.Context, m Message) { m.Ack(); toServer <- m }})
-	agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")},
-		Handler: func(_ context.Context, m Message) { m.Ack(); toAgent <- m }})
-	if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("1")); err != nil {
-		t.Fatal(err)
-	}
-	if m := receive(t, toAgent); m.Event.ID != "1" || m.Topic != sourceTopic("c1") || string(m.Event.Data) != `{"a":1}` {
-		t.Errorf("the agent got %+v", m)
-	}
-	if err := agent.Publish(t.Context(), agentTopic("c1"), testEvent("2")); err != nil {
-		t.Fatal(err)
-	}
-	m := receive(t, toServer)
-	if v, ok := m.Event.Extensions["originalsource"]; m.Event.ID != "2" || !ok || v != "" {
-		t.Errorf("the server got %+v", m)
-	}
+	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
+		toServer, toAgent := make(chan Message, 1), make(chan Message, 1)
+		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro",
+			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
+			Handler:       func(_ context.Context, m Message) { m.Ack(); toServer <- m }})
+		agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")},
+			Handler: func(_ context.Context, m Message) { m.Ack(); toAgent <- m }})
+		if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("1")); err != nil {
+			t.Fatal(err)
+		}
+		if m := receive(t, toAgent); m.Event.ID != "1" || m.Topic != sourceTopic("c1") || string(m.Event.Data) != `{"a":1}` {
+			t.Errorf("the agent got %+v", m)
+		}
+		if err := agent.Publish(t.Context(), agentTopic("c1"), testEvent("2")); err != nil {
+			t.Fatal(err)
+		}
+		m := receive(t, toServer)
+		if v, ok := m.Event.Extensions["originalsource"]; m.Event.ID != "2" || !ok || v != "" {
+			t.Errorf("the server got %+v", m)
+		}
+	})
 }
 
 func TestThousandsInFlightAllArriveInOrder(t *testing.T) {
-	b := startBroker(t, BrokerOptions{})
-	const n = 5000
-	got := make(chan string, n)
-	b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: func(_ context.Context, m Message) {
-		go m.Ack() // by anybody, in any order
-		got <- m.Event.ID
-	}})
-	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
-	acks := make(chan error, n)
-	for i := range n {
-		if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent(fmt.Sprint(i)), func(err error) { acks <- err }); err != nil {
-			t.Fatal(err)
+	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
+		const n = 5000
+		got := make(chan string, n)
+		b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: func(_ context.Context, m Message) {
+			go m.Ack() // by anybody, in any order
+			got <- m.Event.ID
+		}})
+		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
+		acks := make(chan error, n)
+		for i := range n {
+			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent(fmt.Sprint(i)), func(err error) { acks <- err }); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for i := range n {
-		if id := receive(t, got); id != fmt.Sprint(i) {
-			t.Fatalf("message %d is %s", i, id)
+		for i := range n {
+			if id := receive(t, got); id != fmt.Sprint(i) {
+				t.Fatalf("message %d is %s", i, id)
+			}
+			if err := receive(t, acks); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := receive(t, acks); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 }
 
 // Both directions use packet ids at once here, which is where the broker's
 // library loses count.
 func TestTrafficBothWaysDoesNotStall(t *testing.T) {
-	b := startBroker(t, BrokerOptions{})
-	const n = 3000
-	var left sync.WaitGroup
-	left.Add(2 * n)
-	handle := func(_ context.Context, m Message) { m.Ack(); left.Done() }
-	agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: handle})
-	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Shared()}, Handler: handle})
-	send := func(c *Client, topic string) {
-		for i := range n {
-			if err := c.PublishAsync(t.Context(), topic, testEvent(fmt.Sprint(i)), func(error) {}); err != nil {
-				t.Error(err)
+	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
+		const n = 3000
+		var left sync.WaitGroup
+		left.Add(2 * n)
+		handle := func(_ context.Context, m Message) { m.Ack(); left.Done() }
+		agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: handle})
+		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()}, Handler: handle})
+		send := func(c *Client, topic string) {
+			for i := range n {
+				if err := c.PublishAsync(t.Context(), topic, testEvent(fmt.Sprint(i)), func(error) {}); err != nil {
+					t.Error(err)
+				}
 			}
 		}
-	}
-	go send(agent, agentTopic("c1"))
-	go send(server, sourceTopic("c1"))
-	done := make(chan struct{})
-	go func() { left.Wait(); close(done) }()
-	receive(t, done)
+		go send(agent, agentTopic("c1"))
+		go send(server, sourceTopic("c1"))
+		done := make(chan struct{})
+		go func() { left.Wait(); close(done) }()
+		receive(t, done)
+	})
 }
 
 func TestAcknowledgementsKeepTheOrderOfArrival(t *testing.T) {
@@ -265,76 +319,79 @@ func TestAcknowledgementsKeepTheOrderOfArrival(t *testing.T) {
 }
 
 func TestI6AClientComesBackAfterTheBrokerAndSaysSo(t *testing.T) {
-	b := startBroker(t, BrokerOptions{})
-	connected := make(chan struct{}, 10)
-	got := make(chan Message, 10)
-	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
-	agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")},
-		OnConnected: func(context.Context) { connected <- struct{}{} },
-		Handler:     func(_ context.Context, m Message) { m.Ack(); got <- m }})
-	receive(t, connected)
-	b.stop()
-	for agent.Connected() || server.Connected() {
-		if err := agent.Publish(t.Context(), agentTopic("c1"), testEvent("x")); err != nil && !errors.Is(err, ErrDisconnected) {
-			t.Fatalf("publish to a broker that is gone: %v", err)
+	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
+		connected := make(chan struct{}, 10)
+		got := make(chan Message, 10)
+		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
+		agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")},
+			OnConnected: func(context.Context) { connected <- struct{}{} },
+			Handler:     func(_ context.Context, m Message) { m.Ack(); got <- m }})
+		receive(t, connected)
+		b.stop()
+		for agent.Connected() || server.Connected() {
+			if err := agent.Publish(t.Context(), agentTopic("c1"), testEvent("x")); err != nil && !errors.Is(err, ErrDisconnected) {
+				t.Fatalf("publish to a broker that is gone: %v", err)
+			}
 		}
-	}
-	if err := agent.Check(t.Context()); err == nil {
-		t.Error("a client without a broker says that it is ready")
-	}
-	b.start()
-	receive(t, connected)
-	for { // the server may come back later
-		if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("after")); err == nil {
-			break
-		} else if !errors.Is(err, ErrDisconnected) {
-			t.Fatal(err)
+		if err := agent.Check(t.Context()); err == nil {
+			t.Error("a client without a broker says that it is ready")
 		}
-	}
-	if m := receive(t, got); m.Event.ID != "after" {
-		t.Errorf("got %+v", m)
-	}
+		b.start()
+		receive(t, connected)
+		for { // the server may come back later
+			if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("after")); err == nil {
+				break
+			} else if !errors.Is(err, ErrDisconnected) {
+				t.Fatal(err)
+			}
+		}
+		if m := receive(t, got); m.Event.ID != "after" {
+			t.Errorf("got %+v", m)
+		}
+	})
 }
 
 func TestWhatIsInFlightFailsWithTheConnection(t *testing.T) {
-	b := startBroker(t, BrokerOptions{})
-	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
-	results := make(chan error, 100)
-	sent := 0
-	go b.stop()
-	for {
-		if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent("x"), func(err error) { results <- err }); err != nil {
-			if !errors.Is(err, ErrDisconnected) {
-				t.Fatal(err)
+	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
+		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
+		results := make(chan error, 100)
+		sent := 0
+		go b.stop()
+		for {
+			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent("x"), func(err error) { results <- err }); err != nil {
+				if !errors.Is(err, ErrDisconnected) {
+					t.Fatal(err)
+				}
+				break
 			}
-			break
-		}
-		sent++
-		if len(results) > 50 {
-			for len(results) > 0 {
-				<-results
-				sent--
+			sent++
+			if len(results) > 50 {
+				for len(results) > 0 {
+					<-results
+					sent--
+				}
 			}
 		}
-	}
-	for range sent { // each gets exactly one answer
-		if err := receive(t, results); err != nil && !errors.Is(err, ErrDisconnected) {
-			t.Error(err)
+		for range sent { // each gets exactly one answer
+			if err := receive(t, results); err != nil && !errors.Is(err, ErrDisconnected) {
+				t.Error(err)
+			}
 		}
-	}
+	})
 }
 
 func TestATooLargeEventIsRefusedBeforeItIsSent(t *testing.T) {
-	b := startBroker(t, BrokerOptions{MaxPacket: 10_000})
-	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
-	e := testEvent("large")
-	e.Data = make([]byte, 10_000)
-	if err := server.Publish(t.Context(), sourceTopic("c1"), e); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("a large event: %v", err)
-	}
-	if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("small")); err != nil {
-		t.Errorf("and then a small one: %v", err)
-	}
+	eachBroker(t, BrokerOptions{MaxPacket: 10_000}, func(t *testing.T, b *testBroker) {
+		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
+		e := testEvent("large")
+		e.Data = make([]byte, 10_000)
+		if err := server.Publish(t.Context(), sourceTopic("c1"), e); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("a large event: %v", err)
+		}
+		if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("small")); err != nil {
+			t.Errorf("and then a small one: %v", err)
+		}
+	})
 }
 
 // A message that one subscriber does not get must show: it is disconnected.

@@ -25,11 +25,12 @@ var (
 
 // ClientOptions say which broker, who connects, and what it wants to hear.
 type ClientOptions struct {
-	Addr               string      // host:port
-	TLS                *tls.Config // nil: plain TCP
-	Username, Password string      // of brokers that want them
-	ClientID           string      // another connection with the same one ends this
-	Subscriptions      []string    // topic filters, QoS 1
+	Addr               string               // host:port
+	TLS                *tls.Config          // nil: plain TCP, unless there are Keys
+	Keys               func() (Keys, error) // instead of TLS; read for each connection, and when they change the client connects anew
+	Username, Password string               // of brokers that want them
+	ClientID           string               // another connection with the same one ends this
+	Subscriptions      []string             // topic filters, QoS 1
 
 	// Handler gets each event, one at a time and in order, and must hand it
 	// over quickly: while it runs, nothing is read. It, or whoever it hands the
@@ -44,10 +45,12 @@ type ClientOptions struct {
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 
-	KeepAlive  time.Duration // default 10 s; a silent broker is given up after 1.5 times that
-	Window     int           // events sent and not yet acknowledged; default 1,000, at most what the broker takes
-	MinBackoff time.Duration // default 20 ms
-	MaxBackoff time.Duration // default 2 s
+	DialTimeout time.Duration // for connecting and subscribing; default 5 s
+	KeepAlive   time.Duration // default 10 s; a silent broker is given up after 1.5 times that
+	MaxMessage  int           // bytes of an event as it is sent, for brokers that do not say theirs; 0: no limit but the broker's
+	Window      int           // events sent and not yet acknowledged; default 1,000, at most what the broker takes
+	MinBackoff  time.Duration // default 20 ms
+	MaxBackoff  time.Duration // default 2 s
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {
@@ -59,6 +62,9 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	}
 	if o.OnConnected == nil {
 		o.OnConnected = func(context.Context) {}
+	}
+	if o.DialTimeout == 0 {
+		o.DialTimeout = 5 * time.Second
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 10 * time.Second
@@ -92,10 +98,11 @@ type Client struct {
 	badLog  *rate.Limiter // undecodable messages are logged at this pace
 	lostLog *rate.Limiter // and attempts to connect
 
-	mu   sync.Mutex
-	conn *connection // nil while disconnected
-	why  error       // why it is nil
-	lost time.Time   // since when
+	mu    sync.Mutex
+	conn  *connection // nil while disconnected
+	why   error       // why it is nil
+	lost  time.Time   // since when
+	limit int         // the broker's when it was last connected; 0: none known
 }
 
 type clientMetrics struct{ sent, received, undecodable, connects prometheus.Counter }
@@ -164,7 +171,7 @@ func (c *Client) serve(ctx context.Context) error {
 	err = conn.run(ctx, func() {
 		c.metrics.connects.Inc()
 		c.mu.Lock()
-		c.conn, c.why = conn, nil
+		c.conn, c.why, c.limit = conn, nil, int(conn.limit)
 		c.mu.Unlock()
 		c.o.Logger.Info("broker connected", "broker", c.o.Addr, "client_id", c.o.ClientID)
 		calls.Go(func() { c.o.OnConnected(ctx) })
@@ -215,6 +222,21 @@ func (c *Client) Check(context.Context) error {
 	return nil
 }
 
+// Limit is the largest event that can be sent, in bytes as Event.Size counts
+// them; 0 is no limit that is known. It is the smaller one of MaxMessage and
+// what the broker said when it was last connected.
+func (c *Client) Limit() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.limit == 0:
+		return c.o.MaxMessage
+	case c.o.MaxMessage == 0:
+		return c.limit
+	}
+	return min(c.limit, c.o.MaxMessage)
+}
+
 // Publish sends an event and waits for the broker's acknowledgement. It fails
 // with ErrDisconnected, ErrTooLarge, ErrNotAuthorized, or as ctx does; only
 // ErrTooLarge and ErrNotAuthorized are certain not to have been delivered.
@@ -243,6 +265,9 @@ func (c *Client) PublishAsync(ctx context.Context, topic string, e Event, done f
 	c.mu.Lock()
 	conn, why := c.conn, c.why
 	c.mu.Unlock()
+	if most := c.o.MaxMessage; most > 0 && packetSize(p) > most {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), most)
+	}
 	if conn == nil {
 		return fmt.Errorf("%w: %w", ErrDisconnected, why)
 	}

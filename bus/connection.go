@@ -25,6 +25,7 @@ type connection struct {
 	gone   chan struct{} // closed when the connection is of no more use
 	once   sync.Once
 	limit  uint32        // the broker's packet limit; 0 is none
+	keys   fingerprint   // of what the connection was made with
 	window chan struct{} // one place for each publish in flight
 
 	mu      sync.Mutex
@@ -41,15 +42,18 @@ type inbound struct {
 	acked bool
 }
 
-const (
-	dialTimeout = 5 * time.Second
-)
-
 // dial connects and completes CONNECT and SUBSCRIBE.
 func dial(ctx context.Context, client *Client) (*connection, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
 	o := client.o
+	ctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
+	defer cancel()
+	var keys fingerprint
+	if o.Keys != nil {
+		var err error
+		if o.TLS, keys, err = loadKeys(o.Keys); err != nil {
+			return nil, err
+		}
+	}
 	var d interface {
 		DialContext(ctx context.Context, network, addr string) (net.Conn, error)
 	} = &net.Dialer{}
@@ -62,7 +66,7 @@ func dial(ctx context.Context, client *Client) (*connection, error) {
 	}
 	c := &connection{
 		client: client, conn: nc, read: bufio.NewReaderSize(nc, 64<<10),
-		out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), pending: map[uint16]func(error){},
+		keys: keys, out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), pending: map[uint16]func(error){},
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	err = c.handshake()
@@ -146,9 +150,14 @@ func (c *connection) run(ctx context.Context, subscribed func()) error {
 	if len(c.client.o.Subscriptions) == 0 {
 		subscribed()
 	}
+	var keys sync.WaitGroup
+	if c.client.o.Keys != nil {
+		keys.Go(c.watchKeys)
+	}
 	err := c.readLoop(ctx, subscribed)
 	c.close()
 	writer.Wait()
+	keys.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -156,6 +165,28 @@ func (c *connection) run(ctx context.Context, subscribed func()) error {
 		return writeErr
 	}
 	return err
+}
+
+// keysInterval is how often keys on disk are looked at. They are a few files of
+// a few kilobytes, and are renewed every some days.
+const keysInterval = 10 * time.Second
+
+// watchKeys ends the connection when its keys are not those on disk any more.
+// Keys that cannot be read are on their way.
+func (c *connection) watchKeys() {
+	ticker := time.NewTicker(keysInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.gone:
+			return
+		case <-ticker.C:
+		}
+		if _, now, err := loadKeys(c.client.o.Keys); err == nil && now != c.keys {
+			c.client.o.Logger.Info("the keys for the broker have changed, connecting anew", "broker", c.client.o.Addr)
+			c.close()
+		}
+	}
 }
 
 func (c *connection) close() {

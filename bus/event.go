@@ -115,6 +115,16 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 	}, nil
 }
 
+// Size is how many bytes a broker counts for the event on a topic, or a few
+// more.
+func (e Event) Size(topic string) (int, error) {
+	p, err := e.publish(topic)
+	if err != nil {
+		return 0, err
+	}
+	return packetSize(p), nil
+}
+
 // decode reads an event in binary or in structured mode.
 func decode(p *packets.Publish) (Event, error) {
 	var e Event

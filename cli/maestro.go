@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/bus"
 	"atoll.dev/maestro"
 	"atoll.dev/pki"
 )
@@ -26,6 +27,8 @@ type maestroFlags struct {
 	tokens             maestro.KubeOptions
 	sources, broker    certFiles // of the gRPC ports, when they are not the region's
 	noHeartbeat        bool
+	brokerConfig       string // file
+	subscription       string // shared or broadcast
 	enforceOwnership   bool
 }
 
@@ -72,6 +75,13 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 	fl := cmd.Flags()
 	fl.StringVar(&o.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
 	fl.StringVar(&o.Broker, "mqtt", "127.0.0.1:8883", "the broker")
+	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "", `YAML file about the broker, as Maestro and OCM's agents read it: brokerHost, username,
+password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --mqtt`)
+	fl.StringVar(&f.subscription, "subscription-type", "shared", "how replicas hear agents: shared (each hears some), or broadcast (each hears all; for brokers without shared subscriptions)")
+	fl.StringVar(&o.BrokerClientID, "client-id", "", `MQTT client id; each replica needs its own, the region's brokers want "maestro-..." (default: maestro- and a random one)`)
+	fl.IntVar(&o.Connections, "broker-connections", 1, "connections that publish to the broker")
+	fl.Float64Var(&o.PublishRate, "broker-publish-rate", 0, "events that one of them publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is any number")
+	fl.IntVar(&o.MaxMessage, "max-message-size", 0, "bytes that the broker takes, for one that does not say so (AWS IoT Core: 131072, Azure Event Grid: 524288); larger works are refused")
 	fl.StringVar(&o.SourceID, "source-id", "maestro", "source id in topics and events")
 	fl.StringVar(&f.http, "http", "127.0.0.1:8000", "address of the REST API")
 	fl.StringSliceVar(&o.CORSOrigins, "cors-origin", nil, "an origin whose pages may call the REST API; * is any")
@@ -109,6 +119,9 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 			f.agents = "127.0.0.1:8091"
 		}
 	case "mqtt":
+		if err := f.mqtt(o); err != nil {
+			return err
+		}
 	default:
 		return fmt.Errorf("--message-broker-type %q is neither mqtt nor grpc", f.messages)
 	}
@@ -128,13 +141,13 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 		if len(f.insecure) == 0 {
 			return errors.New("--grpc-authn-type mock asks nobody who it is: it is for --insecure-listen only")
 		}
-		if o.Broker != "" && s.identity.dir == "" {
-			return errors.New("the broker wants an identity: give --identity, --pki and --ca, or --message-broker-type grpc")
+		if o.Broker != "" && f.brokerConfig == "" && s.identity.dir == "" {
+			return errors.New("the broker wants an identity: give --identity, --pki and --ca, or --message-broker-config-file, or --message-broker-type grpc")
 		}
 	default:
 		return fmt.Errorf("--grpc-authn-type %q is neither mtls, token nor mock", f.authn)
 	}
-	if f.authn == "mock" && o.Broker == "" {
+	if f.authn == "mock" && (o.Broker == "" || f.brokerConfig != "") {
 		return nil
 	}
 	if !s.identity.given() {
@@ -144,7 +157,9 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 	if err != nil {
 		return err
 	}
-	o.BrokerTLS = identity.ClientTLS("broker")
+	if f.brokerConfig == "" {
+		o.BrokerTLS = identity.ClientTLS("broker")
+	}
 	if f.authn == "mock" {
 		return nil
 	}
@@ -165,6 +180,32 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 	}
 	o.Agents, err = listen(f.agents)
 	return err
+}
+
+// mqtt reads what the flags say of the broker.
+func (f *maestroFlags) mqtt(o *maestro.Options) error {
+	o.Topics = bus.TopicsOf(o.SourceID)
+	if f.brokerConfig != "" {
+		config, err := bus.ReadConfig(f.brokerConfig)
+		if err != nil {
+			return fmt.Errorf("--message-broker-config-file: %w", err)
+		}
+		client := config.Options()
+		o.Broker, o.BrokerUsername, o.BrokerPassword, o.BrokerKeys = client.Addr, client.Username, client.Password, client.Keys
+		o.BrokerTimes.KeepAlive, o.BrokerTimes.Dial = client.KeepAlive, client.DialTimeout
+		if config.Topics != (bus.Topics{}) {
+			o.Topics = config.Topics
+		}
+	}
+	switch f.subscription {
+	case "shared":
+		o.Topics.AgentEvents = o.Topics.AgentEvents.Share()
+	case "broadcast":
+		o.Topics.AgentEvents.Group = ""
+	default:
+		return fmt.Errorf("--subscription-type %q is neither shared nor broadcast", f.subscription)
+	}
+	return nil
 }
 
 // listenPlain opens what --insecure-listen names.

@@ -32,6 +32,9 @@ func (s *Server) createBundle(ctx context.Context, req specRequest) (version int
 // create stores a new bundle in a transaction.
 func (s *Server) create(ctx context.Context, tx *store.Tx, r specRecord) (version int64, err error) {
 	r.Version = 1
+	if err := s.fits(r); err != nil {
+		return 0, err
+	}
 	spec, err := marshal(r)
 	if err != nil {
 		return 0, err
@@ -76,6 +79,9 @@ func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document,
 // updateBundle gives a bundle another content.
 func (s *Server) updateBundle(ctx context.Context, req specRequest) (version int64, err error) {
 	if err := s.accepting(); err != nil {
+		return 0, err
+	}
+	if err := s.fits(req.record); err != nil {
 		return 0, err
 	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {

@@ -42,10 +42,22 @@ type Options struct {
 	// and then nothing waits for one.
 	Broker         string
 	BrokerTLS      *tls.Config
-	BrokerUsername string // of brokers that want one
+	BrokerKeys     func() (bus.Keys, error) // instead of BrokerTLS
+	BrokerUsername string                   // of brokers that want one
 	BrokerPassword string
-	BrokerClientID string        // each server needs its own; default "maestro-" and a random one
-	BrokerGrace    time.Duration // writes are refused once the broker was away for so long; default 1 s
+	BrokerClientID string                                  // each server needs its own; default "maestro-" and a random one
+	BrokerTimes    struct{ KeepAlive, Dial time.Duration } // defaults: the bus's
+	// Topics are where this server and its agents meet; default bus.TopicsOf
+	// the source. Those of AgentEvents without a group are heard by all replicas:
+	// each takes all statuses, which is right and costs as much more.
+	Topics bus.Topics
+	// Connections publish to the broker (default 1), each at most PublishRate
+	// events a second (default: any number). MaxMessage is the broker's limit in
+	// bytes, for brokers that do not announce it; works above it are refused.
+	Connections int
+	PublishRate float64
+	MaxMessage  int
+	BrokerGrace time.Duration // writes are refused once the broker was away for so long; default 1 s
 
 	// SourceID is the source of what agents get, and the source in topics;
 	// default "maestro".
@@ -110,6 +122,9 @@ func (o Options) withDefaults() Options {
 	if o.SourceID == "" {
 		o.SourceID = "maestro"
 	}
+	if o.Topics == (bus.Topics{}) {
+		o.Topics = bus.TopicsOf(o.SourceID)
+	}
 	if o.BrokerClientID == "" {
 		o.BrokerClientID = "maestro-" + uuid.NewString()
 	}
@@ -152,7 +167,7 @@ type Server struct {
 	opts    Options
 	log     *slog.Logger
 	store   *store.Store
-	bus     *bus.Client // nil without a broker
+	bus     *bus.Pool // nil without a broker
 	metrics *metrics
 
 	feed     *feed
@@ -180,6 +195,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	if err := o.checkPlain(); err != nil {
 		return nil, err
+	}
+	if err := o.Topics.CheckSource(o.SourceID); o.Broker != "" && err != nil {
+		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	var rules *rulesFile
 	var reviews *reviewer
@@ -241,15 +259,20 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) connectBroker() {
 	o := s.opts
 	s.delivery = newDeliverer(s, s.toBroker)
-	s.bus = bus.NewClient(bus.ClientOptions{
-		Addr: o.Broker, TLS: o.BrokerTLS, Username: o.BrokerUsername, Password: o.BrokerPassword, ClientID: o.BrokerClientID,
-		Subscriptions: []string{s.statusFilter()},
+	subscriptions := []string{o.Topics.AgentEvents.Filter()}
+	if o.Topics.AgentBroadcast.Kind != "" {
+		subscriptions = append(subscriptions, o.Topics.AgentBroadcast.Filter())
+	}
+	s.bus = bus.NewPool(bus.PoolOptions{Connections: o.Connections, Rate: o.PublishRate, Client: bus.ClientOptions{
+		Addr: o.Broker, TLS: o.BrokerTLS, Keys: o.BrokerKeys, Username: o.BrokerUsername, Password: o.BrokerPassword, ClientID: o.BrokerClientID,
+		KeepAlive: o.BrokerTimes.KeepAlive, DialTimeout: o.BrokerTimes.Dial, MaxMessage: o.MaxMessage,
+		Subscriptions: subscriptions,
 		Handler: func(ctx context.Context, m bus.Message) {
 			s.handleAgent(ctx, m.Topic, messageOf(m.Event), m.Ack)
 		},
 		OnConnected: s.onConnected,
 		Logger:      o.Logger, Registerer: o.Metrics,
-	})
+	}})
 }
 
 // onConnected runs while the broker's connection stands.

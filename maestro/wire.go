@@ -31,21 +31,44 @@ func messageOf(e bus.Event) message {
 }
 
 func (s *Server) specTopic(consumer string) string {
-	return bus.Topic{Source: s.opts.SourceID, Consumer: consumer, Kind: bus.SourceEvents}.String()
-}
-
-// statusFilter is what replicas share: the events of all agents.
-func (s *Server) statusFilter() string {
-	return bus.Topic{Source: s.opts.SourceID, Consumer: bus.AllConsumers, Kind: bus.AgentEvents}.Shared()
+	return s.opts.Topics.SourceEvents.For(consumer).String()
 }
 
 // consumerOf returns the consumer whose topic an event came on.
 func (s *Server) consumerOf(topic string) (string, bool) {
-	t, err := bus.ParseTopic(topic)
-	if err != nil || t.Kind != bus.AgentEvents || t.Source != s.opts.SourceID || t.Consumer == bus.AllConsumers {
-		return "", false
+	t, ok := s.opts.Topics.AgentEvents.Match(topic)
+	if !ok && s.opts.Topics.AgentBroadcast.Kind != "" {
+		t, ok = s.opts.Topics.AgentBroadcast.Match(topic)
 	}
-	return t.Consumer, true
+	return t.Consumer, ok
+}
+
+// afterwards is what a message may grow by: as a deletion, as an answer to a
+// resync, with a higher generation.
+const afterwards = 256
+
+// fits refuses a bundle that the broker would not take: it would be stored, and
+// never arrive.
+func (s *Server) fits(r specRecord) error {
+	if s.bus == nil || s.bus.Limit() == 0 {
+		return nil
+	}
+	spec, err := marshal(r)
+	if err != nil {
+		return err
+	}
+	m, err := encodeSpec(store.Document{ID: r.ID, Scope: r.Consumer, Spec: spec, Generation: 1}, s.opts.SourceID, true)
+	if err != nil {
+		return err
+	}
+	size, err := m.event().Size(s.specTopic(r.Consumer))
+	if err != nil {
+		return invalid("the bundle cannot be a message to its agent: %s", err)
+	}
+	if limit := s.bus.Limit(); size+afterwards > limit {
+		return invalid("the bundle takes %d bytes as a message to its agent, and the message broker takes %d; make it smaller, or make several of it", size+afterwards, limit)
+	}
+	return nil
 }
 
 const (

@@ -2,7 +2,7 @@
 # Makes sure that the named programs are on this machine; with apt-get where
 # that may be used, else it says what to install and stops.
 #
-#   scripts/ensure.sh postgres [gcc] [curl]
+#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto]
 set -euo pipefail
 
 have_postgres() {
@@ -19,6 +19,7 @@ have_postgres() {
 have() {
 	case $1 in
 	postgres) have_postgres ;;
+	mosquitto) [[ -n $(PATH=$PATH:/usr/local/sbin:/usr/sbin command -v mosquitto) ]] ;; # not on everybody's PATH
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -55,6 +56,7 @@ Install them and run this again. On Debian and Ubuntu, as root:
     mkdir -p /etc/postgresql-common
     echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf   # no server of the package's own
     apt-get install --no-install-recommends ${packages[*]}
+    systemctl disable --now mosquitto   # if it was among them: the tests start their own
 Elsewhere: PostgreSQL's server binaries (postgres, initdb), version 15 or newer, on PATH.
 TXT
 	exit 1
@@ -66,9 +68,19 @@ if [[ " ${missing[*]} " == *" postgres "* && ! -e /etc/postgresql-common/createc
 	"${root[@]}" mkdir -p /etc/postgresql-common
 	echo 'create_main_cluster = false' | "${root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
 fi
-install=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Options::=--force-confold -yq install --no-install-recommends "${packages[@]}")
+# A package may start and enable a service of its own. policy-rc.d forbids the
+# first (apt would try it in a container without systemd, too), the lines at the
+# end undo the second.
+cleanup=()
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log"; ((${#cleanup[@]} == 0)) || "${cleanup[@]}"' EXIT
+policy=/usr/sbin/policy-rc.d
+if [[ " ${missing[*]} " == *" mosquitto "* && ! -e $policy ]]; then
+	cleanup=("${root[@]}" rm -f "$policy")
+	printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee "$policy" >/dev/null
+	"${root[@]}" chmod 755 "$policy"
+fi
+install=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Options::=--force-confold -o DPkg::Lock::Timeout=120 -yq install --no-install-recommends "${packages[@]}")
 if ! "${install[@]}" >"$log" 2>&1; then
 	# A fresh machine has no package lists yet.
 	if ! { "${root[@]}" apt-get -q update && "${install[@]}"; } >"$log" 2>&1; then
@@ -76,4 +88,8 @@ if ! "${install[@]}" >"$log" 2>&1; then
 		echo "could not install ${packages[*]}" >&2
 		exit 1
 	fi
+fi
+if [[ " ${missing[*]} " == *" mosquitto "* ]]; then
+	! command -v systemctl >/dev/null || "${root[@]}" systemctl -q disable mosquitto.service 2>/dev/null || true
+	! command -v update-rc.d >/dev/null || "${root[@]}" update-rc.d mosquitto disable 2>/dev/null || true
 fi

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-scripts/ensure.sh postgres gcc curl
+scripts/ensure.sh postgres gcc curl mosquitto
 make --no-print-directory check build
 go build -race -trimpath -o bin/race/atoll ./cmd/atoll
 export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll

@@ -1,0 +1,248 @@
+package bus
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is the file that Maestro and OCM's agents read about their broker
+// (sdk-go's MQTTConfig), as YAML:
+//
+//	brokerHost: broker.example:8883        # host:port
+//	username, password: ...                # of brokers that want them
+//	caFile, clientCertFile, clientKeyFile: # PEM files; without any, no TLS
+//	caData, clientCertData, clientKeyData: # base64 of PEM, instead of the files
+//	keepAlive: 60                          # seconds
+//	dialTimeout: 5s
+//	pubQoS, subQoS: 1                      # nothing else: see below
+//	topics:
+//	  sourceEvents: sources/maestro/consumers/+/sourceevents
+//	  agentEvents: $share/statussubscribers/sources/maestro/consumers/+/agentevents
+//	  sourceBroadcast, agentBroadcast: ... # optional
+//
+// Whatever is not known, or there twice, is an error with its line. Messages
+// have QoS 1 always: at 0 a loss would go unnoticed, and 2 adds nothing to
+// events that are idempotent.
+type Config struct {
+	BrokerHost             string
+	Username, Password     string
+	Keys                   Keys
+	KeepAlive, DialTimeout time.Duration // 0: the client's default
+	Topics                 Topics        // zero: not in the file
+
+	file string // it came from
+}
+
+// ReadConfig reads a file. Errors name it and the line.
+func ReadConfig(file string) (Config, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Config{}, fmt.Errorf("reading the broker's configuration: %w", err)
+	}
+	c, err := ParseConfig(data)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", file, err)
+	}
+	c.file = file
+	return c, nil
+}
+
+// A ConfigError is a mistake in a configuration. Its text never holds a value
+// of the file but that of a topic, a number or a duration: others are secrets.
+type ConfigError struct {
+	Line   int // from 1; 0 when the whole file is meant
+	Reason string
+}
+
+func (e *ConfigError) Error() string {
+	if e.Line == 0 {
+		return e.Reason
+	}
+	return "line " + strconv.Itoa(e.Line) + ": " + e.Reason
+}
+
+func at(n *yaml.Node, format string, args ...any) error {
+	return &ConfigError{Line: n.Line, Reason: fmt.Sprintf(format, args...)}
+}
+
+// ParseConfig reads the content of a file. Every error is, or joins,
+// *ConfigErrors.
+func ParseConfig(data []byte) (Config, error) {
+	var c Config
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		// The library's text says the line itself; it may quote the file.
+		return c, &ConfigError{Reason: "this is no YAML: " + firstLineOf(err)}
+	}
+	if len(document.Content) == 0 {
+		return c, &ConfigError{Reason: "the file is empty; brokerHost is needed"}
+	}
+	root := document.Content[0]
+	fields := map[string]func(*yaml.Node) error{
+		"brokerHost": scalar(&c.BrokerHost), "username": scalar(&c.Username), "password": scalar(&c.Password),
+		"caFile": scalar(&c.Keys.CAFile), "clientCertFile": scalar(&c.Keys.CertFile), "clientKeyFile": scalar(&c.Keys.KeyFile),
+		"caData": base64Of(&c.Keys.CA), "clientCertData": base64Of(&c.Keys.Cert), "clientKeyData": base64Of(&c.Keys.Key),
+		"keepAlive": keepAlive(&c.KeepAlive), "dialTimeout": duration(&c.DialTimeout), "pubQoS": qosOne, "subQoS": qosOne,
+		"topics": func(n *yaml.Node) error { return parseTopics(n, &c.Topics) },
+	}
+	errs := []error{object(root, "the file", fields)}
+	if c.BrokerHost == "" {
+		errs = append(errs, at(root, "brokerHost is missing; it is host:port"))
+	} else if host, port, err := net.SplitHostPort(c.BrokerHost); err != nil || host == "" || !isPort(port) {
+		errs = append(errs, at(valueOf(root, "brokerHost"), "brokerHost is not host:port"))
+	}
+	hasCert, hasKey := c.Keys.CertFile != "" || len(c.Keys.Cert) > 0, c.Keys.KeyFile != "" || len(c.Keys.Key) > 0
+	if hasCert != hasKey {
+		errs = append(errs, at(root, "a client certificate and its key come together; one is missing"))
+	}
+	return c, errors.Join(errs...)
+}
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}
+
+func firstLineOf(err error) string {
+	reason := err.Error()
+	for i, r := range reason {
+		if r == '\n' {
+			return reason[:i]
+		}
+	}
+	return reason
+}
+
+// object reads a mapping whose keys are those of fields, each at most once.
+func object(n *yaml.Node, what string, fields map[string]func(*yaml.Node) error) error {
+	if n.Kind != yaml.MappingNode {
+		return at(n, "%s is no mapping of keys to values", what)
+	}
+	var errs []error
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		read := fields[key.Value]
+		switch {
+		case read == nil || key.Kind != yaml.ScalarNode:
+			errs = append(errs, at(key, "%s has no key %.50q", what, key.Value))
+		case seen[key.Value]:
+			errs = append(errs, at(key, "%s is there twice", key.Value))
+		case value.Kind == yaml.ScalarNode && value.Tag == "!!null":
+			// as if it were not there
+		default:
+			if err := read(value); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		seen[key.Value] = true
+	}
+	return errors.Join(errs...)
+}
+
+// valueOf is a key's value, or the mapping itself.
+func valueOf(n *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return n
+}
+
+func scalar(into *string) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		if n.Kind != yaml.ScalarNode {
+			return at(n, "this is no text")
+		}
+		*into = n.Value
+		return nil
+	}
+}
+
+func base64Of(into *[]byte) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		data, err := base64.StdEncoding.DecodeString(n.Value) // it skips line ends
+		if err != nil || n.Kind != yaml.ScalarNode {
+			return at(n, "this is no base64")
+		}
+		*into = data
+		return nil
+	}
+}
+
+// keepAlive is seconds, as MQTT counts them.
+func keepAlive(into *time.Duration) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		seconds, err := strconv.ParseUint(n.Value, 10, 16)
+		if err != nil || n.Kind != yaml.ScalarNode || seconds == 0 {
+			return at(n, "keepAlive %.50q is no number of seconds from 1 to %d", n.Value, math.MaxUint16)
+		}
+		*into = time.Duration(seconds) * time.Second
+		return nil
+	}
+}
+
+func duration(into *time.Duration) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		d, err := time.ParseDuration(n.Value)
+		if err != nil || n.Kind != yaml.ScalarNode || d <= 0 {
+			return at(n, "%.50q is no duration, such as 5s", n.Value)
+		}
+		*into = d
+		return nil
+	}
+}
+
+func qosOne(n *yaml.Node) error {
+	if n.Value != "1" {
+		return at(n, "QoS %.50q: only 1 is possible", n.Value)
+	}
+	return nil
+}
+
+func parseTopics(n *yaml.Node, t *Topics) error {
+	topic := func(into *Topic, kind TopicKind) func(*yaml.Node) error {
+		return func(n *yaml.Node) error {
+			got, err := ParseTopic(n.Value)
+			if err != nil || got.Kind != kind || n.Kind != yaml.ScalarNode {
+				return at(n, "%.200q is no topic of the form that ends in %s", n.Value, kind)
+			}
+			*into = got
+			return nil
+		}
+	}
+	err := object(n, "topics", map[string]func(*yaml.Node) error{
+		"sourceEvents": topic(&t.SourceEvents, SourceEvents), "agentEvents": topic(&t.AgentEvents, AgentEvents),
+		"sourceBroadcast": topic(&t.SourceBroadcast, SourceBroadcast), "agentBroadcast": topic(&t.AgentBroadcast, AgentBroadcast),
+	})
+	if err == nil && (t.SourceEvents.Kind == "" || t.AgentEvents.Kind == "") {
+		err = at(n, "topics needs sourceEvents and agentEvents")
+	}
+	return err
+}
+
+// Options are the client's, without its id, subscriptions and handlers. Keys
+// are read from the file, and from those that it names, for each connection;
+// when they change the client connects anew.
+func (c Config) Options() ClientOptions {
+	o := ClientOptions{Addr: c.BrokerHost, Username: c.Username, Password: c.Password, KeepAlive: c.KeepAlive, DialTimeout: c.DialTimeout}
+	if !c.Keys.Empty() {
+		o.Keys = func() (Keys, error) {
+			if c.file == "" {
+				return c.Keys, nil
+			}
+			now, err := ReadConfig(c.file)
+			return now.Keys, err
+		}
+	}
+	return o
+}

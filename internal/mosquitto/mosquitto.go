@@ -1,0 +1,183 @@
+// Package mosquitto runs Eclipse Mosquitto, for tests and benchmarks that want
+// a broker other than ours: the program that the distribution has, with a
+// configuration and a directory of its own, on loopback.
+//
+// Who may read and write what is bound to the client's certificate, as
+// docs/brokers.md describes it for production. It is for tests and benchmarks
+// only.
+package mosquitto
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Options say how the broker is to be. All are optional.
+type Options struct {
+	Addr          string // host:port; default: a free port on loopback
+	CA, Cert, Key []byte // PEM. Without a CA there is no TLS, and everybody may do everything
+	Server        string // common name of Maestro's certificate; default "system:maestro"
+	Source        string // of topics; default "maestro"
+	MaxPacket     int    // bytes; default: MQTT's own limit
+}
+
+// Broker is a Mosquitto that can be stopped and started.
+type Broker struct {
+	Addr string
+
+	program string
+	dir     string
+	log     bytes.Buffer // of the run under way; read when it has ended
+	cmd     *exec.Cmd
+	ended   chan struct{}
+}
+
+// Find returns the program.
+func Find() (string, error) {
+	for _, name := range []string{"mosquitto", "/usr/sbin/mosquitto", "/usr/local/sbin/mosquitto"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("no mosquitto on this machine; scripts/ensure.sh mosquitto installs it")
+}
+
+// Start starts a broker and returns when it listens. Close ends it and removes
+// its directory.
+func Start(o Options) (*Broker, error) {
+	program, err := Find()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "atoll-mosquitto-")
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{Addr: o.Addr, program: program, dir: dir}
+	if err := errors.Join(b.configure(o), b.Start()); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return b, nil
+}
+
+// configure writes the files.
+func (b *Broker) configure(o Options) error {
+	if o.Server == "" {
+		o.Server = "system:maestro"
+	}
+	if o.Source == "" {
+		o.Source = "maestro"
+	}
+	if b.Addr == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		b.Addr = l.Addr().String()
+		l.Close()
+	}
+	host, port, err := net.SplitHostPort(b.Addr)
+	if err != nil {
+		return err
+	}
+	// Mosquitto drops, silently, what is over its limits of messages in flight
+	// and in the queue of one client. Nothing may be dropped, so there are none.
+	lines := []string{
+		"per_listener_settings false", "persistence false", "log_dest stderr", "log_type error", "log_type warning",
+		"listener " + port + " " + host, "set_tcp_nodelay true",
+		"max_inflight_messages 0", "max_queued_messages 0", "max_queued_bytes 0",
+	}
+	if os.Geteuid() == 0 {
+		lines = append(lines, "user root") // it would give up its rights, and not reach its files
+	}
+	if o.MaxPacket > 0 {
+		lines = append(lines, fmt.Sprintf("max_packet_size %d", o.MaxPacket))
+	}
+	files := map[string][]byte{}
+	if o.CA == nil {
+		lines = append(lines, "allow_anonymous true")
+	} else {
+		lines = append(lines, "cafile "+b.file("ca.pem"), "certfile "+b.file("cert.pem"), "keyfile "+b.file("key.pem"),
+			"require_certificate true", "use_identity_as_username true", "allow_anonymous false", "acl_file "+b.file("acl"))
+		files["ca.pem"], files["cert.pem"], files["key.pem"] = o.CA, o.Cert, o.Key
+		files["acl"] = fmt.Appendf(nil, `user %[1]s
+topic write sources/%[2]s/consumers/+/sourceevents
+topic read sources/%[2]s/consumers/+/agentevents
+
+pattern read sources/%[2]s/consumers/%%u/sourceevents
+pattern write sources/%[2]s/consumers/%%u/agentevents
+`, o.Server, o.Source)
+	}
+	files["mosquitto.conf"] = []byte(strings.Join(lines, "\n") + "\n")
+	for name, data := range files {
+		if err := os.WriteFile(b.file(name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Broker) file(name string) string { return filepath.Join(b.dir, name) }
+
+// Pid is the process's, 0 while it is stopped.
+func (b *Broker) Pid() int {
+	if b.cmd == nil {
+		return 0
+	}
+	return b.cmd.Process.Pid
+}
+
+// Start starts it again, on the same address.
+func (b *Broker) Start() error {
+	b.log.Reset()
+	b.cmd = exec.Command(b.program, "-c", b.file("mosquitto.conf"))
+	b.cmd.Stderr = &b.log
+	dieWithParent(b.cmd)
+	if err := b.cmd.Start(); err != nil {
+		b.cmd = nil
+		return fmt.Errorf("starting mosquitto: %w", err)
+	}
+	ended := make(chan struct{})
+	b.ended = ended
+	cmd := b.cmd
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		conn, err := net.DialTimeout("tcp", b.Addr, time.Second)
+		if err == nil {
+			conn.Close()
+			return nil
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("mosquitto ended at once: %s", strings.TrimSpace(b.log.String()))
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			b.Kill()
+			return fmt.Errorf("mosquitto does not listen on %s: %w", b.Addr, err)
+		}
+	}
+}
+
+// Kill ends it as kill -9 does, and returns when it is gone.
+func (b *Broker) Kill() {
+	if b.cmd == nil {
+		return
+	}
+	_ = b.cmd.Process.Kill()
+	<-b.ended
+	b.cmd = nil
+}
+
+// Close ends it and removes what it left.
+func (b *Broker) Close() error {
+	b.Kill()
+	return os.RemoveAll(b.dir)
+}
