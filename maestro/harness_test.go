@@ -29,6 +29,7 @@ import (
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -48,6 +49,33 @@ type site struct {
 }
 
 func newSite(t testing.TB) *site { return newSiteOn(t, pgtest.DSN(t)) }
+
+// newMosquittoSite is newSite with a broker that is not ours. maxPacket of 0 is
+// MQTT's own limit.
+func newMosquittoSite(t testing.TB, maxPacket int) *site {
+	t.Helper()
+	s := newSite(t)
+	s.broker.stop()
+	own := s.certificate(pki.ServiceName("broker"))
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.broker.foreign, err = mosquitto.Start(mosquitto.Options{
+		CA: s.ca.CertPEM(), Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}),
+		Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), MaxPacket: maxPacket,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.broker.addr = s.broker.foreign.Addr
+	t.Cleanup(func() {
+		if err := s.broker.foreign.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
 
 func newSiteOn(t testing.TB, dsn string) *site {
 	t.Helper()
@@ -121,16 +149,23 @@ func (s *site) clientTLS(name pki.Name, service string) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.certificate(name)}, RootCAs: s.ca.Pool(), ServerName: service}
 }
 
-// brokerProcess is the embedded broker, which can be taken away and come back
-// at the same address.
+// brokerProcess is the embedded broker, or Mosquitto, which can be taken away
+// and come back at the same address.
 type brokerProcess struct {
-	site *site
-	addr string
-	end  func()
+	site    *site
+	addr    string
+	end     func()
+	foreign *mosquitto.Broker
 }
 
 func (b *brokerProcess) start() {
 	b.site.t.Helper()
+	if b.foreign != nil {
+		if err := b.foreign.Start(); err != nil {
+			b.site.t.Fatal(err)
+		}
+		return
+	}
 	l, err := net.Listen("tcp", b.addr)
 	if err != nil {
 		b.site.t.Fatal(err)
@@ -152,6 +187,10 @@ func (b *brokerProcess) start() {
 }
 
 func (b *brokerProcess) stop() {
+	if b.foreign != nil {
+		b.foreign.Kill()
+		return
+	}
 	if b.end != nil {
 		b.end()
 		b.end = nil
