@@ -3,6 +3,8 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -51,4 +53,10 @@ func statusTable(w io.Writer, s region.Status) {
 		rows = append(rows, []string{p.Name, pid, p.State, strconv.Itoa(p.Restarts), megabytes(p.RSSBytes), address})
 	}
 	table(w, rows)
+	for _, name := range slices.Sorted(maps.Keys(s.Insecure)) {
+		fmt.Fprintf(w, "\ninsecure: %s at %s asks nobody who it is", name, s.Insecure[name])
+	}
+	if len(s.Insecure) > 0 {
+		fmt.Fprintln(w)
+	}
 }

@@ -19,7 +19,7 @@ const stopLimit = 15 * time.Second
 
 func (c *command) up() *cobra.Command {
 	var opts region.UpOptions
-	var detach bool
+	var detach, insecure bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a region on this machine, or go on where an earlier start stopped",
@@ -41,11 +41,15 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			if _, err := home.State(); opts.Region == "" && err != nil {
 				opts.Region = "local-1"
 			}
+			if cmd.Flags().Changed("insecure-listen") {
+				opts.Insecure = &insecure
+			}
 			return c.bringUp(cmd.Context(), home, opts, detach)
 		},
 	}
 	cmd.Flags().StringVar(&opts.Region, "region", "", "name of a new region, also the region of AWS signatures (default local-1)")
 	cmd.Flags().IntVar(&opts.ManagementClusters, "management-clusters", 0, "number of local management clusters (default: as they are, 1 in a new region)")
+	cmd.Flags().BoolVar(&insecure, "insecure-listen", false, "Maestro also listens on loopback without TLS, for every user of this machine (default: as it is, no in a new region)")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the region serves")
 	return cmd
 }

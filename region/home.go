@@ -42,6 +42,10 @@ type State struct {
 	Clusters []string       `json:"management_clusters"`
 	Created  int            `json:"management_clusters_created"` // ever; the next one's number is one more
 	Postgres PostgresDirs   `json:"postgres"`
+
+	// Insecure says that Maestro has plain listeners on loopback, too, where
+	// nobody is asked who it is.
+	Insecure bool `json:"insecure_listen,omitempty"`
 }
 
 // PostgresDirs says where the database lies. PostgreSQL refuses to run as

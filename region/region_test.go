@@ -116,6 +116,51 @@ func TestUpAddsClustersAndNeverTakesAny(t *testing.T) {
 	}
 }
 
+// Plain listeners are there when somebody said so, and are shown.
+func TestPlainListenersAreSaidAndShown(t *testing.T) {
+	h, _ := newHome(t)
+	shown := func() map[string]string {
+		t.Helper()
+		s, err := h.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Insecure
+	}
+	maestro := func() string {
+		t.Helper()
+		st, err := h.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(newTopology(h, st, Binaries{Atoll: "atoll"}).maestro().Args, " ")
+	}
+	if _, _, err := h.decide(UpOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if len(shown()) != 0 || strings.Contains(maestro(), "--insecure-listen") {
+		t.Errorf("%v without anybody's word: %s", shown(), maestro())
+	}
+	yes, no := true, false
+	for _, step := range []struct {
+		say  *bool
+		want int
+	}{{&yes, 2}, {nil, 2}, {&no, 0}} {
+		if _, _, err := h.decide(UpOptions{Insecure: step.say}); err != nil {
+			t.Fatal(err)
+		}
+		got := shown()
+		if len(got) != step.want || strings.Contains(maestro(), "--insecure-listen rest=127.0.0.1:") != (step.want > 0) {
+			t.Errorf("%v: %s", got, maestro())
+		}
+		for name, at := range got {
+			if !strings.Contains(maestro(), strings.TrimPrefix(at, "http://")) {
+				t.Errorf("%s is shown at %s: %s", name, at, maestro())
+			}
+		}
+	}
+}
+
 func TestPortsAreKeptAndNoTwoHomesShareOne(t *testing.T) {
 	given := map[int]string{}
 	for i := range 5 {

@@ -14,6 +14,7 @@ type Status struct {
 	Ready     bool              `json:"ready"`
 	Processes []ProcessStatus   `json:"processes"`
 	Endpoints map[string]string `json:"endpoints"`
+	Insecure  map[string]string `json:"insecure,omitempty"` // listeners on which nobody is asked who it is
 }
 
 // ProcessStatus is one process; State is ready, starting, failed (waiting to
@@ -47,8 +48,13 @@ func (h Home) Status(ctx context.Context) (Status, error) {
 		})
 	}
 	wg.Wait()
+	var insecure map[string]string
+	if st.Insecure {
+		insecure = map[string]string{"maestro_http": "http://" + t.address(plainHTTP), "maestro_grpc": t.address(plainGRPC)}
+	}
 	return Status{
-		Region: st.Region, Home: h.Dir,
+		Insecure: insecure,
+		Region:   st.Region, Home: h.Dir,
 		Ready:     !slices.ContainsFunc(processes[1:], func(p ProcessStatus) bool { return p.State != "ready" }),
 		Processes: processes,
 		Endpoints: map[string]string{

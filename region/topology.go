@@ -89,6 +89,9 @@ func portNames(st State) []string {
 	names := []string{
 		"pki", "pki-ops", "mqtt", "broker-ops", "maestro-http", "maestro-grpc", "maestro-ops", "platform", "platform-ops",
 	}
+	if st.Insecure {
+		names = append(names, plainHTTP, plainGRPC)
+	}
 	for _, c := range st.Clusters {
 		names = append(names, planeName(c), agentName(c)+"-ops")
 	}
@@ -155,12 +158,24 @@ func (t topology) broker() Spec {
 	}, "mqtt", "broker-ops"), pki.ServiceName(brokerName), t.home.Path("identities", brokerName))
 }
 
+// Ports of Maestro's plain listeners.
+const (
+	plainHTTP = "maestro-http-plain"
+	plainGRPC = "maestro-grpc-plain"
+)
+
 func (t topology) maestro() Spec {
+	args := []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
+		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt")}
+	ports := []string{"maestro-http", "maestro-grpc"}
+	if t.st.Insecure {
+		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
+		ports = append(ports, plainHTTP, plainGRPC)
+	}
 	return t.identified(t.service(Spec{
 		Name: maestroName, Address: t.url("maestro-http"), Phase: phaseServices, After: []string{postgresName, pkiName, brokerName},
-		Args: []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
-			"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt")},
-	}, "maestro-http", "maestro-grpc", "maestro-ops"), pki.ServiceName(maestroName), t.home.Path("identities", maestroName))
+		Args: args,
+	}, append(ports, "maestro-ops")...), pki.ServiceName(maestroName), t.home.Path("identities", maestroName))
 }
 
 func (t topology) platform() Spec {

@@ -21,6 +21,7 @@ const upTimeout = 2 * time.Minute
 // UpOptions says what region `up` is to bring up.
 type UpOptions struct {
 	Region             string // of a new home; an existing one keeps its own
+	Insecure           *bool  // State.Insecure, nil as it is
 	ManagementClusters int    // at least so many; 0 leaves an existing home as it is and gives a new one 1
 }
 
@@ -97,6 +98,12 @@ func (h Home) decide(opts UpOptions) (st State, grown []string, err error) {
 	}
 	if wanted != 0 && wanted < len(st.Clusters) {
 		return st, nil, fmt.Errorf("the region has %d management clusters: `up` adds them, `atoll mc delete NAME` removes one", len(st.Clusters))
+	}
+	if opts.Insecure != nil && *opts.Insecure != st.Insecure {
+		if _, running := h.supervisor(); running {
+			return st, nil, errors.New("the region runs: --insecure-listen is decided when it starts; `atoll down` first")
+		}
+		st.Insecure = *opts.Insecure
 	}
 	for len(st.Clusters) < wanted {
 		st.Created++
