@@ -26,6 +26,7 @@ type maestroFlags struct {
 	insecure           map[string]string
 	tokens             maestro.KubeOptions
 	sources, broker    certFiles // of the gRPC ports, when they are not the region's
+	original           originalFlags
 	noHeartbeat        bool
 	brokerConfig       string // file
 	subscription       string // shared or broadcast
@@ -38,6 +39,7 @@ type certFiles struct{ cert, key, ca string }
 func (c *command) maestro() *cobra.Command {
 	cmd := c.maestroServer("maestro")
 	cmd.AddCommand(c.maestroServer("server"), c.agent()) // what charts of the original run
+	cmd.AddCommand(c.maestroForceDelete(), c.maestroUnknown())
 	return cmd
 }
 
@@ -105,13 +107,15 @@ and certificates), mock (nobody is asked; only with --insecure-listen, and then 
 	fl.BoolVar(&f.noHeartbeat, "heartbeat-disable", false, "send no heartbeats")
 	fl.BoolVar(&f.enforceOwnership, "enforce-source-ownership", true, "a bundle is changed by the source that made it only")
 	fl.BoolVar(&o.PlainErrors, "grpc-plain-errors", false, "gRPC errors are the text alone, not a Kubernetes status that holds it")
-	cmd.MarkFlagRequired("dsn")
-	cmd.AddCommand(c.maestroForceDelete(), c.maestroUnknown())
+	f.original.add(fl)
 	return cmd
 }
 
 // apply makes the options of a server of the flags.
 func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
+	if err := f.original.apply(f, o); err != nil {
+		return err
+	}
 	switch f.messages {
 	case "grpc":
 		o.Broker = ""
