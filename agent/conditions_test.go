@@ -93,7 +93,7 @@ func TestRulesOfOneManifestShareABudget(t *testing.T) {
 	rs := newRulesets(1).of(nil, list)
 	began := time.Now()
 	found := rs.read(schema.GroupVersionKind{}, document(t, `{"list":[`+strings.Repeat("1,", 100)+`1]}`)).Conditions
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second { // each alone takes up to a second under the race detector
 		t.Errorf("it took %v", took)
 	}
 	if first, last := found[0], found[99]; first.Status != "True" || last.Message != errBudget.Error() || last.Reason != workv1.ConditionRuleExpressionError {
