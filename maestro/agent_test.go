@@ -2,6 +2,8 @@ package maestro
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -209,7 +211,7 @@ func (a *scriptedAgent) applySpec(m message) (message, bool) {
 	}
 	w := &agentWork{generation: generation, data: m.data, metadata: m.ext[work.ExtMetadata]}
 	w.status = []byte(fmt.Sprintf(`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}],"resourceStatus":[]}`, generation))
-	w.hash = fmt.Sprintf("hash-%s-%d", id, generation)
+	w.hash = hexHash("hash-%s-%d", id, generation)
 	a.works[id] = w
 	return a.status(id, w, work.StatusUpdate), true
 }
@@ -252,10 +254,16 @@ func (a *scriptedAgent) report(id, conditionType string) {
 		a.t.Fatalf("agent %s holds no %s", a.consumer, id)
 	}
 	w.status = []byte(fmt.Sprintf(`{"conditions":[{"type":%q,"status":"True","reason":"R","message":"","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, conditionType, w.generation))
-	w.hash = fmt.Sprintf("hash-%s-%d-%s", id, w.generation, conditionType)
+	w.hash = hexHash("hash-%s-%d-%s", id, w.generation, conditionType)
 	m := a.status(id, w, work.StatusUpdate)
 	a.mu.Unlock()
 	a.send(context.Background(), m)
+}
+
+// hexHash has the form of a real status hash.
+func hexHash(format string, args ...any) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, format, args...))
+	return hex.EncodeToString(sum[:])
 }
 
 // holds returns generation and data of what the agent has of a work.

@@ -85,6 +85,13 @@ func (s *Server) leadOnce(ctx context.Context, key int64) error {
 		defer cancel()
 		conn.Close(bye)
 	}()
+	// A holder whose host vanished does not close its session; the database
+	// finds out within 3 s, not within hours.
+	var set string
+	if err := query(ctx, conn, `select set_config('tcp_keepalives_idle', '1', false) || set_config('tcp_keepalives_interval', '1', false) ||
+			set_config('tcp_keepalives_count', '2', false) || set_config('tcp_user_timeout', '3000', false)`, &set); err != nil {
+		return err
+	}
 	for {
 		var held bool
 		if err := query(ctx, conn, `select pg_try_advisory_lock($1)`, &held, key); err != nil {

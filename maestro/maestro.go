@@ -178,6 +178,7 @@ type Server struct {
 	ingest   *ingest
 	resyncs  *resyncs
 	contacts *contacts
+	instance string // this server's name among those that share the database
 	asking   chan struct{}
 	stopping chan struct{} // closed when Run begins to stop
 	followed atomic.Bool   // the follower stands
@@ -228,7 +229,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	s := &Server{
-		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), feed: newFeed(),
+		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), feed: newFeed(), instance: uuid.NewString(),
 		asking: make(chan struct{}, 1), stopping: make(chan struct{}), rules: rules, reviewer: reviews,
 	}
 	if o.streams() {
@@ -377,6 +378,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	part(s.runLease)
 	part(s.runAsking)
+	part(s.runPresence)
 	part(s.contacts.run)
 	for _, q := range s.ingest.queues {
 		part(func(ctx context.Context) error { return s.ingest.run(ctx, q) })

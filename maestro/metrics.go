@@ -26,6 +26,7 @@ type metrics struct {
 	ahead           prometheus.Gauge
 	unknown         prometheus.Gauge
 	delivering      prometheus.Gauge
+	buried          prometheus.Counter
 	deliveryLatency prometheus.Histogram
 }
 
@@ -56,12 +57,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		pending:         gauge("maestro_pending_works", "Works not acknowledged by their agents, as this server knows."),
 		ahead:           gauge("maestro_unacknowledged_works", "Those of them that were sent."),
 		unknown:         gauge("maestro_unknown_works", "Works that agents hold and no source has."),
+		buried:          prometheus.NewCounter(prometheus.CounterOpts{Name: "maestro_servers_gone_total", Help: "Other servers that this one found gone, and asked all agents because of."}),
 		delivering:      gauge("maestro_delivering", "1 while this server is the one that delivers."),
 		deliveryLatency: histogram("maestro_accept_to_send_seconds", "Time from a change's commit to its first publish.", seconds),
 	}
 	if reg != nil {
 		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcCalled, m.grpcReceived, m.grpcProcessed, m.grpcDuration, m.resync, m.republished,
-			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.deliveryLatency)
+			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.buried, m.deliveryLatency)
 	}
 	return m
 }

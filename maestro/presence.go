@@ -1,0 +1,107 @@
+package maestro
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/store"
+)
+
+// Servers that share a database and the stream of statuses know of each other
+// by a row that each renews. When one stops renewing it, what the broker had
+// given it and it had not committed is lost, since a broker keeps nothing for
+// who is gone; whoever takes its row away asks all agents to compare. A server
+// that acknowledged a status had committed it, so nothing else can be missing.
+const presenceSchema = `
+create table server_presence (
+	id       text primary key,
+	since    timestamptz not null default now(),
+	alive_at timestamptz not null
+);
+`
+
+const (
+	aliveEvery = 500 * time.Millisecond
+	deadAfter  = 2 * time.Second
+)
+
+// runPresence renews this server's row and looks after the others'.
+func (s *Server) runPresence(ctx context.Context) error {
+	tick := time.NewTicker(aliveEvery)
+	defer tick.Stop()
+	var well time.Time // since when each renewal came in time
+	var last time.Time
+	for {
+		err := s.renew(ctx)
+		now := time.Now()
+		switch {
+		case err != nil || now.Sub(last) > deadAfter/2:
+			// Who was held up cannot tell whether others are dead, or the
+			// database was.
+			well = now
+		}
+		if err == nil {
+			last = now
+			if now.Sub(well) >= deadAfter {
+				err = s.bury(ctx)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.LogAttrs(ctx, slog.LevelDebug, "presence not renewed", slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			s.goodbye(context.WithoutCancel(ctx))
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Server) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, deadAfter/2)
+	defer cancel()
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		_, err := tx.Exec(ctx, `insert into server_presence (id, alive_at) values ($1, now()) on conflict (id) do update set alive_at = now()`, s.instance)
+		return err
+	})
+}
+
+// bury takes away the rows of servers that are gone. Of several servers that
+// see one, one takes it, and asks.
+func (s *Server) bury(ctx context.Context) error {
+	var dead []string
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `delete from server_presence where id in (
+				select id from server_presence where alive_at < now() - $1::interval and id <> $2 order by id for update skip locked) returning id`, deadAfter, s.instance)
+		if err != nil {
+			return err
+		}
+		dead, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("looking after other servers: %w", err)
+	}
+	if len(dead) > 0 {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "another server is gone; agents are asked for what it may have lost", slog.Any("servers", dead))
+		s.metrics.buried.Add(float64(len(dead)))
+		s.askStatuses()
+	}
+	return nil
+}
+
+// goodbye leaves the row for the others to find at once: what the broker had
+// given to this server is lost also when it stops in good order.
+func (s *Server) goodbye(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = s.store.Tx(ctx, func(tx *store.Tx) error {
+		_, err := tx.Exec(ctx, `update server_presence set alive_at = '-infinity' where id = $1`, s.instance)
+		return err
+	})
+}
