@@ -51,7 +51,11 @@ type Options struct {
 	SendWindow   int           // statuses on their way at once; default 64
 	SeenEvery    time.Duration // how often the agent says that it lives; default 10 s
 	CompareEvery time.Duration // how often it compares what it holds with the server; default 5 min
-	ListAfter    time.Duration // when a server that does not compare digests gets the list; default 2 s
+	// Wall turns the present into what the clock on the wall says, for tests of
+	// clocks that step. Default: as it is.
+	Wall func(time.Time) time.Time
+
+	ListAfter time.Duration // when a server that does not compare digests gets the list; default 2 s
 }
 
 func (o Options) withDefaults() Options {
@@ -145,7 +149,7 @@ func New(o Options) (*Agent, error) {
 	a.wire = wire{consumer: o.Consumer, source: o.Consumer + "-agent", now: time.Now}
 	a.core = newCore(coreConfig{
 		consumer: o.Consumer, hubHash: hash, agentID: o.AgentID, fieldManager: o.FieldManager,
-		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{fallback: o.ListAfter, every: o.CompareEvery},
+		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{fallback: o.ListAfter, every: o.CompareEvery}, wall: o.Wall,
 	})
 	a.start = a.core.load(a.store.works, a.store.ceiling, time.Now())
 	return a, nil

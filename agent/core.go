@@ -55,6 +55,16 @@ type coreConfig struct {
 	maxRaw       int
 	sendWindow   int // statuses in flight
 	resync       resync
+	wall         func(time.Time) time.Time // default: as it is
+}
+
+// wall is the time as the clock on the wall says it. It may step; what waits
+// goes by now, which does not.
+func (c *core) wall() time.Time {
+	if c.cfg.wall == nil {
+		return c.now
+	}
+	return c.cfg.wall(c.now)
 }
 
 func newCore(cfg coreConfig) *core {

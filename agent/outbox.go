@@ -112,7 +112,7 @@ func (c *core) pump() {
 			delete(o.pending, id)
 			continue
 		}
-		seq, ok := c.seq.next(c.now)
+		seq, ok := c.seq.next(c.wall())
 		if !ok { // evReserved comes
 			o.enqueue(id, it)
 			break
@@ -126,7 +126,7 @@ func (c *core) pump() {
 
 // reserve keeps sequence ids reserved ahead.
 func (c *core) reserve() {
-	if ceiling, due := c.seq.reserve(c.now); due {
+	if ceiling, due := c.seq.reserve(c.wall()); due {
 		c.do(effPersist{rec: record{Ceiling: ceiling}, then: evReserved{ceiling}})
 	}
 }

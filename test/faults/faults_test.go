@@ -1,0 +1,434 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/work"
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/pki"
+)
+
+const (
+	clusters = 3
+	servers  = 2
+	ids      = 12 // of each cluster
+	source   = "faults"
+
+	lightTime = 60 * time.Second
+	calm      = 90 * time.Second // in which all must be as asked once the faults end
+)
+
+// TestI6I7I8I12WhatIsAskedIsWhatClustersHold runs rounds of faults: two
+// servers on one database, a broker, and three agents, each with a cluster of
+// its own; every server and agent a process. While works are created, changed
+// and deleted, messages are lost, doubled and reordered, connections cut,
+// the broker restarted, processes killed, clocks stepped, an agent's store
+// wiped, the servers' database wiped. Then the faults end, and each cluster
+// must come to hold exactly what was asked of it; and at no moment may
+// anything be deleted that nobody asked to delete.
+//
+// It takes a minute, or as long as ATOLL_SOAK says; ATOLL_SEED repeats a run's
+// choices.
+func TestI6I7I8I12WhatIsAskedIsWhatClustersHold(t *testing.T) {
+	seed := rand.Uint64()
+	if text := os.Getenv("ATOLL_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	span := lightTime
+	if text := os.Getenv("ATOLL_SOAK"); text != "" {
+		var err error
+		if span, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("seed %d; ATOLL_SEED=%[1]d repeats it", seed)
+	w := newWorld(t, seed)
+	end := time.Now().Add(span)
+	for round := 1; time.Now().Before(end) && !t.Failed(); round++ {
+		w.round(round)
+	}
+	t.Logf("%d changes asked; %d messages lost, %d doubled, %d delayed, %d connections cut; faults: %v",
+		w.changes, w.wire.lost.Load(), w.wire.doubled.Load(), w.wire.delayed.Load(), w.wire.cut.Load(), w.counts)
+}
+
+// world is everything.
+type world struct {
+	t      *testing.T
+	site   *site
+	random *rand.Rand
+	broker *broker
+	wire   *wire
+
+	servers []*process
+	clients []*client.Maestro
+	agents  []*process
+	kubes   []*kubeAPI
+
+	mu      sync.Mutex
+	asked   [clusters]map[string]string    // what clusters are to hold: id -> value
+	deleted [clusters]map[string]time.Time // when the deletion of an id was asked for last
+	changes int
+	counts  map[string]int
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, site: newSite(t), random: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{}}
+	w.broker = &broker{site: w.site, addr: "127.0.0.1:0"}
+	w.broker.start()
+	t.Cleanup(func() { w.broker.end() })
+	w.wire = newWire(t, w.site, seed, func() string { return w.broker.addr })
+	dsn := pgtest.DSN(t)
+	for range servers {
+		c := childConfig{Kind: "maestro", Broker: w.wire.addr, DSN: dsn, HTTP: freeAddr(t), GRPC: freeAddr(t)}
+		p := w.site.process(pki.ServiceName("maestro"), c)
+		p.start()
+		w.servers = append(w.servers, p)
+		m, err := client.NewMaestro(client.MaestroOptions{
+			HTTP: "https://" + c.HTTP, GRPC: c.GRPC, TLS: w.site.clientTLS(pki.ServiceName("platform"), "maestro"), Source: source, Timeout: 3 * time.Second,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		w.clients = append(w.clients, m)
+	}
+	for n := range clusters {
+		w.asked[n], w.deleted[n] = map[string]string{}, map[string]time.Time{}
+		w.kubes = append(w.kubes, newKube(t, func(name string, made time.Time) { w.removed(n, name, made) }))
+		p := w.site.process(pki.Name(consumer(n)), childConfig{
+			Kind: "agent", Broker: w.wire.addr, Consumer: consumer(n), Kube: w.kubes[n].server.URL,
+			Store: filepath.Join(t.TempDir(), "store"), Wall: filepath.Join(t.TempDir(), "wall"),
+		})
+		w.agents = append(w.agents, p)
+	}
+	w.register()
+	for _, a := range w.agents {
+		a.start()
+	}
+	return w
+}
+
+func consumer(n int) string { return fmt.Sprintf("mc%d", n) }
+
+func freeAddr(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// removed is told that an object is gone from a cluster. Each is called by its
+// work's id. Nothing goes that nobody asked to delete since it was made (I8).
+func (w *world) removed(n int, id string, made time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.deleted[n][id].Before(made) {
+		w.t.Errorf("%s is deleted on %s and nobody asked for that", id, consumer(n))
+	}
+}
+
+// persist calls f until it succeeds, through whatever server answers.
+func (w *world) persist(what string, f func(context.Context, *client.Maestro) error) {
+	deadline := time.Now().Add(calm)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for try := 0; ; try++ {
+		ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+		err := f(ctx, w.clients[try%len(w.clients)])
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("in vain: %s: %v", what, err)
+		}
+		<-tick.C
+	}
+}
+
+func statusOf(err error) int {
+	var e *client.Error
+	if errors.As(err, &e) {
+		return e.Status
+	}
+	return 0
+}
+
+// register makes the consumers known.
+func (w *world) register() {
+	for n := range clusters {
+		w.persist("registering "+consumer(n), func(ctx context.Context, m *client.Maestro) error {
+			_, err := m.CreateConsumer(ctx, consumer(n), nil)
+			if statusOf(err) == 409 {
+				return nil
+			}
+			return err
+		})
+	}
+}
+
+func bundle(n int, id, value string) client.Bundle {
+	manifest, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": id, "namespace": "default"}, "data": map[string]string{"value": value},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return client.Bundle{ID: id, Consumer: consumer(n), Metadata: metav1.ObjectMeta{Name: id, Namespace: consumer(n)},
+		Spec: work.Bundle{Manifests: []json.RawMessage{manifest}}}
+}
+
+var errDeleting = errors.New("the work is being deleted")
+
+// apply asks for a work to be there with a value. It gives up while an earlier
+// deletion of it is under way, unless it must.
+func (w *world) apply(n int, id, value string, must bool) {
+	err := error(nil)
+	w.persist("applying "+id, func(ctx context.Context, m *client.Maestro) error {
+		_, err = m.UpdateBundle(ctx, bundle(n, id, value))
+		switch statusOf(err) {
+		case 404:
+			_, err = m.CreateBundle(ctx, bundle(n, id, value))
+			if statusOf(err) == 409 && !must { // there is a tombstone yet, or another try made it
+				err = errDeleting
+			}
+		case 409:
+			if !must {
+				err = errDeleting
+			}
+		}
+		if errors.Is(err, errDeleting) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, there := w.asked[n][id]; !there {
+		w.deleted[n][id] = time.Now() // what an earlier deletion may still take away was made before
+	}
+	w.asked[n][id] = value
+	w.changes++
+}
+
+func (w *world) remove(n int, id string) {
+	w.mu.Lock()
+	delete(w.asked[n], id)
+	w.deleted[n][id] = time.Now().Add(time.Hour) // from now on it may go at any time
+	w.changes++
+	w.mu.Unlock()
+	w.persist("deleting "+id, func(ctx context.Context, m *client.Maestro) error { return m.RemoveBundle(ctx, bundle(n, id, "")) })
+}
+
+// round lets things happen, and then compares.
+func (w *world) round(round int) {
+	w.wire.set(faults{lose: w.random.IntN(150), double: w.random.IntN(150), delay: w.random.IntN(300), cut: w.random.IntN(10)})
+	var happened []string
+	for range 4 + w.random.IntN(8) {
+		for range w.random.IntN(12) {
+			n := w.random.IntN(clusters)
+			id := fmt.Sprintf("w%d-%d", n, w.random.IntN(ids))
+			w.mu.Lock()
+			_, there := w.asked[n][id]
+			w.mu.Unlock()
+			if there && w.random.IntN(4) == 0 {
+				w.remove(n, id)
+			} else {
+				w.apply(n, id, fmt.Sprintf("r%d-%d", round, w.random.IntN(1000)), false)
+			}
+		}
+		happened = append(happened, w.mishap())
+	}
+	w.wire.set(faults{})
+	for _, p := range slices.Concat(w.servers, w.agents) {
+		if p.cmd == nil {
+			p.start()
+		}
+	}
+	begun := time.Now()
+	w.compare(round)
+	w.t.Logf("round %d: %s; as asked after %v", round, strings.Join(happened, ", "), time.Since(begun).Round(time.Millisecond))
+}
+
+// mishap lets one thing go wrong.
+func (w *world) mishap() string {
+	what := ""
+	switch w.random.IntN(12) {
+	case 0, 1:
+		n := w.random.IntN(servers)
+		w.servers[n].kill()
+		w.servers[n].start()
+		what = "server killed"
+	case 2, 3:
+		n := w.random.IntN(clusters)
+		w.agents[n].kill()
+		w.agents[n].start()
+		what = "agent killed"
+	case 4:
+		w.broker.end()
+		w.broker.start()
+		what = "broker restarted"
+	case 5:
+		n := w.random.IntN(clusters)
+		w.agents[n].kill()
+		if err := os.RemoveAll(w.agents[n].config.Store); err != nil {
+			w.t.Fatal(err)
+		}
+		w.agents[n].start()
+		what = "agent wiped"
+	case 6:
+		w.wipe()
+		what = "database wiped"
+	case 7, 8:
+		n := w.random.IntN(clusters)
+		off := time.Duration(w.random.Int64N(int64(4*time.Hour))) - 2*time.Hour
+		if err := os.WriteFile(w.agents[n].config.Wall, []byte(strconv.FormatInt(int64(off), 10)), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+		what = "clock stepped"
+	case 9:
+		n := w.random.IntN(clusters)
+		if w.agents[n].cmd != nil {
+			w.agents[n].kill() // until the round ends, or it is killed again
+			what = "agent away"
+		}
+	case 10:
+		w.wire.cutAll()
+		what = "connections cut"
+	default:
+		what = "nothing"
+	}
+	w.counts[what]++
+	return what
+}
+
+// wipe loses the servers' database. The source orders again what it knows.
+func (w *world) wipe() {
+	dsn := pgtest.DSN(w.t)
+	for _, p := range w.servers {
+		p.kill()
+	}
+	for _, p := range w.servers {
+		p.config.DSN = dsn
+		p.start()
+	}
+	w.register()
+	for n := range clusters {
+		w.mu.Lock()
+		asked := maps.Clone(w.asked[n])
+		w.mu.Unlock()
+		for _, id := range slices.Sorted(maps.Keys(asked)) {
+			w.apply(n, id, asked[id], true)
+		}
+	}
+}
+
+// compare waits until each cluster holds what was asked of it. A deletion whose
+// order was lost with the database is an operator's: the works are unknown by
+// then.
+func (w *world) compare(round int) {
+	w.t.Helper()
+	deadline := time.Now().Add(calm)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		why := w.differs()
+		if why == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("round %d: after %v without faults: %s", round, calm, why)
+		}
+		w.deleteUnknown()
+		<-tick.C
+	}
+}
+
+func (w *world) differs() string {
+	for n, k := range w.kubes {
+		w.mu.Lock()
+		asked := maps.Clone(w.asked[n])
+		w.mu.Unlock()
+		if holds := k.values(); !maps.Equal(holds, asked) {
+			return fmt.Sprintf("%s holds %v, asked was %v", consumer(n), holds, asked)
+		}
+		if amws := k.count(appliedWorks); amws != len(asked) {
+			return fmt.Sprintf("%s has %d AppliedManifestWorks for %d works", consumer(n), amws, len(asked))
+		}
+	}
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	defer cancel()
+	doc, err := w.clients[0].ListBundles(ctx, client.ListOptions{Size: 1000})
+	if err != nil {
+		return err.Error()
+	}
+	var list struct {
+		Items []struct {
+			ID, ConsumerName string
+			Version          int64
+			Status           struct{ ObservedVersion int64 }
+		}
+	}
+	if err := json.Unmarshal(doc.JSON, &list); err != nil {
+		return err.Error()
+	}
+	want := 0
+	for n := range clusters {
+		want += len(w.asked[n])
+	}
+	if len(list.Items) != want {
+		return fmt.Sprintf("the servers have %d bundles for %d works", len(list.Items), want)
+	}
+	for _, b := range list.Items {
+		if b.Status.ObservedVersion != b.Version {
+			return fmt.Sprintf("%s has version %d, and a status of %d", b.ID, b.Version, b.Status.ObservedVersion)
+		}
+	}
+	return ""
+}
+
+func (w *world) deleteUnknown() {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	defer cancel()
+	list, err := w.clients[0].UnknownWorks(ctx, client.ListOptions{Size: 1000})
+	if err != nil {
+		return
+	}
+	for _, u := range list.Items {
+		var n int
+		if _, err := fmt.Sscanf(u.ConsumerName, "mc%d", &n); err != nil {
+			w.t.Fatalf("unknown work of %q", u.ConsumerName)
+		}
+		w.mu.Lock()
+		_, wanted := w.asked[n][u.ID]
+		w.mu.Unlock()
+		if !wanted {
+			_ = w.clients[0].DeleteUnknownWork(ctx, u.ConsumerName, u.ID, "its deletion was ordered before the database was lost")
+		}
+	}
+}

@@ -1,0 +1,437 @@
+package faults
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// kubeAPI is a light API server: ConfigMaps and AppliedManifestWorks, with what
+// the agent relies on of them: server-side apply, merge patches with
+// preconditions, finalizers, owner references with garbage collection, and
+// watches from any version.
+type kubeAPI struct {
+	server  *httptest.Server
+	removed func(name string, made time.Time) // a ConfigMap is gone
+
+	mu      sync.Mutex
+	rv      int
+	objects map[kubeKey]map[string]any
+	log     []kubeEvent
+	changed chan struct{} // closed at the next event
+	made    map[kubeKey]time.Time
+	stopped bool
+}
+
+type kubeKey struct{ resource, namespace, name string }
+
+type kubeEvent struct {
+	rv   int
+	kind string
+	key  kubeKey
+	obj  []byte
+}
+
+const (
+	configMaps   = "configmaps"
+	appliedWorks = "appliedmanifestworks"
+)
+
+func newKube(t testing.TB, removed func(string, time.Time)) *kubeAPI {
+	k := &kubeAPI{objects: map[kubeKey]map[string]any{}, changed: make(chan struct{}), made: map[kubeKey]time.Time{}, removed: removed, rv: 1}
+	k.server = httptest.NewServer(http.HandlerFunc(k.serve))
+	t.Cleanup(func() {
+		k.mu.Lock()
+		k.stopped = true
+		close(k.changed)
+		k.changed = make(chan struct{})
+		k.mu.Unlock()
+		k.server.CloseClientConnections()
+		k.server.Close()
+	})
+	return k
+}
+
+// values is what the ConfigMaps hold, by name.
+func (k *kubeAPI) values() map[string]string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	found := map[string]string{}
+	for key, o := range k.objects {
+		if key.resource == configMaps {
+			data, _ := o["data"].(map[string]any)
+			found[key.name] = fmt.Sprint(data["value"])
+		}
+	}
+	return found
+}
+
+func (k *kubeAPI) count(resource string) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := 0
+	for key := range k.objects {
+		if key.resource == resource {
+			n++
+		}
+	}
+	return n
+}
+
+func (k *kubeAPI) serve(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/readyz":
+		fmt.Fprint(w, "ok")
+		return
+	case "/api":
+		answer(w, 200, map[string]any{"kind": "APIVersions", "versions": []string{"v1"}})
+		return
+	case "/apis":
+		v := map[string]any{"groupVersion": "work.open-cluster-management.io/v1", "version": "v1"}
+		answer(w, 200, map[string]any{"kind": "APIGroupList", "apiVersion": "v1", "groups": []any{
+			map[string]any{"name": "work.open-cluster-management.io", "versions": []any{v}, "preferredVersion": v}}})
+		return
+	case "/api/v1":
+		answer(w, 200, resources("v1", configMaps, "ConfigMap", true))
+		return
+	case "/apis/work.open-cluster-management.io/v1":
+		answer(w, 200, resources("work.open-cluster-management.io/v1", appliedWorks, "AppliedManifestWork", false))
+		return
+	}
+	var key kubeKey
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/api/v1/"):
+		parts = parts[2:]
+	case strings.HasPrefix(r.URL.Path, "/apis/work.open-cluster-management.io/v1/"):
+		parts = parts[3:]
+	default:
+		failure(w, 404, "NotFound", "no such path")
+		return
+	}
+	if len(parts) >= 3 && parts[0] == "namespaces" {
+		key.namespace, parts = parts[1], parts[2:]
+	}
+	key.resource = parts[0]
+	if key.resource != configMaps && key.resource != appliedWorks {
+		failure(w, 404, "NotFound", "no such resource")
+		return
+	}
+	if len(parts) > 1 {
+		key.name = parts[1]
+	}
+	partial := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata")
+	if r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1" {
+		k.watch(w, r, key.resource, partial)
+		return
+	}
+	var body map[string]any
+	if r.Method != http.MethodGet {
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil && r.Method == http.MethodPatch {
+			failure(w, 400, "BadRequest", err.Error())
+			return
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case r.Method == http.MethodGet && key.name == "":
+		k.list(w, key.resource, partial)
+	case r.Method == http.MethodGet:
+		if o := k.objects[key]; o != nil {
+			answer(w, 200, shown(o, partial))
+			return
+		}
+		failure(w, 404, "NotFound", key.name)
+	case r.Method == http.MethodPatch && strings.Contains(r.Header.Get("Content-Type"), "apply-patch"):
+		answer(w, 200, shown(k.apply(key, body, r.URL.Query().Get("fieldManager")), partial))
+	case r.Method == http.MethodPatch:
+		k.patch(w, key, body, partial)
+	case r.Method == http.MethodDelete:
+		k.delete(w, key, body)
+	default:
+		failure(w, 405, "MethodNotAllowed", r.Method)
+	}
+}
+
+func resources(gv, name, kind string, namespaced bool) map[string]any {
+	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
+	return map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": []any{
+		map[string]any{"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs},
+		map[string]any{"name": name + "/status", "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs},
+	}}
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func failure(w http.ResponseWriter, code int, reason, message string) {
+	answer(w, code, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code})
+}
+
+// shown is an object, or its metadata alone.
+func shown(o map[string]any, partial bool) map[string]any {
+	if !partial {
+		return o
+	}
+	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o["metadata"]}
+}
+
+func meta(o map[string]any) map[string]any { return o["metadata"].(map[string]any) }
+
+func clone(o map[string]any) map[string]any {
+	var c map[string]any
+	raw, err := json.Marshal(o)
+	if err == nil {
+		err = json.Unmarshal(raw, &c)
+	}
+	if err != nil {
+		panic(err) // it came as JSON
+	}
+	return c
+}
+
+// put stores an object and shows it to the watches. The caller has the lock.
+func (k *kubeAPI) put(key kubeKey, o map[string]any, kind string) {
+	k.rv++
+	meta(o)["resourceVersion"] = strconv.Itoa(k.rv)
+	raw, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	if kind == "DELETED" {
+		delete(k.objects, key)
+	} else {
+		k.objects[key] = o
+	}
+	k.log = append(k.log, kubeEvent{k.rv, kind, key, raw})
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+func (k *kubeAPI) list(w http.ResponseWriter, resource string, partial bool) {
+	items := []any{}
+	for _, key := range slices.SortedFunc(maps.Keys(k.objects), func(a, b kubeKey) int { return strings.Compare(a.name, b.name) }) {
+		if key.resource == resource {
+			items = append(items, shown(k.objects[key], partial))
+		}
+	}
+	list := map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(k.rv)}, "items": items}
+	if resource == appliedWorks {
+		list["kind"], list["apiVersion"] = "AppliedManifestWorkList", "work.open-cluster-management.io/v1"
+	} else if !partial {
+		list["kind"] = "ConfigMapList"
+	}
+	if partial {
+		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
+	}
+	answer(w, 200, list)
+}
+
+// apply is server-side apply by one manager who owns all there is.
+func (k *kubeAPI) apply(key kubeKey, want map[string]any, manager string) map[string]any {
+	old := k.objects[key]
+	o := clone(want)
+	m := meta(o)
+	m["name"] = key.name
+	if key.namespace != "" {
+		m["namespace"] = key.namespace
+	}
+	kind := "MODIFIED"
+	if old == nil {
+		kind = "ADDED"
+		m["uid"], m["creationTimestamp"] = uuid.NewString(), time.Now().UTC().Format(time.RFC3339)
+		k.made[key] = time.Now()
+	} else {
+		for _, f := range []string{"uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"} {
+			if v, ok := meta(old)[f]; ok {
+				m[f] = v
+			}
+		}
+		if st, ok := old["status"]; ok {
+			o["status"] = st
+		}
+	}
+	fields := map[string]any{}
+	for _, part := range []string{"data", "spec"} {
+		if v, ok := o[part].(map[string]any); ok {
+			for name := range v {
+				fields["f:"+part+"."+name] = map[string]any{}
+			}
+		}
+	}
+	m["managedFields"] = []any{map[string]any{"manager": manager, "operation": "Apply", "apiVersion": o["apiVersion"], "fieldsType": "FieldsV1",
+		"fieldsV1": fields, "time": time.Now().UTC().Format(time.RFC3339)}}
+	if old != nil {
+		a, b := clone(old), clone(o)
+		delete(meta(a), "managedFields")
+		delete(meta(b), "managedFields")
+		if sameJSON(a, b) {
+			return old
+		}
+	}
+	k.put(key, o, kind)
+	return o
+}
+
+func sameJSON(a, b any) bool {
+	x, _ := json.Marshal(a)
+	y, _ := json.Marshal(b)
+	return string(x) == string(y)
+}
+
+func (k *kubeAPI) patch(w http.ResponseWriter, key kubeKey, patch map[string]any, partial bool) {
+	old := k.objects[key]
+	if old == nil {
+		failure(w, 404, "NotFound", key.name)
+		return
+	}
+	if m, ok := patch["metadata"].(map[string]any); ok {
+		for _, f := range []string{"uid", "resourceVersion"} {
+			if want, ok := m[f]; ok && want != meta(old)[f] {
+				failure(w, 409, "Conflict", f+" is another")
+				return
+			}
+		}
+	}
+	o := clone(old)
+	merge(o, patch)
+	if sameJSON(old, o) {
+		answer(w, 200, shown(old, partial))
+		return
+	}
+	if meta(o)["deletionTimestamp"] != nil && !finalized(o) {
+		k.gone(key, o)
+	} else {
+		k.put(key, o, "MODIFIED")
+	}
+	answer(w, 200, shown(o, partial))
+}
+
+func merge(into, patch map[string]any) {
+	for name, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(into, name)
+		case map[string]any:
+			sub, ok := into[name].(map[string]any)
+			if !ok {
+				sub = map[string]any{}
+				into[name] = sub
+			}
+			merge(sub, v)
+		default:
+			into[name] = v
+		}
+	}
+}
+
+func finalized(o map[string]any) bool {
+	f, _ := meta(o)["finalizers"].([]any)
+	return len(f) > 0
+}
+
+func (k *kubeAPI) delete(w http.ResponseWriter, key kubeKey, options map[string]any) {
+	old := k.objects[key]
+	if old == nil {
+		failure(w, 404, "NotFound", key.name)
+		return
+	}
+	if pre, ok := options["preconditions"].(map[string]any); ok && pre["uid"] != nil && pre["uid"] != meta(old)["uid"] {
+		failure(w, 409, "Conflict", "uid is another")
+		return
+	}
+	o := clone(old)
+	if finalized(o) {
+		if meta(o)["deletionTimestamp"] == nil {
+			meta(o)["deletionTimestamp"] = time.Now().UTC().Format(time.RFC3339)
+			k.put(key, o, "MODIFIED")
+		}
+	} else {
+		k.gone(key, o)
+	}
+	answer(w, 200, o)
+}
+
+// gone takes an object away, and what only it owned.
+func (k *kubeAPI) gone(key kubeKey, o map[string]any) {
+	k.put(key, o, "DELETED")
+	if key.resource == configMaps {
+		k.removed(key.name, k.made[key])
+	}
+	alive := map[any]bool{}
+	for _, other := range k.objects {
+		alive[meta(other)["uid"]] = true
+	}
+	for other, obj := range maps.Clone(k.objects) {
+		refs, _ := meta(obj)["ownerReferences"].([]any)
+		if len(refs) > 0 && !slices.ContainsFunc(refs, func(r any) bool { return alive[r.(map[string]any)["uid"]] }) {
+			k.gone(other, clone(obj))
+		}
+	}
+}
+
+func (k *kubeAPI) watch(w http.ResponseWriter, r *http.Request, resource string, partial bool) {
+	q := r.URL.Query()
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	flusher := w.(http.Flusher)
+	enc := json.NewEncoder(w)
+	from, _ := strconv.Atoi(q.Get("resourceVersion"))
+	k.mu.Lock()
+	if q.Get("sendInitialEvents") == "true" {
+		for key, o := range k.objects {
+			if key.resource == resource {
+				_ = enc.Encode(map[string]any{"type": "ADDED", "object": shown(o, partial)})
+			}
+		}
+		mark := map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
+			"resourceVersion": strconv.Itoa(k.rv), "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}}
+		if resource == appliedWorks {
+			mark["apiVersion"], mark["kind"] = "work.open-cluster-management.io/v1", "AppliedManifestWork"
+		}
+		_ = enc.Encode(map[string]any{"type": "BOOKMARK", "object": shown(mark, partial)})
+		from = k.rv
+	}
+	next, _ := slices.BinarySearchFunc(k.log, from+1, func(e kubeEvent, rv int) int { return e.rv - rv })
+	k.mu.Unlock()
+	flusher.Flush()
+	for {
+		k.mu.Lock()
+		events, changed, stopped := k.log[next:], k.changed, k.stopped
+		next = len(k.log)
+		k.mu.Unlock()
+		for _, e := range events {
+			if e.key.resource != resource {
+				continue
+			}
+			var o map[string]any
+			if err := json.Unmarshal(e.obj, &o); err != nil {
+				panic(err)
+			}
+			_ = enc.Encode(map[string]any{"type": e.kind, "object": shown(o, partial)})
+		}
+		flusher.Flush()
+		if stopped {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		}
+	}
+}
