@@ -331,7 +331,7 @@ func TestASourceResyncs(t *testing.T) {
 		t.Errorf("all: %v", got)
 	}
 	// Only what differs, and the end of what went while the source was away.
-	ask(work.StatusHash{ID: "w1", Hash: "hash-w1-1"}, work.StatusHash{ID: "w2", Hash: "old"}, work.StatusHash{ID: "w3", Hash: "old"})
+	ask(work.StatusHash{ID: "w1", Hash: hexHash("hash-w1-1")}, work.StatusHash{ID: "w2", Hash: "old"}, work.StatusHash{ID: "w3", Hash: "old"})
 	if id := stream.next().ext[work.ExtResourceID]; id != "w2" {
 		t.Errorf("differing: %s", id)
 	}
