@@ -27,6 +27,8 @@ type Options struct {
 	// Bus leads to the region: address, TLS, credentials. Client id, topics
 	// and handlers are the agent's own.
 	Bus bus.ClientOptions
+	// Topics are where the agent and its server meet over Bus; default Maestro's.
+	Topics bus.Topics
 	// GRPC leads to the region in place of Bus.
 	GRPC *GRPCOptions
 	// BrokerHost is the broker's address exactly as configured. Its hash names
@@ -90,6 +92,7 @@ func (o Options) withDefaults() Options {
 var consumerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func (o Options) check() error {
+	_, topicsErr := o.topics()
 	switch {
 	case !consumerName.MatchString(o.Consumer):
 		return fmt.Errorf("consumer name %q is no RFC 1123 label", o.Consumer)
@@ -97,6 +100,8 @@ func (o Options) check() error {
 		return errors.New("no configuration of the management cluster")
 	case o.GRPC == nil && o.Bus.Addr == "":
 		return errors.New("no address of the broker")
+	case topicsErr != nil:
+		return topicsErr
 	case o.BrokerHost == "":
 		return errors.New("no broker host")
 	case o.DataDir == "":

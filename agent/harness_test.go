@@ -278,7 +278,8 @@ type server struct {
 	resyncs   [][]work.SpecVersion
 	seen      int
 	responses int
-	received  int // events of all types but Seen
+	received  int  // events of all types but Seen
+	reduced   bool // statuses may come without their feedback, under the hash of the whole
 }
 
 type bundle struct {
@@ -400,7 +401,7 @@ func (s *server) status(e bus.Event) {
 		return // of another generation: ignored, as Maestro does
 	}
 	ws := workv1.ManifestWorkStatus{Conditions: st.Conditions, ResourceStatus: workv1.ManifestResourceStatus{Manifests: st.ResourceStatus}}
-	if got := statusHash(ws); got != e.Extensions[work.ExtStatusHash] {
+	if got := statusHash(ws); !s.reduced && (got != e.Extensions[work.ExtStatusHash]) {
 		s.t.Errorf("%s: statushash %s, the status hashes to %s", id, e.Extensions[work.ExtStatusHash], got)
 	}
 	if b.observed != v {

@@ -3,21 +3,25 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 )
 
-// source is Maestro's name in topics.
+// source is Maestro's name in topics, unless they are configured.
 const source = "maestro"
 
 // ClientID is the MQTT client id that the agent of a consumer uses.
 func ClientID(consumer string) string { return consumer + "-agent-client" }
 
-// Topics are the agent's: the one it reads and the one it writes.
-func Topics(consumer string) (sourceEvents, agentEvents string) {
-	return bus.Topic{Source: source, Consumer: consumer, Kind: bus.SourceEvents}.String(),
-		bus.Topic{Source: source, Consumer: consumer, Kind: bus.AgentEvents}.String()
+// topics are the agent's own, out of those that were configured.
+func (o Options) topics() (bus.Topics, error) {
+	t := o.Topics
+	if t == (bus.Topics{}) {
+		t = bus.TopicsOf(source)
+	}
+	return t.ForAgent(o.Consumer)
 }
 
 // link is the agent's way to its server: MQTT or gRPC. It calls Agent.receive
@@ -48,17 +52,20 @@ func (a *Agent) newLink(o bus.ClientOptions) link {
 	if a.o.GRPC != nil {
 		return newGRPCLink(*a.o.GRPC, a.o.Consumer, a.receive, a.connected, a.log)
 	}
-	in, out := Topics(a.o.Consumer)
+	t, _ := a.o.topics() // New has checked them
 	if o.ClientID = a.o.ClientID; o.ClientID == "" {
 		o.ClientID = ClientID(a.o.Consumer)
 	}
-	o.Subscriptions = []string{in}
+	o.Subscriptions = []string{t.SourceEvents.String()}
+	if t.SourceBroadcast.Kind != "" {
+		o.Subscriptions = append(o.Subscriptions, t.SourceBroadcast.String())
+	}
 	o.Handler = a.receive
 	o.OnConnected = a.connected
 	if o.Logger == nil {
 		o.Logger = a.log
 	}
-	return mqttLink{bus.NewClient(o), out}
+	return mqttLink{bus.NewClient(o), t.AgentEvents.String()}
 }
 
 // connected lives as long as the connection.
@@ -128,28 +135,42 @@ func (a *Agent) say(ctx context.Context, s effSay) {
 	})
 }
 
+// sendStatus sends a status; one that is too large for the broker goes without
+// what is fed back, and says so.
 func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
-	sent := evSent{id: ev.id, seq: ev.seq}
+	a.tell(ctx, ev, func(err error) {
+		if !errors.Is(err, bus.ErrTooLarge) {
+			a.told(ev, err)
+			return
+		}
+		a.log.Warn("a status is larger than the broker takes, its feedback is left out", "work", ev.id, "error", err)
+		small := *ev
+		small.status = withoutFeedback(ev.status, err)
+		a.tell(ctx, &small, func(err error) { a.told(ev, err) })
+	})
+}
+
+// tell publishes a status once.
+func (a *Agent) tell(ctx context.Context, ev *statusEvent, done func(error)) {
 	e, err := a.wire.status(ev)
 	if err != nil {
-		a.log.Error("a status has no JSON", "work", ev.id, "error", err)
-		sent.ok = true // it never will
-		a.inbox.post(sent)
+		done(fmt.Errorf("%w: it has no JSON: %w", errNotTaken, err))
 		return
 	}
-	a.publish(ctx, e, func(err error) {
-		switch {
-		case err == nil:
-			sent.ok, sent.hash = true, ev.hash
-		case errors.Is(err, errNotTaken):
-			sent.ok = true
-			a.log.Error("a status is refused and is not sent again", "work", ev.id, "error", err)
-		case errors.Is(err, bus.ErrTooLarge):
-			sent.ok = true // sending it again would not help
-			a.log.Error("a status is larger than the broker takes and is not sent", "work", ev.id, "bytes", len(e.Data), "error", err)
-		default:
-			a.log.Debug("a status is not taken by the broker yet", "work", ev.id, "error", err)
-		}
-		a.inbox.post(sent)
-	})
+	a.publish(ctx, e, done)
+}
+
+// told takes what became of a status.
+func (a *Agent) told(ev *statusEvent, err error) {
+	sent := evSent{id: ev.id, seq: ev.seq}
+	switch {
+	case err == nil:
+		sent.ok, sent.hash = true, ev.hash
+	case errors.Is(err, errNotTaken), errors.Is(err, bus.ErrTooLarge):
+		sent.ok = true // sending it again would not help
+		a.log.Error("a status is refused and is not sent again", "work", ev.id, "error", err)
+	default:
+		a.log.Debug("a status is not taken by the broker yet", "work", ev.id, "error", err)
+	}
+	a.inbox.post(sent)
 }

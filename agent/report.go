@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -243,4 +244,25 @@ func setCondition(conditions *[]metav1.Condition, cond metav1.Condition, now tim
 		}
 	}
 	*conditions = append(*conditions, cond)
+}
+
+// withoutFeedback is a status that is too large to be sent, for the reason
+// given, without the values that are fed back. Each manifest that had some says
+// that they are missing. It goes under the hash of the whole, which says what
+// the agent has told, so that comparisons find nothing to tell again.
+func withoutFeedback(status work.Status, why error) work.Status {
+	small := work.Status{Conditions: status.Conditions, ResourceStatus: slices.Clone(status.ResourceStatus)}
+	for i := range small.ResourceStatus {
+		m := &small.ResourceStatus[i]
+		if len(m.StatusFeedbacks.Values) == 0 {
+			continue
+		}
+		m.StatusFeedbacks = workv1.StatusFeedbackResult{}
+		m.Conditions = slices.Clone(m.Conditions)
+		meta.SetStatusCondition(&m.Conditions, metav1.Condition{
+			Type: conditionFeedback, Status: metav1.ConditionFalse, Reason: reasonFeedbackFailed,
+			Message: "Sync status feedback failed with error the status is too large for the message broker: " + why.Error(),
+		})
+	}
+	return small
 }

@@ -26,7 +26,7 @@ func (e unwantedError) Error() string { return e.why }
 // decode reads what the server sends. ack goes into events that are
 // acknowledged later; for others the caller acknowledges.
 func (w wire) decode(m bus.Event, ack func()) (event, error) {
-	if c := m.Extensions[work.ExtClusterName]; c != "" && c != w.consumer {
+	if c := m.Extensions[work.ExtClusterName]; c != "" && c != w.consumer && c != bus.AllConsumers { // + comes by a broadcast
 		return nil, unwantedError{fmt.Sprintf("an event for cluster %q", c)}
 	}
 	switch m.Type {

@@ -63,7 +63,7 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 	cmd.Flags().Float32Var(&o.QPS, "kube-api-qps", 0, "calls to the cluster's API per second (default 1000)")
 	cmd.Flags().IntVar(&o.Burst, "kube-api-burst", 0, "burst of calls to the cluster's API (default 2000)")
 	cmd.Flags().StringVar(&driver, "workload-source-driver", "mqtt", "how works come: mqtt or grpc")
-	cmd.Flags().StringVar(&source, "workload-source-config", "", "file that says where works come from; with grpc: url, caFile, clientCertFile, clientKeyFile, tokenFile, keepAliveConfig")
+	cmd.Flags().StringVar(&source, "workload-source-config", "", "file that says where works come from; with mqtt, instead of --mqtt: brokerHost, username, password, caFile, clientCertFile, clientKeyFile, topics; with grpc: url, caFile, clientCertFile, clientKeyFile, tokenFile, keepAliveConfig")
 	agentCompatible(cmd, &o)
 	cmd.MarkFlagRequired("consumer-name")
 	return cmd
@@ -75,9 +75,7 @@ func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at
 	var config agent.GRPCConfig
 	switch driver {
 	case "mqtt":
-		if *at == "" {
-			return errors.New("--mqtt is needed, the broker")
-		}
+		return s.mqttSource(p, o, file, at)
 	case "grpc":
 		data, err := os.ReadFile(file)
 		if err != nil {
@@ -91,19 +89,11 @@ func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at
 		return fmt.Errorf("--workload-source-driver %q is neither mqtt nor grpc", driver)
 	}
 	var own *tls.Config // the agent's identity towards its server
-	if driver == "mqtt" || config.CAFile+config.CAData == "" {
-		if !s.identity.given() {
-			return errNoIdentity
-		}
-		identity, err := s.openIdentity(p, pki.Name(o.Consumer))
-		if err != nil {
+	if config.CAFile+config.CAData == "" {
+		var err error
+		if own, err = s.agentTLS(p, o, "maestro"); err != nil {
 			return err
 		}
-		own = identity.ClientTLS(map[string]string{"mqtt": "broker", "grpc": "maestro"}[driver])
-	}
-	if driver == "mqtt" {
-		o.Bus = bus.ClientOptions{Addr: *at, TLS: own}
-		return nil
 	}
 	options, err := config.Options(own)
 	if err != nil {
@@ -111,4 +101,41 @@ func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at
 	}
 	o.GRPC = &options
 	return nil
+}
+
+// mqttSource is workSource for a broker: one with the region's certificates, or
+// one of which a file says all.
+func (s *service) mqttSource(p *parts, o *agent.Options, file string, at *string) error {
+	switch {
+	case file == "" && *at == "":
+		return errors.New("--mqtt is needed, the broker, or --workload-source-config")
+	case file != "" && *at != "":
+		return errors.New("--mqtt and --workload-source-config both name a broker; give one")
+	case file != "":
+		config, err := bus.ReadConfig(file)
+		if err != nil {
+			return fmt.Errorf("--workload-source-config: %w", err)
+		}
+		*at, o.Bus, o.Topics = config.BrokerHost, config.Options(), config.Topics
+		if !config.Keys.Empty() || !s.identity.given() {
+			return nil // its own keys, or none
+		}
+	default:
+		o.Bus = bus.ClientOptions{Addr: *at}
+	}
+	var err error
+	o.Bus.TLS, err = s.agentTLS(p, o, "broker")
+	return err
+}
+
+// agentTLS is the agent's identity towards one of the region's services.
+func (s *service) agentTLS(p *parts, o *agent.Options, service string) (*tls.Config, error) {
+	if !s.identity.given() {
+		return nil, errNoIdentity
+	}
+	identity, err := s.openIdentity(p, pki.Name(o.Consumer))
+	if err != nil {
+		return nil, err
+	}
+	return identity.ClientTLS(service), nil
 }
