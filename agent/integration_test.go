@@ -129,6 +129,7 @@ func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 	}
 	w.server.delete("one")
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return u.GetDeletionTimestamp() != nil })
+	w.server.awaitCondition("one", workv1.WorkDeleting, metav1.ConditionTrue)
 	w.restart(t) // and a restart forgets nothing of it
 	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool { return u.GetDeletionTimestamp() != nil })
 	w.server.await("a resync that still lists the work", func() bool {

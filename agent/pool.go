@@ -48,8 +48,11 @@ const (
 // turns is the order in which lanes are served. A lane that has nothing loses
 // its turn, so no lane waits for more than the calls of the others in one
 // round: a flood of new works does not hold up deletions, nor the other way
-// round. Of what adds, works that have begun come before new ones.
-var turns = [...]lane{laneRemove, laneApply, laneRemove, laneApply, laneBegin, laneRecord}
+// round. What takes away has every second turn; of what adds, works that have
+// begun come before new ones.
+var turns = [...]lane{
+	laneRemove, laneApply, laneRemove, laneBegin, laneRemove, laneApply, laneRemove, laneBegin, laneRemove, laneApply, laneRemove, laneBegin, laneRemove, laneRecord,
+}
 
 // laneOf says where an effect waits, and for which work.
 func laneOf(e effect) (lane, workID) {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/agent"
@@ -40,6 +41,7 @@ var (
 	workers  = flag.Int("workers", 0, "concurrent calls of the agent to the API server; 0 is its default")
 	size     = flag.Int("size", 512, "bytes in each ConfigMap")
 	seed     = flag.Uint64("seed", 1, "of the random choices")
+	faked    = flag.Bool("fake", false, "measure the agent alone, on an API server that answers at once")
 	pprof    = flag.String("pprof", "", "serve profiles on this address")
 )
 
@@ -72,7 +74,11 @@ func run(ctx context.Context) error {
 	if err := b.fill(ctx); err != nil {
 		return err
 	}
-	for _, measure := range []func(context.Context) error{b.latency, b.throughput, b.update, b.away} {
+	measures := []func(context.Context) error{b.latency, b.throughput, b.update, b.away, b.deletions}
+	if *faked {
+		measures = []func(context.Context) error{b.latency, b.quiet, b.cold, b.deletions, b.flood}
+	}
+	for _, measure := range measures {
 		if err := measure(ctx); err != nil {
 			return err
 		}
@@ -92,6 +98,8 @@ type bench struct {
 	stops    []func() // in reverse
 	away1    func()   // stops the agent
 	made     int
+	fake     *fakeAPI // instead of a plane
+	names    []string // works that exist
 }
 
 func (b *bench) stop() {
@@ -101,32 +109,10 @@ func (b *bench) stop() {
 }
 
 func (b *bench) start(ctx context.Context) error {
-	address, err := freeAddress()
+	cfg, err := b.cluster(ctx)
 	if err != nil {
 		return err
 	}
-	b.plane, err = plane.Start(plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address}, plane.Options{})
-	if err != nil {
-		return err
-	}
-	b.stops = append(b.stops, func() { _ = b.plane.Kill() })
-	if err := b.plane.Wait(ctx); err != nil {
-		return err
-	}
-	admin, err := b.plane.Config.RESTConfig()
-	if err != nil {
-		return err
-	}
-	kubeconfig, err := agent.Bootstrap(ctx, admin, agent.BootstrapOptions{})
-	if err != nil {
-		return err
-	}
-	cfg, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
-	if err != nil {
-		return err
-	}
-	// An API server holds creations of a kind back for two seconds after the kind was made.
-	time.Sleep(crdSettle)
 	if b.broker, err = startBroker(); err != nil {
 		return err
 	}
@@ -140,9 +126,48 @@ func (b *bench) start(ctx context.Context) error {
 	}
 	b.options = agent.Options{
 		Consumer: consumer, Kube: cfg, Bus: bus.ClientOptions{Addr: b.broker.addr, TLS: tls}, BrokerHost: "bench", Workers: *workers,
-		DataDir: filepath.Join(b.dir, "agent"), ListAfter: time.Millisecond, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		DataDir: filepath.Join(b.dir, "agent"), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	return b.startAgent(ctx)
+}
+
+// cluster starts the management cluster, and bootstraps it if it is a plane.
+func (b *bench) cluster(ctx context.Context) (*rest.Config, error) {
+	if *faked {
+		var err error
+		if b.fake, err = startFake(); err != nil {
+			return nil, err
+		}
+		b.stops = append(b.stops, b.fake.stop)
+		return b.fake.config(), nil
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	b.plane, err = plane.Start(plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address}, plane.Options{})
+	if err != nil {
+		return nil, err
+	}
+	b.stops = append(b.stops, func() { _ = b.plane.Kill() })
+	if err := b.plane.Wait(ctx); err != nil {
+		return nil, err
+	}
+	admin, err := b.plane.Config.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := agent.Bootstrap(ctx, admin, agent.BootstrapOptions{})
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	// An API server holds creations of a kind back for two seconds after the kind was made.
+	time.Sleep(crdSettle)
+	return cfg, nil
 }
 
 func (b *bench) startAgent(ctx context.Context) error {
@@ -168,7 +193,9 @@ func (b *bench) startAgent(ctx context.Context) error {
 
 func (b *bench) next() string {
 	b.made++
-	return fmt.Sprintf("work-%06d", b.made)
+	id := fmt.Sprintf("work-%06d", b.made)
+	b.names = append(b.names, id)
+	return id
 }
 
 func (b *bench) params(more map[string]any) map[string]any {

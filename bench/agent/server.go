@@ -284,7 +284,10 @@ type usage struct {
 }
 
 func (b *bench) usage() usage {
-	u := usage{self: cpuOf(os.Getpid()), plane: cpuOf(b.plane.PID), calls: map[string]float64{}, seconds: map[string]float64{}}
+	u := usage{self: cpuOf(os.Getpid()), calls: map[string]float64{}, seconds: map[string]float64{}}
+	if b.plane != nil {
+		u.plane = cpuOf(b.plane.PID)
+	}
 	families, err := b.registry.Gather()
 	if err != nil {
 		return u

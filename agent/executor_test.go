@@ -1,0 +1,248 @@
+package agent
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/api/work"
+)
+
+func rbacResource(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource}
+}
+
+// allow gives the service account of the test's namespace these rights there.
+func (w *world) allow(t *testing.T, resources, verbs []any) {
+	t.Helper()
+	group := []any{"", "rbac.authorization.k8s.io"}
+	w.create(t, rbacResource("roles"), w.ns, map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": map[string]any{"name": "executor"},
+		"rules": []any{map[string]any{"apiGroups": group, "resources": resources, "verbs": verbs}},
+	})
+	w.create(t, rbacResource("rolebindings"), w.ns, map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": "executor"},
+		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "executor"},
+		"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": "executor", "namespace": w.ns}},
+	})
+}
+
+func (w *world) inTheNameOf(b work.Bundle) work.Bundle {
+	b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{
+		Type: workv1.ExecutorSubjectTypeServiceAccount, ServiceAccount: &workv1.ManifestWorkSubjectServiceAccount{Namespace: w.ns, Name: "executor"},
+	}}
+	return b
+}
+
+// An executor's work does what the executor may, and no more: the agent's own
+// rights, which are wider, do not count.
+func TestAnExecutorsRightsCount(t *testing.T) {
+	w := newWorld(t)
+	w.allow(t, []any{"configmaps", "roles"}, []any{"create", "update", "patch", "get", "delete"})
+	role := func(name, verb string) json.RawMessage {
+		return json.RawMessage(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"` + name + `","namespace":"` + w.ns + `"},
+			"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["` + verb + `"]}]}`)
+	}
+	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"` + w.ns + `"}}`)
+	w.server.apply("one", w.inTheNameOf(manifests(configMap(w.ns, "a", "k", "1"), secret, role("less", "get"), role("more", "list"))))
+	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
+	for ordinal, want := range []string{
+		"Apply manifest complete",
+		"Failed to apply manifest: not allowed to apply the resource  secrets, " + w.ns + " a, will try again in 1m0s",
+		"Apply manifest complete",
+		"Failed to apply manifest: not allowed to apply the resource rbac.authorization.k8s.io roles, " + w.ns + " more, error: permission escalation, will try again in 1m0s",
+	} {
+		c := meta.FindStatusCondition(w.server.manifest("one", ordinal).Conditions, workv1.ManifestApplied)
+		if c == nil || c.Message != want {
+			t.Errorf("manifest %d: %+v, want %q", ordinal, c, want)
+		}
+	}
+	if _, err := w.in(rbacResource("roles"), w.ns).Get(t.Context(), "more", metav1.GetOptions{}); err == nil {
+		t.Error("the role that gives too much was made")
+	}
+	w.server.delete("one")
+	w.server.awaitGone("one")
+}
+
+// What a work that orphans its objects need not do is not asked for.
+func TestAnExecutorThatOrphansNeedNotDelete(t *testing.T) {
+	w := newWorld(t)
+	w.allow(t, []any{"configmaps"}, []any{"create", "update", "patch", "get"})
+	b := w.inTheNameOf(manifests(configMap(w.ns, "a", "k", "1")))
+	w.server.apply("one", b)
+	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
+	b.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	w.server.apply("one", b)
+	w.server.awaitApplied("one")
+}
+
+// Rights are asked again a minute after a denial, and five after they were
+// there.
+func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
+	c := newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", sendWindow: 4})
+	now := noon
+	key := objectKey{configMaps, "ns", "a"}
+	there := &observed{exists: true, uid: "u", rv: 3, fingerprint: "f"}
+	denied, applies := false, []effApply{}
+	var run func(effects []effect)
+	run = func(effects []effect) {
+		for _, e := range effects {
+			switch e := e.(type) {
+			case effPersist:
+				if e.then != nil {
+					run(c.step(e.then, now))
+				}
+			case effDiscover:
+				run(c.step(evMapped{gvk: e.gvk, gvr: configMaps, namespaced: true}, now))
+			case effCreateAMW:
+				run(c.step(evAMWDone{id: e.id, op: amwCreate, amw: &amwState{id: e.id, uid: "amw", finalizers: []string{amwFinalizer}}}, now))
+			case effApply:
+				applies = append(applies, e)
+				done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+				if denied {
+					done.err, done.obs = &opError{kind: errDenied, message: "denied"}, &observed{}
+				} else if !e.ask {
+					done.obs = there
+				}
+				run(c.step(done, now))
+			}
+		}
+	}
+	applied := func() bool {
+		return meta.IsStatusConditionTrue(c.works["one"].status.Status.Conditions, workv1.WorkApplied)
+	}
+	b := manifests(configMap("ns", "a", "k", "1"))
+	b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{Type: workv1.ExecutorSubjectTypeServiceAccount}}
+	data, err := json.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := decodeSpec("one", 1, "maestro", "{}", false, data, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	denied = true
+	run(c.step(evAMWsSynced{}, now))
+	run(c.step(evSpec{spec: s, ack: func() {}}, now))
+	if len(applies) != 1 || applied() {
+		t.Fatalf("%d applies, applied %v; want one that is denied", len(applies), applied())
+	}
+	step := func(d time.Duration, right bool, calls int, want bool) {
+		t.Helper()
+		now, denied = now.Add(d), !right
+		run(c.step(evTick{}, now))
+		if len(applies) != calls || applied() != want {
+			t.Errorf("after %s: %d applies, applied %v; want %d, %v", d, len(applies), applied(), calls, want)
+		}
+	}
+	step(deniedRetry-time.Second, true, 1, false)
+	step(time.Second, true, 2, true)
+	if c.objects[key] == nil || applies[1].ask {
+		t.Fatal("it was not applied")
+	}
+	step(allowedRecheck-time.Second, true, 2, true)
+	step(time.Second, true, 3, true)
+	if !applies[2].ask {
+		t.Error("what is as it should be was written again")
+	}
+	step(allowedRecheck, false, 4, false)
+	step(deniedRetry, true, 5, true)
+}
+
+// What the agent itself may not touch is told, and the others are applied.
+func TestWhatIsOutsideTheAgentsRightsIsTold(t *testing.T) {
+	w := newWorld(t)
+	outside := json.RawMessage(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"outside"},"webhooks":[]}`)
+	w.server.apply("one", manifests(outside, configMap(w.ns, "a", "k", "1")))
+	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
+	c := meta.FindStatusCondition(w.server.manifest("one", 0).Conditions, workv1.ManifestApplied)
+	if c == nil || c.Reason != workv1.AppliedManifestFailed || !strings.Contains(c.Message, "is forbidden") {
+		t.Errorf("%+v", c)
+	}
+	if got := dataOf(w.get(t, configMaps, w.ns, "a"), "k"); got != "1" {
+		t.Errorf("k is %q", got)
+	}
+	w.server.delete("one")
+	w.server.awaitGone("one")
+}
+
+// An AppliedManifestWork is, field by field, what OCM's agent writes; one that
+// another agent wrote is taken over, and its eviction ended.
+func TestAppliedManifestWorksAreOCMs(t *testing.T) {
+	w := newWorld(t)
+	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"` + w.ns + `"}}`)
+	deployment := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` + w.ns + `"},"spec":{"replicas":0,
+		"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+	b := manifests(secret, deployment, configMap(w.ns, "b", "k", "1"), configMap(w.ns, "a", "k", "1"))
+	w.server.apply("one", b)
+	w.server.awaitApplied("one")
+	listed := func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 4 }
+	w.awaitObject(t, appliedWorks, "", w.amw("one"), listed)
+	amw := w.get(t, appliedWorks, "", w.amw("one"))
+	hash := strings.TrimSuffix(w.amw("one"), "-one")
+	spec, _, _ := unstructured.NestedStringMap(amw.Object, "spec")
+	if want := map[string]string{"hubHash": hash, "agentID": hash, "manifestWorkName": "one"}; !maps.Equal(spec, want) {
+		t.Errorf("spec %v, want %v", spec, want)
+	}
+	if want := map[string]string{originalSourceLabel: "maestro"}; !maps.Equal(amw.GetLabels(), want) || !slices.Equal(amw.GetFinalizers(), []string{workv1.AppliedManifestWorkFinalizer}) {
+		t.Errorf("labels %v, finalizers %v", amw.GetLabels(), amw.GetFinalizers())
+	}
+	entry := func(group, version, resource, name string, gvr schema.GroupVersionResource) map[string]any {
+		m := map[string]any{"version": version, "resource": resource, "namespace": w.ns, "name": name, "uid": string(w.get(t, gvr, w.ns, name).GetUID())}
+		m["group"] = group
+		return m
+	}
+	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+	want := []any{
+		entry("", "v1", "configmaps", "a", configMaps), entry("", "v1", "configmaps", "b", configMaps), entry("", "v1", "secrets", "s", secrets),
+		entry("apps", "v1", "deployments", "d", deployments),
+	}
+	got, _, _ := unstructured.NestedSlice(amw.Object, "status", "appliedResources")
+	if text(t, got) != text(t, want) {
+		t.Errorf("appliedResources\n%s\nwant\n%s", text(t, got), text(t, want))
+	}
+	owner := w.get(t, configMaps, w.ns, "a").GetOwnerReferences()
+	if text(t, owner) != text(t, []metav1.OwnerReference{{APIVersion: "work.open-cluster-management.io/v1", Kind: "AppliedManifestWork", Name: amw.GetName(), UID: amw.GetUID()}}) {
+		t.Errorf("owners %s", text(t, owner))
+	}
+
+	// Another agent held it for a while, and thought the work was gone.
+	for sub, patch := range map[string]string{"": `{"spec":{"agentID":"another"}}`, "status": `{"status":{"evictionStartTime":"2026-01-01T00:00:00Z"}}`} {
+		subs := []string{sub}
+		if sub == "" {
+			subs = nil
+		}
+		if _, err := w.in(appliedWorks, "").Patch(t.Context(), w.amw("one"), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "work"}, subs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
+		_, evicting, _ := unstructured.NestedString(u.Object, "status", "evictionStartTime")
+		agent, _, _ := unstructured.NestedString(u.Object, "spec", "agentID")
+		return !evicting && agent == hash && listed(u)
+	})
+	if u := w.get(t, configMaps, w.ns, "a"); text(t, u.GetOwnerReferences()) != text(t, owner) {
+		t.Errorf("owners are now %v", u.GetOwnerReferences())
+	}
+	w.server.delete("one")
+	w.server.awaitGone("one")
+}
+
+func text(t *testing.T, v any) string {
+	t.Helper()
+	out, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// fakeAPI is an API server that has ConfigMaps and AppliedManifestWorks in
+// memory, and of them just what the agent uses: discovery, apply and merge
+// patches, get, delete, list and watch. It answers at once, so that what is
+// measured is the agent.
+type fakeAPI struct {
+	requests atomic.Int64
+
+	mu       sync.Mutex
+	rv       int
+	objects  map[string]map[string]map[string]any // by resource and namespace/name
+	watchers map[string][]chan []byte
+	stop     func()
+	address  string
+}
+
+var fakeKinds = map[string]string{"configmaps": "ConfigMap", "appliedmanifestworks": "AppliedManifestWork", "customresourcedefinitions": "CustomResourceDefinition", "namespaces": "Namespace"}
+
+func startFake() (*fakeAPI, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f := &fakeAPI{objects: map[string]map[string]map[string]any{}, watchers: map[string][]chan []byte{}, address: "http://" + l.Addr().String()}
+	for r := range fakeKinds {
+		f.objects[r] = map[string]map[string]any{}
+	}
+	s := &http.Server{Handler: f, ReadHeaderTimeout: time.Minute}
+	go func() { _ = s.Serve(l) }()
+	f.stop = func() { _ = s.Close() }
+	return f, nil
+}
+
+func (f *fakeAPI) config() *rest.Config { return &rest.Config{Host: f.address} }
+
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.requests.Add(1)
+	w.Header().Set("Content-Type", "application/json")
+	resource := func(name, kind string, namespaced bool) metav1.APIResource {
+		return metav1.APIResource{Name: name, Kind: kind, Namespaced: namespaced, Verbs: metav1.Verbs{"get", "list", "watch", "patch", "delete", "create"}}
+	}
+	group := func(name string) metav1.APIGroup {
+		v := metav1.GroupVersionForDiscovery{GroupVersion: name + "/v1", Version: "v1"}
+		return metav1.APIGroup{Name: name, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v}
+	}
+	switch path := strings.TrimPrefix(r.URL.Path, "/"); path {
+	case "readyz":
+		fmt.Fprint(w, "ok")
+	case "api":
+		answer(w, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+	case "apis":
+		answer(w, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{group("work.open-cluster-management.io")}})
+	case "api/v1":
+		answer(w, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{resource("configmaps", "ConfigMap", true), resource("namespaces", "Namespace", false)}})
+	case "apis/work.open-cluster-management.io/v1":
+		answer(w, metav1.APIResourceList{GroupVersion: "work.open-cluster-management.io/v1", APIResources: []metav1.APIResource{resource("appliedmanifestworks", "AppliedManifestWork", false)}})
+	default:
+		f.object(w, r, strings.Split(path, "/"))
+	}
+}
+
+func answer(w io.Writer, v any) {
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func failure(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+	w.WriteHeader(code)
+	answer(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason})
+}
+
+// object serves /api/v1 and /apis/GROUP/v1, with or without a namespace.
+func (f *fakeAPI) object(w http.ResponseWriter, r *http.Request, path []string) {
+	path = path[2:]
+	if len(path) > 0 && path[0] == "v1" {
+		path = path[1:]
+	}
+	namespace := ""
+	if len(path) > 2 && path[0] == "namespaces" {
+		namespace, path = path[1], path[2:]
+	}
+	if len(path) == 0 || fakeKinds[path[0]] == "" {
+		failure(w, 404, metav1.StatusReasonNotFound)
+		return
+	}
+	resource := path[0]
+	metadata := strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadata")
+	if len(path) == 1 {
+		if r.URL.Query().Get("watch") != "" {
+			f.watch(w, r, resource, metadata)
+			return
+		}
+		f.list(w, resource, metadata)
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := namespace + "/" + path[1]
+	there := f.objects[resource][key]
+	switch {
+	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/apply-patch+yaml":
+		there = f.apply(resource, namespace, path[1], there, r)
+	case there == nil:
+		failure(w, 404, metav1.StatusReasonNotFound)
+		return
+	case r.Method == http.MethodPatch:
+		there = f.merge(resource, key, there, r)
+	case r.Method == http.MethodDelete:
+		f.delete(resource, key, there)
+	}
+	answer(w, shape(there, metadata))
+}
+
+// shape is the object as it was asked for.
+func shape(obj map[string]any, metadata bool) map[string]any {
+	if !metadata {
+		return obj
+	}
+	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+}
+
+func (f *fakeAPI) list(w http.ResponseWriter, resource string, metadata bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	items := []any{}
+	for _, key := range slices.Sorted(maps.Keys(f.objects[resource])) {
+		items = append(items, shape(f.objects[resource][key], metadata))
+	}
+	kind, version := fakeKinds[resource]+"List", "v1"
+	if metadata {
+		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+	}
+	answer(w, map[string]any{"kind": kind, "apiVersion": version, "metadata": map[string]any{"resourceVersion": strconv.Itoa(f.rv)}, "items": items})
+}
+
+func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string, metadata bool) {
+	changes := make(chan []byte, 100_000)
+	name := resource
+	if metadata {
+		name += "/metadata"
+	}
+	f.mu.Lock()
+	f.watchers[name] = append(f.watchers[name], changes)
+	if r.URL.Query().Get("sendInitialEvents") == "true" {
+		for _, key := range slices.Sorted(maps.Keys(f.objects[resource])) {
+			changes <- change("ADDED", f.objects[resource][key], metadata)
+		}
+		kind := map[string]any{"kind": fakeKinds[resource], "apiVersion": "v1"}
+		if resource == "appliedmanifestworks" {
+			kind["apiVersion"] = "work.open-cluster-management.io/v1"
+		}
+		kind["metadata"] = map[string]any{"resourceVersion": strconv.Itoa(f.rv), "annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"}}
+		changes <- change("BOOKMARK", kind, metadata)
+	}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.watchers[name] = slices.DeleteFunc(f.watchers[name], func(c chan []byte) bool { return c == changes })
+	}()
+	flush := http.NewResponseController(w)
+	_ = flush.Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case line := <-changes:
+			if _, err := w.Write(line); err != nil {
+				return
+			}
+			if len(changes) == 0 {
+				_ = flush.Flush()
+			}
+		}
+	}
+}
+
+func change(kind string, obj map[string]any, metadata bool) []byte {
+	line, err := json.Marshal(map[string]any{"type": kind, "object": shape(obj, metadata)})
+	if err != nil {
+		panic(err) // it was made of JSON
+	}
+	return append(line, '\n')
+}
+
+// changed gives the object a version and shows it to the watches.
+func (f *fakeAPI) changed(kind, resource string, obj map[string]any) {
+	f.rv++
+	obj["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(f.rv)
+	for _, metadata := range []bool{false, true} {
+		name := resource
+		if metadata {
+			name += "/metadata"
+		}
+		if len(f.watchers[name]) == 0 {
+			continue
+		}
+		line := change(kind, obj, metadata)
+		for _, c := range f.watchers[name] {
+			c <- line
+		}
+	}
+}
+
+func body(r *http.Request) map[string]any {
+	var v map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&v); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return v
+}
+
+func (f *fakeAPI) apply(resource, namespace, name string, there map[string]any, r *http.Request) map[string]any {
+	obj, kind := body(r), "ADDED"
+	md := obj["metadata"].(map[string]any)
+	manager, _ := url.QueryUnescape(r.URL.Query().Get("fieldManager"))
+	now := time.Now().UTC().Format(time.RFC3339)
+	md["uid"], md["creationTimestamp"] = uuid.NewString(), now
+	if there != nil {
+		kind = "MODIFIED"
+		old := there["metadata"].(map[string]any)
+		for _, field := range []string{"uid", "creationTimestamp", "deletionTimestamp"} {
+			if v, ok := old[field]; ok {
+				md[field] = v
+			}
+		}
+		if status, ok := there["status"]; ok {
+			obj["status"] = status
+		}
+	}
+	md["name"] = name
+	if namespace != "" {
+		md["namespace"] = namespace
+	}
+	delete(md, "managedFields")
+	md["managedFields"] = []any{map[string]any{
+		"manager": manager, "operation": "Apply", "apiVersion": "v1", "time": now, "fieldsType": "FieldsV1", "fieldsV1": map[string]any{"f:data": fieldsOf(obj["data"])},
+	}}
+	f.objects[resource][namespace+"/"+name] = obj
+	f.changed(kind, resource, obj)
+	return obj
+}
+
+func fieldsOf(v any) map[string]any {
+	fields := map[string]any{}
+	m, _ := v.(map[string]any)
+	for k, x := range m {
+		fields["f:"+k] = fieldsOf(x)
+	}
+	return fields
+}
+
+func (f *fakeAPI) merge(resource, key string, there map[string]any, r *http.Request) map[string]any {
+	next := merged(there, body(r))
+	md := next["metadata"].(map[string]any)
+	finalizers, _ := md["finalizers"].([]any)
+	if md["deletionTimestamp"] != nil && len(finalizers) == 0 {
+		delete(f.objects[resource], key)
+		f.changed("DELETED", resource, next)
+		return next
+	}
+	f.objects[resource][key] = next
+	f.changed("MODIFIED", resource, next)
+	return next
+}
+
+// merged applies a merge patch to a copy.
+func merged(to, patch map[string]any) map[string]any {
+	out := maps.Clone(to)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for k, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(out, k)
+		case map[string]any:
+			inner, _ := out[k].(map[string]any)
+			out[k] = merged(inner, v)
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func (f *fakeAPI) delete(resource, key string, there map[string]any) {
+	md := there["metadata"].(map[string]any)
+	if finalizers, _ := md["finalizers"].([]any); len(finalizers) > 0 {
+		if md["deletionTimestamp"] == nil {
+			next := merged(there, map[string]any{"metadata": map[string]any{"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
+			f.objects[resource][key] = next
+			f.changed("MODIFIED", resource, next)
+		}
+		return
+	}
+	delete(f.objects[resource], key)
+	f.changed("DELETED", resource, merged(there, nil))
+}
