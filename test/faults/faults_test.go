@@ -62,7 +62,7 @@ func TestI6I7I8I12WhatIsAskedIsWhatClustersHold(t *testing.T) {
 		}
 	}
 	t.Logf("seed %d; ATOLL_SEED=%[1]d repeats it", seed)
-	w := newWorld(t, seed)
+	w := newWorld(t, seed, time.Second)
 	end := time.Now().Add(span)
 	for round := 1; time.Now().Before(end) && !t.Failed(); round++ {
 		w.round(round)
@@ -91,7 +91,7 @@ type world struct {
 	counts  map[string]int
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 	w := &world{t: t, site: newSite(t), random: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{}}
 	w.broker = &broker{site: w.site, addr: "127.0.0.1:0"}
 	w.broker.start()
@@ -118,6 +118,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		p := w.site.process(pki.Name(consumer(n)), childConfig{
 			Kind: "agent", Broker: w.wire.addr, Consumer: consumer(n), Kube: w.kubes[n].server.URL,
 			Store: filepath.Join(t.TempDir(), "store"), Wall: filepath.Join(t.TempDir(), "wall"),
+			CompareEvery: compareEvery,
 		})
 		w.agents = append(w.agents, p)
 	}
@@ -315,8 +316,8 @@ func (w *world) mishap() string {
 		n := w.random.IntN(clusters)
 		if w.agents[n].cmd != nil {
 			w.agents[n].kill() // until the round ends, or it is killed again
-			what = "agent away"
 		}
+		what = "agent away"
 	case 10:
 		w.wire.cutAll()
 		what = "connections cut"

@@ -140,6 +140,7 @@ type childConfig struct {
 
 	Consumer, Kube, Store string // of an agent
 	Wall                  string // file that says how far its clock is off, in nanoseconds
+	CompareEvery          time.Duration
 }
 
 const childEnv = "ATOLL_TEST_FAULTS"
@@ -179,7 +180,7 @@ func (c childConfig) run() error {
 	if c.Kind == "agent" {
 		a, err := agent.New(agent.Options{
 			Consumer: c.Consumer, Kube: &kuberest.Config{Host: c.Kube}, Bus: bus.ClientOptions{Addr: c.Broker, TLS: client}, BrokerHost: "broker",
-			DataDir: c.Store, Log: log, CompareEvery: time.Second, ListAfter: time.Second, Wall: wallOf(c.Wall),
+			DataDir: c.Store, Log: log, CompareEvery: c.CompareEvery, Wall: wallOf(c.Wall),
 		})
 		if err != nil {
 			return err

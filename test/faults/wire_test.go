@@ -30,8 +30,21 @@ type wire struct {
 	random *rand.Rand
 	faults faults
 	conns  map[net.Conn]bool
+	passed map[passage]int // publishes
 
 	lost, doubled, delayed, cut atomic.Int64
+}
+
+// passage is a way of publishes: a client's, to the broker or from it.
+type passage struct {
+	client pki.Name
+	up     bool
+}
+
+func (w *wire) count(client pki.Name, up bool) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.passed[passage{client, up}]
 }
 
 // faults are probabilities, per thousand publishes.
@@ -44,7 +57,7 @@ func newWire(t testing.TB, s *site, seed uint64, broker func() string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{t: t, site: s, addr: l.Addr().String(), broker: broker, random: rand.New(rand.NewPCG(seed, 3)), conns: map[net.Conn]bool{}}
+	w := &wire{t: t, site: s, addr: l.Addr().String(), broker: broker, random: rand.New(rand.NewPCG(seed, 3)), conns: map[net.Conn]bool{}, passed: map[passage]int{}}
 	var group sync.WaitGroup
 	group.Go(func() {
 		for {
@@ -128,8 +141,8 @@ func (w *wire) serve(client net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	toBroker, toClient := &side{Conn: broker}, &side{Conn: client}
-	up := &relay{w: w, ctx: ctx, cancel: cancel, from: client, to: toBroker, back: toClient, group: &group}
-	down := &relay{w: w, ctx: ctx, cancel: cancel, from: broker, to: toClient, back: toBroker, group: &group}
+	up := &relay{w: w, way: passage{name, true}, ctx: ctx, cancel: cancel, from: client, to: toBroker, back: toClient, group: &group}
+	down := &relay{w: w, way: passage{name, false}, ctx: ctx, cancel: cancel, from: broker, to: toClient, back: toBroker, group: &group}
 	up.other, down.other = down, up
 	group.Go(func() { up.run() })
 	group.Go(func() { down.run() })
@@ -155,6 +168,7 @@ func (s *side) send(p io.WriterTo) error {
 // relay is one direction.
 type relay struct {
 	w      *wire
+	way    passage
 	ctx    context.Context
 	cancel context.CancelFunc
 	from   net.Conn
@@ -197,6 +211,9 @@ func (r *relay) run() {
 // publish lets fate have a publish. It is false when the connection is cut.
 func (r *relay) publish(p *packets.Publish) bool {
 	f := r.w.fate()
+	r.w.mu.Lock()
+	r.w.passed[r.way]++
+	r.w.mu.Unlock()
 	if f.cut {
 		r.w.cut.Add(1)
 		return false

@@ -1,0 +1,58 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"atoll.dev/pki"
+)
+
+// TestARestartWithoutChangeIsQuiet: an agent that is killed and restarts while
+// nothing has changed costs at most two messages each way, and then nothing
+// comes for seconds. One of two servers that does costs twice that: it asks the
+// agent when it is back, and the other one asks because it was gone.
+func TestARestartWithoutChangeIsQuiet(t *testing.T) {
+	w := newWorld(t, 1, 0)
+	for n := range clusters {
+		for i := range 40 {
+			w.apply(n, fmt.Sprintf("w%d-%d", n, i), "v", true)
+		}
+	}
+	w.compare(0)
+	agent := pki.Name(consumer(0))
+	// settled waits until nothing has passed for three seconds, longer than any
+	// repetition waits, and returns what has.
+	settled := func() (up, down int, after time.Duration) {
+		t.Helper()
+		begun, last := time.Now(), time.Now()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for time.Since(last) < 3*time.Second {
+			<-tick.C
+			if u, d := w.wire.count(agent, true), w.wire.count(agent, false); u != up || d != down {
+				up, down, last = u, d, time.Now()
+			}
+			if time.Since(begun) > calm {
+				t.Fatal("it does not become quiet")
+			}
+		}
+		return up, down, last.Sub(begun)
+	}
+	upBefore, downBefore, _ := settled()
+	cost := func(what string, most int, restart func()) {
+		t.Helper()
+		restart()
+		up, down, after := settled()
+		t.Logf("%s: %d messages from the agent, %d to it, the last after %v", what, up-upBefore, down-downBefore, after.Round(time.Millisecond))
+		if up-upBefore > most || down-downBefore > most || after > 2*time.Second && most == 2 {
+			t.Errorf("%s costs %d messages from the agent and %d to it, the last after %v", what, up-upBefore, down-downBefore, after)
+		}
+		if up-upBefore == 0 {
+			t.Errorf("%s: nothing was compared", what)
+		}
+		upBefore, downBefore = up, down
+	}
+	cost("the agent is killed and starts", 2, func() { w.agents[0].kill(); w.agents[0].start() })
+	cost("a server is killed and starts", 4, func() { w.servers[0].kill(); w.servers[0].start() })
+}
