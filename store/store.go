@@ -150,7 +150,7 @@ type Store struct {
 	hub    *hub
 	bell   *doorbell
 
-	streams   chan struct{} // has a token for each stream that holds a connection
+	streams   chan struct{} // has a permit for each stream that may hold a connection
 	contended keyed         // updaters of one document that keep missing each other line up here
 
 	stop context.CancelFunc

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -27,8 +28,8 @@ type Extent struct {
 // Query.After is not for it.
 //
 // The next part is read while batch is at work, and the connection is given
-// back before the last one is handed over: only long pages hold one while
-// their reader is slow, and at most half of the connections are held so. An
+// back before the last one is handed over: only pages of several parts hold
+// one while their reader is slow, and at most half of the connections are held so (ErrUnavailable). An
 // error that comes after begin is of a page that was handed over in part. The
 // error of begin or batch ends the stream and is returned as it is.
 func (s *Store) Stream(ctx context.Context, q Query, begin func(Extent) error, batch func([]Document) error) error {
@@ -60,18 +61,9 @@ func (s *Store) stream(ctx context.Context, q Query, begin func(Extent) error, b
 	if q.Limit <= 0 {
 		q.Limit = 100
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, s.opts.AcquireTimeout, ErrUnavailable)
-	select {
-	case s.streams <- struct{}{}:
-		cancel()
-	case <-bounded.Done():
-		cancel()
-		return context.Cause(bounded)
-	}
 	parts := make(chan part)
 	stop := make(chan struct{})
 	go func() {
-		defer func() { <-s.streams }()
 		defer close(parts)
 		s.readParts(ctx, q, parts, stop)
 	}()
@@ -115,6 +107,12 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 			return false
 		}
 	}
+	permitted := false
+	defer func() {
+		if permitted {
+			<-s.streams
+		}
+	}()
 	for attempt := 0; ; attempt++ {
 		conn, err := s.acquire(ctx, s.pool)
 		if err != nil {
@@ -128,16 +126,22 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 				conn.Release()
 			}
 		}
-		r := &pageReader{s: s, c: conn.Conn(), q: q, hand: hand, release: release}
+		r := &pageReader{s: s, c: conn.Conn(), q: q, hand: hand, release: release, permitted: permitted}
 		err = r.run(ctx)
 		if !released && !conn.Conn().IsClosed() {
 			s.bounded(ctx, func(ctx context.Context) error { _, err := conn.Conn().Exec(ctx, "rollback"); return err })
 		}
 		dead := !released && broken(conn.Conn(), err)
 		release()
+		permitted = r.permitted
 		switch {
 		case err == nil:
 			return
+		case errors.Is(err, errCrowded):
+			if permitted = s.permit(ctx, stop); permitted {
+				continue
+			}
+			err = fmt.Errorf("%w: too many long lists are read at once", ErrUnavailable)
 		case dead:
 			s.pool.Reset()
 			if !r.begun && attempt < 2 && ctx.Err() == nil {
@@ -150,6 +154,23 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 		hand(part{err: err})
 		return
 	}
+}
+
+// errCrowded: a long page needs a permit to hold its connection, and there was none.
+var errCrowded = errors.New("no permit")
+
+// permit waits for a permit, without a connection.
+func (s *Store) permit(ctx context.Context, stop <-chan struct{}) bool {
+	patience := time.NewTimer(s.opts.AcquireTimeout)
+	defer patience.Stop()
+	select {
+	case s.streams <- struct{}{}:
+		return true
+	case <-stop:
+	case <-ctx.Done():
+	case <-patience.C:
+	}
+	return false
 }
 
 // bounded runs a statement that ends by its own timeouts, so that a client who
@@ -168,6 +189,8 @@ type pageReader struct {
 	hand    func(part) bool
 	release func()
 	begun   bool // something was handed over
+
+	permitted bool // it may hold the connection while its parts are used
 }
 
 // found is a document of the page by its id.
@@ -190,6 +213,14 @@ func (r *pageReader) run(ctx context.Context) error {
 		return err
 	}
 	extent.Size = len(page)
+	if together(page) < len(page) && !r.permitted {
+		select {
+		case r.s.streams <- struct{}{}:
+			r.permitted = true
+		default:
+			return errCrowded
+		}
+	}
 	for first := true; first || len(page) > 0; first = false {
 		var docs []Document
 		if len(page) > 0 {

@@ -40,6 +40,7 @@ const source = "bench"
 // bed is a region's Maestro with all that it needs.
 type bed struct {
 	ca      *pki.CA
+	dsn     string
 	url     string
 	http    *http.Client
 	events  cloudevents.CloudEventServiceClient
@@ -67,14 +68,13 @@ func newBed(ctx context.Context) (b *bed, err error) {
 	if b.ca, err = pki.OpenCA(filepath.Join(dir, "ca")); err != nil {
 		return b, err
 	}
-	dsn, err := b.postgres(ctx, dir)
-	if err != nil {
+	if b.dsn, err = b.postgres(ctx, dir); err != nil {
 		return b, err
 	}
 	if err := b.startBroker(ctx); err != nil {
 		return b, err
 	}
-	return b, b.startServer(ctx, dsn)
+	return b, b.startServer(ctx, b.dsn)
 }
 
 func (b *bed) onClose(f func() error) { b.closers = append(b.closers, f) }

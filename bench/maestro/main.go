@@ -21,8 +21,9 @@ import (
 
 var (
 	bundles     = flag.Int("bundles", 6000, "bundles of the list")
-	listSize    = flag.Int("list-size", 2048, "bytes of a manifest in the list")
-	page        = flag.Int("page", 500, "bundles of a page")
+	listSize    = flag.Int("list-size", 8192, "bytes of a manifest in the list")
+	page        = flag.Int("page", 400, "bundles of a page")
+	searchable  = flag.Int("searchable", 100000, "bundles of which some are searched by a label")
 	works       = flag.Int("works", 5000, "works of the other measurements")
 	size        = flag.Int("size", 512, "bytes of their manifest")
 	consumers   = flag.Int("consumers", 8, "management clusters")
@@ -53,6 +54,7 @@ func run(ctx context.Context) (err error) {
 		run  func(ctx context.Context, b *bed) (params, figures map[string]any, err error)
 	}{
 		{"maestro/list", list},
+		{"maestro/search", searchLabels},
 		{"maestro/delivery", deliver},
 		{"maestro/status", ingest},
 		{"maestro/update", update},

@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,57 +15,6 @@ import (
 	"atoll.dev/bench/report"
 	"atoll.dev/bus"
 )
-
-// list reads all bundles, page by page, on one connection.
-func list(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
-	if err := b.register(*consumers); err != nil {
-		return nil, nil, err
-	}
-	if err := many(*bundles, *concurrency, func(i int) error {
-		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *listSize))
-	}); err != nil {
-		return nil, nil, err
-	}
-	var runs []time.Duration
-	bytes := int64(0)
-	for range 7 {
-		start, read := time.Now(), 0
-		bytes = 0
-		for number := 1; ; number++ {
-			// The body is read whole and taken apart as far as a client must
-			// to turn the page; decoding all of it is the client's cost.
-			resp, err := b.http.Get(fmt.Sprintf("%s/api/maestro/v1/resource-bundles?page=%d&size=%d", b.url, number, *page))
-			if err != nil {
-				return nil, nil, err
-			}
-			head := make([]byte, 128)
-			n, err := io.ReadFull(resp.Body, head)
-			if err != nil && err != io.ErrUnexpectedEOF {
-				return nil, nil, err
-			}
-			rest, err := io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-			if err != nil || resp.StatusCode != http.StatusOK {
-				return nil, nil, fmt.Errorf("page %d: %s %v", number, resp.Status, err)
-			}
-			bytes += int64(n) + rest
-			var p, got, total int
-			if _, err := fmt.Sscanf(string(head[:n]), `{"kind":"ResourceBundleList","page":%d,"size":%d,"total":%d`, &p, &got, &total); err != nil {
-				return nil, nil, fmt.Errorf("page %d: %.128s: %w", number, head, err)
-			}
-			if read += got; got < *page || read == total {
-				break
-			}
-		}
-		if read != *bundles {
-			return nil, nil, fmt.Errorf("%d of %d bundles were listed", read, *bundles)
-		}
-		runs = append(runs, time.Since(start))
-	}
-	slices.Sort(runs)
-	return map[string]any{"bundles": *bundles, "manifest_bytes": *listSize, "page": *page, "runs": len(runs)},
-		map[string]any{"list_median_ms": ms(runs[len(runs)/2]), "list_min_ms": ms(runs[0]), "list_max_ms": ms(runs[len(runs)-1]), "answer_bytes": bytes}, nil
-}
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"bufio"
-	"fmt"
 	"net/http"
 	"time"
 )
@@ -50,7 +49,7 @@ func (p *pacedWriter) Write(data []byte) (int, error) {
 	_ = p.rc.SetWriteDeadline(deadline) // a recorder in a test has none
 	n, err := p.w.Write(data)
 	if err != nil {
-		return n, fmt.Errorf("writing an answer: %w", err)
+		return n, Errorf(statusGone, "client-gone", "the client closed the connection, or took too long").Because(err)
 	}
 	return n, nil
 }

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/api/work"
+	"atoll.dev/bench/report"
+)
+
+// list reads all bundles, in pages and as one, on one connection.
+func list(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
+	if err := b.register(*consumers); err != nil {
+		return nil, nil, err
+	}
+	if err := many(*bundles, *concurrency, func(i int) error {
+		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *listSize))
+	}); err != nil {
+		return nil, nil, err
+	}
+	// What was written is read from memory, and its garbage is gone, as in a
+	// server that runs for a while.
+	if err := b.settle(ctx); err != nil {
+		return nil, nil, err
+	}
+	figures = map[string]any{}
+	const rounds = 7
+	for _, form := range []struct {
+		name, encoding string
+		size           int
+	}{{"pages", "identity", *page}, {"whole", "identity", 65500}, {"whole_gzip", "gzip", 65500}} {
+		var runs []time.Duration
+		bytes := int64(0)
+		before, err := resetPeak()
+		if err != nil {
+			return nil, nil, err
+		}
+		for range rounds {
+			start := time.Now()
+			if bytes, err = b.readList(form.size, form.encoding); err != nil {
+				return nil, nil, err
+			}
+			runs = append(runs, time.Since(start))
+		}
+		peak, err := memory("VmHWM")
+		if err != nil {
+			return nil, nil, err
+		}
+		slices.Sort(runs)
+		figures[form.name+"_median_ms"], figures[form.name+"_min_ms"], figures[form.name+"_max_ms"] = ms(runs[rounds/2]), ms(runs[0]), ms(runs[rounds-1])
+		figures[form.name+"_answer_bytes"], figures[form.name+"_memory_growth_mb"] = bytes, peak-before
+	}
+	return map[string]any{"bundles": *bundles, "manifest_bytes": *listSize, "page": *page, "runs": rounds}, figures, nil
+}
+
+// readList reads the whole list in pages of a size. The body is read whole and
+// taken apart as far as a client must to turn the page; decoding all of it is
+// the client's cost.
+func (b *bed) readList(size int, encoding string) (bytes int64, err error) {
+	read := 0
+	for number := 1; ; number++ {
+		req, err := http.NewRequest("GET", fmt.Sprintf("%s/api/maestro/v1/resource-bundles?page=%d&size=%d", b.url, number, size), nil)
+		if err != nil {
+			return 0, err
+		}
+		req.Header.Set("Accept-Encoding", encoding) // or the client would unpack it
+		resp, err := b.http.Do(req)
+		if err != nil {
+			return 0, err
+		}
+		head := make([]byte, 128)
+		n, err := io.ReadFull(resp.Body, head)
+		if err != nil && err != io.ErrUnexpectedEOF {
+			return 0, err
+		}
+		rest, err := io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			return 0, fmt.Errorf("page %d: %s %w", number, resp.Status, err)
+		}
+		bytes += int64(n) + rest
+		if encoding == "gzip" {
+			return bytes, nil
+		}
+		var p, got, total int
+		if _, err := fmt.Sscanf(string(head[:n]), `{"kind":"ResourceBundleList","page":%d,"size":%d,"total":%d`, &p, &got, &total); err != nil {
+			return 0, fmt.Errorf("page %d: %.128s: %w", number, head, err)
+		}
+		if read += got; got < size || read == total {
+			break
+		}
+	}
+	if read != *bundles {
+		return 0, fmt.Errorf("%d of %d bundles were listed", read, *bundles)
+	}
+	return bytes, nil
+}
+
+// searchLabels searches bundles of one source by labels, as grpcsource does.
+// They are copies of one that was published, made in the database.
+func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
+	if err := b.register(1); err != nil {
+		return nil, nil, err
+	}
+	if err := b.publish(ctx, b.spec(work.SpecCreate, "mc0", idOf(0), *size)); err != nil {
+		return nil, nil, err
+	}
+	const alike = 10 // bundles that share a label
+	conn, err := pgx.Connect(ctx, b.dsn)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer conn.Close(ctx)
+	for from := 0; from < *searchable; from += 10_000 { // the feed follows
+		if _, err := conn.Exec(ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+			select kind, 'copy-' || n, 'mc' || n % 100, name, version, generation, jsonb_set(spec, '{metadata,labels}', jsonb_build_object('app', 'bench', 'cluster', 'c' || n / $3::int)),
+				status, wire, created_at + n * interval '1 ms', updated_at, n from document, generate_series($1::int, $2::int) n where kind = 'Bundle' and id = $4`,
+			from, min(from+10_000, *searchable)-1, alike, idOf(0)); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := b.settle(ctx); err != nil {
+		return nil, nil, err
+	}
+	figures = map[string]any{}
+	const searches = 1000
+	for _, form := range []struct{ name, text string }{
+		{"contains", `source='bench' and payload->'metadata'->'labels'@>'{"cluster":"%s"}'`},
+		{"in", `payload->'metadata'->'labels'->>'cluster'in('%s','none')`},
+		{"whole_query", `source='bench' and consumer_name='mc7' and payload->'metadata'->'labels'@>'{"cluster":"%s"}'`},
+	} {
+		var took []time.Duration
+		for range searches {
+			text := fmt.Sprintf(form.text, fmt.Sprint("c", b.random.IntN(*searchable/alike)))
+			start := time.Now()
+			resp, err := b.http.Get(b.url + "/api/maestro/v1/resource-bundles?size=400&search=" + url.QueryEscape(text))
+			if err != nil {
+				return nil, nil, err
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			took = append(took, time.Since(start))
+			wanted := fmt.Sprintf(`"size":%d,`, alike)
+			if form.name == "whole_query" {
+				wanted = `"size":`
+			}
+			if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body[:min(len(body), 80)]), wanted) {
+				return nil, nil, fmt.Errorf("%s: %s %.200s %w", text, resp.Status, body, err)
+			}
+		}
+		report.Percentiles(figures, form.name, took)
+	}
+	return map[string]any{"bundles": *searchable, "bundles_of_a_label": alike, "searches": searches}, figures, nil
+}
+
+// settle lets the database do what it does in its own time anyway.
+func (b *bed) settle(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, b.dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, "vacuum analyze document")
+	return err
+}
+
+// resetPeak makes the present memory of the process, in MB, its peak. Server
+// and client are in it.
+func resetPeak() (float64, error) {
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		return 0, err
+	}
+	return memory("VmRSS")
+}
+
+func memory(name string) (float64, error) {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for l := range strings.Lines(string(data)) {
+		var kb float64
+		if _, err := fmt.Sscanf(l, name+": %f kB", &kb); err == nil {
+			return float64(int(kb/1024*10)) / 10, nil
+		}
+	}
+	return 0, fmt.Errorf("no %s in /proc/self/status", name)
+}
