@@ -75,7 +75,9 @@ alter table unknown_work add column adopt_source text not null default '', add c
 `
 
 // Migrations make the side tables.
-func migrations() []string { return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema} }
+func migrations() []string {
+	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics}
+}
 
 // want records that a bundle is wanted as d says. It belongs in the
 // transaction that wrote d.

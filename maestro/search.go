@@ -33,6 +33,14 @@ var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.F
 // labelIndex serves searches by labels: equality, in, and @>.
 var labelIndex = store.Index{Name: "labels", On: "gin ((spec->'metadata'->'labels') jsonb_path_ops)"}
 
+// searchStatistics tell the planner how common a source or a label is: it does
+// not learn that from an index on one kind. Without them a search by both went
+// through all bundles of the source.
+const searchStatistics = `
+create statistics bundle_source on (spec->>'source') from document;
+create statistics bundle_labels on (spec->'metadata'->'labels') from document;
+`
+
 // consumerFields is the same of consumers.
 var consumerFields = search.Schema{Table: "consumers", Fields: map[string]search.Field{
 	"id":         {SQL: "d.id", Type: search.Text},

@@ -266,7 +266,7 @@ func (r *pageReader) find(ctx context.Context) (page []found, total int, err err
 	counted := len(args)
 	size := "octet_length(d.wire)"
 	if !r.q.WireOnly {
-		size += " + pg_column_size(d.spec) + pg_column_size(d.status)"
+		size += " + octet_length(d.spec::text) + octet_length(d.status::text)" // not pg_column_size: that is compressed
 	}
 	sql := "select d.id, " + size + " from document d where " + where + " order by " + orderSQL(r.q.keys()) + " limit " + arg(r.q.Limit+1) + " offset " + arg(r.q.Offset)
 	// Described each time, not prepared, as in List.

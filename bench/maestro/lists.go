@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -139,7 +140,8 @@ func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, 
 		{"whole_query", `source='bench' and consumer_name='mc7' and payload->'metadata'->'labels'@>'{"cluster":"%s"}'`},
 	} {
 		var took []time.Duration
-		for range searches {
+		warm := time.Now().Add(2 * time.Second) // until what the filling left to be written is
+		for len(took) < searches {
 			text := fmt.Sprintf(form.text, fmt.Sprint("c", b.random.IntN(*searchable/alike)))
 			start := time.Now()
 			resp, err := b.http.Get(b.url + "/api/maestro/v1/resource-bundles?size=400&search=" + url.QueryEscape(text))
@@ -148,7 +150,9 @@ func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, 
 			}
 			body, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
-			took = append(took, time.Since(start))
+			if start.After(warm) {
+				took = append(took, time.Since(start))
+			}
 			wanted := fmt.Sprintf(`"size":%d,`, alike)
 			if form.name == "whole_query" {
 				wanted = `"size":`
@@ -162,8 +166,34 @@ func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, 
 	return map[string]any{"bundles": *searchable, "bundles_of_a_label": alike, "searches": searches}, figures, nil
 }
 
-// settle lets the database do what it does in its own time anyway.
+// settle lets the database do what it does in its own time anyway, and the
+// server follow what was written: a change that comes after all others is seen
+// by a watch.
 func (b *bed) settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", b.url+"/api/maestro/v1/resource-bundles?watch=true&id="+idOf(0), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := b.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := b.publish(ctx, b.spec(work.SpecUpdate, "mc0", idOf(0), *size)); err != nil {
+		return err
+	}
+	lines := bufio.NewReader(resp.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("watching: %w", err)
+		}
+		if strings.HasPrefix(line, `{"type":"MODIFIED"`) {
+			break
+		}
+	}
 	conn, err := pgx.Connect(ctx, b.dsn)
 	if err != nil {
 		return err
