@@ -213,18 +213,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 			return nil, fmt.Errorf("maestro: %w", err)
 		}
 	}
-	st, err := store.Open(ctx, store.Options{
-		DSN: o.DSN, Logger: o.Logger, Migrations: migrations(), MaxConns: o.MaxConns,
-		Kinds: []store.KindSpec{
-			{Kind: kindConsumer, Render: renderConsumer, History: true},
-			{Kind: kindBundle, Render: renderBundle, History: true, Indexes: []store.Index{
-				{Name: "scope", On: "btree (scope, created_at)"},
-				{Name: "created", On: "btree (created_at, id)"},
-				{Name: "source", On: "btree ((spec->>'source'), id)"},
-				labelIndex,
-			}},
-		},
-	})
+	st, err := store.Open(ctx, storeOptions(o.DSN, o.MaxConns, o.Logger))
 	if err != nil {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
@@ -274,6 +263,22 @@ func (s *Server) connectBroker() {
 		OnConnected: s.onConnected,
 		Logger:      o.Logger, Registerer: o.Metrics,
 	}})
+}
+
+// storeOptions are those of Maestro's database.
+func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
+	return store.Options{
+		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
+		Kinds: []store.KindSpec{
+			{Kind: kindConsumer, Render: renderConsumer, History: true},
+			{Kind: kindBundle, Render: renderBundle, History: true, Indexes: []store.Index{
+				{Name: "scope", On: "btree (scope, created_at)"},
+				{Name: "created", On: "btree (created_at, id)"},
+				{Name: "source", On: "btree ((spec->>'source'), id)"},
+				labelIndex,
+			}},
+		},
+	}
 }
 
 // onConnected runs while the broker's connection stands.

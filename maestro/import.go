@@ -1,0 +1,473 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// ImportOptions are the parameters of Import. From and To are needed.
+type ImportOptions struct {
+	From  string // DSN of the database of openshift-online/maestro; it is only read
+	To    string // DSN of ours, which is made when it is empty
+	Batch int    // rows of a transaction; default 200
+
+	// Progress is called after each batch; may be nil.
+	Progress func(ImportReport)
+	Logger   *slog.Logger // default: discard
+}
+
+// ImportReport says what became of the rows of another Maestro's database.
+type ImportReport struct {
+	Consumers ImportCount `json:"consumers"`
+	Bundles   ImportCount `json:"bundles"`
+	// Refused rows are not here, with the reason. At most 1000 are listed.
+	Refused []ImportRemark `json:"refused"`
+	// Notes are about rows that are here, but not with all that they had.
+	Notes []ImportRemark `json:"notes"`
+}
+
+// ImportCount counts rows of one table.
+type ImportCount struct {
+	Read     int `json:"read"`
+	Imported int `json:"imported"`
+	Present  int `json:"present"` // were here already
+	Refused  int `json:"refused"`
+	Deleting int `json:"deleting"` // of the imported ones: their deletion is not confirmed
+}
+
+// ImportRemark is about one row.
+type ImportRemark struct {
+	Table  string `json:"table"`
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+}
+
+// maxRemarks bounds the lists of a report.
+const maxRemarks = 1000
+
+// Import copies consumers and resource bundles of openshift-online/maestro,
+// version by version as they are: agents that go on with this server hold what
+// is wanted of them already, and nothing is applied again. Bundles under
+// deletion are imported so. What is here already is left as it is, so an
+// import may be stopped and run again. Rows that cannot be understood are
+// refused, and the others imported; the error is about the import as a whole.
+func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Batch <= 0 {
+		o.Batch = 200
+	}
+	report := ImportReport{Refused: []ImportRemark{}, Notes: []ImportRemark{}}
+	from, err := pgx.Connect(ctx, o.From)
+	if err != nil {
+		return report, fmt.Errorf("import: connecting to the other database: %w", err)
+	}
+	defer from.Close(context.WithoutCancel(ctx))
+	// One state of it, whatever its server does meanwhile.
+	if _, err := from.Exec(ctx, "begin isolation level repeatable read read only; set local time zone 'UTC'", pgx.QueryExecModeSimpleProtocol); err != nil {
+		return report, fmt.Errorf("import: %w", err)
+	}
+	st, err := store.Open(ctx, storeOptions(o.To, 4, o.Logger))
+	if err != nil {
+		return report, fmt.Errorf("import: %w", err)
+	}
+	defer st.Close()
+	i := &importer{o: o, from: from, store: st, report: &report}
+	ctx = store.WithActor(ctx, store.Actor{Principal: "atoll maestro import"})
+	err = i.table(ctx, "consumers", &report.Consumers, i.consumer)
+	if err == nil {
+		err = i.table(ctx, "resources", &report.Bundles, i.bundle)
+	}
+	if err != nil {
+		return report, fmt.Errorf("import: %w", err)
+	}
+	return report, nil
+}
+
+type importer struct {
+	o      ImportOptions
+	from   *pgx.Conn
+	store  *store.Store
+	report *ImportReport
+}
+
+// rowFate is what became of one row.
+type rowFate struct {
+	present, deleting bool
+	refused           string // why
+	notes             []string
+}
+
+func refuse(format string, args ...any) rowFate {
+	return rowFate{refused: fmt.Sprintf(format, args...)}
+}
+
+// table reads a table in the order of its ids and has each row taken.
+func (i *importer) table(ctx context.Context, name string, count *ImportCount, take func(context.Context, *store.Tx, json.RawMessage) (rowFate, error)) error {
+	last := ""
+	for {
+		// Rows come as JSON, so that it does not matter which columns a
+		// version of the other server has besides.
+		rows, err := i.from.Query(ctx, "select r.id, to_jsonb(r) from "+pgx.Identifier{name}.Sanitize()+" r where r.id > $1 order by r.id limit $2", last, i.o.Batch)
+		if err != nil {
+			return fmt.Errorf("reading %s of the other database: %w", name, err)
+		}
+		type raw struct {
+			id  string
+			row json.RawMessage
+		}
+		batch, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r raw, err error) {
+			err = row.Scan(&r.id, &r.row)
+			return r, err
+		})
+		if err != nil {
+			return fmt.Errorf("reading %s of the other database: %w", name, err)
+		}
+		if len(batch) == 0 {
+			return nil
+		}
+		fates := make([]rowFate, len(batch))
+		err = i.store.Tx(ctx, func(tx *store.Tx) error {
+			for n, r := range batch {
+				var err error
+				if fates[n], err = take(ctx, tx, r.row); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil && fatal(ctx, err) {
+			return err
+		}
+		if err != nil {
+			// One of them, at the database: they are taken one by one.
+			for n, r := range batch {
+				err := i.store.Tx(ctx, func(tx *store.Tx) (err error) { fates[n], err = take(ctx, tx, r.row); return err })
+				if err != nil && fatal(ctx, err) {
+					return err
+				}
+				if err != nil {
+					fates[n] = refuse("%s", err)
+				}
+			}
+		}
+		for n, r := range batch {
+			i.note(name, r.id, count, fates[n])
+		}
+		last = batch[len(batch)-1].id
+		if i.o.Progress != nil {
+			i.o.Progress(*i.report)
+		}
+	}
+}
+
+// fatal tells trouble with the database from trouble with a row.
+func fatal(ctx context.Context, err error) bool {
+	for _, e := range []error{store.ErrUnavailable, store.ErrFull, store.ErrTimeout, store.ErrUnknownOutcome, store.ErrConflict} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return ctx.Err() != nil
+}
+
+func (i *importer) note(table, id string, count *ImportCount, o rowFate) {
+	count.Read++
+	remark := func(list *[]ImportRemark, reason string) {
+		if len(*list) < maxRemarks {
+			*list = append(*list, ImportRemark{table, rest.Shorten(id, 200), reason})
+		}
+	}
+	for _, n := range o.notes {
+		remark(&i.report.Notes, n)
+	}
+	switch {
+	case o.refused != "":
+		count.Refused++
+		remark(&i.report.Refused, o.refused)
+	case o.present:
+		count.Present++
+	default:
+		count.Imported++
+		if o.deleting {
+			count.Deleting++
+		}
+	}
+}
+
+// theirTime is a time of their tables, with or without a zone.
+type theirTime struct{ time.Time }
+
+func (t *theirTime) UnmarshalJSON(data []byte) (err error) {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil || text == "" {
+		return err
+	}
+	if t.Time, err = time.Parse(time.RFC3339Nano, text); err != nil {
+		t.Time, err = time.Parse("2006-01-02T15:04:05.999999999", text)
+	}
+	return err
+}
+
+// theirRow is what their tables have in common.
+type theirRow struct {
+	ID        string     `json:"id"`
+	CreatedAt *theirTime `json:"created_at"`
+	UpdatedAt *theirTime `json:"updated_at"`
+	DeletedAt *theirTime `json:"deleted_at"`
+}
+
+// times are a row's, as far as it has them.
+func (r theirRow) times() (created, updated time.Time) {
+	created = time.Now()
+	if r.CreatedAt != nil && !r.CreatedAt.IsZero() {
+		created = r.CreatedAt.Time
+	}
+	updated = created
+	if r.UpdatedAt != nil && r.UpdatedAt.After(created) {
+		updated = r.UpdatedAt.Time
+	}
+	return created, updated
+}
+
+func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowFate, error) {
+	var row struct {
+		theirRow
+		Name   string            `json:"name"`
+		Labels map[string]string `json:"labels"`
+	}
+	if err := json.Unmarshal(raw, &row); err != nil {
+		return refuse("the row cannot be read: %s", err), nil
+	}
+	if row.DeletedAt != nil {
+		return refuse("it is deleted"), nil
+	}
+	if err := errors.Join(checkConsumerName(row.Name), checkConsumerLabels(row.Labels)); err != nil {
+		return refuse("%s", reasonOf(err)), nil
+	}
+	have, err := tx.GetByName(ctx, kindConsumer, "", row.Name)
+	switch {
+	case err == nil && have.ID == row.ID:
+		return rowFate{present: true}, nil
+	case err == nil:
+		return rowFate{present: true, notes: []string{fmt.Sprintf("consumer %s is here with the id %s, and stays so", row.Name, have.ID)}}, nil
+	case !errors.Is(err, store.ErrNotFound):
+		return rowFate{}, err
+	}
+	spec, err := marshal(consumerSpec{Labels: row.Labels})
+	if err != nil {
+		return rowFate{}, err
+	}
+	created, updated := row.times()
+	_, err = tx.Import(ctx, store.Document{Kind: kindConsumer, ID: row.ID, Name: row.Name, Spec: spec, Generation: 1, CreatedAt: created, UpdatedAt: updated})
+	if exists, ok := errors.AsType[*store.ExistsError](err); ok && !exists.ByName {
+		return refuse("the id is, or was, another consumer's here"), nil
+	}
+	return rowFate{}, err
+}
+
+// theirResource is a row of their bundles. Payload and status are whole
+// CloudEvents.
+type theirResource struct {
+	theirRow
+	Name     string                     `json:"name"`
+	Source   string                     `json:"source"`
+	Consumer string                     `json:"consumer_name"`
+	Version  int64                      `json:"version"`
+	Payload  map[string]json.RawMessage `json:"payload"`
+	Status   map[string]json.RawMessage `json:"status"`
+}
+
+func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage) (rowFate, error) {
+	var row theirResource
+	if err := json.Unmarshal(raw, &row); err != nil {
+		return refuse("the row cannot be read: %s", err), nil
+	}
+	spec, err := row.spec()
+	if err != nil {
+		return refuse("%s", reasonOf(err)), nil
+	}
+	status, notes := row.status()
+	if row.Name != "" && row.Name != row.ID {
+		notes = append(notes, fmt.Sprintf("its name %q is not kept: a bundle's name is its id", rest.Shorten(row.Name, 100)))
+	}
+	if err := lockConsumer(ctx, tx, row.Consumer, false); err != nil {
+		return rowFate{}, err
+	}
+	if _, err := tx.GetByName(ctx, kindConsumer, "", row.Consumer); errors.Is(err, store.ErrNotFound) {
+		return refuse("its consumer %q is not here", rest.Shorten(row.Consumer, 100)), nil
+	} else if err != nil {
+		return rowFate{}, err
+	}
+	d := store.Document{Kind: kindBundle, ID: row.ID, Scope: row.Consumer, Generation: row.Version}
+	if d.Spec, err = marshal(spec); err != nil {
+		return rowFate{}, err
+	}
+	if !status.empty() {
+		if d.Status, err = marshal(status); err != nil {
+			return rowFate{}, err
+		}
+	}
+	d.CreatedAt, d.UpdatedAt = row.times()
+	if row.DeletedAt != nil && !row.DeletedAt.IsZero() {
+		d.DeletedAt = &row.DeletedAt.Time
+	}
+	_, err = tx.Import(ctx, d)
+	switch {
+	case errors.Is(err, store.ErrExists):
+		return i.present(ctx, tx, d, spec)
+	case errors.Is(err, store.ErrInvalid):
+		return refuse("%s", err), nil
+	case err != nil:
+		return rowFate{}, err
+	}
+	if err := ledgerOf(ctx, tx, d, spec, status); err != nil {
+		return rowFate{}, err
+	}
+	return rowFate{deleting: d.DeletedAt != nil, notes: notes}, nil
+}
+
+// present compares a bundle with the one that is here.
+func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, spec specRecord) (rowFate, error) {
+	have, err := tx.Get(ctx, kindBundle, d.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return refuse("it was here and was deleted; what was deleted does not come back by an import"), nil
+	}
+	if err != nil {
+		return rowFate{}, err
+	}
+	ours, err := specOf(have)
+	if err != nil {
+		return rowFate{}, err
+	}
+	if have.Generation > d.Generation {
+		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so", have.Generation)}}, nil
+	}
+	if have.Generation < d.Generation || have.Scope != d.Scope || !sameJSON(ours.Data, spec.Data) || !sameJSON(ours.Metadata, spec.Metadata) {
+		return refuse("it is here with other content, version %d on consumer %s; nothing is overwritten", have.Generation, have.Scope), nil
+	}
+	return rowFate{present: true}, nil
+}
+
+// ledgerOf writes what is wanted of the agent and what it has acknowledged.
+func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec specRecord, status statusRecord) error {
+	if err := want(ctx, tx, d, spec.Source); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = $2`, d.Scope, d.ID); err != nil {
+		return err
+	}
+	if status.empty() {
+		return nil
+	}
+	hash, err := hashOf(status)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `update ledger set acknowledged = $2, sequence = $3, status_hash = $4, received_at = $5 where id = $1`,
+		d.ID, status.Version, status.Sequence, hash, status.Time)
+	return err
+}
+
+// spec makes our record of their payload. Its errors say why that cannot be.
+func (r *theirResource) spec() (specRecord, error) {
+	e := theirEvent(r.Payload)
+	s := specRecord{
+		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text("type"), Time: e.time(), ContentType: "application/json",
+		Consumer: r.Consumer, ID: r.ID, Version: r.Version, LogTracing: e.text("logtracing"), Data: e["data"],
+	}
+	if s.Type == "" {
+		s.Type = work.SpecCreate
+	}
+	if err := checkBundleID(r.ID); err != nil {
+		return s, err
+	}
+	switch {
+	case r.Version < 1:
+		return s, fmt.Errorf("its version is %d", r.Version)
+	case r.Source == "":
+		return s, errors.New("it has no source")
+	case len(r.Payload) == 0:
+		return s, errors.New("it has no payload")
+	case e.text(work.ExtResourceID) != "" && e.text(work.ExtResourceID) != r.ID:
+		return s, fmt.Errorf("its payload is of %q", e.text(work.ExtResourceID))
+	case e.text(work.ExtClusterName) != "" && e.text(work.ExtClusterName) != r.Consumer:
+		return s, fmt.Errorf("its payload is for consumer %q", e.text(work.ExtClusterName))
+	}
+	metadata := string(e[work.ExtMetadata])
+	if text := e.text(work.ExtMetadata); text != "" { // a string that holds the object
+		metadata = text
+	}
+	if metadata == "null" {
+		metadata = ""
+	}
+	var err error
+	if s.Metadata, err = checkMetadata(metadata); err != nil {
+		return s, err
+	}
+	_, err = checkBundle(s.Data)
+	return s, err
+}
+
+// status makes our record of their status; the zero record, with a note, of one
+// that cannot be used: its agent will say it again.
+func (r *theirResource) status() (statusRecord, []string) {
+	e := theirEvent(r.Status)
+	if len(e) == 0 || len(e["data"]) == 0 || string(e["data"]) == "null" {
+		return statusRecord{}, nil
+	}
+	version, err := e.number(work.ExtResourceVersion)
+	if err != nil || version < 1 || version > r.Version {
+		return statusRecord{}, []string{fmt.Sprintf("its status is of version %d, which cannot be; its agent is asked again", version)}
+	}
+	s := statusRecord{
+		EventID: e.text("id"), Source: e.text("source"), SpecVersion: "1.0", Type: e.text("type"), Time: e.time(), ContentType: "application/json",
+		Consumer: r.Consumer, ID: r.ID, Version: version, OriginalSource: e.text(work.ExtOriginalSource),
+		Sequence: e.text(work.ExtSequenceID), Hash: e.text(work.ExtStatusHash),
+	}
+	if s.Data, _, err = withoutBundle(e["data"]); err != nil {
+		return statusRecord{}, []string{"its status cannot be read; its agent is asked again"}
+	}
+	return s, nil
+}
+
+// theirEvent is a CloudEvent as one JSON object.
+type theirEvent map[string]json.RawMessage
+
+// text is a member that is a string; "" if it is not.
+func (e theirEvent) text(name string) string {
+	var s string
+	if json.Unmarshal(e[name], &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// number is a member that is a number, or a string that holds one.
+func (e theirEvent) number(name string) (n int64, err error) {
+	raw := e[name]
+	if s := e.text(name); s != "" {
+		raw = json.RawMessage(s)
+	}
+	err = json.Unmarshal(raw, &n)
+	return n, err
+}
+
+func (e theirEvent) time() *time.Time {
+	t, err := time.Parse(time.RFC3339Nano, e.text("time"))
+	if err != nil {
+		return nil
+	}
+	return &t
+}

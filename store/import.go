@@ -1,0 +1,52 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Import is Create for a document that has lived in another database: it keeps Generation, CreatedAt and UpdatedAt, and
+// DeletedAt, as they are. It is ErrExists, too, when the id was here and was removed: nothing comes back by an import.
+func (tx *Tx) Import(ctx context.Context, d Document) (Document, error) {
+	imported, err := tx.importDocument(ctx, d)
+	if err != nil {
+		return Document{}, fmt.Errorf("importing %s %s: %w", d.Kind, d.ID, classify(ctx, err))
+	}
+	return imported, nil
+}
+
+func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) {
+	kind, err := tx.s.kind(d.Kind)
+	if err != nil {
+		return d, err
+	}
+	if d.Generation < 1 || d.CreatedAt.IsZero() || d.UpdatedAt.IsZero() {
+		return d, fmt.Errorf("%w: it has no generation, or no times", ErrInvalid)
+	}
+	created, updated, generation := d.CreatedAt.UTC().Truncate(time.Microsecond), d.UpdatedAt.UTC().Truncate(time.Microsecond), d.Generation
+	next, err := kind.creation(d, nil)
+	if err != nil {
+		return d, err
+	}
+	now := next.UpdatedAt
+	next.Generation, next.CreatedAt, next.UpdatedAt = generation, created, updated
+	if err := kind.render(&next); err != nil {
+		return d, err
+	}
+	// The history says when it came here.
+	stored := next
+	stored.UpdatedAt = now
+	w := kind.compose(ctx, insertStatement, stored, next.Spec, next.Status, tx.token, "import", next.Scope, next.Name, next.DeletedAt)
+	hit, err := tx.send(ctx, w)
+	switch {
+	case nameTaken(err):
+		return d, &ExistsError{Kind: d.Kind, ByName: true}
+	case err != nil:
+		return d, err
+	case !hit:
+		return d, &ExistsError{Kind: d.Kind, ID: d.ID}
+	}
+	_, err = tx.conn.Exec(ctx, `update document set created_at = $3, updated_at = $4 where kind = $1 and id = $2`, string(d.Kind), d.ID, created, updated)
+	return next, err
+}
