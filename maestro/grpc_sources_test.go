@@ -131,7 +131,7 @@ func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
 	}
 	asker, other := m.subscribe(t, testSource), m.subscribe(t, testSource)
 	ask(t, asker.client, testSource)
-	ask(t, asker.client, testSource, work.StatusHash{ID: "w7", Hash: "old"}, work.StatusHash{ID: "w8", Hash: "hash-w8-1"})
+	ask(t, asker.client, testSource, work.StatusHash{ID: "w7", Hash: "old"}, work.StatusHash{ID: "w8", Hash: hexHash("hash-w8-1")})
 	got := map[string]int{}
 	for range works + 1 {
 		got[asker.next().ext[work.ExtResourceID]]++

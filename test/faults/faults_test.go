@@ -96,7 +96,7 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 	w.broker = &broker{site: w.site, addr: "127.0.0.1:0"}
 	w.broker.start()
 	t.Cleanup(func() { w.broker.end() })
-	w.wire = newWire(t, w.site, seed, func() string { return w.broker.addr })
+	w.wire = newWire(t, w.site, seed, w.broker.addr)
 	dsn := pgtest.DSN(t)
 	for range servers {
 		c := childConfig{Kind: "maestro", Broker: w.wire.addr, DSN: dsn, HTTP: freeAddr(t), GRPC: freeAddr(t)}

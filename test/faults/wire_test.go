@@ -24,7 +24,7 @@ type wire struct {
 	t      testing.TB
 	site   *site
 	addr   string
-	broker func() string // its address now
+	broker string // its address
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -52,7 +52,7 @@ type faults struct{ lose, double, delay, cut int }
 
 const maxDelay = 300 * time.Millisecond
 
-func newWire(t testing.TB, s *site, seed uint64, broker func() string) *wire {
+func newWire(t testing.TB, s *site, seed uint64, broker string) *wire {
 	l, err := tls.Listen("tcp", "127.0.0.1:0", s.serverTLS("broker"))
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func (w *wire) serve(client net.Conn) {
 	if err != nil {
 		return
 	}
-	broker, err := tls.Dial("tcp", w.broker(), w.site.clientTLS(name, "broker"))
+	broker, err := tls.Dial("tcp", w.broker, w.site.clientTLS(name, "broker"))
 	if err != nil {
 		return
 	}
