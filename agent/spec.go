@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -148,11 +149,16 @@ type sentStatus struct {
 	Hash       string                    `json:"hash"`
 }
 
-// statusHash is what both sides compare in a status resync.
+// statusHash is what both sides compare in a status resync: the hash of the
+// status as JSON with its keys in order, as OCM's SDK computes it.
 func statusHash(s workv1.ManifestWorkStatus) string {
-	b, err := json.Marshal(s)
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&s)
 	if err != nil {
-		panic(fmt.Sprintf("agent: a status that has no JSON: %v", err)) // strings, numbers and times only
+		panic(fmt.Sprintf("agent: a status that has no fields: %v", err)) // strings, numbers and times only
+	}
+	b, err := json.Marshal(fields)
+	if err != nil {
+		panic(fmt.Sprintf("agent: a status that has no JSON: %v", err))
 	}
 	return hexSHA256(b)
 }
