@@ -1,6 +1,7 @@
 package maestro
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -190,8 +191,12 @@ func encodeSpec(d store.Document, sourceID string, response bool) (message, erro
 	if err != nil {
 		return message{}, err
 	}
+	data, err := canonical(spec.Data)
+	if err != nil {
+		return message{}, fmt.Errorf("the data of bundle %s: %w", d.ID, err)
+	}
 	m := message{
-		id: spec.EventID, source: sourceID, data: spec.Data,
+		id: spec.EventID, source: sourceID, data: data,
 		ext: map[string]string{
 			work.ExtClusterName:     d.Scope,
 			work.ExtResourceID:      d.ID,
@@ -222,6 +227,21 @@ func encodeSpec(d store.Document, sourceID string, response bool) (message, erro
 		m.kind = work.SpecResyncResponse
 	}
 	return m, nil
+}
+
+// canonical writes JSON as the original does: without spaces, keys in order,
+// numbers as they were. PostgreSQL keeps documents in a form of its own.
+func canonical(data []byte) ([]byte, error) {
+	if len(data) == 0 {
+		return data, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, err
+	}
+	return json.Marshal(v)
 }
 
 // encodeBuried makes the event that tells an agent to delete a work that it

@@ -108,7 +108,7 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	if diff := cmp.Diff(want, m.ext); diff != "" {
 		t.Error(diff)
 	}
-	if !strings.Contains(string(m.data), `"executer":{"subject":{"type":"ServiceAccount"`) {
+	if !strings.Contains(string(m.data), `"executer":{"subject":{"serviceAccount":`) {
 		t.Errorf("the contract's spelling: %s", m.data)
 	}
 
@@ -128,6 +128,14 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	wantExt := map[string]string{"resourceid": "w1", "resourceversion": "7", "clustername": "mc1", "deletiontimestamp": "2026-01-03T00:00:00Z"}
 	if diff := cmp.Diff(wantExt, buried.ext); diff != "" || len(buried.data) != 0 || buried.kind != work.SpecResyncResponse {
 		t.Errorf("%+v %s", buried, diff)
+	}
+}
+
+// The original's data are compact and in the order of keys; PostgreSQL's text of them is neither.
+func TestDataAreWrittenAsTheOriginalWritesThem(t *testing.T) {
+	got, err := canonical([]byte(`{"kind": "X", "data": {"b": 9007199254740993, "a": 1.50}, "apiVersion": "v1"}`))
+	if want := `{"apiVersion":"v1","data":{"a":1.50,"b":9007199254740993},"kind":"X"}`; err != nil || string(got) != want {
+		t.Errorf("%s, %v; want %s", got, err, want)
 	}
 }
 
