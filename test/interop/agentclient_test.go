@@ -84,9 +84,6 @@ func TestTheAgentClientOfOCMsSDKServesOurServer(t *testing.T) {
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
-			if way.addr == "" {
-				t.Skip("this atoll has no gRPC API for agents")
-			}
 			s, name := way.server, way.name
 			s.consumer(t, name)
 			src := s.startSource(t, "source-"+name, byGRPC, s.grpc, s.platform)

@@ -56,10 +56,8 @@ func (s *server) start(dsn string) error {
 	s.url, s.grpc = "https://"+addrs[0], addrs[1]
 	args := []string{"maestro", "--dsn", dsn, "--mqtt", s.broker, "--http", addrs[0], "--grpc", addrs[1], "--ops", addrs[2],
 		"--identity", filepath.Join(w.dir, "maestro"), "--pki", w.pki, "--ca", w.ca, "--token-file", tokenFile}
-	if out, err := exec.Command(binary("ATOLL_BIN", "atoll"), "maestro", "--help").Output(); err == nil && strings.Contains(string(out), "--grpc-broker ") {
-		s.agents = addrs[3]
-		args = append(args, "--grpc-broker", s.agents)
-	}
+	s.agents = addrs[3]
+	args = append(args, "--grpc-broker", s.agents, "--heartbeat-check-interval", "2s")
 	p, err := w.run("maestro", append([]string{binary("ATOLL_BIN", "atoll")}, args...)...)
 	if err != nil {
 		return err
@@ -83,7 +81,7 @@ func (s *server) start(dsn string) error {
 
 // startMosquitto starts Debian's broker as it is run for agents: certificates of clients are demanded, and their common
 // name decides what they may say and hear. It returns host:port.
-func (w *world) startMosquitto() (string, error) {
+func (w *world) startMosquitto(name string) (string, error) {
 	program, err := exec.LookPath("mosquitto")
 	if err != nil {
 		if program, err = exec.LookPath("/usr/sbin/mosquitto"); err != nil {
@@ -99,7 +97,7 @@ func (w *world) startMosquitto() (string, error) {
 		return "", err
 	}
 	host, port, _ := strings.Cut(addr, ":")
-	dir := filepath.Join(w.dir, "mosquitto")
+	dir := filepath.Join(w.dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
@@ -133,7 +131,7 @@ log_type notice
 	if err != nil {
 		return "", err
 	}
-	p, err := w.run("mosquitto", program, "-c", config)
+	p, err := w.run(name, program, "-c", config)
 	if err != nil {
 		return "", err
 	}

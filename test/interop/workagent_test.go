@@ -146,9 +146,6 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
-			if way.addr == "" {
-				t.Skip("this atoll has no gRPC API for agents")
-			}
 			name := map[string]string{"by our broker": "ocm-embedded", "by Mosquitto": "ocm-mosquitto", "by gRPC": "ocm-grpc"}[way.name]
 			s, c := way.server, w.cluster(t, name)
 			s.consumer(t, name)

@@ -150,7 +150,7 @@ func (w *world) start() error {
 
 // startOnMosquitto starts Debian's broker, and a Maestro of ours with a database of its own that speaks to it.
 func (w *world) startOnMosquitto(postgres string) error {
-	broker, err := w.startMosquitto()
+	broker, err := w.startMosquitto("mosquitto")
 	if err != nil {
 		return err
 	}
