@@ -29,4 +29,5 @@ unset ATOLL_HOME ATOLL_ENDPOINT ATOLL_CA
 
 "$programs/store"
 "$programs/maestro"
+"$programs/maestro" -broker mosquitto -only delivery,status,update,deletion,sustained
 "$programs/agent" -kube bin/atoll-kube

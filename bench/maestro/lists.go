@@ -15,22 +15,23 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bench/bed"
 	"atoll.dev/bench/report"
 )
 
 // list reads all bundles, in pages and as one, on one connection.
-func list(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
-	if err := b.register(*consumers); err != nil {
+func list(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
+	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
-	if err := many(*bundles, *concurrency, func(i int) error {
-		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *listSize))
+	if err := bed.Many(*bundles, *concurrency, func(i int) error {
+		return b.Publish(ctx, b.Spec(work.SpecCreate, consumerOf(i), bed.ID(i), *listSize))
 	}); err != nil {
 		return nil, nil, err
 	}
 	// What was written is read from memory, and its garbage is gone, as in a
 	// server that runs for a while.
-	if err := b.settle(ctx); err != nil {
+	if err := settle(ctx, b); err != nil {
 		return nil, nil, err
 	}
 	figures = map[string]any{}
@@ -47,7 +48,7 @@ func list(ctx context.Context, b *bed) (params, figures map[string]any, err erro
 		}
 		for range rounds {
 			start := time.Now()
-			if bytes, err = b.readList(form.size, form.encoding); err != nil {
+			if bytes, err = readList(b, form.size, form.encoding); err != nil {
 				return nil, nil, err
 			}
 			runs = append(runs, time.Since(start))
@@ -66,15 +67,15 @@ func list(ctx context.Context, b *bed) (params, figures map[string]any, err erro
 // readList reads the whole list in pages of a size. The body is read whole and
 // taken apart as far as a client must to turn the page; decoding all of it is
 // the client's cost.
-func (b *bed) readList(size int, encoding string) (bytes int64, err error) {
+func readList(b *bed.Bed, size int, encoding string) (bytes int64, err error) {
 	read := 0
 	for number := 1; ; number++ {
-		req, err := http.NewRequest("GET", fmt.Sprintf("%s/api/maestro/v1/resource-bundles?page=%d&size=%d", b.url, number, size), nil)
+		req, err := http.NewRequest("GET", fmt.Sprintf("%s/api/maestro/v1/resource-bundles?page=%d&size=%d", b.URL, number, size), nil)
 		if err != nil {
 			return 0, err
 		}
 		req.Header.Set("Accept-Encoding", encoding) // or the client would unpack it
-		resp, err := b.http.Do(req)
+		resp, err := b.HTTP.Do(req)
 		if err != nil {
 			return 0, err
 		}
@@ -108,15 +109,15 @@ func (b *bed) readList(size int, encoding string) (bytes int64, err error) {
 
 // searchLabels searches bundles of one source by labels, as grpcsource does.
 // They are copies of one that was published, made in the database.
-func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
-	if err := b.register(1); err != nil {
+func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
+	if err := b.Register(1); err != nil {
 		return nil, nil, err
 	}
-	if err := b.publish(ctx, b.spec(work.SpecCreate, "mc0", idOf(0), *size)); err != nil {
+	if err := b.Publish(ctx, b.Spec(work.SpecCreate, "mc0", bed.ID(0), *size)); err != nil {
 		return nil, nil, err
 	}
 	const alike = 10 // bundles that share a label
-	conn, err := pgx.Connect(ctx, b.dsn)
+	conn, err := pgx.Connect(ctx, b.DSN)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,11 +126,11 @@ func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, 
 		if _, err := conn.Exec(ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			select kind, 'copy-' || n, 'mc' || n % 100, name, version, generation, jsonb_set(spec, '{metadata,labels}', jsonb_build_object('app', 'bench', 'cluster', 'c' || n / $3::int)),
 				status, wire, created_at + n * interval '1 ms', updated_at, n from document, generate_series($1::int, $2::int) n where kind = 'Bundle' and id = $4`,
-			from, min(from+10_000, *searchable)-1, alike, idOf(0)); err != nil {
+			from, min(from+10_000, *searchable)-1, alike, bed.ID(0)); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := b.settle(ctx); err != nil {
+	if err := settle(ctx, b); err != nil {
 		return nil, nil, err
 	}
 	figures = map[string]any{}
@@ -142,9 +143,9 @@ func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, 
 		var took []time.Duration
 		warm := time.Now().Add(2 * time.Second) // until what the filling left to be written is
 		for len(took) < searches {
-			text := fmt.Sprintf(form.text, fmt.Sprint("c", b.random.IntN(*searchable/alike)))
+			text := fmt.Sprintf(form.text, fmt.Sprint("c", b.IntN(*searchable/alike)))
 			start := time.Now()
-			resp, err := b.http.Get(b.url + "/api/maestro/v1/resource-bundles?size=400&search=" + url.QueryEscape(text))
+			resp, err := b.HTTP.Get(b.URL + "/api/maestro/v1/resource-bundles?size=400&search=" + url.QueryEscape(text))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -169,19 +170,19 @@ func searchLabels(ctx context.Context, b *bed) (params, figures map[string]any, 
 // settle lets the database do what it does in its own time anyway, and the
 // server follow what was written: a change that comes after all others is seen
 // by a watch.
-func (b *bed) settle(ctx context.Context) error {
+func settle(ctx context.Context, b *bed.Bed) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "GET", b.url+"/api/maestro/v1/resource-bundles?watch=true&id="+idOf(0), nil)
+	req, err := http.NewRequestWithContext(ctx, "GET", b.URL+"/api/maestro/v1/resource-bundles?watch=true&id="+bed.ID(0), nil)
 	if err != nil {
 		return err
 	}
-	resp, err := b.http.Do(req)
+	resp, err := b.HTTP.Do(req)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if err := b.publish(ctx, b.spec(work.SpecUpdate, "mc0", idOf(0), *size)); err != nil {
+	if err := b.Publish(ctx, b.Spec(work.SpecUpdate, "mc0", bed.ID(0), *size)); err != nil {
 		return err
 	}
 	lines := bufio.NewReader(resp.Body)
@@ -194,7 +195,7 @@ func (b *bed) settle(ctx context.Context) error {
 			break
 		}
 	}
-	conn, err := pgx.Connect(ctx, b.dsn)
+	conn, err := pgx.Connect(ctx, b.DSN)
 	if err != nil {
 		return err
 	}

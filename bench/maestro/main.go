@@ -1,8 +1,9 @@
-// Command maestro measures Maestro: reading lists, delivering works, taking statuses, concurrent updates, and the way
-// of a work to its agent and back.
+// Command maestro measures Maestro: reading lists, delivering works, taking statuses, concurrent updates, the way of a
+// work to its agent and back, deletion, and whether anything gets lost in a minute at a steady pace.
 //
-// It starts PostgreSQL with default durability, the embedded broker and one server, all on this machine, speaks to them
-// over mutual TLS as clients do, and prints JSON lines. Agents are scripted: they answer at once and apply nothing.
+// It starts PostgreSQL with default durability, a broker (the embedded one, or Mosquitto) and one server, all on this
+// machine, speaks to them over mutual TLS as clients do, and prints JSON lines. Agents are scripted: they answer at once
+// and apply nothing.
 package main
 
 import (
@@ -12,14 +13,17 @@ import (
 	"fmt"
 	"log"
 	"net/http"
-	_ "net/http/pprof"
 	"os"
+	"slices"
 	"strings"
+	"time"
 
+	"atoll.dev/bench/bed"
 	"atoll.dev/bench/report"
 )
 
 var (
+	broker      = flag.String("broker", bed.Embedded, "embedded or mosquitto")
 	bundles     = flag.Int("bundles", 6000, "bundles of the list")
 	listSize    = flag.Int("list-size", 8192, "bytes of a manifest in the list")
 	page        = flag.Int("page", 400, "bundles of a page")
@@ -32,14 +36,19 @@ var (
 	reports     = flag.Int("reports", 10000, "statuses that agents send in a second")
 	rate        = flag.Int("rate", 20, "works per second while the latency is measured")
 	count       = flag.Int("count", 400, "works whose latency is measured")
+	duration    = flag.Duration("for", time.Minute, "how long works come at a steady pace")
+	steady      = flag.Int("steady", 1000, "works of that pace in a second")
 	seed        = flag.Uint64("seed", 1, "of the manifests' content")
-	only        = flag.String("only", "", "run the measurements whose names contain this")
+	only        = flag.String("only", "", "run these measurements: list, search, delivery, status, update, latency, deletion, sustained; default all")
 	pprof       = flag.String("pprof", "", "serve profiles on this address")
 	verbose     = flag.Bool("v", false, "show the server's warnings")
 )
 
 func main() {
 	flag.Parse()
+	if *broker != bed.Embedded && *broker != bed.Mosquitto {
+		log.Fatalf("-broker %q is neither embedded nor mosquitto", *broker)
+	}
 	if *pprof != "" {
 		go http.ListenAndServe(*pprof, nil)
 	}
@@ -51,7 +60,7 @@ func main() {
 func run(ctx context.Context) (err error) {
 	for _, m := range []struct {
 		name string
-		run  func(ctx context.Context, b *bed) (params, figures map[string]any, err error)
+		run  func(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error)
 	}{
 		{"maestro/list", list},
 		{"maestro/search", searchLabels},
@@ -59,20 +68,22 @@ func run(ctx context.Context) (err error) {
 		{"maestro/status", ingest},
 		{"maestro/update", update},
 		{"maestro/latency", latency},
+		{"maestro/deletion", deletion},
+		{"maestro/sustained", sustained},
 	} {
-		if !strings.Contains(m.name, *only) {
+		if *only != "" && !slices.Contains(strings.Split(*only, ","), strings.TrimPrefix(m.name, "maestro/")) {
 			continue
 		}
 		// Each on a fresh region, so that their order does not matter.
-		b, err := newBed(ctx)
+		b, err := bed.New(ctx, bed.Options{Broker: *broker, Seed: *seed, Verbose: *verbose})
 		if err != nil {
 			return err
 		}
 		params, figures, err := m.run(ctx, b)
-		if err := errors.Join(err, b.close()); err != nil {
+		if err := errors.Join(err, b.Close()); err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
-		params["seed"] = *seed
+		params["seed"], params["broker"] = *seed, *broker
 		if err := report.Line(os.Stdout, m.name, params, figures); err != nil {
 			return err
 		}

@@ -8,10 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/metadata"
+	"github.com/google/uuid"
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bench/bed"
 	"atoll.dev/bench/report"
 	"atoll.dev/bus"
 )
@@ -20,15 +21,15 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // deliver creates works as fast as a few publishers can, and counts what
 // arrives at raw MQTT subscribers, which do not answer.
-func deliver(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
-	if err := b.register(*consumers); err != nil {
+func deliver(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
+	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
 	var arrived atomic.Int64
 	done := make(chan time.Time, 1)
 	seen := &set{}
 	for i := range *consumers {
-		if _, err := b.subscriber(ctx, fmt.Sprintf("mc%d", i), func(_ *bus.Client, e bus.Event) {
+		if _, err := b.Subscriber(ctx, bed.Consumer(i), func(_ *bus.Client, e bus.Event) {
 			if e.Type == work.SpecCreate && seen.add(e.Extensions[work.ExtResourceID]) && arrived.Add(1) == int64(*works) {
 				done <- time.Now()
 			}
@@ -38,10 +39,10 @@ func deliver(ctx context.Context, b *bed) (params, figures map[string]any, err e
 	}
 	specs := make([]*cloudevents.CloudEvent, *works)
 	for i := range specs {
-		specs[i] = b.spec(work.SpecCreate, consumerOf(i), idOf(i), *size)
+		specs[i] = b.Spec(work.SpecCreate, consumerOf(i), bed.ID(i), *size)
 	}
 	start := time.Now()
-	if err := many(*works, *concurrency, func(i int) error { return b.publish(ctx, specs[i]) }); err != nil {
+	if err := bed.Many(*works, *concurrency, func(i int) error { return b.Publish(ctx, specs[i]) }); err != nil {
 		return nil, nil, err
 	}
 	accepted := time.Since(start)
@@ -53,6 +54,15 @@ func deliver(ctx context.Context, b *bed) (params, figures map[string]any, err e
 	case <-time.After(2 * time.Minute):
 		return nil, nil, fmt.Errorf("%d of %d works were delivered", arrived.Load(), *works)
 	}
+}
+
+// consumerOf is the consumer of the i-th work.
+func consumerOf(i int) string { return bed.Consumer(i % *consumers) }
+
+// statusOf is what an agent that has applied, or deleted, at once says.
+func statusOf(consumer string, e bus.Event, sequence int64) bus.Event {
+	x := e.Extensions
+	return bed.Status(consumer, x[work.ExtResourceID], x[work.ExtResourceVersion], uuid.NewString(), sequence, x[work.ExtDeletionTimestamp] != "")
 }
 
 func perSecond(n int, d time.Duration) float64 { return float64(int(float64(n)/d.Seconds()*10)) / 10 }
@@ -76,49 +86,21 @@ func (s *set) add(v string) bool {
 	return true
 }
 
-// stream subscribes to the statuses of this program's source.
-func (b *bed) stream(ctx context.Context, handle func(id string, e *cloudevents.CloudEvent)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	stream, err := b.events.Subscribe(metadata.AppendToOutgoingContext(ctx), &cloudevents.SubscriptionRequest{Source: source})
-	if err == nil {
-		_, err = stream.Header()
-	}
-	if err != nil {
-		cancel()
-		return err
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			e, err := stream.Recv()
-			if err != nil {
-				return
-			}
-			if e.GetType() != work.Heartbeat {
-				handle(e.GetAttributes()["ce-"+work.ExtResourceID].GetCeString(), e)
-			}
-		}
-	}()
-	b.onClose(func() error { cancel(); <-done; return nil })
-	return nil
-}
-
 // ingest has agents report as fast as they can, and counts what a source that
 // follows its bundles gets.
-func ingest(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
-	if err := b.register(*consumers); err != nil {
+func ingest(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
+	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
-	if err := many(*works, *concurrency, func(i int) error {
-		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *size))
+	if err := bed.Many(*works, *concurrency, func(i int) error {
+		return b.Publish(ctx, b.Spec(work.SpecCreate, consumerOf(i), bed.ID(i), *size))
 	}); err != nil {
 		return nil, nil, err
 	}
 	seen := &set{}
 	done := make(chan time.Time, 1)
 	var arrived atomic.Int64
-	if err := b.stream(ctx, func(id string, _ *cloudevents.CloudEvent) {
+	if err := b.Stream(ctx, func(id string, _ *cloudevents.CloudEvent) {
 		if seen.add(id) && arrived.Add(1) == int64(*works) {
 			done <- time.Now()
 		}
@@ -127,7 +109,7 @@ func ingest(ctx context.Context, b *bed) (params, figures map[string]any, err er
 	}
 	clients := make([]*bus.Client, *consumers)
 	for i := range clients {
-		if clients[i], err = b.subscriber(ctx, fmt.Sprintf("mc%d", i), func(*bus.Client, bus.Event) {}); err != nil {
+		if clients[i], err = b.Subscriber(ctx, bed.Consumer(i), func(*bus.Client, bus.Event) {}); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -138,8 +120,8 @@ func ingest(ctx context.Context, b *bed) (params, figures map[string]any, err er
 		if ahead := time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(*reports))); ahead > 0 {
 			<-time.After(ahead)
 		}
-		spec := bus.Event{Extensions: map[string]string{work.ExtResourceID: idOf(i), work.ExtResourceVersion: "1"}}
-		if err := clients[i%*consumers].PublishAsync(ctx, agentTopic(consumerOf(i)), statusOf(consumerOf(i), spec, sequence+int64(i)), func(error) {}); err != nil {
+		status := bed.Status(consumerOf(i), bed.ID(i), "1", uuid.NewString(), sequence+int64(i), false)
+		if err := clients[i%*consumers].PublishAsync(ctx, bed.AgentTopic(consumerOf(i)), status, func(error) {}); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -154,23 +136,23 @@ func ingest(ctx context.Context, b *bed) (params, figures map[string]any, err er
 }
 
 // update changes works from many clients at once.
-func update(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
-	if err := b.register(*consumers); err != nil {
+func update(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
+	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
 	n := min(*works, 1000)
-	if err := many(n, *concurrency, func(i int) error {
-		return b.publish(ctx, b.spec(work.SpecCreate, consumerOf(i), idOf(i), *size))
+	if err := bed.Many(n, *concurrency, func(i int) error {
+		return b.Publish(ctx, b.Spec(work.SpecCreate, consumerOf(i), bed.ID(i), *size))
 	}); err != nil {
 		return nil, nil, err
 	}
 	var mu sync.Mutex
 	var took []time.Duration
 	start := time.Now()
-	if err := many(*works, *updaters, func(i int) error {
-		e := b.spec(work.SpecUpdate, consumerOf(i%n), idOf(i%n), *size)
+	if err := bed.Many(*works, *updaters, func(i int) error {
+		e := b.Spec(work.SpecUpdate, consumerOf(i%n), bed.ID(i%n), *size)
 		begin := time.Now()
-		err := b.publish(ctx, e)
+		err := b.Publish(ctx, e)
 		mu.Lock()
 		took = append(took, time.Since(begin))
 		mu.Unlock()
@@ -185,15 +167,15 @@ func update(ctx context.Context, b *bed) (params, figures map[string]any, err er
 
 // latency creates works at a steady pace, whatever becomes of them, and takes
 // the time until their source sees Applied.
-func latency(ctx context.Context, b *bed) (params, figures map[string]any, err error) {
-	if err := b.register(1); err != nil {
+func latency(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err error) {
+	if err := b.Register(1); err != nil {
 		return nil, nil, err
 	}
 	sequence := time.Now().UnixMilli() << 22
 	var next atomic.Int64
-	if _, err := b.subscriber(ctx, "mc0", func(c *bus.Client, e bus.Event) {
+	if _, err := b.Subscriber(ctx, "mc0", func(c *bus.Client, e bus.Event) {
 		if e.Type == work.SpecCreate {
-			_ = c.PublishAsync(ctx, agentTopic("mc0"), statusOf("mc0", e, sequence+next.Add(1)), func(error) {})
+			_ = c.PublishAsync(ctx, bed.AgentTopic("mc0"), statusOf("mc0", e, sequence+next.Add(1)), func(error) {})
 		}
 	}); err != nil {
 		return nil, nil, err
@@ -203,7 +185,7 @@ func latency(ctx context.Context, b *bed) (params, figures map[string]any, err e
 	var took []time.Duration
 	var all sync.WaitGroup
 	all.Add(*count)
-	if err := b.stream(ctx, func(id string, e *cloudevents.CloudEvent) {
+	if err := b.Stream(ctx, func(id string, e *cloudevents.CloudEvent) {
 		var status work.Status
 		if json.Unmarshal(e.GetBinaryData(), &status) != nil || len(status.Conditions) == 0 {
 			return
@@ -226,9 +208,9 @@ func latency(ctx context.Context, b *bed) (params, figures map[string]any, err e
 		<-tick.C
 		publishing.Go(func() {
 			mu.Lock()
-			began[idOf(i)] = time.Now()
+			began[bed.ID(i)] = time.Now()
 			mu.Unlock()
-			if err := b.publish(ctx, b.spec(work.SpecCreate, "mc0", idOf(i), *size)); err != nil {
+			if err := b.Publish(ctx, b.Spec(work.SpecCreate, "mc0", bed.ID(i), *size)); err != nil {
 				failed <- err
 				all.Done()
 			}

@@ -1,0 +1,237 @@
+package bed
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	_ "net/http/pprof" // of a server apart, where it is asked for
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"atoll.dev/bus"
+	"atoll.dev/internal/rest"
+	"atoll.dev/maestro"
+)
+
+const (
+	roleServer = "server"
+	roleBroker = "broker"
+)
+
+// part is all that a server or a broker must know.
+type part struct {
+	Role          string
+	Listen        string // address of the broker, or of the REST API
+	GRPC          string
+	DSN           string
+	Broker        string
+	Pprof         string
+	Verbose       bool
+	CA, Cert, Key []byte // PEM
+}
+
+// run serves until ctx ends. It calls ready once.
+func (p part) run(ctx context.Context, ready func()) error {
+	pair, err := tls.X509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		return err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(p.CA)
+	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+	l, err := net.Listen("tcp", p.Listen)
+	if err != nil {
+		return err
+	}
+	if p.Role == roleBroker {
+		broker, err := bus.NewBroker(bus.BrokerOptions{TLS: config, Logger: logger(p.Verbose)})
+		if err != nil {
+			return err
+		}
+		ready() // the listener is open
+		return broker.Serve(ctx, l)
+	}
+	rpc, err := net.Listen("tcp", p.GRPC)
+	if err != nil {
+		return err
+	}
+	toBroker, err := clientTLS(p.CA, p.Cert, p.Key, "broker")
+	if err != nil {
+		return err
+	}
+	ops := rest.NewOps()
+	s, err := maestro.New(ctx, maestro.Options{
+		DSN: p.DSN, Broker: p.Broker, BrokerTLS: toBroker, HTTP: l, HTTPTLS: config, GRPC: rpc, GRPCTLS: config.Clone(),
+		MayCall: func(string) bool { return true }, Logger: logger(p.Verbose), Metrics: ops.Registry, Ops: ops,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	waiting := make(chan struct{})
+	go func() {
+		defer close(waiting)
+		if Await(ctx, 2*time.Millisecond, func() error {
+			if missing := ops.Missing(ctx); len(missing) > 0 {
+				return fmt.Errorf("the server is not ready: %v", missing)
+			}
+			return nil
+		}) == nil {
+			ready()
+		}
+	}()
+	err = s.Run(ctx)
+	cancel()
+	<-waiting
+	return err
+}
+
+func clientTLS(ca, cert, key []byte, service string) (*tls.Config, error) {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: service}, nil
+}
+
+// start runs a part until the bed is closed: in this process, or as one of its own.
+func (b *Bed) start(ctx context.Context, p part) (Process, error) {
+	p.Verbose = b.o.Verbose
+	if b.o.Apart {
+		c := &child{part: p}
+		b.OnClose(func() error { c.Kill(); return nil })
+		return c, c.Start()
+	}
+	ready, failed := make(chan struct{}), make(chan error, 1)
+	b.background(ctx, func(ctx context.Context) error {
+		err := p.run(ctx, func() { close(ready) })
+		failed <- err
+		return err
+	})
+	select {
+	case <-ready:
+		return nil, nil
+	case err := <-failed:
+		return nil, errors.Join(fmt.Errorf("the %s ended", p.Role), err)
+	}
+}
+
+// Process is a server or a broker that is a process of its own.
+type Process interface {
+	Start() error // returns when it serves, at the address it always has
+	Kill()        // as kill -9, and returns when it is gone
+	Pid() int     // 0 while it is not there
+}
+
+// child is this program, started again as a part.
+type child struct {
+	part part
+	cmd  *exec.Cmd
+	in   io.Closer // its end ends the child, should this process die
+}
+
+// partVariable tells a process that it is a part.
+const partVariable = "ATOLL_BENCH_PART"
+
+func (c *child) Start() error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), partVariable+"="+c.part.Role)
+	cmd.Stderr = os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the %s: %w", c.part.Role, err)
+	}
+	c.cmd, c.in = cmd, in
+	if err := json.NewEncoder(in).Encode(c.part); err != nil {
+		c.Kill()
+		return err
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		c.Kill()
+		return fmt.Errorf("the %s did not begin to serve: %w", c.part.Role, err)
+	}
+	return nil
+}
+
+func (c *child) Kill() {
+	if c.cmd == nil {
+		return
+	}
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+	_ = c.in.Close()
+	c.cmd = nil
+}
+
+func (c *child) Pid() int {
+	if c.cmd == nil {
+		return 0
+	}
+	return c.cmd.Process.Pid
+}
+
+// RunPart is what main calls first: in a process that was started as a part it
+// serves, and does not return.
+func RunPart() {
+	if os.Getenv(partVariable) == "" {
+		return
+	}
+	in := bufio.NewReader(os.Stdin)
+	line, err := in.ReadBytes('\n')
+	var p part
+	if err == nil {
+		err = json.Unmarshal(line, &p)
+	}
+	if err == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { _, _ = io.Copy(io.Discard, in); cancel() }()
+		if p.Pprof != "" {
+			go func() { _ = http.ListenAndServe(p.Pprof, nil) }()
+		}
+		err = p.run(ctx, func() { fmt.Println("ready") })
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, p.Role+":", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Memory is what a process has resident and had at most, in MiB.
+func Memory(p Process) (now, most float64, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+	if err != nil {
+		return 0, 0, err
+	}
+	field := func(name string) float64 {
+		for l := range strings.Lines(string(data)) {
+			if v, ok := strings.CutPrefix(l, name+":"); ok {
+				kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
+				return float64(kb >> 10)
+			}
+		}
+		return 0
+	}
+	return field("VmRSS"), field("VmHWM"), nil
+}
