@@ -1,10 +1,12 @@
 package maestro
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
@@ -124,5 +126,36 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	// Created, its first status, its second: nothing was stored twice.
 	if tag := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/w0", "").header.Get("Etag"); tag != `"3"` {
 		t.Errorf("three changes made version %s", tag)
+	}
+}
+
+// An agent's list that was on its way while the agent took and acknowledged a
+// work takes nothing back: nobody would acknowledge it a second time (I6). One
+// that came later does: the agent was wiped.
+func TestI6AListThatIsLateTakesNothingBack(t *testing.T) {
+	site := newSite(t)
+	m := site.start()
+	m.consumer("mc1")
+	agent := site.agent("mc1")
+	src := m.source()
+	before := time.Now()
+	src.create("mc1", "w1", "one")
+	agent.awaitValue("w1", "one")
+	acknowledged := func(want int64) error {
+		d := m.bundle("w1").Delivery
+		if d == nil || d.AcknowledgedGeneration != want {
+			return fmt.Errorf("delivery %+v", d)
+		}
+		return nil
+	}
+	eventually(t, "the work is acknowledged", func() error { return acknowledged(1) })
+	agent.fault(func() { agent.deaf = true })
+	late := resyncRequest{consumer: "mc1", at: before, kind: work.SpecResync}
+	if err := errors.Join(m.server.answer(t.Context(), late), acknowledged(1)); err != nil {
+		t.Errorf("after a late list: %v", err)
+	}
+	late.at = time.Now()
+	if err := errors.Join(m.server.answer(t.Context(), late), acknowledged(0)); err != nil {
+		t.Errorf("after a later one: %v", err)
 	}
 }

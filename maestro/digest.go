@@ -52,7 +52,7 @@ func seen(w work.WorkState) work.WorkState {
 
 // answerDigest says whether the agent holds what it should, or by which
 // buckets to find out what it does not.
-func (s *Server) answerDigest(ctx context.Context, consumer string, theirs work.Digest) error {
+func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
 	if err := s.speaksDigests(ctx, consumer, true); err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, theirs work.
 	case a.Same:
 	case theirs.Works == 0:
 		// It has nothing to list; all buckets of nothing are known.
-		if err := s.answerWorks(ctx, consumer, work.BucketWorks{Buckets: []int{0}}); err != nil {
+		if err := s.answerWorks(ctx, consumer, at, work.BucketWorks{Buckets: []int{0}}); err != nil {
 			return err
 		}
 	default:
@@ -96,7 +96,7 @@ func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestA
 }
 
 // answerWorks takes all works that an agent holds in some buckets.
-func (s *Server) answerWorks(ctx context.Context, consumer string, b work.BucketWorks) error {
+func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
 	in := make(map[int]bool, len(b.Buckets))
 	for _, n := range b.Buckets {
 		in[n] = true
@@ -111,7 +111,7 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, b work.Bucket
 		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
 		states = append(states, w)
 	}
-	if err := s.reconcile(ctx, consumer, versions, scope); err != nil {
+	if err := s.reconcile(ctx, consumer, at, versions, scope); err != nil {
 		return err
 	}
 	var ask []work.StatusHash

@@ -74,9 +74,13 @@ alter table ledger add column first_sent_at timestamptz, add column unconfirmed 
 alter table unknown_work add column adopt_source text not null default '', add column adopt_by text not null default '', add column adopt_reason text not null default '';
 `
 
+// acknowledgedSchema: when the last status was taken. An agent's list that came
+// before says nothing about what that status acknowledged.
+const acknowledgedSchema = `alter table ledger add column acknowledged_at timestamptz;`
+
 // Migrations make the side tables.
 func migrations() []string {
-	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics}
+	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema}
 }
 
 // want records that a bundle is wanted as d says. It belongs in the
@@ -232,7 +236,7 @@ func acknowledge(ctx context.Context, tx *store.Tx, acks []acknowledgement) erro
 		ids[i], generations[i], sequences[i], hashes[i] = a.id, a.generation, a.sequence, a.hash
 		received[i], applied[i], gone[i] = a.receivedAt, a.appliedAt, a.gone
 	}
-	_, err := tx.Exec(ctx, `update ledger l set acknowledged = greatest(l.acknowledged, a.generation),
+	_, err := tx.Exec(ctx, `update ledger l set acknowledged = greatest(l.acknowledged, a.generation), acknowledged_at = clock_timestamp(),
 			sequence = case when a.sequence = '' then l.sequence else a.sequence end,
 			status_hash = case when a.hash = '' then l.status_hash else a.hash end,
 			received_at = coalesce(l.received_at, case when a.generation = l.wanted then coalesce(a.received, now()) end),
@@ -276,10 +280,12 @@ func heldBy(ctx context.Context, tx *store.Tx, consumer string) ([]held, error) 
 	})
 }
 
-// lower takes the word of an agent that holds less than it had acknowledged:
-// it was wiped, or restored. What it lacks is pending again from this commit
-// on.
-func lower(ctx context.Context, tx *store.Tx, lacking []held, versions []work.SpecVersion) error {
+// lower takes the word of an agent, which came age ago, that it holds less than
+// it had acknowledged: it was wiped, or restored. What it lacks is pending again
+// from this commit on. What it has acknowledged since then stays so: lists and
+// statuses are taken by different workers, and the one that was sent first may
+// be the one that is taken last.
+func lower(ctx context.Context, tx *store.Tx, lacking []held, versions []work.SpecVersion, age time.Duration) error {
 	has := make(map[string]int64, len(versions))
 	for _, v := range versions {
 		has[v.ID] = v.Version
@@ -295,8 +301,9 @@ func lower(ctx context.Context, tx *store.Tx, lacking []held, versions []work.Sp
 	}
 	_, err := tx.Exec(ctx, `with locked as (select l.id, a.generation from ledger l
 				join unnest($1::text[], $2::bigint[]) as a(id, generation) on l.id = a.id
-				where l.acknowledged > a.generation order by l.id for no key update of l)
-		update ledger l set acknowledged = locked.generation from locked where l.id = locked.id`, ids, generations)
+				where l.acknowledged > a.generation and coalesce(l.acknowledged_at < clock_timestamp() - $3::interval, true)
+				order by l.id for no key update of l)
+		update ledger l set acknowledged = locked.generation from locked where l.id = locked.id`, ids, generations, age)
 	return err
 }
 

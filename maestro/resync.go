@@ -16,7 +16,8 @@ import (
 // of versions, digest, works and spec is meant; kind says which.
 type resyncRequest struct {
 	consumer string
-	kind     string // the event's type
+	at       time.Time // when it came
+	kind     string    // the event's type
 	versions []work.SpecVersion
 	digests  bool // the agent speaks digests, too
 	digest   work.Digest
@@ -40,6 +41,7 @@ func newResyncs(s *Server) *resyncs { return &resyncs{s: s, queue: make(chan res
 // not expected; one that is dropped gets what it lacks from the ledger's
 // repetitions.
 func (rs *resyncs) put(r resyncRequest) {
+	r.at = time.Now()
 	select {
 	case rs.queue <- r:
 	default:
@@ -86,21 +88,22 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	ctx = store.WithActor(ctx, store.Actor{Principal: r.consumer})
 	switch r.kind {
 	case work.AgentDigest:
-		return s.answerDigest(ctx, r.consumer, r.digest)
+		return s.answerDigest(ctx, r.consumer, r.at, r.digest)
 	case work.AgentWorks:
-		return s.answerWorks(ctx, r.consumer, r.works)
+		return s.answerWorks(ctx, r.consumer, r.at, r.works)
 	case work.AgentSpec:
 		return s.takeSpec(ctx, r.consumer, r.spec)
 	}
 	if err := s.speaksDigests(ctx, r.consumer, r.digests); err != nil {
 		return err
 	}
-	return s.reconcile(ctx, r.consumer, r.versions, nil)
+	return s.reconcile(ctx, r.consumer, r.at, r.versions, nil)
 }
 
 // reconcile compares an agent's list with what it is to have, and has the
-// difference sent. With scope, both are about those ids only.
-func (s *Server) reconcile(ctx context.Context, consumer string, theirs []work.SpecVersion, scope func(id string) bool) error {
+// difference sent. The list came at a time, and with scope both are about those
+// ids only.
+func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion, scope func(id string) bool) error {
 	var c comparison
 	var graves []held
 	versions := make(map[string]int64, len(theirs))
@@ -116,7 +119,7 @@ func (s *Server) reconcile(ctx context.Context, consumer string, theirs []work.S
 			ours = slices.DeleteFunc(ours, func(h held) bool { return !scope(h.id) })
 		}
 		c = compareSpecs(ours, theirs)
-		if err := lower(ctx, tx, c.send, theirs); err != nil {
+		if err := lower(ctx, tx, c.send, theirs, time.Since(at)); err != nil {
 			return err
 		}
 		if c, err = raiseAhead(ctx, tx, c, ours, versions); err != nil {
