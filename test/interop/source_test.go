@@ -104,7 +104,7 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 	says("a second create", err, apierrors.IsAlreadyExists, "maestro-6", "already exists")
 
 	_, err = src.at("nowhere").Create(t.Context(), manifestWork("lost", configMap("lost", "1")), metav1.CreateOptions{})
-	says("a create for an unknown cluster", err, func(err error) bool { return !apierrors.IsInternalError(err) })
+	says("a create for an unknown cluster", err, apierrors.IsInvalid, `"nowhere"`, "maestro-8")
 
 	if err := src.patch(name, "once", 1, configMap("once", "2")); err != nil {
 		t.Fatalf("a change of the newest version: %v", err)
