@@ -94,9 +94,11 @@ type Message struct {
 // NewClient, then Run; the other methods may be called by many goroutines.
 type Client struct {
 	o       ClientOptions
-	metrics clientMetrics
+	metrics *clientMetrics
 	badLog  *rate.Limiter // undecodable messages are logged at this pace
 	lostLog *rate.Limiter // and attempts to connect
+
+	keysEvery time.Duration // how often keys on disk are looked at
 
 	mu    sync.Mutex
 	conn  *connection // nil while disconnected
@@ -105,27 +107,13 @@ type Client struct {
 	limit int         // the broker's when it was last connected; 0: none known
 }
 
-type clientMetrics struct{ sent, received, undecodable, connects prometheus.Counter }
-
 // NewClient returns a client that does nothing until Run.
 func NewClient(o ClientOptions) *Client {
 	o = o.withDefaults()
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	c := &Client{
+	return &Client{
 		o: o, why: errors.New("not connected yet"), lost: time.Now(), badLog: rate.NewLimiter(1, 5), lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3),
-		metrics: clientMetrics{
-			sent:        counter("cloudevents_sent_total", "CloudEvents that the broker acknowledged."),
-			received:    counter("cloudevents_received_total", "CloudEvents received from the broker."),
-			undecodable: counter("atoll_bus_undecodable_total", "Messages that were no CloudEvents; acknowledged and dropped."),
-			connects:    counter("atoll_bus_connects_total", "Connections made to the broker."),
-		},
+		metrics: newClientMetrics(o.Registerer), keysEvery: keysInterval,
 	}
-	if o.Registerer != nil {
-		o.Registerer.MustRegister(c.metrics.sent, c.metrics.received, c.metrics.undecodable, c.metrics.connects)
-	}
-	return c
 }
 
 // Run connects and stays connected until ctx ends.
@@ -271,5 +259,10 @@ func (c *Client) PublishAsync(ctx context.Context, topic string, e Event, done f
 	if conn == nil {
 		return fmt.Errorf("%w: %w", ErrDisconnected, why)
 	}
-	return conn.publish(ctx, p, done)
+	return conn.publish(ctx, p, func(err error) {
+		if err == nil {
+			c.metrics.sent(e.Type)
+		}
+		done(err)
+	})
 }

@@ -174,7 +174,7 @@ const keysInterval = 10 * time.Second
 // watchKeys ends the connection when its keys are not those on disk any more.
 // Keys that cannot be read are on their way.
 func (c *connection) watchKeys() {
-	ticker := time.NewTicker(keysInterval)
+	ticker := time.NewTicker(c.client.keysEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -253,7 +253,7 @@ func (c *connection) received(ctx context.Context, p *packets.Publish) {
 		ack()
 		return
 	}
-	c.client.metrics.received.Inc()
+	c.client.metrics.received(e.Type)
 	c.client.o.Handler(ctx, Message{Topic: p.Topic, Event: e, Ack: ack})
 }
 
@@ -342,7 +342,6 @@ func (c *connection) acknowledged(a *packets.Puback) {
 	case a.ReasonCode >= 0x80:
 		done(fmt.Errorf("the broker refuses the event: reason 0x%02x", a.ReasonCode))
 	default:
-		c.client.metrics.sent.Inc()
 		done(nil)
 	}
 }

@@ -58,7 +58,7 @@ func peerOf(cl *mqtt.Client) *peer {
 
 // OnPacketRead makes every session a clean one that ends with its connection,
 // and sends no topic aliases, whatever the client asks for.
-func (h *hook) OnPacketRead(_ *mqtt.Client, p packets.Packet) (packets.Packet, error) {
+func (h *hook) OnPacketRead(cl *mqtt.Client, p packets.Packet) (packets.Packet, error) {
 	if p.FixedHeader.Type == packets.Connect {
 		p.Connect.Clean = true
 		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, true
@@ -68,6 +68,9 @@ func (h *hook) OnPacketRead(_ *mqtt.Client, p packets.Packet) (packets.Packet, e
 	// this, which nobody may publish to.
 	if p.FixedHeader.Type == packets.Publish && strings.HasPrefix(p.TopicName, "$") {
 		p.TopicName = "refused"
+	}
+	if peer := peerOf(cl); p.FixedHeader.Type == packets.Puback && peer != nil {
+		peer.acknowledged()
 	}
 	if p.FixedHeader.Type == packets.Disconnect { // which may change the expiry, too
 		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, false
@@ -119,10 +122,13 @@ func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, p packets.Packet) bool {
 
 // OnSessionEstablish switches off the library's count of what a client has not
 // acknowledged: it keeps packet ids of both directions in one table, loses
-// count when they collide, and then holds messages back for ever. MaxPending
-// bounds a slow client instead.
+// count when they collide, and then holds messages back for ever. The peer
+// counts instead, and MaxPending bounds a slow client.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	cl.State.Inflight.ResetSendQuota(0)
+	if p := peerOf(cl); p != nil {
+		p.receives(int(cl.Properties.Props.ReceiveMaximum))
+	}
 }
 
 func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {

@@ -26,6 +26,8 @@ type peer struct {
 	closing bool
 	wake    chan struct{} // has a token when there is something to do
 
+	flow flow // what the client has no room for yet
+
 	queued      int           // messages in the library's queue
 	queuedBytes int           // and their size
 	progress    chan struct{} // closed when there is less; nil when nobody waits
@@ -70,7 +72,7 @@ func (p *peer) room(patience time.Duration) bool {
 	var timeout <-chan time.Time
 	for {
 		p.mu.Lock()
-		if p.closing || p.queued < maxQueued && (len(p.pending)+p.queuedBytes < p.limit/2 || len(p.pending)+p.queuedBytes == 0) {
+		if p.closing || p.queued < maxQueued && (p.waiting() < p.limit/2 || p.waiting() == 0) {
 			p.mu.Unlock()
 			return true
 		}
@@ -92,7 +94,10 @@ func (p *peer) room(patience time.Duration) bool {
 	}
 }
 
-// Write takes a copy of p, or cuts the client off when it has too much to read.
+// waiting is what is to be sent, in bytes. The caller has the lock.
+func (p *peer) waiting() int { return len(p.pending) + p.flow.bytes + p.queuedBytes }
+
+// Write takes a copy of b, or cuts the client off when it has too much to read.
 func (p *peer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	if p.closing {
@@ -100,7 +105,7 @@ func (p *peer) Write(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	// One message is always taken, however large.
-	if full := len(p.pending) > 0 && len(p.pending)+len(b) > p.limit; full {
+	if full := len(p.pending)+p.flow.bytes > 0 && len(p.pending)+p.flow.bytes+len(b) > p.limit; full {
 		p.closing, p.pending = true, nil
 		p.less()
 		p.mu.Unlock()
@@ -109,10 +114,29 @@ func (p *peer) Write(b []byte) (int, error) {
 		p.cut()
 		return 0, errSlow
 	}
-	p.pending = append(p.pending, b...)
+	p.pending = p.flow.pass(p.pending, b)
 	p.mu.Unlock()
 	p.signal()
 	return len(b), nil
+}
+
+// receives says how many messages the client takes without an acknowledgement.
+func (p *peer) receives(maximum int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flow.maximum = maximum
+}
+
+// acknowledged takes a PUBACK of the client.
+func (p *peer) acknowledged() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return
+	}
+	if p.pending = p.flow.release(p.pending); len(p.pending) > 0 {
+		p.signal()
+	}
 }
 
 // Close ends the connection once what was written is sent.

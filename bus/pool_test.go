@@ -145,3 +145,57 @@ func TestKeysFromFiles(t *testing.T) {
 		t.Errorf("keys show themselves as %s", keys)
 	}
 }
+
+// A client whose keys change while it is connected connects anew with the new
+// ones; half-written ones change nothing.
+func TestI6NewKeysAreUsedAtOnce(t *testing.T) {
+	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
+		var mu sync.Mutex
+		var keys Keys
+		install := func(k Keys) {
+			mu.Lock()
+			defer mu.Unlock()
+			keys = k
+		}
+		fresh := func() Keys {
+			own := b.ca.certificate(t, "c1")
+			der, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+			if err != nil {
+				t.Fatal(err)
+			}
+			block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+			return Keys{CA: block("CERTIFICATE", b.ca.cert.Raw), Cert: block("CERTIFICATE", own.Certificate[0]), Key: block("PRIVATE KEY", der)}
+		}
+		install(fresh())
+		looked, connected := make(chan struct{}, 1000), make(chan struct{}, 10)
+		c := NewClient(ClientOptions{Addr: b.addr, ClientID: agentClientID("c1"),
+			Keys: func() (Keys, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				looked <- struct{}{}
+				k := keys
+				return k, nil
+			},
+			OnConnected: func(context.Context) { connected <- struct{}{} }})
+		c.keysEvery = 20 * time.Millisecond
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); c.Run(ctx) }()
+		defer func() { cancel(); <-done }()
+		receive(t, connected)
+		half := fresh()
+		half.Key = fresh().Key
+		install(half)
+		for range 5 {
+			receive(t, looked)
+		}
+		if len(connected) != 0 || !c.Connected() {
+			t.Error("keys that do not fit together ended the connection")
+		}
+		install(fresh())
+		receive(t, connected)
+		if err := c.Publish(t.Context(), agentTopic("c1"), testEvent("x")); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,53 @@
+package bus
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"atoll.dev/api/work"
+)
+
+// clientMetrics have the names and labels of sdk-go's, less those whose values
+// are names: source, consumer, client_id. A pool's clients share one.
+type clientMetrics struct {
+	sentTotal, receivedTotal *prometheus.CounterVec
+	undecodable, connects    prometheus.Counter
+}
+
+func newClientMetrics(reg prometheus.Registerer) *clientMetrics {
+	kinds := []string{"type", "subresource", "action"}
+	m := &clientMetrics{
+		sentTotal:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cloudevents_sent_total", Help: "CloudEvents that the broker acknowledged."}, kinds),
+		receivedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cloudevents_received_total", Help: "CloudEvents received from the broker."}, kinds),
+		undecodable:   prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_undecodable_total", Help: "Messages that were no CloudEvents; acknowledged and dropped."}),
+		connects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_connects_total", Help: "Connections made to the broker."}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.sentTotal, m.receivedTotal, m.undecodable, m.connects)
+	}
+	return m
+}
+
+func (m *clientMetrics) sent(kind string) { m.sentTotal.WithLabelValues(kindLabels(kind)...).Inc() }
+func (m *clientMetrics) received(kind string) {
+	m.receivedTotal.WithLabelValues(kindLabels(kind)...).Inc()
+}
+
+var (
+	subresources = []string{"spec", "status"}
+	actions      = []string{"create_request", "update_request", "delete_request", "resync_request", "resync_response"}
+)
+
+// kindLabels takes a type <data type>.<subresource>.<action> apart. A sender
+// cannot invent values.
+func kindLabels(kind string) []string {
+	if rest, ok := strings.CutPrefix(kind, work.DataType+"."); ok {
+		subresource, action, _ := strings.Cut(rest, ".")
+		if slices.Contains(subresources, subresource) && slices.Contains(actions, action) {
+			return []string{work.DataType, subresource, action}
+		}
+	}
+	return []string{"other", "", ""}
+}
