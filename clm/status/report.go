@@ -1,0 +1,195 @@
+package status
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// Value is the status of a reported condition. A resource's own conditions are
+// True or False only.
+type Value string
+
+// The values of a condition.
+const (
+	True    Value = "True"
+	False   Value = "False"
+	Unknown Value = "Unknown"
+)
+
+// Types of conditions that adapters report. The first three come with every
+// report; Finalized says that nothing of a deleted resource is left.
+const (
+	Available = "Available"
+	Applied   = "Applied"
+	Health    = "Health"
+	Finalized = "Finalized"
+)
+
+// Reported is one condition of a report.
+type Reported struct {
+	Type               string    `json:"type"`
+	Status             Value     `json:"status"`
+	Reason             string    `json:"reason,omitempty"`
+	Message            string    `json:"message,omitempty"`
+	LastTransitionTime time.Time `json:"last_transition_time"`
+}
+
+// Report is what one adapter says of one resource. Of each adapter the latest
+// one is kept.
+type Report struct {
+	Adapter    string
+	Generation int32     // of the resource that the adapter saw
+	ObservedAt time.Time // by the adapter's clock, to the microsecond
+	Conditions []Reported
+	Data       json.RawMessage // an object, or nil
+	Metadata   json.RawMessage // likewise
+}
+
+// condition returns the value of a condition, "" if the report has none.
+func (r Report) condition(kind string) Value {
+	c, _ := r.reported(kind)
+	return c.Status
+}
+
+func (r Report) reported(kind string) (Reported, bool) {
+	i := slices.IndexFunc(r.Conditions, func(c Reported) bool { return c.Type == kind })
+	if i < 0 {
+		return Reported{}, false
+	}
+	return r.Conditions[i], true
+}
+
+// How far an adapter's clock may be from ours.
+const (
+	MaxAhead  = 5 * time.Minute
+	MaxBehind = 30 * time.Minute
+)
+
+// InvalidError says which field of a report is wrong, and why.
+type InvalidError struct{ Field, Message string }
+
+// Error implements error.
+func (e *InvalidError) Error() string { return e.Field + ": " + e.Message }
+
+func invalid(field, format string, args ...any) error {
+	return &InvalidError{field, fmt.Sprintf(format, args...)}
+}
+
+// Check checks a report's form, before anything is read. It rounds the time of
+// observation to what is stored, once and here, so that all later comparisons
+// are of equals.
+func (r *Report) Check(now time.Time) error {
+	r.ObservedAt = r.ObservedAt.UTC().Truncate(time.Microsecond)
+	switch {
+	case r.Adapter == "":
+		return invalid("adapter", "is required")
+	case r.Generation < 1:
+		return invalid("observed_generation", "must be at least 1")
+	case r.ObservedAt.After(now.Add(MaxAhead)):
+		return invalid("observed_time", "lies more than %s in the future", MaxAhead)
+	case !r.ObservedAt.IsZero() && r.ObservedAt.Before(now.Add(-MaxBehind)):
+		return invalid("observed_time", "lies more than %s in the past", MaxBehind)
+	}
+	seen := make(map[string]bool, len(r.Conditions))
+	for i, c := range r.Conditions {
+		field := fmt.Sprintf("conditions[%d]", i)
+		switch {
+		case c.Type == "":
+			return invalid(field+".type", "is required")
+		case seen[c.Type]:
+			return invalid(field+".type", "%s is there twice", c.Type)
+		case c.Status != True && c.Status != False && c.Status != Unknown:
+			return invalid(field+".status", "must be True, False or Unknown, not %q", c.Status)
+		}
+		seen[c.Type] = true
+	}
+	return nil
+}
+
+// Verdict is what becomes of a report.
+type Verdict int
+
+// The verdicts. Discarded is answered with 204, the others with 201.
+const (
+	Discarded  Verdict = iota // it says nothing that is new
+	Repeated                  // it is the stored one, sent again
+	Stored                    // kept, and no reason to aggregate: nothing is known yet
+	Aggregated                // kept, and the conditions follow from it
+)
+
+// String names the verdict.
+func (v Verdict) String() string {
+	return [...]string{"discarded", "repeated", "stored", "aggregated"}[v]
+}
+
+// Judge decides on a report that passed Check, by the resource's generation and
+// the adapter's stored report (nil: none). It returns the report as it is to be
+// stored, with the transition times of conditions that did not change.
+//
+// The original compares times only, which adapters write to the second: of two
+// different reports in one second the later one was lost, and answered as if
+// kept. Here a report of the same time and another content follows the stored
+// one, and the stored one sent again gets the answer that it got.
+func Judge(generation int32, stored *Report, r Report) (Report, Verdict, error) {
+	switch {
+	case r.Generation > generation, r.ObservedAt.IsZero():
+		return r, Discarded, nil
+	case stored != nil && r.same(*stored):
+		return *stored, Repeated, nil
+	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && r.ObservedAt.Before(stored.ObservedAt)):
+		return r, Discarded, nil
+	}
+	for _, kind := range []string{Available, Applied, Health} {
+		if _, ok := r.reported(kind); !ok {
+			return r, Discarded, invalid("conditions", "%s is missing; every report has Available, Applied and Health", kind)
+		}
+	}
+	verdict := Aggregated
+	if r.condition(Available) == Unknown {
+		if stored != nil {
+			return r, Discarded, nil
+		}
+		verdict = Stored
+	}
+	return r.following(stored), verdict, nil
+}
+
+// same says whether two reports say the same, of the same moment.
+func (r Report) same(other Report) bool {
+	if r.Adapter != other.Adapter || r.Generation != other.Generation || !r.ObservedAt.Equal(other.ObservedAt) || len(r.Conditions) != len(other.Conditions) {
+		return false
+	}
+	for _, c := range r.Conditions {
+		o, ok := other.reported(c.Type)
+		if !ok || o.Status != c.Status || o.Reason != c.Reason || o.Message != c.Message {
+			return false
+		}
+	}
+	return sameJSON(r.Data, other.Data) && sameJSON(r.Metadata, other.Metadata)
+}
+
+// sameJSON compares values, not spelling. Nothing and null are the same.
+func sameJSON(a, b json.RawMessage) bool {
+	var x, y any
+	return (len(a) == 0 || json.Unmarshal(a, &x) == nil) && (len(b) == 0 || json.Unmarshal(b, &y) == nil) && reflect.DeepEqual(x, y)
+}
+
+// following gives each condition the time of its last transition: the stored
+// one's while the status stays, otherwise that of this report.
+func (r Report) following(stored *Report) Report {
+	r.Conditions = slices.Clone(r.Conditions)
+	for i := range r.Conditions {
+		c := &r.Conditions[i]
+		c.LastTransitionTime = r.ObservedAt
+		if stored == nil {
+			continue
+		}
+		if before, ok := stored.reported(c.Type); ok && before.Status == c.Status {
+			c.LastTransitionTime = before.LastTransitionTime
+		}
+	}
+	return r
+}

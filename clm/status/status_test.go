@@ -1,0 +1,283 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"pgregory.net/rapid"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// TestStatus runs the files of testdata. Times are seconds of an epoch.
+//
+//	resource [gen=N] [required=a,b] [updated=T] [deleting] [children]   changes the resource, prints its conditions
+//	report adapter gen=N at=T Available=True ... [, data below]          judges a report, stores it, prints what follows
+//
+// A report has Applied=True and Health=True unless it says otherwise, "without"
+// them if told so.
+func TestStatus(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &subject{resource: Resource{Generation: 1, UpdatedAt: epoch}}
+		datadriven.RunTest(t, path, s.run)
+	})
+}
+
+// subject is a resource with its reports, as clm stores them.
+type subject struct {
+	resource   Resource
+	children   bool
+	reports    []Report
+	conditions []Condition
+}
+
+func (s *subject) run(t *testing.T, d *datadriven.TestData) string {
+	var b strings.Builder
+	switch d.Cmd {
+	case "resource":
+		for _, arg := range d.CmdArgs {
+			switch arg.Key {
+			case "gen":
+				s.resource.Generation = int32(number(t, arg.Vals[0]))
+			case "updated":
+				s.resource.UpdatedAt = at(t, arg.Vals[0])
+			case "required":
+				s.resource.Required = arg.Vals
+			case "deleting":
+				s.resource.Deleting = true
+			case "children":
+				s.resource.Children = arg.Vals == nil || arg.Vals[0] != "no"
+			default:
+				t.Fatalf("unknown argument %s", arg.Key)
+			}
+		}
+		s.conditions = Aggregate(s.resource, s.reports, s.conditions)
+	case "report":
+		r, now := parseReport(t, d.CmdArgs)
+		r.Data = []byte(d.Input)
+		verdict, err := s.report(r, now)
+		if e, ok := errors.AsType[*InvalidError](err); ok {
+			return "invalid " + e.Error() + "\n"
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(&b, verdict)
+		if verdict != Aggregated {
+			return b.String()
+		}
+	default:
+		t.Fatalf("unknown command %s", d.Cmd)
+	}
+	for _, c := range s.conditions {
+		fmt.Fprintf(&b, "%s=%s gen=%d created=%s updated=%s transition=%s\n  %s: %s\n", c.Type, c.Status, c.ObservedGeneration,
+			seconds(c.CreatedTime), seconds(c.LastUpdatedTime), seconds(c.LastTransitionTime), c.Reason, c.Message)
+	}
+	if Removable(s.resource, s.reports, s.resource.Children) {
+		fmt.Fprintln(&b, "removable")
+	}
+	return b.String()
+}
+
+func (s *subject) report(r Report, now time.Time) (Verdict, error) {
+	if err := r.Check(now); err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(s.reports, func(have Report) bool { return have.Adapter == r.Adapter })
+	var stored *Report
+	if i >= 0 {
+		stored = &s.reports[i]
+	}
+	next, verdict, err := Judge(s.resource.Generation, stored, r)
+	if err != nil || verdict == Discarded || verdict == Repeated {
+		return verdict, err
+	}
+	if i >= 0 {
+		s.reports[i] = next
+	} else {
+		s.reports = append(s.reports, next)
+	}
+	if verdict == Aggregated {
+		s.conditions = Aggregate(s.resource, s.reports, s.conditions)
+	}
+	return verdict, nil
+}
+
+func parseReport(t *testing.T, args []datadriven.CmdArg) (Report, time.Time) {
+	r := Report{Adapter: args[0].Key}
+	conditions := map[string]Reported{Applied: {Type: Applied, Status: True}, Health: {Type: Health, Status: True}}
+	var order []string
+	now := time.Time{}
+	for _, arg := range args[1:] {
+		switch arg.Key {
+		case "gen":
+			r.Generation = int32(number(t, arg.Vals[0]))
+		case "at":
+			r.ObservedAt = at(t, arg.Vals[0])
+		case "now":
+			now = at(t, arg.Vals[0])
+		case "without":
+			delete(conditions, arg.Vals[0])
+		case "none":
+			r.Adapter = ""
+		default: // Type=Status or Type=(Status,Reason,Message)
+			c := Reported{Type: arg.Key, Status: Value(arg.Vals[0])}
+			if len(arg.Vals) > 2 {
+				c.Reason, c.Message = arg.Vals[1], arg.Vals[2]
+			}
+			if _, twice := conditions[arg.Key]; twice && slices.Contains(order, arg.Key) {
+				order = append(order, arg.Key)
+			} else if !twice {
+				order = append(order, arg.Key)
+			}
+			conditions[arg.Key] = c
+		}
+	}
+	for _, kind := range []string{Applied, Health} {
+		if _, ok := conditions[kind]; ok && !slices.Contains(order, kind) {
+			order = append(order, kind)
+		}
+	}
+	for _, kind := range order {
+		r.Conditions = append(r.Conditions, conditions[kind])
+	}
+	if now.IsZero() {
+		now = r.ObservedAt
+	}
+	return r, now
+}
+
+func number(t *testing.T, text string) float64 {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func at(t *testing.T, text string) time.Time {
+	if text == "never" {
+		return time.Time{}
+	}
+	return epoch.Add(time.Duration(number(t, text) * float64(time.Second)))
+}
+
+func seconds(t time.Time) string { return strconv.FormatFloat(t.Sub(epoch).Seconds(), 'f', -1, 64) }
+
+// world draws a resource and reports that clm could have stored.
+func world(t *rapid.T) (Resource, []Report, []Condition) {
+	adapters := []string{"validation", "dns", "pull-secret", "extra"}
+	generation := rapid.Int32Range(1, 4).Draw(t, "generation")
+	r := Resource{
+		Generation: generation, UpdatedAt: epoch.Add(time.Duration(rapid.IntRange(0, 50).Draw(t, "updated")) * time.Second),
+		Deleting: rapid.Bool().Draw(t, "deleting"), Children: rapid.Bool().Draw(t, "children"),
+		Required: adapters[:rapid.IntRange(0, 3).Draw(t, "required")],
+	}
+	var reports []Report
+	for _, name := range adapters {
+		if !rapid.Bool().Draw(t, name+" reports") {
+			continue
+		}
+		reports = append(reports, drawReport(t, name, generation+1))
+	}
+	var previous []Condition
+	if rapid.Bool().Draw(t, "before") {
+		earlierReports := make([]Report, 0, len(reports))
+		for _, name := range adapters {
+			earlierReports = append(earlierReports, drawReport(t, name+" before", generation))
+			earlierReports[len(earlierReports)-1].Adapter = name
+		}
+		before := r
+		before.Generation = rapid.Int32Range(1, generation).Draw(t, "generation before")
+		before.Deleting = false
+		previous = Aggregate(before, earlierReports, nil)
+	}
+	return r, reports, previous
+}
+
+func drawReport(t *rapid.T, name string, most int32) Report {
+	values := []Value{True, False, Unknown}
+	return Report{
+		Adapter: name, Generation: rapid.Int32Range(1, most).Draw(t, name+" generation"),
+		ObservedAt: epoch.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, name+" at")) * time.Second),
+		Conditions: []Reported{
+			{Type: Available, Status: rapid.SampledFrom(values).Draw(t, name+" available")}, {Type: Applied, Status: True}, {Type: Health, Status: True},
+			{Type: Finalized, Status: rapid.SampledFrom(values).Draw(t, name+" finalized")},
+		},
+	}
+}
+
+// The order in which reports are stored, or adapters named, is no information.
+func TestAggregateDoesNotDependOnOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, reports, previous := world(t)
+		want := Aggregate(r, reports, previous)
+		shuffled := r
+		shuffled.Required = rapid.Permutation(r.Required).Draw(t, "required order")
+		got := Aggregate(shuffled, rapid.Permutation(reports).Draw(t, "order"), previous)
+		if !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// Aggregating again what led to the conditions changes nothing (I3).
+func TestI3AggregatingAgainChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r, reports, previous := world(t)
+		once := Aggregate(r, reports, previous)
+		if twice := Aggregate(r, reports, once); !slices.Equal(once, twice) {
+			t.Fatalf("once %v, twice %v", once, twice)
+		}
+	})
+}
+
+// Whatever arrives in whatever order: of each adapter the report of the highest
+// generation, and of those the latest, is kept in the end; Reconciled is always
+// of the present generation and true only if all that was kept says so.
+func TestReportsNeverGoBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &subject{resource: Resource{Generation: 1, UpdatedAt: epoch, Required: []string{"dns", "validation"}}}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			if rapid.IntRange(0, 4).Draw(t, "step") == 0 {
+				s.resource.Generation++
+				s.conditions = Aggregate(s.resource, s.reports, s.conditions)
+				continue
+			}
+			before := slices.Clone(s.reports)
+			r := drawReport(t, rapid.SampledFrom(s.resource.Required).Draw(t, "adapter"), s.resource.Generation+1)
+			verdict, err := s.report(r, r.ObservedAt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := s.report(r, r.ObservedAt)
+			if want := map[Verdict]Verdict{Stored: Repeated, Aggregated: Repeated, Repeated: Repeated, Discarded: Discarded}[verdict]; err != nil || again != want {
+				t.Fatalf("the first time %s, again %s, %v", verdict, again, err)
+			}
+			for _, was := range before {
+				i := slices.IndexFunc(s.reports, func(r Report) bool { return r.Adapter == was.Adapter })
+				is := s.reports[i]
+				if is.Generation < was.Generation || is.Generation == was.Generation && is.ObservedAt.Before(was.ObservedAt) {
+					t.Fatalf("%+v took the place of %+v", is, was)
+				}
+			}
+			if len(s.conditions) == 0 {
+				continue
+			}
+			c := s.conditions[0]
+			good := true
+			for _, name := range s.resource.Required {
+				i := slices.IndexFunc(s.reports, func(r Report) bool { return r.Adapter == name })
+				good = good && i >= 0 && s.reports[i].Generation == s.resource.Generation && s.reports[i].condition(Available) == True
+			}
+			if c.Type != Reconciled || c.ObservedGeneration != s.resource.Generation || (c.Status == True) != good {
+				t.Fatalf("%+v, but good is %t", c, good)
+			}
+		}
+	})
+}
