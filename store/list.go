@@ -29,6 +29,7 @@ type Order struct {
 // Query says what List returns.
 type Query struct {
 	Kind    Kind
+	Kinds   []Kind   // instead of Kind: any of these; not for Stream
 	Scope   string   // "" is any
 	Where   Fragment // "" is all
 	OrderBy []Order  // the id is always added as the last key, so that the order is total
@@ -71,8 +72,10 @@ func (s *Store) List(ctx context.Context, q Query) (Page, error) {
 }
 
 func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
-	if _, err := s.kind(q.Kind); err != nil {
-		return page, err
+	for _, k := range q.kinds() {
+		if _, err := s.kind(k); err != nil {
+			return page, err
+		}
 	}
 	if q.Limit <= 0 {
 		q.Limit = 100
@@ -177,10 +180,21 @@ func (q Query) build() (sql string, args []any, err error) {
 	return sql, args, nil
 }
 
+func (q Query) kinds() []Kind {
+	if len(q.Kinds) > 0 {
+		return q.Kinds
+	}
+	return []Kind{q.Kind}
+}
+
 // where is the condition that a document matches. The kind is written into it, not an argument, so that indexes on the
 // kind are used.
 func (q Query) where(arg func(any) string) string {
-	where := "d.kind = '" + string(q.Kind) + "' and d.removed_at is null"
+	names := make([]string, len(q.kinds()))
+	for i, k := range q.kinds() {
+		names[i] = "'" + string(k) + "'"
+	}
+	where := "d.kind in (" + strings.Join(names, ", ") + ") and d.removed_at is null"
 	switch q.Deletion {
 	case WithoutDeleting:
 		where += " and d.deleted_at is null"

@@ -120,7 +120,10 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 		d.Status = json.RawMessage("{}")
 	}
 	d.Version, d.Generation, d.Removed, d.ObservedAt = 1, 1, false, nil
-	at := now(time.Time{})
+	at := d.CreatedAt.UTC().Truncate(time.Microsecond)
+	if d.CreatedAt.IsZero() {
+		at = now(time.Time{})
+	}
 	if tombstone != nil {
 		d.Version, d.Generation = tombstone.Version+1, tombstone.Generation+1
 		at = now(tombstone.UpdatedAt)

@@ -37,15 +37,16 @@ type Reported struct {
 	LastTransitionTime time.Time `json:"last_transition_time"`
 }
 
-// Report is what one adapter says of one resource. Of each adapter the latest
-// one is kept.
+// Report is what one adapter says of one resource, in its wire form. Of each
+// adapter the latest one is kept.
 type Report struct {
-	Adapter    string
-	Generation int32     // of the resource that the adapter saw
-	ObservedAt time.Time // by the adapter's clock, to the microsecond
-	Conditions []Reported
-	Data       json.RawMessage // an object, or nil
-	Metadata   json.RawMessage // likewise
+	Adapter    string          `json:"adapter"`
+	Generation int32           `json:"observed_generation"` // of the resource that the adapter saw
+	Conditions []Reported      `json:"conditions"`
+	Data       json.RawMessage `json:"data,omitempty"`     // an object
+	Metadata   json.RawMessage `json:"metadata,omitempty"` // likewise
+	CreatedAt  time.Time       `json:"created_time"`       // when the adapter's first report came
+	ObservedAt time.Time       `json:"last_report_time"`   // by the adapter's clock, to the microsecond
 }
 
 // condition returns the value of a condition, "" if the report has none.

@@ -43,10 +43,13 @@ type Error struct {
 	Err error
 }
 
-// A FieldError says what is wrong with one field of a request.
+// A FieldError says what is wrong with one field of a request. Value and
+// Constraint are for the contracts that show them.
 type FieldError struct {
-	Field   string `json:"field"`
-	Message string `json:"message"`
+	Field      string          `json:"field"`
+	Message    string          `json:"message"`
+	Value      json.RawMessage `json:"-"`
+	Constraint string          `json:"-"`
 }
 
 func (e *Error) Error() string {
@@ -130,7 +133,7 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
 	}
-	if err := WriteJSON(w, e.Status, c.opts.ErrorBody(r.Context(), e)); err != nil {
+	if err := writeJSON(w, e.Status, c.opts.ErrorType, c.opts.ErrorBody(r.Context(), e)); err != nil {
 		c.opts.Log.LogAttrs(r.Context(), slog.LevelDebug, "error answer not delivered",
 			slog.String("operation_id", c.id), slog.Any("error", err))
 	}

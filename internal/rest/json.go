@@ -216,6 +216,13 @@ func hex4(data []byte, i int) (uint32, bool) {
 // WriteJSON answers with v. A json.RawMessage or []byte is taken for rendered
 // JSON and sent as it is.
 func WriteJSON(w http.ResponseWriter, status int, v any) error {
+	return writeJSON(w, status, "", v)
+}
+
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) error {
+	if contentType == "" {
+		contentType = "application/json"
+	}
 	var body []byte
 	switch v := v.(type) {
 	case json.RawMessage:
@@ -232,7 +239,7 @@ func WriteJSON(w http.ResponseWriter, status int, v any) error {
 		body = buf.Bytes()
 	}
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")

@@ -19,6 +19,9 @@ type Options struct {
 	// ErrorBody shapes error answers. Default PlatformError.
 	ErrorBody ErrorBody
 
+	// ErrorType is the content type of error answers. Default application/json.
+	ErrorType string
+
 	// Classify maps errors of the service's tools to answers, for example a
 	// database that is down to 503. It returns nil for an error it does not
 	// know. It is asked only about errors that are not an *Error.

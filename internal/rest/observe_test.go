@@ -35,7 +35,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 	mux := NewMux()
 	for pattern, err := range map[string]error{
 		"GET /typed":   fmt.Errorf("getting: %w", Errorf(409, "exists", "it exists").Because(errors.New("SECRET"))),
-		"GET /fields":  &Error{Status: 422, Code: "invalid", Reason: "wrong", Fields: []FieldError{{"spec.x", "is bad"}}},
+		"GET /fields":  &Error{Status: 422, Code: "invalid", Reason: "wrong", Fields: []FieldError{{Field: "spec.x", Message: "is bad"}}},
 		"GET /aws":     &Error{Status: 403, Code: "denied", Reason: "no", Type: "AccessDeniedException"},
 		"GET /down":    fmt.Errorf("reading: %w", errDown),
 		"GET /unknown": errors.New("SECRET"),

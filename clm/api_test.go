@@ -1,0 +1,285 @@
+package clm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+)
+
+func TestCreateGetAndList(t *testing.T) {
+	a := start(t)
+	made := a.do("POST", "/clusters", `{"kind":"Cluster","name":"my-c","spec":{"region":"eu"},"labels":{"env":"x"},"unknown":1}`).want(201)
+	id := made.at("id")
+	for path, want := range map[string]string{
+		"kind": "Cluster", "name": "my-c", "href": basePath + "/clusters/" + id, "generation": "1", "labels.env": "x", "spec.region": "eu",
+		"created_by": "tester@example.com", "updated_by": "tester@example.com", "tenancy": "{}", "owner_references": "", "deleted_time": "",
+	} {
+		is(t, path, made.at(path), want)
+	}
+	if id[14] != '7' || made.at("created_time") != made.at("updated_time") {
+		t.Errorf("id %s, created %s, updated %s", id, made.at("created_time"), made.at("updated_time"))
+	}
+	is(t, "Reconciled", made.condition("Reconciled"), "False@1 ReconciledMissingAdapters")
+	got := a.do("GET", "/clusters/"+id, "").want(200)
+	is(t, "what GET returns", string(got.body), string(made.body))
+	is(t, "its ETag", got.header.Get("Etag"), `"1"`)
+	a.do("GET", "/clusters/"+id, "", `If-None-Match: "1"`).want(304)
+	is(t, "the same among all kinds", string(a.do("GET", "/resources/"+id, "").want(200).body), string(made.body))
+
+	pool := a.do("POST", "/clusters/"+id+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(201)
+	is(t, "its owner", pool.at("owner_references.href"), basePath+"/clusters/"+id)
+	is(t, "its href", pool.at("href"), basePath+"/clusters/"+id+"/nodepools/"+pool.at("id"))
+	a.do("GET", "/clusters/"+id+"/nodepools/"+pool.at("id"), "").want(200)
+	a.do("GET", "/nodepools/"+pool.at("id"), "").want(200)
+	other := a.cluster("other")
+	a.do("GET", "/clusters/"+other+"/nodepools/"+pool.at("id"), "").want(404, "NTF-003")
+	is(t, "pools of another cluster", a.do("GET", "/clusters/"+other+"/nodepools", "").want(200).at("items"), "[]")
+	is(t, "its pools", a.do("GET", "/clusters/"+id+"/nodepools", "").want(200).at("items.0.name"), "pool")
+	a.do("POST", "/clusters/"+other+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(201) // same name, another owner
+
+	list := a.do("GET", "/clusters?size=1", "").want(200)
+	is(t, "the first page", list.at("items.0.name")+list.at("page")+list.at("size")+list.at("total"), "other112")
+	next := a.do("GET", "/clusters?size=1&continue="+list.at("continue"), "").want(200)
+	is(t, "the next page", next.at("items.0.name")+next.at("continue"), "my-c")
+	is(t, "page 2", a.do("GET", "/clusters?size=1&page=2&order=name%20desc", "").want(200).at("items.0.name"), "my-c")
+	is(t, "fields", string(a.do("GET", "/clusters/"+id+"?fields=name,spec.*", "").want(200).body), `{"id":"`+id+`","name":"my-c","spec":{"region":"eu"}}`)
+	is(t, "all kinds", a.do("GET", "/resources", "").want(200).at("total"), "4")
+	is(t, "one kind of all", a.do("GET", "/resources?kind=NodePool", "").want(200).at("total"), "2")
+	made = a.do("POST", "/resources", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201)
+	is(t, "conditions of what nobody reports on", made.at("status.conditions"), "[]")
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	a := start(t)
+	id := a.cluster("taken")
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		code               string
+		says               string
+	}{
+		{"POST", "/clusters", `{"kind":"Cluster","name":"taken","spec":{}}`, 409, "CNF-001", "taken"},
+		{"POST", "/clusters", `{`, 400, "VAL-006", ""},
+		{"POST", "/clusters", ``, 400, "VAL-006", ""},
+		{"POST", "/clusters", `{"name":"abc","spec":{}}`, 400, "VAL-000", "kind"},
+		{"POST", "/clusters", `{"kind":"NodePool","name":"abc","spec":{}}`, 400, "VAL-000", "must be Cluster"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"ab","spec":{}}`, 400, "VAL-000", "3 to 53"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"Abc","spec":{}}`, 400, "VAL-000", "lower case"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc"}`, 400, "VAL-000", "spec"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":[]}`, 400, "VAL-000", "object"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{"region":"mars","nodes":-1}}`, 400, "VAL-000", "spec.nodes"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a b":"x"}}`, 400, "VAL-000", "label key"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a":"x y"}}`, 400, "VAL-000", "labels.a"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"nope":[{"id":"1"}]}}`, 400, "VAL-000", "references.nope"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"wif_config":[{"id":"1"}]}}`, 400, "VAL-002", "no WifConfig"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{"a":"\u0000"}}`, 400, "VAL-006", "u0000"},
+		{"POST", "/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`, 422, "VAL-000", "/clusters/{id}/nodepools"},
+		{"POST", "/resources", `{"kind":"NodePool","name":"p","spec":{}}`, 422, "VAL-000", ""},
+		{"POST", "/resources", `{"kind":"Nope","name":"p","spec":{}}`, 400, "VAL-002", "Nope"},
+		{"POST", "/clusters/nope/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`, 404, "NTF-002", ""},
+		{"GET", "/clusters/nope/nodepools", "", 404, "NTF-002", ""},
+		{"GET", "/clusters/nope", "", 404, "NTF-002", "nope"},
+		{"GET", "/nodepools/nope", "", 404, "NTF-003", ""},
+		{"GET", "/channels/nope", "", 404, "NTF-001", ""},
+		{"GET", "/resources/nope", "", 404, "NTF-001", ""},
+		{"GET", "/nopes", "", 404, "NTF-000", ""},
+		{"PUT", "/clusters", "{}", 405, "", ""},
+		{"GET", "/clusters?page=0", "", 400, "VAL-005", "page"},
+		{"GET", "/clusters?size=101", "", 400, "VAL-005", "size"},
+		{"GET", "/clusters?order=spec", "", 400, "VAL-005", "spec"},
+		{"GET", "/clusters?order=name;drop", "", 400, "VAL-005", ""},
+		{"GET", "/clusters?fields=nope", "", 400, "VAL-005", "nope"},
+		{"GET", "/clusters?ref_type=wif_config", "", 400, "VAL-005", "together"},
+		{"GET", "/clusters?continue=x", "", 400, "VAL-005", ""},
+		{"PATCH", "/clusters/" + id, `{}`, 400, "VAL-000", "at least one"},
+		{"PATCH", "/clusters/" + id, `{"name":"x"}`, 400, "VAL-000", "name"},
+		{"PATCH", "/clusters/" + id, `{"spec":{"nodes":-1}}`, 400, "VAL-000", "spec.nodes"},
+		{"PATCH", "/clusters/" + id, `{"spec":null}`, 400, "VAL-000", "object"},
+		{"POST", "/clusters/" + id + "/force-delete", `{"reason":"x"}`, 409, "CNF-003", "delete it first"},
+		{"POST", "/clusters/" + id + "/force-delete", `{}`, 400, "VAL-001", "reason"},
+		{"PUT", "/clusters/" + id + "/statuses", `{"adapter":"dns"}`, 400, "VAL-000", "observed_generation"},
+	} {
+		res := a.do(c.method, c.path, c.body)
+		if c.code == "" {
+			if res.status != c.status {
+				t.Errorf("%s %s: %d %s", c.method, c.path, res.status, res.body)
+			}
+			continue
+		}
+		res.want(c.status, c.code)
+		if !strings.Contains(res.at("detail"), c.says) {
+			t.Errorf("%s %s %s: %s does not say %q", c.method, c.path, c.body, res.body, c.says)
+		}
+	}
+	bad := a.do("POST", "/clusters", `{"kind":"Cluster","name":"x","spec":{"region":"mars"}}`, "X-Request-Id: r-1").want(400)
+	is(t, "what is wrong", bad.at("errors.0.field")+" "+bad.at("errors.1.field")+" "+bad.at("trace_id"), "name spec.region r-1")
+}
+
+// A change makes a generation, one that changes nothing does not (I3).
+func TestI3PatchMakesGenerations(t *testing.T) {
+	a := start(t)
+	wif := a.do("POST", "/wifconfigs", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201).at("id")
+	path := "/clusters/" + a.cluster("abc")
+	one := a.do("PATCH", path, `{"spec":{"region":"us","nodes":1}}`).want(200)
+	is(t, "generation", one.at("generation")+one.header.Get("Etag"), `2"2"`)
+	is(t, "Reconciled", one.condition("Reconciled"), "False@2 ReconciledMissingAdapters")
+	same := a.do("PATCH", path, `{"spec":{"nodes":1.0,"region":"us"},"labels":{}}`).want(200)
+	is(t, "what an equal PATCH returns", string(same.body), string(one.body))
+	is(t, "replaced", a.do("PATCH", path, `{"spec":{"nodes":2}}`).want(200).at("spec"), `{"nodes":2}`)
+	merge := a.do("PATCH", path, `{"spec":{"region":"eu","nodes":null},"labels":{"a":"b"}}`, "Content-Type: application/merge-patch+json").want(200)
+	is(t, "merged", merge.at("spec")+merge.at("labels")+merge.at("generation"), `{"region":"eu"}{"a":"b"}4`)
+	ref := a.do("PATCH", path, `{"references":{"wif_config":[{"id":"`+wif+`"}]}}`).want(200)
+	is(t, "reference", ref.at("references.wif_config.0.href"), basePath+"/wifconfigs/"+wif)
+	is(t, "who refers to it", a.do("GET", "/clusters?ref_type=wif_config&ref_target_id="+wif, "").want(200).at("total"), "1")
+	a.do("DELETE", "/wifconfigs/"+wif, "").want(409, "CNF-003")
+	a.do("PATCH", path, `{"references":{}}`).want(200)
+	a.do("DELETE", "/wifconfigs/"+wif, "").want(202)
+}
+
+// A write that names a version is refused when there is a later one (I2).
+func TestI2StaleWritesAreRefused(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	etag := a.do("GET", path, "").header.Get("Etag")
+	a.do("PATCH", path, `{"labels":{"a":"1"}}`, "If-Match: "+etag).want(200)
+	a.do("PATCH", path, `{"labels":{"a":"2"}}`, "If-Match: "+etag).want(412, "CNF-002")
+	a.do("DELETE", path, "", "If-Match: "+etag).want(412, "CNF-002")
+	is(t, "label", a.do("GET", path, "").at("labels.a"), "1")
+}
+
+// Of many writers at once none is lost (I2): each merges a label of its own.
+func TestI2ConcurrentMergesAllCount(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	const writers = 20
+	var wg sync.WaitGroup
+	for i := range writers {
+		wg.Go(func() {
+			a.do("PATCH", path, fmt.Sprintf(`{"labels":{"l%d":"x"}}`, i), "Content-Type: application/merge-patch+json").want(200)
+		})
+	}
+	wg.Wait()
+	got := a.do("GET", path, "")
+	if n := strings.Count(got.at("labels"), ":"); n != writers || got.at("generation") != fmt.Sprint(writers+1) {
+		t.Fatalf("%d labels at generation %s", n, got.at("generation"))
+	}
+}
+
+// However often a POST is sent with one key, it makes one resource.
+func TestIdempotencyKey(t *testing.T) {
+	a := start(t)
+	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
+	ids := make([]string, 10)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() { ids[i] = a.do("POST", "/clusters", body, "Idempotency-Key: k").want(201).at("id") })
+	}
+	wg.Wait()
+	if slices.Sort(ids); ids[0] != ids[len(ids)-1] {
+		t.Fatalf("made %v", ids)
+	}
+	a.do("POST", "/clusters", strings.Replace(body, "abc", "abd", 1), "Idempotency-Key: k").want(422)
+	a.who.Name = "somebody@else.org"
+	a.do("POST", "/clusters", body, "Idempotency-Key: k").want(409, "CNF-001") // a key is its user's
+}
+
+func TestTenantsDoNotSeeEachOther(t *testing.T) {
+	a := start(t)
+	a.who.Tenancy = map[string]string{"org": "1"}
+	id := a.cluster("abc")
+	a.do("GET", "/clusters/"+id, "").want(200)
+	a.do("PUT", "/clusters/"+id+"/statuses", "{}").want(403, "AUZ-001")
+
+	b := *a
+	b.who.Tenancy = map[string]string{"org": "2"}
+	for method, path := range map[string]string{"GET": "", "PATCH": "", "DELETE": ""} {
+		b.do(method, "/clusters/"+id+path, `{"labels":{"x":"y"}}`).want(404, "NTF-002")
+	}
+	b.do("GET", "/resources/"+id, "").want(404)
+	b.do("GET", "/clusters/"+id+"/history", "").want(404)
+	b.do("GET", "/clusters/"+id+"/statuses", "").want(404)
+	b.do("POST", "/clusters/"+id+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(404)
+	is(t, "what the other tenant lists", b.do("GET", "/clusters", "").at("total")+b.do("GET", "/resources", "").at("total"), "00")
+	b.cluster("abc") // the same name
+
+	system := *a
+	system.who = Caller{Name: "system:adapter", System: true}
+	is(t, "what the system lists", system.do("GET", "/clusters", "").at("total"), "2")
+	system.report("/clusters/"+id, "dns", 1, "True", "").want(201)
+}
+
+func TestHistorySaysWhoDidWhat(t *testing.T) {
+	a := start(t)
+	id := a.cluster("abc")
+	a.who.Name = "second@example.com"
+	a.do("PATCH", "/clusters/"+id, `{"labels":{"a":"b"}}`, "X-Request-Id: r-2").want(200)
+	a.report("/clusters/"+id, "dns", 2, "True", "").want(201)
+	h := a.do("GET", "/clusters/"+id+"/history?size=2", "").want(200)
+	is(t, "the last", h.at("items.0.action")+" "+h.at("items.0.spec"), "update ")
+	is(t, "the one before", h.at("items.1.principal")+" "+h.at("items.1.request_id")+" "+h.at("items.1.generation")+" "+h.at("items.1.spec.labels.a"), "second@example.com r-2 2 b")
+	first := a.do("GET", "/clusters/"+id+"/history?before="+h.at("items.1.seq"), "").want(200)
+	is(t, "the first", first.at("items.0.action")+" "+first.at("items.0.principal"), "create tester@example.com")
+}
+
+// The routes are those of the OpenAPI document, and it is a valid one.
+func TestRoutesAreDocumented(t *testing.T) {
+	a := start(t)
+	doc, err := openapi3.NewLoader().LoadFromData(a.do("GET", "/openapi", "").want(200).body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context(), openapi3.DisableExamplesValidation()); err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for path, item := range doc.Paths.Map() {
+		for method := range item.Operations() {
+			documented[method+" "+path] = true
+		}
+	}
+	registry, _ := ParseRegistry([]byte(testEntities))
+	for _, route := range (&Server{registry: registry}).routes().Routes() {
+		if !documented[route] {
+			t.Errorf("%s is not documented", route)
+		}
+		delete(documented, route)
+	}
+	for route := range documented {
+		t.Errorf("%s is documented, and there is no such route", route)
+	}
+}
+
+func TestDefaultEntitiesAreValid(t *testing.T) {
+	if _, err := ParseRegistry(DefaultEntities); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRegistryRefuses(t *testing.T) {
+	for doc, says := range map[string]string{
+		`entities: [{kind: A, plural: as}, {kind: A, plural: bs}]`:                                                      "twice",
+		`entities: [{kind: A, plural: as}, {kind: B, plural: as}]`:                                                      "A's, too",
+		`entities: [{kind: A, plural: resources}]`:                                                                      "all kinds",
+		`entities: [{kind: a, plural: as}]`:                                                                             "CamelCase",
+		`entities: [{kind: A, plural: as, parent_kind: B}]`:                                                             "not an entity",
+		`entities: [{kind: A, plural: as, parent_kind: B}, {kind: B, plural: bs, parent_kind: A}]`:                      "belongs to itself",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: B}]}]`:                                "not an entity",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 2, max: 1}]}]`:                "no number",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 1}]}]`:                        "needs itself",
+		`entities: [{kind: A, plural: as, nope: 1}]`:                                                                    "nope",
+		`entities: [{kind: A, plural: as, require_spec_schema: true}]`:                                                  "spec_schema_name",
+		`entities: [{kind: A, plural: as, name_min_len: 5, name_max_len: 4}]`:                                           "5 to 4",
+		`entities: [{kind: A, plural: as, on_parent_delete: cascade}]`:                                                  "parent_kind",
+		`entities: [{kind: A, plural: as, required_adapters: [x, x]}]`:                                                  "twice",
+		`entities: [{kind: B, plural: bs}, {kind: A, plural: as, parent_kind: B, on_parent_delete: maybe}]`:             "neither",
+		`entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A}, {ref_type: x, target_kind: A}]}]`: "twice",
+	} {
+		if _, err := ParseRegistry([]byte(doc)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want one that says %q", doc, err, says)
+		}
+	}
+}

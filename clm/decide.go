@@ -1,0 +1,187 @@
+package clm
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/clm/status"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// What a request makes of a resource. These are functions of what is stored,
+// of the request and of the time that they are given.
+
+// create makes the document of a new resource. Its status is that nobody has
+// reported yet.
+func (e *Entity) create(id, name, scope string, spec declared, now time.Time) (store.Document, error) {
+	spec.UpdatedTime = now
+	d := store.Document{Kind: e.storeKind(), ID: id, Scope: scope, Name: name, CreatedAt: now}
+	seen := observed{Conditions: []status.Condition{}, Reports: []status.Report{}}
+	if len(e.RequiredAdapters) > 0 {
+		seen.Conditions = status.Aggregate(status.Resource{Generation: 1, UpdatedAt: now, Required: e.RequiredAdapters}, nil, nil)
+	}
+	return d, encode(&d, spec, seen)
+}
+
+func encode(d *store.Document, spec declared, seen observed) (err error) {
+	if d.Spec, err = json.Marshal(spec); err != nil {
+		return err
+	}
+	d.Status, err = json.Marshal(seen)
+	return err
+}
+
+// change is what a PATCH wants to be true: nil is left as it is.
+type change struct {
+	spec       json.RawMessage
+	labels     api.Labels
+	references api.References
+}
+
+// patch applies a change. A resource that has all that is wanted already is
+// left alone, its generation with it (I3).
+func (e *Entity) patch(d *store.Document, c change, by string, now time.Time) error {
+	if d.DeletedAt != nil {
+		return deleting(e, d.ID)
+	}
+	spec, err := declaredOf(*d)
+	if err != nil {
+		return err
+	}
+	next := spec
+	if c.spec != nil {
+		next.Spec = c.spec
+	}
+	if c.labels != nil {
+		next.Labels = c.labels
+	}
+	if c.references != nil {
+		next.References = c.references
+	}
+	if sameSpec(spec, next) {
+		return nil
+	}
+	next.UpdatedBy, next.UpdatedTime = by, now
+	return e.respecify(d, next, false)
+}
+
+func sameSpec(a, b declared) bool {
+	var x, y any
+	if json.Unmarshal(a.Spec, &x) != nil || json.Unmarshal(b.Spec, &y) != nil || !reflect.DeepEqual(x, y) {
+		return false
+	}
+	return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.References, b.References)
+}
+
+// markDeleted asks for the deletion of a resource. children says that it has
+// some. Asked for once, it keeps its time and generation.
+func (e *Entity) markDeleted(d *store.Document, children bool, by string, now time.Time) error {
+	if d.DeletedAt != nil {
+		return nil
+	}
+	spec, err := declaredOf(*d)
+	if err != nil {
+		return err
+	}
+	d.DeletedAt = &now
+	spec.DeletedBy, spec.UpdatedBy, spec.UpdatedTime = by, by, now
+	spec.References = nil // what it refers to must not wait for it
+	return e.respecify(d, spec, children)
+}
+
+// respecify gives a resource another spec, which the store will make its next
+// generation, and the conditions that follow.
+func (e *Entity) respecify(d *store.Document, spec declared, children bool) error {
+	seen, err := observedOf(*d)
+	if err != nil {
+		return err
+	}
+	next := *d
+	next.Generation++
+	if len(e.RequiredAdapters) > 0 {
+		seen.Conditions = status.Aggregate(e.standing(next, spec, children), seen.Reports, seen.Conditions)
+	}
+	return encode(d, spec, seen)
+}
+
+func (e *Entity) standing(d store.Document, spec declared, children bool) status.Resource {
+	return status.Resource{
+		Generation: int32(d.Generation), UpdatedAt: spec.UpdatedTime, Deleting: d.DeletedAt != nil, Children: children, Required: e.RequiredAdapters,
+	}
+}
+
+// reported is what a report comes to.
+type reported struct {
+	verdict status.Verdict
+	report  status.Report // as it is stored
+	done    bool          // it completes the deletion: the resource goes
+}
+
+// take takes an adapter's report. children says whether the resource has any.
+func (e *Entity) take(d *store.Document, r status.Report, children bool, now time.Time) (reported, error) {
+	spec, err := declaredOf(*d)
+	if err != nil {
+		return reported{}, err
+	}
+	seen, err := observedOf(*d)
+	if err != nil {
+		return reported{}, err
+	}
+	i, have := slices.BinarySearchFunc(seen.Reports, r.Adapter, func(r status.Report, name string) int { return strings.Compare(r.Adapter, name) })
+	r.CreatedAt = now
+	var stored *status.Report
+	if have {
+		stored = &seen.Reports[i]
+		r.CreatedAt = stored.CreatedAt
+	}
+	next, verdict, err := status.Judge(int32(d.Generation), stored, r)
+	if e, ok := errors.AsType[*status.InvalidError](err); ok {
+		return reported{}, fieldError(http.StatusBadRequest, codeValidation, e.Field, "required", e.Message)
+	}
+	out := reported{verdict: verdict, report: next}
+	if err != nil || verdict == status.Discarded {
+		return out, err
+	}
+	if verdict != status.Repeated {
+		if have {
+			seen.Reports[i] = next
+		} else {
+			seen.Reports = slices.Insert(seen.Reports, i, next)
+		}
+	}
+	standing := e.standing(*d, spec, children)
+	if verdict == status.Aggregated && len(e.RequiredAdapters) > 0 {
+		seen.Conditions = status.Aggregate(standing, seen.Reports, seen.Conditions)
+	}
+	out.done = status.Removable(standing, seen.Reports, children)
+	return out, encode(d, spec, seen)
+}
+
+// reconsider works out the conditions of a resource whose children changed. It
+// returns whether nothing keeps it any more.
+func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err error) {
+	spec, err := declaredOf(*d)
+	if err != nil {
+		return false, err
+	}
+	seen, err := observedOf(*d)
+	if err != nil {
+		return false, err
+	}
+	standing := e.standing(*d, spec, children)
+	if len(e.RequiredAdapters) > 0 {
+		seen.Conditions = status.Aggregate(standing, seen.Reports, seen.Conditions)
+	}
+	return status.Removable(standing, seen.Reports, children), encode(d, spec, seen)
+}
+
+func deleting(e *Entity, id string) error {
+	return rest.Errorf(http.StatusConflict, codeState, "%s %s is being deleted; it cannot be changed any more", e.Kind, id)
+}

@@ -1,0 +1,192 @@
+package clm
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// family is a resource with what belongs to it, read under the lock of its
+// root.
+type family struct {
+	entity   *Entity
+	doc      store.Document
+	children []*family
+}
+
+// family locks a resource and all below it, owners first.
+func (s *Server) family(ctx context.Context, tx *store.Tx, e *Entity, d store.Document) (*family, error) {
+	f := &family{entity: e, doc: d}
+	for _, kind := range e.children {
+		docs, err := tx.InScope(ctx, kind.storeKind(), d.ID)
+		if err != nil {
+			return nil, err
+		}
+		for _, child := range docs {
+			child, err := tx.GetForUpdate(ctx, kind.storeKind(), child.ID)
+			if errors.Is(err, store.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			below, err := s.family(ctx, tx, kind, child)
+			if err != nil {
+				return nil, err
+			}
+			f.children = append(f.children, below)
+		}
+	}
+	return f, nil
+}
+
+// ids are those of all its members.
+func (f *family) ids() []string {
+	ids := []string{f.doc.ID}
+	for _, child := range f.children {
+		ids = append(ids, child.ids()...)
+	}
+	return ids
+}
+
+// restricted is a member that keeps its owner from being deleted, nil if none
+// does.
+func (f *family) restricted() *family {
+	for _, child := range f.children {
+		if child.entity.OnParentDelete == Restrict {
+			return child
+		}
+		if r := child.restricted(); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// open locks the family at an address, its owners first.
+func (s *Server) open(ctx context.Context, tx *store.Tx, a address) (*family, error) {
+	d, err := tx.Get(ctx, a.entity.storeKind(), a.id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, missing(a.entity, a.id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.lockOwners(ctx, tx, d); err != nil {
+		return nil, err
+	}
+	if d, err = s.lock(ctx, tx, a); err != nil {
+		return nil, err
+	}
+	return s.family(ctx, tx, a.entity, d)
+}
+
+// deleteResource asks for the deletion of a resource and of what goes with it.
+// What nobody has to clean up after goes at once.
+func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64) (d store.Document, err error) {
+	by, now := callerOf(ctx).Name, time.Now().UTC().Truncate(time.Microsecond)
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		f, err := s.open(ctx, tx, a)
+		if err != nil {
+			return err
+		}
+		d = f.doc
+		switch {
+		case ifVersion != 0 && ifVersion != d.Version:
+			return &store.StaleError{Kind: d.Kind, ID: d.ID, Asked: ifVersion, Latest: d.Version}
+		case d.DeletedAt != nil:
+			return nil
+		}
+		if r := f.restricted(); r != nil {
+			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first", a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
+		}
+		ids := f.ids()
+		var source string
+		err = tx.QueryRow(ctx, `select coalesce((select source from reference where target = any($1) and source <> all($1) order by source limit 1), '')`, ids).Scan(&source)
+		if err != nil {
+			return err
+		}
+		if source != "" {
+			return rest.Errorf(http.StatusConflict, codeState, "%s %s is referred to by %s; delete that first", a.entity.Kind, a.id, source)
+		}
+		gone, err := s.doom(ctx, tx, f, by, now)
+		if err != nil {
+			return err
+		}
+		d = f.doc
+		if !gone || a.entity.parent == nil {
+			return nil
+		}
+		return s.childGone(ctx, tx, a.entity.parent, d.Scope)
+	})
+	return d, err
+}
+
+// doom marks a family as deleted, the youngest first, and says whether its root
+// is gone already.
+func (s *Server) doom(ctx context.Context, tx *store.Tx, f *family, by string, now time.Time) (gone bool, err error) {
+	left := false
+	for _, child := range f.children {
+		gone, err := s.doom(ctx, tx, child, by, now)
+		if err != nil {
+			return false, err
+		}
+		left = left || !gone
+	}
+	if f.doc, _, err = tx.Update(ctx, f.entity.storeKind(), f.doc.ID, 0, func(d *store.Document) error {
+		return f.entity.markDeleted(d, left, by, now)
+	}); err != nil {
+		return false, err
+	}
+	if err := refer(ctx, tx, f.doc.ID, nil); err != nil {
+		return false, err
+	}
+	if left || len(f.entity.RequiredAdapters) > 0 {
+		return false, nil
+	}
+	return true, tx.Remove(ctx, f.entity.storeKind(), f.doc.ID, 0)
+}
+
+// forceDelete removes a resource whose deletion does not end, and all below it.
+// What adapters made for them may stay behind, so who did it and why is
+// recorded for each.
+func (s *Server) forceDelete(ctx context.Context, a address, reason string) error {
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		f, err := s.open(ctx, tx, a)
+		if err != nil {
+			return err
+		}
+		if f.doc.DeletedAt == nil {
+			return rest.Errorf(http.StatusConflict, codeState, "%s %s is not being deleted; delete it first", a.entity.Kind, a.id)
+		}
+		ids := f.ids()
+		if _, err := tx.Exec(ctx, `delete from reference where source = any($1) or target = any($1)`, ids); err != nil {
+			return err
+		}
+		if err := s.erase(ctx, tx, f, reason); err != nil {
+			return err
+		}
+		if a.entity.parent == nil {
+			return nil
+		}
+		return s.childGone(ctx, tx, a.entity.parent, f.doc.Scope)
+	})
+}
+
+func (s *Server) erase(ctx context.Context, tx *store.Tx, f *family, reason string) error {
+	for _, child := range slices.Backward(f.children) {
+		if err := s.erase(ctx, tx, child, reason); err != nil {
+			return err
+		}
+	}
+	note := raw(map[string]string{"reason": reason})
+	if err := tx.Record(ctx, "force-delete", f.doc.Kind, f.doc.ID, f.doc.Scope, note); err != nil {
+		return err
+	}
+	return tx.Remove(ctx, f.doc.Kind, f.doc.ID, 0)
+}

@@ -1,0 +1,130 @@
+package clm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// What nobody reports on goes at once; what adapters have to clean up goes in
+// the report that completes it (I9).
+func TestI9DeleteCompletesWithTheLastReport(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	a.report(path, "dns", 1, "True", "").want(201)
+	a.report(path, "validation", 1, "True", "").want(201)
+	is(t, "Reconciled", a.do("GET", path, "").condition("Reconciled"), "True@1 ReconciledAll")
+
+	gone := a.do("DELETE", path, "").want(202)
+	is(t, "generation", gone.at("generation"), "2")
+	is(t, "who", gone.at("deleted_by"), "tester@example.com")
+	is(t, "Reconciled", gone.condition("Reconciled"), "False@2 ReconciledMissingAdapters")
+	is(t, "LastKnownReconciled", gone.condition("LastKnownReconciled"), "True@1 AllAdaptersReconciled")
+	again := a.do("DELETE", path, "").want(202)
+	is(t, "the second answer", string(again.body), string(gone.body))
+	a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(409, "CNF-003")
+	a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(409, "CNF-003")
+	is(t, "it is still listed", a.do("GET", "/clusters", "").at("total"), "1")
+
+	a.report(path, "dns", 1, "False", "True").want(201) // of the old generation: kept, and not counted
+	a.report(path, "dns", 2, "False", "False").want(201)
+	a.report(path, "dns", 2, "False", "True").want(201)
+	a.do("GET", path, "").want(200)
+	a.report(path, "validation", 2, "False", "True").want(201)
+	a.do("GET", path, "").want(404, "NTF-002")
+	a.report(path, "validation", 2, "False", "True").want(404, "NTF-002")
+	is(t, "the list", a.do("GET", "/clusters", "").at("total"), "0")
+	h := a.do("GET", path+"/history", "").want(200)
+	is(t, "what history ends with", h.at("items.0.action"), "remove")
+	a.cluster("abc")
+}
+
+// Children go with their parent, and it goes with the last of them, without
+// another word of its own adapters.
+func TestI9ParentsGoWithTheirLastChild(t *testing.T) {
+	a := start(t)
+	id := a.cluster("abc")
+	path := "/clusters/" + id
+	pool := path + "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
+	note := path + "/notes/" + a.do("POST", path+"/notes", `{"kind":"Note","name":"n","spec":{}}`).want(201).at("id")
+	a.do("DELETE", path, "").want(202)
+	a.do("GET", note, "").want(404) // nothing to clean up
+	is(t, "the pool's generation", a.do("GET", pool, "").want(200).at("generation"), "2")
+	a.report(path, "dns", 2, "False", "True").want(201)
+	a.report(path, "validation", 2, "False", "True").want(201)
+	is(t, "Reconciled", a.do("GET", path, "").want(200).condition("Reconciled"), "False@2 ReconciledWaitingForChildren")
+	a.report(pool, "node-pool", 2, "False", "True").want(201)
+	a.do("GET", pool, "").want(404, "NTF-003")
+	a.do("GET", path, "").want(404, "NTF-002")
+}
+
+func TestRestrictedParentsStay(t *testing.T) {
+	a := start(t)
+	channel := "/channels/" + a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`).want(201).at("id")
+	version := channel + "/versions/" + a.do("POST", channel+"/versions", `{"kind":"Version","name":"v","spec":{}}`).want(201).at("id")
+	a.do("DELETE", channel, "").want(409, "CNF-003")
+	a.do("DELETE", version, "").want(202)
+	a.do("DELETE", channel, "").want(202)
+	a.do("GET", channel, "").want(404)
+}
+
+func TestForceDelete(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201)
+	a.do("DELETE", path, "").want(202)
+	a.do("POST", path+"/force-delete", `{"reason":"the adapter is gone"}`).want(204)
+	a.do("GET", path, "").want(404)
+	is(t, "pools", a.do("GET", "/nodepools", "").at("total"), "0")
+	h := a.do("GET", path+"/history", "").want(200)
+	is(t, "what history says", h.at("items.0.action")+" "+h.at("items.1.action")+" "+h.at("items.1.note.reason")+" "+h.at("items.1.principal"),
+		"remove force-delete the adapter is gone tester@example.com")
+	a.do("POST", path+"/force-delete", `{"reason":"x"}`).want(404)
+}
+
+// Creates, patches, reports and deletions of one family at once, in any order:
+// no deadlock is seen, and in the end nothing is left (I9).
+func TestI9AFamilyUnderFire(t *testing.T) {
+	a := start(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	path := "/clusters/" + a.cluster("abc")
+	var wg sync.WaitGroup
+	for worker := range 6 {
+		rnd := rand.New(rand.NewPCG(seed, uint64(worker)))
+		wg.Go(func() {
+			for i := range 15 {
+				made := a.do("POST", path+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"p%d-%d","spec":{}}`, worker, i))
+				if made.status == 409 || made.status == 404 {
+					return // the cluster is being deleted, or gone
+				}
+				pool := "/nodepools/" + made.want(201).at("id")
+				if rnd.IntN(2) == 0 {
+					a.report(pool, "node-pool", 1, "True", "")
+				}
+				if rnd.IntN(3) == 0 {
+					a.do("DELETE", pool, "")
+				}
+				if worker == 0 && i == 7 {
+					a.do("DELETE", path, "").want(202)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	a.report(path, "dns", 2, "False", "True")
+	a.report(path, "validation", 2, "False", "True")
+	list := a.do("GET", "/nodepools?size=100", "").want(200)
+	for i := 0; list.at(fmt.Sprintf("items.%d.id", i)) != ""; i++ {
+		item := fmt.Sprintf("items.%d.", i)
+		if list.at(item+"deleted_time") == "" {
+			t.Errorf("%s is not being deleted", list.at(item+"name"))
+		}
+		wg.Go(func() { a.report("/nodepools/"+list.at(item+"id"), "node-pool", 2, "False", "True").want(201) })
+	}
+	wg.Wait()
+	a.do("GET", path, "").want(404)
+	is(t, "what is left", a.do("GET", "/resources", "").at("total"), "0")
+}

@@ -1,0 +1,317 @@
+package clm
+
+import (
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/clm/status"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// maxBody is what a request may bring.
+const maxBody = 1 << 20
+
+// collection is one set of paths: of a kind, flat or below its owner, or of all
+// kinds.
+type collection struct {
+	s      *Server
+	entity *Entity // nil: all kinds
+	nested bool
+}
+
+// routes registers the REST API: for each kind its paths, once more below its
+// owner if it has one, and those of all kinds.
+func (s *Server) routes() *rest.Mux {
+	m := rest.NewMux()
+	m.Handle("GET /api/hyperfleet", s.getMetadata)
+	m.Handle("GET "+basePath+"/openapi", s.getOpenAPI)
+	(&collection{s: s}).register(m, basePath+"/"+resources)
+	for _, e := range s.registry.entities {
+		(&collection{s: s, entity: e}).register(m, basePath+"/"+e.Plural)
+		if e.parent != nil {
+			(&collection{s: s, entity: e, nested: true}).register(m, basePath+"/"+e.parent.Plural+"/{parent_id}/"+e.Plural)
+		}
+	}
+	return m
+}
+
+func (c *collection) register(m *rest.Mux, path string) {
+	m.Handle("GET "+path, c.list)
+	m.Handle("POST "+path, c.create)
+	m.Handle("GET "+path+"/{id}", c.get)
+	m.Handle("PATCH "+path+"/{id}", c.patch)
+	m.Handle("DELETE "+path+"/{id}", c.delete)
+	m.Handle("POST "+path+"/{id}/force-delete", c.forceDelete)
+	m.Handle("GET "+path+"/{id}/statuses", c.statuses)
+	m.Handle("PUT "+path+"/{id}/statuses", c.putStatus)
+	m.Handle("GET "+path+"/{id}/history", c.history)
+}
+
+// handler is the whole of the REST port:
+//
+//	request -> Observe -> trailing slash -> identity -> Mux
+func (s *Server) handler() http.Handler {
+	mux := s.routes()
+	open := map[string]bool{"/api/hyperfleet": true, basePath + "/openapi": true}
+	return rest.Observe(rest.Options{
+		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Metrics: s.opts.Metrics, IDHeaders: []string{"X-Request-Id"},
+	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Vary", "Authorization")
+		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
+			u := *r.URL
+			u.Path, u.RawPath = strings.TrimRight(p, "/"), ""
+			r2 := *r
+			r2.URL = &u
+			r = &r2
+		}
+		if !open[r.URL.Path] {
+			who, err := s.opts.Identify(r)
+			if err != nil {
+				rest.Fail(w, r, err)
+				return
+			}
+			r = r.WithContext(withCaller(r.Context(), who, rest.OperationID(r.Context())))
+		}
+		mux.ServeHTTP(w, r)
+	}))
+}
+
+func (s *Server) getMetadata(w http.ResponseWriter, _ *http.Request) error {
+	m := api.Metadata{ID: "hyperfleet", Kind: "API", Href: "/api/hyperfleet", Version: s.opts.Version}
+	if s.opts.BuildTime != "" {
+		m.BuildTime = &s.opts.BuildTime
+	}
+	return rest.WriteJSON(w, http.StatusOK, m)
+}
+
+// address finds what a request's path names. Among all kinds it has to look.
+func (c *collection) address(r *http.Request) (address, error) {
+	a := address{entity: c.entity, id: r.PathValue("id")}
+	if c.nested {
+		a.parent = r.PathValue("parent_id")
+	}
+	if a.entity != nil {
+		return a, nil
+	}
+	d, err := c.s.store.Find(r.Context(), a.id)
+	if errors.Is(err, store.ErrNotFound) {
+		return a, rest.Errorf(http.StatusNotFound, codeNotFound, "resource with id='%s' not found", shorten(a.id))
+	}
+	a.entity = c.s.registry.byKind[string(d.Kind)]
+	return a, err
+}
+
+// read reads what a request's path names.
+func (c *collection) read(r *http.Request) (address, store.Document, error) {
+	a, err := c.address(r)
+	if err != nil {
+		return a, store.Document{}, err
+	}
+	d, err := c.s.store.Get(r.Context(), a.entity.storeKind(), a.id)
+	if errors.Is(err, store.ErrNotFound) {
+		return a, d, missing(a.entity, a.id)
+	}
+	if err != nil {
+		return a, d, err
+	}
+	return a, d, a.admits(r.Context(), d)
+}
+
+func (c *collection) get(w http.ResponseWriter, r *http.Request) error {
+	fields, err := parseFields(r)
+	if err != nil {
+		return err
+	}
+	_, d, err := c.read(r)
+	if err != nil {
+		return err
+	}
+	wire, err := fields.Select(d.Wire)
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, wire)
+}
+
+func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
+	body, err := rest.ReadBody(r, maxBody)
+	if err != nil {
+		return err
+	}
+	req := newResource{entity: c.entity, key: r.Header.Get("Idempotency-Key"), digest: digestOf(r.URL.Path, body)}
+	if err := rest.DecodeJSON(body, &req.body); err != nil {
+		return err
+	}
+	if len(req.key) > 255 {
+		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "the Idempotency-Key has %d bytes; 255 are possible", len(req.key))
+	}
+	var fields []rest.FieldError
+	switch {
+	case req.body.Kind == "":
+		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "required", Message: "is required"})
+	case req.entity == nil:
+		if req.entity = c.s.registry.byKind[req.body.Kind]; req.entity == nil {
+			return fieldError(http.StatusBadRequest, codeValue, "kind", "enum", "there is no kind "+shorten(req.body.Kind)+" here")
+		}
+	case req.body.Kind != req.entity.Kind:
+		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "enum", Value: raw(req.body.Kind), Message: "must be " + req.entity.Kind})
+	}
+	if req.entity == nil {
+		return fieldErrors(fields)
+	}
+	if c.nested {
+		req.parent = r.PathValue("parent_id")
+	} else if p := req.entity.parent; p != nil {
+		return rest.Errorf(http.StatusUnprocessableEntity, codeValidation, "a %s belongs to a %s; create it at %s/%s/{id}/%s",
+			req.entity.Kind, p.Kind, basePath, p.Plural, req.entity.Plural)
+	}
+	fields = append(fields, req.entity.checkName(req.body.Name)...)
+	if len(req.body.Spec) == 0 || string(req.body.Spec) == "null" {
+		fields = append(fields, rest.FieldError{Field: "spec", Constraint: "required", Message: "is required"})
+	} else {
+		fields = append(fields, c.s.opts.Specs.check(req.entity.SpecSchemaName, req.body.Spec)...)
+	}
+	fields = append(fields, checkLabels(req.body.Labels)...)
+	fields = append(fields, req.entity.checkReferences(req.body.References)...)
+	if err := fieldErrors(fields); err != nil {
+		return err
+	}
+	d, err := c.s.createResource(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
+}
+
+// patchable are the fields that a PATCH may name.
+var patchable = []string{"spec", "labels", "references"}
+
+func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
+	version, err := ifMatch(r)
+	if err != nil {
+		return err
+	}
+	var given map[string]json.RawMessage
+	if err := rest.ReadJSON(r, maxBody, &given); err != nil {
+		return err
+	}
+	if err := checkPatch(given); err != nil {
+		return err
+	}
+	a, err := c.address(r)
+	if err != nil {
+		return err
+	}
+	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	d, err := c.s.patchResource(r.Context(), a, version, func(have declared) (change, error) {
+		if contentType == "application/merge-patch+json" {
+			return c.s.merged(a.entity, have, given)
+		}
+		return c.s.replaced(a.entity, given)
+	})
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
+}
+
+func (c *collection) delete(w http.ResponseWriter, r *http.Request) error {
+	version, err := ifMatch(r)
+	if err != nil {
+		return err
+	}
+	a, err := c.address(r)
+	if err != nil {
+		return err
+	}
+	d, err := c.s.deleteResource(r.Context(), a, version)
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusAccepted, d.Version, d.Wire)
+}
+
+func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
+	var req api.ForceDelete
+	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
+		return err
+	}
+	if n := len(req.Reason); n == 0 || n > maxReasonBytes {
+		return fieldError(http.StatusBadRequest, codeRequired, "reason", "length", "must have 1 to 1024 characters")
+	}
+	a, err := c.address(r)
+	if err != nil {
+		return err
+	}
+	if err := c.s.forceDelete(r.Context(), a, req.Reason); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (c *collection) statuses(w http.ResponseWriter, r *http.Request) error {
+	page, err := parsePage(r)
+	if err != nil {
+		return err
+	}
+	_, d, err := c.read(r)
+	if err != nil {
+		return err
+	}
+	seen, err := observedOf(d)
+	if err != nil {
+		return err
+	}
+	from := min(int(page.Offset()), len(seen.Reports))
+	items := seen.Reports[from:min(from+page.Size, len(seen.Reports))]
+	return rest.WriteJSON(w, http.StatusOK, struct {
+		Items []status.Report `json:"items"`
+		Page  int             `json:"page"`
+		Size  int             `json:"size"`
+		Total int             `json:"total"`
+	}{append([]status.Report{}, items...), page.Number, len(items), len(seen.Reports)})
+}
+
+func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
+	if who := callerOf(r.Context()); who.Tenancy != nil && !who.System {
+		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own adapters report statuses")
+	}
+	var req api.AdapterStatusCreate
+	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
+		return err
+	}
+	report := status.Report{Adapter: req.Adapter, Generation: req.ObservedGeneration, ObservedAt: req.ObservedTime, Data: req.Data, Metadata: req.Metadata}
+	for _, k := range req.Conditions {
+		report.Conditions = append(report.Conditions, status.Reported{Type: k.Type, Status: status.Value(k.Status), Reason: k.Reason, Message: k.Message})
+	}
+	if err := report.Check(time.Now()); err != nil {
+		e, _ := errors.AsType[*status.InvalidError](err)
+		return fieldError(http.StatusBadRequest, codeValidation, e.Field, "invalid", e.Message)
+	}
+	a, err := c.address(r)
+	if err != nil {
+		return err
+	}
+	out, err := c.s.takeReport(r.Context(), a, report)
+	if err != nil {
+		return err
+	}
+	if out.verdict == status.Discarded {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return rest.WriteJSON(w, http.StatusCreated, out.report)
+}
+
+// ifMatch returns the version that a write insists on, or 0.
+func ifMatch(r *http.Request) (int64, error) {
+	version, _, _, err := rest.ParseIfMatch(r)
+	return version, err
+}

@@ -1,0 +1,231 @@
+package clm
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// Bounds of a page.
+const (
+	defaultSize = 20
+	maxSize     = 100
+	maxPage     = 100_000
+)
+
+// members are the fields of a resource, for the parameter fields.
+var members = []string{"id", "kind", "name", "href", "generation", "labels", "spec", "references", "owner_references", "status", "tenancy",
+	"created_time", "updated_time", "created_by", "updated_by", "deleted_time", "deleted_by"}
+
+// params reads the query, strictly: what cannot be decoded is an error rather
+// than absent.
+func params(r *http.Request) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the query cannot be decoded: %s", err)
+	}
+	return q, nil
+}
+
+// parseFields reads the parameter fields. "spec.*" is the same as "spec".
+func parseFields(r *http.Request) (rest.Fields, error) {
+	q, err := params(r)
+	wanted := q.Get("fields")
+	if err != nil || wanted == "" {
+		return rest.Fields{}, err
+	}
+	names := strings.Split(wanted, ",")
+	for i, name := range names {
+		names[i] = strings.TrimSuffix(strings.TrimSpace(name), ".*")
+		if first, _, _ := strings.Cut(names[i], "."); !slices.Contains(members, first) {
+			return rest.Fields{}, rest.Errorf(http.StatusBadRequest, codeBadRequest, "there is no field %q; possible: %s", shorten(name), strings.Join(members, ", "))
+		}
+	}
+	u := *r.URL
+	u.RawQuery = url.Values{"fields": {strings.Join(names, ",")}}.Encode()
+	return rest.ParseFields(&http.Request{URL: &u})
+}
+
+// parsePage reads page and size, strictly.
+func parsePage(r *http.Request) (rest.Page, error) {
+	p := rest.Page{Number: 1, Size: defaultSize}
+	for _, param := range []struct {
+		name string
+		into *int
+		most int
+	}{{"page", &p.Number, maxPage}, {"size", &p.Size, maxSize}} {
+		text := r.URL.Query().Get(param.name)
+		if text == "" {
+			continue
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > param.most {
+			return p, rest.Errorf(http.StatusBadRequest, codeBadRequest, "%s=%s is not a number from 1 to %d", param.name, shorten(text), param.most)
+		}
+		*param.into = n
+	}
+	return p, nil
+}
+
+// columns are what lists can be ordered by.
+var columns = map[string]store.Order{
+	"id":           {Expr: "d.id", Type: "text"},
+	"name":         {Expr: "d.name", Type: "text"},
+	"kind":         {Expr: "d.kind", Type: "text"},
+	"generation":   {Expr: "d.generation", Type: "bigint"},
+	"created_by":   {Expr: "d.spec->>'created_by'", Type: "text"},
+	"updated_by":   {Expr: "d.spec->>'updated_by'", Type: "text"},
+	"owner_id":     {Expr: "d.spec->'owner'->>'id'", Type: "text"},
+	"created_time": {Expr: "d.created_at", Type: "timestamptz"},
+	"updated_time": {Expr: "(d.spec->>'updated_time')", Type: "text"}, // UTC to the microsecond sorts as text
+	"deleted_time": {Expr: "d.deleted_at", Type: "timestamptz"},
+}
+
+var orderForm = regexp.MustCompile(`^[a-z_][a-z0-9_]*(\s+(asc|desc))?$`)
+
+func parseOrder(text string) ([]store.Order, error) {
+	if strings.TrimSpace(text) == "" {
+		text = "created_time desc"
+	}
+	var order []store.Order
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if !orderForm.MatchString(part) {
+			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the order %q is not a field with asc or desc", shorten(part))
+		}
+		words := strings.Fields(part)
+		o, ok := columns[words[0]]
+		if !ok {
+			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "cannot order by %q", shorten(words[0]))
+		}
+		o.Desc = len(words) == 2 && words[1] == "desc"
+		order = append(order, o)
+	}
+	return order, nil
+}
+
+func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
+	page, err := parsePage(r)
+	if err != nil {
+		return err
+	}
+	fields, err := parseFields(r)
+	if err != nil {
+		return err
+	}
+	q, err := c.query(r)
+	if err != nil {
+		return err
+	}
+	q.Limit, q.Count, q.WireOnly = page.Size, true, true
+	if q.After = r.URL.Query().Get("continue"); q.After == "" {
+		q.Offset = int(page.Offset())
+	}
+	found, err := c.s.store.List(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	list := api.ResourceList{Page: page.Number, Size: len(found.Documents), Total: found.Total, Items: []json.RawMessage{}, Continue: found.Next, Cursor: string(found.Cursor)}
+	for _, d := range found.Documents {
+		item, err := fields.Select(d.Wire)
+		if err != nil {
+			return err
+		}
+		list.Items = append(list.Items, item)
+	}
+	return writeList(w, list)
+}
+
+// writeList writes rendered items without looking into them again.
+func writeList(w http.ResponseWriter, l api.ResourceList) error {
+	var b bytes.Buffer
+	b.WriteString(`{"items":[`)
+	for i, item := range l.Items {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(item)
+	}
+	fmt.Fprintf(&b, `],"page":%d,"size":%d,"total":%d`, l.Page, l.Size, l.Total)
+	if l.Continue != "" {
+		fmt.Fprintf(&b, `,"continue":%q`, l.Continue)
+	}
+	if l.Cursor != "" {
+		fmt.Fprintf(&b, `,"cursor":%q`, l.Cursor)
+	}
+	b.WriteByte('}')
+	return rest.WriteJSON(w, http.StatusOK, b.Bytes())
+}
+
+// query is what the database is asked for.
+func (c *collection) query(r *http.Request) (store.Query, error) {
+	params := r.URL.Query()
+	q := store.Query{Deletion: store.WithDeleting}
+	where := conditions{}
+	switch kind := params.Get("kind"); {
+	case c.entity != nil:
+		q.Kind = c.entity.storeKind()
+	case kind == "":
+		for _, e := range c.s.registry.entities {
+			q.Kinds = append(q.Kinds, e.storeKind())
+		}
+	case c.s.registry.byKind[kind] == nil:
+		return q, rest.Errorf(http.StatusBadRequest, codeBadRequest, "there is no kind %q here", shorten(kind))
+	default:
+		q.Kind = store.Kind(kind)
+	}
+	if c.nested {
+		q.Scope = r.PathValue("parent_id")
+		if err := c.parentExists(r); err != nil {
+			return q, err
+		}
+	}
+	if tenancy := callerOf(r.Context()).Tenancy; tenancy != nil {
+		where.add("d.spec->'tenancy' = $%d::jsonb", string(raw(tenancy)))
+	}
+	refType, target := params.Get("ref_type"), params.Get("ref_target_id")
+	if (refType == "") != (target == "") {
+		return q, rest.Errorf(http.StatusBadRequest, codeBadRequest, "ref_type and ref_target_id belong together; give both")
+	}
+	if refType != "" {
+		where.add("exists (select from reference r where r.source = d.id and r.type = $%d and r.target = $%d)", refType, target)
+	}
+	var err error
+	q.OrderBy, err = parseOrder(params.Get("order"))
+	q.Where = where.fragment
+	return q, err
+}
+
+func (c *collection) parentExists(r *http.Request) error {
+	up := &collection{s: c.s, entity: c.entity.parent}
+	r2 := r.Clone(r.Context())
+	r2.SetPathValue("id", r.PathValue("parent_id"))
+	_, _, err := up.read(r2)
+	return err
+}
+
+// conditions joins conditions by and.
+type conditions struct{ fragment store.Fragment }
+
+// add adds a condition; each %d in it becomes the number of an argument.
+func (c *conditions) add(sql string, args ...any) {
+	numbers := make([]any, len(args))
+	for i, arg := range args {
+		c.fragment.Args = append(c.fragment.Args, arg)
+		numbers[i] = len(c.fragment.Args)
+	}
+	if c.fragment.SQL != "" {
+		c.fragment.SQL += " and "
+	}
+	c.fragment.SQL += fmt.Sprintf(sql, numbers...)
+}

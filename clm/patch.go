@@ -1,0 +1,106 @@
+package clm
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+
+	"atoll.dev/internal/rest"
+)
+
+// checkPatch checks which fields a PATCH names.
+func checkPatch(given map[string]json.RawMessage) error {
+	var fields []rest.FieldError
+	for name := range given {
+		if !slices.Contains(patchable, name) {
+			fields = append(fields, rest.FieldError{Field: shorten(name), Constraint: "unknown", Message: "cannot be changed; possible: " + strings.Join(patchable, ", ")})
+		}
+	}
+	slices.SortFunc(fields, func(a, b rest.FieldError) int { return strings.Compare(a.Field, b.Field) })
+	if len(given) == 0 {
+		return rest.Errorf(http.StatusBadRequest, codeValidation, "nothing to change; give at least one of %s", strings.Join(patchable, ", "))
+	}
+	return fieldErrors(fields)
+}
+
+// replaced is the change of a plain PATCH: each field that is given takes the
+// place of the stored one.
+func (s *Server) replaced(e *Entity, given map[string]json.RawMessage) (c change, err error) {
+	for name, value := range given {
+		switch name {
+		case "spec":
+			c.spec = value
+		case "labels":
+			err = rest.DecodeJSON(value, &c.labels)
+		case "references":
+			err = rest.DecodeJSON(value, &c.references)
+		}
+		if err != nil {
+			return c, err
+		}
+	}
+	return c, s.check(e, c)
+}
+
+// merged is the change of a merge patch (RFC 7396).
+func (s *Server) merged(e *Entity, have declared, given map[string]json.RawMessage) (change, error) {
+	stored := map[string]any{"spec": have.Spec, "labels": have.Labels, "references": have.References}
+	next := map[string]json.RawMessage{}
+	for name, patch := range given {
+		target, err := json.Marshal(stored[name])
+		if err != nil {
+			return change{}, err
+		}
+		if next[name], err = mergePatch(target, patch); err != nil {
+			return change{}, err
+		}
+	}
+	return s.replaced(e, next)
+}
+
+// mergePatch applies a patch to a document as RFC 7396, section 2, says.
+func mergePatch(target, patch json.RawMessage) (json.RawMessage, error) {
+	var t, p any
+	if err := rest.DecodeJSON(target, &t); err != nil {
+		return nil, err
+	}
+	if err := rest.DecodeJSON(patch, &p); err != nil {
+		return nil, err
+	}
+	return json.Marshal(mergeValue(t, p))
+}
+
+func mergeValue(target, patch any) any {
+	members, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	merged, ok := target.(map[string]any)
+	if !ok {
+		merged = map[string]any{}
+	}
+	for name, value := range members {
+		if value == nil {
+			delete(merged, name)
+		} else {
+			merged[name] = mergeValue(merged[name], value)
+		}
+	}
+	return merged
+}
+
+// check checks what a change would make of a resource.
+func (s *Server) check(e *Entity, c change) error {
+	var fields []rest.FieldError
+	if c.spec != nil {
+		fields = append(fields, s.opts.Specs.check(e.SpecSchemaName, c.spec)...)
+	}
+	if c.labels != nil {
+		fields = append(fields, checkLabels(c.labels)...)
+	}
+	if c.references != nil {
+		fields = append(fields, e.checkReferences(c.references)...)
+	}
+	return fieldErrors(fields)
+}

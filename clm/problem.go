@@ -1,0 +1,165 @@
+package clm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// Codes of errors, hyperfleet-api's.
+const (
+	codeValidation  = "HYPERFLEET-VAL-000"
+	codeRequired    = "HYPERFLEET-VAL-001"
+	codeValue       = "HYPERFLEET-VAL-002"
+	codeFormat      = "HYPERFLEET-VAL-003"
+	codeRange       = "HYPERFLEET-VAL-004"
+	codeBadRequest  = "HYPERFLEET-VAL-005"
+	codeMalformed   = "HYPERFLEET-VAL-006"
+	codeNoIdentity  = "HYPERFLEET-AUT-001"
+	codeBadToken    = "HYPERFLEET-AUT-002"
+	codeExpired     = "HYPERFLEET-AUT-003"
+	codeForbidden   = "HYPERFLEET-AUZ-001"
+	codeNoRoute     = "HYPERFLEET-NTF-000"
+	codeNotFound    = "HYPERFLEET-NTF-001"
+	codeNoCluster   = "HYPERFLEET-NTF-002"
+	codeNoNodePool  = "HYPERFLEET-NTF-003"
+	codeExists      = "HYPERFLEET-CNF-001"
+	codeStale       = "HYPERFLEET-CNF-002"
+	codeState       = "HYPERFLEET-CNF-003"
+	codeGeneral     = "HYPERFLEET-INT-001"
+	codeUnavailable = "HYPERFLEET-SVC-001"
+	codeTimeout     = "HYPERFLEET-SVC-002"
+)
+
+// problems says of each group of codes, or of one code, what type and title its
+// problems have.
+var problems = []struct{ prefix, slug, title string }{
+	{codeBadRequest, "bad-request", "Bad request"},
+	{codeMalformed, "malformed-request", "Malformed request"},
+	{"HYPERFLEET-VAL", "validation-error", "Validation failed"},
+	{"HYPERFLEET-AUT", "authentication-error", "Authentication failed"},
+	{"HYPERFLEET-AUZ", "permission-denied", "Permission denied"},
+	{"HYPERFLEET-NTF", "not-found", "Not found"},
+	{"HYPERFLEET-CNF", "conflict", "Conflict"},
+	{"HYPERFLEET-SVC", "service-unavailable", "Service unavailable"},
+	{"", "internal-error", "Internal error"},
+}
+
+// problem shapes errors for the wire, as RFC 9457 wants them.
+func problem(ctx context.Context, e *rest.Error) any {
+	code := wireCode(e)
+	p := api.Problem{Status: e.Status, Detail: e.Reason, Code: code, Timestamp: time.Now().UTC(), TraceID: rest.OperationID(ctx)}
+	for _, known := range problems {
+		if strings.HasPrefix(code, known.prefix) {
+			p.Type, p.Title = "https://api.hyperfleet.io/errors/"+known.slug, known.title
+			break
+		}
+	}
+	for _, f := range e.Fields {
+		p.Errors = append(p.Errors, api.ProblemField{Field: f.Field, Value: f.Value, Constraint: f.Constraint, Message: f.Message})
+	}
+	return p
+}
+
+// wireCode gives errors that package rest made a code of ours.
+func wireCode(e *rest.Error) string {
+	if strings.HasPrefix(e.Code, "HYPERFLEET-") {
+		return e.Code
+	}
+	switch {
+	case errors.Is(e, rest.ErrMalformed), errors.Is(e, rest.ErrEmpty):
+		return codeMalformed
+	case e.Status == http.StatusUnauthorized:
+		return codeNoIdentity
+	case e.Status == http.StatusForbidden:
+		return codeForbidden
+	case e.Status == http.StatusNotFound:
+		return codeNoRoute
+	case e.Status == http.StatusPreconditionFailed:
+		return codeStale
+	case e.Status == http.StatusServiceUnavailable && e.Code == "timeout":
+		return codeTimeout
+	case e.Status == http.StatusServiceUnavailable:
+		return codeUnavailable
+	case e.Status < http.StatusInternalServerError:
+		return codeBadRequest
+	}
+	return codeGeneral
+}
+
+// classify is the one table from the store's errors to answers.
+func classify(err error) *rest.Error {
+	later := func(reason string) *rest.Error {
+		e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "%s", reason).Because(err)
+		e.RetryAfter = time.Second
+		return e
+	}
+	switch {
+	case errors.Is(err, store.ErrStale):
+		return rest.Errorf(http.StatusPreconditionFailed, codeStale, "the resource has changed since; read it again").Because(err)
+	case errors.Is(err, store.ErrExists):
+		return rest.Errorf(http.StatusConflict, codeExists, "a resource of that name exists already").Because(err)
+	case errors.Is(err, store.ErrGone):
+		return rest.Errorf(http.StatusGone, codeState, "the cursor is too old; list again").Because(err)
+	case errors.Is(err, store.ErrInvalid):
+		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "this cannot be stored: %s", err).Because(err)
+	case errors.Is(err, store.ErrFull):
+		return rest.Errorf(http.StatusInsufficientStorage, codeUnavailable, "the database's disk is full; reads go on").Because(err)
+	case errors.Is(err, store.ErrUnavailable):
+		return later("the database is unavailable; try again")
+	case errors.Is(err, store.ErrTimeout), errors.Is(err, store.ErrConflict):
+		return later("the database is too busy; try again")
+	case errors.Is(err, store.ErrUnknownOutcome):
+		return later("the database went away while it committed; read the resource to see what became of the request")
+	}
+	return nil
+}
+
+// missing is the answer for a resource that is not there. Adapters tell it from
+// a path that is not there by its code.
+func missing(e *Entity, id string) error {
+	code := codeNotFound
+	switch e.Kind {
+	case "Cluster":
+		code = codeNoCluster
+	case "NodePool":
+		code = codeNoNodePool
+	}
+	return rest.Errorf(http.StatusNotFound, code, "%s with id='%s' not found", e.Kind, id)
+}
+
+// fieldError is an error about one field.
+func fieldError(httpStatus int, code, field, constraint, message string) *rest.Error {
+	e := rest.Errorf(httpStatus, code, "%s: %s", field, message)
+	e.Fields = []rest.FieldError{{Field: field, Constraint: constraint, Message: message}}
+	return e
+}
+
+// fieldErrors is an error about several fields, or nil.
+func fieldErrors(fields []rest.FieldError) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	messages := make([]string, len(fields))
+	for i, f := range fields {
+		messages[i] = f.Field + ": " + f.Message
+	}
+	e := rest.Errorf(http.StatusBadRequest, codeValidation, "%s", strings.Join(messages, "; "))
+	e.Fields = fields
+	return e
+}
+
+func raw(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	return b
+}

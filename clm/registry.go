@@ -1,0 +1,226 @@
+package clm
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"atoll.dev/store"
+)
+
+// Entity describes one kind of resource: its routes, its names, what it belongs
+// to, and who has to report on it. The keys are hyperfleet-api's.
+type Entity struct {
+	Kind   string `json:"kind"`
+	Plural string `json:"plural"` // its collection in paths
+
+	// ParentKind is what resources of this kind belong to, "" for nothing.
+	// OnParentDelete says what becomes of them when their parent is deleted.
+	ParentKind     string       `json:"parent_kind"`
+	OnParentDelete ParentDelete `json:"on_parent_delete"`
+
+	SpecSchemaName    string `json:"spec_schema_name"`    // in the provider's OpenAPI file
+	RequireSpecSchema bool   `json:"require_spec_schema"` // no start without it
+
+	NameMinLen int `json:"name_min_len"` // default 1
+	NameMaxLen int `json:"name_max_len"` // default 100
+
+	RequiredAdapters []string        `json:"required_adapters"`
+	References       []ReferenceRule `json:"references"`
+	Conditions       []ConditionRule `json:"conditions"`
+
+	parent   *Entity
+	children []*Entity
+}
+
+// ParentDelete is what a parent's deletion means to its children.
+type ParentDelete string
+
+// The values of ParentDelete.
+const (
+	Restrict ParentDelete = "restrict" // the parent stays while there are any; the default
+	Cascade  ParentDelete = "cascade"  // they are deleted with it
+)
+
+// ReferenceRule says which other resources one may, or must, refer to.
+type ReferenceRule struct {
+	Type       string `json:"ref_type"`
+	TargetKind string `json:"target_kind"`
+	Min        int    `json:"min"`
+	Max        int    `json:"max"` // 0 is any number
+}
+
+// ConditionRule makes a condition of a resource out of its adapters' reports.
+type ConditionRule struct {
+	Type string     `json:"type"`
+	When Expression `json:"when"`
+
+	Output struct {
+		Status  Expression `json:"status"`
+		Reason  Expression `json:"reason"`
+		Message Expression `json:"message"`
+	} `json:"output"`
+}
+
+// Expression is one CEL expression.
+type Expression struct {
+	Text string `json:"expression"`
+}
+
+// storeKind is the entity's kind in the store.
+func (e *Entity) storeKind() store.Kind { return store.Kind(e.Kind) }
+
+// Registry holds the entities of a region. It does not change while a server
+// runs.
+type Registry struct {
+	entities []*Entity
+	byKind   map[string]*Entity
+	byPlural map[string]*Entity
+}
+
+const (
+	// resources is the collection of all kinds.
+	resources = "resources"
+	maxName   = 100
+)
+
+var (
+	kindForm   = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
+	pluralForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`)
+)
+
+// NewRegistry checks the entities and how they belong together.
+func NewRegistry(entities []Entity) (*Registry, error) {
+	r := &Registry{byKind: map[string]*Entity{}, byPlural: map[string]*Entity{}}
+	for i := range entities {
+		e := entities[i]
+		if err := r.add(&e); err != nil {
+			return nil, fmt.Errorf("entity %d (%s): %w", i, e.Kind, err)
+		}
+	}
+	for _, e := range r.entities {
+		if err := r.connect(e); err != nil {
+			return nil, fmt.Errorf("entity %s: %w", e.Kind, err)
+		}
+	}
+	for _, e := range r.entities {
+		if cycle := e.cycle(func(e *Entity) []*Entity { return slices.DeleteFunc([]*Entity{e.parent}, isNil) }); cycle != "" {
+			return nil, fmt.Errorf("entity %s belongs to itself: %s", e.Kind, cycle)
+		}
+		if cycle := e.cycle(r.required); cycle != "" {
+			return nil, fmt.Errorf("entity %s needs itself, so none could ever be created: %s", e.Kind, cycle)
+		}
+	}
+	return r, nil
+}
+
+func isNil(e *Entity) bool { return e == nil }
+
+func (r *Registry) add(e *Entity) error {
+	if e.NameMinLen == 0 {
+		e.NameMinLen = 1
+	}
+	if e.NameMaxLen == 0 {
+		e.NameMaxLen = maxName
+	}
+	switch {
+	case !kindForm.MatchString(e.Kind):
+		return fmt.Errorf("kind %q is not a word in CamelCase", e.Kind)
+	case !pluralForm.MatchString(e.Plural):
+		return fmt.Errorf("plural %q is not a word in lower case", e.Plural)
+	case e.Plural == resources:
+		return fmt.Errorf("plural %q means all kinds; take another", e.Plural)
+	case r.byKind[e.Kind] != nil:
+		return fmt.Errorf("kind %s is there twice", e.Kind)
+	case r.byPlural[e.Plural] != nil:
+		return fmt.Errorf("plural %s is %s's, too", e.Plural, r.byPlural[e.Plural].Kind)
+	case e.NameMinLen < 1, e.NameMaxLen > maxName, e.NameMinLen > e.NameMaxLen:
+		return fmt.Errorf("names of %d to %d characters: between 1 and %d is possible", e.NameMinLen, e.NameMaxLen, maxName)
+	case e.RequireSpecSchema && e.SpecSchemaName == "":
+		return fmt.Errorf("require_spec_schema needs spec_schema_name")
+	}
+	switch {
+	case e.ParentKind == "" && e.OnParentDelete != "":
+		return fmt.Errorf("on_parent_delete needs parent_kind")
+	case e.ParentKind != "" && e.OnParentDelete == "":
+		e.OnParentDelete = Restrict
+	case e.ParentKind != "" && e.OnParentDelete != Restrict && e.OnParentDelete != Cascade:
+		return fmt.Errorf("on_parent_delete %q is neither %s nor %s", e.OnParentDelete, Restrict, Cascade)
+	}
+	seen := map[string]bool{}
+	for _, a := range e.RequiredAdapters {
+		if a == "" || seen[a] {
+			return fmt.Errorf("required adapter %q is empty or there twice", a)
+		}
+		seen[a] = true
+	}
+	r.entities = append(r.entities, e)
+	r.byKind[e.Kind], r.byPlural[e.Plural] = e, e
+	return nil
+}
+
+func (r *Registry) connect(e *Entity) error {
+	if e.ParentKind != "" {
+		if e.parent = r.byKind[e.ParentKind]; e.parent == nil {
+			return fmt.Errorf("parent_kind %s is not an entity", e.ParentKind)
+		}
+		e.parent.children = append(e.parent.children, e)
+	}
+	seen := map[string]bool{}
+	for _, ref := range e.References {
+		switch {
+		case ref.Type == "" || seen[ref.Type]:
+			return fmt.Errorf("ref_type %q is empty or there twice", ref.Type)
+		case r.byKind[ref.TargetKind] == nil:
+			return fmt.Errorf("reference %s: target_kind %s is not an entity", ref.Type, ref.TargetKind)
+		case ref.Min < 0, ref.Max < 0, ref.Max > 0 && ref.Max < ref.Min:
+			return fmt.Errorf("reference %s: between %d and %d is no number", ref.Type, ref.Min, ref.Max)
+		}
+		seen[ref.Type] = true
+	}
+	return nil
+}
+
+// required are the kinds of which one must exist before one of e can.
+func (r *Registry) required(e *Entity) (kinds []*Entity) {
+	for _, ref := range e.References {
+		if ref.Min > 0 {
+			kinds = append(kinds, r.byKind[ref.TargetKind])
+		}
+	}
+	return kinds
+}
+
+// cycle returns a way from e back to it, "" if there is none.
+func (e *Entity) cycle(next func(*Entity) []*Entity) string {
+	seen := map[*Entity]bool{}
+	var walk func(at *Entity, path []string) string
+	walk = func(at *Entity, path []string) string {
+		for _, n := range next(at) {
+			way := append(slices.Clone(path), n.Kind)
+			if n == e {
+				return strings.Join(way, " -> ")
+			}
+			if seen[n] {
+				continue
+			}
+			seen[n] = true
+			if found := walk(n, way); found != "" {
+				return found
+			}
+		}
+		return ""
+	}
+	return walk(e, []string{e.Kind})
+}
+
+// rule returns the rule of a type of reference, nil if the entity has none.
+func (e *Entity) rule(refType string) *ReferenceRule {
+	for i := range e.References {
+		if e.References[i].Type == refType {
+			return &e.References[i]
+		}
+	}
+	return nil
+}

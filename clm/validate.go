@@ -1,0 +1,153 @@
+package clm
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/internal/rest"
+)
+
+// SpecSchemas are the schemas of specs, from the provider's OpenAPI file. The
+// zero value has none.
+type SpecSchemas struct{ schemas openapi3.Schemas }
+
+// ParseSpecSchemas reads components.schemas of an OpenAPI 3 document.
+func ParseSpecSchemas(document []byte) (SpecSchemas, error) {
+	doc, err := openapi3.NewLoader().LoadFromData(document)
+	if err != nil {
+		return SpecSchemas{}, fmt.Errorf("reading the schemas of specs: %w", err)
+	}
+	if doc.Components == nil {
+		return SpecSchemas{}, nil
+	}
+	return SpecSchemas{doc.Components.Schemas}, nil
+}
+
+func (s SpecSchemas) has(name string) bool { return s.schemas[name] != nil }
+
+// check checks a spec, and reports all that is wrong with it.
+func (s SpecSchemas) check(name string, spec json.RawMessage) []rest.FieldError {
+	if trimmed := bytes.TrimSpace(spec); len(trimmed) == 0 || trimmed[0] != '{' {
+		return []rest.FieldError{{Field: "spec", Constraint: "type", Message: "must be an object"}}
+	}
+	if !s.has(name) {
+		return nil
+	}
+	var value any
+	if err := json.Unmarshal(spec, &value); err != nil {
+		return []rest.FieldError{{Field: "spec", Constraint: "type", Message: "must be an object"}}
+	}
+	var fields []rest.FieldError
+	collect(s.schemas[name].Value.VisitJSON(value, openapi3.MultiErrors()), &fields)
+	return fields
+}
+
+func collect(err error, fields *[]rest.FieldError) {
+	if err == nil {
+		return
+	}
+	if many, ok := errors.AsType[openapi3.MultiError](err); ok {
+		for _, e := range many {
+			collect(e, fields)
+		}
+		return
+	}
+	f := rest.FieldError{Field: "spec", Constraint: "schema", Message: err.Error()}
+	if e, ok := errors.AsType[*openapi3.SchemaError](err); ok {
+		f.Field = strings.Join(append([]string{"spec"}, e.JSONPointer()...), ".")
+		f.Constraint, f.Message, f.Value = e.SchemaField, e.Reason, raw(e.Value)
+	}
+	*fields = append(*fields, f)
+}
+
+var (
+	nameForm       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	labelNameForm  = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+	labelPrefix    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	maxLabelName   = 63
+	maxLabelKey    = 255
+	maxLabelValue  = 63
+	maxReasonBytes = 1024
+)
+
+// checkName checks a name by its kind's limits.
+func (e *Entity) checkName(name string) []rest.FieldError {
+	switch {
+	case name == "":
+		return []rest.FieldError{{Field: "name", Constraint: "required", Message: "is required"}}
+	case len(name) < e.NameMinLen || len(name) > e.NameMaxLen:
+		return []rest.FieldError{{Field: "name", Constraint: "length", Value: raw(name),
+			Message: fmt.Sprintf("must have %d to %d characters, not %d", e.NameMinLen, e.NameMaxLen, len(name))}}
+	case !nameForm.MatchString(name):
+		return []rest.FieldError{{Field: "name", Constraint: "pattern", Value: raw(name),
+			Message: "must be lower case letters, digits and hyphens, and begin and end with a letter or digit"}}
+	}
+	return nil
+}
+
+func checkLabels(labels api.Labels) (fields []rest.FieldError) {
+	for key, value := range labels {
+		prefix, name, qualified := strings.Cut(key, "/")
+		if !qualified {
+			prefix, name = "", key
+		}
+		switch {
+		case len(key) > maxLabelKey, len(name) > maxLabelName, !labelNameForm.MatchString(name), qualified && !labelPrefix.MatchString(prefix):
+			fields = append(fields, rest.FieldError{Field: "labels", Constraint: "pattern", Value: raw(key),
+				Message: fmt.Sprintf("%q is no label key: up to 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/'", shorten(key))})
+		case len(value) > maxLabelValue, value != "" && !labelNameForm.MatchString(value):
+			fields = append(fields, rest.FieldError{Field: "labels." + key, Constraint: "pattern", Value: raw(value),
+				Message: "must be up to 63 letters, digits, '-', '_' and '.'"})
+		}
+	}
+	return fields
+}
+
+// checkReferences checks how many references there are of each type. That their
+// targets exist is the transaction's to find out.
+func (e *Entity) checkReferences(references api.References) (fields []rest.FieldError) {
+	for kind, targets := range references {
+		if e.rule(kind) == nil {
+			fields = append(fields, rest.FieldError{Field: "references." + kind, Constraint: "unknown", Message: "is no reference of a " + e.Kind})
+			continue
+		}
+		seen := map[string]bool{}
+		for i, t := range targets {
+			if t.ID == "" || seen[t.ID] {
+				fields = append(fields, rest.FieldError{Field: fmt.Sprintf("references.%s[%d].id", kind, i), Constraint: "required", Message: "is empty or there twice"})
+			}
+			seen[t.ID] = true
+		}
+	}
+	for _, rule := range e.References {
+		n := len(references[rule.Type])
+		if n < rule.Min || rule.Max > 0 && n > rule.Max {
+			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: "count", Message: fmt.Sprintf("%d given, %s wanted", n, rule.count())})
+		}
+	}
+	return fields
+}
+
+func (r ReferenceRule) count() string {
+	switch {
+	case r.Max == 0:
+		return fmt.Sprintf("at least %d", r.Min)
+	case r.Min == r.Max:
+		return fmt.Sprint(r.Min)
+	}
+	return fmt.Sprintf("%d to %d", r.Min, r.Max)
+}
+
+func shorten(s string) string {
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:64], "") + "..."
+	}
+	return s
+}

@@ -1,0 +1,382 @@
+package clm
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/clm/status"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// Each of these is one transaction: the resource, those that it takes with it,
+// references, history. They return after the commit (I5). Who locks several
+// resources locks owners before what they own.
+
+// address is where a request finds a resource. parent is the owner that the
+// path names, "" if it names none.
+type address struct {
+	entity *Entity
+	parent string
+	id     string
+}
+
+// lock locks the resource at an address and checks that the caller may see it.
+func (s *Server) lock(ctx context.Context, tx *store.Tx, a address) (store.Document, error) {
+	d, err := tx.GetForUpdate(ctx, a.entity.storeKind(), a.id)
+	if errors.Is(err, store.ErrNotFound) {
+		return d, missing(a.entity, a.id)
+	}
+	if err != nil {
+		return d, err
+	}
+	return d, a.admits(ctx, d)
+}
+
+// admits checks that a document is the one at the address, and the caller's.
+func (a address) admits(ctx context.Context, d store.Document) error {
+	if a.parent != "" && d.Scope != a.parent {
+		return missing(a.entity, a.id)
+	}
+	tenancy := callerOf(ctx).Tenancy
+	if tenancy == nil {
+		return nil
+	}
+	spec, err := declaredOf(d)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(spec.Tenancy, tenancy) {
+		return missing(a.entity, a.id) // that it exists is nobody else's business
+	}
+	return nil
+}
+
+// lockOwners locks what a resource belongs to, the outermost first. Owners do
+// not change, so they can be read before they are locked.
+func (s *Server) lockOwners(ctx context.Context, tx *store.Tx, d store.Document) error {
+	type owner struct {
+		kind store.Kind
+		id   string
+	}
+	var line []owner
+	for at := d; ; {
+		spec, err := declaredOf(at)
+		if err != nil {
+			return err
+		}
+		if spec.Owner == nil {
+			break
+		}
+		line = append(line, owner{store.Kind(spec.Owner.Kind), spec.Owner.ID})
+		if at, err = tx.Get(ctx, store.Kind(spec.Owner.Kind), spec.Owner.ID); err != nil {
+			return err
+		}
+	}
+	for _, o := range slices.Backward(line) {
+		if _, err := tx.GetForUpdate(ctx, o.kind, o.id); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// newResource is what a POST asks for.
+type newResource struct {
+	entity *Entity
+	parent string
+	body   api.ResourceCreate
+	key    string // Idempotency-Key
+	digest []byte // of what was asked, for the key
+}
+
+// createResource makes a resource, or finds the one that the same key made
+// before.
+func (s *Server) createResource(ctx context.Context, req newResource) (d store.Document, err error) {
+	who := callerOf(ctx)
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	id := uuid.Must(uuid.NewV7()).String()
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		if req.key != "" {
+			known, err := s.used(ctx, tx, who, req)
+			if err != nil || known != nil {
+				if known != nil {
+					d = *known
+				}
+				return err
+			}
+		}
+		spec := declared{Labels: req.body.Labels, Spec: req.body.Spec, Tenancy: who.Tenancy, CreatedBy: who.Name, UpdatedBy: who.Name}
+		if spec.Labels == nil {
+			spec.Labels = api.Labels{}
+		}
+		if spec.Tenancy == nil {
+			spec.Tenancy = map[string]string{}
+		}
+		scope, err := s.place(ctx, tx, req, &spec)
+		if err != nil {
+			return err
+		}
+		if spec.References, err = s.resolve(ctx, tx, req.entity, req.body.References); err != nil {
+			return err
+		}
+		doc, err := req.entity.create(id, req.body.Name, scope, spec, now)
+		if err != nil {
+			return err
+		}
+		if d, err = tx.Create(ctx, doc); errors.Is(err, store.ErrExists) {
+			return rest.Errorf(http.StatusConflict, codeExists, "a %s named %q exists already", req.entity.Kind, req.body.Name).Because(err)
+		} else if err != nil {
+			return err
+		}
+		if err := refer(ctx, tx, id, spec.References); err != nil {
+			return err
+		}
+		if req.key == "" {
+			return nil
+		}
+		_, err = tx.Exec(ctx, `insert into idempotency (principal, key, digest, kind, id) values ($1, $2, $3, $4, $5)`, who.Name, req.key, req.digest, req.entity.Kind, id)
+		return err
+	})
+	return d, err
+}
+
+// used finds what a key was used for. The key is locked from then on.
+func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newResource) (*store.Document, error) {
+	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))`, who.Name, req.key); err != nil {
+		return nil, err
+	}
+	var digest []byte
+	var id string
+	err := tx.QueryRow(ctx, `select digest, id from idempotency where principal = $1 and key = $2`, who.Name, req.key).Scan(&digest, &id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking for an idempotency key: %w", err)
+	case !bytes.Equal(digest, req.digest):
+		return nil, rest.Errorf(http.StatusUnprocessableEntity, codeState, "this Idempotency-Key was used for another request; take a new one")
+	}
+	d, err := tx.Get(ctx, req.entity.storeKind(), id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, rest.Errorf(http.StatusConflict, codeState, "this Idempotency-Key made %s %s, which has been deleted since", req.entity.Kind, id)
+	}
+	return &d, err
+}
+
+// digestOf is what two requests have in common that ask for the same.
+func digestOf(path string, body []byte) []byte {
+	var v any
+	if json.Unmarshal(body, &v) == nil {
+		if canonical, err := json.Marshal(v); err == nil {
+			body = canonical
+		}
+	}
+	sum := sha256.Sum256(append([]byte(path+"\n"), body...))
+	return sum[:]
+}
+
+// place finds where a new resource belongs, and what its name is unique in.
+func (s *Server) place(ctx context.Context, tx *store.Tx, req newResource, spec *declared) (scope string, err error) {
+	parent := req.entity.parent
+	if parent == nil {
+		if len(spec.Tenancy) == 0 {
+			return "", nil
+		}
+		key, err := json.Marshal(spec.Tenancy) // sorted by key
+		return string(key), err
+	}
+	d, err := s.lock(ctx, tx, address{entity: parent, id: req.parent})
+	if err != nil {
+		return "", err
+	}
+	if d.DeletedAt != nil {
+		return "", rest.Errorf(http.StatusConflict, codeState, "%s %s is being deleted; nothing can be added to it", parent.Kind, d.ID)
+	}
+	owner, err := declaredOf(d)
+	if err != nil {
+		return "", err
+	}
+	ref := parent.reference(owner.Owner, d.ID)
+	spec.Owner, spec.Tenancy = &ref, owner.Tenancy
+	return d.ID, nil
+}
+
+// resolve locks what is referred to, and completes the references.
+func (s *Server) resolve(ctx context.Context, tx *store.Tx, e *Entity, wanted api.References) (api.References, error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	resolved := api.References{}
+	for _, refType := range slices.Sorted(maps.Keys(wanted)) {
+		target := s.registry.byKind[e.rule(refType).TargetKind]
+		for i, ref := range wanted[refType] {
+			d, err := s.lock(ctx, tx, address{entity: target, id: ref.ID})
+			if re, ok := errors.AsType[*rest.Error](err); ok && re.Status == http.StatusNotFound || err == nil && d.DeletedAt != nil {
+				return nil, fieldError(http.StatusBadRequest, codeValue, fmt.Sprintf("references.%s[%d].id", refType, i), "exists",
+					fmt.Sprintf("there is no %s %s", target.Kind, shorten(ref.ID)))
+			}
+			if err != nil {
+				return nil, err
+			}
+			spec, err := declaredOf(d)
+			if err != nil {
+				return nil, err
+			}
+			resolved[refType] = append(resolved[refType], target.reference(spec.Owner, d.ID))
+		}
+	}
+	return resolved, nil
+}
+
+// refer records what a resource refers to, and nothing else.
+func refer(ctx context.Context, tx *store.Tx, id string, references api.References) error {
+	if _, err := tx.Exec(ctx, `delete from reference where source = $1`, id); err != nil {
+		return fmt.Errorf("recording references of %s: %w", id, err)
+	}
+	for refType, targets := range references {
+		for _, t := range targets {
+			if _, err := tx.Exec(ctx, `insert into reference (source, type, target) values ($1, $2, $3)`, id, refType, t.ID); err != nil {
+				return fmt.Errorf("recording references of %s: %w", id, err)
+			}
+		}
+	}
+	return nil
+}
+
+// patchResource changes a resource. wanted makes the change from what is stored.
+func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, wanted func(declared) (change, error)) (d store.Document, err error) {
+	who, now := callerOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		have, err := s.lock(ctx, tx, a)
+		if err != nil {
+			return err
+		}
+		spec, err := declaredOf(have)
+		if err != nil {
+			return err
+		}
+		c, err := wanted(spec)
+		if err != nil {
+			return err
+		}
+		if c.references != nil {
+			if c.references, err = s.resolve(ctx, tx, a.entity, c.references); err != nil {
+				return err
+			}
+			if c.references == nil {
+				c.references = api.References{}
+			}
+		}
+		changed := false
+		if d, changed, err = tx.Update(ctx, a.entity.storeKind(), a.id, ifVersion, func(d *store.Document) error {
+			return a.entity.patch(d, c, who.Name, now)
+		}); err != nil || !changed || c.references == nil {
+			return err
+		}
+		return refer(ctx, tx, a.id, c.references)
+	})
+	return d, err
+}
+
+// takeReport takes an adapter's report, and removes the resource if that
+// completes its deletion.
+func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (out reported, err error) {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		d, err := tx.Get(ctx, a.entity.storeKind(), a.id)
+		if errors.Is(err, store.ErrNotFound) {
+			return missing(a.entity, a.id)
+		}
+		if err != nil {
+			return err
+		}
+		if err := a.admits(ctx, d); err != nil {
+			return err
+		}
+		// A report that completes a deletion is of a generation that the
+		// deletion made, so its sender, and this read, have seen the deletion.
+		children := false
+		if d.DeletedAt != nil {
+			if err := s.lockOwners(ctx, tx, d); err != nil {
+				return err
+			}
+			if children, err = s.present(ctx, tx, a.entity, a.id); err != nil {
+				return err
+			}
+		}
+		d, _, err = tx.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) (err error) {
+			out, err = a.entity.take(d, r, children, now)
+			return err
+		})
+		if errors.Is(err, store.ErrNotFound) {
+			return missing(a.entity, a.id)
+		}
+		if err != nil || !out.done {
+			return err
+		}
+		return s.remove(ctx, tx, a.entity, d)
+	})
+	return out, err
+}
+
+// present says whether a resource has children, also such that are being
+// deleted.
+func (s *Server) present(ctx context.Context, tx *store.Tx, e *Entity, id string) (bool, error) {
+	for _, kind := range e.children {
+		docs, err := tx.InScope(ctx, kind.storeKind(), id)
+		if err != nil || len(docs) > 0 {
+			return len(docs) > 0, err
+		}
+	}
+	return false, nil
+}
+
+// remove ends a resource, and those of its owners that waited only for it.
+func (s *Server) remove(ctx context.Context, tx *store.Tx, e *Entity, d store.Document) error {
+	if err := tx.Remove(ctx, e.storeKind(), d.ID, 0); err != nil {
+		return err
+	}
+	if err := refer(ctx, tx, d.ID, nil); err != nil {
+		return err
+	}
+	spec, err := declaredOf(d)
+	if err != nil || spec.Owner == nil {
+		return err
+	}
+	return s.childGone(ctx, tx, e.parent, spec.Owner.ID)
+}
+
+func (s *Server) childGone(ctx context.Context, tx *store.Tx, owner *Entity, id string) error {
+	d, err := tx.GetForUpdate(ctx, owner.storeKind(), id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && d.DeletedAt == nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	children, err := s.present(ctx, tx, owner, id)
+	if err != nil {
+		return err
+	}
+	done := false
+	if d, _, err = tx.Update(ctx, owner.storeKind(), id, 0, func(d *store.Document) (err error) {
+		done, err = owner.reconsider(d, children)
+		return err
+	}); err != nil || !done {
+		return err
+	}
+	return s.remove(ctx, tx, owner, d)
+}

@@ -1,0 +1,50 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const findSQL = `select ` + columns + ` from document d where kind = any($1) and id = $2 and removed_at is null limit 1`
+
+// Find is Get for who does not know the kind. With ids that several kinds may share it returns one of them.
+func (s *Store) Find(ctx context.Context, id string) (Document, error) {
+	kinds := make([]string, 0, len(s.kinds))
+	for k := range s.kinds {
+		kinds = append(kinds, string(k))
+	}
+	doc, found, err := s.lookup(ctx, findSQL, kinds, id)
+	if err == nil && !found {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Document{}, fmt.Errorf("finding %s: %w", id, err)
+	}
+	return doc, nil
+}
+
+// InScope returns the documents of a kind that have a name in the scope, by their names, those that are being deleted
+// among them. It does not lock.
+func (tx *Tx) InScope(ctx context.Context, kind Kind, scope string) ([]Document, error) {
+	fail := func(err error) ([]Document, error) {
+		return nil, fmt.Errorf("reading %s in %q: %w", kind, scope, classify(ctx, err))
+	}
+	rows, err := tx.conn.Query(ctx, `select `+columns+` from document d
+		where kind = $1 and scope = $2 and name <> '' and removed_at is null order by name`, string(kind), scope)
+	if err != nil {
+		return fail(err)
+	}
+	docs, err := pgx.CollectRows(rows, func(found pgx.CollectableRow) (Document, error) {
+		var r row
+		if err := found.Scan(r.targets()...); err != nil {
+			return Document{}, err
+		}
+		return r.document(), nil
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return docs, nil
+}
