@@ -1,6 +1,7 @@
 package clm
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -24,8 +25,11 @@ func (e *Entity) create(id, name, scope string, spec declared, now time.Time) (s
 	spec.UpdatedTime = now
 	d := store.Document{Kind: e.storeKind(), ID: id, Scope: scope, Name: name, CreatedAt: now}
 	seen := observed{Conditions: []status.Condition{}, Reports: []status.Report{}}
-	if len(e.RequiredAdapters) > 0 {
-		seen.Conditions = status.Aggregate(status.Resource{Generation: 1, UpdatedAt: now, Required: e.RequiredAdapters}, nil, nil)
+	first := d
+	first.Generation = 1
+	var err error
+	if seen.Conditions, err = e.conditions(first, spec, seen, false); err != nil {
+		return d, err
 	}
 	return d, encode(&d, spec, seen)
 }
@@ -105,10 +109,37 @@ func (e *Entity) respecify(d *store.Document, spec declared, children bool) erro
 	}
 	next := *d
 	next.Generation++
-	if len(e.RequiredAdapters) > 0 {
-		seen.Conditions = status.Aggregate(e.standing(next, spec, children), seen.Reports, seen.Conditions)
+	if seen.Conditions, err = e.conditions(next, spec, seen, children); err != nil {
+		return err
 	}
 	return encode(d, spec, seen)
+}
+
+// conditions are what a resource's reports come to. d has the generation that
+// it is to have.
+func (e *Entity) conditions(d store.Document, spec declared, seen observed, children bool) ([]status.Condition, error) {
+	standing := e.standing(d, spec, children)
+	conditions := []status.Condition{}
+	if len(e.RequiredAdapters) > 0 {
+		conditions = status.Aggregate(standing, seen.Reports, seen.Conditions)
+	}
+	if e.mapper.Empty() {
+		return conditions, nil
+	}
+	var document map[string]any
+	if err := encode(&d, spec, observed{Conditions: conditions}); err != nil {
+		return nil, err
+	}
+	wire, err := e.render(d)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(wire, &document); err != nil {
+		return nil, err
+	}
+	// Its cost limit ends it, so no context has to.
+	mapped, err := e.mapper.Map(context.Background(), standing, document, seen.Reports, seen.Conditions)
+	return append(conditions, mapped...), err
 }
 
 func (e *Entity) standing(d store.Document, spec declared, children bool) status.Resource {
@@ -156,11 +187,12 @@ func (e *Entity) take(d *store.Document, r status.Report, children bool, now tim
 			seen.Reports = slices.Insert(seen.Reports, i, next)
 		}
 	}
-	standing := e.standing(*d, spec, children)
-	if verdict == status.Aggregated && len(e.RequiredAdapters) > 0 {
-		seen.Conditions = status.Aggregate(standing, seen.Reports, seen.Conditions)
+	if verdict == status.Aggregated {
+		if seen.Conditions, err = e.conditions(*d, spec, seen, children); err != nil {
+			return out, err
+		}
 	}
-	out.done = status.Removable(standing, seen.Reports, children)
+	out.done = status.Removable(e.standing(*d, spec, children), seen.Reports, children)
 	return out, encode(d, spec, seen)
 }
 
@@ -175,11 +207,10 @@ func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err er
 	if err != nil {
 		return false, err
 	}
-	standing := e.standing(*d, spec, children)
-	if len(e.RequiredAdapters) > 0 {
-		seen.Conditions = status.Aggregate(standing, seen.Reports, seen.Conditions)
+	if seen.Conditions, err = e.conditions(*d, spec, seen, children); err != nil {
+		return false, err
 	}
-	return status.Removable(standing, seen.Reports, children), encode(d, spec, seen)
+	return status.Removable(e.standing(*d, spec, children), seen.Reports, children), encode(d, spec, seen)
 }
 
 func deleting(e *Entity, id string) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"atoll.dev/clm/status"
 	"atoll.dev/store"
 )
 
@@ -32,6 +33,7 @@ type Entity struct {
 
 	parent   *Entity
 	children []*Entity
+	mapper   *status.Mapper
 }
 
 // ParentDelete is what a parent's deletion means to its children.
@@ -154,6 +156,14 @@ func (r *Registry) add(e *Entity) error {
 			return fmt.Errorf("required adapter %q is empty or there twice", a)
 		}
 		seen[a] = true
+	}
+	rules := make([]status.Rule, len(e.Conditions))
+	for i, c := range e.Conditions {
+		rules[i] = status.Rule{Type: c.Type, When: c.When.Text, Status: c.Output.Status.Text, Reason: c.Output.Reason.Text, Message: c.Output.Message.Text}
+	}
+	var err error
+	if e.mapper, err = status.NewMapper(rules); err != nil {
+		return err
 	}
 	r.entities = append(r.entities, e)
 	r.byKind[e.Kind], r.byPlural[e.Plural] = e, e

@@ -1,0 +1,224 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"atoll.dev/rules"
+)
+
+// Rule makes a condition of a resource out of its adapters' reports. All are
+// CEL expressions over statuses, a list of {adapter, observed_generation,
+// conditions, data} by adapter, and resource, in its wire form. When says
+// whether there is a condition at all.
+type Rule struct {
+	Type                          string
+	When, Status, Reason, Message string
+}
+
+// Mapper holds compiled rules. It may be used by several goroutines.
+type Mapper struct{ rules []compiled }
+
+type compiled struct {
+	kind                          string
+	when, status, reason, message *rules.Program
+}
+
+// Bounds of a mapped condition.
+const (
+	maxType    = 100
+	maxReason  = 256
+	maxMessage = 2048
+	mapCost    = 10_000
+)
+
+// NewMapper compiles rules. It errs when an expression is wrong, or a type is
+// one that a resource has of itself.
+func NewMapper(all []Rule) (*Mapper, error) {
+	env, err := rules.NewEnv(rules.Options{
+		Variables: map[string]rules.Type{"statuses": rules.List, "resource": rules.Map},
+		Functions: []rules.Function{
+			{Name: "toJson", Params: []rules.Type{rules.Any}, Result: rules.String, Do: toJSON},
+			{Name: "dig", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any, Do: dig},
+		},
+		Cost: mapCost,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m := &Mapper{}
+	seen := map[string]bool{}
+	for _, r := range all {
+		switch {
+		case r.Type == "" || len(r.Type) > maxType:
+			return nil, fmt.Errorf("condition %q: a type has 1 to %d characters", r.Type, maxType)
+		case r.Type == Reconciled, r.Type == LastKnownReconciled, strings.HasSuffix(r.Type, "Successful"):
+			return nil, fmt.Errorf("condition %s: the type is the resource's own; take another", r.Type)
+		case seen[r.Type]:
+			return nil, fmt.Errorf("condition %s is there twice", r.Type)
+		}
+		seen[r.Type] = true
+		c := compiled{kind: r.Type}
+		for _, e := range []struct {
+			name, text, absent string
+			want               rules.Type
+			into               **rules.Program
+		}{
+			{"when", r.When, "true", rules.Bool, &c.when}, {"output.status", r.Status, "", rules.String, &c.status},
+			{"output.reason", r.Reason, `""`, rules.String, &c.reason}, {"output.message", r.Message, `""`, rules.String, &c.message},
+		} {
+			if e.text == "" {
+				e.text = e.absent
+			}
+			if *e.into, err = env.Compile(e.text, e.want); err != nil {
+				return nil, fmt.Errorf("condition %s: %s: %w", r.Type, e.name, err)
+			}
+		}
+		m.rules = append(m.rules, c)
+	}
+	return m, nil
+}
+
+// Empty says that there are no rules.
+func (m *Mapper) Empty() bool { return m == nil || len(m.rules) == 0 }
+
+// Map works out the mapped conditions of a resource: document is its wire form.
+// A report with an Unknown condition is not shown to the rules. A condition
+// whose reason is too long is left out, as is one whose status is neither True
+// nor False. The error is what an expression came to.
+func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, reports []Report, previous []Condition) ([]Condition, error) {
+	if m.Empty() {
+		return nil, nil
+	}
+	a := aggregation{Resource: r, previous: previous}
+	statuses := []any{}
+	latest := r.UpdatedAt
+	for _, report := range sorted(reports) {
+		if slices.ContainsFunc(report.Conditions, func(c Reported) bool { return c.Status == Unknown }) {
+			continue
+		}
+		if report.ObservedAt.After(latest) {
+			latest = report.ObservedAt
+		}
+		statuses = append(statuses, visible(report))
+	}
+	vars := map[string]any{"statuses": statuses, "resource": document}
+	var conditions []Condition
+	for _, rule := range m.rules {
+		c, ok, err := rule.eval(ctx, vars)
+		if err != nil {
+			return nil, fmt.Errorf("condition %s: %w", rule.kind, err)
+		}
+		if !ok {
+			continue
+		}
+		c.ObservedGeneration, c.LastUpdatedTime = r.Generation, latest
+		a.dated(&c, a.before(rule.kind))
+		conditions = append(conditions, c)
+	}
+	return conditions, nil
+}
+
+func (r compiled) eval(ctx context.Context, vars map[string]any) (c Condition, ok bool, err error) {
+	when, err := r.when.Eval(ctx, vars)
+	if err != nil || when.Value != true {
+		return c, false, err
+	}
+	texts := make([]string, 3)
+	for i, p := range []*rules.Program{r.status, r.reason, r.message} {
+		out, err := p.Eval(ctx, vars)
+		if err != nil {
+			return c, false, err
+		}
+		texts[i], _ = out.Value.(string)
+	}
+	c = Condition{Type: r.kind, Status: Value(texts[0]), Reason: texts[1], Message: texts[2]}
+	if len(c.Message) > maxMessage {
+		n := maxMessage
+		for !utf8.RuneStart(c.Message[n]) {
+			n--
+		}
+		c.Message = c.Message[:n]
+	}
+	return c, (c.Status == True || c.Status == False) && len(c.Reason) <= maxReason, nil
+}
+
+func sorted(reports []Report) []Report {
+	return slices.SortedFunc(slices.Values(reports), func(a, b Report) int { return strings.Compare(a.Adapter, b.Adapter) })
+}
+
+// visible is a report as rules see it.
+func visible(r Report) map[string]any {
+	conditions := make([]any, len(r.Conditions))
+	for i, c := range r.Conditions {
+		conditions[i] = map[string]any{
+			"type": c.Type, "status": string(c.Status), "reason": c.Reason, "message": c.Message,
+			"last_transition_time": c.LastTransitionTime.Format(timeForm),
+		}
+	}
+	var data any = map[string]any{}
+	if len(r.Data) > 0 {
+		if err := json.Unmarshal(r.Data, &data); err != nil || data == nil {
+			data = map[string]any{}
+		}
+		data = masked(data)
+	}
+	return map[string]any{"adapter": r.Adapter, "observed_generation": int64(r.Generation), "conditions": conditions, "data": data}
+}
+
+const timeForm = "2006-01-02T15:04:05.999999Z07:00"
+
+// secret are members whose values no condition may show (I11).
+var secret = []string{"password", "secret", "token", "api_key", "access_token", "refresh_token", "client_secret"}
+
+// Redacted stands for the value of a secret member.
+const Redacted = "***REDACTED***"
+
+func masked(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key := range maps.Keys(v) {
+			if slices.Contains(secret, strings.ToLower(key)) {
+				v[key] = Redacted
+			} else {
+				v[key] = masked(v[key])
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = masked(v[i])
+		}
+	}
+	return v
+}
+
+func toJSON(args []any) (any, error) {
+	text, err := json.Marshal(args[0])
+	return string(text), err
+}
+
+// dig follows a dotted path of members and indices; null when it leads nowhere.
+func dig(args []any) (any, error) {
+	v := args[0]
+	for name := range strings.SplitSeq(args[1].(string), ".") {
+		switch at := v.(type) {
+		case map[string]any:
+			v = at[name]
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i < 0 || i >= len(at) {
+				return nil, nil
+			}
+			v = at[i]
+		default:
+			return nil, nil
+		}
+	}
+	return v, nil
+}

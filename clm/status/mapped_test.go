@@ -1,0 +1,63 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMapper(t *testing.T) {
+	m, err := NewMapper([]Rule{{
+		Type: "Placed", When: `statuses.exists(s, s.adapter == "placement")`,
+		Status:  `dig(statuses.filter(s, s.adapter == "placement")[0], "data.cluster") != null ? "True" : "False"`,
+		Reason:  `"Decided"`,
+		Message: `resource.name + " on " + toJson(dig(statuses[0], "data"))`,
+	}, {Type: "Maybe", Status: `"Unknown"`}, {Type: "Long", Status: `"True"`, Reason: `"` + strings.Repeat("x", 257) + `"`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Resource{Generation: 2, UpdatedAt: epoch}
+	document := map[string]any{"name": "abc"}
+	report := Report{Adapter: "placement", Generation: 2, ObservedAt: epoch.Add(5 * time.Second), Data: []byte(`{"cluster":"mc1","token":"SECRET"}`),
+		Conditions: []Reported{{Type: Available, Status: True}}}
+	for _, c := range []struct {
+		name    string
+		reports []Report
+		want    string
+	}{
+		{"nobody reported", nil, ""},
+		{"an Unknown is not shown", []Report{{Adapter: "placement", Conditions: []Reported{{Type: Available, Status: Unknown}}}}, ""},
+		{"reported", []Report{report}, `True Decided abc on {"cluster":"mc1","token":"` + Redacted + `"}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := m.Map(t.Context(), r, document, c.reports, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := ""
+			for _, k := range got {
+				text += string(k.Status) + " " + k.Reason + " " + k.Message
+				if k.ObservedGeneration != 2 || !k.LastUpdatedTime.Equal(report.ObservedAt) || !k.CreatedTime.Equal(epoch) {
+					t.Errorf("%+v", k)
+				}
+			}
+			if text != c.want {
+				t.Errorf("got %q, want %q", text, c.want)
+			}
+		})
+	}
+	if _, err := m.Map(t.Context(), r, nil, []Report{report}, nil); err == nil {
+		t.Error("an expression that fails gave no error")
+	}
+}
+
+func TestMapperRefuses(t *testing.T) {
+	for _, r := range []Rule{
+		{Type: "Reconciled", Status: `"True"`}, {Type: "XSuccessful", Status: `"True"`}, {Type: "", Status: `"True"`}, {Type: "A"},
+		{Type: "A", Status: `1`}, {Type: "A", Status: `"True"`, When: `"yes"`}, {Type: "A", Status: `nope`},
+	} {
+		if _, err := NewMapper([]Rule{r}); err == nil {
+			t.Errorf("%+v is taken", r)
+		}
+	}
+}
