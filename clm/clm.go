@@ -26,9 +26,7 @@ type Options struct {
 	HTTP    net.Listener
 	HTTPTLS *tls.Config // must ask for client certificates; nil: plain, for loopback only
 
-	// Identify finds out who sent a request. Its error is a *rest.Error with
-	// status 401 or 403.
-	Identify Identifier
+	Identify Identifier // usually an Identity's
 
 	Version, BuildTime string        // for the metadata
 	ShutdownGrace      time.Duration // for requests under way; default 5 s

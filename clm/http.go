@@ -280,7 +280,7 @@ func (c *collection) statuses(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
-	if who := callerOf(r.Context()); who.Tenancy != nil && !who.System {
+	if callerOf(r.Context()).Tenancy != nil {
 		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own adapters report statuses")
 	}
 	var req api.AdapterStatusCreate

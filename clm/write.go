@@ -50,15 +50,11 @@ func (a address) admits(ctx context.Context, d store.Document) error {
 	if a.parent != "" && d.Scope != a.parent {
 		return missing(a.entity, a.id)
 	}
-	tenancy := callerOf(ctx).Tenancy
-	if tenancy == nil {
-		return nil
-	}
 	spec, err := declaredOf(d)
 	if err != nil {
 		return err
 	}
-	if !maps.Equal(spec.Tenancy, tenancy) {
+	if !callerOf(ctx).sees(spec.Tenancy) {
 		return missing(a.entity, a.id) // that it exists is nobody else's business
 	}
 	return nil

@@ -1,0 +1,178 @@
+package clm
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"atoll.dev/internal/rest"
+)
+
+// keySet is an issuer's keys, as it serves them.
+func keySet(t *testing.T, id string, key *rsa.PublicKey) []byte {
+	t.Helper()
+	set, err := json.Marshal(map[string]any{"keys": []any{
+		map[string]string{"kty": "EC", "kid": "other"},
+		map[string]string{"kty": "RSA", "kid": id, "n": base64.RawURLEncoding.EncodeToString(key.N.Bytes()), "e": base64.RawURLEncoding.EncodeToString(big.NewInt(int64(key.E)).Bytes())},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func newKey(t *testing.T) *rsa.PrivateKey {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func token(t *testing.T, key any, id string, method jwt.SigningMethod, claims jwt.MapClaims) string {
+	t.Helper()
+	tok := jwt.NewWithClaims(method, claims)
+	tok.Header["kid"] = id
+	text, err := tok.SignedString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "Bearer " + text
+}
+
+func codeOf(err error) string {
+	if e, ok := errors.AsType[*rest.Error](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// Nobody gets in but with a token of an issuer that is known (I10).
+func TestI10Tokens(t *testing.T) {
+	key, stranger, rotated := newKey(t), newKey(t), newKey(t)
+	served := keySet(t, "k1", &key.PublicKey)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(served) }))
+	defer srv.Close()
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, keySet(t, "f1", &stranger.PublicKey), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := NewTokens([]Issuer{
+		{IssuerURL: "https://one", JWKCertURL: srv.URL, Audience: "clm", IdentityClaimPattern: `@example\.com$`},
+		{IssuerURL: "https://two", JWKCertFile: file, IdentityClaim: "sub", IdentityHeader: "X-Who"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := &Identity{Tokens: tokens}
+	soon := time.Now().Add(time.Minute).Unix()
+	good := jwt.MapClaims{"iss": "https://one", "aud": "clm", "email": "a@example.com", "exp": soon}
+	with := func(name string, value any) jwt.MapClaims {
+		c := jwt.MapClaims{}
+		for k, v := range good {
+			c[k] = v
+		}
+		if c[name] = value; value == nil {
+			delete(c, name)
+		}
+		return c
+	}
+	rs := jwt.SigningMethodRS256
+	for _, c := range []struct {
+		name, header string
+		more         string
+		want, code   string
+	}{
+		{"good", token(t, key, "k1", rs, good), "", "a@example.com", ""},
+		{"another issuer", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}), "", "bob", ""},
+		{"that lets callers name themselves", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}), "carol", "carol", ""},
+		{"which the first does not", token(t, key, "k1", rs, good), "carol", "a@example.com", ""},
+		{"none", "", "", "", codeNoIdentity},
+		{"no token", "Bearer x", "", "", codeBadToken},
+		{"expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-time.Minute).Unix())), "", "", codeExpired},
+		{"just expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-10*time.Second).Unix())), "", "a@example.com", ""},
+		{"without end", token(t, key, "k1", rs, with("exp", nil)), "", "", codeBadToken},
+		{"for others", token(t, key, "k1", rs, with("aud", "x")), "", "", codeBadToken},
+		{"of a stranger", token(t, key, "k1", rs, with("iss", "https://three")), "", "", codeBadToken},
+		{"by another key", token(t, stranger, "k1", rs, good), "", "", codeBadToken},
+		{"by an unknown key", token(t, key, "k9", rs, good), "", "", codeBadToken},
+		{"by the key of another issuer", token(t, stranger, "f1", rs, good), "", "", codeBadToken},
+		{"nobody", token(t, key, "k1", rs, with("email", nil)), "", "", codeBadToken},
+		{"somebody else", token(t, key, "k1", rs, with("email", "a@evil.org")), "", "", codeBadToken},
+		{"by the public key as a secret", token(t, key.N.Bytes(), "k1", jwt.SigningMethodHS256, good), "", "", codeBadToken},
+		{"unsigned", token(t, jwt.UnsafeAllowNoneSignatureType, "k1", jwt.SigningMethodNone, good), "", "", codeBadToken},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		if c.header != "" {
+			r.Header.Set("Authorization", c.header)
+		}
+		r.Header.Set("X-Who", c.more)
+		who, err := id.Identify(r)
+		if codeOf(err) != c.code || err == nil && who.Name != c.want || who.System {
+			t.Errorf("%s: %+v, %v; want %q %s", c.name, who, err, c.want, c.code)
+		}
+	}
+
+	// New keys are found when a token has one.
+	served = keySet(t, "k2", &rotated.PublicKey)
+	tokens.issuers[0].tried = time.Time{}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("Authorization", token(t, rotated, "k2", rs, good))
+	if _, err := id.Identify(r); err != nil {
+		t.Errorf("after a rotation: %v", err)
+	}
+}
+
+func TestTokenIssuersThatAreRefused(t *testing.T) {
+	for _, i := range []Issuer{
+		{}, {IssuerURL: "x"}, {IssuerURL: "x", JWKCertURL: "http://keys.example.com"}, {IssuerURL: "x", JWKCertURL: "https://a", JWKCertFile: "b"},
+		{IssuerURL: "x", JWKCertFile: "b", IdentityClaimPattern: "("}, {IssuerURL: "x", JWKCertFile: "b", JWKCertCAFile: "/none"},
+	} {
+		if _, err := NewTokens([]Issuer{i}); err == nil {
+			t.Errorf("%+v is taken", i)
+		}
+	}
+}
+
+// Headers make nobody the system, and nobody another tenant's, unless tenancy
+// is on, where a gateway is trusted to have set them (I10).
+func TestI10Tenancy(t *testing.T) {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-Atoll-Principal", "root")
+	r.Header.Set("X-Org", "1")
+	if who, err := (&Identity{Open: true}).Identify(r); err != nil || who.Name != Anonymous || who.System || who.Tenancy != nil {
+		t.Errorf("%+v, %v", who, err)
+	}
+	if _, err := (&Identity{}).Identify(r); codeOf(err) != codeNoIdentity {
+		t.Errorf("a server that knows nobody lets one in: %v", err)
+	}
+	tenancy := Tenancy{Enabled: true, SystemHeader: "X-System", Dimensions: []Dimension{{Header: "X-Org", Key: "org", Required: true}, {Header: "X-Team", Key: "team"}}}
+	id := &Identity{Open: true, Tenancy: tenancy}
+	if who, err := id.Identify(r); err != nil || who.Tenancy["org"] != "1" || len(who.Tenancy) != 1 {
+		t.Errorf("%+v, %v", who, err)
+	}
+	r.Header.Set("X-System", "yes")
+	if who, err := id.Identify(r); err != nil || who.System || who.Tenancy == nil {
+		t.Errorf("with a tenant one is not the system: %+v, %v", who, err)
+	}
+	r.Header.Del("X-Org")
+	if who, err := id.Identify(r); err != nil || !who.System || who.Tenancy != nil {
+		t.Errorf("%+v, %v", who, err)
+	}
+	r.Header.Del("X-System")
+	if _, err := id.Identify(r); codeOf(err) != codeForbidden {
+		t.Errorf("one of no tenant gets in: %v", err)
+	}
+}

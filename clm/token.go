@@ -1,0 +1,281 @@
+package clm
+
+import (
+	"context"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"atoll.dev/internal/rest"
+)
+
+// Issuer is one whose tokens are taken. The keys are hyperfleet-api's.
+type Issuer struct {
+	IssuerURL string `json:"issuer_url"`
+	// The keys: a URL (https, or http on loopback) or a file with a JWK set.
+	JWKCertURL    string `json:"jwk_cert_url"`
+	JWKCertFile   string `json:"jwk_cert_file"`
+	JWKCertCAFile string `json:"jwk_cert_ca_file"` // who signed the URL's certificate; default: the system's
+
+	Header   string `json:"header"` // where the token is; default Authorization, after "Bearer"
+	Audience string `json:"audience"`
+
+	// IdentityClaim is the claim that names the caller (default email), and
+	// must match IdentityClaimPattern. With IdentityHeader the caller may name
+	// itself by that header instead.
+	IdentityClaim        string `json:"identity_claim"`
+	IdentityClaimPattern string `json:"identity_claim_pattern"`
+	IdentityHeader       string `json:"identity_header"`
+}
+
+const (
+	leeway = 30 * time.Second
+	// Keys are fetched again after keysFresh, and for a token whose key is
+	// unknown, but not more often than every keysPause.
+	keysFresh = time.Hour
+	keysPause = 10 * time.Second
+	maxKeys   = 1 << 20
+	keysWait  = 5 * time.Second
+)
+
+// Tokens verifies bearer tokens: RS256, by the keys of the issuer that they
+// name, with an end.
+type Tokens struct{ issuers []*issuer }
+
+type issuer struct {
+	Issuer
+	pattern *regexp.Regexp
+	client  *http.Client
+
+	mu      sync.Mutex
+	keys    map[string]*rsa.PublicKey // by key id
+	fetched time.Time
+	tried   time.Time
+}
+
+// NewTokens checks the issuers. It fetches nothing yet.
+func NewTokens(all []Issuer) (*Tokens, error) {
+	t := &Tokens{}
+	for n, i := range all {
+		is, err := newIssuer(i)
+		if err != nil {
+			return nil, fmt.Errorf("token issuer %d (%s): %w", n, i.IssuerURL, err)
+		}
+		t.issuers = append(t.issuers, is)
+	}
+	return t, nil
+}
+
+func newIssuer(i Issuer) (*issuer, error) {
+	if i.Header == "" {
+		i.Header = "Authorization"
+	}
+	if i.IdentityClaim == "" {
+		i.IdentityClaim = "email"
+	}
+	is := &issuer{Issuer: i, client: &http.Client{Timeout: keysWait}}
+	if i.IssuerURL == "" || (i.JWKCertURL == "") == (i.JWKCertFile == "") {
+		return nil, errors.New("issuer_url is needed, and one of jwk_cert_url and jwk_cert_file")
+	}
+	if i.JWKCertURL != "" {
+		if err := secure(i.JWKCertURL); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if is.pattern, err = regexp.Compile(i.IdentityClaimPattern); err != nil {
+		return nil, fmt.Errorf("identity_claim_pattern: %w", err)
+	}
+	if i.JWKCertCAFile != "" {
+		pem, err := os.ReadFile(i.JWKCertCAFile)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", i.JWKCertCAFile)
+		}
+		is.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	}
+	return is, nil
+}
+
+// secure refuses URLs from which somebody in between could send keys of his
+// own.
+func secure(text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return err
+	}
+	ip := net.ParseIP(u.Hostname())
+	if u.Scheme == "https" || u.Scheme == "http" && (u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()) {
+		return nil
+	}
+	return fmt.Errorf("jwk_cert_url %s is neither https nor on loopback", text)
+}
+
+var (
+	errNoToken = rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "a bearer token is needed")
+	errExpired = rest.Errorf(http.StatusUnauthorized, codeExpired, "the token has expired; get a new one")
+)
+
+func badToken(err error) error {
+	return rest.Errorf(http.StatusUnauthorized, codeBadToken, "the token is not valid here").Because(err)
+}
+
+// verify returns the name of the caller whose token the headers hold.
+func (t *Tokens) verify(ctx context.Context, header http.Header) (string, error) {
+	var last error = errNoToken
+	for _, i := range t.issuers {
+		text := header.Get(i.Header)
+		if text == "" {
+			continue
+		}
+		if bearer, ok := strings.CutPrefix(text, "Bearer "); ok {
+			text = bearer
+		}
+		claims := jwt.MapClaims{}
+		if _, _, err := jwt.NewParser().ParseUnverified(text, claims); err != nil {
+			last = badToken(err)
+			continue
+		}
+		if iss, _ := claims.GetIssuer(); iss != i.IssuerURL {
+			last = badToken(fmt.Errorf("issuer %q", iss))
+			continue
+		}
+		return i.verify(ctx, text, header)
+	}
+	return "", last
+}
+
+func (i *issuer) verify(ctx context.Context, text string, header http.Header) (string, error) {
+	options := []jwt.ParserOption{
+		jwt.WithValidMethods([]string{"RS256"}), jwt.WithIssuer(i.IssuerURL), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway),
+	}
+	if i.Audience != "" {
+		options = append(options, jwt.WithAudience(i.Audience))
+	}
+	claims := jwt.MapClaims{}
+	_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, func(t *jwt.Token) (any, error) {
+		id, _ := t.Header["kid"].(string)
+		return i.key(ctx, id)
+	})
+	switch {
+	case errors.Is(err, errKeys):
+		e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the keys of %s cannot be fetched; try again", i.IssuerURL).Because(err)
+		e.RetryAfter = keysPause
+		return "", e
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return "", errExpired
+	case err != nil:
+		return "", badToken(err)
+	}
+	if i.IdentityHeader != "" {
+		if name := header.Get(i.IdentityHeader); name != "" {
+			return name, nil
+		}
+	}
+	name, _ := claims[i.IdentityClaim].(string)
+	if name == "" || !i.pattern.MatchString(name) {
+		return "", badToken(fmt.Errorf("claim %s is %q", i.IdentityClaim, name))
+	}
+	return name, nil
+}
+
+var errKeys = errors.New("no keys")
+
+// key returns a public key of the issuer.
+func (i *issuer) key(ctx context.Context, id string) (*rsa.PublicKey, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := time.Now()
+	key := i.keys[id]
+	if (key == nil || now.Sub(i.fetched) > keysFresh) && now.Sub(i.tried) > keysPause {
+		i.tried = now
+		keys, err := i.fetch(ctx)
+		switch {
+		case err == nil:
+			i.keys, i.fetched = keys, now
+			key = keys[id]
+		case i.keys == nil:
+			i.tried = time.Time{}
+			return nil, fmt.Errorf("%w: %w", errKeys, err)
+		}
+	}
+	if key == nil {
+		return nil, fmt.Errorf("the issuer has no key %q", id)
+	}
+	return key, nil
+}
+
+func (i *issuer) fetch(ctx context.Context) (map[string]*rsa.PublicKey, error) {
+	if i.JWKCertFile != "" {
+		data, err := os.ReadFile(i.JWKCertFile)
+		if err != nil {
+			return nil, err
+		}
+		return parseKeys(data)
+	}
+	req, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodGet, i.JWKCertURL, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := i.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", i.JWKCertURL, resp.Status)
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxKeys))
+	if err != nil {
+		return nil, err
+	}
+	return parseKeys(data)
+}
+
+// parseKeys reads the RSA keys of a JWK set (RFC 7517); others are passed over.
+func parseKeys(data []byte) (map[string]*rsa.PublicKey, error) {
+	var set struct {
+		Keys []struct{ Kty, Kid, N, E string }
+	}
+	if err := json.Unmarshal(data, &set); err != nil {
+		return nil, fmt.Errorf("reading a key set: %w", err)
+	}
+	keys := map[string]*rsa.PublicKey{}
+	for _, k := range set.Keys {
+		if k.Kty != "RSA" {
+			continue
+		}
+		n, err := base64.RawURLEncoding.DecodeString(k.N)
+		if err != nil {
+			return nil, fmt.Errorf("key %q: n: %w", k.Kid, err)
+		}
+		e, err := base64.RawURLEncoding.DecodeString(k.E)
+		if err != nil || len(e) == 0 || len(e) > 4 {
+			return nil, fmt.Errorf("key %q: e is no exponent", k.Kid)
+		}
+		keys[k.Kid] = &rsa.PublicKey{N: new(big.Int).SetBytes(n), E: int(new(big.Int).SetBytes(e).Int64())}
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("the key set has no RSA key")
+	}
+	return keys, nil
+}
