@@ -2,6 +2,7 @@ package clm
 
 import (
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -117,6 +118,60 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 	bad := a.do("POST", "/clusters", `{"kind":"Cluster","name":"x","spec":{"region":"mars"}}`, "X-Request-Id: r-1").want(400)
 	is(t, "what is wrong", bad.at("errors.0.field")+" "+bad.at("errors.1.field")+" "+bad.at("trace_id"), "name spec.region r-1")
+}
+
+func TestSearch(t *testing.T) {
+	a := start(t)
+	for i, body := range []string{
+		`{"kind":"Cluster","name":"one","spec":{"nodes":3,"a":{"b":"x"}},"labels":{"env":"prod","tier":"1"}}`,
+		`{"kind":"Cluster","name":"two","spec":{"nodes":10},"labels":{"env":"dev"}}`,
+		`{"kind":"Cluster","name":"six","spec":{"region":"eu"}}`,
+	} {
+		path := "/clusters/" + a.do("POST", "/clusters", body).want(201).at("id")
+		if i == 0 {
+			a.report(path, "dns", 1, "True", "").want(201)
+			a.report(path, "validation", 1, "True", "").want(201)
+			a.do("PATCH", path, `{"spec":{"nodes":4,"a":{"b":"x"}}}`).want(200)
+		}
+		if i == 2 {
+			a.do("DELETE", path, "").want(202)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                                "one two six",
+		"name = 'two'":                    "two",
+		"name in ('one', 'six')":          "one six",
+		"name ilike 'T%' or name = 'six'": "two six",
+		"generation > 1":                  "one six",
+		"labels.env = 'prod'":             "one",
+		"labels.env = 'prod' and labels.tier='2'": "",
+		"spec.nodes > 3":                                                          "one two",
+		"spec.a.b = 'x'":                                                          "one",
+		"spec.region is null":                                                     "one two",
+		"deleted_time is null":                                                    "one two",
+		"deleted_time is not null":                                                "six",
+		"created_time > '2020-01-01T00:00:00Z'":                                   "one two six",
+		"updated_time < '2020-01-01T00:00:00Z'":                                   "",
+		"status.conditions.Reconciled = 'False'":                                  "one two six",
+		"status.conditions.LastKnownReconciled = 'True'":                          "one",
+		"status.conditions.DnsSuccessful.observed_generation = 1":                 "one",
+		"status.conditions.Reconciled.observed_generation >= 2":                   "one six",
+		"status.conditions.Reconciled.last_updated_time > '2020-01-01T00:00:00Z'": "one two six",
+		"status.conditions.Nope = 'True'":                                         "",
+		"not (name = 'two')":                                                      "one six",
+	} {
+		res := a.do("GET", "/clusters?order=created_time&search="+url.QueryEscape(text), "").want(200)
+		var names []string
+		for i := 0; res.at(fmt.Sprintf("items.%d.name", i)) != ""; i++ {
+			names = append(names, res.at(fmt.Sprintf("items.%d.name", i)))
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	for _, text := range []string{"nope = 1", "name =", "name = 'x", "status.x = 1", "status.conditions.A-B = 'True'", "status.conditions.A.nope = 1", strings.Repeat("(", 5000)} {
+		a.do("GET", "/clusters?search="+url.QueryEscape(text), "").want(400, "VAL-005")
+	}
 }
 
 // A change makes a generation, one that changes nothing does not (I3).

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,43 +76,6 @@ func parsePage(r *http.Request) (rest.Page, error) {
 	return p, nil
 }
 
-// columns are what lists can be ordered by.
-var columns = map[string]store.Order{
-	"id":           {Expr: "d.id", Type: "text"},
-	"name":         {Expr: "d.name", Type: "text"},
-	"kind":         {Expr: "d.kind", Type: "text"},
-	"generation":   {Expr: "d.generation", Type: "bigint"},
-	"created_by":   {Expr: "d.spec->>'created_by'", Type: "text"},
-	"updated_by":   {Expr: "d.spec->>'updated_by'", Type: "text"},
-	"owner_id":     {Expr: "d.spec->'owner'->>'id'", Type: "text"},
-	"created_time": {Expr: "d.created_at", Type: "timestamptz"},
-	"updated_time": {Expr: "(d.spec->>'updated_time')", Type: "text"}, // UTC to the microsecond sorts as text
-	"deleted_time": {Expr: "d.deleted_at", Type: "timestamptz"},
-}
-
-var orderForm = regexp.MustCompile(`^[a-z_][a-z0-9_]*(\s+(asc|desc))?$`)
-
-func parseOrder(text string) ([]store.Order, error) {
-	if strings.TrimSpace(text) == "" {
-		text = "created_time desc"
-	}
-	var order []store.Order
-	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSpace(part)
-		if !orderForm.MatchString(part) {
-			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the order %q is not a field with asc or desc", shorten(part))
-		}
-		words := strings.Fields(part)
-		o, ok := columns[words[0]]
-		if !ok {
-			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "cannot order by %q", shorten(words[0]))
-		}
-		o.Desc = len(words) == 2 && words[1] == "desc"
-		order = append(order, o)
-	}
-	return order, nil
-}
-
 func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 	page, err := parsePage(r)
 	if err != nil {
@@ -169,9 +131,16 @@ func writeList(w http.ResponseWriter, l api.ResourceList) error {
 
 // query is what the database is asked for.
 func (c *collection) query(r *http.Request) (store.Query, error) {
-	params := r.URL.Query()
 	q := store.Query{Deletion: store.WithDeleting}
-	where := conditions{}
+	params, err := params(r)
+	if err != nil {
+		return q, err
+	}
+	filter, err := parseSearch(params.Get("search"))
+	if err != nil {
+		return q, err
+	}
+	where := conditions{store.Fragment(filter.SQL())}
 	switch kind := params.Get("kind"); {
 	case c.entity != nil:
 		q.Kind = c.entity.storeKind()
@@ -200,7 +169,6 @@ func (c *collection) query(r *http.Request) (store.Query, error) {
 	if refType != "" {
 		where.add("exists (select from reference r where r.source = d.id and r.type = $%d and r.target = $%d)", refType, target)
 	}
-	var err error
 	q.OrderBy, err = parseOrder(params.Get("order"))
 	q.Where = where.fragment
 	return q, err

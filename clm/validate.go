@@ -145,9 +145,5 @@ func (r ReferenceRule) count() string {
 	return fmt.Sprintf("%d to %d", r.Min, r.Max)
 }
 
-func shorten(s string) string {
-	if len(s) > 64 {
-		return strings.ToValidUTF8(s[:64], "") + "..."
-	}
-	return s
-}
+// shorten cuts what an answer repeats of a request.
+func shorten(s string) string { return rest.Shorten(s, 64) }

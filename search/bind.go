@@ -363,8 +363,14 @@ func (b *binder) ref(n name) expr {
 	if !ok && len(parts) > 1 {
 		field = strings.ToLower(parts[0])
 		def, ok = b.schema.Fields[field]
-		ok = ok && def.Dotted
-		path = append(slices.Clone(parts[1:]), path...)
+		switch {
+		case ok && def.Within != nil:
+			def, ok = def.Within(parts[1:])
+			field = field + "." + strings.Join(parts[1:], ".")
+		default:
+			ok = ok && def.Dotted
+			path = append(slices.Clone(parts[1:]), path...)
+		}
 	}
 	if !ok {
 		known := slices.Sorted(func(yield func(string) bool) {

@@ -63,6 +63,10 @@ type Field struct {
 	// of the member a. Compared with a string it is a text, with a number a
 	// number.
 	Dotted bool
+	// Within finds what a name that leads into the field by dots means, for
+	// fields whose parts are not where the name says. Its path is in the case
+	// in which it was written. It goes before Dotted.
+	Within func(path []string) (Field, bool)
 	// StringMaps are paths below a JSON field to objects whose values are all
 	// strings, such as labels. Equality there is rendered so that a GIN index
 	// on the object serves it.
