@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,6 +43,7 @@ type Server struct {
 	log      *slog.Logger
 	store    *store.Store
 	registry *Registry
+	feed     *store.Broadcast
 }
 
 // New opens the database, bringing its schema up to date, and returns a server
@@ -73,16 +75,23 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("clm: %w", err)
 	}
+	s := &Server{opts: o, log: o.Logger, store: st, registry: o.Registry, feed: st.NewBroadcast(nil)}
 	if o.Ops != nil {
 		o.Ops.Check("database", st.Ping)
+		o.Ops.Check("feed", s.feed.Check)
 	}
-	return &Server{opts: o, log: o.Logger, store: st, registry: o.Registry}, nil
+	return s, nil
 }
 
 // Run serves until ctx ends, then stops: watches end at once, requests under
 // way are finished.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.store.Close()
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var follower sync.WaitGroup
+	follower.Go(func() { _ = s.feed.Run(following) })
+	defer follower.Wait()
+	defer stop() // after the last request
 	web := &rest.Server{Name: "clm", Handler: s.handler(), TLS: s.opts.HTTPTLS, Log: s.log, Grace: s.opts.ShutdownGrace}
 	return web.Run(ctx, s.opts.HTTP)
 }

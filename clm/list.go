@@ -12,6 +12,7 @@ import (
 
 	api "atoll.dev/api/clm"
 	"atoll.dev/internal/rest"
+	"atoll.dev/search"
 	"atoll.dev/store"
 )
 
@@ -85,9 +86,16 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q, err := c.query(r)
+	q, filter, err := c.query(r)
 	if err != nil {
 		return err
+	}
+	switch watching := r.URL.Query().Get("watch"); watching {
+	case "", "false", "0":
+	case "true", "1":
+		return c.watch(w, r, q, filter, fields)
+	default:
+		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "watch=%s is neither true nor false", shorten(watching))
 	}
 	q.Limit, q.Count, q.WireOnly = page.Size, true, true
 	if q.After = r.URL.Query().Get("continue"); q.After == "" {
@@ -130,15 +138,14 @@ func writeList(w http.ResponseWriter, l api.ResourceList) error {
 }
 
 // query is what the database is asked for.
-func (c *collection) query(r *http.Request) (store.Query, error) {
-	q := store.Query{Deletion: store.WithDeleting}
+func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filter, err error) {
+	q.Deletion = store.WithDeleting
 	params, err := params(r)
 	if err != nil {
-		return q, err
+		return q, nil, err
 	}
-	filter, err := parseSearch(params.Get("search"))
-	if err != nil {
-		return q, err
+	if filter, err = parseSearch(params.Get("search")); err != nil {
+		return q, nil, err
 	}
 	where := conditions{store.Fragment(filter.SQL())}
 	switch kind := params.Get("kind"); {
@@ -149,14 +156,14 @@ func (c *collection) query(r *http.Request) (store.Query, error) {
 			q.Kinds = append(q.Kinds, e.storeKind())
 		}
 	case c.s.registry.byKind[kind] == nil:
-		return q, rest.Errorf(http.StatusBadRequest, codeBadRequest, "there is no kind %q here", shorten(kind))
+		return q, nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "there is no kind %q here", shorten(kind))
 	default:
 		q.Kind = store.Kind(kind)
 	}
 	if c.nested {
 		q.Scope = r.PathValue("parent_id")
 		if err := c.parentExists(r); err != nil {
-			return q, err
+			return q, nil, err
 		}
 	}
 	if tenancy := callerOf(r.Context()).Tenancy; tenancy != nil {
@@ -164,14 +171,14 @@ func (c *collection) query(r *http.Request) (store.Query, error) {
 	}
 	refType, target := params.Get("ref_type"), params.Get("ref_target_id")
 	if (refType == "") != (target == "") {
-		return q, rest.Errorf(http.StatusBadRequest, codeBadRequest, "ref_type and ref_target_id belong together; give both")
+		return q, nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "ref_type and ref_target_id belong together; give both")
 	}
 	if refType != "" {
 		where.add("exists (select from reference r where r.source = d.id and r.type = $%d and r.target = $%d)", refType, target)
 	}
 	q.OrderBy, err = parseOrder(params.Get("order"))
 	q.Where = where.fragment
-	return q, err
+	return q, filter, err
 }
 
 func (c *collection) parentExists(r *http.Request) error {

@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// Empty says that everything matches.
+func (f *Filter) Empty() bool { return f.root == nil }
+
 // SQL renders the filter; "" when everything matches.
 func (f *Filter) SQL() Fragment {
 	if f.root == nil {

@@ -1,0 +1,154 @@
+package clm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+
+	"atoll.dev/clm/status"
+	"atoll.dev/internal/rest"
+	"atoll.dev/search"
+	"atoll.dev/store"
+)
+
+// watch streams the changes of a list. A resource that a search does not find
+// any more leaves the watch as if it were deleted.
+func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query, filter *search.Filter, fields rest.Fields) error {
+	who := callerOf(r.Context())
+	cursor := r.URL.Query().Get("cursor")
+	if r.URL.Query().Get("ref_type") != "" {
+		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "a watch by ref_type is not possible; watch all and look at references")
+	}
+	watch := store.Watch{Query: q, From: store.Cursor(cursor), Match: func(change *store.Change) bool {
+		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) && (who.Tenancy == nil || maps.Equal(rowOf(change).spec.Tenancy, who.Tenancy))
+	}}
+	if !filter.Empty() {
+		watch.Shown = func(change *store.Change) bool { return filter.Match(rowOf(change).field) }
+	}
+	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
+		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
+			return show(stream, sight, fields)
+		})
+		if errors.Is(err, store.ErrTooSlow) {
+			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the watch fell behind; continue from its last cursor")
+		}
+		return err
+	})
+}
+
+func kindIn(q store.Query, kind store.Kind) bool {
+	if len(q.Kinds) == 0 {
+		return q.Kind == kind
+	}
+	for _, k := range q.Kinds {
+		if k == kind {
+			return true
+		}
+	}
+	return false
+}
+
+func show(stream *rest.Stream, sight store.Sight, fields rest.Fields) error {
+	kinds := map[store.SightKind]rest.EventType{
+		store.Exists: rest.Added, store.Made: rest.Added, store.Varied: rest.Modified, store.Gone: rest.Deleted, store.Caught: rest.Bookmark,
+	}
+	if sight.Kind == store.Passed {
+		stream.Advance(string(sight.Cursor))
+		return nil
+	}
+	e := rest.Event{Type: kinds[sight.Kind], Cursor: string(sight.Cursor)}
+	if sight.Change != nil {
+		object, err := fields.Select(json.RawMessage(sight.Change.Wire))
+		if err != nil {
+			return err
+		}
+		e.Object = object
+	}
+	return stream.Send(e)
+}
+
+// row is a resource as a search sees it in memory.
+type row struct {
+	doc  store.Document
+	spec declared
+	seen observed
+}
+
+// rowOf decodes a change once for all who watch.
+func rowOf(c *store.Change) *row {
+	return c.Memo(func(d store.Document) any {
+		r := &row{doc: d}
+		// What is stored was encoded by us; if it were not, it matched nothing.
+		_ = json.Unmarshal(d.Spec, &r.spec)
+		_ = json.Unmarshal(d.Status, &r.seen)
+		return r
+	}).(*row)
+}
+
+// field is the value of a field of searchable.
+func (r *row) field(name string) any {
+	switch name {
+	case "id":
+		return r.doc.ID
+	case "name":
+		return r.doc.Name
+	case "kind":
+		return string(r.doc.Kind)
+	case "generation":
+		return r.doc.Generation
+	case "created_by":
+		return r.spec.CreatedBy
+	case "updated_by":
+		return r.spec.UpdatedBy
+	case "owner_id":
+		if r.spec.Owner != nil {
+			return r.spec.Owner.ID
+		}
+	case "created_time":
+		return r.doc.CreatedAt
+	case "updated_time":
+		return r.spec.UpdatedTime
+	case "deleted_time":
+		if r.doc.DeletedAt != nil {
+			return *r.doc.DeletedAt
+		}
+	case "labels":
+		return raw(r.spec.Labels)
+	case "spec":
+		return r.spec.Spec
+	}
+	path := strings.Split(name, ".")
+	if len(path) < 3 || path[0] != "status" {
+		return nil
+	}
+	for _, c := range r.seen.Conditions {
+		if c.Type == path[2] {
+			return part(c, append(path, "status")[3])
+		}
+	}
+	return nil
+}
+
+func part(c status.Condition, name string) any {
+	switch strings.ToLower(name) {
+	case "status":
+		return string(c.Status)
+	case "reason":
+		return c.Reason
+	case "message":
+		return c.Message
+	case "observed_generation":
+		return int64(c.ObservedGeneration)
+	case "last_updated_time":
+		return c.LastUpdatedTime.Truncate(time.Microsecond)
+	case "last_transition_time":
+		return c.LastTransitionTime.Truncate(time.Microsecond)
+	case "created_time":
+		return c.CreatedTime.Truncate(time.Microsecond)
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Change is one document of the feed, handed to many.
+type Change struct {
+	Document
+	once sync.Once
+	memo any
+}
+
+// Memo returns what f makes of the document, the first time for all who share the change: decoding it, for example.
+func (c *Change) Memo(f func(Document) any) any {
+	c.once.Do(func() { c.memo = f(c.Document) })
+	return c.memo
+}
+
+// Round is what the feed brought at once. Cursor is where it stands after it, "" if that is not known.
+type Round struct {
+	Changes []*Change
+	Cursor  Cursor
+	number  uint64
+}
+
+// Why a subscription ended.
+var (
+	ErrTooSlow = errors.New("the subscriber does not keep up") // subscribe again
+)
+
+// Broadcast is one follower of the store, fanned out in memory to all who watch. It begins at the present; who wants the
+// past reads the store. Each subscriber has a bounded queue, and one that is too slow is cut off, so it delays nobody.
+// Use NewBroadcast, then Run.
+type Broadcast struct {
+	s        *Store
+	observe  func(Round)
+	mu       sync.Mutex
+	subs     map[*Subscription]struct{}
+	round    uint64
+	standing bool
+}
+
+// NewBroadcast returns a broadcast that brings nothing until Run. observe, if not nil, is called with each round, before
+// the subscribers get it.
+func (s *Store) NewBroadcast(observe func(Round)) *Broadcast {
+	return &Broadcast{s: s, observe: observe, subs: map[*Subscription]struct{}{}}
+}
+
+// Run follows the store until ctx ends.
+func (b *Broadcast) Run(ctx context.Context) error {
+	for {
+		cursor, err := b.s.Present(ctx)
+		if err == nil {
+			b.stand(true)
+			err = b.s.Follow(ctx, FollowOptions{From: cursor}, func(_ context.Context, batch Batch) error {
+				b.publish(batch)
+				return nil
+			})
+		}
+		b.stand(false)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, ErrGone) {
+			b.fail(ErrGone)
+		}
+		b.s.log.Warn("the feed is followed anew", "error", err)
+		if !pause(ctx, 200*time.Millisecond) {
+			return nil
+		}
+	}
+}
+
+// Check is a readiness check: the feed is followed.
+func (b *Broadcast) Check(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.standing {
+		return errors.New("the feed is not followed yet")
+	}
+	return nil
+}
+
+func (b *Broadcast) stand(yes bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.standing = yes
+}
+
+// Present is the feed's present place.
+func (s *Store) Present(ctx context.Context) (Cursor, error) {
+	for kind := range s.kinds {
+		page, err := s.List(ctx, Query{Kind: kind, Limit: 1, WireOnly: true})
+		if err == nil && page.Cursor == "" {
+			err = ErrUnavailable
+		}
+		return page.Cursor, err
+	}
+	return "", errors.New("the store has no kinds")
+}
+
+// Limits of what waits for one subscriber.
+const (
+	queueChanges = 10_000
+	queueBytes   = 64 << 20
+)
+
+// Subscription is one subscriber's queue.
+type Subscription struct {
+	b     *Broadcast
+	match func(*Change) bool
+	woken chan struct{} // holds a token when there is something to take
+
+	mu      sync.Mutex
+	queue   []Round
+	changes int
+	bytes   int
+	err     error
+}
+
+// Subscribe begins a subscription to the changes that match. What was brought before is not in it. match is called by
+// the feed's goroutine and must be quick.
+func (b *Broadcast) Subscribe(match func(*Change) bool) *Subscription {
+	s := &Subscription{b: b, match: match, woken: make(chan struct{}, 1)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subs[s] = struct{}{}
+	return s
+}
+
+// Close ends the subscription.
+func (s *Subscription) Close() {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	delete(s.b.subs, s)
+}
+
+func (b *Broadcast) publish(batch Batch) {
+	r := Round{Changes: make([]*Change, len(batch.Documents)), Cursor: batch.Cursor}
+	for i := range batch.Documents {
+		r.Changes[i] = &Change{Document: batch.Documents[i]}
+	}
+	if b.observe != nil {
+		b.observe(r)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.round++
+	r.number = b.round
+	for s := range b.subs {
+		s.offer(r)
+	}
+}
+
+// published is the number of the last round. A round that begins after a read of the store has ended carries nothing
+// older than that read; the round under way may.
+func (b *Broadcast) published() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.round
+}
+
+func (b *Broadcast) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.subs {
+		s.fail(err)
+	}
+}
+
+func (s *Subscription) offer(r Round) {
+	mine := Round{Cursor: r.Cursor, number: r.number}
+	size := 0
+	for _, c := range r.Changes {
+		if s.match(c) {
+			mine.Changes = append(mine.Changes, c)
+			size += len(c.Wire) + len(c.Spec) + len(c.Status)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil:
+		return
+	case len(mine.Changes) == 0:
+		if mine.Cursor == "" {
+			return
+		}
+		if n := len(s.queue); n > 0 && len(s.queue[n-1].Changes) == 0 {
+			s.queue = s.queue[:n-1] // an empty one says where the feed stands, and the latest says all
+		}
+		s.queue = append(s.queue, mine)
+	case s.changes+len(mine.Changes) > queueChanges || s.bytes+size > queueBytes && s.changes > 0:
+		s.err = ErrTooSlow
+		s.queue, s.changes, s.bytes = nil, 0, 0
+	default:
+		s.queue = append(s.queue, mine)
+		s.changes += len(mine.Changes)
+		s.bytes += size
+	}
+	s.wake()
+}
+
+func (s *Subscription) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+	s.wake()
+}
+
+func (s *Subscription) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Next waits for what comes and returns all of it. It returns ErrTooSlow, ErrGone when the database was restored, or
+// ctx's cause.
+func (s *Subscription) Next(ctx context.Context) ([]Round, error) {
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.woken:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, s.err
+	}
+	q := s.queue
+	s.queue, s.changes, s.bytes = nil, 0, 0
+	return q, nil
+}
