@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/maestro/delivery"
+	"atoll.dev/store"
 )
 
 // agents are the consumers whose agents have subscribed to this server by
@@ -177,8 +178,8 @@ func (a *agents) run(ctx context.Context) error {
 }
 
 func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
-	sub := a.s.feed.subscribe(func(c *change) bool { return c.doc.Kind == kindBundle && a.delivery.reaches(c.doc.Scope) })
-	defer sub.close()
+	sub := a.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindBundle && a.delivery.reaches(c.Scope) })
+	defer sub.Close()
 	if err := a.compare(ctx); err != nil {
 		return err
 	}
@@ -190,13 +191,13 @@ func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
 			if err := a.compare(ctx); err != nil {
 				return err
 			}
-		case <-sub.woken:
-			batches, err := sub.take()
+		case <-sub.Woken():
+			batches, err := sub.Take()
 			if err != nil {
 				return err
 			}
 			for _, b := range batches {
-				a.delivery.changed(b.changes)
+				a.delivery.changed(b.Changes)
 			}
 		}
 	}

@@ -44,10 +44,10 @@ func (s *Server) heard(consumer string) {
 }
 
 // changed keeps the names.
-func (c *contacts) changed(docs []store.Document) {
+func (c *contacts) changed(r store.Round) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, d := range docs {
+	for _, d := range r.Changes {
 		switch {
 		case d.Kind != kindConsumer:
 		case d.Removed:

@@ -358,8 +358,8 @@ func (s *Server) lead(ctx context.Context) error {
 // the ledger has pending, then what changes. From time to time it compares
 // with the ledger, in case a message between the two was lost.
 func (d *deliverer) lead(ctx context.Context) error {
-	sub := d.s.feed.subscribe(func(c *change) bool { return c.doc.Kind == kindBundle })
-	defer sub.close()
+	sub := d.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindBundle })
+	defer sub.Close()
 	d.s.metrics.delivering.Set(1)
 	defer d.s.metrics.delivering.Set(0)
 	defer d.with(func(m *delivery.Machine) {
@@ -385,13 +385,13 @@ func (d *deliverer) lead(ctx context.Context) error {
 			if err := d.s.tidy(ctx); err != nil {
 				return err
 			}
-		case <-sub.woken:
-			batches, err := sub.take()
+		case <-sub.Woken():
+			batches, err := sub.Take()
 			if err != nil {
 				return err
 			}
 			for _, b := range batches {
-				d.changed(b.changes)
+				d.changed(b.Changes)
 			}
 		}
 	}
@@ -423,10 +423,10 @@ func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
 }
 
 // changed takes changes of the feed. A change of status only is none here.
-func (d *deliverer) changed(changes []*change) {
+func (d *deliverer) changed(changes []*store.Change) {
 	d.with(func(m *delivery.Machine) {
 		for _, c := range changes {
-			doc := c.doc
+			doc := c.Document
 			if !d.serves(doc.Scope) {
 				continue
 			}
@@ -435,7 +435,7 @@ func (d *deliverer) changed(changes []*change) {
 				d.take(doc.ID)
 				continue
 			}
-			_, status, err := c.records()
+			_, status, err := recordsOf(c)
 			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
 				m.Acknowledge(doc.Scope, doc.ID, doc.Generation) // another server may have taken the status
 				d.take(doc.ID)

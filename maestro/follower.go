@@ -2,54 +2,12 @@ package maestro
 
 import (
 	"context"
-	"errors"
 	"hash/fnv"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"atoll.dev/store"
 )
-
-// follow is this process's one follower: it fans the store's feed out to all
-// who watch. It begins at the present; who wants the past reads the store.
-func (s *Server) follow(ctx context.Context) error {
-	for {
-		cursor, err := s.present(ctx)
-		if err == nil {
-			s.followed.Store(true)
-			err = s.store.Follow(ctx, store.FollowOptions{From: cursor}, func(_ context.Context, b store.Batch) error {
-				s.contacts.changed(b.Documents)
-				s.feed.publish(b.Documents, b.Cursor)
-				return nil
-			})
-		}
-		s.followed.Store(false)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, store.ErrGone) {
-			s.feed.fail(errFeedGone)
-		}
-		s.log.LogAttrs(ctx, slog.LevelWarn, "the feed is followed anew", slog.Any("error", err))
-		if !sleep(ctx, 200*time.Millisecond) {
-			return nil
-		}
-	}
-}
-
-// present is the feed's present place.
-func (s *Server) present(ctx context.Context) (store.Cursor, error) {
-	page, err := s.store.List(ctx, store.Query{Kind: kindConsumer, Limit: 1, WireOnly: true})
-	if err != nil {
-		return "", err
-	}
-	if page.Cursor == "" {
-		return "", store.ErrUnavailable
-	}
-	return page.Cursor, nil
-}
 
 // runLease makes one of the servers that share a database the one that
 // delivers. The lease is a lock of a database session: it is free at once when

@@ -133,7 +133,7 @@ func connectionOf(ctx context.Context) string {
 // sourceStream is one subscription of a source.
 type sourceStream struct {
 	source, conn string
-	sub          *subscription
+	sub          *store.Subscription
 	asked        chan struct{} // holds a token when there are questions
 
 	mu        sync.Mutex
@@ -173,14 +173,14 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 		return g.s.grpcError("not allowed", err)
 	}
 	st := &sourceStream{source: source, conn: connectionOf(ctx), asked: make(chan struct{}, 1), seen: map[string]int64{}}
-	st.sub = g.s.feed.subscribe(func(c *change) bool {
-		if c.doc.Kind != kindBundle {
+	st.sub = g.s.feed.Subscribe(func(c *store.Change) bool {
+		if c.Kind != kindBundle {
 			return false
 		}
-		spec, _, err := c.records()
+		spec, _, err := recordsOf(c)
 		return err == nil && spec.Source == source
 	})
-	defer st.sub.close()
+	defer st.sub.Close()
 	g.mu.Lock()
 	g.streams[st] = struct{}{}
 	g.mu.Unlock()
@@ -189,7 +189,7 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 		defer g.mu.Unlock()
 		delete(g.streams, st)
 	}()
-	return g.s.serveStream(stream, sources, source, st.sub.ended, st.sub.reason, func(ctx context.Context, o *outlet) error { return g.write(ctx, st, o) })
+	return g.s.serveStream(stream, sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context, o *outlet) error { return g.write(ctx, st, o) })
 }
 
 func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) error {
@@ -203,7 +203,7 @@ func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) err
 			if err := o.beat(); err != nil {
 				return err
 			}
-		case <-st.sub.woken:
+		case <-st.sub.Woken():
 			if err := g.drain(ctx, st, o); err != nil {
 				return err
 			}
@@ -227,16 +227,16 @@ func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) err
 
 // drain sends what the feed brought.
 func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) error {
-	batches, err := st.sub.take()
+	batches, err := st.sub.Take()
 	if err != nil {
 		return err
 	}
 	for _, b := range batches {
-		if b.round > st.until {
+		if b.Number > st.until {
 			clear(st.seen)
 		}
-		for _, c := range b.changes {
-			if !c.doc.Removed && c.doc.Version <= st.seen[c.doc.ID] {
+		for _, c := range b.Changes {
+			if !c.Removed && c.Version <= st.seen[c.ID] {
 				continue
 			}
 			if err := g.forward(ctx, o, c); err != nil {
@@ -247,10 +247,10 @@ func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) err
 	return nil
 }
 
-func (g *sourcePort) forward(ctx context.Context, o *outlet, c *change) error {
+func (g *sourcePort) forward(ctx context.Context, o *outlet, c *store.Change) error {
 	m, ok, err := encodeStatus(c)
 	if err != nil {
-		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.doc.ID), slog.Any("error", err))
+		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.ID), slog.Any("error", err))
 		return nil
 	}
 	if !ok {
@@ -299,10 +299,10 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q s
 		if err != nil {
 			return err
 		}
-		st.until = g.s.feed.published() + 1
+		st.until = g.s.feed.Published() + 1
 		for _, d := range page.Documents {
 			st.seen[d.ID] = d.Version
-			if err := g.forward(ctx, o, &change{doc: d}); err != nil {
+			if err := g.forward(ctx, o, &store.Change{Document: d}); err != nil {
 				return err
 			}
 		}
@@ -324,7 +324,7 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q s
 
 // differing splits what a source lists: the bundles whose status is another,
 // and the ends of those that are gone.
-func (s *Server) differing(ctx context.Context, source string, list []work.StatusHash) (ids []string, dead []*change, err error) {
+func (s *Server) differing(ctx context.Context, source string, list []work.StatusHash) (ids []string, dead []*store.Change, err error) {
 	theirs := make(map[string]string, len(list))
 	for _, h := range list {
 		theirs[h.ID] = h.Hash
@@ -348,7 +348,7 @@ func (s *Server) differing(ctx context.Context, source string, list []work.Statu
 
 // graves makes the ends of bundles that a source still lists, and that are
 // gone.
-func (s *Server) graves(ctx context.Context, source string, ids map[string]string) ([]*change, error) {
+func (s *Server) graves(ctx context.Context, source string, ids map[string]string) ([]*store.Change, error) {
 	list := make([]string, 0, len(ids))
 	for id := range ids {
 		list = append(list, id)
@@ -357,13 +357,13 @@ func (s *Server) graves(ctx context.Context, source string, ids map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	var changes []*change
+	var changes []*store.Change
 	for _, d := range dead {
 		spec, err := json.Marshal(specRecord{Source: source, Consumer: d.consumer, ID: d.id, Version: d.generation, Data: json.RawMessage(`{"manifests":[]}`)})
 		if err != nil {
 			return nil, err
 		}
-		changes = append(changes, &change{doc: store.Document{
+		changes = append(changes, &store.Change{Document: store.Document{
 			Kind: kindBundle, ID: d.id, Scope: d.consumer, Generation: d.generation, Spec: spec, UpdatedAt: d.at, Removed: true,
 		}})
 	}

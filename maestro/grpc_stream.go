@@ -15,6 +15,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/store"
 )
 
 type eventStream = grpc.ServerStreamingServer[cloudevents.CloudEvent]
@@ -63,7 +64,7 @@ func (s *Server) serveStream(stream eventStream, scope rpcScope, name string, en
 			return streamError(why())
 		case <-watch.C:
 			if begun := o.begun.Load(); begun != 0 && time.Since(time.Unix(0, begun)) > s.opts.Stuck {
-				return streamError(errTooSlow)
+				return streamError(store.ErrTooSlow)
 			}
 		}
 	}
@@ -76,7 +77,7 @@ func streamError(err error) error {
 		return err
 	}
 	switch {
-	case errors.Is(err, errTooSlow):
+	case errors.Is(err, store.ErrTooSlow):
 		return status.Error(codes.ResourceExhausted, "the subscriber is too slow and was dropped; reconnect and resync")
 	case errors.Is(err, errReplaced):
 		return status.Error(codes.Aborted, err.Error())

@@ -341,30 +341,3 @@ func TestASourceResyncs(t *testing.T) {
 		t.Errorf("deleted: %+v %s", last.ext, last.data)
 	}
 }
-
-// TestASlowSubscriberIsDropped cuts off a stream whose client
-// reads nothing, while another one gets everything.
-func TestASlowSubscriberIsDropped(t *testing.T) {
-	f := newFeed()
-	all := func(*change) bool { return true }
-	slow, quick := f.subscribe(all), f.subscribe(all)
-	got := 0
-	for n := range queueChanges + 1 {
-		f.publish(documents(1), "c")
-		if n%100 == 0 {
-			batches, err := quick.take()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got += len(batches)
-		}
-	}
-	if _, err := slow.take(); err != errTooSlow {
-		t.Errorf("slow: %v", err)
-	}
-	if _, err := quick.take(); err != nil || got < queueChanges-100 {
-		t.Errorf("quick: %d, %v", got, err)
-	}
-	slow.close()
-	quick.close()
-}

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -170,7 +169,7 @@ type Server struct {
 	bus     *bus.Pool // nil without a broker
 	metrics *metrics
 
-	feed     *feed
+	feed     *store.Broadcast
 	delivery *deliverer // over the broker; nil without
 	agents   *agents    // nil when none come by gRPC
 	rules    *rulesFile // nil: none
@@ -181,7 +180,6 @@ type Server struct {
 	instance string // this server's name among those that share the database
 	asking   chan struct{}
 	stopping chan struct{} // closed when Run begins to stop
-	followed atomic.Bool   // the follower stands
 }
 
 // New opens the database, bringing its schema up to date, and returns a server
@@ -218,7 +216,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	s := &Server{
-		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), feed: newFeed(), instance: uuid.NewString(),
+		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), instance: uuid.NewString(),
 		asking: make(chan struct{}, 1), stopping: make(chan struct{}), rules: rules, reviewer: reviews,
 	}
 	if o.streams() {
@@ -227,17 +225,13 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.ingest = newIngest(s)
 	s.resyncs = newResyncs(s)
 	s.contacts = newContacts(s)
+	s.feed = st.NewBroadcast(s.contacts.changed)
 	if o.Broker != "" {
 		s.connectBroker()
 	}
 	if o.Ops != nil {
 		o.Ops.Check("database", st.Ping)
-		o.Ops.Check("feed", func(context.Context) error {
-			if !s.followed.Load() {
-				return errors.New("the feed is not followed yet")
-			}
-			return nil
-		})
+		o.Ops.Check("feed", s.feed.Check)
 		if s.bus != nil {
 			o.Ops.Check("broker", s.bus.Check)
 		}
@@ -367,7 +361,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return err
 		})
 	}
-	part(s.follow)
+	part(s.feed.Run)
 	if s.bus != nil {
 		part(s.bus.Run)
 	}

@@ -111,19 +111,19 @@ func parseOrder(text string, fields search.Schema) ([]store.Order, error) {
 }
 
 // matches says whether a watch's filter accepts a change.
-func matches(f *search.Filter, c *change) bool {
+func matches(f *search.Filter, c *store.Change) bool {
 	return f.Match(func(field string) any {
 		switch field {
 		case "id", "name":
-			return c.doc.ID
+			return c.ID
 		case "consumer_name":
-			return c.doc.Scope
+			return c.Scope
 		case "created_at":
-			return c.doc.CreatedAt.Truncate(time.Microsecond)
+			return c.CreatedAt.Truncate(time.Microsecond)
 		case "type":
 			return "Bundle"
 		case "source":
-			if spec, _, err := c.records(); err == nil {
+			if spec, _, err := recordsOf(c); err == nil {
 				return spec.Source
 			}
 		}

@@ -175,8 +175,8 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sub := s.feed.subscribe(func(c *change) bool { return c.doc.Kind == kindBundle && c.doc.ID == id && c.doc.Scope == consumer })
-	defer sub.close()
+	sub := s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindBundle && c.ID == id && c.Scope == consumer })
+	defer sub.Close()
 	s.askSpecs(ctx, consumer, []string{id})
 	wait, cancel := context.WithTimeout(ctx, adoptWait)
 	defer cancel()
@@ -188,7 +188,7 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
-		if _, err := sub.next(wait); err != nil {
+		if _, err := sub.Next(wait); err != nil {
 			break
 		}
 	}

@@ -271,12 +271,12 @@ func encodeStatusResync(consumer string, hashes []work.StatusHash, sourceID stri
 // encodeStatus makes the event that tells a source about its bundle: the
 // agent's last one, with the spec filled in. ok is false when there is nothing
 // to tell: no status yet, or one of an older generation.
-func encodeStatus(c *change) (m message, ok bool, err error) {
-	spec, status, err := c.records()
+func encodeStatus(c *store.Change) (m message, ok bool, err error) {
+	spec, status, err := recordsOf(c)
 	if err != nil {
 		return m, false, err
 	}
-	d := c.doc
+	d := c.Document
 	if !d.Removed && (status.empty() || status.Version != d.Generation) {
 		return m, false, nil
 	}

@@ -141,16 +141,16 @@ func TestDataAreWrittenAsTheOriginalWritesThem(t *testing.T) {
 
 func TestTheEventsTowardsSources(t *testing.T) {
 	d := sampleBundle(t)
-	if _, ok, err := encodeStatus(&change{doc: d}); ok || err != nil {
+	if _, ok, err := encodeStatus(&store.Change{Document: d}); ok || err != nil {
 		t.Errorf("a bundle without status: %v %v", ok, err)
 	}
 	d = withStatus(t, d)
 	older := d
 	older.Generation = 3
-	if _, ok, _ := encodeStatus(&change{doc: older}); ok {
+	if _, ok, _ := encodeStatus(&store.Change{Document: older}); ok {
 		t.Error("the status of an older generation is told again")
 	}
-	m, ok, err := encodeStatus(&change{doc: d})
+	m, ok, err := encodeStatus(&store.Change{Document: d})
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -183,7 +183,7 @@ func TestTheEventsTowardsSources(t *testing.T) {
 		t.Error(diff)
 	}
 	d.Removed = true
-	gone, ok, err := encodeStatus(&change{doc: d})
+	gone, ok, err := encodeStatus(&store.Change{Document: d})
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}

@@ -24,13 +24,11 @@ func (c *Change) Memo(f func(Document) any) any {
 type Round struct {
 	Changes []*Change
 	Cursor  Cursor
-	number  uint64
+	Number  uint64 // counts them; see Published
 }
 
-// Why a subscription ended.
-var (
-	ErrTooSlow = errors.New("the subscriber does not keep up") // subscribe again
-)
+// ErrTooSlow ends a subscription that does not keep up. It may be made again.
+var ErrTooSlow = errors.New("the subscriber is too slow")
 
 // Broadcast is one follower of the store, fanned out in memory to all who watch. It begins at the present; who wants the
 // past reads the store. Each subscriber has a bounded queue, and one that is too slow is cut off, so it delays nobody.
@@ -57,7 +55,7 @@ func (b *Broadcast) Run(ctx context.Context) error {
 		if err == nil {
 			b.stand(true)
 			err = b.s.Follow(ctx, FollowOptions{From: cursor}, func(_ context.Context, batch Batch) error {
-				b.publish(batch)
+				b.Publish(batch)
 				return nil
 			})
 		}
@@ -66,7 +64,7 @@ func (b *Broadcast) Run(ctx context.Context) error {
 			return nil
 		}
 		if errors.Is(err, ErrGone) {
-			b.fail(ErrGone)
+			b.Fail(ErrGone)
 		}
 		b.s.log.Warn("the feed is followed anew", "error", err)
 		if !pause(ctx, 200*time.Millisecond) {
@@ -114,6 +112,7 @@ type Subscription struct {
 	b     *Broadcast
 	match func(*Change) bool
 	woken chan struct{} // holds a token when there is something to take
+	ended chan struct{} // closed when there is a reason
 
 	mu      sync.Mutex
 	queue   []Round
@@ -125,7 +124,7 @@ type Subscription struct {
 // Subscribe begins a subscription to the changes that match. What was brought before is not in it. match is called by
 // the feed's goroutine and must be quick.
 func (b *Broadcast) Subscribe(match func(*Change) bool) *Subscription {
-	s := &Subscription{b: b, match: match, woken: make(chan struct{}, 1)}
+	s := &Subscription{b: b, match: match, woken: make(chan struct{}, 1), ended: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.subs[s] = struct{}{}
@@ -139,7 +138,8 @@ func (s *Subscription) Close() {
 	delete(s.b.subs, s)
 }
 
-func (b *Broadcast) publish(batch Batch) {
+// Publish hands a batch to all subscribers. Run does that; it is exported for tests of what subscribers make of it.
+func (b *Broadcast) Publish(batch Batch) {
 	r := Round{Changes: make([]*Change, len(batch.Documents)), Cursor: batch.Cursor}
 	for i := range batch.Documents {
 		r.Changes[i] = &Change{Document: batch.Documents[i]}
@@ -150,21 +150,23 @@ func (b *Broadcast) publish(batch Batch) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.round++
-	r.number = b.round
+	r.Number = b.round
 	for s := range b.subs {
 		s.offer(r)
 	}
 }
 
-// published is the number of the last round. A round that begins after a read of the store has ended carries nothing
+// Published is the number of the last round. A round that begins after a read of the store has ended carries nothing
 // older than that read; the round under way may.
-func (b *Broadcast) published() uint64 {
+func (b *Broadcast) Published() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.round
 }
 
-func (b *Broadcast) fail(err error) {
+// Fail ends all subscriptions, because the feed cannot be continued. Run does that; it is exported for tests of what
+// subscribers make of it.
+func (b *Broadcast) Fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for s := range b.subs {
@@ -173,7 +175,7 @@ func (b *Broadcast) fail(err error) {
 }
 
 func (s *Subscription) offer(r Round) {
-	mine := Round{Cursor: r.Cursor, number: r.number}
+	mine := Round{Cursor: r.Cursor, Number: r.Number}
 	size := 0
 	for _, c := range r.Changes {
 		if s.match(c) {
@@ -195,8 +197,7 @@ func (s *Subscription) offer(r Round) {
 		}
 		s.queue = append(s.queue, mine)
 	case s.changes+len(mine.Changes) > queueChanges || s.bytes+size > queueBytes && s.changes > 0:
-		s.err = ErrTooSlow
-		s.queue, s.changes, s.bytes = nil, 0, 0
+		s.stop(ErrTooSlow)
 	default:
 		s.queue = append(s.queue, mine)
 		s.changes += len(mine.Changes)
@@ -209,9 +210,15 @@ func (s *Subscription) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
-		s.err = err
+		s.stop(err)
 	}
 	s.wake()
+}
+
+func (s *Subscription) stop(err error) {
+	s.err = err
+	s.queue, s.changes, s.bytes = nil, 0, 0
+	close(s.ended)
 }
 
 func (s *Subscription) wake() {
@@ -221,14 +228,21 @@ func (s *Subscription) wake() {
 	}
 }
 
-// Next waits for what comes and returns all of it. It returns ErrTooSlow, ErrGone when the database was restored, or
-// ctx's cause.
-func (s *Subscription) Next(ctx context.Context) ([]Round, error) {
-	select {
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-s.woken:
-	}
+// Woken has a token when there is something to take.
+func (s *Subscription) Woken() <-chan struct{} { return s.woken }
+
+// Ended is closed when the subscription has ended, for Reason.
+func (s *Subscription) Ended() <-chan struct{} { return s.ended }
+
+// Reason is why the subscription ended, nil while it has not: ErrTooSlow, or ErrGone when the database was restored.
+func (s *Subscription) Reason() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Take returns what waits, or the reason why the subscription ended.
+func (s *Subscription) Take() ([]Round, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -237,4 +251,14 @@ func (s *Subscription) Next(ctx context.Context) ([]Round, error) {
 	q := s.queue
 	s.queue, s.changes, s.bytes = nil, 0, 0
 	return q, nil
+}
+
+// Next waits for what comes and takes it. Its error is Take's, or ctx's cause.
+func (s *Subscription) Next(ctx context.Context) ([]Round, error) {
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.woken:
+		return s.Take()
+	}
 }

@@ -97,7 +97,7 @@ func (v *viewer) existing(ctx context.Context, open func() error) error {
 		}
 		q.After = page.Next
 	}
-	v.until = v.b.published() + 1
+	v.until = v.b.Published() + 1
 	return v.see(Sight{Kind: Caught, Cursor: start})
 }
 
@@ -128,7 +128,7 @@ func (v *viewer) catchUp(ctx context.Context, open func() error) error {
 		if !batch.Last {
 			return nil
 		}
-		v.until = v.b.published() + 1
+		v.until = v.b.Published() + 1
 		if err := v.see(Sight{Kind: Caught, Cursor: batch.Cursor}); err != nil {
 			return err
 		}
@@ -147,7 +147,7 @@ func (v *viewer) follow(ctx context.Context, sub *Subscription) error {
 			return err
 		}
 		for _, r := range rounds {
-			if r.number > v.until {
+			if r.Number > v.until {
 				v.seen = nil
 			}
 			for i, c := range r.Changes {
