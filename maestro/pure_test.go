@@ -83,7 +83,7 @@ func TestStatusesAreJudged(t *testing.T) {
 		"deleted, but wanted":    {doc, old, "10", event(func(e *statusEvent) { e.deleted = true }), verdict{drop: dropStale, lost: true}},
 		"deleted, of old":        {doc, old, "10", event(func(e *statusEvent) { e.deleted, e.record.Version = true, 4 }), verdict{drop: dropStale}},
 	} {
-		got := decideStatus(c.Document, c.have, c.sequence, c.ev, "maestro")
+		got := decideStatus(c.doc, c.have, c.sequence, c.ev, "maestro")
 		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}

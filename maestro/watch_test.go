@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -194,7 +193,7 @@ func TestI4AWatchContinuesFromItsCursor(t *testing.T) {
 
 func lastCursor(t *testing.T, m *instance) string {
 	t.Helper()
-	cursor, err := m.server.present(t.Context())
+	cursor, err := m.server.store.Present(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
