@@ -110,6 +110,17 @@ func TestI1AKilledServerLosesNothingThatWasAcknowledged(t *testing.T) {
 // Ids of transactions that were rolled back, and whose traces were not on disk when the server crashed, are given out
 // again. A follower that had read after the rollbacks takes them for seen, unless it knows better.
 func TestI1IdsThatACrashGivesOutAgainAreNotTakenForSeen(t *testing.T) {
+	// On a busy machine something else may flush the WAL first.
+	for range 5 {
+		if givesOutIdsAgain(t) {
+			return
+		}
+	}
+	t.Fatal("the server never gave out an id again: nothing is tested")
+}
+
+// givesOutIdsAgain crashes a server once, and reports whether that was a test.
+func givesOutIdsAgain(t *testing.T) bool {
 	server := pgtest.Server(t, map[string]string{"wal_writer_delay": "10s"}) // nothing but commits flushes the WAL
 	dsn := pgtest.Database(t, server.Cluster)
 	reads := make(chan struct{}, 1<<16)
@@ -139,7 +150,8 @@ func TestI1IdsThatACrashGivesOutAgainAreNotTakenForSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again >= last {
-		t.Fatalf("the server went on with %d after %d: nothing is tested", again, last)
+		t.Logf("the server went on with %d after %d", again, last)
+		return false
 	}
 	for i := range 20 {
 		id := fmt.Sprint(i)
@@ -154,6 +166,7 @@ func TestI1IdsThatACrashGivesOutAgainAreNotTakenForSeen(t *testing.T) {
 	if w.relists != 1 {
 		t.Fatalf("%d relists", w.relists)
 	}
+	return true
 }
 
 // rollbacks writes in n transactions, rolls them back, and returns the id of the last.
