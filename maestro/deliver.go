@@ -141,7 +141,7 @@ func (d *deliverer) run(ctx context.Context) error {
 		d.mu.Lock()
 		at, ok := d.machine.Wake()
 		d.mu.Unlock()
-		if !ok {
+		if !ok || len(d.slots) == cap(d.slots) { // what is due waits for a publisher that ends, and wakes us
 			at = time.Now().Add(time.Hour)
 		}
 		timer.Reset(time.Until(at))
