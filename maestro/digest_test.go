@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -216,6 +217,26 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 	cost("the server restarts", 16<<10, func() { server.end(); server = site.start(through) })
 	agent.fault(func() { agent.digests = false })
 	agent.stop()
+}
+
+// TestI6WhatAnAgentReportedWithoutABrokerIsAskedFor of one that compares by
+// lists, when it comes back and the server was there all the time.
+func TestI6WhatAnAgentReportedWithoutABrokerIsAskedFor(t *testing.T) {
+	site := newSite(t)
+	m := site.start()
+	m.consumer("mc1")
+	agent := site.agent("mc1")
+	m.source().create("mc1", "w1", 1)
+	m.settled(1)
+	agent.stop()
+	agent.report("w1", "Changed") // nobody hears it
+	agent.start()
+	eventually(t, "the status has arrived", func() error {
+		if b := m.bundle("w1"); !strings.Contains(fmt.Sprintf("%s", b.Status.Conditions), "Changed") {
+			return fmt.Errorf("%s", b.Status.Conditions)
+		}
+		return nil
+	})
 }
 
 // TestI8WrongDigestsOnlyCostTraffic: whatever an agent claims to hold, nothing

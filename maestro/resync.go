@@ -97,7 +97,13 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	if err := s.speaksDigests(ctx, r.consumer, r.digests); err != nil {
 		return err
 	}
-	return s.reconcile(ctx, r.consumer, r.at, r.versions, nil)
+	if err := s.reconcile(ctx, r.consumer, r.at, r.versions, nil); err != nil || r.digests || len(r.versions) == 0 {
+		return err
+	}
+	// An agent that compares by lists says nothing of its statuses. What it
+	// reported while it had no broker is lost, and if it came back later than
+	// this server did, it was not there to be asked (I6).
+	return s.askConsumer(ctx, r.consumer, nil)
 }
 
 // reconcile compares an agent's list with what it is to have, and has the

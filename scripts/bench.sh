@@ -4,12 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+scripts/ensure.sh mosquitto >&2
 export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube
 commit=$(git describe --always --dirty)
 programs=$(mktemp -d)
 home=$(mktemp -d)
 trap 'bin/atoll down --purge --home "$home" >/dev/null 2>&1 || true; rm -rf "$programs" "$home"' EXIT
-go build -o "$programs" ./bench/store ./bench/maestro ./bench/agent ./bench/road
+go build -o "$programs" ./bench/store ./bench/maestro ./bench/fleet ./bench/agent ./bench/road
 
 millis() { echo $(($(date +%s%N) / 1000000)); }
 begun=$(millis)
@@ -30,4 +31,6 @@ unset ATOLL_HOME ATOLL_ENDPOINT ATOLL_CA
 "$programs/store"
 "$programs/maestro"
 "$programs/maestro" -broker mosquitto -only delivery,status,update,deletion,sustained
+"$programs/fleet"
+"$programs/fleet" -broker mosquitto -works 20 -digests true
 "$programs/agent" -kube bin/atoll-kube
