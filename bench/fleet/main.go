@@ -15,8 +15,10 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,7 +49,10 @@ func main() {
 	if *broker != bed.Embedded && *broker != bed.Mosquitto {
 		log.Fatalf("-broker %q is neither embedded nor mosquitto", *broker)
 	}
-	if err := run(context.Background()); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
+	err := run(ctx)
+	stop()
+	if err != nil {
 		log.Fatal(err)
 	}
 }
