@@ -38,8 +38,9 @@ type core struct {
 	repairs   int                     // ordered so far
 	contested map[objectKey]time.Time // objects that others keep changing back, until when that is told
 
-	amwsSynced bool // the AppliedManifestWorks in the cluster are known
-	apiDown    bool // the API server does not answer; nothing is asked of it
+	pruneFrom  time.Time // nothing is pruned before
+	amwsSynced bool      // the AppliedManifestWorks in the cluster are known
+	apiDown    bool      // the API server does not answer; nothing is asked of it
 	probing    bool
 
 	now     time.Time
@@ -425,6 +426,7 @@ func (c *core) advanceAll() {
 // load takes over what the store knew. It must come before any step.
 func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effect {
 	c.now, c.effects = now, nil
+	c.pruneFrom = now.Add(lateness)
 	c.seq.resume(ceiling)
 	c.reserve()
 	for id, s := range works {

@@ -49,7 +49,10 @@ type model struct {
 	toward []evSpec         // specs on the wire
 	online bool
 	apiUp  bool
-	denied bool // executors may do nothing
+	denied bool      // executors may do nothing
+	late   []effect  // calls of an agent that was killed, still under way
+	until  time.Time // when the last of them has happened, or never will
+	dead   bool      // such a call is carried out
 	value  int
 	// sequence is the last id that the agent gave out, in any of its lives.
 	sequence int64
@@ -271,7 +274,7 @@ func (m *model) apply(e effApply) event {
 		if e.strategy.readOnly() {
 			m.t.Fatalf("%s is only to be read for %s", e.key, e.id)
 		}
-		if !m.noted(e) {
+		if !m.dead && !m.noted(e) {
 			m.t.Fatalf("%s is applied for %s before that is on disk (I12)", e.key, e.id)
 		}
 		o := m.objects[e.key]
@@ -568,7 +571,7 @@ func (m *model) act() {
 	id := rapid.SampledFrom(m.ids()).Draw(t, "id")
 	switch action := rapid.SampledFrom([]string{
 		"order", "order", "delete", "call", "call", "call", "call", "event", "event", "event", "event", "sync", "sync", "spec", "spec", "status", "status",
-		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "flap", "loss", "api", "relist", "ask", "rights",
+		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "flap", "loss", "api", "relist", "ask", "rights", "late",
 	}).Draw(t, "action"); action {
 	case "order":
 		m.order(id)
@@ -626,13 +629,21 @@ func (m *model) act() {
 		}
 	case "collect":
 		m.collect()
+	case "late":
+		m.happen(1)
 	case "tick":
 		m.now = m.now.Add(time.Duration(pick(5000, "ms")) * time.Millisecond)
 		m.step(evTick{})
 	case "crash":
-		for _, e := range m.calls { // what was under way happened, or not
-			if m.apiUp && rapid.Bool().Draw(t, "happened") {
+		for _, e := range m.calls { // what was under way happened, or not, or will a moment later
+			switch fate := pick(3, "happened"); {
+			case !m.apiUp || fate == 0:
+			case fate == 1:
 				m.call(e)
+			default:
+				if w, ok := e.(effApply); ok && !w.read {
+					m.late = append(m.late, e)
+				}
 			}
 		}
 		if n := len(m.written); n > 0 { // and what was written may have reached the disk, nobody knows
@@ -644,6 +655,7 @@ func (m *model) act() {
 		if rapid.IntRange(0, 3).Draw(t, "clock steps back") == 0 {
 			m.now = m.now.Add(-time.Hour)
 		}
+		m.until = m.now.Add(lateness)
 		m.boot()
 	case "disconnect":
 		m.disconnect()
@@ -681,6 +693,19 @@ func (m *model) flap(key objectKey, times int) {
 		m.value++
 		m.objects[key].phase = fmt.Sprint("p", m.value)
 		m.touched(key)
+	}
+}
+
+// happen lets calls of an agent that was killed take effect.
+func (m *model) happen(n int) {
+	m.dead = true
+	defer func() { m.dead = false }()
+	for ; n > 0 && len(m.late) > 0; n-- {
+		e := m.late[0]
+		m.late = m.late[1:]
+		if m.apiUp && !m.now.After(m.until) {
+			m.call(e)
+		}
 	}
 }
 
@@ -774,6 +799,10 @@ func (m *model) settle() {
 		case m.collectable():
 			m.collect()
 		default:
+			m.happen(len(m.late))
+			if len(m.events) > 0 {
+				continue
+			}
 			if at := m.core.wake(); !at.IsZero() && at.Before(end) {
 				m.now = at
 				m.step(evTick{})

@@ -2,9 +2,13 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Deletions do not wait behind a flood of new works, nor does a small work
@@ -59,4 +63,41 @@ func TestCallsWaitInLanes(t *testing.T) {
 		}
 		p.close()
 	})
+}
+
+// An agent that was killed may have had a call under way that takes effect
+// after its successor looked: what is not there yet is not taken for gone (I9).
+func TestI9NothingIsPrunedJustAfterAStart(t *testing.T) {
+	key := objectKey{configMaps, "ns", "late"}
+	data, err := json.Marshal(manifests())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := decodeSpec("one", 2, "maestro", "{}", false, data, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", sendWindow: 4})
+	removes := func(effects []effect) (n int) {
+		for _, e := range effects {
+			if _, ok := e.(effRemove); ok {
+				n++
+			}
+		}
+		return n
+	}
+	c.load(map[workID]saved{"one": {Spec: s, Progress: &progress{Generation: 1, Maybe: []resourceRef{refOf(key, "")}}}}, 0, noon)
+	effects := c.step(evAMW{&amwState{id: "one", uid: "amw", finalizers: []string{amwFinalizer}}}, noon)
+	effects = append(effects, c.step(evAMWsSynced{}, noon)...)
+	effects = append(effects, c.step(evObject{key, &observed{rv: 5}}, noon.Add(time.Second))...)
+	if n := removes(effects); n != 0 || !c.works["one"].pending() {
+		t.Fatalf("%d removals begun, pending %v", n, c.works["one"].pending())
+	}
+	c.step(evObject{key, &observed{exists: true, uid: "u", rv: 6, owners: []types.UID{"amw"}}}, noon.Add(time.Second))
+	if at := c.wake(); at.After(noon.Add(lateness)) {
+		t.Errorf("the next step is at %s", at)
+	}
+	if n := removes(c.step(evTick{}, noon.Add(lateness))); n != 1 {
+		t.Errorf("%d removals after %s, want 1", n, lateness)
+	}
 }

@@ -16,7 +16,15 @@ type removal struct {
 	over     bool // it is gone, or not ours; the AMW may list it still
 	failures int
 	due      time.Time
+	from     time.Time // it does not begin before
 }
+
+// lateness is how long after a start something may still come to be by the
+// hand of an agent that was killed: its last calls were under way. Until then
+// nothing is pruned, since what is not there yet could come after it was found
+// to be gone, and stay (I9). A whole work that is deleted need not wait: the
+// owner of what comes late is gone, and the cluster collects it.
+const lateness = 2 * time.Second
 
 // recheck is how often a deletion that does not end is asked for again: the
 // watch may be refused where deleting is not.
@@ -89,6 +97,9 @@ func (c *core) addRemoval(w *workState, r resourceRef) {
 		}
 	}
 	w.removing[key] = &removal{ref: r}
+	if c.now.Before(c.pruneFrom) && !w.spec.Deleting && !w.tornDown {
+		w.removing[key].from = c.pruneFrom
+	}
 	c.await(key, w.id)
 }
 
@@ -104,6 +115,10 @@ func (c *core) overRemoval(w *workState, key objectKey, r *removal) {
 // remove carries one removal on.
 func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID) {
 	if r.busy || r.over {
+		return
+	}
+	if r.from.After(c.now) && !w.tornDown {
+		c.at(r.from, w.id)
 		return
 	}
 	live := c.objects[key].live
