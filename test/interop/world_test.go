@@ -36,6 +36,7 @@ const patience = 60 * time.Second
 type world struct {
 	dir, home string
 	pki, ca   string // URL of the CA, file of its certificate
+	postgres  string // directory of the database server's socket
 	caPool    *x509.CertPool
 	embedded  *server // Maestro on the embedded broker
 	mosquitto *server // Maestro on Mosquitto
@@ -122,13 +123,12 @@ func (w *world) start() error {
 	}); err != nil {
 		return err
 	}
-	postgres := ""
 	for _, p := range status.Processes {
 		switch p.Name {
 		case "pki":
 			w.pki = p.Address
 		case "postgres":
-			postgres = p.Address
+			w.postgres = p.Address
 		}
 	}
 	w.ca = filepath.Join(w.home, "ca.pem")
@@ -145,18 +145,18 @@ func (w *world) start() error {
 	if err := w.embedded.open(); err != nil {
 		return err
 	}
-	return w.startOnMosquitto(postgres)
+	return w.startOnMosquitto()
 }
 
 // startOnMosquitto starts Debian's broker, and a Maestro of ours with a database of its own that speaks to it.
-func (w *world) startOnMosquitto(postgres string) error {
+func (w *world) startOnMosquitto() error {
 	broker, err := w.startMosquitto("mosquitto")
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, "postgres://postgres@/postgres?port=5432&sslmode=disable&host="+postgres)
+	conn, err := pgx.Connect(ctx, w.dsn("postgres", "postgres"))
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,11 @@ func (w *world) startOnMosquitto(postgres string) error {
 		return err
 	}
 	w.mosquitto = &server{world: w, broker: broker}
-	return w.mosquitto.start("postgres://maestro@/interop?port=5432&sslmode=disable&host=" + postgres)
+	return w.mosquitto.start(w.dsn("maestro", "interop"))
+}
+
+func (w *world) dsn(user, database string) string {
+	return "postgres://" + user + "@/" + database + "?port=5432&sslmode=disable&host=" + w.postgres
 }
 
 func (w *world) end() error {
