@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +18,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bench/bed"
 	"atoll.dev/bench/report"
+	"atoll.dev/bus"
 )
 
 // list reads all bundles, in pages and as one, on one connection.
@@ -24,13 +26,24 @@ func list(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err 
 	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
+	// A region at rest: all is delivered and reported.
+	sequence := time.Now().UnixMilli() << 22
+	var next atomic.Int64
+	for i := range *consumers {
+		name := bed.Consumer(i)
+		if _, err := b.Subscriber(ctx, name, func(c *bus.Client, e bus.Event) {
+			if e.Type == work.SpecCreate || e.Type == work.SpecUpdate {
+				_ = c.PublishAsync(ctx, bed.AgentTopic(name), statusOf(name, e, sequence+next.Add(1)), func(error) {})
+			}
+		}); err != nil {
+			return nil, nil, err
+		}
+	}
 	if err := bed.Many(*bundles, *concurrency, func(i int) error {
 		return b.Publish(ctx, b.Spec(work.SpecCreate, consumerOf(i), bed.ID(i), *listSize))
 	}); err != nil {
 		return nil, nil, err
 	}
-	// What was written is read from memory, and its garbage is gone, as in a
-	// server that runs for a while.
 	if err := settle(ctx, b); err != nil {
 		return nil, nil, err
 	}
@@ -122,10 +135,10 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 		return nil, nil, err
 	}
 	defer conn.Close(ctx)
-	for from := 0; from < *searchable; from += 10_000 { // the feed follows
+	for from := 0; from < *searchable; from += 10_000 { // reported ones: nothing is delivered
 		if _, err := conn.Exec(ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			select kind, 'copy-' || n, 'mc' || n % 100, name, version, generation, jsonb_set(spec, '{metadata,labels}', jsonb_build_object('app', 'bench', 'cluster', 'c' || n / $3::int)),
-				status, wire, created_at + n * interval '1 ms', updated_at, n from document, generate_series($1::int, $2::int) n where kind = 'Bundle' and id = $4`,
+				jsonb_build_object('resourceversion', generation, 'data', '{}'::jsonb), wire, created_at + n * interval '1 ms', updated_at, n from document, generate_series($1::int, $2::int) n where kind = 'Bundle' and id = $4`,
 			from, min(from+10_000, *searchable)-1, alike, bed.ID(0)); err != nil {
 			return nil, nil, err
 		}
@@ -200,6 +213,16 @@ func settle(ctx context.Context, b *bed.Bed) error {
 		return err
 	}
 	defer conn.Close(ctx)
+	if err := bed.Await(ctx, 10*time.Millisecond, func() error {
+		var pending int
+		err := conn.QueryRow(ctx, "select count(*) from ledger where wanted > acknowledged").Scan(&pending)
+		if err == nil && pending > 1 { // the one of the search has no agent
+			err = fmt.Errorf("%d works are not reported", pending)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	_, err = conn.Exec(ctx, "vacuum analyze document")
 	return err
 }
