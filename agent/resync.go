@@ -166,7 +166,9 @@ func (c *core) sayWorks(ids []string) {
 	}
 }
 
-// states lists what is known, as it is compared.
+// states lists what is known, as it is compared. AppliedManifestWorks of works
+// that are not known are in it, at generation 0: their store was lost, and
+// should the server have lost them too, an operator can have them deleted.
 func (c *core) states() []work.WorkState {
 	list := make([]work.WorkState, 0, len(c.works))
 	for id, w := range c.works {
@@ -174,16 +176,22 @@ func (c *core) states() []work.WorkState {
 		if s == nil {
 			continue
 		}
-		state := work.WorkState{ID: string(id), Version: s.Generation, Deleting: s.Deleting}
+		state := work.WorkState{ID: string(id), Version: s.Generation, Deleting: s.Deleting, Life: s.Life}
 		if w.status != nil && !s.Deleting {
 			state.Status = digest.Status(w.status.Hash)
 		}
 		list = append(list, state)
 	}
+	for id, a := range c.amws {
+		if c.works[id] == nil && !a.deleting {
+			list = append(list, work.WorkState{ID: string(id)})
+		}
+	}
 	return list
 }
 
-// versions lists it for a real Maestro.
+// versions lists works for a real Maestro, which would order what it does not
+// know deleted.
 func (c *core) versions() []work.SpecVersion {
 	list := []work.SpecVersion{}
 	for _, id := range slices.Sorted(maps.Keys(c.works)) {

@@ -22,6 +22,7 @@ type spec struct {
 	Bundle     work.Bundle `json:"bundle"`
 	Hash       string      `json:"hash"` // of metadata and data as they came
 	Deleting   bool        `json:"deleting,omitempty"`
+	Life       string      `json:"life,omitempty"` // of the server's database that ordered it
 	Received   time.Time   `json:"received"`
 }
 
@@ -74,7 +75,7 @@ func judge(known, in *spec) verdict {
 		return verdictStale
 	case in.Deleting:
 		return verdictTake
-	case in.Generation == known.Generation && in.Hash == known.Hash:
+	case in.Generation == known.Generation && in.Hash == known.Hash && in.Life == known.Life:
 		return verdictSame
 	}
 	return verdictTake

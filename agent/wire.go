@@ -40,6 +40,7 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.Life = m.Extensions[work.ExtLife]
 		return evSpec{s, ack}, nil
 	case work.StatusResync:
 		var list work.StatusHashes

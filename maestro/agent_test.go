@@ -50,6 +50,7 @@ type agentWork struct {
 	generation int64
 	data       json.RawMessage
 	metadata   string
+	life       string
 	status     []byte
 	hash       string
 }
@@ -209,7 +210,7 @@ func (a *scriptedAgent) applySpec(m message) (message, bool) {
 		a.t.Errorf("agent %s: spec of %s without data", a.consumer, id)
 		return message{}, false
 	}
-	w := &agentWork{generation: generation, data: m.data, metadata: m.ext[work.ExtMetadata]}
+	w := &agentWork{generation: generation, data: m.data, metadata: m.ext[work.ExtMetadata], life: m.ext[work.ExtLife]}
 	w.status = []byte(fmt.Sprintf(`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}],"resourceStatus":[]}`, generation))
 	w.hash = hexHash("hash-%s-%d", id, generation)
 	a.works[id] = w

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/api/work"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
@@ -216,6 +217,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 		}
 		m, err := encodeSpec(doc, d.s.opts.SourceID, false)
 		if err == nil {
+			m.ext[work.ExtLife] = d.s.life()
 			err = d.send(ctx, send.Consumer, m, done)
 		}
 		if err != nil {

@@ -24,14 +24,14 @@ import (
 
 // ourWorks reads what a consumer's agent should hold, and what is known that
 // it holds besides, as both compare it.
-func ourWorks(ctx context.Context, tx *store.Tx, consumer string) ([]work.WorkState, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, deleting, status_hash from ledger where consumer = $1 and gone_at is null
-		union all select id, generation, false, status_hash from unknown_work where consumer = $1`, consumer)
+func ourWorks(ctx context.Context, tx *store.Tx, consumer, life string) ([]work.WorkState, error) {
+	rows, err := tx.Query(ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null
+		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`, consumer, life)
 	if err != nil {
 		return nil, err
 	}
 	states, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w work.WorkState, err error) {
-		err = row.Scan(&w.ID, &w.Version, &w.Deleting, &w.Status)
+		err = row.Scan(&w.ID, &w.Version, &w.Deleting, &w.Status, &w.Life)
 		return seen(w), err
 	})
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 	}
 	var ours []work.WorkState
 	err := s.store.Tx(ctx, func(tx *store.Tx) (err error) {
-		ours, err = ourWorks(ctx, tx, consumer)
+		ours, err = ourWorks(ctx, tx, consumer, s.life())
 		return err
 	})
 	if err != nil {
@@ -104,14 +104,16 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time,
 	scope := func(id string) bool { return in[digest.Bucket(id, b.Bits)] }
 	var versions []work.SpecVersion
 	states := make([]work.WorkState, 0, len(b.Works))
+	other := map[string]bool{} // of another life of our database
 	for _, w := range b.Works {
 		if !scope(w.ID) {
 			continue // what is not asked for says nothing about what is missing
 		}
 		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
 		states = append(states, w)
+		other[w.ID] = w.Life != s.life()
 	}
-	if err := s.reconcile(ctx, consumer, at, versions, scope); err != nil {
+	if err := s.reconcile(ctx, consumer, at, versions, other, scope); err != nil {
 		return err
 	}
 	var ask []work.StatusHash
@@ -119,7 +121,7 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time,
 		if err := noteUnknownStatuses(ctx, tx, consumer, states); err != nil {
 			return err
 		}
-		ours, err := ourWorks(ctx, tx, consumer)
+		ours, err := ourWorks(ctx, tx, consumer, s.life())
 		ask = differingStatuses(ours, states)
 		return err
 	})

@@ -18,6 +18,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/digest"
+	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
 
@@ -27,7 +28,7 @@ func (a *scriptedAgent) states() []work.WorkState {
 	defer a.mu.Unlock()
 	states := []work.WorkState{}
 	for id, w := range a.works {
-		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.Status(w.hash)})
+		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.Status(w.hash), Life: w.life})
 	}
 	return states
 }
@@ -160,7 +161,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 	agent.fault(func() {
 		for k := range n {
 			id := fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k)
-			agent.works[id] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`), hash: "hash-" + id}
+			agent.works[id] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`), hash: "hash-" + id, life: i.server.life()}
 		}
 	})
 }
@@ -299,6 +300,33 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestI8AnEqualGenerationOfAnotherLifeIsNone: the database was lost and the
+// source has ordered something else since, until its generation was again the
+// one that the agent has. It is not what the agent has.
+func TestI8AnEqualGenerationOfAnotherLifeIsNone(t *testing.T) {
+	site := newSite(t)
+	m := site.start(quickRetries)
+	m.consumer("mc1")
+	agent := site.agent("mc1")
+	agent.fault(func() { agent.digests = true })
+	src := m.source()
+	src.create("mc1", "w1", "first")
+	src.update("mc1", "w1", "old")
+	m.settled(1)
+	m.end()
+	agent.stop()
+
+	site.dsn = pgtest.DSN(t)
+	m = site.start(quickRetries)
+	m.consumer("mc1")
+	src = m.source()
+	src.create("mc1", "w1", "first")
+	src.update("mc1", "w1", "new")
+	agent.start()
+	agent.awaitValue("w1", "new")
+	m.settled(1)
 }
 
 // TestComparingBucketsIsComparing: for any two sides, the comparison of the

@@ -78,9 +78,12 @@ alter table unknown_work add column adopt_source text not null default '', add c
 // before says nothing about what that status acknowledged.
 const acknowledgedSchema = `alter table ledger add column acknowledged_at timestamptz;`
 
+// Unknown works are compared by what their agents say of them.
+const lifeSchema = `alter table unknown_work add column life text not null default ''`
+
 // Migrations make the side tables.
 func migrations() []string {
-	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema}
+	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema, lifeSchema}
 }
 
 // want records that a bundle is wanted as d says. It belongs in the
@@ -387,12 +390,12 @@ func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []strin
 // noteUnknownStatuses keeps the status hashes of unknown works, so that they do
 // not differ at the next comparison.
 func noteUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, states []work.WorkState) error {
-	ids, hashes := make([]string, len(states)), make([]string, len(states))
+	ids, hashes, lives := make([]string, len(states)), make([]string, len(states)), make([]string, len(states))
 	for i, w := range states {
-		ids[i], hashes[i] = w.ID, w.Status
+		ids[i], hashes[i], lives[i] = w.ID, w.Status, w.Life
 	}
-	_, err := tx.Exec(ctx, `update unknown_work w set status_hash = u.hash from unnest($2::text[], $3::text[]) as u(id, hash)
-		where w.consumer = $1 and w.id = u.id and w.status_hash <> u.hash`, consumer, ids, hashes)
+	_, err := tx.Exec(ctx, `update unknown_work w set status_hash = u.hash, life = u.life from unnest($2::text[], $3::text[], $4::text[]) as u(id, hash, life)
+		where w.consumer = $1 and w.id = u.id and (w.status_hash <> u.hash or w.life <> u.life)`, consumer, ids, hashes, lives)
 	return err
 }
 

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -180,6 +181,7 @@ type Server struct {
 	instance string // this server's name among those that share the database
 	asking   chan struct{}
 	stopping chan struct{} // closed when Run begins to stop
+	dbLife   atomic.Value  // string: the database's life, shortened
 }
 
 // New opens the database, bringing its schema up to date, and returns a server
@@ -221,6 +223,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	if o.streams() {
 		s.agents = newAgents(s)
+	}
+	if err := s.readLife(ctx); err != nil {
+		st.Close()
+		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	s.ingest = newIngest(s)
 	s.resyncs = newResyncs(s)

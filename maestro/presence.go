@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,6 +38,9 @@ func (s *Server) runPresence(ctx context.Context) error {
 	var last time.Time
 	for {
 		err := s.renew(ctx)
+		if err == nil {
+			err = s.readLife(ctx)
+		}
 		now := time.Now()
 		switch {
 		case err != nil || now.Sub(last) > deadAfter/2:
@@ -104,4 +108,26 @@ func (s *Server) goodbye(ctx context.Context) {
 		_, err := tx.Exec(ctx, `update server_presence set alive_at = '-infinity' where id = $1`, s.instance)
 		return err
 	})
+}
+
+// readLife reads in which life the database is, which every cursor begins with:
+// a lost or restored one begins another.
+func (s *Server) readLife(ctx context.Context) error {
+	page, err := s.store.List(ctx, store.Query{Kind: kindConsumer, Limit: 1, WireOnly: true})
+	if err != nil {
+		return fmt.Errorf("reading the life of the database: %w", err)
+	}
+	life, _, _ := strings.Cut(string(page.Cursor), ".")
+	if life == "" {
+		return fmt.Errorf("reading the life of the database: %w", store.ErrUnavailable)
+	}
+	s.dbLife.Store(life[:min(len(life), 8)])
+	return nil
+}
+
+// life is the life of the database in which generations count, as specs and
+// comparisons carry it.
+func (s *Server) life() string {
+	life, _ := s.dbLife.Load().(string)
+	return life
 }

@@ -97,7 +97,7 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	if err := s.speaksDigests(ctx, r.consumer, r.digests); err != nil {
 		return err
 	}
-	if err := s.reconcile(ctx, r.consumer, r.at, r.versions, nil); err != nil || r.digests || len(r.versions) == 0 {
+	if err := s.reconcile(ctx, r.consumer, r.at, r.versions, nil, nil); err != nil || r.digests || len(r.versions) == 0 {
 		return err
 	}
 	// An agent that compares by lists says nothing of its statuses. What it
@@ -108,8 +108,9 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 
 // reconcile compares an agent's list with what it is to have, and has the
 // difference sent. The list came at a time, and with scope both are about those
-// ids only.
-func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion, scope func(id string) bool) error {
+// ids only. What the agent has of another life of our database may be other
+// than what has the same generation here, so that is raised above.
+func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion, other map[string]bool, scope func(id string) bool) error {
 	var c comparison
 	var graves []held
 	versions := make(map[string]int64, len(theirs))
@@ -128,7 +129,7 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 		if err := lower(ctx, tx, c.send, theirs, time.Since(at)); err != nil {
 			return err
 		}
-		if c, err = raiseAhead(ctx, tx, c, ours, versions); err != nil {
+		if c, err = raiseAhead(ctx, tx, c, ours, versions, other); err != nil {
 			return err
 		}
 		if graves, err = buried(ctx, tx, consumer, c.unknown); err != nil {
@@ -179,11 +180,12 @@ func (c *comparison) unknownBut(graves []held) []string {
 
 // raiseAhead raises what the agent holds at a later generation than ours, and
 // sends it.
-func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held, versions map[string]int64) (comparison, error) {
+func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held, versions map[string]int64, other map[string]bool) (comparison, error) {
 	var received, send []held
 	raisedIDs := map[string]bool{}
 	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b held) int { return strings.Compare(a.id, b.id) }) {
-		if versions[h.id] <= h.generation {
+		version, has := versions[h.id]
+		if !has || version < h.generation || version == h.generation && !other[h.id] {
 			continue
 		}
 		if err := lockLedger(ctx, tx, h.id); err != nil {

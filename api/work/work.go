@@ -65,6 +65,7 @@ const (
 	ExtIfMatch    = "atollifmatch"    // source to server: apply only if the bundle's ETag version is this
 	ExtReceivedAt = "atollreceivedat" // agent to server, on a status: when the spec of resourceversion arrived, RFC 3339 with nanoseconds
 	ExtAppliedAt  = "atollappliedat"  // agent to server, on a status: when its manifests were first all applied
+	ExtLife       = "atolllife"       // server to agent, on a spec: the life of the server's database in which its generation counts
 	ExtDigests    = "atolldigests"    // agent to server, on a spec resync: "1", the agent speaks digests, too
 )
 
@@ -150,6 +151,7 @@ type WorkState struct {
 	ID       string `json:"id"`
 	Version  int64  `json:"v"`
 	Deleting bool   `json:"d,omitempty"`
+	Life     string `json:"l,omitempty"` // ExtLife of the spec; generations of different lives say nothing about each other
 	Status   string `json:"s,omitempty"` // the first 16 digits of its ExtStatusHash; "" while it has none
 }
 

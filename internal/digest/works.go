@@ -16,7 +16,7 @@ func Status(hash string) string { return hash[:min(len(hash), statusDigits)] }
 func Works(states []work.WorkState) []Item {
 	items := make([]Item, len(states))
 	for i, w := range states {
-		value := strconv.FormatInt(w.Version, 10) + " " + w.Status
+		value := strconv.FormatInt(w.Version, 10) + " " + w.Life + " " + w.Status
 		if w.Deleting {
 			value = strconv.FormatInt(w.Version, 10) + " deleting"
 		}
@@ -42,7 +42,7 @@ func Pieces(states []work.WorkState, bits int, buckets []int) []work.BucketWorks
 			in[b] = append(in[b], w)
 		}
 	}
-	const overhead = len(`{"id":"","v":12345678,"d":true,"s":"0123456789abcdef"},`)
+	const overhead = len(`{"id":"","v":12345678,"d":true,"l":"01234567","s":"0123456789abcdef"},`)
 	var pieces []work.BucketWorks
 	piece, size := work.BucketWorks{Bits: bits}, 0
 	for _, b := range buckets {

@@ -93,7 +93,7 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 	w := &world{t: t, site: newSite(t), random: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{}}
-	w.broker = &broker{site: w.site, addr: "127.0.0.1:0"}
+	w.broker = &broker{site: w.site, addr: freeAddr(t)}
 	w.broker.start()
 	t.Cleanup(func() { w.broker.end() })
 	w.wire = newWire(t, w.site, seed, w.broker.addr)
@@ -131,13 +131,18 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 
 func consumer(n int) string { return fmt.Sprintf("mc%d", n) }
 
+// freeAddr finds a port for a process that comes back to it. It is none that
+// the system gives to outgoing connections, which could have it meanwhile.
 func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port")
+	return ""
 }
 
 // removed is told that an object is gone from a cluster. Each is called by its
@@ -272,7 +277,7 @@ func (w *world) round(round int) {
 		}
 	}
 	begun := time.Now()
-	w.compare(round)
+	w.compare(round, happened)
 	w.t.Logf("round %d: %s; as asked after %v", round, strings.Join(happened, ", "), time.Since(begun).Round(time.Millisecond))
 }
 
@@ -352,7 +357,7 @@ func (w *world) wipe() {
 // compare waits until each cluster holds what was asked of it. A deletion whose
 // order was lost with the database is an operator's: the works are unknown by
 // then.
-func (w *world) compare(round int) {
+func (w *world) compare(round int, happened []string) {
 	w.t.Helper()
 	deadline := time.Now().Add(calm)
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -363,7 +368,7 @@ func (w *world) compare(round int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("round %d: after %v without faults: %s", round, calm, why)
+			w.t.Fatalf("round %d: %s; after %v without faults: %s", round, strings.Join(happened, ", "), calm, why)
 		}
 		w.deleteUnknown()
 		<-tick.C

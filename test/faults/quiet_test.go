@@ -19,7 +19,7 @@ func TestARestartWithoutChangeIsQuiet(t *testing.T) {
 			w.apply(n, fmt.Sprintf("w%d-%d", n, i), "v", true)
 		}
 	}
-	w.compare(0)
+	w.compare(0, nil)
 	agent := pki.Name(consumer(0))
 	// settled waits until nothing has passed for three seconds, longer than any
 	// repetition waits, and returns what has.

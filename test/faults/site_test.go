@@ -116,9 +116,6 @@ func (b *broker) start() {
 	if err != nil {
 		b.site.t.Fatal(err)
 	}
-	if b.end == nil { // it keeps its address
-		b.addr = l.Addr().String()
-	}
 	br, err := bus.NewBroker(bus.BrokerOptions{TLS: b.site.serverTLS("broker"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.site.t.Fatal(err)
