@@ -112,7 +112,7 @@ type broker struct {
 }
 
 func (b *broker) start() {
-	l, err := net.Listen("tcp", b.addr)
+	l, err := listenAgain(b.addr)
 	if err != nil {
 		b.site.t.Fatal(err)
 	}
@@ -127,6 +127,20 @@ func (b *broker) start() {
 		_ = br.Serve(ctx, l)
 	}()
 	b.end = sync.OnceFunc(func() { cancel(); <-done })
+}
+
+// listenAgain takes an address back, which who had it before may not have given
+// up quite.
+func listenAgain(addr string) (l net.Listener, err error) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for range 200 {
+		if l, err = net.Listen("tcp", addr); err == nil {
+			return l, nil
+		}
+		<-tick.C
+	}
+	return nil, err
 }
 
 // childConfig is what a process needs to know.
@@ -188,7 +202,7 @@ func (c childConfig) run() error {
 		return a.Run(ctx)
 	}
 	listen := func(addr string) net.Listener {
-		l, lerr := net.Listen("tcp", addr)
+		l, lerr := listenAgain(addr)
 		err = errors.Join(err, lerr)
 		return l
 	}
