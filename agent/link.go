@@ -40,11 +40,16 @@ type link interface {
 // mqttLink is the link over a broker.
 type mqttLink struct {
 	*bus.Client
-	topic string // that the agent writes
+	topic     string // that the agent writes
+	broadcast string // where it asks all sources; "": it asks the one of its topic
 }
 
 func (l mqttLink) publish(ctx context.Context, e bus.Event, done func(error)) error {
-	return l.PublishAsync(ctx, l.topic, e, done)
+	topic := l.topic
+	if source, ok := e.Extensions[work.ExtOriginalSource]; l.broadcast != "" && e.Type == work.SpecResync && ok && source == "" {
+		topic = l.broadcast
+	}
+	return l.PublishAsync(ctx, topic, e, done)
 }
 
 // newLink completes the connection's options by what is the agent's.
@@ -65,7 +70,11 @@ func (a *Agent) newLink(o bus.ClientOptions) link {
 	if o.Logger == nil {
 		o.Logger = a.log
 	}
-	return mqttLink{bus.NewClient(o), t.AgentEvents.String()}
+	l := mqttLink{Client: bus.NewClient(o), topic: t.AgentEvents.String()}
+	if t.AgentBroadcast.Kind != "" {
+		l.broadcast = t.AgentBroadcast.String()
+	}
+	return l
 }
 
 // connected lives as long as the connection.

@@ -1,14 +1,19 @@
 package agent
 
 import (
+	"context"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
+	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/mosquitto"
 )
 
 // A status that the broker does not take goes without what is fed back, and
@@ -67,5 +72,90 @@ func TestTheTopicsOfAnAgent(t *testing.T) {
 	o.Topics = bus.Topics{}
 	if got, err := o.topics(); err != nil || got.AgentEvents.String() != "sources/maestro/consumers/c2/agentevents" {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// With broadcast topics the agent asks all sources for what is new on the one,
+// and hears what a source asks all agents on the other; statuses go to their
+// source. The broker is Mosquitto: ours has no broadcasts.
+func TestAnAgentBroadcasts(t *testing.T) {
+	broker, err := mosquitto.Start(mosquitto.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	run := func(c interface{ Run(context.Context) error }) {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); c.Run(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+	}
+	await := func(c <-chan string) string {
+		select {
+		case s := <-c:
+			return s
+		case <-time.After(10 * time.Second):
+			t.Fatal("nothing came within 10 s")
+			return ""
+		}
+	}
+	heard, up := make(chan string, 10), make(chan string, 1)
+	source := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "source", Subscriptions: []string{"sources/+/clusters/+/agentevents", "clusters/+/agentbroadcast"},
+		Handler:     func(_ context.Context, m bus.Message) { m.Ack(); heard <- m.Topic + " " + m.Event.Type },
+		OnConnected: func(context.Context) { up <- "" }})
+	run(source)
+	await(up)
+
+	config, err := bus.ParseConfig([]byte("brokerHost: " + broker.Addr + `
+topics:
+  sourceEvents: sources/other/clusters/+/sourceevents
+  agentEvents: sources/other/clusters/+/agentevents
+  sourceBroadcast: sources/+/sourcebroadcast
+  agentBroadcast: clusters/+/agentbroadcast
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &Agent{o: Options{Consumer: "c1", Topics: config.Topics}.withDefaults(), inbox: newInbox(), log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil),
+		wire: wire{consumer: "c1", source: "c1-agent", now: time.Now}}
+	a.link = a.newLink(config.Options())
+	run(a.link)
+	next := func() event { // an event of the core
+		for deadline := time.After(10 * time.Second); ; {
+			for _, ev := range a.inbox.take() {
+				return ev
+			}
+			select {
+			case <-a.inbox.ready:
+			case <-deadline:
+				t.Fatal("no event within 10 s")
+			}
+		}
+	}
+	if ev, ok := next().(evConnected); !ok {
+		t.Fatalf("%T", ev)
+	}
+	a.resync(t.Context(), []work.SpecVersion{{ID: "w1", Version: 1}})
+	if got := await(heard); got != "clusters/c1/agentbroadcast "+work.SpecResync {
+		t.Errorf("the agent asks on %s", got)
+	}
+	status, err := a.wire.seen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.publish(t.Context(), status, func(error) {})
+	if got := await(heard); got != "sources/other/clusters/c1/agentevents "+work.Seen {
+		t.Errorf("the agent speaks on %s", got)
+	}
+	ask := bus.Event{ID: "1", Source: "other", Type: work.StatusResync, DataContentType: "application/json", Data: []byte(`{"statusHashes":[]}`), Extensions: map[string]string{work.ExtClusterName: ""}}
+	if err := source.Publish(t.Context(), "sources/other/sourcebroadcast", ask); err != nil {
+		t.Fatal(err)
+	}
+	if ev, ok := next().(evStatusResync); !ok {
+		t.Errorf("what is asked of all agents comes as %T", ev)
 	}
 }

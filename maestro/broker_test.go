@@ -1,6 +1,7 @@
 package maestro
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -8,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/mosquitto"
 )
 
 // The whole road over a broker that is not ours, by three connections, while
@@ -158,5 +162,78 @@ func TestI6AListThatIsLateTakesNothingBack(t *testing.T) {
 	late.at = time.Now()
 	if err := errors.Join(m.server.answer(t.Context(), late), acknowledged(0)); err != nil {
 		t.Errorf("after a later one: %v", err)
+	}
+}
+
+// The words of topics are free, and an agent may ask all sources at once. The
+// broker is Mosquitto: ours has Maestro's own topics only.
+func TestOtherTopicsAndABroadcast(t *testing.T) {
+	site := newSite(t)
+	broker, err := mosquitto.Start(mosquitto.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := bus.ParseConfig([]byte("brokerHost: " + broker.Addr + `
+topics:
+  sourceEvents: sources/maestro/clusters/+/sourceevents
+  agentEvents: $share/servers/sources/maestro/clusters/+/agentevents
+  agentBroadcast: $share/servers/clusters/+/agentbroadcast
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := site.start(func(o *Options) { o.Broker, o.BrokerTLS, o.Topics = broker.Addr, nil, config.Topics })
+	m.consumer("mc1")
+	specs := make(chan bus.Event, 100)
+	agent := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "mc1", Subscriptions: []string{"sources/maestro/clusters/mc1/sourceevents"},
+		Handler: func(_ context.Context, e bus.Message) {
+			e.Ack()
+			if e.Event.Extensions[work.ExtResourceID] != "" {
+				specs <- e.Event
+			}
+		}})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); agent.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	eventually(t, "the agent is connected", func() error { return agent.Check(ctx) })
+
+	m.source().create("mc1", "w1", "one")
+	await := func() bus.Event {
+		select {
+		case e := <-specs:
+			return e
+		case <-time.After(patience):
+			t.Fatal("no work came")
+			panic("unreachable")
+		}
+	}
+	say := func(topic, kind, data string, ext map[string]string) {
+		t.Helper()
+		ext[work.ExtClusterName] = "mc1"
+		if err := agent.Publish(ctx, topic, bus.Event{ID: uuid.NewString(), Source: "mc1-agent", Type: kind, DataContentType: "application/json", Data: []byte(data), Extensions: ext}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await()
+	say("sources/maestro/clusters/mc1/agentevents", work.StatusUpdate, `{"conditions":[{"type":"Applied","status":"True","reason":"R","message":"M","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
+		map[string]string{work.ExtResourceID: "w1", work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1"})
+	eventually(t, "the status is stored", func() error {
+		if b := m.bundle("w1"); b.Status.ObservedVersion != 1 {
+			return fmt.Errorf("observed %d", b.Status.ObservedVersion)
+		}
+		return nil
+	})
+	for len(specs) > 0 { // repeated while it was not acknowledged
+		<-specs
+	}
+	say("clusters/mc1/agentbroadcast", work.SpecResync, `{"resourceVersions":[]}`, map[string]string{work.ExtOriginalSource: ""})
+	if e := await(); e.Extensions[work.ExtResourceID] != "w1" || e.Extensions[work.ExtResourceVersion] != "1" {
+		t.Errorf("got %v", e.Extensions)
 	}
 }
