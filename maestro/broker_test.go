@@ -107,8 +107,8 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 		o.Topics = bus.TopicsOf("maestro")
 		o.Topics.AgentEvents.Group = ""
 	}
+	first := site.start(plain)
 	m := site.start(plain)
-	site.start(plain)
 	m.consumer("mc1")
 	agent := site.agent("mc1")
 	src := m.source()
@@ -132,6 +132,40 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	if tag := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/w0", "").header.Get("Etag"); tag != `"3"` && tag != `"2"` {
 		t.Errorf("three changes made version %s", tag)
 	}
+
+	// Each comparison is answered once, and what an agent lacks comes once.
+	compare := func() []message {
+		t.Helper()
+		before := len(agent.received(work.ServerDigest))
+		agent.sayDigest(t.Context())
+		agent.quiet(t)
+		return agent.received(work.ServerDigest)[before:]
+	}
+	agent.fault(func() { agent.digests = true })
+	agent.sayDigest(t.Context())
+	agent.quiet(t)
+	if answers := compare(); len(answers) != 1 {
+		t.Errorf("two servers gave %d answers", len(answers))
+	}
+	agent.wipe()
+	before := len(agent.received(work.SpecCreate))
+	compare()
+	for w := range works {
+		agent.awaitValue(fmt.Sprintf("w%d", w), "one")
+	}
+	agent.quiet(t)
+	if n := len(agent.received(work.SpecCreate)) - before; n != works {
+		t.Errorf("%d works came %d times", works, n)
+	}
+
+	// When the one that answers is gone, the other does.
+	first.end()
+	eventually(t, "an answer of the other", func() error {
+		if answers := compare(); len(answers) != 1 {
+			return fmt.Errorf("%d answers", len(answers))
+		}
+		return nil
+	})
 }
 
 // An agent's list that was on its way while the agent took and acknowledged a

@@ -364,6 +364,11 @@ func (d *deliverer) lead(ctx context.Context) error {
 	defer sub.Close()
 	d.s.metrics.delivering.Set(1)
 	defer d.s.metrics.delivering.Set(0)
+	d.s.leading.Store(true)
+	defer d.s.leading.Store(false)
+	if d.s.opts.Topics.AgentEvents.Group == "" {
+		d.s.askStatuses() // what was compared while nobody delivered nobody answered
+	}
 	defer d.with(func(m *delivery.Machine) {
 		m.Reset()
 		d.fresh, d.bytes = map[string]store.Document{}, 0

@@ -420,7 +420,27 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 		return
 	}
 	s.heard(consumer)
+	if s.answeredElsewhere(m.kind) {
+		ack()
+		return
+	}
 	s.takeEvent(ctx, consumer, m, ack)
+}
+
+// answeredElsewhere says that another server takes an event that all servers
+// hear, as they do without a shared subscription. Statuses all take: the first
+// one counts. A comparison is answered by who delivers, or the agent would get
+// as many answers as there are servers, and what it lacks as many times. One
+// that comes while nobody delivers is lost; who begins to has all compare.
+func (s *Server) answeredElsewhere(kind string) bool {
+	if s.opts.Topics.AgentEvents.Group != "" || s.leading.Load() {
+		return false
+	}
+	switch kind {
+	case work.SpecResync, work.AgentDigest, work.AgentWorks, work.AgentSpec:
+		return true
+	}
+	return false
 }
 
 // takeEvent takes an event that is certain to be of the consumer's agent. It

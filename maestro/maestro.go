@@ -182,6 +182,7 @@ type Server struct {
 	asking   chan struct{}
 	stopping chan struct{} // closed when Run begins to stop
 	dbLife   atomic.Value  // string: the database's life, shortened
+	leading  atomic.Bool   // this server is the one that delivers
 }
 
 // New opens the database, bringing its schema up to date, and returns a server
