@@ -199,6 +199,11 @@ func TestWhatOurServerPutsOnTheWireIsWhatTheOriginalDoes(t *testing.T) {
 		t.Errorf("metadata (want is -):\n%s", diff)
 	}
 	delete(got, "ce-metadata")
+	// The one thing that we add; who does not know an extension passes over it.
+	if life := got["ce-atolllife"]; len(life) != 8 {
+		t.Errorf("ce-atolllife %q", life)
+	}
+	delete(got, "ce-atolllife")
 	golden := map[string]string{
 		"ce-specversion": "1.0", "ce-id": create.Id, "ce-source": "maestro", "ce-type": bundles + "spec.create_request",
 		"ce-time": "2026-08-04T10:11:12Z", "ce-clustername": "golden", "ce-resourceid": id, "ce-resourceversion": "1",
