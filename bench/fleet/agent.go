@@ -36,6 +36,7 @@ type agent struct {
 // held is a work: its generation and the hash of its status.
 type held struct {
 	generation int64
+	life       string // in which the generation counts
 	hash       string
 }
 
@@ -79,7 +80,7 @@ func (a *agent) sayJSON(kind string, v any) {
 func (a *agent) states() []work.WorkState {
 	states := make([]work.WorkState, 0, len(a.works))
 	for id, w := range a.works {
-		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.Status(w.hash)})
+		states = append(states, work.WorkState{ID: id, Version: w.generation, Life: w.life, Status: digest.Status(w.hash)})
 	}
 	return states
 }
@@ -149,7 +150,7 @@ func (a *agent) takeSpec(e bus.Event) {
 	if err != nil || generation <= a.works[id].generation {
 		return // an agent says nothing of what it has
 	}
-	w := held{generation, newHash(id, generation, "applied")}
+	w := held{generation, e.Extensions[work.ExtLife], newHash(id, generation, "applied")}
 	a.works[id] = w
 	a.sayStatus(id, w, work.StatusUpdate)
 }

@@ -233,7 +233,7 @@ func (f *fleet) agree(ctx context.Context) error {
 			return err
 		}
 		n++
-		if has := f.owner(i).holds(id); f.want[id] != acknowledged || has != (held{acknowledged, hash}) {
+		if has := f.owner(i).holds(id); f.want[id] != acknowledged || has.generation != acknowledged || has.hash != hash {
 			wrong++
 			first = fmt.Sprintf("%s is wanted at %d, acknowledged at %d with status %.8s; %s has %d with %.8s", id, f.want[id], acknowledged, hash, f.owner(i).name, has.generation, has.hash)
 		}
