@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -92,10 +93,13 @@ func whyTable(out io.Writer, s stages) {
 	}
 	fmt.Fprintf(out, "work %s on %s, generation %d%s\n\n", s.Name, s.Cluster, s.Generation, what)
 	rows := [][]string{{"STAGE", "AT", "AFTER"}}
-	for _, st := range s.Stages {
+	for i, st := range s.Stages {
 		at := "not yet"
-		if st.At != nil {
+		switch later := func(l stage) bool { return l.At != nil }; {
+		case st.At != nil:
 			at = st.At.Format("15:04:05.000 MST")
+		case slices.ContainsFunc(s.Stages[i:], later):
+			at = "not noted" // publishes are noted a moment later, in batches
 		}
 		rows = append(rows, []string{st.Stage, at, st.After})
 	}
