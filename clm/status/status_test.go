@@ -32,7 +32,6 @@ func TestStatus(t *testing.T) {
 // subject is a resource with its reports, as clm stores them.
 type subject struct {
 	resource   Resource
-	children   bool
 	reports    []Report
 	conditions []Condition
 }
