@@ -319,6 +319,7 @@ func TestRegistryRefuses(t *testing.T) {
 		`entities: [{kind: A, plural: as}, {kind: A, plural: bs}]`:                                                      "twice",
 		`entities: [{kind: A, plural: as}, {kind: B, plural: as}]`:                                                      "A's, too",
 		`entities: [{kind: A, plural: resources}]`:                                                                      "all kinds",
+		`entities: [{kind: Request, plural: rs}]`:                                                                       "own",
 		`entities: [{kind: a, plural: as}]`:                                                                             "CamelCase",
 		`entities: [{kind: A, plural: as, parent_kind: B}]`:                                                             "not an entity",
 		`entities: [{kind: A, plural: as, parent_kind: B}, {kind: B, plural: bs, parent_kind: A}]`:                      "belongs to itself",

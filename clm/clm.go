@@ -71,6 +71,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 			{Name: "labels", On: "gin ((spec->'labels') jsonb_path_ops)"},
 		}}
 	}
+	kinds = append(kinds, store.KindSpec{Kind: RequestKind, History: true})
 	st, err := store.Open(ctx, store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables}, MaxConns: o.MaxConns, Kinds: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("clm: %w", err)
@@ -90,6 +91,7 @@ func (s *Server) Run(ctx context.Context) error {
 	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var follower sync.WaitGroup
 	follower.Go(func() { _ = s.feed.Run(following) })
+	follower.Go(func() { s.keepTidy(following) })
 	defer follower.Wait()
 	defer stop() // after the last request
 	web := &rest.Server{Name: "clm", Handler: s.handler(), TLS: s.opts.HTTPTLS, Log: s.log, Grace: s.opts.ShutdownGrace}

@@ -47,9 +47,10 @@ components:
 
 // testAPI is a server of a test with a client.
 type testAPI struct {
-	t    testing.TB
-	base string
-	who  Caller
+	t      testing.TB
+	server *Server
+	base   string
+	who    Caller
 }
 
 func start(t testing.TB) *testAPI { return startOn(t, pgtest.DSN(t)) }
@@ -82,7 +83,7 @@ func startOn(t testing.TB, dsn string) *testAPI {
 		}
 		http.DefaultClient.CloseIdleConnections()
 	})
-	return &testAPI{t: t, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
+	return &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
 }
 
 // claimed believes what a test says of itself.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
@@ -31,6 +32,7 @@ func (s *Server) routes() *rest.Mux {
 	m := rest.NewMux()
 	m.Handle("GET /api/hyperfleet", s.getMetadata)
 	m.Handle("GET "+basePath+"/openapi", s.getOpenAPI)
+	m.Handle("POST "+basePath+"/"+resources+"/reconcile", s.reconcileAll)
 	(&collection{s: s}).register(m, basePath+"/"+resources)
 	for _, e := range s.registry.entities {
 		(&collection{s: s, entity: e}).register(m, basePath+"/"+e.Plural)
@@ -51,6 +53,7 @@ func (c *collection) register(m *rest.Mux, path string) {
 	m.Handle("GET "+path+"/{id}/statuses", c.statuses)
 	m.Handle("PUT "+path+"/{id}/statuses", c.putStatus)
 	m.Handle("GET "+path+"/{id}/history", c.history)
+	m.Handle("POST "+path+"/{id}/reconcile", c.reconcile)
 }
 
 // handler is the whole of the REST port:
@@ -100,10 +103,9 @@ func (c *collection) address(r *http.Request) (address, error) {
 		return a, nil
 	}
 	d, err := c.s.store.Find(r.Context(), a.id)
-	if errors.Is(err, store.ErrNotFound) {
+	if a.entity = c.s.registry.byKind[string(d.Kind)]; errors.Is(err, store.ErrNotFound) || err == nil && a.entity == nil {
 		return a, rest.Errorf(http.StatusNotFound, codeNotFound, "resource with id='%s' not found", shorten(a.id))
 	}
-	a.entity = c.s.registry.byKind[string(d.Kind)]
 	return a, err
 }
 
@@ -242,7 +244,7 @@ func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
 		return err
 	}
-	if n := len(req.Reason); n == 0 || n > maxReasonBytes {
+	if n := utf8.RuneCountInString(req.Reason); n == 0 || n > maxReason {
 		return fieldError(http.StatusBadRequest, codeRequired, "reason", "length", "must have 1 to 1024 characters")
 	}
 	a, err := c.address(r)

@@ -23,7 +23,7 @@ func (r *Registry) document() (json.RawMessage, error) {
 	paths := doc["paths"].(map[string]any)
 	general := map[string]any{}
 	for path, item := range paths {
-		if tail, ok := strings.CutPrefix(path, basePath+"/"+resources); ok {
+		if tail, ok := strings.CutPrefix(path, basePath+"/"+resources); ok && tail != "/reconcile" {
 			general[tail] = item
 		}
 	}

@@ -133,6 +133,8 @@ func (r *Registry) add(e *Entity) error {
 		return fmt.Errorf("plural %q is not a word in lower case", e.Plural)
 	case e.Plural == resources:
 		return fmt.Errorf("plural %q means all kinds; take another", e.Plural)
+	case e.Kind == string(RequestKind):
+		return fmt.Errorf("kind %s is the server's own; take another", e.Kind)
 	case r.byKind[e.Kind] != nil:
 		return fmt.Errorf("kind %s is there twice", e.Kind)
 	case r.byPlural[e.Plural] != nil:

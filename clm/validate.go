@@ -68,13 +68,13 @@ func collect(err error, fields *[]rest.FieldError) {
 }
 
 var (
-	nameForm       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	labelNameForm  = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
-	labelPrefix    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	maxLabelName   = 63
-	maxLabelKey    = 255
-	maxLabelValue  = 63
-	maxReasonBytes = 1024
+	nameForm      = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	labelNameForm = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+	labelPrefix   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	maxLabelName  = 63
+	maxLabelKey   = 255
+	maxLabelValue = 63
+	maxReason     = 1024 // characters
 )
 
 // checkName checks a name by its kind's limits.

@@ -172,6 +172,14 @@ func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newReso
 	return &d, err
 }
 
+// forgetKeys forgets the keys of requests that nobody repeats any more.
+func (s *Server) forgetKeys(ctx context.Context, now time.Time) error {
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		_, err := tx.Exec(ctx, `delete from idempotency where created_at < $1`, now.Add(-keyMemory))
+		return err
+	})
+}
+
 // digestOf is what two requests have in common that ask for the same.
 func digestOf(path string, body []byte) []byte {
 	var v any

@@ -111,6 +111,26 @@ type ProblemField struct {
 	Value      json.RawMessage `json:"value,omitempty"`
 }
 
+// ReconcileAsk defines model for ReconcileAsk.
+type ReconcileAsk struct {
+	// Kind only resources of this kind
+	Kind string `json:"kind,omitempty"`
+
+	// Reason for the record
+	Reason string `json:"reason,omitempty"`
+}
+
+// ReconcileRequest What was asked for, kept for a day: it is the spec of a document of the kind Request in the region's feed.
+type ReconcileRequest struct {
+	// ID of the resource; absent when all are meant
+	ID string `json:"id,omitempty"`
+
+	// Kind of the resource, or of those that are meant; absent when all are
+	Kind          string    `json:"kind,omitempty"`
+	Reason        string    `json:"reason,omitempty"`
+	RequestedTime time.Time `json:"requested_time"`
+}
+
 // References defines model for References.
 type References map[string][]ObjectReference
 
@@ -313,6 +333,9 @@ type ListStatusesParams struct {
 // CreateResourceJSONRequestBody defines body for CreateResource for application/json ContentType.
 type CreateResourceJSONRequestBody = ResourceCreate
 
+// ReconcileAllJSONRequestBody defines body for ReconcileAll for application/json ContentType.
+type ReconcileAllJSONRequestBody = ReconcileAsk
+
 // PatchResourceJSONRequestBody defines body for PatchResource for application/json ContentType.
 type PatchResourceJSONRequestBody = ResourcePatch
 
@@ -321,6 +344,9 @@ type PatchResourceApplicationMergePatchPlusJSONRequestBody = ResourcePatch
 
 // ForceDeleteResourceJSONRequestBody defines body for ForceDeleteResource for application/json ContentType.
 type ForceDeleteResourceJSONRequestBody = ForceDelete
+
+// ReconcileResourceJSONRequestBody defines body for ReconcileResource for application/json ContentType.
+type ReconcileResourceJSONRequestBody = ReconcileAsk
 
 // PutStatusJSONRequestBody defines body for PutStatus for application/json ContentType.
 type PutStatusJSONRequestBody = AdapterStatusCreate

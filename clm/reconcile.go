@@ -1,0 +1,109 @@
+package clm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// RequestKind is the store's kind of requests to look at resources again. A
+// request's spec is an api.ReconcileRequest. It goes after requestMemory; what
+// follows the feed acts on it once, when it sees it.
+const RequestKind store.Kind = "Request"
+
+// requestMemory is how long a request for work stays in the feed.
+const requestMemory = 24 * time.Hour
+
+// reconcile asks for an event for one resource, whatever its state.
+func (c *collection) reconcile(w http.ResponseWriter, r *http.Request) error {
+	ask, err := readAsk(r)
+	if err != nil {
+		return err
+	}
+	a, d, err := c.read(r)
+	if err != nil {
+		return err
+	}
+	if ask.Kind != "" && ask.Kind != a.entity.Kind {
+		return fieldError(http.StatusBadRequest, codeValue, "kind", "enum", "the resource is a "+a.entity.Kind)
+	}
+	return c.s.request(w, r, api.ReconcileRequest{Kind: a.entity.Kind, ID: d.ID, Reason: ask.Reason}, d.Scope)
+}
+
+// reconcileAll asks for an event for each resource, of one kind or of all.
+func (s *Server) reconcileAll(w http.ResponseWriter, r *http.Request) error {
+	if callerOf(r.Context()).Tenancy != nil {
+		return rest.Errorf(http.StatusForbidden, codeForbidden, "only operators ask for all resources; ask for one")
+	}
+	ask, err := readAsk(r)
+	if err != nil {
+		return err
+	}
+	if ask.Kind != "" && s.registry.byKind[ask.Kind] == nil {
+		return fieldError(http.StatusBadRequest, codeValue, "kind", "enum", "there is no kind "+shorten(ask.Kind)+" here")
+	}
+	return s.request(w, r, api.ReconcileRequest{Kind: ask.Kind, Reason: ask.Reason}, "")
+}
+
+// readAsk reads a body, which may be absent.
+func readAsk(r *http.Request) (ask api.ReconcileAsk, err error) {
+	if err = rest.ReadJSON(r, maxBody, &ask); errors.Is(err, rest.ErrEmpty) {
+		err = nil
+	}
+	if err == nil && utf8.RuneCountInString(ask.Reason) > maxReason {
+		err = fieldError(http.StatusBadRequest, codeRange, "reason", "length", fmt.Sprintf("must have at most %d characters", maxReason))
+	}
+	return ask, err
+}
+
+// request records who asks for what, in the feed and in the histories of the
+// request and of the resource, if one is meant.
+func (s *Server) request(w http.ResponseWriter, r *http.Request, req api.ReconcileRequest, scope string) error {
+	req.RequestedTime = time.Now().UTC().Truncate(time.Microsecond)
+	spec, err := json.Marshal(req)
+	if err != nil {
+		return err
+	}
+	ctx := r.Context()
+	id := uuid.Must(uuid.NewV7()).String()
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		if _, err := tx.Create(ctx, store.Document{Kind: RequestKind, ID: id, Spec: spec, CreatedAt: req.RequestedTime}); err != nil || req.ID == "" {
+			return err
+		}
+		return tx.Record(ctx, "reconcile", store.Kind(req.Kind), req.ID, scope, raw(map[string]string{"request": id, "reason": req.Reason}))
+	})
+	if err != nil {
+		return err
+	}
+	return rest.WriteJSON(w, http.StatusAccepted, req)
+}
+
+// forgetRequests removes requests that are too old to matter.
+func (s *Server) forgetRequests(ctx context.Context, now time.Time) error {
+	for {
+		page, err := s.store.List(ctx, store.Query{
+			Kind: RequestKind, Where: store.Fragment{SQL: "d.created_at < $1", Args: []any{now.Add(-requestMemory)}}, Limit: 100,
+		})
+		if err != nil {
+			return err
+		}
+		for _, d := range page.Documents {
+			if err := s.store.Remove(ctx, RequestKind, d.ID, 0); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+		}
+		if page.Next == "" {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package clm
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/store"
+)
+
+// requests are what the feed has of requests for work.
+func (a *testAPI) requests() (all []api.ReconcileRequest) {
+	a.t.Helper()
+	page, err := a.server.store.List(a.t.Context(), store.Query{Kind: RequestKind})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, d := range page.Documents {
+		var r api.ReconcileRequest
+		if err := json.Unmarshal(d.Spec, &r); err != nil {
+			a.t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func TestWorkIsAskedFor(t *testing.T) {
+	a := start(t)
+	id := a.cluster("abc")
+	pool := a.do("POST", "/clusters/"+id+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
+	asked := a.do("POST", "/clusters/"+id+"/reconcile", `{"reason":"a look"}`).want(202)
+	is(t, "what was asked", asked.at("kind")+" "+asked.at("id")+" "+asked.at("reason"), "Cluster "+id+" a look")
+	for _, path := range []string{"/resources/" + pool, "/nodepools/" + pool, "/clusters/" + id + "/nodepools/" + pool} {
+		is(t, "the id", a.do("POST", path+"/reconcile", "").want(202).at("id"), pool)
+	}
+	is(t, "all", string(a.do("POST", "/resources/reconcile", "").want(202).body[:18]), `{"requested_time":`)
+	is(t, "all of a kind", a.do("POST", "/resources/reconcile", `{"kind":"NodePool","reason":"new adapter"}`).want(202).at("kind"), "NodePool")
+	if got := a.requests(); len(got) != 6 {
+		t.Fatalf("the feed has %+v", got)
+	}
+	h := a.do("GET", "/clusters/"+id+"/history", "").want(200)
+	is(t, "what the history says", h.at("items.0.action")+" "+h.at("items.0.principal")+" "+h.at("items.0.note.reason"), "reconcile tester@example.com a look")
+	is(t, "the resource", a.do("GET", "/clusters/"+id, "").header.Get("Etag"), `"1"`)
+
+	for _, c := range []struct {
+		path, body string
+		status     int
+		code       string
+	}{
+		{"/clusters/nope/reconcile", "", 404, "NTF-002"},
+		{"/clusters/" + id + "/reconcile", `{`, 400, "VAL-006"},
+		{"/clusters/" + id + "/reconcile", `{"kind":"NodePool"}`, 400, "VAL-002"},
+		{"/clusters/" + id + "/reconcile", `{"reason":"` + strings.Repeat("x", 1025) + `"}`, 400, "VAL-004"},
+		{"/resources/reconcile", `{"kind":"Nope"}`, 400, "VAL-002"},
+	} {
+		a.do("POST", c.path, c.body).want(c.status, c.code)
+	}
+	tenant := *a
+	tenant.who.Tenancy = map[string]string{"org": "1"}
+	tenant.do("POST", "/resources/reconcile", "").want(403, "AUZ-001")
+	tenant.do("POST", "/clusters/"+id+"/reconcile", "").want(404, "NTF-002")
+	is(t, "resources, of which requests are none", a.do("GET", "/resources", "").at("total"), "2")
+}
+
+// What is out of date goes, and nothing else.
+func TestTidy(t *testing.T) {
+	a := start(t)
+	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
+	made := a.do("POST", "/clusters", body, "Idempotency-Key: k").want(201)
+	a.do("POST", "/resources/reconcile", "").want(202)
+	if err := a.server.tidy(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	is(t, "the same key's answer", a.do("POST", "/clusters", body, "Idempotency-Key: k").want(201).at("id"), made.at("id"))
+	if len(a.requests()) != 1 {
+		t.Fatal("a new request is gone")
+	}
+	if err := a.server.tidy(t.Context(), time.Now().Add(25*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	a.do("POST", "/clusters", body, "Idempotency-Key: k").want(409, "CNF-001")
+	if len(a.requests()) != 0 {
+		t.Fatal("an old request is still there")
+	}
+	a.do("GET", "/clusters/"+made.at("id"), "").want(200)
+}

@@ -1,0 +1,43 @@
+package clm
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	tidyEvery = 10 * time.Minute
+	// keyMemory is how long an Idempotency-Key is known, feedMemory how old the
+	// cursor of a watch may be.
+	keyMemory  = 24 * time.Hour
+	feedMemory = 24 * time.Hour
+)
+
+// keepTidy takes away, from time to time until ctx ends, what nobody can ask
+// for any more. Replicas that do so at once do no harm.
+func (s *Server) keepTidy(ctx context.Context) {
+	tick := time.NewTicker(tidyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			if err := s.tidy(ctx, now); err != nil && ctx.Err() == nil {
+				s.log.Warn("what is out of date was not taken away", "error", err)
+			}
+		}
+	}
+}
+
+func (s *Server) tidy(ctx context.Context, now time.Time) error {
+	if err := s.forgetRequests(ctx, now); err != nil {
+		return fmt.Errorf("removing old requests: %w", err)
+	}
+	if err := s.forgetKeys(ctx, now); err != nil {
+		return fmt.Errorf("removing old idempotency keys: %w", err)
+	}
+	_, err := s.store.Compact(ctx, now.Add(-feedMemory))
+	return err
+}
