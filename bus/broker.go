@@ -28,7 +28,8 @@ type BrokerOptions struct {
 	MaxPending int    // bytes that may wait for one slow client before it is cut off; default 64 MiB
 
 	// Services says what of the region's services, by their certificates' names,
-	// may use the bus. Default: system:maestro, the source of all works.
+	// may use the bus. Default: system:maestro, the source of all works, and
+	// system:clm and system:adapter, who talk on EventTopic and HelloTopic.
 	Services map[string]Service
 }
 

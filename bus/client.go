@@ -32,6 +32,10 @@ type ClientOptions struct {
 	ClientID           string               // another connection with the same one ends this
 	Subscriptions      []string             // topic filters, QoS 1
 
+	// Structured sends events as JSON objects. Without it, attributes are user
+	// properties. Both are understood always.
+	Structured bool
+
 	// Handler gets each event, one at a time and in order, and must hand it
 	// over quickly: while it runs, nothing is read. It, or whoever it hands the
 	// message to, calls Ack once what the event says is durable.
@@ -246,7 +250,11 @@ func (c *Client) Publish(ctx context.Context, topic string, e Event) error {
 // that it will not. It waits only while the window is full. When it returns an
 // error, done is not called. Events of one caller are sent in order.
 func (c *Client) PublishAsync(ctx context.Context, topic string, e Event, done func(error)) error {
-	p, err := e.publish(topic)
+	form := e.publish
+	if c.o.Structured {
+		form = e.publishStructured
+	}
+	p, err := form(topic)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,6 +22,9 @@ const (
 	attributePrefix = "ce-"
 	structuredType  = "application/cloudevents+json"
 
+	// keyProperty is the MQTT user property of an event's Key, in both modes.
+	keyProperty = "atoll-key"
+
 	// maxString is what MQTT can say the length of.
 	maxString = 65535
 )
@@ -42,6 +44,11 @@ type Event struct {
 	DataSchema      string
 	Extensions      map[string]string
 	Data            []byte
+
+	// Key is not of CloudEvents: of those who share a subscription, the embedded
+	// broker gives events of one topic and key to one, while there is no change
+	// among them. Other brokers choose as they like.
+	Key string
 }
 
 // Validate tells what CloudEvents 1.0 requires and the event lacks.
@@ -54,7 +61,7 @@ func (e Event) Validate() error {
 	case e.Source == "" && e.Type != Heartbeat:
 		return fmt.Errorf("%w: no source", ErrNotAnEvent)
 	}
-	for _, v := range []string{e.ID, e.Source, e.Type, e.Subject, e.DataContentType, e.DataSchema} {
+	for _, v := range []string{e.ID, e.Source, e.Type, e.Subject, e.DataContentType, e.DataSchema, e.Key} {
 		if !text(v) {
 			return fmt.Errorf("%w: attribute %.100q is not UTF-8 or holds NUL", ErrNotAnEvent, v)
 		}
@@ -85,7 +92,7 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 	if topic == "" || strings.ContainsAny(topic, "+#") || !text(topic) || len(topic) > maxString {
 		return nil, fmt.Errorf("%w: %q is no name to publish to", ErrBadTopic, topic)
 	}
-	user := make([]packets.User, 0, 6+len(e.Extensions))
+	user := make([]packets.User, 0, 7+len(e.Extensions))
 	add := func(name, value string) { user = append(user, packets.User{Key: attributePrefix + name, Value: value}) }
 	add("specversion", SpecVersion)
 	add("id", e.ID)
@@ -103,6 +110,7 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 	for _, name := range slices.Sorted(maps.Keys(e.Extensions)) {
 		add(name, e.Extensions[name])
 	}
+	user = e.keyed(user)
 	// The codec would cut what MQTT cannot say the length of.
 	for _, u := range append(user, packets.User{Key: "datacontenttype", Value: e.DataContentType}) {
 		if len(u.Key) > maxString || len(u.Value) > maxString {
@@ -125,8 +133,29 @@ func (e Event) Size(topic string) (int, error) {
 	return packetSize(p), nil
 }
 
+// keyed adds the property that carries the key.
+func (e Event) keyed(user []packets.User) []packets.User {
+	if e.Key == "" {
+		return user
+	}
+	return append(user, packets.User{Key: keyProperty, Value: e.Key})
+}
+
 // decode reads an event in binary or in structured mode.
 func decode(p *packets.Publish) (Event, error) {
+	e, err := decodeMode(p)
+	if err != nil {
+		return e, err
+	}
+	for _, u := range p.Properties.User {
+		if u.Key == keyProperty {
+			e.Key = u.Value
+		}
+	}
+	return e, e.Validate()
+}
+
+func decodeMode(p *packets.Publish) (Event, error) {
 	var e Event
 	if p.Properties == nil {
 		return e, fmt.Errorf("%w: no properties", ErrNotAnEvent)
@@ -182,48 +211,4 @@ func fromAttributes(attributes map[string]string, contentType string, data []byt
 		}
 	}
 	return e, e.Validate()
-}
-
-// decodeStructured reads the JSON event format.
-func decodeStructured(payload []byte) (Event, error) {
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(payload, &fields); err != nil {
-		return Event{}, fmt.Errorf("%w: %w", ErrNotAnEvent, err)
-	}
-	raw, hasData := fields["data"]
-	encoded, hasBase64 := fields["data_base64"]
-	delete(fields, "data")
-	delete(fields, "data_base64")
-	if hasData && hasBase64 {
-		return Event{}, fmt.Errorf("%w: both data and data_base64", ErrNotAnEvent)
-	}
-	attributes := make(map[string]string, len(fields))
-	for name, value := range fields {
-		switch value[0] {
-		case 'n': // null: absent
-		case '{', '[':
-			return Event{}, fmt.Errorf("%w: attribute %q is not a scalar", ErrNotAnEvent, name)
-		case '"':
-			var s string
-			if err := json.Unmarshal(value, &s); err != nil {
-				return Event{}, fmt.Errorf("%w: attribute %q: %w", ErrNotAnEvent, name, err)
-			}
-			attributes[name] = s
-		default:
-			attributes[name] = string(value) // numbers and booleans, as they are written
-		}
-	}
-	data := []byte(raw)
-	switch kind := attributes["datacontenttype"]; {
-	case hasBase64:
-		if err := json.Unmarshal(encoded, &data); err != nil {
-			return Event{}, fmt.Errorf("%w: data_base64: %w", ErrNotAnEvent, err)
-		}
-	case hasData && kind != "" && !strings.Contains(kind, "json"):
-		var s string // text, in a JSON string
-		if json.Unmarshal(raw, &s) == nil {
-			data = []byte(s)
-		}
-	}
-	return fromAttributes(attributes, "application/json", data)
 }

@@ -185,15 +185,22 @@ func (h *hook) OnPacketSent(cl *mqtt.Client, pk packets.Packet, _ []byte) {
 	}
 }
 
-// OnSelectSubscribers gives a topic's messages to one and the same of those who
-// share its subscription, as long as they are the same: the library's choice is
-// random, and would let two replicas hear one consumer out of order.
+// OnSelectSubscribers gives a topic's messages of one key to one and the same of
+// those who share its subscription, as long as they are the same: the library's
+// choice is random, and would let two replicas hear one consumer, or of one
+// resource, out of order.
 func (h *hook) OnSelectSubscribers(subs *mqtt.Subscribers, pk packets.Packet) *mqtt.Subscribers {
 	subs.SharedSelected = make(map[string]packets.Subscription, len(subs.Shared))
+	about := pk.TopicName
+	for _, u := range pk.Properties.User {
+		if u.Key == keyProperty {
+			about += "\x00" + u.Val
+		}
+	}
 	for _, group := range subs.Shared {
 		chosen, best := "", uint64(0)
 		for client := range group {
-			if weight := maphash.String(h.seed, client+"\x00"+pk.TopicName); chosen == "" || weight > best {
+			if weight := maphash.String(h.seed, client+"\x00"+about); chosen == "" || weight > best {
 				chosen, best = client, weight
 			}
 		}

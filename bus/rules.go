@@ -9,8 +9,13 @@ import (
 // consumer's name can.
 const servicePrefix = "system:"
 
-// maestroName is the source of all works.
-const maestroName = servicePrefix + "maestro"
+// The services that use the bus: maestro is the source of all works, clm says
+// which resources need work, adapters do it.
+const (
+	maestroName = servicePrefix + "maestro"
+	clmName     = servicePrefix + "clm"
+	adapterName = servicePrefix + "adapter"
+)
 
 // agentClientID is the client id that a consumer's agent must use: nobody else
 // can, so nobody else ends its connection.
@@ -23,7 +28,8 @@ type Service struct{ Publish, Read []string }
 
 // rules decide what a certificate's common name may do (I7). An agent hears
 // its own consumer's source events and says its own agent events. Maestro does
-// the reverse for every consumer. Nobody does anything else.
+// the reverse for every consumer. CLM says reconcile events and hears adapters'
+// hellos; an adapter does the reverse. Nobody does anything else.
 type rules struct {
 	source   string
 	services map[string]Service
@@ -31,10 +37,15 @@ type rules struct {
 
 func newRules(source string, services map[string]Service) rules {
 	if services == nil {
-		services = map[string]Service{maestroName: {
-			Publish: []string{Topic{Source: source, Consumer: AllConsumers, Kind: SourceEvents}.String()},
-			Read:    []string{Topic{Source: source, Consumer: AllConsumers, Kind: AgentEvents}.String()},
-		}}
+		events, hellos := EventTopic("#"), HelloTopic("#")
+		services = map[string]Service{
+			maestroName: {
+				Publish: []string{Topic{Source: source, Consumer: AllConsumers, Kind: SourceEvents}.String()},
+				Read:    []string{Topic{Source: source, Consumer: AllConsumers, Kind: AgentEvents}.String()},
+			},
+			clmName:     {Publish: []string{events}, Read: []string{hellos}},
+			adapterName: {Publish: []string{hellos}, Read: []string{events}},
+		}
 	}
 	return rules{source, services}
 }

@@ -313,5 +313,13 @@ func FuzzDecode(f *testing.F) {
 		if _, err := e.publish("t"); err != nil && !errors.Is(err, ErrTooLarge) {
 			t.Errorf("what was decoded cannot be sent: %v", err)
 		}
+		structured, err := e.publishStructured("t")
+		if err != nil {
+			return // its data is no JSON, for example
+		}
+		back, err := decode(structured)
+		if err != nil || back.ID != e.ID || back.Source != e.Source || back.Key != e.Key {
+			t.Errorf("sent as JSON, %s, it comes back as %+v: %v", structured.Payload, back, err)
+		}
 	})
 }

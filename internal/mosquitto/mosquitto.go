@@ -111,6 +111,14 @@ func (b *Broker) configure(o Options) error {
 topic write sources/%[2]s/consumers/+/sourceevents
 topic read sources/%[2]s/consumers/+/agentevents
 
+user system:clm
+topic write clm/events/#
+topic read clm/hello/#
+
+user system:adapter
+topic write clm/hello/#
+topic read clm/events/#
+
 pattern read sources/%[2]s/consumers/%%u/sourceevents
 pattern write sources/%[2]s/consumers/%%u/agentevents
 `, o.Server, o.Source)
