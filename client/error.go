@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,10 +58,15 @@ func StatusOf(err error) int {
 // errorOf reads an answer whose status says that it is an error.
 func errorOf(service string, status int, header http.Header, body []byte) *Error {
 	e := &Error{Status: status, RetryAfter: retryAfter(header), body: body}
-	var wire platform.Error
-	if json.Unmarshal(body, &wire) == nil && wire.Reason != "" {
-		e.Code, e.Reason, e.Fields = wire.Code, wire.Reason, wire.Errors
-		return e
+	var wire struct {
+		platform.Error        // of Maestro and of the Platform API
+		Title, Detail  string // of CLM: a problem (RFC 9457)
+	}
+	if json.Unmarshal(body, &wire) == nil {
+		if e.Reason = cmp.Or(wire.Reason, wire.Detail, wire.Title); e.Reason != "" {
+			e.Code, e.Fields = wire.Code, wire.Errors
+			return e
+		}
 	}
 	e.Code = "http-" + strconv.Itoa(status)
 	e.Reason = fmt.Sprintf("%s answered %d %s", service, status, http.StatusText(status))

@@ -131,7 +131,7 @@ func (c *caller) open(ctx context.Context, r request, wait time.Duration) (*http
 	for k, v := range r.header {
 		hr.Header[k] = v
 	}
-	if len(r.body) > 0 {
+	if len(r.body) > 0 && hr.Header.Get("Content-Type") == "" {
 		hr.Header.Set("Content-Type", "application/json")
 	}
 	if c.prepare != nil {
@@ -199,6 +199,8 @@ func (r request) repeatable() bool {
 		return true
 	case http.MethodPut, http.MethodDelete:
 		return r.header.Get("If-Match") == "" // a second time would be refused
+	case http.MethodPost:
+		return r.header.Get("Idempotency-Key") != ""
 	}
 	return false
 }

@@ -1,6 +1,6 @@
 // Package client calls the region's APIs: the Platform API as its users do,
-// with signed requests, and Maestro as the region's services do, with their
-// certificates and on behalf of an actor.
+// with signed requests, and Maestro and the cluster lifecycle manager as the
+// region's services do, with their certificates and on behalf of an actor.
 //
 // What the clients have in common: errors are *Error with the status and code
 // of the answer, calls are repeated where that is safe, connections are kept,

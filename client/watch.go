@@ -19,7 +19,7 @@ import (
 // MODIFIED, DELETED, BOOKMARK, ERROR; and Relist.
 type Event = rest.Event
 
-// Relist is an event that only FollowBundles makes: the stream could not be
+// Relist is an event that only FollowBundles and Follow make: the stream could not be
 // continued, what was seen so far may be out of date, deletions may have been
 // missed. What exists follows as ADDED, up to the next BOOKMARK that has a
 // cursor.
@@ -30,6 +30,7 @@ type WatchOptions struct {
 	Cursor   string // continue here; empty: begin with what exists
 	Consumer string // only bundles of this management cluster
 	ID       string // only this bundle
+	Kind     string // of all kinds of CLM's resources only this
 	Search   string
 	Fields   string
 }
@@ -39,6 +40,7 @@ func (o WatchOptions) query() url.Values {
 	set(q, "cursor", o.Cursor)
 	set(q, "consumer", o.Consumer)
 	set(q, "id", o.ID)
+	set(q, "kind", o.Kind)
 	set(q, "search", o.Search)
 	set(q, "fields", o.Fields)
 	return q

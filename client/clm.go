@@ -1,0 +1,276 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"atoll.dev/api/clm"
+)
+
+// CLMOptions say where the cluster lifecycle manager is and who calls it.
+type CLMOptions struct {
+	Endpoint string      // such as https://127.0.0.1:20020
+	TLS      *tls.Config // the caller's certificate and the CA of CLM's; nil: the system's CAs
+	Token    string      // bearer token of a caller without certificate
+
+	// Timeout is how long a call may take until its answer begins; default 10 s.
+	// A call that is safe to repeat is repeated for twice as long.
+	Timeout time.Duration
+}
+
+// CLM is a client of one cluster lifecycle manager. Its errors are *Error. It
+// may be used by many goroutines.
+type CLM struct{ http *caller }
+
+// NewCLM returns a client. It connects when it is used.
+func NewCLM(o CLMOptions) (*CLM, error) {
+	c, err := newCaller("CLM", o.Endpoint, o.TLS)
+	if err != nil {
+		return nil, err
+	}
+	if o.Timeout > 0 {
+		c.headers, c.budget = o.Timeout, 2*o.Timeout
+	}
+	c.prepare = func(r *http.Request, _ []byte) error {
+		actorOf(r.Context()).each(r.Header.Set)
+		if o.Token != "" {
+			r.Header.Set("Authorization", "Bearer "+o.Token)
+		}
+		return nil
+	}
+	return &CLM{c}, nil
+}
+
+// Close closes idle connections.
+func (c *CLM) Close() { c.http.close() }
+
+// Collection is where resources are found: the plural of their kind, such as
+// "clusters"; that below one owner (Below); or AllKinds.
+type Collection string
+
+// AllKinds is the collection of the resources of every kind.
+const AllKinds Collection = "resources"
+
+// Below is the collection of what belongs to one resource of c.
+func (c Collection) Below(id string, children Collection) Collection {
+	return c + "/" + Collection(url.PathEscape(id)) + "/" + children
+}
+
+const pathCLM = "/api/hyperfleet/v1/"
+
+func (c Collection) path(elem ...string) string {
+	path := pathCLM + string(c)
+	for _, e := range elem {
+		path += "/" + url.PathEscape(e)
+	}
+	return path
+}
+
+// Resource is a resource as it was answered, which JSON is to the byte. With
+// the parameter fields, what was not asked for is empty.
+type Resource struct {
+	clm.Resource
+	JSON json.RawMessage
+	ETag string // only from calls that are about one resource
+}
+
+// MarshalJSON returns what was answered.
+func (r Resource) MarshalJSON() ([]byte, error) { return r.JSON, nil }
+
+// ResourceOf reads the object of an event of a watch.
+func ResourceOf(object json.RawMessage) (Resource, error) {
+	r := Resource{JSON: object}
+	if err := json.Unmarshal(object, &r.Resource); err != nil {
+		return r, fmt.Errorf("reading a resource of CLM: %w", err)
+	}
+	return r, nil
+}
+
+// ResourceKind is a kind of resources that a CLM serves.
+type ResourceKind struct {
+	Kind   string
+	Plural Collection
+	Owner  Collection // plural of the kind that it belongs to; "" for none
+}
+
+// Kinds are what the server has, in the order of their plurals. They are read
+// from its OpenAPI document.
+func (c *CLM) Kinds(ctx context.Context) ([]ResourceKind, error) {
+	doc, _, err := c.http.do(ctx, request{method: http.MethodGet, path: pathCLM + "openapi"})
+	if err != nil {
+		return nil, err
+	}
+	return kindsOf(doc.JSON)
+}
+
+// kindsOf finds the kinds in an OpenAPI document by their lists: the operation
+// that lists all resources is there once more for each, with the kind, and for
+// a child its owner's kind before, at the end of its id.
+func kindsOf(document []byte) ([]ResourceKind, error) {
+	var openapi struct {
+		Paths map[string]struct {
+			Get struct {
+				OperationID string `json:"operationId"`
+			}
+		}
+	}
+	if err := json.Unmarshal(document, &openapi); err != nil {
+		return nil, fmt.Errorf("reading CLM's OpenAPI document: %w", err)
+	}
+	list := openapi.Paths[pathCLM+string(AllKinds)].Get.OperationID
+	owners := map[string]string{}
+	var kinds []ResourceKind
+	for path, item := range openapi.Paths {
+		tail, ok := strings.CutPrefix(path, pathCLM)
+		kind, isList := strings.CutPrefix(item.Get.OperationID, list)
+		if !ok || !isList || kind == "" {
+			continue
+		}
+		if owner, child, nested := strings.Cut(tail, "/{parent_id}/"); nested {
+			owners[child] = owner
+		} else {
+			kinds = append(kinds, ResourceKind{Kind: kind, Plural: Collection(tail)})
+		}
+	}
+	if list == "" || len(kinds) == 0 {
+		return nil, fmt.Errorf("reading CLM's OpenAPI document: it names no kinds")
+	}
+	for i, k := range kinds {
+		kinds[i].Owner = Collection(owners[string(k.Plural)])
+	}
+	slices.SortFunc(kinds, func(a, b ResourceKind) int { return strings.Compare(string(a.Plural), string(b.Plural)) })
+	return kinds, nil
+}
+
+// ResourceQuery selects resources and a page of them. Absent members are the
+// service's defaults: the latest first, 20 in a page.
+type ResourceQuery struct {
+	Page, Size     int    // of pages by number
+	Continue       string // of the page before, with the same query: loses and repeats nothing
+	Search         string // tree search language
+	Order          string // such as "name asc, created_time desc"
+	Fields         string // such as "name,spec.*"; id is always there
+	Kind           string // with AllKinds: only this one
+	RefType, RefTo string // those that refer so to the resource of this id
+}
+
+func (q ResourceQuery) values() url.Values {
+	v := url.Values{}
+	for name, n := range map[string]int{"page": q.Page, "size": q.Size} {
+		if n > 0 {
+			v.Set(name, strconv.Itoa(n))
+		}
+	}
+	set(v, "continue", q.Continue)
+	set(v, "search", q.Search)
+	set(v, "order", q.Order)
+	set(v, "fields", q.Fields)
+	set(v, "kind", q.Kind)
+	set(v, "ref_type", q.RefType)
+	set(v, "ref_target_id", q.RefTo)
+	return v
+}
+
+// ResourcePage is one page of a list.
+type ResourcePage struct {
+	Items    []Resource
+	Total    int    // in all pages
+	Continue string // for the next page; "" on the last one
+	Cursor   string // a watch from here brings all that changed since
+}
+
+// List returns one page.
+func (c *CLM) List(ctx context.Context, from Collection, q ResourceQuery) (ResourcePage, error) {
+	var page ResourcePage
+	var list clm.ResourceList
+	if err := c.into(ctx, request{method: http.MethodGet, path: from.path(), query: q.values()}, &list); err != nil {
+		return page, err
+	}
+	page = ResourcePage{Items: make([]Resource, len(list.Items)), Total: list.Total, Continue: list.Continue, Cursor: list.Cursor}
+	for i, item := range list.Items {
+		r, err := ResourceOf(item)
+		if err != nil {
+			return page, err
+		}
+		page.Items[i] = r
+	}
+	return page, nil
+}
+
+// All goes through all that a query selects, by pages of 100. It ends with the
+// first error.
+func (c *CLM) All(ctx context.Context, from Collection, q ResourceQuery) iter.Seq2[Resource, error] {
+	q.Page, q.Size, q.Continue = 0, 100, ""
+	return func(yield func(Resource, error) bool) {
+		for {
+			page, err := c.List(ctx, from, q)
+			if err != nil {
+				yield(Resource{}, err)
+				return
+			}
+			for _, r := range page.Items {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			if q.Continue = page.Continue; q.Continue == "" {
+				return
+			}
+		}
+	}
+}
+
+// Get returns one resource; fields may be "".
+func (c *CLM) Get(ctx context.Context, from Collection, id, fields string) (Resource, error) {
+	q := url.Values{}
+	set(q, "fields", fields)
+	return c.one(ctx, request{method: http.MethodGet, path: from.path(id), query: q})
+}
+
+// Named returns the only resource of that name. None is 404, and several, of
+// several owners or tenants, are 409.
+func (c *CLM) Named(ctx context.Context, from Collection, name string) (Resource, error) {
+	page, err := c.List(ctx, from, ResourceQuery{Size: 2, Search: Equal("name", name)})
+	if err != nil {
+		return Resource{}, err
+	}
+	switch len(page.Items) {
+	case 0:
+		return Resource{}, &Error{Status: http.StatusNotFound, Code: "not-found", Reason: fmt.Sprintf("nothing in %s is named %q", from, name)}
+	case 1:
+		return c.Get(ctx, from, page.Items[0].ID, "") // for the entity tag
+	}
+	return Resource{}, &Error{Status: http.StatusConflict, Code: "ambiguous", Reason: fmt.Sprintf("%d in %s are named %q; give an id", page.Total, from, name)}
+}
+
+// into makes a call and decodes the answer.
+func (c *CLM) into(ctx context.Context, r request, v any) error {
+	doc, _, err := c.http.do(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(doc.JSON, v); err != nil {
+		return fmt.Errorf("reading CLM's answer to %s %s: %w", r.method, r.path, err)
+	}
+	return nil
+}
+
+// one makes a call whose answer is a resource.
+func (c *CLM) one(ctx context.Context, r request) (Resource, error) {
+	doc, _, err := c.http.do(ctx, r)
+	if err != nil {
+		return Resource{}, err
+	}
+	res, err := ResourceOf(doc.JSON)
+	res.ETag = doc.ETag
+	return res, err
+}

@@ -1,0 +1,142 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"atoll.dev/api/clm"
+)
+
+// Create makes a resource. With a key, which the caller makes up once for what
+// it wants, a create whose answer was lost is repeated and makes one resource.
+func (c *CLM) Create(ctx context.Context, in Collection, r clm.ResourceCreate, key string) (Resource, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return Resource{}, err
+	}
+	var header http.Header
+	if key != "" {
+		header = http.Header{"Idempotency-Key": {key}}
+	}
+	return c.one(ctx, request{method: http.MethodPost, path: in.path(), header: header, body: body})
+}
+
+// Replace replaces each of spec, labels and references that body, a JSON
+// object, has. etag may be ""; a stale one is 412.
+func (c *CLM) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource, error) {
+	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: ifMatch(etag), body: body})
+}
+
+// Merge applies a JSON merge patch (RFC 7396) of spec, labels and references.
+func (c *CLM) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource, error) {
+	header := http.Header{"Content-Type": {"application/merge-patch+json"}}
+	if etag != "" {
+		header.Set("If-Match", etag)
+	}
+	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: header, body: patch})
+}
+
+// Delete asks for the deletion of a resource and returns it as it is then. It
+// may be gone at once: then a repeated call is 404.
+func (c *CLM) Delete(ctx context.Context, in Collection, id, etag string) (Resource, error) {
+	return c.one(ctx, request{method: http.MethodDelete, path: in.path(id), header: ifMatch(etag)})
+}
+
+// ForceDelete removes a resource whose deletion does not end, with all below
+// it; what adapters made for them may stay behind. reason is for the record.
+func (c *CLM) ForceDelete(ctx context.Context, in Collection, id, reason string) error {
+	body, err := json.Marshal(clm.ForceDelete{Reason: reason})
+	if err != nil {
+		return err
+	}
+	_, _, err = c.http.do(ctx, request{method: http.MethodPost, path: in.path(id, "force-delete"), body: body})
+	return err
+}
+
+// Statuses are the reports of a resource's adapters.
+func (c *CLM) Statuses(ctx context.Context, in Collection, id string) ([]clm.AdapterStatus, error) {
+	all := []clm.AdapterStatus{}
+	for page := 1; ; page++ {
+		var list clm.AdapterStatusList
+		q := url.Values{"page": {strconv.Itoa(page)}, "size": {"100"}}
+		if err := c.into(ctx, request{method: http.MethodGet, path: in.path(id, "statuses"), query: q}, &list); err != nil {
+			return nil, err
+		}
+		if all = append(all, list.Items...); len(list.Items) == 0 || len(all) >= list.Total {
+			return all, nil
+		}
+	}
+}
+
+// Report sends an adapter's report. It is false when the server knows better
+// already and has dropped it.
+func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.AdapterStatusCreate) (taken bool, err error) {
+	body, err := json.Marshal(report)
+	if err != nil {
+		return false, err
+	}
+	doc, _, err := c.http.do(ctx, request{method: http.MethodPut, path: in.path(id, "statuses"), body: body})
+	return err == nil && len(doc.JSON) > 0, err
+}
+
+// History returns at most limit records of a resource, the latest first, that
+// are older than the record before, unless that is 0. With the plural of its
+// kind, a resource that is gone has its history, too.
+func (c *CLM) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord, error) {
+	records := []clm.HistoryRecord{}
+	for len(records) < limit {
+		q := url.Values{"size": {strconv.Itoa(min(limit-len(records), 100))}}
+		if before > 0 {
+			q.Set("before", strconv.FormatInt(before, 10))
+		}
+		var h clm.History
+		if err := c.into(ctx, request{method: http.MethodGet, path: of.path(id, "history"), query: q}, &h); err != nil {
+			return nil, err
+		}
+		if len(h.Items) == 0 {
+			break
+		}
+		records = append(records, h.Items...)
+		before = h.Items[len(h.Items)-1].Seq
+	}
+	return records, nil
+}
+
+// Reconcile asks for work on one resource, whatever its state.
+func (c *CLM) Reconcile(ctx context.Context, in Collection, id, reason string) error {
+	return c.reconcile(ctx, in.path(id, "reconcile"), "", reason)
+}
+
+// ReconcileAll asks for work on all resources of a kind, or with "" of all
+// kinds.
+func (c *CLM) ReconcileAll(ctx context.Context, kind, reason string) error {
+	return c.reconcile(ctx, AllKinds.path("reconcile"), kind, reason)
+}
+
+func (c *CLM) reconcile(ctx context.Context, path, kind, reason string) error {
+	body, err := json.Marshal(struct {
+		Kind   string `json:"kind,omitempty"`
+		Reason string `json:"reason,omitempty"`
+	}{kind, reason})
+	if err != nil {
+		return fmt.Errorf("asking for work: %w", err)
+	}
+	_, _, err = c.http.do(ctx, request{method: http.MethodPost, path: path, body: body})
+	return err
+}
+
+// Watch opens one stream of changes. Its objects are read by ResourceOf. A
+// resource that a search does not find any more is DELETED in it.
+func (c *CLM) Watch(ctx context.Context, from Collection, o WatchOptions) (*Watch, error) {
+	return c.http.watch(ctx, from.path(), o)
+}
+
+// Follow calls apply with every event until ctx ends or apply fails, and
+// returns why. It continues streams that break.
+func (c *CLM) Follow(ctx context.Context, from Collection, o WatchOptions, apply func(Event) error) error {
+	return follow(ctx, o, func(ctx context.Context, o WatchOptions) (*Watch, error) { return c.Watch(ctx, from, o) }, apply)
+}
