@@ -76,6 +76,7 @@ const (
 	Updated   Operation = "update"
 	Recreated Operation = "recreate"
 	Skipped   Operation = "skip"
+	Deleted   Operation = "delete" // by the engine, with Transport.Delete
 )
 
 // Applied is the result of Apply.

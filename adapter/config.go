@@ -1,0 +1,347 @@
+package adapter
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config is an AdapterConfig: who the adapter is, and how it reaches others
+// (docs/configuration.md of hyperfleet-adapter).
+type Config struct {
+	File    string      // where it was read from
+	Adapter AdapterInfo `yaml:"adapter"`
+	// DebugConfig has the configuration logged at the start.
+	DebugConfig bool    `yaml:"debug_config"`
+	Log         Log     `yaml:"log"`
+	Clients     Clients `yaml:"clients"`
+}
+
+// AdapterInfo names an adapter. Version's major and minor, when it is set, are
+// those of the binary that the config is for.
+type AdapterInfo struct {
+	Name    string `yaml:"name"`
+	Version string `yaml:"version"`
+}
+
+// Log says what is logged and where to.
+type Log struct {
+	Level  string `yaml:"level"`  // debug, info (default), warn, error
+	Format string `yaml:"format"` // json (default), text
+	Output string `yaml:"output"` // stdout (default), stderr
+}
+
+// Clients are what the adapter talks to. With Maestro set, resources go
+// through Maestro, otherwise to the Kubernetes API.
+type Clients struct {
+	API        APIConfig        `yaml:"hyperfleet_api"`
+	Broker     BrokerConfig     `yaml:"broker"`
+	Kubernetes KubernetesConfig `yaml:"kubernetes"`
+	Maestro    *MaestroConfig   `yaml:"maestro"`
+}
+
+// APIConfig is how CLM is called; the durations and counts are defaults of
+// calls that have none.
+type APIConfig struct {
+	BaseURL        string            `yaml:"base_url"`
+	Version        string            `yaml:"version"`        // v1
+	Timeout        time.Duration     `yaml:"timeout"`        // 10s, of one attempt
+	RetryAttempts  int               `yaml:"retry_attempts"` // 3
+	RetryBackoff   string            `yaml:"retry_backoff"`  // exponential (default), linear, constant
+	BaseDelay      time.Duration     `yaml:"base_delay"`     // 1s
+	MaxDelay       time.Duration     `yaml:"max_delay"`      // 30s
+	DefaultHeaders map[string]string `yaml:"default_headers"`
+	Auth           *APIAuth          `yaml:"auth"`
+}
+
+// APIAuth has a bearer token sent, which is read again when it is older than
+// the TTL.
+type APIAuth struct {
+	TokenPath     string        `yaml:"token_path"`
+	TokenCacheTTL time.Duration `yaml:"token_cache_ttl"` // 30s
+}
+
+// BrokerConfig says which events are received. Adapters with one
+// SubscriptionID share them.
+type BrokerConfig struct {
+	SubscriptionID string `yaml:"subscription_id"`
+	Topic          string `yaml:"topic"`
+}
+
+// KubernetesConfig is how a Kubernetes API is called. Without a path it is the
+// one of the cluster that the adapter runs in.
+type KubernetesConfig struct {
+	APIVersion     string  `yaml:"api_version"`
+	KubeConfigPath string  `yaml:"kube_config_path"`
+	QPS            float64 `yaml:"qps"`   // 100
+	Burst          int     `yaml:"burst"` // 200
+}
+
+// MaestroConfig is how Maestro is called.
+type MaestroConfig struct {
+	GRPCServerAddress        string        `yaml:"grpc_server_address"`
+	HTTPServerAddress        string        `yaml:"http_server_address"`
+	SourceID                 string        `yaml:"source_id"`
+	ClientID                 string        `yaml:"client_id"`
+	Auth                     MaestroAuth   `yaml:"auth"`
+	Timeout                  time.Duration `yaml:"timeout"`                    // 10s
+	ServerHealthinessTimeout time.Duration `yaml:"server_healthiness_timeout"` // 20s
+	RetryAttempts            int           `yaml:"retry_attempts"`             // 3
+	Keepalive                *Keepalive    `yaml:"keepalive"`
+	Insecure                 bool          `yaml:"insecure"`
+}
+
+// MaestroAuth is tls, with the files, or none.
+type MaestroAuth struct {
+	Type string     `yaml:"type"`
+	TLS  *TLSConfig `yaml:"tls_config"`
+}
+
+// TLSConfig names the files of a client's identity. HTTPCAFile, by default
+// CAFile, is for the HTTP API.
+type TLSConfig struct {
+	CAFile     string `yaml:"ca_file"`
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	HTTPCAFile string `yaml:"http_ca_file"`
+}
+
+// Keepalive is of gRPC.
+type Keepalive struct {
+	Time    time.Duration `yaml:"time"`
+	Timeout time.Duration `yaml:"timeout"`
+}
+
+// overrides are the variables that are stronger than the file, by the path of
+// what they set.
+func overrides() [][2]string {
+	return [][2]string{
+		{"debug_config", "HYPERFLEET_DEBUG_CONFIG"},
+		{"log.level", "LOG_LEVEL"},
+		{"log.format", "LOG_FORMAT"},
+		{"log.output", "LOG_OUTPUT"},
+		{"clients.hyperfleet_api.base_url", "HYPERFLEET_API_BASE_URL"},
+		{"clients.hyperfleet_api.version", "HYPERFLEET_API_VERSION"},
+		{"clients.hyperfleet_api.timeout", "HYPERFLEET_API_TIMEOUT"},
+		{"clients.hyperfleet_api.retry_attempts", "HYPERFLEET_API_RETRY_ATTEMPTS"},
+		{"clients.hyperfleet_api.retry_backoff", "HYPERFLEET_API_RETRY_BACKOFF"},
+		{"clients.hyperfleet_api.base_delay", "HYPERFLEET_API_BASE_DELAY"},
+		{"clients.hyperfleet_api.max_delay", "HYPERFLEET_API_MAX_DELAY"},
+		{"clients.broker.subscription_id", "BROKER_SUBSCRIPTION_ID"},
+		{"clients.broker.topic", "BROKER_TOPIC"},
+		{"clients.broker.subscription_id", "HYPERFLEET_BROKER_SUBSCRIPTION_ID"},
+		{"clients.broker.topic", "HYPERFLEET_BROKER_TOPIC"},
+		{"clients.kubernetes.api_version", "HYPERFLEET_KUBERNETES_API_VERSION"},
+		{"clients.kubernetes.kube_config_path", "HYPERFLEET_KUBERNETES_KUBE_CONFIG_PATH"},
+		{"clients.kubernetes.qps", "HYPERFLEET_KUBERNETES_QPS"},
+		{"clients.kubernetes.burst", "HYPERFLEET_KUBERNETES_BURST"},
+		{"clients.maestro.grpc_server_address", "HYPERFLEET_MAESTRO_GRPC_SERVER_ADDRESS"},
+		{"clients.maestro.http_server_address", "HYPERFLEET_MAESTRO_HTTP_SERVER_ADDRESS"},
+		{"clients.maestro.source_id", "HYPERFLEET_MAESTRO_SOURCE_ID"},
+		{"clients.maestro.client_id", "HYPERFLEET_MAESTRO_CLIENT_ID"},
+		{"clients.maestro.auth.type", "HYPERFLEET_MAESTRO_AUTH_TYPE"},
+		{"clients.maestro.auth.tls_config.ca_file", "HYPERFLEET_MAESTRO_CA_FILE"},
+		{"clients.maestro.auth.tls_config.cert_file", "HYPERFLEET_MAESTRO_CERT_FILE"},
+		{"clients.maestro.auth.tls_config.key_file", "HYPERFLEET_MAESTRO_KEY_FILE"},
+		{"clients.maestro.auth.tls_config.http_ca_file", "HYPERFLEET_MAESTRO_HTTP_CA_FILE"},
+		{"clients.maestro.timeout", "HYPERFLEET_MAESTRO_TIMEOUT"},
+		{"clients.maestro.server_healthiness_timeout", "HYPERFLEET_MAESTRO_SERVER_HEALTHINESS_TIMEOUT"},
+		{"clients.maestro.retry_attempts", "HYPERFLEET_MAESTRO_RETRY_ATTEMPTS"},
+		{"clients.maestro.keepalive.time", "HYPERFLEET_MAESTRO_KEEPALIVE_TIME"},
+		{"clients.maestro.keepalive.timeout", "HYPERFLEET_MAESTRO_KEEPALIVE_TIMEOUT"},
+		{"clients.maestro.insecure", "HYPERFLEET_MAESTRO_INSECURE"},
+	}
+}
+
+// LoadConfig reads a config file; see ParseConfig.
+func LoadConfig(file string, env func(string) string) (*Config, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading the adapter's config: %w", err)
+	}
+	return ParseConfig(file, data, env)
+}
+
+// ParseConfig reads an AdapterConfig. Variables of env (os.Getenv) that are not
+// empty are stronger than the file. The error is Findings: unknown keys,
+// duplicates, wrong types, missing values, all at once.
+func ParseConfig(file string, data []byte, env func(string) string) (*Config, error) {
+	c := &Config{File: file}
+	findings := decode(file, data, c)
+	if env != nil {
+		findings = append(findings, c.override(env)...)
+	}
+	findings = append(findings, c.check()...)
+	c.defaults()
+	if err := findings.err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Config) override(env func(string) string) (found Findings) {
+	for _, o := range overrides() {
+		text := env(o[1])
+		if text == "" {
+			continue
+		}
+		if err := c.Set(o[0], text); err != nil {
+			found = append(found, Finding{File: o[1], Path: o[0], Message: err.Error()})
+		}
+	}
+	return found
+}
+
+// Set sets one value by its path in the file, as a flag or a variable does.
+func (c *Config) Set(path, text string) error {
+	v := reflect.ValueOf(c).Elem()
+	for key := range strings.SplitSeq(path, ".") {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		v = fieldOf(v, key)
+		if !v.IsValid() {
+			return fmt.Errorf("there is no setting %s", path)
+		}
+	}
+	if strings.HasPrefix(path, "log.") && path != "log.output" {
+		text = strings.ToLower(text)
+	}
+	return setScalar(v, text)
+}
+
+func fieldOf(v reflect.Value, key string) reflect.Value {
+	if v.Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("yaml") == key {
+			return v.Field(i)
+		}
+	}
+	return reflect.Value{}
+}
+
+func (c *Config) check() (found Findings) {
+	add := func(path, format string, args ...any) {
+		found = append(found, Finding{File: c.File, Path: path, Message: fmt.Sprintf(format, args...)})
+	}
+	oneOf := func(path, value string, allowed ...string) {
+		if value != "" && !slices.Contains(allowed, value) {
+			add(path, "%q is none of %s", value, strings.Join(allowed, ", "))
+		}
+	}
+	if c.Adapter.Name == "" {
+		add("adapter.name", "it is required")
+	}
+	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "warning", "error")
+	oneOf("log.format", c.Log.Format, "json", "text")
+	oneOf("log.output", c.Log.Output, "stdout", "stderr")
+	oneOf("clients.hyperfleet_api.retry_backoff", c.Clients.API.RetryBackoff, "exponential", "linear", "constant")
+	if a := c.Clients.API.Auth; a != nil {
+		switch {
+		case a.TokenPath == "":
+			add("clients.hyperfleet_api.auth.token_path", "it is required with auth")
+		case !filepath.IsAbs(a.TokenPath):
+			add("clients.hyperfleet_api.auth.token_path", "%q is no absolute path", a.TokenPath)
+		}
+		if a.TokenCacheTTL < 0 {
+			add("clients.hyperfleet_api.auth.token_cache_ttl", "it is negative")
+		}
+	}
+	if m := c.Clients.Maestro; m != nil {
+		oneOf("clients.maestro.auth.type", m.Auth.Type, "tls", "none")
+		if m.Auth.Type == "tls" && m.Auth.TLS == nil {
+			add("clients.maestro.auth.tls_config", "it is required with the type tls")
+		}
+	}
+	return found
+}
+
+func (c *Config) defaults() {
+	orString(&c.Log.Level, "info")
+	orString(&c.Log.Format, "json")
+	orString(&c.Log.Output, "stdout")
+	a := &c.Clients.API
+	orString(&a.Version, "v1")
+	orString(&a.RetryBackoff, "exponential")
+	or(&a.Timeout, 10*time.Second)
+	or(&a.RetryAttempts, 3)
+	or(&a.BaseDelay, time.Second)
+	or(&a.MaxDelay, 30*time.Second)
+	if a.Auth != nil {
+		or(&a.Auth.TokenCacheTTL, 30*time.Second)
+	}
+	or(&c.Clients.Kubernetes.QPS, 100)
+	or(&c.Clients.Kubernetes.Burst, 200)
+	if m := c.Clients.Maestro; m != nil {
+		or(&m.Timeout, 10*time.Second)
+		or(&m.ServerHealthinessTimeout, 20*time.Second)
+		or(&m.RetryAttempts, 3)
+	}
+}
+
+func or[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func orString(v *string, d string) { or(v, d) }
+
+// Map is the config as task configs see it (config.*) and as /config shows
+// it: by the keys of the file, without paths of keys and tokens and without
+// headers' values.
+func (c *Config) Map() map[string]any { return mapOf(reflect.ValueOf(c).Elem()).(map[string]any) }
+
+const redacted = "**REDACTED**"
+
+func secret(key string) bool {
+	switch key {
+	case "ca_file", "cert_file", "key_file", "http_ca_file", "token_path":
+		return true
+	}
+	return false
+}
+
+func mapOf(v reflect.Value) any {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil
+		}
+		return mapOf(v.Elem())
+	case reflect.Struct:
+		m := map[string]any{}
+		for i := range v.NumField() {
+			key := v.Type().Field(i).Tag.Get("yaml")
+			switch {
+			case key == "":
+			case secret(key) && v.Field(i).String() != "":
+				m[key] = redacted
+			default:
+				m[key] = mapOf(v.Field(i))
+			}
+		}
+		return m
+	case reflect.Map:
+		m := map[string]any{}
+		for _, k := range v.MapKeys() {
+			m[k.String()] = redacted
+		}
+		return m
+	case reflect.Int:
+		return v.Int()
+	case reflect.Int64:
+		return time.Duration(v.Int()).String()
+	}
+	return v.Interface()
+}
