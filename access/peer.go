@@ -16,10 +16,16 @@ type Callee string
 const (
 	MaestroHTTP Callee = "maestro-http"
 	MaestroGRPC Callee = "maestro-grpc"
+	CLM         Callee = "clm"
 )
 
-// platform is the identity of the Platform API.
-var platform = pki.ServiceName("platform")
+// Identities of services: the Platform API, the lifecycle manager (with the
+// sentinel), and the processes that run adapters.
+var (
+	platform = pki.ServiceName("platform")
+	clm      = pki.ServiceName("clm")
+	adapter  = pki.ServiceName("adapter")
+)
 
 // Operator is the identity of a person who operates the region, as its command
 // line uses it.
@@ -28,8 +34,9 @@ var Operator = pki.ServiceName("operator")
 // mayCall is the one table of who may call whom between the region's services.
 // What it does not list is refused.
 var mayCall = map[Callee][]pki.Name{
-	MaestroHTTP: {platform, Operator},
-	MaestroGRPC: {platform},
+	MaestroHTTP: {platform, adapter, Operator},
+	MaestroGRPC: {platform, adapter},
+	CLM:         {platform, adapter, clm, Operator},
 }
 
 // MayCall says whether the holder of the certificate of peer may call callee.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509/pkix"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	"atoll.dev/internal/rest"
@@ -13,10 +14,17 @@ import (
 )
 
 func TestWhoMayCallWhom(t *testing.T) {
-	for _, callee := range []Callee{MaestroHTTP, MaestroGRPC, "unheard-of"} {
-		for _, peer := range []pki.Name{"system:platform", "system:operator", "system:maestro", "system:", "platform", "management-01", ""} {
-			want := peer == "system:platform" && callee != "unheard-of" || peer == "system:operator" && callee == MaestroHTTP
-			if got := MayCall(callee, peer); got != want {
+	callers := map[Callee][]pki.Name{
+		MaestroHTTP:  {"system:platform", "system:adapter", "system:operator"},
+		MaestroGRPC:  {"system:platform", "system:adapter"},
+		CLM:          {"system:platform", "system:adapter", "system:clm", "system:operator"},
+		"unheard-of": nil,
+	}
+	for callee, want := range callers {
+		for _, peer := range []pki.Name{
+			"system:platform", "system:operator", "system:adapter", "system:clm", "system:maestro", "system:broker", "system:", "platform", "management-01", "",
+		} {
+			if got := MayCall(callee, peer); got != slices.Contains(want, peer) {
 				t.Errorf("%s calls %s: %v", peer, callee, got)
 			}
 		}

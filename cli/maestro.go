@@ -219,9 +219,9 @@ func (f *maestroFlags) listenPlain(s *service, o *maestro.Options) error {
 		if !ok {
 			return fmt.Errorf("--insecure-listen %s: there are rest, grpc and grpc-broker", name)
 		}
-		host, _, err := net.SplitHostPort(addr)
-		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return fmt.Errorf("--insecure-listen %s=%s: what has neither TLS nor an identity stays on loopback", name, addr)
+		err := onLoopback(addr)
+		if err != nil {
+			return fmt.Errorf("--insecure-listen %s=%s: %w", name, addr, err)
 		}
 		if *to, err = listen(addr); err != nil {
 			return err

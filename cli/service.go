@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -83,14 +84,21 @@ func (f identityFlags) given() bool { return f.dir != "" && f.url != "" && f.caF
 
 // parts run side by side; the first that fails ends the others.
 type parts struct {
-	group *errgroup.Group
-	ctx   context.Context
+	group   *errgroup.Group
+	ctx     context.Context
+	started atomic.Bool
 }
 
 // begin starts the health port, before anything that may have to wait.
 func (s *service) begin(ctx context.Context) (*parts, error) {
 	group, ctx := errgroup.WithContext(ctx)
-	p := &parts{group, ctx}
+	p := &parts{group: group, ctx: ctx}
+	s.ops.Check("start", func(context.Context) error {
+		if !p.started.Load() {
+			return errors.New("the service is starting")
+		}
+		return nil
+	})
 	if s.opsAddr == "" {
 		return p, nil
 	}
@@ -112,8 +120,12 @@ func (p *parts) run(f func(context.Context) error) {
 	p.group.Go(func() error { return f(p.ctx) })
 }
 
-// wait returns when all parts have ended: nil when the process was told to stop.
-func (p *parts) wait() error { return p.group.Wait() }
+// wait says that all parts are there, and returns when they have ended: nil
+// when the process was told to stop.
+func (p *parts) wait() error {
+	p.started.Store(true)
+	return p.group.Wait()
+}
 
 // open gets the service's identity and keeps it fresh.
 func (s *service) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {

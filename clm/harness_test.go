@@ -69,7 +69,12 @@ func startOn(t testing.TB, dsn string) *testAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(t.Context(), Options{DSN: dsn, Registry: registry, Specs: schemas, HTTP: l, Version: "test", Identify: claimed})
+	db, err := Open(t.Context(), DatabaseOptions{DSN: dsn, Registry: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	s, err := New(Options{Database: db, Specs: schemas, HTTP: l, Version: "test", Identify: claimed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,8 +54,8 @@ type Identity struct {
 	// Tokens verifies bearer tokens of callers without certificate; nil: there
 	// are none.
 	Tokens *Tokens
-	// Open lets callers with neither in, as Anonymous. It is for a plain
-	// listener on loopback.
+	// Open lets callers with neither in, as Anonymous, if they come without TLS,
+	// which is to a plain listener on loopback.
 	Open    bool
 	Tenancy Tenancy
 }
@@ -88,7 +88,7 @@ func (id *Identity) known(r *http.Request) (Caller, error) {
 		name, err := id.Tokens.verify(r.Context(), r.Header)
 		return Caller{Name: name}, err
 	}
-	if !id.Open {
+	if !id.Open || r.TLS != nil {
 		return Caller{}, rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "a client certificate of the region's CA is needed")
 	}
 	return Caller{Name: Anonymous}, nil

@@ -81,6 +81,16 @@ type Registry struct {
 	byPlural map[string]*Entity
 }
 
+// Entities are the entities in the order of their configuration. A resource's
+// kind in the store is its entity's Kind.
+func (r *Registry) Entities() []Entity {
+	all := make([]Entity, len(r.entities))
+	for i, e := range r.entities {
+		all[i] = *e
+	}
+	return all
+}
+
 const (
 	// resources is the collection of all kinds.
 	resources = "resources"

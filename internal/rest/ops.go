@@ -22,6 +22,9 @@ type Ops struct {
 	// Registry holds the service's metrics; Go's and the process's are in it.
 	Registry *prometheus.Registry
 
+	// Body, when set, shapes the answers of /readyz; nothing missing is ready.
+	Body func(missing []Missing) any
+
 	mu       sync.Mutex
 	checks   map[string]func(context.Context) error
 	draining atomic.Bool
@@ -52,6 +55,9 @@ func (o *Ops) Check(name string, check func(context.Context) error) {
 // Drain makes the service not ready, before it stops.
 func (o *Ops) Drain() { o.draining.Store(true) }
 
+// Draining is the name of what is missing while the service stops.
+const Draining = "draining"
+
 // Missing is a readiness check that does not hold.
 type Missing struct {
 	Name   string `json:"name"`
@@ -61,7 +67,7 @@ type Missing struct {
 // Missing runs all checks at once and returns those that do not hold, by name.
 func (o *Ops) Missing(ctx context.Context) []Missing {
 	if o.draining.Load() {
-		return []Missing{{Name: "draining", Reason: "the service is stopping"}}
+		return []Missing{{Name: Draining, Reason: "the service is stopping"}}
 	}
 	o.mu.Lock()
 	checks := make(map[string]func(context.Context) error, len(o.checks))
@@ -123,11 +129,16 @@ func (o *Ops) Live(w http.ResponseWriter, _ *http.Request) error {
 
 // Ready answers 200, or 503 with what is missing.
 func (o *Ops) Ready(w http.ResponseWriter, r *http.Request) error {
-	if missing := o.Missing(r.Context()); len(missing) > 0 {
+	missing := o.Missing(r.Context())
+	status, body := http.StatusOK, opsStatus{Status: "ok"}
+	if len(missing) > 0 {
 		w.Header().Set("Retry-After", "1")
-		return WriteJSON(w, http.StatusServiceUnavailable, opsStatus{Status: "unavailable", Missing: missing})
+		status, body = http.StatusServiceUnavailable, opsStatus{Status: "unavailable", Missing: missing}
 	}
-	return WriteJSON(w, http.StatusOK, opsStatus{Status: "ok"})
+	if o.Body != nil {
+		return WriteJSON(w, status, o.Body(missing))
+	}
+	return WriteJSON(w, status, body)
 }
 
 // Handler serves /healthz, /readyz and /metrics.

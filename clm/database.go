@@ -1,0 +1,98 @@
+package clm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// DatabaseOptions are the parameters of Open. DSN and Registry are needed.
+type DatabaseOptions struct {
+	DSN      string // of the database clm, which nobody else reads
+	MaxConns int    // to the database; default 16, and a few for the feed
+	Registry *Registry
+
+	Logger *slog.Logger // default: discard
+	Ops    *rest.Ops    // gets the readiness checks database and feed; may be nil
+}
+
+// Database is CLM's database, open and followed: what the API and the sentinel
+// of one process share. Several processes may have the same one open.
+type Database struct {
+	Registry *Registry
+	Store    *store.Store
+	Feed     *store.Broadcast
+
+	stop     context.CancelFunc
+	follower sync.WaitGroup
+}
+
+// Open opens the database, bringing its schema up to date, and follows its
+// feed until Close.
+func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
+	if o.DSN == "" || o.Registry == nil {
+		return nil, errors.New("clm: a database and a registry are needed")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	kinds := make([]store.KindSpec, len(o.Registry.entities))
+	for i, e := range o.Registry.entities {
+		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, History: true, Indexes: []store.Index{
+			{Name: "created", On: "btree (created_at, id)"},
+			{Name: "scope", On: "btree (scope, created_at, id)"},
+			{Name: "labels", On: "gin ((spec->'labels') jsonb_path_ops)"},
+		}}
+	}
+	kinds = append(kinds, store.KindSpec{Kind: RequestKind, History: true})
+	st, err := store.Open(ctx, store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables}, MaxConns: o.MaxConns, Kinds: kinds})
+	if err != nil {
+		return nil, fmt.Errorf("clm: %w", err)
+	}
+	d := &Database{Registry: o.Registry, Store: st, Feed: st.NewBroadcast(nil)}
+	if o.Ops != nil {
+		o.Ops.Check("database", st.Ping)
+		o.Ops.Check("feed", d.Feed.Check)
+	}
+	// Requests and the sentinel need the feed until their own end.
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	d.stop = stop
+	d.follower.Go(func() { _ = d.Feed.Run(following) })
+	return d, nil
+}
+
+// Close ends the following and closes the connections. Whoever uses the
+// database must have stopped.
+func (d *Database) Close() {
+	d.stop()
+	d.follower.Wait()
+	d.Store.Close()
+}
+
+// sideTables are what cannot be in the documents: who refers to whom, so that
+// nothing is deleted that is referred to, and which keys have been used.
+const sideTables = `
+create table reference (
+	source text not null,
+	type   text not null,
+	target text not null,
+	primary key (source, type, target)
+);
+create index reference_target on reference (target);
+
+create table idempotency (
+	principal  text not null,
+	key        text not null,
+	digest     bytea not null, -- of the request
+	kind       text not null,
+	id         text not null,
+	created_at timestamptz not null default now(),
+	primary key (principal, key)
+);
+create index idempotency_created on idempotency (created_at);
+`
