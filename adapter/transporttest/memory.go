@@ -1,0 +1,264 @@
+package transporttest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	kubejson "k8s.io/apimachinery/pkg/util/json"
+
+	"atoll.dev/adapter"
+)
+
+// Memory is a transport to nowhere: it keeps objects as a cluster would. It is
+// for tests of the engine and for benchmarks. Use NewMemory.
+type Memory struct {
+	// Became, when set before the first use, is called with each object that was
+	// created or updated, and may give it a status, as controllers do.
+	Became func(adapter.Object)
+
+	mu       sync.Mutex
+	objects  map[place]adapter.Object
+	serial   int64
+	watchers map[int]func(adapter.Event)
+	nextID   int
+}
+
+// place is where an object is.
+type place struct{ target, version, kind, namespace, name string }
+
+var (
+	_ adapter.Transport = (*Memory)(nil)
+	_ adapter.Watcher   = (*Memory)(nil)
+)
+
+// NewMemory returns an empty one.
+func NewMemory() *Memory {
+	return &Memory{objects: map[place]adapter.Object{}, watchers: map[int]func(adapter.Event){}}
+}
+
+// annotations of what transports apply.
+const (
+	annotationGeneration = "hyperfleet.io/generation"
+	annotationEvent      = "atoll.dev/event"
+)
+
+// Discover is adapter.Transport's.
+func (m *Memory) Discover(_ context.Context, s adapter.Search) ([]adapter.Object, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var found []adapter.Object
+	if s.Name != "" && s.Namespace != "*" {
+		if o, ok := m.objects[place{s.TargetCluster, s.APIVersion, s.Kind, s.Namespace, s.Name}]; ok && hasLabels(o, s.Labels) {
+			found = append(found, clone(o))
+		}
+		return found, nil
+	}
+	for p, o := range m.objects {
+		if p.target == s.TargetCluster && p.version == s.APIVersion && p.kind == s.Kind && (s.Namespace == "*" || p.namespace == s.Namespace) &&
+			(s.Name == "" || p.name == s.Name) && hasLabels(o, s.Labels) {
+			found = append(found, clone(o))
+		}
+	}
+	slices.SortFunc(found, func(a, b adapter.Object) int {
+		return cmp.Or(cmp.Compare(meta(a, "namespace"), meta(b, "namespace")), cmp.Compare(meta(a, "name"), meta(b, "name")))
+	})
+	return found, nil
+}
+
+// Apply is adapter.Transport's.
+func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applied, error) {
+	want := clone(a.Object)
+	event, err := json.Marshal(a.Event)
+	if err != nil {
+		return adapter.Applied{}, err
+	}
+	if text(want["kind"]) == "" || meta(want, "name") == "" {
+		return adapter.Applied{}, fmt.Errorf("applying %s: an object needs a kind and a name", a.Resource)
+	}
+	annotations(want)[annotationEvent] = string(event)
+	at := place{a.TargetCluster, text(want["apiVersion"]), text(want["kind"]), meta(want, "namespace"), meta(want, "name")}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have, there := m.objects[at]
+	if !there {
+		m.put(at, want, nil)
+		return adapter.Applied{Operation: adapter.Created, Reason: "there was none", Object: clone(want)}, nil
+	}
+	was := generation(have)
+	switch {
+	case was > a.Generation:
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is newer than %d", was, a.Generation), Object: clone(have)}, nil
+	case same(want, have):
+		return adapter.Applied{Operation: adapter.Skipped, Reason: "nothing to change", Object: clone(have)}, nil
+	case a.Recreate && was != a.Generation:
+		m.put(at, want, nil)
+		return adapter.Applied{Operation: adapter.Recreated, Reason: "the generation changed", Object: clone(want)}, nil
+	}
+	m.put(at, want, have)
+	return adapter.Applied{Operation: adapter.Updated, Reason: "it was another", Object: clone(want)}, nil
+}
+
+// put keeps what Apply made of an object that was there, or was not. The caller
+// has the lock.
+func (m *Memory) put(at place, o, before adapter.Object) {
+	m.serial++
+	md := o["metadata"].(map[string]any)
+	md["resourceVersion"] = strconv.FormatInt(m.serial, 10)
+	md["uid"] = "uid-" + strconv.FormatInt(m.serial, 10)
+	if before != nil {
+		md["uid"] = meta(before, "uid")
+		if status, ok := before["status"]; ok {
+			o["status"] = status
+		}
+	}
+	if m.Became != nil {
+		m.Became(o)
+	}
+	m.objects[at] = clone(o)
+}
+
+// Delete is adapter.Transport's.
+func (m *Memory) Delete(_ context.Context, d adapter.Deletion) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.objects, m.at(d.TargetCluster, d.Object))
+	return nil
+}
+
+func (m *Memory) at(target string, o adapter.Object) place {
+	return place{target, text(o["apiVersion"]), text(o["kind"]), meta(o, "namespace"), meta(o, "name")}
+}
+
+// Change lets change do to an object what others may do to it; when it returns
+// false the object is deleted. Watchers are told. It returns false when there
+// is no such object.
+func (m *Memory) Change(target string, o adapter.Object, change func(adapter.Object) bool) bool {
+	m.mu.Lock()
+	at := m.at(target, o)
+	have, there := m.objects[at]
+	if !there {
+		m.mu.Unlock()
+		return false
+	}
+	var event adapter.Event
+	err := json.Unmarshal([]byte(text(annotations(have)[annotationEvent])), &event)
+	next := clone(have)
+	if change(next) {
+		m.serial++
+		next["metadata"].(map[string]any)["resourceVersion"] = strconv.FormatInt(m.serial, 10)
+		m.objects[at] = next
+	} else {
+		delete(m.objects, at)
+	}
+	var tell []func(adapter.Event)
+	for _, w := range m.watchers {
+		tell = append(tell, w)
+	}
+	m.mu.Unlock()
+	if err == nil {
+		for _, f := range tell {
+			f(event)
+		}
+	}
+	return true
+}
+
+// Len is how many objects there are.
+func (m *Memory) Len() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.objects)
+}
+
+// Watch is adapter.Watcher's.
+func (m *Memory) Watch(ctx context.Context, changed func(adapter.Event)) error {
+	m.mu.Lock()
+	id := m.nextID
+	m.nextID++
+	m.watchers[id] = changed
+	m.mu.Unlock()
+	<-ctx.Done()
+	m.mu.Lock()
+	delete(m.watchers, id)
+	m.mu.Unlock()
+	return ctx.Err()
+}
+
+// same compares all that a task says of an object with what is there.
+func same(want, have adapter.Object) bool {
+	for k, v := range want {
+		if k != "metadata" && k != "status" && !reflect.DeepEqual(v, have[k]) {
+			return false
+		}
+	}
+	a, b := annotations(clone(want)), annotations(clone(have))
+	delete(a, annotationEvent)
+	delete(b, annotationEvent)
+	return reflect.DeepEqual(a, b) && reflect.DeepEqual(labels(want), labels(have))
+}
+
+func clone(o adapter.Object) adapter.Object {
+	data, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // objects are JSON
+	}
+	var c adapter.Object
+	if err := kubejson.Unmarshal(bytes.TrimSpace(data), &c); err != nil {
+		panic(err)
+	}
+	return c
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+func meta(o adapter.Object, name string) string {
+	md, _ := o["metadata"].(map[string]any)
+	return text(md[name])
+}
+
+// annotations are those of an object, which may be changed.
+func annotations(o adapter.Object) map[string]any {
+	md, ok := o["metadata"].(map[string]any)
+	if !ok {
+		md = map[string]any{}
+		o["metadata"] = md
+	}
+	a, ok := md["annotations"].(map[string]any)
+	if !ok {
+		a = map[string]any{}
+		md["annotations"] = a
+	}
+	return a
+}
+
+func labels(o adapter.Object) map[string]any {
+	md, _ := o["metadata"].(map[string]any)
+	l, _ := md["labels"].(map[string]any)
+	return l
+}
+
+func hasLabels(o adapter.Object, want map[string]string) bool {
+	l := labels(o)
+	for k, v := range want {
+		if text(l[k]) != v {
+			return false
+		}
+	}
+	return true
+}
+
+func generation(o adapter.Object) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSpace(text(annotations(o)[annotationGeneration])), 10, 64)
+	return n
+}

@@ -1,0 +1,167 @@
+package works
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"atoll.dev/adapter"
+	"atoll.dev/api/maestro"
+	"atoll.dev/client"
+)
+
+// attempts bounds how often Apply looks again when others change the work at
+// the same time.
+const attempts = 4
+
+// Apply makes the work so. One that is so already is left alone, one of a higher
+// generation, too.
+func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
+	consumer := cmp.Or(a.TargetCluster, field(a.Object, "namespace"))
+	name := field(a.Object, "name")
+	if consumer == "" || name == "" {
+		return adapter.Applied{}, errors.New("a work needs a name and a target cluster")
+	}
+	want, err := w.wanted(a, consumer)
+	if err != nil {
+		return adapter.Applied{}, fmt.Errorf("the work %s: %w", name, err)
+	}
+	var done adapter.Applied
+	for range attempts {
+		done, err = w.try(ctx, a, want)
+		if status := client.StatusOf(err); status != http.StatusPreconditionFailed && status != http.StatusConflict {
+			break
+		}
+	}
+	if err != nil {
+		return done, fmt.Errorf("applying the work %s to %s: %w", name, consumer, err)
+	}
+	return done, nil
+}
+
+// try looks at the work and does what is to be done.
+func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bundle) (adapter.Applied, error) {
+	b, etag, err := w.bundle(ctx, want.ID)
+	switch {
+	case err != nil:
+		return adapter.Applied{}, err
+	case b == nil:
+		return w.create(ctx, want, adapter.Created, "there was none")
+	case b.DeletedAt != nil:
+		return adapter.Applied{}, ErrUnderDeletion
+	}
+	have, err := bundleOf(b)
+	if err != nil {
+		return adapter.Applied{}, err
+	}
+	was := generationOf(have.Metadata.Annotations)
+	switch {
+	case was > a.Generation:
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied, which is newer than %d", was, a.Generation), Object: mustObject(b)}, nil
+	case same(want, have):
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", was), Object: mustObject(b)}, nil
+	case a.Recreate && was != a.Generation:
+		return w.recreate(ctx, b, etag, want, was, a.Generation)
+	}
+	reason := fmt.Sprintf("generation %d became %d", was, a.Generation)
+	if was == a.Generation {
+		reason = fmt.Sprintf("it was not as generation %d wants it", was)
+	}
+	want.IfMatch = etag
+	w.expect(b.ID, b.Version+1)
+	if _, err := w.client.UpdateBundle(ctx, want); err != nil {
+		w.expect(b.ID, b.Version)
+		return adapter.Applied{}, err
+	}
+	b.Version++
+	return w.applied(b, want, adapter.Updated, reason)
+}
+
+func (w *Works) create(ctx context.Context, want client.Bundle, op adapter.Operation, reason string) (adapter.Applied, error) {
+	w.expect(want.ID, 1)
+	if _, err := w.client.CreateBundle(ctx, want); err != nil {
+		w.expect(want.ID, 0)
+		return adapter.Applied{}, err
+	}
+	now := time.Now()
+	return w.applied(&maestro.ResourceBundle{ID: want.ID, ConsumerName: want.Consumer, Version: 1, CreatedAt: now}, want, op, reason)
+}
+
+// expect notes the version that is about to be made, so that Watch does not
+// take it for a change by others; 0 forgets it.
+func (w *Works) expect(id string, version int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if version == 0 {
+		delete(w.made, id)
+	} else {
+		w.made[id] = version
+	}
+}
+
+// applied is the result: the bundle as it was, with what was published.
+func (w *Works) applied(b *maestro.ResourceBundle, want client.Bundle, op adapter.Operation, reason string) (adapter.Applied, error) {
+	var err error
+	if b.Metadata, err = json.Marshal(want.Metadata); err != nil {
+		return adapter.Applied{}, err
+	}
+	b.Manifests, b.DeleteOption, b.ManifestConfigs = want.Spec.Manifests, nil, nil
+	if want.Spec.DeleteOption != nil {
+		if b.DeleteOption, err = json.Marshal(want.Spec.DeleteOption); err != nil {
+			return adapter.Applied{}, err
+		}
+	}
+	for _, c := range want.Spec.ManifestConfigs {
+		raw, err := json.Marshal(c)
+		if err != nil {
+			return adapter.Applied{}, err
+		}
+		b.ManifestConfigs = append(b.ManifestConfigs, raw)
+	}
+	object, err := objectOf(b)
+	return adapter.Applied{Operation: op, Reason: reason, Object: object}, err
+}
+
+// mustObject is objectOf for a bundle that was read well before.
+func mustObject(b *maestro.ResourceBundle) adapter.Object {
+	object, _ := objectOf(b)
+	return object
+}
+
+// recreate deletes the work, waits until its agent has confirmed, and makes it
+// anew. An agent that is away would hold a worker: after a while it is an
+// error, and the next run, when the work is gone, makes it.
+func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag string, want client.Bundle, was, wants int64) (adapter.Applied, error) {
+	if err := w.remove(ctx, b, etag, ""); err != nil {
+		return adapter.Applied{}, err
+	}
+	if err := w.awaitGone(ctx, b.ID); err != nil {
+		return adapter.Applied{}, err
+	}
+	return w.create(ctx, want, adapter.Recreated, fmt.Sprintf("generation %d became %d", was, wants))
+}
+
+func (w *Works) awaitGone(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, w.wait, ErrUnderDeletion)
+	defer cancel()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		b, _, err := w.bundle(ctx, id)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		case b == nil:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,279 @@
+package works
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubejson "k8s.io/apimachinery/pkg/util/json"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/adapter"
+	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/client"
+)
+
+const (
+	apiVersion = "work.open-cluster-management.io/v1"
+	kind       = "ManifestWork"
+
+	annotationGeneration = "hyperfleet.io/generation"
+	annotationEvent      = "atoll.dev/event"
+
+	// UnknownSince is on a work that Maestro does not have and its agent holds:
+	// since when that is known, RFC 3339.
+	UnknownSince = "atoll.dev/unknown-since"
+)
+
+func isWork(version, what string) error {
+	if version != "" && version != apiVersion || what != "" && what != kind {
+		return fmt.Errorf("Maestro ships %s %s, not %s %s", apiVersion, kind, version, what)
+	}
+	return nil
+}
+
+// objectOf is the ManifestWork of a bundle, as sources of Open Cluster
+// Management see it.
+func objectOf(b *maestro.ResourceBundle) (adapter.Object, error) {
+	meta := map[string]any{}
+	if len(b.Metadata) > 0 {
+		if err := kubejson.Unmarshal(b.Metadata, &meta); err != nil {
+			return nil, fmt.Errorf("reading the metadata of the work %s: %w", b.ID, err)
+		}
+	}
+	if name, _ := meta["name"].(string); name == "" {
+		meta["name"] = b.Name
+	}
+	meta["namespace"], meta["uid"] = b.ConsumerName, b.ID
+	meta["generation"], meta["resourceVersion"] = b.Version, strconv.FormatInt(b.Version, 10)
+	meta["creationTimestamp"] = b.CreatedAt.UTC().Format(time.RFC3339)
+	delete(meta, "deletionTimestamp")
+	if b.DeletedAt != nil {
+		meta["deletionTimestamp"] = b.DeletedAt.UTC().Format(time.RFC3339)
+	}
+	delete(meta, "managedFields")
+	shape := struct {
+		Spec   specShape   `json:"spec"`
+		Status statusShape `json:"status"`
+	}{Spec: specShape{DeleteOption: b.DeleteOption, ManifestConfigs: b.ManifestConfigs}}
+	shape.Spec.Workload.Manifests = b.Manifests
+	if b.Status != nil {
+		shape.Status.Conditions = b.Status.Conditions
+		shape.Status.ResourceStatus.Manifests = b.Status.ResourceStatus
+	}
+	data, err := json.Marshal(shape)
+	if err != nil {
+		return nil, fmt.Errorf("reading the work %s: %w", b.ID, err)
+	}
+	object := adapter.Object{}
+	if err := kubejson.Unmarshal(data, &object); err != nil {
+		return nil, fmt.Errorf("reading the work %s: %w", b.ID, err)
+	}
+	object["apiVersion"], object["kind"], object["metadata"] = apiVersion, kind, meta
+	return object, nil
+}
+
+// specShape and statusShape are a ManifestWork's, as JSON.
+type specShape struct {
+	Workload struct {
+		Manifests []json.RawMessage `json:"manifests"`
+	} `json:"workload"`
+	DeleteOption    json.RawMessage   `json:"deleteOption,omitempty"`
+	ManifestConfigs []json.RawMessage `json:"manifestConfigs,omitempty"`
+}
+
+type statusShape struct {
+	Conditions     []json.RawMessage `json:"conditions,omitempty"`
+	ResourceStatus struct {
+		Manifests []json.RawMessage `json:"manifests,omitempty"`
+	} `json:"resourceStatus"`
+}
+
+// unknownObject stands for a work of which only its agent knows more.
+func unknownObject(u *maestro.UnknownWork, name string) adapter.Object {
+	return adapter.Object{
+		"apiVersion": apiVersion, "kind": kind,
+		"metadata": map[string]any{
+			"name": name, "namespace": u.ConsumerName, "uid": u.ID, "generation": u.Version,
+			"annotations": map[string]any{UnknownSince: u.FirstSeenAt.UTC().Format(time.RFC3339Nano)},
+		},
+		"spec": map[string]any{"workload": map[string]any{"manifests": []any{}}},
+	}
+}
+
+// wanted is what a task's object asks Maestro for.
+func (w *Works) wanted(a adapter.Application, consumer string) (client.Bundle, error) {
+	var b client.Bundle
+	if err := isWork(text(a.Object["apiVersion"]), text(a.Object["kind"])); err != nil {
+		return b, err
+	}
+	data, err := json.Marshal(a.Object)
+	if err != nil {
+		return b, err
+	}
+	var shape struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     struct {
+			Workload struct {
+				Manifests []json.RawMessage `json:"manifests"`
+			} `json:"workload"`
+			DeleteOption    *workv1.DeleteOption          `json:"deleteOption"`
+			ManifestConfigs []workv1.ManifestConfigOption `json:"manifestConfigs"`
+			Executor        *workv1.ManifestWorkExecutor  `json:"executor"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(data, &shape); err != nil {
+		return b, fmt.Errorf("this is no ManifestWork: %w", err)
+	}
+	event, err := json.Marshal(a.Event)
+	if err != nil {
+		return b, err
+	}
+	meta := metav1.ObjectMeta{
+		Name: shape.Metadata.Name, Namespace: consumer, Labels: shape.Metadata.Labels, Annotations: maps.Clone(shape.Metadata.Annotations),
+		Finalizers: shape.Metadata.Finalizers,
+	}
+	if meta.Annotations == nil {
+		meta.Annotations = map[string]string{}
+	}
+	meta.Annotations[annotationEvent] = string(event)
+	return client.Bundle{
+		ID: w.client.BundleID(consumer, meta.Name), Consumer: consumer, Metadata: meta,
+		Spec: work.Bundle{
+			Manifests: shape.Spec.Workload.Manifests, DeleteOption: shape.Spec.DeleteOption,
+			ManifestConfigs: shape.Spec.ManifestConfigs, Executer: shape.Spec.Executor,
+		},
+	}, nil
+}
+
+// bundleOf is what was published of a bundle, but its executor, which Maestro
+// does not tell.
+func bundleOf(b *maestro.ResourceBundle) (client.Bundle, error) {
+	own := client.Bundle{ID: b.ID, Consumer: b.ConsumerName, Spec: work.Bundle{Manifests: b.Manifests}}
+	parts := struct {
+		Metadata        *metav1.ObjectMeta             `json:"metadata"`
+		DeleteOption    **workv1.DeleteOption          `json:"deleteOption"`
+		ManifestConfigs *[]workv1.ManifestConfigOption `json:"manifestConfigs"`
+	}{&own.Metadata, &own.Spec.DeleteOption, &own.Spec.ManifestConfigs}
+	data, err := json.Marshal(map[string]any{
+		"metadata": orNull(b.Metadata), "deleteOption": orNull(b.DeleteOption), "manifestConfigs": b.ManifestConfigs,
+	})
+	if err == nil {
+		err = json.Unmarshal(data, &parts)
+	}
+	if err != nil {
+		return own, fmt.Errorf("reading the work %s: %w", b.ID, err)
+	}
+	if own.Metadata.Name == "" {
+		own.Metadata.Name = b.Name
+	}
+	own.Metadata.CreationTimestamp, own.Metadata.DeletionTimestamp = metav1.Time{}, nil
+	return own, nil
+}
+
+func orNull(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 {
+		return json.RawMessage("null")
+	}
+	return raw
+}
+
+// orphan makes a bundle leave behind what it applied. It says whether that is
+// a change.
+func orphan(b *client.Bundle) bool {
+	if o := b.Spec.DeleteOption; o != nil && o.PropagationPolicy == workv1.DeletePropagationPolicyTypeOrphan {
+		return false
+	}
+	b.Spec.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
+	return true
+}
+
+// same says whether there is nothing to change. The executor is not compared:
+// nobody can read it.
+func same(want, have client.Bundle) bool {
+	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !maps.Equal(unnoted(want), unnoted(have)) || owner(want) != owner(have) ||
+		len(want.Spec.Manifests) != len(have.Spec.Manifests) {
+		return false
+	}
+	for i, m := range want.Spec.Manifests {
+		if !sameJSON(m, have.Spec.Manifests[i]) {
+			return false
+		}
+	}
+	return sameValue(want.Spec.DeleteOption, have.Spec.DeleteOption) &&
+		(len(want.Spec.ManifestConfigs) == 0 && len(have.Spec.ManifestConfigs) == 0 || sameValue(want.Spec.ManifestConfigs, have.Spec.ManifestConfigs))
+}
+
+// unnoted are the annotations without that of the event, which says nothing of
+// what is wanted.
+func unnoted(b client.Bundle) map[string]string {
+	a := maps.Clone(b.Metadata.Annotations)
+	delete(a, annotationEvent)
+	return a
+}
+
+// owner is the id of the resource for which a bundle is.
+func owner(b client.Bundle) string {
+	e, _ := eventOf(b.Metadata.Annotations)
+	return e.ID
+}
+
+func eventOf(annotations map[string]string) (adapter.Event, bool) {
+	var e adapter.Event
+	err := json.Unmarshal([]byte(annotations[annotationEvent]), &e)
+	return e, err == nil && e.ID != ""
+}
+
+// generationOf is the generation that annotations name; 0 when they do not.
+func generationOf(annotations map[string]string) int64 {
+	n, _ := strconv.ParseInt(annotations[annotationGeneration], 10, 64)
+	return n
+}
+
+func sameValue(a, b any) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && sameJSON(x, y)
+}
+
+func sameJSON(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y any
+	return decode(a, &x) == nil && decode(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
+func decode(data []byte, into *any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	return d.Decode(into)
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// field is a text of an object's metadata.
+func field(o adapter.Object, name string) string {
+	meta, _ := o["metadata"].(map[string]any)
+	return text(meta[name])
+}
+
+func hasLabels(o adapter.Object, want map[string]string) bool {
+	meta, _ := o["metadata"].(map[string]any)
+	labels, _ := meta["labels"].(map[string]any)
+	for k, v := range want {
+		if text(labels[k]) != v {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,241 @@
+// Package works is the adapter's transport by Maestro: an object of a task is a
+// ManifestWork, which Maestro ships to a management cluster, and what became of
+// it there shows in the work's status.
+//
+// It speaks what Maestro's sources speak, REST to read and gRPC to write, so it
+// works with the original, too. Atoll's additions (watches, entity tags, works
+// that only agents know) are used where the server has them.
+package works
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"atoll.dev/adapter"
+	"atoll.dev/api/maestro"
+	"atoll.dev/client"
+)
+
+// Options say by which client, and how.
+type Options struct {
+	Client *client.Maestro // its source owns the works
+	Log    *slog.Logger    // default: none
+
+	// RecreateWait is how long Apply waits for a work to be gone that is to be
+	// made anew. Then it fails, and the next run goes on. Default 5 s.
+	RecreateWait time.Duration
+	// Calm is how many works in a second Watch tells of that were there when it
+	// began, and of which nobody knows whether they changed before. Default 50.
+	Calm float64
+}
+
+// Works is the transport. Use New.
+type Works struct {
+	client *client.Maestro
+	log    *slog.Logger
+	wait   time.Duration
+	calm   float64
+
+	mu      sync.Mutex
+	made    map[string]int64 // by bundle: the version that Apply made last; a watch need not tell of it
+	foreign bool             // the server has no unknown works: it is not Atoll's
+}
+
+var (
+	_ adapter.Transport = (*Works)(nil)
+	_ adapter.Watcher   = (*Works)(nil)
+)
+
+// New makes a transport of a client, which stays the caller's.
+func New(o Options) *Works {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Works{
+		client: o.Client, log: o.Log, made: map[string]int64{},
+		wait: cmp.Or(o.RecreateWait, 5*time.Second), calm: cmp.Or(o.Calm, 50),
+	}
+}
+
+// ErrUnderDeletion is the error of a work that cannot be applied because its
+// predecessor of the same name is not gone yet. It can be once it is.
+var ErrUnderDeletion = errors.New("the work of this name is still being deleted")
+
+// Discover finds works by name on the target cluster, or by labels there or,
+// without a target, anywhere. A work that Maestro does not have but its agent
+// holds is found by its name, with the annotation UnknownSince and nothing else.
+func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Object, error) {
+	if err := isWork(s.APIVersion, s.Kind); err != nil {
+		return nil, err
+	}
+	consumer := cmp.Or(s.TargetCluster, s.Namespace)
+	if consumer == "*" {
+		consumer = ""
+	}
+	if s.Name != "" && consumer != "" {
+		return w.byName(ctx, consumer, s)
+	}
+	search := client.Equal("source", w.client.Source())
+	if consumer != "" {
+		search += " and " + client.Equal("consumer_name", consumer)
+	}
+	if s.Name != "" {
+		search += " and payload->'metadata'->>'name'=" + quote(s.Name)
+	}
+	if len(s.Labels) > 0 {
+		labels, err := json.Marshal(s.Labels)
+		if err != nil {
+			return nil, err
+		}
+		search += " and payload->'metadata'->'labels'@>" + quote(string(labels))
+	}
+	var found []adapter.Object
+	for page := 1; ; page++ {
+		doc, err := w.client.ListBundles(ctx, client.ListOptions{Page: page, Size: pageSize, Search: search})
+		if err != nil {
+			return nil, fmt.Errorf("searching works: %w", err)
+		}
+		var list maestro.ResourceBundleList
+		if err := json.Unmarshal(doc.JSON, &list); err != nil {
+			return nil, fmt.Errorf("reading Maestro's list of works: %w", err)
+		}
+		for i := range list.Items {
+			object, err := objectOf(&list.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, object)
+		}
+		if len(list.Items) < pageSize {
+			break
+		}
+	}
+	slices.SortFunc(found, func(a, b adapter.Object) int {
+		return cmp.Or(cmp.Compare(field(a, "namespace"), field(b, "namespace")), cmp.Compare(field(a, "name"), field(b, "name")))
+	})
+	return found, nil
+}
+
+// pageSize is that of Maestro's own clients.
+const pageSize = 400
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+func (w *Works) byName(ctx context.Context, consumer string, s adapter.Search) ([]adapter.Object, error) {
+	id := w.client.BundleID(consumer, s.Name)
+	b, _, err := w.bundle(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("reading the work %s of %s: %w", s.Name, consumer, err)
+	}
+	var object adapter.Object
+	if b == nil {
+		object, err = w.unknown(ctx, consumer, s.Name, id)
+	} else {
+		object, err = objectOf(b)
+	}
+	if err != nil || object == nil || !hasLabels(object, s.Labels) {
+		return nil, err
+	}
+	return []adapter.Object{object}, nil
+}
+
+// bundle reads one; nil when there is none.
+func (w *Works) bundle(ctx context.Context, id string) (*maestro.ResourceBundle, string, error) {
+	doc, err := w.client.Bundle(ctx, id)
+	if client.StatusOf(err) == http.StatusNotFound {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	b := new(maestro.ResourceBundle)
+	if err := json.Unmarshal(doc.JSON, b); err != nil {
+		return nil, "", fmt.Errorf("reading Maestro's work %s: %w", id, err)
+	}
+	return b, doc.ETag, nil
+}
+
+// unknown looks whether the agent holds what Maestro lost. While it does, the
+// work is not gone.
+func (w *Works) unknown(ctx context.Context, consumer, name, id string) (adapter.Object, error) {
+	w.mu.Lock()
+	foreign := w.foreign
+	w.mu.Unlock()
+	if foreign {
+		return nil, nil
+	}
+	list, err := w.client.UnknownWorks(ctx, client.ListOptions{Size: 1, Search: client.Equal("id", id) + " and " + client.Equal("consumer_name", consumer)})
+	if client.StatusOf(err) == http.StatusNotFound {
+		w.mu.Lock()
+		w.foreign = true
+		w.mu.Unlock()
+		w.log.Info("this Maestro does not tell what its agents hold beyond its works")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking whether the agent of %s holds the work %s: %w", consumer, name, err)
+	}
+	if len(list.Items) == 0 {
+		return nil, nil
+	}
+	return unknownObject(&list.Items[0], name), nil
+}
+
+// Delete has the work deleted; it is there until its agent has confirmed. Of
+// one that only the agent holds Maestro gets a bundle first, so that the same
+// holds for it. The policy Orphan leaves on the cluster what the work applied.
+func (w *Works) Delete(ctx context.Context, d adapter.Deletion) error {
+	name, consumer := field(d.Object, "name"), cmp.Or(d.TargetCluster, field(d.Object, "namespace"))
+	id := cmp.Or(field(d.Object, "uid"), w.client.BundleID(consumer, name))
+	b, etag, err := w.bundle(ctx, id)
+	if err != nil {
+		return fmt.Errorf("deleting the work %s of %s: %w", name, consumer, err)
+	}
+	if b == nil {
+		unknown, err := w.unknown(ctx, consumer, name, id)
+		if err != nil || unknown == nil {
+			return err
+		}
+		adopted, err := w.client.AdoptUnknownWork(ctx, consumer, id, w.client.Source(), "its resource is deleted")
+		if client.StatusOf(err) == http.StatusNotFound || err == nil && !adopted {
+			return nil // it comes when its agent is there; the next run sees it
+		}
+		if err != nil {
+			return fmt.Errorf("adopting the work %s of %s to delete it: %w", name, consumer, err)
+		}
+		if b, etag, err = w.bundle(ctx, id); err != nil || b == nil {
+			return err
+		}
+	}
+	if b.DeletedAt != nil {
+		return nil
+	}
+	if err := w.remove(ctx, b, etag, d.PropagationPolicy); err != nil {
+		return fmt.Errorf("deleting the work %s of %s: %w", name, consumer, err)
+	}
+	return nil
+}
+
+func (w *Works) remove(ctx context.Context, b *maestro.ResourceBundle, etag, policy string) error {
+	own, err := bundleOf(b)
+	if err != nil {
+		return err
+	}
+	if policy == "Orphan" && orphan(&own) {
+		own.IfMatch = etag
+		if _, err := w.client.UpdateBundle(ctx, own); err != nil {
+			return fmt.Errorf("having it orphan what it applied: %w", err)
+		}
+		own.IfMatch = ""
+	}
+	return w.client.RemoveBundle(ctx, own)
+}

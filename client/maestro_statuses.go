@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/cloudevents"
+	"atoll.dev/api/work"
+)
+
+// BundleStatus is what Maestro's gRPC stream says of a bundle of the source.
+type BundleStatus struct {
+	ID       string
+	Version  int64
+	Metadata json.RawMessage // the source's ObjectMeta; may be empty
+	Status   work.Status     // with the bundle's spec, where the server fills it in
+	Deleted  bool            // its agent has deleted it; it is gone
+}
+
+// FollowStatuses subscribes to the statuses of the source's bundles, as OCM's
+// source clients do, until ctx ends or a function fails, and returns why. The
+// stream has no memory: subscribed is called whenever it stands (again), and
+// what changed before must be read then.
+func (m *Maestro) FollowStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) error {
+	for attempt := 0; ; attempt++ {
+		progress, err := m.statuses(ctx, subscribed, apply)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if stop, ok := errors.AsType[*applyError](err); ok {
+			return stop.err
+		}
+		if progress {
+			attempt = 0
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(backoff(attempt)):
+		}
+	}
+}
+
+// statuses follows one stream.
+func (m *Maestro) statuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (progress bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := m.events.Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: m.source})
+	if err != nil {
+		return false, publishError(ctx, err, false)
+	}
+	// Heartbeats come every 10 s; a stream that is silent for longer is dead.
+	idle := time.AfterFunc(watchIdle, func() { cancel(errNoAnswer) })
+	defer idle.Stop()
+	if _, err := stream.Header(); err != nil { // it comes when the subscription stands
+		return false, publishError(ctx, err, false)
+	}
+	if err := subscribed(); err != nil {
+		return true, &applyError{err}
+	}
+	for {
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return true, nil
+		}
+		if err != nil {
+			return true, publishError(ctx, err, false)
+		}
+		idle.Reset(watchIdle)
+		switch event.GetType() {
+		case work.StatusUpdate, work.StatusResyncResponse:
+		default:
+			continue
+		}
+		status, err := statusOfEvent(event)
+		if err == nil {
+			err = apply(status)
+		}
+		if err != nil {
+			return true, &applyError{err}
+		}
+	}
+}
+
+// statusOfEvent reads a status event of OCM's gRPC protocol.
+func statusOfEvent(e *cloudevents.CloudEvent) (BundleStatus, error) {
+	var s BundleStatus
+	attribute := func(name string) string {
+		v := e.GetAttributes()["ce-"+name]
+		if n, ok := v.GetAttr().(*cloudevents.CloudEvent_CloudEventAttributeValue_CeInteger); ok {
+			return strconv.Itoa(int(n.CeInteger))
+		}
+		return v.GetCeString()
+	}
+	s.ID = attribute(work.ExtResourceID)
+	s.Version, _ = strconv.ParseInt(attribute(work.ExtResourceVersion), 10, 64)
+	if meta := attribute(work.ExtMetadata); json.Valid([]byte(meta)) {
+		s.Metadata = json.RawMessage(meta)
+	}
+	if err := json.Unmarshal(e.GetBinaryData(), &s.Status); err != nil {
+		return s, fmt.Errorf("reading the status of the work %s: %w", s.ID, err)
+	}
+	for _, c := range s.Status.Conditions {
+		s.Deleted = s.Deleted || c.Type == work.ConditionDeleted && c.Status == metav1.ConditionTrue
+	}
+	return s, nil
+}
