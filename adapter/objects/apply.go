@@ -1,0 +1,250 @@
+package objects
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"atoll.dev/adapter"
+)
+
+// Apply makes the object so, by server-side apply with force: fields that the
+// task names are the adapter's, whatever others set; fields that it does not
+// name are theirs. A higher generation that is applied is left alone. Whether
+// there was anything to change is the API server's word: the object's
+// resourceVersion stays when there was not.
+func (t *Objects) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
+	o := unstructured.Unstructured{Object: a.Object}
+	done, err := t.apply(ctx, a)
+	if err != nil {
+		return done, fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return done, nil
+}
+
+func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
+	want, hash, err := t.wanted(a)
+	if err != nil {
+		return adapter.Applied{}, err
+	}
+	gvk := want.GroupVersionKind()
+	k, err := t.kinds.find(ctx, gvk)
+	if err != nil {
+		return adapter.Applied{}, err
+	}
+	t.use(gvk)
+	at := place{k.resource, want.GetNamespace(), want.GetName()}
+	if !k.namespaced {
+		at.namespace = ""
+		want.SetNamespace("")
+	} else if at.namespace == "" {
+		at.namespace = metav1.NamespaceDefault // as kubectl and the original's client do
+		want.SetNamespace(at.namespace)
+	}
+	have, err := t.at(at.GroupVersionResource, at.namespace).Get(ctx, at.name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return t.write(ctx, at, want, nil, hash, adapter.Created, "there was none")
+	case err != nil:
+		return adapter.Applied{}, err
+	case have.GetDeletionTimestamp() != nil:
+		return adapter.Applied{}, errors.New("the object of this name is still being deleted")
+	}
+	was := generationOf(have)
+	switch {
+	case was > a.Generation:
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied, which is newer than %d", was, a.Generation), Object: have.Object}, nil
+	case t.unchanged(at, hash, have.GetResourceVersion()):
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", was), Object: have.Object}, nil
+	case a.Recreate && was != a.Generation:
+		return t.recreate(ctx, at, want, have, hash, fmt.Sprintf("generation %d became %d", was, a.Generation))
+	}
+	reason := fmt.Sprintf("generation %d became %d", was, a.Generation)
+	if was == a.Generation {
+		reason = fmt.Sprintf("it was not as generation %d wants it", was)
+	}
+	done, err := t.write(ctx, at, want, have, hash, adapter.Updated, reason)
+	if a.Recreate && apierrors.IsInvalid(err) { // a field that others set cannot be set back
+		return t.recreate(ctx, at, want, have, hash, "it cannot be changed to what is wanted")
+	}
+	return done, err
+}
+
+// wanted is the object with what the transport adds, and a hash of it.
+func (t *Objects) wanted(a adapter.Application) (*unstructured.Unstructured, string, error) {
+	want := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(a.Object)}
+	if want.GetName() == "" {
+		return nil, "", errors.New("an object needs a name")
+	}
+	for _, field := range []string{"managedFields", "resourceVersion", "uid", "creationTimestamp"} {
+		unstructured.RemoveNestedField(want.Object, "metadata", field)
+	}
+	// What the task says is compared; the event that led to it says nothing of
+	// what is wanted, but its resource does.
+	data, err := json.Marshal([]any{want.Object, a.Event.ID})
+	if err != nil {
+		return nil, "", err
+	}
+	sum := sha256.Sum256(data)
+	event, err := json.Marshal(a.Event)
+	if err != nil {
+		return nil, "", err
+	}
+	set := func(have map[string]string, key, value string) map[string]string {
+		have = maps.Clone(have)
+		if have == nil {
+			have = map[string]string{}
+		}
+		have[key] = value
+		return have
+	}
+	want.SetAnnotations(set(want.GetAnnotations(), annotationEvent, string(event)))
+	want.SetLabels(set(want.GetLabels(), LabelAdapter, t.label))
+	return want, hex.EncodeToString(sum[:]), nil
+}
+
+func generationOf(o *unstructured.Unstructured) int64 {
+	n, _ := strconv.ParseInt(o.GetAnnotations()[annotationGeneration], 10, 64)
+	return n
+}
+
+// unchanged says whether the object is still as Apply left it, which needs no
+// call to find out.
+func (t *Objects) unchanged(at place, hash, version string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.applied[at]
+	return a.hash == hash && a.version == version
+}
+
+// write applies, and says what came of it.
+func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.Unstructured, hash string, op adapter.Operation, reason string) (adapter.Applied, error) {
+	if have != nil {
+		// The same event is kept where nothing else differs: it must not make a
+		// change of its own.
+		keepEvent(want, have)
+	}
+	data, err := want.MarshalJSON()
+	if err != nil {
+		return adapter.Applied{}, err
+	}
+	force := true
+	t.begin(at)
+	got, err := t.at(at.GroupVersionResource, at.namespace).Patch(ctx, at.name, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: t.manager, Force: &force})
+	if err != nil {
+		t.end(at, hash, "")
+		if apierrors.IsNotFound(err) {
+			t.kinds.forget(want.GroupVersionKind())
+		}
+		return adapter.Applied{}, err
+	}
+	t.end(at, hash, got.GetResourceVersion())
+	if have != nil && have.GetUID() == got.GetUID() && have.GetResourceVersion() == got.GetResourceVersion() {
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", generationOf(got)), Object: got.Object}, nil
+	}
+	return adapter.Applied{Operation: op, Reason: reason, Object: got.Object}, nil
+}
+
+// keepEvent leaves the annotation of the event as it is when it is of the same
+// resource and the generation is the same.
+func keepEvent(want, have *unstructured.Unstructured) {
+	was, now := eventOf(have.GetAnnotations()), eventOf(want.GetAnnotations())
+	if was.ID == now.ID && was.Kind == now.Kind && generationOf(have) == generationOf(want) {
+		a := want.GetAnnotations()
+		a[annotationEvent] = have.GetAnnotations()[annotationEvent]
+		want.SetAnnotations(a)
+	}
+}
+
+// begin notes that a write is under way: what a watch sees meanwhile may be
+// our own doing.
+func (t *Objects) begin(at place) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := t.applied[at]
+	a.writing++
+	t.applied[at] = a
+}
+
+// end notes what came of the write, and lets go what others did.
+func (t *Objects) end(at place, hash, version string) {
+	t.mu.Lock()
+	a := t.applied[at]
+	a.writing--
+	if version != "" {
+		a.hash, a.version = hash, version
+	}
+	var tell func()
+	if a.held != nil && a.writing == 0 {
+		if a.held.version != version {
+			tell = a.held.tell
+		}
+		a.held = nil
+	}
+	t.applied[at] = a
+	t.mu.Unlock()
+	if tell != nil {
+		tell()
+	}
+}
+
+// recreate deletes the object, waits until it is gone, and makes it anew.
+func (t *Objects) recreate(ctx context.Context, at place, want, have *unstructured.Unstructured, hash, reason string) (adapter.Applied, error) {
+	if err := t.remove(ctx, at.GroupVersionResource, at.namespace, at.name, have.GetUID(), ""); err != nil {
+		return adapter.Applied{}, fmt.Errorf("deleting it to make it anew: %w", err)
+	}
+	if err := t.awaitGone(ctx, at, have.GetUID()); err != nil {
+		return adapter.Applied{}, fmt.Errorf("making it anew: %w", err)
+	}
+	return t.write(ctx, at, want, nil, hash, adapter.Recreated, reason)
+}
+
+// awaitGone watches until this instance is gone.
+func (t *Objects) awaitGone(ctx context.Context, at place, uid types.UID) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, t.wait, errors.New("the old one is still being deleted"))
+	defer cancel()
+	in := t.at(at.GroupVersionResource, at.namespace)
+	for {
+		live, err := in.Get(ctx, at.name, metav1.GetOptions{})
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		case live.GetUID() != uid:
+			return nil
+		}
+		w, err := in.Watch(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", at.name).String(), ResourceVersion: live.GetResourceVersion(),
+		})
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+			continue
+		case err != nil:
+			return err
+		}
+		for e := range w.ResultChan() {
+			if e.Type == watch.Deleted || e.Type == watch.Error {
+				break
+			}
+		}
+		w.Stop()
+	}
+}

@@ -1,0 +1,244 @@
+// Package objects is the adapter's transport by a Kubernetes API: objects of a
+// task are applied by server-side apply, under a field manager of the adapter's
+// own, and watched, so that what others do to them is repaired when it happens.
+//
+// It needs no knowledge of kinds beyond what the API server's discovery says.
+package objects
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"atoll.dev/adapter"
+)
+
+// Options say which API, and who applies.
+type Options struct {
+	Config  *rest.Config // with QPS and Burst
+	Adapter string       // the adapter's name: its field manager, and what its objects are labelled with
+	Log     *slog.Logger // default: none
+
+	// Kinds are watched from the beginning, others once they are used: those of
+	// the task, so that a new process watches what an earlier one applied.
+	Kinds []schema.GroupVersionKind
+
+	RecreateWait time.Duration // how long Apply waits for an object to be gone; default 30 s
+	Calm         float64       // objects in a second that Watch tells of that were there when it began; default 50
+}
+
+// Objects is the transport. Use New.
+type Objects struct {
+	dynamic dynamic.Interface
+	kinds   *kinds
+	manager string
+	label   string
+	log     *slog.Logger
+	wait    time.Duration
+	calm    float64
+
+	mu      sync.Mutex
+	applied map[place]applied
+	watched map[schema.GroupVersionKind]bool
+	fresh   chan struct{} // has a token when watched grew
+}
+
+// place is where an object is.
+type place struct {
+	schema.GroupVersionResource
+	namespace, name string
+}
+
+// applied is what Apply did to an object last.
+type applied struct {
+	hash    string // of the manifest
+	version string // resourceVersion that came of it; the object is as wanted while it has it
+	writing int    // calls under way
+	held    *held  // what a watch saw during one
+}
+
+// held is a change that may be our own.
+type held struct {
+	version string
+	tell    func()
+}
+
+var (
+	_ adapter.Transport = (*Objects)(nil)
+	_ adapter.Watcher   = (*Objects)(nil)
+)
+
+const (
+	annotationGeneration = "hyperfleet.io/generation"
+	annotationEvent      = "atoll.dev/event"
+
+	// LabelAdapter is on every object that is applied: the adapter's name.
+	LabelAdapter = "atoll.dev/adapter"
+	// managerPrefix is of field managers; each adapter has its own, so that two
+	// of them that share an object do not take away each other's fields.
+	managerPrefix = "hyperfleet-adapter-"
+)
+
+// labelValue is what Kubernetes takes as a label's value.
+var labelValue = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+
+// New makes a transport. It does not call the API yet.
+func New(o Options) (*Objects, error) {
+	if !labelValue.MatchString(o.Adapter) {
+		return nil, fmt.Errorf("the adapter's name %q cannot be a label: use at most 63 letters, digits, '-', '_' and '.'", o.Adapter)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	dyn, err := dynamic.NewForConfig(o.Config)
+	if err != nil {
+		return nil, fmt.Errorf("the Kubernetes API: %w", err)
+	}
+	disc, err := discovery.NewDiscoveryClientForConfig(o.Config)
+	if err != nil {
+		return nil, fmt.Errorf("the Kubernetes API: %w", err)
+	}
+	t := &Objects{
+		dynamic: dyn, kinds: newKinds(disc), manager: managerPrefix + o.Adapter, label: o.Adapter, log: o.Log,
+		wait: cmp.Or(o.RecreateWait, 30*time.Second), calm: cmp.Or(o.Calm, 50),
+		applied: map[place]applied{}, watched: map[schema.GroupVersionKind]bool{}, fresh: make(chan struct{}, 1),
+	}
+	for _, k := range o.Kinds {
+		t.use(k)
+	}
+	return t, nil
+}
+
+// use has objects of the kind watched.
+func (t *Objects) use(k schema.GroupVersionKind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.watched[k] {
+		t.watched[k] = true
+		select {
+		case t.fresh <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Ready asks whether the API server answers.
+func (t *Objects) Ready(ctx context.Context) error {
+	return t.kinds.ready(ctx)
+}
+
+// Discover finds objects by name or labels, in one namespace or, with "*", in
+// any. Objects of a namespaced kind are found in any when none is named. Of a
+// kind that the server does not have there are none.
+func (t *Objects) Discover(ctx context.Context, s adapter.Search) ([]adapter.Object, error) {
+	gvk := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind)
+	what := fmt.Sprintf("searching %s %s", s.Kind, s.Name)
+	k, err := t.kinds.find(ctx, gvk)
+	if errors.Is(err, errNoSuchKind) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	namespace := s.Namespace
+	if namespace == "*" || !k.namespaced {
+		namespace = ""
+	}
+	if s.Name != "" && (namespace != "" || !k.namespaced) {
+		o, err := t.at(k.resource, namespace).Get(ctx, s.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		if !labels.SelectorFromSet(s.Labels).Matches(labels.Set(o.GetLabels())) {
+			return nil, nil
+		}
+		return []adapter.Object{o.Object}, nil
+	}
+	o := metav1.ListOptions{LabelSelector: labels.SelectorFromSet(s.Labels).String(), Limit: 500}
+	if s.Name != "" {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", s.Name).String()
+	}
+	var found []adapter.Object
+	for {
+		list, err := t.at(k.resource, namespace).List(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", what, err)
+		}
+		for i := range list.Items {
+			item := list.Items[i].Object
+			item["apiVersion"], item["kind"] = s.APIVersion, s.Kind // lists of some servers leave them out
+			found = append(found, item)
+		}
+		if o.Continue = list.GetContinue(); o.Continue == "" {
+			break
+		}
+	}
+	slices.SortFunc(found, func(a, b adapter.Object) int {
+		x, y := unstructured.Unstructured{Object: a}, unstructured.Unstructured{Object: b}
+		return cmp.Or(strings.Compare(x.GetNamespace(), y.GetNamespace()), strings.Compare(x.GetName(), y.GetName()))
+	})
+	return found, nil
+}
+
+func (t *Objects) at(r schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
+	if namespace == "" {
+		return t.dynamic.Resource(r)
+	}
+	return t.dynamic.Resource(r).Namespace(namespace)
+}
+
+// Delete deletes this instance of the object; another one of the same name is
+// left alone, which is an error, because the caller has not seen it.
+func (t *Objects) Delete(ctx context.Context, d adapter.Deletion) error {
+	o := unstructured.Unstructured{Object: d.Object}
+	what := fmt.Sprintf("deleting %s %s", o.GetKind(), o.GetName())
+	k, err := t.kinds.find(ctx, o.GroupVersionKind())
+	if errors.Is(err, errNoSuchKind) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	namespace := o.GetNamespace()
+	if !k.namespaced {
+		namespace = ""
+	}
+	if err := t.remove(ctx, k.resource, namespace, o.GetName(), o.GetUID(), d.PropagationPolicy); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+func (t *Objects) remove(ctx context.Context, r schema.GroupVersionResource, namespace, name string, uid types.UID, policy string) error {
+	propagation := metav1.DeletionPropagation(cmp.Or(policy, string(metav1.DeletePropagationBackground)))
+	o := metav1.DeleteOptions{PropagationPolicy: &propagation}
+	if uid != "" {
+		o.Preconditions = &metav1.Preconditions{UID: &uid}
+	}
+	err := t.at(r, namespace).Delete(ctx, name, o)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,308 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"atoll.dev/adapter"
+	"atoll.dev/adapter/transporttest"
+	"atoll.dev/plane/planetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
+
+const patience = 60 * time.Second
+
+var (
+	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+)
+
+// world is a cluster's administrator and a namespace.
+type world struct {
+	*testing.T
+	config *rest.Config
+	admin  dynamic.Interface
+	ns     string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	config, err := planetest.Shared(t).Config.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS, config.Burst = 1000, 1000
+	admin, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, config: config, admin: admin, ns: "n" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	w.create(namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns}})
+	return w
+}
+
+func (w *world) create(r schema.GroupVersionResource, ns string, o map[string]any) {
+	w.Helper()
+	in := dynamic.ResourceInterface(w.admin.Resource(r))
+	if ns != "" {
+		in = w.admin.Resource(r).Namespace(ns)
+	}
+	if _, err := in.Create(w.Context(), &unstructured.Unstructured{Object: o}, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) transport(name string) *Objects {
+	w.Helper()
+	o, err := New(Options{Config: w.config, Adapter: name, RecreateWait: patience})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return o
+}
+
+func (w *world) configMap(name, value string) adapter.Object {
+	return adapter.Object{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": w.ns}, "data": map[string]any{"k": value},
+	}
+}
+
+func (w *world) patch(name, patch string) {
+	w.Helper()
+	if _, err := w.admin.Resource(configMaps).Namespace(w.ns).Patch(w.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "other"}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) get(name string) *unstructured.Unstructured {
+	w.Helper()
+	o, err := w.admin.Resource(configMaps).Namespace(w.ns).Get(w.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return o
+}
+
+func (w *world) application(name, value string, generation int64) adapter.Application {
+	o := w.configMap(name, value)
+	o["metadata"].(map[string]any)["annotations"] = map[string]any{annotationGeneration: fmt.Sprint(generation)}
+	return adapter.Application{Resource: "thing", Object: o, Generation: generation, Event: adapter.Event{ID: name, Kind: "Cluster", Generation: generation}}
+}
+
+func value(o adapter.Object) string {
+	v, _, _ := unstructured.NestedString(o, "data", "k")
+	return v
+}
+
+func TestTheTransportByAKubernetesAPI(t *testing.T) {
+	transporttest.Run(t, func(t *testing.T) transporttest.Subject {
+		w := newWorld(t)
+		return transporttest.Subject{
+			Transport: w.transport("suite"), Object: w.configMap, Value: value,
+			Disturb: func(_ testing.TB, name, value string) { w.patch(name, `{"data":{"k":"`+value+`"}}`) },
+			Vanish: func(t testing.TB, name string) {
+				if err := w.admin.Resource(configMaps).Namespace(w.ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			},
+		}
+	})
+}
+
+// Fields that the task does not name are others', also in an object that the
+// adapter applies again.
+func TestFieldsOfOthersStay(t *testing.T) {
+	w := newWorld(t)
+	o := w.transport("one")
+	apply := func(a adapter.Application, want adapter.Operation) {
+		t.Helper()
+		done, err := o.Apply(t.Context(), a)
+		if err != nil || done.Operation != want {
+			t.Fatalf("%s (%s), %v; want %s", done.Operation, done.Reason, err, want)
+		}
+	}
+	apply(w.application("a", "1", 1), adapter.Created)
+	w.patch("a", `{"data":{"theirs":"x"},"metadata":{"labels":{"theirs":"x"}}}`)
+	apply(w.application("a", "1", 1), adapter.Skipped)
+	apply(w.application("a", "2", 2), adapter.Updated)
+	got := w.get("a")
+	if data, _, _ := unstructured.NestedStringMap(got.Object, "data"); data["k"] != "2" || data["theirs"] != "x" || got.GetLabels()["theirs"] != "x" {
+		t.Fatalf("data %v, labels %v", data, got.GetLabels())
+	}
+	if got.GetLabels()[LabelAdapter] != "one" {
+		t.Errorf("labels %v", got.GetLabels())
+	}
+	// What the task no longer names goes, unless another set it too.
+	a := w.application("a", "2", 3)
+	delete(a.Object, "data")
+	apply(a, adapter.Updated)
+	if data, _, _ := unstructured.NestedStringMap(w.get("a").Object, "data"); len(data) != 1 || data["theirs"] != "x" {
+		t.Errorf("data %v", data)
+	}
+}
+
+// A process that knows nothing of what an earlier one did neither changes what
+// is right nor leaves what is not.
+func TestANewProcessFindsDrift(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.transport("one").Apply(t.Context(), w.application("a", "1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	before := w.get("a").GetResourceVersion()
+	done, err := w.transport("one").Apply(t.Context(), w.application("a", "1", 1))
+	if err != nil || done.Operation != adapter.Skipped || w.get("a").GetResourceVersion() != before {
+		t.Fatalf("%s, %v, version %s, was %s", done.Operation, err, w.get("a").GetResourceVersion(), before)
+	}
+	w.patch("a", `{"data":{"k":"other"}}`)
+	done, err = w.transport("one").Apply(t.Context(), w.application("a", "1", 1))
+	if err != nil || done.Operation != adapter.Updated || value(w.get("a").Object) != "1" {
+		t.Fatalf("%s, %v, %v", done.Operation, err, w.get("a").Object)
+	}
+}
+
+// An object that is still there is found, however long its finalizer holds it,
+// and cannot be applied meanwhile.
+func TestAnObjectThatIsBeingDeletedIsThere(t *testing.T) {
+	w := newWorld(t)
+	o := w.transport("one")
+	a := w.application("a", "1", 1)
+	if _, err := o.Apply(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	w.patch("a", `{"metadata":{"finalizers":["test.example/hold"]}}`)
+	search := adapter.Search{APIVersion: "v1", Kind: "ConfigMap", Namespace: w.ns, Name: "a"}
+	found, err := o.Discover(t.Context(), search)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	if err := o.Delete(t.Context(), adapter.Deletion{Object: found[0]}); err != nil {
+		t.Fatal(err)
+	}
+	if found, err = o.Discover(t.Context(), search); err != nil || len(found) != 1 {
+		t.Fatalf("%v, %v", found, err)
+	}
+	if _, err := o.Apply(t.Context(), a); err == nil {
+		t.Fatal("applied an object that is being deleted")
+	}
+	told := make(chan adapter.Event, 100)
+	w.watch(o, told)
+	w.patch("a", `{"metadata":{"finalizers":null}}`)
+	limit := time.After(patience)
+	for {
+		select {
+		case e := <-told:
+			if found, err = o.Discover(t.Context(), search); err != nil {
+				t.Fatal(err)
+			}
+			if e == a.Event && len(found) == 0 {
+				return
+			}
+		case <-limit:
+			t.Fatal("nobody told that it is gone")
+		}
+	}
+}
+
+// watch runs the transport's watch until the test ends.
+func (w *world) watch(o *Objects, told chan<- adapter.Event) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := o.Watch(ctx, func(e adapter.Event) { told <- e }); !errors.Is(err, context.Canceled) {
+			w.Errorf("watch: %v", err)
+		}
+	})
+	w.Cleanup(func() { cancel(); done.Wait() })
+}
+
+// What is deleted is one instance, not a name.
+func TestAnotherInstanceIsNotDeleted(t *testing.T) {
+	w := newWorld(t)
+	o := w.transport("one")
+	first, err := o.Apply(t.Context(), w.application("a", "1", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.admin.Resource(configMaps).Namespace(w.ns).Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.create(configMaps, w.ns, w.configMap("a", "theirs"))
+	if err := o.Delete(t.Context(), adapter.Deletion{Object: first.Object}); !apierrors.IsConflict(err) {
+		t.Errorf("%v, want a conflict", err)
+	}
+	if value(w.get("a").Object) != "theirs" {
+		t.Error("it is another")
+	}
+}
+
+// A kind that the server does not have has no objects; one of which the server
+// cannot say is an error.
+func TestKindsThatAreNotThere(t *testing.T) {
+	w := newWorld(t)
+	o := w.transport("one")
+	for _, version := range []string{"no.example/v1", "v1"} {
+		if found, err := o.Discover(t.Context(), adapter.Search{APIVersion: version, Kind: "Thing", Name: "a"}); err != nil || len(found) > 0 {
+			t.Errorf("%s: %v, %v", version, found, err)
+		}
+	}
+	a := w.application("a", "1", 1)
+	a.Object["kind"] = "Thing"
+	if _, err := o.Apply(t.Context(), a); !errors.Is(err, errNoSuchKind) {
+		t.Errorf("%v", err)
+	}
+	away := rest.CopyConfig(w.config)
+	away.Host = "https://127.0.0.1:1"
+	gone, err := New(Options{Config: away, Adapter: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gone.Discover(t.Context(), adapter.Search{APIVersion: "v1", Kind: "ConfigMap", Name: "a"}); err == nil {
+		t.Error("no error of a server that is not there")
+	}
+	if err := gone.Ready(t.Context()); err == nil {
+		t.Error("ready")
+	}
+}
+
+// What cannot be changed is made anew, where the task says so, and is an error
+// where it does not.
+func TestWhatIsImmutableNeedsRecreation(t *testing.T) {
+	w := newWorld(t)
+	o := w.transport("one")
+	immutable := func(value string, generation int64) adapter.Application {
+		a := w.application("a", value, generation)
+		a.Object["immutable"] = true
+		return a
+	}
+	if _, err := o.Apply(t.Context(), immutable("1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	change := immutable("2", 2)
+	if _, err := o.Apply(t.Context(), change); !apierrors.IsInvalid(err) {
+		t.Fatalf("%v, want that it is invalid", err)
+	}
+	change.Recreate = true
+	before := w.get("a").GetUID()
+	done, err := o.Apply(t.Context(), change)
+	if err != nil || done.Operation != adapter.Recreated {
+		t.Fatalf("%s, %v", done.Operation, err)
+	}
+	if now := w.get("a"); now.GetUID() == before || value(now.Object) != "2" {
+		t.Errorf("%v", now.Object)
+	}
+}
