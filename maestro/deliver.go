@@ -281,7 +281,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 // sent takes the end of a publish that began then. The broker's connection calls it and waits.
 func (d *deliverer) sent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	now := time.Now()
-	note := sentNote{id: send.ID, generation: doc.Generation, at: begun}
+	note := sentNote{id: send.ID, generation: doc.Generation, deleting: doc.DeletedAt != nil, at: begun}
 	switch {
 	case err != nil:
 		note.err = err.Error()

@@ -170,26 +170,31 @@ func (s *Server) snapshots(ctx context.Context, ids []string) (map[string]delive
 type sentNote struct {
 	id         string
 	generation int64
+	deleting   bool // a deletion has the generation of what it deletes
 	at         time.Time
 	err        string
 }
 
 // noteSent records publishes: what people ask "why" for. Delivery itself does
-// not depend on it.
+// not depend on it. A note comes after its publish, so one of what is no longer
+// wanted counts for nothing.
 func (s *Server) noteSent(ctx context.Context, notes []sentNote) error {
 	ids, generations := make([]string, len(notes)), make([]int64, len(notes))
-	times, errs := make([]time.Time, len(notes)), make([]string, len(notes))
+	deleting, times, errs := make([]bool, len(notes)), make([]time.Time, len(notes)), make([]string, len(notes))
 	for i, n := range notes {
-		ids[i], generations[i], times[i], errs[i] = n.id, n.generation, n.at, n.err
+		ids[i], generations[i], deleting[i], times[i], errs[i] = n.id, n.generation, n.deleting, n.at, n.err
 	}
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		// In the order of ids, as all who lock several rows do.
+		// In the order of ids, as all who lock several rows do. What is wanted
+		// is compared when the row is locked, as it is then.
 		_, err := tx.Exec(ctx, `with n as materialized (
-				select id, max(at) filter (where err = '') as at, count(*) as attempts, max(err) as err from unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[]) as u(id, generation, at, err)
-				where exists (select from ledger where ledger.id = u.id and ledger.wanted = u.generation) group by id
-			), locked as (select l.id from ledger l join n using (id) order by l.id for no key update of l)
+				select id, generation, deleting, max(at) filter (where err = '') as at, count(*) as attempts, max(err) as err
+				from unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[], $5::text[]) as u(id, generation, deleting, at, err) group by 1, 2, 3
+			), locked as (
+				select n.* from ledger l join n on l.id = n.id and l.wanted = n.generation and l.deleting = n.deleting order by l.id for no key update of l
+			)
 			update ledger l set sent_at = coalesce(n.at, l.sent_at), first_sent_at = coalesce(l.first_sent_at, n.at), attempts = l.attempts + n.attempts, last_error = n.err
-			from n join locked using (id) where l.id = n.id`, ids, generations, times, errs)
+			from locked n where l.id = n.id`, ids, generations, deleting, times, errs)
 		return err
 	})
 }

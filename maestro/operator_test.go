@@ -2,10 +2,13 @@ package maestro
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync"
 	"testing"
+	"time"
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
@@ -110,6 +113,53 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 	src.create("mc1", "w1", "second life")
 	agent.awaitValue("w1", "second life")
 	m.settled(1)
+}
+
+// TestWhatIsNotedOfAWorkIsNotItsDeletions: that a work was sent is noted after
+// the fact. Its deletion, which has the same generation, may be ordered before,
+// or just then, and is not sent yet.
+func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
+	m := newSite(t).start()
+	m.consumer("mc1") // its agent is away
+	note := func(deleting bool, at time.Time) {
+		if err := m.server.noteSent(t.Context(), []sentNote{{id: "w1", generation: 1, deleting: deleting, at: at}}); err != nil {
+			t.Error(err)
+		}
+	}
+	long := time.Now().Add(-time.Hour)
+	m.source().create("mc1", "w1", 1)
+	var noting sync.WaitGroup
+	err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
+		if err := lockLedger(t.Context(), tx, "w1"); err != nil {
+			return err
+		}
+		noting.Go(func() { note(false, long) })
+		eventually(t, "the note waits for the lock", func() error {
+			var waiting int
+			err := tx.QueryRow(t.Context(), `select count(*) from pg_locks where not granted`).Scan(&waiting)
+			if err == nil && waiting == 0 {
+				err = errors.New("nobody does")
+			}
+			return err
+		})
+		now := time.Now()
+		return want(t.Context(), tx, store.Document{ID: "w1", Scope: "mc1", Generation: 1, DeletedAt: &now}, "test")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	noting.Wait()
+	note(false, long)
+	d := m.bundle("w1").Delivery
+	for what, at := range map[string]*time.Time{"sent": d.SentAt, "unanswered since": d.UnansweredSince} {
+		if at != nil && at.Before(*d.AcceptedAt) {
+			t.Errorf("a deletion that was ordered at %v is %s %v", d.AcceptedAt, what, at)
+		}
+	}
+	note(true, time.Now())
+	if d := m.bundle("w1").Delivery; d.SentAt == nil || d.UnansweredSince == nil || d.Attempts < 1 {
+		t.Errorf("a deletion that was sent: %+v", d)
+	}
 }
 
 // listUnknown lists unknown works.
