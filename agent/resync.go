@@ -14,10 +14,11 @@ import (
 // servers compare digests (docs/decisions/021); a real Maestro drops those
 // events, and gets the list of all works in one message when it has not
 // answered within fallback. A comparison that found a difference is repeated
-// soon, one that found none now and then: that mends whatever was lost.
+// soon, one that found none, or that no server answered, now and then: that
+// mends whatever was lost.
 type resync struct {
 	fallback time.Duration // default 2 s
-	every    time.Duration // default 5 min
+	every    time.Duration // between comparisons when nothing differs, or no digest was answered yet; default 5 min
 
 	online  bool
 	digests bool      // the server has answered one
@@ -71,8 +72,9 @@ func (r *resync) ask(c *core) {
 		}
 		return
 	}
-	r.due = time.Time{}
-	if !r.lists {
+	// What got lost was perhaps this, so the server may be one of ours yet.
+	r.wait(c, r.every)
+	if !r.lists && r.listDue.IsZero() {
 		r.listDue = c.now.Add(r.fallback)
 		c.at(r.listDue, resyncTimer)
 	}

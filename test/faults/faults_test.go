@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,7 +63,13 @@ func TestI6I7I8I12WhatIsAskedIsWhatClustersHold(t *testing.T) {
 		}
 	}
 	t.Logf("seed %d; ATOLL_SEED=%[1]d repeats it", seed)
-	w := newWorld(t, seed, time.Second)
+	var w *world
+	t.Cleanup(func() { // the last one, after the logs of all processes
+		if t.Failed() && w != nil {
+			t.Logf("seed %d; %s", seed, w.why)
+		}
+	})
+	w = newWorld(t, seed, time.Second)
 	end := time.Now().Add(span)
 	for round := 1; time.Now().Before(end) && !t.Failed(); round++ {
 		w.round(round)
@@ -89,6 +96,7 @@ type world struct {
 	deleted [clusters]map[string]time.Time // when the deletion of an id was asked for last
 	changes int
 	counts  map[string]int
+	why     string // of the first failure
 }
 
 func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
@@ -151,8 +159,23 @@ func (w *world) removed(n int, id string, made time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.deleted[n][id].Before(made) {
-		w.t.Errorf("%s is deleted on %s and nobody asked for that", id, consumer(n))
+		w.fails("%s is deleted on %s and nobody asked for that", id, consumer(n))
 	}
+}
+
+// fails is for who has the lock.
+func (w *world) fails(format string, args ...any) {
+	why := fmt.Sprintf(format, args...)
+	w.why = cmp.Or(w.why, why)
+	w.t.Error(why)
+}
+
+func (w *world) fatal(format string, args ...any) {
+	w.t.Helper()
+	w.mu.Lock()
+	w.fails(format, args...)
+	w.mu.Unlock()
+	w.t.FailNow()
 }
 
 // persist calls f until it succeeds, through whatever server answers.
@@ -168,7 +191,7 @@ func (w *world) persist(what string, f func(context.Context, *client.Maestro) er
 			return
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("in vain: %s: %v", what, err)
+			w.fatal("in vain: %s: %v", what, err)
 		}
 		<-tick.C
 	}
@@ -367,10 +390,10 @@ func (w *world) compare(round int, happened []string) {
 		if why == "" {
 			return
 		}
+		err := w.deleteUnknown()
 		if time.Now().After(deadline) {
-			w.t.Fatalf("round %d: %s; after %v without faults: %s", round, strings.Join(happened, ", "), calm, why)
+			w.fatal("round %d: %s; after %v without faults: %s; deleting what is unknown: %v", round, strings.Join(happened, ", "), calm, why, err)
 		}
-		w.deleteUnknown()
 		<-tick.C
 	}
 }
@@ -418,23 +441,28 @@ func (w *world) differs() string {
 	return ""
 }
 
-func (w *world) deleteUnknown() {
+// deleteUnknown has the agents delete what no source has and nobody asked for.
+func (w *world) deleteUnknown() error {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
 	list, err := w.clients[0].UnknownWorks(ctx, client.ListOptions{Size: 1000})
 	if err != nil {
-		return
+		return err
 	}
 	for _, u := range list.Items {
 		var n int
 		if _, err := fmt.Sscanf(u.ConsumerName, "mc%d", &n); err != nil {
-			w.t.Fatalf("unknown work of %q", u.ConsumerName)
+			return fmt.Errorf("an unknown work of %q", u.ConsumerName)
 		}
 		w.mu.Lock()
 		_, wanted := w.asked[n][u.ID]
 		w.mu.Unlock()
-		if !wanted {
-			_ = w.clients[0].DeleteUnknownWork(ctx, u.ConsumerName, u.ID, "its deletion was ordered before the database was lost")
+		if wanted {
+			continue
+		}
+		if err := w.clients[0].DeleteUnknownWork(ctx, u.ConsumerName, u.ID, "its deletion was ordered before the database was lost"); err != nil {
+			return fmt.Errorf("%s: %w", u.ID, err)
 		}
 	}
+	return nil
 }

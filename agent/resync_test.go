@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"atoll.dev/api/work"
+)
+
+// TestI6AServerThatIsNotHeardIsAskedAgain: a server of ours may miss the first
+// digest and the list that follows it, and then hear nothing of a database that
+// it lost. So an agent that took it for another kind of server goes on asking.
+func TestI6AServerThatIsNotHeardIsAskedAgain(t *testing.T) {
+	c := newCore(coreConfig{consumer: "mc1", sendWindow: 1, resync: resync{fallback: 2 * time.Second, every: time.Minute}})
+	var said []string
+	now := noon
+	step := func(ev event) {
+		for _, e := range c.step(ev, now) {
+			switch e := e.(type) {
+			case effSay:
+				said = append(said, fmt.Sprint(now.Sub(noon), " ", e.kind))
+			case effResync:
+				said = append(said, fmt.Sprint(now.Sub(noon), " list"))
+			}
+		}
+	}
+	pass := func(d time.Duration) {
+		for end := now.Add(d); !c.wake().IsZero() && !c.wake().After(end); {
+			now = c.wake()
+			step(evTick{})
+		}
+	}
+	expect := func(what string, want ...string) {
+		t.Helper()
+		if !slices.Equal(said, want) {
+			t.Errorf("%s: the agent said %q, want %q", what, said, want)
+		}
+		said = nil
+	}
+	digest := " " + work.AgentDigest
+	step(evConnected{})
+	pass(150 * time.Second)
+	expect("without an answer", "0s"+digest, "2s list", "1m0s"+digest, "2m0s"+digest)
+	step(evDigest{work.DigestAnswer{Same: true}})
+	pass(150 * time.Second)
+	expect("after an answer, and without more", "3m0s"+digest, "3m2s"+digest, "3m6s"+digest, "3m6s list", "3m14s"+digest, "3m30s"+digest, "4m2s"+digest)
+	step(evDisconnected{})
+	pass(time.Hour)
+	expect("without a connection")
+}
