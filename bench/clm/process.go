@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	_ "net/http/pprof" // of the server, where it is asked for
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"atoll.dev/clm"
+	"atoll.dev/internal/postgres"
+)
+
+// target is what is measured.
+type target struct {
+	url              string
+	server, postgres int    // processes; 0: unknown
+	dsn              string // "": not ours
+}
+
+// part is all that the server's process must know.
+type part struct {
+	DSN, Pprof string
+	Adapters   []string
+	Verbose    bool
+}
+
+// partVariable tells a process that it is the server.
+const partVariable = "ATOLL_BENCH_CLM"
+
+// start starts PostgreSQL and the server.
+func start(ctx context.Context) (at *target, stop func() error, err error) {
+	dir, err := os.MkdirTemp("", "atoll-bench-")
+	if err != nil {
+		return nil, nil, err
+	}
+	stops := []func() error{func() error { return os.RemoveAll(dir) }}
+	stop = func() (err error) {
+		for i := len(stops) - 1; i >= 0; i-- {
+			err = errors.Join(err, stops[i]())
+		}
+		return err
+	}
+	defer func() {
+		if at == nil {
+			err = errors.Join(err, stop())
+		}
+	}()
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL's user may be another
+		return nil, nil, err
+	}
+	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s")}
+	if err := c.Init(ctx); err != nil {
+		return nil, nil, err
+	}
+	log := io.Discard
+	if *verbose {
+		log = os.Stderr
+	}
+	p, err := c.Start(ctx, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	stops = append(stops, p.Stop)
+	if err := c.EnsureDatabase(ctx, "clm", "clm"); err != nil {
+		return nil, nil, err
+	}
+	t := &target{dsn: c.DSN("clm", "clm"), postgres: p.PID()}
+	end, err := t.serve(part{DSN: t.dsn, Pprof: *pprof, Adapters: strings.Split(*adapters, ","), Verbose: *verbose})
+	if err != nil {
+		return nil, nil, err
+	}
+	stops = append(stops, end)
+	return t, stop, nil
+}
+
+// serve starts this program again as the server. It ends when its input does.
+func (t *target) serve(p part) (end func() error, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), partVariable+"=yes")
+	cmd.Stderr = os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		return nil, fmt.Errorf("starting the server: %w", err)
+	}
+	end = func() error { return errors.Join(in.Close(), cmd.Wait()) }
+	if err := json.NewEncoder(in).Encode(p); err != nil {
+		return nil, errors.Join(err, end())
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("the server did not begin to serve: %w", err), end())
+	}
+	t.url, t.server = strings.TrimSpace(line), cmd.Process.Pid
+	return end, nil
+}
+
+// runPart serves and does not return in a process that was started as the server.
+func runPart() {
+	if os.Getenv(partVariable) == "" {
+		return
+	}
+	in := bufio.NewReader(os.Stdin)
+	line, err := in.ReadBytes('\n')
+	var p part
+	if err = errors.Join(err, json.Unmarshal(line, &p)); err == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { _, _ = io.Copy(io.Discard, in); cancel() }()
+		if p.Pprof != "" {
+			go func() { _ = http.ListenAndServe(p.Pprof, nil) }()
+		}
+		err = p.run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// run serves the region's kinds on a plain listener until ctx ends, and says at which URL.
+func (p part) run(ctx context.Context) error {
+	registry, err := clm.NewRegistry([]clm.Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54, RequiredAdapters: p.Adapters}})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	logger := slog.New(slog.DiscardHandler)
+	if p.Verbose {
+		logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	s, err := clm.New(ctx, clm.Options{
+		DSN: p.DSN, Registry: registry, HTTP: l, Identify: (&clm.Identity{Open: true}).Identify, Metrics: prometheus.NewRegistry(), Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("http://%s\n", l.Addr()) // requests wait until it accepts them
+	return s.Run(ctx)
+}
+
+// cpu is the processor time that the server, and PostgreSQL with all its children, have used. Children that have ended
+// are in the first process's account.
+func (t *target) cpu() (server, postgres time.Duration, err error) {
+	if t.server != 0 {
+		if server, _, err = ticks(t.server); err != nil {
+			return 0, 0, err
+		}
+	}
+	if t.postgres == 0 {
+		return server, 0, nil
+	}
+	own, ended, err := ticks(t.postgres)
+	if err != nil {
+		return 0, 0, err
+	}
+	postgres = own + ended
+	for _, child := range children(t.postgres) {
+		if own, _, err := ticks(child); err == nil { // or it has just ended
+			postgres += own
+		}
+	}
+	return server, postgres, nil
+}
+
+// stat is what follows the name in /proc/PID/stat: state, parent and so on.
+func stat(pid int) ([]string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(fields) < 15 {
+		return nil, fmt.Errorf("/proc/%d/stat cannot be read", pid)
+	}
+	return fields, nil
+}
+
+// ticks is the time of a process, and that of its children that it has waited for.
+func ticks(pid int) (own, ended time.Duration, err error) {
+	fields, err := stat(pid)
+	if err != nil {
+		return 0, 0, err
+	}
+	var n [4]int // utime, stime, cutime, cstime
+	for i := range n {
+		if n[i], err = strconv.Atoi(fields[11+i]); err != nil {
+			return 0, 0, err
+		}
+	}
+	const tick = 10 * time.Millisecond // USER_HZ is 100
+	return time.Duration(n[0]+n[1]) * tick, time.Duration(n[2]+n[3]) * tick, nil
+}
+
+func children(pid int) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		child, _ := strconv.Atoi(filepath.Base(dir))
+		if fields, err := stat(child); err == nil && fields[1] == strconv.Itoa(pid) {
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// resident is the server's memory in MB, 0 if it is unknown.
+func (t *target) resident() float64 {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.server))
+	for l := range strings.Lines(string(data)) {
+		if v, ok := strings.CutPrefix(l, "VmRSS:"); ok {
+			kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
+			return float64(kb) / 1024
+		}
+	}
+	return 0
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	neturl "net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/bench/bed"
+)
+
+const (
+	base = "/api/hyperfleet/v1/clusters"
+
+	alike     = 100 // clusters that share a label
+	page      = 100
+	repeating = 400 // clusters whose reports come again and again
+)
+
+// bench has a server and what is stored there.
+type bench struct {
+	at       *target
+	http     *http.Client
+	ids      []string
+	adapters []string
+	next     atomic.Int64 // of names
+	again    []string     // reports as they were sent, of the first clusters
+}
+
+func newBench(at *target) (*bench, error) {
+	// Compression would be the client's wish, and is not measured.
+	transport := &http.Transport{MaxConnsPerHost: *connections + 2, MaxIdleConnsPerHost: *connections + 2, DisableCompression: true}
+	return &bench{at: at, http: &http.Client{Transport: transport}, adapters: strings.Split(*adapters, ",")}, nil
+}
+
+func (b *bench) params() map[string]any {
+	return map[string]any{"clusters": *clusters, "connections": *connections, "seconds": duration.Seconds(), "reported": *reported, "seed": *seed}
+}
+
+// call sends one request and reads its answer. want is the status.
+func (b *bench) call(ctx context.Context, method, path, body string, want int) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, b.at.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := b.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != want {
+		return nil, fmt.Errorf("%s %s: %s %.300s", method, path, resp.Status, data)
+	}
+	return data, nil
+}
+
+// spec makes a spec of about size bytes, another one each time: a few fields, as clusters have, and text.
+func spec(r *rand.Rand, size int) string {
+	head := fmt.Sprintf(`{"region":"eu-west-%d","version":"4.%d.%d","network":{"pod_cidr":"10.%d.0.0/14","service_cidr":"172.30.0.0/16","host_prefix":23},`+
+		`"replicas":%d,"multi_az":true,"properties":{`, r.IntN(4), r.IntN(20), r.IntN(40), r.IntN(250), 3+r.IntN(30))
+	var s strings.Builder
+	s.WriteString(head)
+	for i := 0; s.Len() < size-60; i++ {
+		if i > 0 {
+			s.WriteByte(',')
+		}
+		fmt.Fprintf(&s, `"key-%02d":"`, i)
+		for range 48 {
+			s.WriteByte("abcdefghijklmnopqrstuvwxyz0123456789"[r.IntN(36)])
+		}
+		s.WriteByte('"')
+	}
+	s.WriteString("}}")
+	return s.String()
+}
+
+func (b *bench) cluster(r *rand.Rand, size int) string {
+	n := int(b.next.Add(1)) - 1
+	return fmt.Sprintf(`{"kind":"Cluster","name":"bench-%07d","labels":{"group":"g%d","env":"bench"},"spec":%s}`, n, n/alike, spec(r, size))
+}
+
+// statusReport is a report of what is so at a moment.
+func statusReport(adapter string, generation int, available bool, at time.Time, note string) string {
+	value := map[bool]string{true: "True", false: "False"}[available]
+	return fmt.Sprintf(`{"adapter":%q,"observed_generation":%d,"observed_time":%q,"conditions":[`+
+		`{"type":"Available","status":%q,"reason":"Checked","message":"%s"},{"type":"Applied","status":"True","reason":"Applied","message":"all is applied"},`+
+		`{"type":"Health","status":"True","reason":"Healthy","message":"no errors"}],"data":{"job":{"name":"job-%s","attempts":1}}}`,
+		adapter, generation, at.UTC().Format(time.RFC3339Nano), value, note, note)
+}
+
+// fill stores the clusters.
+func (b *bench) fill(ctx context.Context) error {
+	b.ids = make([]string, *clusters)
+	return bed.Many(*clusters, *connections, func(i int) error {
+		r := rand.New(rand.NewPCG(*seed, uint64(i)))
+		data, err := b.call(ctx, "POST", base, b.cluster(r, 1024), http.StatusCreated)
+		if err != nil {
+			return err
+		}
+		var made struct{ ID string }
+		if err := json.Unmarshal(data, &made); err != nil {
+			return err
+		}
+		b.ids[i] = made.ID
+		if *reported {
+			for _, adapter := range b.adapters {
+				if _, err := b.call(ctx, "PUT", base+"/"+made.ID+"/statuses", statusReport(adapter, 1, true, time.Now(), "filled"), http.StatusCreated); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// settle has a database of ours do what it does in its own time anyway.
+func (b *bench) settle(ctx context.Context) error {
+	if b.at.dsn == "" {
+		return nil
+	}
+	conn, err := pgx.Connect(ctx, b.at.dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, "vacuum analyze document")
+	return err
+}
+
+// row is one measurement: prepare, if there is one, is called before, and one makes a request and checks its answer.
+type row struct {
+	name    string
+	prepare func(ctx context.Context) error
+	one     func(ctx context.Context, r *rand.Rand) error
+}
+
+func (b *bench) rows() []row {
+	some := func(r *rand.Rand) string { return b.ids[r.IntN(len(b.ids))] }
+	post := func(size int) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, r *rand.Rand) error {
+			_, err := b.call(ctx, "POST", base, b.cluster(r, size), http.StatusCreated)
+			return err
+		}
+	}
+	list := func(query string, items int) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, r *rand.Rand) error {
+			q := strings.Replace(query, "GROUP", fmt.Sprint("g", r.IntN(*clusters/alike)), 1)
+			data, err := b.call(ctx, "GET", base+"?"+q, "", http.StatusOK)
+			if err == nil && bytes.Count(data, []byte(`"href":"`+base)) != items {
+				err = fmt.Errorf("%s: not %d items: %.200s", q, items, data)
+			}
+			return err
+		}
+	}
+	return []row{
+		{name: "get", one: func(ctx context.Context, r *rand.Rand) error {
+			_, err := b.call(ctx, "GET", base+"/"+some(r), "", http.StatusOK)
+			return err
+		}},
+		{name: "list-first-page", one: list(fmt.Sprintf("page=1&size=%d", page), page)},
+		{name: "list-page-50", one: list(fmt.Sprintf("page=50&size=%d", page), page)},
+		{name: "search-label", one: list("size=100&search="+neturl.QueryEscape("labels.group='GROUP'"), alike)},
+		{name: "patch-1k", one: func(ctx context.Context, r *rand.Rand) error {
+			_, err := b.call(ctx, "PATCH", base+"/"+some(r), `{"spec":`+spec(r, 1024)+`}`, http.StatusOK)
+			return err
+		}},
+		{name: "put-status-identical", prepare: b.reportOnce, one: func(ctx context.Context, r *rand.Rand) error {
+			i := r.IntN(len(b.again))
+			_, err := b.call(ctx, "PUT", base+"/"+b.ids[i]+"/statuses", b.again[i], http.StatusCreated)
+			return err
+		}},
+		{name: "put-status-changing", one: func(ctx context.Context, r *rand.Rand) error {
+			// Of its generation nothing is known here; the first is the lowest that exists, and reports of it count unless there
+			// are later ones. Clusters that reportOnce has seen are left alone.
+			i := min(repeating, len(b.ids)/2) + r.IntN(len(b.ids)-min(repeating, len(b.ids)/2))
+			path := base + "/" + b.ids[i] + "/statuses"
+			_, err := b.call(ctx, "PUT", path, statusReport(b.adapters[r.IntN(len(b.adapters))], 1, r.IntN(2) == 0, time.Now(), fmt.Sprint(r.Uint32())), http.StatusCreated)
+			if err != nil && strings.Contains(err.Error(), "204 ") {
+				err = nil // another connection's report of this cluster was of a later moment
+			}
+			return err
+		}},
+		{name: "post-1k", one: post(1024)},
+		{name: "post-16k", one: post(16 << 10)},
+	}
+}
+
+// reportOnce sends the reports that will come again.
+func (b *bench) reportOnce(ctx context.Context) error {
+	b.again = make([]string, min(repeating, len(b.ids)/2))
+	at := time.Now()
+	return bed.Many(len(b.again), *connections, func(i int) error {
+		b.again[i] = statusReport(b.adapters[0], 1, true, at, "again")
+		_, err := b.call(ctx, "PUT", base+"/"+b.ids[i]+"/statuses", b.again[i], http.StatusCreated)
+		return err
+	})
+}
+
+// result is what a measurement came to.
+type result struct {
+	name             string
+	took             []time.Duration // sorted
+	elapsed          time.Duration
+	server, postgres time.Duration // processor time
+	resident         float64       // MB, at its end
+}
+
+func (r result) rate() float64 { return float64(len(r.took)) / r.elapsed.Seconds() }
+
+func (r result) percentile(q float64) float64 {
+	return float64(r.took[min(len(r.took)-1, int(q*float64(len(r.took))))].Microseconds()) / 1000
+}
+
+// perRequest is a part of the time for each request, in milliseconds.
+func (r result) perRequest(d time.Duration) float64 {
+	return float64(d.Microseconds()) / 1000 / float64(len(r.took))
+}
+
+func (r result) figures() map[string]any {
+	return map[string]any{
+		"requests": len(r.took), "requests_per_second": r.rate(), "p50_ms": r.percentile(.5), "p99_ms": r.percentile(.99),
+		"cpu_ms_per_request": r.perRequest(r.server + r.postgres), "cpu_server_ms": r.perRequest(r.server), "cpu_postgres_ms": r.perRequest(r.postgres),
+		"server_resident_mb": r.resident,
+	}
+}
+
+// measure makes requests on all connections, for a quarter of the time first to get warm.
+func (b *bench) measure(ctx context.Context, row row) (result, error) {
+	if row.prepare != nil {
+		if err := row.prepare(ctx); err != nil {
+			return result{}, err
+		}
+	}
+	if _, _, _, err := b.load(ctx, row, *duration/4); err != nil {
+		return result{}, err
+	}
+	took, elapsed, used, err := b.load(ctx, row, *duration)
+	if err != nil {
+		return result{}, err
+	}
+	slices.Sort(took)
+	return result{name: row.name, took: took, elapsed: elapsed, server: used[0], postgres: used[1], resident: b.at.resident()}, nil
+}
+
+func (b *bench) load(ctx context.Context, row row, d time.Duration) (took []time.Duration, elapsed time.Duration, used [2]time.Duration, err error) {
+	server, postgres, err := b.at.cpu()
+	if err != nil {
+		return nil, 0, used, err
+	}
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	start := time.Now()
+	for worker := range *connections {
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(*seed, uint64(b.next.Load())<<8|uint64(worker)))
+			var mine []time.Duration
+			var failed error
+			for failed == nil && time.Since(start) < d {
+				begin := time.Now()
+				failed = row.one(ctx, r)
+				mine = append(mine, time.Since(begin))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, mine...)
+			if failed != nil && err == nil {
+				err = failed
+			}
+		})
+	}
+	group.Wait()
+	elapsed = time.Since(start)
+	if err != nil {
+		return nil, 0, used, err
+	}
+	s, p, err := b.at.cpu()
+	return took, elapsed, [2]time.Duration{s - server, p - postgres}, err
+}
