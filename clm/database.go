@@ -43,11 +43,14 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 	}
 	kinds := make([]store.KindSpec, len(o.Registry.entities))
 	for i, e := range o.Registry.entities {
-		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, History: true, Indexes: []store.Index{
-			{Name: "created", On: "btree (created_at, id)"},
-			{Name: "scope", On: "btree (scope, created_at, id)"},
+		indexes := []store.Index{
+			{Name: "age", On: "btree (created_at, id)", Live: true},
 			{Name: "labels", On: "gin ((spec->'labels') jsonb_path_ops)"},
-		}}
+		}
+		if e.parent != nil {
+			indexes = append(indexes, store.Index{Name: "siblings", On: "btree (scope, created_at, id)", Live: true})
+		}
+		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, History: true, Indexes: indexes}
 	}
 	kinds = append(kinds, store.KindSpec{Kind: RequestKind, History: true})
 	st, err := store.Open(ctx, store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables}, MaxConns: o.MaxConns, Kinds: kinds})

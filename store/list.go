@@ -147,21 +147,16 @@ func (q Query) build() (sql string, args []any, err error) {
 		return "$" + strconv.Itoa(len(args))
 	}
 	where := q.where(arg)
-	total := "0"
-	if q.Count {
-		total = "(select count(*) from document d where " + where + ")"
-	}
 	order := q.keys()
-	// The page is ordered inside, where the limit is, and again outside, because a join promises no order.
-	var again, keys, texts strings.Builder
+	var keys, texts, again strings.Builder
 	for i, o := range order {
-		comma, key := ", ", "key"+strconv.Itoa(i)
-		if i == 0 {
-			comma = ""
-		}
-		again.WriteString(comma + "p." + key + o.direction())
+		key := "key" + strconv.Itoa(i)
 		keys.WriteString(", (" + o.Expr + ") as " + key)
 		texts.WriteString(", p." + key + "::text")
+		if i > 0 {
+			again.WriteString(", ")
+		}
+		again.WriteString("p." + key + o.direction())
 	}
 	page := where
 	if q.After != "" {
@@ -171,11 +166,27 @@ func (q Query) build() (sql string, args []any, err error) {
 		}
 		page += " and " + keyset(order, after, arg)
 	}
-	sql = `select m.incarnation, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
-		` + total + `, p.kind, p.id, p.scope, p.name, p.version, p.generation, p.spec, p.status, p.wire, p.created_at, p.updated_at,
-		p.deleted_at, p.observed_at, p.removed` + texts.String() + `
-		from store_meta m left join (select ` + q.columns() + " as removed" + keys.String() + ` from document d where ` + page + `
-			order by ` + orderSQL(order) + ` limit ` + arg(q.Limit+1) + ` offset ` + arg(q.Offset) + `) p on true
+	kind := "d.kind"
+	if names := q.kinds(); len(names) == 1 {
+		kind = "'" + string(names[0]) + "'::text"
+	}
+	limit, offset := arg(q.Limit+1), arg(q.Offset)
+	total := "0"
+	if q.Count {
+		total = "(select count(*) from document d where " + where + ")"
+		if q.After == "" {
+			// A page that reaches the end says how many there are.
+			rows := "(select count(*) from page)"
+			total = "case when " + rows + " < " + limit + "::int and (" + rows + " > 0 or " + offset + "::int = 0) then " + offset + "::int + " + rows + " else " + total + " end"
+		}
+	}
+	// The page is found by its keys alone, from an index that has them if there is one, and what is on it is read after
+	// that. It is ordered again outside, because a join promises no order.
+	sql = `with page as materialized (select ` + kind + ` as kind, d.id` + keys.String() + ` from document d where ` + page + `
+			order by ` + orderSQL(order) + ` limit ` + limit + ` offset ` + offset + `)
+		select m.incarnation, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
+		` + total + `, ` + q.columns() + texts.String() + `
+		from (select incarnation from store_meta limit 1) m left join page p on true left join document d on d.kind = p.kind and d.id = p.id
 		order by ` + again.String()
 	return sql, args, nil
 }
@@ -210,16 +221,30 @@ func (q Query) where(arg func(any) string) string {
 	return where
 }
 
-// keys are the keys of the order; it is total.
+// keys are the keys of the order; it is total. The id goes the way of the key before it, so that one index serves both
+// directions.
 func (q Query) keys() []Order {
-	return append(append([]Order{}, q.OrderBy...), Order{Expr: "d.id", Type: "text"})
+	id := Order{Expr: "d.id", Type: "text"}
+	if n := len(q.OrderBy); n > 0 {
+		id.Desc = q.OrderBy[n-1].Desc
+	}
+	return append(append([]Order{}, q.OrderBy...), id)
 }
 
+// present are the columns that are never null.
+var present = map[string]bool{
+	"d.kind": true, "d.id": true, "d.scope": true, "d.name": true, "d.version": true, "d.generation": true, "d.created_at": true, "d.updated_at": true,
+}
+
+// direction says where nulls go only if there can be any: an index that is read backwards has them first.
 func (o Order) direction() string {
-	if o.Desc {
-		return " desc nulls last"
+	switch {
+	case !o.Desc:
+		return " asc" // nulls last
+	case present[o.Expr]:
+		return " desc"
 	}
-	return " asc nulls last"
+	return " desc nulls last"
 }
 
 func orderSQL(keys []Order) string {
@@ -234,13 +259,27 @@ func orderSQL(keys []Order) string {
 func (q Query) columns() string {
 	cols := strings.Replace(columns, "d.removed_at is not null", "false", 1)
 	if q.WireOnly {
-		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb as spec, null::jsonb as status", 1)
+		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb, null::jsonb", 1)
 	}
 	return cols
 }
 
 // keyset is the condition that a row comes after the given keys.
 func keyset(order []Order, after []*string, arg func(any) string) string {
+	if uniform(order) { // an index can begin there
+		var exprs, values []string
+		for i, o := range order {
+			if after[i] == nil {
+				return "false" // no page of ours ended so
+			}
+			exprs, values = append(exprs, o.Expr), append(values, arg(*after[i])+"::text::"+o.Type)
+		}
+		op := ") > ("
+		if order[0].Desc {
+			op = ") < ("
+		}
+		return "(" + strings.Join(exprs, ", ") + op + strings.Join(values, ", ") + ")"
+	}
 	var alternatives []string
 	equal := ""
 	for i, o := range order {
@@ -258,6 +297,16 @@ func keyset(order []Order, after []*string, arg func(any) string) string {
 		equal += expr + " = " + value + " and "
 	}
 	return "(" + strings.Join(alternatives, " or ") + ")"
+}
+
+// uniform says whether an order is that of its keys as one row: all in one direction, and none of them null.
+func uniform(order []Order) bool {
+	for _, o := range order {
+		if !present[o.Expr] || o.Desc != order[0].Desc {
+			return false
+		}
+	}
+	return true
 }
 
 func encodeAfter(keys []*string) string {

@@ -93,6 +93,9 @@ func (s *Store) makeIndexes(ctx context.Context, tx pgx.Tx) error {
 		for _, ix := range k.Indexes {
 			name := pgx.Identifier{indexName(k.Kind, ix)}.Sanitize()
 			stmt := fmt.Sprintf("create index if not exists %s on document using %s where kind = '%s'", name, ix.On, k.Kind)
+			if ix.Live {
+				stmt += " and removed_at is null"
+			}
 			if _, err := tx.Exec(ctx, stmt); err != nil {
 				return fmt.Errorf("index %s of %s: %w", ix.Name, k.Kind, err)
 			}

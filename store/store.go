@@ -71,6 +71,8 @@ type Index struct {
 	Name string // letters, digits, underscores; unique within the kind. An index that changes gets another name
 	// On is what follows "using": `gin ((spec->'labels') jsonb_path_ops)`, `btree ((spec->>'phase'))`.
 	On string
+	// Live leaves removed documents out, as lists do: what is in the index is then known without looking at the table.
+	Live bool
 }
 
 // Options are the parameters of Open. DSN and Kinds are needed.
