@@ -150,9 +150,12 @@ func (p part) run(ctx context.Context) error {
 	if p.Verbose {
 		logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	s, err := clm.New(ctx, clm.Options{
-		DSN: p.DSN, Registry: registry, HTTP: l, Identify: (&clm.Identity{Open: true}).Identify, Metrics: prometheus.NewRegistry(), Logger: logger,
-	})
+	database, err := clm.Open(ctx, clm.DatabaseOptions{DSN: p.DSN, Registry: registry, Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer database.Close()
+	s, err := clm.New(clm.Options{Database: database, Plain: l, Identify: (&clm.Identity{Open: true}).Identify, Metrics: prometheus.NewRegistry(), Logger: logger})
 	if err != nil {
 		return err
 	}
