@@ -1,0 +1,93 @@
+package adapter
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestThePoolRunsResourcesSideBySideAndOneResourceAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var log []string
+		running := map[string]int{}
+		most := 0
+		p := newPool(3, time.Minute, func(_ context.Context, x task) bool {
+			mu.Lock()
+			running[x.ID]++
+			if running[x.ID] > 1 {
+				t.Errorf("%s runs twice at once", x.ID)
+			}
+			most = max(most, len(running))
+			log = append(log, fmt.Sprint(x.ID, x.Generation))
+			mu.Unlock()
+			<-time.After(time.Second) // of the bubble
+			mu.Lock()
+			delete(running, x.ID)
+			mu.Unlock()
+			return false
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { p.Run(ctx) })
+		for i := range 9 {
+			p.tell(told{task: of(fmt.Sprint("r", i), 1)})
+		}
+		for g := range int64(5) {
+			p.tell(told{task: of("r0", g+2)})
+		}
+		synctest.Wait()
+		<-time.After(10 * time.Second)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(log) != 10 || most != 3 {
+			t.Errorf("%d runs, %d at once: %v", len(log), most, log)
+		}
+		newest := false
+		for _, l := range log {
+			newest = newest || l == "r06"
+		}
+		if !newest {
+			t.Errorf("the newest event was not run: %v", log)
+		}
+		cancel()
+		done.Wait()
+		p.tell(told{task: of("late", 1)}) // nobody is there; it does not hang
+	})
+}
+
+func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runs := make(chan time.Time, 100)
+		var ended error
+		p := newPool(2, 5*time.Second, func(ctx context.Context, x task) bool {
+			runs <- time.Now()
+			if x.ID == "long" {
+				<-ctx.Done()
+				ended = context.Cause(ctx)
+			}
+			return true
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { p.Run(ctx) })
+		p.tell(told{task: of("bad", 1)})
+		<-time.After(5 * time.Minute)
+		synctest.Wait()
+		if n := len(runs); n != 1+retries {
+			t.Errorf("%d runs, want %d", n, 1+retries)
+		}
+		p.tell(told{task: of("long", 1)})
+		synctest.Wait()
+		stopped := time.Now()
+		cancel()
+		done.Wait()
+		if took := time.Since(stopped); took != 5*time.Second || ended != errStopping {
+			t.Errorf("stopped after %s with %v", took, ended)
+		}
+	})
+}

@@ -1,0 +1,181 @@
+package adapter
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func plain(d time.Duration) time.Duration { return d }
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+func of(id string, generation int64) task {
+	return task{Event: Event{ID: id, Generation: generation}}
+}
+
+func take(t *testing.T, q *queue, now time.Time) string {
+	t.Helper()
+	got, ok, wait := q.next(now)
+	if !ok {
+		return "wait " + wait.String()
+	}
+	return fmt.Sprintf("%s %d", got.ID, got.Generation)
+}
+
+func expect(t *testing.T, q *queue, now time.Time, want string) {
+	t.Helper()
+	if got := take(t, q, now); got != want {
+		t.Fatalf("next is %q, want %q", got, want)
+	}
+}
+
+func TestEventsOfAResourceAreOneRunOfTheNewestGeneration(t *testing.T) {
+	q := newQueue(plain)
+	q.add(of("a", 1), noon)
+	q.add(of("b", 1), noon)
+	q.add(of("a", 3), noon)
+	q.add(of("a", 2), noon) // late
+	expect(t, q, noon, "a 3")
+	expect(t, q, noon, "b 1")
+	expect(t, q, noon, "wait 0s")
+	q.done("a", false, noon)
+	q.done("b", false, noon)
+	expect(t, q, noon, "wait 0s")
+	if len(q.items) != 0 {
+		t.Errorf("%d resources are kept", len(q.items))
+	}
+}
+
+func TestAnEventDuringARunHasItRunAgain(t *testing.T) {
+	q := newQueue(plain)
+	q.add(of("a", 1), noon)
+	expect(t, q, noon, "a 1")
+	q.add(of("a", 2), noon)
+	expect(t, q, noon, "wait 0s") // not beside itself
+	q.done("a", false, noon)
+	expect(t, q, noon, "a 2")
+	q.done("a", false, noon)
+	expect(t, q, noon, "wait 0s")
+}
+
+func TestAFailedRunIsRepeatedAFewTimes(t *testing.T) {
+	q := newQueue(plain)
+	q.add(of("a", 1), noon)
+	now := noon
+	expect(t, q, now, "a 1")
+	for _, pause := range []time.Duration{1, 2, 4, 8, 16} {
+		q.done("a", true, now)
+		expect(t, q, now, "wait "+(pause*time.Second).String())
+		now = now.Add(pause * time.Second)
+		expect(t, q, now, "a 1")
+	}
+	q.done("a", true, now)
+	expect(t, q, now, "wait 0s") // the sentinel's
+	q.add(of("a", 1), now)
+	expect(t, q, now, "a 1")
+	q.done("a", true, now)
+	expect(t, q, now, "wait 1s")
+	q.add(of("a", 1), now) // an event does not wait for the retry
+	expect(t, q, now, "a 1")
+}
+
+func TestChangesAreTakenAtOnceUntilTheyAreTooMany(t *testing.T) {
+	q := newQueue(plain)
+	now := noon
+	run := func(want string) {
+		t.Helper()
+		q.change(of("a", 1), now)
+		expect(t, q, now, want)
+	}
+	for range freeChanges {
+		run("a 1")
+		q.done("a", false, now)
+	}
+	for _, pause := range []time.Duration{100, 200, 400} {
+		run("wait " + (pause * time.Millisecond).String())
+		now = now.Add(pause * time.Millisecond)
+		expect(t, q, now, "a 1")
+		q.done("a", false, now)
+	}
+	q.change(of("a", 1), now)
+	q.add(of("a", 1), now) // the sentinel is not held up
+	expect(t, q, now, "a 1")
+	q.done("a", false, now)
+	now = now.Add(calmAfter + time.Second)
+	run("a 1") // calm again
+	q.done("a", false, now)
+	q.add(of("b", 1), now.Add(2*calmAfter))
+	expect(t, q, now.Add(2*calmAfter), "b 1")
+	q.done("b", false, now.Add(2*calmAfter))
+	if len(q.items) != 0 {
+		t.Errorf("%d resources are kept", len(q.items))
+	}
+}
+
+// Whatever happens, a resource is run by one at a time, and after its last
+// event it is run once more, with the highest generation that it was told.
+func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q := newQueue(plain)
+		now := noon
+		id := rapid.SampledFrom([]string{"a", "b", "c"})
+		running := map[string]int64{}
+		pending := map[string]int64{} // told after the last begin: at least this generation must be run
+		begin := func() bool {
+			got, ok, wait := q.next(now)
+			if !ok {
+				if wait < 0 {
+					t.Fatalf("waits %s", wait)
+				}
+				return false
+			}
+			if _, is := running[got.ID]; is {
+				t.Fatalf("%s runs twice at once", got.ID)
+			}
+			if p, is := pending[got.ID]; is && got.Generation < p {
+				t.Fatalf("%s runs for generation %d, told was %d", got.ID, got.Generation, p)
+			}
+			running[got.ID] = got.Generation
+			delete(pending, got.ID)
+			return true
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"tell": func(t *rapid.T) {
+				e := of(id.Draw(t, "id"), rapid.Int64Range(1, 5).Draw(t, "generation"))
+				if rapid.Bool().Draw(t, "watch") {
+					q.change(e, now)
+				} else {
+					q.add(e, now)
+				}
+				pending[e.ID] = max(pending[e.ID], e.Generation)
+			},
+			"begin": func(*rapid.T) { begin() },
+			"end": func(t *rapid.T) {
+				name := id.Draw(t, "id")
+				if _, is := running[name]; is {
+					delete(running, name)
+					q.done(name, rapid.Bool().Draw(t, "failed"), now)
+				}
+			},
+			"pass": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "ms")) * time.Millisecond)
+			},
+			"": func(*rapid.T) {},
+		})
+		for range 1000 {
+			for name := range running {
+				delete(running, name)
+				q.done(name, false, now)
+			}
+			if !begin() {
+				now = now.Add(slowest)
+			}
+		}
+		if len(pending) > 0 || q.waiting() > 0 {
+			t.Fatalf("never run: %v, waiting %d", pending, q.waiting())
+		}
+	})
+}

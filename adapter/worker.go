@@ -1,0 +1,194 @@
+package adapter
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"atoll.dev/bus"
+)
+
+// Runner runs a task for an event; *Engine is one.
+type Runner interface {
+	Run(ctx context.Context, e Event) *Result
+}
+
+// WorkerOptions say for whom a worker works, and what wakes it.
+type WorkerOptions struct {
+	Name         string // the adapter's
+	Subscription string // default: the name
+	Topic        string // of the events, such as "clusters"
+
+	Engine  Runner
+	Watcher Watcher           // tells when an object of the adapter changes; may be nil
+	Bus     bus.ClientOptions // whose Subscriptions, Handler and OnConnected are the worker's own
+
+	Parallel int           // resources at once; default 16
+	Grace    time.Duration // for runs under way when it stops; default 10 s
+
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+func (o WorkerOptions) withDefaults() WorkerOptions {
+	o.Subscription = cmp.Or(o.Subscription, o.Name)
+	o.Parallel = cmp.Or(o.Parallel, 16)
+	o.Grace = cmp.Or(o.Grace, 10*time.Second)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(prometheus.NewRegistry(), o.Name, "")
+	}
+	return o
+}
+
+// Worker has an adapter's task run for each resource that an event or a change
+// of an object names. Events are acknowledged when they are queued: they are
+// hints, and the sentinel sends again what stays unreconciled. Use NewWorker,
+// then Run.
+type Worker struct {
+	o    WorkerOptions
+	bus  *bus.Client
+	pool *pool
+}
+
+// NewWorker returns a worker that does nothing until Run.
+func NewWorker(o WorkerOptions) *Worker {
+	w := &Worker{o: o.withDefaults()}
+	b := w.o.Bus
+	b.ClientID = cmp.Or(b.ClientID, "adapter-"+w.o.Name+"-"+uuid.NewString()[:8])
+	b.Subscriptions = []string{bus.EventFilter(w.o.Subscription, w.o.Topic)}
+	b.Handler, b.OnConnected = w.take, w.hello
+	b.Logger = w.o.Log
+	w.bus = bus.NewClient(b)
+	w.pool = newPool(w.o.Parallel, w.o.Grace, w.run)
+	return w
+}
+
+// Ready is nil when events can come.
+func (w *Worker) Ready(ctx context.Context) error { return w.bus.Check(ctx) }
+
+// Run works until ctx ends.
+func (w *Worker) Run(ctx context.Context) error {
+	w.o.Metrics.up.Set(1)
+	defer w.o.Metrics.up.Set(0)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { w.pool.Run(ctx); return nil })
+	group.Go(func() error { return w.bus.Run(ctx) })
+	if w.o.Watcher != nil {
+		group.Go(func() error { w.watch(ctx); return nil })
+	}
+	return group.Wait()
+}
+
+// watchAgain is how long after its end a watch is begun again. Watchers mend
+// broken streams themselves; what ends them is worth a line in the log.
+const watchAgain = 5 * time.Second
+
+func (w *Worker) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := w.o.Watcher.Watch(ctx, func(e Event) { w.pool.tell(told{task: task{Event: e}, watched: true}) })
+		if ctx.Err() != nil {
+			return
+		}
+		w.o.Log.Error("the watch of the adapter's objects ended; it is begun again", "adapter", w.o.Name, "error", err)
+		w.o.Metrics.failed("watch")
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchAgain):
+		}
+	}
+}
+
+// take queues an event. One that cannot be read would be no better the next
+// time, so it is acknowledged, too.
+func (w *Worker) take(_ context.Context, m bus.Message) {
+	defer m.Ack()
+	var e Event
+	if err := json.Unmarshal(m.Event.Data, &e); err != nil || e.ID == "" {
+		w.o.Log.Warn("an event without a resource was dropped", "adapter", w.o.Name, "topic", m.Topic, "type", m.Event.Type, "id", m.Event.ID, "error", err)
+		w.o.Metrics.failed("event")
+		return
+	}
+	w.pool.tell(told{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
+}
+
+// hello asks the sentinel for what is unreconciled: events that came while
+// there was no connection are gone.
+func (w *Worker) hello(ctx context.Context) {
+	data, err := json.Marshal(bus.Hello{Adapter: w.o.Name, Topic: w.o.Topic})
+	if err != nil {
+		panic(err) // strings only
+	}
+	err = w.bus.Publish(ctx, bus.HelloTopic(w.o.Topic), bus.Event{
+		ID: uuid.NewString(), Source: w.o.Name, Type: bus.HelloType, Time: time.Now(), DataContentType: "application/json", Data: data,
+	})
+	if err != nil && ctx.Err() == nil {
+		w.o.Log.Warn("the sentinel could not be greeted; what is unreconciled comes when it sends again", "adapter", w.o.Name, "error", err)
+	}
+}
+
+// run runs the task for one resource and says whether it failed in a way that
+// another try may mend.
+func (w *Worker) run(ctx context.Context, t task) (failed bool) {
+	begun := time.Now()
+	result, err := w.execute(ctx, t.Event)
+	took := time.Since(begun)
+	status := Success
+	switch {
+	case err != nil:
+		status = Failed
+	case result.Skipped || result.Gone:
+		status = Skip
+	}
+	w.o.Metrics.processed(status, took)
+	attrs := []slog.Attr{
+		slog.String("adapter", w.o.Name), slog.String("kind", t.Kind), slog.String("id", t.ID), slog.Int64("generation", t.Generation),
+		slog.String("status", string(status)), slog.Duration("waited", begun.Sub(t.since)), slog.Duration("took", took),
+	}
+	switch {
+	case err != nil:
+		w.o.Metrics.failed(string(phaseOf(result)))
+		w.o.Log.LogAttrs(ctx, slog.LevelWarn, "a run failed", append(attrs, slog.Any("error", err))...)
+	case result.Skipped:
+		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended", append(attrs, slog.String("reason", result.SkipReason))...)
+	default:
+		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended", attrs...)
+	}
+	return err != nil
+}
+
+// execute is the engine's Run, whose panic is one resource's failure.
+func (w *Worker) execute(ctx context.Context, e Event) (result *Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the engine panicked: %v", p)
+		}
+	}()
+	result = w.o.Engine.Run(ctx, e)
+	if result == nil {
+		return nil, errors.New("the engine has no result")
+	}
+	return result, result.Err()
+}
+
+// phaseOf is the first phase that failed.
+func phaseOf(r *Result) Phase {
+	if r != nil {
+		for _, p := range []Phase{ParamExtraction, Preconditions, Resources, PostActions} {
+			if r.Errors[p] != nil {
+				return p
+			}
+		}
+	}
+	return "panic"
+}
