@@ -34,6 +34,15 @@ type Options struct {
 	// Metrics, when set, gets http_requests_total and
 	// http_request_duration_seconds, by route, method and status.
 	Metrics prometheus.Registerer
+
+	// Observed, when set, is told of each request that was answered: the pattern
+	// that matched ("" if none), and whether it was a watch, whose duration says
+	// nothing.
+	Observed func(method, route string, status int, took time.Duration, watch bool)
+
+	// Trace, when set, begins a span for each request, in whose context it is
+	// handled, and gets the route and the status at its end.
+	Trace func(*http.Request) (ctx context.Context, end func(route string, status int))
 }
 
 func (o Options) withDefaults() Options {
@@ -95,7 +104,11 @@ func Observe(o Options, next http.Handler) http.Handler {
 			w.Header().Set(h, c.id)
 		}
 		rec := &recorder{ResponseWriter: w}
-		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+		ctx, end := r.Context(), func(string, int) {}
+		if o.Trace != nil {
+			ctx, end = o.Trace(r)
+		}
+		r = r.WithContext(context.WithValue(ctx, callKey{}, c))
 
 		aborted := true
 		defer func() {
@@ -105,6 +118,10 @@ func Observe(o Options, next http.Handler) http.Handler {
 			}
 			took := time.Since(start)
 			m.observe(c, r.Method, status, took)
+			if o.Observed != nil {
+				o.Observed(r.Method, c.route, status, took, c.watch)
+			}
+			end(c.route, status)
 			// No query: a presigned one is a credential.
 			o.Log.LogAttrs(r.Context(), slog.LevelDebug, "request",
 				slog.String("operation_id", c.id), slog.String("method", r.Method),

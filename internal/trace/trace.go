@@ -1,0 +1,206 @@
+// Package trace records what happened to one request on its way through the
+// region's processes, as OpenTelemetry spans that an OTLP collector gets. The
+// context of a trace travels as W3C traceparent: in HTTP headers, in the
+// CloudEvent attribute of that name, and beside a resource in CLM.
+//
+// A process opens one Tracer and hands it to its parts. A nil *Tracer is one
+// that is off: each method works on it, records nothing and allocates nothing,
+// so that nobody has to ask. There is no global tracer.
+//
+// A part that answers HTTP gives Tracer.Serve to rest.Options.Trace; one that
+// calls wraps its transport by Tracer.Transport; one that takes a message
+// continues its trace:
+//
+//	ctx = trace.WithParent(ctx, event.Traceparent)
+//	ctx, span := tracer.Start(ctx, "reconcile", trace.Consumer, trace.String("adapter", name))
+//	defer func() { span.End(err) }()
+//
+// and one that sends a message writes trace.Parent(ctx) into it.
+//
+// Everybody may import it. It imports no package of ours.
+package trace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Options are the parameters of Open. Service is needed.
+type Options struct {
+	Service string // its name in traces; OTEL_SERVICE_NAME is stronger
+	Version string
+	Logger  *slog.Logger // gets what cannot be exported; default: discard
+}
+
+// Tracer makes spans and sends them, in batches, to the collector that the
+// standard variables OTEL_EXPORTER_OTLP_* name (default: localhost); what
+// cannot be sent is dropped. OTEL_TRACES_SAMPLER says what is recorded
+// (default: everything whose caller does not say otherwise).
+type Tracer struct {
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+}
+
+// Open makes a tracer. It connects to nothing yet.
+func Open(ctx context.Context, o Options) (*Tracer, error) {
+	exporter, err := newExporter(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	// Later ones are stronger.
+	described, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", o.Service), attribute.String("service.version", o.Version)),
+		resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("tracing: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(logged{exporter, o.Logger}, sdk.WithBatchTimeout(time.Second)))
+	return &Tracer{provider, provider.Tracer("atoll.dev")}, nil
+}
+
+func newExporter(ctx context.Context) (sdk.SpanExporter, error) {
+	protocol := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+	if protocol == "" {
+		protocol = os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
+	}
+	var client otlptrace.Client
+	switch protocol {
+	case "", "http/protobuf":
+		client = otlptracehttp.NewClient()
+	case "grpc":
+		client = otlptracegrpc.NewClient()
+	default:
+		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %q is neither http/protobuf nor grpc", protocol)
+	}
+	return otlptrace.New(ctx, client)
+}
+
+// logged logs what cannot be exported, which the provider would tell a global
+// handler.
+type logged struct {
+	sdk.SpanExporter
+	log *slog.Logger
+}
+
+func (l logged) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	if err := l.SpanExporter.ExportSpans(ctx, spans); err != nil {
+		l.log.LogAttrs(ctx, slog.LevelDebug, "spans not exported", slog.Int("spans", len(spans)), slog.Any("error", err))
+	}
+	return nil
+}
+
+// closing bounds how long the last spans may take to be sent.
+const closing = 2 * time.Second
+
+// Close sends what is left.
+func (t *Tracer) Close() error {
+	if t == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closing)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("tracing: %w", err)
+	}
+	return nil
+}
+
+// Kind says what a span is of.
+type Kind int
+
+// The kinds, OpenTelemetry's.
+const (
+	Internal Kind = iota // work of its own
+	Server               // answers a request
+	Client               // makes one
+	Producer             // sends a message
+	Consumer             // works on one
+)
+
+var kinds = map[Kind]trace.SpanKind{
+	Internal: trace.SpanKindInternal, Server: trace.SpanKindServer, Client: trace.SpanKindClient, Producer: trace.SpanKindProducer, Consumer: trace.SpanKindConsumer,
+}
+
+// Attr is what a span says of itself. Secrets do not belong in it.
+type Attr = attribute.KeyValue
+
+// String makes an attribute.
+func String(key, value string) Attr { return attribute.String(key, value) }
+
+// Int makes an attribute.
+func Int(key string, value int64) Attr { return attribute.Int64(key, value) }
+
+// Span is one piece of work. A nil Span is one that is not recorded.
+type Span struct{ span trace.Span }
+
+// Start begins a span below the one of ctx, or below ctx's remote parent. The
+// span must be ended.
+func (t *Tracer) Start(ctx context.Context, name string, kind Kind, attrs ...Attr) (context.Context, *Span) {
+	if t == nil {
+		return ctx, nil
+	}
+	ctx, span := t.tracer.Start(ctx, name, trace.WithSpanKind(kinds[kind]), trace.WithAttributes(attrs...))
+	return ctx, &Span{span}
+}
+
+// Set adds attributes.
+func (s *Span) Set(attrs ...Attr) {
+	if s != nil {
+		s.span.SetAttributes(attrs...)
+	}
+}
+
+// Event notes that something happened just now.
+func (s *Span) Event(name string, attrs ...Attr) {
+	if s != nil {
+		s.span.AddEvent(name, trace.WithAttributes(attrs...))
+	}
+}
+
+// End ends the span; err, if any, is why its work failed.
+func (s *Span) End(err error) {
+	if s == nil {
+		return
+	}
+	if err != nil {
+		s.span.SetStatus(codes.Error, err.Error())
+	}
+	s.span.End()
+}
+
+const header = "traceparent"
+
+// Parent is ctx's place in its trace as a W3C traceparent, "" if it is in none.
+func Parent(ctx context.Context) string {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return ""
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[header]
+}
+
+// WithParent returns ctx at the place in a trace that a traceparent names; ctx
+// as it is when that is "" or not well-formed.
+func WithParent(ctx context.Context, traceparent string) context.Context {
+	if traceparent == "" {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{header: traceparent})
+}
