@@ -47,7 +47,10 @@ the kinds of resources that the entities name. Replicas share a database.`, func
 		if err != nil {
 			return err
 		}
-		o := clm.Options{Version: version, Logger: s.log, Metrics: s.ops.Registry}
+		if err := s.startTracing(ctx, "hyperfleet-api", false); err != nil {
+			return err
+		}
+		o := clm.Options{Version: version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer}
 		if o.Specs, err = f.specs(); err != nil {
 			return err
 		}

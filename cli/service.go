@@ -8,12 +8,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/internal/trace"
 	"atoll.dev/pki"
 )
 
@@ -26,6 +28,7 @@ type service struct {
 	opsAddr  string
 	identity identityFlags
 	logLevel string
+	tracer   *trace.Tracer // nil unless startTracing was called and tracing is on
 }
 
 // identityFlags say where a service finds its key and certificate.
@@ -45,6 +48,9 @@ func (c *command) serviceCommand(name, short, long string, run func(ctx context.
 			s.log = slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", name)
 			s.log.Info("service starting", "version", version, "pid", os.Getpid())
 			err := run(cmd.Context(), s)
+			if cerr := s.tracer.Close(); cerr != nil {
+				s.log.Warn("the last spans were not sent", "error", cerr)
+			}
 			if err != nil {
 				s.log.Error("service failed", "error", err)
 			} else {
@@ -127,7 +133,21 @@ func (p *parts) wait() error {
 	return p.group.Wait()
 }
 
-// open gets the service's identity and keeps it fresh.
+// startTracing makes the service's tracer, if on, or HYPERFLEET_TRACING_ENABLED,
+// which is stronger, says so. The standard variables OTEL_* say the rest.
+func (s *service) startTracing(ctx context.Context, name string, on bool) (err error) {
+	if text := os.Getenv("HYPERFLEET_TRACING_ENABLED"); text != "" {
+		if on, err = strconv.ParseBool(text); err != nil {
+			return fmt.Errorf("HYPERFLEET_TRACING_ENABLED=%q is neither true nor false", text)
+		}
+	}
+	if on {
+		s.tracer, err = trace.Open(ctx, trace.Options{Service: name, Version: version, Logger: s.log})
+	}
+	return err
+}
+
+// openIdentity gets the service's identity and keeps it fresh.
 func (s *service) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
 	if s.identity.caHash != "" {
 		if err := pki.PinCA(p.ctx, s.identity.url, s.identity.caHash, s.identity.caFile); err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/internal/trace"
 	"atoll.dev/store"
 )
 
@@ -33,6 +34,7 @@ type Options struct {
 
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
+	Tracer  *trace.Tracer // nil: off
 }
 
 // Server is one API server. Several may share a database.

@@ -13,6 +13,7 @@ import (
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
 	"atoll.dev/internal/rest"
+	"atoll.dev/internal/trace"
 	"atoll.dev/store"
 )
 
@@ -42,6 +43,14 @@ func encode(d *store.Document, spec declared, seen observed) (err error) {
 	return err
 }
 
+// author is who makes a generation: a name, and the place in a trace of the
+// request that asked for it, "" if it is in none.
+type author struct{ name, trace string }
+
+func authorOf(ctx context.Context) author {
+	return author{callerOf(ctx).Name, trace.Parent(ctx)}
+}
+
 // change is what a PATCH wants to be true: nil is left as it is.
 type change struct {
 	spec       json.RawMessage
@@ -51,7 +60,7 @@ type change struct {
 
 // patch applies a change. A resource that has all that is wanted already is
 // left alone, its generation with it (I3).
-func (e *Entity) patch(d *store.Document, c change, by string, now time.Time) error {
+func (e *Entity) patch(d *store.Document, c change, by author, now time.Time) error {
 	if d.DeletedAt != nil {
 		return deleting(e, d.ID)
 	}
@@ -72,7 +81,7 @@ func (e *Entity) patch(d *store.Document, c change, by string, now time.Time) er
 	if sameSpec(spec, next) {
 		return nil
 	}
-	next.UpdatedBy, next.UpdatedTime = by, now
+	next.UpdatedBy, next.UpdatedTime, next.Traceparent = by.name, now, by.trace
 	return e.respecify(d, next, false)
 }
 
@@ -86,7 +95,7 @@ func sameSpec(a, b declared) bool {
 
 // markDeleted asks for the deletion of a resource. children says that it has
 // some. Asked for once, it keeps its time and generation.
-func (e *Entity) markDeleted(d *store.Document, children bool, by string, now time.Time) error {
+func (e *Entity) markDeleted(d *store.Document, children bool, by author, now time.Time) error {
 	if d.DeletedAt != nil {
 		return nil
 	}
@@ -95,7 +104,7 @@ func (e *Entity) markDeleted(d *store.Document, children bool, by string, now ti
 		return err
 	}
 	d.DeletedAt = &now
-	spec.DeletedBy, spec.UpdatedBy, spec.UpdatedTime = by, by, now
+	spec.DeletedBy, spec.UpdatedBy, spec.UpdatedTime, spec.Traceparent = by.name, by.name, now, by.trace
 	spec.References = nil // what it refers to must not wait for it
 	return e.respecify(d, spec, children)
 }

@@ -89,7 +89,7 @@ func (s *Server) open(ctx context.Context, tx *store.Tx, a address) (*family, er
 // deleteResource asks for the deletion of a resource and of what goes with it.
 // What nobody has to clean up after goes at once.
 func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64) (d store.Document, err error) {
-	by, now := callerOf(ctx).Name, time.Now().UTC().Truncate(time.Microsecond)
+	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		f, err := s.open(ctx, tx, a)
 		if err != nil {
@@ -129,7 +129,7 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 
 // doom marks a family as deleted, the youngest first, and says whether its root
 // is gone already.
-func (s *Server) doom(ctx context.Context, tx *store.Tx, f *family, by string, now time.Time) (gone bool, err error) {
+func (s *Server) doom(ctx context.Context, tx *store.Tx, f *family, by author, now time.Time) (gone bool, err error) {
 	left := false
 	for _, child := range f.children {
 		gone, err := s.doom(ctx, tx, child, by, now)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/trace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,7 +56,9 @@ type testAPI struct {
 
 func start(t testing.TB) *testAPI { return startOn(t, pgtest.DSN(t)) }
 
-func startOn(t testing.TB, dsn string) *testAPI {
+func startOn(t testing.TB, dsn string) *testAPI { return startTraced(t, dsn, nil) }
+
+func startTraced(t testing.TB, dsn string, tracer *trace.Tracer) *testAPI {
 	t.Helper()
 	registry, err := ParseRegistry([]byte(testEntities))
 	if err != nil {
@@ -74,7 +77,7 @@ func startOn(t testing.TB, dsn string) *testAPI {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	s, err := New(Options{Database: db, Specs: schemas, HTTP: l, Version: "test", Identify: claimed})
+	s, err := New(Options{Database: db, Specs: schemas, HTTP: l, Version: "test", Identify: claimed, Tracer: tracer})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,6 +64,7 @@ func (s *Server) handler() http.Handler {
 	open := map[string]bool{"/api/hyperfleet": true, basePath + "/openapi": true}
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Metrics: s.opts.Metrics, IDHeaders: []string{"X-Request-Id"},
+		Trace: s.opts.Tracer.Serve,
 	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Vary", "Authorization")
 		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {

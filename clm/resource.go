@@ -1,6 +1,7 @@
 package clm
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -26,6 +27,23 @@ type declared struct {
 	UpdatedBy   string               `json:"updated_by"`
 	UpdatedTime time.Time            `json:"updated_time"`
 	DeletedBy   string               `json:"deleted_by,omitempty"`
+	// Traceparent is the place in a trace of the request that made the
+	// generation, "" if it was in none. What is done about it continues there.
+	Traceparent string `json:"traceparent,omitempty"`
+}
+
+// TraceparentOf is the place in a trace of the request that made a resource's
+// generation, as W3C has it, "" if it was in none. It decodes nothing for the
+// others.
+func TraceparentOf(d store.Document) string {
+	if !bytes.Contains(d.Spec, []byte(`"traceparent"`)) {
+		return ""
+	}
+	spec, err := declaredOf(d)
+	if err != nil {
+		return ""
+	}
+	return spec.Traceparent
 }
 
 // observed is what is known of it, a document's status.

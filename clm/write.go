@@ -18,6 +18,7 @@ import (
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
 	"atoll.dev/internal/rest"
+	"atoll.dev/internal/trace"
 	"atoll.dev/store"
 )
 
@@ -114,7 +115,7 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 				return err
 			}
 		}
-		spec := declared{Labels: req.body.Labels, Spec: req.body.Spec, Tenancy: who.Tenancy, CreatedBy: who.Name, UpdatedBy: who.Name}
+		spec := declared{Labels: req.body.Labels, Spec: req.body.Spec, Tenancy: who.Tenancy, CreatedBy: who.Name, UpdatedBy: who.Name, Traceparent: trace.Parent(ctx)}
 		if spec.Labels == nil {
 			spec.Labels = api.Labels{}
 		}
@@ -262,7 +263,7 @@ func refer(ctx context.Context, tx *store.Tx, id string, references api.Referenc
 
 // patchResource changes a resource. wanted makes the change from what is stored.
 func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, wanted func(declared) (change, error)) (d store.Document, err error) {
-	who, now := callerOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
+	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		have, err := s.lock(ctx, tx, a)
 		if err != nil {
@@ -286,7 +287,7 @@ func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, 
 		}
 		changed := false
 		if d, changed, err = tx.Update(ctx, a.entity.storeKind(), a.id, ifVersion, func(d *store.Document) error {
-			return a.entity.patch(d, c, who.Name, now)
+			return a.entity.patch(d, c, by, now)
 		}); err != nil || !changed || c.references == nil {
 			return err
 		}
