@@ -30,6 +30,7 @@ type clmFlags struct {
 func (c *command) clm() *cobra.Command {
 	cmd := c.clmServer("clm")
 	cmd.AddCommand(c.clmServer("serve"), c.clmMigrate(), c.clmVersion())
+	cmd.AddCommand(c.clmVerbs()...)
 	return cmd
 }
 

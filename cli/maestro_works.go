@@ -2,119 +2,44 @@ package cli
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
-	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"atoll.dev/access"
 	api "atoll.dev/api/maestro"
 	"atoll.dev/client"
-	"atoll.dev/region"
 )
 
-// operatorFlags say which Maestro an operator talks to, and as who.
-type operatorFlags struct {
-	http, grpc    string
-	ca, cert, key string
-}
-
+// addOperator gives cmd the flags that say which Maestro an operator talks to,
+// and as who.
 func addOperator(cmd *cobra.Command) *operatorFlags {
-	o := &operatorFlags{}
-	cmd.Flags().StringVar(&o.http, "endpoint", "", "URL of Maestro's REST API (default: that of the region below --home)")
-	cmd.Flags().StringVar(&o.ca, "ca", "", "with --endpoint: the region's CA")
-	cmd.Flags().StringVar(&o.cert, "cert", "", "with --endpoint: the operator's certificate, common name "+string(access.Operator))
-	cmd.Flags().StringVar(&o.key, "key", "", "with --endpoint: its key")
-	return o
+	return addOperatorFlags(cmd, "maestro", "Maestro's REST API")
 }
 
-// operate calls f with a client of Maestro. In a region on this machine the
-// operator is who can read the CA's key; the certificate lives as long as the
-// command.
+// operate calls f with a client of Maestro.
 func (c *command) operate(ctx context.Context, o *operatorFlags, f func(context.Context, *client.Maestro) error) error {
-	var cfg *tls.Config
-	var err error
-	if o.http != "" {
-		cfg, err = operatorFiles(o)
-	} else {
-		cfg, err = c.localOperator(o)
+	http, grpc := o.endpoint, "127.0.0.1:0" // gRPC is not used then
+	if http == "" {
+		home, err := c.home()
+		if err != nil {
+			return err
+		}
+		if http, grpc, err = home.MaestroAddresses(); err != nil {
+			return err
+		}
 	}
+	cfg, err := c.operatorTLS(o)
 	if err != nil {
 		return err
 	}
-	m, err := client.NewMaestro(client.MaestroOptions{HTTP: o.http, GRPC: o.grpc, TLS: cfg, Timeout: 10 * time.Second})
+	m, err := client.NewMaestro(client.MaestroOptions{HTTP: http, GRPC: grpc, TLS: cfg, Timeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	who := "cli"
-	if u, err := user.Current(); err == nil {
-		who = "cli:" + u.Username
-	}
-	return f(client.WithActor(ctx, client.Actor{Principal: who}), m)
-}
-
-func operatorFiles(o *operatorFlags) (*tls.Config, error) {
-	o.grpc = "127.0.0.1:0" // not used
-	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
-	if err != nil {
-		return nil, fmt.Errorf("--cert and --key: %w", err)
-	}
-	text, err := os.ReadFile(o.ca)
-	if err != nil {
-		return nil, fmt.Errorf("--ca: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("--ca: no certificate in the file")
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: "maestro"}, nil
-}
-
-func (c *command) localOperator(o *operatorFlags) (*tls.Config, error) {
-	home, err := region.OpenHome(c.homeDir)
-	if err != nil {
-		return nil, err
-	}
-	if o.http, o.grpc, err = home.MaestroAddresses(); err != nil {
-		return nil, err
-	}
-	ca, err := openCA(home, "")
-	if err != nil {
-		return nil, err
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return nil, err
-	}
-	cert, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), access.Operator)
-	if err != nil {
-		return nil, fmt.Errorf("making an operator's certificate: %w", err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: ca.Pool(), ServerName: "maestro"}, nil
+	return f(asOperator(ctx), m)
 }
 
 func (c *command) maestroForceDelete() *cobra.Command {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,29 +14,38 @@ import (
 )
 
 // output is the -o flag: how a command prints what it found.
-type output string
-
-// addOutput gives cmd the flag -o.
-func addOutput(cmd *cobra.Command) *output {
-	o := output("table")
-	cmd.Flags().VarP(&o, "output", "o", "table, json or yaml")
-	return &o
+type output struct {
+	format  string
+	formats []string // that the command has
 }
 
-func (o *output) String() string { return string(*o) }
+// addOutput gives cmd the flag -o, with more formats than table, json and yaml
+// for tables of another sort.
+func addOutput(cmd *cobra.Command, more ...string) *output {
+	o := &output{format: "table", formats: append([]string{"table", "json", "yaml"}, more...)}
+	cmd.Flags().VarP(o, "output", "o", o.choices())
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats, cobra.ShellCompDirectiveNoFileComp))
+	return o
+}
+
+func (o *output) choices() string {
+	last := len(o.formats) - 1
+	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]
+}
+
+func (o *output) String() string { return o.format }
 func (o *output) Type() string   { return "format" }
 func (o *output) Set(s string) error {
-	switch s {
-	case "table", "json", "yaml":
-		*o = output(s)
-		return nil
+	if !slices.Contains(o.formats, s) {
+		return fmt.Errorf("use %s", o.choices())
 	}
-	return fmt.Errorf("use table, json or yaml")
+	o.format = s
+	return nil
 }
 
 // print writes v as JSON or YAML, or calls table for people.
-func (o output) print(w io.Writer, v any, table func(w io.Writer)) error {
-	switch o {
+func (o *output) print(w io.Writer, v any, table func(w io.Writer)) error {
+	switch o.format {
 	case "json":
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")

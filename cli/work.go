@@ -59,7 +59,7 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 			return err
 		}
 		progress := c.out
-		if *o != "table" {
+		if o.format != "table" {
 			progress = c.err
 		}
 		fmt.Fprintf(progress, "work %s on %s %s: id %s, generation %d (%s)\n", w.Name, w.ClusterID, outcome, w.ID, w.Generation, took(time.Since(begun)))
@@ -91,9 +91,15 @@ func (c *command) readYAML(file string) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
+	return yamlOf(file, data)
+}
+
+// yamlOf turns YAML or JSON, of which JSON is a part, into JSON. from says
+// where it is from.
+func yamlOf(from string, data []byte) (json.RawMessage, error) {
 	converted, err := yaml.YAMLToJSON(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", from, err)
 	}
 	return converted, nil
 }

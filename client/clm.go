@@ -22,9 +22,8 @@ type CLMOptions struct {
 	TLS      *tls.Config // the caller's certificate and the CA of CLM's; nil: the system's CAs
 	Token    string      // bearer token of a caller without certificate
 
-	// Timeout is how long a call may take until its answer begins; default 10 s.
-	// A call that is safe to repeat is repeated for twice as long.
-	Timeout time.Duration
+	Timeout time.Duration // until a call's answer begins; default 10 s
+	Budget  time.Duration // how long a call is repeated while CLM is unavailable; default 20 s
 }
 
 // CLM is a client of one cluster lifecycle manager. Its errors are *Error. It
@@ -38,7 +37,10 @@ func NewCLM(o CLMOptions) (*CLM, error) {
 		return nil, err
 	}
 	if o.Timeout > 0 {
-		c.headers, c.budget = o.Timeout, 2*o.Timeout
+		c.headers = o.Timeout
+	}
+	if o.Budget > 0 {
+		c.budget = o.Budget
 	}
 	c.prepare = func(r *http.Request, _ []byte) error {
 		actorOf(r.Context()).each(r.Header.Set)

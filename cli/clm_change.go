@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/client"
+)
+
+// waitFlags are the flags --wait and --timeout.
+type waitFlags struct {
+	wait    bool
+	timeout time.Duration
+}
+
+func addWait(cmd *cobra.Command, until string) *waitFlags {
+	f := &waitFlags{}
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until it is "+until+", showing progress")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait")
+	return f
+}
+
+// changed reports what a change came to, waits if that is wanted, and prints
+// the resource.
+func (c *command) changed(ctx context.Context, l *lifecycle, in client.Collection, r client.Resource, verb string, f *waitFlags, out *output) error {
+	progress := c.out
+	if out.format != "table" {
+		progress = c.err
+	}
+	fmt.Fprintf(progress, "%s %s %s: id %s, generation %d\n", r.Kind, r.Name, verb, r.ID, r.Generation)
+	if f.wait {
+		if err := c.waitFor(ctx, l, in, r, false, f.timeout, progress); err != nil {
+			return err
+		}
+		var err error
+		if r, err = l.Get(ctx, in, r.ID, ""); err != nil {
+			return err
+		}
+	}
+	return out.print(c.out, r, func(io.Writer) {})
+}
+
+func (c *command) clmCreate() *cobra.Command {
+	var file, owner string
+	cmd := &cobra.Command{
+		Use:   "create -f FILE",
+		Short: "Create a resource",
+		Long: `Creates the resource in a file (YAML or JSON, "-" for standard input): kind, name, spec,
+and labels and references where there are some. What belongs to another resource needs
+--owner.`,
+		Example: `  atoll clm create -f cluster.yaml --wait
+  echo '{"kind":"NodePool","name":"workers","spec":{}}' | atoll clm create -f - --owner my-cluster`,
+		Args: cobra.NoArgs,
+	}
+	call := addCLM(cmd)
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file with a resource")
+	cmd.Flags().StringVar(&owner, "owner", "", "id or name of the resource that it belongs to")
+	cmd.MarkFlagRequired("file")
+	wait := addWait(cmd, "reconciled")
+	out := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		text, err := c.readYAML(file)
+		if err != nil {
+			return err
+		}
+		var body clm.ResourceCreate
+		if err := json.Unmarshal(text, &body); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, err := l.collection(body.Kind)
+			if err != nil {
+				return fmt.Errorf("%s: kind: %w", file, err)
+			}
+			into := in
+			for _, k := range l.kinds {
+				if k.Plural != in {
+					continue
+				}
+				switch {
+				case k.Owner == "" && owner != "":
+					return fmt.Errorf("a %s belongs to nothing: leave --owner out", k.Kind)
+				case k.Owner != "" && owner == "":
+					return fmt.Errorf("a %s belongs to one of %s: name it with --owner", k.Kind, k.Owner)
+				case k.Owner != "":
+					o, err := l.named(ctx, k.Owner, owner)
+					if err != nil {
+						return fmt.Errorf("--owner: %w", err)
+					}
+					into = k.Owner.Below(o.ID, in)
+				}
+			}
+			r, err := l.Create(ctx, into, body, uuid.NewString())
+			if err != nil {
+				return err
+			}
+			return c.changed(ctx, l, in, r, "created", wait, out)
+		})
+	}
+	return cmd
+}
+
+func (c *command) clmPatch() *cobra.Command {
+	var file, patch, etag string
+	var replace bool
+	cmd := &cobra.Command{
+		Use:   "patch KIND ID|NAME",
+		Short: "Change a resource's spec, labels or references",
+		Long: `Merges a patch into a resource (RFC 7396: members of the patch are set, null removes
+them). With --replace each of spec, labels and references that the patch has replaces the
+one that is there. A change that changes nothing makes no generation.`,
+		Example: `  atoll clm patch clusters my-cluster -p '{"spec":{"nodes":3},"labels":{"env":null}}' --wait
+  atoll clm patch clusters my-cluster -f spec.yaml --replace`,
+		Args: oneResource,
+	}
+	call := addCLM(cmd)
+	cmd.Flags().StringVarP(&patch, "patch", "p", "", "the patch, JSON or YAML")
+	cmd.Flags().StringVarP(&file, "file", "f", "", `file with the patch; "-" for standard input`)
+	cmd.Flags().BoolVar(&replace, "replace", false, "replace instead of merging")
+	cmd.Flags().StringVar(&etag, "if-match", "", "only if the resource still has this ETag")
+	cmd.MarkFlagsOneRequired("patch", "file")
+	cmd.MarkFlagsMutuallyExclusive("patch", "file")
+	wait := addWait(cmd, "reconciled")
+	out := addOutput(cmd)
+	cmd.ValidArgsFunction = c.completeResources(call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		body, err := yamlOf("--patch", []byte(patch))
+		if file != "" {
+			body, err = c.readYAML(file)
+		}
+		if err != nil {
+			return err
+		}
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.one(ctx, args)
+			if err != nil {
+				return err
+			}
+			change := l.Merge
+			if replace {
+				change = l.Replace
+			}
+			was := r.ETag
+			if r, err = change(ctx, in, r.ID, body, etag); err != nil {
+				return err
+			}
+			verb := "changed"
+			if r.ETag == was {
+				verb = "has all that already"
+			}
+			return c.changed(ctx, l, in, r, verb, wait, out)
+		})
+	}
+	return cmd
+}
+
+func (c *command) clmDelete() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "delete KIND ID|NAME",
+		Short: "Delete a resource and what belongs to it",
+		Long: `Asks for the deletion of a resource. It is gone when its adapters have said that they
+have cleaned up; "atoll clm why" says who has not.`,
+		Example: "  atoll clm delete clusters my-cluster --wait",
+		Args:    oneResource,
+	}
+	call := addCLM(cmd)
+	wait := addWait(cmd, "gone")
+	cmd.ValidArgsFunction = c.completeResources(call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.one(ctx, args)
+			if err != nil {
+				return err
+			}
+			if r, err = l.Delete(ctx, in, r.ID, ""); err != nil {
+				return err
+			}
+			c.printf("deletion of %s %s (%s) ordered\n", r.Kind, r.Name, r.ID)
+			if !wait.wait {
+				return nil
+			}
+			return c.waitFor(ctx, l, in, r, true, wait.timeout, c.out)
+		})
+	}
+	return cmd
+}
+
+func (c *command) clmForceDelete() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "force-delete KIND ID|NAME",
+		Short: "Remove a resource whose deletion does not end",
+		Long: `Removes a resource that is being deleted, and all below it, without waiting for its
+adapters any longer. What they made for it stays behind, unknown to the region. The
+reason goes into the history.`,
+		Example: `  atoll clm force-delete clusters my-cluster --reason "management-07 burnt down"`,
+		Args:    oneResource,
+	}
+	call := addCLM(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.MarkFlagRequired("reason")
+	cmd.ValidArgsFunction = c.completeResources(call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, r, err := l.one(ctx, args)
+			if err != nil {
+				return err
+			}
+			if err := l.ForceDelete(ctx, in, r.ID, reason); err != nil {
+				return err
+			}
+			c.printf("%s %s (%s) is gone; what was made for it may still be there\n", r.Kind, r.Name, r.ID)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func (c *command) clmReconcile() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "reconcile KIND [ID|NAME]",
+		Short: "Have adapters look at a resource again, or at all of a kind",
+		Long: `Has the sentinel send an event for a resource soon, whatever its state and however often
+it was tried before; for all resources of a kind, or with "all" of all kinds, it sends them
+at a pace. It is in the resource's history.`,
+		Example: `  atoll clm reconcile clusters my-cluster
+  atoll clm reconcile all --reason "management-07 was restored from a backup"`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	call := addCLM(cmd)
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.ValidArgsFunction = c.completeResources(call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, name, err := l.target(args)
+			if err != nil {
+				return err
+			}
+			if name == "" {
+				if err := l.ReconcileAll(ctx, l.kind(in), reason); err != nil {
+					return err
+				}
+				c.printf("asked for work on all %s\n", in)
+				return nil
+			}
+			in, r, err := l.one(ctx, args)
+			if err != nil {
+				return err
+			}
+			if err := l.Reconcile(ctx, in, r.ID, reason); err != nil {
+				return err
+			}
+			c.printf("asked for work on %s %s (%s)\n", r.Kind, r.Name, r.ID)
+			return nil
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/client"
+)
+
+func (c *command) clmGet() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get KIND ID|NAME",
+		Short: "Show one resource",
+		Long: `Shows a resource with its conditions; -o yaml shows all of it. KIND is a kind or its
+plural, such as cluster or clusters, or "all"; a resource is named by its id or its name,
+and KIND/ID is as good as KIND ID. With a kind alone it lists, as "atoll clm list" does.`,
+		Example: `  atoll clm get clusters my-cluster
+  atoll clm get all 0199b3a0-5f1c-7a00-8000-0123456789ab -o yaml`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	call := addCLM(cmd)
+	out := addOutput(cmd, "wide", "name")
+	cmd.ValidArgsFunction = c.completeResources(call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			if in, name, err := l.target(args); err != nil || name == "" {
+				if err != nil {
+					return err
+				}
+				return c.showList(ctx, l, in, client.ResourceQuery{}, 0, out)
+			}
+			in, r, err := l.one(ctx, args)
+			if err != nil {
+				return err
+			}
+			if out.format == "name" {
+				c.printf("%s/%s\n", in, r.ID)
+				return nil
+			}
+			return out.print(c.out, r, func(w io.Writer) { resourceTable(w, r, time.Now()) })
+		})
+	}
+	return cmd
+}
+
+func (c *command) clmList() *cobra.Command {
+	var order string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "list KIND",
+		Short: "List resources",
+		Long: `Lists the resources of a kind, or of all kinds ("all"), the latest first. Resources
+that are being deleted are listed until they are gone.`,
+		Example: `  atoll clm list clusters --label env=prod
+  atoll clm list all --search "status.conditions.Reconciled='False'" -o wide
+  atoll clm list nodepools --owner CLUSTER-ID --order name`,
+		Args: cobra.ExactArgs(1),
+	}
+	call := addCLM(cmd)
+	sel := addSelect(cmd)
+	cmd.Flags().StringVar(&order, "order", "", `order, such as "name" or "updated_time desc, name" (default: the latest first)`)
+	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many; 0 is all")
+	out := addOutput(cmd, "wide", "name")
+	cmd.ValidArgsFunction = c.completeResources(call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, err := l.collection(args[0])
+			if err != nil {
+				return err
+			}
+			return c.showList(ctx, l, in, client.ResourceQuery{Search: sel.text(), Order: order}, limit, out)
+		})
+	}
+	return cmd
+}
+
+// showList prints what a query finds, at most limit unless that is 0.
+func (c *command) showList(ctx context.Context, l *lifecycle, in client.Collection, q client.ResourceQuery, limit int, out *output) error {
+	found := []client.Resource{}
+	for r, err := range l.All(ctx, in, q) {
+		if err != nil {
+			return err
+		}
+		if found = append(found, r); len(found) == limit {
+			break
+		}
+	}
+	if out.format == "name" {
+		for _, r := range found {
+			c.printf("%s/%s\n", l.plural(r.Kind), r.ID)
+		}
+		return nil
+	}
+	return out.print(c.out, found, func(w io.Writer) {
+		rows := [][]string{{"NAME", "ID", "GENERATION", "RECONCILED", "SINCE", "AGE"}}
+		if out.format == "wide" {
+			rows[0] = append(rows[0], "OWNER", "CREATED BY", "LABELS", "MESSAGE")
+		}
+		for _, r := range found {
+			rows = append(rows, resourceRow(r.Resource, out.format == "wide", time.Now()))
+		}
+		if in == client.AllKinds {
+			for i := range rows {
+				kind := "KIND"
+				if i > 0 {
+					kind = found[i-1].Kind
+				}
+				rows[i] = slices.Insert(rows[i], 0, kind)
+			}
+		}
+		table(w, rows)
+	})
+}
+
+// resourceRow is one line of a list.
+func resourceRow(r clm.Resource, wide bool, now time.Time) []string {
+	state, since := stateOf(r)
+	row := []string{r.Name, r.ID, strconv.Itoa(int(r.Generation)), state, "-", ago(r.CreatedTime, now)}
+	if !since.IsZero() {
+		row[4] = ago(since, now)
+	}
+	if !wide {
+		return row
+	}
+	owner, message := "-", ""
+	if r.OwnerReferences != nil {
+		owner = r.OwnerReferences.Kind + "/" + r.OwnerReferences.ID
+	}
+	if c := conditionOf(r, "Reconciled"); c != nil {
+		message = c.Message
+	}
+	return append(row, owner, r.CreatedBy, labelText(r.Labels), message)
+}
+
+// stateOf is a resource's Reconciled condition in a word, and since when it is
+// so. Resources that no adapter works for have none.
+func stateOf(r clm.Resource) (state string, since time.Time) {
+	switch c := conditionOf(r, "Reconciled"); {
+	case r.DeletedTime != nil:
+		return "deleting", *r.DeletedTime
+	case c != nil:
+		return c.Status, c.LastTransitionTime
+	}
+	return "-", time.Time{}
+}
+
+func conditionOf(r clm.Resource, kind string) *clm.ResourceCondition {
+	for i, c := range r.Status.Conditions {
+		if c.Type == kind {
+			return &r.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// resourceTable shows one resource to people.
+func resourceTable(w io.Writer, r client.Resource, now time.Time) {
+	fmt.Fprintf(w, "%s %s (%s), generation %d\n", r.Kind, r.Name, r.ID, r.Generation)
+	fmt.Fprintf(w, "created %s ago by %s, changed %s ago by %s\n", ago(r.CreatedTime, now), r.CreatedBy, ago(r.UpdatedTime, now), r.UpdatedBy)
+	if r.DeletedTime != nil {
+		fmt.Fprintf(w, "being deleted for %s, by %s\n", ago(*r.DeletedTime, now), r.DeletedBy)
+	}
+	if o := r.OwnerReferences; o != nil {
+		fmt.Fprintf(w, "belongs to %s %s\n", o.Kind, o.ID)
+	}
+	for _, refType := range slices.Sorted(maps.Keys(r.References)) {
+		for _, ref := range r.References[refType] {
+			fmt.Fprintf(w, "refers to %s %s (%s)\n", ref.Kind, ref.ID, refType)
+		}
+	}
+	if len(r.Labels) > 0 {
+		fmt.Fprintf(w, "labels %s\n", labelText(r.Labels))
+	}
+	if len(r.Status.Conditions) == 0 {
+		return
+	}
+	rows := [][]string{{"CONDITION", "STATUS", "GENERATION", "SINCE", "REASON", "MESSAGE"}}
+	for _, c := range r.Status.Conditions {
+		rows = append(rows, []string{c.Type, c.Status, strconv.Itoa(int(c.ObservedGeneration)), ago(c.LastTransitionTime, now), c.Reason, c.Message})
+	}
+	fmt.Fprintln(w)
+	table(w, rows)
+}
+
+// sortedLabels are labels as pairs in the order of their keys.
+func sortedLabels(labels map[string]string) [][2]string {
+	pairs := make([][2]string, 0, len(labels))
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, [2]string{k, labels[k]})
+	}
+	return pairs
+}

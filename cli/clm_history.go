@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/client"
+)
+
+func (c *command) clmHistory() *cobra.Command {
+	limit, before := 50, int64(0)
+	cmd := &cobra.Command{
+		Use:   "history KIND ID|NAME",
+		Short: "Show who changed a resource, when, and what",
+		Long: `Shows the changes of a resource, the latest first. With the kind and the id, what
+became of a resource that is gone is shown, too. -o wide says what the change made of
+it; -o json has all.`,
+		Example: "  atoll clm history clusters my-cluster\n  atoll clm history nodepools ID --limit 500 -o json",
+		Args:    oneResource,
+	}
+	call := addCLM(cmd)
+	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many records")
+	cmd.Flags().Int64Var(&before, "before", 0, "only records before the one of this number")
+	out := addOutput(cmd, "wide")
+	cmd.ValidArgsFunction = c.completeResources(call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, id, err := l.target(args)
+			if err != nil {
+				return err
+			}
+			in, r, err := l.one(ctx, args)
+			switch {
+			case err == nil:
+				id = r.ID
+			case client.StatusOf(err) != http.StatusNotFound:
+				return err
+			}
+			records, err := l.History(ctx, in, id, before, limit)
+			if err != nil {
+				return err
+			}
+			return out.print(c.out, records, func(w io.Writer) { historyTable(w, records, out.format == "wide") })
+		})
+	}
+	return cmd
+}
+
+func historyTable(w io.Writer, records []clm.HistoryRecord, wide bool) {
+	rows := [][]string{{"TIME", "ACTION", "GENERATION", "BY", "WHAT"}}
+	if wide {
+		rows[0] = []string{"NUMBER", "TIME", "ACTION", "GENERATION", "BY", "REQUEST", "WHAT"}
+	}
+	for _, r := range records {
+		generation := "-"
+		if r.Generation > 0 {
+			generation = strconv.Itoa(int(r.Generation))
+		}
+		at := r.Time.Format("2006-01-02 15:04:05.000 MST")
+		row := []string{at, r.Action, generation, r.Principal, whatChanged(r)}
+		if wide {
+			what := strings.TrimSpace(strings.Join([]string{string(r.Spec), string(r.Status), string(r.Note)}, " "))
+			row = []string{strconv.FormatInt(r.Seq, 10), at, r.Action, generation, r.Principal, r.RequestID, what}
+		}
+		rows = append(rows, row)
+	}
+	table(w, rows)
+}
+
+// whatChanged says in a few words what a record is about.
+func whatChanged(r clm.HistoryRecord) string {
+	var note struct{ Reason string }
+	if r.Note != nil && json.Unmarshal(r.Note, &note) == nil && note.Reason != "" {
+		return note.Reason
+	}
+	var seen struct{ Conditions []clm.ResourceCondition }
+	if r.Spec == nil && json.Unmarshal(r.Status, &seen) == nil {
+		for _, c := range seen.Conditions {
+			if c.Type == "Reconciled" {
+				return fmt.Sprintf("status: Reconciled=%s %s", c.Status, c.Reason)
+			}
+		}
+		return "status"
+	}
+	if r.Spec != nil {
+		return "what is wanted"
+	}
+	return ""
+}
