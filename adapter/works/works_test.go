@@ -1,0 +1,429 @@
+package works
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/adapter"
+	"atoll.dev/adapter/transporttest"
+	"atoll.dev/agent"
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/rest"
+	"atoll.dev/maestro"
+	"atoll.dev/plane/planetest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kuberest "k8s.io/client-go/rest"
+)
+
+func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
+
+const (
+	patience = 60 * time.Second
+	consumer = "mc-1"
+	source   = "test-adapter"
+)
+
+var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+
+// world is a Maestro with its database, a management cluster, and its agent.
+type world struct {
+	*testing.T
+	dsn        string
+	http, grpc string // addresses
+	agents     string
+	stop       func()
+	cluster    *kuberest.Config
+	admin      dynamic.Interface
+	ns         string
+	works      *Works
+	client     *client.Maestro
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, dsn: pgtest.DSN(t), http: "127.0.0.1:0", grpc: "127.0.0.1:0", agents: "127.0.0.1:0", ns: "n" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	w.startMaestro()
+	w.startAgent()
+	w.client = w.dial(w.http)
+	w.register()
+	w.works = New(Options{Client: w.client, RecreateWait: patience})
+	return w
+}
+
+func (w *world) register() {
+	w.Helper()
+	if _, err := w.client.CreateConsumer(w.Context(), consumer, nil); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) dial(rest string) *client.Maestro {
+	w.Helper()
+	c, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://" + rest, GRPC: w.grpc, Source: source, Timeout: patience})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// startMaestro starts a server on the world's addresses and database.
+func (w *world) startMaestro() {
+	w.Helper()
+	listen := func(addr *string) net.Listener {
+		l, err := net.Listen("tcp", *addr)
+		if err != nil {
+			w.Fatal(err)
+		}
+		*addr = l.Addr().String()
+		return l
+	}
+	ops := rest.NewOps()
+	o := maestro.Options{DSN: w.dsn, Metrics: prometheus.NewRegistry(), Ops: ops, ShutdownGrace: time.Second}
+	o.Plain.HTTP, o.Plain.GRPC, o.Plain.Agents = listen(&w.http), listen(&w.grpc), listen(&w.agents)
+	server, err := maestro.New(w.Context(), o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := server.Run(ctx); err != nil {
+			w.Errorf("maestro: %v", err)
+		}
+	})
+	w.stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	w.Cleanup(w.stop)
+	w.eventually("Maestro is ready", func() error {
+		if missing := ops.Missing(context.Background()); len(missing) > 0 {
+			return fmt.Errorf("missing: %v", missing)
+		}
+		return nil
+	})
+}
+
+func (w *world) startAgent() {
+	w.Helper()
+	p := planetest.Shared(w.T)
+	admin, err := p.Config.RESTConfig()
+	if err != nil {
+		w.Fatal(err)
+	}
+	kubeconfig, err := agent.Bootstrap(w.Context(), admin, agent.BootstrapOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if w.cluster, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig); err != nil {
+		w.Fatal(err)
+	}
+	if w.admin, err = dynamic.NewForConfig(admin); err != nil {
+		w.Fatal(err)
+	}
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns}}}
+	if _, err := w.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(w.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	a, err := agent.New(agent.Options{
+		Consumer: consumer, Kube: w.cluster, BrokerHost: w.agents + w.ns, DataDir: filepath.Join(w.TempDir(), "agent"), SeenEvery: 200 * time.Millisecond,
+		GRPC: &agent.GRPCOptions{URL: w.agents, MaxBackoff: 200 * time.Millisecond},
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := a.Run(ctx); err != nil && ctx.Err() == nil {
+			w.Errorf("agent: %v", err)
+		}
+	})
+	w.Cleanup(func() { cancel(); done.Wait() })
+}
+
+func (w *world) eventually(what string, check func() error) {
+	w.Helper()
+	limit := time.After(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-limit:
+			w.Fatalf("in vain: %s: %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// object is a work of one ConfigMap, whose value comes back as feedback.
+func (w *world) object(name, value string) adapter.Object {
+	return adapter.Object{
+		"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name, "namespace": consumer},
+		"spec": map[string]any{
+			"workload": map[string]any{"manifests": []any{map[string]any{
+				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": w.ns}, "data": map[string]any{"k": value, "n": "1"},
+			}}},
+			"manifestConfigs": []any{map[string]any{
+				"resourceIdentifier": map[string]any{"group": "", "resource": "configmaps", "name": name, "namespace": w.ns},
+				"feedbackRules":      []any{map[string]any{"type": "JSONPaths", "jsonPaths": []any{map[string]any{"name": "said", "path": ".data.k"}}}},
+			}},
+		},
+	}
+}
+
+func value(o adapter.Object) string {
+	manifests, _, _ := unstructured.NestedSlice(o, "spec", "workload", "manifests")
+	if len(manifests) == 0 {
+		return ""
+	}
+	v, _, _ := unstructured.NestedString(manifests[0].(map[string]any), "data", "k")
+	return v
+}
+
+func (w *world) application(name, value string, generation int64) adapter.Application {
+	o := w.object(name, value)
+	o["metadata"].(map[string]any)["annotations"] = map[string]any{annotationGeneration: fmt.Sprint(generation)}
+	return adapter.Application{
+		Resource: "work", Object: o, Generation: generation, TargetCluster: consumer, Event: adapter.Event{ID: name, Kind: "Cluster", Generation: generation},
+	}
+}
+
+func (w *world) apply(a adapter.Application) {
+	w.Helper()
+	if _, err := w.works.Apply(w.Context(), a); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) discover(t *Works, name string) []adapter.Object {
+	w.Helper()
+	found, err := t.Discover(w.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: name, TargetCluster: consumer})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return found
+}
+
+// said is the feedback of the work's ConfigMap.
+func said(o adapter.Object) string {
+	manifests, _, _ := unstructured.NestedSlice(o, "status", "resourceStatus", "manifests")
+	if len(manifests) == 0 {
+		return ""
+	}
+	values, _, _ := unstructured.NestedSlice(manifests[0].(map[string]any), "statusFeedback", "values")
+	if len(values) == 0 {
+		return ""
+	}
+	s, _, _ := unstructured.NestedString(values[0].(map[string]any), "fieldValue", "string")
+	return s
+}
+
+func (w *world) subject(t *Works) transporttest.Subject {
+	other := func(name string) client.Bundle {
+		w.Helper()
+		doc, err := w.client.Bundle(w.Context(), w.client.BundleID(consumer, name))
+		if err != nil {
+			w.Fatal(err)
+		}
+		var b struct {
+			Metadata        metav1.ObjectMeta `json:"metadata"`
+			Manifests       []json.RawMessage `json:"manifests"`
+			ManifestConfigs json.RawMessage   `json:"manifest_configs"`
+		}
+		if err := json.Unmarshal(doc.JSON, &b); err != nil {
+			w.Fatal(err)
+		}
+		c := client.Bundle{ID: w.client.BundleID(consumer, name), Consumer: consumer, Metadata: b.Metadata}
+		c.Spec.Manifests = b.Manifests
+		if err := json.Unmarshal(b.ManifestConfigs, &c.Spec.ManifestConfigs); err != nil {
+			w.Fatal(err)
+		}
+		return c
+	}
+	return transporttest.Subject{
+		Transport: t, Target: consumer, Object: w.object, Value: value,
+		Disturb: func(_ testing.TB, name, value string) {
+			b := other(name)
+			manifest := w.object(name, value)["spec"].(map[string]any)["workload"].(map[string]any)["manifests"].([]any)[0]
+			raw, err := json.Marshal(manifest)
+			if err != nil {
+				w.Fatal(err)
+			}
+			b.Spec.Manifests = []json.RawMessage{raw}
+			if _, err := w.client.UpdateBundle(w.Context(), b); err != nil {
+				w.Fatal(err)
+			}
+		},
+		Vanish: func(_ testing.TB, name string) {
+			if err := w.client.DeleteBundle(w.Context(), w.client.BundleID(consumer, name), ""); err != nil {
+				w.Fatal(err)
+			}
+		},
+	}
+}
+
+func TestTheTransportByMaestro(t *testing.T) {
+	w := newWorld(t)
+	transporttest.Run(t, func(t *testing.T) transporttest.Subject { return w.subject(w.works) })
+}
+
+// A server that is the original knows none of Atoll's additions; the transport
+// does the same with it.
+func TestTheTransportByAMaestroThatIsNotOurs(t *testing.T) {
+	w := newWorld(t)
+	target, err := url.Parse("http://" + w.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.Contains(r.URL.Path, "/unknown-works"):
+			http.Error(rw, `{"type":"Error","id":"404","href":"/api/maestro/v1/errors/404","code":"maestro-404","reason":"The requested resource doesn't exist"}`, http.StatusNotFound)
+		case r.URL.Query().Has("fields"), r.URL.Query().Has("watch"):
+			panic(http.ErrAbortHandler) // as the original
+		default:
+			r.Header.Del("If-Match")
+			proxy.ServeHTTP(rw, r)
+		}
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	works := New(Options{Client: w.dial(l.Addr().String()), RecreateWait: patience})
+	transporttest.Run(t, func(t *testing.T) transporttest.Subject { return w.subject(works) })
+}
+
+// What the agent says comes back in the work, in the shape that task configs
+// read, and the watch tells of it.
+func TestFeedbackComesBack(t *testing.T) {
+	w := newWorld(t)
+	told := make(chan adapter.Event, 1000)
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := w.works.Watch(ctx, func(e adapter.Event) { told <- e }); !errors.Is(err, context.Canceled) {
+			t.Errorf("watch: %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+	a := w.application("a", "hello", 1)
+	w.apply(a)
+	limit := time.After(patience)
+	for {
+		select {
+		case e := <-told:
+			if e != a.Event {
+				t.Fatalf("told of %v", e)
+			}
+		case <-limit:
+			t.Fatal("nobody told of the feedback")
+		}
+		if found := w.discover(w.works, "a"); len(found) == 1 && said(found[0]) == "hello" {
+			break
+		}
+	}
+	cm, err := w.admin.Resource(configMaps).Namespace(w.ns).Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil || cm.GetName() != "a" {
+		t.Fatal(err)
+	}
+}
+
+// A work of which only its agent knows, because Maestro's database was lost, is
+// there for its adapter, until the agent has deleted it (I8).
+func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
+	w := newWorld(t)
+	w.apply(w.application("a", "1", 1))
+	w.eventually("the work is applied", func() error {
+		if found := w.discover(w.works, "a"); len(found) != 1 || said(found[0]) != "1" {
+			return fmt.Errorf("found %v", found)
+		}
+		return nil
+	})
+	w.stop()
+	w.dsn = pgtest.DSN(t) // an empty one
+	w.startMaestro()
+	w.register()
+	w.eventually("Maestro knows what its agent holds", func() error {
+		list, err := w.client.UnknownWorks(t.Context(), client.ListOptions{})
+		if err == nil && len(list.Items) == 0 {
+			err = errors.New("none")
+		}
+		return err
+	})
+	found := w.discover(w.works, "a")
+	if len(found) != 1 {
+		t.Fatalf("found %v", found)
+	}
+	w.eventually("the work is gone", func() error {
+		if err := w.works.Delete(t.Context(), adapter.Deletion{Object: found[0], TargetCluster: consumer}); err != nil {
+			return err
+		}
+		there := w.discover(w.works, "a")
+		_, err := w.admin.Resource(configMaps).Namespace(w.ns).Get(t.Context(), "a", metav1.GetOptions{})
+		switch {
+		case len(there) > 0:
+			return fmt.Errorf("found %v", there)
+		case err == nil:
+			t.Fatal("the adapter finds nothing, and the object is still there")
+		}
+		return nil
+	})
+}
+
+// Where nobody knows the work, applying it makes it, and takes over what the
+// agent holds.
+func TestAWorkThatMaestroLostIsTakenOver(t *testing.T) {
+	w := newWorld(t)
+	w.apply(w.application("a", "1", 1))
+	var uid string
+	w.eventually("the object is there", func() error {
+		cm, err := w.admin.Resource(configMaps).Namespace(w.ns).Get(t.Context(), "a", metav1.GetOptions{})
+		if err == nil {
+			uid = string(cm.GetUID())
+		}
+		return err
+	})
+	w.stop()
+	w.dsn = pgtest.DSN(t)
+	w.startMaestro()
+	w.register()
+	w.apply(w.application("a", "1", 1))
+	w.eventually("feedback comes back", func() error {
+		if found := w.discover(w.works, "a"); len(found) != 1 || said(found[0]) != "1" {
+			return fmt.Errorf("found %v", found)
+		}
+		return nil
+	})
+	cm, err := w.admin.Resource(configMaps).Namespace(w.ns).Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil || string(cm.GetUID()) != uid {
+		t.Errorf("%v, uid %s, was %s", err, cm.GetUID(), uid)
+	}
+}
