@@ -51,6 +51,13 @@ func (c *checker) exactlyOne(at Place, given map[string]bool) {
 	}
 }
 
+// own errs on names that the engine binds itself.
+func (c *checker) own(at Place, name string) {
+	if slices.Contains(reserved, name) {
+		c.add(at, "name", "%q is the engine's own", name)
+	}
+}
+
 // unique errs on names that come twice.
 func (c *checker) unique(seen map[string]int, at Place, name string) {
 	if name == "" {
@@ -87,6 +94,7 @@ func (t *Task) check() Findings {
 	seen = map[string]int{}
 	for _, p := range t.Post.Payloads {
 		c.need(p.Place, "name", p.Name)
+		c.own(p.Place, p.Name)
 		c.unique(seen, p.Place, p.Name)
 		c.when(p.Place, p.When)
 		c.exactlyOne(p.Place, map[string]bool{"build": p.Build.Set(), "build_ref": p.BuildRef.Value != ""})
@@ -105,9 +113,7 @@ func (t *Task) check() Findings {
 func (c *checker) param(p Param, seen map[string]int) {
 	c.need(p.Place, "name", p.Name)
 	c.unique(seen, p.Place, p.Name)
-	if slices.Contains(reserved, p.Name) {
-		c.add(p.Place, "name", "%q is the engine's own", p.Name)
-	}
+	c.own(p.Place, p.Name)
 	c.oneOf(p.Place, "type", p.Type, "string", "int", "int64", "float", "float64", "bool")
 	at := p.Source.Place
 	if at.File == "" || at.Line == 0 {
@@ -155,6 +161,7 @@ func (c *checker) when(at Place, w *When) {
 
 func (c *checker) precondition(p Precondition, seen map[string]int) {
 	c.need(p.Place, "name", p.Name)
+	c.own(p.Place, p.Name)
 	c.unique(seen, p.Place, p.Name)
 	c.call(p.APICall)
 	c.log(p.Place, p.Log)
@@ -166,6 +173,7 @@ func (c *checker) precondition(p Precondition, seen map[string]int) {
 	}
 	for _, x := range p.Capture {
 		c.need(x.Place, "name", x.Name)
+		c.own(x.Place, x.Name)
 		c.exactlyOne(x.Place, map[string]bool{"field": x.Field.Value != "", "expression": x.Expression.Value != ""})
 		if x.Default.Set() && x.Field.Value == "" {
 			c.add(x.Place, "default", "it goes with field only")

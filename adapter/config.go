@@ -297,28 +297,32 @@ func or[T comparable](v *T, d T) {
 
 func orString(v *string, d string) { or(v, d) }
 
-// Map is the config as task configs see it (config.*) and as /config shows
-// it: by the keys of the file, without paths of keys and tokens and without
-// headers' values.
-func (c *Config) Map() map[string]any { return mapOf(reflect.ValueOf(c).Elem()).(map[string]any) }
+// Redacted is the config by the keys of its file, for people to see: without
+// paths of keys and tokens, and without headers' values.
+func (c *Config) Redacted() map[string]any {
+	return mapOf(reflect.ValueOf(c).Elem(), func(key string) bool {
+		switch key {
+		case "ca_file", "cert_file", "key_file", "http_ca_file", "token_path":
+			return true
+		}
+		return false
+	}).(map[string]any)
+}
+
+// visible is the config as task configs see it: config.a.b.
+func (c *Config) visible() map[string]any {
+	return mapOf(reflect.ValueOf(c).Elem(), func(string) bool { return false }).(map[string]any)
+}
 
 const redacted = "**REDACTED**"
 
-func secret(key string) bool {
-	switch key {
-	case "ca_file", "cert_file", "key_file", "http_ca_file", "token_path":
-		return true
-	}
-	return false
-}
-
-func mapOf(v reflect.Value) any {
+func mapOf(v reflect.Value, secret func(key string) bool) any {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if v.IsNil() {
 			return nil
 		}
-		return mapOf(v.Elem())
+		return mapOf(v.Elem(), secret)
 	case reflect.Struct:
 		m := map[string]any{}
 		for i := range v.NumField() {
@@ -328,11 +332,11 @@ func mapOf(v reflect.Value) any {
 			case secret(key) && v.Field(i).String() != "":
 				m[key] = redacted
 			default:
-				m[key] = mapOf(v.Field(i))
+				m[key] = mapOf(v.Field(i), secret)
 			}
 		}
 		return m
-	case reflect.Map:
+	case reflect.Map: // headers, which may be credentials
 		m := map[string]any{}
 		for _, k := range v.MapKeys() {
 			m[k.String()] = redacted

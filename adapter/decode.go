@@ -166,7 +166,15 @@ func (d *decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
 	return n, true
 }
 
-func (d *decoder) place(n *yaml.Node, path string) Place { return Place{d.file, n.Line, path} }
+func (d *decoder) place(n *yaml.Node, path string) Place { return Place{d.file, lineOf(n), path} }
+
+// lineOf is where a node's text begins: that of a block is below its | or >.
+func lineOf(n *yaml.Node) int {
+	if n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
+		return n.Line + 1
+	}
+	return n.Line
+}
 
 // value sets v to what n says.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
@@ -377,7 +385,7 @@ func (d *decoder) any(n *yaml.Node, path, within string, lines map[string]int) a
 	}
 	d.deep++
 	defer func() { d.deep-- }()
-	lines[within] = n.Line
+	lines[within] = lineOf(n)
 	switch n.Kind {
 	case yaml.SequenceNode:
 		list := make([]any, 0, len(n.Content))

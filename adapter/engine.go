@@ -1,11 +1,11 @@
 package adapter
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -41,15 +41,56 @@ type Observer struct {
 // Engine executes a task. It is compiled once; its Run may be called by
 // several goroutines.
 type Engine struct {
-	o Options
+	o           Options
+	task        *program
+	api         *apiClient
+	env, config map[string]any // what expressions see by these names
 }
 
-// New compiles a task. The error is Findings.
+// New compiles a task. The error is Findings when the task is wrong.
 func New(o Options) (*Engine, error) {
 	if o.Config == nil || o.Task == nil {
-		return nil, fmt.Errorf("adapter: a config and a task are required")
+		return nil, errors.New("adapter: a config and a task are required")
 	}
-	return &Engine{o}, nil
+	o = o.withDefaults()
+	c := newCompiler(o.Config, o.Task, o.Now)
+	p := c.compile()
+	if err := c.errors.err(); err != nil {
+		return nil, err
+	}
+	if o.Transport == nil && len(p.resources) > 0 {
+		return nil, errors.New("adapter: the task has resources, but there is no transport")
+	}
+	api, err := newAPIClient(o)
+	if err != nil {
+		return nil, fmt.Errorf("adapter: %w", err)
+	}
+	env := map[string]any{}
+	for _, name := range p.envs {
+		if value, ok := o.LookupEnv(name); ok {
+			env[name] = value
+		}
+	}
+	return &Engine{o: o, task: p, api: api, env: env, config: o.Config.visible()}, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.LookupEnv == nil {
+		o.LookupEnv = os.LookupEnv
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Observer.Deleting == nil {
+		o.Observer.Deleting = func(string) {}
+	}
+	if o.Observer.Deleted == nil {
+		o.Observer.Deleted = func(string, error, time.Duration) {}
+	}
+	return o
 }
 
 // Phase is a part of an execution.
@@ -146,9 +187,3 @@ type StepError struct {
 
 func (e *StepError) Error() string { return fmt.Sprintf("%s %s: %s: %v", e.Phase, e.Step, e.Op, e.Err) }
 func (e *StepError) Unwrap() error { return e.Err }
-
-// Run executes the task for one event, for one resource at a time. It always
-// returns; when ctx ends, what is left undone fails with ctx's error.
-func (e *Engine) Run(ctx context.Context, ev Event) *Result {
-	return &Result{Event: ev, Status: Failed, Errors: map[Phase]error{ParamExtraction: errors.New("adapter: the engine is not built yet")}}
-}

@@ -28,7 +28,7 @@ func TestAConfigIsReadWithDefaults(t *testing.T) {
 		c.Clients.API.Auth.TokenCacheTTL != 30*time.Second || c.Clients.Maestro.RetryAttempts != 3 || c.Log.Format != "json" {
 		t.Errorf("%+v", c)
 	}
-	api := c.Map()["clients"].(map[string]any)["hyperfleet_api"].(map[string]any)
+	api := c.Redacted()["clients"].(map[string]any)["hyperfleet_api"].(map[string]any)
 	if api["timeout"] != "5s" || api["auth"].(map[string]any)["token_path"] != redacted {
 		t.Errorf("%v", api)
 	}
@@ -119,7 +119,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add("adapter: {name: x}", "")
 	f.Fuzz(func(t *testing.T, text, value string) {
 		c, err := ParseConfig("c.yaml", []byte(text), func(string) string { return value })
-		if err == nil && c.Map()["adapter"] == nil {
+		if err == nil && c.Redacted()["adapter"] == nil {
 			t.Errorf("%q has no map", text)
 		}
 	})

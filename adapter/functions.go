@@ -1,0 +1,112 @@
+package adapter
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"atoll.dev/rules"
+)
+
+// functions are what expressions may call besides CEL's own, its extensions for
+// strings and lists, and optional values.
+func functions(now func() time.Time) []rules.Function {
+	age := func(list []any, kind string) int64 {
+		c := conditionOf(list, kind)
+		stamp, _ := c["last_transition_time"].(string)
+		if stamp == "" {
+			stamp, _ = c["lastTransitionTime"].(string)
+		}
+		since, err := time.Parse(time.RFC3339, stamp)
+		if err != nil {
+			return -1
+		}
+		return int64(now().Sub(since) / time.Second)
+	}
+	return []rules.Function{
+		{Name: "now", Result: rules.String, Do: func([]any) (any, error) { return now().UTC().Format(time.RFC3339), nil }},
+		{Name: "toJson", Params: []rules.Type{rules.Any}, Result: rules.String, Do: func(args []any) (any, error) {
+			text, err := json.Marshal(args[0])
+			return string(text), err
+		}},
+		{Name: "dig", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any, Do: func(args []any) (any, error) {
+			return dig(args[0], args[1].(string)), nil
+		}},
+		{Name: "conditionStatus", Params: []rules.Type{rules.List, rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
+			return conditionStatus(args[0].([]any), args[1].(string)), nil
+		}},
+		{Name: "conditionAge", Params: []rules.Type{rules.List, rules.String}, Result: rules.Int, Do: func(args []any) (any, error) {
+			return age(args[0].([]any), args[1].(string)), nil
+		}},
+		{Name: "stableFor", Params: []rules.Type{rules.List, rules.String, rules.Int}, Result: rules.Bool, Do: func(args []any) (any, error) {
+			list, kind := args[0].([]any), args[1].(string)
+			return conditionStatus(list, kind) == "True" && age(list, kind) >= args[2].(int64), nil
+		}},
+		{Name: "statusFeedbackValue", Params: []rules.Type{rules.Any, rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
+			return feedback(args[0], args[1].(string)), nil
+		}},
+		{Name: "triState", Params: []rules.Type{rules.Bool, rules.Bool}, Result: rules.String, Do: func(args []any) (any, error) {
+			switch {
+			case args[0].(bool):
+				return "True", nil
+			case args[1].(bool):
+				return "False", nil
+			}
+			return "Unknown", nil
+		}},
+	}
+}
+
+// dig follows a dotted path of members and indices; nil when it leads nowhere.
+func dig(v any, path string) any {
+	for name := range strings.SplitSeq(strings.TrimSpace(path), ".") {
+		switch at := v.(type) {
+		case map[string]any:
+			if name = strings.TrimSpace(name); name != "" {
+				v = at[name]
+			}
+		case []any:
+			i, err := strconv.Atoi(strings.TrimSpace(name))
+			if err != nil || i < 0 || i >= len(at) {
+				return nil
+			}
+			v = at[i]
+		default:
+			return nil
+		}
+	}
+	return v
+}
+
+func conditionOf(list []any, kind string) map[string]any {
+	for _, x := range list {
+		if c, ok := x.(map[string]any); ok && c["type"] == kind {
+			return c
+		}
+	}
+	return nil
+}
+
+func conditionStatus(list []any, kind string) string {
+	if s, ok := conditionOf(list, kind)["status"].(string); ok {
+		return s
+	}
+	return "Unknown"
+}
+
+// feedback is a value that a ManifestWork's feedback rules brought back: of
+// {"values":[{"name":...,"fieldValue":{"string":...}}]}.
+func feedback(v any, name string) string {
+	m, _ := v.(map[string]any)
+	values, _ := m["values"].([]any)
+	for _, x := range values {
+		value, _ := x.(map[string]any)
+		if value["name"] == name {
+			field, _ := value["fieldValue"].(map[string]any)
+			s, _ := field["string"].(string)
+			return s
+		}
+	}
+	return ""
+}

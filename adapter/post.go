@@ -1,0 +1,172 @@
+package adapter
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// report is the last phase: payloads, then post actions, and when those failed
+// to say what is the matter, the engine's own report.
+func (x *execution) report(ctx context.Context) *StepError {
+	err := x.act(ctx)
+	lost := x.result.Errors[ParamExtraction] != nil
+	if x.result.Reported || err == nil && !lost {
+		return err
+	}
+	if err != nil && (!x.speechless(err) || !lost && !x.reports()) {
+		return err
+	}
+	first := err
+	for _, p := range []Phase{ParamExtraction, Preconditions, Resources} {
+		if e, ok := errors.AsType[*StepError](x.result.Errors[p]); ok {
+			first = e
+			break
+		}
+	}
+	if own := x.reportFailure(ctx, first); own != nil {
+		return &StepError{PostActions, "status", "reporting the failure", own}
+	}
+	return err
+}
+
+// speechless says that a failure kept a report from being made, or from being
+// taken for one; not that CLM was out of reach or would not have us.
+func (x *execution) speechless(err *StepError) bool {
+	api, ok := errors.AsType[*APIError](err.Err)
+	return !ok || api.Status == http.StatusBadRequest || api.Status == http.StatusUnprocessableEntity
+}
+
+// reports says whether the task has an action that reports a status.
+func (x *execution) reports() bool {
+	for _, a := range x.task.actions {
+		if a.call != nil && statusReport(a.call.method, a.call.url.text) {
+			return true
+		}
+	}
+	return false
+}
+
+// act builds the payloads and does the actions. It ends at the first failure.
+func (x *execution) act(ctx context.Context) *StepError {
+	left := map[string]bool{} // payloads whose condition is not met
+	for i := range x.task.payloads {
+		p := &x.task.payloads[i]
+		if p.when != nil {
+			yes, err := x.decided(ctx, p.when)
+			if err != nil {
+				return &StepError{PostActions, p.name, "deciding whether to build the payload", err}
+			}
+			if !yes {
+				left[p.name] = true
+				continue
+			}
+		}
+		v, err := p.build.build(ctx, x.scope)
+		if err != nil {
+			return &StepError{PostActions, p.name, "building the payload", err}
+		}
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(v); err != nil {
+			return &StepError{PostActions, p.name, "writing the payload as JSON", err}
+		}
+		x.scope[p.name] = string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+	}
+	for i := range x.task.actions {
+		r, err := x.do(ctx, &x.task.actions[i], left)
+		if err != nil {
+			r.Status, r.Err = Failed, err
+		}
+		x.result.PostActions = append(x.result.PostActions, r)
+		if err != nil {
+			return &StepError{PostActions, r.Name, "doing the post action", err}
+		}
+	}
+	return nil
+}
+
+func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (PostActionResult, error) {
+	r := PostActionResult{Name: a.name, Status: Success}
+	skip := func(reason string) (PostActionResult, error) {
+		r.Status, r.SkipReason = Skip, reason
+		return r, nil
+	}
+	if a.call != nil {
+		for name := range left {
+			if a.call.body.reads(name) {
+				return skip(fmt.Sprintf("its payload %s was not built", name))
+			}
+		}
+	}
+	if a.when != nil {
+		yes, err := x.decided(ctx, a.when)
+		if err != nil {
+			return r, err
+		}
+		if !yes {
+			return skip("its condition is false: " + a.when.program.String())
+		}
+	}
+	x.log(ctx, a.log)
+	if a.call == nil {
+		return r, nil
+	}
+	r.Called = true
+	out, err := x.api.do(ctx, a.call, x.scope)
+	if out != nil {
+		r.HTTPStatus = out.status
+	}
+	if err == nil && statusReport(a.call.method, out.url) {
+		x.result.Reported = true
+	}
+	return r, err
+}
+
+// maxMessage is the longest message of the engine's own conditions, in bytes.
+const maxMessage = 2048
+
+// reportFailure tells CLM what a task could not tell itself. Its time has
+// whole seconds, as the tasks' own: a later report within the same second must
+// not look older.
+func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
+	if x.event.Href == "" {
+		return errors.New("the event has no href")
+	}
+	message := why.Error()
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "..."
+	}
+	reason := "AdapterExecutionFailed"
+	if why.Phase == ParamExtraction {
+		reason = "ParameterExtractionFailed"
+	}
+	var conditions []map[string]any
+	for _, kind := range []string{"Applied", "Available", "Health"} {
+		conditions = append(conditions, map[string]any{"type": kind, "status": "False", "reason": reason, "message": message})
+	}
+	body, err := json.Marshal(map[string]any{
+		"adapter": x.o.Config.Adapter.Name, "observed_generation": max(x.event.Generation, 1),
+		"observed_time": x.o.Now().UTC().Truncate(time.Second).Format(time.RFC3339), "conditions": conditions,
+	})
+	if err != nil {
+		return err
+	}
+	u, err := x.api.resolve(x.event.Href + "/statuses")
+	if err != nil {
+		return err
+	}
+	if _, err := x.api.send(ctx, &call{method: http.MethodPut}, u, http.Header{}, body); err != nil {
+		return err
+	}
+	x.result.Reported = true
+	x.o.Log.InfoContext(ctx, "the engine reported what the task could not", slog.String("id", x.event.ID), slog.String("reason", reason))
+	return nil
+}

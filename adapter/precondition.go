@@ -1,0 +1,188 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"atoll.dev/rules"
+)
+
+// checkPreconditions is the second phase. It skips the third when one is not
+// met.
+func (x *execution) checkPreconditions(ctx context.Context) *StepError {
+	for i := range x.task.preconditions {
+		p := &x.task.preconditions[i]
+		r := PreconditionResult{Name: p.name, Status: Success}
+		why, err := x.check(ctx, p, &r)
+		if err != nil {
+			r.Status, r.Err = Failed, err
+		}
+		x.result.Preconditions = append(x.result.Preconditions, r)
+		switch api, _ := errors.AsType[*APIError](err); {
+		case err == nil && r.Matched:
+		case err == nil:
+			x.skip(fmt.Sprintf("precondition '%s' not met: %s", p.name, why))
+			return nil
+		case api != nil && api.gone() && !x.own(api.URL): // it is not the resource itself
+			x.result.Preconditions[i].Status, x.result.Preconditions[i].Err = Success, nil
+			x.skip("ResourceNotFound: " + api.Error())
+			return nil
+		default:
+			return &StepError{Preconditions, p.name, "checking the precondition", err}
+		}
+	}
+	return nil
+}
+
+// check evaluates one. When it is not met, why says which part.
+func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionResult) (why string, err error) {
+	x.log(ctx, p.log)
+	seen := x.scope
+	if p.call != nil {
+		r.Called = true
+		if seen, err = x.callObject(ctx, p.call); err != nil {
+			return "", err
+		}
+		x.scope[p.name] = seen
+	}
+	if err := x.capture(ctx, p.captures, seen, r); err != nil {
+		return "", err
+	}
+	if p.expr != nil {
+		return x.decide(ctx, p.expr, r)
+	}
+	var unmet []string
+	for _, c := range p.conditions {
+		v, err := c.field.find(x.scope)
+		if err != nil && !errors.Is(err, errNotFound) {
+			return "", err
+		}
+		met, err := holds(c.operator, v, c.wanted)
+		if err != nil {
+			return "", fmt.Errorf("%s %s: %w", c.field.text, c.operator, err)
+		}
+		if !met {
+			unmet = append(unmet, strings.TrimSpace(fmt.Sprintf("%s %s %v", c.field.text, c.operator, or0(c.wanted)))+fmt.Sprintf(" (actual: %v)", v))
+		}
+	}
+	r.Matched = len(unmet) == 0
+	return strings.Join(unmet, "; "), nil
+}
+
+func or0(v any) any {
+	if v == nil {
+		return ""
+	}
+	return v
+}
+
+// decide evaluates an expression that may read what is not there: then it is
+// not met.
+func (x *execution) decide(ctx context.Context, e *expr, r *PreconditionResult) (string, error) {
+	v, err := e.eval(ctx, x.scope)
+	switch {
+	case errors.Is(err, rules.ErrInterrupted):
+		return "", err
+	case err != nil:
+		return "CEL error: " + err.Error(), nil
+	}
+	r.Matched = truth(v)
+	return fmt.Sprintf("%s is %v", e.program, v), nil
+}
+
+// capture binds what captures find. What is not there is not bound.
+func (x *execution) capture(ctx context.Context, captures []capture, seen map[string]any, r *PreconditionResult) error {
+	found := map[string]any{}
+	for _, c := range captures {
+		var v any
+		var err error
+		if c.expr != nil {
+			v, err = c.expr.eval(ctx, seen)
+		} else {
+			v, err = c.field.find(seen)
+		}
+		switch {
+		case errors.Is(err, rules.ErrInterrupted):
+			return err
+		case (err != nil || v == nil) && c.absent.Set():
+			v = c.absent.Value
+		case err != nil && c.expr != nil: // it is bound, to nothing
+			v = nil
+		case err != nil:
+			continue
+		}
+		found[c.name] = jsonable(v)
+	}
+	r.Captured = found
+	maps.Copy(x.scope, found)
+	return nil
+}
+
+// operators of conditions.
+var operators = []string{
+	"equals", "notEquals", "in", "notIn", "contains", "greaterThan", "lessThan", "greaterThanOrEqual", "lessThanOrEqual", "exists", "notExists",
+}
+
+// holds compares a field's value, nil when there is none, with the wanted one.
+func holds(operator string, v, wanted any) (bool, error) {
+	switch operator {
+	case "exists":
+		return !empty(v), nil
+	case "notExists":
+		return empty(v), nil
+	case "equals":
+		return equal(v, wanted), nil
+	case "notEquals":
+		return !equal(v, wanted), nil
+	case "in", "notIn":
+		list, ok := wanted.([]any)
+		if !ok {
+			return false, fmt.Errorf("a list is wanted, not a %s", kindOf(wanted))
+		}
+		in := slices.ContainsFunc(list, func(e any) bool { return equal(v, e) })
+		return in == (operator == "in"), nil
+	case "contains":
+		return contains(v, wanted)
+	}
+	a, okA := number(v)
+	b, okB := number(wanted)
+	if !okA || !okB {
+		return false, fmt.Errorf("a %s and a %s cannot be compared as numbers", kindOf(v), kindOf(wanted))
+	}
+	switch operator {
+	case "greaterThan":
+		return a > b, nil
+	case "lessThan":
+		return a < b, nil
+	case "greaterThanOrEqual":
+		return a >= b, nil
+	case "lessThanOrEqual":
+		return a <= b, nil
+	}
+	return false, fmt.Errorf("%q is no operator", operator)
+}
+
+func contains(v, wanted any) (bool, error) {
+	switch v := v.(type) {
+	case []any:
+		return slices.ContainsFunc(v, func(e any) bool { return equal(e, wanted) }), nil
+	case string:
+		s, ok := wanted.(string)
+		if !ok {
+			return false, fmt.Errorf("a string does not contain a %s", kindOf(wanted))
+		}
+		return strings.Contains(v, s), nil
+	case map[string]any:
+		s, ok := wanted.(string)
+		if !ok {
+			return false, fmt.Errorf("a mapping has no %s as a key", kindOf(wanted))
+		}
+		_, has := v[s]
+		return has, nil
+	}
+	return false, fmt.Errorf("a %s contains nothing", kindOf(v))
+}

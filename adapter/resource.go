@@ -1,0 +1,334 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+)
+
+// generationAnnotation says for which generation an object was made.
+const generationAnnotation = "hyperfleet.io/generation"
+
+// applyResources is the third phase. Applying ends at the first failure;
+// deletions go on.
+func (x *execution) applyResources(ctx context.Context) *StepError {
+	if x.task.lifecycle {
+		for i := range x.task.resources {
+			r := &x.task.resources[i]
+			object, err := x.discover(ctx, r, nil)
+			if err != nil {
+				return x.resourceFailed(r.name, "finding the object beforehand", err)
+			}
+			if object != nil {
+				x.bind(r, object)
+			}
+		}
+	}
+	var first *StepError
+	for i := range x.task.resources {
+		r := &x.task.resources[i]
+		out := ResourceResult{Name: r.name, Status: Success}
+		deleting, err := x.keep(ctx, r, &out)
+		if err != nil {
+			out.Status, out.Err = Failed, err.Err
+		}
+		x.result.Resources = append(x.result.Resources, out)
+		if err != nil {
+			if first == nil {
+				first = err
+			} else {
+				first = &StepError{first.Phase, first.Step, first.Op, errors.Join(first.Err, err)}
+			}
+			if !deleting {
+				return first
+			}
+		}
+	}
+	return first
+}
+
+// resourceFailed notes a resource's failure.
+func (x *execution) resourceFailed(name, op string, err error) *StepError {
+	e := &StepError{Resources, name, op, err}
+	x.adapter["resourceErrors"].(map[string]any)[name] = e.document()
+	if x.adapter["executionError"] == nil {
+		x.adapter["executionError"] = e.document()
+	}
+	return e
+}
+
+// keep makes one object as it should be, or deletes it.
+func (x *execution) keep(ctx context.Context, r *resource, out *ResourceResult) (deleting bool, _ *StepError) {
+	if r.remove != nil { // first: what is to go must not count as left alone
+		yes, err := x.decided(ctx, r.remove)
+		if err != nil {
+			out.Operation = Deleted
+			return true, x.resourceFailed(r.name, "evaluating lifecycle.delete.when", err)
+		}
+		if yes {
+			out.Operation = Deleted
+			return true, x.remove(ctx, r, out)
+		}
+	}
+	if r.create != nil && x.resources[r.name] == nil {
+		yes, err := x.decided(ctx, r.create)
+		if err != nil {
+			return false, x.resourceFailed(r.name, "evaluating lifecycle.create.when", err)
+		}
+		if !yes {
+			out.Status, out.Operation, out.Reason = Skip, Skipped, "lifecycle.create.when is false"
+			x.skip(r.name + ": " + out.Reason)
+			return false, nil
+		}
+	}
+	return false, x.apply(ctx, r, out)
+}
+
+func (x *execution) decided(ctx context.Context, e *expr) (bool, error) {
+	v, err := e.eval(ctx, x.scope)
+	return truth(v), err
+}
+
+func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult) *StepError {
+	object, generation, err := x.manifest(ctx, r)
+	if err != nil {
+		return x.resourceFailed(r.name, "rendering the manifest", err)
+	}
+	id := identify(object)
+	out.Kind, out.Namespace, out.ObjectName = id.Kind, id.Namespace, id.Name
+	target, err := r.target.render(x.scope)
+	if err != nil {
+		return x.resourceFailed(r.name, "rendering target_cluster", err)
+	}
+	applied, err := x.o.Transport.Apply(ctx, Application{
+		Resource: r.name, Object: object, Generation: generation, TargetCluster: target, Recreate: r.recreate, Event: x.event,
+	})
+	if err != nil {
+		return x.resourceFailed(r.name, "applying the object", err)
+	}
+	out.Operation, out.Reason = applied.Operation, applied.Reason
+	found, err := x.discover(ctx, r, object)
+	if err != nil {
+		return x.resourceFailed(r.name, "finding the object", err)
+	}
+	if found == nil { // what reads may be behind what was written
+		if found = applied.Object; found == nil || !x.meant(r, found) {
+			return x.resourceFailed(r.name, "finding the object", errors.New("it is not there after it was applied"))
+		}
+	}
+	x.bind(r, found)
+	return nil
+}
+
+// remove deletes an object that is there, and looks what became of it.
+func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult) *StepError {
+	object, err := x.discover(ctx, r, nil)
+	if err != nil {
+		return x.resourceFailed(r.name, "finding the object to delete", err)
+	}
+	if object == nil {
+		x.unbind(r)
+		out.Reason = "it is gone, or never was"
+		return nil
+	}
+	id := identify(object)
+	out.Kind, out.Namespace, out.ObjectName = id.Kind, id.Namespace, id.Name
+	target, err := r.target.render(x.scope)
+	if err != nil {
+		return x.resourceFailed(r.name, "rendering target_cluster", err)
+	}
+	began := x.o.Now()
+	x.o.Observer.Deleting(id.Kind)
+	policy := r.policy
+	orString(&policy, "Background")
+	err = x.o.Transport.Delete(ctx, Deletion{Object: object, TargetCluster: target, PropagationPolicy: policy})
+	x.o.Observer.Deleted(id.Kind, err, x.o.Now().Sub(began))
+	if err != nil {
+		return x.resourceFailed(r.name, "deleting the object", err)
+	}
+	out.Reason = "lifecycle.delete.when is true"
+	left, err := x.discover(ctx, r, nil)
+	switch {
+	case err != nil: // as if it was there still: the next event will tell
+		x.o.Log.DebugContext(ctx, "what became of a deleted object is not known", slog.String("id", x.event.ID), slog.String("resource", r.name), slog.Any("error", err))
+		x.bind(r, object)
+	case left == nil:
+		x.unbind(r)
+	default:
+		x.bind(r, left)
+	}
+	return nil
+}
+
+// bind makes an object, and what is found in it, resources.<name>.
+func (x *execution) bind(r *resource, object Object) {
+	x.resources[r.name] = object
+	for _, n := range r.nested {
+		delete(x.resources, n.name)
+		if found := x.inside(n.discovery, object); found != nil {
+			x.resources[n.name] = found
+		}
+	}
+}
+
+func (x *execution) unbind(r *resource) {
+	delete(x.resources, r.name)
+	for _, n := range r.nested {
+		delete(x.resources, n.name)
+	}
+}
+
+// search renders a discovery.
+func (x *execution) search(d *discovery) (s Search, err error) {
+	if s.Namespace, err = d.namespace.render(x.scope); err != nil {
+		return s, err
+	}
+	if d.byName != nil {
+		s.Name, err = d.byName.render(x.scope)
+		if err == nil && s.Name == "" {
+			err = errors.New("by_name is empty")
+		}
+		return s, err
+	}
+	s.Labels = make(map[string]string, len(d.labels))
+	for _, l := range d.labels {
+		key, err := l[0].render(x.scope)
+		if err != nil {
+			return s, err
+		}
+		if s.Labels[key], err = l[1].render(x.scope); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// discover finds a resource's object: of several the one of the latest
+// generation. The rendered manifest, when there is one, says of which kind.
+func (x *execution) discover(ctx context.Context, r *resource, rendered Object) (Object, error) {
+	s, err := x.search(&r.discovery)
+	if err != nil {
+		return nil, err
+	}
+	if s.TargetCluster, err = r.target.render(x.scope); err != nil {
+		return nil, err
+	}
+	if rendered != nil {
+		id := identify(rendered)
+		s.APIVersion, s.Kind = id.APIVersion, id.Kind
+	} else {
+		if s.APIVersion, err = r.version.render(x.scope); err != nil {
+			return nil, err
+		}
+		if s.Kind, err = r.kind.render(x.scope); err != nil {
+			return nil, err
+		}
+	}
+	found, err := x.o.Transport.Discover(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return latest(found), nil
+}
+
+// meant says whether a discovery would find an object.
+func (x *execution) meant(r *resource, object Object) bool {
+	s, err := x.search(&r.discovery)
+	return err == nil && matches(s, object)
+}
+
+// inside finds a manifest in a ManifestWork and adds what came back of it:
+// statusFeedback and conditions.
+func (x *execution) inside(d discovery, work Object) Object {
+	s, err := x.search(&d)
+	if err != nil {
+		return nil
+	}
+	var found []Object
+	manifests, _ := dig(work, "spec.workload.manifests").([]any)
+	for _, m := range manifests {
+		if object, ok := m.(map[string]any); ok && matches(s, object) {
+			found = append(found, object)
+		}
+	}
+	best := latest(found)
+	if best == nil {
+		return nil
+	}
+	out := make(Object, len(best)+2) // the work stays as it is
+	for key, v := range best {
+		out[key] = v
+	}
+	id := identify(best)
+	states, _ := dig(work, "status.resourceStatus.manifests").([]any)
+	for _, state := range states {
+		of, _ := dig(state, "resourceMeta").(map[string]any)
+		name, _ := of["name"].(string)
+		namespace, _ := of["namespace"].(string)
+		kind, _ := of["kind"].(string)
+		if name != id.Name || namespace != id.Namespace || kind != "" && kind != id.Kind {
+			continue
+		}
+		for _, key := range []string{"statusFeedback", "conditions"} {
+			if v, ok := state.(map[string]any)[key]; ok {
+				out[key] = v
+			}
+		}
+		break
+	}
+	return out
+}
+
+// identity is what an object is called.
+type identity struct{ APIVersion, Kind, Namespace, Name string }
+
+func identify(o Object) identity {
+	text := func(path string) string { s, _ := dig(o, path).(string); return s }
+	return identity{text("apiVersion"), text("kind"), text("metadata.namespace"), text("metadata.name")}
+}
+
+// matches says whether a search means an object, whatever its kind.
+func matches(s Search, o Object) bool {
+	id := identify(o)
+	if s.Namespace != "" && s.Namespace != "*" && s.Namespace != id.Namespace {
+		return false
+	}
+	if s.Name != "" {
+		return s.Name == id.Name
+	}
+	labels, _ := dig(o, "metadata.labels").(map[string]any)
+	for key, value := range s.Labels {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return len(s.Labels) > 0
+}
+
+// latest is the object of the highest generation, the first of several.
+func latest(objects []Object) Object {
+	var best Object
+	most := int64(-1)
+	for _, o := range objects {
+		if g, _ := generationOf(o); g > most {
+			best, most = o, g
+		}
+	}
+	return best
+}
+
+// generationOf reads the annotation, which every manifest must have.
+func generationOf(o Object) (int64, error) {
+	annotations, _ := dig(o, "metadata.annotations").(map[string]any)
+	text, ok := annotations[generationAnnotation].(string)
+	if !ok {
+		return 0, fmt.Errorf("%s has no annotation %s", nameOf(o), generationAnnotation)
+	}
+	g, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || g < 1 {
+		return 0, fmt.Errorf("the annotation %s of %s is %q and no generation", generationAnnotation, nameOf(o), text)
+	}
+	return g, nil
+}

@@ -1,0 +1,260 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strings"
+)
+
+// execution is one run of a task. scope is what templates and expressions see:
+// the params, captures and payloads so far, and adapter, resources, event, env
+// and config.
+type execution struct {
+	*Engine
+	event     Event
+	scope     map[string]any
+	adapter   map[string]any // scope["adapter"]
+	resources map[string]any // scope["resources"]
+	result    *Result
+}
+
+// Run executes the task for one event. It always returns; when ctx ends, what
+// is left undone fails with its error. For one resource it must not be called
+// by two at a time.
+func (e *Engine) Run(ctx context.Context, ev Event) *Result {
+	x := e.begin(ev)
+	x.run(ctx)
+	x.finish()
+	return x.result
+}
+
+func (e *Engine) begin(ev Event) *execution {
+	x := &execution{
+		Engine: e, event: ev, resources: map[string]any{},
+		adapter: map[string]any{
+			"name": e.o.Config.Adapter.Name, "version": e.o.Config.Adapter.Version,
+			"executionStatus": string(Success), "resourcesSkipped": false, "skipReason": "",
+			"errorReason": "", "errorMessage": "", "executionError": nil, "resourceErrors": map[string]any{},
+		},
+		result: &Result{Event: ev, Status: Success, Errors: map[Phase]error{}},
+	}
+	x.scope = map[string]any{"adapter": x.adapter, "resources": x.resources, "event": ev.document(), "env": e.env, "config": e.config}
+	return x
+}
+
+// document is the event as expressions see it.
+func (ev Event) document() map[string]any {
+	m := map[string]any{"id": ev.ID, "kind": ev.Kind, "href": ev.Href, "generation": ev.Generation}
+	if o := ev.OwnerReferences; o != nil {
+		m["owner_references"] = map[string]any{"id": o.ID, "kind": o.Kind, "href": o.Href}
+	}
+	return m
+}
+
+func (x *execution) run(ctx context.Context) {
+	if err := x.takeParams(ctx); err != nil {
+		if x.absent(err) {
+			return
+		}
+		x.failed(err, "ParameterExtractionFailed")
+		x.skip("ParameterExtractionFailed: " + err.Err.Error())
+	} else if err := x.checkPreconditions(ctx); err != nil {
+		if x.absent(err) {
+			return
+		}
+		x.failed(err, "PreconditionFailed")
+		x.skip(err.Error())
+	}
+	if !x.result.Skipped {
+		if err := x.applyResources(ctx); err != nil {
+			x.failed(err, "ResourceFailed")
+		}
+	}
+	if err := x.report(ctx); err != nil {
+		if x.absent(err) {
+			return
+		}
+		x.failed(err, "PostActionFailed")
+	}
+}
+
+// failed notes a phase's failure, for the result and for expressions. The
+// first is the execution's.
+func (x *execution) failed(err *StepError, reason string) {
+	x.result.Status = Failed
+	x.result.Errors[err.Phase] = err
+	x.adapter["executionStatus"] = string(Failed)
+	if x.adapter["executionError"] == nil {
+		x.adapter["executionError"] = err.document()
+	}
+	if x.adapter["errorReason"] == "" {
+		x.adapter["errorReason"], x.adapter["errorMessage"] = reason, err.Error()
+	}
+}
+
+func (e *StepError) document() map[string]any {
+	return map[string]any{"phase": string(e.Phase), "step": e.Step, "message": e.Op + ": " + e.Err.Error()}
+}
+
+// skip notes that resources are left alone. The first reason stays.
+func (x *execution) skip(reason string) {
+	x.result.Skipped, x.adapter["resourcesSkipped"] = true, true
+	if x.result.SkipReason == "" {
+		x.result.SkipReason, x.adapter["skipReason"] = reason, reason
+	}
+}
+
+// absent ends an execution for a resource that CLM does not know any more.
+func (x *execution) absent(err *StepError) bool {
+	api, ok := errors.AsType[*APIError](err.Err)
+	if !ok || !api.gone() || !x.own(api.URL) {
+		return false
+	}
+	x.result.Gone = true
+	x.skip("ResourceNotFound: " + api.Error())
+	return true
+}
+
+// own says whether a URL is the event's resource, one above it, or its
+// statuses.
+func (x *execution) own(url string) bool {
+	u, err := x.api.resolve(url)
+	if err != nil {
+		return false
+	}
+	path := u.Path
+	if i := strings.Index(path, "/api/"); i > 0 {
+		path = path[i:]
+	}
+	path = strings.TrimSuffix(strings.TrimSuffix(path, "/"), "/statuses")
+	href := strings.TrimSuffix(x.event.Href, "/")
+	if x.event.ID == "" {
+		return false
+	}
+	return path == href || strings.HasPrefix(href, path+"/") || strings.HasSuffix(path, "/"+x.event.ID)
+}
+
+func (x *execution) finish() {
+	r := x.result
+	r.Discovered = x.resources
+	r.Params = maps.Clone(x.scope)
+	for _, name := range []string{"resources", "event", "env", "config"} {
+		delete(r.Params, name)
+	}
+	r.Params["adapter"] = map[string]any{"name": x.adapter["name"], "version": x.adapter["version"]}
+}
+
+// log does what a log action says.
+func (x *execution) log(ctx context.Context, l *logAction) {
+	if l == nil {
+		return
+	}
+	level := map[string]slog.Level{"debug": slog.LevelDebug, "warn": slog.LevelWarn, "warning": slog.LevelWarn, "error": slog.LevelError}[l.level]
+	if !x.o.Log.Enabled(ctx, level) {
+		return
+	}
+	message, err := l.message.render(x.scope)
+	if err != nil {
+		x.o.Log.WarnContext(ctx, "a log message cannot be written", slog.String("id", x.event.ID), slog.Any("error", err))
+		return
+	}
+	x.o.Log.Log(ctx, level, "the task says", slog.String("message", message), slog.String("id", x.event.ID))
+}
+
+// takeParams is the first phase.
+func (x *execution) takeParams(ctx context.Context) *StepError {
+	for i := range x.task.params {
+		p := &x.task.params[i]
+		v, err := x.take(ctx, p)
+		if err == nil && !set(v) && p.Default.Set() {
+			v = p.Default.Value
+		}
+		if err == nil && v != nil && p.call == nil && p.expr == nil { // their values are of the type that they are
+			v, err = convert(v, p.Type)
+		}
+		switch {
+		case err != nil && p.Required:
+			return &StepError{ParamExtraction, p.Name, "taking the required parameter from " + p.Source.describe(), err}
+		case err != nil:
+			if ctx.Err() != nil {
+				return &StepError{ParamExtraction, p.Name, "taking the parameter", context.Cause(ctx)}
+			}
+			x.o.Log.DebugContext(ctx, "an optional parameter has its default", slog.String("id", x.event.ID), slog.String("param", p.Name), slog.Any("error", err))
+			v = p.Default.Value
+		case v == nil && p.Required:
+			return &StepError{ParamExtraction, p.Name, "taking the required parameter from " + p.Source.describe(), errors.New("there is none")}
+		}
+		if v != nil {
+			x.scope[p.Name] = v
+		}
+	}
+	return nil
+}
+
+// set says that a param has a value: the default stands for "", too.
+func set(v any) bool { return v != nil && v != "" }
+
+func (s Source) describe() string {
+	switch {
+	case s.APICall != nil:
+		return "api_call"
+	case s.File != nil:
+		return "the file " + s.File.Path
+	case s.Expression.Value != "":
+		return "an expression"
+	}
+	return s.From.Value
+}
+
+func (x *execution) take(ctx context.Context, p *param) (any, error) {
+	switch {
+	case p.call != nil:
+		out, err := x.api.do(ctx, p.call, x.scope)
+		if err != nil {
+			return nil, err
+		}
+		return jsonObject(out.body)
+	case p.expr != nil:
+		v, err := p.expr.eval(ctx, x.scope)
+		return jsonable(v), err
+	case p.Source.File != nil:
+		return readFile(p.Source.File, p.Required)
+	}
+	first, rest, _ := strings.Cut(p.Source.From.Value, ".")
+	switch first {
+	case "env":
+		v, ok := x.o.LookupEnv(rest)
+		if !ok {
+			return nil, fmt.Errorf("the variable %s is not set", rest)
+		}
+		return v, nil
+	case "event", "config":
+		doc, _ := x.scope[first].(map[string]any)
+		return member(doc, strings.Split(rest, "."))
+	}
+	path := strings.Split(p.Source.From.Value, ".")
+	if _, ok := x.scope[first]; ok {
+		return member(x.scope, path)
+	}
+	event, _ := x.scope["event"].(map[string]any) // id for event.id, as of old
+	return member(event, path)
+}
+
+// call makes an api_call and reads its answer.
+func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, error) {
+	out, err := x.api.do(ctx, c, x.scope)
+	if err != nil {
+		return nil, err
+	}
+	return jsonObject(out.body)
+}
+
+// statusReport says whether a call reports the resource's status.
+func statusReport(method, url string) bool {
+	url, _, _ = strings.Cut(url, "?")
+	return (method == http.MethodPut || method == http.MethodPost || method == http.MethodPatch) && strings.HasSuffix(strings.TrimSuffix(url, "/"), "/statuses")
+}

@@ -1,0 +1,229 @@
+package adapter
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func namespaceTask(t testing.TB) string {
+	t.Helper()
+	data, err := os.ReadFile("testdata/dryrun/namespace-task.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+const cluster = `{"id":"x","name":"c","generation":3,"spec":{"provider":"aws"},"status":{"conditions":[{"type":"Reconciled","status":"False"}]}}`
+
+func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
+	api := newCLM(t, map[string]string{"GET " + clusterPath: cluster})
+	s := newShelf()
+	e := newEngine(t, namespaceTask(t), api, s)
+	r := e.Run(t.Context(), clusterEvent(3))
+	if r.Status != Success || !r.Reported || r.Err() != nil {
+		t.Fatalf("%+v %v", r, r.Err())
+	}
+	got := conditionsOf(api.report(t))
+	want := []string{"Applied=True(NamespaceApplied)", "Available=Unknown(Pending)", "Health=True(Healthy)", "Finalized=False(Deletion)"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	rep := api.report(t)
+	if rep["observed_generation"] != 3.0 || rep["observed_time"] != "2026-03-01T12:00:00Z" || rep["adapter"] != "cl-test" {
+		t.Errorf("%v", rep)
+	}
+	settings := s.objects[identity{"v1", "ConfigMap", clusterID, "settings"}]
+	if diff := cmp.Diff(map[string]any{"region": "local-1", "retries": "3"}, settings["data"]); diff != "" {
+		t.Error(diff)
+	}
+	s.objects[identity{"v1", "Namespace", "", clusterID}]["status"] = map[string]any{"phase": "Active"}
+	r = e.Run(t.Context(), clusterEvent(3))
+	if r.Resources[0].Operation != Skipped || r.Resources[0].ObjectName != clusterID {
+		t.Errorf("%+v", r.Resources)
+	}
+	if got := conditionsOf(api.report(t))[1]; got != "Available=True(Active)" {
+		t.Error(got)
+	}
+}
+
+// The reference's order of deletion: a parent waits until its child is gone,
+// in the same execution where nothing holds the child.
+func TestDeletionsGoInTheOrderOfTheirConditions(t *testing.T) {
+	api := newCLM(t, map[string]string{"GET " + clusterPath: cluster})
+	s := newShelf()
+	e := newEngine(t, namespaceTask(t), api, s)
+	e.Run(t.Context(), clusterEvent(3))
+	api.answers["GET "+clusterPath] = func() (int, string) {
+		return 200, strings.Replace(cluster, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)
+	}
+	s.linger = true
+	if r := e.Run(t.Context(), clusterEvent(4)); r.Resources[1].Operation != Deleted || r.Resources[0].Operation == Deleted {
+		t.Errorf("the namespace goes before what is in it: %+v", r.Resources)
+	}
+	if got := conditionsOf(api.report(t))[3]; got != "Finalized=False(Deletion)" {
+		t.Error(got)
+	}
+	s.linger = false
+	e.Run(t.Context(), clusterEvent(4)) // the map goes; the namespace comes first in the list
+	r := e.Run(t.Context(), clusterEvent(4))
+	if len(s.objects) != 0 || r.Resources[0].Operation != Deleted {
+		t.Errorf("%v %+v", s.objects, r.Resources)
+	}
+	if got := conditionsOf(api.report(t))[3]; got != "Finalized=True(Deletion)" {
+		t.Error(got)
+	}
+}
+
+func TestAPreconditionThatIsNotMetSkipsResourcesAndIsReported(t *testing.T) {
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, "aws", "moon", 1)})
+	s := newShelf()
+	r := newEngine(t, namespaceTask(t), api, s).Run(t.Context(), clusterEvent(3))
+	if r.Status != Success || !r.Skipped || len(s.log) != 0 || !strings.Contains(r.SkipReason, "cluster.spec.provider in [aws gcp] (actual: moon)") {
+		t.Errorf("%+v %v", r, s.log)
+	}
+	if got := conditionsOf(api.report(t))[2]; got != "Health=False(ResourcesSkipped)" {
+		t.Error(got)
+	}
+}
+
+// Defect 7.2 p of the original: nobody was told.
+func TestAMissingRequiredParamIsReported(t *testing.T) {
+	const task = `
+params:
+- {name: clusterId, source: event.id, required: true}
+- {name: token, source: env.TOKEN, required: true}
+- {name: later, source: event.generation}
+post:
+  payloads:
+  - name: status
+    build:
+      adapter: "{{ .adapter.name }}"
+      conditions:
+      - {type: Health, status: "False", reason: {expression: '"ExecutionFailed:" + adapter.executionError.phase'}, message: {expression: adapter.executionError.step}}
+      OWN
+  post_actions:
+  - {name: report, when: {expression: "true"}, api_call: {method: PUT, url: "/clusters/{{ .clusterId }}/statuses", body: "{{ .status }}"}}
+`
+	for _, c := range []struct {
+		name, own string
+		want      []string
+	}{
+		{"by the task itself", "", []string{"Health=False(ExecutionFailed:param_extraction)"}},
+		{"by the engine, when the task's payload needs what is missing", `secret: "{{ .token }}"`,
+			[]string{"Applied=False(ParameterExtractionFailed)", "Available=False(ParameterExtractionFailed)", "Health=False(ParameterExtractionFailed)"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			api := newCLM(t, nil)
+			r := newEngine(t, strings.Replace(task, "OWN", c.own, 1), api, nil).Run(t.Context(), clusterEvent(2))
+			if r.Status != Failed || !r.Reported || r.Errors[ParamExtraction] == nil {
+				t.Errorf("%+v", r)
+			}
+			report := api.report(t)
+			if diff := cmp.Diff(c.want, conditionsOf(report)); diff != "" {
+				t.Error(diff)
+			}
+			if c.own != "" && (report["observed_generation"] != 2.0 || report["observed_time"] != "2026-03-01T12:00:00Z") {
+				t.Errorf("%v", report)
+			}
+		})
+	}
+}
+
+// So does a report that CLM refuses.
+func TestAReportThatIsRefusedIsReplaced(t *testing.T) {
+	const task = `
+post:
+  payloads: [{name: status, build: {adapter: x, conditions: {expression: nobody.knows}}}]
+  post_actions: [{name: report, api_call: {method: PUT, url: "{{ .event.href }}/statuses", body: "{{ .status }}"}}]
+`
+	api := newCLM(t, nil)
+	first := true
+	api.answers["PUT "+clusterPath+"/statuses"] = func() (int, string) {
+		if first {
+			first = false
+			return 400, `{"code":"HYPERFLEET-VAL-001","detail":"conditions are required"}`
+		}
+		return 201, `{}`
+	}
+	r := newEngine(t, task, api, nil).Run(t.Context(), clusterEvent(1))
+	if r.Status != Failed || !r.Reported || conditionsOf(api.report(t))[1] != "Available=False(AdapterExecutionFailed)" {
+		t.Errorf("%+v %v", r, api.report(t))
+	}
+}
+
+func TestWhatANotFoundMeans(t *testing.T) {
+	const task = `
+params: [{name: id, source: event.id}]
+preconditions:
+- name: a
+  api_call: {method: GET, url: "URL"}
+post:
+  payloads: [{name: status, build: {adapter: x, status: {expression: adapter.executionStatus}, skipped: {expression: adapter.resourcesSkipped}}}]
+  post_actions: [{name: report, api_call: {method: PUT, url: "/clusters/{{ .id }}/statuses", body: "{{ .status }}"}}]
+`
+	for _, c := range []struct {
+		name, url, code string
+		gone            bool
+		status          Status
+	}{
+		{"the resource is gone", "/clusters/{{ .id }}", "HYPERFLEET-NTF-002", true, Success},
+		{"its statuses are", "/clusters/{{ .id }}/statuses", "HYPERFLEET-NTF-001", true, Success},
+		{"something else is", "/channels/stable", "HYPERFLEET-NTF-001", false, Success},
+		{"the route is wrong", "/clutsers/{{ .id }}", "HYPERFLEET-NTF-000", false, Failed},
+		{"it is not CLM", "/clusters/{{ .id }}", "", false, Failed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			api := newCLM(t, nil)
+			path := "/api/hyperfleet/v1" + strings.Replace(c.url, "{{ .id }}", clusterID, 1)
+			api.answers["GET "+path] = func() (int, string) { return 404, `{"code":"` + c.code + `"}` }
+			r := newEngine(t, strings.Replace(task, "URL", c.url, 1), api, nil).Run(t.Context(), clusterEvent(1))
+			if r.Gone != c.gone || r.Status != c.status || !r.Skipped || r.Reported == c.gone {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestApplyingEndsAtTheFirstFailureAndDeletingGoesOn(t *testing.T) {
+	const one = `
+- name: NAME
+  manifest: {apiVersion: v1, kind: ConfigMap, metadata: {name: NAME, namespace: x, annotations: {hyperfleet.io/generation: "1"}}}
+  discovery: {namespace: x, by_name: NAME}
+`
+	names := []string{"first", "second", "third"}
+	task := func(lifecycle string) string {
+		text := "params: [{name: is_deleting, source: {expression: 'event.generation > 1'}}]\nresources:"
+		for _, n := range names {
+			text += strings.TrimRight(strings.ReplaceAll(one, "NAME", n), "\n") + lifecycle
+		}
+		return text + "\npost: {payloads: [{name: p, build: {adapter: {expression: toJson(adapter.resourceErrors)}}}]}"
+	}
+	boom := errors.New("boom")
+	s := newShelf()
+	s.fail = func(op, name string) error {
+		if name == "second" {
+			return boom
+		}
+		return nil
+	}
+	e := newEngine(t, task("\n  lifecycle: {delete: {when: {expression: is_deleting}}}"), newCLM(t, nil), s)
+	r := e.Run(t.Context(), clusterEvent(1))
+	if len(r.Resources) != 2 || r.Resources[1].Status != Failed || !errors.Is(r.Err(), boom) {
+		t.Errorf("%+v", r.Resources)
+	}
+	for _, n := range names {
+		s.objects[identity{"v1", "ConfigMap", "x", n}] = Object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": n, "namespace": "x"}}
+	}
+	r = e.Run(t.Context(), clusterEvent(2))
+	if len(r.Resources) != 3 || r.Resources[2].Operation != Deleted || len(s.objects) != 1 || !errors.Is(r.Err(), boom) {
+		t.Errorf("%+v %v", r.Resources, s.objects)
+	}
+	if p := r.Params["p"].(string); !strings.Contains(p, `\"second\"`) || strings.Contains(p, `\"third\"`) {
+		t.Error(p)
+	}
+}
