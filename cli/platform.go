@@ -13,7 +13,7 @@ import (
 )
 
 func (c *command) platform() *cobra.Command {
-	var addr, dsn, sealKey, region string
+	var addr, dsn, sealKey, region, lifecycle string
 	o := client.MaestroOptions{}
 	id := &identityFlags{}
 	cmd := c.serviceCommand("platform", "The Platform API, for customers and operators", `Verifies AWS Signature Version 4 and translates the ROSA regional Platform API to
@@ -45,11 +45,18 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 			return err
 		}
 		defer maestro.Close()
+		var clm *client.CLM
+		if lifecycle != "" {
+			if clm, err = client.NewCLM(client.CLMOptions{Endpoint: lifecycle, TLS: identity.ClientTLS("clm")}); err != nil {
+				return err
+			}
+			defer clm.Close()
+		}
 		authenticator := access.Authenticator{
 			Verifier: &access.Verifier{Region: region, Keys: keys}, Public: access.PublicPaths, Log: s.log, Metrics: s.ops.Registry,
 		}
 		handler := rosa.New(rosa.Options{
-			Maestro: maestro, Authenticate: authenticator.Authenticate, Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
+			Maestro: maestro, CLM: clm, Authenticate: authenticator.Authenticate, Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
 		})
 		s.serve(p, l, "platform", identity.ServerTLS(false), rest.Server{Handler: handler})
 		return p.wait()
@@ -61,6 +68,7 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 	cmd.Flags().StringVar(&sealKey, "seal-key", "", "file of the key that seals secrets at rest; made on first use")
 	cmd.Flags().StringVar(&o.HTTP, "maestro-http", "", "URL of Maestro's REST API")
 	cmd.Flags().StringVar(&o.GRPC, "maestro-grpc", "", "address of Maestro's gRPC API")
+	cmd.Flags().StringVar(&lifecycle, "clm", "", "URL of the lifecycle manager, to which management clusters are made known")
 	for _, name := range []string{"region", "dsn", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}

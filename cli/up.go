@@ -20,6 +20,7 @@ const stopLimit = 15 * time.Second
 func (c *command) up() *cobra.Command {
 	var opts region.UpOptions
 	var detach, insecure bool
+	var traces string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a region on this machine, or go on where an earlier start stopped",
@@ -44,12 +45,16 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			if cmd.Flags().Changed("insecure-listen") {
 				opts.Insecure = &insecure
 			}
+			if cmd.Flags().Changed("traces") {
+				opts.Traces = &traces
+			}
 			return c.bringUp(cmd.Context(), home, opts, detach)
 		},
 	}
 	cmd.Flags().StringVar(&opts.Region, "region", "", "name of a new region, also the region of AWS signatures (default local-1)")
 	cmd.Flags().IntVar(&opts.ManagementClusters, "management-clusters", 0, "number of local management clusters (default: as they are, 1 in a new region)")
-	cmd.Flags().BoolVar(&insecure, "insecure-listen", false, "Maestro also listens on loopback without TLS, for every user of this machine (default: as it is, no in a new region)")
+	cmd.Flags().BoolVar(&insecure, "insecure-listen", false, "Maestro and CLM also listen on loopback without TLS, for every user of this machine (default: as it is, no in a new region)")
+	cmd.Flags().StringVar(&traces, "traces", "", "URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, none in a new region)")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the region serves")
 	return cmd
 }

@@ -43,9 +43,13 @@ type State struct {
 	Created  int            `json:"management_clusters_created"` // ever; the next one's number is one more
 	Postgres PostgresDirs   `json:"postgres"`
 
-	// Insecure says that Maestro has plain listeners on loopback, too, where
+	// Insecure says that Maestro and CLM have plain listeners on loopback, too, where
 	// nobody is asked who it is.
 	Insecure bool `json:"insecure_listen,omitempty"`
+
+	// Traces is the URL of an OTLP/HTTP collector that gets the spans of the
+	// lifecycle manager and its adapters; "" is none.
+	Traces string `json:"traces,omitempty"`
 }
 
 // PostgresDirs says where the database lies. PostgreSQL refuses to run as

@@ -133,7 +133,8 @@ func TestPlainListenersAreSaidAndShown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.Join(newTopology(h, st, Binaries{Atoll: "atoll"}).maestro().Args, " ")
+		t := newTopology(h, st, Binaries{Atoll: "atoll"})
+		return strings.Join(append(t.maestro().Args, t.clm().Args...), " ")
 	}
 	if _, _, err := h.decide(UpOptions{}); err != nil {
 		t.Fatal(err)
@@ -145,7 +146,7 @@ func TestPlainListenersAreSaidAndShown(t *testing.T) {
 	for _, step := range []struct {
 		say  *bool
 		want int
-	}{{&yes, 2}, {nil, 2}, {&no, 0}} {
+	}{{&yes, 3}, {nil, 3}, {&no, 0}} {
 		if _, _, err := h.decide(UpOptions{Insecure: step.say}); err != nil {
 			t.Fatal(err)
 		}

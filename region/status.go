@@ -50,7 +50,7 @@ func (h Home) Status(ctx context.Context) (Status, error) {
 	wg.Wait()
 	var insecure map[string]string
 	if st.Insecure {
-		insecure = map[string]string{"maestro_http": "http://" + t.address(plainHTTP), "maestro_grpc": t.address(plainGRPC)}
+		insecure = map[string]string{"maestro_http": "http://" + t.address(plainHTTP), "maestro_grpc": t.address(plainGRPC), "clm": "http://" + t.address(plainCLM)}
 	}
 	return Status{
 		Insecure: insecure,
@@ -61,6 +61,7 @@ func (h Home) Status(ctx context.Context) (Status, error) {
 			"platform_api": t.url("platform"),
 			"maestro_http": t.url("maestro-http"),
 			"maestro_grpc": t.address("maestro-grpc"),
+			"clm":          t.url(clmPort),
 			"mqtt":         "mqtts://" + t.address("mqtt"),
 		},
 	}, nil

@@ -27,12 +27,14 @@ const (
 	pkiName        = "pki"
 	brokerName     = "broker"
 	maestroName    = "maestro"
+	clmName        = "clm"
 	platformName   = "platform"
 )
 
 // Databases; each is owned by a role of the same name and read by nobody else.
 const (
 	platformDatabase = "platform"
+	clmDatabase      = "clm"
 	maestroDatabase  = "maestro"
 )
 
@@ -87,10 +89,11 @@ func newTopology(h Home, st State, bin Binaries) topology {
 // portNames lists every port that the processes of st listen on.
 func portNames(st State) []string {
 	names := []string{
-		"pki", "pki-ops", "mqtt", "broker-ops", "maestro-http", "maestro-grpc", "maestro-ops", "platform", "platform-ops",
+		"pki", "pki-ops", "mqtt", "broker-ops", "maestro-http", "maestro-grpc", "maestro-ops",
+		clmPort, "clm-ops", "platform", "platform-ops",
 	}
 	if st.Insecure {
-		names = append(names, plainHTTP, plainGRPC)
+		names = append(names, plainHTTP, plainGRPC, plainCLM)
 	}
 	for _, c := range st.Clusters {
 		names = append(names, planeName(c), agentName(c)+"-ops")
@@ -106,7 +109,7 @@ func (t topology) url(port string) string { return "https://" + t.address(port) 
 
 // specs lists the processes, those that others await first.
 func (t topology) specs() []Spec {
-	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.platform()}
+	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform()}
 	for _, c := range t.st.Clusters {
 		specs = append(specs, t.plane(c), t.agent(c))
 	}
@@ -124,7 +127,7 @@ func (t topology) postgres() Spec {
 		},
 		Ready: t.db.Ping,
 		Finish: func(ctx context.Context) error {
-			for _, name := range []string{platformDatabase, maestroDatabase} {
+			for _, name := range []string{platformDatabase, clmDatabase, maestroDatabase} {
 				if err := t.db.EnsureDatabase(ctx, name, name); err != nil {
 					return err
 				}
@@ -183,7 +186,7 @@ func (t topology) platform() Spec {
 		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: []string{postgresName, pkiName, maestroName},
 		Args: []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
 			"--seal-key", t.sealKey(), "--listen", t.address("platform"),
-			"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")},
+			"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm", t.url(clmPort)},
 		Prepare: t.ensureAdminKey,
 	}, "platform", "platform-ops"), pki.ServiceName(platformName), t.home.Path("identities", platformName))
 }
@@ -208,7 +211,7 @@ func (t topology) agent(cluster string) Spec {
 	dir := t.home.Path("management", cluster, "agent")
 	return t.identified(t.service(Spec{
 		Name: agentName(cluster), Phase: phaseEdges,
-		After: []string{planeName(cluster), pkiName, brokerName, maestroName, platformName},
+		After: []string{planeName(cluster), pkiName, brokerName, maestroName, clmName, platformName},
 		Args: []string{"agent", "--consumer-name", cluster, "--kubeconfig", filepath.Join(dir, "agent.kubeconfig"),
 			"--mqtt", t.address("mqtt"), "--data-dir", filepath.Join(dir, "store")},
 		Prepare: func(ctx context.Context) error { return t.join(ctx, cluster, dir) },

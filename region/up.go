@@ -20,9 +20,10 @@ const upTimeout = 2 * time.Minute
 
 // UpOptions says what region `up` is to bring up.
 type UpOptions struct {
-	Region             string // of a new home; an existing one keeps its own
-	Insecure           *bool  // State.Insecure, nil as it is
-	ManagementClusters int    // at least so many; 0 leaves an existing home as it is and gives a new one 1
+	Region             string  // of a new home; an existing one keeps its own
+	Insecure           *bool   // State.Insecure, nil as it is
+	Traces             *string // State.Traces, nil as it is
+	ManagementClusters int     // at least so many; 0 leaves an existing home as it is and gives a new one 1
 }
 
 // Outcome tells what `up` did.
@@ -104,6 +105,12 @@ func (h Home) decide(opts UpOptions) (st State, grown []string, err error) {
 			return st, nil, errors.New("the region runs: --insecure-listen is decided when it starts; `atoll down` first")
 		}
 		st.Insecure = *opts.Insecure
+	}
+	if opts.Traces != nil && *opts.Traces != st.Traces {
+		if _, running := h.supervisor(); running {
+			return st, nil, errors.New("the region runs: --traces is decided when it starts; `atoll down` first")
+		}
+		st.Traces = *opts.Traces
 	}
 	for len(st.Clusters) < wanted {
 		st.Created++

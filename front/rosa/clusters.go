@@ -1,21 +1,28 @@
 package rosa
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
+	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/internal/rest"
 )
 
-// A management cluster is a consumer of Maestro, shown as Maestro shows it.
+// A management cluster is a consumer of Maestro, shown as Maestro shows it, and
+// a ManagementCluster of the lifecycle manager, which is written first and
+// removed last: it is what the consumers can be made of again (I8).
 
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
@@ -30,6 +37,9 @@ func (f *front) createCluster(w http.ResponseWriter, r *http.Request) error {
 	}
 	req, err := parseCluster(body)
 	if err != nil {
+		return err
+	}
+	if err := f.enrol(r.Context(), req); err != nil {
 		return err
 	}
 	doc, err := f.maestro.CreateConsumer(r.Context(), req.Name, req.Labels)
@@ -83,6 +93,14 @@ func (f *front) getCluster(w http.ResponseWriter, r *http.Request) error {
 
 func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 	doc, err := f.cluster(r)
+	if e, ok := errors.AsType[*rest.Error](err); ok && e.Status == http.StatusNotFound {
+		// What an earlier delete may have left to do.
+		if struck, serr := f.strike(r.Context(), r.PathValue("id")); serr != nil || !struck {
+			return cmp.Or(serr, err)
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -98,8 +116,54 @@ func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if _, err := f.strike(r.Context(), mc.Name); err != nil {
+		return err
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+const managementClusters client.Collection = "managementclusters"
+
+// enrol makes a management cluster known to the lifecycle manager. One that is
+// known stays as it is: then an earlier registration did not get to its end, or
+// Maestro will say that it exists.
+func (f *front) enrol(ctx context.Context, req platform.ManagementClusterRequest) error {
+	if f.clm == nil {
+		return nil
+	}
+	_, err := f.clm.Create(ctx, managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: req.Name, Labels: req.Labels, Spec: json.RawMessage(`{}`)}, "")
+	return lifecycle(err, http.StatusConflict, http.StatusNotFound) // 404: its registry has no such kind
+}
+
+// strike takes a management cluster off the lifecycle manager's list, and says
+// whether it was there.
+func (f *front) strike(ctx context.Context, name string) (struck bool, err error) {
+	if f.clm == nil {
+		return false, nil
+	}
+	known, err := f.clm.Named(ctx, managementClusters, name)
+	if err == nil {
+		_, err = f.clm.Delete(ctx, managementClusters, known.ID, "")
+	}
+	return err == nil, lifecycle(err, http.StatusNotFound)
+}
+
+// lifecycle is the answer to an error of the lifecycle manager; a status that is fine
+// has none.
+func lifecycle(err error, fine ...int) error {
+	e, ok := errors.AsType[*client.Error](err)
+	switch {
+	case err == nil, ok && slices.Contains(fine, e.Status):
+		return nil
+	case !ok:
+		return err
+	case e.Status == http.StatusBadRequest || e.Status == http.StatusConflict:
+		return rest.Errorf(e.Status, rest.CodeInvalid, "%s", e.Reason).Because(err)
+	}
+	again := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the region's lifecycle manager does not answer; try again").Because(err)
+	again.RetryAfter = time.Second
+	return again
 }
 
 // cluster gets the management cluster that the path names by its id or its

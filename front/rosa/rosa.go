@@ -37,6 +37,10 @@ type Options struct {
 	// source is the source of the works.
 	Maestro *client.Maestro
 
+	// CLM is the region's source of truth, to which management clusters are made
+	// known; nil: the region has none.
+	CLM *client.CLM
+
 	// Authenticate stands before every handler: access.Authenticator's method.
 	// What it lets through has an access.Identity in its context, but for the
 	// access.PublicPaths.
@@ -59,6 +63,7 @@ const maxBody = 4 << 20
 // front has the handlers.
 type front struct {
 	maestro *client.Maestro
+	clm     *client.CLM
 	ops     *rest.Ops
 	openapi struct{ yaml, json []byte }
 }
@@ -70,6 +75,7 @@ func New(o Options) http.Handler {
 		panic("rosa: Maestro, Authenticate and Ops are needed")
 	}
 	f := newFront(o.Maestro, o.Ops)
+	f.clm = o.CLM
 	return rest.Observe(rest.Options{
 		Log:       o.Log,
 		ErrorBody: rest.PlatformError,

@@ -97,7 +97,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 		})
 	}
 	kills := map[string]int{}
-	names := []string{"broker", "maestro", "platform", "pki", "postgres", "management-01-plane", "management-01-agent"}
+	names := []string{"broker", "maestro", "clm", "platform", "pki", "postgres", "management-01-plane", "management-01-agent"}
 	for ctx.Err() == nil {
 		name := names[rng.IntN(len(names))]
 		if p := r.process(name); p.PID != 0 {

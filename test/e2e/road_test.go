@@ -196,7 +196,7 @@ func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"pki", "broker", "maestro", "platform"} {
+	for _, name := range []string{"pki", "broker", "maestro", "clm", "platform"} {
 		pid := r.process(name).PID
 		for _, file := range []string{"cmdline", "environ"} {
 			data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
