@@ -64,8 +64,8 @@ func TestWhatIsRefused(t *testing.T) {
 		says               string
 	}{
 		{"POST", "/clusters", `{"kind":"Cluster","name":"taken","spec":{}}`, 409, "CNF-001", "taken"},
-		{"POST", "/clusters", `{`, 400, "VAL-006", ""},
-		{"POST", "/clusters", ``, 400, "VAL-006", ""},
+		{"POST", "/clusters", `{`, 400, "VAL-005", ""},
+		{"POST", "/clusters", ``, 400, "VAL-005", ""},
 		{"POST", "/clusters", `{"name":"abc","spec":{}}`, 400, "VAL-000", "kind"},
 		{"POST", "/clusters", `{"kind":"NodePool","name":"abc","spec":{}}`, 400, "VAL-000", "must be Cluster"},
 		{"POST", "/clusters", `{"kind":"Cluster","name":"ab","spec":{}}`, 400, "VAL-000", "3 to 53"},
@@ -77,7 +77,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a":"x y"}}`, 400, "VAL-000", "labels.a"},
 		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"nope":[{"id":"1"}]}}`, 400, "VAL-000", "references.nope"},
 		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"wif_config":[{"id":"1"}]}}`, 400, "VAL-002", "no WifConfig"},
-		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{"a":"\u0000"}}`, 400, "VAL-006", "u0000"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{"a":"\u0000"}}`, 400, "VAL-005", "u0000"},
 		{"POST", "/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`, 422, "VAL-000", "/clusters/{id}/nodepools"},
 		{"POST", "/resources", `{"kind":"NodePool","name":"p","spec":{}}`, 422, "VAL-000", ""},
 		{"POST", "/resources", `{"kind":"Nope","name":"p","spec":{}}`, 400, "VAL-002", "Nope"},
@@ -89,12 +89,12 @@ func TestWhatIsRefused(t *testing.T) {
 		{"GET", "/resources/nope", "", 404, "NTF-001", ""},
 		{"GET", "/nopes", "", 404, "NTF-000", ""},
 		{"PUT", "/clusters", "{}", 405, "", ""},
-		{"GET", "/clusters?page=0", "", 400, "VAL-005", "page"},
-		{"GET", "/clusters?size=101", "", 400, "VAL-005", "size"},
+		{"GET", "/clusters?page=0", "", 400, "VAL-000", "page"},
+		{"GET", "/clusters?size=101", "", 400, "VAL-000", "size"},
 		{"GET", "/clusters?order=spec", "", 400, "VAL-005", "spec"},
 		{"GET", "/clusters?order=name;drop", "", 400, "VAL-005", ""},
 		{"GET", "/clusters?fields=nope", "", 400, "VAL-005", "nope"},
-		{"GET", "/clusters?ref_type=wif_config", "", 400, "VAL-005", "together"},
+		{"GET", "/clusters?ref_type=wif_config", "", 400, "VAL-000", "together"},
 		{"GET", "/clusters?continue=x", "", 400, "VAL-005", ""},
 		{"PATCH", "/clusters/" + id, `{}`, 400, "VAL-000", "at least one"},
 		{"PATCH", "/clusters/" + id, `{"name":"x"}`, 400, "VAL-000", "name"},
@@ -124,7 +124,7 @@ func TestSearch(t *testing.T) {
 	a := start(t)
 	for i, body := range []string{
 		`{"kind":"Cluster","name":"one","spec":{"nodes":3,"a":{"b":"x"}},"labels":{"env":"prod","tier":"1"}}`,
-		`{"kind":"Cluster","name":"two","spec":{"nodes":10},"labels":{"env":"dev"}}`,
+		`{"kind":"Cluster","name":"two","spec":{"nodes":10},"labels":{"env":"dev","app.io":"x"}}`,
 		`{"kind":"Cluster","name":"six","spec":{"region":"eu"}}`,
 	} {
 		path := "/clusters/" + a.do("POST", "/clusters", body).want(201).at("id")
@@ -159,6 +159,14 @@ func TestSearch(t *testing.T) {
 		"status.conditions.Reconciled.last_updated_time > '2020-01-01T00:00:00Z'": "one two six",
 		"status.conditions.Nope = 'True'":                                         "",
 		"not (name = 'two')":                                                      "one six",
+		"'True' = status.conditions.LastKnownReconciled or name = 'two'":          "one two",
+		"status.conditions.Reconciled.observed_generation != 1":                   "one six",
+		"labels.env in ['prod', 'test']":                                          "one",
+		"labels.env is not null and labels.env like 'd%'":                         "two",
+		"labels.app.io = 'x'":                                                     "two",
+		"generation between 2 and 9":                                              "one six",
+		"spec.nodes = 3.0 or spec.nodes in [10, 11]":                              "two",
+		"name not in ('one') and name != 'six'":                                   "two",
 	} {
 		res := a.do("GET", "/clusters?order=created_time&search="+url.QueryEscape(text), "").want(200)
 		var names []string
@@ -169,7 +177,12 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	for _, text := range []string{"nope = 1", "name =", "name = 'x", "status.x = 1", "status.conditions.A-B = 'True'", "status.conditions.A.nope = 1", strings.Repeat("(", 5000)} {
+	for _, text := range []string{"nope = 1", "name =", "name = 'x", "status.x = 1", "status.conditions.A-B = 'True'", "status.conditions.A.nope = 1", strings.Repeat("(", 5000),
+		"not labels.env = 'prod'", "not (name = 'x' and labels.env = 'prod')", "labels.env not in ('prod')", "status.conditions.a = 'True'",
+		"status.conditions.Reconciled != 'True'", "not status.conditions.Reconciled = 'True'", "status.conditions.Reconciled in ('True')",
+		"status.conditions.Reconciled like 'T%'", "status.conditions.Reconciled = 'Maybe'", "status.conditions.Reconciled.reason = 'x'",
+		"status.conditions.Reconciled.observed_generation between 1 and 2", "status.conditions.Reconciled is null",
+		"status.conditions.Reconciled.last_updated_time = 'x'", "created_time > 'x'", "generation = 'x'", "name ~= 'x"} {
 		a.do("GET", "/clusters?search="+url.QueryEscape(text), "").want(400, "VAL-005")
 	}
 }

@@ -238,6 +238,9 @@ func TestClientFollowsAndListsAgainWhenItsCursorIsGone(t *testing.T) {
 			return nil
 		}
 		r, err := client.ResourceOf(e.Object)
+		if err == nil && r.Name == "one" {
+			return nil // the last event's cursor may lie a moment before it
+		}
 		if err != nil || e.Type != rest.Added || r.Name != "two" {
 			t.Errorf("%s %s, %v", e.Type, e.Object, err)
 		}

@@ -32,6 +32,7 @@ func (s *Server) routes() *rest.Mux {
 	m := rest.NewMux()
 	m.Handle("GET /api/hyperfleet", s.getMetadata)
 	m.Handle("GET "+basePath+"/openapi", s.getOpenAPI)
+	m.Handle("GET "+basePath+"/openapi.html", s.getOpenAPIPage)
 	m.Handle("POST "+basePath+"/"+resources+"/reconcile", s.reconcileAll)
 	(&collection{s: s}).register(m, basePath+"/"+resources)
 	for _, e := range s.registry.entities {
@@ -58,15 +59,16 @@ func (c *collection) register(m *rest.Mux, path string) {
 
 // handler is the whole of the REST port:
 //
-//	request -> Observe -> trailing slash -> identity -> Mux
+//	request -> Observe -> Compress -> trailing slash -> identity -> Mux
 func (s *Server) handler() http.Handler {
 	mux := s.routes()
-	open := map[string]bool{"/api/hyperfleet": true, basePath + "/openapi": true}
+	mux.PlainMethods = true
+	open := map[string]bool{"/api/hyperfleet": true, basePath + "/openapi": true, basePath + "/openapi.html": true}
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Metrics: s.opts.Metrics, IDHeaders: []string{"X-Request-Id"},
 		Trace: s.opts.Tracer.Serve,
-	}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Vary", "Authorization")
+	}, rest.Compress(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Add("Vary", "Authorization")
 		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
 			u := *r.URL
 			u.Path, u.RawPath = strings.TrimRight(p, "/"), ""
@@ -74,6 +76,7 @@ func (s *Server) handler() http.Handler {
 			r2.URL = &u
 			r = &r2
 		}
+		r = r.WithContext(withInstance(r.Context(), r.URL.Path))
 		if !open[r.URL.Path] {
 			who, err := s.opts.Identify(r)
 			if err != nil {
@@ -83,7 +86,7 @@ func (s *Server) handler() http.Handler {
 			r = r.WithContext(withCaller(r.Context(), who, rest.OperationID(r.Context())))
 		}
 		mux.ServeHTTP(w, r)
-	}))
+	})))
 }
 
 func (s *Server) getMetadata(w http.ResponseWriter, _ *http.Request) error {
@@ -245,8 +248,11 @@ func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
 		return err
 	}
-	if n := utf8.RuneCountInString(req.Reason); n == 0 || n > maxReason {
-		return fieldError(http.StatusBadRequest, codeRequired, "reason", "length", "must have 1 to 1024 characters")
+	switch n := utf8.RuneCountInString(req.Reason); {
+	case n == 0:
+		return fieldError(http.StatusBadRequest, codeRequired, "reason", "required", "is required")
+	case n > maxReason:
+		return fieldError(http.StatusBadRequest, codeRange, "reason", "max_length", "must have at most 1024 characters")
 	}
 	a, err := c.address(r)
 	if err != nil {

@@ -40,13 +40,12 @@ func params(r *http.Request) (url.Values, error) {
 // parseFields reads the parameter fields. "spec.*" is the same as "spec".
 func parseFields(r *http.Request) (rest.Fields, error) {
 	q, err := params(r)
-	wanted := q.Get("fields")
-	if err != nil || wanted == "" {
+	names := items(q["fields"])
+	if err != nil || len(names) == 0 {
 		return rest.Fields{}, err
 	}
-	names := strings.Split(wanted, ",")
 	for i, name := range names {
-		names[i] = strings.TrimSuffix(strings.TrimSpace(name), ".*")
+		names[i] = strings.TrimSuffix(name, ".*")
 		if first, _, _ := strings.Cut(names[i], "."); !slices.Contains(members, first) {
 			return rest.Fields{}, rest.Errorf(http.StatusBadRequest, codeBadRequest, "there is no field %q; possible: %s", shorten(name), strings.Join(members, ", "))
 		}
@@ -56,25 +55,46 @@ func parseFields(r *http.Request) (rest.Fields, error) {
 	return rest.ParseFields(&http.Request{URL: &u})
 }
 
+// items are those of a list with commas, which may be given in several parts.
+func items(values []string) (all []string) {
+	for item := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			all = append(all, item)
+		}
+	}
+	return all
+}
+
 // parsePage reads page and size, strictly.
 func parsePage(r *http.Request) (rest.Page, error) {
 	p := rest.Page{Number: 1, Size: defaultSize}
+	var wrong []rest.FieldError
 	for _, param := range []struct {
 		name string
 		into *int
 		most int
 	}{{"page", &p.Number, maxPage}, {"size", &p.Size, maxSize}} {
-		text := r.URL.Query().Get(param.name)
+		text := strings.TrimSpace(r.URL.Query().Get(param.name))
 		if text == "" {
 			continue
 		}
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > param.most {
-			return p, rest.Errorf(http.StatusBadRequest, codeBadRequest, "%s=%s is not a number from 1 to %d", param.name, shorten(text), param.most)
+		constraint := ""
+		switch {
+		case err != nil:
+			constraint = "format"
+		case n < 1:
+			constraint = "min"
+		case n > param.most:
+			constraint = "max"
+		default:
+			*param.into = n
+			continue
 		}
-		*param.into = n
+		wrong = append(wrong, rest.FieldError{Field: param.name, Constraint: constraint, Value: raw(shorten(text)),
+			Message: fmt.Sprintf("must be a whole number from 1 to %d", param.most)})
 	}
-	return p, nil
+	return p, fieldErrors(wrong)
 }
 
 func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
@@ -169,16 +189,28 @@ func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filte
 	if tenancy := callerOf(r.Context()).Tenancy; tenancy != nil {
 		where.add("d.spec->'tenancy' = $%d::jsonb", string(raw(tenancy)))
 	}
-	refType, target := params.Get("ref_type"), params.Get("ref_target_id")
-	if (refType == "") != (target == "") {
-		return q, nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "ref_type and ref_target_id belong together; give both")
+	refType, target, err := referring(params)
+	if err != nil {
+		return q, nil, err
 	}
 	if refType != "" {
 		where.add("exists (select from reference r where r.source = d.id and r.type = $%d and r.target = $%d)", refType, target)
 	}
-	q.OrderBy, err = parseOrder(params.Get("order"))
+	q.OrderBy, err = parseOrder(items(params["order"]))
 	q.Where = where.fragment
 	return q, filter, err
+}
+
+// referring reads what listed resources have to refer to, "" if to nothing.
+func referring(params url.Values) (refType, target string, err error) {
+	refType, target = strings.TrimSpace(params.Get("ref_type")), strings.TrimSpace(params.Get("ref_target_id"))
+	switch {
+	case refType == "" && target != "":
+		err = fieldError(http.StatusBadRequest, codeValidation, "ref_type", "required", "ref_type and ref_target_id belong together; give both")
+	case refType != "" && target == "":
+		err = fieldError(http.StatusBadRequest, codeValidation, "ref_target_id", "required", "ref_type and ref_target_id belong together; give both")
+	}
+	return refType, target, err
 }
 
 func (c *collection) parentExists(r *http.Request) error {

@@ -14,7 +14,7 @@ func checkPatch(given map[string]json.RawMessage) error {
 	var fields []rest.FieldError
 	for name := range given {
 		if !slices.Contains(patchable, name) {
-			fields = append(fields, rest.FieldError{Field: shorten(name), Constraint: "unknown", Message: "cannot be changed; possible: " + strings.Join(patchable, ", ")})
+			fields = append(fields, rest.FieldError{Field: shorten(name), Constraint: "enum", Message: "cannot be changed; possible: " + strings.Join(patchable, ", ")})
 		}
 	}
 	slices.SortFunc(fields, func(a, b rest.FieldError) int { return strings.Compare(a.Field, b.Field) })

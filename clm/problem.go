@@ -21,7 +21,6 @@ const (
 	codeFormat      = "HYPERFLEET-VAL-003"
 	codeRange       = "HYPERFLEET-VAL-004"
 	codeBadRequest  = "HYPERFLEET-VAL-005"
-	codeMalformed   = "HYPERFLEET-VAL-006"
 	codeNoIdentity  = "HYPERFLEET-AUT-001"
 	codeBadToken    = "HYPERFLEET-AUT-002"
 	codeExpired     = "HYPERFLEET-AUT-003"
@@ -38,44 +37,64 @@ const (
 	codeTimeout     = "HYPERFLEET-SVC-002"
 )
 
-// problems says of each group of codes, or of one code, what type and title its
-// problems have.
-var problems = []struct{ prefix, slug, title string }{
-	{codeBadRequest, "bad-request", "Bad request"},
-	{codeMalformed, "malformed-request", "Malformed request"},
-	{"HYPERFLEET-VAL", "validation-error", "Validation failed"},
-	{"HYPERFLEET-AUT", "authentication-error", "Authentication failed"},
-	{"HYPERFLEET-AUZ", "permission-denied", "Permission denied"},
-	{"HYPERFLEET-NTF", "not-found", "Not found"},
-	{"HYPERFLEET-CNF", "conflict", "Conflict"},
-	{"HYPERFLEET-SVC", "service-unavailable", "Service unavailable"},
-	{"", "internal-error", "Internal error"},
+// problems are the type and the title of each code's problems.
+var problems = map[string]struct{ slug, title string }{
+	codeValidation:  {"validation-error", "Validation Failed"},
+	codeRequired:    {"validation-error", "Required Field Missing"},
+	codeValue:       {"validation-error", "Invalid Value"},
+	codeFormat:      {"validation-error", "Invalid Format"},
+	codeRange:       {"validation-error", "Value Out of Range"},
+	codeBadRequest:  {"bad-request", "Bad Request"},
+	codeNoIdentity:  {"authentication-error", "Authentication Required"},
+	codeBadToken:    {"authentication-error", "Invalid Credentials"},
+	codeExpired:     {"authentication-error", "Invalid Token"},
+	codeForbidden:   {"permission-denied", "Forbidden"},
+	codeNoRoute:     {"not-found", "Endpoint Not Found"},
+	codeNotFound:    {"not-found", "Resource Not Found"},
+	codeNoCluster:   {"not-found", "Cluster Not Found"},
+	codeNoNodePool:  {"not-found", "NodePool Not Found"},
+	codeExists:      {"conflict", "Resource Conflict"},
+	codeStale:       {"conflict", "Version Conflict"},
+	codeState:       {"conflict", "State Conflict"},
+	codeGeneral:     {"internal-error", "Internal Server Error"},
+	codeUnavailable: {"service-unavailable", "Service Unavailable"},
+	codeTimeout:     {"service-unavailable", "Service Timeout"},
+}
+
+// constraints are the contract's words for what a field violates; others are
+// not shown.
+var constraints = map[string]string{
+	"required": "required", "min": "min", "max": "max", "min_length": "min_length", "max_length": "max_length",
+	"pattern": "pattern", "enum": "enum", "format": "format", "unique": "unique",
+	// OpenAPI's.
+	"minimum": "min", "maximum": "max", "minLength": "min_length", "maxLength": "max_length", "uniqueItems": "unique",
+}
+
+type instanceKey struct{}
+
+// withInstance remembers the path of a request for its problem.
+func withInstance(ctx context.Context, path string) context.Context {
+	return context.WithValue(ctx, instanceKey{}, path)
 }
 
 // problem shapes errors for the wire, as RFC 9457 wants them.
 func problem(ctx context.Context, e *rest.Error) any {
 	code := wireCode(e)
 	p := api.Problem{Status: e.Status, Detail: e.Reason, Code: code, Timestamp: time.Now().UTC(), TraceID: rest.OperationID(ctx)}
-	for _, known := range problems {
-		if strings.HasPrefix(code, known.prefix) {
-			p.Type, p.Title = "https://api.hyperfleet.io/errors/"+known.slug, known.title
-			break
-		}
-	}
+	p.Type, p.Title = "https://api.hyperfleet.io/errors/"+problems[code].slug, problems[code].title
+	p.Instance, _ = ctx.Value(instanceKey{}).(string)
 	for _, f := range e.Fields {
-		p.Errors = append(p.Errors, api.ProblemField{Field: f.Field, Value: f.Value, Constraint: f.Constraint, Message: f.Message})
+		p.Errors = append(p.Errors, api.ProblemField{Field: f.Field, Value: f.Value, Constraint: constraints[f.Constraint], Message: f.Message})
 	}
 	return p
 }
 
 // wireCode gives errors that package rest made a code of ours.
 func wireCode(e *rest.Error) string {
-	if strings.HasPrefix(e.Code, "HYPERFLEET-") {
+	if _, ours := problems[e.Code]; ours {
 		return e.Code
 	}
 	switch {
-	case errors.Is(e, rest.ErrMalformed), errors.Is(e, rest.ErrEmpty):
-		return codeMalformed
 	case e.Status == http.StatusUnauthorized:
 		return codeNoIdentity
 	case e.Status == http.StatusForbidden:
@@ -84,8 +103,6 @@ func wireCode(e *rest.Error) string {
 		return codeNoRoute
 	case e.Status == http.StatusPreconditionFailed:
 		return codeStale
-	case e.Status == http.StatusServiceUnavailable && e.Code == "timeout":
-		return codeTimeout
 	case e.Status == http.StatusServiceUnavailable:
 		return codeUnavailable
 	case e.Status < http.StatusInternalServerError:
@@ -111,10 +128,14 @@ func classify(err error) *rest.Error {
 	case errors.Is(err, store.ErrInvalid):
 		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "this cannot be stored: %s", err).Because(err)
 	case errors.Is(err, store.ErrFull):
-		return rest.Errorf(http.StatusInsufficientStorage, codeUnavailable, "the database's disk is full; reads go on").Because(err)
+		return later("the database's disk is full; nothing can be written, reads go on")
 	case errors.Is(err, store.ErrUnavailable):
 		return later("the database is unavailable; try again")
-	case errors.Is(err, store.ErrTimeout), errors.Is(err, store.ErrConflict):
+	case errors.Is(err, store.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		e := later("the database took too long; try again")
+		e.Status, e.Code = http.StatusGatewayTimeout, codeTimeout
+		return e
+	case errors.Is(err, store.ErrConflict):
 		return later("the database is too busy; try again")
 	case errors.Is(err, store.ErrUnknownOutcome):
 		return later("the database went away while it committed; read the resource to see what became of the request")

@@ -61,7 +61,7 @@ func readAsk(r *http.Request) (ask api.ReconcileAsk, err error) {
 		err = nil
 	}
 	if err == nil && utf8.RuneCountInString(ask.Reason) > maxReason {
-		err = fieldError(http.StatusBadRequest, codeRange, "reason", "length", fmt.Sprintf("must have at most %d characters", maxReason))
+		err = fieldError(http.StatusBadRequest, codeRange, "reason", "max_length", fmt.Sprintf("must have at most %d characters", maxReason))
 	}
 	return ask, err
 }

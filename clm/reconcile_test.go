@@ -51,7 +51,7 @@ func TestWorkIsAskedFor(t *testing.T) {
 		code       string
 	}{
 		{"/clusters/nope/reconcile", "", 404, "NTF-002"},
-		{"/clusters/" + id + "/reconcile", `{`, 400, "VAL-006"},
+		{"/clusters/" + id + "/reconcile", `{`, 400, "VAL-005"},
 		{"/clusters/" + id + "/reconcile", `{"kind":"NodePool"}`, 400, "VAL-002"},
 		{"/clusters/" + id + "/reconcile", `{"reason":"` + strings.Repeat("x", 1025) + `"}`, 400, "VAL-004"},
 		{"/resources/reconcile", `{"kind":"Nope"}`, 400, "VAL-002"},

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"atoll.dev/internal/rest"
 	"atoll.dev/search"
@@ -24,39 +25,52 @@ var searchable = search.Schema{Table: "resources", Fields: map[string]search.Fie
 	"created_time": {SQL: "d.created_at", Type: search.Time},
 	"updated_time": {SQL: "(d.spec->>'updated_time')::timestamptz", Type: search.Time},
 	"deleted_time": {SQL: "d.deleted_at", Type: search.Time},
-	"labels":       {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, StringMaps: [][]string{{}}},
+	"labels":       {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{{}}, Positive: true},
 	"spec":         {SQL: "d.spec->'spec'", Type: search.JSON, Dotted: true},
 	"status":       {SQL: "d.status", Type: search.JSON, Within: conditionField},
 }}
 
-// searchLimits bound what a search may ask for; the length is the contract's.
-var searchLimits = search.Limits{Bytes: 4096}
+// maxSearch is the contract's limit, in characters. Each may have four bytes.
+const maxSearch = 4096
 
-var conditionType = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,99}$`)
+var (
+	searchLimits  = search.Limits{Bytes: 4 * maxSearch}
+	conditionType = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,99}$`)
+)
+
+// conditionParts are what of a condition is searched by.
+var conditionParts = map[string]search.Field{
+	"status":               {Type: search.Text, Ops: []string{"="}, Enum: []string{"True", "False", "Unknown"}},
+	"observed_generation":  {Type: search.Int, Ops: comparisons},
+	"last_updated_time":    {Type: search.Time, Ops: comparisons},
+	"last_transition_time": {Type: search.Time, Ops: comparisons},
+}
+
+var comparisons = []string{"=", "<>", "<", "<=", ">", ">="}
 
 // conditionField is one condition of a resource, or a part of it. Conditions
-// are in a list, so their type is looked for.
+// are in a list, so their type is looked for. What is not possible is what the
+// original refuses, too.
 func conditionField(path []string) (search.Field, bool) {
-	if len(path) < 2 || len(path) > 3 || !strings.EqualFold(path[0], "conditions") || !conditionType.MatchString(path[1]) {
+	if len(path) < 2 || len(path) > 3 || path[0] != "conditions" || !conditionType.MatchString(path[1]) {
 		return search.Field{}, false
 	}
 	part := "status"
 	if len(path) == 3 {
-		part = strings.ToLower(path[2])
-	}
-	types := map[string]search.Type{
-		"status": search.Text, "reason": search.Text, "message": search.Text,
-		"observed_generation": search.Int, "last_updated_time": search.Time, "last_transition_time": search.Time, "created_time": search.Time,
+		part = path[2]
 	}
 	casts := map[search.Type]string{search.Text: "", search.Int: "::bigint", search.Time: "::timestamptz"}
-	kind, ok := types[part]
-	return search.Field{
-		SQL:  "(select (c->>'" + part + "')" + casts[kind] + " from jsonb_array_elements(d.status->'conditions') c where c->>'type' = '" + path[1] + "')",
-		Type: kind,
-	}, ok
+	f, ok := conditionParts[part]
+	f.Positive = true
+	f.SQL = "(select (c->>'" + part + "')" + casts[f.Type] + " from jsonb_array_elements(d.status->'conditions') c where c->>'type' = '" + path[1] + "')"
+	return f, ok
 }
 
 func parseSearch(text string) (*search.Filter, error) {
+	text = strings.TrimSpace(text)
+	if n := utf8.RuneCountInString(text); n > maxSearch {
+		return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search has %d characters; %d are possible", n, maxSearch)
+	}
 	q, err := search.Parse(text, searchLimits)
 	if err == nil {
 		var f *search.Filter
@@ -72,13 +86,12 @@ var orderTypes = map[search.Type]string{search.Text: "text", search.Int: "bigint
 
 var orderForm = regexp.MustCompile(`^[a-z_][a-z0-9_]*(\s+(asc|desc))?$`)
 
-func parseOrder(text string) ([]store.Order, error) {
-	if strings.TrimSpace(text) == "" {
-		text = "created_time desc"
+func parseOrder(parts []string) ([]store.Order, error) {
+	if len(parts) == 0 {
+		parts = []string{"created_time desc"}
 	}
 	var order []store.Order
-	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSpace(part)
+	for _, part := range parts {
 		if !orderForm.MatchString(part) {
 			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the order %q is not a field with asc or desc", rest.Shorten(part, 64))
 		}

@@ -83,7 +83,11 @@ func (e *Entity) checkName(name string) []rest.FieldError {
 	case name == "":
 		return []rest.FieldError{{Field: "name", Constraint: "required", Message: "is required"}}
 	case len(name) < e.NameMinLen || len(name) > e.NameMaxLen:
-		return []rest.FieldError{{Field: "name", Constraint: "length", Value: raw(name),
+		constraint := "min_length"
+		if len(name) > e.NameMaxLen {
+			constraint = "max_length"
+		}
+		return []rest.FieldError{{Field: "name", Constraint: constraint, Value: raw(shorten(name)),
 			Message: fmt.Sprintf("must have %d to %d characters, not %d", e.NameMinLen, e.NameMaxLen, len(name))}}
 	case !nameForm.MatchString(name):
 		return []rest.FieldError{{Field: "name", Constraint: "pattern", Value: raw(name),
@@ -115,13 +119,16 @@ func checkLabels(labels api.Labels) (fields []rest.FieldError) {
 func (e *Entity) checkReferences(references api.References) (fields []rest.FieldError) {
 	for kind, targets := range references {
 		if e.rule(kind) == nil {
-			fields = append(fields, rest.FieldError{Field: "references." + kind, Constraint: "unknown", Message: "is no reference of a " + e.Kind})
+			fields = append(fields, rest.FieldError{Field: "references." + kind, Constraint: "enum", Message: "is no reference of a " + e.Kind})
 			continue
 		}
 		seen := map[string]bool{}
 		for i, t := range targets {
-			if t.ID == "" || seen[t.ID] {
-				fields = append(fields, rest.FieldError{Field: fmt.Sprintf("references.%s[%d].id", kind, i), Constraint: "required", Message: "is empty or there twice"})
+			field := fmt.Sprintf("references.%s[%d].id", kind, i)
+			if t.ID == "" {
+				fields = append(fields, rest.FieldError{Field: field, Constraint: "required", Message: "is required"})
+			} else if seen[t.ID] {
+				fields = append(fields, rest.FieldError{Field: field, Constraint: "unique", Value: raw(shorten(t.ID)), Message: "is there twice"})
 			}
 			seen[t.ID] = true
 		}
@@ -129,7 +136,11 @@ func (e *Entity) checkReferences(references api.References) (fields []rest.Field
 	for _, rule := range e.References {
 		n := len(references[rule.Type])
 		if n < rule.Min || rule.Max > 0 && n > rule.Max {
-			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: "count", Message: fmt.Sprintf("%d given, %s wanted", n, rule.count())})
+			constraint := "min"
+			if n >= rule.Min {
+				constraint = "max"
+			}
+			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: constraint, Message: fmt.Sprintf("%d given, %s wanted", n, rule.count())})
 		}
 	}
 	return fields

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
+	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
 	"atoll.dev/internal/rest"
 	"atoll.dev/search"
@@ -20,14 +22,18 @@ import (
 func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query, filter *search.Filter, fields rest.Fields) error {
 	who := callerOf(r.Context())
 	cursor := r.URL.Query().Get("cursor")
-	if r.URL.Query().Get("ref_type") != "" {
-		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "a watch by ref_type is not possible; watch all and look at references")
+	refType, target, err := referring(r.URL.Query())
+	if err != nil {
+		return err
 	}
 	watch := store.Watch{Query: q, From: store.Cursor(cursor), Match: func(change *store.Change) bool {
 		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) && (who.Tenancy == nil || maps.Equal(rowOf(change).spec.Tenancy, who.Tenancy))
 	}}
-	if !filter.Empty() {
-		watch.Shown = func(change *store.Change) bool { return filter.Match(rowOf(change).field) }
+	if !filter.Empty() || refType != "" {
+		watch.Shown = func(change *store.Change) bool {
+			row := rowOf(change)
+			return filter.Match(row.field) && (refType == "" || row.refers(refType, target))
+		}
 	}
 	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
 		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
@@ -89,6 +95,10 @@ func rowOf(c *store.Change) *row {
 	}).(*row)
 }
 
+func (r *row) refers(refType, target string) bool {
+	return slices.ContainsFunc(r.spec.References[refType], func(ref api.ObjectReference) bool { return ref.ID == target })
+}
+
 // field is the value of a field of searchable.
 func (r *row) field(name string) any {
 	switch name {
@@ -134,21 +144,15 @@ func (r *row) field(name string) any {
 }
 
 func part(c status.Condition, name string) any {
-	switch strings.ToLower(name) {
+	switch name {
 	case "status":
 		return string(c.Status)
-	case "reason":
-		return c.Reason
-	case "message":
-		return c.Message
 	case "observed_generation":
 		return int64(c.ObservedGeneration)
 	case "last_updated_time":
 		return c.LastUpdatedTime.Truncate(time.Microsecond)
 	case "last_transition_time":
 		return c.LastTransitionTime.Truncate(time.Microsecond)
-	case "created_time":
-		return c.CreatedTime.Truncate(time.Microsecond)
 	}
 	return nil
 }

@@ -117,6 +117,7 @@ func (q *Query) Bind(s Schema) (f *Filter, err error) {
 		return &Filter{}, nil
 	}
 	b := &binder{query: q, schema: s}
+	b.allowed(q.root, false)
 	return &Filter{root: b.bind(q.root)}, nil
 }
 
@@ -369,6 +370,9 @@ func (b *binder) ref(n name) expr {
 			field = field + "." + strings.Join(parts[1:], ".")
 		default:
 			ok = ok && def.Dotted
+			if def.Flat {
+				parts = []string{parts[0], strings.Join(parts[1:], ".")}
+			}
 			path = append(slices.Clone(parts[1:]), path...)
 		}
 	}

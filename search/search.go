@@ -63,6 +63,9 @@ type Field struct {
 	// of the member a. Compared with a string it is a text, with a number a
 	// number.
 	Dotted bool
+	// Flat says that all that follows the first dot is one member's name, dots
+	// and all, as labels have them.
+	Flat bool
 	// Within finds what a name that leads into the field by dots means, for
 	// fields whose parts are not where the name says. Its path is in the case
 	// in which it was written. It goes before Dotted.
@@ -71,6 +74,13 @@ type Field struct {
 	// strings, such as labels. Equality there is rendered so that a GIN index
 	// on the object serves it.
 	StringMaps [][]string
+
+	// What a contract does not offer. Ops are the operators that are possible:
+	// = <> < <= > >= like ilike ~ in between is @>; nil is all. Positive fields
+	// cannot stand below "not". Enum are the only values, nil is any.
+	Ops      []string
+	Positive bool
+	Enum     []string
 }
 
 // Schema is what a list can be searched by.

@@ -17,7 +17,7 @@ const optimisticTries = 3
 
 // Create stores a new document with version 1 and generation 1 and returns it as stored. Kind, ID, Scope, Name, Spec,
 // Status, DeletedAt and, unless it is zero, CreatedAt are the caller's; the rest is set. It is ErrExists when the id, or the name in that scope, is
-// taken by a document that is not removed; of two first writers one gets it. An id that was removed is created again
+// taken by a document that is not removed (the name: nor being deleted); of two first writers one gets it. An id that was removed is created again
 // with the version and generation after the removed one's, so that no follower sees it go back.
 func (s *Store) Create(ctx context.Context, d Document) (Document, error) {
 	created, err := s.create(ctx, d)

@@ -224,11 +224,47 @@ func TestDeletionIsAVersionNotAGeneration(t *testing.T) {
 	if err != nil || changed || d.DeletedAt == nil {
 		t.Fatalf("%+v %v", d, err)
 	}
-	// Until it is removed, it has its name.
-	if _, err := s.Create(ctx, doc("Bundle", "y", "x", `{}`)); !errors.Is(err, store.ErrExists) {
-		t.Fatal(err)
-	}
 	if _, _, err := s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error { d.Name = "z"; return nil }); !errors.Is(err, store.ErrInvalid) {
 		t.Fatal(err)
+	}
+}
+
+// A name is free as soon as the deletion of who had it is requested, and then one gets it (I2).
+func TestI2ANameIsFreeOnceItsDeletionIsRequested(t *testing.T) {
+	s := open(t, pgtest.DSN(t))
+	ctx := t.Context()
+	deleted := func(d *store.Document) error { now := time.Now(); d.DeletedAt = &now; return nil }
+	for _, id := range []string{"a", "b"} { // twice, so that two of that name are being deleted
+		must[store.Document](t)(s.Create(ctx, doc("Bundle", id, "one", `{}`)))
+		if _, err := s.Create(ctx, doc("Bundle", "x", "one", `{}`)); !errors.Is(err, store.ErrExists) {
+			t.Fatalf("the name is given twice: %v", err)
+		}
+		if _, _, err := s.Update(ctx, "Bundle", id, 0, deleted); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.GetByName(ctx, "Bundle", "s", "one"); !errors.Is(err, store.ErrNotFound) {
+			t.Fatalf("who has the name: %v", err)
+		}
+	}
+	must[store.Document](t)(s.Create(ctx, doc("Bundle", "c", "one", `{}`)))
+	if got := must[store.Document](t)(s.GetByName(ctx, "Bundle", "s", "one")); got.ID != "c" {
+		t.Fatalf("%s has the name", got.ID)
+	}
+	err := s.Tx(ctx, func(tx *store.Tx) error {
+		all, err := tx.InScope(ctx, "Bundle", "s")
+		if len(all) != 3 {
+			t.Errorf("%d are in the scope", len(all))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A removed id that comes back wants its name.
+	if err := s.Remove(ctx, "Bundle", "a", 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(ctx, doc("Bundle", "a", "one", `{}`)); !errors.Is(err, store.ErrExists) {
+		t.Fatalf("the name is given twice: %v", err)
 	}
 }

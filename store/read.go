@@ -49,7 +49,7 @@ func utc(t *time.Time) *time.Time {
 const (
 	getSQL    = `select ` + columns + ` from document d where kind = $1 and id = $2`
 	lockSQL   = getSQL + ` for update`
-	byNameSQL = `select ` + columns + ` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null`
+	byNameSQL = `select ` + columns + ` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null and deleted_at is null`
 )
 
 // one runs a query for one document, tombstones included.
@@ -77,7 +77,8 @@ func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error)
 	return doc, nil
 }
 
-// GetByName returns the document of that name in that scope, or ErrNotFound.
+// GetByName returns the document that has the name in that scope, or ErrNotFound. One whose deletion was requested has no
+// name any more.
 func (s *Store) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
 	doc, found, err := s.lookup(ctx, byNameSQL, string(kind), scope, name)
 	switch {

@@ -11,8 +11,14 @@ import (
 //go:embed schema.sql
 var schema1 string
 
+// namesFree frees the name of a document whose deletion was requested. Such documents stay in the index, each by its own
+// id, because what is in a scope is looked up there.
+const namesFree = `drop index document_name;
+create unique index document_name on document (kind, scope, name, (case when deleted_at is null then '' else id end))
+	where removed_at is null and name <> ''`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1}
+var migrations = []string{schema1, namesFree}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"

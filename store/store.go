@@ -34,7 +34,7 @@ type Document struct {
 	// Scope is what owns the document: the consumer of a bundle, the account of a cluster; "" if nothing does.
 	// It does not change while the document lives.
 	Scope string
-	// Name is unique within (Kind, Scope) among documents that are not removed; "" is no name and never clashes.
+	// Name is unique within (Kind, Scope) among documents whose deletion was not requested; "" is no name and never clashes.
 	// It does not change while the document lives.
 	Name string
 	// Version is bumped by each change, Generation by changes of Spec. Both start at 1, and go on where they ended when

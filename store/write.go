@@ -35,7 +35,7 @@ const (
 	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
 		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, observed_at = null, xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $13 and removed_at is not null
-		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null)
+		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null and o.deleted_at is null)
 		returning scope`
 	reviveArgs = 13
 

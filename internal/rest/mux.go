@@ -20,6 +20,10 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Mux is http.ServeMux with Handlers, a list of its routes, and answers in the
 // service's own shape where nothing matches. Use NewMux.
 type Mux struct {
+	// PlainMethods leaves a wrong method to ServeMux, which answers 405 in plain
+	// text, where a contract has it so.
+	PlainMethods bool
+
 	mux    *http.ServeMux
 	routes []string
 }
@@ -58,6 +62,10 @@ func (m *Mux) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) 
 	probe := &probe{header: http.Header{}}
 	h.ServeHTTP(probe, r)
 	if probe.status == http.StatusMethodNotAllowed {
+		if m.PlainMethods {
+			h.ServeHTTP(w, r)
+			return
+		}
 		allow := probe.header.Get("Allow")
 		e := Errorf(http.StatusMethodNotAllowed, "method-not-allowed", "%s is not allowed here; allowed: %s", r.Method, allow)
 		e.Header = http.Header{"Allow": {allow}}
