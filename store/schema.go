@@ -51,6 +51,30 @@ func (s *Store) migrate(ctx context.Context) error {
 	return classify(ctx, err)
 }
 
+// Migrate brings the side tables of a part of the service up to date, which has a name of its own and is not in
+// Options.Migrations: a part that runs in another process, too. Steps are as Options.Migrations.
+func (s *Store) Migrate(ctx context.Context, part string, steps []string) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("migrating %s: %w", part, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var have int
+	if err := conn.QueryRow(ctx, `select coalesce((select version from schema_version where part = $1), 0)`, part).Scan(&have); err == nil && have == len(steps) {
+		return nil // it only read: a disk may be full
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
+			return err
+		}
+		return migratePart(ctx, tx, part, steps)
+	})
+	if err != nil {
+		return fmt.Errorf("migrating %s: %w", part, classify(ctx, err))
+	}
+	return nil
+}
+
 // isCurrent says that there is nothing to migrate. It only reads, so that a store can be opened while its disk is full.
 func (s *Store) isCurrent(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var exists bool
