@@ -43,7 +43,7 @@ func (s *Sentinel) send(ctx context.Context, r *resource, doc *store.Document, f
 		DataContentType: "application/json", Data: data, Key: r.id,
 	}
 	if s.opts.Trace != nil {
-		if parent := s.opts.Trace(doc); parent != "" {
+		if parent := s.opts.Trace(*doc); parent != "" {
 			e.Extensions = map[string]string{"traceparent": parent}
 		}
 	}

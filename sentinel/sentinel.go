@@ -52,7 +52,7 @@ type Options struct {
 
 	// Trace gives the traceparent that goes with a document's event, "" for
 	// none; nil: never one.
-	Trace func(*store.Document) string
+	Trace func(store.Document) string
 
 	Version string
 	Logger  *slog.Logger // default: discard
