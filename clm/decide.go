@@ -202,7 +202,8 @@ func (e *Entity) take(d *store.Document, r status.Report, children bool, now tim
 		}
 	}
 	out.done = status.Removable(e.standing(*d, spec, children), seen.Reports, children)
-	return out, encode(d, spec, seen)
+	d.Status, err = json.Marshal(seen) // the spec is left as it is
+	return out, err
 }
 
 // reconsider works out the conditions of a resource whose children changed. It
@@ -219,7 +220,8 @@ func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err er
 	if seen.Conditions, err = e.conditions(*d, spec, seen, children); err != nil {
 		return false, err
 	}
-	return status.Removable(e.standing(*d, spec, children), seen.Reports, children), encode(d, spec, seen)
+	d.Status, err = json.Marshal(seen)
+	return status.Removable(e.standing(*d, spec, children), seen.Reports, children), err
 }
 
 func deleting(e *Entity, id string) error {

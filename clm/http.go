@@ -150,7 +150,10 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	req := newResource{entity: c.entity, key: r.Header.Get("Idempotency-Key"), digest: digestOf(r.URL.Path, body)}
+	req := newResource{entity: c.entity, key: r.Header.Get("Idempotency-Key")}
+	if req.key != "" {
+		req.digest = digestOf(r.URL.Path, body)
+	}
 	if err := rest.DecodeJSON(body, &req.body); err != nil {
 		return err
 	}

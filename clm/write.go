@@ -105,9 +105,22 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 	who := callerOf(ctx)
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	id := uuid.Must(uuid.NewV7()).String()
+	if req.alone() {
+		spec := req.declared(ctx, who)
+		scope, err := tenancyScope(spec.Tenancy)
+		if err != nil {
+			return d, err
+		}
+		doc, err := req.entity.create(id, req.body.Name, scope, spec, now)
+		if err != nil {
+			return d, err
+		}
+		d, err = s.store.Create(ctx, doc)
+		return d, req.taken(err)
+	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		if req.key != "" {
-			known, err := s.used(ctx, tx, who, req)
+			known, err := s.used(ctx, tx, who, req, id)
 			if err != nil || known != nil {
 				if known != nil {
 					d = *known
@@ -115,13 +128,7 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 				return err
 			}
 		}
-		spec := declared{Labels: req.body.Labels, Spec: req.body.Spec, Tenancy: who.Tenancy, CreatedBy: who.Name, UpdatedBy: who.Name, Traceparent: trace.Parent(ctx)}
-		if spec.Labels == nil {
-			spec.Labels = api.Labels{}
-		}
-		if spec.Tenancy == nil {
-			spec.Tenancy = map[string]string{}
-		}
+		spec := req.declared(ctx, who)
 		scope, err := s.place(ctx, tx, req, &spec)
 		if err != nil {
 			return err
@@ -133,36 +140,62 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 		if err != nil {
 			return err
 		}
-		if d, err = tx.Create(ctx, doc); errors.Is(err, store.ErrExists) {
-			return rest.Errorf(http.StatusConflict, codeExists, "a %s named %q exists already", req.entity.Kind, req.body.Name).Because(err)
-		} else if err != nil {
-			return err
+		if d, err = tx.Create(ctx, doc); err != nil {
+			return req.taken(err)
 		}
-		if err := refer(ctx, tx, id, spec.References); err != nil {
-			return err
-		}
-		if req.key == "" {
-			return nil
-		}
-		_, err = tx.Exec(ctx, `insert into idempotency (principal, key, digest, kind, id) values ($1, $2, $3, $4, $5)`, who.Name, req.key, req.digest, req.entity.Kind, id)
-		return err
+		return record(ctx, tx, id, spec.References)
 	})
 	return d, err
 }
 
-// used finds what a key was used for. The key is locked from then on.
-func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newResource) (*store.Document, error) {
-	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))`, who.Name, req.key); err != nil {
-		return nil, err
+// alone says that a resource is all that is read and written when it is made:
+// one statement.
+func (req *newResource) alone() bool {
+	return req.key == "" && req.entity.parent == nil && len(req.body.References) == 0
+}
+
+// declared is the spec of the new resource, as far as the request has it.
+func (req *newResource) declared(ctx context.Context, who Caller) declared {
+	spec := declared{Labels: req.body.Labels, Spec: req.body.Spec, Tenancy: who.Tenancy, CreatedBy: who.Name, UpdatedBy: who.Name, Traceparent: trace.Parent(ctx)}
+	if spec.Labels == nil {
+		spec.Labels = api.Labels{}
+	}
+	if spec.Tenancy == nil {
+		spec.Tenancy = map[string]string{}
+	}
+	return spec
+}
+
+// taken makes the conflict of an error that says that there is such a resource.
+func (req *newResource) taken(err error) error {
+	if !errors.Is(err, store.ErrExists) {
+		return err
+	}
+	return rest.Errorf(http.StatusConflict, codeExists, "a %s named %q exists already", req.entity.Kind, req.body.Name).Because(err)
+}
+
+// used finds what a key was used for. If it was not, it is from now on: for the
+// resource with the given id. Who uses it at the same time waits for the end of
+// the transaction.
+func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newResource, id string) (*store.Document, error) {
+	fail := func(err error) (*store.Document, error) {
+		return nil, fmt.Errorf("looking for an idempotency key: %w", err)
+	}
+	tag, err := tx.Exec(ctx, `insert into idempotency (principal, key, digest, kind, id) values ($1, $2, $3, $4, $5) on conflict do nothing`,
+		who.Name, req.key, req.digest, req.entity.Kind, id)
+	if err != nil {
+		return fail(err)
+	}
+	if tag.RowsAffected() > 0 {
+		return nil, nil
 	}
 	var digest []byte
-	var id string
-	err := tx.QueryRow(ctx, `select digest, id from idempotency where principal = $1 and key = $2`, who.Name, req.key).Scan(&digest, &id)
+	err = tx.QueryRow(ctx, `select digest, id from idempotency where principal = $1 and key = $2`, who.Name, req.key).Scan(&digest, &id)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil, nil
+	case errors.Is(err, pgx.ErrNoRows): // it has just ended
+		return fail(store.ErrConflict)
 	case err != nil:
-		return nil, fmt.Errorf("looking for an idempotency key: %w", err)
+		return fail(err)
 	case !bytes.Equal(digest, req.digest):
 		return nil, rest.Errorf(http.StatusUnprocessableEntity, codeState, "this Idempotency-Key was used for another request; take a new one")
 	}
@@ -197,11 +230,7 @@ func digestOf(path string, body []byte) []byte {
 func (s *Server) place(ctx context.Context, tx *store.Tx, req newResource, spec *declared) (scope string, err error) {
 	parent := req.entity.parent
 	if parent == nil {
-		if len(spec.Tenancy) == 0 {
-			return "", nil
-		}
-		key, err := json.Marshal(spec.Tenancy) // sorted by key
-		return string(key), err
+		return tenancyScope(spec.Tenancy)
 	}
 	d, err := s.lock(ctx, tx, address{entity: parent, id: req.parent})
 	if err != nil {
@@ -217,6 +246,15 @@ func (s *Server) place(ctx context.Context, tx *store.Tx, req newResource, spec 
 	ref := parent.reference(owner.Owner, d.ID)
 	spec.Owner, spec.Tenancy = &ref, owner.Tenancy
 	return d.ID, nil
+}
+
+// tenancyScope is what names of resources without owner are unique in.
+func tenancyScope(tenancy map[string]string) (string, error) {
+	if len(tenancy) == 0 {
+		return "", nil
+	}
+	key, err := json.Marshal(tenancy) // sorted by key
+	return string(key), err
 }
 
 // resolve locks what is referred to, and completes the references.
@@ -251,6 +289,11 @@ func refer(ctx context.Context, tx *store.Tx, id string, references api.Referenc
 	if _, err := tx.Exec(ctx, `delete from reference where source = $1`, id); err != nil {
 		return fmt.Errorf("recording references of %s: %w", id, err)
 	}
+	return record(ctx, tx, id, references)
+}
+
+// record is refer for a resource of which nothing is recorded yet.
+func record(ctx context.Context, tx *store.Tx, id string, references api.References) error {
 	for refType, targets := range references {
 		for _, t := range targets {
 			if _, err := tx.Exec(ctx, `insert into reference (source, type, target) values ($1, $2, $3)`, id, refType, t.ID); err != nil {
@@ -261,34 +304,48 @@ func refer(ctx context.Context, tx *store.Tx, id string, references api.Referenc
 	return nil
 }
 
+// errTogether: the change is not of one resource alone, so it takes a
+// transaction.
+var errTogether = errors.New("other resources are concerned")
+
 // patchResource changes a resource. wanted makes the change from what is stored.
 func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, wanted func(declared) (change, error)) (d store.Document, err error) {
 	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
+	d, _, err = s.store.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) error {
+		c, err := a.changes(ctx, *d, ifVersion, wanted)
+		if err != nil {
+			return err
+		}
+		if c.references != nil {
+			return errTogether
+		}
+		return a.entity.patch(d, c, by, now)
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return d, missing(a.entity, a.id)
+	}
+	if !errors.Is(err, errTogether) {
+		return d, err
+	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		have, err := s.lock(ctx, tx, a)
 		if err != nil {
 			return err
 		}
-		spec, err := declaredOf(have)
+		c, err := a.changes(ctx, have, ifVersion, wanted)
 		if err != nil {
 			return err
 		}
-		c, err := wanted(spec)
-		if err != nil {
+		if c.references, err = s.resolve(ctx, tx, a.entity, c.references); err != nil {
 			return err
 		}
-		if c.references != nil {
-			if c.references, err = s.resolve(ctx, tx, a.entity, c.references); err != nil {
-				return err
-			}
-			if c.references == nil {
-				c.references = api.References{}
-			}
+		if c.references == nil {
+			c.references = api.References{}
 		}
 		changed := false
-		if d, changed, err = tx.Update(ctx, a.entity.storeKind(), a.id, ifVersion, func(d *store.Document) error {
+		if d, changed, err = tx.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) error {
 			return a.entity.patch(d, c, by, now)
-		}); err != nil || !changed || c.references == nil {
+		}); err != nil || !changed {
 			return err
 		}
 		return refer(ctx, tx, a.id, c.references)
@@ -296,10 +353,67 @@ func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, 
 	return d, err
 }
 
+// changes are those that a PATCH wants of what is stored, if the caller may see
+// it and it has the version that the PATCH insists on.
+func (a address) changes(ctx context.Context, d store.Document, ifVersion int64, wanted func(declared) (change, error)) (change, error) {
+	if err := a.admits(ctx, d); err != nil {
+		return change{}, err
+	}
+	if ifVersion != 0 && d.Version != ifVersion {
+		return change{}, &store.StaleError{Kind: d.Kind, ID: d.ID, Asked: ifVersion, Latest: d.Version, Current: d}
+	}
+	spec, err := declaredOf(d)
+	if err != nil {
+		return change{}, err
+	}
+	return wanted(spec)
+}
+
 // takeReport takes an adapter's report, and removes the resource if that
 // completes its deletion.
 func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (out reported, err error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
+	d, err := s.store.Get(ctx, a.entity.storeKind(), a.id)
+	if errors.Is(err, store.ErrNotFound) {
+		return out, missing(a.entity, a.id)
+	}
+	if err != nil {
+		return out, err
+	}
+	if err := a.admits(ctx, d); err != nil {
+		return out, err
+	}
+	if d.DeletedAt != nil {
+		return s.takeLast(ctx, a, r, now)
+	}
+	// A report that changes nothing is answered by what was read.
+	next := d
+	if out, err = a.entity.take(&next, r, false, now); err != nil || out.verdict == status.Discarded || out.verdict == status.Repeated {
+		return out, err
+	}
+	_, _, err = s.store.UpdateFrom(ctx, d, func(latest *store.Document) (err error) {
+		switch {
+		case latest.Version == d.Version:
+			*latest = next
+		case latest.DeletedAt != nil:
+			return errTogether
+		default:
+			out, err = a.entity.take(latest, r, false, now)
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return out, missing(a.entity, a.id)
+	case errors.Is(err, errTogether):
+		return s.takeLast(ctx, a, r, now)
+	}
+	return out, err
+}
+
+// takeLast takes a report on a resource that is being deleted. It may be the
+// last one: the resource goes, and owners that waited for it go with it.
+func (s *Server) takeLast(ctx context.Context, a address, r status.Report, now time.Time) (out reported, err error) {
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		d, err := tx.Get(ctx, a.entity.storeKind(), a.id)
 		if errors.Is(err, store.ErrNotFound) {
@@ -311,16 +425,12 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 		if err := a.admits(ctx, d); err != nil {
 			return err
 		}
-		// A report that completes a deletion is of a generation that the
-		// deletion made, so its sender, and this read, have seen the deletion.
-		children := false
-		if d.DeletedAt != nil {
-			if err := s.lockOwners(ctx, tx, d); err != nil {
-				return err
-			}
-			if children, err = s.present(ctx, tx, a.entity, a.id); err != nil {
-				return err
-			}
+		if err := s.lockOwners(ctx, tx, d); err != nil {
+			return err
+		}
+		children, err := s.present(ctx, tx, a.entity, a.id)
+		if err != nil {
+			return err
 		}
 		d, _, err = tx.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) (err error) {
 			out, err = a.entity.take(d, r, children, now)

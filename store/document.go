@@ -72,7 +72,7 @@ func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone
 }
 
 // inTheWay finds why a creation found its place taken: an *ExistsError, or a tombstone of the id, or nothing any more.
-func inTheWay(ctx context.Context, c *pgx.Conn, d Document) (tombstone *Document, err error) {
+func inTheWay(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
 	cur, found, err := one(ctx, c, getSQL, string(d.Kind), d.ID)
 	if err != nil {
 		return nil, err

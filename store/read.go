@@ -52,8 +52,13 @@ const (
 	byNameSQL = `select ` + columns + ` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null and deleted_at is null`
 )
 
+// querier is a connection, or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // one runs a query for one document, tombstones included.
-func one(ctx context.Context, conn *pgx.Conn, sql string, args ...any) (Document, bool, error) {
+func one(ctx context.Context, conn querier, sql string, args ...any) (Document, bool, error) {
 	var r row
 	err := conn.QueryRow(ctx, sql, args...).Scan(r.targets()...)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -31,7 +31,7 @@ func (tx *Tx) InScope(ctx context.Context, kind Kind, scope string) ([]Document,
 	fail := func(err error) ([]Document, error) {
 		return nil, fmt.Errorf("reading %s in %q: %w", kind, scope, classify(ctx, err))
 	}
-	rows, err := tx.conn.Query(ctx, `select `+columns+` from document d
+	rows, err := tx.query(ctx, `select `+columns+` from document d
 		where kind = $1 and scope = $2 and name <> '' and removed_at is null order by name, id`, string(kind), scope)
 	if err != nil {
 		return fail(err)

@@ -20,6 +20,8 @@ type Tx struct {
 	writes []write
 	kinds  []Kind // changed
 	raw    bool   // statements of the service's own were run
+	begun  bool   // "begin" goes out with the first statement
+	alive  bool   // a statement was answered
 }
 
 const conflictRetries = 5
@@ -47,17 +49,10 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	}
 	defer conn.Release()
 	c := conn.Conn()
-	if _, err := c.Exec(ctx, "begin"); err != nil {
-		if broken(c, err) && ctx.Err() == nil {
-			s.pool.Reset()
-			return fmt.Errorf("%w: %w", errNotMade, err)
-		}
-		return classify(ctx, err)
-	}
 	tx := &Tx{s: s, conn: c, token: newToken()}
 	finished := false
 	defer func() { // an error, or a panic in f
-		if !finished && !c.IsClosed() {
+		if tx.begun && !finished && !c.IsClosed() {
 			rctx, cancel := s.uncancelled(ctx)
 			defer cancel()
 			c.Exec(rctx, "rollback")
@@ -66,9 +61,15 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	if err := f(tx); err != nil {
 		if broken(c, err) && ctx.Err() == nil {
 			s.pool.Reset()
+			if !tx.alive {
+				return fmt.Errorf("%w: %w", errNotMade, err) // it was dead when we got it
+			}
 			return fmt.Errorf("%w: %w", ErrUnavailable, err) // before COMMIT was sent: certainly nothing was written
 		}
 		return err
+	}
+	if !tx.begun {
+		return nil
 	}
 	cctx, cancel := s.uncancelled(ctx)
 	defer cancel()
@@ -103,9 +104,53 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	return nil
 }
 
+// QueryRow is for the service's side tables. Errors of Scan are the driver's.
+func (tx *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	tx.raw = true
+	return statements{tx}.QueryRow(ctx, sql, args...)
+}
+
+// statements are run in the transaction, which begins with the first: both are one round trip.
+type statements struct{ tx *Tx }
+
+// QueryRow implements querier.
+func (s statements) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if s.tx.begun {
+		return s.tx.conn.QueryRow(ctx, sql, args...)
+	}
+	return &firstRow{s.tx, s.tx.begin(ctx, sql, args)}
+}
+
+func (tx *Tx) begin(ctx context.Context, sql string, args []any) pgx.BatchResults {
+	tx.begun = true
+	b := &pgx.Batch{}
+	b.Queue("begin")
+	b.Queue(sql, args...)
+	return tx.conn.SendBatch(ctx, b)
+}
+
+// firstRow is the row of a transaction's first statement.
+type firstRow struct {
+	tx      *Tx
+	results pgx.BatchResults
+}
+
+// Scan implements pgx.Row.
+func (r *firstRow) Scan(targets ...any) error {
+	_, err := r.results.Exec()
+	if err == nil {
+		err = r.results.QueryRow().Scan(targets...)
+	}
+	if closed := r.results.Close(); err == nil {
+		err = closed
+	}
+	r.tx.alive = err == nil || !broken(r.tx.conn, err)
+	return err
+}
+
 // Get is as Store.Get, and sees what the transaction wrote. It does not lock.
 func (tx *Tx) Get(ctx context.Context, kind Kind, id string) (Document, error) {
-	doc, found, err := one(ctx, tx.conn, getSQL, string(kind), id)
+	doc, found, err := one(ctx, statements{tx}, getSQL, string(kind), id)
 	if err == nil && (!found || doc.Removed) {
 		err = ErrNotFound
 	}
@@ -117,7 +162,7 @@ func (tx *Tx) Get(ctx context.Context, kind Kind, id string) (Document, error) {
 
 // GetForUpdate is Get, and nobody else changes the document until the transaction ends.
 func (tx *Tx) GetForUpdate(ctx context.Context, kind Kind, id string) (Document, error) {
-	doc, found, err := one(ctx, tx.conn, lockSQL, string(kind), id)
+	doc, found, err := one(ctx, statements{tx}, lockSQL, string(kind), id)
 	if err == nil && (!found || doc.Removed) {
 		err = ErrNotFound
 	}
@@ -129,7 +174,7 @@ func (tx *Tx) GetForUpdate(ctx context.Context, kind Kind, id string) (Document,
 
 // GetByName is as Store.GetByName, and sees what the transaction wrote. It does not lock.
 func (tx *Tx) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
-	doc, found, err := one(ctx, tx.conn, byNameSQL, string(kind), scope, name)
+	doc, found, err := one(ctx, statements{tx}, byNameSQL, string(kind), scope, name)
 	if err == nil && !found {
 		err = ErrNotFound
 	}
@@ -170,7 +215,7 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 		if hit {
 			return next, nil
 		}
-		if tombstone, err = inTheWay(ctx, tx.conn, d); err != nil {
+		if tombstone, err = inTheWay(ctx, statements{tx}, d); err != nil {
 			return d, err
 		}
 	}
@@ -196,7 +241,7 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	if err != nil {
 		return fail(err)
 	}
-	cur, found, err := one(ctx, tx.conn, lockSQL, string(kind), id)
+	cur, found, err := one(ctx, statements{tx}, lockSQL, string(kind), id)
 	if err != nil {
 		return fail(err)
 	}
@@ -221,7 +266,7 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 }
 
 func (tx *Tx) send(ctx context.Context, w write) (hit bool, err error) {
-	hit, xid, err := send(ctx, tx.conn, w)
+	hit, xid, err := send(ctx, statements{tx}, w)
 	if err == nil && hit {
 		tx.xid = xid
 		tx.writes = append(tx.writes, w)
@@ -237,7 +282,7 @@ const recordSQL = `insert into history (at, action, kind, id, scope, version, ge
 // actor is the context's. Note is JSON, or nil.
 func (tx *Tx) Record(ctx context.Context, action string, kind Kind, id, scope string, note json.RawMessage) error {
 	a := ActorFrom(ctx)
-	err := tx.conn.QueryRow(ctx, recordSQL, now(time.Time{}), action, string(kind), id, scope,
+	err := statements{tx}.QueryRow(ctx, recordSQL, now(time.Time{}), action, string(kind), id, scope,
 		a.Principal, a.Account, a.RequestID, text(note), tx.token).Scan(&tx.xid)
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", action, classify(ctx, err))
@@ -245,22 +290,37 @@ func (tx *Tx) Record(ctx context.Context, action string, kind Kind, id, scope st
 	return nil
 }
 
-// Exec, Query and QueryRow are for the service's side tables. Their errors are the driver's, but for what classify knows.
-func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+// Exec is for the service's side tables. Its errors are the driver's, but for what classify knows.
+func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	tx.raw = true
-	tag, err := tx.conn.Exec(ctx, sql, args...)
+	if tx.begun {
+		tag, err = tx.conn.Exec(ctx, sql, args...)
+		return tag, classify(ctx, err)
+	}
+	results := tx.begin(ctx, sql, args)
+	if _, err = results.Exec(); err == nil {
+		tag, err = results.Exec()
+	}
+	if closed := results.Close(); err == nil {
+		err = closed
+	}
+	tx.alive = err == nil || !broken(tx.conn, err)
 	return tag, classify(ctx, err)
 }
 
 // Query is as Exec.
 func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	tx.raw = true
-	rows, err := tx.conn.Query(ctx, sql, args...)
-	return rows, classify(ctx, err)
+	return tx.query(ctx, sql, args...)
 }
 
-// QueryRow is as Exec.
-func (tx *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	tx.raw = true
-	return tx.conn.QueryRow(ctx, sql, args...)
+func (tx *Tx) query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if !tx.begun {
+		if _, err := tx.conn.Exec(ctx, "begin"); err != nil {
+			return nil, classify(ctx, err)
+		}
+		tx.begun, tx.alive = true, true
+	}
+	rows, err := tx.conn.Query(ctx, sql, args...)
+	return rows, classify(ctx, err)
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -191,7 +190,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 }
 
 // send sends one write on a connection. hit is false when its condition did not hold.
-func send(ctx context.Context, conn *pgx.Conn, w write) (hit bool, xid uint64, err error) {
+func send(ctx context.Context, conn querier, w write) (hit bool, xid uint64, err error) {
 	var n int64
 	err = conn.QueryRow(ctx, w.sql, w.args...).Scan(&n, &xid)
 	return n > 0, xid, err
