@@ -17,8 +17,15 @@ const namesFree = `drop index document_name;
 create unique index document_name on document (kind, scope, name, (case when deleted_at is null then '' else id end))
 	where removed_at is null and name <> ''`
 
+// quickCompression has large documents compressed by lz4, which takes a fraction of pglz's time, where the server has it.
+const quickCompression = `do $$ begin
+	alter table document alter column spec set compression lz4, alter column status set compression lz4, alter column wire set compression lz4;
+	alter table history alter column spec set compression lz4, alter column status set compression lz4;
+exception when feature_not_supported then null;
+end $$`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree}
+var migrations = []string{schema1, namesFree, quickCompression}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"
