@@ -11,22 +11,12 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/clm"
+	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 )
 
-// clmFlags are those of the lifecycle manager that are not its options as they
-// stand.
-type clmFlags struct {
-	dsn      string
-	http     string // address
-	insecure string // address of the plain listener
-	entities string // file
-	schemas  string // file
-	identity identityFlags
-}
-
 // clm holds the lifecycle manager: its process, by two names as hyperfleet-api
-// has it, and what works on its database.
+// has it, what works on its database, and what operators do with its resources.
 func (c *command) clm() *cobra.Command {
 	cmd := c.clmServer("clm")
 	cmd.AddCommand(c.clmServer("serve"), c.clmMigrate(), c.clmVersion())
@@ -37,82 +27,131 @@ func (c *command) clm() *cobra.Command {
 func (c *command) clmServer(name string) *cobra.Command {
 	f := &clmFlags{}
 	cmd := c.serviceCommand("clm", "The cluster lifecycle manager: the region's source of truth", `Serves the cluster lifecycle manager's API, hyperfleet-api's REST contract, for
-the kinds of resources that the entities name. Replicas share a database.`, func(ctx context.Context, s *service) error {
+the kinds of resources that the entities name. Replicas share a database.
+
+It is configured as hyperfleet-api is: by a YAML file (--config), by variables
+(HYPERFLEET_SERVER_PORT for server.port), which are stronger, and by flags,
+which are stronger still. Keys that are unknown are errors.
+
+With an identity of the region the API's port asks for certificates, or, with
+server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
+or none, and then whoever has no token must come from this machine.`, func(ctx context.Context, s *service) error {
+		config, err := f.load(s)
+		if err != nil {
+			return err
+		}
+		if err := s.startTracing(ctx, "hyperfleet-api", config.Tracing.Enabled != nil && *config.Tracing.Enabled); err != nil {
+			return err
+		}
 		s.identity = f.identity
 		s.ops.Body = clm.Readiness
 		p, err := s.begin(ctx)
 		if err != nil {
 			return err
 		}
-		registry, err := f.registry()
-		if err != nil {
+		if err := f.serveOps(s, p, config); err != nil {
 			return err
 		}
-		if err := s.startTracing(ctx, "hyperfleet-api", false); err != nil {
-			return err
-		}
-		o := clm.Options{Version: version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer}
-		if o.Specs, err = f.specs(); err != nil {
-			return err
-		}
-		if err := f.listen(s, p, &o); err != nil {
-			return err
-		}
-		if o.Database, err = clm.Open(p.ctx, clm.DatabaseOptions{DSN: f.dsn, Registry: registry, Logger: s.log, Ops: s.ops}); err != nil {
-			return err
-		}
-		defer o.Database.Close() // after wait
-		server, err := clm.New(o)
-		if err != nil {
-			return err
-		}
-		p.run(server.Run)
-		return p.wait()
+		return f.serve(s, p, config)
 	})
 	cmd.Use = name
 	addIdentity(cmd, &f.identity)
-	optionalIdentity(cmd) // a server with a plain listener only needs none
-	cmd.Flags().StringVar(&f.http, "http", "127.0.0.1:8000", "address of the REST API")
-	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "", "a plain listener without identity, on loopback only")
-	cmd.Flags().StringVar(&f.schemas, "server-openapi-schema-path", "", "OpenAPI file of the provider, whose schemas specs must match")
+	optionalIdentity(cmd) // a plain server needs none
+	cmd.Flags().StringVar(&f.http, "http", "", "address of the API, instead of --server-host and --server-port")
+	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "", "one more listener, plain and without identity, on loopback only")
 	f.add(cmd)
 	return cmd
 }
 
-// add gives a command the flags of whatever works on CLM's database.
-func (f *clmFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.dsn, "dsn", "", "PostgreSQL database of CLM alone")
-	cmd.Flags().StringVar(&f.entities, "entities", "", "YAML file with the key entities (default: Cluster, NodePool, ManagementCluster, Channel, Version, WifConfig)")
-	cmd.MarkFlagRequired("dsn")
-}
-
-func (f *clmFlags) registry() (*clm.Registry, error) {
-	if f.entities == "" {
-		return clm.ParseRegistry(clm.DefaultEntities)
+// serve runs the parts of the lifecycle manager until one fails or the process
+// is told to stop.
+func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
+	o := clm.Options{
+		Version: version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer, ShutdownGrace: config.Health.ShutdownTimeout,
+		ReadTimeout: config.Server.Timeouts.Read, WriteTimeout: config.Server.Timeouts.Write,
 	}
-	document, err := os.ReadFile(f.entities)
+	var err error
+	if o.Specs, err = readSpecs(config.Server.OpenAPISchemaPath); err != nil {
+		return err
+	}
+	if err := f.listen(s, p, config, &o); err != nil {
+		return err
+	}
+	if o.Database, err = f.open(p.ctx, config, s, s.ops); err != nil {
+		return err
+	}
+	defer o.Database.Close() // after wait
+	server, err := clm.New(o)
 	if err != nil {
-		return nil, fmt.Errorf("--entities: %w", err)
+		return err
 	}
-	return clm.ParseRegistry(document)
+	p.run(server.Run)
+	return p.wait()
 }
 
-func (f *clmFlags) specs() (clm.SpecSchemas, error) {
-	if f.schemas == "" {
+func readSpecs(file string) (clm.SpecSchemas, error) {
+	if file == "" {
 		return clm.SpecSchemas{}, nil
 	}
-	document, err := os.ReadFile(f.schemas)
+	document, err := os.ReadFile(file)
 	if err != nil {
-		return clm.SpecSchemas{}, fmt.Errorf("--server-openapi-schema-path: %w", err)
+		return clm.SpecSchemas{}, fmt.Errorf("server.openapi_schema_path: %w", err)
 	}
 	return clm.ParseSpecSchemas(document)
 }
 
-// listen opens the ports: the one that asks for certificates when there is an
-// identity, and a plain one when the flag names it.
-func (f *clmFlags) listen(s *service, p *parts, o *clm.Options) (err error) {
-	identify := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }}
+func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops *rest.Ops) (*clm.Database, error) {
+	dsn := f.dsn
+	if dsn == "" {
+		dsn = config.DSN()
+	}
+	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Logger: s.log, Ops: ops})
+}
+
+// listen opens the ports and says who is let in by each.
+func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Options) (err error) {
+	identify := &clm.Identity{
+		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
+		Tenancy: config.Server.Tenant,
+	}
 	o.Identify = identify.Identify
+	if *config.Server.JWT.Enabled {
+		if identify.Tokens, err = clm.NewTokens(config.Server.JWT.Configs); err != nil {
+			return fmt.Errorf("server.jwt.configs: %w", err)
+		}
+	}
+	address := config.Address()
+	if f.http != "" {
+		address = f.http
+	}
+	switch {
+	case f.identity.given() && config.Server.TLS.Enabled:
+		return errors.New("the API has the region's certificate, or the one of server.tls: take --identity, or server.tls.enabled")
+	case f.identity.given():
+		identity, err := s.openIdentity(p, pki.ServiceName("clm"))
+		if err != nil {
+			return err
+		}
+		o.HTTPTLS = identity.ServerTLS(identify.Tokens == nil)
+	case config.Server.TLS.Enabled && identify.Tokens == nil:
+		return errors.New("nobody could prove who calls: with server.tls there must be server.jwt, or an identity of the region instead")
+	case config.Server.TLS.Enabled:
+		if o.HTTPTLS, err = certified(config.Server.TLS); err != nil {
+			return fmt.Errorf("server.tls: %w", err)
+		}
+	case f.insecure != "" && f.http == "" && !config.ServerGiven:
+		address = "" // that one only
+	case f.insecure != "":
+		return errors.New("--insecure-listen is for a port beside one that has TLS; the API's is plain already")
+	case f.http == "" && !config.ServerGiven:
+		return errNoIdentity
+	default:
+		if err := onLoopback(address); err != nil && identify.Tokens == nil {
+			return fmt.Errorf("the API at %s: %w", address, err)
+		}
+		identify.Open = identify.Tokens == nil
+		s.log.Warn("listening without TLS", "address", address)
+	}
 	if f.insecure != "" {
 		if err := onLoopback(f.insecure); err != nil {
 			return fmt.Errorf("--insecure-listen %s: %w", f.insecure, err)
@@ -123,18 +162,9 @@ func (f *clmFlags) listen(s *service, p *parts, o *clm.Options) (err error) {
 		identify.Open = true
 		s.log.Warn("listening without TLS and without identity", "address", f.insecure)
 	}
-	if !f.identity.given() {
-		if o.Plain == nil {
-			return errNoIdentity
-		}
-		return nil
+	if address != "" {
+		o.HTTP, err = listen(address)
 	}
-	identity, err := s.openIdentity(p, pki.ServiceName("clm"))
-	if err != nil {
-		return err
-	}
-	o.HTTPTLS = identity.ServerTLS(true)
-	o.HTTP, err = listen(f.http)
 	return err
 }
 
@@ -151,11 +181,11 @@ func (c *command) clmMigrate() *cobra.Command {
 	f := &clmFlags{}
 	cmd := c.serviceCommand("clm", "Bring CLM's database up to date, and end", `Brings the schema of CLM's database up to date under a lock, which a server that
 starts does, too. A database of a newer program is refused.`, func(ctx context.Context, s *service) error {
-		registry, err := f.registry()
+		config, err := f.load(s)
 		if err != nil {
 			return err
 		}
-		db, err := clm.Open(ctx, clm.DatabaseOptions{DSN: f.dsn, Registry: registry, Logger: s.log})
+		db, err := f.open(ctx, config, s, nil)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -93,12 +94,19 @@ type parts struct {
 	group   *errgroup.Group
 	ctx     context.Context
 	started atomic.Bool
+
+	// What says how the service is outlives its parts.
+	opsCtx context.Context
+	endOps context.CancelFunc
+	ops    sync.WaitGroup
 }
 
 // begin starts the health port, before anything that may have to wait.
 func (s *service) begin(ctx context.Context) (*parts, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	p := &parts{group: group, ctx: ctx}
+	p.opsCtx, p.endOps = context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, s.ops.Drain)
 	s.ops.Check("start", func(context.Context) error {
 		if !p.started.Load() {
 			return errors.New("the service is starting")
@@ -116,9 +124,7 @@ func (s *service) begin(ctx context.Context) (*parts, error) {
 		l.Close()
 		return nil, fmt.Errorf("--ops %s: health and metrics need no identity, so they stay on loopback", s.opsAddr)
 	}
-	p.run(func(ctx context.Context) error {
-		return (&rest.Server{Name: s.name + " ops", Handler: rest.Observe(rest.Options{Log: s.log}, s.ops.Handler()), Log: s.log}).Run(ctx, l)
-	})
+	p.aside(func(w *rest.Server) { w.Name = s.name + " ops" }, s, l)
 	return p, nil
 }
 
@@ -130,7 +136,21 @@ func (p *parts) run(f func(context.Context) error) {
 // when the process was told to stop.
 func (p *parts) wait() error {
 	p.started.Store(true)
-	return p.group.Wait()
+	err := p.group.Wait()
+	p.endOps()
+	p.ops.Wait()
+	return err
+}
+
+// aside serves health and metrics on l until all parts have ended.
+func (p *parts) aside(describe func(*rest.Server), s *service, l net.Listener) {
+	server := &rest.Server{Handler: rest.Observe(rest.Options{Log: s.log}, s.ops.Handler()), Log: s.log}
+	describe(server)
+	p.ops.Go(func() {
+		if err := server.Run(p.opsCtx, l); err != nil {
+			p.run(func(context.Context) error { return err })
+		}
+	})
 }
 
 // startTracing makes the service's tracer, if on, or HYPERFLEET_TRACING_ENABLED,

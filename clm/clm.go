@@ -32,6 +32,8 @@ type Options struct {
 	Version, BuildTime string        // for the metadata
 	ShutdownGrace      time.Duration // for requests under way; default 5 s
 
+	ReadTimeout, WriteTimeout time.Duration // rest.Server's
+
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
 	Tracer  *trace.Tracer // nil: off
@@ -73,7 +75,8 @@ func (s *Server) Run(ctx context.Context) error {
 	handler := s.handler()
 	serve := func(name string, l net.Listener, config *tls.Config) {
 		if l != nil {
-			web := &rest.Server{Name: name, Handler: handler, TLS: config, Log: s.log, Grace: s.opts.ShutdownGrace}
+			web := &rest.Server{Name: name, Handler: handler, TLS: config, Log: s.log, Grace: s.opts.ShutdownGrace,
+				ReadTimeout: s.opts.ReadTimeout, WriteTimeout: s.opts.WriteTimeout}
 			group.Go(func() error { return web.Run(ctx, l) })
 		}
 	}

@@ -1,10 +1,18 @@
 package clm
 
 import (
+	"bytes"
 	_ "embed"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 )
 
 // DefaultEntities are the kinds of a region that configures no others.
@@ -12,13 +20,219 @@ import (
 //go:embed entities.yaml
 var DefaultEntities []byte
 
-// ParseRegistry reads a YAML document with the key entities.
+// Config is hyperfleet-api's configuration. The file, of YAML, has the keys of
+// its tags; Settings are what variables and flags may say, too.
+type Config struct {
+	Server struct {
+		Hostname          string // accepted, of no effect
+		Host              string // default localhost
+		Port              int    // default 8000
+		OpenAPISchemaPath string `yaml:"openapi_schema_path"` // specs must match its schemas; default: any object is a spec
+		Timeouts          struct {
+			Read  time.Duration // of a request; default 60s
+			Write time.Duration // of an answer that is no watch; default 60s
+		}
+		TLS TLSFiles
+		JWT struct {
+			Enabled *bool // default: if there are configs
+			Configs []Issuer
+		}
+		Tenant Tenancy
+	}
+	Database struct {
+		Dialect  string // postgres
+		Host     string // default localhost
+		Port     int    // default 5432
+		Name     string // default hyperfleet
+		Username string // default hyperfleet
+		Password string
+		// Files that hold these; each is stronger than its neighbour.
+		HostFile     string `yaml:"host_file"`
+		PortFile     string `yaml:"port_file"`
+		NameFile     string `yaml:"name_file"`
+		UsernameFile string `yaml:"username_file"`
+		PasswordFile string `yaml:"password_file"`
+
+		Debug bool // accepted, of no effect
+		SSL   struct {
+			Mode         string // disable (default), require, verify-ca, verify-full
+			RootCertFile string `yaml:"root_cert_file"`
+		}
+		Pool struct {
+			MaxConnections     int           `yaml:"max_connections"`      // default 16
+			MaxIdleConnections int           `yaml:"max_idle_connections"` // this and the others: accepted, of no effect
+			ConnMaxLifetime    time.Duration `yaml:"conn_max_lifetime"`
+			ConnMaxIdleTime    time.Duration `yaml:"conn_max_idle_time"`
+			RequestTimeout     time.Duration `yaml:"request_timeout"`
+			ConnRetryAttempts  int           `yaml:"conn_retry_attempts"`
+			ConnRetryInterval  time.Duration `yaml:"conn_retry_interval"`
+		}
+	}
+	Logging struct {
+		Level   string // debug, info (default), warn, error
+		Format  string // json (default), text
+		Output  string // stderr (default), stdout
+		OTel    Switch
+		Masking struct { // accepted, of no effect: neither headers nor bodies are logged
+			Enabled bool
+			Headers []string
+			Fields  []string
+		}
+	}
+	Metrics struct {
+		Endpoint                      `yaml:",inline"` // default localhost:9090
+		LabelMetricsInclusionDuration time.Duration    `yaml:"label_metrics_inclusion_duration"` // accepted, of no effect
+		ReconciliationStuckThreshold  time.Duration    `yaml:"reconciliation_stuck_threshold"`   // default 10m
+	}
+	Health struct {
+		Endpoint        `yaml:",inline"` // default localhost:8080
+		ShutdownTimeout time.Duration    `yaml:"shutdown_timeout"` // for requests under way; default 5s
+		DBPingTimeout   time.Duration    `yaml:"db_ping_timeout"`  // accepted, of no effect: 2s
+	}
+	Tracing  Switch
+	Entities []Entity
+
+	File        string `yaml:"-"` // where it was read from, "" for nowhere
+	ServerGiven bool   `yaml:"-"` // somebody asked for the API's port: by a file, or by naming host or port
+
+	registry *Registry
+}
+
+// Switch is something that is on or off. Who says nothing has nil.
+type Switch struct {
+	Enabled      *bool
+	ServiceName  string  `yaml:"service_name"`
+	SamplingRate float64 `yaml:"sampling_rate"` // accepted, of no effect: OTEL_TRACES_SAMPLER
+}
+
+// Endpoint is where health or metrics are served.
+type Endpoint struct {
+	Host string
+	Port int
+	TLS  TLSFiles
+}
+
+// TLSFiles are a server's certificate and key.
+type TLSFiles struct {
+	Enabled  bool
+	CertFile string `yaml:"cert_file"`
+	KeyFile  string `yaml:"key_file"`
+}
+
+// Given says that somebody named the endpoint.
+func (e Endpoint) Given() bool { return e.Host != "" || e.Port != 0 }
+
+// LoadConfig reads a configuration file, "" being none, and then what variables
+// and flags say instead: getenv is os.Getenv, and flag tells what a flag of
+// Settings was set to. Everything that is wrong in the file is in the error,
+// with its line.
+func LoadConfig(file string, getenv func(string) string, flag func(name string) (value string, set bool)) (*Config, error) {
+	c := &Config{File: file}
+	entities, origin := DefaultEntities, "the default entities"
+	if file != "" {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("configuration: %w", err)
+		}
+		if err := decodeYAML(file, data, c); err != nil {
+			return nil, fmt.Errorf("configuration: %w", err)
+		}
+		if c.Entities != nil {
+			entities, origin = data, file
+		}
+	}
+	if c.Entities == nil {
+		if err := decodeYAML(origin, entities, c); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.override(getenv, flag); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	c.ServerGiven = file != "" || c.Server.Host != "" || c.Server.Port != 0
+	c.complete()
+	var err error
+	if c.registry, err = registryOf(origin, entities, c.Entities); err != nil {
+		return nil, err
+	}
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	return c, nil
+}
+
+// Registry is what the entities make.
+func (c *Config) Registry() *Registry { return c.registry }
+
+// ParseRegistry reads a YAML document with the key entities, and no other.
 func ParseRegistry(document []byte) (*Registry, error) {
-	var file struct {
-		Entities []Entity `json:"entities"`
+	var c struct{ Entities []Entity }
+	if err := decodeYAML("entities", document, &c); err != nil {
+		return nil, err
 	}
-	if err := yaml.UnmarshalStrict(document, &file); err != nil {
-		return nil, fmt.Errorf("reading the entities: %w", err)
+	return registryOf("entities", document, c.Entities)
+}
+
+// registryOf makes a registry of what was read from a document, so that its
+// errors name the line.
+func registryOf(file string, document []byte, entities []Entity) (*Registry, error) {
+	r, err := NewRegistry(entities)
+	if e, ok := errors.AsType[*EntityError](err); ok {
+		return nil, fmt.Errorf("%s:%d: %w", file, lineOfEntity(document, e.Index), err)
 	}
-	return NewRegistry(file.Entities)
+	return r, err
+}
+
+// lineOfEntity is the line at which the entity of an index begins.
+func lineOfEntity(document []byte, index int) int {
+	var file struct{ Entities []yaml.Node }
+	if yaml.Unmarshal(document, &file) != nil || index >= len(file.Entities) {
+		return 0
+	}
+	return file.Entities[index].Line
+}
+
+var (
+	yamlLine    = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
+	unknownKey  = regexp.MustCompile(`^field (\S+) not found in type .*$`)
+	wrongType   = regexp.MustCompile("^cannot unmarshal (?:!!\\w+ )?(.*) into (\\S+)$")
+	goTypeNames = strings.NewReplacer("time.Duration", "a duration such as 5s", "[]string", "a list of strings", "string", "a string", "int", "a number", "bool", "true or false")
+)
+
+// decodeYAML reads the one document of a file. Unknown keys, keys that are
+// there twice and wrong types are errors, all of them in one, each with file
+// and line.
+func decodeYAML(file string, data []byte, into any) error {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	err := decoder.Decode(into)
+	if errors.Is(err, io.EOF) {
+		return nil // an empty file
+	}
+	if err == nil {
+		var more yaml.Node
+		if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+			return fmt.Errorf("%s: there is more than one document", file)
+		}
+		return nil
+	}
+	texts := []string{err.Error()}
+	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
+		texts = e.Errors
+	}
+	all := make([]error, len(texts))
+	for i, text := range texts {
+		line := 0
+		if m := yamlLine.FindStringSubmatch(text); m != nil {
+			line, _ = strconv.Atoi(m[1])
+			text = m[2]
+		}
+		if m := unknownKey.FindStringSubmatch(text); m != nil {
+			text = "unknown key " + m[1]
+		} else if m := wrongType.FindStringSubmatch(text); m != nil {
+			text = fmt.Sprintf("%s is not %s", m[1], goTypeNames.Replace(m[2]))
+		}
+		all[i] = fmt.Errorf("%s:%d: %s", file, line, strings.TrimPrefix(text, "yaml: "))
+	}
+	return errors.Join(all...)
 }

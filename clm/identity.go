@@ -2,6 +2,7 @@ package clm
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 
@@ -16,9 +17,6 @@ type Caller struct {
 	Account string
 	// System says that the caller is one of the region's own services.
 	System bool
-	// Reporter says that the caller may read and report statuses, and nothing
-	// else.
-	Reporter bool
 	// Tenancy is what the caller may see and what it makes. It is nil for the
 	// system, and for all when tenancy is off: they see everything.
 	Tenancy map[string]string
@@ -36,17 +34,17 @@ const Anonymous = "system@hyperfleet.local"
 // Tenancy says which headers name a caller's tenant. They are believed of the
 // region's services, and of callers whose token a gateway has seen before.
 type Tenancy struct {
-	Enabled bool `json:"enabled"`
+	Enabled bool `yaml:"enabled"`
 	// SystemHeader, when a request has it, says that the caller is the system.
-	SystemHeader string      `json:"system_header"`
-	Dimensions   []Dimension `json:"dimensions"`
+	SystemHeader string      `yaml:"system_header"`
+	Dimensions   []Dimension `yaml:"dimensions"`
 }
 
 // Dimension is one part of a tenancy.
 type Dimension struct {
-	Header   string `json:"header"`
-	Key      string `json:"key"`
-	Required bool   `json:"required"`
+	Header   string `yaml:"header"`
+	Key      string `yaml:"key"`
+	Required bool   `yaml:"required"`
 }
 
 // Identity says how a server knows its callers.
@@ -87,11 +85,14 @@ func (id *Identity) known(r *http.Request) (Caller, error) {
 		}
 		return c, nil
 	}
+	open := id.Open && r.TLS == nil
 	if id.Tokens != nil {
 		name, err := id.Tokens.verify(r.Context(), r.Header)
-		return Caller{Name: name}, err
+		if !open || !errors.Is(err, errNoToken) {
+			return Caller{Name: name}, err
+		}
 	}
-	if !id.Open || r.TLS != nil {
+	if !open {
 		return Caller{}, rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "a client certificate of the region's CA is needed")
 	}
 	return Caller{Name: Anonymous}, nil
@@ -112,8 +113,7 @@ func (id *Identity) tenant(c Caller, header http.Header) (Caller, error) {
 	system := c.System || id.Tenancy.SystemHeader != "" && header.Get(id.Tenancy.SystemHeader) != ""
 	switch {
 	case system && len(tenancy) == 0:
-		// Who only says in a header that it is the system is an adapter at most.
-		c.System, c.Reporter = true, !c.System
+		c.System = true
 	case len(missing) > 0:
 		return c, rest.Errorf(http.StatusForbidden, codeForbidden, "the request does not say whose it is; %v is missing", missing)
 	default:

@@ -13,23 +13,23 @@ import (
 // Entity describes one kind of resource: its routes, its names, what it belongs
 // to, and who has to report on it. The keys are hyperfleet-api's.
 type Entity struct {
-	Kind   string `json:"kind"`
-	Plural string `json:"plural"` // its collection in paths
+	Kind   string `yaml:"kind"`
+	Plural string `yaml:"plural"` // its collection in paths
 
 	// ParentKind is what resources of this kind belong to, "" for nothing.
 	// OnParentDelete says what becomes of them when their parent is deleted.
-	ParentKind     string       `json:"parent_kind"`
-	OnParentDelete ParentDelete `json:"on_parent_delete"`
+	ParentKind     string       `yaml:"parent_kind"`
+	OnParentDelete ParentDelete `yaml:"on_parent_delete"`
 
-	SpecSchemaName    string `json:"spec_schema_name"`    // in the provider's OpenAPI file
-	RequireSpecSchema bool   `json:"require_spec_schema"` // no start without it
+	SpecSchemaName    string `yaml:"spec_schema_name"`    // in the provider's OpenAPI file
+	RequireSpecSchema bool   `yaml:"require_spec_schema"` // no start without it
 
-	NameMinLen int `json:"name_min_len"` // default 1
-	NameMaxLen int `json:"name_max_len"` // default 100
+	NameMinLen int `yaml:"name_min_len"` // default 1
+	NameMaxLen int `yaml:"name_max_len"` // default 100
 
-	RequiredAdapters []string        `json:"required_adapters"`
-	References       []ReferenceRule `json:"references"`
-	Conditions       []ConditionRule `json:"conditions"`
+	RequiredAdapters []string        `yaml:"required_adapters"`
+	References       []ReferenceRule `yaml:"references"`
+	Conditions       []ConditionRule `yaml:"conditions"`
 
 	parent   *Entity
 	children []*Entity
@@ -47,27 +47,27 @@ const (
 
 // ReferenceRule says which other resources one may, or must, refer to.
 type ReferenceRule struct {
-	Type       string `json:"ref_type"`
-	TargetKind string `json:"target_kind"`
-	Min        int    `json:"min"`
-	Max        int    `json:"max"` // 0 is any number
+	Type       string `yaml:"ref_type"`
+	TargetKind string `yaml:"target_kind"`
+	Min        int    `yaml:"min"`
+	Max        int    `yaml:"max"` // 0 is any number
 }
 
 // ConditionRule makes a condition of a resource out of its adapters' reports.
 type ConditionRule struct {
-	Type string     `json:"type"`
-	When Expression `json:"when"`
+	Type string     `yaml:"type"`
+	When Expression `yaml:"when"`
 
 	Output struct {
-		Status  Expression `json:"status"`
-		Reason  Expression `json:"reason"`
-		Message Expression `json:"message"`
-	} `json:"output"`
+		Status  Expression `yaml:"status"`
+		Reason  Expression `yaml:"reason"`
+		Message Expression `yaml:"message"`
+	} `yaml:"output"`
 }
 
 // Expression is one CEL expression.
 type Expression struct {
-	Text string `json:"expression"`
+	Text string `yaml:"expression"`
 }
 
 // storeKind is the entity's kind in the store.
@@ -91,6 +91,19 @@ func (r *Registry) Entities() []Entity {
 	return all
 }
 
+// EntityError says what is wrong with an entity.
+type EntityError struct {
+	Index int // among the entities, from 0
+	Kind  string
+	Err   error
+}
+
+func (e *EntityError) Error() string {
+	return fmt.Sprintf("entity %d (%s): %s", e.Index, e.Kind, e.Err)
+}
+
+func (e *EntityError) Unwrap() error { return e.Err }
+
 const (
 	// resources is the collection of all kinds.
 	resources = "resources"
@@ -108,20 +121,20 @@ func NewRegistry(entities []Entity) (*Registry, error) {
 	for i := range entities {
 		e := entities[i]
 		if err := r.add(&e); err != nil {
-			return nil, fmt.Errorf("entity %d (%s): %w", i, e.Kind, err)
+			return nil, &EntityError{i, e.Kind, err}
 		}
 	}
-	for _, e := range r.entities {
+	for i, e := range r.entities {
 		if err := r.connect(e); err != nil {
-			return nil, fmt.Errorf("entity %s: %w", e.Kind, err)
+			return nil, &EntityError{i, e.Kind, err}
 		}
 	}
-	for _, e := range r.entities {
+	for i, e := range r.entities {
 		if cycle := e.cycle(func(e *Entity) []*Entity { return slices.DeleteFunc([]*Entity{e.parent}, isNil) }); cycle != "" {
-			return nil, fmt.Errorf("entity %s belongs to itself: %s", e.Kind, cycle)
+			return nil, &EntityError{i, e.Kind, fmt.Errorf("it belongs to itself: %s", cycle)}
 		}
 		if cycle := e.cycle(r.required); cycle != "" {
-			return nil, fmt.Errorf("entity %s needs itself, so none could ever be created: %s", e.Kind, cycle)
+			return nil, &EntityError{i, e.Kind, fmt.Errorf("it needs itself, so none could ever be created: %s", cycle)}
 		}
 	}
 	return r, nil

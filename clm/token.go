@@ -27,21 +27,21 @@ import (
 
 // Issuer is one whose tokens are taken. The keys are hyperfleet-api's.
 type Issuer struct {
-	IssuerURL string `json:"issuer_url"`
+	IssuerURL string `yaml:"issuer_url"`
 	// The keys: a URL (https, or http on loopback) or a file with a JWK set.
-	JWKCertURL    string `json:"jwk_cert_url"`
-	JWKCertFile   string `json:"jwk_cert_file"`
-	JWKCertCAFile string `json:"jwk_cert_ca_file"` // who signed the URL's certificate; default: the system's
+	JWKCertURL    string `yaml:"jwk_cert_url"`
+	JWKCertFile   string `yaml:"jwk_cert_file"`
+	JWKCertCAFile string `yaml:"jwk_cert_ca_file"` // who signed the URL's certificate; default: the system's
 
-	Header   string `json:"header"` // where the token is; default Authorization, after "Bearer"
-	Audience string `json:"audience"`
+	Header   string `yaml:"header"` // where the token is; default Authorization, after "Bearer"
+	Audience string `yaml:"audience"`
 
 	// IdentityClaim is the claim that names the caller (default email), and
 	// must match IdentityClaimPattern. With IdentityHeader the caller may name
 	// itself by that header instead.
-	IdentityClaim        string `json:"identity_claim"`
-	IdentityClaimPattern string `json:"identity_claim_pattern"`
-	IdentityHeader       string `json:"identity_header"`
+	IdentityClaim        string `yaml:"identity_claim"`
+	IdentityClaimPattern string `yaml:"identity_claim_pattern"`
+	IdentityHeader       string `yaml:"identity_header"`
 }
 
 const (

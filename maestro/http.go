@@ -174,11 +174,11 @@ func (s *Server) patchConsumerHTTP(w http.ResponseWriter, r *http.Request) error
 }
 
 func (s *Server) writeConsumer(w http.ResponseWriter, r *http.Request, d store.Document) error {
-	known, err := s.holdingsOf(r.Context(), d.Name)
+	unknown, err := s.unknownWorks(r.Context(), d.Name)
 	if err != nil {
 		return err
 	}
-	doc, err := observed(d, known[d.Name])
+	doc, err := observed(d, unknown[d.Name])
 	if err != nil {
 		return err
 	}

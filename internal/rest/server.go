@@ -22,6 +22,10 @@ type Server struct {
 	// MaxHeaderBytes bounds a request's line and headers; default 64 KiB.
 	MaxHeaderBytes int
 
+	// ReadTimeout and WriteTimeout bound reading a request and writing an answer
+	// that is no watch; default 60 s.
+	ReadTimeout, WriteTimeout time.Duration
+
 	// Grace is how long requests under way may take after the context of Run
 	// ended; default 5 s. Watches are ended at once.
 	Grace time.Duration
@@ -56,8 +60,8 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		Handler:           s.Handler,
 		TLSConfig:         s.TLS,
 		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
+		ReadTimeout:       cmp.Or(s.ReadTimeout, readTimeout),
+		WriteTimeout:      cmp.Or(s.WriteTimeout, writeTimeout),
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    cmp.Or(s.MaxHeaderBytes, maxHeaderBytes),
 		BaseContext:       func(net.Listener) context.Context { return base },
