@@ -27,6 +27,8 @@ type apiClient struct {
 	config APIConfig
 	base   *url.URL
 	now    func() time.Time
+	// single makes each call once.
+	single bool
 
 	mu     sync.Mutex
 	token  string
@@ -79,7 +81,7 @@ func newAPIClient(o Options) (*apiClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("clients.hyperfleet_api.base_url: %w", err)
 	}
-	return &apiClient{doer: o.API, config: o.Config.Clients.API, base: base, now: o.Now}, nil
+	return &apiClient{doer: o.API, config: o.Config.Clients.API, base: base, now: o.Now, single: o.single}, nil
 }
 
 // prefix is where CLM's API begins.
@@ -151,7 +153,7 @@ func (a *apiClient) send(ctx context.Context, c *call, u *url.URL, headers http.
 			failure.Status = out.status
 			failure.Code, failure.Detail = problem(out.body)
 		}
-		if n >= attempts || ctx.Err() != nil || !again(c.method, failure) {
+		if a.single || n >= attempts || ctx.Err() != nil || !again(c.method, failure) {
 			return out, failure
 		}
 		select {

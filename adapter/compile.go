@@ -24,13 +24,15 @@ type compiler struct {
 	errors Findings
 	doubts Findings
 	known  map[string]bool // the names bound so far
+	// found are the names of what is discovered: resources.<name>.
+	found map[string]bool
 	// anyName allows all names: in captures they are an answer's members.
 	anyName bool
 	envs    map[string]bool // the variables that the task names (env.NAME)
 }
 
 func newCompiler(config *Config, task *Task, now func() time.Time) *compiler {
-	c := &compiler{config: config, task: task, funcs: templateFuncs(now), known: map[string]bool{}, envs: map[string]bool{}}
+	c := &compiler{config: config, task: task, funcs: templateFuncs(now), known: map[string]bool{}, found: map[string]bool{}, envs: map[string]bool{}}
 	env, err := rules.NewEnv(rules.Options{
 		Variables: map[string]rules.Type{"adapter": rules.Map, "resources": rules.Map, "event": rules.Map, "env": rules.Map, "config": rules.Any},
 		Functions: functions(now),
@@ -41,6 +43,12 @@ func newCompiler(config *Config, task *Task, now func() time.Time) *compiler {
 	c.env = env
 	for _, name := range []string{"adapter", "resources", "event", "env", "config"} {
 		c.known[name] = true
+	}
+	for _, r := range task.Resources {
+		c.found[r.Name] = true
+		for _, n := range r.Nested {
+			c.found[n.Name] = true
+		}
 	}
 	return c
 }
@@ -91,7 +99,11 @@ var celPlace = regexp.MustCompile(`<input>:(\d+):(\d+): (.*)`)
 
 func (c *compiler) expr(t Text) *expr {
 	out := &expr{place: t.Place}
+	if strings.TrimSpace(t.Value) == "" { // the structure's check has said so
+		return out
+	}
 	c.variables(t.Value)
+	c.objects(t)
 	program, undeclared, err := c.env.CompileLoose(strings.TrimSpace(t.Value))
 	if wrong, ok := errors.AsType[*rules.CompileError](err); ok {
 		at, message := t.Place, wrong.Summary()
@@ -139,6 +151,9 @@ var dotted = regexp.MustCompile(`^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 func (c *compiler) field(t Text) *field {
 	text := strings.TrimSpace(t.Value)
 	out := &field{text: text}
+	if text == "" { // the structure's check has said so
+		return out
+	}
 	if dotted.MatchString(text) {
 		out.names = strings.Split(strings.TrimPrefix(text, "."), ".")
 		return out

@@ -191,6 +191,9 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		return
 	}
 	if isNull(n) { // as if it was not written
+		if v.Type() == reflect.TypeFor[Text]() {
+			v.Set(reflect.ValueOf(Text{Place: d.place(n, path)}))
+		}
 		return
 	}
 	switch v.Interface().(type) {
@@ -227,6 +230,10 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 			return
 		}
 		for i, c := range n.Content {
+			if isNull(c) {
+				d.add(c, fmt.Sprintf("%s[%d]", path, i), "it is empty")
+				continue
+			}
 			e := reflect.New(v.Type().Elem()).Elem()
 			d.value(c, e, fmt.Sprintf("%s[%d]", path, i))
 			v.Set(reflect.Append(v, e))

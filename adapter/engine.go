@@ -28,6 +28,8 @@ type Options struct {
 	Now       func() time.Time // time.Now by default
 	Log       *slog.Logger     // slog.Default by default
 	Observer  Observer
+
+	single bool // calls are not repeated
 }
 
 // Observer is told what metrics want to know. Each may be nil.

@@ -1,14 +1,124 @@
 package adapter
 
 import (
+	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 )
 
+// Lint checks config files of both kinds without running anything: their
+// structure, types, names, expressions, templates, calls and manifests. It
+// returns everything that it finds, by file and line. A task is checked against
+// the adapter's config beside it, or the only one of the files.
+func Lint(names []string, read func(string) ([]byte, error)) Findings {
+	var found Findings
+	configs := map[string]*Config{}
+	tasks := map[string][]byte{}
+	for _, name := range names {
+		data, err := read(name)
+		if err != nil {
+			found = append(found, Finding{File: name, Message: err.Error()})
+			continue
+		}
+		if !isConfig(name, data) {
+			tasks[name] = data
+			continue
+		}
+		c, err := ParseConfig(name, data, nil)
+		if wrong, ok := errors.AsType[Findings](err); ok {
+			found = append(found, wrong...)
+			continue
+		}
+		configs[name] = c
+	}
+	for _, name := range sortedKeys(tasks) {
+		task, wrong := parseTask(name, tasks[name], read)
+		c := newCompiler(beside(name, configs), task, time.Now)
+		c.compile()
+		c.transports()
+		c.reports()
+		found = append(append(append(found, wrong...), c.errors...), c.doubts...)
+	}
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line, strings.Compare(a.Path, b.Path))
+	})
+	return slices.Compact(found)
+}
+
+// LintFiles is Lint with files of the disk.
+func LintFiles(names ...string) Findings { return Lint(names, os.ReadFile) }
+
+// Errors are the findings that are no mere warnings.
+func (f Findings) Errors() Findings {
+	return slices.DeleteFunc(slices.Clone(f), func(x Finding) bool { return x.Warning })
+}
+
+// isConfig says of which kind a file is.
+func isConfig(name string, data []byte) bool {
+	root, _ := parseYAML(name, data)
+	if root == nil {
+		return bytes.Contains(data, []byte("\nclients:"))
+	}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		switch root.Content[i].Value {
+		case "adapter", "clients":
+			return true
+		}
+	}
+	return false
+}
+
+func beside(task string, configs map[string]*Config) *Config {
+	var near []*Config
+	for _, name := range sortedKeys(configs) {
+		if filepath.Dir(name) == filepath.Dir(task) || len(configs) == 1 {
+			near = append(near, configs[name])
+		}
+	}
+	if len(near) == 1 {
+		return near[0]
+	}
+	return nil
+}
+
+var objectName = regexp.MustCompile(`\bresources(?:\.\??|\[\??["'])([A-Za-z_][A-Za-z0-9_]*)`)
+
+// objects checks resources.<name> in an expression.
+func (c *compiler) objects(t Text) {
+	for _, m := range objectName.FindAllStringSubmatch(t.Value, -1) {
+		if !c.found[m[1]] {
+			c.doubt(t.Place, "there is no resource %q", m[1])
+		}
+	}
+}
+
 // url checks a call's URL as far as it is known before it is rendered.
-func (c *compiler) url(t Text) {
-	if strings.ContainsAny(strings.Split(t.Value, "{{")[0], " \t\n") {
+func (c *compiler) url(method string, t Text) {
+	known, _, _ := strings.Cut(t.Value, "{{")
+	u, err := url.Parse(known)
+	switch {
+	case t.Value == "":
+	case strings.ContainsAny(strings.TrimSpace(known), " \t\n"):
 		c.doubt(t.Place, "the URL has white space in it")
+	case err != nil:
+		c.doubt(t.Place, "%v", err)
+	case u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https":
+		c.doubt(t.Place, "%q is no scheme of CLM's", u.Scheme)
+	case u.Scheme == "" && u.Host != "":
+		c.doubt(t.Place, "a path begins with one slash")
+	case strings.Contains(u.Path, "/../"):
+		c.doubt(t.Place, "the URL leads upwards")
+	}
+	if method != "PUT" && statusReport(method, t.Value) {
+		c.doubt(t.Place, "CLM takes status reports by PUT, not by %s", method)
 	}
 }
 
@@ -16,11 +126,15 @@ func (c *compiler) url(t Text) {
 func (c *compiler) manifest(at Place, m map[string]any, within string) {
 	say := func(format string, args ...any) {
 		p := at
-		p.Path = join(p.Path, within)
+		if within != "" {
+			p.Path = join(p.Path, within)
+		}
 		c.doubt(p, format, args...)
 	}
 	if m == nil {
-		say("a manifest is a mapping")
+		if at.File != "" {
+			say("a manifest is a mapping, a text, or {ref: FILE}")
+		}
 		return
 	}
 	for _, key := range []string{"apiVersion", "kind", "metadata.name"} {
@@ -29,13 +143,80 @@ func (c *compiler) manifest(at Place, m map[string]any, within string) {
 		}
 	}
 	annotations, _ := dig(m, "metadata.annotations").(map[string]any)
-	if _, ok := annotations[generationAnnotation]; !ok {
-		say("the manifest has no annotation %s", generationAnnotation)
+	if _, ok := annotations[generationAnnotation].(string); !ok {
+		say("the manifest has no annotation %s, which must be a string", generationAnnotation)
 	}
 	if inner, ok := dig(m, "spec.workload.manifests").([]any); ok && within == "" {
 		for i, v := range inner {
 			o, _ := v.(map[string]any)
 			c.manifest(at, o, fmt.Sprintf("spec.workload.manifests[%d]", i))
 		}
+	}
+}
+
+// transports checks that resources go where the adapter's process applies them.
+func (c *compiler) transports() {
+	if c.config == nil {
+		return
+	}
+	for _, r := range c.task.Resources {
+		maestro := r.Transport != nil && r.Transport.Client == "maestro"
+		switch {
+		case maestro && c.config.Clients.Maestro == nil:
+			c.doubt(r.Place, "it goes to maestro, but %s has no clients.maestro", c.config.File)
+		case !maestro && c.config.Clients.Maestro != nil:
+			c.doubt(r.Place, "it goes to a Kubernetes API, but with clients.maestro in %s all go to maestro", c.config.File)
+		}
+	}
+}
+
+// reports checks the payloads that are status reports.
+func (c *compiler) reports() {
+	deletes := slices.ContainsFunc(c.task.Resources, func(r Resource) bool { return r.Lifecycle != nil && r.Lifecycle.Delete != nil })
+	for _, a := range c.task.Post.Actions {
+		if a.APICall == nil || !statusReport(strings.ToUpper(a.APICall.Method), a.APICall.URL.Value) {
+			continue
+		}
+		for _, p := range c.task.Post.Payloads {
+			if build, ok := p.Build.Value.(map[string]any); ok && strings.Contains(a.APICall.Body.Value, "."+p.Name) {
+				c.reportOf(p, build, deletes)
+			}
+		}
+	}
+}
+
+func (c *compiler) reportOf(p Payload, build map[string]any, deletes bool) {
+	for _, key := range []string{"adapter", "conditions", "observed_generation", "observed_time"} {
+		if _, ok := build[key]; !ok {
+			c.doubt(p.Build.Place, "the status report has no %s", key)
+		}
+	}
+	if s, ok := build["observed_generation"].(string); ok {
+		at := p.Build.Place
+		at.Line = cmp.Or(p.Build.Lines["observed_generation"], at.Line)
+		c.doubt(at, "observed_generation is %q, a string; CLM wants a number: use an expression", s)
+	}
+	list, ok := build["conditions"].([]any)
+	if !ok {
+		return
+	}
+	there := map[any]bool{}
+	for _, x := range list {
+		condition, _ := x.(map[string]any)
+		kind := condition["type"]
+		if there[kind] {
+			c.doubt(p.Build.Place, "the status report has the condition %v twice", kind)
+		}
+		if s, ok := kind.(string); ok {
+			there[s] = true
+		}
+	}
+	for _, kind := range []string{"Applied", "Available", "Health"} {
+		if !there[kind] {
+			c.doubt(p.Build.Place, "the status report has no condition %s", kind)
+		}
+	}
+	if deletes && !there["Finalized"] {
+		c.warn(p.Build.Place, "the task deletes, but reports no condition Finalized: its resources will never go")
 	}
 }

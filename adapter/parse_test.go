@@ -77,6 +77,11 @@ func TestWhatIsWrongInAFileIsToldWithItsLine(t *testing.T) {
 			_, err = ParseConfig("config.yaml", []byte(d.Input), nil)
 		case "task":
 			_, err = ParseTask("/etc/task.yaml", []byte(d.Input), files{"/etc/job.yaml": "kind: Job", "/etc/bad.yaml": "a: 1\na: 2\n"}.read)
+		case "lint":
+			found := Lint([]string{"/etc/task.yaml", "/etc/config.yaml"}, files{
+				"/etc/task.yaml": d.Input, "/etc/config.yaml": "adapter: {name: a}\n",
+			}.read)
+			return found.Error() + "\n"
 		default:
 			t.Fatalf("unknown command %s", d.Cmd)
 		}

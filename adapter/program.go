@@ -185,7 +185,7 @@ func (c *compiler) call(a *APICall) *call {
 	for _, h := range a.Headers {
 		out.headers = append(out.headers, header{h.Name, c.template(h.Value)})
 	}
-	c.url(a.URL)
+	c.url(out.method, a.URL)
 	return out
 }
 
@@ -246,7 +246,9 @@ func (c *compiler) resource(x Resource) resource {
 		}
 	} else {
 		m, _ := x.Manifest.Value.(map[string]any)
-		c.manifest(x.Manifest.Place, m, "")
+		if _, unread := refOf(x.Manifest.Value); !unread {
+			c.manifest(x.Manifest.Place, m, "")
+		}
 		out.manifest = c.document(x.Manifest, false)
 		version, _ := m["apiVersion"].(string)
 		kind, _ := m["kind"].(string)

@@ -192,6 +192,7 @@ func (x *execution) search(d *discovery) (s Search, err error) {
 		}
 		return s, err
 	}
+	orString(&s.Namespace, "*")
 	s.Labels = make(map[string]string, len(d.labels))
 	for _, l := range d.labels {
 		key, err := l[0].render(x.scope)

@@ -1,0 +1,262 @@
+package adapter
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// DryRun is an execution without a world: for a task's author, before it is
+// deployed. Its files have the shapes that hyperfleet-adapter's have.
+type DryRun struct {
+	Config *Config
+	Task   *Task
+	// Event is a CloudEvent in JSON.
+	Event []byte
+	// Responses are what CLM answers, in JSON:
+	//
+	//	{"responses": [{"match": {"method": "GET", "urlPattern": "/clusters/.*"},
+	//	                "responses": [{"statusCode": 200, "headers": {}, "body": {}}]}]}
+	//
+	// The pattern is a regular expression, the method * any. Of several
+	// responses each call gets the next, and then the last again. What
+	// matches nothing is answered with 200 {}. It may be empty.
+	Responses []byte
+	// Discovery has what is found in place of what was applied, in JSON: objects
+	// by their metadata.name. It may be empty.
+	Discovery []byte
+	LookupEnv func(string) (string, bool) // os.LookupEnv by default
+	Now       func() time.Time            // time.Now by default
+}
+
+// Trace is what an execution did.
+type Trace struct {
+	EventID, EventType string
+	Result             *Result
+	Calls              []TraceCall
+	Operations         []TraceOperation
+}
+
+// TraceCall is one request to CLM.
+type TraceCall struct {
+	Method, URL string
+	Status      int
+	Request     []byte
+	Response    []byte
+}
+
+// TraceOperation is one request to the transport.
+type TraceOperation struct {
+	Operation string // apply, get, discover, delete
+	Kind      string
+	Namespace string
+	Name      string
+	Result    Operation // of apply
+	Object    Object    // of apply
+}
+
+// Run executes the task once. The error says that a file cannot be read, or
+// that the task is wrong; what fails on the way is in the trace.
+func (d DryRun) Run(ctx context.Context) (*Trace, error) {
+	var event struct {
+		ID   string          `json:"id"`
+		Type string          `json:"type"`
+		Data json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(d.Event, &event); err != nil {
+		return nil, fmt.Errorf("reading the event: %w", err)
+	}
+	var data Event
+	if len(event.Data) == 0 {
+		return nil, errors.New("reading the event: it has no data")
+	}
+	if err := json.Unmarshal(event.Data, &data); err != nil {
+		return nil, fmt.Errorf("reading the event's data: %w", err)
+	}
+	t := &Trace{EventID: event.ID, EventType: event.Type}
+	api, err := newScript(d.Responses, t)
+	if err != nil {
+		return nil, fmt.Errorf("reading the API's responses: %w", err)
+	}
+	stage := &stage{trace: t}
+	if len(bytes.TrimSpace(d.Discovery)) > 0 {
+		if err := utiljson.Unmarshal(d.Discovery, &stage.found); err != nil {
+			return nil, fmt.Errorf("reading what is discovered: %w", err)
+		}
+	}
+	config := *d.Config
+	config.Clients.API.Auth = nil
+	e, err := New(Options{
+		Config: &config, Task: d.Task, Transport: stage, API: api, LookupEnv: d.LookupEnv, Now: d.Now,
+		Log: slog.New(slog.DiscardHandler), single: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.Result = e.Run(ctx, data)
+	return t, nil
+}
+
+// script is CLM as the responses' file has it.
+type script struct {
+	trace  *Trace
+	routes []*route
+}
+
+type route struct {
+	Match struct {
+		Method     string `json:"method"`
+		URLPattern string `json:"urlPattern"`
+	} `json:"match"`
+	Responses []struct {
+		StatusCode int               `json:"statusCode"`
+		Headers    map[string]string `json:"headers"`
+		Body       json.RawMessage   `json:"body"`
+	} `json:"responses"`
+	pattern *regexp.Regexp
+	calls   int
+}
+
+func newScript(file []byte, t *Trace) (*script, error) {
+	s := &script{trace: t}
+	if len(bytes.TrimSpace(file)) == 0 {
+		return s, nil
+	}
+	var doc struct {
+		Responses []*route `json:"responses"`
+	}
+	if err := json.Unmarshal(file, &doc); err != nil {
+		return nil, err
+	}
+	for i, r := range doc.Responses {
+		if r == nil || len(r.Responses) == 0 {
+			return nil, fmt.Errorf("responses[%d] has no responses", i)
+		}
+		var err error
+		if r.pattern, err = regexp.Compile(r.Match.URLPattern); err != nil {
+			return nil, fmt.Errorf("responses[%d].match.urlPattern: %w", i, err)
+		}
+	}
+	s.routes = doc.Responses
+	return s, nil
+}
+
+// Do is Doer's.
+func (s *script) Do(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	url := req.URL.RequestURI()
+	status, answer, headers := http.StatusOK, []byte("{}"), http.Header{}
+	for _, r := range s.routes {
+		if (r.Match.Method != "*" && !strings.EqualFold(r.Match.Method, req.Method)) || !r.pattern.MatchString(url) {
+			continue
+		}
+		x := r.Responses[min(r.calls, len(r.Responses)-1)]
+		r.calls++
+		if x.StatusCode != 0 {
+			status = x.StatusCode
+		}
+		if len(x.Body) > 0 {
+			answer = x.Body
+		}
+		for name, value := range x.Headers {
+			headers.Set(name, value)
+		}
+		break
+	}
+	s.trace.Calls = append(s.trace.Calls, TraceCall{req.Method, url, status, body, compact(answer)})
+	return &http.Response{StatusCode: status, Header: headers, Body: io.NopCloser(bytes.NewReader(answer)), Request: req}, nil
+}
+
+func compact(data []byte) []byte {
+	var b bytes.Buffer
+	if json.Compact(&b, data) != nil {
+		return data
+	}
+	return b.Bytes()
+}
+
+// stage is a transport that remembers what was asked of it. What the
+// discoveries' file has is there from the start, and takes the place of what is
+// applied under its name.
+type stage struct {
+	trace   *Trace
+	found   map[string]Object
+	applied []Object
+}
+
+func (s *stage) record(op TraceOperation) { s.trace.Operations = append(s.trace.Operations, op) }
+
+// Discover is Transport's.
+func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
+	op := TraceOperation{Operation: "discover", Kind: q.Kind, Namespace: q.Namespace, Name: q.Name}
+	if q.Name != "" {
+		op.Operation = "get"
+	}
+	s.record(op)
+	for _, o := range s.applied {
+		id := identify(o)
+		if id.Kind == q.Kind && id.APIVersion == q.APIVersion && matches(q, o) {
+			out = append(out, s.seen(o))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.found)) {
+		o := s.found[name]
+		if id := identify(o); id.Kind == q.Kind && !slices.ContainsFunc(out, func(x Object) bool { return identify(x) == id }) &&
+			(q.Name == name || q.Name == "" && matches(q, o)) {
+			out = append(out, o)
+		}
+	}
+	return out, nil
+}
+
+// seen is an object as the discoveries' file has it, if it does.
+func (s *stage) seen(o Object) Object {
+	if over, ok := s.found[identify(o).Name]; ok {
+		return over
+	}
+	return o
+}
+
+// Apply is Transport's.
+func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
+	id := identify(a.Object)
+	op := Created
+	i := slices.IndexFunc(s.applied, func(o Object) bool { return identify(o) == id })
+	switch {
+	case i >= 0 && a.Recreate:
+		op = Recreated
+	case i >= 0:
+		op = Updated
+	}
+	if i >= 0 {
+		s.applied[i] = a.Object
+	} else {
+		s.applied = append(s.applied, a.Object)
+	}
+	s.record(TraceOperation{"apply", id.Kind, id.Namespace, id.Name, op, a.Object})
+	return Applied{op, "dry-run " + string(op), s.seen(a.Object)}, nil
+}
+
+// Delete is Transport's.
+func (s *stage) Delete(_ context.Context, d Deletion) error {
+	id := identify(d.Object)
+	s.record(TraceOperation{Operation: "delete", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
+	s.applied = slices.DeleteFunc(s.applied, func(o Object) bool { return identify(o) == id })
+	maps.DeleteFunc(s.found, func(_ string, o Object) bool { return identify(o) == id })
+	return nil
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/adapter"
+)
+
+func (c *command) adapterLint() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Check adapter and task configs without running them",
+		Long: `Checks the structure, names, types, expressions, templates, calls and manifests of
+AdapterConfig and AdapterTaskConfig files, and shows everything that is wrong with
+its file and line. A task config is checked against the adapter config beside it.
+
+It fails when something is wrong; warnings alone are no failure.`,
+		Example: `  atoll adapter lint adapters/cl-namespace/config.yaml adapters/cl-namespace/task.yaml`,
+		Args:    cobra.MinimumNArgs(1),
+	}
+	o := addOutput(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		found := adapter.LintFiles(args...)
+		if found == nil {
+			found = adapter.Findings{}
+		}
+		if err := o.print(c.out, found, func(w io.Writer) {
+			for _, f := range found {
+				fmt.Fprintln(w, f)
+			}
+		}); err != nil {
+			return err
+		}
+		if n := len(found.Errors()); n > 0 {
+			return fmt.Errorf("the configs are wrong in %d places", n)
+		}
+		return nil
+	}
+	return cmd
+}
