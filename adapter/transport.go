@@ -47,6 +47,15 @@ type Watcher interface {
 	Watch(ctx context.Context, changed func(Event)) error
 }
 
+// Doubter is a Transport that knows when what it does not find may be there all
+// the same, because who holds it has not been heard yet.
+type Doubter interface {
+	// Doubt returns what stands for the object of a search by name that Discover
+	// has not found, if nobody knows whether it is gone; nil if it is. What is to
+	// be deleted is not gone while there is doubt (I9).
+	Doubt(ctx context.Context, s Search) (Object, error)
+}
+
 // Search says which objects are meant: one by its name, or those with labels.
 type Search struct {
 	APIVersion, Kind string

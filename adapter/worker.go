@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/bus"
+	"atoll.dev/internal/trace"
 )
 
 // Runner runs a task for an event; *Engine is one.
@@ -36,6 +37,7 @@ type WorkerOptions struct {
 
 	Log     *slog.Logger
 	Metrics *Metrics
+	Tracer  *trace.Tracer // nil: off
 }
 
 func (o WorkerOptions) withDefaults() WorkerOptions {
@@ -100,7 +102,7 @@ func (w *Worker) watch(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.o.Log.Error("the watch of the adapter's objects ended; it is begun again", "adapter", w.o.Name, "error", err)
+		w.o.Log.Error("the watch of the adapter's objects ended; it is begun again", "error", err)
 		w.o.Metrics.failed("watch")
 		select {
 		case <-ctx.Done():
@@ -115,7 +117,7 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 	defer m.Ack()
 	var e Event
 	if err := json.Unmarshal(m.Event.Data, &e); err != nil || e.ID == "" {
-		w.o.Log.Warn("an event without a resource was dropped", "adapter", w.o.Name, "topic", m.Topic, "type", m.Event.Type, "id", m.Event.ID, "error", err)
+		w.o.Log.Warn("an event without a resource was dropped", "topic", m.Topic, "type", m.Event.Type, "id", m.Event.ID, "error", err)
 		w.o.Metrics.failed("event")
 		return
 	}
@@ -133,7 +135,7 @@ func (w *Worker) hello(ctx context.Context) {
 		ID: uuid.NewString(), Source: w.o.Name, Type: bus.HelloType, Time: time.Now(), DataContentType: "application/json", Data: data,
 	})
 	if err != nil && ctx.Err() == nil {
-		w.o.Log.Warn("the sentinel could not be greeted; what is unreconciled comes when it sends again", "adapter", w.o.Name, "error", err)
+		w.o.Log.Warn("the sentinel could not be greeted; what is unreconciled comes when it sends again", "error", err)
 	}
 }
 
@@ -141,7 +143,10 @@ func (w *Worker) hello(ctx context.Context) {
 // another try may mend.
 func (w *Worker) run(ctx context.Context, t task) (failed bool) {
 	begun := time.Now()
+	ctx, span := w.o.Tracer.Start(trace.WithParent(ctx, t.trace), "reconcile "+t.Kind, trace.Consumer,
+		trace.String("adapter", w.o.Name), trace.String("resource.id", t.ID), trace.Int("resource.generation", t.Generation))
 	result, err := w.execute(ctx, t.Event)
+	span.End(err)
 	took := time.Since(begun)
 	status := Success
 	switch {
@@ -152,7 +157,7 @@ func (w *Worker) run(ctx context.Context, t task) (failed bool) {
 	}
 	w.o.Metrics.processed(status, took)
 	attrs := []slog.Attr{
-		slog.String("adapter", w.o.Name), slog.String("kind", t.Kind), slog.String("id", t.ID), slog.Int64("generation", t.Generation),
+		slog.String("kind", t.Kind), slog.String("id", t.ID), slog.Int64("generation", t.Generation),
 		slog.String("status", string(status)), slog.Duration("waited", begun.Sub(t.since)), slog.Duration("took", took),
 	}
 	switch {

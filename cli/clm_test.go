@@ -2,281 +2,201 @@ package cli
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
+	"crypto/rsa"
+	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
+	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/datadriven"
-	"github.com/rogpeppe/go-internal/testscript"
-	"sigs.k8s.io/yaml"
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/jackc/pgx/v5"
 
-	"atoll.dev/access"
-	api "atoll.dev/api/clm"
-	"atoll.dev/client"
-	"atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
-	"atoll.dev/pki"
-	"atoll.dev/region"
 )
 
-const lifecycleEntities = `
-entities:
-- {kind: Cluster, plural: clusters, required_adapters: [placement, hosted-cluster]}
-- {kind: NodePool, plural: nodepools, parent_kind: Cluster, on_parent_delete: cascade, required_adapters: [node-pool]}
-- {kind: Channel, plural: channels}
-- {kind: Version, plural: versions, parent_kind: Channel}
-`
-
-// lifecycleHome runs a CLM as it is in a region, and makes the part of a home
-// that its operator needs. Beside it listens a plain one, whose URL is returned.
-func lifecycleHome(t testing.TB, home string) (plain string) {
+// startCLM runs `atoll clm` with the arguments that args makes of two free
+// addresses, the API's and that of its health, and returns when it is ready.
+func startCLM(t *testing.T, args func(api, ops string) []string) (base, ops string) {
 	t.Helper()
-	registry, err := clm.ParseRegistry([]byte(lifecycleEntities))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	ca, err := pki.OpenCA(filepath.Join(home, "pki"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	secure, open := listenOn(t), listenOn(t)
-	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }, Open: true}
-	s, err := clm.New(clm.Options{
-		Database: db, Identify: identity.Identify, Plain: open,
-		HTTP: secure, HTTPTLS: &tls.Config{
-			MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
-			Certificates: []tls.Certificate{certificateOf(t, ca, pki.ServiceName("clm"))},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("CLM ended: %v", err)
+	for range 5 { // another process may take a port first
+		addrs := freeAddrs(t, 2)
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		root := newRoot(&command{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
+		root.SetArgs(append([]string{"clm", "serve", "--log-level", "error"}, args(addrs[0], addrs[1])...))
+		go func() { ended <- root.ExecuteContext(ctx) }()
+		if err := ready("http://"+addrs[1], ended); errors.Is(err, syscall.EADDRINUSE) {
+			stop()
+			continue
+		} else if err != nil {
+			stop()
+			t.Fatal(err)
 		}
-	})
-	state, err := json.Marshal(region.State{Format: 1, Region: "test", Ports: map[string]int{"clm-http": secure.Addr().(*net.TCPAddr).Port}})
-	if err != nil {
-		t.Fatal(err)
+		t.Cleanup(func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Errorf("it ended: %v", err)
+			}
+			http.DefaultClient.CloseIdleConnections()
+		})
+		return "http://" + addrs[0], "http://" + addrs[1]
 	}
-	if err := os.WriteFile(filepath.Join(home, "region.json"), state, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return "http://" + open.Addr().String()
+	t.Fatal("no free port")
+	return "", ""
 }
 
-func listenOn(t testing.TB) net.Listener {
+func freeAddrs(t *testing.T, n int) (addrs []string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
 	}
-	return l
+	return addrs
 }
 
-func certificateOf(t testing.TB, ca *pki.CA, name pki.Name) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair
-}
-
-// live is a command that goes on while a script does, and what it has written.
-type live struct {
-	mu   sync.Mutex
-	text []byte
-	more chan struct{} // closed at each write
-}
-
-func (l *live) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text = append(l.text, p...)
-	close(l.more)
-	l.more = make(chan struct{})
-	return len(p), nil
-}
-
-// await waits until what was written matches.
-func (l *live) await(ts *testscript.TestScript, pattern string) {
-	re, err := regexp.Compile("(?m)" + pattern)
-	ts.Check(err)
-	limit := time.After(time.Minute)
-	for {
-		l.mu.Lock()
-		found, text, more := re.Match(l.text), l.text, l.more
-		l.mu.Unlock()
-		if found {
-			return
+// ready waits until a service is ready, or has ended.
+func ready(ops string, ended <-chan error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(60 * time.Second); ; {
+		res, err := http.Get(ops + "/readyz")
+		if err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
 		}
 		select {
-		case <-more:
-		case <-limit:
-			ts.Fatalf("no match for %q in:\n%s", pattern, text)
+		case err := <-ended:
+			return fmt.Errorf("it ended before it was ready: %w", err)
+		case <-deadline:
+			return errors.New("not ready within a minute")
+		case <-tick.C:
 		}
 	}
 }
 
-// The scripts of testdata/clm run where a CLM runs. Four commands are theirs:
-//
-//	id VAR KIND NAME                              sets VAR to the resource's id
-//	report KIND ID ADAPTER GENERATION TYPE=STATUS[:REASON[:MESSAGE]]...
-//	start NAME ARG...                             runs "atoll ARG..." until the script ends
-//	seen NAME REGEXP                              waits until it has written this
-func TestCLMScripts(t *testing.T) {
-	running := sync.Map{} // of *live, by script and name
-	dial := func(ts *testscript.TestScript) *client.CLM {
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: ts.Getenv("CLM")})
-		ts.Check(err)
-		ts.Defer(c.Close)
-		return c
+// ask sends a request and decodes the answer.
+func ask(t *testing.T, method, url, body string, headers ...string) (int, map[string]any) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/clm", RequireExplicitExec: true,
-		Setup: func(e *testscript.Env) error {
-			home := filepath.Join(e.WorkDir, "home")
-			if err := os.Mkdir(home, 0o700); err != nil {
-				return err
-			}
-			e.Setenv("ATOLL_HOME", home)
-			e.Setenv("CLM", lifecycleHome(e.T().(testing.TB), home))
-			return nil
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": func(ts *testscript.TestScript, _ bool, args []string) {
-				l := &live{more: make(chan struct{})}
-				running.Store(ts.Getenv("WORK")+args[0], l)
-				root := newRoot(&command{in: strings.NewReader(""), out: l, err: l})
-				root.SetArgs(append([]string{"--home", ts.Getenv("ATOLL_HOME")}, args[1:]...))
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan error, 1)
-				go func() { done <- root.ExecuteContext(ctx) }()
-				ts.Defer(func() {
-					cancel()
-					if err := <-done; !errors.Is(err, context.Canceled) {
-						t.Errorf("atoll %q ended: %v", args[1:], err)
-					}
-				})
-			},
-			"seen": func(ts *testscript.TestScript, _ bool, args []string) {
-				l, ok := running.Load(ts.Getenv("WORK") + args[0])
-				if !ok {
-					ts.Fatalf("nothing runs as %s", args[0])
-				}
-				l.(*live).await(ts, args[1])
-			},
-			"id": func(ts *testscript.TestScript, _ bool, args []string) {
-				r, err := dial(ts).Named(t.Context(), client.Collection(args[1]), args[2])
-				ts.Check(err)
-				ts.Setenv(args[0], r.ID)
-			},
-			"report": func(ts *testscript.TestScript, _ bool, args []string) {
-				generation, err := strconv.Atoi(args[3])
-				ts.Check(err)
-				report := api.AdapterStatusCreate{Adapter: args[2], ObservedGeneration: int32(generation), ObservedTime: time.Now()}
-				for _, arg := range args[4:] {
-					kind, rest, _ := strings.Cut(arg, "=")
-					part := append(strings.SplitN(rest, ":", 3), "", "")
-					report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0], Reason: part[1], Message: part[2]})
-				}
-				taken, err := dial(ts).Report(t.Context(), client.Collection(args[0]), args[1], report)
-				ts.Check(err)
-				if !taken {
-					ts.Fatalf("the report was dropped")
-				}
-			},
-		},
-	})
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		req.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v map[string]any
+	if err := json.Unmarshal(data, &v); err != nil {
+		t.Fatalf("%s %s: %d %s", method, url, res.StatusCode, data)
+	}
+	return res.StatusCode, v
 }
 
-// TestWhy runs the files of testdata/why: "why" takes findings as YAML and
-// prints what is made of them.
-func TestWhy(t *testing.T) {
-	datadriven.Walk(t, "testdata/why", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			var f findings
-			if err := yaml.UnmarshalStrict([]byte(d.Input), &f); err != nil {
-				d.Fatalf(t, "%v", err)
-			}
-			var b strings.Builder
-			waitTable(&b, whyOf(f), "clusters", f.Now)
-			return b.String()
-		})
-	})
+func TestCLMServesItsAPI(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	base, ops := startCLM(t, func(api, ops string) []string { return []string{"--dsn", dsn, "--insecure-listen", api, "--ops", ops} })
+	if status, v := ask(t, "GET", ops+"/healthz", ""); status != 200 || fmt.Sprint(v) != "map[status:ok]" {
+		t.Errorf("/healthz: %d %v", status, v)
+	}
+	if status, v := ask(t, "GET", ops+"/readyz", ""); status != 200 || fmt.Sprint(v) != "map[status:ok]" {
+		t.Errorf("/readyz: %d %v", status, v)
+	}
+	if status, v := ask(t, "GET", base+"/api/hyperfleet", ""); status != 200 || v["version"] != version {
+		t.Errorf("metadata: %d %v", status, v)
+	}
+	status, made := ask(t, "POST", base+"/api/hyperfleet/v1/clusters", `{"kind":"Cluster","name":"abc","spec":{}}`)
+	if status != 201 || made["created_by"] != "system@hyperfleet.local" {
+		t.Fatalf("create: %d %v", status, made)
+	}
+	if status, v := ask(t, "GET", base+made["href"].(string), ""); status != 200 || v["name"] != "abc" {
+		t.Errorf("get: %d %v", status, v)
+	}
 }
 
-func TestSelectionsAreOneSearch(t *testing.T) {
-	for _, c := range []struct {
-		s    selectFlags
-		want string
-	}{
-		{selectFlags{}, ""},
-		{selectFlags{search: "name='a' or name='b'"}, "name='a' or name='b'"},
-		{selectFlags{search: "name='a' or name='b'", owner: "1"}, "(name='a' or name='b') and owner_id='1'"},
-		{selectFlags{labels: map[string]string{"b": "it's", "a.io/c": "1"}}, `labels."a.io/c"='1' and labels."b"='it''s'`},
-	} {
-		if got := c.s.text(); got != c.want {
-			t.Errorf("%+v: %s, want %s", c.s, got, c.want)
+// As hyperfleet-api is run: a file says everything, secrets come from files,
+// and callers have tokens.
+func TestCLMIsConfiguredAsHyperFleetIs(t *testing.T) {
+	dsn, err := pgx.ParseConfig(pgtest.DSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	put := func(name, text string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
+		return file
 	}
-}
-
-func TestHistoryIsToldInFewWords(t *testing.T) {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	var b strings.Builder
-	historyTable(&b, []api.HistoryRecord{
-		{Seq: 4, Time: at, Action: "force-delete", Principal: "cli:root", Note: json.RawMessage(`{"reason":"burnt down"}`)},
-		{Seq: 3, Time: at, Action: "update", Generation: 1, Principal: "system:adapter", Status: json.RawMessage(`{"conditions":[{"type":"Reconciled","status":"True","reason":"ReconciledAll"}]}`)},
-		{Seq: 1, Time: at, Action: "create", Generation: 1, Principal: "a@b", Spec: json.RawMessage(`{}`), Status: json.RawMessage(`{}`)},
-	}, false)
-	want := `TIME                          ACTION         GENERATION   BY               WHAT
-2026-01-02 03:04:05.000 UTC   force-delete   -            cli:root         burnt down
-2026-01-02 03:04:05.000 UTC   update         1            system:adapter   status: Reconciled=True ReconciledAll
-2026-01-02 03:04:05.000 UTC   create         1            a@b              what is wanted
-`
-	if got := b.String(); got != want {
-		t.Errorf("got:\n%swant:\n%s", got, want)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	keys := put("keys.json", fmt.Sprintf(`{"keys":[{"kty":"RSA","kid":"k1","n":%q,"e":%q}]}`, encode(key.N.Bytes()), encode(big.NewInt(int64(key.E)).Bytes())))
+	schemas := put("openapi.yaml", "openapi: 3.0.3\ninfo: {title: specs, version: v1}\npaths: {}\ncomponents: {schemas: {ClusterSpec: {type: object, properties: {nodes: {type: integer}}}}}\n")
+	t.Setenv("HYPERFLEET_DATABASE_NAME_FILE", put("name", dsn.Database+"\n"))
+	base, _ := startCLM(t, func(api, ops string) []string {
+		host, port, _ := net.SplitHostPort(api)
+		_, health, _ := net.SplitHostPort(ops)
+		return []string{"--server-port", port, "--config", put("config.yaml", fmt.Sprintf(`
+server:
+  host: %s
+  port: 1
+  openapi_schema_path: %s
+  jwt: {enabled: true, configs: [{issuer_url: "https://sso.example.com", jwk_cert_file: %s}]}
+database: {host: %q, port: %d, username: %s}
+health: {port: %s}
+metrics: {port: %s}
+entities:
+- {kind: Cluster, plural: clusters, spec_schema_name: ClusterSpec, require_spec_schema: true}
+`, host, schemas, keys, dsn.Host, dsn.Port, dsn.User, health, strings.TrimPrefix(freeAddrs(t, 1)[0], "127.0.0.1:")))}
+	})
+	const clusters = "/api/hyperfleet/v1/clusters"
+	body := `{"kind":"Cluster","name":"abc","spec":{"nodes":3}}`
+	if status, v := ask(t, "POST", base+clusters, body); status != 401 || v["code"] != "HYPERFLEET-AUT-001" {
+		t.Errorf("without a token: %d %v", status, v)
+	}
+	token := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{"iss": "https://sso.example.com", "email": "a@b.example", "exp": time.Now().Add(time.Hour).Unix()})
+	token.Header["kid"] = "k1"
+	signed, err := token.SignedString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, v := ask(t, "POST", base+clusters, body, "Authorization: Bearer "+signed); status != 201 || v["created_by"] != "a@b.example" {
+		t.Errorf("with one: %d %v", status, v)
+	}
+	if status, v := ask(t, "POST", base+clusters, strings.Replace(body, "3", `"three"`, 1), "Authorization: Bearer "+signed); status != 400 || v["code"] != "HYPERFLEET-VAL-000" {
+		t.Errorf("a spec that the schema refuses: %d %v", status, v)
+	}
+	if status, _ := ask(t, "GET", base+"/api/hyperfleet/v1/nodepools", "", "Authorization: Bearer "+signed); status != 404 {
+		t.Errorf("a kind that is not configured: %d", status)
 	}
 }

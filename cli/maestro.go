@@ -39,7 +39,7 @@ type certFiles struct{ cert, key, ca string }
 func (c *command) maestro() *cobra.Command {
 	cmd := c.maestroServer("maestro")
 	cmd.AddCommand(c.maestroServer("server"), c.agent()) // what charts of the original run
-	cmd.AddCommand(c.maestroForceDelete(), c.maestroUnknown(), c.maestroImport())
+	cmd.AddCommand(c.maestroForceDelete(), c.maestroUnknown(), c.maestroImport(), c.maestroRebuild())
 	return cmd
 }
 

@@ -86,32 +86,41 @@ func (c *command) unknownList() *cobra.Command {
 	o := addOperator(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.operate(cmd.Context(), o, func(ctx context.Context, m *client.Maestro) error {
-			query := client.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
-			if cluster != "" {
-				query.Search = client.Equal("consumer_name", cluster)
+			all, err := unknownWorks(ctx, m, cluster)
+			if err != nil {
+				return err
 			}
-			all := []api.UnknownWork{}
-			for {
-				list, err := m.UnknownWorks(ctx, query)
-				if err != nil {
-					return err
-				}
-				all = append(all, list.Items...)
-				if len(list.Items) < query.Size {
-					break
-				}
-				query.Page++
-			}
-			return out.print(c.out, all, func(w io.Writer) {
-				rows := [][]string{{"CLUSTER", "ID", "GENERATION", "KNOWN FOR", "ADOPTING FOR"}}
-				for _, u := range all {
-					rows = append(rows, []string{u.ConsumerName, u.ID, strconv.FormatInt(u.Version, 10), ago(u.FirstSeenAt, time.Now()), u.AdoptingFor})
-				}
-				table(w, rows)
-			})
+			return out.print(c.out, all, func(w io.Writer) { unknownTable(w, all, time.Now()) })
 		})
 	}
 	return cmd
+}
+
+// unknownWorks lists all, or those of one management cluster.
+func unknownWorks(ctx context.Context, m *client.Maestro, cluster string) ([]api.UnknownWork, error) {
+	query := client.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
+	if cluster != "" {
+		query.Search = client.Equal("consumer_name", cluster)
+	}
+	all := []api.UnknownWork{}
+	for {
+		list, err := m.UnknownWorks(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, list.Items...); len(list.Items) < query.Size {
+			return all, nil
+		}
+		query.Page++
+	}
+}
+
+func unknownTable(w io.Writer, works []api.UnknownWork, now time.Time) {
+	rows := [][]string{{"CLUSTER", "ID", "GENERATION", "KNOWN FOR", "ADOPTING FOR"}}
+	for _, u := range works {
+		rows = append(rows, []string{u.ConsumerName, u.ID, strconv.FormatInt(u.Version, 10), ago(u.FirstSeenAt, now), u.AdoptingFor})
+	}
+	table(w, rows)
 }
 
 func (c *command) unknownAdopt() *cobra.Command {

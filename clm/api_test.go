@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 )
@@ -278,6 +279,18 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	system.who = Caller{Name: "system:adapter", System: true}
 	is(t, "what the system lists", system.do("GET", "/clusters", "").at("total"), "2")
 	system.report("/clusters/"+id, "dns", 1, "True", "").want(201)
+}
+
+// Who only says that it is the system may read and report, and no more (I10).
+func TestI10TheSystemOfAHeaderOnlyReports(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	const reporter = "X-Test-Reporter: yes"
+	a.do("GET", path, "", reporter).want(200)
+	a.do("PUT", path+"/statuses", statusBody("dns", 1, time.Now(), "True"), reporter).want(201)
+	for _, c := range [][2]string{{"POST", "/clusters"}, {"PATCH", path}, {"DELETE", path}, {"POST", path + "/force-delete"}, {"POST", path + "/reconcile"}} {
+		a.do(c[0], c[1], `{"labels":{"a":"b"}}`, reporter).want(403, "AUZ-001")
+	}
 }
 
 func TestHistorySaysWhoDidWhat(t *testing.T) {

@@ -154,7 +154,7 @@ func TestClientListsByPagesThatLoseNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []client.ResourceKind{
-		{Kind: "Channel", Plural: "channels"}, {Kind: "Cluster", Plural: "clusters"},
+		{Kind: "Build", Plural: "builds", Owner: "channels"}, {Kind: "Channel", Plural: "channels"}, {Kind: "Cluster", Plural: "clusters"},
 		{Kind: "NodePool", Plural: "nodepools", Owner: "clusters"}, {Kind: "Note", Plural: "notes", Owner: "clusters"},
 		{Kind: "Version", Plural: "versions", Owner: "channels"}, {Kind: "WifConfig", Plural: "wifconfigs"},
 	}

@@ -50,7 +50,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		if e.parent != nil {
 			indexes = append(indexes, store.Index{Name: "siblings", On: "btree (scope, created_at, id)", Live: true})
 		}
-		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, History: true, Indexes: indexes}
+		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Observed: onlyObserved, History: true, Indexes: indexes}
 	}
 	kinds = append(kinds, store.KindSpec{Kind: RequestKind, History: true})
 	st, err := store.Open(ctx, store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables}, MaxConns: o.MaxConns, Kinds: kinds})

@@ -29,7 +29,7 @@ func (e *Entity) create(id, name, scope string, spec declared, now time.Time) (s
 	first := d
 	first.Generation = 1
 	var err error
-	if seen.Conditions, err = e.conditions(first, spec, seen, false); err != nil {
+	if seen.Conditions, err = e.conditions(first, spec, seen, false, true); err != nil {
 		return d, err
 	}
 	return d, encode(&d, spec, seen)
@@ -118,7 +118,7 @@ func (e *Entity) respecify(d *store.Document, spec declared, children bool) erro
 	}
 	next := *d
 	next.Generation++
-	if seen.Conditions, err = e.conditions(next, spec, seen, children); err != nil {
+	if seen.Conditions, err = e.conditions(next, spec, seen, children, true); err != nil {
 		return err
 	}
 	return encode(d, spec, seen)
@@ -126,7 +126,8 @@ func (e *Entity) respecify(d *store.Document, spec declared, children bool) erro
 
 // conditions are what a resource's reports come to. d has the generation that
 // it is to have.
-func (e *Entity) conditions(d store.Document, spec declared, seen observed, children bool) ([]status.Condition, error) {
+// keep is Mapper.Map's.
+func (e *Entity) conditions(d store.Document, spec declared, seen observed, children, keep bool) ([]status.Condition, error) {
 	standing := e.standing(d, spec, children)
 	conditions := []status.Condition{}
 	if len(e.RequiredAdapters) > 0 {
@@ -147,7 +148,7 @@ func (e *Entity) conditions(d store.Document, spec declared, seen observed, chil
 		return nil, err
 	}
 	// Its cost limit ends it, so no context has to.
-	mapped, err := e.mapper.Map(context.Background(), standing, document, seen.Reports, seen.Conditions)
+	mapped, err := e.mapper.Map(context.Background(), standing, document, seen.Reports, seen.Conditions, keep)
 	return append(conditions, mapped...), err
 }
 
@@ -197,7 +198,7 @@ func (e *Entity) take(d *store.Document, r status.Report, children bool, now tim
 		}
 	}
 	if verdict == status.Aggregated {
-		if seen.Conditions, err = e.conditions(*d, spec, seen, children); err != nil {
+		if seen.Conditions, err = e.conditions(*d, spec, seen, children, false); err != nil {
 			return out, err
 		}
 	}
@@ -217,7 +218,7 @@ func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err er
 	if err != nil {
 		return false, err
 	}
-	if seen.Conditions, err = e.conditions(*d, spec, seen, children); err != nil {
+	if seen.Conditions, err = e.conditions(*d, spec, seen, children, true); err != nil {
 		return false, err
 	}
 	d.Status, err = json.Marshal(seen)

@@ -55,10 +55,10 @@ func (f *family) ids() []string {
 }
 
 // restricted is a member that keeps its owner from being deleted, nil if none
-// does.
+// does. One that is being deleted itself is only waited for.
 func (f *family) restricted() *family {
 	for _, child := range f.children {
-		if child.entity.OnParentDelete == Restrict {
+		if child.entity.OnParentDelete == Restrict && child.doc.DeletedAt == nil {
 			return child
 		}
 		if r := child.restricted(); r != nil {

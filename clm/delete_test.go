@@ -70,6 +70,19 @@ func TestRestrictedParentsStay(t *testing.T) {
 	a.do("GET", channel, "").want(404)
 }
 
+// A child that is being deleted is waited for, and does not keep its owner.
+func TestRestrictedParentsWaitForWhatIsBeingDeleted(t *testing.T) {
+	a := start(t)
+	channel := "/channels/" + a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`).want(201).at("id")
+	path := channel + "/builds/" + a.do("POST", channel+"/builds", `{"kind":"Build","name":"b","spec":{}}`).want(201).at("id")
+	a.do("DELETE", channel, "").want(409, "CNF-003")
+	a.do("DELETE", path, "").want(202)
+	a.do("DELETE", channel, "").want(202)
+	a.do("GET", channel, "").want(200)
+	a.report(path, "builder", 2, "False", "True").want(201)
+	a.do("GET", channel, "").want(404)
+}
+
 func TestForceDelete(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")

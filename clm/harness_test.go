@@ -30,6 +30,7 @@ entities:
 - {kind: Note, plural: notes, parent_kind: Cluster, on_parent_delete: cascade}
 - {kind: Channel, plural: channels}
 - {kind: Version, plural: versions, parent_kind: Channel, on_parent_delete: restrict}
+- {kind: Build, plural: builds, parent_kind: Channel, on_parent_delete: restrict, required_adapters: [builder]}
 - {kind: WifConfig, plural: wifconfigs}
 `
 
@@ -96,7 +97,7 @@ func startTraced(t testing.TB, dsn string, tracer *trace.Tracer) *testAPI {
 
 // claimed believes what a test says of itself.
 func claimed(r *http.Request) (Caller, error) {
-	c := Caller{Name: r.Header.Get("X-Test-Name"), System: r.Header.Get("X-Test-System") != ""}
+	c := Caller{Name: r.Header.Get("X-Test-Name"), System: r.Header.Get("X-Test-System") != "", Reporter: r.Header.Get("X-Test-Reporter") != ""}
 	if org := r.Header.Get("X-Test-Org"); org != "" {
 		c.Tenancy = map[string]string{"org": org}
 	}

@@ -83,10 +83,19 @@ func (s *Server) handler() http.Handler {
 				rest.Fail(w, r, err)
 				return
 			}
+			if who.Reporter && !reports(r) {
+				rest.Fail(w, r, rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else"))
+				return
+			}
 			r = r.WithContext(withCaller(r.Context(), who, rest.OperationID(r.Context())))
 		}
 		mux.ServeHTTP(w, r)
 	})))
+}
+
+// reports says that a request reads, or reports a status.
+func reports(r *http.Request) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/statuses")
 }
 
 func (s *Server) getMetadata(w http.ResponseWriter, _ *http.Request) error {

@@ -17,6 +17,9 @@ type Caller struct {
 	Account string
 	// System says that the caller is one of the region's own services.
 	System bool
+	// Reporter says that the caller may read and report statuses, and nothing
+	// else.
+	Reporter bool
 	// Tenancy is what the caller may see and what it makes. It is nil for the
 	// system, and for all when tenancy is off: they see everything.
 	Tenancy map[string]string
@@ -113,7 +116,8 @@ func (id *Identity) tenant(c Caller, header http.Header) (Caller, error) {
 	system := c.System || id.Tenancy.SystemHeader != "" && header.Get(id.Tenancy.SystemHeader) != ""
 	switch {
 	case system && len(tenancy) == 0:
-		c.System = true
+		// Who only says in a header that it is the system is an adapter at most.
+		c.System, c.Reporter = true, !c.System
 	case len(missing) > 0:
 		return c, rest.Errorf(http.StatusForbidden, codeForbidden, "the request does not say whose it is; %v is missing", missing)
 	default:

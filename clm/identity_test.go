@@ -168,7 +168,7 @@ func TestI10Tenancy(t *testing.T) {
 		t.Errorf("with a tenant one is not the system: %+v, %v", who, err)
 	}
 	r.Header.Del("X-Org")
-	if who, err := id.Identify(r); err != nil || !who.System || who.Tenancy != nil {
+	if who, err := id.Identify(r); err != nil || !who.System || !who.Reporter || who.Tenancy != nil {
 		t.Errorf("%+v, %v", who, err)
 	}
 	r.Header.Del("X-System")

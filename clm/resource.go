@@ -68,6 +68,13 @@ func observedOf(d store.Document) (observed, error) {
 	return o, nil
 }
 
+// onlyObserved says that two statuses differ only in when adapters looked.
+func onlyObserved(before, after json.RawMessage) bool {
+	var a, b observed
+	return json.Unmarshal(before, &a) == nil && json.Unmarshal(after, &b) == nil &&
+		status.SameButTimes(a.Reports, b.Reports, a.Conditions, b.Conditions)
+}
+
 const basePath = "/api/hyperfleet/v1"
 
 // href is a resource's own path: below its owner's, if it has one.
@@ -105,6 +112,9 @@ func (e *Entity) render(d store.Document) ([]byte, error) {
 			Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message, ObservedGeneration: c.ObservedGeneration,
 			CreatedTime: c.CreatedTime, LastUpdatedTime: c.LastUpdatedTime, LastTransitionTime: c.LastTransitionTime,
 		})
+	}
+	for _, a := range status.Awaited(e.standing(d, spec, false), seen.Reports) {
+		r.Status.Awaiting = append(r.Status.Awaiting, api.Awaited{Adapter: a.Adapter, Since: a.Since, Reported: string(a.Reported)})
 	}
 	if d.DeletedAt != nil {
 		t := d.DeletedAt.UTC()

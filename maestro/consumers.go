@@ -113,8 +113,10 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 		if err := noteUnknown(ctx, tx, d.Name, []string{}, nil, nil); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `delete from agent_digest where consumer = $1`, d.Name); err != nil {
-			return err
+		for _, table := range []string{"agent_digest", "agent_compared"} {
+			if _, err := tx.Exec(ctx, `delete from `+table+` where consumer = $1`, d.Name); err != nil {
+				return err
+			}
 		}
 		if _, err := tx.Exec(ctx, `update ledger set unconfirmed = false where consumer = $1 and unconfirmed`, d.Name); err != nil {
 			return err
@@ -128,9 +130,9 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 }
 
 // observed adds to a consumer's REST form what is no content of it: when it
-// was last heard, and what it holds that we do not know.
-func observed(d store.Document, unknown int) (json.RawMessage, error) {
-	if d.ObservedAt == nil && unknown == 0 {
+// was last heard, and what is known of what it holds.
+func observed(d store.Document, h holdings) (json.RawMessage, error) {
+	if d.ObservedAt == nil && h == (holdings{}) {
 		return d.Wire, nil
 	}
 	var c api.Consumer
@@ -141,6 +143,10 @@ func observed(d store.Document, unknown int) (json.RawMessage, error) {
 		seen := d.ObservedAt.UTC().Truncate(time.Millisecond)
 		c.LastSeenAt = &seen
 	}
-	c.UnknownWorks = unknown
+	if h.comparedAt != nil {
+		at := h.comparedAt.UTC().Truncate(time.Millisecond)
+		c.ComparedAt = &at
+	}
+	c.UnknownWorks = h.unknown
 	return marshal(c)
 }

@@ -77,6 +77,11 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 		a.Bits = digest.Bits(max(len(items), theirs.Works))
 		a.Buckets = digest.Buckets(items, a.Bits)
 	}
+	if a.Same || theirs.Works == 0 {
+		if err := s.compared(ctx, consumer); err != nil {
+			return err
+		}
+	}
 	if err := s.sendDigest(ctx, consumer, a); err != nil {
 		// When the broker is back all agents are asked.
 		s.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer), slog.Any("error", err))

@@ -267,12 +267,15 @@ func TestI8UnknownWorksStay(t *testing.T) {
 	site.dsn = pgtest.DSN(t) // all is lost
 	m = site.start()
 	c := m.consumer("mc1")
+	if c.ComparedAt != nil {
+		t.Fatalf("what the agent holds is known since %s, before it said so", c.ComparedAt)
+	}
 	agent.start()
 	eventually(t, "the unknown works are reported", func() error {
 		var c2 api.Consumer
 		m.want(http.StatusOK, "GET", c.Href, "").into(t, &c2)
-		if c2.UnknownWorks != 2 {
-			return fmt.Errorf("%d unknown works", c2.UnknownWorks)
+		if c2.UnknownWorks != 2 || c2.ComparedAt == nil {
+			return fmt.Errorf("%d unknown works, compared at %v", c2.UnknownWorks, c2.ComparedAt)
 		}
 		return nil
 	})

@@ -174,11 +174,11 @@ func (s *Server) patchConsumerHTTP(w http.ResponseWriter, r *http.Request) error
 }
 
 func (s *Server) writeConsumer(w http.ResponseWriter, r *http.Request, d store.Document) error {
-	unknown, err := s.unknownWorks(r.Context(), d.Name)
+	known, err := s.holdingsOf(r.Context(), d.Name)
 	if err != nil {
 		return err
 	}
-	doc, err := observed(d, unknown[d.Name])
+	doc, err := observed(d, known[d.Name])
 	if err != nil {
 		return err
 	}

@@ -81,9 +81,19 @@ const acknowledgedSchema = `alter table ledger add column acknowledged_at timest
 // Unknown works are compared by what their agents say of them.
 const lifeSchema = `alter table unknown_work add column life text not null default ''`
 
+// Of which consumers it is known what their agents hold: since when, and in
+// which life of the database.
+const comparedSchema = `
+create table agent_compared (
+	consumer text primary key,
+	life     text not null,
+	at       timestamptz not null default now()
+);
+`
+
 // Migrations make the side tables.
 func migrations() []string {
-	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema, lifeSchema}
+	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema, lifeSchema, comparedSchema}
 }
 
 // want records that a bundle is wanted as d says. It belongs in the
@@ -404,12 +414,54 @@ func noteUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, sta
 	return err
 }
 
-// unknownWorks counts unknown works by consumer; with names, of these only.
-func (s *Server) unknownWorks(ctx context.Context, names ...string) (map[string]int, error) {
+// compared notes that an agent has said all that it holds, and that what we do
+// not know of it is recorded as unknown works.
+func (s *Server) compared(ctx context.Context, consumer string) error {
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		_, err := tx.Exec(ctx, `insert into agent_compared as a (consumer, life) values ($1, $2)
+			on conflict (consumer) do update set life = excluded.life, at = now() where a.life <> excluded.life`, consumer, s.life())
+		if err != nil {
+			return fmt.Errorf("noting that %s was compared: %w", consumer, err)
+		}
+		return nil
+	})
+}
+
+// holdings is what is known of what an agent holds.
+type holdings struct {
+	unknown    int // works that nobody ordered
+	comparedAt *time.Time
+}
+
+// holdingsOf reads them by consumer, of the named ones.
+func (s *Server) holdingsOf(ctx context.Context, names ...string) (map[string]holdings, error) {
+	found := map[string]holdings{}
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2)
+			from unnest($1::text[]) n`, names, s.life())
+		if err != nil {
+			return err
+		}
+		var name string
+		var h holdings
+		_, err = pgx.ForEachRow(rows, []any{&name, &h.unknown, &h.comparedAt}, func() error {
+			found[name] = h
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading what agents hold: %w", err)
+	}
+	return found, nil
+}
+
+// unknownWorks counts unknown works by consumer.
+func (s *Server) unknownWorks(ctx context.Context) (map[string]int, error) {
 	counts := map[string]int{}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		clear(counts)
-		rows, err := tx.Query(ctx, `select consumer, count(*) from unknown_work where $1::text[] is null or consumer = any($1) group by 1`, names)
+		rows, err := tx.Query(ctx, `select consumer, count(*) from unknown_work group by 1`)
 		if err != nil {
 			return err
 		}

@@ -170,13 +170,13 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
 		for i, d := range docs {
 			names[i] = d.Name
 		}
-		unknown, err := s.unknownWorks(ctx, names...)
+		known, err := s.holdingsOf(ctx, names...)
 		if err != nil {
 			return nil, err
 		}
 		items := make([]json.RawMessage, len(docs))
 		for i, d := range docs {
-			if items[i], err = observed(d, unknown[d.Name]); err != nil {
+			if items[i], err = observed(d, known[d.Name]); err != nil {
 				return nil, err
 			}
 		}

@@ -191,7 +191,7 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 
 	site.dsn = pgtest.DSN(t) // all is lost
 	m = site.start()
-	m.consumer("mc1")
+	mc1 := m.consumer("mc1")
 	m.consumer("mc2")
 	one.start()
 	two.start()
@@ -218,6 +218,10 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 		}
 		return fmt.Errorf("not yet")
 	})
+	m.want(http.StatusOK, "GET", mc1.Href, "").into(t, &mc1)
+	if mc1.ComparedAt == nil {
+		t.Error("agent and server agree, and what the agent holds is not known")
+	}
 
 	const base = "/api/maestro/v1/unknown-works/"
 	m.want(http.StatusNotFound, "POST", base+"mc1/none/adopt", `{"source":"s"}`)

@@ -97,7 +97,10 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	if err := s.speaksDigests(ctx, r.consumer, r.digests); err != nil {
 		return err
 	}
-	if err := s.reconcile(ctx, r.consumer, r.at, r.versions, nil, nil); err != nil || r.digests || len(r.versions) == 0 {
+	if err := s.reconcile(ctx, r.consumer, r.at, r.versions, nil, nil); err != nil {
+		return err
+	}
+	if err := s.compared(ctx, r.consumer); err != nil || r.digests || len(r.versions) == 0 {
 		return err
 	}
 	// An agent that compares by lists says nothing of its statuses. What it

@@ -1,6 +1,8 @@
 package region
 
 import (
+	"fmt"
+
 	"atoll.dev/pki"
 )
 
@@ -28,4 +30,16 @@ func (t topology) tracing() []string {
 		return nil
 	}
 	return []string{"HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + t.st.Traces, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}
+}
+
+// CLMAddress is the URL of the lifecycle manager's API.
+func (h Home) CLMAddress() (string, error) {
+	st, err := h.State()
+	if err != nil {
+		return "", err
+	}
+	if st.Ports[clmPort] == 0 {
+		return "", fmt.Errorf("%s: the region has no lifecycle manager yet; `atoll up` adds it", h.Dir)
+	}
+	return newTopology(h, st, Binaries{}).url(clmPort), nil
 }

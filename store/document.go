@@ -99,7 +99,7 @@ func inTheWay(ctx context.Context, c querier, d Document) (tombstone *Document, 
 //   - (latest, true, nil): written; version is one higher, and generation too if Spec changed, or more when change set
 //     Generation to more. DeletedAt alone does not bump the generation, and cannot be taken back.
 //   - (latest, false, nil): the content is equal to what is stored (see Document.Spec for what equal means); nothing was
-//     written, nobody was woken.
+//     written, or only when it was observed (KindSpec.Observed), and nobody was woken.
 //   - ErrStale, a *StaleError with the latest version: ifVersion is not 0 and not the latest.
 //   - ErrNotFound; ErrInvalid; whatever change returned, as it is; see errors.go for the rest.
 //
@@ -188,7 +188,7 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	if !changed && known != nil {
 		return doc, false, true, nil // equal to what the caller knew, which may be old
 	}
-	if !changed {
+	if w.sql == "" {
 		return cur, false, false, nil
 	}
 	if s.opts.Hooks.BeforeWrite != nil {
@@ -198,7 +198,7 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	if err != nil {
 		return doc, false, false, err
 	}
-	return next, hit, !hit, nil
+	return next, hit && changed, !hit, nil
 }
 
 // current checks what was read against what the caller asked for.

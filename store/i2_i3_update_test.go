@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -186,6 +187,49 @@ func TestI3AContentEqualWriteChangesNothingAndWakesNobody(t *testing.T) {
 	}
 	if got := must[store.Document](t)(s.Get(ctx, "Bundle", "x")); got.ObservedAt == nil || got.Version != 1 {
 		t.Fatalf("%+v", got)
+	}
+}
+
+// A status that differs only in when it was observed is kept, as the same version (I3).
+func TestI3AnObservationMovesInPlaceAndWakesNobody(t *testing.T) {
+	onlyTime := func(a, b json.RawMessage) bool {
+		var x, y map[string]any
+		return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && x["value"] == y["value"]
+	}
+	s := open(t, pgtest.DSN(t), func(o *store.Options) {
+		o.Kinds = []store.KindSpec{{Kind: "Bundle", Render: func(d store.Document) ([]byte, error) { return d.Status, nil }, History: true, Observed: onlyTime}}
+	})
+	ctx := t.Context()
+	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{}`)))
+	d, changed, err := s.Update(ctx, "Bundle", "x", 0, status(`{"value": 1, "at": 1}`))
+	if err != nil || !changed || d.Version != 2 {
+		t.Fatalf("%+v %v %v", d, changed, err)
+	}
+	feed := follow(t, s, store.FollowOptions{})
+	feed.has("Bundle/x", 2)
+	got, changed, err := s.Update(ctx, "Bundle", "x", 0, status(`{"value": 1, "at": 2}`))
+	if err != nil || changed || got.Version != 2 || !got.UpdatedAt.Equal(d.UpdatedAt) || !strings.Contains(string(got.Wire), `"at": 2`) {
+		t.Fatalf("%+v %v %v", got, changed, err)
+	}
+	err = s.Tx(ctx, func(tx *store.Tx) error {
+		got, changed, err = tx.Update(ctx, "Bundle", "x", 2, status(`{"value": 1, "at": 3}`))
+		return err
+	})
+	if err != nil || changed || got.Version != 2 {
+		t.Fatalf("%+v %v %v", got, changed, err)
+	}
+	stored := must[store.Document](t)(s.Get(ctx, "Bundle", "x"))
+	if stored.Version != 2 || string(stored.Status) != `{"at": 3, "value": 1}` || !strings.Contains(string(stored.Wire), `"at": 3`) {
+		t.Fatalf("%+v", stored)
+	}
+	if records := must[[]store.Record](t)(s.History(ctx, store.HistoryQuery{Kind: "Bundle", ID: "x"})); len(records) != 2 {
+		t.Fatalf("%+v", records)
+	}
+	// A mark after it comes alone.
+	must[store.Document](t)(s.Create(ctx, doc("Bundle", "mark", "mark", `{}`)))
+	feed.has("Bundle/mark", 1)
+	if feed.batches != 2 {
+		t.Fatalf("%d batches", feed.batches)
 	}
 }
 

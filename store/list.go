@@ -39,6 +39,10 @@ type Query struct {
 	Count   bool     // fill in Page.Total
 	// Deletion: documents whose deletion was requested are left out, unless this says otherwise.
 	Deletion Deletion
+	// Unseen leaves out what a follower with this cursor has seen; "" and a
+	// cursor of another life of the database have seen nothing. Tombstones are
+	// not listed, so this is no way to follow.
+	Unseen Cursor
 	// WireOnly leaves Spec and Status out, for callers who only pass Wire on.
 	WireOnly bool
 }
@@ -214,6 +218,11 @@ func (q Query) where(arg func(any) string) string {
 	}
 	if q.Scope != "" {
 		where += " and d.scope = " + arg(q.Scope)
+	}
+	if at, err := q.Unseen.position(); err == nil {
+		snapshot := arg(at.snapshot) + "::text::pg_snapshot"
+		where += " and ((select incarnation from store_meta) <> " + arg(at.incarnation) +
+			" or d.xid >= pg_snapshot_xmin(" + snapshot + ") and not pg_visible_in_snapshot(d.xid, " + snapshot + "))"
 	}
 	if q.Where.SQL != "" {
 		where += " and (" + q.Where.SQL + ")"

@@ -17,8 +17,15 @@ const namesFree = `drop index document_name;
 create unique index document_name on document (kind, scope, name, (case when deleted_at is null then '' else id end))
 	where removed_at is null and name <> ''`
 
+// quickCompression has large documents compressed by lz4, which takes a fraction of pglz's time, where the server has it.
+const quickCompression = `do $$ begin
+	alter table document alter column spec set compression lz4, alter column status set compression lz4, alter column wire set compression lz4;
+	alter table history alter column spec set compression lz4, alter column status set compression lz4;
+exception when feature_not_supported then null;
+end $$`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree}
+var migrations = []string{schema1, namesFree, quickCompression}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"
@@ -49,6 +56,30 @@ func (s *Store) migrate(ctx context.Context) error {
 		return s.makeIndexes(ctx, tx)
 	})
 	return classify(ctx, err)
+}
+
+// Migrate brings the side tables of a part of the service up to date, which has a name of its own and is not in
+// Options.Migrations: a part that runs in another process, too. Steps are as Options.Migrations.
+func (s *Store) Migrate(ctx context.Context, part string, steps []string) error {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("migrating %s: %w", part, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var have int
+	if err := conn.QueryRow(ctx, `select coalesce((select version from schema_version where part = $1), 0)`, part).Scan(&have); err == nil && have == len(steps) {
+		return nil // it only read: a disk may be full
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
+			return err
+		}
+		return migratePart(ctx, tx, part, steps)
+	})
+	if err != nil {
+		return fmt.Errorf("migrating %s: %w", part, classify(ctx, err))
+	}
+	return nil
 }
 
 // isCurrent says that there is nothing to migrate. It only reads, so that a store can be opened while its disk is full.

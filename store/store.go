@@ -60,6 +60,9 @@ type KindSpec struct {
 	// Render makes the wire form, once per write, of the document as it will be stored. Nil: no wire form. It must be a
 	// function of the document alone. Its error refuses the write, wrapped in ErrInvalid.
 	Render func(Document) ([]byte, error)
+	// Observed says that two statuses differ in nothing but when things were observed, which is no content (I3): such a
+	// change is written in place, with no version, feed entry or record, and wakes nobody. Nil: all differences count.
+	Observed func(before, after json.RawMessage) bool
 	// History keeps a record of every change, with its actor, in the transaction of the change: the audit record.
 	History bool
 	// Indexes are made at Open, for this kind's rows only.

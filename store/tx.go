@@ -252,7 +252,7 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	if err != nil {
 		return fail(err)
 	}
-	if !changed {
+	if w.sql == "" {
 		return cur, false, nil
 	}
 	hit, err := tx.send(ctx, w)
@@ -262,7 +262,7 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	if !hit {
 		return fail(ErrConflict) // cannot be: the row is locked
 	}
-	return next, true, nil
+	return next, changed, nil
 }
 
 func (tx *Tx) send(ctx context.Context, w write) (hit bool, err error) {
@@ -270,7 +270,9 @@ func (tx *Tx) send(ctx context.Context, w write) (hit bool, err error) {
 	if err == nil && hit {
 		tx.xid = xid
 		tx.writes = append(tx.writes, w)
-		tx.kinds = append(tx.kinds, w.kind)
+		if !w.quiet {
+			tx.kinds = append(tx.kinds, w.kind)
+		}
 	}
 	return hit, err
 }

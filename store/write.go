@@ -19,6 +19,7 @@ type write struct {
 	id      string
 	version int64 // that it makes
 	history bool
+	quiet   bool // nobody has to know
 	sql     string
 	args    []any
 }
@@ -42,6 +43,9 @@ const (
 		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $12 and removed_at is null returning scope`
 	updateArgs = 12
+
+	// observeSQL writes in place when things were observed. The token tells whether it was done.
+	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6 where kind = $1 and id = $2 and version = $3 and removed_at is null returning scope`
 )
 
 // sent is a statement around the given change; with history when the kind wants it.
@@ -62,6 +66,8 @@ var (
 	insertStatement = statement(insertSQL, insertArgs)
 	reviveStatement = statement(reviveSQL, reviveArgs)
 	updateStatement = statement(updateSQL, updateArgs)
+
+	observeStatement = statement(observeSQL, 0).plain
 )
 
 func newToken() int64 { return rand.Int64() }
@@ -131,7 +137,8 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 	return d, k.render(&d)
 }
 
-// change applies f to a copy of cur and works out what is to be written. changed is false when f left it as it was.
+// change applies f to a copy of cur and works out what is to be written, if anything. changed is false when f left it as
+// it was, or changed only when it was observed.
 func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (next Document, w write, changed bool, err error) {
 	next = cur
 	next.Spec, next.Status = slices.Clone(cur.Spec), slices.Clone(cur.Status)
@@ -164,6 +171,10 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if spec == nil && status == nil && !deleting && !remove {
 		return cur, w, false, nil
 	}
+	if spec == nil && !deleting && !remove && k.Observed != nil && k.Observed(cur.Status, next.Status) {
+		w, err = k.observe(&next, cur, token)
+		return next, w, false, err
+	}
 	action := "update"
 	switch {
 	case remove:
@@ -189,6 +200,18 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	return next, w, true, nil
 }
 
+// observe makes next, which was observed later, the same version as cur.
+func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, err error) {
+	status := next.Status
+	*next = cur
+	next.Status = status
+	if err := k.render(next); err != nil {
+		return w, err
+	}
+	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire, token}
+	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args}, nil
+}
+
 // send sends one write on a connection. hit is false when its condition did not hold.
 func send(ctx context.Context, conn querier, w write) (hit bool, xid uint64, err error) {
 	var n int64
@@ -210,7 +233,7 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 	conn.Release()
 	switch {
 	case err == nil:
-		if hit {
+		if hit && !w.quiet {
 			s.committed(w.kind)
 		}
 		return hit, nil

@@ -195,19 +195,41 @@ func orphan(b *client.Bundle) bool {
 }
 
 // same says whether there is nothing to change. The executor is not compared:
-// nobody can read it.
+// nobody can read it. Of one generation, annotations are not compared either,
+// those of the work and those of its manifests: tasks put the time into them,
+// and a work that changed with each run would change for ever.
 func same(want, have client.Bundle) bool {
-	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !maps.Equal(unnoted(want), unnoted(have)) || owner(want) != owner(have) ||
+	alike := generationOf(want.Metadata.Annotations) == generationOf(have.Metadata.Annotations)
+	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !alike && !maps.Equal(unnoted(want), unnoted(have)) || owner(want) != owner(have) ||
 		len(want.Spec.Manifests) != len(have.Spec.Manifests) {
 		return false
 	}
 	for i, m := range want.Spec.Manifests {
-		if !sameJSON(m, have.Spec.Manifests[i]) {
+		if !sameManifest(m, have.Spec.Manifests[i], alike) {
 			return false
 		}
 	}
 	return sameValue(want.Spec.DeleteOption, have.Spec.DeleteOption) &&
 		(len(want.Spec.ManifestConfigs) == 0 && len(have.Spec.ManifestConfigs) == 0 || sameValue(want.Spec.ManifestConfigs, have.Spec.ManifestConfigs))
+}
+
+// sameManifest compares two manifests, with or without their annotations.
+func sameManifest(a, b []byte, bare bool) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y any
+	if decode(a, &x) != nil || decode(b, &y) != nil {
+		return false
+	}
+	for _, m := range []any{x, y} {
+		if o, ok := m.(map[string]any); ok && bare {
+			if meta, ok := o["metadata"].(map[string]any); ok {
+				delete(meta, "annotations")
+			}
+		}
+	}
+	return reflect.DeepEqual(x, y)
 }
 
 // unnoted are the annotations without that of the event, which says nothing of
@@ -239,15 +261,7 @@ func generationOf(annotations map[string]string) int64 {
 func sameValue(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && sameJSON(x, y)
-}
-
-func sameJSON(a, b []byte) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	var x, y any
-	return decode(a, &x) == nil && decode(b, &y) == nil && reflect.DeepEqual(x, y)
+	return errX == nil && errY == nil && sameManifest(x, y, false)
 }
 
 func decode(data []byte, into *any) error {

@@ -53,6 +53,7 @@ type Works struct {
 var (
 	_ adapter.Transport = (*Works)(nil)
 	_ adapter.Watcher   = (*Works)(nil)
+	_ adapter.Doubter   = (*Works)(nil)
 )
 
 // New makes a transport of a client, which stays the caller's.
@@ -188,6 +189,37 @@ func (w *Works) unknown(ctx context.Context, consumer, name, id string) (adapter
 		return nil, nil
 	}
 	return unknownObject(&list.Items[0], name), nil
+}
+
+// Doubt implements adapter.Doubter: after Maestro's database was lost nobody
+// knows what an agent holds until the agent has said it.
+func (w *Works) Doubt(ctx context.Context, s adapter.Search) (adapter.Object, error) {
+	consumer := cmp.Or(s.TargetCluster, s.Namespace)
+	if s.Name == "" || consumer == "" || consumer == "*" {
+		return nil, nil // an agent's unknown works have no labels
+	}
+	if foreign, err := w.isForeign(ctx); foreign || err != nil {
+		return nil, err
+	}
+	doc, err := w.client.ListConsumers(ctx, client.ListOptions{Size: 1, Search: client.Equal("name", consumer)})
+	if err != nil {
+		return nil, fmt.Errorf("asking whether it is known what the agent of %s holds: %w", consumer, err)
+	}
+	var list maestro.ConsumerList
+	if err := json.Unmarshal(doc.JSON, &list); err != nil {
+		return nil, fmt.Errorf("reading Maestro's list of consumers: %w", err)
+	}
+	u := maestro.UnknownWork{ID: w.client.BundleID(consumer, s.Name), ConsumerName: consumer, FirstSeenAt: time.Now()}
+	if len(list.Items) > 0 {
+		if u.FirstSeenAt = list.Items[0].CreatedAt; list.Items[0].ComparedAt != nil {
+			return nil, nil
+		}
+	} else if any, err := w.client.ListConsumers(ctx, client.ListOptions{Size: 1, Fields: "id"}); err != nil {
+		return nil, fmt.Errorf("asking whether there are consumers: %w", err)
+	} else if err := json.Unmarshal(any.JSON, &list); err != nil || len(list.Items) > 0 {
+		return nil, err // it never was one
+	}
+	return unknownObject(&u, s.Name), nil
 }
 
 // Delete has the work deleted; it is there until its agent has confirmed. Of

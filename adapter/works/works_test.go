@@ -53,6 +53,8 @@ type world struct {
 	http, grpc string // addresses
 	agents     string
 	stop       func()
+	stopAgent  func()
+	agentDir   string
 	cluster    *kuberest.Config
 	admin      dynamic.Interface
 	ns         string
@@ -144,8 +146,15 @@ func (w *world) startAgent() {
 	if _, err := w.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(w.Context(), namespace, metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
+	w.agentDir = filepath.Join(w.TempDir(), "agent")
+	w.runAgent()
+}
+
+// runAgent runs the agent until stopAgent, or the test's end.
+func (w *world) runAgent() {
+	w.Helper()
 	a, err := agent.New(agent.Options{
-		Consumer: consumer, Kube: w.cluster, BrokerHost: w.agents + w.ns, DataDir: filepath.Join(w.TempDir(), "agent"), SeenEvery: 200 * time.Millisecond,
+		Consumer: consumer, Kube: w.cluster, BrokerHost: w.agents + w.ns, DataDir: w.agentDir, SeenEvery: 200 * time.Millisecond,
 		GRPC: &agent.GRPCOptions{URL: w.agents, MaxBackoff: 200 * time.Millisecond},
 	})
 	if err != nil {
@@ -158,7 +167,8 @@ func (w *world) startAgent() {
 			w.Errorf("agent: %v", err)
 		}
 	})
-	w.Cleanup(func() { cancel(); done.Wait() })
+	w.stopAgent = sync.OnceFunc(func() { cancel(); done.Wait() })
+	w.Cleanup(w.stopAgent)
 }
 
 func (w *world) eventually(what string, check func() error) {
@@ -393,6 +403,50 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 			return fmt.Errorf("found %v", there)
 		case err == nil:
 			t.Fatal("the adapter finds nothing, and the object is still there")
+		}
+		return nil
+	})
+}
+
+// While the agent has not been heard since Maestro's database was lost, nothing
+// counts as gone (I9).
+func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
+	w := newWorld(t)
+	search := adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a", TargetCluster: consumer}
+	doubt := func(target string) adapter.Object {
+		t.Helper()
+		s := search
+		s.TargetCluster = target
+		o, err := w.works.Doubt(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	w.eventually("the agent is heard", func() error {
+		if o := doubt(consumer); o != nil {
+			return fmt.Errorf("in doubt: %v", o)
+		}
+		return nil
+	})
+	w.stopAgent()
+	w.stop()
+	w.dsn = pgtest.DSN(t)
+	w.startMaestro()
+	if doubt(consumer) == nil {
+		t.Error("without any consumer the work is gone")
+	}
+	w.register()
+	if o := doubt(consumer); o == nil || field(o, "name") != "a" || field(o, "uid") != w.client.BundleID(consumer, "a") {
+		t.Errorf("without a word of the agent there is %v", o)
+	}
+	if o := doubt("never-was"); o != nil {
+		t.Errorf("of a consumer that never was there is %v", o)
+	}
+	w.runAgent()
+	w.eventually("the agent is heard again", func() error {
+		if o := doubt(consumer); o != nil {
+			return fmt.Errorf("in doubt: %v", o)
 		}
 		return nil
 	})

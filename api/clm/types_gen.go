@@ -25,6 +25,9 @@ type AdapterStatus struct {
 	LastReportTime     time.Time          `json:"last_report_time"`
 	Metadata           json.RawMessage    `json:"metadata,omitempty"`
 	ObservedGeneration int32              `json:"observed_generation"`
+
+	// ReceivedTime additive: when it came, if the adapter's clock was ahead of the server's by then
+	ReceivedTime *time.Time `json:"received_time,omitempty"`
 }
 
 // AdapterStatusCreate defines model for AdapterStatusCreate.
@@ -43,6 +46,17 @@ type AdapterStatusList struct {
 	Page  int             `json:"page"`
 	Size  int             `json:"size"`
 	Total int             `json:"total"`
+}
+
+// Awaited defines model for Awaited.
+type Awaited struct {
+	Adapter string `json:"adapter"`
+
+	// Reported its Available, or Finalized while deleting; absent when it has not reported on this generation
+	Reported string `json:"reported,omitempty"`
+
+	// Since when the generation was made; of an adapter that has reported on it, since when it says what it says
+	Since time.Time `json:"since"`
 }
 
 // ForceDelete defines model for ForceDelete.
@@ -210,6 +224,8 @@ type ResourcePatch struct {
 
 // ResourceStatus defines model for ResourceStatus.
 type ResourceStatus struct {
+	// Awaiting additive: the required adapters for which Reconciled is False, by name
+	Awaiting   []Awaited           `json:"awaiting,omitempty"`
 	Conditions []ResourceCondition `json:"conditions"`
 }
 

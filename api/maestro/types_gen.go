@@ -72,11 +72,13 @@ type Collection struct {
 
 // Consumer defines model for Consumer.
 type Consumer struct {
-	CreatedAt time.Time         `json:"created_at"`
-	Href      string            `json:"href"`
-	ID        string            `json:"id"`
-	Kind      string            `json:"kind"`
-	Labels    map[string]string `json:"labels,omitempty"`
+	// ComparedAt additive; since when it is known what its agent holds, in the present life of the database. While it is absent, a work that is not here may be there
+	ComparedAt *time.Time        `json:"compared_at,omitempty"`
+	CreatedAt  time.Time         `json:"created_at"`
+	Href       string            `json:"href"`
+	ID         string            `json:"id"`
+	Kind       string            `json:"kind"`
+	Labels     map[string]string `json:"labels,omitempty"`
 
 	// LastSeenAt additive; when its agent was last heard
 	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
@@ -269,11 +271,17 @@ type ListConsumersParams struct {
 	// Size items of a page; 0 returns the total only; more than 65500 and negative ones are 65500
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Search Today: name, id, source and consumer_name, each compared with = to a string in single quotes, joined by and.
-	// Anything else is refused with maestro-21.
+	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null, each with not, joined by and, or,
+	// not and parentheses, with arithmetic: `source = 'S' and (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has
+	// `->>` or `@>`, the same with JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
+	// `payload->'metadata'->'labels'->>'k'in('a','b')`, `...->>'k'<>null` (the key is present).
+	//
+	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version, type, payload and status;
+	// consumers have id, name, labels, created_at, updated_at and deleted_at. A watch searches by id, name, source,
+	// consumer_name, created_at and type. A mistake is refused with maestro-21 and its column.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
-	// OrderBy Not available yet; refused with maestro-21.
+	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at desc`. Otherwise the order of creation
 	OrderBy *OrderBy `form:"orderBy,omitempty" json:"orderBy,omitempty"`
 
 	// Fields members to return, separated by commas; id always is
@@ -300,11 +308,17 @@ type ListResourceBundlesParams struct {
 	// Size items of a page; 0 returns the total only; more than 65500 and negative ones are 65500
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Search Today: name, id, source and consumer_name, each compared with = to a string in single quotes, joined by and.
-	// Anything else is refused with maestro-21.
+	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null, each with not, joined by and, or,
+	// not and parentheses, with arithmetic: `source = 'S' and (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has
+	// `->>` or `@>`, the same with JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
+	// `payload->'metadata'->'labels'->>'k'in('a','b')`, `...->>'k'<>null` (the key is present).
+	//
+	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version, type, payload and status;
+	// consumers have id, name, labels, created_at, updated_at and deleted_at. A watch searches by id, name, source,
+	// consumer_name, created_at and type. A mistake is refused with maestro-21 and its column.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
-	// OrderBy Not available yet; refused with maestro-21.
+	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at desc`. Otherwise the order of creation
 	OrderBy *OrderBy `form:"orderBy,omitempty" json:"orderBy,omitempty"`
 
 	// Fields members to return, separated by commas; id always is
@@ -349,11 +363,17 @@ type ListUnknownWorksParams struct {
 	// Size items of a page; 0 returns the total only; more than 65500 and negative ones are 65500
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Search Today: name, id, source and consumer_name, each compared with = to a string in single quotes, joined by and.
-	// Anything else is refused with maestro-21.
+	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null, each with not, joined by and, or,
+	// not and parentheses, with arithmetic: `source = 'S' and (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has
+	// `->>` or `@>`, the same with JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
+	// `payload->'metadata'->'labels'->>'k'in('a','b')`, `...->>'k'<>null` (the key is present).
+	//
+	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version, type, payload and status;
+	// consumers have id, name, labels, created_at, updated_at and deleted_at. A watch searches by id, name, source,
+	// consumer_name, created_at and type. A mistake is refused with maestro-21 and its column.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
-	// OrderBy Not available yet; refused with maestro-21.
+	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at desc`. Otherwise the order of creation
 	OrderBy *OrderBy `form:"orderBy,omitempty" json:"orderBy,omitempty"`
 }
 

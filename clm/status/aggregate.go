@@ -84,17 +84,18 @@ func (a *aggregation) reconciled() Condition {
 	if a.Deleting {
 		wanted = Finalized
 	}
-	var done, missing []string
+	var reporting, missing []string
 	updated := time.Time{}
 	for _, name := range a.Required {
 		report, ok := a.reportOf(name)
+		if ok {
+			reporting = append(reporting, name)
+		}
 		current := ok && report.Generation == a.Generation
 		if current {
 			updated = earlier(updated, report.ObservedAt)
 		}
-		if current && report.condition(wanted) == True {
-			done = append(done, name)
-		} else {
+		if !current || report.condition(wanted) != True {
 			missing = append(missing, name)
 		}
 	}
@@ -106,7 +107,7 @@ func (a *aggregation) reconciled() Condition {
 	case len(missing) > 0 || len(a.Required) == 0:
 		c.Reason = "ReconciledMissingAdapters"
 		c.Message = fmt.Sprintf("Required adapters not reporting %s=True: [%s]. Currently reporting: [%s]",
-			wanted, strings.Join(missing, ", "), strings.Join(done, ", "))
+			wanted, strings.Join(missing, ", "), strings.Join(reporting, ", "))
 	case a.Deleting && a.Children:
 		c.Reason = "ReconciledWaitingForChildren"
 		c.Message = "Deletion in progress. All required adapters reported Finalized=True but child resources still exist"

@@ -15,8 +15,9 @@ import (
 
 // Rule makes a condition of a resource out of its adapters' reports. All are
 // CEL expressions over statuses, a list of {adapter, observed_generation,
-// conditions, data} by adapter, and resource, in its wire form. When says
-// whether there is a condition at all.
+// conditions, data} by adapter, and resource, in its wire form; secret members
+// of both are masked. When says whether there is a condition at all. What is
+// true or false may also be given as a bool.
 type Rule struct {
 	Type                          string
 	When, Status, Reason, Message string
@@ -71,28 +72,37 @@ func NewMapper(all []Rule) (*Mapper, error) {
 			into               **rules.Program
 		}{
 			{"when", r.When, "true", rules.Bool, &c.when}, {"output.status", r.Status, "", rules.String, &c.status},
-			{"output.reason", r.Reason, `""`, rules.String, &c.reason}, {"output.message", r.Message, `""`, rules.String, &c.message},
+			{"output.reason", r.Reason, `""`, rules.Any, &c.reason}, {"output.message", r.Message, `""`, rules.Any, &c.message},
 		} {
 			if e.text == "" {
 				e.text = e.absent
 			}
-			if *e.into, err = env.Compile(e.text, e.want); err != nil {
+			*e.into, err = env.Compile(e.text, e.want)
+			if err != nil && e.into == &c.status {
+				*e.into, err = env.Compile(e.text, rules.Bool)
+			}
+			if err != nil {
 				return nil, fmt.Errorf("condition %s: %s: %w", r.Type, e.name, err)
 			}
 		}
 		m.rules = append(m.rules, c)
 	}
+	slices.SortFunc(m.rules, func(a, b compiled) int { return strings.Compare(a.kind, b.kind) })
 	return m, nil
 }
 
 // Empty says that there are no rules.
 func (m *Mapper) Empty() bool { return m == nil || len(m.rules) == 0 }
 
-// Map works out the mapped conditions of a resource: document is its wire form.
-// A report with an Unknown condition is not shown to the rules. A condition
-// whose reason is too long is left out, as is one whose status is neither True
-// nor False. The error is what an expression came to.
-func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, reports []Report, previous []Condition) ([]Condition, error) {
+// Map works out the mapped conditions of a resource, by type: document is its
+// wire form. A report with an Unknown condition is not shown to the rules. A
+// condition whose reason is too long is left out. The error says what an
+// expression came to, or that its status is neither True nor False.
+//
+// Keep makes a condition whose expression fails stay as it was, and no error of
+// it: rules are about reports, and a change of the spec, where there may be
+// none, must not fail by them.
+func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, reports []Report, previous []Condition, keep bool) ([]Condition, error) {
 	if m.Empty() {
 		return nil, nil
 	}
@@ -108,10 +118,16 @@ func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, r
 		}
 		statuses = append(statuses, visible(report))
 	}
-	vars := map[string]any{"statuses": statuses, "resource": document}
+	vars := map[string]any{"statuses": statuses, "resource": masked(document)}
 	var conditions []Condition
 	for _, rule := range m.rules {
 		c, ok, err := rule.eval(ctx, vars)
+		if before := a.before(rule.kind); err != nil && keep {
+			if before != nil {
+				conditions = append(conditions, *before)
+			}
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("condition %s: %w", rule.kind, err)
 		}
@@ -136,9 +152,17 @@ func (r compiled) eval(ctx context.Context, vars map[string]any) (c Condition, o
 		if err != nil {
 			return c, false, err
 		}
-		texts[i], _ = out.Value.(string)
+		texts[i] = textOf(out.Value)
 	}
-	c = Condition{Type: r.kind, Status: Value(texts[0]), Reason: texts[1], Message: texts[2]}
+	c = Condition{Type: r.kind, Reason: texts[1], Message: texts[2]}
+	switch {
+	case strings.EqualFold(texts[0], string(True)):
+		c.Status = True
+	case strings.EqualFold(texts[0], string(False)):
+		c.Status = False
+	default:
+		return c, false, fmt.Errorf("output.status is neither True nor False")
+	}
 	if len(c.Message) > maxMessage {
 		n := maxMessage
 		for !utf8.RuneStart(c.Message[n]) {
@@ -146,7 +170,23 @@ func (r compiled) eval(ctx context.Context, vars map[string]any) (c Condition, o
 		}
 		c.Message = c.Message[:n]
 	}
-	return c, (c.Status == True || c.Status == False) && len(c.Reason) <= maxReason, nil
+	return c, len(c.Reason) <= maxReason, nil
+}
+
+// textOf is a value as a condition shows it.
+func textOf(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case bool:
+		if v {
+			return string(True)
+		}
+		return string(False)
+	}
+	return fmt.Sprint(v)
 }
 
 func sorted(reports []Report) []Report {

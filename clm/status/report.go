@@ -47,6 +47,9 @@ type Report struct {
 	Metadata   json.RawMessage `json:"metadata,omitempty"` // likewise
 	CreatedAt  time.Time       `json:"created_time"`       // when the adapter's first report came
 	ObservedAt time.Time       `json:"last_report_time"`   // by the adapter's clock, to the microsecond
+	// ReceivedAt is when a report came that its adapter's clock has in our
+	// future by more than Ahead; nil for others.
+	ReceivedAt *time.Time `json:"received_time,omitempty"`
 }
 
 // condition returns the value of a condition, "" if the report has none.
@@ -67,6 +70,9 @@ func (r Report) reported(kind string) (Reported, bool) {
 const (
 	MaxAhead  = 5 * time.Minute
 	MaxBehind = 30 * time.Minute
+	// Ahead is from when on a clock counts as wrong. A report of a wrong clock
+	// does not keep out later ones of a right clock.
+	Ahead = 10 * time.Second
 )
 
 // InvalidError says which field of a report is wrong, and why.
@@ -107,6 +113,10 @@ func (r *Report) Check(now time.Time) error {
 		}
 		seen[c.Type] = true
 	}
+	if r.ReceivedAt = nil; r.ObservedAt.After(now.Add(Ahead)) {
+		at := now.UTC().Truncate(time.Microsecond)
+		r.ReceivedAt = &at
+	}
 	return nil
 }
 
@@ -140,7 +150,7 @@ func Judge(generation int32, stored *Report, r Report) (Report, Verdict, error) 
 		return r, Discarded, nil
 	case stored != nil && r.same(*stored):
 		return *stored, Repeated, nil
-	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && r.ObservedAt.Before(stored.ObservedAt)):
+	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && r.before(*stored)):
 		return r, Discarded, nil
 	}
 	for _, kind := range []string{Available, Applied, Health} {
@@ -158,6 +168,17 @@ func Judge(generation int32, stored *Report, r Report) (Report, Verdict, error) 
 	return r.following(stored), verdict, nil
 }
 
+// before says whether a report was made before the stored one. The original
+// goes by the adapters' clocks alone, so that a report from the future kept all
+// others out until its time came. Here one that comes by a right clock after it
+// is later, whatever time the wrong clock had.
+func (r Report) before(stored Report) bool {
+	if r.ReceivedAt == nil && stored.ReceivedAt != nil && !r.ObservedAt.Before(*stored.ReceivedAt) {
+		return false
+	}
+	return r.ObservedAt.Before(stored.ObservedAt)
+}
+
 // same says whether two reports say the same, of the same moment.
 func (r Report) same(other Report) bool {
 	if r.Adapter != other.Adapter || r.Generation != other.Generation || !r.ObservedAt.Equal(other.ObservedAt) || len(r.Conditions) != len(other.Conditions) {
@@ -170,6 +191,20 @@ func (r Report) same(other Report) bool {
 		}
 	}
 	return sameJSON(r.Data, other.Data) && sameJSON(r.Metadata, other.Metadata)
+}
+
+// SameButTimes says that reports and conditions differ in nothing but when
+// adapters looked: no value, reason, message, generation, data or transition.
+func SameButTimes(reports, others []Report, conditions, otherConditions []Condition) bool {
+	return slices.EqualFunc(reports, others, func(a, b Report) bool {
+		a.ObservedAt, b.ObservedAt = time.Time{}, time.Time{}
+		return a.same(b) && (a.ReceivedAt == nil) == (b.ReceivedAt == nil) && slices.EqualFunc(a.Conditions, b.Conditions, func(a, b Reported) bool {
+			return a.Type == b.Type && a.LastTransitionTime.Equal(b.LastTransitionTime)
+		})
+	}) && slices.EqualFunc(conditions, otherConditions, func(a, b Condition) bool {
+		a.LastUpdatedTime, b.LastUpdatedTime = time.Time{}, time.Time{}
+		return a == b
+	})
 }
 
 // sameJSON compares values, not spelling. Nothing and null are the same.

@@ -27,6 +27,7 @@ type Ops struct {
 
 	mu       sync.Mutex
 	checks   map[string]func(context.Context) error
+	routes   map[string]Handler // by pattern
 	draining atomic.Bool
 }
 
@@ -122,6 +123,17 @@ type opsStatus struct {
 	Missing []Missing `json:"missing,omitempty"`
 }
 
+// Handle adds a route of the service's own, such as "GET /config", before
+// Handler is called. Whoever reaches the port reads it: it shows no secrets.
+func (o *Ops) Handle(pattern string, h Handler) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.routes == nil {
+		o.routes = map[string]Handler{}
+	}
+	o.routes[pattern] = h
+}
+
 // Live answers that the process runs.
 func (o *Ops) Live(w http.ResponseWriter, _ *http.Request) error {
 	return WriteJSON(w, http.StatusOK, opsStatus{Status: "ok"})
@@ -141,11 +153,16 @@ func (o *Ops) Ready(w http.ResponseWriter, r *http.Request) error {
 	return WriteJSON(w, status, body)
 }
 
-// Handler serves /healthz, /readyz and /metrics.
+// Handler serves /healthz, /readyz and /metrics, and the service's own routes.
 func (o *Ops) Handler() http.Handler {
 	m := NewMux()
 	m.Handle("GET /healthz", o.Live)
 	m.Handle("GET /readyz", o.Ready)
 	m.HandleHTTP("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{Registry: o.Registry}))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for pattern, h := range o.routes {
+		m.Handle(pattern, h)
+	}
 	return m
 }

@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/rogpeppe/go-internal/testscript"
+	"sigs.k8s.io/yaml"
+
+	"atoll.dev/access"
+	api "atoll.dev/api/clm"
+	"atoll.dev/client"
+	"atoll.dev/clm"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/pki"
+	"atoll.dev/region"
+)
+
+const lifecycleEntities = `
+entities:
+- {kind: Cluster, plural: clusters, required_adapters: [placement, hosted-cluster]}
+- {kind: NodePool, plural: nodepools, parent_kind: Cluster, on_parent_delete: cascade, required_adapters: [node-pool]}
+- {kind: Channel, plural: channels}
+- {kind: Version, plural: versions, parent_kind: Channel}
+`
+
+// lifecycleHome runs a CLM as it is in a region, and makes the part of a home
+// that its operator needs. Beside it listens a plain one, whose URL is returned.
+func lifecycleHome(t testing.TB, home string) (plain string) {
+	t.Helper()
+	registry, err := clm.ParseRegistry([]byte(lifecycleEntities))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	ca, err := pki.OpenCA(filepath.Join(home, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, open := listenOn(t), listenOn(t)
+	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }, Open: true}
+	s, err := clm.New(clm.Options{
+		Database: db, Identify: identity.Identify, Plain: open,
+		HTTP: secure, HTTPTLS: &tls.Config{
+			MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
+			Certificates: []tls.Certificate{certificateOf(t, ca, pki.ServiceName("clm"))},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("CLM ended: %v", err)
+		}
+	})
+	state, err := json.Marshal(region.State{Format: 1, Region: "test", Ports: map[string]int{"clm-http": secure.Addr().(*net.TCPAddr).Port}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "region.json"), state, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "http://" + open.Addr().String()
+}
+
+func listenOn(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func certificateOf(t testing.TB, ca *pki.CA, name pki.Name) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// live is a command that goes on while a script does, and what it has written.
+type live struct {
+	mu   sync.Mutex
+	text []byte
+	more chan struct{} // closed at each write
+}
+
+func (l *live) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	close(l.more)
+	l.more = make(chan struct{})
+	return len(p), nil
+}
+
+// await waits until what was written matches.
+func (l *live) await(ts *testscript.TestScript, pattern string) {
+	re, err := regexp.Compile("(?m)" + pattern)
+	ts.Check(err)
+	limit := time.After(time.Minute)
+	for {
+		l.mu.Lock()
+		found, text, more := re.Match(l.text), l.text, l.more
+		l.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-more:
+		case <-limit:
+			ts.Fatalf("no match for %q in:\n%s", pattern, text)
+		}
+	}
+}
+
+// The scripts of testdata/clm run where a CLM runs. Four commands are theirs:
+//
+//	id VAR KIND NAME                              sets VAR to the resource's id
+//	report KIND ID ADAPTER GENERATION TYPE=STATUS[:REASON[:MESSAGE]]...
+//	start NAME ARG...                             runs "atoll ARG..." until the script ends
+//	seen NAME REGEXP                              waits until it has written this
+func TestCLMScripts(t *testing.T) {
+	running := sync.Map{} // of *live, by script and name
+	dial := func(ts *testscript.TestScript) *client.CLM {
+		c, err := client.NewCLM(client.CLMOptions{Endpoint: ts.Getenv("CLM")})
+		ts.Check(err)
+		ts.Defer(c.Close)
+		return c
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/clm", RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			home := filepath.Join(e.WorkDir, "home")
+			if err := os.Mkdir(home, 0o700); err != nil {
+				return err
+			}
+			e.Setenv("ATOLL_HOME", home)
+			e.Setenv("CLM", lifecycleHome(e.T().(testing.TB), home))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"start": func(ts *testscript.TestScript, _ bool, args []string) {
+				l := &live{more: make(chan struct{})}
+				running.Store(ts.Getenv("WORK")+args[0], l)
+				root := newRoot(&command{in: strings.NewReader(""), out: l, err: l})
+				root.SetArgs(append([]string{"--home", ts.Getenv("ATOLL_HOME")}, args[1:]...))
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 1)
+				go func() { done <- root.ExecuteContext(ctx) }()
+				ts.Defer(func() {
+					cancel()
+					if err := <-done; !errors.Is(err, context.Canceled) {
+						t.Errorf("atoll %q ended: %v", args[1:], err)
+					}
+				})
+			},
+			"seen": func(ts *testscript.TestScript, _ bool, args []string) {
+				l, ok := running.Load(ts.Getenv("WORK") + args[0])
+				if !ok {
+					ts.Fatalf("nothing runs as %s", args[0])
+				}
+				l.(*live).await(ts, args[1])
+			},
+			"id": func(ts *testscript.TestScript, _ bool, args []string) {
+				r, err := dial(ts).Named(t.Context(), client.Collection(args[1]), args[2])
+				ts.Check(err)
+				ts.Setenv(args[0], r.ID)
+			},
+			"report": func(ts *testscript.TestScript, _ bool, args []string) {
+				generation, err := strconv.Atoi(args[3])
+				ts.Check(err)
+				report := api.AdapterStatusCreate{Adapter: args[2], ObservedGeneration: int32(generation), ObservedTime: time.Now()}
+				for _, arg := range args[4:] {
+					kind, rest, _ := strings.Cut(arg, "=")
+					part := append(strings.SplitN(rest, ":", 3), "", "")
+					report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0], Reason: part[1], Message: part[2]})
+				}
+				taken, err := dial(ts).Report(t.Context(), client.Collection(args[0]), args[1], report)
+				ts.Check(err)
+				if !taken {
+					ts.Fatalf("the report was dropped")
+				}
+			},
+		},
+	})
+}
+
+// TestWhy runs the files of testdata/why: "why" takes findings as YAML and
+// prints what is made of them.
+func TestWhy(t *testing.T) {
+	datadriven.Walk(t, "testdata/why", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var f findings
+			if err := yaml.UnmarshalStrict([]byte(d.Input), &f); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			var b strings.Builder
+			waitTable(&b, whyOf(f), "clusters", f.Now)
+			return b.String()
+		})
+	})
+}
+
+func TestSelectionsAreOneSearch(t *testing.T) {
+	for _, c := range []struct {
+		s    selectFlags
+		want string
+	}{
+		{selectFlags{}, ""},
+		{selectFlags{search: "name='a' or name='b'"}, "name='a' or name='b'"},
+		{selectFlags{search: "name='a' or name='b'", owner: "1"}, "(name='a' or name='b') and owner_id='1'"},
+		{selectFlags{labels: map[string]string{"b": "it's", "a.io/c": "1"}}, `labels."a.io/c"='1' and labels."b"='it''s'`},
+	} {
+		if got := c.s.text(); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.s, got, c.want)
+		}
+	}
+}
+
+func TestHistoryIsToldInFewWords(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var b strings.Builder
+	historyTable(&b, []api.HistoryRecord{
+		{Seq: 4, Time: at, Action: "force-delete", Principal: "cli:root", Note: json.RawMessage(`{"reason":"burnt down"}`)},
+		{Seq: 3, Time: at, Action: "update", Generation: 1, Principal: "system:adapter", Status: json.RawMessage(`{"conditions":[{"type":"Reconciled","status":"True","reason":"ReconciledAll"}]}`)},
+		{Seq: 1, Time: at, Action: "create", Generation: 1, Principal: "a@b", Spec: json.RawMessage(`{}`), Status: json.RawMessage(`{}`)},
+	}, false)
+	want := `TIME                          ACTION         GENERATION   BY               WHAT
+2026-01-02 03:04:05.000 UTC   force-delete   -            cli:root         burnt down
+2026-01-02 03:04:05.000 UTC   update         1            system:adapter   status: Reconciled=True ReconciledAll
+2026-01-02 03:04:05.000 UTC   create         1            a@b              what is wanted
+`
+	if got := b.String(); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}

@@ -1,0 +1,152 @@
+package clm
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// statusBody is a report with all that it needs.
+func statusBody(adapter string, generation int, at time.Time, available string) string {
+	return fmt.Sprintf(`{"adapter":%q,"observed_generation":%d,"observed_time":%q,"data":{"n":1},
+		"conditions":[{"type":"Available","status":%q},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]}`,
+		adapter, generation, at.UTC().Format(time.RFC3339Nano), available)
+}
+
+// The checks of a report come in the contract's order.
+func TestReportsAreCheckedInOrder(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	now := time.Now()
+	good := statusBody("dns", 1, now, "True")
+	for _, c := range []struct {
+		name, path, body string
+		status           int
+		code             string
+	}{
+		{"what is malformed, before what is not there", "/clusters/nope", `{"adapter":""}`, 400, "VAL-000"},
+		{"no generation", path, strings.Replace(good, `generation":1`, `generation":0`, 1), 400, "VAL-000"},
+		{"a condition twice", path, strings.Replace(good, "Applied", "Available", 1), 400, "VAL-000"},
+		{"a condition without type", path, strings.Replace(good, "Applied", "", 1), 400, "VAL-000"},
+		{"a status of another word", path, statusBody("dns", 1, now, "Perhaps"), 400, "VAL-000"},
+		{"of the future", path, statusBody("dns", 1, now.Add(6*time.Minute), "True"), 400, "VAL-000"},
+		{"of the past", path, statusBody("dns", 1, now.Add(-31*time.Minute), "True"), 400, "VAL-000"},
+		{"of nobody", "/clusters/nope", good, 404, "NTF-002"},
+		{"ahead, before what is missing", path, `{"adapter":"dns","observed_generation":2,"observed_time":"` + now.UTC().Format(time.RFC3339) + `","conditions":[]}`, 204, ""},
+		{"of no time, before what is missing", path, `{"adapter":"dns","observed_generation":1,"conditions":[]}`, 204, ""},
+		{"one is missing", path, strings.Replace(good, "Health", "Other", 1), 400, "VAL-000"},
+		{"the first Unknown", path, statusBody("dns", 1, now, "Unknown"), 201, ""},
+		{"the same", path, statusBody("dns", 1, now, "Unknown"), 201, ""},
+		{"another Unknown", path, statusBody("dns", 1, now.Add(time.Second), "Unknown"), 204, ""},
+		{"then True", path, statusBody("dns", 1, now.Add(time.Second), "True"), 201, ""},
+		{"an earlier one", path, good, 204, ""},
+		{"of the same moment", path, statusBody("dns", 1, now.Add(time.Second), "False"), 201, ""},
+		{"of who is not required", path, statusBody("other", 1, now, "True"), 201, ""},
+	} {
+		res := a.do("PUT", c.path+"/statuses", c.body)
+		if c.code == "" && res.status == c.status {
+			continue
+		}
+		t.Log(c.name)
+		res.want(c.status, c.code)
+	}
+	list := a.do("GET", path+"/statuses", "").want(200)
+	is(t, "what is listed", list.at("total")+list.at("items.0.adapter")+list.at("items.0.conditions.0.status")+list.at("items.1.adapter"), "2dnsFalseother")
+	is(t, "page 2", a.do("GET", path+"/statuses?page=2&size=1", "").at("items.0.adapter"), "other")
+}
+
+// A report that says the same later moves its time, and wakes nobody (I3).
+func TestI3ALaterReportOfTheSameWakesNobody(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	at := time.Now().Add(-time.Minute).Truncate(time.Microsecond)
+	a.do("PUT", path+"/statuses", statusBody("dns", 1, at, "True")).want(201)
+	a.do("PUT", path+"/statuses", statusBody("validation", 1, at, "True")).want(201)
+	before := a.do("GET", path, "").want(200)
+	history := string(a.do("GET", path+"/history", "").body)
+	w := a.watch(t, "/clusters?watch=true")
+	w.want("ADDED abc", "BOOKMARK")
+	var last string
+	for i := 1; i <= 5; i++ {
+		for _, adapter := range []string{"dns", "validation"} {
+			res := a.do("PUT", path+"/statuses", statusBody(adapter, 1, at.Add(time.Duration(i)*time.Second), "True")).want(201)
+			last = res.at("last_report_time")
+		}
+	}
+	after := a.do("GET", path, "").want(200)
+	is(t, "the ETag", after.header.Get("Etag"), before.header.Get("Etag"))
+	is(t, "the history", string(a.do("GET", path+"/history", "").body), history)
+	if after.at("status.conditions.0.last_updated_time") != last || before.at("status.conditions.0.last_updated_time") == last {
+		t.Errorf("Reconciled was updated at %s, the last report is of %s", after.at("status.conditions.0.last_updated_time"), last)
+	}
+	is(t, "the report's time", a.do("GET", path+"/statuses", "").at("items.1.last_report_time"), last)
+	is(t, "the transition", after.at("status.conditions.0.last_transition_time"), before.at("status.conditions.0.last_transition_time"))
+	// What comes next in the watch is not of those.
+	a.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(10*time.Second), "False")).want(201)
+	if e := w.next(); e.Type == "BOOKMARK" {
+		w.want("MODIFIED abc")
+	} else if e.Type != "MODIFIED" {
+		t.Fatalf("%+v", e)
+	}
+	is(t, "versions", a.do("GET", path, "").header.Get("Etag"), `"4"`)
+}
+
+// Who keeps a resource from being reconciled, and since when, can be seen.
+func TestWhoIsAwaitedIsSeen(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	awaiting := func() string {
+		t.Helper()
+		var r struct {
+			UpdatedTime time.Time `json:"updated_time"`
+			Status      struct {
+				Awaiting []struct {
+					Adapter, Reported string
+					Since             time.Time
+				}
+			}
+		}
+		if err := json.Unmarshal(a.do("GET", path, "").want(200).body, &r); err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, w := range r.Status.Awaiting {
+			since := "later"
+			if w.Since.Equal(r.UpdatedTime) {
+				since = "from the start"
+			} else if w.Since.Before(r.UpdatedTime) {
+				since = "before"
+			}
+			all = append(all, strings.TrimSpace(w.Adapter+" "+since+" "+w.Reported))
+		}
+		return strings.Join(all, ", ")
+	}
+	is(t, "at first", awaiting(), "dns from the start, validation from the start")
+	a.report(path, "dns", 1, "True", "").want(201)
+	is(t, "then", awaiting(), "validation from the start")
+	a.report(path, "validation", 1, "False", "").want(201)
+	is(t, "then", awaiting(), "validation later False")
+	a.report(path, "validation", 1, "True", "").want(201)
+	is(t, "then", awaiting(), "")
+	a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(200)
+	is(t, "of a new generation", awaiting(), "dns from the start, validation from the start")
+	a.do("DELETE", path, "").want(202)
+	a.report(path, "dns", 3, "False", "True").want(201)
+	a.report(path, "validation", 3, "False", "False").want(201)
+	is(t, "while deleting", awaiting(), "validation later False")
+}
+
+// An adapter whose clock was wrong is heard again once it is right.
+func TestAReportFromTheFutureBlocksNothing(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	future := statusBody("dns", 1, time.Now().Add(4*time.Minute), "False")
+	first := a.do("PUT", path+"/statuses", future).want(201)
+	a.do("PUT", path+"/statuses", statusBody("dns", 1, time.Now(), "True")).want(201)
+	is(t, "what counts", a.do("GET", path, "").condition("DnsSuccessful"), "True@1 ")
+	if first.at("received_time") == "" {
+		t.Errorf("%s", first.body)
+	}
+}

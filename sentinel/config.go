@@ -1,0 +1,305 @@
+package sentinel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is the file of one HyperFleet sentinel: one kind of resources, or a
+// part of it. Keys that HyperFleet does not know are errors; each value can be
+// set by an environment variable, too, see Environment.
+//
+// HyperFleetAPI and PollInterval are read and checked, and have no effect: this
+// sentinel reads CLM's store and does not poll.
+type Config struct {
+	Sentinel struct {
+		Name string `yaml:"name"`
+	} `yaml:"sentinel"`
+	DebugConfig    bool `yaml:"debug_config"`
+	TracingEnabled bool `yaml:"tracing_enabled"`
+	Log            struct {
+		Level  string `yaml:"level"`
+		Format string `yaml:"format"`
+		Output string `yaml:"output"`
+	} `yaml:"log"`
+	Clients struct {
+		HyperFleetAPI struct {
+			BaseURL  string   `yaml:"base_url"`
+			Version  string   `yaml:"version"`
+			Timeout  Duration `yaml:"timeout"`
+			PageSize int      `yaml:"page_size"`
+			Auth     struct {
+				TokenPath     string   `yaml:"token_path,omitempty"`
+				TokenCacheTTL Duration `yaml:"token_cache_ttl,omitempty"`
+			} `yaml:"auth,omitempty"`
+		} `yaml:"hyperfleet_api"`
+		Broker struct {
+			Topic string `yaml:"topic"` // default: the resource type
+		} `yaml:"broker"`
+	} `yaml:"clients"`
+	ResourceType     string    `yaml:"resource_type"` // the plural of the kind
+	PollInterval     Duration  `yaml:"poll_interval"`
+	ResourceSelector []Label   `yaml:"resource_selector,omitempty"` // all of them
+	MessageDecision  Decision  `yaml:"message_decision"`            // default: DefaultDecision
+	MessageData      yaml.Node `yaml:"message_data,omitempty"`      // default: what the reference has
+}
+
+// Label is one label that a resource must have.
+type Label struct {
+	Label string `yaml:"label"`
+	Value string `yaml:"value"`
+}
+
+// Decision says, in CEL, when a resource needs an event. See Rules for what its
+// expressions may use.
+type Decision struct {
+	Params []Param `yaml:"params,omitempty"`
+	Result string  `yaml:"result"`
+}
+
+// Param is an expression with a name, which others may use.
+type Param struct {
+	Name string `yaml:"name"`
+	Expr string `yaml:"expr"`
+}
+
+// Duration is written as 30m.
+type Duration time.Duration
+
+// UnmarshalYAML reads it.
+func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
+	v, err := time.ParseDuration(n.Value)
+	if err != nil || v <= 0 {
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %.50q is no duration, such as 5s", n.Line, n.Value)}}
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalYAML writes it.
+func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
+
+// DefaultDecision says what the original's means to say. A resource needs an
+// event while it is not reconciled; when nothing was said of its generation
+// yet; and when it is reconciled and nobody has said anything for half an hour.
+func DefaultDecision() Decision {
+	return Decision{
+		Params: []Param{
+			{"is_reconciled", `condition("Reconciled").status == "True"`},
+			{"is_awaited", `condition("Reconciled").status == "False"`},
+			{"is_new_or_changed", `!is_reconciled && resource.generation > event.generation`},
+			{"reconciled_and_stale", `is_reconciled && now - last_activity > duration("30m")`},
+		},
+		Result: "is_awaited || is_new_or_changed || reconciled_and_stale",
+	}
+}
+
+// DefaultConfig is that of a kind, by its plural.
+func DefaultConfig(resourceType string) Config {
+	var c Config
+	c.ResourceType = resourceType
+	c.fill()
+	return c
+}
+
+// fill gives what is not set its default.
+func (c *Config) fill() {
+	text := func(s *string, v string) {
+		if *s == "" {
+			*s = v
+		}
+	}
+	text(&c.Sentinel.Name, "hyperfleet-sentinel")
+	text(&c.Log.Level, "info")
+	text(&c.Log.Format, "json")
+	text(&c.Log.Output, "stdout")
+	text(&c.Clients.HyperFleetAPI.BaseURL, "http://localhost:8000")
+	text(&c.Clients.HyperFleetAPI.Version, "v1")
+	text(&c.Clients.Broker.Topic, c.ResourceType)
+	if c.Clients.HyperFleetAPI.Timeout == 0 {
+		c.Clients.HyperFleetAPI.Timeout = Duration(10 * time.Second)
+	}
+	if c.Clients.HyperFleetAPI.PageSize == 0 {
+		c.Clients.HyperFleetAPI.PageSize = 20
+	}
+	if c.PollInterval == 0 {
+		c.PollInterval = Duration(5 * time.Second)
+	}
+	if c.MessageDecision.Result == "" && len(c.MessageDecision.Params) == 0 {
+		c.MessageDecision = DefaultDecision()
+	}
+}
+
+// ReadConfig reads a file and then the environment, as os.LookupEnv gives it.
+// Errors name the file and the line, or the variable.
+func ReadConfig(file string, env func(string) (string, bool)) (Config, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Config{}, fmt.Errorf("reading the sentinel's configuration: %w", err)
+	}
+	c, err := ParseConfig(file, data)
+	if err == nil {
+		err = c.setFrom(env)
+	}
+	if err != nil {
+		return Config{}, err
+	}
+	c.fill()
+	if err := c.check(file); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// ParseConfig reads the content of a file, without defaults. The file's name is
+// for errors.
+func ParseConfig(file string, data []byte) (c Config, err error) {
+	defer func() { // the library's decoder panics on some documents
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%s: this is no YAML: %v", file, r)
+		}
+	}()
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
+		return c, explained(file, err)
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return c, fmt.Errorf("%s: there is more than one document", file)
+	}
+	return c, nil
+}
+
+// replaced are keys of older versions.
+var replaced = map[string]string{
+	"max_age_ready":     "write message_decision: 'condition(\"Reconciled\").status == \"True\" && now - timestamp(…) > duration(\"30m\")'",
+	"max_age_not_ready": "write message_decision; what is not reconciled is sent again with back-off anyway",
+	"backoff_ready":     "write message_decision",
+	"backoff_not_ready": "write message_decision",
+	"hyperfleet_api":    "it is clients.hyperfleet_api now",
+}
+
+var (
+	unknownForm = regexp.MustCompile(`^(line \d+): field (\S+) not found in type .*$`)
+	lineForm    = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
+)
+
+// explained makes the library's errors ones that name the file, and the key in
+// the words of the file.
+func explained(file string, err error) error {
+	var all []error
+	add := func(text string) {
+		if m := unknownForm.FindStringSubmatch(text); m != nil {
+			text = fmt.Sprintf("%s: unknown key %.60q", m[1], m[2])
+			if hint := replaced[m[2]]; hint != "" {
+				text += "; " + hint
+			}
+		}
+		if m := lineForm.FindStringSubmatch(text); m != nil {
+			all = append(all, fmt.Errorf("%s:%s: %s", file, m[1], m[2]))
+			return
+		}
+		all = append(all, fmt.Errorf("%s: %s", file, strings.TrimPrefix(text, "yaml: ")))
+	}
+	if e, ok := errors.AsType[*yaml.TypeError](err); ok {
+		for _, text := range e.Errors {
+			add(text)
+		}
+	} else {
+		add(err.Error())
+	}
+	return errors.Join(all...)
+}
+
+// Environment lists the variables that set values, and what they set.
+func (c *Config) environment() map[string]any {
+	return map[string]any{
+		"HYPERFLEET_SENTINEL_NAME":       &c.Sentinel.Name,
+		"HYPERFLEET_DEBUG_CONFIG":        &c.DebugConfig,
+		"HYPERFLEET_TRACING_ENABLED":     &c.TracingEnabled,
+		"HYPERFLEET_LOG_LEVEL":           &c.Log.Level,
+		"HYPERFLEET_LOG_FORMAT":          &c.Log.Format,
+		"HYPERFLEET_LOG_OUTPUT":          &c.Log.Output,
+		"HYPERFLEET_API_BASE_URL":        &c.Clients.HyperFleetAPI.BaseURL,
+		"HYPERFLEET_API_VERSION":         &c.Clients.HyperFleetAPI.Version,
+		"HYPERFLEET_API_TIMEOUT":         &c.Clients.HyperFleetAPI.Timeout,
+		"HYPERFLEET_API_PAGE_SIZE":       &c.Clients.HyperFleetAPI.PageSize,
+		"HYPERFLEET_API_TOKEN_PATH":      &c.Clients.HyperFleetAPI.Auth.TokenPath,
+		"HYPERFLEET_API_TOKEN_CACHE_TTL": &c.Clients.HyperFleetAPI.Auth.TokenCacheTTL,
+		"HYPERFLEET_BROKER_TOPIC":        &c.Clients.Broker.Topic,
+		"HYPERFLEET_RESOURCE_TYPE":       &c.ResourceType,
+		"HYPERFLEET_POLL_INTERVAL":       &c.PollInterval,
+	}
+}
+
+// setFrom sets what the environment has. An empty variable is none.
+func (c *Config) setFrom(env func(string) (string, bool)) error {
+	var errs []error
+	for name, into := range c.environment() {
+		value, ok := env(name)
+		if !ok || value == "" {
+			continue
+		}
+		var err error
+		switch into := into.(type) {
+		case *string:
+			*into = value
+		case *bool:
+			*into, err = strconv.ParseBool(value)
+		case *int:
+			*into, err = strconv.Atoi(value)
+		case *Duration:
+			var d time.Duration
+			if d, err = time.ParseDuration(value); err == nil && d <= 0 {
+				err = errors.New("it is not positive")
+			}
+			*into = Duration(d)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the variable %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) check(file string) error {
+	fail := func(format string, args ...any) error { return fmt.Errorf(file+": "+format, args...) }
+	switch n := c.Clients.HyperFleetAPI.PageSize; {
+	case c.ResourceType == "":
+		return fail("resource_type is missing; it is the plural of a kind, such as clusters")
+	case n < 1 || n > 500:
+		return fail("clients.hyperfleet_api.page_size is %d; it is between 1 and 500", n)
+	case strings.ContainsAny(c.Clients.Broker.Topic, "+#$\x00"):
+		return fail("clients.broker.topic %q cannot be a topic: it holds one of + # $", c.Clients.Broker.Topic)
+	}
+	for i, l := range c.ResourceSelector {
+		if l.Label == "" {
+			return fail("resource_selector[%d]: label is missing", i)
+		}
+	}
+	_, err := c.Compile()
+	if err != nil {
+		return fail("%w", err)
+	}
+	return nil
+}
+
+// Dump is the configuration as it is in effect, as a file.
+func (c Config) Dump() ([]byte, error) {
+	var out bytes.Buffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	if err := errors.Join(e.Encode(c), e.Close()); err != nil {
+		return nil, fmt.Errorf("writing the configuration: %w", err)
+	}
+	return out.Bytes(), nil
+}

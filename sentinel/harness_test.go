@@ -1,0 +1,416 @@
+package sentinel
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"atoll.dev/bus"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/pki"
+	"atoll.dev/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a database with documents as CLM has them, and a broker.
+type world struct {
+	t     testing.TB
+	store *store.Store
+	dsn   string
+	ca    *pki.CA
+	addr  string
+	end   func() // of the broker
+	log   *slog.Logger
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	ca, err := pki.OpenCA(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, dsn: pgtest.DSN(t), ca: ca, addr: "127.0.0.1:0", log: testLog(t)}
+	w.store = w.open()
+	w.startBroker()
+	t.Cleanup(func() { w.stopBroker() })
+	return w
+}
+
+// testLog shows the log of a test that failed.
+func testLog(t testing.TB) *slog.Logger {
+	var mu sync.Mutex
+	var buf bytes.Buffer
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if t.Failed() {
+			t.Logf("log:\n%s", buf.String())
+		}
+	})
+	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return buf.Write(p)
+	}), nil))
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+const (
+	cluster  store.Kind = "Cluster"
+	channel  store.Kind = "Channel" // nobody reports on those
+	requests store.Kind = "Request"
+)
+
+// wire is a way to the database that can be cut.
+type wire struct {
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func (x *wire) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cut {
+		return nil, errors.New("the wire is cut")
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, addr)
+	if err == nil {
+		x.conns = append(x.conns, conn)
+	}
+	return conn, err
+}
+
+func (x *wire) sever() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cut = true
+	for _, c := range x.conns {
+		c.Close()
+	}
+}
+
+func (w *world) open() *store.Store { return w.openOver(&wire{}) }
+
+func (w *world) openOver(x *wire) *store.Store {
+	w.t.Helper()
+	st, err := store.Open(w.t.Context(), store.Options{DSN: w.dsn, Hooks: store.Hooks{Dial: x.dial}, Kinds: []store.KindSpec{{Kind: cluster, Render: render}, {Kind: channel, Render: render}, {Kind: requests}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(st.Close)
+	return st
+}
+
+type testSpec struct {
+	Labels map[string]string `json:"labels,omitempty"`
+	Spec   any               `json:"spec"`
+}
+
+type testCondition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"`
+	Reason             string    `json:"reason"`
+	Message            string    `json:"message"`
+	ObservedGeneration int64     `json:"observed_generation"`
+	LastUpdatedTime    time.Time `json:"last_updated_time"`
+}
+
+type testStatus struct {
+	Conditions []testCondition `json:"conditions"`
+	Reports    []any           `json:"reports"`
+}
+
+// render makes the wire form as CLM does, in what matters here.
+func render(d store.Document) ([]byte, error) {
+	var spec testSpec
+	var status testStatus
+	if err := json.Unmarshal(d.Spec, &spec); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(d.Status, &status); err != nil {
+		return nil, err
+	}
+	wire := map[string]any{
+		"id": d.ID, "kind": d.Kind, "name": d.Name, "href": "/api/hyperfleet/v1/" + plurals[d.Kind] + "/" + d.ID, "generation": d.Generation,
+		"labels": spec.Labels, "spec": spec.Spec, "status": map[string]any{"conditions": status.Conditions},
+		"created_time": d.CreatedAt, "updated_time": d.CreatedAt,
+	}
+	if d.DeletedAt != nil {
+		wire["deleted_time"] = d.DeletedAt
+	}
+	return json.Marshal(wire)
+}
+
+var plurals = map[store.Kind]string{cluster: "clusters", channel: "channels"}
+
+// must gives up the test on an error.
+func must[T any](t testing.TB, v T, err error) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func encoded(t testing.TB, v any) json.RawMessage {
+	data, err := json.Marshal(v)
+	return must(t, data, err)
+}
+
+// reconciled is the status of a resource whose required adapters say so.
+func reconciled(status string, generation int64, message string, at time.Time) testStatus {
+	return testStatus{Conditions: []testCondition{{"Reconciled", status, "Test", message, generation, at}}}
+}
+
+// create makes a resource as a POST does. A cluster is not reconciled.
+func (w *world) create(kind store.Kind, id string, labels map[string]string) store.Document {
+	w.t.Helper()
+	status := testStatus{Conditions: []testCondition{}}
+	if kind == cluster {
+		status = reconciled("False", 1, "nobody has reported", time.Now().UTC())
+	}
+	d, err := w.store.Create(w.t.Context(), store.Document{Kind: kind, ID: id, Name: id, Spec: encoded(w.t, testSpec{labels, map[string]any{"n": 0}}), Status: encoded(w.t, status)})
+	return must(w.t, d, err)
+}
+
+// change makes the next generation, as a PATCH does.
+func (w *world) change(kind store.Kind, id string, n int) {
+	w.t.Helper()
+	_, _, err := w.store.Update(w.t.Context(), kind, id, 0, func(d *store.Document) error {
+		var spec testSpec
+		if err := json.Unmarshal(d.Spec, &spec); err != nil {
+			return err
+		}
+		spec.Spec = map[string]any{"n": n}
+		d.Spec = encoded(w.t, spec)
+		if kind == cluster {
+			d.Status = encoded(w.t, reconciled("False", d.Generation+1, "", time.Now().UTC()))
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// report changes the condition of a cluster, at its generation.
+func (w *world) report(id, status, message string, at time.Time) {
+	w.t.Helper()
+	_, _, err := w.store.Update(w.t.Context(), cluster, id, 0, func(d *store.Document) error {
+		d.Status = encoded(w.t, reconciled(status, d.Generation, message, at.UTC()))
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) certificate(name pki.Name) tls.Certificate {
+	w.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(w.t, 0, err)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	must(w.t, 0, err)
+	cert, err := w.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), name)
+	must(w.t, 0, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	must(w.t, 0, err)
+	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	return must(w.t, pair, err)
+}
+
+// startBroker starts a broker, at the address of the last one.
+func (w *world) startBroker() {
+	w.t.Helper()
+	l, err := net.Listen("tcp", w.addr)
+	must(w.t, 0, err)
+	w.addr = l.Addr().String()
+	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate(pki.ServiceName("broker"))},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: w.ca.Pool(),
+	}})
+	must(w.t, 0, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := broker.Serve(ctx, l); err != nil {
+			w.t.Errorf("broker: %v", err)
+		}
+	}()
+	w.end = func() { cancel(); <-done }
+}
+
+func (w *world) stopBroker() {
+	if w.end != nil {
+		w.end()
+		w.end = nil
+	}
+}
+
+func (w *world) client(service string, o bus.ClientOptions) bus.ClientOptions {
+	o.Addr, o.MaxBackoff = w.addr, 200*time.Millisecond
+	o.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate(pki.ServiceName(service))}, RootCAs: w.ca.Pool(), ServerName: "broker"}
+	return o
+}
+
+// replica is a running sentinel.
+type replica struct {
+	*Sentinel
+	registry *prometheus.Registry
+	stop     func() // in good order
+	kill     func() // without a word to the database, as kill -9 does
+}
+
+// start runs a replica, and returns when it is ready.
+func (w *world) start(name string, set ...func(*Options)) *replica {
+	w.t.Helper()
+	r := w.begin(name, set...)
+	w.wait("the replica is ready", func() bool { return r.Check(w.t.Context()) == nil && r.client.Connected() })
+	return r
+}
+
+// begin runs a replica with a store of its own.
+func (w *world) begin(name string, set ...func(*Options)) *replica {
+	w.t.Helper()
+	x := &wire{}
+	st := w.openOver(x)
+	feed := st.NewBroadcast(nil)
+	r := &replica{registry: prometheus.NewRegistry()}
+	o := Options{
+		Store: st, Feed: feed, Kinds: []Kind{{cluster, "clusters"}, {channel, "channels"}}, Requests: requests, Name: name, Version: "test",
+		Bus: w.client("clm", bus.ClientOptions{ClientID: "clm-" + name}), Logger: w.log.With("replica", name), Metrics: r.registry, Lease: 2 * time.Second,
+	}
+	for _, f := range set {
+		f(&o)
+	}
+	s, err := New(w.t.Context(), o)
+	r.Sentinel = must(w.t, s, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	parts.Go(func() { _ = feed.Run(ctx) })
+	parts.Go(func() { _ = s.Run(ctx) })
+	r.stop = sync.OnceFunc(func() { cancel(); parts.Wait() })
+	r.kill = func() {
+		x.sever()
+		r.stop()
+	}
+	w.t.Cleanup(r.stop)
+	return r
+}
+
+// adapter hears events, like an adapter's process.
+type adapter struct {
+	t      testing.TB
+	events chan heard
+	stop   func()
+}
+
+type heard struct {
+	Event bus.Event
+	Data  struct {
+		ID         string `json:"id"`
+		Kind       string `json:"kind"`
+		Href       string `json:"href"`
+		Generation int64  `json:"generation"`
+	}
+	At time.Time
+}
+
+func (w *world) adapter(subscription, topic string) *adapter {
+	w.t.Helper()
+	a := &adapter{t: w.t, events: make(chan heard, 100_000)}
+	up := make(chan struct{}, 1000)
+	var client *bus.Client
+	client = bus.NewClient(w.client("adapter", bus.ClientOptions{
+		ClientID: "adapter-" + subscription, Subscriptions: []string{bus.EventFilter(subscription, topic)},
+		Handler: func(_ context.Context, m bus.Message) {
+			m.Ack()
+			h := heard{Event: m.Event, At: time.Now()}
+			if err := json.Unmarshal(m.Event.Data, &h.Data); err != nil {
+				w.t.Errorf("the data of an event: %v", err)
+			}
+			a.events <- h
+		},
+		OnConnected: func(ctx context.Context) {
+			data := encoded(w.t, bus.Hello{Adapter: subscription, Topic: topic})
+			_ = client.Publish(ctx, bus.HelloTopic(topic), bus.Event{ID: fmt.Sprint(time.Now().UnixNano()), Source: subscription, Type: bus.HelloType, DataContentType: "application/json", Data: data})
+			up <- struct{}{}
+		},
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = client.Run(ctx) }()
+	a.stop = sync.OnceFunc(func() { cancel(); <-done })
+	w.t.Cleanup(a.stop)
+	select {
+	case <-up:
+	case <-time.After(30 * time.Second):
+		w.t.Fatal("the adapter does not connect")
+	}
+	return a
+}
+
+// until takes events until one fits.
+func (a *adapter) until(what string, fits func(heard) bool) heard {
+	a.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		select {
+		case h := <-a.events:
+			if fits(h) {
+				return h
+			}
+		case <-deadline:
+			a.t.Fatalf("within 30 s there was no event: %s", what)
+		}
+	}
+}
+
+// of waits for an event of a resource, at a generation.
+func (a *adapter) of(id string, generation int64) heard {
+	a.t.Helper()
+	return a.until(fmt.Sprintf("of %s at %d", id, generation), func(h heard) bool { return h.Data.ID == id && h.Data.Generation == generation })
+}
+
+// wait waits for a condition.
+func (w *world) wait(what string, holds func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(60 * time.Second); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("it does not come true: %s", what)
+		}
+	}
+}
+
+// inside reads the loop's own, between two of its steps.
+func inside[T any](r *replica, f func() T) (v T) {
+	done := make(chan struct{})
+	r.mail.post(func() { v = f(); close(done) })
+	<-done
+	return v
+}

@@ -1,0 +1,296 @@
+package sentinel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"atoll.dev/store"
+)
+
+// beats keeps this replica in the fleet, and its slots' cursors saved.
+func (s *Sentinel) beats(ctx context.Context) {
+	tick := time.NewTicker(s.opts.Lease / 4)
+	defer tick.Stop()
+	for {
+		var save saving
+		if !s.mail.call(ctx, func() { save = s.cursors(); s.gauge() }) {
+			return
+		}
+		held, err := s.membership.beat(ctx, save)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !errors.Is(err, errSameName):
+			s.log.Warn("the sentinel's lease is not renewed", "error", err)
+		default:
+			if err != nil {
+				s.log.Error("the sentinel's name is taken; give each replica its own", "error", err)
+			} else {
+				s.alive.Store(time.Now().UnixMicro())
+			}
+			if !s.mail.call(ctx, func() { s.settle(save, held) }) {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Sentinel) gauge() {
+	for kind, d := range s.duties {
+		c := s.table.count(kind)
+		s.metrics.pending.WithLabelValues(d.labels...).Set(float64(c.pending))
+		s.metrics.resources.WithLabelValues(d.labels...).Set(float64(c.resources))
+	}
+}
+
+// settle takes note of what the database says: cursors that were saved, slots
+// that are others' now, and slots that are new.
+func (s *Sentinel) settle(saved saving, held holding) {
+	lost := map[int]bool{}
+	var fresh []int
+	for i := range s.slots {
+		cursor, mine := held[i]
+		switch {
+		case mine && s.slots[i].epoch == 0:
+			s.slots[i] = slot{epoch: 1, cursor: cursor}
+			fresh = append(fresh, i)
+		case mine:
+			if c, ok := saved[i]; ok {
+				s.slots[i].cursor = c
+			}
+		case s.slots[i].epoch != 0:
+			s.slots[i] = slot{}
+			lost[i] = true
+		}
+	}
+	s.metrics.held.Set(float64(len(held)))
+	if len(lost) > 0 {
+		s.log.Info("slots are others' now", "slots", len(lost))
+		s.lose(func(i int) bool { return lost[i] })
+	}
+	if len(fresh) > 0 {
+		s.log.Info("slots are taken", "slots", len(fresh), "held", len(held))
+		s.gain(fresh)
+	}
+	s.whole()
+}
+
+// whole notes whether all slots were read.
+func (s *Sentinel) whole() {
+	for i := range s.slots {
+		if s.slots[i].epoch != 0 && !s.slots[i].ready {
+			s.loaded.Store(false)
+			return
+		}
+	}
+	clear(s.graves)
+	s.waiting = nil
+	s.loaded.Store(true)
+}
+
+// lose forgets the resources of slots.
+func (s *Sentinel) lose(which func(slot int) bool) {
+	for _, r := range s.table.all {
+		if which(int(r.slot)) {
+			s.table.drop(r)
+		}
+	}
+}
+
+// load is a reading of slots.
+type load struct {
+	epoch   uint64 // of the slots
+	slots   []int32
+	cursors map[store.Cursor][]int32
+}
+
+// gain begins to read slots.
+func (s *Sentinel) gain(fresh []int) {
+	s.epoch++
+	l := load{epoch: s.epoch + 1, cursors: map[store.Cursor][]int32{}}
+	s.epoch = l.epoch
+	for _, i := range fresh {
+		s.slots[i].epoch, s.slots[i].ready = l.epoch, false
+		l.slots = append(l.slots, int32(i))
+		l.cursors[s.slots[i].cursor] = append(l.cursors[s.slots[i].cursor], int32(i))
+	}
+	s.loaded.Store(false)
+	s.start(func(ctx context.Context) { s.load(ctx, l) })
+}
+
+// load reads slots until it has, or they are another's.
+func (s *Sentinel) load(ctx context.Context, l load) {
+	for {
+		err := s.tryLoad(ctx, l)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		s.log.Warn("resources cannot be read; they are tried again", "error", err)
+		current := false
+		if !s.mail.call(ctx, func() {
+			for i := range s.slots {
+				current = current || s.slots[i].epoch == l.epoch
+			}
+		}) || !current {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// tryLoad lists what the slots' cursors have not seen, which is urgent, then
+// everything. What changed meanwhile comes by the feed; but the list of
+// everything may have been faster than the feed, and takes a document that is
+// new for an old one. So what is unseen is listed once more.
+func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
+	base, err := s.store.Present(ctx) // all that it sees, the lists see
+	if err != nil {
+		return err
+	}
+	if err := s.loadUnseen(ctx, l); err != nil {
+		return err
+	}
+	for _, kind := range s.kinds {
+		q := store.Query{Kind: kind, Where: store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{l.slots}}}
+		err := s.pages(ctx, q, func(docs []store.Document) bool { return s.findSeen(ctx, l, docs) })
+		if err != nil {
+			return err
+		}
+	}
+	if err := s.loadUnseen(ctx, l); err != nil {
+		return err
+	}
+	s.mail.call(ctx, func() {
+		mine := func(i int) bool { return s.slots[i].epoch == l.epoch }
+		for i := range s.slots {
+			if mine(i) {
+				s.slots[i].ready, s.slots[i].base = true, base
+			}
+		}
+		for _, req := range s.waiting {
+			s.answer(req, mine, 1, time.Now())
+		}
+		s.whole()
+	})
+	return nil
+}
+
+// pages lists page by page; a statement has a time limit.
+func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
+	q.Deletion, q.Limit = store.WithDeleting, 500
+	for {
+		page, err := s.store.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		if len(page.Documents) > 0 && !each(page.Documents) {
+			return context.Cause(ctx)
+		}
+		if q.After = page.Next; q.After == "" {
+			return nil
+		}
+	}
+}
+
+// manyUnseen is when what a cursor has not seen is no longer urgent.
+const manyUnseen = 2000
+
+// found is a document of a list, decided upon.
+type found struct {
+	key    key
+	slot   int
+	change Change
+	after  After
+}
+
+// findSeen puts resources into the table of which everything was said.
+func (s *Sentinel) findSeen(ctx context.Context, l load, docs []store.Document) bool {
+	all := make([]found, 0, len(docs))
+	now := time.Now()
+	for i := range docs {
+		doc := &docs[i]
+		d := s.duties[doc.Kind]
+		f, err := FactsOf(doc.Wire, doc.ObservedAt)
+		if err == nil && !d.rules.matches(f) {
+			continue
+		}
+		x := found{key{doc.Kind, doc.ID}, slotOf(doc.ID), Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}, After{}}
+		var v Verdict
+		if err == nil {
+			v, err = d.rules.verdict(ctx, f, State{Generation: doc.Generation, Told: doc.Generation}, now)
+		}
+		// What cannot be decided is due, and then fails where failures are counted.
+		x.after = After{Wanted: v.Wanted || err != nil, Flip: v.Flip}
+		all = append(all, x)
+	}
+	return s.mail.call(ctx, func() { s.find(l, all, false, false) })
+}
+
+// loadUnseen lists what the slots' cursors have not seen, requests among it.
+func (s *Sentinel) loadUnseen(ctx context.Context, l load) error {
+	for cursor, in := range l.cursors {
+		where := store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}
+		kinds := s.kinds
+		if s.opts.Requests != "" {
+			kinds = append([]store.Kind{s.opts.Requests}, kinds...)
+			where.SQL = "(" + where.SQL + " or d.kind = $2)"
+			where.Args = append(where.Args, string(s.opts.Requests))
+		}
+		count := 0
+		err := s.pages(ctx, store.Query{Kinds: kinds, Where: where, Unseen: cursor}, func(docs []store.Document) bool {
+			count += len(docs)
+			return s.findUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []store.Document) bool {
+	var all []found
+	var requests []request
+	for i := range docs {
+		doc := &docs[i]
+		d := s.duties[doc.Kind]
+		if d == nil {
+			if req, err := readRequest(doc.Spec); err == nil {
+				requests = append(requests, req)
+			}
+		} else if s.concernsLabels(d, doc) {
+			all = append(all, found{key{doc.Kind, doc.ID}, slotOf(doc.ID), Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}, After{}})
+		}
+	}
+	return s.mail.call(ctx, func() {
+		s.find(l, all, true, urgent)
+		for _, req := range requests {
+			if !slices.Contains(s.waiting, req) {
+				s.waiting = append(s.waiting, req) // until the slots are read
+			}
+		}
+	})
+}
+
+// find puts what a list found into the table.
+func (s *Sentinel) find(l load, all []found, unseen, urgent bool) {
+	now := time.Now()
+	for _, x := range all {
+		if s.slots[x.slot].epoch != l.epoch || s.graves[x.key] >= x.change.Version {
+			continue
+		}
+		r := s.table.get(x.key, x.slot)
+		s.table.put(r, s.policy.Found(r.State, x.change, unseen, urgent, x.after, now))
+	}
+}

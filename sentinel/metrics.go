@@ -1,0 +1,87 @@
+package sentinel
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics have HyperFleet's names and labels, and a few of our own. A poll is
+// what the feed brought at once.
+type metrics struct {
+	pending      *prometheus.GaugeVec
+	published    *prometheus.CounterVec
+	skipped      *prometheus.CounterVec
+	polls        *prometheus.HistogramVec
+	apiErrors    *prometheus.CounterVec
+	brokerErrors *prometheus.CounterVec
+	lastPoll     *prometheus.GaugeVec
+
+	resources *prometheus.GaugeVec
+	held      prometheus.Gauge
+	delay     *prometheus.HistogramVec
+}
+
+func newMetrics(r prometheus.Registerer, version string) *metrics {
+	const namespace = "hyperfleet_sentinel"
+	constant := prometheus.Labels{"component": "sentinel", "version": version}
+	labels := func(more ...string) []string { return append([]string{"resource_type", "resource_selector"}, more...) }
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help, ConstLabels: constant}, labels())
+	}
+	counter := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help, ConstLabels: constant}, labels(label))
+	}
+	m := &metrics{
+		pending:      gauge("pending_resources", "Resources that need an event, or more of them."),
+		published:    counter("events_published_total", "Events that the broker took.", "reason"),
+		skipped:      counter("resources_skipped_total", "Decisions against an event.", "reason"),
+		apiErrors:    counter("api_errors_total", "Failed reads of resources.", "error_type"),
+		brokerErrors: counter("broker_errors_total", "Events that the broker did not take.", "error_type"),
+		lastPoll:     gauge("last_successful_poll_timestamp_seconds", "When the feed was last known to be followed."),
+		polls: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: "poll_duration_seconds", ConstLabels: constant,
+			Help: "How long it took to deal with what the feed brought at once.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}, labels()),
+		resources: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_sentinel_resources", Help: "Resources of this replica's slots."}, labels()),
+		held:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_sentinel_slots", Help: "Slots that this replica holds, of 64."}),
+		delay: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "atoll_sentinel_event_delay_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+			Help: "From a change to when the broker had its event, for changes that were decided upon at once."}, labels()),
+	}
+	if r != nil {
+		r.MustRegister(m.pending, m.published, m.skipped, m.polls, m.apiErrors, m.brokerErrors, m.lastPoll, m.resources, m.held, m.delay)
+	}
+	return m
+}
+
+// selectorLabel is a selector as a metric's label.
+func selectorLabel(all []Label) string {
+	if len(all) == 0 {
+		return "all"
+	}
+	parts := make([]string, len(all))
+	for i, l := range all {
+		parts[i] = l.Label + ":" + l.Value
+	}
+	return strings.Join(parts, ",")
+}
+
+// duty is a kind that the sentinel looks after, with its rules.
+type duty struct {
+	kind  Kind
+	topic string // on the bus
+	hello string // the topic of its configuration
+	rules *Rules
+
+	labels []string
+}
+
+func (m *metrics) publishedOne(d *duty, reason string, delay time.Duration) {
+	m.published.WithLabelValues(d.labels[0], d.labels[1], reason).Inc()
+	if delay > 0 {
+		m.delay.WithLabelValues(d.labels...).Observe(delay.Seconds())
+	}
+}
+
+func (m *metrics) skippedOne(d *duty, reason string) {
+	m.skipped.WithLabelValues(d.labels[0], d.labels[1], reason).Inc()
+}

@@ -1,0 +1,102 @@
+package sentinel
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/bus"
+	"atoll.dev/store"
+)
+
+const (
+	eventSource = "hyperfleet-sentinel"
+	eventType   = "com.redhat.hyperfleet."
+)
+
+// outgoing is an event on its way to the broker.
+type outgoing struct {
+	resource *resource
+	number   uint64 // of this event of the resource
+	duty     *duty
+	event    bus.Event
+	reason   string
+	changed  time.Time // when the document changed; zero if it was not just now
+}
+
+// send hands an event to the sender.
+func (s *Sentinel) send(ctx context.Context, r *resource, doc *store.Document, f Facts, reason string, fresh bool) {
+	d := s.duties[r.kind]
+	data, err := d.rules.Data(ctx, f, reason)
+	if err != nil && s.badLog.Allow() {
+		s.log.Warn("a member of an event's data is left out", "kind", r.kind, "id", r.id, "error", err)
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		id = uuid.New()
+	}
+	e := bus.Event{
+		ID: id.String(), Source: eventSource, Type: eventType + strings.ToLower(string(r.kind)) + ".reconcile",
+		DataContentType: "application/json", Data: data, Key: r.id,
+	}
+	if s.opts.Trace != nil {
+		if parent := s.opts.Trace(*doc); parent != "" {
+			e.Extensions = map[string]string{"traceparent": parent}
+		}
+	}
+	s.sending++
+	r.number++
+	o := outgoing{resource: r, number: r.number, duty: d, event: e, reason: reason}
+	if fresh {
+		o.changed = doc.UpdatedAt
+	}
+	s.out <- o
+}
+
+// sender publishes; the bus may let it wait.
+func (s *Sentinel) sender(ctx context.Context) {
+	for {
+		var o outgoing
+		select {
+		case <-ctx.Done():
+			return
+		case o = <-s.out:
+		}
+		done := func(err error) {
+			at := time.Now()
+			s.mail.post(func() { s.sent(o, err, at) })
+		}
+		if err := s.client.PublishAsync(ctx, o.duty.topic, o.event, done); err != nil {
+			done(err)
+		}
+	}
+}
+
+// sent takes note of what became of an event.
+func (s *Sentinel) sent(o outgoing, err error, at time.Time) {
+	s.sending--
+	d := o.duty
+	if err == nil {
+		var delay time.Duration
+		if !o.changed.IsZero() {
+			delay = max(at.Sub(o.changed), 1)
+		}
+		s.metrics.publishedOne(d, o.reason, delay)
+	} else {
+		kind := "publish_error"
+		if errors.Is(err, bus.ErrDisconnected) {
+			kind = "connection_error"
+		} else if s.badLog.Allow() {
+			s.log.Warn("an event was not taken; it is sent again later", "kind", o.resource.kind, "id", o.resource.id, "error", err)
+		}
+		s.metrics.brokerErrors.WithLabelValues(d.labels[0], d.labels[1], kind).Inc()
+	}
+	r := o.resource
+	if s.table.all[r.key] != r || r.number != o.number || !r.Sending {
+		return // another replica's by now
+	}
+	s.table.put(r, s.policy.Sent(r.State, err == nil, at))
+}

@@ -1,0 +1,231 @@
+package sentinel
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"atoll.dev/store"
+)
+
+func TestNewAndChangedResourcesAreSaidAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("cl-one", "clusters")
+	w.start("one")
+	begun := time.Now()
+	d := w.create(cluster, "c1", nil)
+	h := a.of("c1", 1)
+	if got := h.Event; got.Type != "com.redhat.hyperfleet.cluster.reconcile" || got.Source != "hyperfleet-sentinel" || got.DataContentType != "application/json" || !got.Time.IsZero() {
+		t.Errorf("the event: %+v", got)
+	}
+	if want := `{"id":"c1","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/c1","generation":1}`; string(h.Event.Data) != want {
+		t.Errorf("data %s, want %s", h.Event.Data, want)
+	}
+	w.change(cluster, "c1", 1)
+	a.of("c1", 2)
+	if took := time.Since(begun); took > 10*time.Second { // a poll would take ten each
+		t.Errorf("two events took %s", took)
+	}
+	// A deletion is a generation, too.
+	_, _, err := w.store.Update(t.Context(), d.Kind, d.ID, 0, func(d *store.Document) error {
+		now := time.Now().UTC()
+		d.DeletedAt, d.Spec, d.Status = &now, encoded(t, testSpec{nil, "gone"}), encoded(t, reconciled("False", 3, "", now))
+		return nil
+	})
+	must(t, 0, err)
+	a.of("c1", 3)
+	if err := w.store.Remove(t.Context(), cluster, "c1", 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A kind on which nobody reports has one event for each generation.
+func TestWhatNobodyReportsOnIsSaidOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("ch", "channels")
+	r := w.start("one")
+	w.create(channel, "stable", nil)
+	a.of("stable", 1)
+	w.change(channel, "stable", 1)
+	a.of("stable", 2)
+	w.wait("nothing is due", func() bool {
+		return inside(r, func() bool {
+			s := r.table.all[key{channel, "stable"}]
+			return s != nil && !pending(s.State) && s.Told == 2
+		})
+	})
+}
+
+func TestAReportThatChangesAConditionBringsAnEventAndItsTimeAloneDoesNot(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("cl", "clusters")
+	r := w.start("one", func(o *Options) { o.Policy.MinRetry = time.Hour })
+	w.create(cluster, "c1", nil)
+	a.of("c1", 1)
+	first := inside(r, func() int64 { return r.table.all[key{cluster, "c1"}].Version })
+	w.report("c1", "False", "one of two has reported", time.Now())
+	a.of("c1", 1)
+	w.report("c1", "False", "one of two has reported", time.Now().Add(time.Second))
+	w.wait("the second report was seen", func() bool {
+		return inside(r, func() bool {
+			s := r.table.all[key{cluster, "c1"}]
+			return s.Version == first+2 && !s.Sending
+		})
+	})
+	due := inside(r, func() time.Time { return r.table.all[key{cluster, "c1"}].Due.time() })
+	if len(a.events) > 0 || time.Until(due) < 2*time.Minute {
+		t.Errorf("%d events more, the next one due at %s", len(a.events), due)
+	}
+	w.report("c1", "True", "all have reported", time.Now())
+	w.wait("it is reconciled", func() bool {
+		return inside(r, func() bool { return !pending(r.table.all[key{cluster, "c1"}].State) })
+	})
+	due = inside(r, func() time.Time { return r.table.all[key{cluster, "c1"}].Due.time() })
+	if in := time.Until(due); in < 29*time.Minute || in > 31*time.Minute || len(a.events) > 0 {
+		t.Errorf("its drift is looked for in %s; %d events more", in, len(a.events))
+	}
+}
+
+// I12, I6: while the broker is away events coalesce, and come when it is back.
+func TestI12ABrokerThatWasAwayGetsEachResourceOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("cl", "clusters")
+	r := w.start("one")
+	for i := range 20 {
+		w.create(cluster, fmt.Sprint("before-", i), nil)
+	}
+	first := map[string]bool{}
+	a.until("all", func(h heard) bool { first[h.Data.ID] = true; return len(first) == 20 })
+	for i := range 10 {
+		w.report(fmt.Sprint("before-", i), "True", "done", time.Now())
+	}
+	w.wait("ten are reconciled", func() bool { return inside(r, func() bool { return r.table.count(cluster).pending == 10 }) })
+	w.stopBroker()
+	w.wait("the broker is gone", func() bool { return !r.client.Connected() })
+	for i := range 20 {
+		w.create(cluster, fmt.Sprint("during-", i), nil)
+		for n := range 3 {
+			w.change(cluster, fmt.Sprint("during-", i), n+1)
+		}
+	}
+	w.wait("the feed has brought all", func() bool {
+		return inside(r, func() bool { return len(r.table.all) == 40 && len(r.table.owing) == 20 })
+	})
+	for len(a.events) > 0 {
+		<-a.events
+	}
+	w.startBroker()
+	seen := map[string]int64{}
+	a.until("all that is not reconciled", func(h heard) bool {
+		seen[h.Data.ID] = h.Data.Generation
+		return len(seen) == 30
+	})
+	for i := range 10 {
+		if g := seen[fmt.Sprint("before-", i)]; g != 0 {
+			t.Errorf("before-%d is reconciled, and was sent", i)
+		}
+	}
+	for i := range 20 {
+		if g := seen[fmt.Sprint("during-", i)]; g != 4 {
+			t.Errorf("during-%d came at generation %d", i, g)
+		}
+	}
+}
+
+// I6: an adapter that connects gets what is not reconciled, at once.
+func TestI6AnAdapterThatConnectsGetsWhatIsNotReconciled(t *testing.T) {
+	w := newWorld(t)
+	first := w.adapter("cl-one", "clusters")
+	w.start("one", func(o *Options) { o.Policy.MinRetry = time.Hour })
+	w.create(cluster, "stuck", nil)
+	first.of("stuck", 1)
+	w.create(cluster, "fine", nil)
+	first.of("fine", 1)
+	w.report("fine", "True", "done", time.Now())
+	second := w.adapter("cl-two", "clusters")
+	if h := second.until("any", func(heard) bool { return true }); h.Data.ID != "stuck" {
+		t.Errorf("the adapter got %s", h.Data.ID)
+	}
+}
+
+func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("cl", "clusters")
+	b := w.adapter("ch", "channels")
+	r := w.start("one")
+	for _, id := range []string{"c1", "c2"} {
+		w.create(cluster, id, nil)
+		w.report(id, "True", "done", time.Now())
+	}
+	w.create(channel, "ch1", nil)
+	b.of("ch1", 1)
+	quiet := func() {
+		t.Helper()
+		w.wait("nothing is pending", func() bool {
+			return inside(r, func() bool { return r.table.count(cluster).pending+r.table.count(channel).pending+r.sending == 0 })
+		})
+		for len(a.events)+len(b.events) > 0 {
+			select {
+			case <-a.events:
+			case <-b.events:
+			}
+		}
+	}
+	ask := func(id, spec string) {
+		_, err := w.store.Create(t.Context(), store.Document{Kind: requests, ID: id, Spec: []byte(spec), Status: []byte("{}")})
+		must(t, 0, err)
+	}
+	quiet()
+	ask("r1", `{"kind":"Cluster","id":"c2","reason":"a look"}`)
+	if h := a.until("c2", func(heard) bool { return true }); h.Data.ID != "c2" {
+		t.Errorf("asked for c2, got %s", h.Data.ID)
+	}
+	quiet()
+	ask("r2", `{"kind":"Cluster"}`)
+	got := map[string]bool{}
+	a.until("both", func(h heard) bool { got[h.Data.ID] = true; return len(got) == 2 })
+	quiet()
+	ask("r3", `{}`)
+	b.of("ch1", 1)
+	got = map[string]bool{}
+	a.until("both", func(h heard) bool { got[h.Data.ID] = true; return len(got) == 2 })
+}
+
+// A decision that fails is told and tried again, and keeps nothing else up.
+func TestADecisionThatFailsIsTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("cl", "clusters")
+	c := DefaultConfig("clusters")
+	c.MessageDecision = Decision{Result: `resource.labels.ready == "yes"`}
+	r := w.start("one", func(o *Options) { o.Configs = []Config{c}; o.Policy.MinRetry = 50 * time.Millisecond })
+	w.create(cluster, "broken", nil) // it has no labels
+	w.create(cluster, "whole", map[string]string{"ready": "yes"})
+	a.of("whole", 1)
+	w.wait("it was tried three times", func() bool {
+		return inside(r, func() bool { return r.table.all[key{cluster, "broken"}].Attempts >= 3 })
+	})
+	_, _, err := w.store.Update(t.Context(), cluster, "broken", 0, func(d *store.Document) error {
+		d.Spec = encoded(t, testSpec{map[string]string{"ready": "yes"}, nil})
+		return nil
+	})
+	must(t, 0, err)
+	a.of("broken", 2)
+}
+
+func TestASelectorTakesAPart(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("cl", "shard-1")
+	c := DefaultConfig("clusters")
+	c.ResourceSelector = []Label{{"shard", "1"}}
+	c.Clients.Broker.Topic = "shard-1"
+	w.create(cluster, "old-other", map[string]string{"shard": "2"})
+	w.create(cluster, "old-mine", map[string]string{"shard": "1"})
+	r := w.start("one", func(o *Options) { o.Configs = []Config{c} })
+	w.create(cluster, "other", map[string]string{"shard": "2"})
+	w.create(cluster, "mine", map[string]string{"shard": "1"})
+	a.of("old-mine", 1)
+	a.of("mine", 1)
+	if n := inside(r, func() int { return len(r.table.all) }); n != 2 {
+		t.Errorf("it has %d resources", n)
+	}
+}

@@ -1,0 +1,236 @@
+package sentinel
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/store"
+)
+
+// tables are the sentinel's, in the database of CLM. A member is a replica. Its
+// session is new with each process; it lives until lease_until, by the
+// database's clock. A slot belongs to the session that holds it while that
+// lives. What its holder has sent, or need not send, lies before its cursor.
+const tables = `
+create table sentinel_member (
+	fleet       text not null,
+	name        text not null,
+	session     text not null,
+	lease_until timestamptz not null,
+	primary key (fleet, name)
+);
+create table sentinel_slot (
+	fleet   text not null,
+	slot    int not null,
+	holder  text not null default '', -- a session
+	changed timestamptz not null default now(), -- hands
+	cursor  text not null default '',
+	primary key (fleet, slot)
+);
+alter table sentinel_slot set (fillfactor = 50);
+`
+
+// member is one replica, as the others see it.
+type member struct{ name, session string }
+
+// share says which of the members should hold a slot: the one of the highest
+// weight, so that a member's coming and going moves its own slots only. All
+// replicas come to the same.
+func share(fleet string, slot int, members []member) string {
+	weight := func(m member) uint64 {
+		sum := sha256.Sum256([]byte(fleet + "\x00" + strconv.Itoa(slot) + "\x00" + m.name))
+		return binary.BigEndian.Uint64(sum[:])
+	}
+	best := slices.MaxFunc(members, func(a, b member) int {
+		return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a.session, b.session))
+	})
+	return best.session
+}
+
+// holding is what the database says of the slots that this replica holds.
+type holding map[int]store.Cursor
+
+// saving are cursors to be saved.
+type saving map[int]store.Cursor
+
+// membership is this replica's part in the fleet. One goroutine uses it.
+type membership struct {
+	store   *store.Store
+	fleet   string
+	name    string
+	session string
+	lease   time.Duration
+
+	joined    bool
+	held      holding
+	stealFrom time.Time // not before: the others had the same outage, and are about to come back
+}
+
+func newMembership(st *store.Store, fleet, name string, lease time.Duration) *membership {
+	return &membership{store: st, fleet: fleet, name: name, session: uuid.NewString(), lease: lease, held: holding{}}
+}
+
+// errSameName says that another process took this one's name.
+var errSameName = errors.New("another replica has the same name")
+
+// beat renews the lease, saves cursors, gives back the slots that are others'
+// and takes those that are this replica's and free. It returns what it holds
+// then.
+func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
+	var got holding
+	renamed := false
+	err := m.store.Tx(ctx, func(tx *store.Tx) error {
+		got, renamed = holding{}, false
+		if err := m.save(ctx, tx, save); err != nil {
+			return err
+		}
+		err := m.renew(ctx, tx)
+		if errors.Is(err, errSameName) {
+			renamed = true // slots that it still holds are given up by their holders' session
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		members, err := m.members(ctx, tx)
+		if err != nil {
+			return err
+		}
+		got, err = m.divide(ctx, tx, members)
+		return err
+	})
+	switch {
+	case err != nil:
+		m.stealFrom = time.Now().Add(m.lease)
+		return nil, fmt.Errorf("renewing the sentinel's lease: %w", err)
+	case renamed:
+		err := fmt.Errorf("%w: %s; this one takes another", errSameName, m.name)
+		m.name, m.session, m.joined, m.held = m.name+"-"+m.session[:8], uuid.NewString(), false, holding{}
+		return m.held, err
+	}
+	m.joined, m.held = true, got
+	return got, nil
+}
+
+const saveSQL = `update sentinel_slot s set cursor = v.cursor from unnest($3::int[], $4::text[]) v(slot, cursor)
+	where s.fleet = $1 and s.holder = $2 and s.slot = v.slot and s.cursor <> v.cursor`
+
+func (m *membership) save(ctx context.Context, tx *store.Tx, save saving) error {
+	// A lease or a cursor that is lost in a crash of the server is soon there again, or lies a little earlier.
+	if _, err := tx.Exec(ctx, "set local synchronous_commit = off"); err != nil || len(save) == 0 {
+		return err
+	}
+	var numbers []int
+	var cursors []string
+	for slot, cursor := range save {
+		numbers, cursors = append(numbers, slot), append(cursors, string(cursor))
+	}
+	_, err := tx.Exec(ctx, saveSQL, m.fleet, m.session, numbers, cursors)
+	return err
+}
+
+// renew prolongs the membership, or begins it.
+func (m *membership) renew(ctx context.Context, tx *store.Tx) error {
+	var session string
+	err := tx.QueryRow(ctx, `select session from sentinel_member where fleet = $1 and name = $2 for update`, m.fleet, m.name).Scan(&session)
+	switch {
+	case err != nil && !errors.Is(err, pgx.ErrNoRows):
+		return err
+	case err == nil && m.joined && session != m.session:
+		return errSameName
+	}
+	if !m.joined {
+		// The name's last process may have been killed: this one takes its place at once.
+		if _, err := tx.Exec(ctx, `insert into sentinel_slot (fleet, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`, m.fleet, slots); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, `insert into sentinel_member (fleet, name, session, lease_until) values ($1, $2, $3, now() + $4 * interval '1 microsecond')
+		on conflict (fleet, name) do update set session = excluded.session, lease_until = excluded.lease_until`,
+		m.fleet, m.name, m.session, m.lease.Microseconds())
+	return err
+}
+
+// members are those that live.
+func (m *membership) members(ctx context.Context, tx *store.Tx) ([]member, error) {
+	rows, err := tx.Query(ctx, `with gone as (delete from sentinel_member where lease_until < now() - interval '1 minute')
+		select name, session from sentinel_member where fleet = $1 and lease_until > now()`, m.fleet)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (x member, err error) { return x, r.Scan(&x.name, &x.session) })
+}
+
+const (
+	giveSQL = `update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2 and slot = any($3)`
+	takeSQL = `update sentinel_slot set holder = $2, changed = now() where fleet = $1 and slot = any($3) and holder <> $2 and not holder = any($4)`
+	heldSQL = `select slot, cursor from sentinel_slot where fleet = $1 and holder = $2`
+)
+
+// divide gives and takes.
+func (m *membership) divide(ctx context.Context, tx *store.Tx, members []member) (holding, error) {
+	mine, others, living := []int{}, []int{}, make([]string, len(members))
+	for i, x := range members {
+		living[i] = x.session
+	}
+	for slot := range slots {
+		_, held := m.held[slot]
+		switch wanted := share(m.fleet, slot, members) == m.session; {
+		case wanted && !held:
+			mine = append(mine, slot)
+		case !wanted && held:
+			others = append(others, slot)
+		}
+	}
+	if len(others) > 0 {
+		if _, err := tx.Exec(ctx, giveSQL, m.fleet, m.session, others); err != nil {
+			return nil, err
+		}
+	}
+	if len(mine) > 0 && time.Now().After(m.stealFrom) {
+		if _, err := tx.Exec(ctx, takeSQL, m.fleet, m.session, mine, living); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := tx.Query(ctx, heldSQL, m.fleet, m.session)
+	if err != nil {
+		return nil, err
+	}
+	held := holding{}
+	var slot int
+	var cursor string
+	_, err = pgx.ForEachRow(rows, []any{&slot, &cursor}, func() error {
+		held[slot] = store.Cursor(cursor)
+		return nil
+	})
+	return held, err
+}
+
+// leave gives everything back, so that others need not wait for the lease to
+// end.
+func (m *membership) leave(ctx context.Context, save saving) error {
+	err := m.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := m.save(ctx, tx, save); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2`, m.fleet, m.session); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `delete from sentinel_member where fleet = $1 and name = $2 and session = $3`, m.fleet, m.name, m.session)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("giving the slots back: %w", err)
+	}
+	return nil
+}

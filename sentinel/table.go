@@ -1,0 +1,232 @@
+package sentinel
+
+import (
+	"container/heap"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"atoll.dev/store"
+)
+
+// slots is how many parts the resources are shared in.
+const slots = 64
+
+// slotOf is the slot of a resource: a short hash of its id.
+func slotOf(id string) int {
+	sum := sha256.Sum256([]byte(id))
+	return int(sum[0]) % slots
+}
+
+// slotSQL is slotOf in SQL.
+const slotSQL = `get_byte(sha256(convert_to(d.id, 'UTF8')), 0) % 64`
+
+func saltOf(id string) uint64 {
+	sum := sha256.Sum256([]byte(id))
+	return binary.BigEndian.Uint64(sum[8:])
+}
+
+// key names a resource.
+type key struct {
+	kind store.Kind
+	id   string
+}
+
+// resource is one resource of this replica's slots.
+type resource struct {
+	State
+	key
+	slot    uint8
+	reading bool   // its document is being read
+	place   int    // in its queue; -1: in none
+	number  uint64 // of its last event
+	queue   *queue
+
+	held *store.Document // from the feed, for a decision that is due at once
+}
+
+// queue is a heap of resources by when they are due.
+type queue []*resource
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].Due < q[j].Due }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (q *queue) Push(x any) {
+	r := x.(*resource)
+	r.place = len(*q)
+	*q = append(*q, r)
+}
+
+// Pop implements heap.Interface.
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	r := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	r.place = -1
+	return r
+}
+
+// table is what a replica has of its resources. Only the sentinel's loop uses it.
+type table struct {
+	all          map[key]*resource
+	urgent, calm queue              // who is waited for, and what the clock brings
+	owing        map[*resource]bool // they hold their slots' cursors
+	counts       map[store.Kind]*count
+	inSlot       [slots]int
+	heldBytes    int
+}
+
+// count is for the metrics.
+type count struct{ resources, pending int }
+
+func newTable() *table {
+	return &table{all: map[key]*resource{}, owing: map[*resource]bool{}, counts: map[store.Kind]*count{}}
+}
+
+func (t *table) count(kind store.Kind) *count {
+	c := t.counts[kind]
+	if c == nil {
+		c = &count{}
+		t.counts[kind] = c
+	}
+	return c
+}
+
+// get returns a resource, which is added when there is none.
+func (t *table) get(k key, slot int) *resource {
+	r := t.all[k]
+	if r == nil {
+		k.id = strings.Clone(k.id) // not a part of a document
+		r = &resource{key: k, slot: uint8(slot), place: -1, State: State{Salt: saltOf(k.id)}}
+		t.all[k] = r
+		t.count(k.kind).resources++
+		t.inSlot[slot]++
+	}
+	return r
+}
+
+// put gives a resource its next state, and its place in the queues.
+func (t *table) put(r *resource, s State) {
+	c := t.count(r.kind)
+	if pending(r.State) {
+		c.pending--
+	}
+	r.State = s
+	if pending(s) {
+		c.pending++
+	}
+	if s.owedSince() != 0 {
+		t.owing[r] = true
+	} else {
+		delete(t.owing, r)
+	}
+	t.enqueue(r)
+}
+
+func pending(s State) bool { return s.Wanted || s.Forced || s.Owed != 0 }
+
+// enqueue puts a resource where it belongs: nowhere while it is being read, or
+// its event is on its way.
+func (t *table) enqueue(r *resource) {
+	want := &t.calm
+	if r.Urgent {
+		want = &t.urgent
+	}
+	if r.Due == 0 || r.reading || r.Sending {
+		want = nil
+	}
+	switch {
+	case want == nil && r.queue == nil:
+	case want == r.queue:
+		heap.Fix(r.queue, r.place)
+	default:
+		if r.queue != nil {
+			heap.Remove(r.queue, r.place)
+		}
+		if r.queue = want; want != nil {
+			heap.Push(want, r)
+		}
+	}
+}
+
+// maxHeld bounds the documents that are held. What is over it is read again.
+const maxHeld = 16 << 20
+
+func sizeOf(d *store.Document) int { return len(d.Wire) + len(d.Spec) + len(d.Status) + 512 }
+
+// hold keeps a resource's newest document for the decision that is due soon.
+func (t *table) hold(r *resource, d *store.Document) {
+	t.release(r)
+	if size := sizeOf(d); t.heldBytes+size <= maxHeld {
+		r.held = d
+		t.heldBytes += size
+	}
+}
+
+func (t *table) release(r *resource) {
+	if r.held != nil {
+		t.heldBytes -= sizeOf(r.held)
+		r.held = nil
+	}
+}
+
+// drop forgets a resource.
+func (t *table) drop(r *resource) {
+	t.release(r)
+	r.reading = false
+	t.put(r, State{})
+	c := t.count(r.kind)
+	c.resources--
+	t.inSlot[r.slot]--
+	delete(t.all, r.key)
+}
+
+// markOf is a hash of what a document's status says, but for its times: what
+// differs in nothing else is no progress.
+func markOf(d *store.Document) uint64 {
+	var status any
+	if json.Unmarshal(d.Status, &status) != nil {
+		return markText(string(d.Status))
+	}
+	return markValue(status)
+}
+
+func markValue(v any) uint64 {
+	switch v := v.(type) {
+	case map[string]any:
+		sum := uint64(1)
+		for name, x := range v { // in any order
+			if !strings.HasSuffix(name, "_time") {
+				sum += mix(markText(name) ^ bits.RotateLeft64(markValue(x), 1))
+			}
+		}
+		return mix(sum)
+	case []any:
+		sum := uint64(2)
+		for _, x := range v {
+			sum = mix(sum ^ bits.RotateLeft64(markValue(x), 1))
+		}
+		return sum
+	case string:
+		return markText(v)
+	}
+	return markText(fmt.Sprint(v)) + 3
+}
+
+// markText is FNV-1a.
+func markText(s string) uint64 {
+	sum := uint64(0xcbf29ce484222325)
+	for i := range len(s) {
+		sum = (sum ^ uint64(s[i])) * 0x100000001b3
+	}
+	return sum
+}
