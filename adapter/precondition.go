@@ -44,10 +44,15 @@ func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionR
 	seen := x.scope
 	if p.call != nil {
 		r.Called = true
-		if seen, err = x.callObject(ctx, p.call); err != nil {
+		answer, err := x.callObject(ctx, p.call)
+		if err != nil {
 			return "", err
 		}
-		x.scope[p.name] = seen
+		x.scope[p.name] = answer
+		if len(p.captures) > 0 { // they see its members by their names, too
+			seen = maps.Clone(x.scope)
+			maps.Copy(seen, answer)
+		}
 	}
 	if err := x.capture(ctx, p.captures, seen, r); err != nil {
 		return "", err

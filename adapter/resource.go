@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 )
 
@@ -162,21 +163,34 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	return nil
 }
 
-// bind makes an object, and what is found in it, resources.<name>.
+// bind makes an object resources.<name>. What is found in it is both
+// resources.<nested> and resources.<name>.<nested>.
 func (x *execution) bind(r *resource, object Object) {
-	x.resources[r.name] = object
+	x.unbind(r)
+	x.result.Discovered[r.name], x.resources[r.name] = object, object
+	if len(r.nested) == 0 {
+		return
+	}
+	with := maps.Clone(object)
 	for _, n := range r.nested {
-		delete(x.resources, n.name)
-		if found := x.inside(n.discovery, object); found != nil {
-			x.resources[n.name] = found
+		found := x.inside(n.discovery, object)
+		if found == nil {
+			continue
+		}
+		x.result.Discovered[n.name], x.resources[n.name] = found, found
+		if _, own := with[n.name]; !own {
+			with[n.name] = found
 		}
 	}
+	x.resources[r.name] = with
 }
 
 func (x *execution) unbind(r *resource) {
-	delete(x.resources, r.name)
-	for _, n := range r.nested {
-		delete(x.resources, n.name)
+	for _, m := range []map[string]any{x.resources, x.result.Discovered} {
+		delete(m, r.name)
+		for _, n := range r.nested {
+			delete(m, n.name)
+		}
 	}
 }
 
@@ -258,10 +272,7 @@ func (x *execution) inside(d discovery, work Object) Object {
 	if best == nil {
 		return nil
 	}
-	out := make(Object, len(best)+2) // the work stays as it is
-	for key, v := range best {
-		out[key] = v
-	}
+	out := maps.Clone(best) // the work stays as it is
 	id := identify(best)
 	states, _ := dig(work, "status.resourceStatus.manifests").([]any)
 	for _, state := range states {

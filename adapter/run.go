@@ -40,7 +40,7 @@ func (e *Engine) begin(ev Event) *execution {
 			"executionStatus": string(Success), "resourcesSkipped": false, "skipReason": "",
 			"errorReason": "", "errorMessage": "", "executionError": nil, "resourceErrors": map[string]any{},
 		},
-		result: &Result{Event: ev, Status: Success, Errors: map[Phase]error{}},
+		result: &Result{Event: ev, Status: Success, Errors: map[Phase]error{}, Discovered: map[string]any{}},
 	}
 	x.scope = map[string]any{"adapter": x.adapter, "resources": x.resources, "event": ev.document(), "env": e.env, "config": e.config}
 	return x
@@ -140,7 +140,6 @@ func (x *execution) own(url string) bool {
 
 func (x *execution) finish() {
 	r := x.result
-	r.Discovered = x.resources
 	r.Params = maps.Clone(x.scope)
 	for _, name := range []string{"resources", "event", "env", "config"} {
 		delete(r.Params, name)
