@@ -105,6 +105,13 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 			for name, f := range reads {
 				calls[name] = f
 			}
+			// Readiness is what it was a quarter of a second ago at the latest.
+			eventually(t, outage.name+" is missed", func() error {
+				if reads["ready"](n) == nil {
+					return errors.New("still ready")
+				}
+				return nil
+			})
 		}
 		if outage.untilNotice {
 			eventually(t, outage.name+" is missed", func() error {
