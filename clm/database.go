@@ -58,6 +58,10 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		return nil, fmt.Errorf("clm: %w", err)
 	}
 	d := &Database{Registry: o.Registry, Store: st, Feed: st.NewBroadcast(nil)}
+	if err := d.Feed.Begin(ctx); err != nil {
+		st.Close()
+		return nil, fmt.Errorf("clm: %w", err)
+	}
 	if o.Ops != nil {
 		o.Ops.Check("database", st.Ping)
 		o.Ops.Check("feed", d.Feed.Check)

@@ -233,6 +233,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.resyncs = newResyncs(s)
 	s.contacts = newContacts(s)
 	s.feed = st.NewBroadcast(s.contacts.changed)
+	if err := s.feed.Begin(ctx); err != nil {
+		st.Close()
+		return nil, fmt.Errorf("maestro: %w", err)
+	}
 	if o.Broker != "" {
 		s.connectBroker()
 	}

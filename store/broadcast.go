@@ -32,10 +32,11 @@ var ErrTooSlow = errors.New("the subscriber is too slow")
 
 // Broadcast is one follower of the store, fanned out in memory to all who watch. It begins at the present; who wants the
 // past reads the store. Each subscriber has a bounded queue, and one that is too slow is cut off, so it delays nobody.
-// Use NewBroadcast, then Run.
+// Use NewBroadcast, Begin, and Run.
 type Broadcast struct {
 	s        *Store
 	observe  func(Round)
+	from     Cursor // where Run begins; "": nobody knows yet
 	mu       sync.Mutex
 	subs     map[*Subscription]struct{}
 	round    uint64
@@ -48,23 +49,34 @@ func (s *Store) NewBroadcast(observe func(Round)) *Broadcast {
 	return &Broadcast{s: s, observe: observe, subs: map[*Subscription]struct{}{}}
 }
 
-// Run follows the store until ctx ends.
+// Begin takes the present for where Run begins. Whoever subscribes after it, and then reads the store, misses nothing,
+// also before Run.
+func (b *Broadcast) Begin(ctx context.Context) (err error) {
+	b.from, err = b.s.Present(ctx)
+	return err
+}
+
+// Run follows the store until ctx ends. Where it cannot go on it begins at the present, and ends all subscriptions that
+// were made before: nobody knows what they missed.
 func (b *Broadcast) Run(ctx context.Context) error {
 	for {
-		cursor, err := b.s.Present(ctx)
+		var err error
+		if b.from == "" {
+			if err = b.Begin(ctx); err == nil {
+				b.Fail(ErrGone)
+			}
+		}
 		if err == nil {
 			b.stand(true)
-			err = b.s.Follow(ctx, FollowOptions{From: cursor}, func(_ context.Context, batch Batch) error {
+			err = b.s.Follow(ctx, FollowOptions{From: b.from}, func(_ context.Context, batch Batch) error {
 				b.Publish(batch)
 				return nil
 			})
+			b.from = ""
 		}
 		b.stand(false)
 		if ctx.Err() != nil {
 			return nil
-		}
-		if errors.Is(err, ErrGone) {
-			b.Fail(ErrGone)
 		}
 		b.s.log.Warn("the feed is followed anew", "error", err)
 		if !pause(ctx, 200*time.Millisecond) {
