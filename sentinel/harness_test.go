@@ -301,7 +301,7 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 	r := &replica{registry: prometheus.NewRegistry()}
 	o := Options{
 		Store: st, Feed: feed, Kinds: []Kind{{cluster, "clusters"}, {channel, "channels"}}, Requests: requests, Name: name, Version: "test",
-		Bus: w.client("clm", bus.ClientOptions{ClientID: "clm-" + name}), Logger: w.log.With("replica", name), Metrics: r.registry, Lease: 2 * time.Second,
+		Bus: w.client("clm", bus.ClientOptions{ClientID: "clm-" + name}), Logger: w.log.With("replica", name), Metrics: r.registry, Lease: 3 * time.Second,
 	}
 	for _, f := range set {
 		f(&o)

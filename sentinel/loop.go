@@ -248,7 +248,7 @@ func (s *Sentinel) work(ctx context.Context, now time.Time) time.Duration {
 			s.read <- batch
 		}
 	}()
-	for s.up && s.sending < maxSending {
+	for s.up && s.sending < maxSending && ctx.Err() == nil {
 		r, wait := s.next(at, now)
 		if r == nil {
 			return wait
@@ -389,7 +389,7 @@ func (s *Sentinel) wasRead(ctx context.Context, keys []key, found map[key]*store
 			doc = r.held
 		}
 		switch {
-		case doc != nil && s.up:
+		case doc != nil && s.up && ctx.Err() == nil:
 			s.decide(ctx, r, doc, now)
 		case doc != nil:
 			s.table.put(r, r.State) // due, when the bus is back

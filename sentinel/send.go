@@ -31,8 +31,8 @@ type outgoing struct {
 func (s *Sentinel) send(ctx context.Context, r *resource, doc *store.Document, f Facts, reason string, fresh bool) {
 	d := s.duties[r.kind]
 	data, err := d.rules.Data(ctx, f, reason)
-	if err != nil && s.badLog.Allow() {
-		s.log.Warn("a member of an event's data is left out", "kind", r.kind, "id", r.id, "error", err)
+	if err != nil { // a cluster has no owner, for example
+		s.log.Debug("a member of an event's data is left out", "kind", r.kind, "id", r.id, "error", err)
 	}
 	id, err := uuid.NewV7()
 	if err != nil {

@@ -71,6 +71,7 @@ type membership struct {
 	session string
 	lease   time.Duration
 
+	begun     time.Time // the last renewal
 	joined    bool
 	held      holding
 	stealFrom time.Time // not before: the others had the same outage, and are about to come back
@@ -89,12 +90,20 @@ var errSameName = errors.New("another replica has the same name")
 func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 	var got holding
 	renamed := false
+	// On a machine that is too busy leases would lapse, and all be read again,
+	// which is work: a replica that is late asks for more, up to twice as much.
+	now := time.Now()
+	lease := m.lease
+	if m.joined {
+		lease = min(max(lease, 4*now.Sub(m.begun)), 2*lease)
+	}
+	m.begun = now
 	err := m.store.Tx(ctx, func(tx *store.Tx) error {
 		got, renamed = holding{}, false
 		if err := m.save(ctx, tx, save); err != nil {
 			return err
 		}
-		err := m.renew(ctx, tx)
+		err := m.renew(ctx, tx, lease)
 		if errors.Is(err, errSameName) {
 			renamed = true // slots that it still holds are given up by their holders' session
 			return nil
@@ -140,7 +149,7 @@ func (m *membership) save(ctx context.Context, tx *store.Tx, save saving) error 
 }
 
 // renew prolongs the membership, or begins it.
-func (m *membership) renew(ctx context.Context, tx *store.Tx) error {
+func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duration) error {
 	var session string
 	err := tx.QueryRow(ctx, `select session from sentinel_member where fleet = $1 and name = $2 for update`, m.fleet, m.name).Scan(&session)
 	switch {
@@ -157,7 +166,7 @@ func (m *membership) renew(ctx context.Context, tx *store.Tx) error {
 	}
 	_, err = tx.Exec(ctx, `insert into sentinel_member (fleet, name, session, lease_until) values ($1, $2, $3, now() + $4 * interval '1 microsecond')
 		on conflict (fleet, name) do update set session = excluded.session, lease_until = excluded.lease_until`,
-		m.fleet, m.name, m.session, m.lease.Microseconds())
+		m.fleet, m.name, m.session, lease.Microseconds())
 	return err
 }
 

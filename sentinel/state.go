@@ -112,14 +112,17 @@ func (p Policy) Changed(s State, c Change, now time.Time) State {
 		s.due(at, true)
 		s.owe(c.Round)
 	case report:
+		// Nothing is owed: who takes over asks the rules, and they say the same.
 		refill := instant(p.Refill.Microseconds())
-		ready := s.Spent - instant(p.Burst-1)*refill
-		if ready <= at {
-			s.Attempts = 0
-			s.Spent = max(s.Spent, at) + refill
-			ready = at.add(p.Debounce)
+		if ready := s.Spent - instant(p.Burst-1)*refill; ready > at {
+			s.due(ready, false)
+			break
 		}
-		s.due(ready, true) // nothing is owed: who takes over asks the rules, and they say the same
+		if s.Spent < at+instant(p.Burst/2)*refill {
+			s.Attempts = 0 // it is progress, not restlessness
+		}
+		s.Spent = max(s.Spent, at) + refill
+		s.due(at.add(p.Debounce), true)
 	}
 	return s
 }

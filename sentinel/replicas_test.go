@@ -1,0 +1,214 @@
+package sentinel
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/store"
+)
+
+// holders are the slots by who holds them, as the database says.
+func (w *world) holders() map[string]int {
+	w.t.Helper()
+	held := map[string]int{}
+	err := w.store.Tx(w.t.Context(), func(tx *store.Tx) error {
+		rows, err := tx.Query(w.t.Context(), `select coalesce(m.name, ''), count(*) from sentinel_slot s left join sentinel_member m on m.session = s.holder group by 1`)
+		if err != nil {
+			return err
+		}
+		var name string
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error { held[name] = n; return nil })
+		return err
+	})
+	must(w.t, 0, err)
+	return held
+}
+
+// storm makes channels, each of which has one event if nothing is lost, until
+// stop, which returns their ids.
+func (w *world) storm() (stop func() []string) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var ids []string
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			id := fmt.Sprintf("storm-%d", len(ids))
+			w.create(channel, id, nil)
+			ids = append(ids, id)
+		}
+	})
+	return func() []string { cancel(); done.Wait(); return ids }
+}
+
+// all waits until each of the resources has had an event.
+func (a *adapter) all(ids []string) {
+	a.t.Helper()
+	missing := map[string]bool{}
+	for _, id := range ids {
+		missing[id] = true
+	}
+	if len(missing) == 0 {
+		return
+	}
+	a.until(fmt.Sprintf("of all %d", len(ids)), func(h heard) bool {
+		delete(missing, h.Data.ID)
+		return len(missing) == 0
+	})
+}
+
+func except(ids []string, heard string) []string {
+	return slices.DeleteFunc(ids, func(id string) bool { return id == heard })
+}
+
+// I4: what a replica did not say when it was killed, the others say.
+func TestI4AReplicaThatIsKilledLosesNoEvent(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("ch", "channels")
+	one, two := w.start("one"), w.start("two")
+	w.wait("they share", func() bool {
+		h := w.holders()
+		return h["one"] > 0 && h["two"] > 0 && h["one"]+h["two"] == slots && one.loaded.Load() && two.loaded.Load()
+	})
+	stop := w.storm()
+	h := a.until("one of the storm", func(heard) bool { return true })
+	if h.Data.Kind != "Channel" {
+		t.Errorf("an event of %s", h.Data.Kind)
+	}
+	one.kill()
+	killed := time.Now()
+	w.wait("the other has all", func() bool { return w.holders()["two"] == slots })
+	if took := time.Since(killed); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	more := w.start("three")
+	w.wait("the new one has its share", func() bool {
+		h := w.holders()
+		return h["two"] > 0 && h["three"] > 0 && h["two"]+h["three"] == slots && more.loaded.Load()
+	})
+	a.all(except(stop(), h.Data.ID))
+}
+
+// I5: what was committed is said, whenever the sentinel is killed before the
+// broker has it; and what the broker has is not said again.
+func TestI5TheCursorIsTheOutbox(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("ch", "channels")
+	one := w.start("one")
+	w.create(channel, "said", nil)
+	a.of("said", 1)
+	w.wait("the cursor lies after it", func() bool {
+		return inside(one, func() bool { return len(one.table.owing) == 0 && len(one.cursors()) == 0 })
+	})
+	w.stopBroker()
+	w.wait("the broker is gone", func() bool { return !one.client.Connected() })
+	ids := make([]string, 20)
+	for i := range ids {
+		ids[i] = fmt.Sprint("unsaid-", i)
+		w.create(channel, ids[i], nil)
+	}
+	w.change(channel, "said", 1)
+	w.wait("it knows of them", func() bool { return inside(one, func() bool { return len(one.table.owing) == 21 }) })
+	beat := one.alive.Load()
+	w.wait("cursors were saved, if they were going to", func() bool { return one.alive.Load() > beat })
+	one.kill()
+	w.startBroker()
+	two := w.start("two")
+	a.all(append(ids, "said"))
+	w.wait("the cursors lie after them", func() bool {
+		return inside(two, func() bool {
+			return len(two.table.owing) == 0 && len(two.cursors()) == 0 && len(two.table.all) == 21
+		})
+	})
+	two.kill()
+	for len(a.events) > 0 {
+		<-a.events
+	}
+	three := w.start("three")
+	w.wait("it has all", func() bool { return inside(three, func() bool { return len(three.table.all) == 21 }) })
+	if n := inside(three, func() int { return three.table.count(channel).pending }); n != 0 || len(a.events) > 0 {
+		t.Errorf("%d are pending and %d were said again", n, len(a.events))
+	}
+}
+
+// I12: a process that starts again under its name need not wait for its own
+// lease to end.
+func TestI12AProcessThatWasKilledGoesOnAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("ch", "channels")
+	one := w.start("one", func(o *Options) { o.Lease = time.Hour })
+	one.kill()
+	w.create(channel, "meanwhile", nil)
+	w.start("one", func(o *Options) { o.Lease = time.Hour })
+	a.of("meanwhile", 1)
+}
+
+func TestTwoReplicasOfOneNameBothWork(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("ch", "channels")
+	one := w.start("same")
+	two := w.begin("same", func(o *Options) { o.Bus.ClientID = "clm-other" })
+	w.wait("they share, under two names", func() bool {
+		h := w.holders()
+		return len(h) == 2 && h[""] == 0 && one.loaded.Load() && two.loaded.Load()
+	})
+	stop := w.storm()
+	first := a.until("some", func(heard) bool { return true })
+	a.all(except(stop(), first.Data.ID))
+}
+
+// A replica that stops in good order gives its slots back.
+func TestAReplicaThatStopsIsNotWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	one := w.start("one", func(o *Options) { o.Lease = time.Hour })
+	one.stop()
+	if h := w.holders(); h[""] != slots {
+		t.Errorf("slots are held by %v", h)
+	}
+}
+
+// When the feed cannot be continued everything is read again.
+func TestI4AFeedThatBreaksIsBegunAnew(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("ch", "channels")
+	r := w.start("one")
+	stop := w.storm()
+	first := a.until("one", func(heard) bool { return true })
+	for range 3 {
+		r.opts.Feed.Fail(store.ErrTooSlow)
+		w.wait("it was read again", func() bool { return r.loaded.Load() })
+	}
+	a.all(except(stop(), first.Data.ID))
+}
+
+func TestEachSlotIsSharedTheSameByAll(t *testing.T) {
+	three := []member{{"a", "1"}, {"b", "2"}, {"c", "3"}}
+	counts := map[string]int{}
+	moved := 0
+	for slot := range slots {
+		of := share("f", slot, three)
+		counts[of]++
+		if of != share("f", slot, []member{three[2], three[0], three[1]}) {
+			t.Errorf("slot %d depends on the order", slot)
+		}
+		if without := share("f", slot, three[:2]); of != "3" && of != without {
+			moved++
+		}
+	}
+	if moved > 0 || len(counts) != 3 {
+		t.Errorf("%d slots moved between those that stay; %v", moved, counts)
+	}
+}
