@@ -1,0 +1,381 @@
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	kuberest "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/access"
+	"atoll.dev/adapter/objects"
+	"atoll.dev/adapter/works"
+	"atoll.dev/adapters"
+	"atoll.dev/agent"
+	"atoll.dev/bus"
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro"
+	"atoll.dev/pki"
+	"atoll.dev/plane/planetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
+
+const (
+	consumer = "management-01"
+	entities = `
+entities:
+- {kind: Cluster, plural: clusters, name_min_len: 3, name_max_len: 54, required_adapters: [cl-maestro, cl-namespace]}
+- {kind: NodePool, plural: nodepools, parent_kind: Cluster, on_parent_delete: cascade, name_max_len: 15, required_adapters: [np-configmap]}
+`
+)
+
+var (
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+)
+
+// world is a region with Maestro and one management cluster, and the adapters
+// that Atoll brings along.
+type world struct {
+	*testing.T
+	*Region
+	admin dynamic.Interface
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	shipping := pgtest.DSN(t) // dropped after the region has ended
+	region, err := Start(t.Context(), Options{DSN: pgtest.DSN(t), Entities: entities, Log: testLog(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{T: t, Region: region}
+	t.Cleanup(func() {
+		if err := region.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := w.maestro(shipping)
+	t.Cleanup(func() {
+		if doc, err := m.ListBundles(context.Background(), client.ListOptions{}); t.Failed() {
+			t.Logf("works: %s, %v", doc.JSON, err)
+		}
+	})
+	cluster := w.cluster()
+	w.agent(cluster)
+	w.await("the consumer", func() error {
+		_, err := m.CreateConsumer(t.Context(), consumer, nil)
+		return err
+	})
+	w.adapter("cl-maestro", Adapter{Transport: works.New(works.Options{Client: m, Log: w.log})})
+	for _, name := range []string{"cl-namespace", "np-configmap"} {
+		o, err := objects.New(objects.Options{Config: cluster, Adapter: name, Log: w.log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.adapter(name, Adapter{Transport: o})
+	}
+	return w
+}
+
+// testLog shows the log of a test that failed.
+func testLog(t testing.TB) *slog.Logger {
+	var mu sync.Mutex
+	var buf bytes.Buffer
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if t.Failed() {
+			t.Logf("log:\n%s", buf.String())
+		}
+	})
+	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return buf.Write(p)
+	}), &slog.HandlerOptions{Level: slog.LevelInfo}))
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// maestro starts Maestro and is a client of it.
+func (w *world) maestro(dsn string) *client.Maestro {
+	w.Helper()
+	serve, err := w.ServerTLS("maestro")
+	if err != nil {
+		w.Fatal(err)
+	}
+	broker, err := w.ClientTLS(pki.ServiceName("maestro"), "broker")
+	if err != nil {
+		w.Fatal(err)
+	}
+	own, err := w.ClientTLS(pki.ServiceName("adapter"), "maestro")
+	if err != nil {
+		w.Fatal(err)
+	}
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			w.Fatal(err)
+		}
+		return l
+	}
+	o := maestro.Options{
+		DSN: dsn, Broker: w.Broker, BrokerTLS: broker, HTTP: listen(), GRPC: listen(), HTTPTLS: serve, GRPCTLS: serve,
+		MayCall: func(peer string) bool { return access.MayCall(access.MaestroHTTP, pki.Name(peer)) },
+		Logger:  w.log, Metrics: prometheus.NewRegistry(), ShutdownGrace: time.Second,
+	}
+	server, err := maestro.New(w.Context(), o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Background(w.Context(), server.Run)
+	c, err := client.NewMaestro(client.MaestroOptions{
+		HTTP: "https://" + o.HTTP.Addr().String(), GRPC: o.GRPC.Addr().String(), TLS: own, Source: "cl-maestro", Timeout: 10 * time.Second,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.OnClose(c.Close)
+	return c
+}
+
+// cluster is the management cluster's administrator.
+func (w *world) cluster() *kuberest.Config {
+	w.Helper()
+	config, err := planetest.Shared(w).Config.RESTConfig()
+	if err != nil {
+		w.Fatal(err)
+	}
+	config.QPS, config.Burst = 1000, 1000
+	if w.admin, err = dynamic.NewForConfig(config); err != nil {
+		w.Fatal(err)
+	}
+	return config
+}
+
+func (w *world) agent(cluster *kuberest.Config) {
+	w.Helper()
+	kubeconfig, err := agent.Bootstrap(w.Context(), cluster, agent.BootstrapOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		w.Fatal(err)
+	}
+	broker, err := w.ClientTLS(consumer, "broker")
+	if err != nil {
+		w.Fatal(err)
+	}
+	a, err := agent.New(agent.Options{
+		Consumer: consumer, Kube: config, BrokerHost: w.Broker, Bus: bus.ClientOptions{Addr: w.Broker, TLS: broker},
+		DataDir: filepath.Join(w.TempDir(), "agent"), Log: w.log,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Background(w.Context(), func(ctx context.Context) error {
+		if err := a.Run(ctx); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+}
+
+// adapter runs one of those that Atoll brings along.
+func (w *world) adapter(name string, a Adapter) {
+	w.Helper()
+	var err error
+	for file, into := range map[string]*[]byte{"config.yaml": &a.Config, "task.yaml": &a.Task} {
+		if *into, err = fs.ReadFile(adapters.Files, name+"/"+file); err != nil {
+			w.Fatal(err)
+		}
+	}
+	if err := w.Run(w.Context(), a); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// Run is the region's: the test has one of that name, too.
+func (w *world) Run(ctx context.Context, a Adapter) error { return w.Region.Run(ctx, a) }
+
+// await waits, and prints how long it took.
+func (w *world) await(what string, check func() error) {
+	w.Helper()
+	begun := time.Now()
+	if err := Await(w.Context(), check); err != nil {
+		w.Fatalf("%s: %v", what, err)
+	}
+	w.Logf("%-60s %8.1f ms", what, float64(time.Since(begun).Microseconds())/1000)
+}
+
+func (w *world) call(method, path string, body any) (r Resource) {
+	w.Helper()
+	if err := w.Call(w.Context(), method, path, body, &r); err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) reconciled(path string, generation int64) func() error {
+	return func() error {
+		var r Resource
+		if err := w.Call(w.Context(), "GET", path, nil, &r); err != nil {
+			return err
+		}
+		if r.Generation != generation || !r.Reconciled() {
+			return fmt.Errorf("generation %d: %+v", r.Generation, r.Status.Conditions)
+		}
+		return nil
+	}
+}
+
+func (w *world) gone(path string) func() error {
+	return func() error {
+		var r Resource
+		if err := w.Call(w.Context(), "GET", path, nil, &r); !errors.Is(err, ErrNotFound) {
+			return fmt.Errorf("%v: %+v", err, r.Status.Conditions)
+		}
+		return nil
+	}
+}
+
+func (w *world) object(r schema.GroupVersionResource, ns, name string) (*unstructured.Unstructured, error) {
+	if ns == "" {
+		return w.admin.Resource(r).Get(w.Context(), name, metav1.GetOptions{})
+	}
+	return w.admin.Resource(r).Namespace(ns).Get(w.Context(), name, metav1.GetOptions{})
+}
+
+// says waits until a ConfigMap says so.
+func (w *world) says(ns, name, key, want string) func() error {
+	return func() error {
+		o, err := w.object(configMaps, ns, name)
+		if err != nil {
+			return err
+		}
+		if got, _, _ := unstructured.NestedString(o.Object, "data", key); got != want {
+			return fmt.Errorf("%s is %q", key, got)
+		}
+		return nil
+	}
+}
+
+// A cluster's whole life, with its node pool: made, changed, disturbed by
+// others, deleted; nothing is left.
+func TestAClusterComesToLifeIsChangedRepairedAndGoes(t *testing.T) {
+	w := newWorld(t)
+	cluster := w.call("POST", "/clusters", map[string]any{
+		"kind": "Cluster", "name": "first", "spec": map[string]any{"size": 1}, "labels": map[string]any{"atoll.dev/management-cluster": consumer},
+	})
+	path := "/clusters/" + cluster.ID
+	w.await("POST until Reconciled, two adapters", w.reconciled(path, 1))
+	shipped, own := "clusters-"+cluster.ID, "hf-"+cluster.ID
+	for _, ns := range []string{shipped, own} {
+		if _, err := w.object(namespaces, "", ns); err != nil {
+			t.Error(err)
+		}
+	}
+
+	pool := w.call("POST", path+"/nodepools", map[string]any{"kind": "NodePool", "name": "workers", "spec": map[string]any{"replicas": 2}})
+	w.await("POST of a node pool until Reconciled", w.reconciled(path+"/nodepools/"+pool.ID, 1))
+
+	if got := w.call("PATCH", path, map[string]any{"spec": map[string]any{"size": 2}}); got.Generation != 2 {
+		t.Fatalf("generation %d", got.Generation)
+	}
+	w.await("PATCH until Reconciled", w.reconciled(path, 2))
+	if err := w.says(shipped, "cluster-config", "generation", strconv.Itoa(2))(); err != nil {
+		t.Error(err)
+	}
+
+	disturb := func(ns, name, patch string) {
+		t.Helper()
+		in := dynamic.ResourceInterface(w.admin.Resource(namespaces))
+		if ns != "" {
+			in = w.admin.Resource(configMaps).Namespace(ns)
+		}
+		if _, err := in.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "other"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	disturb("", own, `{"metadata":{"labels":{"hyperfleet.io/cluster-name":"other"}}}`)
+	w.await("a label of the namespace is set back (Kubernetes)", func() error {
+		ns, err := w.object(namespaces, "", own)
+		if err == nil && ns.GetLabels()["hyperfleet.io/cluster-name"] != "first" {
+			err = fmt.Errorf("labels %v", ns.GetLabels())
+		}
+		return err
+	})
+	disturb(own, "nodepool-"+pool.ID, `{"data":{"nodepool_name":"other"}}`)
+	w.await("data of a ConfigMap is set back (Kubernetes)", w.says(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
+	disturb(shipped, "cluster-config", `{"data":{"cluster_name":"other"}}`)
+	w.await("data of a ConfigMap is set back (Maestro)", w.says(shipped, "cluster-config", "cluster_name", "first"))
+	if err := w.admin.Resource(configMaps).Namespace(own).Delete(t.Context(), "nodepool-"+pool.ID, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.await("a ConfigMap that was deleted is made again", w.says(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
+
+	if err := w.Call(t.Context(), "DELETE", path, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.await("DELETE until 404, with the node pool and both namespaces", w.gone(path))
+	for _, ns := range []string{shipped, own} {
+		if _, err := w.object(namespaces, "", ns); !apierrors.IsNotFound(err) {
+			t.Errorf("the cluster is gone, and namespace %s is not: %v", ns, err)
+		}
+	}
+}
+
+// A cluster that has no management cluster says so, comes to life when it gets
+// one, and one that never got any can be deleted.
+func TestAClusterWithoutAManagementClusterWaits(t *testing.T) {
+	w := newWorld(t)
+	cluster := w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": "homeless", "spec": map[string]any{}})
+	other := w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": "forgotten", "spec": map[string]any{}})
+	path := "/clusters/" + cluster.ID
+	w.await("the report says what is missing", func() error {
+		r := w.call("GET", path, nil)
+		for _, c := range r.Status.Conditions {
+			if c.Type == "ClMaestroSuccessful" && c.Status == "False" && c.Reason == "NoManagementCluster" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", r.Status.Conditions)
+	})
+	w.call("PATCH", path, map[string]any{"labels": map[string]any{"atoll.dev/management-cluster": consumer}})
+	w.await("a label until Reconciled", func() error {
+		if r := w.call("GET", path, nil); !r.Reconciled() {
+			return fmt.Errorf("%+v", r.Status.Conditions)
+		}
+		return nil
+	})
+	for _, id := range []string{other.ID, cluster.ID} {
+		if err := w.Call(t.Context(), "DELETE", "/clusters/"+id, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.await("DELETE until 404", func() error { return errors.Join(w.gone(path)(), w.gone("/clusters/"+other.ID)()) })
+}

@@ -1,0 +1,361 @@
+// Package lifecycle composes what brings clusters to life, in one process: CLM,
+// its sentinel, a broker, adapters. It is for the end-to-end test beside it and
+// for the measurements of bench/lifecycle; all parts are the real ones, and
+// talk to each other as in a region, by HTTP and MQTT with certificates.
+package lifecycle
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"atoll.dev/access"
+	"atoll.dev/adapter"
+	"atoll.dev/bus"
+	"atoll.dev/clm"
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+	"atoll.dev/sentinel"
+	"atoll.dev/store"
+)
+
+// Options are those of Start.
+type Options struct {
+	DSN      string // an empty database for CLM
+	Entities string // YAML, as CLM's configuration has it
+	Log      *slog.Logger
+}
+
+// Region is what runs.
+type Region struct {
+	URL    string       // of CLM
+	HTTP   *http.Client // to CLM, as the Platform API
+	Broker string       // host:port
+	Ops    *rest.Ops
+
+	ca      *pki.CA
+	log     *slog.Logger
+	closers []func() error
+}
+
+// Start starts CLM, its sentinel and a broker, and waits until they are ready.
+// Close ends them.
+func Start(ctx context.Context, o Options) (r *Region, err error) {
+	r = &Region{Ops: rest.NewOps(), log: o.Log}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	dir, err := os.MkdirTemp("", "atoll-lifecycle-")
+	if err != nil {
+		return r, err
+	}
+	r.OnClose(func() error { return os.RemoveAll(dir) })
+	if r.ca, err = pki.OpenCA(filepath.Join(dir, "ca")); err != nil {
+		return r, err
+	}
+	if err := r.broker(ctx); err != nil {
+		return r, err
+	}
+	registry, err := clm.ParseRegistry([]byte(o.Entities))
+	if err != nil {
+		return r, err
+	}
+	db, err := clm.Open(ctx, clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: r.log, Ops: r.Ops})
+	if err != nil {
+		return r, err
+	}
+	r.OnClose(func() error { db.Close(); return nil })
+	if err := r.api(ctx, db); err != nil {
+		return r, err
+	}
+	if err := r.sentinel(ctx, db); err != nil {
+		return r, err
+	}
+	return r, Await(ctx, func() error {
+		if missing := r.Ops.Missing(ctx); len(missing) > 0 {
+			return fmt.Errorf("missing: %v", missing)
+		}
+		return nil
+	})
+}
+
+// OnClose has f called by Close, before what was there earlier ends.
+func (r *Region) OnClose(f func() error) { r.closers = append(r.closers, f) }
+
+// Close ends everything, the latest first.
+func (r *Region) Close() error {
+	var errs []error
+	for i := len(r.closers) - 1; i >= 0; i-- {
+		errs = append(errs, r.closers[i]())
+	}
+	r.closers = nil
+	return errors.Join(errs...)
+}
+
+// Background runs f until Close.
+func (r *Region) Background(ctx context.Context, f func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- f(ctx) }()
+	r.OnClose(func() error { cancel(); return <-done })
+}
+
+// Await asks until there is no error, for a minute.
+func Await(ctx context.Context, check func() error) error {
+	limit := time.After(time.Minute)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit:
+			return fmt.Errorf("in vain: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// Certificate makes a key, and has it signed for name.
+func (r *Region) Certificate(name pki.Name) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	cert, err := r.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), name)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}
+
+// ServerTLS is how a service listens.
+func (r *Region) ServerTLS(service string) (*tls.Config, error) {
+	cert, err := r.Certificate(pki.ServiceName(service))
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: r.ca.Pool(),
+	}, err
+}
+
+// ClientTLS is how name connects to a service.
+func (r *Region) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
+	cert, err := r.Certificate(name)
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: r.ca.Pool(), ServerName: service}, err
+}
+
+// client makes an HTTP client that calls CLM as one of the region's services.
+func (r *Region) client(service string) (*http.Client, error) {
+	config, err := r.ClientTLS(pki.ServiceName(service), "clm")
+	if err != nil {
+		return nil, err
+	}
+	t := &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 64}
+	r.OnClose(func() error { t.CloseIdleConnections(); return nil })
+	return &http.Client{Transport: t, Timeout: time.Minute}, nil
+}
+
+func (r *Region) broker(ctx context.Context) error {
+	config, err := r.ServerTLS("broker")
+	if err != nil {
+		return err
+	}
+	b, err := bus.NewBroker(bus.BrokerOptions{TLS: config, Logger: r.log})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	r.Broker = l.Addr().String()
+	r.Background(ctx, func(ctx context.Context) error { return b.Serve(ctx, l) })
+	return nil
+}
+
+func (r *Region) api(ctx context.Context, db *clm.Database) error {
+	config, err := r.ServerTLS("clm")
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	r.URL = "https://" + l.Addr().String()
+	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }}
+	server, err := clm.New(clm.Options{
+		Database: db, HTTP: l, HTTPTLS: config, Identify: identity.Identify, Logger: r.log, Metrics: prometheus.NewRegistry(), ShutdownGrace: time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	r.Background(ctx, server.Run)
+	r.HTTP, err = r.client("platform")
+	return err
+}
+
+func (r *Region) sentinel(ctx context.Context, db *clm.Database) error {
+	config, err := r.ClientTLS(pki.ServiceName("clm"), "broker")
+	if err != nil {
+		return err
+	}
+	var kinds []sentinel.Kind
+	for kind, plural := range map[string]string{"Cluster": "clusters", "NodePool": "nodepools"} {
+		kinds = append(kinds, sentinel.Kind{Kind: store.Kind(kind), Plural: plural})
+	}
+	s, err := sentinel.New(ctx, sentinel.Options{
+		Store: db.Store, Feed: db.Feed, Kinds: kinds, Requests: clm.RequestKind, Bus: bus.ClientOptions{Addr: r.Broker, TLS: config},
+		Logger: r.log, Metrics: prometheus.NewRegistry(), Ops: r.Ops,
+	})
+	if err != nil {
+		return err
+	}
+	r.Background(ctx, s.Run)
+	return nil
+}
+
+// Adapter is one that is to run: the content of its two files, and where it
+// applies.
+type Adapter struct {
+	Config, Task []byte
+	Transport    adapter.Transport
+	Env          map[string]string
+}
+
+// Run runs an adapter until Close, and waits until events come to it.
+func (r *Region) Run(ctx context.Context, a Adapter) error {
+	config, err := adapter.ParseConfig("config.yaml", a.Config, nil)
+	if err != nil {
+		return err
+	}
+	config.Clients.API.BaseURL = cmp.Or(config.Clients.API.BaseURL, r.URL)
+	task, err := adapter.ParseTask("task.yaml", a.Task, os.ReadFile)
+	if err != nil {
+		return err
+	}
+	api, err := r.client("adapter")
+	if err != nil {
+		return err
+	}
+	log := r.log.With("adapter", config.Adapter.Name)
+	engine, err := adapter.New(adapter.Options{
+		Config: config, Task: task, Transport: a.Transport, API: api, Log: log,
+		LookupEnv: func(name string) (string, bool) { v, ok := a.Env[name]; return v, ok },
+	})
+	if err != nil {
+		return err
+	}
+	broker, err := r.ClientTLS(pki.ServiceName("adapter"), "broker")
+	if err != nil {
+		return err
+	}
+	o := adapter.WorkerOptions{
+		Name: config.Adapter.Name, Subscription: config.Clients.Broker.SubscriptionID, Topic: config.Clients.Broker.Topic,
+		Engine: engine, Bus: bus.ClientOptions{Addr: r.Broker, TLS: broker}, Log: log, Grace: 2 * time.Second,
+	}
+	o.Watcher, _ = a.Transport.(adapter.Watcher)
+	w := adapter.NewWorker(o)
+	r.Background(ctx, w.Run)
+	return Await(ctx, func() error { return w.Ready(ctx) })
+}
+
+// Resource is what callers read of one.
+type Resource struct {
+	ID         string `json:"id"`
+	Generation int64  `json:"generation"`
+	Status     struct {
+		Conditions []Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+// Condition is one of a resource.
+type Condition struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`
+	Reason             string `json:"reason"`
+	Message            string `json:"message"`
+	ObservedGeneration int64  `json:"observed_generation"`
+}
+
+// Reconciled says whether the resource is as its present generation wants it.
+func (r Resource) Reconciled() bool {
+	for _, c := range r.Status.Conditions {
+		if c.Type == "Reconciled" {
+			return c.Status == "True" && c.ObservedGeneration == r.Generation
+		}
+	}
+	return false
+}
+
+// ErrNotFound is the error of a resource that does not exist, or not any more.
+var ErrNotFound = errors.New("not found")
+
+// Call calls CLM; path is below /api/hyperfleet/v1.
+func (r *Region) Call(ctx context.Context, method, path string, body, into any) error {
+	var data []byte
+	if body != nil {
+		var err error
+		if data, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, r.URL+"/api/hyperfleet/v1"+path, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := r.HTTP.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	switch {
+	case err != nil:
+		return err
+	case res.StatusCode == http.StatusNotFound:
+		return ErrNotFound
+	case res.StatusCode >= 300:
+		return fmt.Errorf("%s %s: %s: %s", method, path, res.Status, answer)
+	case into != nil:
+		return json.Unmarshal(answer, into)
+	}
+	return nil
+}
