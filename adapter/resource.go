@@ -130,9 +130,7 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 		return x.resourceFailed(r.name, "finding the object to delete", err)
 	}
 	if object == nil {
-		x.unbind(r)
-		out.Reason = "it is gone, or never was"
-		return nil
+		return x.notFound(ctx, r, out)
 	}
 	id := identify(object)
 	out.Kind, out.Namespace, out.ObjectName = id.Kind, id.Namespace, id.Name
@@ -159,6 +157,30 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 		x.unbind(r)
 	default:
 		x.bind(r, left)
+	}
+	return nil
+}
+
+// notFound is what becomes of a deletion whose object is not found: it has ended,
+// unless the transport doubts that.
+func (x *execution) notFound(ctx context.Context, r *resource, out *ResourceResult) *StepError {
+	x.unbind(r)
+	out.Reason = "it is gone, or never was"
+	doubter, ok := x.o.Transport.(Doubter)
+	if !ok {
+		return nil
+	}
+	s, err := x.whole(r, nil)
+	var object Object
+	if err == nil {
+		object, err = doubter.Doubt(ctx, s)
+	}
+	if err != nil {
+		return x.resourceFailed(r.name, "finding out whether the object to delete is gone", err)
+	}
+	if object != nil {
+		x.bind(r, object)
+		out.Reason = "nobody knows yet whether it is gone"
 	}
 	return nil
 }
@@ -223,29 +245,35 @@ func (x *execution) search(d *discovery) (s Search, err error) {
 // discover finds a resource's object: of several the one of the latest
 // generation. The rendered manifest, when there is one, says of which kind.
 func (x *execution) discover(ctx context.Context, r *resource, rendered Object) (Object, error) {
-	s, err := x.search(&r.discovery)
+	s, err := x.whole(r, rendered)
 	if err != nil {
 		return nil, err
-	}
-	if s.TargetCluster, err = r.target.render(x.scope); err != nil {
-		return nil, err
-	}
-	if rendered != nil {
-		id := identify(rendered)
-		s.APIVersion, s.Kind = id.APIVersion, id.Kind
-	} else {
-		if s.APIVersion, err = r.version.render(x.scope); err != nil {
-			return nil, err
-		}
-		if s.Kind, err = r.kind.render(x.scope); err != nil {
-			return nil, err
-		}
 	}
 	found, err := x.o.Transport.Discover(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	return latest(found), nil
+}
+
+// whole renders a resource's discovery with all that the transport needs.
+func (x *execution) whole(r *resource, rendered Object) (s Search, err error) {
+	if s, err = x.search(&r.discovery); err != nil {
+		return s, err
+	}
+	if s.TargetCluster, err = r.target.render(x.scope); err != nil {
+		return s, err
+	}
+	if rendered != nil {
+		id := identify(rendered)
+		s.APIVersion, s.Kind = id.APIVersion, id.Kind
+		return s, nil
+	}
+	if s.APIVersion, err = r.version.render(x.scope); err != nil {
+		return s, err
+	}
+	s.Kind, err = r.kind.render(x.scope)
+	return s, err
 }
 
 // meant says whether a discovery would find an object.

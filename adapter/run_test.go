@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -74,6 +75,36 @@ func TestDeletionsGoInTheOrderOfTheirConditions(t *testing.T) {
 	if len(s.objects) != 0 || r.Resources[0].Operation != Deleted {
 		t.Errorf("%v %+v", s.objects, r.Resources)
 	}
+	if got := conditionsOf(api.report(t))[3]; got != "Finalized=True(Deletion)" {
+		t.Error(got)
+	}
+}
+
+// unsure is a shelf of which nobody knows what is on it.
+type unsure struct {
+	*shelf
+	doubts bool
+}
+
+func (u *unsure) Doubt(_ context.Context, s Search) (Object, error) {
+	if !u.doubts {
+		return nil, nil
+	}
+	return Object{"apiVersion": s.APIVersion, "kind": s.Kind, "metadata": map[string]any{"name": s.Name}}, nil
+}
+
+func TestI9WhatATransportDoubtsIsNotGone(t *testing.T) {
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)})
+	u := &unsure{newShelf(), true}
+	e := newEngine(t, namespaceTask(t), api, u)
+	if r := e.Run(t.Context(), clusterEvent(4)); r.Status != Success {
+		t.Errorf("%+v %v", r, r.Err())
+	}
+	if got := conditionsOf(api.report(t))[3]; got != "Finalized=False(Deletion)" {
+		t.Error(got)
+	}
+	u.doubts = false
+	e.Run(t.Context(), clusterEvent(4))
 	if got := conditionsOf(api.report(t))[3]; got != "Finalized=True(Deletion)" {
 		t.Error(got)
 	}
