@@ -96,9 +96,13 @@ func conditionStatus(list []any, kind string) string {
 }
 
 // feedback is a value that a ManifestWork's feedback rules brought back: of
-// {"values":[{"name":...,"fieldValue":{"string":...}}]}.
+// {"values":[{"name":...,"fieldValue":{"string":...}}]}, or of an object that
+// has this as its statusFeedback.
 func feedback(v any, name string) string {
 	m, _ := v.(map[string]any)
+	if inner, ok := m["statusFeedback"].(map[string]any); ok && m["values"] == nil {
+		m = inner
+	}
 	values, _ := m["values"].([]any)
 	for _, x := range values {
 		value, _ := x.(map[string]any)

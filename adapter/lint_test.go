@@ -22,6 +22,18 @@ func TestLintSaysNothingOfWhatIsRight(t *testing.T) {
 	}
 }
 
+func TestTheRegionsOwnAdaptersAreRight(t *testing.T) {
+	dirs, err := filepath.Glob("../adapters/*/config.yaml")
+	if err != nil || len(dirs) < 3 {
+		t.Fatal(dirs, err)
+	}
+	for _, config := range dirs {
+		for _, f := range LintFiles(config, filepath.Join(filepath.Dir(config), "task.yaml")) {
+			t.Error(f)
+		}
+	}
+}
+
 func TestLintOfFilesThatAreNoFiles(t *testing.T) {
 	found := LintFiles(filepath.Join(t.TempDir(), "absent.yaml"))
 	if len(found) != 1 || len(found.Errors()) != 1 {

@@ -133,9 +133,19 @@ func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (Po
 // maxMessage is the longest message of the engine's own conditions, in bytes.
 const maxMessage = 2048
 
-// reportFailure tells CLM what a task could not tell itself. Its time has
-// whole seconds, as the tasks' own: a later report within the same second must
-// not look older.
+// observed is the time of the engine's own report, as exact as the task's are:
+// of two reports within one second, one cut to it and one not, the later could
+// look older, and be thrown away.
+func (x *execution) observed() string {
+	if s, err := x.task.observed.render(x.scope); err == nil {
+		if _, err := time.Parse(time.RFC3339, s); err == nil {
+			return s
+		}
+	}
+	return x.o.Now().UTC().Truncate(time.Second).Format(time.RFC3339)
+}
+
+// reportFailure tells CLM what a task could not tell itself.
 func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	if x.event.Href == "" {
 		return errors.New("the event has no href")
@@ -154,7 +164,7 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	}
 	body, err := json.Marshal(map[string]any{
 		"adapter": x.o.Config.Adapter.Name, "observed_generation": max(x.event.Generation, 1),
-		"observed_time": x.o.Now().UTC().Truncate(time.Second).Format(time.RFC3339), "conditions": conditions,
+		"observed_time": x.observed(), "conditions": conditions,
 	})
 	if err != nil {
 		return err

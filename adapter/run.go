@@ -46,11 +46,27 @@ func (e *Engine) begin(ev Event) *execution {
 	return x
 }
 
-// document is the event as expressions see it.
+// document is the event as expressions see it: what it does not have is not
+// there.
 func (ev Event) document() map[string]any {
-	m := map[string]any{"id": ev.ID, "kind": ev.Kind, "href": ev.Href, "generation": ev.Generation}
+	m := map[string]any{}
+	put := func(m map[string]any, name, value string) {
+		if value != "" {
+			m[name] = value
+		}
+	}
+	put(m, "id", ev.ID)
+	put(m, "kind", ev.Kind)
+	put(m, "href", ev.Href)
+	if ev.Generation != 0 {
+		m["generation"] = ev.Generation
+	}
 	if o := ev.OwnerReferences; o != nil {
-		m["owner_references"] = map[string]any{"id": o.ID, "kind": o.Kind, "href": o.Href}
+		owner := map[string]any{}
+		put(owner, "id", o.ID)
+		put(owner, "kind", o.Kind)
+		put(owner, "href", o.Href)
+		m["owner_references"] = owner
 	}
 	return m
 }

@@ -43,7 +43,7 @@ func (c *command) adapter() *cobra.Command {
 		Long: `An adapter does one kind of work for the resources of one kind, and reports what
 came of it. What it does is in two YAML files, as hyperfleet-adapter reads them.`,
 	}
-	cmd.AddCommand(c.adapterServe(), c.adapterConfigDump(), c.adapterVersion())
+	cmd.AddCommand(c.adapterServe(), c.adapterLint(), c.adapterConfigDump(), c.adapterVersion())
 	return cmd
 }
 
@@ -94,6 +94,16 @@ Servers that a config names otherwise are called as it says.`, func(ctx context.
 	fl.StringVar(&f.region.maestroGRPC, "maestro-grpc", "", "gRPC address of the region's Maestro")
 	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "of configs that have no kube_config_path (default: the cluster that the adapter runs in)")
 	fl.IntVar(&f.parallel, "parallel", 0, "resources at once, of each adapter (default: SUBSCRIBER_PARALLELISM, or 16)")
+	c.dryRunnable(cmd, func() (*adapter.Config, *adapter.Task, error) {
+		pairs, err := f.load(changed)
+		if err == nil && len(pairs) != 1 {
+			err = fmt.Errorf("a dry run is of one adapter, not of %d", len(pairs))
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		return pairs[0].config, pairs[0].task, nil
+	})
 	return cmd
 }
 
