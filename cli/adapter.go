@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"atoll.dev/adapter"
+	"atoll.dev/adapters"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -22,6 +24,7 @@ import (
 type adapterFlags struct {
 	configs, tasks []string
 	dir            string
+	bundled        []string // names below adapters/
 
 	broker, brokerConfig string
 	region               regionAddresses
@@ -114,6 +117,7 @@ func (f *adapterFlags) add(cmd *cobra.Command) {
 	fl.StringArrayVarP(&f.configs, "config", "c", nil, "an adapter's config; may be repeated (default: HYPERFLEET_ADAPTER_CONFIG)")
 	fl.StringArrayVarP(&f.tasks, "task-config", "t", nil, "its task config; as often as --config (default: HYPERFLEET_TASK_CONFIG)")
 	fl.StringVar(&f.dir, "dir", "", "directory with one directory for each adapter")
+	fl.StringSliceVar(&f.bundled, "bundled", nil, "an adapter that comes with this program, such as cl-maestro; one of its name in --dir takes its place")
 	f.settings = map[string]*string{}
 	for path, name := range settingFlags() {
 		value := new(string)
@@ -169,7 +173,35 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 		}
 		names[name] = true
 	}
+	for _, name := range f.bundled {
+		if names[name] {
+			continue
+		}
+		pair, err := bundledAdapter(name)
+		if err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, pair)
+	}
 	return pairs, nil
+}
+
+// bundledAdapter reads one of the adapters that come with this program.
+func bundledAdapter(name string) (pair adapterPair, err error) {
+	read := func(file string) ([]byte, error) { return adapters.Files.ReadFile(path.Join(name, file)) }
+	config, err := read("config.yaml")
+	if err != nil {
+		return pair, fmt.Errorf("--bundled %s: there is no such adapter: %w", name, err)
+	}
+	if pair.config, err = adapter.ParseConfig(path.Join("adapters", name, "config.yaml"), config, os.Getenv); err != nil {
+		return pair, err
+	}
+	task, err := read("task.yaml")
+	if err != nil {
+		return pair, err
+	}
+	pair.task, err = adapter.ParseTask(path.Join("adapters", name, "task.yaml"), task, read)
+	return pair, err
 }
 
 // files are the configs and, at the same places, the task configs.
@@ -194,8 +226,9 @@ func (f *adapterFlags) files() (configs, tasks []string, err error) {
 		tasks = []string{env}
 	}
 	switch {
+	case len(configs) == 0 && len(f.bundled) > 0:
 	case len(configs) == 0:
-		return nil, nil, errors.New("no adapter: give --config and --task-config, or --dir")
+		return nil, nil, errors.New("no adapter: give --config and --task-config, --dir or --bundled")
 	case len(configs) != len(tasks):
 		return nil, nil, fmt.Errorf("%d configs and %d task configs: each adapter needs one of both", len(configs), len(tasks))
 	}
@@ -217,13 +250,13 @@ func (f *adapterFlags) config(file string, changed func(string) bool) (*adapter.
 	return config, nil
 }
 
-// bus leads to the broker: the region's, or that of a file.
-func (f *adapterFlags) bus(identity *pki.Identity) (bus.ClientOptions, error) {
+// brokerOptions lead to the broker: the region's, or that of a file.
+func brokerOptions(broker, file string, identity *pki.Identity) (bus.ClientOptions, error) {
 	switch {
-	case f.brokerConfig != "" && f.broker != "":
+	case file != "" && broker != "":
 		return bus.ClientOptions{}, errors.New("--mqtt and --message-broker-config-file both name a broker; give one")
-	case f.brokerConfig != "":
-		config, err := bus.ReadConfig(f.brokerConfig)
+	case file != "":
+		config, err := bus.ReadConfig(file)
 		if err != nil {
 			return bus.ClientOptions{}, fmt.Errorf("--message-broker-config-file: %w", err)
 		}
@@ -232,12 +265,12 @@ func (f *adapterFlags) bus(identity *pki.Identity) (bus.ClientOptions, error) {
 			o.TLS = identity.ClientTLS("broker")
 		}
 		return o, nil
-	case f.broker == "":
+	case broker == "":
 		return bus.ClientOptions{}, errors.New("--mqtt is needed, the broker, or --message-broker-config-file")
 	case identity == nil:
 		return bus.ClientOptions{}, errNoIdentity
 	}
-	return bus.ClientOptions{Addr: f.broker, TLS: identity.ClientTLS("broker")}, nil
+	return bus.ClientOptions{Addr: broker, TLS: identity.ClientTLS("broker")}, nil
 }
 
 func (c *command) adapterConfigDump() *cobra.Command {

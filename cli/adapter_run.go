@@ -36,7 +36,7 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 			return err
 		}
 	}
-	broker, err := f.bus(identity)
+	broker, err := brokerOptions(f.broker, f.brokerConfig, identity)
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,9 @@ It is configured as hyperfleet-api is: by a YAML file (--config), by variables
 (HYPERFLEET_SERVER_PORT for server.port), which are stronger, and by flags,
 which are stronger still. Keys that are unknown are errors.
 
+With a broker (--mqtt) the sentinel runs in the process, too; --sentinel=false
+leaves it to "atoll sentinel".
+
 With an identity of the region the API's port asks for certificates, or, with
 server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
 or none, and then whoever has no token must come from this machine.`, func(ctx context.Context, s *service) error {
@@ -59,6 +62,8 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 	optionalIdentity(cmd) // a plain server needs none
 	cmd.Flags().StringVar(&f.http, "http", "", "address of the API, instead of --server-host and --server-port")
 	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "", "one more listener, plain and without identity, on loopback only")
+	cmd.Flags().BoolVar(&f.sentinel.on, "sentinel", true, "run the sentinel in this process, too, where a broker is named")
+	f.sentinel.add(cmd, "sentinel-")
 	f.add(cmd)
 	return cmd
 }
@@ -84,6 +89,11 @@ func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 	server, err := clm.New(o)
 	if err != nil {
 		return err
+	}
+	if f.sentinel.wanted() {
+		if err := f.sentinel.start(s, p, o.Database, f.registered); err != nil {
+			return err
+		}
 	}
 	p.run(server.Run)
 	return p.wait()
@@ -132,6 +142,7 @@ func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Optio
 		if err != nil {
 			return err
 		}
+		f.registered = identity
 		o.HTTPTLS = identity.ServerTLS(identify.Tokens == nil)
 	case config.Server.TLS.Enabled && identify.Tokens == nil:
 		return errors.New("nobody could prove who calls: with server.tls there must be server.jwt, or an identity of the region instead")

@@ -7,11 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"atoll.dev/clm"
 	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
 )
 
 // clmFlags are the flags of what works on CLM's database: its configuration,
@@ -23,14 +25,31 @@ type clmFlags struct {
 	http     string // address
 	insecure string // address of the plain listener
 	identity identityFlags
+	sentinel sentinelFlags
+
+	registered *pki.Identity // nil without an identity of the region
 }
 
+// add gives a command all of them.
 func (f *clmFlags) add(cmd *cobra.Command) {
+	f.addDatabase(cmd, "config")
+	f.addSettings(cmd, "")
+}
+
+// addDatabase gives a command what says where the database is, and what is in
+// it. config is the name of the flag of the file.
+func (f *clmFlags) addDatabase(cmd *cobra.Command, config string) {
 	f.cmd = cmd
-	cmd.Flags().StringVar(&f.config, "config", "", "YAML file of the configuration, as hyperfleet-api reads it (default: HYPERFLEET_CONFIG, or none)")
+	cmd.Flags().StringVar(&f.config, config, "", "YAML file of the configuration, as hyperfleet-api reads it (default: HYPERFLEET_CONFIG, or none)")
 	cmd.Flags().StringVar(&f.dsn, "dsn", "", "PostgreSQL database of CLM alone, instead of --db-host and so on")
+	f.addSettings(cmd, "database.")
+}
+
+// addSettings gives a command the flags of the keys that begin with prefix.
+func (f *clmFlags) addSettings(cmd *cobra.Command, prefix string) {
 	for _, s := range clm.Settings() {
 		switch {
+		case !strings.HasPrefix(s.Key, prefix):
 		case s.Flag == "" || cmd.Flags().Lookup(s.Flag) != nil: // services have --log-level
 		case s.Bool:
 			cmd.Flags().Bool(s.Flag, false, s.Usage)

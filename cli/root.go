@@ -76,7 +76,7 @@ send work to a management cluster with "atoll work apply".`,
 		}
 	}
 	add(operate, c.up(), c.down(), c.status(), c.env(), c.logs(), c.key(), c.mc(), c.work())
-	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.adapter(), c.platform(), c.agent())
+	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent())
 	root.AddCommand(c.supervise(), c.probe())
 	return root
 }

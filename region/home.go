@@ -27,6 +27,7 @@ const stateFormat = 1
 //	run/                   one record for each process, the supervisor's lock, the events of `up`
 //	logs/                  one log for each process
 //	pki/                   the CA; read by `atoll pki` and, for join tokens, by the supervisor
+//	adapters/NAME/         an adapter of the user's own: config.yaml, task.yaml
 //	platform/              the key that seals secrets
 //	identities/PROCESS/    key and certificate of a service
 //	postgres/              the database, unless root runs the region (see State.Postgres)

@@ -1,7 +1,9 @@
 package region
 
 import (
+	"context"
 	"fmt"
+	"os"
 
 	"atoll.dev/pki"
 )
@@ -12,16 +14,32 @@ const (
 	plainCLM = "clm-http-plain"
 )
 
-// clm is the lifecycle manager: its API.
+// clm is the lifecycle manager: its API, and the sentinel.
 func (t topology) clm() Spec {
-	args := []string{"clm", "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort)}
+	args := []string{"clm", "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region"}
 	ports := []string{clmPort}
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
 	return t.identified(t.service(Spec{
-		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName}, Args: args, Env: t.tracing(),
+		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName, brokerName}, Args: args, Env: t.tracing(),
 	}, append(ports, "clm-ops")...), pki.ServiceName(clmName), t.home.Path("identities", clmName))
+}
+
+// adapter is the process that runs the region's adapters: cl-maestro, and those
+// that somebody puts into the home's directory adapters.
+func (t topology) adapter() Spec {
+	dir := t.home.Path("adapters")
+	env := t.tracing()
+	if len(t.st.Clusters) > 0 { // where a cluster goes that does not say so
+		env = append(env, "ATOLL_TARGET_CLUSTER="+t.st.Clusters[0])
+	}
+	return t.identified(t.service(Spec{
+		Name: adapterName, Phase: phaseEdges, After: []string{pkiName, brokerName, maestroName, clmName}, Env: env,
+		Args: []string{"adapter", "serve", "--bundled", "cl-maestro", "--dir", dir, "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort),
+			"--maestro", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")},
+		Prepare: func(context.Context) error { return os.MkdirAll(dir, 0o700) },
+	}, "adapter-ops"), pki.ServiceName(adapterName), t.home.Path("identities", adapterName))
 }
 
 // tracing are the variables by which a service knows where its spans go.

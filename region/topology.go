@@ -28,6 +28,7 @@ const (
 	brokerName     = "broker"
 	maestroName    = "maestro"
 	clmName        = "clm"
+	adapterName    = "adapter"
 	platformName   = "platform"
 )
 
@@ -90,7 +91,7 @@ func newTopology(h Home, st State, bin Binaries) topology {
 func portNames(st State) []string {
 	names := []string{
 		"pki", "pki-ops", "mqtt", "broker-ops", "maestro-http", "maestro-grpc", "maestro-ops",
-		clmPort, "clm-ops", "platform", "platform-ops",
+		clmPort, "clm-ops", "adapter-ops", "platform", "platform-ops",
 	}
 	if st.Insecure {
 		names = append(names, plainHTTP, plainGRPC, plainCLM)
@@ -109,7 +110,7 @@ func (t topology) url(port string) string { return "https://" + t.address(port) 
 
 // specs lists the processes, those that others await first.
 func (t topology) specs() []Spec {
-	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform()}
+	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform(), t.adapter()}
 	for _, c := range t.st.Clusters {
 		specs = append(specs, t.plane(c), t.agent(c))
 	}

@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/internal/tracetest"
+)
+
+// clm asks the region's lifecycle manager at its plain port.
+func (r *testRegion) clm(method, path, body string) (status int, answer map[string]any, err error) {
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.status().Insecure["clm"]+path, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	if err == nil {
+		err = json.Unmarshal(data, &answer)
+	}
+	return res.StatusCode, answer, err
+}
+
+func reconciled(cluster map[string]any) string {
+	status, _ := cluster["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	for _, c := range conditions {
+		if c := c.(map[string]any); c["type"] == "Reconciled" {
+			return fmt.Sprintf("%v@%v %v", c["status"], c["observed_generation"], c["message"])
+		}
+	}
+	return "no condition"
+}
+
+// A cluster that is asked for becomes real on a management cluster, by sentinel,
+// adapter, Maestro and agent, and says so; its deletion takes everything away.
+// One trace covers it all.
+func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
+	collector := tracetest.Start(t)
+	r := newRegion(t, "--insecure-listen", "--traces", collector.URL)
+	const clusters = "/api/hyperfleet/v1/clusters"
+	status, made, err := r.clm("POST", clusters, `{"kind":"Cluster","name":"first","spec":{}}`)
+	if err != nil || status != 201 {
+		t.Fatalf("create: %d %v %v", status, made, err)
+	}
+	path := made["href"].(string)
+	namespace := "clusters-" + made["id"].(string)
+	await := func(generation string) {
+		t.Helper()
+		eventually(t, 90*time.Second, func() error {
+			status, c, err := r.clm("GET", path, "")
+			if err != nil || status != 200 || !strings.HasPrefix(reconciled(c), "True@"+generation+" ") {
+				return fmt.Errorf("%d %v: %s", status, err, reconciled(c))
+			}
+			return nil
+		})
+	}
+	await("1")
+	r.kubectl("management-01", "get", "namespace", namespace)
+
+	// From the POST to the report that made it so.
+	spans := collector.Await(t, "the POST and the report after it", func(spans []tracetest.Span) bool {
+		return len(traceOf(spans, made["id"].(string))) > 0
+	})
+	one := traceOf(spans, made["id"].(string))
+	for _, want := range []string{"hyperfleet-api POST /api/hyperfleet/v1/clusters", "hyperfleet-api publish Cluster", "hyperfleet-api PUT /api/hyperfleet/v1/clusters/{id}/statuses"} {
+		if !slices.Contains(one, want) {
+			t.Errorf("the trace has no %s: %v", want, one)
+		}
+	}
+	if !slices.ContainsFunc(one, func(s string) bool { return strings.HasPrefix(s, "atoll-adapter ") }) {
+		t.Errorf("the trace has nothing of the adapter: %v", one)
+	}
+
+	if status, answer, err := r.clm("PATCH", path, `{"labels":{"a":"b"}}`); err != nil || status != 200 {
+		t.Fatalf("patch: %d %v %v", status, answer, err)
+	}
+	await("2")
+	if status, answer, err := r.clm("DELETE", path, ""); err != nil || status != 202 {
+		t.Fatalf("delete: %d %v %v", status, answer, err)
+	}
+	eventually(t, 90*time.Second, func() error {
+		if status, c, err := r.clm("GET", path, ""); err != nil || status != 404 {
+			return fmt.Errorf("%d %v %v", status, c, err)
+		}
+		return nil
+	})
+	if out, err := r.tryKubectl("management-01", "get", "namespace", namespace, "-o", "jsonpath={.status.phase}"); err == nil && out != "Terminating" {
+		t.Errorf("the namespace is still there: %s", out)
+	}
+}
+
+// traceOf are the spans, as "service name", of the trace in which a cluster was
+// created, once a report that follows from it is there.
+func traceOf(spans []tracetest.Span, id string) (names []string) {
+	trace := ""
+	for _, s := range spans {
+		if s.Attrs["resource.id"] == id && trace == "" {
+			trace = s.Trace
+		}
+	}
+	reported := false
+	for _, s := range spans {
+		if s.Trace == trace && trace != "" {
+			names = append(names, s.Service+" "+s.Name)
+			reported = reported || strings.HasPrefix(s.Name, "PUT /api/hyperfleet")
+		}
+	}
+	if !reported {
+		return nil
+	}
+	return names
+}
+
+// A management cluster is known to the lifecycle manager as long as it is
+// registered.
+func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
+	r := sharedRegion(t)
+	names := func() string {
+		t.Helper()
+		return r.atoll("clm", "list", "managementclusters")
+	}
+	if got := names(); !strings.Contains(got, "management-01") {
+		t.Fatalf("the region's own is not there: %s", got)
+	}
+	r.atoll("mc", "register", "edge-clm")
+	if got := names(); !strings.Contains(got, "edge-clm") {
+		t.Errorf("not there after it was registered: %s", got)
+	}
+	r.atoll("mc", "delete", "edge-clm")
+	if got := names(); strings.Contains(got, "edge-clm") {
+		t.Errorf("there after it was deleted: %s", got)
+	}
+}
