@@ -195,7 +195,7 @@ func TestKeyPairsVerifyWhileTheDatabaseIsDown(t *testing.T) {
 	if _, err := k.Disable(t.Context(), pair.AccessKeyID); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, k, 5*time.Second, "it is disabled", func() bool {
+	eventually(t, k, 30*time.Second, "it is disabled", func() bool {
 		key, _, _ := k.Lookup(pair.AccessKeyID)
 		return key.Disabled
 	})

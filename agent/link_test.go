@@ -98,7 +98,7 @@ func TestAnAgentBroadcasts(t *testing.T) {
 		select {
 		case s := <-c:
 			return s
-		case <-time.After(10 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Fatal("nothing came within 10 s")
 			return ""
 		}
@@ -125,7 +125,7 @@ topics:
 	a.link = a.newLink(config.Options())
 	run(a.link)
 	next := func() event { // an event of the core
-		for deadline := time.After(10 * time.Second); ; {
+		for deadline := time.After(60 * time.Second); ; {
 			for _, ev := range a.inbox.take() {
 				return ev
 			}

@@ -73,7 +73,7 @@ func TestMosquittoTakesTheRevocationList(t *testing.T) {
 			return nil, err
 		}
 		t.Cleanup(func() { conn.Close() })
-		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		conn.SetDeadline(time.Now().Add(60 * time.Second))
 		hello := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: id, KeepAlive: 30, CleanStart: true, Properties: &packets.Properties{}}
 		if _, err := hello.WriteTo(conn); err != nil {
 			return nil, err

@@ -72,7 +72,7 @@ func (w *watched) next() event {
 			w.t.Fatal("the watch ended")
 		}
 		return e
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		w.t.Fatal("nothing came")
 	}
 	panic("unreachable")

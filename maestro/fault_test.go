@@ -431,7 +431,7 @@ func TestWhatIsDownIs503(t *testing.T) {
 		if err != nil || a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
 			t.Errorf("%v: %d %s", err, a.status, a.body)
 		}
-		if took := time.Since(begin); took > 2*time.Second {
+		if took := time.Since(begin); took > 4*time.Second { // 2 s, and what a busy machine adds
 			t.Errorf("answered after %v", took)
 		}
 	}
@@ -455,7 +455,7 @@ func TestWhatIsDownIs503(t *testing.T) {
 	within(func() (answer, error) { return m.try("GET", c.Href, "") })
 	within(func() (answer, error) { return m.try("POST", "/api/maestro/v1/consumers", `{"name":"mc2"}`) })
 	begin := time.Now()
-	if err := src.publish(src.event(work.SpecCreate, "mc1", "w2", 0, specData(configMap("x", 1)))); !isCode(err, "Unavailable") || time.Since(begin) > 2*time.Second {
+	if err := src.publish(src.event(work.SpecCreate, "mc1", "w2", 0, specData(configMap("x", 1)))); !isCode(err, "Unavailable") || time.Since(begin) > 4*time.Second {
 		t.Errorf("publish: %v after %v", err, time.Since(begin))
 	}
 	pg.Start()

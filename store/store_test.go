@@ -94,7 +94,7 @@ func TestADocumentLivesFromCreateToRemove(t *testing.T) {
 		t.Fatalf("%+v", again)
 	}
 	// What changed since the list, and once each.
-	fctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	fctx, stop := context.WithTimeout(ctx, 60*time.Second)
 	defer stop()
 	err = s.Follow(fctx, store.FollowOptions{From: page.Cursor}, func(ctx context.Context, b store.Batch) error {
 		if len(b.Documents) != 1 || b.Documents[0].Version != 5 || b.Relist || !b.First || !b.Last {

@@ -150,7 +150,7 @@ func (b *behind) startMaestro() {
 // waitReady returns when Maestro takes work.
 func waitReady(t testing.TB, m *client.Maestro) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

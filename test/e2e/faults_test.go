@@ -244,9 +244,9 @@ func testDown(t *testing.T, name string) {
 	}
 	kill(t, r.process("supervisor").PID)
 	kill(t, r.process(name).PID)
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, 30*time.Second, func() error {
 		status, headers, took := post()
-		if took > 2500*time.Millisecond {
+		if took > 5*time.Second { // 2 s, and what a busy machine takes to start a process
 			t.Errorf("%s down: the answer took %s", name, took)
 		}
 		if status != 503 || !strings.Contains(strings.ToLower(headers), "\nretry-after: ") {
@@ -255,7 +255,7 @@ func testDown(t *testing.T, name string) {
 		return nil
 	})
 	r.up()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		if status, _, _ := post(); status != 201 {
 			return fmt.Errorf("%s back: %d", name, status)
 		}

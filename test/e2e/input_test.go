@@ -86,21 +86,21 @@ func TestADisabledKeyIsLetInNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := []string{"--user", key.AccessKeyID + ":" + key.SecretAccessKey}
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, 30*time.Second, func() error {
 		if status, _, body := r.curl("/api/v0/work", user...); status != 403 || !strings.Contains(body, "not-privileged") {
 			return fmt.Errorf("an account that may do nothing: %d %s", status, body)
 		}
 		return nil
 	})
 	r.atoll("key", "create", "--account", "123456789012", "--privileged")
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, 30*time.Second, func() error {
 		if status, _, body := r.curl("/api/v0/work", user...); status != 200 {
 			return fmt.Errorf("privileged: %d %s", status, body)
 		}
 		return nil
 	})
 	r.atoll("key", "disable", key.AccessKeyID)
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, 30*time.Second, func() error {
 		if status, _, body := r.curl("/api/v0/work", user...); status != 403 {
 			return fmt.Errorf("disabled: %d %s", status, body)
 		}

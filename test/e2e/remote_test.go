@@ -61,7 +61,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		}
 		return fmt.Errorf("conditions %v", got.Status.Conditions)
 	})
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		if out := r.atoll("mc", "list"); !strings.Contains(out, "edge-7") || strings.Contains(out, "never") {
 			return fmt.Errorf("mc list: %s", out)
 		}
@@ -96,7 +96,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	}
 	r.atoll("mc", "allow", "edge-7")
 	stop = join()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		got, err := api.Work(t.Context(), other.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -112,7 +112,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		for _, id := range []string{w.ID, other.ID} {
 			if _, err := api.Work(t.Context(), id); client.StatusOf(err) != 404 {
 				return fmt.Errorf("the work is still there: %v", err)
@@ -152,7 +152,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	if out := r.atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent does") {
 		t.Errorf("mc allow: %s", out)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -162,7 +162,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
 			return fmt.Errorf("the work is still there: %v", err)
 		}

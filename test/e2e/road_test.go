@@ -31,7 +31,7 @@ func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 	if !strings.Contains(strings.ToLower(headers), "\netag: ") {
 		t.Errorf("no ETag in:\n%s", headers)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		_, _, list := r.curl("/prod/api/v0/resource_bundles")
 		var bundles struct {
 			Items []struct {
@@ -92,7 +92,7 @@ func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() error { _, err := r.tryKubectl("management-01", "get", "configmap", "goes"); return err })
+	eventually(t, 60*time.Second, func() error { _, err := r.tryKubectl("management-01", "get", "configmap", "goes"); return err })
 	if out := r.atoll("work", "delete", w.ID, "--wait"); !strings.Contains(out, "gone") {
 		t.Errorf("delete: %s", out)
 	}
@@ -114,7 +114,7 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		got, err := r.api().Work(t.Context(), w.ID)
 		if err != nil {
 			return err
@@ -146,7 +146,7 @@ func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		var why struct {
 			Stages []struct {
 				Stage string

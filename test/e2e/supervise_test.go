@@ -38,7 +38,7 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 		}
 	}
 	r.atoll("mc", "delete", "management-02")
-	eventually(t, 15*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		for _, p := range r.status().Processes {
 			if strings.HasPrefix(p.Name, "management-02") {
 				return fmt.Errorf("%s is still kept", p.Name)
@@ -71,7 +71,7 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 	// The new supervisor watches what it adopted.
 	broker := r.process("broker")
 	kill(t, broker.PID)
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		if now := r.process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+1 {
 			return fmt.Errorf("broker: %+v", now)
 		}
@@ -89,7 +89,7 @@ func TestI12AfterAKillOfEverythingUpGoesOn(t *testing.T) {
 		kill(t, p.PID)
 	}
 	r.up()
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 60*time.Second, func() error {
 		_, err := r.tryKubectl("management-01", "get", "configmap", "survives")
 		return err
 	})
