@@ -393,7 +393,7 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 	}
 	_, _, err = s.store.UpdateFrom(ctx, d, func(latest *store.Document) (err error) {
 		switch {
-		case latest.Version == d.Version:
+		case latest.SameState(d):
 			*latest = next
 		case latest.DeletedAt != nil:
 			return errTogether

@@ -42,6 +42,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 		hit, err := s.autocommit(ctx, kind.composeCreation(ctx, next, tombstone, token), token)
 		switch {
 		case hit:
+			next.token = token
 			return next, nil
 		case errors.Is(err, errNotMade) && attempt < resends:
 			continue

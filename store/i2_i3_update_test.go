@@ -233,6 +233,51 @@ func TestI3AnObservationMovesInPlaceAndWakesNobody(t *testing.T) {
 	}
 }
 
+// What was read before an observation moved is not the latest, though its version is: neither a change nor another
+// observation takes it back (I2).
+func TestI2AnObservationIsNotLost(t *testing.T) {
+	var s *store.Store
+	between := func() {}
+	s = open(t, pgtest.DSN(t), func(o *store.Options) {
+		never := func(a, b json.RawMessage) bool { return true }
+		o.Kinds = []store.KindSpec{{Kind: "Bundle", Render: render, History: true, Observed: never}}
+		o.Hooks.BeforeWrite = func(store.Kind, string) { f := between; between = func() {}; f() }
+	})
+	ctx := t.Context()
+	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{}`)))
+	add := func(key string) func(*store.Document) error {
+		return func(d *store.Document) error {
+			var status map[string]bool
+			if err := json.Unmarshal(d.Status, &status); err != nil {
+				return err
+			}
+			status[key] = true
+			var err error
+			d.Status, err = json.Marshal(status)
+			return err
+		}
+	}
+	observe := func(key string) func() {
+		return func() {
+			if _, _, err := s.Update(ctx, "Bundle", "x", 0, add(key)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	between = observe("a")
+	observe("b")()
+	between = observe("c")
+	if _, _, err := s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error {
+		d.Spec = json.RawMessage(`{"n": 1}`)
+		return add("d")(d)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if d := must[store.Document](t)(s.Get(ctx, "Bundle", "x")); string(d.Status) != `{"a": true, "b": true, "c": true, "d": true}` || d.Version != 2 {
+		t.Fatalf("%s at version %d", d.Status, d.Version)
+	}
+}
+
 func TestI3TouchMovesTheTimeForwardOnly(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "x", "x", `{}`)))

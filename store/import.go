@@ -48,5 +48,6 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 		return d, &ExistsError{Kind: d.Kind, ID: d.ID}
 	}
 	_, err = tx.conn.Exec(ctx, `update document set created_at = $3, updated_at = $4 where kind = $1 and id = $2`, string(d.Kind), d.ID, created, updated)
+	next.token = tx.token
 	return next, err
 }

@@ -112,9 +112,10 @@ func byToken(ctx context.Context, conn *pgx.Conn, w write, token int64) (decided
 		return true, false, nil
 	case holder == token:
 		return true, true, nil
-	case version == w.version:
+	case version == w.version && (w.quiet || !w.history):
 		return true, false, nil // another one made this version
 	}
+	// The document's token may be that of a later observation of the same version; the history has the version's own.
 	if !w.history {
 		return false, false, nil
 	}

@@ -12,12 +12,12 @@ import (
 
 // columns of a document, in the order in which row scans them. The alias d is the table.
 const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.wire,
-	d.created_at, d.updated_at, d.deleted_at, d.observed_at, d.removed_at is not null`
+	d.created_at, d.updated_at, d.deleted_at, d.observed_at, d.removed_at is not null, d.token`
 
 // row scans the columns; pointers, because the feed's statement has a row of nulls when nothing changed.
 type row struct {
 	kind, id, scope, name          *string
-	version, generation            *int64
+	version, generation, token     *int64
 	spec, status, wire             []byte
 	created, updated, deleted, obs *time.Time
 	removed                        *bool
@@ -25,7 +25,7 @@ type row struct {
 
 func (r *row) targets(more ...any) []any {
 	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.wire,
-		&r.created, &r.updated, &r.deleted, &r.obs, &r.removed}, more...)
+		&r.created, &r.updated, &r.deleted, &r.obs, &r.removed, &r.token}, more...)
 }
 
 func (r *row) empty() bool { return r.kind == nil }
@@ -34,7 +34,7 @@ func (r *row) document() Document {
 	return Document{
 		Kind: Kind(*r.kind), ID: *r.id, Scope: *r.scope, Name: *r.name, Version: *r.version, Generation: *r.generation,
 		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: r.wire,
-		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), ObservedAt: utc(r.obs), Removed: *r.removed,
+		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), ObservedAt: utc(r.obs), Removed: *r.removed, token: *r.token,
 	}
 }
 

@@ -52,6 +52,13 @@ type Document struct {
 	ObservedAt *time.Time
 	// Removed marks a tombstone, which only followers see. It has the content that the document had last.
 	Removed bool
+
+	token int64 // of who wrote it last, or its observation: with the version, which state of the row this is
+}
+
+// SameState says that two readings of a document found it in the same state, its observations included.
+func (d Document) SameState(other Document) bool {
+	return d.Kind == other.Kind && d.ID == other.ID && d.Version == other.Version && d.token == other.token
 }
 
 // KindSpec describes one kind.
@@ -62,6 +69,7 @@ type KindSpec struct {
 	Render func(Document) ([]byte, error)
 	// Observed says that two statuses differ in nothing but when things were observed, which is no content (I3): such a
 	// change is written in place, with no version, feed entry or record, and wakes nobody. Nil: all differences count.
+	// It needs History, where it is found out whose a version is when the answer to its commit was lost.
 	Observed func(before, after json.RawMessage) bool
 	// History keeps a record of every change, with its actor, in the transaction of the change: the audit record.
 	History bool
@@ -176,6 +184,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	for _, k := range o.Kinds {
 		if !kindPattern.MatchString(string(k.Kind)) || s.kinds[k.Kind] != nil {
 			return nil, fmt.Errorf("opening store: kind %q is malformed or named twice", k.Kind)
+		}
+		if k.Observed != nil && !k.History {
+			return nil, fmt.Errorf("opening store: kind %q has Observed and no History", k.Kind)
 		}
 		for _, ix := range k.Indexes {
 			if !indexPattern.MatchString(ix.Name) {

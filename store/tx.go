@@ -213,6 +213,7 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		if hit {
+			next.token = tx.token
 			return next, nil
 		}
 		if tombstone, err = inTheWay(ctx, statements{tx}, d); err != nil {

@@ -41,11 +41,12 @@ const (
 
 	updateSQL = `update document set version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
 		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, xid = pg_current_xact_id()
-		where kind = $1 and id = $2 and version = $12 and removed_at is null returning scope`
-	updateArgs = 12
+		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
+	updateArgs = 13
 
-	// observeSQL writes in place when things were observed. The token tells whether it was done.
-	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6 where kind = $1 and id = $2 and version = $3 and removed_at is null returning scope`
+	// observeSQL writes in place when things were observed. The token tells whether it was done, and others that what they
+	// read is not the latest, though its version is.
+	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6 where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
 )
 
 // sent is a statement around the given change; with history when the kind wants it.
@@ -188,7 +189,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 		next.Generation = max(cur.Generation+1, asked)
 	}
 	next.CreatedAt, next.ObservedAt = cur.CreatedAt, cur.ObservedAt
-	next.UpdatedAt, next.Removed = now(cur.UpdatedAt), remove
+	next.UpdatedAt, next.Removed, next.token = now(cur.UpdatedAt), remove, token
 	if err := k.render(&next); err != nil {
 		return cur, w, false, err
 	}
@@ -196,7 +197,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if remove {
 		removedAt = &next.UpdatedAt
 	}
-	w = k.compose(ctx, updateStatement, next, spec, status, token, action, next.DeletedAt, removedAt, cur.Version)
+	w = k.compose(ctx, updateStatement, next, spec, status, token, action, next.DeletedAt, removedAt, cur.Version, cur.token)
 	return next, w, true, nil
 }
 
@@ -204,11 +205,11 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, err error) {
 	status := next.Status
 	*next = cur
-	next.Status = status
+	next.Status, next.token = status, token
 	if err := k.render(next); err != nil {
 		return w, err
 	}
-	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire, token}
+	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire, token, cur.token}
 	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args}, nil
 }
 

@@ -1,0 +1,164 @@
+package clmfaults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"atoll.dev/clm/status"
+	"atoll.dev/store"
+)
+
+// checker follows the feed all the while, and says at once what must not be.
+type checker struct {
+	t       *testing.T
+	deleted func(kind, name string) bool // whether somebody has asked for the deletion
+
+	mu    sync.Mutex
+	docs  map[string]sighted // by id
+	names map[string]string  // kind, scope and name -> the one id that had it
+	seen  int
+}
+
+// sighted is what was seen of a document last.
+type sighted struct {
+	version, generation int64
+	removed, deleting   bool
+	reports             map[string]status.Report
+}
+
+func newChecker(t *testing.T, deleted func(kind, name string) bool) *checker {
+	return &checker{t: t, deleted: deleted, docs: map[string]sighted{}, names: map[string]string{}}
+}
+
+// required are the adapters of a kind.
+var required = map[store.Kind][]string{"Cluster": {"cl-namespace", "cl-second"}, "NodePool": {"np-configmap"}}
+
+// apply takes what the feed brings.
+func (c *checker) apply(_ context.Context, b store.Batch) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range b.Documents {
+		if d.Kind != "Request" {
+			c.see(d)
+		}
+	}
+	return nil
+}
+
+func (c *checker) see(d store.Document) {
+	c.seen++
+	wrong := func(invariant, format string, args ...any) {
+		c.t.Errorf("%s: %s %s (version %d, generation %d): %s\nspec %s\nstatus %s", invariant, d.Kind, d.Name, d.Version, d.Generation, fmt.Sprintf(format, args...), d.Spec, d.Status)
+	}
+	before, known := c.docs[d.ID]
+	// A follower that was interrupted may see the same again, and never older.
+	if known && d.Version < before.version {
+		wrong("I1", "it goes back from version %d", before.version)
+	}
+	if d.Generation < before.generation {
+		wrong("I1", "it goes back from generation %d", before.generation)
+	}
+	if before.removed && !d.Removed || before.deleting && d.DeletedAt == nil {
+		wrong("I1", "it comes back")
+	}
+	if !known {
+		place := fmt.Sprintf("%s %s %s", d.Kind, d.Scope, d.Name)
+		if other := c.names[place]; other != "" {
+			wrong("I5", "one key made it and %s", other)
+		}
+		c.names[place] = d.ID
+	}
+	if d.DeletedAt != nil && !before.deleting && !c.deleted(string(d.Kind), d.Name) {
+		wrong("I9", "nobody asked for its deletion")
+	}
+	var seen struct {
+		Conditions []status.Condition
+		Reports    []status.Report
+	}
+	if err := json.Unmarshal(d.Status, &seen); err != nil {
+		wrong("I1", "%v", err)
+		return
+	}
+	now := sighted{version: d.Version, generation: d.Generation, removed: d.Removed, deleting: d.DeletedAt != nil, reports: map[string]status.Report{}}
+	for _, r := range seen.Reports {
+		now.reports[r.Adapter] = r
+		was, ok := before.reports[r.Adapter]
+		if ok && (r.Generation < was.Generation || r.Generation == was.Generation && r.ObservedAt.Before(was.ObservedAt)) {
+			wrong("I1", "a status regressed from %+v to %+v", was, r)
+		}
+	}
+	c.docs[d.ID] = now
+	if len(required[d.Kind]) == 0 {
+		return
+	}
+	// What it says of itself is what was reported.
+	wanted, good := status.Available, true
+	if d.DeletedAt != nil {
+		wanted = status.Finalized
+	}
+	for _, name := range required[d.Kind] {
+		r, ok := now.reports[name]
+		good = good && ok && int64(r.Generation) == d.Generation && says(r, wanted)
+	}
+	if len(seen.Conditions) == 0 || seen.Conditions[0].Type != status.Reconciled || int64(seen.Conditions[0].ObservedGeneration) != d.Generation {
+		wrong("I1", "Reconciled is not of its generation")
+		return
+	}
+	if is := seen.Conditions[0].Status == status.True; is && !good {
+		wrong("I1", "Reconciled, and not all has been reported")
+	} else if !is && good && d.DeletedAt == nil {
+		wrong("I1", "not Reconciled, and all has been reported")
+	}
+	if d.Removed && !good {
+		wrong("I9", "removed before all was finalized")
+	}
+}
+
+func says(r status.Report, kind string) bool {
+	for _, c := range r.Conditions {
+		if c.Type == kind {
+			return c.Status == status.True
+		}
+	}
+	return false
+}
+
+// versions are the last ones of what is there.
+func (c *checker) versions() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string]int64{}
+	for id, d := range c.docs {
+		if !d.removed {
+			all[id] = d.version
+		}
+	}
+	return all
+}
+
+// meets waits until the follower has what the table has: it was skipped nothing
+// (I4).
+func (c *checker) meets(ctx context.Context, s *store.Store) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(calm); ; <-tick.C {
+		table := map[string]int64{}
+		q := store.Query{Kinds: []store.Kind{"Cluster", "NodePool", "Note"}, Deletion: store.WithDeleting, Limit: 1000}
+		page, err := s.List(ctx, q)
+		for _, d := range page.Documents {
+			table[d.ID] = d.Version
+		}
+		has := c.versions()
+		if err == nil && maps.Equal(has, table) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the follower has %v, the table %v (%v)", has, table, err)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package clmfaults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/client"
+	"atoll.dev/clm"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+	"atoll.dev/store"
+)
+
+const (
+	writers   = 4
+	perWriter = 8 // resources at a time
+
+	lightTime = 20 * time.Second
+	calm      = 90 * time.Second // in which all must be as asked once the faults end
+)
+
+// TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire kills API servers, sentinels,
+// adapters, the broker and PostgreSQL during a storm of creates, patches and
+// deletions. A checker follows the feed all the while. When the faults end,
+// every resource must become what was asked: reconciled at its last generation,
+// or gone.
+//
+// It takes half a minute, or as long as ATOLL_SOAK says; ATOLL_SEED repeats a
+// run's choices.
+func TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire(t *testing.T) {
+	seed := rand.Uint64()
+	if text := os.Getenv("ATOLL_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	span := lightTime
+	if text := os.Getenv("ATOLL_SOAK"); text != "" {
+		var err error
+		if span, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("seed %d; ATOLL_SEED=%[1]d repeats it", seed)
+	w := newWorld(t, seed)
+	w.storm(span)
+	begun := time.Now()
+	w.settle()
+	if err := w.check.meets(t.Context(), w.db.Store); err != nil {
+		t.Errorf("I4: %v", err)
+	}
+	w.watcherMeets()
+	t.Logf("%d requests acknowledged, %d sights in the feed; as asked after %v; faults: %v", w.acks, w.check.seen, time.Since(begun).Round(time.Millisecond), w.counts)
+}
+
+// world is everything.
+type world struct {
+	t        *testing.T
+	random   *rand.Rand
+	postgres *pgtest.Private
+	db       *clm.Database // the checker's
+	check    *checker
+
+	processes map[string]*process
+	clients   []*client.CLM
+
+	mu      sync.Mutex
+	doomed  map[string]bool // names of clusters and pools whose deletion was asked for
+	asked   map[string]*resource
+	watched map[string]int64 // by a watcher of the API: id -> generation
+	acks    int
+	counts  map[string]int
+}
+
+// resource is what one writer asked for.
+type resource struct {
+	in     client.Collection
+	kind   string
+	id     string
+	name   string
+	key    string
+	value  string // of its spec
+	parent *resource
+
+	generation int32 // acknowledged last
+	deleted    bool
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), postgres: pgtest.Server(t), processes: map[string]*process{},
+		doomed: map[string]bool{}, asked: map[string]*resource{}, watched: map[string]int64{}, counts: map[string]int{},
+	}
+	dsn := pgtest.Database(t, w.postgres.Cluster)
+	registry, err := clm.ParseRegistry([]byte(entities))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.db, err = clm.Open(t.Context(), clm.DatabaseOptions{DSN: dsn, Registry: registry}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.db.Close)
+	w.check = newChecker(t, w.isDoomed)
+	ctx, stop := context.WithCancel(context.Background())
+	var background sync.WaitGroup
+	t.Cleanup(func() { stop(); background.Wait() })
+	background.Go(func() {
+		if err := w.db.Store.Follow(ctx, store.FollowOptions{Name: "checker"}, w.check.apply); ctx.Err() == nil {
+			t.Errorf("the checker's follower ended: %v", err)
+		}
+	})
+
+	s := newSite(t)
+	broker, http := freeAddr(t), []string{freeAddr(t), freeAddr(t)}
+	start := func(identity, name string, c childConfig) {
+		c.Name, c.Broker, c.DSN = name, broker, dsn
+		w.processes[name] = s.process(pki.ServiceName(identity), c)
+	}
+	start("broker", "broker", childConfig{Kind: "broker"})
+	for n := range http {
+		start("clm", fmt.Sprintf("clm-%d", n), childConfig{Kind: "clm", HTTP: http[n]})
+		start("clm", fmt.Sprintf("sentinel-%d", n), childConfig{Kind: "sentinel"})
+		c, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + http[n], Timeout: 4 * time.Second, Budget: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		w.clients = append(w.clients, c)
+	}
+	start("adapter", "adapters-0", childConfig{Kind: "adapter", HTTP: http[0], Adapters: []string{"cl-namespace=cl-namespace", "np-configmap=np-configmap"}})
+	start("adapter", "adapters-1", childConfig{Kind: "adapter", HTTP: http[1], Adapters: []string{"cl-second=cl-namespace"}})
+	background.Go(func() { w.watch(ctx) })
+	return w
+}
+
+// watch keeps a watcher's picture of all that there is, through whatever
+// happens to the API server that it watches.
+func (w *world) watch(ctx context.Context) {
+	listing := map[string]int64(nil)
+	err := w.clients[0].Follow(ctx, client.AllKinds, client.WatchOptions{}, func(e client.Event) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		switch {
+		case e.Type == client.Relist:
+			listing = map[string]int64{}
+			return nil
+		case e.Type == rest.Bookmark:
+			if listing != nil && e.Cursor != "" {
+				w.watched, listing = listing, nil
+			}
+			return nil
+		}
+		r, err := client.ResourceOf(e.Object)
+		if err != nil {
+			return err
+		}
+		into := w.watched
+		if listing != nil {
+			into = listing
+		}
+		if e.Type == rest.Deleted {
+			delete(into, r.ID)
+			return nil
+		}
+		if into[r.ID] > int64(r.Generation) {
+			w.t.Errorf("I1: a watcher saw %s go back from generation %d to %d", r.Name, into[r.ID], r.Generation)
+		}
+		into[r.ID] = int64(r.Generation)
+		return nil
+	})
+	if ctx.Err() == nil {
+		w.t.Errorf("I4: the watch ended: %v", err)
+	}
+}
+
+// watcherMeets waits until the watcher has what a list has (I4).
+func (w *world) watcherMeets() {
+	w.t.Helper()
+	var last string
+	w.until("I4: the watcher has what there is", func() bool {
+		list := map[string]int64{}
+		for r, err := range w.clients[1].All(w.t.Context(), client.AllKinds, client.ResourceQuery{}) {
+			if err != nil {
+				return false
+			}
+			list[r.ID] = int64(r.Generation)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		last = fmt.Sprintf("it has %v, there is %v", w.watched, list)
+		return maps.Equal(w.watched, list)
+	}, &last)
+}
+
+func (w *world) until(what string, met func() bool, why *string) {
+	w.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(calm); !met(); <-tick.C {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("in vain: %s: %s", what, *why)
+		}
+	}
+}
+
+func (w *world) isDoomed(_, name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.doomed[name]
+}
+
+// persist calls f, through whatever server answers, until one does.
+func (w *world) persist(what string, f func(context.Context, *client.CLM) (client.Resource, error)) (client.Resource, *client.Error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.Now().Add(calm)
+	for try := 0; ; try++ {
+		ctx, cancel := context.WithTimeout(w.t.Context(), 8*time.Second)
+		r, err := f(ctx, w.clients[try%len(w.clients)])
+		cancel()
+		var refused *client.Error
+		switch {
+		case err == nil:
+			w.mu.Lock()
+			w.acks++
+			w.mu.Unlock()
+			return r, nil
+		case errors.As(err, &refused) && refused.Status >= 400 && refused.Status < 500:
+			return r, refused
+		case time.Now().After(deadline):
+			w.t.Errorf("in vain: %s: %v", what, err)
+			return r, &client.Error{Status: 599}
+		}
+		<-tick.C
+	}
+}
+
+// storm writes and breaks for a while.
+func (w *world) storm(span time.Duration) {
+	end := time.Now().Add(span)
+	var group sync.WaitGroup
+	for n := range writers {
+		random := rand.New(rand.NewPCG(w.random.Uint64(), uint64(n)))
+		group.Go(func() { (&writer{w: w, n: n, random: random}).run(end) })
+	}
+	pause := time.NewTimer(0)
+	for time.Now().Before(end) && !w.t.Failed() {
+		pause.Reset(time.Duration(200+w.random.IntN(1200)) * time.Millisecond)
+		<-pause.C
+		w.mishap()
+	}
+	group.Wait()
+}
+
+// mishap kills something, and starts it again at once or a little later.
+func (w *world) mishap() {
+	names := []string{"broker", "clm-0", "clm-1", "sentinel-0", "sentinel-1", "adapters-0", "adapters-1", "postgres"}
+	name := names[w.random.IntN(len(names))]
+	w.counts[strings.TrimRight(name, "-01")]++
+	away := time.NewTimer(time.Duration(w.random.IntN(500)) * time.Millisecond)
+	if name == "postgres" {
+		w.postgres.Kill()
+		<-away.C
+		w.postgres.Start()
+		return
+	}
+	w.processes[name].kill()
+	<-away.C
+	w.processes[name].start()
+}
+
+// settle waits until every resource is reconciled, or gone.
+func (w *world) settle() {
+	w.t.Helper()
+	why := ""
+	w.until("all is as asked", func() bool {
+		ctx, cancel := context.WithTimeout(w.t.Context(), 8*time.Second)
+		defer cancel()
+		found := map[string]client.Resource{}
+		for r, err := range w.clients[0].All(ctx, client.AllKinds, client.ResourceQuery{}) {
+			if err != nil {
+				why = err.Error()
+				return false
+			}
+			found[r.ID] = r
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for id, asked := range w.asked {
+			r, there := found[id]
+			delete(found, id)
+			switch gone := asked.deleted || asked.parent != nil && asked.parent.deleted; {
+			case gone && there:
+				why = fmt.Sprintf("%s %s is to be gone: %s", asked.kind, asked.name, r.JSON)
+				return false
+			case gone:
+				continue
+			case !there:
+				w.t.Fatalf("I1: %s %s was acknowledged and is lost", asked.kind, asked.name)
+			}
+			var spec struct{ Value string }
+			if err := json.Unmarshal(r.Spec, &spec); err != nil || spec.Value != asked.value {
+				w.t.Fatalf("I2: %s has %s, the last that was acknowledged is %q", asked.name, r.Spec, asked.value)
+			}
+			if r.Generation != asked.generation {
+				w.t.Fatalf("I3: %s has generation %d, %d was acknowledged", asked.name, r.Generation, asked.generation)
+			}
+			if asked.kind != "Note" && (len(r.Status.Conditions) == 0 || r.Status.Conditions[0].Status != "True") {
+				why = fmt.Sprintf("%s is not reconciled: %s", asked.name, r.JSON)
+				return false
+			}
+		}
+		for _, r := range found {
+			w.t.Fatalf("I5: nobody asked for %s", r.JSON)
+		}
+		return true
+	}, &why)
+}
+
+func body(kind, name, value string) api.ResourceCreate {
+	return api.ResourceCreate{Kind: kind, Name: name, Spec: json.RawMessage(fmt.Sprintf(`{"value":%q}`, value))}
+}

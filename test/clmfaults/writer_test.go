@@ -1,0 +1,174 @@
+package clmfaults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"atoll.dev/client"
+)
+
+// writer owns some resources: nobody else writes them.
+type writer struct {
+	w       *world
+	n, next int
+	random  *rand.Rand
+	mine    []*resource
+}
+
+func (x *writer) run(end time.Time) {
+	pause := time.NewTimer(0)
+	for time.Now().Before(end) && !x.w.t.Failed() {
+		x.step()
+		pause.Reset(time.Duration(10+x.random.IntN(80)) * time.Millisecond)
+		<-pause.C
+	}
+}
+
+func (x *writer) step() {
+	if len(x.mine) == 0 || len(x.mine) < perWriter && x.random.IntN(3) == 0 {
+		x.create()
+		return
+	}
+	i := x.random.IntN(len(x.mine))
+	switch r := x.mine[i]; x.random.IntN(6) {
+	case 0:
+		x.remove(i)
+	case 1:
+		x.again(r)
+	default:
+		x.patch(r)
+	}
+}
+
+// create makes a cluster, or something that belongs to one.
+func (x *writer) create() {
+	x.next++
+	r := &resource{in: "clusters", kind: "Cluster", name: fmt.Sprintf("c-%d-%d", x.n, x.next), value: "new"}
+	if len(x.mine) > 0 && x.random.IntN(3) > 0 {
+		if owner := x.mine[x.random.IntN(len(x.mine))]; owner.kind == "Cluster" {
+			r.parent, r.kind, r.name = owner, "NodePool", fmt.Sprintf("p-%d-%d", x.n, x.next)
+			if x.random.IntN(4) == 0 {
+				r.kind = "Note"
+			}
+			r.in = r.in.Below(owner.id, map[string]client.Collection{"NodePool": "nodepools", "Note": "notes"}[r.kind])
+		}
+	}
+	r.key = "key of " + r.name
+	made, refused := x.w.persist("creating "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+		return c.Create(ctx, r.in, body(r.kind, r.name, r.value), r.key)
+	})
+	if refused != nil {
+		x.w.t.Errorf("creating %s: %v", r.name, refused)
+		return
+	}
+	r.id, r.generation = made.ID, made.Generation
+	if made.Generation != 1 {
+		x.w.t.Errorf("I5: %s is made at generation %d", r.name, made.Generation)
+	}
+	x.mine = append(x.mine, r)
+	x.w.mu.Lock()
+	x.w.asked[r.id] = r
+	x.w.mu.Unlock()
+}
+
+// patch gives a resource another value. One of several times it names the
+// version that it has read.
+func (x *writer) patch(r *resource) {
+	x.next++
+	value := fmt.Sprintf("v%d", x.next)
+	patch := json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, value))
+	careful := x.random.IntN(3) == 0
+	done, refused := x.w.persist("changing "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+		etag := ""
+		if careful {
+			have, err := c.Get(ctx, r.in, r.id, "")
+			if err != nil {
+				return have, err
+			}
+			etag = have.ETag
+		}
+		return c.Merge(ctx, r.in, r.id, patch, etag)
+	})
+	if refused != nil && refused.Status == 412 {
+		x.settleStale(r, value)
+		return
+	}
+	if refused != nil {
+		x.w.t.Errorf("changing %s: %v", r.name, refused)
+		return
+	}
+	if done.Generation != r.generation+1 {
+		x.w.t.Errorf("I2: %s goes from generation %d to %d by one change", r.name, r.generation, done.Generation)
+	}
+	x.set(r, value, done.Generation)
+}
+
+// settleStale finds out what became of a change that was refused as stale: a
+// report came in between, or an earlier try was made and its answer lost.
+func (x *writer) settleStale(r *resource, value string) {
+	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) { return c.Get(ctx, r.in, r.id, "") })
+	if refused != nil {
+		x.w.t.Errorf("reading %s: %v", r.name, refused)
+		return
+	}
+	var spec struct{ Value string }
+	if err := json.Unmarshal(have.Spec, &spec); err != nil || spec.Value != r.value && spec.Value != value {
+		x.w.t.Errorf("I2: %s has %s after %q", r.name, have.Spec, r.value)
+	}
+	x.set(r, spec.Value, have.Generation)
+}
+
+func (x *writer) set(r *resource, value string, generation int32) {
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
+	r.value, r.generation = value, generation
+}
+
+// again asks for what is there already: nothing changes (I3), and the key makes
+// nothing new.
+func (x *writer) again(r *resource) {
+	same, refused := x.w.persist("changing nothing of "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+		return c.Replace(ctx, r.in, r.id, json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, r.value)), "")
+	})
+	if refused != nil || same.Generation != r.generation {
+		x.w.t.Errorf("I3: %s has generation %d after nothing changed at %d: %v", r.name, same.Generation, r.generation, refused)
+	}
+	made, refused := x.w.persist("creating again "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
+	})
+	if refused != nil || made.ID != r.id {
+		x.w.t.Errorf("I5: the key of %s makes %s: %v", r.name, made.ID, refused)
+	}
+}
+
+// remove asks for the deletion of a resource and of what belongs to it. Its key
+// makes it no second time.
+func (x *writer) remove(i int) {
+	r := x.mine[i]
+	var left []*resource
+	x.w.mu.Lock()
+	for _, other := range x.mine {
+		if other == r || other.parent == r {
+			x.w.doomed[other.name] = true
+		} else {
+			left = append(left, other)
+		}
+	}
+	r.deleted = true
+	x.w.mu.Unlock()
+	x.mine = left
+	_, refused := x.w.persist("deleting "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+		return c.Delete(ctx, r.in, r.id, "")
+	})
+	if refused != nil && refused.Status != 404 { // an earlier try was made, and it is gone
+		x.w.t.Errorf("deleting %s: %v", r.name, refused)
+	}
+	if made, refused := x.w.persist("creating after its deletion "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
+	}); refused == nil && made.ID != r.id {
+		x.w.t.Errorf("I5: the key of %s made %s after its deletion", r.name, made.ID)
+	}
+}
