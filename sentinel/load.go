@@ -47,6 +47,9 @@ func (s *Sentinel) gauge() {
 		c := s.table.count(kind)
 		s.metrics.pending.WithLabelValues(d.labels...).Set(float64(c.pending))
 		s.metrics.resources.WithLabelValues(d.labels...).Set(float64(c.resources))
+		if s.opts.Feed.Check(context.Background()) == nil {
+			s.metrics.lastPoll.WithLabelValues(d.labels...).Set(float64(time.Now().UnixMilli()) / 1000)
+		}
 	}
 }
 
@@ -93,6 +96,7 @@ func (s *Sentinel) whole() {
 	clear(s.graves)
 	s.waiting = nil
 	s.loaded.Store(true)
+	s.ready.Store(true)
 }
 
 // lose forgets the resources of slots.

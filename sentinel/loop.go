@@ -389,10 +389,10 @@ func (s *Sentinel) wasRead(ctx context.Context, keys []key, found map[key]*store
 			doc = r.held
 		}
 		switch {
-		case doc != nil && s.up && ctx.Err() == nil:
+		case doc != nil && doc.Version >= r.Version && s.up && ctx.Err() == nil:
 			s.decide(ctx, r, doc, now)
 		case doc != nil:
-			s.table.put(r, r.State) // due, when the bus is back
+			s.table.put(r, r.State) // due when the bus is back; or at once, when it changed meanwhile
 		default: // removed, of which the feed will tell; or the database is away
 			state := r.State
 			state.Due = instantOf(now.Add(s.policy.MinRetry))

@@ -130,7 +130,7 @@ func TestI5TheCursorIsTheOutbox(t *testing.T) {
 	a.all(append(ids, "said"))
 	w.wait("the cursors lie after them", func() bool {
 		return inside(two, func() bool {
-			return len(two.table.owing) == 0 && len(two.cursors()) == 0 && len(two.table.all) == 21
+			return two.loaded.Load() && len(two.table.owing) == 0 && len(two.cursors()) == 0 && len(two.table.all) == 21
 		})
 	})
 	two.kill()

@@ -108,6 +108,7 @@ type Sentinel struct {
 
 	alive  atomic.Int64 // when the lease was last renewed, in microseconds since 1970
 	loaded atomic.Bool  // all slots that are held were read
+	ready  atomic.Bool  // they were once; a change of hands is no reason to be thought broken
 
 	// The loop's:
 	table   *table
@@ -209,15 +210,15 @@ func (s *Sentinel) take(c Config) error {
 	return fmt.Errorf("resource_type %q is no kind's plural here", c.ResourceType)
 }
 
-// Check is a readiness check: the lease is renewed, and the resources of all
-// slots that are held were read.
+// Check is a readiness check: the lease is renewed, and the resources of its
+// first slots were read.
 func (s *Sentinel) Check(context.Context) error {
 	switch last := s.alive.Load(); {
 	case last == 0:
 		return errors.New("no slot is held yet")
 	case time.Since(time.UnixMicro(last)) > 3*s.opts.Lease:
 		return errors.New("the lease is not renewed")
-	case !s.loaded.Load():
+	case !s.ready.Load():
 		return errors.New("resources are being read")
 	}
 	return nil

@@ -145,6 +145,8 @@ func (p Policy) Found(s State, c Change, unseen, urgent bool, after After, now t
 		return s
 	case c.Version == s.Version:
 		return s
+	case s.Version != 0:
+		return p.Changed(s, c, now) // the list was faster than the feed
 	}
 	s.Version, s.Generation, s.Mark, s.Deleting = c.Version, c.Generation, c.Mark, c.Deleting
 	s.Told, s.Wanted = c.Generation, after.Wanted
