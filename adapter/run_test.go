@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 )
 
 func namespaceTask(t testing.TB) string {
@@ -257,5 +258,45 @@ func TestApplyingEndsAtTheFirstFailureAndDeletingGoesOn(t *testing.T) {
 	}
 	if p := r.Params["p"].(string); !strings.Contains(p, `\"second\"`) || strings.Contains(p, `\"third\"`) {
 		t.Error(p)
+	}
+}
+
+func TestExecutionsMayRunAtTheSameTime(t *testing.T) {
+	api := newCLM(t, map[string]string{})
+	s := newShelf()
+	e := newEngine(t, namespaceTask(t), api, s)
+	const n = 16
+	for i := range n {
+		api.answers["GET /api/hyperfleet/v1/clusters/c-"+string(rune('a'+i))] = func() (int, string) { return 200, cluster }
+	}
+	var g errgroup.Group
+	for i := range n {
+		g.Go(func() error {
+			id := "c-" + string(rune('a'+i))
+			for range 5 {
+				r := e.Run(t.Context(), Event{ID: id, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + id, Generation: 3})
+				if r.Err() != nil || r.Discovered["clusterNamespace"].(Object)["metadata"].(map[string]any)["name"] != id {
+					return errors.Join(r.Err(), errors.New(id))
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if len(s.objects) != 2*n {
+		t.Errorf("%d objects", len(s.objects))
+	}
+}
+
+// What an expression may cost is limited; it fails, and the task goes on.
+func TestAnExpensiveExpressionFails(t *testing.T) {
+	const task = `
+params: [{name: p, default: cheap, source: {expression: "lists.range(1000000000).size()"}}, {name: q, default: cheap, source: {expression: "'a'.replace('a', 'PAD').replace('x', 'PAD')"}}]
+`
+	r := newEngine(t, strings.ReplaceAll(task, "PAD", strings.Repeat("x", 20_000)), nil, nil).Run(t.Context(), clusterEvent(1))
+	if r.Status != Success || r.Params["p"] != "cheap" || r.Params["q"] != "cheap" {
+		t.Errorf("%v %.20v %.20v", r.Err(), r.Params["p"], r.Params["q"])
 	}
 }
