@@ -113,7 +113,8 @@ type asked struct {
 }
 
 // missingAdapters is in the message of a Reconciled condition of reason
-// ReconciledMissingAdapters: the contract's words.
+// ReconciledMissingAdapters, the contract's words, for servers that do not say
+// in the status who is awaited.
 var missingAdapters = regexp.MustCompile(`not reporting [A-Za-z]+=True: \[([^\]]*)\]`)
 
 // whyOf explains a resource's state.
@@ -124,9 +125,13 @@ func whyOf(f findings) wait {
 		Deleting: r.DeletedTime != nil, Awaited: []awaited{}, Done: []awaited{},
 	}
 	var missing []string
+	since := map[string]time.Time{} // as the server says it
+	for _, a := range r.Status.Awaiting {
+		missing, since[a.Adapter] = append(missing, a.Adapter), a.Since
+	}
 	if c := conditionOf(r, "Reconciled"); c != nil {
 		w.Reconciled, w.Since, w.Message = c.Status, &c.LastTransitionTime, c.Message
-		if found := missingAdapters.FindStringSubmatch(c.Message); found != nil && c.Status != "True" {
+		if found := missingAdapters.FindStringSubmatch(c.Message); missing == nil && found != nil && c.Status != "True" {
 			missing = strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' })
 		}
 	}
@@ -134,6 +139,9 @@ func whyOf(f findings) wait {
 	for _, report := range f.Reports {
 		known[report.Adapter] = true
 		a := explain(r, report)
+		if at, ok := since[report.Adapter]; ok {
+			a.Since = at
+		}
 		if slices.Contains(missing, report.Adapter) {
 			w.Awaited = append(w.Awaited, a)
 		} else {
@@ -145,7 +153,11 @@ func whyOf(f findings) wait {
 	}
 	for _, adapter := range missing {
 		if !known[adapter] {
-			w.Awaited = append(w.Awaited, awaited{From: adapter, Since: r.UpdatedTime, What: "has never reported"})
+			a := awaited{From: adapter, Since: r.UpdatedTime, What: "has never reported"}
+			if at, ok := since[adapter]; ok {
+				a.Since = at
+			}
+			w.Awaited = append(w.Awaited, a)
 		}
 	}
 	for _, child := range f.Children {

@@ -103,6 +103,7 @@ type rebuild struct {
 	progress io.Writer
 	report   rebuildReport
 	shown    string
+	unheard  int // agents that are waited for
 }
 
 const managementClusters client.Collection = "managementclusters"
@@ -124,27 +125,60 @@ func (r *rebuild) run(ctx context.Context) error {
 		return err
 	}
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		began := time.Now()
+		began, unheard := time.Now(), r.unheard
 		err := r.look(ctx, before, clusters)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil && client.StatusOf(err) != 503 {
-			return err
-		}
 		if err == nil {
 			r.show(time.Since(begun))
 			if r.report.Done = len(r.report.Waiting) == 0; r.report.Done {
 				return r.unknown(ctx)
 			}
+			if r.unheard < unheard {
+				err = r.askAgain(ctx)
+			}
+		}
+		if ctx.Err() != nil {
+			return r.late(ctx, before, clusters)
+		}
+		if err != nil && client.StatusOf(err) != 503 {
+			return err
 		}
 		// A large region is not asked more than half of the time.
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return r.late(ctx, before, clusters)
 		case <-time.After(max(pause, time.Since(began))):
 		}
 	}
+}
+
+// late is the end of a run whose time is over. What it waited for is said, also
+// when there was no time to look.
+func (r *rebuild) late(ctx context.Context, before map[string]clm.Resource, clusters []string) error {
+	cause := context.Cause(ctx)
+	if !errors.Is(cause, errRebuildLate) || r.report.Waiting != nil {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	if err := r.look(ctx, before, clusters); err != nil {
+		return err
+	}
+	return cause
+}
+
+// askAgain asks for work on what is waited for, now that more agents have said
+// what they hold: what was in doubt without them need not wait for its turn.
+func (r *rebuild) askAgain(ctx context.Context) error {
+	for _, wait := range r.report.Waiting {
+		if wait.ID == "" {
+			continue
+		}
+		err := r.clm.Reconcile(ctx, client.AllKinds, wait.ID, "an agent was heard after Maestro's database was lost")
+		if err != nil && client.StatusOf(err) != 404 {
+			return err
+		}
+	}
+	return nil
 }
 
 // consumers makes those that are missing and returns the names of all that CLM
@@ -237,8 +271,10 @@ func (r *rebuild) look(ctx context.Context, before map[string]clm.Resource, clus
 	for _, consumer := range consumers {
 		r.report.Works.Unknown += consumer.UnknownWorks
 	}
+	r.unheard = 0
 	for _, name := range clusters {
 		if consumers[name].ComparedAt == nil {
+			r.unheard++
 			waiting = append(waiting, rebuildWait{Kind: "ManagementCluster", Name: name, What: "its agent has not said yet what it holds"})
 		}
 	}

@@ -1,0 +1,182 @@
+package rebuild
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	apiclm "atoll.dev/api/clm"
+	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/cli"
+	"atoll.dev/client"
+)
+
+var (
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+)
+
+const clusters client.Collection = "clusters"
+
+// create makes a cluster and waits until it is reconciled.
+func (w *world) create(name string) string {
+	w.Helper()
+	r, err := w.clm.Create(w.Context(), clusters, apiclm.ResourceCreate{
+		Kind: "Cluster", Name: name, Spec: json.RawMessage(`{}`), Labels: apiclm.Labels{"atoll.dev/management-cluster": mc},
+	}, name)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.reconciled(r.ID)
+	return r.ID
+}
+
+func (w *world) reconciled(id string) {
+	w.Helper()
+	w.eventually("cluster "+id+" is reconciled", func() error {
+		r, err := w.clm.Get(w.Context(), clusters, id, "")
+		if err != nil {
+			return err
+		}
+		for _, c := range r.Status.Conditions {
+			if c.Type == "Reconciled" && c.Status == "True" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s", r.JSON)
+	})
+}
+
+// applied is what the works' objects are known by: nothing that is made anew,
+// or written to, has the same.
+func (w *world) applied(ids ...string) map[string]string {
+	w.Helper()
+	found := map[string]string{}
+	note := func(resource schema.GroupVersionResource, ns, name string) {
+		o, err := w.admin.Resource(resource).Namespace(ns).Get(w.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			w.Fatal(err)
+		}
+		found[resource.Resource+" "+ns+"/"+name] = string(o.GetUID()) + " " + o.GetResourceVersion()
+	}
+	for _, id := range ids {
+		note(namespaces, "", "clusters-"+id)
+		note(configMaps, "clusters-"+id, "cluster-config")
+	}
+	note(configMaps, "default", "direct")
+	return found
+}
+
+// rebuild runs the command as an operator does.
+func (w *world) rebuild(timeout string) (code int, report rebuilt, said string) {
+	w.Helper()
+	var out, errs bytes.Buffer
+	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.httpA, "--clm-endpoint", w.clmURL, "-o", "json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+		w.Fatalf("%v in %s; %s", err, out.String(), errs.String())
+	}
+	return code, report, errs.String()
+}
+
+type rebuilt struct {
+	Consumers struct{ Known, Created int }
+	Works     struct{ Present, Unknown int }
+	Waiting   []struct{ Kind, ID, Name, What string }
+	Unknown   []maestro.UnknownWork `json:"unknown_works"`
+	Done      bool
+}
+
+// TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered: Maestro's database is
+// lost with works applied, one of them a source's own, and with a deletion
+// under way whose agent is away. A first rebuild waits for the agent, and the
+// deletion does not end before it is heard. With the agent, the works are
+// there again, the deletion ends, and no object was made anew or written to.
+func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.clm.Create(t.Context(), "managementclusters", apiclm.ResourceCreate{Kind: "ManagementCluster", Name: mc, Spec: json.RawMessage(`{}`)}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.maestro.CreateConsumer(t.Context(), mc, nil); err != nil {
+		t.Fatal(err)
+	}
+	one, two, doomed := w.create("one"), w.create("two"), w.create("doomed")
+	direct := w.dial("somebody")
+	if _, err := direct.CreateBundle(t.Context(), client.Bundle{
+		ID: direct.BundleID(mc, "direct"), Consumer: mc, Metadata: metav1.ObjectMeta{Name: "direct"},
+		Spec: work.Bundle{Manifests: []json.RawMessage{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"direct","namespace":"default"},"data":{"k":"v"}}`)}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the work of a source is applied", func() error {
+		_, err := w.admin.Resource(configMaps).Namespace("default").Get(t.Context(), "direct", metav1.GetOptions{})
+		return err
+	})
+	w.stopAgent()
+	if _, err := w.clm.Delete(t.Context(), clusters, doomed, ""); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the deletion has reached Maestro", func() error {
+		doc, err := w.maestro.Bundle(t.Context(), client.BundleID("cl-maestro", mc, "cl-maestro-"+doomed))
+		if err != nil {
+			return err
+		}
+		var b maestro.ResourceBundle
+		if err := json.Unmarshal(doc.JSON, &b); err != nil || b.DeletedAt == nil {
+			return errors.Join(err, errNotYet)
+		}
+		return nil
+	})
+	before := w.applied(one, two)
+
+	w.stopMaestro()
+	w.startMaestro() // with an empty database
+	code, report, said := w.rebuild("1s")
+	waits := map[string]bool{}
+	for _, wait := range report.Waiting {
+		waits[wait.Kind+" "+wait.Name] = true
+	}
+	if code != 1 || report.Done || report.Consumers.Created != 1 || !waits["ManagementCluster mc1"] || !waits["Cluster doomed"] {
+		t.Fatalf("with the agent away: %d, %+v; %s", code, report, said)
+	}
+	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); err != nil {
+		t.Fatalf("nobody has heard the agent, and the cluster is gone: %v", err)
+	}
+
+	w.startAgent()
+	code, report, said = w.rebuild(patience.String())
+	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 1 || len(report.Waiting) != 0 {
+		t.Fatalf("rebuilt: %d, %+v; %s", code, report, said)
+	}
+	if len(report.Unknown) != 1 || report.Unknown[0].ID != direct.BundleID(mc, "direct") || report.Works.Present != 2 {
+		t.Errorf("works: %+v", report)
+	}
+	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); client.StatusOf(err) != http.StatusNotFound {
+		t.Errorf("the cluster that was being deleted: %v", err)
+	}
+	w.eventually("its namespace is on the way out", func() error {
+		ns, err := w.admin.Resource(namespaces).Get(t.Context(), "clusters-"+doomed, metav1.GetOptions{})
+		if err == nil && ns.GetDeletionTimestamp() == nil {
+			return errNotYet
+		}
+		return nil
+	})
+	w.reconciled(one)
+	w.reconciled(two)
+
+	code, report, said = w.rebuild(patience.String()) // once more
+	if code != 0 || !report.Done || report.Works.Present != 2 {
+		t.Errorf("once more: %d, %+v; %s", code, report, said)
+	}
+	if diff := cmp.Diff(before, w.applied(one, two)); diff != "" {
+		t.Errorf("what was applied (-before +after):\n%s", diff)
+	}
+}
