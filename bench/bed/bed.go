@@ -237,8 +237,12 @@ func (b *Bed) IntN(n int) int {
 	return b.random.IntN(n)
 }
 
-// certificate makes a key and a certificate, in PEM.
 func (b *Bed) certificate(name pki.Name) (cert, key []byte, err error) {
+	return Certificate(b.ca, name)
+}
+
+// Certificate makes a key and a certificate, in PEM.
+func Certificate(ca *pki.CA, name pki.Name) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -247,7 +251,7 @@ func (b *Bed) certificate(name pki.Name) (cert, key []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if cert, err = b.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), name); err != nil {
+	if cert, err = ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), name); err != nil {
 		return nil, nil, err
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(private)
@@ -260,7 +264,7 @@ func (b *Bed) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return clientTLS(b.ca.CertPEM(), cert, key, service)
+	return ClientTLS(b.ca.CertPEM(), cert, key, service)
 }
 
 // Register makes the consumers mc0, mc1, ...

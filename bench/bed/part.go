@@ -65,7 +65,7 @@ func (p part) run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	toBroker, err := clientTLS(p.CA, p.Cert, p.Key, "broker")
+	toBroker, err := ClientTLS(p.CA, p.Cert, p.Key, "broker")
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,8 @@ func (p part) run(ctx context.Context, ready func()) error {
 	return err
 }
 
-func clientTLS(ca, cert, key []byte, service string) (*tls.Config, error) {
+// ClientTLS is what the holder of a certificate connects to a service with.
+func ClientTLS(ca, cert, key []byte, service string) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return nil, err

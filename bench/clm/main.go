@@ -34,6 +34,8 @@ var (
 	rate        = flag.Int("rate", 500, "writes per second while a watch is measured")
 	seed        = flag.Uint64("seed", 1, "of the random choices")
 	only        = flag.String("only", "", "run the measurements whose names contain one of these, separated by commas")
+	creates     = flag.Int("creates", 50, "creates per second while events are measured")
+	resources   = flag.Int("resources", 50000, "resources with which the sentinel is weighed")
 	pprof       = flag.String("pprof", "", "the server serves profiles on this address")
 	hold        = flag.Bool("hold", false, "wait for an interrupt at the end, before what was started is ended")
 	verbose     = flag.Bool("v", false, "show the server's warnings")
@@ -94,6 +96,11 @@ func run(ctx context.Context) (err error) {
 		params["writes_per_second"] = *rate
 		if err := report.Line(os.Stdout, "clm/watch", params, figures); err != nil {
 			return err
+		}
+	}
+	if at.dsn != "" && chosen("event") {
+		if err := b.withSentinel(ctx); err != nil {
+			return fmt.Errorf("event: %w", err)
 		}
 	}
 	print(table)

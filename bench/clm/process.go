@@ -19,16 +19,24 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/bench/bed"
+	"atoll.dev/bus"
 	"atoll.dev/clm"
 	"atoll.dev/internal/postgres"
+	"atoll.dev/sentinel"
 )
 
 // target is what is measured.
 type target struct {
 	url              string
-	server, postgres int    // processes; 0: unknown
-	dsn              string // "": not ours
+	server, postgres int // processes; 0: unknown
+
+	// Of a server of ours.
+	dsn string
+	dir string // for files
+	end func() error
 }
 
 // part is all that the server's process must know.
@@ -36,6 +44,10 @@ type part struct {
 	DSN, Pprof string
 	Adapters   []string
 	Verbose    bool
+
+	// The sentinel is in the process, too, if it has a broker.
+	Broker        string
+	CA, Cert, Key []byte // PEM
 }
 
 // partVariable tells a process that it is the server.
@@ -78,20 +90,23 @@ func start(ctx context.Context) (at *target, stop func() error, err error) {
 	if err := c.EnsureDatabase(ctx, "clm", "clm"); err != nil {
 		return nil, nil, err
 	}
-	t := &target{dsn: c.DSN("clm", "clm"), postgres: p.PID()}
-	end, err := t.serve(part{DSN: t.dsn, Pprof: *pprof, Adapters: strings.Split(*adapters, ","), Verbose: *verbose})
-	if err != nil {
+	t := &target{dsn: c.DSN("clm", "clm"), dir: dir, postgres: p.PID(), end: func() error { return nil }}
+	if err := t.serve(part{}); err != nil {
 		return nil, nil, err
 	}
-	stops = append(stops, end)
+	stops = append(stops, func() error { return t.end() })
 	return t, stop, nil
 }
 
-// serve starts this program again as the server. It ends when its input does.
-func (t *target) serve(p part) (end func() error, err error) {
+// serve starts this program again as the server, which takes the place of the one before. It ends when its input does.
+func (t *target) serve(p part) error {
+	if err := t.end(); err != nil {
+		return err
+	}
+	p.DSN, p.Pprof, p.Adapters, p.Verbose = t.dsn, *pprof, strings.Split(*adapters, ","), *verbose
 	program, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), partVariable+"=yes")
@@ -99,18 +114,21 @@ func (t *target) serve(p part) (end func() error, err error) {
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
-		return nil, fmt.Errorf("starting the server: %w", err)
+		return fmt.Errorf("starting the server: %w", err)
 	}
-	end = func() error { return errors.Join(in.Close(), cmd.Wait()) }
+	t.end = func() error {
+		t.end = func() error { return nil }
+		return errors.Join(in.Close(), cmd.Wait())
+	}
 	if err := json.NewEncoder(in).Encode(p); err != nil {
-		return nil, errors.Join(err, end())
+		return err
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the server did not begin to serve: %w", err), end())
+		return fmt.Errorf("the server did not begin to serve: %w", err)
 	}
 	t.url, t.server = strings.TrimSpace(line), cmd.Process.Pid
-	return end, nil
+	return nil
 }
 
 // runPart serves and does not return in a process that was started as the server.
@@ -159,8 +177,32 @@ func (p part) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	if p.Broker != "" {
+		events, err := p.sentinel(ctx, database, logger)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return events.Run(ctx) })
+		if err := bed.Await(ctx, 5*time.Millisecond, func() error { return events.Check(ctx) }); err != nil {
+			return err
+		}
+	}
+	group.Go(func() error { return s.Run(ctx) })
 	fmt.Printf("http://%s\n", l.Addr()) // requests wait until it accepts them
-	return s.Run(ctx)
+	return group.Wait()
+}
+
+// sentinel makes the sentinel of a process that has the API, too, as atoll clm does.
+func (p part) sentinel(ctx context.Context, database *clm.Database, logger *slog.Logger) (*sentinel.Sentinel, error) {
+	config, err := bed.ClientTLS(p.CA, p.Cert, p.Key, "broker")
+	if err != nil {
+		return nil, err
+	}
+	return sentinel.New(ctx, sentinel.Options{
+		Store: database.Store, Feed: database.Feed, Kinds: []sentinel.Kind{{Kind: "Cluster", Plural: "clusters"}}, Requests: clm.RequestKind,
+		Bus: bus.ClientOptions{Addr: p.Broker, TLS: config, ClientID: "clm-bench"}, Trace: clm.TraceparentOf, Logger: logger, Metrics: prometheus.NewRegistry(),
+	})
 }
 
 // cpu is the processor time that the server, and PostgreSQL with all its children, have used. Children that have ended
