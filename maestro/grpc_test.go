@@ -309,14 +309,14 @@ func TestASourceResyncs(t *testing.T) {
 		}
 		return nil
 	})
+	early := m.subscribe(t, testSource)
 	src.remove("mc1", "w3")
-	eventually(t, "w3 is gone", func() error {
-		if a := m.call("GET", "/api/maestro/v1/resource-bundles/w3", ""); a.status != 404 {
-			return fmt.Errorf("status %d", a.status)
-		}
-		return nil
-	})
-	stream := m.subscribe(t, testSource)
+	for gone := false; !gone; {
+		e := early.next()
+		var sd statusData
+		gone = e.ext[work.ExtResourceID] == "w3" && json.Unmarshal(e.data, &sd) == nil && sd.deleted()
+	}
+	stream := m.subscribe(t, testSource) // to which nothing comes any more by itself
 	ask := func(hashes ...work.StatusHash) {
 		t.Helper()
 		data, _ := json.Marshal(work.StatusHashes{Hashes: hashes})
