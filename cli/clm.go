@@ -72,7 +72,7 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 // is told to stop.
 func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 	o := clm.Options{
-		Version: version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer, ShutdownGrace: config.Health.ShutdownTimeout,
+		Version: version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
 		ReadTimeout: config.Server.Timeouts.Read, WriteTimeout: config.Server.Timeouts.Write,
 	}
 	var err error
@@ -115,7 +115,7 @@ func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops
 	if dsn == "" {
 		dsn = config.DSN()
 	}
-	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Logger: s.log, Ops: ops})
+	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Version: version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
 }
 
 // listen opens the ports and says who is let in by each.

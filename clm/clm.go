@@ -34,9 +34,10 @@ type Options struct {
 
 	ReadTimeout, WriteTimeout time.Duration // rest.Server's
 
-	Logger  *slog.Logger // default: discard
-	Metrics prometheus.Registerer
-	Tracer  *trace.Tracer // nil: off
+	Logger  *slog.Logger          // default: discard
+	Metrics prometheus.Registerer // gets hyperfleet-api's; may be nil
+	Stuck   time.Duration         // what is unreconciled for longer is stuck; default 10 min
+	Tracer  *trace.Tracer         // nil: off
 }
 
 // Server is one API server. Several may share a database.
@@ -46,6 +47,7 @@ type Server struct {
 	store    *store.Store
 	registry *Registry
 	feed     *store.Broadcast
+	metrics  *metrics
 }
 
 // New returns a server that does nothing until Run. It owns the listeners from
@@ -57,6 +59,9 @@ func New(o Options) (*Server, error) {
 	if o.ShutdownGrace <= 0 {
 		o.ShutdownGrace = 5 * time.Second
 	}
+	if o.Stuck <= 0 {
+		o.Stuck = 10 * time.Minute
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -65,7 +70,8 @@ func New(o Options) (*Server, error) {
 			return nil, fmt.Errorf("clm: %s needs the schema %s, and there is none; set server.openapi_schema_path", e.Kind, e.SpecSchemaName)
 		}
 	}
-	return &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed}, nil
+	return &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed,
+		metrics: newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck)}, nil
 }
 
 // Run serves until ctx ends, then stops: watches end at once, requests under

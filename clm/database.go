@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -17,8 +19,10 @@ type DatabaseOptions struct {
 	MaxConns int    // to the database; default 16, and a few for the feed
 	Registry *Registry
 
-	Logger *slog.Logger // default: discard
-	Ops    *rest.Ops    // gets the readiness checks database and feed; may be nil
+	Version string
+	Metrics prometheus.Registerer // gets hyperfleet-api's about the database; may be nil
+	Logger  *slog.Logger          // default: discard
+	Ops     *rest.Ops             // gets the readiness checks database and feed; may be nil
 }
 
 // Database is CLM's database, open and followed: what the API and the sentinel
@@ -53,7 +57,11 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Observed: onlyObserved, History: true, Indexes: indexes}
 	}
 	kinds = append(kinds, store.KindSpec{Kind: RequestKind, History: true})
-	st, err := store.Open(ctx, store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables}, MaxConns: o.MaxConns, Kinds: kinds})
+	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables}, MaxConns: o.MaxConns, Kinds: kinds}
+	if o.Metrics != nil {
+		options.Tracer = newQueries(o.Metrics, o.Version)
+	}
+	st, err := store.Open(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("clm: %w", err)
 	}

@@ -90,6 +90,7 @@ func (s *Server) open(ctx context.Context, tx *store.Tx, a address) (*family, er
 // What nobody has to clean up after goes at once.
 func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64) (d store.Document, err error) {
 	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
+	var doomed *family
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		f, err := s.open(ctx, tx, a)
 		if err != nil {
@@ -118,12 +119,15 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 		if err != nil {
 			return err
 		}
-		d = f.doc
+		d, doomed = f.doc, f
 		if !gone || a.entity.parent == nil {
 			return nil
 		}
 		return s.childGone(ctx, tx, a.entity.parent, d.Scope)
 	})
+	if err == nil {
+		s.metrics.family(doomed, now)
+	}
 	return d, err
 }
 

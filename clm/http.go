@@ -65,7 +65,7 @@ func (s *Server) handler() http.Handler {
 	mux.PlainMethods = true
 	open := map[string]bool{"/api/hyperfleet": true, basePath + "/openapi": true, basePath + "/openapi.html": true}
 	return rest.Observe(rest.Options{
-		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Metrics: s.opts.Metrics, IDHeaders: []string{"X-Request-Id"},
+		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"},
 		Trace: s.opts.Tracer.Serve,
 	}, rest.Compress(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Authorization")
@@ -200,10 +200,12 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 	if err := fieldErrors(fields); err != nil {
 		return err
 	}
+	begun := time.Now().Truncate(time.Microsecond)
 	d, err := c.s.createResource(r.Context(), req)
 	if err != nil {
 		return err
 	}
+	c.s.metrics.unreconciled(d, begun)
 	return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
 }
 
@@ -227,6 +229,7 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	begun := time.Now().Truncate(time.Microsecond)
 	d, err := c.s.patchResource(r.Context(), a, version, func(have declared) (change, error) {
 		if contentType == "application/merge-patch+json" {
 			return c.s.merged(a.entity, have, given)
@@ -236,6 +239,7 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	c.s.metrics.unreconciled(d, begun)
 	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
 }
 

@@ -106,6 +106,9 @@ type Options struct {
 	FeedInterval     time.Duration // shortest time between two reads of one follower, and two rings of the doorbell; default 5 ms
 	ChunkSize        int           // documents per batch; default 500. A batch has at most about 8 MB, too
 
+	// Tracer is told of each statement, nil for nobody. It must be quick.
+	Tracer pgx.QueryTracer
+
 	Hooks Hooks
 }
 
@@ -252,6 +255,21 @@ func (s *Store) Ping(ctx context.Context) error {
 	})
 }
 
+// Read runs f, which must only read, on a connection. It is for figures: there is no snapshot and no cursor. When the
+// connection turns out to be dead f is run again on another.
+func (s *Store) Read(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	return s.read(ctx, s.pool, f)
+}
+
+// Connections says how many connections to the database there are, and how many of them are in use and idle.
+func (s *Store) Connections() (open, inUse, idle int) {
+	for _, pool := range []*pgxpool.Pool{s.pool, s.feed} {
+		stat := pool.Stat()
+		open, inUse, idle = open+int(stat.TotalConns()), inUse+int(stat.AcquiredConns()), idle+int(stat.IdleConns())
+	}
+	return open, inUse, idle
+}
+
 func (s *Store) configure(config *pgxpool.Config) {
 	cc := config.ConnConfig
 	ms := func(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
@@ -263,6 +281,7 @@ func (s *Store) configure(config *pgxpool.Config) {
 	if cc.RuntimeParams["application_name"] == "" {
 		cc.RuntimeParams["application_name"] = "atoll"
 	}
+	cc.Tracer = s.opts.Tracer
 	if s.opts.Hooks.Dial != nil {
 		cc.DialFunc = s.opts.Hooks.Dial
 	}
