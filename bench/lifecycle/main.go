@@ -1,0 +1,356 @@
+// Command lifecycle measures how long a cluster takes from POST to Reconciled=True, and from DELETE to 404, through CLM,
+// its sentinel, the bus and two adapters, whose objects are kept in memory: what everything but a management cluster
+// costs. It also measures when an adapter hears of a POST.
+//
+// All of it but PostgreSQL, which has its default durability, is in one process, with the load generator. Creates and
+// deletes come at a steady pace, whether the earlier ones are done or not.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"atoll.dev/adapter/transporttest"
+	"atoll.dev/bench/report"
+	"atoll.dev/bus"
+	"atoll.dev/client"
+	"atoll.dev/internal/postgres"
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+	"atoll.dev/test/lifecycle"
+)
+
+var (
+	rate     = flag.Float64("rate", 50, "creates, and then deletes, per second")
+	duration = flag.Duration("for", 20*time.Second, "of the creates")
+	stored   = flag.Int("stored", 0, "clusters that are there and reconciled before anything is measured")
+	verbose  = flag.Bool("v", false, "show warnings")
+)
+
+const entities = `
+entities:
+- {kind: Cluster, plural: clusters, name_min_len: 3, name_max_len: 54, required_adapters: [one, two]}
+- {kind: NodePool, plural: nodepools, parent_kind: Cluster, on_parent_delete: cascade}
+`
+
+// config and task are those of each adapter; %[1]s is its name.
+const (
+	config = `
+adapter: {name: %[1]s}
+clients:
+  broker: {subscription_id: %[1]s, topic: clusters}
+  hyperfleet_api: {base_delay: 50ms}
+`
+	task = `
+params:
+- {name: clusterId, source: event.id, required: true}
+- name: cluster
+  required: true
+  source: {api_call: {method: GET, url: "/clusters/{{ .clusterId }}"}}
+- {name: generation, source: cluster.generation, type: int, required: true}
+- {name: is_deleting, source: {expression: has(cluster.deleted_time)}}
+resources:
+- name: settings
+  transport: {client: kubernetes}
+  manifest:
+    apiVersion: v1
+    kind: ConfigMap
+    metadata:
+      name: c-{{ .clusterId }}
+      namespace: %[1]s
+      annotations: {hyperfleet.io/generation: "{{ .generation }}"}
+    data: {cluster: "{{ .clusterId }}"}
+  discovery: {namespace: %[1]s, by_name: "c-{{ .clusterId }}"}
+  lifecycle:
+    delete: {when: {expression: is_deleting}}
+post:
+  payloads:
+  - name: statusPayload
+    build:
+      adapter: %[1]s
+      conditions:
+      - {type: Applied, status: {expression: 'resources.?settings.hasValue() ? "True" : "False"'}, reason: Applied, message: ""}
+      - {type: Available, status: {expression: 'resources.?settings.hasValue() ? "True" : "False"'}, reason: Applied, message: ""}
+      - {type: Health, status: {expression: 'adapter.executionStatus == "success" ? "True" : "False"'}, reason: Healthy, message: ""}
+      - {type: Finalized, status: {expression: 'is_deleting && adapter.executionStatus == "success" && !resources.?settings.hasValue() ? "True" : "False"'}, reason: Deletion, message: ""}
+      observed_generation: {expression: generation}
+      observed_time: '{{ now | date "2006-01-02T15:04:05.000000Z07:00" }}'
+  post_actions:
+  - name: updateStatus
+    api_call:
+      method: PUT
+      url: /clusters/{{ .clusterId }}/statuses
+      headers: [{name: Content-Type, value: application/json}]
+      body: "{{ .statusPayload }}"
+`
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
+	err := run(ctx)
+	stop()
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "atoll-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL's user may be another
+		return err
+	}
+	cluster := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s")}
+	if err := cluster.Init(ctx); err != nil {
+		return err
+	}
+	server, err := cluster.Start(ctx, io.Discard)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	if err := cluster.EnsureDatabase(ctx, "clm", "clm"); err != nil {
+		return err
+	}
+	o := lifecycle.Options{DSN: cluster.DSN("clm", "clm"), Entities: entities}
+	if *verbose {
+		o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	region, err := lifecycle.Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, region.Close()) }()
+	b := &bench{region: region, made: map[string]time.Time{}, heard: map[string]time.Time{}, reconciled: map[string]time.Time{}, asked: map[string]time.Time{}, gone: map[string]time.Time{}}
+	return b.run(ctx)
+}
+
+// bench notes when what happened to which cluster.
+type bench struct {
+	region *lifecycle.Region
+
+	mu                                   sync.Mutex
+	made, heard, reconciled, asked, gone map[string]time.Time // by id
+}
+
+func (b *bench) run(ctx context.Context) error {
+	for _, name := range []string{"one", "two"} {
+		err := b.region.Run(ctx, lifecycle.Adapter{
+			Config: fmt.Appendf(nil, config, name), Task: fmt.Appendf(nil, task, name), Transport: transporttest.NewMemory(),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := b.follow(ctx); err != nil {
+		return err
+	}
+	if err := b.fill(ctx); err != nil {
+		return err
+	}
+	n := int(*rate * duration.Seconds())
+	ids := make([]string, n)
+	if err := b.pace(ctx, n, func(i int) (err error) {
+		ids[i], err = b.create(ctx, fmt.Sprintf("c-%d", i))
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := b.all(ctx, ids, b.reconciled); err != nil {
+		return fmt.Errorf("until all are reconciled: %w", err)
+	}
+	if err := b.pace(ctx, n, func(i int) error {
+		b.note(b.asked, ids[i])
+		return b.region.Call(ctx, "DELETE", "/clusters/"+ids[i], nil, nil)
+	}); err != nil {
+		return err
+	}
+	if err := b.all(ctx, ids, b.gone); err != nil {
+		return fmt.Errorf("until all are gone: %w", err)
+	}
+	figures := map[string]any{"clusters": n}
+	report.Percentiles(figures, "post_to_event", b.between(ids, b.made, b.heard))
+	report.Percentiles(figures, "post_to_reconciled", b.between(ids, b.made, b.reconciled))
+	report.Percentiles(figures, "delete_to_gone", b.between(ids, b.asked, b.gone))
+	return report.Line(os.Stdout, "lifecycle", map[string]any{"per_second": *rate, "seconds": duration.Seconds(), "stored": *stored, "adapters": 2}, figures)
+}
+
+// follow notes what a watcher of CLM sees, and what an adapter would hear.
+func (b *bench) follow(ctx context.Context) error {
+	config, err := b.region.ClientTLS(pki.ServiceName("platform"), "clm")
+	if err != nil {
+		return err
+	}
+	c, err := client.NewCLM(client.CLMOptions{Endpoint: b.region.URL, TLS: config})
+	if err != nil {
+		return err
+	}
+	b.region.Background(ctx, func(ctx context.Context) error {
+		err := c.Follow(ctx, "clusters", client.WatchOptions{}, b.see)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	})
+	if config, err = b.region.ClientTLS(pki.ServiceName("adapter"), "broker"); err != nil {
+		return err
+	}
+	listener := bus.NewClient(bus.ClientOptions{
+		Addr: b.region.Broker, TLS: config, ClientID: "adapter-bench", Subscriptions: []string{bus.EventFilter("bench", "clusters")},
+		Handler: func(_ context.Context, m bus.Message) {
+			defer m.Ack()
+			var e struct{ ID string }
+			if json.Unmarshal(m.Event.Data, &e) == nil {
+				b.note(b.heard, e.ID)
+			}
+		},
+	})
+	b.region.Background(ctx, listener.Run)
+	return lifecycle.Await(ctx, func() error { return listener.Check(ctx) })
+}
+
+func (b *bench) see(e client.Event) error {
+	var r lifecycle.Resource
+	switch e.Type {
+	case rest.Added, rest.Modified, rest.Deleted:
+		if err := json.Unmarshal(e.Object, &r); err != nil {
+			return err
+		}
+	}
+	switch {
+	case e.Type == rest.Deleted:
+		b.note(b.gone, r.ID)
+	case r.Reconciled():
+		b.note(b.reconciled, r.ID)
+	}
+	return nil
+}
+
+// note keeps the first time.
+func (b *bench) note(in map[string]time.Time, id string) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if in[id].IsZero() {
+		in[id] = now
+	}
+}
+
+func (b *bench) create(ctx context.Context, name string) (string, error) {
+	begun := time.Now()
+	var r lifecycle.Resource
+	err := b.region.Call(ctx, "POST", "/clusters", map[string]any{"kind": "Cluster", "name": name, "spec": map[string]any{"size": 3}}, &r)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.made[r.ID] = begun
+	return r.ID, err
+}
+
+// fill stores the clusters that are there beforehand.
+func (b *bench) fill(ctx context.Context) error {
+	ids := make([]string, *stored)
+	next := make(chan int)
+	var all sync.WaitGroup
+	var failed error
+	for range 16 {
+		all.Go(func() {
+			for i := range next {
+				id, err := b.create(ctx, fmt.Sprintf("old-%d", i))
+				b.mu.Lock()
+				ids[i], failed = id, errors.Join(failed, err)
+				b.mu.Unlock()
+			}
+		})
+	}
+	for i := range *stored {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	if failed != nil {
+		return failed
+	}
+	return b.all(ctx, ids, b.reconciled)
+}
+
+// pace calls f for 0 to n-1 at the rate, beside each other where they take
+// longer.
+func (b *bench) pace(ctx context.Context, n int, f func(i int) error) error {
+	begun := time.Now()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for i := range n {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Until(begun.Add(time.Duration(float64(i) / *rate * float64(time.Second))))):
+		}
+		all.Go(func() {
+			if err := f(i); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = errors.Join(failed, err)
+			}
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+// all waits until each has its time, as long as there is progress.
+func (b *bench) all(ctx context.Context, ids []string, in map[string]time.Time) error {
+	missing := func() int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		n := 0
+		for _, id := range ids {
+			if in[id].IsZero() {
+				n++
+			}
+		}
+		return n
+	}
+	for last, at := missing(), time.Now(); last > 0; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+		switch now := missing(); {
+		case now != last:
+			last, at = now, time.Now()
+		case time.Since(at) > time.Minute:
+			return fmt.Errorf("%d of %d are still missing after a minute without progress", now, len(ids))
+		}
+	}
+	return nil
+}
+
+func (b *bench) between(ids []string, from, to map[string]time.Time) []time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var took []time.Duration
+	for _, id := range ids {
+		if !to[id].IsZero() {
+			took = append(took, to[id].Sub(from[id]))
+		}
+	}
+	return took
+}
