@@ -52,6 +52,7 @@ type testAPI struct {
 	t      testing.TB
 	server *Server
 	base   string
+	agreed *contract
 	who    Caller
 }
 
@@ -92,7 +93,11 @@ func startTraced(t testing.TB, dsn string, tracer *trace.Tracer) *testAPI {
 		}
 		http.DefaultClient.CloseIdleConnections()
 	})
-	return &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
+	a := &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
+	if a.agreed, err = agreed(); err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 // claimed believes what a test says of itself.
@@ -142,7 +147,9 @@ func (a *testAPI) do(method, path, body string, headers ...string) answer {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return answer{a.t, method + " " + path, res.StatusCode, res.Header, data}
+	got := answer{a.t, method + " " + path, res.StatusCode, res.Header, data}
+	a.agreed.check(a.t, req, body, got)
+	return got
 }
 
 // want checks the status, and for errors the code.

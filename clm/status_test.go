@@ -35,7 +35,7 @@ func TestReportsAreCheckedInOrder(t *testing.T) {
 		{"of the past", path, statusBody("dns", 1, now.Add(-31*time.Minute), "True"), 400, "VAL-000"},
 		{"of nobody", "/clusters/nope", good, 404, "NTF-002"},
 		{"ahead, before what is missing", path, `{"adapter":"dns","observed_generation":2,"observed_time":"` + now.UTC().Format(time.RFC3339) + `","conditions":[]}`, 204, ""},
-		{"of no time, before what is missing", path, `{"adapter":"dns","observed_generation":1,"conditions":[]}`, 204, ""},
+		{"of no time, before what is missing", path, `{"adapter":"dns","observed_generation":1,"observed_time":"0001-01-01T00:00:00Z","conditions":[]}`, 204, ""},
 		{"one is missing", path, strings.Replace(good, "Health", "Other", 1), 400, "VAL-000"},
 		{"the first Unknown", path, statusBody("dns", 1, now, "Unknown"), 201, ""},
 		{"the same", path, statusBody("dns", 1, now, "Unknown"), 201, ""},
