@@ -1,11 +1,16 @@
 package clm
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/internal/pgtest"
 )
 
 // What nobody reports on goes at once; what adapters have to clean up goes in
@@ -145,4 +150,53 @@ func TestI9AFamilyUnderFire(t *testing.T) {
 	wg.Wait()
 	a.do("GET", path, "").want(404)
 	is(t, "what is left", a.do("GET", "/resources", "").at("total"), "0")
+}
+
+// Who waits for one family's lock must not keep others from the database.
+func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	a := startOn(t, dsn)
+	path := "/clusters/" + a.cluster("one")
+	const pools = 40 // more than there are connections
+	var ids []string
+	for i := range pools {
+		ids = append(ids, a.do("POST", path+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"p%d","spec":{}}`, i)).want(201).at("id"))
+	}
+	a.do("DELETE", path, "").want(202)
+	connect := func() *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close(context.Background()) })
+		return conn
+	}
+	conn, look := connect(), connect() // within a transaction the activity stays as it was
+	if _, err := conn.Exec(t.Context(), `begin; select from document where kind = 'Cluster' for update`); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, id := range ids {
+		wg.Go(func() {
+			for { // one that waits too long is told to come again
+				if got := a.report("/nodepools/"+id, "node-pool", 2, "False", "True"); got.status != 503 {
+					got.want(201)
+					return
+				}
+			}
+		})
+	}
+	for waiting := 0; waiting == 0; {
+		if err := look.QueryRow(t.Context(), `select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		a.do("GET", "/clusters", "").want(200)
+	}
+	if _, err := conn.Exec(t.Context(), `rollback`); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	is(t, "pools left", a.do("GET", "/nodepools", "").at("total"), "0")
 }

@@ -118,6 +118,13 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 		d, err = s.store.Create(ctx, doc)
 		return d, req.taken(err)
 	}
+	if parent := req.entity.parent; parent != nil {
+		release, err := s.store.Line(ctx, parent.storeKind(), req.parent)
+		if err != nil {
+			return d, err
+		}
+		defer release()
+	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		if req.key != "" {
 			known, err := s.used(ctx, tx, who, req, id)
@@ -384,7 +391,7 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 		return out, err
 	}
 	if d.DeletedAt != nil {
-		return s.takeLast(ctx, a, r, now)
+		return s.takeLast(ctx, a, d, r, now)
 	}
 	// A report that changes nothing is answered by what was read.
 	next := d
@@ -406,14 +413,25 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 	case errors.Is(err, store.ErrNotFound):
 		return out, missing(a.entity, a.id)
 	case errors.Is(err, errTogether):
-		return s.takeLast(ctx, a, r, now)
+		return s.takeLast(ctx, a, d, r, now)
 	}
 	return out, err
 }
 
-// takeLast takes a report on a resource that is being deleted. It may be the
-// last one: the resource goes, and owners that waited for it go with it.
-func (s *Server) takeLast(ctx context.Context, a address, r status.Report, now time.Time) (out reported, err error) {
+// takeLast takes a report on a resource that is being deleted, as it was read
+// before. It may be the last one: the resource goes, and owners that waited for
+// it go with it.
+func (s *Server) takeLast(ctx context.Context, a address, read store.Document, r status.Report, now time.Time) (out reported, err error) {
+	// All that belongs to one owner is often reported gone at once.
+	kind, id := a.entity.storeKind(), a.id
+	if a.entity.parent != nil {
+		kind, id = a.entity.parent.storeKind(), read.Scope
+	}
+	release, err := s.store.Line(ctx, kind, id)
+	if err != nil {
+		return out, err
+	}
+	defer release()
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		d, err := tx.Get(ctx, a.entity.storeKind(), a.id)
 		if errors.Is(err, store.ErrNotFound) {

@@ -229,3 +229,10 @@ func (s *Store) Touch(ctx context.Context, kind Kind, id string, observed time.T
 	}
 	return nil
 }
+
+// Line waits for its turn with a document among all in this process who call it for that, without a connection; release
+// lets the next one go. It protects nothing: other processes know nothing of it. It is for those who are about to wait for
+// the same lock in transactions, and would use up the connections that others need.
+func (s *Store) Line(ctx context.Context, kind Kind, id string) (release func(), err error) {
+	return s.contended.lock(ctx, string(kind)+"/"+id)
+}
