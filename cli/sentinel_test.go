@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/bus"
+	"atoll.dev/internal/mosquitto"
+	"atoll.dev/internal/pgtest"
+)
+
+// The sentinel says what needs work, from CLM's process and from its own, over
+// a broker that is not Atoll's, by HyperFleet's files.
+func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
+	broker, err := mosquitto.Start(mosquitto.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := broker.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	brokerFile := file("broker.yaml", "brokerHost: "+broker.Addr+"\n")
+	rules := file("sentinel.yaml", "resource_type: clusters\nclients: {broker: {topic: fleet}}\n")
+
+	heard := make(chan string, 100)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	adapter := bus.NewClient(bus.ClientOptions{
+		Addr: broker.Addr, ClientID: "listener", Subscriptions: []string{bus.EventFilter("x", "clusters"), bus.EventFilter("x", "fleet")},
+		Handler: func(_ context.Context, m bus.Message) {
+			m.Ack()
+			var data struct{ ID string }
+			if json.Unmarshal(m.Event.Data, &data) == nil {
+				heard <- m.Topic + " " + data.ID
+			}
+		},
+	})
+	go func() { defer close(ended); _ = adapter.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+
+	for topic, apart := range map[string]bool{"clusters": false, "fleet": true} {
+		dsn := pgtest.DSN(t)
+		base, _ := startCLM(t, func(api, ops string) []string {
+			return []string{"--dsn", dsn, "--insecure-listen", api, "--ops", ops, "--message-broker-config-file", brokerFile,
+				"--sentinel-name", "inside", fmt.Sprintf("--sentinel=%v", !apart)}
+		})
+		status, made := ask(t, "POST", base+"/api/hyperfleet/v1/clusters", `{"kind":"Cluster","name":"abc","spec":{}}`)
+		if status != 201 {
+			t.Fatalf("%d %v", status, made)
+		}
+		if apart {
+			ctx, stop := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			root := newRoot(&command{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
+			root.SetArgs([]string{"sentinel", "serve", "--dsn", dsn, "--config", rules, "--message-broker-config-file", brokerFile, "--name", "apart", "--log-level", "error"})
+			go func() { ended <- root.ExecuteContext(ctx) }()
+			t.Cleanup(func() {
+				stop()
+				if err := <-ended; err != nil {
+					t.Errorf("the sentinel ended: %v", err)
+				}
+			})
+		}
+		want := fmt.Sprintf("%s %v", bus.EventTopic(topic), made["id"])
+		for deadline := time.After(time.Minute); ; {
+			var got string
+			select {
+			case got = <-heard:
+			case <-deadline:
+				t.Fatalf("nothing said %s", want)
+			}
+			if got == want {
+				break
+			}
+		}
+	}
+}
