@@ -1,6 +1,7 @@
 package sentinel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -111,18 +112,15 @@ func (s *Sentinel) lose(which func(slot int) bool) {
 // load is a reading of slots.
 type load struct {
 	epoch   uint64 // of the slots
-	slots   []int32
 	cursors map[store.Cursor][]int32
 }
 
 // gain begins to read slots.
 func (s *Sentinel) gain(fresh []int) {
 	s.epoch++
-	l := load{epoch: s.epoch + 1, cursors: map[store.Cursor][]int32{}}
-	s.epoch = l.epoch
+	l := load{epoch: s.epoch, cursors: map[store.Cursor][]int32{}}
 	for _, i := range fresh {
 		s.slots[i].epoch, s.slots[i].ready = l.epoch, false
-		l.slots = append(l.slots, int32(i))
 		l.cursors[s.slots[i].cursor] = append(l.cursors[s.slots[i].cursor], int32(i))
 	}
 	s.loaded.Store(false)
@@ -133,7 +131,7 @@ func (s *Sentinel) gain(fresh []int) {
 func (s *Sentinel) load(ctx context.Context, l load) {
 	for {
 		err := s.tryLoad(ctx, l)
-		if err == nil || ctx.Err() != nil {
+		if err == nil || errors.Is(err, errLost) || ctx.Err() != nil {
 			return
 		}
 		s.log.Warn("resources cannot be read; they are tried again", "error", err)
@@ -153,27 +151,43 @@ func (s *Sentinel) load(ctx context.Context, l load) {
 	}
 }
 
+// errLost ends the reading of slots that are another's, or are read anew.
+var errLost = errors.New("the slots were lost")
+
 // tryLoad lists what the slots' cursors have not seen, which is urgent, then
 // everything. What changed meanwhile comes by the feed; but the list of
 // everything may have been faster than the feed, and takes a document that is
-// new for an old one. So what is unseen is listed once more.
+// new for an old one. So what is unseen is listed once more. Without a cursor
+// everything is unseen.
 func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 	base, err := s.store.Present(ctx) // all that it sees, the lists see
 	if err != nil {
 		return err
 	}
-	if err := s.loadUnseen(ctx, l); err != nil {
-		return err
-	}
-	for _, kind := range s.kinds {
-		q := store.Query{Kind: kind, Where: store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{l.slots}}}
-		err := s.pages(ctx, q, func(docs []store.Document) bool { return s.findSeen(ctx, l, docs) })
-		if err != nil {
+	var known []int32 // slots with a cursor
+	for cursor, in := range l.cursors {
+		if err := s.loadUnseen(ctx, l, cursor, in); err != nil {
 			return err
 		}
+		if cursor != "" {
+			known = append(known, in...)
+		}
 	}
-	if err := s.loadUnseen(ctx, l); err != nil {
-		return err
+	if len(known) > 0 {
+		for _, kind := range s.kinds {
+			q := store.Query{Kind: kind, Where: store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{known}}}
+			if err := s.pages(ctx, q, func(docs []store.Document) bool { return s.findSeen(ctx, l, docs) }); err != nil {
+				return err
+			}
+		}
+		for cursor, in := range l.cursors {
+			if cursor == "" {
+				continue
+			}
+			if err := s.loadUnseen(ctx, l, cursor, in); err != nil {
+				return err
+			}
+		}
 	}
 	s.mail.call(ctx, func() {
 		mine := func(i int) bool { return s.slots[i].epoch == l.epoch }
@@ -199,7 +213,7 @@ func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.D
 			return err
 		}
 		if len(page.Documents) > 0 && !each(page.Documents) {
-			return context.Cause(ctx)
+			return cmp.Or(context.Cause(ctx), errLost)
 		}
 		if q.After = page.Next; q.After == "" {
 			return nil
@@ -215,86 +229,101 @@ type found struct {
 	key    key
 	slot   int
 	change Change
+	unseen bool // and an event is needed
 	after  After
 }
 
+// judge decides on a document of a list, of which told was said. It is false
+// when the document is none of ours.
+func (s *Sentinel) judge(ctx context.Context, doc *store.Document, told int64, now time.Time) (found, Verdict, bool) {
+	d := s.duties[doc.Kind]
+	f, err := FactsOf(doc.Wire, doc.ObservedAt)
+	x := found{key: key{doc.Kind, doc.ID}, slot: slotOf(doc.ID), change: Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
+	if err == nil && !d.rules.matches(f) {
+		return x, Verdict{}, false
+	}
+	var v Verdict
+	if err == nil {
+		v, err = d.rules.verdict(ctx, f, State{Generation: doc.Generation, Told: told}, now)
+	}
+	// What cannot be decided is due, and then fails where failures are counted.
+	v.Wanted = v.Wanted || err != nil
+	x.after = After{Wanted: v.Wanted, Flip: v.Flip}
+	return x, v, true
+}
+
 // findSeen puts resources into the table of which everything was said.
-func (s *Sentinel) findSeen(ctx context.Context, l load, docs []store.Document) bool {
+func (s *Sentinel) findSeen(ctx context.Context, l load, docs []store.Document) (current bool) {
 	all := make([]found, 0, len(docs))
 	now := time.Now()
 	for i := range docs {
-		doc := &docs[i]
-		d := s.duties[doc.Kind]
-		f, err := FactsOf(doc.Wire, doc.ObservedAt)
-		if err == nil && !d.rules.matches(f) {
-			continue
+		if x, _, ours := s.judge(ctx, &docs[i], docs[i].Generation, now); ours {
+			all = append(all, x)
 		}
-		x := found{key{doc.Kind, doc.ID}, slotOf(doc.ID), Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}, After{}}
-		var v Verdict
-		if err == nil {
-			v, err = d.rules.verdict(ctx, f, State{Generation: doc.Generation, Told: doc.Generation}, now)
-		}
-		// What cannot be decided is due, and then fails where failures are counted.
-		x.after = After{Wanted: v.Wanted || err != nil, Flip: v.Flip}
-		all = append(all, x)
 	}
-	return s.mail.call(ctx, func() { s.find(l, all, false, false) })
+	s.mail.call(ctx, func() { current = s.find(l, all, false) })
+	return current
 }
 
-// loadUnseen lists what the slots' cursors have not seen, requests among it.
-func (s *Sentinel) loadUnseen(ctx context.Context, l load) error {
-	for cursor, in := range l.cursors {
-		where := store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}
-		kinds := s.kinds
-		if s.opts.Requests != "" {
-			kinds = append([]store.Kind{s.opts.Requests}, kinds...)
-			where.SQL = "(" + where.SQL + " or d.kind = $2)"
-			where.Args = append(where.Args, string(s.opts.Requests))
-		}
-		count := 0
-		err := s.pages(ctx, store.Query{Kinds: kinds, Where: where, Unseen: cursor}, func(docs []store.Document) bool {
-			count += len(docs)
-			return s.findUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
-		})
-		if err != nil {
+// loadUnseen lists what slots' cursor has not seen, requests among it. It lists
+// kind by kind: an index has that order.
+func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, in []int32) error {
+	count := 0
+	each := func(docs []store.Document) bool {
+		count += len(docs)
+		return s.findUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
+	}
+	for _, kind := range s.kinds {
+		q := store.Query{Kind: kind, Unseen: cursor, Where: store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}}
+		if err := s.pages(ctx, q, each); err != nil {
 			return err
 		}
 	}
-	return nil
+	if s.opts.Requests == "" {
+		return nil
+	}
+	return s.pages(ctx, store.Query{Kind: s.opts.Requests, Unseen: cursor}, each)
 }
 
-func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []store.Document) bool {
+// findUnseen puts resources into the table of which nothing may have been said.
+func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []store.Document) (current bool) {
 	var all []found
 	var requests []request
+	now := time.Now()
 	for i := range docs {
-		doc := &docs[i]
-		d := s.duties[doc.Kind]
-		if d == nil {
-			if req, err := readRequest(doc.Spec); err == nil {
+		if s.duties[docs[i].Kind] == nil {
+			if req, err := readRequest(docs[i].Spec); err == nil {
 				requests = append(requests, req)
 			}
-		} else if s.concernsLabels(d, doc) {
-			all = append(all, found{key{doc.Kind, doc.ID}, slotOf(doc.ID), Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}, After{}})
+		} else if x, v, ours := s.judge(ctx, &docs[i], 0, now); ours {
+			x.unseen = v.Wanted
+			all = append(all, x)
 		}
 	}
-	return s.mail.call(ctx, func() {
-		s.find(l, all, true, urgent)
+	s.mail.call(ctx, func() {
+		current = s.find(l, all, urgent)
 		for _, req := range requests {
 			if !slices.Contains(s.waiting, req) {
 				s.waiting = append(s.waiting, req) // until the slots are read
 			}
 		}
 	})
+	return current
 }
 
-// find puts what a list found into the table.
-func (s *Sentinel) find(l load, all []found, unseen, urgent bool) {
+// find puts what a list found into the table. It returns whether any of the
+// slots is still to be read.
+func (s *Sentinel) find(l load, all []found, urgent bool) (current bool) {
 	now := time.Now()
+	for i := range s.slots {
+		current = current || s.slots[i].epoch == l.epoch
+	}
 	for _, x := range all {
 		if s.slots[x.slot].epoch != l.epoch || s.graves[x.key] >= x.change.Version {
 			continue
 		}
 		r := s.table.get(x.key, x.slot)
-		s.table.put(r, s.policy.Found(r.State, x.change, unseen, urgent, x.after, now))
+		s.table.put(r, s.policy.Found(r.State, x.change, x.unseen, urgent, x.after, now))
 	}
+	return current
 }

@@ -126,7 +126,7 @@ func TestI5TheCursorIsTheOutbox(t *testing.T) {
 	w.wait("cursors were saved, if they were going to", func() bool { return one.alive.Load() > beat })
 	one.kill()
 	w.startBroker()
-	two := w.start("two")
+	two := w.start("one")
 	a.all(append(ids, "said"))
 	w.wait("the cursors lie after them", func() bool {
 		return inside(two, func() bool {
@@ -137,7 +137,7 @@ func TestI5TheCursorIsTheOutbox(t *testing.T) {
 	for len(a.events) > 0 {
 		<-a.events
 	}
-	three := w.start("three")
+	three := w.start("one")
 	w.wait("it has all", func() bool { return inside(three, func() bool { return len(three.table.all) == 21 }) })
 	if n := inside(three, func() int { return three.table.count(channel).pending }); n != 0 || len(a.events) > 0 {
 		t.Errorf("%d are pending and %d were said again", n, len(a.events))
@@ -188,8 +188,9 @@ func TestI4AFeedThatBreaksIsBegunAnew(t *testing.T) {
 	stop := w.storm()
 	first := a.until("one", func(heard) bool { return true })
 	for range 3 {
+		before := inside(r, func() uint64 { return r.epoch })
 		r.opts.Feed.Fail(store.ErrTooSlow)
-		w.wait("it was read again", func() bool { return r.loaded.Load() })
+		w.wait("it is read again", func() bool { return inside(r, func() bool { return r.epoch > before && r.loaded.Load() }) })
 	}
 	a.all(except(stop(), first.Data.ID))
 }

@@ -57,7 +57,7 @@ type Options struct {
 	Version string
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
-	Ops     *rest.Ops // gets the readiness checks sentinel and sentinel-broker; may be nil
+	Ops     *rest.Ops // gets the readiness checks sentinel and sentinel-broker, and GET /sentinel?id=; may be nil
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -184,6 +184,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	if o.Ops != nil {
 		o.Ops.Check("sentinel", s.Check)
 		o.Ops.Check("sentinel-broker", s.client.Check)
+		o.Ops.Handle("GET /sentinel", s.look)
 	}
 	return s, nil
 }

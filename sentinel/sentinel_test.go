@@ -2,9 +2,13 @@ package sentinel
 
 import (
 	"fmt"
+	"io"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
+	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
 
@@ -228,4 +232,50 @@ func TestASelectorTakesAPart(t *testing.T) {
 	if n := inside(r, func() int { return len(r.table.all) }); n != 2 {
 		t.Errorf("it has %d resources", n)
 	}
+}
+
+func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
+	w := newWorld(t)
+	a := w.adapter("cl", "clusters")
+	ops := rest.NewOps()
+	r := w.start("one", func(o *Options) { o.Ops, o.Metrics = ops, ops.Registry })
+	w.create(cluster, "c1", nil)
+	a.of("c1", 1)
+	server := httptest.NewServer(ops.Handler())
+	defer server.Close()
+	get := func(path string) (int, string) {
+		res, err := server.Client().Get(server.URL + path)
+		must(t, 0, err)
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		return res.StatusCode, string(must(t, body, err))
+	}
+	w.wait("the event is acknowledged", func() bool {
+		all := r.Look(t.Context(), "c1")
+		return len(all) == 1 && all[0].Told == 1 && all[0].ToldTime != nil
+	})
+	code, body := get("/sentinel?id=c1")
+	for _, part := range []string{`"kind":"Cluster"`, `"told_generation":1`, `"pending":true`, `"next_due_time":`} {
+		if code != 200 || !strings.Contains(body, part) {
+			t.Errorf("%d %s has no %s", code, body, part)
+		}
+	}
+	if code, _ := get("/sentinel?id=c2"); code != 404 {
+		t.Errorf("another's: %d", code)
+	}
+	w.wait("the lease is renewed once more", func() bool { _, body := get("/metrics"); return strings.Contains(body, `atoll_sentinel_slots 64`) })
+	_, body = get("/metrics")
+	for _, part := range []string{
+		`hyperfleet_sentinel_events_published_total{component="sentinel",reason="message decision matched",resource_selector="all",resource_type="clusters",version="test"}`,
+		"hyperfleet_sentinel_pending_resources{", "hyperfleet_sentinel_poll_duration_seconds_count{", "hyperfleet_sentinel_last_successful_poll_timestamp_seconds{",
+	} {
+		if !strings.Contains(body, part) {
+			t.Errorf("the metrics lack %s", part)
+		}
+	}
+	if code, body := get("/readyz"); code != 200 {
+		t.Errorf("%d %s", code, body)
+	}
+	w.stopBroker()
+	w.wait("it is not ready without the broker", func() bool { code, _ := get("/readyz"); return code == 503 })
 }
