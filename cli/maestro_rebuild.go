@@ -47,9 +47,7 @@ changes nothing that is there and may be stopped and run again at any time.`,
 		toCLM.service, toCLM.endpoint = "clm", lifecycleURL
 		return c.operate(cmd.Context(), o, func(ctx context.Context, m *client.Maestro) error {
 			return c.callCLM(ctx, &clmCaller{operatorFlags: &toCLM}, func(ctx context.Context, l *lifecycle) error {
-				r := &rebuild{maestro: m, clm: l, progress: cmd.ErrOrStderr()}
-				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errRebuildLate)
-				defer cancel()
+				r := &rebuild{maestro: m, clm: l, progress: cmd.ErrOrStderr(), timeout: timeout}
 				err := r.run(ctx)
 				if err != nil && !errors.Is(err, errRebuildLate) {
 					return err
@@ -101,6 +99,7 @@ type rebuild struct {
 	maestro  *client.Maestro
 	clm      *lifecycle
 	progress io.Writer
+	timeout  time.Duration // of the waiting
 	report   rebuildReport
 	shown    string
 	unheard  int // agents that are waited for
@@ -109,7 +108,7 @@ type rebuild struct {
 const managementClusters client.Collection = "managementclusters"
 
 // run restores, and waits until all is restored. Its error is errRebuildLate
-// when ctx ended by its time limit.
+// when it waited for longer than its time limit.
 func (r *rebuild) run(ctx context.Context) error {
 	begun := time.Now()
 	clusters, err := r.consumers(ctx)
@@ -124,6 +123,8 @@ func (r *rebuild) run(ctx context.Context) error {
 	if err := r.clm.ReconcileAll(ctx, "", "Maestro's database is rebuilt"); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, errRebuildLate)
+	defer cancel()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		began, unheard := time.Now(), r.unheard
 		err := r.look(ctx, before, clusters)
