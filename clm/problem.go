@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	api "atoll.dev/api/clm"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
@@ -32,6 +34,7 @@ const (
 	codeExists      = "HYPERFLEET-CNF-001"
 	codeStale       = "HYPERFLEET-CNF-002"
 	codeState       = "HYPERFLEET-CNF-003"
+	codeDatabase    = "HYPERFLEET-INT-002"
 	codeGeneral     = "HYPERFLEET-INT-001"
 	codeUnavailable = "HYPERFLEET-SVC-001"
 	codeTimeout     = "HYPERFLEET-SVC-002"
@@ -57,6 +60,7 @@ var problems = map[string]struct{ slug, title string }{
 	codeStale:       {"conflict", "Version Conflict"},
 	codeState:       {"conflict", "State Conflict"},
 	codeGeneral:     {"internal-error", "Internal Server Error"},
+	codeDatabase:    {"internal-error", "Database Error"},
 	codeUnavailable: {"service-unavailable", "Service Unavailable"},
 	codeTimeout:     {"service-unavailable", "Service Timeout"},
 }
@@ -139,6 +143,9 @@ func classify(err error) *rest.Error {
 		return later("the database is too busy; try again")
 	case errors.Is(err, store.ErrUnknownOutcome):
 		return later("the database went away while it committed; read the resource to see what became of the request")
+	}
+	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return rest.Errorf(http.StatusInternalServerError, codeDatabase, "a database error; the region's log has it under the trace_id").Because(err)
 	}
 	return nil
 }

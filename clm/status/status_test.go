@@ -236,6 +236,42 @@ func TestI3AggregatingAgainChangesNothing(t *testing.T) {
 	})
 }
 
+// Reports that arrive in another order come to the same: what each adapter said
+// last counts, by its own clock, and Reconciled follows from that. (What it was
+// before, in between, LastKnownReconciled and transitions do remember.)
+func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := Resource{Generation: rapid.Int32Range(1, 3).Draw(t, "generation"), UpdatedAt: epoch, Required: []string{"dns", "validation"}, Deleting: rapid.Bool().Draw(t, "deleting")}
+		var reports []Report
+		for i := range rapid.IntRange(1, 12).Draw(t, "reports") {
+			report := drawReport(t, rapid.SampledFrom(r.Required).Draw(t, "adapter"), r.Generation)
+			report.ObservedAt = epoch.Add(time.Duration(i+1) * time.Second) // no two at once
+			if report.Conditions[0].Status == Unknown {
+				report.Conditions[0].Status = False // an Unknown counts only as the first
+			}
+			reports = append(reports, report)
+		}
+		come := func(all []Report) (comes []string) {
+			s := &subject{resource: r}
+			for _, report := range all {
+				if _, err := s.report(report, report.ObservedAt); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, c := range s.conditions {
+				if c.Type != LastKnownReconciled {
+					comes = append(comes, fmt.Sprint(c.Type, c.Status, c.Reason, c.Message, c.ObservedGeneration, c.LastUpdatedTime))
+				}
+			}
+			return append(comes, fmt.Sprint(Removable(r, s.reports, false)))
+		}
+		want := come(reports)
+		if got := come(rapid.Permutation(reports).Draw(t, "order")); !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
 // Whatever arrives in whatever order: of each adapter the report of the highest
 // generation, and of those the latest, is kept in the end; Reconciled is always
 // of the present generation and true only if all that was kept says so.
