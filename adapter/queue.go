@@ -14,25 +14,51 @@ import (
 // but the event's content, to the newest generation; one that comes while it is
 // run has it run again. A run that failed is repeated a few times, later and
 // later; then it is the sentinel's to send again.
+//
+// What is new goes first: generations that were not run yet, and what watches
+// tell. The sentinel repeats what stays unreconciled; under load that would
+// delay the new by all that is old, and more is repeated the longer it takes.
+// Every fourth turn is for repetitions, so that they have theirs.
 type queue struct {
 	items map[string]*item // by the resource's ID
-	due   dueHeap
+	due   [2]dueHeap       // what is new; repetitions
+	ran   map[string]run   // by ID: the last generation that was run without a failure
+	turn  int
 	seq   int64
 	swept time.Time
 
 	jitter func(time.Duration) time.Duration // of a back-off
 }
 
+// run is a generation that was run, and when.
+type run struct {
+	generation int64
+	at         time.Time
+}
+
+// class is a heap of the queue.
+type class int
+
+const (
+	fresh class = iota
+	repeated
+
+	repeatedTurn = 4 // every so many turns is for repetitions
+	rememberFor  = time.Hour
+)
+
 // item is one resource.
 type item struct {
 	task     task
 	at       time.Time // when it is due; while it waits
 	seq      int64     // order of those that are due at the same time
+	class    class     // its heap, while it waits; or to be
 	index    int       // in the heap; -1 when it does not wait
 	running  bool
-	again    bool // run again when the run under way ends, not before at
-	failures int  // in a row
-	changes  int  // told by watches, lately
+	began    int64 // the generation of the run under way
+	again    bool  // run again when the run under way ends, not before at
+	failures int   // in a row
+	changes  int   // told by watches, lately
 	changed  time.Time
 }
 
@@ -59,7 +85,7 @@ const (
 )
 
 func newQueue(jitter func(time.Duration) time.Duration) *queue {
-	return &queue{items: map[string]*item{}, jitter: jitter}
+	return &queue{items: map[string]*item{}, ran: map[string]run{}, jitter: jitter}
 }
 
 // add takes an event of the bus: its resource is due at once, and what failed
@@ -67,7 +93,11 @@ func newQueue(jitter func(time.Duration) time.Duration) *queue {
 func (q *queue) add(t task, now time.Time) {
 	i := q.item(t)
 	i.failures = 0
-	q.wait(i, now)
+	how := fresh
+	if last, ok := q.ran[t.ID]; ok && t.Generation <= last.generation {
+		how = repeated
+	}
+	q.wait(i, now, how)
 }
 
 // change takes what a watch tells.
@@ -82,7 +112,11 @@ func (q *queue) change(t task, now time.Time) {
 	if over := i.changes - freeChanges; over > 0 {
 		pause = min(firstPause<<min(over-1, 10), slowest)
 	}
-	q.wait(i, now.Add(pause))
+	how := fresh
+	if pause > 0 {
+		how = repeated
+	}
+	q.wait(i, now.Add(pause), how)
 }
 
 // item is the resource's, with the newest event.
@@ -105,36 +139,52 @@ func (q *queue) item(t task) *item {
 }
 
 // wait makes the resource due then, or earlier if it already is.
-func (q *queue) wait(i *item, at time.Time) {
-	switch {
-	case i.running:
-		if !i.again || at.Before(i.at) {
-			i.at = at
+func (q *queue) wait(i *item, at time.Time, how class) {
+	if waits := i.index >= 0 || i.again; waits {
+		if i.at.Before(at) {
+			at = i.at
 		}
-		i.again = true
-	case i.index < 0:
-		q.seq++
-		i.at, i.seq = at, q.seq
-		heap.Push(&q.due, i)
-	case at.Before(i.at):
-		i.at = at
-		heap.Fix(&q.due, i.index)
+		how = min(how, i.class)
 	}
+	if i.running {
+		i.again, i.at, i.class = true, at, how
+		return
+	}
+	seq := i.seq
+	if i.index >= 0 {
+		heap.Remove(&q.due[i.class], i.index)
+	} else {
+		q.seq++
+		seq = q.seq
+	}
+	i.at, i.seq, i.class = at, seq, how
+	heap.Push(&q.due[how], i)
 }
 
 // next takes a task that is due. When there is none, it says how long until
 // one is; 0 is until something happens.
 func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
-	if len(q.due) == 0 {
-		return task{}, false, 0
+	order := [2]class{fresh, repeated}
+	if q.turn%repeatedTurn == repeatedTurn-1 {
+		order = [2]class{repeated, fresh}
 	}
-	first := q.due[0]
-	if wait := first.at.Sub(now); wait > 0 {
-		return task{}, false, wait
+	for _, c := range order {
+		if len(q.due[c]) == 0 {
+			continue
+		}
+		first := q.due[c][0]
+		left := first.at.Sub(now)
+		if left <= 0 {
+			heap.Pop(&q.due[c])
+			first.running, first.began = true, first.task.Generation
+			q.turn++
+			return first.task, true, 0
+		}
+		if wait == 0 || left < wait {
+			wait = left
+		}
 	}
-	heap.Pop(&q.due)
-	first.running = true
-	return first.task, true, 0
+	return task{}, false, wait
 }
 
 // done ends a run.
@@ -145,19 +195,20 @@ func (q *queue) done(id string, failed bool, now time.Time) {
 		i.failures++
 	} else {
 		i.failures = 0
+		q.ran[id] = run{max(i.began, q.ran[id].generation), now}
 	}
 	again := i.again
 	i.again = false
 	retry := failed && i.failures <= retries
 	if again {
-		q.wait(i, i.at)
+		q.wait(i, i.at, i.class)
 	}
 	if retry {
 		pause := min(firstRetry<<(i.failures-1), lastRetry)
 		if !again {
 			i.task.since = now
 		}
-		q.wait(i, now.Add(q.jitter(pause)))
+		q.wait(i, now.Add(q.jitter(pause)), repeated)
 	}
 	if i.failures > retries {
 		i.failures = 0 // the sentinel's next event begins anew
@@ -179,10 +230,15 @@ func (q *queue) sweep(now time.Time) {
 			delete(q.items, id)
 		}
 	}
+	for id, r := range q.ran {
+		if now.Sub(r.at) > rememberFor {
+			delete(q.ran, id)
+		}
+	}
 }
 
 // waiting is how many resources wait, due or not.
-func (q *queue) waiting() int { return len(q.due) }
+func (q *queue) waiting() int { return len(q.due[fresh]) + len(q.due[repeated]) }
 
 // dueHeap has the item first that is due first; of those of the same time, the
 // one that was there first.

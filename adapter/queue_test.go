@@ -49,6 +49,36 @@ func TestEventsOfAResourceAreOneRunOfTheNewestGeneration(t *testing.T) {
 	}
 }
 
+// What the sentinel repeats does not delay what is new, and is not starved by
+// it either.
+func TestWhatIsNewGoesBeforeRepetitions(t *testing.T) {
+	q := newQueue(plain)
+	old := []string{"a", "b", "c", "x", "y"}
+	for _, id := range old {
+		q.add(of(id, 1), noon)
+	}
+	for _, id := range old {
+		expect(t, q, noon, id+" 1")
+	}
+	for _, id := range old {
+		q.done(id, false, noon)
+		q.add(of(id, 1), noon) // again
+	}
+	for _, id := range []string{"d", "e", "f", "g"} {
+		q.add(of(id, 1), noon)
+	}
+	q.add(of("c", 2), noon)    // changed by its owner
+	q.change(of("b", 1), noon) // told by a watch
+	for _, want := range []string{"b 1", "c 2", "a 1", "d 1", "e 1", "f 1", "x 1", "g 1", "y 1"} {
+		expect(t, q, noon, want)
+	}
+	expect(t, q, noon, "wait 0s")
+	q.sweep(noon.Add(2 * rememberFor))
+	if len(q.ran) != 0 {
+		t.Errorf("%d generations are remembered", len(q.ran))
+	}
+}
+
 func TestAnEventDuringARunHasItRunAgain(t *testing.T) {
 	q := newQueue(plain)
 	q.add(of("a", 1), noon)

@@ -286,7 +286,37 @@ func (b *bench) fill(ctx context.Context) error {
 	if failed != nil {
 		return failed
 	}
-	return b.all(ctx, ids, b.reconciled)
+	if err := b.all(ctx, ids, b.reconciled); err != nil {
+		return err
+	}
+	return b.settle(ctx)
+}
+
+// settle waits until no adapter runs anything any more: what was told twice while the clusters were made is worked off.
+func (b *bench) settle(ctx context.Context) error {
+	runs := func() (n float64, err error) {
+		families, err := b.region.Ops.Registry.Gather()
+		for _, f := range families {
+			if f.GetName() == "hyperfleet_adapter_events_processed_total" {
+				for _, m := range f.GetMetric() {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+		return n, err
+	}
+	for last := -1.0; ; {
+		now, err := runs()
+		if err != nil || now == last {
+			return err
+		}
+		last = now
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(3 * time.Second):
+		}
+	}
 }
 
 // pace calls f for 0 to n-1 at the rate, beside each other where they take

@@ -287,6 +287,7 @@ func (r *Region) Run(ctx context.Context, a Adapter) error {
 	o := adapter.WorkerOptions{
 		Name: config.Adapter.Name, Subscription: config.Clients.Broker.SubscriptionID, Topic: config.Clients.Broker.Topic,
 		Engine: engine, Bus: bus.ClientOptions{Addr: r.Broker, TLS: broker}, Log: log, Grace: 2 * time.Second,
+		Metrics: adapter.NewMetrics(r.Ops.Registry, config.Adapter.Name, "test"),
 	}
 	o.Watcher, _ = a.Transport.(adapter.Watcher)
 	w := adapter.NewWorker(o)
