@@ -162,6 +162,37 @@ func TestPlainListenersAreSaidAndShown(t *testing.T) {
 	}
 }
 
+// A collector of traces is kept with the home, and told to the lifecycle
+// manager and its adapters.
+func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
+	h, _ := newHome(t)
+	told := func() string {
+		t.Helper()
+		st, err := h.State()
+		if err != nil {
+			t.Fatal(err)
+		}
+		topology := newTopology(h, st, Binaries{Atoll: "atoll"})
+		clm, adapter := strings.Join(topology.clm().Env, " "), strings.Join(topology.adapter().Env, " ")
+		if !strings.HasPrefix(adapter, clm) {
+			t.Errorf("clm has %q, the adapter %q", clm, adapter)
+		}
+		return clm
+	}
+	collector, none := "http://127.0.0.1:4318", ""
+	for _, step := range []struct {
+		say  *string
+		want bool
+	}{{nil, false}, {&collector, true}, {nil, true}, {&none, false}} {
+		if _, _, err := h.decide(UpOptions{Traces: step.say}); err != nil {
+			t.Fatal(err)
+		}
+		if got := told(); strings.Contains(got, collector) != step.want || strings.Contains(got, "HYPERFLEET_TRACING_ENABLED=true") != step.want {
+			t.Errorf("%q, want a collector: %v", got, step.want)
+		}
+	}
+}
+
 func TestPortsAreKeptAndNoTwoHomesShareOne(t *testing.T) {
 	given := map[int]string{}
 	for i := range 5 {
