@@ -175,7 +175,7 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 	}
 	if len(known) > 0 {
 		for _, kind := range s.kinds {
-			q := store.Query{Kind: kind, Where: store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{known}}}
+			q := store.Query{Kind: kind, Where: inSlots(known)}
 			if err := s.pages(ctx, q, func(docs []store.Document) bool { return s.findSeen(ctx, l, docs) }); err != nil {
 				return err
 			}
@@ -204,9 +204,19 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 	return nil
 }
 
+// inSlots is the condition that a document is of some slots; none when it is of
+// any, because PostgreSQL thinks that the condition leaves next to nothing, and
+// sorts instead of using the index.
+func inSlots(in []int32) store.Fragment {
+	if len(in) == slots {
+		return store.Fragment{}
+	}
+	return store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}
+}
+
 // pages lists page by page; a statement has a time limit.
 func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
-	q.Deletion, q.Limit = store.WithDeleting, 500
+	q.Deletion, q.Limit = store.WithDeleting, 1000
 	for {
 		page, err := s.store.List(ctx, q)
 		if err != nil {
@@ -274,7 +284,7 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, 
 		return s.findUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
 	}
 	for _, kind := range s.kinds {
-		q := store.Query{Kind: kind, Unseen: cursor, Where: store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}}
+		q := store.Query{Kind: kind, Unseen: cursor, Where: inSlots(in)}
 		if err := s.pages(ctx, q, each); err != nil {
 			return err
 		}
