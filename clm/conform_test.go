@@ -64,6 +64,9 @@ var agreed = sync.OnceValues(func() (*contract, error) {
 // granted is one that the document allows.
 func (c *contract) check(t testing.TB, req *http.Request, sent string, a answer) {
 	t.Helper()
+	if c == nil { // a server of other kinds
+		return
+	}
 	if a.header.Get("Content-Encoding") != "" || strings.Contains(req.URL.RawQuery, "fields=") {
 		return // decoded elsewhere; a part of a document
 	}
