@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/google/uuid"
 
 	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -58,7 +60,15 @@ func (s *Server) createConsumer(ctx context.Context, req api.ConsumerCreate) (st
 	if errors.Is(err, store.ErrExists) {
 		return d, rest.Errorf(http.StatusConflict, codeConflict, "This Consumer already exists: %s", name)
 	}
-	return d, err
+	if err != nil {
+		return d, err
+	}
+	// Its agent may be there, from before the database was lost, and hold works
+	// (I8). Nobody else asks it; one that is away says it when it comes.
+	if err := s.sendDigest(ctx, name, work.DigestAnswer{Ask: true}); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelDebug, "the agent of a new consumer was not asked", slog.String("consumer", name), slog.Any("error", err))
+	}
+	return d, nil
 }
 
 func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, req api.ConsumerPatch) (store.Document, error) {

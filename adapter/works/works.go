@@ -201,23 +201,29 @@ func (w *Works) Doubt(ctx context.Context, s adapter.Search) (adapter.Object, er
 	if foreign, err := w.isForeign(ctx); foreign || err != nil {
 		return nil, err
 	}
-	doc, err := w.client.ListConsumers(ctx, client.ListOptions{Size: 1, Search: client.Equal("name", consumer)})
-	if err != nil {
-		return nil, fmt.Errorf("asking whether it is known what the agent of %s holds: %w", consumer, err)
-	}
-	var list maestro.ConsumerList
-	if err := json.Unmarshal(doc.JSON, &list); err != nil {
-		return nil, fmt.Errorf("reading Maestro's list of consumers: %w", err)
+	// In this order: a rebuild makes consumers at the same time.
+	var any, list maestro.ConsumerList
+	for _, ask := range []struct {
+		search string
+		into   *maestro.ConsumerList
+	}{{"", &any}, {client.Equal("name", consumer), &list}} {
+		doc, err := w.client.ListConsumers(ctx, client.ListOptions{Size: 1, Search: ask.search})
+		if err != nil {
+			return nil, fmt.Errorf("asking whether it is known what the agent of %s holds: %w", consumer, err)
+		}
+		if err := json.Unmarshal(doc.JSON, ask.into); err != nil {
+			return nil, fmt.Errorf("reading Maestro's list of consumers: %w", err)
+		}
 	}
 	u := maestro.UnknownWork{ID: w.client.BundleID(consumer, s.Name), ConsumerName: consumer, FirstSeenAt: time.Now()}
-	if len(list.Items) > 0 {
-		if u.FirstSeenAt = list.Items[0].CreatedAt; list.Items[0].ComparedAt != nil {
-			return nil, nil
-		}
-	} else if any, err := w.client.ListConsumers(ctx, client.ListOptions{Size: 1, Fields: "id"}); err != nil {
-		return nil, fmt.Errorf("asking whether there are consumers: %w", err)
-	} else if err := json.Unmarshal(any.JSON, &list); err != nil || len(list.Items) > 0 {
-		return nil, err // it never was one
+	switch {
+	case len(any.Items) == 0: // all is lost
+	case len(list.Items) == 0:
+		return nil, nil // it never was one
+	case list.Items[0].ComparedAt != nil:
+		return nil, nil
+	default:
+		u.FirstSeenAt = list.Items[0].CreatedAt
 	}
 	return unknownObject(&u, s.Name), nil
 }

@@ -172,9 +172,16 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w.reconciled(one)
 	w.reconciled(two)
 
-	code, report, said = w.rebuild(patience.String()) // once more
-	if code != 0 || !report.Done || report.Works.Present != 2 {
+	// Once more, while the agent stays connected.
+	w.stopMaestro()
+	w.startMaestro()
+	code, report, said = w.rebuild(patience.String())
+	if code != 0 || !report.Done || report.Works.Present != 2 || len(report.Unknown) != 1 || report.Consumers.Created != 1 {
 		t.Errorf("once more: %d, %+v; %s", code, report, said)
+	}
+	code, report, said = w.rebuild(patience.String()) // nothing is lost
+	if code != 0 || !report.Done || report.Works.Present != 2 || report.Consumers.Created != 0 {
+		t.Errorf("with nothing lost: %d, %+v; %s", code, report, said)
 	}
 	if diff := cmp.Diff(before, w.applied(one, two)); diff != "" {
 		t.Errorf("what was applied (-before +after):\n%s", diff)

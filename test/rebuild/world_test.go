@@ -289,7 +289,7 @@ func (w *world) startAgent() {
 		w.Fatal(err)
 	}
 	a, err := agent.New(agent.Options{
-		Consumer: mc, Kube: kube, BrokerHost: "broker", DataDir: w.store, Log: w.log, SeenEvery: 200 * time.Millisecond,
+		Consumer: mc, Kube: kube, BrokerHost: "broker", DataDir: w.store, Log: w.log, SeenEvery: 200 * time.Millisecond, CompareEvery: time.Second,
 		Bus: bus.ClientOptions{Addr: w.broker, TLS: w.atBroker(mc)},
 	})
 	if err != nil {
