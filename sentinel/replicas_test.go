@@ -78,7 +78,8 @@ func except(ids []string, heard string) []string {
 func TestI4AReplicaThatIsKilledLosesNoEvent(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("ch", "channels")
-	one, two := w.start("one"), w.start("two")
+	short := func(o *Options) { o.Lease = 2 * time.Second }
+	one, two := w.start("one", short), w.start("two", short)
 	w.wait("they share", func() bool {
 		h := w.holders()
 		return h["one"] > 0 && h["two"] > 0 && h["one"]+h["two"] == slots && one.loaded.Load() && two.loaded.Load()
@@ -94,7 +95,7 @@ func TestI4AReplicaThatIsKilledLosesNoEvent(t *testing.T) {
 	if took := time.Since(killed); took > 10*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	more := w.start("three")
+	more := w.start("three", short)
 	w.wait("the new one has its share", func() bool {
 		h := w.holders()
 		return h["two"] > 0 && h["three"] > 0 && h["two"]+h["three"] == slots && more.loaded.Load()
