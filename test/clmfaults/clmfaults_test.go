@@ -75,6 +75,7 @@ type world struct {
 	check    *checker
 
 	processes map[string]*process
+	next      []string // to be killed
 	clients   []*client.CLM
 
 	mu      sync.Mutex
@@ -267,8 +268,12 @@ func (w *world) storm(span time.Duration) {
 
 // mishap kills something, and starts it again at once or a little later.
 func (w *world) mishap() {
-	names := []string{"broker", "clm-0", "clm-1", "sentinel-0", "sentinel-1", "adapters-0", "adapters-1", "postgres"}
-	name := names[w.random.IntN(len(names))]
+	if len(w.next) == 0 { // each once, in an order of its own, and then again
+		w.next = []string{"broker", "clm-0", "clm-1", "sentinel-0", "sentinel-1", "adapters-0", "adapters-1", "postgres"}
+		w.random.Shuffle(len(w.next), func(i, j int) { w.next[i], w.next[j] = w.next[j], w.next[i] })
+	}
+	name := w.next[0]
+	w.next = w.next[1:]
 	w.counts[strings.TrimRight(name, "-01")]++
 	away := time.NewTimer(time.Duration(w.random.IntN(500)) * time.Millisecond)
 	if name == "postgres" {
