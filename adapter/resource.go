@@ -130,6 +130,7 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 		return x.resourceFailed(r.name, "finding the object to delete", err)
 	}
 	if object == nil {
+		out.Reason = "it is gone, or never was"
 		return x.notFound(ctx, r, out)
 	}
 	id := identify(object)
@@ -153,8 +154,8 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	case err != nil: // as if it was there still: the next event will tell
 		x.o.Log.DebugContext(ctx, "what became of a deleted object is not known", slog.String("id", x.event.ID), slog.String("resource", r.name), slog.Any("error", err))
 		x.bind(r, object)
-	case left == nil:
-		x.unbind(r)
+	case left == nil: // Maestro may have lost its database in between
+		return x.notFound(ctx, r, out)
 	default:
 		x.bind(r, left)
 	}
@@ -165,7 +166,6 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 // unless the transport doubts that.
 func (x *execution) notFound(ctx context.Context, r *resource, out *ResourceResult) *StepError {
 	x.unbind(r)
-	out.Reason = "it is gone, or never was"
 	doubter, ok := x.o.Transport.(Doubter)
 	if !ok {
 		return nil

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/adapter"
@@ -60,6 +61,7 @@ type world struct {
 	stopMaestro, stopAgent func()
 
 	store string // of the agent
+	kube  *rest.Config
 	admin dynamic.Interface
 }
 
@@ -73,12 +75,10 @@ func newWorld(t *testing.T) *world {
 	w.startMaestro()
 	w.startCLM()
 	w.startAdapter()
-	kube := planetest.Shared(t)
-	config, err := kube.Config.RESTConfig()
-	if err != nil {
+	if w.kube, err = planetest.Start(t).Config.RESTConfig(); err != nil {
 		t.Fatal(err)
 	}
-	if w.admin, err = dynamic.NewForConfig(config); err != nil {
+	if w.admin, err = dynamic.NewForConfig(w.kube); err != nil {
 		t.Fatal(err)
 	}
 	w.startAgent()
@@ -276,11 +276,7 @@ func (w *world) startAdapter() {
 // startAgent starts the management cluster's agent, with what it stored.
 func (w *world) startAgent() {
 	w.Helper()
-	admin, err := planetest.Shared(w.T).Config.RESTConfig()
-	if err != nil {
-		w.Fatal(err)
-	}
-	kubeconfig, err := agent.Bootstrap(w.Context(), admin, agent.BootstrapOptions{})
+	kubeconfig, err := agent.Bootstrap(w.Context(), w.kube, agent.BootstrapOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
