@@ -325,6 +325,7 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 type adapter struct {
 	t      testing.TB
 	events chan heard
+	client *bus.Client
 	stop   func()
 }
 
@@ -360,6 +361,7 @@ func (w *world) adapter(subscription, topic string) *adapter {
 			up <- struct{}{}
 		},
 	}))
+	a.client = client
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = client.Run(ctx) }()

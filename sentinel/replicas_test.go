@@ -127,6 +127,8 @@ func TestI5TheCursorIsTheOutbox(t *testing.T) {
 	w.wait("cursors were saved, if they were going to", func() bool { return one.alive.Load() > beat })
 	one.kill()
 	w.startBroker()
+	// The broker takes events for nobody, too, and nobody asks for a channel's again.
+	w.wait("the adapter is back", a.client.Connected)
 	two := w.start("one")
 	a.all(append(ids, "said"))
 	w.wait("the cursors lie after them", func() bool {
