@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -162,14 +163,22 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	for _, kind := range []string{"Applied", "Available", "Health"} {
 		conditions = append(conditions, map[string]any{"type": kind, "status": "False", "reason": reason, "message": message})
 	}
-	body, err := json.Marshal(map[string]any{
-		"adapter": x.o.Config.Adapter.Name, "observed_generation": max(x.event.Generation, 1),
-		"observed_time": x.observed(), "conditions": conditions,
-	})
+	u, err := x.api.resolve(x.event.Href + "/statuses")
 	if err != nil {
 		return err
 	}
-	u, err := x.api.resolve(x.event.Href + "/statuses")
+	report := map[string]any{
+		"adapter": x.o.Config.Adapter.Name, "observed_generation": max(x.event.Generation, 1),
+		"observed_time": x.observed(), "conditions": conditions,
+	}
+	data, err := x.lastData(ctx, *u)
+	if err != nil {
+		return fmt.Errorf("reading the last report: %w", err)
+	}
+	if data != nil {
+		report["data"] = data
+	}
+	body, err := json.Marshal(report)
 	if err != nil {
 		return err
 	}
@@ -179,4 +188,29 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	x.result.Reported = true
 	x.o.Log.InfoContext(ctx, "the engine reported what the task could not", slog.String("id", x.event.ID), slog.String("reason", reason))
 	return nil
+}
+
+// lastData is the data of the adapter's last report, nil if there is none. A
+// report takes the place of the one before it, and in data tasks keep what they
+// must not forget: where they placed something.
+func (x *execution) lastData(ctx context.Context, statuses url.URL) (any, error) {
+	statuses.RawQuery = "size=100"
+	out, err := x.api.send(ctx, &call{method: http.MethodGet}, &statuses, http.Header{}, nil)
+	if api, ok := errors.AsType[*APIError](err); ok && api.Status == http.StatusNotFound {
+		return nil, nil // what that means, the report's own answer says
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := jsonObject(out.body)
+	if err != nil {
+		return nil, err
+	}
+	items, _ := list["items"].([]any)
+	for _, item := range items {
+		if report, ok := item.(map[string]any); ok && report["adapter"] == x.o.Config.Adapter.Name {
+			return report["data"], nil
+		}
+	}
+	return nil, nil
 }

@@ -167,7 +167,37 @@ post:
 	}
 }
 
-// So does a report that CLM refuses.
+// A report takes the place of the last one. What the task keeps in its data,
+// such as where it placed something, is not forgotten for a failure.
+func TestTheEnginesOwnReportKeepsTheData(t *testing.T) {
+	const task = `
+params: [{name: token, source: env.TOKEN, required: true}]
+post:
+  payloads: [{name: status, build: {secret: "{{ .token }}"}}]
+  post_actions: [{name: report, api_call: {method: PUT, url: "{{ .event.href }}/statuses", body: "{{ .status }}"}}]
+`
+	const last = `{"items":[{"adapter":"other","data":{"at":"mc-2"}},{"adapter":"cl-test","data":{"at":"mc-1"}}]}`
+	api := newCLM(t, map[string]string{"GET " + clusterPath + "/statuses": last})
+	e := newEngine(t, task, api, nil)
+	if r := e.Run(t.Context(), clusterEvent(1)); !r.Reported {
+		t.Errorf("%+v", r)
+	}
+	if diff := cmp.Diff(map[string]any{"at": "mc-1"}, api.report(t)["data"]); diff != "" {
+		t.Error(diff)
+	}
+	api.answers["GET "+clusterPath+"/statuses"] = func() (int, string) { return 503, "{}" }
+	api.requests = nil
+	if r := e.Run(t.Context(), clusterEvent(1)); r.Reported || r.Errors[PostActions] == nil {
+		t.Errorf("%+v", r)
+	}
+	for _, r := range api.requests {
+		if r.method == "PUT" {
+			t.Errorf("reported without knowing the last report: %s", r.body)
+		}
+	}
+}
+
+// A report that CLM refuses is no report: the engine makes one.
 func TestAReportThatIsRefusedIsReplaced(t *testing.T) {
 	const task = `
 post:
