@@ -51,7 +51,6 @@ var errStopping = errors.New("the adapter is stopping")
 
 // Run runs what is due until ctx ends. Runs under way then have their grace.
 func (p *pool) Run(ctx context.Context) {
-	defer close(p.stopped)
 	q := newQueue(func(d time.Duration) time.Duration { return d/2 + rand.N(d) })
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -61,6 +60,7 @@ func (p *pool) Run(ctx context.Context) {
 		end.Stop()
 		cancel(nil)
 	}()
+	defer close(p.stopped) // first: a run may tell of something, and is waited for
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for busy := 0; ; {

@@ -91,3 +91,27 @@ func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
 		}
 	})
 }
+
+// Applying lets a watch tell what it saw meanwhile, so runs tell, too; also
+// when nobody listens any more.
+func TestARunThatTellsDoesNotHoldUpTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p *pool
+		p = newPool(1, time.Minute, func(ctx context.Context, x task) bool {
+			<-time.After(time.Second)
+			p.tell(told{task: of("b", 1), watched: true})
+			return false
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { p.Run(ctx) })
+		p.tell(told{task: of("a", 1)})
+		synctest.Wait()
+		stopped := time.Now()
+		cancel()
+		done.Wait()
+		if took := time.Since(stopped); took != time.Second {
+			t.Errorf("stopped after %s", took)
+		}
+	})
+}
