@@ -30,10 +30,11 @@ type queue struct {
 	jitter func(time.Duration) time.Duration // of a back-off
 }
 
-// run is a generation that was run, and when.
+// run is a generation that was run, when, and the trace that it belongs to.
 type run struct {
 	generation int64
 	at         time.Time
+	trace      string
 }
 
 // class is a heap of the queue.
@@ -55,10 +56,10 @@ type item struct {
 	class    class     // its heap, while it waits; or to be
 	index    int       // in the heap; -1 when it does not wait
 	running  bool
-	began    int64 // the generation of the run under way
-	again    bool  // run again when the run under way ends, not before at
-	failures int   // in a row
-	changes  int   // told by watches, lately
+	began    task // the run under way
+	again    bool // run again when the run under way ends, not before at
+	failures int  // in a row
+	changes  int  // told by watches, lately
 	changed  time.Time
 }
 
@@ -100,9 +101,15 @@ func (q *queue) add(t task, now time.Time) {
 	q.wait(i, now, how)
 }
 
-// change takes what a watch tells.
+// change takes what a watch tells. A watch knows no trace: what became of an
+// object belongs to the one of the run that applied it.
 func (q *queue) change(t task, now time.Time) {
 	i := q.item(t)
+	if i.task.trace == "" && i.running {
+		i.task.trace = i.began.trace
+	} else if i.task.trace == "" {
+		i.task.trace = q.ran[t.ID].trace
+	}
 	if now.Sub(i.changed) > calmAfter {
 		i.changes = 0
 	}
@@ -176,7 +183,7 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 		left := first.at.Sub(now)
 		if left <= 0 {
 			heap.Pop(&q.due[c])
-			first.running, first.began = true, first.task.Generation
+			first.running, first.began = true, first.task
 			q.turn++
 			return first.task, true, 0
 		}
@@ -195,7 +202,7 @@ func (q *queue) done(id string, failed bool, now time.Time) {
 		i.failures++
 	} else {
 		i.failures = 0
-		q.ran[id] = run{max(i.began, q.ran[id].generation), now}
+		q.ran[id] = run{max(i.began.Generation, q.ran[id].generation), now, i.began.trace}
 	}
 	again := i.again
 	i.again = false

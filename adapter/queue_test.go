@@ -145,6 +145,45 @@ func TestChangesAreTakenAtOnceUntilTheyAreTooMany(t *testing.T) {
 	}
 }
 
+// One trace goes from the request to the report that ends it, also when what
+// was applied becomes ready later, and a watch tells so.
+func TestWhatAWatchTellsBelongsToTheTraceOfTheLastRun(t *testing.T) {
+	q := newQueue(plain)
+	next := func(now time.Time, want string) {
+		t.Helper()
+		got, ok, _ := q.next(now)
+		if !ok || got.trace != want {
+			t.Fatalf("%v, trace %q, want %q", ok, got.trace, want)
+		}
+		q.done(got.ID, false, now)
+	}
+	posted := of("a", 1)
+	posted.trace = "posted"
+	q.change(of("a", 1), noon)
+	next(noon, "")
+	q.add(posted, noon)
+	next(noon, "posted")
+	for range 2 {
+		q.change(of("a", 1), noon)
+		next(noon, "posted")
+	}
+	patched := of("a", 2)
+	patched.trace = "patched"
+	q.add(patched, noon)
+	q.change(of("a", 1), noon) // of what the last generation applied
+	next(noon, "patched")
+	q.change(of("a", 1), noon)
+	next(noon, "patched")
+	patched.Generation, patched.trace = 3, "again"
+	q.add(patched, noon)
+	if got, _, _ := q.next(noon); got.trace != "again" {
+		t.Fatalf("trace %q", got.trace)
+	}
+	q.change(of("a", 3), noon) // of what it applies just now
+	q.done("a", false, noon)
+	next(noon, "again")
+}
+
 // Whatever happens, a resource is run by one at a time, and after its last
 // event it is run once more, with the highest generation that it was told.
 func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
