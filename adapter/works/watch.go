@@ -31,8 +31,9 @@ type watching struct {
 	changed func(adapter.Event)
 	seed    maphash.Seed
 	known   map[string]seen // by bundle
-	listing int             // counts listings: the first tells of nothing, later ones of what differs
+	listing int             // counts listings: up to the first complete one nothing is told, later of what differs
 	listed  bool            // the present listing is complete
+	calmed  bool            // a listing was complete: calm has what is to be told calmly
 	calm    chan []adapter.Event
 }
 
@@ -108,8 +109,8 @@ func (s *watching) see(b bundleMeta) {
 	}
 	now := seen{event: event, version: b.Version, status: s.statusOf(b), listings: s.listing}
 	before, known := s.known[b.ID]
-	first := !s.listed && s.listing == 1
-	now.quiet = first && (!known || before.quiet)
+	first := !s.calmed
+	now.quiet = before.quiet || first
 	s.known[b.ID] = now
 	if first {
 		return
@@ -121,6 +122,8 @@ func (s *watching) see(b bundleMeta) {
 	if known && before.status == now.status && (now.version == before.version || now.version == made) || !known && now.version == made && len(b.Status) == 0 {
 		return
 	}
+	now.quiet = false
+	s.known[b.ID] = now
 	s.changed(event)
 }
 
@@ -152,9 +155,8 @@ func (s *watching) gone(id string) {
 }
 
 // complete ends a listing: what it did not have is gone, and of what the first
-// one had is told calmly.
+// complete one had is told calmly.
 func (s *watching) complete() {
-	first := s.listing == 1 && !s.listed
 	s.listed = true
 	var quiet []adapter.Event
 	for id, k := range s.known {
@@ -167,7 +169,8 @@ func (s *watching) complete() {
 			quiet = append(quiet, k.event)
 		}
 	}
-	if first {
+	if !s.calmed {
+		s.calmed = true
 		s.calm <- quiet
 	}
 }
