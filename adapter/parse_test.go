@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -128,4 +129,30 @@ func FuzzParseConfig(f *testing.F) {
 			t.Errorf("%q has no map", text)
 		}
 	})
+}
+
+// What a process watches from its beginning are the kinds of its task, however
+// the manifests are written.
+func TestTheKindOfAResource(t *testing.T) {
+	const task = `
+resources:
+- {name: a, manifest: {apiVersion: apps/v1, kind: Deployment}, discovery: {by_name: a}}
+- {name: b, manifest: "kind: 'Job' # one\napiVersion: batch/v1\nspec: {kind: Other}\n", discovery: {by_name: b}}
+- {name: c, manifest: {ref: c.yaml}, discovery: {by_name: c}}
+- {name: d, manifest: "apiVersion: v1\nkind: {{ .kind }}\n", discovery: {by_name: d}}
+- {name: e, manifest: {kind: Secret}, discovery: {by_name: e}}
+`
+	parsed, err := ParseTask("/task.yaml", []byte(task), files{"/c.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: \"{{ .x }}\"}\n"}.read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i := range parsed.Resources {
+		version, kind, ok := parsed.Resources[i].Kind()
+		got = append(got, fmt.Sprint(version, " ", kind, " ", ok))
+	}
+	want := []string{"apps/v1 Deployment true", "batch/v1 Job true", "v1 Secret true", "v1 {{ .kind }} false", " Secret false"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
 }

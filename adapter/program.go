@@ -300,17 +300,25 @@ func (c *compiler) staticManifest(body Text) {
 // scan finds a key at the left edge of a manifest's text, which cannot be
 // parsed before it is rendered.
 func (c *compiler) scan(body Text, key string) *tmpl {
-	m := regexp.MustCompile(`(?m)^` + key + `:[ \t]*(.*?)[ \t]*(?:#.*)?$`).FindStringSubmatch(body.Value)
-	if m == nil {
+	value, ok := scan(body.Value, key)
+	if !ok {
 		c.doubt(body.Place, "the manifest has no %s", key)
 		return &tmpl{}
 	}
-	value := m[1]
+	return c.template(Text{value, body.Place})
+}
+
+func scan(manifest, key string) (value string, ok bool) {
+	m := regexp.MustCompile(`(?m)^` + key + `:[ \t]*(.*?)[ \t]*(?:#.*)?$`).FindStringSubmatch(manifest)
+	if m == nil {
+		return "", false
+	}
+	value = m[1]
 	var s string
 	if yaml.Unmarshal([]byte(value), &s) == nil && !strings.HasPrefix(value, "{") {
 		value = s
 	}
-	return c.template(Text{value, body.Place})
+	return value, true
 }
 
 func (c *compiler) discovery(d *Discovery) discovery {

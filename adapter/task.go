@@ -126,6 +126,24 @@ type Resource struct {
 	RefText Text
 }
 
+// Kind is the apiVersion and kind of the resource's object; false when a
+// template makes them, or there are none.
+func (r *Resource) Kind() (apiVersion, kind string, ok bool) {
+	text := r.RefText.Value
+	switch m := r.Manifest.Value.(type) {
+	case string:
+		text = m
+	case map[string]any:
+		apiVersion, _ = m["apiVersion"].(string)
+		kind, _ = m["kind"].(string)
+	}
+	if text != "" {
+		apiVersion, _ = scan(text, "apiVersion")
+		kind, _ = scan(text, "kind")
+	}
+	return apiVersion, kind, apiVersion != "" && kind != "" && !strings.Contains(apiVersion+kind, "{{")
+}
+
 // TransportConfig says how an object is applied.
 type TransportConfig struct {
 	Place   Place

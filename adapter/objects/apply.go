@@ -194,7 +194,9 @@ func (t *Objects) end(at place, hash, version string) {
 		}
 		a.held = nil
 	}
-	t.applied[at] = a
+	if t.applied[at] = a; a.writing == 0 && a.version == "" {
+		delete(t.applied, at) // nothing came of it
+	}
 	t.mu.Unlock()
 	if tell != nil {
 		tell()

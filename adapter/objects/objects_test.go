@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -218,6 +219,40 @@ func TestAnObjectThatIsBeingDeletedIsThere(t *testing.T) {
 	}
 }
 
+// An object that lost the annotation that says whose it is, while no watch stood,
+// is still known by what it was.
+func TestAListKnowsWhoseAnObjectWas(t *testing.T) {
+	w := newWorld(t)
+	a := w.application("a", "1", 1)
+	if _, err := w.transport("one").Apply(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	var told []adapter.Event
+	o := w.transport("one")
+	f := &follower{
+		objects: o, gvk: configMaps.GroupVersion().WithKind("ConfigMap"), changed: func(e adapter.Event) { told = append(told, e) },
+		calm: rate.NewLimiter(rate.Inf, 1), known: map[place]known{},
+	}
+	list := func() {
+		t.Helper()
+		var calmly sync.WaitGroup
+		in := o.dynamic.Resource(configMaps).Namespace(w.ns)
+		if _, err := f.list(t.Context(), in, kindOf{configMaps, true}, LabelAdapter+"=one", &calmly); err != nil {
+			t.Fatal(err)
+		}
+		calmly.Wait()
+	}
+	list()
+	if len(told) != 1 || told[0] != a.Event {
+		t.Fatalf("told of %v", told)
+	}
+	w.patch("a", `{"metadata":{"annotations":{"`+annotationEvent+`":null}}}`)
+	list()
+	if len(told) != 2 || told[1] != a.Event {
+		t.Fatalf("told of %v", told)
+	}
+}
+
 // watch runs the transport's watch until the test ends.
 func (w *world) watch(o *Objects, told chan<- adapter.Event) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -264,6 +299,11 @@ func TestKindsThatAreNotThere(t *testing.T) {
 	a.Object["kind"] = "Thing"
 	if _, err := o.Apply(t.Context(), a); !errors.Is(err, errNoSuchKind) {
 		t.Errorf("%v", err)
+	}
+	a = w.application("a", "1", 1)
+	a.Object["metadata"].(map[string]any)["namespace"] = "absent"
+	if _, err := o.Apply(t.Context(), a); !apierrors.IsNotFound(err) || len(o.applied) > 0 {
+		t.Errorf("%v; remembered: %v", err, o.applied)
 	}
 	away := rest.CopyConfig(w.config)
 	away.Host = "https://127.0.0.1:1"

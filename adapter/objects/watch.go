@@ -158,6 +158,9 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 		}
 		for i := range list.Items {
 			at, is := f.look(k, &list.Items[i])
+			if is.event.ID == "" {
+				is.event = f.known[at].event // the annotation was taken away: that is drift, too
+			}
 			now[at] = is
 		}
 		version = list.GetResourceVersion()
