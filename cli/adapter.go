@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -177,7 +178,7 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 		if names[name] {
 			continue
 		}
-		pair, err := bundledAdapter(name)
+		pair, err := f.bundledAdapter(name, changed)
 		if err != nil {
 			return nil, err
 		}
@@ -187,13 +188,16 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 }
 
 // bundledAdapter reads one of the adapters that come with this program.
-func bundledAdapter(name string) (pair adapterPair, err error) {
+func (f *adapterFlags) bundledAdapter(name string, changed func(string) bool) (pair adapterPair, err error) {
 	read := func(file string) ([]byte, error) { return adapters.Files.ReadFile(path.Join(name, file)) }
 	config, err := read("config.yaml")
 	if err != nil {
 		return pair, fmt.Errorf("--bundled %s: there is no such adapter: %w", name, err)
 	}
 	if pair.config, err = adapter.ParseConfig(path.Join("adapters", name, "config.yaml"), config, os.Getenv); err != nil {
+		return pair, err
+	}
+	if err := f.set(pair.config, changed); err != nil {
 		return pair, err
 	}
 	task, err := read("task.yaml")
@@ -240,14 +244,19 @@ func (f *adapterFlags) config(file string, changed func(string) bool) (*adapter.
 	if err != nil {
 		return nil, err
 	}
+	return config, f.set(config, changed)
+}
+
+// set has the flags that were given override a config.
+func (f *adapterFlags) set(config *adapter.Config, changed func(string) bool) error {
 	for path, name := range settingFlags() {
 		if value := *f.settings[path]; changed(name) && value != "" {
 			if err := config.Set(path, value); err != nil {
-				return nil, fmt.Errorf("--%s: %w", name, err)
+				return fmt.Errorf("--%s: %w", name, err)
 			}
 		}
 	}
-	return config, nil
+	return nil
 }
 
 // brokerOptions lead to the broker: the region's, or that of a file.
@@ -281,18 +290,35 @@ func (c *command) adapterConfigDump() *cobra.Command {
 tokens, and values of headers, are left out.`,
 	}
 	cmd.RunE = func(*cobra.Command, []string) error {
+		if env := os.Getenv("HYPERFLEET_ADAPTER_CONFIG"); len(f.configs) == 0 && f.dir == "" && env != "" {
+			f.configs = []string{env}
+		}
 		for len(f.tasks) < len(f.configs) {
 			f.tasks = append(f.tasks, "") // they are not read
 		}
-		configs, _, err := f.files()
+		files, _, err := f.files()
 		if err != nil {
 			return err
 		}
-		for _, file := range configs {
+		var configs []*adapter.Config
+		for _, file := range files {
 			config, err := f.config(file, cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}
+			configs = append(configs, config)
+		}
+		for _, name := range f.bundled {
+			if slices.ContainsFunc(configs, func(c *adapter.Config) bool { return c.Adapter.Name == name }) {
+				continue
+			}
+			pair, err := f.bundledAdapter(name, cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			configs = append(configs, pair.config)
+		}
+		for _, config := range configs {
 			text, err := json.MarshalIndent(config.Redacted(), "", "  ")
 			if err != nil {
 				return err

@@ -30,6 +30,11 @@ func (c *command) dryRunnable(cmd *cobra.Command, load func() (*adapter.Config, 
 	serve := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if d.event == "" {
+			for _, name := range []string{"api-responses", "discovery", "verbose", "output"} {
+				if cmd.Flags().Changed("dry-run-" + name) { // who says so does not mean to run it
+					return fmt.Errorf("--dry-run-%s goes with --dry-run-event", name)
+				}
+			}
 			return serve(cmd, args)
 		}
 		config, task, err := load()

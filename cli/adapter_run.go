@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,6 +44,9 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 		if parallel, err = strconv.Atoi(text); err != nil || parallel < 1 {
 			return fmt.Errorf("SUBSCRIBER_PARALLELISM=%q is no number from 1", text)
 		}
+	}
+	if parallel < 0 {
+		return fmt.Errorf("--parallel %d is no number from 1", parallel)
 	}
 	for _, pair := range pairs {
 		name := pair.config.Adapter.Name
@@ -228,11 +230,9 @@ func (f *adapterFlags) kubernetes(pair adapterPair, log *slog.Logger) (transport
 // taskKinds are the kinds that a task's manifests name outright.
 func taskKinds(t *adapter.Task) []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
-	for _, r := range t.Resources {
-		m, _ := r.Manifest.Value.(map[string]any)
-		version, _ := m["apiVersion"].(string)
-		kind, _ := m["kind"].(string)
-		if gv, err := schema.ParseGroupVersion(version); err == nil && kind != "" && version != "" && !strings.Contains(version+kind, "{{") {
+	for i := range t.Resources {
+		version, kind, ok := t.Resources[i].Kind()
+		if gv, err := schema.ParseGroupVersion(version); err == nil && ok {
 			kinds = append(kinds, gv.WithKind(kind))
 		}
 	}
