@@ -58,7 +58,7 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 
 	for topic, apart := range map[string]bool{"clusters": false, "fleet": true} {
 		dsn := pgtest.DSN(t)
-		base, _ := startCLM(t, func(api, ops string) []string {
+		base, ops := startCLM(t, func(api, ops string) []string {
 			return []string{"--dsn", dsn, "--insecure-listen", api, "--ops", ops, "--message-broker-config-file", brokerFile,
 				"--sentinel-name", "inside", fmt.Sprintf("--sentinel=%v", !apart)}
 		})
@@ -89,6 +89,11 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 			}
 			if got == want {
 				break
+			}
+		}
+		if !apart { // it can be asked what it knows
+			if status, v := ask(t, "GET", ops+"/sentinel?id="+made["id"].(string), ""); status != 200 {
+				t.Errorf("/sentinel: %d %v", status, v)
 			}
 		}
 	}

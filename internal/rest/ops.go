@@ -25,9 +25,9 @@ type Ops struct {
 	// Body, when set, shapes the answers of /readyz; nothing missing is ready.
 	Body func(missing []Missing) any
 
-	mu       sync.Mutex
+	mu       sync.Mutex // for checks, and for adding to mux
 	checks   map[string]func(context.Context) error
-	routes   map[string]Handler // by pattern
+	mux      *Mux
 	draining atomic.Bool
 }
 
@@ -37,8 +37,11 @@ const checkTimeout = 2 * time.Second
 
 // NewOps returns an Ops without checks, which is ready.
 func NewOps() *Ops {
-	o := &Ops{Registry: prometheus.NewRegistry(), checks: map[string]func(context.Context) error{}}
+	o := &Ops{Registry: prometheus.NewRegistry(), checks: map[string]func(context.Context) error{}, mux: NewMux()}
 	o.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o.mux.Handle("GET /healthz", o.Live)
+	o.mux.Handle("GET /readyz", o.Ready)
+	o.mux.HandleHTTP("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{Registry: o.Registry}))
 	return o
 }
 
@@ -123,15 +126,13 @@ type opsStatus struct {
 	Missing []Missing `json:"missing,omitempty"`
 }
 
-// Handle adds a route of the service's own, such as "GET /config", before
-// Handler is called. Whoever reaches the port reads it: it shows no secrets.
+// Handle adds a route of the service's own, such as "GET /config", also when
+// Handler serves already: parts that have one start after the health port.
+// Whoever reaches the port reads it: it shows no secrets.
 func (o *Ops) Handle(pattern string, h Handler) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.routes == nil {
-		o.routes = map[string]Handler{}
-	}
-	o.routes[pattern] = h
+	o.mux.Handle(pattern, h)
 }
 
 // Live answers that the process runs.
@@ -154,15 +155,4 @@ func (o *Ops) Ready(w http.ResponseWriter, r *http.Request) error {
 }
 
 // Handler serves /healthz, /readyz and /metrics, and the service's own routes.
-func (o *Ops) Handler() http.Handler {
-	m := NewMux()
-	m.Handle("GET /healthz", o.Live)
-	m.Handle("GET /readyz", o.Ready)
-	m.HandleHTTP("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{Registry: o.Registry}))
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for pattern, h := range o.routes {
-		m.Handle(pattern, h)
-	}
-	return m
-}
+func (o *Ops) Handler() http.Handler { return o.mux }

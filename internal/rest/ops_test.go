@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,6 +36,18 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	o.Drain()
 	if w := do(h, "GET", "/readyz"); w.Code != 503 || !strings.Contains(w.Body.String(), "draining") {
 		t.Errorf("draining: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestAPartThatStartsLateHasItsRoute(t *testing.T) {
+	o := NewOps()
+	h := o.Handler()
+	if w := do(h, "GET", "/config"); w.Code != 404 {
+		t.Errorf("nobody has it: %d %s", w.Code, w.Body)
+	}
+	o.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error { return WriteJSON(w, http.StatusOK, 1) })
+	if w := do(h, "GET", "/config"); w.Code != 200 {
+		t.Errorf("it is served already: %d %s", w.Code, w.Body)
 	}
 }
 
