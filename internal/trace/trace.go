@@ -166,13 +166,6 @@ func (s *Span) Set(attrs ...Attr) {
 	}
 }
 
-// Event notes that something happened just now.
-func (s *Span) Event(name string, attrs ...Attr) {
-	if s != nil {
-		s.span.AddEvent(name, trace.WithAttributes(attrs...))
-	}
-}
-
 // End ends the span; err, if any, is why its work failed.
 func (s *Span) End(err error) {
 	if s == nil {
