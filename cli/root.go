@@ -54,7 +54,8 @@ func newRoot(c *command) *cobra.Command {
 		Long: `Atoll runs a cloud region of hosted Kubernetes/OpenShift control planes.
 
 Start a region on this machine with "atoll up", look at it with "atoll status",
-send work to a management cluster with "atoll work apply".`,
+send work to a management cluster with "atoll work apply", ask for a cluster
+with "atoll clm create".`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 		Args: knownVerb, RunE: showHelp,
 	}

@@ -47,6 +47,7 @@ The region keeps running. To try next (after: export PATH=\$PWD/bin:\$PATH):
   atoll status                              its processes and endpoints
   atoll work list                           works and their conditions
   atoll work get $id -o yaml
+  atoll clm create -f examples/cluster.yaml --wait    a cluster, by the lifecycle manager
   atoll up --management-clusters 2          one more management cluster
   eval "\$(atoll env)"                       then curl, awscurl or an AWS SDK
   atoll work delete $id     and the ConfigMap goes
