@@ -68,10 +68,22 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 	await("1")
 	r.kubectl("management-01", "get", "namespace", namespace)
 
-	// From the POST to the report that made it so.
-	spans := collector.Await(t, "the POST and the report after it", func(spans []tracetest.Span) bool {
-		return len(traceOf(spans, made["id"].(string))) > 0
+	// From the POST to the report that made it so: one run of the adapter applied
+	// the work, another saw what became of it.
+	runs := func(spans []tracetest.Span) (traces []string) {
+		for _, s := range spans {
+			if s.Name == "reconcile Cluster" && s.Attrs["resource.id"] == made["id"] {
+				traces = append(traces, s.Trace)
+			}
+		}
+		return traces
+	}
+	spans := collector.Await(t, "the POST, two runs of the adapter, and a report", func(spans []tracetest.Span) bool {
+		return len(traceOf(spans, made["id"].(string))) > 0 && len(runs(spans)) > 1
 	})
+	if traces := runs(spans); len(slices.Compact(slices.Clone(traces))) != 1 {
+		t.Errorf("the adapter's runs are in several traces: %v", traces)
+	}
 	one := traceOf(spans, made["id"].(string))
 	for _, want := range []string{"hyperfleet-api POST /api/hyperfleet/v1/clusters", "hyperfleet-api publish Cluster", "hyperfleet-api PUT /api/hyperfleet/v1/clusters/{id}/statuses"} {
 		if !slices.Contains(one, want) {
