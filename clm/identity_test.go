@@ -11,6 +11,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +134,49 @@ func TestI10Tokens(t *testing.T) {
 	r.Header.Set("Authorization", token(t, rotated, "k2", rs, good))
 	if _, err := id.Identify(r); err != nil {
 		t.Errorf("after a rotation: %v", err)
+	}
+}
+
+// An issuer that does not answer holds nobody up whose key is known.
+func TestTokensWhileAnIssuerHangs(t *testing.T) {
+	key := newKey(t)
+	set := keySet(t, "k1", &key.PublicKey)
+	var hangs atomic.Bool
+	asked, over := make(chan struct{}), make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if hangs.Load() {
+			asked <- struct{}{}
+			<-over
+		}
+		w.Write(set)
+	}))
+	defer srv.Close()
+	tokens, err := NewTokens([]Issuer{{IssuerURL: "https://one", JWKCertURL: srv.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("Authorization", token(t, key, "k1", jwt.SigningMethodRS256, jwt.MapClaims{"iss": "https://one", "email": "a@example.com", "exp": time.Now().Add(time.Hour).Unix()}))
+	identify := func() {
+		if _, err := (&Identity{Tokens: tokens}).Identify(r); err != nil {
+			t.Error(err)
+		}
+	}
+	identify()
+	hangs.Store(true)
+	issuer := tokens.issuers[0]
+	issuer.tried, issuer.fetched, issuer.client.Timeout = time.Time{}, time.Time{}, 0 // it is time to ask again, and to wait
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(over)
+	wg.Go(identify)
+	<-asked
+	second := make(chan struct{})
+	wg.Go(func() { defer close(second); identify() })
+	select {
+	case <-second:
+	case <-time.After(30 * time.Second):
+		t.Error("the second caller waits for the first one's answer")
 	}
 }
 

@@ -63,10 +63,17 @@ type issuer struct {
 	pattern *regexp.Regexp
 	client  *http.Client
 
-	mu      sync.Mutex
-	keys    map[string]*rsa.PublicKey // by key id
-	fetched time.Time
-	tried   time.Time
+	mu       sync.Mutex
+	keys     map[string]*rsa.PublicKey // by key id
+	fetched  time.Time
+	tried    time.Time
+	fetching *fetch // that is under way; may be nil
+}
+
+// fetch is one attempt to get an issuer's keys.
+type fetch struct {
+	done chan struct{} // closed at its end, after which err is set
+	err  error
 }
 
 // NewTokens checks the issuers. It fetches nothing yet.
@@ -200,28 +207,54 @@ func (i *issuer) verify(ctx context.Context, text string, header http.Header) (s
 
 var errKeys = errors.New("no keys")
 
-// key returns a public key of the issuer.
+// key returns a public key of the issuer. One caller at a time fetches the
+// keys. Who needs a new one waits for it; the others go by those that are known,
+// so that an issuer that does not answer holds nobody else up.
 func (i *issuer) key(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	now := time.Now()
-	key := i.keys[id]
-	if (key == nil || now.Sub(i.fetched) > keysFresh) && now.Sub(i.tried) > keysPause {
-		i.tried = now
-		keys, err := i.fetch(ctx)
-		switch {
-		case err == nil:
-			i.keys, i.fetched = keys, now
-			key = keys[id]
-		case i.keys == nil:
-			i.tried = time.Time{}
-			return nil, fmt.Errorf("%w: %w", errKeys, err)
+	now, key, f := time.Now(), i.keys[id], i.fetching
+	mine := f == nil && (key == nil || now.Sub(i.fetched) > keysFresh) && now.Sub(i.tried) > keysPause
+	if mine {
+		f = &fetch{done: make(chan struct{})}
+		i.fetching, i.tried = f, now
+	}
+	i.mu.Unlock()
+	switch {
+	case mine:
+		i.refresh(ctx, f)
+	case key == nil && f != nil:
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
+	case key != nil:
+		return key, nil
 	}
-	if key == nil {
-		return nil, fmt.Errorf("the issuer has no key %q", id)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch key := i.keys[id]; {
+	case key != nil:
+		return key, nil
+	case i.keys == nil && f != nil && f.err != nil:
+		return nil, fmt.Errorf("%w: %w", errKeys, f.err)
 	}
-	return key, nil
+	return nil, fmt.Errorf("the issuer has no key %q", id)
+}
+
+// refresh fetches the keys. Without an answer those that are known stay.
+func (i *issuer) refresh(ctx context.Context, f *fetch) {
+	keys, err := i.fetch(ctx)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case err == nil:
+		i.keys, i.fetched = keys, time.Now()
+	case i.keys == nil:
+		i.tried = time.Time{} // nobody gets in without: the next one tries again
+	}
+	f.err, i.fetching = err, nil
+	close(f.done)
 }
 
 func (i *issuer) fetch(ctx context.Context) (map[string]*rsa.PublicKey, error) {
