@@ -206,7 +206,27 @@ func TestI3PatchMakesGenerations(t *testing.T) {
 	is(t, "who refers to it", a.do("GET", "/clusters?ref_type=wif_config&ref_target_id="+wif, "").want(200).at("total"), "1")
 	a.do("DELETE", "/wifconfigs/"+wif, "").want(409, "CNF-003")
 	a.do("PATCH", path, `{"references":{}}`).want(200)
+	is(t, "the generation after no reference again", a.do("PATCH", path, `{"references":{"wif_config":[]}}`).want(200).at("generation"), "6")
 	a.do("DELETE", "/wifconfigs/"+wif, "").want(202)
+}
+
+// A merge patch leaves what it does not name, to the last digit, and removes
+// what it says is null.
+func TestMergePatches(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	patch := func(body string) answer {
+		t.Helper()
+		return a.do("PATCH", path, body, "Content-Type: application/merge-patch+json").want(200)
+	}
+	patch(`{"spec":{"id":9007199254740993,"rate":0.10,"a":{"b":1,"c":2}},"labels":{"x":"1","y":"2"}}`)
+	got := patch(`{"spec":{"a":{"b":null}},"labels":{"x":null}}`)
+	is(t, "the spec", got.at("spec"), `{"a":{"c":2},"id":9007199254740993,"rate":0.10}`)
+	is(t, "the labels", got.at("labels"), `{"y":"2"}`)
+	got = patch(`{"spec":{"id":9007199254740992}}`)
+	is(t, "the number next to it", got.at("spec.id")+" "+got.at("generation"), "9007199254740992 4")
+	got = patch(`{"labels":null,"references":null}`)
+	is(t, "without labels", got.at("labels")+got.at("generation"), "{}5")
 }
 
 // A write that names a version is refused when there is a later one (I2).
@@ -217,6 +237,8 @@ func TestI2StaleWritesAreRefused(t *testing.T) {
 	a.do("PATCH", path, `{"labels":{"a":"1"}}`, "If-Match: "+etag).want(200)
 	a.do("PATCH", path, `{"labels":{"a":"2"}}`, "If-Match: "+etag).want(412, "CNF-002")
 	a.do("DELETE", path, "", "If-Match: "+etag).want(412, "CNF-002")
+	a.do("PATCH", path, `{"labels":{"a":"3"}}`, `If-Match: "0"`).want(412, "CNF-002") // which nothing ever was
+	a.do("DELETE", path, "", `If-Match: "0"`).want(412, "CNF-002")
 	is(t, "label", a.do("GET", path, "").at("labels.a"), "1")
 }
 
@@ -268,16 +290,24 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	for method, path := range map[string]string{"GET": "", "PATCH": "", "DELETE": ""} {
 		b.do(method, "/clusters/"+id+path, `{"labels":{"x":"y"}}`).want(404, "NTF-002")
 	}
-	b.do("GET", "/resources/"+id, "").want(404)
+	for _, there := range []string{id, "nope"} { // what is not there looks no different
+		b.do("GET", "/resources/"+there, "").want(404, "NTF-001")
+		b.do("PATCH", "/resources/"+there, `{"labels":{"x":"y"}}`).want(404, "NTF-001")
+	}
 	b.do("GET", "/clusters/"+id+"/history", "").want(404)
 	b.do("GET", "/clusters/"+id+"/statuses", "").want(404)
 	b.do("POST", "/clusters/"+id+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(404)
 	is(t, "what the other tenant lists", b.do("GET", "/clusters", "").at("total")+b.do("GET", "/resources", "").at("total"), "00")
 	b.cluster("abc") // the same name
+	const keyed = `{"kind":"Cluster","name":"keyed","spec":{}}`
+	theirs := a.do("POST", "/clusters", keyed, "Idempotency-Key: k").want(201)
+	if mine := b.do("POST", "/clusters", keyed, "Idempotency-Key: k").want(201); mine.at("id") == theirs.at("id") || mine.at("tenancy.org") != "2" {
+		t.Fatalf("a key, though of the same name, gives another tenant %s", mine.body)
+	}
 
 	system := *a
 	system.who = Caller{Name: "system:adapter", System: true}
-	is(t, "what the system lists", system.do("GET", "/clusters", "").at("total"), "2")
+	is(t, "what the system lists", system.do("GET", "/clusters", "").at("total"), "4")
 	system.report("/clusters/"+id, "dns", 1, "True", "").want(201)
 }
 
@@ -315,6 +345,10 @@ func TestRoutesAreDocumented(t *testing.T) {
 	}
 	if err := doc.Validate(t.Context(), openapi3.DisableExamplesValidation()); err != nil {
 		t.Fatal(err)
+	}
+	one, _ := a.server.document()
+	if two, _ := a.server.document(); &one[0] != &two[0] {
+		t.Error("the document is made anew for each who asks")
 	}
 	documented := map[string]bool{}
 	for path, item := range doc.Paths.Map() {

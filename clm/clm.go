@@ -3,10 +3,12 @@ package clm
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,6 +50,7 @@ type Server struct {
 	registry *Registry
 	feed     *store.Broadcast
 	metrics  *metrics
+	document func() (json.RawMessage, error) // Registry.document, once: whoever reaches the port may ask for it
 }
 
 // New returns a server that does nothing until Run. It owns the listeners from
@@ -71,7 +74,8 @@ func New(o Options) (*Server, error) {
 		}
 	}
 	return &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed,
-		metrics: newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck)}, nil
+		metrics:  newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck),
+		document: sync.OnceValues(func() (json.RawMessage, error) { return o.Database.Registry.document(o.Specs) })}, nil
 }
 
 // Run serves until ctx ends, then stops: watches end at once, requests under

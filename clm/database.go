@@ -101,7 +101,7 @@ create table reference (
 create index reference_target on reference (target);
 
 create table idempotency (
-	principal  text not null,
+	principal  text not null, -- the tenant before it, if there is one
 	key        text not null,
 	digest     bytea not null, -- of the request
 	kind       text not null,

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -86,11 +86,8 @@ func (e *Entity) patch(d *store.Document, c change, by author, now time.Time) er
 }
 
 func sameSpec(a, b declared) bool {
-	var x, y any
-	if json.Unmarshal(a.Spec, &x) != nil || json.Unmarshal(b.Spec, &y) != nil || !reflect.DeepEqual(x, y) {
-		return false
-	}
-	return reflect.DeepEqual(a.Labels, b.Labels) && reflect.DeepEqual(a.References, b.References)
+	equal, err := store.SameJSON(a.Spec, b.Spec)
+	return err == nil && equal && maps.Equal(a.Labels, b.Labels) && maps.EqualFunc(a.References, b.References, slices.Equal)
 }
 
 // markDeleted asks for the deletion of a resource. children says that it has

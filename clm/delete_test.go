@@ -152,6 +152,57 @@ func TestI9AFamilyUnderFire(t *testing.T) {
 	is(t, "what is left", a.do("GET", "/resources", "").at("total"), "0")
 }
 
+// The last reports on a parent and on its child may come at once, each to a
+// process of its own: neither stays behind (I9).
+func TestI9TheLastReportsOfAParentAndItsChildMeet(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	a, b := startOn(t, dsn), startOn(t, dsn)
+	path := "/clusters/" + a.cluster("abc")
+	pool := "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
+	a.do("DELETE", path, "").want(202)
+	a.report(path, "dns", 2, "False", "True").want(201)
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait) // after the lock is gone
+	connect := func() *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close(context.Background()) })
+		return conn
+	}
+	holder, look := connect(), connect()
+	if _, err := holder.Exec(t.Context(), `begin; select from document where kind = 'Cluster' for update`); err != nil {
+		t.Fatal(err)
+	}
+	last := func(by *testAPI, path, adapter string) {
+		wg.Go(func() {
+			for { // one that waits too long is told to come again
+				if got := by.report(path, adapter, 2, "False", "True"); got.status != 503 {
+					got.want(201)
+					return
+				}
+			}
+		})
+	}
+	await := func(n int) {
+		for waiting := 0; waiting < n; {
+			if err := look.QueryRow(t.Context(), `select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	last(b, pool, "node-pool")
+	await(1)
+	last(a, path, "validation") // stands behind the pool's
+	await(2)
+	if _, err := holder.Exec(t.Context(), `rollback`); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	a.do("GET", path, "").want(404, "NTF-002")
+}
+
 // Who waits for one family's lock must not keep others from the database.
 func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 	dsn := pgtest.DSN(t)

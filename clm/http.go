@@ -116,7 +116,9 @@ func (c *collection) address(r *http.Request) (address, error) {
 		return a, nil
 	}
 	d, err := c.s.store.Find(r.Context(), a.id)
-	if a.entity = c.s.registry.byKind[string(d.Kind)]; errors.Is(err, store.ErrNotFound) || err == nil && a.entity == nil {
+	a.entity = c.s.registry.byKind[string(d.Kind)]
+	// What is another's is answered as what is not there: its kind is not told, either.
+	if errors.Is(err, store.ErrNotFound) || err == nil && (a.entity == nil || a.admits(r.Context(), d) != nil) {
 		return a, rest.Errorf(http.StatusNotFound, codeNotFound, "resource with id='%s' not found", shorten(a.id))
 	}
 	return a, err
@@ -337,6 +339,9 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 
 // ifMatch returns the version that a write insists on, or 0.
 func ifMatch(r *http.Request) (int64, error) {
-	version, _, _, err := rest.ParseIfMatch(r)
+	version, any, present, err := rest.ParseIfMatch(r)
+	if err == nil && present && !any && version == 0 {
+		err = store.ErrStale // nothing ever had that version
+	}
 	return version, err
 }

@@ -98,7 +98,7 @@ func typeBody(item object, method string, wanted bool, schema string) {
 }
 
 func (s *Server) getOpenAPI(w http.ResponseWriter, _ *http.Request) error {
-	doc, err := s.registry.document(s.opts.Specs)
+	doc, err := s.document()
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ type operation struct{ Method, Path, Summary string }
 // getOpenAPIPage answers the document for people, as a page that needs nothing
 // from elsewhere.
 func (s *Server) getOpenAPIPage(w http.ResponseWriter, _ *http.Request) error {
-	text, err := s.registry.document(s.opts.Specs)
+	text, err := s.document()
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,9 @@
 package clm
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -55,20 +57,35 @@ func (s *Server) merged(e *Entity, have declared, given map[string]json.RawMessa
 		if next[name], err = mergePatch(target, patch); err != nil {
 			return change{}, err
 		}
+		if name != "spec" && string(next[name]) == "null" {
+			next[name] = json.RawMessage(`{}`) // removed
+		}
 	}
 	return s.replaced(e, next)
 }
 
 // mergePatch applies a patch to a document as RFC 7396, section 2, says.
 func mergePatch(target, patch json.RawMessage) (json.RawMessage, error) {
-	var t, p any
-	if err := rest.DecodeJSON(target, &t); err != nil {
+	t, err := exactly(target)
+	if err != nil {
 		return nil, err
 	}
-	if err := rest.DecodeJSON(patch, &p); err != nil {
+	p, err := exactly(patch)
+	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(mergeValue(t, p))
+}
+
+// exactly decodes JSON and leaves numbers as they are written: float64 has no
+// room for the long ones.
+func exactly(data []byte) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return nil, fmt.Errorf("decoding JSON: %w", err)
+	}
+	return v, nil
 }
 
 func mergeValue(target, patch any) any {

@@ -188,8 +188,14 @@ func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newReso
 	fail := func(err error) (*store.Document, error) {
 		return nil, fmt.Errorf("looking for an idempotency key: %w", err)
 	}
+	// One name may be of several tenants, and where nobody has one it is of all.
+	tenant, err := tenancyScope(who.Tenancy)
+	if err != nil {
+		return fail(err)
+	}
+	holder := tenant + who.Name
 	tag, err := tx.Exec(ctx, `insert into idempotency (principal, key, digest, kind, id) values ($1, $2, $3, $4, $5) on conflict do nothing`,
-		who.Name, req.key, req.digest, req.entity.Kind, id)
+		holder, req.key, req.digest, req.entity.Kind, id)
 	if err != nil {
 		return fail(err)
 	}
@@ -197,7 +203,7 @@ func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newReso
 		return nil, nil
 	}
 	var digest []byte
-	err = tx.QueryRow(ctx, `select digest, id from idempotency where principal = $1 and key = $2`, who.Name, req.key).Scan(&digest, &id)
+	err = tx.QueryRow(ctx, `select digest, id from idempotency where principal = $1 and key = $2`, holder, req.key).Scan(&digest, &id)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // it has just ended
 		return fail(store.ErrConflict)
@@ -223,8 +229,7 @@ func (s *Server) forgetKeys(ctx context.Context, now time.Time) error {
 
 // digestOf is what two requests have in common that ask for the same.
 func digestOf(path string, body []byte) []byte {
-	var v any
-	if json.Unmarshal(body, &v) == nil {
+	if v, err := exactly(body); err == nil {
 		if canonical, err := json.Marshal(v); err == nil {
 			body = canonical
 		}
@@ -440,10 +445,11 @@ func (s *Server) takeLast(ctx context.Context, a address, read store.Document, r
 		if err != nil {
 			return err
 		}
-		if err := a.admits(ctx, d); err != nil {
+		if err := s.lockOwners(ctx, tx, d); err != nil {
 			return err
 		}
-		if err := s.lockOwners(ctx, tx, d); err != nil {
+		// Until it is locked, another process may be removing its last child, and find it waiting for this report.
+		if _, err := s.lock(ctx, tx, a); err != nil {
 			return err
 		}
 		children, err := s.present(ctx, tx, a.entity, a.id)
@@ -454,9 +460,6 @@ func (s *Server) takeLast(ctx context.Context, a address, read store.Document, r
 			out, err = a.entity.take(d, r, children, now)
 			return err
 		})
-		if errors.Is(err, store.ErrNotFound) {
-			return missing(a.entity, a.id)
-		}
 		if err != nil || !out.done {
 			return err
 		}

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// sameJSON says whether a and b mean the same to jsonb: white space, the order of keys, earlier duplicates of keys and
+// SameJSON says whether a and b mean the same to jsonb: white space, the order of keys, earlier duplicates of keys and
 // the notation of numbers do not matter. Malformed JSON is ErrInvalid.
-func sameJSON(a, b []byte) (bool, error) {
+func SameJSON(a, b []byte) (bool, error) {
 	if bytes.Equal(a, b) {
 		return true, nil
 	}

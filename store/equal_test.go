@@ -28,7 +28,7 @@ func TestSameJSON(t *testing.T) {
 		{`"1"`, `1`, false},
 		{`null`, `false`, false},
 	} {
-		got, err := sameJSON([]byte(c.a), []byte(c.b))
+		got, err := SameJSON([]byte(c.a), []byte(c.b))
 		if err != nil || got != c.same {
 			t.Errorf("%s and %s: %v %v", c.a, c.b, got, err)
 		}
@@ -60,7 +60,7 @@ func TestSameJSONAgreesWithJSONB(t *testing.T) {
 		if err := conn.QueryRow(context.Background(), `select $1::text::jsonb = $2::text::jsonb`, a, b).Scan(&want); err != nil {
 			t.Fatal(err)
 		}
-		got, err := sameJSON([]byte(a), []byte(b))
+		got, err := SameJSON([]byte(a), []byte(b))
 		if err != nil || got != want {
 			t.Fatalf("%s and %s: %v %v, jsonb says %v", a, b, got, err, want)
 		}

@@ -158,12 +158,12 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 		next.DeletedAt = &t
 	}
 	var spec, status json.RawMessage
-	if equal, err := sameJSON(cur.Spec, next.Spec); err != nil {
+	if equal, err := SameJSON(cur.Spec, next.Spec); err != nil {
 		return cur, w, false, err
 	} else if !equal {
 		spec = next.Spec
 	}
-	if equal, err := sameJSON(cur.Status, next.Status); err != nil {
+	if equal, err := SameJSON(cur.Status, next.Status); err != nil {
 		return cur, w, false, err
 	} else if !equal {
 		status = next.Status

@@ -326,6 +326,9 @@ type GetResourceParams struct {
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 }
 
+// PatchResourceApplicationMergePatchPlusJSONBody defines parameters for PatchResource.
+type PatchResourceApplicationMergePatchPlusJSONBody map[string]interface{}
+
 // PatchResourceParams defines parameters for PatchResource.
 type PatchResourceParams struct {
 	// IfMatch additive: an ETag; 412 when the resource has changed since
@@ -356,7 +359,7 @@ type ReconcileAllJSONRequestBody = ReconcileAsk
 type PatchResourceJSONRequestBody = ResourcePatch
 
 // PatchResourceApplicationMergePatchPlusJSONRequestBody defines body for PatchResource for application/merge-patch+json ContentType.
-type PatchResourceApplicationMergePatchPlusJSONRequestBody = ResourcePatch
+type PatchResourceApplicationMergePatchPlusJSONRequestBody PatchResourceApplicationMergePatchPlusJSONBody
 
 // ForceDeleteResourceJSONRequestBody defines body for ForceDeleteResource for application/json ContentType.
 type ForceDeleteResourceJSONRequestBody = ForceDelete
