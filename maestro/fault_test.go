@@ -26,7 +26,9 @@ import (
 
 // quickRetries makes the repetitions of a test's server come early, so that
 // what gets lost is mended while the test watches.
-func quickRetries(o *Options) { o.RetryBase, o.RetryMax = 100*time.Millisecond, time.Second }
+func quickRetries(o *Options) {
+	o.RetryBase, o.RetryMax, o.DeleteMax = 100*time.Millisecond, time.Second, time.Second
+}
 
 // settled waits until every bundle of the list is observed at its version, as
 // REST says, and nothing else is left.
@@ -543,7 +545,7 @@ func child(text string) error {
 	}
 	o := Options{
 		DSN: c.DSN, Broker: c.Broker, BrokerTLS: tlsOf("broker"), HTTP: listen(), GRPC: listen(), HTTPTLS: tlsOf(""), GRPCTLS: tlsOf(""),
-		MayCall: func(string) bool { return true }, RetryBase: 200 * time.Millisecond, RetryMax: time.Second,
+		MayCall: func(string) bool { return true }, RetryBase: 200 * time.Millisecond, RetryMax: time.Second, DeleteMax: time.Second,
 	}
 	if err != nil {
 		return err

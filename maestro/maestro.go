@@ -97,6 +97,7 @@ type Options struct {
 	Window        int           // works ahead of one consumer that are not acknowledged; default 1000
 	RetryBase     time.Duration // until an unacknowledged work is sent again, doubled each time; default 1 s
 	RetryMax      time.Duration // up to this; default 60 s
+	DeleteMax     time.Duration // and deletions up to this; default 5 min
 	ShutdownGrace time.Duration // for requests under way; default 5 s
 
 	Logger  *slog.Logger // default: discard

@@ -209,7 +209,7 @@ func (c childConfig) run() error {
 	server := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
 	o := maestro.Options{
 		DSN: c.DSN, Broker: c.Broker, BrokerTLS: client, HTTP: listen(c.HTTP), GRPC: listen(c.GRPC), HTTPTLS: server, GRPCTLS: server,
-		MayCall: func(string) bool { return true }, RetryBase: 200 * time.Millisecond, RetryMax: 2 * time.Second, Logger: log, BrokerGrace: time.Minute,
+		MayCall: func(string) bool { return true }, RetryBase: 200 * time.Millisecond, RetryMax: 2 * time.Second, DeleteMax: 2 * time.Second, Logger: log, BrokerGrace: time.Minute,
 	}
 	if err != nil {
 		return err
