@@ -19,6 +19,9 @@ func (w *Works) isForeign(ctx context.Context) (bool, error) {
 		_, err := w.client.UnknownWorks(ctx, client.ListOptions{Size: 1})
 		switch status := client.StatusOf(err); {
 		case err == nil:
+			w.mu.Lock()
+			w.foreign = false // it may have been replaced
+			w.mu.Unlock()
 			return false, nil
 		case status == http.StatusNotFound:
 			return true, nil

@@ -221,11 +221,25 @@ func (w *Works) Doubt(ctx context.Context, s adapter.Search) (adapter.Object, er
 	case len(list.Items) == 0:
 		return nil, nil // it never was one
 	case list.Items[0].ComparedAt != nil:
-		return nil, nil
+		return w.heard(ctx, consumer, s.Name, u.ID)
 	default:
 		u.FirstSeenAt = list.Items[0].CreatedAt
 	}
 	return unknownObject(&u, s.Name), nil
+}
+
+// heard looks again for a work after its agent has said what it holds: that may
+// have been between Discover and Doubt. What is unknown may be adopted, so it is
+// asked for first.
+func (w *Works) heard(ctx context.Context, consumer, name, id string) (adapter.Object, error) {
+	if object, err := w.unknown(ctx, consumer, name, id); err != nil || object != nil {
+		return object, err
+	}
+	b, _, err := w.bundle(ctx, id)
+	if err != nil || b == nil {
+		return nil, err
+	}
+	return objectOf(b)
 }
 
 // Delete has the work deleted; it is there until its agent has confirmed. Of

@@ -386,11 +386,30 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 		if err == nil && len(list.Items) == 0 {
 			err = errors.New("none")
 		}
+		if err != nil {
+			return err
+		}
+		var c struct {
+			ComparedAt *time.Time `json:"compared_at"`
+		}
+		doc, err := w.client.ConsumerNamed(t.Context(), consumer)
+		if err == nil {
+			err = json.Unmarshal(doc.JSON, &c)
+		}
+		if err == nil && c.ComparedAt == nil {
+			err = errors.New("not compared yet")
+		}
 		return err
 	})
 	found := w.discover(w.works, "a")
 	if len(found) != 1 {
 		t.Fatalf("found %v", found)
+	}
+	// Who did not find it, because the agent said so only then, is told.
+	w.works.foreign = true // as if the server had been another
+	o, err := w.works.Doubt(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a", TargetCluster: consumer})
+	if err != nil || o == nil {
+		t.Errorf("what the agent holds is not in doubt: %v, %v", o, err)
 	}
 	w.eventually("the work is gone", func() error {
 		if err := w.works.Delete(t.Context(), adapter.Deletion{Object: found[0], TargetCluster: consumer}); err != nil {
