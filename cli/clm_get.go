@@ -177,7 +177,7 @@ func resourceTable(w io.Writer, r client.Resource, now time.Time) {
 		}
 	}
 	if len(r.Labels) > 0 {
-		fmt.Fprintf(w, "labels %s\n", labelText(r.Labels))
+		fmt.Fprintf(w, "labels %s\n", oneLine(labelText(r.Labels)))
 	}
 	if len(r.Status.Conditions) == 0 {
 		return

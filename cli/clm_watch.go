@@ -110,7 +110,7 @@ func (c *command) showEvent(e client.Event, l *lifecycle, out *output) error {
 	if cond := conditionOf(r.Resource, "Reconciled"); cond != nil {
 		message = cond.Message
 	}
-	_, err = fmt.Fprintf(c.out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID, fmt.Sprint(r.Generation), state, message)
+	_, err = fmt.Fprintf(c.out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID, fmt.Sprint(r.Generation), state, oneLine(message))
 	return err
 }
 
@@ -179,7 +179,7 @@ func (c *command) waitFor(ctx context.Context, l *lifecycle, in client.Collectio
 		}
 		if cond != nil && cond.Message != shown {
 			shown = cond.Message
-			fmt.Fprintf(out, "  %8s  %s\n", took(time.Since(begun)), shown)
+			fmt.Fprintf(out, "  %8s  %s\n", took(time.Since(begun)), oneLine(shown))
 		}
 		if !gone && cond.Status == "True" && now.Generation >= r.Generation {
 			return errThere

@@ -233,7 +233,7 @@ func waitTable(out io.Writer, w wait, in client.Collection, now time.Time) {
 	if w.Deleting {
 		change = "deleted"
 	}
-	fmt.Fprintf(out, "%s %s (%s), generation %d, %s %s ago by %s\n", w.Kind, w.Name, w.ID, w.Generation, change, ago(w.Changed, now), w.ChangedBy)
+	fmt.Fprintf(out, "%s %s (%s), generation %d, %s %s ago by %s\n", w.Kind, w.Name, w.ID, w.Generation, change, ago(w.Changed, now), oneLine(w.ChangedBy))
 	switch {
 	case w.Reconciled == "":
 		fmt.Fprintf(out, "no adapter has to do anything for a %s\n", w.Kind)
@@ -244,7 +244,7 @@ func waitTable(out io.Writer, w wait, in client.Collection, now time.Time) {
 		if w.Deleting {
 			state = "being deleted for " + ago(w.Changed, now)
 		}
-		fmt.Fprintf(out, "%s: %s\n", state, w.Message)
+		fmt.Fprintf(out, "%s: %s\n", state, oneLine(w.Message))
 	}
 	show := func(title string, list []awaited) {
 		if len(list) == 0 {
@@ -267,14 +267,14 @@ func waitTable(out io.Writer, w wait, in client.Collection, now time.Time) {
 		fmt.Fprintln(out)
 	}
 	if e := w.LastError; e != nil {
-		fmt.Fprintf(out, "last error: %s, %s ago: %s\n", e.From, ago(e.Time, now), e.Text)
+		fmt.Fprintf(out, "last error: %s, %s ago: %s\n", e.From, ago(e.Time, now), oneLine(e.Text))
 	}
 	if a := w.Asked; a != nil {
 		reason := ""
 		if a.Reason != "" {
 			reason = ": " + a.Reason
 		}
-		fmt.Fprintf(out, "work was asked for %s ago by %s%s\n", ago(a.Time, now), a.By, reason)
+		fmt.Fprintf(out, "work was asked for %s ago by %s%s\n", ago(a.Time, now), oneLine(a.By), oneLine(reason))
 	}
 	if len(w.Awaited) > 0 {
 		fmt.Fprintf(out, "have it tried again now: atoll clm reconcile %s %s\n", in, w.ID)

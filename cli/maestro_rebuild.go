@@ -331,7 +331,7 @@ func (r *rebuild) show(since time.Duration) {
 		r.report.Works.Present, r.report.Works.Present+r.report.Works.Unknown)
 	if n := len(r.report.Waiting); n > 0 {
 		w := r.report.Waiting[0]
-		line += fmt.Sprintf("; waiting for %d, such as %s %s: %s", n, w.Kind, w.Name, w.What)
+		line += fmt.Sprintf("; waiting for %d, such as %s %s: %s", n, w.Kind, w.Name, oneLine(w.What))
 	}
 	if line != r.shown {
 		r.shown = line

@@ -16,10 +16,12 @@ import (
 
 // Config is the file of one HyperFleet sentinel: one kind of resources, or a
 // part of it. Keys that HyperFleet does not know are errors; each value can be
-// set by an environment variable, too, see Environment.
+// set by an environment variable, too, see ReadConfig.
 //
-// HyperFleetAPI and PollInterval are read and checked, and have no effect: this
-// sentinel reads CLM's store and does not poll.
+// Sentinel, DebugConfig, TracingEnabled, Log, HyperFleetAPI and PollInterval are
+// read and checked, and have no effect: this sentinel reads CLM's store and does
+// not poll, and one process, with one log and one configuration of traces, runs
+// several files.
 type Config struct {
 	Sentinel struct {
 		Name string `yaml:"name"`
@@ -220,7 +222,7 @@ func explained(file string, err error) error {
 	return errors.Join(all...)
 }
 
-// Environment lists the variables that set values, and what they set.
+// environment lists the variables that set values, and what they set.
 func (c *Config) environment() map[string]any {
 	return map[string]any{
 		"HYPERFLEET_SENTINEL_NAME":       &c.Sentinel.Name,

@@ -288,7 +288,7 @@ type replica struct {
 func (w *world) start(name string, set ...func(*Options)) *replica {
 	w.t.Helper()
 	r := w.begin(name, set...)
-	w.wait("the replica is ready", func() bool { return r.Check(w.t.Context()) == nil && r.client.Connected() })
+	w.wait("the replica is ready", func() bool { return r.Check(w.t.Context()) == nil && inside(r, func() bool { return r.up }) })
 	return r
 }
 
@@ -298,10 +298,11 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 	x := &wire{}
 	st := w.openOver(x)
 	feed := st.NewBroadcast(nil)
+	must(w.t, 0, feed.Begin(w.t.Context())) // as CLM does
 	r := &replica{registry: prometheus.NewRegistry()}
 	o := Options{
 		Store: st, Feed: feed, Kinds: []Kind{{cluster, "clusters"}, {channel, "channels"}}, Requests: requests, Name: name, Version: "test",
-		Bus: w.client("clm", bus.ClientOptions{ClientID: "clm-" + name}), Logger: w.log.With("replica", name), Metrics: r.registry, Lease: 3 * time.Second,
+		Bus: w.client("clm", bus.ClientOptions{}), Logger: w.log.With("replica", name), Metrics: r.registry, Lease: 3 * time.Second,
 	}
 	for _, f := range set {
 		f(&o)

@@ -1,6 +1,7 @@
 package sentinel
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -42,5 +43,79 @@ func TestADocumentThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 	s.wasRead(t.Context(), []key{k}, map[key]*store.Document{k: &changed}, nil)
 	if !r.Sending || len(s.out) != 1 {
 		t.Fatalf("it is not sent: %+v", r.State)
+	}
+}
+
+// still returns a sentinel whose loop does not run, and that holds a slot.
+func (w *world) still(id string) (*Sentinel, key) {
+	w.t.Helper()
+	st := w.open()
+	s, err := New(w.t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels"}}, Bus: w.client("clm", bus.ClientOptions{})})
+	must(w.t, 0, err)
+	s.up = true
+	slot := slotOf(id)
+	s.slots[slot].epoch, s.slots[slot].ready = 1, true
+	return s, key{channel, id}
+}
+
+// A decision that the end of the process interrupts has not failed: who comes
+// next is to find the event owed.
+func TestADecisionThatIsInterruptedOwesItsEvent(t *testing.T) {
+	w := newWorld(t)
+	s, k := w.still("ch")
+	doc := w.create(channel, k.id, nil)
+	now := time.Now()
+	s.round = 7
+	s.changed(&store.Change{Document: doc}, now)
+	r := s.table.all[k]
+	ended, end := context.WithCancel(t.Context())
+	end()
+	s.decide(ended, r, &doc, now)
+	if r.Owed != 7 || r.Sending {
+		t.Errorf("it is no longer owed: %+v", r.State)
+	}
+	s.decide(t.Context(), r, &doc, now)
+	if !r.Sending {
+		t.Errorf("it is not sent: %+v", r.State)
+	}
+}
+
+// What waits for the reader takes nothing of the pace, however often the loop
+// looks at it.
+func TestWhatWaitsForTheReaderTakesNoPace(t *testing.T) {
+	w := newWorld(t)
+	s, k := w.still("ch")
+	now := time.Now()
+	s.table.put(s.table.get(k, slotOf(k.id)), s.policy.Found(State{}, Change{Version: 1, Generation: 1}, false, false, After{Wanted: true}, now))
+	s.reading = true
+	before := s.pace.TokensAt(now)
+	for range 10 {
+		s.work(t.Context(), now)
+	}
+	if after := s.pace.TokensAt(now); after != before {
+		t.Errorf("of %v tokens %v are left", before, after)
+	}
+	s.reading = false
+	s.work(t.Context(), now)
+	if got := <-s.read; len(got) != 1 || got[0] != k || s.pace.TokensAt(now) >= before {
+		t.Errorf("it reads %v, and %v tokens are left", got, s.pace.TokensAt(now))
+	}
+}
+
+// When the database was put back, what was removed in its other life is there
+// again, at an older version.
+func TestWhatComesBackWithAnotherLifeIsFound(t *testing.T) {
+	w := newWorld(t)
+	s, k := w.still("ch")
+	s.start = func(func(context.Context)) {}
+	s.sub = s.opts.Feed.Subscribe(s.concerns)
+	defer func() { s.sub.Close() }()
+	s.slots[slotOf(k.id)].ready = false
+	s.changed(&store.Change{Document: store.Document{Kind: channel, ID: k.id, Version: 9, Removed: true}}, time.Now())
+	s.opts.Feed.Fail(store.ErrGone)
+	s.follow()
+	s.find(load{epoch: s.epoch}, []found{{key: k, slot: slotOf(k.id), change: Change{Version: 3, Generation: 1, Round: 1}, unseen: true}}, false)
+	if r := s.table.all[k]; r == nil || r.Version != 3 || r.Owed == 0 {
+		t.Errorf("it is not found: %+v", r)
 	}
 }

@@ -44,6 +44,7 @@ func (s *Sentinel) follow() {
 		s.sub.Close()
 		s.sub = s.opts.Feed.Subscribe(s.concerns)
 		s.marks = nil
+		clear(s.graves) // the lists that begin now do not have them; another life's versions say nothing
 		s.lose(func(int) bool { return true })
 		var again []int
 		for i := range s.slots {
@@ -278,7 +279,8 @@ func (s *Sentinel) next(at instant, now time.Time) (*resource, time.Duration) {
 		r := (*q)[0]
 		until := time.Duration(r.Due-at) * time.Microsecond
 		if until <= 0 {
-			if q == &s.table.urgent || s.pace.AllowN(now, 1) {
+			// What has to wait for the reader takes no part of the pace.
+			if q == &s.table.urgent || s.reading && r.held == nil || s.pace.AllowN(now, 1) {
 				return r, 0
 			}
 			until = time.Duration(float64(time.Second) / s.opts.Pace)
@@ -298,6 +300,9 @@ func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document,
 	var v Verdict
 	if err == nil {
 		v, err = d.rules.verdict(ctx, f, state, now)
+	}
+	if err != nil && ctx.Err() != nil {
+		return // the process ends; what is owed stays so, and who comes next says it
 	}
 	if err != nil {
 		v.Failed = true

@@ -238,7 +238,7 @@ const (
 )
 
 // Flip says when a decision that is false now will have become true if nothing
-// happens: at most 1/64 of the time to it later, or 50 ms. It looks a day
+// happens: at most 1/32 of the time to it later, or 50 ms. It looks a day
 // ahead; what becomes true later, or not at all, gets that day, to be asked
 // again. Without a look at the clock it is the zero time: never.
 func (r *Rules) Flip(ctx context.Context, f Facts, t Told, now time.Time) (time.Time, error) {

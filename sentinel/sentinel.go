@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
@@ -36,8 +37,8 @@ type Options struct {
 	// without id of all, or of all of a kind. "": there are none.
 	Requests store.Kind
 
-	// Bus says which broker, who connects, and the client id. The rest is the
-	// sentinel's.
+	// Bus says which broker, who connects, and the client id (default: clm-, the
+	// name, and a random part). The rest is the sentinel's.
 	Bus bus.ClientOptions
 
 	// Name tells replicas apart, and is the same after a restart, so that a
@@ -84,7 +85,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.Pace = 200
 	}
 	if o.Bus.ClientID == "" {
-		o.Bus.ClientID = "clm-" + o.Name
+		// Two of one name would end each other's connections without end.
+		o.Bus.ClientID = "clm-" + o.Name + "-" + uuid.NewString()[:8]
 	}
 	o.Policy = o.Policy.withDefaults()
 	return o, nil

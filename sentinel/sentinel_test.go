@@ -140,12 +140,13 @@ func TestI12ABrokerThatWasAwayGetsEachResourceOnce(t *testing.T) {
 func TestI6AnAdapterThatConnectsGetsWhatIsNotReconciled(t *testing.T) {
 	w := newWorld(t)
 	first := w.adapter("cl-one", "clusters")
-	w.start("one", func(o *Options) { o.Policy.MinRetry = time.Hour })
+	r := w.start("one", func(o *Options) { o.Policy.MinRetry = time.Hour })
 	w.create(cluster, "stuck", nil)
 	first.of("stuck", 1)
 	w.create(cluster, "fine", nil)
 	first.of("fine", 1)
 	w.report("fine", "True", "done", time.Now())
+	w.wait("it is seen that one is fine", func() bool { return inside(r, func() bool { return r.table.count(cluster).pending == 1 }) })
 	second := w.adapter("cl-two", "clusters")
 	if h := second.until("any", func(heard) bool { return true }); h.Data.ID != "stuck" {
 		t.Errorf("the adapter got %s", h.Data.ID)
@@ -179,10 +180,16 @@ func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
 		_, err := w.store.Create(t.Context(), store.Document{Kind: requests, ID: id, Spec: []byte(spec), Status: []byte("{}")})
 		must(t, 0, err)
 	}
+	sent := func(id string) uint64 {
+		return inside(r, func() uint64 { return r.table.all[key{cluster, id}].number })
+	}
 	quiet()
+	one, two := sent("c1"), sent("c2")
 	ask("r1", `{"kind":"Cluster","id":"c2","reason":"a look"}`)
-	if h := a.until("c2", func(heard) bool { return true }); h.Data.ID != "c2" {
-		t.Errorf("asked for c2, got %s", h.Data.ID)
+	w.wait("c2 is sent again", func() bool { return sent("c2") > two })
+	a.until("c2", func(h heard) bool { return h.Data.ID == "c2" })
+	if sent("c1") != one {
+		t.Error("asked for c2, c1 was sent, too")
 	}
 	quiet()
 	ask("r2", `{"kind":"Cluster"}`)
