@@ -1,6 +1,8 @@
 package clm
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"strconv"
 
@@ -40,8 +42,18 @@ func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 	for _, record := range records {
 		h.Items = append(h.Items, api.HistoryRecord{
 			Seq: record.Seq, Time: record.At, Action: record.Action, Generation: int32(record.Generation),
-			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: record.Spec, Status: record.Status, Note: record.Note,
+			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: untraced(record.Spec), Status: record.Status, Note: record.Note,
 		})
 	}
 	return rest.WriteJSON(w, http.StatusOK, h)
+}
+
+// untraced is a stored spec without its place in a trace, which no answer has.
+func untraced(spec json.RawMessage) json.RawMessage {
+	var members map[string]json.RawMessage
+	if !bytes.Contains(spec, []byte(`"traceparent"`)) || json.Unmarshal(spec, &members) != nil {
+		return spec
+	}
+	delete(members, "traceparent")
+	return raw(members)
 }

@@ -47,8 +47,10 @@ func TestAGenerationKnowsTheTraceThatMadeIt(t *testing.T) {
 	is(t, "the trace of generation 2", traced(), "3")
 	a.do("DELETE", path, "", in("4")).want(202)
 	is(t, "the trace of generation 3", traced(), "4")
-	if strings.Contains(string(got.body)+string(made.body), "traceparent") {
-		t.Errorf("answers show it: %s", got.body)
+	history := a.do("GET", path+"/history", "").want(200)
+	is(t, "what history says of generation 2", history.at("items.1.spec.labels"), `{"a":"b"}`)
+	if strings.Contains(string(got.body)+string(made.body)+string(history.body), "traceparent") {
+		t.Errorf("answers show it: %s %s", got.body, history.body)
 	}
 
 	spans := collector.Await(t, "the span of the POST", func(spans []tracetest.Span) bool {
