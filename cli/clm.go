@@ -91,7 +91,7 @@ func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 		return err
 	}
 	if f.sentinel.wanted() {
-		if err := f.sentinel.start(s, p, o.Database, f.registered); err != nil {
+		if err := f.sentinel.start(s, p, o.Database, f.registered, true); err != nil {
 			return err
 		}
 	}

@@ -37,15 +37,16 @@ func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 // wanted says whether the process of CLM is to have one.
 func (f *sentinelFlags) wanted() bool { return f.on && (f.broker != "" || f.brokerConfig != "") }
 
-// start adds a sentinel to a process that has CLM's database open.
-func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *pki.Identity) error {
+// start adds a sentinel to a process that has CLM's database open; inside: and
+// serves its API.
+func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *pki.Identity, inside bool) error {
 	broker, err := brokerOptions(f.broker, f.brokerConfig, identity)
 	if err != nil {
 		return err
 	}
 	o := sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
-		Trace: published(s.tracer), Version: version, Logger: s.log, Metrics: s.ops.Registry, Ops: s.ops,
+		Trace: published(s.tracer), Version: version, Logger: s.log, Metrics: s.ops.Registry, Ops: s.ops, Inside: inside,
 	}
 	for _, e := range db.Registry.Entities() {
 		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural})
@@ -133,7 +134,7 @@ database, with the same entities. Replicas share the resources; each has a
 			return err
 		}
 		defer opened.Close() // after wait
-		if err := f.start(s, p, opened, identity); err != nil {
+		if err := f.start(s, p, opened, identity, false); err != nil {
 			return err
 		}
 		return p.wait()

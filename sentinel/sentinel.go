@@ -59,6 +59,9 @@ type Options struct {
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
 	Ops     *rest.Ops // gets the readiness checks sentinel and sentinel-broker, and GET /sentinel?id=; may be nil
+	// Inside says that the process serves CLM's API, too, which takes writes while the broker is away (they are owed):
+	// then its readiness does not depend on the broker.
+	Inside bool
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -185,7 +188,9 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	s.client = bus.NewClient(client)
 	if o.Ops != nil {
 		o.Ops.Check("sentinel", s.Check)
-		o.Ops.Check("sentinel-broker", s.client.Check)
+		if !o.Inside {
+			o.Ops.Check("sentinel-broker", s.client.Check)
+		}
 		o.Ops.Handle("GET /sentinel", s.look)
 	}
 	return s, nil

@@ -286,3 +286,16 @@ func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
 	w.stopBroker()
 	w.wait("it is not ready without the broker", func() bool { code, _ := get("/readyz"); return code == 503 })
 }
+
+// Inside CLM's process a broker that is away takes nothing from the API: what
+// the sentinel has to say is owed meanwhile.
+func TestInsideCLMReadinessDoesNotDependOnTheBroker(t *testing.T) {
+	w := newWorld(t)
+	ops := rest.NewOps()
+	r := w.start("one", func(o *Options) { o.Ops, o.Inside = ops, true })
+	w.stopBroker()
+	w.wait("the broker is gone", func() bool { return !r.client.Connected() })
+	if missing := ops.Missing(t.Context()); len(missing) > 0 {
+		t.Errorf("it is not ready: %v", missing)
+	}
+}
