@@ -1,0 +1,183 @@
+// Package hypershift holds the custom resources by which a management cluster
+// is told what to host: HostedCluster and NodePool of
+// hypershift.openshift.io/v1beta1, with the JSON of HyperShift's own, and
+// their CustomResourceDefinitions.
+//
+// Only the fields that Atoll reads or writes have Go types. Everything else
+// passes through: the schemas keep unknown fields, and whoever changes an
+// object does so with a patch, never by writing back what was decoded here.
+//
+// It contains no logic and imports nothing of ours.
+package hypershift
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Group and Version of HostedCluster and NodePool.
+const (
+	Group   = "hypershift.openshift.io"
+	Version = "v1beta1"
+)
+
+// HostedClusters is the resource of HostedCluster.
+func HostedClusters() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: Group, Version: Version, Resource: "hostedclusters"}
+}
+
+// NodePools is the resource of NodePool.
+func NodePools() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: Group, Version: Version, Resource: "nodepools"}
+}
+
+// HibernatedAnnotation of a HostedCluster is Atoll's: "true" lets the plane
+// sleep while nobody asks for it, "false" or none keeps it awake.
+const HibernatedAnnotation = "atoll.dev/hibernated"
+
+// HostedCluster is a control plane that is wanted, and how it is.
+type HostedCluster struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   HostedClusterSpec   `json:"spec"`
+	Status HostedClusterStatus `json:"status,omitzero"`
+}
+
+// HostedClusterSpec is what is wanted.
+type HostedClusterSpec struct {
+	Release              Release           `json:"release"`
+	ClusterID            string            `json:"clusterID,omitempty"`
+	InfraID              string            `json:"infraID,omitempty"`
+	Channel              string            `json:"channel,omitempty"`
+	Platform             Platform          `json:"platform,omitzero"`
+	Networking           ClusterNetworking `json:"networking,omitzero"`
+	DNS                  DNS               `json:"dns,omitzero"`
+	KubeAPIServerDNSName string            `json:"kubeAPIServerDNSName,omitempty"`
+	PullSecret           LocalObject       `json:"pullSecret,omitzero"`
+	IssuerURL            string            `json:"issuerURL,omitempty"`
+	FIPS                 bool              `json:"fips,omitempty"`
+
+	ControllerAvailabilityPolicy     string `json:"controllerAvailabilityPolicy,omitempty"`
+	InfrastructureAvailabilityPolicy string `json:"infrastructureAvailabilityPolicy,omitempty"`
+
+	// PausedUntil is "true", "false" or a time of RFC 3339: until then nothing
+	// about the plane is changed.
+	PausedUntil *string `json:"pausedUntil,omitempty"`
+}
+
+// Release is a version to run, as an image.
+type Release struct {
+	Image string `json:"image"`
+}
+
+// Platform is the infrastructure; Atoll passes it on.
+type Platform struct {
+	Type string `json:"type,omitempty"`
+}
+
+// LocalObject names an object in the same namespace.
+type LocalObject struct {
+	Name string `json:"name"`
+}
+
+// DNS is the customer's domain.
+type DNS struct {
+	BaseDomain string `json:"baseDomain,omitempty"`
+}
+
+// ClusterNetworking are the networks of a cluster; none may overlap another.
+type ClusterNetworking struct {
+	ClusterNetwork []ClusterNetworkEntry `json:"clusterNetwork,omitempty"` // of pods
+	ServiceNetwork []NetworkEntry        `json:"serviceNetwork,omitempty"`
+	MachineNetwork []NetworkEntry        `json:"machineNetwork,omitempty"`
+	NetworkType    string                `json:"networkType,omitempty"`
+}
+
+// ClusterNetworkEntry is a network of pods.
+type ClusterNetworkEntry struct {
+	CIDR       string `json:"cidr"`
+	HostPrefix int32  `json:"hostPrefix,omitempty"`
+}
+
+// NetworkEntry is a network.
+type NetworkEntry struct {
+	CIDR string `json:"cidr"`
+}
+
+// HostedClusterStatus is how the plane is.
+type HostedClusterStatus struct {
+	Version              *ClusterVersionStatus `json:"version,omitempty"`
+	KubeConfig           *LocalObject          `json:"kubeconfig,omitempty"`
+	ControlPlaneEndpoint APIEndpoint           `json:"controlPlaneEndpoint,omitzero"`
+	Conditions           []metav1.Condition    `json:"conditions,omitempty"`
+
+	// Power is Atoll's addition.
+	Power Power `json:"power,omitempty"`
+}
+
+// APIEndpoint is where a plane is reached.
+type APIEndpoint struct {
+	Host string `json:"host"`
+	Port int32  `json:"port"`
+}
+
+// Power says whether a plane runs.
+type Power string
+
+// Powers.
+const (
+	Awake  Power = "Awake"
+	Asleep Power = "Asleep" // its process is stopped, its data is kept
+	Waking Power = "Waking"
+)
+
+// ClusterVersionStatus is the version that is run and those that were.
+type ClusterVersionStatus struct {
+	Desired            VersionRelease  `json:"desired"`
+	History            []UpdateHistory `json:"history,omitempty"` // newest first
+	ObservedGeneration int64           `json:"observedGeneration"`
+	// AvailableUpdates is null when they are not known.
+	AvailableUpdates []VersionRelease `json:"availableUpdates"`
+}
+
+// VersionRelease is a version and its image.
+type VersionRelease struct {
+	Version string `json:"version"`
+	Image   string `json:"image"`
+}
+
+// UpdateHistory is one version that was run or tried.
+type UpdateHistory struct {
+	State          UpdateState  `json:"state"`
+	StartedTime    metav1.Time  `json:"startedTime"`
+	CompletionTime *metav1.Time `json:"completionTime"` // null while it is not completed
+	Version        string       `json:"version"`
+	Image          string       `json:"image"`
+	Verified       bool         `json:"verified"`
+}
+
+// UpdateState says how far an update came.
+type UpdateState string
+
+// States of an update.
+const (
+	Partial   UpdateState = "Partial"
+	Completed UpdateState = "Completed"
+)
+
+// Conditions of a HostedCluster, as HyperShift names them.
+const (
+	Available               = "Available"
+	Progressing             = "Progressing"
+	Degraded                = "Degraded"
+	ValidConfiguration      = "ValidConfiguration"
+	SupportedHostedCluster  = "SupportedHostedCluster"
+	ValidReleaseImage       = "ValidReleaseImage"
+	EtcdAvailable           = "EtcdAvailable"
+	KubeAPIServerAvailable  = "KubeAPIServerAvailable"
+	InfrastructureReady     = "InfrastructureReady"
+	ReconciliationActive    = "ReconciliationActive"
+	ReconciliationSucceeded = "ReconciliationSucceeded"
+	ClusterVersionAvailable = "ClusterVersionAvailable"
+)

@@ -1,0 +1,102 @@
+package hypershift
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NodePoolLabel of a Node names the NodePool that it belongs to.
+const NodePoolLabel = "hypershift.openshift.io/nodePool"
+
+// NodePool is a set of like nodes of a hosted cluster.
+type NodePool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   NodePoolSpec   `json:"spec"`
+	Status NodePoolStatus `json:"status,omitzero"`
+}
+
+// NodePoolSpec is what is wanted.
+type NodePoolSpec struct {
+	ClusterName      string               `json:"clusterName"` // of the HostedCluster in the same namespace
+	Release          Release              `json:"release"`
+	Platform         NodePoolPlatform     `json:"platform"`
+	Replicas         *int32               `json:"replicas,omitempty"` // default 0
+	Management       NodePoolManagement   `json:"management"`
+	AutoScaling      *NodePoolAutoScaling `json:"autoScaling,omitempty"`
+	NodeDrainTimeout *metav1.Duration     `json:"nodeDrainTimeout,omitempty"` // 0: no limit
+	NodeLabels       map[string]string    `json:"nodeLabels,omitempty"`
+	Taints           []Taint              `json:"taints,omitempty"`
+	PausedUntil      *string              `json:"pausedUntil,omitempty"` // as HostedClusterSpec.PausedUntil
+	Arch             string               `json:"arch,omitempty"`
+}
+
+// NodePoolPlatform is the infrastructure of the nodes.
+type NodePoolPlatform struct {
+	Type string               `json:"type,omitempty"`
+	AWS  *AWSNodePoolPlatform `json:"aws,omitempty"`
+}
+
+// AWSNodePoolPlatform is what makes a node in AWS, as far as a node shows it.
+type AWSNodePoolPlatform struct {
+	InstanceType    string      `json:"instanceType"`
+	InstanceProfile string      `json:"instanceProfile,omitempty"`
+	RootVolume      *RootVolume `json:"rootVolume,omitempty"`
+}
+
+// RootVolume is a node's disk.
+type RootVolume struct {
+	Size int64  `json:"size"` // GiB
+	Type string `json:"type,omitempty"`
+}
+
+// NodePoolManagement says how nodes are kept.
+type NodePoolManagement struct {
+	UpgradeType string `json:"upgradeType,omitempty"` // Replace or InPlace
+	AutoRepair  bool   `json:"autoRepair,omitempty"`
+}
+
+// NodePoolAutoScaling are the bounds of a pool that scales by itself.
+type NodePoolAutoScaling struct {
+	Min int32 `json:"min"`
+	Max int32 `json:"max"`
+}
+
+// Taint keeps pods off a node that do not tolerate it.
+type Taint struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect"`
+}
+
+// NodePoolStatus is how the pool is.
+type NodePoolStatus struct {
+	Replicas   int32               `json:"replicas"`
+	Version    string              `json:"version,omitempty"`
+	Conditions []NodePoolCondition `json:"conditions,omitempty"`
+}
+
+// NodePoolCondition is a condition in the shape that node pools have: its
+// generation is optional, and it has a severity.
+type NodePoolCondition struct {
+	Type               string                 `json:"type"`
+	Status             metav1.ConditionStatus `json:"status"`
+	Severity           string                 `json:"severity,omitempty"`
+	LastTransitionTime metav1.Time            `json:"lastTransitionTime"`
+	Reason             string                 `json:"reason,omitempty"`
+	Message            string                 `json:"message,omitempty"`
+	ObservedGeneration int64                  `json:"observedGeneration,omitempty"`
+}
+
+// Conditions of a NodePool, besides those that it shares with a HostedCluster.
+const (
+	Ready              = "Ready"
+	AllMachinesReady   = "AllMachinesReady"
+	AllNodesHealthy    = "AllNodesHealthy"
+	AutoscalingEnabled = "AutoscalingEnabled"
+	AutorepairEnabled  = "AutorepairEnabled"
+	UpdatingVersion    = "UpdatingVersion"
+	UpdatingConfig     = "UpdatingConfig"
+	UpdateManagement   = "UpdateManagementEnabled"
+	ReachedIgnition    = "ReachedIgnitionEndpoint"
+)
