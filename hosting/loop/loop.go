@@ -1,0 +1,332 @@
+// Package loop watches one resource of a cluster and calls a function for
+// each of its objects until what the object wants is so: a watch, a queue in
+// which an object waits once, workers, and an exponential back-off for what
+// fails. It is what the controllers of hosting have in common.
+//
+// Reconciling goes by level: the function gets the object as it is now, any
+// number of times, never two calls for one object at once, and may be late by
+// what the watch has not brought yet.
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Key names an object.
+type Key struct{ Namespace, Name string }
+
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Options describe a loop.
+type Options struct {
+	Client    dynamic.Interface
+	Resource  schema.GroupVersionResource
+	Namespace string // default: all
+
+	// Reconcile brings an object nearer to what it wants. The object is the
+	// callee's own copy, without managed fields; nil when there is none (any
+	// more). It is called again after a change of the object, after Trigger,
+	// after the time that it returns when that is not 0, soon and then ever
+	// later when it returns an error, and now and then for no reason.
+	Reconcile func(ctx context.Context, key Key, object *unstructured.Unstructured) (again time.Duration, err error)
+
+	Workers    int           // default 4
+	MinBackoff time.Duration // after the first error; default 20 ms
+	MaxBackoff time.Duration // default 15 s
+	Resync     time.Duration // between calls for no reason; default 5 min
+
+	Log *slog.Logger // default: none
+	// Observe is told of each call, how long it took and what it returned.
+	Observe func(key Key, took time.Duration, err error)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Workers == 0 {
+		o.Workers = 4
+	}
+	if o.MinBackoff == 0 {
+		o.MinBackoff = 20 * time.Millisecond
+	}
+	if o.MaxBackoff == 0 {
+		o.MaxBackoff = 15 * time.Second
+	}
+	if o.Resync == 0 {
+		o.Resync = 5 * time.Minute
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Observe == nil {
+		o.Observe = func(Key, time.Duration, error) {}
+	}
+	return o
+}
+
+// Loop is one resource's watch and queue. Its methods may be called by many
+// goroutines, before Run, too.
+type Loop struct {
+	o     Options
+	queue workqueue.TypedRateLimitingInterface[Key]
+
+	mu      sync.Mutex
+	objects map[Key]*unstructured.Unstructured // never changed once in here
+	synced  chan struct{}                      // closed after the first listing
+}
+
+// New makes a loop that does nothing before Run.
+func New(o Options) *Loop {
+	o = o.withDefaults()
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](o.MinBackoff, o.MaxBackoff)
+	return &Loop{
+		o: o, queue: workqueue.NewTypedRateLimitingQueue(limiter),
+		objects: map[Key]*unstructured.Unstructured{}, synced: make(chan struct{}),
+	}
+}
+
+// Run runs a loop that nobody has to trigger; see Loop.Run.
+func Run(ctx context.Context, o Options) error { return New(o).Run(ctx) }
+
+// Run watches and reconciles until ctx ends; then it waits for the calls in
+// progress and returns nil. It is called once.
+func (l *Loop) Run(ctx context.Context) error {
+	var work sync.WaitGroup
+	for range l.o.Workers {
+		work.Go(func() {
+			for l.next(ctx) {
+			}
+		})
+	}
+	work.Go(func() { l.watch(ctx) })
+	work.Go(func() { l.resync(ctx) })
+	<-ctx.Done()
+	l.queue.ShutDown()
+	work.Wait()
+	return nil
+}
+
+// Trigger asks for a call for an object, whether or not it exists.
+func (l *Loop) Trigger(key Key) { l.queue.Add(key) }
+
+// Synced is closed when the objects that exist have been listed once.
+func (l *Loop) Synced() <-chan struct{} { return l.synced }
+
+// Ready returns nil once Synced is closed.
+func (l *Loop) Ready(context.Context) error {
+	select {
+	case <-l.synced:
+		return nil
+	default:
+		return fmt.Errorf("%s have not been listed yet", l.o.Resource.Resource)
+	}
+}
+
+// Get returns a copy of an object as the watch knows it, nil when there is
+// none.
+func (l *Loop) Get(key Key) *unstructured.Unstructured {
+	l.mu.Lock()
+	object := l.objects[key]
+	l.mu.Unlock()
+	if object == nil {
+		return nil
+	}
+	return object.DeepCopy()
+}
+
+// Keys names the objects that the watch knows.
+func (l *Loop) Keys() []Key {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := make([]Key, 0, len(l.objects))
+	for k := range l.objects {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// next makes one call; false when the queue is shut down.
+func (l *Loop) next(ctx context.Context) bool {
+	key, down := l.queue.Get()
+	if down {
+		return false
+	}
+	defer l.queue.Done(key)
+	if ctx.Err() != nil {
+		return true // what is queued is dropped
+	}
+	start := time.Now()
+	again, err := l.o.Reconcile(ctx, key, l.Get(key))
+	l.o.Observe(key, time.Since(start), err)
+	switch {
+	case err != nil && ctx.Err() != nil: // told to stop
+	case err != nil:
+		l.o.Log.Warn("reconciling failed and is retried", "resource", l.o.Resource.Resource, "object", key.String(), "error", err)
+		l.queue.AddRateLimited(key)
+	default:
+		l.queue.Forget(key)
+		if again > 0 {
+			l.queue.AddAfter(key, again)
+		}
+	}
+	return true
+}
+
+// resync asks for a call for every object now and then.
+func (l *Loop) resync(ctx context.Context) {
+	t := time.NewTicker(l.o.Resync)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			for _, k := range l.Keys() {
+				l.queue.Add(k)
+			}
+		}
+	}
+}
+
+// watch keeps objects up to date until ctx ends.
+func (l *Loop) watch(ctx context.Context) {
+	var c dynamic.ResourceInterface = l.o.Client.Resource(l.o.Resource)
+	if l.o.Namespace != "" {
+		c = l.o.Client.Resource(l.o.Resource).Namespace(l.o.Namespace)
+	}
+	note := l.outages()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := c.List(ctx, o)
+			note(ctx, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := c.Watch(ctx, o)
+			note(ctx, err)
+			return w, err
+		},
+	}
+	// After an outage of the API server nobody should wait for long.
+	backoff := &wait.Backoff{Duration: 50 * time.Millisecond, Cap: 2 * time.Second, Factor: 2, Steps: 8, Jitter: 0.5}
+	r := cache.NewReflectorWithOptions(lw, nil, sink{l}, cache.ReflectorOptions{Name: "hosting", TypeDescription: l.o.Resource.String(), Backoff: backoff})
+	r.RunWithContext(klog.NewContext(ctx, logr.Discard())) // outages are logged once, not at every try
+}
+
+// outages logs when the watch begins to fail and when it works again.
+func (l *Loop) outages() func(context.Context, error) {
+	var mu sync.Mutex
+	failing := false
+	return func(ctx context.Context, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil && !failing && ctx.Err() == nil:
+			failing = true
+			l.o.Log.Warn("a watch fails and is retried", "resource", l.o.Resource.String(), "error", err)
+		case err == nil && failing:
+			failing = false
+			l.o.Log.Info("a watch works again", "resource", l.o.Resource.String())
+		}
+	}
+}
+
+// sink receives what the reflector sees.
+type sink struct{ *Loop }
+
+var _ cache.ReflectorStore = sink{}
+
+func (s sink) Add(object any) error    { return s.put(object) }
+func (s sink) Update(object any) error { return s.put(object) }
+func (s sink) Resync() error           { return nil }
+
+func (s sink) put(object any) error {
+	key, u, err := keyOf(object)
+	if err != nil {
+		return err
+	}
+	u.SetManagedFields(nil) // half of an object, and nobody's concern
+	s.mu.Lock()
+	s.objects[key] = u
+	s.mu.Unlock()
+	s.queue.Add(key)
+	return nil
+}
+
+func (s sink) Delete(object any) error {
+	m, err := meta.Accessor(object)
+	if err != nil {
+		return err
+	}
+	key := Key{m.GetNamespace(), m.GetName()}
+	s.mu.Lock()
+	delete(s.objects, key)
+	s.mu.Unlock()
+	s.queue.Add(key)
+	return nil
+}
+
+// Replace is the end of a listing: what is not in it is gone.
+func (s sink) Replace(list []any, _ string) error {
+	objects := make(map[Key]*unstructured.Unstructured, len(list))
+	for _, object := range list {
+		key, u, err := keyOf(object)
+		if err != nil {
+			return err
+		}
+		u.SetManagedFields(nil)
+		objects[key] = u
+	}
+	s.mu.Lock()
+	before := s.objects
+	s.objects = objects
+	s.mu.Unlock()
+	for key := range before {
+		if objects[key] == nil {
+			s.queue.Add(key)
+		}
+	}
+	for key := range objects {
+		s.queue.Add(key)
+	}
+	select {
+	case <-s.synced:
+	default:
+		close(s.synced)
+	}
+	return nil
+}
+
+func keyOf(object any) (Key, *unstructured.Unstructured, error) {
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return Key{}, nil, errors.New("a watch brought something else than an object")
+	}
+	return Key{u.GetNamespace(), u.GetName()}, u, nil
+}
+
+// Decode reads an object into its Go type. Fields that the type has not are
+// left out, so what was decoded is never written back.
+func Decode[T any](object *unstructured.Unstructured) (*T, error) {
+	var t T
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &t); err != nil {
+		return nil, fmt.Errorf("reading %s %s/%s: %w", object.GetKind(), object.GetNamespace(), object.GetName(), err)
+	}
+	return &t, nil
+}
