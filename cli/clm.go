@@ -170,7 +170,7 @@ func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Optio
 		if o.Plain, err = listen(f.insecure); err != nil {
 			return err
 		}
-		identify.Open = true
+		identify.Open, identify.Trusting = true, true
 		s.log.Warn("listening without TLS and without identity", "address", f.insecure)
 	}
 	if address != "" {

@@ -22,7 +22,9 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/client"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/region"
 )
 
 // startCLM runs `atoll clm` with the arguments that args makes of two free
@@ -136,6 +138,28 @@ func TestCLMServesItsAPI(t *testing.T) {
 	}
 	if status, v := ask(t, "GET", base+made["href"].(string), ""); status != 200 || v["name"] != "abc" {
 		t.Errorf("get: %d %v", status, v)
+	}
+}
+
+// A region's lifecycle manager keeps accounts apart.
+func TestCLMOfARegionHasTenants(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	file := filepath.Join(t.TempDir(), "clm.yaml")
+	if err := os.WriteFile(file, []byte(region.CLMConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	base, _ := startCLM(t, func(api, ops string) []string {
+		return []string{"--config", file, "--dsn", dsn, "--http", api, "--ops", ops}
+	})
+	const clusters = "/api/hyperfleet/v1/clusters"
+	status, made := ask(t, "POST", base+clusters, `{"kind":"Cluster","name":"abc","spec":{}}`, client.TenantHeader+": 111111111111")
+	if status != 201 || fmt.Sprint(made["tenancy"]) != "map[account:111111111111]" {
+		t.Fatalf("create: %d %v", status, made)
+	}
+	for account, want := range map[string]int{"111111111111": 200, "222222222222": 404} {
+		if status, _ := ask(t, "GET", base+made["href"].(string), "", client.TenantHeader+": "+account); status != want {
+			t.Errorf("get by account %s: %d, want %d", account, status, want)
+		}
 	}
 }
 

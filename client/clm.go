@@ -44,6 +44,9 @@ func NewCLM(o CLMOptions) (*CLM, error) {
 	}
 	c.prepare = func(r *http.Request, _ []byte) error {
 		actorOf(r.Context()).each(r.Header.Set)
+		if err := setTenant(r); err != nil {
+			return err
+		}
 		if o.Token != "" {
 			r.Header.Set("Authorization", "Bearer "+o.Token)
 		}

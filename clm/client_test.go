@@ -156,7 +156,8 @@ func TestClientListsByPagesThatLoseNothing(t *testing.T) {
 	want := []client.ResourceKind{
 		{Kind: "Build", Plural: "builds", Owner: "channels"}, {Kind: "Channel", Plural: "channels"}, {Kind: "Cluster", Plural: "clusters"},
 		{Kind: "NodePool", Plural: "nodepools", Owner: "clusters"}, {Kind: "Note", Plural: "notes", Owner: "clusters"},
-		{Kind: "Version", Plural: "versions", Owner: "channels"}, {Kind: "WifConfig", Plural: "wifconfigs"},
+		{Kind: "Pass", Plural: "passes", Owner: "clusters"}, {Kind: "Stamp", Plural: "stamps", Owner: "visits"},
+		{Kind: "Version", Plural: "versions", Owner: "channels"}, {Kind: "Visit", Plural: "visits"}, {Kind: "WifConfig", Plural: "wifconfigs"},
 	}
 	if diff := cmp.Diff(want, kinds); diff != "" {
 		t.Errorf("kinds (-want +got):\n%s", diff)

@@ -50,6 +50,7 @@ type Server struct {
 	registry *Registry
 	feed     *store.Broadcast
 	metrics  *metrics
+	expiries *expiries
 	document func() (json.RawMessage, error) // Registry.document, once: whoever reaches the port may ask for it
 }
 
@@ -73,9 +74,11 @@ func New(o Options) (*Server, error) {
 			return nil, fmt.Errorf("clm: %s needs the schema %s, and there is none; set server.openapi_schema_path", e.Kind, e.SpecSchemaName)
 		}
 	}
-	return &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed,
+	s := &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed,
 		metrics:  newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck),
-		document: sync.OnceValues(func() (json.RawMessage, error) { return o.Database.Registry.document(o.Specs) })}, nil
+		document: sync.OnceValues(func() (json.RawMessage, error) { return o.Database.Registry.document(o.Specs) })}
+	s.expiries = newExpiries(s)
+	return s, nil
 }
 
 // Run serves until ctx ends, then stops: watches end at once, requests under
@@ -91,6 +94,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	group.Go(func() error { s.keepTidy(ctx); return nil })
+	group.Go(func() error { s.expiries.run(ctx); return nil })
 	serve("clm", s.opts.HTTP, s.opts.HTTPTLS)
 	serve("clm plain", s.opts.Plain, nil)
 	return group.Wait()

@@ -54,10 +54,13 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		if e.parent != nil {
 			indexes = append(indexes, store.Index{Name: "siblings", On: "btree (scope, created_at, id)", Live: true})
 		}
+		if e.Expires != "" {
+			indexes = append(indexes, e.expiryIndex())
+		}
 		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Observed: onlyObserved, History: true, Indexes: indexes}
 	}
 	kinds = append(kinds, store.KindSpec{Kind: RequestKind, History: true})
-	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables}, MaxConns: o.MaxConns, Kinds: kinds}
+	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant}, MaxConns: o.MaxConns, Kinds: kinds}
 	if o.Metrics != nil {
 		options.Tracer = newQueries(o.Metrics, o.Version)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,9 @@ entities:
 - {kind: Version, plural: versions, parent_kind: Channel, on_parent_delete: restrict}
 - {kind: Build, plural: builds, parent_kind: Channel, on_parent_delete: restrict, required_adapters: [builder]}
 - {kind: WifConfig, plural: wifconfigs}
+- {kind: Pass, plural: passes, parent_kind: Cluster, on_parent_delete: cascade, required_adapters: [credential], expires: expires_at}
+- {kind: Visit, plural: visits, expires: until}
+- {kind: Stamp, plural: stamps, parent_kind: Visit}
 `
 
 const testSchemas = `
@@ -62,6 +66,13 @@ func startOn(t testing.TB, dsn string) *testAPI { return startTraced(t, dsn, nil
 
 func startTraced(t testing.TB, dsn string, tracer *trace.Tracer) *testAPI {
 	t.Helper()
+	a, _ := startWith(t, dsn, func(o *Options) { o.Tracer = tracer })
+	return a
+}
+
+// startWith starts a server; stop ends it before the test's end.
+func startWith(t testing.TB, dsn string, adapt func(*Options)) (a *testAPI, stop func()) {
+	t.Helper()
 	registry, err := ParseRegistry([]byte(testEntities))
 	if err != nil {
 		t.Fatal(err)
@@ -78,26 +89,29 @@ func startTraced(t testing.TB, dsn string, tracer *trace.Tracer) *testAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(db.Close)
-	s, err := New(Options{Database: db, Specs: schemas, HTTP: l, Version: "test", Identify: claimed, Tracer: tracer})
+	o := Options{Database: db, Specs: schemas, HTTP: l, Version: "test", Identify: claimed}
+	adapt(&o)
+	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
+	stop = sync.OnceFunc(func() {
+		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("the server ended: %v", err)
 		}
 		http.DefaultClient.CloseIdleConnections()
+		db.Close()
 	})
-	a := &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
+	t.Cleanup(stop)
+	a = &testAPI{t: t, server: s, base: "http://" + l.Addr().String(), who: Caller{Name: "tester@example.com"}}
 	if a.agreed, err = agreed(); err != nil {
 		t.Fatal(err)
 	}
-	return a
+	return a, stop
 }
 
 // claimed believes what a test says of itself.

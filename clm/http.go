@@ -195,7 +195,7 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 	if len(req.body.Spec) == 0 || string(req.body.Spec) == "null" {
 		fields = append(fields, rest.FieldError{Field: "spec", Constraint: "required", Message: "is required"})
 	} else {
-		fields = append(fields, c.s.opts.Specs.check(req.entity.SpecSchemaName, req.body.Spec)...)
+		fields = append(fields, c.s.checkSpec(req.entity, req.body.Spec)...)
 	}
 	fields = append(fields, checkLabels(req.body.Labels)...)
 	fields = append(fields, req.entity.checkReferences(req.body.References)...)
@@ -208,6 +208,7 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c.s.metrics.unreconciled(d, begun)
+	c.s.expiries.written(req.entity)
 	return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
 }
 
@@ -242,6 +243,7 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	c.s.metrics.unreconciled(d, begun)
+	c.s.expiries.written(a.entity)
 	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
 }
 

@@ -60,8 +60,11 @@ type Identity struct {
 	Tokens *Tokens
 	// Open lets callers with neither in, as Anonymous, if they come without TLS,
 	// which is to a plain listener on loopback.
-	Open    bool
-	Tenancy Tenancy
+	Open bool
+	// Trusting takes those that name no tenant for the system, for a listener that
+	// is beside the one for callers with an identity.
+	Trusting bool
+	Tenancy  Tenancy
 }
 
 // Identify implements Identifier.
@@ -98,7 +101,7 @@ func (id *Identity) known(r *http.Request) (Caller, error) {
 	if !open {
 		return Caller{}, rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "a client certificate of the region's CA is needed")
 	}
-	return Caller{Name: Anonymous}, nil
+	return Caller{Name: Anonymous, System: id.Trusting && id.Tenancy.Enabled}, nil
 }
 
 // tenant adds what the headers say of a caller's tenant. A caller of the system

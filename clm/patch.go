@@ -111,7 +111,7 @@ func mergeValue(target, patch any) any {
 func (s *Server) check(e *Entity, c change) error {
 	var fields []rest.FieldError
 	if c.spec != nil {
-		fields = append(fields, s.opts.Specs.check(e.SpecSchemaName, c.spec)...)
+		fields = append(fields, s.checkSpec(e, c.spec)...)
 	}
 	if c.labels != nil {
 		fields = append(fields, checkLabels(c.labels)...)
@@ -120,4 +120,9 @@ func (s *Server) check(e *Entity, c change) error {
 		fields = append(fields, e.checkReferences(c.references)...)
 	}
 	return fieldErrors(fields)
+}
+
+// checkSpec checks a spec by the provider's schema and by its entity.
+func (s *Server) checkSpec(e *Entity, spec json.RawMessage) []rest.FieldError {
+	return append(s.opts.Specs.check(e.SpecSchemaName, spec), e.checkExpiry(spec)...)
 }

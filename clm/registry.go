@@ -27,6 +27,10 @@ type Entity struct {
 	NameMinLen int `yaml:"name_min_len"` // default 1
 	NameMaxLen int `yaml:"name_max_len"` // default 100
 
+	// Expires is the member of the spec, such as expires_at, that says when a
+	// resource is to be deleted, in RFC 3339; "" for never. Who has none lives on.
+	Expires string `yaml:"expires"`
+
 	RequiredAdapters []string        `yaml:"required_adapters"`
 	References       []ReferenceRule `yaml:"references"`
 	Conditions       []ConditionRule `yaml:"conditions"`
@@ -113,6 +117,7 @@ const (
 var (
 	kindForm   = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
 	pluralForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`)
+	memberForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 )
 
 // NewRegistry checks the entities and how they belong together.
@@ -166,6 +171,8 @@ func (r *Registry) add(e *Entity) error {
 		return fmt.Errorf("names of %d to %d characters: between 1 and %d is possible", e.NameMinLen, e.NameMaxLen, maxName)
 	case e.RequireSpecSchema && e.SpecSchemaName == "":
 		return fmt.Errorf("require_spec_schema needs spec_schema_name")
+	case e.Expires != "" && !memberForm.MatchString(e.Expires):
+		return fmt.Errorf("expires %q is no member of a spec", e.Expires)
 	}
 	switch {
 	case e.ParentKind == "" && e.OnParentDelete != "":

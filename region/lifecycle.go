@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"atoll.dev/client"
 	"atoll.dev/pki"
 )
 
@@ -14,15 +15,27 @@ const (
 	plainCLM = "clm-http-plain"
 )
 
+// CLMConfig is CLM's configuration. What is made for an account, and all below
+// it, is seen by calls for that account and by the system's own, which name none.
+// The system's header is that of hyperfleet-api's own callers at a plain listener.
+const CLMConfig = `server:
+  tenant:
+    enabled: true
+    system_header: X-HyperFleet-System
+    dimensions: [{header: ` + client.TenantHeader + `, key: account, required: true}]
+`
+
 // clm is the lifecycle manager: its API, and the sentinel.
 func (t topology) clm() Spec {
-	args := []string{"clm", "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region"}
+	config := t.home.Path("clm.yaml")
+	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region"}
 	ports := []string{clmPort}
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
 	return t.identified(t.service(Spec{
 		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName, brokerName}, Args: args, Env: t.tracing(),
+		Prepare: func(context.Context) error { return os.WriteFile(config, []byte(CLMConfig), 0o600) },
 	}, append(ports, "clm-ops")...), pki.ServiceName(clmName), t.home.Path("identities", clmName))
 }
 

@@ -1,0 +1,169 @@
+package clm
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
+)
+
+// regional is a server with a region's tenancy, and its client.
+func regional(t *testing.T) *client.CLM {
+	t.Helper()
+	identity := &Identity{Open: true, Trusting: true, Tenancy: Tenancy{Enabled: true, SystemHeader: "X-System",
+		Dimensions: []Dimension{{Header: client.TenantHeader, Key: "account", Required: true}}}}
+	a, _ := startWith(t, pgtest.DSN(t), func(o *Options) { o.Identify = identity.Identify })
+	return a.client()
+}
+
+// An account does not come near what is another's, nor near what is the
+// system's, on any road (I10).
+func TestI10TenantsAreApart(t *testing.T) {
+	c := regional(t)
+	system := t.Context()
+	ours, theirs := client.WithTenant(system, "111111111111"), client.WithTenant(system, "222222222222")
+	must := func(r client.Resource, err error) client.Resource {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	// One name, one key: each account has its own, and so has the system.
+	made := must(c.Create(ours, clusters, cluster("prod"), "key"))
+	if other := must(c.Create(theirs, clusters, cluster("prod"), "key")); other.ID == made.ID || other.Tenancy["account"] != "222222222222" {
+		t.Fatalf("with the key of another account: %s", other.JSON)
+	}
+	if own := must(c.Create(system, clusters, cluster("prod"), "key")); own.ID == made.ID || len(own.Tenancy) != 0 {
+		t.Fatalf("the system's: %s", own.JSON)
+	}
+	_, err := c.Create(ours, clusters, cluster("prod"), "")
+	fails(t, "a name that the account has", err, 409, "CNF-001")
+	hidden := must(c.Create(system, clusters, cluster("hidden"), ""))
+
+	pool := api.ResourceCreate{Kind: "NodePool", Name: "workers", Spec: json.RawMessage(`{}`)}
+	pass := api.ResourceCreate{Kind: "Pass", Name: "admin", Spec: json.RawMessage(`{"expires_at":"2126-01-01T00:00:00Z"}`)}
+	pools, passes := clusters.Below(made.ID, "nodepools"), clusters.Below(made.ID, "passes")
+	below := []client.Resource{must(c.Create(ours, pools, pool, "")), must(c.Create(system, passes, pass, ""))}
+	for _, r := range below {
+		if r.Tenancy["account"] != "111111111111" {
+			t.Errorf("%s is not its owner's: %v", r.Kind, r.Tenancy)
+		}
+	}
+
+	none := func(what string, err error) {
+		t.Helper()
+		if client.StatusOf(err) != http.StatusNotFound {
+			t.Errorf("%s: %v, want 404", what, err)
+		}
+	}
+	patch := json.RawMessage(`{"labels":{"mine":"yes"}}`)
+	for _, at := range []struct {
+		in client.Collection
+		client.Resource
+	}{
+		{clusters, made}, {client.AllKinds, made}, {clusters, hidden}, {"nodepools", below[0]}, {pools, below[0]}, {"passes", below[1]}, {passes, below[1]}, {client.AllKinds, below[1]},
+	} {
+		_, err := c.Get(theirs, at.in, at.ID, "")
+		none("get "+string(at.in), err)
+		unknown := "0190a000-0000-7000-8000-000000000000"
+		_, err2 := c.Get(theirs, at.in, unknown, "")
+		if a, b := reasonOf(err, at.ID), reasonOf(err2, unknown); a != b {
+			t.Errorf("what is another's is told from what is not there: %q, %q", a, b)
+		}
+		_, err = c.Merge(theirs, at.in, at.ID, patch, "")
+		none("merge", err)
+		_, err = c.Replace(theirs, at.in, at.ID, patch, "")
+		none("replace", err)
+		_, err = c.Delete(theirs, at.in, at.ID, "")
+		none("delete", err)
+		none("force-delete", c.ForceDelete(theirs, at.in, at.ID, "why"))
+		_, err = c.Statuses(theirs, at.in, at.ID)
+		none("statuses", err)
+		_, err = c.History(theirs, at.in, at.ID, 0, 10)
+		none("history", err)
+		none("reconcile", c.Reconcile(theirs, at.in, at.ID, ""))
+		_, err = c.Report(theirs, at.in, at.ID, api.AdapterStatusCreate{Adapter: "dns", ObservedGeneration: 1, ObservedTime: time.Now(),
+			Conditions: []api.ReportedCondition{{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}})
+		if client.StatusOf(err) != http.StatusForbidden {
+			t.Errorf("report: %v, want 403", err)
+		}
+	}
+	_, err = c.List(theirs, pools, client.ResourceQuery{})
+	none("the node pools of another's cluster", err)
+	_, err = c.Create(theirs, pools, pool, "")
+	none("a node pool in another's cluster", err)
+	_, err = c.Create(theirs, clusters.Below(hidden.ID, "nodepools"), pool, "")
+	none("a node pool in the system's cluster", err)
+	if err := c.ReconcileAll(theirs, "", ""); client.StatusOf(err) != http.StatusForbidden {
+		t.Errorf("work on all: %v", err)
+	}
+
+	// Lists: neither by a search, nor by what is referred to, nor by counting.
+	for _, q := range []client.ResourceQuery{{}, {Search: client.Equal("id", made.ID)}, {Search: client.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
+		for _, in := range []client.Collection{clusters, client.AllKinds, "nodepools", "passes"} {
+			page, err := c.List(theirs, in, q)
+			want := 0
+			if q == (client.ResourceQuery{}) && (in == clusters || in == client.AllKinds) {
+				want = 1
+			}
+			if err != nil || page.Total != want || len(page.Items) != want {
+				t.Errorf("list %s %+v: %d of %d, %v", in, q, len(page.Items), page.Total, err)
+			}
+		}
+	}
+	if page, err := c.List(system, clusters, client.ResourceQuery{}); err != nil || page.Total != 4 {
+		t.Errorf("the system sees %d, %v", page.Total, err)
+	}
+
+	// Watches, with the cursor of another, too: what is not theirs is not shown,
+	// neither while it is there nor when it goes.
+	all, err := c.List(ours, client.AllKinds, client.ResourceQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := c.Watch(theirs, client.AllKinds, client.WatchOptions{Cursor: all.Cursor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Close()
+	must(c.Merge(ours, clusters, made.ID, patch, ""))
+	must(c.Delete(ours, clusters, made.ID, ""))
+	must(c.Create(theirs, clusters, cluster("next"), ""))
+	for {
+		e, err := watch.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Type == "BOOKMARK" {
+			continue
+		}
+		r, err := client.ResourceOf(e.Object)
+		if err != nil || r.Tenancy["account"] != "222222222222" {
+			t.Fatalf("the watch shows %s %s, %v", e.Type, e.Object, err)
+		}
+		if r.Name == "next" {
+			break
+		}
+	}
+
+	// Whoever names an empty account is refused before anybody hears of it.
+	if _, err := c.List(client.WithTenant(system, ""), clusters, client.ResourceQuery{}); err == nil || client.StatusOf(err) != 0 {
+		t.Errorf("an empty account: %v", err)
+	}
+}
+
+// reasonOf is what an error says, without the id that was asked for.
+func reasonOf(err error, id string) string {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return "no error of CLM"
+	}
+	return e.Code + " " + strings.ReplaceAll(e.Reason, id, "ID")
+}
