@@ -33,11 +33,7 @@ func (c *CLM) Replace(ctx context.Context, in Collection, id string, body json.R
 
 // Merge applies a JSON merge patch (RFC 7396) of spec, labels and references.
 func (c *CLM) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource, error) {
-	header := http.Header{"Content-Type": {"application/merge-patch+json"}}
-	if etag != "" {
-		header.Set("If-Match", etag)
-	}
-	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: header, body: patch})
+	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: mergePatch(etag), body: patch})
 }
 
 // Delete asks for the deletion of a resource and returns it as it is then. It

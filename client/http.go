@@ -46,6 +46,7 @@ type request struct {
 	query  url.Values
 	header http.Header
 	body   []byte
+	wait   time.Duration // until the answer begins, if that may take longer than the caller's headers
 }
 
 // maxAnswer bounds what is read into memory: 500 bundles of 500 KiB.
@@ -91,7 +92,7 @@ func (c *caller) do(ctx context.Context, r request) (Document, http.Header, erro
 	var doc Document
 	var header http.Header
 	err := c.again(ctx, r.repeatable(), func(left time.Duration) error {
-		resp, err := c.open(ctx, r, left)
+		resp, err := c.open(ctx, r, max(left, r.wait))
 		if err != nil {
 			return err
 		}

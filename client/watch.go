@@ -63,7 +63,11 @@ const maxLine = 16 << 20
 // watch opens a stream. It fails as any call does, and with 410 when the
 // cursor is too old.
 func (c *caller) watch(ctx context.Context, path string, o WatchOptions) (*Watch, error) {
-	resp, err := c.open(ctx, request{method: http.MethodGet, path: path, query: o.query()}, c.headers)
+	return c.watchQuery(ctx, path, o.query())
+}
+
+func (c *caller) watchQuery(ctx context.Context, path string, q url.Values) (*Watch, error) {
+	resp, err := c.open(ctx, request{method: http.MethodGet, path: path, query: q}, c.headers)
 	if err != nil {
 		return nil, err
 	}

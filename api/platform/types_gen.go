@@ -4,6 +4,7 @@ package platform
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,9 +15,45 @@ const (
 	Sigv4Scopes sigv4ContextKey = "sigv4.Scopes"
 )
 
+// Defines values for ClusterEventType.
+const (
+	ClusterEventTypeADDED    ClusterEventType = "ADDED"
+	ClusterEventTypeBOOKMARK ClusterEventType = "BOOKMARK"
+	ClusterEventTypeDELETED  ClusterEventType = "DELETED"
+	ClusterEventTypeERROR    ClusterEventType = "ERROR"
+	ClusterEventTypeMODIFIED ClusterEventType = "MODIFIED"
+)
+
+// Defines values for ClusterPhase.
+const (
+	ClusterPhaseDeleting            ClusterPhase = "Deleting"
+	ClusterPhaseFailed              ClusterPhase = "Failed"
+	ClusterPhaseProvisioning        ClusterPhase = "Provisioning"
+	ClusterPhaseReady               ClusterPhase = "Ready"
+	ClusterPhaseWaitingForPlacement ClusterPhase = "WaitingForPlacement"
+)
+
 // Defines values for ErrorKind.
 const (
 	ErrorKindError ErrorKind = "Error"
+)
+
+// Defines values for EventStage.
+const (
+	EventStageAPIServing    EventStage = "APIServing"
+	EventStageAccepted      EventStage = "Accepted"
+	EventStageNodesReady    EventStage = "NodesReady"
+	EventStageOrdered       EventStage = "Ordered"
+	EventStagePlaced        EventStage = "Placed"
+	EventStagePlaneStarting EventStage = "PlaneStarting"
+	EventStageReady         EventStage = "Ready"
+)
+
+// Defines values for EventType.
+const (
+	EventTypeNormal  EventType = "Normal"
+	EventTypeWaiting EventType = "Waiting"
+	EventTypeWarning EventType = "Warning"
 )
 
 // Defines values for HealthStatus.
@@ -35,6 +72,29 @@ const (
 	ManagementClusterListKindConsumerList ManagementClusterListKind = "ConsumerList"
 )
 
+// Defines values for NodePoolEventType.
+const (
+	NodePoolEventTypeADDED    NodePoolEventType = "ADDED"
+	NodePoolEventTypeBOOKMARK NodePoolEventType = "BOOKMARK"
+	NodePoolEventTypeDELETED  NodePoolEventType = "DELETED"
+	NodePoolEventTypeERROR    NodePoolEventType = "ERROR"
+	NodePoolEventTypeMODIFIED NodePoolEventType = "MODIFIED"
+)
+
+// Defines values for NodePoolManagementUpgradeType.
+const (
+	NodePoolManagementUpgradeTypeInPlace NodePoolManagementUpgradeType = "InPlace"
+	NodePoolManagementUpgradeTypeReplace NodePoolManagementUpgradeType = "Replace"
+)
+
+// Defines values for NodePoolPhase.
+const (
+	NodePoolPhaseDeleting     NodePoolPhase = "Deleting"
+	NodePoolPhaseFailed       NodePoolPhase = "Failed"
+	NodePoolPhaseProvisioning NodePoolPhase = "Provisioning"
+	NodePoolPhaseReady        NodePoolPhase = "Ready"
+)
+
 // Defines values for ResourceBundleKind.
 const (
 	ResourceBundleKindResourceBundle ResourceBundleKind = "ResourceBundle"
@@ -43,6 +103,25 @@ const (
 // Defines values for ResourceBundleListKind.
 const (
 	ResourceBundleListKindResourceBundleList ResourceBundleListKind = "ResourceBundleList"
+)
+
+// Defines values for TaintEffect.
+const (
+	TaintEffectNoExecute        TaintEffect = "NoExecute"
+	TaintEffectNoSchedule       TaintEffect = "NoSchedule"
+	TaintEffectPreferNoSchedule TaintEffect = "PreferNoSchedule"
+)
+
+// Defines values for UpgradePolicyScheduleType.
+const (
+	UpgradePolicyScheduleTypeAutomatic UpgradePolicyScheduleType = "Automatic"
+	UpgradePolicyScheduleTypeManual    UpgradePolicyScheduleType = "Manual"
+)
+
+// Defines values for UpgradePolicyUpdateType.
+const (
+	UpgradePolicyUpdateTypeServiceInitiated UpgradePolicyUpdateType = "ServiceInitiated"
+	UpgradePolicyUpdateTypeUserInitiated    UpgradePolicyUpdateType = "UserInitiated"
 )
 
 // Defines values for WatchEventType.
@@ -69,8 +148,158 @@ const (
 	WorkListKindManifestWorkList WorkListKind = "ManifestWorkList"
 )
 
+// Cluster defines model for Cluster.
+type Cluster struct {
+	Account   string    `json:"account"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// CreatedBy ARN of who created it.
+	CreatedBy string `json:"created_by"`
+
+	// DeletedAt When the deletion was asked for; absent otherwise.
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+
+	// Generation Counts the changes of the spec, from 1.
+	Generation   int64         `json:"generation"`
+	ID           string        `json:"id"`
+	Name         string        `json:"name"`
+	PlacementRef *PlacementRef `json:"placementRef,omitempty"`
+
+	// ResourceVersion Changes with spec and status; the ETag without its quotes.
+	ResourceVersion string        `json:"resource_version"`
+	Spec            ClusterSpec   `json:"spec"`
+	Status          ClusterStatus `json:"status"`
+	TargetProjectID string        `json:"target_project_id,omitempty"`
+	UpdatedAt       time.Time     `json:"updated_at"`
+}
+
+// ClusterDeletion defines model for ClusterDeletion.
+type ClusterDeletion struct {
+	ClusterID string `json:"cluster_id"`
+	Message   string `json:"message"`
+}
+
+// ClusterEvent defines model for ClusterEvent.
+type ClusterEvent struct {
+	Cursor string           `json:"cursor,omitempty"`
+	Object *Cluster         `json:"object,omitempty"`
+	Type   ClusterEventType `json:"type"`
+}
+
+// ClusterEventType defines model for ClusterEvent.Type.
+type ClusterEventType string
+
+// ClusterList defines model for ClusterList.
+type ClusterList struct {
+	Items  []Cluster `json:"items"`
+	Limit  int       `json:"limit"`
+	Offset int       `json:"offset"`
+	Total  int       `json:"total"`
+}
+
+// ClusterPhase defines model for ClusterPhase.
+type ClusterPhase string
+
+// ClusterRequest defines model for ClusterRequest.
+type ClusterRequest struct {
+	Name            string       `json:"name"`
+	Spec            *ClusterSpec `json:"spec,omitempty"`
+	TargetProjectID string       `json:"target_project_id,omitempty"`
+}
+
+// ClusterSpec defines model for ClusterSpec.
+type ClusterSpec struct {
+	// AWS What the installation in AWS names, flat: region, vpcId, privateSubnetIds, workerInstanceProfileName,
+	// workerSecurityGroupId, the roles' ARNs, and so on. Cannot change.
+	AWS                       map[string]string `json:"aws,omitempty"`
+	ControlPlaneUpgradePolicy *UpgradePolicy    `json:"controlPlaneUpgradePolicy,omitempty"`
+
+	// CreatorARN Set by the API, from the identity that the request's signature proves.
+	CreatorARN       string `json:"creatorARN,omitempty"`
+	DeleteProtection bool   `json:"deleteProtection,omitempty"`
+	DisplayName      string `json:"displayName,omitempty"`
+
+	// ExpirationTimestamp Kept, and shown; nothing is deleted by it.
+	ExpirationTimestamp *time.Time `json:"expirationTimestamp,omitempty"`
+
+	// Hibernated True: asleep until asked; the first request wakes it, and it sleeps again after ten minutes without a
+	// connection. False or absent: awake.
+	Hibernated    *bool              `json:"hibernated,omitempty"`
+	HostedCluster *HostedClusterSpec `json:"hostedCluster,omitempty"`
+	Placement     *PlacementSpec     `json:"placement,omitempty"`
+	Properties    map[string]string  `json:"properties,omitempty"`
+	Tags          map[string]string  `json:"tags,omitempty"`
+}
+
+// ClusterStatus defines model for ClusterStatus.
+type ClusterStatus struct {
+	Conditions           []Condition `json:"conditions"`
+	ControlPlaneEndpoint *Endpoint   `json:"controlPlaneEndpoint,omitempty"`
+	LastUpdateTime       time.Time   `json:"lastUpdateTime"`
+	Message              string      `json:"message"`
+
+	// ObservedGeneration The latest generation that every controller has reported on.
+	ObservedGeneration int64        `json:"observedGeneration"`
+	Phase              ClusterPhase `json:"phase"`
+
+	// Power Awake, Asleep or Waking; absent while unknown.
+	Power  string `json:"power,omitempty"`
+	Reason string `json:"reason"`
+
+	// Version The Kubernetes version that the control plane runs.
+	Version string `json:"version,omitempty"`
+}
+
+// ClusterStatuses defines model for ClusterStatuses.
+type ClusterStatuses struct {
+	ClusterID          string             `json:"cluster_id"`
+	ControllerStatuses []ControllerStatus `json:"controller_statuses"`
+	Status             ClusterStatus      `json:"status"`
+}
+
+// ClusterUpdate defines model for ClusterUpdate.
+type ClusterUpdate struct {
+	Spec *ClusterSpec `json:"spec,omitempty"`
+}
+
 // Condition A condition of metav1.
 type Condition = metav1.Condition
+
+// ControllerStatus defines model for ControllerStatus.
+type ControllerStatus struct {
+	ClusterID          string          `json:"cluster_id"`
+	Conditions         []Condition     `json:"conditions"`
+	ControllerName     string          `json:"controller_name"`
+	Data               json.RawMessage `json:"data"`
+	LastUpdated        time.Time       `json:"last_updated"`
+	Metadata           json.RawMessage `json:"metadata"`
+	NodepoolID         string          `json:"nodepool_id,omitempty"`
+	ObservedGeneration int64           `json:"observed_generation"`
+}
+
+// Credential defines model for Credential.
+type Credential struct {
+	ClusterID string    `json:"cluster_id"`
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at"`
+	ID        string    `json:"id"`
+
+	// Kubeconfig Only in the answer to POST; its user has a key only when the API made it.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	Username   string `json:"username"`
+}
+
+// CredentialList defines model for CredentialList.
+type CredentialList struct {
+	Items []Credential `json:"items"`
+}
+
+// CredentialRequest defines model for CredentialRequest.
+type CredentialRequest struct {
+	// Csr PEM; only its key is used. Without it the API makes a key.
+	Csr               string `json:"csr,omitempty"`
+	ExpirationSeconds int    `json:"expiration_seconds,omitempty"`
+}
 
 // Delivery How far the present generation, or the deletion, has come.
 type Delivery struct {
@@ -90,6 +319,12 @@ type Delivery struct {
 	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
 }
 
+// Endpoint defines model for Endpoint.
+type Endpoint struct {
+	Host string `json:"host"`
+	Port int    `json:"port"`
+}
+
 // Error defines model for Error.
 type Error struct {
 	Code   string       `json:"code"`
@@ -103,6 +338,35 @@ type Error struct {
 
 // ErrorKind defines model for Error.Kind.
 type ErrorKind string
+
+// Event Something that happened to a cluster.
+type Event struct {
+	Message string `json:"message"`
+	Reason  string `json:"reason"`
+
+	// SinceMs Milliseconds since the cluster was accepted.
+	SinceMs int64 `json:"since_ms"`
+
+	// Stage On its way up a cluster passes them in this order; the event that reaches one has it, and one that waits
+	// for it; what else happens has none. NodesReady means the nodes of all node pools that the cluster has.
+	Stage EventStage `json:"stage,omitempty"`
+	Time  time.Time  `json:"time"`
+
+	// Type Waiting is what holds the stage up.
+	Type EventType `json:"type"`
+}
+
+// EventStage On its way up a cluster passes them in this order; the event that reaches one has it, and one that waits
+// for it; what else happens has none. NodesReady means the nodes of all node pools that the cluster has.
+type EventStage string
+
+// EventType Waiting is what holds the stage up.
+type EventType string
+
+// EventList defines model for EventList.
+type EventList struct {
+	Items []Event `json:"items"`
+}
 
 // FieldError defines model for FieldError.
 type FieldError struct {
@@ -118,6 +382,23 @@ type Health struct {
 
 // HealthStatus defines model for Health.Status.
 type HealthStatus string
+
+// HostedClusterSpec Fields of HyperShift's HostedCluster. Further ones than these are possible, as that knows them; those that
+// the service sets itself (such as infraID, dns, etcd, services, pullSecret) are not.
+type HostedClusterSpec struct {
+	Networking           *Networking            `json:"networking,omitempty"`
+	Release              *Release               `json:"release,omitempty"`
+	AdditionalProperties map[string]interface{} `json:"-"`
+}
+
+// HyperShiftNodePool Fields of HyperShift's NodePool.
+type HyperShiftNodePool struct {
+	Management       *NodePoolManagement `json:"management,omitempty"`
+	NodeDrainTimeout string              `json:"nodeDrainTimeout,omitempty"`
+	Platform         *NodePoolPlatform   `json:"platform,omitempty"`
+	Release          *Release            `json:"release,omitempty"`
+	Replicas         *int32              `json:"replicas,omitempty"`
+}
 
 // ManagementCluster A consumer, as Maestro shows it.
 type ManagementCluster struct {
@@ -168,6 +449,167 @@ type Missing struct {
 	Reason string `json:"reason"`
 }
 
+// Network defines model for Network.
+type Network struct {
+	Cidr string `json:"cidr"`
+
+	// HostPrefix of a cluster network
+	HostPrefix int `json:"hostPrefix,omitempty"`
+}
+
+// Networking Networks do not overlap. Cannot change.
+type Networking struct {
+	ClusterNetwork []Network `json:"clusterNetwork,omitempty"`
+	MachineNetwork []Network `json:"machineNetwork,omitempty"`
+	NetworkType    string    `json:"networkType,omitempty"`
+	ServiceNetwork []Network `json:"serviceNetwork,omitempty"`
+}
+
+// NodePool defines model for NodePool.
+type NodePool struct {
+	Account         string         `json:"account"`
+	ClusterID       string         `json:"cluster_id"`
+	CreatedAt       time.Time      `json:"created_at"`
+	CreatedBy       string         `json:"created_by"`
+	DeletedAt       *time.Time     `json:"deleted_at,omitempty"`
+	Generation      int64          `json:"generation"`
+	ID              string         `json:"id"`
+	Name            string         `json:"name"`
+	ResourceVersion string         `json:"resource_version"`
+	Spec            NodePoolSpec   `json:"spec"`
+	Status          NodePoolStatus `json:"status"`
+	UpdatedAt       time.Time      `json:"updated_at"`
+}
+
+// NodePoolAWS defines model for NodePoolAWS.
+type NodePoolAWS struct {
+	InstanceProfile string          `json:"instanceProfile,omitempty"`
+	InstanceType    string          `json:"instanceType,omitempty"`
+	RootVolume      json.RawMessage `json:"rootVolume,omitempty"`
+	SecurityGroups  json.RawMessage `json:"securityGroups,omitempty"`
+	Subnet          json.RawMessage `json:"subnet,omitempty"`
+}
+
+// NodePoolDeletion defines model for NodePoolDeletion.
+type NodePoolDeletion struct {
+	Message    string `json:"message"`
+	NodepoolID string `json:"nodepool_id"`
+}
+
+// NodePoolEvent defines model for NodePoolEvent.
+type NodePoolEvent struct {
+	Cursor string            `json:"cursor,omitempty"`
+	Object *NodePool         `json:"object,omitempty"`
+	Type   NodePoolEventType `json:"type"`
+}
+
+// NodePoolEventType defines model for NodePoolEvent.Type.
+type NodePoolEventType string
+
+// NodePoolList defines model for NodePoolList.
+type NodePoolList struct {
+	Items  []NodePool `json:"items"`
+	Limit  int        `json:"limit"`
+	Offset int        `json:"offset"`
+	Total  int        `json:"total"`
+}
+
+// NodePoolManagement defines model for NodePoolManagement.
+type NodePoolManagement struct {
+	AutoRepair  *bool                         `json:"autoRepair,omitempty"`
+	UpgradeType NodePoolManagementUpgradeType `json:"upgradeType,omitempty"`
+}
+
+// NodePoolManagementUpgradeType defines model for NodePoolManagement.UpgradeType.
+type NodePoolManagementUpgradeType string
+
+// NodePoolPhase defines model for NodePoolPhase.
+type NodePoolPhase string
+
+// NodePoolPlatform defines model for NodePoolPlatform.
+type NodePoolPlatform struct {
+	AWS  *NodePoolAWS `json:"aws,omitempty"`
+	Type string       `json:"type,omitempty"`
+}
+
+// NodePoolRequest defines model for NodePoolRequest.
+type NodePoolRequest struct {
+	ClusterID string        `json:"cluster_id"`
+	Name      string        `json:"name"`
+	Spec      *NodePoolSpec `json:"spec,omitempty"`
+}
+
+// NodePoolSpec Answers have autoRepair, replicas, management, platform, release and nodeDrainTimeout under `nodePool`;
+// requests may have them here as well.
+type NodePoolSpec struct {
+	AutoRepair  *bool  `json:"autoRepair,omitempty"`
+	DisplayName string `json:"displayName,omitempty"`
+
+	// Labels Of the nodes.
+	Labels           map[string]string   `json:"labels,omitempty"`
+	Management       *NodePoolManagement `json:"management,omitempty"`
+	NodeDrainTimeout string              `json:"nodeDrainTimeout,omitempty"`
+	NodePool         *HyperShiftNodePool `json:"nodePool,omitempty"`
+	Platform         *NodePoolPlatform   `json:"platform,omitempty"`
+	Release          *Release            `json:"release,omitempty"`
+	Replicas         *int32              `json:"replicas,omitempty"`
+	Taints           []Taint             `json:"taints,omitempty"`
+}
+
+// NodePoolStatus defines model for NodePoolStatus.
+type NodePoolStatus struct {
+	Conditions         []Condition   `json:"conditions"`
+	LastUpdateTime     time.Time     `json:"lastUpdateTime"`
+	Message            string        `json:"message"`
+	ObservedGeneration int64         `json:"observedGeneration"`
+	Phase              NodePoolPhase `json:"phase"`
+
+	// Ready nodes that are Ready
+	Ready  int    `json:"ready"`
+	Reason string `json:"reason"`
+
+	// Replicas nodes that there are
+	Replicas int `json:"replicas"`
+
+	// Simulated The nodes are simulated; pods are scheduled to them and reported as running, and do not run.
+	Simulated bool   `json:"simulated"`
+	Version   string `json:"version,omitempty"`
+}
+
+// NodePoolStatuses defines model for NodePoolStatuses.
+type NodePoolStatuses struct {
+	ClusterID          string             `json:"cluster_id"`
+	ControllerStatuses []ControllerStatus `json:"controller_statuses"`
+	NodepoolID         string             `json:"nodepool_id"`
+	Status             NodePoolStatus     `json:"status"`
+}
+
+// NodePoolUpdate defines model for NodePoolUpdate.
+type NodePoolUpdate struct {
+	Spec *NodePoolSpec `json:"spec,omitempty"`
+}
+
+// PlacementRef Where the control plane is.
+type PlacementRef struct {
+	ManagementCluster string `json:"managementCluster"`
+
+	// Name the cluster's id
+	Name string `json:"name"`
+}
+
+// PlacementSpec Where the control plane may run; absent, the region decides alone. Cannot change.
+type PlacementSpec struct {
+	ManagementCluster string `json:"managementCluster,omitempty"`
+
+	// Selector Labels that the management cluster must have.
+	Selector map[string]string `json:"selector,omitempty"`
+}
+
+// Release defines model for Release.
+type Release struct {
+	Image string `json:"image,omitempty"`
+}
+
 // ResourceBundle A resource bundle, as Maestro shows it.
 type ResourceBundle struct {
 	ConsumerName    string                `json:"consumer_name"`
@@ -211,6 +653,34 @@ type ResourceBundleStatus struct {
 	Conditions      []Condition         `json:"conditions,omitempty"`
 	ResourceStatus  []ManifestCondition `json:"resourceStatus,omitempty"`
 }
+
+// Taint defines model for Taint.
+type Taint struct {
+	Effect TaintEffect `json:"effect"`
+	Key    string      `json:"key"`
+	Value  string      `json:"value,omitempty"`
+}
+
+// TaintEffect defines model for Taint.Effect.
+type TaintEffect string
+
+// UpgradePolicy defines model for UpgradePolicy.
+type UpgradePolicy struct {
+	NextRun *time.Time `json:"nextRun,omitempty"`
+
+	// Schedule cron
+	Schedule     string                    `json:"schedule,omitempty"`
+	ScheduleType UpgradePolicyScheduleType `json:"scheduleType,omitempty"`
+	UpdateType   UpgradePolicyUpdateType   `json:"updateType,omitempty"`
+	UpgradeScope string                    `json:"upgradeScope,omitempty"`
+	Version      string                    `json:"version,omitempty"`
+}
+
+// UpgradePolicyScheduleType defines model for UpgradePolicy.ScheduleType.
+type UpgradePolicyScheduleType string
+
+// UpgradePolicyUpdateType defines model for UpgradePolicy.UpdateType.
+type UpgradePolicyUpdateType string
 
 // WatchEvent defines model for WatchEvent.
 type WatchEvent struct {
@@ -305,11 +775,32 @@ type ResourceStatus struct {
 // BundleID defines model for BundleID.
 type BundleID = string
 
+// ClusterID defines model for ClusterID.
+type ClusterID = string
+
+// Cursor defines model for Cursor.
+type Cursor = string
+
+// IdempotencyKey defines model for IdempotencyKey.
+type IdempotencyKey = string
+
 // IfMatch defines model for IfMatch.
 type IfMatch = string
 
+// Limit defines model for Limit.
+type Limit = int
+
+// NodePoolID defines model for NodePoolID.
+type NodePoolID = string
+
+// Offset defines model for Offset.
+type Offset = int
+
 // Page defines model for Page.
 type Page = int
+
+// Watch defines model for Watch.
+type Watch = bool
 
 // BadRequest defines model for BadRequest.
 type BadRequest = Error
@@ -322,6 +813,9 @@ type Forbidden = Error
 
 // Gone defines model for Gone.
 type Gone = Error
+
+// Invalid defines model for Invalid.
+type Invalid = Error
 
 // NotFound defines model for NotFound.
 type NotFound = Error
@@ -341,12 +835,119 @@ type WorkBody = WorkRequest
 // sigv4ContextKey is the context key for sigv4 security scheme
 type sigv4ContextKey string
 
+// ListClustersParams defines parameters for ListClusters.
+type ListClustersParams struct {
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Name Only the cluster of this name.
+	Name string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Status Only clusters in this phase.
+	Status ClusterPhase `form:"status,omitempty" json:"status,omitempty"`
+	Watch  Watch        `form:"watch,omitempty" json:"watch,omitempty"`
+
+	// Cursor Continue a watch here.
+	Cursor Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// ID With watch, only this cluster.
+	ID string `form:"id,omitempty" json:"id,omitempty"`
+}
+
+// CreateClusterParams defines parameters for CreateCluster.
+type CreateClusterParams struct {
+	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteClusterParams defines parameters for DeleteCluster.
+type DeleteClusterParams struct {
+	// Force Privileged callers only, for a cluster whose deletion does not end: its record goes at once, and what
+	// was made for it may stay behind. `deleteProtection` counts all the same.
+	Force bool `form:"force,omitempty" json:"force,omitempty"`
+
+	// Reason With force, and then required; it is kept in the cluster's history.
+	Reason string `form:"reason,omitempty" json:"reason,omitempty"`
+
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateClusterParams defines parameters for UpdateCluster.
+type UpdateClusterParams struct {
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// ReplaceClusterParams defines parameters for ReplaceCluster.
+type ReplaceClusterParams struct {
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// ListClusterEventsParams defines parameters for ListClusterEvents.
+type ListClusterEventsParams struct {
+	Watch Watch `form:"watch,omitempty" json:"watch,omitempty"`
+
+	// Cursor Continue a watch here.
+	Cursor Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // ListManagementClustersParams defines parameters for ListManagementClusters.
 type ListManagementClustersParams struct {
 	Page Page `form:"page,omitempty" json:"page,omitempty"`
 
 	// Size Items of a page; more than 100 is 100.
 	Size int `form:"size,omitempty" json:"size,omitempty"`
+}
+
+// ListNodePoolsParams defines parameters for ListNodePools.
+type ListNodePoolsParams struct {
+	// ClusterID Only node pools of this cluster; one that there is not is 404.
+	ClusterID string `form:"clusterId,omitempty" json:"clusterId,omitempty"`
+
+	// Limit Items of a page.
+	Limit Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Offset Items before the page; any number.
+	Offset Offset `form:"offset,omitempty" json:"offset,omitempty"`
+
+	// Name Only node pools of this name.
+	Name string `form:"name,omitempty" json:"name,omitempty"`
+
+	// Status Only node pools in this phase.
+	Status NodePoolPhase `form:"status,omitempty" json:"status,omitempty"`
+	Watch  Watch         `form:"watch,omitempty" json:"watch,omitempty"`
+
+	// Cursor Continue a watch here.
+	Cursor Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// CreateNodePoolParams defines parameters for CreateNodePool.
+type CreateNodePoolParams struct {
+	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// DeleteNodePoolParams defines parameters for DeleteNodePool.
+type DeleteNodePoolParams struct {
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// UpdateNodePoolParams defines parameters for UpdateNodePool.
+type UpdateNodePoolParams struct {
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
+}
+
+// ReplaceNodePoolParams defines parameters for ReplaceNodePool.
+type ReplaceNodePoolParams struct {
+	// IfMatch An ETag; the write is refused when the document has another by now.
+	IfMatch IfMatch `json:"If-Match,omitempty"`
 }
 
 // ListResourceBundlesParams defines parameters for ListResourceBundles.
@@ -405,11 +1006,121 @@ type ReplaceWorkParams struct {
 	IfMatch IfMatch `json:"If-Match,omitempty"`
 }
 
+// CreateClusterJSONRequestBody defines body for CreateCluster for application/json ContentType.
+type CreateClusterJSONRequestBody = ClusterRequest
+
+// UpdateClusterJSONRequestBody defines body for UpdateCluster for application/json ContentType.
+type UpdateClusterJSONRequestBody = ClusterUpdate
+
+// UpdateClusterApplicationMergePatchPlusJSONRequestBody defines body for UpdateCluster for application/merge-patch+json ContentType.
+type UpdateClusterApplicationMergePatchPlusJSONRequestBody = ClusterUpdate
+
+// ReplaceClusterJSONRequestBody defines body for ReplaceCluster for application/json ContentType.
+type ReplaceClusterJSONRequestBody = ClusterUpdate
+
+// CreateCredentialJSONRequestBody defines body for CreateCredential for application/json ContentType.
+type CreateCredentialJSONRequestBody = CredentialRequest
+
 // CreateManagementClusterJSONRequestBody defines body for CreateManagementCluster for application/json ContentType.
 type CreateManagementClusterJSONRequestBody = ManagementClusterRequest
+
+// CreateNodePoolJSONRequestBody defines body for CreateNodePool for application/json ContentType.
+type CreateNodePoolJSONRequestBody = NodePoolRequest
+
+// UpdateNodePoolJSONRequestBody defines body for UpdateNodePool for application/json ContentType.
+type UpdateNodePoolJSONRequestBody = NodePoolUpdate
+
+// UpdateNodePoolApplicationMergePatchPlusJSONRequestBody defines body for UpdateNodePool for application/merge-patch+json ContentType.
+type UpdateNodePoolApplicationMergePatchPlusJSONRequestBody = NodePoolUpdate
+
+// ReplaceNodePoolJSONRequestBody defines body for ReplaceNodePool for application/json ContentType.
+type ReplaceNodePoolJSONRequestBody = NodePoolUpdate
 
 // CreateWorkJSONRequestBody defines body for CreateWork for application/json ContentType.
 type CreateWorkJSONRequestBody = WorkRequest
 
 // ReplaceWorkJSONRequestBody defines body for ReplaceWork for application/json ContentType.
 type ReplaceWorkJSONRequestBody = WorkRequest
+
+// Getter for additional properties for HostedClusterSpec. Returns the specified
+// element and whether it was found
+func (a HostedClusterSpec) Get(fieldName string) (value interface{}, found bool) {
+	if a.AdditionalProperties != nil {
+		value, found = a.AdditionalProperties[fieldName]
+	}
+	return
+}
+
+// Setter for additional properties for HostedClusterSpec
+func (a *HostedClusterSpec) Set(fieldName string, value interface{}) {
+	if a.AdditionalProperties == nil {
+		a.AdditionalProperties = make(map[string]interface{})
+	}
+	a.AdditionalProperties[fieldName] = value
+}
+
+// Override default JSON handling for HostedClusterSpec to handle AdditionalProperties
+func (a *HostedClusterSpec) UnmarshalJSON(b []byte) error {
+	object := make(map[string]json.RawMessage)
+	err := json.Unmarshal(b, &object)
+	if err != nil {
+		return err
+	}
+
+	if raw, found := object["networking"]; found {
+		err = json.Unmarshal(raw, &a.Networking)
+		if err != nil {
+			return fmt.Errorf("error reading 'networking': %w", err)
+		}
+		delete(object, "networking")
+	}
+
+	if raw, found := object["release"]; found {
+		err = json.Unmarshal(raw, &a.Release)
+		if err != nil {
+			return fmt.Errorf("error reading 'release': %w", err)
+		}
+		delete(object, "release")
+	}
+
+	if len(object) != 0 {
+		a.AdditionalProperties = make(map[string]interface{})
+		for fieldName, fieldBuf := range object {
+			var fieldVal interface{}
+			err := json.Unmarshal(fieldBuf, &fieldVal)
+			if err != nil {
+				return fmt.Errorf("error unmarshaling field %s: %w", fieldName, err)
+			}
+			a.AdditionalProperties[fieldName] = fieldVal
+		}
+	}
+	return nil
+}
+
+// Override default JSON handling for HostedClusterSpec to handle AdditionalProperties
+func (a HostedClusterSpec) MarshalJSON() ([]byte, error) {
+	var err error
+	object := make(map[string]json.RawMessage)
+
+	if a.Networking != nil {
+		object["networking"], err = json.Marshal(a.Networking)
+		if err != nil {
+			return nil, fmt.Errorf("error marshaling 'networking': %w", err)
+		}
+	}
+
+	if a.Release != nil {
+		object["release"], err = json.Marshal(a.Release)
+		if err != nil {
+			return nil, fmt.Errorf("error marshaling 'release': %w", err)
+		}
+	}
+
+	for fieldName, field := range a.AdditionalProperties {
+		object[fieldName], err = json.Marshal(field)
+		if err != nil {
+			return nil, fmt.Errorf("error marshaling '%s': %w", fieldName, err)
+		}
+	}
+	return json.Marshal(object)
+}

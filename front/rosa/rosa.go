@@ -127,6 +127,19 @@ func (f *front) routes() *rest.Mux {
 		handle("GET", "/resource_bundles", f.listBundles)
 		handle("GET", "/resource_bundles/{id}", f.getBundle)
 		handle("DELETE", "/resource_bundles/{id}", f.deleteBundle)
+
+		for _, route := range []string{
+			"POST /clusters", "GET /clusters", "GET /clusters/{id}", "PATCH /clusters/{id}", "PUT /clusters/{id}", "DELETE /clusters/{id}",
+			"GET /clusters/{id}/statuses", "GET /clusters/{id}/events",
+			"POST /clusters/{id}/credentials", "GET /clusters/{id}/credentials", "GET /clusters/{id}/credentials/{cid}", "DELETE /clusters/{id}/credentials/{cid}",
+			"POST /nodepools", "GET /nodepools", "GET /nodepools/{id}", "PATCH /nodepools/{id}", "PUT /nodepools/{id}", "DELETE /nodepools/{id}",
+			"GET /nodepools/{id}/status",
+		} {
+			method, path, _ := strings.Cut(route, " ")
+			handle(method, path, func(http.ResponseWriter, *http.Request) error {
+				return rest.Errorf(http.StatusNotImplemented, "not-implemented", "clusters are not served yet")
+			})
+		}
 	}
 	return m
 }

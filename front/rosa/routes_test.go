@@ -105,7 +105,7 @@ func TestNoRouteRunsWithoutIdentityI10(t *testing.T) {
 		h := New(Options{Maestro: unreachable(t), Authenticate: authenticate, Ops: rest.NewOps(), Log: quiet})
 		for _, route := range newFront(nil, rest.NewOps()).routes().Routes() {
 			method, path, _ := strings.Cut(route, " ")
-			path = strings.ReplaceAll(path, "{id}", "a")
+			path = strings.NewReplacer("{id}", "a", "{cid}", "b").Replace(path)
 			public := strings.HasSuffix(path, "/live") || strings.HasSuffix(path, "/ready")
 			for _, target := range []string{path, path + "?watch=true", path + "?size=1"} {
 				w := call(t, h, method, target, contractWork)

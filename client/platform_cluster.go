@@ -1,0 +1,239 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/internal/rest"
+)
+
+const (
+	pathCluster   = "/api/v0/clusters"
+	pathNodePools = "/api/v0/nodepools"
+)
+
+// Cluster is a cluster with the entity tag that it had when it was read.
+type Cluster struct {
+	platform.Cluster
+	ETag string `json:"-"`
+}
+
+// CreateCluster makes a cluster of the caller's account. A name that is taken
+// there is 409; a spec that is not right is 422 with Error.Fields. A call whose
+// answer is lost is repeated and makes one cluster.
+func (p *Platform) CreateCluster(ctx context.Context, r platform.ClusterRequest) (Cluster, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("the cluster: %w", err)
+	}
+	return p.cluster(ctx, request{method: http.MethodPost, path: pathCluster, header: onceOnly(), body: body})
+}
+
+// Cluster returns one cluster.
+func (p *Platform) Cluster(ctx context.Context, id string) (Cluster, error) {
+	return p.cluster(ctx, request{method: http.MethodGet, path: below(pathCluster, id)})
+}
+
+// ClusterQuery selects clusters of the caller's account. Empty members select
+// all.
+type ClusterQuery struct {
+	Name  string
+	Phase platform.ClusterPhase
+}
+
+// Clusters returns all clusters that a query selects, the oldest first.
+func (p *Platform) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Cluster, error) {
+	v := url.Values{}
+	set(v, "name", q.Name)
+	set(v, "status", string(q.Phase))
+	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Cluster, error) {
+		var list platform.ClusterList
+		err := p.list(ctx, pathCluster, v, limit, offset, &list)
+		return list.Items, err
+	})
+}
+
+// UpdateCluster applies a JSON merge patch, such as
+// {"spec":{"hibernated":true}}. With an etag it is refused with 412 when the
+// cluster has another by now.
+func (p *Platform) UpdateCluster(ctx context.Context, id string, patch json.RawMessage, etag string) (Cluster, error) {
+	return p.cluster(ctx, request{method: http.MethodPatch, path: below(pathCluster, id), header: mergePatch(etag), body: patch})
+}
+
+// Deletion says how something is deleted.
+type Deletion struct {
+	ETag string // 412 when it has another by now
+
+	// Force removes the record of a cluster whose deletion does not end. It needs
+	// a reason, and a privileged caller.
+	Force  bool
+	Reason string
+}
+
+// DeleteCluster asks for the deletion of a cluster with all that belongs to
+// it. It is gone when Cluster says 404.
+func (p *Platform) DeleteCluster(ctx context.Context, id string, d Deletion) error {
+	q := url.Values{}
+	if d.Force {
+		q.Set("force", "true")
+	}
+	set(q, "reason", d.Reason)
+	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, id), query: q, header: ifMatch(d.ETag)})
+	return err
+}
+
+// ClusterStatuses returns what the region's controllers report of a cluster.
+func (p *Platform) ClusterStatuses(ctx context.Context, id string) (platform.ClusterStatuses, error) {
+	var s platform.ClusterStatuses
+	err := p.get(ctx, below(pathCluster, id)+"/statuses", nil, &s)
+	return s, err
+}
+
+// ClusterEvents returns what happened to a cluster, the oldest first.
+func (p *Platform) ClusterEvents(ctx context.Context, id string) ([]platform.Event, error) {
+	var list platform.EventList
+	err := p.get(ctx, below(pathCluster, id)+"/events", nil, &list)
+	return list.Items, err
+}
+
+// WatchClusters opens one stream of changes of the account's clusters, or of
+// the one that o.ID names. Its objects are platform.Clusters.
+func (p *Platform) WatchClusters(ctx context.Context, o WatchOptions) (*Watch, error) {
+	return p.http.watch(ctx, pathCluster, o)
+}
+
+// FollowClusters calls apply with every event until ctx ends or apply fails,
+// and returns why, as FollowBundles does.
+func (p *Platform) FollowClusters(ctx context.Context, o WatchOptions, apply func(Event) error) error {
+	return follow(ctx, o, p.WatchClusters, apply)
+}
+
+// WatchClusterEvents opens the stream of what happens to a cluster: what
+// happened before, a bookmark, and what happens. Its objects are
+// platform.Events. It ends when the cluster is gone.
+func (p *Platform) WatchClusterEvents(ctx context.Context, id, cursor string) (*Watch, error) {
+	return p.http.watch(ctx, below(pathCluster, id)+"/events", WatchOptions{Cursor: cursor})
+}
+
+// FollowClusterEvents calls apply with what happened to a cluster and then with
+// what happens, until the cluster is gone, which is 404, or ctx ends, or apply
+// fails, and returns why.
+func (p *Platform) FollowClusterEvents(ctx context.Context, id string, apply func(platform.Event) error) error {
+	open := func(ctx context.Context, o WatchOptions) (*Watch, error) { return p.WatchClusterEvents(ctx, id, o.Cursor) }
+	return follow(ctx, WatchOptions{}, open, func(e Event) error {
+		if e.Type != rest.Added {
+			return nil
+		}
+		var happened platform.Event
+		if err := json.Unmarshal(e.Object, &happened); err != nil {
+			return fmt.Errorf("reading an event of the Platform API: %w", err)
+		}
+		return apply(happened)
+	})
+}
+
+// credentialWait is how long the answer to a POST of a credential may take: a
+// control plane that sleeps wakes first.
+const credentialWait = 25 * time.Second
+
+// CreateCredential makes a kubeconfig for a cluster. Without a CSR the region
+// makes the key. A lost answer is not asked for again: the key would be, too.
+func (p *Platform) CreateCredential(ctx context.Context, cluster string, r platform.CredentialRequest) (platform.Credential, error) {
+	var c platform.Credential
+	body, err := json.Marshal(r)
+	if err != nil {
+		return c, fmt.Errorf("the credential: %w", err)
+	}
+	doc, _, err := p.http.do(ctx, request{method: http.MethodPost, path: below(pathCluster, cluster) + "/credentials", body: body, wait: credentialWait})
+	if err != nil {
+		return c, err
+	}
+	err = decode(doc, &c)
+	return c, err
+}
+
+// Credentials returns a cluster's credentials, without secrets.
+func (p *Platform) Credentials(ctx context.Context, cluster string) ([]platform.Credential, error) {
+	var list platform.CredentialList
+	err := p.get(ctx, below(pathCluster, cluster)+"/credentials", nil, &list)
+	return list.Items, err
+}
+
+// Credential returns one of a cluster's credentials, without secrets.
+func (p *Platform) Credential(ctx context.Context, cluster, id string) (platform.Credential, error) {
+	var c platform.Credential
+	err := p.get(ctx, below(pathCluster, cluster)+below("/credentials", id), nil, &c)
+	return c, err
+}
+
+// RevokeCredential ends a credential before its time.
+func (p *Platform) RevokeCredential(ctx context.Context, cluster, id string) error {
+	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, cluster) + below("/credentials", id)})
+	return err
+}
+
+// below is the path of one thing in a collection.
+func below(collection, id string) string { return collection + "/" + url.PathEscape(id) }
+
+// onceOnly is a header that makes a POST safe to repeat.
+func onceOnly() http.Header { return http.Header{"Idempotency-Key": {uuid.NewString()}} }
+
+// mergePatch is the header of a merge patch that may insist on a version.
+func mergePatch(etag string) http.Header {
+	h := http.Header{"Content-Type": {"application/merge-patch+json"}}
+	if etag != "" {
+		h.Set("If-Match", etag)
+	}
+	return h
+}
+
+func (p *Platform) cluster(ctx context.Context, r request) (Cluster, error) {
+	doc, _, err := p.http.do(ctx, r)
+	if err != nil {
+		return Cluster{}, err
+	}
+	c := Cluster{ETag: doc.ETag}
+	err = decode(doc, &c.Cluster)
+	return c, err
+}
+
+// get makes a GET and decodes the answer.
+func (p *Platform) get(ctx context.Context, path string, q url.Values, v any) error {
+	doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: path, query: q})
+	if err != nil {
+		return err
+	}
+	return decode(doc, v)
+}
+
+// list gets one page by limit and offset.
+func (p *Platform) list(ctx context.Context, path string, q url.Values, limit, offset int, v any) error {
+	page := url.Values{"limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(offset)}}
+	for k, values := range q {
+		page[k] = values
+	}
+	return p.get(ctx, path, page, v)
+}
+
+// sliced gets all of a list by limit and offset.
+func sliced[T any](ctx context.Context, get func(ctx context.Context, limit, offset int) ([]T, error)) ([]T, error) {
+	const limit = 100
+	all := []T{}
+	for {
+		items, err := get(ctx, limit, len(all))
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, items...); len(items) < limit {
+			return all, nil
+		}
+	}
+}

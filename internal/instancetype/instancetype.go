@@ -1,0 +1,85 @@
+// Package instancetype is the table of machine types that node pools may name:
+// what each has, as EC2 publishes it.
+//
+// The Platform API refuses types that are not in it, and what simulates nodes
+// gives them the capacity that it says. It is data and decides nothing.
+package instancetype
+
+import (
+	"maps"
+	"slices"
+)
+
+// Type is one machine type.
+type Type struct {
+	Name      string
+	CPU       int // vCPUs
+	MemoryMiB int
+	Arch      string // as Go and Kubernetes name it: amd64, arm64
+}
+
+// Default is the type of a node pool that names none.
+const Default = "m6a.xlarge"
+
+// family is a line of types, all with the same memory for each vCPU.
+type family struct {
+	name   string
+	arch   string
+	perCPU int // MiB
+	sizes  []string
+}
+
+// sizes of a family, and their vCPUs.
+var sizes = map[string]int{
+	"large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48, "16xlarge": 64, "24xlarge": 96,
+}
+
+var all = []string{"large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge"}
+
+var families = []family{
+	{"c5", "amd64", 2048, []string{"large", "xlarge", "2xlarge", "4xlarge", "12xlarge", "24xlarge"}},
+	{"c6a", "amd64", 2048, all},
+	{"c6g", "arm64", 2048, all[:7]},
+	{"c6i", "amd64", 2048, all},
+	{"c7g", "arm64", 2048, all[:7]},
+	{"c7i", "amd64", 2048, all},
+	{"m5", "amd64", 4096, all},
+	{"m6a", "amd64", 4096, all},
+	{"m6g", "arm64", 4096, all[:7]},
+	{"m6i", "amd64", 4096, all},
+	{"m7a", "amd64", 4096, all},
+	{"m7g", "arm64", 4096, all[:7]},
+	{"m7i", "amd64", 4096, all},
+	{"r5", "amd64", 8192, all},
+	{"r6a", "amd64", 8192, all},
+	{"r6g", "arm64", 8192, all[:7]},
+	{"r6i", "amd64", 8192, all},
+	{"r7g", "arm64", 8192, all[:7]},
+	{"r7i", "amd64", 8192, all},
+}
+
+var table = func() map[string]Type {
+	t := map[string]Type{}
+	for _, f := range families {
+		for _, size := range f.sizes {
+			name := f.name + "." + size
+			t[name] = Type{Name: name, CPU: sizes[size], MemoryMiB: sizes[size] * f.perCPU, Arch: f.arch}
+		}
+	}
+	// t3 follows no such rule.
+	for _, x := range []Type{
+		{"t3.medium", 2, 4096, "amd64"}, {"t3.large", 2, 8192, "amd64"}, {"t3.xlarge", 4, 16384, "amd64"}, {"t3.2xlarge", 8, 32768, "amd64"},
+	} {
+		t[x.Name] = x
+	}
+	return t
+}()
+
+// Lookup finds a type by its name.
+func Lookup(name string) (Type, bool) {
+	t, ok := table[name]
+	return t, ok
+}
+
+// Names are those of all types, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(table)) }
