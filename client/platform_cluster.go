@@ -127,7 +127,9 @@ func (p *Platform) WatchClusterEvents(ctx context.Context, id, cursor string) (*
 // what happens, until the cluster is gone, which is 404, or ctx ends, or apply
 // fails, and returns why.
 func (p *Platform) FollowClusterEvents(ctx context.Context, id string, apply func(platform.Event) error) error {
-	open := func(ctx context.Context, o WatchOptions) (*Watch, error) { return p.WatchClusterEvents(ctx, id, o.Cursor) }
+	open := func(ctx context.Context, o WatchOptions) (*Watch, error) {
+		return p.WatchClusterEvents(ctx, id, o.Cursor)
+	}
 	return follow(ctx, WatchOptions{}, open, func(e Event) error {
 		if e.Type != rest.Added {
 			return nil
