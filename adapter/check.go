@@ -114,6 +114,7 @@ func (c *checker) param(p Param, seen map[string]int) {
 	c.need(p.Place, "name", p.Name)
 	c.unique(seen, p.Place, p.Name)
 	c.own(p.Place, p.Name)
+	c.when(p.Place, p.When)
 	c.oneOf(p.Place, "type", p.Type, "string", "int", "int64", "float", "float64", "bool")
 	at := p.Source.Place
 	if at.File == "" || at.Line == 0 {

@@ -1,10 +1,15 @@
 package adapter
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"atoll.dev/rules"
 )
@@ -30,6 +35,17 @@ func functions(now func() time.Time) []rules.Function {
 			text, err := json.Marshal(args[0])
 			return string(text), err
 		}},
+		// The next four are ours, not HyperFleet's.
+		{Name: "fromJson", Params: []rules.Type{rules.String}, Result: rules.Any, Do: func(args []any) (any, error) {
+			return fromJSON(args[0].(string))
+		}},
+		{Name: "merge", Params: []rules.Type{rules.Any, rules.Any}, Result: rules.Any, Do: func(args []any) (any, error) {
+			return merge(args[0], args[1]), nil
+		}},
+		{Name: "sha256", Params: []rules.Type{rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
+			return hash(args[0].(string)), nil
+		}},
+		{Name: "nowMicro", Result: rules.String, Do: func([]any) (any, error) { return now().UTC().Format(microseconds), nil }},
 		{Name: "dig", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any, Do: func(args []any) (any, error) {
 			return dig(args[0], args[1].(string)), nil
 		}},
@@ -108,9 +124,56 @@ func feedback(v any, name string) string {
 		value, _ := x.(map[string]any)
 		if value["name"] == name {
 			field, _ := value["fieldValue"].(map[string]any)
-			s, _ := field["string"].(string)
-			return s
+			return fieldText(field)
 		}
 	}
 	return ""
+}
+
+// fieldText is a feedback's value as a text, of whatever type it is. HyperFleet
+// has strings only.
+func fieldText(field map[string]any) string {
+	for _, name := range []string{"string", "integer", "boolean", "jsonRaw"} {
+		if v, ok := field[name]; ok {
+			return toText(v)
+		}
+	}
+	return ""
+}
+
+// microseconds is a time as CLM keeps it.
+const microseconds = "2006-01-02T15:04:05.000000Z07:00"
+
+// fromJSON reads a document; "" is null.
+func fromJSON(text string) (v any, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	return v, utiljson.Unmarshal([]byte(text), &v)
+}
+
+// merge lays one document over another: members of mappings meet, null takes a
+// member away, anything else stands for what is below it (RFC 7386).
+func merge(below, above any) any {
+	over, ok := above.(map[string]any)
+	if !ok {
+		return above
+	}
+	under, _ := below.(map[string]any)
+	out := make(map[string]any, len(under)+len(over))
+	maps.Copy(out, under)
+	for name, v := range over {
+		if v == nil {
+			delete(out, name)
+		} else {
+			out[name] = merge(out[name], v)
+		}
+	}
+	return out
+}
+
+// hash is a SHA-256 sum in hexadecimal digits.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
 }

@@ -24,6 +24,7 @@ type program struct {
 
 type param struct {
 	Param
+	when *expr // may be nil
 	call *call
 	expr *expr
 }
@@ -143,6 +144,7 @@ func (c *compiler) compile() *program {
 
 func (c *compiler) param(x Param) param {
 	out := param{Param: x, call: c.call(x.Source.APICall)}
+	out.when = c.when(x.When)
 	if x.Source.Expression.Value != "" {
 		out.expr = c.expr(x.Source.Expression)
 	}

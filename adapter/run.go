@@ -184,6 +184,16 @@ func (x *execution) log(ctx context.Context, l *logAction) {
 func (x *execution) takeParams(ctx context.Context) *StepError {
 	for i := range x.task.params {
 		p := &x.task.params[i]
+		if p.when != nil {
+			yes, err := x.decided(ctx, p.when)
+			if err != nil {
+				return &StepError{ParamExtraction, p.Name, "evaluating when", err}
+			}
+			if !yes {
+				x.scope[p.Name] = p.Default.Value
+				continue
+			}
+		}
 		v, err := x.take(ctx, p)
 		if err == nil && !set(v) && p.Default.Set() {
 			v = p.Default.Value

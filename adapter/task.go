@@ -32,6 +32,9 @@ type Param struct {
 	Required    bool   `yaml:"required"`
 	Default     Value  `yaml:"default"`
 	Description string `yaml:"description"`
+	// When decides whether the source is asked. When it is false the param has
+	// its default, or is null, also one that is required. An addition of ours.
+	When *When `yaml:"when"`
 }
 
 // Source is where a param's value comes from. One is set.

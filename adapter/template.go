@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -260,6 +261,9 @@ func templateFuncs(now func() time.Time) template.FuncMap {
 		"gt":     order(func(c int) bool { return c > 0 }),
 		"ge":     order(func(c int) bool { return c >= 0 }),
 		"printf": printf,
+		// Ours, for manifests that are texts: JSON is YAML, so that no value can
+		// break out of its place.
+		"toJson": func(v any) (string, error) { text, err := json.Marshal(v); return string(text), err },
 	}
 }
 

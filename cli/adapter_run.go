@@ -65,13 +65,15 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", pair.config.File, err)
 		}
-		o.Watcher = transport
+		if transport != nil {
+			o.Watcher = transport
+			s.ops.Check("transport of "+name, ready)
+		}
 		if o.Engine, err = f.engine(s, pair, identity, transport, o.Metrics.Observer(), log); err != nil {
 			return err
 		}
 		worker := adapter.NewWorker(o)
 		s.ops.Check("broker of "+name, worker.Ready)
-		s.ops.Check("transport of "+name, ready)
 		p.run(worker.Run)
 	}
 	return nil
@@ -126,8 +128,12 @@ func sameHost(a, b string) bool {
 	return errX == nil && errY == nil && x.Host != "" && x.Host == y.Host
 }
 
-// transport is Maestro where the config has one, else a Kubernetes API.
+// transport is Maestro where the config has one, else a Kubernetes API; nil for a
+// task that only calls CLM.
 func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Identity, log *slog.Logger) (transport, func(context.Context) error, error) {
+	if pair.config.Clients.Maestro == nil && len(pair.task.Resources) == 0 {
+		return nil, nil, nil
+	}
 	if pair.config.Clients.Maestro == nil {
 		return f.kubernetes(pair, log)
 	}
