@@ -118,7 +118,7 @@ func (f *adapterFlags) add(cmd *cobra.Command) {
 	fl.StringArrayVarP(&f.configs, "config", "c", nil, "an adapter's config; may be repeated (default: HYPERFLEET_ADAPTER_CONFIG)")
 	fl.StringArrayVarP(&f.tasks, "task-config", "t", nil, "its task config; as often as --config (default: HYPERFLEET_TASK_CONFIG)")
 	fl.StringVar(&f.dir, "dir", "", "directory with one directory for each adapter")
-	fl.StringSliceVar(&f.bundled, "bundled", nil, "an adapter that comes with this program, such as cl-maestro; one of its name in --dir takes its place")
+	fl.StringSliceVar(&f.bundled, "bundled", nil, "an adapter that comes with this program, such as hosted-cluster; one of its name in --dir takes its place")
 	f.settings = map[string]*string{}
 	for path, name := range settingFlags() {
 		value := new(string)

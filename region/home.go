@@ -157,11 +157,13 @@ func (h Home) create(region string) (State, error) {
 }
 
 // laidOut tells whether entries are what create leaves when it is killed
-// before its last step, so that the next `up` may go on.
+// before its last step, so that the next `up` may go on, or what an operator may
+// put there before the first: adapters, and entities.yaml.
 func (h Home) laidOut(entries []os.DirEntry) bool {
 	for _, e := range entries {
 		switch name := e.Name(); {
-		case e.IsDir() && (name == "run" || name == "logs" || name == "pki" || name == "platform" || name == "identities" || name == "management"):
+		case e.IsDir() && (name == "run" || name == "logs" || name == "pki" || name == "platform" || name == "identities" || name == "management" || name == "adapters"):
+		case name == "entities.yaml":
 		case strings.HasPrefix(name, "region.json"):
 		default:
 			return false

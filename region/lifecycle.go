@@ -2,7 +2,9 @@ package region
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"atoll.dev/client"
@@ -35,21 +37,34 @@ func (t topology) clm() Spec {
 	}
 	return t.identified(t.service(Spec{
 		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName, brokerName}, Args: args, Env: t.tracing(),
-		Prepare: func(context.Context) error { return os.WriteFile(config, []byte(CLMConfig), 0o600) },
+		Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
 	}, append(ports, "clm-ops")...), pki.ServiceName(clmName), t.home.Path("identities", clmName))
 }
 
-// adapter is the process that runs the region's adapters: cl-maestro, and those
-// that somebody puts into the home's directory adapters.
+// writeCLMConfig writes CLM's configuration. A file entities.yaml in the home,
+// with the key entities and no other, takes the place of the default entities.
+func (t topology) writeCLMConfig(file string) error {
+	entities, err := os.ReadFile(t.home.Path("entities.yaml"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(file, append([]byte(CLMConfig), entities...), 0o600)
+}
+
+// bundled are the adapters that a region runs of itself: the road of a cluster.
+const bundled = "placement,pull-secret,hosted-cluster,node-pool,credential"
+
+// adapter is the process that runs the region's adapters: the bundled ones, and
+// those that somebody puts into the home's directory adapters.
 func (t topology) adapter() Spec {
 	dir := t.home.Path("adapters")
-	env := t.tracing()
-	if len(t.st.Clusters) > 0 { // where a cluster goes that does not say so
+	env := append(t.tracing(), "ATOLL_BASE_DOMAIN=hosted."+t.st.Region+".atoll.internal")
+	if len(t.st.Clusters) > 0 { // where cl-maestro's clusters go that do not say so
 		env = append(env, "ATOLL_TARGET_CLUSTER="+t.st.Clusters[0])
 	}
 	return t.identified(t.service(Spec{
 		Name: adapterName, Phase: phaseEdges, After: []string{pkiName, brokerName, maestroName, clmName}, Env: env,
-		Args: []string{"adapter", "serve", "--bundled", "cl-maestro", "--dir", dir, "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort),
+		Args: []string{"adapter", "serve", "--bundled", bundled, "--dir", dir, "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort),
 			"--maestro", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")},
 		Prepare: func(context.Context) error { return os.MkdirAll(dir, 0o700) },
 	}, "adapter-ops"), pki.ServiceName(adapterName), t.home.Path("identities", adapterName))

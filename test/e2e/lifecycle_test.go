@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"atoll.dev/clm"
 	"atoll.dev/internal/tracetest"
 )
 
@@ -42,12 +45,23 @@ func reconciled(cluster map[string]any) string {
 	return "no condition"
 }
 
+// ownAdapter is a home whose clusters are those of cl-maestro, the example.
+func ownAdapter(t *testing.T) func(home string) {
+	return func(home string) {
+		entities := strings.Replace(string(clm.DefaultEntities), "[placement, pull-secret, hosted-cluster]", "[cl-maestro]", 1)
+		write(t, filepath.Join(home, "entities.yaml"), []byte(entities))
+		if err := os.CopyFS(filepath.Join(home, "adapters", "cl-maestro"), os.DirFS("../../adapters/cl-maestro")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A cluster that is asked for becomes real on a management cluster, by sentinel,
-// adapter, Maestro and agent, and says so; its deletion takes everything away.
-// One trace covers it all.
+// an adapter of the operator's own, Maestro and agent, and says so; its deletion
+// takes everything away. One trace covers it all.
 func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 	collector := tracetest.Start(t)
-	r := newRegion(t, "--insecure-listen", "--traces", collector.URL)
+	r := newRegionIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
 	const clusters = "/api/hyperfleet/v1/clusters"
 	status, made, err := r.clm("POST", clusters, `{"kind":"Cluster","name":"first","spec":{}}`)
 	if err != nil || status != 201 {

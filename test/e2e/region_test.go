@@ -104,10 +104,17 @@ func TestMain(m *testing.M) {
 // newRegion starts a region for one test, which goes with it.
 func newRegion(t *testing.T, args ...string) *testRegion {
 	t.Helper()
+	return newRegionIn(t, func(string) {}, args...)
+}
+
+// newRegionIn is newRegion with a home that was prepared.
+func newRegionIn(t *testing.T, prepare func(home string), args ...string) *testRegion {
+	t.Helper()
 	home, err := os.MkdirTemp("", "atoll-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
+	prepare(home)
 	r := &testRegion{t: t, home: home}
 	t.Cleanup(func() {
 		if t.Failed() {

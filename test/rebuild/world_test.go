@@ -44,6 +44,11 @@ func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 const (
 	patience = 90 * time.Second
 	mc       = "mc1" // the management cluster
+	entities = `
+entities:
+- {kind: Cluster, plural: clusters, required_adapters: [cl-maestro]}
+- {kind: ManagementCluster, plural: managementclusters}
+`
 )
 
 // world is a region with one management cluster. Its HTTP ports are plain.
@@ -205,7 +210,7 @@ func (w *world) dial(source string) *client.Maestro {
 // startCLM starts the lifecycle manager with its sentinel.
 func (w *world) startCLM() {
 	w.Helper()
-	registry, err := clm.ParseRegistry(clm.DefaultEntities)
+	registry, err := clm.ParseRegistry([]byte(entities))
 	if err != nil {
 		w.Fatal(err)
 	}
