@@ -76,11 +76,11 @@ func TestDefaultsOfAnEmptyConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ServerGiven || *c.Server.JWT.Enabled || c.Address() != "localhost:8000" || c.Tracing.Enabled != nil || len(c.Registry().Entities()) != 6 ||
+	if c.ServerGiven || *c.Server.JWT.Enabled || c.Address() != "localhost:8000" || c.Tracing.Enabled != nil || len(c.Registry().Entities()) != 7 ||
 		c.Metrics.ReconciliationStuckThreshold != 10*time.Minute || c.Health.Given() || c.Logging.Level != "info" {
 		t.Errorf("%+v", c)
 	}
-	if c, err = LoadConfig(write(t, "\n# nothing\n"), none, noFlag); err != nil || !c.ServerGiven || len(c.Registry().Entities()) != 6 {
+	if c, err = LoadConfig(write(t, "\n# nothing\n"), none, noFlag); err != nil || !c.ServerGiven || len(c.Registry().Entities()) != 7 {
 		t.Errorf("an empty file: %v %+v", err, c)
 	}
 }
