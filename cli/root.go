@@ -77,7 +77,7 @@ with "atoll clm create".`,
 		}
 	}
 	add(operate, c.up(), c.down(), c.status(), c.env(), c.logs(), c.key(), c.mc(), c.work())
-	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent())
+	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent(), c.router())
 	root.AddCommand(c.supervise(), c.probe())
 	return root
 }

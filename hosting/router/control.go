@@ -1,0 +1,264 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Control is hosting's side of the control socket. It is made once, told all
+// routes whenever one changes, and asked who is connected.
+//
+// HTTP on the socket:
+//
+//	GET /routes     a stream of lines, each the whole table {"revision","routes"}; the
+//	                first when hosting has set one, an empty line every few seconds
+//	POST /wake      {"server_name"} -> 200 {"backend"} when it serves; 503 {"error"}
+//	                when it cannot; 404 {"error"} for a name without a route
+//	POST /activity  a stream of lines {"revision","names":{NAME:{"open","idle_ms"}}}:
+//	                the revision that the router has taken, and who is connected;
+//	                its end is the router's end
+type Control struct {
+	wake func(ctx context.Context, serverName string) (backend string, err error)
+
+	mu      sync.Mutex
+	table   table
+	isSet   bool
+	changed chan struct{} // closed and replaced when the table changes
+	known   map[string]use
+	reports int   // streams of activity ever begun; the last is the router's
+	taken   int64 // the revision that the router has taken; 0 when none is connected
+}
+
+// use is what connections make of a name.
+type use struct {
+	open int
+	last time.Time // the end of the last connection, or a time before which nothing is known
+}
+
+// activityLine is a line of POST /activity.
+type activityLine struct {
+	Revision int64               `json:"revision"`
+	Names    map[string]nameLine `json:"names"`
+}
+
+type nameLine struct {
+	Open   int   `json:"open"`
+	IdleMS int64 `json:"idle_ms"` // since the last connection ended; 0 while one is open
+}
+
+type wakeRequest struct {
+	ServerName string `json:"server_name"`
+}
+
+type wakeAnswer struct {
+	Backend string `json:"backend,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+// NewControl returns a Control without routes. It calls wake for a connection
+// whose backend sleeps or does not answer; wake returns when the backend
+// serves. It may be called many times at once, for one name too.
+func NewControl(wake func(ctx context.Context, serverName string) (backend string, err error)) *Control {
+	return &Control{wake: wake, changed: make(chan struct{}), known: map[string]use{}}
+}
+
+// Set replaces all routes. Until the first Set the router goes on with the
+// table that it has, so the first must be complete: a name that is not in it
+// is answered by nobody. Connections that are open stay.
+func (c *Control) Set(routes []Route) {
+	routes = normal(routes)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isSet && slices.Equal(c.table.Routes, routes) {
+		return
+	}
+	now := time.Now()
+	known := make(map[string]use, len(routes))
+	for _, r := range routes {
+		u, ok := c.known[r.ServerName]
+		if !ok {
+			u.last = now
+		}
+		known[r.ServerName] = u
+	}
+	c.known = known
+	// Later than any revision of an earlier process, unless the clock goes back;
+	// then a router takes for an acknowledgement what is none, once.
+	c.table = table{Revision: max(now.UnixNano(), c.table.Revision+1), Routes: routes}
+	c.isSet = true
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Activity says how many connections a name has, those that wait for a wake
+// included, and when the last one ended: at the earliest when the route was
+// first set, since nothing is known of the time before.
+func (c *Control) Activity(serverName string) (open int, last time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := c.known[strings.ToLower(serverName)]
+	return u.open, u.last
+}
+
+// Settled tells whether the router has taken the last table that was Set, and
+// what Activity says is younger than that. A router that is not connected has
+// no connections that a later wake would not mend, so it counts as settled.
+func (c *Control) Settled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.taken == 0 || c.taken >= c.table.Revision
+}
+
+// Serve answers the router on l until ctx ends. It owns l.
+func (c *Control) Serve(ctx context.Context, l net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /routes", c.serveRoutes)
+	mux.HandleFunc("POST /wake", c.serveWake)
+	mux.HandleFunc("POST /activity", c.serveActivity)
+	server := &http.Server{Handler: mux, BaseContext: func(net.Listener) context.Context { return ctx }, ReadHeaderTimeout: helloTimeout}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	err := server.Serve(l)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("serving the router: %w", err)
+}
+
+func (c *Control) serveRoutes(w http.ResponseWriter, r *http.Request) {
+	flush := http.NewResponseController(w)
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	lines := json.NewEncoder(w)
+	_ = flush.Flush() // the headers say that hosting is there
+	var sent int64
+	for {
+		c.mu.Lock()
+		t, changed := c.table, c.changed
+		c.mu.Unlock()
+		var err error
+		if t.Revision != sent {
+			sent, err = t.Revision, lines.Encode(t)
+		} else {
+			_, err = io.WriteString(w, "\n")
+		}
+		if err == nil {
+			err = flush.Flush()
+		}
+		if err != nil {
+			return // the router is gone
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		case <-beat.C:
+		}
+	}
+}
+
+func (c *Control) serveWake(w http.ResponseWriter, r *http.Request) {
+	var asked wakeRequest
+	if err := json.NewDecoder(io.LimitReader(r.Body, 4096)).Decode(&asked); err != nil {
+		answer(w, http.StatusBadRequest, wakeAnswer{Error: "not JSON: " + err.Error()})
+		return
+	}
+	if !c.awaitRoutes(r.Context()) {
+		return
+	}
+	c.mu.Lock()
+	_, known := c.known[asked.ServerName]
+	c.mu.Unlock()
+	if !known {
+		answer(w, http.StatusNotFound, wakeAnswer{Error: "no such route"})
+		return
+	}
+	backend, err := c.wake(r.Context(), asked.ServerName)
+	if err != nil {
+		answer(w, http.StatusServiceUnavailable, wakeAnswer{Error: err.Error()})
+		return
+	}
+	answer(w, http.StatusOK, wakeAnswer{Backend: backend})
+}
+
+func answer(w http.ResponseWriter, status int, a wakeAnswer) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(a) // fails only when the router is gone
+}
+
+// awaitRoutes returns when there are routes: hosting that has just begun knows
+// none yet.
+func (c *Control) awaitRoutes(ctx context.Context) bool {
+	for {
+		c.mu.Lock()
+		isSet, changed := c.isSet, c.changed
+		c.mu.Unlock()
+		if isSet {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-changed:
+		}
+	}
+}
+
+func (c *Control) serveActivity(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	c.reports++
+	mine := c.reports
+	c.mu.Unlock()
+	defer c.routerEnds(mine)
+	for lines := json.NewDecoder(r.Body); ; {
+		var line activityLine
+		if lines.Decode(&line) != nil {
+			return // the end of the router, or of this server
+		}
+		c.mu.Lock()
+		if c.reports == mine {
+			c.report(line, time.Now())
+		}
+		c.mu.Unlock()
+	}
+}
+
+// report takes what the router says. It says all: a name that is missing has
+// no connection. c.mu is held.
+func (c *Control) report(line activityLine, now time.Time) {
+	c.taken = line.Revision
+	for name, u := range c.known {
+		said, ok := line.Names[name]
+		switch {
+		case ok:
+			ended := now.Add(-time.Duration(said.IdleMS) * time.Millisecond)
+			if ended.After(u.last) {
+				u.last = ended
+			}
+		case u.open > 0:
+			u.last = now
+		}
+		u.open = said.Open
+		c.known[name] = u
+	}
+}
+
+// routerEnds notes that the connections ended with the router.
+func (c *Control) routerEnds(which int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reports != which {
+		return
+	}
+	c.report(activityLine{}, time.Now())
+}

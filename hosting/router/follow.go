@@ -1,0 +1,226 @@
+package router
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// maxTable bounds a line of the table: about 100,000 routes.
+const maxTable = 16 << 20
+
+// controlURL has a host since a URL must; the connection is the socket.
+const controlURL = "http://hosting"
+
+// keep runs one stream of the control socket again and again until ctx ends.
+func (r *Router) keep(ctx context.Context, stream string, run func(context.Context) error) {
+	const firstPause, longestPause = 20 * time.Millisecond, 500 * time.Millisecond
+	pause, said := firstPause, ""
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(begun) > heartbeat {
+			pause, said = firstPause, ""
+		}
+		if text := fmt.Sprint(err); text != said {
+			said = text
+			r.log.Warn("hosting not heard", slog.String("stream", stream), slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// followRoutes takes every table that hosting sends. It ends when hosting does
+// or falls silent.
+func (r *Router) followRoutes(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(3*heartbeat, func() { cancel(errors.New("hosting is silent")) })
+	defer silence.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, controlURL+"/routes", nil)
+	if err != nil {
+		return err
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("routes: %s", res.Status)
+	}
+	r.metrics.following.Set(1)
+	defer r.metrics.following.Set(0)
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, maxTable)
+	for lines.Scan() {
+		silence.Reset(3 * heartbeat)
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var t table
+		if err := json.Unmarshal(lines.Bytes(), &t); err != nil {
+			return fmt.Errorf("routes: %w", err)
+		}
+		t.Routes = normal(t.Routes)
+		if err := writeTable(r.tablePath(), t); err != nil {
+			r.log.Error("routes not kept", slog.Any("error", err))
+		}
+		r.take(t) // hosting hears of it, and may count on it
+	}
+	return errors.Join(lines.Err(), context.Cause(ctx), io.ErrUnexpectedEOF)
+}
+
+// reportActivity says who is connected: at once when that changes, but not
+// more often than reportPace, and now and then when it does not.
+func (r *Router) reportActivity(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	read, write := io.Pipe()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, controlURL+"/activity", read)
+	if err != nil {
+		return err
+	}
+	answered := make(chan error, 1)
+	go func() {
+		res, err := r.client.Do(req)
+		if err == nil {
+			err = fmt.Errorf("activity: %s", res.Status)
+			res.Body.Close()
+		}
+		read.CloseWithError(err)
+		answered <- err
+	}()
+	for err == nil {
+		if err = json.NewEncoder(write).Encode(r.activity(time.Now())); err != nil {
+			break
+		}
+		if err = pause(ctx, answered, reportPace); err != nil {
+			break
+		}
+		beat := time.NewTimer(heartbeat)
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case err = <-answered:
+			answered <- err
+		case <-r.news:
+		case <-beat.C:
+		}
+		beat.Stop()
+	}
+	write.CloseWithError(err)
+	cancel(err)
+	<-answered
+	return err
+}
+
+// pause waits; it ends early, with the reason, when ctx or the stream does.
+func pause(ctx context.Context, answered chan error, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-answered:
+		answered <- err
+		return err
+	case <-timer.C:
+		return nil
+	}
+}
+
+func (r *Router) activity(now time.Time) activityLine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	line := activityLine{Revision: r.revision, Names: make(map[string]nameLine, len(r.names))}
+	for name, u := range r.names {
+		said := nameLine{Open: u.open}
+		if u.open == 0 {
+			said.IdleMS = max(0, now.Sub(u.last).Milliseconds())
+		}
+		line.Names[name] = said
+	}
+	return line
+}
+
+// wake asks hosting for the backend of a name, and returns when it serves. All
+// connections of one name that wait share one request. While hosting is away
+// it asks again, up to the limit.
+func (r *Router) wake(ctx context.Context, name string) (string, error) {
+	waiting := r.wakes.DoChan(name, func() (any, error) {
+		begun := time.Now()
+		// The first one's request serves the others; it ends with the router or the limit.
+		ctx, cancel := context.WithTimeout(ctx, r.o.WakeLimit)
+		defer cancel()
+		backend, err := r.askWake(ctx, name)
+		r.metrics.woke(time.Since(begun), err)
+		if err != nil {
+			r.log.Warn("plane not woken", slog.String("server_name", name), slog.Any("error", err))
+		}
+		return backend, err
+	})
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case done := <-waiting:
+		backend, _ := done.Val.(string)
+		return backend, done.Err
+	}
+}
+
+// errRefused is hosting's answer that a plane cannot be woken.
+var errRefused = errors.New("hosting refuses")
+
+func (r *Router) askWake(ctx context.Context, name string) (string, error) {
+	const again = 50 * time.Millisecond
+	for {
+		backend, err := r.askOnce(ctx, name)
+		if err == nil || errors.Is(err, errRefused) {
+			return backend, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("waking %s: %w", name, err)
+		case <-time.After(again):
+		}
+	}
+}
+
+func (r *Router) askOnce(ctx context.Context, name string) (string, error) {
+	body, err := json.Marshal(wakeRequest{ServerName: name})
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, controlURL+"/wake", bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	res, err := r.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var said wakeAnswer
+	if err := json.NewDecoder(io.LimitReader(res.Body, 64<<10)).Decode(&said); err != nil {
+		return "", fmt.Errorf("wake: %s: %w", res.Status, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%w: %s", errRefused, said.Error)
+	}
+	return said.Backend, nil
+}

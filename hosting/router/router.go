@@ -1,0 +1,252 @@
+// Package router is the one public port of a management cluster: it reads the
+// server name of a TLS connection and carries the connection, still encrypted,
+// to the plane of that name. It terminates no TLS and holds no key.
+//
+// A Router is a process of its own (`atoll router`). Hosting serves a Control
+// on a Unix socket, from which the router follows the routes, asks for planes
+// that sleep to be woken, and says who is connected. Either may be killed at
+// any moment: the router keeps the last routes on disk and serves without
+// hosting; without the router hosting knows that nobody is connected.
+//
+// It is part of the service hosting, which imports it for Control and Route;
+// cli runs the Router.
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+)
+
+const (
+	// helloTimeout is how long a client may take to name a server.
+	helloTimeout = 5 * time.Second
+	// dialTimeout bounds a connection to a backend, which is on this machine.
+	dialTimeout = 2 * time.Second
+	// alertTimeout bounds the farewell to a refused client.
+	alertTimeout = time.Second
+	// heartbeat is how often both sides of the control socket say that they are there.
+	heartbeat = 5 * time.Second
+	// reportPace is how often at most the router says who is connected.
+	reportPace = 100 * time.Millisecond
+)
+
+// Options of a Router.
+type Options struct {
+	Control string // path of hosting's socket
+	Dir     string // where the routes are kept; it exists
+
+	MaxUnnamed int           // connections that have not named a server yet; default 1024
+	MaxPerName int           // connections of one server name; default 2048
+	WakeLimit  time.Duration // how long a connection is held for a plane that wakes; default 30 s
+
+	Log     *slog.Logger          // default slog.Default()
+	Metrics prometheus.Registerer // nil: none
+}
+
+// Router carries connections. Its mutex guards the table and the counts; no
+// call is made while it is held.
+type Router struct {
+	o       Options
+	log     *slog.Logger
+	metrics *metrics
+	client  *http.Client // of the control socket
+	unnamed chan struct{}
+	wakes   singleflight.Group
+	news    chan struct{} // holds one when somebody came or went, or the table changed
+
+	mu       sync.Mutex
+	revision int64
+	routes   map[string]Route
+	names    map[string]use
+	conns    map[net.Conn]struct{} // open ones, of both sides
+	stopped  bool
+	wg       sync.WaitGroup // of connections
+}
+
+// New reads the routes that an earlier router kept in o.Dir. A file that
+// cannot be read is no reason not to serve: hosting says them again.
+func New(o Options) *Router {
+	o.MaxUnnamed = cmp.Or(o.MaxUnnamed, 1024)
+	o.MaxPerName = cmp.Or(o.MaxPerName, 2048)
+	o.WakeLimit = cmp.Or(o.WakeLimit, 30*time.Second)
+	o.Log = cmp.Or(o.Log, slog.Default())
+	r := &Router{
+		o: o, log: o.Log, metrics: newMetrics(o.Metrics),
+		client: &http.Client{Transport: &http.Transport{
+			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dialControl(ctx, o.Control) },
+			DisableKeepAlives: true, // a connection of a dead hosting is of no use
+		}},
+		unnamed: make(chan struct{}, o.MaxUnnamed),
+		news:    make(chan struct{}, 1),
+		names:   map[string]use{},
+		conns:   map[net.Conn]struct{}{},
+	}
+	t, err := readTable(r.tablePath())
+	if err != nil {
+		r.log.Warn("kept routes not read", slog.Any("error", err))
+	}
+	r.take(t)
+	return r
+}
+
+func (r *Router) tablePath() string { return filepath.Join(r.o.Dir, "routes.json") }
+
+// Run serves on l until ctx ends, which closes all connections. It owns l.
+func (r *Router) Run(ctx context.Context, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var control sync.WaitGroup
+	control.Go(func() { r.keep(ctx, "routes", r.followRoutes) })
+	control.Go(func() { r.keep(ctx, "activity", r.reportActivity) })
+	defer control.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	err := r.accept(ctx, l)
+	l.Close()
+	r.closeAll()
+	r.wg.Wait()
+	return err
+}
+
+// accept hands each connection to a goroutine. Running out of descriptors
+// passes: it waits, and the connections stay in the kernel's queue.
+func (r *Router) accept(ctx context.Context, l net.Listener) error {
+	const firstPause, longestPause = 5 * time.Millisecond, time.Second
+	pause := firstPause
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = firstPause
+			r.begin(ctx, conn)
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("routing on %s: %w", l.Addr(), err)
+		default:
+			r.log.Warn("connection not accepted", slog.Any("error", err), slog.Duration("pause", pause))
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, longestPause)
+		}
+	}
+}
+
+// begin starts to serve a connection when there is room for one more that has
+// not named its server.
+func (r *Router) begin(ctx context.Context, conn net.Conn) {
+	select {
+	case r.unnamed <- struct{}{}:
+	default:
+		r.metrics.ended(outcomeCrowded)
+		conn.Close()
+		return
+	}
+	r.wg.Go(func() {
+		outcome := outcomeStopped
+		if r.own(conn) {
+			outcome = r.serve(ctx, conn)
+			r.disown(conn)
+		}
+		r.metrics.ended(outcome)
+	})
+}
+
+// own notes an open connection, so that the end of Run closes it. It is false,
+// and the connection closed, when that end has come.
+func (r *Router) own(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		conn.Close()
+		return false
+	}
+	r.conns[conn] = struct{}{}
+	return true
+}
+
+func (r *Router) disown(conn net.Conn) {
+	conn.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, conn)
+}
+
+func (r *Router) closeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+	for conn := range r.conns {
+		conn.Close()
+	}
+}
+
+// take makes t the table. Connections that are open stay.
+func (r *Router) take(t table) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.revision, r.routes = t.Revision, make(map[string]Route, len(t.Routes))
+	for _, route := range t.Routes {
+		r.routes[route.ServerName] = route
+	}
+	maps.DeleteFunc(r.names, func(name string, u use) bool {
+		_, known := r.routes[name]
+		return !known && u.open == 0
+	})
+	r.metrics.routes.Set(float64(len(r.routes)))
+	r.tell()
+}
+
+// tell makes the next report due.
+func (r *Router) tell() {
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+// enter counts a connection of name, if there is such a route and room.
+func (r *Router) enter(name string) (Route, outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	route, ok := r.routes[name]
+	if !ok {
+		return Route{}, outcomeUnknown
+	}
+	u := r.names[name]
+	if u.open >= r.o.MaxPerName {
+		return Route{}, outcomeLimited
+	}
+	u.open++
+	r.names[name] = u
+	r.tell()
+	return route, outcomeRouted
+}
+
+func (r *Router) leave(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u := r.names[name]
+	u.open--
+	u.last = time.Now()
+	r.names[name] = u
+	if _, known := r.routes[name]; !known && u.open == 0 {
+		delete(r.names, name)
+	}
+	r.tell()
+}

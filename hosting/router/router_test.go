@@ -1,0 +1,262 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAConnectionGoesToThePlaneThatItNames(t *testing.T) {
+	w := newWorld(t, nil)
+	c := NewControl(noWake)
+	w.host(c)
+	c.Set([]Route{
+		{ServerName: "a.example", Backend: tlsBackend(t, "plane a")},
+		{ServerName: "B.example", Backend: tlsBackend(t, "plane b")},
+	})
+	w.routed(2)
+	for name, want := range map[string]string{"a.example": "plane a", "A.EXAMPLE": "plane a", "b.example": "plane b"} {
+		if got, err := w.get(name); err != nil || got != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if _, err := w.get("c.example"); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+		t.Errorf("a name without a route: %v", err)
+	}
+	eventually(t, "the connections are counted", func() bool {
+		return w.ended(outcomeRouted) == 3 && w.ended(outcomeUnknown) == 1 && value(w.router.metrics.open) == 0
+	})
+	if n := value(w.router.metrics.bytes.WithLabelValues(string(toClient))); n < 1000 {
+		t.Errorf("%v bytes carried to clients", n)
+	}
+}
+
+func TestWhoNamesNoPlaneGetsAnAlert(t *testing.T) {
+	w := newWorld(t, nil)
+	want := map[outcome]float64{}
+	for name, c := range map[string]struct {
+		sent []byte
+		why  outcome
+	}{
+		"plain HTTP":     {[]byte("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), outcomeGarbage},
+		"no server name": {helloWith(), outcomeNoName},
+		"unknown name":   {helloWith(sni("a.example")), outcomeUnknown},
+		"too long":       {bytes.Repeat([]byte{22, 3, 1, 0, 1, 1}, 3000), outcomeGarbage},
+	} {
+		if got := w.farewell(c.sent); got != string(alertUnrecognizedName) {
+			t.Errorf("%s: %x", name, got)
+		}
+		want[c.why]++
+	}
+	w.dial().Close()
+	want[outcomeHungUp]++
+	for why, n := range want {
+		eventually(t, "counted as "+string(why), func() bool { return w.ended(why) == n })
+	}
+}
+
+func TestWhoIsSlowToNameAPlaneIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(Options{Dir: t.TempDir()})
+		client, server := net.Pipe()
+		r.unnamed <- struct{}{}
+		done := make(chan outcome, 1)
+		begun := time.Now()
+		go func() { done <- r.serve(context.Background(), server); server.Close() }()
+		whole := helloWith(sni("a.example"))
+		_, _ = client.Write(whole[:len(whole)-1])
+		got, err := io.ReadAll(client)
+		if took := time.Since(begun); err != nil || !bytes.Equal(got, alertUnrecognizedName) || took != helloTimeout {
+			t.Errorf("%x, %v after %s", got, err, took)
+		}
+		if why := <-done; why != outcomeSlow || len(r.unnamed) != 0 {
+			t.Errorf("%s, %d unnamed", why, len(r.unnamed))
+		}
+	})
+}
+
+func TestTheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn(t *testing.T) {
+	w := newWorld(t, nil)
+	c := NewControl(noWake)
+	w.host(c)
+	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}})
+	w.routed(1)
+	conn := w.say(helloWith(sni("a.example")))
+	sent := bytes.Repeat([]byte("0123456789abcdef"), 3<<16) // 3 MiB: more than any buffer on the way
+	go func() {
+		_, _ = conn.Write(sent)
+		_ = conn.CloseWrite()
+	}()
+	got, err := io.ReadAll(conn)
+	want := append(bytes.Clone(sent), 0x30, 0, 0)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, want %d: %v", len(got), len(want), err)
+	}
+	eventually(t, "the bytes are counted", func() bool {
+		return value(w.router.metrics.bytes.WithLabelValues(string(toClient))) == float64(len(want))
+	})
+}
+
+func TestConnectionsInFlightSurviveChangesOfTheTable(t *testing.T) {
+	w := newWorld(t, nil)
+	c := NewControl(noWake)
+	stop := w.host(c)
+	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}})
+	w.routed(1)
+	conn := w.say(append(helloWith(sni("a.example")), "hello"...))
+	answers := func(text string) {
+		t.Helper()
+		got := make([]byte, len(text))
+		if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	answers("hello")
+	c.Set(nil)
+	w.routed(0)
+	_, _ = conn.Write([]byte("again"))
+	answers("again")
+	stop() // hosting is gone
+	_, _ = conn.Write([]byte("still"))
+	answers("still")
+}
+
+func TestTheRouterServesWhileHostingIsDead(t *testing.T) {
+	w := newWorld(t, nil)
+	c := NewControl(noWake)
+	stop := w.host(c)
+	c.Set([]Route{{ServerName: "a.example", Backend: tlsBackend(t, "plane a")}})
+	w.routed(1)
+	stop()
+	if got, err := w.get("a.example"); err != nil || got != "plane a" {
+		t.Fatalf("hosting dead: %q, %v", got, err)
+	}
+	w.stop()
+	w.start(nil)
+	if got, err := w.get("a.example"); err != nil || got != "plane a" {
+		t.Fatalf("hosting dead, router restarted: %q, %v", got, err)
+	}
+	// Hosting that begins does not know its planes yet; the router goes on with those it has.
+	c = NewControl(noWake)
+	w.host(c)
+	eventually(t, "hosting is heard", func() bool { return value(w.router.metrics.following) == 1 })
+	if got, err := w.get("a.example"); err != nil || got != "plane a" {
+		t.Fatalf("hosting not ready: %q, %v", got, err)
+	}
+	c.Set([]Route{{ServerName: "b.example", Backend: tlsBackend(t, "plane b")}})
+	eventually(t, "the new table is taken", func() bool { got, _ := w.get("b.example"); return got == "plane b" })
+	if _, err := w.get("a.example"); err == nil {
+		t.Error("the old route is still there")
+	}
+}
+
+func TestAFileOfRoutesThatIsDamagedIsReplaced(t *testing.T) {
+	w := newWorld(t, nil)
+	w.stop()
+	if err := os.WriteFile(filepath.Join(w.dir, "routes.json"), []byte(`{"revision":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.start(nil)
+	c := NewControl(noWake)
+	w.host(c)
+	c.Set([]Route{{ServerName: "a.example", Backend: tlsBackend(t, "plane a")}})
+	w.routed(1)
+	eventually(t, "the routes are kept", func() bool {
+		kept, err := readTable(w.router.tablePath())
+		return err == nil && len(kept.Routes) == 1
+	})
+}
+
+func TestConnectionsAreLimited(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.MaxPerName, o.MaxUnnamed = 2, 2 })
+	c := NewControl(noWake)
+	w.host(c)
+	backend := plainBackend(t, echo)
+	c.Set([]Route{{ServerName: "a.example", Backend: backend}, {ServerName: "b.example", Backend: backend}})
+	w.routed(2)
+	hello := func(name string) []byte { return append(helloWith(sni(name)), 'x') }
+	served := func(conn net.Conn) bool {
+		got := make([]byte, 1)
+		_, err := io.ReadFull(conn, got)
+		return err == nil && got[0] == 'x'
+	}
+	first, second := w.say(hello("a.example")), w.say(hello("a.example"))
+	if !served(first) || !served(second) {
+		t.Fatal("two connections of one name")
+	}
+	if w.farewell(hello("a.example")) != string(alertUnrecognizedName) {
+		t.Error("a third connection of one name")
+	}
+	if !served(w.say(hello("b.example"))) {
+		t.Error("another name suffers from it")
+	}
+	first.Close()
+	eventually(t, "a place is free", func() bool { return served(w.say(hello("a.example"))) })
+
+	// Those who name nothing are limited on their own.
+	eventually(t, "all have named a server", func() bool { return len(w.router.unnamed) == 0 })
+	silent := []net.Conn{w.dial(), w.dial()}
+	eventually(t, "two name nothing", func() bool { return len(w.router.unnamed) == 2 })
+	if _, err := w.dial().Read(make([]byte, 1)); err == nil {
+		t.Error("a third that names nothing")
+	}
+	silent[0].Close()
+	eventually(t, "a place is free", func() bool { return served(w.say(hello("b.example"))) })
+	if w.ended(outcomeLimited) < 1 || w.ended(outcomeCrowded) < 1 {
+		t.Error("the refused were not counted")
+	}
+}
+
+func TestNothingIsLeftOfConnections(t *testing.T) {
+	w := newWorld(t, nil)
+	c := NewControl(func(context.Context, string) (string, error) { return "", errors.New("no") })
+	w.host(c)
+	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}, {ServerName: "asleep.example", Asleep: true}})
+	w.routed(2)
+	round := func() {
+		for _, hello := range [][]byte{helloWith(sni("a.example")), helloWith(sni("asleep.example")), helloWith(sni("none.example")), []byte("GET / HTTP/1.1\r\n\r\n"), helloWith()} {
+			conn := w.say(hello)
+			_ = conn.CloseWrite()
+			_, _ = io.ReadAll(conn)
+			conn.Close()
+			aborted := w.say(hello)
+			_ = aborted.SetLinger(0) // a reset
+			aborted.Close()
+		}
+	}
+	round() // pipes of splice and the like are kept for later
+	quiet := func() (goroutines, descriptors int) {
+		fds, _ := os.ReadDir("/proc/self/fd")
+		return runtime.NumGoroutine(), len(fds)
+	}
+	eventually(t, "the first are gone", func() bool { return len(connsOf(w.router)) == 0 })
+	goroutines, descriptors := quiet()
+	for range 20 {
+		round()
+	}
+	const slack = 20 // against 200 connections
+	eventually(t, "nothing is left", func() bool {
+		runtime.GC() // closes pipes that splice no longer keeps
+		g, d := quiet()
+		return len(connsOf(w.router)) == 0 && g <= goroutines+slack && d <= descriptors+slack
+	})
+}
+
+func connsOf(r *Router) []net.Conn {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var conns []net.Conn
+	for c := range r.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}

@@ -1,0 +1,86 @@
+package router
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Route says where connections for a server name go.
+type Route struct {
+	ServerName string `json:"server_name"`
+	Backend    string `json:"backend,omitempty"` // HOST:PORT; "" only when asleep or not there yet
+	Asleep     bool   `json:"asleep,omitempty"`  // nothing runs at Backend: wake it first
+}
+
+// table is all routes of a management cluster, as of one moment. It is a line
+// of the answer to GET /routes, and the file that the router keeps.
+type table struct {
+	Revision int64   `json:"revision"` // grows with each change, over restarts of hosting, too
+	Routes   []Route `json:"routes"`   // by name
+}
+
+// normal returns the routes by lower-case name; of two with one name the last stands.
+func normal(routes []Route) []Route {
+	byName := map[string]Route{}
+	for _, r := range routes {
+		r.ServerName = strings.ToLower(r.ServerName)
+		byName[r.ServerName] = r
+	}
+	list := make([]Route, 0, len(byName))
+	for _, r := range byName {
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b Route) int { return strings.Compare(a.ServerName, b.ServerName) })
+	return list
+}
+
+// readTable reads the file that writeTable wrote; a table without routes when
+// there is none.
+func readTable(path string) (table, error) {
+	var t table
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return t, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &t)
+	}
+	if err != nil {
+		return table{}, fmt.Errorf("routes: %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// writeTable replaces the file, so that a kill at any moment leaves the old
+// one or the new one.
+func writeTable(path string, t table) error {
+	data, err := json.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".routes-*")
+	if err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	return nil
+}
