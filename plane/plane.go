@@ -35,6 +35,10 @@ type Config struct {
 	Address       string   // HOST:PORT of the API server; the host is an IP address
 	ExternalHosts []string // further names and addresses of the serving certificate
 	ServiceCIDR   string   // default atoll-kube's own; fixed for the plane's life
+
+	// SimulatedNodes makes the plane play the kubelet of Nodes that are
+	// annotated kwok.x-k8s.io/node=fake.
+	SimulatedNodes bool
 }
 
 // Args are the arguments of atoll-kube.
@@ -48,6 +52,9 @@ func (c Config) Args() []string {
 	}
 	if c.ServiceCIDR != "" {
 		args = append(args, "--service-cidr", c.ServiceCIDR)
+	}
+	if c.SimulatedNodes {
+		args = append(args, "--simulated-nodes")
 	}
 	return args
 }

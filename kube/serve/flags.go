@@ -21,6 +21,7 @@ type Options struct {
 	ExternalHosts []string   // further names and addresses of the serving certificate
 	ServiceCIDR   string     // network of Service addresses
 	LogLevel      slog.Level // see newLog
+	Simulated     bool       // nodes that say so are simulated, see package nodes
 
 	host      string // of Listen
 	serviceIP net.IP // first address of ServiceCIDR
@@ -43,6 +44,7 @@ func parse(args []string, out io.Writer) (Options, error) {
 	})
 	flags.StringVar(&o.ServiceCIDR, "service-cidr", "10.96.0.0/16", "`network` of Service addresses; fixed for the plane's life")
 	flags.TextVar(&o.LogLevel, "log-level", slog.LevelInfo, "debug, info, warn or error; debug includes the components' own reports")
+	flags.BoolVar(&o.Simulated, "simulated-nodes", false, "play the kubelet of Nodes annotated kwok.x-k8s.io/node=fake")
 	if err := flags.Parse(args); err != nil {
 		return Options{}, err
 	}

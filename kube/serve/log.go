@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"go.uber.org/zap/zapcore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 )
 
@@ -19,8 +20,9 @@ func newLog(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// captureComponents sends the logs of the Kubernetes components to log.
+// captureComponents sends the logs of the Kubernetes components, and of KWOK, to log.
 func captureComponents(log *slog.Logger) {
+	slog.SetDefault(slog.New(demote{log.With("component", "simulated-nodes").Handler()})) // KWOK takes no other
 	log = log.With("component", "kubernetes")
 	handler := demote{log.Handler()}
 	klog.SetLoggerWithOptions(logr.FromSlogHandler(handler), klog.ContextualLogger(true), klog.WriteKlogBuffer(func(line []byte) {
@@ -38,7 +40,7 @@ func (d demote) Enabled(ctx context.Context, level slog.Level) bool {
 
 func (d demote) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = demoted(r.Level)
-	if isExpected(r.Message) {
+	if isExpected(r.Message) || isGone(r) {
 		r.Level = slog.LevelDebug
 	}
 	if !d.Handler.Enabled(ctx, r.Level) {
@@ -69,6 +71,20 @@ var expected = []string{
 
 func isExpected(message string) bool {
 	return slices.ContainsFunc(expected, func(prefix string) bool { return strings.HasPrefix(message, prefix) })
+}
+
+// isGone says whether KWOK reports that a pod or node was gone before it came to it, which is the end of most of them: the
+// deletion that it makes is announced to it, too.
+func isGone(r slog.Record) (gone bool) {
+	if r.Message != "failed to apply stage" {
+		return false
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		err, _ := a.Value.Any().(error)
+		gone = apierrors.IsNotFound(err)
+		return !gone
+	})
+	return gone
 }
 
 // writeLine logs a line in klog's text form, "W0131 15:04:05.000000 1 file.go:12] message", at its severity.

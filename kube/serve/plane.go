@@ -19,6 +19,7 @@ import (
 	"atoll.dev/kube/controllers"
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/nodes"
 	"atoll.dev/kube/scheduler"
 )
 
@@ -50,7 +51,7 @@ func (p *plane) run(ctx context.Context) error {
 	defer stopServer()
 	workCtx, stopWork := context.WithCancel(context.Background())
 	defer stopWork()
-	ended := make(chan error, 3)
+	ended := make(chan error, 4)
 
 	serverDone := make(chan struct{})
 	go func() {
@@ -72,6 +73,9 @@ func (p *plane) run(ctx context.Context) error {
 		if cause = p.announce(); cause == nil {
 			go func() { ended <- ending("controller manager", controllers.Run(workCtx, p.files)) }()
 			go func() { ended <- ending("scheduler", scheduler.Run(workCtx, p.files)) }()
+			if p.options.Simulated {
+				go func() { ended <- ending("simulated nodes", nodes.Run(workCtx, p.files.ControllerManagerKubeconfig)) }()
+			}
 			go p.keepCredentials(workCtx)
 			go giveBack(workCtx)
 			cause = p.wait(ctx, ended, nil)

@@ -90,7 +90,7 @@ func Launch(dir, address string) (*plane.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := plane.Config{Name: "test", Dir: dir, Binary: binary, Address: address}
+	c := plane.Config{Name: "test", Dir: dir, Binary: binary, Address: address, SimulatedNodes: true}
 	var p *plane.Process
 	started := make(chan error, 1)
 	go func() {
