@@ -122,3 +122,25 @@ func megabytes(bytes int64) string {
 	}
 	return fmt.Sprintf("%d MB", bytes/1_000_000)
 }
+
+// progress is where a command says what it does: not among what a program
+// reads.
+func (o *output) progress(c *command) io.Writer {
+	if o.format != "table" {
+		return c.err
+	}
+	return c.out
+}
+
+// printNamed prints v as JSON or YAML, or the names for -o name.
+func (o *output) printNamed(w io.Writer, v any, names ...string) error {
+	if o.format == "name" {
+		for _, n := range names {
+			if _, err := fmt.Fprintln(w, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return o.print(w, v, func(io.Writer) {})
+}

@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+)
+
+func (c *command) cluster() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cluster", Aliases: []string{"clusters"}, Args: knownVerb, RunE: showHelp,
+		Short: "Clusters: create, watch, use, hibernate, upgrade, delete",
+		Long: `Kubernetes clusters that the region hosts for the caller's account: real control planes,
+simulated nodes. NAME is a cluster's name or its id.`,
+		Example: `  atoll cluster create demo --node-pool name=workers,replicas=2,instance-type=m6a.xlarge --wait
+  atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
+  atoll cluster delete demo --wait`,
+	}
+	cmd.AddCommand(c.clusterCreate(), c.clusterList(), c.clusterGet(), c.clusterWatch(), c.clusterEvents(), c.clusterStatuses(),
+		c.clusterKubeconfig(), c.clusterCredentials(),
+		c.clusterHibernate(true), c.clusterHibernate(false), c.clusterUpgrade(), c.clusterDelete())
+	return cmd
+}
+
+// callRegion calls f with a client of the Platform API.
+func (c *command) callRegion(ctx context.Context, f func(context.Context, *client.Platform) error) error {
+	api, err := c.api()
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	return told(f(ctx, api))
+}
+
+// told adds to an error of the Platform API each field that is wrong, and what
+// can be done.
+func told(err error) error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return err
+	}
+	var more strings.Builder
+	for _, f := range e.Fields {
+		if !strings.Contains(e.Reason, f.Field+": "+f.Message) {
+			fmt.Fprintf(&more, "\n  %s: %s", oneLine(f.Field), oneLine(f.Message))
+		}
+	}
+	advice := ""
+	switch {
+	case e.Code == client.CodeUnreachable:
+		advice = "; is the region up? See `atoll status`"
+	case e.Status == http.StatusForbidden:
+		advice = "; whose keys are used shows `atoll key list`"
+	case e.Status == http.StatusGone:
+		advice = "; leave --cursor out to begin with what exists"
+	case e.Status == http.StatusPreconditionFailed:
+		advice = "; look at it again with `atoll cluster get`"
+	}
+	if advice == "" && more.Len() == 0 {
+		return err
+	}
+	return fmt.Errorf("%w%s%s", err, advice, more.String())
+}
+
+// clusterNamed finds a cluster by its id or its name. Names are unique in an
+// account; one whose deletion was asked for may be there beside its successor.
+func clusterNamed(ctx context.Context, api *client.Platform, name string) (client.Cluster, error) {
+	if uuid.Validate(name) == nil {
+		found, err := api.Cluster(ctx, name)
+		if client.StatusOf(err) == http.StatusNotFound {
+			err = fmt.Errorf("%w; `atoll cluster list` shows what there is", err)
+		}
+		return found, err
+	}
+	named, err := api.Clusters(ctx, client.ClusterQuery{Name: name})
+	if err != nil {
+		return client.Cluster{}, err
+	}
+	var leaving string
+	for _, k := range named {
+		if k.DeletedAt == nil {
+			return api.Cluster(ctx, k.ID)
+		}
+		leaving = k.ID
+	}
+	if leaving != "" {
+		return api.Cluster(ctx, leaving)
+	}
+	return client.Cluster{}, fmt.Errorf("there is no cluster %q in this account; `atoll cluster list` shows what there is", name)
+}
+
+// completeClusters completes the first argument with names of clusters.
+func (c *command) completeClusters(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	var words []cobra.Completion
+	err := c.callRegion(ctx, func(ctx context.Context, api *client.Platform) error {
+		all, err := api.Clusters(ctx, client.ClusterQuery{})
+		for _, k := range all {
+			if strings.HasPrefix(k.Name, word) {
+				words = append(words, cobra.CompletionWithDesc(k.Name, string(k.Status.Phase)))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// phaseOf is a cluster's phase for a table, with its power when it is not
+// simply awake.
+func phaseOf(k platform.Cluster) string {
+	phase := string(k.Status.Phase)
+	if p := k.Status.Power; p != "" && p != "Awake" {
+		phase += " (" + p + ")"
+	}
+	return phase
+}
+
+// livesOn is a cluster's management cluster.
+func livesOn(k platform.Cluster) string {
+	if k.PlacementRef == nil {
+		return "-"
+	}
+	return cmp.Or(k.PlacementRef.ManagementCluster, "-")
+}
+
+// apiURL is the address of a cluster's Kubernetes API.
+func apiURL(k platform.Cluster) string {
+	if e := k.Status.ControlPlaneEndpoint; e != nil && e.Host != "" {
+		return fmt.Sprintf("https://%s:%d", e.Host, e.Port)
+	}
+	return "-"
+}

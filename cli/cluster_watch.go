@@ -1,0 +1,367 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"sigs.k8s.io/yaml"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/internal/rest"
+)
+
+// news is one thing that somebody who looks on learns: an event of the
+// cluster's history, or what it is now, or that it is gone.
+type news struct {
+	event   *platform.Event
+	cluster *platform.Cluster
+	gone    bool
+}
+
+// lookOn calls tell with everything that becomes known of a cluster, from its
+// beginning, and tick about ten times a second, until either is done, which
+// errThere says, or fails, or ctx ends.
+func lookOn(ctx context.Context, api *client.Platform, id string, tell func(news) error, tick func() error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	heard := make(chan news)
+	pass := func(ctx context.Context, n news) error {
+		select {
+		case heard <- n:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	var streams errgroup.Group
+	streams.Go(func() error {
+		err := api.FollowClusterEvents(ctx, id, func(e platform.Event) error { return pass(ctx, news{event: &e}) })
+		if client.StatusOf(err) == http.StatusNotFound {
+			return nil // the other stream says that it is gone
+		}
+		stop(err)
+		return err
+	})
+	streams.Go(func() error {
+		err := api.FollowClusters(ctx, client.WatchOptions{ID: id}, seenOne(func(k *platform.Cluster) error {
+			return pass(ctx, news{cluster: k, gone: k == nil})
+		}))
+		stop(err)
+		return err
+	})
+	err := func() error {
+		every := time.NewTicker(100 * time.Millisecond)
+		defer every.Stop()
+		for {
+			var err error
+			select {
+			case n := <-heard:
+				err = tell(n)
+			case <-every.C:
+				err = tick()
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}()
+	stop(err)
+	_ = streams.Wait() // what they ended with is err, or comes of it
+	return err
+}
+
+// seenOne turns the events of a watch of one cluster into what it is, nil when
+// it is gone. A watch begins with what exists: a cluster that its first
+// bookmark comes without is gone already.
+func seenOne(tell func(*platform.Cluster) error) func(client.Event) error {
+	seen := false
+	return func(e client.Event) error {
+		switch {
+		case e.Type == client.Relist:
+			seen = false
+			return nil
+		case e.Type == rest.Deleted, e.Type == rest.Bookmark && !seen:
+			return tell(nil)
+		case len(e.Object) == 0:
+			return nil
+		}
+		seen = true
+		var k platform.Cluster
+		if err := json.Unmarshal(e.Object, &k); err != nil {
+			return fmt.Errorf("watching clusters: %w", err)
+		}
+		return tell(&k)
+	}
+}
+
+// display shows a timeline: drawn again and again on a terminal, as lines
+// elsewhere.
+type display struct {
+	timeline
+	screen *screen // nil: lines
+	out    io.Writer
+	frame  int
+	told   string // the last thing that was said of waiting
+	since  time.Time
+}
+
+func newDisplay(out io.Writer, k platform.Cluster, nodes bool) *display {
+	d := &display{timeline: timeline{name: k.Name, phase: string(k.Status.Phase), begun: k.CreatedAt, nodes: nodes}, out: out}
+	d.screen = screenOf(out, os.Getenv)
+	return d
+}
+
+// learn takes in what became known.
+func (d *display) learn(n news) {
+	switch {
+	case n.event != nil:
+		if d.reach(string(n.event.Stage), n.event.Time, n.event.Message) && d.screen == nil {
+			fmt.Fprintln(d.out, d.tell(string(n.event.Stage)))
+		}
+	case n.cluster != nil:
+		d.phase, d.waits = string(n.cluster.Status.Phase), ""
+		if d.phase != "Ready" {
+			d.waits = n.cluster.Status.Message
+		}
+		d.since = time.Now()
+	}
+}
+
+// patience is after what time without progress a line says what is waited for.
+const patience = 2 * time.Second
+
+// show brings what is to be seen up to date.
+func (d *display) show() {
+	now := time.Now()
+	if d.screen != nil {
+		if c, ok := d.screen.canvas(len(clusterStages) + 2); ok {
+			c.tick = d.frame
+			d.frame++
+			d.screen.redraw(d.draw(c, now))
+			return
+		}
+		d.screen = nil // it became too small; from here on lines
+	}
+	if d.waits != "" && d.waits != d.told && now.Sub(d.since) > patience && !d.done() {
+		d.told = d.waits
+		fmt.Fprintln(d.out, d.tellWait(now))
+	}
+}
+
+// awaitReady shows how a cluster comes to life, until it is ready and, if it
+// has node pools, so are their nodes.
+func (c *command) awaitReady(ctx context.Context, api *client.Platform, k platform.Cluster, nodes bool, timeout time.Duration, out io.Writer) error {
+	d := newDisplay(out, k, nodes)
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
+	defer cancel()
+	err := lookOn(limited, api, k.ID, func(n news) error {
+		if n.gone {
+			return fmt.Errorf("cluster %s was deleted meanwhile", k.Name)
+		}
+		d.learn(n)
+		if d.phase == "Ready" && d.done() {
+			d.show()
+			return errThere
+		}
+		return nil
+	}, func() error { d.show(); return nil })
+	switch {
+	case errors.Is(err, errThere):
+		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", k.Name, took(d.end(time.Now()).Sub(d.begun)), k.Name)
+		return nil
+	case errors.Is(err, errLate):
+		why := ""
+		if d.waits != "" {
+			why = ": " + oneLine(d.waits)
+		}
+		return fmt.Errorf("cluster %s is not ready within %s%s; it goes on: look with `atoll cluster watch %s`, `atoll cluster statuses %s`", k.Name, timeout, why, k.Name, k.Name)
+	case ctx.Err() != nil:
+		fmt.Fprintf(c.err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n", k.Name, k.Name)
+		return ctx.Err()
+	}
+	return err
+}
+
+// errLate is why a wait ends that took too long.
+var errLate = errors.New("too late")
+
+func (c *command) clusterWatch() *cobra.Command {
+	var cursor string
+	cmd := &cobra.Command{
+		Use:   "watch [NAME]",
+		Short: "Look on how a cluster comes to life, or at all clusters, until Ctrl-C",
+		Long: `With a NAME it draws the cluster's stages and how long each took, in place on a terminal,
+a line each elsewhere. Without one it shows all clusters, and then each change. With
+-o json each line is an event with a cursor, from where --cursor continues later.`,
+		Example: `  atoll cluster watch demo
+  atoll cluster watch -o json`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.completeClusters,
+	}
+	cmd.Flags().StringVar(&cursor, "cursor", "", "with -o: go on from the cursor of an earlier event")
+	out := addOutput(cmd, "name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+			o := client.WatchOptions{Cursor: cursor}
+			name := ""
+			if len(args) > 0 {
+				k, err := clusterNamed(ctx, api, args[0])
+				if err != nil {
+					return err
+				}
+				if out.format == "table" {
+					return c.watchOne(ctx, api, k.Cluster)
+				}
+				o.ID, name = k.ID, k.Name
+			}
+			if out.format == "table" {
+				c.printf(clusterLine, "TIME", "EVENT", "NAME", "STATUS", "VERSION", "MESSAGE")
+			}
+			return api.FollowClusters(ctx, o, func(e client.Event) error { return c.showCluster(e, out, name) })
+		})
+	}
+	return cmd
+}
+
+// watchOne draws one cluster until Ctrl-C, or until it is gone.
+func (c *command) watchOne(ctx context.Context, api *client.Platform, k platform.Cluster) error {
+	pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: k.ID})
+	if err != nil {
+		return err
+	}
+	d := newDisplay(c.out, k, len(pools) > 0)
+	err = lookOn(ctx, api, k.ID, func(n news) error {
+		if n.gone {
+			d.phase = "Deleted"
+			d.show()
+			return errThere
+		}
+		d.learn(n)
+		return nil
+	}, func() error { d.show(); return nil })
+	if errors.Is(err, errThere) {
+		c.printf("cluster %s is gone\n", k.Name)
+		return nil
+	}
+	return err
+}
+
+// clusterLine is a line of a table whose end nobody knows yet.
+const clusterLine = "%-12s  %-8s  %-24s  %-20s  %-8s  %s\n"
+
+// showCluster prints one event of a watch.
+func (c *command) showCluster(e client.Event, out *output, _ string) error {
+	switch out.format {
+	case "json":
+		line, err := json.Marshal(e)
+		if err == nil {
+			_, err = c.out.Write(append(line, '\n'))
+		}
+		return err
+	case "yaml":
+		text, err := yaml.Marshal(e)
+		if err == nil {
+			_, err = fmt.Fprintf(c.out, "---\n%s", text)
+		}
+		return err
+	}
+	if e.Type == client.Relist {
+		_, err := fmt.Fprintln(c.err, "changes may have been missed; what exists follows")
+		return err
+	}
+	if len(e.Object) == 0 {
+		return nil
+	}
+	var k platform.Cluster
+	if err := json.Unmarshal(e.Object, &k); err != nil {
+		return fmt.Errorf("watching clusters: %w", err)
+	}
+	if out.format == "name" {
+		_, err := fmt.Fprintf(c.out, "%s %s\n", e.Type, k.Name)
+		return err
+	}
+	_, err := fmt.Fprintf(c.out, clusterLine, time.Now().Format("15:04:05.000"), e.Type, k.Name, phaseOf(k), dash(k.Status.Version), oneLine(k.Status.Message))
+	return err
+}
+
+func (c *command) clusterEvents() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "events NAME",
+		Short: "Show what happened to a cluster",
+		Example: `  atoll cluster events demo
+  atoll cluster events demo --follow`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: c.completeClusters,
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C or the cluster is gone")
+	out := addOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+			k, err := clusterNamed(ctx, api, args[0])
+			if err != nil {
+				return err
+			}
+			if follow {
+				return c.followEvents(ctx, api, k.ID, out)
+			}
+			all, err := api.ClusterEvents(ctx, k.ID)
+			if err != nil {
+				return err
+			}
+			return out.print(c.out, platform.EventList{Items: all}, func(w io.Writer) {
+				rows := [][]string{{"TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE"}}
+				for _, e := range all {
+					rows = append(rows, []string{e.Time.Local().Format("15:04:05.000"), sinceText(e), string(e.Type), dash(string(e.Stage)), e.Reason, e.Message})
+				}
+				table(w, rows)
+			})
+		})
+	}
+	return cmd
+}
+
+func sinceText(e platform.Event) string { return took(time.Duration(e.SinceMs) * time.Millisecond) }
+
+// eventLine is a line of a table whose end nobody knows yet.
+const eventLine = "%-12s  %8s  %-7s  %-13s  %-24s  %s\n"
+
+func (c *command) followEvents(ctx context.Context, api *client.Platform, id string, out *output) error {
+	if out.format == "table" {
+		c.printf(eventLine, "TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE")
+	}
+	err := api.FollowClusterEvents(ctx, id, func(e platform.Event) error {
+		switch out.format {
+		case "json":
+			line, err := json.Marshal(e)
+			if err == nil {
+				_, err = c.out.Write(append(line, '\n'))
+			}
+			return err
+		case "yaml":
+			text, err := yaml.Marshal(e)
+			if err == nil {
+				_, err = fmt.Fprintf(c.out, "---\n%s", text)
+			}
+			return err
+		}
+		_, err := fmt.Fprintf(c.out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type, dash(string(e.Stage)), oneLine(e.Reason), oneLine(e.Message))
+		return err
+	})
+	if client.StatusOf(err) == http.StatusNotFound {
+		fmt.Fprintln(c.err, "the cluster is gone")
+		return nil
+	}
+	return err
+}
