@@ -54,8 +54,8 @@ func newRoot(c *command) *cobra.Command {
 		Long: `Atoll runs a cloud region of hosted Kubernetes/OpenShift control planes.
 
 Start a region on this machine with "atoll up", look at it with "atoll status",
-send work to a management cluster with "atoll work apply", ask for a cluster
-with "atoll clm create".`,
+ask it for a cluster with "atoll cluster create", send work to a management
+cluster with "atoll work apply".`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 		Args: knownVerb, RunE: showHelp,
 	}
@@ -68,14 +68,15 @@ with "atoll clm create".`,
 		}
 		return nil
 	}
-	const operate, services = "operate", "services"
-	root.AddGroup(&cobra.Group{ID: operate, Title: "Operate a region:"}, &cobra.Group{ID: services, Title: "Services of a region:"})
+	const use, operate, services = "use", "operate", "services"
+	root.AddGroup(&cobra.Group{ID: use, Title: "Use a region:"}, &cobra.Group{ID: operate, Title: "Operate a region:"}, &cobra.Group{ID: services, Title: "Services of a region:"})
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, cmd := range cmds {
 			cmd.GroupID = group
 			root.AddCommand(cmd)
 		}
 	}
+	add(use, c.cluster(), c.nodepool())
 	add(operate, c.up(), c.down(), c.status(), c.env(), c.logs(), c.key(), c.mc(), c.work())
 	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent(), c.router())
 	root.AddCommand(c.supervise(), c.probe())

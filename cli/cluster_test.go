@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/api/platform"
+)
+
+func TestNodePoolFlag(t *testing.T) {
+	for text, want := range map[string]string{
+		"name=workers,replicas=2,instance-type=m6a.xlarge": `workers {"nodePool":{"platform":{"aws":{"instanceType":"m6a.xlarge"},"type":"AWS"}},"replicas":2}`,
+		"name=w":            `w {}`,
+		"name=w,replicas=0": `w {"replicas":0}`,
+		"name=w,label=a=b,label=c=,taint=k=v:NoSchedule,taint=g:NoExecute": `w {"labels":{"a":"b","c":""},"taints":[{"effect":"NoSchedule","key":"k","value":"v"},{"effect":"NoExecute","key":"g"}]}`,
+		"name=w,auto-repair=false,display-name=W W":                        `w {"autoRepair":false,"displayName":"W W"}`,
+		"":                     `"": give KEY=VALUE with one of name, replicas`,
+		"replicas=2":           `has no name`,
+		"name=w,replicas=two":  `replicas=two: give a number`,
+		"name=w,name=v":        `name is there twice`,
+		"name=w,size=2":        `"size=2": give KEY=VALUE`,
+		"name=w,taint=k":       `taint "k": give KEY=VALUE:EFFECT`,
+		"name=w,label=k":       `label=k: give label=KEY=VALUE`,
+		"name=w,auto-repair=2": `auto-repair=2: give true or false`,
+	} {
+		p, err := parsePool(text)
+		if err != nil {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v, want %s", text, err, want)
+			}
+			continue
+		}
+		spec, _ := json.Marshal(p.spec)
+		if got := p.name + " " + string(spec); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	var f poolFlag
+	if f.Set("name=a") != nil || f.Set("name=b") != nil || f.Set("name=a") == nil || f.String() != "a,b" {
+		t.Errorf("twice the same name: %s", &f)
+	}
+}
+
+// What a flag says is a spec that the API has, or an error.
+func FuzzNodePoolFlag(f *testing.F) {
+	f.Add("name=workers,replicas=2,instance-type=m6a.xlarge")
+	f.Add("name=w,label=a=b,taint=k=v:NoSchedule,auto-repair=1")
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := parsePool(text)
+		if err != nil {
+			return
+		}
+		var spec platform.NodePoolSpec
+		if err := recast(p.spec, &spec); err != nil || p.name == "" {
+			t.Errorf("%q: name %q, %v", text, p.name, err)
+		}
+	})
+}
+
+func FuzzClusterFile(f *testing.F) {
+	example, err := os.ReadFile("../examples/cluster.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(example)
+	f.Add([]byte("name: a\nspec: {tags: {k: v}}\n---\nkind: NodePool\nname: w\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		o, err := parseOrder(data)
+		if err != nil {
+			return
+		}
+		if _, err := json.Marshal(o.spec); err != nil {
+			t.Errorf("%q: %v", data, err)
+		}
+	})
+}
+
+func TestFlagsAreStrongerThanTheFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, []byte(`# a cluster
+kind: Cluster
+name: from-file
+target_project_id: p1
+spec:
+  tags: {env: test, team: web}
+  hostedCluster: {networking: {serviceNetwork: [{cidr: 172.30.0.0/16}]}}
+---
+kind: NodePool
+name: workers
+spec: {replicas: 1, nodePool: {platform: {aws: {instanceType: m6a.large}}}}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := createFlags{file: file, release: "1.36.3", hibernated: true, protected: true, tags: map[string]string{"env": "prod"}, selector: map[string]string{"zone": "a"}}
+	for _, p := range []string{"name=workers,replicas=3", "name=more"} {
+		if err := f.pools.Set(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o, err := (&command{}).orderOf(f, []string{"by-flag"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _ := json.Marshal(map[string]any{"name": o.name, "project": o.project, "spec": o.spec, "workers": o.pools[0].spec, "pools": len(o.pools)})
+	want := `{"name":"by-flag","pools":2,"project":"p1","spec":{"deleteProtection":true,"hibernated":true,
+		"hostedCluster":{"networking":{"serviceNetwork":[{"cidr":"172.30.0.0/16"}]},"release":{"image":"atoll.dev/release:1.36.3"}},
+		"placement":{"selector":{"zone":"a"}},"tags":{"env":"prod","team":"web"}},
+		"workers":{"nodePool":{"platform":{"aws":{"instanceType":"m6a.large"}}},"replicas":3}}`
+	var a, b any
+	if json.Unmarshal(got, &a) != nil || json.Unmarshal([]byte(want), &b) != nil || !reflect.DeepEqual(a, b) {
+		t.Errorf("%s", cmp.Diff(b, a))
+	}
+}
+
+// A key that was made here comes into the region's kubeconfig, and this into
+// one that is there; what else that has stays.
+func TestKubeconfigs(t *testing.T) {
+	const answer = `{"apiVersion":"v1","kind":"Config","current-context":"c",
+		"clusters":[{"name":"x","cluster":{"server":"https://127.0.0.1:6443","tls-server-name":"hc-1.hosted","certificate-authority-data":"Q0E="}}],
+		"users":[{"name":"u","user":{"client-certificate-data":"Q0VSVA=="}}],"contexts":[{"name":"c","context":{"cluster":"x","user":"u"}}]}`
+	config, err := completeKubeconfig([]byte(answer), []byte("KEY"), "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "new", "config")
+	other, err := completeKubeconfig([]byte(answer), []byte("KEY2"), "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{mergeKubeconfig(file, other, "other"), mergeKubeconfig(file, config, "demo"), mergeKubeconfig(file, config, "demo")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := clientcmd.LoadFromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if len(all.Contexts) != 2 || all.CurrentContext != "demo" || all.Clusters["demo"].TLSServerName != "hc-1.hosted" ||
+		string(all.AuthInfos["demo"].ClientKeyData) != "KEY" || string(all.AuthInfos["other"].ClientKeyData) != "KEY2" || string(all.AuthInfos["demo"].ClientCertificateData) != "CERT" {
+		t.Errorf("merged into %+v", all)
+	}
+	for _, broken := range []string{``, `{`, `{"apiVersion":"v1","kind":"Config"}`, strings.Replace(answer, `"client-certificate-data":"Q0VSVA=="`, "", 1)} {
+		if _, err := completeKubeconfig([]byte(broken), []byte("KEY"), "demo"); err == nil || !strings.Contains(err.Error(), "the region's kubeconfig") {
+			t.Errorf("%s: %v", broken, err)
+		}
+	}
+}

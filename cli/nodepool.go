@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/internal/instancetype"
+	"atoll.dev/internal/rest"
+)
+
+func (c *command) nodepool() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "nodepool", Aliases: []string{"nodepools"}, Args: knownVerb, RunE: showHelp,
+		Short: "Node pools of clusters: create, list, scale, delete",
+		Long: `Node pools of the account's clusters. Their nodes are simulated: pods are scheduled to
+them and reported as running, and no container runs. NAME is a node pool's name, with
+--cluster, or its id.`,
+		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge
+  atoll nodepool scale workers 5 --cluster demo --wait`,
+	}
+	cmd.AddCommand(c.poolCreate(), c.poolList(), c.poolGet(), c.poolScale(), c.poolDelete())
+	return cmd
+}
+
+// addCluster gives cmd the flag --cluster.
+func (c *command) addCluster(cmd *cobra.Command) *string {
+	name := cmd.Flags().StringP("cluster", "c", "", "name or id of the cluster")
+	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return c.completeClusters(cmd, nil, word)
+	})
+	return name
+}
+
+// completePools completes the first argument with names of the node pools of
+// the cluster that --cluster names.
+func (c *command) completePools(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	var words []cobra.Completion
+	err := c.callRegion(ctx, func(ctx context.Context, api *client.Platform) error {
+		q := client.NodePoolQuery{}
+		if name := cmd.Flag("cluster").Value.String(); name != "" {
+			k, err := clusterNamed(ctx, api, name)
+			if err != nil {
+				return err
+			}
+			q.Cluster = k.ID
+		}
+		pools, err := api.NodePools(ctx, q)
+		for _, p := range pools {
+			if strings.HasPrefix(p.Name, word) {
+				words = append(words, cobra.CompletionWithDesc(p.Name, readyText(p)+" ready"))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// poolNamed finds a node pool by its id, or by its name in a cluster. Without
+// a cluster the name must be the only one of the account.
+func poolNamed(ctx context.Context, api *client.Platform, cluster, name string) (client.NodePool, error) {
+	if uuid.Validate(name) == nil {
+		return api.NodePool(ctx, name)
+	}
+	q := client.NodePoolQuery{Name: name}
+	if cluster != "" {
+		k, err := clusterNamed(ctx, api, cluster)
+		if err != nil {
+			return client.NodePool{}, err
+		}
+		q.Cluster = k.ID
+	}
+	found, err := api.NodePools(ctx, q)
+	switch {
+	case err != nil:
+		return client.NodePool{}, err
+	case len(found) == 0:
+		return client.NodePool{}, fmt.Errorf("there is no node pool %q; `atoll nodepool list` shows what there is", name)
+	case len(found) > 1 && cluster == "":
+		return client.NodePool{}, fmt.Errorf("%d clusters have a node pool %q; name one with --cluster", len(found), name)
+	}
+	for _, p := range found {
+		if p.DeletedAt == nil {
+			return api.NodePool(ctx, p.ID)
+		}
+	}
+	return api.NodePool(ctx, found[0].ID)
+}
+
+func (c *command) poolCreate() *cobra.Command {
+	s := poolSettings{}
+	var replicas int32
+	var repair bool
+	var taints []string
+	cmd := &cobra.Command{
+		Use: "create NAME --cluster CLUSTER", Short: "Create a node pool", Args: cobra.ExactArgs(1),
+		Example: `  atoll nodepool create workers --cluster demo --replicas 3 --instance-type m6a.2xlarge --wait
+  atoll nodepool create gpu --cluster demo --replicas 1 --label tier=gpu --taint gpu=true:NoSchedule`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cluster := c.addCluster(cmd)
+	cmd.MarkFlagRequired("cluster")
+	cmd.Flags().Int32Var(&replicas, "replicas", 2, "nodes")
+	cmd.Flags().StringVar(&s.instanceType, "instance-type", "", "what machines they would be, such as m6a.xlarge (default: the region's)")
+	_ = cmd.RegisterFlagCompletionFunc("instance-type", cobra.FixedCompletions(instancetype.Names(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "label of the nodes, k=v; repeatable")
+	cmd.Flags().StringArrayVar(&taints, "taint", nil, "taint of the nodes, k=v:EFFECT; repeatable")
+	cmd.Flags().BoolVar(&repair, "auto-repair", true, "make nodes anew that are lost")
+	cmd.Flags().StringVar(&s.displayName, "display-name", "", "a name for people")
+	f := addWait(cmd, "ready")
+	out := addOutput(cmd, "name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s.replicas = &replicas
+		if cmd.Flags().Changed("auto-repair") {
+			s.autoRepair = &repair
+		}
+		for _, t := range taints {
+			if err := s.taint(t); err != nil {
+				return fmt.Errorf("--taint: %w", err)
+			}
+		}
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+			k, err := clusterNamed(ctx, api, *cluster)
+			if err != nil {
+				return err
+			}
+			request := platform.NodePoolRequest{ClusterID: k.ID, Name: args[0]}
+			if err := recast(s.spec(), &request.Spec); err != nil {
+				return err
+			}
+			p, err := api.CreateNodePool(ctx, request)
+			if err != nil {
+				return err
+			}
+			return c.changedPool(ctx, api, p, "accepted", f, out)
+		})
+	}
+	return cmd
+}
+
+// changedPool reports what a change came to, waits if that is wanted, and
+// prints the node pool.
+func (c *command) changedPool(ctx context.Context, api *client.Platform, p client.NodePool, verb string, f *waitFlags, out *output) error {
+	progress := out.progress(c)
+	fmt.Fprintf(progress, "node pool %s %s: id %s, generation %d\n", p.Name, verb, p.ID, p.Generation)
+	if f.wait {
+		if err := c.awaitPool(ctx, api, p.NodePool, false, f.timeout, progress); err != nil {
+			return err
+		}
+		var err error
+		if p, err = api.NodePool(ctx, p.ID); err != nil {
+			return err
+		}
+	}
+	return out.printNamed(c.out, p.NodePool, p.Name)
+}
+
+// wantedReplicas are the nodes that a node pool asks for.
+func wantedReplicas(s platform.NodePoolSpec) int {
+	switch {
+	case s.NodePool != nil && s.NodePool.Replicas != nil:
+		return int(*s.NodePool.Replicas)
+	case s.Replicas != nil:
+		return int(*s.Replicas)
+	}
+	return 0
+}
+
+// readyText says how many nodes are ready, of how many.
+func readyText(p platform.NodePool) string {
+	return fmt.Sprintf("%d/%d", p.Status.Ready, wantedReplicas(p.Spec))
+}
+
+// awaitPool watches a node pool until the generation that p has is ready, or
+// until it is gone.
+func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platform.NodePool, gone bool, timeout time.Duration, out io.Writer) error {
+	begun, told, seen := time.Now(), "", false
+	goal := "ready"
+	if gone {
+		goal = "gone"
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
+	defer cancel()
+	err := api.FollowNodePools(limited, p.ClusterID, client.WatchOptions{}, func(e client.Event) error {
+		var now platform.NodePool
+		if len(e.Object) > 0 {
+			if err := json.Unmarshal(e.Object, &now); err != nil {
+				return fmt.Errorf("watching node pools: %w", err)
+			}
+		}
+		switch {
+		case e.Type == client.Relist:
+			seen = false
+			return nil
+		case e.Type == rest.Bookmark && !seen, e.Type == rest.Deleted && now.ID == p.ID:
+			if gone {
+				return errThere
+			}
+			return fmt.Errorf("node pool %s was deleted meanwhile", p.Name)
+		case now.ID != p.ID:
+			return nil
+		}
+		seen = true
+		if !gone && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" && now.Status.Ready == wantedReplicas(p.Spec) {
+			return errThere
+		}
+		text := fmt.Sprintf("%s, %d nodes, %d ready", now.Status.Phase, now.Status.Replicas, now.Status.Ready)
+		if m := now.Status.Message; m != "" && now.Status.Phase != "Ready" {
+			text += ": " + oneLine(m)
+		}
+		if text != told {
+			told = text
+			fmt.Fprintf(out, "  %8s  %s\n", took(time.Since(begun)), text)
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errThere), gone && client.StatusOf(err) == http.StatusNotFound: // with its cluster
+		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, took(time.Since(begun)))
+		return nil
+	case err != nil && ctx.Err() != nil:
+		fmt.Fprintf(c.err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
+		return ctx.Err()
+	case errors.Is(context.Cause(limited), errLate):
+		return fmt.Errorf("node pool %s is not %s within %s: it is %s; it goes on: look with `atoll nodepool get %s`", p.Name, goal, timeout, dash(told), p.ID)
+	}
+	return err
+}
+
+func (c *command) poolScale() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "scale NAME REPLICAS", Short: "Set how many nodes a node pool has", Args: cobra.ExactArgs(2),
+		Example:           "  atoll nodepool scale workers 5 --cluster demo --wait",
+		ValidArgsFunction: c.completePools,
+	}
+	cluster := c.addCluster(cmd)
+	f := addWait(cmd, "ready")
+	out := addOutput(cmd, "name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		replicas, err := strconv.ParseInt(args[1], 10, 32)
+		if err != nil {
+			return fmt.Errorf("%q is no number of nodes", args[1])
+		}
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+			p, err := poolNamed(ctx, api, *cluster, args[0])
+			if err != nil {
+				return err
+			}
+			verb := fmt.Sprintf("scaled from %d to %d", wantedReplicas(p.Spec), replicas)
+			if p, err = api.UpdateNodePool(ctx, p.ID, fmt.Appendf(nil, `{"spec":{"nodePool":{"replicas":%d}}}`, replicas), ""); err != nil {
+				return err
+			}
+			return c.changedPool(ctx, api, p, verb, f, out)
+		})
+	}
+	return cmd
+}
+
+func (c *command) poolDelete() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "delete NAME", Short: "Delete a node pool; its nodes are drained first", Args: cobra.ExactArgs(1),
+		Example:           "  atoll nodepool delete workers --cluster demo --wait",
+		ValidArgsFunction: c.completePools,
+	}
+	cluster := c.addCluster(cmd)
+	f := addWait(cmd, "gone")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+			p, err := poolNamed(ctx, api, *cluster, args[0])
+			if err != nil {
+				return err
+			}
+			if err := api.DeleteNodePool(ctx, p.ID, ""); err != nil {
+				return err
+			}
+			c.printf("deletion of node pool %s (%s) ordered\n", p.Name, p.ID)
+			if !f.wait {
+				return nil
+			}
+			return c.awaitPool(ctx, api, p.NodePool, true, f.timeout, c.out)
+		})
+	}
+	return cmd
+}
