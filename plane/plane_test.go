@@ -3,7 +3,10 @@ package plane_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +61,51 @@ func TestAPlaneThatCannotStartSaysWhy(t *testing.T) {
 	}
 	if want := "address already in use"; !strings.Contains(err.Error(), want) {
 		t.Fatalf("error %q does not say %q", err, want)
+	}
+}
+
+// A starter may die at any instruction: what it started is found by the next
+// one from the fork on, before the plane has locked its directory.
+func TestI12APlaneIsFoundFromTheForkOn(t *testing.T) {
+	c := planetest.Shared(t).Config // its address is taken, so this one ends by itself
+	c.Dir = filepath.Join(t.TempDir(), "plane")
+	log := filepath.Join(t.TempDir(), "log")
+	first, err := plane.Start(c, plane.Options{LogFile: log, Env: []string{"GOMEMLIMIT=1GiB"}, MaxFiles: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !plane.Alive(c.Dir) {
+		t.Error("a plane that was just started is not alive")
+	}
+	second, err := plane.Start(c, plane.Options{LogFile: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = second.Kill() }()
+	limits, _ := os.ReadFile(fmt.Sprintf("/proc/%d/limits", first.PID))
+	if second.Adopted {
+		if second.PID != first.PID {
+			t.Errorf("process %d was adopted, not %d", second.PID, first.PID)
+		}
+		if want := "4096"; !strings.Contains(string(limits), want) && runtime.GOOS == "linux" {
+			t.Errorf("limits without %s:\n%s", want, limits)
+		}
+	} else {
+		select { // the first had ended before
+		case <-first.Exited():
+		default:
+			t.Error("two processes for one plane")
+		}
+	}
+	if err := second.Wait(t.Context()); !errors.Is(err, plane.ErrExited) {
+		t.Errorf("error %v, want %v", err, plane.ErrExited)
+	}
+	<-first.Exited()
+	if want := "address already in use"; !strings.Contains(first.Said(), want) {
+		t.Errorf("%q does not say %q", first.Said(), want)
+	}
+	if plane.Alive(c.Dir) {
+		t.Error("a plane that has ended is alive")
 	}
 }
 

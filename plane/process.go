@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -22,47 +24,178 @@ type Process struct {
 	PID     int
 	Adopted bool // it ran already
 
-	exited chan struct{} // closed when it ended; nil when adopted
-	tail   *tailBuffer   // of what it wrote; read after exited is closed
+	exited chan struct{} // closed when it has ended
+	leave  func()        // ends the watching of an adopted one
+	said   func() string // the end of what it wrote
 }
 
 // Options say how a plane is started.
 type Options struct {
-	Output io.Writer // of the process; default none
+	Output  io.Writer // of the process; default none. It ends with this process
+	LogFile string    // or: a file that the process itself appends to, for planes that outlive us
+	Env     []string  // besides our own environment
+	// MaxFiles bounds the files and connections that the plane may have open;
+	// default: as we.
+	MaxFiles uint64
 	// DieWithParent ends the plane when the thread that started it ends: for
 	// tests. The starting goroutine must be locked to a thread that lives on.
 	DieWithParent bool
 }
 
 // pollEvery is how often a file or process that gives no notice is looked at.
-const pollEvery = 20 * time.Millisecond
+const pollEvery = 5 * time.Millisecond
+
+// lockTimeout bounds how long a plane that was started by another may take
+// until it has locked its directory.
+const lockTimeout = 30 * time.Second
 
 // ErrExited is the error of a plane that ended before it was ready.
 var ErrExited = errors.New("the plane ended")
 
 // Start returns the plane's process: the one that runs already, or a new one.
 // It does not wait until it is ready.
+//
+// From the fork on until the process ends, the file "process" in the plane's
+// directory is locked through a descriptor that the process inherits. So a
+// starter that dies between the fork and the plane's own lock leaves nothing
+// that the next one could overlook.
 func Start(c Config, o Options) (*Process, error) {
-	if pid, ok := Running(c.Dir); ok {
-		return &Process{Config: c, PID: pid, Adopted: true}, nil
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
 	}
+	for limit := time.Now().Add(lockTimeout); ; time.Sleep(pollEvery) {
+		held, err := hold(c.Dir)
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
+		}
+		if pid, ok := Running(c.Dir); ok {
+			if held != nil {
+				held.Close()
+			}
+			if p := adopt(c, pid); p != nil {
+				return p, nil
+			}
+			continue
+		}
+		if held != nil {
+			defer held.Close()
+			return launch(c, o, held)
+		}
+		if time.Now().After(limit) {
+			return nil, fmt.Errorf("starting plane %s: somebody has started it, and it has not begun for %s", c.Dir, lockTimeout)
+		}
+	}
+}
+
+func launch(c Config, o Options, held *os.File) (*Process, error) {
+	if err := os.Remove(filepath.Join(c.Dir, "ready")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
+	}
+	p := &Process{Config: c, exited: make(chan struct{})}
 	cmd := c.Command()
-	tail := &tailBuffer{}
-	var output io.Writer = tail
-	if o.Output != nil {
-		output = io.MultiWriter(o.Output, tail)
-	}
-	cmd.Stdout, cmd.Stderr = output, output // the same writer: one goroutine copies
+	cmd.Env = append(os.Environ(), o.Env...)
+	cmd.ExtraFiles = []*os.File{held}
 	cmd.SysProcAttr = sysProcAttr(o.DieWithParent)
+	if o.LogFile != "" {
+		log, err := os.OpenFile(o.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
+		}
+		defer log.Close()
+		cmd.Stdout, cmd.Stderr = log, log
+		p.said = func() string { return fileTail(o.LogFile) }
+	} else {
+		tail := &tailBuffer{}
+		var output io.Writer = tail
+		if o.Output != nil {
+			output = io.MultiWriter(o.Output, tail)
+		}
+		cmd.Stdout, cmd.Stderr = output, output // the same writer: one goroutine copies
+		p.said = tail.String
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
 	}
-	p := &Process{Config: c, PID: cmd.Process.Pid, exited: make(chan struct{}), tail: tail}
-	go func() {
-		defer close(p.exited)
-		_ = cmd.Wait()
-	}()
+	p.PID = cmd.Process.Pid
+	if o.MaxFiles > 0 {
+		limitFiles(p.PID, o.MaxFiles)
+	}
+	go p.reap(cmd)
 	return p, nil
+}
+
+// reap waits for a child without keeping a thread for it.
+func (p *Process) reap(cmd *exec.Cmd) {
+	defer close(p.exited)
+	if wait, _, err := exitNotice(p.PID); err == nil {
+		wait()
+	}
+	_ = cmd.Wait()
+}
+
+// adopt watches a process that runs already; nil when it has just ended.
+func adopt(c Config, pid int) *Process {
+	p := &Process{Config: c, PID: pid, Adopted: true, exited: make(chan struct{}), said: func() string { return "" }}
+	wait, leave, err := exitNotice(pid)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil { // no such notice on this system
+		left := make(chan struct{})
+		leave = sync.OnceFunc(func() { close(left) })
+		wait = func() bool {
+			for p.holdsDir() {
+				select {
+				case <-left:
+					return false
+				case <-time.After(pollEvery):
+				}
+			}
+			return true
+		}
+	} else if !p.holdsDir() { // the id was another's already
+		leave()
+		return nil
+	}
+	p.leave = leave
+	go func() {
+		if wait() {
+			close(p.exited)
+		}
+	}()
+	return p
+}
+
+func (p *Process) holdsDir() bool {
+	pid, ok := Running(p.Config.Dir)
+	return ok && pid == p.PID
+}
+
+// hold locks the file that says that a process exists, or is being started.
+func hold(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "process"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Alive says whether a plane's process exists, even one that has not come to
+// lock its directory yet.
+func Alive(dir string) bool {
+	if _, ok := Running(dir); ok {
+		return true
+	}
+	f, err := os.Open(filepath.Join(dir, "process"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // Running returns the process that holds the data directory.
@@ -83,88 +216,117 @@ func Running(dir string) (pid int, ok bool) {
 	return pid, err == nil && pid > 1
 }
 
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Said is the end of what the process wrote, at most 8 KiB, for the reason of
+// its end; nothing of one that was adopted.
+func (p *Process) Said() string { return strings.TrimSpace(p.said()) }
+
+// Leave stops watching an adopted process, which goes on.
+func (p *Process) Leave() {
+	if p.leave != nil {
+		p.leave()
+	}
+}
+
 // Wait returns when the plane is ready.
 func (p *Process) Wait(ctx context.Context) error {
 	for {
-		err := p.Config.Ready(ctx)
+		err := p.ready(ctx)
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for a plane: %w", err)
-		case <-p.exited: // never for an adopted one
-			return fmt.Errorf("plane %s: %w: %s", p.Config.Dir, ErrExited, strings.TrimSpace(p.tail.String()))
+		case <-p.exited:
+			return fmt.Errorf("plane %s: %w: %s", p.Config.Dir, ErrExited, p.Said())
 		case <-time.After(pollEvery):
 		}
-		if _, ok := Running(p.Config.Dir); p.Adopted && !ok {
-			return fmt.Errorf("plane %s: %w", p.Config.Dir, ErrExited)
-		}
 	}
+}
+
+// ready is Config.Ready for this very process.
+func (p *Process) ready(ctx context.Context) error {
+	r, err := p.Config.Readiness()
+	if err != nil {
+		return err
+	}
+	if r.PID != p.PID {
+		return fmt.Errorf("plane %s: %w: process %d was, this is %d", p.Config.Dir, ErrNotReady, r.PID, p.PID)
+	}
+	return p.Config.Ready(ctx)
 }
 
 // Stop ends the plane: politely, and by force when ctx ends first. A plane
 // that does not run is stopped.
 func (p *Process) Stop(ctx context.Context) error {
-	if !p.alive() {
-		return nil
-	}
-	if err := syscall.Kill(p.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := p.signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stopping plane %s: %w", p.Config.Dir, err)
 	}
-	for p.alive() {
-		select {
-		case <-ctx.Done():
-			return p.Kill()
-		case <-p.exited:
-			return nil
-		case <-time.After(pollEvery):
-		}
+	select {
+	case <-ctx.Done():
+		return p.Kill()
+	case <-p.exited:
+		return nil
 	}
-	return nil
 }
 
 // Kill ends the plane at once.
 func (p *Process) Kill() error {
-	if !p.alive() {
-		return nil
-	}
-	if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := p.signal(syscall.SIGKILL); err != nil {
 		return fmt.Errorf("killing plane %s: %w", p.Config.Dir, err)
 	}
-	for p.alive() {
-		select {
-		case <-p.exited:
-		case <-time.After(pollEvery):
-		}
+	<-p.exited
+	return nil
+}
+
+// signal is for this very process: a pid may have passed on to a stranger, the
+// lock cannot.
+func (p *Process) signal(s syscall.Signal) error {
+	select {
+	case <-p.exited:
+		return nil
+	default:
+	}
+	if p.Adopted && !p.holdsDir() {
+		return nil
+	}
+	if err := syscall.Kill(p.PID, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
 	}
 	return nil
 }
 
-// alive says whether this very process still runs: a pid may have passed on
-// to a stranger, the lock cannot.
-func (p *Process) alive() bool {
-	if p.exited != nil {
-		select {
-		case <-p.exited:
-			return false
-		default:
-			return true
-		}
-	}
-	pid, ok := Running(p.Config.Dir)
-	return ok && pid == p.PID
-}
+// tailSize is how much of what a plane wrote is looked at for the reason of
+// its end.
+const tailSize = 8192
 
-// tailBuffer keeps the end of what is written, for the reason of a death.
+// tailBuffer keeps the end of what is written.
 type tailBuffer struct{ b bytes.Buffer }
 
 func (t *tailBuffer) Write(b []byte) (int, error) {
 	t.b.Write(b)
-	if extra := t.b.Len() - 8192; extra > 0 {
+	if extra := t.b.Len() - tailSize; extra > 0 {
 		t.b.Next(extra)
 	}
 	return len(b), nil
 }
 
 func (t *tailBuffer) String() string { return t.b.String() }
+
+func fileTail(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > tailSize {
+		if _, err := f.Seek(-tailSize, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	b, _ := io.ReadAll(io.LimitReader(f, tailSize))
+	return string(b)
+}

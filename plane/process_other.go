@@ -2,6 +2,13 @@
 
 package plane
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 func sysProcAttr(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func exitNotice(int) (func() bool, func(), error) { return nil, nil, errors.ErrUnsupported }
+
+func limitFiles(int, uint64) {}
