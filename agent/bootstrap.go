@@ -38,7 +38,8 @@ var appliedWorksCRD []byte
 // itself.
 var DefaultAPIGroups = []string{
 	"", "apps", "batch", "autoscaling", "policy", "networking.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io",
-	"scheduling.k8s.io", "storage.k8s.io", "coordination.k8s.io", "discovery.k8s.io", workv1.GroupName, "hypershift.openshift.io",
+	"scheduling.k8s.io", "storage.k8s.io", "coordination.k8s.io", "discovery.k8s.io", workv1.GroupName,
+	"hypershift.openshift.io", "hosting.atoll.dev", "external-secrets.io",
 }
 
 // BootstrapOptions say what an agent gets in its cluster.

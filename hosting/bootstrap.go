@@ -1,0 +1,285 @@
+package hosting
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/api/hypershift"
+)
+
+//go:embed bootstrap.yaml
+var bootstrapManifests []byte
+
+//go:embed externalsecrets.crd.yaml
+var externalSecretsCRD []byte
+
+// BootstrapOptions say what hosting gets in its management cluster.
+type BootstrapOptions struct {
+	// PullSecret is the registry credentials that hosted clusters get, the
+	// content of a .dockerconfigjson. Default: what is there, or none at all.
+	PullSecret  []byte
+	ClusterName string // in the kubeconfig; default "management"
+}
+
+const (
+	account          = "atoll-hosting" // service account, and what bears its name
+	pullSecretName   = "pull-secret"
+	bootstrapManager = "atoll-bootstrap"
+	bootstrapTimeout = 30 * time.Second
+	pollEvery        = 10 * time.Millisecond
+)
+
+// Manifests is what Bootstrap applies, as YAML, without the pull secret.
+func Manifests() []byte {
+	return bytes.Join([][]byte{hypershift.HostedClusterCRD, hypershift.NodePoolCRD, apihosting.CredentialCRD, externalSecretsCRD, bootstrapManifests}, []byte("---\n"))
+}
+
+// Bootstrap prepares a management cluster for hosting, with the rights of an
+// administrator, and returns hosting's kubeconfig. It may be run again at any
+// time: it changes what differs and returns the same token.
+func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kubeconfig []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, bootstrapTimeout)
+	defer cancel()
+	dyn, err := dynamic.NewForConfig(admin)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: %w", err)
+	}
+	b := bootstrapping{dyn}
+	if err := b.applyAll(ctx); err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: %w", err)
+	}
+	if err := b.pullSecret(ctx, o.PullSecret); err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: the pull secret: %w", err)
+	}
+	token, ca, err := b.token(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: its token: %w", err)
+	}
+	if kubeconfig, err = accountKubeconfig(admin, o.ClusterName, token, ca); err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: %w", err)
+	}
+	if err := awaitRights(ctx, kubeconfig); err != nil {
+		return nil, fmt.Errorf("bootstrapping hosting: waiting for its rights: %w", err)
+	}
+	return kubeconfig, nil
+}
+
+type bootstrapping struct{ dyn dynamic.Interface }
+
+func secrets() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+}
+
+func customResources() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+}
+
+// applyAll applies the manifests, and waits until the kinds are served.
+func (b bootstrapping) applyAll(ctx context.Context) error {
+	var kinds []string
+	for document := range bytes.SplitSeq(Manifests(), []byte("---\n")) {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+			return err
+		}
+		if object.GetKind() == "CustomResourceDefinition" {
+			if foreign, err := b.foreign(ctx, object); err != nil || foreign {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+			kinds = append(kinds, object.GetName())
+		}
+		if err := b.apply(ctx, object); err != nil {
+			return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	for _, name := range kinds {
+		if err := b.awaitKind(ctx, name); err != nil {
+			return fmt.Errorf("waiting for %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// foreign says whether a kind of External Secrets Operator is there already,
+// and not from us.
+func (b bootstrapping) foreign(ctx context.Context, crd *unstructured.Unstructured) (bool, error) {
+	if group, _, _ := unstructured.NestedString(crd.Object, "spec", "group"); group != externalSecrets().Group {
+		return false, nil
+	}
+	there, err := b.dyn.Resource(customResources()).Get(ctx, crd.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return there.GetLabels()["app.kubernetes.io/managed-by"] != "atoll", nil
+}
+
+func (b bootstrapping) apply(ctx context.Context, object *unstructured.Unstructured) error {
+	gvr := customResources()
+	switch object.GetKind() {
+	case "CustomResourceDefinition":
+	case "Namespace":
+		gvr = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	case "ServiceAccount":
+		gvr = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
+	case "Secret":
+		gvr = secrets()
+	case "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding":
+		resource := map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings", "Role": "roles", "RoleBinding": "rolebindings"}
+		gvr = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource[object.GetKind()]}
+	default:
+		return errors.New("not a kind that is bootstrapped")
+	}
+	body, err := json.Marshal(object.Object)
+	if err != nil {
+		return err
+	}
+	var r dynamic.ResourceInterface = b.dyn.Resource(gvr)
+	if ns := object.GetNamespace(); ns != "" {
+		r = b.dyn.Resource(gvr).Namespace(ns)
+	}
+	force := true
+	_, err = r.Patch(ctx, object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: bootstrapManager, Force: &force})
+	return err
+}
+
+// pullSecret makes the secret when it is missing, and changes it when a
+// content is given.
+func (b bootstrapping) pullSecret(ctx context.Context, content []byte) error {
+	if content == nil {
+		_, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, pullSecretName, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		content = []byte(`{"auths":{}}`)
+	}
+	if !json.Valid(content) {
+		return errors.New("it is not the JSON of a .dockerconfigjson")
+	}
+	return b.apply(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "type": dockerConfigType,
+		"metadata": map[string]any{"name": pullSecretName, "namespace": apihosting.SystemNamespace, "labels": map[string]any{"app.kubernetes.io/managed-by": "atoll"}},
+		"data":     map[string]any{dockerConfigKey: encode(content)},
+	}})
+}
+
+// await calls f until it says that it is done, or ctx ends.
+func await(ctx context.Context, f func() (done bool, err error)) error {
+	for {
+		done, err := f()
+		if done {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+func (b bootstrapping) awaitKind(ctx context.Context, name string) error {
+	return await(ctx, func() (bool, error) {
+		crd, err := b.dyn.Resource(customResources()).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return true, err
+		}
+		conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			m, _ := c.(map[string]any)
+			return m["type"] == "Established" && m["status"] == "True"
+		}), nil
+	})
+}
+
+func (b bootstrapping) token(ctx context.Context) (token, ca []byte, err error) {
+	err = await(ctx, func() (bool, error) {
+		s, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, account+"-token", metav1.GetOptions{})
+		if err != nil {
+			return true, err
+		}
+		token, ca = secretValue(s, "token"), secretValue(s, "ca.crt")
+		return len(token) > 0, nil
+	})
+	return token, ca, err
+}
+
+// secretValue is a value of a Secret, nil when it has none of that name.
+func secretValue(s *unstructured.Unstructured, key string) []byte {
+	data, _, _ := unstructured.NestedStringMap(s.Object, "data")
+	value, err := base64.StdEncoding.DecodeString(data[key])
+	if err != nil || data[key] == "" {
+		return nil
+	}
+	return value
+}
+
+func accountKubeconfig(admin *rest.Config, cluster string, token, ca []byte) ([]byte, error) {
+	trusted := rest.CopyConfig(admin)
+	if err := rest.LoadTLSFiles(trusted); err != nil {
+		return nil, err
+	}
+	if len(trusted.CAData) > 0 {
+		ca = trusted.CAData // what the administrator trusts, which a proxy may change
+	}
+	if admin.Host == "" {
+		return nil, errors.New("the administrator's configuration names no server")
+	}
+	if cluster == "" {
+		cluster = "management"
+	}
+	cfg := api.NewConfig()
+	cfg.Clusters[cluster] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca, TLSServerName: admin.ServerName}
+	cfg.AuthInfos[account] = &api.AuthInfo{Token: string(token)}
+	cfg.Contexts[account] = &api.Context{Cluster: cluster, AuthInfo: account, Namespace: apihosting.SystemNamespace}
+	cfg.CurrentContext = account
+	return clientcmd.Write(*cfg)
+}
+
+// awaitRights returns when the kubeconfig works: the API server takes a moment
+// to know a token, its rights and the kinds.
+func awaitRights(ctx context.Context, kubeconfig []byte) error {
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		return err
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	for _, gvr := range []schema.GroupVersionResource{hypershift.HostedClusters(), hypershift.NodePools(), apihosting.Credentials(), externalSecrets()} {
+		err := await(ctx, func() (bool, error) {
+			_, err := dyn.Resource(gvr).List(ctx, metav1.ListOptions{Limit: 1})
+			wait := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
+			return !wait, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
