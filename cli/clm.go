@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/clm"
+	"atoll.dev/fleet"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 )
@@ -86,6 +87,9 @@ func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 		return err
 	}
 	defer o.Database.Close() // after wait
+	if err := startFleet(s, p, &o); err != nil {
+		return err
+	}
 	server, err := clm.New(o)
 	if err != nil {
 		return err
@@ -115,7 +119,7 @@ func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops
 	if dsn == "" {
 		dsn = config.DSN()
 	}
-	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Version: version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
+	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Kinds: fleetKinds(config.Registry()), Version: version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
 }
 
 // listen opens the ports and says who is let in by each.
@@ -200,8 +204,11 @@ starts does, too. A database of a newer program is refused.`, func(ctx context.C
 		if err != nil {
 			return err
 		}
-		db.Close()
-		return nil
+		defer db.Close()
+		if !hasFleet(config.Registry()) {
+			return nil
+		}
+		return fleet.Migrate(ctx, db.Store)
 	})
 	cmd.Use = "migrate"
 	f.add(cmd)

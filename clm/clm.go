@@ -40,6 +40,22 @@ type Options struct {
 	Metrics prometheus.Registerer // gets hyperfleet-api's; may be nil
 	Stuck   time.Duration         // what is unreconciled for longer is stuck; default 10 min
 	Tracer  *trace.Tracer         // nil: off
+
+	Extension Extension // nil: none
+}
+
+// Extension is a part of the region that works on CLM's database in CLM's
+// process, and is served on its port as CLM itself is: its routes have CLM's
+// identity, errors and middleware.
+type Extension interface {
+	// Routes registers the routes. tenant is the tenancy of a request's caller,
+	// nil for the region's own.
+	Routes(m *rest.Mux, tenant func(context.Context) map[string]string)
+	// OpenAPI is the document of the routes, as YAML; it is added to CLM's.
+	OpenAPI() []byte
+	// Needed returns the error that says why a resource cannot be deleted, in
+	// the transaction that is about to, which has locked it.
+	Needed(ctx context.Context, tx *store.Tx, d store.Document) error
 }
 
 // Server is one API server. Several may share a database.
@@ -76,7 +92,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed,
 		metrics:  newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck),
-		document: sync.OnceValues(func() (json.RawMessage, error) { return o.Database.Registry.document(o.Specs) })}
+		document: sync.OnceValues(func() (json.RawMessage, error) { return o.Database.Registry.document(o.Specs, o.Extension) })}
 	s.expiries = newExpiries(s)
 	return s, nil
 }

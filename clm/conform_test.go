@@ -34,7 +34,7 @@ var agreed = sync.OnceValues(func() (*contract, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := registry.document(specs)
+	text, err := registry.document(specs, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ type DatabaseOptions struct {
 	DSN      string // of the database clm, which nobody else reads
 	MaxConns int    // to the database; default 16, and a few for the feed
 	Registry *Registry
+	Kinds    []store.KindSpec // more than the registry's, of an Extension
 
 	Version string
 	Metrics prometheus.Registerer // gets hyperfleet-api's about the database; may be nil
@@ -59,7 +60,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		}
 		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Observed: onlyObserved, History: true, Indexes: indexes}
 	}
-	kinds = append(kinds, store.KindSpec{Kind: RequestKind, History: true})
+	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
 	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant}, MaxConns: o.MaxConns, Kinds: kinds}
 	if o.Metrics != nil {
 		options.Tracer = newQueries(o.Metrics, o.Version)

@@ -115,6 +115,11 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 		if source != "" {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s is referred to by %s; delete that first", a.entity.Kind, a.id, source)
 		}
+		if s.opts.Extension != nil {
+			if err := s.opts.Extension.Needed(ctx, tx, d); err != nil {
+				return err
+			}
+		}
 		gone, err := s.doom(ctx, tx, f, by, now)
 		if err != nil {
 			return err

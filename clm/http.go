@@ -1,6 +1,7 @@
 package clm
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"mime"
@@ -40,6 +41,9 @@ func (s *Server) routes() *rest.Mux {
 		if e.parent != nil {
 			(&collection{s: s, entity: e, nested: true}).register(m, basePath+"/"+e.parent.Plural+"/{parent_id}/"+e.Plural)
 		}
+	}
+	if s.opts.Extension != nil {
+		s.opts.Extension.Routes(m, func(ctx context.Context) map[string]string { return callerOf(ctx).Tenancy })
 	}
 	return m
 }

@@ -22,7 +22,7 @@ type object = map[string]any
 // document is the OpenAPI document for the server's kinds: the paths of
 // /resources once more for each, and once more below its owner. The provider's
 // schemas are in it, and requests of the kinds that have one refer to it.
-func (r *Registry) document(specs SpecSchemas) (json.RawMessage, error) {
+func (r *Registry) document(specs SpecSchemas, extension Extension) (json.RawMessage, error) {
 	var doc object
 	if err := yaml.Unmarshal(api.OpenAPI, &doc); err != nil {
 		return nil, fmt.Errorf("the OpenAPI document: %w", err)
@@ -60,7 +60,33 @@ func (r *Registry) document(specs SpecSchemas) (json.RawMessage, error) {
 			}
 		}
 	}
+	if extension != nil {
+		if err := extend(doc, extension.OpenAPI()); err != nil {
+			return nil, err
+		}
+	}
 	return json.Marshal(doc)
+}
+
+// extend adds another document's paths and components to a document. What both
+// have is the first's.
+func extend(doc object, more []byte) error {
+	var other object
+	if err := yaml.Unmarshal(more, &other); err != nil {
+		return fmt.Errorf("the OpenAPI document of an extension: %w", err)
+	}
+	add := func(to, from any) {
+		for name, v := range from.(object) {
+			if to := to.(object); to[name] == nil {
+				to[name] = v
+			}
+		}
+	}
+	add(doc["paths"], other["paths"])
+	for name, components := range other["components"].(object) {
+		add(doc["components"].(object)[name], components)
+	}
+	return nil
 }
 
 func schemaRef(schema string) object { return object{"$ref": "#/components/schemas/" + schema} }

@@ -1,0 +1,181 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	api "atoll.dev/api/fleet"
+)
+
+var names = []string{"planes", "memory_mib", "eggs"}
+
+func amounts(least, most int64) *rapid.Generator[Amounts] {
+	return rapid.MapOfN(rapid.SampledFrom(names), rapid.Int64Range(least, most), 0, 3)
+}
+
+func someDemand() *rapid.Generator[Demand] {
+	return rapid.Custom(func(t *rapid.T) Demand {
+		d := Demand{Amounts: amounts(0, 5).Draw(t, "amounts")}
+		if rapid.IntRange(0, 5).Draw(t, "named") == 0 {
+			d.Named = fmt.Sprintf("m%d", rapid.IntRange(0, 5).Draw(t, "name"))
+		}
+		if rapid.Bool().Draw(t, "selects") {
+			d.Selector = map[string]string{"zone": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "zone")}
+		}
+		if rapid.Bool().Draw(t, "versioned") {
+			d.Version = rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
+		}
+		return d
+	})
+}
+
+func someFleet() *rapid.Generator[[]ManagementCluster] {
+	return rapid.Custom(func(t *rapid.T) []ManagementCluster {
+		fleet := make([]ManagementCluster, rapid.IntRange(0, 6).Draw(t, "clusters"))
+		for i := range fleet {
+			fleet[i] = ManagementCluster{
+				ID: fmt.Sprint(i), Name: fmt.Sprintf("m%d", i), Capacity: amounts(0, 12).Draw(t, "capacity"), Reserved: Amounts{},
+				State:    rapid.SampledFrom([]api.ManagementClusterState{api.Ready, api.Ready, api.Ready, api.Cordoned, api.Draining, api.Lost, api.Unheard}).Draw(t, "state"),
+				Labels:   map[string]string{"zone": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "label")},
+				Versions: rapid.SliceOfN(rapid.SampledFrom([]string{"1", "2"}), 0, 2).Draw(t, "versions"),
+			}
+		}
+		return fleet
+	})
+}
+
+// Whatever is placed, in whatever order: no resource that a management cluster
+// names is overfilled, and nothing is placed where it was not wanted.
+func TestNoPlacementOverfills(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		fleet := someFleet().Draw(t, "fleet")
+		for range rapid.IntRange(0, 40).Draw(t, "placements") {
+			d := someDemand().Draw(t, "demand")
+			i, candidates := Decide(d, fleet)
+			for _, c := range candidates {
+				if c.Fits == (len(c.Reasons) > 0) {
+					t.Fatalf("%s fits: %v, and the reasons against it are %q", c.Name, c.Fits, c.Reasons)
+				}
+			}
+			if fits := slices.ContainsFunc(candidates, func(c api.Candidate) bool { return c.Fits }); fits != (i >= 0) {
+				t.Fatalf("chosen %d of %+v", i, candidates)
+			}
+			if i < 0 {
+				continue
+			}
+			m := &fleet[i]
+			m.add(d.Amounts, 1)
+			for name, n := range m.Reserved {
+				if capacity, limited := m.Capacity[name]; limited && n > capacity {
+					t.Fatalf("%s of %s: %d of %d are reserved", name, m.Name, n, capacity)
+				}
+			}
+			if m.State != api.Ready || d.Named != "" && d.Named != m.Name || d.Selector != nil && d.Selector["zone"] != m.Labels["zone"] ||
+				d.Version != "" && len(m.Versions) > 0 && !slices.Contains(m.Versions, d.Version) {
+				t.Fatalf("%+v was placed on %+v", d, *m)
+			}
+		}
+	})
+}
+
+// The order in which management clusters are read does not matter, and the one
+// that is taken has the best score.
+func TestADecisionIsTheSameForTheSameFleet(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		fleet, d := someFleet().Draw(t, "fleet"), someDemand().Draw(t, "demand")
+		i, candidates := Decide(d, fleet)
+		shuffled := rapid.Permutation(fleet).Draw(t, "shuffled")
+		j, again := Decide(d, shuffled)
+		if diff := cmp.Diff(candidates, again); diff != "" || (i < 0) != (j < 0) || i >= 0 && fleet[i].ID != shuffled[j].ID {
+			t.Fatalf("%d and %d are chosen, and %s", i, j, diff)
+		}
+		for _, c := range candidates {
+			if c.Fits && (c.Score > fleet[i].score(d) || c.Score == fleet[i].score(d) && c.Name < fleet[i].Name) {
+				t.Fatalf("%s was taken with %d, and %s has %d", fleet[i].Name, fleet[i].score(d), c.Name, c.Score)
+			}
+		}
+	})
+}
+
+// More capacity anywhere, of what is limited, makes no placement impossible.
+func TestMoreCapacityMakesNoPlacementImpossible(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		fleet, d := someFleet().Draw(t, "fleet"), someDemand().Draw(t, "demand")
+		for i := range fleet {
+			for name, n := range fleet[i].Capacity {
+				if n > 0 {
+					fleet[i].Reserved[name] = rapid.Int64Range(0, n).Draw(t, "reserved")
+				}
+			}
+		}
+		before, _ := Decide(d, fleet)
+		for i := range fleet {
+			fleet[i].Capacity = maps.Clone(fleet[i].Capacity)
+			for name := range fleet[i].Capacity {
+				fleet[i].Capacity[name] += rapid.Int64Range(0, 3).Draw(t, "more")
+			}
+		}
+		if after, candidates := Decide(d, fleet); before >= 0 && after < 0 {
+			t.Fatalf("with more there is no room: %+v", candidates)
+		}
+	})
+}
+
+func TestTheReasonsAgainstEach(t *testing.T) {
+	heard := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	ready := ManagementCluster{State: api.Ready, Labels: map[string]string{"zone": "a"}, Versions: []string{"1.36.3"}, Capacity: Amounts{"planes": 2, "memory_mib": 1000}}
+	with := func(name string, change func(*ManagementCluster)) ManagementCluster {
+		m := ready
+		m.Name = name
+		change(&m)
+		return m
+	}
+	fleet := []ManagementCluster{
+		with("b", func(m *ManagementCluster) { m.Reserved = Amounts{"planes": 1, "memory_mib": 350} }),
+		with("a", func(m *ManagementCluster) { m.Reserved = Amounts{"planes": 2, "memory_mib": 700} }),
+		with("c", func(m *ManagementCluster) { m.State = api.Cordoned }),
+		with("d", func(m *ManagementCluster) { m.State, m.Heard = api.Lost, heard }),
+		with("e", func(m *ManagementCluster) { m.State, m.Labels = api.Unheard, map[string]string{"zone": "b"} }),
+		with("f", func(m *ManagementCluster) { m.Labels, m.Versions = nil, []string{"1.35.0"} }),
+		with("g", func(m *ManagementCluster) { m.Broken = "its spec cannot be read: x" }),
+	}
+	d := Demand{Selector: map[string]string{"zone": "a"}, Version: "1.36.3", Amounts: Amounts{"planes": 1, "memory_mib": 350}}
+	i, got := Decide(d, fleet)
+	want := []api.Candidate{
+		{Name: "a", Reasons: []string{"memory_mib: 300 of 1000 free, 350 needed", "planes: 0 of 2 free, 1 needed"}},
+		{Name: "b", Fits: true},
+		{Name: "c", Reasons: []string{"cordoned"}},
+		{Name: "d", Reasons: []string{"lost: its agent was last heard 2026-11-21T10:00:00Z"}},
+		{Name: "e", Reasons: []string{"its agent was never heard", "its label zone is b, not a"}},
+		{Name: "f", Reasons: []string{"it has no label zone", "it cannot run 1.36.3"}},
+		{Name: "g", Reasons: []string{"its spec cannot be read: x"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || i != 0 {
+		t.Fatalf("%d, %s", i, diff)
+	}
+	d.Named = "c"
+	if got := why(d, []api.Candidate{{Name: "a", Reasons: []string{"x"}}, {Name: "c", Reasons: []string{"y"}}}); got != "c: y" {
+		t.Errorf("the sentence is %q", got)
+	}
+}
+
+func TestWhatAClusterDemands(t *testing.T) {
+	for spec, want := range map[string]Demand{
+		`{}`: {},
+		`{"placement":{"managementCluster":"m","selector":{"a":"b"}},"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`: {Named: "m", Selector: map[string]string{"a": "b"}, Version: "1.36.3"},
+		`{"placement":"mc01","hostedCluster":{"release":{"image":"quay.io:443/x/y:4.20@sha256:00"}}}`:                                   {Named: "mc01", Version: "4.20"},
+		`{"placement":null,"hostedCluster":{"release":{"image":"quay.io:443/x"}}}`:                                                      {},
+		`{"placement":7,"hostedCluster":[]}`: {},
+	} {
+		if diff := cmp.Diff(want, demandOf(json.RawMessage(spec), nil)); diff != "" {
+			t.Errorf("%s: %s", spec, diff)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"atoll.dev/api/clm"
+	api "atoll.dev/api/fleet"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// routes are fleet's, below CLM's own path.
+const (
+	clustersPath = "/api/hyperfleet/v1/clusters"
+	fleetPath    = "/api/hyperfleet/v1/managementclusters"
+)
+
+// Routes registers fleet's routes with a server that has proved who calls.
+// tenant is whose caller a request's is, nil for the region's own.
+func (f *Fleet) Routes(m *rest.Mux, tenant func(context.Context) map[string]string) {
+	h := &handlers{f, tenant}
+	m.Handle("GET "+clustersPath+"/{id}/placement", h.get)
+	m.Handle("POST "+clustersPath+"/{id}/placement", h.place)
+	m.Handle("DELETE "+clustersPath+"/{id}/placement", h.release)
+	m.Handle("GET "+fleetPath+"/usage", h.listUsage)
+	m.Handle("GET "+fleetPath+"/{id}/usage", h.getUsage)
+}
+
+// OpenAPI is the document of the routes.
+func (f *Fleet) OpenAPI() []byte { return api.OpenAPI }
+
+type handlers struct {
+	f      *Fleet
+	tenant func(context.Context) map[string]string
+}
+
+// sees refuses callers to whom a cluster does not exist.
+func (h *handlers) sees(ctx context.Context, cluster store.Document) error {
+	tenant := h.tenant(ctx)
+	if tenant == nil {
+		return nil
+	}
+	var wire clm.Resource
+	if err := json.Unmarshal(cluster.Wire, &wire); err != nil {
+		return fmt.Errorf("reading Cluster %s: %w", cluster.ID, err)
+	}
+	if !maps.Equal(tenant, wire.Tenancy) {
+		return noCluster(cluster.ID)
+	}
+	return nil
+}
+
+func (h *handlers) ours(ctx context.Context) error {
+	if h.tenant(ctx) != nil {
+		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own services place clusters")
+	}
+	return nil
+}
+
+func (h *handlers) get(w http.ResponseWriter, r *http.Request) error {
+	ctx, id := r.Context(), r.PathValue("id")
+	cluster, err := h.f.store.Get(ctx, kindCluster, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return noCluster(id)
+	}
+	if err == nil {
+		err = h.sees(ctx, cluster)
+	}
+	if err != nil {
+		return err
+	}
+	d, err := h.f.store.Get(ctx, KindPlacement, placementID(id))
+	if errors.Is(err, store.ErrNotFound) {
+		return rest.Errorf(http.StatusNotFound, codeNotFound, "Cluster %s has no placement", id)
+	}
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
+}
+
+func (h *handlers) place(w http.ResponseWriter, r *http.Request) error {
+	ctx := r.Context()
+	if err := h.ours(ctx); err != nil {
+		return err
+	}
+	d, err := h.f.place(ctx, r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
+}
+
+func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
+	ctx, id := r.Context(), r.PathValue("id")
+	if err := h.ours(ctx); err != nil {
+		return err
+	}
+	_, err := h.f.release(ctx, id, func(cluster *store.Document, p placement) error {
+		if cluster != nil && cluster.DeletedAt == nil && p.State == api.Placed {
+			return rest.Errorf(http.StatusConflict, codeState, "Cluster %s is on %s and is not being deleted; delete it first", id, p.ManagementCluster)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (h *handlers) listUsage(w http.ResponseWriter, r *http.Request) error {
+	fleet, err := h.f.usage(r.Context())
+	if err != nil {
+		return err
+	}
+	list := api.UsageList{Items: make([]api.Usage, len(fleet))}
+	for i, m := range fleet {
+		list.Items[i] = usageOf(m)
+	}
+	return rest.WriteJSON(w, http.StatusOK, list)
+}
+
+func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	fleet, err := h.f.usage(r.Context())
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(fleet, func(m ManagementCluster) bool { return m.ID == id })
+	if i < 0 {
+		return rest.Errorf(http.StatusNotFound, codeNotFound, "ManagementCluster with id='%s' not found", rest.Shorten(id, 100))
+	}
+	return rest.WriteJSON(w, http.StatusOK, usageOf(fleet[i]))
+}
+
+// usage is the fleet as it is now, by name.
+func (f *Fleet) usage(ctx context.Context) (fleet []ManagementCluster, err error) {
+	err = f.store.Tx(ctx, func(tx *store.Tx) error {
+		fleet, err = f.read(ctx, tx, time.Now())
+		return err
+	})
+	slices.SortFunc(fleet, func(a, b ManagementCluster) int { return cmp.Compare(a.Name, b.Name) })
+	return fleet, err
+}
+
+func usageOf(m ManagementCluster) api.Usage {
+	u := api.Usage{
+		ID: m.ID, Name: m.Name, State: m.State, Labels: m.Labels, Versions: m.Versions,
+		Capacity: m.Capacity, Reserved: m.Reserved, Free: Amounts{}, Placements: m.Placements,
+	}
+	if !m.Heard.IsZero() {
+		u.LastSeenTime = &m.Heard
+	}
+	for name, n := range m.Capacity {
+		u.Free[name] = max(0, n-m.Reserved[name])
+	}
+	if u.Labels == nil {
+		u.Labels = map[string]string{}
+	}
+	if u.Capacity == nil {
+		u.Capacity = Amounts{}
+	}
+	if u.Reserved == nil {
+		u.Reserved = Amounts{}
+	}
+	return u
+}
+
+// Needed says why a resource cannot be deleted, in the transaction that is
+// about to, which has locked it: a management cluster has placements.
+func (f *Fleet) Needed(ctx context.Context, tx *store.Tx, d store.Document) error {
+	if d.Kind != kindMC {
+		return nil
+	}
+	sums, err := readReservations(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if n := sums[d.ID].placements; n > 0 {
+		return rest.Errorf(http.StatusConflict, codeState, "ManagementCluster %s hosts %d clusters; delete them first", d.Name, n)
+	}
+	return nil
+}

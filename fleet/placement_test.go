@@ -1,0 +1,201 @@
+package fleet
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	api "atoll.dev/api/fleet"
+	"atoll.dev/client"
+	"atoll.dev/internal/pgtest"
+)
+
+func TestAClusterIsPlacedStaysAndIsReleased(t *testing.T) {
+	b := start(t)
+	ctx := t.Context()
+	one := b.mc("one", `{"capacity":{"planes":2},"versions":["1.36.3"]}`, map[string]string{"zone": "a"})
+	two := b.mc("two", `{"capacity":{"planes":3}}`, map[string]string{"zone": "b"})
+	id := b.cluster("abc", `{"placement":{"selector":{"zone":"a"}},"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`)
+
+	_, err := b.Placement(ctx, id)
+	fails(t, "a placement before there is one", err, 404, codeNotFound)
+	p := b.place(id)
+	is(t, "the placement", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.ClusterID == id), "Placed one map[memory_mib:350 planes:1] true\n")
+	is(t, "the decision", fmt.Sprint(p.Decision.Candidates), "[{true one [] 500000} {false two [its label zone is b, not a] 0}]")
+	is(t, "one", b.usage(one, "planes"), "1 free, 1 reserved by 1")
+	is(t, "memory, which it does not limit", b.usage(one, "memory_mib"), "- free, 350 reserved by 1")
+
+	// Another selector does not move it, nor does its management cluster's end.
+	if _, err := b.Merge(ctx, clustersOf, id, []byte(`{"spec":{"placement":{"selector":{"zone":"b"}}}}`), ""); err != nil {
+		t.Fatal(err)
+	}
+	b.heard(one, false)
+	if _, err := b.Merge(ctx, mcs, one, []byte(`{"spec":{"state":"Draining"}}`), ""); err != nil {
+		t.Fatal(err)
+	}
+	if again := b.place(id); fmt.Sprint(again) != fmt.Sprint(p) {
+		t.Fatalf("it was placed as %+v, and now as %+v", p, again)
+	}
+	is(t, "two", b.usage(two, "planes"), "3 free, 0 reserved by 0")
+
+	_, err = b.Delete(ctx, mcs, one, "")
+	fails(t, "deleting what hosts a cluster", err, 409, codeState)
+	fails(t, "releasing a cluster that lives", b.Release(ctx, id), 409, codeState)
+	if _, err := b.Delete(ctx, clustersOf, id, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Place(ctx, id)
+	fails(t, "placing what is being deleted", err, 409, codeState)
+	is(t, "what is still there", b.usage(one, "planes"), "1 free, 1 reserved by 1")
+	for range 2 {
+		if err := b.Release(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is(t, "one at the end", b.usage(one, "planes"), "2 free, 0 reserved by 0")
+	b.report(id, 3, "True")
+	_, err = b.Place(ctx, id)
+	fails(t, "placing what is gone", err, 404, codeNoCluster)
+	if err := b.Release(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Delete(ctx, mcs, one, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhyAClusterWaits(t *testing.T) {
+	b := start(t)
+	id := b.cluster("abc", `{}`)
+	p := b.place(id)
+	is(t, "without any", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.Reason), "Waiting  map[] there is no management cluster\n")
+	b.make(mcs, "ManagementCluster", "silent", `{}`, nil)
+	lost := b.mc("lost", `{}`, nil)
+	b.heard(lost, false)
+	b.mc("small", `{"capacity":{"planes":0}}`, nil)
+	b.mc("strange", `{"capacity":{"planes":"many"}}`, nil)
+	p = b.place(id)
+	is(t, "state", p.State, api.Waiting)
+	var got []string
+	for _, c := range p.Decision.Candidates {
+		got = append(got, c.Name+": "+c.Reasons[0][:12])
+	}
+	is(t, "the reasons", fmt.Sprint(got), "[lost: lost: its ag silent: its agent wa small: planes: 0 of strange: its spec can]")
+	usage, err := b.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = nil
+	for _, u := range usage {
+		got = append(got, fmt.Sprint(u.Name, u.State, u.LastSeenTime != nil))
+	}
+	is(t, "the states", fmt.Sprint(got), "[lostLosttrue silentUnheardfalse smallReadytrue strangeReadytrue]")
+}
+
+func TestWhoMayPlace(t *testing.T) {
+	b := start(t)
+	ctx := t.Context()
+	b.mc("one", `{}`, nil)
+	mine, others := b.as("mine"), b.as("others")
+	r, err := mine.Create(ctx, clustersOf, resource("abc"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = mine.Place(ctx, r.ID)
+	fails(t, "a tenant that places", err, 403, codeForbidden)
+	fails(t, "a tenant that releases", mine.Release(ctx, r.ID), 403, codeForbidden)
+	b.place(r.ID)
+	for _, c := range []*client.CLM{b.CLM, mine} {
+		if p, err := c.Placement(ctx, r.ID); err != nil || p.ManagementCluster != "one" {
+			t.Fatalf("%+v, %v", p, err)
+		}
+	}
+	_, err = others.Placement(ctx, r.ID)
+	fails(t, "another tenant's", err, 404, codeNoCluster)
+}
+
+// Two placements never take the same room: several processes place more
+// clusters than there is room for, several times each, at the same time, and
+// others are deleted meanwhile.
+func TestI2PlacementsAtOnceOverfillNothing(t *testing.T) {
+	const processes, clusters, room = 3, 40, 25
+	dsn := pgtest.DSN(t)
+	var beds []*bed
+	for range processes {
+		beds = append(beds, startOn(t, dsn, Options{}))
+	}
+	b := beds[0]
+	ids := make([]string, clusters)
+	for i := range ids {
+		ids[i] = b.cluster(fmt.Sprintf("c-%d", i), `{}`)
+	}
+	mcs := []string{b.mc("one", `{"capacity":{"planes":10,"memory_mib":3600}}`, nil), b.mc("two", `{"capacity":{"planes":100,"memory_mib":5250}}`, nil)}
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	places := map[string]map[string]bool{}
+	for i, id := range ids {
+		for _, b := range beds {
+			wait.Go(func() {
+				p, err := b.Place(t.Context(), id)
+				if err != nil {
+					t.Errorf("placing %d: %v", i, err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if p.State == api.Placed {
+					if places[p.ManagementCluster] == nil {
+						places[p.ManagementCluster] = map[string]bool{}
+					}
+					places[p.ManagementCluster][id] = true
+				}
+			})
+		}
+	}
+	wait.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	is(t, "clusters on one", len(places["one"]), 10)
+	is(t, "clusters on two", len(places["two"]), room-10)
+	for id := range places["one"] {
+		if places["two"][id] {
+			t.Errorf("%s is on both", id)
+		}
+	}
+	is(t, "one", b.usage(mcs[0], "planes"), "0 free, 10 reserved by 10")
+	is(t, "two", b.usage(mcs[1], "memory_mib"), "0 free, 5250 reserved by 15")
+
+	// As many as are released are placed, by whoever comes.
+	for i, id := range ids {
+		wait.Go(func() {
+			b := beds[i%processes]
+			if _, err := b.Delete(t.Context(), clustersOf, id, ""); err != nil {
+				t.Error(err)
+			} else if err := b.Release(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		})
+		wait.Go(func() {
+			b := beds[(i+1)%processes]
+			if _, err := b.Place(t.Context(), b.cluster(fmt.Sprintf("d-%d", i), `{}`)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	usage, err := b.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range usage {
+		for name, n := range u.Capacity {
+			if u.Reserved[name] > n || u.Free[name] != n-u.Reserved[name] {
+				t.Errorf("%s: %d of %d %s are reserved, %d free", u.Name, u.Reserved[name], n, name, u.Free[name])
+			}
+		}
+	}
+	if mended, err := b.fleet.compareSums(t.Context()); err != nil || mended != 0 {
+		t.Errorf("%d sums were not those of the placements: %v", mended, err)
+	}
+}
