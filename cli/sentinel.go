@@ -49,7 +49,7 @@ func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *
 		Trace: published(s.tracer), Version: version, Logger: s.log, Metrics: s.ops.Registry, Ops: s.ops, Inside: inside,
 	}
 	for _, e := range db.Registry.Entities() {
-		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural})
+		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(e.ParentKind)})
 		// Of what no adapter is awaited for nothing is ever wrong.
 		if len(f.configs) == 0 && len(e.RequiredAdapters) > 0 {
 			o.Configs = append(o.Configs, sentinel.DefaultConfig(e.Plural))

@@ -301,7 +301,7 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 	must(w.t, 0, feed.Begin(w.t.Context())) // as CLM does
 	r := &replica{registry: prometheus.NewRegistry()}
 	o := Options{
-		Store: st, Feed: feed, Kinds: []Kind{{cluster, "clusters"}, {channel, "channels"}}, Requests: requests, Name: name, Version: "test",
+		Store: st, Feed: feed, Kinds: []Kind{{cluster, "clusters", ""}, {channel, "channels", ""}}, Requests: requests, Name: name, Version: "test",
 		Bus: w.client("clm", bus.ClientOptions{}), Logger: w.log.With("replica", name), Metrics: r.registry, Lease: 3 * time.Second,
 	}
 	for _, f := range set {

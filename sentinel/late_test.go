@@ -14,7 +14,7 @@ import (
 func TestADocumentThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 	w := newWorld(t)
 	st := w.open()
-	s, err := New(t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels"}}, Bus: w.client("clm", bus.ClientOptions{})})
+	s, err := New(t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels", ""}}, Bus: w.client("clm", bus.ClientOptions{})})
 	must(t, 0, err)
 	s.up = true
 	k := key{channel, "ch"}
@@ -50,7 +50,7 @@ func TestADocumentThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 func (w *world) still(id string) (*Sentinel, key) {
 	w.t.Helper()
 	st := w.open()
-	s, err := New(w.t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels"}}, Bus: w.client("clm", bus.ClientOptions{})})
+	s, err := New(w.t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels", ""}}, Bus: w.client("clm", bus.ClientOptions{})})
 	must(w.t, 0, err)
 	s.up = true
 	slot := slotOf(id)

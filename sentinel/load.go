@@ -237,6 +237,7 @@ const manyUnseen = 2000
 // found is a document of a list, decided upon.
 type found struct {
 	key    key
+	owner  key
 	slot   int
 	change Change
 	unseen bool // and an event is needed
@@ -248,7 +249,7 @@ type found struct {
 func (s *Sentinel) judge(ctx context.Context, doc *store.Document, told int64, now time.Time) (found, Verdict, bool) {
 	d := s.duties[doc.Kind]
 	f, err := FactsOf(doc.Wire, doc.ObservedAt)
-	x := found{key: key{doc.Kind, doc.ID}, slot: slotOf(doc.ID), change: Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
+	x := found{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
 	if err == nil && !d.rules.matches(f) {
 		return x, Verdict{}, false
 	}
@@ -333,6 +334,7 @@ func (s *Sentinel) find(l load, all []found, urgent bool) (current bool) {
 			continue
 		}
 		r := s.table.get(x.key, x.slot)
+		s.table.own(r, x.owner)
 		s.table.put(r, s.policy.Found(r.State, x.change, x.unseen, urgent, x.after, now))
 	}
 	return current

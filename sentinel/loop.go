@@ -126,10 +126,11 @@ func (s *Sentinel) changed(c *store.Change, now time.Time) {
 		return
 	}
 	number := slotOf(c.ID)
+	k, d := key{c.Kind, c.ID}, s.duties[c.Kind]
+	s.related(k, c, now)
 	if s.slots[number].epoch == 0 {
 		return
 	}
-	k, d := key{c.Kind, c.ID}, s.duties[c.Kind]
 	r := s.table.all[k]
 	if c.Removed || !s.concernsLabels(d, &c.Document) {
 		if !s.slots[number].ready {
@@ -145,12 +146,36 @@ func (s *Sentinel) changed(c *store.Change, now time.Time) {
 	} else if c.Version <= r.Version {
 		return
 	}
+	s.table.own(r, d.owner(&c.Document))
 	next := s.policy.Changed(r.State, Change{c.Version, c.Generation, markOf(&c.Document), c.DeletedAt != nil, s.round}, now)
 	s.table.release(r)
 	if next.Due != 0 && next.Due <= instantOf(now.Add(s.policy.Debounce)) {
 		s.table.hold(r, &c.Document)
 	}
 	s.table.put(r, next)
+}
+
+// related makes due what may wait for a document that changed: what is below it,
+// or, when it is gone, what owned it. What is done is left alone, and nothing is
+// owed: the clock comes to it, too.
+func (s *Sentinel) related(k key, c *store.Change, now time.Time) {
+	if !c.Removed {
+		for r := range s.table.owned[k] {
+			s.table.put(r, s.policy.Asked(r.State, false, true, 0, now))
+		}
+		return
+	}
+	if r := s.table.all[s.duties[c.Kind].owner(&c.Document)]; r != nil {
+		s.table.put(r, s.policy.Asked(r.State, false, true, 0, now))
+	}
+}
+
+// owner is the resource that owns a document; none for the zero key.
+func (d *duty) owner(doc *store.Document) key {
+	if d.kind.Parent == "" || doc.Scope == "" {
+		return key{}
+	}
+	return key{d.kind.Parent, doc.Scope}
 }
 
 // concernsLabels says whether a document has the labels of its configuration's

@@ -23,6 +23,10 @@ import (
 type Kind struct {
 	Kind   store.Kind
 	Plural string // the resource_type of configurations
+	// Parent is the kind of the resource that owns one, whose id is its scope; ""
+	// for none. What waits for its owner, or for what it owns, is looked at when
+	// that changes.
+	Parent store.Kind
 }
 
 // Options are the parameters of New. Store, Feed, Kinds and Bus are needed.

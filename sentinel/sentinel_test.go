@@ -202,6 +202,50 @@ func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
 	a.until("both", func(h heard) bool { got[h.Data.ID] = true; return len(got) == 2 })
 }
 
+// What waits for its owner, or for what it owns, is looked at when that changes
+// or goes, and not after its back-off; what is done is left alone.
+func TestWhatWaitsForItsOwnerOrForWhatItOwnsIsLookedAtAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.adapter("cl", "clusters"), w.adapter("ch", "channels")
+	r := w.start("one", func(o *Options) {
+		o.Policy.MinRetry = time.Hour
+		o.Kinds = []Kind{{cluster, "clusters", ""}, {channel, "channels", cluster}}
+	})
+	child := func(id string, done bool) {
+		t.Helper()
+		_, err := w.store.Create(t.Context(), store.Document{Kind: channel, ID: id, Scope: "owner", Name: id, Spec: []byte(`{}`),
+			Status: encoded(t, reconciled("False", 1, "", time.Now().UTC()))})
+		must(t, 0, err)
+		b.of(id, 1)
+		if !done {
+			return
+		}
+		_, _, err = w.store.Update(t.Context(), channel, id, 0, func(d *store.Document) error {
+			d.Status = encoded(t, reconciled("True", 1, "said", time.Now().UTC()))
+			return nil
+		})
+		must(t, 0, err)
+	}
+	sent := func(k key) uint64 { return inside(r, func() uint64 { return r.table.all[k].number }) }
+	w.create(cluster, "owner", nil)
+	a.of("owner", 1)
+	child("waits", false)
+	child("done", true)
+	w.wait("it is seen that one is done", func() bool { return inside(r, func() bool { return r.table.count(channel).pending == 1 }) })
+	before := sent(key{channel, "done"})
+
+	w.report("owner", "False", "it has come a step further", time.Now())
+	b.of("waits", 1)
+	if got := sent(key{channel, "done"}); got != before {
+		t.Errorf("what is done had an event, too: %d, then %d", before, got)
+	}
+	a.of("owner", 1)
+	must(t, 0, w.store.Remove(t.Context(), channel, "waits", 0))
+	a.of("owner", 1)
+	must(t, 0, w.store.Remove(t.Context(), channel, "done", 0))
+	w.wait("nothing is kept of them", func() bool { return inside(r, func() bool { return len(r.table.owned) == 0 }) })
+}
+
 // A decision that fails is told and tried again, and keeps nothing else up.
 func TestADecisionThatFailsIsTriedAgain(t *testing.T) {
 	w := newWorld(t)

@@ -39,6 +39,7 @@ type key struct {
 type resource struct {
 	State
 	key
+	owner   key // zero: none
 	slot    uint8
 	reading bool   // its document is being read
 	place   int    // in its queue; -1: in none
@@ -78,8 +79,9 @@ func (q *queue) Pop() any {
 // table is what a replica has of its resources. Only the sentinel's loop uses it.
 type table struct {
 	all          map[key]*resource
-	urgent, calm queue              // who is waited for, and what the clock brings
-	owing        map[*resource]bool // they hold their slots' cursors
+	owned        map[key]map[*resource]bool // by owner, which may be in others' slots
+	urgent, calm queue                      // who is waited for, and what the clock brings
+	owing        map[*resource]bool         // they hold their slots' cursors
 	counts       map[store.Kind]*count
 	inSlot       [slots]int
 	heldBytes    int
@@ -89,7 +91,7 @@ type table struct {
 type count struct{ resources, pending int }
 
 func newTable() *table {
-	return &table{all: map[key]*resource{}, owing: map[*resource]bool{}, counts: map[store.Kind]*count{}}
+	return &table{all: map[key]*resource{}, owned: map[key]map[*resource]bool{}, owing: map[*resource]bool{}, counts: map[store.Kind]*count{}}
 }
 
 func (t *table) count(kind store.Kind) *count {
@@ -112,6 +114,19 @@ func (t *table) get(k key, slot int) *resource {
 		t.inSlot[slot]++
 	}
 	return r
+}
+
+// own notes whose a resource is. That does not change.
+func (t *table) own(r *resource, owner key) {
+	if owner == (key{}) || r.owner == owner {
+		return
+	}
+	owner.id = strings.Clone(owner.id)
+	r.owner = owner
+	if t.owned[owner] == nil {
+		t.owned[owner] = map[*resource]bool{}
+	}
+	t.owned[owner][r] = true
 }
 
 // put gives a resource its next state, and its place in the queues.
@@ -188,6 +203,11 @@ func (t *table) drop(r *resource) {
 	c.resources--
 	t.inSlot[r.slot]--
 	delete(t.all, r.key)
+	if below := t.owned[r.owner]; below != nil {
+		if delete(below, r); len(below) == 0 {
+			delete(t.owned, r.owner)
+		}
+	}
 }
 
 // markOf is a hash of what a document's status says, but for its times: what
