@@ -97,11 +97,8 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 			return err
 		}
 		d = f.doc
-		switch {
-		case ifVersion != 0 && ifVersion != d.Version:
-			return &store.StaleError{Kind: d.Kind, ID: d.ID, Asked: ifVersion, Latest: d.Version}
-		case d.DeletedAt != nil:
-			return nil
+		if err := insists(d, ifVersion); err != nil || d.DeletedAt != nil {
+			return err
 		}
 		if r := f.restricted(); r != nil {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first", a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
@@ -164,10 +161,13 @@ func (s *Server) doom(ctx context.Context, tx *store.Tx, f *family, by author, n
 // forceDelete removes a resource whose deletion does not end, and all below it.
 // What adapters made for them may stay behind, so who did it and why is
 // recorded for each.
-func (s *Server) forceDelete(ctx context.Context, a address, reason string) error {
+func (s *Server) forceDelete(ctx context.Context, a address, ifVersion int64, reason string) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
 		f, err := s.open(ctx, tx, a)
 		if err != nil {
+			return err
+		}
+		if err := insists(f.doc, ifVersion); err != nil {
 			return err
 		}
 		if f.doc.DeletedAt == nil {

@@ -268,6 +268,10 @@ func (c *collection) delete(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
+	version, err := ifMatch(r)
+	if err != nil {
+		return err
+	}
 	var req api.ForceDelete
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
 		return err
@@ -282,39 +286,20 @@ func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.s.forceDelete(r.Context(), a, req.Reason); err != nil {
+	if err := c.s.forceDelete(r.Context(), a, version, req.Reason); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (c *collection) statuses(w http.ResponseWriter, r *http.Request) error {
-	page, err := parsePage(r)
-	if err != nil {
-		return err
-	}
-	_, d, err := c.read(r)
-	if err != nil {
-		return err
-	}
-	seen, err := observedOf(d)
-	if err != nil {
-		return err
-	}
-	from := min(int(page.Offset()), len(seen.Reports))
-	items := seen.Reports[from:min(from+page.Size, len(seen.Reports))]
-	return rest.WriteJSON(w, http.StatusOK, struct {
-		Items []status.Report `json:"items"`
-		Page  int             `json:"page"`
-		Size  int             `json:"size"`
-		Total int             `json:"total"`
-	}{append([]status.Report{}, items...), page.Number, len(items), len(seen.Reports)})
-}
-
 func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if callerOf(r.Context()).Tenancy != nil {
 		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own adapters report statuses")
+	}
+	version, err := ifMatch(r)
+	if err != nil {
+		return err
 	}
 	var req api.AdapterStatusCreate
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
@@ -332,7 +317,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out, err := c.s.takeReport(r.Context(), a, report)
+	out, err := c.s.takeReport(r.Context(), a, version, report)
 	if err != nil {
 		return err
 	}
@@ -340,6 +325,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
+	out.report.Recent = nil
 	return rest.WriteJSON(w, http.StatusCreated, out.report)
 }
 

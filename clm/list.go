@@ -110,12 +110,11 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	switch watching := r.URL.Query().Get("watch"); watching {
-	case "", "false", "0":
-	case "true", "1":
+	if watching, err := watches(r); err != nil || watching {
+		if err != nil {
+			return err
+		}
 		return c.watch(w, r, q, filter, fields)
-	default:
-		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "watch=%s is neither true nor false", shorten(watching))
 	}
 	q.Limit, q.Count, q.WireOnly = page.Size, true, true
 	if q.After = r.URL.Query().Get("continue"); q.After == "" {
@@ -134,6 +133,18 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 		list.Items = append(list.Items, item)
 	}
 	return writeList(w, list)
+}
+
+// watches says whether a list is to be watched.
+func watches(r *http.Request) (bool, error) {
+	switch watching := r.URL.Query().Get("watch"); watching {
+	case "", "false", "0":
+		return false, nil
+	case "true", "1":
+		return true, nil
+	default:
+		return false, rest.Errorf(http.StatusBadRequest, codeBadRequest, "watch=%s is neither true nor false", shorten(watching))
+	}
 }
 
 // writeList writes rendered items without looking into them again.

@@ -3,6 +3,7 @@ package clm
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -149,4 +150,93 @@ func TestAReportFromTheFutureBlocksNothing(t *testing.T) {
 	if first.at("received_time") == "" {
 		t.Errorf("%s", first.body)
 	}
+}
+
+// A repetition gets the answer that the report got, also when a later one was
+// taken meanwhile, or another of the same moment.
+func TestARepetitionIsAnsweredAsBefore(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc") + "/statuses"
+	at := time.Now().Add(-time.Minute).Truncate(time.Microsecond)
+	reports := []string{
+		statusBody("dns", 1, at, "True"), statusBody("dns", 1, at, "False"), statusBody("dns", 1, at.Add(time.Second), "False"), statusBody("dns", 1, at.Add(2*time.Second), "True"),
+	}
+	var answers []string
+	for _, r := range reports {
+		answers = append(answers, string(a.do("PUT", path, r).want(201).body))
+	}
+	for i, r := range reports {
+		is(t, fmt.Sprintf("the answer to report %d again", i), string(a.do("PUT", path, r).want(201).body), answers[i])
+	}
+	list := a.do("GET", path, "").want(200)
+	is(t, "what counts", list.at("items.0.conditions.0.status")+list.at("items.0.last_report_time"), "True"+at.Add(2*time.Second).UTC().Format(time.RFC3339Nano))
+	if list.at("items.0.recent") != "" || strings.Contains(answers[0], "recent") {
+		t.Errorf("what is remembered shows: %s", list.body)
+	}
+	for range 2 {
+		a.do("PUT", path, statusBody("dns", 1, at.Add(time.Millisecond), "True")).want(204) // older than what is known
+	}
+}
+
+func TestStatusesAreWatched(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	a.report("/clusters/"+a.cluster("other"), "dns", 1, "True", "").want(201)
+	at := time.Now().Add(-time.Minute)
+	put := func(adapter string, after time.Duration, available string) {
+		t.Helper()
+		a.do("PUT", path+"/statuses", statusBody(adapter, 1, at.Add(after), available)).want(201)
+	}
+	put("dns", 0, "False")
+	w := a.watch(t, path+"/statuses?watch=true")
+	next := func(w *watched) string {
+		t.Helper()
+		e := w.next()
+		return strings.TrimSpace(e.Type + " " + e.Object.Adapter)
+	}
+	is(t, "what is there", next(w), "ADDED dns")
+	caught := w.next()
+	is(t, "then", caught.Type, "BOOKMARK")
+	put("validation", 0, "True")
+	is(t, "another adapter's", next(w), "ADDED validation")
+	put("dns", time.Second, "False") // says the same, later
+	a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(200)
+	put("dns", 2*time.Second, "True")
+	is(t, "a change", next(w), "MODIFIED dns")
+	// What continues begins with all reports, at the first change.
+	again := a.watch(t, path+"/statuses?watch=true&cursor="+url.QueryEscape(caught.Cursor))
+	is(t, "continued", next(again), "ADDED dns")
+	is(t, "continued", next(again), "ADDED validation")
+	a.do("DELETE", path, "").want(202)
+	a.report(path, "dns", 3, "False", "True").want(201)
+	is(t, "the last report", next(w), "MODIFIED dns")
+	a.report(path, "validation", 3, "False", "True").want(201)
+	is(t, "at the end", next(w), "DELETED dns")
+	is(t, "at the end", next(w), "DELETED validation")
+	a.do("GET", path+"/statuses?watch=perhaps", "").want(400)
+	a.do("GET", path+"/statuses?watch=true", "").want(404)
+}
+
+// Every write may insist on a version, reports and force-deletion, too (I2).
+func TestI2IfMatchOnReportsAndForceDeletion(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	tag := func() string { return "If-Match: " + a.do("GET", path, "").want(200).header.Get("Etag") }
+	first, at := tag(), time.Now().Add(-time.Minute)
+	put := func(after time.Duration, available, header string) answer {
+		t.Helper()
+		return a.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(after), available), header)
+	}
+	put(0, "True", first).want(201)
+	put(time.Second, "False", first).want(412, "CNF-002")
+	is(t, "what counts", a.do("GET", path, "").condition("DnsSuccessful"), "True@1 ")
+	put(time.Second, "False", `If-Match: "0"`).want(412, "CNF-002")
+	put(time.Second, "False", tag()).want(201)
+	put(2*time.Second, "True", "If-Match: *").want(201)
+	last := tag()
+	a.do("DELETE", path, "").want(202)
+	a.report(path, "validation", 2, "True", "False").want(201)
+	put(3*time.Second, "True", last).want(412, "CNF-002")
+	a.do("POST", path+"/force-delete", `{"reason":"gone"}`, last).want(412, "CNF-002")
+	a.do("POST", path+"/force-delete", `{"reason":"gone"}`, tag()).want(204)
 }

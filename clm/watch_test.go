@@ -25,6 +25,7 @@ type event struct {
 	Cursor string
 	Object struct {
 		ID, Name, Code string
+		Adapter        string
 		Generation     int
 	}
 }

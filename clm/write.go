@@ -371,8 +371,8 @@ func (a address) changes(ctx context.Context, d store.Document, ifVersion int64,
 	if err := a.admits(ctx, d); err != nil {
 		return change{}, err
 	}
-	if ifVersion != 0 && d.Version != ifVersion {
-		return change{}, &store.StaleError{Kind: d.Kind, ID: d.ID, Asked: ifVersion, Latest: d.Version, Current: d}
+	if err := insists(d, ifVersion); err != nil {
+		return change{}, err
 	}
 	spec, err := declaredOf(d)
 	if err != nil {
@@ -381,9 +381,18 @@ func (a address) changes(ctx context.Context, d store.Document, ifVersion int64,
 	return wanted(spec)
 }
 
+// insists refuses a write that names another version than the stored one; 0
+// names none.
+func insists(d store.Document, version int64) error {
+	if version == 0 || version == d.Version {
+		return nil
+	}
+	return &store.StaleError{Kind: d.Kind, ID: d.ID, Asked: version, Latest: d.Version, Current: d}
+}
+
 // takeReport takes an adapter's report, and removes the resource if that
 // completes its deletion.
-func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (out reported, err error) {
+func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r status.Report) (out reported, err error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	d, err := s.store.Get(ctx, a.entity.storeKind(), a.id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -396,7 +405,10 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 		return out, err
 	}
 	if d.DeletedAt != nil {
-		return s.takeLast(ctx, a, d, r, now)
+		return s.takeLast(ctx, a, d, ifVersion, r, now)
+	}
+	if err := insists(d, ifVersion); err != nil {
+		return out, err
 	}
 	// A report that changes nothing is answered by what was read.
 	next := d
@@ -410,6 +422,9 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 		case latest.DeletedAt != nil:
 			return errTogether
 		default:
+			if err := insists(*latest, ifVersion); err != nil {
+				return err
+			}
 			out, err = a.entity.take(latest, r, false, now)
 		}
 		return err
@@ -418,7 +433,7 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 	case errors.Is(err, store.ErrNotFound):
 		return out, missing(a.entity, a.id)
 	case errors.Is(err, errTogether):
-		return s.takeLast(ctx, a, d, r, now)
+		return s.takeLast(ctx, a, d, ifVersion, r, now)
 	}
 	return out, err
 }
@@ -426,7 +441,7 @@ func (s *Server) takeReport(ctx context.Context, a address, r status.Report) (ou
 // takeLast takes a report on a resource that is being deleted, as it was read
 // before. It may be the last one: the resource goes, and owners that waited for
 // it go with it.
-func (s *Server) takeLast(ctx context.Context, a address, read store.Document, r status.Report, now time.Time) (out reported, err error) {
+func (s *Server) takeLast(ctx context.Context, a address, read store.Document, ifVersion int64, r status.Report, now time.Time) (out reported, err error) {
 	// All that belongs to one owner is often reported gone at once.
 	kind, id := a.entity.storeKind(), a.id
 	if a.entity.parent != nil {
@@ -449,7 +464,10 @@ func (s *Server) takeLast(ctx context.Context, a address, read store.Document, r
 			return err
 		}
 		// Until it is locked, another process may be removing its last child, and find it waiting for this report.
-		if _, err := s.lock(ctx, tx, a); err != nil {
+		if d, err = s.lock(ctx, tx, a); err != nil {
+			return err
+		}
+		if err := insists(d, ifVersion); err != nil {
 			return err
 		}
 		children, err := s.present(ctx, tx, a.entity, a.id)

@@ -335,6 +335,12 @@ type PatchResourceParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// ForceDeleteResourceParams defines parameters for ForceDeleteResource.
+type ForceDeleteResourceParams struct {
+	// IfMatch additive: an ETag; 412 when the resource has changed since
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // GetHistoryParams defines parameters for GetHistory.
 type GetHistoryParams struct {
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
@@ -347,6 +353,18 @@ type GetHistoryParams struct {
 type ListStatusesParams struct {
 	Page *Page `form:"page,omitempty" json:"page,omitempty"`
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
+
+	// Watch additive: stream changes
+	Watch *Watch `form:"watch,omitempty" json:"watch,omitempty"`
+
+	// Cursor additive: with watch, where an earlier list or watch ended
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// PutStatusParams defines parameters for PutStatus.
+type PutStatusParams struct {
+	// IfMatch additive: an ETag; 412 when the resource has changed since
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // CreateResourceJSONRequestBody defines body for CreateResource for application/json ContentType.

@@ -50,6 +50,9 @@ type Report struct {
 	// ReceivedAt is when a report came that its adapter's clock has in our
 	// future by more than Ahead; nil for others.
 	ReceivedAt *time.Time `json:"received_time,omitempty"`
+	// Recent are the adapter's last reports that were taken, this one first, in
+	// few words: what a repetition of them is answered. It is stored, and not shown.
+	Recent []Recent `json:"recent,omitempty"`
 }
 
 // condition returns the value of a condition, "" if the report has none.
@@ -150,7 +153,9 @@ func Judge(generation int32, stored *Report, r Report) (Report, Verdict, error) 
 		return r, Discarded, nil
 	case stored != nil && r.same(*stored):
 		return *stored, Repeated, nil
-	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && r.before(*stored)):
+	case stored != nil && r.repeats(stored.Recent):
+		return r.answered(*stored), Repeated, nil
+	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && (r.before(*stored) || r.crowded(*stored))):
 		return r, Discarded, nil
 	}
 	for _, kind := range []string{Available, Applied, Health} {
@@ -165,7 +170,9 @@ func Judge(generation int32, stored *Report, r Report) (Report, Verdict, error) 
 		}
 		verdict = Stored
 	}
-	return r.following(stored), verdict, nil
+	next := r.following(stored)
+	next.remember(stored)
+	return next, verdict, nil
 }
 
 // before says whether a report was made before the stored one. The original

@@ -272,6 +272,103 @@ func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 	})
 }
 
+// What was taken and is repeated gets the same answer, and changes nothing,
+// however many others came of the same moment, or later, meanwhile; and a report
+// that was left for another never comes back.
+func TestARepetitionIsAnsweredTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &subject{resource: Resource{Generation: 2, UpdatedAt: epoch, Required: []string{"dns"}}}
+		type given struct {
+			report  Report
+			verdict Verdict
+			answer  Report
+		}
+		var all []given // those that were told apart
+		left := map[string]bool{}
+		take := func(r Report) (Verdict, Report) {
+			verdict, err := s.report(r, r.ObservedAt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stored := s.reports
+			var answer Report
+			if len(stored) > 0 {
+				answer, _, _ = Judge(s.resource.Generation, &stored[0], r) // what a repetition is answered
+			}
+			return verdict, answer
+		}
+		kept := func() string {
+			if len(s.reports) == 0 {
+				return ""
+			}
+			return string(s.reports[0].digest())
+		}
+		for range rapid.IntRange(1, 25).Draw(t, "steps") {
+			before := kept()
+			if len(all) > 0 && rapid.Bool().Draw(t, "repeat") {
+				// Nobody repeats what is older than the last few that were taken.
+				g := all[len(all)-1-rapid.IntRange(0, min(len(all), keep)-1).Draw(t, "which")]
+				verdict, answer := take(g.report)
+				if verdict != Repeated || kept() != before || fmt.Sprint(answer.Conditions, answer.CreatedAt) != fmt.Sprint(g.answer.Conditions, g.answer.CreatedAt) {
+					t.Fatalf("%+v was %s with %+v, and again %s with %+v", g.report, g.verdict, g.answer, verdict, answer)
+				}
+				continue
+			}
+			r := drawReport(t, "dns", 2)
+			r.ObservedAt = epoch.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "moment")) * time.Microsecond) // often the same
+			r.Conditions[1].Message = rapid.StringMatching("[ab]{0,2}").Draw(t, "message")
+			verdict, answer := take(r)
+			if verdict == Stored || verdict == Aggregated {
+				if left[kept()] {
+					t.Fatalf("%+v came back", r)
+				}
+				if before != "" {
+					left[before] = true
+				}
+				all = append(all, given{r, verdict, answer})
+			}
+		}
+	})
+}
+
+// Reports of the same moment and another content: which of them stays is the one
+// that arrived last, so only their own order counts, whatever else comes between.
+func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := Resource{Generation: 1, UpdatedAt: epoch, Required: []string{"dns", "validation"}}
+		queues := map[string][]Report{}
+		for _, adapter := range r.Required {
+			for range rapid.IntRange(1, keep-1).Draw(t, adapter) {
+				report := drawReport(t, adapter, 1)
+				report.ObservedAt = epoch.Add(time.Second)
+				if report.Conditions[0].Status == Unknown {
+					report.Conditions[0].Status = False
+				}
+				queues[adapter] = append(queues[adapter], report)
+			}
+		}
+		come := func(first func() bool) string {
+			s, at := &subject{resource: r}, map[string]int{}
+			for at["dns"] < len(queues["dns"]) || at["validation"] < len(queues["validation"]) {
+				adapter := "validation"
+				if at["validation"] == len(queues["validation"]) || at["dns"] < len(queues["dns"]) && first() {
+					adapter = "dns"
+				}
+				if _, err := s.report(queues[adapter][at[adapter]], epoch.Add(time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				at[adapter]++
+			}
+			c := s.conditions[0]
+			return fmt.Sprint(c.Type, c.Status, c.Reason, c.Message, c.ObservedGeneration)
+		}
+		want := come(func() bool { return true })
+		if got := come(func() bool { return rapid.Bool().Draw(t, "dns first") }); got != want {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+	})
+}
+
 // Whatever arrives in whatever order: of each adapter the report of the highest
 // generation, and of those the latest, is kept in the end; Reconciled is always
 // of the present generation and true only if all that was kept says so.

@@ -1,0 +1,118 @@
+package clm
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+
+	"atoll.dev/clm/status"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// statuses lists the reports of a resource's adapters, or watches them.
+func (c *collection) statuses(w http.ResponseWriter, r *http.Request) error {
+	page, err := parsePage(r)
+	if err != nil {
+		return err
+	}
+	watching, err := watches(r)
+	if err != nil {
+		return err
+	}
+	_, d, err := c.read(r)
+	if err != nil {
+		return err
+	}
+	if watching {
+		return c.watchStatuses(w, r, d)
+	}
+	reports, err := reportsOf(d)
+	if err != nil {
+		return err
+	}
+	from := min(int(page.Offset()), len(reports))
+	items := reports[from:min(from+page.Size, len(reports))]
+	return rest.WriteJSON(w, http.StatusOK, struct {
+		Items []status.Report `json:"items"`
+		Page  int             `json:"page"`
+		Size  int             `json:"size"`
+		Total int             `json:"total"`
+	}{append([]status.Report{}, items...), page.Number, len(items), len(reports)})
+}
+
+// reportsOf are the reports of a resource, as they are shown.
+func reportsOf(d store.Document) ([]status.Report, error) {
+	seen, err := observedOf(d)
+	if err != nil {
+		return nil, err
+	}
+	reports := slices.Clone(seen.Reports)
+	for i := range reports {
+		reports[i].Recent = nil
+	}
+	return reports, nil
+}
+
+// watchStatuses streams the reports of one resource as they change: not those
+// that say the same later, as watches of resources do not, either. When the
+// resource goes, its reports go. What continues from a cursor begins, with the
+// first change, with all reports.
+func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d store.Document) error {
+	cursor := r.URL.Query().Get("cursor")
+	watch := store.Watch{
+		Query: store.Query{Kind: d.Kind, Where: store.Fragment{SQL: "d.id = $1", Args: []any{d.ID}}, Deletion: store.WithDeleting},
+		From:  store.Cursor(cursor),
+		Match: func(change *store.Change) bool { return change.Kind == d.Kind && change.ID == d.ID },
+	}
+	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
+		var known []status.Report
+		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
+			switch {
+			case sight.Kind == store.Passed:
+				stream.Advance(string(sight.Cursor))
+				return nil
+			case sight.Change == nil:
+				return stream.Send(rest.Event{Type: rest.Bookmark, Cursor: string(sight.Cursor)})
+			}
+			now, err := reportsOf(sight.Change.Document)
+			if err != nil {
+				return err
+			}
+			events := differences(known, now, sight.Kind == store.Gone)
+			if known = now; len(events) == 0 && sight.Cursor != "" {
+				stream.Advance(string(sight.Cursor))
+			}
+			for i, e := range events {
+				if i == len(events)-1 { // before, a watch from there would miss the rest
+					e.Cursor = string(sight.Cursor)
+				}
+				if err := stream.Send(e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if errors.Is(err, store.ErrTooSlow) {
+			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the watch fell behind; continue from its last cursor")
+		}
+		return err
+	})
+}
+
+// differences are the events from one state of a resource's reports to the next.
+func differences(was, now []status.Report, gone bool) (events []rest.Event) {
+	for _, r := range now {
+		i := slices.IndexFunc(was, func(old status.Report) bool { return old.Adapter == r.Adapter })
+		switch {
+		case gone:
+			events = append(events, rest.Event{Type: rest.Deleted, Object: raw(r)})
+		case i < 0:
+			events = append(events, rest.Event{Type: rest.Added, Object: raw(r)})
+		case !status.SameButTimes(was[i:i+1], []status.Report{r}, nil, nil):
+			events = append(events, rest.Event{Type: rest.Modified, Object: raw(r)})
+		}
+	}
+	return events
+}
