@@ -55,14 +55,14 @@ func (c *command) clmList() *cobra.Command {
 	var order string
 	var limit int
 	cmd := &cobra.Command{
-		Use:   "list KIND",
+		Use:   "list KIND [ID|NAME]",
 		Short: "List resources",
 		Long: `Lists the resources of a kind, or of all kinds ("all"), the latest first. Resources
-that are being deleted are listed until they are gone.`,
+that are being deleted are listed until they are gone. Of one resource it is its line.`,
 		Example: `  atoll clm list clusters --label env=prod
   atoll clm list all --search "status.conditions.Reconciled='False'" -o wide
   atoll clm list nodepools --owner CLUSTER-ID --order name`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.RangeArgs(1, 2),
 	}
 	call := addCLM(cmd)
 	sel := addSelect(cmd)
@@ -72,14 +72,31 @@ that are being deleted are listed until they are gone.`,
 	cmd.ValidArgsFunction = c.completeResources(call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
-			in, err := l.collection(args[0])
+			in, name, err := l.target(args)
 			if err != nil {
 				return err
 			}
-			return c.showList(ctx, l, in, client.ResourceQuery{Search: sel.text(), Order: order}, limit, out)
+			q := client.ResourceQuery{Search: sel.text(), Order: order}
+			if name != "" {
+				r, err := l.named(ctx, in, name)
+				if err != nil {
+					return err
+				}
+				q.Search = alsoID(r.ID, q.Search)
+			}
+			return c.showList(ctx, l, in, q, limit, out)
 		})
 	}
 	return cmd
+}
+
+// alsoID is a search for a resource if it is one that search finds.
+func alsoID(id, search string) string {
+	term := client.Equal("id", id)
+	if search != "" {
+		term += " and (" + search + ")"
+	}
+	return term
 }
 
 // showList prints what a query finds, at most limit unless that is 0.

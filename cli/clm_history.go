@@ -18,13 +18,15 @@ import (
 func (c *command) clmHistory() *cobra.Command {
 	limit, before := 50, int64(0)
 	cmd := &cobra.Command{
-		Use:   "history KIND ID|NAME",
+		Use:   "history KIND [ID|NAME]",
 		Short: "Show who changed a resource, when, and what",
-		Long: `Shows the changes of a resource, the latest first. With the kind and the id, what
-became of a resource that is gone is shown, too. -o wide says what the change made of
-it; -o json has all.`,
-		Example: "  atoll clm history clusters my-cluster\n  atoll clm history nodepools ID --limit 500 -o json",
-		Args:    oneResource,
+		Long: `Shows the changes of a resource, or of all of a kind, the latest first. With the kind
+and the id, what became of a resource that is gone is shown, too. -o wide says what the
+change made of it; -o json has all.`,
+		Example: `  atoll clm history clusters my-cluster
+  atoll clm history nodepools ID --limit 500 -o json
+  atoll clm history all`,
+		Args: cobra.RangeArgs(1, 2),
 	}
 	call := addCLM(cmd)
 	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many records")
@@ -37,27 +39,33 @@ it; -o json has all.`,
 			if err != nil {
 				return err
 			}
-			in, r, err := l.one(ctx, args)
-			switch {
-			case err == nil:
-				id = r.ID
-			case client.StatusOf(err) != http.StatusNotFound:
-				return err
+			if id != "" {
+				var r client.Resource
+				in, r, err = l.one(ctx, args)
+				switch {
+				case err == nil:
+					id = r.ID
+				case client.StatusOf(err) != http.StatusNotFound:
+					return err
+				}
 			}
 			records, err := l.History(ctx, in, id, before, limit)
 			if err != nil {
 				return err
 			}
-			return out.print(c.out, records, func(w io.Writer) { historyTable(w, records, out.format == "wide") })
+			return out.print(c.out, records, func(w io.Writer) { historyTable(w, records, id == "", out.format == "wide") })
 		})
 	}
 	return cmd
 }
 
-func historyTable(w io.Writer, records []clm.HistoryRecord, wide bool) {
+func historyTable(w io.Writer, records []clm.HistoryRecord, many, wide bool) {
 	rows := [][]string{{"TIME", "ACTION", "GENERATION", "BY", "WHAT"}}
 	if wide {
 		rows[0] = []string{"NUMBER", "TIME", "ACTION", "GENERATION", "BY", "REQUEST", "WHAT"}
+	}
+	if many {
+		rows[0] = append([]string{"KIND", "ID"}, rows[0]...)
 	}
 	for _, r := range records {
 		generation := "-"
@@ -69,6 +77,9 @@ func historyTable(w io.Writer, records []clm.HistoryRecord, wide bool) {
 		if wide {
 			what := strings.TrimSpace(strings.Join([]string{string(r.Spec), string(r.Status), string(r.Note)}, " "))
 			row = []string{strconv.FormatInt(r.Seq, 10), at, r.Action, generation, r.Principal, r.RequestID, what}
+		}
+		if many {
+			row = append([]string{r.Kind, r.ID}, row...)
 		}
 		rows = append(rows, row)
 	}

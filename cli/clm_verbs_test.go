@@ -270,7 +270,7 @@ func TestHistoryIsToldInFewWords(t *testing.T) {
 		{Seq: 4, Time: at, Action: "force-delete", Principal: "cli:root", Note: json.RawMessage(`{"reason":"burnt down"}`)},
 		{Seq: 3, Time: at, Action: "update", Generation: 1, Principal: "system:adapter", Status: json.RawMessage(`{"conditions":[{"type":"Reconciled","status":"True","reason":"ReconciledAll"}]}`)},
 		{Seq: 1, Time: at, Action: "create", Generation: 1, Principal: "a@b", Spec: json.RawMessage(`{}`), Status: json.RawMessage(`{}`)},
-	}, false)
+	}, false, false)
 	want := `TIME                          ACTION         GENERATION   BY               WHAT
 2026-01-02 03:04:05.000 UTC   force-delete   -            cli:root         burnt down
 2026-01-02 03:04:05.000 UTC   update         1            system:adapter   status: Reconciled=True ReconciledAll

@@ -49,11 +49,7 @@ connection breaks; where changes may have been missed it says so and begins anew
 				if err != nil {
 					return err
 				}
-				term := client.Equal("id", r.ID)
-				if o.Search != "" {
-					term += " and (" + o.Search + ")"
-				}
-				o.Search = term
+				o.Search = alsoID(r.ID, o.Search)
 			}
 			if changes {
 				now, err := l.List(ctx, in, client.ResourceQuery{Size: 1, Fields: "id"})

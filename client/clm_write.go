@@ -81,7 +81,8 @@ func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.A
 
 // History returns at most limit records of a resource, the latest first, that
 // are older than the record before, unless that is 0. With the plural of its
-// kind, a resource that is gone has its history, too.
+// kind, a resource that is gone has its history, too. Without id they are those
+// of all resources of the kind.
 func (c *CLM) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord, error) {
 	records := []clm.HistoryRecord{}
 	for len(records) < limit {
@@ -90,7 +91,11 @@ func (c *CLM) History(ctx context.Context, of Collection, id string, before int6
 			q.Set("before", strconv.FormatInt(before, 10))
 		}
 		var h clm.History
-		if err := c.into(ctx, request{method: http.MethodGet, path: of.path(id, "history"), query: q}, &h); err != nil {
+		path := of.path("history")
+		if id != "" {
+			path = of.path(id, "history")
+		}
+		if err := c.into(ctx, request{method: http.MethodGet, path: path, query: q}, &h); err != nil {
 			return nil, err
 		}
 		if len(h.Items) == 0 {

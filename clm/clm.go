@@ -35,6 +35,7 @@ type Options struct {
 	ShutdownGrace      time.Duration // for requests under way; default 5 s
 
 	ReadTimeout, WriteTimeout time.Duration // rest.Server's
+	HistoryMemory             time.Duration // how long records of changes are kept; default 90 days
 
 	Logger  *slog.Logger          // default: discard
 	Metrics prometheus.Registerer // gets hyperfleet-api's; may be nil
@@ -78,6 +79,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.ShutdownGrace <= 0 {
 		o.ShutdownGrace = 5 * time.Second
+	}
+	if o.HistoryMemory <= 0 {
+		o.HistoryMemory = historyMemory
 	}
 	if o.Stuck <= 0 {
 		o.Stuck = 10 * time.Minute

@@ -53,6 +53,9 @@ type Config struct {
 		UsernameFile string `yaml:"username_file"`
 		PasswordFile string `yaml:"password_file"`
 
+		// HistoryMaxAge is Atoll's own: records of changes that are older are taken away; default 2160h (90 days).
+		HistoryMaxAge time.Duration `yaml:"history_max_age"`
+
 		Debug bool // accepted, of no effect
 		SSL   struct {
 			Mode         string // disable (default), require, verify-ca, verify-full

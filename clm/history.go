@@ -14,15 +14,9 @@ import (
 // history answers who changed a resource, when, and what. It outlives the
 // resource, for those who name its kind in the path.
 func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
-	page, err := parsePage(r)
+	q, err := parseHistory(r)
 	if err != nil {
 		return err
-	}
-	before := int64(0)
-	if text := r.URL.Query().Get("before"); text != "" {
-		if before, err = strconv.ParseInt(text, 10, 64); err != nil || before < 1 {
-			return rest.Errorf(http.StatusBadRequest, codeBadRequest, "before=%s is not the seq of a record", shorten(text))
-		}
 	}
 	a := address{entity: c.entity, id: r.PathValue("id")}
 	if a.entity == nil || callerOf(r.Context()).Tenancy != nil || c.nested {
@@ -31,17 +25,58 @@ func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	records, err := c.s.store.History(r.Context(), store.HistoryQuery{Kind: a.entity.storeKind(), ID: a.id, Before: before, Limit: page.Size})
+	q.Kind, q.ID = a.entity.storeKind(), a.id
+	records, err := c.s.store.History(r.Context(), q)
 	if err != nil {
 		return err
 	}
-	if len(records) == 0 && before == 0 {
+	if len(records) == 0 && q.Before == 0 {
 		return missing(a.entity, a.id)
 	}
+	return writeHistory(w, records)
+}
+
+// kindHistory answers who changed what of a kind, or of all kinds.
+func (c *collection) kindHistory(w http.ResponseWriter, r *http.Request) error {
+	if callerOf(r.Context()).Tenancy != nil {
+		return rest.Errorf(http.StatusForbidden, codeForbidden, "only operators see the history of a kind; ask for that of one resource")
+	}
+	q, err := parseHistory(r)
+	if err != nil {
+		return err
+	}
+	for _, e := range c.s.registry.entities {
+		if c.entity == nil || c.entity == e {
+			q.Kinds = append(q.Kinds, e.storeKind())
+		}
+	}
+	records, err := c.s.store.History(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	return writeHistory(w, records)
+}
+
+// parseHistory reads which records are wanted.
+func parseHistory(r *http.Request) (q store.HistoryQuery, err error) {
+	page, err := parsePage(r)
+	if err != nil {
+		return q, err
+	}
+	q.Limit = page.Size
+	if text := r.URL.Query().Get("before"); text != "" {
+		if q.Before, err = strconv.ParseInt(text, 10, 64); err != nil || q.Before < 1 {
+			return q, rest.Errorf(http.StatusBadRequest, codeBadRequest, "before=%s is not the seq of a record", shorten(text))
+		}
+	}
+	return q, nil
+}
+
+func writeHistory(w http.ResponseWriter, records []store.Record) error {
 	h := api.History{Items: []api.HistoryRecord{}}
 	for _, record := range records {
 		h.Items = append(h.Items, api.HistoryRecord{
-			Seq: record.Seq, Time: record.At, Action: record.Action, Generation: int32(record.Generation),
+			Seq: record.Seq, Kind: string(record.Kind), ID: record.ID, Time: record.At, Action: record.Action, Generation: int32(record.Generation),
 			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: untraced(record.Spec), Status: record.Status, Note: record.Note,
 		})
 	}

@@ -51,6 +51,9 @@ func (s *Server) routes() *rest.Mux {
 func (c *collection) register(m *rest.Mux, path string) {
 	m.Handle("GET "+path, c.list)
 	m.Handle("POST "+path, c.create)
+	if !c.nested {
+		m.Handle("GET "+path+"/history", c.kindHistory)
+	}
 	m.Handle("GET "+path+"/{id}", c.get)
 	m.Handle("PATCH "+path+"/{id}", c.patch)
 	m.Handle("DELETE "+path+"/{id}", c.delete)

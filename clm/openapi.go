@@ -54,7 +54,7 @@ func (r *Registry) document(specs SpecSchemas, extension Extension) (json.RawMes
 				typeBody(item, "patch", true, e.Kind+"Patch")
 			}
 			paths[basePath+"/"+e.Plural+tail] = item
-			if e.parent != nil {
+			if e.parent != nil && tail != "/history" {
 				parent := object{"name": "parent_id", "in": "path", "required": true, "schema": object{"type": "string"}}
 				paths[basePath+"/"+e.parent.Plural+"/{parent_id}/"+e.Plural+tail] = renamed(item, e.parent.Kind, parent)
 			}

@@ -87,3 +87,40 @@ func TestTidy(t *testing.T) {
 	}
 	a.do("GET", "/clusters/"+made.at("id"), "").want(200)
 }
+
+// Records that are too old go, and nothing else.
+func TestHistoryIsTrimmed(t *testing.T) {
+	a := start(t)
+	path := "/clusters/" + a.cluster("abc")
+	a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(200)
+	if err := a.server.store.Tx(t.Context(), func(tx *store.Tx) error {
+		_, err := tx.Exec(t.Context(), `update history set at = at - interval '91 days' where action = 'create'`)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	is(t, "before", a.do("GET", path+"/history", "").at("items.1.action"), "create")
+	if err := a.server.tidy(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	after := a.do("GET", path+"/history", "").want(200)
+	is(t, "after", after.at("items.0.action")+after.at("items.1.action"), "update")
+}
+
+// The history of a kind, and of all.
+func TestHistoryOfAKind(t *testing.T) {
+	a := start(t)
+	one, two := a.cluster("one"), a.cluster("two")
+	a.do("POST", "/channels", `{"kind":"Channel","name":"stable","spec":{}}`).want(201)
+	a.do("PATCH", "/clusters/"+one, `{"labels":{"a":"b"}}`).want(200)
+	list := a.do("GET", "/clusters/history", "").want(200)
+	is(t, "who", list.at("items.0.id")+list.at("items.1.id")+list.at("items.2.id")+list.at("items.3.id"), one+two+one)
+	is(t, "what", list.at("items.0.action")+" "+list.at("items.0.kind"), "update Cluster")
+	older := a.do("GET", "/clusters/history?size=1&before="+list.at("items.1.seq"), "").want(200)
+	is(t, "the one before", older.at("items.0.id")+older.at("items.1.id"), one)
+	is(t, "of all kinds", a.do("GET", "/resources/history", "").want(200).at("items.1.kind"), "Channel")
+	a.do("GET", "/clusters/history?before=x", "").want(400)
+	tenant := *a
+	tenant.who.Tenancy = map[string]string{"org": "1"}
+	tenant.do("GET", "/clusters/history", "").want(403, "AUZ-001")
+}

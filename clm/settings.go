@@ -50,6 +50,7 @@ var settings = []Setting{
 	{Key: "database.name", Flag: "db-name", Usage: "the database (default hyperfleet)", file: true, value: func(c *Config) any { return &c.Database.Name }},
 	{Key: "database.username", Flag: "db-username", Usage: "the role (default hyperfleet)", file: true, value: func(c *Config) any { return &c.Database.Username }},
 	{Key: "database.password", Usage: "its password", file: true, value: func(c *Config) any { return &c.Database.Password }}, // no flag: process lists show flags
+	{Key: "database.history_max_age", Usage: "how long records of changes are kept (default 2160h)", value: func(c *Config) any { return &c.Database.HistoryMaxAge }},
 	{Key: "database.debug", Flag: "db-debug", Usage: "accepted, of no effect", Bool: true, value: func(c *Config) any { return &c.Database.Debug }},
 	{Key: "database.ssl.mode", Flag: "db-ssl-mode", Usage: "disable, require, verify-ca or verify-full (default disable)", value: func(c *Config) any { return &c.Database.SSL.Mode }},
 	{Key: "database.ssl.root_cert_file", Flag: "db-root-cert-file", Usage: "the CA of its certificate", value: func(c *Config) any { return &c.Database.SSL.RootCertFile }},
@@ -181,6 +182,7 @@ func (c *Config) complete() {
 	db := &c.Database
 	db.Dialect, db.Host, db.Port = cmp.Or(db.Dialect, "postgres"), cmp.Or(db.Host, "localhost"), cmp.Or(db.Port, 5432)
 	db.Name, db.Username, db.SSL.Mode = cmp.Or(db.Name, "hyperfleet"), cmp.Or(db.Username, "hyperfleet"), cmp.Or(db.SSL.Mode, "disable")
+	db.HistoryMaxAge = cmp.Or(db.HistoryMaxAge, historyMemory)
 	db.Pool.MaxConnections = cmp.Or(db.Pool.MaxConnections, 16)
 	c.Logging.Level, c.Logging.Format, c.Logging.Output = cmp.Or(c.Logging.Level, "info"), cmp.Or(c.Logging.Format, "json"), cmp.Or(c.Logging.Output, "stderr")
 	c.Metrics.ReconciliationStuckThreshold = cmp.Or(c.Metrics.ReconciliationStuckThreshold, 10*time.Minute)
@@ -225,6 +227,9 @@ func (c *Config) check() error {
 		if t.Enabled && (t.CertFile == "" || t.KeyFile == "") {
 			add(key, "cert_file and key_file are needed")
 		}
+	}
+	if c.Database.HistoryMaxAge < 24*time.Hour {
+		add("database.history_max_age", "%s is less than a day", c.Database.HistoryMaxAge)
 	}
 	if n := c.Database.Pool.MaxConnections; n < 1 || n > 200 {
 		add("database.pool.max_connections", "%d is not between 1 and 200", n)

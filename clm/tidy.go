@@ -12,6 +12,8 @@ const (
 	// cursor of a watch may be.
 	keyMemory  = 24 * time.Hour
 	feedMemory = 24 * time.Hour
+	// historyMemory is for how long it is known who changed what, if nobody says otherwise.
+	historyMemory = 90 * 24 * time.Hour
 )
 
 // keepTidy takes away, from time to time until ctx ends, what nobody can ask
@@ -38,6 +40,9 @@ func (s *Server) tidy(ctx context.Context, now time.Time) error {
 	if err := s.forgetKeys(ctx, now); err != nil {
 		return fmt.Errorf("removing old idempotency keys: %w", err)
 	}
-	_, err := s.store.Compact(ctx, now.Add(-feedMemory))
+	if _, err := s.store.Compact(ctx, now.Add(-feedMemory)); err != nil {
+		return err
+	}
+	_, err := s.store.TrimHistory(ctx, now.Add(-s.opts.HistoryMemory))
 	return err
 }

@@ -32,21 +32,35 @@ func (r *Record) targets(more ...any) []any {
 		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), (*[]byte)(&r.Note)}, more...)
 }
 
-// HistoryQuery says which records of one document History returns.
+// HistoryQuery says which records History returns: of one document, or, without ID, of all of some kinds.
 type HistoryQuery struct {
 	Kind   Kind
+	Kinds  []Kind // instead of Kind, without ID
 	ID     string
 	Before int64 // records with a smaller Seq only; 0 is all
 	Limit  int   // default 100
 }
 
-// History returns the records of one document, the latest first.
+// ofKindsSQL takes as many from each kind as are wanted, by its index.
+const ofKindsSQL = `select ` + recordColumns + ` from unnest($1::text[]) k (kind) cross join lateral (
+		select * from history h where h.kind = k.kind and ($2::bigint = 0 or h.seq < $2) order by h.seq desc limit $3) h
+	order by h.seq desc limit $3`
+
+// History returns records, the latest first.
 func (s *Store) History(ctx context.Context, q HistoryQuery) ([]Record, error) {
 	if q.Limit <= 0 {
 		q.Limit = 100
 	}
 	var records []Record
 	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) (err error) {
+		if q.ID == "" {
+			kinds := q.Kinds
+			if len(kinds) == 0 {
+				kinds = []Kind{q.Kind}
+			}
+			records, err = scanRecords(c.Query(ctx, ofKindsSQL, kinds, q.Before, q.Limit))
+			return err
+		}
 		records, err = scanRecords(c.Query(ctx, `select `+recordColumns+` from history h where kind = $1 and id = $2 and ($3::bigint = 0 or seq < $3)
 			order by seq desc limit $4`, string(q.Kind), q.ID, q.Before, q.Limit))
 		return err
@@ -67,4 +81,31 @@ func scanRecords(rows pgx.Rows, err error) ([]Record, error) {
 		r.At = r.At.UTC()
 		return r, err
 	})
+}
+
+// trimBatch bounds how many records one transaction takes away.
+const trimBatch = 5000
+
+// trimSQL looks at the oldest records only, which the primary key has first.
+const trimSQL = `with gone as (delete from history where (xid, seq) in (select xid, seq from history order by xid, seq limit $2) and at < $1 returning 1)
+	select count(*) from gone`
+
+// TrimHistory takes away records from before olderThan, which must be at least an hour ago, and returns how many.
+func (s *Store) TrimHistory(ctx context.Context, olderThan time.Time) (int, error) {
+	if time.Since(olderThan) < time.Hour {
+		return 0, fmt.Errorf("%w: what became of a write just now is found out from its record", ErrInvalid)
+	}
+	total := 0
+	for {
+		var n int
+		err := s.Tx(ctx, func(tx *Tx) error {
+			return tx.QueryRow(ctx, trimSQL, olderThan.UTC(), trimBatch).Scan(&n)
+		})
+		if err != nil {
+			return total, fmt.Errorf("trimming the history: %w", err)
+		}
+		if total += n; n < trimBatch {
+			return total, nil
+		}
+	}
 }

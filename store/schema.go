@@ -24,8 +24,11 @@ const quickCompression = `do $$ begin
 exception when feature_not_supported then null;
 end $$`
 
+// historyOfKinds finds the latest records of a kind.
+const historyOfKinds = `create index history_kind on history (kind, seq)`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree, quickCompression}
+var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"

@@ -74,6 +74,8 @@ type HistoryRecord struct {
 	// Action create, update, delete, remove, force-delete
 	Action     string          `json:"action"`
 	Generation int32           `json:"generation"`
+	ID         string          `json:"id"`
+	Kind       string          `json:"kind"`
 	Note       json.RawMessage `json:"note,omitempty"`
 	Principal  string          `json:"principal"`
 	RequestID  string          `json:"request_id,omitempty"`
@@ -312,6 +314,14 @@ type ListResourcesParams struct {
 type CreateResourceParams struct {
 	// IdempotencyKey additive: the same key and body get the same answer and one resource
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// ListHistoryParams defines parameters for ListHistory.
+type ListHistoryParams struct {
+	Size *Size `form:"size,omitempty" json:"size,omitempty"`
+
+	// Before only records with a smaller seq
+	Before *int64 `form:"before,omitempty" json:"before,omitempty"`
 }
 
 // DeleteResourceParams defines parameters for DeleteResource.
