@@ -283,10 +283,39 @@ func (c *Config) defaults() {
 	or(&c.Clients.Kubernetes.Burst, 200)
 	if m := c.Clients.Maestro; m != nil {
 		or(&m.Timeout, 10*time.Second)
-		or(&m.ServerHealthinessTimeout, 20*time.Second)
-		or(&m.RetryAttempts, 3)
+		or(&m.ServerHealthinessTimeout, maestroHealthiness)
+		or(&m.RetryAttempts, maestroAttempts)
 	}
 }
+
+// Ineffective names the settings that somebody has set and that change nothing
+// here, with the reason.
+func (c *Config) Ineffective() (settings []string) {
+	add := func(set bool, text string) {
+		if set {
+			settings = append(settings, text)
+		}
+	}
+	add(c.Adapter.Version != "", "adapter.version: expressions see it; it is not compared with this program's")
+	if v := c.Clients.Kubernetes.APIVersion; v != "" && v != "v1" {
+		add(true, "clients.kubernetes.api_version: each manifest names its own")
+	}
+	m := c.Clients.Maestro
+	if m == nil {
+		return settings
+	}
+	add(m.ClientID != "", "clients.maestro.client_id: a call is its source's")
+	add(m.RetryAttempts != maestroAttempts, "clients.maestro.retry_attempts: calls are repeated within timeout, and runs with back-off")
+	add(m.ServerHealthinessTimeout != maestroHealthiness, "clients.maestro.server_healthiness_timeout: works are followed by watches, whose silence ends them after 45s")
+	add(m.Insecure && m.Auth.Type == "tls", "clients.maestro.insecure: auth.type is tls, so servers are verified")
+	return settings
+}
+
+// Defaults of what has no effect.
+const (
+	maestroAttempts    = 3
+	maestroHealthiness = 20 * time.Second
+)
 
 func or[T comparable](v *T, d T) {
 	var zero T

@@ -156,3 +156,30 @@ resources:
 		t.Error(diff)
 	}
 }
+
+// What is set and changes nothing is named; what does change something is not.
+func TestSettingsWithoutEffectAreNamed(t *testing.T) {
+	parse := func(text string) *Config {
+		t.Helper()
+		c, err := ParseConfig("c.yaml", []byte(text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	quiet := parse(`{adapter: {name: a}, clients: {kubernetes: {api_version: v1, qps: 5}, maestro: {source_id: s, timeout: 5s, insecure: true, keepalive: {time: 20s}, retry_attempts: 3}}}`)
+	if got := quiet.Ineffective(); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	loud := parse(`{adapter: {name: a, version: "1.2"}, clients: {kubernetes: {api_version: v2},
+		maestro: {client_id: x, retry_attempts: 9, server_healthiness_timeout: 1m, insecure: true, auth: {type: tls, tls_config: {ca_file: x}}}}}`)
+	var names []string
+	for _, text := range loud.Ineffective() {
+		name, _, _ := strings.Cut(text, ":")
+		names = append(names, name)
+	}
+	want := "adapter.version clients.kubernetes.api_version clients.maestro.client_id clients.maestro.retry_attempts clients.maestro.server_healthiness_timeout clients.maestro.insecure"
+	if got := strings.Join(names, " "); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}

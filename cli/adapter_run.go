@@ -61,6 +61,9 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 		if pair.config.DebugConfig {
 			log.Info("the adapter's config", "config", pair.config.Redacted())
 		}
+		if none := pair.config.Ineffective(); len(none) > 0 {
+			log.Warn("settings without effect", "file", pair.config.File, "settings", none)
+		}
 		transport, ready, err := f.transport(p, pair, identity, log)
 		if err != nil {
 			return fmt.Errorf("%s: %w", pair.config.File, err)
@@ -160,6 +163,9 @@ type transport interface {
 
 func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) (client.MaestroOptions, error) {
 	o := client.MaestroOptions{HTTP: m.HTTPServerAddress, GRPC: m.GRPCServerAddress, Source: m.SourceID, Timeout: m.Timeout}
+	if m.Keepalive != nil {
+		o.KeepaliveTime, o.KeepaliveTimeout = m.Keepalive.Time, m.Keepalive.Timeout
+	}
 	if o.HTTP == "" {
 		o.HTTP = f.region.maestro
 	}
@@ -175,7 +181,7 @@ func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) 
 		var err error
 		o.TLS, err = maestroTLS(*m.Auth.TLS)
 		return o, err
-	case m.Auth.Type == "" && identity != nil && sameHost(o.HTTP, f.region.maestro):
+	case m.Auth.Type == "" && !m.Insecure && identity != nil && sameHost(o.HTTP, f.region.maestro):
 		o.TLS = identity.ClientTLS("maestro")
 	}
 	return o, nil

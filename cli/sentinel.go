@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/adapter"
 	"atoll.dev/clm"
 	"atoll.dev/internal/trace"
 	"atoll.dev/pki"
@@ -55,13 +56,23 @@ func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *
 			o.Configs = append(o.Configs, sentinel.DefaultConfig(e.Plural))
 		}
 	}
-	for _, file := range f.configs {
-		c, err := sentinel.ReadConfig(file, os.LookupEnv)
-		if err != nil {
-			return err
-		}
-		o.Configs = append(o.Configs, c)
+	configs, err := f.read()
+	if err != nil {
+		return err
 	}
+	for i, c := range configs {
+		if none := c.Ineffective(inside); len(none) > 0 {
+			s.log.Warn("settings without effect", "file", f.configs[i], "settings", none)
+		}
+		if c.DebugConfig {
+			text, err := c.Dump()
+			if err != nil {
+				return err
+			}
+			s.log.Info("the sentinel's configuration", "file", f.configs[i], "config", string(text))
+		}
+	}
+	o.Configs = append(o.Configs, configs...)
 	if len(o.Configs) == 0 {
 		s.log.Warn("no kind has required adapters and no --sentinel-config is given, so there is no sentinel")
 		return nil
@@ -72,6 +83,18 @@ func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *
 	}
 	p.run(run.Run)
 	return nil
+}
+
+// read reads the files.
+func (f *sentinelFlags) read() (configs []sentinel.Config, err error) {
+	for _, file := range f.configs {
+		c, err := sentinel.ReadConfig(file, os.LookupEnv)
+		if err != nil {
+			return nil, err
+		}
+		configs = append(configs, c)
+	}
+	return configs, nil
 }
 
 // published makes the span of an event in the trace that made the resource's
@@ -115,7 +138,18 @@ database, with the same entities. Replicas share the resources; each has a
 		if err != nil {
 			return err
 		}
-		if err := s.startTracing(ctx, "hyperfleet-sentinel", config.Tracing.Enabled != nil && *config.Tracing.Enabled); err != nil {
+		traced := config.Tracing.Enabled != nil && *config.Tracing.Enabled
+		files, err := f.read()
+		if err != nil {
+			return err
+		}
+		for _, c := range files {
+			traced = traced || c.TracingEnabled
+		}
+		if len(files) > 0 && db.config == "" {
+			s.log = adapterLog(adapter.Log(files[0].Log), s.logLevel).With("service", s.name)
+		}
+		if err := s.startTracing(ctx, "hyperfleet-sentinel", traced); err != nil {
 			return err
 		}
 		s.identity = db.identity

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/keepalive"
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/maestro"
@@ -30,6 +32,11 @@ type MaestroOptions struct {
 	// Timeout is how long a call may take until Maestro counts as
 	// unavailable; default 1.9 s.
 	Timeout time.Duration
+
+	// An idle gRPC connection is asked after KeepaliveTime, default 10 s, whether
+	// it lives, and is given up when KeepaliveTimeout, default 2 s, has passed.
+	// Maestro drops clients that ask more often than every 5 s.
+	KeepaliveTime, KeepaliveTimeout time.Duration
 }
 
 // Maestro is a client of one Maestro: REST to read, delete and watch, gRPC to
@@ -60,7 +67,9 @@ func NewMaestro(o MaestroOptions) (*Maestro, error) {
 		actorOf(r.Context()).each(r.Header.Set)
 		return nil
 	}
-	conn, err := dialMaestro(o.GRPC, o.TLS)
+	conn, err := dialMaestro(o.GRPC, o.TLS, keepalive.ClientParameters{
+		Time: cmp.Or(o.KeepaliveTime, 10*time.Second), Timeout: cmp.Or(o.KeepaliveTimeout, 2*time.Second),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("Maestro: the gRPC address %q: %w", o.GRPC, err)
 	}

@@ -142,7 +142,7 @@ func (m *Maestro) event(eventType string, b Bundle, now time.Time, a Actor) (*cl
 
 // dialMaestro prepares the one connection. It comes back within half a second
 // of Maestro.
-func dialMaestro(target string, config *tls.Config) (*grpc.ClientConn, error) {
+func dialMaestro(target string, config *tls.Config, alive keepalive.ClientParameters) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if config != nil {
 		creds = credentials.NewTLS(config.Clone())
@@ -153,8 +153,7 @@ func dialMaestro(target string, config *tls.Config) (*grpc.ClientConn, error) {
 			Backoff:           grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 1500 * time.Millisecond,
 		}),
-		// Maestro drops clients that ping more often than every 5 s.
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}),
+		grpc.WithKeepaliveParams(alive),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableServiceConfig(),
 	)

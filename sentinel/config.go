@@ -18,10 +18,11 @@ import (
 // part of it. Keys that HyperFleet does not know are errors; each value can be
 // set by an environment variable, too, see ReadConfig.
 //
-// Sentinel, DebugConfig, TracingEnabled, Log, HyperFleetAPI and PollInterval are
-// read and checked, and have no effect: this sentinel reads CLM's store and does
-// not poll, and one process, with one log and one configuration of traces, runs
-// several files.
+// Sentinel, HyperFleetAPI and PollInterval are read and checked, and have no
+// effect: this sentinel reads CLM's store and does not poll. Log and
+// TracingEnabled are the process's, which may run several files: they count
+// where the sentinel runs by itself, the log that of the first file. See
+// Ineffective.
 type Config struct {
 	Sentinel struct {
 		Name string `yaml:"name"`
@@ -304,4 +305,21 @@ func (c Config) Dump() ([]byte, error) {
 		return nil, fmt.Errorf("writing the configuration: %w", err)
 	}
 	return out.Bytes(), nil
+}
+
+// Ineffective names the settings that somebody has set and that change nothing
+// here, with the reason. inside says that the sentinel is in CLM's process.
+func (c Config) Ineffective(inside bool) (settings []string) {
+	usual := DefaultConfig(c.ResourceType)
+	add := func(set bool, text string) {
+		if set {
+			settings = append(settings, text)
+		}
+	}
+	add(c.Sentinel != usual.Sentinel, "sentinel.name: replicas are told apart by the flag --name")
+	add(inside && c.Log != usual.Log, "log: it is that of CLM's configuration")
+	add(inside && c.TracingEnabled, "tracing_enabled: it is that of CLM's configuration")
+	add(c.Clients.HyperFleetAPI != usual.Clients.HyperFleetAPI, "clients.hyperfleet_api: CLM's database is read")
+	add(c.PollInterval != usual.PollInterval, "poll_interval: nothing is polled")
+	return settings
 }

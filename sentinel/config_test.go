@@ -189,3 +189,26 @@ func TestRules(t *testing.T) {
 		})
 	})
 }
+
+func TestSettingsWithoutEffectAreNamed(t *testing.T) {
+	env := func(string) (string, bool) { return "", false }
+	file := filepath.Join(t.TempDir(), "s.yaml")
+	read := func(text string) Config {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := ReadConfig(file, env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if got := read("{resource_type: clusters, clients: {broker: {topic: x}}, poll_interval: 5s}").Ineffective(true); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	loud := read("{resource_type: clusters, sentinel: {name: x}, log: {level: debug}, tracing_enabled: true, poll_interval: 1s, clients: {hyperfleet_api: {page_size: 7}}}")
+	if inside, apart := loud.Ineffective(true), loud.Ineffective(false); len(inside) != 5 || len(apart) != 3 {
+		t.Errorf("inside %q, apart %q", inside, apart)
+	}
+}
