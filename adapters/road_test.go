@@ -1,0 +1,325 @@
+package adapters
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"atoll.dev/adapter"
+	"atoll.dev/api/hosting"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+type object = map[string]any
+
+// situation is what an adapter finds when it runs.
+type situation struct {
+	adapter  string
+	name     string
+	resource object   // of the event, as CLM has it
+	cluster  []object // the cluster's reports, by adapters
+	own      []object // the reports on the resource, when it is not the cluster
+	answers  object   // of CLM, by method and path, besides those
+	found    object   // works, by name
+}
+
+const (
+	clusterID = "0199a0b1-0000-7000-8000-000000000001"
+	childID   = "0199a0b1-0000-7000-8000-000000000002"
+)
+
+func cluster(generation int, deleting bool) object {
+	c := object{
+		"id": clusterID, "kind": "Cluster", "name": "first", "generation": generation, "href": "/api/hyperfleet/v1/clusters/" + clusterID,
+		"spec": object{
+			"hibernated": true, "creatorARN": "arn:aws:iam::123456789012:user/ada",
+			"hostedCluster": object{
+				"release":    object{"image": "atoll.dev/release:1.36.3"},
+				"networking": object{"clusterNetwork": []object{{"cidr": "10.132.0.0/14"}}, "serviceNetwork": []object{{"cidr": "172.31.0.0/16"}}},
+				"platform":   object{"type": "AWS", "aws": object{"region": "eu-west-1"}},
+				"infraID":    "mine", "dns": object{"publicZoneID": "Z1"}, "channel": `stable"}, x: {`, "pausedUntil": "true",
+			},
+		},
+	}
+	if deleting {
+		c["deleted_time"] = "2026-01-02T03:04:05Z"
+	}
+	return c
+}
+
+func child(plural, name string, deleting bool, spec object) object {
+	c := object{"id": childID, "name": name, "generation": 3, "href": "/api/hyperfleet/v1/clusters/" + clusterID + "/" + plural + "/" + childID, "spec": spec}
+	if deleting {
+		c["deleted_time"] = "2026-01-02T03:04:05Z"
+	}
+	return c
+}
+
+func report(adapter string, generation int, data object, conditions ...string) object {
+	var list []object
+	for i := 0; i+3 < len(conditions); i += 4 {
+		list = append(list, object{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2], "message": conditions[i+3]})
+	}
+	return object{"adapter": adapter, "observed_generation": generation, "conditions": list, "data": data}
+}
+
+// work is one as Maestro has it, with what came back of one of its objects.
+func work(name, kind, objectName, namespace string, generation int, conditions []object, values object) object {
+	var feedback []object
+	for name, v := range values {
+		switch v := v.(type) {
+		case string:
+			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "String", "string": v}})
+		case int:
+			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "Integer", "integer": v}})
+		default:
+			raw, _ := json.Marshal(v)
+			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "JsonRaw", "jsonRaw": string(raw)}})
+		}
+	}
+	manifest := func(kind, name string) object {
+		return object{"apiVersion": "v1", "kind": kind, "metadata": object{"name": name, "namespace": namespace, "annotations": object{"hyperfleet.io/generation": fmt.Sprint(generation)}}}
+	}
+	ns := manifest("Namespace", namespace)
+	delete(ns["metadata"].(object), "namespace")
+	return object{
+		"apiVersion": "work.open-cluster-management.io/v1", "kind": "ManifestWork",
+		"metadata": object{"name": name, "namespace": "management-01", "generation": 5, "annotations": object{"hyperfleet.io/generation": fmt.Sprint(generation)}},
+		"spec":     object{"workload": object{"manifests": []object{ns, manifest(kind, objectName)}}},
+		"status": object{"conditions": conditions, "resourceStatus": object{"manifests": []object{
+			{"resourceMeta": object{"kind": "Namespace", "name": namespace, "namespace": ""}, "statusFeedback": object{"values": []object{{"name": "phase", "fieldValue": object{"type": "String", "string": "Active"}}}}},
+			{"resourceMeta": object{"kind": kind, "name": objectName, "namespace": namespace}, "statusFeedback": object{"values": feedback}},
+		}}},
+	}
+}
+
+func applied(generation int) []object {
+	return []object{{"type": "Applied", "status": "True", "observedGeneration": generation}, {"type": "Available", "status": "True", "observedGeneration": generation}}
+}
+
+func said(generation int, conditions ...string) (list []object) {
+	for i := 0; i+3 < len(conditions); i += 4 {
+		list = append(list, object{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2], "message": conditions[i+3],
+			"observedGeneration": generation, "lastTransitionTime": "2026-01-02T03:04:00Z"})
+	}
+	return list
+}
+
+func situations() []situation {
+	ns, hc := hosting.Namespace(clusterID), hosting.HostedClusterName(clusterID)
+	placed := report("placement", 1, object{"management_cluster": "management-01"}, "Available", "True", "Placed", "")
+	ordered := report("hosted-cluster", 1, object{"target_cluster": "management-01", "namespace": ns}, "Available", "False", "PlaneStarting", "")
+	hosted := func(generation int, conditions, of []object, values object) object {
+		v := object{"generation": 7, "of": fmt.Sprint(generation), "conditions": of}
+		for name, x := range values {
+			v[name] = x
+		}
+		return object{"work-" + clusterID: work("work-"+clusterID, "HostedCluster", hc, ns, generation, conditions, v)}
+	}
+	ready := said(7, "Available", "True", "AsExpected", "the API answers", "KubeAPIServerAvailable", "True", "AsExpected", "", "ValidReleaseImage", "True", "AsExpected", "")
+	running := object{"controlPlaneEndpoint": "127.0.0.1", "port": 6443, "version": "1.36.3", "power": "Awake"}
+	place := "POST /clusters/" + clusterID + "/placement"
+	left := func(n int) object {
+		return object{"GET /resources": object{"items": []object{}, "total": n}}
+	}
+	pool := object{"displayName": "w", "labels": object{"a": "b"}, "taints": []object{{"key": "k", "value": "v", "effect": "NoSchedule"}},
+		"nodePool": object{"replicas": 2, "platform": object{"type": "AWS", "aws": object{"instanceType": "m6a.xlarge"}}, "release": object{"image": "atoll.dev/release:1.36.3"}}}
+	credential := object{"request": "-----BEGIN CERTIFICATE REQUEST-----\nMII\n-----END CERTIFICATE REQUEST-----\n", "expiration_seconds": 600, "username": "ada", "expires_at": "2026-01-02T03:14:05Z"}
+	key := hosting.CredentialName(childID)
+	return []situation{
+		{adapter: "placement", name: "is placed", resource: cluster(1, false), answers: object{place: object{
+			"state": "Placed", "management_cluster": "management-01", "decided_time": "2026-01-02T03:04:05Z", "decision": object{"candidates": []object{}}}}},
+		{adapter: "placement", name: "finds no capacity", resource: cluster(1, false), answers: object{place: object{
+			"state": "Waiting", "management_cluster": "", "decision": object{"candidates": []object{
+				{"name": "management-01", "fits": false, "reasons": []string{"planes: 40 of 40 are taken", "memory"}}, {"name": "edge", "fits": false, "reasons": []string{"Cordoned"}}}}}}},
+		{adapter: "placement", name: "has no management cluster", resource: cluster(1, false), answers: object{place: object{"state": "Waiting", "management_cluster": "", "decision": object{"candidates": []object{}}}}},
+		{adapter: "placement", name: "keeps the place while it is used", resource: cluster(2, true), cluster: []object{placed,
+			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 1, nil, "Finalized", "True", "of another generation", "")}},
+		{adapter: "placement", name: "gives the place back", resource: cluster(2, true), cluster: []object{placed,
+			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
+
+		{adapter: "hosted-cluster", name: "waits for its place", resource: cluster(1, false), cluster: []object{
+			report("placement", 1, object{"management_cluster": ""}, "Available", "False", "NoCapacity", "waiting for capacity: management-01 is full")}},
+		{adapter: "hosted-cluster", name: "is ordered", resource: cluster(1, false), cluster: []object{placed}},
+		{adapter: "hosted-cluster", name: "was refused", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1,
+			[]object{{"type": "Applied", "status": "False", "observedGeneration": 5, "message": "spec.networking: overlaps"}}, nil, nil)},
+		{adapter: "hosted-cluster", name: "is starting", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5),
+			said(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True", "AsExpected", ""), nil)},
+		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5),
+			said(7, "Available", "False", "version-not-available", "", "ValidReleaseImage", "False", "version-not-available", "this management cluster has 1.36.3, not 1.99.0"), nil)},
+		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, false), cluster: []object{placed}, found: hosted(2, applied(5),
+			said(6, "Available", "True", "AsExpected", ""), running)},
+		{adapter: "hosted-cluster", name: "runs and the work has changed since", resource: cluster(2, false), cluster: []object{placed}, found: hosted(2, applied(4), ready, running)},
+		{adapter: "hosted-cluster", name: "waits for node pools to go", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(2), found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0), found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0)},
+		{adapter: "hosted-cluster", name: "never was anywhere", resource: cluster(2, true), answers: left(0)},
+		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: object{"GET /resources": 503}},
+
+		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, false), cluster: []object{placed}},
+		{adapter: "pull-secret", name: "is ordered", resource: cluster(1, false), cluster: []object{placed, ordered}},
+		{adapter: "pull-secret", name: "is there", resource: cluster(1, false), cluster: []object{placed, ordered}, found: object{"pull-secret-" + clusterID: work("pull-secret-"+clusterID,
+			"ExternalSecret", "pull-secret", ns, 1, applied(5), object{"generation": 1, "of": "1", "conditions": said(1, "Ready", "True", "SecretSynced", "secret synced")})}},
+
+		{adapter: "node-pool", name: "is ordered", resource: child("nodepools", "workers", false, pool), cluster: []object{placed, ordered}},
+		{adapter: "node-pool", name: "has its nodes", resource: child("nodepools", "workers", false, pool), cluster: []object{placed, ordered}, found: object{"nodepool-" + childID: work("nodepool-"+childID,
+			"NodePool", hc+"-workers", ns, 3, applied(5), object{"generation": 2, "of": "3", "replicas": 2, "version": "1.36.3", "conditions": said(2, "Ready", "True", "AsExpected", "2 of 2 nodes are ready")})}},
+		{adapter: "node-pool", name: "goes", resource: child("nodepools", "workers", true, pool), cluster: []object{placed, ordered}, own: []object{report("node-pool", 2, object{"target_cluster": "management-01"})}},
+
+		{adapter: "credential", name: "is ordered", resource: child("credentials", "c1", false, credential), cluster: []object{placed, ordered}},
+		{adapter: "credential", name: "is issued", resource: child("credentials", "c1", false, credential), cluster: []object{placed, ordered}, found: object{"credential-" + childID: work("credential-"+childID,
+			"Credential", key, ns, 3, applied(5), object{"generation": 1, "of": "3", "certificate": "PEM", "caBundle": "CA", "server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test", "expires": "2026-01-02T03:14:05Z",
+				"conditions": said(1, "Issued", "True", "Issued", "")})}},
+	}
+}
+
+// What each adapter does and reports in each situation.
+func TestTheRoadInEachSituation(t *testing.T) {
+	for _, s := range situations() {
+		t.Run(s.adapter+"/"+s.name, func(t *testing.T) {
+			golden(t, s.adapter+"/"+s.name, show(t, s))
+		})
+	}
+}
+
+// show runs the adapter, and writes what it changed: works, calls, reports.
+func show(t *testing.T, s situation) []byte {
+	t.Helper()
+	config, task := load(t, s.adapter)
+	encode := func(v any) json.RawMessage {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	href := s.resource["href"].(string)
+	event := object{"id": s.resource["id"], "href": href, "generation": s.resource["generation"]}
+	var responses []object
+	answer := func(method, pattern string, status int, body any) {
+		responses = append(responses, object{"match": object{"method": method, "urlPattern": pattern + `(\?.*)?$`}, "responses": []object{{"statusCode": status, "body": body}}})
+	}
+	if href != "/api/hyperfleet/v1/clusters/"+clusterID {
+		event["owner_references"] = object{"id": clusterID, "kind": "Cluster"}
+		answer("GET", href+"/statuses", 200, object{"items": list(s.own)})
+		answer("GET", href, 200, s.resource)
+	} else {
+		answer("GET", "/clusters/"+clusterID, 200, s.resource)
+	}
+	answer("GET", "/clusters/"+clusterID+"/statuses", 200, object{"items": list(s.cluster)})
+	for call, body := range s.answers {
+		var method, path string
+		fmt.Sscan(call, &method, &path)
+		if status, failed := body.(int); failed {
+			answer(method, path, status, object{})
+			continue
+		}
+		answer(method, path, 200, body)
+	}
+	trace, err := adapter.DryRun{
+		Config: config, Task: task, Event: encode(object{"id": "e", "type": "test", "data": event}),
+		Responses: encode(object{"responses": responses}), Discovery: encode(s.found),
+		LookupEnv: func(name string) (string, bool) { return "hosted.test", name == "ATOLL_BASE_DOMAIN" },
+		Now:       func() time.Time { return time.Date(2026, 1, 2, 3, 4, 6, 7_000, time.UTC) },
+	}.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	pretty := func(v any) {
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", " ")
+		if err := enc.Encode(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Fprintf(&b, "%s", trace.Result.Status)
+	if err := trace.Result.Err(); err != nil {
+		fmt.Fprintf(&b, ": %v", err)
+	}
+	fmt.Fprintln(&b)
+	for _, op := range trace.Operations {
+		if op.Operation == "apply" || op.Operation == "delete" {
+			fmt.Fprintf(&b, "%s %s %s\n", op.Operation, op.Kind, op.Name)
+		}
+		if op.Operation == "apply" && s.found == nil { // the others are alike
+			pretty(op.Object["spec"])
+		}
+	}
+	for _, c := range trace.Calls {
+		if c.Method == "GET" {
+			continue
+		}
+		fmt.Fprintf(&b, "%s %s\n", c.Method, c.URL)
+		var report struct {
+			Conditions []struct{ Type, Status, Reason, Message string }
+			Generation int `json:"observed_generation"`
+			Data       any
+		}
+		if json.Unmarshal(c.Request, &report) == nil && report.Generation > 0 {
+			fmt.Fprintf(&b, "of generation %d\n", report.Generation)
+			for _, x := range report.Conditions {
+				fmt.Fprintf(&b, "%s=%s %s: %s\n", x.Type, x.Status, x.Reason, x.Message)
+			}
+			pretty(report.Data)
+		}
+	}
+	return b.Bytes()
+}
+
+func list(all []object) []object {
+	if all == nil {
+		return []object{}
+	}
+	return all
+}
+
+func load(t *testing.T, name string) (*adapter.Config, *adapter.Task) {
+	t.Helper()
+	data, err := fs.ReadFile(Files, name+"/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := adapter.ParseConfig("config.yaml", data, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Clients.API.BaseURL = "http://clm.test"
+	if data, err = fs.ReadFile(Files, name+"/task.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	task, err := adapter.ParseTask("task.yaml", data, os.ReadFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config, task
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", filepath.FromSlash(name)+".txt")
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("it differs from %s; with -update it is written:\n%s", file, got)
+	}
+}
