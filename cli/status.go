@@ -53,10 +53,29 @@ func statusTable(w io.Writer, s region.Status) {
 		rows = append(rows, []string{p.Name, pid, p.State, strconv.Itoa(p.Restarts), megabytes(p.RSSBytes), address})
 	}
 	table(w, rows)
+	planeTable(w, s.Planes)
 	for _, name := range slices.Sorted(maps.Keys(s.Insecure)) {
 		fmt.Fprintf(w, "\ninsecure: %s at %s asks nobody who it is", name, s.Insecure[name])
 	}
 	if len(s.Insecure) > 0 {
 		fmt.Fprintln(w)
 	}
+}
+
+// planeTable shows the customers' planes that run, and what they take together.
+func planeTable(w io.Writer, planes []region.PlaneStatus) {
+	if len(planes) == 0 {
+		return
+	}
+	rows := [][]string{{"PLANE", "PID", "MEMORY", "SHARE", "MANAGEMENT CLUSTER", "NAMESPACE"}}
+	var resident, share int64
+	for _, p := range planes {
+		rows = append(rows, []string{p.HostedCluster, strconv.Itoa(p.PID), megabytes(p.RSSBytes), megabytes(p.PSSBytes), p.ManagementCluster, p.Namespace})
+		resident, share = resident+p.RSSBytes, share+p.PSSBytes
+	}
+	if len(planes) > 1 {
+		rows = append(rows, []string{"together", "", megabytes(resident), megabytes(share), "", ""})
+	}
+	fmt.Fprintln(w)
+	table(w, rows)
 }

@@ -171,7 +171,7 @@ func (h Home) RemoveCluster(name string) error {
 	}
 	st.Clusters = left
 	for port := range st.Ports {
-		if port == planeName(name) || strings.HasPrefix(port, agentName(name)) {
+		if strings.HasPrefix(port, name+"-") {
 			delete(st.Ports, port)
 		}
 	}

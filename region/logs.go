@@ -1,11 +1,13 @@
 package region
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +29,7 @@ const (
 func (h Home) rotateLogs() error {
 	paths, _ := filepath.Glob(h.Path("logs", "*.log"))
 	var errs []error
-	for _, path := range paths {
+	for _, path := range slices.Concat(paths, slices.Collect(maps.Values(h.planeLogs()))) {
 		if info, err := os.Stat(path); err == nil && info.Size() > logLimit {
 			errs = append(errs, rotate(path))
 		}
@@ -61,12 +63,14 @@ func rotate(path string) error {
 	return os.Truncate(path, 0)
 }
 
-// LogNames lists the processes that have a log.
+// LogNames lists the processes that have a log; customers' planes are called as
+// their HostedClusters.
 func (h Home) LogNames() ([]string, error) {
 	paths, err := filepath.Glob(h.Path("logs", "*.log"))
 	for i, p := range paths {
 		paths[i] = strings.TrimSuffix(filepath.Base(p), ".log")
 	}
+	paths = slices.AppendSeq(paths, maps.Keys(h.planeLogs()))
 	slices.Sort(paths)
 	return paths, err
 }
@@ -80,9 +84,11 @@ func (h Home) Logs(ctx context.Context, names []string, tail int, follow bool, l
 		offset int64
 		part   string
 	}
+	planes := h.planeLogs()
+	path := func(name string) string { return cmp.Or(planes[name], h.LogPath(name)) }
 	logs := make([]*tailed, len(names))
 	for i, name := range names {
-		data, err := os.ReadFile(h.LogPath(name))
+		data, err := os.ReadFile(path(name))
 		if err != nil {
 			return fmt.Errorf("no log of %q: %w; see `atoll status` for the processes", name, err)
 		}
@@ -103,7 +109,7 @@ func (h Home) Logs(ctx context.Context, names []string, tail int, follow bool, l
 		case <-tick.C:
 		}
 		for _, l := range logs {
-			f, err := os.Open(h.LogPath(l.name))
+			f, err := os.Open(path(l.name))
 			if err != nil {
 				continue
 			}

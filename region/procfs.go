@@ -146,6 +146,19 @@ func residentBytes(name string, pid int) int64 {
 	return total + shared
 }
 
+// proportionalBytes is the memory of a process in which what it shares with
+// others is divided among them; 0 when the kernel does not say.
+func proportionalBytes(pid int) int64 {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Pss:" {
+			kb, _ := strconv.ParseInt(fields[1], 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
+
 func childrenOf(pid int) []int {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	var pids []int

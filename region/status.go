@@ -13,6 +13,7 @@ type Status struct {
 	Home      string            `json:"home"`
 	Ready     bool              `json:"ready"`
 	Processes []ProcessStatus   `json:"processes"`
+	Planes    []PlaneStatus     `json:"planes"` // of customers
 	Endpoints map[string]string `json:"endpoints"`
 	Insecure  map[string]string `json:"insecure,omitempty"` // listeners on which nobody is asked who it is
 }
@@ -57,6 +58,7 @@ func (h Home) Status(ctx context.Context) (Status, error) {
 		Region:   st.Region, Home: h.Dir,
 		Ready:     !slices.ContainsFunc(processes[1:], func(p ProcessStatus) bool { return p.State != "ready" }),
 		Processes: processes,
+		Planes:    h.planes(st.ID),
 		Endpoints: map[string]string{
 			"platform_api": t.url("platform"),
 			"maestro_http": t.url("maestro-http"),

@@ -117,16 +117,32 @@ func (s *supervisor) reconcile(ctx context.Context, specs []Spec) {
 		s.wg.Go(func() {
 			<-k.done
 			s.retire(ctx, name)
+			s.retirePlanes(ctx, name)
 		})
 	}
 	// Leftovers of an earlier composition, which no goroutine keeps.
 	for name, pid := range found {
+		if owner, isPlane := ownerOf(name); isPlane {
+			if found[owner] == 0 && !names[owner] && s.kept[owner] == nil {
+				s.wg.Go(func() { s.retirePlanes(ctx, owner) })
+			}
+			continue
+		}
 		if !names[name] && s.kept[name] == nil && name != supervisorName {
 			s.wg.Go(func() {
 				s.remember(name, pid)
 				s.retire(ctx, name)
+				s.retirePlanes(ctx, name)
 			})
 		}
+	}
+}
+
+// retirePlanes stops what a hosting that is no longer wanted has left; of any
+// other process there is nothing.
+func (s *supervisor) retirePlanes(ctx context.Context, hosting string) {
+	if err := stopPlanes(ctx, s.homeID, hosting); err != nil {
+		s.log.Error("planes not stopped", "process", hosting, "error", err)
 	}
 }
 
@@ -341,9 +357,12 @@ func (h Home) stopAll(ctx context.Context, homeID string, stopped func(name stri
 	}
 	for name, pid := range marked(homeID) {
 		if r := byName[name]; !r.alive() || r.PID != pid {
-			if st, err := readStat(pid); err == nil {
-				byName[name] = Record{Name: name, PID: pid, Start: st.start, Boot: bootID(), Phase: r.Phase, Stop: r.Stop}
+			found := stray(name, pid)
+			found.Phase, found.Stop = r.Phase, r.Stop
+			if _, isPlane := ownerOf(name); isPlane {
+				found.Phase = phaseServices
 			}
+			byName[name] = found
 		}
 	}
 	delete(byName, supervisorName)
@@ -353,22 +372,23 @@ func (h Home) stopAll(ctx context.Context, homeID string, stopped func(name stri
 	}
 	var errs []error
 	for _, phase := range slices.Sorted(maps.Keys(phases)) {
-		results := make(chan error)
+		results := make(chan func())
 		for _, r := range phases[phase] {
 			go func() {
 				was := r.alive()
 				err := r.stop(ctx)
 				if err == nil {
 					err = removeIfThere(h.recordPath(r.Name))
-					if was {
+				}
+				results <- func() {
+					if errs = append(errs, err); was && err == nil {
 						stopped(r.Name)
 					}
 				}
-				results <- err
 			}()
 		}
 		for range phases[phase] {
-			errs = append(errs, <-results)
+			(<-results)()
 		}
 	}
 	return errors.Join(errs...)

@@ -44,8 +44,8 @@ func agentName(cluster string) string { return cluster + "-agent" }
 
 // Phases of `down`: the lower stop first.
 const (
-	phaseEdges    = 1 // what calls others: agents and the API
-	phaseServices = 2
+	phaseEdges    = 1 // what calls others: agents, hosting, routers and the API
+	phaseServices = 2 // with customers' planes, which hosting must not start again
 	phaseBases    = 3 // what all others stand on
 	phaseDatabase = 4
 )
@@ -54,6 +54,8 @@ const (
 type Binaries struct {
 	Atoll string // this program
 	Kube  string // atoll-kube
+
+	KubeVersion string // of Kubernetes in it, as 1.36.3
 }
 
 // FindBinaries locates atoll-kube beside this program, as `make build` puts it.
@@ -72,7 +74,11 @@ func FindBinaries() (Binaries, error) {
 	if _, err := os.Stat(kube); err != nil {
 		return Binaries{}, fmt.Errorf("%w; build it with `make build`", err)
 	}
-	return Binaries{Atoll: self, Kube: kube}, nil
+	said, err := exec.Command(kube, "version").Output()
+	if err != nil {
+		return Binaries{}, fmt.Errorf("%s version: %w", kube, err)
+	}
+	return Binaries{Atoll: self, Kube: kube, KubeVersion: strings.TrimPrefix(strings.TrimSpace(string(said)), "v")}, nil
 }
 
 // topology turns what a home remembers into the processes to run.

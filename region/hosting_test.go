@@ -1,0 +1,133 @@
+package region
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+)
+
+// hostingWithPlanes is a process that starts two others, as hosting does: they
+// outlive it and bear its mark and their names.
+func hostingWithPlanes(cluster string) Spec {
+	s := sleeper(hostingName(cluster))
+	s.Phase = phaseEdges
+	s.Args = []string{"sh", "-c", `for hc in hc-1 hc-2; do
+		if [ ! -e "$0/$hc" ]; then
+			touch "$0/$hc"
+			ATOLL_PROCESS=$ATOLL_PROCESS/clusters-$hc/$hc setsid sleep 300 &
+		fi
+	done; exec sleep 300`}
+	return s
+}
+
+func TestI12CustomersPlanesOutliveHostingAndEndWithTheRegion(t *testing.T) {
+	h, st := newHome(t)
+	spec := hostingWithPlanes("management-01")
+	spec.Args = append(spec.Args, t.TempDir())
+	var specs atomic.Pointer[[]Spec]
+	specs.Store(&[]Spec{spec, sleeper("b")})
+	_, stop := supervise(t, h, st, func() []Spec { return *specs.Load() })
+	planes := func() (pids []int) {
+		for _, p := range h.planes(st.ID) {
+			if p.ManagementCluster != "management-01" || p.Namespace != "clusters-"+p.HostedCluster {
+				t.Errorf("%+v", p)
+			}
+			pids = append(pids, p.PID)
+		}
+		return pids
+	}
+	eventually(t, "they run", func() bool { return len(planes()) == 2 })
+	before := planes()
+	for _, p := range h.planes(st.ID) {
+		if p.RSSBytes == 0 || p.PSSBytes == 0 {
+			t.Errorf("without memory: %+v", p)
+		}
+	}
+	hosting, _ := running(h, "management-01-hosting")
+	same := func(when string) {
+		t.Helper()
+		if now := planes(); !slices.Equal(now, before) {
+			t.Fatalf("%s: planes %v, before %v", when, now, before)
+		}
+	}
+
+	syscall.Kill(hosting.PID, syscall.SIGKILL)
+	eventually(t, "hosting runs again", func() bool {
+		now, ok := running(h, "management-01-hosting")
+		return ok && now.PID != hosting.PID
+	})
+	same("hosting was killed")
+	stop()
+	reload, stop := supervise(t, h, st, func() []Spec { return *specs.Load() })
+	eventually(t, "the supervisor is back", func() bool { _, ok := running(h, "b"); return ok })
+	same("the supervisor was replaced")
+
+	// A management cluster that is removed takes its planes with it.
+	specs.Store(&[]Spec{sleeper("b")})
+	reload <- syscall.SIGHUP
+	eventually(t, "hosting and its planes are gone", func() bool {
+		_, ok := running(h, "management-01-hosting")
+		return !ok && len(planes()) == 0
+	})
+	if _, ok := running(h, "b"); !ok {
+		t.Error("another process went with them")
+	}
+	stop()
+}
+
+func TestDownStopsHostingFirstAndThenItsPlanes(t *testing.T) {
+	h, st := newHome(t)
+	spec := hostingWithPlanes("management-01")
+	spec.Args = append(spec.Args, t.TempDir())
+	r, cmd, err := h.start(st.ID, spec, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	go cmd.Wait()
+	if err := writeJSON(h.recordPath(r.Name), r); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "they run", func() bool { return len(h.planes(st.ID)) == 2 })
+	var order []string
+	if err := h.stopAll(t.Context(), st.ID, func(name string) { order = append(order, name) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(order) != 3 || order[0] != "management-01-hosting" || len(marked(st.ID)) != 0 {
+		t.Errorf("stopped %v, left %v", order, marked(st.ID))
+	}
+}
+
+func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
+	h, _ := newHome(t)
+	dir := filepath.Join(h.hostingDir("management-01"), "planes", "clusters-x", "hc-1")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "plane.log"), []byte("a plane says\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names, err := h.LogNames()
+	if err != nil || !slices.Contains(names, "hc-1") {
+		t.Errorf("%v, %v", names, err)
+	}
+	var said []string
+	if err := h.Logs(t.Context(), []string{"hc-1"}, 1, false, func(p, text string) { said = append(said, p+" "+text) }); err != nil || fmt.Sprint(said) != "[hc-1 a plane says]" {
+		t.Errorf("%v, %v", said, err)
+	}
+}
+
+func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
+	for memoryMiB, want := range map[int]int{24 << 10: 51, 8 << 10: 10, 4 << 10: 1, 1 << 10: 1} {
+		if got := capacityOf(memoryMiB); got != want {
+			t.Errorf("%d MiB: %d planes, want %d", memoryMiB, got, want)
+		}
+	}
+	if memory, err := machineMemory(); err != nil || memory < 256 {
+		t.Errorf("%d MiB, %v", memory, err)
+	}
+}
