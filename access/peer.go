@@ -20,11 +20,12 @@ const (
 )
 
 // Identities of services: the Platform API, the lifecycle manager (with the
-// sentinel), and the processes that run adapters.
+// sentinel), the processes that run adapters, and Maestro.
 var (
 	platform = pki.ServiceName("platform")
 	clm      = pki.ServiceName("clm")
 	adapter  = pki.ServiceName("adapter")
+	maestro  = pki.ServiceName("maestro")
 )
 
 // Operator is the identity of a person who operates the region, as its command
@@ -36,7 +37,7 @@ var Operator = pki.ServiceName("operator")
 var mayCall = map[Callee][]pki.Name{
 	MaestroHTTP: {platform, adapter, Operator},
 	MaestroGRPC: {platform, adapter},
-	CLM:         {platform, adapter, clm, Operator},
+	CLM:         {platform, adapter, clm, maestro, Operator},
 }
 
 // MayCall says whether the holder of the certificate of peer may call callee.
@@ -45,6 +46,10 @@ var mayCall = map[Callee][]pki.Name{
 func MayCall(callee Callee, peer pki.Name) bool {
 	return slices.Contains(mayCall[callee], peer)
 }
+
+// OnlyReports says of one that may call callee that it reads and reports, and
+// changes nothing else.
+func OnlyReports(callee Callee, peer pki.Name) bool { return callee == CLM && peer == maestro }
 
 // Peer returns who is at the other side of a connection, if it may call
 // callee; for gRPC and other protocols than HTTP. The error is a *rest.Error

@@ -17,7 +17,7 @@ func TestWhoMayCallWhom(t *testing.T) {
 	callers := map[Callee][]pki.Name{
 		MaestroHTTP:  {"system:platform", "system:adapter", "system:operator"},
 		MaestroGRPC:  {"system:platform", "system:adapter"},
-		CLM:          {"system:platform", "system:adapter", "system:clm", "system:operator"},
+		CLM:          {"system:platform", "system:adapter", "system:clm", "system:maestro", "system:operator"},
 		"unheard-of": nil,
 	}
 	for callee, want := range callers {

@@ -125,8 +125,9 @@ func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops
 // listen opens the ports and says who is let in by each.
 func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Options) (err error) {
 	identify := &clm.Identity{
-		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
-		Tenancy: config.Server.Tenant,
+		MayCall:     func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
+		OnlyReports: func(peer string) bool { return access.OnlyReports(access.CLM, pki.Name(peer)) },
+		Tenancy:     config.Server.Tenant,
 	}
 	o.Identify = identify.Identify
 	if *config.Server.JWT.Enabled {

@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/bus"
+	"atoll.dev/client"
 	"atoll.dev/maestro"
 	"atoll.dev/pki"
 )
@@ -31,6 +32,7 @@ type maestroFlags struct {
 	brokerConfig       string // file
 	subscription       string // shared or broadcast
 	enforceOwnership   bool
+	clm                string // URL
 }
 
 // certFiles are a server's certificate and the CA of its clients.
@@ -68,6 +70,9 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 		if err != nil {
 			return err
 		}
+		if c, ok := o.CLM.(*client.CLM); ok {
+			defer c.Close() // after wait
+		}
 		p.run(server.Run)
 		return p.wait()
 	})
@@ -76,6 +81,7 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 	optionalIdentity(cmd) // a server that has plain listeners only needs none
 	fl := cmd.Flags()
 	fl.StringVar(&o.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
+	fl.StringVar(&f.clm, "clm", "", "URL of the region's lifecycle manager, which is told which agents are heard; it places clusters by that")
 	fl.StringVar(&o.Broker, "mqtt", "127.0.0.1:8883", "the broker")
 	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "", `YAML file about the broker, as Maestro and OCM's agents read it: brokerHost, username,
 password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --mqtt`)
@@ -152,6 +158,9 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 		return fmt.Errorf("--grpc-authn-type %q is neither mtls, token nor mock", f.authn)
 	}
 	if f.authn == "mock" && (o.Broker == "" || f.brokerConfig != "") {
+		if f.clm != "" {
+			return errors.New("--clm wants an identity: give --identity, --pki and --ca")
+		}
 		return nil
 	}
 	if !s.identity.given() {
@@ -160,6 +169,12 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 	identity, err := s.openIdentity(p, pki.ServiceName("maestro"))
 	if err != nil {
 		return err
+	}
+	if f.clm != "" {
+		// A call that fails is made again a second later anyway.
+		if o.CLM, err = client.NewCLM(client.CLMOptions{Endpoint: f.clm, TLS: identity.ClientTLS("clm"), Timeout: 2 * time.Second, Budget: time.Millisecond}); err != nil {
+			return err
+		}
 	}
 	if f.brokerConfig == "" {
 		o.BrokerTLS = identity.ClientTLS("broker")

@@ -55,6 +55,8 @@ type Identity struct {
 	// MayCall decides which of the region's services may call at all, by their
 	// certificates. Nil: none.
 	MayCall func(peer string) bool
+	// OnlyReports says of one that may call that it is a Reporter. Nil: none is.
+	OnlyReports func(peer string) bool
 	// Tokens verifies bearer tokens of callers without certificate; nil: there
 	// are none.
 	Tokens *Tokens
@@ -81,7 +83,7 @@ func (id *Identity) known(r *http.Request) (Caller, error) {
 		if id.MayCall == nil || !id.MayCall(string(peer)) {
 			return Caller{}, rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call CLM", peer)
 		}
-		c := Caller{Name: string(peer), System: peer.IsService()}
+		c := Caller{Name: string(peer), System: peer.IsService(), Reporter: id.OnlyReports != nil && id.OnlyReports(string(peer))}
 		if c.System {
 			// On whose behalf it calls.
 			if p := r.Header.Get("X-Atoll-Principal"); p != "" {
@@ -120,7 +122,7 @@ func (id *Identity) tenant(c Caller, header http.Header) (Caller, error) {
 	switch {
 	case system && len(tenancy) == 0:
 		// Who only says in a header that it is the system is an adapter at most.
-		c.System, c.Reporter = true, !c.System
+		c.System, c.Reporter = true, c.Reporter || !c.System
 	case len(missing) > 0:
 		return c, rest.Errorf(http.StatusForbidden, codeForbidden, "the request does not say whose it is; %v is missing", missing)
 	default:

@@ -38,6 +38,9 @@ func (s *Server) heard(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
+	if c.s.reporter != nil {
+		c.s.reporter.heard(consumer, now)
+	}
 	if now.Sub(c.noted[consumer]) >= seenEvery {
 		c.heard[consumer] = now
 	}

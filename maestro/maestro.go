@@ -100,6 +100,10 @@ type Options struct {
 	DeleteMax     time.Duration // and deletions up to this; default 5 min
 	ShutdownGrace time.Duration // for requests under way; default 5 s
 
+	CLM         Lifecycle     // is told which agents are heard; nil: nobody is
+	LostAfter   time.Duration // an agent that is silent for so long is lost; default 60 s
+	ReportEvery time.Duration // how often one that is heard is reported; default 10 s
+
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
 	Ops     *rest.Ops // gets the readiness checks database, feed and broker; may be nil
@@ -120,6 +124,8 @@ func (o Options) withDefaults() Options {
 	def(&o.Stuck, 15*time.Second)
 	def(&o.Recheck, 10*time.Second)
 	def(&o.ShutdownGrace, 5*time.Second)
+	def(&o.LostAfter, 60*time.Second)
+	def(&o.ReportEvery, 10*time.Second)
 	if o.SourceID == "" {
 		o.SourceID = "maestro"
 	}
@@ -179,7 +185,8 @@ type Server struct {
 	ingest   *ingest
 	resyncs  *resyncs
 	contacts *contacts
-	instance string // this server's name among those that share the database
+	reporter *reporter // nil: presence is not reported
+	instance string    // this server's name among those that share the database
 	asking   chan struct{}
 	stopping chan struct{} // closed when Run begins to stop
 	dbLife   atomic.Value  // string: the database's life, shortened
@@ -233,6 +240,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.ingest = newIngest(s)
 	s.resyncs = newResyncs(s)
 	s.contacts = newContacts(s)
+	if o.CLM != nil {
+		s.reporter = newReporter(s)
+	}
 	s.feed = st.NewBroadcast(s.contacts.changed)
 	if err := s.feed.Begin(ctx); err != nil {
 		st.Close()
@@ -391,6 +401,9 @@ func (s *Server) Run(ctx context.Context) error {
 	part(s.runAsking)
 	part(s.runPresence)
 	part(s.contacts.run)
+	if s.reporter != nil {
+		part(s.reporter.run)
+	}
 	for _, q := range s.ingest.queues {
 		part(func(ctx context.Context) error { return s.ingest.run(ctx, q) })
 	}

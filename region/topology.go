@@ -176,7 +176,7 @@ const (
 
 func (t topology) maestro() Spec {
 	args := []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
-		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt")}
+		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort)}
 	ports := []string{"maestro-http", "maestro-grpc"}
 	if t.st.Insecure {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))

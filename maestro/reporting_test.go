@@ -1,0 +1,132 @@
+package maestro
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/client"
+	lifecycle "atoll.dev/clm"
+	"atoll.dev/internal/pgtest"
+)
+
+// manager is a real lifecycle manager of a test.
+func manager(t *testing.T) *client.CLM {
+	t.Helper()
+	registry, err := lifecycle.ParseRegistry([]byte(`entities: [{kind: ManagementCluster, plural: managementclusters}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := lifecycle.Open(t.Context(), lifecycle.DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := lifecycle.New(lifecycle.Options{Database: db, HTTP: l, Identify: func(r *http.Request) (lifecycle.Caller, error) {
+		return lifecycle.Caller{Name: "system:maestro", System: true, Reporter: r.Method != http.MethodPost}, nil // who registers them is another
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// An agent that comes is known to the lifecycle manager at once, one that goes
+// after a while, and its heartbeats change nothing but a time.
+func TestPresenceIsReported(t *testing.T) {
+	c := manager(t)
+	mc, err := c.Create(t.Context(), managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: "edge-1", Spec: json.RawMessage(`{}`)}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t)
+	i := s.start(func(o *Options) { o.CLM, o.LostAfter, o.ReportEvery = c, time.Second, 20*time.Millisecond })
+	i.consumer("edge-1")
+	said := func() (clm.AdapterStatus, error) {
+		all, err := c.Statuses(t.Context(), managementClusters, mc.ID)
+		if err != nil || len(all) == 0 {
+			return clm.AdapterStatus{}, fmt.Errorf("nothing was reported: %v", err)
+		}
+		return all[0], nil
+	}
+	await := func(want string) (last clm.AdapterStatus) {
+		t.Helper()
+		eventually(t, want, func() error {
+			r, err := said()
+			if err != nil {
+				return err
+			}
+			if got := r.Adapter + " " + r.Conditions[0].Type + " " + r.Conditions[0].Status; got != want {
+				return fmt.Errorf("it is %s", got)
+			}
+			last = r
+			return nil
+		})
+		return last
+	}
+	version := func() string {
+		r, err := c.Get(t.Context(), managementClusters, mc.ID, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.ETag
+	}
+	a := s.agent("edge-1")
+	var first clm.AdapterStatus
+	eventually(t, "the time of the report moves", func() error {
+		first = await("maestro Available True")
+		before := version()
+		later := first
+		for n := 0; !later.LastReportTime.After(first.LastReportTime); n++ {
+			if n > 1000 {
+				return fmt.Errorf("still %s", later.LastReportTime)
+			}
+			a.resync(t.Context())
+			var err error
+			if later, err = said(); err != nil {
+				return err
+			}
+		}
+		after := version()
+		if end, err := said(); err != nil || end.Conditions[0] != first.Conditions[0] {
+			return fmt.Errorf("it was lost meanwhile: %v", err) // the machine is slow
+		}
+		if after != before {
+			t.Fatalf("a heartbeat made version %s of %s", after, before)
+		}
+		return nil
+	})
+	a.stop()
+	lost := await("maestro Available False")
+	var data struct {
+		LastSeen time.Time `json:"last_seen"`
+	}
+	if err := json.Unmarshal(lost.Data, &data); err != nil || data.LastSeen.Before(first.LastReportTime.Truncate(time.Millisecond)) || lost.Conditions[0].Reason != "Lost" {
+		t.Errorf("it is lost so: %s, %+v, %v", lost.Data, lost.Conditions, err)
+	}
+	a.start()
+	await("maestro Available True")
+}
