@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,41 +13,16 @@ import (
 	"time"
 
 	"atoll.dev/client"
+	"atoll.dev/test/regiontest"
 )
-
-// seed is printed, and taken from ATOLL_SEED when that is set.
-func seed(t *testing.T) *rand.Rand {
-	n := uint64(time.Now().UnixNano())
-	if s := os.Getenv("ATOLL_SEED"); s != "" {
-		var err error
-		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("ATOLL_SEED=%d", n)
-	return rand.New(rand.NewPCG(n, 0))
-}
-
-// soak is how long the kill loop goes on.
-func soak(t *testing.T) time.Duration {
-	s := os.Getenv("ATOLL_SOAK")
-	if s == "" {
-		return time.Minute
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatalf("ATOLL_SOAK: %v", err)
-	}
-	return d
-}
 
 // Kill -9 of any process at any time, under load: what was acknowledged is
 // applied exactly as it was posted last, and what was deleted is gone.
 func TestI1I5I6I12KillLoop(t *testing.T) {
-	rng := seed(t)
-	r := newRegion(t)
-	api := r.api()
-	ctx, stop := context.WithTimeout(t.Context(), soak(t))
+	rng := regiontest.Seed(t)
+	r := regiontest.New(t)
+	api := r.API()
+	ctx, stop := context.WithTimeout(t.Context(), regiontest.Soak(t, time.Minute))
 	defer stop()
 
 	const works = 12
@@ -77,7 +51,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 						}
 					} else {
 						_, _, err = api.ApplyWork(context.Background(), "management-01",
-							configMapWork(name, map[string]map[string]string{name: {"value": strconv.Itoa(value)}}))
+							regiontest.ConfigMapWork(name, map[string]map[string]string{name: {"value": strconv.Itoa(value)}}))
 					}
 					mu.Lock()
 					if err == nil {
@@ -100,8 +74,8 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	names := []string{"broker", "maestro", "clm", "platform", "pki", "postgres", "management-01-plane", "management-01-agent"}
 	for ctx.Err() == nil {
 		name := names[rng.IntN(len(names))]
-		if p := r.process(name); p.PID != 0 {
-			kill(t, p.PID)
+		if p := r.Process(name); p.PID != 0 {
+			regiontest.Kill(t, p.PID)
 			kills[name]++
 		}
 		select {
@@ -114,8 +88,8 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	if acknowledged < works {
 		t.Fatalf("only %d changes were acknowledged: there was no load", acknowledged)
 	}
-	eventually(t, 90*time.Second, func() error {
-		out, err := r.tryKubectl("management-01", "get", "configmaps", "-o", "json")
+	regiontest.Eventually(t, 90*time.Second, func() error {
+		out, err := r.TryKubectl("management-01", "get", "configmaps", "-o", "json")
 		if err != nil {
 			return err
 		}
@@ -148,7 +122,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		list, err := api.Works(t.Context(), "management-01")
 		if err != nil {
 			return err
@@ -170,11 +144,11 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 }
 
 func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
-	r := newRegion(t)
-	api := r.api()
+	r := regiontest.New(t)
+	api := r.API()
 	apply := func(i, n int) {
 		name := fmt.Sprintf("away-%d", i)
-		if _, _, err := api.ApplyWork(t.Context(), "management-01", configMapWork(name, map[string]map[string]string{name: {"n": strconv.Itoa(n)}})); err != nil {
+		if _, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork(name, map[string]map[string]string{name: {"n": strconv.Itoa(n)}})); err != nil {
 			t.Error(err)
 		}
 	}
@@ -187,7 +161,7 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 				Data     map[string]string
 			}
 		}
-		out, err := r.tryKubectl("management-01", "get", "configmaps", "-o", "json")
+		out, err := r.TryKubectl("management-01", "get", "configmaps", "-o", "json")
 		if err != nil || json.Unmarshal([]byte(out), &list) != nil {
 			return -1, 0
 		}
@@ -201,7 +175,7 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 		}
 		return n, updated
 	}
-	eventually(t, time.Minute, func() error {
+	regiontest.Eventually(t, time.Minute, func() error {
 		if n, _ := count(); n != works {
 			return fmt.Errorf("%d works applied", n)
 		}
@@ -209,7 +183,7 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 	})
 	// Paused, not killed: the supervisor would start a new one. The broker
 	// drops it, as it would an agent whose network is gone.
-	agent := r.process("management-01-agent").PID
+	agent := r.Process("management-01-agent").PID
 	pause(t, agent)
 	each(works, func(i int) { apply(i, 1); apply(i, 2); apply(i, 3) })
 	each(works, func(i int) {
@@ -221,7 +195,7 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 	})
 	resume(t, agent)
 	back := time.Now()
-	eventually(t, time.Minute, func() error {
+	regiontest.Eventually(t, time.Minute, func() error {
 		if n, updated := count(); n != works/2 || updated != works/2 {
 			return fmt.Errorf("%d works, %d up to date", n, updated)
 		}
@@ -235,16 +209,16 @@ func TestTheBrokerDownIs503AndRecovers(t *testing.T) { testDown(t, "broker") }
 
 // testDown stops the process for good: its supervisor is killed first.
 func testDown(t *testing.T, name string) {
-	r := newRegion(t)
+	r := regiontest.New(t)
 	post := func() (status int, headers string, took time.Duration) {
-		body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": configMapWork(fmt.Sprintf("w%d", time.Now().UnixNano()), map[string]map[string]string{"down": {"a": "b"}})})
+		body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork(fmt.Sprintf("w%d", time.Now().UnixNano()), map[string]map[string]string{"down": {"a": "b"}})})
 		begun := time.Now()
-		status, headers, _ = r.curl("/api/v0/work", "-X", "POST", "-d", string(body))
+		status, headers, _ = r.Curl("/api/v0/work", "-X", "POST", "-d", string(body))
 		return status, headers, time.Since(begun)
 	}
-	kill(t, r.process("supervisor").PID)
-	kill(t, r.process(name).PID)
-	eventually(t, 30*time.Second, func() error {
+	regiontest.Kill(t, r.Process("supervisor").PID)
+	regiontest.Kill(t, r.Process(name).PID)
+	regiontest.Eventually(t, 30*time.Second, func() error {
 		status, headers, took := post()
 		if took > 5*time.Second { // 2 s, and what a busy machine takes to start a process
 			t.Errorf("%s down: the answer took %s", name, took)
@@ -254,8 +228,8 @@ func testDown(t *testing.T, name string) {
 		}
 		return nil
 	})
-	r.up()
-	eventually(t, 60*time.Second, func() error {
+	r.Up()
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		if status, _, _ := post(); status != 201 {
 			return fmt.Errorf("%s back: %d", name, status)
 		}

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"atoll.dev/test/regiontest"
 )
 
 // What a caller gets wrong is answered with a 4xx that says what to do.
 func TestBadInputIsTheCallersFault(t *testing.T) {
-	r := sharedRegion(t)
+	r := regiontest.Shared(t)
 	work := func(manifest string) string {
 		return `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"bad"},"spec":{"workload":{"manifests":[` + manifest + `]}}}}`
 	}
@@ -42,14 +44,14 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 		{"an unknown route", "/api/v0/nothing", nil, 404, ""},
 		{"another method", "/api/v0/live", []string{"-X", "POST"}, 405, "allowed"},
 		{"a key that nobody has", "/api/v0/work", []string{"--user", "AKIAAAAAAAAAAAAAAAAA:secret"}, 403, ""},
-		{"a wrong secret", "/api/v0/work", []string{"--user", r.env["AWS_ACCESS_KEY_ID"] + ":wrong"}, 403, "signature"},
+		{"a wrong secret", "/api/v0/work", []string{"--user", r.Env["AWS_ACCESS_KEY_ID"] + ":wrong"}, 403, "signature"},
 		{"another region's signature", "/api/v0/work", []string{"--aws-sigv4", "aws:amz:mars-1:execute-api"}, 403, "region"},
-		{"another service's signature", "/api/v0/work", []string{"--aws-sigv4", "aws:amz:" + r.env["AWS_REGION"] + ":s3"}, 403, "service"},
+		{"another service's signature", "/api/v0/work", []string{"--aws-sigv4", "aws:amz:" + r.Env["AWS_REGION"] + ":s3"}, 403, "service"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := *r
-			r.t = t
-			status, headers, body := r.curl(c.path, c.args...)
+			r.T = t
+			status, headers, body := r.Curl(c.path, c.args...)
 			if status != c.status || !strings.Contains(strings.ToLower(body), c.want) {
 				t.Errorf("%d %s, want %d with %q", status, body, c.status, c.want)
 			}
@@ -67,12 +69,12 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 // I10: without an identity nothing but live and ready answers, whatever a
 // header claims.
 func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
-	r := sharedRegion(t)
+	r := regiontest.Shared(t)
 	for path, want := range map[string]int{
 		"/api/v0/live": 200, "/prod/api/v0/live": 200, "/api/v0/ready": 200, "/api/v0/work": 403, "/prod/api/v0/resource_bundles": 403, "/api/v0/openapi": 403, "/": 403,
 	} {
-		out, err := exec.Command("curl", "-sS", "--cacert", r.env["ATOLL_CA"], "-H", "X-Amz-Account-Id: 000000000000",
-			"-H", "X-Amz-Caller-Arn: arn:aws:iam::000000000000:user/admin", "-w", "%{http_code}", "-o", "/dev/null", r.env["ATOLL_ENDPOINT"]+path).Output()
+		out, err := exec.Command("curl", "-sS", "--cacert", r.Env["ATOLL_CA"], "-H", "X-Amz-Account-Id: 000000000000",
+			"-H", "X-Amz-Caller-Arn: arn:aws:iam::000000000000:user/admin", "-w", "%{http_code}", "-o", "/dev/null", r.Env["ATOLL_ENDPOINT"]+path).Output()
 		if err != nil || string(out) != strconv.Itoa(want) {
 			t.Errorf("%s: %s %v, want %d", path, out, err, want)
 		}
@@ -80,40 +82,40 @@ func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
 }
 
 func TestADisabledKeyIsLetInNoMore(t *testing.T) {
-	r := sharedRegion(t)
+	r := regiontest.Shared(t)
 	var key struct{ AccessKeyID, SecretAccessKey string }
-	if err := json.Unmarshal([]byte(r.atoll("key", "create", "--account", "123456789012", "-o", "json")), &key); err != nil {
+	if err := json.Unmarshal([]byte(r.Atoll("key", "create", "--account", "123456789012", "-o", "json")), &key); err != nil {
 		t.Fatal(err)
 	}
 	user := []string{"--user", key.AccessKeyID + ":" + key.SecretAccessKey}
-	eventually(t, 30*time.Second, func() error {
-		if status, _, body := r.curl("/api/v0/work", user...); status != 403 || !strings.Contains(body, "not-privileged") {
+	regiontest.Eventually(t, 30*time.Second, func() error {
+		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 || !strings.Contains(body, "not-privileged") {
 			return fmt.Errorf("an account that may do nothing: %d %s", status, body)
 		}
 		return nil
 	})
-	r.atoll("key", "create", "--account", "123456789012", "--privileged")
-	eventually(t, 30*time.Second, func() error {
-		if status, _, body := r.curl("/api/v0/work", user...); status != 200 {
+	r.Atoll("key", "create", "--account", "123456789012", "--privileged")
+	regiontest.Eventually(t, 30*time.Second, func() error {
+		if status, _, body := r.Curl("/api/v0/work", user...); status != 200 {
 			return fmt.Errorf("privileged: %d %s", status, body)
 		}
 		return nil
 	})
-	r.atoll("key", "disable", key.AccessKeyID)
-	eventually(t, 30*time.Second, func() error {
-		if status, _, body := r.curl("/api/v0/work", user...); status != 403 {
+	r.Atoll("key", "disable", key.AccessKeyID)
+	regiontest.Eventually(t, 30*time.Second, func() error {
+		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 {
 			return fmt.Errorf("disabled: %d %s", status, body)
 		}
 		return nil
 	})
-	if out := r.atoll("key", "list"); !strings.Contains(out, key.AccessKeyID) || strings.Contains(out, key.SecretAccessKey) {
+	if out := r.Atoll("key", "list"); !strings.Contains(out, key.AccessKeyID) || strings.Contains(out, key.SecretAccessKey) {
 		t.Errorf("key list: %s", out)
 	}
 }
 
 func TestEveryServiceTellsItsHealthAndFigures(t *testing.T) {
-	r := sharedRegion(t)
-	data, err := os.ReadFile(filepath.Join(r.home, "region.json"))
+	r := regiontest.Shared(t)
+	data, err := os.ReadFile(filepath.Join(r.Home, "region.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

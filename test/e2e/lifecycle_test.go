@@ -14,11 +14,12 @@ import (
 
 	"atoll.dev/clm"
 	"atoll.dev/internal/tracetest"
+	"atoll.dev/test/regiontest"
 )
 
 // clm asks the region's lifecycle manager at its plain port.
-func (r *testRegion) clm(method, path, body string) (status int, answer map[string]any, err error) {
-	req, err := http.NewRequestWithContext(r.t.Context(), method, r.status().Insecure["clm"]+path, strings.NewReader(body))
+func callCLM(r *regiontest.Region, method, path, body string) (status int, answer map[string]any, err error) {
+	req, err := http.NewRequestWithContext(r.T.Context(), method, r.Status().Insecure["clm"]+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -61,9 +62,9 @@ func ownAdapter(t *testing.T) func(home string) {
 // takes everything away. One trace covers it all.
 func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 	collector := tracetest.Start(t)
-	r := newRegionIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
+	r := regiontest.NewIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
 	const clusters = "/api/hyperfleet/v1/clusters"
-	status, made, err := r.clm("POST", clusters, `{"kind":"Cluster","name":"first","spec":{}}`)
+	status, made, err := callCLM(r, "POST", clusters, `{"kind":"Cluster","name":"first","spec":{}}`)
 	if err != nil || status != 201 {
 		t.Fatalf("create: %d %v %v", status, made, err)
 	}
@@ -71,8 +72,8 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 	namespace := "clusters-" + made["id"].(string)
 	await := func(generation string) {
 		t.Helper()
-		eventually(t, 90*time.Second, func() error {
-			status, c, err := r.clm("GET", path, "")
+		regiontest.Eventually(t, 90*time.Second, func() error {
+			status, c, err := callCLM(r, "GET", path, "")
 			if err != nil || status != 200 || !strings.HasPrefix(reconciled(c), "True@"+generation+" ") {
 				return fmt.Errorf("%d %v: %s", status, err, reconciled(c))
 			}
@@ -80,7 +81,7 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 		})
 	}
 	await("1")
-	r.kubectl("management-01", "get", "namespace", namespace)
+	r.Kubectl("management-01", "get", "namespace", namespace)
 
 	// From the POST to the report that made it so: one run of the adapter applied
 	// the work, another saw what became of it.
@@ -108,20 +109,20 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 		t.Errorf("the trace has nothing of the adapter: %v", one)
 	}
 
-	if status, answer, err := r.clm("PATCH", path, `{"labels":{"a":"b"}}`); err != nil || status != 200 {
+	if status, answer, err := callCLM(r, "PATCH", path, `{"labels":{"a":"b"}}`); err != nil || status != 200 {
 		t.Fatalf("patch: %d %v %v", status, answer, err)
 	}
 	await("2")
-	if status, answer, err := r.clm("DELETE", path, ""); err != nil || status != 202 {
+	if status, answer, err := callCLM(r, "DELETE", path, ""); err != nil || status != 202 {
 		t.Fatalf("delete: %d %v %v", status, answer, err)
 	}
-	eventually(t, 90*time.Second, func() error {
-		if status, c, err := r.clm("GET", path, ""); err != nil || status != 404 {
+	regiontest.Eventually(t, 90*time.Second, func() error {
+		if status, c, err := callCLM(r, "GET", path, ""); err != nil || status != 404 {
 			return fmt.Errorf("%d %v %v", status, c, err)
 		}
 		return nil
 	})
-	if out, err := r.tryKubectl("management-01", "get", "namespace", namespace, "-o", "jsonpath={.status.phase}"); err == nil && out != "Terminating" {
+	if out, err := r.TryKubectl("management-01", "get", "namespace", namespace, "-o", "jsonpath={.status.phase}"); err == nil && out != "Terminating" {
 		t.Errorf("the namespace is still there: %s", out)
 	}
 }
@@ -151,19 +152,19 @@ func traceOf(spans []tracetest.Span, id string) (names []string) {
 // A management cluster is known to the lifecycle manager as long as it is
 // registered.
 func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
-	r := sharedRegion(t)
+	r := regiontest.Shared(t)
 	names := func() string {
 		t.Helper()
-		return r.atoll("clm", "list", "managementclusters")
+		return r.Atoll("clm", "list", "managementclusters")
 	}
 	if got := names(); !strings.Contains(got, "management-01") {
 		t.Fatalf("the region's own is not there: %s", got)
 	}
-	r.atoll("mc", "register", "edge-clm")
+	r.Atoll("mc", "register", "edge-clm")
 	if got := names(); !strings.Contains(got, "edge-clm") {
 		t.Errorf("not there after it was registered: %s", got)
 	}
-	r.atoll("mc", "delete", "edge-clm")
+	r.Atoll("mc", "delete", "edge-clm")
 	if got := names(); strings.Contains(got, "edge-clm") {
 		t.Errorf("there after it was deleted: %s", got)
 	}

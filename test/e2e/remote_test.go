@@ -13,16 +13,17 @@ import (
 
 	"atoll.dev/client"
 	"atoll.dev/plane/planetest"
+	"atoll.dev/test/regiontest"
 )
 
 // A cluster that the region did not make, and whose API it cannot reach, joins
 // as a person would join it: register, bootstrap, token, agent.
 func TestAClusterThatIsNotLocalJoins(t *testing.T) {
-	r := sharedRegion(t)
+	r := regiontest.Shared(t)
 	cluster := planetest.Start(t)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	if err := os.Symlink(binaries.services, path("atoll")); err != nil {
+	if err := os.Symlink(regiontest.Services(t), path("atoll")); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.Create(path("log"))
@@ -32,7 +33,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	defer log.Close()
 	// join runs what `atoll mc join-token` prints, word for word.
 	join := func() (stop func()) {
-		script := strings.Replace(r.atoll("mc", "join-token", "edge-7"), "\natoll agent", "\nexec atoll agent", 1)
+		script := strings.Replace(r.Atoll("mc", "join-token", "edge-7"), "\natoll agent", "\nexec atoll agent", 1)
 		agent := exec.Command("sh", "-ec", script)
 		agent.Dir, agent.Env, agent.Stdout, agent.Stderr = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")), log, log
 		if err := agent.Start(); err != nil {
@@ -46,22 +47,22 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 			}
 		})
 	}
-	r.atoll("mc", "register", "edge-7", "--label", "zone=north")
-	r.atoll("mc", "bootstrap", "--kubeconfig", cluster.Config.AdminKubeconfig(), "--out", path("agent.kubeconfig"))
+	r.Atoll("mc", "register", "edge-7", "--label", "zone=north")
+	r.Atoll("mc", "bootstrap", "--kubeconfig", cluster.Config.AdminKubeconfig(), "--out", path("agent.kubeconfig"))
 	stop := join()
 	t.Cleanup(func() {
 		stop()
-		r.atoll("mc", "delete", "edge-7")
+		r.Atoll("mc", "delete", "edge-7")
 	})
-	if _, err := r.try("mc", "kubeconfig", "edge-7"); err == nil {
+	if _, err := r.Try("mc", "kubeconfig", "edge-7"); err == nil {
 		t.Error("the region has a kubeconfig of a cluster that is not its own")
 	}
-	api := r.api()
-	w, _, err := api.ApplyWork(t.Context(), "edge-7", configMapWork("far", map[string]map[string]string{"far": {"a": "b"}}))
+	api := r.API()
+	w, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("far", map[string]map[string]string{"far": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err != nil {
 			return err
@@ -73,8 +74,8 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		}
 		return fmt.Errorf("conditions %v", got.Status.Conditions)
 	})
-	eventually(t, 60*time.Second, func() error {
-		if out := r.atoll("mc", "list"); !strings.Contains(out, "edge-7") || strings.Contains(out, "never") {
+	regiontest.Eventually(t, 60*time.Second, func() error {
+		if out := r.Atoll("mc", "list"); !strings.Contains(out, "edge-7") || strings.Contains(out, "never") {
 			return fmt.Errorf("mc list: %s", out)
 		}
 		return nil
@@ -82,10 +83,10 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 
 	// Revoked, it is out within seconds, and a start does not bring it back.
 	revoke(t, r, "edge-7")
-	if out, err := r.try("mc", "join-token", "edge-7"); err == nil || !strings.Contains(out+err.Error(), "atoll mc allow edge-7") {
+	if out, err := r.Try("mc", "join-token", "edge-7"); err == nil || !strings.Contains(out+err.Error(), "atoll mc allow edge-7") {
 		t.Errorf("a token for a revoked cluster: %v %s", err, out)
 	}
-	other, _, err := api.ApplyWork(t.Context(), "edge-7", configMapWork("later", map[string]map[string]string{"later": {"a": "b"}}))
+	other, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("later", map[string]map[string]string{"later": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +95,9 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	if got, err := api.Work(t.Context(), other.ID); err != nil || len(got.Status.Conditions) > 0 {
 		t.Errorf("a revoked cluster reports: %+v %v", got.Status.Conditions, err)
 	}
-	r.atoll("mc", "allow", "edge-7")
+	r.Atoll("mc", "allow", "edge-7")
 	stop = join()
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		got, err := api.Work(t.Context(), other.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -106,13 +107,13 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), other.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.try("mc", "delete", "edge-7"); err == nil {
+	if _, err := r.Try("mc", "delete", "edge-7"); err == nil {
 		t.Error("a management cluster with works was deleted")
 	}
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		for _, id := range []string{w.ID, other.ID} {
 			if _, err := api.Work(t.Context(), id); client.StatusOf(err) != 404 {
 				return fmt.Errorf("the work is still there: %v", err)
@@ -124,13 +125,13 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 
 // revoke revokes a cluster and returns when the broker has cut its agent off,
 // for which it has ten seconds.
-func revoke(t *testing.T, r *testRegion, cluster string) {
+func revoke(t *testing.T, r *regiontest.Region, cluster string) {
 	t.Helper()
-	cuts := func() int { return strings.Count(r.atoll("logs", "broker"), "connections cut off") }
+	cuts := func() int { return strings.Count(r.Atoll("logs", "broker"), "connections cut off") }
 	before := cuts()
-	r.atoll("mc", "revoke", cluster, "--reason", "a test")
+	r.Atoll("mc", "revoke", cluster, "--reason", "a test")
 	begun := time.Now()
-	eventually(t, 10*time.Second, func() error {
+	regiontest.Eventually(t, 10*time.Second, func() error {
 		if cuts() == before {
 			return errors.New("the broker has cut nobody off")
 		}
@@ -142,17 +143,17 @@ func revoke(t *testing.T, r *testRegion, cluster string) {
 // A cluster of this machine is no exception: the supervisor does not bring a
 // revoked one back, and `mc allow` is enough, because it may make the token.
 func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
-	r := sharedRegion(t)
+	r := regiontest.Shared(t)
 	revoke(t, r, "management-01")
-	api := r.api()
-	w, _, err := api.ApplyWork(t.Context(), "management-01", configMapWork("revoked", map[string]map[string]string{"revoked": {"a": "b"}}))
+	api := r.API()
+	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("revoked", map[string]map[string]string{"revoked": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := r.atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent does") {
+	if out := r.Atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent does") {
 		t.Errorf("mc allow: %s", out)
 	}
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -162,7 +163,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
 			return fmt.Errorf("the work is still there: %v", err)
 		}

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"atoll.dev/client"
+	"atoll.dev/test/regiontest"
 )
 
 func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
-	r := sharedRegion(t)
-	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": configMapWork("road", map[string]map[string]string{"road": {"k": "v"}})})
-	status, headers, answer := r.curl("/prod/api/v0/work", "-X", "POST", "-d", string(body))
+	r := regiontest.Shared(t)
+	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork("road", map[string]map[string]string{"road": {"k": "v"}})})
+	status, headers, answer := r.Curl("/prod/api/v0/work", "-X", "POST", "-d", string(body))
 	if status != 201 {
 		t.Fatalf("POST /work: %d %s", status, answer)
 	}
@@ -31,8 +32,8 @@ func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 	if !strings.Contains(strings.ToLower(headers), "\netag: ") {
 		t.Errorf("no ETag in:\n%s", headers)
 	}
-	eventually(t, 60*time.Second, func() error {
-		_, _, list := r.curl("/prod/api/v0/resource_bundles")
+	regiontest.Eventually(t, 60*time.Second, func() error {
+		_, _, list := r.Curl("/prod/api/v0/resource_bundles")
 		var bundles struct {
 			Items []struct {
 				ID     string
@@ -57,46 +58,46 @@ func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 		}
 		return fmt.Errorf("not applied: %s", list)
 	})
-	if got := r.kubectl("management-01", "get", "configmap", "road", "-o", "jsonpath={.data.k}"); got != "v" {
+	if got := r.Kubectl("management-01", "get", "configmap", "road", "-o", "jsonpath={.data.k}"); got != "v" {
 		t.Errorf("the ConfigMap has k=%q", got)
 	}
 }
 
 func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
-	r := sharedRegion(t)
+	r := regiontest.Shared(t)
 	file := filepath.Join(t.TempDir(), "work.json")
-	write(t, file, configMapWork("twice", map[string]map[string]string{"twice": {"n": "1"}}))
-	if out := r.atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "created") || !strings.Contains(out, "Applied") {
+	write(t, file, regiontest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "1"}}))
+	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "created") || !strings.Contains(out, "Applied") {
 		t.Errorf("first apply: %s", out)
 	}
-	version := r.kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}")
-	if out := r.atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "unchanged") || !strings.Contains(out, "generation 1") {
+	version := r.Kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}")
+	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "unchanged") || !strings.Contains(out, "generation 1") {
 		t.Errorf("second apply: %s", out)
 	}
-	if again := r.kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}"); again != version {
+	if again := r.Kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}"); again != version {
 		t.Errorf("the second apply wrote the ConfigMap: %s, then %s", version, again)
 	}
-	write(t, file, configMapWork("twice", map[string]map[string]string{"twice": {"n": "2"}}))
-	if out := r.atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "changed") || !strings.Contains(out, "generation 2") {
+	write(t, file, regiontest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "2"}}))
+	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "changed") || !strings.Contains(out, "generation 2") {
 		t.Errorf("third apply: %s", out)
 	}
-	if got := r.kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.data.n}"); got != "2" {
+	if got := r.Kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.data.n}"); got != "2" {
 		t.Errorf("after the change n=%q", got)
 	}
 }
 
 func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
-	r := sharedRegion(t)
-	api := r.api()
-	w, _, err := api.ApplyWork(t.Context(), "management-01", configMapWork("goes", map[string]map[string]string{"goes": {"a": "b"}}))
+	r := regiontest.Shared(t)
+	api := r.API()
+	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("goes", map[string]map[string]string{"goes": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, func() error { _, err := r.tryKubectl("management-01", "get", "configmap", "goes"); return err })
-	if out := r.atoll("work", "delete", w.ID, "--wait"); !strings.Contains(out, "gone") {
+	regiontest.Eventually(t, 60*time.Second, func() error { _, err := r.TryKubectl("management-01", "get", "configmap", "goes"); return err })
+	if out := r.Atoll("work", "delete", w.ID, "--wait"); !strings.Contains(out, "gone") {
 		t.Errorf("delete: %s", out)
 	}
-	if out := r.kubectl("management-01", "get", "configmap,appliedmanifestwork", "--ignore-not-found", "-o", "name"); strings.Contains(out, "goes") || strings.Contains(out, w.ID) {
+	if out := r.Kubectl("management-01", "get", "configmap,appliedmanifestwork", "--ignore-not-found", "-o", "name"); strings.Contains(out, "goes") || strings.Contains(out, w.ID) {
 		t.Errorf("left on the management cluster: %s", out)
 	}
 	if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
@@ -105,8 +106,8 @@ func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
 }
 
 func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
-	r := sharedRegion(t)
-	w, _, err := r.api().ApplyWork(t.Context(), "management-01", json.RawMessage(`{
+	r := regiontest.Shared(t)
+	w, _, err := r.API().ApplyWork(t.Context(), "management-01", json.RawMessage(`{
 		"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"half"},
 		"spec":{"workload":{"manifests":[
 			{"apiVersion":"v1","kind":"Service","metadata":{"name":"half-bad","namespace":"default"},"spec":{"ports":[{"port":99999}]}},
@@ -114,8 +115,8 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, func() error {
-		got, err := r.api().Work(t.Context(), w.ID)
+	regiontest.Eventually(t, 60*time.Second, func() error {
+		got, err := r.API().Work(t.Context(), w.ID)
 		if err != nil {
 			return err
 		}
@@ -135,25 +136,25 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 		}
 		return nil
 	})
-	if out := r.atoll("work", "why", w.ID); !strings.Contains(out, "last error") {
+	if out := r.Atoll("work", "why", w.ID); !strings.Contains(out, "last error") {
 		t.Errorf("why does not show the error: %s", out)
 	}
 }
 
 func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
-	r := sharedRegion(t)
-	w, _, err := r.api().ApplyWork(t.Context(), "management-01", configMapWork("staged", map[string]map[string]string{"staged": {"a": "b"}}))
+	r := regiontest.Shared(t)
+	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("staged", map[string]map[string]string{"staged": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		var why struct {
 			Stages []struct {
 				Stage string
 				At    *time.Time
 			}
 		}
-		if err := json.Unmarshal([]byte(r.atoll("work", "why", w.ID, "-o", "json")), &why); err != nil {
+		if err := json.Unmarshal([]byte(r.Atoll("work", "why", w.ID, "-o", "json")), &why); err != nil {
 			t.Fatal(err)
 		}
 		var before time.Time
@@ -173,15 +174,15 @@ func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
 // The region's own side of the home has nothing by which to reach a management
 // cluster's API, nor do its processes get the path of anything that has.
 func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
-	r := sharedRegion(t)
-	err := filepath.WalkDir(r.home, func(path string, d fs.DirEntry, err error) error {
+	r := regiontest.Shared(t)
+	err := filepath.WalkDir(r.Home, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
 			}
 			return err
 		}
-		if d.IsDir() && path == filepath.Join(r.home, "management") {
+		if d.IsDir() && path == filepath.Join(r.Home, "management") {
 			return fs.SkipDir
 		}
 		if !d.Type().IsRegular() {
@@ -197,13 +198,13 @@ func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"pki", "broker", "maestro", "clm", "platform"} {
-		pid := r.process(name).PID
+		pid := r.Process(name).PID
 		for _, file := range []string{"cmdline", "environ"} {
 			data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(string(data), filepath.Join(r.home, "management")) || strings.Contains(strings.ToLower(string(data)), "kubeconfig") {
+			if strings.Contains(string(data), filepath.Join(r.Home, "management")) || strings.Contains(strings.ToLower(string(data)), "kubeconfig") {
 				t.Errorf("%s knows of a management cluster's files: %q", name, data)
 			}
 		}
@@ -212,10 +213,10 @@ func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
 
 // I11: no process list shows a secret.
 func TestI11NoSecretInTheProcessListOrTheLogs(t *testing.T) {
-	r := sharedRegion(t)
-	secret := r.env["AWS_SECRET_ACCESS_KEY"]
-	r.curl("/prod/api/v0/management_clusters")
-	for _, p := range r.status().Processes {
+	r := regiontest.Shared(t)
+	secret := r.Env["AWS_SECRET_ACCESS_KEY"]
+	r.Curl("/prod/api/v0/management_clusters")
+	for _, p := range r.Status().Processes {
 		for _, file := range []string{"cmdline", "environ"} {
 			data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.PID, file))
 			if strings.Contains(string(data), secret) {
@@ -223,7 +224,7 @@ func TestI11NoSecretInTheProcessListOrTheLogs(t *testing.T) {
 			}
 		}
 	}
-	logs, _ := filepath.Glob(filepath.Join(r.home, "logs", "*"))
+	logs, _ := filepath.Glob(filepath.Join(r.Home, "logs", "*"))
 	if len(logs) < 5 {
 		t.Fatalf("only %d logs", len(logs))
 	}

@@ -9,42 +9,44 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"atoll.dev/test/regiontest"
 )
 
 func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
-	r := newRegion(t)
-	before := r.status()
+	r := regiontest.New(t)
+	before := r.Status()
 	if !before.Ready || before.Processes[0].Name != "supervisor" {
 		t.Fatalf("status: %+v", before)
 	}
-	if out := r.atoll("up", "--detach"); !strings.Contains(out, "already running") {
+	if out := r.Atoll("up", "--detach"); !strings.Contains(out, "already running") {
 		t.Errorf("second up: %s", out)
 	}
-	if out := r.atoll("up", "--detach", "--management-clusters", "2"); !strings.Contains(out, "management-02-agent") {
+	if out := r.Atoll("up", "--detach", "--management-clusters", "2"); !strings.Contains(out, "management-02-agent") {
 		t.Errorf("up with two: %s", out)
 	}
-	if out := r.atoll("mc", "list"); !strings.Contains(out, "management-01") || !strings.Contains(out, "management-02") {
+	if out := r.Atoll("mc", "list"); !strings.Contains(out, "management-01") || !strings.Contains(out, "management-02") {
 		t.Errorf("mc list: %s", out)
 	}
-	if out, err := r.try("up", "--detach", "--management-clusters", "1"); err == nil || !strings.Contains(err.Error(), "mc delete") {
+	if out, err := r.Try("up", "--detach", "--management-clusters", "1"); err == nil || !strings.Contains(err.Error(), "mc delete") {
 		t.Errorf("up with fewer: %v %s", err, out)
 	}
-	if out, err := r.try("up", "--detach", "--region", "other"); err == nil || !strings.Contains(err.Error(), "--home") {
+	if out, err := r.Try("up", "--detach", "--region", "other"); err == nil || !strings.Contains(err.Error(), "--home") {
 		t.Errorf("up of another region: %v %s", err, out)
 	}
 	for _, p := range before.Processes {
-		if now := r.process(p.Name); now.PID != p.PID {
+		if now := r.Process(p.Name); now.PID != p.PID {
 			t.Errorf("%s was restarted: pid %d, then %d", p.Name, p.PID, now.PID)
 		}
 	}
-	r.atoll("mc", "delete", "management-02")
-	eventually(t, 60*time.Second, func() error {
-		for _, p := range r.status().Processes {
+	r.Atoll("mc", "delete", "management-02")
+	regiontest.Eventually(t, 60*time.Second, func() error {
+		for _, p := range r.Status().Processes {
 			if strings.HasPrefix(p.Name, "management-02") {
 				return fmt.Errorf("%s is still kept", p.Name)
 			}
 		}
-		if left := processes(r.home + "/management/management-02"); len(left) > 0 {
+		if left := regiontest.Processes(r.Home + "/management/management-02"); len(left) > 0 {
 			return fmt.Errorf("still running: %v", left)
 		}
 		return nil
@@ -52,27 +54,27 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 }
 
 func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
-	r := newRegion(t)
-	before := r.status()
-	kill(t, r.process("supervisor").PID)
-	if status, _, body := r.curl("/prod/api/v0/management_clusters"); status != 200 {
+	r := regiontest.New(t)
+	before := r.Status()
+	regiontest.Kill(t, r.Process("supervisor").PID)
+	if status, _, body := r.Curl("/prod/api/v0/management_clusters"); status != 200 {
 		t.Fatalf("without a supervisor: %d %s", status, body)
 	}
-	if s := r.status(); s.Processes[0].State != "stopped" || !s.Ready {
+	if s := r.Status(); s.Processes[0].State != "stopped" || !s.Ready {
 		t.Errorf("status without a supervisor: %+v", s)
 	}
-	r.up()
+	r.Up()
 	for _, p := range before.Processes {
-		now := r.process(p.Name)
+		now := r.Process(p.Name)
 		if adopted := now.PID == p.PID; adopted != (p.Name != "supervisor") {
 			t.Errorf("%s: pid %d, then %d", p.Name, p.PID, now.PID)
 		}
 	}
 	// The new supervisor watches what it adopted.
-	broker := r.process("broker")
-	kill(t, broker.PID)
-	eventually(t, 60*time.Second, func() error {
-		if now := r.process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+1 {
+	broker := r.Process("broker")
+	regiontest.Kill(t, broker.PID)
+	regiontest.Eventually(t, 60*time.Second, func() error {
+		if now := r.Process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+1 {
 			return fmt.Errorf("broker: %+v", now)
 		}
 		return nil
@@ -80,72 +82,72 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 }
 
 func TestI12AfterAKillOfEverythingUpGoesOn(t *testing.T) {
-	r := newRegion(t)
-	w, _, err := r.api().ApplyWork(t.Context(), "management-01", configMapWork("survives", map[string]map[string]string{"survives": {"a": "b"}}))
+	r := regiontest.New(t)
+	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("survives", map[string]map[string]string{"survives": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range r.status().Processes { // the supervisor is the first
-		kill(t, p.PID)
+	for _, p := range r.Status().Processes { // the supervisor is the first
+		regiontest.Kill(t, p.PID)
 	}
-	r.up()
-	eventually(t, 60*time.Second, func() error {
-		_, err := r.tryKubectl("management-01", "get", "configmap", "survives")
+	r.Up()
+	regiontest.Eventually(t, 60*time.Second, func() error {
+		_, err := r.TryKubectl("management-01", "get", "configmap", "survives")
 		return err
 	})
-	if _, err := r.api().Work(t.Context(), w.ID); err != nil {
+	if _, err := r.API().Work(t.Context(), w.ID); err != nil {
 		t.Errorf("an acknowledged work: %v", err)
 	}
 }
 
 func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
-	r := newRegion(t)
-	address := strings.TrimPrefix(r.env["ATOLL_ENDPOINT"], "https://")
-	r.atoll("down")
+	r := regiontest.New(t)
+	address := strings.TrimPrefix(r.Env["ATOLL_ENDPOINT"], "https://")
+	r.Atoll("down")
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.try("up", "--detach")
+	_, err = r.Try("up", "--detach")
 	l.Close()
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) || !strings.Contains(err.Error(), "platform") {
 		t.Errorf("up with a taken port: %v", err)
 	}
-	r.up()
+	r.Up()
 }
 
 func TestDownStopsOnlyItsOwnAndWithinItsTime(t *testing.T) {
-	r := newRegion(t)
+	r := regiontest.New(t)
 	bystander := exec.Command("sleep", "600")
 	if err := bystander.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { bystander.Process.Kill(); bystander.Wait() }()
 	begun := time.Now()
-	r.atoll("down")
+	r.Atoll("down")
 	if took := time.Since(begun); took > 15*time.Second {
 		t.Errorf("down took %s", took)
 	}
-	if left := processes(r.home); len(left) > 0 {
+	if left := regiontest.Processes(r.Home); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Errorf("a process of somebody else: %v", err)
 	}
-	if s := r.status(); s.Ready {
+	if s := r.Status(); s.Ready {
 		t.Errorf("a stopped region says that it is ready: %+v", s)
 	}
-	r.up()
+	r.Up()
 }
 
 func TestCtrlCOfUpIsDown(t *testing.T) {
-	bin(t)
+	regiontest.Bin(t)
 	home, err := os.MkdirTemp("", "atoll-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { command(home, "down", "--purge").Run() })
-	up := command(home, "up")
+	t.Cleanup(func() { regiontest.Command(home, "down", "--purge").Run() })
+	up := regiontest.Command(home, "up")
 	out, err := os.CreateTemp(t.TempDir(), "out")
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +157,7 @@ func TestCtrlCOfUpIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func() string { data, _ := os.ReadFile(out.Name()); return string(data) }
-	eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 60*time.Second, func() error {
 		if !strings.Contains(read(), "Ctrl-C") {
 			return fmt.Errorf("up says: %s", read())
 		}
@@ -168,15 +170,8 @@ func TestCtrlCOfUpIsDown(t *testing.T) {
 	if !strings.Contains(read(), "stopped after") {
 		t.Errorf("up says: %s", read())
 	}
-	if left := processes(home); len(left) > 0 {
+	if left := regiontest.Processes(home); len(left) > 0 {
 		t.Errorf("left: %v", left)
-	}
-}
-
-func kill(t *testing.T, pid int) {
-	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatalf("kill %d: %v", pid, err)
 	}
 }
 

@@ -1,0 +1,368 @@
+// Package regiontest gives tests a whole region of their own: the built
+// binaries, real PostgreSQL, a real broker, real API servers. A region ends
+// with its test, and the test fails when anything of it is left.
+//
+// ATOLL_BIN names the atoll whose `up` is tested, and so the services
+// (scripts/test.sh builds it with the race detector); the other commands are
+// bin/atoll's. atoll-kube and kubectl are those of ATOLL_KUBE_BIN's directory.
+// It is imported by tests only.
+package regiontest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"atoll.dev/client"
+	"atoll.dev/region"
+)
+
+// Region is a region of a test's own.
+type Region struct {
+	T    testing.TB
+	Home string
+	Env  map[string]string // what `atoll env` prints
+}
+
+var binaries struct {
+	once               sync.Once
+	atoll, services    string // the commands; the atoll that runs the services
+	kubectl            string
+	atollErr, otherErr error
+}
+
+// Bin finds the programs.
+func Bin(t testing.TB) (atoll, kubectl string) {
+	t.Helper()
+	binaries.once.Do(func() {
+		kube := os.Getenv("ATOLL_KUBE_BIN")
+		if kube == "" {
+			kube, _ = filepath.Abs("../../bin/atoll-kube")
+		}
+		binaries.atoll, _ = filepath.Abs("../../bin/atoll")
+		if binaries.services = os.Getenv("ATOLL_BIN"); binaries.services == "" {
+			binaries.services = binaries.atoll
+		}
+		_, err := os.Stat(binaries.services)
+		_, binaries.atollErr = os.Stat(binaries.atoll)
+		binaries.atollErr = errors.Join(err, binaries.atollErr)
+		_, binaries.otherErr = os.Stat(kube)
+		os.Setenv("ATOLL_KUBE_BIN", kube)
+		binaries.kubectl = filepath.Join(filepath.Dir(kube), "kubectl")
+	})
+	if binaries.atollErr != nil || binaries.otherErr != nil {
+		t.Fatalf("build first, with `make build`: %v %v", binaries.atollErr, binaries.otherErr)
+	}
+	return binaries.atoll, binaries.kubectl
+}
+
+// Services is the program that runs a region's services.
+func Services(t testing.TB) string {
+	Bin(t)
+	return binaries.services
+}
+
+var shared struct {
+	sync.Mutex
+	r *Region
+}
+
+// Shared is one region for all tests of a package that leave no trace in it but
+// their own works. The package must use Main.
+func Shared(t *testing.T) *Region {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.r == nil {
+		home, err := os.MkdirTemp("", "atoll-e2e-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &Region{T: t, Home: home}
+		r.Up()
+		shared.r = r
+	}
+	r := *shared.r
+	r.T = t
+	return &r
+}
+
+// Main runs the tests and then ends the shared region; use it in TestMain:
+//
+//	func TestMain(m *testing.M) { os.Exit(regiontest.Main(m)) }
+func Main(m *testing.M) int {
+	os.Unsetenv("ATOLL_HOME")
+	os.Unsetenv("ATOLL_ENDPOINT")
+	code := m.Run()
+	if r := shared.r; r != nil {
+		if out, err := Command(r.Home, "down", "--purge").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "shared region: %v\n%s", err, out)
+			code = 1
+		}
+	}
+	return code
+}
+
+// New starts a region for one test, which goes with it.
+func New(t *testing.T, args ...string) *Region {
+	t.Helper()
+	return NewIn(t, func(string) {}, args...)
+}
+
+// NewIn is New with a home that was prepared.
+func NewIn(t *testing.T, prepare func(home string), args ...string) *Region {
+	t.Helper()
+	home, err := os.MkdirTemp("", "atoll-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prepare(home)
+	r := &Region{T: t, Home: home}
+	t.Cleanup(func() {
+		if t.Failed() {
+			r.ShowLogs()
+		}
+		if out, err := Command(home, "down", "--purge").CombinedOutput(); err != nil {
+			t.Errorf("down --purge: %v\n%s", err, out)
+		}
+		if left := Processes(home); len(left) > 0 {
+			t.Errorf("down left processes: %v", left)
+		}
+		if _, err := os.Stat(home); err == nil {
+			t.Errorf("down --purge left %s", home)
+		}
+	})
+	r.Up(args...)
+	return r
+}
+
+// Command is a command in a region, not started.
+func Command(home string, args ...string) *exec.Cmd {
+	program := binaries.atoll
+	if args[0] == "up" {
+		program = binaries.services
+	}
+	cmd := exec.Command(program, append(args, "--home", home)...)
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
+}
+
+// Atoll runs a command in the region and returns what it prints.
+func (r *Region) Atoll(args ...string) string {
+	r.T.Helper()
+	out, err := r.Try(args...)
+	if err != nil {
+		r.T.Fatalf("atoll %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+// Try is Atoll of what may fail.
+func (r *Region) Try(args ...string) (string, error) {
+	Bin(r.T)
+	cmd := Command(r.Home, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%w: %s", err, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}
+
+// Up starts the region, or goes on with it.
+func (r *Region) Up(args ...string) string {
+	r.T.Helper()
+	out := r.Atoll(append([]string{"up", "--detach"}, args...)...)
+	r.Env = map[string]string{}
+	for line := range strings.Lines(r.Atoll("env")) {
+		k, v, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
+		r.Env[k] = strings.Trim(v, "'")
+	}
+	return out
+}
+
+// Status is what `atoll status` says.
+func (r *Region) Status() region.Status {
+	r.T.Helper()
+	var s region.Status
+	if err := json.Unmarshal([]byte(r.Atoll("status", "-o", "json")), &s); err != nil {
+		r.T.Fatal(err)
+	}
+	return s
+}
+
+// Process is one of the region's processes.
+func (r *Region) Process(name string) region.ProcessStatus {
+	r.T.Helper()
+	s := r.Status()
+	i := slices.IndexFunc(s.Processes, func(p region.ProcessStatus) bool { return p.Name == name })
+	if i < 0 {
+		r.T.Fatalf("no process %s in %v", name, s.Processes)
+	}
+	return s.Processes[i]
+}
+
+// API is our own client of the region.
+func (r *Region) API() *client.Platform {
+	r.T.Helper()
+	api, err := client.NewPlatform(client.PlatformOptions{
+		Endpoint: r.Env["ATOLL_ENDPOINT"], CAFile: r.Env["ATOLL_CA"],
+		Credentials: client.Credentials{AccessKeyID: r.Env["AWS_ACCESS_KEY_ID"], SecretAccessKey: r.Env["AWS_SECRET_ACCESS_KEY"], Region: r.Env["AWS_REGION"]},
+	})
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	r.T.Cleanup(api.Close)
+	return api
+}
+
+// Curl makes a signed request with Debian's curl and returns status, headers and body.
+func (r *Region) Curl(path string, args ...string) (status int, headers, body string) {
+	r.T.Helper()
+	head := filepath.Join(r.T.TempDir(), "head")
+	args = append([]string{
+		"-sS", "--max-time", "20", "-D", head, "--cacert", r.Env["ATOLL_CA"],
+		"--aws-sigv4", "aws:amz:" + r.Env["AWS_REGION"] + ":execute-api",
+		"--user", r.Env["AWS_ACCESS_KEY_ID"] + ":" + r.Env["AWS_SECRET_ACCESS_KEY"],
+		"-w", "\n%{http_code}", r.Env["ATOLL_ENDPOINT"] + path,
+	}, args...)
+	out, err := exec.Command("curl", args...).Output()
+	if err != nil {
+		r.T.Fatalf("curl %s: %v", path, err)
+	}
+	text := string(out)
+	cut := strings.LastIndexByte(text, '\n')
+	fmt.Sscan(text[cut+1:], &status)
+	h, _ := os.ReadFile(head)
+	return status, string(h), text[:cut]
+}
+
+// Kubectl runs kubectl as the administrator of a management cluster.
+func (r *Region) Kubectl(cluster string, args ...string) string {
+	r.T.Helper()
+	out, err := r.TryKubectl(cluster, args...)
+	if err != nil {
+		r.T.Fatalf("kubectl %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+// TryKubectl is Kubectl of what may fail.
+func (r *Region) TryKubectl(cluster string, args ...string) (string, error) {
+	_, kubectl := Bin(r.T)
+	file := filepath.Join(r.T.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte(r.Atoll("mc", "kubeconfig", cluster)), 0o600); err != nil {
+		r.T.Fatal(err)
+	}
+	cmd := exec.Command(kubectl, append([]string{"--kubeconfig", file}, args...)...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, errs.String())
+	}
+	return string(out), err
+}
+
+// ConfigMapWork is a ManifestWork of ConfigMaps in the namespace default.
+func ConfigMapWork(name string, configMaps map[string]map[string]string) json.RawMessage {
+	var manifests []any
+	for cm, data := range configMaps {
+		manifests = append(manifests, map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": cm, "namespace": "default"}, "data": data,
+		})
+	}
+	data, _ := json.Marshal(map[string]any{
+		"apiVersion": "work.open-cluster-management.io/v1", "kind": "ManifestWork", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"workload": map[string]any{"manifests": manifests}},
+	})
+	return data
+}
+
+// Eventually calls f until it returns nil, with the test's patience.
+func Eventually(t testing.TB, patience time.Duration, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after %s: %v", patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// Processes lists the pids of a home's processes.
+func Processes(home string) []string {
+	var found []string
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		cmdline, _ := os.ReadFile(dir + "/cmdline")
+		if bytes.Contains(cmdline, []byte(home)) && !bytes.Contains(cmdline, []byte("down")) {
+			found = append(found, filepath.Base(dir)+" "+strings.ReplaceAll(string(cmdline), "\x00", " "))
+		}
+	}
+	return found
+}
+
+// ShowLogs logs the ends of all logs.
+func (r *Region) ShowLogs() {
+	out, _ := Command(r.Home, "logs", "--tail", "15").CombinedOutput()
+	r.T.Logf("logs:\n%s", out)
+	out, _ = Command(r.Home, "status").CombinedOutput()
+	r.T.Logf("status:\n%s", out)
+}
+
+// Kill ends a process at once.
+func Kill(t testing.TB, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatalf("kill %d: %v", pid, err)
+	}
+}
+
+// Seed is printed, and taken from ATOLL_SEED when that is set.
+func Seed(t testing.TB) *rand.Rand {
+	n := uint64(time.Now().UnixNano())
+	if s := os.Getenv("ATOLL_SEED"); s != "" {
+		var err error
+		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("ATOLL_SEED=%d", n)
+	return rand.New(rand.NewPCG(n, 0))
+}
+
+// Soak is how long a loop of faults goes on: ATOLL_SOAK, or else usual.
+func Soak(t testing.TB, usual time.Duration) time.Duration {
+	s := os.Getenv("ATOLL_SOAK")
+	if s == "" {
+		return usual
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatalf("ATOLL_SOAK: %v", err)
+	}
+	return d
+}
