@@ -26,14 +26,31 @@ import (
 // name are theirs. A higher generation that is applied is left alone. Whether
 // there was anything to change is the API server's word: the object's
 // resourceVersion stays when there was not.
+//
+// Each write insists on the version that was read, or on that there is none, so
+// that of two replicas the one with the lower generation never writes over the
+// higher. Controllers write statuses at any time, so it is tried again.
 func (t *Objects) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
 	o := unstructured.Unstructured{Object: a.Object}
-	done, err := t.apply(ctx, a)
+	var done adapter.Applied
+	var err error
+	for range attempts {
+		if done, err = t.apply(ctx, a); !apierrors.IsConflict(err) {
+			break
+		}
+	}
 	if err != nil {
 		return done, fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
 	return done, nil
 }
+
+// attempts of a write whose object changes at the same time.
+const attempts = 10
+
+// noVersion is a resourceVersion that no object ever has. With it the API server
+// applies only what is not there yet; otherwise it is a conflict.
+const noVersion = "1"
 
 func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
 	want, hash, err := t.wanted(a)
@@ -137,6 +154,11 @@ func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.
 		// change of its own.
 		keepEvent(want, have)
 	}
+	version := noVersion
+	if have != nil {
+		version = have.GetResourceVersion()
+	}
+	want.SetResourceVersion(version)
 	data, err := want.MarshalJSON()
 	if err != nil {
 		return adapter.Applied{}, err
