@@ -21,6 +21,9 @@ var (
 	ErrTooLarge = errors.New("the event is larger than the broker takes")
 	// ErrNotAuthorized: the broker's rules do not allow the topic.
 	ErrNotAuthorized = errors.New("the broker does not allow this topic")
+	// ErrUnheard: the broker took the event, and nobody has subscribed to its
+	// topic. Only clients that ask for it (ClientOptions.TellUnheard) are told.
+	ErrUnheard = errors.New("nobody hears this topic")
 )
 
 // ClientOptions say which broker, who connects, and what it wants to hear.
@@ -31,6 +34,11 @@ type ClientOptions struct {
 	Username, Password string               // of brokers that want them
 	ClientID           string               // another connection with the same one ends this
 	Subscriptions      []string             // topic filters, QoS 1
+
+	// TellUnheard has a publish that nobody hears fail with ErrUnheard, where the
+	// broker says so (MQTT's "no matching subscribers"; Atoll's does for the events
+	// of adapters).
+	TellUnheard bool
 
 	// Structured sends events as JSON objects. Without it, attributes are user
 	// properties. Both are understood always.

@@ -341,6 +341,8 @@ func (c *connection) acknowledged(a *packets.Puback) {
 		done(ErrNotAuthorized)
 	case a.ReasonCode >= 0x80:
 		done(fmt.Errorf("the broker refuses the event: reason 0x%02x", a.ReasonCode))
+	case a.ReasonCode == packets.PubackNoMatchingSubscribers && c.client.o.TellUnheard:
+		done(ErrUnheard)
 	default:
 		done(nil)
 	}

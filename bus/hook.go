@@ -213,9 +213,12 @@ func (h *hook) OnSelectSubscribers(subs *mqtt.Subscribers, pk packets.Packet) *m
 	return subs
 }
 
-// OnPublish refuses messages that ask to be kept.
+// OnPublish refuses messages that ask to be kept. Of an event for adapters it
+// tells when nobody hears it, as MQTT has it and the library does not.
 func (h *hook) OnPublish(_ *mqtt.Client, p packets.Packet) (packets.Packet, error) {
 	switch {
+	case !p.FixedHeader.Retain && p.FixedHeader.Qos > 0 && strings.HasPrefix(p.TopicName, EventTopic("")) && h.unheard(p.TopicName):
+		return p, packets.CodeNoMatchingSubscribers
 	case !p.FixedHeader.Retain:
 		return p, nil
 	case p.FixedHeader.Qos == 0:
@@ -223,6 +226,11 @@ func (h *hook) OnPublish(_ *mqtt.Client, p packets.Packet) (packets.Packet, erro
 	default:
 		return p, packets.ErrRetainNotSupported
 	}
+}
+
+func (h *hook) unheard(topic string) bool {
+	subs := h.broker.server.Topics.Subscribers(topic)
+	return len(subs.Subscriptions)+len(subs.Shared)+len(subs.InlineSubscriptions) == 0
 }
 
 // OnPublishDropped: a message that one client does not get must not pass
@@ -243,6 +251,9 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, p packets.Packet) packets.Packet {
 		p.Properties.MaximumPacketSize = h.broker.o.MaxPacket
 		p.Properties.RetainAvailable, p.Properties.RetainAvailableFlag = 0, true
 		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, true
+	}
+	if p.FixedHeader.Type == packets.Puback && p.ReasonCode == packets.CodeNoMatchingSubscribers.Code {
+		p.Properties.ReasonString = packets.CodeNoMatchingSubscribers.Reason // without it the library leaves the code out
 	}
 	return p
 }

@@ -65,6 +65,30 @@ func TestStructuredEventsSurviveTheWire(t *testing.T) {
 	}
 }
 
+// Who publishes events learns that nobody hears them, if it wants to know.
+func TestAnEventThatNobodyHearsIsTold(t *testing.T) {
+	b := startBroker(t, BrokerOptions{})
+	curious := b.connect(clmName, ClientOptions{ClientID: "clm-sentinel", TellUnheard: true})
+	other := b.connect(clmName, ClientOptions{ClientID: "clm-other"})
+	e := Event{ID: "1", Source: "s", Type: "t", DataContentType: "application/json", Data: []byte("{}"), Key: "k"}
+	publish := func(c *Client) error { return c.Publish(t.Context(), EventTopic("clusters"), e) }
+	if err := publish(curious); !errors.Is(err, ErrUnheard) {
+		t.Errorf("nobody is there: %v", err)
+	}
+	if err := publish(other); err != nil {
+		t.Errorf("who does not ask: %v", err)
+	}
+	hears := make(chan string, 10)
+	b.connect(adapterName, ClientOptions{ClientID: "adapter-1", Subscriptions: []string{EventFilter("a", "clusters")},
+		Handler: func(_ context.Context, m Message) { m.Ack(); hears <- m.Event.ID }})
+	if err := publish(curious); err != nil {
+		t.Errorf("somebody is there: %v", err)
+	}
+	if id := receive(t, hears); id != "1" {
+		t.Errorf("heard %s", id)
+	}
+}
+
 // Each subscription has one copy of each event; replicas share by key.
 func TestReconcileEventsReachEachSubscriptionOnce(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})

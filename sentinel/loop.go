@@ -251,12 +251,16 @@ func (s *Sentinel) connected(ctx context.Context) {
 	s.mail.post(func() { s.up = false })
 }
 
-// again makes due what was not acknowledged, and what is not reconciled.
+// again makes due what was not acknowledged, what is not reconciled, and what was
+// asked for lately.
 func (s *Sentinel) again(which func(*duty) bool) {
 	now := time.Now()
 	for _, r := range s.table.all {
-		if which(s.duties[r.kind]) && pending(r.State) {
-			s.table.put(r, s.policy.Asked(r.State, false, false, 0, now))
+		if !which(s.duties[r.kind]) {
+			continue
+		}
+		if next := s.policy.Greeted(r.State, now); next != r.State {
+			s.table.put(r, next)
 		}
 	}
 }

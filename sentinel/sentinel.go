@@ -185,7 +185,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	}
 	client := o.Bus
 	client.Structured, client.Subscriptions = true, []string{bus.HelloTopic("#")}
-	client.Handler, client.OnConnected = s.heard, s.connected
+	client.Handler, client.OnConnected, client.TellUnheard = s.heard, s.connected, true
 	if client.Logger == nil {
 		client.Logger = o.Logger
 	}

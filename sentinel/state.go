@@ -21,6 +21,7 @@ type State struct {
 
 	Wanted bool    // the decision was true, last
 	Forced bool    // someone asked for an event, whatever the decision
+	Asked  instant // when the broker took an event that someone had asked for; 0: none
 	Again  bool    // and once more while one was on its way
 	Urgent bool    // somebody waits for Due; what comes of the clock is not urgent
 	Due    instant // when to decide; 0: not before something happens
@@ -69,6 +70,9 @@ type Policy struct {
 	// time would keep itself busy without end. Defaults 30, and 30 s.
 	Burst  int
 	Refill time.Duration
+	// Remember is for how long what was asked for is said again to adapters that
+	// connect; default 15 min.
+	Remember time.Duration
 }
 
 func (p Policy) withDefaults() Policy {
@@ -81,6 +85,7 @@ func (p Policy) withDefaults() Policy {
 	def(&p.MinRetry, time.Second)
 	def(&p.MaxRetry, 5*time.Minute)
 	def(&p.Refill, 30*time.Second)
+	def(&p.Remember, 15*time.Minute)
 	if p.Burst == 0 {
 		p.Burst = 30
 	}
@@ -176,6 +181,22 @@ func (p Policy) Asked(s State, forced, urgent bool, round uint64, now time.Time)
 	return s
 }
 
+// Greeted takes note that an adapter has just connected, which has heard nothing
+// of what was said before: what is wanted or owed is said again, and what
+// somebody asked for lately. That another adapter heard it is no reason not to.
+func (p Policy) Greeted(s State, now time.Time) State {
+	if !pending(s) && (s.Asked == 0 || s.Asked.add(p.Remember) < instantOf(now)) {
+		return s
+	}
+	if !pending(s) {
+		s.Forced = true
+		s.Attempts = 0
+		s.due(instantOf(now), false)
+		return s
+	}
+	return p.Asked(s, false, false, 0, now)
+}
+
 // Verdict is what the rules say at a time when a state is due: that an event is
 // needed, and what comes after it; or that none is, and until when; or that
 // they failed.
@@ -212,7 +233,8 @@ func (p Policy) Decided(s State, v Verdict, now time.Time) (State, bool) {
 	return s, true
 }
 
-// Sent takes note of what became of an event: the broker has it, or not.
+// Sent takes note of what became of an event: the broker has it, or not. When
+// there was no adapter to give it to, the broker has it not.
 func (p Policy) Sent(s State, ok bool, now time.Time) State {
 	at := instantOf(now)
 	s.Sending = false
@@ -221,6 +243,9 @@ func (p Policy) Sent(s State, ok bool, now time.Time) State {
 		s.Owed, s.Later = s.owedSince(), 0
 		s.due(at.add(p.backoff(s)), false)
 		return s
+	}
+	if s.Forced {
+		s.Asked = at
 	}
 	s.Told, s.ToldAt, s.Attempts = s.SentGen, at, bump(s.Attempts)
 	s.Forced, s.Again = s.Again, false

@@ -19,6 +19,7 @@ import (
 //	ask [forced] [urgent] round=5
 //	decide wanted|not|failed [after=wanted] [flip=30m]
 //	sent ok|lost
+//	hello
 func TestStates(t *testing.T) {
 	datadriven.Walk(t, "testdata/states", func(t *testing.T, path string) {
 		policy := Policy{}.withDefaults()
@@ -59,6 +60,8 @@ func TestStates(t *testing.T) {
 				}
 			case "sent":
 				s = policy.Sent(s, d.HasArg("ok"), now)
+			case "hello":
+				s = policy.Greeted(s, now)
 			default:
 				t.Fatalf("unknown command %s", d.Cmd)
 			}
@@ -127,6 +130,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					s = policy.Asked(s, forced, rapid.Bool().Draw(t, "urgent"), round, now)
 				}
 			},
+			"hello": func(*rapid.T) { s = policy.Greeted(s, now) },
 			"time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.Int64Range(1, int64(10*time.Minute)).Draw(t, "passes")))
 			},
