@@ -23,6 +23,7 @@ type attendee struct {
 	mine   bool      // by this one, and not said yet
 	said   sighting
 	saidAt time.Time
+	vain   int // words in a row that were not taken
 }
 
 // sighting is what was said of an agent last, or is to be said.
@@ -96,7 +97,8 @@ func (a *attendance) due(now time.Time) (words []word) {
 			if g.said != absent {
 				words = append(words, word{name, absent, g.heard})
 			}
-		case g.mine && (g.said != present || now.Sub(g.saidAt) >= a.every):
+		case g.vain > 0 && now.Sub(g.saidAt) < min(a.every, vainWait<<min(g.vain-1, 20)):
+		case (g.mine || g.vain > 0) && (g.said != present || now.Sub(g.saidAt) >= a.every):
 			words = append(words, word{name, present, g.heard})
 		}
 	}
@@ -110,6 +112,21 @@ func (a *attendance) due(now time.Time) (words []word) {
 // told notes that a word was said.
 func (a *attendance) told(w word, now time.Time) {
 	if g := a.agents[w.consumer]; g != nil {
-		g.said, g.saidAt, g.mine = w.sighting, now, g.mine && g.heard.After(w.heard)
+		g.said, g.saidAt, g.mine, g.vain = w.sighting, now, g.mine && g.heard.After(w.heard), 0
+	}
+}
+
+// vainWait is how soon a word is said again that was not taken. It doubles up to
+// the pace of others.
+const vainWait = 500 * time.Millisecond
+
+// refused notes that a word was not taken: the agent is not registered there, or
+// not yet. That it is heard is said again soon, since clusters wait for it.
+func (a *attendance) refused(w word, now time.Time) {
+	if g := a.agents[w.consumer]; g != nil {
+		g.said, g.saidAt = w.sighting, now
+		if w.sighting == present {
+			g.said, g.vain = unsaid, min(g.vain+1, 20)
+		}
 	}
 }

@@ -51,6 +51,24 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	say(170, "")
 	say(209.9, "")
 	say(210, "new absent heard 150;")
+	// Who is not registered with the lifecycle manager yet is spoken of again soon,
+	// then less and less often; once the word was taken, as often as others.
+	a.hear("early", at(300))
+	for _, s := range []float64{300, 300.5, 301.5, 303.5} {
+		for _, w := range a.due(at(s)) {
+			if w.consumer == "early" {
+				a.refused(w, at(s))
+				continue
+			}
+			t.Errorf("at %.1f: %v", s, w)
+		}
+		if left := a.due(at(s + 0.4)); len(left) > 0 {
+			t.Errorf("it is said again 0.4 s after %.1f: %v", s, left)
+		}
+	}
+	say(307, "")
+	say(307.5, "early present heard 300;")
+	say(312, "")
 	// What is deregistered is nobody's.
 	a.note(map[string]time.Time{})
 	say(1000, "")

@@ -126,10 +126,13 @@ func (r *reporter) say(ctx context.Context, now time.Time) error {
 		switch status := client.StatusOf(err); {
 		case err == nil:
 		case status >= 400 && status < 500:
-			// It is not registered there, or not any more. That counts as said:
-			// it is tried again as often as others are reported.
+			// It is not registered there, not yet, or not any more.
 			delete(r.known, w.consumer)
 			r.s.log.LogAttrs(ctx, slog.LevelDebug, "the presence of an agent was not taken", slog.String("consumer", w.consumer), slog.Any("error", err))
+			r.mu.Lock()
+			r.attendance.refused(w, now)
+			r.mu.Unlock()
+			continue
 		default:
 			return err
 		}

@@ -124,8 +124,12 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// maestro starts Maestro and is a client of it.
-func (w *world) maestro(dsn string) *client.Maestro {
+// maestro starts Maestro and is cl-maestro's client of it.
+func (w *world) maestro(dsn string) *client.Maestro { return w.startMaestro(dsn)("cl-maestro") }
+
+// startMaestro starts Maestro and returns what makes clients of it, each with the
+// works of one source.
+func (w *world) startMaestro(dsn string) (dial func(source string) *client.Maestro) {
 	w.Helper()
 	serve, err := w.ServerTLS("maestro")
 	if err != nil {
@@ -151,19 +155,28 @@ func (w *world) maestro(dsn string) *client.Maestro {
 		MayCall: func(peer string) bool { return access.MayCall(access.MaestroHTTP, pki.Name(peer)) },
 		Logger:  w.log, Metrics: prometheus.NewRegistry(), ShutdownGrace: time.Second,
 	}
+	lifecycle, err := w.ClientTLS(pki.ServiceName("maestro"), "clm")
+	if err != nil {
+		w.Fatal(err)
+	}
+	if o.CLM, err = client.NewCLM(client.CLMOptions{Endpoint: w.URL, TLS: lifecycle}); err != nil {
+		w.Fatal(err)
+	}
 	server, err := maestro.New(w.Context(), o)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.Background(w.Context(), server.Run)
-	c, err := client.NewMaestro(client.MaestroOptions{
-		HTTP: "https://" + o.HTTP.Addr().String(), GRPC: o.GRPC.Addr().String(), TLS: own, Source: "cl-maestro", Timeout: 10 * time.Second,
-	})
-	if err != nil {
-		w.Fatal(err)
+	return func(source string) *client.Maestro {
+		c, err := client.NewMaestro(client.MaestroOptions{
+			HTTP: "https://" + o.HTTP.Addr().String(), GRPC: o.GRPC.Addr().String(), TLS: own, Source: source, Timeout: 10 * time.Second,
+		})
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.OnClose(c.Close)
+		return c
 	}
-	w.OnClose(c.Close)
-	return c
 }
 
 // cluster is the management cluster's administrator.
@@ -180,7 +193,9 @@ func (w *world) cluster() *kuberest.Config {
 	return config
 }
 
-func (w *world) agent(cluster *kuberest.Config) {
+// agent starts the management cluster's agent. What it returns stops it, and
+// starts it again.
+func (w *world) agent(cluster *kuberest.Config) (stop, start func()) {
 	w.Helper()
 	kubeconfig, err := agent.Bootstrap(w.Context(), cluster, agent.BootstrapOptions{})
 	if err != nil {
@@ -194,19 +209,25 @@ func (w *world) agent(cluster *kuberest.Config) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	a, err := agent.New(agent.Options{
-		Consumer: consumer, Kube: config, BrokerHost: w.Broker, Bus: bus.ClientOptions{Addr: w.Broker, TLS: broker},
-		DataDir: filepath.Join(w.TempDir(), "agent"), Log: w.log,
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Background(w.Context(), func(ctx context.Context) error {
-		if err := a.Run(ctx); ctx.Err() == nil {
-			return err
+	dir := filepath.Join(w.TempDir(), "agent")
+	var end func()
+	start = func() {
+		w.Helper()
+		a, err := agent.New(agent.Options{
+			Consumer: consumer, Kube: config, BrokerHost: w.Broker, Bus: bus.ClientOptions{Addr: w.Broker, TLS: broker}, DataDir: dir, Log: w.log,
+		})
+		if err != nil {
+			w.Fatal(err)
 		}
-		return nil
-	})
+		ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		end = sync.OnceFunc(func() { cancel(); <-done })
+	}
+	start()
+	stop = func() { end() }
+	w.OnClose(func() error { stop(); return nil })
+	return stop, start
 }
 
 // adapter runs one of those that Atoll brings along.

@@ -31,6 +31,7 @@ import (
 	"atoll.dev/adapter"
 	"atoll.dev/bus"
 	"atoll.dev/clm"
+	"atoll.dev/fleet"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 	"atoll.dev/sentinel"
@@ -41,6 +42,7 @@ import (
 type Options struct {
 	DSN      string // an empty database for CLM
 	Entities string // YAML, as CLM's configuration has it
+	Fleet    bool   // places clusters, as in a region's CLM
 	Log      *slog.Logger
 }
 
@@ -83,12 +85,16 @@ func Start(ctx context.Context, o Options) (r *Region, err error) {
 	if err != nil {
 		return r, err
 	}
-	db, err := clm.Open(ctx, clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: r.log, Ops: r.Ops})
+	opening := clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: r.log, Ops: r.Ops}
+	if o.Fleet {
+		opening.Kinds = fleet.Kinds()
+	}
+	db, err := clm.Open(ctx, opening)
 	if err != nil {
 		return r, err
 	}
 	r.OnClose(func() error { db.Close(); return nil })
-	if err := r.api(ctx, db); err != nil {
+	if err := r.api(ctx, db, o.Fleet); err != nil {
 		return r, err
 	}
 	if err := r.sentinel(ctx, db); err != nil {
@@ -207,7 +213,7 @@ func (r *Region) broker(ctx context.Context) error {
 	return nil
 }
 
-func (r *Region) api(ctx context.Context, db *clm.Database) error {
+func (r *Region) api(ctx context.Context, db *clm.Database, placed bool) error {
 	config, err := r.ServerTLS("clm")
 	if err != nil {
 		return err
@@ -218,9 +224,18 @@ func (r *Region) api(ctx context.Context, db *clm.Database) error {
 	}
 	r.URL = "https://" + l.Addr().String()
 	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }}
-	server, err := clm.New(clm.Options{
+	o := clm.Options{
 		Database: db, HTTP: l, HTTPTLS: config, Identify: identity.Identify, Logger: r.log, Metrics: prometheus.NewRegistry(), ShutdownGrace: time.Second,
-	})
+	}
+	if placed {
+		f, err := fleet.New(ctx, fleet.Options{Store: db.Store, Feed: db.Feed, Logger: r.log, Metrics: prometheus.NewRegistry()})
+		if err != nil {
+			return err
+		}
+		o.Extension = f
+		r.Background(ctx, f.Run)
+	}
+	server, err := clm.New(o)
 	if err != nil {
 		return err
 	}
@@ -235,8 +250,10 @@ func (r *Region) sentinel(ctx context.Context, db *clm.Database) error {
 		return err
 	}
 	var kinds []sentinel.Kind
-	for kind, plural := range map[string]string{"Cluster": "clusters", "NodePool": "nodepools"} {
-		kinds = append(kinds, sentinel.Kind{Kind: store.Kind(kind), Plural: plural})
+	for _, e := range db.Registry.Entities() {
+		if len(e.RequiredAdapters) > 0 {
+			kinds = append(kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(e.ParentKind)})
+		}
 	}
 	s, err := sentinel.New(ctx, sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Kinds: kinds, Requests: clm.RequestKind, Bus: bus.ClientOptions{Addr: r.Broker, TLS: config},
