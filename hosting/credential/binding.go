@@ -1,0 +1,146 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"atoll.dev/plane"
+)
+
+const (
+	bindingLabel      = "atoll.dev/credential"
+	expiresAnnotation = "atoll.dev/expires"
+
+	rbacGroup = "rbac.authorization.k8s.io"
+	adminRole = "cluster-admin"
+
+	// effectEvery and effectLimit are for the API server to hear of a new
+	// binding, which takes it some milliseconds.
+	effectEvery = 5 * time.Millisecond
+	effectLimit = 5 * time.Second
+)
+
+// bindings are the ClusterRoleBindings of a plane.
+type bindings struct{ client dynamic.Interface }
+
+func bindingsOf(config plane.Config) (bindings, error) {
+	rest, err := config.RESTConfig()
+	if err != nil {
+		return bindings{}, err
+	}
+	rest.QPS = -1 // one plane, a few requests
+	client, err := dynamic.NewForConfig(rest)
+	if err != nil {
+		return bindings{}, fmt.Errorf("plane %s: %w", config.Dir, err)
+	}
+	return bindings{client}, nil
+}
+
+func (b bindings) resource(name string) dynamic.NamespaceableResourceInterface {
+	return b.client.Resource(schema.GroupVersionResource{Group: rbacGroup, Version: "v1", Resource: name})
+}
+
+// grant makes the group's binding. A plane that starts for the first time
+// makes its default roles a second or two after it is ready; the one that is
+// needed is made right here, as Kubernetes has it, and completed by the plane.
+func (b bindings) grant(ctx context.Context, group string, expires time.Time) error {
+	_, err := b.resource("clusterroles").Get(ctx, adminRole, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		all := []any{"*"}
+		_, err = b.resource("clusterroles").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": rbacGroup + "/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": adminRole},
+			"rules": []any{map[string]any{"apiGroups": all, "resources": all, "verbs": all}, map[string]any{"nonResourceURLs": all, "verbs": all}},
+		}}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the role of a credential: %w", err)
+	}
+	_, err = b.resource("clusterrolebindings").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": rbacGroup + "/v1", "kind": "ClusterRoleBinding",
+		"metadata": map[string]any{
+			"name": group, "labels": map[string]any{bindingLabel: "true"},
+			"annotations": map[string]any{expiresAnnotation: expires.Format(time.RFC3339)},
+		},
+		"roleRef":  map[string]any{"apiGroup": rbacGroup, "kind": "ClusterRole", "name": adminRole},
+		"subjects": []any{map[string]any{"apiGroup": rbacGroup, "kind": "Group", "name": group}},
+	}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("binding a credential: %w", err)
+	}
+	return nil
+}
+
+// effective returns when the API server lets the group do what is bound.
+func (b bindings) effective(ctx context.Context, w wanted) error {
+	ctx, cancel := context.WithTimeout(ctx, effectLimit)
+	defer cancel()
+	review := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+		"spec": map[string]any{
+			"user": w.username, "groups": []any{w.group},
+			"resourceAttributes": map[string]any{"verb": "*", "group": "*", "resource": "*"},
+		},
+	}}
+	reviews := b.client.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
+	for {
+		answer, err := reviews.Create(ctx, review, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("asking for a credential's rights: %w", err)
+		}
+		if allowed, _, _ := unstructured.NestedBool(answer.Object, "status", "allowed"); allowed {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("a credential's binding has no effect yet")
+		case <-time.After(effectEvery):
+		}
+	}
+}
+
+// remove deletes a group's binding in a plane that runs.
+func remove(ctx context.Context, config plane.Config, group string) error {
+	b, err := bindingsOf(config)
+	if err != nil {
+		return err
+	}
+	return b.remove(ctx, group)
+}
+
+func (b bindings) remove(ctx context.Context, group string) error {
+	err := b.resource("clusterrolebindings").Delete(ctx, group, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("removing a credential's binding: %w", err)
+	}
+	return nil
+}
+
+// sweep deletes the bindings of credentials that expired while the plane
+// slept.
+func (b bindings) sweep(ctx context.Context, now time.Time) error {
+	list, err := b.resource("clusterrolebindings").List(ctx, metav1.ListOptions{LabelSelector: bindingLabel})
+	if err != nil {
+		return err
+	}
+	for _, x := range list.Items {
+		at, err := time.Parse(time.RFC3339, x.GetAnnotations()[expiresAnnotation])
+		if err != nil || now.Before(at) {
+			continue
+		}
+		if err := b.remove(ctx, x.GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,257 @@
+// Package credential signs client certificates for hosted clusters, beside
+// their planes: it follows the Credentials of a management cluster, and for
+// each puts a certificate in its status and a ClusterRoleBinding in the plane.
+//
+// Nothing of a certificate request is taken but its key. The common name is
+// the Credential's user, the only organization a group that is this
+// Credential's alone, bound to cluster-admin. Kubernetes has no list of
+// revoked certificates; revoking deletes the binding, and without it the
+// certificate may do nothing. The plane's authority key is read from the
+// plane's data directory, used, and leaves it in no way.
+//
+// Signing needs no running plane, the binding does: a plane that sleeps is
+// woken to make a binding, and to take away one whose certificate is still
+// good. For one that has expired nobody is woken; it gives nothing to anybody
+// and goes when the next Credential of the plane comes.
+//
+// Only cli imports it; what it needs of hosting is the interface Planes.
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
+	"atoll.dev/plane"
+)
+
+// Planes are the control planes of this management cluster.
+type Planes interface {
+	// Plane returns the plane of a HostedCluster; false when it does not run.
+	Plane(namespace, name string) (plane.Config, bool)
+	// Wake returns when the plane runs and is ready, or why it cannot.
+	Wake(ctx context.Context, namespace, name string) error
+}
+
+// Options of Run; Client and Planes are required.
+type Options struct {
+	Client  dynamic.Interface // of the management cluster
+	Planes  Planes
+	Workers int          // default 8: each may wait for a plane
+	Log     *slog.Logger // default: none
+	Observe func(key loop.Key, took time.Duration, err error)
+}
+
+const (
+	finalizer = "hosting.atoll.dev/credential"
+
+	// wakeLimit is how long one call waits for a plane; the next goes on.
+	wakeLimit = 30 * time.Second
+	// endpointEvery is how often a HostedCluster is asked for its endpoint,
+	// which it says a moment after its plane is ready.
+	endpointEvery = 50 * time.Millisecond
+)
+
+// Reasons of the condition Issued, when it is False.
+const (
+	InvalidRequest   = "InvalidRequest"   // the Credential can never be issued as it is
+	Expired          = "Expired"          // it was issued, or was not, and its time is over
+	ClusterNotFound  = "ClusterNotFound"  // there is no such HostedCluster, or it is being deleted
+	PlaneUnavailable = "PlaneUnavailable" // the plane does not come; it is tried again
+)
+
+// Run issues and revokes until ctx ends.
+func Run(ctx context.Context, o Options) error {
+	if o.Workers == 0 {
+		o.Workers = 8
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	i := &issuer{client: o.Client, planes: o.Planes, log: o.Log}
+	return loop.Run(ctx, loop.Options{
+		Client: o.Client, Resource: apihosting.Credentials(), Reconcile: i.reconcile,
+		Workers: o.Workers, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+	})
+}
+
+type issuer struct {
+	client dynamic.Interface
+	planes Planes
+	log    *slog.Logger
+}
+
+func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+	if object == nil {
+		return 0, nil
+	}
+	c, err := loop.Decode[apihosting.Credential](object)
+	if err != nil {
+		return 0, i.refuse(ctx, object, &apihosting.Credential{}, InvalidRequest, "the Credential cannot be read")
+	}
+	hc, err := i.hostedCluster(ctx, key.Namespace, c.Spec.ClusterName)
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	if object.GetDeletionTimestamp() != nil {
+		return 0, i.revoke(ctx, object, c, hc, now)
+	}
+	w, err := check(c)
+	if err != nil {
+		return 0, i.refuse(ctx, object, c, InvalidRequest, err.Error())
+	}
+	if hc == nil {
+		return time.Second, i.refuse(ctx, object, c, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s", c.Spec.ClusterName))
+	}
+	if !now.Before(w.expires) {
+		return 0, i.expire(ctx, object, c)
+	}
+	if issued(c, w) {
+		if err := i.report(ctx, object, c, c.Status, metav1.ConditionTrue, "AsExpected", ""); err != nil { // of this generation
+			return 0, err
+		}
+		return w.expires.Sub(now), nil // what became of its binding since is the cluster's administrators' affair
+	}
+	if !held(object) {
+		return 0, i.hold(ctx, object) // what is held comes back by the watch
+	}
+	config, err := i.awake(ctx, key.Namespace, c.Spec.ClusterName)
+	if err != nil {
+		if ctx.Err() != nil {
+			return 0, err
+		}
+		return 0, errors.Join(err, i.refuse(ctx, object, c, PlaneUnavailable, "the control plane is not there to accept it; this is tried again"))
+	}
+	if hc.Status.ControlPlaneEndpoint.Host == "" {
+		return endpointEvery, nil
+	}
+	status, err := i.issue(ctx, c, w, config, hc)
+	if err != nil {
+		return 0, err
+	}
+	if err := i.report(ctx, object, c, status, metav1.ConditionTrue, "AsExpected", ""); err != nil {
+		return 0, err
+	}
+	i.log.Info("credential issued", "namespace", key.Namespace, "cluster", c.Spec.ClusterName, "credential", c.Spec.ID, "expires", w.expires)
+	return time.Until(w.expires), nil
+}
+
+// issue makes the binding, and then the certificate, so that who has one may
+// use it at once.
+func (i *issuer) issue(ctx context.Context, c *apihosting.Credential, w wanted, config plane.Config, hc *hypershift.HostedCluster) (apihosting.CredentialStatus, error) {
+	ca, err := readAuthority(config.Dir)
+	if err != nil {
+		return apihosting.CredentialStatus{}, err
+	}
+	b, err := bindingsOf(config)
+	if err != nil {
+		return apihosting.CredentialStatus{}, err
+	}
+	if err := b.grant(ctx, w.group, w.expires); err != nil {
+		return apihosting.CredentialStatus{}, err
+	}
+	certificate, err := ca.sign(w, time.Now())
+	if err != nil {
+		return apihosting.CredentialStatus{}, err
+	}
+	if err := b.effective(ctx, w); err != nil {
+		return apihosting.CredentialStatus{}, err
+	}
+	if err := b.sweep(ctx, time.Now()); err != nil {
+		i.log.Warn("bindings of expired credentials are still there", "plane", config.Dir, "error", err)
+	}
+	e, serverName := hc.Status.ControlPlaneEndpoint, hc.Spec.KubeAPIServerDNSName
+	if serverName == "" {
+		serverName = apihosting.ServerName(hc.Name)
+	}
+	return apihosting.CredentialStatus{
+		Certificate: string(certificate), CABundle: string(ca.pem),
+		Server: endpointURL(e), TLSServerName: serverName, ExpirationTimestamp: &metav1.Time{Time: w.expires},
+	}, nil
+}
+
+// expire takes away what an expired credential has left, if that wakes nobody.
+func (i *issuer) expire(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential) error {
+	if config, ok := i.planes.Plane(c.Namespace, c.Spec.ClusterName); ok {
+		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
+			return err
+		}
+	}
+	return i.refuse(ctx, object, c, Expired, "the certificate's time is over")
+}
+
+// revoke takes away the binding of a Credential that is being deleted and
+// lets it go. There is nothing to take away when the cluster goes with
+// everything in it.
+func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential, hc *hypershift.HostedCluster, now time.Time) error {
+	if !held(object) {
+		return nil
+	}
+	expired := c.Status.ExpirationTimestamp != nil && !now.Before(c.Status.ExpirationTimestamp.Time)
+	config, running := i.planes.Plane(c.Namespace, c.Spec.ClusterName)
+	switch {
+	case hc == nil, expired && !running:
+	case running:
+		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
+			return err
+		}
+	default:
+		config, err := i.awake(ctx, c.Namespace, c.Spec.ClusterName)
+		if err != nil {
+			return err
+		}
+		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
+			return err
+		}
+	}
+	if err := i.release(ctx, object); err != nil {
+		return err
+	}
+	i.log.Info("credential revoked", "namespace", c.Namespace, "cluster", c.Spec.ClusterName, "credential", c.Spec.ID)
+	return nil
+}
+
+// awake returns a plane that runs, and wakes it when it does not.
+func (i *issuer) awake(ctx context.Context, namespace, name string) (plane.Config, error) {
+	if config, ok := i.planes.Plane(namespace, name); ok {
+		return config, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, wakeLimit)
+	defer cancel()
+	if err := i.planes.Wake(ctx, namespace, name); err != nil {
+		return plane.Config{}, fmt.Errorf("waking the plane of %s/%s: %w", namespace, name, err)
+	}
+	config, ok := i.planes.Plane(namespace, name)
+	if !ok {
+		return plane.Config{}, fmt.Errorf("the plane of %s/%s was woken and does not run", namespace, name)
+	}
+	return config, nil
+}
+
+// hostedCluster returns nil when there is none, or none for long.
+func (i *issuer) hostedCluster(ctx context.Context, namespace, name string) (*hypershift.HostedCluster, error) {
+	if name == "" {
+		return nil, nil
+	}
+	object, err := i.client.Resource(hypershift.HostedClusters()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading HostedCluster %s/%s: %w", namespace, name, err)
+	case object.GetDeletionTimestamp() != nil:
+		return nil, nil
+	}
+	return loop.Decode[hypershift.HostedCluster](object)
+}

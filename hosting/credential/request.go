@@ -1,0 +1,124 @@
+package credential
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	apihosting "atoll.dev/api/hosting"
+)
+
+const (
+	maxRequest  = 16 << 10
+	maxUsername = 512
+	maxLife     = 24 * time.Hour
+)
+
+// wanted is what a certificate is to say.
+type wanted struct {
+	key      crypto.PublicKey
+	username string
+	group    string // the only one, and the binding's name
+	expires  time.Time
+}
+
+// ids are names of credentials: what may be part of an object's name.
+var ids = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`)
+
+// check reads a Credential; the error is for its owner.
+func check(c *apihosting.Credential) (wanted, error) {
+	s := c.Spec
+	life := time.Duration(s.ExpirationSeconds) * time.Second
+	switch {
+	case !ids.MatchString(s.ID):
+		return wanted{}, errors.New("spec.id: must be 1 to 100 letters, digits, '-', '_' and '.'")
+	case c.Name != apihosting.CredentialName(s.ID):
+		// Two Credentials of one id would share a binding.
+		return wanted{}, fmt.Errorf("spec.id: the Credential of this id is called %s", apihosting.CredentialName(s.ID))
+	case s.ExpirationSeconds < 1 || s.ExpirationSeconds > int64(maxLife/time.Second):
+		return wanted{}, fmt.Errorf("spec.expirationSeconds: must be from 1 to %d", int64(maxLife/time.Second))
+	}
+	if err := checkUsername(s.Username); err != nil {
+		return wanted{}, fmt.Errorf("spec.username: %w", err)
+	}
+	key, err := parseRequest(s.Request)
+	if err != nil {
+		return wanted{}, fmt.Errorf("spec.request: %w", err)
+	}
+	return wanted{
+		key: key, username: s.Username, group: apihosting.CredentialGroup(s.ID),
+		// Counted from the object's creation, so that every try gives the same.
+		expires: c.CreationTimestamp.Add(life).UTC().Truncate(time.Second),
+	}, nil
+}
+
+// checkUsername refuses what no customer is called: names that start with
+// "system:" are Kubernetes's own, and some have rights.
+func checkUsername(name string) error {
+	switch {
+	case name == "":
+		return errors.New("must not be empty")
+	case len(name) > maxUsername:
+		return fmt.Errorf("must be at most %d bytes", maxUsername)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return errors.New("must be printable")
+	case strings.HasPrefix(strings.ToLower(name), "system:"):
+		return errors.New(`must not start with "system:"`)
+	}
+	return nil
+}
+
+// parseRequest returns the key of a PEM certificate request that is signed by
+// that key. Subject, names and extensions are read by nobody.
+func parseRequest(text string) (crypto.PublicKey, error) {
+	if len(text) > maxRequest {
+		return nil, fmt.Errorf("must be at most %d bytes", maxRequest)
+	}
+	block, rest := pem.Decode([]byte(text))
+	if block == nil || block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" {
+		return nil, errors.New("is no PEM certificate request")
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return nil, errors.New("has something after the certificate request")
+	}
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, errors.New("is damaged")
+	}
+	if err := checkKey(csr.PublicKey); err != nil {
+		return nil, err
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return nil, errors.New("is not signed by its own key")
+	}
+	return csr.PublicKey, nil
+}
+
+// checkKey refuses keys that are weak, or so large that they are a burden.
+func checkKey(key crypto.PublicKey) error {
+	switch k := key.(type) {
+	case *ecdsa.PublicKey:
+		if k.Curve == elliptic.P256() || k.Curve == elliptic.P384() || k.Curve == elliptic.P521() {
+			return nil
+		}
+	case ed25519.PublicKey:
+		return nil
+	case *rsa.PublicKey:
+		if bits := k.N.BitLen(); bits >= 2048 && bits <= 8192 {
+			return nil
+		}
+	}
+	return errors.New("has a key of another kind than ECDSA P-256, P-384, P-521, Ed25519, or RSA of 2048 to 8192 bits")
+}

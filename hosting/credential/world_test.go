@@ -1,0 +1,267 @@
+package credential
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting"
+	"atoll.dev/hosting/loop"
+	"atoll.dev/plane"
+	"atoll.dev/plane/planetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
+
+// world is a management cluster with one hosted cluster in it. One plane is
+// both.
+type world struct {
+	t         *testing.T
+	admin     dynamic.Interface
+	planes    *onePlane
+	namespace string
+}
+
+// onePlane has the shared plane as every HostedCluster's. It cannot be
+// stopped while others use it: asleep means that nobody may touch it.
+type onePlane struct {
+	config plane.Config
+
+	mu     sync.Mutex
+	asleep bool
+	broken bool
+	woken  int
+}
+
+func (p *onePlane) Plane(string, string) (plane.Config, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.config, !p.asleep
+}
+
+func (p *onePlane) Wake(context.Context, string, string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.woken++
+	if p.broken {
+		return errors.New("no disk")
+	}
+	p.asleep = false
+	return nil
+}
+
+func (p *onePlane) set(asleep, broken bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asleep, p.broken, p.woken = asleep, broken, 0
+}
+
+func (p *onePlane) wakes() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.woken
+}
+
+const clusterName = "hc-0123456789ab"
+
+func newWorld(t *testing.T, namespace string) *world {
+	t.Helper()
+	config := planetest.Shared(t).Config
+	adminConfig, err := config.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	adminConfig.QPS = -1
+	kubeconfig, err := hosting.Bootstrap(t.Context(), adminConfig, hosting.BootstrapOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostingConfig, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostingConfig.QPS = -1
+	namespace += "-" + strings.ToLower(rand.Text()[:8]) // tests may be run more than once on one plane
+	w := &world{t: t, admin: client(t, adminConfig), planes: &onePlane{config: config}, namespace: namespace}
+	w.create(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}})
+	w.create(hypershift.HostedClusters(), namespace, map[string]any{
+		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "HostedCluster", "metadata": map[string]any{"name": clusterName},
+		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}, "kubeAPIServerDNSName": "localhost", "platform": map[string]any{"type": "AWS"}},
+	})
+	host, portText, _ := net.SplitHostPort(config.Address)
+	port, _ := strconv.Atoi(portText)
+	status, _ := json.Marshal(map[string]any{"status": map[string]any{"controlPlaneEndpoint": map[string]any{"host": host, "port": port}}})
+	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(namespace).Patch(t.Context(), clusterName, types.MergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := Run(ctx, Options{Client: client(t, hostingConfig), Planes: w.planes}); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func client(t *testing.T, config *rest.Config) dynamic.Interface {
+	t.Helper()
+	c, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (w *world) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
+	w.t.Helper()
+	w.eventually("making "+resource.Resource, func() error {
+		_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
+		if apierrors.IsInvalid(err) {
+			w.t.Fatal(err)
+		}
+		return err
+	})
+}
+
+// order makes a Credential and returns its key.
+func (w *world) order(id string, change func(spec map[string]any)) *ecdsa.PrivateKey {
+	w.t.Helper()
+	key, request := request(w.t)
+	spec := map[string]any{"clusterName": clusterName, "id": id, "request": request, "expirationSeconds": int64(600), "username": "arn:aws:iam::111111111111:user/ann"}
+	if change != nil {
+		change(spec)
+	}
+	w.create(apihosting.Credentials(), w.namespace, map[string]any{
+		"apiVersion": apihosting.Group + "/" + apihosting.Version, "kind": "Credential", "metadata": map[string]any{"name": apihosting.CredentialName(id)}, "spec": spec,
+	})
+	return key
+}
+
+// request is a certificate request that asks for everything it should not get.
+func request(t testing.TB) (*ecdsa.PrivateKey, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, requestOf(t, key)
+}
+
+func requestOf(t testing.TB, key crypto.Signer) string {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}}, DNSNames: []string{"kubernetes"},
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// await returns the Credential when its condition Issued has a reason.
+func (w *world) await(id, reason string) *apihosting.Credential {
+	w.t.Helper()
+	var c *apihosting.Credential
+	w.eventually(id+" being "+reason, func() error {
+		object, err := w.admin.Resource(apihosting.Credentials()).Namespace(w.namespace).Get(w.t.Context(), apihosting.CredentialName(id), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if c, err = loop.Decode[apihosting.Credential](object); err != nil {
+			return err
+		}
+		for _, x := range c.Status.Conditions {
+			if x.Type == apihosting.Issued && x.Reason == reason && x.ObservedGeneration == c.Generation {
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
+	return c
+}
+
+// delete deletes a Credential and waits for its end.
+func (w *world) delete(id string) {
+	w.t.Helper()
+	credentials := w.admin.Resource(apihosting.Credentials()).Namespace(w.namespace)
+	if err := credentials.Delete(w.t.Context(), apihosting.CredentialName(id), metav1.DeleteOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.eventually("end of "+id, func() error {
+		_, err := credentials.Get(w.t.Context(), apihosting.CredentialName(id), metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.New("still there")
+	})
+}
+
+// bound says whether a credential's binding is in the plane.
+func (w *world) bound(id string) bool {
+	w.t.Helper()
+	_, err := w.admin.Resource(schema.GroupVersionResource{Group: rbacGroup, Version: "v1", Resource: "clusterrolebindings"}).Get(w.t.Context(), apihosting.CredentialGroup(id), metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.t.Fatal(err)
+	}
+	return err == nil
+}
+
+func (w *world) eventually(what string, try func() error) {
+	w.t.Helper()
+	limit := time.After(time.Minute)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			w.t.Fatalf("waited too long for %s: %v", what, err)
+		}
+	}
+}
+
+// config is how a client uses a Credential.
+func config(t *testing.T, c *apihosting.Credential, key *ecdsa.PrivateKey) *rest.Config {
+	t.Helper()
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rest.Config{Host: c.Status.Server, TLSClientConfig: rest.TLSClientConfig{
+		ServerName: c.Status.TLSServerName, CAData: []byte(c.Status.CABundle), CertData: []byte(c.Status.Certificate),
+		KeyData: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}),
+	}}
+}
