@@ -93,29 +93,53 @@ func (c Config) Ready(ctx context.Context) error {
 	if _, err := c.Readiness(); err != nil {
 		return err
 	}
-	cfg, err := c.RESTConfig()
+	failing, err := c.Health(ctx)
 	if err != nil {
 		return err
 	}
-	client, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return fmt.Errorf("plane %s: %w", c.Dir, err)
+	if len(failing) > 0 {
+		return fmt.Errorf("plane %s: %w: %s", c.Dir, ErrNotReady, strings.Join(failing, ", "))
 	}
-	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Host+"/readyz", nil)
+	return nil
+}
+
+// Health asks the API server how its parts are, and returns the names of
+// those that are not well, as upstream's /readyz calls them: "etcd" is one.
+// The error is of an API server that does not answer.
+func (c Config) Health(ctx context.Context) (failing []string, err error) {
+	cfg, err := c.RESTConfig()
 	if err != nil {
-		return fmt.Errorf("plane %s: %w", c.Dir, err)
+		return nil, err
+	}
+	tls, err := rest.TLSConfigFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
+	}
+	// A transport of its own: client-go keeps those that it makes.
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Host+"/readyz?verbose", nil)
+	if err != nil {
+		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("plane %s: %w: %w", c.Dir, ErrNotReady, err)
+		return nil, fmt.Errorf("plane %s: %w: %w", c.Dir, ErrNotReady, err)
 	}
 	defer res.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(res.Body, 4096))
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("plane %s: %w: %s: %s", c.Dir, ErrNotReady, res.Status, strings.TrimSpace(string(body)))
+	body, err := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("plane %s: %w: %w", c.Dir, ErrNotReady, err)
 	}
-	return nil
+	for line := range strings.Lines(string(body)) {
+		if bad, ok := strings.CutPrefix(line, "[-]"); ok {
+			name, _, _ := strings.Cut(bad, " ")
+			failing = append(failing, name)
+		}
+	}
+	if res.StatusCode != http.StatusOK && len(failing) == 0 {
+		return nil, fmt.Errorf("plane %s: %w: %s", c.Dir, ErrNotReady, res.Status)
+	}
+	return failing, nil
 }
 
 // Readiness reads what the plane wrote when it became ready.

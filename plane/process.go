@@ -63,26 +63,38 @@ func Start(c Config, o Options) (*Process, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
 	}
-	for limit := time.Now().Add(lockTimeout); ; time.Sleep(pollEvery) {
+	for {
+		p, err := Adopt(c, o)
+		if p != nil || err != nil {
+			return p, err
+		}
 		held, err := hold(c.Dir)
-		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			continue // somebody was faster
+		}
+		if err != nil {
 			return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
 		}
+		defer held.Close()
+		return launch(c, o, held)
+	}
+}
+
+// Adopt returns the process of a plane that runs already, nil when none does.
+// Of the options it uses LogFile.
+func Adopt(c Config, o Options) (*Process, error) {
+	for limit := time.Now().Add(lockTimeout); ; time.Sleep(pollEvery) {
 		if pid, ok := Running(c.Dir); ok {
-			if held != nil {
-				held.Close()
-			}
-			if p := adopt(c, pid); p != nil {
+			if p := adopt(c, o, pid); p != nil {
 				return p, nil
 			}
 			continue
 		}
-		if held != nil {
-			defer held.Close()
-			return launch(c, o, held)
+		if !Alive(c.Dir) {
+			return nil, nil
 		}
 		if time.Now().After(limit) {
-			return nil, fmt.Errorf("starting plane %s: somebody has started it, and it has not begun for %s", c.Dir, lockTimeout)
+			return nil, fmt.Errorf("plane %s: somebody has started it, and it has not begun for %s", c.Dir, lockTimeout)
 		}
 	}
 }
@@ -103,7 +115,11 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 		}
 		defer log.Close()
 		cmd.Stdout, cmd.Stderr = log, log
-		p.said = func() string { return fileTail(o.LogFile) }
+		var before int64
+		if info, err := log.Stat(); err == nil {
+			before = info.Size()
+		}
+		p.said = func() string { return fileTail(o.LogFile, before) }
 	} else {
 		tail := &tailBuffer{}
 		var output io.Writer = tail
@@ -134,8 +150,11 @@ func (p *Process) reap(cmd *exec.Cmd) {
 }
 
 // adopt watches a process that runs already; nil when it has just ended.
-func adopt(c Config, pid int) *Process {
+func adopt(c Config, o Options, pid int) *Process {
 	p := &Process{Config: c, PID: pid, Adopted: true, exited: make(chan struct{}), said: func() string { return "" }}
+	if o.LogFile != "" {
+		p.said = func() string { return fileTail(o.LogFile, 0) }
+	}
 	wait, leave, err := exitNotice(pid)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -220,7 +239,7 @@ func Running(dir string) (pid int, ok bool) {
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
 // Said is the end of what the process wrote, at most 8 KiB, for the reason of
-// its end; nothing of one that was adopted.
+// its end. Of one that was adopted that is the end of its log file, if known.
 func (p *Process) Said() string { return strings.TrimSpace(p.said()) }
 
 // Leave stops watching an adopted process, which goes on.
@@ -316,17 +335,21 @@ func (t *tailBuffer) Write(b []byte) (int, error) {
 
 func (t *tailBuffer) String() string { return t.b.String() }
 
-func fileTail(path string) string {
+// fileTail is the end of a file, as far as it was written after it had the
+// size before; all of it when it has been emptied since.
+func fileTail(path string, before int64) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > tailSize {
-		if _, err := f.Seek(-tailSize, io.SeekEnd); err != nil {
-			return ""
-		}
+	info, err := f.Stat()
+	if err != nil {
+		return ""
 	}
-	b, _ := io.ReadAll(io.LimitReader(f, tailSize))
+	if before > info.Size() {
+		before = 0
+	}
+	b, _ := io.ReadAll(io.NewSectionReader(f, max(before, info.Size()-tailSize), tailSize))
 	return string(b)
 }
