@@ -78,7 +78,7 @@ cluster with "atoll work apply".`,
 	}
 	add(use, c.cluster(), c.nodepool())
 	add(operate, c.up(), c.down(), c.status(), c.env(), c.logs(), c.key(), c.mc(), c.work())
-	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent(), c.router())
+	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent(), c.hosting(), c.router())
 	root.AddCommand(c.supervise(), c.probe())
 	return root
 }

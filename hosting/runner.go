@@ -61,7 +61,9 @@ type view struct {
 	Config  plane.Config
 	Ready   time.Time // since when it serves; zero when it does not
 	Failure *failure  // the last one; nil when all has been well since
-	Unwell  []string  // parts of the API server that are not well; all of it when it does not answer
+	// Discarded: there is no process, and none will be started.
+	Discarded bool
+	Unwell    []string // parts of the API server that are not well; all of it when it does not answer
 }
 
 // runner owns a plane's process: it starts, adopts, watches, restarts and
@@ -97,9 +99,13 @@ func newRunner(key loop.Key, dir string, p *ports, log *slog.Logger) (*runner, e
 	if rec.Port != 0 && !p.claim(key, rec.Port) {
 		rec.Port = 0
 	}
+	seen := view{State: down, Record: rec}
+	if pid, ok := plane.Running(dir); ok || plane.Alive(dir) {
+		seen.State, seen.PID = starting, max(pid, 1)
+	}
 	return &runner{
 		key: key, dir: dir, ports: p, log: log.With("plane", key.String()), changed: func(view) {}, took: func(time.Duration) {},
-		seen: view{State: down, Record: rec}, record: rec, poke: make(chan struct{}, 1), done: make(chan struct{}),
+		seen: seen, record: rec, poke: make(chan struct{}, 1), done: make(chan struct{}),
 	}, nil
 }
 
@@ -153,7 +159,7 @@ func (r *runner) run(ctx context.Context) {
 		if t.Run {
 			err = r.serve(ctx, t)
 		} else if err = r.halt(ctx, t.Discard); err == nil {
-			r.show(func(v *view) { *v = view{State: down} })
+			r.show(func(v *view) { *v = view{State: down, Discarded: t.Discard} })
 			r.wait(ctx, 0)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -1,0 +1,277 @@
+package hosting
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
+	"atoll.dev/plane"
+	"atoll.dev/plane/planetest"
+)
+
+var errStill = errors.New("not yet")
+
+// waitLimit is generous: a machine may have much else to do.
+const waitLimit = 90 * time.Second
+
+// world is a hosting with a directory of its own on the shared management
+// cluster, in namespaces of its own.
+type world struct {
+	*testing.T
+	admin   dynamic.Interface
+	options Options
+	prefix  string // of namespaces
+	h       *Hosting
+	stop    func()
+}
+
+// newWorld starts a hosting with the releases 1.36.3 and 1.36.4, which are the
+// same program.
+func newWorld(t *testing.T, prefix string) *world {
+	t.Helper()
+	binary, err := planetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	later := filepath.Join(dir, "atoll-kube-later")
+	if err := os.Link(binary, later); err != nil {
+		if err := os.Symlink(binary, later); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &world{T: t, admin: client(t, administrator(t)), prefix: prefix, options: Options{
+		Client: client(t, accountConfig(t)), DataDir: filepath.Join(dir, "hosting"), Advertise: "127.0.0.1:1",
+		Catalogue: Catalogue{"1.36.3": binary, "1.36.4": later},
+	}}
+	w.reap()
+	w.start()
+	return w
+}
+
+// reap ends the planes of the world when the test ends, in whatever way: they
+// are made to outlive their hosting.
+func (w *world) reap() {
+	w.Helper()
+	script := exec.Command("sh", "-c", `cat >/dev/null; for f in "$0"/planes/*/*/lock; do kill -9 "$(cat "$f")"; done 2>/dev/null`, w.options.DataDir)
+	stdin, err := script.StdinPipe()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := script.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() {
+		w.stop()
+		stdin.Close()
+		_ = script.Wait()
+		for _, key := range (home{w.options.DataDir}).planes() {
+			w.wait("the end of plane "+key.String(), func() error {
+				if plane.Alive((home{w.options.DataDir}).plane(key)) {
+					return fmt.Errorf("it lives")
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// start runs a hosting, on what an earlier one left.
+func (w *world) start() {
+	w.Helper()
+	h, err := New(w.options)
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := h.Run(ctx); err != nil {
+			w.Errorf("hosting: %v", err)
+		}
+	}()
+	w.h, w.stop = h, sync.OnceFunc(func() { cancel(); <-done })
+	w.wait("hosting", func() error { return h.Ready(ctx) })
+}
+
+func (w *world) wait(what string, f func() error) {
+	w.Helper()
+	var err error
+	for limit := time.Now().Add(waitLimit); time.Now().Before(limit); {
+		if err = f(); err == nil {
+			return
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	w.Fatalf("waiting for %s: %v", what, err)
+}
+
+// create makes a namespace with a HostedCluster.
+func (w *world) create(name string, spec map[string]any) loop.Key {
+	w.Helper()
+	key := loop.Key{Namespace: w.prefix + "-" + name, Name: "hc-" + name}
+	makeNamespace(w.T, w.admin, key.Namespace)
+	if spec == nil {
+		spec = map[string]any{}
+	}
+	if spec["release"] == nil {
+		spec["release"] = map[string]any{"image": "atoll.dev/release:1.36.3"}
+	}
+	hc := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster", "metadata": map[string]any{"name": key.Name}, "spec": spec,
+	}}
+	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Create(w.Context(), hc, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	return key
+}
+
+func (w *world) get(key loop.Key) *hypershift.HostedCluster {
+	w.Helper()
+	object, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	hc, err := loop.Decode[hypershift.HostedCluster](object)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return hc
+}
+
+func (w *world) patch(key loop.Key, body string) {
+	w.Helper()
+	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(w.Context(), key.Name, types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// condition waits until a condition of the current generation is as said;
+// reason "" is any.
+func (w *world) condition(key loop.Key, kind, status, reason string) *hypershift.HostedCluster {
+	w.Helper()
+	var hc *hypershift.HostedCluster
+	w.wait(fmt.Sprintf("%s=%s %s of %s", kind, status, reason, key), func() error {
+		hc = w.get(key)
+		c := meta.FindStatusCondition(hc.Status.Conditions, kind)
+		if c == nil || string(c.Status) != status || c.ObservedGeneration != hc.Generation || reason != "" && c.Reason != reason {
+			all, _ := json.MarshalIndent(hc.Status.Conditions, "", " ")
+			return fmt.Errorf("generation %d, conditions %s", hc.Generation, all)
+		}
+		return nil
+	})
+	return hc
+}
+
+// available waits until a plane serves, and returns a client of it.
+func (w *world) available(key loop.Key) (*hypershift.HostedCluster, dynamic.Interface) {
+	w.Helper()
+	hc := w.condition(key, hypershift.Available, "True", reasonAsExpected)
+	config, ok := w.h.Plane(key.Namespace, key.Name)
+	if !ok {
+		w.Fatalf("%s is available, and hosting has no plane", key)
+	}
+	rc, err := config.RESTConfig()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return hc, client(w.T, rc)
+}
+
+func (w *world) delete(key loop.Key) {
+	w.Helper()
+	err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Delete(w.Context(), key.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		w.Fatal(err)
+	}
+}
+
+// gone waits until nothing of a hosted cluster is left: no object, no process,
+// no file, no port, no content of the namespace.
+func (w *world) gone(key loop.Key, pids ...int) {
+	w.Helper()
+	w.wait("the end of "+key.String(), func() error {
+		_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the HostedCluster: %v", err)
+		}
+		list, err := w.admin.Resource(secrets()).Namespace(key.Namespace).List(w.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) > 0 {
+			return fmt.Errorf("%d secrets, %v", len(list.Items), err)
+		}
+		return nil
+	})
+	if left, _ := filepath.Glob(filepath.Join(w.options.DataDir, "planes", key.Namespace, "*")); len(left) > 0 {
+		w.Errorf("files are left of %s: %v", key, left)
+	}
+	w.h.ports.mu.Lock()
+	defer w.h.ports.mu.Unlock()
+	for port, holder := range w.h.ports.taken {
+		if holder == key {
+			w.Errorf("port %d is still %s's", port, key)
+		}
+	}
+	for _, pid := range pids {
+		if w.runs(pid, key) {
+			w.Errorf("process %d of %s runs", pid, key)
+		}
+	}
+}
+
+// runs says whether a process is a plane of this cluster.
+func (w *world) runs(pid int, key loop.Key) bool {
+	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && strings.Contains(string(cmdline), (home{w.options.DataDir}).plane(key))
+}
+
+// kubeconfig reads the Secret that a status names.
+func (w *world) kubeconfig(hc *hypershift.HostedCluster) (cluster struct{ Server, TLSServerName string }) {
+	w.Helper()
+	s, err := w.admin.Resource(secrets()).Namespace(hc.Namespace).Get(w.Context(), hc.Status.KubeConfig.Name, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	cfg, err := clientcmd.Load(secretValue(s, "kubeconfig"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, c := range cfg.Clusters {
+		cluster.Server, cluster.TLSServerName = c.Server, c.TLSServerName
+	}
+	return cluster
+}
+
+// keep writes a ConfigMap into a plane; kept says whether it is there.
+func (w *world) keep(c dynamic.Interface, name string) {
+	w.Helper()
+	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}}
+	if _, err := c.Resource(configMaps()).Namespace("default").Create(w.Context(), cm, metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) kept(c dynamic.Interface, name string) {
+	w.Helper()
+	if _, err := c.Resource(configMaps()).Namespace("default").Get(w.Context(), name, metav1.GetOptions{}); err != nil {
+		w.Errorf("a customer's data is lost: %v", err)
+	}
+}
