@@ -94,12 +94,26 @@ const (
 // CreateManagementCluster registers a management cluster. A name that is taken
 // is 409.
 func (p *Platform) CreateManagementCluster(ctx context.Context, name string, labels map[string]string) (platform.ManagementCluster, error) {
-	var mc platform.ManagementCluster
-	body, err := json.Marshal(platform.ManagementClusterRequest{Name: name, Labels: labels})
+	return p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: name, Labels: labels})
+}
+
+// RegisterManagementCluster is CreateManagementCluster, with what it takes.
+func (p *Platform) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (platform.ManagementCluster, error) {
+	return p.changeManagementCluster(ctx, http.MethodPost, pathClusters, r)
+}
+
+// UpdateManagementCluster changes what a management cluster takes, by its id or
+// name; what is absent stays.
+func (p *Platform) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (platform.ManagementCluster, error) {
+	return p.changeManagementCluster(ctx, http.MethodPatch, pathClusters+"/"+url.PathEscape(idOrName), u)
+}
+
+func (p *Platform) changeManagementCluster(ctx context.Context, method, path string, v any) (mc platform.ManagementCluster, err error) {
+	body, err := json.Marshal(v)
 	if err != nil {
 		return mc, err
 	}
-	doc, _, err := p.http.do(ctx, request{method: http.MethodPost, path: pathClusters, body: body})
+	doc, _, err := p.http.do(ctx, request{method: method, path: path, body: body})
 	if err != nil {
 		return mc, err
 	}

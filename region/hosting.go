@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"atoll.dev/api/platform"
 )
 
 func hostingName(cluster string) string { return cluster + "-hosting" }
@@ -62,19 +64,20 @@ func (t topology) bootstrap(ctx context.Context, cluster, dir string) error {
 	return writeFile(done, []byte(by))
 }
 
-// capacityOf is how many planes fit into memory of a machine, beside the region.
-func capacityOf(memoryMiB int) (planes int) {
+// capacityOf is what fits into the memory of a machine beside the region.
+func capacityOf(memoryMiB int64) platform.Capacity {
 	const region, plane = 4 << 10, 400
-	return max(1, (memoryMiB-region)/plane)
+	left := max(memoryMiB-region, plane)
+	return platform.Capacity{"planes": left / plane, "memory_mib": left}
 }
 
 // machineMemory is the memory of this machine in MiB.
-func machineMemory() (int, error) {
+func machineMemory() (int64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
 		return 0, fmt.Errorf("memory of this machine: %w", err)
 	}
-	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20), nil
+	return int64(uint64(info.Totalram) * uint64(info.Unit) >> 20), nil
 }
 
 // ownerOf is the process to which a marked process belongs: hosting, of a

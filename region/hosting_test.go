@@ -122,9 +122,9 @@ func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
 }
 
 func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
-	for memoryMiB, want := range map[int]int{24 << 10: 51, 8 << 10: 10, 4 << 10: 1, 1 << 10: 1} {
-		if got := capacityOf(memoryMiB); got != want {
-			t.Errorf("%d MiB: %d planes, want %d", memoryMiB, got, want)
+	for memoryMiB, want := range map[int64]int64{24 << 10: 51, 8 << 10: 10, 4 << 10: 1, 1 << 10: 1} {
+		if got := capacityOf(memoryMiB); got["planes"] != want || got["memory_mib"] < want*400 || got["memory_mib"] > max(memoryMiB-4<<10, 400) {
+			t.Errorf("%d MiB: %v, want %d planes", memoryMiB, got, want)
 		}
 	}
 	if memory, err := machineMemory(); err != nil || memory < 256 {

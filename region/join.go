@@ -3,7 +3,6 @@ package region
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"atoll.dev/api/platform"
 	"atoll.dev/client"
 )
 
@@ -81,7 +81,9 @@ func (t topology) join(ctx context.Context, cluster, dir string) error {
 	return err
 }
 
-// register makes the cluster known to the region's API; one that is known stays as it is.
+// register makes the cluster known to the region's API, with what it takes. Of
+// one that is known only that is brought up to date: a program that runs other
+// versions, more memory.
 func (t topology) register(ctx context.Context, cluster string) error {
 	api, err := t.home.Client()
 	if err != nil {
@@ -89,10 +91,19 @@ func (t topology) register(ctx context.Context, cluster string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	_, err = api.CreateManagementCluster(ctx, cluster, map[string]string{"cluster_type": "management", "cluster_id": cluster})
-	var known *client.Error
-	if errors.As(err, &known) && known.Status == 409 {
-		return nil
+	memory, err := machineMemory()
+	if err != nil {
+		return err
+	}
+	takes := platform.ManagementClusterUpdate{
+		Capacity: capacityOf(memory),
+		Versions: platform.PlaneVersions{t.bin.KubeVersion},
+	}
+	_, err = api.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{
+		Name: cluster, Labels: map[string]string{"cluster_type": "management", "cluster_id": cluster}, Capacity: takes.Capacity, Versions: takes.Versions,
+	})
+	if client.StatusOf(err) == 409 {
+		_, err = api.UpdateManagementCluster(ctx, cluster, takes)
 	}
 	return err
 }

@@ -72,6 +72,13 @@ const (
 	ManagementClusterListKindConsumerList ManagementClusterListKind = "ConsumerList"
 )
 
+// Defines values for ManagementClusterUpdateState.
+const (
+	ManagementClusterUpdateStateCordoned ManagementClusterUpdateState = "Cordoned"
+	ManagementClusterUpdateStateDraining ManagementClusterUpdateState = "Draining"
+	ManagementClusterUpdateStateReady    ManagementClusterUpdateState = "Ready"
+)
+
 // Defines values for NodePoolEventType.
 const (
 	NodePoolEventTypeADDED    NodePoolEventType = "ADDED"
@@ -147,6 +154,10 @@ const (
 const (
 	WorkListKindManifestWorkList WorkListKind = "ManifestWorkList"
 )
+
+// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+// not named is not limited.
+type Capacity map[string]int64
 
 // Cluster defines model for Cluster.
 type Cluster struct {
@@ -436,9 +447,31 @@ type ManagementClusterListKind string
 
 // ManagementClusterRequest defines model for ManagementClusterRequest.
 type ManagementClusterRequest struct {
-	Labels map[string]string `json:"labels,omitempty"`
-	Name   string            `json:"name"`
+	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+	// not named is not limited.
+	Capacity Capacity          `json:"capacity,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Name     string            `json:"name"`
+
+	// Versions The versions that it can run, as 1.36.3; none means any.
+	Versions PlaneVersions `json:"versions,omitempty"`
 }
+
+// ManagementClusterUpdate defines model for ManagementClusterUpdate.
+type ManagementClusterUpdate struct {
+	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+	// not named is not limited.
+	Capacity Capacity `json:"capacity,omitempty"`
+
+	// State Cordoned takes no more clusters; Draining is to be emptied.
+	State ManagementClusterUpdateState `json:"state,omitempty"`
+
+	// Versions The versions that it can run, as 1.36.3; none means any.
+	Versions PlaneVersions `json:"versions,omitempty"`
+}
+
+// ManagementClusterUpdateState Cordoned takes no more clusters; Draining is to be emptied.
+type ManagementClusterUpdateState string
 
 // ManifestCondition What became of one manifest.
 type ManifestCondition = workv1.ManifestCondition
@@ -604,6 +637,9 @@ type PlacementSpec struct {
 	// Selector Labels that the management cluster must have.
 	Selector map[string]string `json:"selector,omitempty"`
 }
+
+// PlaneVersions The versions that it can run, as 1.36.3; none means any.
+type PlaneVersions = []string
 
 // Release defines model for Release.
 type Release struct {
@@ -1023,6 +1059,9 @@ type CreateCredentialJSONRequestBody = CredentialRequest
 
 // CreateManagementClusterJSONRequestBody defines body for CreateManagementCluster for application/json ContentType.
 type CreateManagementClusterJSONRequestBody = ManagementClusterRequest
+
+// UpdateManagementClusterJSONRequestBody defines body for UpdateManagementCluster for application/json ContentType.
+type UpdateManagementClusterJSONRequestBody = ManagementClusterUpdate
 
 // CreateNodePoolJSONRequestBody defines body for CreateNodePool for application/json ContentType.
 type CreateNodePoolJSONRequestBody = NodePoolRequest

@@ -68,7 +68,97 @@ func parseCluster(body []byte) (platform.ManagementClusterRequest, error) {
 		return req, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
 			"the name %s is not possible; use at most %d of a-z, 0-9 and -, beginning and ending with a letter or digit", quote(req.Name), maxClusterName)
 	}
-	return req, nil
+	return req, checkOffer(req.Capacity, req.Versions)
+}
+
+// checkOffer refuses what no management cluster can have.
+func checkOffer(capacity platform.Capacity, versions platform.PlaneVersions) error {
+	for name, n := range capacity {
+		if name == "" || n < 0 {
+			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "capacity: %s: %d is not possible; 0 is the least", quote(name), n)
+		}
+	}
+	if slices.Contains(versions, "") {
+		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "versions: one of them is empty")
+	}
+	return nil
+}
+
+// updateCluster changes what the lifecycle manager goes by when it places
+// clusters. One that was registered before there was a lifecycle manager
+// becomes known to it.
+func (f *front) updateCluster(w http.ResponseWriter, r *http.Request) error {
+	body, err := rest.ReadBody(r, maxBody)
+	if err != nil {
+		return err
+	}
+	var req platform.ManagementClusterUpdate
+	if err := rest.DecodeJSON(body, &req); err != nil {
+		return err
+	}
+	switch req.State {
+	case "", platform.ManagementClusterUpdateStateReady, platform.ManagementClusterUpdateStateCordoned, platform.ManagementClusterUpdateStateDraining:
+	default:
+		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "state: %s is neither Ready, Cordoned nor Draining", quote(string(req.State)))
+	}
+	if err := checkOffer(req.Capacity, req.Versions); err != nil {
+		return err
+	}
+	doc, err := f.cluster(r)
+	if err != nil {
+		return err
+	}
+	var mc platform.ManagementCluster
+	if err := json.Unmarshal(doc.JSON, &mc); err != nil {
+		return err
+	}
+	if err := f.offer(r.Context(), mc, req); err != nil {
+		return err
+	}
+	return write(w, http.StatusOK, doc)
+}
+
+func (f *front) offer(ctx context.Context, mc platform.ManagementCluster, req platform.ManagementClusterUpdate) error {
+	if f.clm == nil {
+		return nil
+	}
+	spec := map[string]any{}
+	if req.State != "" {
+		spec["state"] = req.State
+	}
+	if req.Capacity != nil {
+		spec["capacity"] = req.Capacity
+	}
+	if req.Versions != nil {
+		spec["versions"] = req.Versions
+	}
+	if err := f.enrol(ctx, platform.ManagementClusterRequest{Name: mc.Name, Labels: mc.Labels}); err != nil {
+		return err
+	}
+	known, err := f.clm.Named(ctx, managementClusters, mc.Name)
+	if err != nil {
+		return lifecycle(err, http.StatusNotFound) // its registry has no such kind
+	}
+	// Spec is replaced in the members that are named, capacity as a whole: what
+	// it no longer limits must go.
+	if old := (struct {
+		Capacity map[string]int64 `json:"capacity"`
+	}{}); req.Capacity != nil && json.Unmarshal(known.Spec, &old) == nil {
+		merged := map[string]any{}
+		for name := range old.Capacity {
+			merged[name] = nil
+		}
+		for name, n := range req.Capacity {
+			merged[name] = n
+		}
+		spec["capacity"] = merged
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return err
+	}
+	_, err = f.clm.Merge(ctx, managementClusters, known.ID, patch, "")
+	return lifecycle(err)
 }
 
 func (f *front) listClusters(w http.ResponseWriter, r *http.Request) error {
@@ -132,7 +222,11 @@ func (f *front) enrol(ctx context.Context, req platform.ManagementClusterRequest
 	if f.clm == nil {
 		return nil
 	}
-	_, err := f.clm.Create(ctx, managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: req.Name, Labels: req.Labels, Spec: json.RawMessage(`{}`)}, "")
+	spec, err := json.Marshal(platform.ManagementClusterUpdate{Capacity: req.Capacity, Versions: req.Versions})
+	if err != nil {
+		return err
+	}
+	_, err = f.clm.Create(ctx, managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: req.Name, Labels: req.Labels, Spec: spec}, "")
 	return lifecycle(err, http.StatusConflict, http.StatusNotFound) // 404: its registry has no such kind
 }
 

@@ -116,6 +116,7 @@ func (f *front) routes() *rest.Mux {
 		handle("POST", "/management_clusters", f.createCluster)
 		handle("GET", "/management_clusters", f.listClusters)
 		handle("GET", "/management_clusters/{id}", f.getCluster)
+		handle("PATCH", "/management_clusters/{id}", f.updateCluster)
 		handle("DELETE", "/management_clusters/{id}", f.deleteCluster)
 
 		handle("POST", "/work", f.createWork)

@@ -7,11 +7,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"atoll.dev/api/platform"
 	"atoll.dev/clm"
 	"atoll.dev/internal/tracetest"
 	"atoll.dev/test/regiontest"
@@ -164,8 +166,39 @@ func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
 	if got := names(); !strings.Contains(got, "edge-clm") {
 		t.Errorf("not there after it was registered: %s", got)
 	}
+	takes := platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateCordoned, Capacity: platform.Capacity{"planes": 3, "gpu": 1}}
+	if _, err := r.API().UpdateManagementCluster(t.Context(), "edge-clm", takes); err != nil {
+		t.Error(err)
+	}
+	takes = platform.ManagementClusterUpdate{Capacity: platform.Capacity{"planes": 4}, Versions: platform.PlaneVersions{"1.36.3"}}
+	if _, err := r.API().UpdateManagementCluster(t.Context(), "edge-clm", takes); err != nil {
+		t.Error(err)
+	}
+	var list struct {
+		Items []struct {
+			Name string
+			Spec json.RawMessage
+		}
+	}
+	if err := json.Unmarshal([]byte(r.Atoll("clm", "list", "managementclusters", "-o", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, mc := range list.Items {
+		const want = `{"state":"Cordoned","capacity":{"planes":4},"versions":["1.36.3"]}`
+		switch {
+		case mc.Name == "edge-clm" && !sameJSON(mc.Spec, want):
+			t.Errorf("takes %s, want %s", mc.Spec, want)
+		case mc.Name == "management-01" && !strings.Contains(string(mc.Spec), `"planes"`):
+			t.Errorf("the region's own takes %s", mc.Spec)
+		}
+	}
 	r.Atoll("mc", "delete", "edge-clm")
 	if got := names(); strings.Contains(got, "edge-clm") {
 		t.Errorf("there after it was deleted: %s", got)
 	}
+}
+
+func sameJSON(a []byte, b string) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal([]byte(b), &y) == nil && reflect.DeepEqual(x, y)
 }
