@@ -174,16 +174,14 @@ func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
 	if _, err := r.API().UpdateManagementCluster(t.Context(), "edge-clm", takes); err != nil {
 		t.Error(err)
 	}
-	var list struct {
-		Items []struct {
-			Name string
-			Spec json.RawMessage
-		}
+	var list []struct {
+		Name string
+		Spec json.RawMessage
 	}
 	if err := json.Unmarshal([]byte(r.Atoll("clm", "list", "managementclusters", "-o", "json")), &list); err != nil {
 		t.Fatal(err)
 	}
-	for _, mc := range list.Items {
+	for _, mc := range list {
 		const want = `{"state":"Cordoned","capacity":{"planes":4},"versions":["1.36.3"]}`
 		switch {
 		case mc.Name == "edge-clm" && !sameJSON(mc.Spec, want):
