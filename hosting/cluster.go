@@ -291,6 +291,9 @@ func (h *Hosting) finalize(ctx context.Context, key loop.Key, object *unstructur
 	h.mu.Unlock()
 	h.ports.release(key)
 	h.publish()
+	if err := h.deleteSecret(ctx, key); err != nil {
+		return err
+	}
 	h.o.Log.Info("plane deleted", "plane", key.String())
 	return h.setFinalizers(ctx, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
 }

@@ -49,20 +49,19 @@ func classify(err error) (reason, message string) {
 	return failedPlane, text
 }
 
-// lastWords is the last line of what a plane said before its end, which is
-// its reason, without paths and the like beyond what fits a condition.
+// lastWords is the reason of its end that a plane gave: a line that begins
+// with its name, or Go's report of a panic. Log lines before a kill are none.
 func lastWords(text string) string {
-	text = strings.TrimSpace(text)
-	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
-		text = text[i+1:]
+	words := "it was killed, or gave no reason"
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		for _, prefix := range []string{"atoll-kube: ", "panic: ", "fatal error: "} {
+			if i := strings.Index(line, prefix); i >= 0 {
+				words = line[i:min(len(line), i+500)]
+			}
+		}
 	}
-	if text == "" {
-		text = "it said nothing"
-	}
-	if len(text) > 500 {
-		text = text[:500]
-	}
-	return text
+	return words
 }
 
 // backoff is how long to wait before a plane is started again. The first time

@@ -5,14 +5,30 @@ import (
 	"crypto/sha256"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
 	"atoll.dev/plane"
 )
 
+func kubeconfigSecret(key loop.Key) string { return key.Name + "-admin-kubeconfig" }
+
+// deleteSecret deletes it with the plane. It has an owner, too, for one that
+// is written late; but the garbage collector may take half a minute to know a
+// kind that is new in the cluster.
+func (h *Hosting) deleteSecret(ctx context.Context, key loop.Key) error {
+	err := h.o.Client.Resource(secrets()).Namespace(key.Namespace).Delete(ctx, kubeconfigSecret(key), metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("the kubeconfig of %s: %w", key, err)
+	}
+	return nil
+}
+
 // writeSecret keeps the Secret with the administrator's kubeconfig as the
-// plane's own is, but by way of the router. Its end is the HostedCluster's.
+// plane's own is, but by way of the router.
 func (h *Hosting) writeSecret(ctx context.Context, c *cluster, hc *hypershift.HostedCluster, o *observation) error {
 	if o.Plane.State != ready {
 		return nil
@@ -21,7 +37,7 @@ func (h *Hosting) writeSecret(ctx context.Context, c *cluster, hc *hypershift.Ho
 	if err != nil {
 		return err
 	}
-	name := hc.Name + "-admin-kubeconfig"
+	name := kubeconfigSecret(loop.Key{Namespace: hc.Namespace, Name: hc.Name})
 	o.Secret = name
 	sum := sha256.Sum256(kubeconfig)
 	if sum == c.secret {

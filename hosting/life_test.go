@@ -30,7 +30,9 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 		},
 	})
 	hc, c := w.available(key)
-	t.Logf("available after %s", time.Since(begun))
+	took := time.Since(begun)
+	readiness, err := w.h.lookup(key).runner.view().Config.Readiness()
+	t.Logf("available after %s; the plane's own start took %d ms (%v)", took, readiness.StartMS, err)
 	pid := w.h.lookup(key).runner.view().PID
 	w.keep(c, "customer")
 

@@ -1,0 +1,99 @@
+package hosting
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/api/hypershift"
+)
+
+func networks(cluster, service, machine string) hypershift.HostedClusterSpec {
+	var s hypershift.HostedClusterSpec
+	for _, c := range strings.Fields(cluster) {
+		s.Networking.ClusterNetwork = append(s.Networking.ClusterNetwork, hypershift.ClusterNetworkEntry{CIDR: c})
+	}
+	for _, c := range strings.Fields(service) {
+		s.Networking.ServiceNetwork = append(s.Networking.ServiceNetwork, hypershift.NetworkEntry{CIDR: c})
+	}
+	for _, c := range strings.Fields(machine) {
+		s.Networking.MachineNetwork = append(s.Networking.MachineNetwork, hypershift.NetworkEntry{CIDR: c})
+	}
+	return s
+}
+
+func TestProblemsOfASpec(t *testing.T) {
+	named := func(name string) hypershift.HostedClusterSpec {
+		return hypershift.HostedClusterSpec{KubeAPIServerDNSName: name}
+	}
+	for _, c := range []struct {
+		spec  hypershift.HostedClusterSpec
+		fixed string
+		want  []string // parts of the problems, in order; none: the spec is good
+	}{
+		{networks("10.132.0.0/14", "172.31.0.0/16", "10.0.0.0/16"), "", nil},
+		{networks("10.132.0.0/14", "172.31.0.0/16", "10.0.0.0/16"), "172.31.0.0/16", nil},
+		{networks("", "", ""), "10.96.0.0/16", nil},
+		{networks("fd01::/48", "fd02::/112", ""), "", nil},
+		{networks("10.132.0.0/14", "10.133.0.0/16", ""), "", []string{"serviceNetwork[0].cidr: 10.133.0.0/16 overlaps 10.132.0.0/14"}},
+		{networks("10.0.0.0/16", "", "10.0.0.0/8"), "", []string{"machineNetwork[0].cidr: 10.0.0.0/8 overlaps"}},
+		{networks("10.0.0.0", "x", ""), "", []string{"clusterNetwork[0].cidr: \"10.0.0.0\" is not a network", "serviceNetwork[0].cidr: \"x\""}},
+		{networks("10.1.0.0/14", "", ""), "", []string{"did you mean 10.0.0.0/14?"}},
+		{networks("", "10.0.0.0/8", ""), "", []string{"24 bits"}},
+		{networks("", "10.0.0.0/32", ""), "", []string{"0 bits"}},
+		{networks("", "10.0.0.0/16 10.1.0.0/16", ""), "", []string{"one network is possible"}},
+		{networks("", "10.1.0.0/16", ""), "10.0.0.0/16", []string{"cannot change"}},
+		{named("hc.hosted.eu.atoll.internal"), "", nil},
+		{named("No Name"), "", []string{"spec.kubeAPIServerDNSName"}},
+	} {
+		got := problems(c.spec, c.fixed)
+		ok := len(got) == len(c.want)
+		for i := range c.want {
+			ok = ok && strings.Contains(got[i], c.want[i])
+		}
+		if !ok {
+			t.Errorf("%+v: %q, want %q", c.spec.Networking, got, c.want)
+		}
+	}
+}
+
+func TestReleasesComeFromTheCatalogue(t *testing.T) {
+	catalogue := Catalogue{"1.35.9": "a", "1.36.3": "b", "1.36.4": "c", "1.37.0": "d", "1.38.1": "e"}
+	for _, c := range []struct{ image, current, want string }{
+		{"atoll.dev/release:1.36.3", "", "1.36.3"},
+		{"atoll.dev/release:1.36.4", "1.36.3", "1.36.4"},
+		{"atoll.dev/release:1.36.3", "1.36.4", "1.36.3"}, // within a minor version there is a way back
+		{"atoll.dev/release:1.37.0", "1.36.3", "1.37.0"},
+		{"atoll.dev/release:1.38.1", "1.36.3", ""},
+		{"atoll.dev/release:1.35.9", "1.36.3", ""},
+		{"atoll.dev/release:1.36.9", "1.36.3", ""},
+		{"quay.io/openshift-release-dev/ocp-release:4.17.0", "", ""},
+		{"1.36.3", "", ""},
+		{"", "", ""},
+	} {
+		got, refused := catalogue.pick(c.image, c.current)
+		if got != c.want || (refused != nil) != (c.want == "") || refused != nil && refused.Reason != "version-not-available" {
+			t.Errorf("%s after %q: %q, %v; want %q", c.image, c.current, got, refused, c.want)
+		}
+	}
+}
+
+func TestPausedUntil(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		until, want string
+	}{
+		{"", "false 0s <nil>"}, {"true", "true 0s <nil>"}, {"False", "false 0s <nil>"},
+		{"2026-11-21T12:01:00Z", "true 1m0s <nil>"}, {"2026-11-21T11:59:00Z", "false 0s <nil>"},
+		{"tomorrow", `false 0s "tomorrow" is neither true nor false nor a time of RFC 3339`},
+	} {
+		active, left, err := paused(&c.until, now)
+		if got := fmt.Sprint(active, " ", left, " ", err); got != c.want {
+			t.Errorf("%q: %s, want %s", c.until, got, c.want)
+		}
+	}
+	if active, _, _ := paused(nil, now); active {
+		t.Error("nothing pauses")
+	}
+}
