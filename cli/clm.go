@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/client"
 	"atoll.dev/clm"
 	"atoll.dev/fleet"
 	"atoll.dev/internal/rest"
@@ -53,6 +55,9 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 		if err != nil {
 			return err
 		}
+		if err := checkReleases(f.releases); err != nil {
+			return err
+		}
 		if err := f.serveOps(s, p, config); err != nil {
 			return err
 		}
@@ -63,6 +68,7 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 	optionalIdentity(cmd) // a plain server needs none
 	cmd.Flags().StringVar(&f.http, "http", "", "address of the API, instead of --server-host and --server-port")
 	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "", "one more listener, plain and without identity, on loopback only")
+	cmd.Flags().StringSliceVar(&f.releases, "release", nil, "a release that clusters can have, as 1.36.3; may be repeated. It is published as a Version of the channel stable")
 	cmd.Flags().BoolVar(&f.sentinel.on, "sentinel", true, "run the sentinel in this process, too, where a broker is named")
 	f.sentinel.add(cmd, "sentinel-")
 	f.add(cmd)
@@ -99,8 +105,30 @@ func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 			return err
 		}
 	}
+	if err := f.publish(s, p, &o); err != nil {
+		return err
+	}
 	p.run(server.Run)
 	return p.wait()
+}
+
+// publish publishes the releases by the process's own API, so that they are
+// made as any other resource is.
+func (f *clmFlags) publish(s *service, p *parts, o *clm.Options) error {
+	if len(f.releases) == 0 {
+		return nil
+	}
+	if f.registered == nil {
+		return fmt.Errorf("--release: %w", errNoIdentity)
+	}
+	c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + o.HTTP.Addr().String(), TLS: f.registered.ClientTLS("clm"), Budget: time.Millisecond})
+	if err != nil {
+		return err
+	}
+	releases := &publisher{clm: c, releases: f.releases, log: s.log}
+	s.ops.Check("releases", releases.Check)
+	p.run(releases.run)
+	return nil
 }
 
 func readSpecs(file string) (clm.SpecSchemas, error) {

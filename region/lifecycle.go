@@ -31,6 +31,9 @@ const CLMConfig = `server:
 func (t topology) clm() Spec {
 	config := t.home.Path("clm.yaml")
 	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region"}
+	if t.bin.KubeVersion != "" {
+		args = append(args, "--release", t.bin.KubeVersion)
+	}
 	ports := []string{clmPort}
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
