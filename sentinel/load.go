@@ -12,7 +12,7 @@ import (
 
 // beats keeps this replica in the fleet, and its slots' cursors saved.
 func (s *Sentinel) beats(ctx context.Context) {
-	tick := time.NewTicker(s.opts.Lease / 4)
+	tick := time.NewTicker(s.opts.Lease / renewals)
 	defer tick.Stop()
 	for {
 		var save saving

@@ -90,12 +90,10 @@ var errSameName = errors.New("another replica has the same name")
 func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 	var got holding
 	renamed := false
-	// On a machine that is too busy leases would lapse, and all be read again,
-	// which is work: a replica that is late asks for more, up to twice as much.
 	now := time.Now()
 	lease := m.lease
 	if m.joined {
-		lease = min(max(lease, 4*now.Sub(m.begun)), 2*lease)
+		lease = longer(lease, now.Sub(m.begun))
 	}
 	m.begun = now
 	err := m.store.Tx(ctx, func(tx *store.Tx) error {
@@ -129,6 +127,19 @@ func (m *membership) beat(ctx context.Context, save saving) (holding, error) {
 	}
 	m.joined, m.held = true, got
 	return got, nil
+}
+
+// renewals of a lease in its length.
+const renewals = 4
+
+// longer is the lease that a replica asks for whose last renewal was so long
+// ago. On a machine that is too busy leases would lapse, and all be read again,
+// which is work: one that is late asks for more, up to half as much again. So the
+// slots of one that was killed are free after one and a half leases at most, and
+// another takes them with its next renewal: of the default lease, within 10 s
+// also where both are late.
+func longer(lease, since time.Duration) time.Duration {
+	return min(max(lease, renewals*since), lease*3/2)
 }
 
 const saveSQL = `update sentinel_slot s set cursor = v.cursor from unnest($3::int[], $4::text[]) v(slot, cursor)
