@@ -16,15 +16,8 @@ const generationAnnotation = "hyperfleet.io/generation"
 // deletions go on.
 func (x *execution) applyResources(ctx context.Context) *StepError {
 	if x.task.lifecycle {
-		for i := range x.task.resources {
-			r := &x.task.resources[i]
-			object, err := x.discover(ctx, r, nil)
-			if err != nil {
-				return x.resourceFailed(r.name, "finding the object beforehand", err)
-			}
-			if object != nil {
-				x.bind(r, object)
-			}
+		if err := x.lookFirst(ctx); err != nil {
+			return err
 		}
 	}
 	var first *StepError
@@ -48,6 +41,34 @@ func (x *execution) applyResources(ctx context.Context) *StepError {
 		}
 	}
 	return first
+}
+
+// lookFirst finds all objects before any decision, since decisions may look at
+// each other's. What is to be deleted and is not found may be in doubt: as long as
+// it is, what waits for its end waits.
+func (x *execution) lookFirst(ctx context.Context) *StepError {
+	var absent []*resource
+	for i := range x.task.resources {
+		r := &x.task.resources[i]
+		object, err := x.discover(ctx, r, nil)
+		if err != nil {
+			return x.resourceFailed(r.name, "finding the object beforehand", err)
+		}
+		if object != nil {
+			x.bind(r, object)
+		} else if r.remove != nil {
+			absent = append(absent, r)
+		}
+	}
+	for _, r := range absent {
+		if yes, err := x.decided(ctx, r.remove); err != nil || !yes {
+			continue // keep says what is wrong
+		}
+		if err := x.notFound(ctx, r, &ResourceResult{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // resourceFailed notes a resource's failure.

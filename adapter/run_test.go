@@ -111,6 +111,34 @@ func TestI9WhatATransportDoubtsIsNotGone(t *testing.T) {
 	}
 }
 
+// What waits for the end of another waits while that is in doubt (I9).
+func TestI9WhatWaitsForAnotherWaitsWhileThatIsInDoubt(t *testing.T) {
+	const task = `
+params:
+- {name: clusterId, source: event.id, required: true}
+resources:
+- name: second
+  manifest: {apiVersion: v1, kind: Namespace, metadata: {name: "second-{{ .clusterId }}", annotations: {hyperfleet.io/generation: "1"}}}
+  discovery: {by_name: "second-{{ .clusterId }}"}
+  lifecycle: {delete: {when: {expression: "!has(resources.first)"}}}
+- name: first
+  manifest: {apiVersion: v1, kind: Namespace, metadata: {name: "first-{{ .clusterId }}", annotations: {hyperfleet.io/generation: "1"}}}
+  discovery: {by_name: "first-{{ .clusterId }}"}
+  lifecycle: {delete: {when: {expression: "true"}}}
+`
+	for _, doubts := range []bool{true, false} {
+		u := &unsure{newShelf(), doubts}
+		second := Object{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "second-c1", "annotations": map[string]any{"hyperfleet.io/generation": "1"}}}
+		if _, err := u.Apply(t.Context(), Application{Object: second, Generation: 1}); err != nil {
+			t.Fatal(err)
+		}
+		newEngine(t, task, newCLM(t, nil), u).Run(t.Context(), Event{ID: "c1", Kind: "Cluster", Generation: 1})
+		if left := len(u.objects); (left == 1) != doubts {
+			t.Errorf("doubts %v: %v", doubts, u.objects)
+		}
+	}
+}
+
 func TestAPreconditionThatIsNotMetSkipsResourcesAndIsReported(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, "aws", "moon", 1)})
 	s := newShelf()

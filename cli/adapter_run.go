@@ -152,7 +152,34 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 		<-ctx.Done()
 		return c.Close()
 	})
-	return works.New(works.Options{Client: c, Log: log}), c.Ready, nil
+	wo := works.Options{Client: c, Log: log}
+	if f.region.clm != "" {
+		o := client.CLMOptions{Endpoint: f.region.clm}
+		if identity != nil {
+			o.TLS = identity.ClientTLS("clm")
+		}
+		manager, err := client.NewCLM(o)
+		if err != nil {
+			return nil, nil, err
+		}
+		wo.Clusters = func(ctx context.Context) ([]string, error) { return namesOfClusters(ctx, manager) }
+	}
+	return works.New(wo), c.Ready, nil
+}
+
+// namesOfClusters are those of the management clusters that CLM knows; none where
+// it has no such kind.
+func namesOfClusters(ctx context.Context, manager *client.CLM) (names []string, err error) {
+	for r, err := range manager.All(ctx, managementClusters, client.ResourceQuery{Fields: "name"}) {
+		if client.StatusOf(err) == http.StatusNotFound {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, r.Name)
+	}
+	return names, nil
 }
 
 // transport is what works and objects are.

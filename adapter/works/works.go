@@ -36,6 +36,9 @@ type Options struct {
 	// Calm is how many works in a second Watch tells of that were there when it
 	// began, and of which nobody knows whether they changed before. Default 50.
 	Calm float64
+	// Clusters are the names of the management clusters that the lifecycle manager
+	// knows: those whose consumers a rebuild will make. Nil: nobody knows.
+	Clusters func(context.Context) ([]string, error)
 }
 
 // Works is the transport. Use New.
@@ -44,6 +47,7 @@ type Works struct {
 	log    *slog.Logger
 	wait   time.Duration
 	calm   float64
+	should func(context.Context) ([]string, error) // Options.Clusters
 
 	mu      sync.Mutex
 	made    map[string]int64 // by bundle: the version that Apply made last; a watch need not tell of it
@@ -63,7 +67,7 @@ func New(o Options) *Works {
 	}
 	return &Works{
 		client: o.Client, log: o.Log, made: map[string]int64{},
-		wait: cmp.Or(o.RecreateWait, 5*time.Second), calm: cmp.Or(o.Calm, 50),
+		wait: cmp.Or(o.RecreateWait, 5*time.Second), calm: cmp.Or(o.Calm, 50), should: o.Clusters,
 	}
 }
 
@@ -189,57 +193,6 @@ func (w *Works) unknown(ctx context.Context, consumer, name, id string) (adapter
 		return nil, nil
 	}
 	return unknownObject(&list.Items[0], name), nil
-}
-
-// Doubt implements adapter.Doubter: after Maestro's database was lost nobody
-// knows what an agent holds until the agent has said it.
-func (w *Works) Doubt(ctx context.Context, s adapter.Search) (adapter.Object, error) {
-	consumer := cmp.Or(s.TargetCluster, s.Namespace)
-	if s.Name == "" || consumer == "" || consumer == "*" {
-		return nil, nil // an agent's unknown works have no labels
-	}
-	if foreign, err := w.isForeign(ctx); foreign || err != nil {
-		return nil, err
-	}
-	// In this order: a rebuild makes consumers at the same time.
-	var any, list maestro.ConsumerList
-	for _, ask := range []struct {
-		search string
-		into   *maestro.ConsumerList
-	}{{"", &any}, {client.Equal("name", consumer), &list}} {
-		doc, err := w.client.ListConsumers(ctx, client.ListOptions{Size: 1, Search: ask.search})
-		if err != nil {
-			return nil, fmt.Errorf("asking whether it is known what the agent of %s holds: %w", consumer, err)
-		}
-		if err := json.Unmarshal(doc.JSON, ask.into); err != nil {
-			return nil, fmt.Errorf("reading Maestro's list of consumers: %w", err)
-		}
-	}
-	u := maestro.UnknownWork{ID: w.client.BundleID(consumer, s.Name), ConsumerName: consumer, FirstSeenAt: time.Now()}
-	switch {
-	case len(any.Items) == 0: // all is lost
-	case len(list.Items) == 0:
-		return nil, nil // it never was one
-	case list.Items[0].ComparedAt != nil:
-		return w.heard(ctx, consumer, s.Name, u.ID)
-	default:
-		u.FirstSeenAt = list.Items[0].CreatedAt
-	}
-	return unknownObject(&u, s.Name), nil
-}
-
-// heard looks again for a work after its agent has said what it holds: that may
-// have been between Discover and Doubt. What is unknown may be adopted, so it is
-// asked for first.
-func (w *Works) heard(ctx context.Context, consumer, name, id string) (adapter.Object, error) {
-	if object, err := w.unknown(ctx, consumer, name, id); err != nil || object != nil {
-		return object, err
-	}
-	b, _, err := w.bundle(ctx, id)
-	if err != nil || b == nil {
-		return nil, err
-	}
-	return objectOf(b)
 }
 
 // Delete has the work deleted; it is there until its agent has confirmed. Of

@@ -411,6 +411,10 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 	if err != nil || o == nil {
 		t.Errorf("what the agent holds is not in doubt: %v, %v", o, err)
 	}
+	byLabels := adapter.Search{APIVersion: apiVersion, Kind: kind, Namespace: "*", Labels: map[string]string{"a": "b"}, TargetCluster: consumer}
+	if o, err := w.works.Doubt(t.Context(), byLabels); err != nil || o == nil {
+		t.Errorf("what is searched by labels is not in doubt while the agent holds what nobody knows: %v, %v", o, err)
+	}
 	w.eventually("the work is gone", func() error {
 		if err := w.works.Delete(t.Context(), adapter.Deletion{Object: found[0], TargetCluster: consumer}); err != nil {
 			return err
@@ -425,6 +429,9 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 		}
 		return nil
 	})
+	if o, err := w.works.Doubt(t.Context(), byLabels); err != nil || o != nil {
+		t.Errorf("in the end what is searched by labels is in doubt: %v, %v", o, err)
+	}
 }
 
 // While the agent has not been heard since Maestro's database was lost, nothing
@@ -461,6 +468,22 @@ func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
 	}
 	if o := doubt("never-was"); o != nil {
 		t.Errorf("of a consumer that never was there is %v", o)
+	}
+	// Of those that the lifecycle manager knows some may not be there again yet.
+	knows := New(Options{Client: w.client, Clusters: func(context.Context) ([]string, error) { return []string{consumer, "soon"}, nil }})
+	for target, want := range map[string]bool{"soon": true, "never-was": false} {
+		s := search
+		s.TargetCluster = target
+		if o, err := knows.Doubt(t.Context(), s); err != nil || (o != nil) != want {
+			t.Errorf("of %s there is %v, %v", target, o, err)
+		}
+	}
+	byLabels := adapter.Search{APIVersion: apiVersion, Kind: kind, Namespace: "*", Labels: map[string]string{"a": "b"}}
+	for _, target := range []string{consumer, ""} {
+		byLabels.TargetCluster = target
+		if o, err := w.works.Doubt(t.Context(), byLabels); err != nil || o == nil {
+			t.Errorf("without a word of the agent, by labels at %q there is %v, %v", target, o, err)
+		}
 	}
 	w.runAgent()
 	w.eventually("the agent is heard again", func() error {
