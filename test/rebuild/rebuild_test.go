@@ -28,7 +28,7 @@ var (
 const clusters client.Collection = "clusters"
 
 // create makes a cluster and waits until it is reconciled.
-func (w *world) create(name string) string {
+func (w *world) create(name, mc string) string {
 	w.Helper()
 	r, err := w.clm.Create(w.Context(), clusters, apiclm.ResourceCreate{
 		Kind: "Cluster", Name: name, Spec: json.RawMessage(`{}`), Labels: apiclm.Labels{"atoll.dev/management-cluster": mc},
@@ -56,23 +56,23 @@ func (w *world) reconciled(id string) {
 	})
 }
 
-// applied is what the works' objects are known by: nothing that is made anew,
-// or written to, has the same.
-func (w *world) applied(ids ...string) map[string]string {
+// applied is what the works' objects are known by, of clusters by their
+// management clusters: nothing that is made anew, or written to, has the same.
+func (w *world) applied(ids map[string]string) map[string]string {
 	w.Helper()
 	found := map[string]string{}
-	note := func(resource schema.GroupVersionResource, ns, name string) {
-		o, err := w.admin.Resource(resource).Namespace(ns).Get(w.Context(), name, metav1.GetOptions{})
+	note := func(mc string, resource schema.GroupVersionResource, ns, name string) {
+		o, err := w.clusters[mc].admin.Resource(resource).Namespace(ns).Get(w.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			w.Fatal(err)
 		}
 		found[resource.Resource+" "+ns+"/"+name] = string(o.GetUID()) + " " + o.GetResourceVersion()
 	}
-	for _, id := range ids {
-		note(namespaces, "", "clusters-"+id)
-		note(configMaps, "clusters-"+id, "cluster-config")
+	for mc, id := range ids {
+		note(mc, namespaces, "", "clusters-"+id)
+		note(mc, configMaps, "clusters-"+id, "cluster-config")
 	}
-	note(configMaps, "default", "direct")
+	note(mc1, configMaps, "default", "direct")
 	return found
 }
 
@@ -96,36 +96,39 @@ type rebuilt struct {
 }
 
 // TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered: Maestro's database is
-// lost with works applied, one of them a source's own, and with a deletion
-// under way whose agent is away. A first rebuild waits for the agent, and the
-// deletion does not end before it is heard. With the agent, the works are
-// there again, the deletion ends, and no object was made anew or written to.
+// lost with works applied on two management clusters, one of them a source's own,
+// and with a deletion under way whose agent is away. A first rebuild waits for
+// that agent, and the deletion does not end before it is heard. With the agent,
+// the works are there again, the deletion ends, and no object was made anew or
+// written to.
 func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.clm.Create(t.Context(), "managementclusters", apiclm.ResourceCreate{Kind: "ManagementCluster", Name: mc, Spec: json.RawMessage(`{}`)}, ""); err != nil {
-		t.Fatal(err)
+	for _, mc := range []string{mc1, mc2} {
+		if _, err := w.clm.Create(t.Context(), "managementclusters", apiclm.ResourceCreate{Kind: "ManagementCluster", Name: mc, Spec: json.RawMessage(`{}`)}, ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.maestro.CreateConsumer(t.Context(), mc, nil); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := w.maestro.CreateConsumer(t.Context(), mc, nil); err != nil {
-		t.Fatal(err)
-	}
-	one, two, doomed := w.create("one"), w.create("two"), w.create("doomed")
+	one, two, doomed := w.create("one", mc1), w.create("two", mc2), w.create("doomed", mc2)
 	direct := w.dial("somebody")
 	if _, err := direct.CreateBundle(t.Context(), client.Bundle{
-		ID: direct.BundleID(mc, "direct"), Consumer: mc, Metadata: metav1.ObjectMeta{Name: "direct"},
+		ID: direct.BundleID(mc1, "direct"), Consumer: mc1, Metadata: metav1.ObjectMeta{Name: "direct"},
 		Spec: work.Bundle{Manifests: []json.RawMessage{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"direct","namespace":"default"},"data":{"k":"v"}}`)}},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the work of a source is applied", func() error {
-		_, err := w.admin.Resource(configMaps).Namespace("default").Get(t.Context(), "direct", metav1.GetOptions{})
+		_, err := w.clusters[mc1].admin.Resource(configMaps).Namespace("default").Get(t.Context(), "direct", metav1.GetOptions{})
 		return err
 	})
-	w.stopAgent()
+	w.clusters[mc2].stopAgent()
 	if _, err := w.clm.Delete(t.Context(), clusters, doomed, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the deletion has reached Maestro", func() error {
-		doc, err := w.maestro.Bundle(t.Context(), client.BundleID("cl-maestro", mc, "cl-maestro-"+doomed))
+		doc, err := w.maestro.Bundle(t.Context(), client.BundleID("cl-maestro", mc2, "cl-maestro-"+doomed))
 		if err != nil {
 			return err
 		}
@@ -135,7 +138,7 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 		}
 		return nil
 	})
-	before := w.applied(one, two)
+	before := w.applied(map[string]string{mc1: one, mc2: two})
 
 	w.stopMaestro()
 	w.startMaestro() // with an empty database
@@ -144,26 +147,26 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	for _, wait := range report.Waiting {
 		waits[wait.Kind+" "+wait.Name] = true
 	}
-	if code != 1 || report.Done || report.Consumers.Created != 1 || !waits["ManagementCluster mc1"] || !waits["Cluster doomed"] {
-		t.Fatalf("with the agent away: %d, %+v; %s", code, report, said)
+	if code != 1 || report.Done || report.Consumers.Created != 2 || !waits["ManagementCluster mc2"] || !waits["Cluster doomed"] {
+		t.Fatalf("with one agent away: %d, %+v; %s", code, report, said)
 	}
 	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); err != nil {
-		t.Fatalf("nobody has heard the agent, and the cluster is gone: %v", err)
+		t.Fatalf("nobody has heard its agent, and the cluster is gone: %v", err)
 	}
 
-	w.startAgent()
+	w.startAgent(mc2)
 	code, report, said = w.rebuild(patience.String())
-	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 1 || len(report.Waiting) != 0 {
+	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 2 || len(report.Waiting) != 0 {
 		t.Fatalf("rebuilt: %d, %+v; %s", code, report, said)
 	}
-	if len(report.Unknown) != 1 || report.Unknown[0].ID != direct.BundleID(mc, "direct") || report.Works.Present != 2 {
+	if len(report.Unknown) != 1 || report.Unknown[0].ID != direct.BundleID(mc1, "direct") || report.Works.Present != 2 {
 		t.Errorf("works: %+v", report)
 	}
 	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); client.StatusOf(err) != http.StatusNotFound {
 		t.Errorf("the cluster that was being deleted: %v", err)
 	}
 	w.eventually("its namespace is on the way out", func() error {
-		ns, err := w.admin.Resource(namespaces).Get(t.Context(), "clusters-"+doomed, metav1.GetOptions{})
+		ns, err := w.clusters[mc2].admin.Resource(namespaces).Get(t.Context(), "clusters-"+doomed, metav1.GetOptions{})
 		if err == nil && ns.GetDeletionTimestamp() == nil {
 			return errNotYet
 		}
@@ -172,18 +175,18 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w.reconciled(one)
 	w.reconciled(two)
 
-	// Once more, while the agent stays connected.
+	// Once more, while the agents stay connected.
 	w.stopMaestro()
 	w.startMaestro()
 	code, report, said = w.rebuild(patience.String())
-	if code != 0 || !report.Done || report.Works.Present != 2 || len(report.Unknown) != 1 || report.Consumers.Created != 1 {
+	if code != 0 || !report.Done || report.Works.Present != 2 || len(report.Unknown) != 1 || report.Consumers.Created != 2 {
 		t.Errorf("once more: %d, %+v; %s", code, report, said)
 	}
 	code, report, said = w.rebuild(patience.String()) // nothing is lost
 	if code != 0 || !report.Done || report.Works.Present != 2 || report.Consumers.Created != 0 {
 		t.Errorf("with nothing lost: %d, %+v; %s", code, report, said)
 	}
-	if diff := cmp.Diff(before, w.applied(one, two)); diff != "" {
+	if diff := cmp.Diff(before, w.applied(map[string]string{mc1: one, mc2: two})); diff != "" {
 		t.Errorf("what was applied (-before +after):\n%s", diff)
 	}
 }

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
 const (
 	patience = 90 * time.Second
-	mc       = "mc1" // the management cluster
+	mc1, mc2 = "mc1", "mc2" // the management clusters
 	entities = `
 entities:
 - {kind: Cluster, plural: clusters, required_adapters: [cl-maestro]}
@@ -51,7 +51,7 @@ entities:
 `
 )
 
-// world is a region with one management cluster. Its HTTP ports are plain.
+// world is a region with two management clusters. Its HTTP ports are plain.
 type world struct {
 	*testing.T
 	ca     *pki.CA
@@ -63,11 +63,16 @@ type world struct {
 	httpA, grpc string // of Maestro
 	maestro     *client.Maestro
 
-	stopMaestro, stopAgent func()
+	stopMaestro func()
+	clusters    map[string]*managed
+}
 
-	store string // of the agent
-	kube  *rest.Config
-	admin dynamic.Interface
+// managed is a management cluster.
+type managed struct {
+	kube      *rest.Config
+	admin     dynamic.Interface
+	store     string // of the agent
+	stopAgent func()
 }
 
 func newWorld(t *testing.T) *world {
@@ -75,18 +80,22 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, ca: ca, log: testLog(t), httpA: "127.0.0.1:0", grpc: "127.0.0.1:0", store: filepath.Join(t.TempDir(), "agent")}
+	w := &world{T: t, ca: ca, log: testLog(t), httpA: "127.0.0.1:0", grpc: "127.0.0.1:0", clusters: map[string]*managed{}}
 	w.startBroker()
 	w.startMaestro()
 	w.startCLM()
 	w.startAdapter()
-	if w.kube, err = planetest.Start(t).Config.RESTConfig(); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{mc1, mc2} {
+		c := &managed{store: filepath.Join(t.TempDir(), "agent")}
+		if c.kube, err = planetest.Start(t).Config.RESTConfig(); err != nil {
+			t.Fatal(err)
+		}
+		if c.admin, err = dynamic.NewForConfig(c.kube); err != nil {
+			t.Fatal(err)
+		}
+		w.clusters[name] = c
+		w.startAgent(name)
 	}
-	if w.admin, err = dynamic.NewForConfig(w.kube); err != nil {
-		t.Fatal(err)
-	}
-	w.startAgent()
 	return w
 }
 
@@ -265,7 +274,7 @@ func (w *world) startAdapter() {
 		w.Fatal(err)
 	}
 	config.Clients.API.BaseURL = w.clmURL
-	transport := works.New(works.Options{Client: w.dial(config.Clients.Maestro.SourceID), Log: w.log})
+	transport := works.New(works.Options{Client: w.dial(config.Clients.Maestro.SourceID), Log: w.log, Clusters: func(context.Context) ([]string, error) { return []string{mc1, mc2}, nil }})
 	engine, err := adapter.New(adapter.Options{Config: config, Task: task, Transport: transport, API: http.DefaultClient, Log: w.log})
 	if err != nil {
 		w.Fatal(err)
@@ -278,10 +287,11 @@ func (w *world) startAdapter() {
 	w.Cleanup(http.DefaultClient.CloseIdleConnections)
 }
 
-// startAgent starts the management cluster's agent, with what it stored.
-func (w *world) startAgent() {
+// startAgent starts a management cluster's agent, with what it stored.
+func (w *world) startAgent(name string) {
 	w.Helper()
-	kubeconfig, err := agent.Bootstrap(w.Context(), w.kube, agent.BootstrapOptions{})
+	c := w.clusters[name]
+	kubeconfig, err := agent.Bootstrap(w.Context(), c.kube, agent.BootstrapOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -290,13 +300,13 @@ func (w *world) startAgent() {
 		w.Fatal(err)
 	}
 	a, err := agent.New(agent.Options{
-		Consumer: mc, Kube: kube, BrokerHost: "broker", DataDir: w.store, Log: w.log, SeenEvery: 200 * time.Millisecond, CompareEvery: time.Second,
-		Bus: bus.ClientOptions{Addr: w.broker, TLS: w.atBroker(mc)},
+		Consumer: name, Kube: kube, BrokerHost: "broker", DataDir: c.store, Log: w.log, SeenEvery: 200 * time.Millisecond, CompareEvery: time.Second,
+		Bus: bus.ClientOptions{Addr: w.broker, TLS: w.atBroker(pki.Name(name))},
 	})
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.stopAgent = w.run("the agent", a.Run)
+	c.stopAgent = w.run("the agent of "+name, a.Run)
 }
 
 func (w *world) eventually(what string, check func() error) {
