@@ -187,6 +187,7 @@ clusters get. A cluster that has HyperShift needs none of it.`,
 			if err != nil {
 				return fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 			}
+			config.QPS, config.Burst = 200, 400 // the default, 5 calls a second, would take most of the time
 			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
 			defer cancel()
 			data, err := agent.Bootstrap(ctx, config, o)

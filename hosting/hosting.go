@@ -53,6 +53,7 @@ type Routes interface {
 	Set([]router.Route)
 	Activity(serverName string) (open int, last time.Time)
 	Settled() bool
+	OnIdle(func(serverName string))
 }
 
 type noRoutes struct{}
@@ -60,6 +61,7 @@ type noRoutes struct{}
 func (noRoutes) Set([]router.Route)               {}
 func (noRoutes) Activity(string) (int, time.Time) { return 0, time.Time{} }
 func (noRoutes) Settled() bool                    { return true }
+func (noRoutes) OnIdle(func(string))              {}
 
 // Hosting is the service. Use New.
 type Hosting struct {
@@ -111,6 +113,7 @@ func New(o Options) (*Hosting, error) {
 	h.clusters = loop.New(loop.Options{
 		Client: o.Client, Resource: hypershift.HostedClusters(), Reconcile: h.reconcile, Workers: 16, Log: o.Log, Observe: h.metrics.reconciled("hostedclusters"),
 	})
+	o.Routes.OnIdle(h.abandoned)
 	keeper := &secretKeeper{o.Client}
 	h.secrets = loop.New(loop.Options{
 		Client: o.Client, Resource: externalSecrets(), Reconcile: keeper.reconcile, Log: o.Log, Observe: h.metrics.reconciled("externalsecrets"),
@@ -195,6 +198,16 @@ func (h *Hosting) Plane(namespace, name string) (plane.Config, bool) {
 
 // ErrNotHosted is the error of a name that no HostedCluster has.
 var ErrNotHosted = errors.New("no such hosted cluster")
+
+// abandoned looks at a plane whose last connection has ended: it may sleep.
+func (h *Hosting) abandoned(serverName string) {
+	h.mu.Lock()
+	key, ok := h.names[serverName]
+	h.mu.Unlock()
+	if ok {
+		h.clusters.Trigger(key)
+	}
+}
 
 // Wake returns when a hosted cluster's plane serves, which it does not while
 // it sleeps, starts or is upgraded; the wish counts as use of the plane.

@@ -60,7 +60,7 @@ func (p power) decide(now time.Time, idle time.Duration) powerDecision {
 		}
 		return powerDecision{State: asleep, Shut: true}
 	case p.Open > 0:
-		return p.up(0)
+		return p.up(idle) // its end is told; this is for one that is missed
 	case now.Before(until):
 		return p.up(until.Sub(now))
 	case !p.Closed:

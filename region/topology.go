@@ -103,7 +103,7 @@ func portNames(st State) []string {
 		names = append(names, plainHTTP, plainGRPC, plainCLM)
 	}
 	for _, c := range st.Clusters {
-		names = append(names, planeName(c), agentName(c)+"-ops")
+		names = append(names, planeName(c), agentName(c)+"-ops", hostingName(c)+"-ops", routerName(c), routerName(c)+"-ops")
 	}
 	return names
 }
@@ -118,7 +118,7 @@ func (t topology) url(port string) string { return "https://" + t.address(port) 
 func (t topology) specs() []Spec {
 	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform(), t.adapter()}
 	for _, c := range t.st.Clusters {
-		specs = append(specs, t.plane(c), t.agent(c))
+		specs = append(specs, t.plane(c), t.agent(c), t.hosting(c), t.router(c))
 	}
 	return specs
 }

@@ -27,6 +27,7 @@ import (
 //	                its end is the router's end
 type Control struct {
 	wake func(ctx context.Context, serverName string) (backend string, err error)
+	idle func(serverName string)
 
 	mu      sync.Mutex
 	table   table
@@ -67,8 +68,12 @@ type wakeAnswer struct {
 // whose backend sleeps or does not answer; wake returns when the backend
 // serves. It may be called many times at once, for one name too.
 func NewControl(wake func(ctx context.Context, serverName string) (backend string, err error)) *Control {
-	return &Control{wake: wake, changed: make(chan struct{}), known: map[string]use{}}
+	return &Control{wake: wake, idle: func(string) {}, changed: make(chan struct{}), known: map[string]use{}}
 }
+
+// OnIdle has f called when the last connection of a name has ended. It is set
+// before Serve; f must not block.
+func (c *Control) OnIdle(f func(serverName string)) { c.idle = f }
 
 // Set replaces all routes. Until the first Set the router goes on with the
 // table that it has, so the first must be complete: a name that is not in it
@@ -219,23 +224,25 @@ func (c *Control) serveActivity(w http.ResponseWriter, r *http.Request) {
 	c.reports++
 	mine := c.reports
 	c.mu.Unlock()
-	defer c.routerEnds(mine)
+	defer func() { c.report(mine, activityLine{}, time.Now()) }() // its connections ended with it
 	for lines := json.NewDecoder(r.Body); ; {
 		var line activityLine
 		if lines.Decode(&line) != nil {
 			return // the end of the router, or of this server
 		}
-		c.mu.Lock()
-		if c.reports == mine {
-			c.report(line, time.Now())
-		}
-		c.mu.Unlock()
+		c.report(mine, line, time.Now())
 	}
 }
 
-// report takes what the router says. It says all: a name that is missing has
-// no connection. c.mu is held.
-func (c *Control) report(line activityLine, now time.Time) {
+// report takes what the router of a stream says, unless there is a later one.
+// It says all: a name that is missing has no connection.
+func (c *Control) report(stream int, line activityLine, now time.Time) {
+	var idle []string
+	c.mu.Lock()
+	if c.reports != stream {
+		c.mu.Unlock()
+		return
+	}
 	c.taken = line.Revision
 	for name, u := range c.known {
 		said, ok := line.Names[name]
@@ -248,17 +255,14 @@ func (c *Control) report(line activityLine, now time.Time) {
 		case u.open > 0:
 			u.last = now
 		}
+		if u.open > 0 && said.Open == 0 {
+			idle = append(idle, name)
+		}
 		u.open = said.Open
 		c.known[name] = u
 	}
-}
-
-// routerEnds notes that the connections ended with the router.
-func (c *Control) routerEnds(which int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.reports != which {
-		return
+	c.mu.Unlock()
+	for _, name := range idle {
+		c.idle(name)
 	}
-	c.report(activityLine{}, time.Now())
 }

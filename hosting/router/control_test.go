@@ -130,6 +130,8 @@ func TestAWakeEndsAtItsLimit(t *testing.T) {
 func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
+	var idle atomic.Int32
+	c.OnIdle(func(string) { idle.Add(1) })
 	w.host(c)
 	if open, last := c.Activity("a.example"); open != 0 || !last.IsZero() {
 		t.Errorf("without a route: %d, %s", open, last)
@@ -149,6 +151,7 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	eventually(t, "one is connected", func() bool { open, _ := c.Activity("A.example"); return open == 1 })
 	conn.Close()
 	eventually(t, "none is", func() bool { open, last := c.Activity("a.example"); return open == 0 && last.After(opened) })
+	eventually(t, "its end is told", func() bool { return idle.Load() == 1 })
 
 	// The router's end is the end of its connections.
 	conn = w.say(append(helloWith(sni("a.example")), 'x'))
@@ -157,6 +160,7 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	before := time.Now()
 	w.stop()
 	eventually(t, "the router is gone", func() bool { open, last := c.Activity("a.example"); return open == 0 && !last.Before(before) })
+	eventually(t, "its end is told", func() bool { return idle.Load() == 2 })
 	if c.Set(nil); !c.Settled() {
 		t.Error("without a router nothing is awaited of it")
 	}
