@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"atoll.dev/hosting"
+	"atoll.dev/hosting/credential"
 	"atoll.dev/hosting/router"
 )
 
@@ -80,6 +81,8 @@ func (s *service) host(p *parts, o hosting.Options) error {
 				return err
 			}
 			return control.Serve(ctx, l)
+		}, func(ctx context.Context) error {
+			return credential.Run(ctx, credential.Options{Client: o.Client, Planes: h, Log: o.Log})
 		})
 	})
 	return p.wait()

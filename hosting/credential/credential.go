@@ -47,7 +47,7 @@ type Planes interface {
 type Options struct {
 	Client  dynamic.Interface // of the management cluster
 	Planes  Planes
-	Workers int          // default 8: each may wait for a plane
+	Workers int          // default 32: each may wait for a plane
 	Log     *slog.Logger // default: none
 	Observe func(key loop.Key, took time.Duration, err error)
 }
@@ -73,7 +73,7 @@ const (
 // Run issues and revokes until ctx ends.
 func Run(ctx context.Context, o Options) error {
 	if o.Workers == 0 {
-		o.Workers = 8
+		o.Workers = 32
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -172,8 +172,8 @@ func (i *issuer) issue(ctx context.Context, c *apihosting.Credential, w wanted, 
 		i.log.Warn("bindings of expired credentials are still there", "plane", config.Dir, "error", err)
 	}
 	e, serverName := hc.Status.ControlPlaneEndpoint, hc.Spec.KubeAPIServerDNSName
-	if serverName == "" {
-		serverName = apihosting.ServerName(hc.Name)
+	if len(config.ExternalHosts) > 0 { // what the plane's certificate says
+		serverName = config.ExternalHosts[0]
 	}
 	return apihosting.CredentialStatus{
 		Certificate: string(certificate), CABundle: string(ca.pem),
