@@ -166,6 +166,7 @@ type ResourceQuery struct {
 	Fields         string // such as "name,spec.*"; id is always there
 	Kind           string // with AllKinds: only this one
 	RefType, RefTo string // those that refer so to the resource of this id
+	Statuses       bool   // with what adapters reported, in Resource.Statuses
 }
 
 func (q ResourceQuery) values() url.Values {
@@ -182,6 +183,9 @@ func (q ResourceQuery) values() url.Values {
 	set(v, "kind", q.Kind)
 	set(v, "ref_type", q.RefType)
 	set(v, "ref_target_id", q.RefTo)
+	if q.Statuses {
+		v.Set("statuses", "true")
+	}
 	return v
 }
 
@@ -239,6 +243,12 @@ func (c *CLM) Get(ctx context.Context, from Collection, id, fields string) (Reso
 	q := url.Values{}
 	set(q, "fields", fields)
 	return c.one(ctx, request{method: http.MethodGet, path: from.path(id), query: q})
+}
+
+// GetWithStatuses returns one resource with what its adapters reported, in
+// Resource.Statuses.
+func (c *CLM) GetWithStatuses(ctx context.Context, from Collection, id string) (Resource, error) {
+	return c.one(ctx, request{method: http.MethodGet, path: from.path(id), query: url.Values{"statuses": {"true"}}})
 }
 
 // Named returns the only resource of that name. None is 404, and several, of

@@ -33,6 +33,7 @@ type WatchOptions struct {
 	Kind     string // of all kinds of CLM's resources only this
 	Search   string
 	Fields   string
+	Statuses bool // of CLM's resources with what their adapters reported
 }
 
 func (o WatchOptions) query() url.Values {
@@ -43,6 +44,9 @@ func (o WatchOptions) query() url.Values {
 	set(q, "kind", o.Kind)
 	set(q, "search", o.Search)
 	set(q, "fields", o.Fields)
+	if o.Statuses {
+		q.Set("statuses", "true")
+	}
 	return q
 }
 

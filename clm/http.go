@@ -148,7 +148,7 @@ func (c *collection) read(r *http.Request) (address, store.Document, error) {
 }
 
 func (c *collection) get(w http.ResponseWriter, r *http.Request) error {
-	fields, err := parseFields(r)
+	view, err := parseView(r)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (c *collection) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	wire, err := fields.Select(d.Wire)
+	wire, err := view.of(d)
 	if err != nil {
 		return err
 	}

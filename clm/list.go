@@ -55,6 +55,45 @@ func parseFields(r *http.Request) (rest.Fields, error) {
 	return rest.ParseFields(&http.Request{URL: &u})
 }
 
+// view is how resources are shown: with which members, and whether with what
+// their adapters reported. The latter is in the same state of a resource as
+// the rest.
+type view struct {
+	fields   rest.Fields
+	statuses bool
+}
+
+// parseView reads the parameters fields and statuses.
+func parseView(r *http.Request) (v view, err error) {
+	if v.fields, err = parseFields(r); err != nil {
+		return v, err
+	}
+	switch asked := r.URL.Query().Get("statuses"); asked {
+	case "", "false", "0":
+	case "true", "1":
+		v.statuses = true
+	default:
+		return v, rest.Errorf(http.StatusBadRequest, codeBadRequest, "statuses=%s is neither true nor false", shorten(asked))
+	}
+	return v, nil
+}
+
+// of shows a document. With statuses it needs the document's Status.
+func (v view) of(d store.Document) (json.RawMessage, error) {
+	wire, err := v.fields.Select(d.Wire)
+	if err != nil || !v.statuses {
+		return wire, err
+	}
+	var seen struct {
+		Reports json.RawMessage `json:"reports"`
+	}
+	if err := json.Unmarshal(d.Status, &seen); err != nil {
+		return nil, fmt.Errorf("reading the status of %s %s: %w", d.Kind, d.ID, err)
+	}
+	shown := append(bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(wire)), []byte("}")), `,"statuses":`...)
+	return append(append(shown, seen.Reports...), '}'), nil
+}
+
 // items are those of a list with commas, which may be given in several parts.
 func items(values []string) (all []string) {
 	for item := range strings.SplitSeq(strings.Join(values, ","), ",") {
@@ -102,7 +141,7 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	fields, err := parseFields(r)
+	view, err := parseView(r)
 	if err != nil {
 		return err
 	}
@@ -114,9 +153,9 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return c.watch(w, r, q, filter, fields)
+		return c.watch(w, r, q, filter, view)
 	}
-	q.Limit, q.Count, q.WireOnly = page.Size, true, true
+	q.Limit, q.Count, q.WireOnly = page.Size, true, !view.statuses
 	if q.After = r.URL.Query().Get("continue"); q.After == "" {
 		q.Offset = int(page.Offset())
 	}
@@ -126,7 +165,7 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 	}
 	list := api.ResourceList{Page: page.Number, Size: len(found.Documents), Total: found.Total, Items: []json.RawMessage{}, Continue: found.Next, Cursor: string(found.Cursor)}
 	for _, d := range found.Documents {
-		item, err := fields.Select(d.Wire)
+		item, err := view.of(d)
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 
 // watch streams the changes of a list. A resource that a search does not find
 // any more leaves the watch as if it were deleted.
-func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query, filter *search.Filter, fields rest.Fields) error {
+func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query, filter *search.Filter, v view) error {
 	who := callerOf(r.Context())
 	cursor := r.URL.Query().Get("cursor")
 	refType, target, err := referring(r.URL.Query())
@@ -37,7 +37,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 	}
 	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
 		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
-			return show(stream, sight, fields)
+			return show(stream, sight, v)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
 			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the watch fell behind; continue from its last cursor")
@@ -58,7 +58,7 @@ func kindIn(q store.Query, kind store.Kind) bool {
 	return false
 }
 
-func show(stream *rest.Stream, sight store.Sight, fields rest.Fields) error {
+func show(stream *rest.Stream, sight store.Sight, v view) error {
 	kinds := map[store.SightKind]rest.EventType{
 		store.Exists: rest.Added, store.Made: rest.Added, store.Varied: rest.Modified, store.Gone: rest.Deleted, store.Caught: rest.Bookmark,
 	}
@@ -68,7 +68,7 @@ func show(stream *rest.Stream, sight store.Sight, fields rest.Fields) error {
 	}
 	e := rest.Event{Type: kinds[sight.Kind], Cursor: string(sight.Cursor)}
 	if sight.Change != nil {
-		object, err := fields.Select(json.RawMessage(sight.Change.Wire))
+		object, err := v.of(sight.Change.Document)
 		if err != nil {
 			return err
 		}

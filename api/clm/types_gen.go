@@ -160,23 +160,26 @@ type ReportedCondition struct {
 
 // Resource defines model for Resource.
 type Resource struct {
-	CreatedBy       string            `json:"created_by"`
-	CreatedTime     time.Time         `json:"created_time"`
-	DeletedBy       string            `json:"deleted_by,omitempty"`
-	DeletedTime     *time.Time        `json:"deleted_time,omitempty"`
-	Generation      int32             `json:"generation"`
-	Href            string            `json:"href"`
-	ID              string            `json:"id"`
-	Kind            string            `json:"kind"`
-	Labels          Labels            `json:"labels"`
-	Name            string            `json:"name"`
-	OwnerReferences *ObjectReference  `json:"owner_references,omitempty"`
-	References      References        `json:"references,omitempty"`
-	Spec            json.RawMessage   `json:"spec"`
-	Status          ResourceStatus    `json:"status"`
-	Tenancy         map[string]string `json:"tenancy"`
-	UpdatedBy       string            `json:"updated_by"`
-	UpdatedTime     time.Time         `json:"updated_time"`
+	CreatedBy       string           `json:"created_by"`
+	CreatedTime     time.Time        `json:"created_time"`
+	DeletedBy       string           `json:"deleted_by,omitempty"`
+	DeletedTime     *time.Time       `json:"deleted_time,omitempty"`
+	Generation      int32            `json:"generation"`
+	Href            string           `json:"href"`
+	ID              string           `json:"id"`
+	Kind            string           `json:"kind"`
+	Labels          Labels           `json:"labels"`
+	Name            string           `json:"name"`
+	OwnerReferences *ObjectReference `json:"owner_references,omitempty"`
+	References      References       `json:"references,omitempty"`
+	Spec            json.RawMessage  `json:"spec"`
+	Status          ResourceStatus   `json:"status"`
+
+	// Statuses additive: what its adapters reported, to those who ask with the parameter statuses
+	Statuses    []AdapterStatus   `json:"statuses,omitempty"`
+	Tenancy     map[string]string `json:"tenancy"`
+	UpdatedBy   string            `json:"updated_by"`
+	UpdatedTime time.Time         `json:"updated_time"`
 }
 
 // ResourceCondition defines model for ResourceCondition.
@@ -277,6 +280,9 @@ type Search = string
 // Size defines model for size.
 type Size = int
 
+// Statuses defines model for statuses.
+type Statuses = bool
+
 // Watch defines model for watch.
 type Watch = bool
 
@@ -295,6 +301,9 @@ type ListResourcesParams struct {
 
 	// Fields comma list, such as name,spec.*; id is always there
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// Statuses additive: show with each resource what its adapters reported
+	Statuses *Statuses `form:"statuses,omitempty" json:"statuses,omitempty"`
 
 	// RefType with ref_target_id; resources that refer to it
 	RefType     *RefType     `form:"ref_type,omitempty" json:"ref_type,omitempty"`
@@ -334,6 +343,9 @@ type DeleteResourceParams struct {
 type GetResourceParams struct {
 	// Fields comma list, such as name,spec.*; id is always there
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// Statuses additive: show with each resource what its adapters reported
+	Statuses *Statuses `form:"statuses,omitempty" json:"statuses,omitempty"`
 }
 
 // PatchResourceApplicationMergePatchPlusJSONBody defines parameters for PatchResource.
