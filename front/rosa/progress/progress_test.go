@@ -1,0 +1,201 @@
+package progress
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"atoll.dev/api/clm"
+)
+
+// told is a cluster, or a node pool, with its history. Each command takes
+// 100 ms.
+type told struct {
+	resource clm.Resource
+	history  History
+}
+
+type world struct {
+	now      time.Time
+	seq      int64
+	cluster  told
+	pools    []*told
+	required map[*told][]string
+	told     []Happened
+}
+
+// The files say what is reported and show what clients are told:
+//
+//	create | update | delete | remove [pool=NAME]
+//	report adapter=NAME [pool=NAME] [generation=N] CONDITION=STATUS[:reason[:message]] ...
+//	{data}
+//	status [pool=NAME] | events
+func TestProgress(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		w := &world{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), required: map[*told][]string{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			w.now = w.now.Add(100 * time.Millisecond)
+			w.seq++
+			of := &w.cluster
+			if d.HasArg("pool") {
+				of = w.pool(arg(d, "pool"))
+			}
+			switch d.Cmd {
+			case "create", "update", "delete", "remove", "force-delete":
+				w.change(of, d.Cmd)
+			case "report":
+				w.report(t, of, d)
+			case "status":
+				return w.status(of)
+			case "events":
+				return w.events()
+			default:
+				d.Fatalf(t, "there is no command %s", d.Cmd)
+			}
+			w.onlyMore(t)
+			return ""
+		})
+	})
+}
+
+// onlyMore checks that what happens takes nothing back of what was told.
+func (w *world) onlyMore(t *testing.T) {
+	t.Helper()
+	now := w.all()
+	for i, before := range w.told {
+		if i >= len(now) || now[i] != before {
+			t.Fatalf("event %d was %+v, and is not any more:\n%s", i, before, w.events())
+		}
+	}
+	w.told = now
+}
+
+func arg(d *datadriven.TestData, name string) string {
+	for _, a := range d.CmdArgs {
+		if a.Key == name {
+			return strings.Join(a.Vals, ",")
+		}
+	}
+	return ""
+}
+
+func (w *world) pool(name string) *told {
+	for _, p := range w.pools {
+		if p.history.Name == name {
+			return p
+		}
+	}
+	p := &told{history: History{ID: "pool-" + name, Name: name}}
+	w.pools = append(w.pools, p)
+	return p
+}
+
+func (w *world) record(of *told, action string, spec bool) {
+	r := clm.HistoryRecord{Seq: w.seq, Time: w.now, Action: action, Generation: of.resource.Generation, Principal: "arn:me"}
+	if spec {
+		r.Spec = json.RawMessage(`{}`)
+	}
+	r.Status, _ = json.Marshal(map[string]any{"reports": of.resource.Statuses})
+	of.history.Records = append(of.history.Records, r)
+}
+
+func (w *world) change(of *told, action string) {
+	r := &of.resource
+	switch action {
+	case "create":
+		r.ID, r.CreatedTime = "c1", w.now
+		of.history.ID = or(of.history.ID, "c1")
+		w.required[of] = []string{"placement", "hosted-cluster"}
+		if of != &w.cluster {
+			w.required[of] = []string{"node-pool"}
+		}
+	case "delete":
+		r.DeletedTime = &w.now
+	}
+	if action != "remove" {
+		r.Generation++
+		r.UpdatedTime = w.now
+	}
+	w.record(of, action, action != "remove")
+}
+
+func (w *world) report(t *testing.T, of *told, d *datadriven.TestData) {
+	s := clm.AdapterStatus{Adapter: arg(d, "adapter"), ObservedGeneration: of.resource.Generation, Data: json.RawMessage(d.Input), LastReportTime: w.now}
+	for _, a := range d.CmdArgs {
+		switch value := strings.Join(a.Vals, ","); a.Key {
+		case "adapter", "pool":
+		case "generation":
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			s.ObservedGeneration = int32(n)
+		default:
+			parts := strings.SplitN(value+"::", ":", 3)
+			s.Conditions = append(s.Conditions, clm.AdapterCondition{
+				Type: a.Key, Status: parts[0], Reason: parts[1], Message: strings.ReplaceAll(strings.TrimRight(parts[2], ":"), "_", " "), LastTransitionTime: w.now,
+			})
+		}
+	}
+	kept := []clm.AdapterStatus{s}
+	for _, other := range of.resource.Statuses {
+		if other.Adapter != s.Adapter {
+			kept = append(kept, other)
+		}
+	}
+	of.resource.Statuses = kept
+	w.record(of, "update", false)
+}
+
+// awaiting is what the lifecycle manager says of who has to report still.
+func (w *world) awaiting(of *told) (all []clm.Awaited) {
+	wanted := "Available"
+	if of.resource.DeletedTime != nil {
+		wanted = "Finalized"
+	}
+	for _, name := range w.required[of] {
+		report, _ := Reports(of.resource.Statuses).of(name)
+		if report.ObservedGeneration != of.resource.Generation || condition(report, wanted).Status != "True" {
+			all = append(all, clm.Awaited{Adapter: name})
+		}
+	}
+	return all
+}
+
+func (w *world) status(of *told) string {
+	of.resource.Status.Awaiting = w.awaiting(of)
+	if of != &w.cluster {
+		s := NodePool(of.resource)
+		return fmt.Sprintf("%s %s: %s\nobserved %d, replicas %d, ready %d, version %q\n", s.Phase, s.Reason, s.Message, s.ObservedGeneration, s.Replicas, s.Ready, s.Version)
+	}
+	s, place := Cluster(of.resource)
+	out := fmt.Sprintf("%s %s: %s\nobserved %d, version %q, power %q", s.Phase, s.Reason, s.Message, s.ObservedGeneration, s.Version, s.Power)
+	if s.ControlPlaneEndpoint != nil {
+		out += fmt.Sprintf(", at %s:%d", s.ControlPlaneEndpoint.Host, s.ControlPlaneEndpoint.Port)
+	}
+	if place != nil {
+		out += ", on " + place.ManagementCluster
+	}
+	return out + "\n"
+}
+
+func (w *world) all() []Happened {
+	var pools []History
+	for _, p := range w.pools {
+		pools = append(pools, p.history)
+	}
+	return Events(w.cluster.history, pools...)
+}
+
+func (w *world) events() string {
+	var out strings.Builder
+	for _, e := range w.all() {
+		fmt.Fprintf(&out, "%5d %-7s %-13s %s: %s\n", e.SinceMs, e.Type, or(string(e.Stage), "-"), e.Reason, e.Message)
+	}
+	return out.String()
+}
