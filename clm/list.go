@@ -55,9 +55,9 @@ func parseFields(r *http.Request) (rest.Fields, error) {
 	return rest.ParseFields(&http.Request{URL: &u})
 }
 
-// view is how resources are shown: with which members, and whether with what
-// their adapters reported. The latter is in the same state of a resource as
-// the rest.
+// view is how resources are shown: with which members, and whether with their
+// version and what their adapters reported, which are of the same state as the
+// rest.
 type view struct {
 	fields   rest.Fields
 	statuses bool
@@ -90,8 +90,8 @@ func (v view) of(d store.Document) (json.RawMessage, error) {
 	if err := json.Unmarshal(d.Status, &seen); err != nil {
 		return nil, fmt.Errorf("reading the status of %s %s: %w", d.Kind, d.ID, err)
 	}
-	shown := append(bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(wire)), []byte("}")), `,"statuses":`...)
-	return append(append(shown, seen.Reports...), '}'), nil
+	shown := bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(wire)), []byte("}"))
+	return fmt.Appendf(shown, `,"version":%d,"statuses":%s}`, d.Version, seen.Reports), nil
 }
 
 // items are those of a list with commas, which may be given in several parts.

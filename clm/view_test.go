@@ -40,6 +40,8 @@ func TestStatusesAreShownToWhoAsks(t *testing.T) {
 	is(t, "in a watch", shown(w()), "")
 	a.do("PUT", "/clusters/"+id+"/statuses", statusBody("dns", 1, time.Now(), "True")).want(201)
 	is(t, "in a watch, after", shown(w()), "dns ")
+	etag := a.do("GET", "/clusters/"+id, "").header.Get("Etag")
+	is(t, "its version", `"`+a.do("GET", "/clusters/"+id+"?statuses=true", "").at("version")+`"`, etag)
 	is(t, "one", shown(a.do("GET", "/clusters/"+id+"?statuses=true", "").want(200).body), "dns ")
 	is(t, "one, unasked", shown(a.do("GET", "/clusters/"+id, "").want(200).body), "")
 	is(t, "listed", shown(list("?statuses=1")), "dns ")

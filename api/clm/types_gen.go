@@ -175,11 +175,14 @@ type Resource struct {
 	Spec            json.RawMessage  `json:"spec"`
 	Status          ResourceStatus   `json:"status"`
 
-	// Statuses additive: what its adapters reported, to those who ask with the parameter statuses
+	// Statuses additive: what its adapters reported, with the parameter statuses
 	Statuses    []AdapterStatus   `json:"statuses,omitempty"`
 	Tenancy     map[string]string `json:"tenancy"`
 	UpdatedBy   string            `json:"updated_by"`
 	UpdatedTime time.Time         `json:"updated_time"`
+
+	// Version additive: the ETag as a number, with the parameter statuses
+	Version int64 `json:"version,omitempty"`
 }
 
 // ResourceCondition defines model for ResourceCondition.
@@ -302,7 +305,7 @@ type ListResourcesParams struct {
 	// Fields comma list, such as name,spec.*; id is always there
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
-	// Statuses additive: show with each resource what its adapters reported
+	// Statuses additive: show with each resource its version, and what its adapters reported
 	Statuses *Statuses `form:"statuses,omitempty" json:"statuses,omitempty"`
 
 	// RefType with ref_target_id; resources that refer to it
@@ -344,7 +347,7 @@ type GetResourceParams struct {
 	// Fields comma list, such as name,spec.*; id is always there
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
-	// Statuses additive: show with each resource what its adapters reported
+	// Statuses additive: show with each resource its version, and what its adapters reported
 	Statuses *Statuses `form:"statuses,omitempty" json:"statuses,omitempty"`
 }
 

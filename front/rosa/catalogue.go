@@ -1,0 +1,53 @@
+package rosa
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"atoll.dev/client"
+	"atoll.dev/front/rosa/spec"
+)
+
+// catalogue is what releases the region offers: the versions of the lifecycle
+// manager, read again when what is known of them is older than a few seconds.
+type catalogue struct {
+	clm *client.CLM
+
+	mu    sync.Mutex
+	at    time.Time
+	known spec.Releases
+}
+
+const versions client.Collection = "versions"
+
+// freshness is how old what is known may be. A release that has come since is
+// refused for so long, one that has gone is accepted.
+const freshness = 2 * time.Second
+
+// releases are what the region offers. They are the system's, of no account.
+func (c *catalogue) releases(ctx context.Context) (spec.Releases, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.at) < freshness && len(c.known) > 0 {
+		return c.known, nil
+	}
+	var found spec.Releases
+	for v, err := range c.clm.All(ctx, versions, client.ResourceQuery{Order: "created_time asc"}) {
+		if err != nil {
+			return nil, err
+		}
+		if v.DeletedTime != nil {
+			continue
+		}
+		var r struct{ Version, Image string }
+		if err := json.Unmarshal(v.Spec, &r); err != nil {
+			return nil, fmt.Errorf("reading version %s: %w", v.Name, err)
+		}
+		found = append(found, spec.Release{Version: r.Version, Image: r.Image})
+	}
+	c.known, c.at = found, time.Now()
+	return found, nil
+}

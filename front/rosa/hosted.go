@@ -1,0 +1,260 @@
+package rosa
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/access"
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/front/rosa/spec"
+	"atoll.dev/internal/rest"
+)
+
+// hosted serves customers' clusters, node pools and credentials, all of which
+// are the lifecycle manager's. Calls about them name the caller's account as
+// their tenant, so that what is another account's is not there: for privileged
+// accounts, too.
+type hosted struct {
+	clm       *client.CLM // nil: the region has none
+	catalogue *catalogue
+	patience  time.Duration // for a credential to be signed
+}
+
+// Collections of the lifecycle manager.
+const (
+	clusters    client.Collection = "clusters"
+	nodePools   client.Collection = "nodepools"
+	credentials client.Collection = "credentials"
+)
+
+// signingTime is how long a POST of a credential waits for the certificate.
+const signingTime = 15 * time.Second
+
+func newHosted(clm *client.CLM) *hosted {
+	return &hosted{clm: clm, catalogue: &catalogue{clm: clm}, patience: signingTime}
+}
+
+func (h *hosted) routes(handle func(method, path string, h rest.Handler)) {
+	serve := func(method, path, area string, serve func(*call) error) {
+		handle(method, path, h.called(area, serve))
+	}
+	const clusters, nodePools = "CLUSTERS-MGMT-", "NODEPOOLS-MGMT-"
+	serve("POST", "/clusters", clusters+"CREATE", h.createCluster)
+	serve("GET", "/clusters", clusters+"LIST", h.listClusters)
+	serve("GET", "/clusters/{id}", clusters+"GET", h.getCluster)
+	serve("PATCH", "/clusters/{id}", clusters+"UPDATE", h.patchCluster)
+	serve("PUT", "/clusters/{id}", clusters+"UPDATE", h.replaceCluster)
+	serve("DELETE", "/clusters/{id}", clusters+"DELETE", h.deleteCluster)
+	serve("GET", "/clusters/{id}/statuses", clusters+"STATUS", h.clusterStatuses)
+	serve("GET", "/clusters/{id}/events", clusters+"EVENTS", h.clusterEvents)
+	serve("POST", "/clusters/{id}/credentials", clusters+"CREDENTIAL", h.createCredential)
+	serve("GET", "/clusters/{id}/credentials", clusters+"CREDENTIAL", h.listCredentials)
+	serve("GET", "/clusters/{id}/credentials/{cid}", clusters+"CREDENTIAL", h.getCredential)
+	serve("DELETE", "/clusters/{id}/credentials/{cid}", clusters+"CREDENTIAL", h.revokeCredential)
+
+	serve("POST", "/nodepools", nodePools+"CREATE", h.createNodePool)
+	serve("GET", "/nodepools", nodePools+"LIST", h.listNodePools)
+	serve("GET", "/nodepools/{id}", nodePools+"GET", h.getNodePool)
+	serve("PATCH", "/nodepools/{id}", nodePools+"UPDATE", h.patchNodePool)
+	serve("PUT", "/nodepools/{id}", nodePools+"UPDATE", h.replaceNodePool)
+	serve("DELETE", "/nodepools/{id}", nodePools+"DELETE", h.deleteNodePool)
+	serve("GET", "/nodepools/{id}/status", nodePools+"STATUS", h.nodePoolStatus)
+}
+
+// call is one request about what is hosted.
+type call struct {
+	w    http.ResponseWriter
+	r    *http.Request
+	ctx  context.Context // names the tenant
+	who  access.Identity
+	area string // what the codes of its errors begin with
+}
+
+// called makes a handler of a function of a call.
+func (h *hosted) called(area string, serve func(*call) error) rest.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		who, _ := access.FromContext(r.Context()) // identified has seen to it
+		c := &call{w: w, r: r, who: who, area: area, ctx: client.WithTenant(r.Context(), who.Account)}
+		if h.clm == nil {
+			return c.unavailable(errors.New("it is not configured"))
+		}
+		return c.explained(serve(c))
+	}
+}
+
+// What the numbers of codes mean, in every area.
+const (
+	codeBad        = "001" // the request cannot be read
+	codeMissing    = "002" // there is no such thing, of this account
+	codeTaken      = "003" // there is one of that name
+	codeGoing      = "004" // it is being deleted
+	codeProtected  = "005" // it is protected from deletion
+	codeReused     = "006" // the Idempotency-Key was used for another request
+	codeNotAllowed = "007"
+	codeNotReady   = "008" // its control plane does not answer (yet)
+)
+
+// fail is an error with a code of this area.
+func (c *call) fail(status int, number, format string, args ...any) *rest.Error {
+	return rest.Errorf(status, c.area+"-"+number, format, args...)
+}
+
+// invalid is the answer to a request with wrong fields.
+func (c *call) invalid(p spec.Problems) error {
+	area := "CLUSTERS-MGMT"
+	if c.area[:9] == "NODEPOOLS" {
+		area = "NODEPOOLS-MGMT"
+	}
+	reason := fmt.Sprintf("%s %s", p[0].Field, p[0].Message)
+	if len(p) > 1 {
+		reason += fmt.Sprintf("; %d fields are wrong in all, and errors names them", len(p))
+	}
+	e := rest.Errorf(http.StatusUnprocessableEntity, area+"-VALIDATION-001", "%s", reason)
+	e.Fields = p
+	return e
+}
+
+// missing is the answer when there is no such thing.
+func (c *call) missing(what, id string) *rest.Error {
+	return c.fail(http.StatusNotFound, codeMissing, "there is no %s %s; GET /api/v0/%ss lists those of your account", what, quote(id), map[string]string{"cluster": "cluster", "node pool": "nodepool"}[what])
+}
+
+func (c *call) unavailable(err error) *rest.Error {
+	e := rest.Errorf(http.StatusServiceUnavailable, codeNoLifecycle, "the region's lifecycle manager does not answer; try again").Because(err)
+	e.RetryAfter = time.Second
+	return e
+}
+
+// explained is the answer to an error of the lifecycle manager that the handler has no
+// better word for.
+func (c *call) explained(err error) error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return err
+	}
+	switch e.Status {
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+		again := c.unavailable(err)
+		again.RetryAfter = max(e.RetryAfter, time.Second)
+		return again
+	case http.StatusBadRequest:
+		if len(e.Fields) > 0 {
+			var p spec.Problems
+			for _, f := range e.Fields {
+				p = append(p, rest.FieldError{Field: f.Field, Message: f.Message})
+			}
+			return c.invalid(p)
+		}
+		return c.fail(e.Status, codeBad, "%s", e.Reason).Because(err)
+	case http.StatusNotFound:
+		return c.fail(e.Status, codeMissing, "%s", e.Reason).Because(err)
+	case http.StatusConflict:
+		return c.fail(e.Status, codeGoing, "%s", e.Reason).Because(err)
+	case http.StatusUnprocessableEntity:
+		return c.fail(e.Status, codeReused, "%s", e.Reason).Because(err)
+	case http.StatusPreconditionFailed:
+		return rest.Errorf(e.Status, codePrecondition, "it is not of the version that If-Match names any more; GET it, and decide again").Because(err)
+	case http.StatusGone:
+		return rest.Errorf(e.Status, codeGone, "the cursor is too old; list again, and watch from there").Because(err)
+	case http.StatusInsufficientStorage:
+		return c.fail(e.Status, codeNotReady, "%s", e.Reason).Because(err)
+	}
+	// The lifecycle manager does not accept us; the caller can do nothing about it.
+	return rest.Errorf(http.StatusBadGateway, codeNoLifecycle, "the region's lifecycle manager failed").Because(err)
+}
+
+// id reads an id of the path. What cannot be one, does not exist.
+func (c *call) id(what string) (string, error) {
+	id := c.r.PathValue("id")
+	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
+		return "", c.missing(what, id)
+	}
+	return id, nil
+}
+
+// bounds reads limit and offset, strictly.
+func (c *call) bounds() (limit, offset int, err error) {
+	limit = 50
+	for _, p := range []struct {
+		name        string
+		into        *int
+		least, most int
+	}{{"limit", &limit, 1, 100}, {"offset", &offset, 0, 1 << 30}} {
+		text := c.r.URL.Query().Get(p.name)
+		if text == "" {
+			continue
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < p.least || n > p.most {
+			return 0, 0, c.fail(http.StatusBadRequest, codeBad, "%s=%s is not a whole number from %d to %d", p.name, rest.Shorten(text, 32), p.least, p.most)
+		}
+		*p.into = n
+	}
+	return limit, offset, nil
+}
+
+// flag reads a parameter that is true or false.
+func (c *call) flag(name string) (bool, error) {
+	text := c.r.URL.Query().Get(name)
+	if text == "" {
+		return false, nil
+	}
+	v, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, c.fail(http.StatusBadRequest, codeBad, "%s=%s is neither true nor false", name, quote(text))
+	}
+	return v, nil
+}
+
+// body reads the request's body, which must be JSON.
+func (c *call) body() ([]byte, error) {
+	body, err := rest.ReadBody(c.r, maxBody)
+	if err != nil {
+		return nil, err
+	}
+	var any json.RawMessage
+	if err := rest.DecodeJSON(body, &any); err != nil {
+		return nil, c.unreadable(err)
+	}
+	return body, nil
+}
+
+// unreadable is the answer to a body that cannot be read.
+func (c *call) unreadable(err error) error {
+	e, ok := errors.AsType[*rest.Error](err)
+	if !ok {
+		return c.fail(http.StatusBadRequest, codeBad, "%s", err)
+	}
+	again := *e
+	if again.Code == rest.CodeInvalid {
+		again.Code = c.area + "-" + codeBad
+	}
+	return &again
+}
+
+// answer shows one document, with its version.
+func (c *call) answer(status int, etag string, v any) error {
+	if etag != "" {
+		c.w.Header().Set("Etag", etag)
+	}
+	return rest.WriteJSON(c.w, status, v)
+}
+
+// version is an entity tag as documents show it.
+func version(etag string) string {
+	v, err := strconv.Unquote(etag)
+	if err != nil {
+		return etag
+	}
+	return v
+}
+
+var _ = platform.Error{}
