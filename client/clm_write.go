@@ -86,7 +86,8 @@ func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.A
 func (c *CLM) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord, error) {
 	records := []clm.HistoryRecord{}
 	for len(records) < limit {
-		q := url.Values{"size": {strconv.Itoa(min(limit-len(records), 100))}}
+		size := min(limit-len(records), 100)
+		q := url.Values{"size": {strconv.Itoa(size)}}
 		if before > 0 {
 			q.Set("before", strconv.FormatInt(before, 10))
 		}
@@ -98,10 +99,9 @@ func (c *CLM) History(ctx context.Context, of Collection, id string, before int6
 		if err := c.into(ctx, request{method: http.MethodGet, path: path, query: q}, &h); err != nil {
 			return nil, err
 		}
-		if len(h.Items) == 0 {
+		if records = append(records, h.Items...); len(h.Items) < size {
 			break
 		}
-		records = append(records, h.Items...)
 		before = h.Items[len(h.Items)-1].Seq
 	}
 	return records, nil

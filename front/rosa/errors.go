@@ -16,6 +16,7 @@ const (
 	codeGone         = "gone"
 	codeUnavailable  = "maestro-unavailable"
 	codeInUse        = "management-cluster-in-use"
+	codeNoLifecycle  = "clm-unavailable"
 
 	codeMissingName    = "missing-name"
 	codeMissingCluster = "missing-cluster-id"

@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/access"
-	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/front/rosa/spec"
 	"atoll.dev/internal/rest"
@@ -43,7 +42,7 @@ func newHosted(clm *client.CLM) *hosted {
 }
 
 func (h *hosted) routes(handle func(method, path string, h rest.Handler)) {
-	serve := func(method, path, area string, serve func(*call) error) {
+	serve := func(method, path, area string, serve func(*exchange) error) {
 		handle(method, path, h.called(area, serve))
 	}
 	const clusters, nodePools = "CLUSTERS-MGMT-", "NODEPOOLS-MGMT-"
@@ -69,8 +68,8 @@ func (h *hosted) routes(handle func(method, path string, h rest.Handler)) {
 	serve("GET", "/nodepools/{id}/status", nodePools+"STATUS", h.nodePoolStatus)
 }
 
-// call is one request about what is hosted.
-type call struct {
+// exchange is one request about what is hosted.
+type exchange struct {
 	w    http.ResponseWriter
 	r    *http.Request
 	ctx  context.Context // names the tenant
@@ -79,10 +78,10 @@ type call struct {
 }
 
 // called makes a handler of a function of a call.
-func (h *hosted) called(area string, serve func(*call) error) rest.Handler {
+func (h *hosted) called(area string, serve func(*exchange) error) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		who, _ := access.FromContext(r.Context()) // identified has seen to it
-		c := &call{w: w, r: r, who: who, area: area, ctx: client.WithTenant(r.Context(), who.Account)}
+		c := &exchange{w: w, r: r, who: who, area: area, ctx: client.WithTenant(r.Context(), who.Account)}
 		if h.clm == nil {
 			return c.unavailable(errors.New("it is not configured"))
 		}
@@ -103,12 +102,12 @@ const (
 )
 
 // fail is an error with a code of this area.
-func (c *call) fail(status int, number, format string, args ...any) *rest.Error {
+func (c *exchange) fail(status int, number, format string, args ...any) *rest.Error {
 	return rest.Errorf(status, c.area+"-"+number, format, args...)
 }
 
 // invalid is the answer to a request with wrong fields.
-func (c *call) invalid(p spec.Problems) error {
+func (c *exchange) invalid(p spec.Problems) error {
 	area := "CLUSTERS-MGMT"
 	if c.area[:9] == "NODEPOOLS" {
 		area = "NODEPOOLS-MGMT"
@@ -123,11 +122,11 @@ func (c *call) invalid(p spec.Problems) error {
 }
 
 // missing is the answer when there is no such thing.
-func (c *call) missing(what, id string) *rest.Error {
+func (c *exchange) missing(what, id string) *rest.Error {
 	return c.fail(http.StatusNotFound, codeMissing, "there is no %s %s; GET /api/v0/%ss lists those of your account", what, quote(id), map[string]string{"cluster": "cluster", "node pool": "nodepool"}[what])
 }
 
-func (c *call) unavailable(err error) *rest.Error {
+func (c *exchange) unavailable(err error) *rest.Error {
 	e := rest.Errorf(http.StatusServiceUnavailable, codeNoLifecycle, "the region's lifecycle manager does not answer; try again").Because(err)
 	e.RetryAfter = time.Second
 	return e
@@ -135,7 +134,7 @@ func (c *call) unavailable(err error) *rest.Error {
 
 // explained is the answer to an error of the lifecycle manager that the handler has no
 // better word for.
-func (c *call) explained(err error) error {
+func (c *exchange) explained(err error) error {
 	e, ok := errors.AsType[*client.Error](err)
 	if !ok {
 		return err
@@ -172,7 +171,7 @@ func (c *call) explained(err error) error {
 }
 
 // id reads an id of the path. What cannot be one, does not exist.
-func (c *call) id(what string) (string, error) {
+func (c *exchange) id(what string) (string, error) {
 	id := c.r.PathValue("id")
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
 		return "", c.missing(what, id)
@@ -181,7 +180,7 @@ func (c *call) id(what string) (string, error) {
 }
 
 // bounds reads limit and offset, strictly.
-func (c *call) bounds() (limit, offset int, err error) {
+func (c *exchange) bounds() (limit, offset int, err error) {
 	limit = 50
 	for _, p := range []struct {
 		name        string
@@ -202,7 +201,7 @@ func (c *call) bounds() (limit, offset int, err error) {
 }
 
 // flag reads a parameter that is true or false.
-func (c *call) flag(name string) (bool, error) {
+func (c *exchange) flag(name string) (bool, error) {
 	text := c.r.URL.Query().Get(name)
 	if text == "" {
 		return false, nil
@@ -215,7 +214,7 @@ func (c *call) flag(name string) (bool, error) {
 }
 
 // body reads the request's body, which must be JSON.
-func (c *call) body() ([]byte, error) {
+func (c *exchange) body() ([]byte, error) {
 	body, err := rest.ReadBody(c.r, maxBody)
 	if err != nil {
 		return nil, err
@@ -228,7 +227,7 @@ func (c *call) body() ([]byte, error) {
 }
 
 // unreadable is the answer to a body that cannot be read.
-func (c *call) unreadable(err error) error {
+func (c *exchange) unreadable(err error) error {
 	e, ok := errors.AsType[*rest.Error](err)
 	if !ok {
 		return c.fail(http.StatusBadRequest, codeBad, "%s", err)
@@ -241,20 +240,9 @@ func (c *call) unreadable(err error) error {
 }
 
 // answer shows one document, with its version.
-func (c *call) answer(status int, etag string, v any) error {
+func (c *exchange) answer(status int, etag string, v any) error {
 	if etag != "" {
 		c.w.Header().Set("Etag", etag)
 	}
 	return rest.WriteJSON(c.w, status, v)
 }
-
-// version is an entity tag as documents show it.
-func version(etag string) string {
-	v, err := strconv.Unquote(etag)
-	if err != nil {
-		return etag
-	}
-	return v
-}
-
-var _ = platform.Error{}

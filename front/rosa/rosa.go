@@ -1,10 +1,13 @@
 // Package rosa is the region's public API, in the shape that the clients of
-// the ROSA regional platform speak: management clusters, work, and resource
-// bundles. The contract is package api/platform.
+// the ROSA regional platform speak: clusters, node pools, credentials,
+// management clusters, work, and resource bundles. The contract is package
+// api/platform.
 //
 // It translates and decides nothing: callers are proven and allowed by package
 // access before a handler runs, and what is asked for is done, or refused, by
-// Maestro. What the contract's first server got wrong is not repeated: errors
+// the lifecycle manager and by Maestro. What customers say is checked by
+// front/rosa/spec, and what has become of it is said by front/rosa/progress,
+// both without calling anybody. What the contract's first server got wrong is not repeated: errors
 // that are the caller's fault stay 4xx, identity is never read from headers,
 // and there are GET, PUT and DELETE of one work.
 //
@@ -37,8 +40,9 @@ type Options struct {
 	// source is the source of the works.
 	Maestro *client.Maestro
 
-	// CLM is the region's source of truth, to which management clusters are made
-	// known; nil: the region has none.
+	// CLM is the region's source of truth: it has clusters, node pools and
+	// credentials, and knows of management clusters. It must know accounts as
+	// tenants. Nil: the region has none.
 	CLM *client.CLM
 
 	// Authenticate stands before every handler: access.Authenticator's method.
@@ -64,6 +68,7 @@ const maxBody = 4 << 20
 type front struct {
 	maestro *client.Maestro
 	clm     *client.CLM
+	hosted  *hosted
 	ops     *rest.Ops
 	openapi struct{ yaml, json []byte }
 }
@@ -75,7 +80,7 @@ func New(o Options) http.Handler {
 		panic("rosa: Maestro, Authenticate and Ops are needed")
 	}
 	f := newFront(o.Maestro, o.Ops)
-	f.clm = o.CLM
+	f.clm, f.hosted = o.CLM, newHosted(o.CLM)
 	return rest.Observe(rest.Options{
 		Log:       o.Log,
 		ErrorBody: rest.PlatformError,
@@ -87,7 +92,7 @@ func New(o Options) http.Handler {
 }
 
 func newFront(m *client.Maestro, ops *rest.Ops) *front {
-	f := &front{maestro: m, ops: ops}
+	f := &front{maestro: m, hosted: newHosted(nil), ops: ops}
 	f.openapi.yaml = platform.OpenAPI
 	doc, err := yaml.YAMLToJSON(platform.OpenAPI)
 	if err != nil {
@@ -129,18 +134,7 @@ func (f *front) routes() *rest.Mux {
 		handle("GET", "/resource_bundles/{id}", f.getBundle)
 		handle("DELETE", "/resource_bundles/{id}", f.deleteBundle)
 
-		for _, route := range []string{
-			"POST /clusters", "GET /clusters", "GET /clusters/{id}", "PATCH /clusters/{id}", "PUT /clusters/{id}", "DELETE /clusters/{id}",
-			"GET /clusters/{id}/statuses", "GET /clusters/{id}/events",
-			"POST /clusters/{id}/credentials", "GET /clusters/{id}/credentials", "GET /clusters/{id}/credentials/{cid}", "DELETE /clusters/{id}/credentials/{cid}",
-			"POST /nodepools", "GET /nodepools", "GET /nodepools/{id}", "PATCH /nodepools/{id}", "PUT /nodepools/{id}", "DELETE /nodepools/{id}",
-			"GET /nodepools/{id}/status",
-		} {
-			method, path, _ := strings.Cut(route, " ")
-			handle(method, path, func(http.ResponseWriter, *http.Request) error {
-				return rest.Errorf(http.StatusNotImplemented, "not-implemented", "clusters are not served yet")
-			})
-		}
+		f.hosted.routes(handle)
 	}
 	return m
 }

@@ -1,0 +1,254 @@
+package rosa
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/google/uuid"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/front/rosa/progress"
+	"atoll.dev/front/rosa/spec"
+	"atoll.dev/internal/rest"
+)
+
+// nodePoolOf shows a resource as a node pool. It has its statuses.
+func nodePoolOf(r client.Resource) (platform.NodePool, error) {
+	n := platform.NodePool{
+		ID: r.ID, ClusterID: owner(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
+		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: progress.NodePool(r.Resource),
+		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
+	}
+	if err := json.Unmarshal(r.Spec, &n.Spec); err != nil {
+		return n, fmt.Errorf("reading the spec of node pool %s: %w", r.ID, err)
+	}
+	return n, nil
+}
+
+// owner is the id of the cluster that a resource belongs to.
+func owner(r client.Resource) string {
+	if r.OwnerReferences == nil {
+		return ""
+	}
+	return r.OwnerReferences.ID
+}
+
+func shownNodePool(object json.RawMessage) (json.RawMessage, error) {
+	r, err := client.ResourceOf(object)
+	if err != nil {
+		return nil, err
+	}
+	n, err := nodePoolOf(r)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(n)
+}
+
+func (h *hosted) nodePool(c *exchange, id string) (client.Resource, error) {
+	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, id)
+	return r, explain(err, http.StatusNotFound, c.missing("node pool", id))
+}
+
+// showNodePool answers with a node pool as it is now.
+func (h *hosted) showNodePool(c *exchange, status int, id string) error {
+	r, err := h.nodePool(c, id)
+	if err != nil {
+		return err
+	}
+	shown, err := nodePoolOf(r)
+	if err != nil {
+		return err
+	}
+	return c.answer(status, r.ETag, shown)
+}
+
+// poolEnv is what node pools of a cluster are checked against.
+func (h *hosted) poolEnv(c *exchange, cluster client.Resource) (spec.NodePoolEnv, error) {
+	releases, err := h.catalogue.releases(c.r.Context())
+	if err != nil {
+		return spec.NodePoolEnv{}, err
+	}
+	e := spec.NodePoolEnv{Env: spec.Env{Creator: c.who.Principal, Releases: releases}}
+	var s platform.ClusterSpec
+	if len(cluster.Spec) > 0 {
+		if err := json.Unmarshal(cluster.Spec, &s); err != nil {
+			return e, fmt.Errorf("reading the spec of cluster %s: %w", cluster.ID, err)
+		}
+	}
+	if s.HostedCluster != nil && s.HostedCluster.Release != nil {
+		e.Release = s.HostedCluster.Release.Image
+	}
+	return e, nil
+}
+
+// createNodePool looks for the cluster first: what the request leaves out comes
+// from there.
+func (h *hosted) createNodePool(c *exchange) error {
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	id := spec.ReadNodePoolCluster(body)
+	missing := c.missing("cluster", id)
+	missing.Fields = []rest.FieldError{{Field: "cluster_id", Message: "there is no such cluster in your account"}}
+	var cluster client.Resource
+	if id != "" {
+		if _, err := uuid.Parse(id); err != nil {
+			return missing
+		}
+		if cluster, err = h.clm.Get(c.ctx, clusters, id, ""); err != nil {
+			return explain(err, http.StatusNotFound, missing)
+		}
+	}
+	env, err := h.poolEnv(c, cluster)
+	if err != nil {
+		return err
+	}
+	made, problems, err := env.NewNodePool(body)
+	switch {
+	case err != nil:
+		return c.unreadable(err)
+	case len(problems) > 0:
+		return c.invalid(problems)
+	case cluster.DeletedTime != nil:
+		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it", cluster.Name)
+	}
+	r, err := h.clm.Create(c.ctx, clusters.Below(made.Cluster, nodePools), clm.ResourceCreate{Kind: "NodePool", Name: made.Name, Spec: made.Spec},
+		c.r.Header.Get("Idempotency-Key"))
+	if err != nil {
+		err = explain(err, http.StatusNotFound, missing)
+		if h.deleting(c, err, made.Cluster) {
+			return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it", cluster.Name)
+		}
+		return explain(err, http.StatusConflict, c.fail(http.StatusConflict, codeTaken,
+			"a node pool named %s already exists in the cluster %s", made.Name, cluster.Name))
+	}
+	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)
+	return h.showNodePool(c, http.StatusCreated, r.ID)
+}
+
+// deleting says of a conflict whether it is that the cluster is being deleted.
+func (h *hosted) deleting(c *exchange, err error, cluster string) bool {
+	if client.StatusOf(err) != http.StatusConflict {
+		return false
+	}
+	r, err := h.clm.Get(c.ctx, clusters, cluster, "deleted_time")
+	return err == nil && r.DeletedTime != nil
+}
+
+func (h *hosted) getNodePool(c *exchange) error {
+	id, err := c.id("node pool")
+	if err != nil {
+		return err
+	}
+	return h.showNodePool(c, http.StatusOK, id)
+}
+
+func (h *hosted) patchNodePool(c *exchange) error {
+	return h.changeNodePool(c, spec.NodePoolEnv.PatchNodePool)
+}
+
+func (h *hosted) replaceNodePool(c *exchange) error {
+	return h.changeNodePool(c, spec.NodePoolEnv.ReplaceNodePool)
+}
+
+func (h *hosted) changeNodePool(c *exchange, change func(spec.NodePoolEnv, spec.Known, []byte) (json.RawMessage, spec.Problems, error)) error {
+	id, err := c.id("node pool")
+	if err != nil {
+		return err
+	}
+	etag, err := insisted(c.r)
+	if err != nil {
+		return err
+	}
+	body, err := c.body()
+	if err != nil {
+		return err
+	}
+	err = h.rewrite(c, nodePools, id, "node pool", etag, func(have client.Resource) (json.RawMessage, error) {
+		cluster, err := h.clm.Get(c.ctx, clusters, owner(have), "")
+		if err != nil {
+			return nil, explain(err, http.StatusNotFound, c.missing("node pool", id))
+		}
+		env, err := h.poolEnv(c, cluster)
+		if err != nil {
+			return nil, err
+		}
+		after, problems, err := change(env, spec.Known{
+			ID: have.ID, Name: have.Name, Cluster: owner(have), CreatedBy: have.CreatedBy, Account: c.who.Account, Spec: have.Spec,
+		}, body)
+		switch {
+		case err != nil:
+			return nil, c.unreadable(err)
+		case len(problems) > 0:
+			return nil, c.invalid(problems)
+		}
+		return after, nil
+	})
+	if err != nil {
+		return err
+	}
+	return h.showNodePool(c, http.StatusOK, id)
+}
+
+func (h *hosted) deleteNodePool(c *exchange) error {
+	id, err := c.id("node pool")
+	if err != nil {
+		return err
+	}
+	etag, err := insisted(c.r)
+	if err != nil {
+		return err
+	}
+	if _, err := h.clm.Delete(c.ctx, nodePools, id, etag); err != nil {
+		return explain(err, http.StatusNotFound, c.missing("node pool", id))
+	}
+	return c.answer(http.StatusAccepted, "", platform.NodePoolDeletion{Message: "Node pool deletion initiated", NodepoolID: id})
+}
+
+func (h *hosted) listNodePools(c *exchange) error {
+	watch, err := c.flag("watch")
+	if err != nil {
+		return err
+	}
+	q := c.r.URL.Query()
+	from, search := nodePools, equalTo("name", q.Get("name"))
+	if cluster := q.Get("clusterId"); cluster != "" {
+		if _, err := uuid.Parse(cluster); err != nil {
+			return c.missing("cluster", cluster)
+		}
+		if _, err := h.clm.Get(c.ctx, clusters, cluster, "name"); err != nil {
+			return explain(err, http.StatusNotFound, c.missing("cluster", cluster))
+		}
+		from = clusters.Below(cluster, nodePools)
+	}
+	if watch {
+		return h.relay(c, from, client.WatchOptions{Cursor: q.Get("cursor"), Search: both(search, equalTo("id", q.Get("id"))), Statuses: true}, shownNodePool)
+	}
+	page, err := listed(h, c, selection[platform.NodePool]{
+		from: from, search: search, show: nodePoolOf, phase: func(n platform.NodePool) string { return string(n.Status.Phase) },
+		phases: phases(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting, platform.NodePoolPhaseFailed),
+	})
+	if err != nil {
+		return err
+	}
+	return c.answer(http.StatusOK, "", platform.NodePoolList{Items: page.items, Total: page.total, Limit: page.limit, Offset: page.offset})
+}
+
+func (h *hosted) nodePoolStatus(c *exchange) error {
+	id, err := c.id("node pool")
+	if err != nil {
+		return err
+	}
+	r, err := h.nodePool(c, id)
+	if err != nil {
+		return err
+	}
+	return c.answer(http.StatusOK, r.ETag, platform.NodePoolStatuses{
+		NodepoolID: id, ClusterID: owner(r), Status: progress.NodePool(r.Resource), ControllerStatuses: progress.Controllers(owner(r), id, r.Statuses),
+	})
+}

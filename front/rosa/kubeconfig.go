@@ -1,0 +1,64 @@
+package rosa
+
+import (
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+)
+
+// signedCredential is what the adapter credential reports: all of it is public.
+type signedCredential struct {
+	Certificate   string `json:"certificate"` // PEM
+	CABundle      string `json:"ca_bundle"`   // PEM
+	Server        string `json:"server"`      // https://HOST:PORT
+	TLSServerName string `json:"tls_server_name"`
+	ExpiresAt     string `json:"expires_at"` // RFC 3339
+}
+
+// check says whether what was signed is whole, and about the key that was asked
+// for.
+func (s signedCredential) check(key crypto.PublicKey) error {
+	block, _ := pem.Decode([]byte(s.Certificate))
+	if block == nil {
+		return errors.New("the certificate is not PEM")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return fmt.Errorf("the certificate: %w", err)
+	}
+	if have, ok := cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); !ok || !have.Equal(key) {
+		return errors.New("the certificate is about another key")
+	}
+	if s.Server == "" || s.CABundle == "" {
+		return errors.New("it is not said where the control plane is, or who signed its certificate")
+	}
+	return nil
+}
+
+// kubeconfig has one cluster, one user and the context of both. key is PEM; who
+// has it already gets none, and adds it as client-key.
+func kubeconfig(cluster, user string, s signedCredential, key []byte) ([]byte, error) {
+	type named map[string]any
+	login := named{"client-certificate-data": []byte(s.Certificate)}
+	if len(key) > 0 {
+		login["client-key-data"] = key
+	}
+	where := named{"server": s.Server, "certificate-authority-data": []byte(s.CABundle)}
+	if s.TLSServerName != "" {
+		where["tls-server-name"] = s.TLSServerName
+	}
+	out, err := yaml.Marshal(named{
+		"apiVersion": "v1", "kind": "Config", "current-context": cluster,
+		"clusters": []named{{"name": cluster, "cluster": where}},
+		"users":    []named{{"name": user, "user": login}},
+		"contexts": []named{{"name": cluster, "context": named{"cluster": cluster, "user": user}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making a kubeconfig: %w", err)
+	}
+	return out, nil
+}
