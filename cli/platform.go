@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -47,7 +48,9 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 		defer maestro.Close()
 		var clm *client.CLM
 		if lifecycle != "" {
-			if clm, err = client.NewCLM(client.CLMOptions{Endpoint: lifecycle, TLS: identity.ClientTLS("clm")}); err != nil {
+			if clm, err = client.NewCLM(client.CLMOptions{
+				Endpoint: lifecycle, TLS: identity.ClientTLS("clm"), Timeout: 5 * time.Second, Budget: 1900 * time.Millisecond,
+			}); err != nil {
 				return err
 			}
 			defer clm.Close()

@@ -135,6 +135,9 @@ func (c *exchange) unavailable(err error) *rest.Error {
 // explained is the answer to an error of the lifecycle manager that the handler has no
 // better word for.
 func (c *exchange) explained(err error) error {
+	if _, said := errors.AsType[*rest.Error](err); said {
+		return err // in the handler's own words
+	}
 	e, ok := errors.AsType[*client.Error](err)
 	if !ok {
 		return err

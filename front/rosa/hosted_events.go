@@ -30,11 +30,11 @@ type chronicle struct {
 
 // open reads what there is. A cluster that is not there is 404.
 func (h *hosted) open(ctx context.Context, c *exchange, id string) (*chronicle, error) {
-	r, err := h.clm.Get(ctx, clusters, id, "name")
+	r, err := h.clm.Get(ctx, clusters, id, "name,created_time")
 	if err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
-	k := &chronicle{h: h, cluster: progress.History{ID: id, Name: r.Name}, pools: map[string]*progress.History{}}
+	k := &chronicle{h: h, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime}, pools: map[string]*progress.History{}}
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
@@ -237,9 +237,7 @@ func (v *eventView) send(e platform.Event) error {
 func (v *eventView) gone(cluster progress.History) error {
 	now := time.Now().UTC()
 	e := platform.Event{Time: now, Type: platform.EventTypeNormal, Reason: "Deleted", Message: "nothing is left"}
-	if len(cluster.Records) > 0 {
-		e.SinceMs = now.Sub(cluster.Records[0].Time).Milliseconds()
-	}
+	e.SinceMs = now.Sub(cluster.Created).Milliseconds()
 	return v.send(e)
 }
 

@@ -37,19 +37,27 @@ var (
 	}
 )
 
+// neighbour is privileged, too, and has another account.
+var neighbour = access.Key{
+	AccessKeyID: "AKIANEIGHBOUR2222222", Secret: "neighbour-secret", Privileged: true,
+	Account: "345678901234", Principal: "arn:aws:iam::345678901234:user/neighbour",
+}
+
 const region = "test-1"
 
 // platformAPI serves the front and returns its address and CA file.
 func platformAPI(t testing.TB, m *client.Maestro) (endpoint, caFile string) {
+	return platformOver(t, rosa.Options{Maestro: m, Log: slog.New(slog.DiscardHandler)})
+}
+
+func platformOver(t testing.TB, o rosa.Options) (endpoint, caFile string) {
 	t.Helper()
-	quiet := slog.New(slog.DiscardHandler)
-	h := rosa.New(rosa.Options{
-		Maestro: m, Ops: rest.NewOps(), Log: quiet,
-		Authenticate: access.Authenticator{
-			Verifier: &access.Verifier{Region: region, Keys: keyring{operator.AccessKeyID: operator, customer.AccessKeyID: customer}},
-			Public:   access.PublicPaths, Log: quiet,
-		}.Authenticate,
-	})
+	o.Ops = rest.NewOps()
+	o.Authenticate = access.Authenticator{
+		Verifier: &access.Verifier{Region: region, Keys: keyring{operator.AccessKeyID: operator, customer.AccessKeyID: customer, neighbour.AccessKeyID: neighbour}},
+		Public:   access.PublicPaths, Log: o.Log,
+	}.Authenticate
+	h := rosa.New(o)
 	s := httptest.NewTLSServer(h)
 	t.Cleanup(s.Close)
 	caFile = filepath.Join(t.TempDir(), "ca.pem")

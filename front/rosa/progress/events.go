@@ -15,6 +15,7 @@ import (
 // records' status is as the lifecycle manager keeps it: {"reports":[...]}.
 type History struct {
 	ID, Name string
+	Created  time.Time // zero: with the first record
 	Records  []clm.HistoryRecord
 }
 
@@ -35,7 +36,7 @@ var stages = []platform.EventStage{
 // those of its node pools. More history only ever adds events at the end, as
 // long as records come in the order of their times.
 func Events(cluster History, pools ...History) []Happened {
-	t := teller{pools: map[string]*poolState{}}
+	t := teller{begin: cluster.Created, pools: map[string]*poolState{}}
 	type step struct {
 		history *History
 		record  clm.HistoryRecord

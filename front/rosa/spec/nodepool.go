@@ -66,7 +66,7 @@ func ReadNodePoolCluster(body []byte) string {
 func (e NodePoolEnv) NewNodePool(body []byte) (New, Problems, error) {
 	var p Problems
 	doc, err := envelope(body, &p, map[string]rule{
-		"kind": kindRule("NodePool"), "cluster_id": text(64), "name": name(maxNodePoolName), "spec": passed("an object"),
+		"kind": kindRule("NodePool"), "cluster_id": matching(clusterID), "name": name(maxNodePoolName), "spec": passed("an object"),
 	}, "name", "cluster_id")
 	if err != nil {
 		return New{}, nil, err
@@ -85,6 +85,14 @@ func (e NodePoolEnv) NewNodePool(body []byte) (New, Problems, error) {
 		e.check(&p, nil, spec)
 	}
 	return finished(made, spec, p)
+}
+
+// clusterID leaves it to the region to say whether there is such a cluster.
+func clusterID(s string) string {
+	if s == "" || len(s) > 64 {
+		return quote(s) + " is not the id of a cluster"
+	}
+	return ""
 }
 
 // complete fills in what a new spec leaves out.

@@ -1,0 +1,430 @@
+package rosa_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"atoll.dev/access"
+	apiclm "atoll.dev/api/clm"
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/clm"
+	"atoll.dev/front/rosa"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/pki"
+)
+
+// lifecycle is a front over a real lifecycle manager with a region's kinds and
+// tenancy. The test plays the adapters.
+type lifecycle struct {
+	t            *testing.T
+	dsn          string
+	endpoint, ca string
+	system       *client.CLM // as adapters call
+	log          *bytes.Buffer
+}
+
+func startLifecycle(t *testing.T) *lifecycle {
+	t.Helper()
+	l := &lifecycle{t: t, dsn: pgtest.DSN(t), log: &bytes.Buffer{}}
+	authority, err := pki.OpenCA(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := clm.ParseRegistry(clm.DefaultEntities)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: l.dsn, Registry: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity := &clm.Identity{
+		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
+		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account", Required: true}}},
+	}
+	server, err := clm.New(clm.Options{Database: db, HTTP: listener, HTTPTLS: identityOf(t, authority, pki.ServiceName("clm")).server(), Identify: identity.Identify})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("the lifecycle manager ended: %v", err)
+		}
+	})
+	dial := func(service string) *client.CLM {
+		c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + listener.Addr().String(), TLS: identityOf(t, authority, pki.ServiceName(service)).client("clm")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
+	}
+	l.system = dial("adapter")
+	l.offer("1.36.2", "1.36.3")
+	maestro, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = maestro.Close() })
+	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: maestro, CLM: dial("platform"), Log: slog.New(slog.NewJSONHandler(&syncWriter{w: l.log}, nil))})
+	return l
+}
+
+// syncWriter lets goroutines log to one buffer.
+type syncWriter struct {
+	mu sync.Mutex
+	w  *bytes.Buffer
+}
+
+func (s *syncWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
+}
+
+func (l *lifecycle) as(key access.Key) *client.Platform {
+	l.t.Helper()
+	return clientOf(l.t, l.endpoint, l.ca, key)
+}
+
+// offer makes releases.
+func (l *lifecycle) offer(versions ...string) {
+	l.t.Helper()
+	ctx := l.t.Context()
+	channel, err := l.system.Create(ctx, "channels", apiclm.ResourceCreate{Kind: "Channel", Name: "stable", Spec: json.RawMessage(`{}`)}, "")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, v := range versions {
+		_, err := l.system.Create(ctx, client.Collection("channels").Below(channel.ID, "versions"), apiclm.ResourceCreate{
+			Kind: "Version", Name: strings.ReplaceAll(v, ".", "-"), Spec: fmt.Appendf(nil, `{"version":%q,"image":"atoll.dev/release:%s"}`, v, v),
+		}, "")
+		if err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// report reports on a resource as an adapter does. Conditions are
+// "Type=Status:Reason:message".
+func (l *lifecycle) report(in client.Collection, id, adapter, data string, conditions ...string) {
+	l.t.Helper()
+	ctx := l.t.Context()
+	r, err := l.system.Get(ctx, in, id, "")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	report := apiclm.AdapterStatusCreate{Adapter: adapter, ObservedGeneration: r.Generation, ObservedTime: time.Now(), Data: json.RawMessage(data)}
+	given := map[string]bool{}
+	for _, c := range conditions {
+		kind, value, _ := strings.Cut(c, "=")
+		parts := strings.SplitN(value+"::", ":", 3)
+		given[kind] = true
+		report.Conditions = append(report.Conditions, apiclm.ReportedCondition{Type: kind, Status: parts[0], Reason: parts[1], Message: strings.TrimRight(parts[2], ":")})
+	}
+	for _, kind := range []string{"Available", "Applied", "Health"} {
+		if !given[kind] {
+			report.Conditions = append(report.Conditions, apiclm.ReportedCondition{Type: kind, Status: "True"})
+		}
+	}
+	if taken, err := l.system.Report(ctx, in, id, report); err != nil || !taken {
+		l.t.Fatalf("the report of %s was taken: %v, %v", adapter, taken, err)
+	}
+}
+
+// up reports all that makes a cluster Ready.
+func (l *lifecycle) up(id string) {
+	l.t.Helper()
+	l.report("clusters", id, "placement", `{"state":"Placed","management_cluster":"management-01"}`, "Available=True:Placed:on management cluster management-01")
+	l.report("clusters", id, "pull-secret", `{}`)
+	l.report("clusters", id, "hosted-cluster", fmt.Sprintf(`{"target_cluster":"management-01","endpoint":{"host":"127.0.0.1","port":30001},"version":"1.36.3","power":"Awake",
+		"stages":{"ordered":%[1]q,"plane_starting":%[1]q,"api_serving":%[1]q,"ready":%[1]q}}`, time.Now().UTC().Format(time.RFC3339Nano)), "Available=True:AsExpected:the control plane serves")
+}
+
+// gone reports that nothing is left of what is being deleted.
+func (l *lifecycle) gone(in client.Collection, id string, adapters ...string) {
+	l.t.Helper()
+	for _, a := range adapters {
+		l.report(in, id, a, `{}`, "Available=False:Deleting", "Finalized=True:Gone")
+	}
+}
+
+func named(name string, spec string) platform.ClusterRequest {
+	r := platform.ClusterRequest{Name: name}
+	if spec != "" {
+		r.Spec = &platform.ClusterSpec{}
+		if err := json.Unmarshal([]byte(spec), r.Spec); err != nil {
+			panic(err)
+		}
+	}
+	return r
+}
+
+func TestAClusterLives(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	made, err := p.CreateCluster(ctx, platform.ClusterRequest{Name: "demo", TargetProjectID: "p1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made.Name != "demo" || made.Account != operator.Account || made.CreatedBy != operator.Principal || made.TargetProjectID != "p1" || made.Generation != 1 ||
+		made.ETag != `"`+made.ResourceVersion+`"` || made.Status.Phase != platform.ClusterPhaseWaitingForPlacement || made.PlacementRef != nil ||
+		made.Spec.CreatorARN != operator.Principal || made.Spec.HostedCluster.Release.Image != "atoll.dev/release:1.36.3" ||
+		made.Spec.HostedCluster.Networking.ClusterNetwork[0].Cidr != "10.132.0.0/14" || made.Status.Conditions == nil || made.CreatedAt.IsZero() {
+		t.Errorf("made %+v", made)
+	}
+	_, err = p.CreateCluster(ctx, named("demo", ""))
+	want(t, err, 409, "CLUSTERS-MGMT-CREATE-003", "already exists")
+
+	l.report("clusters", made.ID, "placement", `{"state":"Waiting"}`, "Available=False:NoCapacity:waiting for capacity")
+	c, err := p.Cluster(ctx, made.ID)
+	if err != nil || c.Status.Reason != "NoCapacity" || c.Status.Message != "waiting for capacity" || c.ETag == made.ETag {
+		t.Errorf("waiting: %+v, %v", c.Status, err)
+	}
+	l.up(made.ID)
+	if c, err = p.Cluster(ctx, made.ID); err != nil || c.Status.Phase != platform.ClusterPhaseReady || c.Status.ObservedGeneration != 1 || c.Status.Version != "1.36.3" ||
+		c.Status.Power != "Awake" || c.Status.ControlPlaneEndpoint.Port != 30001 || c.PlacementRef.ManagementCluster != "management-01" {
+		t.Errorf("up: %+v, %v", c.Status, err)
+	}
+	statuses, err := p.ClusterStatuses(ctx, made.ID)
+	if err != nil || statuses.ClusterID != made.ID || statuses.Status.Phase != platform.ClusterPhaseReady || len(statuses.ControllerStatuses) != 3 ||
+		statuses.ControllerStatuses[0].ControllerName != "hosted-cluster" || len(statuses.ControllerStatuses[0].Conditions) != 3 {
+		t.Errorf("statuses: %+v, %v", statuses, err)
+	}
+
+	// A stale tag is refused, a present one is not; without one the latest counts.
+	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true}}`), made.ETag)
+	want(t, err, 412, "precondition-failed", "If-Match")
+	changed, err := p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true,"deleteProtection":true}}`), c.ETag)
+	if err != nil || changed.Generation != 2 || changed.Spec.Hibernated == nil || !*changed.Spec.Hibernated || changed.Spec.HostedCluster.Networking.MachineNetwork == nil {
+		t.Errorf("changed: %+v, %v", changed, err)
+	}
+	same, err := p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true}}`), "")
+	if err != nil || same.ETag != changed.ETag || same.Generation != 2 {
+		t.Errorf("an equal change: %+v, %v (I3)", same, err)
+	}
+	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"name":"other","spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}}`), "")
+	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "2 fields")
+
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{}), 409, "CLUSTERS-MGMT-DELETE-005", `{"spec":{"deleteProtection":false}}`)
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "x"}), 409, "CLUSTERS-MGMT-DELETE-005", "protected")
+	if _, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"deleteProtection":null}}`), ""); err != nil {
+		t.Fatal(err)
+	}
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{ETag: made.ETag}), 412, "precondition-failed", "")
+	for range 2 {
+		if err := p.DeleteCluster(ctx, made.ID, client.Deletion{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c, err = p.Cluster(ctx, made.ID); err != nil || c.DeletedAt == nil || c.Status.Phase != platform.ClusterPhaseDeleting || !strings.Contains(c.Status.Message, "hosted-cluster") {
+		t.Errorf("deleting: %+v, %v", c, err)
+	}
+	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"displayName":"x"}}`), "")
+	want(t, err, 409, "CLUSTERS-MGMT-UPDATE-004", "being deleted")
+	l.gone("clusters", made.ID, "hosted-cluster", "pull-secret", "placement")
+	_, err = p.Cluster(ctx, made.ID)
+	want(t, err, 404, "CLUSTERS-MGMT-GET-002", made.ID)
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{}), 404, "CLUSTERS-MGMT-DELETE-002", made.ID)
+	if _, err := p.CreateCluster(ctx, named("demo", "")); err != nil {
+		t.Errorf("the name is not free: %v", err)
+	}
+}
+
+func TestADeletionThatDoesNotEndCanBeForced(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	made, err := p.CreateCluster(ctx, named("stuck", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true}), 400, "CLUSTERS-MGMT-DELETE-001", "reason")
+	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "its management cluster is lost"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.Cluster(ctx, made.ID)
+	want(t, err, 404, "CLUSTERS-MGMT-GET-002", "")
+	records, err := l.system.History(ctx, "clusters", made.ID, 0, 10)
+	if err != nil || !strings.Contains(fmt.Sprintf("%s", records[1].Note), "lost") || records[1].Principal != operator.Principal {
+		t.Errorf("history %+v, %v", records, err)
+	}
+}
+
+func TestNothingIsHalfMadeOfABadRequest(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	_, err := p.CreateCluster(ctx, named("Bad_Name", `{"displayName":"x","tags":{"aws:a":"b"},"hostedCluster":{"release":{"image":"nope"},"networking":{"machineNetwork":[{"cidr":"10.133.0.0/16"}]}}}`))
+	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "4 fields")
+	fields := ""
+	if e, ok := err.(*client.Error); ok {
+		for _, f := range e.Fields {
+			fields += f.Field + " "
+		}
+	}
+	if fields != "name spec.hostedCluster.networking.machineNetwork[0].cidr spec.hostedCluster.release.image spec.tags.aws:a " {
+		t.Errorf("fields %s", fields)
+	}
+	made, err := p.CreateCluster(ctx, named("good", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		r      platform.NodePoolRequest
+		status int
+		code   string
+	}{
+		{platform.NodePoolRequest{Name: "w"}, 422, "NODEPOOLS-MGMT-VALIDATION-001"},
+		{platform.NodePoolRequest{Name: "w", ClusterID: "x"}, 404, "NODEPOOLS-MGMT-CREATE-002"},
+		{platform.NodePoolRequest{Name: "w", ClusterID: "0190a000-0000-7000-8000-000000000000"}, 404, "NODEPOOLS-MGMT-CREATE-002"},
+		{platform.NodePoolRequest{Name: "a-name-too-long-", ClusterID: made.ID}, 422, "NODEPOOLS-MGMT-VALIDATION-001"},
+		{platform.NodePoolRequest{Name: "w", ClusterID: made.ID, Spec: &platform.NodePoolSpec{Replicas: new(int32(-1))}}, 422, "NODEPOOLS-MGMT-VALIDATION-001"},
+	} {
+		_, err := p.CreateNodePool(ctx, c.r)
+		want(t, err, c.status, c.code, "")
+	}
+	if all, err := p.Clusters(ctx, client.ClusterQuery{}); err != nil || len(all) != 1 {
+		t.Errorf("clusters %+v, %v", all, err)
+	}
+	if pools, err := p.NodePools(ctx, client.NodePoolQuery{}); err != nil || len(pools) != 0 {
+		t.Errorf("node pools %+v, %v", pools, err)
+	}
+}
+
+func TestNodePoolsBelongToTheirCluster(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	var ids []string
+	for _, name := range []string{"one", "two"} {
+		c, err := p.CreateCluster(ctx, named(name, `{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, c.ID)
+	}
+	var pools []client.NodePool
+	for _, id := range ids { // the same name in both
+		n, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: id, Name: "workers", Spec: &platform.NodePoolSpec{Replicas: new(int32(3)), Labels: map[string]string{"a": "b"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.ClusterID != id || *n.Spec.NodePool.Replicas != 3 || n.Spec.Replicas != nil || n.Spec.NodePool.Release.Image != "atoll.dev/release:1.36.2" ||
+			n.Status.Phase != platform.NodePoolPhaseProvisioning || !n.Status.Simulated || n.Account != operator.Account {
+			t.Errorf("made %+v", n)
+		}
+		pools = append(pools, n)
+	}
+	_, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: ids[0], Name: "workers"})
+	want(t, err, 409, "NODEPOOLS-MGMT-CREATE-003", "one")
+	for i, id := range ids {
+		got, err := p.NodePools(ctx, client.NodePoolQuery{Cluster: id, Name: "workers"})
+		if err != nil || len(got) != 1 || got[0].ID != pools[i].ID {
+			t.Errorf("of %s: %+v, %v", id, got, err)
+		}
+	}
+	n, err := p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(`{"spec":{"replicas":5,"labels":{"a":null}}}`), pools[0].ETag)
+	if err != nil || *n.Spec.NodePool.Replicas != 5 || len(n.Spec.Labels) != 0 || n.Generation != 2 {
+		t.Errorf("scaled: %+v, %v", n, err)
+	}
+	_, err = p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(`{"cluster_id":"`+ids[1]+`","spec":{"platform":{"aws":{"instanceType":"m5.large"}}}}`), "")
+	want(t, err, 422, "NODEPOOLS-MGMT-VALIDATION-001", "2 fields")
+	l.report("nodepools", pools[0].ID, "node-pool", `{"replicas":5,"version":"1.36.2"}`, "Available=True:AsExpected:5 of 5 nodes are Ready")
+	if n, err = p.NodePool(ctx, pools[0].ID); err != nil || n.Status.Phase != platform.NodePoolPhaseReady || n.Status.Replicas != 5 || n.Status.Ready != 5 {
+		t.Errorf("ready: %+v, %v", n.Status, err)
+	}
+	s, err := p.NodePoolStatuses(ctx, pools[0].ID)
+	if err != nil || s.NodepoolID != pools[0].ID || s.ClusterID != ids[0] || len(s.ControllerStatuses) != 1 || s.ControllerStatuses[0].NodepoolID != pools[0].ID {
+		t.Errorf("status: %+v, %v", s, err)
+	}
+	if err := p.DeleteNodePool(ctx, pools[0].ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	if n, err = p.NodePool(ctx, pools[0].ID); err != nil || n.Status.Phase != platform.NodePoolPhaseDeleting {
+		t.Errorf("deleting: %+v, %v", n.Status, err)
+	}
+	l.gone("nodepools", pools[0].ID, "node-pool")
+	_, err = p.NodePool(ctx, pools[0].ID)
+	want(t, err, 404, "NODEPOOLS-MGMT-GET-002", "")
+	want(t, p.DeleteNodePool(ctx, pools[0].ID, ""), 404, "NODEPOOLS-MGMT-DELETE-002", "")
+	// A cluster takes its node pools with it.
+	if err := p.DeleteCluster(ctx, ids[1], client.Deletion{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: ids[1], Name: "late"})
+	want(t, err, 409, "NODEPOOLS-MGMT-CREATE-004", "being deleted")
+	if n, err = p.NodePool(ctx, pools[1].ID); err != nil || n.DeletedAt == nil {
+		t.Errorf("its node pool: %+v, %v", n, err)
+	}
+}
+
+// What is another account's is not there, for privileged accounts, too (I10).
+func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p, other := t.Context(), l.as(operator), l.as(neighbour)
+	made, err := p.CreateCluster(ctx, named("ours", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: made.ID, Name: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if theirs, err := other.CreateCluster(ctx, named("ours", "")); err != nil || theirs.Account != neighbour.Account {
+		t.Errorf("the same name in another account: %+v, %v", theirs, err)
+	}
+	patch := json.RawMessage(`{"spec":{"displayName":"x"}}`)
+	for what, call := range map[string]func() error{
+		"get":      func() error { _, err := other.Cluster(ctx, made.ID); return err },
+		"update":   func() error { _, err := other.UpdateCluster(ctx, made.ID, patch, ""); return err },
+		"delete":   func() error { return other.DeleteCluster(ctx, made.ID, client.Deletion{}) },
+		"force":    func() error { return other.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "x"}) },
+		"statuses": func() error { _, err := other.ClusterStatuses(ctx, made.ID); return err },
+		"events":   func() error { _, err := other.ClusterEvents(ctx, made.ID); return err },
+		"watch":    func() error { _, err := other.WatchClusterEvents(ctx, made.ID, ""); return err },
+		"pools":    func() error { _, err := other.NodePools(ctx, client.NodePoolQuery{Cluster: made.ID}); return err },
+		"add a pool": func() error {
+			_, err := other.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: made.ID, Name: "x"})
+			return err
+		},
+		"pool": func() error { _, err := other.NodePool(ctx, n.ID); return err },
+		"scale": func() error {
+			_, err := other.UpdateNodePool(ctx, n.ID, json.RawMessage(`{"spec":{"replicas":0}}`), "")
+			return err
+		},
+		"delete pool": func() error { return other.DeleteNodePool(ctx, n.ID, "") },
+		"credential":  func() error { _, err := other.CreateCredential(ctx, made.ID, platform.CredentialRequest{}); return err },
+		"credentials": func() error { _, err := other.Credentials(ctx, made.ID); return err },
+		"revoke":      func() error { return other.RevokeCredential(ctx, made.ID, made.ID) },
+	} {
+		if err := call(); client.StatusOf(err) != 404 {
+			t.Errorf("%s of another account's: %v, want 404", what, err)
+		}
+	}
+	if all, err := other.Clusters(ctx, client.ClusterQuery{}); err != nil || len(all) != 1 || all[0].Account != neighbour.Account {
+		t.Errorf("the other lists %+v, %v", all, err)
+	}
+	if pools, err := other.NodePools(ctx, client.NodePoolQuery{}); err != nil || len(pools) != 0 {
+		t.Errorf("the other lists %+v, %v", pools, err)
+	}
+	records, err := l.system.History(ctx, "clusters", made.ID, 0, 10)
+	if err != nil || len(records) != 1 || records[0].Principal != operator.Principal || records[0].RequestID == "" {
+		t.Errorf("history %+v, %v", records, err)
+	}
+}
