@@ -95,7 +95,7 @@ func work(name, kind, objectName, namespace string, generation int, conditions [
 		"spec":     object{"workload": object{"manifests": []object{ns, manifest(kind, objectName)}}},
 		"status": object{"conditions": conditions, "resourceStatus": object{"manifests": []object{
 			{"resourceMeta": object{"kind": "Namespace", "name": namespace, "namespace": ""}, "statusFeedback": object{"values": []object{{"name": "phase", "fieldValue": object{"type": "String", "string": "Active"}}}}},
-			{"resourceMeta": object{"kind": kind, "name": objectName, "namespace": namespace}, "statusFeedback": object{"values": feedback}},
+			{"resourceMeta": object{"kind": kind, "name": objectName, "namespace": namespace}, "conditions": []object{{"type": "Applied", "status": conditions[0]["status"], "message": "spec.networking: overlaps"}}, "statusFeedback": object{"values": feedback}},
 		}}},
 	}
 }
@@ -129,6 +129,7 @@ func situations() []situation {
 	left := func(n int) object {
 		return object{"GET /resources": object{"items": []object{}, "total": n}}
 	}
+	lost := object{"GET /managementclusters": object{"items": []object{{"name": "management-01", "statuses": []object{report("maestro", 1, nil, "Available", "False", "Lost", "")}}}}}
 	pool := object{"displayName": "w", "labels": object{"a": "b"}, "taints": []object{{"key": "k", "value": "v", "effect": "NoSchedule"}},
 		"nodePool": object{"replicas": 2, "platform": object{"type": "AWS", "aws": object{"instanceType": "m6a.xlarge"}}, "release": object{"image": "atoll.dev/release:1.36.3"}}}
 	credential := object{"request": "-----BEGIN CERTIFICATE REQUEST-----\nMII\n-----END CERTIFICATE REQUEST-----\n", "expiration_seconds": 600, "username": "ada", "expires_at": "2026-01-02T03:14:05Z"}
@@ -149,7 +150,7 @@ func situations() []situation {
 			report("placement", 1, object{"management_cluster": ""}, "Available", "False", "NoCapacity", "waiting for capacity: management-01 is full")}},
 		{adapter: "hosted-cluster", name: "is ordered", resource: cluster(1, false), cluster: []object{placed}},
 		{adapter: "hosted-cluster", name: "was refused", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1,
-			[]object{{"type": "Applied", "status": "False", "observedGeneration": 5, "message": "spec.networking: overlaps"}}, nil, nil)},
+			[]object{{"type": "Applied", "status": "False", "observedGeneration": 5, "message": "Failed to apply manifest work"}}, nil, nil)},
 		{adapter: "hosted-cluster", name: "is starting", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5),
 			said(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True", "AsExpected", ""), nil)},
 		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5),
@@ -158,6 +159,8 @@ func situations() []situation {
 		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, false), cluster: []object{placed}, found: hosted(2, applied(5),
 			said(6, "Available", "True", "AsExpected", ""), running)},
 		{adapter: "hosted-cluster", name: "runs and the work has changed since", resource: cluster(2, false), cluster: []object{placed}, found: hosted(2, applied(4), ready, running)},
+		{adapter: "hosted-cluster", name: "was running when its management cluster was lost", resource: cluster(1, false), cluster: []object{placed}, answers: lost, found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "was starting when its management cluster was lost", resource: cluster(1, false), cluster: []object{placed}, answers: lost},
 		{adapter: "hosted-cluster", name: "waits for node pools to go", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(2), found: hosted(1, applied(5), ready, running)},
 		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0), found: hosted(1, applied(5), ready, running)},
 		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0)},

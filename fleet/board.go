@@ -20,6 +20,7 @@ type board struct {
 	waiting int
 	order   []waiter // those that wait, the oldest first; nil: not known
 	asked   map[string]ask
+	turned  map[string][]waiter // placed on a management cluster of which something is known anew, by what
 }
 
 type mcEntry struct {
@@ -68,7 +69,7 @@ const (
 )
 
 func newBoard() *board {
-	return &board{mcs: map[string]mcEntry{}, entries: map[string]entry{}, asked: map[string]ask{}}
+	return &board{mcs: map[string]mcEntry{}, entries: map[string]entry{}, asked: map[string]ask{}, turned: map[string][]waiter{}}
 }
 
 // apply takes a document, or its tombstone, and returns whether that may make
@@ -84,6 +85,9 @@ func (b *board) apply(d store.Document) (news bool, err error) {
 			return false, nil
 		}
 		b.mcs[d.ID] = mcEntry{d, d.Removed}
+		if known && lost(have.doc) != lost(d) {
+			b.turn(d)
+		}
 		return !d.Removed && (!known || have.doc.Version != d.Version), nil
 	case KindPlacement:
 		have, known := b.entries[d.ID]
@@ -112,6 +116,35 @@ func (b *board) apply(d store.Document) (news bool, err error) {
 		return e.waits() || e.removed, nil
 	}
 	return false, nil
+}
+
+// turn notes the clusters of a management cluster that was lost, or is back.
+func (b *board) turn(mc store.Document) {
+	why := "management cluster " + mc.Name + " is heard again"
+	if lost(mc) {
+		why = "management cluster " + mc.Name + " was lost"
+	}
+	for id, e := range b.entries {
+		if e.mc == mc.ID && !e.removed {
+			b.turned[why] = append(b.turned[why], waiter{id, e})
+		}
+	}
+}
+
+// lost says whether a management cluster's agent was reported as lost.
+func lost(d store.Document) bool {
+	var seen presence
+	if json.Unmarshal(d.Status, &seen) != nil {
+		return false
+	}
+	for _, r := range seen.Reports {
+		for _, c := range r.Conditions {
+			if r.Adapter == presenceAdapter && c.Type == "Available" {
+				return c.Status == "False"
+			}
+		}
+	}
+	return false
 }
 
 func count(yes bool) int {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -86,6 +87,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			f.tell(ctx, b)
 			if news && !due {
 				due = true
 				next.Reset(max(0, max(pace, 10*took)-time.Since(planned)))
@@ -164,7 +166,7 @@ func (f *Fleet) ask(ctx context.Context, b *board, now time.Time) {
 	if len(asks) == 0 {
 		return
 	}
-	if err := f.request(ctx, asks, now); err != nil {
+	if err := f.request(ctx, asks, now, "there may be room on a management cluster"); err != nil {
 		if ctx.Err() == nil {
 			f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters that wait", slog.Int("clusters", len(asks)), slog.Any("error", err))
 		}
@@ -176,19 +178,33 @@ func (f *Fleet) ask(ctx context.Context, b *board, now time.Time) {
 	f.metrics.asked.Add(float64(len(asks)))
 }
 
+// tell asks for work on the clusters of management clusters that were lost, or
+// are back: that is for their adapters to say. It is a hint: adapters look at
+// all clusters from time to time.
+func (f *Fleet) tell(ctx context.Context, b *board) {
+	for why, clusters := range b.turned {
+		for part := range slices.Chunk(clusters, maxAsked) {
+			if err := f.request(ctx, part, time.Now(), why); err != nil {
+				f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters of a management cluster", slog.Int("clusters", len(clusters)), slog.Any("error", err))
+				break
+			}
+		}
+	}
+	clear(b.turned)
+}
+
 // requests are the names from which the ids of requests are made.
 var requests = uuid.MustParse("6f3d5b0e-6a0e-5c3c-9d3b-0b6a3c2a7f10")
 
 // request writes a request for work for each, as POST .../reconcile does. Its id
 // is made of the placement's version and the second, so that of several
 // processes that see the same room one asks.
-func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time) error {
-	const reason = "there may be room on a management cluster"
+func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reason string) error {
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	return f.store.Tx(ctx, func(tx *store.Tx) error {
 		for _, w := range asks {
 			cluster, err := tx.Get(ctx, kindCluster, w.cluster)
-			if errors.Is(err, store.ErrNotFound) || err == nil && cluster.DeletedAt != nil {
+			if errors.Is(err, store.ErrNotFound) || err == nil && cluster.DeletedAt != nil && w.waits() {
 				continue
 			}
 			if err != nil {
@@ -198,7 +214,7 @@ func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time) error
 			if err != nil {
 				return err
 			}
-			id := uuid.NewSHA1(requests, fmt.Appendf(nil, "%s/%d/%d", w.id, w.version, now.Unix())).String()
+			id := uuid.NewSHA1(requests, fmt.Appendf(nil, "%s/%d/%d/%s", w.id, w.version, now.Unix(), reason)).String()
 			_, err = tx.Create(ctx, store.Document{Kind: kindRequest, ID: id, Spec: spec})
 			if errors.Is(err, store.ErrExists) {
 				continue

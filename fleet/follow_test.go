@@ -205,3 +205,23 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 		t.Errorf("the other placement: %+v, %v", p, err)
 	}
 }
+
+// When a management cluster is lost, and when it is back, work is asked for on
+// its clusters, those that are being deleted among them: their adapters say it.
+func TestClustersOfAManagementClusterThatIsLostAreLookedAt(t *testing.T) {
+	b := start(t)
+	one := b.make(mcs, "ManagementCluster", "one", `{"capacity":{"planes":2}}`, nil)
+	b.heard(one, true)
+	first, second := b.cluster("first", `{}`), b.cluster("second", `{}`)
+	b.place(first)
+	b.place(second)
+	if _, err := b.Delete(t.Context(), clustersOf, second, ""); err != nil {
+		t.Fatal(err)
+	}
+	both := []string{first, second}
+	slices.Sort(both)
+	b.heard(one, false)
+	b.eventually("it is lost", func() bool { return slices.Equal(b.asked(), both) })
+	b.heard(one, true)
+	b.eventually("it is back", func() bool { return slices.Equal(slices.Compact(b.asked()), both) && len(b.asked()) == 4 })
+}

@@ -202,7 +202,7 @@ func (b *bed) eventually(what string, so func() bool) {
 // asked are the clusters for which work was asked, by requests of fleet.
 func (b *bed) asked() (ids []string) {
 	b.t.Helper()
-	page, err := b.fleet.store.List(b.t.Context(), store.Query{Kind: kindRequest, Limit: 1000})
+	page, err := b.fleet.store.List(context.WithoutCancel(b.t.Context()), store.Query{Kind: kindRequest, Limit: 1000})
 	if err != nil {
 		b.t.Fatal(err)
 	}
