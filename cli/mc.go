@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -22,39 +21,11 @@ import (
 )
 
 func (c *command) mc() *cobra.Command {
-	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp, Short: "Management clusters: register, join, revoke, list, delete"}
-	cmd.AddCommand(c.mcList(), c.mcRegister(), c.mcDelete(), c.mcKubeconfig(), c.mcBootstrap(),
+	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp, Short: "Management clusters: register, join, cordon, drain, revoke, list, delete"}
+	cmd.AddCommand(c.mcList(), c.mcGet(), c.mcRegister(), c.mcUpdate(), c.mcDelete(),
+		c.mcState("cordon", platform.ManagementClusterUpdateStateCordoned), c.mcState("uncordon", platform.ManagementClusterUpdateStateReady),
+		c.mcState("drain", platform.ManagementClusterUpdateStateDraining), c.mcKubeconfig(), c.mcBootstrap(),
 		c.mcJoinToken(), c.mcRevoke(), c.mcAllow())
-	return cmd
-}
-
-func (c *command) mcList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List management clusters and when their agents were last heard of", Args: cobra.NoArgs}
-	o := addOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		api, err := c.api()
-		if err != nil {
-			return err
-		}
-		clusters, err := api.ManagementClusters(cmd.Context())
-		if err != nil {
-			return err
-		}
-		if clusters == nil {
-			clusters = []platform.ManagementCluster{}
-		}
-		return o.print(c.out, clusters, func(w io.Writer) {
-			rows := [][]string{{"NAME", "ID", "LAST SEEN", "LABELS"}}
-			for _, mc := range clusters {
-				seen := "never"
-				if mc.LastSeenAt != nil {
-					seen = ago(*mc.LastSeenAt, time.Now()) + " ago"
-				}
-				rows = append(rows, []string{mc.Name, mc.ID, seen, labelText(mc.Labels)})
-			}
-			table(w, rows)
-		})
-	}
 	return cmd
 }
 
@@ -64,32 +35,6 @@ func labelText(labels map[string]string) string {
 		parts = append(parts, k+"="+labels[k])
 	}
 	return strings.Join(parts, ",")
-}
-
-func (c *command) mcRegister() *cobra.Command {
-	labels := map[string]string{}
-	cmd := &cobra.Command{
-		Use:   "register NAME",
-		Short: "Make a management cluster known to the region",
-		Long: `Registers a management cluster under a name that never changes: the name is its
-certificate's common name and its place in the bus's topics.`,
-		Example: "  atoll mc register edge-7 --label zone=north",
-		Args:    cobra.ExactArgs(1),
-	}
-	cmd.Flags().StringToStringVar(&labels, "label", nil, "label, k=v; repeatable")
-	o := addOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		api, err := c.api()
-		if err != nil {
-			return err
-		}
-		mc, err := api.CreateManagementCluster(cmd.Context(), args[0], labels)
-		if err != nil {
-			return err
-		}
-		return o.print(c.out, mc, func(w io.Writer) { fmt.Fprintf(w, "%s registered (id %s)\n", mc.Name, mc.ID) })
-	}
-	return cmd
 }
 
 func (c *command) mcDelete() *cobra.Command {

@@ -67,6 +67,15 @@ const (
 	ManagementClusterKindConsumer ManagementClusterKind = "Consumer"
 )
 
+// Defines values for ManagementClusterState.
+const (
+	ManagementClusterStateCordoned ManagementClusterState = "Cordoned"
+	ManagementClusterStateDraining ManagementClusterState = "Draining"
+	ManagementClusterStateLost     ManagementClusterState = "Lost"
+	ManagementClusterStateReady    ManagementClusterState = "Ready"
+	ManagementClusterStateUnheard  ManagementClusterState = "Unheard"
+)
+
 // Defines values for ManagementClusterListKind.
 const (
 	ManagementClusterListKindConsumerList ManagementClusterListKind = "ConsumerList"
@@ -413,6 +422,9 @@ type HyperShiftNodePool struct {
 
 // ManagementCluster A consumer, as Maestro shows it.
 type ManagementCluster struct {
+	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+	// not named is not limited.
+	Capacity  Capacity              `json:"capacity,omitempty"`
 	CreatedAt time.Time             `json:"created_at"`
 	Href      string                `json:"href"`
 	ID        string                `json:"id"`
@@ -423,13 +435,30 @@ type ManagementCluster struct {
 	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
 	Name       string     `json:"name"`
 
+	// Placements How many clusters are placed there.
+	Placements int `json:"placements,omitempty"`
+
+	// Reserved What the clusters that are placed there take.
+	Reserved Capacity `json:"reserved,omitempty"`
+
+	// State What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was. Clusters are
+	// placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
+	State ManagementClusterState `json:"state,omitempty"`
+
 	// UnknownWorks Works that its agent holds and the region does not know; they are left alone.
 	UnknownWorks int       `json:"unknown_works,omitempty"`
 	UpdatedAt    time.Time `json:"updated_at"`
+
+	// Versions The versions that it can run, as 1.36.3; none means any.
+	Versions PlaneVersions `json:"versions,omitempty"`
 }
 
 // ManagementClusterKind defines model for ManagementCluster.Kind.
 type ManagementClusterKind string
+
+// ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was. Clusters are
+// placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
+type ManagementClusterState string
 
 // ManagementClusterList defines model for ManagementClusterList.
 type ManagementClusterList struct {

@@ -115,6 +115,9 @@ func (f *front) updateCluster(w http.ResponseWriter, r *http.Request) error {
 	if err := f.offer(r.Context(), mc, req); err != nil {
 		return err
 	}
+	if doc.JSON, err = withUsage(doc.JSON, f.usage(r.Context())); err != nil {
+		return err
+	}
 	return write(w, http.StatusOK, doc)
 }
 
@@ -170,12 +173,18 @@ func (f *front) listClusters(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if doc.JSON, err = withUsage(doc.JSON, f.usage(r.Context())); err != nil {
+		return err
+	}
 	return rest.WriteJSON(w, http.StatusOK, doc.JSON)
 }
 
 func (f *front) getCluster(w http.ResponseWriter, r *http.Request) error {
 	doc, err := f.cluster(r)
 	if err != nil {
+		return err
+	}
+	if doc.JSON, err = withUsage(doc.JSON, f.usage(r.Context())); err != nil {
 		return err
 	}
 	return write(w, http.StatusOK, doc)
@@ -197,6 +206,11 @@ func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 	var mc platform.ManagementCluster
 	if err := json.Unmarshal(doc.JSON, &mc); err != nil {
 		return err
+	}
+	// It is asked first: what Maestro has removed must not stay with the
+	// lifecycle manager. That refuses by itself what is placed after this.
+	if n := f.usage(r.Context())[mc.Name].Placements; n > 0 {
+		return rest.Errorf(http.StatusConflict, codeInUse, "the management cluster %s hosts %d clusters; delete them first", mc.Name, n)
 	}
 	err = f.maestro.DeleteConsumer(r.Context(), mc.ID, "")
 	if e, ok := errors.AsType[*client.Error](err); ok && (e.Status == http.StatusForbidden && e.Code == "maestro-4" || e.Status == http.StatusConflict) {
