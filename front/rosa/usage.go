@@ -78,5 +78,12 @@ func withUsage(document json.RawMessage, usage map[string]fleet.Usage) (json.Raw
 	if err := json.Unmarshal(more, &object); err != nil {
 		return nil, err
 	}
+	// Maestro writes it down at a pace; it has told the lifecycle manager of an
+	// agent that has just come already.
+	if _, seen := object["last_seen_at"]; !seen && u.LastSeenTime != nil {
+		if object["last_seen_at"], err = json.Marshal(u.LastSeenTime); err != nil {
+			return nil, err
+		}
+	}
 	return json.Marshal(object)
 }
