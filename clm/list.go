@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	api "atoll.dev/api/clm"
+	"atoll.dev/clm/status"
 	"atoll.dev/internal/rest"
 	"atoll.dev/search"
 	"atoll.dev/store"
@@ -84,14 +85,12 @@ func (v view) of(d store.Document) (json.RawMessage, error) {
 	if err != nil || !v.statuses {
 		return wire, err
 	}
-	var seen struct {
-		Reports json.RawMessage `json:"reports"`
-	}
-	if err := json.Unmarshal(d.Status, &seen); err != nil {
-		return nil, fmt.Errorf("reading the status of %s %s: %w", d.Kind, d.ID, err)
+	reports, err := reportsOf(d)
+	if err != nil {
+		return nil, err
 	}
 	shown := bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(wire)), []byte("}"))
-	return fmt.Appendf(shown, `,"version":%d,"statuses":%s}`, d.Version, seen.Reports), nil
+	return fmt.Appendf(shown, `,"version":%d,"statuses":%s}`, d.Version, raw(append([]status.Report{}, reports...))), nil
 }
 
 // items are those of a list with commas, which may be given in several parts.
