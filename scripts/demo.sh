@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A region on this machine, from nothing to a work applied in its management
-# cluster. It shows each command that it runs, for you to repeat.
+# A region on this machine, from nothing to a customer's cluster with a
+# deployment in it. It shows each command that it runs, for you to repeat. It
+# may be run again: what is there stays, and one more cluster is made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,8 +16,9 @@ scripts/ensure.sh postgres curl
 say "Build (the first time takes some minutes: upstream Kubernetes is compiled)"
 make --no-print-directory build
 export PATH=$PWD/bin:$PATH
+begun=$SECONDS
 
-say "A region: database, CA, broker, Maestro, API, a management cluster and its agent"
+say "A region: database, CA, broker, lifecycle manager, API; a management cluster that hosts planes, and its agent"
 run atoll up --detach
 eval "$(atoll env)"
 
@@ -27,29 +29,55 @@ curl -sS --fail-with-body --cacert "$ATOLL_CA" --aws-sigv4 "aws:amz:$AWS_REGION:
 	"$ATOLL_ENDPOINT/prod/api/v0/management_clusters"
 echo
 
-say "A ManifestWork, posted to the API, applied in the management cluster"
-applied=$(mktemp) kubeconfig=$(mktemp)
-trap 'rm -f "$applied" "$kubeconfig"' EXIT
-run atoll work apply -f examples/hello.yaml --cluster management-01 --wait | tee "$applied"
-id=$(sed -n 's/^work hello .*: id \([^,]*\),.*/\1/p' "$applied")
+say "A customer asks for a cluster with two nodes"
+taken=$(atoll cluster list -o name)
+name=demo
+for ((n = 2; ; n++)); do
+	grep -qx -e "$name" <<<"$taken" || break
+	name=demo-$n
+done
+run atoll cluster create "$name" --node-pool name=workers,replicas=2,instance-type=m6a.xlarge --wait --timeout 3m
 
-say "How long each stage took"
-run atoll work why "$id"
+say "A kubeconfig: the key is made here, the cluster's CA signs for it where it lives"
+kubeconfig=bin/$name.kubeconfig
+run atoll cluster kubeconfig "$name" --out "$kubeconfig"
+run kubectl --kubeconfig "$kubeconfig" get nodes -L node.kubernetes.io/instance-type,atoll.dev/simulated
 
-say "What the management cluster holds now"
-atoll mc kubeconfig management-01 >"$kubeconfig"
-printf '$ kubectl get configmap hello -o yaml\n'
-kubectl --kubeconfig "$kubeconfig" get configmap hello -o yaml
+say "A deployment in the customer's cluster (its nodes are simulated: no container runs)"
+run kubectl --kubeconfig "$kubeconfig" create deployment hello --image=registry.k8s.io/pause:3.10 --replicas=3
+run kubectl --kubeconfig "$kubeconfig" rollout status deployment/hello --timeout=60s
+run kubectl --kubeconfig "$kubeconfig" get pods -o wide
+
+say "Where its control plane lives: on a management cluster, which the customer does not see"
+run atoll cluster get "$name"
+id=$(atoll cluster get "$name" -o json | sed -n 's/^  "id": "\(.*\)",$/\1/p')
+mc=$(atoll cluster get "$name" -o json | sed -n 's/^ *"managementCluster": "\(.*\)".*$/\1/p' | head -1)
+admin=$(mktemp)
+trap 'rm -f "$admin"' EXIT
+atoll mc kubeconfig "$mc" >"$admin"
+printf '$ kubectl -n clusters-%s get hostedclusters,nodepools     # on %s\n' "$id" "$mc"
+kubectl --kubeconfig "$admin" -n "clusters-$id" get hostedclusters,nodepools
+for process in /proc/[0-9]*; do
+	if tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "atoll-kube.*clusters-$id"; then
+		printf 'process %s: %s MB resident: etcd, API server, controller manager and scheduler in one\n' \
+			"${process#/proc/}" "$(awk '/^VmRSS/ {print int($2 / 1000)}' "$process/status")"
+	fi
+done
+
+say "Below it: a ManifestWork, posted to the API, applied in the management cluster"
+run atoll work apply -f examples/hello.yaml --cluster "$mc" --wait
 
 cat <<TXT
 
-The region keeps running. To try next (after: export PATH=\$PWD/bin:\$PATH):
-  atoll status                              its processes and endpoints
-  atoll work list                           works and their conditions
-  atoll work get $id -o yaml
-  atoll clm create -f examples/cluster.yaml --wait    a cluster, by the lifecycle manager
+All that took $((SECONDS - begun)) s. The region keeps running, and $name in it. To try next (after: export PATH=\$PWD/bin:\$PATH):
+  kubectl --kubeconfig $kubeconfig get all -A
+  atoll nodepool scale workers 5 --cluster $name --wait
+  atoll cluster hibernate $name --wait       its process ends; the next kubectl wakes it
+  atoll cluster list -o wide; atoll cluster events $name; atoll cluster credentials list $name
+  atoll clm why clusters $name               what the region's controllers say of it
+  atoll status                              processes and endpoints; atoll logs hosting-$mc
   atoll up --management-clusters 2          one more management cluster
   eval "\$(atoll env)"                       then curl, awscurl or an AWS SDK
-  atoll work delete $id     and the ConfigMap goes
+  atoll cluster delete $name --wait
   atoll down                                stops it; --purge deletes its data
 TXT
