@@ -5,7 +5,7 @@ GO    ?= go
 
 .PHONY: demo test build generate bench check clean
 
-demo: ## install what is missing, build, start a region, apply a work in it
+demo: ## install what is missing, build, start a region, make a cluster and a deployment in it
 	@scripts/demo.sh
 
 test: ## every test: unit, race, integration, end to end

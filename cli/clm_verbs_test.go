@@ -166,7 +166,6 @@ func (l *live) await(ts *testscript.TestScript, pattern string) {
 //	start NAME ARG...                             runs "atoll ARG..." until the script ends
 //	seen NAME REGEXP                              waits until it has written this
 func TestCLMScripts(t *testing.T) {
-	running := sync.Map{} // of *live, by script and name
 	dial := func(ts *testscript.TestScript) *client.CLM {
 		c, err := client.NewCLM(client.CLMOptions{Endpoint: ts.Getenv("CLM")})
 		ts.Check(err)
@@ -184,29 +183,7 @@ func TestCLMScripts(t *testing.T) {
 			e.Setenv("CLM", lifecycleHome(e.T().(testing.TB), home))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": func(ts *testscript.TestScript, _ bool, args []string) {
-				l := &live{more: make(chan struct{})}
-				running.Store(ts.Getenv("WORK")+args[0], l)
-				root := newRoot(&command{in: strings.NewReader(""), out: l, err: l})
-				root.SetArgs(append([]string{"--home", ts.Getenv("ATOLL_HOME")}, args[1:]...))
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan error, 1)
-				go func() { done <- root.ExecuteContext(ctx) }()
-				ts.Defer(func() {
-					cancel()
-					if err := <-done; !errors.Is(err, context.Canceled) {
-						t.Errorf("atoll %q ended: %v", args[1:], err)
-					}
-				})
-			},
-			"seen": func(ts *testscript.TestScript, _ bool, args []string) {
-				l, ok := running.Load(ts.Getenv("WORK") + args[0])
-				if !ok {
-					ts.Fatalf("nothing runs as %s", args[0])
-				}
-				l.(*live).await(ts, args[1])
-			},
+		Cmds: withLive(t, map[string]func(*testscript.TestScript, bool, []string){
 			"id": func(ts *testscript.TestScript, _ bool, args []string) {
 				r, err := dial(ts).Named(t.Context(), client.Collection(args[1]), args[2])
 				ts.Check(err)
@@ -227,8 +204,36 @@ func TestCLMScripts(t *testing.T) {
 					ts.Fatalf("the report was dropped")
 				}
 			},
-		},
+		}),
 	})
+}
+
+// withLive adds the commands start and seen.
+func withLive(t *testing.T, commands map[string]func(*testscript.TestScript, bool, []string)) map[string]func(*testscript.TestScript, bool, []string) {
+	running := sync.Map{} // of *live, by script and name
+	commands["start"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		l := &live{more: make(chan struct{})}
+		running.Store(ts.Getenv("WORK")+args[0], l)
+		root := newRoot(&command{in: strings.NewReader(""), out: l, err: l})
+		root.SetArgs(append([]string{"--home", ts.Getenv("ATOLL_HOME")}, args[1:]...))
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- root.ExecuteContext(ctx) }()
+		ts.Defer(func() {
+			cancel()
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("atoll %q ended: %v", args[1:], err)
+			}
+		})
+	}
+	commands["seen"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		l, ok := running.Load(ts.Getenv("WORK") + args[0])
+		if !ok {
+			ts.Fatalf("nothing runs as %s", args[0])
+		}
+		l.(*live).await(ts, args[1])
+	}
+	return commands
 }
 
 // TestWhy runs the files of testdata/why: "why" takes findings as YAML and

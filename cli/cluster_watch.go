@@ -112,8 +112,8 @@ type display struct {
 	screen *screen // nil: lines
 	out    io.Writer
 	frame  int
-	told   string // the last thing that was said of waiting
-	since  time.Time
+	told   string    // the last thing that was said of waiting
+	since  time.Time // when the reason for waiting became what it is
 }
 
 func newDisplay(out io.Writer, k platform.Cluster, nodes bool) *display {
@@ -130,11 +130,14 @@ func (d *display) learn(n news) {
 			fmt.Fprintln(d.out, d.tell(string(n.event.Stage)))
 		}
 	case n.cluster != nil:
+		was := d.waits
 		d.phase, d.waits = string(n.cluster.Status.Phase), ""
 		if d.phase != "Ready" {
 			d.waits = n.cluster.Status.Message
 		}
-		d.since = time.Now()
+		if d.waits != was {
+			d.since = time.Now()
+		}
 	}
 }
 
