@@ -208,31 +208,40 @@ func TestCLMScripts(t *testing.T) {
 	})
 }
 
-// withLive adds the commands start and seen.
+// withLive adds the commands start, seen, and
+//
+//	stop NAME        presses Ctrl-C, and waits until it has ended
 func withLive(t *testing.T, commands map[string]func(*testscript.TestScript, bool, []string)) map[string]func(*testscript.TestScript, bool, []string) {
-	running := sync.Map{} // of *live, by script and name
+	type started struct {
+		*live
+		stop func() // may be called again
+	}
+	running := sync.Map{} // of started, by script and name
+	find := func(ts *testscript.TestScript, name string) started {
+		s, ok := running.Load(ts.Getenv("WORK") + name)
+		if !ok {
+			ts.Fatalf("nothing runs as %s", name)
+		}
+		return s.(started)
+	}
 	commands["start"] = func(ts *testscript.TestScript, _ bool, args []string) {
 		l := &live{more: make(chan struct{})}
-		running.Store(ts.Getenv("WORK")+args[0], l)
 		root := newRoot(&command{in: strings.NewReader(""), out: l, err: l})
 		root.SetArgs(append([]string{"--home", ts.Getenv("ATOLL_HOME")}, args[1:]...))
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- root.ExecuteContext(ctx) }()
-		ts.Defer(func() {
+		stop := sync.OnceFunc(func() {
 			cancel()
 			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 				t.Errorf("atoll %q ended: %v", args[1:], err)
 			}
 		})
+		running.Store(ts.Getenv("WORK")+args[0], started{l, stop})
+		ts.Defer(stop)
 	}
-	commands["seen"] = func(ts *testscript.TestScript, _ bool, args []string) {
-		l, ok := running.Load(ts.Getenv("WORK") + args[0])
-		if !ok {
-			ts.Fatalf("nothing runs as %s", args[0])
-		}
-		l.(*live).await(ts, args[1])
-	}
+	commands["seen"] = func(ts *testscript.TestScript, _ bool, args []string) { find(ts, args[0]).await(ts, args[1]) }
+	commands["stop"] = func(ts *testscript.TestScript, _ bool, args []string) { find(ts, args[0]).stop() }
 	return commands
 }
 
