@@ -145,9 +145,17 @@ func (c *command) awaitCluster(ctx context.Context, api *client.Platform, k plat
 		fmt.Fprintf(c.err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n", k.Name, k.Name)
 		return ctx.Err()
 	case errors.Is(context.Cause(limited), errLate):
-		return fmt.Errorf("cluster %s is not %s within %s: it is %s; it goes on: look with `atoll cluster get %s`", k.Name, goal.name, timeout, dash(told), k.Name)
+		return fmt.Errorf("cluster %s is not %s within %s%s; it goes on: look with `atoll cluster get %s`", k.Name, goal.name, timeout, soFar(told), k.Name)
 	}
 	return err
+}
+
+// soFar is what was last heard of something that is waited for.
+func soFar(told string) string {
+	if told == "" {
+		return ""
+	}
+	return ": it is " + told
 }
 
 func (c *command) clusterDelete() *cobra.Command {

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -32,6 +33,7 @@ import (
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
 	"atoll.dev/region"
 )
 
@@ -56,20 +58,38 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	identity := &clm.Identity{Open: true, Trusting: true, Tenancy: clm.Tenancy{
-		Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account", Required: true}},
-	}}
-	plain := listenOn(t)
-	s, err := clm.New(clm.Options{Database: db, Identify: identity.Identify, HTTP: plain})
+	ca, err := pki.OpenCA(filepath.Join(home, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity := &clm.Identity{
+		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }, Open: true, Trusting: true,
+		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account", Required: true}}},
+	}
+	secure, plain := listenOn(t), listenOn(t)
+	s, err := clm.New(clm.Options{
+		Database: db, Identify: identity.Identify, Plain: plain, HTTP: secure,
+		HTTPTLS: &tls.Config{
+			MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
+			Certificates: []tls.Certificate{certificateOf(t, ca, pki.ServiceName("clm"))},
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	run(t, "CLM", s.Run)
-	lifecycle, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + plain.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
+	dial := func(o client.CLMOptions) *client.CLM {
+		c, err := client.NewCLM(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		return c
 	}
-	t.Cleanup(lifecycle.Close)
+	lifecycle := dial(client.CLMOptions{Endpoint: "http://" + plain.Addr().String()}) // as the region's adapters
+	platform := dial(client.CLMOptions{Endpoint: "https://" + secure.Addr().String(), TLS: &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificateOf(t, ca, pki.ServiceName("platform"))}, RootCAs: ca.Pool(), ServerName: "clm",
+	}})
 	maestro, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"}) // nothing here asks it
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +102,7 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	front := httptest.NewTLSServer(rosa.New(rosa.Options{
-		Maestro: maestro, CLM: lifecycle, Ops: rest.NewOps(), Log: quiet,
+		Maestro: maestro, CLM: platform, Ops: rest.NewOps(), Log: quiet,
 		Authenticate: access.Authenticator{Verifier: &access.Verifier{Region: "test-1", Keys: customerKeys{key}}, Public: access.PublicPaths, Log: quiet}.Authenticate,
 	}))
 	t.Cleanup(front.Close)

@@ -125,7 +125,7 @@ func newDisplay(out io.Writer, k platform.Cluster, nodes bool) *display {
 // learn takes in what became known.
 func (d *display) learn(n news) {
 	switch {
-	case n.event != nil:
+	case n.event != nil && n.event.Type == platform.EventTypeNormal: // others say what a stage waits for, as the cluster does
 		if d.reach(string(n.event.Stage), n.event.Time, n.event.Message) && d.screen == nil {
 			fmt.Fprintln(d.out, d.tell(string(n.event.Stage)))
 		}

@@ -241,7 +241,7 @@ func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platfor
 		fmt.Fprintf(c.err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
 		return ctx.Err()
 	case errors.Is(context.Cause(limited), errLate):
-		return fmt.Errorf("node pool %s is not %s within %s: it is %s; it goes on: look with `atoll nodepool get %s`", p.Name, goal, timeout, dash(told), p.ID)
+		return fmt.Errorf("node pool %s is not %s within %s%s; it goes on: look with `atoll nodepool get %s`", p.Name, goal, timeout, soFar(told), p.ID)
 	}
 	return err
 }
@@ -266,6 +266,9 @@ func (c *command) poolScale() *cobra.Command {
 				return err
 			}
 			verb := fmt.Sprintf("scaled from %d to %d", wantedReplicas(p.Spec), replicas)
+			if wantedReplicas(p.Spec) == int(replicas) {
+				verb = "has that already"
+			}
 			if p, err = api.UpdateNodePool(ctx, p.ID, fmt.Appendf(nil, `{"spec":{"nodePool":{"replicas":%d}}}`, replicas), ""); err != nil {
 				return err
 			}
