@@ -34,6 +34,7 @@ type WorkerOptions struct {
 
 	Parallel int           // resources at once; default 16
 	Grace    time.Duration // for runs under way when it stops; default 10 s
+	Limit    time.Duration // for one run; default 5 min. What hangs then fails, and is tried again
 
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -44,6 +45,7 @@ func (o WorkerOptions) withDefaults() WorkerOptions {
 	o.Subscription = cmp.Or(o.Subscription, o.Name)
 	o.Parallel = cmp.Or(o.Parallel, 16)
 	o.Grace = cmp.Or(o.Grace, 10*time.Second)
+	o.Limit = cmp.Or(o.Limit, 5*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -179,6 +181,8 @@ func (w *Worker) execute(ctx context.Context, e Event) (result *Result, err erro
 			err = fmt.Errorf("the engine panicked: %v", p)
 		}
 	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, w.o.Limit, fmt.Errorf("the run takes longer than %s", w.o.Limit))
+	defer cancel()
 	result = w.o.Engine.Run(ctx, e)
 	if result == nil {
 		return nil, errors.New("the engine has no result")

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"atoll.dev/bus"
 )
@@ -65,4 +66,18 @@ func TestAPanicIsAFailedRun(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A run that hangs is ended, and fails.
+func TestARunHasALimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(func(ctx context.Context, _ Event) *Result {
+			<-ctx.Done()
+			return &Result{Errors: map[Phase]error{Resources: context.Cause(ctx)}}
+		})})
+		begun := time.Now()
+		if _, err := w.execute(t.Context(), Event{ID: "x"}); err == nil || !strings.Contains(err.Error(), "longer than 5m") || time.Since(begun) != 5*time.Minute {
+			t.Errorf("%v after %s", err, time.Since(begun))
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -71,7 +72,9 @@ and labels and references where there are some. What belongs to another resource
 			return err
 		}
 		var body clm.ResourceCreate
-		if err := json.Unmarshal(text, &body); err != nil {
+		strict := json.NewDecoder(bytes.NewReader(text)) // what nobody reads is not dropped in silence
+		strict.DisallowUnknownFields()
+		if err := strict.Decode(&body); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {

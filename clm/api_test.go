@@ -55,6 +55,17 @@ func TestCreateGetAndList(t *testing.T) {
 	is(t, "conditions of what nobody reports on", made.at("status.conditions"), "[]")
 }
 
+// A long value that is wrong is not sent back.
+func TestWrongValuesAreNotRepeated(t *testing.T) {
+	a := start(t)
+	long := strings.Repeat("x", 100_000)
+	for _, spec := range []string{`{"region":"` + long + `"}`, `{"region":{"a":"` + long + `"},"nodes":"` + long + `"}`} {
+		if got := a.do("POST", "/clusters", `{"kind":"Cluster","name":"long","spec":`+spec+`}`).want(400, "VAL-000"); len(got.body) > 4000 {
+			t.Errorf("the answer has %d bytes", len(got.body))
+		}
+	}
+}
+
 func TestWhatIsRefused(t *testing.T) {
 	a := start(t)
 	id := a.cluster("taken")

@@ -18,6 +18,7 @@ type DatabaseOptions struct {
 	DSN      string // of the database clm, which nobody else reads
 	MaxConns int    // to the database; default 16, and a few for the feed
 	Registry *Registry
+	Tenants  bool             // lists are mostly of tenants: they get an index
 	Kinds    []store.KindSpec // more than the registry's, of an Extension
 
 	Version string
@@ -54,6 +55,9 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		}
 		if e.parent != nil {
 			indexes = append(indexes, store.Index{Name: "siblings", On: "btree (scope, created_at, id)", Live: true})
+		}
+		if o.Tenants {
+			indexes = append(indexes, store.Index{Name: "tenants", On: "btree ((spec->'tenancy'), created_at, id)", Live: true})
 		}
 		if e.Expires != "" {
 			indexes = append(indexes, e.expiryIndex())

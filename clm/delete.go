@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"atoll.dev/clm/status"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -198,4 +199,58 @@ func (s *Server) erase(ctx context.Context, tx *store.Tx, f *family, reason stri
 		return err
 	}
 	return tx.Remove(ctx, f.doc.Kind, f.doc.ID, 0)
+}
+
+// finishDeletions removes resources that nothing keeps any more since their kind
+// needs fewer adapters than when they were deleted: no report will come that
+// would find that out.
+func (s *Server) finishDeletions(ctx context.Context, now time.Time) error {
+	for _, e := range s.registry.entities {
+		q := store.Query{Kind: e.storeKind(), Deletion: store.OnlyDeleting, Limit: 100,
+			Where: store.Fragment{SQL: "d.deleted_at < $1", Args: []any{now.Add(-time.Minute)}}}
+		for {
+			page, err := s.store.List(ctx, q)
+			if err != nil {
+				return err
+			}
+			for _, d := range page.Documents {
+				spec, err := declaredOf(d)
+				if err != nil {
+					return err
+				}
+				seen, err := observedOf(d)
+				if err != nil {
+					return err
+				}
+				if !status.Removable(e.standing(d, spec, false), seen.Reports, false) {
+					continue
+				}
+				if err := s.settle(ctx, e, d.ID); err != nil {
+					return err
+				}
+			}
+			if q.After = page.Next; q.After == "" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// settle removes a resource that is being deleted if nothing keeps it.
+func (s *Server) settle(ctx context.Context, e *Entity, id string) error {
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		d, err := tx.Get(ctx, e.storeKind(), id)
+		if err != nil {
+			return err
+		}
+		if err := s.lockOwners(ctx, tx, d); err != nil {
+			return err
+		}
+		return s.childGone(ctx, tx, e, id) // it looks whether anything keeps it
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -250,4 +251,27 @@ func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 	}
 	wg.Wait()
 	is(t, "pools left", a.do("GET", "/nodepools", "").at("total"), "0")
+}
+
+// A deletion that waited for adapters that are not required any more ends.
+func TestI9ADeletionThatNobodyIsAwaitedForEnds(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	a, stop := startWith(t, dsn, func(*Options) {})
+	path := "/clusters/" + a.cluster("abc")
+	a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"np","spec":{}}`).want(201)
+	a.do("DELETE", path, "").want(202)
+	waits := "/clusters/" + a.cluster("waits")
+	a.do("DELETE", waits, "").want(202)
+	a.report(waits, "dns", 2, "False", "True").want(201)
+	stop()
+	b, stop := startAs(t, dsn, strings.NewReplacer("required_adapters: [node-pool]", "required_adapters: []", "[dns, validation]", "[dns]").Replace(testEntities), func(*Options) {})
+	later := time.Now().Add(2 * time.Minute)
+	if err := b.server.tidy(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	b.do("GET", waits, "").want(404)
+	is(t, "what the other cluster waits for", b.do("GET", path+"/nodepools", "").want(200).at("total"), "0")
+	b.report(path, "dns", 2, "False", "True").want(201)
+	b.do("GET", path, "").want(404)
+	stop()
 }

@@ -73,7 +73,13 @@ func startTraced(t testing.TB, dsn string, tracer *trace.Tracer) *testAPI {
 // startWith starts a server; stop ends it before the test's end.
 func startWith(t testing.TB, dsn string, adapt func(*Options)) (a *testAPI, stop func()) {
 	t.Helper()
-	registry, err := ParseRegistry([]byte(testEntities))
+	return startAs(t, dsn, testEntities, adapt)
+}
+
+// startAs starts one with other entities.
+func startAs(t testing.TB, dsn, entities string, adapt func(*Options)) (a *testAPI, stop func()) {
+	t.Helper()
+	registry, err := ParseRegistry([]byte(entities))
 	if err != nil {
 		t.Fatal(err)
 	}

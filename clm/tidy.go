@@ -19,13 +19,14 @@ const (
 // keepTidy takes away, from time to time until ctx ends, what nobody can ask
 // for any more. Replicas that do so at once do no harm.
 func (s *Server) keepTidy(ctx context.Context) {
-	tick := time.NewTicker(tidyEvery)
+	tick := time.NewTimer(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
+			tick.Reset(tidyEvery)
 			if err := s.tidy(ctx, now); err != nil && ctx.Err() == nil {
 				s.log.Warn("what is out of date was not taken away", "error", err)
 			}
@@ -34,6 +35,9 @@ func (s *Server) keepTidy(ctx context.Context) {
 }
 
 func (s *Server) tidy(ctx context.Context, now time.Time) error {
+	if err := s.finishDeletions(ctx, now); err != nil {
+		return fmt.Errorf("ending deletions that nothing keeps: %w", err)
+	}
 	if err := s.forgetRequests(ctx, now); err != nil {
 		return fmt.Errorf("removing old requests: %w", err)
 	}

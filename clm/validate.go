@@ -30,6 +30,12 @@ func ParseSpecSchemas(document []byte) (SpecSchemas, error) {
 	return SpecSchemas{doc.Components.Schemas}, nil
 }
 
+// What of a wrong value an answer repeats, in bytes.
+const (
+	maxValueShown  = 256
+	maxReasonShown = 512
+)
+
 func (s SpecSchemas) has(name string) bool { return s.schemas[name] != nil }
 
 // check checks a spec, and reports all that is wrong with it.
@@ -59,10 +65,13 @@ func collect(err error, fields *[]rest.FieldError) {
 		}
 		return
 	}
-	f := rest.FieldError{Field: "spec", Constraint: "schema", Message: err.Error()}
+	f := rest.FieldError{Field: "spec", Constraint: "schema", Message: rest.Shorten(err.Error(), maxReasonShown)}
 	if e, ok := errors.AsType[*openapi3.SchemaError](err); ok {
 		f.Field = strings.Join(append([]string{"spec"}, e.JSONPointer()...), ".")
-		f.Constraint, f.Message, f.Value = e.SchemaField, e.Reason, raw(e.Value)
+		f.Constraint, f.Message, f.Value = e.SchemaField, rest.Shorten(e.Reason, maxReasonShown), raw(e.Value)
+		if len(f.Value) > maxValueShown {
+			f.Value = nil // what was sent is not sent back
+		}
 	}
 	*fields = append(*fields, f)
 }

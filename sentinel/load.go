@@ -214,9 +214,12 @@ func inSlots(in []int32) store.Fragment {
 	return store.Fragment{SQL: slotSQL + " = any($1)", Args: []any{in}}
 }
 
+// maxPage is about how many bytes of documents are read at once.
+const maxPage = 8 << 20
+
 // pages lists page by page; a statement has a time limit.
 func (s *Sentinel) pages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
-	q.Deletion, q.Limit = store.WithDeleting, 1000
+	q.Deletion, q.Limit, q.Bytes = store.WithDeleting, 1000, maxPage
 	for {
 		page, err := s.store.List(ctx, q)
 		if err != nil {

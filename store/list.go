@@ -34,6 +34,7 @@ type Query struct {
 	Where   Fragment // "" is all
 	OrderBy []Order  // the id is always added as the last key, so that the order is total
 	Limit   int      // default 100
+	Bytes   int      // 0, or about how much a page has at most: it ends, with Next, after the document that reaches it
 	Offset  int      // pages by number
 	After   string   // pages by keyset: Page.Next of the page before, with the same query
 	Count   bool     // fill in Page.Total
@@ -101,8 +102,9 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 		}
 		defer rows.Close()
 		var last []*string
+		size := 0
 		for rows.Next() {
-			if len(page.Documents) == q.Limit {
+			if len(page.Documents) == q.Limit || q.Bytes > 0 && size >= q.Bytes {
 				page.Next = encodeAfter(last) // there is one more
 				continue
 			}
@@ -117,7 +119,9 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 				return err
 			}
 			if !r.empty() {
-				page.Documents = append(page.Documents, r.document())
+				d := r.document()
+				size += len(d.Spec) + len(d.Status) + len(d.Wire)
+				page.Documents = append(page.Documents, d)
 				last = keys
 			}
 		}
