@@ -45,7 +45,7 @@ type world struct {
 
 // newWorld starts a hosting with the releases 1.36.3 and 1.36.4, which are the
 // same program.
-func newWorld(t *testing.T, prefix string) *world {
+func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 	t.Helper()
 	binary, err := planetest.Binary()
 	if err != nil {
@@ -62,6 +62,9 @@ func newWorld(t *testing.T, prefix string) *world {
 		Client: client(t, accountConfig(t)), DataDir: filepath.Join(dir, "hosting"), Advertise: "127.0.0.1:1",
 		Catalogue: Catalogue{"1.36.3": binary, "1.36.4": later},
 	}}
+	for _, c := range change {
+		c(&w.options)
+	}
 	w.reap()
 	w.start()
 	return w

@@ -228,6 +228,10 @@ func (h *Hosting) WakeServer(ctx context.Context, serverName string) (backend st
 	return h.wake(ctx, key)
 }
 
+// wakeTries is how often a plane may fail to start before those who wait for
+// it are told. It is tried further; status says why.
+const wakeTries = 3
+
 func (h *Hosting) wake(ctx context.Context, key loop.Key) (backend string, err error) {
 	asked := false
 	for {
@@ -242,8 +246,12 @@ func (h *Hosting) wake(ctx context.Context, key loop.Key) (backend string, err e
 			return "", fmt.Errorf("%s: %w", key, ErrNotHosted)
 		}
 		if c != nil {
-			if v := c.runner.view(); v.State == ready {
+			v := c.runner.view()
+			switch {
+			case v.State == ready:
 				return v.Address, nil
+			case v.Failure != nil && v.Failure.Count >= wakeTries && asked:
+				return "", fmt.Errorf("waking %s: %s", key, v.Failure)
 			}
 			if !asked {
 				asked = true
@@ -293,7 +301,7 @@ func (h *Hosting) publish() {
 		return
 	}
 	for _, key := range h.clusters.Keys() {
-		if c := h.lookup(key); c == nil && h.clusters.Get(key) != nil {
+		if object := h.clusters.Get(key); h.lookup(key) == nil && object != nil && object.GetDeletionTimestamp() == nil {
 			return
 		}
 	}

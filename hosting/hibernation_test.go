@@ -1,0 +1,262 @@
+package hosting
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/router"
+)
+
+// port is a router with hosting's side of it, in front of a world's planes.
+type port struct {
+	w       atomic.Pointer[world]
+	t       *testing.T
+	dir     string
+	address string
+	control *router.Control
+	stop    func() // the control, as hosting's end does
+}
+
+func newPort(t *testing.T) *port {
+	p := &port{t: t, dir: t.TempDir()}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.address = l.Addr().String()
+	r := router.New(router.Options{Control: p.socket(), Dir: p.dir})
+	p.keep(func(ctx context.Context) error { return r.Run(ctx, l) })
+	return p
+}
+
+func (p *port) socket() string { return filepath.Join(p.dir, "control.sock") }
+
+// open makes a new Control for a new hosting.
+func (p *port) open() *router.Control {
+	p.t.Helper()
+	p.control = router.NewControl(func(ctx context.Context, name string) (string, error) {
+		return p.w.Load().h.WakeServer(ctx, name)
+	})
+	return p.control
+}
+
+// serve begins to answer the router.
+func (p *port) serve() {
+	p.t.Helper()
+	l, err := router.ListenControl(p.socket())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	control := p.control
+	p.stop = p.keep(func(ctx context.Context) error { return control.Serve(ctx, l) })
+}
+
+func (p *port) keep(run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			p.t.Error(err)
+		}
+	})
+	p.t.Cleanup(stop)
+	return stop
+}
+
+// customer is a client with the administrator's kubeconfig of a hosted
+// cluster; each request is a connection of its own.
+func (p *port) customer(hc *hypershift.HostedCluster) func() error {
+	p.t.Helper()
+	w := p.w.Load()
+	s, err := w.admin.Resource(secrets()).Namespace(hc.Namespace).Get(w.Context(), hc.Status.KubeConfig.Name, metav1.GetOptions{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(secretValue(s, "kubeconfig"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if config.Host != "https://"+p.address {
+		p.t.Fatalf("the kubeconfig is for %s, the router is at %s", config.Host, p.address)
+	}
+	tlsConfig, err := rest.TLSConfigFor(config)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	c := &http.Client{Timeout: waitLimit, Transport: &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}}
+	return func() error {
+		res, err := c.Get(config.Host + "/api/v1/namespaces")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("namespaces: %s", res.Status)
+		}
+		return nil
+	}
+}
+
+func (w *world) power(key loop.Key, want hypershift.Power) {
+	w.Helper()
+	w.wait("power "+string(want), func() error {
+		if got := w.get(key).Status.Power; got != want {
+			return fmt.Errorf("power is %q", got)
+		}
+		return nil
+	})
+}
+
+// asleep waits until a plane sleeps, and there is no process of it.
+func (w *world) asleep(key loop.Key) {
+	w.Helper()
+	w.power(key, hypershift.Asleep)
+	w.wait("no process", func() error {
+		if v := w.h.lookup(key).runner.view(); v.PID != 0 {
+			return fmt.Errorf("process %d", v.PID)
+		}
+		return nil
+	})
+	for _, pid := range processes() {
+		if w.runs(pid, key) {
+			w.Errorf("process %d of a plane that sleeps", pid)
+		}
+	}
+}
+
+func processes() (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		var pid int
+		if _, err := fmt.Sscanf(dir, "/proc/%d", &pid); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+const hibernated = `{"metadata":{"annotations":{"` + hypershift.HibernatedAnnotation + `":"true"}}}`
+
+// A hibernated cluster has no process until somebody connects: then it is
+// woken, once, and serves; the wish stays as it is; left alone it sleeps again.
+func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
+	p := newPort(t)
+	w := newWorld(t, "sleep", func(o *Options) {
+		o.Advertise, o.Routes, o.Idle = p.address, p.open(), 500*time.Millisecond
+	})
+	p.w.Store(w)
+	p.serve()
+	key := w.create("one", nil)
+	w.patch(key, hibernated)
+	w.condition(key, hypershift.Available, "True", "")
+	hc := w.get(key)
+	w.wait("the kubeconfig", func() error {
+		if hc = w.get(key); hc.Status.KubeConfig == nil {
+			return errStill
+		}
+		return nil
+	})
+	w.asleep(key)
+	w.condition(key, hypershift.Available, "True", "Asleep")
+	request := p.customer(hc)
+
+	const clients = 5
+	begun := time.Now()
+	answers := make(chan error, clients)
+	for range clients {
+		go func() { answers <- request() }()
+	}
+	if err := <-answers; err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begun)
+	t.Logf("the first of %d requests was answered %s after it was sent", clients, took.Round(time.Millisecond))
+	if took > 30*time.Second { // 3 s, and what a machine takes that has much else to do
+		t.Errorf("%s from the wake to the first answer", took)
+	}
+	for range clients - 1 {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+	}
+	if log, err := os.ReadFile(logPath((home{w.options.DataDir}).plane(key))); err != nil || len(log) == 0 {
+		t.Errorf("the plane's log: %d bytes, %v", len(log), err)
+	}
+	if now := w.get(key); now.Generation != hc.Generation || now.Annotations[hypershift.HibernatedAnnotation] != "true" {
+		t.Errorf("the wake changed the spec: generation %d, then %d", hc.Generation, now.Generation)
+	}
+
+	t.Log("a connection keeps it awake; its end lets it sleep")
+	conn, err := tls.Dial("tcp", p.address, &tls.Config{ServerName: serverName(hc), InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.power(key, hypershift.Awake)
+	pid := w.h.lookup(key).runner.view().PID
+	<-time.After(2 * w.options.Idle)
+	if !w.runs(pid, key) {
+		t.Error("it was put to sleep under a connection")
+	}
+	conn.Close()
+	w.asleep(key)
+
+	t.Log("a wake that fails says so, here and in the status")
+	good := w.options.Catalogue["1.36.3"]
+	broken := filepath.Join(p.dir, "broken")
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho 'atoll-kube: out of order' >&2\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// Another hosting: what sleeps goes on sleeping.
+	end := func() { w.stop(); p.stop() }
+	begin := func(binary string) {
+		w.options.Routes, w.options.Catalogue["1.36.3"] = p.open(), binary
+		w.start()
+		p.serve()
+	}
+	end()
+	begin(broken)
+	if err := request(); err == nil || !strings.Contains(err.Error(), "internal error") {
+		t.Errorf("a request that woke nobody: %v", err)
+	}
+	w.condition(key, hypershift.Available, "False", failedPlane)
+
+	t.Log("while hosting is gone a connection waits")
+	end()
+	waiting := make(chan error, 1)
+	go func() { waiting <- request() }()
+	begin(good)
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+
+	t.Log("the wish is taken back: it stays awake")
+	w.patch(key, strings.ReplaceAll(hibernated, "true", "false"))
+	w.available(key)
+	w.power(key, hypershift.Awake)
+	w.delete(key)
+	w.gone(key)
+	w.wait("nobody to answer for it", func() error {
+		if err := request(); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+			return fmt.Errorf("a request for a cluster that is gone: %v", err)
+		}
+		return nil
+	})
+}
