@@ -1,7 +1,6 @@
 package hosting
 
 import (
-	"os"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,8 +14,6 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/plane/planetest"
 )
-
-func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
 // administrator is all rights in the management cluster that the package's
 // tests share.

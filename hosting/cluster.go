@@ -40,9 +40,11 @@ type cluster struct {
 	ordered time.Time                       // when it became so
 	swept   bool                            // node pools and credentials have been deleted
 
-	asked time.Time    // of Hosting.mu: last time somebody woke it
-	route router.Route // of Hosting.mu
-	shut  bool         // of Hosting.mu: the router has been told that it sleeps
+	// Of Hosting.mu:
+	asked   time.Time // last time somebody woke it
+	waiting int       // who wait for it to wake
+	route   router.Route
+	shut    bool // the router has been told that it sleeps
 }
 
 // cluster returns what is known of a HostedCluster. Its runner does nothing
@@ -168,9 +170,13 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 	c.wish = wish
 	h.mu.Lock()
 	p := power{Hibernated: wish, Ordered: c.ordered, Born: rec.Born, Running: v.PID != 0, Ready: v.Ready, Asked: c.asked, Closed: c.shut}
+	waiting := c.waiting
 	h.mu.Unlock()
 	p.Closed = p.Closed && h.o.Routes.Settled()
 	p.Open, p.Last = h.o.Routes.Activity(name)
+	if waiting > 0 {
+		p.Open, p.Asked = p.Open+waiting, now
+	}
 	d := p.decide(now, h.o.Idle)
 	soon(d.Again)
 	o.Power = d.State

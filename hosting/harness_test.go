@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,11 +88,15 @@ func (w *world) reap() {
 		stdin.Close()
 		_ = script.Wait()
 		for _, key := range (home{w.options.DataDir}).planes() {
+			dir := (home{w.options.DataDir}).plane(key)
 			w.wait("the end of plane "+key.String(), func() error {
-				if plane.Alive((home{w.options.DataDir}).plane(key)) {
-					return fmt.Errorf("it lives")
+				if !plane.Alive(dir) {
+					return nil
 				}
-				return nil
+				if pid, ok := plane.Running(dir); ok {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+				return errStill
 			})
 		}
 	})

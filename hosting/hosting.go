@@ -234,11 +234,22 @@ const wakeTries = 3
 
 func (h *Hosting) wake(ctx context.Context, key loop.Key) (backend string, err error) {
 	asked := false
+	var waitsFor *cluster
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if waitsFor != nil {
+			waitsFor.asked = time.Now()
+			waitsFor.waiting--
+		}
+	}()
 	for {
 		h.mu.Lock()
 		changes, c := h.changes, h.hosted[key]
-		if c != nil {
+		if c != waitsFor && c != nil {
 			c.asked = time.Now()
+			c.waiting++
+			waitsFor = c
 		}
 		h.mu.Unlock()
 		synced := h.clusters.Ready(ctx) == nil

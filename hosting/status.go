@@ -34,6 +34,9 @@ const historyKept = 20
 // decideStatus is the status of a HostedCluster, in HyperShift's words.
 // Nothing in it changes without meaning: each change is told to the region.
 func decideStatus(before hypershift.HostedClusterStatus, o observation, now time.Time) hypershift.HostedClusterStatus {
+	if o.Power == asleep && o.Plane.State != down && o.Plane.State != failing {
+		return before // it is awake until its process has ended
+	}
 	s := before
 	s.Conditions = slices.Clone(before.Conditions)
 	s.Version = decideVersion(before.Version, o, now)
@@ -60,9 +63,10 @@ func (o observation) serves() bool {
 	return o.Plane.State == ready && o.Plane.Record.Release == o.Release
 }
 
-// sleeps says whether the plane is down because nobody asks for it.
+// sleeps says whether the plane is down because nobody asks for it, or wakes
+// up because somebody does: who asks is answered.
 func (o observation) sleeps() bool {
-	return o.Power == asleep && o.Plane.Record.Born && o.Plane.Failure == nil
+	return (o.Power == asleep || o.Power == waking) && o.Plane.Record.Born && o.Plane.Failure == nil
 }
 
 // upgrading says whether the plane is between two releases.
@@ -170,7 +174,7 @@ func decideConditions(o observation) []metav1.Condition {
 			reason, text = o.Refused.Reason, o.Refused.Message
 		}
 		add(bad(hypershift.Progressing, reason, "the plane stays as it is: "+text))
-	case o.sleeps(), o.serves(), o.Plane.State == unready:
+	case o.Power == asleep, o.serves(), o.Plane.State == unready:
 		add(bad(hypershift.Progressing, reasonAsExpected, "nothing is going on"))
 	default:
 		add(metav1.Condition{Type: hypershift.Progressing, Status: metav1.ConditionTrue, Reason: why, Message: message})
@@ -191,8 +195,10 @@ func (o observation) reason(failed *failure) (reason, message string) {
 	switch {
 	case failed != nil:
 		return failed.Reason, failed.Message
-	case o.sleeps():
+	case o.sleeps() && o.Power == asleep:
 		return "Asleep", "the plane sleeps; a connection wakes it"
+	case o.sleeps():
+		return "Waking", "the plane wakes up for who asked for it"
 	case o.Plane.State == unready:
 		return "NotReady", "not well: " + strings.Join(o.Plane.Unwell, ", ")
 	case o.Release == "" && o.Refused != nil:
@@ -203,8 +209,6 @@ func (o observation) reason(failed *failure) (reason, message string) {
 		return reasonPaused, "spec.pausedUntil holds the first start up"
 	case o.upgrading():
 		return "Upgrading", "the plane goes over to " + o.Release
-	case o.Plane.Record.Born && o.Power == waking:
-		return "Waking", "the plane wakes up"
 	}
 	return "PlaneStarting", "the plane starts"
 }

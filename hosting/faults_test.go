@@ -1,0 +1,204 @@
+package hosting
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
+)
+
+// What a machine does to a plane is said in its conditions, and mended when
+// the machine is.
+func TestFaultsAreSaidAndMended(t *testing.T) {
+	w := newWorld(t, "faults")
+	missing := filepath.Join(t.TempDir(), "atoll-kube")
+	w.stop()
+	w.options.Catalogue["1.36.5"] = missing
+	w.start()
+
+	t.Log("a full disk, and then no program")
+	key := loop.Key{Namespace: "faults-one", Name: "hc-one"}
+	dir := (home{w.options.DataDir}).plane(key)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	full := recordPath(dir) + ".tmp"
+	if err := os.Symlink("/dev/full", full); err != nil {
+		t.Fatal(err)
+	}
+	w.create("one", map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.5"}})
+	w.condition(key, hypershift.Available, "False", failedBinary)
+	program := w.options.Catalogue["1.36.3"]
+	if err := os.Symlink(program, missing); err != nil {
+		t.Fatal(err)
+	}
+	w.condition(key, hypershift.InfrastructureReady, "False", failedDisk)
+	w.condition(key, hypershift.Degraded, "True", failedDisk)
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	_, c := w.available(key)
+	w.condition(key, hypershift.Degraded, "False", reasonAsExpected)
+	w.keep(c, "customer")
+
+	t.Log("an upgrade to a program that is missing leaves the plane as it is")
+	pid := w.h.lookup(key).runner.view().PID
+	w.stop()
+	w.options.Catalogue["1.36.6"] = missing + "-later"
+	w.start()
+	w.patch(key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.6"}}}`)
+	w.condition(key, hypershift.Degraded, "True", failedBinary)
+	w.condition(key, hypershift.Available, "True", reasonAsExpected)
+	if now := w.h.lookup(key).runner.view().PID; now != pid {
+		t.Errorf("process %d became %d", pid, now)
+	}
+	w.patch(key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.5"}}}`)
+	w.condition(key, hypershift.Degraded, "False", reasonAsExpected)
+
+	t.Log("its port is another's when it comes back")
+	port := w.h.lookup(key).runner.view().Record.Port
+	w.stop()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	w.wait("the port", func() error {
+		l, err := net.Listen("tcp", address(port))
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	w.start()
+	w.wait("the plane", func() error {
+		if c := w.h.lookup(key); c == nil || c.runner.view().State != ready {
+			return errStill
+		}
+		return nil
+	})
+	if now := w.h.lookup(key).runner.view().Record.Port; now == port {
+		t.Errorf("it listens at %d still", now)
+	}
+	var said dto.Metric
+	if err := w.h.metrics.failures.WithLabelValues(failedPort).Write(&said); err != nil || said.Counter.GetValue() != 1 {
+		t.Errorf("the taken port was said %v times, %v", said.Counter.GetValue(), err)
+	}
+	_, c = w.available(key)
+	w.kept(c, "customer")
+	w.delete(key)
+	w.gone(key)
+}
+
+// A cluster that may sleep does so when nobody asks for it, and comes back
+// with its data when somebody does.
+func TestAHibernatedPlaneSleepsAndWakes(t *testing.T) {
+	w := newWorld(t, "sleep")
+	w.stop()
+	w.options.Idle = 300 * time.Millisecond
+	w.start()
+	key := w.create("one", nil)
+	hc, c := w.available(key)
+	w.keep(c, "customer")
+	pid := w.h.lookup(key).runner.view().PID
+	asleep := func() *hypershift.HostedCluster {
+		t.Helper()
+		hc := w.condition(key, hypershift.Available, "True", "Asleep")
+		if hc.Status.Power != hypershift.Asleep || len(w.processes()) != 0 {
+			t.Errorf("power %s, processes %v", hc.Status.Power, w.processes())
+		}
+		return hc
+	}
+	w.patch(key, `{"metadata":{"annotations":{"atoll.dev/hibernated":"true"}}}`)
+	slept := asleep()
+	if w.runs(pid, key) || slept.Generation != hc.Generation {
+		t.Errorf("process %d runs, or generation %d is not %d", pid, slept.Generation, hc.Generation)
+	}
+	if _, ok := w.h.Plane(key.Namespace, key.Name); ok {
+		t.Error("a plane that sleeps is there")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	begun := time.Now()
+	backend, err := w.h.WakeServer(ctx, "hc-one.hosted.atoll.internal")
+	if err != nil || backend == "" {
+		t.Fatalf("woken: %q, %v", backend, err)
+	}
+	t.Logf("woken after %s", time.Since(begun))
+	config, _ := w.h.Plane(key.Namespace, key.Name)
+	rc, err := config.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.kept(client(t, rc), "customer")
+	asleep() // again, by itself
+	w.stop()
+	w.start() // what sleeps is not woken by a new hosting
+	asleep()
+	w.patch(key, `{"metadata":{"annotations":{"atoll.dev/hibernated":"false"}}}`)
+	_, c = w.available(key)
+	w.kept(c, "customer")
+	if err := w.h.Wake(ctx, "nowhere", "none"); err == nil {
+		t.Error("a cluster that is not there was woken")
+	}
+	w.delete(key)
+	w.gone(key)
+}
+
+func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
+	w := newWorld(t, "secrets")
+	makeNamespace(t, w.admin, "secrets-one")
+	make := func(name, store, key string) {
+		es := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "external-secrets.io/v1", "kind": "ExternalSecret", "metadata": map[string]any{"name": name},
+			"spec": map[string]any{
+				"secretStoreRef": map[string]any{"kind": "ClusterSecretStore", "name": store}, "target": map[string]any{"creationPolicy": "Orphan"},
+				"data": []any{map[string]any{"secretKey": dockerConfigKey, "remoteRef": map[string]any{"key": key}}},
+			},
+		}}
+		if _, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Create(t.Context(), es, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready := func(name string) (status, reason string) {
+		w.wait("ExternalSecret "+name, func() error {
+			object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			es, err := loop.Decode[externalSecret](object)
+			if err != nil || len(es.Status.Conditions) == 0 {
+				return fmt.Errorf("no condition, %v", err)
+			}
+			status, reason = string(es.Status.Conditions[0].Status), es.Status.Conditions[0].Reason
+			return nil
+		})
+		return status, reason
+	}
+	make("foreign", "aws-parameter-store", "pull-secret")
+	make("pull-secret", "atoll", "pull-secret")
+	make("token", "atoll", account+"-token")
+	if status, _ := ready("pull-secret"); status != "True" {
+		t.Errorf("pull-secret is %s", status)
+	}
+	s, err := w.admin.Resource(secrets()).Namespace("secrets-one").Get(t.Context(), "pull-secret", metav1.GetOptions{})
+	if err != nil || len(secretValue(s, dockerConfigKey)) == 0 || s.Object["type"] != dockerConfigType {
+		t.Errorf("the secret is %v, %v", s, err)
+	}
+	if status, reason := ready("token"); status != "False" || reason != "SecretSyncedError" {
+		t.Errorf("hosting's own token: %s %s", status, reason)
+	}
+	object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), "foreign", metav1.GetOptions{})
+	if err != nil || object.Object["status"] != nil {
+		t.Errorf("the ExternalSecret of another store was touched: %v, %v", object, err)
+	}
+}

@@ -1,0 +1,194 @@
+package hosting
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
+	"atoll.dev/plane"
+	"atoll.dev/plane/planetest"
+)
+
+// childVariable makes the test program a hosting; its value is a childOptions.
+const childVariable = "HOSTING_TEST_CHILD"
+
+type childOptions struct {
+	Kubeconfig, DataDir string
+	Catalogue           Catalogue
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childVariable); text != "" {
+		if err := child(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(planetest.Main(m))
+}
+
+func child(text string) error {
+	var o childOptions
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	c, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	h, err := New(Options{Client: c, DataDir: o.DataDir, Advertise: "127.0.0.1:1", Catalogue: o.Catalogue})
+	if err != nil {
+		return err
+	}
+	return h.Run(context.Background())
+}
+
+// spawn runs hosting as a process of its own.
+func (w *world) spawn(kubeconfig string) *exec.Cmd {
+	w.Helper()
+	o, err := json.Marshal(childOptions{kubeconfig, w.options.DataDir, w.options.Catalogue})
+	if err != nil {
+		w.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVariable+"="+string(o))
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+// planes lists the processes that have a plane's directory in their command
+// line, whether or not they have come to lock it.
+func (w *world) processes() map[int]string {
+	found := map[int]string{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		cmdline, err := os.ReadFile(dir + "/cmdline")
+		if err != nil || !strings.Contains(string(cmdline), filepath.Join(w.options.DataDir, "planes")) {
+			continue
+		}
+		var pid int
+		fmt.Sscanf(filepath.Base(dir), "%d", &pid)
+		found[pid] = strings.ReplaceAll(string(cmdline), "\x00", " ")
+	}
+	return found
+}
+
+// Hosting and planes are killed while clusters are made and deleted, at random
+// instants. What was acknowledged stays, no plane runs twice, and of what was
+// deleted nothing is left.
+func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	w := newWorld(t, "kill")
+	w.stop()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	data, err := Bootstrap(t.Context(), administrator(t), BootstrapOptions{})
+	if err == nil {
+		err = os.WriteFile(kubeconfig, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosting := w.spawn(kubeconfig)
+	again := func(most time.Duration) {
+		<-time.After(time.Duration(random.Int64N(int64(most))))
+		_ = hosting.Process.Kill()
+		_ = hosting.Wait()
+		hosting = w.spawn(kubeconfig)
+	}
+	stays, goes := w.create("stays", nil), w.create("goes", nil)
+	for range 4 { // at any instant of the creation
+		again(400 * time.Millisecond)
+	}
+	w.condition(stays, hypershift.Available, "True", reasonAsExpected)
+	w.condition(goes, hypershift.Available, "True", reasonAsExpected)
+	if n := len(w.processes()); n != 2 {
+		t.Errorf("two planes are %d processes: %v", n, w.processes())
+	}
+	customer := w.inside(stays)
+	w.keep(customer, "acknowledged")
+	pid, _ := plane.Running((home{w.options.DataDir}).plane(stays))
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	w.delete(goes)
+	for range 4 { // at any instant of the deletion, and of the other's restart
+		again(60 * time.Millisecond)
+	}
+	w.wait("the end of "+goes.String(), func() error {
+		_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(goes.Namespace).Get(t.Context(), goes.Name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the HostedCluster: %v", err)
+		}
+		return nil
+	})
+	w.wait("the other's return", func() error {
+		if now, ok := plane.Running((home{w.options.DataDir}).plane(stays)); !ok || now == pid {
+			return errStill
+		}
+		return nil
+	})
+	w.condition(stays, hypershift.Available, "True", reasonAsExpected)
+	w.kept(w.inside(stays), "acknowledged")
+	if ps := w.processes(); len(ps) != 1 {
+		t.Errorf("one plane is %d processes: %v", len(ps), ps)
+	}
+	if left, _ := filepath.Glob(filepath.Join(w.options.DataDir, "planes", goes.Namespace)); len(left) > 0 {
+		t.Errorf("files are left: %v", left)
+	}
+	second, err := New(w.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); !errors.Is(err, errLocked) {
+		t.Errorf("a second hosting in the same directory: %v", err)
+	}
+}
+
+// inside is a customer's way into a plane, with the kubeconfig of the Secret
+// but past the router.
+func (w *world) inside(key loop.Key) dynamic.Interface {
+	w.Helper()
+	s, err := w.admin.Resource(secrets()).Namespace(key.Namespace).Get(w.Context(), kubeconfigSecret(key), metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(secretValue(s, "kubeconfig"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	rec, err := readRecord((home{w.options.DataDir}).plane(key))
+	if err != nil {
+		w.Fatal(err)
+	}
+	config = rest.CopyConfig(config)
+	config.Host = "https://" + address(rec.Port)
+	return client(w.T, config)
+}
