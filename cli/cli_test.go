@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,8 +23,10 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Setup: func(e *testscript.Env) error {
 		e.Setenv("ATOLL_HOME", e.WorkDir+"/home")
 		e.Setenv("ATOLL_ENDPOINT", "")
-		e.Setenv("ATOLL_KUBE_BIN", os.Args[0]) // it is there; nothing here starts it
-		return nil
+		// It is there and says its version; nothing here starts it.
+		kube := filepath.Join(filepath.Dir(e.WorkDir), filepath.Base(e.WorkDir)+"-kube")
+		e.Setenv("ATOLL_KUBE_BIN", kube)
+		return os.WriteFile(kube, []byte("#!/bin/sh\necho v1.2.3\n"), 0o700)
 	}})
 }
 
