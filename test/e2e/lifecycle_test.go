@@ -190,6 +190,12 @@ func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
 			t.Errorf("the region's own takes %s", mc.Spec)
 		}
 	}
+	if got := r.Atoll("mc", "uncordon", "edge-clm"); !strings.Contains(got, "edge-clm is Unheard") {
+		t.Errorf("uncordoned, without an agent: %s", got)
+	}
+	if got := strings.Join(strings.Fields(r.Atoll("mc", "get", "edge-clm")), " "); !strings.Contains(got, "State Unheard Last seen never") || !strings.Contains(got, "Reserved planes 0/4") {
+		t.Errorf("mc get: %s", got)
+	}
 	r.Atoll("mc", "delete", "edge-clm")
 	if got := names(); strings.Contains(got, "edge-clm") {
 		t.Errorf("there after it was deleted: %s", got)
@@ -199,4 +205,30 @@ func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
 func sameJSON(a []byte, b string) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal([]byte(b), &y) == nil && reflect.DeepEqual(x, y)
+}
+
+// No capacity, then capacity: a cluster that no management cluster may take waits
+// and says why, and goes on by itself as soon as one may.
+func TestAClusterWaitsForAManagementCluster(t *testing.T) {
+	r := regiontest.Shared(t)
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	write(t, file, []byte(`{kind: Cluster, name: patient, spec: {placement: {selector: {tier: gold}}, hostedCluster: {release: {image: "atoll.dev/release:1.36.3"}}}}`))
+	r.Atoll("clm", "create", "-f", file)
+	says := func(want string) {
+		t.Helper()
+		regiontest.Eventually(t, 60*time.Second, func() error {
+			if got := r.Atoll("clm", "why", "patient"); !strings.Contains(got, want) {
+				return fmt.Errorf("it says\n%s", got)
+			}
+			return nil
+		})
+	}
+	says("management-01 (it has no label tier")
+	r.Atoll("clm", "patch", "managementclusters", "management-01", "-p", `{"labels":{"tier":"gold"}}`)
+	says("Placed: on management cluster management-01")
+	if out, err := r.Try("mc", "delete", "management-01"); err == nil || !strings.Contains(err.Error(), "hosts") {
+		t.Errorf("a management cluster with clusters is deleted: %s, %v", out, err)
+	}
+	r.Atoll("clm", "patch", "managementclusters", "management-01", "-p", `{"labels":{"tier":null}}`)
+	r.Atoll("clm", "delete", "clusters", "patient") // what becomes of it others wait for
 }
