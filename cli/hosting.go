@@ -15,6 +15,7 @@ import (
 
 	"atoll.dev/hosting"
 	"atoll.dev/hosting/credential"
+	"atoll.dev/hosting/nodepool"
 	"atoll.dev/hosting/router"
 )
 
@@ -83,6 +84,8 @@ func (s *service) host(p *parts, o hosting.Options) error {
 			return control.Serve(ctx, l)
 		}, func(ctx context.Context) error {
 			return credential.Run(ctx, credential.Options{Client: o.Client, Planes: h, Log: o.Log})
+		}, func(ctx context.Context) error {
+			return nodepool.Run(ctx, nodepool.Options{Client: o.Client, Planes: h, Log: o.Log})
 		})
 	})
 	return p.wait()

@@ -1,0 +1,125 @@
+package nodepool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const (
+	// orphanDrain is the drain limit of nodes whose pool cannot be asked.
+	orphanDrain = 10 * time.Minute
+	// leavingEvery is how often pods are looked at that were told to go,
+	// refusedEvery those that a disruption budget keeps.
+	leavingEvery = 50 * time.Millisecond
+	refusedEvery = 2 * time.Second
+)
+
+func podResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+}
+
+// drain brings a node nearer to its end: no new pods, no pods, no node. It
+// returns when to call again; 0: the node is gone. After timeout, when that is
+// not 0, it goes with what is on it.
+func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now time.Time) (time.Duration, error) {
+	if !n.draining() || !n.Spec.Unschedulable {
+		mark := map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{drainingAnnotation: n.drainingSince(now).UTC().Format(time.RFC3339)}},
+			"spec":     map[string]any{"unschedulable": true},
+		}
+		if err := s.patch(ctx, n, mark); err != nil {
+			return 0, err
+		}
+	}
+	pods, err := s.podsOn(ctx, n)
+	if err != nil {
+		return 0, err
+	}
+	var again time.Duration
+	for _, p := range pods {
+		if !toMove(&p) {
+			continue
+		}
+		wait := leavingEvery
+		if p.GetDeletionTimestamp() == nil {
+			if wait, err = s.evict(ctx, &p); err != nil {
+				return 0, err
+			}
+		}
+		again = sooner(again, wait)
+	}
+	if left := timeout - now.Sub(n.drainingSince(now)); again > 0 && (timeout == 0 || left > 0) {
+		if timeout > 0 {
+			again = min(again, left)
+		}
+		return again, nil
+	}
+	return 0, s.remove(ctx, n)
+}
+
+func (s *site) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured, error) {
+	list, err := s.client.Resource(podResource()).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.Metadata.Name})
+	if err != nil {
+		return nil, fmt.Errorf("listing the pods of node %s of %s: %w", n.Metadata.Name, s.cluster, err)
+	}
+	return list.Items, nil
+}
+
+// toMove says whether a node waits for a pod: not for those that are over, and
+// not for those that belong to the node.
+func toMove(pod *unstructured.Unstructured) bool {
+	if phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase"); phase == "Succeeded" || phase == "Failed" {
+		return false
+	}
+	if pod.GetAnnotations()["kubernetes.io/config.mirror"] != "" {
+		return false
+	}
+	owner := metav1.GetControllerOf(pod)
+	return owner == nil || owner.Kind != "DaemonSet"
+}
+
+// evict asks a pod to go and returns when to look for it.
+func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.Duration, error) {
+	eviction := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": pod.GetName(), "namespace": pod.GetNamespace()},
+	}}
+	_, err := s.client.Resource(podResource()).Namespace(pod.GetNamespace()).Create(ctx, eviction, metav1.CreateOptions{}, "eviction")
+	switch {
+	case apierrors.IsTooManyRequests(err): // a disruption budget
+		return refusedEvery, nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return 0, fmt.Errorf("evicting %s/%s: %w", pod.GetNamespace(), pod.GetName(), err)
+	}
+	return leavingEvery, nil
+}
+
+// remove deletes a node and the pods that it leaves, which nobody would end.
+func (s *site) remove(ctx context.Context, n *node) error {
+	precondition := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.Metadata.UID}}
+	err := s.client.Resource(nodeResource()).Delete(ctx, n.Metadata.Name, precondition)
+	if apierrors.IsConflict(err) {
+		return nil // another of the same name, which is not meant
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("removing node %s of %s: %w", n.Metadata.Name, s.cluster, err)
+	}
+	pods, err := s.podsOn(ctx, n)
+	if err != nil {
+		return err
+	}
+	at := int64(0)
+	for _, p := range pods {
+		uid := p.GetUID()
+		err := s.client.Resource(podResource()).Namespace(p.GetNamespace()).Delete(ctx, p.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: &metav1.Preconditions{UID: &uid}})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("ending %s/%s with its node: %w", p.GetNamespace(), p.GetName(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package nodepool
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"atoll.dev/api/hypershift"
+)
+
+const (
+	simulatedLabel    = "atoll.dev/simulated"
+	instanceTypeLabel = "node.kubernetes.io/instance-type"
+
+	// appliedAnnotation of a Node holds the labels and taints that the pool
+	// gave it, so that those may be taken away which it no longer says.
+	appliedAnnotation = "atoll.dev/applied"
+	// drainingAnnotation says since when a Node is being drained, for good.
+	drainingAnnotation = "atoll.dev/draining-since"
+
+	kubeReservedMilliCPU  = 500
+	kubeReservedMemoryMiB = 1024
+	maxPods               = 250
+)
+
+func nodeResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+}
+
+// node is the part of a Node that matters here.
+type node struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
+		PodCIDR       string  `json:"podCIDR"`
+		Unschedulable bool    `json:"unschedulable"`
+		Taints        []taint `json:"taints"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []condition `json:"conditions"`
+		NodeInfo   struct {
+			KubeletVersion string `json:"kubeletVersion"`
+		} `json:"nodeInfo"`
+	} `json:"status"`
+}
+
+type condition struct {
+	Type               string      `json:"type"`
+	Status             string      `json:"status"`
+	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
+}
+
+type taint struct {
+	Key       string `json:"key"`
+	Value     string `json:"value,omitempty"`
+	Effect    string `json:"effect"`
+	TimeAdded string `json:"timeAdded,omitempty"`
+}
+
+func (n *node) ready() bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.Status == "True"
+		}
+	}
+	return false
+}
+
+// readySince is when the node became ready, or ceased to be.
+func (n *node) readySince() time.Time {
+	for _, c := range n.Status.Conditions {
+		if c.Type == "Ready" {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return n.Metadata.CreationTimestamp.Time
+}
+
+// draining says whether the node is on its way out. Its annotation's value is
+// when that began.
+func (n *node) draining() bool { return n.Metadata.Annotations[drainingAnnotation] != "" }
+
+func (n *node) drainingSince(now time.Time) time.Time {
+	at, err := time.Parse(time.RFC3339, n.Metadata.Annotations[drainingAnnotation])
+	if err != nil {
+		return now
+	}
+	return at
+}
+
+// index is the number in the node's name, -1 when there is none.
+func (n *node) index() int {
+	_, number, _ := cutLast(n.Metadata.Name, "-")
+	i, err := strconv.Atoi(number)
+	if err != nil {
+		return -1
+	}
+	return i
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// nodePrefix is what a pool's nodes are called: as the customer calls the
+// pool, which is part of the NodePool's name after the cluster's.
+func nodePrefix(pool *hypershift.NodePool) string {
+	return strings.TrimPrefix(pool.Name, pool.Spec.ClusterName+"-")
+}
+
+func nodeName(prefix string, i int) string { return prefix + "-" + strconv.Itoa(i) }
+
+// applied is the content of appliedAnnotation.
+type applied struct {
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []taint           `json:"taints,omitempty"`
+}
+
+func (w wanted) applied() string {
+	text, _ := json.Marshal(applied{w.labels, w.taints}) // of strings
+	return string(text)
+}
+
+// build makes a Node; place is its number in the cluster's networks, which no
+// other node of the cluster has.
+func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstructured.Unstructured, error) {
+	pods, ok := subnet(w.pods, w.hostBits, place)
+	if !ok {
+		return nil, fmt.Errorf("the cluster's network of pods %s has no room for another node", w.pods)
+	}
+	ip, ok := offset(w.machines, firstMachine+place)
+	if !ok {
+		return nil, fmt.Errorf("the cluster's network of machines %s has no room for another node", w.machines)
+	}
+	labels := maps.Clone(w.labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, map[string]string{
+		hypershift.NodePoolLabel: pool.Name, simulatedLabel: "true", instanceTypeLabel: w.instance.Name,
+		"kubernetes.io/arch": w.instance.Arch, "kubernetes.io/os": "linux", "kubernetes.io/hostname": name,
+		"node-role.kubernetes.io/worker": "",
+	})
+	resources := func(cpu, memory, disk string) map[string]any {
+		return map[string]any{"cpu": cpu, "memory": memory, "ephemeral-storage": disk, "pods": strconv.Itoa(maxPods)}
+	}
+	taints := make([]any, 0, len(w.taints))
+	for _, t := range w.taints {
+		taints = append(taints, map[string]any{"key": t.Key, "value": t.Value, "effect": t.Effect})
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Node",
+		"metadata": map[string]any{
+			"name": name, "labels": anyMap(labels),
+			"annotations": map[string]any{"kwok.x-k8s.io/node": "fake", appliedAnnotation: w.applied()},
+		},
+		"spec": map[string]any{
+			"podCIDR": pods.String(), "podCIDRs": []any{pods.String()}, "taints": taints,
+			"providerID": "atoll-simulated:///" + pool.Namespace + "/" + name,
+		},
+		"status": map[string]any{
+			"capacity": resources(strconv.Itoa(w.instance.CPU), fmt.Sprintf("%dMi", w.instance.MemoryMiB), fmt.Sprintf("%dGi", w.disk)),
+			"allocatable": resources(fmt.Sprintf("%dm", w.instance.CPU*1000-kubeReservedMilliCPU),
+				fmt.Sprintf("%dMi", w.instance.MemoryMiB-kubeReservedMemoryMiB), fmt.Sprintf("%dGi", w.disk*9/10)),
+			"addresses": []any{
+				map[string]any{"type": "InternalIP", "address": ip.String()},
+				map[string]any{"type": "Hostname", "address": name},
+			},
+			"nodeInfo": map[string]any{
+				"kubeletVersion": "v" + w.version, "kubeProxyVersion": "v" + w.version, "architecture": w.instance.Arch, "operatingSystem": "linux",
+				"osImage": "simulated by KWOK", "kernelVersion": "none", "containerRuntimeVersion": "simulated://kwok",
+				"machineID": "", "systemUUID": "", "bootID": "",
+			},
+		},
+	}}, nil
+}
+
+// refit returns what a node lacks of its pool's labels and taints, as a merge
+// patch of metadata and spec; nil when it lacks nothing.
+func (w wanted) refit(n *node) map[string]any {
+	if n.Metadata.Annotations[appliedAnnotation] == w.applied() {
+		return nil
+	}
+	var before applied
+	_ = json.Unmarshal([]byte(n.Metadata.Annotations[appliedAnnotation]), &before) // someone else's text is as none
+	labels := map[string]any{}
+	for key := range before.Labels {
+		labels[key] = nil
+	}
+	for key, value := range w.labels {
+		labels[key] = value
+	}
+	for key := range labels { // which nobody may take
+		if ours := n.Metadata.Labels[key]; reserved(key) {
+			labels[key] = ours
+		}
+	}
+	taints := slices.Clone(w.taints)
+	for _, t := range n.Spec.Taints {
+		same := func(o taint) bool { return o.Key == t.Key && o.Effect == t.Effect }
+		if !slices.ContainsFunc(before.Taints, same) && !slices.ContainsFunc(w.taints, same) {
+			taints = append(taints, t) // Kubernetes' or the customer's
+		}
+	}
+	return map[string]any{
+		"metadata": map[string]any{"labels": labels, "annotations": map[string]any{appliedAnnotation: w.applied()}, "resourceVersion": n.Metadata.ResourceVersion},
+		"spec":     map[string]any{"taints": taints},
+	}
+}
+
+// reserved says whether a label is set by build.
+func reserved(key string) bool {
+	switch key {
+	case hypershift.NodePoolLabel, simulatedLabel, instanceTypeLabel, "kubernetes.io/arch", "kubernetes.io/os", "kubernetes.io/hostname", "node-role.kubernetes.io/worker":
+		return true
+	}
+	return false
+}
+
+func anyMap(m map[string]string) map[string]any {
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}
+
+// subnet returns the i-th network of so many bits within another.
+func subnet(network netip.Prefix, bits, i int) (netip.Prefix, bool) {
+	if i < 0 || bits-network.Bits() < 31 && i >= 1<<(bits-network.Bits()) {
+		return netip.Prefix{}, false
+	}
+	at, ok := add(network.Addr(), network.Addr().BitLen()-bits, i)
+	if !ok || !network.Contains(at) {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(at, bits), true
+}
+
+// placeOf is the inverse of subnet: which one of network's a node has.
+func placeOf(network netip.Prefix, pods string) (int, bool) {
+	p, err := netip.ParsePrefix(pods)
+	if err != nil || !network.Contains(p.Addr()) {
+		return 0, false
+	}
+	shift := p.Addr().BitLen() - p.Bits()
+	from, to := network.Addr().AsSlice(), p.Addr().AsSlice()
+	n := 0
+	for bit := range p.Addr().BitLen() - shift {
+		n = n<<1 | int(to[bit/8]>>(7-bit%8)&1) - int(from[bit/8]>>(7-bit%8)&1)
+		if n > 1<<30 {
+			return 0, false
+		}
+	}
+	return n, true
+}
+
+// offset returns the i-th address of a network.
+func offset(network netip.Prefix, i int) (netip.Addr, bool) {
+	at, ok := add(network.Addr(), 0, i)
+	return at, ok && network.Contains(at)
+}
+
+// add returns addr + i<<shift.
+func add(addr netip.Addr, shift, i int) (netip.Addr, bool) {
+	bytes := addr.AsSlice()
+	carry := uint64(i) << (shift % 8)
+	for at := len(bytes) - 1 - shift/8; at >= 0 && carry > 0; at-- {
+		carry += uint64(bytes[at])
+		bytes[at] = byte(carry)
+		carry >>= 8
+	}
+	out, ok := netip.AddrFromSlice(bytes)
+	return out, ok && carry == 0
+}

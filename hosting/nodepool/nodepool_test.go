@@ -1,0 +1,229 @@
+package nodepool
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"atoll.dev/api/hypershift"
+)
+
+func TestAPoolGrowsShrinksAndGoes(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.pool("a", 2, func(s map[string]any) { s["nodeLabels"] = map[string]any{"tier": "web", simulatedLabel: "no"} })
+	w.pool("b", 1, func(s map[string]any) {
+		s["platform"] = map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "r6i.2xlarge", "rootVolume": map[string]any{"size": int64(100)}}}
+	})
+	p := w.ready("a")
+	if w.ready("b"); p.Status.Replicas != 2 || p.Status.Version != "1.36.3" {
+		t.Errorf("status %+v", p.Status)
+	}
+	w.await("a", Simulated, "True", "KWOK")
+	w.awaitNodes("a", "a-0", "a-1")
+	w.awaitNodes("b", "b-0")
+	networks := map[string]string{}
+	for _, n := range append(w.nodes("a"), w.nodes("b")...) {
+		spec, _, _ := unstructured.NestedString(n.Object, "spec", "podCIDR")
+		addresses, _, _ := unstructured.NestedSlice(n.Object, "status", "addresses")
+		for _, at := range []string{spec, fmt.Sprint(addresses[0])} {
+			if other := networks[at]; other != "" {
+				t.Errorf("%s and %s both have %s", n.GetName(), other, at)
+			}
+			networks[at] = n.GetName()
+		}
+	}
+	first := w.nodes("a")[0]
+	for key, want := range map[string]string{"tier": "web", simulatedLabel: "true", instanceTypeLabel: "m6a.xlarge", "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": "a-0"} {
+		if got := first.GetLabels()[key]; got != want {
+			t.Errorf("label %s is %q, want %q", key, got, want)
+		}
+	}
+	capacity, _, _ := unstructured.NestedStringMap(w.nodes("b")[0].Object, "status", "capacity")
+	if want := map[string]string{"cpu": "8", "memory": "64Gi", "pods": "250", "ephemeral-storage": "100Gi"}; !maps.Equal(capacity, want) {
+		t.Errorf("capacity %v, want %v", capacity, want)
+	}
+
+	w.deploy("a", 6)
+	w.awaitPods(6, "a-0", "a-1")
+	w.change("a", map[string]any{"replicas": 3})
+	w.ready("a")
+	w.awaitNodes("a", "a-0", "a-1", "a-2")
+	w.change("a", map[string]any{"replicas": 1})
+	if p := w.ready("a"); p.Status.Replicas != 1 {
+		t.Errorf("ready with %d replicas", p.Status.Replicas)
+	}
+	w.awaitNodes("a", "a-0")
+	w.awaitPods(6, "a-0")
+	w.delete("a")
+	w.gone("a")
+	w.awaitNodes("a")
+	w.awaitNodes("b", "b-0")
+	w.delete("b")
+	w.gone("b")
+}
+
+// A node waits for what must not go, as long as the pool says.
+func TestADrainWaitsForDisruptionBudgetsUntilItsTimeIsOver(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.pool("d", 1, func(s map[string]any) { s["nodeDrainTimeout"] = "1s" })
+	w.ready("d")
+	w.deploy("d", 1)
+	w.awaitPods(1, "d-0")
+	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace, map[string]any{
+		"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "d"},
+		"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{"app": "d"}}},
+	})
+	began := time.Now()
+	w.change("d", map[string]any{"replicas": 0})
+	w.await("d", hypershift.Ready, "False", ScalingDown)
+	if cordoned, _, _ := unstructured.NestedBool(w.nodes("d")[0].Object, "spec", "unschedulable"); !cordoned {
+		t.Error("a node that is drained takes pods")
+	}
+	w.ready("d")
+	w.awaitNodes("d")
+	// The time is kept in whole seconds, and began with the second.
+	if took := time.Since(began); took < 5*time.Millisecond {
+		t.Errorf("the node went after %s", took)
+	}
+}
+
+func TestANewVersionAndANewMachineAreRolledOut(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.pool("v", 2, func(s map[string]any) { s["release"] = map[string]any{"image": "atoll.dev/release:1.36.2"} })
+	if p := w.ready("v"); p.Status.Version != "1.36.2" {
+		t.Errorf("version %s", p.Status.Version)
+	}
+	w.deploy("v", 4)
+	w.awaitPods(4, "v-0", "v-1")
+	w.change("v", map[string]any{
+		"release": map[string]any{"image": "atoll.dev/release:1.36.3"}, "platform": map[string]any{"aws": map[string]any{"instanceType": "m5.large"}},
+	})
+	p := w.ready("v")
+	if p.Status.Version != "1.36.3" || p.Status.Replicas != 2 {
+		t.Errorf("status %+v", p.Status)
+	}
+	var names []string
+	for _, n := range w.nodes("v") {
+		names = append(names, n.GetName())
+		version, _, _ := unstructured.NestedString(n.Object, "status", "nodeInfo", "kubeletVersion")
+		if version != "v1.36.3" || n.GetLabels()[instanceTypeLabel] != "m5.large" {
+			t.Errorf("%s has version %s on %s", n.GetName(), version, n.GetLabels()[instanceTypeLabel])
+		}
+	}
+	w.awaitPods(4, names...)
+
+	w.change("v", map[string]any{"platform": map[string]any{"aws": map[string]any{"instanceType": "m9.gigantic"}}})
+	w.await("v", ValidPlatformConfig, "False", ValidationFailed)
+	w.await("v", hypershift.Ready, "False", ValidationFailed)
+	w.change("v", map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.37.0"}, "platform": map[string]any{"aws": map[string]any{"instanceType": "m5.large"}}})
+	w.await("v", hypershift.ValidReleaseImage, "False", ValidationFailed)
+	w.awaitNodes("v", names...)
+	w.delete("v") // also when nothing about it is right
+	w.gone("v")
+	w.awaitNodes("v")
+}
+
+func TestNodesAreRepaired(t *testing.T) {
+	w := newWorld(t, Options{UnhealthyAfter: time.Second})
+	w.pool("r", 2, nil)
+	w.ready("r")
+	old := w.nodes("r")
+	if err := w.admin.Resource(nodeResource()).Delete(t.Context(), "r-0", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.patch(nodeResource(), "", "r-1", map[string]any{"metadata": map[string]any{"annotations": map[string]any{"kwok.x-k8s.io/node": nil}}})
+	w.patch(nodeResource(), "", "r-1", map[string]any{"status": map[string]any{"conditions": []any{
+		map[string]any{"type": "Ready", "status": "False", "reason": "Broken", "lastTransitionTime": metav1.Now().UTC().Format(time.RFC3339)},
+	}}}, "status")
+	w.eventually("two other nodes that are ready", func() error {
+		nodes := w.nodes("r")
+		if len(nodes) != 2 || nodes[0].GetUID() == old[0].GetUID() || nodes[1].GetUID() == old[1].GetUID() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	w.ready("r")
+	w.change("r", map[string]any{"nodeLabels": map[string]any{"a": "1", "b": "2"}, "taints": []any{map[string]any{"key": "only", "value": "x", "effect": "NoSchedule"}}})
+	w.awaitLabels("r-0", map[string]string{"a": "1", "b": "2"}, "only")
+	w.change("r", map[string]any{"nodeLabels": map[string]any{"a": "3", "b": nil}, "taints": nil})
+	w.awaitLabels("r-0", map[string]string{"a": "3", "b": ""}, "")
+	w.delete("r")
+	w.gone("r")
+}
+
+// awaitLabels waits until a node has labels, those that are "" not, and a
+// taint of the key, or none.
+func (w *world) awaitLabels(name string, want map[string]string, taintKey string) {
+	w.t.Helper()
+	w.eventually("labels and taints of "+name, func() error {
+		n, err := w.admin.Resource(nodeResource()).Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for key, value := range want {
+			if n.GetLabels()[key] != value {
+				return fmt.Errorf("%s is %q", key, n.GetLabels()[key])
+			}
+		}
+		taints, _, _ := unstructured.NestedSlice(n.Object, "spec", "taints")
+		if taintKey == "" && len(taints) == 0 {
+			return nil
+		}
+		for _, x := range taints {
+			if x.(map[string]any)["key"] == taintKey {
+				return nil
+			}
+		}
+		return fmt.Errorf("taints %v", taints)
+	})
+}
+
+// A plane that sleeps is left asleep, whatever is ordered; when it wakes, what
+// is there becomes what is wanted.
+func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.pool("s", 1, nil)
+	w.pool("x", 2, nil)
+	w.ready("s")
+	w.ready("x")
+	w.sleep(true)
+	w.await("s", hypershift.Ready, "True", Asleep)
+	w.change("s", map[string]any{"replicas": 2})
+	w.await("s", hypershift.Ready, "False", Asleep)
+	w.delete("x")
+	w.gone("x")
+	w.awaitNodes("s", "s-0")
+	w.awaitNodes("x", "x-0", "x-1")
+	w.sleep(false)
+	w.ready("s")
+	w.awaitNodes("s", "s-0", "s-1")
+	w.awaitNodes("x")
+
+	// The cluster's end is the pools' end, with nothing to drain.
+	w.sleep(true)
+	if err := w.admin.Resource(hypershift.HostedClusters()).Namespace(w.namespace).Delete(t.Context(), w.cluster, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.delete("s")
+	w.gone("s")
+}
+
+func TestAPausedPoolIsLeftAlone(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.pool("p", 1, nil)
+	w.ready("p")
+	w.change("p", map[string]any{"pausedUntil": "true", "replicas": 3})
+	w.await("p", hypershift.ReconciliationActive, "False", Paused)
+	w.awaitNodes("p", "p-0")
+	w.change("p", map[string]any{"pausedUntil": nil})
+	w.ready("p")
+	w.awaitNodes("p", "p-0", "p-1", "p-2")
+	w.delete("p")
+	w.gone("p")
+}

@@ -1,0 +1,105 @@
+package nodepool
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// decision is what a pool needs done now. Everything in it may be done again,
+// and by someone who has seen less than there is.
+type decision struct {
+	create  int           // so many new nodes
+	drain   []*node       // to be emptied, and then removed; those that are being drained are among them
+	abandon []*node       // to be removed as they are: nothing on them answers
+	inPlace []*node       // to be given the wanted version as they are
+	again   time.Duration // when time alone changes the decision; 0: never
+}
+
+// plan decides. nodes are the pool's, in no order.
+func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) decision {
+	var d decision
+	var live []*node
+	for _, n := range nodes {
+		left := unhealthyAfter - now.Sub(n.readySince())
+		switch {
+		case n.Metadata.DeletionTimestamp != nil:
+		case n.draining():
+			d.drain = append(d.drain, n)
+		case w.autoRepair && !n.ready() && left <= 0:
+			d.abandon = append(d.abandon, n)
+		default:
+			if w.autoRepair && !n.ready() {
+				d.again = sooner(d.again, left)
+			}
+			live = append(live, n)
+		}
+	}
+	if w.invalid != nil {
+		return d // what is there stays; nobody knows what else is wanted
+	}
+	outdated := 0
+	for _, n := range live {
+		switch {
+		case w.current(n):
+		case w.inPlace && w.sameMachine(n):
+			d.inPlace = append(d.inPlace, n)
+		default:
+			outdated++
+		}
+	}
+	switch excess := len(live) - w.replicas; {
+	case excess < 0:
+		d.create = -excess
+	case excess == 0 && outdated > 0:
+		d.create = 1 // a replacement first
+	case excess > 0:
+		// An old node waits until what replaces it is ready, when only the
+		// replacement is one too many.
+		if outdated > 0 && excess == 1 && !allFreshReady(w, live) && !unreadyOutdated(w, live) {
+			return d
+		}
+		slices.SortStableFunc(live, func(a, b *node) int {
+			return cmp.Or(trueFirst(!a.ready(), !b.ready()), trueFirst(!w.current(a), !w.current(b)), cmp.Compare(b.index(), a.index()))
+		})
+		d.drain = append(d.drain, live[:excess]...)
+	}
+	return d
+}
+
+// allFreshReady says whether every node of the wanted kind is ready.
+func allFreshReady(w wanted, nodes []*node) bool {
+	return !slices.ContainsFunc(nodes, func(n *node) bool { return w.current(n) && !n.ready() })
+}
+
+// unreadyOutdated says whether there is a node that is no loss.
+func unreadyOutdated(w wanted, nodes []*node) bool {
+	return slices.ContainsFunc(nodes, func(n *node) bool { return !w.current(n) && !n.ready() })
+}
+
+// trueFirst compares for sorting.
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// freeNames returns n names for new nodes of a pool: those with the lowest
+// numbers that no node has.
+func freeNames(prefix string, nodes []*node, n int) []string {
+	var names []string
+	taken := map[string]bool{}
+	for _, x := range nodes {
+		taken[x.Metadata.Name] = true
+	}
+	for i := 0; len(names) < n; i++ {
+		if name := nodeName(prefix, i); !taken[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}

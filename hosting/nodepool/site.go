@@ -1,0 +1,253 @@
+package nodepool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
+	"atoll.dev/plane"
+)
+
+// sites are the planes whose nodes are watched.
+type sites struct {
+	ctx    context.Context // of Run: the watches end with it
+	keeper *keeper
+	wg     sync.WaitGroup
+
+	mu  sync.Mutex
+	all map[loop.Key]*site
+}
+
+func newSites(ctx context.Context, k *keeper) *sites {
+	return &sites{ctx: ctx, keeper: k, all: map[loop.Key]*site{}}
+}
+
+// open returns the site of a cluster whose plane runs, watching its nodes.
+func (s *sites) open(cluster loop.Key, config plane.Config) *site {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.all[cluster]; old != nil {
+		if old.err == nil && old.config.Dir == config.Dir && old.config.Address == config.Address {
+			return old
+		}
+		old.stop()
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	x := &site{cluster: cluster, config: config, keeper: s.keeper, stop: cancel, places: map[string]int{}}
+	s.all[cluster] = x
+	if x.client, x.err = clientOf(config); x.err != nil {
+		return x
+	}
+	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.changed, Workers: 2, Log: s.keeper.o.Log})
+	s.wg.Go(func() { _ = x.nodes.Run(ctx) })
+	return x
+}
+
+// close stops watching a cluster's nodes.
+func (s *sites) close(cluster loop.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.all[cluster]; x != nil {
+		x.stop()
+		delete(s.all, cluster)
+	}
+}
+
+// wait returns when the watches have ended; the context must have.
+func (s *sites) wait() { s.wg.Wait() }
+
+func clientOf(config plane.Config) (dynamic.Interface, error) {
+	c, err := config.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	c.QPS = -1 // one plane; its API server's fairness is the limit
+	client, err := dynamic.NewForConfig(c)
+	if err != nil {
+		return nil, fmt.Errorf("plane %s: %w", config.Dir, err)
+	}
+	return client, nil
+}
+
+// site is one plane, seen from its nodes.
+type site struct {
+	cluster loop.Key
+	config  plane.Config
+	keeper  *keeper
+	client  dynamic.Interface
+	err     error // why there is no client
+	nodes   *loop.Loop
+	stop    func()
+
+	mu     sync.Mutex
+	places map[string]int // given to nodes that the watch may not have brought yet
+}
+
+// version is what the plane says that it runs, "" when it says nothing.
+func (s *site) version() string {
+	r, err := s.config.Readiness()
+	if err != nil {
+		return ""
+	}
+	return r.Version
+}
+
+// changed is called for each change of a node.
+func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+	if object == nil {
+		s.keeper.triggerPools(s.cluster) // whose it was is not known any more
+		return 0, nil
+	}
+	pool := loop.Key{Namespace: s.cluster.Namespace, Name: object.GetLabels()[hypershift.NodePoolLabel]}
+	if pool.Name == "" || object.GetLabels()[simulatedLabel] != "true" {
+		return 0, nil
+	}
+	if s.keeper.pools.Get(pool) != nil {
+		s.keeper.pools.Trigger(pool)
+		return 0, nil
+	}
+	_, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Get(ctx, pool.Name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return time.Second, err // the watch is about to bring it
+	}
+	n, err := loop.Decode[node](object)
+	if err != nil {
+		return 0, err
+	}
+	s.keeper.o.Log.Info("a node whose pool is gone is removed", "namespace", s.cluster.Namespace, "cluster", s.cluster.Name, "node", key.Name)
+	return s.drain(ctx, n, orphanDrain, time.Now())
+}
+
+// nodesOf returns a pool's nodes as the watch knows them.
+func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	select {
+	case <-s.nodes.Synced():
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(waitForPlane):
+		return nil, errors.New("the plane's nodes have not been listed yet")
+	}
+	var mine []*node
+	for _, key := range s.nodes.Keys() {
+		object := s.nodes.Get(key)
+		if object == nil || object.GetLabels()[hypershift.NodePoolLabel] != pool {
+			continue
+		}
+		n, err := loop.Decode[node](object)
+		if err != nil {
+			return nil, err
+		}
+		mine = append(mine, n)
+	}
+	return mine, nil
+}
+
+// do carries a decision out. It returns when it is to be looked at again,
+// because something is waited for that nothing tells of.
+func (s *site) do(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (time.Duration, error) {
+	for _, n := range nodes {
+		if w.invalid != nil || n.Metadata.DeletionTimestamp != nil {
+			continue
+		}
+		if patch := w.refit(n); patch != nil {
+			if err := s.patch(ctx, n, patch); err != nil {
+				return 0, err
+			}
+		}
+	}
+	for _, name := range freeNames(nodePrefix(pool), nodes, d.create) {
+		if err := s.create(ctx, pool, w, name); err != nil {
+			return 0, err
+		}
+	}
+	for _, n := range d.inPlace {
+		status := map[string]any{"status": map[string]any{"nodeInfo": map[string]any{"kubeletVersion": "v" + w.version, "kubeProxyVersion": "v" + w.version}}}
+		if err := s.patch(ctx, n, status, "status"); err != nil {
+			return 0, err
+		}
+	}
+	for _, n := range d.abandon {
+		s.keeper.o.Log.Info("a node that is not ready for long is replaced", "namespace", pool.Namespace, "pool", pool.Name, "node", n.Metadata.Name)
+		if err := s.remove(ctx, n); err != nil {
+			return 0, err
+		}
+	}
+	var again time.Duration
+	for _, n := range d.drain {
+		wait, err := s.drain(ctx, n, w.drainTimeout, now)
+		if err != nil {
+			return 0, err
+		}
+		again = sooner(again, wait)
+	}
+	return again, nil
+}
+
+func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {
+	place := s.place(w, name)
+	object, err := w.build(pool, name, place)
+	if err != nil {
+		return err
+	}
+	_, err = s.client.Resource(nodeResource()).Create(ctx, object, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) { // the watch is a little behind
+		return fmt.Errorf("making node %s of %s/%s: %w", name, pool.Namespace, pool.Name, err)
+	}
+	return nil
+}
+
+// place gives a node the lowest number in the cluster's networks that no
+// other has.
+func (s *site) place(w wanted, name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := map[int]bool{}
+	for _, key := range s.nodes.Keys() {
+		object := s.nodes.Get(key)
+		if object == nil {
+			continue
+		}
+		delete(s.places, key.Name)
+		pods, _, _ := unstructured.NestedString(object.Object, "spec", "podCIDR")
+		if at, ok := placeOf(w.pods, pods); ok {
+			taken[at] = true
+		}
+	}
+	for _, at := range s.places {
+		taken[at] = true
+	}
+	at := 0
+	for taken[at] {
+		at++
+	}
+	s.places[name] = at
+	return at
+}
+
+// patch changes a node if it has not been changed meanwhile, where the patch
+// says so; a node that is gone is not missed.
+func (s *site) patch(ctx context.Context, n *node, patch map[string]any, subresources ...string) error {
+	text, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	_, err = s.client.Resource(nodeResource()).Patch(ctx, n.Metadata.Name, types.MergePatchType, text, metav1.PatchOptions{}, subresources...)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("changing node %s of %s: %w", n.Metadata.Name, s.cluster, err)
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package nodepool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"atoll.dev/api/hypershift"
+)
+
+// Conditions beside those of package hypershift.
+const (
+	ValidPlatformConfig = "ValidPlatformConfig" // HyperShift's
+	Simulated           = "atoll.dev/Simulated" // ours: the nodes run nothing
+)
+
+// Reasons. AsExpected and ValidationFailed are HyperShift's.
+const (
+	AsExpected             = "AsExpected"
+	ValidationFailed       = "ValidationFailed"
+	ClusterNotFound        = "HostedClusterNotFound"
+	WaitingForControlPlane = "WaitingForControlPlane"
+	Asleep                 = "Asleep"
+	ScalingUp              = "ScalingUp"
+	ScalingDown            = "ScalingDown"
+	NodesNotReady          = "NodesNotReady"
+	UpdatingNodes          = "Updating"
+	Paused                 = "ReconciliationPaused"
+)
+
+// conditionsOf says how the pool is, from its nodes as they were seen.
+func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node, paused bool) []hypershift.NodePoolCondition {
+	ready, outdated, leaving := 0, 0, 0
+	for _, n := range nodes {
+		switch {
+		case n.draining() || n.Metadata.DeletionTimestamp != nil:
+			leaving++
+			continue
+		case n.ready():
+			ready++
+		}
+		if w.invalid == nil && !w.current(n) {
+			outdated++
+		}
+	}
+	live := len(nodes) - leaving
+	conditions := []hypershift.NodePoolCondition{
+		is(hypershift.AutoscalingEnabled, pool.Spec.AutoScaling != nil, AsExpected, autoscaling(pool)),
+		is(hypershift.UpdateManagement, true, AsExpected, ""),
+		is(hypershift.ValidReleaseImage, true, AsExpected, "Using release image: "+releasePrefix+w.version),
+		is(ValidPlatformConfig, true, AsExpected, ""),
+		is(hypershift.ReconciliationActive, !paused, AsExpected, ""),
+		is(hypershift.AutorepairEnabled, w.autoRepair, AsExpected, ""),
+		is(hypershift.UpdatingVersion, outdated > 0, AsExpected, ""),
+		is(hypershift.AllMachinesReady, live >= w.replicas, AsExpected, ""),
+		is(hypershift.AllNodesHealthy, ready == live, AsExpected, ""),
+		is(Simulated, true, "KWOK", "the nodes are simulated: pods are scheduled and said to run, nothing is executed"),
+	}
+	set := func(condition, reason, message string) {
+		for i := range conditions {
+			if c := &conditions[i]; c.Type == condition {
+				c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, message
+			}
+		}
+	}
+	for _, p := range w.invalid {
+		set(p.condition, p.reason, p.message)
+	}
+	if paused {
+		set(hypershift.ReconciliationActive, Paused, "spec.pausedUntil is set")
+	}
+	if live < w.replicas {
+		set(hypershift.AllMachinesReady, ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
+	}
+	if ready < live {
+		set(hypershift.AllNodesHealthy, NodesNotReady, fmt.Sprintf("%d of %d nodes are ready", ready, live))
+	}
+	return append(conditions, readiness(w, live, ready, outdated, leaving))
+}
+
+// readiness is the condition Ready: the pool is what its spec says.
+func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePoolCondition {
+	no := func(reason, message string) hypershift.NodePoolCondition {
+		return is(hypershift.Ready, false, reason, message)
+	}
+	switch {
+	case len(w.invalid) > 0:
+		return no(w.invalid[0].reason, w.invalid[0].message)
+	case live < w.replicas:
+		return no(ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
+	case ready < live:
+		return no(NodesNotReady, fmt.Sprintf("%d of %d nodes are ready", ready, live))
+	case outdated > 0:
+		return no(UpdatingNodes, fmt.Sprintf("%d nodes are still as they were before", outdated))
+	case live > w.replicas || leaving > 0:
+		return no(ScalingDown, fmt.Sprintf("%d nodes are being drained", live-w.replicas+leaving))
+	}
+	return is(hypershift.Ready, true, AsExpected, "")
+}
+
+func autoscaling(pool *hypershift.NodePool) string {
+	a := pool.Spec.AutoScaling
+	if a == nil {
+		return ""
+	}
+	return fmt.Sprintf("Maximum nodes: %d, Minimum nodes: %d; simulated nodes are not scaled by load", a.Max, a.Min)
+}
+
+func is(condition string, yes bool, reason, message string) hypershift.NodePoolCondition {
+	status := metav1.ConditionFalse
+	if yes {
+		status = metav1.ConditionTrue
+	}
+	return hypershift.NodePoolCondition{Type: condition, Status: status, Reason: reason, Message: message}
+}
+
+// reportWaiting says why nothing is done yet, unless the pool was said to be
+// ready in this very form: a plane that is away for a moment changes nothing
+// about its nodes.
+func (k *keeper) reportWaiting(ctx context.Context, pool *hypershift.NodePool, reason, message string) error {
+	if reason != ClusterNotFound && readyNow(pool) {
+		return nil
+	}
+	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{is(hypershift.Ready, false, reason, message)})
+}
+
+// reportAsleep says that the plane sleeps. What was ready is so still.
+func (k *keeper) reportAsleep(ctx context.Context, pool *hypershift.NodePool) error {
+	c := is(hypershift.Ready, readyNow(pool), Asleep, "the control plane sleeps; what is ordered is done when it wakes")
+	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{c})
+}
+
+// readyNow says whether the pool is said to be what its present spec says.
+func readyNow(pool *hypershift.NodePool) bool {
+	return slices.ContainsFunc(pool.Status.Conditions, func(c hypershift.NodePoolCondition) bool {
+		return c.Type == hypershift.Ready && c.Status == metav1.ConditionTrue && c.ObservedGeneration == pool.Generation
+	})
+}
+
+// report writes what was seen. The version is the one that all nodes have; as
+// long as they differ it stays what it was.
+func (k *keeper) report(ctx context.Context, pool *hypershift.NodePool, conditions []hypershift.NodePoolCondition, w wanted, nodes []*node) error {
+	available, version := int32(0), w.version
+	for _, n := range nodes {
+		if n.ready() && !n.draining() {
+			available++
+		}
+		if w.invalid != nil || !w.current(n) {
+			version = pool.Status.Version
+		}
+	}
+	if w.invalid != nil {
+		version = pool.Status.Version
+	}
+	return k.write(ctx, pool, available, version, conditions)
+}
+
+// write changes the status if it is not so already. Conditions that are not
+// given stay; each keeps its time as long as its status.
+func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas int32, version string, conditions []hypershift.NodePoolCondition) error {
+	status := hypershift.NodePoolStatus{Replicas: replicas, Version: version, Conditions: slices.Clone(pool.Status.Conditions)}
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	for _, c := range conditions {
+		c.ObservedGeneration, c.LastTransitionTime = pool.Generation, now
+		i := slices.IndexFunc(status.Conditions, func(o hypershift.NodePoolCondition) bool { return o.Type == c.Type })
+		if i < 0 {
+			status.Conditions = append(status.Conditions, c)
+			continue
+		}
+		if status.Conditions[i].Status == c.Status {
+			c.LastTransitionTime = status.Conditions[i].LastTransitionTime
+		}
+		status.Conditions[i] = c
+	}
+	if equality.Semantic.DeepEqual(status, pool.Status) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pool.UID}, "status": status})
+	if err != nil {
+		return err
+	}
+	_, err = k.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Patch(ctx, pool.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("the status of NodePool %s/%s: %w", pool.Namespace, pool.Name, err)
+	}
+	return nil
+}
+
+func held(object *unstructured.Unstructured) bool {
+	return slices.Contains(object.GetFinalizers(), finalizer)
+}
+
+// hold keeps the NodePool until its nodes are gone.
+func (k *keeper) hold(ctx context.Context, object *unstructured.Unstructured) error {
+	return k.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
+}
+
+// release lets the NodePool go.
+func (k *keeper) release(ctx context.Context, object *unstructured.Unstructured) error {
+	if !held(object) {
+		return nil
+	}
+	return k.finalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer }))
+}
+
+// finalizers writes the list if nobody has changed the object meanwhile.
+func (k *keeper) finalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list, "resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})
+	if err != nil {
+		return err
+	}
+	_, err = k.client.Resource(hypershift.NodePools()).Namespace(object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return errors.Join(fmt.Errorf("the finalizers of NodePool %s/%s", object.GetNamespace(), object.GetName()), err)
+	}
+	return nil
+}

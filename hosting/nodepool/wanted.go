@@ -1,0 +1,185 @@
+package nodepool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/internal/instancetype"
+)
+
+const (
+	releasePrefix = "atoll.dev/release:"
+	maxReplicas   = 500
+	// oldestSkew is how many minor versions a kubelet may be behind its API
+	// server (Kubernetes' version skew policy).
+	oldestSkew = 3
+)
+
+// wanted is what a pool asks for, read and checked.
+type wanted struct {
+	replicas     int
+	version      string // of Kubernetes, without v
+	instance     instancetype.Type
+	disk         int64 // GiB
+	labels       map[string]string
+	taints       []taint
+	autoRepair   bool
+	inPlace      bool
+	drainTimeout time.Duration // 0: none
+	pods         netip.Prefix  // network of all pods, of which each node gets one of hostBits
+	hostBits     int
+	machines     netip.Prefix // network of the nodes
+
+	invalid []problem // reasons why no node can be made
+}
+
+// problem is a condition that is False.
+type problem struct{ condition, reason, message string }
+
+var versions = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
+
+// read checks a pool against its cluster; control is the version that the
+// control plane runs.
+func read(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control string) wanted {
+	s := pool.Spec
+	w := wanted{autoRepair: s.Management.AutoRepair, inPlace: s.Management.UpgradeType == "InPlace", labels: s.NodeLabels, disk: 120}
+	fail := func(condition, reason string, err error) {
+		w.invalid = append(w.invalid, problem{condition, reason, err.Error()})
+	}
+	if s.Replicas != nil {
+		w.replicas = int(*s.Replicas)
+	}
+	if a := s.AutoScaling; a != nil {
+		// Nothing scales by load here: the pool stays within its bounds.
+		w.replicas = min(max(int(pool.Status.Replicas), int(a.Min)), int(a.Max))
+	}
+	if w.replicas < 0 || w.replicas > maxReplicas {
+		fail(ValidPlatformConfig, "InvalidReplicas", fmt.Errorf("spec.replicas: must be from 0 to %d", maxReplicas))
+		w.replicas = 0
+	}
+	if s.NodeDrainTimeout != nil {
+		w.drainTimeout = s.NodeDrainTimeout.Duration
+	}
+	for _, t := range s.Taints {
+		w.taints = append(w.taints, taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+	}
+	if err := w.readMachine(s); err != nil {
+		fail(ValidPlatformConfig, ValidationFailed, err)
+	}
+	image := s.Release.Image
+	if image == "" {
+		image = hc.Spec.Release.Image
+	}
+	if err := w.readRelease(image, control); err != nil {
+		fail(hypershift.ValidReleaseImage, ValidationFailed, err)
+	}
+	if err := w.readNetworks(hc); err != nil {
+		fail(ValidPlatformConfig, ValidationFailed, err)
+	}
+	return w
+}
+
+func (w *wanted) readMachine(s hypershift.NodePoolSpec) error {
+	name := instancetype.Default
+	if t := s.Platform.Type; t != "" && t != "AWS" {
+		return fmt.Errorf("spec.platform.type: must be AWS, not %s", t)
+	}
+	if aws := s.Platform.AWS; aws != nil {
+		if aws.InstanceType != "" {
+			name = aws.InstanceType
+		}
+		if aws.RootVolume != nil && aws.RootVolume.Size > 0 {
+			w.disk = aws.RootVolume.Size
+		}
+	}
+	var known bool
+	if w.instance, known = instancetype.Lookup(name); !known {
+		return fmt.Errorf("spec.platform.aws.instanceType: nobody knows %s", name)
+	}
+	if s.Arch != "" && s.Arch != w.instance.Arch {
+		return fmt.Errorf("spec.arch: %s is a machine of %s, not %s", name, w.instance.Arch, s.Arch)
+	}
+	return nil
+}
+
+func (w *wanted) readRelease(image, control string) error {
+	version, ok := strings.CutPrefix(image, releasePrefix)
+	if !ok || !versions.MatchString(version) {
+		return fmt.Errorf("spec.release.image: must be %sVERSION", releasePrefix)
+	}
+	w.version = version
+	control = strings.TrimPrefix(control, "v")
+	if !versions.MatchString(control) {
+		return errors.New("the control plane's version is not known yet")
+	}
+	mine, theirs := numbers(version), numbers(control)
+	switch {
+	case mine[0] != theirs[0] || mine[1] > theirs[1] || mine[1] == theirs[1] && mine[2] > theirs[2]:
+		return fmt.Errorf("spec.release.image: %s is newer than the control plane's %s", version, control)
+	case mine[1] < theirs[1]-oldestSkew:
+		return fmt.Errorf("spec.release.image: %s is more than %d minor versions behind the control plane's %s", version, oldestSkew, control)
+	}
+	return nil
+}
+
+// numbers takes a version apart that the expression versions matches.
+func numbers(version string) (n [3]int) {
+	for i, part := range strings.Split(version, ".") {
+		n[i], _ = strconv.Atoi(part)
+	}
+	return n
+}
+
+// Networks that a HostedCluster has when it names none, as HyperShift's.
+var (
+	defaultPods     = netip.MustParsePrefix("10.132.0.0/14")
+	defaultMachines = netip.MustParsePrefix("10.0.0.0/16")
+)
+
+const (
+	defaultHostBits = 23
+	// firstMachine is the first node's place in its network: what is before
+	// it is the network's own.
+	firstMachine = 16
+)
+
+func (w *wanted) readNetworks(hc *hypershift.HostedCluster) error {
+	w.pods, w.machines, w.hostBits = defaultPods, defaultMachines, defaultHostBits
+	if n := hc.Spec.Networking.ClusterNetwork; len(n) > 0 {
+		p, err := netip.ParsePrefix(n[0].CIDR)
+		if err != nil {
+			return fmt.Errorf("the cluster's clusterNetwork is none: %s", n[0].CIDR)
+		}
+		w.pods = p.Masked()
+		if n[0].HostPrefix != 0 {
+			w.hostBits = int(n[0].HostPrefix)
+		} else if p.Addr().Is6() {
+			w.hostBits = 64
+		}
+	}
+	if n := hc.Spec.Networking.MachineNetwork; len(n) > 0 {
+		p, err := netip.ParsePrefix(n[0].CIDR)
+		if err != nil {
+			return fmt.Errorf("the cluster's machineNetwork is none: %s", n[0].CIDR)
+		}
+		w.machines = p.Masked()
+	}
+	// A small network is one node's; more than one is asked of larger ones.
+	w.hostBits = min(max(w.hostBits, w.pods.Bits()), w.pods.Addr().BitLen())
+	return nil
+}
+
+// current says whether a node is what would be made today.
+func (w wanted) current(n *node) bool {
+	return w.sameMachine(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
+}
+
+func (w wanted) sameMachine(n *node) bool {
+	return n.Metadata.Labels[instanceTypeLabel] == w.instance.Name
+}
