@@ -1,14 +1,12 @@
 package hosting
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,61 +93,6 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 	}
 	_, c = w.available(key)
 	w.kept(c, "customer")
-	w.delete(key)
-	w.gone(key)
-}
-
-// A cluster that may sleep does so when nobody asks for it, and comes back
-// with its data when somebody does.
-func TestAHibernatedPlaneSleepsAndWakes(t *testing.T) {
-	w := newWorld(t, "sleep")
-	w.stop()
-	w.options.Idle = 300 * time.Millisecond
-	w.start()
-	key := w.create("one", nil)
-	hc, c := w.available(key)
-	w.keep(c, "customer")
-	pid := w.h.lookup(key).runner.view().PID
-	asleep := func() *hypershift.HostedCluster {
-		t.Helper()
-		hc := w.condition(key, hypershift.Available, "True", "Asleep")
-		if hc.Status.Power != hypershift.Asleep || len(w.processes()) != 0 {
-			t.Errorf("power %s, processes %v", hc.Status.Power, w.processes())
-		}
-		return hc
-	}
-	w.patch(key, `{"metadata":{"annotations":{"atoll.dev/hibernated":"true"}}}`)
-	slept := asleep()
-	if w.runs(pid, key) || slept.Generation != hc.Generation {
-		t.Errorf("process %d runs, or generation %d is not %d", pid, slept.Generation, hc.Generation)
-	}
-	if _, ok := w.h.Plane(key.Namespace, key.Name); ok {
-		t.Error("a plane that sleeps is there")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-	defer cancel()
-	begun := time.Now()
-	backend, err := w.h.WakeServer(ctx, "hc-one.hosted.atoll.internal")
-	if err != nil || backend == "" {
-		t.Fatalf("woken: %q, %v", backend, err)
-	}
-	t.Logf("woken after %s", time.Since(begun))
-	config, _ := w.h.Plane(key.Namespace, key.Name)
-	rc, err := config.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.kept(client(t, rc), "customer")
-	asleep() // again, by itself
-	w.stop()
-	w.start() // what sleeps is not woken by a new hosting
-	asleep()
-	w.patch(key, `{"metadata":{"annotations":{"atoll.dev/hibernated":"false"}}}`)
-	_, c = w.available(key)
-	w.kept(c, "customer")
-	if err := w.h.Wake(ctx, "nowhere", "none"); err == nil {
-		t.Error("a cluster that is not there was woken")
-	}
 	w.delete(key)
 	w.gone(key)
 }

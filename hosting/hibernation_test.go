@@ -165,8 +165,9 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	p.w.Store(w)
 	p.serve()
 	key := w.create("one", nil)
+	_, inside := w.available(key)
+	w.keep(inside, "customer")
 	w.patch(key, hibernated)
-	w.condition(key, hypershift.Available, "True", "")
 	hc := w.get(key)
 	w.wait("the kubeconfig", func() error {
 		if hc = w.get(key); hc.Status.KubeConfig == nil {
@@ -249,7 +250,8 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 
 	t.Log("the wish is taken back: it stays awake")
 	w.patch(key, strings.ReplaceAll(hibernated, "true", "false"))
-	w.available(key)
+	_, inside = w.available(key)
+	w.kept(inside, "customer")
 	w.power(key, hypershift.Awake)
 	w.delete(key)
 	w.gone(key)
