@@ -626,11 +626,11 @@ type NodePoolStatus struct {
 	ObservedGeneration int64         `json:"observedGeneration"`
 	Phase              NodePoolPhase `json:"phase"`
 
-	// Ready nodes that are Ready
+	// Ready the same
 	Ready  int    `json:"ready"`
 	Reason string `json:"reason"`
 
-	// Replicas nodes that there are
+	// Replicas nodes that are Ready, as HyperShift counts them
 	Replicas int `json:"replicas"`
 
 	// Simulated The nodes are simulated; pods are scheduled to them and reported as running, and do not run.

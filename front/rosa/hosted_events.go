@@ -64,6 +64,21 @@ func (k *chronicle) readPool(ctx context.Context, id, name string) error {
 	return err
 }
 
+// refresh reads what is new of all: one change may be of several, whose records
+// are told in their order.
+func (k *chronicle) refresh(ctx context.Context) error {
+	for id, pool := range k.pools {
+		if err := k.readPool(ctx, id, pool.Name); err != nil {
+			return err
+		}
+	}
+	err := k.read(ctx, clusters, &k.cluster)
+	if client.StatusOf(err) == http.StatusNotFound {
+		return nil // its end is told by the watch
+	}
+	return err
+}
+
 // read adds the records that a history has not yet.
 func (k *chronicle) read(ctx context.Context, from client.Collection, of *progress.History) error {
 	last := int64(0)
@@ -181,17 +196,14 @@ func (k *chronicle) follow(ctx context.Context, c *exchange, e client.Event, v *
 			return err
 		}
 		return c.missing("cluster", k.cluster.ID)
-	case r.ID == k.cluster.ID:
-		err = k.read(ctx, clusters, &k.cluster)
-		if client.StatusOf(err) == http.StatusNotFound {
-			err = nil // its end comes next
-		}
 	case r.Kind == "NodePool":
-		err = k.readPool(ctx, r.ID, r.Name)
-	default:
-		return nil
+		if err := k.readPool(ctx, r.ID, r.Name); err != nil {
+			return err
+		}
+	case r.ID != k.cluster.ID:
+		return nil // a credential
 	}
-	if err != nil {
+	if err := k.refresh(ctx); err != nil {
 		return err
 	}
 	return v.show(k.events())

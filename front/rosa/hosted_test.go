@@ -29,6 +29,8 @@ type lifecycle struct {
 	dsn          string
 	endpoint, ca string
 	system       *client.CLM // as adapters call
+	front        *client.CLM // as the front calls
+	maestro      *client.Maestro
 	log          *bytes.Buffer
 }
 
@@ -79,12 +81,12 @@ func startLifecycle(t *testing.T) *lifecycle {
 	}
 	l.system = dial("adapter")
 	l.offer("1.36.2", "1.36.3")
-	maestro, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
-	if err != nil {
+	l.front = dial("platform")
+	if l.maestro, err = client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = maestro.Close() })
-	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: maestro, CLM: dial("platform"), Log: slog.New(slog.NewJSONHandler(&syncWriter{w: l.log}, nil))})
+	t.Cleanup(func() { _ = l.maestro.Close() })
+	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front, Log: slog.New(slog.NewJSONHandler(&syncWriter{w: l.log}, nil))})
 	return l
 }
 
@@ -103,6 +105,20 @@ func (s *syncWriter) Write(p []byte) (int, error) {
 func (l *lifecycle) as(key access.Key) *client.Platform {
 	l.t.Helper()
 	return clientOf(l.t, l.endpoint, l.ca, key)
+}
+
+// once is a client that repeats nothing.
+func (l *lifecycle) once(key access.Key) *client.Platform {
+	l.t.Helper()
+	p, err := client.NewPlatform(client.PlatformOptions{
+		Endpoint: l.endpoint, CAFile: l.ca, Budget: time.Millisecond,
+		Credentials: client.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret, Region: region},
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(p.Close)
+	return p
 }
 
 // offer makes releases.

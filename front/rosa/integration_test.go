@@ -57,8 +57,7 @@ func platformOver(t testing.TB, o rosa.Options) (endpoint, caFile string) {
 		Verifier: &access.Verifier{Region: region, Keys: keyring{operator.AccessKeyID: operator, customer.AccessKeyID: customer, neighbour.AccessKeyID: neighbour}},
 		Public:   access.PublicPaths, Log: o.Log,
 	}.Authenticate
-	h := rosa.New(o)
-	s := httptest.NewTLSServer(h)
+	s := httptest.NewTLSServer(asDocumented(t, rosa.New(o)))
 	t.Cleanup(s.Close)
 	caFile = filepath.Join(t.TempDir(), "ca.pem")
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})

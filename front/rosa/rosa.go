@@ -53,6 +53,9 @@ type Options struct {
 	// Ops answers live and ready. New adds the check "maestro".
 	Ops *rest.Ops
 
+	// Patience is how long a credential may take to be signed; default 15 s.
+	Patience time.Duration
+
 	Log     *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // gets the metrics of rest.Observe
 }
@@ -81,6 +84,9 @@ func New(o Options) http.Handler {
 	}
 	f := newFront(o.Maestro, o.Ops)
 	f.clm, f.hosted = o.CLM, newHosted(o.CLM)
+	if o.Patience > 0 {
+		f.hosted.patience = o.Patience
+	}
 	return rest.Observe(rest.Options{
 		Log:       o.Log,
 		ErrorBody: rest.PlatformError,

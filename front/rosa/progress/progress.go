@@ -81,9 +81,8 @@ type hosted struct {
 
 // pooled is the data of adapter node-pool.
 type pooled struct {
-	Replicas      int    `json:"replicas"`
-	ReadyReplicas *int   `json:"ready_replicas"`
-	Version       string `json:"version"`
+	Replicas int    `json:"replicas"` // nodes that are Ready
+	Version  string `json:"version"`
 }
 
 // data reads a report's data. What is not as it should be is not there.
@@ -98,6 +97,7 @@ func data[T any](r Reports, adapter string) (v T) {
 var final = []string{
 	"Refused", "VersionNotAvailable", "version-not-available", "InvalidConfiguration",
 	"PlaneFailed", "PortTaken", "DiskFull", "BinaryMissing",
+	"ValidationFailed", "InvalidReplicas",
 }
 
 // Cluster is the status of a cluster, and where its control plane is: nil when
@@ -158,13 +158,7 @@ func NodePool(r clm.Resource) platform.NodePoolStatus {
 	current := report.ObservedGeneration == r.Generation
 	s := platform.NodePoolStatus{
 		ObservedGeneration: observed(r), Conditions: conditions(r.Status.Conditions), LastUpdateTime: updated(r),
-		Replicas: nodes.Replicas, Version: nodes.Version, Simulated: true,
-	}
-	switch {
-	case nodes.ReadyReplicas != nil:
-		s.Ready = *nodes.ReadyReplicas
-	case available.Status == "True":
-		s.Ready = nodes.Replicas
+		Replicas: nodes.Replicas, Ready: nodes.Replicas, Version: nodes.Version, Simulated: true,
 	}
 	switch {
 	case r.DeletedTime != nil:

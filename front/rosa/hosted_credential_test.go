@@ -1,0 +1,353 @@
+package rosa_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"sigs.k8s.io/yaml"
+
+	apiclm "atoll.dev/api/clm"
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/front/rosa"
+	"atoll.dev/internal/rest"
+)
+
+// plane is a control plane's CA.
+type plane struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newPlane(t *testing.T) *plane {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "plane"}, IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &plane{t, cert, key}
+}
+
+// sign is what hosting makes of a Credential.
+func (p *plane) sign(id, request, username string, lifetime time.Duration, key crypto.PublicKey) string {
+	block, _ := pem.Decode([]byte(request))
+	csr, err := x509.ParseCertificateRequest(block.Bytes)
+	if err == nil {
+		err = csr.CheckSignature()
+	}
+	if err != nil {
+		p.t.Error(err)
+		return ""
+	}
+	if key == nil {
+		key = csr.PublicKey
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: username, Organization: []string{"atoll:credential:" + id}}, NotAfter: time.Now().Add(lifetime),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, p.cert, key, p.key)
+	if err != nil {
+		p.t.Error(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// serve signs as the adapter credential and hosting do, until the test ends.
+// answer may change a report.
+func (p *plane) serve(l *lifecycle, answer func(r client.Resource, data map[string]any, available *string)) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert.Raw}))
+	go func() {
+		defer close(done)
+		_ = l.system.Follow(ctx, "credentials", client.WatchOptions{}, func(e client.Event) error {
+			if e.Type != rest.Added {
+				return nil
+			}
+			r, err := client.ResourceOf(e.Object)
+			if err != nil || r.DeletedTime != nil {
+				return err
+			}
+			var s struct {
+				Request, Username string
+				Expiration        int64     `json:"expiration_seconds"`
+				ExpiresAt         time.Time `json:"expires_at"`
+			}
+			if err := json.Unmarshal(r.Spec, &s); err != nil {
+				return err
+			}
+			data := map[string]any{
+				"certificate": p.sign(r.ID, s.Request, s.Username, time.Duration(s.Expiration)*time.Second, nil), "ca_bundle": ca,
+				"server": "https://127.0.0.1:30001", "tls_server_name": "hc-1.hosted.test-1.atoll.internal", "expires_at": s.ExpiresAt.Format(time.RFC3339),
+			}
+			available := "True:Issued"
+			if answer != nil {
+				answer(r, data, &available)
+			}
+			text, err := json.Marshal(data)
+			if err != nil {
+				return err
+			}
+			parts := strings.SplitN(available+"::", ":", 3)
+			_, err = l.system.Report(ctx, "credentials", r.ID, apiclm.AdapterStatusCreate{
+				Adapter: "credential", ObservedGeneration: r.Generation, ObservedTime: time.Now(), Data: text,
+				Conditions: []apiclm.ReportedCondition{
+					{Type: "Available", Status: parts[0], Reason: parts[1], Message: strings.TrimRight(parts[2], ":")}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
+				},
+			})
+			return err
+		})
+	}()
+	l.t.Cleanup(func() { stop(); <-done })
+}
+
+// login is what a kubeconfig has.
+type login struct {
+	CurrentContext string `json:"current-context"`
+	Clusters       []struct {
+		Name    string
+		Cluster struct {
+			Server, TLSServerName string
+			Name                  string `json:"tls-server-name"`
+			CA                    []byte `json:"certificate-authority-data"`
+		}
+	}
+	Users []struct {
+		Name string
+		User struct {
+			Certificate []byte `json:"client-certificate-data"`
+			Key         []byte `json:"client-key-data"`
+		}
+	}
+	Contexts []struct {
+		Name    string
+		Context struct{ Cluster, User string }
+	}
+}
+
+func loginOf(t *testing.T, kubeconfig string) login {
+	t.Helper()
+	var k login
+	if err := yaml.Unmarshal([]byte(kubeconfig), &k); err != nil {
+		t.Fatalf("%s: %v", kubeconfig, err)
+	}
+	if len(k.Clusters) != 1 || len(k.Users) != 1 || len(k.Contexts) != 1 || k.CurrentContext != k.Contexts[0].Name ||
+		k.Contexts[0].Context.Cluster != k.Clusters[0].Name || k.Contexts[0].Context.User != k.Users[0].Name {
+		t.Fatalf("the kubeconfig does not hang together:\n%s", kubeconfig)
+	}
+	return k
+}
+
+// A key that the API makes is in the answer to one POST and nowhere else: not
+// in the lifecycle manager's database, in no other answer and in no log.
+func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	plane := newPlane(t)
+	plane.serve(l, nil)
+	made, err := p.CreateCluster(ctx, named("demo", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" || e.RetryAfter != 2*time.Second {
+		t.Errorf("before there is a control plane: %v", err)
+	}
+	l.up(made.ID)
+	begun := time.Now()
+	c, err := p.CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.ClusterID != made.ID || c.Username != operator.Principal || c.ExpiresAt.Before(begun.Add(595*time.Second)) || c.ExpiresAt.After(time.Now().Add(605*time.Second)) {
+		t.Errorf("credential %+v", c)
+	}
+	k := loginOf(t, c.Kubeconfig)
+	if _, err := tls.X509KeyPair(k.Users[0].User.Certificate, k.Users[0].User.Key); err != nil {
+		t.Errorf("certificate and key: %v", err)
+	}
+	block, _ := pem.Decode(k.Users[0].User.Certificate)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || cert.CheckSignatureFrom(plane.cert) != nil || cert.Subject.CommonName != operator.Principal || !slices.Equal(cert.Subject.Organization, []string{"atoll:credential:" + c.ID}) {
+		t.Errorf("certificate %+v, %v", cert.Subject, err)
+	}
+	at := k.Clusters[0].Cluster
+	if k.CurrentContext != "demo" || at.Server != "https://127.0.0.1:30001" || at.Name != "hc-1.hosted.test-1.atoll.internal" || !strings.Contains(string(at.CA), "CERTIFICATE") {
+		t.Errorf("cluster %+v", at)
+	}
+
+	one, err := p.Credential(ctx, made.ID, c.ID)
+	if err != nil || one.ID != c.ID || one.Kubeconfig != "" {
+		t.Errorf("shown again: %+v, %v", one, err)
+	}
+	all, err := p.Credentials(ctx, made.ID)
+	if err != nil || len(all) != 1 || all[0] != one {
+		t.Errorf("listed: %+v, %v", all, err)
+	}
+	key, _ := pem.Decode(k.Users[0].User.Key)
+	private, err := x509.ParseECPrivateKey(key.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scalar, err := private.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := everything(t, l.dsn) + l.log.String()
+	for name, secret := range map[string]string{
+		"PEM": strings.Split(string(k.Users[0].User.Key), "\n")[1], "hex": fmt.Sprintf("%x", scalar), "a key's header": "PRIVATE KEY",
+	} {
+		if strings.Contains(kept, secret) {
+			t.Errorf("the private key is kept, as %s", name)
+		}
+	}
+	if !strings.Contains(kept, c.ID) {
+		t.Fatal("nothing was found at all")
+	}
+
+	// Who has a key keeps it.
+	own, csr := ownRequest(t)
+	c, err = p.CreateCredential(ctx, made.ID, platform.CredentialRequest{Csr: csr, ExpirationSeconds: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k = loginOf(t, c.Kubeconfig)
+	block, _ = pem.Decode(k.Users[0].User.Certificate)
+	if cert, err = x509.ParseCertificate(block.Bytes); err != nil || !own.PublicKey.Equal(cert.PublicKey) || k.Users[0].User.Key != nil {
+		t.Errorf("with a request of one's own: %v\n%s", err, c.Kubeconfig)
+	}
+	for range 2 {
+		err = p.RevokeCredential(ctx, made.ID, c.ID)
+	}
+	want(t, err, 404, "CLUSTERS-MGMT-CREDENTIAL-002", c.ID)
+	if all, err = p.Credentials(ctx, made.ID); err != nil || len(all) != 1 || all[0].ID == c.ID {
+		t.Errorf("after it was revoked: %+v, %v", all, err)
+	}
+	if r, err := l.system.Get(ctx, "credentials", c.ID, ""); err != nil || r.DeletedTime == nil {
+		t.Errorf("the revoked one: %+v, %v", r, err)
+	}
+}
+
+// A control plane that does not answer in time is 503, and leaves nothing.
+func TestNobodySigns(t *testing.T) {
+	l := startLifecycle(t)
+	ctx := t.Context()
+	made, err := l.as(operator).CreateCluster(ctx, named("demo", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.up(made.ID)
+	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front, Log: slog.New(slog.DiscardHandler), Patience: 200 * time.Millisecond})
+	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" || e.RetryAfter != 2*time.Second || !strings.Contains(e.Reason, "in time") {
+		t.Errorf("nobody signed: %v", err)
+	}
+	if all, err := l.as(operator).Credentials(ctx, made.ID); err != nil || len(all) != 0 {
+		t.Errorf("left: %+v, %v", all, err)
+	}
+}
+
+func ownRequest(t *testing.T) (*ecdsa.PrivateKey, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", Organization: []string{"system:masters"}}}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// everything is the text of all tables of a database.
+func everything(t *testing.T, dsn string) string {
+	t.Helper()
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	var all string
+	err = conn.QueryRow(ctx, `select string_agg(query_to_xml('select * from '||quote_ident(table_schema)||'.'||quote_ident(table_name), true, false, '')::text, '')
+		from information_schema.tables where table_schema not in ('pg_catalog', 'information_schema') and table_type = 'BASE TABLE'`).Scan(&all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestCredentialsThatDoNotCome(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	plane := newPlane(t)
+	mode := make(chan string, 1)
+	plane.serve(l, func(r client.Resource, data map[string]any, available *string) {
+		switch <-mode {
+		case "refused":
+			*available = "False:InvalidRequest:the request is not signed by its key"
+		case "of another key":
+			other, _ := ownRequest(t)
+			var s struct{ Request, Username string }
+			_ = json.Unmarshal(r.Spec, &s)
+			data["certificate"] = plane.sign(r.ID, s.Request, s.Username, time.Minute, &other.PublicKey)
+		case "empty":
+			data["server"] = ""
+		}
+	})
+	made, err := p.CreateCluster(ctx, named("demo", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.up(made.ID)
+	for how, reason := range map[string]string{"refused": "not signed by its key", "of another key": "did not sign", "empty": "did not sign"} {
+		mode <- how
+		_, err := l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+		want(t, err, 503, "CLUSTERS-MGMT-CREDENTIAL-008", reason)
+	}
+	if all, err := p.Credentials(ctx, made.ID); err != nil || len(all) != 0 {
+		t.Errorf("what did not come is listed: %+v, %v", all, err)
+	}
+	_, csr := ownRequest(t)
+	block, _ := pem.Decode([]byte(csr))
+	block.Bytes[len(block.Bytes)-1] ^= 1
+	for _, r := range []platform.CredentialRequest{
+		{ExpirationSeconds: 59}, {ExpirationSeconds: 86401}, {ExpirationSeconds: -1}, {Csr: "x"}, {Csr: csr + csr}, {Csr: string(pem.EncodeToMemory(block))},
+	} {
+		_, err := p.CreateCredential(ctx, made.ID, r)
+		want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "")
+	}
+	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+	want(t, err, 409, "CLUSTERS-MGMT-CREDENTIAL-004", "being deleted")
+}

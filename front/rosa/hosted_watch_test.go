@@ -1,0 +1,330 @@
+package rosa_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/internal/rest"
+)
+
+// Pages of any offset lose and repeat nothing, whatever the page before was.
+func TestPagesLoseNothing(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	var ids []string
+	for i := range 7 {
+		c, err := p.CreateCluster(ctx, named(fmt.Sprintf("c%d", i), ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, c.ID)
+	}
+	if _, err := l.as(neighbour).CreateCluster(ctx, named("theirs", "")); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids[3:5] {
+		l.up(id)
+	}
+	list := func(query string) platform.ClusterList {
+		t.Helper()
+		var found platform.ClusterList
+		if status := l.get(t, "/api/v0/clusters"+query, &found); status != 200 {
+			t.Fatalf("%s: %d", query, status)
+		}
+		return found
+	}
+	for _, c := range []struct{ limit, offset int }{{3, 0}, {3, 1}, {3, 2}, {2, 5}, {100, 0}, {1, 6}, {5, 7}, {5, 300}, {100, 3}} {
+		got := list(fmt.Sprintf("?limit=%d&offset=%d", c.limit, c.offset))
+		wanted := ids[min(c.offset, 7):min(c.offset+c.limit, 7)]
+		if got.Total != 7 || got.Limit != c.limit || got.Offset != c.offset || len(got.Items) != len(wanted) {
+			t.Errorf("limit %d, offset %d: %d items of %d", c.limit, c.offset, len(got.Items), got.Total)
+			continue
+		}
+		for i, item := range got.Items {
+			if item.ID != wanted[i] || item.ResourceVersion == "0" {
+				t.Errorf("limit %d, offset %d: item %d is %s", c.limit, c.offset, i, item.Name)
+			}
+		}
+	}
+	if got := list("?status=Ready&limit=1&offset=1"); got.Total != 2 || len(got.Items) != 1 || got.Items[0].ID != ids[4] {
+		t.Errorf("the second that is Ready: %+v", got)
+	}
+	if got := list("?status=Deleting"); got.Total != 0 || got.Items == nil || got.Limit != 50 {
+		t.Errorf("those being deleted: %+v", got)
+	}
+	if got := list("?name=c5"); got.Total != 1 || got.Items[0].ID != ids[5] {
+		t.Errorf("by name: %+v", got)
+	}
+	if all, err := p.Clusters(ctx, client.ClusterQuery{Phase: platform.ClusterPhaseWaitingForPlacement}); err != nil || len(all) != 5 {
+		t.Errorf("waiting: %d, %v", len(all), err)
+	}
+	for query, code := range map[string]string{
+		"?limit=0": "CLUSTERS-MGMT-LIST-001", "?limit=101": "CLUSTERS-MGMT-LIST-001", "?offset=-1": "CLUSTERS-MGMT-LIST-001",
+		"?limit=x": "CLUSTERS-MGMT-LIST-001", "?status=Happy": "CLUSTERS-MGMT-LIST-001", "?watch=perhaps": "CLUSTERS-MGMT-LIST-001",
+	} {
+		var e platform.Error
+		if status := l.get(t, "/api/v0/clusters"+query, &e); status != 400 || e.Code != code {
+			t.Errorf("%s: %d %+v", query, status, e)
+		}
+	}
+}
+
+// get makes a signed GET as any HTTP client does.
+func (l *lifecycle) get(t *testing.T, path string, into any) (status int) {
+	t.Helper()
+	body, status := l.curl(t, "GET", path, "")
+	if err := json.Unmarshal(body, into); err != nil {
+		t.Fatalf("%s: %v: %s", path, err, body)
+	}
+	return status
+}
+
+// curl calls with a foreign client.
+func (l *lifecycle) curl(t *testing.T, method, path, body string, headers ...string) ([]byte, int) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "body")
+	args := []string{
+		"--silent", "--show-error", "--max-time", "30", "--cacert", l.ca, "--request", method, "--output", out, "--write-out", "%{http_code}",
+		"--aws-sigv4", "aws:amz:" + region + ":execute-api", "--user", operator.AccessKeyID + ":" + operator.Secret,
+	}
+	for _, h := range headers {
+		args = append(args, "--header", h)
+	}
+	if body != "" {
+		args = append(args, "--header", "Content-Type: application/json", "--data-binary", body)
+	}
+	code, err := exec.CommandContext(t.Context(), "curl", append(args, l.endpoint+path)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("curl %s %s: %v: %s", method, path, err, code)
+	}
+	status := 0
+	if _, err := fmt.Sscanf(string(code), "%d", &status); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(out)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return data, status
+}
+
+// A client that knows nothing of us makes, changes and deletes a cluster, by
+// the contract's words.
+func TestAForeignClient(t *testing.T) {
+	l := startLifecycle(t)
+	body, status := l.curl(t, "POST", "/prod/api/v0/clusters", `{"name":"demo","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","vpcId":"vpc-1"}}}`, "Idempotency-Key: k1")
+	var made platform.Cluster
+	if err := json.Unmarshal(body, &made); err != nil || status != 201 || made.Spec.AWS["vpcId"] != "vpc-1" {
+		t.Fatalf("%d %s, %v", status, body, err)
+	}
+	again, status := l.curl(t, "POST", "/prod/api/v0/clusters", `{"name":"demo","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","vpcId":"vpc-1"}}}`, "Idempotency-Key: k1")
+	if status != 201 || !strings.Contains(string(again), made.ID) {
+		t.Errorf("the same once more: %d %s", status, again)
+	}
+	path := "/prod/api/v0/clusters/" + made.ID
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		contains           string
+	}{
+		{"POST", "/prod/api/v0/clusters", `{"name":"other"}`, 201, "other"},
+		{"POST", "/api/v0/clusters", `{"name":"demo"}`, 409, "CLUSTERS-MGMT-CREATE-003"},
+		{"POST", "/api/v0/clusters", `{"name":`, 400, "CLUSTERS-MGMT-CREATE-001"},
+		{"POST", "/api/v0/clusters", `[]`, 400, "CLUSTERS-MGMT-CREATE-001"},
+		{"POST", "/api/v0/clusters", `{"kind":"NodePool","name":"x"}`, 422, `"field":"kind"`},
+		{"PUT", path, `{"spec":{"displayName":"new"}}`, 200, `"displayName":"new"`},
+		{"PUT", path, `{}`, 422, `"field":"spec"`},
+		{"PATCH", path, `{"spec":{"displayName":null}}`, 200, `"generation":3`},
+		{"GET", path + "/statuses", "", 200, `"controller_statuses":[]`},
+		{"GET", path + "/events", "", 200, `"stage":"Accepted"`},
+		{"GET", path + "/credentials", "", 200, `"items":[]`},
+		{"POST", path + "/credentials", `{"expiration_seconds":5}`, 422, `"field":"expiration_seconds"`},
+		{"GET", "/api/v0/nodepools?clusterId=" + made.ID, "", 200, `"total":0`},
+		{"GET", "/api/v0/nodepools?clusterId=nonsense", "", 404, "NODEPOOLS-MGMT-LIST-002"},
+		{"GET", "/api/v0/clusters/nonsense", "", 404, "CLUSTERS-MGMT-GET-002"},
+		{"GET", "/api/v0/clusters/%00", "", 404, "CLUSTERS-MGMT-GET-002"},
+		{"GET", "/api/v0/nodepools/" + made.ID, "", 404, "NODEPOOLS-MGMT-GET-002"},
+		{"DELETE", path + "?force=maybe", "", 400, "CLUSTERS-MGMT-DELETE-001"},
+		{"DELETE", path, "", 202, `{"cluster_id":"` + made.ID + `","message":"Cluster deletion initiated"}`},
+	} {
+		body, status := l.curl(t, c.method, c.path, c.body)
+		if status != c.status || !strings.Contains(string(body), c.contains) {
+			t.Errorf("%s %s %s: %d %s\nwant %d %s", c.method, c.path, c.body, status, body, c.status, c.contains)
+		}
+	}
+}
+
+func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l := startLifecycle(t)
+	p, other := l.as(operator), l.as(neighbour)
+	if _, err := other.CreateCluster(ctx, named("theirs", "")); err != nil {
+		t.Fatal(err)
+	}
+	first, err := p.CreateCluster(ctx, named("first", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.WatchClusters(ctx, client.WatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cursor := ""
+	next := func(w *client.Watch) (rest.EventType, platform.Cluster) {
+		t.Helper()
+		for {
+			e, err := w.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Cursor != "" {
+				cursor = e.Cursor
+			}
+			if e.Type == rest.Bookmark {
+				continue
+			}
+			var c platform.Cluster
+			if err := json.Unmarshal(e.Object, &c); err != nil {
+				t.Fatal(err)
+			}
+			return e.Type, c
+		}
+	}
+	is := func(kind rest.EventType, c platform.Cluster, wanted rest.EventType, name string, phase platform.ClusterPhase) {
+		t.Helper()
+		if kind != wanted || c.Name != name || c.Status.Phase != phase {
+			t.Errorf("got %s %s %s, want %s %s %s", kind, c.Name, c.Status.Phase, wanted, name, phase)
+		}
+	}
+	kind, c := next(w)
+	is(kind, c, rest.Added, "first", platform.ClusterPhaseWaitingForPlacement)
+	l.up(first.ID)
+	for c.Status.Phase != platform.ClusterPhaseReady { // states between may be left out
+		kind, c = next(w)
+	}
+	is(kind, c, rest.Modified, "first", platform.ClusterPhaseReady)
+	_ = w.Close()
+	if _, err := other.CreateCluster(ctx, named("theirs-too", "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.DeleteCluster(ctx, first.ID, client.Deletion{}); err != nil {
+		t.Fatal(err)
+	}
+	if w, err = p.WatchClusters(ctx, client.WatchOptions{Cursor: cursor, ID: first.ID}); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	kind, c = next(w)
+	is(kind, c, rest.Modified, "first", platform.ClusterPhaseDeleting)
+	l.gone("clusters", first.ID, "hosted-cluster", "pull-secret", "placement")
+	for kind != rest.Deleted {
+		kind, c = next(w)
+	}
+	is(kind, c, rest.Deleted, "first", platform.ClusterPhaseDeleting)
+	_, err = p.WatchClusters(ctx, client.WatchOptions{Cursor: "nonsense"})
+	if s := client.StatusOf(err); s != http.StatusGone && s != http.StatusBadRequest {
+		t.Errorf("a cursor that is none: %v", err)
+	}
+}
+
+// What happens to a cluster and its node pools is told as it happens, and from
+// a cursor on.
+func TestEventsAreToldAsTheyHappen(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l := startLifecycle(t)
+	p := l.as(operator)
+	made, err := p.CreateCluster(ctx, named("demo", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := p.WatchClusterEvents(ctx, made.ID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	cursor := ""
+	next := func(w *client.Watch) platform.Event {
+		t.Helper()
+		for {
+			e, err := w.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Cursor != "" {
+				cursor = e.Cursor
+			}
+			if e.Type == rest.Bookmark {
+				continue
+			}
+			var happened platform.Event
+			if err := json.Unmarshal(e.Object, &happened); err != nil || e.Type != rest.Added {
+				t.Fatalf("%s %s, %v", e.Type, e.Object, err)
+			}
+			return happened
+		}
+	}
+	told := func(w *client.Watch, wanted ...string) {
+		t.Helper()
+		for _, s := range wanted {
+			if e := next(w); fmt.Sprintf("%s %s %s", e.Type, e.Stage, e.Reason) != s {
+				t.Errorf("told %+v, want %s", e, s)
+			}
+		}
+	}
+	told(w, "Normal Accepted Created")
+	n, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: made.ID, Name: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told(w, "Normal  NodePoolCreated")
+	l.report("clusters", made.ID, "placement", `{}`, "Available=False:NoCapacity:no management cluster")
+	told(w, "Waiting Placed NoCapacity")
+	l.up(made.ID)
+	told(w, "Normal Placed Placed")
+	middle := cursor
+	told(w, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing", "Normal Ready Ready")
+	l.report("nodepools", n.ID, "node-pool", `{"replicas":2}`, "Available=True:AsExpected")
+	told(w, "Normal  NodePoolReady", "Normal NodesReady NodesReady")
+
+	resumed, err := p.WatchClusterEvents(ctx, made.ID, middle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resumed.Close()
+	told(resumed, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing", "Normal Ready Ready", "Normal  NodePoolReady", "Normal NodesReady NodesReady")
+
+	events, err := p.ClusterEvents(ctx, made.ID)
+	if err != nil || len(events) != 10 || events[0].SinceMs != 0 || events[9].Stage != platform.EventStageNodesReady || events[9].SinceMs <= 0 {
+		t.Errorf("events %+v, %v", events, err)
+	}
+	_, err = p.WatchClusterEvents(ctx, made.ID, "nonsense")
+	want(t, err, 400, "CLUSTERS-MGMT-EVENTS-001", "cursor")
+
+	// The end of the cluster is the end of the road.
+	var last platform.Event
+	ended := make(chan error, 1)
+	go func() {
+		ended <- p.FollowClusterEvents(ctx, made.ID, func(e platform.Event) error { last = e; return nil })
+	}()
+	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{}); err != nil {
+		t.Fatal(err)
+	}
+	told(w, "Normal  NodePoolDeletionRequested", "Normal  DeletionRequested")
+	l.gone("nodepools", n.ID, "node-pool")
+	l.gone("clusters", made.ID, "hosted-cluster", "pull-secret", "placement")
+	if err := <-ended; client.StatusOf(err) != 404 || last.Reason != "Deleted" {
+		t.Errorf("the end is %+v, %v", last, err)
+	}
+}
