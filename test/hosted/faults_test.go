@@ -1,0 +1,184 @@
+package hosted
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"atoll.dev/client"
+	"atoll.dev/test/regiontest"
+)
+
+const (
+	lightTime = 15 * time.Second // of faults, unless ATOLL_SOAK says otherwise
+	patience  = 4 * time.Minute  // for what must come to pass once they end
+)
+
+const mc = "management-01"
+
+// world is a region with one management cluster.
+type world struct {
+	t   *testing.T
+	r   *regiontest.Region
+	api *client.Platform
+}
+
+func (w *world) eventually(what string, f func() error) {
+	w.t.Helper()
+	regiontest.Eventually(w.t, patience, func() error {
+		if err := f(); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	})
+}
+
+// Kill -9 of planes, router, hosting, agent, the management cluster's API
+// server, and of everything at once, while clusters are created and deleted
+// and customers write into theirs: every write that was acknowledged is there,
+// every cluster comes to what was ordered, and deleted ones leave nothing.
+func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
+	rng := regiontest.Seed(t)
+	span := regiontest.Soak(t, lightTime)
+	r := regiontest.New(t)
+	w := &world{t: t, r: r, api: r.API()}
+	var customers []*customer
+	for i := range 2 {
+		customers = append(customers, w.newCustomer(fmt.Sprintf("kept-%d", i)))
+	}
+
+	ctx, stop := context.WithTimeout(t.Context(), span)
+	defer stop()
+	var wg sync.WaitGroup
+	for _, c := range customers {
+		wg.Go(func() { c.write(ctx) })
+	}
+	waits := rand.New(rand.NewPCG(rng.Uint64(), 1))
+	cycles := 0
+	wg.Go(func() {
+		cycles = w.churn(ctx, "churn", func() time.Duration { return time.Duration(waits.IntN(6000)) * time.Millisecond })
+	})
+	kills := w.kill(ctx, rng, span)
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	for _, c := range customers {
+		t.Logf("%s: %d ConfigMaps and %d counts acknowledged, %d calls not", c.name, c.written, c.counted, c.tries)
+		if c.written == 0 {
+			t.Errorf("nothing was written into %s: there was no load", c.name)
+		}
+	}
+	t.Logf("killed %v; %d clusters came and went", kills, cycles)
+
+	begun := time.Now()
+	kept := map[string]bool{}
+	for _, c := range customers {
+		kept["clusters-"+c.id] = true
+		w.eventually("it is ready", func() error { return w.ready(c.id) })
+		w.eventually("nothing is lost", func() error { return c.has(t.Context()) })
+	}
+	w.eventually("the others left nothing", func() error { return w.only(kept) })
+	t.Logf("all is as ordered %s after the last kill", time.Since(begun).Round(100*time.Millisecond))
+
+	begun = time.Now()
+	for _, c := range customers {
+		if err := w.api.DeleteCluster(t.Context(), c.id, client.Deletion{}); err != nil {
+			t.Error(err)
+		}
+	}
+	w.eventually("nothing is left", func() error { return w.only(nil) })
+	t.Logf("nothing was left %s after the deletion", time.Since(begun).Round(100*time.Millisecond))
+}
+
+// kill kills one thing after the other until ctx ends, everything at once when
+// half of the time is over and now and then, and returns how often what.
+func (w *world) kill(ctx context.Context, rng *rand.Rand, span time.Duration) map[string]int {
+	kills := map[string]int{}
+	half := time.Now().Add(span / 2)
+	for ctx.Err() == nil {
+		what := []string{"plane", "plane", "router", "hosting", "agent", "mc"}[rng.IntN(6)]
+		if now := time.Now(); now.After(half) {
+			what, half = "everything", now.Add(time.Minute)
+		}
+		kills[what]++
+		status := w.r.Status()
+		var pids []int
+		switch what {
+		case "plane":
+			if n := len(status.Planes); n > 0 {
+				pids = append(pids, status.Planes[rng.IntN(n)].PID)
+			}
+		case "everything": // the supervisor is the first
+			for _, p := range status.Processes {
+				pids = append(pids, p.PID)
+			}
+			for _, p := range status.Planes {
+				pids = append(pids, p.PID)
+			}
+		case "mc":
+			pids = append(pids, w.r.Process(mc+"-plane").PID)
+		default:
+			pids = append(pids, w.r.Process(mc+"-"+what).PID)
+		}
+		for _, pid := range pids {
+			if pid != 0 {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+			}
+		}
+		if what == "everything" {
+			w.r.Up()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(300+rng.IntN(1500)) * time.Millisecond):
+		}
+	}
+	return kills
+}
+
+// only says what there is besides these namespaces' clusters: for the Platform
+// API, on the management cluster, as files and as processes.
+func (w *world) only(kept map[string]bool) error {
+	list, err := w.api.Clusters(w.t.Context(), client.ClusterQuery{})
+	if err != nil {
+		return err
+	}
+	for _, c := range list {
+		if !kept["clusters-"+c.ID] {
+			return fmt.Errorf("the API shows %s: %s %s", c.Name, c.Status.Phase, c.Status.Message)
+		}
+	}
+	out, err := w.r.TryKubectl(mc, "get", "namespaces", "-o", "name")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(out) {
+		name := strings.TrimPrefix(strings.TrimSpace(line), "namespace/")
+		if strings.HasPrefix(name, "clusters-") && !kept[name] {
+			return fmt.Errorf("the management cluster has namespace %s", name)
+		}
+	}
+	dirs, _ := filepath.Glob(filepath.Join(w.r.Home, "management", mc, "hosting", "planes", "*", "*"))
+	for _, dir := range dirs {
+		if !kept[filepath.Base(filepath.Dir(dir))] {
+			return fmt.Errorf("files in %s", dir)
+		}
+	}
+	for _, p := range w.r.Status().Planes {
+		if !kept[p.Namespace] {
+			return fmt.Errorf("process %d of %s", p.PID, p.HostedCluster)
+		}
+	}
+	bundles, err := w.api.ListBundles(w.t.Context(), client.ListOptions{Page: 1, Size: 1})
+	if err == nil && kept == nil && bundles.Total > 0 {
+		err = fmt.Errorf("Maestro has %d works, such as %s", bundles.Total, bundles.Items[0].Name)
+	}
+	return err
+}
