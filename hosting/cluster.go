@@ -57,6 +57,7 @@ func (h *Hosting) cluster(key loop.Key) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.starts, r.pace = h.starts, h.o.pace
 	r.took = func(d time.Duration) { h.metrics.starts.Observe(d.Seconds()) }
 	r.changed = func(v view) { h.metrics.changed(v); h.changed(key) }
 	c := &cluster{runner: r}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/plane"
 )
 
 // What a machine does to a plane is said in its conditions, and mended when
@@ -64,9 +66,34 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 	w.patch(key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.5"}}}`)
 	w.condition(key, hypershift.Degraded, "False", reasonAsExpected)
 
+	t.Log("a plane that hangs is not available, and is restarted")
+	w.stop()
+	w.options.pace = pace{every: 100 * time.Millisecond, limit: 500 * time.Millisecond, hang: time.Second}
+	w.start()
+	w.wait("the adoption", func() error {
+		if c := w.h.lookup(key); c == nil || c.runner.view().State != ready {
+			return errStill
+		}
+		return nil
+	})
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	w.condition(key, hypershift.Available, "False", "NotReady")
+	w.condition(key, hypershift.EtcdAvailable, "False", "NotReady")
+	w.wait("another process", func() error {
+		if v := w.h.lookup(key).runner.view(); v.PID == pid || v.State != ready {
+			return errStill
+		}
+		return nil
+	})
+	w.condition(key, hypershift.Available, "True", reasonAsExpected)
+
 	t.Log("its port is another's when it comes back")
 	port := w.h.lookup(key).runner.view().Record.Port
 	w.stop()
+	w.options.pace = pace{}
+	pid, _ = plane.Running(dir)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -44,8 +45,12 @@ type Options struct {
 
 	FirstPort, LastPort int // of the planes, on loopback; default 30000 to 32767
 
+	Starts int // of planes at once; default two for each processor
+
 	Log     *slog.Logger          // default: none
 	Metrics prometheus.Registerer // default: none
+
+	pace pace // default: usualPace
 }
 
 // Routes is hosting's side of the router, as router.Control is.
@@ -68,6 +73,7 @@ type Hosting struct {
 	o        Options
 	home     home
 	ports    *ports
+	starts   chan struct{} // see runner
 	endpoint hypershift.APIEndpoint
 	metrics  *metrics
 	clusters *loop.Loop
@@ -104,8 +110,15 @@ func New(o Options) (*Hosting, error) {
 	if o.FirstPort == 0 {
 		o.FirstPort, o.LastPort = firstPort, lastPort
 	}
+	if o.Starts == 0 {
+		o.Starts = 2 * runtime.NumCPU()
+	}
+	if o.pace == (pace{}) {
+		o.pace = usualPace()
+	}
 	h := &Hosting{
-		o: o, home: home{o.DataDir}, ports: &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]loop.Key{}},
+		starts: make(chan struct{}, o.Starts),
+		o:      o, home: home{o.DataDir}, ports: &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]loop.Key{}},
 		endpoint: hypershift.APIEndpoint{Host: host, Port: int32(port)},
 		hosted:   map[loop.Key]*cluster{}, names: map[string]loop.Key{}, changes: make(chan struct{}),
 	}

@@ -30,14 +30,24 @@ const (
 
 const (
 	startLimit  = 3 * time.Minute // for a start, on a machine that starts many
-	hangLimit   = 3 * time.Minute // how long a plane may not answer before it is restarted
 	stopLimit   = 10 * time.Second
-	probeEvery  = 10 * time.Second
-	probeLimit  = 5 * time.Second
-	goodAfter   = time.Minute // a plane that was ready for so long begins its back-off anew
+	slotLimit   = 15 * time.Second // how long a start may keep others waiting
+	goodAfter   = time.Minute      // a plane that was ready for so long begins its back-off anew
 	filesLimit  = 16384
 	memoryLimit = 1 << 30 // soft: what Go's collector aims at
 )
+
+// pace is how often a plane that is ready is asked how it is.
+type pace struct {
+	every time.Duration
+	limit time.Duration // for an answer
+	hang  time.Duration // how long a plane may not be well before it is restarted
+}
+
+// usualPace is light: a plane that ends is noticed without being asked.
+func usualPace() pace {
+	return pace{every: 15 * time.Second, limit: 5 * time.Second, hang: 3 * time.Minute}
+}
 
 // target is what a plane's runner is told.
 type target struct {
@@ -73,6 +83,8 @@ type runner struct {
 	key     loop.Key
 	dir     string
 	ports   *ports
+	starts  chan struct{} // a start of any plane holds one of its places
+	pace    pace
 	log     *slog.Logger
 	changed func(view)          // told after each change of the view, of any goroutine
 	took    func(time.Duration) // told how long a start took
@@ -88,6 +100,7 @@ type runner struct {
 	record   record
 	failures int
 	move     bool // the port is another's
+	starting bool // holds a place of starts
 }
 
 // newRunner reads what an earlier one left, and does nothing before run.
@@ -105,7 +118,7 @@ func newRunner(key loop.Key, dir string, p *ports, log *slog.Logger) (*runner, e
 	}
 	return &runner{
 		key: key, dir: dir, ports: p, log: log.With("plane", key.String()), changed: func(view) {}, took: func(time.Duration) {},
-		seen: seen, record: rec, poke: make(chan struct{}, 1), done: make(chan struct{}),
+		starts: make(chan struct{}, 1), pace: usualPace(), seen: seen, record: rec, poke: make(chan struct{}, 1), done: make(chan struct{}),
 	}, nil
 }
 
@@ -207,12 +220,41 @@ func (r *runner) serve(ctx context.Context, t target) error {
 			return err
 		}
 	}
+	defer r.leaveStart()
 	if r.process == nil {
+		if !r.awaitStart(ctx, t) {
+			return nil
+		}
 		if err := r.launch(t); err != nil {
 			return err
 		}
 	}
 	return r.attend(ctx, t)
+}
+
+// awaitStart waits for its turn: planes that start all at once only hold each
+// other up. false when the target changed before.
+func (r *runner) awaitStart(ctx context.Context, t target) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-r.poke:
+			if !r.target().equal(t) {
+				return false
+			}
+		case r.starts <- struct{}{}:
+			r.starting = true
+			return true
+		}
+	}
+}
+
+func (r *runner) leaveStart() {
+	if r.starting {
+		r.starting = false
+		<-r.starts
+	}
 }
 
 // config is the plane's, as it runs or is to run.
@@ -308,8 +350,9 @@ func (r *runner) attend(ctx context.Context, t target) error {
 	up := make(chan error, 1)
 	go func() { up <- p.Wait(waiting) }()
 	health := make(chan []string, 1)
-	probe := time.NewTicker(probeEvery)
+	probe := time.NewTicker(r.pace.every)
 	defer probe.Stop()
+	slow := time.After(slotLimit)
 	var asking bool
 	var unwellSince time.Time
 	for {
@@ -327,9 +370,12 @@ func (r *runner) attend(ctx context.Context, t target) error {
 			if err != nil {
 				continue // it has ended, or we have
 			}
+			r.leaveStart()
 			if err := r.bear(p, begun); err != nil {
 				return err
 			}
+		case <-slow:
+			r.leaveStart()
 		case <-probe.C:
 			if err := boundLog(logPath(r.dir)); err != nil {
 				r.log.Warn("a plane's log could not be cut", "error", err)
@@ -342,7 +388,7 @@ func (r *runner) attend(ctx context.Context, t target) error {
 			}
 			if !asking {
 				asking = true
-				go func() { health <- ask(waiting, p.Config) }()
+				go func() { health <- ask(waiting, p.Config, r.pace.limit) }()
 			}
 		case unwell := <-health:
 			asking = false
@@ -350,8 +396,8 @@ func (r *runner) attend(ctx context.Context, t target) error {
 				unwellSince = time.Time{}
 			} else if unwellSince.IsZero() {
 				unwellSince = time.Now()
-			} else if time.Since(unwellSince) > hangLimit {
-				return r.kill(fmt.Errorf("%w: not well for %s: %v", errHangs, hangLimit, unwell))
+			} else if time.Since(unwellSince) > r.pace.hang {
+				return r.kill(fmt.Errorf("%w: not well for %s: %v", errHangs, r.pace.hang, unwell))
 			}
 			r.judge(unwell)
 		}
@@ -381,8 +427,8 @@ func (r *runner) bear(p *plane.Process, begun time.Time) error {
 }
 
 // ask returns what is not well; everything, when the plane does not answer.
-func ask(ctx context.Context, c plane.Config) []string {
-	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+func ask(ctx context.Context, c plane.Config, limit time.Duration) []string {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	unwell, err := c.Health(ctx)
 	if err != nil {
