@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"atoll.dev/api/hosting"
+	"atoll.dev/api/platform"
+	"atoll.dev/client"
+	"atoll.dev/test/regiontest"
+)
+
+// A customer's cluster: asked for by a signed POST, ready with its nodes, used
+// with a kubeconfig by the router, changed, and deleted while the adapters are
+// killed. Then nothing of it is left (I9).
+func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
+	r := regiontest.Shared(t)
+	api, ctx := r.API(), t.Context()
+	begun := time.Now()
+	cluster, err := api.CreateCluster(ctx, platform.ClusterRequest{Name: "from-post-to-nothing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replicas := int32(2)
+	pool, err := api.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: cluster.ID, Name: "workers", Spec: &platform.NodePoolSpec{
+		Replicas: &replicas, Labels: map[string]string{"team": "a"},
+		Platform: &platform.NodePoolPlatform{Type: "AWS", AWS: &platform.NodePoolAWS{InstanceType: "m6a.xlarge"}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := func() error {
+		c, err := api.Cluster(ctx, cluster.ID)
+		if err == nil && (c.Status.Phase != platform.ClusterPhaseReady || c.Status.ObservedGeneration != c.Generation) {
+			err = fmt.Errorf("%+v", c.Status)
+		}
+		return err
+	}
+	regiontest.Eventually(t, 90*time.Second, ready)
+	t.Logf("ready after %s", time.Since(begun).Round(time.Millisecond))
+	made, err := api.CreateCredential(ctx, cluster.ID, platform.CredentialRequest{ExpirationSeconds: 600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	write(t, kubeconfig, []byte(made.Kubeconfig))
+	_, kubectl := regiontest.Bin(t)
+	use := func(args ...string) (string, error) {
+		out, err := exec.Command(kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+		return string(out), err
+	}
+	nodes := func(want int) func() error {
+		return func() error {
+			out, err := use("get", "nodes", "-l", "team=a", "-o", "name")
+			if got := strings.Count(out, "node/"); err == nil && got != want {
+				err = fmt.Errorf("%d nodes: %s", got, out)
+			}
+			return err
+		}
+	}
+	regiontest.Eventually(t, 60*time.Second, nodes(2))
+	t.Logf("two nodes after %s", time.Since(begun).Round(time.Millisecond))
+	if out, err := use("auth", "can-i", "*", "*"); err != nil || strings.TrimSpace(out) != "yes" {
+		t.Errorf("the creator is no administrator: %s %v", out, err)
+	}
+	if _, err := api.UpdateNodePool(ctx, pool.ID, json.RawMessage(`{"spec":{"replicas":3}}`), ""); err != nil {
+		t.Fatal(err)
+	}
+	regiontest.Eventually(t, 60*time.Second, nodes(3))
+	if _, err := api.UpdateCluster(ctx, cluster.ID, json.RawMessage(`{"spec":{"displayName":"another"}}`), ""); err != nil {
+		t.Fatal(err)
+	}
+	regiontest.Eventually(t, 60*time.Second, ready)
+
+	if err := api.DeleteCluster(ctx, cluster.ID, client.Deletion{}); err != nil {
+		t.Fatal(err)
+	}
+	regiontest.Kill(t, r.Process("adapter").PID)
+	begun = time.Now()
+	regiontest.Eventually(t, 90*time.Second, func() error {
+		c, err := api.Cluster(ctx, cluster.ID)
+		if client.StatusOf(err) == 404 {
+			return nil
+		}
+		return fmt.Errorf("%+v, %v", c.Status, err)
+	})
+	t.Logf("gone after %s", time.Since(begun).Round(time.Millisecond))
+	namespace, hc := hosting.Namespace(cluster.ID), hosting.HostedClusterName(cluster.ID)
+	if out := r.Kubectl("management-01", "get", "namespace,appliedmanifestwork", "-o", "name"); strings.Contains(out, cluster.ID) {
+		t.Errorf("left on the management cluster: %s", out)
+	}
+	if out := r.Kubectl("management-01", "get", "hostedclusters,nodepools,credentials", "-n", namespace, "-o", "name"); out != "" {
+		t.Errorf("left on the management cluster: %s", out)
+	}
+	for _, p := range r.Status().Planes {
+		if p.HostedCluster == hc {
+			t.Errorf("left: process %d", p.PID)
+		}
+	}
+	if list := r.Atoll("clm", "list", "all"); strings.Contains(list, cluster.ID) || strings.Contains(list, pool.ID) {
+		t.Errorf("left in the lifecycle manager: %s", list)
+	}
+	err = filepath.WalkDir(filepath.Join(r.Home, "management"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && (strings.Contains(d.Name(), cluster.ID) || strings.Contains(d.Name(), hc)) {
+			t.Errorf("left: %s", path)
+		}
+		return nil // others' files come and go
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
