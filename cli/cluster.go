@@ -51,7 +51,7 @@ func told(err error) error {
 	}
 	var more strings.Builder
 	for _, f := range e.Fields {
-		if !strings.Contains(e.Reason, f.Field+": "+f.Message) {
+		if len(e.Fields) > 1 || !strings.Contains(e.Reason, f.Message) {
 			fmt.Fprintf(&more, "\n  %s: %s", oneLine(f.Field), oneLine(f.Message))
 		}
 	}

@@ -131,9 +131,9 @@ func (d *display) learn(n news) {
 		}
 	case n.cluster != nil:
 		was := d.waits
-		d.phase, d.waits = string(n.cluster.Status.Phase), ""
-		if d.phase != "Ready" {
-			d.waits = n.cluster.Status.Message
+		d.phase, d.waits = string(n.cluster.Status.Phase), n.cluster.Status.Message
+		if d.phase == "Ready" {
+			d.waits = "the nodes of its node pools"
 		}
 		if d.waits != was {
 			d.since = time.Now()
