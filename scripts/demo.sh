@@ -75,7 +75,7 @@ All that took $((SECONDS - begun)) s. The region keeps running, and $name in it.
   atoll cluster hibernate $name --wait       its process ends; the next kubectl wakes it
   atoll cluster list -o wide; atoll cluster events $name; atoll cluster credentials list $name
   atoll clm why clusters $name               what the region's controllers say of it
-  atoll status                              processes and endpoints; atoll logs hosting-$mc
+  atoll status                              processes and endpoints; atoll logs $mc-hosting
   atoll up --management-clusters 2          one more management cluster
   eval "\$(atoll env)"                       then curl, awscurl or an AWS SDK
   atoll cluster delete $name --wait
