@@ -178,7 +178,7 @@ func (f *Fleet) find(ctx context.Context, tx *store.Tx, d Demand, now time.Time)
 		}
 		// It may have changed between the reading and the lock. Then there is
 		// one that fits less, so this ends.
-		fresh := managementCluster(doc, now)
+		fresh := read(doc).at(now)
 		fresh.Reserved, fresh.Placements = m.Reserved, m.Placements
 		if *m = fresh; m.fits(d) {
 			return m, candidates, nil
@@ -196,10 +196,10 @@ func (f *Fleet) read(ctx context.Context, tx *store.Tx, now time.Time) ([]Manage
 	if err != nil {
 		return nil, err
 	}
-	fleet := make([]ManagementCluster, len(docs))
-	for i, d := range docs {
-		fleet[i] = managementCluster(d, now)
-		fleet[i].Reserved, fleet[i].Placements = sums[d.ID].reserved, sums[d.ID].placements
+	fleet := f.readings.of(docs, now)
+	for i := range fleet {
+		s := sums[fleet[i].ID]
+		fleet[i].Reserved, fleet[i].Placements = s.reserved, s.placements
 	}
 	return fleet, nil
 }

@@ -20,11 +20,13 @@ type board struct {
 	waiting int
 	order   []waiter // those that wait, the oldest first; nil: not known
 	asked   map[string]ask
-	turned  map[string][]waiter // placed on a management cluster of which something is known anew, by what
+	lost    map[string]bool // management clusters whose agents are reported as lost, by id
+	told    map[string]bool // placements there, by id, of which that was said
+	turned  bool            // there may be something to say
 }
 
 type mcEntry struct {
-	doc     store.Document
+	reading
 	removed bool
 }
 
@@ -69,7 +71,7 @@ const (
 )
 
 func newBoard() *board {
-	return &board{mcs: map[string]mcEntry{}, entries: map[string]entry{}, asked: map[string]ask{}, turned: map[string][]waiter{}}
+	return &board{mcs: map[string]mcEntry{}, entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, told: map[string]bool{}}
 }
 
 // apply takes a document, or its tombstone, and returns whether that may make
@@ -84,10 +86,10 @@ func (b *board) apply(d store.Document) (news bool, err error) {
 		if known && have.doc.Version > d.Version {
 			return false, nil
 		}
-		b.mcs[d.ID] = mcEntry{d, d.Removed}
-		if known && lost(have.doc) != lost(d) {
-			b.turn(d)
+		if !known || !have.doc.SameState(d) {
+			b.mcs[d.ID] = mcEntry{read(d), d.Removed}
 		}
+		b.lose(d.ID, b.mcs[d.ID].reading.lost())
 		return !d.Removed && (!known || have.doc.Version != d.Version), nil
 	case KindPlacement:
 		have, known := b.entries[d.ID]
@@ -111,40 +113,12 @@ func (b *board) apply(d store.Document) (news bool, err error) {
 		b.waiting += count(e.waits()) - count(known && have.waits())
 		b.order = nil
 		b.entries[d.ID] = e
+		b.turned = b.turned || b.lost[e.mc]
 		// One that waits may have been decided before the room was there of
 		// which the feed has told already.
 		return e.waits() || e.removed, nil
 	}
 	return false, nil
-}
-
-// turn notes the clusters of a management cluster that was lost, or is back.
-func (b *board) turn(mc store.Document) {
-	why := "management cluster " + mc.Name + " is heard again"
-	if lost(mc) {
-		why = "management cluster " + mc.Name + " was lost"
-	}
-	for id, e := range b.entries {
-		if e.mc == mc.ID && !e.removed {
-			b.turned[why] = append(b.turned[why], waiter{id, e})
-		}
-	}
-}
-
-// lost says whether a management cluster's agent was reported as lost.
-func lost(d store.Document) bool {
-	var seen presence
-	if json.Unmarshal(d.Status, &seen) != nil {
-		return false
-	}
-	for _, r := range seen.Reports {
-		for _, c := range r.Conditions {
-			if r.Adapter == presenceAdapter && c.Type == "Available" {
-				return c.Status == "False"
-			}
-		}
-	}
-	return false
 }
 
 func count(yes bool) int {
@@ -177,7 +151,7 @@ func (b *board) fleet(now time.Time) []ManagementCluster {
 	for id, m := range b.mcs {
 		if !m.removed {
 			at[id] = len(fleet)
-			fleet = append(fleet, managementCluster(m.doc, now))
+			fleet = append(fleet, m.at(now))
 		}
 	}
 	for _, e := range b.entries {

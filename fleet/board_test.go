@@ -198,3 +198,39 @@ func BenchmarkPlan(b *testing.B) {
 		})
 	}
 }
+
+// Whatever order the feed brings things in, and however much at once: clusters
+// of a management cluster that is lost are looked at once, and once when it is
+// back.
+func TestWhatIsSaidOfClustersWhoseManagementClusterIsLost(t *testing.T) {
+	names := func(ws []waiter) (s string) {
+		for _, w := range ws {
+			s += w.cluster + " "
+		}
+		return s
+	}
+	b := newBoard()
+	turns := func(gone, back string) {
+		t.Helper()
+		g, h := b.turns()
+		if names(g) != gone || names(h) != back {
+			t.Errorf("lost: %q, want %q; back: %q, want %q", names(g), gone, names(h), back)
+		}
+	}
+	b.show(t, mcDoc(t, "m", 3, `{}`, noon, "False")) // the first that is heard of it
+	b.show(t, placementDoc(t, "a", 1, 0, "m", Demand{}))
+	b.show(t, placementDoc(t, "w", 1, 0, "", Demand{}))
+	turns("a ", "")
+	b.show(t, mcDoc(t, "m", 4, `{"state":"Cordoned"}`, noon, "False"))
+	turns("", "")
+	b.show(t, placementDoc(t, "b", 1, 0, "m", Demand{})) // later than that of its management cluster
+	turns("b ", "")
+	doc := placementDoc(t, "a", 2, 0, "m", Demand{})
+	doc.Removed = true
+	b.show(t, doc)
+	b.show(t, mcDoc(t, "m", 5, `{}`, noon, "True"))
+	turns("", "b ")
+	b.show(t, mcDoc(t, "m", 6, `{}`, noon, "False"))
+	b.show(t, mcDoc(t, "m", 7, `{}`, noon, "True"))
+	turns("", "")
+}

@@ -35,6 +35,8 @@ type Fleet struct {
 	log     *slog.Logger
 	store   *store.Store
 	metrics *metrics
+
+	readings readings
 }
 
 // New returns a fleet whose routes work at once, and which does the rest in Run.

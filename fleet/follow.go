@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -64,6 +63,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 	if err := f.load(ctx, b, KindPlacement); err != nil {
 		return err
 	}
+	b.turns() // what was lost before is no news
 	if err := f.sweep(ctx); err != nil {
 		return err
 	}
@@ -176,21 +176,6 @@ func (f *Fleet) ask(ctx context.Context, b *board, now time.Time) {
 		b.tried(w, now)
 	}
 	f.metrics.asked.Add(float64(len(asks)))
-}
-
-// tell asks for work on the clusters of management clusters that were lost, or
-// are back: that is for their adapters to say. It is a hint: adapters look at
-// all clusters from time to time.
-func (f *Fleet) tell(ctx context.Context, b *board) {
-	for why, clusters := range b.turned {
-		for part := range slices.Chunk(clusters, maxAsked) {
-			if err := f.request(ctx, part, time.Now(), why); err != nil {
-				f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters of a management cluster", slog.Int("clusters", len(clusters)), slog.Any("error", err))
-				break
-			}
-		}
-	}
-	clear(b.turned)
 }
 
 // requests are the names from which the ids of requests are made.

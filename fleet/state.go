@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"atoll.dev/api/clm"
@@ -52,10 +53,18 @@ type presence struct {
 	} `json:"reports"`
 }
 
-// managementCluster reads one of CLM's resources. What is reserved there is
-// added by others.
-func managementCluster(d store.Document, now time.Time) ManagementCluster {
-	m := ManagementCluster{ID: d.ID, Name: d.Name}
+// reading is a resource of CLM, read once: a decision looks at all of them, and
+// few change between two.
+type reading struct {
+	doc      store.Document
+	m        ManagementCluster // without its state, which depends on the time
+	declared api.ManagementClusterState
+	seen     presence
+}
+
+func read(d store.Document) reading {
+	r := reading{doc: d, m: ManagementCluster{ID: d.ID, Name: d.Name}}
+	m := &r.m
 	var wire clm.Resource
 	var spec mcSpec
 	if err := json.Unmarshal(d.Wire, &wire); err != nil {
@@ -63,7 +72,7 @@ func managementCluster(d store.Document, now time.Time) ManagementCluster {
 	} else if err := json.Unmarshal(wire.Spec, &spec); err != nil {
 		m.Broken = fmt.Sprintf("its spec cannot be read: %v", err)
 	}
-	m.Labels, m.Versions, m.Capacity = wire.Labels, spec.Versions, spec.Capacity
+	m.Labels, m.Versions, m.Capacity, r.declared = wire.Labels, spec.Versions, spec.Capacity, spec.State
 	if d.DeletedAt != nil {
 		m.Broken = "it is being deleted"
 	}
@@ -72,17 +81,48 @@ func managementCluster(d store.Document, now time.Time) ManagementCluster {
 			m.Broken = fmt.Sprintf("its capacity of %s is beyond belief", name)
 		}
 	}
-	var seen presence
-	if err := json.Unmarshal(d.Status, &seen); err != nil {
+	switch spec.State {
+	case "", api.Ready, api.Cordoned, api.Draining:
+	default:
+		m.Broken = fmt.Sprintf("its state %s is none", spec.State)
+	}
+	if err := json.Unmarshal(d.Status, &r.seen); err != nil {
 		m.Broken = fmt.Sprintf("its status cannot be read: %v", err)
 	}
-	m.State, m.Heard = stateOf(spec.State, seen, now)
-	switch m.State {
-	case api.Ready, api.Cordoned, api.Draining, api.Lost, api.Unheard:
-	default:
-		m.Broken = fmt.Sprintf("its state %s is none", m.State)
-	}
+	return r
+}
+
+// at is the management cluster at a time. What is reserved there is added by
+// others; the rest is shared, and not to be changed.
+func (r reading) at(now time.Time) ManagementCluster {
+	m := r.m
+	m.State, m.Heard = stateOf(r.declared, r.seen, now)
 	return m
+}
+
+// readings remember how documents were read.
+type readings struct {
+	mu   sync.Mutex
+	byID map[string]reading
+}
+
+// of reads documents, those of them that are not as they were when they were
+// read last.
+func (r *readings) of(docs []store.Document, now time.Time) []ManagementCluster {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := make(map[string]reading, len(docs))
+	fleet := make([]ManagementCluster, len(docs))
+	for i, d := range docs {
+		have, ok := r.byID[d.ID]
+		if !ok || !have.doc.SameState(d) {
+			have = read(d)
+		}
+		known[d.ID] = have
+		fleet[i] = have.at(now)
+	}
+	r.byID = known
+	return fleet
 }
 
 // stateOf is what was declared, unless its agent is not heard.
