@@ -84,8 +84,10 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	_, c = w.available(key)
 	w.kept(c, "customer")
 
-	t.Log("a new hosting adopts it")
+	t.Log("a new hosting adopts it, and says nothing of it")
 	pid = w.h.lookup(key).runner.view().PID
+	w.condition(key, hypershift.Degraded, "False", reasonAsExpected)
+	version := w.get(key).ResourceVersion
 	w.stop()
 	if !w.runs(pid, key) {
 		t.Fatal("the plane ended with hosting")
@@ -99,6 +101,9 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	})
 	if got := w.h.lookup(key).runner.view().PID; got != pid {
 		t.Errorf("process %d was not adopted; there is %d", pid, got)
+	}
+	if now := w.get(key).ResourceVersion; now != version {
+		t.Errorf("the adoption changed the HostedCluster from version %s to %s", version, now)
 	}
 
 	t.Log("paused, an upgrade waits; wrong releases and networks change nothing")

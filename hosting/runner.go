@@ -71,6 +71,9 @@ type view struct {
 	Config  plane.Config
 	Ready   time.Time // since when it serves; zero when it does not
 	Failure *failure  // the last one; nil when all has been well since
+	// Found: the process was there before this hosting, which has not heard from
+	// it yet; what an earlier one said stands.
+	Found bool
 	// Discarded: there is no process, and none will be started.
 	Discarded bool
 	Unwell    []string // parts of the API server that are not well; all of it when it does not answer
@@ -114,7 +117,7 @@ func newRunner(key loop.Key, dir string, p *ports, log *slog.Logger) (*runner, e
 	}
 	seen := view{State: down, Record: rec}
 	if pid, ok := plane.Running(dir); ok || plane.Alive(dir) {
-		seen.State, seen.PID = starting, max(pid, 1)
+		seen.State, seen.PID, seen.Found = starting, max(pid, 1), true
 	}
 	return &runner{
 		key: key, dir: dir, ports: p, log: log.With("plane", key.String()), changed: func(view) {}, took: func(time.Duration) {},
@@ -376,6 +379,9 @@ func (r *runner) attend(ctx context.Context, t target) error {
 			}
 		case <-slow:
 			r.leaveStart()
+			if r.view().Found {
+				r.show(func(v *view) { v.Found = false })
+			}
 		case <-probe.C:
 			if err := boundLog(logPath(r.dir)); err != nil {
 				r.log.Warn("a plane's log could not be cut", "error", err)
@@ -421,7 +427,7 @@ func (r *runner) bear(p *plane.Process, begun time.Time) error {
 		if v.Ready.IsZero() {
 			v.Ready = time.Now()
 		}
-		v.State, v.Unwell, v.Failure = ready, nil, nil
+		v.State, v.Unwell, v.Failure, v.Found = ready, nil, nil, false
 	})
 	return nil
 }
@@ -465,7 +471,7 @@ func (r *runner) halt(ctx context.Context, atOnce bool) error {
 	if err := r.find(); err != nil || r.process == nil {
 		return err
 	}
-	r.show(func(v *view) { v.State, v.Ready = stopping, time.Time{} })
+	r.show(func(v *view) { v.State, v.Ready, v.Found = stopping, time.Time{}, false })
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	stop := r.process.Stop

@@ -37,6 +37,9 @@ func decideStatus(before hypershift.HostedClusterStatus, o observation, now time
 	if o.Power == asleep && o.Plane.State != down && o.Plane.State != failing {
 		return before // it is awake until its process has ended
 	}
+	if o.Plane.Found && len(before.Conditions) > 0 {
+		return before
+	}
 	s := before
 	s.Conditions = slices.Clone(before.Conditions)
 	s.Version = decideVersion(before.Version, o, now)
