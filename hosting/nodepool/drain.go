@@ -24,19 +24,21 @@ func podResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 }
 
-// drain brings a node nearer to its end: no new pods, no pods, no node. It
-// returns when to call again; 0: the node is gone. After timeout, when that is
-// not 0, it goes with what is on it.
-func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now time.Time) (time.Duration, error) {
-	if !n.draining() || !n.Spec.Unschedulable {
-		mark := map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{drainingAnnotation: n.drainingSince(now).UTC().Format(time.RFC3339)}},
-			"spec":     map[string]any{"unschedulable": true},
-		}
-		if err := s.patch(ctx, n, mark); err != nil {
-			return 0, err
-		}
+// cordon begins a node's end: it gets no new pods.
+func (s *site) cordon(ctx context.Context, n *node, now time.Time) error {
+	if n.draining() && n.Spec.Unschedulable {
+		return nil
 	}
+	return s.patch(ctx, n, map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{drainingAnnotation: n.drainingSince(now).UTC().Format(time.RFC3339)}},
+		"spec":     map[string]any{"unschedulable": true},
+	})
+}
+
+// drain brings a cordoned node nearer to its end: no pods, no node. It returns
+// when to call again; 0: the node is gone. After timeout, when that is not 0,
+// it goes with what is on it.
+func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now time.Time) (time.Duration, error) {
 	pods, err := s.podsOn(ctx, n)
 	if err != nil {
 		return 0, err

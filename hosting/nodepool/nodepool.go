@@ -54,6 +54,10 @@ type Options struct {
 
 const finalizer = "hosting.atoll.dev/nodepool"
 
+// lookEvery is how often a plane is looked for that should run and does not: a
+// plane that comes back may have nothing new to say about its HostedCluster.
+const lookEvery = time.Second
+
 // waitForPlane is how long a call waits for a plane's nodes to be listed.
 const waitForPlane = 5 * time.Second
 
@@ -88,14 +92,21 @@ type keeper struct {
 // clusterChanged looks at a cluster's pools again, and stops watching the
 // nodes of a plane that does not run.
 func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+	defer k.triggerPools(key)
 	config, running := k.o.Planes.Plane(key.Namespace, key.Name)
-	if object == nil || object.GetDeletionTimestamp() != nil || !running {
+	if object == nil || object.GetDeletionTimestamp() != nil {
 		k.sites.close(key)
-	} else {
-		k.sites.open(key, config) // orphans are seen even when there is no pool
+		return 0, nil
 	}
-	k.triggerPools(key)
-	return 0, nil
+	if running {
+		k.sites.open(key, config) // orphans are seen even when there is no pool
+		return 0, nil
+	}
+	k.sites.close(key)
+	if power, _, _ := unstructured.NestedString(object.Object, "status", "power"); power == string(hypershift.Asleep) {
+		return 0, nil
+	}
+	return lookEvery, nil
 }
 
 // triggerPools asks for a call for each pool of a cluster.

@@ -126,7 +126,11 @@ func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.U
 		return 0, err
 	}
 	s.keeper.o.Log.Info("a node whose pool is gone is removed", "namespace", s.cluster.Namespace, "cluster", s.cluster.Name, "node", key.Name)
-	return s.drain(ctx, n, orphanDrain, time.Now())
+	now := time.Now()
+	if err := s.cordon(ctx, n, now); err != nil {
+		return 0, err
+	}
+	return s.drain(ctx, n, orphanDrain, now)
 }
 
 // nodesOf returns a pool's nodes as the watch knows them.
@@ -183,6 +187,11 @@ func (s *site) do(ctx context.Context, pool *hypershift.NodePool, w wanted, d de
 	for _, n := range d.abandon {
 		s.keeper.o.Log.Info("a node that is not ready for long is replaced", "namespace", pool.Namespace, "pool", pool.Name, "node", n.Metadata.Name)
 		if err := s.remove(ctx, n); err != nil {
+			return 0, err
+		}
+	}
+	for _, n := range d.drain { // all, before pods go from one to the next
+		if err := s.cordon(ctx, n, now); err != nil {
 			return 0, err
 		}
 	}
