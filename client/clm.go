@@ -58,6 +58,16 @@ func NewCLM(o CLMOptions) (*CLM, error) {
 // Close closes idle connections.
 func (c *CLM) Close() { c.http.close() }
 
+// Ready asks, once, whether the lifecycle manager can read what a collection
+// has.
+func (c *CLM) Ready(ctx context.Context, from Collection) error {
+	resp, err := c.http.open(ctx, request{method: http.MethodGet, path: from.path(), query: url.Values{"size": {"1"}, "fields": {"id"}}}, c.http.headers)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
 // Collection is where resources are found: the plural of their kind, such as
 // "clusters"; that below one owner (Below); or AllKinds.
 type Collection string

@@ -1,12 +1,14 @@
 package rosa_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/api/platform"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -38,12 +40,58 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	by := " " + operator.Principal + " " + operator.Account
+	recorded(t, dsn, "true",
+		"create Consumer"+by, "create Bundle"+by, "update Bundle"+by, "delete Bundle"+by, "create Consumer"+by, "remove Consumer"+by)
+}
+
+// The lifecycle manager does, too.
+func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
+	l := startLifecycle(t)
+	ctx, p := t.Context(), l.as(operator)
+	newPlane(t).serve(l, nil)
+	c, err := p.CreateCluster(ctx, named("demo", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.up(c.ID)
+	n, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: c.ID, Name: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass, err := p.CreateCredential(ctx, c.ID, platform.CredentialRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		p.RevokeCredential(ctx, c.ID, pass.ID),
+		func() error { _, err := p.UpdateNodePool(ctx, n.ID, []byte(`{"spec":{"replicas":0}}`), ""); return err }(),
+		p.DeleteNodePool(ctx, n.ID, ""),
+		func() error {
+			_, err := p.UpdateCluster(ctx, c.ID, []byte(`{"spec":{"displayName":"x"}}`), "")
+			return err
+		}(),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	by := " " + operator.Principal + " " + operator.Account
+	recorded(t, l.dsn, "principal not like 'system:%'",
+		"create Cluster"+by, "create NodePool"+by, "create Credential"+by, "delete Credential"+by, "update NodePool"+by, "delete NodePool"+by, "update Cluster"+by)
+}
+
+// recorded compares the history of a database, as far as it is of interest,
+// with what is wanted, and says whether each change has a request of its own.
+func recorded(t *testing.T, dsn, of string, want ...string) {
+	t.Helper()
+	ctx := t.Context()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(ctx)
-	rows, err := conn.Query(ctx, `select action || ' ' || kind || ' ' || principal || ' ' || account, request_id from history order by at, xid, seq`)
+	defer conn.Close(context.WithoutCancel(ctx))
+	rows, err := conn.Query(ctx, `select action || ' ' || kind || ' ' || principal || ' ' || account, request_id from history where `+of+` order by at, xid, seq`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +106,6 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 	if err := rows.Err(); err != nil {
 		t.Fatal(err)
 	}
-	by := " " + operator.Principal + " " + operator.Account
-	want := []string{"create Consumer" + by, "create Bundle" + by, "update Bundle" + by, "delete Bundle" + by, "create Consumer" + by, "remove Consumer" + by}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
 	}

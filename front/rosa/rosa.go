@@ -50,7 +50,8 @@ type Options struct {
 	// access.PublicPaths.
 	Authenticate func(http.Handler) http.Handler
 
-	// Ops answers live and ready. New adds the check "maestro".
+	// Ops answers live and ready. New adds the checks "maestro" and, with a CLM,
+	// "clm".
 	Ops *rest.Ops
 
 	// Patience is how long a credential may take to be signed; default 15 s.
@@ -84,6 +85,9 @@ func New(o Options) http.Handler {
 	}
 	f := newFront(o.Maestro, o.Ops)
 	f.clm, f.hosted = o.CLM, newHosted(o.CLM)
+	if o.CLM != nil {
+		o.Ops.Check("clm", (&readiness{check: func(ctx context.Context) error { return o.CLM.Ready(ctx, versions) }}).ready)
+	}
 	if o.Patience > 0 {
 		f.hosted.patience = o.Patience
 	}

@@ -159,6 +159,33 @@ func TestUnavailableMaestroIs503Within2Seconds(t *testing.T) {
 	}
 }
 
+// Without the lifecycle manager every call about clusters is 503, soon.
+func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
+	away, err := client.NewCLM(client.CLMOptions{Endpoint: "http://127.0.0.1:1", Budget: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(away.Close)
+	for name, clm := range map[string]*client.CLM{"away": away, "none": nil} {
+		h := New(Options{Maestro: unreachable(t), CLM: clm, Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
+		for _, route := range newFront(nil, rest.NewOps()).routes().Routes() {
+			method, path, _ := strings.Cut(route, " ")
+			if !strings.HasPrefix(path, "/api/v0/clusters") && !strings.HasPrefix(path, "/api/v0/nodepools") {
+				continue
+			}
+			const id = "0190a000-0000-7000-8000-000000000000"
+			path = strings.NewReplacer("{id}", id, "{cid}", id).Replace(path)
+			w := call(t, h, method, path, `{"name":"demo","cluster_id":"`+id+`","spec":{}}`)
+			if path == "/api/v0/clusters/"+id+"/credentials" && method == "POST" {
+				w = call(t, h, method, path, `{}`)
+			}
+			if w.Code != http.StatusServiceUnavailable || codeIn(t, w) != codeNoLifecycle || w.Header().Get("Retry-After") != "1" || strings.Contains(w.Body.String(), "127.0.0.1") {
+				t.Errorf("%s: %s: %d, Retry-After %q, %s", name, route, w.Code, w.Header().Get("Retry-After"), w.Body)
+			}
+		}
+	}
+}
+
 func TestReadySaysWhatIsMissing(t *testing.T) {
 	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
 	if w := call(t, h, "GET", "/prod/api/v0/live", ""); w.Code != http.StatusOK || strings.TrimSpace(w.Body.String()) != `{"status":"ok"}` {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -399,4 +400,16 @@ func same(t *testing.T, a, b json.RawMessage) {
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil || !reflect.DeepEqual(x, y) {
 		t.Errorf("%s\nis not\n%s", b, a)
 	}
+}
+
+func FuzzCredential(f *testing.F) {
+	f.Add([]byte(`{"expiration_seconds":600}`))
+	f.Add([]byte(`{"csr":"-----BEGIN CERTIFICATE REQUEST-----\nMIHP\n-----END CERTIFICATE REQUEST-----\n"}`))
+	f.Add([]byte(` `))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		c, p, err := NewCredential(body)
+		if err == nil && len(p) == 0 && (c.Lifetime < time.Minute || c.Lifetime > 24*time.Hour) {
+			t.Errorf("%q is %+v", body, c)
+		}
+	})
 }
