@@ -131,3 +131,38 @@ func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 		t.Errorf("%d MiB, %v", memory, err)
 	}
 }
+
+// A home from before there was hosting gets the ports that it needs, and keeps
+// those that it has.
+func TestAHomeWithoutHostingGetsIt(t *testing.T) {
+	h, st := newHome(t)
+	st.Clusters, st.Created = []string{"management-01"}, 1
+	if err := h.assignPorts(st.Ports, []string{"pki", "mqtt", "management-01-plane", "management-01-agent-ops"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.saveState(st); err != nil {
+		t.Fatal(err)
+	}
+	now, _, err := h.decide(UpOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, port := range st.Ports {
+		if now.Ports[name] != port {
+			t.Errorf("%s moved from %d to %d", name, port, now.Ports[name])
+		}
+	}
+	for _, spec := range newTopology(h, now, Binaries{Atoll: "atoll", Kube: "atoll-kube", KubeVersion: "1.36.3"}).specs() {
+		for _, port := range spec.Ports {
+			if port == 0 {
+				t.Errorf("%s listens on no port: %v", spec.Name, spec.Args)
+			}
+		}
+	}
+	if err := h.RemoveCluster("management-01"); err != nil {
+		t.Fatal(err)
+	}
+	if now, err = h.State(); err != nil || now.Ports["management-01-router"] != 0 || now.Ports["pki"] == 0 {
+		t.Errorf("after the removal of its cluster: %v, %v", now.Ports, err)
+	}
+}
