@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,7 +36,12 @@ type WorkerOptions struct {
 
 	Parallel int           // resources at once; default 16
 	Grace    time.Duration // for runs under way when it stops; default 10 s
-	Limit    time.Duration // for one run; default 5 min. What hangs then fails, and is tried again
+	// Sharer gives each resource to one of the adapter's replicas; nil: the broker
+	// shares the events, and two replicas may work on one resource at once.
+	Sharer Sharer
+	Lease  time.Duration // of a replica; default 4 s. What was a killed one's is others' after it
+
+	Limit time.Duration // for one run; default 5 min. What hangs then fails, and is tried again
 
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -46,6 +53,7 @@ func (o WorkerOptions) withDefaults() WorkerOptions {
 	o.Parallel = cmp.Or(o.Parallel, 16)
 	o.Grace = cmp.Or(o.Grace, 10*time.Second)
 	o.Limit = cmp.Or(o.Limit, 5*time.Minute)
+	o.Lease = cmp.Or(o.Lease, 4*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -60,38 +68,107 @@ func (o WorkerOptions) withDefaults() WorkerOptions {
 // hints, and the sentinel sends again what stays unreconciled. Use NewWorker,
 // then Run.
 type Worker struct {
-	o    WorkerOptions
-	bus  *bus.Client
-	pool *pool
+	o     WorkerOptions
+	bus   atomic.Pointer[bus.Client] // nil until it is known how events are shared
+	pool  *pool
+	share share
+
+	gained  chan struct{} // has a token when there are resources that were not this replica's
+	mu      sync.Mutex
+	rewatch context.CancelCauseFunc // ends the present watch
 }
 
 // NewWorker returns a worker that does nothing until Run.
 func NewWorker(o WorkerOptions) *Worker {
-	w := &Worker{o: o.withDefaults()}
-	b := w.o.Bus
-	b.ClientID = cmp.Or(b.ClientID, "adapter-"+w.o.Name+"-"+uuid.NewString()[:8])
-	b.Subscriptions = []string{bus.EventFilter(w.o.Subscription, w.o.Topic)}
-	b.Handler, b.OnConnected = w.take, w.hello
-	b.Logger = w.o.Log
-	w.bus = bus.NewClient(b)
+	w := &Worker{o: o.withDefaults(), gained: make(chan struct{}, 1)}
+	w.share.lease = w.o.Lease
 	w.pool = newPool(w.o.Parallel, w.o.Grace, w.run)
 	return w
 }
 
+// client is the worker's part on the bus. Who has its own resources by a Sharer
+// hears all events; the others share them by the broker.
+func (w *Worker) client(sharing bool) *bus.Client {
+	b := w.o.Bus
+	b.ClientID = cmp.Or(b.ClientID, "adapter-"+w.o.Name+"-"+uuid.NewString()[:8])
+	b.Subscriptions = []string{bus.EventFilter(w.o.Subscription, w.o.Topic)}
+	if sharing {
+		b.Subscriptions = []string{bus.EventTopic(w.o.Topic)}
+	}
+	b.Handler, b.OnConnected = w.take, w.hello
+	b.Logger = w.o.Log
+	return bus.NewClient(b)
+}
+
 // Ready is nil when events can come.
-func (w *Worker) Ready(ctx context.Context) error { return w.bus.Check(ctx) }
+func (w *Worker) Ready(ctx context.Context) error {
+	client := w.bus.Load()
+	if client == nil {
+		return errors.New("the lifecycle manager has not said yet which resources are this replica's")
+	}
+	return client.Check(ctx)
+}
 
 // Run works until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
 	w.o.Metrics.up.Set(1)
 	defer w.o.Metrics.up.Set(0)
+	sharing := false
+	if w.o.Sharer != nil {
+		var err error
+		if sharing, err = w.firstShare(ctx); err != nil {
+			return nil // ctx has ended
+		}
+		select { // the first slots are looked after from the beginning anyway
+		case <-w.gained:
+		default:
+		}
+	}
+	client := w.client(sharing)
+	w.bus.Store(client)
+	// The lease is kept until the last run has ended, and no longer.
+	keeping, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	var keeper sync.WaitGroup
+	if sharing {
+		keeper.Go(func() { w.keepShare(keeping) })
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { w.pool.Run(ctx); return nil })
-	group.Go(func() error { return w.bus.Run(ctx) })
+	group.Go(func() error { return client.Run(ctx) })
+	group.Go(func() error { w.tend(ctx); return nil })
 	if w.o.Watcher != nil {
 		group.Go(func() error { w.watch(ctx); return nil })
 	}
-	return group.Wait()
+	err := group.Wait()
+	release()
+	keeper.Wait()
+	if sharing {
+		w.leave(ctx)
+	}
+	return err
+}
+
+// errGained ends a watch that has to look at everything again.
+var errGained = errors.New("there are more resources to look after")
+
+// tend has what became this replica's looked after: what is unreconciled is asked
+// for, and all objects are compared once more. What was told of them before has
+// been dropped.
+func (w *Worker) tend(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.gained:
+		}
+		w.mu.Lock()
+		if w.rewatch != nil {
+			w.rewatch(errGained)
+		}
+		w.mu.Unlock()
+		w.hello(ctx)
+	}
 }
 
 // watchAgain is how long after its end a watch is begun again. Watchers mend
@@ -100,7 +177,16 @@ const watchAgain = 5 * time.Second
 
 func (w *Worker) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := w.o.Watcher.Watch(ctx, func(e Event) { w.pool.tell(told{task: task{Event: e}, watched: true}) })
+		inner, cancel := context.WithCancelCause(ctx)
+		w.mu.Lock()
+		w.rewatch = cancel
+		w.mu.Unlock()
+		err := w.o.Watcher.Watch(inner, func(e Event) { w.tell(told{task: task{Event: e}, watched: true}) })
+		again := errors.Is(context.Cause(inner), errGained)
+		cancel(nil)
+		if again {
+			continue
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -123,7 +209,14 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 		w.o.Metrics.failed("event")
 		return
 	}
-	w.pool.tell(told{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
+	w.tell(told{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
+}
+
+// tell queues an event of a resource that is this replica's.
+func (w *Worker) tell(e told) {
+	if w.share.owns(e.ID, time.Now()) {
+		w.pool.tell(e)
+	}
 }
 
 // hello asks the sentinel for what is unreconciled: events that came while
@@ -133,7 +226,8 @@ func (w *Worker) hello(ctx context.Context) {
 	if err != nil {
 		panic(err) // strings only
 	}
-	err = w.bus.Publish(ctx, bus.HelloTopic(w.o.Topic), bus.Event{
+	client := w.bus.Load()
+	err = client.Publish(ctx, bus.HelloTopic(w.o.Topic), bus.Event{
 		ID: uuid.NewString(), Source: w.o.Name, Type: bus.HelloType, Time: time.Now(), DataContentType: "application/json", Data: data,
 	})
 	if err != nil && ctx.Err() == nil {
@@ -145,6 +239,11 @@ func (w *Worker) hello(ctx context.Context) {
 // another try may mend.
 func (w *Worker) run(ctx context.Context, t task) (failed bool) {
 	begun := time.Now()
+	ctx, end, mine := w.share.begin(ctx, t.ID, begun)
+	defer end()
+	if !mine {
+		return false // it was, when it was queued: its owner does it
+	}
 	ctx, span := w.o.Tracer.Start(trace.WithParent(ctx, t.trace), "reconcile "+t.Kind, trace.Consumer,
 		trace.String("adapter", w.o.Name), trace.String("resource.id", t.ID), trace.Int("resource.generation", t.Generation))
 	result, err := w.execute(ctx, t.Event)

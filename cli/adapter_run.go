@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -21,6 +23,7 @@ import (
 	"atoll.dev/adapter"
 	"atoll.dev/adapter/objects"
 	"atoll.dev/adapter/works"
+	apiclm "atoll.dev/api/clm"
 	"atoll.dev/client"
 	"atoll.dev/pki"
 )
@@ -73,6 +76,9 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 			s.ops.Check("transport of "+name, ready)
 		}
 		if o.Engine, err = f.engine(s, pair, identity, transport, o.Metrics.Observer(), log); err != nil {
+			return err
+		}
+		if o.Sharer, err = f.sharer(pair, identity); err != nil {
 			return err
 		}
 		worker := adapter.NewWorker(o)
@@ -154,11 +160,7 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 	})
 	wo := works.Options{Client: c, Log: log}
 	if f.region.clm != "" {
-		o := client.CLMOptions{Endpoint: f.region.clm}
-		if identity != nil {
-			o.TLS = identity.ClientTLS("clm")
-		}
-		manager, err := client.NewCLM(o)
+		manager, err := f.manager(identity)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -166,6 +168,46 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 	}
 	return works.New(wo), c.Ready, nil
 }
+
+// manager is a client of the region's lifecycle manager.
+func (f *adapterFlags) manager(identity *pki.Identity) (*client.CLM, error) {
+	o := client.CLMOptions{Endpoint: f.region.clm}
+	if identity != nil {
+		o.TLS = identity.ClientTLS("clm")
+	}
+	return client.NewCLM(o)
+}
+
+// sharer has replicas share resources by the region's lifecycle manager; nil for
+// an adapter of another one.
+func (f *adapterFlags) sharer(pair adapterPair, identity *pki.Identity) (adapter.Sharer, error) {
+	if !sameHost(cmp.Or(pair.config.Clients.API.BaseURL, f.region.clm), f.region.clm) {
+		return nil, nil
+	}
+	manager, err := f.manager(identity)
+	if err != nil {
+		return nil, err
+	}
+	return &replica{manager, pair.config.Adapter.Name, uuid.NewString()}, nil
+}
+
+// replica is an adapter.Sharer by CLM.
+type replica struct {
+	clm           *client.CLM
+	adapter, name string
+}
+
+// Renew implements adapter.Sharer.
+func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []int, err error) {
+	answer, err := r.clm.RenewMember(ctx, r.adapter, r.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: keep})
+	if status := client.StatusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
+		err = adapter.ErrNotShared
+	}
+	return answer.Slots, answer.Open, err
+}
+
+// Leave implements adapter.Sharer.
+func (r *replica) Leave(ctx context.Context) error { return r.clm.RemoveMember(ctx, r.adapter, r.name) }
 
 // namesOfClusters are those of the management clusters that CLM knows; none where
 // it has no such kind.

@@ -141,3 +141,25 @@ func (c *CLM) Watch(ctx context.Context, from Collection, o WatchOptions) (*Watc
 func (c *CLM) Follow(ctx context.Context, from Collection, o WatchOptions, apply func(Event) error) error {
 	return follow(ctx, o, func(ctx context.Context, o WatchOptions) (*Watch, error) { return c.Watch(ctx, from, o) }, apply)
 }
+
+// RenewMember renews the lease of a replica of an adapter, which still works in
+// the slots keep.
+func (c *CLM) RenewMember(ctx context.Context, adapter, member string, renewal clm.AdapterMemberRenewal) (clm.AdapterMember, error) {
+	var answer clm.AdapterMember
+	body, err := json.Marshal(renewal)
+	if err != nil {
+		return answer, err
+	}
+	err = c.into(ctx, request{method: http.MethodPut, path: memberPath(adapter, member), body: body}, &answer)
+	return answer, err
+}
+
+// RemoveMember ends the lease of a replica of an adapter.
+func (c *CLM) RemoveMember(ctx context.Context, adapter, member string) error {
+	_, _, err := c.http.do(ctx, request{method: http.MethodDelete, path: memberPath(adapter, member)})
+	return err
+}
+
+func memberPath(adapter, member string) string {
+	return pathCLM + "adapters/" + url.PathEscape(adapter) + "/members/" + url.PathEscape(member)
+}

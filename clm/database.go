@@ -65,7 +65,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Observed: onlyObserved, History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
-	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant}, MaxConns: o.MaxConns, Kinds: kinds}
+	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant, memberTable}, MaxConns: o.MaxConns, Kinds: kinds}
 	if o.Metrics != nil {
 		options.Tracer = newQueries(o.Metrics, o.Version)
 	}

@@ -35,6 +35,8 @@ func (s *Server) routes() *rest.Mux {
 	m.Handle("GET "+basePath+"/openapi", s.getOpenAPI)
 	m.Handle("GET "+basePath+"/openapi.html", s.getOpenAPIPage)
 	m.Handle("POST "+basePath+"/"+resources+"/reconcile", s.reconcileAll)
+	m.Handle("PUT "+basePath+"/adapters/{adapter}/members/{member}", s.putMember)
+	m.Handle("DELETE "+basePath+"/adapters/{adapter}/members/{member}", s.deleteMember)
 	(&collection{s: s}).register(m, basePath+"/"+resources)
 	for _, e := range s.registry.entities {
 		(&collection{s: s, entity: e}).register(m, basePath+"/"+e.Plural)

@@ -159,6 +159,8 @@ func (r *Registry) add(e *Entity) error {
 		return fmt.Errorf("kind %q is not a word in CamelCase", e.Kind)
 	case !pluralForm.MatchString(e.Plural):
 		return fmt.Errorf("plural %q is not a word in lower case", e.Plural)
+	case e.Plural == "adapters":
+		return fmt.Errorf("plural %q is the server's own; take another", e.Plural)
 	case e.Plural == resources:
 		return fmt.Errorf("plural %q means all kinds; take another", e.Plural)
 	case e.Kind == string(RequestKind):

@@ -16,6 +16,23 @@ type AdapterCondition struct {
 	Type               string    `json:"type"`
 }
 
+// AdapterMember defines model for AdapterMember.
+type AdapterMember struct {
+	// Members how many replicas there are
+	Members int `json:"members"`
+
+	// Open slots in which it may begin work
+	Open  []int `json:"open"`
+	Slots int   `json:"slots"`
+}
+
+// AdapterMemberRenewal defines model for AdapterMemberRenewal.
+type AdapterMemberRenewal struct {
+	// Keep slots in which it still works
+	Keep    []int `json:"keep,omitempty"`
+	LeaseMs int64 `json:"lease_ms"`
+}
+
 // AdapterStatus defines model for AdapterStatus.
 type AdapterStatus struct {
 	Adapter            string             `json:"adapter"`
@@ -391,6 +408,9 @@ type PutStatusParams struct {
 	// IfMatch additive: an ETag; 412 when the resource has changed since
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
+
+// PutAdapterMemberJSONRequestBody defines body for PutAdapterMember for application/json ContentType.
+type PutAdapterMemberJSONRequestBody = AdapterMemberRenewal
 
 // CreateResourceJSONRequestBody defines body for CreateResource for application/json ContentType.
 type CreateResourceJSONRequestBody = ResourceCreate

@@ -1,0 +1,217 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Sharer has replicas of one adapter share its resources, so that each resource
+// is one replica's. CLM does it.
+type Sharer interface {
+	// Renew asks for a lease, and says in which slots work is still under way. It
+	// returns how many slots there are, and those in which work may begin until so
+	// long after Renew was called. ErrNotShared: the server does not do this.
+	Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []int, err error)
+	// Leave says that no work is under way any more.
+	Leave(ctx context.Context) error
+}
+
+// ErrNotShared is what a Sharer returns of a server that knows no replicas.
+var ErrNotShared = errors.New("the server does not share resources among replicas")
+
+// errLeaseOver ends runs when the lease could not be renewed: another replica may
+// work on their resources from now on.
+var errLeaseOver = errors.New("the lease of this replica is over")
+
+// share is a replica's part. Its zero value, without slots, has all: nobody
+// shares. Its methods may be called by several goroutines.
+type share struct {
+	lease time.Duration
+
+	mu    sync.Mutex
+	slots int
+	open  []bool
+	busy  []int     // runs under way
+	until time.Time // the end of the lease
+	ended func()    // ends the runs of the lease
+	work  context.Context
+}
+
+// slotOf is the slot of a resource.
+func slotOf(id string, slots int) int {
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	return int(h.Sum64() % uint64(slots))
+}
+
+// owns says whether work on a resource may begin.
+func (s *share) owns(id string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.slots == 0 || s.open[slotOf(id, s.slots)] && now.Before(s.until)
+}
+
+// begin begins work on a resource, if that may be. Its context ends with the
+// lease. end must be called.
+func (s *share) begin(ctx context.Context, id string, now time.Time) (_ context.Context, end func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.slots == 0 {
+		return ctx, func() {}, true
+	}
+	slot := slotOf(id, s.slots)
+	if !s.open[slot] || !now.Before(s.until) {
+		return ctx, func() {}, false
+	}
+	s.busy[slot]++
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.work, func() { cancel(errLeaseOver) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.busy[slot]--
+	}, true
+}
+
+// keep are the slots in which work is under way.
+func (s *share) keep() (slots []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for slot, n := range s.busy {
+		if n > 0 {
+			slots = append(slots, slot)
+		}
+	}
+	return slots
+}
+
+// renewed takes an answer to what was asked at a time. It says whether there are
+// slots that were not open before.
+func (s *share) renewed(slots int, open []int, asked time.Time) (gained bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.slots != slots { // the first answer
+		s.slots, s.open, s.busy = slots, make([]bool, slots), make([]int, slots)
+	}
+	for slot := range s.open {
+		was := s.open[slot]
+		s.open[slot] = slices.Contains(open, slot)
+		gained = gained || s.open[slot] && !was
+	}
+	// Work ends a little before others may begin: what is told to end takes time to.
+	s.until = asked.Add(s.lease * 3 / 4)
+	if s.work == nil || s.work.Err() != nil {
+		s.work, s.ended = context.WithCancel(context.Background())
+	}
+	return gained
+}
+
+// lapse ends all work when the lease is over by now, and says whether it is.
+func (s *share) lapse(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.slots == 0 || now.Before(s.until) {
+		return false
+	}
+	clear(s.open) // what comes back counts as gained: others may have had it
+	if s.ended != nil {
+		s.ended()
+	}
+	return true
+}
+
+// left is how long the lease lasts from now on.
+func (s *share) left(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.until.Sub(now)
+}
+
+// firstShare asks until the server answers. It is false when nobody shares.
+func (w *Worker) firstShare(ctx context.Context) (bool, error) {
+	for {
+		err := w.renew(ctx)
+		switch {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, ErrNotShared):
+			w.o.Log.Info("the server knows no replicas; they share the events, and each looks after all objects")
+			return false, nil
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		}
+		w.o.Log.Warn("the adapter's work is not shared yet", "error", err)
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(w.o.Lease / 4):
+		}
+	}
+}
+
+// keepShare renews the lease until ctx ends, and then gives it back.
+func (w *Worker) keepShare(ctx context.Context) {
+	tick := time.NewTicker(w.o.Lease / 4)
+	defer tick.Stop()
+	for {
+		over := time.NewTimer(max(w.share.left(time.Now()), 0))
+		select {
+		case <-ctx.Done():
+			over.Stop()
+			return
+		case <-over.C:
+			if w.share.lapse(time.Now()) {
+				w.o.Log.Warn("the lease could not be renewed in time; work has ended until it is")
+			}
+			select { // there is nothing to be over
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		case <-tick.C:
+			over.Stop()
+		}
+		if err := w.renew(ctx); err != nil && ctx.Err() == nil {
+			w.o.Log.Debug("the lease was not renewed", "error", err)
+		}
+	}
+}
+
+// renew asks once. Slots that are new are looked after from the beginning.
+func (w *Worker) renew(ctx context.Context) error {
+	asked, limit := time.Now(), w.o.Lease/2
+	if left := w.share.left(asked); left > 0 {
+		limit = min(limit, left) // its end must not wait for an answer
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	slots, open, err := w.o.Sharer.Renew(ctx, w.o.Lease, w.share.keep())
+	if err != nil {
+		return fmt.Errorf("renewing the lease: %w", err)
+	}
+	w.share.lapse(asked)
+	if w.share.renewed(slots, open, asked) {
+		w.o.Log.Info("resources are this replica's", "slots", len(open), "of", slots)
+		select {
+		case w.gained <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// leave gives the lease back, once no work is under way.
+func (w *Worker) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := w.o.Sharer.Leave(ctx); err != nil {
+		w.o.Log.Warn("the lease was not given back; others take over when it is over", "error", err)
+	}
+}

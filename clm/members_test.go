@@ -1,0 +1,126 @@
+package clm
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	api "atoll.dev/api/clm"
+	"atoll.dev/client"
+)
+
+// However replicas come, go, are late, and take their time: no slot is ever two
+// replicas', of those whose lease lasts; and when nothing happens any more each
+// slot is one's.
+func TestNoSlotIsTwoReplicas(t *testing.T) {
+	type replica struct {
+		open, busy []int // as it knows
+		until      int64
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		const lease = 100
+		now, state, replicas := int64(1000), sharing{}, map[string]*replica{}
+		names := []string{"a", "b", "c", "d"}
+		renew := func(name string) {
+			r := replicas[name]
+			if r == nil {
+				r = &replica{}
+				replicas[name] = r
+			}
+			if r.until <= now {
+				r.busy = nil // its work has ended with its lease
+			}
+			var open []int
+			state, open = state.renewed(name, r.busy, now+lease, now)
+			r.open, r.until = open, now+lease
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"renew": func(t *rapid.T) { renew(rapid.SampledFrom(names).Draw(t, "who")) },
+			"time":  func(t *rapid.T) { now += rapid.Int64Range(1, 2*lease).Draw(t, "passes") },
+			"begin": func(t *rapid.T) {
+				r := replicas[rapid.SampledFrom(names).Draw(t, "who")]
+				if r == nil || r.until <= now || len(r.open) == 0 {
+					t.Skip("it may not")
+				}
+				r.busy = append(r.busy, rapid.SampledFrom(r.open).Draw(t, "slot"))
+			},
+			"end": func(t *rapid.T) {
+				if r := replicas[rapid.SampledFrom(names).Draw(t, "who")]; r != nil {
+					r.busy = nil
+				}
+			},
+			"leave": func(t *rapid.T) {
+				name := rapid.SampledFrom(names).Draw(t, "who")
+				state = state.left(name)
+				delete(replicas, name)
+			},
+			"": func(t *rapid.T) {
+				whose := map[int]string{}
+				for _, name := range names {
+					r := replicas[name]
+					if r == nil || r.until <= now {
+						continue
+					}
+					for _, slot := range append(slices.Clone(r.open), r.busy...) {
+						if other, taken := whose[slot]; taken && other != name {
+							t.Fatalf("slot %d is %s's and %s's", slot, other, name)
+						}
+						whose[slot] = name
+					}
+				}
+			},
+		})
+		for range 2 { // the first time some let go, the second time others take
+			for _, name := range names {
+				if r := replicas[name]; r != nil {
+					r.busy = nil
+				}
+				renew(name)
+			}
+		}
+		open := 0
+		for _, r := range replicas {
+			open += len(r.open)
+		}
+		if open != memberSlots {
+			t.Fatalf("%d slots of %d are open", open, memberSlots)
+		}
+	})
+}
+
+func TestReplicasOfAnAdapter(t *testing.T) {
+	a := start(t)
+	c := a.client()
+	renew := func(member string, keep ...int) []int {
+		t.Helper()
+		got, err := c.RenewMember(t.Context(), "dns", member, api.AdapterMemberRenewal{LeaseMs: 60_000, Keep: keep})
+		if err != nil || got.Slots != memberSlots {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		return got.Open
+	}
+	is(t, "alone", fmt.Sprint(len(renew("one"))), "32")
+	is(t, "another adapter's", fmt.Sprint(len(a.do("PUT", "/adapters/other/members/one", `{"lease_ms":60000}`).want(200).at("open")) > 60), "true")
+	is(t, "who comes, before the first lets go", fmt.Sprint(renew("two")), "[]")
+	left := renew("one", 0, 1, 2, 3)
+	got := renew("two")
+	if len(left)+len(got) < memberSlots-4 || len(got) == 0 || slices.ContainsFunc(got, func(slot int) bool { return slot < 4 || slices.Contains(left, slot) }) {
+		t.Errorf("one has %v, two %v", left, got)
+	}
+	if err := c.RemoveMember(t.Context(), "dns", "one"); err != nil {
+		t.Fatal(err)
+	}
+	is(t, "alone again", fmt.Sprint(len(renew("two"))), "32")
+	for _, body := range []string{`{}`, `{"lease_ms":10}`, `{"lease_ms":6000000}`} {
+		a.do("PUT", "/adapters/dns/members/x", body).want(400)
+	}
+	tenant := *a
+	tenant.who.Tenancy = map[string]string{"org": "1"}
+	tenant.do("PUT", "/adapters/dns/members/x", `{"lease_ms":6000}`).want(403)
+	tenant.do("DELETE", "/adapters/dns/members/x", "").want(403)
+	if _, err := c.RenewMember(client.WithTenant(t.Context(), ""), "dns", "x", api.AdapterMemberRenewal{LeaseMs: 6000}); err == nil {
+		t.Error("an empty tenant renews a lease")
+	}
+}
