@@ -25,6 +25,10 @@ import (
 // finalizer keeps a HostedCluster until nothing of its plane is left.
 const finalizer = "hosting.atoll.dev/plane"
 
+// callLimit bounds what one reconciliation asks of the management cluster: an
+// API server that hangs must not keep a worker.
+const callLimit = 20 * time.Second
+
 // defaultServiceCIDR is atoll-kube's own.
 const defaultServiceCIDR = "10.96.0.0/16"
 
@@ -85,10 +89,12 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 		}
 		return 0, nil
 	}
+	calls, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
 	if object.GetDeletionTimestamp() != nil {
-		return 0, h.finalize(ctx, key, object)
+		return 0, h.finalize(ctx, calls, key, object)
 	}
-	if err := h.addFinalizer(ctx, object); err != nil {
+	if err := h.addFinalizer(calls, object); err != nil {
 		return 0, err
 	}
 	hc, invalid := loop.Decode[hypershift.HostedCluster](object)
@@ -107,8 +113,8 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 	h.steer(ctx, c, t)
 	h.publish()
 	o.Plane = c.runner.view()
-	serr := h.writeSecret(ctx, c, hc, &o)
-	if err := h.writeStatus(ctx, c, hc, o, now); err != nil {
+	serr := h.writeSecret(calls, c, hc, &o)
+	if err := h.writeStatus(calls, c, hc, o, now); err != nil {
 		return 0, err
 	}
 	return again, serr
@@ -265,7 +271,7 @@ func (h *Hosting) writeStatus(ctx context.Context, c *cluster, hc *hypershift.Ho
 
 // finalize leaves nothing of a plane behind, and then lets the HostedCluster
 // go. It comes back until that is so.
-func (h *Hosting) finalize(ctx context.Context, key loop.Key, object *unstructured.Unstructured) error {
+func (h *Hosting) finalize(ctx, calls context.Context, key loop.Key, object *unstructured.Unstructured) error {
 	if !slices.Contains(object.GetFinalizers(), finalizer) {
 		return nil // it waits for others
 	}
@@ -274,7 +280,7 @@ func (h *Hosting) finalize(ctx context.Context, key loop.Key, object *unstructur
 		return err
 	}
 	if !c.swept {
-		if err := h.deleteParts(ctx, key); err != nil {
+		if err := h.deleteParts(calls, key); err != nil {
 			return err
 		}
 		c.swept = true
@@ -298,11 +304,11 @@ func (h *Hosting) finalize(ctx context.Context, key loop.Key, object *unstructur
 	h.mu.Unlock()
 	h.ports.release(key)
 	h.publish()
-	if err := h.deleteSecret(ctx, key); err != nil {
+	if err := h.deleteSecret(calls, key); err != nil {
 		return err
 	}
 	h.o.Log.Info("plane deleted", "plane", key.String())
-	return h.setFinalizers(ctx, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
+	return h.setFinalizers(calls, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
 }
 
 // deleteParts deletes what belongs to a cluster that goes: node pools, as
