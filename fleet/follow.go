@@ -98,9 +98,15 @@ func (f *Fleet) follow(ctx context.Context) error {
 			took = time.Since(planned)
 		case <-look.C:
 			f.gauge(b)
-			if b.waiting > 0 && !due {
-				due = true
-				next.Reset(0)
+			if b.waiting > 0 {
+				// A report that only moved its time may have ended a silence.
+				if err := f.load(ctx, b, kindMC); err != nil {
+					return err
+				}
+				if !due {
+					due = true
+					next.Reset(0)
+				}
 			}
 		case <-hear.C:
 			if err := f.load(ctx, b, kindMC); err != nil {

@@ -39,6 +39,7 @@ type bed struct {
 	t     testing.TB
 	fleet *Fleet
 	*client.CLM
+	url string
 	as  func(tenant string) *client.CLM // a caller of a tenant, at the same server
 	end func()                          // ends it before the test does
 }
@@ -73,9 +74,9 @@ func startOn(t testing.TB, dsn string, o Options) *bed {
 	done := make(chan error, 2)
 	go func() { done <- s.Run(ctx) }()
 	go func() { done <- f.Run(ctx) }()
-	b := &bed{t: t, fleet: f}
+	b := &bed{t: t, fleet: f, url: "http://" + l.Addr().String()}
 	b.as = func(tenant string) *client.CLM {
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + l.Addr().String(), Token: tenant})
+		c, err := client.NewCLM(client.CLMOptions{Endpoint: b.url, Token: tenant})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,4 +235,26 @@ func is[T comparable](t testing.TB, what string, got, want T) {
 
 func resource(name string) clm.ResourceCreate {
 	return clm.ResourceCreate{Kind: "Cluster", Name: name, Spec: json.RawMessage(`{}`)}
+}
+
+// raw is an answer as it came.
+func (b *bed) raw(path, method string) (v any) {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+"/api/hyperfleet/v1"+path, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		b.t.Fatalf("%s %s: %s", method, path, res.Status)
+	}
+	if err := json.NewDecoder(res.Body).Decode(&v); err != nil {
+		b.t.Fatal(err)
+	}
+	return v
 }
