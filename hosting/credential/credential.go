@@ -198,10 +198,11 @@ func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, 
 	if !held(object) {
 		return nil
 	}
-	expired := c.Status.ExpirationTimestamp != nil && !now.Before(c.Status.ExpirationTimestamp.Time)
+	// The time is there from the first certificate on, and stays.
+	good := c.Status.ExpirationTimestamp != nil && now.Before(c.Status.ExpirationTimestamp.Time)
 	config, running := i.planes.Plane(c.Namespace, c.Spec.ClusterName)
 	switch {
-	case hc == nil, expired && !running:
+	case hc == nil, !good && !running:
 	case running:
 		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
 			return err

@@ -71,7 +71,7 @@ func TestAPoolGrowsShrinksAndGoes(t *testing.T) {
 // A node waits for what must not go, as long as the pool says.
 func TestADrainWaitsForDisruptionBudgetsUntilItsTimeIsOver(t *testing.T) {
 	w := newWorld(t, Options{})
-	w.pool("d", 1, func(s map[string]any) { s["nodeDrainTimeout"] = "1s" })
+	w.pool("d", 1, nil)
 	w.ready("d")
 	w.deploy("d", 1)
 	w.awaitPods(1, "d-0")
@@ -79,18 +79,15 @@ func TestADrainWaitsForDisruptionBudgetsUntilItsTimeIsOver(t *testing.T) {
 		"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "d"},
 		"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{"app": "d"}}},
 	})
-	began := time.Now()
 	w.change("d", map[string]any{"replicas": 0})
 	w.await("d", hypershift.Ready, "False", ScalingDown)
 	if cordoned, _, _ := unstructured.NestedBool(w.nodes("d")[0].Object, "spec", "unschedulable"); !cordoned {
 		t.Error("a node that is drained takes pods")
 	}
+	w.awaitPods(1, "d-0")
+	w.change("d", map[string]any{"nodeDrainTimeout": "1s"})
 	w.ready("d")
 	w.awaitNodes("d")
-	// The time is kept in whole seconds, and began with the second.
-	if took := time.Since(began); took < 5*time.Millisecond {
-		t.Errorf("the node went after %s", took)
-	}
 }
 
 func TestANewVersionAndANewMachineAreRolledOut(t *testing.T) {
@@ -130,7 +127,7 @@ func TestANewVersionAndANewMachineAreRolledOut(t *testing.T) {
 }
 
 func TestNodesAreRepaired(t *testing.T) {
-	w := newWorld(t, Options{UnhealthyAfter: time.Second})
+	w := newWorld(t, Options{})
 	w.pool("r", 2, nil)
 	w.ready("r")
 	old := w.nodes("r")
@@ -139,7 +136,7 @@ func TestNodesAreRepaired(t *testing.T) {
 	}
 	w.patch(nodeResource(), "", "r-1", map[string]any{"metadata": map[string]any{"annotations": map[string]any{"kwok.x-k8s.io/node": nil}}})
 	w.patch(nodeResource(), "", "r-1", map[string]any{"status": map[string]any{"conditions": []any{
-		map[string]any{"type": "Ready", "status": "False", "reason": "Broken", "lastTransitionTime": metav1.Now().UTC().Format(time.RFC3339)},
+		map[string]any{"type": "Ready", "status": "False", "reason": "Broken", "lastTransitionTime": time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)},
 	}}}, "status")
 	w.eventually("two other nodes that are ready", func() error {
 		nodes := w.nodes("r")
