@@ -173,6 +173,15 @@ func (c *exchange) explained(err error) error {
 	return rest.Errorf(http.StatusBadGateway, codeNoLifecycle, "the region's lifecycle manager failed").Because(err)
 }
 
+// taken replaces the answer to the one conflict that is about a name. Others are
+// about what is being deleted, or was made by the same Idempotency-Key.
+func taken(err error, as *rest.Error) error {
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Code == "HYPERFLEET-CNF-001" {
+		return as.Because(err)
+	}
+	return err
+}
+
 // id reads an id of the path. What cannot be one, does not exist.
 func (c *exchange) id(what string) (string, error) {
 	id := c.r.PathValue("id")

@@ -83,7 +83,7 @@ func (h *hosted) createCluster(c *exchange) error {
 	}
 	r, err := h.clm.Create(c.ctx, clusters, want, c.r.Header.Get("Idempotency-Key"))
 	if err != nil {
-		return explain(err, http.StatusConflict, c.fail(http.StatusConflict, codeTaken,
+		return taken(err, c.fail(http.StatusConflict, codeTaken,
 			"a cluster named %s already exists in your account; GET /api/v0/clusters?name=%s shows it", made.Name, made.Name))
 	}
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)

@@ -124,7 +124,7 @@ func (h *hosted) createNodePool(c *exchange) error {
 		if h.deleting(c, err, made.Cluster) {
 			return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it", cluster.Name)
 		}
-		return explain(err, http.StatusConflict, c.fail(http.StatusConflict, codeTaken,
+		return taken(err, c.fail(http.StatusConflict, codeTaken,
 			"a node pool named %s already exists in the cluster %s", made.Name, cluster.Name))
 	}
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)

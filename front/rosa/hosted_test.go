@@ -19,6 +19,7 @@ import (
 	"atoll.dev/clm"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 )
 
@@ -31,12 +32,12 @@ type lifecycle struct {
 	system       *client.CLM // as adapters call
 	front        *client.CLM // as the front calls
 	maestro      *client.Maestro
-	log          *bytes.Buffer
+	log          *logged
 }
 
 func startLifecycle(t *testing.T) *lifecycle {
 	t.Helper()
-	l := &lifecycle{t: t, dsn: pgtest.DSN(t), log: &bytes.Buffer{}}
+	l := &lifecycle{t: t, dsn: pgtest.DSN(t), log: &logged{}}
 	authority, err := pki.OpenCA(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -86,20 +87,26 @@ func startLifecycle(t *testing.T) *lifecycle {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.maestro.Close() })
-	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front, Log: slog.New(slog.NewJSONHandler(&syncWriter{w: l.log}, nil))})
+	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front, Log: slog.New(slog.NewJSONHandler(l.log, nil))})
 	return l
 }
 
-// syncWriter lets goroutines log to one buffer.
-type syncWriter struct {
-	mu sync.Mutex
-	w  *bytes.Buffer
+// logged is a log that goroutines write.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
 }
 
-func (s *syncWriter) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.w.Write(p)
+func (g *logged) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.Write(p)
+}
+
+func (g *logged) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.text.String()
 }
 
 func (l *lifecycle) as(key access.Key) *client.Platform {
@@ -368,6 +375,19 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 	s, err := p.NodePoolStatuses(ctx, pools[0].ID)
 	if err != nil || s.NodepoolID != pools[0].ID || s.ClusterID != ids[0] || len(s.ControllerStatuses) != 1 || s.ControllerStatuses[0].NodepoolID != pools[0].ID {
 		t.Errorf("status: %+v, %v", s, err)
+	}
+	w, err := p.WatchNodePools(ctx, ids[0], client.WatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	e, err := w.Next()
+	var watched platform.NodePool
+	if err == nil {
+		err = json.Unmarshal(e.Object, &watched)
+	}
+	if err != nil || e.Type != rest.Added || watched.ID != pools[0].ID || watched.Status.Phase != platform.NodePoolPhaseReady {
+		t.Errorf("watched: %s %+v, %v", e.Type, watched, err)
 	}
 	if err := p.DeleteNodePool(ctx, pools[0].ID, ""); err != nil {
 		t.Fatal(err)

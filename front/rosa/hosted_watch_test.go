@@ -131,6 +131,10 @@ func TestAForeignClient(t *testing.T) {
 	if status != 201 || !strings.Contains(string(again), made.ID) {
 		t.Errorf("the same once more: %d %s", status, again)
 	}
+	other, status := l.curl(t, "POST", "/prod/api/v0/clusters", `{"name":"another"}`, "Idempotency-Key: k1")
+	if status != 422 || !strings.Contains(string(other), "CLUSTERS-MGMT-CREATE-006") {
+		t.Errorf("another with the same key: %d %s", status, other)
+	}
 	path := "/prod/api/v0/clusters/" + made.ID
 	for _, c := range []struct {
 		method, path, body string
@@ -314,10 +318,21 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 
 	// The end of the cluster is the end of the road.
 	var last platform.Event
-	ended := make(chan error, 1)
+	ended, begun := make(chan error, 1), make(chan struct{})
 	go func() {
-		ended <- p.FollowClusterEvents(ctx, made.ID, func(e platform.Event) error { last = e; return nil })
+		ended <- p.FollowClusterEvents(ctx, made.ID, func(e platform.Event) error {
+			if last.Reason == "" {
+				close(begun)
+			}
+			last = e
+			return nil
+		})
 	}()
+	select {
+	case <-begun:
+	case <-ctx.Done():
+		t.Fatal("nothing was told")
+	}
 	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
