@@ -166,14 +166,10 @@ func (b *bench) hibernate(ctx context.Context) error {
 		if err := b.wish(ctx, h.id, true, "Asleep"); err != nil {
 			return err
 		}
-		asleep = append(asleep, time.Since(begun))
-		c, err := costOf(h.id)
-		if err != nil {
+		if err := h.ended(ctx); err != nil {
 			return err
 		}
-		if c.processes != 0 {
-			return fmt.Errorf("cluster %s says that it sleeps and has %d processes", h.name, c.processes)
-		}
+		asleep = append(asleep, time.Since(begun))
 		begun = time.Now()
 		if err := h.get(ctx, "/api/v1/namespaces"); err != nil {
 			return err
@@ -198,6 +194,24 @@ func (b *bench) hibernate(ctx context.Context) error {
 	}
 	_, err = b.remove(ctx, h)
 	return err
+}
+
+// ended returns when a cluster that sleeps has no process any more: one that
+// was told to stop closes its database first.
+func (h *hosted) ended(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		pids, err := planeOf(h.id)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("cluster %s says that it sleeps and has the processes %d", h.name, pids)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // wish sets hibernated and waits until the cluster's power is as it follows.
