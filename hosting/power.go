@@ -53,9 +53,9 @@ func (p power) decide(now time.Time, idle time.Duration) powerDecision {
 	case !p.Hibernated || !p.Born:
 		return p.up(0)
 	case !p.Running:
-		// Nothing but being asked wakes it: what was before this process began is
-		// not known, and a connection that waits asks again.
-		if left := p.Asked.Add(idle).Sub(now); !p.Asked.IsZero() && left > 0 {
+		// Nothing but being asked since the wish came wakes it: what was before this
+		// process began is not known, and a connection that waits asks again.
+		if left := p.Asked.Add(idle).Sub(now); p.Asked.After(p.Ordered) && left > 0 {
 			return p.up(left)
 		}
 		return powerDecision{State: asleep, Shut: true}

@@ -132,6 +132,9 @@ func TestPowerInEveryOrder(t *testing.T) {
 			}
 			p.follow(d)
 			shut = d.Shut
+			if again := p.decide(now, idleInTests); !d.Run && again.Run {
+				t.Fatalf("%s, and at once %s", d, again)
+			}
 			return d
 		}
 		news := rapid.SampledFrom([]string{"hibernated", "awake", "asked", "ready", "died", "taken", "restart", "open=0", "open=2"})
