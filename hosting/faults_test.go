@@ -68,6 +68,7 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 
 	t.Log("a plane that hangs is not available, and is restarted")
 	w.stop()
+	calm := w.options.pace
 	w.options.pace = pace{every: 100 * time.Millisecond, limit: 500 * time.Millisecond, hang: time.Second}
 	w.start()
 	w.wait("the adoption", func() error {
@@ -92,7 +93,7 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 	t.Log("its port is another's when it comes back")
 	port := w.h.lookup(key).runner.view().Record.Port
 	w.stop()
-	w.options.pace = pace{}
+	w.options.pace = calm
 	pid, _ = plane.Running(dir)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 		t.Errorf("it listens at %d still", now)
 	}
 	var said dto.Metric
-	if err := w.h.metrics.failures.WithLabelValues(failedPort).Write(&said); err != nil || said.Counter.GetValue() != 1 {
+	if err := w.h.metrics.failures.WithLabelValues(failedPort).Write(&said); err != nil || said.Counter.GetValue() < 1 {
 		t.Errorf("the taken port was said %v times, %v", said.Counter.GetValue(), err)
 	}
 	_, c = w.available(key)

@@ -62,6 +62,8 @@ func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 	w := &world{T: t, admin: client(t, administrator(t)), prefix: prefix, options: Options{
 		Client: client(t, accountConfig(t)), DataDir: filepath.Join(dir, "hosting"), Advertise: "127.0.0.1:1",
 		Catalogue: Catalogue{"1.36.3": binary, "1.36.4": later},
+		// A machine with much else to do may make a plane look sick for a moment.
+		pace: pace{every: 10 * time.Minute, limit: 5 * time.Second, hang: time.Hour},
 	}}
 	for _, c := range change {
 		c(&w.options)
@@ -87,6 +89,7 @@ func (w *world) reap() {
 		w.stop()
 		stdin.Close()
 		_ = script.Wait()
+		w.forget()
 		for _, key := range (home{w.options.DataDir}).planes() {
 			dir := (home{w.options.DataDir}).plane(key)
 			w.wait("the end of plane "+key.String(), func() error {
@@ -100,6 +103,31 @@ func (w *world) reap() {
 			})
 		}
 	})
+}
+
+// forget takes the world's HostedClusters out of the management cluster, which
+// the next test's hosting would host.
+func (w *world) forget() {
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit) // the test's own has ended
+	defer cancel()
+	all := w.admin.Resource(hypershift.HostedClusters())
+	list, err := all.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		w.Error(err)
+		return
+	}
+	for _, hc := range list.Items {
+		if !strings.HasPrefix(hc.GetNamespace(), w.prefix+"-") {
+			continue
+		}
+		_, err := all.Namespace(hc.GetNamespace()).Patch(ctx, hc.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err == nil {
+			err = all.Namespace(hc.GetNamespace()).Delete(ctx, hc.GetName(), metav1.DeleteOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			w.Error(err)
+		}
+	}
 }
 
 // start runs a hosting, on what an earlier one left.
