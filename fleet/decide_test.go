@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -178,4 +179,17 @@ func TestWhatAClusterDemands(t *testing.T) {
 			t.Errorf("%s: %s", spec, diff)
 		}
 	}
+}
+
+// Whatever a cluster's spec says: it is read without a fault, and a version has
+// neither a registry nor a digest in it.
+func FuzzDemand(f *testing.F) {
+	f.Add(`{"placement":{"managementCluster":"m","selector":{"a":"b"}},"hostedCluster":{"release":{"image":"quay.io:443/x/y:4.20@sha256:00"}}}`)
+	f.Add(`{"placement":"m","hostedCluster":{"release":{"image":":"}}}`)
+	f.Add(`{"placement":[],"hostedCluster":{"release":{"image":"a@b:c/d"}}}`)
+	f.Fuzz(func(t *testing.T, spec string) {
+		if d := demandOf(json.RawMessage(spec), nil); strings.ContainsAny(d.Version, "/:@") {
+			t.Errorf("the version of %s is %q", spec, d.Version)
+		}
+	})
 }
