@@ -94,7 +94,9 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 	if object.GetDeletionTimestamp() != nil {
 		return 0, h.finalize(ctx, calls, key, object)
 	}
-	if err := h.addFinalizer(calls, object); err != nil {
+	if err := h.addFinalizer(calls, object); apierrors.IsNotFound(err) {
+		return 0, nil // it went before we saw it: a plane would outlive it
+	} else if err != nil {
 		return 0, err
 	}
 	hc, invalid := loop.Decode[hypershift.HostedCluster](object)
@@ -228,14 +230,15 @@ func (h *Hosting) addFinalizer(ctx context.Context, object *unstructured.Unstruc
 	return h.setFinalizers(ctx, object, append(object.GetFinalizers(), finalizer))
 }
 
-// setFinalizers changes the list as it was seen, or fails.
+// setFinalizers changes the list as it was seen, or fails; with NotFound when
+// there is no such object any more.
 func (h *Hosting) setFinalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": object.GetResourceVersion(), "finalizers": list}})
 	if err != nil {
 		return err
 	}
 	_, err = h.o.Client.Resource(hypershift.HostedClusters()).Namespace(object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil {
 		return fmt.Errorf("finalizers of HostedCluster %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
 	return nil
@@ -308,7 +311,11 @@ func (h *Hosting) finalize(ctx, calls context.Context, key loop.Key, object *uns
 		return err
 	}
 	h.o.Log.Info("plane deleted", "plane", key.String())
-	return h.setFinalizers(calls, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
+	err = h.setFinalizers(calls, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // deleteParts deletes what belongs to a cluster that goes: node pools, as

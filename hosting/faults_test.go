@@ -173,3 +173,22 @@ func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 		t.Errorf("the ExternalSecret of another store was touched: %v, %v", object, err)
 	}
 }
+
+// A watch may be behind: a HostedCluster that is seen may be gone already. A
+// plane that is started for it then would be nobody's.
+func TestI9NoPlaneIsStartedForAHostedClusterThatIsGone(t *testing.T) {
+	w := newWorld(t, "behind")
+	key := loop.Key{Namespace: "behind-one", Name: "hc-one"}
+	makeNamespace(w.T, w.admin, key.Namespace)
+	stale := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster",
+		"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace, "resourceVersion": "1", "uid": "00000000-0000-0000-0000-000000000001"},
+		"spec":     map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
+	}}
+	if _, err := w.h.reconcile(t.Context(), key, stale); err != nil {
+		t.Error(err)
+	}
+	if w.h.lookup(key) != nil || plane.Alive((home{w.options.DataDir}).plane(key)) {
+		t.Error("a plane was begun")
+	}
+}
