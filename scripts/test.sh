@@ -1,12 +1,21 @@
 #!/usr/bin/env bash
 # Every test, with one summary at the end. ATOLL_SOAK=DURATION lengthens the
-# kill loop (a minute in an ordinary run).
+# loops of faults (half a minute at most in an ordinary run).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/ensure.sh postgres gcc curl mosquitto
-make --no-print-directory check build
+make --no-print-directory build
 go build -race -trimpath -o bin/race/atoll ./cmd/atoll
 export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll
 
-exec go tool gotestsum --format "${GOTESTSUM_FORMAT:-pkgname}" --raw-command -- scripts/test-json.sh "$@"
+# While tests wait there is time for vet.
+checked=$(mktemp)
+make --no-print-directory check >"$checked" 2>&1 &
+check=$!
+failed=0
+go tool gotestsum --format "${GOTESTSUM_FORMAT:-pkgname}" --raw-command -- scripts/test-json.sh "$@" || failed=1
+wait $check || failed=1
+cat "$checked"
+rm -f "$checked"
+exit $failed

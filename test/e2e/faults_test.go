@@ -22,7 +22,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	rng := regiontest.Seed(t)
 	r := regiontest.New(t)
 	api := r.API()
-	ctx, stop := context.WithTimeout(t.Context(), regiontest.Soak(t, time.Minute))
+	ctx, stop := context.WithTimeout(t.Context(), regiontest.Soak(t, 30*time.Second))
 	defer stop()
 
 	const works = 12

@@ -32,7 +32,7 @@ const (
 	ids      = 12 // of each cluster
 	source   = "faults"
 
-	lightTime = 60 * time.Second
+	lightTime = 30 * time.Second
 	calm      = 90 * time.Second // in which all must be as asked once the faults end
 )
 
@@ -45,7 +45,7 @@ const (
 // must come to hold exactly what was asked of it; and at no moment may
 // anything be deleted that nobody asked to delete.
 //
-// It takes a minute, or as long as ATOLL_SOAK says; ATOLL_SEED repeats a run's
+// It takes half a minute, or as long as ATOLL_SOAK says; ATOLL_SEED repeats a run's
 // choices.
 func TestI6I7I8I12WhatIsAskedIsWhatClustersHold(t *testing.T) {
 	seed := rand.Uint64()
