@@ -906,6 +906,7 @@ func (m *model) check() {
 func TestI12TheCoreConvergesFromEveryHistory(t *testing.T) {
 	for i := range 10 { // of as many histories each as -rapid.checks says
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
 			rapid.Check(t, func(t *rapid.T) {
 				m := newModel(t)
 				for range rapid.IntRange(10, 120).Draw(t, "steps") {

@@ -335,7 +335,7 @@ func TestTheNewerStreamOfAClusterWins(t *testing.T) {
 // nobody.
 func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
 	site := newSite(t)
-	m := site.start(withAgents(site), alone, func(o *Options) { o.Stuck = time.Second })
+	m := site.start(withAgents(site), alone, func(o *Options) { o.Stuck = 3 * time.Second }) // a busy machine makes any reader slow
 	m.consumer("deaf")
 	m.consumer("mc1")
 	good := m.grpcAgent("mc1")
@@ -349,9 +349,10 @@ func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := m.source()
+	const works = 20
 	big := strings.Repeat("x", 400<<10)
 	var worst time.Duration
-	for n := range 60 { // 24 MB to the deaf one
+	for n := range works { // 8 MB to the deaf one, of which its stream takes 64 KB
 		src.create("deaf", fmt.Sprintf("d%d", n), big)
 		begun := time.Now()
 		src.create("mc1", fmt.Sprintf("w%d", n), n)
@@ -379,7 +380,7 @@ func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
 	// It comes back and gets everything.
 	healed := m.grpcAgent("deaf")
 	eventually(t, "it has everything", func() error {
-		if n := healed.count(); n != 60 {
+		if n := healed.count(); n != works {
 			return fmt.Errorf("%d", n)
 		}
 		return nil

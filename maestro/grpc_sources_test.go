@@ -76,7 +76,7 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty := heap()
-	with := p99(flow(10_000))
+	with := p99(flow(4_000))
 	grown := heap() - empty
 	t.Logf("p99 without it %s, with it %s; %d KB more in memory", before, with, grown>>10)
 	if with > 3*before+500*time.Millisecond {
