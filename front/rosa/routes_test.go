@@ -161,7 +161,7 @@ func TestUnavailableMaestroIs503Within2Seconds(t *testing.T) {
 
 // Without the lifecycle manager every call about clusters is 503, soon.
 func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
-	away, err := client.NewCLM(client.CLMOptions{Endpoint: "http://127.0.0.1:1", Budget: 100 * time.Millisecond})
+	away, err := client.NewCLM(client.CLMOptions{Endpoint: "http://127.0.0.1:1", Budget: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
