@@ -142,7 +142,7 @@ func (w *Worker) firstShare(ctx context.Context) (bool, error) {
 		case err == nil:
 			return true, nil
 		case errors.Is(err, ErrNotShared):
-			w.o.Log.Info("the server knows no replicas; they share the events, and each looks after all objects")
+			w.o.Log.Info("replicas share the events, and each looks after all objects", "reason", err)
 			return false, nil
 		case ctx.Err() != nil:
 			return false, ctx.Err()

@@ -274,7 +274,7 @@ func TestThousandsInFlightAllArriveInOrder(t *testing.T) {
 // library loses count.
 func TestTrafficBothWaysDoesNotStall(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
-		const n = 3000
+		const n = 1000
 		var left sync.WaitGroup
 		left.Add(2 * n)
 		handle := func(_ context.Context, m Message) { m.Ack(); left.Done() }

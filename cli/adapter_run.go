@@ -200,8 +200,10 @@ type replica struct {
 // Renew implements adapter.Sharer.
 func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []int, err error) {
 	answer, err := r.clm.RenewMember(ctx, r.adapter, r.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: keep})
-	if status := client.StatusOf(err); status == http.StatusNotFound || status == http.StatusMethodNotAllowed {
-		err = adapter.ErrNotShared
+	switch client.StatusOf(err) {
+	// It is not Atoll's, or this adapter has no identity of the region.
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusForbidden:
+		err = fmt.Errorf("%w: %w", adapter.ErrNotShared, err)
 	}
 	return answer.Slots, answer.Open, err
 }
