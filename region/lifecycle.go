@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"atoll.dev/client"
 	"atoll.dev/pki"
@@ -54,8 +58,32 @@ func (t topology) writeCLMConfig(file string) error {
 	return os.WriteFile(file, append([]byte(CLMConfig), entities...), 0o600)
 }
 
-// bundled are the adapters that a region runs of itself: the road of a cluster.
-const bundled = "placement,pull-secret,hosted-cluster,node-pool,credential"
+// bundled are the adapters that a region runs of itself: the road of a cluster,
+// as far as entities of its own require it. Nobody waits for an adapter that is
+// not required, so what it made would stay behind when its cluster goes.
+func (t topology) bundled() []string {
+	road := []string{"placement", "pull-secret", "hosted-cluster", "node-pool", "credential"}
+	own, err := os.ReadFile(t.home.Path("entities.yaml"))
+	if err != nil {
+		return road
+	}
+	var doc struct {
+		Entities []struct {
+			Required []string `yaml:"required_adapters"`
+		}
+	}
+	if yaml.Unmarshal(own, &doc) != nil {
+		return road // the lifecycle manager says what is wrong
+	}
+	return slices.DeleteFunc(road, func(name string) bool {
+		for _, e := range doc.Entities {
+			if slices.Contains(e.Required, name) {
+				return false
+			}
+		}
+		return true
+	})
+}
 
 // adapter is the process that runs the region's adapters: the bundled ones, and
 // those that somebody puts into the home's directory adapters.
@@ -65,10 +93,14 @@ func (t topology) adapter() Spec {
 	if len(t.st.Clusters) > 0 { // where cl-maestro's clusters go that do not say so
 		env = append(env, "ATOLL_TARGET_CLUSTER="+t.st.Clusters[0])
 	}
+	args := []string{"adapter", "serve", "--dir", dir, "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort),
+		"--maestro", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")}
+	if names := t.bundled(); len(names) > 0 {
+		args = append(args, "--bundled", strings.Join(names, ","))
+	}
 	return t.identified(t.service(Spec{
 		Name: adapterName, Phase: phaseEdges, After: []string{pkiName, brokerName, maestroName, clmName}, Env: env,
-		Args: []string{"adapter", "serve", "--bundled", bundled, "--dir", dir, "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort),
-			"--maestro", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc")},
+		Args:    args,
 		Prepare: func(context.Context) error { return os.MkdirAll(dir, 0o700) },
 	}, "adapter-ops"), pki.ServiceName(adapterName), t.home.Path("identities", adapterName))
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -189,6 +190,34 @@ func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
 		}
 		if got := told(); strings.Contains(got, collector) != step.want || strings.Contains(got, "HYPERFLEET_TRACING_ENABLED=true") != step.want {
 			t.Errorf("%q, want a collector: %v", got, step.want)
+		}
+	}
+}
+
+// An adapter that the home's own entities do not require does not run: nobody
+// would wait for what it makes to be gone (I9).
+func TestI9BundledAdaptersRunWhereTheyAreAwaited(t *testing.T) {
+	h, st := newHome(t)
+	run := func() string {
+		args := newTopology(h, st, Binaries{Atoll: "atoll"}).adapter().Args
+		i := slices.Index(args, "--bundled")
+		if i < 0 {
+			return ""
+		}
+		return args[i+1]
+	}
+	if got := run(); got != "placement,pull-secret,hosted-cluster,node-pool,credential" {
+		t.Errorf("by default: %s", got)
+	}
+	for entities, want := range map[string]string{
+		"entities: [{kind: Cluster, plural: clusters, required_adapters: [cl-maestro]}]":                "",
+		"entities: [{kind: Cluster, plural: clusters, required_adapters: [placement, hosted-cluster]}]": "placement,hosted-cluster",
+	} {
+		if err := os.WriteFile(h.Path("entities.yaml"), []byte(entities), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(); got != want {
+			t.Errorf("%s: %s", entities, got)
 		}
 	}
 }
