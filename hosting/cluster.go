@@ -84,11 +84,19 @@ func (h *Hosting) steer(ctx context.Context, c *cluster, t target) {
 // status to the truth.
 func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 	if object == nil {
-		if h.lookup(key) != nil {
+		h.mu.Lock()
+		delete(h.seen, key)
+		h.mu.Unlock()
+		c := h.lookup(key)
+		if c != nil && c.runner.target().Discard {
+			return 0, h.drop(key, c) // it went while it was finalized once more than needed
+		}
+		if c != nil {
 			h.o.Log.Warn("a HostedCluster is gone without having been finalized; its plane is left as it is", "plane", key.String())
 		}
 		return 0, nil
 	}
+	defer h.looked(key)
 	calls, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	if object.GetDeletionTimestamp() != nil {
@@ -113,6 +121,7 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 	o := observation{Generation: hc.Generation, Endpoint: h.endpoint}
 	t, again := h.decide(key, c, hc, invalid, &o, now)
 	h.steer(ctx, c, t)
+	h.looked(key)
 	h.publish()
 	o.Plane = c.runner.view()
 	serr := h.writeSecret(calls, c, hc, &o)
@@ -292,6 +301,25 @@ func (h *Hosting) finalize(ctx, calls context.Context, key loop.Key, object *uns
 	if !c.runner.view().Discarded {
 		return nil // the runner says when it is
 	}
+	if err := h.drop(key, c); err != nil {
+		return err
+	}
+	if err := h.deleteSecret(calls, key); err != nil {
+		return err
+	}
+	h.o.Log.Info("plane deleted", "plane", key.String())
+	err = h.setFinalizers(calls, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// drop deletes a plane whose runner has ended its process, and forgets it.
+func (h *Hosting) drop(key loop.Key, c *cluster) error {
+	if !c.runner.view().Discarded {
+		return nil // the runner says when it is
+	}
 	c.cancel()
 	<-c.runner.done
 	if err := h.home.remove(key); err != nil {
@@ -307,15 +335,19 @@ func (h *Hosting) finalize(ctx, calls context.Context, key loop.Key, object *uns
 	h.mu.Unlock()
 	h.ports.release(key)
 	h.publish()
-	if err := h.deleteSecret(calls, key); err != nil {
-		return err
+	return nil
+}
+
+// looked notes that a HostedCluster has been looked at, with whatever outcome,
+// and publishes the routes when it was the last.
+func (h *Hosting) looked(key loop.Key) {
+	h.mu.Lock()
+	_, before := h.seen[key]
+	h.seen[key] = struct{}{}
+	h.mu.Unlock()
+	if !before {
+		h.publish()
 	}
-	h.o.Log.Info("plane deleted", "plane", key.String())
-	err = h.setFinalizers(calls, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // deleteParts deletes what belongs to a cluster that goes: node pools, as

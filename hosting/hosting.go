@@ -81,9 +81,10 @@ type Hosting struct {
 
 	mu      sync.Mutex
 	hosted  map[loop.Key]*cluster
-	names   map[string]loop.Key // TLS server names and whose they are
-	changes chan struct{}       // closed and replaced when a plane changes
-	running sync.WaitGroup      // runners
+	seen    map[loop.Key]struct{} // HostedClusters that have been looked at
+	names   map[string]loop.Key   // TLS server names and whose they are
+	changes chan struct{}         // closed and replaced when a plane changes
+	running sync.WaitGroup        // runners
 
 	routing sync.Mutex // one table after the other
 }
@@ -120,7 +121,7 @@ func New(o Options) (*Hosting, error) {
 		starts: make(chan struct{}, o.Starts),
 		o:      o, home: home{o.DataDir}, ports: &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]loop.Key{}},
 		endpoint: hypershift.APIEndpoint{Host: host, Port: int32(port)},
-		hosted:   map[loop.Key]*cluster{}, names: map[string]loop.Key{}, changes: make(chan struct{}),
+		hosted:   map[loop.Key]*cluster{}, names: map[string]loop.Key{}, seen: map[loop.Key]struct{}{}, changes: make(chan struct{}),
 	}
 	h.metrics = newMetrics(o.Metrics, h.count)
 	h.clusters = loop.New(loop.Options{
@@ -324,12 +325,14 @@ func (h *Hosting) publish() {
 	if h.clusters.Ready(context.Background()) != nil {
 		return
 	}
-	for _, key := range h.clusters.Keys() {
-		if object := h.clusters.Get(key); h.lookup(key) == nil && object != nil && object.GetDeletionTimestamp() == nil {
+	keys := h.clusters.Keys()
+	h.mu.Lock()
+	for _, key := range keys {
+		if _, ok := h.seen[key]; !ok {
+			h.mu.Unlock()
 			return
 		}
 	}
-	h.mu.Lock()
 	table := make([]router.Route, 0, len(h.hosted))
 	var shut []*cluster
 	for _, c := range h.hosted {
