@@ -125,7 +125,9 @@ func (r *Router) reportActivity(ctx context.Context) error {
 	}
 	write.CloseWithError(err)
 	cancel(err)
-	<-answered
+	if cause := <-answered; errors.Is(err, io.ErrClosedPipe) && cause != nil {
+		return cause // why the other end of the pipe was closed
+	}
 	return err
 }
 
