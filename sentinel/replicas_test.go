@@ -145,13 +145,14 @@ func TestI4AReplicaThatIsKilledLosesNoEvent(t *testing.T) {
 	added, stalled := time.Now(), stalls(t)
 	w.wait("the new one has its share", func() bool {
 		h := w.holders()
-		return h["two"] > 0 && h["three"] > 0 && h["two"]+h["three"] == slots && more.loaded.Load()
+		return h["two"] > 0 && h["three"] > 0 && h["two"]+h["three"] == slots
 	})
 	took = time.Since(added)
 	t.Logf("the share of who was added: %s", took)
 	if took > 10*time.Second+stalled() {
 		t.Errorf("the new one has its share after %s", took)
 	}
+	w.wait("the new one has read its share", more.loaded.Load)
 	a.all(except(stop(), h.Data.ID))
 }
 

@@ -13,7 +13,7 @@ import (
 
 // keep is how many of an adapter's reports are remembered. Who repeats a report
 // does it within seconds, before the next one or two.
-const keep = 6
+const keep = 8
 
 // Recent is a report that was taken: 8 bytes of the hash of what it says, then,
 // as microseconds since 1970, when it was observed, when it was received (0 if its
@@ -105,15 +105,4 @@ func (r Report) answered(stored Report) Report {
 		r.Conditions[i].LastTransitionTime = moment(recentHead + 8*n)
 	}
 	return r
-}
-
-// crowded says that of the report's moment as many were taken as are remembered.
-func (r Report) crowded(stored Report) bool {
-	n := 0
-	for _, k := range stored.Recent {
-		if len(k) >= recentHead && int64(binary.BigEndian.Uint64(k[8:])) == r.ObservedAt.UnixMicro() {
-			n++
-		}
-	}
-	return n >= keep
 }

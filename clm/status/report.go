@@ -155,7 +155,7 @@ func Judge(generation int32, stored *Report, r Report) (Report, Verdict, error) 
 		return *stored, Repeated, nil
 	case stored != nil && r.repeats(stored.Recent):
 		return r.answered(*stored), Repeated, nil
-	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && (r.before(*stored) || r.crowded(*stored))):
+	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && r.before(*stored)):
 		return r, Discarded, nil
 	}
 	for _, kind := range []string{Available, Applied, Health} {

@@ -110,6 +110,9 @@ var errStopping = errors.New("server stopping")
 func (s *Stream) Open(cursor string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.done { // the feed has ended, and who answers for it is at work
+		return http.ErrHandlerTimeout
+	}
 	if cursor != "" {
 		s.cursor = cursor
 	}
