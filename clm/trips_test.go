@@ -21,10 +21,11 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 	trips, dsn := counted(t, pgtest.DSN(t))
 	a := startOn(t, dsn)
 	path := "/clusters/" + a.cluster("first")
-	now := time.Now().UTC().Format(time.RFC3339Nano)
-	report := func(note any) string {
-		return fmt.Sprintf(`{"adapter":"dns","observed_generation":1,"observed_time":%q,"data":{"note":"%v"},"conditions":[
-			{"type":"Available","status":"True"},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]}`, now, note)
+	now := time.Now().UTC()
+	report := func(i int) string { // of one moment only so many are taken as are remembered
+		return fmt.Sprintf(`{"adapter":"dns","observed_generation":1,"observed_time":%q,"data":{"note":"%d"},"conditions":[
+			{"type":"Available","status":"True"},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]}`,
+			now.Add(time.Duration(i)*time.Millisecond).Format(time.RFC3339Nano), i)
 	}
 	for _, c := range []struct {
 		what string
@@ -46,7 +47,7 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 		{what: "PATCH", want: 2, do: func(i int) { a.do("PATCH", path, fmt.Sprintf(`{"spec":{"nodes":%d}}`, i+1)).want(200) }},
 		{what: "PATCH that changes nothing", want: 1, do: func(int) { a.do("PATCH", path, `{"labels":{}}`).want(200) }},
 		{what: "PUT of a report", want: 2, do: func(i int) { a.do("PUT", path+"/statuses", report(i)).want(201) }},
-		{what: "PUT of the same report", want: 1, do: func(int) { a.do("PUT", path+"/statuses", report("same")).want(201) }},
+		{what: "PUT of the same report", want: 1, do: func(int) { a.do("PUT", path+"/statuses", report(100)).want(201) }},
 	} {
 		// The least of several: the first ones prepare statements, and CLM has business of its own.
 		least := int64(1 << 30)
