@@ -2,6 +2,7 @@ package hosting
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -96,4 +97,30 @@ func TestPausedUntil(t *testing.T) {
 	if active, _, _ := paused(nil, now); active {
 		t.Error("nothing pauses")
 	}
+}
+
+// Whatever a region sends as a spec is judged, and what is found good does not
+// overlap.
+func FuzzProblems(f *testing.F) {
+	f.Add("10.132.0.0/14", "172.31.0.0/16", "10.0.0.0/16", "a.example", "true", "atoll.dev/release:1.36.3")
+	f.Add("fd01::/48", "fd01::/112", "::ffff:10.0.0.0/104", "-", "2026-11-21T12:00:00+99:00", "atoll.dev/release:")
+	f.Fuzz(func(t *testing.T, cluster, service, machine, name, until, image string) {
+		spec := networks("", "", "")
+		spec.Networking.ClusterNetwork = []hypershift.ClusterNetworkEntry{{CIDR: cluster}}
+		spec.Networking.ServiceNetwork = []hypershift.NetworkEntry{{CIDR: service}}
+		spec.Networking.MachineNetwork = []hypershift.NetworkEntry{{CIDR: machine}}
+		spec.KubeAPIServerDNSName = name
+		if len(problems(spec, "")) == 0 {
+			nets := []netip.Prefix{netip.MustParsePrefix(cluster), netip.MustParsePrefix(service), netip.MustParsePrefix(machine)}
+			if nets[0].Overlaps(nets[1]) || nets[1].Overlaps(nets[2]) || nets[0].Overlaps(nets[2]) {
+				t.Errorf("%v overlap and are good", nets)
+			}
+		}
+		if active, left, err := paused(&until, time.Unix(1e9, 0)); left < 0 || err != nil && active {
+			t.Errorf("%q: %v %s %v", until, active, left, err)
+		}
+		if version, refused := (Catalogue{"1.36.3": "x"}).pick(image, ""); (refused == nil) != (version == "1.36.3") {
+			t.Errorf("%q: %q, %v", image, version, refused)
+		}
+	})
 }
