@@ -163,13 +163,15 @@ func (b *bench) hibernate(ctx context.Context) error {
 	var asleep, woken []time.Duration
 	for range b.o.Wakes {
 		begun := time.Now()
-		if err := b.wish(ctx, h.id, true, "Asleep"); err != nil {
-			return err
-		}
+		shown := make(chan error, 1)
+		go func() { shown <- b.wish(ctx, h.id, true, "Asleep") }()
 		if err := h.ended(ctx); err != nil {
-			return err
+			return errors.Join(err, <-shown)
 		}
 		asleep = append(asleep, time.Since(begun))
+		if err := <-shown; err != nil {
+			return err
+		}
 		begun = time.Now()
 		if err := h.get(ctx, "/api/v1/namespaces"); err != nil {
 			return err
@@ -196,8 +198,7 @@ func (b *bench) hibernate(ctx context.Context) error {
 	return err
 }
 
-// ended returns when a cluster that sleeps has no process any more: one that
-// was told to stop closes its database first.
+// ended returns when a cluster that is to sleep has no process any more.
 func (h *hosted) ended(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -208,7 +209,7 @@ func (h *hosted) ended(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("cluster %s says that it sleeps and has the processes %d", h.name, pids)
+			return fmt.Errorf("cluster %s is to sleep and has the processes %d", h.name, pids)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -223,7 +224,7 @@ func (b *bench) wish(ctx context.Context, id string, hibernated bool, power stri
 		return err
 	}
 	err = b.await(ctx, id, func(now *platform.Cluster) bool {
-		return now != nil && now.Status.ObservedGeneration >= k.Generation && now.Status.Power == power
+		return now != nil && now.Status.ObservedGeneration >= k.Generation && now.Status.Phase == platform.ClusterPhaseReady && now.Status.Power == power
 	})
 	if err != nil {
 		return fmt.Errorf("cluster %s: until it is %s: %w", id, power, err)
