@@ -41,7 +41,9 @@ within seconds, and it sleeps again after ten minutes without a connection.`
 				goal = "Asleep"
 			}
 			return c.changeCluster(ctx, api, args[0], map[string]any{"hibernated": asleep}, f, out, clusterGoal{
-				strings.ToLower(goal), func(k platform.Cluster) bool { return k.Status.Power == goal && k.Status.Phase == platform.ClusterPhaseReady },
+				strings.ToLower(goal), func(k platform.Cluster) bool {
+					return k.Status.Power == goal && k.Status.Phase == platform.ClusterPhaseReady
+				},
 			})
 		})
 	}
@@ -66,7 +68,9 @@ refused, and shown as its condition.`,
 		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
 			spec := map[string]any{"hostedCluster": map[string]any{"release": map[string]any{"image": releaseImage(release)}}}
 			return c.changeCluster(ctx, api, args[0], spec, f, out, clusterGoal{
-				"upgraded to " + release, func(k platform.Cluster) bool { return k.Status.Version == release && k.Status.Phase == platform.ClusterPhaseReady },
+				"upgraded to " + release, func(k platform.Cluster) bool {
+					return k.Status.Version == release && k.Status.Phase == platform.ClusterPhaseReady
+				},
 			})
 		})
 	}
