@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -169,6 +171,11 @@ func (c *command) createCluster(ctx context.Context, api *client.Platform, o clu
 			return fmt.Errorf("node pool %s: spec: %w", p.name, err)
 		}
 	}
+	for _, p := range pools {
+		if err := checkNodePool(ctx, api, p); err != nil {
+			return fmt.Errorf("node pool %s: nothing was created: %w", p.Name, err)
+		}
+	}
 	begun := time.Now()
 	k, err := api.CreateCluster(ctx, request)
 	if err != nil {
@@ -199,6 +206,25 @@ func (c *command) createCluster(ctx context.Context, api *client.Platform, o clu
 		return err
 	}
 	return out.printNamed(c.out, k.Cluster, k.Name)
+}
+
+// checkNodePool says what the region would refuse a node pool for, before there
+// is its cluster: a request that names no cluster makes nothing, and the refusal
+// names all else that is wrong with it. What other trouble there is shows when
+// the cluster is asked for.
+func checkNodePool(ctx context.Context, api *client.Platform, p platform.NodePoolRequest) error {
+	_, err := api.CreateNodePool(ctx, p)
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok || e.Status != http.StatusUnprocessableEntity {
+		return nil
+	}
+	wrong := slices.DeleteFunc(slices.Clone(e.Fields), func(f platform.FieldError) bool { return f.Field == "cluster_id" })
+	if len(wrong) == 0 {
+		return nil
+	}
+	refused := *e
+	refused.Fields, refused.Reason = wrong, wrong[0].Field+" "+wrong[0].Message
+	return &refused
 }
 
 // recast turns an object into a type of the API. What that does not know is an
