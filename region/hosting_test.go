@@ -102,6 +102,38 @@ func TestDownStopsHostingFirstAndThenItsPlanes(t *testing.T) {
 	}
 }
 
+// A plane that hosting starts when it is told to stop is found, too, and what a
+// process leaves behind with its mark.
+func TestDownLeavesNoPlaneThatHostingStartedMeanwhile(t *testing.T) {
+	h, st := newHome(t)
+	spec := Spec{Name: hostingName("management-01"), Phase: phaseEdges, Stop: syscall.SIGTERM, Args: []string{"sh", "-c", `trap '
+		ATOLL_PROCESS=$ATOLL_PROCESS/clusters-late/hc-late setsid sh -c "touch $0/late; sleep 300; :" &
+		while [ ! -e "$0/late" ]; do sleep 0.01; done
+		exit 0' TERM
+		touch "$0/armed"
+		while :; do sleep 0.1; done`, t.TempDir()}}
+	r, cmd, err := h.start(st.ID, spec, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	go cmd.Wait()
+	dir := spec.Args[len(spec.Args)-1]
+	eventually(t, "it runs", func() bool { return exists(filepath.Join(dir, "armed")) })
+	if err := writeJSON(h.recordPath(r.Name), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.stopAll(t.Context(), st.ID, func(string) {}); err != nil {
+		t.Error(err)
+	}
+	if !exists(filepath.Join(dir, "late")) {
+		t.Error("hosting started no plane")
+	}
+	if left := marked(st.ID); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
 	h, _ := newHome(t)
 	dir := filepath.Join(h.hostingDir("management-01"), "planes", "clusters-x", "hc-1")

@@ -372,24 +372,45 @@ func (h Home) stopAll(ctx context.Context, homeID string, stopped func(name stri
 	}
 	var errs []error
 	for _, phase := range slices.Sorted(maps.Keys(phases)) {
-		results := make(chan func())
-		for _, r := range phases[phase] {
-			go func() {
-				was := r.alive()
-				err := r.stop(ctx)
-				if err == nil {
-					err = removeIfThere(h.recordPath(r.Name))
-				}
-				results <- func() {
-					if errs = append(errs, err); was && err == nil {
-						stopped(r.Name)
-					}
-				}
-			}()
+		errs = append(errs, h.stopEach(ctx, phases[phase], stopped))
+	}
+	// What was begun since marked was asked: a plane that hosting started while it
+	// was told to stop. Whoever could begin more has ended.
+	for range 5 {
+		var late []Record
+		for name, pid := range marked(homeID) {
+			if name != supervisorName {
+				late = append(late, stray(name, pid))
+			}
 		}
-		for range phases[phase] {
-			(<-results)()
+		if len(late) == 0 {
+			break
 		}
+		errs = append(errs, h.stopEach(ctx, late, stopped))
+	}
+	return errors.Join(errs...)
+}
+
+// stopEach stops processes at once, and forgets them.
+func (h Home) stopEach(ctx context.Context, records []Record, stopped func(name string)) error {
+	var errs []error
+	results := make(chan func())
+	for _, r := range records {
+		go func() {
+			was := r.alive()
+			err := r.stop(ctx)
+			if err == nil {
+				err = removeIfThere(h.recordPath(r.Name))
+			}
+			results <- func() {
+				if errs = append(errs, err); was && err == nil {
+					stopped(r.Name)
+				}
+			}
+		}()
+	}
+	for range records {
+		(<-results)()
 	}
 	return errors.Join(errs...)
 }
