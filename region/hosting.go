@@ -64,10 +64,11 @@ func (t topology) bootstrap(ctx context.Context, cluster, dir string) error {
 	return writeFile(done, []byte(by))
 }
 
-// capacityOf is what fits into the memory of a machine beside the region.
-func capacityOf(memoryMiB int64) platform.Capacity {
+// capacityOf is what fits into the memory of a machine beside the region, for
+// each of the management clusters that share it.
+func capacityOf(memoryMiB int64, clusters int) platform.Capacity {
 	const region, plane = 4 << 10, 400
-	left := max(memoryMiB-region, plane)
+	left := max((memoryMiB-region)/int64(max(clusters, 1)), plane)
 	return platform.Capacity{"planes": left / plane, "memory_mib": left}
 }
 

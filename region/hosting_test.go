@@ -155,8 +155,11 @@ func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
 
 func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 	for memoryMiB, want := range map[int64]int64{24 << 10: 51, 8 << 10: 10, 4 << 10: 1, 1 << 10: 1} {
-		if got := capacityOf(memoryMiB); got["planes"] != want || got["memory_mib"] < want*400 || got["memory_mib"] > max(memoryMiB-4<<10, 400) {
+		if got := capacityOf(memoryMiB, 1); got["planes"] != want || got["memory_mib"] < want*400 || got["memory_mib"] > max(memoryMiB-4<<10, 400) {
 			t.Errorf("%d MiB: %v, want %d planes", memoryMiB, got, want)
+		}
+		if got := capacityOf(memoryMiB, 2); got["planes"] != max(want/2, 1) || got["memory_mib"] > max((memoryMiB-4<<10)/2, 400) {
+			t.Errorf("half of %d MiB: %v, want half of %d planes", memoryMiB, got, want)
 		}
 	}
 	if memory, err := machineMemory(); err != nil || memory < 256 {

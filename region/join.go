@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,8 +84,13 @@ func (t topology) join(ctx context.Context, cluster, dir string) error {
 
 // register makes the cluster known to the region's API, with what it takes. Of
 // one that is known only that is brought up to date: a program that runs other
-// versions, more memory.
+// versions, more memory. Clusters that were there before give it its share of
+// the machine.
 func (t topology) register(ctx context.Context, cluster string) error {
+	st, err := t.home.State() // as it is now: the region may have grown since t was made
+	if err != nil {
+		return err
+	}
 	api, err := t.home.Client()
 	if err != nil {
 		return err
@@ -96,7 +102,7 @@ func (t topology) register(ctx context.Context, cluster string) error {
 		return err
 	}
 	takes := platform.ManagementClusterUpdate{
-		Capacity: capacityOf(memory),
+		Capacity: capacityOf(memory, len(st.Clusters)),
 		Versions: platform.PlaneVersions{t.bin.KubeVersion},
 	}
 	_, err = api.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{
@@ -105,7 +111,23 @@ func (t topology) register(ctx context.Context, cluster string) error {
 	if client.StatusOf(err) == 409 {
 		_, err = api.UpdateManagementCluster(ctx, cluster, takes)
 	}
-	return err
+	if err != nil || len(st.Clusters) < 2 {
+		return err
+	}
+	known, err := api.ManagementClusters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, mc := range known {
+		if mc.Name == cluster || !slices.Contains(st.Clusters, mc.Name) || maps.Equal(mc.Capacity, takes.Capacity) {
+			continue
+		}
+		_, err := api.UpdateManagementCluster(ctx, mc.Name, platform.ManagementClusterUpdate{Capacity: takes.Capacity})
+		if err != nil && client.StatusOf(err) != 404 {
+			return err
+		}
+	}
+	return nil
 }
 
 // Client returns a client of the region's API with the first key pair.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/api/platform"
 	"atoll.dev/test/regiontest"
 )
 
@@ -22,12 +24,27 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 	if out := r.Atoll("up", "--detach"); !strings.Contains(out, "already running") {
 		t.Errorf("second up: %s", out)
 	}
+	api := r.API()
+	var alone platform.ManagementCluster
+	regiontest.Eventually(t, 60*time.Second, func() (err error) {
+		if alone, err = api.ManagementCluster(t.Context(), "management-01"); err == nil && alone.Capacity["planes"] == 0 {
+			err = fmt.Errorf("%+v", alone)
+		}
+		return err
+	})
 	if out := r.Atoll("up", "--detach", "--management-clusters", "2"); !strings.Contains(out, "management-02-agent") {
 		t.Errorf("up with two: %s", out)
 	}
 	if out := r.Atoll("mc", "list"); !strings.Contains(out, "management-01") || !strings.Contains(out, "management-02") {
 		t.Errorf("mc list: %s", out)
 	}
+	regiontest.Eventually(t, 60*time.Second, func() error { // they share the machine
+		list, err := api.ManagementClusters(t.Context())
+		if err == nil && (len(list) != 2 || !maps.Equal(list[0].Capacity, list[1].Capacity) || list[0].Capacity["planes"] > max(alone.Capacity["planes"]/2, 1)) {
+			err = fmt.Errorf("%+v, alone %v", list, alone.Capacity)
+		}
+		return err
+	})
 	if out, err := r.Try("up", "--detach", "--management-clusters", "1"); err == nil || !strings.Contains(err.Error(), "mc delete") {
 		t.Errorf("up with fewer: %v %s", err, out)
 	}
