@@ -43,5 +43,6 @@ connection to a cluster that sleeps is held while hosting wakes it.`, func(ctx c
 	cmd.Flags().StringVar(&o.Dir, "data-dir", "", "directory in which the routes are kept")
 	cmd.Flags().IntVar(&o.MaxPerName, "max-per-cluster", 0, "open connections of one cluster (default 2048)")
 	cmd.Flags().IntVar(&o.MaxUnnamed, "max-unnamed", 0, "connections that have not said yet which cluster they are for (default 1024)")
+	cmd.Flags().IntVar(&o.MaxPerSource, "max-unnamed-per-source", 0, "of these, from one address (default half of them)")
 	return cmd
 }

@@ -26,7 +26,7 @@ const chunk = 1 << 20
 // serve carries one connection to its end. It holds a place among the unnamed
 // until the server is known.
 func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
-	named := sync.OnceFunc(func() { <-r.unnamed })
+	named := sync.OnceFunc(func() { r.named(sourceOf(client)) })
 	defer named()
 	if tcp, ok := client.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, it is found out later
@@ -112,10 +112,15 @@ func (r *Router) reach(ctx context.Context, route Route) (net.Conn, outcome) {
 }
 
 // join carries bytes both ways until both sides have ended, or one breaks. The
-// end of one direction is passed on, the other goes on.
+// end of one direction is passed on, the other goes on; after the plane's for a
+// while only: a program may keep a connection in a pool and not look at it for
+// hours, and it would keep the plane awake.
 func (r *Router) join(client, backend net.Conn) {
 	var back sync.WaitGroup
-	back.Go(func() { r.carry(client, backend, toClient) })
+	back.Go(func() {
+		r.carry(client, backend, toClient)
+		_ = client.SetReadDeadline(time.Now().Add(r.o.Linger))
+	})
 	r.carry(backend, client, toPlane)
 	back.Wait()
 }

@@ -95,8 +95,7 @@ func (c *Control) Set(routes []Route) {
 		known[r.ServerName] = u
 	}
 	c.known = known
-	// Later than any revision of an earlier process, unless the clock goes back;
-	// then a router takes for an acknowledgement what is none, once.
+	// Another than any revision of an earlier process, which the router may have.
 	c.table = table{Revision: max(now.UnixNano(), c.table.Revision+1), Routes: routes}
 	c.isSet = true
 	close(c.changed)
@@ -119,7 +118,7 @@ func (c *Control) Activity(serverName string) (open int, last time.Time) {
 func (c *Control) Settled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.taken == 0 || c.taken >= c.table.Revision
+	return c.taken == 0 || c.taken == c.table.Revision
 }
 
 // Serve answers the router on l until ctx ends. It owns l.

@@ -21,6 +21,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"time"
@@ -47,9 +48,11 @@ type Options struct {
 	Control string // path of hosting's socket
 	Dir     string // where the routes are kept; it exists
 
-	MaxUnnamed int           // connections that have not named a server yet; default 1024
-	MaxPerName int           // connections of one server name; default 2048
-	WakeLimit  time.Duration // how long a connection is held for a plane that wakes; default 30 s
+	MaxUnnamed   int           // connections that have not named a server yet; default 1024
+	MaxPerSource int           // of these, from one address; default half of them
+	MaxPerName   int           // connections of one server name; default 2048
+	WakeLimit    time.Duration // how long a connection is held for a plane that wakes; default 30 s
+	Linger       time.Duration // how long a client may keep a connection that its plane has ended; default 30 s
 
 	Log     *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // nil: none
@@ -70,6 +73,7 @@ type Router struct {
 	revision int64
 	routes   map[string]Route
 	names    map[string]use
+	sources  map[netip.Prefix]int  // of the unnamed
 	conns    map[net.Conn]struct{} // open ones, of both sides
 	stopped  bool
 	wg       sync.WaitGroup // of connections
@@ -79,8 +83,10 @@ type Router struct {
 // cannot be read is no reason not to serve: hosting says them again.
 func New(o Options) *Router {
 	o.MaxUnnamed = cmp.Or(o.MaxUnnamed, 1024)
+	o.MaxPerSource = cmp.Or(o.MaxPerSource, max(1, o.MaxUnnamed/2))
 	o.MaxPerName = cmp.Or(o.MaxPerName, 2048)
 	o.WakeLimit = cmp.Or(o.WakeLimit, 30*time.Second)
+	o.Linger = cmp.Or(o.Linger, 30*time.Second)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	r := &Router{
 		o: o, log: o.Log, metrics: newMetrics(o.Metrics),
@@ -91,6 +97,7 @@ func New(o Options) *Router {
 		unnamed: make(chan struct{}, o.MaxUnnamed),
 		news:    make(chan struct{}, 1),
 		names:   map[string]use{},
+		sources: map[netip.Prefix]int{},
 		conns:   map[net.Conn]struct{}{},
 	}
 	t, err := readTable(r.tablePath())
@@ -150,9 +157,7 @@ func (r *Router) accept(ctx context.Context, l net.Listener) error {
 // begin starts to serve a connection when there is room for one more that has
 // not named its server.
 func (r *Router) begin(ctx context.Context, conn net.Conn) {
-	select {
-	case r.unnamed <- struct{}{}:
-	default:
+	if !r.admit(sourceOf(conn)) {
 		r.metrics.ended(outcomeCrowded)
 		conn.Close()
 		return
@@ -165,6 +170,49 @@ func (r *Router) begin(ctx context.Context, conn net.Conn) {
 		}
 		r.metrics.ended(outcome)
 	})
+}
+
+// admit gives a connection a place among the unnamed, if there is one for its
+// source: no source has all.
+func (r *Router) admit(source netip.Prefix) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sources[source] >= r.o.MaxPerSource {
+		return false
+	}
+	select {
+	case r.unnamed <- struct{}{}:
+		r.sources[source]++
+		return true
+	default:
+		return false
+	}
+}
+
+// named gives the place back.
+func (r *Router) named(source netip.Prefix) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	<-r.unnamed
+	if r.sources[source]--; r.sources[source] <= 0 {
+		delete(r.sources, source)
+	}
+}
+
+// sourceOf is where a connection comes from: an IPv4 address, or the network
+// that one host has in IPv6.
+func sourceOf(conn net.Conn) netip.Prefix {
+	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
+	bits := addr.BitLen()
+	if addr.Is6() {
+		bits = 64
+	}
+	source, _ := addr.Prefix(bits) // fails for no address, which is one source
+	return source
 }
 
 // own notes an open connection, so that the end of Run closes it. It is false,

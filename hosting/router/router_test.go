@@ -106,6 +106,21 @@ func TestTheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn(t *testing.T) {
 	})
 }
 
+// A client that keeps what its plane has ended does not count as connected for
+// ever: it would keep the plane awake.
+func TestAConnectionThatThePlaneHasEndedIsNotKept(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Linger = 20 * time.Millisecond })
+	c := NewControl(noWake)
+	w.host(c)
+	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, func(conn net.Conn) { _, _ = conn.Write([]byte("last")) })}})
+	w.routed(1)
+	conn := w.say(helloWith(sni("a.example")))
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "last" {
+		t.Errorf("%q, %v", got, err)
+	}
+	eventually(t, "it is closed", func() bool { return len(connsOf(w.router)) == 0 })
+}
+
 func TestConnectionsInFlightSurviveChangesOfTheTable(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
@@ -177,7 +192,7 @@ func TestAFileOfRoutesThatIsDamagedIsReplaced(t *testing.T) {
 }
 
 func TestConnectionsAreLimited(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.MaxPerName, o.MaxUnnamed = 2, 2 })
+	w := newWorld(t, func(o *Options) { o.MaxPerName, o.MaxUnnamed, o.MaxPerSource = 2, 2, 2 })
 	c := NewControl(noWake)
 	w.host(c)
 	backend := plainBackend(t, echo)
@@ -215,6 +230,46 @@ func TestConnectionsAreLimited(t *testing.T) {
 		t.Error("the refused were not counted")
 	}
 }
+
+func TestOneSourceDoesNotTakeThePortFromOthers(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.MaxUnnamed = 4 })
+	silent := []net.Conn{w.dial(), w.dial()}
+	eventually(t, "two name nothing", func() bool { return len(w.router.unnamed) == 2 })
+	if got, _ := io.ReadAll(w.dial()); len(got) != 0 || w.ended(outcomeCrowded) != 1 {
+		t.Errorf("a third from there: %x", got)
+	}
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", w.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	_ = other.SetDeadline(time.Now().Add(patience))
+	_, _ = other.Write(helloWith(sni("none.example")))
+	if got, err := io.ReadAll(other); string(got) != string(alertUnrecognizedName) {
+		t.Errorf("from elsewhere: %x, %v", got, err)
+	}
+	for _, conn := range silent {
+		conn.Close()
+	}
+	eventually(t, "no source is remembered", func() bool {
+		w.router.mu.Lock()
+		defer w.router.mu.Unlock()
+		return len(w.router.sources) == 0
+	})
+	for addr, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64"} {
+		if got := sourceOf(from{addr: net.ParseIP(addr)}).String(); got != want {
+			t.Errorf("%s is %s, want %s", addr, got, want)
+		}
+	}
+}
+
+// from is a connection from an address.
+type from struct {
+	net.Conn
+	addr net.IP
+}
+
+func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: f.addr, Port: 1} }
 
 func TestNothingIsLeftOfConnections(t *testing.T) {
 	w := newWorld(t, nil)

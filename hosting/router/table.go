@@ -21,7 +21,7 @@ type Route struct {
 // table is all routes of a management cluster, as of one moment. It is a line
 // of the answer to GET /routes, and the file that the router keeps.
 type table struct {
-	Revision int64   `json:"revision"` // grows with each change, over restarts of hosting, too
+	Revision int64   `json:"revision"` // another with each change, over restarts of hosting, too
 	Routes   []Route `json:"routes"`   // by name
 }
 
