@@ -49,6 +49,7 @@ type cluster struct {
 	waiting int       // who wait for it to wake
 	route   router.Route
 	shut    bool // the router has been told that it sleeps
+	resting bool // it was decided that there shall be no process: one that is still there is no answer to a wake
 }
 
 // cluster returns what is known of a HostedCluster. Its runner does nothing
@@ -121,6 +122,7 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 	o := observation{Generation: hc.Generation, Endpoint: h.endpoint}
 	t, again := h.decide(key, c, hc, invalid, &o, now)
 	h.steer(ctx, c, t)
+	h.settle(c, t)
 	h.looked(key)
 	h.publish()
 	o.Plane = c.runner.view()
@@ -196,11 +198,15 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 		p.Open, p.Asked = p.Open+waiting, now
 	}
 	d := p.decide(now, h.o.Idle)
+
+	h.mu.Lock()
+	if p.Running && !d.Run && (c.waiting > 0 || c.asked.After(p.Asked)) { // somebody came meanwhile
+		d = powerDecision{State: goingToSleep, Run: true, Shut: true, Again: settlePace}
+	}
 	soon(d.Again)
 	o.Power = d.State
 	t.Run = d.Run && t.Release != ""
-
-	h.mu.Lock()
+	c.resting = c.resting || !t.Run // until steer has said otherwise
 	c.route = router.Route{ServerName: name, Asleep: d.Shut}
 	if rec.Port != 0 {
 		c.route.Backend = address(rec.Port)
@@ -213,6 +219,17 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 	}
 	h.mu.Unlock()
 	return t, again
+}
+
+// settle lets those who wait for a plane have it, once its runner knows that it
+// is to run.
+func (h *Hosting) settle(c *cluster, t target) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.resting && t.Run {
+		c.resting = false
+		h.stir()
+	}
 }
 
 // claimName takes a server name for a cluster, and returns whose it is. The

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -261,4 +262,81 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// arrivals are routes on which somebody comes whenever it is asked who is there.
+type arrivals struct {
+	noRoutes
+	come func()
+}
+
+func (a arrivals) Activity(string) (int, time.Time) {
+	a.come()
+	return 0, time.Time{}
+}
+
+// Somebody who asks for a plane that is about to be stopped gets it while it
+// runs on, or when it is back; never the one that ends.
+func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
+	come := func() {}
+	h, err := New(Options{DataDir: t.TempDir(), Advertise: "127.0.0.1:1", Routes: arrivals{come: func() { come() }}, Idle: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := loop.Key{Namespace: "clusters-a", Name: "hc-a"}
+	c, err := h.cluster(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serves := func(address string) {
+		c.runner.show(func(v *view) { v.State, v.PID, v.Address, v.Ready = ready, 1, address, time.Now() })
+	}
+	c.runner.record = record{Port: 30000, Release: "1.36.3", Hosts: []string{"hc-a.example"}, Born: true}
+	serves("the old")
+	hc := &hypershift.HostedCluster{}
+	hc.Spec.KubeAPIServerDNSName = "hc-a.example"
+	hc.Annotations = map[string]string{hypershift.HibernatedAnnotation: "true"}
+	decide := func() bool {
+		c.shut = true
+		rest, _ := h.decide(key, c, hc, nil, &observation{}, time.Now().Add(time.Hour))
+		c.runner.set(rest)
+		h.settle(c, rest)
+		return rest.Run
+	}
+
+	come = func() { h.mu.Lock(); c.waiting++; h.mu.Unlock() }
+	if !decide() || c.resting {
+		t.Error("it is stopped under somebody who came while that was decided")
+	}
+	come = func() {}
+	c.waiting = 0
+	if decide() || !c.resting {
+		t.Fatal("it does not go to sleep")
+	}
+
+	woken := make(chan string, 1)
+	go func() {
+		backend, err := h.WakeServer(t.Context(), "hc-a.example")
+		woken <- fmt.Sprint(backend, err)
+	}()
+	for waits := 0; waits == 0; runtime.Gosched() { // until it is asked for
+		h.mu.Lock()
+		waits = c.waiting
+		h.mu.Unlock()
+		select {
+		case got := <-woken:
+			t.Fatalf("woken while it is stopped: %s", got)
+		default:
+		}
+	}
+	if c.runner.begin().Run || c.runner.view().State != stopping {
+		t.Error("what is to stop is said to serve")
+	}
+	if !decide() || c.resting {
+		t.Error("it is not woken")
+	}
+	serves("the new")
+	if got := <-woken; got != fmt.Sprint("the new", nil) {
+		t.Errorf("woken: %s", got)
+	}
 }

@@ -259,11 +259,14 @@ func (h *Hosting) wake(ctx context.Context, key loop.Key) (backend string, err e
 	}()
 	for {
 		h.mu.Lock()
-		changes, c := h.changes, h.hosted[key]
+		changes, c, resting := h.changes, h.hosted[key], false
 		if c != waitsFor && c != nil {
 			c.asked = time.Now()
 			c.waiting++
 			waitsFor = c
+		}
+		if c != nil {
+			resting = c.resting
 		}
 		h.mu.Unlock()
 		synced := h.clusters.Ready(ctx) == nil
@@ -273,7 +276,7 @@ func (h *Hosting) wake(ctx context.Context, key loop.Key) (backend string, err e
 		if c != nil {
 			v := c.runner.view()
 			switch {
-			case v.State == ready:
+			case v.State == ready && !resting:
 				return v.Address, nil
 			case v.Failure != nil && v.Failure.Count >= wakeTries && asked:
 				return "", fmt.Errorf("waking %s: %s", key, v.Failure)
@@ -300,10 +303,15 @@ func (h *Hosting) lookup(key loop.Key) *cluster {
 // changed tells whoever waits for a plane that one changed.
 func (h *Hosting) changed(key loop.Key) {
 	h.mu.Lock()
-	close(h.changes)
-	h.changes = make(chan struct{})
+	h.stir()
 	h.mu.Unlock()
 	h.clusters.Trigger(key)
+}
+
+// stir has those who wait look again. The caller holds mu.
+func (h *Hosting) stir() {
+	close(h.changes)
+	h.changes = make(chan struct{})
 }
 
 // count is how many planes are in each state.

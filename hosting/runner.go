@@ -145,6 +145,18 @@ func (r *runner) target() target {
 	return r.goal
 }
 
+// begin is target for whoever does as it says: a plane that is to stop is no
+// longer said to serve, and nobody who tells the runner to run it after all
+// finds it ready before it is.
+func (r *runner) begin() target {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.goal.Run && r.seen.State == ready {
+		r.seen.State = stopping
+	}
+	return r.goal
+}
+
 // view returns the latest.
 func (r *runner) view() view {
 	r.mu.Lock()
@@ -170,7 +182,7 @@ func (r *runner) run(ctx context.Context) {
 		}
 	}()
 	for ctx.Err() == nil {
-		t := r.target()
+		t := r.begin()
 		var err error
 		if t.Run {
 			err = r.serve(ctx, t)
