@@ -12,8 +12,9 @@ set -uo pipefail
 first=(./test/e2e ./maestro ./test/hosted ./test/faults ./test/lifecycle ./agent ./bus ./front/rosa ./sentinel ./clm ./store ./test/rebuild ./hosting ./cli)
 
 out=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$out"' EXIT
-beside() { (cd "$1" && CGO_ENABLED=0 exec go test -trimpath -json -count=1 -timeout 10m ./...) >"$out/$(basename "$1")"; }
+# A run that is interrupted takes them with it, test programs and all: each is a group.
+trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} 2>/dev/null; rm -rf "$out"' EXIT
+beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 10m ./... >"$out/$(basename "$1")"; }
 beside kube & kube=$!
 beside test/interop & interop=$!
 
