@@ -13,9 +13,10 @@ import (
 // Sharer has replicas of one adapter share its resources, so that each resource
 // is one replica's. CLM does it.
 type Sharer interface {
-	// Renew asks for a lease, and says in which slots work is still under way. It
-	// returns how many slots there are, and those in which work may begin until so
-	// long after Renew was called. ErrNotShared: the server does not do this.
+	// Renew asks for a lease, and says which slots must not be another's yet: work is
+	// under way there, or may begin before the answer comes. It returns how many
+	// slots there are, and those in which work may begin until so long after Renew
+	// was called. ErrNotShared: the server does not do this.
 	Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []int, err error)
 	// Leave says that no work is under way any more.
 	Leave(ctx context.Context) error
@@ -80,12 +81,14 @@ func (s *share) begin(ctx context.Context, id string, now time.Time) (_ context.
 	}, true
 }
 
-// keep are the slots in which work is under way.
+// keep are the slots in which work is under way, and those in which it may begin
+// before the answer to a renewal is here, or is not: an answer may be lost. So a
+// slot is closed by one renewal and let go with another.
 func (s *share) keep() (slots []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for slot, n := range s.busy {
-		if n > 0 {
+		if n > 0 || s.open[slot] {
 			slots = append(slots, slot)
 		}
 	}
