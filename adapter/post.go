@@ -146,7 +146,9 @@ func (x *execution) observed() string {
 	return x.o.Now().UTC().Truncate(time.Second).Format(time.RFC3339)
 }
 
-// reportFailure tells CLM what a task could not tell itself.
+// reportFailure tells CLM what a task could not tell itself. Who cannot look knows
+// nothing new: what the last report on this generation said of Applied and
+// Available stays, and Health says what is the matter.
 func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	if x.event.Href == "" {
 		return errors.New("the event has no href")
@@ -159,24 +161,29 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	if why.Phase == ParamExtraction {
 		reason = "ParameterExtractionFailed"
 	}
-	var conditions []map[string]any
-	for _, kind := range []string{"Applied", "Available", "Health"} {
-		conditions = append(conditions, map[string]any{"type": kind, "status": "False", "reason": reason, "message": message})
-	}
 	u, err := x.api.resolve(x.event.Href + "/statuses")
 	if err != nil {
 		return err
 	}
-	report := map[string]any{
-		"adapter": x.o.Config.Adapter.Name, "observed_generation": max(x.event.Generation, 1),
-		"observed_time": x.observed(), "conditions": conditions,
-	}
-	data, err := x.lastData(ctx, *u)
+	last, err := x.lastReport(ctx, *u)
 	if err != nil {
 		return fmt.Errorf("reading the last report: %w", err)
 	}
-	if data != nil {
-		report["data"] = data
+	generation := max(x.event.Generation, 1)
+	var conditions []map[string]any
+	for _, kind := range []string{"Applied", "Available", "Health"} {
+		c := map[string]any{"type": kind, "status": "False", "reason": reason, "message": message}
+		if was := last.condition(kind); was != nil && kind != "Health" && last.Generation == generation {
+			c = map[string]any{"type": kind, "status": was.Status, "reason": was.Reason, "message": was.Message}
+		}
+		conditions = append(conditions, c)
+	}
+	report := map[string]any{
+		"adapter": x.o.Config.Adapter.Name, "observed_generation": generation,
+		"observed_time": x.observed(), "conditions": conditions,
+	}
+	if len(last.Data) > 0 && string(last.Data) != "null" {
+		report["data"] = last.Data
 	}
 	body, err := json.Marshal(report)
 	if err != nil {
@@ -190,27 +197,52 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	return nil
 }
 
-// lastData is the data of the adapter's last report, nil if there is none. A
+// lastReport is what the engine needs of the adapter's last report.
+type lastReport struct {
+	Adapter    string          `json:"adapter"`
+	Generation int64           `json:"observed_generation"`
+	Conditions []lastCondition `json:"conditions"`
+	Data       json.RawMessage `json:"data"`
+}
+
+type lastCondition struct {
+	Type    string `json:"type"`
+	Status  string `json:"status"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+func (r lastReport) condition(kind string) *lastCondition {
+	for i := range r.Conditions {
+		if r.Conditions[i].Type == kind {
+			return &r.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// lastReport is the adapter's last report, the zero value if there is none. A
 // report takes the place of the one before it, and in data tasks keep what they
 // must not forget: where they placed something.
-func (x *execution) lastData(ctx context.Context, statuses url.URL) (any, error) {
+func (x *execution) lastReport(ctx context.Context, statuses url.URL) (none lastReport, err error) {
 	statuses.RawQuery = "size=100"
 	out, err := x.api.send(ctx, &call{method: http.MethodGet}, &statuses, http.Header{}, nil)
 	if api, ok := errors.AsType[*APIError](err); ok && api.Status == http.StatusNotFound {
-		return nil, nil // what that means, the report's own answer says
+		return none, nil // what that means, the report's own answer says
 	}
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	list, err := jsonObject(out.body)
-	if err != nil {
-		return nil, err
+	var list struct {
+		Items []lastReport `json:"items"`
 	}
-	items, _ := list["items"].([]any)
-	for _, item := range items {
-		if report, ok := item.(map[string]any); ok && report["adapter"] == x.o.Config.Adapter.Name {
-			return report["data"], nil
+	if err := json.Unmarshal(out.body, &list); err != nil {
+		return none, err
+	}
+	for _, report := range list.Items {
+		if report.Adapter == x.o.Config.Adapter.Name {
+			return report, nil
 		}
 	}
-	return nil, nil
+	return none, nil
 }

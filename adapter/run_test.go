@@ -225,6 +225,36 @@ post:
 	}
 }
 
+// Who cannot look knows nothing new: what works is not called broken while the
+// database is away. Of another generation nothing is known.
+func TestTheEnginesOwnReportLeavesWhatIsKnown(t *testing.T) {
+	const task = `
+params: [{name: token, source: env.TOKEN, required: true}]
+post:
+  payloads: [{name: status, build: {secret: "{{ .token }}"}}]
+  post_actions: [{name: report, api_call: {method: PUT, url: "{{ .event.href }}/statuses", body: "{{ .status }}"}}]
+`
+	const last = `{"items":[{"adapter":"cl-test","observed_generation":2,"data":{"id":9007199254740993},"conditions":[
+		{"type":"Applied","status":"True","reason":"Done"},{"type":"Available","status":"True","reason":"AsExpected","message":"the API answers"},{"type":"Health","status":"True","reason":"Healthy"}]}]}`
+	api := newCLM(t, map[string]string{"GET " + clusterPath + "/statuses": last})
+	e := newEngine(t, task, api, nil)
+	for generation, want := range map[int64][]string{
+		2: {"Applied=True(Done)", "Available=True(AsExpected)", "Health=False(ParameterExtractionFailed)"},
+		3: {"Applied=False(ParameterExtractionFailed)", "Available=False(ParameterExtractionFailed)", "Health=False(ParameterExtractionFailed)"},
+	} {
+		if r := e.Run(t.Context(), clusterEvent(generation)); !r.Reported {
+			t.Errorf("%+v", r)
+		}
+		report := api.report(t)
+		if diff := cmp.Diff(want, conditionsOf(report)); diff != "" || report["observed_generation"] != float64(generation) {
+			t.Errorf("generation %d: %s in %v", generation, diff, report)
+		}
+		if sent := api.requests[len(api.requests)-1].body; !strings.Contains(sent, "9007199254740993") {
+			t.Errorf("the data are not what they were: %s", sent)
+		}
+	}
+}
+
 // A report that CLM refuses is no report: the engine makes one.
 func TestAReportThatIsRefusedIsReplaced(t *testing.T) {
 	const task = `
