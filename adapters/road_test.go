@@ -54,6 +54,16 @@ func cluster(generation int, deleting bool) object {
 	return c
 }
 
+// awaited is a cluster that waits for adapters, as CLM says it.
+func awaited(cluster object, adapters ...string) object {
+	var list []object
+	for _, name := range adapters {
+		list = append(list, object{"adapter": name, "since": "2026-01-02T03:04:05Z"})
+	}
+	cluster["status"] = object{"conditions": []object{}, "awaiting": list}
+	return cluster
+}
+
 func child(plural, name string, deleting bool, spec object) object {
 	c := object{"id": childID, "name": name, "generation": 3, "href": "/api/hyperfleet/v1/clusters/" + clusterID + "/" + plural + "/" + childID, "spec": spec}
 	if deleting {
@@ -139,12 +149,17 @@ func situations() []situation {
 			"state": "Placed", "management_cluster": "management-01", "decided_time": "2026-01-02T03:04:05Z", "decision": object{"candidates": []object{}}}}},
 		{adapter: "placement", name: "finds no capacity", resource: cluster(1, false), answers: object{place: object{
 			"state": "Waiting", "management_cluster": "", "decision": object{"candidates": []object{
-				{"name": "management-01", "fits": false, "reasons": []string{"planes: 40 of 40 are taken", "memory"}}, {"name": "edge", "fits": false, "reasons": []string{"Cordoned"}}}}}}},
-		{adapter: "placement", name: "has no management cluster", resource: cluster(1, false), answers: object{place: object{"state": "Waiting", "management_cluster": "", "decision": object{"candidates": []object{}}}}},
+				{"name": "management-01", "fits": false, "reasons": []string{"planes: 40 of 40 are taken", "memory"}}, {"name": "edge", "fits": false, "reasons": []string{"Cordoned"}}}},
+			"reason": "management-01: planes: 40 of 40 are taken, memory; edge: Cordoned"}}},
+		{adapter: "placement", name: "has no management cluster", resource: cluster(1, false), answers: object{place: object{
+			"state": "Waiting", "management_cluster": "", "reason": "there is no management cluster", "decision": object{"candidates": []object{}}}}},
 		{adapter: "placement", name: "keeps the place while it is used", resource: cluster(2, true), cluster: []object{placed,
 			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 1, nil, "Finalized", "True", "of another generation", "")}},
 		{adapter: "placement", name: "gives the place back", resource: cluster(2, true), cluster: []object{placed,
 			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
+		{adapter: "placement", name: "keeps the place for whoever has not finalized", resource: awaited(cluster(2, true), "dns", "hosted-cluster", "placement"), cluster: []object{placed}},
+		{adapter: "placement", name: "gives the place back where there are no pull secrets", resource: awaited(cluster(2, true), "placement"), cluster: []object{placed,
+			report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
 
 		{adapter: "hosted-cluster", name: "waits for its place", resource: cluster(1, false), cluster: []object{
 			report("placement", 1, object{"management_cluster": ""}, "Available", "False", "NoCapacity", "waiting for capacity: management-01 is full")}},
