@@ -81,6 +81,9 @@ func (a *attendance) note(heard map[string]time.Time) {
 		}
 		if at.After(g.heard) {
 			g.heard = at
+			if g.said == absent {
+				g.said = unsaid // who heard it says that it is back, and may be gone when it is lost again
+			}
 		}
 	}
 }

@@ -51,6 +51,10 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	say(170, "")
 	say(209.9, "")
 	say(210, "new absent heard 150;")
+	// The other one hears it again, and says so; then it is gone, and so is the agent.
+	a.note(map[string]time.Time{"new": at(215), "old": at(-1000)})
+	say(220, "")
+	say(275, "new absent heard 215;")
 	// Who is not registered with the lifecycle manager yet is spoken of again soon,
 	// then less and less often; once the word was taken, as often as others.
 	a.hear("early", at(300))
