@@ -989,6 +989,9 @@ type ListNodePoolsParams struct {
 
 	// Cursor Continue a watch here.
 	Cursor Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// ID With watch, only this node pool.
+	ID string `form:"id,omitempty" json:"id,omitempty"`
 }
 
 // CreateNodePoolParams defines parameters for CreateNodePool.

@@ -29,10 +29,8 @@ const freshness = 2 * time.Second
 
 // releases are what the region offers. They are the system's, of no account.
 func (c *catalogue) releases(ctx context.Context) (spec.Releases, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if time.Since(c.at) < freshness && len(c.known) > 0 {
-		return c.known, nil
+	if known := c.fresh(); len(known) > 0 {
+		return known, nil
 	}
 	var found spec.Releases
 	for v, err := range c.clm.All(ctx, versions, client.ResourceQuery{Order: "created_time asc"}) {
@@ -48,6 +46,20 @@ func (c *catalogue) releases(ctx context.Context) (spec.Releases, error) {
 		}
 		found = append(found, spec.Release{Version: r.Version, Image: r.Image})
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.known, c.at = found, time.Now()
 	return found, nil
+}
+
+// fresh is what is known, if it is not too old. Nobody waits here for somebody
+// else's question: when the lifecycle manager does not answer, each request
+// ends in its own time.
+func (c *catalogue) fresh() spec.Releases {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.at) >= freshness {
+		return nil
+	}
+	return c.known
 }

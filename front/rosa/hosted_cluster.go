@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"unicode/utf8"
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
@@ -182,6 +183,10 @@ func (h *hosted) steadily(c *exchange, in client.Collection, id, what, etag stri
 	}
 }
 
+// maxReason is how many characters the history keeps of why a deletion is
+// forced.
+const maxReason = 1024
+
 // deleteCluster reads the protection and deletes what has it not, of one
 // version: who switches it on meanwhile keeps the cluster.
 func (h *hosted) deleteCluster(c *exchange) error {
@@ -199,6 +204,8 @@ func (h *hosted) deleteCluster(c *exchange) error {
 		return c.fail(http.StatusForbidden, codeNotAllowed, "only privileged accounts may force a deletion")
 	case force && reason == "":
 		return c.fail(http.StatusBadRequest, codeBad, "reason is missing: a forced deletion leaves behind what was made for the cluster; say why, it is kept in its history")
+	case utf8.RuneCountInString(reason) > maxReason:
+		return c.fail(http.StatusBadRequest, codeBad, "reason has more than %d characters", maxReason)
 	}
 	etag, err := insisted(c.r)
 	if err != nil {

@@ -280,6 +280,10 @@ func TestADeletionThatDoesNotEndCanBeForced(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true}), 400, "CLUSTERS-MGMT-DELETE-001", "reason")
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: strings.Repeat("é", 1025)}), 400, "CLUSTERS-MGMT-DELETE-001", "reason has more than 1024")
+	if c, err := p.Cluster(ctx, made.ID); err != nil || c.DeletedAt != nil {
+		t.Errorf("after what was refused: %+v, %v", c.DeletedAt, err)
+	}
 	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "its management cluster is lost"}); err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +443,9 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 			_, err := other.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: made.ID, Name: "x"})
 			return err
 		},
-		"pool": func() error { _, err := other.NodePool(ctx, n.ID); return err },
+		"pool":            func() error { _, err := other.NodePool(ctx, n.ID); return err },
+		"pool's status":   func() error { _, err := other.NodePoolStatuses(ctx, n.ID); return err },
+		"watch its pools": func() error { _, err := other.WatchNodePools(ctx, made.ID, client.WatchOptions{}); return err },
 		"scale": func() error {
 			_, err := other.UpdateNodePool(ctx, n.ID, json.RawMessage(`{"spec":{"replicas":0}}`), "")
 			return err
@@ -452,6 +458,14 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 		if err := call(); client.StatusOf(err) != 404 {
 			t.Errorf("%s of another account's: %v, want 404", what, err)
 		}
+	}
+	w, err := other.WatchClusters(ctx, client.WatchOptions{ID: made.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if e, err := w.Next(); err != nil || e.Type != rest.Bookmark {
+		t.Errorf("the other watches %s %s, %v", e.Type, e.Object, err)
 	}
 	if all, err := other.Clusters(ctx, client.ClusterQuery{}); err != nil || len(all) != 1 || all[0].Account != neighbour.Account {
 		t.Errorf("the other lists %+v, %v", all, err)

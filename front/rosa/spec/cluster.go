@@ -84,7 +84,7 @@ var clusterRule = object(map[string]rule{
 var hostedCluster = map[string]rule{
 	"release": object(map[string]rule{"image": text(512)}),
 	"networking": object(map[string]rule{
-		"clusterNetwork": list(8, networkRule), "serviceNetwork": list(8, networkRule), "machineNetwork": list(8, networkRule),
+		"clusterNetwork": list(1, networkRule), "serviceNetwork": list(1, networkRule), "machineNetwork": list(8, networkRule),
 		"networkType": oneOf("OVNKubernetes", "Calico", "Other"), "apiServer": passed("an object"), "allocateNodeCIDRs": oneOf("Enabled", "Disabled"),
 	}),
 	"platform":                         object(map[string]rule{"type": oneOf("AWS", "None"), "aws": passed("an object")}),
@@ -128,13 +128,13 @@ var clusterImmutable = [][]string{
 	{"hostedCluster", "olmCatalogPlacement"}, {"hostedCluster", "fips"}, {"hostedCluster", "capabilities"},
 }
 
-// kept are the parts that a spec which replaces another may leave out.
+// clusterKept are the parts that a spec which replaces another may leave out.
 var clusterKept = append([][]string{{"hostedCluster", "release"}}, clusterImmutable...)
 
 // NewCluster reads the body of a request to create a cluster.
 func (e Env) NewCluster(body []byte) (New, Problems, error) {
 	var p Problems
-	doc, err := envelope(body, &p, map[string]rule{
+	doc, err := envelope(body, &p, nil, map[string]rule{
 		"kind": kindRule("Cluster"), "name": name(maxClusterName), "target_project_id": matching(labelValue), "spec": passed("an object"),
 	}, "name")
 	if err != nil {
@@ -207,7 +207,7 @@ func (e Env) ReplaceCluster(have Known, body []byte) (json.RawMessage, Problems,
 
 func (e Env) changeCluster(have Known, body []byte, replace bool) (json.RawMessage, Problems, error) {
 	var p Problems
-	doc, err := envelope(body, &p, have.members("Cluster", replace), "spec")
+	doc, err := envelope(body, &p, have.fixed("Cluster"), have.members("Cluster", replace), "spec")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -231,8 +231,9 @@ func (e Env) changeCluster(have Known, body []byte, replace bool) (json.RawMessa
 }
 
 // envelope reads a body and checks its members; those that are needed have to
-// be there.
-func envelope(body []byte, p *Problems, members map[string]rule, needed ...string) (map[string]any, error) {
+// be there. A null is the same as no member, but for what is fixed: to take that
+// away is a change.
+func envelope(body []byte, p *Problems, fixed map[string]string, members map[string]rule, needed ...string) (map[string]any, error) {
 	v, err := decode(body)
 	if err != nil {
 		return nil, err
@@ -242,8 +243,12 @@ func envelope(body []byte, p *Problems, members map[string]rule, needed ...strin
 		return nil, fmt.Errorf("the body must be an object, not %s", kindOf(v))
 	}
 	for name, value := range doc {
-		if value == nil {
-			delete(doc, name)
+		if value != nil {
+			continue
+		}
+		delete(doc, name)
+		if fixed[name] != "" {
+			p.add(name, "cannot be removed")
 		}
 	}
 	object(members)(p, "", doc)
@@ -255,24 +260,27 @@ func envelope(body []byte, p *Problems, members map[string]rule, needed ...strin
 	return doc, nil
 }
 
+// fixed is what identifies it, by the members that say so.
+func (k Known) fixed(kind string) map[string]string {
+	f := map[string]string{"id": k.ID, "name": k.Name, "created_by": k.CreatedBy, "account": k.Account}
+	if kind == "NodePool" {
+		f["cluster_id"] = k.Cluster
+	} else {
+		f["target_project_id"] = k.Project
+	}
+	return f
+}
+
 // members are what a body that changes something may have: its spec, and what
 // identifies it, as it is. One that replaces it may be what a GET showed.
 func (k Known) members(kind string, replace bool) map[string]rule {
-	same := func(have string) rule {
-		return func(p *Problems, path string, v any) {
+	m := map[string]rule{"kind": kindRule(kind), "spec": passed("an object")}
+	for name, have := range k.fixed(kind) {
+		m[name] = func(p *Problems, path string, v any) {
 			if v != have {
 				p.add(path, "cannot be changed")
 			}
 		}
-	}
-	m := map[string]rule{
-		"kind": kindRule(kind), "spec": passed("an object"),
-		"id": same(k.ID), "name": same(k.Name), "created_by": same(k.CreatedBy), "account": same(k.Account),
-	}
-	if kind == "NodePool" {
-		m["cluster_id"] = same(k.Cluster)
-	} else {
-		m["target_project_id"] = same(k.Project)
 	}
 	if replace {
 		for _, shown := range []string{"generation", "resource_version", "status", "placementRef", "created_at", "updated_at", "deleted_at"} {
@@ -307,14 +315,24 @@ func (k Known) change(spec any, replace bool, kept [][]string) (before, after ma
 	return before, after, nil
 }
 
+// maxSpec is how many bytes a spec may have: it travels within a work, whose
+// manifests may have 500 KiB together.
+const maxSpec = 256 << 10
+
 // finished is what came of a request.
 func finished(made New, spec map[string]any, p Problems) (New, Problems, error) {
 	if len(p) > 0 {
 		return New{}, p.sorted(), nil
 	}
 	var err error
-	made.Spec, err = json.Marshal(spec)
-	return made, nil, err
+	if made.Spec, err = json.Marshal(spec); err != nil {
+		return New{}, nil, err
+	}
+	if len(made.Spec) > maxSpec {
+		p.add("spec", "has %d bytes; %d are possible", len(made.Spec), maxSpec)
+		return New{}, p, nil
+	}
+	return made, nil, nil
 }
 
 var (

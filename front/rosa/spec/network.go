@@ -13,13 +13,12 @@ type networkKind struct {
 	name        string
 	fallback    string // the network of a cluster that names none
 	least, most int    // bits
-	items       int
 }
 
 var networkKinds = []networkKind{
-	{"clusterNetwork", "10.132.0.0/14", 8, 20, 1},
-	{"serviceNetwork", "172.31.0.0/16", 12, 24, 1},
-	{"machineNetwork", "10.0.0.0/16", 8, 25, 8},
+	{"clusterNetwork", "10.132.0.0/14", 8, 20},
+	{"serviceNetwork", "172.31.0.0/16", 12, 24},
+	{"machineNetwork", "10.0.0.0/16", 8, 25},
 }
 
 // reserved are networks that no cluster can have.

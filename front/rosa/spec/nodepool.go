@@ -49,7 +49,10 @@ var lifted = map[string][]string{
 // nodePoolImmutable are the parts of a spec that stay as they are.
 var nodePoolImmutable = [][]string{{"nodePool", "platform"}, {"nodePool", "management", "upgradeType"}}
 
-var nodePoolKept = append([][]string{{"nodePool", "release"}, {"nodePool", "replicas"}}, nodePoolImmutable...)
+// nodePoolKept are the parts that a spec which replaces another may leave out.
+var nodePoolKept = append([][]string{
+	{"nodePool", "release"}, {"nodePool", "replicas"}, {"nodePool", "management", "autoRepair"}, {"nodePool", "nodeDrainTimeout"},
+}, nodePoolImmutable...)
 
 // ReadNodePoolCluster is the id of the cluster that the body of a request to
 // create a node pool names, "" if it names none.
@@ -65,7 +68,7 @@ func ReadNodePoolCluster(body []byte) string {
 // NewNodePool reads the body of a request to create a node pool.
 func (e NodePoolEnv) NewNodePool(body []byte) (New, Problems, error) {
 	var p Problems
-	doc, err := envelope(body, &p, map[string]rule{
+	doc, err := envelope(body, &p, nil, map[string]rule{
 		"kind": kindRule("NodePool"), "cluster_id": matching(clusterID), "name": name(maxNodePoolName), "spec": passed("an object"),
 	}, "name", "cluster_id")
 	if err != nil {
@@ -161,7 +164,7 @@ func (e NodePoolEnv) ReplaceNodePool(have Known, body []byte) (json.RawMessage, 
 
 func (e NodePoolEnv) change(have Known, body []byte, replace bool) (json.RawMessage, Problems, error) {
 	var p Problems
-	doc, err := envelope(body, &p, have.members("NodePool", replace), "spec")
+	doc, err := envelope(body, &p, have.fixed("NodePool"), have.members("NodePool", replace), "spec")
 	if err != nil {
 		return nil, nil, err
 	}

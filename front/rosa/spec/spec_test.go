@@ -117,6 +117,9 @@ func TestEveryWrongFieldOfAClusterIsNamedAtOnce(t *testing.T) {
 		{`{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.128.0.0/14","hostPrefix":14}],"serviceNetwork":[],"machineNetwork":[{"cidr":"172.30.0.0/16"},{"cidr":"172.30.1.0/24"},{}]}}}`, []string{
 			at + "clusterNetwork[0].hostPrefix: no room", at + "machineNetwork[1].cidr: overlaps with 172.30.0.0/16", at + "machineNetwork[2].cidr: is missing", at + "serviceNetwork: is empty"}},
 		{`{"hostedCluster":{"networking":{"machineNetwork":"10.0.0.0/16"}}}`, []string{at + "machineNetwork: must be a list"}},
+		{`{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.128.0.0/14"},{"cidr":"10.132.0.0/14"}],"serviceNetwork":[{"cidr":"172.30.0.0/16"},{"cidr":"172.31.0.0/16"}]}}}`, []string{
+			at + "clusterNetwork: has 2 items; 1", at + "serviceNetwork: has 2 items; 1"}},
+		{`{"hostedCluster":{"configuration":{"a":"` + strings.Repeat("x", maxSpec) + `"}}}`, []string{"spec: 262144 are possible"}},
 		{`{"tags":{"aws:x":"1","a b":"c"},"properties":{"k":1},"aws":{"vpc-id":"x","region":["a"]}}`, []string{
 			"spec.aws.region: must be a string", "spec.aws.vpc-id: privateSubnetIds", "spec.properties.k: must be a string", `spec.tags."a b": not the name`, "spec.tags.aws:x: reserved"}},
 		{`{"placement":{"managementCluster":"No!","selector":{"a b":"c","k":"v!"}}}`, []string{
@@ -128,10 +131,10 @@ func TestEveryWrongFieldOfAClusterIsNamedAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.spec, err)
 		}
-		t.Log(c.spec)
+		t.Logf("%.200s", c.spec)
 		are(t, p, c.want...)
 		if len(p) > 0 && made.Spec != nil {
-			t.Errorf("%s: there is a spec: %s", c.spec, made.Spec)
+			t.Errorf("%.200s: there is a spec: %.200s", c.spec, made.Spec)
 		}
 	}
 }
@@ -203,6 +206,8 @@ func TestWhatOfAClusterCannotChange(t *testing.T) {
 		{`{"target_project_id":"p2","account":"2","created_by":"me","spec":{}}`, []string{"account: cannot", "created_by: cannot", "target_project_id: cannot"}},
 		{`{}`, []string{"spec: is missing"}},
 		{`{"spec":null}`, []string{"spec: is missing"}},
+		{`{"kind":null,"id":null,"name":null,"target_project_id":null,"account":null,"created_by":null,"spec":{}}`, []string{
+			"account: cannot be removed", "created_by: cannot", "id: cannot", "name: cannot", "target_project_id: cannot"}},
 		{`{"spec":[]}`, []string{"spec: must be an object"}},
 		{`{"status":{},"spec":{}}`, []string{"status: not known"}},
 		{`{"kind":"NodePool","spec":{}}`, []string{"kind: a Cluster"}},
@@ -309,14 +314,18 @@ func TestANodePoolChanges(t *testing.T) {
 		are(t, p)
 		equal(t, got, want)
 	}
-	got, p, err := pool.ReplaceNodePool(have, []byte(`{"resource_version":"3","spec":{"replicas":4,"management":{"autoRepair":true},"nodeDrainTimeout":"0s"}}`))
-	if err != nil {
-		t.Fatal(err)
+	// What is replaced keeps what the API filled in and what cannot change.
+	for _, body := range []string{`{"spec":{"replicas":4}}`, `{"resource_version":"3","spec":{"replicas":4,"management":{"autoRepair":true},"nodeDrainTimeout":"0s"}}`} {
+		got, p, err := pool.ReplaceNodePool(have, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		are(t, p)
+		equal(t, got, `{"nodePool":{"replicas":4,`+poolDefaults+`}}`)
 	}
-	are(t, p)
-	equal(t, got, `{"nodePool":{"replicas":4,`+poolDefaults+`}}`)
 	for body, want := range map[string][]string{
 		`{"cluster_id":"d","name":"x","spec":{}}`:                                 {"cluster_id: cannot be changed", "name: cannot be changed"},
+		`{"cluster_id":null,"name":null,"spec":{}}`:                               {"cluster_id: cannot be removed", "name: cannot be removed"},
 		`{"spec":{"platform":{"aws":{"instanceType":"m5.large"}}}}`:               {"spec.nodePool.platform.aws.instanceType: cannot be changed"},
 		`{"spec":{"replicas":null,"management":{"upgradeType":"InPlace"}}}`:       {"spec.nodePool.management.upgradeType: cannot be changed", "spec.nodePool.replicas: cannot be removed"},
 		`{"spec":{"release":{"image":"atoll.dev/release:1.35.9"},"replicas":-3}}`: {"spec.nodePool.release.image: does not go back", "spec.nodePool.replicas: from 0"},
