@@ -186,7 +186,7 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 				return err
 			}
 			if !yes && k.DeletedAt == nil {
-				if err := c.confirm(k.Cluster); err != nil {
+				if err := c.confirm(ctx, k.Cluster); err != nil {
 					return err
 				}
 			}
@@ -204,18 +204,41 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 }
 
 // confirm asks, where somebody is there to answer, whether a cluster is to go.
-func (c *command) confirm(k platform.Cluster) error {
+func (c *command) confirm(ctx context.Context, k platform.Cluster) error {
 	in, ok := c.in.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return nil
 	}
 	fmt.Fprintf(c.err, "%s and all that is in it will be gone for good. Type its name to go on: ", k.Name)
-	answer, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+	answer, err := readLine(ctx, in)
+	if err != nil {
 		return err
 	}
 	if strings.TrimSpace(answer) != k.Name {
 		return errors.New("nothing was deleted")
 	}
 	return nil
+}
+
+// readLine reads a line, or what there is of one. Nothing ends a read of a
+// terminal, so who is interrupted leaves it behind: it ends with the process.
+func readLine(ctx context.Context, in io.Reader) (string, error) {
+	type answer struct {
+		line string
+		err  error
+	}
+	read := make(chan answer, 1)
+	go func() {
+		line, err := bufio.NewReader(in).ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		read <- answer{line, err}
+	}()
+	select {
+	case a := <-read:
+		return a.line, a.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,9 +41,12 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 	}
 	cmd.Flags().DurationVar(&expiration, "expiration", expiration, "how long it serves, from 1m to 24h")
 	cmd.Flags().StringVar(&file, "out", "", "file for the kubeconfig (default: print it)")
-	cmd.Flags().StringVar(&into, "kubeconfig", "", "file to which it is added as a context of the cluster's name, which becomes the present one")
+	cmd.Flags().StringVar(&into, "kubeconfig", "", "file to which it is added as a context of the cluster's name, in place of an earlier one of it, and becomes the present one")
 	cmd.MarkFlagsMutuallyExclusive("out", "kubeconfig")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if expiration < time.Second { // of which the region would hear nothing
+			return fmt.Errorf("--expiration %s: from 1m to 24h are possible", expiration)
+		}
 		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
 			k, err := clusterNamed(ctx, api, args[0])
 			if err != nil {
@@ -148,6 +152,9 @@ func mergeKubeconfig(file string, config *clientcmdapi.Config, name string) erro
 	if err != nil {
 		return fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
+	if foreign(all, name) {
+		return fmt.Errorf("kubeconfig %s: what it calls %s is no cluster of a region, and stays; take a file of its own with --out, or rename that", file, name)
+	}
 	all.Clusters[name], all.AuthInfos[name], all.Contexts[name] = config.Clusters[name], config.AuthInfos[name], config.Contexts[name]
 	all.CurrentContext = name
 	data, err := clientcmd.Write(*all)
@@ -155,6 +162,16 @@ func mergeKubeconfig(file string, config *clientcmdapi.Config, name string) erro
 		return fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
 	return writePrivate(file, data)
+}
+
+// foreign says whether a kubeconfig uses the name of a cluster for something
+// that no region made: all clusters of regions have a TLS name, hc-ID.DOMAIN.
+func foreign(all *clientcmdapi.Config, name string) bool {
+	cluster, context, user := all.Clusters[name], all.Contexts[name], all.AuthInfos[name]
+	if cluster == nil {
+		return context != nil || user != nil
+	}
+	return !strings.HasPrefix(cluster.TLSServerName, "hc-")
 }
 
 func (c *command) clusterCredentials() *cobra.Command {

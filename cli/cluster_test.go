@@ -1,15 +1,20 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"atoll.dev/api/platform"
 )
@@ -150,9 +155,81 @@ func TestKubeconfigs(t *testing.T) {
 		string(all.AuthInfos["demo"].ClientKeyData) != "KEY" || string(all.AuthInfos["other"].ClientKeyData) != "KEY2" || string(all.AuthInfos["demo"].ClientCertificateData) != "CERT" {
 		t.Errorf("merged into %+v", all)
 	}
+	// What is of somebody else stays, whatever it has of the name.
+	for _, theirs := range []*clientcmdapi.Config{
+		{Clusters: map[string]*clientcmdapi.Cluster{"demo": {Server: "https://prod"}}},
+		{AuthInfos: map[string]*clientcmdapi.AuthInfo{"demo": {Token: "t"}}},
+		{Contexts: map[string]*clientcmdapi.Context{"demo": {Cluster: "prod", AuthInfo: "me"}}},
+	} {
+		taken := filepath.Join(t.TempDir(), "config")
+		if err := clientcmd.WriteToFile(*theirs, taken); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.ReadFile(taken)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := mergeKubeconfig(taken, config, "demo"); err == nil || !strings.Contains(err.Error(), "--out") {
+			t.Errorf("the name is taken: %v", err)
+		}
+		if after, err := os.ReadFile(taken); err != nil || string(after) != string(before) {
+			t.Errorf("it became %s, %v", after, err)
+		}
+	}
 	for _, broken := range []string{``, `{`, `{"apiVersion":"v1","kind":"Config"}`, strings.Replace(answer, `"client-certificate-data":"Q0VSVA=="`, "", 1)} {
 		if _, err := completeKubeconfig([]byte(broken), []byte("KEY"), "demo"); err == nil || !strings.Contains(err.Error(), "the region's kubeconfig") {
 			t.Errorf("%s: %v", broken, err)
+		}
+	}
+}
+
+// A link and a pipe stay what they are; a file is replaced by one that only its
+// owner may read, and nothing else is left.
+func TestWhatIsPrivate(t *testing.T) {
+	dir := t.TempDir()
+	file, link, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
+	if err := errors.Join(os.WriteFile(file, []byte("a longer text"), 0o644), os.Symlink(file, link), syscall.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	listens, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that neither end waits for the other
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listens.Close()
+	if err := errors.Join(writePrivate(link, []byte("secret")), writePrivate(pipe, []byte("secret"))); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(pipe); err != nil || info.Mode().Type() != os.ModeNamedPipe {
+		t.Fatalf("the pipe became %v, %v", info, err)
+	}
+	heard := make([]byte, len("secret"))
+	if _, err := io.ReadFull(listens, heard); err != nil || string(heard) != "secret" {
+		t.Errorf("the pipe said %q, %v", heard, err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode().Type() != os.ModeSymlink {
+		t.Errorf("the link became %v, %v", info, err)
+	}
+	data, err := os.ReadFile(file)
+	if info, bad := os.Lstat(file); err != nil || bad != nil || string(data) != "secret" || info.Mode() != 0o600 {
+		t.Errorf("the file: %q, %v, %v", data, info, errors.Join(err, bad))
+	}
+	if all, err := os.ReadDir(dir); err != nil || len(all) != 3 {
+		t.Errorf("there are %v, %v", all, err)
+	}
+}
+
+// Ctrl-C ends a question that nobody answers.
+func TestAQuestionCanBeLeft(t *testing.T) {
+	in, user := io.Pipe()
+	t.Cleanup(func() { _ = user.Close() })
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	if _, err := readLine(ctx, in); !errors.Is(err, context.Canceled) {
+		t.Errorf("left: %v", err)
+	}
+	for _, text := range []string{"demo\nmore", "demo"} {
+		if line, err := readLine(t.Context(), strings.NewReader(text)); err != nil || strings.TrimSpace(line) != "demo" {
+			t.Errorf("%q: %q, %v", text, line, err)
 		}
 	}
 }

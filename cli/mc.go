@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -183,10 +184,33 @@ func bootstrapHosting(ctx context.Context, config *rest.Config, out, pullSecret 
 }
 
 // writePrivate writes a file that only its owner may read, whole or not at all.
-func writePrivate(path string, data []byte) error {
-	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+func writePrivate(path string, data []byte) error { return writeWhole(path, data, 0o600) }
+
+// writeWhole replaces a file, or makes it. A link is followed, and what is no
+// file, such as /dev/stdout or a pipe, stays and is written to: to replace it,
+// which root can, would break the machine.
+func writeWhole(path string, data []byte, mode fs.FileMode) error {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(data)
+		return errors.Join(err, f.Close())
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // for its owner alone
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, path)
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Chmod(mode), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+	}
+	return err
 }

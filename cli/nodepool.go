@@ -220,7 +220,7 @@ func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platfor
 			return nil
 		}
 		seen = true
-		if !gone && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" && now.Status.Ready == wantedReplicas(p.Spec) {
+		if !gone && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" && now.Status.Ready == wantedReplicas(now.Spec) {
 			return errThere
 		}
 		text := fmt.Sprintf("%s, %d nodes, %d ready", now.Status.Phase, now.Status.Replicas, now.Status.Ready)

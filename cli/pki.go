@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -93,9 +92,4 @@ what to do with the token, too.`,
 }
 
 // writePublic replaces a file that everybody may read, whole or not at all.
-func writePublic(path string, data []byte) error {
-	if err := writePrivate(path, data); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o644)
-}
+func writePublic(path string, data []byte) error { return writeWhole(path, data, 0o644) }

@@ -48,7 +48,7 @@ func utf8Locale(getenv func(string) string) bool {
 // fit.
 func (s *screen) canvas(lines int) (c canvas, ok bool) {
 	width, height, err := s.size()
-	if err != nil || width < 20 || height <= lines {
+	if err != nil || width <= fixedCells || height <= lines {
 		return canvas{}, false
 	}
 	return canvas{width: width - 1, colour: s.colour, ascii: s.ascii}, true // the last cell makes some terminals wrap

@@ -68,7 +68,7 @@ func TestWhereNothingIsRedrawn(t *testing.T) {
 		width, height int
 		err           error
 		ok            bool
-	}{{80, 24, nil, true}, {80, 9, nil, false}, {10, 24, nil, false}, {0, 0, errors.New("gone"), false}} {
+	}{{80, 24, nil, true}, {80, 9, nil, false}, {40, 24, nil, true}, {28, 24, nil, false}, {0, 0, errors.New("gone"), false}} {
 		s := &screen{size: func() (int, int, error) { return c.width, c.height, c.err }}
 		if got, ok := s.canvas(9); ok != c.ok || ok && got.width >= c.width {
 			t.Errorf("%+v: %+v, %t", c, got, ok)
