@@ -19,7 +19,7 @@ import (
 func (c *command) cluster() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cluster", Aliases: []string{"clusters"}, Args: knownVerb, RunE: showHelp,
-		Short: "Clusters: create, watch, use, hibernate, upgrade, delete",
+		Short: "Clusters: create, watch, use, hibernate, upgrade, protect, delete",
 		Long: `Kubernetes clusters that the region hosts for the caller's account: real control planes,
 simulated nodes. NAME is a cluster's name or its id.`,
 		Example: `  atoll cluster create demo --node-pool name=workers,replicas=2,instance-type=m6a.xlarge --wait
@@ -28,7 +28,7 @@ simulated nodes. NAME is a cluster's name or its id.`,
 	}
 	cmd.AddCommand(c.clusterCreate(), c.clusterList(), c.clusterGet(), c.clusterWatch(), c.clusterEvents(), c.clusterStatuses(),
 		c.clusterKubeconfig(), c.clusterCredentials(),
-		c.clusterHibernate(true), c.clusterHibernate(false), c.clusterUpgrade(), c.clusterDelete())
+		c.clusterHibernate(true), c.clusterHibernate(false), c.clusterUpgrade(), c.clusterProtect(true), c.clusterProtect(false), c.clusterDelete())
 	return cmd
 }
 
@@ -61,6 +61,8 @@ func told(err error) error {
 		advice = "; is the region up? See `atoll status`"
 	case e.Status == http.StatusForbidden:
 		advice = "; whose keys are used shows `atoll key list`"
+	case e.Code == "CLUSTERS-MGMT-DELETE-005":
+		advice = "; that is `atoll cluster unprotect NAME`"
 	case e.Status == http.StatusGone:
 		advice = "; leave --cursor out to begin with what exists"
 	case e.Status == http.StatusPreconditionFailed:

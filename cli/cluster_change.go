@@ -50,6 +50,24 @@ within seconds, and it sleeps again after ten minutes without a connection.`
 	return cmd
 }
 
+func (c *command) clusterProtect(protected bool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "unprotect NAME", Short: "Let a cluster be deleted again", Args: cobra.ExactArgs(1),
+		Example:           "  atoll cluster unprotect demo && atoll cluster delete demo",
+		ValidArgsFunction: c.completeClusters,
+	}
+	if protected {
+		cmd.Use, cmd.Short, cmd.Example = "protect NAME", "Refuse a cluster's deletion until unprotect", "  atoll cluster protect demo"
+	}
+	out := addOutput(cmd, "name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+			return c.changeCluster(ctx, api, args[0], map[string]any{"deleteProtection": protected}, &waitFlags{}, out, clusterGoal{})
+		})
+	}
+	return cmd
+}
+
 func (c *command) clusterUpgrade() *cobra.Command {
 	var release string
 	cmd := &cobra.Command{

@@ -51,7 +51,7 @@ document of the kind Cluster, and documents of the kind NodePool; flags are stro
 	fs.StringVar(&f.release, "release", "", "Kubernetes version, such as 1.36.3 (default: the region's newest)")
 	fs.StringVar(&f.display, "display-name", "", "a name for people")
 	fs.BoolVar(&f.hibernated, "hibernated", false, "asleep until somebody connects")
-	fs.BoolVar(&f.protected, "delete-protection", false, "refuse its deletion until this is taken back")
+	fs.BoolVar(&f.protected, "delete-protection", false, "refuse its deletion until it is unprotected")
 	fs.StringToStringVar(&f.tags, "tag", nil, "tag, k=v; repeatable")
 	fs.StringToStringVar(&f.properties, "property", nil, "property, k=v; repeatable")
 	fs.StringVar(&f.managementCluster, "management-cluster", "", "the management cluster that it is to live on")

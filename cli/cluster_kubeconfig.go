@@ -76,7 +76,7 @@ func (c *command) putKubeconfig(config *clientcmdapi.Config, cred platform.Crede
 	if err != nil {
 		return fmt.Errorf("writing the kubeconfig: %w", err)
 	}
-	if file == "" {
+	if file == "" || file == "-" {
 		_, err := c.out.Write(data)
 		return err
 	}
@@ -167,9 +167,9 @@ func mergeKubeconfig(file string, config *clientcmdapi.Config, name string) erro
 // foreign says whether a kubeconfig uses the name of a cluster for something
 // that no region made: all clusters of regions have a TLS name, hc-ID.DOMAIN.
 func foreign(all *clientcmdapi.Config, name string) bool {
-	cluster, context, user := all.Clusters[name], all.Contexts[name], all.AuthInfos[name]
+	cluster, entry, user := all.Clusters[name], all.Contexts[name], all.AuthInfos[name]
 	if cluster == nil {
-		return context != nil || user != nil
+		return entry != nil || user != nil
 	}
 	return !strings.HasPrefix(cluster.TLSServerName, "hc-")
 }

@@ -190,8 +190,8 @@ func writePrivate(path string, data []byte) error { return writeWhole(path, data
 // file, such as /dev/stdout or a pipe, stays and is written to: to replace it,
 // which root can, would break the machine.
 func writeWhole(path string, data []byte, mode fs.FileMode) error {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
