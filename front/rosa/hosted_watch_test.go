@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	apiclm "atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/internal/rest"
@@ -75,6 +77,35 @@ func TestPagesLoseNothing(t *testing.T) {
 		var e platform.Error
 		if status := l.get(t, "/api/v0/clusters"+query, &e); status != 400 || e.Code != code {
 			t.Errorf("%s: %d %+v", query, status, e)
+		}
+	}
+}
+
+// A page may be in two pages of the lifecycle manager, or behind its first.
+func TestPagesAcrossThoseOfTheLifecycleManager(t *testing.T) {
+	l := startLifecycle(t)
+	tenant := client.WithTenant(t.Context(), operator.Account)
+	var ids []string
+	for i := range 120 {
+		r, err := l.front.Create(tenant, "clusters", apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprintf("c%d", i), Spec: json.RawMessage(`{}`)}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, r.ID)
+	}
+	for _, c := range []struct{ limit, offset int }{{50, 75}, {100, 10}, {2, 99}, {10, 100}, {50, 110}, {1, 120}} {
+		for _, filter := range []string{"", "&status=WaitingForPlacement"} {
+			var got platform.ClusterList
+			if status := l.get(t, fmt.Sprintf("/api/v0/clusters?limit=%d&offset=%d%s", c.limit, c.offset, filter), &got); status != 200 {
+				t.Fatalf("%+v%s: %d", c, filter, status)
+			}
+			var found []string
+			for _, item := range got.Items {
+				found = append(found, item.ID)
+			}
+			if wanted := ids[c.offset:min(c.offset+c.limit, len(ids))]; got.Total != len(ids) || !slices.Equal(found, wanted) {
+				t.Errorf("%+v%s: %d of %d, want %d", c, filter, len(found), got.Total, len(wanted))
+			}
 		}
 	}
 }
