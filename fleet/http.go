@@ -60,7 +60,7 @@ func (h *handlers) sees(ctx context.Context, cluster store.Document) error {
 
 func (h *handlers) ours(ctx context.Context) error {
 	if h.tenant(ctx) != nil {
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own services place clusters")
+		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own services place clusters, and see what management clusters hold")
 	}
 	return nil
 }
@@ -118,6 +118,9 @@ func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handlers) listUsage(w http.ResponseWriter, r *http.Request) error {
+	if err := h.ours(r.Context()); err != nil {
+		return err
+	}
 	fleet, err := h.f.usage(r.Context())
 	if err != nil {
 		return err
@@ -130,6 +133,9 @@ func (h *handlers) listUsage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
+	if err := h.ours(r.Context()); err != nil {
+		return err
+	}
 	id := r.PathValue("id")
 	fleet, err := h.f.usage(r.Context())
 	if err != nil {

@@ -95,7 +95,7 @@ func TestWhyAClusterWaits(t *testing.T) {
 func TestWhoMayPlace(t *testing.T) {
 	b := start(t)
 	ctx := t.Context()
-	b.mc("one", `{}`, nil)
+	mc := b.mc("one", `{}`, nil)
 	mine, others := b.as("mine"), b.as("others")
 	r, err := mine.Create(ctx, clustersOf, resource("abc"), "")
 	if err != nil {
@@ -112,6 +112,11 @@ func TestWhoMayPlace(t *testing.T) {
 	}
 	_, err = others.Placement(ctx, r.ID)
 	fails(t, "another tenant's", err, 404, codeNoCluster)
+	// What there is in all, and how much of it others have, is no tenant's business.
+	_, err = mine.Usage(ctx)
+	fails(t, "a tenant that asks what is used", err, 403, codeForbidden)
+	_, err = mine.UsageOf(ctx, mc)
+	fails(t, "a tenant that asks what is used of one", err, 403, codeForbidden)
 }
 
 // Two placements never take the same room: several processes place more
