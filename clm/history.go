@@ -19,8 +19,8 @@ func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	a := address{entity: c.entity, id: r.PathValue("id")}
-	if a.entity == nil || callerOf(r.Context()).Tenancy != nil || c.nested {
-		// What is gone cannot say whose it was.
+	there := a.entity == nil || callerOf(r.Context()).Tenancy != nil || c.nested
+	if there { // what is gone cannot say whose it was
 		if a, _, err = c.read(r); err != nil {
 			return err
 		}
@@ -30,8 +30,11 @@ func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if len(records) == 0 && q.Before == 0 {
-		return missing(a.entity, a.id)
+	if len(records) == 0 && q.Before == 0 && !there {
+		// Of what has not changed for long no record is kept.
+		if _, _, err := c.read(r); err != nil {
+			return err
+		}
 	}
 	return writeHistory(w, records)
 }
@@ -77,7 +80,7 @@ func writeHistory(w http.ResponseWriter, records []store.Record) error {
 	for _, record := range records {
 		h.Items = append(h.Items, api.HistoryRecord{
 			Seq: record.Seq, Kind: string(record.Kind), ID: record.ID, Time: record.At, Action: record.Action, Generation: int32(record.Generation),
-			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: untraced(record.Spec), Status: record.Status, Note: record.Note,
+			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: untraced(record.Spec), Status: unremembered(record.Status), Note: record.Note,
 		})
 	}
 	return rest.WriteJSON(w, http.StatusOK, h)
@@ -91,4 +94,17 @@ func untraced(spec json.RawMessage) json.RawMessage {
 	}
 	delete(members, "traceparent")
 	return raw(members)
+}
+
+// unremembered is a stored status without what reports remember of others, which
+// no answer has.
+func unremembered(text json.RawMessage) json.RawMessage {
+	var seen observed
+	if !bytes.Contains(text, []byte(`"recent"`)) || json.Unmarshal(text, &seen) != nil {
+		return text
+	}
+	for i := range seen.Reports {
+		seen.Reports[i].Recent = nil
+	}
+	return raw(seen)
 }

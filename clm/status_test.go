@@ -173,6 +173,9 @@ func TestARepetitionIsAnsweredAsBefore(t *testing.T) {
 	if list.at("items.0.recent") != "" || strings.Contains(answers[0], "recent") {
 		t.Errorf("what is remembered shows: %s", list.body)
 	}
+	if history := a.do("GET", strings.TrimSuffix(path, "/statuses")+"/history", "").want(200); history.at("items.0.status.reports.0.adapter") != "dns" || strings.Contains(string(history.body), `"recent"`) {
+		t.Errorf("what is remembered shows in the history: %s", history.body)
+	}
 	for range 2 {
 		a.do("PUT", path, statusBody("dns", 1, at.Add(time.Millisecond), "True")).want(204) // older than what is known
 	}
