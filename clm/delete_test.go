@@ -270,6 +270,7 @@ func TestI9ADeletionThatNobodyIsAwaitedForEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.do("GET", waits, "").want(404)
+	is(t, "who ended it", b.do("GET", waits+"/history", "").at("items.0.principal"), itself)
 	is(t, "what the other cluster waits for", b.do("GET", path+"/nodepools", "").want(200).at("total"), "0")
 	b.report(path, "dns", 2, "False", "True").want(201)
 	b.do("GET", path, "").want(404)

@@ -24,8 +24,8 @@ import (
 const (
 	lookEvery   = 30 * time.Second
 	expireAtOne = 100 // deleted between two looks
-	// expirer is who deletes.
-	expirer = "system:clm"
+	// itself is the name under which the server changes what nobody asks it to.
+	itself = "system:clm"
 )
 
 // instant makes an SQL function of a time in RFC 3339: microseconds since 1970,
@@ -109,7 +109,7 @@ func (x *expiries) run(ctx context.Context) {
 	if len(x.kinds) == 0 {
 		return
 	}
-	ctx = withCaller(ctx, Caller{Name: expirer, System: true}, "")
+	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "")
 	for {
 		next, err := x.look(ctx, time.Now())
 		if err != nil && ctx.Err() == nil {

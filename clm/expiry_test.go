@@ -43,7 +43,7 @@ func TestWhatExpiresIsDeleted(t *testing.T) {
 
 	short := visit("short", in(200*time.Millisecond))
 	eventually(t, "the short visit ends", gone(a, short))
-	if by := a.do("GET", short+"/history", "").want(200).at("items.0.principal"); by != expirer {
+	if by := a.do("GET", short+"/history", "").want(200).at("items.0.principal"); by != itself {
 		t.Errorf("it was ended by %q", by)
 	}
 	// A change moves the time, forth and back.
@@ -59,9 +59,10 @@ func TestWhatExpiresIsDeleted(t *testing.T) {
 	a.do("GET", pass, "").want(404)
 
 	// What is in the way holds up nobody else.
-	held := visit("held", in(300*time.Millisecond))
+	held := visit("held", in(time.Hour))
 	a.do("POST", held+"/stamps", `{"kind":"Stamp","name":"s","spec":{}}`).want(201)
-	next := visit("next", in(400*time.Millisecond))
+	a.do("PATCH", held, `{"spec":{"until":`+in(-time.Second)+`}}`).want(200)
+	next := visit("next", in(100*time.Millisecond))
 	eventually(t, "the visit after one that is held ends", gone(a, next))
 	a.do("GET", held, "").want(200)
 

@@ -35,6 +35,7 @@ func (s *Server) keepTidy(ctx context.Context) {
 }
 
 func (s *Server) tidy(ctx context.Context, now time.Time) error {
+	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "")
 	if err := s.finishDeletions(ctx, now); err != nil {
 		return fmt.Errorf("ending deletions that nothing keeps: %w", err)
 	}
