@@ -50,7 +50,8 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 	next = sharing{map[string]int64{}, s.Holders}
 	for m, end := range s.Until {
 		if end > now {
-			next.Until[m] = end
+			// Where the clock was put back a lease does not last for longer than any may.
+			next.Until[m] = min(end, now+maxLease.Microseconds())
 		}
 	}
 	next.Until[member] = max(until, next.Until[member])

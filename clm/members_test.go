@@ -17,28 +17,44 @@ import (
 func TestNoSlotIsTwoReplicas(t *testing.T) {
 	type replica struct {
 		open, busy []int // as it knows
+		keep       []int // of what it asked
+		asked      bool  // and was not answered yet
 		until      int64
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		const lease = 100
 		now, state, replicas := int64(1000), sharing{}, map[string]*replica{}
 		names := []string{"a", "b", "c", "d"}
-		renew := func(name string) {
+		lapse := func(r *replica) {
+			if r.until <= now {
+				r.open, r.busy = nil, nil // its work has ended with its lease
+			}
+		}
+		ask := func(name string) {
 			r := replicas[name]
 			if r == nil {
 				r = &replica{}
 				replicas[name] = r
 			}
-			if r.until <= now {
-				r.busy = nil // its work has ended with its lease
-			}
-			var open []int
-			state, open = state.renewed(name, r.busy, now+lease, now)
-			r.open, r.until = open, now+lease
+			lapse(r)
+			r.keep, r.asked = append(slices.Clone(r.open), r.busy...), true // work may begin until the answer
+		}
+		answer := func(name string) {
+			r := replicas[name]
+			lapse(r)
+			state, r.open = state.renewed(name, r.keep, now+lease, now)
+			r.until, r.asked = now+lease, false
 		}
 		t.Repeat(map[string]func(*rapid.T){
-			"renew": func(t *rapid.T) { renew(rapid.SampledFrom(names).Draw(t, "who")) },
-			"time":  func(t *rapid.T) { now += rapid.Int64Range(1, 2*lease).Draw(t, "passes") },
+			"ask": func(t *rapid.T) { ask(rapid.SampledFrom(names).Draw(t, "who")) },
+			"answer": func(t *rapid.T) {
+				name := rapid.SampledFrom(names).Draw(t, "who")
+				if r := replicas[name]; r == nil || !r.asked {
+					t.Skip("it has not asked")
+				}
+				answer(name)
+			},
+			"time": func(t *rapid.T) { now += rapid.Int64Range(1, 2*lease).Draw(t, "passes") },
 			"begin": func(t *rapid.T) {
 				r := replicas[rapid.SampledFrom(names).Draw(t, "who")]
 				if r == nil || r.until <= now || len(r.open) == 0 {
@@ -72,12 +88,13 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 				}
 			},
 		})
-		for range 2 { // the first time some let go, the second time others take
+		for range 3 { // first they hear what is not theirs, then they let go, then others take
 			for _, name := range names {
 				if r := replicas[name]; r != nil {
 					r.busy = nil
 				}
-				renew(name)
+				ask(name)
+				answer(name)
 			}
 		}
 		open := 0
@@ -88,6 +105,20 @@ func TestNoSlotIsTwoReplicas(t *testing.T) {
 			t.Fatalf("%d slots of %d are open", open, memberSlots)
 		}
 	})
+}
+
+// A replica that was killed before the database's clock was put back holds its
+// slots no longer than a lease can last.
+func TestAClockThatIsPutBackHoldsNoSlots(t *testing.T) {
+	const hour, second = int64(3600e6), int64(1e6)
+	now := 10 * hour
+	state, _ := sharing{}.renewed("killed", nil, now+second, now)
+	now -= hour
+	state, open := state.renewed("other", nil, now+second, now)
+	is(t, "at once", fmt.Sprint(len(open)), "0")
+	now += maxLease.Microseconds()
+	_, open = state.renewed("other", nil, now+second, now)
+	is(t, "after the longest lease", fmt.Sprint(len(open)), "32")
 }
 
 func TestReplicasOfAnAdapter(t *testing.T) {
