@@ -147,7 +147,7 @@ func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops
 	if dsn == "" {
 		dsn = config.DSN()
 	}
-	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Kinds: fleetKinds(config.Registry()), Version: version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
+	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Kinds: fleetKinds(config.Registry()), Tenants: config.Server.Tenant.Enabled, Version: version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
 }
 
 // listen opens the ports and says who is let in by each.

@@ -161,6 +161,16 @@ func TestCLMOfARegionHasTenants(t *testing.T) {
 			t.Errorf("get by account %s: %d, want %d", account, status, want)
 		}
 	}
+	// Their lists need not look at the others' clusters.
+	db, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(t.Context())
+	var index bool
+	if err := db.QueryRow(t.Context(), `select to_regclass('"document_Cluster_tenants"') is not null`).Scan(&index); err != nil || !index {
+		t.Errorf("there is no index of tenants' clusters: %v", err)
+	}
 }
 
 // As hyperfleet-api is run: a file says everything, secrets come from files,
