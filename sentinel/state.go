@@ -244,7 +244,7 @@ func (p Policy) Sent(s State, ok bool, now time.Time) State {
 		s.due(at.add(p.backoff(s)), false)
 		return s
 	}
-	if s.Forced {
+	if s.Forced && s.Owed != 0 { // somebody asked; to say it again to who connects is not to be asked anew
 		s.Asked = at
 	}
 	s.Told, s.ToldAt, s.Attempts = s.SentGen, at, bump(s.Attempts)
