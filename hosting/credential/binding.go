@@ -26,6 +26,8 @@ const (
 	// binding, which takes it some milliseconds.
 	effectEvery = 5 * time.Millisecond
 	effectLimit = 5 * time.Second
+	// removeLimit is less than a call's, so that it can do without.
+	removeLimit = 15 * time.Second
 )
 
 // bindings are the ClusterRoleBindings of a plane.
@@ -115,6 +117,8 @@ func remove(ctx context.Context, config plane.Config, group string) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, removeLimit)
+	defer cancel()
 	return b.remove(ctx, group)
 }
 

@@ -57,6 +57,11 @@ const (
 
 	// wakeLimit is how long one call waits for a plane; the next goes on.
 	wakeLimit = 30 * time.Second
+	// callLimit is how long one call may take in all, and share how many of one
+	// cluster there are at once: what a plane answers, and when, is its
+	// customer's affair, and nobody else shall wait for it.
+	callLimit = 45 * time.Second
+	share     = 4
 	// endpointEvery is how often a HostedCluster is asked for its endpoint,
 	// which it says a moment after its plane is ready.
 	endpointEvery = 50 * time.Millisecond
@@ -81,8 +86,14 @@ func Run(ctx context.Context, o Options) error {
 	i := &issuer{client: o.Client, planes: o.Planes, log: o.Log}
 	return loop.Run(ctx, loop.Options{
 		Client: o.Client, Resource: apihosting.Credentials(), Reconcile: i.reconcile,
-		Workers: o.Workers, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+		Workers: o.Workers, Owner: clusterOf, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
 	})
+}
+
+// clusterOf names the hosted cluster that a Credential is for.
+func clusterOf(object *unstructured.Unstructured) string {
+	name, _, _ := unstructured.NestedString(object.Object, "spec", "clusterName")
+	return object.GetNamespace() + "/" + name
 }
 
 type issuer struct {
@@ -204,7 +215,9 @@ func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, 
 	switch {
 	case hc == nil, !good && !running:
 	case running:
-		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
+		// A plane may refuse for ever, by a webhook of the customer's. What binds
+		// nobody any more is not waited for.
+		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil && good {
 			return err
 		}
 	default:

@@ -81,6 +81,12 @@ func (p *onePlane) set(asleep, broken bool) {
 	p.asleep, p.broken, p.woken = asleep, broken, 0
 }
 
+func (p *onePlane) replace(config plane.Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.config = config
+}
+
 func (p *onePlane) wakes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -48,6 +48,13 @@ type Options struct {
 	// later when it returns an error, and now and then for no reason.
 	Reconcile func(ctx context.Context, key Key, object *unstructured.Unstructured) (again time.Duration, err error)
 
+	// Owner and Share keep an owner whose calls are slow from taking all
+	// workers: of the objects of one owner Share are reconciled at once at most.
+	// Default: nobody owns anything.
+	Owner func(object *unstructured.Unstructured) string
+	Share int
+	Limit time.Duration // of a call: its context ends then; default: none
+
 	Workers    int           // default 4
 	MinBackoff time.Duration // after the first error; default 20 ms
 	MaxBackoff time.Duration // default 15 s
@@ -88,6 +95,8 @@ type Loop struct {
 
 	mu      sync.Mutex
 	objects map[Key]*unstructured.Unstructured // never changed once in here
+	calls   map[string]int                     // in progress, by owner
+	parked  map[string]map[Key]struct{}        // wait for the end of one of their owner's
 	synced  chan struct{}                      // closed after the first listing
 }
 
@@ -97,7 +106,7 @@ func New(o Options) *Loop {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](o.MinBackoff, o.MaxBackoff)
 	return &Loop{
 		o: o, queue: workqueue.NewTypedRateLimitingQueue(limiter),
-		objects: map[Key]*unstructured.Unstructured{}, synced: make(chan struct{}),
+		objects: map[Key]*unstructured.Unstructured{}, calls: map[string]int{}, parked: map[string]map[Key]struct{}{}, synced: make(chan struct{}),
 	}
 }
 
@@ -171,8 +180,14 @@ func (l *Loop) next(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true // what is queued is dropped
 	}
+	object := l.Get(key)
+	leave, ok := l.enter(key, object)
+	if !ok {
+		return true
+	}
+	defer leave()
 	start := time.Now()
-	again, err := l.o.Reconcile(ctx, key, l.Get(key))
+	again, err := l.call(ctx, key, object)
 	l.o.Observe(key, time.Since(start), err)
 	switch {
 	case err != nil && ctx.Err() != nil: // told to stop
@@ -186,6 +201,50 @@ func (l *Loop) next(ctx context.Context) bool {
 		}
 	}
 	return true
+}
+
+func (l *Loop) call(ctx context.Context, key Key, object *unstructured.Unstructured) (time.Duration, error) {
+	if l.o.Limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.o.Limit)
+		defer cancel()
+	}
+	return l.o.Reconcile(ctx, key, object)
+}
+
+// enter takes one of the owner's places. When there is none, the key is parked
+// until leave is called for another.
+func (l *Loop) enter(key Key, object *unstructured.Unstructured) (leave func(), ok bool) {
+	if l.o.Owner == nil || object == nil {
+		return func() {}, true
+	}
+	owner := l.o.Owner(object)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls[owner] >= l.o.Share {
+		if l.parked[owner] == nil {
+			l.parked[owner] = map[Key]struct{}{}
+		}
+		l.parked[owner][key] = struct{}{}
+		return nil, false
+	}
+	l.calls[owner]++
+	return func() { l.leave(owner) }, true
+}
+
+// leave queues all that are parked, since the one that is taken next may be
+// gone and leave no place for another.
+func (l *Loop) leave(owner string) {
+	l.mu.Lock()
+	if l.calls[owner]--; l.calls[owner] == 0 {
+		delete(l.calls, owner)
+	}
+	parked := l.parked[owner]
+	delete(l.parked, owner)
+	l.mu.Unlock()
+	for key := range parked {
+		l.queue.Add(key)
+	}
 }
 
 // resync asks for a call for every object now and then.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -197,6 +198,67 @@ func TestALoopNeverReconcilesAnObjectTwiceAtOnce(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// Who is slow keeps nobody else's objects waiting, and a call has an end.
+func TestAnOwnersSlowCallsLeaveWorkersToOthers(t *testing.T) {
+	b := start(t, "loop-owners", nil, func(call) (time.Duration, error) { return 0, nil })
+	b.stop()
+	config, _ := planetest.Shared(t).Config.RESTConfig()
+	client, _ := dynamic.NewForConfig(config)
+	began, release := make(chan string, 100), make(chan struct{})
+	run, cancel := context.WithCancel(t.Context())
+	owner := func(object *unstructured.Unstructured) string {
+		name, _, _ := strings.Cut(object.GetName(), "-")
+		return name
+	}
+	l := loop.New(loop.Options{
+		Client: client, Resource: configMaps(), Namespace: "loop-owners", Workers: 3, Owner: owner, Share: 2, Limit: 20 * time.Millisecond,
+		Reconcile: func(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+			if object == nil || key.Name == "kube-root-ca.crt" {
+				return 0, nil
+			}
+			began <- key.Name
+			<-ctx.Done() // comes for each call, though nobody stops the loop
+			if owner(object) == "slow" {
+				select {
+				case <-release:
+				case <-run.Done():
+				}
+			}
+			return 0, nil
+		},
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(run) }()
+	defer func() { cancel(); <-ended }()
+	next := func() string {
+		select {
+		case name := <-began:
+			return name
+		case <-time.After(30 * time.Second):
+			t.Fatal("no call")
+			return ""
+		}
+	}
+	slow := map[string]bool{}
+	for i := range 5 {
+		b.create(fmt.Sprintf("slow-%d", i))
+	}
+	for range 2 {
+		slow[next()] = true
+	}
+	for i := range 3 {
+		name := fmt.Sprintf("quick-%d", i)
+		b.create(name)
+		if got := next(); got != name {
+			t.Errorf("%s has the worker that should be %s's", got, name)
+		}
+	}
+	close(release)
+	for len(slow) < 5 {
+		slow[next()] = true
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// orphanDrain is the drain limit of nodes whose pool cannot be asked.
+	// orphanDrain is the drain limit of nodes whose pool is gone or goes, when it
+	// has none of its own.
 	orphanDrain = 10 * time.Minute
 	// leavingEvery is how often pods are looked at that were told to go,
 	// refusedEvery those that a disruption budget keeps.

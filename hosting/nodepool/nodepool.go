@@ -20,6 +20,7 @@ package nodepool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -48,8 +49,12 @@ type Options struct {
 	// UnhealthyAfter is how long a node may be unready before auto-repair
 	// replaces it; default 8 min, as HyperShift's health checks have it.
 	UnhealthyAfter time.Duration
-	Log            *slog.Logger // default: none
-	Observe        func(key loop.Key, took time.Duration, err error)
+	// Patience is how long a pool that is being deleted waits for what may never
+	// come: a plane that is away, and pods that must not go although there is no
+	// other pool for them. Default 30 s.
+	Patience time.Duration
+	Log      *slog.Logger // default: none
+	Observe  func(key loop.Key, took time.Duration, err error)
 }
 
 const finalizer = "hosting.atoll.dev/nodepool"
@@ -61,17 +66,32 @@ const lookEvery = time.Second
 // waitForPlane is how long a call waits for a plane's nodes to be listed.
 const waitForPlane = 5 * time.Second
 
+// callLimit is how long one call may take, and share how many of one cluster
+// there are at once: what a plane answers, and when, is its customer's affair
+// (a webhook may take half a minute), and nobody else shall wait for it.
+const (
+	workers   = 16
+	share     = 2
+	callLimit = 30 * time.Second
+)
+
 // Run keeps the nodes until ctx ends.
 func Run(ctx context.Context, o Options) error {
 	if o.UnhealthyAfter == 0 {
 		o.UnhealthyAfter = 8 * time.Minute
 	}
+	if o.Patience == 0 {
+		o.Patience = 30 * time.Second
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &keeper{o: o, client: o.Client}
+	k := &keeper{o: o, client: o.Client, away: map[loop.Key]time.Time{}}
 	k.sites = newSites(ctx, k)
-	k.pools = loop.New(loop.Options{Client: o.Client, Resource: hypershift.NodePools(), Reconcile: k.reconcile, Workers: 8, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe})
+	k.pools = loop.New(loop.Options{
+		Client: o.Client, Resource: hypershift.NodePools(), Reconcile: k.reconcile,
+		Workers: workers, Owner: clusterOf, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+	})
 	k.clusters = loop.New(loop.Options{Client: o.Client, Resource: hypershift.HostedClusters(), Reconcile: k.clusterChanged, Log: o.Log})
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = k.clusters.Run(ctx) })
@@ -87,6 +107,23 @@ type keeper struct {
 	pools    *loop.Loop
 	clusters *loop.Loop
 	sites    *sites
+
+	mu   sync.Mutex
+	away map[loop.Key]time.Time // clusters whose plane does not run, and since when that is known
+}
+
+// awayFor is how long it is known that a cluster's plane does not run.
+func (k *keeper) awayFor(cluster loop.Key, running bool, now time.Time) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if running {
+		delete(k.away, cluster)
+		return 0
+	}
+	if k.away[cluster].IsZero() {
+		k.away[cluster] = now
+	}
+	return now.Sub(k.away[cluster])
 }
 
 // clusterChanged looks at a cluster's pools again, and stops watching the
@@ -96,6 +133,7 @@ func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstruc
 	config, running := k.o.Planes.Plane(key.Namespace, key.Name)
 	if object == nil || object.GetDeletionTimestamp() != nil {
 		k.sites.close(key)
+		k.awayFor(key, true, time.Now()) // nobody waits for it
 		return 0, nil
 	}
 	if running {
@@ -119,18 +157,29 @@ func (k *keeper) triggerPools(cluster loop.Key) {
 		if object == nil {
 			continue
 		}
-		if name, _, _ := unstructured.NestedString(object.Object, "spec", "clusterName"); name == cluster.Name {
+		if clusterOf(object) == cluster.String() {
 			k.pools.Trigger(pool)
 		}
 	}
 }
 
+// clusterOf names the hosted cluster of a NodePool, as its key does.
+func clusterOf(object *unstructured.Unstructured) string {
+	name, _, _ := unstructured.NestedString(object.Object, "spec", "clusterName")
+	return loop.Key{Namespace: object.GetNamespace(), Name: name}.String()
+}
+
 func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 	if object == nil {
+		k.sites.orphaned(key)
 		return 0, nil
 	}
 	pool, err := loop.Decode[hypershift.NodePool](object)
+	deleting := object.GetDeletionTimestamp() != nil
 	if err != nil {
+		if deleting {
+			return 0, k.release(ctx, object) // its nodes are nobody's then, and go
+		}
 		k.o.Log.Warn("a NodePool cannot be read and is left alone", "namespace", key.Namespace, "name", key.Name, "error", err)
 		return 0, nil
 	}
@@ -138,14 +187,18 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	if err != nil {
 		return 0, err
 	}
-	deleting := object.GetDeletionTimestamp() != nil
 	cluster := loop.Key{Namespace: key.Namespace, Name: pool.Spec.ClusterName}
 	config, running := k.o.Planes.Plane(cluster.Namespace, cluster.Name)
 	asleep := hc != nil && hc.Status.Power == hypershift.Asleep
+	now := time.Now()
+	patience := k.o.Patience
+	if hc != nil {
+		patience -= k.awayFor(cluster, running, now)
+	}
 	switch {
-	case deleting && (hc == nil || asleep && !running):
-		// With the cluster everything goes; a sleeping plane's nodes go when
-		// it wakes.
+	case deleting && (hc == nil || !running && (asleep || patience <= 0)):
+		// With the cluster everything goes; the nodes of a plane that sleeps, or
+		// does not come, go when it is there.
 		return 0, k.release(ctx, object)
 	case deleting && !held(object):
 		return 0, nil
@@ -153,6 +206,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		return 0, k.reportWaiting(ctx, pool, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s", pool.Spec.ClusterName))
 	case asleep && !running:
 		return 0, k.reportAsleep(ctx, pool)
+	case deleting && !running:
+		return patience, nil
 	case !running:
 		return 0, k.reportWaiting(ctx, pool, WaitingForControlPlane, "the control plane does not run yet")
 	case !deleting && !held(object):
@@ -162,9 +217,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	site := k.sites.open(cluster, config)
 	nodes, err := site.nodesOf(ctx, key.Name)
 	if err != nil {
-		return 0, err
+		return 0, k.orRelease(ctx, object, cluster, pool, err)
 	}
-	now := time.Now()
 	w := read(pool, hc, site.version())
 	again, paused := pausedFor(pool, now)
 	if paused && !deleting {
@@ -172,11 +226,12 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	}
 	if deleting {
 		w.replicas, w.invalid = 0, nil
+		w.drainTimeout = k.lastDrain(cluster, pool)
 	}
 	d := plan(w, nodes, now, k.o.UnhealthyAfter)
 	wait, err := site.do(ctx, pool, w, d, nodes, now)
 	if err != nil {
-		return 0, err
+		return 0, k.orRelease(ctx, object, cluster, pool, err)
 	}
 	if deleting && len(nodes) == 0 {
 		return 0, k.release(ctx, object)
@@ -187,6 +242,39 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		}
 	}
 	return sooner(d.again, wait), nil
+}
+
+// orRelease lets a pool go that is being deleted for longer than its drain may
+// take, although its plane fails or refuses to end its nodes: a webhook of the
+// customer's may, for ever. They are nobody's then, and go when they can.
+func (k *keeper) orRelease(ctx context.Context, object *unstructured.Unstructured, cluster loop.Key, pool *hypershift.NodePool, err error) error {
+	at := object.GetDeletionTimestamp()
+	if at == nil || errors.Is(ctx.Err(), context.Canceled) || time.Since(at.Time) < k.lastDrain(cluster, pool) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitForPlane) // the plane may have taken the call's time
+	defer cancel()
+	k.o.Log.Warn("a NodePool is let go whose nodes could not be ended", "namespace", pool.Namespace, "name", pool.Name, "error", err)
+	return k.release(ctx, object)
+}
+
+// lastDrain is how long a pool that is deleted waits for its pods: as long as
+// it says, and not for ever, since its cluster's end waits for it. When no other
+// pool stays, no pod has anywhere to go, and what a disruption budget asks for
+// never comes.
+func (k *keeper) lastDrain(cluster loop.Key, pool *hypershift.NodePool) time.Duration {
+	if said := pool.Spec.NodeDrainTimeout; said != nil && said.Duration > 0 {
+		return said.Duration
+	}
+	for _, other := range k.pools.Keys() {
+		if other.Namespace != cluster.Namespace {
+			continue
+		}
+		if object := k.pools.Get(other); object != nil && object.GetDeletionTimestamp() == nil && clusterOf(object) == cluster.String() {
+			return orphanDrain
+		}
+	}
+	return k.o.Patience
 }
 
 // sooner returns the shorter of two times, of which 0 means never.

@@ -1,6 +1,7 @@
 package nodepool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/api/hypershift"
 )
@@ -209,6 +211,69 @@ func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
 	}
 	w.delete("s")
 	w.gone("s")
+}
+
+// Nothing in a customer's cluster holds up the end of a pool, for which the
+// end of the cluster waits: pods that must not go and cannot go anywhere, a
+// plane that does not come, one that refuses, a pool that cannot be read.
+func TestI9APoolEndsWhateverIsInItsWay(t *testing.T) {
+	w := newWorld(t, Options{Patience: 300 * time.Millisecond})
+	w.pool("e", 1, nil)
+	w.ready("e")
+	w.deploy("e", 1)
+	w.awaitPods(1, "e-0")
+	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace, map[string]any{
+		"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "e"},
+		"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{"app": "e"}}},
+	})
+	w.delete("e")
+	w.gone("e")
+	w.awaitNodes("e")
+
+	w.pool("f", 1, nil)
+	w.ready("f")
+	w.planes.set(true)
+	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster, map[string]any{"status": map[string]any{"power": "Waking"}}, "status")
+	w.delete("f")
+	w.gone("f")
+	w.awaitNodes("f", "f-0")
+	w.planes.set(false)
+	w.awaitNodes("f")
+
+	w.pool("g", 1, nil)
+	w.ready("g")
+	w.change("g", map[string]any{"nodeDrainTimeout": "soon"})
+	w.delete("g")
+	w.gone("g")
+	w.awaitNodes("g")
+
+	w.pool("h", 1, nil)
+	w.ready("h")
+	webhooks := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingwebhookconfigurations"}
+	w.create(webhooks, "", map[string]any{
+		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": map[string]any{"name": w.cluster},
+		"webhooks": []any{map[string]any{
+			"name": "nobody.example.org", "clientConfig": map[string]any{"url": "https://127.0.0.1:1"}, "failurePolicy": "Fail", "sideEffects": "None",
+			"admissionReviewVersions": []any{"v1"}, "objectSelector": map[string]any{"matchLabels": map[string]any{hypershift.NodePoolLabel: w.cluster + "-h"}},
+			"rules": []any{map[string]any{"apiGroups": []any{""}, "apiVersions": []any{"v1"}, "resources": []any{"nodes"}, "operations": []any{"UPDATE", "DELETE"}}},
+		}},
+	})
+	open := func() {
+		_ = w.admin.Resource(webhooks).Delete(context.WithoutCancel(t.Context()), w.cluster, metav1.DeleteOptions{})
+	}
+	t.Cleanup(open)
+	w.eventually("the webhook", func() error {
+		patch := []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`)
+		if _, err := w.admin.Resource(nodeResource()).Patch(t.Context(), "h-0", types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			return nil
+		}
+		return errors.New("it lets everybody through")
+	})
+	w.delete("h")
+	w.gone("h")
+	w.awaitNodes("h", "h-0")
+	open()
+	w.awaitNodes("h")
 }
 
 func TestAPausedPoolIsLeftAlone(t *testing.T) {

@@ -64,6 +64,22 @@ func (s *sites) close(cluster loop.Key) {
 	}
 }
 
+// orphaned looks at the nodes that a pool which is gone has left.
+func (s *sites) orphaned(pool loop.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for cluster, x := range s.all {
+		if cluster.Namespace != pool.Namespace || x.nodes == nil {
+			continue
+		}
+		for _, key := range x.nodes.Keys() {
+			if object := x.nodes.Get(key); object != nil && object.GetLabels()[hypershift.NodePoolLabel] == pool.Name {
+				x.nodes.Trigger(key)
+			}
+		}
+	}
+}
+
 // wait returns when the watches have ended; the context must have.
 func (s *sites) wait() { s.wg.Wait() }
 

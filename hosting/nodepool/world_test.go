@@ -220,12 +220,16 @@ func (w *world) gone(pool string) {
 	})
 }
 
+func (p *onePlane) set(asleep bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asleep = asleep
+}
+
 // sleep makes the plane unreachable, or reachable, and says so as hosting does.
 func (w *world) sleep(asleep bool) {
 	w.t.Helper()
-	w.planes.mu.Lock()
-	w.planes.asleep = asleep
-	w.planes.mu.Unlock()
+	w.planes.set(asleep)
 	power := hypershift.Awake
 	if asleep {
 		power = hypershift.Asleep
