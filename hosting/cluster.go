@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -182,6 +184,11 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 		}
 	}
 	o.Image = releaseRepository + o.Release
+	missing := v.PID == 0 && (rec.Born || lived(hc.Status)) && !h.home.holds(key)
+	if missing { // a new plane in its place would be an empty one, and be called available
+		o.Failure = &failure{Reason: failedData, Message: "the plane has run before, and its data is not in hosting's data directory"}
+		soon(time.Second)
+	}
 
 	wish := hc.Annotations[hypershift.HibernatedAnnotation] == "true"
 	if wish && !c.wish && c.status != nil {
@@ -205,7 +212,7 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 	}
 	soon(d.Again)
 	o.Power = d.State
-	t.Run = d.Run && t.Release != ""
+	t.Run = d.Run && t.Release != "" && !missing
 	c.resting = c.resting || !t.Run // until steer has said otherwise
 	c.route = router.Route{ServerName: name, Asleep: d.Shut}
 	if rec.Port != 0 {
@@ -305,8 +312,8 @@ func (h *Hosting) finalize(ctx, calls context.Context, key loop.Key, object *uns
 		return nil // it waits for others
 	}
 	c, err := h.cluster(key)
-	if err != nil {
-		return err
+	if err != nil { // its record cannot be read, which goes with all the rest
+		return errors.Join(err, os.Remove(recordPath(h.home.plane(key))))
 	}
 	if !c.swept {
 		if err := h.deleteParts(calls, key); err != nil {

@@ -23,6 +23,7 @@ const (
 	failedPort   = "PortTaken"
 	failedDisk   = "DiskFull"
 	failedBinary = "BinaryMissing"
+	failedData   = "DataMissing"
 	failedPlane  = "PlaneFailed"
 	failedHung   = "PlaneHangs"
 )

@@ -65,6 +65,12 @@ func (h home) planes() []loop.Key {
 	return keys
 }
 
+// holds says whether there is data of a plane, as atoll-kube keeps it.
+func (h home) holds(key loop.Key) bool {
+	_, err := os.Stat(filepath.Join(h.plane(key), "etcd"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // remove deletes a plane's directory; its process must have ended.
 func (h home) remove(key loop.Key) error {
 	dir := h.plane(key)

@@ -130,7 +130,7 @@ func New(o Options) (*Hosting, error) {
 	o.Routes.OnIdle(h.abandoned)
 	keeper := &secretKeeper{o.Client}
 	h.secrets = loop.New(loop.Options{
-		Client: o.Client, Resource: externalSecrets(), Reconcile: keeper.reconcile, Log: o.Log, Observe: h.metrics.reconciled("externalsecrets"),
+		Client: o.Client, Resource: externalSecrets(), Reconcile: keeper.reconcile, Limit: callLimit, Log: o.Log, Observe: h.metrics.reconciled("externalsecrets"),
 	})
 	return h, nil
 }

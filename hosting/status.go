@@ -61,6 +61,11 @@ func decideStatus(before hypershift.HostedClusterStatus, o observation, now time
 	return s
 }
 
+// lived says whether a status tells of a plane that has been ready once.
+func lived(s hypershift.HostedClusterStatus) bool {
+	return s.Version != nil && slices.ContainsFunc(s.Version.History, func(u hypershift.UpdateHistory) bool { return u.State == hypershift.Completed })
+}
+
 // serves says whether the plane answers and runs what it is to run.
 func (o observation) serves() bool {
 	return o.Plane.State == ready && o.Plane.Record.Release == o.Release

@@ -1,0 +1,73 @@
+package hosting
+
+import (
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/router"
+)
+
+// routes is a router that counts what it is told.
+type routes struct {
+	noRoutes
+	set atomic.Int32
+}
+
+func (r *routes) Set([]router.Route) { r.set.Add(1) }
+
+// One plane whose record is damaged is no reason to route nobody, and its end
+// needs no record.
+func TestI9ADamagedRecordHoldsUpNobody(t *testing.T) {
+	r := &routes{}
+	w := newWorld(t, "damaged", func(o *Options) { o.Routes = r })
+	w.stop()
+	bad := w.create("bad", nil)
+	w.create("good", map[string]any{"pausedUntil": "true"})
+	dir := w.h.home.plane(bad)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(recordPath(dir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.set.Store(0)
+	w.start()
+	w.wait("the routes", func() error {
+		if r.set.Load() == 0 {
+			return errStill
+		}
+		return nil
+	})
+	w.delete(bad)
+	w.gone(bad)
+}
+
+// A disk that is not mounted must not look like a new cluster.
+func TestNoEmptyPlaneTakesTheOldOnesPlace(t *testing.T) {
+	w := newWorld(t, "empty")
+	w.stop()
+	key := w.create("one", nil)
+	status := `{"status":{"version":{"desired":{"version":"1.36.3","image":"i"},"observedGeneration":1,"availableUpdates":null,` +
+		`"history":[{"state":"Completed","startedTime":"2026-11-21T12:00:00Z","completionTime":"2026-11-21T12:00:01Z","version":"1.36.3","image":"i","verified":false}]}}}`
+	_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(t.Context(), key.Name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.condition(key, hypershift.Available, "False", failedData)
+	w.condition(key, hypershift.InfrastructureReady, "False", failedData)
+	if ps := w.processes(); len(ps) > 0 {
+		t.Errorf("there is a plane: %v", ps)
+	}
+	if _, err := os.Stat(filepath.Join(w.options.DataDir, "planes", key.Namespace)); err == nil {
+		t.Error("a plane's directory was made")
+	}
+	w.delete(key)
+	w.gone(key)
+}
