@@ -223,7 +223,7 @@ func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 			return nil
 		})
 	}
-	says("management-01 (it has no label tier")
+	says("management-01: it has no label tier")
 	r.Atoll("clm", "patch", "managementclusters", "management-01", "-p", `{"labels":{"tier":"gold"}}`)
 	says("Placed: on management cluster management-01")
 	if out, err := r.Try("mc", "delete", "management-01"); err == nil || !strings.Contains(err.Error(), "hosts") {
