@@ -20,13 +20,16 @@ func TestMain(m *testing.M) {
 // The commands as a person types them, where no region runs; test/e2e runs
 // them where one does.
 func TestScripts(t *testing.T) {
+	// It is there and says its version; nothing here starts it.
+	kube := filepath.Join(t.TempDir(), "atoll-kube")
+	if err := os.WriteFile(kube, []byte("#!/bin/sh\necho v1.2.3\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Setup: func(e *testscript.Env) error {
 		e.Setenv("ATOLL_HOME", e.WorkDir+"/home")
 		e.Setenv("ATOLL_ENDPOINT", "")
-		// It is there and says its version; nothing here starts it.
-		kube := filepath.Join(filepath.Dir(e.WorkDir), filepath.Base(e.WorkDir)+"-kube")
 		e.Setenv("ATOLL_KUBE_BIN", kube)
-		return os.WriteFile(kube, []byte("#!/bin/sh\necho v1.2.3\n"), 0o700)
+		return nil
 	}})
 }
 
