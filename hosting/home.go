@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/hosting/loop"
+	"atoll.dev/internal/logfile"
 )
 
 // home is hosting's data directory:
@@ -214,29 +214,4 @@ func free(port int) bool {
 // logLimit is the size at which a plane's log is set aside; one old log stays.
 const logLimit = 4 << 20
 
-// boundLog copies a log over its limit to NAME.1 and empties it; the plane
-// goes on appending. What it writes between the copy and the cut is lost, which
-// a log can bear (decision 003).
-func boundLog(path string) error {
-	info, err := os.Stat(path)
-	if err != nil || info.Size() <= logLimit {
-		return nil
-	}
-	src, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(path+".1", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(dst, src)
-	if cerr := dst.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Truncate(path, 0)
-}
+func boundLog(path string) error { return logfile.Bound(path, logLimit, 1) }

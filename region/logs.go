@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/logfile"
 )
 
 const (
@@ -22,45 +23,15 @@ const (
 	logsKept = 3
 )
 
-// rotateLogs copies each log over its limit to NAME.log.1 and empties it. The
-// processes go on writing through their descriptors, which append; a line
-// written between the copy and the cut is lost, which logs can bear and data
-// could not.
+// rotateLogs bounds the logs of the region's own processes. Hosting bounds those
+// of the planes that it starts.
 func (h Home) rotateLogs() error {
 	paths, _ := filepath.Glob(h.Path("logs", "*.log"))
 	var errs []error
-	for _, path := range slices.Concat(paths, slices.Collect(maps.Values(h.planeLogs()))) {
-		if info, err := os.Stat(path); err == nil && info.Size() > logLimit {
-			errs = append(errs, rotate(path))
-		}
+	for _, path := range paths {
+		errs = append(errs, logfile.Bound(path, logLimit, logsKept))
 	}
 	return errors.Join(errs...)
-}
-
-func rotate(path string) error {
-	for i := logsKept; i > 1; i-- {
-		err := os.Rename(fmt.Sprintf("%s.%d", path, i-1), fmt.Sprintf("%s.%d", path, i))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	src, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(path+".1", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(dst, src)
-	if cerr := dst.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Truncate(path, 0)
 }
 
 // LogNames lists the processes that have a log; customers' planes are called as
