@@ -137,7 +137,7 @@ func situations() []situation {
 	running := object{"controlPlaneEndpoint": "127.0.0.1", "port": 6443, "version": "1.36.3", "power": "Awake"}
 	place := "POST /clusters/" + clusterID + "/placement"
 	left := func(n int) object {
-		return object{"GET /resources": object{"items": []object{}, "total": n}}
+		return object{"GET /clusters/" + clusterID + "/nodepools": object{"items": []object{}, "total": n}}
 	}
 	lost := object{"GET /managementclusters": object{"items": []object{{"name": "management-01", "statuses": []object{report("maestro", 1, nil, "Available", "False", "Lost", "")}}}}}
 	pool := object{"displayName": "w", "labels": object{"a": "b"}, "taints": []object{{"key": "k", "value": "v", "effect": "NoSchedule"}},
@@ -180,7 +180,7 @@ func situations() []situation {
 		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0), found: hosted(1, applied(5), ready, running)},
 		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0)},
 		{adapter: "hosted-cluster", name: "never was anywhere", resource: cluster(2, true), answers: left(0)},
-		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: object{"GET /resources": 503}},
+		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: object{"GET /clusters/" + clusterID + "/nodepools": 503}},
 
 		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, false), cluster: []object{placed}},
 		{adapter: "pull-secret", name: "is ordered", resource: cluster(1, false), cluster: []object{placed, ordered}},

@@ -133,13 +133,6 @@ func externalSecrets() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "external-secrets.io", Version: "v1", Resource: "externalsecrets"}
 }
 
-func absent(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return fmt.Errorf("it is there: %v", err)
-}
-
 // edit changes an object as hosting does, which sets finalizers.
 func (w *road) edit(kind schema.GroupVersionResource, o *unstructured.Unstructured, patch string) {
 	w.Helper()
@@ -289,21 +282,21 @@ func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
 	}
 	w.startAgent()
 
-	// Node pools and credentials go first, then the HostedCluster, then the place.
+	// Node pools go first, then the HostedCluster, then the place. A credential that
+	// cannot be revoked, since its plane does not come back, holds up nobody.
+	w.edit(apihosting.Credentials(), key, `{"metadata":{"finalizers":["hosting.atoll.dev/credential"]}}`)
 	w.edit(hypershift.NodePools(), nodes, `{"metadata":{"finalizers":["hosting.atoll.dev/drain"]}}`)
 	w.edit(hypershift.HostedClusters(), plane, `{"metadata":{"finalizers":["hosting.atoll.dev/plane"]}}`)
 	w.delete(path)
 	w.await("the NodePool is to go", w.doomed(hypershift.NodePools(), nodes))
-	w.await("the Credential is gone", func() error {
-		_, err := w.object(apihosting.Credentials(), key.GetNamespace(), key.GetName())
-		return absent(err)
-	})
+	w.await("the Credential is to go", w.doomed(apihosting.Credentials(), key))
 	w.await("the cluster waits for what is below it", w.condition(path, "HostedClusterSuccessful", "False", "Deleting"))
 	if err := w.doomed(hypershift.HostedClusters(), plane)(); err == nil {
 		t.Error("the HostedCluster is to go while there are nodes")
 	}
 	w.edit(hypershift.NodePools(), nodes, `{"metadata":{"finalizers":null}}`)
 	w.await("then the HostedCluster", w.doomed(hypershift.HostedClusters(), plane))
+	w.edit(apihosting.Credentials(), key, `{"metadata":{"finalizers":null}}`)
 	if err := w.Call(t.Context(), "GET", path+"/placement", nil, nil); err != nil {
 		t.Errorf("the place was given back before the control plane was gone: %v", err)
 	}
