@@ -3,13 +3,16 @@
 SHELL := /bin/bash
 GO    ?= go
 
-.PHONY: demo test build generate bench check clean
+.PHONY: demo test quick build generate bench check clean
 
 demo: ## install what is missing, build, start a region, make a cluster and a deployment in it
 	@scripts/demo.sh
 
 test: ## every test: unit, race, integration, end to end
 	@scripts/test.sh
+
+quick: check ## every test that needs no server, without the race detector: the loop of the day
+	@$(GO) test -short ./...
 
 build: bin/atoll-kube bin/atoll ## bin/atoll, bin/atoll-kube, bin/kubectl
 

@@ -35,7 +35,7 @@ var Operator = pki.ServiceName("operator")
 // mayCall is the one table of who may call whom between the region's services.
 // What it does not list is refused.
 var mayCall = map[Callee][]pki.Name{
-	MaestroHTTP: {platform, adapter, Operator},
+	MaestroHTTP: {platform, adapter, clm, Operator},
 	MaestroGRPC: {platform, adapter},
 	CLM:         {platform, adapter, clm, maestro, Operator},
 }

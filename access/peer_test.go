@@ -15,7 +15,7 @@ import (
 
 func TestWhoMayCallWhom(t *testing.T) {
 	callers := map[Callee][]pki.Name{
-		MaestroHTTP:  {"system:platform", "system:adapter", "system:operator"},
+		MaestroHTTP:  {"system:platform", "system:adapter", "system:clm", "system:operator"},
 		MaestroGRPC:  {"system:platform", "system:adapter"},
 		CLM:          {"system:platform", "system:adapter", "system:clm", "system:maestro", "system:operator"},
 		"unheard-of": nil,

@@ -40,13 +40,22 @@ type answer struct {
 	url    string
 	status int
 	body   []byte
+	date   time.Time // when the server sent it, by its clock; zero if it did not say
+}
+
+// apiRequest is a call with its templates rendered.
+type apiRequest struct {
+	call    *call
+	url     *url.URL
+	headers http.Header
+	body    []byte
 }
 
 // APIError is an answer that is no success.
 type APIError struct {
 	Method, URL string
 	Status      int    // 0 when there was no answer
-	Code        string // of problem+json, as HYPERFLEET-NTF-002
+	Code        string // of problem+json, as HYPERFLEET-NTF-001
 	Detail      string
 	Attempts    int
 	Err         error
@@ -113,30 +122,42 @@ func (a *apiClient) resolve(text string) (*url.URL, error) {
 // do renders and makes a call. The error is an *APIError unless the call could
 // not be rendered.
 func (a *apiClient) do(ctx context.Context, c *call, scope map[string]any) (*answer, error) {
+	r, err := a.render(c, scope)
+	if err != nil {
+		return nil, err
+	}
+	return a.send(ctx, r)
+}
+
+// render renders a call's templates.
+func (a *apiClient) render(c *call, scope map[string]any) (r apiRequest, err error) {
 	address, err := c.url.render(scope)
 	if err != nil {
-		return nil, fmt.Errorf("url: %w", err)
+		return r, fmt.Errorf("url: %w", err)
 	}
 	body, err := c.body.render(scope)
 	if err != nil {
-		return nil, fmt.Errorf("body: %w", err)
+		return r, fmt.Errorf("body: %w", err)
 	}
 	headers := http.Header{}
 	for _, h := range c.headers {
 		value, err := h.value.render(scope)
 		if err != nil {
-			return nil, fmt.Errorf("header %s: %w", h.name, err)
+			return r, fmt.Errorf("header %s: %w", h.name, err)
 		}
 		headers.Set(h.name, value)
 	}
 	u, err := a.resolve(address)
 	if err != nil {
-		return nil, fmt.Errorf("url: %w", err)
+		return r, fmt.Errorf("url: %w", err)
 	}
-	return a.send(ctx, c, u, headers, []byte(body))
+	return apiRequest{c, u, headers, []byte(body)}, nil
 }
 
-func (a *apiClient) send(ctx context.Context, c *call, u *url.URL, headers http.Header, body []byte) (*answer, error) {
+// send makes a call, and repeats it when that may help. The error is an
+// *APIError; the answer is nil when there was none.
+func (a *apiClient) send(ctx context.Context, r apiRequest) (*answer, error) {
+	c, u := r.call, r.url
 	if a.doer == nil {
 		return nil, &APIError{Method: c.method, URL: u.String(), Err: errors.New("the adapter has no client of CLM")}
 	}
@@ -144,7 +165,7 @@ func (a *apiClient) send(ctx context.Context, c *call, u *url.URL, headers http.
 	or(&attempts, max(a.config.RetryAttempts, 1))
 	or(&timeout, a.config.Timeout)
 	for n := 1; ; n++ {
-		out, wait, err := a.once(ctx, c.method, u, headers, body, timeout)
+		out, wait, err := a.once(ctx, r, timeout)
 		if err == nil && out.status < 300 {
 			return out, nil
 		}
@@ -198,17 +219,17 @@ func (a *apiClient) pause(c *call, n int) time.Duration {
 	return d - time.Duration(rand.Int64N(int64(d)/5+1)) // so that not all come again at once
 }
 
-func (a *apiClient) once(ctx context.Context, method string, u *url.URL, headers http.Header, body []byte, timeout time.Duration) (*answer, time.Duration, error) {
+func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duration) (*answer, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, r.call.method, r.url.String(), bytes.NewReader(r.body))
 	if err != nil {
 		return nil, 0, err
 	}
-	if len(body) > 0 {
+	if len(r.body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if u.Host == a.base.Host { // what is CLM's goes to nobody else
+	if r.url.Host == a.base.Host { // what is CLM's goes to nobody else
 		for name, value := range a.config.DefaultHeaders {
 			req.Header.Set(name, value)
 		}
@@ -217,8 +238,12 @@ func (a *apiClient) once(ctx context.Context, method string, u *url.URL, headers
 		} else if token != "" {
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
+		if statusReport(r.call.method, r.url.Path) {
+			// Task files write times to the second, and what they say later counts.
+			req.Header.Set("X-Atoll-Equal-Time", "replace")
+		}
 	}
-	for name, values := range headers {
+	for name, values := range r.headers {
 		req.Header[name] = values
 	}
 	resp, err := a.doer.Do(req)
@@ -235,7 +260,8 @@ func (a *apiClient) once(ctx context.Context, method string, u *url.URL, headers
 	}
 	seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
 	wait := min(time.Duration(max(seconds, 0))*time.Second, a.config.MaxDelay)
-	return &answer{u.String(), resp.StatusCode, data}, wait, nil
+	date, _ := http.ParseTime(resp.Header.Get("Date"))
+	return &answer{r.url.String(), resp.StatusCode, data, date}, wait, nil
 }
 
 // bearer is the token of the file, read again now and then. One that cannot be

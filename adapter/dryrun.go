@@ -34,8 +34,9 @@ type DryRun struct {
 	// responses each call gets the next, and then the last again. What
 	// matches nothing is answered with 200 {}. It may be empty.
 	Responses []byte
-	// Discovery has what is found in place of what was applied, in JSON: objects
-	// by their metadata.name. It may be empty.
+	// Discovery has the objects that are there before the execution, and that are
+	// found in place of those that it applies, in JSON: objects by their
+	// metadata.name. It may be empty.
 	Discovery []byte
 	LookupEnv func(string) (string, bool) // os.LookupEnv by default
 	Now       func() time.Time            // time.Now by default
@@ -90,7 +91,10 @@ func (d DryRun) Run(ctx context.Context) (*Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the API's responses: %w", err)
 	}
-	stage := &stage{trace: t}
+	stage := &stage{trace: t, now: d.Now}
+	if d.Now == nil {
+		stage.now = time.Now
+	}
 	if len(bytes.TrimSpace(d.Discovery)) > 0 {
 		if err := utiljson.Unmarshal(d.Discovery, &stage.found); err != nil {
 			return nil, fmt.Errorf("reading what is discovered: %w", err)
@@ -195,6 +199,7 @@ func compact(data []byte) []byte {
 // applied under its name.
 type stage struct {
 	trace   *Trace
+	now     func() time.Time
 	found   map[string]Object
 	applied []Object
 }
@@ -237,10 +242,14 @@ func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 	id := identify(a.Object)
 	op := Created
 	i := slices.IndexFunc(s.applied, func(o Object) bool { return identify(o) == id })
-	switch {
-	case i >= 0 && a.Recreate:
+	_, there := s.given(id)
+	if a.OnlyExisting && !there && i < 0 {
+		return Applied{Operation: Skipped, Reason: "its resource is being deleted: it is not made again"}, nil
+	}
+	switch there = there || i >= 0; {
+	case there && a.Recreate:
 		op = Recreated
-	case i >= 0:
+	case there:
 		op = Updated
 	}
 	if i >= 0 {
@@ -252,10 +261,41 @@ func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 	return Applied{op, "dry-run " + string(op), s.seen(a.Object)}, nil
 }
 
-// Delete is Transport's.
+// given is an object of the discoveries' file.
+func (s *stage) given(id identity) (name string, ok bool) {
+	for name, o := range s.found {
+		if identify(o) == id {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// Delete is Transport's. An object of a Kubernetes API is gone at once; a work is
+// there, with the time of its deletion, until its agent has confirmed that, which
+// is after the execution.
 func (s *stage) Delete(_ context.Context, d Deletion) error {
 	id := identify(d.Object)
 	s.record(TraceOperation{Operation: "delete", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
+	if d.TargetCluster != "" {
+		mark := func(o Object) Object {
+			o = maps.Clone(o)
+			meta, _ := o["metadata"].(map[string]any)
+			meta = maps.Clone(meta)
+			meta["deletionTimestamp"] = s.now().UTC().Format(time.RFC3339)
+			o["metadata"] = meta
+			return o
+		}
+		for i, o := range s.applied {
+			if identify(o) == id {
+				s.applied[i] = mark(o)
+			}
+		}
+		if name, ok := s.given(id); ok {
+			s.found[name] = mark(s.found[name])
+		}
+		return nil
+	}
 	s.applied = slices.DeleteFunc(s.applied, func(o Object) bool { return identify(o) == id })
 	maps.DeleteFunc(s.found, func(_ string, o Object) bool { return identify(o) == id })
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -46,6 +47,8 @@ func TestDryRuns(t *testing.T) {
 		{"maestro-delete", "maestro-config.yaml", "maestro-task.yaml", "responses-delete.json", "discovery-maestro.json"},
 		{"showcase", "config.yaml", "showcase-task.yaml", "responses.json", ""},
 		{"nothing", "config.yaml", "namespace-task.yaml", "", ""},
+		{"render-error", "config.yaml", "broken-task.yaml", "responses.json", ""},
+		{"post-action-not-found", "config.yaml", "broken-task.yaml", "responses-gone.json", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			config, err := LoadConfig(filepath.Join("testdata/dryrun", c.config), nil)
@@ -88,6 +91,37 @@ func TestDryRuns(t *testing.T) {
 			}
 			golden(t, c.name+".golden.txt", b.Bytes())
 		})
+	}
+}
+
+// What hyperfleet-adapter's own dry run says of the same files, member by member.
+func TestADryRunSaysWhatTheOriginalSays(t *testing.T) {
+	for _, c := range []struct{ trace, path, want string }{
+		{"kubernetes", "resources.0.operation", "update"}, // it is in the discoveries' file
+		{"kubernetes", "resources.1.operation", "create"},
+		{"kubernetes-delete", "resources.1.discoveredState.metadata.name", "settings"},
+		{"kubernetes-delete", "resources.1.reason", "lifecycle.delete.when evaluated to true"},
+		{"kubernetes-delete", "discoveredResources.settings", "<nil>"}, // gone at once
+		{"maestro-delete", "discoveredResources.work.metadata.deletionTimestamp", "2026-03-01T12:00:00Z"},
+		{"maestro", "discoveredResources.work.innerNamespace.kind", "Namespace"},
+		{"maestro", "discoveredResources.innerNamespace", "<nil>"},
+		{"kubernetes", "params.config.adapter.name", "cl-dry"},
+		{"kubernetes", "params.event.id", "C-1"},
+		{"kubernetes", "params.env", "map[]"},
+		{"render-error", "status", "failed"},
+		{"render-error", "params.statusPayload", `{"health":"ExecutionFailed:ResourceFailed"}`},
+		{"post-action-not-found", "postActions.0.status", "skipped"},
+		{"post-action-not-found", "postActions.1", "<nil>"}, // what follows is not done
+		{"post-action-not-found", "errors.post_actions", "<nil>"},
+	} {
+		var doc any
+		if err := json.Unmarshal(readTestdata(t, c.trace+".golden.json"), &doc); err != nil {
+			t.Fatal(err)
+		}
+		v := dig(doc, c.path)
+		if got := fmt.Sprint(v); got != c.want {
+			t.Errorf("%s: %s is %s, want %s", c.trace, c.path, got, c.want)
+		}
 	}
 }
 

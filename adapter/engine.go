@@ -46,6 +46,7 @@ type Engine struct {
 	o           Options
 	task        *program
 	api         *apiClient
+	stored      storedTimes
 	env, config map[string]any // what expressions see by these names
 }
 
@@ -132,7 +133,8 @@ type Result struct {
 	Params        map[string]any
 	Preconditions []PreconditionResult
 	Resources     []ResourceResult
-	Discovered    map[string]any // resources.<name> as expressions see it
+	Discovered    map[string]any // objects that were found, and those inside of works, by their names
+	Seen          map[string]any // resources.<name> and resources.<name>.<nested>, as expressions see them
 	PostActions   []PostActionResult
 	Errors        map[Phase]error
 }
@@ -167,6 +169,8 @@ type ResourceResult struct {
 	Operation  Operation
 	Reason     string
 	Err        error
+	// DiscoveredState is the object that was found before it was deleted; else nil.
+	DiscoveredState Object
 }
 
 // PostActionResult is what a post action came to.

@@ -60,7 +60,11 @@ func (s *shelf) Apply(_ context.Context, a Application) (Applied, error) {
 		return Applied{}, err
 	}
 	op := Created
-	if old, there := s.objects[id]; there {
+	old, there := s.objects[id]
+	if !there && a.OnlyExisting {
+		return Applied{Skipped, "it is not made again", nil}, nil
+	}
+	if there {
 		before, _ := generationOf(old)
 		switch {
 		case before == a.Generation:

@@ -11,7 +11,7 @@ import (
 // pool runs the tasks of a queue, a few at a time. Its Run goroutine alone
 // owns the queue.
 type pool struct {
-	run      func(context.Context, task) (failed bool)
+	run      func(context.Context, task) ending
 	parallel int
 	grace    time.Duration
 
@@ -26,13 +26,22 @@ type told struct {
 	watched bool // a watch told it, not the bus
 }
 
+// ending is how a run ended.
+type ending int
+
+const (
+	succeeded ending = iota
+	failed           // another try may mend it
+	notBegun         // it is another replica's, or waits for the lease
+)
+
 // outcome is the end of a run.
 type outcome struct {
-	id     string
-	failed bool
+	id string
+	ending
 }
 
-func newPool(parallel int, grace time.Duration, run func(context.Context, task) bool) *pool {
+func newPool(parallel int, grace time.Duration, run func(context.Context, task) ending) *pool {
 	return &pool{run: run, parallel: parallel, grace: grace, events: make(chan told), ended: make(chan outcome), stopped: make(chan struct{})}
 }
 
@@ -76,9 +85,9 @@ func (p *pool) Run(ctx context.Context) {
 			}
 			busy++
 			running.Go(func() {
-				failed := p.run(work, t)
+				how := p.run(work, t)
 				select {
-				case p.ended <- outcome{t.ID, failed}:
+				case p.ended <- outcome{t.ID, how}:
 				case <-ctx.Done():
 				}
 			})
@@ -94,7 +103,7 @@ func (p *pool) Run(ctx context.Context) {
 			}
 		case o := <-p.ended:
 			busy--
-			q.done(o.id, o.failed, time.Now())
+			q.done(o.id, o.ending, time.Now())
 		case <-due:
 		}
 	}

@@ -15,7 +15,7 @@ func TestThePoolRunsResourcesSideBySideAndOneResourceAlone(t *testing.T) {
 		var log []string
 		running := map[string]int{}
 		most := 0
-		p := newPool(3, time.Minute, func(_ context.Context, x task) bool {
+		p := newPool(3, time.Minute, func(_ context.Context, x task) ending {
 			mu.Lock()
 			running[x.ID]++
 			if running[x.ID] > 1 {
@@ -28,7 +28,7 @@ func TestThePoolRunsResourcesSideBySideAndOneResourceAlone(t *testing.T) {
 			mu.Lock()
 			delete(running, x.ID)
 			mu.Unlock()
-			return false
+			return succeeded
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
@@ -64,13 +64,13 @@ func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runs := make(chan time.Time, 100)
 		var ended error
-		p := newPool(2, 5*time.Second, func(ctx context.Context, x task) bool {
+		p := newPool(2, 5*time.Second, func(ctx context.Context, x task) ending {
 			runs <- time.Now()
 			if x.ID == "long" {
 				<-ctx.Done()
 				ended = context.Cause(ctx)
 			}
-			return true
+			return failed
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
@@ -97,10 +97,10 @@ func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
 func TestARunThatTellsDoesNotHoldUpTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p *pool
-		p = newPool(1, time.Minute, func(ctx context.Context, x task) bool {
+		p = newPool(1, time.Minute, func(ctx context.Context, x task) ending {
 			<-time.After(time.Second)
 			p.tell(told{task: of("b", 1), watched: true})
-			return false
+			return succeeded
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup

@@ -16,7 +16,11 @@ import (
 // report is the last phase: payloads, then post actions, and when those failed
 // to say what is the matter, the engine's own report.
 func (x *execution) report(ctx context.Context) *StepError {
+	x.built = x.o.Now()
 	err := x.act(ctx)
+	if x.overtaken {
+		return err // the task runs again
+	}
 	lost := x.result.Errors[ParamExtraction] != nil
 	if x.result.Reported || err == nil && !lost {
 		return err
@@ -83,15 +87,36 @@ func (x *execution) act(ctx context.Context) *StepError {
 	}
 	for i := range x.task.actions {
 		r, err := x.do(ctx, &x.task.actions[i], left)
-		if err != nil {
+		gone := x.notThere(err)
+		switch {
+		case gone:
+			r.Status, r.SkipReason = Skip, "ResourceNotFound: "+err.Error()
+		case err != nil:
 			r.Status, r.Err = Failed, err
 		}
 		x.result.PostActions = append(x.result.PostActions, r)
+		if gone && !x.ownError(err) {
+			return nil // as the original: what it was about is not there, so there is no more to do
+		}
 		if err != nil {
 			return &StepError{PostActions, r.Name, "doing the post action", err}
 		}
 	}
 	return nil
+}
+
+// notThere says whether a post action failed because what it is about is not
+// there. A 404 without a code is no word of CLM's; a dry run takes it for one, as
+// the original does.
+func (x *execution) notThere(err error) bool {
+	api, ok := errors.AsType[*APIError](err)
+	return ok && (api.gone() || x.api.single && api.Status == http.StatusNotFound && api.Code == "")
+}
+
+// ownError says whether a call failed that is about the event's resource.
+func (x *execution) ownError(err error) bool {
+	api, ok := errors.AsType[*APIError](err)
+	return ok && api.gone() && x.own(api.URL)
 }
 
 func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (PostActionResult, error) {
@@ -121,11 +146,19 @@ func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (Po
 		return r, nil
 	}
 	r.Called = true
-	out, err := x.api.do(ctx, a.call, x.scope)
+	request, err := x.api.render(a.call, x.scope)
+	if err != nil {
+		return r, err
+	}
+	send, reports := x.api.send, statusReport(a.call.method, request.url.Path)
+	if reports {
+		send = x.sendReport
+	}
+	out, err := send(ctx, request)
 	if out != nil {
 		r.HTTPStatus = out.status
 	}
-	if err == nil && statusReport(a.call.method, out.url) {
+	if err == nil && reports {
 		x.result.Reported = true
 	}
 	return r, err
@@ -133,18 +166,6 @@ func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (Po
 
 // maxMessage is the longest message of the engine's own conditions, in bytes.
 const maxMessage = 2048
-
-// observed is the time of the engine's own report, as exact as the task's are:
-// of two reports within one second, one cut to it and one not, the later could
-// look older, and be thrown away.
-func (x *execution) observed() string {
-	if s, err := x.task.observed.render(x.scope); err == nil {
-		if _, err := time.Parse(time.RFC3339, s); err == nil {
-			return s
-		}
-	}
-	return x.o.Now().UTC().Truncate(time.Second).Format(time.RFC3339)
-}
 
 // reportFailure tells CLM what a task could not tell itself. Who cannot look knows
 // nothing new: what the last report on this generation said of Applied and
@@ -165,7 +186,7 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	if err != nil {
 		return err
 	}
-	last, err := x.lastReport(ctx, *u)
+	last, _, err := x.readReport(ctx, *u, x.o.Config.Adapter.Name)
 	if err != nil {
 		return fmt.Errorf("reading the last report: %w", err)
 	}
@@ -180,7 +201,7 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	}
 	report := map[string]any{
 		"adapter": x.o.Config.Adapter.Name, "observed_generation": generation,
-		"observed_time": x.observed(), "conditions": conditions,
+		"observed_time": x.o.Now().UTC().Truncate(time.Microsecond), "conditions": conditions,
 	}
 	if len(last.Data) > 0 && string(last.Data) != "null" {
 		report["data"] = last.Data
@@ -189,7 +210,7 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	if err != nil {
 		return err
 	}
-	if _, err := x.api.send(ctx, &call{method: http.MethodPut}, u, http.Header{}, body); err != nil {
+	if _, err := x.sendReport(ctx, apiRequest{call: &call{method: http.MethodPut}, url: u, body: body}); err != nil {
 		return err
 	}
 	x.result.Reported = true
@@ -201,6 +222,7 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 type lastReport struct {
 	Adapter    string          `json:"adapter"`
 	Generation int64           `json:"observed_generation"`
+	ObservedAt time.Time       `json:"last_report_time"`
 	Conditions []lastCondition `json:"conditions"`
 	Data       json.RawMessage `json:"data"`
 }
@@ -212,7 +234,7 @@ type lastCondition struct {
 	Message string `json:"message"`
 }
 
-func (r lastReport) condition(kind string) *lastCondition {
+func (r *lastReport) condition(kind string) *lastCondition {
 	for i := range r.Conditions {
 		if r.Conditions[i].Type == kind {
 			return &r.Conditions[i]
@@ -221,28 +243,28 @@ func (r lastReport) condition(kind string) *lastCondition {
 	return nil
 }
 
-// lastReport is the adapter's last report, the zero value if there is none. A
-// report takes the place of the one before it, and in data tasks keep what they
-// must not forget: where they placed something.
-func (x *execution) lastReport(ctx context.Context, statuses url.URL) (none lastReport, err error) {
+// readReport reads an adapter's last report; false if there is none. A report
+// takes the place of the one before it, and in data tasks keep what they must not
+// forget: where they placed something.
+func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter string) (none lastReport, found bool, err error) {
 	statuses.RawQuery = "size=100"
-	out, err := x.api.send(ctx, &call{method: http.MethodGet}, &statuses, http.Header{}, nil)
+	out, err := x.api.send(ctx, apiRequest{call: &call{method: http.MethodGet}, url: &statuses})
 	if api, ok := errors.AsType[*APIError](err); ok && api.Status == http.StatusNotFound {
-		return none, nil // what that means, the report's own answer says
+		return none, false, nil // what that means, the report's own answer says
 	}
 	if err != nil {
-		return none, err
+		return none, false, err
 	}
 	var list struct {
 		Items []lastReport `json:"items"`
 	}
 	if err := json.Unmarshal(out.body, &list); err != nil {
-		return none, err
+		return none, false, err
 	}
 	for _, report := range list.Items {
-		if report.Adapter == x.o.Config.Adapter.Name {
-			return report, nil
+		if report.Adapter == adapter {
+			return report, true, nil
 		}
 	}
-	return none, nil
+	return none, false, nil
 }

@@ -19,7 +19,6 @@ type program struct {
 	actions       []action
 	envs          []string // the variables that expressions and templates name
 	lifecycle     bool     // a resource has one
-	observed      *tmpl    // observed_time as the task writes it; may be nil
 }
 
 type param struct {
@@ -129,11 +128,6 @@ func (c *compiler) compile() *program {
 	for _, x := range t.Post.Payloads {
 		p.payloads = append(p.payloads, payload{x.Name, c.when(x.When), c.document(x.Build, true)})
 		c.known[x.Name] = true
-		if m, ok := x.Build.Value.(map[string]any); ok && p.observed == nil {
-			if s, ok := m["observed_time"].(string); ok {
-				p.observed = c.template(Text{s, x.Build.Place})
-			}
-		}
 	}
 	for _, x := range t.Post.Actions {
 		p.actions = append(p.actions, action{x.Name, c.when(x.When), c.log(x.Log), c.call(x.APICall)})

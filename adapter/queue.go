@@ -195,18 +195,21 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 }
 
 // done ends a run.
-func (q *queue) done(id string, failed bool, now time.Time) {
+func (q *queue) done(id string, how ending, now time.Time) {
 	i := q.items[id]
 	i.running = false
-	if failed {
+	switch how {
+	case failed:
 		i.failures++
-	} else {
+	case succeeded:
 		i.failures = 0
 		q.ran[id] = run{max(i.began.Generation, q.ran[id].generation), now, i.began.trace}
+	case notBegun:
+		i.failures = 0
 	}
 	again := i.again
 	i.again = false
-	retry := failed && i.failures <= retries
+	retry := how == failed && i.failures <= retries
 	if again {
 		q.wait(i, i.at, i.class)
 	}

@@ -41,8 +41,8 @@ func TestEventsOfAResourceAreOneRunOfTheNewestGeneration(t *testing.T) {
 	expect(t, q, noon, "a 3")
 	expect(t, q, noon, "b 1")
 	expect(t, q, noon, "wait 0s")
-	q.done("a", false, noon)
-	q.done("b", false, noon)
+	q.done("a", succeeded, noon)
+	q.done("b", succeeded, noon)
 	expect(t, q, noon, "wait 0s")
 	if len(q.items) != 0 {
 		t.Errorf("%d resources are kept", len(q.items))
@@ -61,7 +61,7 @@ func TestWhatIsNewGoesBeforeRepetitions(t *testing.T) {
 		expect(t, q, noon, id+" 1")
 	}
 	for _, id := range old {
-		q.done(id, false, noon)
+		q.done(id, succeeded, noon)
 		q.add(of(id, 1), noon) // again
 	}
 	for _, id := range []string{"d", "e", "f", "g"} {
@@ -85,9 +85,9 @@ func TestAnEventDuringARunHasItRunAgain(t *testing.T) {
 	expect(t, q, noon, "a 1")
 	q.add(of("a", 2), noon)
 	expect(t, q, noon, "wait 0s") // not beside itself
-	q.done("a", false, noon)
+	q.done("a", succeeded, noon)
 	expect(t, q, noon, "a 2")
-	q.done("a", false, noon)
+	q.done("a", succeeded, noon)
 	expect(t, q, noon, "wait 0s")
 }
 
@@ -97,16 +97,16 @@ func TestAFailedRunIsRepeatedAFewTimes(t *testing.T) {
 	now := noon
 	expect(t, q, now, "a 1")
 	for _, pause := range []time.Duration{1, 2, 4, 8, 16} {
-		q.done("a", true, now)
+		q.done("a", failed, now)
 		expect(t, q, now, "wait "+(pause*time.Second).String())
 		now = now.Add(pause * time.Second)
 		expect(t, q, now, "a 1")
 	}
-	q.done("a", true, now)
+	q.done("a", failed, now)
 	expect(t, q, now, "wait 0s") // the sentinel's
 	q.add(of("a", 1), now)
 	expect(t, q, now, "a 1")
-	q.done("a", true, now)
+	q.done("a", failed, now)
 	expect(t, q, now, "wait 1s")
 	q.add(of("a", 1), now) // an event does not wait for the retry
 	expect(t, q, now, "a 1")
@@ -122,24 +122,24 @@ func TestChangesAreTakenAtOnceUntilTheyAreTooMany(t *testing.T) {
 	}
 	for range freeChanges {
 		run("a 1")
-		q.done("a", false, now)
+		q.done("a", succeeded, now)
 	}
 	for _, pause := range []time.Duration{100, 200, 400} {
 		run("wait " + (pause * time.Millisecond).String())
 		now = now.Add(pause * time.Millisecond)
 		expect(t, q, now, "a 1")
-		q.done("a", false, now)
+		q.done("a", succeeded, now)
 	}
 	q.change(of("a", 1), now)
 	q.add(of("a", 1), now) // the sentinel is not held up
 	expect(t, q, now, "a 1")
-	q.done("a", false, now)
+	q.done("a", succeeded, now)
 	now = now.Add(calmAfter + time.Second)
 	run("a 1") // calm again
-	q.done("a", false, now)
+	q.done("a", succeeded, now)
 	q.add(of("b", 1), now.Add(2*calmAfter))
 	expect(t, q, now.Add(2*calmAfter), "b 1")
-	q.done("b", false, now.Add(2*calmAfter))
+	q.done("b", succeeded, now.Add(2*calmAfter))
 	if len(q.items) != 0 {
 		t.Errorf("%d resources are kept", len(q.items))
 	}
@@ -155,7 +155,7 @@ func TestWhatAWatchTellsBelongsToTheTraceOfTheLastRun(t *testing.T) {
 		if !ok || got.trace != want {
 			t.Fatalf("%v, trace %q, want %q", ok, got.trace, want)
 		}
-		q.done(got.ID, false, now)
+		q.done(got.ID, succeeded, now)
 	}
 	posted := of("a", 1)
 	posted.trace = "posted"
@@ -180,7 +180,7 @@ func TestWhatAWatchTellsBelongsToTheTraceOfTheLastRun(t *testing.T) {
 		t.Fatalf("trace %q", got.trace)
 	}
 	q.change(of("a", 3), noon) // of what it applies just now
-	q.done("a", false, noon)
+	q.done("a", succeeded, noon)
 	next(noon, "again")
 }
 
@@ -226,7 +226,7 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 				name := id.Draw(t, "id")
 				if _, is := running[name]; is {
 					delete(running, name)
-					q.done(name, rapid.Bool().Draw(t, "failed"), now)
+					q.done(name, rapid.SampledFrom([]ending{succeeded, failed, notBegun}).Draw(t, "how"), now)
 				}
 			},
 			"pass": func(t *rapid.T) {
@@ -237,7 +237,7 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 		for range 1000 {
 			for name := range running {
 				delete(running, name)
-				q.done(name, false, now)
+				q.done(name, succeeded, now)
 			}
 			if !begin() {
 				now = now.Add(slowest)

@@ -29,6 +29,9 @@ func (x *execution) applyResources(ctx context.Context) *StepError {
 			out.Status, out.Err = Failed, err.Err
 		}
 		x.result.Resources = append(x.result.Resources, out)
+		if x.blocked {
+			return first
+		}
 		if err != nil {
 			if first == nil {
 				first = err
@@ -71,7 +74,8 @@ func (x *execution) lookFirst(ctx context.Context) *StepError {
 	return nil
 }
 
-// resourceFailed notes a resource's failure.
+// resourceFailed notes the failure of a call for a resource. That of a template or
+// an expression is the task's, and is noted by failed alone.
 func (x *execution) resourceFailed(name, op string, err error) *StepError {
 	e := &StepError{Resources, name, op, err}
 	x.adapter["resourceErrors"].(map[string]any)[name] = e.document()
@@ -87,7 +91,7 @@ func (x *execution) keep(ctx context.Context, r *resource, out *ResourceResult) 
 		yes, err := x.decided(ctx, r.remove)
 		if err != nil {
 			out.Operation = Deleted
-			return true, x.resourceFailed(r.name, "evaluating lifecycle.delete.when", err)
+			return true, &StepError{Resources, r.name, "evaluating lifecycle.delete.when", err}
 		}
 		if yes {
 			out.Operation = Deleted
@@ -97,7 +101,7 @@ func (x *execution) keep(ctx context.Context, r *resource, out *ResourceResult) 
 	if r.create != nil && x.resources[r.name] == nil {
 		yes, err := x.decided(ctx, r.create)
 		if err != nil {
-			return false, x.resourceFailed(r.name, "evaluating lifecycle.create.when", err)
+			return false, &StepError{Resources, r.name, "evaluating lifecycle.create.when", err}
 		}
 		if !yes {
 			out.Status, out.Operation, out.Reason = Skip, Skipped, "lifecycle.create.when is false"
@@ -116,17 +120,25 @@ func (x *execution) decided(ctx context.Context, e *expr) (bool, error) {
 func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult) *StepError {
 	object, generation, err := x.manifest(ctx, r)
 	if err != nil {
-		return x.resourceFailed(r.name, "rendering the manifest", err)
+		return &StepError{Resources, r.name, "rendering the manifest", err}
 	}
 	id := identify(object)
 	out.Kind, out.Namespace, out.ObjectName = id.Kind, id.Namespace, id.Name
 	target, err := r.target.render(x.scope)
 	if err != nil {
-		return x.resourceFailed(r.name, "rendering target_cluster", err)
+		return &StepError{Resources, r.name, "rendering target_cluster", err}
 	}
 	applied, err := x.o.Transport.Apply(ctx, Application{
 		Resource: r.name, Object: object, Generation: generation, TargetCluster: target, Recreate: r.recreate, Event: x.event,
+		OnlyExisting: x.deleting && r.remove != nil,
 	})
+	if errors.Is(err, ErrTerminating) {
+		// Nobody fights over it. The watch tells when it is gone, and it is applied then.
+		out.Status, out.Operation, out.Reason = Skip, Skipped, err.Error()
+		x.skip(r.name + ": " + out.Reason)
+		x.blocked = true
+		return nil
+	}
 	if err != nil {
 		return x.resourceFailed(r.name, "applying the object", err)
 	}
@@ -134,6 +146,10 @@ func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult)
 	found, err := x.discover(ctx, r, object)
 	if err != nil {
 		return x.resourceFailed(r.name, "finding the object", err)
+	}
+	if found == nil && x.deleting && applied.Object == nil {
+		x.unbind(r) // it is gone, and was not made again
+		return nil
 	}
 	if found == nil { // what reads may be behind what was written
 		if found = applied.Object; found == nil || !x.meant(r, found) {
@@ -151,14 +167,14 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 		return x.resourceFailed(r.name, "finding the object to delete", err)
 	}
 	if object == nil {
-		out.Reason = "it is gone, or never was"
+		out.Reason = "resource not found, already deleted"
 		return x.notFound(ctx, r, out)
 	}
 	id := identify(object)
-	out.Kind, out.Namespace, out.ObjectName = id.Kind, id.Namespace, id.Name
+	out.Kind, out.Namespace, out.ObjectName, out.DiscoveredState = id.Kind, id.Namespace, id.Name, object
 	target, err := r.target.render(x.scope)
 	if err != nil {
-		return x.resourceFailed(r.name, "rendering target_cluster", err)
+		return &StepError{Resources, r.name, "rendering target_cluster", err}
 	}
 	began := x.o.Now()
 	x.o.Observer.Deleting(id.Kind)
@@ -169,7 +185,7 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	if err != nil {
 		return x.resourceFailed(r.name, "deleting the object", err)
 	}
-	out.Reason = "lifecycle.delete.when is true"
+	out.Reason = "lifecycle.delete.when evaluated to true"
 	left, err := x.discover(ctx, r, nil)
 	switch {
 	case err != nil: // as if it was there still: the next event will tell

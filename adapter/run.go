@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // execution is one run of a task. scope is what templates and expressions see:
@@ -19,17 +20,29 @@ type execution struct {
 	scope     map[string]any
 	adapter   map[string]any // scope["adapter"]
 	resources map[string]any // scope["resources"]
+	deleting  bool           // CLM said that the event's resource is being deleted
+	blocked   bool           // an object is being deleted, so what follows it is not applied yet
+	built     time.Time      // when its payloads were built
+	overtaken bool           // CLM kept a report of a later time instead of this execution's
 	result    *Result
 }
 
 // Run executes the task for one event. It always returns; when ctx ends, what
 // is left undone fails with its error. For one resource it must not be called
 // by two at a time.
+//
+// A task whose report CLM takes for old runs again, since another report may
+// have been made meanwhile, and only a new look can be newer.
 func (e *Engine) Run(ctx context.Context, ev Event) *Result {
-	x := e.begin(ev)
-	x.run(ctx)
-	x.finish()
-	return x.result
+	for again := 0; ; again++ {
+		x := e.begin(ev)
+		x.run(ctx)
+		if x.overtaken && again < maxOvertaken && ctx.Err() == nil {
+			continue
+		}
+		x.finish()
+		return x.result
+	}
 }
 
 func (e *Engine) begin(ev Event) *execution {
@@ -104,7 +117,11 @@ func (x *execution) failed(err *StepError, reason string) {
 	x.result.Status = Failed
 	x.result.Errors[err.Phase] = err
 	x.adapter["executionStatus"] = string(Failed)
-	if x.adapter["executionError"] == nil {
+	switch {
+	case x.adapter["executionError"] != nil:
+	case err.Phase == Resources: // a template or expression: no call failed. The original says it so
+		x.adapter["executionError"] = map[string]any{"phase": reason, "step": "", "message": err.Error()}
+	default:
 		x.adapter["executionError"] = err.document()
 	}
 	if x.adapter["errorReason"] == "" {
@@ -157,10 +174,21 @@ func (x *execution) own(url string) bool {
 func (x *execution) finish() {
 	r := x.result
 	r.Params = maps.Clone(x.scope)
-	for _, name := range []string{"resources", "event", "env", "config"} {
-		delete(r.Params, name)
-	}
+	delete(r.Params, "resources")
+	r.Seen = x.seen()
 	r.Params["adapter"] = map[string]any{"name": x.adapter["name"], "version": x.adapter["version"]}
+}
+
+// seen are the objects of the task's resources, each with what was found inside
+// of it.
+func (x *execution) seen() map[string]any {
+	seen := map[string]any{}
+	for i := range x.task.resources {
+		if name := x.task.resources[i].name; x.resources[name] != nil {
+			seen[name] = x.resources[name]
+		}
+	}
+	return seen
 }
 
 // log does what a log action says.
@@ -238,11 +266,7 @@ func (s Source) describe() string {
 func (x *execution) take(ctx context.Context, p *param) (any, error) {
 	switch {
 	case p.call != nil:
-		out, err := x.api.do(ctx, p.call, x.scope)
-		if err != nil {
-			return nil, err
-		}
-		return jsonObject(out.body)
+		return x.callObject(ctx, p.call)
 	case p.expr != nil:
 		v, err := p.expr.eval(ctx, x.scope)
 		return jsonable(v), err
@@ -269,13 +293,17 @@ func (x *execution) take(ctx context.Context, p *param) (any, error) {
 	return member(event, path)
 }
 
-// call makes an api_call and reads its answer.
+// callObject makes an api_call and reads its answer.
 func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, error) {
 	out, err := x.api.do(ctx, c, x.scope)
 	if err != nil {
 		return nil, err
 	}
-	return jsonObject(out.body)
+	object, err := jsonObject(out.body)
+	if err == nil && x.event.ID != "" && object["id"] == x.event.ID && set(object["deleted_time"]) {
+		x.deleting = true
+	}
+	return object, err
 }
 
 // statusReport says whether a call reports the resource's status.

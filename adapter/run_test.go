@@ -3,6 +3,7 @@ package adapter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -36,7 +37,7 @@ func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
 		t.Error(diff)
 	}
 	rep := api.report(t)
-	if rep["observed_generation"] != 3.0 || rep["observed_time"] != "2026-03-01T12:00:00Z" || rep["adapter"] != "cl-test" {
+	if rep["observed_generation"] != 3.0 || rep["observed_time"] != "2026-03-01T12:00:00.9Z" || rep["adapter"] != "cl-test" {
 		t.Errorf("%v", rep)
 	}
 	settings := s.objects[identity{"v1", "ConfigMap", clusterID, "settings"}]
@@ -78,6 +79,92 @@ func TestDeletionsGoInTheOrderOfTheirConditions(t *testing.T) {
 	}
 	if got := conditionsOf(api.report(t))[3]; got != "Finalized=True(Deletion)" {
 		t.Error(got)
+	}
+}
+
+// waitingTask has a namespace that is deleted after what is in it.
+const waitingTask = `
+params:
+- {name: clusterId, source: event.id, required: true}
+- {name: cluster, required: true, source: {api_call: {method: GET, url: "/clusters/{{ .clusterId }}"}}}
+- {name: is_deleting, source: {expression: has(cluster.deleted_time)}}
+resources:
+- name: space
+  manifest: {apiVersion: v1, kind: Namespace, metadata: {name: "{{ .clusterId }}", annotations: {hyperfleet.io/generation: "1"}}}
+  discovery: {by_name: "{{ .clusterId }}"}
+  lifecycle: {delete: {when: {expression: "is_deleting && !resources.?inside.hasValue()"}}}
+- name: inside
+  manifest: {apiVersion: v1, kind: ConfigMap, metadata: {name: inside, namespace: "{{ .clusterId }}", annotations: {hyperfleet.io/generation: "1"}}}
+  discovery: {namespace: "{{ .clusterId }}", by_name: inside}
+  lifecycle: {delete: {when: {expression: is_deleting}}}
+post:
+  payloads:
+  - name: status
+    build:
+      adapter: cl-test
+      conditions:
+      - type: Finalized
+        status: {expression: 'is_deleting && adapter.executionStatus == "success" && !adapter.resourcesSkipped && !resources.?space.hasValue() && !resources.?inside.hasValue() ? "True" : "False"'}
+        reason: Deletion
+  post_actions: [{name: report, api_call: {method: PUT, url: "/clusters/{{ .clusterId }}/statuses", body: "{{ .status }}"}}]
+`
+
+// From a resource's DELETE on nothing of it is made again, and what somebody else
+// deleted counts as finalized.
+func TestNothingOfADeletedResourceIsMadeAgain(t *testing.T) {
+	deleted := strings.Replace(cluster, `"id":"x"`, `"deleted_time":"2026-03-01T11:00:00Z","id":"`+clusterID+`"`, 1)
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`, `"id":"`+clusterID+`"`, 1)})
+	m := newShelf()
+	e := newEngine(t, waitingTask, api, m)
+	finalized := func() string { return conditionsOf(api.report(t))[0] }
+	if r := e.Run(t.Context(), clusterEvent(1)); r.Err() != nil || len(m.objects) != 2 {
+		t.Fatalf("%v, %d objects", r.Err(), len(m.objects))
+	}
+	space := Object{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": clusterID}}
+	inside := Object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "inside", "namespace": clusterID}}
+	vanish := func(o Object) {
+		t.Helper()
+		if err := m.Delete(t.Context(), Deletion{Object: o}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	vanish(space)
+	if r := e.Run(t.Context(), clusterEvent(1)); r.Err() != nil || len(m.objects) != 2 {
+		t.Errorf("drift of a resource that is not deleted is not repaired: %v, %d objects", r.Err(), len(m.objects))
+	}
+	api.answers["GET "+clusterPath] = func() (int, string) { return 200, deleted }
+	vanish(space) // while its turn has not come
+	r := e.Run(t.Context(), clusterEvent(2))
+	if r.Err() != nil || len(m.objects) != 0 || r.Resources[0].Operation != Skipped {
+		t.Errorf("%v, %d objects, %+v", r.Err(), len(m.objects), r.Resources)
+	}
+	if got := finalized(); got != "Finalized=True(Deletion)" {
+		t.Error(got)
+	}
+	vanish(inside)
+	if e.Run(t.Context(), clusterEvent(2)); len(m.objects) != 0 || finalized() != "Finalized=True(Deletion)" {
+		t.Errorf("%d objects, %s", len(m.objects), finalized())
+	}
+}
+
+// terminating is a shelf whose namespaces are being deleted.
+type terminating struct{ *shelf }
+
+func (s terminating) Apply(ctx context.Context, a Application) (Applied, error) {
+	if identify(a.Object).Kind == "Namespace" {
+		return Applied{}, fmt.Errorf("the object of this name: %w", ErrTerminating)
+	}
+	return s.shelf.Apply(ctx, a)
+}
+
+// What is being deleted is waited for: that is no failure that is tried again at
+// once, and what comes after it is not applied either.
+func TestWhatIsBeingDeletedIsWaitedFor(t *testing.T) {
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`, `"id":"`+clusterID+`"`, 1)})
+	s := terminating{newShelf()}
+	r := newEngine(t, waitingTask, api, s).Run(t.Context(), clusterEvent(1))
+	if r.Err() != nil || !r.Skipped || !strings.Contains(r.SkipReason, "still being deleted") || len(r.Resources) != 1 || len(s.objects) != 0 || !r.Reported {
+		t.Errorf("%+v %v", r, r.Err())
 	}
 }
 
@@ -188,8 +275,8 @@ post:
 			if diff := cmp.Diff(c.want, conditionsOf(report)); diff != "" {
 				t.Error(diff)
 			}
-			if c.own != "" && (report["observed_generation"] != 2.0 || report["observed_time"] != "2026-03-01T12:00:00.900Z") {
-				t.Errorf("%v: not as exact as the task's", report)
+			if c.own != "" && (report["observed_generation"] != 2.0 || report["observed_time"] != "2026-03-01T12:00:00.9Z") {
+				t.Errorf("%v: not the time of the report", report)
 			}
 		})
 	}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"slices"
 	"sync"
 	"time"
+
+	"atoll.dev/bus"
 )
 
 // Sharer has replicas of one adapter share its resources, so that each resource
@@ -17,9 +17,17 @@ type Sharer interface {
 	// under way there, or may begin before the answer comes. It returns how many
 	// slots there are, and those in which work may begin until so long after Renew
 	// was called. ErrNotShared: the server does not do this.
-	Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []int, err error)
+	Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []OpenSlot, err error)
 	// Leave says that no work is under way any more.
 	Leave(ctx context.Context) error
+}
+
+// OpenSlot is a slot in which a replica may begin work.
+type OpenSlot struct {
+	Slot int
+	// Since changes whenever another replica may have worked in the slot; 0 is not
+	// known.
+	Since int64
 }
 
 // ErrNotShared is what a Sharer returns of a server that knows no replicas.
@@ -37,24 +45,37 @@ type share struct {
 	mu    sync.Mutex
 	slots int
 	open  []bool
+	since []int64   // OpenSlot.Since of the slots that are open, or were when the lease ended; else 0
 	busy  []int     // runs under way
 	until time.Time // the end of the lease
 	ended func()    // ends the runs of the lease
 	work  context.Context
 }
 
-// slotOf is the slot of a resource.
-func slotOf(id string, slots int) int {
-	h := fnv.New64a()
-	h.Write([]byte(id))
-	return int(h.Sum64() % uint64(slots))
-}
+// holding is what a replica has of a resource's slot.
+type holding int
 
-// owns says whether work on a resource may begin.
-func (s *share) owns(id string, now time.Time) bool {
+const (
+	foreign   holding = iota // it is another replica's, or may be
+	owned                    // work may begin
+	suspended                // the lease is over, and maybe nobody else took the slot
+)
+
+// holds says what this replica has of a resource's slot.
+func (s *share) holds(id string, now time.Time) holding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.slots == 0 || s.open[slotOf(id, s.slots)] && now.Before(s.until)
+	if s.slots == 0 {
+		return owned
+	}
+	slot := bus.SlotOf(id, s.slots)
+	switch {
+	case s.open[slot] && now.Before(s.until):
+		return owned
+	case s.open[slot] || s.since[slot] != 0:
+		return suspended
+	}
+	return foreign
 }
 
 // begin begins work on a resource, if that may be. Its context ends with the
@@ -65,7 +86,7 @@ func (s *share) begin(ctx context.Context, id string, now time.Time) (_ context.
 	if s.slots == 0 {
 		return ctx, func() {}, true
 	}
-	slot := slotOf(id, s.slots)
+	slot := bus.SlotOf(id, s.slots)
 	if !s.open[slot] || !now.Before(s.until) {
 		return ctx, func() {}, false
 	}
@@ -95,18 +116,25 @@ func (s *share) keep() (slots []int) {
 	return slots
 }
 
-// renewed takes an answer to what was asked at a time. It says whether there are
-// slots that were not open before.
-func (s *share) renewed(slots int, open []int, asked time.Time) (gained bool) {
+// renewed takes an answer to what was asked at a time. It returns the slots in
+// which another replica may have worked since they were open here. Those that are
+// open again after the lease was over, and were nobody else's, are not among them.
+func (s *share) renewed(slots int, open []OpenSlot, asked time.Time) (gained []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.slots != slots { // the first answer
-		s.slots, s.open, s.busy = slots, make([]bool, slots), make([]int, slots)
+		s.slots, s.open, s.busy, s.since = slots, make([]bool, slots), make([]int, slots), make([]int64, slots)
 	}
-	for slot := range s.open {
-		was := s.open[slot]
-		s.open[slot] = slices.Contains(open, slot)
-		gained = gained || s.open[slot] && !was
+	was, since := s.open, s.since
+	s.open, s.since = make([]bool, slots), make([]int64, slots)
+	for _, o := range open {
+		if o.Slot < 0 || o.Slot >= slots {
+			continue
+		}
+		s.open[o.Slot], s.since[o.Slot] = true, o.Since
+		if !was[o.Slot] && (o.Since == 0 || since[o.Slot] != o.Since) {
+			gained = append(gained, o.Slot)
+		}
 	}
 	// Work ends a little before others may begin: what is told to end takes time to.
 	s.until = asked.Add(s.lease * 3 / 4)
@@ -123,11 +151,31 @@ func (s *share) lapse(now time.Time) bool {
 	if s.slots == 0 || now.Before(s.until) {
 		return false
 	}
-	clear(s.open) // what comes back counts as gained: others may have had it
+	clear(s.open) // since stays: by it the next answer shows whose slots were meanwhile another's
 	if s.ended != nil {
 		s.ended()
 	}
 	return true
+}
+
+// held are the slots that are this replica's as far as it knows, of how many; 0 if
+// nobody shares.
+func (s *share) held() (slots []int, of int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for slot := range s.open {
+		if s.open[slot] || s.since[slot] != 0 {
+			slots = append(slots, slot)
+		}
+	}
+	return slots, s.slots
+}
+
+// count is how many slots there are; 0 if nobody shares.
+func (s *share) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.slots
 }
 
 // left is how long the lease lasts from now on.
@@ -200,13 +248,11 @@ func (w *Worker) renew(ctx context.Context) error {
 		return fmt.Errorf("renewing the lease: %w", err)
 	}
 	w.share.lapse(asked)
-	if w.share.renewed(slots, open, asked) {
-		w.o.Log.Info("resources are this replica's", "slots", len(open), "of", slots)
-		select {
-		case w.gained <- struct{}{}:
-		default:
-		}
+	if gained := w.share.renewed(slots, open, asked); len(gained) > 0 {
+		w.o.Log.Info("resources are this replica's", "slots", len(open), "of", slots, "gained", len(gained))
+		w.gain(gained)
 	}
+	w.unpark()
 	return nil
 }
 

@@ -35,14 +35,15 @@ type preconditionJSON struct {
 }
 
 type resourceJSON struct {
-	Name         string    `json:"name"`
-	Kind         string    `json:"kind"`
-	Namespace    string    `json:"namespace,omitempty"`
-	ResourceName string    `json:"resourceName,omitempty"`
-	Status       Status    `json:"status"`
-	Operation    Operation `json:"operation"`
-	Reason       string    `json:"reason,omitempty"`
-	Error        string    `json:"error,omitempty"`
+	DiscoveredState Object    `json:"discoveredState,omitempty"` // of what is deleted
+	Name            string    `json:"name"`
+	Kind            string    `json:"kind"`
+	Namespace       string    `json:"namespace,omitempty"`
+	ResourceName    string    `json:"resourceName,omitempty"`
+	Status          Status    `json:"status"`
+	Operation       Operation `json:"operation"`
+	Reason          string    `json:"reason,omitempty"`
+	Error           string    `json:"error,omitempty"`
 }
 
 type postActionJSON struct {
@@ -78,13 +79,13 @@ func message(err error) string {
 // WriteJSON writes the trace as JSON; verbose with the bodies of requests.
 func (t *Trace) WriteJSON(w io.Writer, verbose bool) error {
 	r := t.Result
-	out := traceJSON{Status: r.Status, Params: r.Params, DiscoveredResources: r.Discovered}
+	out := traceJSON{Status: r.Status, Params: r.Params, DiscoveredResources: r.Seen}
 	out.Event.ID, out.Event.Type = t.EventID, t.EventType
 	for _, p := range r.Preconditions {
 		out.Preconditions = append(out.Preconditions, preconditionJSON{p.Name, p.Status, p.Matched, message(p.Err)})
 	}
 	for _, x := range r.Resources {
-		out.Resources = append(out.Resources, resourceJSON{x.Name, x.Kind, x.Namespace, x.ObjectName, x.Status, x.Operation, x.Reason, message(x.Err)})
+		out.Resources = append(out.Resources, resourceJSON{x.DiscoveredState, x.Name, x.Kind, x.Namespace, x.ObjectName, x.Status, x.Operation, x.Reason, message(x.Err)})
 	}
 	for _, a := range r.PostActions {
 		out.PostActions = append(out.PostActions, postActionJSON{a.Name, a.Status, a.Status == Skip, message(a.Err)})

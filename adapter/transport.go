@@ -3,6 +3,7 @@ package adapter
 import (
 	"context"
 	"encoding/json"
+	"errors"
 )
 
 // Object is a Kubernetes object as encoding/json has it; integers are int64.
@@ -43,8 +44,15 @@ type Transport interface {
 type Watcher interface {
 	// Watch calls changed with the event of the resource for which an object was
 	// applied (Application.Event) whenever that object, or its status, is not as
-	// it was, until ctx ends. changed only queues.
-	Watch(ctx context.Context, changed func(Event)) error
+	// it was, until ctx ends or it fails. changed only queues, and says whether it
+	// did: it does not take what is another replica's. What was there when the
+	// first Watch began may have changed before; Watch tells of that, too, slowly.
+	// A later Watch goes on where the one before it ended, and tells of what
+	// changed in between. One Watch runs at a time.
+	Watch(ctx context.Context, changed func(Event) (taken bool)) error
+	// Recall has Watch tell, slowly, of all objects that it knows and whose events
+	// match, whether or not they changed. It makes no calls.
+	Recall(match func(Event) bool)
 }
 
 // Doubter is a Transport that knows when what it does not find may be there all
@@ -74,7 +82,14 @@ type Application struct {
 	Recreate      bool            // delete and create instead of a change
 	Options       json.RawMessage // of the transport, as the task config has them; may be nil
 	Event         Event           // for which resource
+	// OnlyExisting: the resource is being deleted, so an object that is gone, or is
+	// being deleted itself, is not made again, nor recreated. Then Apply skips.
+	OnlyExisting bool
 }
+
+// ErrTerminating is the error of Apply for an object that is being deleted, or
+// whose namespace is. It can be applied once that is gone.
+var ErrTerminating = errors.New("it is still being deleted")
 
 // Operation is what applying came to.
 type Operation string

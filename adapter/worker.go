@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,16 +74,18 @@ type Worker struct {
 	bus   atomic.Pointer[bus.Client] // nil until it is known how events are shared
 	pool  *pool
 	share share
+	greet func(context.Context, bus.Hello) // says hello to the sentinel
 
-	gained  chan struct{} // has a token when there are resources that were not this replica's
-	mu      sync.Mutex
-	rewatch context.CancelCauseFunc // ends the present watch
+	more   chan struct{} // has a token when gained is not empty
+	mu     sync.Mutex
+	gained map[int]bool    // slots that are this replica's and are to be looked after from the beginning
+	parked map[string]told // by resource: what came, or was to run, while the lease was over
 }
 
 // NewWorker returns a worker that does nothing until Run.
 func NewWorker(o WorkerOptions) *Worker {
-	w := &Worker{o: o.withDefaults(), gained: make(chan struct{}, 1)}
-	w.share.lease = w.o.Lease
+	w := &Worker{o: o.withDefaults(), more: make(chan struct{}, 1), gained: map[int]bool{}, parked: map[string]told{}}
+	w.share.lease, w.greet = w.o.Lease, w.sayHello
 	w.pool = newPool(w.o.Parallel, w.o.Grace, w.run)
 	return w
 }
@@ -119,10 +123,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		if sharing, err = w.firstShare(ctx); err != nil {
 			return nil // ctx has ended
 		}
-		select { // the first slots are looked after from the beginning anyway
-		case <-w.gained:
-		default:
-		}
+		w.takeGained() // the first watch and hello look after the first slots
 	}
 	client := w.client(sharing)
 	w.bus.Store(client)
@@ -149,25 +150,46 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// errGained ends a watch that has to look at everything again.
-var errGained = errors.New("there are more resources to look after")
+// gain has slots looked after from the beginning, by tend.
+func (w *Worker) gain(slots []int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, slot := range slots {
+		w.gained[slot] = true
+	}
+	select {
+	case w.more <- struct{}{}:
+	default:
+	}
+}
 
-// tend has what became this replica's looked after: what is unreconciled is asked
-// for, and all objects are compared once more. What was told of them before has
-// been dropped.
+func (w *Worker) takeGained() []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slots := slices.Sorted(maps.Keys(w.gained))
+	clear(w.gained)
+	return slots
+}
+
+// tend has the resources of slots looked after that were another replica's: the
+// sentinel is asked for what is unreconciled, and the watch for what it knows. What
+// it told of them before was dropped.
 func (w *Worker) tend(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.gained:
+		case <-w.more:
 		}
-		w.mu.Lock()
-		if w.rewatch != nil {
-			w.rewatch(errGained)
+		slots, of := w.takeGained(), w.share.count()
+		if len(slots) == 0 {
+			continue
 		}
-		w.mu.Unlock()
-		w.hello(ctx)
+		in := bus.Hello{Of: of, Slots: slots}
+		w.greet(ctx, in)
+		if w.o.Watcher != nil {
+			w.o.Watcher.Recall(func(e Event) bool { return in.Wants(e.ID) })
+		}
 	}
 }
 
@@ -177,16 +199,7 @@ const watchAgain = 5 * time.Second
 
 func (w *Worker) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		inner, cancel := context.WithCancelCause(ctx)
-		w.mu.Lock()
-		w.rewatch = cancel
-		w.mu.Unlock()
-		err := w.o.Watcher.Watch(inner, func(e Event) { w.tell(told{task: task{Event: e}, watched: true}) })
-		again := errors.Is(context.Cause(inner), errGained)
-		cancel(nil)
-		if again {
-			continue
-		}
+		err := w.o.Watcher.Watch(ctx, func(e Event) bool { return w.tell(told{task: task{Event: e}, watched: true}) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -212,19 +225,58 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 	w.tell(told{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
 }
 
-// tell queues an event of a resource that is this replica's.
-func (w *Worker) tell(e told) {
-	if w.share.owns(e.ID, time.Now()) {
+// tell queues an event of a resource that is this replica's, and says whether it
+// is. While the lease is over the event is kept for when it is not.
+func (w *Worker) tell(e told) (taken bool) {
+	switch w.share.holds(e.ID, time.Now()) {
+	case owned:
 		w.pool.tell(e)
+	case suspended:
+		w.park(e)
+	default:
+		return false
+	}
+	return true
+}
+
+// park keeps an event until unpark. There is at most one for each resource of this
+// replica's slots, of the newest generation.
+func (w *Worker) park(e told) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if was, ok := w.parked[e.ID]; ok {
+		e.watched = e.watched && was.watched
+		if was.Generation > e.Generation {
+			e.task = was.task
+		}
+	}
+	w.parked[e.ID] = e
+}
+
+// unpark queues what was parked and is this replica's again, and drops what is
+// another's.
+func (w *Worker) unpark() {
+	w.mu.Lock()
+	parked := w.parked
+	w.parked = map[string]told{}
+	w.mu.Unlock()
+	for _, e := range parked {
+		w.tell(e)
 	}
 }
 
-// hello asks the sentinel for what is unreconciled: events that came while
-// there was no connection are gone.
+// hello asks the sentinel for what is unreconciled of this replica's resources:
+// events that came while there was no connection are gone.
 func (w *Worker) hello(ctx context.Context) {
-	data, err := json.Marshal(bus.Hello{Adapter: w.o.Name, Topic: w.o.Topic})
+	slots, of := w.share.held()
+	w.greet(ctx, bus.Hello{Of: of, Slots: slots})
+}
+
+func (w *Worker) sayHello(ctx context.Context, h bus.Hello) {
+	h.Adapter, h.Topic = w.o.Name, w.o.Topic
+	data, err := json.Marshal(h)
 	if err != nil {
-		panic(err) // strings only
+		panic(err) // strings and numbers only
 	}
 	client := w.bus.Load()
 	err = client.Publish(ctx, bus.HelloTopic(w.o.Topic), bus.Event{
@@ -235,14 +287,15 @@ func (w *Worker) hello(ctx context.Context) {
 	}
 }
 
-// run runs the task for one resource and says whether it failed in a way that
-// another try may mend.
-func (w *Worker) run(ctx context.Context, t task) (failed bool) {
+// run runs the task for one resource.
+func (w *Worker) run(ctx context.Context, t task) ending {
 	begun := time.Now()
 	ctx, end, mine := w.share.begin(ctx, t.ID, begun)
 	defer end()
 	if !mine {
-		return false // it was, when it was queued: its owner does it
+		// It was this replica's when it was queued. It may be again, or its owner runs it.
+		w.tell(told{task: t})
+		return notBegun
 	}
 	ctx, span := w.o.Tracer.Start(trace.WithParent(ctx, t.trace), "reconcile "+t.Kind, trace.Consumer,
 		trace.String("adapter", w.o.Name), trace.String("resource.id", t.ID), trace.Int("resource.generation", t.Generation))
@@ -270,7 +323,10 @@ func (w *Worker) run(ctx context.Context, t task) (failed bool) {
 	default:
 		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended", attrs...)
 	}
-	return err != nil
+	if err != nil {
+		return failed
+	}
+	return succeeded
 }
 
 // execute is the engine's Run, whose panic is one resource's failure.

@@ -61,7 +61,7 @@ func TestAPanicIsAFailedRun(t *testing.T) {
 			if _, err := w.execute(t.Context(), Event{ID: "x"}); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)
 			}
-			if !w.run(t.Context(), of("x", 1)) {
+			if w.run(t.Context(), of("x", 1)) != failed {
 				t.Error("it did not fail")
 			}
 		})

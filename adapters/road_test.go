@@ -150,9 +150,9 @@ func situations() []situation {
 		{adapter: "placement", name: "finds no capacity", resource: cluster(1, false), answers: object{place: object{
 			"state": "Waiting", "management_cluster": "", "decision": object{"candidates": []object{
 				{"name": "management-01", "fits": false, "reasons": []string{"planes: 40 of 40 are taken", "memory"}}, {"name": "edge", "fits": false, "reasons": []string{"Cordoned"}}}},
-			"reason": "management-01: planes: 40 of 40 are taken, memory; edge: Cordoned"}}},
+			"reason": "management-01: planes: 40 of 40 are taken, memory; edge: Cordoned", "message": "the region has no room for the cluster at present"}}},
 		{adapter: "placement", name: "has no management cluster", resource: cluster(1, false), answers: object{place: object{
-			"state": "Waiting", "management_cluster": "", "reason": "there is no management cluster", "decision": object{"candidates": []object{}}}}},
+			"state": "Waiting", "management_cluster": "", "reason": "there is no management cluster", "message": "the region takes no new clusters at present", "decision": object{"candidates": []object{}}}}},
 		{adapter: "placement", name: "keeps the place while it is used", resource: cluster(2, true), cluster: []object{placed,
 			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 1, nil, "Finalized", "True", "of another generation", "")}},
 		{adapter: "placement", name: "gives the place back", resource: cluster(2, true), cluster: []object{placed,

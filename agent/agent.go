@@ -51,6 +51,8 @@ type Options struct {
 	Burst        int           // default 2000
 	MaxJSONRaw   int           // longest JsonRaw feedback in bytes; default 1 MiB
 	SendWindow   int           // statuses on their way at once; default 64
+	PublishRate  float64       // events published per second, but for signs of life; default 200
+	PublishBurst int           // of them at once after a pause; default five times PublishRate
 	SeenEvery    time.Duration // how often the agent says that it lives; default 10 s
 	CompareEvery time.Duration // how often it compares what it holds with the server; default 5 min
 	// Wall turns the present into what the clock on the wall says, for tests of
@@ -85,6 +87,10 @@ func (o Options) withDefaults() Options {
 	set(&o.Burst, 2000)
 	set(&o.MaxJSONRaw, 1<<20)
 	set(&o.SendWindow, 64)
+	if o.PublishRate <= 0 {
+		o.PublishRate = 200
+	}
+	set(&o.PublishBurst, max(int(5*o.PublishRate), 1))
 	return o
 }
 
@@ -124,6 +130,7 @@ type Agent struct {
 	log     *slog.Logger
 
 	link   link
+	sender *sender
 	synced atomic.Bool // the AppliedManifestWorks are known
 	probes sync.WaitGroup
 	start  []effect
@@ -138,6 +145,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{o: o, inbox: newInbox(), log: o.Log}
 	a.metrics = newMetrics(o.Metrics)
 	a.link = a.newLink(o.Bus)
+	a.sender = newSender(o.PublishRate, o.PublishBurst, a.link.Connected)
 	cfg := rest.CopyConfig(o.Kube)
 	cfg.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(o.QPS, o.Burst) // one for all clients
 	cfg.UserAgent = "atoll-agent"
@@ -197,6 +205,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		busErr = a.link.Run(ctx)
 	})
 	parts.Go(func() { a.announce(ctx) })
+	parts.Go(func() { a.sender.run(ctx) })
 	a.watcher.watchAMWs(ctx)
 	a.loop(ctx)
 
@@ -249,7 +258,7 @@ func (a *Agent) perform(ctx context.Context, effects []effect) {
 		case effPersist:
 			a.persist(e)
 		case effWant:
-			a.kube.wanted.set(e.key, e.rules)
+			a.kube.wanted.set(e.key, e.rules, e.managers)
 		case effUnwant:
 			a.kube.wanted.drop(e.key)
 		case effWatch:
@@ -259,11 +268,11 @@ func (a *Agent) perform(ctx context.Context, effects []effect) {
 		case effProbe:
 			a.probe(ctx)
 		case effResync:
-			a.resync(ctx, e.versions)
+			a.sender.add(func(ctx context.Context) { a.resync(ctx, e.versions) })
 		case effSay:
-			a.say(ctx, e)
+			a.sender.add(func(ctx context.Context) { a.say(ctx, e) })
 		case effSend:
-			a.sendStatus(ctx, e.event)
+			a.sender.add(func(ctx context.Context) { a.sendStatus(ctx, e.event) })
 		default:
 			a.pool.add(e)
 		}

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,22 +16,24 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-func (k *kube) amwName(id workID) string { return k.hubHash + "-" + string(id) }
+func (k *kube) amwName(name amwName) string { return k.hubHash + "-" + string(name) }
 
 func (k *kube) createAMW(ctx context.Context, e effCreateAMW) event {
-	id := e.id
-	done := evAMWDone{id: id, op: amwCreate}
+	done := evAMWDone{id: e.id, name: e.name, op: amwCreate}
 	obj := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": appliedWorkAPIVersion, "kind": appliedWorkKind,
-		"metadata": map[string]any{"name": k.amwName(id), "finalizers": []any{amwFinalizer}},
-		"spec":     map[string]any{"hubHash": k.hubHash, "agentID": k.agentID, "manifestWorkName": string(id)},
+		"metadata": map[string]any{"name": k.amwName(e.name), "finalizers": []any{amwFinalizer}},
+		"spec":     map[string]any{"hubHash": k.hubHash, "agentID": k.agentID, "manifestWorkName": string(e.name)},
 	}}
 	obj.SetLabels(e.labels)
+	if string(e.name) != string(e.id) {
+		obj.SetAnnotations(map[string]string{workIDAnnotation: string(e.id)})
+	}
 	// Applied, not created: the API server makes every create wait two seconds
 	// while the kind is younger than that (customresource_handler.go), and a new
 	// management cluster's first work would be the one to wait. An AMW that is
 	// there already is returned as it is.
-	made, err := k.dynamic.Resource(appliedWorks).Apply(ctx, k.amwName(id), obj, metav1.ApplyOptions{FieldManager: workv1.DefaultFieldManager, Force: true})
+	made, err := k.dynamic.Resource(appliedWorks).Apply(ctx, k.amwName(e.name), obj, metav1.ApplyOptions{FieldManager: workv1.DefaultFieldManager, Force: true})
 	if err != nil {
 		done.err = classify(err)
 		return done
@@ -39,10 +43,10 @@ func (k *kube) createAMW(ctx context.Context, e effCreateAMW) event {
 }
 
 func (k *kube) deleteAMW(ctx context.Context, e effDeleteAMW) event {
-	done := evAMWDone{id: e.id, op: amwDelete}
+	done := evAMWDone{id: e.id, name: e.name, op: amwDelete}
 	background := metav1.DeletePropagationBackground
 	amws := k.dynamic.Resource(appliedWorks)
-	err := amws.Delete(ctx, k.amwName(e.id), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &e.uid}, PropagationPolicy: &background})
+	err := amws.Delete(ctx, k.amwName(e.name), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &e.uid}, PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) {
 		done.err = classify(err)
 		return done
@@ -52,12 +56,8 @@ func (k *kube) deleteAMW(ctx context.Context, e effDeleteAMW) event {
 }
 
 func (k *kube) finalizeAMW(ctx context.Context, e effFinalizeAMW) event {
-	done := evAMWDone{id: e.id, op: amwFinalize}
-	var finalizers any // null: none stays
-	if len(e.finalizers) > 0 {
-		finalizers = e.finalizers
-	}
-	obj, err := k.patchAMW(ctx, e.id, map[string]any{"metadata": map[string]any{"uid": e.uid, "finalizers": finalizers}})
+	done := evAMWDone{id: e.id, name: e.name, op: amwFinalize}
+	obj, err := k.setFinalizers(ctx, e.name, e.uid, e.finalizers)
 	if apierrors.IsNotFound(err) {
 		return done
 	}
@@ -72,13 +72,89 @@ func (k *kube) finalizeAMW(ctx context.Context, e effFinalizeAMW) event {
 	return done
 }
 
+func (k *kube) setFinalizers(ctx context.Context, name amwName, uid types.UID, stay []string) (*unstructured.Unstructured, error) {
+	var finalizers any // null: none stays
+	if len(stay) > 0 {
+		finalizers = stay
+	}
+	return k.patchAMW(ctx, name, map[string]any{"metadata": map[string]any{"uid": uid, "finalizers": finalizers}})
+}
+
+// takeOverAMW goes on where it was interrupted: what has changed hands already
+// is left alone, and the former AMW goes last.
+func (k *kube) takeOverAMW(ctx context.Context, e effTakeOverAMW) event {
+	done := evAMWDone{id: e.id, name: e.name, op: amwTakeOver}
+	fail := func(err error) event {
+		done.err = classify(fmt.Errorf("taking over from AppliedManifestWork %s: %w", k.amwName(e.former), err))
+		return done
+	}
+	for _, ref := range e.objects {
+		if err := k.changeOwner(ctx, keyOf(ref), e); err != nil {
+			return fail(err)
+		}
+	}
+	obj, err := k.patchAMW(ctx, e.name, map[string]any{
+		"metadata": map[string]any{"uid": e.uid}, "status": map[string]any{"appliedResources": e.applied},
+	}, "status")
+	if apierrors.IsNotFound(err) {
+		return done // gone: it is made anew, and takes over then
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if _, err := k.setFinalizers(ctx, e.former, e.formerUID, e.finalizers); err != nil && !apierrors.IsNotFound(err) {
+		return fail(err)
+	}
+	background := metav1.DeletePropagationBackground
+	err = k.dynamic.Resource(appliedWorks).Delete(ctx, k.amwName(e.former), metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &e.formerUID}, PropagationPolicy: &background,
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fail(err)
+	}
+	done.ended = e.former
+	done.amw, done.err = k.amwOf(obj)
+	return done
+}
+
+// changeOwner puts the present AMW in the place of the former one among an
+// object's owners. An object that is gone, or that the former one does not own,
+// is left alone.
+func (k *kube) changeOwner(ctx context.Context, key objectKey, e effTakeOverAMW) error {
+	for range 3 {
+		obj, err := k.metaResource(key).Get(ctx, key.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", key, err)
+		}
+		refs := slices.DeleteFunc(slices.Clone(obj.OwnerReferences), func(r metav1.OwnerReference) bool { return r.UID == e.formerUID })
+		if len(refs) == len(obj.OwnerReferences) {
+			return nil
+		}
+		if !e.orphaned[key.identity()] && !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == e.uid }) {
+			refs = append(refs, ownerReference(k.amwName(e.name), e.uid))
+		}
+		_, err = k.metaResource(key).Patch(ctx, key.Name, types.MergePatchType, metadataPatch(ownersPatch(obj, refs)),
+			metav1.PatchOptions{FieldManager: workv1.DefaultFieldManager})
+		switch {
+		case err == nil, apierrors.IsNotFound(err):
+			return nil
+		case !apierrors.IsConflict(err):
+			return fmt.Errorf("changing the owner of %s: %w", key, err)
+		}
+	}
+	return &opError{kind: errConflict, message: fmt.Sprintf("%s changes while its owner is changed", key)}
+}
+
 func (k *kube) recordAMW(ctx context.Context, e effRecordAMW) event {
-	done := evAMWDone{id: e.id, op: amwRecord}
+	done := evAMWDone{id: e.id, name: e.name, op: amwRecord}
 	status := map[string]any{"appliedResources": e.applied}
 	if e.keep {
 		status["evictionStartTime"] = nil
 	}
-	obj, err := k.patchAMW(ctx, e.id, map[string]any{"metadata": map[string]any{"uid": e.uid}, "status": status}, "status")
+	obj, err := k.patchAMW(ctx, e.name, map[string]any{"metadata": map[string]any{"uid": e.uid}, "status": status}, "status")
 	if apierrors.IsNotFound(err) {
 		return done // gone: it is made anew
 	}
@@ -90,19 +166,19 @@ func (k *kube) recordAMW(ctx context.Context, e effRecordAMW) event {
 	return done
 }
 
-func (k *kube) patchAMW(ctx context.Context, id workID, patch map[string]any, sub ...string) (*unstructured.Unstructured, error) {
+func (k *kube) patchAMW(ctx context.Context, name amwName, patch map[string]any, sub ...string) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return nil, err
 	}
-	return k.dynamic.Resource(appliedWorks).Patch(ctx, k.amwName(id), types.MergePatchType, body,
+	return k.dynamic.Resource(appliedWorks).Patch(ctx, k.amwName(name), types.MergePatchType, body,
 		metav1.PatchOptions{FieldManager: workv1.DefaultFieldManager}, sub...)
 }
 
 // amwOf keeps what the core needs of an AppliedManifestWork.
 func (k *kube) amwOf(obj *unstructured.Unstructured) (*amwState, *opError) {
 	a := &amwState{
-		id: workID(strings.TrimPrefix(obj.GetName(), k.hubHash+"-")), uid: obj.GetUID(), rv: version(obj.GetResourceVersion()),
+		name: k.amwNameOf(obj), work: workID(obj.GetAnnotations()[workIDAnnotation]), uid: obj.GetUID(), rv: version(obj.GetResourceVersion()),
 		deleting: obj.GetDeletionTimestamp() != nil, finalizers: obj.GetFinalizers(),
 	}
 	status, _, _ := unstructured.NestedMap(obj.Object, "status")
@@ -112,8 +188,12 @@ func (k *kube) amwOf(obj *unstructured.Unstructured) (*amwState, *opError) {
 	}
 	a.applied, a.evicting = st.AppliedResources, st.EvictionStartTime != nil
 	spec, _, _ := unstructured.NestedStringMap(obj.Object, "spec")
-	a.foreign = spec["agentID"] != k.agentID || spec["hubHash"] != k.hubHash || spec["manifestWorkName"] != string(a.id)
+	a.foreign = spec["agentID"] != k.agentID || spec["hubHash"] != k.hubHash || spec["manifestWorkName"] != string(a.name)
 	return a, nil
+}
+
+func (k *kube) amwNameOf(obj metav1.Object) amwName {
+	return amwName(strings.TrimPrefix(obj.GetName(), k.hubHash+"-"))
 }
 
 // isOurs says whether an AppliedManifestWork belongs to this agent's hub.

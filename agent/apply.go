@@ -22,7 +22,7 @@ func (c *core) advance(w *workState) {
 		}
 		c.adopt(w)
 	}
-	amw := c.amws[w.id]
+	amw := c.amwOf(w)
 	if w.spec.Deleting || w.tornDown || amw != nil && amw.deleting {
 		c.tearDown(w)
 		return
@@ -32,10 +32,16 @@ func (c *core) advance(w *workState) {
 		c.arrived(w)
 	}
 	exists := c.ensureAMW(w, amw)
+	if !exists && w.amwErr != "" {
+		c.report(w) // nothing can be applied: say why
+	}
 	if !mapped || !c.note(w, amw) || !exists || !c.applyDue(w, amw) {
 		return
 	}
 	c.report(w)
+	if c.takeOverFormer(w, amw) {
+		return
+	}
 	if !w.allComplete() {
 		c.prune(w, amw)
 	}
@@ -44,9 +50,13 @@ func (c *core) advance(w *workState) {
 
 // ensureAMW reports whether the work's AppliedManifestWork exists.
 func (c *core) ensureAMW(w *workState, amw *amwState) bool {
-	if (amw == nil || amw.foreign) && !w.amwBusy && !w.amwDue.After(c.now) {
+	if w.amw == "" {
+		w.amwErr = "other works have all names that its AppliedManifestWork could have"
+		return false
+	}
+	if (amw == nil || amw.foreign || !amw.saysMaker(w.id)) && !w.amwBusy && !w.amwDue.After(c.now) {
 		w.amwBusy = true
-		c.do(effCreateAMW{w.id, w.spec.labels()})
+		c.do(effCreateAMW{w.id, w.amw, w.spec.labels()})
 	}
 	return amw != nil
 }
@@ -200,8 +210,8 @@ func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
 func (c *core) owners(o *object) []metav1.OwnerReference {
 	var refs []metav1.OwnerReference
 	for id, m := range o.claims {
-		if amw := c.amws[id]; amw != nil && m.owned && !amw.deleting && !m.strategy.readOnly() {
-			refs = append(refs, ownerReference(c.amwName(id), amw.uid))
+		if amw := c.amwOf(c.works[id]); amw != nil && m.owned && !amw.deleting && !m.strategy.readOnly() {
+			refs = append(refs, ownerReference(c.cfg.hubHash+"-"+string(amw.name), amw.uid))
 		}
 	}
 	slices.SortFunc(refs, func(a, b metav1.OwnerReference) int { return cmp.Compare(a.Name, b.Name) })
@@ -244,7 +254,7 @@ func (c *core) applied(ev evApplied) {
 				clear(o.expected)
 				o.expect(ev.obs.fingerprint)
 			}
-			w.done[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash, Fingerprint: ev.obs.fingerprint}
+			w.done[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash, Fingerprint: ev.obs.fingerprint, Manager: m.strategy.namedManager()}
 		}
 		c.watch(ev.key.GroupVersionResource, m.rules != nil)
 	case ev.err.kind == errTransport:
@@ -313,7 +323,7 @@ func (c *core) recordAMW(w *workState, amw *amwState) {
 		return
 	}
 	w.recording, w.record = true, want
-	c.do(effRecordAMW{w.id, amw.uid, want, amw.evicting})
+	c.do(effRecordAMW{w.id, w.amw, amw.uid, want, amw.evicting})
 }
 
 // appliedRefs lists the objects of the work that exist, and those that are
@@ -374,6 +384,9 @@ func (c *core) amwDone(ev evAMWDone) {
 			c.transportFailed()
 		}
 		if w != nil {
+			if ev.err.kind != errTransport && (ev.op == amwCreate || ev.op == amwTakeOver) {
+				w.amwErr = ev.err.message
+			}
 			w.amwFailures++
 			w.amwDue = c.now.Add(backoffFor(ev.err, w.amwFailures))
 			c.at(w.amwDue, w.id)
@@ -383,9 +396,15 @@ func (c *core) amwDone(ev evAMWDone) {
 	}
 	if w != nil {
 		w.amwFailures, w.amwDue = 0, time.Time{}
+		if ev.op == amwCreate || ev.op == amwTakeOver {
+			w.amwErr = ""
+		}
+	}
+	if ev.ended != "" {
+		c.dropAMW(ev.ended)
 	}
 	if ev.asked {
-		if amw := c.amws[ev.id]; w != nil && amw != nil && !amw.deleting {
+		if amw := c.amws[ev.name]; w != nil && amw != nil && !amw.deleting {
 			w.amwDue = c.now.Add(recheck)
 			c.at(w.amwDue, w.id)
 		}
@@ -393,7 +412,7 @@ func (c *core) amwDone(ev evAMWDone) {
 		return
 	}
 	if ev.amw == nil {
-		delete(c.amws, ev.id)
+		c.dropAMW(ev.name)
 		c.advanceID(ev.id)
 		return
 	}

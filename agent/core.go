@@ -25,13 +25,16 @@ type core struct {
 	cfg coreConfig
 
 	works    map[workID]*workState
-	amws     map[workID]*amwState
+	amws     map[amwName]*amwState
+	held     map[amwName]workID          // which work has the name
+	amwsOf   map[workID]map[amwName]bool // AMWs that say which work made them
 	objects  map[objectKey]*object
 	mappings map[schema.GroupVersionKind]*mapping
 	watches  map[schema.GroupVersionResource]*watchState
 	rules    *rulesets
 	seq      sequence
 	out      outbox
+	deleted  deletedWorks
 	resync   resync
 	timers   timerHeap
 
@@ -70,9 +73,11 @@ func (c *core) wall() time.Time {
 
 func newCore(cfg coreConfig) *core {
 	return &core{
-		cfg: cfg, works: map[workID]*workState{}, amws: map[workID]*amwState{}, objects: map[objectKey]*object{},
+		cfg: cfg, works: map[workID]*workState{}, amws: map[amwName]*amwState{},
+		held: map[amwName]workID{}, amwsOf: map[workID]map[amwName]bool{}, objects: map[objectKey]*object{},
 		mappings: map[schema.GroupVersionKind]*mapping{}, watches: map[schema.GroupVersionResource]*watchState{},
-		contested: map[objectKey]time.Time{}, rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow), resync: cfg.resync.withDefaults(),
+		contested: map[objectKey]time.Time{}, rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow),
+		deleted: newDeletedWorks(), resync: cfg.resync.withDefaults(),
 	}
 }
 
@@ -110,15 +115,18 @@ type (
 	evAMW struct{ amw *amwState }
 	// evAMWGone says that one is gone.
 	evAMWGone struct {
-		id  workID
-		uid types.UID
+		name amwName
+		uid  types.UID
 	}
 	// evAMWsSynced says that all that exist have been shown.
 	evAMWsSynced struct{}
-	// evAMWDone answers createAMW, deleteAMW, finalizeAMW and recordAMW.
+	// evAMWDone answers createAMW, takeOverAMW, deleteAMW, finalizeAMW and
+	// recordAMW.
 	evAMWDone struct {
 		id    workID
+		name  amwName
 		op    amwOp
+		ended amwName   // the former AMW that is taken over and gone
 		amw   *amwState // as it is now; nil: gone
 		asked bool      // its deletion is asked for, and a watch shows the rest
 		err   *opError
@@ -184,19 +192,36 @@ type (
 	// effCreateAMW makes an AMW, or makes it ours again.
 	effCreateAMW struct {
 		id     workID
+		name   amwName
 		labels map[string]string
 	}
+	// effTakeOverAMW makes the work's AMW the owner of what a former AMW of the
+	// work owns, writes its list down, and ends the former one.
+	effTakeOverAMW struct {
+		id         workID
+		name       amwName
+		uid        types.UID
+		former     amwName
+		formerUID  types.UID
+		finalizers []string          // of the former one, those that are not the agent's
+		objects    []resourceRef     // what the former one may own
+		orphaned   map[identity]bool // those that the work does not own any more
+		applied    []resourceRef     // the list of both
+	}
 	effDeleteAMW struct {
-		id  workID
-		uid types.UID
+		id   workID
+		name amwName
+		uid  types.UID
 	}
 	effFinalizeAMW struct {
 		id         workID
+		name       amwName
 		uid        types.UID
 		finalizers []string // those that stay
 	}
 	effRecordAMW struct {
 		id      workID
+		name    amwName
 		uid     types.UID
 		applied []resourceRef
 		keep    bool // ends another agent's eviction
@@ -225,13 +250,16 @@ type (
 		key     objectKey
 		uid     types.UID // of the instance that is ours; "" when not known
 		owner   types.UID // of our AMW; "" when it is gone
+		amw     amwName   // its name
 		release bool      // leave the object
 		obs     *observed // as last seen, nil when unknown
 	}
-	// effWant makes watches report an object, with what the rules find in it.
+	// effWant makes watches report an object, with what the rules find in it and
+	// a fingerprint that counts the fields of these managers beside the agent's.
 	effWant struct {
-		key   objectKey
-		rules []*ruleset
+		key      objectKey
+		rules    []*ruleset
+		managers []string
 	}
 	effUnwant struct{ key objectKey }
 	// effWatch starts watching a kind, with whole objects or metadata only.
@@ -256,6 +284,7 @@ type amwOp int
 
 const (
 	amwCreate amwOp = iota
+	amwTakeOver
 	amwDelete
 	amwFinalize
 	amwRecord
@@ -304,7 +333,8 @@ type mapping struct {
 
 // amwState is an AppliedManifestWork.
 type amwState struct {
-	id         workID
+	name       amwName
+	work       workID // that made it; "" when it does not say
 	uid        types.UID
 	rv         uint64
 	deleting   bool
@@ -348,9 +378,12 @@ func (c *core) step(ev event, now time.Time) []effect {
 	case evAMW:
 		c.sawAMW(ev.amw)
 	case evAMWGone:
-		if a := c.amws[ev.id]; a != nil && a.uid == ev.uid {
-			delete(c.amws, ev.id)
-			c.advanceID(ev.id)
+		if a := c.amws[ev.name]; a != nil && a.uid == ev.uid {
+			w := c.workOf(a)
+			c.dropAMW(ev.name)
+			if w != nil {
+				c.advance(w)
+			}
 		}
 	case evAMWsSynced:
 		if !c.amwsSynced {
@@ -409,8 +442,6 @@ func (c *core) wake() time.Time {
 
 func (c *core) do(e effect) { c.effects = append(c.effects, e) }
 
-func (c *core) amwName(id workID) string { return c.cfg.hubHash + "-" + string(id) }
-
 func (c *core) advanceID(id workID) {
 	if w := c.works[id]; w != nil {
 		c.advance(w)
@@ -439,6 +470,9 @@ func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effe
 				w.done[key] = a
 				w.loaded = append(w.loaded, key)
 				c.await(key, id)
+				if a.Manager != "" {
+					c.addManager(c.objects[key], a.Manager)
+				}
 			}
 			for _, r := range s.Progress.Maybe {
 				w.maybe[keyOf(r).identity()] = r
@@ -461,22 +495,25 @@ func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effe
 // sawAMW takes an AppliedManifestWork from a watch or an answer, unless a
 // newer one is known.
 func (c *core) sawAMW(a *amwState) {
-	known := c.amws[a.id]
+	known := c.amws[a.name]
 	if known != nil && known.uid == a.uid && known.rv > a.rv {
-		c.advanceID(a.id)
+		if w := c.workOf(known); w != nil {
+			c.advance(w)
+		}
 		return
 	}
-	c.amws[a.id] = a
-	w := c.works[a.id]
+	c.setAMW(a)
+	w := c.workOf(a)
 	if w != nil && a.deleting && known != nil && !known.deleting {
 		w.amwDue = time.Time{} // what was waited for
 	}
 	if w == nil && a.deleting {
 		// Nobody knows the work, but its removal was asked for and is half
 		// done: finish it. One that is not being deleted stays for ever.
-		w = c.newWork(a.id)
+		w = c.newWork(a.maker())
 		w.silent = true
-		w.spec = &spec{ID: a.id, Deleting: true}
+		w.spec = &spec{ID: w.id, Deleting: true}
+		c.hold(w, a.name)
 	}
 	if w != nil {
 		c.advance(w)
@@ -507,70 +544,4 @@ func (c *core) transportFailed() {
 		c.probing = true
 		c.do(effProbe{})
 	}
-}
-
-// at makes advance run for the work at t.
-func (c *core) at(t time.Time, id workID) {
-	if t.After(c.now) {
-		heap.Push(&c.timers, timer{t, id})
-	}
-}
-
-type timer struct {
-	at time.Time
-	id workID
-}
-
-// Timers that are not a work's. No work is called so.
-const (
-	retryTimer   workID = "\x00retry"
-	contestTimer workID = "\x00contest"
-	resyncTimer  workID = "\x00resync"
-)
-
-type timerHeap []timer
-
-func (h timerHeap) Len() int           { return len(h) }
-func (h timerHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h timerHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *timerHeap) Push(x any)        { *h = append(*h, x.(timer)) }
-func (h *timerHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
-}
-
-const (
-	backoffFirst = time.Second
-	backoffMax   = time.Minute
-)
-
-// backoff is the wait after the given number of failures.
-func backoff(failures int) time.Duration {
-	d := backoffFirst
-	for i := 1; i < failures && d < backoffMax; i++ {
-		d *= 2
-	}
-	return min(d, backoffMax)
-}
-
-// transportBackoff is the wait after a call that got no answer while the API
-// server as a whole seems to answer.
-func transportBackoff(failures int) time.Duration {
-	return min(50*time.Millisecond<<min(failures, 10), 5*time.Second)
-}
-
-// backoffFor is the wait after the given number of failures, by their kind. A
-// race lost once is tried again at once.
-func backoffFor(e *opError, failures int) time.Duration {
-	switch {
-	case e.kind == errTransport:
-		return transportBackoff(failures)
-	case e.kind == errConflict && failures == 1:
-		return 0
-	case e.kind == errDenied:
-		return deniedRetry
-	}
-	return backoff(failures)
 }

@@ -105,7 +105,7 @@ func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
 			case effDiscover:
 				run(c.step(evMapped{gvk: e.gvk, gvr: configMaps, namespaced: true}, now))
 			case effCreateAMW:
-				run(c.step(evAMWDone{id: e.id, op: amwCreate, amw: &amwState{id: e.id, uid: "amw", finalizers: []string{amwFinalizer}}}, now))
+				run(c.step(evAMWDone{id: e.id, op: amwCreate, name: e.name, amw: &amwState{name: e.name, uid: "amw", finalizers: []string{amwFinalizer}}}, now))
 			case effApply:
 				applies = append(applies, e)
 				done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}

@@ -38,7 +38,7 @@ import (
 )
 
 // patience bounds every wait of a test; what is waited for takes milliseconds.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 var (
 	configMaps  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -272,9 +272,10 @@ type server struct {
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced at every change
 	bundles   map[string]*bundle
-	gone      map[string]int // deletions acknowledged, by id
-	statuses  int            // status events received
-	specs     int            // spec events sent
+	names     map[string]string // of works on their hub, where they are not their ids
+	gone      map[string]int    // deletions acknowledged, by id
+	statuses  int               // status events received
+	specs     int               // spec events sent
 	resyncs   [][]work.SpecVersion
 	seen      int
 	responses int
@@ -298,7 +299,7 @@ type bundle struct {
 func startServer(t testing.TB, b *broker, consumer string) *server {
 	t.Helper()
 	s := &server{
-		t: t, consumer: consumer, changed: make(chan struct{}), bundles: map[string]*bundle{}, gone: map[string]int{},
+		t: t, consumer: consumer, changed: make(chan struct{}), bundles: map[string]*bundle{}, names: map[string]string{}, gone: map[string]int{},
 		topic: bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.SourceEvents}.String(),
 	}
 	o := b.client(t, "system:maestro")
@@ -476,6 +477,9 @@ func (s *server) publish(ctx context.Context, kind, id string, b bundle) error {
 	}
 	s.mu.Lock()
 	s.specs++
+	if name := s.names[id]; name != "" {
+		ext[work.ExtMetadata] = `{"name":"` + name + `"}`
+	}
 	s.mu.Unlock()
 	return s.client.Publish(ctx, s.topic, bus.Event{
 		ID: fmt.Sprint(time.Now().UnixNano()), Source: "maestro", Type: kind, DataContentType: "application/json", Extensions: ext, Data: b.data,
@@ -590,11 +594,15 @@ func agentOptions(t testing.TB, c *cluster, b *broker, consumer, dir string) Opt
 	}
 }
 
-func startAgent(t testing.TB, o Options) *running {
+// startAgent runs an agent, after change has changed it.
+func startAgent(t testing.TB, o Options, change ...func(*Agent)) *running {
 	t.Helper()
 	a, err := New(o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, c := range change {
+		c(a)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

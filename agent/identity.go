@@ -14,6 +14,9 @@ import (
 // workID is a bundle's id: the ManifestWork's name in its consumer.
 type workID string
 
+// amwName is the name of an AppliedManifestWork without the hash of its hub.
+type amwName string
+
 // objectKey is one object as one API version shows it.
 type objectKey struct {
 	schema.GroupVersionResource

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,21 +22,26 @@ import (
 
 // ignorePlan is what a server-side apply with ignoreFields leaves alone.
 //
-// As in OCM's agent, the hash of the manifest without the fields that are
-// ignored OnSpokePresent is kept in an annotation, and an object that bears it
+// As in OCM's agent, the hash of the manifest without what is ignored
+// OnSpokePresent is kept in an annotation, and an object that has the same hash
 // is not written: so nobody's change is undone until the manifest changes.
-// When it does, what is ignored OnSpokeChange is written again, and what is
-// ignored OnSpokePresent keeps the value that the object has.
+// When it does, what is ignored OnSpokeChange is written again; a field that is
+// ignored OnSpokePresent keeps the value that the object has, and an entry of a
+// list that is ignored so is left out of the apply.
 type ignorePlan struct {
-	hash    string
-	present []fieldPath // in the manifest, ignored OnSpokePresent
+	hash string
+	// present is what is ignored OnSpokePresent, in the order in which it is
+	// taken out of the manifest: each path is right once those before it are out.
+	present []fieldPath
 }
 
-// fieldPath leads to a field: names of maps and indices of lists, ending in a
-// name.
+// fieldPath leads to a field or to an entry of a list: names of maps and indices
+// of lists.
 type fieldPath []any
 
-// planIgnore works out what the options mean for a manifest.
+// planIgnore works out what the options mean for a manifest. As in OCM's agent
+// each path, pointer and expression finds its fields in what the ones before it
+// left of the manifest.
 func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, error) {
 	obj := &unstructured.Unstructured{}
 	if err := obj.UnmarshalJSON(manifest); err != nil {
@@ -45,16 +51,14 @@ func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, erro
 	dropNullTimes(obj.Object)
 	p := &ignorePlan{}
 	for _, f := range fields {
-		paths, err := findFields(obj.Object, f)
+		if f.Condition == workv1.IgnoreFieldsConditionOnSpokeChange {
+			continue
+		}
+		paths, err := takeFields(obj.Object, f)
 		if err != nil {
 			return nil, err
 		}
-		if f.Condition != workv1.IgnoreFieldsConditionOnSpokeChange {
-			p.present = append(p.present, paths...)
-		}
-	}
-	for _, path := range p.present {
-		remove(obj.Object, path)
+		p.present = append(p.present, paths...)
 	}
 	// OCM's hash: of Go's print of the object, which sorts maps.
 	sum := md5.Sum([]byte(fmt.Sprintf("%v", obj)))
@@ -62,13 +66,18 @@ func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, erro
 	return p, nil
 }
 
-// leave makes the ignored fields what they are in the object that is there.
-// Merely left out, a field that only we had set would be taken away.
+// leave makes the ignored fields of the manifest what they are in the object
+// that is there, and takes the ignored entries of lists out. Merely left out, a
+// field that only we had set would be taken away.
 func (p *ignorePlan) leave(manifest, live map[string]any) {
 	for _, path := range p.present {
+		key, isField := path[len(path)-1].(string)
+		if !isField {
+			without(manifest, path)
+			continue
+		}
 		in, _ := descend(manifest, manifest, path[:len(path)-1])
 		there, _ := descend(live, manifest, path[:len(path)-1])
-		key, _ := path[len(path)-1].(string)
 		if _, ok := in[key]; !ok {
 			continue
 		}
@@ -80,11 +89,48 @@ func (p *ignorePlan) leave(manifest, live map[string]any) {
 	}
 }
 
-func remove(obj map[string]any, path fieldPath) {
-	if in, ok := descend(obj, obj, path[:len(path)-1]); ok {
-		key, _ := path[len(path)-1].(string)
-		delete(in, key)
+// without returns v without the field or entry at the path. Maps are changed in
+// place; a path that leads nowhere changes nothing.
+func without(v any, path fieldPath) any {
+	last := len(path) == 1
+	switch step := path[0].(type) {
+	case string:
+		m, _ := v.(map[string]any)
+		child, there := m[step]
+		switch {
+		case !there:
+		case last:
+			delete(m, step)
+		default:
+			m[step] = without(child, path[1:])
+		}
+	case int:
+		list, _ := v.([]any)
+		switch {
+		case step >= len(list):
+		case last:
+			return slices.Delete(slices.Clone(list), step, step+1)
+		default:
+			list[step] = without(list[step], path[1:])
+		}
 	}
+	return v
+}
+
+// compare orders paths: by name, by index, and a path before those below it.
+func (p fieldPath) compare(q fieldPath) int {
+	for i := range min(len(p), len(q)) {
+		a, aField := p[i].(string)
+		b, bField := q[i].(string)
+		c := strings.Compare(a, b)
+		if !aField && !bField {
+			c = p[i].(int) - q[i].(int)
+		}
+		if c != 0 {
+			return c
+		}
+	}
+	return len(p) - len(q)
 }
 
 // descend follows a path of the manifest in obj, which may be another object:
@@ -126,8 +172,9 @@ func entryLike(list []any, wanted any, place int) any {
 	return list[place]
 }
 
-// findFields lists the fields of the object that an option names.
-func findFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
+// takeFields takes out of the object what an option names, and lists it in the
+// order in which it went.
+func takeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
 	var all []fieldPath
 	for _, find := range []struct {
 		kind  string
@@ -139,27 +186,33 @@ func findFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s %q: %w", find.kind, text, err)
 			}
+			slices.SortFunc(paths, fieldPath.compare)
+			paths = slices.CompactFunc(paths, func(a, b fieldPath) bool { return a.compare(b) == 0 })
+			slices.Reverse(paths) // so that an entry that goes does not move one that goes later
+			for _, path := range paths {
+				without(obj, path)
+			}
 			all = append(all, paths...)
 		}
 	}
 	return all, nil
 }
 
-var errListEntry = errors.New("it names an entry of a list, only fields can be ignored")
-
-// byJSONPath finds the maps at all of the path but its last name, as OCM does.
+// byJSONPath finds the maps at all of the path but its last name, as OCM does. A
+// path that cannot be read, or that ends in an entry of a list, names nothing
+// and is no error: OCM's agent logs the first and passes over the second.
 func byJSONPath(obj map[string]any, text string) ([]fieldPath, error) {
-	parent, key, err := splitJSONPath(text)
-	if err != nil {
-		return nil, err
+	parent, key, ok := splitJSONPath(text)
+	if !ok {
+		return nil, nil
 	}
 	finder := jsonpath.New("ignoreFields").AllowMissingKeys(true)
 	if err := finder.Parse("{" + parent + "}"); err != nil {
-		return nil, err
+		return nil, nil
 	}
 	results, err := finder.FindResults(obj)
 	if err != nil {
-		return nil, err
+		return nil, nil
 	}
 	places := map[uintptr]fieldPath{}
 	locate(obj, nil, places)
@@ -192,31 +245,26 @@ func locate(v any, at fieldPath, places map[uintptr]fieldPath) {
 	}
 }
 
-// splitJSONPath cuts the last name off: .a.b[0].c, or .a['b.c'].
-func splitJSONPath(text string) (parent, key string, err error) {
-	if body, ok := strings.CutSuffix(text, "]"); ok {
+// splitJSONPath cuts the last name off: .a.b[0].c, or .a['b.c']. It reports
+// whether the path ends in a name.
+func splitJSONPath(text string) (parent, key string, ok bool) {
+	if body, bracket := strings.CutSuffix(text, "]"); bracket {
 		at := strings.LastIndex(body, "[")
 		if at < 0 {
-			return "", "", errors.New("unmatched ]")
+			return "", "", false
 		}
 		key = strings.Trim(body[at+1:], `'"`)
-		if key == body[at+1:] {
-			return "", "", errListEntry
-		}
-		return text[:at], key, nil
+		return text[:at], key, key != body[at+1:]
 	}
 	at := strings.LastIndex(text, ".")
 	if at < 0 {
-		return "", "", errors.New("it does not begin with a dot")
+		return "", "", false
 	}
 	parent, key = text[:at], text[at+1:]
-	if key == "" || key == "*" {
-		return "", "", errors.New("it does not end in a name")
-	}
 	if parent == "" || parent == "$" {
 		parent = "@"
 	}
-	return parent, key, nil
+	return parent, key, key != "" && key != "*"
 }
 
 // byPointer follows an RFC 6901 pointer.
@@ -227,7 +275,7 @@ func byPointer(obj map[string]any, text string) ([]fieldPath, error) {
 	}
 	var path fieldPath
 	var at any = obj
-	for i, token := range tokens[1:] {
+	for _, token := range tokens[1:] {
 		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
 		switch v := at.(type) {
 		case map[string]any:
@@ -243,9 +291,6 @@ func byPointer(obj map[string]any, text string) ([]fieldPath, error) {
 			}
 			if n < 0 || n >= len(v) {
 				return nil, nil
-			}
-			if i == len(tokens)-2 {
-				return nil, errListEntry
 			}
 			at, path = v[n], append(path, n)
 		default:
@@ -294,49 +339,65 @@ func byJQ(obj map[string]any, text string) ([]fieldPath, error) {
 			return nil, err
 		}
 		steps, _ := v.([]any)
-		path, there, err := checkedPath(obj, steps)
-		if err != nil {
-			return nil, err
+		if len(steps) == 0 {
+			return nil, errors.New("it names the whole object")
 		}
-		if there {
-			paths = append(paths, path)
-		}
+		paths = append(paths, pathsAt(obj, nil, steps)...)
 		if len(paths) > jqPaths {
 			return nil, fmt.Errorf("it finds more than %d fields", jqPaths)
 		}
 	}
 }
 
-// checkedPath turns a path of jq's into one of ours, if the object has it.
-func checkedPath(obj any, steps []any) (path fieldPath, there bool, err error) {
+// pathsAt turns a path of jq's below at into paths of the object, as far as it
+// has them. A part of a list is each of its entries.
+func pathsAt(v any, at fieldPath, steps []any) []fieldPath {
 	if len(steps) == 0 {
-		return nil, false, errors.New("it names the whole object")
+		return []fieldPath{slices.Clone(at)}
 	}
-	for i, step := range steps {
-		switch s := step.(type) {
-		case string:
-			m, _ := obj.(map[string]any)
-			next, ok := m[s]
-			if !ok {
-				return nil, false, nil
-			}
-			obj = next
-		case int:
-			list, _ := obj.([]any)
-			if i == len(steps)-1 {
-				return nil, false, errListEntry
-			}
-			if s < 0 {
-				s += len(list)
-			}
-			if s < 0 || s >= len(list) {
-				return nil, false, nil
-			}
-			obj, step = list[s], s
-		default:
-			return nil, false, errors.New("it names a part of a list, only fields can be ignored")
+	switch s := steps[0].(type) {
+	case string:
+		m, _ := v.(map[string]any)
+		if next, there := m[s]; there {
+			return pathsAt(next, append(at, s), steps[1:])
 		}
-		path = append(path, step)
+	case int:
+		list, _ := v.([]any)
+		if s < 0 {
+			s += len(list)
+		}
+		if s >= 0 && s < len(list) {
+			return pathsAt(list[s], append(at, s), steps[1:])
+		}
+	case map[string]any:
+		list, _ := v.([]any)
+		from, to := bound(s["start"], 0, len(list)), bound(s["end"], len(list), len(list))
+		if len(steps) > 1 { // the next step counts within the part
+			if i, ok := steps[1].(int); ok && i >= 0 && from+i < to {
+				return pathsAt(list[from+i], append(at, from+i), steps[2:])
+			}
+			return nil
+		}
+		var paths []fieldPath
+		for i := from; i < to; i++ {
+			paths = append(paths, append(slices.Clone(at), i))
+		}
+		return paths
 	}
-	return path, true, nil
+	return nil
+}
+
+// bound is an end of a part of a list of n entries; none means what is given.
+func bound(v any, none, n int) int {
+	i, ok := v.(int)
+	if f, isFloat := v.(float64); isFloat {
+		i, ok = int(f), true
+	}
+	switch {
+	case !ok:
+		return none
+	case i < 0:
+		i += n
+	}
+	return min(max(i, 0), n)
 }

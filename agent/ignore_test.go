@@ -19,14 +19,19 @@ func TestIgnoredFieldsAreFoundInEachLanguage(t *testing.T) {
 	}{
 		{field: workv1.IgnoreField{JSONPaths: []string{".spec.replicas"}}, want: `[["spec","replicas"]]`},
 		{field: workv1.IgnoreField{JSONPaths: []string{".spec.nothing", ".no.where"}}, want: `null`},
-		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[*].image"}}, want: `[["spec","template","spec","containers",0,"image"],["spec","template","spec","containers",1,"image"]]`},
+		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[*].image"}}, want: `[["spec","template","spec","containers",1,"image"],["spec","template","spec","containers",0,"image"]]`},
 		{field: workv1.IgnoreField{JSONPaths: []string{`.spec.template.spec.containers[?(@.name=="side")].image`}}, want: `[["spec","template","spec","containers",1,"image"]]`},
 		{field: workv1.IgnoreField{JSONPaths: []string{`.metadata.annotations['a.b/c']`}}, want: `[["metadata","annotations","a.b/c"]]`},
-		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[0]"}}, wantProblm: "entry of a list"},
-		{field: workv1.IgnoreField{JSONPaths: []string{".spec[[.x"}}, wantProblm: "JSONPath"},
+		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[0]", ".spec.template.spec.containers[*]"}}, want: `null`},
+		{field: workv1.IgnoreField{JSONPaths: []string{".spec[[.x", "x", ".spec.", "]"}}, want: `null`},
 		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/replicas", "/metadata/annotations/a.b~1c", "/spec/none"}}, want: `[["spec","replicas"],["metadata","annotations","a.b/c"]]`},
 		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/1/image"}}, want: `[["spec","template","spec","containers",1,"image"]]`},
-		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/1"}}, wantProblm: "entry of a list"},
+		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/1", "/spec/template/spec/containers/1"}}, want: `[["spec","template","spec","containers",1]]`},
+		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/0", "/spec/template/spec/containers/0/image"}}, want: `[["spec","template","spec","containers",0],["spec","template","spec","containers",0,"image"]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "side")`}}, want: `[["spec","template","spec","containers",1]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[]`}}, want: `[["spec","template","spec","containers",1],["spec","template","spec","containers",0]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[-1:]`}}, want: `[["spec","template","spec","containers",1]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[1:][0].image`}}, want: `[["spec","template","spec","containers",1,"image"]]`},
 		{field: workv1.IgnoreField{JSONPointers: []string{"spec"}}, wantProblm: "begin with /"},
 		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "web") | .image`}}, want: `[["spec","template","spec","containers",0,"image"]]`},
 		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.none`, `.spec.replicas # a comment`}}, want: `[["spec","replicas"]]`},
@@ -39,7 +44,7 @@ func TestIgnoredFieldsAreFoundInEachLanguage(t *testing.T) {
 		if err := json.Unmarshal([]byte(ignoreManifest), &obj); err != nil {
 			t.Fatal(err)
 		}
-		paths, err := findFields(obj, c.field)
+		paths, err := takeFields(obj, c.field)
 		got, _ := json.Marshal(paths)
 		switch {
 		case c.wantProblm != "":

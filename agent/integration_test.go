@@ -146,6 +146,42 @@ func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 	w.awaitGone(t, appliedWorks, "", w.amw("one"))
 }
 
+// While a deleted work waits for finalizers, its AppliedManifestWork lists what
+// it waits for, as OCM's does.
+func TestAppliedResourcesShrinkWhileADeletionWaits(t *testing.T) {
+	w := newWorld(t)
+	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1"), configMap(w.ns, "c", "k", "1")))
+	w.server.awaitApplied("one")
+	hold := func(name, finalizers string) {
+		t.Helper()
+		body := []byte(`{"metadata":{"finalizers":` + finalizers + `}}`)
+		if _, err := w.in(configMaps, w.ns).Patch(t.Context(), name, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed := func(want ...string) {
+		t.Helper()
+		w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
+			var names []string
+			for _, r := range recorded(u) {
+				names = append(names, r.Name)
+			}
+			return slices.Equal(names, want)
+		})
+	}
+	listed("a", "b", "c")
+	hold("b", `["test.example/hold"]`)
+	hold("c", `["test.example/hold"]`)
+	w.server.delete("one")
+	listed("b", "c")
+	w.restart(t)
+	hold("b", "null")
+	listed("c")
+	hold("c", "null")
+	w.server.awaitGone("one")
+	w.awaitGone(t, appliedWorks, "", w.amw("one"))
+}
+
 func TestABadManifestDoesNotHoldUpTheOthers(t *testing.T) {
 	w := newWorld(t)
 	bad := raw(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "Not-A-Name", "namespace": w.ns}})
@@ -359,7 +395,7 @@ func TestUpdateStrategies(t *testing.T) {
 		config("theirs", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}),
 		config("mine", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{FieldManager: "work-agent-x"}}),
 		config("ignored", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{
-			IgnoreFields: []workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokeChange, JQPathExpressions: []string{".data["}}},
+			IgnoreFields: []workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JQPathExpressions: []string{".data["}}},
 		}}),
 	}
 	w.server.apply("one", b)

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,6 +38,7 @@ type kube struct {
 	allowed allowances
 
 	consumer, hubHash, agentID string
+	otherHubs                  atomic.Int64 // AppliedManifestWorks of other hubs that are in the cluster
 
 	mapMu  sync.Mutex
 	mapper meta.RESTMapper // what discovery said last; nil before
@@ -72,6 +75,8 @@ func (k *kube) run(ctx context.Context, e effect) event {
 		return k.discover(e.gvk)
 	case effCreateAMW:
 		return k.createAMW(ctx, e)
+	case effTakeOverAMW:
+		return k.takeOverAMW(ctx, e)
 	case effDeleteAMW:
 		return k.deleteAMW(ctx, e)
 	case effFinalizeAMW:
@@ -137,6 +142,12 @@ func (k *kube) kindsChanged() {
 }
 
 // classify says what an error of the API means.
+//
+// A 404 has several causes. The API server writes a Status that names the
+// missing object: the namespace, or anything else that the write refers to,
+// such as the role of a new binding. Where no API serves the path, because the
+// kind is unknown, it answers with plain text, which client-go marks as an
+// unexpected server response; only then discovery has to look again.
 func classify(err error) *opError {
 	if err == nil {
 		return nil
@@ -156,7 +167,7 @@ func classify(err error) *opError {
 		e.kind = errTransport
 	case s.Reason == metav1.StatusReasonNotFound && s.Details != nil && s.Details.Kind == "namespaces" && s.Details.Name != "":
 		e.kind, e.namespace = errNamespace, s.Details.Name
-	case s.Reason == metav1.StatusReasonNotFound:
+	case s.Reason == metav1.StatusReasonNotFound && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		e.kind = errNoKind
 	case s.Reason == metav1.StatusReasonConflict && !isFieldConflict(s):
 		e.kind = errConflict
@@ -251,7 +262,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 				done.err = classify(err)
 				return done
 			}
-			live = observeMetadata(obj)
+			live = observeMetadata(obj, nil) // whose fields they are does not matter here
 			if e.owner == "" && !slices.ContainsFunc(obj.OwnerReferences, func(r metav1.OwnerReference) bool { return k.isOf(r, e) }) {
 				return done
 			}
@@ -268,9 +279,11 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 			done.was = removalDeleting
 			return done
 		}
-		err := k.metaResource(e.key).Delete(ctx, e.key.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &live.uid}, PropagationPolicy: &background,
-		})
+		only := &metav1.Preconditions{UID: &live.uid}
+		if k.sharesCluster() && live.rv != 0 { // another agent may come to own it at any moment
+			only.ResourceVersion = new(strconv.FormatUint(live.rv, 10))
+		}
+		err := k.metaResource(e.key).Delete(ctx, e.key.Name, metav1.DeleteOptions{Preconditions: only, PropagationPolicy: &background})
 		switch {
 		case err == nil:
 			done.was = removalDeleting
@@ -289,7 +302,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 
 // isOf says whether the reference names the AMW of the work that is removed.
 func (k *kube) isOf(r metav1.OwnerReference, e effRemove) bool {
-	return isAppliedWork(r) && (r.UID == e.owner || e.owner == "" && r.Name == k.amwName(e.id))
+	return isAppliedWork(r) && (r.UID == e.owner || e.owner == "" && r.Name == k.amwName(e.amw))
 }
 
 // giveUp takes our ownership from an object and leaves the rest of it.

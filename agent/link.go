@@ -155,7 +155,9 @@ func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
 		a.log.Warn("a status is larger than the broker takes, its feedback is left out", "work", ev.id, "error", err)
 		small := *ev
 		small.status = withoutFeedback(ev.status, err)
-		a.tell(ctx, &small, func(err error) { a.told(ev, err) })
+		a.sender.add(func(ctx context.Context) { // not here: this may be the connection's own goroutine
+			a.tell(ctx, &small, func(err error) { a.told(ev, err) })
+		})
 	})
 }
 

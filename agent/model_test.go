@@ -30,7 +30,7 @@ type model struct {
 	// The cluster.
 	rv      uint64
 	objects map[objectKey]*modelObject
-	amws    map[workID]*amwState
+	amws    map[amwName]*amwState
 	wanted  map[objectKey][]*ruleset
 	watched bool // ConfigMaps
 
@@ -73,6 +73,7 @@ type modelObject struct {
 type modelOrder struct {
 	generation int64
 	objects    map[string]string
+	name       string // of the work on its hub
 	orphan     bool
 	leave      map[string]bool                      // objects that are orphaned
 	strategies map[string]workv1.UpdateStrategyType // where it is not Update
@@ -87,7 +88,7 @@ var modelNames = []string{"x", "y", "z", "shared"}
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		t: t, now: noon, objects: map[objectKey]*modelObject{}, amws: map[workID]*amwState{}, disk: map[workID]saved{},
+		t: t, now: noon, objects: map[objectKey]*modelObject{}, amws: map[amwName]*amwState{}, disk: map[workID]saved{},
 		orders: map[workID]*modelOrder{}, lives: map[workID]int64{}, apiUp: true,
 		digests: rapid.Bool().Draw(t, "digests"),
 	}
@@ -108,8 +109,8 @@ func (m *model) boot() {
 }
 
 func (m *model) listAMWs() {
-	for _, id := range slices.Sorted(maps.Keys(m.amws)) {
-		a := *m.amws[id]
+	for _, name := range slices.Sorted(maps.Keys(m.amws)) {
+		a := *m.amws[name]
 		m.events = append(m.events, evAMW{&a})
 	}
 	m.events = append(m.events, evAMWsSynced{})
@@ -181,15 +182,27 @@ func (m *model) touched(key objectKey) {
 	}
 }
 
-func (m *model) touchedAMW(id workID, was *amwState) {
+func (m *model) touchedAMW(name amwName, was *amwState) {
 	m.rv++
-	if a := m.amws[id]; a != nil {
+	if a := m.amws[name]; a != nil {
 		a.rv = m.rv
 		shown := *a
 		m.events = append(m.events, evAMW{&shown})
 		return
 	}
-	m.events = append(m.events, evAMWGone{id, was.uid})
+	m.events = append(m.events, evAMWGone{name, was.uid})
+}
+
+// amwsOf are the AMWs of a work, under whatever name.
+func (m *model) amwsOf(id workID) []*amwState {
+	var all []*amwState
+	for _, name := range slices.Sorted(maps.Keys(m.amws)) {
+		a, w := m.amws[name], m.core.works[id]
+		if a.work == id || a.work == "" && (w != nil && w.amw == name || workID(name) == id && m.core.held[name] == "") {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 func (m *model) newUID() types.UID {
@@ -205,53 +218,95 @@ func (m *model) call(e effect) event {
 	case effProbe:
 		return evProbed{up: true}
 	case effCreateAMW:
-		if m.amws[e.id] == nil {
-			m.amws[e.id] = &amwState{id: e.id, uid: m.newUID(), finalizers: []string{amwFinalizer}}
-			m.touchedAMW(e.id, nil)
-		} else if m.amws[e.id].foreign {
-			m.amws[e.id].foreign = false
-			m.touchedAMW(e.id, nil)
+		a := m.amws[e.name]
+		if a == nil {
+			a = &amwState{name: e.name, uid: m.newUID(), finalizers: []string{amwFinalizer}, foreign: true}
+			m.amws[e.name] = a
 		}
-		a := *m.amws[e.id]
-		return evAMWDone{id: e.id, op: amwCreate, amw: &a}
+		if a.foreign || !a.saysMaker(e.id) {
+			a.foreign = false
+			if workID(e.name) != e.id {
+				a.work = e.id
+			}
+			m.touchedAMW(e.name, nil)
+		}
+		shown := *a
+		return evAMWDone{id: e.id, name: e.name, op: amwCreate, amw: &shown}
+	case effTakeOverAMW:
+		return m.takeOver(e)
 	case effDeleteAMW:
-		a := m.amws[e.id]
+		a := m.amws[e.name]
 		if a == nil || a.uid != e.uid {
-			return evAMWDone{id: e.id, op: amwDelete, err: conflictIf(a != nil)}
+			return evAMWDone{id: e.id, name: e.name, op: amwDelete, err: conflictIf(a != nil)}
 		}
 		a.deleting = true
-		m.touchedAMW(e.id, a)
-		return evAMWDone{id: e.id, op: amwDelete, asked: true}
+		m.touchedAMW(e.name, a)
+		return evAMWDone{id: e.id, name: e.name, op: amwDelete, asked: true}
 	case effFinalizeAMW:
-		a := m.amws[e.id]
+		a := m.amws[e.name]
 		if a == nil {
-			return evAMWDone{id: e.id, op: amwFinalize}
+			return evAMWDone{id: e.id, name: e.name, op: amwFinalize}
 		}
 		if a.uid != e.uid {
-			return evAMWDone{id: e.id, op: amwFinalize, err: conflictIf(true)}
+			return evAMWDone{id: e.id, name: e.name, op: amwFinalize, err: conflictIf(true)}
 		}
 		if !a.deleting {
 			m.t.Fatalf("the finalizer of %s is taken away although nobody deleted it", e.id)
 		}
-		delete(m.amws, e.id)
-		m.touchedAMW(e.id, a)
-		return evAMWDone{id: e.id, op: amwFinalize}
+		delete(m.amws, e.name)
+		m.touchedAMW(e.name, a)
+		return evAMWDone{id: e.id, name: e.name, op: amwFinalize}
 	case effRecordAMW:
-		a := m.amws[e.id]
-		if a == nil {
-			return evAMWDone{id: e.id, op: amwRecord}
+		a := m.amws[e.name]
+		if a == nil || a.uid != e.uid {
+			return evAMWDone{id: e.id, name: e.name, op: amwRecord, err: conflictIf(a != nil)}
 		}
 		a.applied = e.applied
 		a.evicting = a.evicting && !e.keep
-		m.touchedAMW(e.id, a)
+		m.touchedAMW(e.name, a)
 		shown := *a
-		return evAMWDone{id: e.id, op: amwRecord, amw: &shown}
+		return evAMWDone{id: e.id, name: e.name, op: amwRecord, amw: &shown}
 	case effApply:
 		return m.apply(e)
 	case effRemove:
 		return m.remove(e)
 	}
 	panic(fmt.Sprintf("no model of %T", e))
+}
+
+// takeOver may be interrupted after the objects have changed hands.
+func (m *model) takeOver(e effTakeOverAMW) event {
+	done := evAMWDone{id: e.id, name: e.name, op: amwTakeOver}
+	a, former := m.amws[e.name], m.amws[e.former]
+	if a == nil || a.uid != e.uid {
+		done.err = conflictIf(a != nil)
+		return done
+	}
+	for _, ref := range e.objects {
+		o := m.objects[keyOf(ref)]
+		if o == nil || !slices.Contains(o.owners, e.formerUID) {
+			continue
+		}
+		o.owners = slices.DeleteFunc(o.owners, func(u types.UID) bool { return u == e.formerUID || u == e.uid })
+		if !e.orphaned[keyOf(ref).identity()] {
+			o.owners = append(o.owners, e.uid)
+		}
+		o.fingerprint += "t"
+		m.touched(keyOf(ref))
+	}
+	if rapid.IntRange(0, 2).Draw(m.t, "interrupted") == 0 {
+		done.err = &opError{kind: errTransport, message: "no answer"}
+		return done
+	}
+	a.applied = e.applied
+	m.touchedAMW(e.name, a)
+	if former != nil && former.uid == e.formerUID {
+		delete(m.amws, e.former)
+		m.touchedAMW(e.former, former)
+	}
+	shown := *a
+	done.amw, done.ended = &shown, e.former
+	return done
 }
 
 func conflictIf(b bool) *opError {
@@ -311,8 +366,10 @@ func (m *model) apply(e effApply) event {
 // noted says whether the disk or the AMW knows that the object may exist.
 func (m *model) noted(e effApply) bool {
 	is := func(r resourceRef) bool { return keyOf(r) == e.key }
-	if a := m.amws[e.id]; a != nil && slices.ContainsFunc(a.applied, is) {
-		return true
+	for _, a := range m.amwsOf(e.id) {
+		if slices.ContainsFunc(a.applied, is) {
+			return true
+		}
 	}
 	p := m.disk[e.id].Progress
 	return p != nil && (slices.ContainsFunc(p.Maybe, is) || slices.ContainsFunc(p.Objects, func(a appliedManifest) bool { return is(a.Ref) })) ||
@@ -380,6 +437,7 @@ func (m *model) order(id workID) {
 		}
 	}
 	o.orphan = rapid.IntRange(0, 5).Draw(m.t, "orphan") == 0
+	o.name = rapid.SampledFrom([]string{"", string(id), "n-" + string(id), "n-" + string(id), "same", "b", "not a name"}).Draw(m.t, "name")
 	o.executor = rapid.IntRange(0, 3).Draw(m.t, "executor") == 0
 	o.leave, o.strategies = map[string]bool{}, map[string]workv1.UpdateStrategyType{}
 	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
@@ -429,7 +487,7 @@ func (m *model) publish(id workID) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	s, err := decodeSpec(id, o.generation, "maestro", "{}", o.deleting, data, m.now)
+	s, err := decodeSpec(id, o.generation, "maestro", fmt.Sprintf(`{"name":%q}`, o.name), o.deleting, data, m.now)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -535,7 +593,7 @@ func (m *model) status(ev *statusEvent) {
 			return
 		}
 		for key, obj := range m.objects {
-			if slices.ContainsFunc(obj.owners, func(u types.UID) bool { a := m.amws[ev.id]; return a != nil && a.uid == u }) {
+			if slices.ContainsFunc(m.amwsOf(ev.id), func(a *amwState) bool { return slices.Contains(obj.owners, a.uid) }) {
 				m.t.Fatalf("%s is acknowledged as deleted, and owns %s (I9)", ev.id, key)
 			}
 		}
@@ -662,7 +720,7 @@ func (m *model) act() {
 	case "connect":
 		m.connect()
 	case "drift":
-		m.drift(pick(6, "drift"))
+		m.drift(pick(7, "drift"))
 	case "flap":
 		keys := slices.SortedFunc(maps.Keys(m.objects), compareKeys)
 		if len(keys) == 0 {
@@ -731,13 +789,15 @@ func failed(e effect) event {
 	case effProbe:
 		return evProbed{up: false}
 	case effCreateAMW:
-		return evAMWDone{id: e.id, op: amwCreate, err: err}
+		return evAMWDone{id: e.id, name: e.name, op: amwCreate, err: err}
+	case effTakeOverAMW:
+		return evAMWDone{id: e.id, name: e.name, op: amwTakeOver, err: err}
 	case effDeleteAMW:
-		return evAMWDone{id: e.id, op: amwDelete, err: err}
+		return evAMWDone{id: e.id, name: e.name, op: amwDelete, err: err}
 	case effFinalizeAMW:
-		return evAMWDone{id: e.id, op: amwFinalize, err: err}
+		return evAMWDone{id: e.id, name: e.name, op: amwFinalize, err: err}
 	case effRecordAMW:
-		return evAMWDone{id: e.id, op: amwRecord, err: err}
+		return evAMWDone{id: e.id, name: e.name, op: amwRecord, err: err}
 	case effApply:
 		return evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read, err: err}
 	case effRemove:
@@ -749,7 +809,7 @@ func failed(e effect) event {
 // drift is somebody else in the cluster.
 func (m *model) drift(kind int) {
 	keys := slices.SortedFunc(maps.Keys(m.objects), compareKeys)
-	ids := slices.Sorted(maps.Keys(m.amws))
+	names := slices.Sorted(maps.Keys(m.amws))
 	switch {
 	case kind == 0 && len(keys) > 0: // an object is deleted
 		key := keys[m.rv%uint64(len(keys))]
@@ -759,15 +819,39 @@ func (m *model) drift(kind int) {
 		o := m.objects[keys[m.rv%uint64(len(keys))]]
 		o.value, o.fingerprint = "drift", "lost"
 		m.touched(keys[m.rv%uint64(len(keys))])
-	case kind == 2 && len(ids) > 0: // an AMW is deleted by hand
-		a := m.amws[ids[m.rv%uint64(len(ids))]]
+	case kind == 2 && len(names) > 0: // an AMW is deleted by hand
+		a := m.amws[names[m.rv%uint64(len(names))]]
 		a.deleting = true
-		m.touchedAMW(a.id, a)
-	case kind == 3 && len(ids) > 0: // another agent held it meanwhile, and let go
-		a := m.amws[ids[m.rv%uint64(len(ids))]]
+		m.touchedAMW(a.name, a)
+	case kind == 3 && len(names) > 0: // another agent held it meanwhile, and let go
+		a := m.amws[names[m.rv%uint64(len(names))]]
 		a.foreign, a.evicting = true, true
-		m.touchedAMW(a.id, a)
+		m.touchedAMW(a.name, a)
+	case kind == 4 && len(names) > 0: // an agent held it that names AMWs by the work's id
+		m.rename(m.amws[names[m.rv%uint64(len(names))]])
 	}
+}
+
+// rename leaves what an agent of ours of an earlier version leaves: everything
+// of the work belongs to an AMW that has the work's id for a name.
+func (m *model) rename(a *amwState) {
+	name := amwName(a.maker())
+	if a.deleting || m.amws[name] != nil || m.orders[workID(name)] == nil {
+		return
+	}
+	former := &amwState{name: name, uid: m.newUID(), finalizers: a.finalizers, applied: a.applied}
+	for _, key := range slices.SortedFunc(maps.Keys(m.objects), compareKeys) {
+		if o := m.objects[key]; slices.Contains(o.owners, a.uid) {
+			o.owners = slices.DeleteFunc(slices.Clone(o.owners), func(u types.UID) bool { return u == a.uid })
+			o.owners = append(o.owners, former.uid)
+			o.fingerprint += "r"
+			m.touched(key)
+		}
+	}
+	m.amws[name] = former
+	m.touchedAMW(name, nil)
+	delete(m.amws, a.name)
+	m.touchedAMW(a.name, a)
 }
 
 // settle lets everything succeed until nothing happens any more.
@@ -867,13 +951,13 @@ func (m *model) check() {
 			default:
 				want[name] = append(want[name], v)
 			}
-			a := m.amws[id]
+			a := m.amws[m.core.works[id].amw]
 			owns := obj != nil && a != nil && slices.Contains(obj.owners, a.uid)
 			if leave := o.orphan || o.leave[name]; o.strategies[name] != workv1.UpdateStrategyTypeReadOnly && owns == leave {
 				m.t.Fatalf("%s is owned by %s: %v, want the opposite", name, id, owns)
 			}
 		}
-		a := m.amws[id]
+		a := m.amws[m.core.works[id].amw]
 		if a == nil || a.deleting || a.foreign || a.evicting || len(a.applied) != listed {
 			m.t.Fatalf("%s: AppliedManifestWork %+v, want %d objects listed", id, a, listed)
 		}
@@ -891,9 +975,9 @@ func (m *model) check() {
 			m.t.Fatalf("%s is left behind: %+v (I9)", key, o)
 		}
 	}
-	for id := range m.amws {
-		if m.orders[id] == nil {
-			m.t.Fatalf("the AppliedManifestWork of %s is left behind (I9)", id)
+	for name := range m.amws {
+		if w := m.core.works[m.core.held[name]]; w == nil || w.amw != name || m.orders[w.id] == nil {
+			m.t.Fatalf("the AppliedManifestWork %s is left behind (I9)", name)
 		}
 	}
 	if extra := len(m.core.objects); extra > 12 {

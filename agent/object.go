@@ -41,6 +41,9 @@ type object struct {
 	pace   bucket
 	tellAt time.Time // works are called then to tell what is held back
 
+	// managers are the field managers that works name for it.
+	managers []string
+
 	// expected are the fingerprints that it may have after our own writes.
 	expected map[string]bool
 	writing  int // applies under way
@@ -74,7 +77,20 @@ func (c *core) claim(w *workState, m *manifestState) {
 	o := c.object(m.key)
 	o.claims[w.id] = m
 	m.since = c.steps
-	c.do(effWant{m.key, o.rulesets()})
+	if manager := m.strategy.namedManager(); manager != "" {
+		c.addManager(o, manager)
+	}
+	c.do(effWant{m.key, o.rulesets(), o.managers})
+}
+
+// addManager makes the object's fingerprint count the fields of a manager. It
+// counts until nobody wants the object any more.
+func (c *core) addManager(o *object, manager string) {
+	if slices.Contains(o.managers, manager) {
+		return
+	}
+	o.managers = append(slices.Clone(o.managers), manager) // an effect holds the old list
+	c.do(effWant{o.key, o.rulesets(), o.managers})
 }
 
 func (c *core) unclaim(w *workState, m *manifestState) {

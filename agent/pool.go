@@ -65,6 +65,8 @@ func laneOf(e effect) (lane, workID) {
 		return laneRemove, e.id
 	case effCreateAMW:
 		return laneBegin, e.id
+	case effTakeOverAMW:
+		return laneBegin, e.id
 	case effRecordAMW:
 		return laneRecord, e.id
 	case effApply:

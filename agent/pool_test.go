@@ -87,7 +87,7 @@ func TestI9NothingIsPrunedJustAfterAStart(t *testing.T) {
 		return n
 	}
 	c.load(map[workID]saved{"one": {Spec: s, Progress: &progress{Generation: 1, Maybe: []resourceRef{refOf(key, "")}}}}, 0, noon)
-	effects := c.step(evAMW{&amwState{id: "one", uid: "amw", finalizers: []string{amwFinalizer}}}, noon)
+	effects := c.step(evAMW{&amwState{name: "one", uid: "amw", finalizers: []string{amwFinalizer}}}, noon)
 	effects = append(effects, c.step(evAMWsSynced{}, noon)...)
 	effects = append(effects, c.step(evObject{key, &observed{rv: 5}}, noon.Add(time.Second))...)
 	if n := removes(effects); n != 0 || !c.works["one"].pending() {

@@ -38,9 +38,12 @@ type workState struct {
 	// removing is what has to go, or be released.
 	removing map[objectKey]*removal
 
+	amw         amwName       // the name of its AMW; "" before the first spec is acted on
+	amwErr      string        // why the AMW cannot be made, or take over from a former one
 	amwBusy     bool          // a call that makes or ends the AMW is under way
 	recording   bool          // its list is being written; nothing waits for that
 	record      []resourceRef // that list
+	shrinkDue   time.Time     // when the list of a work that is being deleted may be written again
 	amwFailures int
 	amwDue      time.Time
 
@@ -135,6 +138,10 @@ func (c *core) receive(ev evSpec) {
 		c.do(effPersist{ack: ev.ack})
 		return
 	}
+	if w == nil && c.deleted.isStale(in, c.now) {
+		c.do(effPersist{ack: ev.ack})
+		return
+	}
 	if w == nil {
 		w = c.newWork(in.ID)
 	}
@@ -172,6 +179,7 @@ func (c *core) adopt(w *workState) {
 		w.appliedAt = time.Time{}
 	}
 	w.spec, w.next, w.nextDurable = w.next, nil, false
+	c.nameAMW(w)
 	if w.spec.Deleting {
 		return // the removal takes over from the manifests
 	}

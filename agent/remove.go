@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -136,7 +137,7 @@ func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID) 
 	c.watch(key.GroupVersionResource, false)
 	uid := types.UID(r.ref.UID)
 	c.do(effRemove{
-		id: w.id, key: key, uid: uid, owner: owner, obs: live,
+		id: w.id, key: key, uid: uid, owner: owner, amw: w.amw, obs: live,
 		release: w.spec.Deleting && !owned(key.identity(), w.spec.Bundle.DeleteOption),
 	})
 }
@@ -182,7 +183,7 @@ func (c *core) tearDown(w *workState) {
 	if !w.tornDown && w.busy > 0 {
 		return
 	}
-	amw := c.amws[w.id]
+	amw := c.amwOf(w)
 	if !w.tornDown {
 		w.tornDown = true
 		for key, r := range w.removing {
@@ -214,12 +215,13 @@ func (c *core) tearDown(w *workState) {
 		}
 		if !amw.deleting && !w.amwBusy && !w.amwDue.After(c.now) {
 			w.amwBusy = true
-			c.do(effDeleteAMW{w.id, amw.uid})
+			c.do(effDeleteAMW{w.id, w.amw, amw.uid})
 		}
 	}
 	for key, r := range w.removing {
 		c.remove(w, key, r, owner)
 	}
+	c.shrinkRecord(w, amw)
 	if w.pending() || w.busy > 0 || w.amwBusy {
 		return
 	}
@@ -228,20 +230,53 @@ func (c *core) tearDown(w *workState) {
 			return
 		}
 		w.amwBusy = true
-		var stay []string
-		for _, f := range amw.finalizers {
-			if f != amwFinalizer {
-				stay = append(stay, f)
-			}
-		}
+		stay := amw.otherFinalizers()
 		if len(stay) == len(amw.finalizers) {
 			w.amwBusy = false // ours is gone already; the watch will show the end
 			return
 		}
-		c.do(effFinalizeAMW{w.id, amw.uid, stay})
+		c.do(effFinalizeAMW{w.id, w.amw, amw.uid, stay})
 		return
 	}
 	c.tornDown(w)
+}
+
+// shrinkEvery is the least time between two records of what is left of a work:
+// a thousand objects that end one by one make a few writes.
+const shrinkEvery = time.Second
+
+// shrinkRecord takes the objects that are gone out of the AMW's list, so that it
+// shows which ones the deletion still waits for. It changes only what is shown:
+// what the store knows of the work stays until its end.
+func (c *core) shrinkRecord(w *workState, amw *amwState) {
+	if amw == nil || w.busy > 0 || w.amwBusy || w.recording || !w.pending() {
+		return
+	}
+	left := []resourceRef{}
+	for key, r := range w.removing {
+		if r.over {
+			continue
+		}
+		ref, live := r.ref, c.objects[key].live
+		if live != nil && !live.exists {
+			continue
+		}
+		if live != nil {
+			ref.UID = string(live.uid)
+		}
+		left = append(left, ref)
+	}
+	slices.SortFunc(left, compareRefs)
+	if slices.Equal(left, amw.applied) {
+		return
+	}
+	if w.shrinkDue.After(c.now) {
+		c.at(w.shrinkDue, w.id)
+		return
+	}
+	w.shrinkDue = c.now.Add(shrinkEvery)
+	w.recording, w.record = true, left
+	c.do(effRecordAMW{w.id, w.amw, amw.uid, left, amw.evicting})
 }
 
 // reportDeleting says that the removal has begun; what was said last about the
@@ -277,6 +312,12 @@ func (c *core) traces(w *workState, amw *amwState) []resourceRef {
 
 // tornDown ends a removal: nothing of the work is left.
 func (c *core) tornDown(w *workState) {
+	if f := c.formerAMW(w); f != nil && w.spec.Deleting { // it may own something yet
+		w.tornDown = false
+		c.hold(w, f.name)
+		c.advance(w)
+		return
+	}
 	clear(w.removing)
 	clear(w.done)
 	clear(w.maybe)
@@ -293,6 +334,7 @@ func (c *core) tornDown(w *workState) {
 	gone := w.spec
 	if w.silent {
 		if w.next == nil {
+			c.unhold(w)
 			delete(c.works, w.id)
 			return
 		}
@@ -300,7 +342,9 @@ func (c *core) tornDown(w *workState) {
 		c.advance(w)
 		return
 	}
+	c.unhold(w)
 	delete(c.works, w.id)
+	c.deleted.add(gone, c.now)
 	c.do(effPersist{rec: record{ID: w.id, Drop: true}})
 	c.out.put(w.id, outgoing{deleted: gone})
 	if w.refused {

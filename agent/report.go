@@ -52,13 +52,23 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 		old = w.status.Status
 	}
 	status := workv1.ManifestWorkStatus{Conditions: append([]metav1.Condition(nil), old.Conditions...)}
-	views := make([]manifestView, len(w.manifests))
-	for i, m := range w.manifests {
-		views[i] = c.view(m)
-		status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests,
-			manifestStatus(views[i], previous(old, m.meta), w.spec.Generation, c.now))
+	if c.amwOf(w) == nil && w.amwErr != "" { // nothing was applied: what is known of the manifests stays
+		status.ResourceStatus.Manifests = old.ResourceStatus.Manifests
+	} else {
+		for _, m := range w.manifests {
+			status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests,
+				manifestStatus(c.view(m), previous(old, m.meta), w.spec.Generation, c.now))
+		}
 	}
-	for _, cond := range workConditions(status.ResourceStatus.Manifests, w.spec.Generation) {
+	conditions := workConditions(status.ResourceStatus.Manifests, w.spec.Generation)
+	if w.amwErr != "" {
+		conditions = slices.DeleteFunc(conditions, func(cond metav1.Condition) bool { return cond.Type == workv1.WorkApplied })
+		conditions = append(conditions, metav1.Condition{
+			Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: "AppliedManifestWorkFailed", ObservedGeneration: w.spec.Generation,
+			Message: "Failed to apply manifest work: its AppliedManifestWork cannot be written: " + w.amwErr,
+		})
+	}
+	for _, cond := range conditions {
 		setCondition(&status.Conditions, cond, c.now)
 	}
 	status.Conditions = pruneRuleConditions(status.Conditions, w.spec.Generation)

@@ -184,9 +184,9 @@ func (c *core) states() []work.WorkState {
 		}
 		list = append(list, state)
 	}
-	for id, a := range c.amws {
-		if c.works[id] == nil && !a.deleting {
-			list = append(list, work.WorkState{ID: string(id)})
+	for _, a := range c.amws {
+		if !a.deleting && c.workOf(a) == nil {
+			list = append(list, work.WorkState{ID: string(a.maker())})
 		}
 	}
 	return list

@@ -141,6 +141,9 @@ type appliedManifest struct {
 	Ref         resourceRef `json:"ref"`
 	Hash        string      `json:"hash"` // of the manifest and its options
 	Fingerprint string      `json:"fp"`   // of the object afterwards
+	// Manager is the field manager that the work named: the fingerprint counts
+	// its fields, too. Absent when it was one of the agent's own.
+	Manager string `json:"m,omitempty"`
 }
 
 // sentStatus is a work's status as the server is to know it.

@@ -49,17 +49,24 @@ type saved struct {
 // A torn tail, which a crash leaves, is cut off: nothing in it was ever
 // acknowledged. A file that is damaged elsewhere is set aside and the store
 // starts empty, which deletes nothing and makes the agent ask for everything
-// again. Appends that come together share one fsync. A full disk stops
-// appends until there is room; nothing is acknowledged meanwhile.
+// again. Appends that come together share one fsync.
+//
+// While the disk is full, nothing is acknowledged and appends wait in memory,
+// one for each work: what comes later about a work is merged into what waits. So
+// the core goes on, with what needs no disk (repairs of drift, statuses), and
+// everything is written when there is room.
 type store struct {
 	path     string
 	consumer string
 	log      *slog.Logger
 
-	appends chan appendRequest
-
-	mu  sync.Mutex
-	err error // of the last write
+	mu      sync.Mutex
+	queue   []*appendRequest          // not on disk yet, in the order of the calls
+	last    map[workID]*appendRequest // of each work, if it may still be merged into
+	waiters int                       // requests in queue that say nothing themselves
+	err     error                     // of the last write
+	ready   chan struct{}             // something was appended
+	refuse  func() error              // for tests of a disk that refuses; nil: it does not
 
 	// Owned by the writer, before it starts by openStore.
 	f       *os.File
@@ -71,8 +78,12 @@ type store struct {
 
 type appendRequest struct {
 	rec  record
-	done func() // nil: nobody waits, the next fsync will do
+	done []func() // called when rec is on disk; none: nobody waits, the next fsync will do
 }
+
+// maxWaiters bounds the requests that say nothing themselves and wait for a disk
+// that refuses. They acknowledge messages that the server sends again.
+const maxWaiters = 10_000
 
 const (
 	storeFormat     = 1
@@ -91,7 +102,7 @@ func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 	}
 	s := &store{
 		path: filepath.Join(dir, storeFile), consumer: consumer, log: log,
-		appends: make(chan appendRequest, 4096), works: map[workID]saved{}, minSize: compactMinBytes,
+		last: map[workID]*appendRequest{}, ready: make(chan struct{}, 1), works: map[workID]saved{}, minSize: compactMinBytes,
 	}
 	if err := s.load(); err != nil {
 		if !errors.Is(err, errDamaged) {
@@ -237,78 +248,183 @@ func (s *store) merge(rec record) {
 	}
 }
 
-// append hands rec to the writer. done, when not nil, is called once rec is
-// on disk, from the writer's goroutine; it must not block. Appends are
-// written in the order of the calls.
-func (s *store) append(rec record, done func()) { s.appends <- appendRequest{rec, done} }
+// append hands rec to the writer. done, when not nil, is called once rec and
+// everything that was appended before is on disk, from the writer's goroutine;
+// it must not block. append never waits. Records of one work are written in the
+// order of the calls.
+func (s *store) append(rec record, done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var waits []func()
+	if done != nil {
+		waits = append(waits, done)
+	}
+	before := s.last[rec.ID]
+	switch empty := rec == (record{}); {
+	case empty && s.err != nil && s.waiters >= maxWaiters:
+		return
+	case rec.ID != "" && before != nil && !before.rec.Drop:
+		before.rec = before.rec.then(rec)
+		before.done = append(before.done, waits...)
+	default:
+		a := &appendRequest{rec, waits}
+		s.queue = append(s.queue, a)
+		if empty {
+			s.waiters++
+		}
+		if rec.ID != "" {
+			s.last[rec.ID] = a
+		}
+	}
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+// then is one record that says what both say, rec after r.
+func (r record) then(rec record) record {
+	if rec.Drop {
+		return rec
+	}
+	if rec.Spec != nil {
+		r.Spec = rec.Spec
+	}
+	if rec.Progress != nil {
+		r.Progress = rec.Progress
+	}
+	if rec.Status != nil {
+		r.Status = rec.Status
+	}
+	if rec.Acked != "" {
+		r.Acked = rec.Acked
+	}
+	return r
+}
+
+// storeRetry is how often a disk that refuses is tried again.
+const storeRetry = time.Second
 
 // run writes until ctx ends and what was appended before is on disk, or
 // cannot be written.
 func (s *store) run(ctx context.Context) {
 	defer s.f.Close()
+	retry := time.NewTicker(storeRetry)
+	defer retry.Stop()
 	for {
+		ready := s.ready
+		if s.failing() != nil {
+			ready = nil // not at each append
+			s.releaseCeilings()
+		}
 		select {
-		case first := <-s.appends:
-			s.commit(ctx, s.gather(first))
+		case <-ready:
+		case <-retry.C:
 		case <-ctx.Done():
-			for {
-				select {
-				case first := <-s.appends:
-					s.commit(ctx, s.gather(first))
-				default:
-					return
-				}
-			}
+			s.commitAll()
+			return
+		}
+		s.commitAll()
+	}
+}
+
+// commitAll writes what waits, until the disk refuses.
+func (s *store) commitAll() {
+	for {
+		batch := s.gather()
+		if len(batch) == 0 || !s.commit(batch) {
+			return
 		}
 	}
 }
 
-// gather takes what else is waiting, so that it shares the fsync.
-func (s *store) gather(first appendRequest) []appendRequest {
-	batch := []appendRequest{first}
-	for len(batch) < 1024 {
-		select {
-		case next := <-s.appends:
-			batch = append(batch, next)
-		default:
-			return batch
+// gather takes the first of what waits, so that it shares the fsync. What comes
+// now about these works waits on its own.
+func (s *store) gather() []*appendRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batch := s.queue[:min(len(s.queue), 1024)]
+	for _, a := range batch {
+		if s.last[a.rec.ID] == a {
+			delete(s.last, a.rec.ID)
 		}
 	}
-	return batch
+	return slices.Clone(batch)
 }
 
-func (s *store) commit(ctx context.Context, batch []appendRequest) {
+// commit writes the first of what waits. It reports whether that is on disk;
+// otherwise it goes on waiting.
+func (s *store) commit(batch []*appendRequest) bool {
+	err := s.write(batch)
+	was := s.setErr(err)
+	if err != nil {
+		if was == nil {
+			s.log.Error("the store cannot be written; nothing is acknowledged until it can", "file", s.path, "error", err)
+		}
+		s.waitOn(batch)
+		return false
+	}
+	if was != nil {
+		s.log.Info("the store can be written again", "file", s.path)
+	}
+	s.mu.Lock()
+	s.queue = slices.Delete(s.queue, 0, len(batch))
+	s.mu.Unlock()
 	for _, a := range batch {
 		s.merge(a.rec)
-	}
-	for {
-		err := s.write(batch)
-		s.setErr(err)
-		if err == nil {
-			break
+		for _, done := range a.done {
+			done()
 		}
-		s.log.Error("the store cannot be written; nothing is acknowledged until it can", "file", s.path, "error", err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-		}
-	}
-	for _, a := range batch {
-		if a.done != nil {
-			a.done()
+		if a.rec == (record{}) {
+			s.mu.Lock()
+			s.waiters--
+			s.mu.Unlock()
 		}
 	}
 	if s.size > s.minSize {
 		if err := s.rewrite(); err != nil {
-			s.setErr(err)
-			s.log.Error("compacting the store", "file", s.path, "error", err)
+			s.log.Error("compacting the store", "file", s.path, "error", err) // it is written all the same
 		}
 		s.minSize = max(compactMinBytes, 3*s.size)
 	}
+	return true
 }
 
-func (s *store) write(batch []appendRequest) error {
+// waitOn lets later records be merged into those that could not be written.
+func (s *store) waitOn(batch []*appendRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range batch {
+		if a.rec.ID != "" && s.last[a.rec.ID] == nil {
+			s.last[a.rec.ID] = a
+		}
+	}
+}
+
+// releaseCeilings lets sequence ids go on without a reservation while the disk
+// refuses, or statuses would end a minute later. Only a restart before there is
+// room, and with the clock stepped back, could give an id out again.
+func (s *store) releaseCeilings() {
+	s.mu.Lock()
+	var released []func()
+	for _, a := range s.queue {
+		if a.rec.ID == "" && a.rec.Ceiling > 0 {
+			released = append(released, a.done...)
+			a.done = nil
+		}
+	}
+	s.mu.Unlock()
+	for _, done := range released {
+		done()
+	}
+}
+
+func (s *store) write(batch []*appendRequest) error {
+	if s.refuse != nil {
+		if err := s.refuse(); err != nil {
+			return err
+		}
+	}
 	var buf bytes.Buffer
 	wait := false
 	for _, a := range batch {
@@ -318,7 +434,7 @@ func (s *store) write(batch []appendRequest) error {
 		if err := formatLine(&buf, a.rec); err != nil {
 			return err
 		}
-		wait = wait || a.done != nil
+		wait = wait || len(a.done) > 0
 	}
 	if buf.Len() == 0 {
 		return nil
@@ -392,10 +508,12 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (s *store) setErr(err error) {
+// setErr keeps the error of a write and returns that of the one before.
+func (s *store) setErr(err error) (was error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.err = err
+	was, s.err = s.err, err
+	return was
 }
 
 // failing returns the error of the last write, nil when it succeeded.

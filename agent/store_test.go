@@ -149,7 +149,7 @@ func TestI6NothingIsDurableWhileTheDiskRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.f = closed
-	batch := []appendRequest{{record{ID: "a", Spec: &spec{ID: "a"}}, func() {}}}
+	batch := []*appendRequest{{record{ID: "a", Spec: &spec{ID: "a"}}, []func(){func() {}}}}
 	if err := s.write(batch); err == nil {
 		t.Fatal("a write to a file that cannot be written succeeds")
 	}

@@ -37,9 +37,6 @@ func strategyOf(u *workv1.UpdateStrategy, manager string) (s strategy, refused s
 		if a.FieldManager != "" {
 			s.manager = a.FieldManager
 		}
-		if !strings.HasPrefix(s.manager, workv1.DefaultFieldManager) {
-			return s, fmt.Sprintf("the field manager %q does not begin with %s", s.manager, workv1.DefaultFieldManager)
-		}
 	default:
 		return s, fmt.Sprintf("there is no update strategy %q", u.Type)
 	}
@@ -56,6 +53,21 @@ func (s strategy) key() string {
 		ignore = nil
 	}
 	return fmt.Sprintf("{%s %t %s}%s", s.kind, s.force, s.manager, ignore)
+}
+
+// isAgentManager says whether the field manager is one of the agent's own. A
+// work may name any other: the API server judges it.
+func isAgentManager(manager string) bool {
+	return strings.HasPrefix(manager, workv1.DefaultFieldManager)
+}
+
+// namedManager is the field manager that the work names, "" when it is one of
+// the agent's own. What it applied counts for drift as the agent's own fields do.
+func (s strategy) namedManager() string {
+	if s.kind != workv1.UpdateStrategyTypeServerSideApply || isAgentManager(s.manager) {
+		return ""
+	}
+	return s.manager
 }
 
 func (s strategy) readOnly() bool { return s.kind == workv1.UpdateStrategyTypeReadOnly }

@@ -173,6 +173,49 @@ func TestIgnoredFieldsAreTheClusters(t *testing.T) {
 	}
 }
 
+// An entry of a list that is ignored is applied when the object is made and left
+// out of every later apply, as OCM's agent does: it goes with the next manifest,
+// unless somebody else has set it, too.
+func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
+	w := newWorld(t)
+	deployment := func(image string) work.Bundle {
+		b := manifests(json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` + w.ns + `"},"spec":{"replicas":0,
+			"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[
+			{"name":"web","image":"` + image + `"},{"name":"kept","image":"` + image + `"},{"name":"dropped","image":"` + image + `"}]}}}}`))
+		b.ManifestConfigs = []workv1.ManifestConfigOption{{
+			ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "*", Name: "*"},
+			UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true, IgnoreFields: []workv1.IgnoreField{{
+				Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{".spec.template.spec.containers[0]"},
+				JSONPointers: []string{"/spec/template/spec/containers/1"}, JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "dropped")`},
+			}}}},
+		}}
+		return b
+	}
+	images := func(u *unstructured.Unstructured) map[string]string {
+		found := map[string]string{}
+		containers, _, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
+		for _, c := range containers {
+			c := c.(map[string]any)
+			found[c["name"].(string)] = c["image"].(string)
+		}
+		return found
+	}
+	w.server.apply("one", deployment("v1"))
+	w.server.awaitApplied("one")
+	if got, want := images(w.get(t, deployments, w.ns, "d")), map[string]string{"web": "v1", "kept": "v1", "dropped": "v1"}; !maps.Equal(got, want) {
+		t.Errorf("made with %v, want %v", got, want)
+	}
+	user := []byte(`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"containers":[{"name":"kept","image":"user"}]}}}}`)
+	if _, err := w.in(deployments, w.ns).Patch(t.Context(), "d", types.ApplyPatchType, user, metav1.PatchOptions{FieldManager: "user", Force: new(true)}); err != nil {
+		t.Fatal(err)
+	}
+	w.server.apply("one", deployment("v2"))
+	w.server.awaitApplied("one")
+	if got, want := images(w.get(t, deployments, w.ns, "d")), map[string]string{"web": "v2", "kept": "user"}; !maps.Equal(got, want) {
+		t.Errorf("changed to %v, want %v", got, want)
+	}
+}
+
 func TestSSAConflictsAreToldAndTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "data": map[string]any{"k": "there"}})

@@ -368,14 +368,18 @@ func TestFingerprintIsOfOurFieldsOnly(t *testing.T) {
 		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationType(op), FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
 	}
 	ours := entry("work-agent", "Apply", `{"f:data":{"f:b":{},"f:a":{}}}`)
-	same := fingerprint([]metav1.ManagedFieldsEntry{ours})
-	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("other", "Update", `{"f:x":{}}`), entry("work-agent", "Apply", `{"f:data":{"f:a":{},"f:b":{}}}`)}); got != same {
+	same := fingerprint([]metav1.ManagedFieldsEntry{ours}, nil)
+	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("other", "Update", `{"f:x":{}}`), entry("work-agent", "Apply", `{"f:data":{"f:a":{},"f:b":{}}}`)}, nil); got != same {
 		t.Error("the order of fields, or another manager, changes it")
 	}
-	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("work-agent", "Apply", `{"f:data":{"f:a":{}}}`)}); got == same {
+	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("work-agent", "Apply", `{"f:data":{"f:a":{}}}`)}, nil); got == same {
 		t.Error("a field that is no longer ours does not change it")
 	}
-	if fingerprint(nil) != "" {
+	named := entry("cl-maestro", "Apply", `{"f:data":{"f:a":{}}}`)
+	if fingerprint([]metav1.ManagedFieldsEntry{named}, nil) != "" || fingerprint([]metav1.ManagedFieldsEntry{named}, []string{"cl-maestro"}) == "" {
+		t.Error("another manager's fields count when a work names it, and only then")
+	}
+	if fingerprint(nil, nil) != "" {
 		t.Error("there is one without fields")
 	}
 }

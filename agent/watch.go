@@ -19,31 +19,36 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	workv1 "open-cluster-management.io/api/work/v1"
 )
 
 // registry is the list of objects that the core wants to hear of. Watches see
 // every object of a kind; only these are kept, and only as observations.
 type registry struct {
 	mu   sync.RWMutex
-	want map[schema.GroupVersionResource]map[nameKey][]*ruleset
+	want map[schema.GroupVersionResource]map[nameKey]wish
+}
+
+// wish is what the core wants to know of an object.
+type wish struct {
+	rules    []*ruleset
+	managers []string
 }
 
 type nameKey struct{ namespace, name string }
 
 func newRegistry() *registry {
-	return &registry{want: map[schema.GroupVersionResource]map[nameKey][]*ruleset{}}
+	return &registry{want: map[schema.GroupVersionResource]map[nameKey]wish{}}
 }
 
-func (r *registry) set(key objectKey, rules []*ruleset) {
+func (r *registry) set(key objectKey, rules []*ruleset, managers []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	names := r.want[key.GroupVersionResource]
 	if names == nil {
-		names = map[nameKey][]*ruleset{}
+		names = map[nameKey]wish{}
 		r.want[key.GroupVersionResource] = names
 	}
-	names[nameKey{key.Namespace, key.Name}] = rules
+	names[nameKey{key.Namespace, key.Name}] = wish{rules, managers}
 }
 
 func (r *registry) drop(key objectKey) {
@@ -53,10 +58,15 @@ func (r *registry) drop(key objectKey) {
 }
 
 func (r *registry) rules(gvr schema.GroupVersionResource, n nameKey) (rules []*ruleset, wanted bool) {
+	w, wanted := r.wish(gvr, n)
+	return w.rules, wanted
+}
+
+func (r *registry) wish(gvr schema.GroupVersionResource, n nameKey) (w wish, wanted bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	rules, wanted = r.want[gvr][n]
-	return rules, wanted
+	w, wanted = r.want[gvr][n]
+	return w, wanted
 }
 
 // full says whether rules have to read the object's content.
@@ -81,22 +91,22 @@ func (r *registry) missing(gvr schema.GroupVersionResource, there map[nameKey]bo
 // observe reduces an object to what is kept of it. content is nil when only
 // metadata is at hand.
 func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]any, gvk schema.GroupVersionKind) *observed {
-	o := observeMetadata(obj)
-	rules, _ := r.rules(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
-	if content == nil || len(rules) == 0 {
+	w, _ := r.wish(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
+	o := observeMetadata(obj, w.managers)
+	if content == nil || len(w.rules) == 0 {
 		return o
 	}
-	o.feedback = make(map[string]feedback, len(rules))
-	for _, rs := range rules {
+	o.feedback = make(map[string]feedback, len(w.rules))
+	for _, rs := range w.rules {
 		o.feedback[rs.key] = rs.read(gvk, content)
 	}
 	return o
 }
 
-func observeMetadata(obj metav1.Object) *observed {
+func observeMetadata(obj metav1.Object, managers []string) *observed {
 	o := &observed{
 		exists: true, uid: obj.GetUID(), rv: version(obj.GetResourceVersion()), deleting: obj.GetDeletionTimestamp() != nil,
-		fingerprint: fingerprint(obj.GetManagedFields()), carries: carries(obj.GetManagedFields()),
+		fingerprint: fingerprint(obj.GetManagedFields(), managers), carries: carries(obj.GetManagedFields()),
 	}
 	for _, ref := range obj.GetOwnerReferences() {
 		if isAppliedWork(ref) {
@@ -106,12 +116,14 @@ func observeMetadata(obj metav1.Object) *observed {
 	return o
 }
 
-// fingerprint hashes what the server says our field managers applied.
-func fingerprint(fields []metav1.ManagedFieldsEntry) string {
+// fingerprint hashes what the server says that our field managers applied, and
+// those that works name.
+func fingerprint(fields []metav1.ManagedFieldsEntry, named []string) string {
 	var parts []string
 	for _, f := range fields {
-		ours := strings.HasPrefix(f.Manager, workv1.DefaultFieldManager) && (f.Operation == metav1.ManagedFieldsOperationApply || f.Manager == updateManager)
-		if !ours || f.Subresource != "" || f.FieldsV1 == nil {
+		ours := isAgentManager(f.Manager) || slices.Contains(named, f.Manager)
+		written := f.Operation == metav1.ManagedFieldsOperationApply || f.Manager == updateManager
+		if !ours || !written || f.Subresource != "" || f.FieldsV1 == nil {
 			continue
 		}
 		// The same set may come in another order from another decoder.
@@ -215,7 +227,7 @@ func (w *watcher) watchAMWs(ctx context.Context) {
 			return c.Watch(ctx, o)
 		},
 	}
-	w.reflect(ctx, appliedWorks, lw, &amwSink{w: w, known: map[workID]*amwState{}})
+	w.reflect(ctx, appliedWorks, lw, &amwSink{w: w, known: map[amwName]*amwState{}, others: map[string]bool{}})
 }
 
 func (w *watcher) reflect(ctx context.Context, gvr schema.GroupVersionResource, lw *cache.ListWatch, sink cache.ReflectorStore) {
@@ -366,10 +378,12 @@ func (w *watcher) kindChanged() {
 	time.AfterFunc(kindsSettle, func() { w.post(evKindsChanged{}) })
 }
 
-// amwSink receives the AppliedManifestWorks.
+// amwSink receives the AppliedManifestWorks. It belongs to the reflector's
+// goroutine.
 type amwSink struct {
-	w     *watcher
-	known map[workID]*amwState // one goroutine: the reflector's
+	w      *watcher
+	known  map[amwName]*amwState
+	others map[string]bool // of other hubs
 }
 
 func (s *amwSink) Add(obj any) error    { s.show(obj); return nil }
@@ -377,34 +391,48 @@ func (s *amwSink) Update(obj any) error { s.show(obj); return nil }
 func (s *amwSink) Resync() error        { return nil }
 
 func (s *amwSink) Delete(obj any) error {
-	if u, ok := obj.(*unstructured.Unstructured); ok && s.w.kube.isOurs(u.GetName()) {
-		id := workID(strings.TrimPrefix(u.GetName(), s.w.kube.hubHash+"-"))
-		delete(s.known, id)
-		s.w.post(evAMWGone{id, u.GetUID()})
+	u, ok := obj.(*unstructured.Unstructured)
+	switch {
+	case !ok:
+	case s.w.kube.isOurs(u.GetName()):
+		name := s.w.kube.amwNameOf(u)
+		delete(s.known, name)
+		s.w.post(evAMWGone{name, u.GetUID()})
+	default:
+		delete(s.others, u.GetName())
+		s.w.kube.otherHubs.Store(int64(len(s.others)))
 	}
 	return nil
 }
 
 func (s *amwSink) Replace(list []any, _ string) error {
-	there := map[workID]bool{}
+	there := map[amwName]bool{}
+	clear(s.others)
 	for _, obj := range list {
-		if id := s.show(obj); id != "" {
-			there[id] = true
+		if name := s.show(obj); name != "" {
+			there[name] = true
 		}
 	}
-	for id, a := range s.known {
-		if !there[id] {
-			delete(s.known, id)
-			s.w.post(evAMWGone{id, a.uid})
+	s.w.kube.otherHubs.Store(int64(len(s.others)))
+	for name, a := range s.known {
+		if !there[name] {
+			delete(s.known, name)
+			s.w.post(evAMWGone{name, a.uid})
 		}
 	}
 	s.w.post(evAMWsSynced{})
 	return nil
 }
 
-func (s *amwSink) show(obj any) workID {
+// show returns the name of an AppliedManifestWork of our hub.
+func (s *amwSink) show(obj any) amwName {
 	u, ok := obj.(*unstructured.Unstructured)
-	if !ok || !s.w.kube.isOurs(u.GetName()) {
+	if !ok {
+		return ""
+	}
+	if !s.w.kube.isOurs(u.GetName()) {
+		s.others[u.GetName()] = true
+		s.w.kube.otherHubs.Store(int64(len(s.others)))
 		return ""
 	}
 	a, bad := s.w.kube.amwOf(u)
@@ -412,7 +440,7 @@ func (s *amwSink) show(obj any) workID {
 		s.w.log.Error("an AppliedManifestWork cannot be read", "name", u.GetName(), "error", bad.message)
 		return ""
 	}
-	s.known[a.id] = a
+	s.known[a.name] = a
 	s.w.post(evAMW{a})
-	return a.id
+	return a.name
 }

@@ -95,6 +95,19 @@ func prepare(e effApply) (*unstructured.Unstructured, error) {
 	return obj, nil
 }
 
+// addOwners adds the owners that the object does not have.
+func addOwners(obj *unstructured.Unstructured, owners []metav1.OwnerReference) {
+	refs := obj.GetOwnerReferences()
+	for _, o := range owners {
+		if !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == o.UID }) {
+			refs = append(refs, o)
+		}
+	}
+	if len(refs) > 0 {
+		obj.SetOwnerReferences(refs)
+	}
+}
+
 // dropNullTimes removes the creationTimestamp: null that Go programs leave in
 // templates: written, it would count as a change each time.
 func dropNullTimes(v any) {
@@ -129,11 +142,12 @@ func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Uns
 // has the same result, so that drift can be read from managedFields.
 func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
 	drop := cutKeys(obj)
-	if e.look || len(drop) > 0 || len(obj.GetFinalizers()) > 0 {
+	if e.look || len(drop) > 0 || len(obj.GetFinalizers()) > 0 || k.sharesCluster() {
 		live, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
 		switch {
 		case err == nil:
 			keep(obj, live, e.strategy.manager, drop)
+			addOwners(obj, k.ownersOfOtherHubs(live))
 		case !apierrors.IsNotFound(err):
 			return nil, err
 		}
@@ -158,6 +172,22 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 		}
 	}
 	return k.settle(ctx, e, got, drop)
+}
+
+// sharesCluster says whether an agent with another hub works in the cluster.
+//
+// All agents of ours apply with the same field manager, as OCM's does. What one
+// of them leaves out of an apply goes, and so would the owner references of the
+// others; each apply has to name them, so it has to see them first. An agent
+// that is not seen yet sees its reference go, as drift, and writes it again.
+func (k *kube) sharesCluster() bool { return k.otherHubs.Load() > 0 }
+
+// ownersOfOtherHubs are the AppliedManifestWorks of other hubs that own the
+// object.
+func (k *kube) ownersOfOtherHubs(live metav1.Object) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(live.GetOwnerReferences()), func(r metav1.OwnerReference) bool {
+		return !isAppliedWork(r) || k.isOurs(r.Name)
+	})
 }
 
 // isTyped says whether server-side apply failed to understand an object that
@@ -246,7 +276,17 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 			return k.own(ctx, e, k.shownFull(e, live))
 		default:
 			plan.leave(obj.Object, live.Object)
+			addOwners(obj, e.owners)                          // whatever is ignored
 			obj.SetResourceVersion(live.GetResourceVersion()) // what is left as it is must be what was read
+		}
+	}
+	if k.sharesCluster() {
+		live, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			addOwners(obj, k.ownersOfOtherHubs(live))
+		case !apierrors.IsNotFound(err):
+			return nil, err
 		}
 	}
 	got, err := k.serverSide(ctx, e, obj, e.strategy.force)

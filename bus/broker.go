@@ -15,6 +15,7 @@ import (
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 )
 
 // BrokerOptions say how the embedded broker is reached and what it takes.
@@ -57,6 +58,9 @@ type Broker struct {
 	server  *mqtt.Server
 	serving atomic.Bool
 	slow    prometheus.Counter
+	refused prometheus.Counter
+	gate    *gate
+	log     *rate.Limiter // of what anybody can cause
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // nil once the broker stops
@@ -64,8 +68,9 @@ type Broker struct {
 }
 
 const (
-	handshakeTimeout = 10 * time.Second
-	maxClients       = 20_000
+	// takeoverTimeout is how long a client waits for the end of its last connection.
+	takeoverTimeout = 10 * time.Second
+	maxClients      = 20_000
 )
 
 // NewBroker returns a broker that serves when Serve is called.
@@ -87,8 +92,13 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	capabilities.MaximumClientWritesPending = 4 * maxQueued
 	capabilities.MaximumPacketSize = o.MaxPacket
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true // or each PUBACK repeats its event's attributes
-	b := &Broker{o: o, conns: map[net.Conn]struct{}{}, owners: map[string]*peer{}, slow: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "atoll_broker_slow_clients_total", Help: "Clients cut off because they did not read what was sent to them."})}
+	b := &Broker{
+		o: o, conns: map[net.Conn]struct{}{}, owners: map[string]*peer{}, gate: newGate(), log: rate.NewLimiter(1, 20),
+		slow: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "atoll_broker_slow_clients_total", Help: "Clients cut off because they did not read what was sent to them."}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "atoll_broker_refused_connections_total", Help: "Connections refused because too many others had not shown a certificate yet."}),
+	}
 	b.server = mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
 		// It logs whole packets, whose payloads may hold Secrets: the hook logs instead.
@@ -105,7 +115,7 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 }
 
 func (b *Broker) register(r prometheus.Registerer) {
-	r.MustRegister(b.slow)
+	r.MustRegister(b.slow, b.refused)
 	for name, metric := range map[string]struct {
 		help  string
 		value *int64
@@ -131,25 +141,46 @@ func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	b.serving.Store(true)
 	var err error
+	pause := acceptPause
 	for {
 		conn, acceptErr := l.Accept()
 		if acceptErr != nil {
-			if ctx.Err() == nil && !errors.Is(acceptErr, net.ErrClosed) {
-				var temporary interface{ Timeout() bool }
-				if errors.As(acceptErr, &temporary) && temporary.Timeout() {
-					continue
-				}
-				err = fmt.Errorf("broker: accepting: %w", acceptErr)
+			if ctx.Err() != nil || errors.Is(acceptErr, net.ErrClosed) {
+				break
 			}
-			break
+			if !isPassing(acceptErr) {
+				err = fmt.Errorf("broker: accepting: %w", acceptErr)
+				break
+			}
+			if b.log.Allow() {
+				b.o.Logger.Warn("no connection can be accepted", "error", acceptErr, "retry_in", pause.String())
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, acceptPauseMax)
+			continue
+		}
+		pause = acceptPause
+		proven := b.gate.enter(conn.RemoteAddr())
+		if proven == nil {
+			b.refused.Inc()
+			if b.log.Allow() {
+				b.o.Logger.Warn("connection refused: too many others have not shown a certificate yet", "remote", conn.RemoteAddr().String())
+			}
+			cutOff(conn)
+			continue
 		}
 		if !b.track(conn) {
+			proven()
 			conn.Close()
 			continue
 		}
 		clients.Go(func() {
 			defer b.untrack(conn)
-			b.serve(ctx, conn)
+			defer proven()
+			b.serve(ctx, conn, proven)
 		})
 	}
 	b.serving.Store(false)
@@ -168,23 +199,29 @@ func (b *Broker) Check(context.Context) error {
 	return nil
 }
 
-func (b *Broker) serve(ctx context.Context, conn net.Conn) {
+// serve serves a connection until it ends. It calls proven once the client has a
+// client id.
+func (b *Broker) serve(ctx context.Context, conn net.Conn, proven func()) {
 	defer conn.Close()
 	secured := tls.Server(conn, b.o.TLS)
-	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	deadline := time.Now().Add(provenWithin)
+	hctx, cancel := context.WithDeadline(ctx, deadline)
 	err := secured.HandshakeContext(hctx)
 	cancel()
 	if err != nil {
-		b.o.Logger.Info("connection refused", "remote", conn.RemoteAddr().String(), "error", err)
+		if b.log.Allow() {
+			b.o.Logger.Info("connection refused", "remote", conn.RemoteAddr().String(), "error", err)
+		}
 		return
 	}
-	secured.SetDeadline(time.Now().Add(handshakeTimeout)) // until CONNECT; then the keep-alive's
+	secured.SetDeadline(deadline) // until CONNECT; then the keep-alive's
 	leaf := secured.ConnectionState().VerifiedChains[0][0]
 	name := leaf.Subject.CommonName
 	p := newPeer(secured, conn, name, b.o.MaxPending, func() {
 		b.slow.Inc()
 		b.o.Logger.Warn("client too slow", "name", name, "remote", conn.RemoteAddr().String())
 	})
+	p.proven = proven
 	// A certificate proves nothing once it has expired. Its owner has a newer one.
 	expiry := time.AfterFunc(time.Until(leaf.NotAfter), func() {
 		b.o.Logger.Info("client's certificate has expired", "name", name, "remote", conn.RemoteAddr().String())
@@ -204,7 +241,7 @@ func (b *Broker) serve(ctx context.Context, conn net.Conn) {
 // subscriptions by client id, so what it would forget for the old connection a
 // moment later would be the new one's. Another's id is not given.
 func (b *Broker) own(id string, p *peer) error {
-	deadline := time.NewTimer(handshakeTimeout)
+	deadline := time.NewTimer(takeoverTimeout)
 	defer deadline.Stop()
 	for {
 		b.mu.Lock()
@@ -212,6 +249,7 @@ func (b *Broker) own(id string, p *peer) error {
 		if old == nil {
 			p.clientID, b.owners[id] = id, p
 			b.mu.Unlock()
+			p.proven()
 			return nil
 		}
 		b.mu.Unlock()

@@ -299,7 +299,7 @@ func TestAcknowledgementsKeepTheOrderOfArrival(t *testing.T) {
 	out := make(chan *packets.ControlPacket, 10)
 	here, there := net.Pipe()
 	defer there.Close()
-	c := &connection{conn: here, out: out, gone: make(chan struct{})}
+	c := &connection{conn: here, out: out, gone: make(chan struct{}), inflight: newInflight(time.Second)}
 	in := []*inbound{{id: 5}, {id: 6}, {id: 7}}
 	c.inbox = append(c.inbox, in...)
 	c.ack(in[2])

@@ -19,6 +19,9 @@ var (
 	ErrDisconnected = errors.New("not connected to the broker")
 	// ErrTooLarge: the event is over the broker's limit and was not sent.
 	ErrTooLarge = errors.New("the event is larger than the broker takes")
+	// ErrUnacknowledged: the broker did not acknowledge the event in time
+	// (ClientOptions.AckTimeout). It may have been delivered.
+	ErrUnacknowledged = errors.New("the broker did not acknowledge the event in time")
 	// ErrNotAuthorized: the broker's rules do not allow the topic.
 	ErrNotAuthorized = errors.New("the broker does not allow this topic")
 	// ErrUnheard: the broker took the event, and nobody has subscribed to its
@@ -61,6 +64,7 @@ type ClientOptions struct {
 	KeepAlive   time.Duration // default 10 s; a silent broker is given up after 1.5 times that
 	MaxMessage  int           // bytes of an event as it is sent, for brokers that do not say theirs; 0: no limit but the broker's
 	Window      int           // events sent and not yet acknowledged; default 1,000, at most what the broker takes
+	AckTimeout  time.Duration // for the broker's acknowledgement of an event; default 10 s
 	MinBackoff  time.Duration // default 20 ms
 	MaxBackoff  time.Duration // default 2 s
 }
@@ -83,6 +87,9 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	}
 	if o.Window == 0 {
 		o.Window = 1000
+	}
+	if o.AckTimeout == 0 {
+		o.AckTimeout = 10 * time.Second
 	}
 	if o.MinBackoff == 0 {
 		o.MinBackoff = 20 * time.Millisecond
@@ -238,8 +245,9 @@ func (c *Client) Limit() int {
 }
 
 // Publish sends an event and waits for the broker's acknowledgement. It fails
-// with ErrDisconnected, ErrTooLarge, ErrNotAuthorized, or as ctx does; only
-// ErrTooLarge and ErrNotAuthorized are certain not to have been delivered.
+// with ErrDisconnected, ErrUnacknowledged, ErrTooLarge, ErrNotAuthorized, or as
+// ctx does; only ErrTooLarge and ErrNotAuthorized are certain not to have been
+// delivered.
 func (c *Client) Publish(ctx context.Context, topic string, e Event) error {
 	done := make(chan error, 1)
 	if err := c.PublishAsync(ctx, topic, e, func(err error) { done <- err }); err != nil {
@@ -253,11 +261,41 @@ func (c *Client) Publish(ctx context.Context, topic string, e Event) error {
 	}
 }
 
-// PublishAsync sends an event and returns; done is called once, by the
-// connection's goroutine, when the broker has acknowledged it or it is known
-// that it will not. It waits only while the window is full. When it returns an
-// error, done is not called. Events of one caller are sent in order.
+// PublishAsync sends an event and returns; done is called once, by a goroutine
+// of the connection, when the broker has acknowledged the event, or AckTimeout
+// after it was written (ErrUnacknowledged), or when the connection ends. It must
+// not wait. PublishAsync itself waits only while the window is full. When it
+// returns an error, done is not called. Events of one caller are sent in order.
 func (c *Client) PublishAsync(ctx context.Context, topic string, e Event, done func(error)) error {
+	return c.PublishLate(ctx, topic, func() (Event, error) { return e, nil }, done)
+}
+
+// PublishLate is PublishAsync of an event that is made when there is room for
+// it: a caller that waited for the window can look once more whether the event is
+// still what it should be. When event fails nothing is sent, and its error is
+// returned.
+func (c *Client) PublishLate(ctx context.Context, topic string, event func() (Event, error), done func(error)) error {
+	c.mu.Lock()
+	conn, why := c.conn, c.why
+	c.mu.Unlock()
+	if conn == nil {
+		return fmt.Errorf("%w: %w", ErrDisconnected, why)
+	}
+	if err := conn.reserve(ctx); err != nil {
+		return err
+	}
+	e, err := event()
+	if err == nil {
+		err = c.publish(conn, topic, e, done)
+	}
+	if err != nil {
+		conn.release()
+	}
+	return err
+}
+
+// publish sends an event by a connection that has a place for it.
+func (c *Client) publish(conn *connection, topic string, e Event, done func(error)) error {
 	form := e.publish
 	if c.o.Structured {
 		form = e.publishStructured
@@ -266,16 +304,10 @@ func (c *Client) PublishAsync(ctx context.Context, topic string, e Event, done f
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	conn, why := c.conn, c.why
-	c.mu.Unlock()
 	if most := c.o.MaxMessage; most > 0 && packetSize(p) > most {
 		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), most)
 	}
-	if conn == nil {
-		return fmt.Errorf("%w: %w", ErrDisconnected, why)
-	}
-	return conn.publish(ctx, p, func(err error) {
+	return conn.publish(p, func(err error) {
 		if err == nil {
 			c.metrics.sent(e.Type)
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -28,11 +29,12 @@ type connection struct {
 	keys   fingerprint   // of what the connection was made with
 	window chan struct{} // one place for each publish in flight
 
-	mu      sync.Mutex
-	nextID  uint16
-	pending map[uint16]func(error) // publishes in flight
-	inbox   []*inbound             // received and not yet acknowledged, in order
-	dead    bool
+	written atomic.Uint64 // publishes that are on the socket
+
+	mu       sync.Mutex
+	inflight *inflight
+	inbox    []*inbound // received and not yet acknowledged, in order
+	dead     bool
 }
 
 // inbound is a received message that waits for its acknowledgement, and for
@@ -66,7 +68,7 @@ func dial(ctx context.Context, client *Client) (*connection, error) {
 	}
 	c := &connection{
 		client: client, conn: nc, read: bufio.NewReaderSize(nc, 64<<10),
-		keys: keys, out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), pending: map[uint16]func(error){},
+		keys: keys, out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), inflight: newInflight(o.AckTimeout),
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	err = c.handshake()
@@ -113,7 +115,7 @@ func (c *connection) handshake() error {
 		return nil
 	}
 	subscribe := &packets.Subscribe{PacketID: 1, Properties: &packets.Properties{}}
-	c.nextID = 1
+	c.inflight.nextID = 1
 	for _, filter := range o.Subscriptions {
 		subscribe.Subscriptions = append(subscribe.Subscriptions, packets.SubOptions{Topic: filter, QoS: 1})
 	}
@@ -150,14 +152,15 @@ func (c *connection) run(ctx context.Context, subscribed func()) error {
 	if len(c.client.o.Subscriptions) == 0 {
 		subscribed()
 	}
-	var keys sync.WaitGroup
+	var watchers sync.WaitGroup
+	watchers.Go(c.watchAcknowledgements)
 	if c.client.o.Keys != nil {
-		keys.Go(c.watchKeys)
+		watchers.Go(c.watchKeys)
 	}
 	err := c.readLoop(ctx, subscribed)
 	c.close()
 	writer.Wait()
-	keys.Wait()
+	watchers.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -189,6 +192,34 @@ func (c *connection) watchKeys() {
 	}
 }
 
+// watchAcknowledgements fails publishes that the broker does not acknowledge in
+// time, and ends a connection on which it acknowledges nothing at all.
+func (c *connection) watchAcknowledgements() {
+	ticker := time.NewTicker(max(c.client.o.AckTimeout/4, time.Millisecond))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-c.gone:
+			return
+		case <-ticker.C:
+		}
+		now := time.Now()
+		c.mu.Lock()
+		overdue := c.inflight.expire(now, c.written.Load())
+		useless := c.inflight.useless(now)
+		c.mu.Unlock()
+		for _, done := range overdue {
+			c.client.metrics.unacknowledged.Inc()
+			c.release()
+			done(ErrUnacknowledged)
+		}
+		if useless {
+			c.client.o.Logger.Warn("the broker does not acknowledge events, connecting anew", "broker", c.client.o.Addr)
+			c.close()
+		}
+	}
+}
+
 func (c *connection) close() {
 	c.once.Do(func() {
 		close(c.gone)
@@ -201,10 +232,10 @@ func (c *connection) fail() {
 	c.close()
 	c.mu.Lock()
 	c.dead = true
-	pending := c.pending
-	c.pending, c.inbox = nil, nil
+	open := c.inflight.fail()
+	c.inbox = nil
 	c.mu.Unlock()
-	for _, done := range pending {
+	for _, done := range open {
 		done(ErrDisconnected)
 	}
 }
@@ -287,33 +318,36 @@ func (c *connection) send(p *packets.ControlPacket) bool {
 	}
 }
 
-func (c *connection) publish(ctx context.Context, p *packets.Publish, done func(error)) error {
-	if c.limit > 0 && packetSize(p) > int(c.limit) {
-		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), c.limit)
-	}
+// reserve waits for a place in the window. publish or release must follow.
+func (c *connection) reserve(ctx context.Context) error {
 	select {
 	case c.window <- struct{}{}:
+		return nil
 	case <-c.gone:
 		return ErrDisconnected
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+}
+
+func (c *connection) release() { <-c.window }
+
+// publish sends a packet for which there is a place. When it fails the place is
+// still the caller's.
+func (c *connection) publish(p *packets.Publish, done func(error)) error {
+	if c.limit > 0 && packetSize(p) > int(c.limit) {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), c.limit)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead {
 		return ErrDisconnected
 	}
-	for {
-		if c.nextID++; c.nextID != 0 && c.pending[c.nextID] == nil {
-			break
-		}
-	}
-	p.PacketID = c.nextID
-	c.pending[p.PacketID] = done
+	p.PacketID = c.inflight.add(done)
 	// Under the lock, so that events leave in the order of their callers. The
 	// writer never takes it, so it drains.
 	if !c.send(p.ToControlPacket()) {
-		delete(c.pending, p.PacketID)
+		c.inflight.remove(p.PacketID)
 		return ErrDisconnected
 	}
 	return nil
@@ -329,13 +363,12 @@ func packetSize(p *packets.Publish) int {
 
 func (c *connection) acknowledged(a *packets.Puback) {
 	c.mu.Lock()
-	done := c.pending[a.PacketID]
-	delete(c.pending, a.PacketID)
+	done := c.inflight.acknowledge(a.PacketID, time.Now())
 	c.mu.Unlock()
 	if done == nil {
 		return
 	}
-	<-c.window
+	c.release()
 	switch {
 	case a.ReasonCode == packets.PubackNotAuthorized:
 		done(ErrNotAuthorized)
@@ -368,9 +401,13 @@ func (c *connection) writeLoop(ctx context.Context) error {
 			p = packets.NewControlPacket(packets.PINGREQ)
 		}
 		c.conn.SetWriteDeadline(time.Now().Add(stuck))
+		published := uint64(0)
 		for p != nil {
 			if err := write(w, p); err != nil {
 				return fmt.Errorf("writing to the broker: %w", err)
+			}
+			if p.Type == packets.PUBLISH {
+				published++
 			}
 			select {
 			case p = <-c.out:
@@ -381,6 +418,7 @@ func (c *connection) writeLoop(ctx context.Context) error {
 		if err := w.Flush(); err != nil {
 			return fmt.Errorf("writing to the broker: %w", err)
 		}
+		c.written.Add(published)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 type clientMetrics struct {
 	sentTotal, receivedTotal *prometheus.CounterVec
 	undecodable, connects    prometheus.Counter
+	unacknowledged           prometheus.Counter
 }
 
 func newClientMetrics(reg prometheus.Registerer) *clientMetrics {
@@ -23,9 +24,11 @@ func newClientMetrics(reg prometheus.Registerer) *clientMetrics {
 		receivedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cloudevents_received_total", Help: "CloudEvents received from the broker."}, kinds),
 		undecodable:   prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_undecodable_total", Help: "Messages that were no CloudEvents; acknowledged and dropped."}),
 		connects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_connects_total", Help: "Connections made to the broker."}),
+		unacknowledged: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_unacknowledged_total",
+			Help: "Events that the broker did not acknowledge in time."}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.sentTotal, m.receivedTotal, m.undecodable, m.connects)
+		reg.MustRegister(m.sentTotal, m.receivedTotal, m.undecodable, m.connects, m.unacknowledged)
 	}
 	return m
 }

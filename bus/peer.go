@@ -20,6 +20,7 @@ type peer struct {
 	ended    chan struct{} // closed when the library has forgotten the client
 	limit    int           // bytes
 	slow     func()        // called when the client is cut off
+	proven   func()        // called when it owns a client id
 
 	mu      sync.Mutex
 	pending []byte
@@ -43,7 +44,7 @@ const (
 var errSlow = errors.New("the client does not read what is sent to it")
 
 func newPeer(secured, raw net.Conn, name string, limit int, slow func()) *peer {
-	return &peer{Conn: secured, raw: raw, name: name, ended: make(chan struct{}), limit: limit, slow: slow, wake: make(chan struct{}, 1)}
+	return &peer{Conn: secured, raw: raw, name: name, ended: make(chan struct{}), proven: func() {}, limit: limit, slow: slow, wake: make(chan struct{}, 1)}
 }
 
 // queue counts what enters and leaves the library's queue.
@@ -201,9 +202,12 @@ func (p *peer) send() {
 func (p *peer) SetDeadline(t time.Time) error { return p.Conn.SetReadDeadline(t) }
 
 // cut ends the connection without a word and drops what is on its way.
-func (p *peer) cut() {
-	if tcp, ok := p.raw.(*net.TCPConn); ok {
+func (p *peer) cut() { cutOff(p.raw) }
+
+// cutOff ends a connection so that nothing of it is left in the system.
+func cutOff(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
 		tcp.SetLinger(0)
 	}
-	p.raw.Close()
+	conn.Close()
 }

@@ -81,13 +81,18 @@ func (p *Pool) Limit() int { return p.clients[0].Limit() }
 
 // PublishAsync is as Client.PublishAsync. It waits for the pool's rate, too.
 func (p *Pool) PublishAsync(ctx context.Context, topic string, e Event, done func(error)) error {
+	return p.PublishLate(ctx, topic, func() (Event, error) { return e, nil }, done)
+}
+
+// PublishLate is as Client.PublishLate. It waits for the pool's rate, too.
+func (p *Pool) PublishLate(ctx context.Context, topic string, event func() (Event, error), done func(error)) error {
 	i := p.of(topic)
 	if p.pace != nil {
 		if err := p.pace[i].Wait(ctx); err != nil {
 			return err
 		}
 	}
-	return p.clients[i].PublishAsync(ctx, topic, e, done)
+	return p.clients[i].PublishLate(ctx, topic, event, done)
 }
 
 // of is the connection by which a topic's events leave.

@@ -1,5 +1,10 @@
 package bus
 
+import (
+	"hash/fnv"
+	"slices"
+)
+
 // EventTopic is where a sentinel says which resources need work: the MQTT topic
 // for a topic of its configuration (clients.broker.topic), such as "clusters".
 // "#" is a filter for all.
@@ -23,4 +28,21 @@ const HelloType = "dev.atoll.adapter.connected"
 type Hello struct {
 	Adapter string `json:"adapter"`
 	Topic   string `json:"topic"` // of its configuration
+	// Of and Slots restrict what the adapter wants to resources in some of its
+	// slots (SlotOf); Of is 0 when it wants all.
+	Of    int   `json:"of,omitempty"`
+	Slots []int `json:"slots,omitempty"`
+}
+
+// Wants says whether the adapter wants events of a resource.
+func (h Hello) Wants(id string) bool {
+	return h.Of <= 0 || slices.Contains(h.Slots, SlotOf(id, h.Of))
+}
+
+// SlotOf is the slot of a resource among those by which replicas of an adapter
+// share their work.
+func SlotOf(id string, slots int) int {
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	return int(h.Sum64() % uint64(slots))
 }

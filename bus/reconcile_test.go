@@ -10,6 +10,29 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// A hello asks for the resources of some slots, or, as those of earlier versions,
+// for all.
+func TestWhatAHelloWants(t *testing.T) {
+	const slots = 32
+	wanted := 0
+	for i := range 1000 {
+		id := fmt.Sprint("r", i)
+		h := Hello{Of: slots, Slots: []int{3, 7}}
+		if slot := SlotOf(id, slots); h.Wants(id) != (slot == 3 || slot == 7) {
+			t.Fatalf("%s of slot %d: %v", id, slot, h.Wants(id))
+		}
+		if h.Wants(id) {
+			wanted++
+		}
+		if !(Hello{}).Wants(id) || (Hello{Of: slots}).Wants(id) {
+			t.Fatal("a hello without slots wants all, one of a replica that has none wants nothing")
+		}
+	}
+	if wanted < 30 || wanted > 100 {
+		t.Errorf("two slots of 32 have %d resources of 1000", wanted)
+	}
+}
+
 // The event of the reference, section 2.3.
 func TestAReconcileEventOnTheWire(t *testing.T) {
 	e := Event{

@@ -13,7 +13,7 @@ import (
 // dryRun are the flags of an execution without a world.
 type dryRun struct {
 	event, responses, discovery string
-	verbose                     bool
+	verbose, fail               bool
 	output                      string
 }
 
@@ -27,10 +27,11 @@ func (c *command) dryRunnable(cmd *cobra.Command, load func() (*adapter.Config, 
 	fl.StringVar(&d.discovery, "dry-run-discovery", "", "file with the objects that are found, by name; else what was applied")
 	fl.BoolVar(&d.verbose, "dry-run-verbose", false, "show manifests, and the bodies of requests")
 	fl.StringVar(&d.output, "dry-run-output", "text", "text or json")
+	fl.BoolVar(&d.fail, "dry-run-fail", false, "exit with 1 when the task failed; without it only when the files cannot be used")
 	serve := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if d.event == "" {
-			for _, name := range []string{"api-responses", "discovery", "verbose", "output"} {
+			for _, name := range []string{"api-responses", "discovery", "verbose", "output", "fail"} {
 				if cmd.Flags().Changed("dry-run-" + name) { // who says so does not mean to run it
 					return fmt.Errorf("--dry-run-%s goes with --dry-run-event", name)
 				}
@@ -74,7 +75,7 @@ func (d *dryRun) run(cmd *cobra.Command, out io.Writer, config *adapter.Config, 
 	if err := write(out, d.verbose); err != nil {
 		return err
 	}
-	if err := trace.Result.Err(); err != nil {
+	if err := trace.Result.Err(); err != nil && d.fail {
 		return fmt.Errorf("the task failed: %w", err)
 	}
 	return nil

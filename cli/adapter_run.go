@@ -198,14 +198,21 @@ type replica struct {
 }
 
 // Renew implements adapter.Sharer.
-func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []int, err error) {
+func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []adapter.OpenSlot, err error) {
 	answer, err := r.clm.RenewMember(ctx, r.adapter, r.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: keep})
 	switch client.StatusOf(err) {
 	// It is not Atoll's, or this adapter has no identity of the region.
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusForbidden:
 		err = fmt.Errorf("%w: %w", adapter.ErrNotShared, err)
 	}
-	return answer.Slots, answer.Open, err
+	for i, slot := range answer.Open {
+		o := adapter.OpenSlot{Slot: slot}
+		if i < len(answer.Since) { // an earlier version of the lifecycle manager does not say
+			o.Since = answer.Since[i]
+		}
+		open = append(open, o)
+	}
+	return answer.Slots, open, err
 }
 
 // Leave implements adapter.Sharer.

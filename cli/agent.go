@@ -62,8 +62,10 @@ run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`
 	cmd.Flags().StringVar(&o.DataDir, "data-dir", "", "directory of the agent's works; holds their Secrets (default: atoll-agent/CONSUMER in the user's cache directory)")
 	cmd.Flags().Float32Var(&o.QPS, "kube-api-qps", 0, "calls to the cluster's API per second (default 1000)")
 	cmd.Flags().IntVar(&o.Burst, "kube-api-burst", 0, "burst of calls to the cluster's API (default 2000)")
+	cmd.Flags().Float64Var(&o.PublishRate, "publish-rate", 0, "events per second to the region, for brokers with a quota (default 200)")
+	cmd.Flags().IntVar(&o.PublishBurst, "publish-burst", 0, "burst of events to the region (default five times --publish-rate)")
 	cmd.Flags().StringVar(&driver, "workload-source-driver", "mqtt", "how works come: mqtt or grpc")
-	cmd.Flags().StringVar(&source, "workload-source-config", "", "file that says where works come from; with mqtt, instead of --mqtt: brokerHost, username, password, caFile, clientCertFile, clientKeyFile, topics; with grpc: url, caFile, clientCertFile, clientKeyFile, tokenFile, keepAliveConfig")
+	cmd.Flags().StringVar(&source, "workload-source-config", "", "file that says where works come from; with mqtt, instead of --mqtt: brokerHost, username, password, caFile, clientCertFile, clientKeyFile, topics; with grpc: url, caFile, clientCertFile, clientKeyFile, tokenFile, keepAliveConfig; without caFile and without --identity the connection is plain")
 	agentCompatible(cmd, &o)
 	cmd.MarkFlagRequired("consumer-name")
 	return cmd
@@ -89,7 +91,11 @@ func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at
 		return fmt.Errorf("--workload-source-driver %q is neither mqtt nor grpc", driver)
 	}
 	var own *tls.Config // the agent's identity towards its server
-	if config.CAFile+config.CAData == "" {
+	switch {
+	case config.CAFile+config.CAData != "": // the file says all
+	case s.identity.empty():
+		s.log.Warn("the connection to the server is plain: the configuration file names no caFile, and there is no --identity", "server", config.URL)
+	default:
 		var err error
 		if own, err = s.agentTLS(p, o, "maestro"); err != nil {
 			return err

@@ -71,6 +71,7 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 	cmd.Flags().StringSliceVar(&f.releases, "release", nil, "a release that clusters can have, as 1.36.3; may be repeated. It is published as a Version of the channel stable")
 	cmd.Flags().BoolVar(&f.sentinel.on, "sentinel", true, "run the sentinel in this process, too, where a broker is named")
 	f.sentinel.add(cmd, "sentinel-")
+	f.fleet.add(cmd)
 	f.add(cmd)
 	return cmd
 }
@@ -80,6 +81,7 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 	o := clm.Options{
 		Version: version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
+		MaxResource: int64(config.Server.MaxResourceBytes),
 		ReadTimeout: config.Server.Timeouts.Read, WriteTimeout: config.Server.Timeouts.Write, HistoryMemory: config.Database.HistoryMaxAge,
 	}
 	var err error
@@ -93,7 +95,12 @@ func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 		return err
 	}
 	defer o.Database.Close() // after wait
-	if err := startFleet(s, p, &o); err != nil {
+	works, closeWorks, err := f.fleet.works(f.registered)
+	if err != nil {
+		return err
+	}
+	defer closeWorks()
+	if err := startFleet(s, p, &o, works, f.fleet.endOrphans); err != nil {
 		return err
 	}
 	server, err := clm.New(o)

@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/client"
+	"atoll.dev/internal/rest"
 )
 
 // waitFlags are the flags --wait and --timeout.
@@ -155,7 +156,7 @@ one that is there. A change that changes nothing makes no generation.`,
 				return err
 			}
 			verb := "changed"
-			if r.ETag == was {
+			if rest.SameVersion(r.ETag, was) {
 				verb = "has all that already"
 			}
 			return c.changed(ctx, l, in, r, verb, wait, out)

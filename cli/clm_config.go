@@ -26,6 +26,7 @@ type clmFlags struct {
 	insecure string // address of the plain listener
 	identity identityFlags
 	sentinel sentinelFlags
+	fleet    fleetFlags
 	releases []string // that clusters can have
 
 	registered *pki.Identity // nil without an identity of the region

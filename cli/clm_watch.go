@@ -103,7 +103,7 @@ func (c *command) showEvent(e client.Event, l *lifecycle, out *output) error {
 	}
 	state, _ := stateOf(r.Resource)
 	message := ""
-	if cond := conditionOf(r.Resource, "Reconciled"); cond != nil {
+	if cond := reconciledOf(r.Resource); cond != nil {
 		message = cond.Message
 	}
 	_, err = fmt.Fprintf(c.out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID, fmt.Sprint(r.Generation), state, oneLine(message))
@@ -169,7 +169,7 @@ func (c *command) waitFor(ctx context.Context, l *lifecycle, in client.Collectio
 		if err != nil {
 			return err
 		}
-		cond := conditionOf(now.Resource, "Reconciled")
+		cond := reconciledOf(now.Resource)
 		if cond == nil && !gone {
 			return errThere // nobody works for resources of this kind
 		}

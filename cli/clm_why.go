@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/api/fleet"
 	"atoll.dev/client"
 )
 
@@ -53,6 +54,15 @@ deletion also what belongs to the resource and is still there.`,
 					f.Children = append(f.Children, child.Resource)
 				}
 			}
+			if r.Kind == "Cluster" {
+				p, err := l.Placement(ctx, r.ID)
+				switch status := client.StatusOf(err); {
+				case err == nil:
+					f.Placement = &p
+				case status < 400 || status >= 500: // else there is none, or no fleet
+					return err
+				}
+			}
 			// The latest records are enough: who asked before them was answered.
 			if f.History, err = l.History(ctx, in, r.ID, 0, 20); err != nil && client.StatusOf(err) != http.StatusNotFound {
 				return err
@@ -70,7 +80,9 @@ type findings struct {
 	Reports  []clm.AdapterStatus
 	Children []clm.Resource      // of one that is being deleted
 	History  []clm.HistoryRecord // the latest first
-	Now      time.Time
+
+	Placement *fleet.Placement // of a cluster; nil: none
+	Now       time.Time
 }
 
 // wait is what `clm why` shows.
@@ -89,6 +101,8 @@ type wait struct {
 	Done       []awaited  `json:"done"` // reports that are as they should be
 	LastError  *lastError `json:"last_error,omitempty"`
 	Asked      *asked     `json:"asked,omitempty"` // the last time that somebody asked for work
+
+	Placement *fleet.Placement `json:"placement,omitempty"` // of a cluster
 }
 
 // awaited is an adapter, or something that belongs to the resource, and what is
@@ -122,14 +136,14 @@ func whyOf(f findings) wait {
 	r := f.Resource
 	w := wait{
 		ID: r.ID, Kind: r.Kind, Name: r.Name, Generation: r.Generation, Changed: r.UpdatedTime, ChangedBy: r.UpdatedBy,
-		Deleting: r.DeletedTime != nil, Awaited: []awaited{}, Done: []awaited{},
+		Deleting: r.DeletedTime != nil, Awaited: []awaited{}, Done: []awaited{}, Placement: f.Placement,
 	}
 	var missing []string
 	since := map[string]time.Time{} // as the server says it
 	for _, a := range r.Status.Awaiting {
 		missing, since[a.Adapter] = append(missing, a.Adapter), a.Since
 	}
-	if c := conditionOf(r, "Reconciled"); c != nil {
+	if c := reconciledOf(r); c != nil {
 		w.Reconciled, w.Since, w.Message = c.Status, &c.LastTransitionTime, c.Message
 		if found := missingAdapters.FindStringSubmatch(c.Message); missing == nil && found != nil && c.Status != "True" {
 			missing = strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' })
@@ -246,6 +260,9 @@ func waitTable(out io.Writer, w wait, in client.Collection, now time.Time) {
 		}
 		fmt.Fprintf(out, "%s: %s\n", state, oneLine(w.Message))
 	}
+	if p := w.Placement; p != nil {
+		placementLines(out, *p)
+	}
 	show := func(title string, list []awaited) {
 		if len(list) == 0 {
 			return
@@ -281,5 +298,21 @@ func waitTable(out io.Writer, w wait, in client.Collection, now time.Time) {
 	}
 	if w.Deleting && len(w.Awaited) > 0 && now.Sub(w.Changed) > unansweredLong {
 		fmt.Fprintf(out, "if it never ends: atoll clm force-delete %s %s --reason WHY\n", in, w.ID)
+	}
+}
+
+// placementLines show where a cluster is placed, or what speaks against each
+// management cluster.
+func placementLines(out io.Writer, p fleet.Placement) {
+	if p.State == fleet.Placed {
+		fmt.Fprintf(out, "placed on %s\n", p.ManagementCluster)
+		return
+	}
+	fmt.Fprintf(out, "no management cluster takes it: %s\n", oneLine(p.Reason))
+	if p.Decision == nil {
+		return
+	}
+	for _, o := range p.Decision.Objections {
+		fmt.Fprintf(out, "  %d of %d: %s\n", o.Count, p.Decision.Considered, o.Reason)
 	}
 }

@@ -240,7 +240,7 @@ func (r *rebuild) resources(ctx context.Context) (map[string]clm.Resource, error
 		if err != nil {
 			return nil, err
 		}
-		if conditionOf(res.Resource, "Reconciled") != nil {
+		if reconciledOf(res.Resource) != nil {
 			found[res.ID] = res.Resource
 		}
 	}
@@ -294,7 +294,7 @@ func awaitedResources(before, now map[string]clm.Resource) []rebuildWait {
 			continue // its deletion has ended
 		}
 		w := rebuildWait{Kind: is.Kind, ID: id, Name: is.Name}
-		old, cond := conditionOf(was, "Reconciled"), conditionOf(is, "Reconciled")
+		old, cond := reconciledOf(was), reconciledOf(is)
 		switch {
 		case cond == nil:
 			continue // nobody works for it any more

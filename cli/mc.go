@@ -23,7 +23,7 @@ import (
 
 func (c *command) mc() *cobra.Command {
 	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp, Short: "Management clusters: register, join, cordon, drain, revoke, list, delete"}
-	cmd.AddCommand(c.mcList(), c.mcGet(), c.mcRegister(), c.mcUpdate(), c.mcDelete(),
+	cmd.AddCommand(c.mcList(), c.mcGet(), c.mcOrphans(), c.mcRegister(), c.mcUpdate(), c.mcDelete(),
 		c.mcState("cordon", platform.ManagementClusterUpdateStateCordoned), c.mcState("uncordon", platform.ManagementClusterUpdateStateReady),
 		c.mcState("drain", platform.ManagementClusterUpdateStateDraining), c.mcKubeconfig(), c.mcBootstrap(),
 		c.mcJoinToken(), c.mcRevoke(), c.mcAllow())

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,11 +15,16 @@ import (
 )
 
 func (c *command) platform() *cobra.Command {
-	var addr, dsn, sealKey, region, lifecycle string
+	var addr, dsn, sealKey, region, lifecycle, placement string
 	o := client.MaestroOptions{}
 	id := &identityFlags{}
 	cmd := c.serviceCommand("platform", "The Platform API, for customers and operators", `Verifies AWS Signature Version 4 and translates the ROSA regional Platform API to
 the region's own services.`, func(ctx context.Context, s *service) error {
+		switch rosa.Placement(placement) {
+		case rosa.PlacementToOperators, rosa.PlacementToCustomers:
+		default:
+			return fmt.Errorf("--placement-shown-to %s is neither operators nor customers", placement)
+		}
 		s.identity = *id
 		p, err := s.begin(ctx)
 		if err != nil {
@@ -59,7 +65,8 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 			Verifier: &access.Verifier{Region: region, Keys: keys}, Public: access.PublicPaths, Log: s.log, Metrics: s.ops.Registry,
 		}
 		handler := rosa.New(rosa.Options{
-			Maestro: maestro, CLM: clm, Authenticate: authenticator.Authenticate, Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
+			Maestro: maestro, CLM: clm, Authenticate: authenticator.Authenticate, Placement: rosa.Placement(placement),
+			Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
 		})
 		s.serve(p, l, "platform", identity.ServerTLS(false), rest.Server{Handler: handler})
 		return p.wait()
@@ -72,6 +79,8 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 	cmd.Flags().StringVar(&o.HTTP, "maestro-http", "", "URL of Maestro's REST API")
 	cmd.Flags().StringVar(&o.GRPC, "maestro-grpc", "", "address of Maestro's gRPC API")
 	cmd.Flags().StringVar(&lifecycle, "clm", "", "URL of the lifecycle manager, to which management clusters are made known")
+	cmd.Flags().StringVar(&placement, "placement-shown-to", string(rosa.PlacementToOperators),
+		"who reads which management cluster hosts a cluster: operators (privileged accounts), or customers, too")
 	for _, name := range []string{"region", "dsn", "seal-key", "maestro-http", "maestro-grpc"} {
 		cmd.MarkFlagRequired(name)
 	}

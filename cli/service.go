@@ -89,6 +89,10 @@ var errNoIdentity = errors.New("--identity, --pki and --ca are needed")
 // given says whether there is to be an identity.
 func (f identityFlags) given() bool { return f.dir != "" && f.url != "" && f.caFile != "" }
 
+// empty says whether nothing of an identity was given. A part of one is a
+// mistake, and no reason to go on without.
+func (f identityFlags) empty() bool { return f == identityFlags{} }
+
 // parts run side by side; the first that fails ends the others.
 type parts struct {
 	group   *errgroup.Group

@@ -65,6 +65,7 @@ func NewMaestro(o MaestroOptions) (*Maestro, error) {
 	c.headers, c.budget, c.patience = o.Timeout, o.Timeout, 300*time.Millisecond
 	c.prepare = func(r *http.Request, _ []byte) error {
 		actorOf(r.Context()).each(r.Header.Set)
+		r.Header.Set(maestro.ExtensionsHeader, "true")
 		return nil
 	}
 	conn, err := dialMaestro(o.GRPC, o.TLS, keepalive.ClientParameters{

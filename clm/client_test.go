@@ -104,7 +104,7 @@ func TestClientMakesChangesAndDeletes(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Get(ctx, clusters, made.ID, "")
-	fails(t, "what is gone", err, 404, "NTF-002")
+	fails(t, "what is gone", err, 404, "NTF-001")
 
 	history, err := c.History(ctx, clusters, made.ID, 0, 3)
 	if err != nil || len(history) != 3 || history[0].Action != "remove" {

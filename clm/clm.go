@@ -35,6 +35,7 @@ type Options struct {
 	ShutdownGrace      time.Duration // for requests under way; default 5 s
 
 	ReadTimeout, WriteTimeout time.Duration // rest.Server's
+	MaxResource               int64         // bytes of a request that makes or changes a resource; default DefaultMaxResource
 	HistoryMemory             time.Duration // how long records of changes are kept; default 90 days
 
 	Logger  *slog.Logger          // default: discard
@@ -82,6 +83,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.HistoryMemory <= 0 {
 		o.HistoryMemory = historyMemory
+	}
+	if o.MaxResource <= 0 {
+		o.MaxResource = DefaultMaxResource
 	}
 	if o.Stuck <= 0 {
 		o.Stuck = 10 * time.Minute

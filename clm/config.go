@@ -28,7 +28,9 @@ type Config struct {
 		Host              string // default localhost
 		Port              int    // default 8000
 		OpenAPISchemaPath string `yaml:"openapi_schema_path"` // specs must match its schemas; default: any object is a spec
-		Timeouts          struct {
+		// MaxResourceBytes is Atoll's own: what a request may bring that makes or changes a resource; default 4 MiB.
+		MaxResourceBytes int `yaml:"max_resource_bytes"`
+		Timeouts         struct {
 			Read  time.Duration // of a request; default 60s
 			Write time.Duration // of an answer that is no watch; default 60s
 		}

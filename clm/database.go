@@ -62,7 +62,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		if e.Expires != "" {
 			indexes = append(indexes, e.expiryIndex())
 		}
-		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Observed: onlyObserved, History: true, Indexes: indexes}
+		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Compare: compare, Recorded: recorded, History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
 	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant, memberTable}, MaxConns: o.MaxConns, Kinds: kinds}

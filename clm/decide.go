@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	api "atoll.dev/api/clm"
@@ -39,8 +38,8 @@ func encode(d *store.Document, spec declared, seen observed) (err error) {
 	if d.Spec, err = json.Marshal(spec); err != nil {
 		return err
 	}
-	d.Status, err = json.Marshal(seen)
-	return err
+	encodeStatus(d, spec, seen)
+	return nil
 }
 
 // author is who makes a generation: a name, and the place in a trace of the
@@ -127,7 +126,8 @@ func (e *Entity) respecify(d *store.Document, spec declared, children bool) erro
 func (e *Entity) conditions(d store.Document, spec declared, seen observed, children, keep bool) ([]status.Condition, error) {
 	standing := e.standing(d, spec, children)
 	conditions := []status.Condition{}
-	if len(e.RequiredAdapters) > 0 {
+	// A kind without required adapters has conditions from its first report on, as in the original.
+	if len(e.RequiredAdapters) > 0 || status.AnyCounts(seen.Reports) {
 		conditions = status.Aggregate(standing, seen.Reports, seen.Conditions)
 	}
 	if e.mapper.Empty() {
@@ -163,7 +163,7 @@ type reported struct {
 }
 
 // take takes an adapter's report. children says whether the resource has any.
-func (e *Entity) take(d *store.Document, r status.Report, children bool, now time.Time) (reported, error) {
+func (e *Entity) take(d *store.Document, r status.Report, tie status.Tie, children bool, now time.Time) (reported, error) {
 	spec, err := declaredOf(*d)
 	if err != nil {
 		return reported{}, err
@@ -172,14 +172,14 @@ func (e *Entity) take(d *store.Document, r status.Report, children bool, now tim
 	if err != nil {
 		return reported{}, err
 	}
-	i, have := slices.BinarySearchFunc(seen.Reports, r.Adapter, func(r status.Report, name string) int { return strings.Compare(r.Adapter, name) })
+	i, have := seen.find(r.Adapter)
 	r.CreatedAt = now
 	var stored *status.Report
 	if have {
-		stored = &seen.Reports[i]
-		r.CreatedAt = stored.CreatedAt
+		before := seen.Reports[i]
+		stored, r.CreatedAt = &before, before.CreatedAt
 	}
-	next, verdict, err := status.Judge(int32(d.Generation), stored, r)
+	next, verdict, err := status.Judge(int32(d.Generation), stored, r, tie)
 	if e, ok := errors.AsType[*status.InvalidError](err); ok {
 		return reported{}, fieldError(http.StatusBadRequest, codeValidation, e.Field, "required", e.Message)
 	}
@@ -188,11 +188,7 @@ func (e *Entity) take(d *store.Document, r status.Report, children bool, now tim
 		return out, err
 	}
 	if verdict != status.Repeated {
-		if have {
-			seen.Reports[i] = next
-		} else {
-			seen.Reports = slices.Insert(seen.Reports, i, next)
-		}
+		seen.replace(next)
 	}
 	if verdict == status.Aggregated {
 		if seen.Conditions, err = e.conditions(*d, spec, seen, children, false); err != nil {
@@ -200,8 +196,10 @@ func (e *Entity) take(d *store.Document, r status.Report, children bool, now tim
 		}
 	}
 	out.done = status.Removable(e.standing(*d, spec, children), seen.Reports, children)
-	d.Status, err = json.Marshal(seen) // the spec is left as it is
-	return out, err
+	if verdict != status.Repeated {
+		encodeStatus(d, spec, seen) // the spec is left as it is
+	}
+	return out, nil
 }
 
 // reconsider works out the conditions of a resource whose children changed. It
@@ -218,7 +216,7 @@ func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err er
 	if seen.Conditions, err = e.conditions(*d, spec, seen, children, true); err != nil {
 		return false, err
 	}
-	d.Status, err = json.Marshal(seen)
+	encodeStatus(d, spec, seen)
 	return status.Removable(e.standing(*d, spec, children), seen.Reports, children), err
 }
 

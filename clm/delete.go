@@ -1,8 +1,10 @@
 package clm
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -104,14 +106,8 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 		if r := f.restricted(); r != nil {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first", a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
 		}
-		ids := f.ids()
-		var source string
-		err = tx.QueryRow(ctx, `select coalesce((select source from reference where target = any($1) and source <> all($1) order by source limit 1), '')`, ids).Scan(&source)
-		if err != nil {
+		if err := unreferenced(ctx, tx, a, f); err != nil {
 			return err
-		}
-		if source != "" {
-			return rest.Errorf(http.StatusConflict, codeState, "%s %s is referred to by %s; delete that first", a.entity.Kind, a.id, source)
 		}
 		if s.opts.Extension != nil {
 			if err := s.opts.Extension.Needed(ctx, tx, d); err != nil {
@@ -132,6 +128,20 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 		s.metrics.family(doomed, now)
 	}
 	return d, err
+}
+
+// unreferenced checks that no resource outside a family refers to one of it.
+func unreferenced(ctx context.Context, tx *store.Tx, a address, f *family) error {
+	var source string
+	err := tx.QueryRow(ctx, `select coalesce((select r.source from reference r join document d on d.id = r.source and d.removed_at is null
+		where r.target = any($1) and r.source <> all($1) order by r.source limit 1), '')`, f.ids()).Scan(&source)
+	if err != nil {
+		return fmt.Errorf("looking for references to %s %s: %w", a.entity.Kind, a.id, err)
+	}
+	if source != "" {
+		return rest.Errorf(http.StatusConflict, codeState, "%s %s is referred to by %s; delete that first", a.entity.Kind, a.id, source)
+	}
+	return nil
 }
 
 // doom marks a family as deleted, the youngest first, and says whether its root
@@ -174,6 +184,9 @@ func (s *Server) forceDelete(ctx context.Context, a address, ifVersion int64, re
 		if f.doc.DeletedAt == nil {
 			return rest.Errorf(http.StatusConflict, codeState, "%s %s is not being deleted; delete it first", a.entity.Kind, a.id)
 		}
+		if err := unreferenced(ctx, tx, a, f); err != nil {
+			return err
+		}
 		ids := f.ids()
 		if _, err := tx.Exec(ctx, `delete from reference where source = any($1) or target = any($1)`, ids); err != nil {
 			return err
@@ -203,38 +216,43 @@ func (s *Server) erase(ctx context.Context, tx *store.Tx, f *family, reason stri
 
 // finishDeletions removes resources that nothing keeps any more since their kind
 // needs fewer adapters than when they were deleted: no report will come that
-// would find that out.
-func (s *Server) finishDeletions(ctx context.Context, now time.Time) error {
+// would find that out. One that cannot be removed holds up no other; the error is
+// the first one.
+func (s *Server) finishDeletions(ctx context.Context, now time.Time) (first error) {
 	for _, e := range s.registry.entities {
 		q := store.Query{Kind: e.storeKind(), Deletion: store.OnlyDeleting, Limit: 100,
 			Where: store.Fragment{SQL: "d.deleted_at < $1", Args: []any{now.Add(-time.Minute)}}}
 		for {
 			page, err := s.store.List(ctx, q)
 			if err != nil {
-				return err
+				first = cmp.Or(first, err)
+				break
 			}
 			for _, d := range page.Documents {
-				spec, err := declaredOf(d)
-				if err != nil {
-					return err
-				}
-				seen, err := observedOf(d)
-				if err != nil {
-					return err
-				}
-				if !status.Removable(e.standing(d, spec, false), seen.Reports, false) {
-					continue
-				}
-				if err := s.settle(ctx, e, d.ID); err != nil {
-					return err
-				}
+				first = cmp.Or(first, s.finishDeletion(ctx, e, d))
 			}
 			if q.After = page.Next; q.After == "" {
 				break
 			}
 		}
 	}
-	return nil
+	return first
+}
+
+// finishDeletion removes a resource that is being deleted if nothing keeps it.
+func (s *Server) finishDeletion(ctx context.Context, e *Entity, d store.Document) error {
+	spec, err := declaredOf(d)
+	if err != nil {
+		return err
+	}
+	seen, err := observedOf(d)
+	if err != nil {
+		return err
+	}
+	if !status.Removable(e.standing(d, spec, false), seen.Reports, false) {
+		return nil
+	}
+	return s.settle(ctx, e, d.ID)
 }
 
 // settle removes a resource that is being deleted if nothing keeps it.

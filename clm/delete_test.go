@@ -39,8 +39,8 @@ func TestI9DeleteCompletesWithTheLastReport(t *testing.T) {
 	a.report(path, "dns", 2, "False", "True").want(201)
 	a.do("GET", path, "").want(200)
 	a.report(path, "validation", 2, "False", "True").want(201)
-	a.do("GET", path, "").want(404, "NTF-002")
-	a.report(path, "validation", 2, "False", "True").want(404, "NTF-002")
+	a.do("GET", path, "").want(404, "NTF-001")
+	a.report(path, "validation", 2, "False", "True").want(404, "NTF-001")
 	is(t, "the list", a.do("GET", "/clusters", "").at("total"), "0")
 	h := a.do("GET", path+"/history", "").want(200)
 	is(t, "what history ends with", h.at("items.0.action"), "remove")
@@ -62,8 +62,8 @@ func TestI9ParentsGoWithTheirLastChild(t *testing.T) {
 	a.report(path, "validation", 2, "False", "True").want(201)
 	is(t, "Reconciled", a.do("GET", path, "").want(200).condition("Reconciled"), "False@2 ReconciledWaitingForChildren")
 	a.report(pool, "node-pool", 2, "False", "True").want(201)
-	a.do("GET", pool, "").want(404, "NTF-003")
-	a.do("GET", path, "").want(404, "NTF-002")
+	a.do("GET", pool, "").want(404, "NTF-001")
+	a.do("GET", path, "").want(404, "NTF-001")
 }
 
 func TestRestrictedParentsStay(t *testing.T) {
@@ -201,7 +201,7 @@ func TestI9TheLastReportsOfAParentAndItsChildMeet(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	a.do("GET", path, "").want(404, "NTF-002")
+	a.do("GET", path, "").want(404, "NTF-001")
 }
 
 // Who waits for one family's lock must not keep others from the database.

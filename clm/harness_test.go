@@ -2,6 +2,7 @@ package clm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -122,7 +123,7 @@ func startAs(t testing.TB, dsn, entities string, adapt func(*Options)) (a *testA
 
 // claimed believes what a test says of itself.
 func claimed(r *http.Request) (Caller, error) {
-	c := Caller{Name: r.Header.Get("X-Test-Name"), System: r.Header.Get("X-Test-System") != "", Reporter: r.Header.Get("X-Test-Reporter") != ""}
+	c := Caller{Name: cmp.Or(r.Header.Get("X-Test-Name"), "client@example.com"), System: r.Header.Get("X-Test-System") != "", Reporter: r.Header.Get("X-Test-Reporter") != ""}
 	if org := r.Header.Get("X-Test-Org"); org != "" {
 		c.Tenancy = map[string]string{"org": org}
 	}
@@ -170,6 +171,12 @@ func (a *testAPI) do(method, path, body string, headers ...string) answer {
 	got := answer{a.t, method + " " + path, res.StatusCode, res.Header, data}
 	a.agreed.check(a.t, req, body, got)
 	return got
+}
+
+// version is the version in an answer's ETag.
+func version(a answer) string {
+	v, _, _ := strings.Cut(strings.Trim(a.header.Get("Etag"), `"`), "-")
+	return v
 }
 
 // want checks the status, and for errors the code.

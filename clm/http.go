@@ -16,8 +16,12 @@ import (
 	"atoll.dev/store"
 )
 
-// maxBody is what a request may bring.
+// maxBody is how many bytes a request may bring that is no resource.
 const maxBody = 1 << 20
+
+// DefaultMaxResource is how many bytes a request may bring that makes or changes
+// a resource, unless Options say otherwise.
+const DefaultMaxResource = 4 << 20
 
 // collection is one set of paths: of a kind, flat or below its owner, or of all
 // kinds.
@@ -68,11 +72,13 @@ func (c *collection) register(m *rest.Mux, path string) {
 
 // handler is the whole of the REST port:
 //
-//	request -> Observe -> Compress -> trailing slash -> identity -> Mux
+//	request -> Observe -> Compress -> trailing slash -> route -> identity -> rights -> Mux
+//
+// What no route matches is answered without identity, as in the original.
 func (s *Server) handler() http.Handler {
 	mux := s.routes()
 	mux.PlainMethods = true
-	open := map[string]bool{"/api/hyperfleet": true, basePath + "/openapi": true, basePath + "/openapi.html": true}
+	open := map[string]bool{"GET /api/hyperfleet": true, "GET " + basePath + "/openapi": true, "GET " + basePath + "/openapi.html": true}
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"},
 		Trace: s.opts.Tracer.Serve,
@@ -86,14 +92,13 @@ func (s *Server) handler() http.Handler {
 			r = &r2
 		}
 		r = r.WithContext(withInstance(r.Context(), r.URL.Path))
-		if !open[r.URL.Path] {
+		if route := mux.Route(r); route != "" && !open[route] {
 			who, err := s.opts.Identify(r)
+			if err == nil {
+				err = who.may(route)
+			}
 			if err != nil {
 				rest.Fail(w, r, err)
-				return
-			}
-			if who.Reporter && !reports(r) {
-				rest.Fail(w, r, rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else"))
 				return
 			}
 			r = r.WithContext(withCaller(r.Context(), who, rest.OperationID(r.Context())))
@@ -102,9 +107,21 @@ func (s *Server) handler() http.Handler {
 	})))
 }
 
-// reports says that a request reads, or reports a status.
-func reports(r *http.Request) bool {
-	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/statuses")
+// may decides whether a caller may take a route. The pattern decides, not the
+// path: a name in the path may be any word.
+func (c Caller) may(route string) error {
+	method, pattern, _ := strings.Cut(route, " ")
+	reads := method == http.MethodGet || method == http.MethodHead
+	reports := method == http.MethodPut && strings.HasSuffix(pattern, "/{id}/statuses")
+	switch {
+	case reads:
+		return nil
+	case c.Name == "":
+		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "the token does not say who its holder is; only reading is possible with it")
+	case c.Reporter && !reports:
+		return rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else")
+	}
+	return nil
 }
 
 func (s *Server) getMetadata(w http.ResponseWriter, _ *http.Request) error {
@@ -149,12 +166,29 @@ func (c *collection) read(r *http.Request) (address, store.Document, error) {
 	return a, d, a.admits(r.Context(), d)
 }
 
+// readWire is read for who shows the wire form. An operator sees everything, so
+// neither spec nor status has to be read for him.
+func (c *collection) readWire(r *http.Request, v view) (address, store.Document, error) {
+	if v.statuses || c.entity == nil || callerOf(r.Context()).Tenancy != nil {
+		return c.read(r)
+	}
+	a, err := c.address(r)
+	if err != nil {
+		return a, store.Document{}, err
+	}
+	d, err := c.s.store.GetWire(r.Context(), a.entity.storeKind(), a.id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && a.parent != "" && d.Scope != a.parent {
+		return a, d, missing(a.entity, a.id)
+	}
+	return a, d, err
+}
+
 func (c *collection) get(w http.ResponseWriter, r *http.Request) error {
 	view, err := parseView(r)
 	if err != nil {
 		return err
 	}
-	_, d, err := c.read(r)
+	_, d, err := c.readWire(r, view)
 	if err != nil {
 		return err
 	}
@@ -162,11 +196,11 @@ func (c *collection) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, wire)
+	return rest.WriteBody(w, r, http.StatusOK, d.Version, wire)
 }
 
 func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
-	body, err := rest.ReadBody(r, maxBody)
+	body, err := rest.ReadBody(r, c.s.opts.MaxResource)
 	if err != nil {
 		return err
 	}
@@ -186,27 +220,27 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "required", Message: "is required"})
 	case req.entity == nil:
 		if req.entity = c.s.registry.byKind[req.body.Kind]; req.entity == nil {
-			return fieldError(http.StatusBadRequest, codeValue, "kind", "enum", "there is no kind "+shorten(req.body.Kind)+" here")
+			return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "is unknown: "+shorten(req.body.Kind))
 		}
 	case req.body.Kind != req.entity.Kind:
-		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "enum", Value: raw(req.body.Kind), Message: "must be " + req.entity.Kind})
+		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "enum", Value: raw(req.body.Kind), Message: "must be '" + req.entity.Kind + "'"})
 	}
 	if req.entity == nil {
 		return fieldErrors(fields)
 	}
-	if c.nested {
-		req.parent = r.PathValue("parent_id")
-	} else if p := req.entity.parent; p != nil {
-		return rest.Errorf(http.StatusUnprocessableEntity, codeValidation, "a %s belongs to a %s; create it at %s/%s/{id}/%s",
-			req.entity.Kind, p.Kind, basePath, p.Plural, req.entity.Plural)
-	}
-	fields = append(fields, req.entity.checkName(req.body.Name)...)
 	if len(req.body.Spec) == 0 || string(req.body.Spec) == "null" {
 		fields = append(fields, rest.FieldError{Field: "spec", Constraint: "required", Message: "is required"})
 	} else {
 		fields = append(fields, c.s.checkSpec(req.entity, req.body.Spec)...)
 	}
 	fields = append(fields, checkLabels(req.body.Labels)...)
+	// A body that is wrong by itself is 400, also where it cannot be created here.
+	if p := req.entity.parent; p != nil && !c.nested && len(fields) == 0 {
+		return rest.Errorf(http.StatusUnprocessableEntity, codeValidation, "a %s belongs to a %s; create it at %s/%s/{id}/%s",
+			req.entity.Kind, p.Kind, basePath, p.Plural, req.entity.Plural)
+	}
+	req.parent = r.PathValue("parent_id")
+	fields = append(fields, req.entity.checkName(req.body.Name)...)
 	fields = append(fields, req.entity.checkReferences(req.body.References)...)
 	if err := fieldErrors(fields); err != nil {
 		return err
@@ -218,7 +252,7 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 	}
 	c.s.metrics.unreconciled(d, begun)
 	c.s.expiries.written(req.entity)
-	return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
+	return rest.WriteBody(w, r, http.StatusCreated, d.Version, d.Wire)
 }
 
 // patchable are the fields that a PATCH may name.
@@ -230,20 +264,20 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var given map[string]json.RawMessage
-	if err := rest.ReadJSON(r, maxBody, &given); err != nil {
+	if err := rest.ReadJSON(r, c.s.opts.MaxResource, &given); err != nil {
 		return err
 	}
-	if err := checkPatch(given); err != nil {
+	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err := checkPatch(given, contentType == mergePatchType); err != nil {
 		return err
 	}
 	a, err := c.address(r)
 	if err != nil {
 		return err
 	}
-	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	begun := time.Now().Truncate(time.Microsecond)
 	d, err := c.s.patchResource(r.Context(), a, version, func(have declared) (change, error) {
-		if contentType == "application/merge-patch+json" {
+		if contentType == mergePatchType {
 			return c.s.merged(a.entity, have, given)
 		}
 		return c.s.replaced(a.entity, given)
@@ -253,7 +287,7 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 	}
 	c.s.metrics.unreconciled(d, begun)
 	c.s.expiries.written(a.entity)
-	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
+	return rest.WriteBody(w, r, http.StatusOK, d.Version, d.Wire)
 }
 
 func (c *collection) delete(w http.ResponseWriter, r *http.Request) error {
@@ -269,7 +303,7 @@ func (c *collection) delete(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return rest.WriteVersioned(w, r, http.StatusAccepted, d.Version, d.Wire)
+	return rest.WriteBody(w, r, http.StatusAccepted, d.Version, d.Wire)
 }
 
 func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
@@ -283,9 +317,9 @@ func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch n := utf8.RuneCountInString(req.Reason); {
 	case n == 0:
-		return fieldError(http.StatusBadRequest, codeRequired, "reason", "required", "is required")
+		return fieldError(http.StatusBadRequest, codeValidation, "reason", "required", "is required")
 	case n > maxReason:
-		return fieldError(http.StatusBadRequest, codeRange, "reason", "max_length", "must have at most 1024 characters")
+		return fieldError(http.StatusBadRequest, codeValidation, "reason", "max_length", "must have at most 1024 characters")
 	}
 	a, err := c.address(r)
 	if err != nil {
@@ -310,6 +344,10 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
 		return err
 	}
+	tie, err := parseTie(r)
+	if err != nil {
+		return err
+	}
 	report := status.Report{Adapter: req.Adapter, Generation: req.ObservedGeneration, ObservedAt: req.ObservedTime, Data: req.Data, Metadata: req.Metadata}
 	for _, k := range req.Conditions {
 		report.Conditions = append(report.Conditions, status.Reported{Type: k.Type, Status: status.Value(k.Status), Reason: k.Reason, Message: k.Message})
@@ -322,7 +360,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out, err := c.s.takeReport(r.Context(), a, version, report)
+	out, err := c.s.takeReport(r.Context(), a, version, report, tie)
 	if err != nil {
 		return err
 	}
@@ -330,8 +368,22 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	out.report.Recent = nil
-	return rest.WriteJSON(w, http.StatusCreated, out.report)
+	return rest.WriteJSON(w, http.StatusCreated, shown(out.report))
+}
+
+// equalTimeHeader says what becomes of a report that has the time of the stored
+// one and another content.
+const equalTimeHeader = "X-Atoll-Equal-Time"
+
+func parseTie(r *http.Request) (status.Tie, error) {
+	switch asked := r.Header.Get(equalTimeHeader); asked {
+	case "", "keep":
+		return status.KeepStored, nil
+	case "replace":
+		return status.TakeLater, nil
+	default:
+		return 0, rest.Errorf(http.StatusBadRequest, codeBadRequest, "%s is %q; possible: keep, replace", equalTimeHeader, shorten(asked))
+	}
 }
 
 // ifMatch returns the version that a write insists on, or 0.

@@ -1,10 +1,18 @@
 package clm
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/golang-jwt/jwt/v5"
 
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -13,7 +21,7 @@ import (
 
 // Caller is who sent a request.
 type Caller struct {
-	Name    string // goes into created_by and its like
+	Name    string // goes into created_by and its like; whoever has none only reads
 	Account string
 	// System says that the caller is one of the region's own services.
 	System bool
@@ -23,6 +31,9 @@ type Caller struct {
 	// Tenancy is what the caller may see and what it makes. It is nil for the
 	// system, and for all when tenancy is off: they see everything.
 	Tenancy map[string]string
+	// Partial says that the caller has not all dimensions of a tenancy. It sees
+	// whatever has those that it has.
+	Partial bool
 	// RequestID is the caller's own, "" if it has none.
 	RequestID string
 }
@@ -34,18 +45,27 @@ type Identifier func(*http.Request) (Caller, error)
 // Anonymous is the name of callers of a server that knows no others.
 const Anonymous = "system@hyperfleet.local"
 
-// Tenancy says which headers name a caller's tenant. They are believed of the
-// region's services, and of callers whose token a gateway has seen before.
+// Tenancy says whose a caller is. Headers are believed of the region's services,
+// by their certificates, and of callers without identity where nobody has one: a
+// gateway stands before those. The holder of a token is whose the token's claims
+// say, whatever its headers say.
 type Tenancy struct {
 	Enabled bool `yaml:"enabled"`
-	// SystemHeader, when a request has it, says that the caller is the system.
-	SystemHeader string      `yaml:"system_header"`
-	Dimensions   []Dimension `yaml:"dimensions"`
+	// SystemHeader says by "true" that the caller is the system.
+	SystemHeader string `yaml:"system_header"`
+	// SystemClaim is the way to a claim that says by SystemValue (default true) that
+	// the holder of a token is the system. A list must contain the value.
+	SystemClaim string      `yaml:"system_claim"`
+	SystemValue string      `yaml:"system_value"`
+	Dimensions  []Dimension `yaml:"dimensions"`
 }
 
 // Dimension is one part of a tenancy.
 type Dimension struct {
-	Header   string `yaml:"header"`
+	Header string `yaml:"header"`
+	// Claim is the way to the claim of a token that has the value: the claim's name,
+	// or names of members with dots between them.
+	Claim    string `yaml:"claim"`
 	Key      string `yaml:"key"`
 	Required bool   `yaml:"required"`
 }
@@ -69,66 +89,151 @@ type Identity struct {
 	Tenancy  Tenancy
 }
 
+// source is what is known of a caller besides its name: by what it proved itself.
+type source struct {
+	claims jwt.MapClaims // of its token, nil if it has none
+	header http.Header   // nil: its headers are not believed
+}
+
 // Identify implements Identifier.
 func (id *Identity) Identify(r *http.Request) (Caller, error) {
-	c, err := id.known(r)
+	c, from, err := id.known(r)
 	if err != nil || !id.Tenancy.Enabled {
 		return c, err
 	}
-	return id.tenant(c, r.Header)
+	return id.Tenancy.tenant(c, from)
 }
 
-func (id *Identity) known(r *http.Request) (Caller, error) {
+func (id *Identity) known(r *http.Request) (Caller, source, error) {
 	if peer, err := pki.PeerName(r.TLS); err == nil {
 		if id.MayCall == nil || !id.MayCall(string(peer)) {
-			return Caller{}, rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call CLM", peer)
+			return Caller{}, source{}, rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call CLM", peer)
 		}
 		c := Caller{Name: string(peer), System: peer.IsService(), Reporter: id.OnlyReports != nil && id.OnlyReports(string(peer))}
-		if c.System {
-			// On whose behalf it calls.
-			if p := r.Header.Get("X-Atoll-Principal"); p != "" {
-				c.Name = p
-			}
-			c.Account, c.RequestID = r.Header.Get("X-Atoll-Account"), r.Header.Get("X-Atoll-Request-Id")
+		if !c.System {
+			return c, source{}, nil
 		}
-		return c, nil
+		// On whose behalf it calls.
+		if p := r.Header.Get("X-Atoll-Principal"); p != "" {
+			c.Name = p
+		}
+		c.Account, c.RequestID = r.Header.Get("X-Atoll-Account"), r.Header.Get("X-Atoll-Request-Id")
+		return c, source{header: r.Header}, nil
 	}
 	open := id.Open && r.TLS == nil
 	if id.Tokens != nil {
-		name, err := id.Tokens.verify(r.Context(), r.Header)
+		who, err := id.Tokens.verify(r.Context(), r.Header)
 		if !open || !errors.Is(err, errNoToken) {
-			return Caller{Name: name}, err
+			return Caller{Name: who.name}, source{claims: who.claims}, err
 		}
 	}
 	if !open {
-		return Caller{}, rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "a client certificate of the region's CA is needed")
+		return Caller{}, source{}, rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "a client certificate of the region's CA is needed")
 	}
-	return Caller{Name: Anonymous, System: id.Trusting && id.Tenancy.Enabled}, nil
+	c := Caller{Name: Anonymous, System: id.Trusting && id.Tenancy.Enabled}
+	if id.Tokens != nil && !id.Trusting {
+		return c, source{}, nil
+	}
+	return c, source{header: r.Header}, nil
 }
 
-// tenant adds what the headers say of a caller's tenant. A caller of the system
-// that names none is the system itself.
-func (id *Identity) tenant(c Caller, header http.Header) (Caller, error) {
+// tenantValue is the form of a value of a tenancy.
+var tenantValue = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
+
+// tenant adds whose a caller is. A service of the region that names no tenant is
+// the system itself. Another caller that is the system only reads and reports,
+// whatever tenant it names.
+func (t Tenancy) tenant(c Caller, from source) (Caller, error) {
+	if !c.System && t.isSystem(from) {
+		c.System, c.Reporter = true, true
+		return c, nil
+	}
 	tenancy := map[string]string{}
 	var missing []string
-	for _, d := range id.Tenancy.Dimensions {
-		if v := header.Get(d.Header); v != "" {
-			tenancy[d.Key] = v
-		} else if d.Required {
-			missing = append(missing, d.Header)
+	for _, d := range t.Dimensions {
+		value := d.value(from)
+		switch {
+		case value == "" && d.Required:
+			missing = append(missing, d.source(from))
+		case value == "":
+		case !tenantValue.MatchString(value):
+			return c, rest.Errorf(http.StatusForbidden, codeForbidden, "%s has a value that no tenant can have", d.source(from))
+		default:
+			tenancy[d.Key] = value
 		}
 	}
-	system := c.System || id.Tenancy.SystemHeader != "" && header.Get(id.Tenancy.SystemHeader) != ""
 	switch {
-	case system && len(tenancy) == 0:
-		// Who only says in a header that it is the system is an adapter at most.
-		c.System, c.Reporter = true, c.Reporter || !c.System
+	case c.System && len(tenancy) == 0:
 	case len(missing) > 0:
-		return c, rest.Errorf(http.StatusForbidden, codeForbidden, "the request does not say whose it is; %v is missing", missing)
+		return c, rest.Errorf(http.StatusForbidden, codeForbidden, "the request does not say whose it is; missing: %s", strings.Join(missing, ", "))
 	default:
-		c.System, c.Tenancy = false, tenancy
+		c.System, c.Tenancy, c.Partial = false, tenancy, len(tenancy) < len(t.Dimensions)
 	}
 	return c, nil
+}
+
+func (t Tenancy) isSystem(from source) bool {
+	if from.header != nil {
+		return t.SystemHeader != "" && strings.EqualFold(strings.TrimSpace(from.header.Get(t.SystemHeader)), "true")
+	}
+	if t.SystemClaim == "" || from.claims == nil {
+		return false
+	}
+	wanted := cmp.Or(t.SystemValue, "true")
+	claim := claimAt(from.claims, t.SystemClaim)
+	if list, ok := claim.([]any); ok {
+		return slices.ContainsFunc(list, func(v any) bool { return claimText(v) == wanted })
+	}
+	return claimText(claim) == wanted
+}
+
+// value returns a caller's value of a dimension, "" if it has none.
+func (d Dimension) value(from source) string {
+	if from.header != nil {
+		return strings.TrimSpace(from.header.Get(d.Header))
+	}
+	if d.Claim == "" {
+		return ""
+	}
+	return claimText(claimAt(from.claims, d.Claim))
+}
+
+// source names where a dimension's value has to be.
+func (d Dimension) source(from source) string {
+	switch {
+	case from.header != nil:
+		return "the header " + d.Header
+	case d.Claim == "":
+		return "a claim for " + d.Key + " (server.tenant.dimensions[].claim names none; headers of token holders are not believed)"
+	}
+	return "the claim " + d.Claim
+}
+
+// claimAt finds a claim by its name, or by the names of members with dots
+// between them.
+func claimAt(claims map[string]any, way string) any {
+	if v, ok := claims[way]; ok {
+		return v
+	}
+	first, rest, below := strings.Cut(way, ".")
+	members, ok := claims[first].(map[string]any)
+	if !below || !ok {
+		return nil
+	}
+	return claimAt(members, rest)
+}
+
+// claimText returns a claim as text, "" if it is neither text, number nor bool.
+func claimText(v any) string {
+	switch v := v.(type) {
+	case string:
+		return strings.TrimSpace(v)
+	case json.Number:
+		return v.String()
+	case bool:
+		return strconv.FormatBool(v)
+	}
+	return ""
 }
 
 type callerKey struct{}
@@ -147,7 +252,18 @@ func callerOf(ctx context.Context) Caller {
 	return c
 }
 
-// sees says whether the caller may see what has a tenancy.
+// sees reports whether the caller may see what has a tenancy.
 func (c Caller) sees(tenancy map[string]string) bool {
-	return c.Tenancy == nil || maps.Equal(c.Tenancy, tenancy)
+	if c.Tenancy == nil || maps.Equal(c.Tenancy, tenancy) {
+		return true
+	}
+	if !c.Partial || len(c.Tenancy) == 0 {
+		return false
+	}
+	for key, value := range c.Tenancy {
+		if tenancy[key] != value {
+			return false
+		}
+	}
+	return true
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,7 +47,9 @@ func newKey(t *testing.T) *rsa.PrivateKey {
 func token(t *testing.T, key any, id string, method jwt.SigningMethod, claims jwt.MapClaims) string {
 	t.Helper()
 	tok := jwt.NewWithClaims(method, claims)
-	tok.Header["kid"] = id
+	if id != "" {
+		tok.Header["kid"] = id
+	}
 	text, err := tok.SignedString(key)
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +105,15 @@ func TestI10Tokens(t *testing.T) {
 		{"that lets callers name themselves", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}), "carol", "carol", ""},
 		{"which the first does not", token(t, key, "k1", rs, good), "carol", "a@example.com", ""},
 		{"none", "", "", "", codeNoIdentity},
+		{"of a scheme in lower case", strings.Replace(token(t, key, "k1", rs, good), "Bearer", "bearer", 1), "", "a@example.com", ""},
+		{"without scheme", strings.TrimPrefix(token(t, key, "k1", rs, good), "Bearer "), "", "", codeBadToken},
+		{"of another scheme", strings.Replace(token(t, key, "k1", rs, good), "Bearer", "Basic", 1), "", "", codeBadToken},
+		{"without key id", token(t, key, "", rs, good), "", "a@example.com", ""},
+		{"without key id, by another key", token(t, stranger, "", rs, good), "", "", codeBadToken},
+		{"a long name", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": strings.Repeat("x", 257), "exp": soon}), "", "", codeBadToken},
+		{"a control character", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "a\x1fb", "exp": soon}), "", "", codeBadToken},
+		{"a long name in the header", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}), strings.Repeat("x", 257), "", codeBadToken},
+		{"no name, where there is no pattern", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "exp": soon}), "", "", ""},
 		{"no token", "Bearer x", "", "", codeBadToken},
 		{"expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-time.Minute).Unix())), "", "", codeExpired},
 		{"just expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-10*time.Second).Unix())), "", "a@example.com", ""},
@@ -134,6 +146,12 @@ func TestI10Tokens(t *testing.T) {
 	r.Header.Set("Authorization", token(t, rotated, "k2", rs, good))
 	if _, err := id.Identify(r); err != nil {
 		t.Errorf("after a rotation: %v", err)
+	}
+	served = keySet(t, "k3", &key.PublicKey)
+	tokens.issuers[0].tried = time.Time{}
+	r.Header.Set("Authorization", token(t, key, "", rs, good))
+	if _, err := id.Identify(r); err != nil {
+		t.Errorf("after another one, without key id: %v", err)
 	}
 }
 
@@ -208,13 +226,16 @@ func TestI10Tenancy(t *testing.T) {
 	if who, err := id.Identify(r); err != nil || who.Tenancy["org"] != "1" || len(who.Tenancy) != 1 {
 		t.Errorf("%+v, %v", who, err)
 	}
-	r.Header.Set("X-System", "yes")
+	r.Header.Set("X-System", "yes") // only "true" says it
 	if who, err := id.Identify(r); err != nil || who.System || who.Tenancy == nil {
-		t.Errorf("with a tenant one is not the system: %+v, %v", who, err)
-	}
-	r.Header.Del("X-Org")
-	if who, err := id.Identify(r); err != nil || !who.System || !who.Reporter || who.Tenancy != nil {
 		t.Errorf("%+v, %v", who, err)
+	}
+	for _, org := range []string{"1", ""} {
+		r.Header.Set("X-System", "True")
+		r.Header.Set("X-Org", org)
+		if who, err := id.Identify(r); err != nil || !who.System || !who.Reporter || who.Tenancy != nil {
+			t.Errorf("the system of org %q: %+v, %v", org, who, err)
+		}
 	}
 	r.Header.Del("X-System")
 	if _, err := id.Identify(r); codeOf(err) != codeForbidden {

@@ -48,7 +48,7 @@ func parseFields(r *http.Request) (rest.Fields, error) {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, ".*")
 		if first, _, _ := strings.Cut(names[i], "."); !slices.Contains(members, first) {
-			return rest.Fields{}, rest.Errorf(http.StatusBadRequest, codeBadRequest, "there is no field %q; possible: %s", shorten(name), strings.Join(members, ", "))
+			return rest.Fields{}, rest.Errorf(http.StatusBadRequest, codeValidation, "there is no field %q; possible: %s", shorten(name), strings.Join(members, ", "))
 		}
 	}
 	u := *r.URL
@@ -154,15 +154,22 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 		}
 		return c.watch(w, r, q, filter, view)
 	}
-	q.Limit, q.Count, q.WireOnly = page.Size, true, !view.statuses
-	if q.After = r.URL.Query().Get("continue"); q.After == "" {
+	q.Limit, q.WireOnly = page.Size, !view.statuses
+	var total int
+	if q.After, total, q.Count = continued(r.URL.Query().Get("continue")); q.After == "" {
 		q.Offset = int(page.Offset())
 	}
 	found, err := c.s.store.List(r.Context(), q)
 	if err != nil {
 		return err
 	}
-	list := api.ResourceList{Page: page.Number, Size: len(found.Documents), Total: found.Total, Items: []json.RawMessage{}, Continue: found.Next, Cursor: string(found.Cursor)}
+	if q.Count {
+		total = found.Total
+	}
+	list := api.ResourceList{Page: page.Number, Size: len(found.Documents), Total: total, Items: []json.RawMessage{}, Cursor: string(found.Cursor)}
+	if found.Next != "" {
+		list.Continue = strconv.Itoa(total) + "." + found.Next
+	}
 	for _, d := range found.Documents {
 		item, err := view.of(d)
 		if err != nil {
@@ -171,6 +178,18 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 		list.Items = append(list.Items, item)
 	}
 	return writeList(w, list)
+}
+
+// continued takes the parameter continue apart: where the page begins, and the list's total as its first page counted
+// it. Pages that follow show that total, so that a list of many pages is counted once. A token without a total is of an
+// earlier version, and its page counts.
+func continued(token string) (after string, total int, count bool) {
+	if text, after, found := strings.Cut(token, "."); found {
+		if total, err := strconv.Atoi(text); err == nil && total >= 0 {
+			return after, total, false
+		}
+	}
+	return token, 0, true
 }
 
 // watches says whether a list is to be watched.
@@ -187,7 +206,12 @@ func watches(r *http.Request) (bool, error) {
 
 // writeList writes rendered items without looking into them again.
 func writeList(w http.ResponseWriter, l api.ResourceList) error {
+	size := 256 + len(l.Continue) + len(l.Cursor)
+	for _, item := range l.Items {
+		size += len(item) + 1
+	}
 	var b bytes.Buffer
+	b.Grow(size)
 	b.WriteString(`{"items":[`)
 	for i, item := range l.Items {
 		if i > 0 {
@@ -213,7 +237,7 @@ func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filte
 	if err != nil {
 		return q, nil, err
 	}
-	if filter, err = parseSearch(params.Get("search")); err != nil {
+	if filter, err = c.s.registry.parseSearch(params.Get("search")); err != nil {
 		return q, nil, err
 	}
 	where := conditions{store.Fragment(filter.SQL())}
@@ -225,7 +249,7 @@ func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filte
 			q.Kinds = append(q.Kinds, e.storeKind())
 		}
 	case c.s.registry.byKind[kind] == nil:
-		return q, nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "there is no kind %q here", shorten(kind))
+		return q, nil, rest.Errorf(http.StatusBadRequest, codeValidation, "there is no kind %q here", shorten(kind))
 	default:
 		q.Kind = store.Kind(kind)
 	}
@@ -235,17 +259,24 @@ func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filte
 			return q, nil, err
 		}
 	}
-	if tenancy := callerOf(r.Context()).Tenancy; tenancy != nil {
-		where.add("d.spec->'tenancy' = $%d::jsonb", string(raw(tenancy)))
+	if who := callerOf(r.Context()); who.Tenancy != nil {
+		compare := "d.spec->'tenancy' = $%d::jsonb" // which an index serves
+		if who.Partial && len(who.Tenancy) > 0 {
+			compare = "d.spec->'tenancy' @> $%d::jsonb"
+		}
+		where.add(compare, string(raw(who.Tenancy)))
 	}
 	refType, target, err := referring(params)
 	if err != nil {
 		return q, nil, err
 	}
+	if refType != "" && c.entity != nil && c.entity.rule(refType) == nil {
+		return q, nil, fieldError(http.StatusBadRequest, codeValidation, "ref_type", "enum", fmt.Sprintf("is no reference of a %s: %s", c.entity.Kind, shorten(refType)))
+	}
 	if refType != "" {
 		where.add("exists (select from reference r where r.source = d.id and r.type = $%d and r.target = $%d)", refType, target)
 	}
-	q.OrderBy, err = parseOrder(items(params["order"]))
+	q.OrderBy, err = c.s.registry.parseOrder(items(params["order"]))
 	q.Where = where.fragment
 	return q, filter, err
 }
@@ -255,9 +286,9 @@ func referring(params url.Values) (refType, target string, err error) {
 	refType, target = strings.TrimSpace(params.Get("ref_type")), strings.TrimSpace(params.Get("ref_target_id"))
 	switch {
 	case refType == "" && target != "":
-		err = fieldError(http.StatusBadRequest, codeValidation, "ref_type", "required", "ref_type and ref_target_id belong together; give both")
+		err = fieldError(http.StatusBadRequest, codeValidation, "ref_type", "required", "and ref_target_id must be provided together")
 	case refType != "" && target == "":
-		err = fieldError(http.StatusBadRequest, codeValidation, "ref_target_id", "required", "ref_type and ref_target_id belong together; give both")
+		err = fieldError(http.StatusBadRequest, codeValidation, "ref_target_id", "required", "and ref_type must be provided together")
 	}
 	return refType, target, err
 }

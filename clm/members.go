@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -36,19 +37,35 @@ const memberTable = `create table adapter_share (
 	state   jsonb not null -- a sharing
 )`
 
-// sharing is who shares an adapter's work.
+// sharing is who shares an adapter's work. Times are microseconds since 1970.
 type sharing struct {
-	Until   map[string]int64    `json:"until"`   // by replica: the end of its lease, in microseconds since 1970
-	Holders [memberSlots]string `json:"holders"` // "": nobody
+	Until   map[string]int64    `json:"until"`           // by replica: the end of its lease
+	Holders [memberSlots]string `json:"holders"`         // "": nobody
+	Since   [memberSlots]int64  `json:"since"`           // since when a slot's holder has held it
+	Grace   map[string]bool     `json:"grace,omitempty"` // replicas whose lease was prolonged without them
 }
 
 // renewed is a sharing after a replica was heard, which still works in the slots
 // keep. held are the slots that nobody else may work in, open those of them in
 // which it may begin: it should end in the others, and then they are another's. A
 // slot changes hands only when its holder has let it go, or its lease is over.
+//
+// When all leases are over, that of a replica that is heard now included, nobody
+// could renew: this server or its database was away. The other replicas then have
+// one more lease to be heard, so that all come back to the slots that they had.
 func (s sharing) renewed(member string, keep []int, until, now int64) (next sharing, open []int) {
-	next = sharing{map[string]int64{}, s.Holders}
+	next = sharing{Until: map[string]int64{}, Holders: s.Holders, Since: s.Since, Grace: map[string]bool{}}
+	away := s.Until[member] != 0
+	for _, end := range s.Until {
+		away = away && end <= now
+	}
 	for m, end := range s.Until {
+		if grace := away && m != member && !s.Grace[m]; grace {
+			end = until
+			next.Grace[m] = true
+		} else if m != member && s.Grace[m] {
+			next.Grace[m] = true // until it is heard
+		}
 		if end > now {
 			// Where the clock was put back a lease does not last for longer than any may.
 			next.Until[m] = min(end, now+maxLease.Microseconds())
@@ -65,6 +82,10 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 		}
 		if holder == "" && mine {
 			holder = member
+			next.Since[slot] = now
+		}
+		if holder == member && next.Since[slot] == 0 { // an earlier version of this server did not note it
+			next.Since[slot] = now
 		}
 		if next.Holders[slot] = holder; holder == member && mine {
 			open = append(open, slot)
@@ -75,7 +96,8 @@ func (s sharing) renewed(member string, keep []int, until, now int64) (next shar
 
 // left is a sharing after a replica has ended all its work.
 func (s sharing) left(member string) sharing {
-	next := sharing{map[string]int64{}, s.Holders}
+	next := sharing{Until: map[string]int64{}, Holders: s.Holders, Since: s.Since, Grace: maps.Clone(s.Grace)}
+	delete(next.Grace, member)
 	for m, end := range s.Until {
 		if m != member {
 			next.Until[m] = end
@@ -160,7 +182,10 @@ func (s *Server) putMember(w http.ResponseWriter, r *http.Request) error {
 	answer := api.AdapterMember{Slots: memberSlots, Open: []int{}}
 	if err := s.changeSharing(r.Context(), adapter, func(have sharing, now int64) sharing {
 		next, open := have.renewed(member, req.Keep, now+lease.Microseconds(), now)
-		answer.Open, answer.Members = append([]int{}, open...), len(next.Until)
+		answer.Open, answer.Since, answer.Members = append([]int{}, open...), nil, len(next.Until)
+		for _, slot := range open {
+			answer.Since = append(answer.Since, next.Since[slot])
+		}
 		return next
 	}); err != nil {
 		return err

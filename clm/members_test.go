@@ -116,9 +116,41 @@ func TestAClockThatIsPutBackHoldsNoSlots(t *testing.T) {
 	now -= hour
 	state, open := state.renewed("other", nil, now+second, now)
 	is(t, "at once", fmt.Sprint(len(open)), "0")
-	now += maxLease.Microseconds()
+	for end := now + maxLease.Microseconds(); now < end; now += second / 2 {
+		state, open = state.renewed("other", nil, now+second, now)
+	}
 	_, open = state.renewed("other", nil, now+second, now)
 	is(t, "after the longest lease", fmt.Sprint(len(open)), "32")
+}
+
+// After a time in which nobody could renew, all replicas come back to the slots
+// that they had; one that does not come has one lease more, and no second one.
+func TestAfterAnOutageReplicasComeBackToTheirSlots(t *testing.T) {
+	const second = int64(1e6)
+	now, state := 10*second, sharing{}
+	renew := func(member string) (open []int) {
+		state, open = state.renewed(member, nil, now+4*second, now)
+		return open
+	}
+	for range 3 { // first they hear what is not theirs, then they let go, then others take
+		renew("one")
+		renew("two")
+	}
+	one, two, since := renew("one"), renew("two"), state.Since
+	now += 60 * second
+	is(t, "one", fmt.Sprint(renew("one")), fmt.Sprint(one))
+	now += 3 * second
+	is(t, "one, still alone", fmt.Sprint(renew("one")), fmt.Sprint(one))
+	is(t, "two, just in time", fmt.Sprint(renew("two")), fmt.Sprint(two))
+	is(t, "the times", fmt.Sprint(state.Since), fmt.Sprint(since))
+
+	now += 60 * second // and two dies
+	renew("one")
+	now += 5 * second // one is late, too
+	is(t, "one, when two has had its time", fmt.Sprint(len(renew("one"))), "32")
+	if state.Since == since {
+		t.Error("slots changed hands, and their times stayed")
+	}
 }
 
 func TestReplicasOfAnAdapter(t *testing.T) {
@@ -133,6 +165,10 @@ func TestReplicasOfAnAdapter(t *testing.T) {
 		return got.Open
 	}
 	is(t, "alone", fmt.Sprint(len(renew("one"))), "32")
+	held := func() string {
+		return a.do("PUT", "/adapters/dns/members/one", `{"lease_ms":60000}`).want(200).at("since")
+	}
+	is(t, "since when it holds its slots, later", held(), held())
 	is(t, "another adapter's", fmt.Sprint(len(a.do("PUT", "/adapters/other/members/one", `{"lease_ms":60000}`).want(200).at("open")) > 60), "true")
 	is(t, "who comes, before the first lets go", fmt.Sprint(renew("two")), "[]")
 	left := renew("one", 0, 1, 2, 3)

@@ -11,8 +11,16 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// checkPatch checks which fields a PATCH names.
-func checkPatch(given map[string]json.RawMessage) error {
+const mergePatchType = "application/merge-patch+json"
+
+// checkPatch checks which fields a PATCH names. In a plain PATCH null labels or
+// references are absent, as in the original; in a merge patch they are removed.
+func checkPatch(given map[string]json.RawMessage, merge bool) error {
+	for _, name := range []string{"labels", "references"} {
+		if !merge && string(given[name]) == "null" {
+			delete(given, name)
+		}
+	}
 	var fields []rest.FieldError
 	for name := range given {
 		if !slices.Contains(patchable, name) {
@@ -21,9 +29,13 @@ func checkPatch(given map[string]json.RawMessage) error {
 	}
 	slices.SortFunc(fields, func(a, b rest.FieldError) int { return strings.Compare(a.Field, b.Field) })
 	if len(given) == 0 {
-		return rest.Errorf(http.StatusBadRequest, codeValidation, "nothing to change; give at least one of %s", strings.Join(patchable, ", "))
+		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "nothing to change; give at least one of %s", strings.Join(patchable, ", "))
 	}
-	return fieldErrors(fields)
+	if err := fieldErrors(fields); err != nil {
+		err.(*rest.Error).Code = codeMalformed
+		return err
+	}
+	return nil
 }
 
 // replaced is the change of a plain PATCH: each field that is given takes the

@@ -18,19 +18,14 @@ import (
 // Codes of errors, hyperfleet-api's.
 const (
 	codeValidation  = "HYPERFLEET-VAL-000"
-	codeRequired    = "HYPERFLEET-VAL-001"
-	codeValue       = "HYPERFLEET-VAL-002"
-	codeFormat      = "HYPERFLEET-VAL-003"
-	codeRange       = "HYPERFLEET-VAL-004"
 	codeBadRequest  = "HYPERFLEET-VAL-005"
+	codeMalformed   = "HYPERFLEET-VAL-006"
 	codeNoIdentity  = "HYPERFLEET-AUT-001"
 	codeBadToken    = "HYPERFLEET-AUT-002"
 	codeExpired     = "HYPERFLEET-AUT-003"
 	codeForbidden   = "HYPERFLEET-AUZ-001"
 	codeNoRoute     = "HYPERFLEET-NTF-000"
 	codeNotFound    = "HYPERFLEET-NTF-001"
-	codeNoCluster   = "HYPERFLEET-NTF-002"
-	codeNoNodePool  = "HYPERFLEET-NTF-003"
 	codeExists      = "HYPERFLEET-CNF-001"
 	codeStale       = "HYPERFLEET-CNF-002"
 	codeState       = "HYPERFLEET-CNF-003"
@@ -43,19 +38,14 @@ const (
 // problems are the type and the title of each code's problems.
 var problems = map[string]struct{ slug, title string }{
 	codeValidation:  {"validation-error", "Validation Failed"},
-	codeRequired:    {"validation-error", "Required Field Missing"},
-	codeValue:       {"validation-error", "Invalid Value"},
-	codeFormat:      {"validation-error", "Invalid Format"},
-	codeRange:       {"validation-error", "Value Out of Range"},
 	codeBadRequest:  {"bad-request", "Bad Request"},
+	codeMalformed:   {"malformed-request", "Malformed Request"},
 	codeNoIdentity:  {"authentication-error", "Authentication Required"},
 	codeBadToken:    {"authentication-error", "Invalid Credentials"},
 	codeExpired:     {"authentication-error", "Invalid Token"},
 	codeForbidden:   {"permission-denied", "Forbidden"},
 	codeNoRoute:     {"not-found", "Endpoint Not Found"},
 	codeNotFound:    {"not-found", "Resource Not Found"},
-	codeNoCluster:   {"not-found", "Cluster Not Found"},
-	codeNoNodePool:  {"not-found", "NodePool Not Found"},
 	codeExists:      {"conflict", "Resource Conflict"},
 	codeStale:       {"conflict", "Version Conflict"},
 	codeState:       {"conflict", "State Conflict"},
@@ -99,6 +89,10 @@ func wireCode(e *rest.Error) string {
 		return e.Code
 	}
 	switch {
+	case errors.Is(e, rest.ErrType):
+		return codeValidation
+	case errors.Is(e, rest.ErrMalformed), errors.Is(e, rest.ErrEmpty):
+		return codeMalformed
 	case e.Status == http.StatusUnauthorized:
 		return codeNoIdentity
 	case e.Status == http.StatusForbidden:
@@ -126,7 +120,9 @@ func classify(err error) *rest.Error {
 	case errors.Is(err, store.ErrStale):
 		return rest.Errorf(http.StatusPreconditionFailed, codeStale, "the resource has changed since; read it again").Because(err)
 	case errors.Is(err, store.ErrExists):
-		return rest.Errorf(http.StatusConflict, codeExists, "a resource of that name exists already").Because(err)
+		return rest.Errorf(http.StatusConflict, codeExists, "a resource of that name already exists").Because(err)
+	case errors.Is(err, store.ErrNotFound):
+		return rest.Errorf(http.StatusNotFound, codeNotFound, "the resource, or one that it belongs to, was removed meanwhile").Because(err)
 	case errors.Is(err, store.ErrGone):
 		return rest.Errorf(http.StatusGone, codeState, "the cursor is too old; list again").Because(err)
 	case errors.Is(err, store.ErrInvalid):
@@ -150,22 +146,16 @@ func classify(err error) *rest.Error {
 	return nil
 }
 
-// missing is the answer for a resource that is not there. Adapters tell it from
-// a path that is not there by its code.
+// missing is the answer for a resource that is not there, of whatever kind.
+// Adapters tell it from a path that is not there by its code.
 func missing(e *Entity, id string) error {
-	code := codeNotFound
-	switch e.Kind {
-	case "Cluster":
-		code = codeNoCluster
-	case "NodePool":
-		code = codeNoNodePool
-	}
-	return rest.Errorf(http.StatusNotFound, code, "%s with id='%s' not found", e.Kind, id)
+	return rest.Errorf(http.StatusNotFound, codeNotFound, "%s with id='%s' not found", e.Kind, id)
 }
 
-// fieldError is an error about one field.
+// fieldError is an error about one field. The message is a predicate whose
+// subject is the field: "is required", as clients of the original expect it.
 func fieldError(httpStatus int, code, field, constraint, message string) *rest.Error {
-	e := rest.Errorf(httpStatus, code, "%s: %s", field, message)
+	e := rest.Errorf(httpStatus, code, "%s %s", field, message)
 	e.Fields = []rest.FieldError{{Field: field, Constraint: constraint, Message: message}}
 	return e
 }
@@ -177,7 +167,7 @@ func fieldErrors(fields []rest.FieldError) error {
 	}
 	messages := make([]string, len(fields))
 	for i, f := range fields {
-		messages[i] = f.Field + ": " + f.Message
+		messages[i] = f.Field + " " + f.Message
 	}
 	e := rest.Errorf(http.StatusBadRequest, codeValidation, "%s", strings.Join(messages, "; "))
 	e.Fields = fields

@@ -35,7 +35,7 @@ func (c *collection) reconcile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if ask.Kind != "" && ask.Kind != a.entity.Kind {
-		return fieldError(http.StatusBadRequest, codeValue, "kind", "enum", "the resource is a "+a.entity.Kind)
+		return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "must be that of the resource, "+a.entity.Kind)
 	}
 	return c.s.request(w, r, api.ReconcileRequest{Kind: a.entity.Kind, ID: d.ID, Reason: ask.Reason}, d.Scope)
 }
@@ -50,7 +50,7 @@ func (s *Server) reconcileAll(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if ask.Kind != "" && s.registry.byKind[ask.Kind] == nil {
-		return fieldError(http.StatusBadRequest, codeValue, "kind", "enum", "there is no kind "+shorten(ask.Kind)+" here")
+		return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "is unknown: "+shorten(ask.Kind))
 	}
 	return s.request(w, r, api.ReconcileRequest{Kind: ask.Kind, Reason: ask.Reason}, "")
 }
@@ -61,7 +61,7 @@ func readAsk(r *http.Request) (ask api.ReconcileAsk, err error) {
 		err = nil
 	}
 	if err == nil && utf8.RuneCountInString(ask.Reason) > maxReason {
-		err = fieldError(http.StatusBadRequest, codeRange, "reason", "max_length", fmt.Sprintf("must have at most %d characters", maxReason))
+		err = fieldError(http.StatusBadRequest, codeValidation, "reason", "max_length", fmt.Sprintf("must have at most %d characters", maxReason))
 	}
 	return ask, err
 }

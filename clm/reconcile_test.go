@@ -43,25 +43,25 @@ func TestWorkIsAskedFor(t *testing.T) {
 	}
 	h := a.do("GET", "/clusters/"+id+"/history", "").want(200)
 	is(t, "what the history says", h.at("items.0.action")+" "+h.at("items.0.principal")+" "+h.at("items.0.note.reason"), "reconcile tester@example.com a look")
-	is(t, "the resource", a.do("GET", "/clusters/"+id, "").header.Get("Etag"), `"1"`)
+	is(t, "the resource", version(a.do("GET", "/clusters/"+id, "")), "1")
 
 	for _, c := range []struct {
 		path, body string
 		status     int
 		code       string
 	}{
-		{"/clusters/nope/reconcile", "", 404, "NTF-002"},
-		{"/clusters/" + id + "/reconcile", `{`, 400, "VAL-005"},
-		{"/clusters/" + id + "/reconcile", `{"kind":"NodePool"}`, 400, "VAL-002"},
-		{"/clusters/" + id + "/reconcile", `{"reason":"` + strings.Repeat("x", 1025) + `"}`, 400, "VAL-004"},
-		{"/resources/reconcile", `{"kind":"Nope"}`, 400, "VAL-002"},
+		{"/clusters/nope/reconcile", "", 404, "NTF-001"},
+		{"/clusters/" + id + "/reconcile", `{`, 400, "VAL-006"},
+		{"/clusters/" + id + "/reconcile", `{"kind":"NodePool"}`, 400, "VAL-000"},
+		{"/clusters/" + id + "/reconcile", `{"reason":"` + strings.Repeat("x", 1025) + `"}`, 400, "VAL-000"},
+		{"/resources/reconcile", `{"kind":"Nope"}`, 400, "VAL-000"},
 	} {
 		a.do("POST", c.path, c.body).want(c.status, c.code)
 	}
 	tenant := *a
 	tenant.who.Tenancy = map[string]string{"org": "1"}
 	tenant.do("POST", "/resources/reconcile", "").want(403, "AUZ-001")
-	tenant.do("POST", "/clusters/"+id+"/reconcile", "").want(404, "NTF-002")
+	tenant.do("POST", "/clusters/"+id+"/reconcile", "").want(404, "NTF-001")
 	is(t, "resources, of which requests are none", a.do("GET", "/resources", "").at("total"), "2")
 }
 
@@ -115,7 +115,7 @@ func TestHistoryIsTrimmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	is(t, "of what did not change", a.do("GET", path+"/history", "").want(200).at("items"), "[]")
-	a.do("GET", "/clusters/0190a000-0000-7000-8000-000000000000/history", "").want(404, "NTF-002")
+	a.do("GET", "/clusters/0190a000-0000-7000-8000-000000000000/history", "").want(404, "NTF-001")
 }
 
 // The history of a kind, and of all.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"atoll.dev/clm/status"
+	"atoll.dev/search"
 	"atoll.dev/store"
 )
 
@@ -83,6 +84,7 @@ type Registry struct {
 	entities []*Entity
 	byKind   map[string]*Entity
 	byPlural map[string]*Entity
+	search   search.Schema
 }
 
 // Entities are the entities in the order of their configuration. A resource's
@@ -142,6 +144,7 @@ func NewRegistry(entities []Entity) (*Registry, error) {
 			return nil, &EntityError{i, e.Kind, fmt.Errorf("it needs itself, so none could ever be created: %s", cycle)}
 		}
 	}
+	r.search = r.searchable()
 	return r, nil
 }
 

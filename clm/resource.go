@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
+	"atoll.dev/internal/jsonscan"
 	"atoll.dev/store"
 )
 
@@ -50,9 +54,57 @@ func TraceparentOf(d store.Document) string {
 type observed struct {
 	Conditions []status.Condition `json:"conditions"`
 	Reports    []status.Report    `json:"reports"` // by adapter
+
+	// texts are the stored forms of Reports, each nil when it has to be made.
+	texts []json.RawMessage
 }
 
+// decoded is what a document's spec and status were decoded into. It travels
+// with the document, in Document.Decoded, and belongs to these very bytes.
+type decoded struct {
+	specText, statusText json.RawMessage
+	spec                 declared
+	seen                 observed
+}
+
+// decodedOf finds what a document was decoded into; nil when it was not, or has
+// other bytes since.
+func decodedOf(d store.Document) *decoded {
+	m, _ := d.Decoded.(*decoded)
+	if m == nil || !identical(m.specText, d.Spec) || !identical(m.statusText, d.Status) {
+		return nil
+	}
+	return m
+}
+
+// identical says that two texts are the same bytes in memory.
+func identical(a, b json.RawMessage) bool {
+	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
+}
+
+// decode decodes a document once for all who look at it.
+func decode(d *store.Document) error {
+	if decodedOf(*d) != nil {
+		return nil
+	}
+	spec, err := declaredOf(*d)
+	if err != nil {
+		return err
+	}
+	seen, err := observedOf(*d)
+	if err != nil {
+		return err
+	}
+	d.Decoded = &decoded{d.Spec, d.Status, spec, seen}
+	return nil
+}
+
+// declaredOf reads a document's spec. What it returns shares maps with others'
+// copies: who changes one replaces it.
 func declaredOf(d store.Document) (declared, error) {
+	if m := decodedOf(d); m != nil {
+		return m.spec, nil
+	}
 	var r declared
 	if err := json.Unmarshal(d.Spec, &r); err != nil {
 		return r, fmt.Errorf("reading %s %s: %w", d.Kind, d.ID, err)
@@ -60,20 +112,121 @@ func declaredOf(d store.Document) (declared, error) {
 	return r, nil
 }
 
-func observedOf(d store.Document) (observed, error) {
-	var o observed
-	if err := json.Unmarshal(d.Status, &o); err != nil {
+// observedOf reads a document's status. Its lists are the caller's own.
+func observedOf(d store.Document) (o observed, err error) {
+	if m := decodedOf(d); m != nil {
+		o.Conditions, o.Reports, o.texts = slices.Clone(m.seen.Conditions), slices.Clone(m.seen.Reports), slices.Clone(m.seen.texts)
+		return o, nil
+	}
+	s := jsonscan.New(d.Status)
+	s.Object(func(key string) {
+		switch key {
+		case "conditions":
+			o.Conditions = status.ScanConditions(s)
+		case "reports":
+			s.Array(func() {
+				text := s.Raw()
+				o.Reports = append(o.Reports, status.ScanReport(jsonscan.New(text)))
+				o.texts = append(o.texts, text)
+			})
+		default:
+			s.Skip()
+		}
+	})
+	if err := s.End(); err != nil {
 		return o, fmt.Errorf("reading the status of %s %s: %w", d.Kind, d.ID, err)
 	}
 	return o, nil
 }
 
-// onlyObserved says that two statuses differ only in when adapters looked.
-func onlyObserved(before, after json.RawMessage) bool {
-	var a, b observed
-	return json.Unmarshal(before, &a) == nil && json.Unmarshal(after, &b) == nil &&
-		status.SameButTimes(a.Reports, b.Reports, a.Conditions, b.Conditions)
+// replace makes r the report of its adapter.
+func (o *observed) replace(r status.Report) {
+	i, have := o.find(r.Adapter)
+	if !have {
+		o.Reports = slices.Insert(o.Reports, i, r)
+		o.texts = slices.Insert(o.texts, min(i, len(o.texts)), nil)
+		return
+	}
+	o.Reports[i], o.texts[i] = r, nil
 }
+
+func (o *observed) find(adapter string) (i int, have bool) {
+	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name string) int { return strings.Compare(r.Adapter, name) })
+}
+
+// encodeStatus gives a document the status seen.
+func encodeStatus(d *store.Document, spec declared, seen observed) {
+	b := make([]byte, 0, len(d.Status)+1024)
+	b = status.AppendConditions(append(b, `{"conditions":`...), seen.Conditions)
+	b = append(b, `,"reports":[`...)
+	texts := make([]json.RawMessage, len(seen.Reports))
+	copy(texts, seen.texts)
+	for i, r := range seen.Reports {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if texts[i] == nil {
+			texts[i] = r.Append(nil)
+		}
+		b = append(b, texts[i]...)
+	}
+	d.Status = append(b, "]}"...)
+	seen.texts = texts
+	d.Decoded = &decoded{d.Spec, d.Status, spec, seen}
+}
+
+// compare says how the statuses of two states of a resource differ.
+func compare(before, after store.Document) store.Difference {
+	if identical(before.Status, after.Status) {
+		return store.Equal
+	}
+	a, err1 := observedOf(before)
+	b, err2 := observedOf(after)
+	switch {
+	case err1 != nil || err2 != nil || !status.SameButTimes(a.Reports, b.Reports, a.Conditions, b.Conditions):
+		return store.Different
+	case slices.EqualFunc(a.Reports, b.Reports, status.Report.Repeats) && slices.Equal(a.Conditions, b.Conditions):
+		return store.Equal
+	}
+	return store.ObservedLater
+}
+
+// recorded is what the history keeps of a change of a resource's status: the
+// reports that changed, the conditions that say something else, and always
+// Reconciled.
+func recorded(before, after store.Document) json.RawMessage {
+	a, err1 := observedOf(before)
+	b, err2 := observedOf(after)
+	if err1 != nil || err2 != nil {
+		return after.Status
+	}
+	var conditions []status.Condition
+	for _, c := range b.Conditions {
+		same := slices.ContainsFunc(a.Conditions, func(was status.Condition) bool {
+			was.LastUpdatedTime = c.LastUpdatedTime
+			return was == c
+		})
+		if !same || c.Type == status.Reconciled {
+			conditions = append(conditions, c)
+		}
+	}
+	text := status.AppendConditions([]byte(`{"conditions":`), conditions)
+	text = append(text, `,"reports":[`...)
+	first := true
+	for i, r := range b.Reports {
+		if at, have := a.find(r.Adapter); have && (identicalText(a.texts[at], b.texts[i]) || a.Reports[at].Repeats(r)) {
+			continue
+		}
+		if !first {
+			text = append(text, ',')
+		}
+		r.Recent = nil // no reader of the history needs it
+		text, first = r.Append(text), false
+	}
+	return append(text, "]}"...)
+}
+
+func identicalText(a, b json.RawMessage) bool { return a != nil && b != nil && bytes.Equal(a, b) }
 
 const basePath = "/api/hyperfleet/v1"
 
@@ -90,7 +243,7 @@ func (e *Entity) reference(owner *api.ObjectReference, id string) api.ObjectRefe
 	return api.ObjectReference{ID: id, Kind: e.Kind, Href: e.href(owner, id)}
 }
 
-// render makes the wire form of a resource.
+// render makes the wire form of a resource: api.Resource, without reflection.
 func (e *Entity) render(d store.Document) ([]byte, error) {
 	spec, err := declaredOf(d)
 	if err != nil {
@@ -100,29 +253,69 @@ func (e *Entity) render(d store.Document) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := api.Resource{
-		ID: d.ID, Kind: e.Kind, Name: d.Name, Href: e.href(spec.Owner, d.ID), Generation: int32(d.Generation),
-		Labels: spec.Labels, Spec: spec.Spec, References: spec.References, OwnerReferences: spec.Owner, Tenancy: spec.Tenancy,
-		Status:      api.ResourceStatus{Conditions: []api.ResourceCondition{}},
-		CreatedTime: d.CreatedAt.UTC(), CreatedBy: spec.CreatedBy, UpdatedTime: spec.UpdatedTime, UpdatedBy: spec.UpdatedBy,
-		DeletedBy: spec.DeletedBy,
-	}
-	for _, c := range seen.Conditions {
-		r.Status.Conditions = append(r.Status.Conditions, api.ResourceCondition{
-			Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message, ObservedGeneration: c.ObservedGeneration,
-			CreatedTime: c.CreatedTime, LastUpdatedTime: c.LastUpdatedTime, LastTransitionTime: c.LastTransitionTime,
-		})
-	}
-	for _, a := range status.Awaited(e.standing(d, spec, false), seen.Reports) {
-		r.Status.Awaiting = append(r.Status.Awaiting, api.Awaited{Adapter: a.Adapter, Since: a.Since, Reported: string(a.Reported)})
+	awaited := status.Awaited(e.standing(d, spec, false), seen.Reports)
+	w := wire{b: make([]byte, 0, 1024+len(spec.Spec)+320*len(seen.Conditions)+128*len(awaited))}
+	w.text(`{"created_by":`, spec.CreatedBy)
+	w.time(`,"created_time":`, d.CreatedAt.UTC())
+	if spec.DeletedBy != "" {
+		w.text(`,"deleted_by":`, spec.DeletedBy)
 	}
 	if d.DeletedAt != nil {
-		t := d.DeletedAt.UTC()
-		r.DeletedTime = &t
+		w.time(`,"deleted_time":`, d.DeletedAt.UTC())
 	}
-	wire, err := json.Marshal(r)
+	w.b = strconv.AppendInt(append(w.b, `,"generation":`...), d.Generation, 10)
+	w.text(`,"href":`, e.href(spec.Owner, d.ID))
+	w.text(`,"id":`, d.ID)
+	w.text(`,"kind":`, e.Kind)
+	if len(spec.Labels) > 0 {
+		w.value(`,"labels":`, spec.Labels)
+	}
+	w.text(`,"name":`, d.Name)
+	if spec.Owner != nil {
+		w.value(`,"owner_references":`, spec.Owner)
+	}
+	if len(spec.References) > 0 {
+		w.value(`,"references":`, spec.References)
+	}
+	w.value(`,"spec":`, spec.Spec)
+	w.b = append(w.b, `,"status":{`...)
+	for i, a := range awaited {
+		if i == 0 {
+			w.b = append(w.b, `"awaiting":[`...)
+		} else {
+			w.b = append(w.b, ',')
+		}
+		w.text(`{"adapter":`, a.Adapter)
+		if a.Reported != "" {
+			w.text(`,"reported":`, string(a.Reported))
+		}
+		w.time(`,"since":`, a.Since)
+		w.b = append(w.b, '}')
+	}
+	if len(awaited) > 0 {
+		w.b = append(w.b, `],`...)
+	}
+	w.b = status.AppendConditions(append(w.b, `"conditions":`...), seen.Conditions)
+	w.value(`},"tenancy":`, spec.Tenancy)
+	w.text(`,"updated_by":`, spec.UpdatedBy)
+	w.time(`,"updated_time":`, spec.UpdatedTime)
+	return append(w.b, '}'), w.err
+}
+
+// wire is a wire form that is being made.
+type wire struct {
+	b   []byte
+	err error
+}
+
+func (w *wire) text(key, v string) { w.b = jsonscan.AppendString(append(w.b, key...), v) }
+
+func (w *wire) time(key string, t time.Time) { w.b = jsonscan.AppendTime(append(w.b, key...), t) }
+
+func (w *wire) value(key string, v any) {
+	text, err := json.Marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("rendering %s %s: %w", d.Kind, d.ID, err)
+		w.err = fmt.Errorf("rendering %s: %w", strings.Trim(key, `,":}`), err)
 	}
-	return wire, nil
+	w.b = append(append(w.b, key...), text...)
 }

@@ -1,6 +1,7 @@
 package clm
 
 import (
+	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -12,41 +13,58 @@ import (
 	"atoll.dev/store"
 )
 
-// searchable is what resources are searched by: their columns, labels.KEY,
+// searchable returns what resources are searched by: their columns, labels.KEY,
 // spec.a.b, and status.conditions.TYPE with its parts.
-var searchable = search.Schema{Table: "resources", Fields: map[string]search.Field{
-	"id":           {SQL: "d.id", Type: search.Text},
-	"name":         {SQL: "d.name", Type: search.Text},
-	"kind":         {SQL: "d.kind", Type: search.Text},
-	"generation":   {SQL: "d.generation", Type: search.Int},
-	"created_by":   {SQL: "d.spec->>'created_by'", Type: search.Text},
-	"updated_by":   {SQL: "d.spec->>'updated_by'", Type: search.Text},
-	"owner_id":     {SQL: "d.spec->'owner'->>'id'", Type: search.Text},
-	"created_time": {SQL: "d.created_at", Type: search.Time},
-	"updated_time": {SQL: "(d.spec->>'updated_time')::timestamptz", Type: search.Time},
-	"deleted_time": {SQL: "d.deleted_at", Type: search.Time},
-	"labels":       {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{{}}, Positive: true},
-	"spec":         {SQL: "d.spec->'spec'", Type: search.JSON, Dotted: true},
-	"status":       {SQL: "d.status", Type: search.JSON, Within: conditionField},
-}}
+func (r *Registry) searchable() search.Schema {
+	return search.Schema{Table: "resources", Fields: map[string]search.Field{
+		"id":           {SQL: "d.id", Type: search.Text},
+		"name":         {SQL: "d.name", Type: search.Text},
+		"kind":         {SQL: "d.kind", Type: search.Text},
+		"href":         {SQL: r.hrefSQL(), Type: search.Text},
+		"generation":   {SQL: "d.generation", Type: search.Int},
+		"created_by":   {SQL: "d.spec->>'created_by'", Type: search.Text},
+		"updated_by":   {SQL: "d.spec->>'updated_by'", Type: search.Text},
+		"deleted_by":   {SQL: "d.spec->>'deleted_by'", Type: search.Text},
+		"owner_id":     {SQL: "d.spec->'owner'->>'id'", Type: search.Text},
+		"owner_kind":   {SQL: "d.spec->'owner'->>'kind'", Type: search.Text},
+		"owner_href":   {SQL: "d.spec->'owner'->>'href'", Type: search.Text},
+		"created_time": {SQL: "d.created_at", Type: search.Time},
+		"updated_time": {SQL: "(d.spec->>'updated_time')::timestamptz", Type: search.Time},
+		"deleted_time": {SQL: "d.deleted_at", Type: search.Time},
+		"labels":       {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{{}}, Positive: true},
+		"spec":         {SQL: "d.spec->'spec'", Type: search.JSON, Dotted: true},
+		"tenancy":      {SQL: "d.spec->'tenancy'", Type: search.JSON},
+		"status":       {SQL: "d.status", Type: search.JSON, Within: conditionField},
+	}}
+}
+
+// hrefSQL is the path of a resource, which is not stored: that of its owner, its
+// collection, and its id. Kinds and plurals are words.
+func (r *Registry) hrefSQL() string {
+	var plural strings.Builder
+	for _, e := range r.entities {
+		plural.WriteString(" when '" + e.Kind + "' then '" + e.Plural + "'")
+	}
+	return "(coalesce(d.spec->'owner'->>'href', '" + basePath + "') || '/' || (case d.kind" + plural.String() + " end) || '/' || d.id)"
+}
 
 // maxSearch is the contract's limit, in characters. Each may have four bytes.
 const maxSearch = 4096
 
 var (
-	searchLimits  = search.Limits{Bytes: 4 * maxSearch}
+	searchLimits  = search.Limits{Bytes: 4 * maxSearch, Keyed: []string{"labels"}}
 	conditionType = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,99}$`)
 )
 
 // conditionParts are what of a condition is searched by.
 var conditionParts = map[string]search.Field{
-	"status":               {Type: search.Text, Ops: []string{"="}, Enum: []string{"True", "False", "Unknown"}},
+	"status":               {Type: search.Text, Ops: []string{"=", "is"}, Enum: []string{"True", "False", "Unknown"}},
 	"observed_generation":  {Type: search.Int, Ops: comparisons},
 	"last_updated_time":    {Type: search.Time, Ops: comparisons},
 	"last_transition_time": {Type: search.Time, Ops: comparisons},
 }
 
-var comparisons = []string{"=", "<>", "<", "<=", ">", ">="}
+var comparisons = []string{"=", "<>", "<", "<=", ">", ">=", "is"}
 
 // conditionField is one condition of a resource, or a part of it. Conditions
 // are in a list, so their type is looked for. What is not possible is what the
@@ -66,7 +84,7 @@ func conditionField(path []string) (search.Field, bool) {
 	return f, ok
 }
 
-func parseSearch(text string) (*search.Filter, error) {
+func (r *Registry) parseSearch(text string) (*search.Filter, error) {
 	text = strings.TrimSpace(text)
 	if n := utf8.RuneCountInString(text); n > maxSearch {
 		return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search has %d characters; %d are possible", n, maxSearch)
@@ -74,7 +92,7 @@ func parseSearch(text string) (*search.Filter, error) {
 	q, err := search.Parse(text, searchLimits)
 	if err == nil {
 		var f *search.Filter
-		if f, err = q.Bind(searchable); err == nil {
+		if f, err = q.Bind(r.search); err == nil {
 			return f, nil
 		}
 	}
@@ -82,11 +100,29 @@ func parseSearch(text string) (*search.Filter, error) {
 }
 
 // orderTypes are the types of the fields that lists can be ordered by.
-var orderTypes = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz"}
+var orderTypes = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz", search.JSON: "text"}
+
+// orderedText is how much of a JSON field its order goes by. What a page ends
+// with is in the token of the next page, so it is bounded.
+const orderedText = 128
+
+// orderable returns the field that a list can be ordered by: a column of the
+// original.
+func (r *Registry) orderable(name string) (store.Order, bool) {
+	f, ok := r.search.Fields[name]
+	if !ok || f.Within != nil || f.Flat {
+		return store.Order{}, false
+	}
+	o := store.Order{Expr: f.SQL, Type: orderTypes[f.Type]}
+	if f.Type == search.JSON {
+		o.Expr = fmt.Sprintf("left((%s)::text, %d)", f.SQL, orderedText)
+	}
+	return o, true
+}
 
 var orderForm = regexp.MustCompile(`^[a-z_][a-z0-9_]*(\s+(asc|desc))?$`)
 
-func parseOrder(parts []string) ([]store.Order, error) {
+func (r *Registry) parseOrder(parts []string) ([]store.Order, error) {
 	if len(parts) == 0 {
 		parts = []string{"created_time desc"}
 	}
@@ -96,11 +132,12 @@ func parseOrder(parts []string) ([]store.Order, error) {
 			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the order %q is not a field with asc or desc", rest.Shorten(part, 64))
 		}
 		words := strings.Fields(part)
-		f := searchable.Fields[words[0]]
-		if orderTypes[f.Type] == "" {
+		o, ok := r.orderable(words[0])
+		if !ok {
 			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "cannot order by %q", rest.Shorten(words[0], 64))
 		}
-		order = append(order, store.Order{Expr: f.SQL, Type: orderTypes[f.Type], Desc: slices.Contains(words, "desc")})
+		o.Desc = slices.Contains(words, "desc")
+		order = append(order, o)
 	}
 	return order, nil
 }

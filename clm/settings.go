@@ -35,13 +35,14 @@ var settings = []Setting{
 	{Key: "server.host", Flag: "server-host", Usage: "host or address that the API binds to (default localhost)", value: func(c *Config) any { return &c.Server.Host }},
 	{Key: "server.port", Flag: "server-port", Usage: "its port (default 8000)", value: func(c *Config) any { return &c.Server.Port }},
 	{Key: "server.openapi_schema_path", Flag: "server-openapi-schema-path", Usage: "OpenAPI file of the provider, whose schemas specs must match", value: func(c *Config) any { return &c.Server.OpenAPISchemaPath }},
+	{Key: "server.max_resource_bytes", Flag: "server-max-resource-bytes", Usage: "what a request may bring that makes or changes a resource (default 4194304)", value: func(c *Config) any { return &c.Server.MaxResourceBytes }},
 	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "for reading a request (default 1m)", value: func(c *Config) any { return &c.Server.Timeouts.Read }},
 	{Key: "server.timeouts.write", Flag: "server-write-timeout", Usage: "for writing an answer that is no watch (default 1m)", value: func(c *Config) any { return &c.Server.Timeouts.Write }},
 	{Key: "server.tls.enabled", Flag: "server-https-enabled", Usage: "TLS with a certificate that is not the region's", Bool: true, value: func(c *Config) any { return &c.Server.TLS.Enabled }},
 	{Key: "server.tls.cert_file", Flag: "server-https-cert-file", Usage: "that certificate", value: func(c *Config) any { return &c.Server.TLS.CertFile }},
 	{Key: "server.tls.key_file", Flag: "server-https-key-file", Usage: "its key", value: func(c *Config) any { return &c.Server.TLS.KeyFile }},
 	{Key: "server.jwt.enabled", Flag: "server-jwt-enabled", Usage: "callers without certificate need a bearer token (default: if server.jwt.configs names issuers)", Bool: true, value: func(c *Config) any { return &c.Server.JWT.Enabled }},
-	{Key: "server.tenant.enabled", Flag: "server-tenant-enabled", Usage: "trusted headers say whose a resource is", Bool: true, value: func(c *Config) any { return &c.Server.Tenant.Enabled }},
+	{Key: "server.tenant.enabled", Flag: "server-tenant-enabled", Usage: "headers that a gateway sets, or claims of tokens, say whose a resource is", Bool: true, value: func(c *Config) any { return &c.Server.Tenant.Enabled }},
 	{Key: "server.tenant.system_header", Flag: "server-tenant-system-header", Usage: "the header that says that the caller is the system", value: func(c *Config) any { return &c.Server.Tenant.SystemHeader }},
 
 	{Key: "database.dialect", Flag: "db-dialect", Usage: "postgres", value: func(c *Config) any { return &c.Database.Dialect }},
@@ -228,6 +229,9 @@ func (c *Config) check() error {
 			add(key, "cert_file and key_file are needed")
 		}
 	}
+	if n := c.Server.MaxResourceBytes; n < 0 || n > 64<<20 {
+		add("server.max_resource_bytes", "%d is not between 0 (the default) and 67108864", n)
+	}
 	if c.Database.HistoryMaxAge < 24*time.Hour {
 		add("database.history_max_age", "%s is less than a day", c.Database.HistoryMaxAge)
 	}
@@ -252,7 +256,7 @@ func (t Tenancy) check() error {
 	if t.SystemHeader == "" {
 		return errors.New("system_header is needed")
 	}
-	headers, keys, required := map[string]bool{strings.ToLower(t.SystemHeader): true}, map[string]bool{}, false
+	headers, claims, keys, required := map[string]bool{strings.ToLower(t.SystemHeader): true}, map[string]bool{}, map[string]bool{}, false
 	for i, d := range t.Dimensions {
 		header := strings.ToLower(d.Header)
 		switch {
@@ -260,8 +264,10 @@ func (t Tenancy) check() error {
 			return fmt.Errorf("dimensions[%d]: header and key are needed", i)
 		case headers[header] || keys[d.Key]:
 			return fmt.Errorf("dimensions[%d]: header %s or key %s is there twice", i, d.Header, d.Key)
+		case d.Claim != "" && claims[d.Claim]:
+			return fmt.Errorf("dimensions[%d]: claim %s is there twice", i, d.Claim)
 		}
-		headers[header], keys[d.Key], required = true, true, required || d.Required
+		headers[header], claims[d.Claim], keys[d.Key], required = true, true, true, required || d.Required
 	}
 	if !required {
 		return errors.New("at least one of the dimensions must be required")

@@ -2,6 +2,7 @@ package clm
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -42,17 +43,27 @@ func (c *collection) statuses(w http.ResponseWriter, r *http.Request) error {
 	}{append([]status.Report{}, items...), page.Number, len(items), len(reports)})
 }
 
-// reportsOf are the reports of a resource, as they are shown.
+// reportsOf returns the reports of a resource, as they are shown.
 func reportsOf(d store.Document) ([]status.Report, error) {
 	seen, err := observedOf(d)
 	if err != nil {
 		return nil, err
 	}
 	reports := slices.Clone(seen.Reports)
-	for i := range reports {
-		reports[i].Recent = nil
+	for i, r := range reports {
+		reports[i] = shown(r)
 	}
 	return reports, nil
+}
+
+// shown returns a report without what only the server needs. The contract shows
+// data even when there are none.
+func shown(r status.Report) status.Report {
+	r.Recent = nil
+	if len(r.Data) == 0 {
+		r.Data = json.RawMessage("{}")
+	}
+	return r
 }
 
 // watchStatuses streams the reports of one resource as they change: not those

@@ -108,6 +108,9 @@ func TestI10TenantsAreApart(t *testing.T) {
 	// Lists: neither by a search, nor by what is referred to, nor by counting.
 	for _, q := range []client.ResourceQuery{{}, {Search: client.Equal("id", made.ID)}, {Search: client.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
 		for _, in := range []client.Collection{clusters, client.AllKinds, "nodepools", "passes"} {
+			if q.RefType != "" && in != clusters && in != client.AllKinds {
+				continue // a kind without such references
+			}
 			page, err := c.List(theirs, in, q)
 			want := 0
 			if q == (client.ResourceQuery{}) && (in == clusters || in == client.AllKinds) {

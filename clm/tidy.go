@@ -2,6 +2,7 @@ package clm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -16,8 +17,8 @@ const (
 	historyMemory = 90 * 24 * time.Hour
 )
 
-// keepTidy takes away, from time to time until ctx ends, what nobody can ask
-// for any more. Replicas that do so at once do no harm.
+// keepTidy removes, from time to time until ctx ends, what nobody can ask for any
+// more. Replicas that do so at once do no harm.
 func (s *Server) keepTidy(ctx context.Context) {
 	tick := time.NewTimer(time.Second)
 	defer tick.Stop()
@@ -28,26 +29,43 @@ func (s *Server) keepTidy(ctx context.Context) {
 		case now := <-tick.C:
 			tick.Reset(tidyEvery)
 			if err := s.tidy(ctx, now); err != nil && ctx.Err() == nil {
-				s.log.Warn("what is out of date was not taken away", "error", err)
+				s.log.Warn("tidying up failed", "error", err)
 			}
 		}
 	}
 }
 
+// task is one part of tidying up.
+type task struct {
+	name string
+	do   func(context.Context, time.Time) error
+}
+
+// tidy does all tasks. One that fails holds up no other; it is done again the
+// next time.
 func (s *Server) tidy(ctx context.Context, now time.Time) error {
 	ctx = withCaller(ctx, Caller{Name: itself, System: true}, "")
-	if err := s.finishDeletions(ctx, now); err != nil {
-		return fmt.Errorf("ending deletions that nothing keeps: %w", err)
+	var failed []error
+	for _, t := range s.tasks() {
+		if err := t.do(ctx, now); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
+		}
 	}
-	if err := s.forgetRequests(ctx, now); err != nil {
-		return fmt.Errorf("removing old requests: %w", err)
+	return errors.Join(failed...)
+}
+
+func (s *Server) tasks() []task {
+	return []task{
+		{"ending deletions that nothing keeps", s.finishDeletions},
+		{"removing old requests", s.forgetRequests},
+		{"removing old idempotency keys", s.forgetKeys},
+		{"removing old tombstones", func(ctx context.Context, now time.Time) error {
+			_, err := s.store.Compact(ctx, now.Add(-feedMemory))
+			return err
+		}},
+		{"removing old history", func(ctx context.Context, now time.Time) error {
+			_, err := s.store.TrimHistory(ctx, now.Add(-s.opts.HistoryMemory))
+			return err
+		}},
 	}
-	if err := s.forgetKeys(ctx, now); err != nil {
-		return fmt.Errorf("removing old idempotency keys: %w", err)
-	}
-	if _, err := s.store.Compact(ctx, now.Add(-feedMemory)); err != nil {
-		return err
-	}
-	_, err := s.store.TrimHistory(ctx, now.Add(-s.opts.HistoryMemory))
-	return err
 }

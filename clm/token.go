@@ -10,12 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,12 +35,12 @@ type Issuer struct {
 	JWKCertFile   string `yaml:"jwk_cert_file"`
 	JWKCertCAFile string `yaml:"jwk_cert_ca_file"` // who signed the URL's certificate; default: the system's
 
-	Header   string `yaml:"header"` // where the token is; default Authorization, after "Bearer"
+	Header   string `yaml:"header"` // where the token is, after "Bearer"; default Authorization
 	Audience string `yaml:"audience"`
 
-	// IdentityClaim is the claim that names the caller (default email), and
-	// must match IdentityClaimPattern. With IdentityHeader the caller may name
-	// itself by that header instead.
+	// IdentityClaim is the claim that names the caller (default email), and must
+	// match IdentityClaimPattern. With IdentityHeader the caller may name itself by
+	// that header instead. Whoever has no name may read, unless there is a pattern.
 	IdentityClaim        string `yaml:"identity_claim"`
 	IdentityClaimPattern string `yaml:"identity_claim_pattern"`
 	IdentityHeader       string `yaml:"identity_header"`
@@ -146,74 +148,165 @@ func badToken(err error) error {
 	return rest.Errorf(http.StatusUnauthorized, codeBadToken, "the token is not valid here").Because(err)
 }
 
-// verify returns the name of the caller whose token the headers hold.
-func (t *Tokens) verify(ctx context.Context, header http.Header) (string, error) {
+// proven is what a token proves of its holder. A token without the claim that
+// names its holder proves a name of "".
+type proven struct {
+	name   string
+	claims jwt.MapClaims
+}
+
+// verify returns what the token in the headers proves. It tries each issuer; of
+// their errors the one that a token has expired says most.
+func (t *Tokens) verify(ctx context.Context, header http.Header) (proven, error) {
 	var last error = errNoToken
 	for _, i := range t.issuers {
 		text := header.Get(i.Header)
 		if text == "" {
 			continue
 		}
-		if bearer, ok := strings.CutPrefix(text, "Bearer "); ok {
-			text = bearer
+		who, err := i.verify(ctx, text, header)
+		if err == nil {
+			return who, nil
 		}
-		claims := jwt.MapClaims{}
-		if _, _, err := jwt.NewParser().ParseUnverified(text, claims); err != nil {
-			last = badToken(err)
-			continue
+		if !errors.Is(last, errExpired) {
+			last = err
 		}
-		if iss, _ := claims.GetIssuer(); iss != i.IssuerURL {
-			last = badToken(fmt.Errorf("issuer %q", iss))
-			continue
-		}
-		return i.verify(ctx, text, header)
 	}
-	return "", last
+	return proven{}, last
 }
 
-func (i *issuer) verify(ctx context.Context, text string, header http.Header) (string, error) {
-	options := []jwt.ParserOption{
-		jwt.WithValidMethods([]string{"RS256"}), jwt.WithIssuer(i.IssuerURL), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway),
+func (i *issuer) verify(ctx context.Context, text string, header http.Header) (proven, error) {
+	words := strings.Fields(text)
+	if len(words) != 2 || !strings.EqualFold(words[0], "Bearer") {
+		return proven{}, badToken(errors.New("the header is not of the form: Bearer TOKEN"))
 	}
-	if i.Audience != "" {
-		options = append(options, jwt.WithAudience(i.Audience))
-	}
-	claims := jwt.MapClaims{}
-	_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, func(t *jwt.Token) (any, error) {
-		id, _ := t.Header["kid"].(string)
-		return i.key(ctx, id)
-	})
+	claims, err := i.parse(ctx, words[1])
 	switch {
 	case errors.Is(err, errKeys):
 		e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the keys of %s cannot be fetched; try again", i.IssuerURL).Because(err)
 		e.RetryAfter = keysPause
-		return "", e
+		return proven{}, e
 	case errors.Is(err, jwt.ErrTokenExpired):
-		return "", errExpired
+		return proven{}, errExpired
 	case err != nil:
-		return "", badToken(err)
+		return proven{}, badToken(err)
 	}
-	if i.IdentityHeader != "" {
-		if name := header.Get(i.IdentityHeader); name != "" {
-			return name, nil
+	name, err := i.identity(claims, header)
+	return proven{name, claims}, err
+}
+
+// parse checks a token and returns its claims. The issuer is compared before any
+// key is fetched, so a token of a stranger makes no request.
+func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) {
+	unproven := jwt.MapClaims{}
+	token, _, err := jwt.NewParser().ParseUnverified(text, unproven)
+	if err != nil {
+		return nil, err
+	}
+	if iss, _ := unproven.GetIssuer(); iss != i.IssuerURL {
+		return nil, fmt.Errorf("issuer %q", iss)
+	}
+	options := []jwt.ParserOption{
+		jwt.WithValidMethods([]string{"RS256"}), jwt.WithIssuer(i.IssuerURL), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithJSONNumber(),
+	}
+	if i.Audience != "" {
+		options = append(options, jwt.WithAudience(i.Audience))
+	}
+	id, named := token.Header["kid"].(string)
+	if named {
+		claims := jwt.MapClaims{}
+		_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) { return i.key(ctx, id) })
+		return claims, err
+	}
+	// A token may leave its key unnamed. Then any of the issuer's may have signed it.
+	keys, err := i.allKeys(ctx, freshEnough)
+	for attempt := 0; ; attempt++ {
+		if err != nil {
+			return nil, err
 		}
+		claims := jwt.MapClaims{}
+		_, err = jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) { return keys, nil })
+		if attempt > 0 || !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
+			return claims, err
+		}
+		keys, err = i.allKeys(ctx, newest) // the issuer may have a new key
 	}
-	name, _ := claims[i.IdentityClaim].(string)
-	if name == "" || !i.pattern.MatchString(name) {
-		return "", badToken(fmt.Errorf("claim %s is %q", i.IdentityClaim, name))
+}
+
+// maxIdentity is how many bytes the name of a caller has at most.
+const maxIdentity = 256
+
+// identity returns the name of a token's holder, "" when the token has none.
+func (i *issuer) identity(claims jwt.MapClaims, header http.Header) (string, error) {
+	name, source := "", "the header "+i.IdentityHeader
+	if i.IdentityHeader != "" {
+		name = strings.TrimSpace(header.Get(i.IdentityHeader))
+	}
+	if name == "" {
+		text, _ := claims[i.IdentityClaim].(string)
+		name, source = strings.TrimSpace(text), "the claim "+i.IdentityClaim
+	}
+	switch {
+	case name == "" && i.IdentityClaimPattern == "":
+		return "", nil
+	case len(name) > maxIdentity:
+		return "", badToken(fmt.Errorf("%s has %d bytes; %d are possible", source, len(name), maxIdentity))
+	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f }):
+		return "", badToken(fmt.Errorf("%s has a control character", source))
+	case !i.pattern.MatchString(name):
+		return "", badToken(fmt.Errorf("%s is %q, which does not match the pattern", source, name))
 	}
 	return name, nil
 }
 
 var errKeys = errors.New("no keys")
 
-// key returns a public key of the issuer. One caller at a time fetches the
-// keys. Who needs a new one waits for it; the others go by those that are known,
-// so that an issuer that does not answer holds nobody else up.
+// key returns a public key of the issuer by its id.
 func (i *issuer) key(ctx context.Context, id string) (*rsa.PublicKey, error) {
+	keys, err := i.keysWith(ctx, func(keys map[string]*rsa.PublicKey) bool { return keys[id] != nil })
+	if err != nil {
+		return nil, err
+	}
+	if keys[id] == nil {
+		return nil, fmt.Errorf("the issuer has no key %q", id)
+	}
+	return keys[id], nil
+}
+
+// age says which keys do.
+type age int
+
+const (
+	freshEnough age = iota // those that are known
+	newest                 // those that the issuer has now, unless it was just asked
+)
+
+// maxTried is how many keys are tried for a token that names none.
+const maxTried = 32
+
+// allKeys returns the issuer's keys in the order of their ids.
+func (i *issuer) allKeys(ctx context.Context, want age) (jwt.VerificationKeySet, error) {
+	var set jwt.VerificationKeySet
+	keys, err := i.keysWith(ctx, func(keys map[string]*rsa.PublicKey) bool { return want == freshEnough && len(keys) > 0 })
+	for _, id := range slices.Sorted(maps.Keys(keys)) {
+		if len(set.Keys) < maxTried {
+			set.Keys = append(set.Keys, keys[id])
+		}
+	}
+	if err == nil && len(set.Keys) == 0 {
+		err = errors.New("the issuer has no keys")
+	}
+	return set, err
+}
+
+// keysWith returns the issuer's keys, by id. It fetches them when those that are
+// known are old, or not enough. One caller at a time fetches. Callers for whom
+// the known keys are not enough wait for it; the others go by those that are
+// known, so an issuer that does not answer holds nobody else up.
+func (i *issuer) keysWith(ctx context.Context, enough func(map[string]*rsa.PublicKey) bool) (map[string]*rsa.PublicKey, error) {
 	i.mu.Lock()
-	now, key, f := time.Now(), i.keys[id], i.fetching
-	mine := f == nil && (key == nil || now.Sub(i.fetched) > keysFresh) && now.Sub(i.tried) > keysPause
+	now, known, f := time.Now(), enough(i.keys), i.fetching
+	mine := f == nil && (!known || now.Sub(i.fetched) > keysFresh) && now.Sub(i.tried) > keysPause
 	if mine {
 		f = &fetch{done: make(chan struct{})}
 		i.fetching, i.tried = f, now
@@ -222,24 +315,19 @@ func (i *issuer) key(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	switch {
 	case mine:
 		i.refresh(ctx, f)
-	case key == nil && f != nil:
+	case !known && f != nil:
 		select {
 		case <-f.done:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-	case key != nil:
-		return key, nil
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	switch key := i.keys[id]; {
-	case key != nil:
-		return key, nil
-	case i.keys == nil && f != nil && f.err != nil:
+	if i.keys == nil && f != nil && f.err != nil {
 		return nil, fmt.Errorf("%w: %w", errKeys, f.err)
 	}
-	return nil, fmt.Errorf("the issuer has no key %q", id)
+	return i.keys, nil // a map that nobody changes
 }
 
 // refresh fetches the keys. Without an answer those that are known stay.

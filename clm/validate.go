@@ -114,7 +114,7 @@ func checkLabels(labels api.Labels) (fields []rest.FieldError) {
 		switch {
 		case len(key) > maxLabelKey, len(name) > maxLabelName, !labelNameForm.MatchString(name), qualified && !labelPrefix.MatchString(prefix):
 			fields = append(fields, rest.FieldError{Field: "labels", Constraint: "pattern", Value: raw(key),
-				Message: fmt.Sprintf("%q is no label key: up to 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/'", shorten(key))})
+				Message: fmt.Sprintf("%q is no label key, which has up to 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/'", shorten(key))})
 		case len(value) > maxLabelValue, value != "" && !labelNameForm.MatchString(value):
 			fields = append(fields, rest.FieldError{Field: "labels." + key, Constraint: "pattern", Value: raw(value),
 				Message: "must be up to 63 letters, digits, '-', '_' and '.'"})
@@ -134,10 +134,14 @@ func (e *Entity) checkReferences(references api.References) (fields []rest.Field
 		seen := map[string]bool{}
 		for i, t := range targets {
 			field := fmt.Sprintf("references.%s[%d].id", kind, i)
+			if target := e.rule(kind).TargetKind; t.Kind != target {
+				fields = append(fields, rest.FieldError{Field: fmt.Sprintf("references.%s[%d].kind", kind, i), Constraint: "enum",
+					Value: raw(shorten(t.Kind)), Message: "must be '" + target + "'"})
+			}
 			if t.ID == "" {
 				fields = append(fields, rest.FieldError{Field: field, Constraint: "required", Message: "is required"})
 			} else if seen[t.ID] {
-				fields = append(fields, rest.FieldError{Field: field, Constraint: "unique", Value: raw(shorten(t.ID)), Message: "is there twice"})
+				fields = append(fields, rest.FieldError{Field: field, Constraint: "unique", Value: raw(shorten(t.ID)), Message: "is a duplicate"})
 			}
 			seen[t.ID] = true
 		}
@@ -149,7 +153,7 @@ func (e *Entity) checkReferences(references api.References) (fields []rest.Field
 			if n >= rule.Min {
 				constraint = "max"
 			}
-			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: constraint, Message: fmt.Sprintf("%d given, %s wanted", n, rule.count())})
+			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: constraint, Message: fmt.Sprintf("has %d; %s possible", n, rule.count())})
 		}
 	}
 	return fields
@@ -158,11 +162,11 @@ func (e *Entity) checkReferences(references api.References) (fields []rest.Field
 func (r ReferenceRule) count() string {
 	switch {
 	case r.Max == 0:
-		return fmt.Sprintf("at least %d", r.Min)
+		return fmt.Sprintf("at least %d are", r.Min)
 	case r.Min == r.Max:
-		return fmt.Sprint(r.Min)
+		return fmt.Sprintf("%d are", r.Min)
 	}
-	return fmt.Sprintf("%d to %d", r.Min, r.Max)
+	return fmt.Sprintf("%d to %d are", r.Min, r.Max)
 }
 
 // shorten cuts what an answer repeats of a request.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,7 +26,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 		return err
 	}
 	watch := store.Watch{Query: q, From: store.Cursor(cursor), Match: func(change *store.Change) bool {
-		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) && (who.Tenancy == nil || maps.Equal(rowOf(change).spec.Tenancy, who.Tenancy))
+		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) && (who.Tenancy == nil || who.sees(rowOf(change).spec.Tenancy))
 	}}
 	if !filter.Empty() || refType != "" {
 		watch.Shown = func(change *store.Change) bool {
@@ -114,10 +113,20 @@ func (r *row) field(name string) any {
 		return r.spec.CreatedBy
 	case "updated_by":
 		return r.spec.UpdatedBy
-	case "owner_id":
-		if r.spec.Owner != nil {
-			return r.spec.Owner.ID
+	case "deleted_by":
+		if r.spec.DeletedBy != "" {
+			return r.spec.DeletedBy
 		}
+	case "href":
+		var wire struct{ Href string }
+		_ = json.Unmarshal(r.doc.Wire, &wire)
+		return wire.Href
+	case "owner_id", "owner_kind", "owner_href":
+		if o := r.spec.Owner; o != nil {
+			return map[string]string{"owner_id": o.ID, "owner_kind": o.Kind, "owner_href": o.Href}[name]
+		}
+	case "tenancy":
+		return raw(r.spec.Tenancy)
 	case "created_time":
 		return r.doc.CreatedAt
 	case "updated_time":

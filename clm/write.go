@@ -78,7 +78,11 @@ func (s *Server) lockOwners(ctx context.Context, tx *store.Tx, d store.Document)
 			break
 		}
 		line = append(line, owner{store.Kind(spec.Owner.Kind), spec.Owner.ID})
-		if at, err = tx.Get(ctx, store.Kind(spec.Owner.Kind), spec.Owner.ID); err != nil {
+		at, err = tx.Get(ctx, store.Kind(spec.Owner.Kind), spec.Owner.ID)
+		if errors.Is(err, store.ErrNotFound) {
+			break // it was removed since d was read, and d with it: whoever locks d next finds that out
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -178,7 +182,7 @@ func (req *newResource) taken(err error) error {
 	if !errors.Is(err, store.ErrExists) {
 		return err
 	}
-	return rest.Errorf(http.StatusConflict, codeExists, "a %s named %q exists already", req.entity.Kind, req.body.Name).Because(err)
+	return rest.Errorf(http.StatusConflict, codeExists, "a %s named %q already exists", req.entity.Kind, req.body.Name).Because(err)
 }
 
 // used finds what a key was used for. If it was not, it is from now on: for the
@@ -280,8 +284,8 @@ func (s *Server) resolve(ctx context.Context, tx *store.Tx, e *Entity, wanted ap
 		for i, ref := range wanted[refType] {
 			d, err := s.lock(ctx, tx, address{entity: target, id: ref.ID})
 			if re, ok := errors.AsType[*rest.Error](err); ok && re.Status == http.StatusNotFound || err == nil && d.DeletedAt != nil {
-				return nil, fieldError(http.StatusBadRequest, codeValue, fmt.Sprintf("references.%s[%d].id", refType, i), "exists",
-					fmt.Sprintf("there is no %s %s", target.Kind, shorten(ref.ID)))
+				return nil, fieldError(http.StatusBadRequest, codeValidation, fmt.Sprintf("references.%s[%d].id", refType, i), "exists",
+					fmt.Sprintf("names no %s: %s", target.Kind, shorten(ref.ID)))
 			}
 			if err != nil {
 				return nil, err
@@ -324,6 +328,9 @@ var errTogether = errors.New("other resources are concerned")
 func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, wanted func(declared) (change, error)) (d store.Document, err error) {
 	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
 	d, _, err = s.store.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) error {
+		if err := decode(d); err != nil {
+			return err
+		}
 		c, err := a.changes(ctx, *d, ifVersion, wanted)
 		if err != nil {
 			return err
@@ -392,7 +399,7 @@ func insists(d store.Document, version int64) error {
 
 // takeReport takes an adapter's report, and removes the resource if that
 // completes its deletion.
-func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r status.Report) (out reported, err error) {
+func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r status.Report, tie status.Tie) (out reported, err error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	d, err := s.store.Get(ctx, a.entity.storeKind(), a.id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -401,18 +408,21 @@ func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r s
 	if err != nil {
 		return out, err
 	}
+	if err := decode(&d); err != nil {
+		return out, err
+	}
 	if err := a.admits(ctx, d); err != nil {
 		return out, err
 	}
 	if d.DeletedAt != nil {
-		return s.takeLast(ctx, a, d, ifVersion, r, now)
+		return s.takeLast(ctx, a, d, ifVersion, r, tie, now)
 	}
 	if err := insists(d, ifVersion); err != nil {
 		return out, err
 	}
 	// A report that changes nothing is answered by what was read.
 	next := d
-	if out, err = a.entity.take(&next, r, false, now); err != nil || out.verdict == status.Discarded || out.verdict == status.Repeated {
+	if out, err = a.entity.take(&next, r, tie, false, now); err != nil || out.verdict == status.Discarded || out.verdict == status.Repeated {
 		return out, err
 	}
 	_, _, err = s.store.UpdateFrom(ctx, d, func(latest *store.Document) (err error) {
@@ -425,7 +435,7 @@ func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r s
 			if err := insists(*latest, ifVersion); err != nil {
 				return err
 			}
-			out, err = a.entity.take(latest, r, false, now)
+			out, err = a.entity.take(latest, r, tie, false, now)
 		}
 		return err
 	})
@@ -433,7 +443,7 @@ func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r s
 	case errors.Is(err, store.ErrNotFound):
 		return out, missing(a.entity, a.id)
 	case errors.Is(err, errTogether):
-		return s.takeLast(ctx, a, d, ifVersion, r, now)
+		return s.takeLast(ctx, a, d, ifVersion, r, tie, now)
 	}
 	return out, err
 }
@@ -441,7 +451,7 @@ func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r s
 // takeLast takes a report on a resource that is being deleted, as it was read
 // before. It may be the last one: the resource goes, and owners that waited for
 // it go with it.
-func (s *Server) takeLast(ctx context.Context, a address, read store.Document, ifVersion int64, r status.Report, now time.Time) (out reported, err error) {
+func (s *Server) takeLast(ctx context.Context, a address, read store.Document, ifVersion int64, r status.Report, tie status.Tie, now time.Time) (out reported, err error) {
 	// All that belongs to one owner is often reported gone at once.
 	kind, id := a.entity.storeKind(), a.id
 	if a.entity.parent != nil {
@@ -475,7 +485,7 @@ func (s *Server) takeLast(ctx context.Context, a address, read store.Document, i
 			return err
 		}
 		d, _, err = tx.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) (err error) {
-			out, err = a.entity.take(d, r, children, now)
+			out, err = a.entity.take(d, r, tie, children, now)
 			return err
 		})
 		if err != nil || !out.done {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
+	"reflect"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
@@ -15,79 +17,69 @@ import (
 	"atoll.dev/store"
 )
 
-// reservations are the sums of what placements reserve, so that a decision
-// reads one row for each management cluster and not one for each placement.
-// They change in the transactions that change the placements, and the sweep
-// compares them.
-const reservations = `
-create table reservation (
-	management_cluster text primary key, -- its id
-	placements         int not null,
-	reserved           jsonb not null
-);
-`
-
-// decisions is the advisory lock under which placements are made and released,
-// one after the other in all processes: a decision sees all that were made
-// before it. Nobody locks anything else before it.
-const decisions = 0x666c656574 // "fleet"
-
 // Codes of errors, of CLM's table.
 const (
 	codeForbidden = "HYPERFLEET-AUZ-001"
 	codeNotFound  = "HYPERFLEET-NTF-001"
-	codeNoCluster = "HYPERFLEET-NTF-002"
 	codeState     = "HYPERFLEET-CNF-003"
+	codeInvalid   = "HYPERFLEET-VAL-000"
 )
 
 func noCluster(id string) error {
-	return rest.Errorf(http.StatusNotFound, codeNoCluster, "Cluster with id='%s' not found", rest.Shorten(id, 100))
+	return rest.Errorf(http.StatusNotFound, codeNotFound, "Cluster with id='%s' not found", rest.Shorten(id, 100))
 }
 
-func (f *Fleet) beginDecision(ctx context.Context) (end func(), err error) {
-	// Who waits in this process uses no connection.
-	return f.store.Line(ctx, KindPlacement, "decisions")
-}
+// placeAttempts bounds how often a choice is made anew because others took the
+// room: each time somebody else was placed.
+const placeAttempts = 50
 
-func lockDecisions(ctx context.Context, tx *store.Tx) error {
-	_, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, int64(decisions))
-	return err
-}
+// errTaken says that what was chosen does not fit any more.
+var errTaken = errors.New("the management cluster that was chosen does not fit any more")
 
 // place places a cluster, or finds it placed, or has it wait. It returns the
 // placement's document. A cluster that is not there, or is being deleted, is
 // refused.
+//
+// It chooses by memory, and by the database where memory has no room: memory may
+// be behind. The transaction checks the choice against the one management
+// cluster that it is about, with the sum that is reserved there, so capacity is
+// exact whoever else places (decision 054).
 func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err error) {
-	// What is placed stays where it is, so that can be told without a lock.
-	cluster, err := f.store.Get(ctx, kindCluster, id)
-	if err := placeable(id, cluster, err); err != nil {
-		return d, err
-	}
-	d, err = f.store.Get(ctx, KindPlacement, placementID(id))
-	if err == nil {
-		if p, err := placementOf(d); err != nil || p.State == api.Placed {
+	for attempt := range placeAttempts {
+		cluster, err := f.store.Get(ctx, kindCluster, id)
+		if err := placeable(id, cluster, err); err != nil {
 			return d, err
 		}
-	} else if !errors.Is(err, store.ErrNotFound) {
-		return d, err
-	}
-	end, err := f.beginDecision(ctx)
-	if err != nil {
-		return d, err
-	}
-	defer end()
-	outcome := ""
-	err = f.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := lockDecisions(ctx, tx); err != nil {
-			return err
+		d, err = f.store.Get(ctx, KindPlacement, placementID(id))
+		if err == nil {
+			if p, err := placementOf(d); err != nil || p.State == api.Placed {
+				return d, err // what is placed stays where it is
+			}
+		} else if !errors.Is(err, store.ErrNotFound) {
+			return d, err
 		}
-		d, outcome, err = f.decide(ctx, tx, id)
-		return err
-	})
-	if err == nil {
-		f.metrics.decided(outcome)
+		demand, err := f.demand(cluster)
+		if err != nil {
+			return d, err
+		}
+		c, err := f.choice(ctx, demand, attempt > 0)
+		if err != nil {
+			return d, err
+		}
+		d, outcome, err := f.decide(ctx, id, demand, c)
+		f.letGo(c, demand)
+		if errors.Is(err, errTaken) {
+			continue
+		}
+		if err == nil {
+			f.metrics.decided(outcome)
+			f.shared.use(func(b *board) { _, err = b.apply(d, time.Now()) }) // the feed brings it again
+		}
+		return d, err
 	}
-	return d, err
+	e := rest.Errorf(http.StatusServiceUnavailable, codeState, "Cluster %s was not placed: others took the room %d times; try again", id, placeAttempts)
+	e.RetryAfter = time.Second
+	return d, e
 }
 
 // placeable checks what was found of a cluster.
@@ -101,43 +93,108 @@ func placeable(id string, d store.Document, err error) error {
 	return err
 }
 
-func (f *Fleet) decide(ctx context.Context, tx *store.Tx, id string) (d store.Document, outcome string, err error) {
-	// It stays as it is, and undeleted, until the placement is there.
+func (f *Fleet) demand(cluster store.Document) (Demand, error) {
+	var wire clm.Resource
+	if err := json.Unmarshal(cluster.Wire, &wire); err != nil {
+		return Demand{}, fmt.Errorf("reading Cluster %s: %w", cluster.ID, err)
+	}
+	return demandOf(wire.Spec, f.opts.Plane), nil
+}
+
+// choice is what a decision comes to before it is checked.
+type choice struct {
+	id, name    string // of the management cluster; "": none has room
+	explanation Explanation
+	message     string
+	held        bool
+}
+
+// choice chooses by memory, or by what the database has now.
+func (f *Fleet) choice(ctx context.Context, d Demand, now bool) (c choice, err error) {
+	if !now {
+		var hosts []ManagementCluster // their amounts are never changed, only replaced
+		f.shared.use(func(b *board) {
+			hosts = b.hosts(time.Now())
+			if i := choose(d, hosts); i >= 0 {
+				c = choice{id: hosts[i].ID, name: hosts[i].Name, held: true}
+				b.hold(c.id, d.Amounts, 1)
+			}
+		})
+		if c.id != "" {
+			c.explanation = explain(d, hosts)
+			return c, nil
+		}
+	}
+	hosts, err := f.current(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.explanation = explain(d, hosts)
+	if i := choose(d, hosts); i >= 0 {
+		c.id, c.name = hosts[i].ID, hosts[i].Name
+	} else {
+		c.message = publicReason(d, hosts)
+	}
+	return c, nil
+}
+
+func (f *Fleet) letGo(c choice, d Demand) {
+	if c.held {
+		f.shared.use(func(b *board) { b.hold(c.id, d.Amounts, -1) })
+	}
+}
+
+// decide writes what was chosen, if it is still so.
+func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) (d store.Document, outcome string, err error) {
+	if c.id != "" {
+		// Who waits for the same management cluster uses no connection.
+		end, err := f.store.Line(ctx, kindMC, c.id)
+		if err != nil {
+			return d, "", err
+		}
+		defer end()
+	}
+	err = f.store.Tx(ctx, func(tx *store.Tx) error {
+		d, outcome, err = f.write(ctx, tx, id, demand, c)
+		return err
+	})
+	return d, outcome, err
+}
+
+// write locks the cluster, its placement, the management cluster and its sum, in
+// this order.
+func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Demand, c choice) (d store.Document, outcome string, err error) {
 	cluster, err := tx.GetForUpdate(ctx, kindCluster, id)
 	if err := placeable(id, cluster, err); err != nil {
 		return d, "", err
 	}
-	var wire clm.Resource
-	if err := json.Unmarshal(cluster.Wire, &wire); err != nil {
-		return d, "", fmt.Errorf("reading Cluster %s: %w", id, err)
+	if fresh, err := f.demand(cluster); err != nil || !reflect.DeepEqual(fresh, demand) {
+		return d, "", errors.Join(err, errTaken)
 	}
-	next := placement{placementWanted: placementWanted{ClusterID: id, Demand: demandOf(wire.Spec, f.opts.Plane)}}
-	d, err = tx.Get(ctx, KindPlacement, placementID(id))
+	d, err = tx.GetForUpdate(ctx, KindPlacement, placementID(id))
 	there := err == nil
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return d, "", err
 	}
 	var have placement
 	if there {
-		if have, err = placementOf(d); err != nil || have.State == api.Placed {
+		if have, err = placementOf(d); err != nil || have.State != api.Waiting {
 			return d, outcomeKept, err
 		}
 	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	chosen, candidates, err := f.find(ctx, tx, next.Demand, now)
-	if err != nil {
-		return d, "", err
-	}
-	next.State, next.DecidedTime, next.Candidates = api.Waiting, now, candidates
-	outcome = outcomeWaiting
-	if chosen != nil {
-		next.State, next.ManagementCluster, next.ManagementClusterID = api.Placed, chosen.Name, chosen.ID
-		outcome = outcomePlaced
-		if err := reserve(ctx, tx, chosen, next.Demand.Amounts, 1); err != nil {
+	next := placement{placementWanted: placementWanted{ClusterID: id, Demand: demand}}
+	next.State, next.DecidedTime, next.Explanation = api.Waiting, now, c.explanation
+	if outcome = outcomeWaiting; c.id != "" {
+		outcome, next.State, next.ManagementCluster, next.ManagementClusterID = outcomePlaced, api.Placed, c.name, c.id
+		if err := f.reserve(ctx, tx, c.id, demand, now); err != nil {
 			return d, "", err
 		}
-	} else if there && slices.EqualFunc(have.Candidates, candidates, sameCandidate) {
-		next.DecidedTime = have.DecidedTime // as it was: nobody has to hear of it
+	} else {
+		next.Message = c.message
+		if there && have.Message == next.Message && reflect.DeepEqual(have.Explanation, next.Explanation) {
+			next.DecidedTime = have.DecidedTime // as it was: it makes no version and wakes nobody
+		}
 	}
 	if there {
 		d, _, err = tx.Update(ctx, KindPlacement, placementID(id), 0, func(d *store.Document) error { return next.into(d) })
@@ -151,127 +208,131 @@ func (f *Fleet) decide(ctx context.Context, tx *store.Tx, id string) (d store.Do
 	return d, outcome, err
 }
 
-func sameCandidate(a, b api.Candidate) bool {
-	return a.Name == b.Name && a.Fits == b.Fits && a.Score == b.Score && slices.Equal(a.Reasons, b.Reasons)
+// reserve takes room on a management cluster, which nobody deletes or changes
+// until the transaction ends, or returns errTaken.
+func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id string, d Demand, now time.Time) error {
+	doc, err := tx.GetForUpdate(ctx, kindMC, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return errTaken
+	}
+	if err != nil {
+		return err
+	}
+	s, err := lockSum(ctx, tx, id)
+	if err != nil {
+		return err
+	}
+	m := f.host(doc, now)
+	m.Reserved, m.Placements = s.reserved, s.placements
+	if !m.fits(d) {
+		return errTaken
+	}
+	m.add(d.Amounts, 1)
+	return setSum(ctx, tx, id, sum{m.Placements, m.Reserved})
 }
 
-// find decides, and locks what it chose: nobody deletes it or changes what it
-// declares until the transaction ends. nil: nothing fits.
-func (f *Fleet) find(ctx context.Context, tx *store.Tx, d Demand, now time.Time) (*ManagementCluster, []api.Candidate, error) {
-	fleet, err := f.read(ctx, tx, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	for {
-		i, candidates := Decide(d, fleet)
-		if i < 0 {
-			return nil, candidates, nil
+// host is a management cluster by its document. Whether its agent is heard, this
+// process knows.
+func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
+	r, moved := read(d), now
+	f.shared.use(func(b *board) {
+		if have, ok := b.mcs[d.ID]; ok && have.reportTime().Equal(r.reportTime()) {
+			moved = have.moved
 		}
-		m := &fleet[i]
-		doc, err := tx.GetForUpdate(ctx, kindMC, m.ID)
-		if errors.Is(err, store.ErrNotFound) {
-			fleet = slices.Delete(fleet, i, i+1)
-			continue
-		}
+	})
+	return r.at(now, moved)
+}
+
+// current is all management clusters as the database has them: by memory where
+// a document is of the version that memory has, and with the sums of the
+// database.
+func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err error) {
+	now := time.Now()
+	err = f.store.Tx(ctx, func(tx *store.Tx) error {
+		hosts = hosts[:0]
+		sums, err := readSums(ctx, tx)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		// It may have changed between the reading and the lock. Then there is
-		// one that fits less, so this ends.
-		fresh := read(doc).at(now)
-		fresh.Reserved, fresh.Placements = m.Reserved, m.Placements
-		if *m = fresh; m.fits(d) {
-			return m, candidates, nil
+		versions, err := readVersions(ctx, tx)
+		if err != nil {
+			return err
 		}
-	}
+		var news []string
+		f.shared.use(func(b *board) {
+			for id, version := range versions {
+				if m, ok := b.mcs[id]; ok && m.doc.Version == version {
+					hosts = append(hosts, m.at(now, m.moved))
+				} else {
+					news = append(news, id)
+				}
+			}
+		})
+		if len(news) > manyNews {
+			docs, err := tx.InScope(ctx, kindMC, "")
+			if err != nil {
+				return err
+			}
+			hosts, news = hosts[:0], nil
+			for _, d := range docs {
+				hosts = append(hosts, f.host(d, now))
+			}
+		}
+		for _, id := range news {
+			d, err := tx.Get(ctx, kindMC, id)
+			if errors.Is(err, store.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			hosts = append(hosts, f.host(d, now))
+		}
+		for i := range hosts {
+			s := sums[hosts[i].ID]
+			hosts[i].Reserved, hosts[i].Placements = s.reserved, s.placements
+		}
+		return nil
+	})
+	return hosts, err
 }
 
-// read reads all management clusters with what is reserved there.
-func (f *Fleet) read(ctx context.Context, tx *store.Tx, now time.Time) ([]ManagementCluster, error) {
-	docs, err := tx.InScope(ctx, kindMC, "") // the region's own have no tenant
-	if err != nil {
-		return nil, err
-	}
-	sums, err := readReservations(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
-	fleet := f.readings.of(docs, now)
-	for i := range fleet {
-		s := sums[fleet[i].ID]
-		fleet[i].Reserved, fleet[i].Placements = s.reserved, s.placements
-	}
-	return fleet, nil
-}
+// manyNews management clusters that changed are not read one by one.
+const manyNews = 50
 
-// sum is what the placements on one management cluster reserve.
-type sum struct {
-	placements int
-	reserved   Amounts
-}
-
-func readReservations(ctx context.Context, tx *store.Tx) (map[string]sum, error) {
-	fail := func(err error) (map[string]sum, error) { return nil, fmt.Errorf("reading reservations: %w", err) }
-	rows, err := tx.Query(ctx, `select management_cluster, placements, reserved from reservation`)
+// readVersions are the versions of the region's own management clusters, by id.
+func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
+	fail := func(err error) (map[string]int64, error) {
+		return nil, fmt.Errorf("reading the versions of management clusters: %w", err)
+	}
+	rows, err := tx.Query(ctx, `select id, version from document where kind = $1 and scope = '' and removed_at is null`, string(kindMC))
 	if err != nil {
 		return fail(err)
 	}
 	defer rows.Close()
-	sums := map[string]sum{}
+	versions := map[string]int64{}
 	for rows.Next() {
 		var id string
-		var s sum
-		if err := rows.Scan(&id, &s.placements, &s.reserved); err != nil {
+		var version int64
+		if err := rows.Scan(&id, &version); err != nil {
 			return fail(err)
 		}
-		sums[id] = s
+		versions[id] = version
 	}
 	if err := rows.Err(); err != nil {
 		return fail(err)
 	}
-	return sums, nil
-}
-
-// reserve changes what is reserved on a management cluster by one placement, up
-// or down.
-func reserve(ctx context.Context, tx *store.Tx, m *ManagementCluster, amounts Amounts, times int64) error {
-	m.add(amounts, times)
-	return setReservation(ctx, tx, m.ID, sum{m.Placements, m.Reserved})
-}
-
-func setReservation(ctx context.Context, tx *store.Tx, id string, s sum) (err error) {
-	if s.placements <= 0 && len(s.reserved) == 0 {
-		_, err = tx.Exec(ctx, `delete from reservation where management_cluster = $1`, id)
-	} else {
-		_, err = tx.Exec(ctx, `insert into reservation (management_cluster, placements, reserved) values ($1, $2, $3)
-			on conflict (management_cluster) do update set placements = excluded.placements, reserved = excluded.reserved`, id, s.placements, s.reserved)
-	}
-	if err != nil {
-		return fmt.Errorf("reserving on %s: %w", id, err)
-	}
-	return nil
+	return versions, nil
 }
 
 // release ends a cluster's placement, if it has one, and gives back what it
 // reserves. admits sees the cluster, if it is still there, with the placement,
-// under the lock.
-func (f *Fleet) release(ctx context.Context, id string, admits func(cluster *store.Document, p placement) error) (released bool, err error) {
-	if _, err := f.store.Get(ctx, KindPlacement, placementID(id)); errors.Is(err, store.ErrNotFound) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	end, err := f.beginDecision(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer end()
+// which stays as it is until the end. why, if not "", goes into the cluster's
+// history.
+func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster *store.Document, p placement) error) (released bool, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
 		released = false
-		if err := lockDecisions(ctx, tx); err != nil {
-			return err
-		}
-		d, err := tx.Get(ctx, KindPlacement, placementID(id))
+		d, err := tx.GetForUpdate(ctx, KindPlacement, placementID(id))
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
@@ -291,13 +352,21 @@ func (f *Fleet) release(ctx context.Context, id string, admits func(cluster *sto
 		if err := admits(cluster, p); err != nil {
 			return err
 		}
-		if p.State == api.Placed {
-			sums, err := readReservations(ctx, tx)
+		if p.State != api.Waiting {
+			s, err := lockSum(ctx, tx, p.ManagementClusterID)
 			if err != nil {
 				return err
 			}
-			s := sums[p.ManagementClusterID]
-			if err := setReservation(ctx, tx, p.ManagementClusterID, sum{s.placements - 1, plus(s.reserved, p.Demand.Amounts, -1)}); err != nil {
+			if err := setSum(ctx, tx, p.ManagementClusterID, sum{s.placements - 1, plus(s.reserved, p.Demand.Amounts, -1)}); err != nil {
+				return err
+			}
+		}
+		if why != "" {
+			note, err := json.Marshal(map[string]string{"reason": why, "management_cluster": p.ManagementCluster})
+			if err != nil {
+				return err
+			}
+			if err := tx.Record(ctx, actionFreed, kindCluster, id, "", note); err != nil {
 				return err
 			}
 		}
@@ -308,4 +377,80 @@ func (f *Fleet) release(ctx context.Context, id string, admits func(cluster *sto
 		f.metrics.decided(outcomeReleased)
 	}
 	return released && err == nil, err
+}
+
+// reservations are the sums of what placements reserve: a decision reads one row
+// and not one for each placement. They change in the transactions that change
+// the placements.
+const reservations = `
+create table reservation (
+	management_cluster text primary key, -- its id
+	placements         int not null,
+	reserved           jsonb not null
+);
+`
+
+// sum is what the placements on one management cluster reserve.
+type sum struct {
+	placements int
+	reserved   Amounts
+}
+
+// lockSum reads the sum of a management cluster, which nobody else changes until
+// the transaction ends. Two who find no row are kept apart by the management
+// cluster's lock: only a placement makes one.
+func lockSum(ctx context.Context, tx *store.Tx, id string) (sum, error) {
+	return scanSum(id, tx.QueryRow(ctx, selectSum+` for update`, id))
+}
+
+func readSum(ctx context.Context, tx *store.Tx, id string) (sum, error) {
+	return scanSum(id, tx.QueryRow(ctx, selectSum, id))
+}
+
+const selectSum = `select placements, reserved from reservation where management_cluster = $1`
+
+func scanSum(id string, row pgx.Row) (s sum, err error) {
+	err = row.Scan(&s.placements, &s.reserved)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return sum{reserved: Amounts{}}, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading what is reserved on %s: %w", id, err)
+	}
+	return s, nil
+}
+
+func setSum(ctx context.Context, tx *store.Tx, id string, s sum) (err error) {
+	if s.placements <= 0 && len(s.reserved) == 0 {
+		_, err = tx.Exec(ctx, `delete from reservation where management_cluster = $1`, id)
+	} else {
+		_, err = tx.Exec(ctx, `insert into reservation (management_cluster, placements, reserved) values ($1, $2, $3)
+			on conflict (management_cluster) do update set placements = excluded.placements, reserved = excluded.reserved`, id, s.placements, s.reserved)
+	}
+	if err != nil {
+		return fmt.Errorf("reserving on %s: %w", id, err)
+	}
+	return nil
+}
+
+func readSums(ctx context.Context, tx *store.Tx) (map[string]sum, error) {
+	fail := func(err error) (map[string]sum, error) { return nil, fmt.Errorf("reading reservations: %w", err) }
+	rows, err := tx.Query(ctx, `select management_cluster, placements, reserved from reservation`)
+	if err != nil {
+		return fail(err)
+	}
+	defer rows.Close()
+	sums := map[string]sum{}
+	for rows.Next() {
+		var id string
+		var s sum
+		if err := rows.Scan(&id, &s.placements, &s.reserved); err != nil {
+			return fail(err)
+		}
+		sums[id] = s
+	}
+	if err := rows.Err(); err != nil {
+		return fail(err)
+	}
+	return sums, nil
 }

@@ -1,84 +1,81 @@
 package fleet
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"atoll.dev/api/clm"
+	"github.com/jackc/pgx/v5"
+
 	api "atoll.dev/api/fleet"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
 
-// BenchmarkDecide is the decision alone, with its reasons, among 100 management
-// clusters.
+// BenchmarkDecide is the decision alone, with its reasons, among 100 and
+// among 1,000 management clusters.
 func BenchmarkDecide(b *testing.B) {
-	for name, planes := range map[string]int64{"fits": 101, "full": 100} {
-		fleet := make([]ManagementCluster, 100)
-		for i := range fleet {
-			fleet[i] = ManagementCluster{ID: fmt.Sprint(i), Name: fmt.Sprintf("m%03d", i), State: api.Ready, Capacity: Amounts{"planes": planes, "memory_mib": 40_000}, Reserved: Amounts{"planes": 100, "memory_mib": 35_000}}
-		}
-		d := Demand{Version: "1.36.3", Amounts: Amounts{"planes": 1, "memory_mib": 350}}
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				Decide(d, fleet)
+	for _, n := range []int{100, 1000} {
+		for name, planes := range map[string]int64{"fits": 101, "full": 100} {
+			fleet := make([]ManagementCluster, n)
+			for i := range fleet {
+				fleet[i] = ManagementCluster{ID: fmt.Sprint(i), Name: fmt.Sprintf("m%03d", i), State: api.Ready, Capacity: Amounts{"planes": planes, "memory_mib": 40_000}, Reserved: Amounts{"planes": 100, "memory_mib": 35_000}}
 			}
-		})
+			d := Demand{Version: "1.36.3", Amounts: Amounts{"planes": 1, "memory_mib": 350}}
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					Decide(d, fleet)
+				}
+			})
+		}
 	}
 }
 
-// BenchmarkPlace places clusters by REST on 100 management clusters that host
-// 10,000 already, one after the other and 16 at a time.
+// BenchmarkPlace places clusters by REST in a region of 1,000 management clusters
+// that host 50,000 clusters, with the settings that a region has: one after the
+// other, 16 at a time, and such as find no room. It measures first what the
+// process does by itself.
 func BenchmarkPlace(b *testing.B) {
-	bed := startOn(b, pgtest.DSN(b), Options{Sweep: time.Hour}) // the clusters of those 10,000 do not exist
+	bed := region(b, 1000, 50)
 	ctx := b.Context()
-	one := Amounts{"planes": 1, "memory_mib": 350}
-	for i := range 100 {
-		id := bed.mc(fmt.Sprintf("m%03d", i), `{"capacity":{"planes":100000},"versions":["1.36.3"]}`, map[string]string{"zone": "a"})
-		err := bed.fleet.store.Tx(ctx, func(tx *store.Tx) error {
-			for j := range 100 {
-				d := store.Document{Kind: KindPlacement, ID: placementID(fmt.Sprintf("p-%d-%d", i, j))}
-				p := placement{placementWanted{fmt.Sprintf("p-%d-%d", i, j), Demand{Amounts: one}}, placementMade{State: api.Placed, ManagementClusterID: id}}
-				if err := p.into(&d); err != nil {
-					return err
-				}
-				if _, err := tx.Create(ctx, d); err != nil {
-					return err
-				}
-			}
-			return setReservation(ctx, tx, id, sum{100, Amounts{"planes": 100, "memory_mib": 35_000}})
-		})
-		if err != nil {
-			b.Fatal(err)
+	figures := alone(b, bed)
+	b.Run("alone", func(b *testing.B) {
+		for name, value := range figures {
+			b.ReportMetric(value, name)
 		}
-	}
+	})
 	made := 0
-	for _, width := range []int{1, 16} {
-		b.Run(fmt.Sprintf("at_once=%d", width), func(b *testing.B) {
+	for _, c := range []struct {
+		name, spec string
+		width      int
+		want       api.PlacementState
+	}{
+		{"at_once=1", `{}`, 1, api.Placed},
+		{"at_once=16", `{}`, 16, api.Placed},
+		{"no_room", `{"placement":{"selector":{"zone":"none"}}}`, 1, api.Waiting},
+	} {
+		b.Run(c.name, func(b *testing.B) {
 			ids := make(chan string, b.N)
 			for range b.N {
 				made++
-				r, err := bed.Create(ctx, clustersOf, clm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprintf("c-%d", made), Spec: json.RawMessage(`{}`)}, "")
-				if err != nil {
-					b.Fatal(err)
-				}
-				ids <- r.ID
+				ids <- bed.cluster(fmt.Sprintf("c-%d", made), c.spec)
 			}
 			close(ids)
 			var mu sync.Mutex
 			var took []time.Duration
 			var wait sync.WaitGroup
 			b.ResetTimer()
-			for range width {
+			for range c.width {
 				wait.Go(func() {
 					for id := range ids {
 						begun := time.Now()
-						if p, err := bed.Place(ctx, id); err != nil || p.State != api.Placed {
+						if p, err := bed.Place(ctx, id); err != nil || p.State != c.want {
 							b.Errorf("%+v, %v", p.State, err)
 						}
 						mu.Lock()
@@ -95,4 +92,81 @@ func BenchmarkPlace(b *testing.B) {
 			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 		})
 	}
+}
+
+// region is a process over a database with management clusters, each with so
+// many clusters. Clusters and placements are copies, made in the database before
+// the process begins.
+func region(b *testing.B, managementClusters, each int) *bed {
+	dsn := pgtest.DSN(b)
+	first := startOn(b, dsn, Options{})
+	for i := range managementClusters {
+		first.mc(fmt.Sprintf("m%04d", i), `{"capacity":{"planes":100,"memory_mib":40000},"versions":["1.36.3"]}`, map[string]string{"zone": "a"})
+	}
+	id := first.cluster("first", `{}`)
+	first.place(id)
+	first.end()
+	conn, err := pgx.Connect(context.Background(), dsn)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range []string{
+		`create temporary table host as select id, name, row_number() over (order by name) - 1 as n from document where kind = 'ManagementCluster'`,
+		`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+			select kind, 'copy-' || n, scope, 'copy-' || n, version, generation, spec, status, wire, created_at, updated_at, n
+			from document, generate_series(1, ` + fmt.Sprint(managementClusters*each) + `) n where kind = 'Cluster'`,
+		`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+			select d.kind, 'placement-copy-' || i.n, d.scope, d.name, d.version, d.generation, jsonb_set(d.spec, '{cluster_id}', to_jsonb('copy-' || i.n)),
+				d.status || jsonb_build_object('management_cluster', h.name, 'management_cluster_id', h.id), d.wire, d.created_at, d.updated_at, i.n
+			from document d, generate_series(1, ` + fmt.Sprint(managementClusters*each) + `) i (n) join host h on h.n = i.n % ` + fmt.Sprint(managementClusters) + ` where d.kind = 'Placement'`,
+		`delete from reservation`,
+		`insert into reservation select status->>'management_cluster_id', count(*), jsonb_build_object('planes', count(*), 'memory_mib', 350 * count(*))
+			from document where kind = 'Placement' group by 1`,
+		`analyze document`,
+	} {
+		if _, err := conn.Exec(context.Background(), sql); err != nil {
+			b.Fatal(err)
+		}
+	}
+	bed := startOn(b, dsn, Options{})
+	bed.eventually("all is on the board", func() (yes bool) {
+		bed.fleet.shared.use(func(board *board) { yes = len(board.entries) > managementClusters*each })
+		return yes
+	})
+	return bed
+}
+
+// alone measures, once, what the process does by itself: reading all, as when
+// the feed is followed anew; comparing all, as once an hour; and a minute at
+// rest, in which it looks at everything that it looks at often.
+func alone(b *testing.B, bed *bed) map[string]float64 {
+	figures := map[string]float64{}
+	used := func() time.Duration {
+		var r syscall.Rusage
+		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
+		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	begun, before := time.Now(), used()
+	fresh := newBoard()
+	for _, kind := range []store.Kind{kindMC, KindPlacement} {
+		if err := bed.fleet.load(b.Context(), fresh, kind); err != nil {
+			b.Fatal(err)
+		}
+	}
+	figures["read-all-ms"], figures["read-all-cpu-ms"] = float64(time.Since(begun).Milliseconds()), float64((used() - before).Milliseconds())
+	begun = time.Now()
+	if err := bed.fleet.compare(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	figures["compare-all-ms"] = float64(time.Since(begun).Milliseconds())
+	begun, before = time.Now(), used()
+	<-time.After(time.Minute)
+	figures["rest-cpu-ms/s"] = float64((used() - before).Milliseconds()) / time.Since(begun).Seconds()
+	fresh = nil
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	figures["heap-MiB"] = float64(m.HeapAlloc >> 20)
+	return figures
 }

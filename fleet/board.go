@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,11 +12,14 @@ import (
 	"atoll.dev/store"
 )
 
-// board is what the feed has told of management clusters and placements. It
-// decides for which of the clusters that wait there may be room. It knows the
-// time only as it is told.
+// board holds, in memory, what the feed brought of management clusters and
+// placements. Decisions choose by it, and it says for which of the clusters that
+// wait there may be room. It is behind the database by what the feed has not
+// brought yet, so a transaction checks each choice. The caller gives the time.
 type board struct {
 	mcs     map[string]mcEntry // by id
+	sums    map[string]sum     // what entries reserve, by the management cluster's id
+	held    map[string]sum     // what transactions of this process are about to reserve there
 	entries map[string]entry   // of placements, by their documents' ids
 	waiting int
 	order   []waiter // those that wait, the oldest first; nil: not known
@@ -28,6 +32,7 @@ type board struct {
 type mcEntry struct {
 	reading
 	removed bool
+	moved   time.Time // when its agent's report was seen to move last, by this machine's clock
 }
 
 // entry is a placement, as far as others' room depends on it.
@@ -35,7 +40,8 @@ type entry struct {
 	version int64
 	removed bool
 	cluster string
-	mc      string // id; "" while it waits
+	mc      string    // id; "" while it waits
+	orphan  time.Time // since when its cluster is gone and it is not; zero: it is not gone
 	demand  Demand
 	class   string // the same for those that demand the same
 	created time.Time
@@ -71,12 +77,12 @@ const (
 )
 
 func newBoard() *board {
-	return &board{mcs: map[string]mcEntry{}, entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, told: map[string]bool{}}
+	return &board{mcs: map[string]mcEntry{}, sums: map[string]sum{}, held: map[string]sum{}, entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, told: map[string]bool{}}
 }
 
 // apply takes a document, or its tombstone, and returns whether that may make
 // room for somebody.
-func (b *board) apply(d store.Document) (news bool, err error) {
+func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 	switch d.Kind {
 	case kindMC:
 		if d.Scope != "" {
@@ -87,7 +93,11 @@ func (b *board) apply(d store.Document) (news bool, err error) {
 			return false, nil
 		}
 		if !known || !have.doc.SameState(d) {
-			b.mcs[d.ID] = mcEntry{read(d), d.Removed}
+			fresh := mcEntry{reading: read(d), removed: d.Removed, moved: now}
+			if known && fresh.reportTime().Equal(have.reportTime()) {
+				fresh.moved = have.moved
+			}
+			b.mcs[d.ID] = fresh
 		}
 		b.lose(d.ID, b.mcs[d.ID].reading.lost())
 		return !d.Removed && (!known || have.doc.Version != d.Version), nil
@@ -96,11 +106,16 @@ func (b *board) apply(d store.Document) (news bool, err error) {
 		if known && have.version >= d.Version {
 			return false, nil
 		}
-		p, err := placementOf(d)
+		p, err := reservationOf(d)
 		if err != nil {
 			return false, err
 		}
 		e := entry{version: d.Version, removed: d.Removed, cluster: p.ClusterID, mc: p.ManagementClusterID, demand: p.Demand, created: d.CreatedAt}
+		if p.OrphanedTime != nil {
+			e.orphan = *p.OrphanedTime
+		}
+		b.count(have, -1)
+		b.count(e, 1)
 		if e.waits() {
 			class, err := json.Marshal(p.Demand)
 			if err != nil {
@@ -128,6 +143,29 @@ func count(yes bool) int {
 	return 0
 }
 
+// count adds what a placement reserves to the sum of its management cluster,
+// times so often.
+func (b *board) count(e entry, times int) {
+	if e.removed || e.mc == "" {
+		return
+	}
+	s := b.sums[e.mc]
+	s = sum{s.placements + times, plus(s.reserved, e.demand.Amounts, int64(times))}
+	if b.sums[e.mc] = s; s.placements == 0 && len(s.reserved) == 0 {
+		delete(b.sums, e.mc)
+	}
+}
+
+// hold reserves in memory for a transaction that is under way, so that those
+// beside it choose others; with times -1 it ends.
+func (b *board) hold(mc string, amounts Amounts, times int) {
+	s := b.held[mc]
+	s = sum{s.placements + times, plus(s.reserved, amounts, int64(times))}
+	if b.held[mc] = s; s.placements == 0 {
+		delete(b.held, mc)
+	}
+}
+
 func (e entry) waits() bool { return !e.removed && e.mc == "" }
 
 // forget drops what only kept older states out.
@@ -144,23 +182,64 @@ func (b *board) forget() {
 	}
 }
 
-// fleet is the management clusters with what is reserved there, by name.
-func (b *board) fleet(now time.Time) []ManagementCluster {
-	fleet := make([]ManagementCluster, 0, len(b.mcs))
-	at := map[string]int{}
+// hosts are the management clusters with what is reserved there. They share
+// their amounts with the board.
+func (b *board) hosts(now time.Time) []ManagementCluster {
+	hosts := make([]ManagementCluster, 0, len(b.mcs))
 	for id, m := range b.mcs {
-		if !m.removed {
-			at[id] = len(fleet)
-			fleet = append(fleet, m.at(now))
+		if m.removed {
+			continue
 		}
+		host := m.at(now, m.moved)
+		s := b.sums[id]
+		host.Reserved, host.Placements = s.reserved, s.placements
+		if held, ok := b.held[id]; ok {
+			host.Reserved, host.Placements = plus(s.reserved, held.reserved, 1), s.placements+held.placements
+		}
+		hosts = append(hosts, host)
 	}
-	for _, e := range b.entries {
-		if i, ok := at[e.mc]; ok && !e.removed {
-			fleet[i].take(e.demand.Amounts)
-		}
+	return hosts
+}
+
+// fleet is hosts by name, with amounts of their own.
+func (b *board) fleet(now time.Time) []ManagementCluster {
+	fleet := b.hosts(now)
+	for i := range fleet {
+		fleet[i].Reserved = maps.Clone(fleet[i].Reserved)
 	}
 	slices.SortFunc(fleet, func(a, b ManagementCluster) int { return cmp.Compare(a.Name, b.Name) })
 	return fleet
+}
+
+// hasSilent says that a management cluster counts as lost only since its report
+// did not move, which the feed would not tell.
+func (b *board) hasSilent(now time.Time) bool {
+	for _, m := range b.mcs {
+		if !m.removed && m.available() && now.Sub(m.moved) > silence {
+			return true
+		}
+	}
+	return false
+}
+
+// orphaned are the placements whose clusters are gone, the oldest first.
+func (b *board) orphaned(now time.Time) (all []orphanedPlacement) {
+	for _, e := range b.entries {
+		if e.removed || e.orphan.IsZero() {
+			continue
+		}
+		m, known := b.mcs[e.mc]
+		o := orphanedPlacement{cluster: e.cluster, mc: m.m.Name, since: e.orphan}
+		if known && !m.removed {
+			state := m.at(now, m.moved).State
+			o.heard = state != api.Lost && state != api.Unheard
+		}
+		all = append(all, o)
+	}
+	slices.SortFunc(all, func(a, b orphanedPlacement) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.cluster, b.cluster))
+	})
+	return all
 }
 
 // take is add without a copy, for one whose amounts are its own.

@@ -46,9 +46,11 @@ func placementDoc(t testing.TB, cluster string, version int64, age time.Duration
 	return doc
 }
 
-func (b *board) show(t testing.TB, d store.Document) bool {
+func (b *board) show(t testing.TB, d store.Document) bool { return b.showAt(t, d, noon) }
+
+func (b *board) showAt(t testing.TB, d store.Document, now time.Time) bool {
 	t.Helper()
-	news, err := b.apply(d)
+	news, err := b.apply(d, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +77,7 @@ func TestBoard(t *testing.T) {
 		switch d.Cmd {
 		case "mc": // NAME [planes=N] [state=S] [available=A]
 			spec := fmt.Sprintf(`{"state":%q,"capacity":{"planes":%s}}`, arg("state", "Ready"), arg("planes", "1"))
-			return fmt.Sprintln("news:", b.show(t, mcDoc(t, name, next(name), spec, now, arg("available", "True"))))
+			return fmt.Sprintln("news:", b.showAt(t, mcDoc(t, name, next(name), spec, now, arg("available", "True")), now))
 		case "waits": // NAME age=SECONDS [planes=N] [named=MC]
 			var age, planes int64
 			fmt.Sscan(arg("age", "0"), &age)
@@ -115,14 +117,14 @@ func TestAPlanFits(t *testing.T) {
 		b := newBoard()
 		for i := range rapid.IntRange(0, 4).Draw(t, "mcs") {
 			spec := fmt.Sprintf(`{"capacity":{"planes":%d}}`, rapid.IntRange(0, 5).Draw(t, "planes"))
-			if _, err := b.apply(mcDoc(tb, fmt.Sprintf("m%d", i), 1, spec, noon, rapid.SampledFrom([]string{"True", "True", "False", ""}).Draw(t, "available"))); err != nil {
+			if _, err := b.apply(mcDoc(tb, fmt.Sprintf("m%d", i), 1, spec, noon, rapid.SampledFrom([]string{"True", "True", "False", ""}).Draw(t, "available")), noon); err != nil {
 				t.Fatal(err)
 			}
 		}
 		n := rapid.IntRange(0, 30).Draw(t, "clusters")
 		for i := range n {
 			d := Demand{Amounts: Amounts{"planes": rapid.Int64Range(1, 2).Draw(t, "demand")}}
-			if _, err := b.apply(placementDoc(tb, fmt.Sprintf("c%02d", i), 1, time.Duration(n-i)*time.Second, "", d)); err != nil {
+			if _, err := b.apply(placementDoc(tb, fmt.Sprintf("c%02d", i), 1, time.Duration(n-i)*time.Second, "", d), noon); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,11 +1,8 @@
 package fleet
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	api "atoll.dev/api/fleet"
@@ -39,22 +36,9 @@ type ManagementCluster struct {
 
 // Decide finds the management cluster that fits a demand and is left with the
 // largest free share of its scarcest resource, of equals the first by name. It
-// returns its place in fleet, or -1, and what it found of each, by name.
-func Decide(d Demand, fleet []ManagementCluster) (chosen int, candidates []api.Candidate) {
-	chosen = choose(d, fleet)
-	candidates = make([]api.Candidate, len(fleet))
-	for i := range fleet {
-		m := &fleet[i]
-		c := api.Candidate{Name: m.Name, Fits: m.fits(d)}
-		if c.Fits {
-			c.Score = m.score(d)
-		} else {
-			c.Reasons = m.reasons(d)
-		}
-		candidates[i] = c
-	}
-	slices.SortFunc(candidates, func(a, b api.Candidate) int { return cmp.Compare(a.Name, b.Name) })
-	return chosen, candidates
+// returns its index in fleet, or -1, and the explanation.
+func Decide(d Demand, fleet []ManagementCluster) (chosen int, e Explanation) {
+	return choose(d, fleet), explain(d, fleet)
 }
 
 func choose(d Demand, fleet []ManagementCluster) int {
@@ -72,13 +56,15 @@ func choose(d Demand, fleet []ManagementCluster) int {
 	return chosen
 }
 
-// fits is reasons without the words: there are none.
+// fits says that no objection speaks against it.
 func (m *ManagementCluster) fits(d Demand) bool {
 	return m.Broken == "" && m.State == api.Ready && m.admits(d) && m.holds(d.Amounts)
 }
 
-// admits says that it is one that the demand allows.
-func (m *ManagementCluster) admits(d Demand) bool {
+// admits says that the demand allows it.
+func (m *ManagementCluster) admits(d Demand) bool { return m.isAskedFor(d) && m.runs(d) }
+
+func (m *ManagementCluster) isAskedFor(d Demand) bool {
 	if d.Named != "" && d.Named != m.Name {
 		return false
 	}
@@ -87,6 +73,10 @@ func (m *ManagementCluster) admits(d Demand) bool {
 			return false
 		}
 	}
+	return true
+}
+
+func (m *ManagementCluster) runs(d Demand) bool {
 	return d.Version == "" || len(m.Versions) == 0 || slices.Contains(m.Versions, d.Version)
 }
 
@@ -98,42 +88,6 @@ func (m *ManagementCluster) holds(wanted Amounts) bool {
 		}
 	}
 	return true
-}
-
-// reasons are all that speaks against it.
-func (m *ManagementCluster) reasons(d Demand) (reasons []string) {
-	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
-	if m.Broken != "" {
-		add("%s", m.Broken)
-	}
-	switch m.State {
-	case api.Ready:
-	case api.Unheard:
-		add("its agent was never heard")
-	case api.Lost:
-		add("lost: its agent was last heard %s", m.Heard.UTC().Format(time.RFC3339))
-	default:
-		add("%s", strings.ToLower(string(m.State)))
-	}
-	if d.Named != "" && d.Named != m.Name {
-		add("the cluster is for %s", d.Named)
-	}
-	for _, k := range slices.Sorted(maps.Keys(d.Selector)) {
-		if have, ok := m.Labels[k]; !ok {
-			add("it has no label %s", k)
-		} else if have != d.Selector[k] {
-			add("its label %s is %s, not %s", k, have, d.Selector[k])
-		}
-	}
-	if d.Version != "" && len(m.Versions) > 0 && !slices.Contains(m.Versions, d.Version) {
-		add("it cannot run %s", d.Version)
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.Amounts)) {
-		if capacity, limited := m.Capacity[name]; limited && d.Amounts[name] > capacity-m.Reserved[name] {
-			add("%s: %d of %d free, %d needed", name, max(0, capacity-m.Reserved[name]), capacity, d.Amounts[name])
-		}
-	}
-	return reasons
 }
 
 const whole = 1_000_000
@@ -180,25 +134,4 @@ func plus(a, b Amounts, times int64) Amounts {
 		}
 	}
 	return sum
-}
-
-// why says in one sentence why a cluster waits.
-func why(d Demand, candidates []api.Candidate) string {
-	if len(candidates) == 0 {
-		return "there is no management cluster"
-	}
-	const show = 5
-	var parts []string
-	for _, c := range candidates {
-		if d.Named == "" || c.Name == d.Named {
-			parts = append(parts, c.Name+": "+strings.Join(c.Reasons, ", "))
-		}
-	}
-	if len(parts) == 0 {
-		return "there is no management cluster " + d.Named
-	}
-	if more := len(parts) - show; more > 0 {
-		parts = append(parts[:show], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(parts, "; ")
 }

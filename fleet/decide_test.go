@@ -59,14 +59,17 @@ func TestNoPlacementOverfills(t *testing.T) {
 		fleet := someFleet().Draw(t, "fleet")
 		for range rapid.IntRange(0, 40).Draw(t, "placements") {
 			d := someDemand().Draw(t, "demand")
-			i, candidates := Decide(d, fleet)
-			for _, c := range candidates {
+			i, e := Decide(d, fleet)
+			for _, c := range e.Candidates {
 				if c.Fits == (len(c.Reasons) > 0) {
 					t.Fatalf("%s fits: %v, and the reasons against it are %q", c.Name, c.Fits, c.Reasons)
 				}
 			}
-			if fits := slices.ContainsFunc(candidates, func(c api.Candidate) bool { return c.Fits }); fits != (i >= 0) {
-				t.Fatalf("chosen %d of %+v", i, candidates)
+			if fits := slices.ContainsFunc(e.Candidates, func(c api.Candidate) bool { return c.Fits }); fits != (i >= 0) {
+				t.Fatalf("chosen %d of %+v", i, e.Candidates)
+			}
+			if i >= 0 && e.Candidates[0].Name != fleet[i].Name {
+				t.Fatalf("%s is chosen, and the best is %s", fleet[i].Name, e.Candidates[0].Name)
 			}
 			if i < 0 {
 				continue
@@ -97,7 +100,7 @@ func TestADecisionIsTheSameForTheSameFleet(t *testing.T) {
 		if diff := cmp.Diff(candidates, again); diff != "" || (i < 0) != (j < 0) || i >= 0 && fleet[i].ID != shuffled[j].ID {
 			t.Fatalf("%d and %d are chosen, and %s", i, j, diff)
 		}
-		for _, c := range candidates {
+		for _, c := range candidates.Candidates {
 			if c.Fits && (c.Score > fleet[i].score(d) || c.Score == fleet[i].score(d) && c.Name < fleet[i].Name) {
 				t.Fatalf("%s was taken with %d, and %s has %d", fleet[i].Name, fleet[i].score(d), c.Name, c.Score)
 			}
@@ -149,21 +152,76 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 	}
 	d := Demand{Selector: map[string]string{"zone": "a"}, Version: "1.36.3", Amounts: Amounts{"planes": 1, "memory_mib": 350}}
 	i, got := Decide(d, fleet)
-	want := []api.Candidate{
-		{Name: "a", Reasons: []string{"memory_mib: 300 of 1000 free, 350 needed", "planes: 0 of 2 free, 1 needed"}},
-		{Name: "b", Fits: true},
-		{Name: "c", Reasons: []string{"cordoned"}},
-		{Name: "d", Reasons: []string{"lost: its agent was last heard 2026-11-21T10:00:00Z"}},
-		{Name: "e", Reasons: []string{"its agent was never heard", "its label zone is b, not a"}},
-		{Name: "f", Reasons: []string{"it has no label zone", "it cannot run 1.36.3"}},
-		{Name: "g", Reasons: []string{"its spec cannot be read: x"}},
+	want := Explanation{
+		Considered: 7,
+		Candidates: []api.Candidate{
+			{Name: "b", Fits: true},
+			{Name: "c", Reasons: []string{"cordoned"}},
+			{Name: "d", Reasons: []string{"lost: its agent was last heard 2026-11-21T10:00:00Z"}},
+			{Name: "g", Reasons: []string{"its spec cannot be read: x"}},
+			{Name: "a", Reasons: []string{"memory_mib: 300 of 1000 free, 350 needed", "planes: 0 of 2 free, 1 needed"}},
+		},
+		Objections: []api.Objection{
+			{Reason: "cordoned", Count: 1}, {Reason: "it cannot run the version", Count: 1}, {Reason: "it has another value of label zone", Count: 1},
+			{Reason: "it has no label zone", Count: 1}, {Reason: "its agent was never heard", Count: 1}, {Reason: "its declaration cannot be used", Count: 1},
+			{Reason: "lost", Count: 1}, {Reason: "not enough free of memory_mib", Count: 1}, {Reason: "not enough free of planes", Count: 1},
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || i != 0 {
 		t.Fatalf("%d, %s", i, diff)
 	}
 	d.Named = "c"
-	if got := why(d, []api.Candidate{{Name: "a", Reasons: []string{"x"}}, {Name: "c", Reasons: []string{"y"}}}); got != "c: y" {
+	if got := why(d, Explanation{Considered: 2, Candidates: []api.Candidate{{Name: "c", Reasons: []string{"y"}}, {Name: "a", Reasons: []string{"x"}}}}); got != "c: y" {
 		t.Errorf("the sentence is %q", got)
+	}
+}
+
+// An owner reads what its cluster waits for, and nothing about management
+// clusters: whatever they are.
+func TestTheOwnersReasonHasNoInventory(t *testing.T) {
+	one := Amounts{"planes": 1}
+	ready := ManagementCluster{Name: "edge-7", State: api.Ready, Labels: map[string]string{"zone": "north"}, Versions: []string{"9.9.9"}, Capacity: Amounts{"planes": 4711}, Reserved: Amounts{"planes": 4711}}
+	with := func(change func(*ManagementCluster)) []ManagementCluster {
+		m := ready
+		change(&m)
+		return []ManagementCluster{m}
+	}
+	same := func(*ManagementCluster) {}
+	for _, c := range []struct {
+		fleet []ManagementCluster
+		d     Demand
+		want  string
+	}{
+		{nil, Demand{Amounts: one}, "the region takes no new clusters at present"},
+		{with(func(m *ManagementCluster) { m.State = api.Cordoned }), Demand{Amounts: one}, "the region takes no new clusters at present"},
+		{with(func(m *ManagementCluster) { m.Broken = "x" }), Demand{Amounts: one}, "the region takes no new clusters at present"},
+		{with(same), Demand{Amounts: one}, "the region has no room for the cluster at present"},
+		{with(same), Demand{Amounts: one, Named: "edge-8"}, "the management cluster that the cluster asks for takes no clusters at present"},
+		{with(same), Demand{Amounts: one, Selector: map[string]string{"zone": "south"}}, "no place has the labels that the cluster asks for"},
+		{with(same), Demand{Amounts: one, Version: "1.36.3"}, "no place that the cluster may have runs Kubernetes 1.36.3 at present"},
+	} {
+		if got := publicReason(c.d, c.fleet); got != c.want {
+			t.Errorf("%+v waits since %q, want %q", c.d, got, c.want)
+		}
+	}
+}
+
+// An explanation is of one size, however many management clusters there are.
+func TestAnExplanationIsBounded(t *testing.T) {
+	fleet := make([]ManagementCluster, 1000)
+	for i := range fleet {
+		fleet[i] = ManagementCluster{Name: fmt.Sprintf("m%04d", i), State: api.Ready, Capacity: Amounts{"planes": 10}, Reserved: Amounts{"planes": 10}}
+		if i%3 == 0 {
+			fleet[i].State = api.Cordoned
+		}
+	}
+	i, e := Decide(Demand{Amounts: Amounts{"planes": 1}}, fleet)
+	text, err := json.Marshal(e)
+	if err != nil || i >= 0 || len(e.Candidates) != maxCandidates || len(text) > 1000 {
+		t.Fatalf("%d, %d bytes: %s, %v", i, len(text), text, err)
+	}
+	if diff := cmp.Diff([]api.Objection{{Reason: "not enough free of planes", Count: 1000}, {Reason: "cordoned", Count: 334}}, e.Objections); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -1,11 +1,14 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,8 +25,25 @@ type Options struct {
 	// and 350 of memory_mib.
 	Plane Amounts
 
-	// Sweep is how often everything is compared with everything; default 30 s.
-	Sweep time.Duration
+	// Works is what runs on management clusters. nil: nobody can tell; then what
+	// a forced deletion left behind holds its room until an operator frees it.
+	Works Works
+
+	// WorkSource is the source of the works with HostedClusters; default
+	// "hosted-cluster".
+	WorkSource string
+
+	// EndOrphansAfter is when what a forced deletion left behind is ended without
+	// anybody's asking; 0 is never.
+	EndOrphansAfter time.Duration
+
+	// OrphansEvery is how often what was left behind is looked at, and
+	// ConfirmAfter how long nothing of it must be found; default 5 s and 30 s.
+	OrphansEvery, ConfirmAfter time.Duration
+
+	// Compare is how often all placements are compared with clusters and sums;
+	// default 1 h.
+	Compare time.Duration
 
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
@@ -36,7 +56,42 @@ type Fleet struct {
 	store   *store.Store
 	metrics *metrics
 
-	readings readings
+	shared shared
+	again  chan struct{} // holds a token when the feed was followed anew
+	looks  atomic.Int64  // at what was left behind
+}
+
+// shared is the board, for all goroutines.
+type shared struct {
+	mu sync.Mutex
+	b  *board
+}
+
+// use calls f with the board. f is quick.
+func (s *shared) use(f func(*board)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.b == nil {
+		s.b = newBoard()
+	}
+	f(s.b)
+}
+
+// replace puts another board in the place of the board. What transactions are
+// about to reserve stays held.
+func (s *shared) replace(b *board) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.b != nil {
+		b.held = s.b.held
+		for id, m := range s.b.mcs {
+			if have, ok := b.mcs[id]; ok && have.reportTime().Equal(m.reportTime()) {
+				have.moved = m.moved
+				b.mcs[id] = have
+			}
+		}
+	}
+	s.b = b
 }
 
 // New returns a fleet whose routes work at once, and which does the rest in Run.
@@ -49,16 +104,22 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 		o.Plane = Amounts{"planes": 1, "memory_mib": 350}
 	}
 	o.Plane = maps.Clone(o.Plane)
-	if o.Sweep <= 0 {
-		o.Sweep = 30 * time.Second
+	for _, d := range []struct {
+		is       *time.Duration
+		fallback time.Duration
+	}{{&o.OrphansEvery, orphansEvery}, {&o.ConfirmAfter, confirmAfter}, {&o.Compare, time.Hour}} {
+		if *d.is <= 0 {
+			*d.is = d.fallback
+		}
 	}
+	o.WorkSource = cmp.Or(o.WorkSource, "hosted-cluster")
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	if err := Migrate(ctx, o.Store); err != nil {
 		return nil, err
 	}
-	return &Fleet{opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics)}, nil
+	return &Fleet{opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics), again: make(chan struct{}, 1)}, nil
 }
 
 // Migrate brings the schema of fleet's side table up to date.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,15 +23,18 @@ const (
 	// lookEvery is how often it is looked whether asks have been in vain.
 	lookEvery = 2 * time.Second
 	// hearEvery is how often the times of reports are read, which the feed does
-	// not tell.
-	hearEvery = 10 * time.Second
+	// not bring.
+	hearEvery = 30 * time.Second
 )
 
-// Run does what no request asks for, until ctx ends: it asks for work on
-// clusters that wait when there may be room for them, releases the placements
-// of clusters that have gone without, and compares everything from time to
-// time.
+// Run does what no request asks for, until ctx ends: it keeps the board, asks for
+// work on clusters that wait when there may be room for them, and sees to what
+// clusters that are gone left behind.
 func (f *Fleet) Run(ctx context.Context) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(func() { f.watchOrphans(ctx) })
+	beside.Go(func() { f.compareSeldom(ctx) })
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
 			f.log.LogAttrs(ctx, slog.LevelWarn, "the feed is followed anew", slog.Any("error", err))
@@ -38,6 +42,27 @@ func (f *Fleet) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// compareSeldom compares everything with everything. It takes long in a large
+// region, and nothing waits for it.
+func (f *Fleet) compareSeldom(ctx context.Context) {
+	for ctx.Err() == nil {
+		pause := f.opts.Compare
+		if err := f.compare(ctx); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			f.log.LogAttrs(ctx, slog.LevelWarn, "placements were not compared with clusters", slog.Any("error", err))
+			pause = min(pause, time.Minute)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.again: // the feed was lost, and is followed anew
+		case <-time.After(pause):
+		}
+	}
 }
 
 func wait(ctx context.Context, d time.Duration) {
@@ -56,24 +81,28 @@ func (f *Fleet) follow(ctx context.Context) error {
 		return c.Kind == kindMC || c.Kind == KindPlacement || c.Kind == kindCluster && c.Removed
 	})
 	defer sub.Close()
-	b := newBoard()
-	if err := f.load(ctx, b, kindMC); err != nil {
+	// What was on the board stays there meanwhile: versions only grow. Only what
+	// was removed in between is not told; so it begins anew.
+	fresh := newBoard()
+	if err := f.load(ctx, fresh, kindMC); err != nil {
 		return err
 	}
-	if err := f.load(ctx, b, KindPlacement); err != nil {
+	if err := f.load(ctx, fresh, KindPlacement); err != nil {
 		return err
 	}
-	b.turns() // what was lost before is no news
-	if err := f.sweep(ctx); err != nil {
-		return err
+	fresh.turns() // what was lost before is no news
+	f.shared.replace(fresh)
+	select {
+	case f.again <- struct{}{}:
+	default:
 	}
-	look, hear, sweep := time.NewTicker(lookEvery), time.NewTicker(hearEvery), time.NewTicker(f.opts.Sweep)
+	look, hear := time.NewTicker(lookEvery), time.NewTicker(hearEvery)
 	defer look.Stop()
 	defer hear.Stop()
-	defer sweep.Stop()
 	next := time.NewTimer(0) // of the next plan
 	defer next.Stop()
 	planned, took, due := time.Time{}, time.Duration(0), true
+	gone := map[string]bool{} // clusters that were removed, and whose placements are to be looked at
 	for {
 		select {
 		case <-ctx.Done():
@@ -83,25 +112,26 @@ func (f *Fleet) follow(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			news, err := f.take(ctx, b, rounds)
-			if err != nil {
-				return err
-			}
-			f.tell(ctx, b)
+			news := f.take(ctx, rounds, gone)
+			f.orphanAll(ctx, gone)
+			f.tell(ctx)
 			if news && !due {
 				due = true
 				next.Reset(max(0, max(pace, 10*took)-time.Since(planned)))
 			}
 		case <-next.C:
 			planned, due = time.Now(), false
-			f.ask(ctx, b, planned)
+			f.ask(ctx, planned)
 			took = time.Since(planned)
 		case <-look.C:
-			f.gauge(b)
-			if b.waiting > 0 {
+			waiting, silent := 0, false
+			f.shared.use(func(b *board) { waiting, silent = b.waiting, b.hasSilent(time.Now()) })
+			f.gauge()
+			f.orphanAll(ctx, gone)
+			if waiting > 0 {
 				// A report that only moved its time may have ended a silence.
-				if err := f.load(ctx, b, kindMC); err != nil {
-					return err
+				if silent {
+					f.hear(ctx)
 				}
 				if !due {
 					due = true
@@ -109,28 +139,72 @@ func (f *Fleet) follow(ctx context.Context) error {
 				}
 			}
 		case <-hear.C:
-			if err := f.load(ctx, b, kindMC); err != nil {
-				return err
-			}
-		case <-sweep.C:
-			b.forget()
-			if err := f.sweep(ctx); err != nil {
-				return err
-			}
+			f.hear(ctx)
+			f.shared.use((*board).forget)
 		}
 	}
 }
 
-// load reads all documents of a kind.
+// hear reads the times of reports on management clusters.
+func (f *Fleet) hear(ctx context.Context) {
+	if err := f.load(ctx, nil, kindMC); err != nil && ctx.Err() == nil {
+		f.log.LogAttrs(ctx, slog.LevelWarn, "the reports on management clusters were not read", slog.Any("error", err))
+	}
+}
+
+// orphanAll looks at the placements of clusters that were removed, at most 100
+// at a time. Those that it cannot look at stay for the next time.
+func (f *Fleet) orphanAll(ctx context.Context, gone map[string]bool) {
+	const most = 100
+	ids := make([]string, 0, min(most, len(gone)))
+	for cluster := range gone {
+		if ids = append(ids, placementID(cluster)); len(ids) == most {
+			break
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}}, Limit: most})
+	for _, d := range page.Documents {
+		if err == nil {
+			err = f.orphan(ctx, clusterOf(d.ID))
+		}
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			f.log.LogAttrs(ctx, slog.LevelWarn, "placements of clusters that are gone were not looked at", slog.Any("error", err))
+		}
+		return
+	}
+	for _, id := range ids {
+		delete(gone, clusterOf(id))
+	}
+}
+
+// orphaned are the placements whose clusters are gone.
+func (f *Fleet) orphaned() (all []orphanedPlacement) {
+	f.shared.use(func(b *board) { all = b.orphaned(time.Now()) })
+	return all
+}
+
+// load reads all documents of a kind onto a board; nil is the shared one.
 func (f *Fleet) load(ctx context.Context, b *board, kind store.Kind) error {
-	q := store.Query{Kind: kind, Limit: 500, Deletion: store.WithDeleting}
+	q := store.Query{Kind: kind, Limit: 5000, Bytes: 8 << 20, Deletion: store.WithDeleting}
 	for {
 		page, err := f.store.List(ctx, q)
 		if err != nil {
 			return err
 		}
-		for _, d := range page.Documents {
-			f.show(ctx, b, d)
+		show := func(b *board) {
+			for _, d := range page.Documents {
+				f.show(ctx, b, d)
+			}
+		}
+		if b == nil {
+			f.shared.use(show)
+		} else {
+			show(b)
 		}
 		if q.After = page.Next; q.After == "" {
 			return nil
@@ -138,37 +212,37 @@ func (f *Fleet) load(ctx context.Context, b *board, kind store.Kind) error {
 	}
 }
 
-// show applies a document to the board. One that cannot be read is left out: the
-// board only guesses, and nothing is placed by it.
+// show applies a document to a board. One that cannot be read is left out: the
+// board only guesses, and a transaction checks what is chosen by it.
 func (f *Fleet) show(ctx context.Context, b *board, d store.Document) bool {
-	news, err := b.apply(d)
+	news, err := b.apply(d, time.Now())
 	if err != nil {
 		f.log.LogAttrs(ctx, slog.LevelError, "a document cannot be read", slog.Any("error", err))
 	}
 	return news
 }
 
-// take applies what the feed brought.
-func (f *Fleet) take(ctx context.Context, b *board, rounds []store.Round) (news bool, err error) {
-	for _, r := range rounds {
-		for _, c := range r.Changes {
-			if c.Kind != kindCluster {
-				news = f.show(ctx, b, c.Document) || news
-				continue
-			}
-			if e, ok := b.entries[placementID(c.ID)]; ok && !e.removed {
-				if err := f.releaseOrphan(ctx, c.ID); err != nil {
-					return news, err
+// take applies what the feed brought, and adds to gone the clusters that were
+// removed.
+func (f *Fleet) take(ctx context.Context, rounds []store.Round, gone map[string]bool) (news bool) {
+	f.shared.use(func(b *board) {
+		for _, r := range rounds {
+			for _, c := range r.Changes {
+				if c.Kind != kindCluster {
+					news = f.show(ctx, b, c.Document) || news
+				} else {
+					gone[c.ID] = true
 				}
 			}
 		}
-	}
-	return news, nil
+	})
+	return news
 }
 
 // ask asks for work on those that wait and may find room.
-func (f *Fleet) ask(ctx context.Context, b *board, now time.Time) {
-	asks := b.plan(now)
+func (f *Fleet) ask(ctx context.Context, now time.Time) {
+	var asks []waiter
+	f.shared.use(func(b *board) { asks = b.plan(now) })
 	if len(asks) == 0 {
 		return
 	}
@@ -178,9 +252,11 @@ func (f *Fleet) ask(ctx context.Context, b *board, now time.Time) {
 		}
 		return // the next look does it
 	}
-	for _, w := range asks {
-		b.tried(w, now)
-	}
+	f.shared.use(func(b *board) {
+		for _, w := range asks {
+			b.tried(w, now)
+		}
+	})
 	f.metrics.asked.Add(float64(len(asks)))
 }
 
@@ -225,12 +301,16 @@ func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reaso
 	})
 }
 
-func (f *Fleet) gauge(b *board) {
+func (f *Fleet) gauge() {
 	m := f.metrics
-	m.waiting.Set(float64(b.waiting))
+	var hosts []ManagementCluster
+	f.shared.use(func(b *board) {
+		hosts = b.fleet(time.Now())
+		m.waiting.Set(float64(b.waiting))
+	})
 	m.capacity.Reset()
 	m.reserved.Reset()
-	for _, mc := range b.fleet(time.Now()) {
+	for _, mc := range hosts {
 		for name, n := range mc.Capacity {
 			m.capacity.WithLabelValues(mc.Name, name).Set(float64(n))
 			m.reserved.WithLabelValues(mc.Name, name).Set(float64(mc.Reserved[name]))

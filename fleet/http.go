@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"atoll.dev/api/clm"
@@ -30,6 +31,8 @@ func (f *Fleet) Routes(m *rest.Mux, tenant func(context.Context) map[string]stri
 	m.Handle("GET "+clustersPath+"/{id}/placement", h.get)
 	m.Handle("POST "+clustersPath+"/{id}/placement", h.place)
 	m.Handle("DELETE "+clustersPath+"/{id}/placement", h.release)
+	m.Handle("GET "+fleetPath+"/orphans", h.listOrphans)
+	m.Handle("DELETE "+fleetPath+"/orphans/{id}", h.endOrphan)
 	m.Handle("GET "+fleetPath+"/usage", h.listUsage)
 	m.Handle("GET "+fleetPath+"/{id}/usage", h.getUsage)
 }
@@ -84,7 +87,18 @@ func (h *handlers) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
+	if h.tenant(ctx) == nil {
+		return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
+	}
+	p, err := placementOf(d)
+	if err != nil {
+		return err
+	}
+	wire, err := json.Marshal(p.forTenant())
+	if err != nil {
+		return err
+	}
+	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, wire)
 }
 
 func (h *handlers) place(w http.ResponseWriter, r *http.Request) error {
@@ -104,9 +118,17 @@ func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 	if err := h.ours(ctx); err != nil {
 		return err
 	}
-	_, err := h.f.release(ctx, id, func(cluster *store.Document, p placement) error {
-		if cluster != nil && cluster.DeletedAt == nil && p.State == api.Placed {
+	reason := strings.TrimSpace(r.URL.Query().Get("reason"))
+	if len(reason) > maxReason {
+		return reasonTooLong()
+	}
+	_, err := h.f.release(ctx, id, reason, func(cluster *store.Document, p placement) error {
+		switch {
+		case cluster != nil && cluster.DeletedAt == nil && p.State == api.Placed:
 			return rest.Errorf(http.StatusConflict, codeState, "Cluster %s is on %s and is not being deleted; delete it first", id, p.ManagementCluster)
+		case p.State == api.Orphaned && reason == "":
+			return rest.Errorf(http.StatusConflict, codeState,
+				"Cluster %s was removed by force, and %s has not said that nothing of it is left; atoll mc orphans shows what runs there", id, p.ManagementCluster)
 		}
 		return nil
 	})
@@ -114,6 +136,44 @@ func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// maxReason is how many bytes the history keeps of why somebody does what cannot
+// be undone.
+const maxReason = 1024
+
+func reasonTooLong() error {
+	return rest.Errorf(http.StatusBadRequest, codeInvalid, "reason has more than %d bytes", maxReason)
+}
+
+func (h *handlers) listOrphans(w http.ResponseWriter, r *http.Request) error {
+	if err := h.ours(r.Context()); err != nil {
+		return err
+	}
+	items, err := h.f.orphans(r.Context(), r.URL.Query().Get("management_cluster"))
+	if err != nil {
+		return err
+	}
+	return rest.WriteJSON(w, http.StatusOK, api.OrphanList{Items: items})
+}
+
+func (h *handlers) endOrphan(w http.ResponseWriter, r *http.Request) error {
+	if err := h.ours(r.Context()); err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	reason := strings.TrimSpace(q.Get("reason"))
+	switch {
+	case reason == "":
+		return rest.Errorf(http.StatusBadRequest, codeInvalid, "reason is missing; it says in the record why what runs there is ended")
+	case len(reason) > maxReason:
+		return reasonTooLong()
+	}
+	if err := h.f.endOrphan(r.Context(), q.Get("management_cluster"), r.PathValue("id"), reason); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusAccepted)
 	return nil
 }
 
@@ -137,23 +197,29 @@ func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := r.PathValue("id")
-	fleet, err := h.f.usage(r.Context())
+	var m ManagementCluster
+	err := h.f.store.Tx(r.Context(), func(tx *store.Tx) error {
+		d, err := tx.Get(r.Context(), kindMC, id)
+		if errors.Is(err, store.ErrNotFound) || err == nil && d.Scope != "" {
+			return rest.Errorf(http.StatusNotFound, codeNotFound, "ManagementCluster with id='%s' not found", rest.Shorten(id, 100))
+		}
+		if err != nil {
+			return err
+		}
+		s, err := readSum(r.Context(), tx, id)
+		m = h.f.host(d, time.Now())
+		m.Reserved, m.Placements = s.reserved, s.placements
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(fleet, func(m ManagementCluster) bool { return m.ID == id })
-	if i < 0 {
-		return rest.Errorf(http.StatusNotFound, codeNotFound, "ManagementCluster with id='%s' not found", rest.Shorten(id, 100))
-	}
-	return rest.WriteJSON(w, http.StatusOK, usageOf(fleet[i]))
+	return rest.WriteJSON(w, http.StatusOK, usageOf(m))
 }
 
 // usage is the fleet as it is now, by name.
-func (f *Fleet) usage(ctx context.Context) (fleet []ManagementCluster, err error) {
-	err = f.store.Tx(ctx, func(tx *store.Tx) error {
-		fleet, err = f.read(ctx, tx, time.Now())
-		return err
-	})
+func (f *Fleet) usage(ctx context.Context) ([]ManagementCluster, error) {
+	fleet, err := f.current(ctx)
 	slices.SortFunc(fleet, func(a, b ManagementCluster) int { return cmp.Compare(a.Name, b.Name) })
 	return fleet, err
 }
@@ -187,11 +253,11 @@ func (f *Fleet) Needed(ctx context.Context, tx *store.Tx, d store.Document) erro
 	if d.Kind != kindMC {
 		return nil
 	}
-	sums, err := readReservations(ctx, tx)
+	s, err := readSum(ctx, tx, d.ID)
 	if err != nil {
 		return err
 	}
-	if n := sums[d.ID].placements; n > 0 {
+	if n := s.placements; n > 0 {
 		return rest.Errorf(http.StatusConflict, codeState, "ManagementCluster %s hosts %d clusters; delete them first", d.Name, n)
 	}
 	return nil

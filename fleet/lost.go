@@ -62,8 +62,9 @@ func (b *board) turns() (gone, back []waiter) {
 
 // tell asks for work on the clusters of management clusters that were lost, or
 // are back. It is a hint: adapters look at all clusters from time to time.
-func (f *Fleet) tell(ctx context.Context, b *board) {
-	gone, back := b.turns()
+func (f *Fleet) tell(ctx context.Context) {
+	var gone, back []waiter
+	f.shared.use(func(b *board) { gone, back = b.turns() })
 	ask := func(clusters []waiter, why string) {
 		for part := range slices.Chunk(clusters, maxAsked) {
 			if err := f.request(ctx, part, time.Now(), why); err != nil {

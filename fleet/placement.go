@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	api "atoll.dev/api/fleet"
@@ -22,6 +23,9 @@ func Kinds() []store.KindSpec {
 // finds resources of unknown kind by their ids.
 func placementID(cluster string) string { return "placement-" + cluster }
 
+// clusterOf is the cluster of a placement's id.
+func clusterOf(placement string) string { return strings.TrimPrefix(placement, "placement-") }
+
 // placementWanted is a placement's spec: whose it is and what it demands.
 type placementWanted struct {
 	ClusterID string `json:"cluster_id"`
@@ -32,10 +36,17 @@ type placementWanted struct {
 type placementMade struct {
 	State api.PlacementState `json:"state"`
 	// The management cluster's name and id, "" while it waits.
-	ManagementCluster   string          `json:"management_cluster"`
-	ManagementClusterID string          `json:"management_cluster_id"`
-	DecidedTime         time.Time       `json:"decided_time"`
-	Candidates          []api.Candidate `json:"candidates"`
+	ManagementCluster   string    `json:"management_cluster"`
+	ManagementClusterID string    `json:"management_cluster_id"`
+	DecidedTime         time.Time `json:"decided_time"`
+	Message             string    `json:"message,omitempty"` // why it waits, in words for its owner
+	// When its cluster was found to be gone, and who had removed it; nil: it is
+	// not gone.
+	OrphanedTime *time.Time `json:"orphaned_time,omitempty"`
+	RemovedBy    string     `json:"removed_by,omitempty"`
+	// Its members are beside the others: once there were only candidates, and
+	// all of them.
+	Explanation
 }
 
 // placement is a document of the kind, read.
@@ -51,7 +62,29 @@ func placementOf(d store.Document) (p placement, err error) {
 	if err != nil {
 		err = fmt.Errorf("reading %s: %w", d.ID, err)
 	}
+	if p.Objections == nil { // a decision of an older version
+		p.Considered, p.Objections = len(p.Candidates), []api.Objection{}
+	}
 	return p, err
+}
+
+// reserving is as much of a placement as the board holds.
+type reserving struct {
+	placementWanted
+	ManagementClusterID string     `json:"management_cluster_id"`
+	OrphanedTime        *time.Time `json:"orphaned_time"`
+}
+
+// reservationOf reads a placement without its explanation: of all placements of
+// a region, when the feed is followed anew.
+func reservationOf(d store.Document) (r reserving, err error) {
+	if err = json.Unmarshal(d.Spec, &r.placementWanted); err == nil {
+		err = json.Unmarshal(d.Status, &r)
+	}
+	if err != nil {
+		err = fmt.Errorf("reading %s: %w", d.ID, err)
+	}
+	return r, err
 }
 
 func (p placement) into(d *store.Document) (err error) {
@@ -63,7 +96,7 @@ func (p placement) into(d *store.Document) (err error) {
 
 // reserved is what it reserves on its management cluster.
 func (p placement) reserved() Amounts {
-	if p.State != api.Placed {
+	if p.State == api.Waiting {
 		return Amounts{}
 	}
 	return p.Demand.Amounts
@@ -76,10 +109,15 @@ func render(d store.Document) ([]byte, error) {
 	}
 	wire := api.Placement{
 		ClusterID: p.ClusterID, State: p.State, ManagementCluster: p.ManagementCluster, Reserved: p.reserved(),
-		DecidedTime: p.DecidedTime, Decision: api.Decision{Candidates: p.Candidates},
+		DecidedTime: p.DecidedTime, Decision: &p.Explanation,
 	}
 	if p.State == api.Waiting {
-		wire.Reason = why(p.Demand, p.Candidates)
+		wire.Message, wire.Reason = p.Message, why(p.Demand, p.Explanation)
 	}
 	return json.Marshal(wire)
+}
+
+// forTenant is a placement as the cluster's owner reads it.
+func (p placement) forTenant() api.Placement {
+	return api.Placement{ClusterID: p.ClusterID, State: p.State, Reserved: Amounts{}, DecidedTime: p.DecidedTime, Message: p.Message}
 }

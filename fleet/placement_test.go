@@ -1,12 +1,15 @@
 package fleet
 
 import (
+	"encoding/json"
 	"fmt"
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
-	"atoll.dev/client"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -33,7 +36,7 @@ func TestAClusterIsPlacedStaysAndIsReleased(t *testing.T) {
 	if _, err := b.Merge(ctx, mcs, one, []byte(`{"spec":{"state":"Draining"}}`), ""); err != nil {
 		t.Fatal(err)
 	}
-	if again := b.place(id); fmt.Sprint(again) != fmt.Sprint(p) {
+	if again := b.place(id); !cmp.Equal(again, p) {
 		t.Fatalf("it was placed as %+v, and now as %+v", p, again)
 	}
 	is(t, "two", b.usage(two, "planes"), "3 free, 0 reserved by 0")
@@ -55,7 +58,7 @@ func TestAClusterIsPlacedStaysAndIsReleased(t *testing.T) {
 	is(t, "one at the end", b.usage(one, "planes"), "2 free, 0 reserved by 0")
 	b.report(id, 3, "True")
 	_, err = b.Place(ctx, id)
-	fails(t, "placing what is gone", err, 404, codeNoCluster)
+	fails(t, "placing what is gone", err, 404, codeNotFound)
 	if err := b.Release(ctx, id); err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +84,7 @@ func TestWhyAClusterWaits(t *testing.T) {
 		got = append(got, c.Name+": "+c.Reasons[0][:12])
 	}
 	is(t, "the reasons", fmt.Sprint(got), "[lost: lost: its ag silent: its agent wa small: planes: 0 of strange: its spec can]")
+	is(t, "the reason in words", p.Message, "the region has no room for the cluster at present")
 	usage, err := b.Usage(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -105,13 +109,23 @@ func TestWhoMayPlace(t *testing.T) {
 	fails(t, "a tenant that places", err, 403, codeForbidden)
 	fails(t, "a tenant that releases", mine.Release(ctx, r.ID), 403, codeForbidden)
 	b.place(r.ID)
-	for _, c := range []*client.CLM{b.CLM, mine} {
-		if p, err := c.Placement(ctx, r.ID); err != nil || p.ManagementCluster != "one" {
-			t.Fatalf("%+v, %v", p, err)
-		}
+	if p, err := b.Placement(ctx, r.ID); err != nil || p.ManagementCluster != "one" {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	// Where a cluster is, and what there was else, is no tenant's business.
+	if p, err := mine.Placement(ctx, r.ID); err != nil || p.State != api.Placed || p.ManagementCluster != "" || p.Decision != nil || p.Reason != "" || len(p.Reserved) > 0 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	waits, err := mine.Create(ctx, clustersOf, clm.ResourceCreate{Kind: "Cluster", Name: "waits", Spec: json.RawMessage(`{"placement":{"selector":{"a":"b"}}}`)}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.place(waits.ID)
+	if p, err := mine.Placement(ctx, waits.ID); err != nil || p.State != api.Waiting || p.Message != "no place has the labels that the cluster asks for" || p.Reason != "" || p.Decision != nil {
+		t.Fatalf("%+v, %v", p, err)
 	}
 	_, err = others.Placement(ctx, r.ID)
-	fails(t, "another tenant's", err, 404, codeNoCluster)
+	fails(t, "another tenant's", err, 404, codeNotFound)
 	// What there is in all, and how much of it others have, is no tenant's business.
 	_, err = mine.Usage(ctx)
 	fails(t, "a tenant that asks what is used", err, 403, codeForbidden)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"atoll.dev/api/clm"
@@ -25,10 +24,11 @@ const (
 // agent is heard.
 const presenceAdapter = "maestro"
 
-// silence is how old the last report of an agent may be. Maestro repeats it
-// every 10 s as long as the agent is heard, and says at once when it is not;
-// this is for the case that Maestro itself is away.
-const silence = 90 * time.Second
+// silence is how long the report on an agent may stay as it is. Maestro repeats
+// it every minute as long as the agent is heard, and says at once when it is
+// not; this is for the case that Maestro itself is away. It is measured by this
+// machine's clock alone, from when it saw the report move.
+const silence = 210 * time.Second
 
 // mcSpec is what is declared of a management cluster.
 type mcSpec struct {
@@ -92,41 +92,34 @@ func read(d store.Document) reading {
 	return r
 }
 
-// at is the management cluster at a time. What is reserved there is added by
-// others; the rest is shared, and not to be changed.
-func (r reading) at(now time.Time) ManagementCluster {
+// at is the management cluster at a time, when its report moved last at another.
+// What is reserved there is added by others; the rest is shared, and not to be
+// changed.
+func (r reading) at(now, moved time.Time) ManagementCluster {
 	m := r.m
-	m.State, m.Heard = stateOf(r.declared, r.seen, now)
+	m.State, m.Heard = stateOf(r.declared, r.seen, now.Sub(moved) <= silence)
 	return m
 }
 
-// readings remember how documents were read.
-type readings struct {
-	mu   sync.Mutex
-	byID map[string]reading
+// available says that its agent is reported as heard.
+func (r reading) available() bool {
+	state, _ := stateOf(api.Ready, r.seen, true)
+	return state == api.Ready
 }
 
-// of reads documents, those of them that are not as they were when they were
-// read last.
-func (r *readings) of(docs []store.Document, now time.Time) []ManagementCluster {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := make(map[string]reading, len(docs))
-	fleet := make([]ManagementCluster, len(docs))
-	for i, d := range docs {
-		have, ok := r.byID[d.ID]
-		if !ok || !have.doc.SameState(d) {
-			have = read(d)
+// reportTime is when the report on its agent was made; zero: there is none.
+func (r reading) reportTime() time.Time {
+	for _, report := range r.seen.Reports {
+		if report.Adapter == presenceAdapter {
+			return report.ObservedAt
 		}
-		known[d.ID] = have
-		fleet[i] = have.at(now)
 	}
-	r.byID = known
-	return fleet
+	return time.Time{}
 }
 
-// stateOf is what was declared, unless its agent is not heard.
-func stateOf(declared api.ManagementClusterState, seen presence, now time.Time) (state api.ManagementClusterState, heard time.Time) {
+// stateOf is what was declared, unless its agent is not heard. recent says that
+// the report moved not long ago.
+func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (state api.ManagementClusterState, heard time.Time) {
 	state = api.Unheard
 	for _, r := range seen.Reports {
 		if r.Adapter != presenceAdapter {
@@ -138,7 +131,7 @@ func stateOf(declared api.ManagementClusterState, seen presence, now time.Time) 
 		}
 		state = api.Lost
 		for _, c := range r.Conditions {
-			if c.Type == "Available" && c.Status == "True" && now.Sub(r.ObservedAt) <= silence {
+			if c.Type == "Available" && c.Status == "True" && recent {
 				return cmp.Or(declared, api.Ready), r.ObservedAt
 			}
 		}

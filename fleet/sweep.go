@@ -6,26 +6,30 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"time"
 
 	api "atoll.dev/api/fleet"
 	"atoll.dev/store"
 )
 
-// orphans are placements whose cluster is not there any more.
-const orphans = `not exists (select 1 from document c where c.kind = 'Cluster' and c.id = d.spec->>'cluster_id' and c.removed_at is null)`
+// ownerless are placements whose cluster is not there any more, and that are not
+// known as such yet.
+const ownerless = `d.status->>'state' <> 'Orphaned'
+	and not exists (select 1 from document c where c.kind = 'Cluster' and c.id = d.spec->>'cluster_id' and c.removed_at is null)`
 
-// sweep finds what events should have ended, and was not: placements of
-// clusters that are gone, and sums that are not those of the placements.
-func (f *Fleet) sweep(ctx context.Context) error {
+// compare looks for what the feed should have told: placements of clusters that
+// are gone, and sums that are not those of the placements. It reads all of them,
+// so it is done when the feed is followed anew, and seldom after that.
+func (f *Fleet) compare(ctx context.Context) error {
 	for after := ""; ; {
-		page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: orphans}, Limit: 100, After: after})
+		page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: ownerless}, Limit: 100, After: after})
 		if err != nil {
-			return fmt.Errorf("looking for orphaned placements: %w", err)
+			return fmt.Errorf("looking for placements without a cluster: %w", err)
 		}
 		for _, d := range page.Documents {
 			p, err := placementOf(d)
 			if err == nil {
-				err = f.releaseOrphan(ctx, p.ClusterID)
+				err = f.orphan(ctx, p.ClusterID)
 			}
 			if err != nil {
 				return err
@@ -39,96 +43,141 @@ func (f *Fleet) sweep(ctx context.Context) error {
 	return err
 }
 
-// releaseOrphan releases the placement of a cluster that is gone.
-func (f *Fleet) releaseOrphan(ctx context.Context, cluster string) error {
-	released, err := f.release(ctx, cluster, func(c *store.Document, _ placement) error {
-		if c != nil {
-			return errAlive
+// orphan notes that a placement's cluster is gone. One that waits goes; one that
+// reserves something keeps that until its management cluster says that nothing
+// of the cluster is left: a deletion in good order ends the placement before
+// the cluster, so this one was forced.
+func (f *Fleet) orphan(ctx context.Context, cluster string) error {
+	var d store.Document
+	_, by, err := f.removal(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	err = f.store.Tx(ctx, func(tx *store.Tx) error {
+		var err error
+		d, err = tx.GetForUpdate(ctx, KindPlacement, placementID(cluster))
+		if err != nil {
+			return err
 		}
-		return nil
+		p, err := placementOf(d)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Get(ctx, kindCluster, cluster); err == nil {
+			return errAlive
+		} else if !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if p.State == api.Waiting {
+			return tx.Remove(ctx, KindPlacement, d.ID, 0)
+		}
+		if p.State == api.Orphaned {
+			return nil
+		}
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		p.State, p.OrphanedTime, p.RemovedBy = api.Orphaned, &now, by
+		d, _, err = tx.Update(ctx, KindPlacement, d.ID, 0, func(d *store.Document) error { return p.into(d) })
+		return err
 	})
 	switch {
-	case errors.Is(err, errAlive):
+	case errors.Is(err, errAlive) || errors.Is(err, store.ErrNotFound):
 		return nil
 	case err != nil:
-		return fmt.Errorf("releasing the placement of cluster %s, which is gone: %w", cluster, err)
-	case released:
-		f.metrics.decided(outcomeOrphan)
+		return fmt.Errorf("noting that cluster %s is gone: %w", cluster, err)
 	}
 	return nil
 }
 
 var errAlive = errors.New("the cluster is there")
 
-// compareSums compares what is said to be reserved with the placements, mends
-// it, and returns how many were wrong.
+// compareSums compares the sums with the placements, mends them, and returns how
+// many were wrong. One statement sees both as one moment has them: each
+// transaction changes both.
 func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
-	end, err := f.beginDecision(ctx)
+	fail := func(err error) (int, error) { return mended, fmt.Errorf("comparing reservations: %w", err) }
+	wrong, err := f.wrongSums(ctx)
 	if err != nil {
-		return 0, err
+		return fail(err)
 	}
-	defer end()
-	err = f.store.Tx(ctx, func(tx *store.Tx) error {
-		mended = 0
-		if err := lockDecisions(ctx, tx); err != nil {
-			return err
-		}
-		said, err := readReservations(ctx, tx)
-		if err != nil {
-			return err
-		}
-		found, err := addUp(ctx, tx)
-		if err != nil {
-			return err
-		}
-		for id := range said {
-			if _, ok := found[id]; !ok {
-				found[id] = sum{reserved: Amounts{}}
+	for _, id := range wrong {
+		err := f.store.Tx(ctx, func(tx *store.Tx) error {
+			if _, err := tx.Exec(ctx, `insert into reservation (management_cluster, placements, reserved) values ($1, 0, '{}') on conflict do nothing`, id); err != nil {
+				return err
 			}
-		}
-		for id, s := range found {
-			have := said[id]
-			if have.placements == s.placements && maps.Equal(have.reserved, s.reserved) {
-				continue
+			have, err := lockSum(ctx, tx, id)
+			if err != nil {
+				return err
+			}
+			found, err := addUp(ctx, tx, id)
+			if err != nil || have.placements == found.placements && maps.Equal(have.reserved, found.reserved) {
+				return err
 			}
 			mended++
 			f.log.LogAttrs(ctx, slog.LevelError, "a sum of reservations was wrong", slog.String("management_cluster_id", id),
-				slog.Any("said", have.reserved), slog.Any("found", s.reserved), slog.Int("placements", s.placements))
-			if err := setReservation(ctx, tx, id, s); err != nil {
-				return err
-			}
+				slog.Any("said", have.reserved), slog.Any("found", found.reserved), slog.Int("placements", found.placements))
+			return setSum(ctx, tx, id, found)
+		})
+		if err != nil {
+			return fail(err)
 		}
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("comparing reservations: %w", err)
 	}
 	f.metrics.mended.Add(float64(mended))
 	return mended, nil
 }
 
-// addUp adds up what placements reserve, by management cluster.
-func addUp(ctx context.Context, tx *store.Tx) (map[string]sum, error) {
-	fail := func(err error) (map[string]sum, error) { return nil, fmt.Errorf("adding up placements: %w", err) }
-	rows, err := tx.Query(ctx, `select status->>'management_cluster_id', spec->'demand'->'amounts', count(*) from document
-		where kind = $1 and removed_at is null and status->>'state' = $2 group by 1, 2`, string(KindPlacement), string(api.Placed))
+// wrongSums are the management clusters whose number of placements, or amount of
+// any resource, is not that of the placements.
+func (f *Fleet) wrongSums(ctx context.Context) (ids []string, err error) {
+	err = f.store.Tx(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `
+			with placed as (
+				select status->>'management_cluster_id' as mc, spec->'demand'->'amounts' as amounts, count(*) as n from document
+				where kind = $1 and removed_at is null and status->>'state' <> $2 group by 1, 2),
+			found as (
+				select mc, sum(n) as n, (select coalesce(jsonb_object_agg(key, total), '{}') from (
+					select a.key, sum(a.value::bigint * p.n) as total from placed p, jsonb_each_text(p.amounts) a
+					where p.mc = g.mc group by a.key having sum(a.value::bigint * p.n) <> 0) t) as reserved
+				from placed g group by mc)
+			select coalesce(found.mc, r.management_cluster) from found full join reservation r on r.management_cluster = found.mc
+			where found.n is distinct from r.placements or found.reserved is distinct from r.reserved`, string(KindPlacement), string(api.Waiting))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		ids = nil
+		for rows.Next() {
+			var id string
+			if err := rows.Scan(&id); err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		return rows.Err()
+	})
+	return ids, err
+}
+
+// addUp adds up what placements reserve on one management cluster.
+func addUp(ctx context.Context, tx *store.Tx, id string) (s sum, err error) {
+	s.reserved = Amounts{}
+	fail := func(err error) (sum, error) { return s, fmt.Errorf("adding up placements: %w", err) }
+	rows, err := tx.Query(ctx, `select spec->'demand'->'amounts', count(*) from document
+		where kind = $1 and removed_at is null and status->>'state' <> $2 and status->>'management_cluster_id' = $3 group by 1`,
+		string(KindPlacement), string(api.Waiting), id)
 	if err != nil {
 		return fail(err)
 	}
 	defer rows.Close()
-	sums := map[string]sum{}
 	for rows.Next() {
-		var id string
 		var amounts Amounts
 		var n int
-		if err := rows.Scan(&id, &amounts, &n); err != nil {
+		if err := rows.Scan(&amounts, &n); err != nil {
 			return fail(err)
 		}
-		s := sums[id]
-		sums[id] = sum{s.placements + n, plus(s.reserved, amounts, int64(n))}
+		s = sum{s.placements + n, plus(s.reserved, amounts, int64(n))}
 	}
 	if err := rows.Err(); err != nil {
 		return fail(err)
 	}
-	return sums, nil
+	return s, nil
 }

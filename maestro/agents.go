@@ -100,12 +100,16 @@ func (a *agents) subscribed() []string {
 // send is the sendFunc of consumers that are reached by gRPC. A message counts
 // as sent once it is queued: like a broker's, the queue may be lost, and what
 // is not acknowledged comes again.
-func (a *agents) send(_ context.Context, consumer string, m message, done func(error)) error {
+func (a *agents) send(_ context.Context, consumer string, make func() (message, error), done func(error)) error {
 	a.mu.Lock()
 	st := a.streams[consumer]
 	a.mu.Unlock()
 	if st == nil {
 		return errNoStream
+	}
+	m, err := make()
+	if err != nil {
+		return err
 	}
 	if err := st.put(toProto(m)); err != nil {
 		return err
@@ -237,10 +241,12 @@ func (d *deliverer) reaches(consumer string) bool {
 // this subscription knows nothing yet: it learns what is pending first, and
 // what of that the agent has received is not sent again.
 func (d *deliverer) compared(ctx context.Context, consumer string, c comparison) error {
+	if !d.reaches(consumer) {
+		return d.s.hintDelivery(ctx, consumer)
+	}
 	var pending []pendingWork
 	if d.served != nil {
-		var err error
-		if pending, err = d.s.pendingWorks(ctx, consumer); err != nil {
+		if err := d.s.pendingWorks(ctx, func(page []pendingWork) { pending = append(pending, page...) }, consumer); err != nil {
 			return err
 		}
 	}

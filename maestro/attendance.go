@@ -19,11 +19,13 @@ type attendance struct {
 }
 
 type attendee struct {
-	heard  time.Time // the latest, by any server
+	heard  time.Time // the latest, by any server; of this one's clock
+	noted  time.Time // the record of all servers that heard comes from, by the database's clock
 	mine   bool      // by this one, and not said yet
 	said   sighting
 	saidAt time.Time
-	vain   int // words in a row that were not taken
+	told   time.Time // when it had been heard by then
+	vain   int       // words in a row that were not taken
 }
 
 // sighting is what was said of an agent last, or is to be said.
@@ -62,16 +64,17 @@ func (a *attendance) hear(consumer string, at time.Time) (news bool) {
 	return g.said != present
 }
 
-// note takes what all servers know of all consumers: when each was last heard,
-// the zero time for never.
-func (a *attendance) note(heard map[string]time.Time) {
+// note takes what all servers know of all consumers: when each agent was heard
+// last, the zero value for never. A record that was noted before is nothing
+// new, although the time since then is measured a little differently.
+func (a *attendance) note(heard map[string]agentSeen, now time.Time) {
 	for name := range a.agents {
 		if _, ok := heard[name]; !ok {
 			delete(a.agents, name)
 		}
 	}
-	for name, at := range heard {
-		if at.IsZero() {
+	for name, seen := range heard {
+		if seen.at.IsZero() {
 			continue
 		}
 		g := a.agents[name]
@@ -79,7 +82,11 @@ func (a *attendance) note(heard map[string]time.Time) {
 			g = &attendee{}
 			a.agents[name] = g
 		}
-		if at.After(g.heard) {
+		if seen.at.Equal(g.noted) {
+			continue
+		}
+		g.noted = seen.at
+		if at := now.Add(-seen.ago); at.After(g.heard) {
 			g.heard = at
 			if g.said == absent {
 				g.said = unsaid // who heard it says that it is back, and may be gone when it is lost again
@@ -88,34 +95,54 @@ func (a *attendance) note(heard map[string]time.Time) {
 	}
 }
 
-// due are the words that have to be said now.
-func (a *attendance) due(now time.Time) (words []word) {
+// duty is what a server says about agents.
+type duty uint8
+
+const (
+	// saysNews: that an agent is heard which was not, by whichever server hears it.
+	saysNews duty = iota
+	// saysAll: what any server heard, repetitions, and who is lost. One of the
+	// servers does.
+	saysAll
+)
+
+// due are the words that have to be said now. Repetitions are spread: at most so
+// many at a time that all of them take half of the time between two.
+func (a *attendance) due(now time.Time, d duty) (words []word) {
+	var again []word
 	for name, g := range a.agents {
 		silent := now.Sub(g.heard)
 		if g.heard.Before(a.since) {
 			silent = now.Sub(a.since)
 		}
+		news := g.mine || g.vain > 0 || d == saysAll && !g.heard.Before(a.since)
 		switch {
 		case silent >= a.lost:
-			if g.said != absent {
+			if g.said != absent && d == saysAll {
 				words = append(words, word{name, absent, g.heard})
 			}
 		case g.vain > 0 && now.Sub(g.saidAt) < min(a.every, vainWait<<min(g.vain-1, 20)):
-		case (g.mine || g.vain > 0) && (g.said != present || now.Sub(g.saidAt) >= a.every):
+		case news && g.said != present:
 			words = append(words, word{name, present, g.heard})
+		case d == saysAll && g.said == present && g.heard.After(g.told) && now.Sub(g.saidAt) >= a.every:
+			again = append(again, word{name, present, g.heard})
 		}
 	}
 	// What is news first: the others can wait until the manager is back.
 	slices.SortFunc(words, func(x, y word) int {
 		return cmp.Or(-cmp.Compare(x.sighting, y.sighting), cmp.Compare(x.consumer, y.consumer))
 	})
-	return words
+	slices.SortFunc(again, func(x, y word) int {
+		return cmp.Or(a.agents[x.consumer].saidAt.Compare(a.agents[y.consumer].saidAt), cmp.Compare(x.consumer, y.consumer))
+	})
+	most := max(10, int(2*time.Duration(len(a.agents))*reportTick/max(a.every, reportTick)))
+	return append(words, again[:min(len(again), most)]...)
 }
 
 // told notes that a word was said.
 func (a *attendance) told(w word, now time.Time) {
 	if g := a.agents[w.consumer]; g != nil {
-		g.said, g.saidAt, g.mine, g.vain = w.sighting, now, g.mine && g.heard.After(w.heard), 0
+		g.said, g.saidAt, g.told, g.mine, g.vain = w.sighting, now, w.heard, g.mine && g.heard.After(w.heard), 0
 	}
 }
 

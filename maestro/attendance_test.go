@@ -16,7 +16,7 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	say := func(s float64, want string) {
 		t.Helper()
 		var got string
-		for _, w := range a.due(at(s)) {
+		for _, w := range a.due(at(s), saysAll) {
 			got += fmt.Sprintf("%s %s heard %.0f;", w.consumer, [...]string{"", "present", "absent"}[w.sighting], w.heard.Sub(at(0)).Seconds())
 			a.told(w, at(s))
 		}
@@ -24,8 +24,24 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 			t.Errorf("at %.1f: %q, want %q", s, got, want)
 		}
 	}
+	// The database's clock is an hour ahead of this server's; only differences count.
+	now := at(0)
+	record := func(s float64) agentSeen { return agentSeen{at(s + 3600), now.Sub(at(s))} }
+	note := func(s float64, heard map[string]float64) {
+		now = at(s)
+		seen := map[string]agentSeen{}
+		for name, s := range heard {
+			seen[name] = agentSeen{}
+			if s != 0 {
+				seen[name] = record(s)
+			}
+		}
+		a.note(seen, now)
+		// Read again, the same record gives a time that is a little later.
+		a.note(seen, now.Add(3*time.Millisecond))
+	}
 	// From an earlier life of the server: one was heard long ago, one never was.
-	a.note(map[string]time.Time{"old": at(-1000), "new": {}})
+	note(0, map[string]float64{"old": -1000, "new": 0})
 	say(1, "")
 	if !a.hear("new", at(2)) {
 		t.Error("the first word of an agent is no news")
@@ -47,26 +63,26 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	}
 	say(101, "new present heard 101;")
 	// Another server hears it now; then neither does.
-	a.note(map[string]time.Time{"new": at(150), "old": at(-1000)})
-	say(170, "")
+	note(151, map[string]float64{"new": 150, "old": -1000})
+	say(170, "new present heard 150;")
 	say(209.9, "")
 	say(210, "new absent heard 150;")
 	// The other one hears it again, and says so; then it is gone, and so is the agent.
-	a.note(map[string]time.Time{"new": at(215), "old": at(-1000)})
-	say(220, "")
+	note(216, map[string]float64{"new": 215, "old": -1000})
+	say(220, "new present heard 215;")
 	say(275, "new absent heard 215;")
 	// Who is not registered with the lifecycle manager yet is spoken of again soon,
 	// then less and less often; once the word was taken, as often as others.
 	a.hear("early", at(300))
 	for _, s := range []float64{300, 300.5, 301.5, 303.5} {
-		for _, w := range a.due(at(s)) {
+		for _, w := range a.due(at(s), saysAll) {
 			if w.consumer == "early" {
 				a.refused(w, at(s))
 				continue
 			}
 			t.Errorf("at %.1f: %v", s, w)
 		}
-		if left := a.due(at(s + 0.4)); len(left) > 0 {
+		if left := a.due(at(s+0.4), saysAll); len(left) > 0 {
 			t.Errorf("it is said again 0.4 s after %.1f: %v", s, left)
 		}
 	}
@@ -74,7 +90,7 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	say(307.5, "early present heard 300;")
 	say(312, "")
 	// What is deregistered is nobody's.
-	a.note(map[string]time.Time{})
+	note(900, nil)
 	say(1000, "")
 }
 
@@ -95,7 +111,7 @@ func TestTheLastWordIsTrue(t *testing.T) {
 				heard = now
 				a.hear("x", now)
 			}
-			for _, w := range a.due(now) {
+			for _, w := range a.due(now, saysAll) {
 				if w.sighting == present && said == present && !silent && now.Sub(reported) < 10*time.Second {
 					t.Fatalf("it is reported after %s", now.Sub(reported))
 				}
@@ -110,9 +126,53 @@ func TestTheLastWordIsTrue(t *testing.T) {
 				}
 				continue
 			}
-			if len(a.due(now)) == 0 && (said == absent) != (now.Sub(heard) >= 60*time.Second) {
+			if len(a.due(now, saysAll)) == 0 && (said == absent) != (now.Sub(heard) >= 60*time.Second) {
 				t.Fatalf("heard %s ago, and said %d", now.Sub(heard), said)
 			}
 		}
 	})
+}
+
+// Of several servers one repeats that agents are heard, and says who is lost; the
+// others say only what is news and they heard themselves.
+func TestOneServerSpeaksOfAllAgents(t *testing.T) {
+	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(s int) time.Time { return begun.Add(time.Duration(s) * time.Second) }
+	a := newAttendance(60*time.Second, 60*time.Second, begun)
+	said := func(s int, d duty) (n int) {
+		for _, w := range a.due(at(s), d) {
+			a.told(w, at(s))
+			n++
+		}
+		return n
+	}
+	const agents = 1000
+	hear := func(s int) {
+		for i := range agents {
+			a.hear(fmt.Sprintf("mc-%d", i), at(s))
+		}
+	}
+	hear(1)
+	if n := said(1, saysNews); n != agents {
+		t.Errorf("%d of %d that came are said", n, agents)
+	}
+	hear(50)
+	if n := said(50, saysNews); n != 0 {
+		t.Errorf("a server that does not have to repeats %d", n)
+	}
+	most, all := 0, 0
+	for s := 61; s < 121; s++ {
+		hear(s)
+		n := said(s, saysAll)
+		most, all = max(most, n), all+n
+	}
+	if all != agents || most > 2*agents/60+1 {
+		t.Errorf("in a minute %d words are repeated, at most %d at a time", all, most)
+	}
+	if n := said(1000, saysNews); n != 0 {
+		t.Errorf("a server that does not have to says that %d are lost", n)
+	}
+	if n := said(1000, saysAll); n != agents {
+		t.Errorf("%d of %d are lost", n, agents)
+	}
 }

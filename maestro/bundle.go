@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"strconv"
 	"time"
 
 	api "atoll.dev/api/maestro"
@@ -20,6 +21,12 @@ const (
 
 // specRecord is a bundle as its source sent it: the stored form is the whole
 // CloudEvent as one JSON object, which is what searches see.
+//
+// Agents see the document's generation, which never goes back: it goes on where
+// a deleted bundle of the same id ended, and jumps above what an agent holds.
+// Sources see a version that begins with 1 and grows by 1 with each change of
+// theirs (docs/decisions/038). Offset is the difference; it is 0 in the records
+// that were written before there was one.
 type specRecord struct {
 	EventID     string          `json:"id"`
 	Source      string          `json:"source"`
@@ -29,7 +36,8 @@ type specRecord struct {
 	ContentType string          `json:"datacontenttype"`
 	Consumer    string          `json:"clustername"`
 	ID          string          `json:"resourceid"`
-	Version     int64           `json:"resourceversion"`
+	Version     int64           `json:"resourceversion"` // as the source sees it
+	Offset      int64           `json:"generationoffset,omitempty"`
 	LogTracing  string          `json:"logtracing,omitempty"`
 	Metadata    json.RawMessage `json:"metadata,omitempty"`
 	Data        json.RawMessage `json:"data"`
@@ -51,6 +59,28 @@ type statusRecord struct {
 	Sequence       string          `json:"sequenceid,omitempty"`
 	Hash           string          `json:"statushash,omitempty"`
 	Data           json.RawMessage `json:"data,omitempty"`
+	Offset         int64           `json:"generationoffset,omitempty"` // the bundle's when the status was taken
+}
+
+// version returns the version that sources see of a generation.
+func (r *specRecord) version(generation int64) int64 { return max(0, generation-r.Offset) }
+
+// observedVersion returns the version that the status is about, as sources see
+// it.
+func (s *statusRecord) observedVersion() int64 { return max(0, s.Version-s.Offset) }
+
+// beginBundle gives a bundle of an id that was deleted before the version 1.
+func beginBundle(d *store.Document) error {
+	if d.Generation == 1 {
+		return nil
+	}
+	spec, err := specOf(*d)
+	if err != nil {
+		return err
+	}
+	spec.Offset, spec.Version = d.Generation-1, 1
+	d.Spec, err = marshal(spec)
+	return err
 }
 
 func (s *statusRecord) empty() bool { return len(s.Data) == 0 }
@@ -80,6 +110,56 @@ func (d *statusData) deleted() bool {
 		}
 	}
 	return false
+}
+
+// showVersions makes versions that sources see of the generations that an
+// agent's conditions have observed: a client compares them with the bundle's
+// version.
+func (d *statusData) showVersions(offset int64) (err error) {
+	if offset == 0 {
+		return nil
+	}
+	if d.Conditions, err = conditionVersions(d.Conditions, offset); err != nil {
+		return err
+	}
+	resources := make([]json.RawMessage, len(d.ResourceStatus))
+	for i, raw := range d.ResourceStatus {
+		resources[i] = raw
+		var resource map[string]json.RawMessage
+		var conditions []json.RawMessage
+		if json.Unmarshal(raw, &resource) != nil || json.Unmarshal(resource["conditions"], &conditions) != nil {
+			continue // it has none
+		}
+		if conditions, err = conditionVersions(conditions, offset); err != nil {
+			return err
+		}
+		if resource["conditions"], err = marshal(conditions); err != nil {
+			return err
+		}
+		if resources[i], err = marshal(resource); err != nil {
+			return err
+		}
+	}
+	d.ResourceStatus = resources
+	return nil
+}
+
+func conditionVersions(conditions []json.RawMessage, offset int64) ([]json.RawMessage, error) {
+	shown := make([]json.RawMessage, len(conditions))
+	for i, raw := range conditions {
+		shown[i] = raw
+		var condition map[string]json.RawMessage
+		var generation int64
+		if json.Unmarshal(raw, &condition) != nil || json.Unmarshal(condition["observedGeneration"], &generation) != nil {
+			continue // it has none
+		}
+		var err error
+		condition["observedGeneration"] = json.RawMessage(strconv.FormatInt(max(0, generation-offset), 10))
+		if shown[i], err = marshal(condition); err != nil {
+			return nil, err
+		}
+	}
+	return shown, nil
 }
 
 func specOf(d store.Document) (specRecord, error) {
@@ -123,7 +203,7 @@ func renderBundle(d store.Document) ([]byte, error) {
 	}
 	b := api.ResourceBundle{
 		ID: d.ID, Kind: "ResourceBundle", Href: basePath + "/resource-bundles/" + d.ID,
-		Name: d.ID, ConsumerName: d.Scope, Version: d.Generation,
+		Name: d.ID, ConsumerName: d.Scope, Version: spec.version(d.Generation),
 		CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(),
 		Metadata: metadata, Manifests: data.Manifests,
 		DeleteOption: data.DeleteOption, ManifestConfigs: data.ManifestConfigs,
@@ -138,15 +218,20 @@ func renderBundle(d store.Document) ([]byte, error) {
 		if err := json.Unmarshal(status.Data, &sd); err != nil {
 			return nil, fmt.Errorf("reading the status data of bundle %s: %w", d.ID, err)
 		}
+		if err := sd.showVersions(status.Offset); err != nil {
+			return nil, fmt.Errorf("reading the conditions of bundle %s: %w", d.ID, err)
+		}
 		b.Status = &api.ResourceBundleStatus{
-			ObservedVersion: status.Version, SequenceID: status.Sequence,
+			ObservedVersion: status.observedVersion(), SequenceID: status.Sequence,
 			Conditions: sd.Conditions, ResourceStatus: sd.ResourceStatus,
 		}
 	}
 	return marshal(b)
 }
 
-// rowMetadata is the source's ObjectMeta with the times of our row.
+// rowMetadata is the source's ObjectMeta with the times of our row. A bundle
+// that an operator removed without a deletion request has the time of its
+// removal.
 func rowMetadata(metadata json.RawMessage, d store.Document) (json.RawMessage, error) {
 	if len(metadata) == 0 {
 		return nil, nil
@@ -160,8 +245,11 @@ func rowMetadata(metadata json.RawMessage, d store.Document) (json.RawMessage, e
 	}
 	m["creationTimestamp"] = stamp(d.CreatedAt)
 	delete(m, "deletionTimestamp")
-	if d.DeletedAt != nil {
+	switch {
+	case d.DeletedAt != nil:
 		m["deletionTimestamp"] = stamp(*d.DeletedAt)
+	case d.Removed:
+		m["deletionTimestamp"] = stamp(d.UpdatedAt)
 	}
 	return marshal(m)
 }

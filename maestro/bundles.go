@@ -54,7 +54,10 @@ func (s *Server) create(ctx context.Context, tx *store.Tx, r specRecord) (versio
 	if err != nil {
 		return 0, err
 	}
-	if err := want(ctx, tx, d, r.Source); err != nil {
+	if r, err = specOf(d); err != nil {
+		return 0, err
+	}
+	if err := want(ctx, tx, d, r); err != nil {
 		return 0, err
 	}
 	d, err = adopt(ctx, tx, d)
@@ -102,7 +105,7 @@ func (s *Server) updateBundle(ctx context.Context, req specRequest) (version int
 		if err != nil {
 			return err
 		}
-		return want(ctx, tx, d, have.Source)
+		return want(ctx, tx, d, have)
 	})
 	s.metrics.processed("update", err)
 	return version, err
@@ -158,7 +161,7 @@ func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Do
 		if err != nil {
 			return err
 		}
-		return want(ctx, tx, d, have.Source)
+		return want(ctx, tx, d, have)
 	})
 	s.metrics.processed("delete", err)
 	return err

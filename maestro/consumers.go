@@ -123,7 +123,7 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 		if err := noteUnknown(ctx, tx, d.Name, []string{}, nil, nil); err != nil {
 			return err
 		}
-		for _, table := range []string{"agent_digest", "agent_compared"} {
+		for _, table := range []string{"agent_digest", "agent_compared", "agent_seen"} {
 			if _, err := tx.Exec(ctx, `delete from `+table+` where consumer = $1`, d.Name); err != nil {
 				return err
 			}
@@ -142,15 +142,15 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 // observed adds to a consumer's REST form what is no content of it: when it
 // was last heard, and what is known of what it holds.
 func observed(d store.Document, h holdings) (json.RawMessage, error) {
-	if d.ObservedAt == nil && h == (holdings{}) {
+	if h == (holdings{}) {
 		return d.Wire, nil
 	}
 	var c api.Consumer
 	if err := json.Unmarshal(d.Wire, &c); err != nil {
 		return nil, fmt.Errorf("reading consumer %s: %w", d.ID, err)
 	}
-	if d.ObservedAt != nil {
-		seen := d.ObservedAt.UTC().Truncate(time.Millisecond)
+	if h.seenAt != nil {
+		seen := h.seenAt.UTC().Truncate(time.Millisecond)
 		c.LastSeenAt = &seen
 	}
 	if h.comparedAt != nil {

@@ -34,15 +34,16 @@ func decideUpdate(d *store.Document, req specRequest) error {
 	if d.DeletedAt != nil {
 		return rest.Errorf(http.StatusConflict, codeConflict, "the resource is under deletion, id: %s", d.ID)
 	}
-	if req.version != 0 && req.version != d.Generation {
-		return rest.Errorf(http.StatusConflict, codeConflict, "the resource version is not the latest, the latest version: %d", d.Generation)
+	version := have.version(d.Generation)
+	if req.version != 0 && req.version != version {
+		return rest.Errorf(http.StatusConflict, codeConflict, "the resource version is not the latest, the latest version: %d", version)
 	}
 	if sameJSON(have.Data, req.record.Data) && sameJSON(have.Metadata, req.record.Metadata) {
 		return nil
 	}
 	next := req.record
 	next.Source = have.Source // who made it keeps it
-	next.Version = d.Generation + 1
+	next.Version, next.Offset = version+1, have.Offset
 	d.Spec, err = json.Marshal(next)
 	return err
 }
@@ -74,7 +75,6 @@ type statusEvent struct {
 	topic      string       // the consumer whose topic it came on
 	deleted    bool
 	dropped    string // why it was, once that is decided
-	resync     bool   // a resync response
 	receivedAt *time.Time
 	appliedAt  *time.Time
 }
@@ -127,9 +127,11 @@ func decideStatus(d store.Document, have statusRecord, sequence string, ev statu
 		}
 		return verdict{remove: true, ack: d.Generation}
 	}
-	// A clock that stepped back must not freeze the status: what an agent
-	// says when asked is the truth now.
-	if !ev.resync && !newer(ev.record.Sequence, sequence) {
+	// A resync response is no exception: the answer to a question may be
+	// overtaken by a later status, and would replace it. While an agent's clock
+	// is behind its own last sequence its statuses are refused; its next
+	// comparison after that brings the latest one.
+	if !newer(ev.record.Sequence, sequence) {
 		return verdict{drop: dropStale}
 	}
 	v := verdict{ack: ev.record.Version}

@@ -2,6 +2,7 @@ package maestro
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
@@ -17,10 +19,10 @@ import (
 // deliverer does what a delivery.Machine decides: it reads the works, and
 // publishes them, many at a time.
 //
-// Over the broker one server of a region delivers, the one that holds the
-// lease; it knows what is pending from the ledger and what is new from the
-// feed. Every server answers its agents' resync requests through its own
-// machine. To agents that subscribed by gRPC delivers the server that has
+// Over the broker each consumer has one server that delivers to it, the one that
+// holds its slot; see slots.go. It knows what is unacknowledged from the ledger
+// and what is new from the feed. A server that finds, in an agent's comparison,
+// that the agent of another one's consumer lacks works tells that server. To agents that subscribed by gRPC delivers the server that has
 // their stream, through a deliverer of its own; see agents.
 type deliverer struct {
 	s     *Server
@@ -32,23 +34,28 @@ type deliverer struct {
 	machine *delivery.Machine
 	fresh   map[string]store.Document // of the feed, until they are sent
 	bytes   int                       // of fresh
-	served  map[string]bool           // consumers that it delivers to; nil: to all
+	served  map[string]bool           // consumers that it delivers to; nil: to those of leased, or to all
+	leased  *heldSlots                // of the broker's deliverer; nil: of another
+
+	compareNow  chan struct{} // has a token when something is to be compared at once
+	compareAll  bool
+	compareSome map[string]bool
 
 	notes chan sentNote
 }
 
-// sendFunc begins to send a message to a consumer's agent. It calls done once,
-// when the carrier has the message or is known not to have it; when it returns
-// an error it does not.
-type sendFunc func(ctx context.Context, consumer string, m message, done func(error)) error
+// sendFunc sends a message to a consumer's agent. It waits until the carrier has
+// room, and then calls make for the message; when make fails nothing is sent.
+// It calls done once, when the carrier has the message, or is known not to have
+// it, or does not say so in time; when it returns an error it does not.
+type sendFunc func(ctx context.Context, consumer string, make func() (message, error), done func(error)) error
 
 const (
 	deliverBatch  = 64       // works of one publisher
 	publishers    = 8        // at the same time
 	freshBytes    = 32 << 20 // what is kept so that it need not be read again
 	compareEvery  = 30 * time.Second
-	compactEvery  = 10 * time.Minute
-	feedMemory    = 24 * time.Hour // how old a cursor of a watch may be
+	compareRetry  = 250 * time.Millisecond // after a comparison failed; doubled each time
 	noteEvery     = 100 * time.Millisecond
 	gaugeInterval = 5 * time.Second
 )
@@ -60,7 +67,7 @@ func newDeliverer(s *Server, send sendFunc) *deliverer {
 			Window: s.opts.Window, Base: s.opts.RetryBase, Max: s.opts.RetryMax, DeleteMax: s.opts.DeleteMax, Jitter: rand.Float64,
 		}),
 		fresh: map[string]store.Document{},
-		notes: make(chan sentNote, 4096),
+		notes: make(chan sentNote, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},
 	}
 }
 
@@ -86,8 +93,8 @@ func (d *deliverer) disconnected() { d.with(func(m *delivery.Machine) { m.Discon
 func (d *deliverer) acknowledged(consumer, id string, generation int64, gone bool) {
 	d.with(func(m *delivery.Machine) {
 		if gone {
-			m.Forget(consumer, id)
-			d.take(id)
+			m.Forget(delivery.Work{Consumer: consumer, ID: id, Generation: generation, Deleting: true})
+			d.discard(id, generation)
 			return
 		}
 		m.Acknowledge(consumer, id, generation)
@@ -113,6 +120,13 @@ func (d *deliverer) take(id string) (store.Document, bool) {
 	return doc, ok
 }
 
+// discard takes a document out of fresh unless it is of a later generation.
+func (d *deliverer) discard(id string, generation int64) {
+	if doc, ok := d.fresh[id]; ok && doc.Generation <= generation {
+		d.take(id)
+	}
+}
+
 func (d *deliverer) heard(consumer string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -127,8 +141,17 @@ func (d *deliverer) resend(w delivery.Work) {
 	})
 }
 
-// serves is for who has the lock.
-func (d *deliverer) serves(consumer string) bool { return d.served == nil || d.served[consumer] }
+// serves says whether the deliverer delivers to a consumer. The caller has the
+// lock.
+func (d *deliverer) serves(consumer string) bool {
+	if d.leased != nil {
+		return d.leased.serves(consumer)
+	}
+	return d.served == nil || d.served[consumer]
+}
+
+// maySend says whether it may send now. The caller has the lock.
+func (d *deliverer) maySend() bool { return d.leased == nil || time.Now().Before(d.leased.until) }
 
 // run publishes what is due, until ctx ends and what is under way is done.
 func (d *deliverer) run(ctx context.Context) error {
@@ -187,58 +210,83 @@ func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 
 func docSize(d store.Document) int { return len(d.Spec) + len(d.Status) + len(d.Wire) + 256 }
 
-// publish publishes a batch. docs has those that need not be read.
+// workOf is the work that a document asks for.
+func workOf(doc store.Document) delivery.Work {
+	return delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil}
+}
+
+// publish hands a batch to the carrier, which has room for it by and by. It does
+// not wait until the carrier acknowledges: acknowledgements that are lost would
+// stop delivery. docs has the documents that need not be read.
 func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) {
-	if err := d.load(ctx, sends, docs); err != nil {
+	over, err := d.load(ctx, sends, docs)
+	if err != nil {
 		d.s.log.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)), slog.Any("error", err))
 		d.with(func(m *delivery.Machine) {
 			for _, send := range sends {
-				m.Sent(time.Now(), send.Work, err)
+				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
 			}
 		})
 		return
 	}
 	again := map[string][]string{} // consumer -> what it may have already
-	var sent sync.WaitGroup
 	for _, send := range sends {
 		doc, ok := docs[send.ID]
-		if !ok { // acknowledged, or gone
-			d.with(func(m *delivery.Machine) { m.Forget(send.Consumer, send.ID) })
+		if !ok {
+			d.with(func(m *delivery.Machine) {
+				m.Forget(over[send.ID])
+				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
+			})
 			continue
 		}
-		if send.Attempt > 1 && !send.Deleting {
+		if d.publishOne(ctx, send, doc) && send.Attempt > 1 && !send.Deleting {
 			again[send.Consumer] = append(again[send.Consumer], send.ID)
 		}
-		sent.Add(1)
-		begun := time.Now()
-		done := func(err error) {
-			d.sent(send, doc, begun, err)
-			sent.Done()
-		}
-		m, err := encodeSpec(doc, d.s.opts.SourceID, false)
-		if err == nil {
-			m.ext[work.ExtLife] = d.s.life()
-			err = d.send(ctx, send.Consumer, m, done)
-		}
-		if err != nil {
-			done(err)
-		}
 	}
-	sent.Wait()
-	// An agent that has the work already says nothing about it when it comes
-	// again; what got lost is its status, so that is asked for.
 	for consumer, ids := range again {
-		if err := d.s.askConsumer(ctx, consumer, ids); err != nil {
-			d.s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer), slog.Any("error", err))
-		}
+		d.s.asks.add(consumer, ids)
 	}
 }
 
+// errStale ends a publish of what is not wanted any more.
+var errStale = errors.New("the work has changed, or another server delivers it")
+
+// publishOne hands one work to the carrier. Whatever happened while it waited for
+// room, it looks once more before the message leaves: a create must not follow
+// its own deletion (I9).
+func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc store.Document) (sent bool) {
+	begun := time.Now()
+	err := d.send(ctx, send.Consumer, func() (message, error) {
+		if !d.isCurrent(send, workOf(doc)) {
+			return message{}, errStale
+		}
+		begun = time.Now()
+		m, err := encodeSpec(doc, d.s.opts.SourceID, false)
+		if err == nil {
+			m.ext[work.ExtLife] = d.s.life()
+		}
+		return m, err
+	}, func(err error) { d.sent(send, doc, begun, err) })
+	if err != nil {
+		d.notSent(send, doc, begun, err)
+	}
+	return err == nil
+}
+
+func (d *deliverer) isCurrent(send delivery.Send, published delivery.Work) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.serves(send.Consumer) && d.maySend() && d.machine.IsCurrent(send, published)
+}
+
 // load reads the works that docs lacks. What is repeated is first looked up in
-// the ledger: another server may have taken the acknowledgement.
-func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) error {
+// the ledger: another server may have taken the acknowledgement. Works that need
+// not be sent are not in docs then; over says up to what they are settled.
+func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) (over map[string]delivery.Work, err error) {
+	over = make(map[string]delivery.Work, len(sends))
 	var missing, again []string
 	for _, send := range sends {
+		over[send.ID] = send.Work // unless it is found, its document is removed
 		if _, ok := docs[send.ID]; !ok {
 			missing = append(missing, send.ID)
 		}
@@ -247,7 +295,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return over, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -256,43 +304,66 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 		Limit: len(missing), Deletion: store.WithDeleting,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, doc := range page.Documents {
 		docs[doc.ID] = doc
 	}
 	if len(again) == 0 {
-		return nil
+		return over, nil
 	}
 	snaps, err := d.s.snapshots(ctx, again)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, id := range again {
 		doc, ok := docs[id]
 		snap := snaps[id]
 		if ok && (snap.gone || doc.DeletedAt == nil && snap.acknowledged >= doc.Generation) {
+			over[id] = workOf(doc)
 			delete(docs, id)
 		}
 	}
-	return nil
+	return over, nil
 }
 
-// sent takes the end of a publish that began then. The broker's connection calls it and waits.
+// sent takes the end of a publish that began then. The carrier calls it and waits.
 func (d *deliverer) sent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	now := time.Now()
-	note := sentNote{id: send.ID, generation: doc.Generation, deleting: doc.DeletedAt != nil, at: begun}
+	outcome := delivery.Published
 	switch {
 	case err != nil:
-		note.err = err.Error()
+		outcome = delivery.Lost
 	case send.Attempt == 1:
 		d.s.metrics.deliveryLatency.Observe(now.Sub(doc.UpdatedAt).Seconds())
 	default:
 		d.s.metrics.republished.Inc()
 	}
-	d.mu.Lock()
-	d.machine.Sent(now, delivery.Work{Consumer: send.Consumer, ID: send.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil}, err)
-	d.mu.Unlock()
+	d.with(func(m *delivery.Machine) { m.Sent(now, send, workOf(doc), outcome) })
+	d.note(doc, begun, err)
+}
+
+// notSent takes a publish that the carrier did not begin. One that it will refuse
+// each time is repeated with back-off, as one that got lost.
+func (d *deliverer) notSent(send delivery.Send, doc store.Document, begun time.Time, err error) {
+	outcome := delivery.Lost
+	for _, passing := range []error{errStale, bus.ErrDisconnected, errNoStream, errFullQueue, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, passing) {
+			outcome = delivery.NotSent
+		}
+	}
+	d.with(func(m *delivery.Machine) { m.Sent(time.Now(), send, workOf(doc), outcome) })
+	if !errors.Is(err, errStale) {
+		d.note(doc, begun, err)
+	}
+}
+
+// note has a publish recorded.
+func (d *deliverer) note(doc store.Document, begun time.Time, err error) {
+	note := sentNote{id: doc.ID, generation: doc.Generation, deleting: doc.DeletedAt != nil, at: begun}
+	if err != nil {
+		note.err = err.Error()
+	}
 	select {
 	case d.notes <- note:
 	default: // the record of attempts is less dear than the attempts
@@ -336,50 +407,36 @@ func (d *deliverer) flushNotes(ctx context.Context, notes []sentNote) {
 	}
 }
 
-// lead does what one server of a region does for all, until ctx ends: it
-// delivers over the broker. Without a broker it only tidies up.
-func (s *Server) lead(ctx context.Context) error {
-	if s.delivery != nil {
-		return s.delivery.lead(ctx)
-	}
-	tick := time.NewTicker(compactEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+// runFollow learns what is to be delivered, until ctx ends: first what the ledger
+// has unacknowledged, then what changes. From time to time it compares with the
+// ledger, in case a message between the two was lost. An error of a comparison or
+// of the feed drops nothing of what is known: the comparison is made again.
+func (d *deliverer) runFollow(ctx context.Context) error {
+	for wait := compareRetry; ; wait = min(2*wait, compareEvery) {
+		begun := time.Now()
+		err := d.follow(ctx)
+		if ctx.Err() != nil {
 			return nil
-		case <-tick.C:
-			if err := s.tidy(ctx); err != nil {
-				return err
-			}
+		}
+		if time.Since(begun) > compareEvery {
+			wait = compareRetry
+		}
+		d.s.log.LogAttrs(ctx, slog.LevelWarn, "what is to be delivered is compared again", slog.Any("error", err))
+		if !sleep(ctx, wait) {
+			return nil
 		}
 	}
 }
 
-// lead delivers the region's works until ctx ends or the feed does: first what
-// the ledger has pending, then what changes. From time to time it compares
-// with the ledger, in case a message between the two was lost.
-func (d *deliverer) lead(ctx context.Context) error {
+// follow takes changes from the feed, and compares with the ledger.
+func (d *deliverer) follow(ctx context.Context) error {
 	sub := d.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindBundle })
 	defer sub.Close()
-	d.s.metrics.delivering.Set(1)
-	defer d.s.metrics.delivering.Set(0)
-	d.s.leading.Store(true)
-	defer d.s.leading.Store(false)
-	if d.s.opts.Topics.AgentEvents.Group == "" {
-		d.s.askStatuses() // what was compared while nobody delivered nobody answered
-	}
-	defer d.with(func(m *delivery.Machine) {
-		m.Reset()
-		d.fresh, d.bytes = map[string]store.Document{}, 0
-	})
 	if err := d.compare(ctx); err != nil {
 		return err
 	}
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
-	compact := time.NewTicker(compactEvery)
-	defer compact.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -388,8 +445,9 @@ func (d *deliverer) lead(ctx context.Context) error {
 			if err := d.compare(ctx); err != nil {
 				return err
 			}
-		case <-compact.C:
-			if err := d.s.tidy(ctx); err != nil {
+		case <-d.compareNow:
+			if err := d.compareAsked(ctx); err != nil {
+				d.askCompare() // what was asked for must not get lost
 				return err
 			}
 		case <-sub.Woken():
@@ -404,29 +462,19 @@ func (d *deliverer) lead(ctx context.Context) error {
 	}
 }
 
-// tidy takes away what nobody can ask for any more.
-func (s *Server) tidy(ctx context.Context) error {
-	if _, err := s.store.Compact(ctx, time.Now().Add(-feedMemory)); err != nil {
-		return err
-	}
-	return s.purgeTombstones(ctx)
-}
-
-// compare takes what the ledger has pending: of all, or of these consumers.
+// compare takes what the ledger has unacknowledged: of all consumers, or of
+// these.
 func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
-	works, err := d.s.pendingWorks(ctx, consumers...)
-	if err != nil {
-		return err
-	}
-	d.with(func(m *delivery.Machine) {
-		now := time.Now()
-		for _, p := range works {
-			if d.serves(p.Consumer) {
-				m.Recover(now, p.Work, p.attempts)
+	return d.s.pendingWorks(ctx, func(page []pendingWork) {
+		d.with(func(m *delivery.Machine) {
+			now := time.Now()
+			for _, p := range page {
+				if d.serves(p.Consumer) {
+					m.Recover(now, p.Work, p.attempts)
+				}
 			}
-		}
-	})
-	return nil
+		})
+	}, consumers...)
 }
 
 // changed takes changes of the feed. A change of status only is none here.
@@ -438,17 +486,19 @@ func (d *deliverer) changed(changes []*store.Change) {
 				continue
 			}
 			if doc.Removed {
-				m.Forget(doc.Scope, doc.ID)
-				d.take(doc.ID)
+				m.Heard(doc.Scope)
+				m.Forget(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: true})
+				d.discard(doc.ID, doc.Generation)
 				continue
 			}
 			_, status, err := recordsOf(c)
 			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
-				m.Acknowledge(doc.Scope, doc.ID, doc.Generation) // another server may have taken the status
-				d.take(doc.ID)
+				m.Heard(doc.Scope) // another server may have taken the status
+				m.Acknowledge(doc.Scope, doc.ID, doc.Generation)
+				d.discard(doc.ID, doc.Generation)
 				continue
 			}
-			if m.Want(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil}) {
+			if m.Want(workOf(doc)) {
 				d.keep(doc)
 			}
 		}

@@ -52,23 +52,26 @@ func compareSpecs(ours []held, theirs []work.SpecVersion) comparison {
 	return c
 }
 
-// Limits of one status resync request.
+// Limits of one status resync request, for brokers that take more. A broker that
+// does not say what it takes may take 128 KB.
 const (
 	hashesPerRequest = 1000
-	bytesPerRequest  = 500 << 10
+	bytesPerRequest  = 96 << 10
 )
 
-// batchHashes cuts a list of hashes into requests. No bundle makes no request,
-// since an empty one would ask for everything.
-func batchHashes(hashes []work.StatusHash) [][]work.StatusHash {
+// batchHashes cuts a list of hashes into requests of at most limit bytes of data
+// each; a hash that exceeds the limit is a request of its own. No bundle makes no
+// request, since an empty one would ask for everything.
+func batchHashes(hashes []work.StatusHash, limit int) [][]work.StatusHash {
 	const overhead = len(`{"resourceID":"","statusHash":""},`)
+	const frame = len(`{"statusHashes":[]}`)
 	var batches [][]work.StatusHash
-	start, size := 0, 0
+	start, size := 0, frame
 	for i, h := range hashes {
 		n := len(h.ID) + len(h.Hash) + overhead
-		if i > start && (i-start == hashesPerRequest || size+n > bytesPerRequest) {
+		if i > start && (i-start == hashesPerRequest || size+n > limit) {
 			batches = append(batches, hashes[start:i])
-			start, size = i, 0
+			start, size = i, frame
 		}
 		size += n
 	}

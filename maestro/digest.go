@@ -24,9 +24,12 @@ import (
 
 // ourWorks reads what a consumer's agent should hold, and what is known that
 // it holds besides, as both compare it.
-func ourWorks(ctx context.Context, tx *store.Tx, consumer, life string) ([]work.WorkState, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null
-		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`, consumer, life)
+//
+// With a scope it reads the works of these buckets only, by an index: an agent
+// with many works lists them in many messages, and each is compared by itself.
+func ourWorks(ctx context.Context, tx *store.Tx, consumer, life string, scope *bucketScope) ([]work.WorkState, error) {
+	rows, err := tx.Query(ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+scope.sql(3)+`
+		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`+scope.sql(3), append([]any{consumer, life}, scope.args()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +61,7 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 	}
 	var ours []work.WorkState
 	err := s.store.Tx(ctx, func(tx *store.Tx) (err error) {
-		ours, err = ourWorks(ctx, tx, consumer, s.life())
+		ours, err = ourWorks(ctx, tx, consumer, s.life(), nil)
 		return err
 	})
 	if err != nil {
@@ -102,16 +105,12 @@ func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestA
 
 // answerWorks takes all works that an agent holds in some buckets.
 func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
-	in := make(map[int]bool, len(b.Buckets))
-	for _, n := range b.Buckets {
-		in[n] = true
-	}
-	scope := func(id string) bool { return in[digest.Bucket(id, b.Bits)] }
+	scope := newBucketScope(b.Bits, b.Buckets)
 	var versions []work.SpecVersion
 	states := make([]work.WorkState, 0, len(b.Works))
 	other := map[string]bool{} // of another life of our database
 	for _, w := range b.Works {
-		if !scope(w.ID) {
+		if !scope.has(w.ID) {
 			continue // what is not asked for says nothing about what is missing
 		}
 		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
@@ -126,7 +125,7 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time,
 		if err := noteUnknownStatuses(ctx, tx, consumer, states); err != nil {
 			return err
 		}
-		ours, err := ourWorks(ctx, tx, consumer, s.life())
+		ours, err := ourWorks(ctx, tx, consumer, s.life(), scope)
 		ask = differingStatuses(ours, states)
 		return err
 	})

@@ -147,7 +147,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 				if err != nil {
 					return err
 				}
-				if err := want(ctx, tx, d, testSource); err != nil {
+				if err := want(ctx, tx, d, specRecord{Source: testSource}); err != nil {
 					return err
 				}
 			}

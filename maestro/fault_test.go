@@ -231,9 +231,9 @@ func TestI5I6TwoServersShareADatabase(t *testing.T) {
 		sources[n%2].create("mc1", fmt.Sprintf("w%d", n), "one")
 	}
 	b.settled(100)
-	delivering := gauge(t, a, "maestro_delivering") + gauge(t, b, "maestro_delivering")
-	if delivering != 1 {
-		t.Errorf("%v servers deliver", delivering)
+	divided(t, a, b)
+	if slots := gauge(t, a, "maestro_delivery_slots") + gauge(t, b, "maestro_delivery_slots"); slots != deliverySlots {
+		t.Errorf("two servers deliver for %v slots of %d", slots, deliverySlots)
 	}
 	a.end()
 	for n := range 100 {
@@ -313,8 +313,11 @@ func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
 	src.create("mc1", "w1", "new")
 	agent.awaitValue("w1", "new")
 	m.settled(1)
-	if v := m.bundle("w1").Version; v != 10 {
-		t.Errorf("version %d", v)
+	if generation, _ := agent.holds("w1"); generation != 10 {
+		t.Errorf("the agent has generation %d", generation)
+	}
+	if b := m.bundle("w1"); b.Version != 1 || b.Status.ObservedVersion != 1 {
+		t.Errorf("version %d, observed %d: the source has ordered it once", b.Version, b.Status.ObservedVersion)
 	}
 }
 

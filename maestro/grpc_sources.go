@@ -143,7 +143,7 @@ type sourceStream struct {
 	// brings of before is older, so a bundle never goes back; after the rounds
 	// that can bring it they are forgotten.
 	seen  map[string]int64
-	until uint64
+	until time.Time
 }
 
 const maxQuestions = 1000
@@ -232,7 +232,7 @@ func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) err
 		return err
 	}
 	for _, b := range batches {
-		if b.Number > st.until {
+		if b.NewerThan(st.until) {
 			clear(st.seen)
 		}
 		for _, c := range b.Changes {
@@ -299,7 +299,7 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q s
 		if err != nil {
 			return err
 		}
-		st.until = g.s.feed.Published() + 1
+		st.until = time.Now()
 		for _, d := range page.Documents {
 			st.seen[d.ID] = d.Version
 			if err := g.forward(ctx, o, &store.Change{Document: d}); err != nil {
@@ -359,12 +359,12 @@ func (s *Server) graves(ctx context.Context, source string, ids map[string]strin
 	}
 	var changes []*store.Change
 	for _, d := range dead {
-		spec, err := json.Marshal(specRecord{Source: source, Consumer: d.consumer, ID: d.id, Version: d.generation, Data: json.RawMessage(`{"manifests":[]}`)})
+		spec, err := json.Marshal(specRecord{Source: source, Consumer: d.consumer, ID: d.id, Version: d.version, Data: json.RawMessage(`{"manifests":[]}`)})
 		if err != nil {
 			return nil, err
 		}
 		changes = append(changes, &store.Change{Document: store.Document{
-			Kind: kindBundle, ID: d.id, Scope: d.consumer, Generation: d.generation, Spec: spec, UpdatedAt: d.at, Removed: true,
+			Kind: kindBundle, ID: d.id, Scope: d.consumer, Generation: d.version, Spec: spec, UpdatedAt: d.at, Removed: true,
 		}})
 	}
 	return changes, nil

@@ -37,7 +37,7 @@ import (
 
 // patience bounds every wait of the tests; nothing takes a fraction of it
 // unless it is broken.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // site is what servers and agents of a test share: a CA, a database, a broker.
 type site struct {
@@ -313,6 +313,7 @@ func (i *instance) try(method, path, body string, header ...string) (answer, err
 	if err != nil {
 		return answer{}, err
 	}
+	req.Header.Set(api.ExtensionsHeader, "true")
 	for n := 0; n+1 < len(header); n += 2 {
 		req.Header.Set(header[n], header[n+1])
 	}

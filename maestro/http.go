@@ -3,6 +3,7 @@ package maestro
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -58,12 +59,21 @@ func (s *Server) handler() http.Handler {
 	}))))))
 }
 
-// vary says what the original says of its answers.
+// vary says what the original says of its answers, and that extensions are
+// asked for by a header.
 func vary(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Authorization")
+		w.Header().Add("Vary", api.ExtensionsHeader)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// wantsExtensions says whether the client asks for members that the original's
+// answers do not have (docs/decisions/039).
+func wantsExtensions(r *http.Request) bool {
+	yes, err := strconv.ParseBool(r.Header.Get(api.ExtensionsHeader))
+	return err == nil && yes
 }
 
 // identify finds out who calls, and refuses whom nobody knows (I10).
@@ -174,18 +184,14 @@ func (s *Server) patchConsumerHTTP(w http.ResponseWriter, r *http.Request) error
 }
 
 func (s *Server) writeConsumer(w http.ResponseWriter, r *http.Request, d store.Document) error {
-	known, err := s.holdingsOf(r.Context(), d.Name)
-	if err != nil {
-		return err
-	}
-	doc, err := observed(d, known[d.Name])
+	docs, err := s.consumerItems(r, []store.Document{d})
 	if err != nil {
 		return err
 	}
 	// Not WriteVersioned: what is observed changes without a new version, so
 	// an answer of 304 would keep it from the client.
 	w.Header().Set("Etag", rest.ETag(d.Version))
-	return rest.WriteJSON(w, http.StatusOK, doc)
+	return rest.WriteJSON(w, http.StatusOK, docs[0])
 }
 
 func (s *Server) deleteConsumerHTTP(w http.ResponseWriter, r *http.Request) error {
@@ -209,13 +215,15 @@ func (s *Server) getBundle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	dl, err := s.deliveryOf(r.Context(), d.ID)
-	if err != nil {
-		return err
-	}
-	doc, err := withDelivery(d.Wire, dl)
-	if err != nil {
-		return err
+	doc := json.RawMessage(d.Wire)
+	if wantsExtensions(r) {
+		dl, err := s.deliveryOf(r.Context(), d.ID)
+		if err != nil {
+			return err
+		}
+		if doc, err = withDelivery(d.Wire, dl); err != nil {
+			return err
+		}
 	}
 	if doc, err = fields.Select(doc); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -69,13 +70,13 @@ func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
 		o.Batch = 200
 	}
 	report := ImportReport{Refused: []ImportRemark{}, Notes: []ImportRemark{}}
-	from, err := pgx.Connect(ctx, o.From)
+	from, err := pgsession.Connect(ctx, o.From)
 	if err != nil {
 		return report, fmt.Errorf("import: connecting to the other database: %w", err)
 	}
 	defer from.Close(context.WithoutCancel(ctx))
 	// One state of it, whatever its server does meanwhile.
-	if _, err := from.Exec(ctx, "begin isolation level repeatable read read only; set local time zone 'UTC'", pgx.QueryExecModeSimpleProtocol); err != nil {
+	if _, err := from.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
 		return report, fmt.Errorf("import: %w", err)
 	}
 	st, err := store.Open(ctx, storeOptions(o.To, 4, o.Logger))
@@ -351,18 +352,19 @@ func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, 
 	if err != nil {
 		return rowFate{}, err
 	}
-	if have.Generation > d.Generation {
-		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so", have.Generation)}}, nil
+	version := ours.version(have.Generation)
+	if version > d.Generation {
+		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so", version)}}, nil
 	}
-	if have.Generation < d.Generation || have.Scope != d.Scope || !sameJSON(ours.Data, spec.Data) || !sameJSON(ours.Metadata, spec.Metadata) {
-		return refuse("it is here with other content, version %d on consumer %s; nothing is overwritten", have.Generation, have.Scope), nil
+	if version < d.Generation || have.Scope != d.Scope || !sameJSON(ours.Data, spec.Data) || !sameJSON(ours.Metadata, spec.Metadata) {
+		return refuse("it is here with other content, version %d on consumer %s; nothing is overwritten", version, have.Scope), nil
 	}
 	return rowFate{present: true}, nil
 }
 
 // ledgerOf writes what is wanted of the agent and what it has acknowledged.
 func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec specRecord, status statusRecord) error {
-	if err := want(ctx, tx, d, spec.Source); err != nil {
+	if err := want(ctx, tx, d, spec); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = $2`, d.Scope, d.ID); err != nil {

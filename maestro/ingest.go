@@ -1,13 +1,12 @@
 package maestro
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"hash/fnv"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"atoll.dev/api/work"
@@ -16,16 +15,18 @@ import (
 	"atoll.dev/store"
 )
 
-// Statuses are taken by a few workers; one consumer's always go to the same,
-// so that nobody waits for another's row. A worker takes what has arrived, one
-// or many, into one transaction, and acknowledges it to the broker after the
-// commit (I6): alone a status waits for nothing, in a flood many share one
-// flush of the disk.
+// Statuses are taken by a few workers, of all consumers in turn, and of one
+// consumer by one worker at a time, so that no worker waits for another's row. A
+// worker takes what has arrived, one or many, into one transaction, and
+// acknowledges it to the broker after the commit (I6): alone a status waits for
+// nothing, in a flood many share one flush of the disk.
 const (
 	ingestWorkers = 4
-	ingestQueue   = 4096
 	ingestBatch   = 128
 )
+
+// ingestShares is room for two reports of each of 1,000 works of a consumer.
+var ingestShares = shares{items: 2048, bytes: 16 << 20, allItems: 32 << 10, allBytes: 128 << 20, turn: 32}
 
 // statusItem is a status on its way into the store. ack tells the broker that
 // it is taken, or need not come again.
@@ -46,68 +47,70 @@ func (i *statusItem) settle() {
 }
 
 type ingest struct {
-	s      *Server
-	queues [ingestWorkers]chan statusItem
-	lost   atomic.Bool // something was dropped because a queue was full
+	s     *Server
+	queue *fairQueue[statusItem]
 }
 
 func newIngest(s *Server) *ingest {
-	in := &ingest{s: s}
-	for i := range in.queues {
-		in.queues[i] = make(chan statusItem, ingestQueue)
-	}
-	return in
+	return &ingest{s: s, queue: newFairQueue[statusItem](ingestShares)}
 }
 
-// put hands a status to its worker. It must not wait, since nothing is read
-// from the broker meanwhile; what there is no room for is asked for later.
+// put queues a status. It must not wait, since nothing is read from the broker
+// meanwhile: what exceeds its consumer's share is dropped, and its agent is asked
+// for it later.
 func (in *ingest) put(item statusItem) {
-	select {
-	case in.queue(item.consumer) <- item:
-	default:
-		in.lost.Store(true)
+	old, ok := in.queue.put(item.consumer, item.key(), len(item.m.data)+512, item, item.replaces)
+	switch {
+	case !ok:
 		in.s.metrics.dropped.WithLabelValues("overflow").Inc()
 		item.ack()
+	case old != nil:
+		in.s.metrics.dropped.WithLabelValues("superseded").Inc()
+		old.ack()
 	}
 }
 
-// putWait is put for who may wait for room.
+// putWait is put for a caller that may wait for room.
 func (in *ingest) putWait(ctx context.Context, item statusItem) error {
-	select {
-	case in.queue(item.consumer) <- item:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	for {
+		roomier := in.queue.roomier()
+		if _, ok := in.queue.put(item.consumer, "", 512, item, nil); ok {
+			return nil
+		}
+		select {
+		case <-roomier:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
-func (in *ingest) queue(consumer string) chan statusItem {
-	h := fnv.New32a()
-	h.Write([]byte(consumer))
-	return in.queues[h.Sum32()%ingestWorkers]
+// key is the work of a status that a later one may replace while it waits; "" for
+// one that nothing replaces. A report that a work is deleted is always taken.
+func (i *statusItem) key() string {
+	if i.m.kind != work.StatusUpdate || bytes.Contains(i.m.data, []byte(`"Deleted"`)) {
+		return ""
+	}
+	return i.m.ext[work.ExtResourceID]
 }
 
-func (in *ingest) run(ctx context.Context, queue chan statusItem) error {
+// replaces says whether the status takes the place of an older one of its work:
+// of the same generation and source, by its sequence.
+func (i *statusItem) replaces(old statusItem) bool {
+	same := func(ext string) bool { return i.m.ext[ext] == old.m.ext[ext] }
+	return same(work.ExtResourceVersion) && same(work.ExtOriginalSource) && same(work.ExtClusterName) &&
+		old.m.ext[work.ExtSequenceID] != "" && newer(i.m.ext[work.ExtSequenceID], old.m.ext[work.ExtSequenceID])
+}
+
+func (in *ingest) run(ctx context.Context) error {
 	for {
-		var items []statusItem
-		select {
-		case <-ctx.Done():
+		batch := in.queue.take(ctx, ingestBatch)
+		if len(batch.items) == 0 {
 			return nil
-		case item := <-queue:
-			items = append(items, item)
 		}
-	more:
-		for len(items) < ingestBatch {
-			select {
-			case item := <-queue:
-				items = append(items, item)
-			default:
-				break more
-			}
-		}
-		in.take(ctx, items)
-		if len(queue) == 0 && in.lost.CompareAndSwap(true, false) {
-			in.s.askStatuses()
+		in.take(ctx, batch.items)
+		for _, consumer := range in.queue.done(batch) {
+			in.s.askStatusesOf(consumer)
 		}
 	}
 }
@@ -300,7 +303,12 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 				o.ack.hash = ev.record.Hash // the agent's, also for content that we have
 			}
 			if v.replace || v.remove {
+				spec, err := specOf(*d)
+				if err != nil {
+					return err
+				}
 				have = ev.record
+				have.Offset = spec.Offset
 				if o.ack.hash, err = hashOf(have); err != nil {
 					return err
 				}
@@ -367,13 +375,25 @@ func (s *Server) settled(ctx context.Context, o outcome) {
 		}
 	}
 	if o.lost != nil {
-		for _, d := range s.deliverers() {
-			d.resend(*o.lost)
-		}
+		s.resend(ctx, *o.lost)
 	}
 	if o.raised != nil {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation", slog.String("consumer", o.consumer),
 			slog.String("bundle", o.id), slog.Int64("generation", o.raised.Generation))
+	}
+}
+
+// resend has a work sent again, by the server that delivers to its consumer.
+func (s *Server) resend(ctx context.Context, w delivery.Work) {
+	if d := s.carrierOf(w.Consumer); d != nil && d.reaches(w.Consumer) {
+		d.resend(w)
+		return
+	}
+	if s.delivery == nil {
+		return // the agent asks when it comes
+	}
+	if err := s.hintDelivery(ctx, w.Consumer); err != nil { // the holder's next comparison finds the work
+		s.log.LogAttrs(ctx, slog.LevelDebug, "a deliverer is not told of a work", slog.String("consumer", w.Consumer), slog.Any("error", err))
 	}
 }
 
@@ -388,22 +408,22 @@ func raise(ctx context.Context, tx *store.Tx, d store.Document, above int64) (st
 	if d.Generation > above || above > maxRaise {
 		return d, false, nil
 	}
-	var source string
+	var spec specRecord
 	d, _, err := tx.Update(ctx, kindBundle, d.ID, 0, func(d *store.Document) error {
-		spec, err := specOf(*d)
-		if err != nil {
+		var err error
+		if spec, err = specOf(*d); err != nil {
 			return err
 		}
-		source = spec.Source
+		spec.Version = spec.version(d.Generation) // the source has not changed it
 		d.Generation = above + 1
-		spec.Version = d.Generation
+		spec.Offset = d.Generation - spec.Version
 		d.Spec, err = marshal(spec)
 		return err
 	})
 	if err != nil {
 		return d, false, err
 	}
-	return d, true, want(ctx, tx, d, source)
+	return d, true, want(ctx, tx, d, spec)
 }
 
 // handleAgent takes one event of an agent's topic.
@@ -420,7 +440,7 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 		return
 	}
 	s.heard(consumer)
-	if s.answeredElsewhere(m.kind) {
+	if s.answeredElsewhere(consumer, m.kind) {
 		ack()
 		return
 	}
@@ -432,8 +452,8 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack f
 // one counts. A comparison is answered by who delivers, or the agent would get
 // as many answers as there are servers, and what it lacks as many times. One
 // that comes while nobody delivers is lost; who begins to has all compare.
-func (s *Server) answeredElsewhere(kind string) bool {
-	if s.opts.Topics.AgentEvents.Group != "" || s.leading.Load() {
+func (s *Server) answeredElsewhere(consumer, kind string) bool {
+	if s.opts.Topics.AgentEvents.Group != "" || s.delivery.reaches(consumer) {
 		return false
 	}
 	switch kind {
@@ -457,7 +477,7 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 			ack()
 			return true
 		}
-		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, versions: list.Versions, digests: m.ext[work.ExtDigests] != "", ack: ack})
+		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, versions: list.Versions, digests: m.ext[work.ExtDigests] != "", ack: ack}, len(m.data))
 	case work.AgentDigest:
 		r := resyncRequest{consumer: consumer, kind: m.kind, ack: ack}
 		if err := rest.DecodeJSON(m.data, &r.digest); err != nil {
@@ -465,7 +485,7 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 			ack()
 			return true
 		}
-		s.resyncs.put(r)
+		s.resyncs.put(r, len(m.data))
 	case work.AgentWorks:
 		r := resyncRequest{consumer: consumer, kind: m.kind, ack: ack}
 		err := rest.DecodeJSON(m.data, &r.works)
@@ -477,9 +497,9 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 			ack()
 			return true
 		}
-		s.resyncs.put(r)
+		s.resyncs.put(r, len(m.data))
 	case work.AgentSpec:
-		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, spec: m, ack: ack})
+		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, spec: m, ack: ack}, len(m.data))
 	case work.Seen:
 		ack()
 	default:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -91,21 +90,26 @@ create table agent_compared (
 );
 `
 
+// versionSchema: by how much the generation is above the version that the
+// source sees.
+const versionSchema = `alter table ledger add column version_offset bigint not null default 0`
+
 // Migrations make the side tables.
 func migrations() []string {
-	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema, lifeSchema, comparedSchema}
+	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema, lifeSchema, comparedSchema, versionSchema, housekeepingSchema, seenSchema, bucketSchema, slotsSchema}
 }
 
 // want records that a bundle is wanted as d says. It belongs in the
 // transaction that wrote d.
-func want(ctx context.Context, tx *store.Tx, d store.Document, source string) error {
-	_, err := tx.Exec(ctx, `insert into ledger as l (id, consumer, source, wanted, deleting) values ($1, $2, $3, $4, $5)
+func want(ctx context.Context, tx *store.Tx, d store.Document, spec specRecord) error {
+	_, err := tx.Exec(ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, version_offset) values ($1, $2, $3, $4, $5, $6)
 		on conflict (id) do update set consumer = excluded.consumer, source = excluded.source, wanted = excluded.wanted, deleting = excluded.deleting,
+			version_offset = excluded.version_offset,
 			accepted_at = now(), first_sent_at = null, sent_at = null, received_at = null, applied_at = null, attempts = 0, last_error = '',
 			acknowledged = case when l.gone_at is null then l.acknowledged else 0 end,
 			sequence = case when l.gone_at is null then l.sequence else '' end,
 			status_hash = case when l.gone_at is null then l.status_hash else '' end, gone_at = null, unconfirmed = false`,
-		d.ID, d.Scope, source, d.Generation, d.DeletedAt != nil)
+		d.ID, d.Scope, spec.Source, d.Generation, d.DeletedAt != nil, spec.Offset)
 	if err != nil {
 		return fmt.Errorf("writing the ledger of bundle %s: %w", d.ID, err)
 	}
@@ -125,27 +129,42 @@ type pendingWork struct {
 	attempts int
 }
 
-// pendingWorks reads everything that is not acknowledged; with consumers, of
-// these only.
-func (s *Server) pendingWorks(ctx context.Context, consumers ...string) ([]pendingWork, error) {
-	var works []pendingWork
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		works = nil
-		rows, err := tx.Query(ctx, `select id, consumer, wanted, deleting, attempts from ledger
-			where gone_at is null and (deleting or wanted > acknowledged) and ($1::text[] is null or consumer = any($1)) order by accepted_at, id`, consumers)
-		if err != nil {
+// pendingPage is how many unacknowledged works are read at once: a page takes
+// milliseconds, whatever their number.
+const pendingPage = 2000
+
+// pendingWorks reads everything that is not acknowledged, of all consumers or of
+// those that are named, and hands it over page by page, by consumer. Works that
+// change meanwhile come in the old or the new form, or not at all; the feed
+// brings them.
+func (s *Server) pendingWorks(ctx context.Context, take func([]pendingWork), consumers ...string) error {
+	after := delivery.Work{}
+	for {
+		var page []pendingWork
+		err := s.store.Tx(ctx, func(tx *store.Tx) error {
+			rows, err := tx.Query(ctx, `select id, consumer, wanted, deleting, attempts from ledger
+				where gone_at is null and (deleting or wanted > acknowledged) and ($1::text[] is null or consumer = any($1)) and (consumer, id) > ($2, $3)
+				order by consumer, id limit $4`, consumers, after.Consumer, after.ID, pendingPage)
+			if err != nil {
+				return err
+			}
+			page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w pendingWork, err error) {
+				err = row.Scan(&w.ID, &w.Consumer, &w.Generation, &w.Deleting, &w.attempts)
+				return w, err
+			})
 			return err
-		}
-		works, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w pendingWork, err error) {
-			err = row.Scan(&w.ID, &w.Consumer, &w.Generation, &w.Deleting, &w.attempts)
-			return w, err
 		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("reading what is to be delivered: %w", err)
+		if err != nil {
+			return fmt.Errorf("reading unacknowledged works: %w", err)
+		}
+		if len(page) > 0 {
+			take(page)
+			after = page[len(page)-1].Work
+		}
+		if len(page) < pendingPage {
+			return nil
+		}
 	}
-	return works, nil
 }
 
 // deliverySnapshot is what a repetition needs to know before it is sent.
@@ -214,7 +233,7 @@ func (s *Server) deliveryOf(ctx context.Context, id string) (*api.Delivery, erro
 	var d api.Delivery
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		d = api.Delivery{}
-		err := tx.QueryRow(ctx, `select accepted_at, sent_at, received_at, applied_at, acknowledged, attempts, last_error,
+		err := tx.QueryRow(ctx, `select accepted_at, sent_at, received_at, applied_at, greatest(0, acknowledged - version_offset), attempts, last_error,
 				case when gone_at is null and (deleting or wanted > acknowledged) then first_sent_at end from ledger where id = $1`, id).
 			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts, &d.LastError, &d.UnansweredSince)
 		if err == pgx.ErrNoRows {
@@ -286,9 +305,9 @@ func sequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]stri
 	return found, nil
 }
 
-// heldBy reads what a consumer is to have.
-func heldBy(ctx context.Context, tx *store.Tx, consumer string) ([]held, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, deleting from ledger where consumer = $1 and gone_at is null`, consumer)
+// heldBy reads what a consumer is to have; with a scope, of these buckets.
+func heldBy(ctx context.Context, tx *store.Tx, consumer string, scope *bucketScope) ([]held, error) {
+	rows, err := tx.Query(ctx, `select id, wanted, deleting from ledger where consumer = $1 and gone_at is null`+scope.sql(2), append([]any{consumer}, scope.args()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -345,22 +364,22 @@ func confirmed(ctx context.Context, tx *store.Tx, consumer, id string) (bool, er
 	return err == nil && tag.RowsAffected() > 0, err
 }
 
-// grave is a bundle that is gone.
+// grave is a deleted bundle, with the last version that its source saw.
 type grave struct {
 	id, consumer string
-	generation   int64
+	version      int64
 	at           time.Time
 }
 
 // buriedOf returns those of a source's bundles that are gone.
 func (s *Server) buriedOf(ctx context.Context, source string, ids []string) (dead []grave, err error) {
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select id, consumer, wanted, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
+		rows, err := tx.Query(ctx, `select id, consumer, wanted - version_offset, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
 		if err != nil {
 			return err
 		}
 		dead, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g grave, err error) {
-			err = row.Scan(&g.id, &g.consumer, &g.generation, &g.at)
+			err = row.Scan(&g.id, &g.consumer, &g.version, &g.at)
 			return g, err
 		})
 		return err
@@ -373,17 +392,15 @@ func (s *Server) buriedOf(ctx context.Context, source string, ids []string) (dea
 
 // noteUnknown replaces what is recorded of a consumer's unknown works; with
 // scope, of those that are in it.
-func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64, scope func(id string) bool) error {
-	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[]) order by id for update`, consumer, ids)
+func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64, scope *bucketScope) error {
+	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.sql(3)+` order by id for update`,
+		append([]any{consumer, ids}, scope.args()...)...)
 	if err != nil {
 		return err
 	}
 	gone, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
-	}
-	if scope != nil {
-		gone = slices.DeleteFunc(gone, func(id string) bool { return !scope(id) })
 	}
 	if len(gone) > 0 {
 		if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = any($2::text[])`, consumer, gone); err != nil {
@@ -427,24 +444,26 @@ func (s *Server) compared(ctx context.Context, consumer string) error {
 	})
 }
 
-// holdings is what is known of what an agent holds.
+// holdings is what is known of an agent and of what it holds.
 type holdings struct {
 	unknown    int // works that nobody ordered
 	comparedAt *time.Time
+	seenAt     *time.Time
 }
 
 // holdingsOf reads them by consumer, of the named ones.
 func (s *Server) holdingsOf(ctx context.Context, names ...string) (map[string]holdings, error) {
 	found := map[string]holdings{}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2)
+		rows, err := tx.Query(ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2),
+			(select seen_at from agent_seen s where s.consumer = n)
 			from unnest($1::text[]) n`, names, s.life())
 		if err != nil {
 			return err
 		}
 		var name string
 		var h holdings
-		_, err = pgx.ForEachRow(rows, []any{&name, &h.unknown, &h.comparedAt}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&name, &h.unknown, &h.comparedAt, &h.seenAt}, func() error {
 			found[name] = h
 			return nil
 		})
@@ -454,29 +473,6 @@ func (s *Server) holdingsOf(ctx context.Context, names ...string) (map[string]ho
 		return nil, fmt.Errorf("reading what agents hold: %w", err)
 	}
 	return found, nil
-}
-
-// unknownWorks counts unknown works by consumer.
-func (s *Server) unknownWorks(ctx context.Context) (map[string]int, error) {
-	counts := map[string]int{}
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		clear(counts)
-		rows, err := tx.Query(ctx, `select consumer, count(*) from unknown_work group by 1`)
-		if err != nil {
-			return err
-		}
-		var name string
-		var n int
-		_, err = pgx.ForEachRow(rows, []any{&name, &n}, func() error {
-			counts[name] = n
-			return nil
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("counting unknown works: %w", err)
-	}
-	return counts, nil
 }
 
 // statusHashes reads the hashes of a consumer's statuses, by all of its bundles
@@ -539,17 +535,6 @@ func (s *Server) consumersWithBundles(ctx context.Context) (names []string, err 
 		return nil, fmt.Errorf("listing consumers that have bundles: %w", err)
 	}
 	return names, nil
-}
-
-// tombstones are kept for as long as a message or a backup of an agent can
-// reasonably reappear; those that no agent has confirmed, until one has.
-const tombstoneAge = 30 * 24 * time.Hour
-
-func (s *Server) purgeTombstones(ctx context.Context) error {
-	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		_, err := tx.Exec(ctx, `delete from ledger where id in (select id from ledger where gone_at < $1 and not unconfirmed order by id limit 1000 for update skip locked)`, time.Now().Add(-tombstoneAge))
-		return err
-	})
 }
 
 // lockConsumer makes the existence of a consumer stand still for the rest of

@@ -165,23 +165,31 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return l.answer(w, r, s.store, "ConsumerList", l.query(kindConsumer), func(ctx context.Context, docs []store.Document) ([]json.RawMessage, error) {
-		names := make([]string, len(docs))
-		for i, d := range docs {
-			names[i] = d.Name
-		}
-		known, err := s.holdingsOf(ctx, names...)
-		if err != nil {
+	return l.answer(w, r, s.store, "ConsumerList", l.query(kindConsumer), func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
+		return s.consumerItems(r, docs)
+	})
+}
+
+// consumerItems are the REST forms of consumers, with what is observed of them
+// for a client that asks for extensions.
+func (s *Server) consumerItems(r *http.Request, docs []store.Document) ([]json.RawMessage, error) {
+	items, names := make([]json.RawMessage, len(docs)), make([]string, len(docs))
+	for i, d := range docs {
+		items[i], names[i] = d.Wire, d.Name
+	}
+	if !wantsExtensions(r) {
+		return items, nil
+	}
+	known, err := s.holdingsOf(r.Context(), names...)
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range docs {
+		if items[i], err = observed(d, known[d.Name]); err != nil {
 			return nil, err
 		}
-		items := make([]json.RawMessage, len(docs))
-		for i, d := range docs {
-			if items[i], err = observed(d, known[d.Name]); err != nil {
-				return nil, err
-			}
-		}
-		return items, nil
-	})
+	}
+	return items, nil
 }
 
 func watching(r *http.Request) (bool, error) {

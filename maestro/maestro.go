@@ -102,15 +102,15 @@ type Options struct {
 
 	CLM         Lifecycle     // is told which agents are heard; nil: nobody is
 	LostAfter   time.Duration // an agent that is silent for so long is lost; default 60 s
-	ReportEvery time.Duration // how often one that is heard is reported; default 10 s
+	ReportEvery time.Duration // how often one that is heard is reported; default 60 s
 
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
 	Ops     *rest.Ops // gets the readiness checks database, feed and broker; may be nil
 }
 
-// leaseInterval is how often a server that does not deliver asks whether it
-// should.
+// leaseInterval is how long a server waits before it makes a new session for its
+// lease, or follows the feed anew.
 const leaseInterval = 250 * time.Millisecond
 
 func (o Options) withDefaults() Options {
@@ -125,7 +125,7 @@ func (o Options) withDefaults() Options {
 	def(&o.Recheck, 10*time.Second)
 	def(&o.ShutdownGrace, 5*time.Second)
 	def(&o.LostAfter, 60*time.Second)
-	def(&o.ReportEvery, 10*time.Second)
+	def(&o.ReportEvery, 60*time.Second)
 	if o.SourceID == "" {
 		o.SourceID = "maestro"
 	}
@@ -184,13 +184,16 @@ type Server struct {
 	reviewer *reviewer  // nil: tokens count nothing
 	ingest   *ingest
 	resyncs  *resyncs
+	asks     *statusAsks
 	contacts *contacts
 	reporter *reporter // nil: presence is not reported
 	instance string    // this server's name among those that share the database
-	asking   chan struct{}
+	asking   *askingQueue
 	stopping chan struct{} // closed when Run begins to stop
 	dbLife   atomic.Value  // string: the database's life, shortened
-	leading  atomic.Bool   // this server is the one that delivers
+	leads    atomic.Bool   // this server reports the presence of agents
+
+	unknownStale atomic.Bool // unknown works changed since they were counted
 }
 
 // New opens the database, bringing its schema up to date, and returns a server
@@ -228,7 +231,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), instance: uuid.NewString(),
-		asking: make(chan struct{}, 1), stopping: make(chan struct{}), rules: rules, reviewer: reviews,
+		asking: newAskingQueue(), stopping: make(chan struct{}), rules: rules, reviewer: reviews,
 	}
 	if o.streams() {
 		s.agents = newAgents(s)
@@ -239,6 +242,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.ingest = newIngest(s)
 	s.resyncs = newResyncs(s)
+	s.asks = newStatusAsks(s)
 	s.contacts = newContacts(s)
 	if o.CLM != nil {
 		s.reporter = newReporter(s)
@@ -265,6 +269,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) connectBroker() {
 	o := s.opts
 	s.delivery = newDeliverer(s, s.toBroker)
+	s.delivery.leased = &heldSlots{}
 	subscriptions := []string{o.Topics.AgentEvents.Filter()}
 	if o.Topics.AgentBroadcast.Kind != "" {
 		subscriptions = append(subscriptions, o.Topics.AgentBroadcast.Filter())
@@ -286,8 +291,8 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 	return store.Options{
 		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
 		Kinds: []store.KindSpec{
-			{Kind: kindConsumer, Render: renderConsumer, History: true},
-			{Kind: kindBundle, Render: renderBundle, History: true, Indexes: []store.Index{
+			{Kind: kindConsumer, Render: renderConsumer, Trail: true},
+			{Kind: kindBundle, Begin: beginBundle, Render: renderBundle, Trail: true, Indexes: []store.Index{
 				{Name: "scope", On: "btree (scope, created_at)"},
 				{Name: "created", On: "btree (created_at, id)"},
 				{Name: "source", On: "btree ((spec->>'source'), id)"},
@@ -315,8 +320,14 @@ func (s *Server) accepting() error {
 }
 
 // toBroker is the sendFunc of consumers that are reached by MQTT.
-func (s *Server) toBroker(ctx context.Context, consumer string, m message, done func(error)) error {
-	return s.bus.PublishAsync(ctx, s.specTopic(consumer), m.event(), done)
+func (s *Server) toBroker(ctx context.Context, consumer string, make func() (message, error), done func(error)) error {
+	return s.bus.PublishLate(ctx, s.specTopic(consumer), func() (bus.Event, error) {
+		m, err := make()
+		if err != nil {
+			return bus.Event{}, err
+		}
+		return m.event(), nil
+	}, done)
 }
 
 // publish sends a message that is none of a work's deliveries, by the way that
@@ -328,7 +339,7 @@ func (s *Server) publish(ctx context.Context, consumer string, m message) error 
 		return nil
 	}
 	done := make(chan error, 1)
-	if err := d.send(ctx, consumer, m, func(err error) { done <- err }); err != nil {
+	if err := d.send(ctx, consumer, func() (message, error) { return m, nil }, func(err error) { done <- err }); err != nil {
 		return err
 	}
 	select {
@@ -397,15 +408,21 @@ func (s *Server) Run(ctx context.Context) error {
 		part(d.run)
 		part(d.runNotes)
 	}
-	part(s.runLease)
+	if s.delivery != nil {
+		part(s.runSlots)
+		part(s.delivery.runFollow)
+	}
 	part(s.runAsking)
+	part(s.asks.run)
+	part(s.runUnknownGauge)
+	part(s.runHousekeeping)
 	part(s.runPresence)
 	part(s.contacts.run)
 	if s.reporter != nil {
 		part(s.reporter.run)
 	}
-	for _, q := range s.ingest.queues {
-		part(func(ctx context.Context) error { return s.ingest.run(ctx, q) })
+	for range ingestWorkers {
+		part(s.ingest.run)
 	}
 	for range resyncWorkers {
 		part(s.resyncs.run)

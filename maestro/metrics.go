@@ -58,7 +58,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		ahead:           gauge("maestro_unacknowledged_works", "Those of them that were sent."),
 		unknown:         gauge("maestro_unknown_works", "Works that agents hold and no source has."),
 		buried:          prometheus.NewCounter(prometheus.CounterOpts{Name: "maestro_servers_gone_total", Help: "Other servers that this one found gone, and asked all agents because of."}),
-		delivering:      gauge("maestro_delivering", "1 while this server is the one that delivers."),
+		delivering:      gauge("maestro_delivery_slots", "Of 64 slots of consumers, those that this server delivers to."),
 		deliveryLatency: histogram("maestro_accept_to_send_seconds", "Time from a change's commit to its first publish.", seconds),
 	}
 	if reg != nil {

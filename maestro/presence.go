@@ -66,13 +66,20 @@ func (s *Server) runPresence(ctx context.Context) error {
 	}
 }
 
+// renew renews this server's row, and finds out whether this is the server that
+// reports the presence of agents: of those alive, the one that began first.
 func (s *Server) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, deadAfter/2)
 	defer cancel()
-	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		_, err := tx.Exec(ctx, `insert into server_presence (id, alive_at) values ($1, now()) on conflict (id) do update set alive_at = now()`, s.instance)
-		return err
+	leads := false
+	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+		return tx.QueryRow(ctx, `
+			with me as (insert into server_presence (id, alive_at) values ($1, now()) on conflict (id) do update set alive_at = now() returning id, since)
+			select not exists (select 1 from server_presence p, me where p.id <> me.id and p.alive_at >= now() - $2::interval and (p.since, p.id) < (me.since, me.id))`,
+			s.instance, deadAfter).Scan(&leads)
 	})
+	s.leads.Store(err == nil && leads)
+	return err
 }
 
 // bury takes away the rows of servers that are gone. Of several servers that

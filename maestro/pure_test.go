@@ -70,7 +70,7 @@ func TestStatusesAreJudged(t *testing.T) {
 		"duplicate":              {doc, same, "20", event(nil), verdict{drop: dropStale}},
 		"reordered":              {doc, old, "30", event(nil), verdict{drop: dropStale}},
 		"equal content":          {doc, same, "10", event(nil), verdict{ack: 5}},
-		"clock stepped back":     {doc, old, "30", event(func(e *statusEvent) { e.resync = true }), verdict{replace: true, ack: 5}},
+		"overtaken answer":       {doc, old, "30", event(func(e *statusEvent) { e.record.Type = work.StatusResyncResponse }), verdict{drop: dropStale}},
 		"older generation":       {doc, old, "10", event(func(e *statusEvent) { e.record.Version = 4 }), verdict{ack: 4}},
 		"future generation":      {doc, old, "10", event(func(e *statusEvent) { e.record.Version = 6 }), verdict{drop: dropFuture}},
 		"another topic":          {doc, old, "10", event(func(e *statusEvent) { e.topic = "mc2" }), verdict{drop: dropConsumer}},
@@ -108,7 +108,7 @@ func TestComparisonOfWhatAnAgentHolds(t *testing.T) {
 }
 
 func TestHashesAreAskedForInBoundedBatchesAndNeverForAll(t *testing.T) {
-	if batches := batchHashes(nil); len(batches) != 0 {
+	if batches := batchHashes(nil, 96<<10); len(batches) != 0 {
 		t.Errorf("no bundle makes %d requests: an empty one asks for everything", len(batches))
 	}
 	var hashes []work.StatusHash
@@ -116,12 +116,12 @@ func TestHashesAreAskedForInBoundedBatchesAndNeverForAll(t *testing.T) {
 		hashes = append(hashes, work.StatusHash{ID: fmt.Sprintf("%0253d", n), Hash: strings.Repeat("f", 64)})
 	}
 	total := 0
-	for _, b := range batchHashes(hashes) {
+	for _, b := range batchHashes(hashes, 96<<10) {
 		data, err := json.Marshal(work.StatusHashes{Hashes: b})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(b) == 0 || len(b) > 1000 || len(data) > 512*1000 {
+		if len(b) == 0 || len(b) > 1000 || len(data) > 96<<10 {
 			t.Errorf("a batch of %d hashes, %d bytes", len(b), len(data))
 		}
 		total += len(b)

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"atoll.dev/api/clm"
 	"atoll.dev/client"
 	"atoll.dev/store"
@@ -25,7 +27,9 @@ const (
 	managementClusters client.Collection = "managementclusters"
 	reportTick                           = time.Second // between two looks at who has become silent
 	reportRead                           = 5 * time.Second
-	reportTimeout                        = 5 * time.Second // of one call
+	reportTimeout                        = 5 * time.Second  // of one call
+	reportPass                           = 20 * time.Second // of all calls that are due at a time
+	reportsAtOnce                        = 8
 )
 
 // reporter tells the lifecycle manager which agents are heard.
@@ -36,8 +40,10 @@ type reporter struct {
 
 	mu         sync.Mutex
 	attendance *attendance
+	known      map[string]mcRef // by name
 
-	known map[string]mcRef // by name; run's only
+	// These belong to run.
+	skew time.Duration // of the database's clock against this one
 }
 
 // mcRef is a ManagementCluster of the lifecycle manager.
@@ -92,7 +98,13 @@ func (r *reporter) run(ctx context.Context) error {
 
 // read reads when any server heard each consumer last.
 func (r *reporter) read(ctx context.Context) error {
-	heard := map[string]time.Time{}
+	seen, clock, err := r.s.lastSeen(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	r.skew = clock.Sub(now)
+	heard := map[string]agentSeen{}
 	q := store.Query{Kind: kindConsumer, Limit: 1000, WireOnly: true}
 	for {
 		page, err := r.s.store.List(ctx, q)
@@ -100,10 +112,7 @@ func (r *reporter) read(ctx context.Context) error {
 			return err
 		}
 		for _, d := range page.Documents {
-			heard[d.Name] = time.Time{}
-			if d.ObservedAt != nil {
-				heard[d.Name] = *d.ObservedAt
-			}
+			heard[d.Name] = seen[d.Name]
 		}
 		if q.After = page.Next; q.After == "" {
 			break
@@ -111,34 +120,51 @@ func (r *reporter) read(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.attendance.note(heard)
+	r.attendance.note(heard, now)
 	return nil
 }
 
-// say says what is due. It ends with the first call that the lifecycle manager
-// does not answer: the others would not fare better.
+// say says what is due, a few words at a time, and takes no longer than
+// reportPass. It ends with the first call that the lifecycle manager does not
+// answer: the others would not fare better.
 func (r *reporter) say(ctx context.Context, now time.Time) error {
+	d := saysNews
+	if r.s.leads.Load() {
+		d = saysAll
+	}
 	r.mu.Lock()
-	words := r.attendance.due(now)
+	words := r.attendance.due(now, d)
 	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, reportPass)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(reportsAtOnce)
 	for _, w := range words {
-		err := r.report(ctx, w, now)
-		switch status := client.StatusOf(err); {
-		case err == nil:
-		case status >= 400 && status < 500:
-			// It is not registered there, not yet, or not any more.
-			delete(r.known, w.consumer)
-			r.s.log.LogAttrs(ctx, slog.LevelDebug, "the presence of an agent was not taken", slog.String("consumer", w.consumer), slog.Any("error", err))
-			r.mu.Lock()
-			r.attendance.refused(w, now)
-			r.mu.Unlock()
-			continue
-		default:
-			return err
+		if ctx.Err() != nil {
+			break
 		}
-		r.mu.Lock()
+		g.Go(func() error { return r.sayOne(ctx, w, now) })
+	}
+	return g.Wait()
+}
+
+func (r *reporter) sayOne(ctx context.Context, w word, now time.Time) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	err := r.report(ctx, w, now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch status := client.StatusOf(err); {
+	case err == nil:
 		r.attendance.told(w, now)
-		r.mu.Unlock()
+	case status >= 400 && status < 500:
+		// It is not registered there, not yet, or not any more.
+		delete(r.known, w.consumer)
+		r.s.log.LogAttrs(ctx, slog.LevelDebug, "the presence of an agent was not taken", slog.String("consumer", w.consumer), slog.Any("error", err))
+		r.attendance.refused(w, now)
+	default:
+		return err
 	}
 	return nil
 }
@@ -147,33 +173,40 @@ func (r *reporter) report(ctx context.Context, w word, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	for try := 0; ; try++ {
+		r.mu.Lock()
 		ref, cached := r.known[w.consumer]
+		r.mu.Unlock()
 		if !cached {
 			mc, err := r.clm.Named(ctx, managementClusters, w.consumer)
 			if err != nil {
 				return err
 			}
 			ref = mcRef{mc.ID, mc.Generation}
+			r.mu.Lock()
 			r.known[w.consumer] = ref
+			r.mu.Unlock()
 		}
-		taken, err := r.clm.Report(ctx, managementClusters, ref.id, reportOf(w, ref, now))
+		taken, err := r.clm.Report(ctx, managementClusters, ref.id, reportOf(w, ref, now, r.skew))
 		if err != nil || taken || !cached || try > 0 {
 			return err
 		}
+		r.mu.Lock()
 		delete(r.known, w.consumer) // it has another generation since, or another server has reported later
+		r.mu.Unlock()
 	}
 }
 
 // reportOf is the report that says a word. While an agent is heard only the
 // time changes, which is no content of the resource: it makes no version, and
-// wakes nobody.
-func reportOf(w word, ref mcRef, now time.Time) clm.AdapterStatusCreate {
+// wakes nobody. Its times are of the database's clock, which all servers share:
+// the lifecycle manager orders reports by them.
+func reportOf(w word, ref mcRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
 	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: "Heard"}
-	report := clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: ref.generation, ObservedTime: w.heard}
+	report := clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: ref.generation, ObservedTime: w.heard.Add(skew)}
 	if w.sighting == absent {
 		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: "Lost", Message: "nothing is heard of its agent"}
-		report.ObservedTime = now
-		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.heard.UTC().Truncate(time.Millisecond)}) // it cannot fail
+		report.ObservedTime = now.Add(skew)
+		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.heard.Add(skew).UTC().Truncate(time.Millisecond)}) // it cannot fail
 	}
 	report.Conditions = []clm.ReportedCondition{available, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}
 	return report

@@ -26,47 +26,66 @@ type resyncRequest struct {
 	ack      func()
 }
 
-// resyncs answers resync requests, a few at a time: each reads all of a
-// consumer's ledger, and after an outage all agents ask at once.
+// resyncs answers resync requests, a few at a time and of all consumers in turn:
+// each reads all of a consumer's ledger, and after an outage all agents ask at
+// once.
 type resyncs struct {
 	s     *Server
-	queue chan resyncRequest
+	queue *fairQueue[resyncRequest]
 }
 
-const resyncWorkers = 2
+const resyncWorkers = 4
 
-func newResyncs(s *Server) *resyncs { return &resyncs{s: s, queue: make(chan resyncRequest, 1<<14)} }
+// resyncShares is room for the answer of one agent to a comparison of all its
+// buckets, in messages of 96 KB.
+var resyncShares = shares{items: 64, bytes: 32 << 20, allItems: 16 << 10, allBytes: 256 << 20, turn: 1}
 
-// put must not wait, like ingest.put. That more agents than fit ask at once is
-// not expected; one that is dropped gets what it lacks from the ledger's
-// repetitions.
-func (rs *resyncs) put(r resyncRequest) {
+func newResyncs(s *Server) *resyncs {
+	return &resyncs{s: s, queue: newFairQueue[resyncRequest](resyncShares)}
+}
+
+// put must not wait, like ingest.put. A request that says all of what an agent
+// holds replaces an earlier one. What exceeds its consumer's share is dropped;
+// the agent compares again.
+func (rs *resyncs) put(r resyncRequest, size int) {
 	r.at = time.Now()
-	select {
-	case rs.queue <- r:
-	default:
+	key := ""
+	if r.kind == work.SpecResync || r.kind == work.AgentDigest {
+		key = r.kind
+	}
+	old, ok := rs.queue.put(r.consumer, key, size+512, r, func(resyncRequest) bool { return true })
+	switch {
+	case !ok:
 		rs.s.metrics.dropped.WithLabelValues("overflow").Inc()
 		r.ack()
+	case old != nil:
+		rs.s.metrics.dropped.WithLabelValues("superseded").Inc()
+		old.ack()
 	}
 }
 
 func (rs *resyncs) run(ctx context.Context) error {
 	for {
-		select {
-		case <-ctx.Done():
+		batch := rs.queue.take(ctx, 1)
+		if len(batch.items) == 0 {
 			return nil
-		case r := <-rs.queue:
-			rs.answer(ctx, r)
 		}
+		rs.answer(ctx, batch.items[0])
+		rs.queue.done(batch)
 	}
 }
+
+// An answer that the broker does not take must not hold a worker: others wait.
+const answerTries = 3
+
+var errAnswerUnsent = errors.New("the answer was not sent")
 
 // answer compares, records what the comparison says in one transaction, and
 // only then acknowledges the request and has the difference sent: a server
 // that dies in between finds it pending in the ledger.
 func (rs *resyncs) answer(ctx context.Context, r resyncRequest) {
 	start := time.Now()
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	for wait, unsent := 50*time.Millisecond, 0; ; wait = min(2*wait, time.Second) {
 		err := rs.s.answer(ctx, r)
 		if err == nil {
 			r.ack()
@@ -74,8 +93,11 @@ func (rs *resyncs) answer(ctx context.Context, r resyncRequest) {
 			return
 		}
 		rs.s.log.LogAttrs(ctx, slog.LevelWarn, "resync request not answered yet", slog.String("consumer", r.consumer), slog.Any("error", err))
-		if !transient(err) {
-			r.ack() // it will fail again; the agent asks anew when it reconnects
+		if errors.Is(err, errAnswerUnsent) {
+			unsent++
+		}
+		if !transient(err) || unsent == answerTries {
+			r.ack() // it will fail again; the agent asks anew when it reconnects, or after minutes
 			return
 		}
 		if !sleep(ctx, wait) {
@@ -113,7 +135,7 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 // difference sent. The list came at a time, and with scope both are about those
 // ids only. What the agent has of another life of our database may be other
 // than what has the same generation here, so that is raised above.
-func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion, other map[string]bool, scope func(id string) bool) error {
+func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion, other map[string]bool, scope *bucketScope) error {
 	var c comparison
 	var graves []held
 	versions := make(map[string]int64, len(theirs))
@@ -121,12 +143,9 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 		versions[v.ID] = v.Version
 	}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		ours, err := heldBy(ctx, tx, consumer)
+		ours, err := heldBy(ctx, tx, consumer, scope)
 		if err != nil {
 			return err
-		}
-		if scope != nil {
-			ours = slices.DeleteFunc(ours, func(h held) bool { return !scope(h.id) })
 		}
 		c = compareSpecs(ours, theirs)
 		if err := lower(ctx, tx, c.send, theirs, time.Since(at)); err != nil {
@@ -151,13 +170,16 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone", slog.String("consumer", consumer),
 			slog.Int("works", len(c.unknown)), slog.String("first", c.unknown[0]))
 	}
-	s.countUnknown(ctx)
+	s.unknownChanged()
 	for _, g := range graves {
 		m := encodeBuried(consumer, g, versions[g.id], s.opts.SourceID, time.Now())
+		if versions[g.id] <= g.generation {
+			m.ext[work.ExtLife] = s.life() // the agent refuses what was ordered before
+		}
 		if err := s.publish(ctx, consumer, m); err != nil {
 			// The agent is asked again by nobody, but it asks again itself
 			// when the broker is back.
-			return errors.Join(store.ErrUnavailable, err)
+			return errors.Join(errAnswerUnsent, store.ErrUnavailable, err)
 		}
 	}
 	if d := s.carrierOf(consumer); d != nil {

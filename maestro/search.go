@@ -24,7 +24,7 @@ var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.F
 	"deleted_at":    {SQL: "d.deleted_at", Type: search.Time},
 	"source":        {SQL: "d.spec->>'source'", Type: search.Text},
 	"consumer_name": {SQL: "d.scope", Type: search.Text},
-	"version":       {SQL: "d.generation", Type: search.Int},
+	"version":       {SQL: "(d.generation - coalesce((d.spec->>'generationoffset')::bigint, 0))", Type: search.Int},
 	"type":          {SQL: "'Bundle'::text", Type: search.Text},
 	"payload":       {SQL: "d.spec", Type: search.JSON, StringMaps: [][]string{{"metadata", "labels"}, {"metadata", "annotations"}}},
 	"status":        {SQL: "nullif(d.status, '{}'::jsonb)", Type: search.JSON},

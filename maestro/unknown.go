@@ -134,7 +134,7 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id), slog.String("consumer", consumer),
 			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
 		s.tellBuried(ctx, consumer, held{id, generation, true})
-		s.countUnknown(ctx)
+		s.unknownChanged()
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -281,20 +281,49 @@ func (s *Server) takeSpec(ctx context.Context, consumer string, m message) error
 	}
 	if adopted {
 		s.log.LogAttrs(ctx, slog.LevelInfo, "unknown work adopted", slog.String("bundle", h.ID), slog.String("consumer", consumer), slog.String("source", r.Source))
-		s.countUnknown(ctx)
+		s.unknownChanged()
 	}
 	return nil
 }
 
-// countUnknown brings the gauge of unknown works up to date.
-func (s *Server) countUnknown(ctx context.Context) {
-	counts, err := s.unknownWorks(ctx)
-	if err != nil {
-		return
+// unknownChanged has the gauge of unknown works counted again, soon. One count
+// serves all comparisons of a few seconds: after a restore all agents compare
+// at once.
+func (s *Server) unknownChanged() { s.unknownStale.Store(true) }
+
+// runUnknownGauge keeps the gauge of unknown works: it counts when this server
+// changed them, and sometimes in case that another one did.
+func (s *Server) runUnknownGauge(ctx context.Context) error {
+	tick := time.NewTicker(gaugeInterval)
+	defer tick.Stop()
+	var counted time.Time
+	for {
+		if s.unknownStale.Swap(false) || time.Since(counted) >= unknownEvery {
+			counted = time.Now()
+			if err := s.countUnknown(ctx); err != nil && ctx.Err() == nil {
+				s.unknownStale.Store(true)
+				s.log.LogAttrs(ctx, slog.LevelDebug, "unknown works not counted", slog.Any("error", err))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
 	}
-	total := 0
-	for _, n := range counts {
-		total += n
+}
+
+// unknownEvery is how often unknown works are counted that this server did not
+// change.
+const unknownEvery = time.Minute
+
+func (s *Server) countUnknown(ctx context.Context) error {
+	var n int64
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `select count(*) from unknown_work`).Scan(&n)
+	})
+	if err == nil {
+		s.metrics.unknown.Set(float64(n))
 	}
-	s.metrics.unknown.Set(float64(total))
+	return err
 }

@@ -215,7 +215,9 @@ func TestI4ACursorThatIsGoneIs410(t *testing.T) {
 	if _, err := m.server.store.Compact(t.Context(), time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	m.refuse(http.StatusGone, "maestro-410", "GET", "/api/maestro/v1/resource-bundles?watch=true&cursor="+cursor, "")
+	// This server has the changes in memory yet; one that starts now has not.
+	fresh := site.start()
+	fresh.refuse(http.StatusGone, "maestro-410", "GET", "/api/maestro/v1/resource-bundles?watch=true&cursor="+cursor, "")
 	m.refuse(http.StatusBadRequest, "maestro-8", "GET", "/api/maestro/v1/resource-bundles?watch=true&cursor=nonsense", "")
 }
 

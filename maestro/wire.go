@@ -140,7 +140,7 @@ func parseVersion(name, text string) (int64, error) {
 
 // decodeStatus reads a status event of an agent.
 func decodeStatus(topic string, m message) (statusEvent, error) {
-	ev := statusEvent{topic: topic, resync: m.kind == work.StatusResyncResponse}
+	ev := statusEvent{topic: topic}
 	ev.record = statusRecord{
 		EventID: m.id, Source: m.source, SpecVersion: "1.0", Type: m.kind, ContentType: "application/json",
 		Consumer: m.ext[work.ExtClusterName], ID: m.ext[work.ExtResourceID], OriginalSource: m.ext[work.ExtOriginalSource],
@@ -285,6 +285,9 @@ func encodeStatus(c *store.Change) (m message, ok bool, err error) {
 		if err := json.Unmarshal(status.Data, &sd); err != nil {
 			return m, false, fmt.Errorf("reading the status of bundle %s: %w", d.ID, err)
 		}
+		if err := sd.showVersions(status.Offset); err != nil {
+			return m, false, fmt.Errorf("reading the conditions of bundle %s: %w", d.ID, err)
+		}
 	}
 	if d.Removed && !sd.deleted() {
 		gone, err := json.Marshal(deletedCondition(d.Scope, d.UpdatedAt))
@@ -299,7 +302,7 @@ func encodeStatus(c *store.Change) (m message, ok bool, err error) {
 		ext: map[string]string{
 			work.ExtClusterName:     d.Scope,
 			work.ExtResourceID:      d.ID,
-			work.ExtResourceVersion: strconv.FormatInt(d.Generation, 10),
+			work.ExtResourceVersion: strconv.FormatInt(spec.version(d.Generation), 10),
 			work.ExtOriginalSource:  status.OriginalSource,
 			work.ExtSequenceID:      status.Sequence,
 		},
@@ -313,8 +316,12 @@ func encodeStatus(c *store.Change) (m message, ok bool, err error) {
 	if status.Hash != "" {
 		m.ext[work.ExtStatusHash] = status.Hash
 	}
-	if len(spec.Metadata) > 0 {
-		m.ext[work.ExtMetadata] = string(spec.Metadata)
+	metadata, err := rowMetadata(spec.Metadata, d)
+	if err != nil {
+		return m, false, err
+	}
+	if len(metadata) > 0 {
+		m.ext[work.ExtMetadata] = string(metadata)
 	}
 	m.data, err = marshal(sd)
 	return m, err == nil, err

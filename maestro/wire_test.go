@@ -168,7 +168,7 @@ func TestTheEventsTowardsSources(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"id":"x","source":"mc1-agent","specVersion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.status.update_request","attributes":{
 		"contenttype":{"ceString":"application/json"},"ce-time":{"ceTimestamp":"2026-01-02T03:04:05.000006Z"},
 		"ce-resourceid":{"ceString":"w1"},"ce-resourceversion":{"ceInteger":2},"ce-clustername":{"ceString":"mc1"},"ce-originalsource":{"ceString":"maestro"},
-		"ce-sequenceid":{"ceString":"123"},"ce-statushash":{"ceString":"abc"},"ce-metadata":{"ceString":"{\"name\":\"mine\",\"labels\":{\"a\":\"b\"},\"creationTimestamp\":null}"}}}`), &want); err != nil {
+		"ce-sequenceid":{"ceString":"123"},"ce-statushash":{"ceString":"abc"},"ce-metadata":{"ceString":"{\"creationTimestamp\":\"2026-01-02T03:04:05Z\",\"labels\":{\"a\":\"b\"},\"name\":\"mine\"}"}}}`), &want); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

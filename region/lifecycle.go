@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"atoll.dev/client"
 	"atoll.dev/pki"
@@ -34,7 +31,8 @@ const CLMConfig = `server:
 // clm is the lifecycle manager: its API, and the sentinel.
 func (t topology) clm() Spec {
 	config := t.home.Path("clm.yaml")
-	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region"}
+	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region",
+		"--maestro", t.url("maestro-http")}
 	if t.bin.KubeVersion != "" {
 		args = append(args, "--release", t.bin.KubeVersion)
 	}
@@ -56,33 +54,6 @@ func (t topology) writeCLMConfig(file string) error {
 		return err
 	}
 	return os.WriteFile(file, append([]byte(CLMConfig), entities...), 0o600)
-}
-
-// bundled are the adapters that a region runs of itself: the road of a cluster,
-// as far as entities of its own require it. Nobody waits for an adapter that is
-// not required, so what it made would stay behind when its cluster goes.
-func (t topology) bundled() []string {
-	road := []string{"placement", "pull-secret", "hosted-cluster", "node-pool", "credential"}
-	own, err := os.ReadFile(t.home.Path("entities.yaml"))
-	if err != nil {
-		return road
-	}
-	var doc struct {
-		Entities []struct {
-			Required []string `yaml:"required_adapters"`
-		}
-	}
-	if yaml.Unmarshal(own, &doc) != nil {
-		return road // the lifecycle manager says what is wrong
-	}
-	return slices.DeleteFunc(road, func(name string) bool {
-		for _, e := range doc.Entities {
-			if slices.Contains(e.Required, name) {
-				return false
-			}
-		}
-		return true
-	})
 }
 
 // adapter is the process that runs the region's adapters: the bundled ones, and

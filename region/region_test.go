@@ -222,6 +222,42 @@ func TestI9BundledAdaptersRunWhereTheyAreAwaited(t *testing.T) {
 	}
 }
 
+// An adapter that entities require and that nobody runs is named before anything
+// is started, with the kind that requires it.
+func TestUpNamesTheAdapterThatIsMissing(t *testing.T) {
+	for _, c := range []struct{ name, entities, added, fails, notes string }{
+		{"the default entities", "", "", "", ""},
+		{"one that is not there", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "", "kind Database requires the adapter dns, which is neither bundled", ""},
+		{"one that was added", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "dns", "", ""},
+		{"one of two", "entities: [{kind: Cluster, plural: clusters, required_adapters: [placement, dns]}]", "", "", "kind Cluster requires the adapter dns"},
+		{"none is required", "entities: [{kind: Note, plural: notes}]", "", "", ""},
+	} {
+		h, st := newHome(t)
+		if c.entities != "" {
+			if err := os.WriteFile(h.Path("entities.yaml"), []byte(c.entities), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.added != "" {
+			if err := os.MkdirAll(h.Path("adapters", "mine"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(h.Path("adapters", "mine", "config.yaml"), []byte("adapter: {name: "+c.added+"}"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		top := newTopology(h, st, Binaries{Atoll: "atoll"})
+		note, err := top.checkAdapters()
+		if (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) || (note == "") != (c.notes == "") || !strings.Contains(note, c.notes) {
+			t.Errorf("%s: note %q, error %v", c.name, note, err)
+		}
+		runs := slices.ContainsFunc(top.specs(), func(s Spec) bool { return s.Name == adapterName })
+		if want := c.name != "none is required" && c.fails == ""; runs != want {
+			t.Errorf("%s: the adapter process is started: %v", c.name, runs)
+		}
+	}
+}
+
 func TestPortsAreKeptAndNoTwoHomesShareOne(t *testing.T) {
 	given := map[int]string{}
 	for i := range 5 {

@@ -116,7 +116,10 @@ func (t topology) url(port string) string { return "https://" + t.address(port) 
 
 // specs lists the processes, those that others await first.
 func (t topology) specs() []Spec {
-	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform(), t.adapter()}
+	specs := []Spec{t.postgres(), t.pki(), t.broker(), t.maestro(), t.clm(), t.platform()}
+	if t.hasAdapters() {
+		specs = append(specs, t.adapter())
+	}
 	for _, c := range t.st.Clusters {
 		specs = append(specs, t.plane(c), t.agent(c), t.hosting(c), t.router(c))
 	}

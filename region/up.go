@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -64,7 +65,15 @@ func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome
 		}
 		return Grown, h.awaitRegion(ctx, offset, nil, show)
 	}
-	if err := h.checkPorts(newTopology(h, st, bin)); err != nil {
+	t := newTopology(h, st, bin)
+	note, err := t.checkAdapters()
+	if err != nil {
+		return "", err
+	}
+	if note != "" {
+		show(Event{Stage: adapterName, Detail: note})
+	}
+	if err := h.checkPorts(t); err != nil {
 		return "", err
 	}
 	os.Remove(h.eventsPath())
@@ -188,8 +197,8 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, died <-chan error, 
 	select {
 	case err := <-followed:
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("the region does not serve after %s (%s: %s); see `atoll status` and `atoll logs`; `atoll down` stops it",
-				upTimeout, lastFailure.Stage, lastFailure.Error)
+			return fmt.Errorf("the region does not serve after %s (%s); see `atoll status` and `atoll logs`; `atoll down` stops it",
+				upTimeout, h.whatFails(lastFailure))
 		}
 		return err
 	case err := <-died:
@@ -197,6 +206,35 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, died <-chan error, 
 		<-followed
 		return fmt.Errorf("the supervisor ended (%v): %s", err, h.lastLogLine(supervisorName))
 	}
+}
+
+// whatFails is the last failure of a process, or, without one, the processes that
+// do not serve yet.
+func (h Home) whatFails(last Event) string {
+	if last.Stage != "" {
+		return last.Stage + ": " + last.Error
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	status, err := h.Status(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	var waiting []string
+	for _, p := range status.Processes {
+		if p.State == "ready" {
+			continue
+		}
+		text := p.Name + " is " + p.State
+		if p.Reason != "" {
+			text += " (" + p.Reason + ")"
+		}
+		waiting = append(waiting, text)
+	}
+	if len(waiting) == 0 {
+		return "no process reports a failure"
+	}
+	return strings.Join(waiting, ", ")
 }
 
 func (h Home) lastLogLine(name string) string {

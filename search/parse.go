@@ -2,6 +2,8 @@ package search
 
 import (
 	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -219,6 +221,9 @@ func (p *parser) condition() node {
 func (p *parser) comparison(pos int, op string, left operand) node {
 	if !p.paths {
 		p.advance()
+		if p.quotedText() {
+			return comparison{pos: pos, op: op, left: left, right: p.value()}
+		}
 		return comparison{pos: pos, op: op, left: left, right: p.sum()}
 	}
 	p.advanceToValue()
@@ -228,6 +233,18 @@ func (p *parser) comparison(pos int, op string, left operand) node {
 		return nullness{pos: pos, not: op == "<>", of: left}
 	}
 	return comparison{pos: pos, op: op, left: left, right: v}
+}
+
+// quotedText says that the token at hand is a text in double quotes or backquotes.
+// In TSL these are quotes of a text on the right of a comparison; with a dot after
+// them they are a part of a name.
+func (p *parser) quotedText() bool {
+	if p.paths || p.tok.kind != quotedToken {
+		return false
+	}
+	s := p.scanner
+	after, _ := s.next()
+	return after.kind != signToken || after.text != "."
 }
 
 // advanceToValue goes on to a token that must be a value. With JSON paths that
@@ -280,7 +297,7 @@ func (p *parser) value() literal {
 	t := p.tok
 	l := literal{pos: t.pos, text: t.text}
 	switch {
-	case t.kind == stringToken:
+	case t.kind == stringToken, t.kind == quotedToken && !p.paths:
 	case t.kind == timeToken:
 		when, ok := parseTime(t.text)
 		if !ok {
@@ -390,6 +407,12 @@ func (p *parser) name() operand {
 		if !p.sign(".") {
 			break
 		}
+		if key := p.key(n.parts); key != "" {
+			n.parts = append(n.parts, key)
+			p.pos += len(key)
+			p.advance()
+			break
+		}
 		p.advance()
 	}
 	if len(n.parts) > 16 {
@@ -408,6 +431,18 @@ func (p *parser) name() operand {
 		p.advance()
 	}
 	return n
+}
+
+var keyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]+`)
+
+// key returns the key that follows a keyed field, of which the dot is at hand; ""
+// for other fields, and for a key in quotes.
+func (p *parser) key(parts []string) string {
+	field := func(name string) bool { return strings.EqualFold(name, parts[len(parts)-1]) }
+	if p.paths || len(parts) > 2 || !slices.ContainsFunc(p.query.limits.Keyed, field) {
+		return ""
+	}
+	return keyPattern.FindString(p.text[p.pos:])
 }
 
 // part is one part of a name: a word, or anything in quotes or brackets.

@@ -95,6 +95,11 @@ type Limits struct {
 	Depth  int // of parentheses and "not"; default 32
 	Terms  int // comparisons, those of one field that are joined by "or" counted once; default 100
 	Values int // all values together; default 1000
+
+	// Keyed are fields of which all that follows the first dot is one key, also
+	// with the signs / and - in it: labels.example.com/shard-a. It is no limit; Parse
+	// has to know it, because elsewhere these signs calculate.
+	Keyed []string
 }
 
 func (l Limits) withDefaults() Limits {

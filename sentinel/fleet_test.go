@@ -90,7 +90,7 @@ func TestAFleet(t *testing.T) {
 				}
 			case <-t.Context().Done():
 				return
-			case <-time.After(30 * time.Second):
+			case <-time.After(3 * time.Minute):
 				return
 			}
 		}

@@ -370,7 +370,7 @@ func (w *world) adapter(subscription, topic string) *adapter {
 	w.t.Cleanup(a.stop)
 	select {
 	case <-up:
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		w.t.Fatal("the adapter does not connect")
 	}
 	return a
@@ -379,7 +379,7 @@ func (w *world) adapter(subscription, topic string) *adapter {
 // until takes events until one fits.
 func (a *adapter) until(what string, fits func(heard) bool) heard {
 	a.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(3 * time.Minute)
 	for {
 		select {
 		case h := <-a.events:
@@ -387,7 +387,7 @@ func (a *adapter) until(what string, fits func(heard) bool) heard {
 				return h
 			}
 		case <-deadline:
-			a.t.Fatalf("within 30 s there was no event: %s", what)
+			a.t.Fatalf("no event came within 3 minutes: %s", what)
 		}
 	}
 }
@@ -403,7 +403,7 @@ func (w *world) wait(what string, holds func() bool) {
 	w.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(60 * time.Second); !holds(); <-tick.C {
+	for deadline := time.Now().Add(3 * time.Minute); !holds(); <-tick.C {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("it does not come true: %s", what)
 		}

@@ -275,8 +275,7 @@ func (s *Sentinel) findSeen(ctx context.Context, l load, docs []store.Document) 
 			all = append(all, x)
 		}
 	}
-	s.mail.call(ctx, func() { current = s.find(l, all, false) })
-	return current
+	return s.mail.call(ctx, func() { current = s.find(l, all, false) }) && current
 }
 
 // loadUnseen lists what slots' cursor has not seen, requests among it. It lists
@@ -314,15 +313,14 @@ func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []s
 			all = append(all, x)
 		}
 	}
-	s.mail.call(ctx, func() {
+	return s.mail.call(ctx, func() {
 		current = s.find(l, all, urgent)
 		for _, req := range requests {
 			if !slices.Contains(s.waiting, req) {
 				s.waiting = append(s.waiting, req) // until the slots are read
 			}
 		}
-	})
-	return current
+	}) && current
 }
 
 // find puts what a list found into the table. It returns whether any of the

@@ -237,15 +237,20 @@ func (s *Sentinel) heard(_ context.Context, m bus.Message) {
 	if !ok || m.Event.Type != bus.HelloType {
 		return
 	}
-	s.log.Info("an adapter has connected", "adapter", m.Event.Source, "topic", topic)
-	s.mail.post(func() { s.again(func(d *duty) bool { return d.hello == topic }) })
+	var hello bus.Hello // one that cannot be read wants all
+	if err := json.Unmarshal(m.Event.Data, &hello); err != nil {
+		s.log.Warn("a hello cannot be read", "adapter", m.Event.Source, "error", err)
+		hello = bus.Hello{}
+	}
+	s.log.Info("an adapter wants events", "adapter", m.Event.Source, "topic", topic, "slots", len(hello.Slots), "of", hello.Of)
+	s.mail.post(func() { s.again(func(d *duty, id string) bool { return d.hello == topic && hello.Wants(id) }) })
 }
 
 // connected runs while the bus's connection stands. The broker keeps nothing.
 func (s *Sentinel) connected(ctx context.Context) {
 	s.mail.post(func() {
 		s.up = true
-		s.again(func(*duty) bool { return true })
+		s.again(func(*duty, string) bool { return true })
 	})
 	<-ctx.Done()
 	s.mail.post(func() { s.up = false })
@@ -253,10 +258,10 @@ func (s *Sentinel) connected(ctx context.Context) {
 
 // again makes due what was not acknowledged, what is not reconciled, and what was
 // asked for lately.
-func (s *Sentinel) again(which func(*duty) bool) {
+func (s *Sentinel) again(which func(d *duty, id string) bool) {
 	now := time.Now()
 	for _, r := range s.table.all {
-		if !which(s.duties[r.kind]) {
+		if !which(s.duties[r.kind], r.id) {
 			continue
 		}
 		if next := s.policy.Greeted(r.State, now); next != r.State {

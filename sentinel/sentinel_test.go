@@ -267,17 +267,20 @@ func TestADecisionThatFailsIsTriedAgain(t *testing.T) {
 	a.of("broken", 2)
 }
 
+// The keys of labels may have a prefix: the selector needs no search language.
 func TestASelectorTakesAPart(t *testing.T) {
 	w := newWorld(t)
 	a := w.adapter("cl", "shard-1")
 	c := DefaultConfig("clusters")
-	c.ResourceSelector = []Label{{"shard", "1"}}
+	c.ResourceSelector = []Label{{"shard", "1"}, {"hyperfleet.io/region", "eu-1"}}
 	c.Clients.Broker.Topic = "shard-1"
-	w.create(cluster, "old-other", map[string]string{"shard": "2"})
-	w.create(cluster, "old-mine", map[string]string{"shard": "1"})
+	const region = "hyperfleet.io/region"
+	w.create(cluster, "old-other", map[string]string{"shard": "2", region: "eu-1"})
+	w.create(cluster, "old-mine", map[string]string{"shard": "1", region: "eu-1"})
+	w.create(cluster, "elsewhere", map[string]string{"shard": "1", region: "eu-2"})
 	r := w.start("one", func(o *Options) { o.Configs = []Config{c} })
-	w.create(cluster, "other", map[string]string{"shard": "2"})
-	w.create(cluster, "mine", map[string]string{"shard": "1"})
+	w.create(cluster, "other", map[string]string{"shard": "2", region: "eu-1"})
+	w.create(cluster, "mine", map[string]string{"shard": "1", region: "eu-1"})
 	a.of("old-mine", 1)
 	a.of("mine", 1)
 	if n := inside(r, func() int { return len(r.table.all) }); n != 2 {

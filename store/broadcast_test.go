@@ -20,7 +20,7 @@ func everyChange(*Change) bool { return true }
 // One that takes nothing is cut off, with a reason, and another one gets
 // everything.
 func TestASlowSubscriberIsCutOff(t *testing.T) {
-	b := (*Store)(nil).NewBroadcast(nil)
+	b := (&Store{opts: Options{}.withDefaults()}).NewBroadcast(nil)
 	slow, quick := b.Subscribe(everyChange), b.Subscribe(everyChange)
 	defer slow.Close()
 	defer quick.Close()
@@ -50,7 +50,7 @@ func TestASlowSubscriberIsCutOff(t *testing.T) {
 
 // One document may be larger than a queue, several may not.
 func TestAQueueIsBoundedInBytes(t *testing.T) {
-	b := (*Store)(nil).NewBroadcast(nil)
+	b := (&Store{opts: Options{}.withDefaults()}).NewBroadcast(nil)
 	sub := b.Subscribe(everyChange)
 	defer sub.Close()
 	large := []Document{{ID: "a", Version: 1, Wire: make([]byte, queueBytes+1)}}
@@ -67,7 +67,7 @@ func TestAQueueIsBoundedInBytes(t *testing.T) {
 
 // Rounds that bring nothing say where the feed stands, and only the latest does.
 func TestEmptyRoundsAreMerged(t *testing.T) {
-	b := (*Store)(nil).NewBroadcast(nil)
+	b := (&Store{opts: Options{}.withDefaults()}).NewBroadcast(nil)
 	sub := b.Subscribe(func(c *Change) bool { return c.ID != "other" })
 	defer sub.Close()
 	b.Publish(Batch{Documents: []Document{{ID: "a", Version: 1}}, Cursor: "1"})

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -66,4 +67,28 @@ func newPosition(incarnation, snapshot string) (position, error) {
 		return p, fmt.Errorf("malformed snapshot %q", snapshot)
 	}
 	return p, nil
+}
+
+// sees says whether a snapshot taken at p sees the transaction.
+func (p position) sees(xid uint64) bool {
+	_, inProgress := slices.BinarySearch(p.xip, xid)
+	return xid < p.xmax && !inProgress
+}
+
+// within says that a snapshot taken at q sees everything that one taken at p sees.
+func (p position) within(q position) bool {
+	if p.snapshot == "" || p.incarnation != q.incarnation {
+		return false
+	}
+	for _, xid := range q.xip {
+		if p.sees(xid) {
+			return false
+		}
+	}
+	// Transactions from q.xmax on are unknown to q: p must have found all of them in progress.
+	if p.xmax <= q.xmax {
+		return true
+	}
+	first, _ := slices.BinarySearch(p.xip, q.xmax)
+	return uint64(len(p.xip)-first) == p.xmax-q.xmax
 }

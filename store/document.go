@@ -94,8 +94,8 @@ func inTheWay(ctx context.Context, c querier, d Document) (tombstone *Document, 
 	return nil, nil
 }
 
-// Update changes a document: it reads it, lets change alter Spec, Status or DeletedAt of the copy that it is given, and
-// writes that, one atomic step from the version read. What may come of it:
+// Update changes a document: it reads it, lets change set Spec, Status or DeletedAt of the copy that it is given (to
+// other bytes: those that are there stay as they are), and writes that, one atomic step from the version read. What may come of it:
 //
 //   - (latest, true, nil): written; version is one higher, and generation too if Spec changed, or more when change set
 //     Generation to more. DeletedAt alone does not bump the generation, and cannot be taken back.

@@ -95,7 +95,7 @@ func TestADatabaseThatIsDownIsUnavailableWithinTwoSeconds(t *testing.T) {
 }
 
 func TestABusyPoolIsUnavailableNotAHang(t *testing.T) {
-	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.MaxConns = 1; o.AcquireTimeout = 50 * time.Millisecond })
+	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.MaxConns = 1 })
 	h := hold(t, s, create("Plain", "x"))
 	if _, err := s.Get(t.Context(), "Plain", "x"); !errors.Is(err, store.ErrUnavailable) {
 		t.Fatal(err)

@@ -4,14 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// maxChunkBytes bounds what one read of the feed keeps in memory, but for its last document.
+// reader reads the feed for some followers, on connections of their own.
+type reader struct {
+	s         *Store
+	pool      *pgxpool.Pool
+	turns     chan struct{} // holds a token for each read under way; nil: readers wait for the pool, not longer than AcquireTimeout
+	documents int           // in a chunk
+	bytes     int           // about: a chunk has that and the rest of its last document
+}
+
+// maxChunkBytes bounds what one read of a follower keeps in memory.
 const maxChunkBytes = 8 << 20
 
 // metaSQL is what every read of the feed needs to know of the very moment of its snapshot. The insert position of the
@@ -27,16 +36,18 @@ const metaColumns = `m.incarnation, m.ours, m.horizon, m.snap::text, m.inserted,
 // the index, so that a transaction that stays open for long costs nothing. $9-$11 is where the last chunk ended.
 var changesSQL = `with ` + metaSQL + `
 select ` + metaColumns + `, ` + columns + `, d.xid from m left join lateral (
-	select * from (` + half(`d.xid = any($5::xid8[])`) + ` union all ` + half(`d.xid >= $4::xid8`) + `) d
+	select * from (` + half(`f.xid = any($5::xid8[])`) + ` union all ` + half(`f.xid >= $4::xid8`) + `) d
 	where m.ours and m.incarnation = $2 and m.horizon < $3::xid8 and $4::xid8 <= pg_snapshot_xmax(m.snap)
 	order by d.xid, d.kind, d.id limit $12
 ) d on true order by d.xid, d.kind, d.id`
 
+// half finds documents by the feed, which has one row for each. "offset 0" has each of them looked up by its key.
 func half(which string) string {
-	return `(select * from document d where ` + which + ` and d.xid < $8::xid8 and d.kind = any($6::text[])
-		and (d.xid, d.kind, d.id) > ($9::xid8, $10::text, $11::text)
-		and ($7::text is null or pg_visible_in_snapshot(d.xid, $7::text::pg_snapshot))
-		order by d.xid, d.kind, d.id limit $12)`
+	return `(select d.* from (select * from feed f where ` + which + ` and f.xid < $8::xid8 and f.kind = any($6::text[])
+			and (f.xid, f.kind, f.id) > ($9::xid8, $10::text, $11::text)
+			and ($7::text is null or pg_visible_in_snapshot(f.xid, $7::text::pg_snapshot))
+			order by f.xid, f.kind, f.id limit $12) f
+		cross join lateral (select * from document d where d.kind = f.kind and d.id = f.id offset 0) d)`
 }
 
 // everythingSQL reads one chunk of all documents, after ($3, $4).
@@ -61,13 +72,13 @@ type chunk struct {
 const noLimit = uint64(1) << 62
 
 // changes reads the chunk of what changed from one position to another (nil: to now), after the given document.
-func (s *Store) changes(ctx context.Context, trust trust, kinds []string, from position, until *position, after place, limit int) (chunk, error) {
+func (r *reader) changes(ctx context.Context, trust trust, kinds []string, from position, until *position, after place, limit int) (chunk, error) {
 	var snapshot *string
 	bound := noLimit
 	if until != nil {
 		snapshot, bound = &until.snapshot, until.xmax
 	}
-	c, err := s.readChunk(ctx, trust, changesSQL, limit, func(identity string) []any {
+	c, err := r.readChunk(ctx, trust, changesSQL, limit, func(identity string) []any {
 		return []any{identity, from.incarnation, from.xmin, from.xmax, from.xip, kinds, snapshot, bound, after.xid, after.kind, after.id, limit}
 	})
 	switch {
@@ -86,8 +97,8 @@ func (s *Store) changes(ctx context.Context, trust trust, kinds []string, from p
 }
 
 // everything reads the chunk of all documents after the given one.
-func (s *Store) everything(ctx context.Context, trust trust, kinds []string, after place, limit int) (chunk, error) {
-	c, err := s.readChunk(ctx, trust, everythingSQL, limit, func(identity string) []any {
+func (r *reader) everything(ctx context.Context, trust trust, kinds []string, after place, limit int) (chunk, error) {
+	c, err := r.readChunk(ctx, trust, everythingSQL, limit, func(identity string) []any {
 		return []any{identity, kinds, after.kind, after.id, limit}
 	})
 	if err == nil && !c.ours {
@@ -119,9 +130,17 @@ type trust time.Time
 // errReconnected: the server may have crashed since the time that the reader trusts.
 var errReconnected = errors.New("the connection is a new one")
 
-// onFeed runs f on a connection of the followers' pool, once: after an interruption a follower has to rewind first.
-func (s *Store) onFeed(ctx context.Context, t trust, f func(context.Context, *pgx.Conn) error) error {
-	conn, err := s.acquire(ctx, s.feed)
+// on runs f on one of the reader's connections, once: after an interruption a follower has to rewind first.
+func (r *reader) on(ctx context.Context, t trust, f func(context.Context, *pgx.Conn) error) error {
+	if r.turns != nil {
+		select {
+		case r.turns <- struct{}{}:
+			defer func() { <-r.turns }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	conn, err := r.s.acquire(ctx, r.pool)
 	if err != nil {
 		return err
 	}
@@ -129,13 +148,13 @@ func (s *Store) onFeed(ctx context.Context, t trust, f func(context.Context, *pg
 	if since := time.Time(t); !since.IsZero() && sessionOf(conn.Conn()).since.After(since) {
 		return errReconnected
 	}
-	bounded, cancel := context.WithTimeout(ctx, s.opts.StatementTimeout+time.Second)
+	bounded, cancel := context.WithTimeout(ctx, r.s.opts.StatementTimeout+time.Second)
 	defer cancel()
 	if err = f(bounded, conn.Conn()); err == nil {
 		return nil
 	}
 	if broken(conn.Conn(), err) && ctx.Err() == nil {
-		s.feed.Reset()
+		r.pool.Reset()
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return classify(ctx, err)
@@ -144,15 +163,15 @@ func (s *Store) onFeed(ctx context.Context, t trust, f func(context.Context, *pg
 const flushSQL = `select pg_logical_emit_message(true, 'atoll', '')`
 
 // flush puts all WAL written so far on disk.
-func (s *Store) flush(ctx context.Context, t trust) error {
-	return s.onFeed(ctx, t, func(ctx context.Context, c *pgx.Conn) error {
+func (r *reader) flush(ctx context.Context, t trust) error {
+	return r.on(ctx, t, func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, flushSQL)
 		return err
 	})
 }
 
-func (s *Store) readChunk(ctx context.Context, t trust, sql string, limit int, args func(identity string) []any) (c chunk, err error) {
-	err = s.onFeed(ctx, t, func(ctx context.Context, conn *pgx.Conn) error {
+func (r *reader) readChunk(ctx context.Context, t trust, sql string, limit int, args func(identity string) []any) (c chunk, err error) {
+	err = r.on(ctx, t, func(ctx context.Context, conn *pgx.Conn) error {
 		c = chunk{began: time.Now()}
 		var incarnation, snapshot string
 		rows, err := conn.Query(ctx, sql, args(sessionOf(conn).identity)...)
@@ -160,31 +179,31 @@ func (s *Store) readChunk(ctx context.Context, t trust, sql string, limit int, a
 			return err
 		}
 		defer rows.Close()
-		found, size, returned := false, 0, 0
+		answered, size, returned := false, 0, 0
 		for rows.Next() {
-			found = true
-			var r row
+			answered = true
+			var found row
 			var xid *uint64
-			if size > maxChunkBytes {
+			if size > r.bytes {
 				c.more = true
 				continue // drain; the rest is read again
 			}
 			meta := []any{&incarnation, &c.ours, &c.horizon, &snapshot, &c.inserted, &c.flushed}
-			if err := rows.Scan(append(meta, r.targets(&xid)...)...); err != nil {
+			if err := rows.Scan(append(meta, found.targets(&xid)...)...); err != nil {
 				return err
 			}
-			if r.empty() {
+			if found.empty() {
 				continue
 			}
 			returned++
-			size += len(r.spec) + len(r.status) + len(r.wire) + 200
-			c.docs = append(c.docs, r.document())
+			size += len(found.spec) + len(found.status) + len(found.wire) + 200
+			c.docs = append(c.docs, found.document())
 			c.xids = append(c.xids, *xid)
 		}
 		if err := rows.Err(); err != nil {
 			return err
 		}
-		if !found {
+		if !answered {
 			return fmt.Errorf("%w: a restore is under way", ErrUnavailable)
 		}
 		c.more = c.more || returned >= limit
@@ -195,10 +214,4 @@ func (s *Store) readChunk(ctx context.Context, t trust, sql string, limit int, a
 		err = fmt.Errorf("%w: a restore is under way: %w", ErrUnavailable, err)
 	}
 	return c, err
-}
-
-// sees says whether a snapshot taken at p sees the transaction.
-func (p position) sees(xid uint64) bool {
-	_, inProgress := slices.BinarySearch(p.xip, xid)
-	return xid < p.xmax && !inProgress
 }

@@ -22,6 +22,11 @@ type Batch struct {
 	// Cursor is where to follow on from after this batch, if it is the last one of its run; otherwise after the run before.
 	// It may lie a moment before the batch, so that some of its documents come again.
 	Cursor Cursor
+
+	xids []uint64 // of Documents
+	at   position // where its run ends
+	// since is when the snapshot was asked for at which its run begins: all documents were committed later. Zero: not known.
+	since time.Time
 }
 
 // FollowOptions are the parameters of Follow.
@@ -37,6 +42,11 @@ type FollowOptions struct {
 	// SaveEvery is how often a durable cursor is saved while changes come; default 500 ms. What was applied after the
 	// last save before a crash comes again.
 	SaveEvery time.Duration
+
+	// passed is called when a run has ended, also if nothing changed, with where it ended and when that snapshot was asked
+	// for; may be nil.
+	passed func(position, time.Time)
+	nudge  <-chan struct{} // a token begins a run at once; may be nil
 }
 
 // Follow calls apply with what changes, until ctx ends or apply returns an error, which it returns (for ctx, its cause).
@@ -64,6 +74,9 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			return context.Cause(ctx)
 		case err == nil:
 			backoff = 0
+			if o.passed != nil {
+				o.passed(f.at, f.asked)
+			}
 		case errors.Is(err, errReconnected):
 			f.rewind()
 			continue
@@ -103,9 +116,49 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 		select {
 		case <-ctx.Done():
 		case <-sub.woken:
+		case <-o.nudge:
 		case <-poll.C:
 		}
 		poll.Stop()
+	}
+}
+
+// catchUp brings each document that changed since the cursor, once, and returns the cursor to go on from. It reads on the
+// watchers' connections, at no more than ReplayConns at a time, and does not hold one while show is at work.
+func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show func(Document) error) (Cursor, error) {
+	f, err := s.newFollower(FollowOptions{Kinds: kinds, From: from}, func(_ context.Context, b Batch) error {
+		for _, d := range b.Documents {
+			if err := show(d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	f.feed = s.watchers
+	for backoff := time.Duration(0); ; backoff = next(backoff) {
+		err := f.run(ctx)
+		switch {
+		case err == nil:
+			return f.safe.cursor(), nil
+		case ctx.Err() != nil:
+			return "", context.Cause(ctx)
+		case errors.Is(err, errApply):
+			return "", errors.Unwrap(err)
+		case errors.Is(err, errNotOurs): // its followers take it over
+			return "", fmt.Errorf("%w: the database was restored", ErrGone)
+		case errors.Is(err, ErrGone), errors.Is(err, ErrInvalid):
+			return "", err
+		}
+		f.rewind()
+		if backoff > 0 {
+			s.log.Warn("a watch cannot read what it missed", "error", err, "retry", backoff)
+		}
+		if !pause(ctx, backoff) {
+			return "", context.Cause(ctx)
+		}
 	}
 }
 
@@ -125,14 +178,17 @@ func (e *applyError) Is(target error) bool { return target == errApply }
 // follower is the state of one Follow. Only Follow's goroutine touches it.
 type follower struct {
 	s     *Store
+	feed  *reader
 	o     FollowOptions
 	wants []Kind
 	kinds []string
 	apply func(context.Context, Batch) error
 
-	loaded bool     // the durable cursor was looked for
-	at     position // all before it was applied; no snapshot: nothing was
-	cur    *run     // a run that was begun
+	loaded  bool      // the durable cursor was looked for
+	at      position  // all before it was applied; no snapshot: nothing was
+	asked   time.Time // when the latest run's snapshot was asked for
+	atAsked time.Time // when that of at was; zero: not known
+	cur     *run      // a run that was begun
 
 	// A cursor is only safe when what it saw is on disk. A transaction that was rolled back leaves a trace in the WAL
 	// that nobody waits for; when the server crashes before that is written, its id is given out again, to a transaction
@@ -176,7 +232,7 @@ func (s *Store) newFollower(o FollowOptions, apply func(context.Context, Batch) 
 	if o.SaveEvery == 0 {
 		o.SaveEvery = 500 * time.Millisecond
 	}
-	f := &follower{s: s, o: o, apply: apply, wants: o.Kinds}
+	f := &follower{s: s, feed: s.followers, o: o, apply: apply, wants: o.Kinds}
 	if len(f.wants) == 0 {
 		for k := range s.kinds {
 			f.wants = append(f.wants, k)
@@ -217,11 +273,11 @@ func (f *follower) run(ctx context.Context) error {
 			hook()
 		}
 		if r.until == nil {
-			r.until, r.lsn = &c.at, c.inserted
+			r.until, r.lsn, f.asked = &c.at, c.inserted, c.began
 		}
 		f.settle(c.flushed)
 		r.after = c.last()
-		if !c.more && r.relist && !r.settled && f.s.flush(ctx, trust(f.readAt)) == nil {
+		if !c.more && r.relist && !r.settled && f.feed.flush(ctx, trust(f.readAt)) == nil {
 			f.settle(r.lsn) // the first cursor has none before it to fall back to
 		}
 		if err := f.deliver(ctx, r, c); err != nil {
@@ -244,18 +300,18 @@ func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
 		}
 	}()
 	if r.relist {
-		c, err := f.s.everything(ctx, t, f.kinds, r.after, f.s.opts.ChunkSize)
+		c, err := f.feed.everything(ctx, t, f.kinds, r.after, f.feed.documents)
 		if err == nil && r.until != nil && r.until.incarnation != c.at.incarnation {
 			err = fmt.Errorf("%w: the database was restored meanwhile", ErrGone)
 		}
 		return c, err
 	}
-	return f.s.changes(ctx, t, f.kinds, f.at, r.until, r.after, f.s.opts.ChunkSize)
+	return f.feed.changes(ctx, t, f.kinds, f.at, r.until, r.after, f.feed.documents)
 }
 
 // deliver applies a chunk, and ends the run when it was its last.
 func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
-	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more}
+	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more, at: *r.until, since: f.atAsked}
 	for i, d := range c.docs {
 		key := docKey{d.Kind, d.ID}
 		if !r.settled {
@@ -267,7 +323,7 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 		if r.relist && !r.until.sees(c.xids[i]) {
 			r.early[key] = d.Version
 		}
-		b.Documents = append(b.Documents, d)
+		b.Documents, b.xids = append(b.Documents, d), append(b.xids, c.xids[i])
 	}
 	if b.Last && !r.settled {
 		f.unsettled = append(f.unsettled, settling{*r.until, r.lsn, r.delivered})
@@ -284,7 +340,7 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 		f.dirty = true
 	}
 	if b.Last {
-		f.at, f.skip, f.cur = *r.until, r.early, nil
+		f.at, f.atAsked, f.skip, f.cur = *r.until, f.asked, r.early, nil
 	}
 	return nil
 }
@@ -322,12 +378,12 @@ func (f *follower) rewind() {
 	if f.safe.snapshot == "" {
 		skip = nil // a relist is always whole
 	}
-	f.at, f.skip, f.unsettled, f.cur = f.safe, skip, nil, nil
+	f.at, f.atAsked, f.skip, f.unsettled, f.cur = f.safe, time.Time{}, skip, nil, nil
 }
 
 // restart forgets everything, so that the next run is a relist.
 func (f *follower) restart() {
-	f.at, f.safe, f.skip, f.unsettled, f.cur, f.loaded = position{}, position{}, nil, nil, nil, true
+	f.at, f.atAsked, f.safe, f.skip, f.unsettled, f.cur, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil, true
 }
 
 func (f *follower) load(ctx context.Context) error {

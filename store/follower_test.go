@@ -12,7 +12,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen; it is never waited out when all is well.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // watcher follows a store and keeps what it is told, as a follower should. It fails the test when a document goes back,
 // or a version comes twice.
@@ -147,8 +147,13 @@ func hold(t testing.TB, s *store.Store, f func(tx *store.Tx) error) *held {
 			return <-h.end
 		})
 	}()
-	if err := <-ready; err != nil {
-		t.Fatal(err)
+	select {
+	case err := <-ready:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case err := <-h.done:
+		t.Fatalf("the transaction did not begin: %v", err)
 	}
 	return h
 }

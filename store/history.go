@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Record is one entry of the history: a change of a document of a kind with History, or what Tx.Record was given. It was
+// Record is one entry of the history: a change of a document of a kind with History or Trail, or what Tx.Record was given. It was
 // committed together with what it records.
 type Record struct {
 	Seq        int64 // unique in this database; grows, but not in the order of commits
@@ -25,11 +25,11 @@ type Record struct {
 	Note       json.RawMessage // from Tx.Record
 }
 
-const recordColumns = `h.seq, h.at, h.action, h.kind, h.id, h.scope, h.version, h.generation, h.principal, h.account, h.request_id, h.spec, h.status, h.note`
+const recordColumns = `h.seq, h.at, h.action, h.kind, h.id, h.scope, h.version, h.generation, h.principal, h.account, h.request_id, h.spec, h.status, h.packed, h.note`
 
-func (r *Record) targets(more ...any) []any {
+func (r *Record) targets(packed *[]byte, more ...any) []any {
 	return append([]any{&r.Seq, &r.At, &r.Action, &r.Kind, &r.ID, &r.Scope, &r.Version, &r.Generation,
-		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), (*[]byte)(&r.Note)}, more...)
+		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), packed, (*[]byte)(&r.Note)}, more...)
 }
 
 // HistoryQuery says which records History returns: of one document, or, without ID, of all of some kinds.
@@ -77,8 +77,16 @@ func scanRecords(rows pgx.Rows, err error) ([]Record, error) {
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Record, error) {
 		var r Record
-		err := row.Scan(r.targets()...)
+		var packed []byte
+		if err := row.Scan(r.targets(&packed)...); err != nil {
+			return r, err
+		}
 		r.At = r.At.UTC()
+		if packed == nil {
+			return r, nil
+		}
+		status, err := unpack(nil, packed)
+		r.Status = status
 		return r, err
 	})
 }

@@ -24,7 +24,7 @@ func TestI5ALostAnswerToACommitIsFoundOut(t *testing.T) {
 				t.Cleanup(leaked.close)
 				w := follow(t, s, store.FollowOptions{})
 				ran := 0
-				b.arm("commit", how)
+				b.arm("commit\x00", how) // the whole statement: sessions set settings with the word in their names
 				err := s.Tx(t.Context(), func(tx *store.Tx) error {
 					ran++
 					_, err := tx.Create(t.Context(), doc(kind, "x", "x", `{}`))

@@ -50,7 +50,7 @@ func (s *Store) adopt(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, int64(schemaLock)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `lock table store_meta, document, history in share row exclusive mode`); err != nil {
+		if _, err := tx.Exec(ctx, `lock table store_meta, document, feed, history in share row exclusive mode`); err != nil {
 			return err
 		}
 		err = tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)
@@ -62,7 +62,11 @@ func (s *Store) adopt(ctx context.Context) error {
 		}
 		begun = strings.ReplaceAll(uuid.NewString(), "-", "")
 		for _, stmt := range []string{
+			`alter table document disable trigger document_changed`, // the feed is made anew
 			`update document set xid = pg_current_xact_id()`,
+			`alter table document enable trigger document_changed`,
+			`delete from feed`,
+			`insert into feed select xid, kind, id from document`,
 			`update history set xid = pg_current_xact_id()`,
 			`delete from store_meta`,
 			`delete from follower`,

@@ -27,8 +27,44 @@ end $$`
 // historyOfKinds finds the latest records of a kind.
 const historyOfKinds = `create index history_kind on history (kind, seq)`
 
+// narrowFeed moves the feed's index from the documents to a table of its own with one narrow row for each document. A
+// document's row then has no index on what each change moves, so that an update that touches no name, label or deletion
+// is written in place (HOT): no index entry, and its dead versions are pruned within the page. Triggers keep the two
+// together whoever writes a document. The index is not unique: rows that are restored from a dump without their
+// triggers disabled come twice, until adopt makes the feed anew.
+const narrowFeed = `
+lock table document in access exclusive mode; -- a process of the release before may be writing
+create table feed (xid xid8 not null, kind text not null, id text not null);
+insert into feed select xid, kind, id from document;
+drop index document_feed;
+create index document_feed on feed (xid, kind, id);
+alter table feed set (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+do $do$ begin
+	-- The schema's name is written into it: what restores a dump has no search path.
+	execute format($f$create function document_feed() returns trigger language plpgsql as $$ begin
+		if tg_op = 'INSERT' then
+			insert into %1$I.feed values (new.xid, new.kind, new.id);
+		elsif tg_op = 'UPDATE' then
+			update %1$I.feed set xid = new.xid where xid = old.xid and kind = old.kind and id = old.id;
+			if not found then
+				insert into %1$I.feed values (new.xid, new.kind, new.id);
+			end if;
+		else
+			delete from %1$I.feed where xid = old.xid and kind = old.kind and id = old.id;
+		end if;
+		return null;
+	end $$$f$, current_schema());
+end $do$;
+create trigger document_made after insert or delete on document for each row execute function document_feed();
+create trigger document_changed after update of xid on document for each row when (old.xid is distinct from new.xid) execute function document_feed();
+alter table document set (fillfactor = 70)`
+
+// packedHistory is where the history keeps packed statuses. Records from before have theirs in the column status.
+const packedHistory = `alter table history add column packed bytea;
+alter table history alter column packed set storage external`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds}
+var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"

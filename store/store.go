@@ -22,6 +22,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"atoll.dev/internal/pgsession"
 )
 
 // Kind names a sort of document: "Bundle", "Cluster". Letters and digits, starting with a letter.
@@ -53,6 +55,10 @@ type Document struct {
 	// Removed marks a tombstone, which only followers see. It has the content that the document had last.
 	Removed bool
 
+	// Decoded is what the caller decoded Spec and Status into, for himself and for the kind's functions: a change of
+	// Update may leave it here for Render and Compare. The store never looks at it, and does not store it.
+	Decoded any
+
 	token int64 // of who wrote it last, or its observation: with the version, which state of the row this is
 }
 
@@ -67,15 +73,37 @@ type KindSpec struct {
 	// Render makes the wire form, once per write, of the document as it will be stored. Nil: no wire form. It must be a
 	// function of the document alone. Its error refuses the write, wrapped in ErrInvalid.
 	Render func(Document) ([]byte, error)
+	// Begin completes the spec of a document that is being created, once its generation is known: an id that was removed is
+	// created again with the generation after the removed one's. It may be called several times. Nil: nothing is added.
+	Begin func(*Document) error
 	// Observed says that two statuses differ in nothing but when things were observed, which is no content (I3): such a
 	// change is written in place, with no version, feed entry or record, and wakes nobody. Nil: all differences count.
 	// It needs History, where it is found out whose a version is when the answer to its commit was lost.
 	Observed func(before, after json.RawMessage) bool
+	// Compare says how the statuses of two states of a document differ, for kinds that can tell it faster than by
+	// comparing all JSON, and instead of Observed. Nil: SameJSON and Observed.
+	Compare func(before, after Document) Difference
+	// Recorded is what the history keeps of a change of the status: what changed, enough for its readers. It is stored
+	// packed, for no search. Nil: all of it, as JSON.
+	Recorded func(before, after Document) json.RawMessage
 	// History keeps a record of every change, with its actor, in the transaction of the change: the audit record.
 	History bool
+	// Trail keeps less than History: who changed a document and when, without spec and status, and not of changes of the
+	// status alone. It is enough to find out what became of a commit whose answer was lost.
+	Trail bool
 	// Indexes are made at Open, for this kind's rows only.
 	Indexes []Index
 }
+
+// Difference says how two statuses differ.
+type Difference int
+
+// The differences. ObservedLater is what KindSpec.Observed says.
+const (
+	Equal Difference = iota
+	ObservedLater
+	Different
+)
 
 // Index is an index for List queries on one kind.
 type Index struct {
@@ -95,8 +123,9 @@ type Options struct {
 	// Migrations make the service's own side tables, in order; each runs once. Only ever add to the end.
 	Migrations []string
 
-	MaxConns         int           // of the pool of writers and readers; default 16. Followers use at most FollowConns more, and two
+	MaxConns         int           // of the pool of writers and readers; default 16. Followers use at most FollowConns more, watches ReplayConns, and two
 	FollowConns      int           // default 4
+	ReplayConns      int           // for watches whose cursor is older than what a Broadcast remembers; default 2
 	AcquireTimeout   time.Duration // for getting a connection, connecting included; default 1.5 s
 	StatementTimeout time.Duration // default 5 s
 	LockTimeout      time.Duration // default 1.5 s
@@ -105,6 +134,10 @@ type Options struct {
 	PollInterval     time.Duration // of followers, behind the doorbell; default 1 s
 	FeedInterval     time.Duration // shortest time between two reads of one follower, and two rings of the doorbell; default 5 ms
 	ChunkSize        int           // documents per batch; default 500. A batch has at most about 8 MB, too
+
+	// How many recent changes a Broadcast remembers for watches that continue from a cursor, and how large they may be
+	// together; default 10,000 and 32 MB.
+	ReplayChanges, ReplayBytes int
 
 	// Tracer is told of each statement, nil for nobody. It must be quick.
 	Tracer pgx.QueryTracer
@@ -145,6 +178,15 @@ func (o Options) withDefaults() Options {
 	if o.FollowConns == 0 {
 		o.FollowConns = 4
 	}
+	if o.ReplayConns == 0 {
+		o.ReplayConns = 2
+	}
+	if o.ReplayChanges == 0 {
+		o.ReplayChanges = 10_000
+	}
+	if o.ReplayBytes == 0 {
+		o.ReplayBytes = 32 << 20
+	}
 	if o.ChunkSize == 0 {
 		o.ChunkSize = 500
 	}
@@ -160,11 +202,12 @@ type Store struct {
 	kinds map[Kind]*KindSpec
 	log   *slog.Logger
 
-	pool   *pgxpool.Pool   // writes and reads
-	feed   *pgxpool.Pool   // reads of followers, planned for them
-	single *pgx.ConnConfig // connections of their own: migrations, listening, ringing
-	hub    *hub
-	bell   *doorbell
+	pool      *pgxpool.Pool   // writes and reads
+	followers *reader         // of the feed
+	watchers  *reader         // of the feed: catches watches up whose cursor is old, apart from the followers
+	single    *pgx.ConnConfig // connections of their own: migrations, listening, ringing
+	hub       *hub
+	bell      *doorbell
 
 	streams   chan struct{} // has a permit for each stream that may hold a connection
 	contended keyed         // updaters of one document that keep missing each other line up here
@@ -188,8 +231,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		if !kindPattern.MatchString(string(k.Kind)) || s.kinds[k.Kind] != nil {
 			return nil, fmt.Errorf("opening store: kind %q is malformed or named twice", k.Kind)
 		}
-		if k.Observed != nil && !k.History {
-			return nil, fmt.Errorf("opening store: kind %q has Observed and no History", k.Kind)
+		if (k.Observed != nil || k.Compare != nil) && !k.History {
+			return nil, fmt.Errorf("opening store: kind %q has Observed or Compare and no History", k.Kind)
 		}
 		for _, ix := range k.Indexes {
 			if !indexPattern.MatchString(ix.Name) {
@@ -198,36 +241,20 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		}
 		s.kinds[k.Kind] = &k
 	}
-	config, err := pgxpool.ParseConfig(o.DSN)
+	config, err := pgsession.ParsePool(o.DSN)
 	if err != nil {
 		return nil, fmt.Errorf("opening store: %w", err)
 	}
-	s.configure(config)
-	config.MaxConns = int32(o.MaxConns)
-	feedConfig := config.Copy()
-	feedConfig.MaxConns = int32(o.FollowConns)
-	// The feed's statements are few and always want their indexes, whatever the statistics say about the newest rows.
-	feedConfig.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
-	feedConfig.ConnConfig.RuntimeParams["enable_seqscan"] = "off"
-
-	s.single = config.ConnConfig.Copy()
-	for _, unbounded := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
-		s.single.RuntimeParams[unbounded] = "0"
-	}
+	s.single = s.singleConfig(config)
 
 	if err := s.migrate(ctx); err != nil {
 		return nil, fmt.Errorf("opening store: %w", err)
 	}
-	if s.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
-		return nil, fmt.Errorf("opening store: %w", err)
-	}
-	if s.feed, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), feedConfig); err != nil {
-		s.pool.Close()
+	if err := s.makePools(context.WithoutCancel(ctx), config); err != nil {
 		return nil, fmt.Errorf("opening store: %w", err)
 	}
 	if err := s.adopt(ctx); err != nil {
-		s.pool.Close()
-		s.feed.Close()
+		s.closePools()
 		return nil, fmt.Errorf("opening store: %w", err)
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -243,8 +270,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 func (s *Store) Close() {
 	s.stop()
 	s.done.Wait()
-	s.feed.Close()
-	s.pool.Close()
+	s.closePools()
 }
 
 // Ping returns nil when the database answers; ErrUnavailable within about AcquireTimeout when it does not.
@@ -263,32 +289,11 @@ func (s *Store) Read(ctx context.Context, f func(context.Context, *pgx.Conn) err
 
 // Connections says how many connections to the database there are, and how many of them are in use and idle.
 func (s *Store) Connections() (open, inUse, idle int) {
-	for _, pool := range []*pgxpool.Pool{s.pool, s.feed} {
+	for _, pool := range s.pools() {
 		stat := pool.Stat()
 		open, inUse, idle = open+int(stat.TotalConns()), inUse+int(stat.AcquiredConns()), idle+int(stat.IdleConns())
 	}
 	return open, inUse, idle
-}
-
-func (s *Store) configure(config *pgxpool.Config) {
-	cc := config.ConnConfig
-	ms := func(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
-	cc.ConnectTimeout = s.opts.AcquireTimeout
-	cc.RuntimeParams["statement_timeout"] = ms(s.opts.StatementTimeout)
-	cc.RuntimeParams["lock_timeout"] = ms(s.opts.LockTimeout)
-	cc.RuntimeParams["idle_in_transaction_session_timeout"] = ms(s.opts.IdleInTxTimeout)
-	cc.RuntimeParams["timezone"] = "UTC"
-	if cc.RuntimeParams["application_name"] == "" {
-		cc.RuntimeParams["application_name"] = "atoll"
-	}
-	cc.Tracer = s.opts.Tracer
-	if s.opts.Hooks.Dial != nil {
-		cc.DialFunc = s.opts.Hooks.Dial
-	}
-	config.MaxConnLifetime = time.Hour
-	config.MaxConnIdleTime = 5 * time.Minute
-	config.PingTimeout = s.opts.AcquireTimeout
-	config.AfterConnect = identify
 }
 
 func (s *Store) kind(k Kind) (*KindSpec, error) {

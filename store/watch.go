@@ -2,7 +2,8 @@ package store
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"sync"
 	"time"
 )
 
@@ -40,35 +41,34 @@ const (
 )
 
 // Watch shows what there is and then what changes, until ctx ends or see returns an error. No change is missed, none is
-// shown twice, and no document goes back. Most of it comes from the one follower; only a watch that continues reads the
-// feed itself until it has caught up. It returns ErrTooSlow when see takes too long: the watch may be continued from the
-// last cursor; and ErrGone when From is too old, or the database was restored.
+// shown twice, and no document goes back. It comes from the one follower and what that remembers; only a watch that
+// continues from an older cursor reads the feed itself, once, on connections that followers do not use. It returns
+// ErrTooSlow when see takes too long: the watch may be continued from the last cursor; and ErrGone when From is too old,
+// or the database was restored.
 //
 // open is called once, when it is certain that the watch stands.
 func (b *Broadcast) Watch(ctx context.Context, w Watch, open func() error, see func(Sight) error) error {
+	v := &viewer{b: b, w: w, see: see, seen: map[docKey]int64{}, shown: map[docKey]bool{}}
+	if w.From != "" {
+		return v.resume(ctx, open)
+	}
 	sub := b.Subscribe(w.Match)
 	defer sub.Close()
-	v := &viewer{b: b, w: w, see: see, seen: map[docKey]int64{}, shown: map[docKey]bool{}}
-	var err error
-	if w.From == "" {
-		err = v.existing(ctx, open)
-	} else {
-		err = v.catchUp(ctx, open)
-	}
-	if err != nil {
+	if err := v.existing(ctx, open); err != nil {
 		return err
 	}
 	return v.follow(ctx, sub)
 }
 
-// viewer is one watch. seen has the versions that it showed before it began to follow the feed, which may bring them
-// again; after the rounds that can it is dropped.
+// viewer is one watch. seen has the versions that it read from the database, until read, before it began to follow the
+// feed, which may bring them again; after the rounds that can it is dropped.
 type viewer struct {
 	b     *Broadcast
 	w     Watch
 	see   func(Sight) error
 	seen  map[docKey]int64
-	until uint64
+	read  time.Time
+	from  position        // Watch.From: what it sees is not shown
 	shown map[docKey]bool // whether the watcher has it; only with Watch.Shown
 }
 
@@ -97,47 +97,75 @@ func (v *viewer) existing(ctx context.Context, open func() error) error {
 		}
 		q.After = page.Next
 	}
-	v.until = v.b.Published() + 1
+	v.read = time.Now()
 	return v.see(Sight{Kind: Caught, Cursor: start})
 }
 
-// errCaughtUp ends the store's own following.
-var errCaughtUp = errors.New("caught up")
+// openAfter is how long the answer to a watch that continues waits for the database, which finds out whether the cursor is
+// gone. Then the answer begins, also if many others are read before.
+const openAfter = time.Second
 
-// openAfter is how long a cursor that is gone takes at most to be found out. One that is not may have to wait longer
-// for something to show.
-const openAfter = 100 * time.Millisecond
-
-// catchUp shows what changed since the cursor. It returns with the end of the first run that had changes: until then
-// there was nothing to show, and waiting costs one small read a second.
-func (v *viewer) catchUp(ctx context.Context, open func() error) error {
+// resume continues an earlier watch, from memory where that reaches back to its cursor.
+func (v *viewer) resume(ctx context.Context, open func() error) (err error) {
+	if v.from, err = v.w.From.position(); err != nil {
+		return err
+	}
+	open = sync.OnceValue(open)
 	opening := time.AfterFunc(openAfter, func() { _ = open() })
 	defer opening.Stop()
-	o := FollowOptions{Kinds: v.w.Query.kinds(), From: v.w.From}
-	err := v.b.s.Follow(ctx, o, func(_ context.Context, batch Batch) error {
-		for _, d := range batch.Documents {
-			c := &Change{Document: d}
-			if !v.w.Match(c) {
-				continue
-			}
-			if err := v.show(kindOf(d), c, ""); err != nil {
-				return err
-			}
-			v.seen[docKey{d.Kind, d.ID}] = d.Version
+	if v.b.remembers(v.from) {
+		// "Caught" promises all that was committed before the watch began.
+		if now, err := v.b.refresh(ctx); err != nil {
+			return err
+		} else if now.xmax < v.from.xmax {
+			return fmt.Errorf("%w: it lies in the future of the database", ErrGone)
 		}
-		if !batch.Last {
-			return nil
-		}
-		v.until = v.b.Published() + 1
-		if err := v.see(Sight{Kind: Caught, Cursor: batch.Cursor}); err != nil {
+	}
+	sub, memory := v.b.resume(v.from, v.w.Match)
+	defer sub.Close()
+	if memory.known {
+		err = v.recall(open, memory)
+	} else {
+		err = v.catchUp(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return v.follow(ctx, sub)
+}
+
+// recall shows what changed since the cursor, from memory.
+func (v *viewer) recall(open func() error, memory resumption) error {
+	if err := open(); err != nil {
+		return err
+	}
+	for _, c := range missed(memory.rounds, v.from, v.w.Match) {
+		if err := v.show(kindOf(c.Document), c, ""); err != nil {
 			return err
 		}
-		return errCaughtUp
-	})
-	if errors.Is(err, errCaughtUp) {
-		return nil
 	}
-	return err
+	caught := Sight{Kind: Caught, Cursor: v.w.From}
+	if v.from.within(memory.safe) {
+		caught.Cursor = memory.safe.cursor()
+	}
+	return v.see(caught)
+}
+
+// catchUp shows what changed since the cursor, from the database.
+func (v *viewer) catchUp(ctx context.Context) error {
+	cursor, err := v.b.s.catchUp(ctx, v.w.From, v.w.Query.kinds(), func(d Document) error {
+		c := &Change{Document: d}
+		if !v.w.Match(c) {
+			return nil
+		}
+		v.seen[docKey{d.Kind, d.ID}] = d.Version
+		return v.show(kindOf(d), c, "")
+	})
+	if err != nil {
+		return err
+	}
+	v.read = time.Now()
+	return v.see(Sight{Kind: Caught, Cursor: cursor})
 }
 
 func (v *viewer) follow(ctx context.Context, sub *Subscription) error {
@@ -147,11 +175,14 @@ func (v *viewer) follow(ctx context.Context, sub *Subscription) error {
 			return err
 		}
 		for _, r := range rounds {
-			if r.Number > v.until {
+			if r.NewerThan(v.read) {
 				v.seen = nil
 			}
+			if v.w.From != "" && !v.from.within(r.safe) {
+				r.Cursor = "" // it lies before the watch's own
+			}
 			for i, c := range r.Changes {
-				if c.Version <= v.seen[docKey{c.Kind, c.ID}] {
+				if c.Version <= v.seen[docKey{c.Kind, c.ID}] || v.w.From != "" && v.from.sees(c.xid) {
 					continue
 				}
 				cursor := Cursor("")

@@ -3,7 +3,9 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,4 +60,62 @@ func TestI4AWatchOfWhichNobodyKnowsWhatItMissedIsEnded(t *testing.T) {
 	if _, err := sub.Next(ctx); !errors.Is(err, store.ErrGone) {
 		t.Error(err)
 	}
+}
+
+// TestAWatchSeesNothingTwice: the feed has read, and is slow to hand over; then a document is made, and a watch begins
+// that lists it. The run of the feed that brings it began after the list was read, and still it is no news.
+func TestAWatchSeesNothingTwice(t *testing.T) {
+	var reading atomic.Bool
+	read, goOn := make(chan struct{}), make(chan struct{})
+	s := open(t, pgtest.DSN(t), func(o *store.Options) {
+		o.Hooks.AfterChunk = func() {
+			if reading.CompareAndSwap(true, false) {
+				read <- struct{}{}
+				<-goOn
+			}
+		}
+	})
+	feed := s.NewBroadcast(nil)
+	if err := feed.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	must[store.Document](t)(s.Create(t.Context(), doc("Plain", "before", "before", `{}`)))
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	reading.Store(true)
+	running.Go(func() { _ = feed.Run(ctx) })
+	<-read
+	must[store.Document](t)(s.Create(ctx, doc("Plain", "x", "x", `{}`)))
+
+	done := errors.New("done")
+	seen := map[string]int{}
+	all := store.Watch{Query: store.Query{Kind: "Plain"}, Match: func(*store.Change) bool { return true }}
+	err := feed.Watch(ctx, all, func() error { return nil }, func(sight store.Sight) error {
+		switch {
+		case sight.Kind == store.Caught:
+			close(goOn)
+			running.Go(func() {
+				for i := 0; ctx.Err() == nil; i++ {
+					id := fmt.Sprint("after", i)
+					if _, err := s.Create(ctx, doc("Plain", id, id, `{}`)); err != nil {
+						return
+					}
+				}
+			})
+		case sight.Change != nil:
+			if seen[sight.Change.ID]++; seen[sight.Change.ID] > 1 {
+				return fmt.Errorf("%s was shown twice", sight.Change.ID)
+			}
+			if len(seen) == 20 {
+				return done
+			}
+		}
+		return nil
+	})
+	if !errors.Is(err, done) {
+		t.Error(err)
+	}
+	stop()
 }

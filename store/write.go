@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"time"
 
@@ -49,17 +48,21 @@ const (
 	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6 where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
 )
 
-// sent is a statement around the given change; with history when the kind wants it.
-type sent struct{ plain, recorded string }
+// sent is a statement around the given change: without a record, with one, and with one that has no content.
+type sent struct{ plain, recorded, trailed string }
 
 func statement(change string, args int) sent {
 	p := func(i int) string { return "$" + strconv.Itoa(args+i) }
+	with := func(spec, status, packed string) string {
+		return `with w as (` + change + `), h as (
+			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, packed, token)
+			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, ` + spec + `, ` + status + `, ` + packed + `, $9 from w)
+			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`
+	}
 	return sent{
-		plain: `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
-		recorded: `with w as (` + change + `), h as (
-			insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, token)
-			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, $5::jsonb, $6::jsonb, $9 from w)
-			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
+		plain:    `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
+		recorded: with("$5::jsonb", p(5)+"::jsonb", p(6)+"::bytea"),
+		trailed:  with("null::jsonb", "null::jsonb", "null::bytea"),
 	}
 }
 
@@ -75,11 +78,29 @@ func newToken() int64 { return rand.Int64() }
 
 // compose makes the write of next. Null arguments for an unchanged spec or status.
 func (k *KindSpec) compose(ctx context.Context, st sent, next Document, spec, status json.RawMessage, token int64, action string, more ...any) write {
+	return k.composeRecorded(ctx, st, next, spec, status, status, token, action, more...)
+}
+
+// composeRecorded is compose with what the history keeps of the status.
+func (k *KindSpec) composeRecorded(ctx context.Context, st sent, next Document, spec, status, recorded json.RawMessage, token int64, action string, more ...any) write {
 	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status), next.Wire, next.UpdatedAt, token}, more...)
-	w := write{kind: next.Kind, id: next.ID, version: next.Version, history: k.History, sql: st.plain, args: args}
+	w := write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
+	switch {
+	case k.History:
+		w.history, w.sql = true, st.recorded
+	case k.Trail && (spec != nil || action != "update"):
+		w.history, w.sql = true, st.trailed
+	default:
+		return w
+	}
+	a := ActorFrom(ctx)
+	w.args = append(args, a.Principal, a.Account, a.RequestID, action)
 	if k.History {
-		a := ActorFrom(ctx)
-		w.sql, w.args = st.recorded, append(args, a.Principal, a.Account, a.RequestID, action)
+		var packed []byte
+		if k.Recorded != nil {
+			recorded, packed = nil, pack(recorded)
+		}
+		w.args = append(w.args, text(recorded), packed)
 	}
 	return w
 }
@@ -135,6 +156,11 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 		at = now(tombstone.UpdatedAt)
 	}
 	d.CreatedAt, d.UpdatedAt = at, at
+	if k.Begin != nil {
+		if err := k.Begin(&d); err != nil {
+			return d, err
+		}
+	}
 	return d, k.render(&d)
 }
 
@@ -142,7 +168,6 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 // it was, or changed only when it was observed.
 func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (next Document, w write, changed bool, err error) {
 	next = cur
-	next.Spec, next.Status = slices.Clone(cur.Spec), slices.Clone(cur.Status)
 	if f != nil {
 		if err := f(&next); err != nil {
 			return cur, w, false, err
@@ -163,16 +188,18 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	} else if !equal {
 		spec = next.Spec
 	}
-	if equal, err := SameJSON(cur.Status, next.Status); err != nil {
+	difference, err := k.difference(cur, next)
+	if err != nil {
 		return cur, w, false, err
-	} else if !equal {
+	}
+	if difference != Equal {
 		status = next.Status
 	}
 	deleting := next.DeletedAt != nil && cur.DeletedAt == nil
 	if spec == nil && status == nil && !deleting && !remove {
 		return cur, w, false, nil
 	}
-	if spec == nil && !deleting && !remove && k.Observed != nil && k.Observed(cur.Status, next.Status) {
+	if spec == nil && !deleting && !remove && difference == ObservedLater {
 		w, err = k.observe(&next, cur, token)
 		return next, w, false, err
 	}
@@ -197,15 +224,36 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if remove {
 		removedAt = &next.UpdatedAt
 	}
-	w = k.compose(ctx, updateStatement, next, spec, status, token, action, next.DeletedAt, removedAt, cur.Version, cur.token)
+	recorded := status
+	if status != nil && k.Recorded != nil {
+		recorded = k.Recorded(cur, next)
+	}
+	w = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt, cur.Version, cur.token)
 	return next, w, true, nil
+}
+
+// difference compares the statuses of two states of a document.
+func (k *KindSpec) difference(cur, next Document) (Difference, error) {
+	if k.Compare != nil {
+		return k.Compare(cur, next), nil
+	}
+	equal, err := SameJSON(cur.Status, next.Status)
+	switch {
+	case err != nil:
+		return Different, err
+	case equal:
+		return Equal, nil
+	case k.Observed != nil && k.Observed(cur.Status, next.Status):
+		return ObservedLater, nil
+	}
+	return Different, nil
 }
 
 // observe makes next, which was observed later, the same version as cur.
 func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, err error) {
-	status := next.Status
+	status, decoded := next.Status, next.Decoded
 	*next = cur
-	next.Status, next.token = status, token
+	next.Status, next.Decoded, next.token = status, decoded, token
 	if err := k.render(next); err != nil {
 		return w, err
 	}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -38,6 +39,9 @@ func (t *Objects) Apply(ctx context.Context, a adapter.Application) (adapter.App
 		if done, err = t.apply(ctx, a); !apierrors.IsConflict(err) {
 			break
 		}
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		err = fmt.Errorf("its namespace: %w", adapter.ErrTerminating)
 	}
 	if err != nil {
 		return done, fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
@@ -73,12 +77,14 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	}
 	have, err := t.at(at.GroupVersionResource, at.namespace).Get(ctx, at.name, metav1.GetOptions{})
 	switch {
+	case a.OnlyExisting && (apierrors.IsNotFound(err) || err == nil && have.GetDeletionTimestamp() != nil):
+		return adapter.Applied{Operation: adapter.Skipped, Reason: "its resource is being deleted: it is not made again"}, nil
 	case apierrors.IsNotFound(err):
 		return t.write(ctx, at, want, nil, hash, adapter.Created, "there was none")
 	case err != nil:
 		return adapter.Applied{}, err
 	case have.GetDeletionTimestamp() != nil:
-		return adapter.Applied{}, errors.New("the object of this name is still being deleted")
+		return adapter.Applied{}, fmt.Errorf("the object of this name: %w", adapter.ErrTerminating)
 	}
 	was := generationOf(have)
 	switch {
@@ -86,7 +92,7 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied, which is newer than %d", was, a.Generation), Object: have.Object}, nil
 	case t.unchanged(at, hash, have.GetResourceVersion()):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", was), Object: have.Object}, nil
-	case a.Recreate && was != a.Generation:
+	case a.Recreate && was != a.Generation && !a.OnlyExisting:
 		return t.recreate(ctx, at, want, have, hash, fmt.Sprintf("generation %d became %d", was, a.Generation))
 	}
 	reason := fmt.Sprintf("generation %d became %d", was, a.Generation)
@@ -94,7 +100,7 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 		reason = fmt.Sprintf("it was not as generation %d wants it", was)
 	}
 	done, err := t.write(ctx, at, want, have, hash, adapter.Updated, reason)
-	if a.Recreate && apierrors.IsInvalid(err) { // a field that others set cannot be set back
+	if a.Recreate && !a.OnlyExisting && apierrors.IsInvalid(err) { // a field that others set cannot be set back
 		return t.recreate(ctx, at, want, have, hash, "it cannot be changed to what is wanted")
 	}
 	return done, err

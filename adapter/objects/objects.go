@@ -53,12 +53,13 @@ type Objects struct {
 	label   string
 	log     *slog.Logger
 	wait    time.Duration
-	calm    float64
+	calm    *adapter.CalmQueue
 
 	mu      sync.Mutex
 	applied map[place]applied
 	watched map[schema.GroupVersionKind]bool
 	fresh   chan struct{} // has a token when watched grew
+	follows map[schema.GroupVersionKind]*follower
 }
 
 // place is where an object is.
@@ -118,8 +119,8 @@ func New(o Options) (*Objects, error) {
 	}
 	t := &Objects{
 		dynamic: dyn, kinds: newKinds(disc), manager: managerPrefix + o.Adapter, label: o.Adapter, log: o.Log,
-		wait: cmp.Or(o.RecreateWait, 30*time.Second), calm: cmp.Or(o.Calm, 50),
-		applied: map[place]applied{}, watched: map[schema.GroupVersionKind]bool{}, fresh: make(chan struct{}, 1),
+		wait: cmp.Or(o.RecreateWait, 30*time.Second), calm: adapter.NewCalmQueue(cmp.Or(o.Calm, 50)),
+		follows: map[schema.GroupVersionKind]*follower{}, applied: map[place]applied{}, watched: map[schema.GroupVersionKind]bool{}, fresh: make(chan struct{}, 1),
 	}
 	for _, k := range o.Kinds {
 		t.use(k)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 var (
 	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -197,8 +196,12 @@ func TestAnObjectThatIsBeingDeletedIsThere(t *testing.T) {
 	if found, err = o.Discover(t.Context(), search); err != nil || len(found) != 1 {
 		t.Fatalf("%v, %v", found, err)
 	}
-	if _, err := o.Apply(t.Context(), a); err == nil {
-		t.Fatal("applied an object that is being deleted")
+	if _, err := o.Apply(t.Context(), a); !errors.Is(err, adapter.ErrTerminating) {
+		t.Fatalf("applied an object that is being deleted: %v", err)
+	}
+	a.OnlyExisting = true
+	if done, err := o.Apply(t.Context(), a); err != nil || done.Operation != adapter.Skipped {
+		t.Fatalf("%v, %v", done, err)
 	}
 	told := make(chan adapter.Event, 100)
 	w.watch(o, told)
@@ -219,6 +222,44 @@ func TestAnObjectThatIsBeingDeletedIsThere(t *testing.T) {
 	}
 }
 
+// A namespace that somebody deletes is left alone, with what is in it, until it is
+// gone.
+func TestANamespaceThatIsTerminatingIsNotFoughtOver(t *testing.T) {
+	w := newWorld(t)
+	o := w.transport("one")
+	namespace := func(g int64) adapter.Application {
+		meta := map[string]any{"name": w.ns + "-t", "annotations": map[string]any{annotationGeneration: fmt.Sprint(g)}}
+		return adapter.Application{Resource: "ns", Object: adapter.Object{"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, Generation: g, Event: adapter.Event{ID: "ns"}}
+	}
+	if _, err := o.Apply(t.Context(), namespace(1)); err != nil {
+		t.Fatal(err)
+	}
+	inside := w.application("a", "1", 1)
+	inside.Object["metadata"].(map[string]any)["namespace"] = w.ns + "-t"
+	if _, err := o.Apply(t.Context(), inside); err != nil {
+		t.Fatal(err)
+	}
+	all := w.admin.Resource(configMaps).Namespace(w.ns + "-t")
+	hold := []byte(`{"metadata":{"finalizers":["test.example/hold"]}}`)
+	if _, err := all.Patch(t.Context(), "a", types.MergePatchType, hold, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	namespaces := w.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
+	if err := namespaces.Delete(t.Context(), w.ns+"-t", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	another := w.application("b", "1", 1)
+	another.Object["metadata"].(map[string]any)["namespace"] = w.ns + "-t"
+	for _, a := range []adapter.Application{namespace(2), another} {
+		if done, err := o.Apply(t.Context(), a); !errors.Is(err, adapter.ErrTerminating) {
+			t.Errorf("%s: %v, %v", a.Resource, done, err)
+		}
+	}
+	if _, err := all.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+}
+
 // An object that lost the annotation that says whose it is, while no watch stood,
 // is still known by what it was.
 func TestAListKnowsWhoseAnObjectWas(t *testing.T) {
@@ -230,17 +271,18 @@ func TestAListKnowsWhoseAnObjectWas(t *testing.T) {
 	var told []adapter.Event
 	o := w.transport("one")
 	f := &follower{
-		objects: o, gvk: configMaps.GroupVersion().WithKind("ConfigMap"), changed: func(e adapter.Event) { told = append(told, e) },
-		calm: rate.NewLimiter(rate.Inf, 1), known: map[place]known{},
+		objects: o, gvk: configMaps.GroupVersion().WithKind("ConfigMap"), changed: func(e adapter.Event) bool { told = append(told, e); return true },
+		known: map[place]known{},
 	}
 	list := func() {
 		t.Helper()
-		var calmly sync.WaitGroup
 		in := o.dynamic.Resource(configMaps).Namespace(w.ns)
-		if _, err := f.list(t.Context(), in, kindOf{configMaps, true}, LabelAdapter+"=one", &calmly); err != nil {
+		if _, err := f.list(t.Context(), in, kindOf{configMaps, true}, LabelAdapter+"=one"); err != nil {
 			t.Fatal(err)
 		}
-		calmly.Wait()
+		calmly, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		o.calm.Run(calmly, f.changed)
 	}
 	list()
 	if len(told) != 1 || told[0] != a.Event {
@@ -258,7 +300,7 @@ func (w *world) watch(o *Objects, told chan<- adapter.Event) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := o.Watch(ctx, func(e adapter.Event) { told <- e }); !errors.Is(err, context.Canceled) {
+		if err := o.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(err, context.Canceled) {
 			w.Errorf("watch: %v", err)
 		}
 	})

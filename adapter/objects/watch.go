@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -32,23 +31,19 @@ func eventOf(annotations map[string]string) adapter.Event {
 }
 
 // Watch follows all objects with the adapter's label, of each kind that is
-// used. What was there when it began may have changed while nobody looked; of
-// that it tells slowly, Options.Calm in a second.
-func (t *Objects) Watch(ctx context.Context, changed func(adapter.Event)) error {
+// used. What was there when the first Watch began may have changed while nobody
+// looked; of that it tells slowly, Options.Calm in a second.
+func (t *Objects) Watch(ctx context.Context, changed func(adapter.Event) (taken bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer func() { cancel(); all.Wait() }()
-	calm := rate.NewLimiter(rate.Limit(t.calm), 1)
+	all.Go(func() { t.calm.Run(ctx, changed) })
 	following := map[schema.GroupVersionKind]bool{}
 	for {
-		t.mu.Lock()
-		used := slices.Collect(maps.Keys(t.watched))
-		t.mu.Unlock()
-		for _, gvk := range used {
-			if !following[gvk] {
-				following[gvk] = true
-				f := &follower{objects: t, gvk: gvk, changed: changed, calm: calm, known: map[place]known{}}
-				all.Go(func() { f.run(ctx) })
+		for _, f := range t.followers() {
+			if !following[f.gvk] {
+				following[f.gvk] = true
+				all.Go(func() { f.run(ctx, changed) })
 			}
 		}
 		select {
@@ -59,14 +54,34 @@ func (t *Objects) Watch(ctx context.Context, changed func(adapter.Event)) error 
 	}
 }
 
+// followers returns one for each kind that is used. They stay, with what they
+// know, from one Watch to the next.
+func (t *Objects) followers() []*follower {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for gvk := range t.watched {
+		if t.follows[gvk] == nil {
+			t.follows[gvk] = &follower{objects: t, gvk: gvk, known: map[place]known{}}
+		}
+	}
+	return slices.Collect(maps.Values(t.follows))
+}
+
+// Recall implements adapter.Watcher.
+func (t *Objects) Recall(match func(adapter.Event) bool) {
+	for _, f := range t.followers() {
+		t.calm.Add(f.events(match)...)
+	}
+}
+
 // follower watches one kind. It keeps of each object whose it is, no more: an
 // informer would keep all of it.
 type follower struct {
 	objects *Objects
 	gvk     schema.GroupVersionKind
-	changed func(adapter.Event)
-	calm    *rate.Limiter
+	changed func(adapter.Event) bool // of the present Watch
 
+	mu     sync.Mutex // of known, for Recall; run alone changes it
 	known  map[place]known
 	listed bool // once
 }
@@ -77,19 +92,30 @@ type known struct {
 	version string
 }
 
+// events are those of objects that match.
+func (f *follower) events(match func(adapter.Event) bool) (events []adapter.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.known {
+		if match(k.event) {
+			events = append(events, k.event)
+		}
+	}
+	return events
+}
+
 const (
 	minRetry = 100 * time.Millisecond
 	maxRetry = 10 * time.Second
 )
 
-// run lists and watches until ctx ends.
-func (f *follower) run(ctx context.Context) {
-	var told sync.WaitGroup
-	defer told.Wait()
+// run lists and watches until ctx ends. What an earlier run knew is known.
+func (f *follower) run(ctx context.Context, changed func(adapter.Event) bool) {
+	f.changed = changed
 	pause := minRetry
 	for ctx.Err() == nil {
 		begun := time.Now()
-		err := f.follow(ctx, &told)
+		err := f.follow(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -108,15 +134,18 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// follow lists the objects once and watches them from there until that ends.
-func (f *follower) follow(ctx context.Context, told *sync.WaitGroup) error {
+// follow lists the objects and watches them from there until that fails. A
+// listing that is not the first tells of what differs from what is known. After a
+// failure it is needed: an API server that was restored from a backup goes on from
+// an earlier version, and would say nothing of what it lost.
+func (f *follower) follow(ctx context.Context) error {
 	k, err := f.objects.kinds.find(ctx, f.gvk)
 	if err != nil {
 		return err
 	}
 	in := f.objects.dynamic.Resource(k.resource)
 	selector := labels.Set{LabelAdapter: f.objects.label}.String()
-	version, err := f.list(ctx, in, k, selector, told)
+	version, err := f.list(ctx, in, k, selector)
 	if err != nil {
 		if apierrors.IsNotFound(err) {
 			f.objects.kinds.forget(f.gvk)
@@ -148,7 +177,7 @@ func (f *follower) follow(ctx context.Context, told *sync.WaitGroup) error {
 }
 
 // list compares what is there with what was.
-func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kindOf, selector string, told *sync.WaitGroup) (version string, err error) {
+func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kindOf, selector string) (version string, err error) {
 	o := metav1.ListOptions{LabelSelector: selector, Limit: 500}
 	now := map[place]known{}
 	for {
@@ -176,14 +205,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 				quiet = append(quiet, is.event)
 			}
 		}
-		told.Go(func() {
-			for _, e := range quiet {
-				if f.calm.Wait(ctx) != nil {
-					return
-				}
-				f.tell(e)
-			}
-		})
+		f.objects.calm.Add(quiet...)
 	} else {
 		for at, is := range now {
 			if was, there := f.known[at]; !there || was.version != is.version {
@@ -196,7 +218,9 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 			}
 		}
 	}
+	f.mu.Lock()
 	f.known = now
+	f.mu.Unlock()
 	return version, nil
 }
 
@@ -218,27 +242,34 @@ func (f *follower) drain(w watch.Interface, k kindOf, version string) (string, e
 		if !ok {
 			continue
 		}
-		version = o.GetResourceVersion()
-		if e.Type == watch.Bookmark {
-			continue
-		}
-		at, is := f.look(k, o)
-		was, there := f.known[at]
-		if is.event.ID == "" {
-			is.event = was.event // the annotation was taken away: that is drift, too
-		}
-		if e.Type == watch.Deleted {
-			delete(f.known, at)
-			f.objects.forget(at)
-			f.tell(is.event)
-			continue
-		}
-		f.known[at] = is
-		if !there || was.version != is.version {
-			f.saw(at, is)
+		if version = o.GetResourceVersion(); e.Type != watch.Bookmark {
+			f.take(e.Type, k, o)
 		}
 	}
 	return version, nil
+}
+
+// take compares an object with what is known of it.
+func (f *follower) take(what watch.EventType, k kindOf, o *unstructured.Unstructured) {
+	at, is := f.look(k, o)
+	was, there := f.known[at]
+	if is.event.ID == "" {
+		is.event = was.event // the annotation was taken away: that is drift, too
+	}
+	f.mu.Lock()
+	if what == watch.Deleted {
+		delete(f.known, at)
+	} else {
+		f.known[at] = is
+	}
+	f.mu.Unlock()
+	switch {
+	case what == watch.Deleted:
+		f.objects.forget(at)
+		f.tell(is.event)
+	case !there || was.version != is.version:
+		f.saw(at, is)
+	}
 }
 
 // saw tells of a change, unless it is our own.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -27,7 +28,7 @@ type Memory struct {
 	mu       sync.Mutex
 	objects  map[place]adapter.Object
 	serial   int64
-	watchers map[int]func(adapter.Event)
+	watchers map[int]func(adapter.Event) bool
 	nextID   int
 }
 
@@ -41,7 +42,7 @@ var (
 
 // NewMemory returns an empty one.
 func NewMemory() *Memory {
-	return &Memory{objects: map[place]adapter.Object{}, watchers: map[int]func(adapter.Event){}}
+	return &Memory{objects: map[place]adapter.Object{}, watchers: map[int]func(adapter.Event) bool{}}
 }
 
 // annotations of what transports apply.
@@ -88,6 +89,9 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	have, there := m.objects[at]
+	if !there && a.OnlyExisting {
+		return adapter.Applied{Operation: adapter.Skipped, Reason: "it is not made again"}, nil
+	}
 	if !there {
 		m.put(at, want, nil)
 		return adapter.Applied{Operation: adapter.Created, Reason: "there was none", Object: clone(want)}, nil
@@ -98,7 +102,7 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is newer than %d", was, a.Generation), Object: clone(have)}, nil
 	case same(want, have):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: "nothing to change", Object: clone(have)}, nil
-	case a.Recreate && was != a.Generation:
+	case a.Recreate && was != a.Generation && !a.OnlyExisting:
 		m.put(at, want, nil)
 		return adapter.Applied{Operation: adapter.Recreated, Reason: "the generation changed", Object: clone(want)}, nil
 	}
@@ -158,7 +162,7 @@ func (m *Memory) Change(target string, o adapter.Object, change func(adapter.Obj
 	} else {
 		delete(m.objects, at)
 	}
-	var tell []func(adapter.Event)
+	var tell []func(adapter.Event) bool
 	for _, w := range m.watchers {
 		tell = append(tell, w)
 	}
@@ -179,7 +183,7 @@ func (m *Memory) Len() int {
 }
 
 // Watch is adapter.Watcher's.
-func (m *Memory) Watch(ctx context.Context, changed func(adapter.Event)) error {
+func (m *Memory) Watch(ctx context.Context, changed func(adapter.Event) (taken bool)) error {
 	m.mu.Lock()
 	id := m.nextID
 	m.nextID++
@@ -190,6 +194,25 @@ func (m *Memory) Watch(ctx context.Context, changed func(adapter.Event)) error {
 	delete(m.watchers, id)
 	m.mu.Unlock()
 	return ctx.Err()
+}
+
+// Recall is adapter.Watcher's.
+func (m *Memory) Recall(match func(adapter.Event) bool) {
+	m.mu.Lock()
+	watchers := slices.Collect(maps.Values(m.watchers))
+	var events []adapter.Event
+	for _, o := range m.objects {
+		var e adapter.Event
+		if json.Unmarshal([]byte(text(annotations(clone(o))[annotationEvent])), &e) == nil && match(e) {
+			events = append(events, e)
+		}
+	}
+	m.mu.Unlock()
+	for _, f := range watchers {
+		for _, e := range events {
+			f(e)
+		}
+	}
 }
 
 // same compares all that a task says of an object with what is there.

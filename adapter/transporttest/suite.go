@@ -33,7 +33,7 @@ type Subject struct {
 }
 
 // patience bounds every wait; what is waited for takes milliseconds.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // Run runs the suite. Each call of subject may return the same transport: names
 // are made unique.
@@ -49,6 +49,7 @@ func Run(t *testing.T, subject func(t *testing.T) Subject) {
 		{"the same generation repairs what others did", (*suite).drift},
 		{"recreation", (*suite).recreation},
 		{"deletion ends, and may be asked for again", (*suite).deletion},
+		{"of a deleted resource nothing is made again", (*suite).onlyExisting},
 		{"a watch tells of changes by others", (*suite).watch},
 		{"many at once", (*suite).many},
 	} {
@@ -222,6 +223,25 @@ func (s *suite) deletion() {
 	s.expect(s.apply(s.application("a", "3", 1)), adapter.Created, "3") // a lower generation, too, once it is gone
 }
 
+func (s *suite) onlyExisting() {
+	a := s.application("a", "1", 1)
+	a.OnlyExisting = true
+	if done := s.apply(a); done.Operation != adapter.Skipped || done.Object != nil {
+		s.Errorf("%s (%s) of what was not there", done.Operation, done.Reason)
+	}
+	if found := s.discover(s.search("a")); len(found) > 0 {
+		s.Errorf("it was made: %v", found)
+	}
+	s.apply(s.application("a", "1", 1))
+	a = s.application("a", "2", 2)
+	a.OnlyExisting, a.Recreate = true, true
+	before := meta(s.says("a", "1"), "uid")
+	s.expect(s.apply(a), adapter.Updated, "2")
+	if uid := meta(s.says("a", "2"), "uid"); uid != before {
+		s.Errorf("it was made anew: %s, was %s", uid, before)
+	}
+}
+
 func (s *suite) watch() {
 	w, ok := s.Transport.(adapter.Watcher)
 	if !ok {
@@ -232,7 +252,7 @@ func (s *suite) watch() {
 	told := make(chan adapter.Event, 1000)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := w.Watch(ctx, func(e adapter.Event) { told <- e }); ctx.Err() == nil {
+		if err := w.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); ctx.Err() == nil {
 			s.Errorf("the watch ended: %v", err)
 		}
 	})

@@ -49,6 +49,8 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bund
 	switch {
 	case err != nil:
 		return adapter.Applied{}, err
+	case a.OnlyExisting && (b == nil || b.DeletedAt != nil):
+		return adapter.Applied{Operation: adapter.Skipped, Reason: "its resource is being deleted: it is not made again"}, nil
 	case b == nil:
 		return w.create(ctx, want, adapter.Created, "there was none")
 	case b.DeletedAt != nil:
@@ -64,7 +66,7 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bund
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied, which is newer than %d", was, a.Generation), Object: mustObject(b)}, nil
 	case same(want, have):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", was), Object: mustObject(b)}, nil
-	case a.Recreate && was != a.Generation:
+	case a.Recreate && was != a.Generation && !a.OnlyExisting:
 		return w.recreate(ctx, b, etag, want, was, a.Generation)
 	}
 	reason := fmt.Sprintf("generation %d became %d", was, a.Generation)

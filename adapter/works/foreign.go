@@ -41,10 +41,9 @@ func (w *Works) isForeign(ctx context.Context) (bool, error) {
 // listed and compared.
 func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 	list := func() error {
-		if s.listed {
-			s.listing++
-			s.listed = false
-		}
+		s.mu.Lock()
+		s.relist()
+		s.mu.Unlock()
 		for page := 1; ; page++ {
 			doc, err := w.client.ListBundles(ctx, client.ListOptions{Page: page, Size: pageSize, Search: client.Equal("source", w.client.Source())})
 			if err != nil {
@@ -58,16 +57,23 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 			if err := json.Unmarshal(doc.JSON, &list); err != nil {
 				return fmt.Errorf("reading Maestro's list of works: %w", err)
 			}
+			s.mu.Lock()
 			for _, b := range list.Items {
 				s.see(b)
 			}
-			if len(list.Items) < pageSize {
+			last := len(list.Items) < pageSize
+			if last {
 				s.complete()
+			}
+			s.mu.Unlock()
+			if last {
 				return nil
 			}
 		}
 	}
 	return w.client.FollowStatuses(ctx, list, func(b client.BundleStatus) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if b.Deleted {
 			s.gone(b.ID)
 			return nil

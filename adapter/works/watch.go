@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
+	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	workv1 "open-cluster-management.io/api/work/v1"
 
@@ -25,16 +25,30 @@ type seen struct {
 	listings int    // the last listing that had it
 }
 
-// watching is one Watch. One goroutine owns it.
+// watching is what Watch knows. It stays from one Watch to the next, so that one
+// that was interrupted tells of what changed in between and of nothing else.
 type watching struct {
-	works   *Works
-	changed func(adapter.Event)
-	seed    maphash.Seed
+	works *Works
+	seed  maphash.Seed
+	calm  *adapter.CalmQueue
+
+	mu      sync.Mutex // for Recall; otherwise the goroutine of Watch alone uses what follows
+	changed func(adapter.Event) bool
 	known   map[string]seen // by bundle
 	listing int             // counts listings: up to the first complete one nothing is told, later of what differs
 	listed  bool            // the present listing is complete
-	calmed  bool            // a listing was complete: calm has what is to be told calmly
-	calm    chan []adapter.Event
+	calmed  bool            // a listing was complete
+	cursor  string          // of what is known, once listed; a server that is not ours has none
+}
+
+func newWatching(w *Works, calm float64) *watching {
+	return &watching{works: w, seed: maphash.MakeSeed(), calm: adapter.NewCalmQueue(calm), known: map[string]seen{}}
+}
+
+// relist begins a listing: of what is known, what it does not have is gone.
+func (s *watching) relist() {
+	s.listing++
+	s.listed, s.cursor = false, ""
 }
 
 // bundleMeta is what Watch reads of a bundle.
@@ -49,16 +63,23 @@ type bundleMeta struct {
 // watchFields leaves out the manifests, which are most of a bundle.
 const watchFields = "id,version,deleted_at,metadata,status"
 
-// Watch follows the source's works. What was there when it began may have
-// changed while nobody looked; of that it tells slowly, Options.Calm in a
+// Watch follows the source's works. What was there when the first Watch began may
+// have changed while nobody looked; of that it tells slowly, Options.Calm in a
 // second, as the full comparison behind the feed.
-func (w *Works) Watch(ctx context.Context, changed func(adapter.Event)) error {
-	s := &watching{works: w, changed: changed, seed: maphash.MakeSeed(), known: map[string]seen{}, listing: 1, calm: make(chan []adapter.Event, 1)}
+func (w *Works) Watch(ctx context.Context, changed func(adapter.Event) (taken bool)) error {
+	s := w.watching
+	s.mu.Lock()
+	s.changed = changed
+	if s.cursor == "" {
+		s.relist()
+	}
+	cursor := s.cursor
+	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.tellCalmly(ctx)
+		s.calm.Run(ctx, changed)
 	}()
 	defer func() { cancel(); <-done }()
 	foreign, err := w.isForeign(ctx)
@@ -69,7 +90,7 @@ func (w *Works) Watch(ctx context.Context, changed func(adapter.Event)) error {
 		err = w.followStatuses(ctx, s)
 	default:
 		search := client.Equal("source", w.client.Source())
-		err = w.client.FollowBundles(ctx, client.WatchOptions{Search: search, Fields: watchFields}, s.take)
+		err = w.client.FollowBundles(ctx, client.WatchOptions{Search: search, Fields: watchFields, Cursor: cursor}, s.take)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -77,26 +98,44 @@ func (w *Works) Watch(ctx context.Context, changed func(adapter.Event)) error {
 	return fmt.Errorf("watching works: %w", err)
 }
 
+// Recall implements adapter.Watcher.
+func (w *Works) Recall(match func(adapter.Event) bool) {
+	s := w.watching
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var events []adapter.Event
+	for _, k := range s.known {
+		if match(k.event) {
+			events = append(events, k.event)
+		}
+	}
+	s.calm.Add(events...)
+}
+
 func (s *watching) take(e client.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch e.Type {
 	case client.Relist:
-		s.listing++
-		s.listed = false
+		s.relist()
 		return nil
 	case rest.Bookmark:
 		if !s.listed && e.Cursor != "" {
 			s.complete()
 		}
-		return nil
+	default:
+		var b bundleMeta
+		if err := json.Unmarshal(e.Object, &b); err != nil {
+			return fmt.Errorf("reading a work: %w", err)
+		}
+		if e.Type == rest.Deleted {
+			s.gone(b.ID)
+		} else {
+			s.see(b)
+		}
 	}
-	var b bundleMeta
-	if err := json.Unmarshal(e.Object, &b); err != nil {
-		return fmt.Errorf("reading a work: %w", err)
-	}
-	if e.Type == rest.Deleted {
-		s.gone(b.ID)
-	} else {
-		s.see(b)
+	if s.listed && e.Cursor != "" {
+		s.cursor = e.Cursor
 	}
 	return nil
 }
@@ -169,23 +208,6 @@ func (s *watching) complete() {
 			quiet = append(quiet, k.event)
 		}
 	}
-	if !s.calmed {
-		s.calmed = true
-		s.calm <- quiet
-	}
-}
-
-// tellCalmly tells of works at the pace of Options.Calm.
-func (s *watching) tellCalmly(ctx context.Context) {
-	limit := rate.NewLimiter(rate.Limit(s.works.calm), 1)
-	select {
-	case <-ctx.Done():
-	case events := <-s.calm:
-		for _, e := range events {
-			if limit.Wait(ctx) != nil {
-				return
-			}
-			s.changed(e)
-		}
-	}
+	s.calmed = true
+	s.calm.Add(quiet...)
 }

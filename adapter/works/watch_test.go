@@ -1,11 +1,13 @@
 package works
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"atoll.dev/adapter"
 	"atoll.dev/client"
@@ -15,11 +17,14 @@ import (
 // What was there when the watch began may have changed while nobody looked: of
 // that it tells, also when the first listing was cut short and began anew.
 func TestAListingThatBeginsAnewForgetsNothing(t *testing.T) {
+	synctest.Test(t, listAnew)
+}
+
+func listAnew(t *testing.T) {
 	var told []string
-	s := &watching{
-		works: New(Options{}), changed: func(e adapter.Event) { told = append(told, e.ID) }, seed: maphash.MakeSeed(),
-		known: map[string]seen{}, listing: 1, calm: make(chan []adapter.Event, 1),
-	}
+	s := New(Options{}).watching
+	s.changed = func(e adapter.Event) bool { told = append(told, e.ID); return true }
+	s.relist()
 	take := func(e client.Event) {
 		t.Helper()
 		if err := s.take(e); err != nil {
@@ -41,15 +46,14 @@ func TestAListingThatBeginsAnewForgetsNothing(t *testing.T) {
 		t.Errorf("told of %v at once", told)
 	}
 	take(end)
-	var calm []string
-	select {
-	case events := <-s.calm:
-		for _, e := range events {
-			calm = append(calm, e.ID)
-		}
-	default:
+	calmly := func() (ids []string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // of the bubble
+		defer cancel()
+		s.calm.Run(ctx, func(e adapter.Event) bool { ids = append(ids, e.ID); return true })
+		slices.Sort(ids)
+		return ids
 	}
-	slices.Sort(calm)
+	calm := calmly()
 	if !slices.Equal(calm, []string{"a", "c"}) || !slices.Equal(told, []string{"b"}) {
 		t.Errorf("calmly %v, want a and c; at once %v, want b, which is gone", calm, told)
 	}
@@ -57,7 +61,7 @@ func TestAListingThatBeginsAnewForgetsNothing(t *testing.T) {
 	take(relist)
 	list("a", "d")
 	take(end)
-	if slices.Sort(told); !slices.Equal(told, []string{"b", "c", "d"}) || len(s.calm) > 0 {
+	if slices.Sort(told); !slices.Equal(told, []string{"b", "c", "d"}) || len(calmly()) > 0 {
 		t.Errorf("told of %v, want b, c (gone) and d (new)", told)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -46,12 +45,13 @@ type Works struct {
 	client *client.Maestro
 	log    *slog.Logger
 	wait   time.Duration
-	calm   float64
 	should func(context.Context) ([]string, error) // Options.Clusters
 
 	mu      sync.Mutex
 	made    map[string]int64 // by bundle: the version that Apply made last; a watch need not tell of it
 	foreign bool             // the server has no unknown works: it is not Atoll's
+
+	watching *watching
 }
 
 var (
@@ -65,15 +65,17 @@ func New(o Options) *Works {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Works{
+	w := &Works{
 		client: o.Client, log: o.Log, made: map[string]int64{},
-		wait: cmp.Or(o.RecreateWait, 5*time.Second), calm: cmp.Or(o.Calm, 50), should: o.Clusters,
+		wait: cmp.Or(o.RecreateWait, 5*time.Second), should: o.Clusters,
 	}
+	w.watching = newWatching(w, cmp.Or(o.Calm, 50))
+	return w
 }
 
 // ErrUnderDeletion is the error of a work that cannot be applied because its
 // predecessor of the same name is not gone yet. It can be once it is.
-var ErrUnderDeletion = errors.New("the work of this name is still being deleted")
+var ErrUnderDeletion = fmt.Errorf("the work of this name: %w", adapter.ErrTerminating)
 
 // Discover finds works by name on the target cluster, or by labels there or,
 // without a target, anywhere. A work that Maestro does not have but its agent

@@ -39,7 +39,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
 const (
-	patience = 60 * time.Second
+	patience = 3 * time.Minute
 	consumer = "mc-1"
 	source   = "test-adapter"
 )
@@ -339,7 +339,7 @@ func TestFeedbackComesBack(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := w.works.Watch(ctx, func(e adapter.Event) { told <- e }); !errors.Is(err, context.Canceled) {
+		if err := w.works.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(err, context.Canceled) {
 			t.Errorf("watch: %v", err)
 		}
 	})

@@ -7,6 +7,24 @@ import (
 	"time"
 )
 
+// Defines values for PutStatusParamsXAtollEqualTime.
+const (
+	Keep    PutStatusParamsXAtollEqualTime = "keep"
+	Replace PutStatusParamsXAtollEqualTime = "replace"
+)
+
+// Valid indicates whether the value is a known member of the PutStatusParamsXAtollEqualTime enum.
+func (e PutStatusParamsXAtollEqualTime) Valid() bool {
+	switch e {
+	case Keep:
+		return true
+	case Replace:
+		return true
+	default:
+		return false
+	}
+}
+
 // AdapterCondition defines model for AdapterCondition.
 type AdapterCondition struct {
 	LastTransitionTime time.Time `json:"last_transition_time"`
@@ -22,8 +40,11 @@ type AdapterMember struct {
 	Members int `json:"members"`
 
 	// Open slots in which it may begin work
-	Open  []int `json:"open"`
-	Slots int   `json:"slots"`
+	Open []int `json:"open"`
+
+	// Since for each slot of open, since when this replica has held it: microseconds since 1970. While that stays, no other replica has worked there
+	Since []int64 `json:"since,omitempty"`
+	Slots int     `json:"slots"`
 }
 
 // AdapterMemberRenewal defines model for AdapterMemberRenewal.
@@ -54,7 +75,9 @@ type AdapterStatusCreate struct {
 	Data               json.RawMessage     `json:"data,omitempty"`
 	Metadata           json.RawMessage     `json:"metadata,omitempty"`
 	ObservedGeneration int32               `json:"observed_generation"`
-	ObservedTime       time.Time           `json:"observed_time"`
+
+	// ObservedTime when the adapter looked; absent or year 1: when the report came
+	ObservedTime time.Time `json:"observed_time,omitempty"`
 }
 
 // AdapterStatusList defines model for AdapterStatusList.
@@ -99,7 +122,9 @@ type HistoryRecord struct {
 	Seq        int64           `json:"seq"`
 
 	// Spec as it was from then on; absent when the change did not touch it
-	Spec   json.RawMessage `json:"spec,omitempty"`
+	Spec json.RawMessage `json:"spec,omitempty"`
+
+	// Status of an update, what it changed: its reports, the conditions that say something else, and Reconciled; absent when the change did not touch it
 	Status json.RawMessage `json:"status,omitempty"`
 	Time   time.Time       `json:"time"`
 }
@@ -120,7 +145,7 @@ type Metadata struct {
 type ObjectReference struct {
 	Href string `json:"href,omitempty"`
 	ID   string `json:"id"`
-	Kind string `json:"kind,omitempty"`
+	Kind string `json:"kind"`
 }
 
 // Problem defines model for Problem.
@@ -185,7 +210,7 @@ type Resource struct {
 	Href            string           `json:"href"`
 	ID              string           `json:"id"`
 	Kind            string           `json:"kind"`
-	Labels          Labels           `json:"labels"`
+	Labels          Labels           `json:"labels,omitempty"`
 	Name            string           `json:"name"`
 	OwnerReferences *ObjectReference `json:"owner_references,omitempty"`
 	References      References       `json:"references,omitempty"`
@@ -198,7 +223,7 @@ type Resource struct {
 	UpdatedBy   string            `json:"updated_by"`
 	UpdatedTime time.Time         `json:"updated_time"`
 
-	// Version additive: the ETag as a number, with the parameter statuses
+	// Version additive: the version, as in the ETag, with the parameter statuses
 	Version int64 `json:"version,omitempty"`
 }
 
@@ -207,9 +232,9 @@ type ResourceCondition struct {
 	CreatedTime        time.Time `json:"created_time"`
 	LastTransitionTime time.Time `json:"last_transition_time"`
 	LastUpdatedTime    time.Time `json:"last_updated_time"`
-	Message            string    `json:"message"`
+	Message            string    `json:"message,omitempty"`
 	ObservedGeneration int32     `json:"observed_generation"`
-	Reason             string    `json:"reason"`
+	Reason             string    `json:"reason,omitempty"`
 	Status             string    `json:"status"`
 	Type               string    `json:"type"`
 }
@@ -242,9 +267,12 @@ type ResourceList struct {
 
 // ResourcePatch at least one of them
 type ResourcePatch struct {
-	Labels     Labels                  `json:"labels,omitempty"`
-	References References              `json:"references,omitempty"`
-	Spec       *map[string]interface{} `json:"spec,omitempty"`
+	// Labels null is the same as absent, but in a merge patch
+	Labels *map[string]string `json:"labels,omitempty"`
+
+	// References null is the same as absent, but in a merge patch
+	References *map[string][]ObjectReference `json:"references,omitempty"`
+	Spec       *map[string]interface{}       `json:"spec,omitempty"`
 }
 
 // ResourceStatus defines model for ResourceStatus.
@@ -329,7 +357,7 @@ type ListResourcesParams struct {
 	RefType     *RefType     `form:"ref_type,omitempty" json:"ref_type,omitempty"`
 	RefTargetID *RefTargetID `form:"ref_target_id,omitempty" json:"ref_target_id,omitempty"`
 
-	// Continue additive: a page's continue, with the same query; pages by it lose and repeat nothing
+	// Continue additive: a page's continue, with the same query; pages by it lose and repeat nothing, and show the total that the first page counted
 	Continue *Continue `form:"continue,omitempty" json:"continue,omitempty"`
 
 	// Watch additive: stream changes
@@ -407,7 +435,13 @@ type ListStatusesParams struct {
 type PutStatusParams struct {
 	// IfMatch additive: an ETag; 412 when the resource has changed since
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+
+	// XAtollEqualTime additive
+	XAtollEqualTime *PutStatusParamsXAtollEqualTime `json:"X-Atoll-Equal-Time,omitempty"`
 }
+
+// PutStatusParamsXAtollEqualTime defines parameters for PutStatus.
+type PutStatusParamsXAtollEqualTime string
 
 // PutAdapterMemberJSONRequestBody defines body for PutAdapterMember for application/json ContentType.
 type PutAdapterMemberJSONRequestBody = AdapterMemberRenewal

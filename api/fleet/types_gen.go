@@ -33,15 +33,39 @@ func (e ManagementClusterState) Valid() bool {
 	}
 }
 
+// Defines values for OrphanKind.
+const (
+	Reservation OrphanKind = "Reservation"
+	UnknownWork OrphanKind = "UnknownWork"
+	Work        OrphanKind = "Work"
+)
+
+// Valid indicates whether the value is a known member of the OrphanKind enum.
+func (e OrphanKind) Valid() bool {
+	switch e {
+	case Reservation:
+		return true
+	case UnknownWork:
+		return true
+	case Work:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for PlacementState.
 const (
-	Placed  PlacementState = "Placed"
-	Waiting PlacementState = "Waiting"
+	Orphaned PlacementState = "Orphaned"
+	Placed   PlacementState = "Placed"
+	Waiting  PlacementState = "Waiting"
 )
 
 // Valid indicates whether the value is a known member of the PlacementState enum.
 func (e PlacementState) Valid() bool {
 	switch e {
+	case Orphaned:
+		return true
 	case Placed:
 		return true
 	case Waiting:
@@ -68,31 +92,92 @@ type Candidate struct {
 
 // Decision defines model for Decision.
 type Decision struct {
-	// Candidates Every management cluster that there was, by name.
+	// Candidates Those that come nearest, at most five: what fits first, the best score first; then those with the fewest
+	// reasons against them, by name.
 	Candidates []Candidate `json:"candidates"`
+
+	// Considered How many management clusters there were.
+	Considered int `json:"considered"`
+
+	// Objections What speaks against how many of them, the most frequent first, at most ten.
+	Objections []Objection `json:"objections"`
 }
 
 // ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was.
 type ManagementClusterState string
 
+// Objection defines model for Objection.
+type Objection struct {
+	Count  int    `json:"count"`
+	Reason string `json:"reason"`
+}
+
+// Orphan defines model for Orphan.
+type Orphan struct {
+	// ClusterID of the cluster that is gone
+	ClusterID string `json:"cluster_id,omitempty"`
+
+	// EndingSince When its deletion was ordered.
+	EndingSince *time.Time `json:"ending_since,omitempty"`
+	ID          string     `json:"id"`
+
+	// Kind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order. Reservation: only its room
+	// is held, until the management cluster is heard and has nothing of it.
+	Kind              OrphanKind `json:"kind"`
+	ManagementCluster string     `json:"management_cluster"`
+
+	// Name the work's
+	Name string `json:"name,omitempty"`
+
+	// RemovedBy Who removed the cluster; absent when CLM has no record of the cluster. Only with a record is anything ended automatically.
+	RemovedBy string `json:"removed_by,omitempty"`
+
+	// Since when its owner went; of an unknown work, when it was found
+	Since time.Time `json:"since"`
+
+	// Size What it takes there.
+	Size Amounts `json:"size"`
+
+	// What The objects on the management cluster, as "KIND NAMESPACE/NAME"; not known of an unknown work.
+	What []string `json:"what"`
+}
+
+// OrphanKind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order. Reservation: only its room
+// is held, until the management cluster is heard and has nothing of it.
+type OrphanKind string
+
+// OrphanList defines model for OrphanList.
+type OrphanList struct {
+	Items []Orphan `json:"items"`
+}
+
 // Placement defines model for Placement.
 type Placement struct {
 	ClusterID   string    `json:"cluster_id"`
 	DecidedTime time.Time `json:"decided_time"`
-	Decision    Decision  `json:"decision"`
 
-	// ManagementCluster Its name; "" while the cluster waits.
+	// Decision Not for tenants.
+	Decision *Decision `json:"decision,omitempty"`
+
+	// ManagementCluster Its name; "" while the cluster waits, and for tenants.
 	ManagementCluster string `json:"management_cluster"`
 
-	// Reason Why the cluster waits, in one sentence.
+	// Message Why the cluster waits, in words for its owner; it names no management cluster and no amount.
+	Message string `json:"message,omitempty"`
+
+	// Reason Why the cluster waits, in one sentence with the management clusters that come nearest; not for tenants.
 	Reason string `json:"reason,omitempty"`
 
 	// Reserved Amounts of named resources, such as planes and memory_mib.
-	Reserved Amounts        `json:"reserved"`
-	State    PlacementState `json:"state"`
+	Reserved Amounts `json:"reserved"`
+
+	// State Orphaned: the cluster is gone from CLM by a forced deletion, and its management cluster has not said that nothing
+	// is left of it. It reserves what it did.
+	State PlacementState `json:"state"`
 }
 
-// PlacementState defines model for PlacementState.
+// PlacementState Orphaned: the cluster is gone from CLM by a forced deletion, and its management cluster has not said that nothing
+// is left of it. It reserves what it did.
 type PlacementState string
 
 // Usage defines model for Usage.
@@ -129,3 +214,22 @@ type UsageList struct {
 
 // Problem defines model for Problem.
 type Problem map[string]interface{}
+
+// ReleaseParams defines parameters for Release.
+type ReleaseParams struct {
+	Reason *string `form:"reason,omitempty" json:"reason,omitempty"`
+}
+
+// ListOrphansParams defines parameters for ListOrphans.
+type ListOrphansParams struct {
+	// ManagementCluster only of this one, by name
+	ManagementCluster *string `form:"management_cluster,omitempty" json:"management_cluster,omitempty"`
+}
+
+// EndOrphanParams defines parameters for EndOrphan.
+type EndOrphanParams struct {
+	Reason string `form:"reason" json:"reason"`
+
+	// ManagementCluster where it is, by name
+	ManagementCluster *string `form:"management_cluster,omitempty" json:"management_cluster,omitempty"`
+}

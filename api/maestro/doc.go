@@ -8,6 +8,12 @@ import _ "embed"
 
 //go:generate go tool oapi-codegen --config types.cfg.yaml openapi.yaml
 
+// ExtensionsHeader is the request header that asks, with the value true, for
+// the members of answers that the original Maestro does not have. Without it
+// they are left out, since clients that are generated from the original's
+// document may refuse members that it does not name.
+const ExtensionsHeader = "X-Atoll-Extensions"
+
 // OpenAPI is the document, as YAML.
 //
 //go:embed openapi.yaml

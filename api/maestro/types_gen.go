@@ -72,7 +72,7 @@ type Collection struct {
 
 // Consumer defines model for Consumer.
 type Consumer struct {
-	// ComparedAt additive; since when it is known what its agent holds, in the present life of the database. While it is absent, a work that is not here may be there
+	// ComparedAt additive, with X-Atoll-Extensions; since when it is known what its agent holds, in the present life of the database. While it is absent, a work that is not here may be there
 	ComparedAt *time.Time        `json:"compared_at,omitempty"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Href       string            `json:"href"`
@@ -80,13 +80,13 @@ type Consumer struct {
 	Kind       string            `json:"kind"`
 	Labels     map[string]string `json:"labels,omitempty"`
 
-	// LastSeenAt additive; when its agent was last heard
+	// LastSeenAt additive, with X-Atoll-Extensions; when its agent was last heard
 	LastSeenAt *time.Time `json:"last_seen_at,omitempty"`
 
 	// Name immutable; the consumer's name in topics and in its certificate
 	Name string `json:"name"`
 
-	// UnknownWorks additive; works that its agent holds and this server does not know; they are left alone
+	// UnknownWorks additive, with X-Atoll-Extensions; works that its agent holds and this server does not know; they are left alone
 	UnknownWorks int       `json:"unknown_works,omitempty"`
 	UpdatedAt    time.Time `json:"updated_at"`
 }
@@ -116,7 +116,7 @@ type ConsumerPatch struct {
 	Labels *map[string]string `json:"labels,omitempty"`
 }
 
-// Delivery additive, on a GET of one bundle; how far its present generation, or its deletion, has come
+// Delivery additive, on a GET of one bundle with X-Atoll-Extensions; how far its present generation, or its deletion, has come
 type Delivery struct {
 	AcceptedAt *time.Time `json:"accepted_at,omitempty"`
 
@@ -162,7 +162,7 @@ type ResourceBundle struct {
 	// DeletedAt when its deletion was ordered
 	DeletedAt *time.Time `json:"deleted_at,omitempty"`
 
-	// Delivery additive, on a GET of one bundle; how far its present generation, or its deletion, has come
+	// Delivery additive, on a GET of one bundle with X-Atoll-Extensions; how far its present generation, or its deletion, has come
 	Delivery        *Delivery         `json:"delivery,omitempty"`
 	Href            string            `json:"href"`
 	ID              string            `json:"id"`
@@ -178,7 +178,7 @@ type ResourceBundle struct {
 	Status    *ResourceBundleStatus `json:"status,omitempty"`
 	UpdatedAt time.Time             `json:"updated_at"`
 
-	// Version generation of the spec, from 1
+	// Version 1 when it is created, 1 more for each change by its source
 	Version int64 `json:"version"`
 }
 
@@ -242,6 +242,9 @@ type WatchEventType string
 // ConsumerName defines model for consumerName.
 type ConsumerName = string
 
+// Extensions defines model for extensions.
+type Extensions = bool
+
 // Fields defines model for fields.
 type Fields = string
 
@@ -286,6 +289,9 @@ type ListConsumersParams struct {
 
 	// Fields members to return, separated by commas; id always is
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// XAtollExtensions additive; true adds the members to the answer that the original does not have
+	XAtollExtensions *Extensions `json:"X-Atoll-Extensions,omitempty"`
 }
 
 // DeleteConsumerParams defines parameters for DeleteConsumer.
@@ -294,10 +300,19 @@ type DeleteConsumerParams struct {
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
+// GetConsumerParams defines parameters for GetConsumer.
+type GetConsumerParams struct {
+	// XAtollExtensions additive; true adds the members to the answer that the original does not have
+	XAtollExtensions *Extensions `json:"X-Atoll-Extensions,omitempty"`
+}
+
 // PatchConsumerParams defines parameters for PatchConsumer.
 type PatchConsumerParams struct {
 	// IfMatch additive; refuse with 412 unless the document still has this ETag
 	IfMatch *IfMatch `json:"If-Match,omitempty"`
+
+	// XAtollExtensions additive; true adds the members to the answer that the original does not have
+	XAtollExtensions *Extensions `json:"X-Atoll-Extensions,omitempty"`
 }
 
 // ListResourceBundlesParams defines parameters for ListResourceBundles.
@@ -353,6 +368,9 @@ type DeleteResourceBundleParams struct {
 type GetResourceBundleParams struct {
 	// Fields members to return, separated by commas; id always is
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
+
+	// XAtollExtensions additive; true adds the members to the answer that the original does not have
+	XAtollExtensions *Extensions `json:"X-Atoll-Extensions,omitempty"`
 }
 
 // ListUnknownWorksParams defines parameters for ListUnknownWorks.

@@ -651,7 +651,7 @@ type NodePoolUpdate struct {
 	Spec *NodePoolSpec `json:"spec,omitempty"`
 }
 
-// PlacementRef Where the control plane is.
+// PlacementRef Where the control plane is; shown as far as the region's operator allows.
 type PlacementRef struct {
 	ManagementCluster string `json:"managementCluster"`
 

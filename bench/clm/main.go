@@ -1,8 +1,9 @@
 // Command clm measures the API of the cluster lifecycle manager: requests per second, their latency, and the processor
 // time that each costs the server and PostgreSQL together, from 8 connections that are kept, with 10,000 clusters stored.
 //
-// It starts PostgreSQL with default durability and the server, which is a process of its own, and prints JSON lines and,
-// at the end, a table. With -url it measures a server that is there already, whatever it is, as long as it has the same
+// It starts PostgreSQL with its default settings and the server, which is a process of its own, and prints JSON lines
+// and, at the end, a table. Each processor time is also given in yardsticks: the processor time of PostgreSQL for one
+// transaction of pgbench -N, measured on the same server before and after each row. With -url it measures a server that is there already, whatever it is, as long as it has the same
 // contract: -server-pid and -postgres-pid then say whose processor time counts.
 package main
 
@@ -26,7 +27,7 @@ var (
 	url         = flag.String("url", "", "a server that is there already, such as http://127.0.0.1:8000; its database should be empty")
 	serverPid   = flag.Int("server-pid", 0, "with -url: the server's process")
 	postgresPid = flag.Int("postgres-pid", 0, "with -url: PostgreSQL's first process, whose children count too")
-	adapters    = flag.String("adapters", "placement,hosted-cluster", "who reports on clusters; the server requires them")
+	adapters    = flag.String("adapters", "validation,dns,pullsecret,hypershift", "who reports on clusters; the server requires them")
 	clusters    = flag.Int("clusters", 10000, "clusters stored before anything is measured")
 	reported    = flag.Bool("reported", true, "all adapters have reported on all of them, as in a region at rest")
 	connections = flag.Int("connections", 8, "connections, each with one request at a time")
@@ -73,6 +74,19 @@ func run(ctx context.Context) (err error) {
 	if err := b.settle(ctx); err != nil {
 		return err
 	}
+	if at.dsn != "" && chosen("size") {
+		figures, err := b.size(ctx)
+		if err != nil {
+			return fmt.Errorf("size: %w", err)
+		}
+		if err := report.Line(os.Stdout, "clm/size", b.params(), figures); err != nil {
+			return err
+		}
+		fmt.Fprintln(os.Stderr, "size", figures)
+	}
+	if err := b.at.measureYardstick(ctx); err != nil {
+		return err
+	}
 	var table []result
 	for _, row := range b.rows() {
 		if !chosen(row.name) {
@@ -82,8 +96,17 @@ func run(ctx context.Context) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", row.name, err)
 		}
+		// What else the machine does changes within a minute, so each row has a yardstick before and after it.
+		if err := b.at.measureYardstick(ctx); err != nil {
+			return err
+		}
+		r.yardstick = b.at.yardstick.unit()
 		table = append(table, r)
-		if err := report.Line(os.Stdout, "clm/"+row.name, b.params(), r.figures()); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %d requests, %.3f ms of processor time each, %.2f yardsticks\n",
+			r.name, len(r.took), r.perRequest(r.server+r.postgres), r.yardsticks())
+	}
+	for i := range table {
+		if err := report.Line(os.Stdout, "clm/"+table[i].name, b.params(), table[i].figures()); err != nil {
 			return err
 		}
 	}
@@ -104,6 +127,9 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	print(table)
+	if at.yardstick != nil {
+		fmt.Fprintln(os.Stderr, "yardstick:", at.yardstick.times)
+	}
 	if *hold {
 		fmt.Fprintln(os.Stderr, "holding", at.url)
 		<-ctx.Done()
@@ -120,9 +146,10 @@ func print(table []result) {
 	if len(table) == 0 {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "%-24s %9s %8s %8s %8s %8s %9s %7s\n", "row", "req/s", "p50 ms", "p99 ms", "CPU ms", "server", "postgres", "RSS MB")
+	fmt.Fprintf(os.Stderr, "%-24s %9s %8s %8s %8s %8s %9s %7s %10s\n",
+		"row", "req/s", "p50 ms", "p99 ms", "CPU ms", "server", "postgres", "RSS MB", "yardsticks")
 	for _, r := range table {
-		fmt.Fprintf(os.Stderr, "%-24s %9.0f %8.2f %8.2f %8.2f %8.2f %9.2f %7.1f\n",
-			r.name, r.rate(), r.percentile(.5), r.percentile(.99), r.perRequest(r.server+r.postgres), r.perRequest(r.server), r.perRequest(r.postgres), r.resident)
+		fmt.Fprintf(os.Stderr, "%-24s %9.0f %8.2f %8.2f %8.3f %8.3f %9.3f %7.1f %10.2f\n", r.name, r.rate(), r.percentile(.5), r.percentile(.99),
+			r.perRequest(r.server+r.postgres), r.perRequest(r.server), r.perRequest(r.postgres), r.resident, r.yardsticks())
 	}
 }

@@ -37,6 +37,19 @@ type target struct {
 	dsn string
 	dir string // for files
 	end func() error
+
+	yardstick *yardstick
+}
+
+// measureYardstick measures the machine, where the server is ours.
+func (t *target) measureYardstick(ctx context.Context) error {
+	if t.yardstick == nil {
+		return nil
+	}
+	if err := t.yardstick.measure(ctx, t); err != nil {
+		return fmt.Errorf("the yardstick: %w", err)
+	}
+	return nil
 }
 
 // part is all that the server's process must know.
@@ -74,7 +87,7 @@ func start(ctx context.Context) (at *target, stop func() error, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL's user may be another
 		return nil, nil, err
 	}
-	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s")}
+	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"), Settings: stockSettings}
 	if err := c.Init(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +103,11 @@ func start(ctx context.Context) (at *target, stop func() error, err error) {
 	if err := c.EnsureDatabase(ctx, "clm", "clm"); err != nil {
 		return nil, nil, err
 	}
-	t := &target{dsn: c.DSN("clm", "clm"), dir: dir, postgres: p.PID(), end: func() error { return nil }}
+	measure, err := newYardstick(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &target{yardstick: measure, dsn: c.DSN("clm", "clm") + "&jit=off", dir: dir, postgres: p.PID(), end: func() error { return nil }}
 	if err := t.serve(part{}); err != nil {
 		return nil, nil, err
 	}

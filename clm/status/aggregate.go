@@ -61,6 +61,14 @@ func Aggregate(r Resource, reports []Report, previous []Condition) []Condition {
 	return conditions
 }
 
+// AnyCounts reports whether some adapter has said whether it is Available.
+func AnyCounts(reports []Report) bool {
+	return slices.ContainsFunc(reports, func(r Report) bool {
+		v := r.condition(Available)
+		return v == True || v == False
+	})
+}
+
 // aggregation is one call of Aggregate: reports are those that count, at most
 // one for each required adapter, sorted by its name.
 type aggregation struct {

@@ -24,8 +24,9 @@ type Recent []byte
 // recentHead is how many bytes come before the transitions.
 const recentHead = 24
 
-// digest is a hash of what a report says and of which moment, as it counts for
-// same: neither the order of conditions nor the spelling of JSON matters.
+// digest is a hash of what a report says and of which moment. The order of
+// conditions, of members and white space do not matter; numbers count as they are
+// written, so none is taken for another one.
 func (r Report) digest() []byte {
 	type said struct {
 		Adapter    string
@@ -39,14 +40,21 @@ func (r Report) digest() []byte {
 	for i := range s.Conditions {
 		s.Conditions[i].LastTransitionTime = time.Time{}
 	}
-	_ = json.Unmarshal(r.Data, &s.Data) // nothing is null
-	_ = json.Unmarshal(r.Metadata, &s.Metadata)
+	s.Data, s.Metadata = exactly(r.Data), exactly(r.Metadata)
 	text, err := json.Marshal(s)
 	if err != nil {
 		panic(err) // it was decoded from JSON
 	}
 	sum := sha256.Sum256(text)
 	return sum[:8]
+}
+
+// exactly decodes JSON and leaves numbers as they are written. Absent is null.
+func exactly(data json.RawMessage) (v any) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	_ = d.Decode(&v) // it was decoded before
+	return v
 }
 
 // byType are conditions in the order of their types, which are unique.
@@ -74,7 +82,9 @@ func (r *Report) remember(stored *Report) {
 
 // of finds a report among recent ones.
 func (r Report) of(recent []Recent) (Recent, bool) {
-	if len(recent) == 0 {
+	// A digest takes long; without a report of the same moment there is nothing to compare it with.
+	at := binary.BigEndian.AppendUint64(nil, uint64(r.ObservedAt.UnixMicro()))
+	if !slices.ContainsFunc(recent, func(k Recent) bool { return len(k) >= recentHead && bytes.Equal(k[8:16], at) }) {
 		return nil, false
 	}
 	digest := r.digest()

@@ -1,11 +1,13 @@
 package status
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
+
+	"atoll.dev/store"
 )
 
 // Value is the status of a reported condition. A resource's own conditions are
@@ -82,7 +84,7 @@ const (
 type InvalidError struct{ Field, Message string }
 
 // Error implements error.
-func (e *InvalidError) Error() string { return e.Field + ": " + e.Message }
+func (e *InvalidError) Error() string { return e.Field + " " + e.Message }
 
 func invalid(field, format string, args ...any) error {
 	return &InvalidError{field, fmt.Sprintf(format, args...)}
@@ -90,9 +92,17 @@ func invalid(field, format string, args ...any) error {
 
 // Check checks a report's form, before anything is read. It rounds the time of
 // observation to what is stored, once and here, so that all later comparisons
-// are of equals.
+// are of equals. A report without a time is one of now.
 func (r *Report) Check(now time.Time) error {
+	if r.ObservedAt.IsZero() {
+		r.ObservedAt = now
+	}
 	r.ObservedAt = r.ObservedAt.UTC().Truncate(time.Microsecond)
+	for _, object := range []*json.RawMessage{&r.Data, &r.Metadata} {
+		if string(bytes.TrimSpace(*object)) == "null" {
+			*object = nil
+		}
+	}
 	switch {
 	case r.Adapter == "":
 		return invalid("adapter", "is required")
@@ -100,8 +110,13 @@ func (r *Report) Check(now time.Time) error {
 		return invalid("observed_generation", "must be at least 1")
 	case r.ObservedAt.After(now.Add(MaxAhead)):
 		return invalid("observed_time", "lies more than %s in the future", MaxAhead)
-	case !r.ObservedAt.IsZero() && r.ObservedAt.Before(now.Add(-MaxBehind)):
+	case r.ObservedAt.Before(now.Add(-MaxBehind)):
 		return invalid("observed_time", "lies more than %s in the past", MaxBehind)
+	case !isObject(r.Data):
+		return invalid("data", "must be an object")
+	}
+	if err := checkMetadata(r.Metadata); err != nil {
+		return err
 	}
 	seen := make(map[string]bool, len(r.Conditions))
 	for i, c := range r.Conditions {
@@ -110,7 +125,7 @@ func (r *Report) Check(now time.Time) error {
 		case c.Type == "":
 			return invalid(field+".type", "is required")
 		case seen[c.Type]:
-			return invalid(field+".type", "%s is there twice", c.Type)
+			return invalid(field+".type", "is a duplicate condition type: %s", c.Type)
 		case c.Status != True && c.Status != False && c.Status != Unknown:
 			return invalid(field+".status", "must be True, False or Unknown, not %q", c.Status)
 		}
@@ -119,6 +134,35 @@ func (r *Report) Check(now time.Time) error {
 	if r.ReceivedAt = nil; r.ObservedAt.After(now.Add(Ahead)) {
 		at := now.UTC().Truncate(time.Microsecond)
 		r.ReceivedAt = &at
+	}
+	return nil
+}
+
+// isObject reports whether JSON is an object, or absent.
+func isObject(data json.RawMessage) bool {
+	data = bytes.TrimSpace(data)
+	return len(data) == 0 || data[0] == '{'
+}
+
+// checkMetadata checks the members of the metadata that the contract gives a
+// type. Others are kept as they are.
+func checkMetadata(data json.RawMessage) error {
+	if !isObject(data) {
+		return invalid("metadata", "must be an object")
+	}
+	if len(data) == 0 {
+		return nil
+	}
+	var known struct {
+		Attempt       *int32     `json:"attempt"`
+		JobName       *string    `json:"job_name"`
+		JobNamespace  *string    `json:"job_namespace"`
+		Duration      *string    `json:"duration"`
+		StartedTime   *time.Time `json:"started_time"`
+		CompletedTime *time.Time `json:"completed_time"`
+	}
+	if err := json.Unmarshal(data, &known); err != nil {
+		return invalid("metadata", "has a member of another type: %s", err)
 	}
 	return nil
 }
@@ -139,35 +183,50 @@ func (v Verdict) String() string {
 	return [...]string{"discarded", "repeated", "stored", "aggregated"}[v]
 }
 
+// Tie says which of two different reports of one adapter counts that have the
+// same generation and the same time.
+type Tie int
+
+// The ties. The original keeps the stored report and answers with it, although
+// adapters write their times to the second. A reporter that sends the reports of
+// one resource one after the other can ask for the later one.
+const (
+	KeepStored Tie = iota
+	TakeLater
+)
+
 // Judge decides on a report that passed Check, by the resource's generation and
 // the adapter's stored report (nil: none). It returns the report as it is to be
 // stored, with the transition times of conditions that did not change.
 //
-// The original compares times only, which adapters write to the second: of two
-// different reports in one second the later one was lost, and answered as if
-// kept. Here a report of the same time and another content follows the stored
-// one, and the stored one sent again gets the answer that it got.
-func Judge(generation int32, stored *Report, r Report) (Report, Verdict, error) {
+// A stored report that is sent again gets the answer that it got, and so do the
+// adapter's last few reports. One without an opinion (Available=Unknown) counts
+// only as the adapter's first, and is discarded when it is sent again.
+func Judge(generation int32, stored *Report, r Report, tie Tie) (Report, Verdict, error) {
+	unknown := r.condition(Available) == Unknown
 	switch {
-	case r.Generation > generation, r.ObservedAt.IsZero():
+	case r.Generation > generation:
 		return r, Discarded, nil
-	case stored != nil && r.same(*stored):
+	case stored != nil && !unknown && r.same(*stored):
 		return *stored, Repeated, nil
-	case stored != nil && r.repeats(stored.Recent):
+	case stored != nil && !unknown && r.repeats(stored.Recent):
 		return r.answered(*stored), Repeated, nil
 	case stored != nil && (r.Generation < stored.Generation || r.Generation == stored.Generation && r.before(*stored)):
 		return r, Discarded, nil
 	}
 	for _, kind := range []string{Available, Applied, Health} {
 		if _, ok := r.reported(kind); !ok {
-			return r, Discarded, invalid("conditions", "%s is missing; every report has Available, Applied and Health", kind)
+			return r, Discarded, invalid("conditions", "is missing mandatory condition '%s': every report has Available, Applied and Health", kind)
 		}
 	}
+	switch {
+	case stored != nil && unknown:
+		return r, Discarded, nil
+	case stored != nil && tie == KeepStored && r.Generation == stored.Generation && r.ObservedAt.Equal(stored.ObservedAt):
+		return *stored, Repeated, nil
+	}
 	verdict := Aggregated
-	if r.condition(Available) == Unknown {
-		if stored != nil {
-			return r, Discarded, nil
-		}
+	if unknown {
 		verdict = Stored
 	}
 	next := r.following(stored)
@@ -214,10 +273,18 @@ func SameButTimes(reports, others []Report, conditions, otherConditions []Condit
 	})
 }
 
-// sameJSON compares values, not spelling. Nothing and null are the same.
+// sameJSON compares values, not notation, to the last digit. Absent and null are
+// the same.
 func sameJSON(a, b json.RawMessage) bool {
-	var x, y any
-	return (len(a) == 0 || json.Unmarshal(a, &x) == nil) && (len(b) == 0 || json.Unmarshal(b, &y) == nil) && reflect.DeepEqual(x, y)
+	null := json.RawMessage("null")
+	if len(a) == 0 {
+		a = null
+	}
+	if len(b) == 0 {
+		b = null
+	}
+	same, err := store.SameJSON(a, b)
+	return err == nil && same
 }
 
 // following gives each condition the time of its last transition: the stored

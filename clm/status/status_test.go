@@ -18,6 +18,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // TestStatus runs the files of testdata. Times are seconds of an epoch.
 //
 //	resource [gen=N] [required=a,b] [updated=T] [deleting] [children]   changes the resource, prints its conditions
+//	equal-time keep|replace                                             which of two reports of one moment counts
 //	report adapter gen=N at=T Available=True ... [, data below]          judges a report, stores it, prints what follows
 //
 // A report has Applied=True and Health=True unless it says otherwise, "without"
@@ -34,6 +35,7 @@ type subject struct {
 	resource   Resource
 	reports    []Report
 	conditions []Condition
+	tie        Tie
 }
 
 func (s *subject) run(t *testing.T, d *datadriven.TestData) string {
@@ -57,6 +59,9 @@ func (s *subject) run(t *testing.T, d *datadriven.TestData) string {
 			}
 		}
 		s.conditions = Aggregate(s.resource, s.reports, s.conditions)
+	case "equal-time":
+		s.tie = map[string]Tie{"keep": KeepStored, "replace": TakeLater}[d.CmdArgs[0].Key]
+		return ""
 	case "report":
 		r, now := parseReport(t, d.CmdArgs)
 		r.Data = []byte(d.Input)
@@ -92,7 +97,7 @@ func (s *subject) report(r Report, now time.Time) (Verdict, error) {
 	if i >= 0 {
 		stored = &s.reports[i]
 	}
-	next, verdict, err := Judge(s.resource.Generation, stored, r)
+	next, verdict, err := Judge(s.resource.Generation, stored, r, s.tie)
 	if err != nil || verdict == Discarded || verdict == Repeated {
 		return verdict, err
 	}
@@ -277,7 +282,7 @@ func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 // last reports comes back.
 func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &subject{resource: Resource{Generation: 2, UpdatedAt: epoch, Required: []string{"dns"}}}
+		s := &subject{resource: Resource{Generation: 2, UpdatedAt: epoch, Required: []string{"dns"}}, tie: TakeLater}
 		type given struct {
 			report  Report
 			verdict Verdict
@@ -293,7 +298,7 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 			stored := s.reports
 			var answer Report
 			if len(stored) > 0 {
-				answer, _, _ = Judge(s.resource.Generation, &stored[0], r) // what a repetition is answered
+				answer, _, _ = Judge(s.resource.Generation, &stored[0], r, s.tie) // what a repetition is answered
 			}
 			return verdict, answer
 		}
@@ -323,10 +328,57 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 					t.Fatalf("%+v came back", r)
 				}
 				taken = append(taken, kept())
+			}
+			if verdict == Aggregated {
 				all = append(all, given{r, verdict, answer})
 			}
 		}
 	})
+}
+
+// Of two different reports of one moment the stored one counts, as in the
+// original; with TakeLater the later one does.
+func TestReportsOfOneMoment(t *testing.T) {
+	first := Report{Adapter: "dns", Generation: 1, ObservedAt: epoch, Conditions: []Reported{
+		{Type: Available, Status: True}, {Type: Applied, Status: True}, {Type: Health, Status: True}}}
+	stored, verdict, err := Judge(1, nil, first, KeepStored)
+	if verdict != Aggregated || err != nil {
+		t.Fatal(verdict, err)
+	}
+	second := first
+	second.Conditions = slices.Clone(first.Conditions)
+	second.Conditions[0].Status = False
+	if got, verdict, _ := Judge(1, &stored, second, KeepStored); verdict != Repeated || got.condition(Available) != True {
+		t.Errorf("kept: %s %+v", verdict, got)
+	}
+	if got, verdict, _ := Judge(1, &stored, second, TakeLater); verdict != Aggregated || got.condition(Available) != False {
+		t.Errorf("replaced: %s %+v", verdict, got)
+	}
+}
+
+// Numbers that a float64 cannot tell apart make two reports.
+func TestReportsAreComparedExactly(t *testing.T) {
+	first := Report{Adapter: "dns", Generation: 1, ObservedAt: epoch, Data: []byte(`{"n":9007199254740992,"a":1}`), Conditions: []Reported{
+		{Type: Available, Status: True}, {Type: Applied, Status: True}, {Type: Health, Status: True}}}
+	stored, _, err := Judge(1, nil, first, TakeLater)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for data, want := range map[string]Verdict{
+		`{"a":1.0,"n":9007199254740992}`: Repeated,
+		`{"a":1,"n":9007199254740993}`:   Aggregated,
+	} {
+		r := first
+		r.Data = []byte(data)
+		if _, verdict, err := Judge(1, &stored, r, TakeLater); verdict != want || err != nil {
+			t.Errorf("%s: %s, %v, want %s", data, verdict, err, want)
+		}
+		later := r
+		later.ObservedAt = epoch.Add(time.Second)
+		if same := SameButTimes([]Report{stored}, []Report{later.following(&stored)}, nil, nil); same != (want == Repeated) {
+			t.Errorf("%s later: the same is %t", data, same)
+		}
+	}
 }
 
 // Reports of the same moment and another content: which of them stays is the one
@@ -346,7 +398,7 @@ func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
 			}
 		}
 		come := func(first func() bool) string {
-			s, at := &subject{resource: r}, map[string]int{}
+			s, at := &subject{resource: r, tie: TakeLater}, map[string]int{}
 			for at["dns"] < len(queues["dns"]) || at["validation"] < len(queues["validation"]) {
 				adapter := "validation"
 				if at["validation"] == len(queues["validation"]) || at["dns"] < len(queues["dns"]) && first() {
@@ -386,7 +438,7 @@ func TestReportsNeverGoBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			again, err := s.report(r, r.ObservedAt)
-			if want := map[Verdict]Verdict{Stored: Repeated, Aggregated: Repeated, Repeated: Repeated, Discarded: Discarded}[verdict]; err != nil || again != want {
+			if want := map[Verdict]Verdict{Stored: Discarded, Aggregated: Repeated, Repeated: Repeated, Discarded: Discarded}[verdict]; err != nil || again != want {
 				t.Fatalf("the first time %s, again %s, %v", verdict, again, err)
 			}
 			for _, was := range before {

@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/client"
+	"atoll.dev/front/rosa/progress"
 	"atoll.dev/front/rosa/spec"
 	"atoll.dev/internal/rest"
 )
@@ -25,6 +26,7 @@ type hosted struct {
 	clm       *client.CLM // nil: the region has none
 	catalogue *catalogue
 	patience  time.Duration // for a credential to be signed
+	placement Placement
 }
 
 // Collections of the lifecycle manager.
@@ -68,6 +70,15 @@ func (h *hosted) routes(handle func(method, path string, h rest.Handler)) {
 	serve("GET", "/nodepools/{id}/status", nodePools+"STATUS", h.nodePoolStatus)
 }
 
+// sees says what a caller reads of where clusters are placed. Privileged
+// accounts are the region's operators'.
+func (h *hosted) sees(who access.Identity) progress.Placement {
+	if who.Privileged || h.placement == PlacementToCustomers {
+		return progress.ShowPlacement
+	}
+	return progress.HidePlacement
+}
+
 // exchange is one request about what is hosted.
 type exchange struct {
 	w    http.ResponseWriter
@@ -75,13 +86,14 @@ type exchange struct {
 	ctx  context.Context // names the tenant
 	who  access.Identity
 	area string // what the codes of its errors begin with
+	see  progress.Placement
 }
 
 // called makes a handler of a function of a call.
 func (h *hosted) called(area string, serve func(*exchange) error) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		who, _ := access.FromContext(r.Context()) // identified has seen to it
-		c := &exchange{w: w, r: r, who: who, area: area, ctx: client.WithTenant(r.Context(), who.Account)}
+		c := &exchange{w: w, r: r, who: who, area: area, see: h.sees(who), ctx: client.WithTenant(r.Context(), who.Account)}
 		if h.clm == nil {
 			return c.unavailable(errors.New("it is not configured"))
 		}
@@ -254,7 +266,7 @@ func (c *exchange) unreadable(err error) error {
 // answer shows one document, with its version.
 func (c *exchange) answer(status int, etag string, v any) error {
 	if etag != "" {
-		c.w.Header().Set("Etag", etag)
+		c.w.Header().Set("Etag", rest.VersionETag(etag)) // what is shown here changes with the version only
 	}
 	return rest.WriteJSON(c.w, status, v)
 }

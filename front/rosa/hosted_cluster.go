@@ -11,35 +11,36 @@ import (
 	"atoll.dev/client"
 	"atoll.dev/front/rosa/progress"
 	"atoll.dev/front/rosa/spec"
+	"atoll.dev/internal/rest"
 )
 
 // projectLabel of a cluster's resource has target_project_id.
 const projectLabel = "target_project_id"
 
 // clusterOf shows a resource as a cluster. It has its statuses.
-func clusterOf(r client.Resource) (platform.Cluster, error) {
-	c := platform.Cluster{
+func (c *exchange) clusterOf(r client.Resource) (platform.Cluster, error) {
+	shown := platform.Cluster{
 		ID: r.ID, Name: r.Name, TargetProjectID: r.Labels[projectLabel], CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
 		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
-	c.Status, c.PlacementRef = progress.Cluster(r.Resource)
-	if err := json.Unmarshal(r.Spec, &c.Spec); err != nil {
-		return c, fmt.Errorf("reading the spec of cluster %s: %w", r.ID, err)
+	shown.Status, shown.PlacementRef = progress.Cluster(r.Resource, c.see)
+	if err := json.Unmarshal(r.Spec, &shown.Spec); err != nil {
+		return shown, fmt.Errorf("reading the spec of cluster %s: %w", r.ID, err)
 	}
-	return c, nil
+	return shown, nil
 }
 
 // shownCluster is an object of a watch as a cluster.
-func shownCluster(object json.RawMessage) (json.RawMessage, error) {
+func (c *exchange) shownCluster(object json.RawMessage) (json.RawMessage, error) {
 	r, err := client.ResourceOf(object)
 	if err != nil {
 		return nil, err
 	}
-	c, err := clusterOf(r)
+	shown, err := c.clusterOf(r)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(c)
+	return json.Marshal(shown)
 }
 
 // showCluster answers with a cluster as it is now.
@@ -48,7 +49,7 @@ func (h *hosted) showCluster(c *exchange, status int, id string) error {
 	if err != nil {
 		return err
 	}
-	shown, err := clusterOf(r)
+	shown, err := c.clusterOf(r)
 	if err != nil {
 		return err
 	}
@@ -173,7 +174,7 @@ func (h *hosted) steadily(c *exchange, in client.Collection, id, what, etag stri
 		if err != nil {
 			return explain(err, http.StatusNotFound, c.missing(what, id))
 		}
-		if etag != "" && etag != have.ETag {
+		if etag != "" && !rest.SameVersion(etag, have.ETag) {
 			return changed(what)
 		}
 		err = do(have)
@@ -248,10 +249,10 @@ func (h *hosted) listClusters(c *exchange) error {
 	if watch {
 		return h.relay(c, clusters, client.WatchOptions{
 			Cursor: q.Get("cursor"), Search: both(search, equalTo("id", q.Get("id"))), Statuses: true,
-		}, shownCluster)
+		}, c.shownCluster)
 	}
 	page, err := listed(h, c, selection[platform.Cluster]{
-		from: clusters, search: search, show: clusterOf, phase: func(cl platform.Cluster) string { return string(cl.Status.Phase) },
+		from: clusters, search: search, show: c.clusterOf, phase: func(cl platform.Cluster) string { return string(cl.Status.Phase) },
 		phases: phases(platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseProvisioning, platform.ClusterPhaseReady,
 			platform.ClusterPhaseDeleting, platform.ClusterPhaseFailed),
 	})
@@ -270,6 +271,6 @@ func (h *hosted) clusterStatuses(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	status, _ := progress.Cluster(r.Resource)
-	return c.answer(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: id, Status: status, ControllerStatuses: progress.Controllers(id, "", r.Statuses)})
+	status, _ := progress.Cluster(r.Resource, c.see)
+	return c.answer(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: id, Status: status, ControllerStatuses: progress.Controllers(id, "", r.Statuses, c.see)})
 }

@@ -104,7 +104,7 @@ func (h *hosted) createCredential(c *exchange) error {
 
 // canSign refuses at once where there is no control plane to wait for.
 func (c *exchange) canSign(cluster client.Resource) error {
-	status, _ := progress.Cluster(cluster.Resource)
+	status, _ := progress.Cluster(cluster.Resource, c.see)
 	switch status.Phase {
 	case platform.ClusterPhaseDeleting:
 		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted", cluster.Name)
@@ -188,7 +188,7 @@ func (h *hosted) signature(c *exchange, id string) (s signedCredential, err erro
 		if err != nil {
 			return err
 		}
-		done, err := s.read(r)
+		done, err := s.read(r, c.see)
 		if err == nil && done {
 			err = errSigned
 		}
@@ -204,14 +204,15 @@ func (h *hosted) signature(c *exchange, id string) (s signedCredential, err erro
 var errSigned = errors.New("it is signed")
 
 // read takes what is reported of a credential and says whether that is all.
-func (s *signedCredential) read(r client.Resource) (done bool, err error) {
-	for _, report := range r.Statuses {
+func (s *signedCredential) read(r client.Resource, see progress.Placement) (done bool, err error) {
+	readable := progress.Readable(r.Statuses, see)
+	for i, report := range r.Statuses {
 		if report.Adapter != adapterCredential {
 			continue
 		}
-		for _, is := range report.Conditions {
+		for j, is := range report.Conditions {
 			if is.Type == "Available" && is.Status == "False" && slices.Contains([]string{"Refused", "InvalidRequest", "Expired"}, is.Reason) {
-				return false, &errRefused{is.Reason, is.Message} // no certificate will come
+				return false, &errRefused{is.Reason, readable[i].Conditions[j].Message} // no certificate will come
 			}
 			done = done || is.Type == "Available" && is.Status == "True"
 		}

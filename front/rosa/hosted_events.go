@@ -24,6 +24,7 @@ const maxRecords = 2000
 // chronicle is what is known of a cluster's history and of its node pools'.
 type chronicle struct {
 	h       *hosted
+	see     progress.Placement
 	cluster progress.History
 	pools   map[string]*progress.History
 }
@@ -34,7 +35,7 @@ func (h *hosted) open(ctx context.Context, c *exchange, id string) (*chronicle, 
 	if err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
-	k := &chronicle{h: h, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime}, pools: map[string]*progress.History{}}
+	k := &chronicle{h: h, see: c.see, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime}, pools: map[string]*progress.History{}}
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
@@ -108,7 +109,7 @@ func (k *chronicle) events() []progress.Happened {
 	for _, p := range k.pools {
 		pools = append(pools, *p)
 	}
-	return progress.Events(k.cluster, pools...)
+	return progress.Events(k.see, k.cluster, pools...)
 }
 
 func (h *hosted) clusterEvents(c *exchange) error {

@@ -16,10 +16,10 @@ import (
 )
 
 // nodePoolOf shows a resource as a node pool. It has its statuses.
-func nodePoolOf(r client.Resource) (platform.NodePool, error) {
+func (c *exchange) nodePoolOf(r client.Resource) (platform.NodePool, error) {
 	n := platform.NodePool{
 		ID: r.ID, ClusterID: owner(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
-		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: progress.NodePool(r.Resource),
+		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: progress.NodePool(r.Resource, c.see),
 		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
 	if err := json.Unmarshal(r.Spec, &n.Spec); err != nil {
@@ -36,12 +36,12 @@ func owner(r client.Resource) string {
 	return r.OwnerReferences.ID
 }
 
-func shownNodePool(object json.RawMessage) (json.RawMessage, error) {
+func (c *exchange) shownNodePool(object json.RawMessage) (json.RawMessage, error) {
 	r, err := client.ResourceOf(object)
 	if err != nil {
 		return nil, err
 	}
-	n, err := nodePoolOf(r)
+	n, err := c.nodePoolOf(r)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (h *hosted) showNodePool(c *exchange, status int, id string) error {
 	if err != nil {
 		return err
 	}
-	shown, err := nodePoolOf(r)
+	shown, err := c.nodePoolOf(r)
 	if err != nil {
 		return err
 	}
@@ -227,10 +227,10 @@ func (h *hosted) listNodePools(c *exchange) error {
 		from = clusters.Below(cluster, nodePools)
 	}
 	if watch {
-		return h.relay(c, from, client.WatchOptions{Cursor: q.Get("cursor"), Search: both(search, equalTo("id", q.Get("id"))), Statuses: true}, shownNodePool)
+		return h.relay(c, from, client.WatchOptions{Cursor: q.Get("cursor"), Search: both(search, equalTo("id", q.Get("id"))), Statuses: true}, c.shownNodePool)
 	}
 	page, err := listed(h, c, selection[platform.NodePool]{
-		from: from, search: search, show: nodePoolOf, phase: func(n platform.NodePool) string { return string(n.Status.Phase) },
+		from: from, search: search, show: c.nodePoolOf, phase: func(n platform.NodePool) string { return string(n.Status.Phase) },
 		phases: phases(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting, platform.NodePoolPhaseFailed),
 	})
 	if err != nil {
@@ -249,6 +249,6 @@ func (h *hosted) nodePoolStatus(c *exchange) error {
 		return err
 	}
 	return c.answer(http.StatusOK, r.ETag, platform.NodePoolStatuses{
-		NodepoolID: id, ClusterID: owner(r), Status: progress.NodePool(r.Resource), ControllerStatuses: progress.Controllers(owner(r), id, r.Statuses),
+		NodepoolID: id, ClusterID: owner(r), Status: progress.NodePool(r.Resource, c.see), ControllerStatuses: progress.Controllers(owner(r), id, r.Statuses, c.see),
 	})
 }

@@ -57,9 +57,23 @@ type Options struct {
 	// Patience is how long a credential may take to be signed; default 15 s.
 	Patience time.Duration
 
+	// Placement says who reads which management cluster hosts a cluster; default
+	// PlacementToOperators.
+	Placement Placement
+
 	Log     *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // gets the metrics of rest.Observe
 }
+
+// Placement says who reads which management cluster hosts a cluster. Nobody
+// reads about other management clusters with a cluster: neither their names nor
+// what is free there.
+type Placement string
+
+const (
+	PlacementToOperators Placement = "operators" // privileged accounts
+	PlacementToCustomers Placement = "customers" // the cluster's own account, too
+)
 
 // stages are the prefixes under which the API is served: none, and that of the
 // API gateway's stage.
@@ -85,6 +99,7 @@ func New(o Options) http.Handler {
 	}
 	f := newFront(o.Maestro, o.Ops)
 	f.clm, f.hosted = o.CLM, newHosted(o.CLM)
+	f.hosted.placement = o.Placement
 	if o.CLM != nil {
 		o.Ops.Check("clm", (&readiness{check: func(ctx context.Context) error { return o.CLM.Ready(ctx, versions) }}).ready)
 	}
@@ -128,21 +143,22 @@ func (f *front) routes() *rest.Mux {
 
 		handle("GET", "/openapi", f.getOpenAPI)
 
-		handle("POST", "/management_clusters", f.createCluster)
-		handle("GET", "/management_clusters", f.listClusters)
-		handle("GET", "/management_clusters/{id}", f.getCluster)
-		handle("PATCH", "/management_clusters/{id}", f.updateCluster)
-		handle("DELETE", "/management_clusters/{id}", f.deleteCluster)
+		operate := func(method, path string, h rest.Handler) { handle(method, path, operators(h)) }
+		operate("POST", "/management_clusters", f.createCluster)
+		operate("GET", "/management_clusters", f.listClusters)
+		operate("GET", "/management_clusters/{id}", f.getCluster)
+		operate("PATCH", "/management_clusters/{id}", f.updateCluster)
+		operate("DELETE", "/management_clusters/{id}", f.deleteCluster)
 
-		handle("POST", "/work", f.createWork)
-		handle("GET", "/work", f.listWork)
-		handle("GET", "/work/{id}", f.getWork)
-		handle("PUT", "/work/{id}", f.replaceWork)
-		handle("DELETE", "/work/{id}", f.deleteWork)
+		operate("POST", "/work", f.createWork)
+		operate("GET", "/work", f.listWork)
+		operate("GET", "/work/{id}", f.getWork)
+		operate("PUT", "/work/{id}", f.replaceWork)
+		operate("DELETE", "/work/{id}", f.deleteWork)
 
-		handle("GET", "/resource_bundles", f.listBundles)
-		handle("GET", "/resource_bundles/{id}", f.getBundle)
-		handle("DELETE", "/resource_bundles/{id}", f.deleteBundle)
+		operate("GET", "/resource_bundles", f.listBundles)
+		operate("GET", "/resource_bundles/{id}", f.getBundle)
+		operate("DELETE", "/resource_bundles/{id}", f.deleteBundle)
 
 		f.hosted.routes(handle)
 	}
@@ -168,6 +184,17 @@ func identified(h rest.Handler) rest.Handler {
 		return h(w, r.WithContext(client.WithActor(r.Context(), client.Actor{
 			Principal: id.Principal, Account: id.Account, RequestID: request,
 		})))
+	}
+}
+
+// operators refuses callers who are no operators of the region: what these
+// routes show is every account's.
+func operators(h rest.Handler) rest.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if id, _ := access.FromContext(r.Context()); !id.Privileged {
+			return rest.Errorf(http.StatusForbidden, string(access.NotPrivileged), "this is for the region's operators; the account %s is not privileged", id.Account)
+		}
+		return h(w, r)
 	}
 }
 

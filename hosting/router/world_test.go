@@ -19,7 +19,7 @@ import (
 )
 
 // patience is far more than anything takes on a machine that has much else to do.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // world is a router with hosting's side of it.
 type world struct {

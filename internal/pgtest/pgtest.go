@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,9 +24,8 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/postgres"
-
-	"github.com/jackc/pgx/v5"
 )
 
 var shared struct {
@@ -35,10 +35,12 @@ var shared struct {
 	count   atomic.Int64
 }
 
-// DSN returns the DSN of a fresh, empty database that is dropped when the test ends. The shared server does not fsync:
-// what survives a crash of the machine is nothing that a test could check.
+// DSN returns the DSN of a fresh, empty database that is dropped when the test ends. The shared server has PostgreSQL's
+// default settings, but for its socket, its log and its number of connections, and it does not fsync: what survives a
+// crash of the machine is nothing that a test could check.
 func DSN(t testing.TB) string {
 	t.Helper()
+	skipShort(t)
 	shared.once.Do(func() { shared.cluster, shared.err = startShared() })
 	if shared.err != nil {
 		t.Fatal(shared.err)
@@ -58,11 +60,20 @@ func DSN(t testing.TB) string {
 // Cluster returns the shared server that DSN's databases are on, starting it when necessary.
 func Cluster(t testing.TB) *postgres.Cluster {
 	t.Helper()
+	skipShort(t)
 	shared.once.Do(func() { shared.cluster, shared.err = startShared() })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
 	return shared.cluster
+}
+
+// skipShort skips a test that needs a server when tests run with -short, as "make quick" runs them.
+func skipShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a PostgreSQL server, which -short leaves out")
+	}
 }
 
 // Database makes another database on the server c, owned by the superuser. It stays until the server goes.
@@ -83,7 +94,7 @@ func create(t testing.TB, c *postgres.Cluster, name string) {
 }
 
 func exec1(ctx context.Context, c *postgres.Cluster, sql string) error {
-	conn, err := pgx.Connect(ctx, c.DSN("postgres", postgres.Superuser))
+	conn, err := pgsession.Connect(ctx, c.DSN("postgres", postgres.Superuser))
 	if err != nil {
 		return err
 	}
@@ -143,7 +154,10 @@ func newCluster(settings map[string]string) (*postgres.Cluster, error) {
 		os.RemoveAll(dir)
 		return nil, err
 	}
-	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"), Settings: settings}
+	// PostgreSQL's own defaults, so that tests see what a server does that Atoll did not start.
+	all := map[string]string{"wal_compression": "off", "min_wal_size": "80MB"}
+	maps.Copy(all, settings)
+	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"), Settings: all}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := c.Init(ctx); err != nil {

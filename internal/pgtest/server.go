@@ -22,6 +22,7 @@ type Private struct {
 // ends.
 func Server(t testing.TB, settings ...map[string]string) *Private {
 	t.Helper()
+	skipShort(t)
 	all := map[string]string{}
 	for _, s := range settings {
 		maps.Copy(all, s)

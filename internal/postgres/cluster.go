@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"atoll.dev/internal/pgsession"
 )
 
 // Superuser is the database role that owns the cluster.
@@ -38,7 +38,8 @@ type Cluster struct {
 }
 
 // DefaultSettings is what differs from PostgreSQL's own defaults, and why. Durability is PostgreSQL's default: fsync
-// and synchronous_commit are on.
+// and synchronous_commit are on. Nothing that a statement's result or plan depends on is here: sessions set that
+// themselves (internal/pgsession), because production runs on servers that this package does not start.
 func DefaultSettings() map[string]string {
 	return map[string]string{
 		"listen_addresses":        "''",    // the socket only
@@ -48,8 +49,6 @@ func DefaultSettings() map[string]string {
 		"max_wal_size":            "1GB",
 		"min_wal_size":            "128MB", // recycled WAL files, so that a full disk stops data files first (53100), not WAL (a panic)
 		"wal_compression":         "on",
-		"jit":                     "off", // our queries are short
-		"timezone":                "UTC",
 		"log_timezone":            "UTC",
 		// Logs go to stderr as they come. Terse, and without parameters, so that no document's content gets into them.
 		"logging_collector":                 "off",
@@ -231,7 +230,7 @@ func (c *Cluster) DSN(db, role string) string {
 func (c *Cluster) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, c.DSN("postgres", Superuser))
+	conn, err := pgsession.Connect(ctx, c.DSN("postgres", Superuser))
 	if err != nil {
 		return err
 	}

@@ -7,13 +7,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"atoll.dev/internal/pgsession"
 )
 
 // EnsureDatabase makes the role owner and the database db that belongs to it, where they do not exist yet. Only the
 // owner and the superuser may connect to it. It is idempotent, may be interrupted and repeated, and may run at the same
 // time in several processes.
 func (c *Cluster) EnsureDatabase(ctx context.Context, db, owner string) error {
-	conn, err := pgx.Connect(ctx, c.DSN("postgres", Superuser))
+	conn, err := pgsession.Connect(ctx, c.DSN("postgres", Superuser))
 	if err != nil {
 		return fmt.Errorf("making database %s: %w", db, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"atoll.dev/internal/pgsession"
 )
 
 // Reserve is how much of the disk is kept for PostgreSQL's own needs: below it, Guard makes the server read only.
@@ -72,7 +72,7 @@ func freeSpace(dir string) (uint64, error) {
 func (c *Cluster) setReadOnly(ctx context.Context, readOnly bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, c.DSN("postgres", Superuser))
+	conn, err := pgsession.Connect(ctx, c.DSN("postgres", Superuser))
 	if err != nil {
 		return err
 	}

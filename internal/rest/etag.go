@@ -1,18 +1,64 @@
 package rest
 
 import (
+	"fmt"
+	"hash/crc64"
 	"net/http"
 	"strconv"
 	"strings"
 )
 
-// ETag is the strong entity tag of a document's version.
+// ETag is the strong entity tag of a document's version, for documents whose
+// representation changes with each version and with nothing else.
 func ETag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+
+var crcTable = crc64.MakeTable(crc64.ECMA)
+
+// BodyETag is the strong entity tag of a representation of a document that may
+// change without a new version: "7-" and a hash. Writes that insist on it insist
+// on the version, see ParseIfMatch.
+func BodyETag(version int64, body []byte) string {
+	return fmt.Sprintf(`"%d-%016x"`, version, crc64.Checksum(body, crcTable))
+}
+
+// versionOf returns the version in an entity tag of ours.
+func versionOf(tag string) (version int64, ok bool) {
+	if len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"' {
+		return 0, false
+	}
+	text, hash, hashed := strings.Cut(tag[1:len(tag)-1], "-")
+	version, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || version < 0 || strconv.FormatInt(version, 10) != text {
+		return 0, false
+	}
+	if _, err := strconv.ParseUint(hash, 16, 64); hashed && (err != nil || len(hash) != 16) {
+		return 0, false
+	}
+	return version, true
+}
+
+// VersionETag returns the ETag of the version in an entity tag of ours; other tags
+// as they are.
+func VersionETag(tag string) string {
+	if version, ok := versionOf(tag); ok {
+		return ETag(version)
+	}
+	return tag
+}
+
+// SameVersion reports whether two entity tags are of the same version of a
+// document.
+func SameVersion(a, b string) bool {
+	v, ok := versionOf(a)
+	w, ok2 := versionOf(b)
+	return ok && ok2 && v == w
+}
 
 // ParseIfMatch returns the version that a write insists on. present says
 // whether the request has If-Match at all; any is If-Match: *, which any
 // existing document meets. A tag that no version of ours can have is an *Error
-// with status 412: it cannot match.
+// with status 412: it cannot match. Of a BodyETag only the version counts: what
+// moves without it, such as the time of a report, must not refuse a write.
 func ParseIfMatch(r *http.Request) (version int64, any, present bool, err error) {
 	values := r.Header.Values("If-Match")
 	if len(values) == 0 {
@@ -30,8 +76,8 @@ func ParseIfMatch(r *http.Request) (version int64, any, present bool, err error)
 	case len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"':
 		return 0, false, true, Errorf(http.StatusBadRequest, CodeInvalid, `If-Match is not an entity tag; it looks like "7", with the quotes`)
 	}
-	version, perr := strconv.ParseInt(tag[1:len(tag)-1], 10, 64)
-	if perr != nil || ETag(version) != tag || version < 0 {
+	version, ok := versionOf(tag)
+	if !ok {
 		return 0, false, true, Errorf(http.StatusPreconditionFailed, "precondition-failed",
 			"If-Match has an entity tag that is not of this resource; use the ETag of a GET")
 	}
@@ -41,7 +87,16 @@ func ParseIfMatch(r *http.Request) (version int64, any, present bool, err error)
 // WriteVersioned answers with a document and its ETag, or 304 when a GET has
 // it already.
 func WriteVersioned(w http.ResponseWriter, r *http.Request, status int, version int64, v any) error {
-	tag := ETag(version)
+	return writeTagged(w, r, status, ETag(version), v)
+}
+
+// WriteBody is WriteVersioned for a representation that may change without a new
+// version.
+func WriteBody(w http.ResponseWriter, r *http.Request, status int, version int64, body []byte) error {
+	return writeTagged(w, r, status, BodyETag(version, body), body)
+}
+
+func writeTagged(w http.ResponseWriter, r *http.Request, status int, tag string, v any) error {
 	w.Header().Set("Etag", tag)
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && noneMatch(r.Header.Values("If-None-Match"), tag) {
 		w.WriteHeader(http.StatusNotModified)

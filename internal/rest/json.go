@@ -18,6 +18,7 @@ var (
 	ErrTooLarge  = errors.New("body too large")
 	ErrMalformed = errors.New("malformed JSON")
 	ErrEmpty     = errors.New("empty body")
+	ErrType      = fmt.Errorf("%w: a value of another type", ErrMalformed)
 )
 
 // Codes of the errors that this package makes itself.
@@ -100,7 +101,7 @@ func DecodeJSON(data []byte, v any) error {
 		if e.Field != "" {
 			at = e.Field
 		}
-		return malformed(data, int(e.Offset), "%s is a JSON %s where %s is expected", at, e.Value, e.Type)
+		return malformed(data, int(e.Offset), "%s is a JSON %s where %s is expected", at, e.Value, e.Type).Because(ErrType)
 	}
 	return Errorf(http.StatusBadRequest, CodeInvalid, "the request body cannot be read: %s", err).Because(ErrMalformed)
 }

@@ -125,6 +125,29 @@ func TestIfMatch(t *testing.T) {
 	}
 }
 
+// The hash in a tag tells representations apart, and counts for no write.
+func TestBodyETags(t *testing.T) {
+	one, two := BodyETag(7, []byte("a")), BodyETag(7, []byte("b"))
+	if one == two || !SameVersion(one, two) || !SameVersion(one, ETag(7)) || SameVersion(one, BodyETag(8, []byte("a"))) || VersionETag(one) != ETag(7) {
+		t.Errorf("%s %s", one, two)
+	}
+	for tag, want := range map[string]int64{one: 7, `"7"`: 7, `"7-"`: 0, `"7-x"`: 0, `"7-123"`: 0, `"07"`: 0, `"+7"`: 0, `W/` + one: 0} {
+		r := httptest.NewRequest("PUT", "/", nil)
+		r.Header.Set("If-Match", tag)
+		if version, _, _, err := ParseIfMatch(r); version != want || (err == nil) != (want != 0) {
+			t.Errorf("If-Match %s: %d, %v", tag, version, err)
+		}
+	}
+	for tag, want := range map[string]int{one: 304, two: 200, `"7"`: 200} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("If-None-Match", tag)
+		w := httptest.NewRecorder()
+		if err := WriteBody(w, r, http.StatusOK, 7, []byte("a")); err != nil || w.Code != want {
+			t.Errorf("If-None-Match %s: %d, %v", tag, w.Code, err)
+		}
+	}
+}
+
 func TestAGetOfTheKnownVersionIsNotModified(t *testing.T) {
 	for _, tc := range []struct {
 		method, header string

@@ -47,6 +47,13 @@ func (m *Mux) Routes() []string {
 	return slices.Sorted(slices.Values(m.routes))
 }
 
+// Route returns the pattern that a request matches, "" if none does. Middleware
+// decides by it what a caller may do.
+func (m *Mux) Route(r *http.Request) string {
+	_, pattern := m.mux.Handler(r)
+	return pattern
+}
+
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h, pattern := m.mux.Handler(r)
 	if pattern == "" {

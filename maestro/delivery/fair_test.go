@@ -46,11 +46,11 @@ func TestDeletionsThatNobodyAnswersDelayNothing(t *testing.T) {
 		step := func() {
 			sends := m.Next(now, batch)
 			for _, s := range sends {
-				m.Sent(now, s.Work, nil)
+				m.Sent(now, s, s.Work, Published)
 				if waiting != nil && s.Work == *waiting {
 					m.Acknowledge(s.Consumer, s.ID, s.Generation)
 					if s.Deleting {
-						m.Forget(s.Consumer, s.ID)
+						m.Forget(s.Work)
 					}
 					waiting = nil
 				}
@@ -128,7 +128,7 @@ func TestAHundredThousandDeletions(t *testing.T) {
 				break
 			}
 			for _, s := range sends {
-				m.Sent(now, s.Work, nil)
+				m.Sent(now, s, s.Work, Published)
 				if s.Work == create {
 					m.Acknowledge(s.Consumer, s.ID, s.Generation)
 					if !first {

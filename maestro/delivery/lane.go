@@ -14,7 +14,9 @@ type item struct {
 	attempts int       // since its last change
 	ahead    bool      // was sent and not acknowledged: counts in the window
 	inflight bool      // handed out by Next, Sent is to come
+	token    uint64    // of the Send in flight
 	again    bool      // in flight, and to be sent once more after that
+	settled  bool      // in flight, and not wanted any more: it holds later Sends of its work back
 	queued   bool      // in urgent or fresh
 	due      time.Time // waiting: when to repeat
 	index    int       // in waiting, or -1
@@ -25,6 +27,8 @@ type lane struct {
 	laneKey
 	items map[string]*item
 	ahead int // items that count in the window
+
+	settled int // items that are settled and in flight yet
 
 	urgent  []*item // were sent before, so the window has their place
 	fresh   []*item // first come, first served, as the window allows
@@ -71,15 +75,35 @@ func (l *lane) wait(it *item, due time.Time) {
 	}
 }
 
-// drop removes an item from the lane.
+// drop ends an item that is not wanted any more. One that is in flight stays,
+// settled, until its Sent comes.
 func (l *lane) drop(it *item) {
 	if it.index >= 0 {
 		heap.Remove(&l.waiting, it.index)
 	}
 	if it.ahead {
+		it.ahead = false
 		l.ahead--
 	}
-	it.queued, it.inflight = false, false // take skips it where it is queued
+	it.queued, it.again = false, false // take skips it where it is queued
+	if it.inflight {
+		it.settled = true
+		l.settled++
+		return
+	}
+	delete(l.items, it.work.ID)
+}
+
+// reopen makes a settled item one that is wanted again, as w.
+func (l *lane) reopen(it *item, w Work) {
+	it.settled = false
+	l.settled--
+	it.work, it.attempts = w, 0
+}
+
+// remove takes a settled item away.
+func (l *lane) remove(it *item) {
+	l.settled--
 	delete(l.items, it.work.ID)
 }
 

@@ -24,11 +24,24 @@ func (w Work) supersedes(old Work) bool {
 	return w.Generation > old.Generation || w.Generation == old.Generation && w.Deleting && !old.Deleting
 }
 
-// A Send is an order to publish a work. Exactly one Sent must follow it.
+// A Send is an order to publish a work. Exactly one Sent must follow it. Until
+// then no other Send of the same work is given out, so a message never overtakes
+// an earlier one of its work.
 type Send struct {
 	Work
 	Attempt int // from 1; above 1 the agent may have it, and only its status was lost
+
+	token uint64 // tells this Send from every other one
 }
+
+// Outcome is how a Send ended.
+type Outcome int
+
+const (
+	Published Outcome = iota // the carrier has the message
+	Lost                     // the carrier may have it, or will never take it: repeat it with back-off
+	NotSent                  // it was not sent: repeat it soon
+)
 
 // Config bounds a Machine. The zero value means the defaults.
 type Config struct {
@@ -92,6 +105,7 @@ type Machine struct {
 	turn      class       // whose turn it is
 	timers    [2]laneHeap // lanes that wait to repeat, by time
 	pace      pace        // of repeated deletions
+	token     uint64      // of the last Send
 }
 
 // class parts deletions from all other works.
@@ -154,6 +168,8 @@ func (m *Machine) Want(w Work) bool {
 	switch {
 	case it == nil:
 		l, it = m.add(w)
+	case it.settled:
+		l.reopen(it, w)
 	case !w.supersedes(it.work):
 		return false
 	default:
@@ -208,29 +224,45 @@ func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 // deletion is not acknowledged by it; see Forget.
 func (m *Machine) Acknowledge(consumer, id string, generation int64) {
 	l, it := m.find(consumer, id)
-	if it == nil || it.work.Deleting || generation < it.work.Generation {
+	if it == nil || it.settled || it.work.Deleting || generation < it.work.Generation {
 		return
 	}
 	l.drop(it)
 	m.settle(l)
 }
 
-// Forget drops a work that no longer is wanted: gone from the store, or
-// acknowledged to another server.
-func (m *Machine) Forget(consumer, id string) {
-	if l, it := m.find(consumer, id); it != nil {
-		l.drop(it)
-		m.settle(l)
+// Forget drops a work that no longer is wanted: its document is removed, or
+// another server took its acknowledgement. w is what is known to be over; what
+// supersedes it stays.
+func (m *Machine) Forget(w Work) {
+	l, it := m.find(w.Consumer, w.ID)
+	if it == nil || it.settled || it.work.supersedes(w) {
+		return
 	}
+	l.drop(it)
+	m.settle(l)
+}
+
+// IsCurrent says whether a Send may be published as the given work, which the
+// store may have at a later generation than the Send. It is to be asked right
+// before the message leaves: a Send is stale when its work has changed, or is
+// acknowledged or deleted, or when the lane was dropped since Next. A stale one
+// is not published, and ends as NotSent.
+func (m *Machine) IsCurrent(send Send, published Work) bool {
+	_, it := m.find(send.Consumer, send.ID)
+	return it != nil && it.inflight && !it.settled && it.token == send.token && !it.work.supersedes(published)
 }
 
 // Resend takes a work that the agent has just said it does not have as wanted.
 // It goes at once, even if it was sent or acknowledged before.
 func (m *Machine) Resend(w Work) {
 	l, it := m.find(w.Consumer, w.ID)
-	if it == nil {
+	switch {
+	case it == nil:
 		l, it = m.add(w)
-	} else if w.supersedes(it.work) {
+	case it.settled:
+		l.reopen(it, w)
+	case w.supersedes(it.work):
 		l, it = m.change(l, it, w)
 	}
 	it.attempts = 0
@@ -299,22 +331,29 @@ func compareLanes(a, b laneKey) int {
 // Disconnect says that nothing can be published.
 func (m *Machine) Disconnect() { m.connected = false }
 
-// Sent reports the end of a Send: what was in fact published, which may be
-// later than what was ordered, or the error.
-func (m *Machine) Sent(now time.Time, w Work, err error) {
-	l, it := m.find(w.Consumer, w.ID)
-	if it == nil || !it.inflight {
-		return // acknowledged, or forgotten, before the broker's answer came
+// Sent reports the end of a Send: what was published, which may be later than
+// what was ordered, and how that ended. It settles that Send alone: one that
+// comes after its lane was dropped, and made anew, changes nothing.
+func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome) {
+	l, it := m.find(send.Consumer, send.ID)
+	if it == nil || !it.inflight || it.token != send.token {
+		return
 	}
 	it.inflight = false
-	if err == nil && w.supersedes(it.work) {
-		it.work = w
+	if it.settled { // acknowledged or forgotten before the carrier's answer came
+		l.remove(it)
+		m.settle(l)
+		return
+	}
+	if outcome == Published && published.supersedes(it.work) {
+		it.work = published
 	}
 	switch l, it = m.change(l, it, it.work); {
-	case err != nil:
-		l.wait(it, now.Add(m.pause(l, 1)))
-	case it.again || it.work.supersedes(w):
+	case it.again || it.work.supersedes(published):
 		l.queue(it)
+	case outcome == NotSent:
+		it.attempts = max(it.attempts-1, 0)
+		l.wait(it, now.Add(m.pause(l, 1)))
 	default:
 		if !it.ahead { // published as a deletion, ordered as something else
 			it.ahead = true
@@ -347,8 +386,9 @@ func (m *Machine) Next(now time.Time, limit int) []Send {
 				break
 			}
 			it.attempts++
-			it.inflight, it.again = true, false
-			sends = append(sends, Send{Work: it.work, Attempt: it.attempts})
+			m.token++
+			it.inflight, it.again, it.token = true, false, m.token
+			sends = append(sends, Send{Work: it.work, Attempt: it.attempts, token: m.token})
 		}
 		m.settle(l)
 	}
@@ -396,7 +436,7 @@ func (m *Machine) Wake() (at time.Time, ok bool) {
 // Pending counts what is held: works in all, and those of them that were sent.
 func (m *Machine) Pending() (works, ahead int) {
 	for _, l := range m.lanes {
-		works += len(l.items)
+		works += len(l.items) - l.settled
 		ahead += l.ahead
 	}
 	return works, ahead
@@ -406,7 +446,7 @@ func (m *Machine) Pending() (works, ahead int) {
 func (m *Machine) Lane(consumer string) (works, ahead int) {
 	for _, c := range []class{changes, deletions} {
 		if l := m.lanes[laneKey{consumer, c}]; l != nil {
-			works, ahead = works+len(l.items), ahead+l.ahead
+			works, ahead = works+len(l.items)-l.settled, ahead+l.ahead
 		}
 	}
 	return works, ahead
@@ -430,9 +470,33 @@ func (m *Machine) Drop(consumer string) {
 	}
 }
 
-// Reset drops everything, for a Machine that is no longer in charge.
-func (m *Machine) Reset() {
-	m.lanes, m.ready, m.timers = map[laneKey]*lane{}, [2][]*lane{}, [2]laneHeap{}
+// DropIf drops all that is wanted of some consumers.
+func (m *Machine) DropIf(drop func(consumer string) bool) {
+	for key := range m.lanes {
+		if drop(key.consumer) {
+			m.Drop(key.consumer)
+		}
+	}
+}
+
+// Hasten makes all that waits to be repeated to a consumer due: its agent lacks
+// works. The lane's pace is kept.
+func (m *Machine) Hasten(now time.Time, consumer string) {
+	for _, c := range []class{changes, deletions} {
+		l := m.lanes[laneKey{consumer, c}]
+		if l == nil {
+			continue
+		}
+		for _, it := range l.waiting.items() {
+			if it.due.After(now) {
+				l.wait(it, now)
+			}
+		}
+		if limit := now.Add(m.cfg.Base); l.next.After(limit) {
+			l.next = limit
+		}
+		m.settle(l)
+	}
 }
 
 func (m *Machine) lane(w Work) *lane {

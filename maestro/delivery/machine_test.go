@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,6 +22,7 @@ func TestMachine(t *testing.T) {
 		start := time.Unix(0, 0)
 		now := start
 		m := New(Config{})
+		open := map[string]Send{} // by work; their Sent is to come
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.HasArg("at") {
 				var at string
@@ -65,14 +65,15 @@ func TestMachine(t *testing.T) {
 				var out strings.Builder
 				sends := m.Next(now, number("limit", 1000))
 				for _, s := range sends {
+					open[s.Consumer+"/"+s.ID] = s
 					fmt.Fprintf(&out, "%s\n", show(s))
 				}
 				for _, s := range sends {
 					switch how {
 					case "ok":
-						m.Sent(now, s.Work, nil)
+						m.Sent(now, s, s.Work, Published)
 					case "error":
-						m.Sent(now, s.Work, errors.New("not published"))
+						m.Sent(now, s, s.Work, NotSent)
 					}
 				}
 				if out.Len() == 0 {
@@ -92,11 +93,11 @@ func TestMachine(t *testing.T) {
 				case "received":
 					m.Received(now, w.Consumer, w.ID, w.Generation)
 				case "forget":
-					m.Forget(w.Consumer, w.ID)
+					m.Forget(w)
 				case "heard":
 					m.Heard(w.Consumer)
 				case "published":
-					m.Sent(now, w, nil)
+					m.Sent(now, open[w.Consumer+"/"+w.ID], w, Published)
 				default:
 					d.Fatalf(t, "unknown command %s", d.Cmd)
 				}

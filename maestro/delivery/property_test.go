@@ -1,8 +1,8 @@
 package delivery
 
 import (
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -10,30 +10,34 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestEverythingWantedArrives holds I6 for the deciding half of delivery:
-// whatever is dropped, duplicated, reordered or answered late, and however
-// often the broker, the server or the agent restarts, each agent ends with
-// what is wanted of it, deletions included. The window is never exceeded, and
-// no order overtakes an earlier one for the same work.
-func TestEverythingWantedArrives(t *testing.T) {
+// TestI6I9EverythingWantedArrives holds I6 and I9 for the deciding half of
+// delivery, with the intervals that production has: whatever is dropped,
+// duplicated, reordered or answered late, and however often the broker, the
+// server or the agent restarts, each agent ends with what is wanted of it, and
+// with nothing that was deleted. The window is never exceeded, no Send overtakes
+// an earlier one of its work, and a work never comes back to an agent that has
+// confirmed its deletion.
+func TestI6I9EverythingWantedArrives(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		rt.Repeat(map[string]func(*rapid.T){
-			"change":     w.change,
-			"delete":     w.delete,
-			"publish":    w.publish,
-			"finish":     w.finish,
-			"deliver":    w.deliver,
-			"drop":       w.drop,
-			"answer":     w.answer,
-			"disconnect": func(*rapid.T) { w.m.Disconnect() },
-			"connect":    func(*rapid.T) { w.m.Connect() },
-			"restart":    func(*rapid.T) { w.restart() },
-			"wipe":       w.wipe,
-			"resync":     w.resync,
-			"rejoin":     w.rejoin,
+			"change":      w.change,
+			"delete":      w.delete,
+			"hand out":    w.handOut,
+			"publish":     w.publish,
+			"finish":      w.finish,
+			"deliver":     w.deliver,
+			"drop":        w.drop,
+			"answer":      w.answer,
+			"acknowledge": w.acknowledgeElsewhere,
+			"disconnect":  func(*rapid.T) { w.m.Disconnect() },
+			"connect":     func(*rapid.T) { w.m.Connect() },
+			"restart":     func(*rapid.T) { w.restart() },
+			"wipe":        w.wipe,
+			"resync":      w.resync,
+			"rejoin":      w.rejoin,
 			"wait": func(rt *rapid.T) {
-				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 5000).Draw(rt, "ms")) * time.Millisecond)
+				w.pass(time.Duration(rapid.IntRange(1, 5000).Draw(rt, "ms")) * time.Millisecond)
 			},
 			"": w.check,
 		})
@@ -45,9 +49,28 @@ const (
 	propConsumers = 3
 	propIDs       = 4
 	propWindow    = 2
+
+	// What production has (agent/deleted.go, agent/resync.go).
+	deletedMemory = 10 * time.Minute
+	compareEvery  = 5 * time.Minute
+	// messageLife is longer than a message is under way: a server gives one up
+	// after seconds, and brokers keep none for clients that are not connected.
+	messageLife = 5 * time.Minute
 )
 
 type key struct{ consumer, id string }
+
+// flight is a Send between Next and Sent.
+type flight struct {
+	Send
+	published bool // it has left
+}
+
+// message is a work on its way to its agent.
+type message struct {
+	Work
+	at time.Time
+}
 
 // world is a server's store and ledger, a network, and agents.
 type world struct {
@@ -55,16 +78,22 @@ type world struct {
 	m        *Machine
 	now      time.Time
 	wanted   map[key]Work  // the store
+	last     map[key]int64 // the last generation of an id, which goes on after a deletion
 	acked    map[key]int64 // the ledger
 	attempts map[key]int   // also
-	inflight []Work        // Next returned it, Sent is to come
-	network  []Work        // published, not delivered
+	inflight []flight
+	stale    []flight  // of machines that were replaced: their messages may leave yet
+	network  []message // published, not delivered
 	agents   map[key]Work
-	status   []Work // agents' acknowledgements on their way; Deleting: it is gone
+	deleted  map[key]message // works that agents deleted, and when
+	status   []Work          // agents' acknowledgements on their way; Deleting: it is gone
 }
 
 func newWorld(rt *rapid.T) *world {
-	w := &world{rt: rt, now: time.Unix(0, 0), wanted: map[key]Work{}, acked: map[key]int64{}, attempts: map[key]int{}, agents: map[key]Work{}}
+	w := &world{
+		rt: rt, now: time.Unix(0, 0), wanted: map[key]Work{}, last: map[key]int64{}, acked: map[key]int64{}, attempts: map[key]int{},
+		agents: map[key]Work{}, deleted: map[key]message{},
+	}
 	w.restart()
 	return w
 }
@@ -73,17 +102,27 @@ func (w *world) drawKey(rt *rapid.T) key {
 	return key{fmt.Sprintf("mc%d", rapid.IntRange(1, propConsumers).Draw(rt, "consumer")), fmt.Sprintf("w%d", rapid.IntRange(1, propIDs).Draw(rt, "id"))}
 }
 
+// pass lets time pass. What was sent long ago does not arrive any more, nor does
+// what a replaced server was about to send.
+func (w *world) pass(d time.Duration) {
+	w.now = w.now.Add(d)
+	w.network = slices.DeleteFunc(w.network, func(m message) bool { return w.now.Sub(m.at) > messageLife })
+	if d > messageLife {
+		w.stale = nil
+	}
+}
+
 func (w *world) change(rt *rapid.T) {
 	k := w.drawKey(rt)
 	old, exists := w.wanted[k]
 	if old.Deleting {
 		return // refused: under deletion
 	}
-	next := Work{Consumer: k.consumer, ID: k.id, Generation: old.Generation + 1}
+	w.last[k]++
 	if !exists {
-		next.Generation = 1
 		delete(w.acked, k)
 	}
+	next := Work{Consumer: k.consumer, ID: k.id, Generation: w.last[k]}
 	w.wanted[k] = next
 	w.m.Want(next)
 }
@@ -97,16 +136,39 @@ func (w *world) delete(rt *rapid.T) {
 	}
 }
 
-func (w *world) publish(*rapid.T) {
+// handOut asks the machine for what to send now.
+func (w *world) handOut(*rapid.T) {
 	for _, s := range w.m.Next(w.now, 3) {
 		w.attempts[key{s.Consumer, s.ID}] = s.Attempt
 		for _, other := range w.inflight {
-			if other.ID == s.ID && other.Consumer == s.Consumer && other.supersedes(s.Work) {
-				w.rt.Fatalf("%v is sent while the later %v is in flight", s, other)
+			if other.ID == s.ID && other.Consumer == s.Consumer {
+				w.rt.Fatalf("%v is handed out while %v is in flight", s, other.Send)
 			}
 		}
-		w.inflight = append(w.inflight, s.Work)
+		w.inflight = append(w.inflight, flight{Send: s})
 	}
+}
+
+// publish looks once more and gives a message to the network, or does not.
+func (w *world) publish(rt *rapid.T) {
+	if len(w.inflight) == 0 {
+		return
+	}
+	w.publishAt(rapid.IntRange(0, len(w.inflight)-1).Draw(rt, "which"))
+}
+
+func (w *world) publishAt(i int) {
+	f := &w.inflight[i]
+	if f.published {
+		return
+	}
+	if !w.m.IsCurrent(f.Send, f.Work) {
+		w.m.Sent(w.now, f.Send, f.Work, NotSent)
+		w.inflight = slices.Delete(w.inflight, i, i+1)
+		return
+	}
+	f.published = true
+	w.network = append(w.network, message{f.Work, w.now})
 }
 
 func (w *world) finish(rt *rapid.T) {
@@ -114,55 +176,61 @@ func (w *world) finish(rt *rapid.T) {
 		return
 	}
 	i := rapid.IntRange(0, len(w.inflight)-1).Draw(rt, "which")
-	work := w.inflight[i]
-	w.inflight = append(w.inflight[:i:i], w.inflight[i+1:]...)
-	if rapid.Bool().Draw(rt, "published") {
-		w.network = append(w.network, work)
-		w.m.Sent(w.now, work, nil)
-		return
+	f := w.inflight[i]
+	w.inflight = slices.Delete(w.inflight, i, i+1)
+	switch {
+	case !f.published:
+		w.m.Sent(w.now, f.Send, f.Work, NotSent)
+	case rapid.Bool().Draw(rt, "acknowledged"):
+		w.m.Sent(w.now, f.Send, f.Work, Published)
+	default:
+		w.m.Sent(w.now, f.Send, f.Work, Lost)
 	}
-	if rapid.Bool().Draw(rt, "answer lost") {
-		w.network = append(w.network, work)
-	}
-	w.m.Sent(w.now, work, errors.New("publish failed"))
 }
 
-// deliver takes any message, so the network reorders; it may leave a copy.
+// deliver takes any message, so the network reorders; it may leave a copy. One
+// of a server that was replaced may leave as late.
 func (w *world) deliver(rt *rapid.T) {
+	if len(w.stale) > 0 && rapid.Bool().Draw(rt, "of a replaced server") {
+		w.network = append(w.network, message{w.stale[0].Work, w.now})
+		w.stale = w.stale[1:]
+	}
 	if len(w.network) == 0 {
 		return
 	}
 	i := rapid.IntRange(0, len(w.network)-1).Draw(rt, "which")
-	work := w.network[i]
+	m := w.network[i]
 	if !rapid.Bool().Draw(rt, "duplicated") {
-		w.network = append(w.network[:i:i], w.network[i+1:]...)
+		w.network = slices.Delete(w.network, i, i+1)
 	}
-	w.apply(work)
+	w.apply(m.Work)
 }
 
+// apply is an agent that takes a message.
 func (w *world) apply(work Work) {
 	k := key{work.Consumer, work.ID}
 	have, has := w.agents[k]
-	if work.Deleting {
+	gone, deleted := w.deleted[k]
+	deleted = deleted && w.now.Sub(gone.at) <= deletedMemory
+	switch {
+	case has && work.Generation < have.Generation:
+	case work.Deleting:
 		delete(w.agents, k)
+		if !deleted || gone.Generation < work.Generation {
+			w.deleted[k] = message{work, w.now}
+		}
 		w.status = append(w.status, work)
-		return
+	case deleted && work.Generation <= gone.Generation: // it is older than the deletion
+	default:
+		w.agents[k] = work
+		w.status = append(w.status, work)
 	}
-	if has && work.Generation < have.Generation {
-		return
-	}
-	// An agent that has deleted a work is told about it no more: the store
-	// refuses a new one of that id until the deletion is acknowledged, and a
-	// new one starts at generation 1. A stale copy of the old one may come
-	// late; resync mends that.
-	w.agents[k] = work
-	w.status = append(w.status, work)
 }
 
 func (w *world) drop(rt *rapid.T) {
 	if len(w.network) > 0 {
 		i := rapid.IntRange(0, len(w.network)-1).Draw(rt, "which")
-		w.network = append(w.network[:i:i], w.network[i+1:]...)
+		w.network = slices.Delete(w.network, i, i+1)
 	}
 }
 
@@ -172,49 +240,53 @@ func (w *world) answer(rt *rapid.T) {
 	}
 	i := rapid.IntRange(0, len(w.status)-1).Draw(rt, "which")
 	s := w.status[i]
-	w.status = append(w.status[:i:i], w.status[i+1:]...)
+	w.status = slices.Delete(w.status, i, i+1)
 	if rapid.Bool().Draw(rt, "lost") {
 		return
 	}
 	w.ingest(s)
 }
 
+// ingest takes a status as maestro.decideStatus does.
 func (w *world) ingest(s Work) {
 	k := key{s.Consumer, s.ID}
 	w.m.Heard(s.Consumer)
 	want, exists := w.wanted[k]
 	switch {
 	case !exists:
-	case s.Deleting && want.Deleting:
+	case s.Deleting && !want.Deleting && s.Generation == want.Generation:
+		w.acked[k] = 0
+		w.m.Resend(want) // the agent deleted what is wanted
+	case s.Deleting && (!want.Deleting || s.Generation < want.Generation):
+	case s.Deleting:
 		delete(w.wanted, k)
 		delete(w.acked, k)
 		delete(w.attempts, k)
-		w.m.Forget(s.Consumer, s.ID)
-		// The model gives ids a second life; what is left of the first must
-		// not be taken for it. On the wire, the sequence of a status and the
-		// agent's resync see to that.
-		w.network = without(w.network, k)
-		w.status = without(w.status, k)
-		w.inflight = without(w.inflight, k)
-	case !s.Deleting:
+		w.m.Forget(want)
+	case s.Generation <= want.Generation:
 		w.acked[k] = max(w.acked[k], s.Generation)
 		w.m.Acknowledge(s.Consumer, s.ID, s.Generation)
 	}
 }
 
-func without(works []Work, k key) []Work {
-	var rest []Work
-	for _, o := range works {
-		if o.ID != k.id || o.Consumer != k.consumer {
-			rest = append(rest, o)
-		}
+// acknowledgeElsewhere is a status that another server takes, and of which this
+// one learns late, in an old form: it must not end what is newer.
+func (w *world) acknowledgeElsewhere(rt *rapid.T) {
+	k := w.drawKey(rt)
+	if want, exists := w.wanted[k]; exists && want.Generation > 1 {
+		w.m.Forget(Work{Consumer: k.consumer, ID: k.id, Generation: want.Generation - 1, Deleting: true})
 	}
-	return rest
 }
 
-// restart is a server that comes back: it knows the store and the ledger.
+// restart is a server that comes back: it knows the store and the ledger. What
+// the last one was about to send may still leave.
 func (w *world) restart() {
-	w.m = New(Config{Window: propWindow, Burst: 2, Retries: 2, Probes: 1, DeleteRate: 2})
+	for _, f := range w.inflight {
+		if !f.published {
+			w.stale = append(w.stale, f)
+		}
+	}
+	w.m = New(Config{Window: propWindow, Burst: 2})
 	w.m.Connect()
 	w.inflight = nil
 	for k, want := range w.wanted {
@@ -224,16 +296,16 @@ func (w *world) restart() {
 	}
 }
 
-// wipe is an agent that lost its store; it says so when it is back.
+// wipe is an agent that lost its store; it says so when it is back. Nothing that
+// was sent to it before arrives.
 func (w *world) wipe(rt *rapid.T) {
 	consumer := w.drawKey(rt).consumer
-	for k := range w.agents {
-		if k.consumer == consumer {
-			delete(w.agents, k)
-		}
-	}
-	w.network = nil
-	w.status = nil
+	of := func(k key) bool { return k.consumer == consumer }
+	maps.DeleteFunc(w.agents, func(k key, _ Work) bool { return of(k) })
+	maps.DeleteFunc(w.deleted, func(k key, _ message) bool { return of(k) })
+	w.network = slices.DeleteFunc(w.network, func(m message) bool { return m.Consumer == consumer })
+	w.stale = slices.DeleteFunc(w.stale, func(f flight) bool { return f.Consumer == consumer })
+	w.status = slices.DeleteFunc(w.status, func(s Work) bool { return s.Consumer == consumer })
 	w.resyncConsumer(consumer)
 }
 
@@ -246,9 +318,17 @@ func (w *world) rejoin(rt *rapid.T) {
 	if works, ahead := w.m.Lane(consumer); works != 0 || ahead != 0 {
 		rt.Fatalf("%d works, %d ahead after a drop", works, ahead)
 	}
-	of := func(o Work) bool { return o.Consumer == consumer }
-	w.network = slices.DeleteFunc(w.network, of)
-	w.status = slices.DeleteFunc(w.status, of)
+	for i := len(w.inflight) - 1; i >= 0; i-- { // their publishers look once more, and end
+		if f := w.inflight[i]; f.Consumer == consumer {
+			if !f.published && w.m.IsCurrent(f.Send, f.Work) {
+				rt.Fatalf("%v is current after its lane was dropped", f)
+			}
+			w.m.Sent(w.now, f.Send, f.Work, NotSent)
+			w.inflight = slices.Delete(w.inflight, i, i+1)
+		}
+	}
+	w.network = slices.DeleteFunc(w.network, func(m message) bool { return m.Consumer == consumer })
+	w.status = slices.DeleteFunc(w.status, func(s Work) bool { return s.Consumer == consumer })
 	for k, want := range w.wanted {
 		if k.consumer == consumer && (want.Deleting || w.acked[k] < want.Generation) {
 			w.m.Want(want)
@@ -271,6 +351,11 @@ func (w *world) resyncConsumer(consumer string) {
 			w.m.Received(w.now, consumer, k.id, have.Generation)
 		}
 	}
+	for k, have := range w.agents { // what was deleted before, as far as the ledger knows
+		if _, exists := w.wanted[k]; k.consumer == consumer && !exists {
+			w.apply(Work{Consumer: k.consumer, ID: k.id, Generation: have.Generation, Deleting: true})
+		}
+	}
 }
 
 func (w *world) check(*rapid.T) {
@@ -281,51 +366,81 @@ func (w *world) check(*rapid.T) {
 			w.rt.Fatalf("%s: %d works ahead of %d", consumer, ahead, works)
 		}
 	}
+	for k, have := range w.agents {
+		if gone, deleted := w.deleted[k]; deleted && have.Generation <= gone.Generation {
+			w.rt.Fatalf("%v is on its agent again after the deletion of generation %d", have, gone.Generation)
+		}
+	}
 }
 
-// heal lets everything arrive, and time pass, until nothing is pending.
+// heal lets everything arrive, and time pass, until nothing is pending and each
+// agent has compared once more.
 func (w *world) heal() {
 	w.m.Connect()
-	for range 2000 {
-		for _, work := range w.inflight {
-			w.network = append(w.network, work)
-			w.m.Sent(w.now, work, nil)
+	compared := w.now
+	for range 4000 {
+		for i := len(w.inflight) - 1; i >= 0; i-- {
+			w.publishAt(i)
+		}
+		for _, f := range w.inflight {
+			w.m.Sent(w.now, f.Send, f.Work, map[bool]Outcome{true: Published, false: NotSent}[f.published])
 		}
 		w.inflight = nil
+		for _, f := range w.stale {
+			w.network = append(w.network, message{f.Work, w.now})
+		}
+		w.stale = nil
 		for len(w.network) > 0 {
-			work := w.network[0]
+			m := w.network[0]
 			w.network = w.network[1:]
-			w.apply(work)
+			w.apply(m.Work)
 		}
 		for len(w.status) > 0 {
 			s := w.status[0]
 			w.status = w.status[1:]
 			w.ingest(s)
 		}
-		w.publish(nil)
+		w.check(nil)
+		w.handOut(nil)
 		if len(w.inflight) > 0 {
 			continue
 		}
 		at, waits := w.m.Wake()
-		if !waits {
-			break
+		if next := compared.Add(compareEvery); !waits || next.Before(at) {
+			if !waits && compared.After(time.Unix(0, 0)) && w.agrees() == "" {
+				break
+			}
+			w.pass(next.Sub(w.now))
+			compared = w.now
+			for n := 1; n <= propConsumers; n++ {
+				w.resyncConsumer(fmt.Sprintf("mc%d", n))
+			}
+			continue
 		}
-		w.now = at
+		w.pass(max(0, at.Sub(w.now)))
 	}
 	if works, _ := w.m.Pending(); works > 0 {
 		w.rt.Fatalf("%d works are pending for ever", works)
 	}
+	if why := w.agrees(); why != "" {
+		w.rt.Fatal(why)
+	}
+}
+
+// agrees says what an agent does not have as it should.
+func (w *world) agrees() string {
 	for k, want := range w.wanted {
 		if have := w.agents[k]; have.Generation != want.Generation {
-			w.rt.Fatalf("%v has generation %d instead of %d", k, have.Generation, want.Generation)
+			return fmt.Sprintf("%v has generation %d instead of %d", k, have.Generation, want.Generation)
 		}
 		if want.Deleting {
-			w.rt.Fatalf("%v is still to be deleted", k)
+			return fmt.Sprintf("%v is still to be deleted", k)
 		}
 	}
 	for k := range w.agents {
 		if _, exists := w.wanted[k]; !exists {
-			w.rt.Fatalf("%v is left on the agent", k)
+			return fmt.Sprintf("%v is left on the agent", k)
 		}
 	}
+	return ""
 }

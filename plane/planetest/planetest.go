@@ -47,6 +47,7 @@ func Main(m *testing.M) int {
 // names of their own. The package must use Main.
 func Shared(t testing.TB) *plane.Process {
 	t.Helper()
+	skipShort(t)
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.plane == nil && shared.err == nil {
@@ -64,12 +65,21 @@ func Shared(t testing.TB) *plane.Process {
 // Start returns a plane of the test's own, which ends with the test.
 func Start(t testing.TB) *plane.Process {
 	t.Helper()
+	skipShort(t)
 	p, err := Launch(t.TempDir(), freeAddress(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Kill() })
 	return p
+}
+
+// skipShort skips a test that needs a control plane when tests run with -short, as "make quick" runs them.
+func skipShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a control plane, which -short leaves out")
+	}
 }
 
 // Restart starts a plane again that was killed, on its data and address.

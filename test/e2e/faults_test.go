@@ -122,7 +122,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 		}
 		return nil
 	})
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		list, err := api.Works(t.Context(), "management-01")
 		if err != nil {
 			return err
@@ -218,7 +218,7 @@ func testDown(t *testing.T, name string) {
 	}
 	regiontest.Kill(t, r.Process("supervisor").PID)
 	regiontest.Kill(t, r.Process(name).PID)
-	regiontest.Eventually(t, 30*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		status, headers, took := post()
 		if took > 5*time.Second { // 2 s, and what a busy machine takes to start a process
 			t.Errorf("%s down: the answer took %s", name, took)
@@ -229,7 +229,7 @@ func testDown(t *testing.T, name string) {
 		return nil
 	})
 	r.Up()
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, _ := post(); status != 201 {
 			return fmt.Errorf("%s back: %d", name, status)
 		}

@@ -67,7 +67,7 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 			return err
 		}
 	}
-	regiontest.Eventually(t, 60*time.Second, nodes(2))
+	regiontest.Eventually(t, 3*time.Minute, nodes(2))
 	t.Logf("two nodes after %s", time.Since(begun).Round(time.Millisecond))
 	if out, err := use("auth", "can-i", "*", "*"); err != nil || strings.TrimSpace(out) != "yes" {
 		t.Errorf("the creator is no administrator: %s %v", out, err)
@@ -75,11 +75,11 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 	if _, err := api.UpdateNodePool(ctx, pool.ID, json.RawMessage(`{"spec":{"replicas":3}}`), ""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, nodes(3))
+	regiontest.Eventually(t, 3*time.Minute, nodes(3))
 	if _, err := api.UpdateCluster(ctx, cluster.ID, json.RawMessage(`{"spec":{"displayName":"another"}}`), ""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, ready)
+	regiontest.Eventually(t, 3*time.Minute, ready)
 
 	if err := api.DeleteCluster(ctx, cluster.ID, client.Deletion{}); err != nil {
 		t.Fatal(err)

@@ -88,21 +88,21 @@ func TestADisabledKeyIsLetInNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := []string{"--user", key.AccessKeyID + ":" + key.SecretAccessKey}
-	regiontest.Eventually(t, 30*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 || !strings.Contains(body, "not-privileged") {
 			return fmt.Errorf("an account that may do nothing: %d %s", status, body)
 		}
 		return nil
 	})
 	r.Atoll("key", "create", "--account", "123456789012", "--privileged")
-	regiontest.Eventually(t, 30*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, body := r.Curl("/api/v0/work", user...); status != 200 {
 			return fmt.Errorf("privileged: %d %s", status, body)
 		}
 		return nil
 	})
 	r.Atoll("key", "disable", key.AccessKeyID)
-	regiontest.Eventually(t, 30*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 {
 			return fmt.Errorf("disabled: %d %s", status, body)
 		}

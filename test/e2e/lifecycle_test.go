@@ -216,7 +216,7 @@ func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 	r.Atoll("clm", "create", "-f", file)
 	says := func(want string) {
 		t.Helper()
-		regiontest.Eventually(t, 60*time.Second, func() error {
+		regiontest.Eventually(t, 3*time.Minute, func() error {
 			if got := r.Atoll("clm", "why", "patient"); !strings.Contains(got, want) {
 				return fmt.Errorf("it says\n%s", got)
 			}

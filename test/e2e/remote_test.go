@@ -62,7 +62,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err != nil {
 			return err
@@ -74,7 +74,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		}
 		return fmt.Errorf("conditions %v", got.Status.Conditions)
 	})
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if out := r.Atoll("mc", "list"); !strings.Contains(out, "edge-7") || strings.Contains(out, "never") {
 			return fmt.Errorf("mc list: %s", out)
 		}
@@ -97,7 +97,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	}
 	r.Atoll("mc", "allow", "edge-7")
 	stop = join()
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		got, err := api.Work(t.Context(), other.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -113,7 +113,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		for _, id := range []string{w.ID, other.ID} {
 			if _, err := api.Work(t.Context(), id); client.StatusOf(err) != 404 {
 				return fmt.Errorf("the work is still there: %v", err)
@@ -131,7 +131,7 @@ func revoke(t *testing.T, r *regiontest.Region, cluster string) {
 	before := cuts()
 	r.Atoll("mc", "revoke", cluster, "--reason", "a test")
 	begun := time.Now()
-	regiontest.Eventually(t, 10*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if cuts() == before {
 			return errors.New("the broker has cut nobody off")
 		}
@@ -153,7 +153,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	if out := r.Atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent does") {
 		t.Errorf("mc allow: %s", out)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -163,7 +163,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
 			return fmt.Errorf("the work is still there: %v", err)
 		}

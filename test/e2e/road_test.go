@@ -32,7 +32,7 @@ func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 	if !strings.Contains(strings.ToLower(headers), "\netag: ") {
 		t.Errorf("no ETag in:\n%s", headers)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		_, _, list := r.Curl("/prod/api/v0/resource_bundles")
 		var bundles struct {
 			Items []struct {
@@ -93,7 +93,7 @@ func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error { _, err := r.TryKubectl("management-01", "get", "configmap", "goes"); return err })
+	regiontest.Eventually(t, 3*time.Minute, func() error { _, err := r.TryKubectl("management-01", "get", "configmap", "goes"); return err })
 	if out := r.Atoll("work", "delete", w.ID, "--wait"); !strings.Contains(out, "gone") {
 		t.Errorf("delete: %s", out)
 	}
@@ -115,7 +115,7 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		got, err := r.API().Work(t.Context(), w.ID)
 		if err != nil {
 			return err
@@ -147,7 +147,7 @@ func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		var why struct {
 			Stages []struct {
 				Stage string

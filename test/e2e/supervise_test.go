@@ -26,7 +26,7 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 	}
 	api := r.API()
 	var alone platform.ManagementCluster
-	regiontest.Eventually(t, 60*time.Second, func() (err error) {
+	regiontest.Eventually(t, 3*time.Minute, func() (err error) {
 		if alone, err = api.ManagementCluster(t.Context(), "management-01"); err == nil && alone.Capacity["planes"] == 0 {
 			err = fmt.Errorf("%+v", alone)
 		}
@@ -38,7 +38,7 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 	if out := r.Atoll("mc", "list"); !strings.Contains(out, "management-01") || !strings.Contains(out, "management-02") {
 		t.Errorf("mc list: %s", out)
 	}
-	regiontest.Eventually(t, 60*time.Second, func() error { // they share the machine
+	regiontest.Eventually(t, 3*time.Minute, func() error { // they share the machine
 		list, err := api.ManagementClusters(t.Context())
 		if err == nil && (len(list) != 2 || !maps.Equal(list[0].Capacity, list[1].Capacity) || list[0].Capacity["planes"] > max(alone.Capacity["planes"]/2, 1)) {
 			err = fmt.Errorf("%+v, alone %v", list, alone.Capacity)
@@ -57,7 +57,7 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 		}
 	}
 	r.Atoll("mc", "delete", "management-02")
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		for _, p := range r.Status().Processes {
 			if strings.HasPrefix(p.Name, "management-02") {
 				return fmt.Errorf("%s is still kept", p.Name)
@@ -90,7 +90,7 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 	// The new supervisor watches what it adopted.
 	broker := r.Process("broker")
 	regiontest.Kill(t, broker.PID)
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if now := r.Process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+1 {
 			return fmt.Errorf("broker: %+v", now)
 		}
@@ -108,7 +108,7 @@ func TestI12AfterAKillOfEverythingUpGoesOn(t *testing.T) {
 		regiontest.Kill(t, p.PID)
 	}
 	r.Up()
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		_, err := r.TryKubectl("management-01", "get", "configmap", "survives")
 		return err
 	})
@@ -174,7 +174,7 @@ func TestCtrlCOfUpIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func() string { data, _ := os.ReadFile(out.Name()); return string(data) }
-	regiontest.Eventually(t, 60*time.Second, func() error {
+	regiontest.Eventually(t, 3*time.Minute, func() error {
 		if !strings.Contains(read(), "Ctrl-C") {
 			return fmt.Errorf("up says: %s", read())
 		}

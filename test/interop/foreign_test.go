@@ -187,6 +187,12 @@ var workFeatures = sync.OnceValue(func() error {
 // latest with the test.
 func (s *server) startWorkAgent(t *testing.T, c *cluster, w way, addr string) (stop func()) {
 	t.Helper()
+	return startWorkAgentOn(t, c, w, s.config(t, w, addr, s.world.identity(t, c.name)))
+}
+
+// startWorkAgentOn is startWorkAgent with a configuration file that leads to any server.
+func startWorkAgentOn(t *testing.T, c *cluster, w way, config string) (stop func()) {
+	t.Helper()
 	if err := workFeatures(); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +202,7 @@ func (s *server) startWorkAgent(t *testing.T, c *cluster, w way, addr string) (s
 	agent.StatusSyncInterval = 2 * time.Second // the default of 10 s is for fewer questions, not for other answers
 	agent.MaxJSONRawLength = 1 << 20
 	agent.WorkloadSourceDriver = string(w)
-	agent.WorkloadSourceConfig = s.config(t, w, addr, s.world.identity(t, c.name))
+	agent.WorkloadSourceConfig = config
 	agent.CloudEventsClientID = c.name + "-agent"
 	kube, err := clientcmd.BuildConfigFromFlags("", c.admin)
 	if err != nil {

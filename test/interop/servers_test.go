@@ -224,13 +224,8 @@ func (w *world) cluster(t *testing.T, name string) *cluster {
 func (s *server) startAgent(t *testing.T, c *cluster) *process {
 	t.Helper()
 	w := s.world
-	ops, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := filepath.Join(w.dir, c.name+"-agent")
-	args := []string{"agent", "--consumer-name", c.name, "--kubeconfig", c.agent, "--mqtt", s.broker, "--data-dir", filepath.Join(dir, "store"),
-		"--ops", ops, "--identity", filepath.Join(dir, "identity"), "--pki", w.pki, "--ca", w.ca}
+	args := []string{"--mqtt", s.broker, "--identity", filepath.Join(dir, "identity"), "--pki", w.pki, "--ca", w.ca}
 	if _, err := os.Stat(filepath.Join(dir, "identity")); err != nil {
 		token, err := w.token(c.name)
 		if err != nil {
@@ -242,6 +237,18 @@ func (s *server) startAgent(t *testing.T, c *cluster) *process {
 		}
 		args = append(args, "--token-file", file)
 	}
+	return w.startAgentOn(t, c, args...)
+}
+
+// startAgentOn is startAgent with flags that lead to any server.
+func (w *world) startAgentOn(t *testing.T, c *cluster, flags ...string) *process {
+	t.Helper()
+	ops, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"agent", "--consumer-name", c.name, "--kubeconfig", c.agent, "--ops", ops,
+		"--data-dir", filepath.Join(w.dir, c.name+"-agent", "store")}, flags...)
 	p, err := w.run(c.name+"-agent", append([]string{binary("ATOLL_BIN", "atoll")}, args...)...)
 	if err != nil {
 		t.Fatal(err)

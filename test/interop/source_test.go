@@ -73,6 +73,14 @@ func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 	if status, data := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID), ""); status != http.StatusNotFound {
 		t.Errorf("after the end: %d %s", status, data)
 	}
+
+	// The client ignores statuses of versions above the generation that it knows. A work that is created again begins
+	// with 1 in its eyes, so in ours, too.
+	if _, err := src.at(c.name).Create(t.Context(), manifestWork("region-work", configMap("region-work", "3")), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitValue(t, "region-work", "3")
+	src.awaitCondition(c.name, "region-work", workv1.WorkApplied, metav1.ConditionTrue, 1)
 }
 
 // What the server refuses arrives in OCM's source client as the error that Kubernetes has for it, with the text that

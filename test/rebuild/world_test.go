@@ -42,7 +42,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
 const (
-	patience = 90 * time.Second
+	patience = 3 * time.Minute
 	mc1, mc2 = "mc1", "mc2" // the management clusters
 	entities = `
 entities:

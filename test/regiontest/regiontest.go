@@ -44,9 +44,12 @@ var binaries struct {
 	atollErr, otherErr error
 }
 
-// Bin finds the programs.
+// Bin finds the programs. With -short, as "make quick" runs tests, it skips the test, which needs them.
 func Bin(t testing.TB) (atoll, kubectl string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a region, which -short leaves out")
+	}
 	binaries.once.Do(func() {
 		kube := os.Getenv("ATOLL_KUBE_BIN")
 		if kube == "" {

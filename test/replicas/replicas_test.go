@@ -14,9 +14,11 @@ import (
 	"maps"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"atoll.dev/adapter"
@@ -54,6 +56,7 @@ type world struct {
 	mu      sync.Mutex
 	working map[string]work // who works on a resource
 	runs    map[string]int  // by replica
+	away    atomic.Bool
 }
 
 func newWorld(t *testing.T) *world {
@@ -134,16 +137,21 @@ type leases struct {
 	clm  *client.CLM
 	name string
 	cut  context.Context
+	away *atomic.Bool // all replicas': the lifecycle manager does not answer
 }
 
 var errCut = errors.New("the wire is cut")
 
-func (l *leases) Renew(ctx context.Context, lease time.Duration, keep []int) (int, []int, error) {
-	if l.cut.Err() != nil {
+func (l *leases) Renew(ctx context.Context, lease time.Duration, keep []int) (int, []adapter.OpenSlot, error) {
+	if l.cut.Err() != nil || l.away.Load() {
 		return 0, nil, errCut
 	}
 	got, err := l.clm.RenewMember(ctx, "dns", l.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: keep})
-	return got.Slots, got.Open, err
+	var open []adapter.OpenSlot
+	for i, slot := range got.Open {
+		open = append(open, adapter.OpenSlot{Slot: slot, Since: got.Since[i]})
+	}
+	return got.Slots, open, err
 }
 
 func (l *leases) Leave(ctx context.Context) error {
@@ -165,7 +173,7 @@ func (w *world) start(name string) *replica {
 	cutting, cut := context.WithCancel(context.Background())
 	r := &replica{world: w, name: name, cut: cut}
 	worker := adapter.NewWorker(adapter.WorkerOptions{
-		Name: "dns", Topic: "clusters", Engine: r, Bus: w.bus("adapter"), Sharer: &leases{w.clm, name, cutting}, Lease: lease, Parallel: 8, Grace: time.Second,
+		Name: "dns", Topic: "clusters", Engine: r, Bus: w.bus("adapter"), Sharer: &leases{w.clm, name, cutting, &w.away}, Lease: lease, Parallel: 8, Grace: time.Second,
 	})
 	r.stop = w.run(worker.Run)
 	w.Cleanup(cut)
@@ -293,4 +301,65 @@ func TestNoResourceIsTwoReplicas(t *testing.T) {
 	two.stop() // in good order, amid work
 	change()
 	w.reconciled("three")
+}
+
+// When the lifecycle manager answers no renewals for longer than a lease, all
+// replicas come back to the slots that they had, and run what has changed.
+func TestAPauseChangesNoOwners(t *testing.T) {
+	w := newWorld(t)
+	w.start("one")
+	w.start("two")
+	const fleet = 40
+	ids := make([]string, fleet)
+	for i := range ids {
+		r, err := w.clm.Create(t.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i), Spec: json.RawMessage(`{}`)}, "")
+		ids[i] = must(t, r, err).ID
+	}
+	change := func(id string) {
+		t.Helper()
+		_, err := w.clm.Merge(t.Context(), clusters, id, json.RawMessage(fmt.Sprintf(`{"labels":{"at":"%d"}}`, time.Now().UnixNano())), "")
+		must(t, 0, err)
+	}
+	w.eventually("both have their share", func() error {
+		for _, id := range ids {
+			change(id)
+		}
+		if runs := w.reconciled(); runs["one"] == 0 || runs["two"] == 0 {
+			return fmt.Errorf("runs %v", runs)
+		}
+		return nil
+	})
+	members := func() (list []apiclm.AdapterMember) {
+		for _, name := range []string{"one", "two"} {
+			m, err := w.clm.RenewMember(t.Context(), "dns", name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: every()})
+			list = append(list, must(t, m, err))
+		}
+		return list
+	}
+	before := members()
+	w.away.Store(true)
+	<-time.After(2 * lease)
+	w.mu.Lock()
+	clear(w.runs)
+	w.mu.Unlock()
+	change(ids[0])
+	w.away.Store(false)
+	w.reconciled()
+	<-time.After(2 * lease)
+	if diff := cmp.Diff(before, members()); diff != "" {
+		t.Errorf("slots changed hands: %s", diff)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if runs := w.runs["one"] + w.runs["two"]; runs > 3 {
+		t.Errorf("%d runs, of one change", runs)
+	}
+}
+
+// every slot is kept, so that asking lets none go.
+func every() (slots []int) {
+	for slot := range 32 {
+		slots = append(slots, slot)
+	}
+	return slots
 }

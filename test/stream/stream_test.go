@@ -43,7 +43,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()

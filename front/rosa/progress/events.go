@@ -12,7 +12,8 @@ import (
 )
 
 // History is what a resource's record has, in the order of its changes. The
-// records' status is as the lifecycle manager keeps it: {"reports":[...]}.
+// records' status is as the lifecycle manager keeps it: {"reports":[...]} with
+// the reports that the change touched.
 type History struct {
 	ID, Name string
 	Created  time.Time // zero: with the first record
@@ -35,8 +36,8 @@ var stages = []platform.EventStage{
 // Events are what happened to a cluster, the oldest first, from its history and
 // those of its node pools. More history only ever adds events at the end, as
 // long as records come in the order of their times.
-func Events(cluster History, pools ...History) []Happened {
-	t := teller{begin: cluster.Created, pools: map[string]*poolState{}}
+func Events(see Placement, cluster History, pools ...History) []Happened {
+	t := teller{see: see, begin: cluster.Created, pools: map[string]*poolState{}}
 	type step struct {
 		history *History
 		record  clm.HistoryRecord
@@ -70,9 +71,12 @@ func Events(cluster History, pools ...History) []Happened {
 
 // teller goes through records and keeps what it has told.
 type teller struct {
+	see      Placement
+	hosts    []string  // management clusters that hosted the cluster, as far as records say it
 	at       time.Time // of the present record
 	begin    time.Time
-	last     time.Time // of the latest event
+	reports  map[string]Reports // the latest of each adapter, by resource
+	last     time.Time          // of the latest event
 	resource string
 	seq      int64
 	events   []Happened
@@ -129,7 +133,7 @@ func (t *teller) cluster(r clm.HistoryRecord) {
 		t.normal("Updated", "by %s; generation %d", r.Principal, r.Generation)
 	}
 	t.generation = max(t.generation, r.Generation)
-	reports, ok := reportsOf(r)
+	reports, ok := t.reportsOf(r)
 	switch {
 	case !ok || r.Action != "update":
 	case t.deleting != nil:
@@ -152,16 +156,27 @@ func (t *teller) undone(reports Reports) {
 	}
 }
 
-// reportsOf are the reports that a record has; ok is false when it did not
-// touch them.
-func reportsOf(r clm.HistoryRecord) (reports Reports, ok bool) {
+// reportsOf are a resource's reports after a record's change, as the caller may
+// read them; ok is false when the record did not touch them.
+func (t *teller) reportsOf(r clm.HistoryRecord) (reports Reports, ok bool) {
 	var seen struct {
 		Reports Reports `json:"reports"`
 	}
 	if len(r.Status) == 0 || json.Unmarshal(r.Status, &seen) != nil {
 		return nil, false
 	}
-	return seen.Reports, true
+	known := slices.Clone(t.reports[t.resource])
+	for _, report := range seen.Reports {
+		known = slices.DeleteFunc(known, func(old clm.AdapterStatus) bool { return old.Adapter == report.Adapter })
+		known = append(known, report)
+	}
+	if t.reports == nil {
+		t.reports = map[string]Reports{}
+	}
+	t.reports[t.resource] = known
+	f := filterOf(t.see, t.hosts, known)
+	t.hosts = f.hosts
+	return f.reports(known), true
 }
 
 // control tells how far the control plane has come.
@@ -190,7 +205,10 @@ func (t *teller) control(reports Reports) {
 		when, reason, message := time.Time{}, string(stage), ""
 		switch stage {
 		case platform.EventStagePlaced:
-			message = "on management cluster " + or(where.ManagementCluster, at.TargetCluster)
+			message = "on a management cluster"
+			if t.see == ShowPlacement {
+				message = "on management cluster " + or(where.ManagementCluster, at.TargetCluster)
+			}
 		case platform.EventStageOrdered:
 			when, message = parse(at.Stages.Ordered), "the control plane is ordered"
 		case platform.EventStagePlaneStarting:
@@ -296,7 +314,7 @@ func (t *teller) pool(h *History, r clm.HistoryRecord) {
 		state.ready = false
 	}
 	state.generation = max(state.generation, r.Generation)
-	reports, ok := reportsOf(r)
+	reports, ok := t.reportsOf(r)
 	if !ok || state.gone {
 		return
 	}

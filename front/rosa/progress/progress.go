@@ -57,6 +57,7 @@ func condition(report clm.AdapterStatus, kind string) clm.AdapterCondition {
 // placed is the data of adapter placement.
 type placed struct {
 	ManagementCluster string `json:"management_cluster"`
+	Why               string `json:"why"` // it waits, in words for the cluster's owner
 }
 
 // hosted is the data of adapter hosted-cluster.
@@ -101,12 +102,13 @@ var final = []string{
 }
 
 // Cluster is the status of a cluster, and where its control plane is: nil when
-// that is not decided.
-func Cluster(r clm.Resource) (platform.ClusterStatus, *platform.PlacementRef) {
-	reports := Reports(r.Statuses)
+// that is not decided, or not for the caller.
+func Cluster(r clm.Resource, see Placement) (platform.ClusterStatus, *platform.PlacementRef) {
+	f := filterOf(see, nil, r.Statuses)
+	reports := f.reports(r.Statuses)
 	control, where := data[hosted](reports, hostedCluster), data[placed](reports, placement)
 	s := platform.ClusterStatus{
-		ObservedGeneration: observed(r), Conditions: conditions(r.Status.Conditions), LastUpdateTime: updated(r),
+		ObservedGeneration: observed(r), Conditions: conditions(f.conditions(r.Status.Conditions)), LastUpdateTime: updated(r),
 		Power: control.Power, Version: control.Version,
 	}
 	if control.Endpoint.Host != "" {
@@ -117,7 +119,7 @@ func Cluster(r clm.Resource) (platform.ClusterStatus, *platform.PlacementRef) {
 	if name == "" {
 		name = control.TargetCluster
 	}
-	if name == "" {
+	if name == "" || see != ShowPlacement {
 		return s, nil
 	}
 	return s, &platform.PlacementRef{Name: r.ID, ManagementCluster: name}
@@ -138,7 +140,7 @@ func clusterPhase(r clm.Resource, reports Reports, control hosted) (phase platfo
 	case plane.Status == "True":
 		return platform.ClusterPhaseReady, or(plane.Reason, "AsExpected"), or(plane.Message, "the control plane serves")
 	case place.Status != "True" && plane.Status == "":
-		return platform.ClusterPhaseWaitingForPlacement, or(place.Reason, "WaitingForPlacement"), or(place.Message, "a management cluster is being chosen")
+		return platform.ClusterPhaseWaitingForPlacement, or(place.Reason, "WaitingForPlacement"), or(place.Message, beingPlaced)
 	case place.Status != "True" && control.TargetCluster == "":
 		return platform.ClusterPhaseWaitingForPlacement, or(place.Reason, "WaitingForPlacement"), or(place.Message, plane.Message)
 	case control.TargetCluster == "": // it does not know yet where
@@ -151,13 +153,14 @@ func clusterPhase(r clm.Resource, reports Reports, control hosted) (phase platfo
 }
 
 // NodePool is the status of a node pool.
-func NodePool(r clm.Resource) platform.NodePoolStatus {
-	reports := Reports(r.Statuses)
+func NodePool(r clm.Resource, see Placement) platform.NodePoolStatus {
+	f := filterOf(see, nil, r.Statuses)
+	reports := f.reports(r.Statuses)
 	nodes, available := data[pooled](reports, nodePool), reports.available(nodePool)
 	report, _ := reports.of(nodePool)
 	current := report.ObservedGeneration == r.Generation
 	s := platform.NodePoolStatus{
-		ObservedGeneration: observed(r), Conditions: conditions(r.Status.Conditions), LastUpdateTime: updated(r),
+		ObservedGeneration: observed(r), Conditions: conditions(f.conditions(r.Status.Conditions)), LastUpdateTime: updated(r),
 		Replicas: nodes.Replicas, Ready: nodes.Replicas, Version: nodes.Version, Simulated: true,
 	}
 	switch {
@@ -247,9 +250,12 @@ func conditions(of []clm.ResourceCondition) []platform.Condition {
 }
 
 // Controllers are the reports on a resource as the contract shows them.
-func Controllers(cluster, nodePool string, reports []clm.AdapterStatus) []platform.ControllerStatus {
+func Controllers(cluster, nodePool string, reports []clm.AdapterStatus, see Placement) []platform.ControllerStatus {
 	all := []platform.ControllerStatus{}
-	for _, r := range reports {
+	for _, r := range filterOf(see, nil, reports).reports(reports) {
+		if see != ShowPlacement {
+			r.Data = without(r.Data, "management_cluster", "target_cluster")
+		}
 		s := platform.ControllerStatus{
 			ClusterID: cluster, NodepoolID: nodePool, ControllerName: r.Adapter, ObservedGeneration: int64(r.ObservedGeneration),
 			Conditions: []platform.Condition{}, Metadata: object(r.Metadata), Data: object(r.Data), LastUpdated: r.LastReportTime,
@@ -263,6 +269,22 @@ func Controllers(cluster, nodePool string, reports []clm.AdapterStatus) []platfo
 		all = append(all, s)
 	}
 	return all
+}
+
+// without is an object without some members.
+func without(raw json.RawMessage, names ...string) json.RawMessage {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil {
+		return nil
+	}
+	for _, name := range names {
+		delete(members, name)
+	}
+	out, err := json.Marshal(members)
+	if err != nil {
+		return nil
+	}
+	return out
 }
 
 func object(raw json.RawMessage) json.RawMessage {

@@ -34,14 +34,17 @@ type world struct {
 //	create | update | delete | remove [pool=NAME]
 //	report adapter=NAME [pool=NAME] [generation=N] CONDITION=STATUS[:reason[:message]] ...
 //	{data}
-//	status [pool=NAME] | events
+//	status [pool=NAME] [hidden] | events [hidden]
 func TestProgress(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		w := &world{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), required: map[*told][]string{}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.now = w.now.Add(100 * time.Millisecond)
 			w.seq++
-			of := &w.cluster
+			of, see := &w.cluster, ShowPlacement
+			if d.HasArg("hidden") {
+				see = HidePlacement
+			}
 			if d.HasArg("pool") {
 				of = w.pool(arg(d, "pool"))
 			}
@@ -51,9 +54,9 @@ func TestProgress(t *testing.T) {
 			case "report":
 				w.report(t, of, d)
 			case "status":
-				return w.status(of)
+				return w.status(of, see)
 			case "events":
-				return w.events()
+				return w.events(see)
 			default:
 				d.Fatalf(t, "there is no command %s", d.Cmd)
 			}
@@ -66,10 +69,10 @@ func TestProgress(t *testing.T) {
 // onlyMore checks that what happens takes nothing back of what was told.
 func (w *world) onlyMore(t *testing.T) {
 	t.Helper()
-	now := w.all()
+	now := w.all(ShowPlacement)
 	for i, before := range w.told {
 		if i >= len(now) || now[i] != before {
-			t.Fatalf("event %d was %+v, and is not any more:\n%s", i, before, w.events())
+			t.Fatalf("event %d was %+v, and is not any more:\n%s", i, before, w.events(ShowPlacement))
 		}
 	}
 	w.told = now
@@ -128,7 +131,7 @@ func (w *world) report(t *testing.T, of *told, d *datadriven.TestData) {
 	s := clm.AdapterStatus{Adapter: arg(d, "adapter"), ObservedGeneration: of.resource.Generation, Data: json.RawMessage(d.Input), LastReportTime: w.now}
 	for _, a := range d.CmdArgs {
 		switch value := strings.Join(a.Vals, ","); a.Key {
-		case "adapter", "pool":
+		case "adapter", "pool", "hidden":
 		case "generation":
 			n, err := strconv.Atoi(value)
 			if err != nil {
@@ -167,13 +170,13 @@ func (w *world) awaiting(of *told) (all []clm.Awaited) {
 	return all
 }
 
-func (w *world) status(of *told) string {
+func (w *world) status(of *told, see Placement) string {
 	of.resource.Status.Awaiting = w.awaiting(of)
 	if of != &w.cluster {
-		s := NodePool(of.resource)
+		s := NodePool(of.resource, see)
 		return fmt.Sprintf("%s %s: %s\nobserved %d, replicas %d, ready %d, version %q\n", s.Phase, s.Reason, s.Message, s.ObservedGeneration, s.Replicas, s.Ready, s.Version)
 	}
-	s, place := Cluster(of.resource)
+	s, place := Cluster(of.resource, see)
 	out := fmt.Sprintf("%s %s: %s\nobserved %d, version %q, power %q", s.Phase, s.Reason, s.Message, s.ObservedGeneration, s.Version, s.Power)
 	if s.ControlPlaneEndpoint != nil {
 		out += fmt.Sprintf(", at %s:%d", s.ControlPlaneEndpoint.Host, s.ControlPlaneEndpoint.Port)
@@ -184,17 +187,17 @@ func (w *world) status(of *told) string {
 	return out + "\n"
 }
 
-func (w *world) all() []Happened {
+func (w *world) all(see Placement) []Happened {
 	var pools []History
 	for _, p := range w.pools {
 		pools = append(pools, p.history)
 	}
-	return Events(w.cluster.history, pools...)
+	return Events(see, w.cluster.history, pools...)
 }
 
-func (w *world) events() string {
+func (w *world) events(see Placement) string {
 	var out strings.Builder
-	for _, e := range w.all() {
+	for _, e := range w.all(see) {
 		fmt.Fprintf(&out, "%5d %-7s %-13s %s: %s\n", e.SinceMs, e.Type, or(string(e.Stage), "-"), e.Reason, e.Message)
 	}
 	return out.String()

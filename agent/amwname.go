@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+)
+
+// An AppliedManifestWork is named after the work's name on its hub, as OCM's
+// agent names it, or after the work's id when the hub gives no name (a Maestro
+// gives the id as the name). Agents of ours before this rule used the id always.
+//
+// The name of a work is another's text. So an AppliedManifestWork whose name is
+// not the work's id says in an annotation which work made it, and a work takes
+// no name that another work has: it falls back to its id.
+
+// workIDAnnotation of an AppliedManifestWork is the id of the work that made it.
+const workIDAnnotation = "atoll.dev/work-id"
+
+// name is the work's name on its hub, "" when it has none.
+func (s *spec) name() string {
+	var md struct {
+		Name string `json:"name"`
+	}
+	_ = json.Unmarshal([]byte(s.Metadata), &md) // the source's own; a work without a name is a work
+	return md.Name
+}
+
+// maker is the work that made the AMW, as far as it can be known.
+func (a *amwState) maker() workID { return cmp.Or(a.work, workID(a.name)) }
+
+// saysMaker reports whether the AMW says that the work made it.
+func (a *amwState) saysMaker(id workID) bool { return a.maker() == id }
+
+func (c *core) setAMW(a *amwState) {
+	c.dropAMW(a.name)
+	c.amws[a.name] = a
+	if a.work == "" {
+		return
+	}
+	if c.amwsOf[a.work] == nil {
+		c.amwsOf[a.work] = map[amwName]bool{}
+	}
+	c.amwsOf[a.work][a.name] = true
+}
+
+func (c *core) dropAMW(name amwName) {
+	a := c.amws[name]
+	delete(c.amws, name)
+	if a == nil || a.work == "" {
+		return
+	}
+	delete(c.amwsOf[a.work], name)
+	if len(c.amwsOf[a.work]) == 0 {
+		delete(c.amwsOf, a.work)
+	}
+}
+
+// amwOf is the work's AMW, nil when there is none.
+func (c *core) amwOf(w *workState) *amwState { return c.amws[w.amw] }
+
+// workOf is the work whose AMW, or former AMW, this is; nil when none is known.
+func (c *core) workOf(a *amwState) *workState {
+	if id, ok := c.held[a.name]; ok {
+		return c.works[id]
+	}
+	return c.works[a.maker()]
+}
+
+// hold gives the work a name for its AMW.
+func (c *core) hold(w *workState, name amwName) {
+	c.unhold(w)
+	w.amw = name
+	c.held[name] = w.id
+}
+
+// unhold takes the name back: of a work that ends, or that gets another.
+func (c *core) unhold(w *workState) {
+	if c.held[w.amw] == w.id {
+		delete(c.held, w.amw)
+	}
+	w.amw = ""
+}
+
+// nameAMW gives the work the name that its spec asks for. One that is to be
+// deleted keeps an AMW that it has, whatever its name.
+func (c *core) nameAMW(w *workState) {
+	names := []amwName{amwName(w.id), amwName("id-" + w.id)}
+	if name := w.spec.name(); c.isValidAMWName(name) {
+		names = slices.Insert(names, 0, amwName(name))
+	}
+	names = slices.DeleteFunc(names, func(n amwName) bool { return !c.mayHold(w, n) })
+	if w.spec.Deleting {
+		for _, n := range append(names, slices.Sorted(maps.Keys(c.amwsOf[w.id]))...) {
+			if c.amws[n] != nil && c.mayHold(w, n) {
+				c.hold(w, n)
+				return
+			}
+		}
+	}
+	if len(names) > 0 && names[0] != w.amw {
+		c.hold(w, names[0])
+	}
+}
+
+// isValidAMWName says whether an AMW can be called so.
+func (c *core) isValidAMWName(name string) bool {
+	return name != "" && len(c.cfg.hubHash)+1+len(name) <= utilvalidation.DNS1123SubdomainMaxLength &&
+		len(validation.NameIsDNSSubdomain(name, false)) == 0
+}
+
+// mayHold says whether no other work has the name, or made the AMW of that name.
+func (c *core) mayHold(w *workState, name amwName) bool {
+	if id, ok := c.held[name]; ok && id != w.id {
+		return false
+	}
+	if other := c.works[workID(name)]; other != nil && other != w {
+		return false
+	}
+	a := c.amws[name]
+	return a == nil || a.work == "" || a.work == w.id
+}
+
+// formerAMW is an AMW of the work under another name than its present one, nil
+// when there is none.
+func (c *core) formerAMW(w *workState) *amwState {
+	names := slices.Sorted(maps.Keys(c.amwsOf[w.id]))
+	for _, name := range append(names, amwName(w.id)) {
+		a := c.amws[name]
+		if _, isHeld := c.held[name]; a != nil && name != w.amw && !isHeld && a.saysMaker(w.id) {
+			return a
+		}
+	}
+	return nil
+}
+
+// takeOverFormer moves what a former AMW of the work owns to the present one. It
+// reports whether that is still to be done; nothing of the work is pruned before.
+// The manifests have been applied with the present AMW as their owner by then.
+func (c *core) takeOverFormer(w *workState, amw *amwState) bool {
+	f := c.formerAMW(w)
+	if f == nil {
+		return false
+	}
+	if w.amwBusy || w.recording || w.busy > 0 || w.amwDue.After(c.now) {
+		return true
+	}
+	w.amwBusy = true
+	orphaned := map[identity]bool{}
+	for _, m := range w.manifests {
+		if m.mapped && !m.owned {
+			orphaned[m.key.identity()] = true
+		}
+	}
+	c.do(effTakeOverAMW{
+		id: w.id, name: w.amw, uid: amw.uid, former: f.name, formerUID: f.uid, finalizers: f.otherFinalizers(),
+		objects: unionOf(c.traces(w, f), nil), orphaned: orphaned, applied: unionOf(amw.applied, f.applied),
+	})
+	return true
+}
+
+// otherFinalizers are those that are not the agent's.
+func (a *amwState) otherFinalizers() []string {
+	return slices.DeleteFunc(slices.Clone(a.finalizers), func(f string) bool { return f == amwFinalizer })
+}
+
+// unionOf lists the objects of both lists, each once.
+func unionOf(a, b []resourceRef) []resourceRef {
+	all := slices.Concat(a, b)
+	slices.SortStableFunc(all, compareRefs)
+	return slices.CompactFunc(all, func(x, y resourceRef) bool { return compareRefs(x, y) == 0 })
+}

@@ -1,0 +1,212 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// A publish expires when its acknowledgement is overdue, and not while it waits
+// behind others on a slow connection.
+func TestInflight(t *testing.T) {
+	start := time.Unix(1000, 0)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	f := newInflight(10 * time.Second)
+	var ids []uint16
+	for range 4 {
+		ids = append(ids, f.add(func(error) {}))
+	}
+	for _, step := range []struct {
+		now     int
+		written uint64
+		ack     int // index of the publish that is acknowledged before, or -1
+		overdue int
+		useless bool
+	}{
+		{0, 3, -1, 0, false}, // three are written, the fourth is in the buffer
+		{9, 3, 0, 0, false},  // the first is acknowledged
+		{12, 3, -1, 0, false},
+		{14, 4, 2, 1, false}, // the third: the second is lost
+		{23, 4, -1, 0, false},
+		{24, 4, -1, 1, false}, // nothing has come for ten seconds: the fourth is lost, too
+		{43, 4, -1, 0, false},
+		{44, 4, -1, 0, true},  // thirty seconds after it was written
+		{45, 4, 3, 0, false},  // it comes after all
+		{100, 4, 1, 0, false}, // and so does the second
+	} {
+		if step.ack >= 0 {
+			f.acknowledge(ids[step.ack], at(step.now))
+		}
+		if got := len(f.expire(at(step.now), step.written)); got != step.overdue {
+			t.Errorf("after %d s %d are overdue, not %d", step.now, got, step.overdue)
+		}
+		if got := f.useless(at(step.now)); got != step.useless {
+			t.Errorf("after %d s the connection is useless: %v", step.now, got)
+		}
+	}
+	if len(f.sent) != 0 || f.expired != 0 {
+		t.Errorf("%d publishes are left, %d of them expired", len(f.sent), f.expired)
+	}
+}
+
+// An id is not used again while its acknowledgement can still come, and lost ids
+// end the connection before there are none.
+func TestInflightKeepsIDsOfExpiredPublishes(t *testing.T) {
+	f := newInflight(time.Second)
+	now := time.Unix(1000, 0)
+	seen := map[uint16]bool{}
+	const lost = 1000 // in each round
+	for written := uint64(0); !f.useless(now); {
+		if written > 2*reservedIDs {
+			t.Fatal("the connection stays although its ids are used up")
+		}
+		var id uint16
+		for range lost + 1 { // the last one is acknowledged
+			if id = f.add(func(error) {}); id == 0 || seen[id] {
+				t.Fatalf("id %d is used again", id)
+			}
+			seen[id] = true
+			written++
+		}
+		f.expire(now, written)
+		now = now.Add(2 * time.Second)
+		f.acknowledge(id, now)
+		delete(seen, id)
+		if got := len(f.expire(now, written)); got != lost {
+			t.Fatalf("%d are overdue", got)
+		}
+	}
+}
+
+// forgetfulBroker takes connections and acknowledges what acks says.
+type forgetfulBroker struct {
+	addr     string
+	acks     func(n int64) bool // n counts all publishes
+	received atomic.Int64
+	connects atomic.Int64
+}
+
+func newForgetfulBroker(t *testing.T, acks func(n int64) bool) *forgetfulBroker {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &forgetfulBroker{addr: l.Addr().String(), acks: acks}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { b.serve(conn) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	return b
+}
+
+func (b *forgetfulBroker) serve(conn net.Conn) {
+	defer conn.Close()
+	for {
+		p, err := packets.ReadPacket(conn)
+		if err != nil {
+			return
+		}
+		var reply *packets.ControlPacket
+		switch content := p.Content.(type) {
+		case *packets.Connect:
+			b.connects.Add(1)
+			reply = packets.NewControlPacket(packets.CONNACK)
+		case *packets.Publish:
+			if b.acks(b.received.Add(1)) {
+				reply = packets.NewControlPacket(packets.PUBACK)
+				reply.Content.(*packets.Puback).PacketID = content.PacketID
+			}
+		case *packets.Pingreq:
+			reply = packets.NewControlPacket(packets.PINGRESP)
+		}
+		if reply != nil {
+			if _, err := reply.WriteTo(conn); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (b *forgetfulBroker) client(t *testing.T, o ClientOptions) *Client {
+	t.Helper()
+	up := make(chan struct{}, 100)
+	o.Addr, o.ClientID = b.addr, "c"
+	o.OnConnected = func(context.Context) { up <- struct{}{} }
+	c := NewClient(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	receive(t, up)
+	return c
+}
+
+// A broker that drops what exceeds a quota, and acknowledges none of it: each
+// publish that it drops fails within the limit, and the others are as fast as
+// ever, also when more are lost than the window has places.
+func TestI6LostAcknowledgementsStopNothing(t *testing.T) {
+	b := newForgetfulBroker(t, func(n int64) bool { return n%2 == 0 })
+	c := b.client(t, ClientOptions{AckTimeout: 400 * time.Millisecond, Window: 8})
+	lost, taken := 0, 0
+	results := make(chan error, 100)
+	for n := range 100 {
+		if err := c.PublishAsync(t.Context(), "t", testEvent(fmt.Sprint(n)), func(err error) { results <- err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		switch err := receive(t, results); {
+		case err == nil:
+			taken++
+		case errors.Is(err, ErrUnacknowledged):
+			lost++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if lost != 50 || taken != 50 {
+		t.Errorf("%d events were taken and %d lost of 100", taken, lost)
+	}
+	if n := b.connects.Load(); n != 1 {
+		t.Errorf("the client connected %d times", n)
+	}
+}
+
+// A broker that answers pings and acknowledges nothing more is left for a new
+// connection.
+func TestI6ABrokerThatAcknowledgesNothingIsLeft(t *testing.T) {
+	var b *forgetfulBroker
+	b = newForgetfulBroker(t, func(int64) bool { return b.connects.Load() > 1 })
+	c := b.client(t, ClientOptions{AckTimeout: 200 * time.Millisecond, Window: 4})
+	failed := 0
+	for deadline := time.Now().Add(60 * time.Second); ; failed++ {
+		err := c.Publish(t.Context(), "t", testEvent("1"))
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no event was taken")
+		}
+		if !errors.Is(err, ErrUnacknowledged) && !errors.Is(err, ErrDisconnected) {
+			t.Fatal(err)
+		}
+	}
+	if failed == 0 || b.connects.Load() != 2 {
+		t.Errorf("%d events failed, on %d connections", failed, b.connects.Load())
+	}
+}

@@ -1,0 +1,24 @@
+package cli
+
+import (
+	"testing"
+
+	"atoll.dev/api/clm"
+)
+
+// A report on a kind that requires no adapters makes a condition that nobody
+// waits for.
+func TestReconciledOfAKindWithoutAdapters(t *testing.T) {
+	resource := func(message string) clm.Resource {
+		return clm.Resource{Status: clm.ResourceStatus{Conditions: []clm.ResourceCondition{{Type: "Reconciled", Status: "False", Message: message}}}}
+	}
+	if c := reconciledOf(resource("Required adapters not reporting Available=True: []. Currently reporting: []")); c != nil {
+		t.Errorf("no adapter is missing: %+v", c)
+	}
+	if reconciledOf(resource("Required adapters not reporting Available=True: [dns]. Currently reporting: []")) == nil {
+		t.Error("dns is missing")
+	}
+	if reconciledOf(clm.Resource{}) != nil {
+		t.Error("there is no condition")
+	}
+}

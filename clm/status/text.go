@@ -1,0 +1,182 @@
+package status
+
+import (
+	"encoding/base64"
+	"strconv"
+
+	"atoll.dev/internal/jsonscan"
+)
+
+// The stored form of conditions and reports is read and written here, not by encoding/json: it is most of what a report
+// costs. It is the same JSON.
+
+// AppendConditions appends a resource's conditions as a JSON array.
+func AppendConditions(b []byte, conditions []Condition) []byte {
+	b = append(b, '[')
+	for i, c := range conditions {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsonscan.AppendString(append(b, `{"type":`...), c.Type)
+		b = jsonscan.AppendString(append(b, `,"status":`...), string(c.Status))
+		if c.Reason != "" {
+			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason)
+		}
+		if c.Message != "" {
+			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message)
+		}
+		b = strconv.AppendInt(append(b, `,"observed_generation":`...), int64(c.ObservedGeneration), 10)
+		b = jsonscan.AppendTime(append(b, `,"created_time":`...), c.CreatedTime)
+		b = jsonscan.AppendTime(append(b, `,"last_updated_time":`...), c.LastUpdatedTime)
+		b = jsonscan.AppendTime(append(b, `,"last_transition_time":`...), c.LastTransitionTime)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// ScanConditions reads what AppendConditions wrote.
+func ScanConditions(s *jsonscan.Scanner) []Condition {
+	conditions := []Condition{}
+	s.Array(func() {
+		var c Condition
+		s.Object(func(key string) {
+			switch key {
+			case "type":
+				c.Type = s.String()
+			case "status":
+				c.Status = Value(s.String())
+			case "reason":
+				c.Reason = s.String()
+			case "message":
+				c.Message = s.String()
+			case "observed_generation":
+				c.ObservedGeneration = int32(s.Int())
+			case "created_time":
+				c.CreatedTime = s.Time()
+			case "last_updated_time":
+				c.LastUpdatedTime = s.Time()
+			case "last_transition_time":
+				c.LastTransitionTime = s.Time()
+			default:
+				s.Skip()
+			}
+		})
+		conditions = append(conditions, c)
+	})
+	return conditions
+}
+
+// Append appends a report with all that is stored of it.
+func (r Report) Append(b []byte) []byte {
+	b = jsonscan.AppendString(append(b, `{"adapter":`...), r.Adapter)
+	b = strconv.AppendInt(append(b, `,"observed_generation":`...), int64(r.Generation), 10)
+	b = append(b, `,"conditions":[`...)
+	for i, c := range r.Conditions {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsonscan.AppendString(append(b, `{"type":`...), c.Type)
+		b = jsonscan.AppendString(append(b, `,"status":`...), string(c.Status))
+		if c.Reason != "" {
+			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason)
+		}
+		if c.Message != "" {
+			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message)
+		}
+		b = jsonscan.AppendTime(append(b, `,"last_transition_time":`...), c.LastTransitionTime)
+		b = append(b, '}')
+	}
+	b = append(b, ']')
+	if len(r.Data) > 0 {
+		b = append(append(b, `,"data":`...), r.Data...)
+	}
+	if len(r.Metadata) > 0 {
+		b = append(append(b, `,"metadata":`...), r.Metadata...)
+	}
+	b = jsonscan.AppendTime(append(b, `,"created_time":`...), r.CreatedAt)
+	b = jsonscan.AppendTime(append(b, `,"last_report_time":`...), r.ObservedAt)
+	if r.ReceivedAt != nil {
+		b = jsonscan.AppendTime(append(b, `,"received_time":`...), *r.ReceivedAt)
+	}
+	if len(r.Recent) > 0 {
+		b = append(b, `,"recent":[`...)
+		for i, k := range r.Recent {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, '"')
+			b = base64.StdEncoding.AppendEncode(b, k)
+			b = append(b, '"')
+		}
+		b = append(b, ']')
+	}
+	return append(b, '}')
+}
+
+// ScanReport reads what Append wrote. Data and Metadata share memory with what the Scanner reads.
+func ScanReport(s *jsonscan.Scanner) (r Report) {
+	s.Object(func(key string) {
+		switch key {
+		case "adapter":
+			r.Adapter = s.String()
+		case "observed_generation":
+			r.Generation = int32(s.Int())
+		case "conditions":
+			r.Conditions = scanReported(s)
+		case "data":
+			r.Data = s.Raw()
+		case "metadata":
+			r.Metadata = s.Raw()
+		case "created_time":
+			r.CreatedAt = s.Time()
+		case "last_report_time":
+			r.ObservedAt = s.Time()
+		case "received_time":
+			if t := s.Time(); !t.IsZero() {
+				r.ReceivedAt = &t
+			}
+		case "recent":
+			s.Array(func() {
+				k, _ := base64.StdEncoding.DecodeString(s.String())
+				r.Recent = append(r.Recent, k)
+			})
+		default:
+			s.Skip()
+		}
+	})
+	return r
+}
+
+func scanReported(s *jsonscan.Scanner) []Reported {
+	reported := []Reported{}
+	s.Array(func() {
+		var c Reported
+		s.Object(func(key string) {
+			switch key {
+			case "type":
+				c.Type = s.String()
+			case "status":
+				c.Status = Value(s.String())
+			case "reason":
+				c.Reason = s.String()
+			case "message":
+				c.Message = s.String()
+			case "last_transition_time":
+				c.LastTransitionTime = s.Time()
+			default:
+				s.Skip()
+			}
+		})
+		reported = append(reported, c)
+	})
+	return reported
+}
+
+// Repeats says that two reports, and the times at which adapters looked, are the same.
+func (r Report) Repeats(other Report) bool {
+	return r.same(other) && r.CreatedAt.Equal(other.CreatedAt) && sameTime(r, other) && SameButTimes([]Report{r}, []Report{other}, nil, nil)
+}
+
+func sameTime(a, b Report) bool {
+	return a.ReceivedAt == b.ReceivedAt || a.ReceivedAt != nil && b.ReceivedAt != nil && a.ReceivedAt.Equal(*b.ReceivedAt)
+}

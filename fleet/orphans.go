@@ -1,0 +1,366 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	api "atoll.dev/api/fleet"
+	"atoll.dev/client"
+	"atoll.dev/internal/rest"
+	"atoll.dev/store"
+)
+
+// An orphan is what a management cluster runs for a cluster that CLM does not
+// have any more. It comes from a forced deletion, or from a database that was
+// put back. It holds its room until the management cluster says that it is gone
+// (I9).
+
+const (
+	// orphansEvery is how often the works of orphaned placements are read.
+	orphansEvery = 5 * time.Second
+	// confirmAfter is how long a management cluster that is heard must have
+	// nothing of a cluster before its room is free: an order that was on its way
+	// arrives within this time, and after a loss of Maestro's database agents
+	// have said what they hold.
+	confirmAfter = 30 * time.Second
+	// maxLooks bounds how many are looked at in a pass, and maxFailures how many
+	// questions of a pass fail before it ends.
+	maxLooks    = 100
+	maxFailures = 3
+	// maxOrphansShown bounds how many are read object by object.
+	maxOrphansShown = 1000
+)
+
+// watchOrphans looks at orphaned placements until ctx ends.
+func (f *Fleet) watchOrphans(ctx context.Context) {
+	if f.opts.Works == nil {
+		return
+	}
+	tick := time.NewTicker(f.opts.OrphansEvery)
+	defer tick.Stop()
+	known := map[string]*sighting{} // by cluster
+	for {
+		f.looks.Add(1)
+		f.lookAtOrphans(ctx, known)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// sighting is what was seen of an orphaned placement.
+type sighting struct {
+	looked time.Time
+	absent time.Time // since when nothing of its cluster is found; zero: something is
+}
+
+// lookAtOrphans looks at those that were not looked at for longest.
+func (f *Fleet) lookAtOrphans(ctx context.Context, known map[string]*sighting) {
+	orphans := f.orphaned()
+	there := make(map[string]bool, len(orphans))
+	for _, o := range orphans {
+		there[o.cluster] = true
+		if known[o.cluster] == nil {
+			known[o.cluster] = &sighting{}
+		}
+	}
+	for cluster := range known {
+		if !there[cluster] {
+			delete(known, cluster)
+		}
+	}
+	slices.SortStableFunc(orphans, func(a, b orphanedPlacement) int { return known[a.cluster].looked.Compare(known[b.cluster].looked) })
+	unknown := map[string][]Work{} // by management cluster
+	failed := 0
+	for _, o := range orphans[:min(len(orphans), maxLooks)] {
+		seen := known[o.cluster]
+		seen.looked = time.Now()
+		err := f.lookAtOrphan(ctx, o, seen, unknown)
+		if err != nil && ctx.Err() == nil && failed == 0 {
+			f.log.LogAttrs(ctx, slog.LevelWarn, "what is left of a cluster that is gone cannot be told", slog.String("cluster", o.cluster), slog.Any("error", err))
+		}
+		if failed += count(err != nil); failed == maxFailures {
+			return // Maestro does not answer
+		}
+	}
+}
+
+// orphanedPlacement is one, and whether its management cluster is heard.
+type orphanedPlacement struct {
+	cluster, mc string
+	since       time.Time
+	heard       bool
+}
+
+// lookAtOrphan frees the room of a cluster of which nothing is left, and ends
+// what is left of it when the operator wants that without being asked.
+func (f *Fleet) lookAtOrphan(ctx context.Context, o orphanedPlacement, seen *sighting, unknown map[string][]Work) error {
+	works, err := f.worksOf(ctx, o, unknown)
+	if err != nil {
+		return err
+	}
+	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
+	now := time.Now()
+	if len(works) > 0 || !o.heard {
+		seen.absent = time.Time{}
+		if f.opts.EndOrphansAfter > 0 && now.Sub(o.since) >= f.opts.EndOrphansAfter {
+			return f.endWorks(ctx, works, fmt.Sprintf("its cluster is gone for more than %s", f.opts.EndOrphansAfter))
+		}
+		return nil
+	}
+	if seen.absent.IsZero() {
+		seen.absent = now
+	}
+	if now.Sub(seen.absent) < f.opts.ConfirmAfter {
+		return nil
+	}
+	released, err := f.release(ctx, o.cluster, "nothing of it is left on "+o.mc, func(c *store.Document, p placement) error {
+		if c != nil || p.State != api.Orphaned {
+			return errAlive
+		}
+		return nil
+	})
+	if errors.Is(err, errAlive) {
+		return nil
+	}
+	if released {
+		f.metrics.decided(outcomeOrphan)
+	}
+	return err
+}
+
+// worksOf are the works of a cluster, and the one among those that only its
+// agent knows that has its HostedCluster. unknown keeps what was read of
+// management clusters.
+func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement, unknown map[string][]Work) (all []Work, err error) {
+	err = f.opts.Works.Each(ctx, o.cluster, "", func(batch []Work) error {
+		all = append(all, batch...)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	held, read := unknown[o.mc]
+	if !read {
+		if held, err = f.opts.Works.Unknown(ctx, o.mc); err != nil {
+			return nil, err
+		}
+		unknown[o.mc] = held
+	}
+	for _, u := range held {
+		if u.ID == client.BundleID(f.opts.WorkSource, o.mc, hostedClusterWork+o.cluster) {
+			u.Cluster = o.cluster
+			all = append(all, u)
+		}
+	}
+	return all, nil
+}
+
+// hostedClusterWork is what the name of the work with a cluster's HostedCluster
+// begins with; the cluster's id follows (adapters/hosted-cluster).
+const hostedClusterWork = "work-"
+
+var errNoWorks = rest.Errorf(http.StatusServiceUnavailable, codeState, "this lifecycle manager was started without Maestro (--maestro), and cannot tell what management clusters run")
+
+// endWorks orders the deletion of works, with a record of who and why for each
+// that is not being deleted already.
+func (f *Fleet) endWorks(ctx context.Context, works []Work, reason string) error {
+	actor := store.ActorFrom(ctx)
+	for _, w := range works {
+		if w.Deleting != nil {
+			continue
+		}
+		err := f.opts.Works.End(client.WithActor(ctx, client.Actor{Principal: actor.Principal, Account: actor.Account, RequestID: actor.RequestID}), w, reason)
+		if err != nil {
+			return err
+		}
+		note, err := json.Marshal(map[string]string{"reason": reason, "work": w.ID, "name": w.Name, "management_cluster": w.ManagementCluster})
+		if err != nil {
+			return err
+		}
+		id := cmp.Or(w.Cluster, w.ID)
+		if err := f.store.Tx(ctx, func(tx *store.Tx) error { return tx.Record(ctx, actionEndOrphan, kindCluster, id, "", note) }); err != nil {
+			return fmt.Errorf("recording that work %s was ended: %w", w.ID, err)
+		}
+		f.log.LogAttrs(ctx, slog.LevelInfo, "a work without an owner is ended", slog.String("work", w.ID), slog.String("management_cluster", w.ManagementCluster),
+			slog.String("cluster", w.Cluster), slog.String("by", actor.Principal), slog.String("reason", reason))
+	}
+	return nil
+}
+
+// Actions of the history of a cluster.
+const (
+	actionEndOrphan = "end-orphan"
+	actionFreed     = "free-room"
+)
+
+// orphans lists what has no owner, on one management cluster or on all ("").
+func (f *Fleet) orphans(ctx context.Context, mc string) ([]api.Orphan, error) {
+	if f.opts.Works == nil {
+		return nil, errNoWorks
+	}
+	list := []api.Orphan{}
+	seen := map[string]bool{} // clusters of which there are works
+	err := f.opts.Works.Each(ctx, "", mc, func(batch []Work) error {
+		alive, err := f.alive(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for _, w := range batch {
+			if alive[w.Cluster] || len(list) == maxOrphansShown {
+				continue
+			}
+			o, err := f.orphanOf(ctx, w)
+			if err != nil {
+				return err
+			}
+			seen[w.Cluster] = true
+			list = append(list, o)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	unknown, err := f.opts.Works.Unknown(ctx, mc)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range unknown {
+		list = append(list, api.Orphan{ID: w.ID, Kind: api.UnknownWork, ManagementCluster: w.ManagementCluster, What: []string{}, Size: Amounts{}, Since: w.Since})
+	}
+	held, err := f.reservations(ctx, mc, seen)
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, held...)
+	slices.SortStableFunc(list, func(a, b api.Orphan) int { return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.ID, b.ID)) })
+	return list, nil
+}
+
+// alive says which of the clusters of works exist.
+func (f *Fleet) alive(ctx context.Context, works []Work) (map[string]bool, error) {
+	ids := make([]string, 0, len(works))
+	for _, w := range works {
+		ids = append(ids, w.Cluster)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	alive := map[string]bool{}
+	q := store.Query{Kind: kindCluster, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}}, Limit: max(1, len(ids)), Deletion: store.WithDeleting, WireOnly: true}
+	page, err := f.store.List(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the owners of works: %w", err)
+	}
+	for _, d := range page.Documents {
+		alive[d.ID] = true
+	}
+	return alive, nil
+}
+
+// orphanOf reads what is known of a work whose cluster is gone.
+func (f *Fleet) orphanOf(ctx context.Context, w Work) (o api.Orphan, err error) {
+	full, ok, err := f.opts.Works.Get(ctx, w.ManagementCluster, w.ID)
+	if err != nil {
+		return o, err
+	}
+	if ok {
+		w.Objects = full.Objects
+	}
+	o = api.Orphan{ID: w.ID, Kind: api.Work, ManagementCluster: w.ManagementCluster, ClusterID: w.Cluster, Name: w.Name,
+		What: append([]string{}, w.Objects...), Size: Amounts{}, Since: w.Since, EndingSince: w.Deleting}
+	for _, object := range w.Objects {
+		if strings.HasPrefix(object, "HostedCluster ") {
+			o.Size = plus(o.Size, f.opts.Plane, 1)
+		}
+	}
+	at, by, err := f.removal(ctx, w.Cluster)
+	if by != "" {
+		o.Since, o.RemovedBy = at, by
+	}
+	return o, err
+}
+
+// removal is when a cluster was removed, and by whom; "" where CLM has no record
+// of that.
+func (f *Fleet) removal(ctx context.Context, cluster string) (at time.Time, by string, err error) {
+	records, err := f.store.History(ctx, store.HistoryQuery{Kind: kindCluster, ID: cluster, Limit: 20})
+	if err != nil {
+		return at, "", fmt.Errorf("reading the history of cluster %s: %w", cluster, err)
+	}
+	for _, r := range records { // the latest first; force-delete is beside remove
+		if r.Action == "force-delete" || r.Action == "remove" && by == "" {
+			at, by = r.At, r.Actor.Principal
+		}
+	}
+	return at, by, nil
+}
+
+// reservations are the orphaned placements of which there are no works.
+func (f *Fleet) reservations(ctx context.Context, mc string, worked map[string]bool) (list []api.Orphan, err error) {
+	q := store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.status->>'state' = $1", Args: []any{string(api.Orphaned)}}, Limit: maxOrphansShown}
+	page, err := f.store.List(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("listing orphaned placements: %w", err)
+	}
+	for _, d := range page.Documents {
+		p, err := placementOf(d)
+		if err != nil {
+			return nil, err
+		}
+		if worked[p.ClusterID] || mc != "" && mc != p.ManagementCluster {
+			continue
+		}
+		o := api.Orphan{ID: p.ClusterID, Kind: api.Reservation, ManagementCluster: p.ManagementCluster, ClusterID: p.ClusterID, What: []string{}, Size: p.reserved(), RemovedBy: p.RemovedBy}
+		if p.OrphanedTime != nil {
+			o.Since = *p.OrphanedTime
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+// endOrphan ends one work without an owner, or all works of a cluster that is
+// gone.
+func (f *Fleet) endOrphan(ctx context.Context, mc, id, reason string) error {
+	if f.opts.Works == nil {
+		return errNoWorks
+	}
+	var works []Work
+	if w, ok, err := f.opts.Works.Get(ctx, mc, id); err != nil {
+		return err
+	} else if ok {
+		works = []Work{w}
+	} else if err := f.opts.Works.Each(ctx, id, mc, func(batch []Work) error {
+		works = append(works, batch...)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if len(works) == 0 {
+		return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no orphan %s; atoll mc orphans lists those there are", rest.Shorten(id, 100))
+	}
+	if works[0].Known {
+		if works[0].Cluster == "" {
+			return rest.Errorf(http.StatusConflict, codeState, "work %s belongs to its source, and not to a cluster; delete it there", id)
+		}
+		alive, err := f.alive(ctx, works)
+		if err != nil {
+			return err
+		}
+		if alive[works[0].Cluster] {
+			return rest.Errorf(http.StatusConflict, codeState, "work %s belongs to the cluster %s; delete the cluster", id, works[0].Cluster)
+		}
+	}
+	return f.endWorks(ctx, works, reason)
+}

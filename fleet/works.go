@@ -1,0 +1,179 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"atoll.dev/api/maestro"
+	"atoll.dev/client"
+)
+
+// Work is a work that is on a management cluster or on its way there.
+type Work struct {
+	ID, ManagementCluster string
+	Name                  string // "" for an unknown one
+	Cluster               string // id, by its label; "" for an unknown one
+	Known                 bool   // false: an agent holds it, and Maestro has no order for it
+	Since                 time.Time
+	Deleting              *time.Time
+	Objects               []string // "KIND NAMESPACE/NAME"
+}
+
+// Works is what Maestro knows of works. A work goes from both lists when its
+// agent has confirmed that it is gone, or an operator said so.
+type Works interface {
+	// Each calls f with works that carry the label of a cluster, in batches: of
+	// one cluster or of all (""), on one management cluster or on all ("").
+	Each(ctx context.Context, cluster, managementCluster string, f func([]Work) error) error
+	// Unknown are the works that agents hold without an order.
+	Unknown(ctx context.Context, managementCluster string) ([]Work, error)
+	// Get returns a work, or an unknown one, with its objects; false: there is
+	// none of that id there.
+	Get(ctx context.Context, managementCluster, id string) (Work, bool, error)
+	// End orders its deletion. Again is no error.
+	End(ctx context.Context, w Work, reason string) error
+}
+
+// quote is a text in Maestro's search language.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// clusterLabel of a work is the cluster that it is for.
+const clusterLabel = "hyperfleet.io/cluster-id"
+
+// MaestroWorks are the works of a Maestro.
+func MaestroWorks(m *client.Maestro) Works { return maestroWorks{m} }
+
+type maestroWorks struct{ m *client.Maestro }
+
+const (
+	workFields = "id,consumer_name,created_at,deleted_at,metadata.name,metadata.labels"
+	workPage   = 500
+)
+
+func (w maestroWorks) Each(ctx context.Context, cluster, managementCluster string, f func([]Work) error) error {
+	search := "payload->'metadata'->'labels'->>" + quote(clusterLabel) + " <> null"
+	if cluster != "" {
+		label, err := json.Marshal(map[string]string{clusterLabel: cluster})
+		if err != nil {
+			return err
+		}
+		search = "payload->'metadata'->'labels'@>" + quote(string(label))
+	}
+	if managementCluster != "" {
+		search += " and " + client.Equal("consumer_name", managementCluster)
+	}
+	for last := ""; ; {
+		q := client.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc", Search: search, Fields: workFields}
+		if last != "" {
+			q.Search += " and id > " + quote(last)
+		}
+		doc, err := w.m.ListBundles(ctx, q)
+		if err != nil {
+			return fmt.Errorf("listing works: %w", err)
+		}
+		var list struct{ Items []maestro.ResourceBundle }
+		if err := json.Unmarshal(doc.JSON, &list); err != nil {
+			return fmt.Errorf("reading Maestro's list of works: %w", err)
+		}
+		batch := make([]Work, 0, len(list.Items))
+		for _, b := range list.Items {
+			batch = append(batch, workOf(b))
+			last = b.ID
+		}
+		if err := f(batch); err != nil || len(batch) < workPage {
+			return err
+		}
+	}
+}
+
+func workOf(b maestro.ResourceBundle) Work {
+	var meta struct {
+		Name   string            `json:"name"`
+		Labels map[string]string `json:"labels"`
+	}
+	_ = json.Unmarshal(b.Metadata, &meta)
+	w := Work{ID: b.ID, ManagementCluster: b.ConsumerName, Name: meta.Name, Cluster: meta.Labels[clusterLabel], Known: true, Since: b.CreatedAt, Deleting: b.DeletedAt}
+	for _, raw := range b.Manifests {
+		var m struct {
+			Kind     string `json:"kind"`
+			Metadata struct{ Name, Namespace string }
+		}
+		if json.Unmarshal(raw, &m) != nil {
+			continue
+		}
+		name := m.Metadata.Name
+		if m.Metadata.Namespace != "" {
+			name = m.Metadata.Namespace + "/" + name
+		}
+		w.Objects = append(w.Objects, m.Kind+" "+name)
+	}
+	return w
+}
+
+func (w maestroWorks) Unknown(ctx context.Context, managementCluster string) (all []Work, err error) {
+	for last := ""; ; {
+		q := client.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc"}
+		if managementCluster != "" {
+			q.Search = client.Equal("consumer_name", managementCluster)
+		}
+		if last != "" {
+			if q.Search != "" {
+				q.Search += " and "
+			}
+			q.Search += "id > " + quote(last)
+		}
+		list, err := w.m.UnknownWorks(ctx, q)
+		if err != nil {
+			return nil, fmt.Errorf("listing unknown works: %w", err)
+		}
+		for _, u := range list.Items {
+			all, last = append(all, unknownWork(u)), u.ID
+		}
+		if len(list.Items) < workPage {
+			return all, nil
+		}
+	}
+}
+
+func unknownWork(u maestro.UnknownWork) Work {
+	return Work{ID: u.ID, ManagementCluster: u.ConsumerName, Since: u.FirstSeenAt}
+}
+
+func (w maestroWorks) Get(ctx context.Context, managementCluster, id string) (found Work, ok bool, err error) {
+	doc, err := w.m.Bundle(ctx, id)
+	switch {
+	case err == nil:
+		var b maestro.ResourceBundle
+		if err := json.Unmarshal(doc.JSON, &b); err != nil {
+			return found, false, fmt.Errorf("reading work %s: %w", id, err)
+		}
+		found = workOf(b)
+		return found, managementCluster == "" || found.ManagementCluster == managementCluster, nil
+	case client.StatusOf(err) != 404:
+		return found, false, fmt.Errorf("reading work %s: %w", id, err)
+	}
+	unknown, err := w.Unknown(ctx, managementCluster)
+	if i := slices.IndexFunc(unknown, func(u Work) bool { return u.ID == id }); i >= 0 {
+		return unknown[i], true, err
+	}
+	return found, false, err
+}
+
+func (w maestroWorks) End(ctx context.Context, work Work, reason string) (err error) {
+	if work.Known {
+		err = w.m.DeleteBundle(ctx, work.ID, "")
+	} else {
+		err = w.m.DeleteUnknownWork(ctx, work.ManagementCluster, work.ID, reason)
+	}
+	if client.StatusOf(err) == 404 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("ending work %s on %s: %w", work.ID, work.ManagementCluster, err)
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package maestro
+
+import (
+	"fmt"
+
+	"atoll.dev/internal/digest"
+)
+
+// bucketSQL is the bucket of an id among all 1<<digest.MaxBits, as digest.Bucket
+// computes it: the first 12 bits of the id's SHA-256.
+const bucketSQL = `(('x' || substr(encode(sha256(replace(id, '\', '\\')::bytea), 'hex'), 1, 3))::bit(12)::int)`
+
+// bucketSchema lets the works in some buckets be read without the others.
+const bucketSchema = `
+create index ledger_bucket on ledger (consumer, ` + bucketSQL + `) where gone_at is null;
+create index unknown_work_bucket on unknown_work (consumer, ` + bucketSQL + `);
+`
+
+// bucketScope is the ids that fall into some buckets; nil is all ids.
+type bucketScope struct {
+	bits int
+	in   map[int]bool
+}
+
+func newBucketScope(bits int, buckets []int) *bucketScope {
+	b := &bucketScope{bits: bits, in: make(map[int]bool, len(buckets))}
+	for _, n := range buckets {
+		b.in[n] = true
+	}
+	return b
+}
+
+func (b *bucketScope) has(id string) bool { return b == nil || b.in[digest.Bucket(id, b.bits)] }
+
+// all says that every id is in the scope, so that nothing needs to be selected.
+func (b *bucketScope) all() bool {
+	if b == nil {
+		return true
+	}
+	for n := range 1 << b.bits {
+		if !b.in[n] {
+			return false
+		}
+	}
+	return true
+}
+
+// sql is the condition on a row, whose argument has this number; args is the
+// argument. Both are empty when every id is in the scope.
+func (b *bucketScope) sql(arg int) string {
+	if b.all() {
+		return ""
+	}
+	return fmt.Sprintf(" and %s = any($%d::int[])", bucketSQL, arg)
+}
+
+func (b *bucketScope) args() []any {
+	if b.all() {
+		return nil
+	}
+	width := 1 << (digest.MaxBits - b.bits)
+	finest := make([]int32, 0, len(b.in)*width)
+	for n := range 1 << b.bits {
+		if b.in[n] {
+			for i := range width {
+				finest = append(finest, int32(n*width+i))
+			}
+		}
+	}
+	return []any{finest}
+}

@@ -1,0 +1,200 @@
+package maestro
+
+import (
+	"context"
+	"sync"
+)
+
+// fairQueue holds what agents have sent until a worker takes it. Each consumer
+// has a queue of its own with a bounded share, and the queues are served in turn,
+// so that an agent that floods the server delays and loses its own events only.
+// While a worker has events of a consumer no other worker gets any of it: events
+// of one consumer are taken in their order.
+type fairQueue[T any] struct {
+	limits shares
+
+	mu     sync.Mutex
+	queues map[string]*consumerQueue[T]
+	ready  []*consumerQueue[T] // with events, and of no worker, in turn
+	length int                 // of all queues
+	bytes  int
+	woken  chan struct{} // has a token when there is something to take
+	room   chan struct{} // closed when something was taken; nil while nobody waits
+}
+
+// shares bound a fairQueue. A consumer whose share is used up is refused; where
+// all queues together are full, so is each that has more than an equal part.
+type shares struct {
+	items, bytes       int // of one consumer
+	allItems, allBytes int // of all
+	turn               int // items of one consumer that a worker takes at most, while others wait
+}
+
+type consumerQueue[T any] struct {
+	consumer string
+	items    []*queued[T]
+	byKey    map[string]*queued[T]
+	bytes    int
+	busy     bool // a worker has some of its events
+	listed   bool // in ready
+	refused  bool // an event was refused since the queue was empty last
+}
+
+type queued[T any] struct {
+	value T
+	key   string // of what a later event may replace; "" for what nothing replaces
+	size  int
+}
+
+func newFairQueue[T any](limits shares) *fairQueue[T] {
+	return &fairQueue[T]{limits: limits, queues: map[string]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
+}
+
+// put adds an event to its consumer's queue. Where one of the same key waits
+// there and replaces allows it, the new one takes its place, and the old one is
+// returned. It refuses what has no room.
+func (q *fairQueue[T]) put(consumer, key string, size int, value T, replaces func(old T) bool) (old *T, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c := q.queues[consumer]
+	if c == nil {
+		c = &consumerQueue[T]{consumer: consumer, byKey: map[string]*queued[T]{}}
+		q.queues[consumer] = c
+	}
+	if was := c.byKey[key]; key != "" && was != nil && replaces(was.value) {
+		replaced := was.value
+		c.bytes += size - was.size
+		q.bytes += size - was.size
+		was.value, was.size = value, size
+		return &replaced, true
+	}
+	if !q.hasRoom(c, size) {
+		c.refused = true
+		q.settle(c)
+		return nil, false
+	}
+	it := &queued[T]{value, key, size}
+	c.items = append(c.items, it)
+	if key != "" {
+		c.byKey[key] = it
+	}
+	c.bytes += size
+	q.length, q.bytes = q.length+1, q.bytes+size
+	q.settle(c)
+	return nil, true
+}
+
+// hasRoom says whether a consumer may add an event. One is always taken.
+func (q *fairQueue[T]) hasRoom(c *consumerQueue[T], size int) bool {
+	n, l := len(c.items), q.limits
+	switch {
+	case n == 0:
+		return true
+	case n >= l.items || c.bytes+size > l.bytes:
+		return false
+	}
+	consumers := max(len(q.queues), 1)
+	return (q.length < l.allItems || n < l.allItems/consumers) && (q.bytes+size <= l.allBytes || c.bytes < l.allBytes/consumers)
+}
+
+// settle lists a queue that has something for a worker, and forgets an empty
+// one. The caller has the lock.
+func (q *fairQueue[T]) settle(c *consumerQueue[T]) {
+	switch {
+	case len(c.items) > 0 && !c.busy && !c.listed:
+		c.listed = true
+		q.ready = append(q.ready, c)
+		q.wake()
+	case len(c.items) == 0 && !c.busy && !c.listed:
+		delete(q.queues, c.consumer)
+	}
+}
+
+func (q *fairQueue[T]) wake() {
+	select {
+	case q.woken <- struct{}{}:
+	default:
+	}
+}
+
+// taken is what a worker has taken. It must give it back by done.
+type taken[T any] struct {
+	items     []T
+	consumers []string
+}
+
+// take waits for events, and takes at most limit of one or several consumers. It
+// returns none when ctx ends.
+func (q *fairQueue[T]) take(ctx context.Context, limit int) (t taken[T]) {
+	for {
+		if t = q.tryTake(limit); len(t.items) > 0 {
+			return t
+		}
+		select {
+		case <-ctx.Done():
+			return t
+		case <-q.woken:
+		}
+	}
+}
+
+func (q *fairQueue[T]) tryTake(limit int) (t taken[T]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(t.items) < limit && len(q.ready) > 0 {
+		c := q.ready[0]
+		q.ready[0] = nil
+		q.ready = q.ready[1:]
+		n := min(len(c.items), limit-len(t.items))
+		if len(q.ready) > 0 || len(t.consumers) > 0 {
+			n = min(n, q.limits.turn)
+		}
+		for i, it := range c.items[:n] {
+			t.items = append(t.items, it.value)
+			c.bytes, q.bytes = c.bytes-it.size, q.bytes-it.size
+			if c.byKey[it.key] == it {
+				delete(c.byKey, it.key)
+			}
+			c.items[i] = nil
+		}
+		c.items = c.items[n:]
+		q.length -= n
+		c.busy, c.listed = true, false
+		t.consumers = append(t.consumers, c.consumer)
+	}
+	if len(q.ready) > 0 {
+		q.wake() // another worker
+	}
+	if q.room != nil && len(t.items) > 0 {
+		close(q.room)
+		q.room = nil
+	}
+	return t
+}
+
+// done gives consumers back whose events a worker has dealt with. It returns
+// those whose queues are empty now after something of theirs was refused.
+func (q *fairQueue[T]) done(t taken[T]) (refused []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, consumer := range t.consumers {
+		c := q.queues[consumer]
+		c.busy = false
+		if len(c.items) == 0 && c.refused {
+			c.refused = false
+			refused = append(refused, consumer)
+		}
+		q.settle(c)
+	}
+	return refused
+}
+
+// roomier returns a channel that is closed when something has been taken.
+func (q *fairQueue[T]) roomier() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.room == nil {
+		q.room = make(chan struct{})
+	}
+	return q.room
+}

@@ -1,0 +1,183 @@
+package maestro
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/store"
+)
+
+// Housekeeping deletes rows that nobody can ask for any more: of the feed, of
+// the history, of the ledger. Each of the servers that share a database tries
+// each task; the row of a task says when it ran last, so one of them runs it.
+// A task deletes all that is due, in small transactions with pauses, beside
+// delivery and never in its way.
+const housekeepingSchema = `
+create table housekeeping (
+	task   text primary key,
+	ran_at timestamptz not null
+);
+`
+
+const (
+	housekeepingEvery = 10 * time.Minute
+	housekeepingTick  = time.Minute // between two tries
+	purgeBatch        = 2000        // rows of one transaction
+	manifestBatch     = 200         // bundles of one transaction; one may have 500 KB
+	purgePause        = 100 * time.Millisecond
+
+	// feedMemory is how old the cursor of a watch may be.
+	feedMemory = 24 * time.Hour
+
+	// manifestAge is how long the manifests of a deleted bundle are kept, Secrets
+	// among them: for watches that are connected, or come back soon.
+	manifestAge = 10 * time.Minute
+
+	// trailAge is how long it is recorded who changed a document. Nothing reads
+	// it but the store, within seconds, when the answer to a commit was lost;
+	// the rest of the day is for people. The lifecycle manager has the history
+	// of what customers ordered.
+	trailAge = 24 * time.Hour
+	// operatorAge is how long it is recorded what an operator ended, deleted or
+	// had adopted, and why.
+	operatorAge = 400 * 24 * time.Hour
+
+	// tombstoneAge is how long a confirmed deletion is remembered: an agent that
+	// brings the work back, from an old message or a backup of its cluster, is
+	// told to delete it again. Above maxTombstones the oldest are forgotten
+	// before: what an agent brings back then is an unknown work, and stays.
+	// Deletions that an operator ended and no agent confirmed are kept.
+	tombstoneAge  = 30 * 24 * time.Hour
+	maxTombstones = 100_000
+)
+
+func (s *Server) runHousekeeping(ctx context.Context) error {
+	tasks := map[string]func(context.Context) error{
+		"feed": func(ctx context.Context) error {
+			_, err := s.store.Compact(ctx, time.Now().Add(-feedMemory))
+			return err
+		},
+		"manifests":  s.dropManifests,
+		"history":    s.trimHistory,
+		"tombstones": s.purgeTombstones,
+	}
+	tick := time.NewTicker(housekeepingTick)
+	defer tick.Stop()
+	for {
+		for name, run := range tasks {
+			mine, err := s.claimTask(ctx, name)
+			if err == nil && mine {
+				err = run(ctx)
+			}
+			if err != nil && ctx.Err() == nil {
+				s.log.LogAttrs(ctx, slog.LevelWarn, "housekeeping was interrupted", slog.String("task", name), slog.Any("error", err))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// claimTask says whether a task is due and this server's to run.
+func (s *Server) claimTask(ctx context.Context, name string) (mine bool, err error) {
+	err = s.store.Tx(ctx, func(tx *store.Tx) error {
+		tag, err := tx.Exec(ctx, `insert into housekeeping as h (task, ran_at) values ($1, now())
+			on conflict (task) do update set ran_at = now() where h.ran_at < now() - $2::interval`, name, housekeepingEvery)
+		mine = err == nil && tag.RowsAffected() > 0
+		return err
+	})
+	return mine, err
+}
+
+// purge runs a statement, whose last argument is how many rows it may change,
+// until it finds less than half as many, with pauses that leave the database to
+// others for at least as long as it works here.
+func (s *Server) purge(ctx context.Context, what string, batch int, sql string, args ...any) error {
+	args = append(args, batch)
+	for total := int64(0); ; {
+		begun := time.Now()
+		var n int64
+		err := s.store.Tx(ctx, func(tx *store.Tx) error {
+			tag, err := tx.Exec(ctx, sql, args...)
+			n = tag.RowsAffected()
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("purging %s after %d rows: %w", what, total, err)
+		}
+		if total += n; n < int64(batch)/2 {
+			if total > 0 {
+				s.log.LogAttrs(ctx, slog.LevelDebug, "rows purged that nobody can ask for", slog.String("what", what), slog.Int64("rows", total))
+			}
+			return nil
+		}
+		if !sleep(ctx, max(purgePause, time.Since(begun))) {
+			return ctx.Err()
+		}
+	}
+}
+
+// dropManifests empties the specs of deleted bundles. Their documents stay for
+// feedMemory, so that a watch that comes back is told of the deletion. It
+// changes them in place: no version, no entry of the feed. It goes on where it
+// ended, less a while in which transactions may have been open.
+func (s *Server) dropManifests(ctx context.Context) error {
+	const done = "manifests, done"
+	var from, to time.Time
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `select coalesce((select ran_at - interval '10 minutes' from housekeeping where task = $1), 'epoch'), now() - $2::interval`,
+			done, manifestAge).Scan(&from, &to)
+	})
+	if err != nil {
+		return fmt.Errorf("reading which manifests were dropped: %w", err)
+	}
+	err = s.purge(ctx, "manifests of deleted bundles", manifestBatch, `with due as materialized (
+			select kind, id from document where kind = $1 and removed_at >= $2 and removed_at < $3 and spec->'data' <> '{"manifests":[]}'
+			order by removed_at limit $4 for update skip locked)
+		update document d set spec = jsonb_set(d.spec, '{data}', '{"manifests":[]}'),
+			wire = convert_to((convert_from(d.wire, 'UTF8')::jsonb - 'manifest_configs' || '{"manifests":[]}')::text, 'UTF8')
+		from due where d.kind = due.kind and d.id = due.id and d.removed_at is not null`, string(kindBundle), from, to)
+	if err != nil {
+		return err
+	}
+	return s.store.Tx(ctx, func(tx *store.Tx) error {
+		_, err := tx.Exec(ctx, `insert into housekeeping (task, ran_at) values ($1, $2) on conflict (task) do update set ran_at = excluded.ran_at`, done, to)
+		return err
+	})
+}
+
+// trimHistory deletes old records of changes, and very old ones of what
+// operators did. It looks at the oldest records only, which the primary key
+// has first. Before there was a trail, records had the content of bundles,
+// Secrets included; those go by the same rule.
+func (s *Server) trimHistory(ctx context.Context) error {
+	const changes = `delete from history where (xid, seq) in (select xid, seq from history where version > 0 order by xid, seq limit $2)
+		and at < now() - $1::interval`
+	if err := s.purge(ctx, "records of changes", purgeBatch, changes, trailAge); err != nil {
+		return err
+	}
+	const all = `delete from history where (xid, seq) in (select xid, seq from history order by xid, seq limit $2) and at < now() - $1::interval`
+	return s.purge(ctx, "records of operators", purgeBatch, all, operatorAge)
+}
+
+// purgeTombstones deletes confirmed deletions from the ledger: the old ones,
+// and the oldest of too many.
+func (s *Server) purgeTombstones(ctx context.Context) error {
+	var before time.Time
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		return c.QueryRow(ctx, `select greatest(now() - $1::interval, (select gone_at from ledger where gone_at is not null and not unconfirmed
+			order by gone_at desc offset $2 limit 1))`, tombstoneAge, maxTombstones).Scan(&before)
+	})
+	if err != nil {
+		return fmt.Errorf("reading the age of tombstones: %w", err)
+	}
+	return s.purge(ctx, "tombstones", purgeBatch, `delete from ledger where id in (select id from ledger where gone_at <= $1 and not unconfirmed
+		order by gone_at limit $2 for update skip locked)`, before)
+}

@@ -1,0 +1,146 @@
+package maestro
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"atoll.dev/api/work"
+	"atoll.dev/maestro/delivery"
+	"atoll.dev/store"
+)
+
+// heldCarrier is a carrier that has no room until it is released, or that never
+// acknowledges.
+type heldCarrier struct {
+	release chan struct{} // closed when there is room
+	mute    bool
+
+	mu      sync.Mutex
+	waiting int
+	left    []message
+}
+
+func (c *heldCarrier) send(ctx context.Context, _ string, make func() (message, error), done func(error)) error {
+	c.mu.Lock()
+	c.waiting++
+	c.mu.Unlock()
+	select {
+	case <-c.release:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m, err := make()
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.left = append(c.left, m)
+	c.mu.Unlock()
+	if !c.mute {
+		done(nil)
+	}
+	return nil
+}
+
+func (c *heldCarrier) kinds() (kinds []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.left {
+		kinds = append(kinds, m.kind)
+	}
+	return kinds
+}
+
+// deliverBy runs a deliverer of the server that uses the carrier.
+func deliverBy(t *testing.T, s *Server, send sendFunc) *deliverer {
+	t.Helper()
+	d := newDeliverer(s, send)
+	d.machine.Connect()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = d.run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return d
+}
+
+func changeOf(id string, generation int64, deleted bool) *store.Change {
+	doc := store.Document{Kind: kindBundle, ID: id, Scope: "mc1", Version: generation, Generation: generation, UpdatedAt: time.Now(), CreatedAt: time.Now()}
+	doc.Spec, _ = marshal(specRecord{ID: id, Source: testSource, Consumer: "mc1", Version: generation, Data: specData(configMap(id, 1))})
+	doc.Status, _ = marshal(statusRecord{})
+	if deleted {
+		at := time.Now()
+		doc.DeletedAt = &at
+	}
+	return &store.Change{Document: doc}
+}
+
+// TestI9AStaleCreateNeverFollowsItsDeletion: a publisher has loaded a work, also
+// from what the feed brought, and waits for room; meanwhile the work is deleted,
+// and another server may have seen to that. When there is room the create is not
+// sent any more.
+func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
+	m := newSite(t).start()
+	for _, over := range []struct {
+		what string
+		then func(d *deliverer)
+		want []string
+	}{
+		{"its deletion is ordered", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 1, true)}) }, []string{work.SpecDelete}},
+		{"its deletion is over", func(d *deliverer) { d.acknowledged("mc1", "w1", 1, true) }, nil},
+		{"another server delivers it", func(d *deliverer) { d.with(func(m *delivery.Machine) { m.DropIf(func(string) bool { return true }) }) }, nil},
+		{"it has changed", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 2, false)}) }, []string{work.SpecUpdate}},
+	} {
+		t.Run(over.what, func(t *testing.T) {
+			carrier := &heldCarrier{release: make(chan struct{})}
+			d := deliverBy(t, m.server, carrier.send)
+			d.changed([]*store.Change{changeOf("w1", 1, false)})
+			eventually(t, "a publisher waits for room", func() error {
+				carrier.mu.Lock()
+				defer carrier.mu.Unlock()
+				if carrier.waiting == 0 {
+					return errors.New("none")
+				}
+				return nil
+			})
+			over.then(d)
+			close(carrier.release)
+			eventually(t, "nothing is under way", func() error {
+				if got := carrier.kinds(); len(got) < len(over.want) {
+					return fmt.Errorf("%q left", got)
+				}
+				if n := len(d.slots); n > 0 {
+					return fmt.Errorf("%d publishers run", n)
+				}
+				return nil
+			})
+			if got := carrier.kinds(); fmt.Sprint(got) != fmt.Sprint(over.want) {
+				t.Errorf("%q left, not %q", got, over.want)
+			}
+		})
+	}
+}
+
+// TestI6LostAcknowledgementsStopNoDelivery: a carrier that never says what became
+// of hundreds of messages does not hold back those of other works.
+func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
+	m := newSite(t).start()
+	carrier := &heldCarrier{release: make(chan struct{}), mute: true}
+	close(carrier.release)
+	d := deliverBy(t, m.server, carrier.send)
+	const works = 2 * publishers * deliverBatch
+	for n := range works {
+		c := changeOf(fmt.Sprint("w", n), 1, false)
+		c.Scope = fmt.Sprint("mc", n) // each window has room
+		d.changed([]*store.Change{c})
+	}
+	eventually(t, "all works are sent", func() error {
+		if got := len(carrier.kinds()); got < works {
+			return fmt.Errorf("%d of %d", got, works)
+		}
+		return nil
+	})
+}

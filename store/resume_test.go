@@ -1,0 +1,125 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
+)
+
+// TestWatchesThatContinueStarveNoFollower: 5,000 watches come back at once, as after a restart of their server or of a
+// router before it, half of them with cursors that are older than what is remembered. A follower beside them goes on as
+// if they were not there, and each of them sees what it missed and then what comes.
+func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
+	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.ReplayChanges = 50 })
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	feed := s.NewBroadcast(nil)
+	if err := feed.Begin(ctx); err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() { _ = feed.Run(ctx) })
+	old := must[store.Cursor](t)(s.Present(ctx))
+	write := func(from, to int) {
+		for i := from; i < to; i++ {
+			id := fmt.Sprint("x", i)
+			must[store.Document](t)(s.Create(ctx, doc("Plain", id, id, `{}`)))
+		}
+	}
+	write(0, 60) // more than is remembered
+	recent := must[store.Cursor](t)(s.Present(ctx))
+	write(60, 70)
+
+	// The follower beside them.
+	seen := make(chan string, 1000)
+	running.Go(func() {
+		_ = s.Follow(ctx, store.FollowOptions{From: must[store.Cursor](t)(s.Present(ctx))}, func(_ context.Context, b store.Batch) error {
+			for _, d := range b.Documents {
+				seen <- d.ID
+			}
+			return nil
+		})
+	})
+
+	var caught, finished sync.WaitGroup
+	done := errors.New("done")
+	failed := make(chan error, reconnecting)
+	began := time.Now()
+	for i := range reconnecting {
+		caught.Add(1)
+		finished.Add(1)
+		from, missed := recent, 10
+		if i%2 == 0 {
+			from, missed = old, 70
+		}
+		running.Go(func() {
+			defer finished.Done()
+			reached := sync.OnceFunc(caught.Done)
+			defer reached()
+			w := store.Watch{Query: store.Query{Kind: "Plain"}, From: from, Match: func(*store.Change) bool { return true }}
+			got := map[string]int{}
+			err := feed.Watch(ctx, w, func() error { return nil }, func(sight store.Sight) error {
+				switch {
+				case sight.Kind == store.Caught:
+					if len(got) < missed {
+						return fmt.Errorf("%d changes of %d came before the watch had caught up", len(got), missed)
+					}
+					reached()
+				case sight.Change == nil:
+				case sight.Change.ID == "last":
+					return done
+				default:
+					if got[sight.Change.ID]++; got[sight.Change.ID] > 1 {
+						return fmt.Errorf("%s came twice", sight.Change.ID)
+					}
+				}
+				return nil
+			})
+			if !errors.Is(err, done) {
+				failed <- err
+			}
+		})
+	}
+	all := make(chan struct{})
+	go func() { caught.Wait(); close(all) }()
+	var took []time.Duration
+	for i := 0; ; i++ {
+		id := fmt.Sprint("beside", i)
+		written := time.Now()
+		must[store.Document](t)(s.Create(ctx, doc("Plain", id, id, `{}`)))
+		for got := ""; got != id; {
+			select {
+			case got = <-seen:
+			case <-ctx.Done():
+				t.Fatalf("the follower did not see %s", id)
+			}
+		}
+		took = append(took, time.Since(written))
+		select {
+		case <-all:
+		case <-time.After(100 * time.Millisecond):
+			continue
+		}
+		break
+	}
+	slices.Sort(took)
+	t.Logf("%d watches caught up in %v; the follower took %v at most, %v in the middle, of %d writes",
+		reconnecting, time.Since(began), took[len(took)-1], took[len(took)/2], len(took))
+	if worst := took[len(took)-1]; worst > 5*time.Second { // 10 ms on an idle machine; starved, it waited for all of them
+		t.Errorf("the follower took %v", worst)
+	}
+	must[store.Document](t)(s.Create(ctx, doc("Plain", "last", "last", `{}`)))
+	finished.Wait()
+	close(failed)
+	for err := range failed {
+		t.Fatal(err)
+	}
+}
