@@ -95,7 +95,8 @@ func (a Authenticator) Authenticate(next http.Handler) http.Handler {
 // that is everything or nothing.
 func authorize(key Key) error {
 	if !key.Privileged {
-		return refuse(NotPrivileged, "the account %s is not privileged; an operator of the region can make it so", key.Account)
+		return refuse(NotPrivileged, "the account %s is not privileged; an operator of the region can make it so",
+			key.Account)
 	}
 	return nil
 }

@@ -143,7 +143,8 @@ func TestHandlersSeeIdentityAndNoClaims(t *testing.T) {
 		return err
 	})
 	h := front(mux, quiet, testKeys(), nil)
-	claims := []string{"X-Amz-Caller-Arn", "X-Amz-Account-Id", "X-Amz-User-Id", "X-Amz-Source-Ip", "X-Amz-Request-Id", "X-Amz-Security", "X-Atoll-Actor", "x-atoll-tenant", "X_Amz_Account_Id"}
+	claims := []string{"X-Amz-Caller-Arn", "X-Amz-Account-Id", "X-Amz-User-Id", "X-Amz-Source-Ip", "X-Amz-Request-Id",
+		"X-Amz-Security", "X-Atoll-Actor", "x-atoll-tenant", "X_Amz_Account_Id"}
 	check := func(r *http.Request) {
 		t.Helper()
 		for _, n := range claims {
@@ -159,19 +160,22 @@ func TestHandlersSeeIdentityAndNoClaims(t *testing.T) {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		id, ok := FromContext(seen.Context())
-		want := Identity{Principal: principal, Account: account, AccessKeyID: testID, Privileged: true, RequestID: "op-7"}
+		want := Identity{Principal: principal, Account: account, AccessKeyID: testID, Privileged: true,
+			RequestID: "op-7"}
 		if diff := cmp.Diff(want, id); !ok || diff != "" {
 			t.Error(diff)
 		}
 		for name := range seen.Header {
-			if n := strings.ReplaceAll(strings.ToLower(name), "_", "-"); strings.HasPrefix(n, "x-amz") || strings.HasPrefix(n, "x-atoll") || n == "authorization" {
+			if n := strings.ReplaceAll(strings.ToLower(name), "_", "-"); strings.HasPrefix(n, "x-amz") ||
+				strings.HasPrefix(n, "x-atoll") || n == "authorization" {
 				t.Errorf("the handler sees %s", name)
 			}
 		}
 		if seen.Header.Get("If-Match") != `"1"` {
 			t.Error("an ordinary header is gone")
 		}
-		if got := seen.URL.RawQuery + " " + seen.RequestURI; strings.Contains(got, "X-Amz") || seen.URL.Query().Get("a") != "1 2" {
+		if got := seen.URL.RawQuery + " " + seen.RequestURI; strings.Contains(got, "X-Amz") ||
+			seen.URL.Query().Get("a") != "1 2" {
 			t.Errorf("the handler sees the query %s", got)
 		}
 		if body != `{"x":1}` || seen.ContentLength != 7 || seen.Trailer != nil {
@@ -226,7 +230,8 @@ func TestOnlyPrivilegedAccountsMayDoAnything(t *testing.T) {
 	forge(t, r, creds)
 	w := serve(h, r)
 	want := `{"kind":"Error","code":"not-privileged","reason":"the account 123456789012 is not privileged; an operator of the region can make it so","message":"the account 123456789012 is not privileged; an operator of the region can make it so"}` + "\n"
-	if w.Code != 403 || ran || w.Body.String() != want || w.Header().Get("x-amzn-ErrorType") != "AccessDeniedException" {
+	if w.Code != 403 || ran || w.Body.String() != want ||
+		w.Header().Get("x-amzn-ErrorType") != "AccessDeniedException" {
 		t.Errorf("%d %v %s", w.Code, ran, w.Body)
 	}
 }
@@ -236,14 +241,16 @@ func TestDenialsAreLoggedAndCountedWithoutSecrets(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	h := front(http.NotFoundHandler(), slog.New(slog.NewJSONHandler(&log, nil)), testKeys(), reg)
 	r := request(t, "GET", "/x", "")
-	forge(t, r, client.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, Region: testRegion, SessionToken: "TOKEN"})
+	forge(t, r, client.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, Region: testRegion,
+		SessionToken: "TOKEN"})
 	authorization := r.Header.Get("Authorization")
 	w := serve(h, r)
 	var line map[string]any
 	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
 		t.Fatalf("%v: %s", err, &log)
 	}
-	if line["code"] != "unexpected-session-token" || line["access_key_id"] != "'"+testID+"'" || line["level"] != "INFO" || line["operation_id"] != w.Header().Get("X-Operation-ID") {
+	if line["code"] != "unexpected-session-token" || line["access_key_id"] != "'"+testID+"'" ||
+		line["level"] != "INFO" || line["operation_id"] != w.Header().Get("X-Operation-ID") {
 		t.Errorf("log: %s", &log)
 	}
 	for _, secret := range []string{testSecret, "TOKEN", authorization, authorization[len(authorization)-64:]} {
@@ -264,7 +271,8 @@ func TestDenialsAreLoggedAndCountedWithoutSecrets(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]float64{"access_denied_total code unexpected-session-token": 1, "access_denied_total code missing-authentication": 1}
+	want := map[string]float64{"access_denied_total code unexpected-session-token": 1,
+		"access_denied_total code missing-authentication": 1}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -298,7 +306,8 @@ func TestBodiesThatCannotBeHashed(t *testing.T) {
 		sdkSign(t, r, "", testTime)
 		r.ContentLength = tc.length
 		w := serve(h, r)
-		if w.Code != tc.status || !strings.Contains(w.Body.String(), string(tc.code)) || w.Header().Get("x-amzn-ErrorType") == "" {
+		if w.Code != tc.status || !strings.Contains(w.Body.String(), string(tc.code)) ||
+			w.Header().Get("x-amzn-ErrorType") == "" {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 	}
@@ -331,7 +340,8 @@ func TestOverTheWire(t *testing.T) {
 			}
 			b, err := io.ReadAll(res.Body)
 			res.Body.Close()
-			if err != nil || res.StatusCode != 200 && !strings.Contains(target, "//") || (res.ProtoMajor == 2) != http2 {
+			if err != nil || res.StatusCode != 200 && !strings.Contains(target, "//") ||
+				(res.ProtoMajor == 2) != http2 {
 				t.Errorf("%s over %s: %d %s %v", target, res.Proto, res.StatusCode, b, err)
 			}
 		}

@@ -127,7 +127,8 @@ func (c *cache) open(d store.Document) cachedKey {
 	k := cachedKey{version: d.Version}
 	var spec keyPairSpec
 	if k.err = json.Unmarshal(d.Spec, &spec); k.err == nil {
-		k.key = Key{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled || d.DeletedAt != nil}
+		k.key = Key{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled ||
+			d.DeletedAt != nil}
 		k.key.Secret, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, spec.Account, spec.Principal})
 	}
 	if k.err != nil && c.observer.Unusable != nil {

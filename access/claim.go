@@ -57,9 +57,13 @@ func parseClaim(h http.Header, rawQuery string) (*claim, error) {
 	header := h.Values("Authorization")
 	switch {
 	case len(header) == 0 && len(params) == 0:
-		return nil, refuse(MissingAuthentication, "the request is not signed; sign it with AWS Signature Version 4 for the service %s, as curl --aws-sigv4 does", service)
+		return nil, refuse(MissingAuthentication,
+			"the request is not signed; sign it with AWS Signature Version 4 for the service %s, as curl --aws-sigv4 "+
+				"does", service)
 	case len(header) > 1 || len(header) == 1 && len(params) > 0:
-		return nil, refuse(AmbiguousSignature, "the request has more than one signature; send one Authorization header, or one set of X-Amz-* query parameters")
+		return nil, refuse(AmbiguousSignature,
+			"the request has more than one signature; send one Authorization header, or one set of X-Amz-* query "+
+				"parameters")
 	case len(header) == 1:
 		return parseHeaderClaim(h, header[0])
 	}
@@ -72,19 +76,24 @@ func parseClaim(h http.Header, rawQuery string) (*claim, error) {
 func parseHeaderClaim(h http.Header, value string) (*claim, error) {
 	scheme, rest, _ := strings.Cut(value, " ")
 	if scheme != algorithm {
-		return nil, refuse(UnsupportedAlgorithm, "the Authorization header has the scheme %s; only %s is accepted", quoted(scheme), algorithm)
+		return nil, refuse(UnsupportedAlgorithm, "the Authorization header has the scheme %s; only %s is accepted",
+			quoted(scheme), algorithm)
 	}
 	parts := map[string]string{}
 	for part := range strings.SplitSeq(rest, ",") {
 		name, v, ok := strings.Cut(strings.TrimSpace(part), "=")
-		if _, twice := parts[name]; !ok || twice || !slices.Contains([]string{"Credential", "SignedHeaders", "Signature"}, name) {
-			return nil, refuse(IncompleteSignature, "the Authorization header is not 'Credential=..., SignedHeaders=..., Signature=...' after %s", algorithm)
+		if _, twice := parts[name]; !ok || twice || !slices.Contains([]string{"Credential", "SignedHeaders",
+			"Signature"}, name) {
+			return nil, refuse(IncompleteSignature,
+				"the Authorization header is not 'Credential=..., SignedHeaders=..., Signature=...' after %s",
+				algorithm)
 		}
 		parts[name] = v
 	}
 	for _, name := range []string{"Credential", "SignedHeaders", "Signature"} {
 		if parts[name] == "" {
-			return nil, refuse(IncompleteSignature, "the Authorization header lacks %s; send Credential, SignedHeaders and Signature", name)
+			return nil, refuse(IncompleteSignature,
+				"the Authorization header lacks %s; send Credential, SignedHeaders and Signature", name)
 		}
 	}
 	c := &claim{}
@@ -93,7 +102,9 @@ func parseHeaderClaim(h http.Header, value string) (*claim, error) {
 	}
 	dates := h.Values("X-Amz-Date")
 	if len(dates) != 1 {
-		return nil, refuse(InvalidDate, "the request has %d X-Amz-Date headers; send one, like 20150830T123600Z, and sign it", len(dates))
+		return nil,
+			refuse(InvalidDate, "the request has %d X-Amz-Date headers; send one, like 20150830T123600Z, and sign it",
+				len(dates))
 	}
 	if err := c.setDate(dates[0]); err != nil {
 		return nil, err
@@ -136,7 +147,8 @@ func signatureParams(rawQuery string) (map[string]string, error) {
 		}
 		v, ok := unescapeQuery(value)
 		if _, twice := found[n]; twice || !ok {
-			return nil, refuse(AmbiguousSignature, "the query parameter %s is there twice, or is not URL-encoded; send it once", n)
+			return nil, refuse(AmbiguousSignature,
+				"the query parameter %s is there twice, or is not URL-encoded; send it once", n)
 		}
 		found[n] = v
 		signed = signed || n == paramAlgorithm || n == paramCredential || n == paramSignature
@@ -166,13 +178,15 @@ func parseQueryClaim(h http.Header, params map[string]string) (*claim, error) {
 	if s, ok := params[paramExpires]; ok {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || time.Duration(n) > maxExpiry/time.Second {
-			return nil, refuse(InvalidExpiry, "X-Amz-Expires is %s; send whole seconds from 1 to %d", quoted(s), maxExpiry/time.Second)
+			return nil, refuse(InvalidExpiry, "X-Amz-Expires is %s; send whole seconds from 1 to %d", quoted(s),
+				maxExpiry/time.Second)
 		}
 		c.expires = time.Duration(n) * time.Second
 	}
 	c.token, c.hasToken = params[paramToken]
 	if len(h.Values("X-Amz-Security-Token")) > 0 {
-		return nil, refuse(AmbiguousSignature, "a presigned request carries its session token in the query; send no X-Amz-Security-Token header")
+		return nil, refuse(AmbiguousSignature,
+			"a presigned request carries its session token in the query; send no X-Amz-Security-Token header")
 	}
 	hashes := h.Values("X-Amz-Content-Sha256")
 	if hash, ok := params[paramPayloadHash]; ok {
@@ -194,7 +208,8 @@ func (c *claim) fill(credential, signedHeaders, signature string) error {
 	seen := make(map[string]bool, len(c.signedHeaders))
 	for _, n := range c.signedHeaders {
 		if !headerName(n) || seen[n] {
-			return refuse(IncompleteSignature, "SignedHeaders is not a list of different header names in lower case with semicolons between them")
+			return refuse(IncompleteSignature,
+				"SignedHeaders is not a list of different header names in lower case with semicolons between them")
 		}
 		seen[n] = true
 	}
@@ -257,13 +272,17 @@ func (c *claim) checkScope(region string) error {
 	day := c.date.Format(dateFormat)
 	switch {
 	case c.scope.terminator != terminator:
-		return refuse(WrongTerminator, "the credential scope ends in %s; it must end in %s", quoted(c.scope.terminator), terminator)
+		return refuse(WrongTerminator, "the credential scope ends in %s; it must end in %s", quoted(c.scope.terminator),
+			terminator)
 	case c.scope.service != service:
-		return refuse(WrongService, "the credential is scoped to the service %s; sign for %s", quoted(c.scope.service), service)
+		return refuse(WrongService, "the credential is scoped to the service %s; sign for %s", quoted(c.scope.service),
+			service)
 	case c.scope.region != region:
-		return refuse(WrongRegion, "the credential is scoped to the region %s; this is %s: sign for it", quoted(c.scope.region), region)
+		return refuse(WrongRegion, "the credential is scoped to the region %s; this is %s: sign for it",
+			quoted(c.scope.region), region)
 	case c.scope.date != day:
-		return refuse(WrongDate, "the credential scope has the date %s, and the request %s; sign with one date, in UTC", quoted(c.scope.date), day)
+		return refuse(WrongDate, "the credential scope has the date %s, and the request %s; sign with one date, in UTC",
+			quoted(c.scope.date), day)
 	}
 	return nil
 }
@@ -272,7 +291,8 @@ func (c *claim) checkScope(region string) error {
 func (c *claim) checkTime(now time.Time) error {
 	now = now.UTC()
 	if c.date.Sub(now) > skew {
-		return refuse(SignatureInFuture, "the request is dated %s and the region's clock says %s; set the clock of the signing machine",
+		return refuse(SignatureInFuture,
+			"the request is dated %s and the region's clock says %s; set the clock of the signing machine",
 			c.date.Format(timeFormat), now.Format(timeFormat))
 	}
 	limit := skew
@@ -280,7 +300,9 @@ func (c *claim) checkTime(now time.Time) error {
 		limit = c.expires
 	}
 	if now.Sub(c.date) > limit {
-		return refuse(SignatureExpired, "the signature of %s was valid until %s and the region's clock says %s; sign again, and see that the signing machine's clock is right",
+		return refuse(SignatureExpired,
+			"the signature of %s was valid until %s and the region's clock says %s; sign again, and see that the "+
+				"signing machine's clock is right",
 			c.date.Format(timeFormat), c.date.Add(limit).Format(timeFormat), now.Format(timeFormat))
 	}
 	return nil
@@ -296,7 +318,8 @@ func (c *claim) checkHeaders(m message) error {
 	}
 	for name := range m.header {
 		if n := strings.ToLower(name); strings.HasPrefix(n, "x-amz-") && !slices.Contains(c.signedHeaders, n) {
-			return refuse(UnsignedHeader, "the header %s is not signed; every x-amz-* header must be in SignedHeaders", quoted(n))
+			return refuse(UnsignedHeader, "the header %s is not signed; every x-amz-* header must be in SignedHeaders",
+				quoted(n))
 		}
 	}
 	return nil

@@ -27,7 +27,8 @@ func curlServer(t *testing.T) (url, ca string) {
 			return err
 		}
 		return rest.WriteJSON(w, http.StatusOK, map[string]any{
-			"principal": id.Principal, "identified": ok, "path": r.URL.Path, "query": r.URL.RawQuery, "body": string(body),
+			"principal": id.Principal, "identified": ok, "path": r.URL.Path, "query": r.URL.RawQuery,
+			"body": string(body),
 		})
 	})
 	auth := Authenticator{Verifier: &Verifier{Region: testRegion, Keys: testKeys()}, Public: PublicPaths, Log: quiet}
@@ -48,7 +49,8 @@ func curlServer(t *testing.T) (url, ca string) {
 func curl(t *testing.T, url, ca, user string, args ...string) (status, body string) {
 	t.Helper()
 	args = append([]string{"--silent", "--show-error", "--cacert", ca, "--max-time", "20",
-		"--aws-sigv4", "aws:amz:" + testRegion + ":execute-api", "--user", user, "--write-out", "\n%{http_code}"}, append(args, url)...)
+		"--aws-sigv4", "aws:amz:" + testRegion + ":execute-api", "--user", user, "--write-out", "\n%{http_code}"},
+		append(args, url)...)
 	out, err := exec.CommandContext(t.Context(), "curl", args...).Output()
 	if err != nil {
 		if e, ok := err.(*exec.ExitError); ok {
@@ -119,10 +121,14 @@ func TestWhatRealCurlIsRefused(t *testing.T) {
 	}{
 		{"wrong secret", testID + ":wrong", nil, "403", WrongSignature},
 		{"unknown key", otherID + ":" + testSecret, nil, "403", UnknownKey},
-		{"wrong region", testID + ":" + testSecret, []string{"--aws-sigv4", "aws:amz:us-east-1:execute-api"}, "403", WrongRegion},
-		{"wrong service", testID + ":" + testSecret, []string{"--aws-sigv4", "aws:amz:" + testRegion + ":s3"}, "403", WrongService},
-		{"other provider", testID + ":" + testSecret, []string{"--aws-sigv4", "osc:osc:" + testRegion + ":execute-api"}, "403", UnsupportedAlgorithm},
-		{"not the body", testID + ":" + testSecret, []string{"-X", "PUT", "-T", "/etc/hostname"}, "403", WrongSignature},
+		{"wrong region", testID + ":" + testSecret, []string{"--aws-sigv4", "aws:amz:us-east-1:execute-api"}, "403",
+			WrongRegion},
+		{"wrong service", testID + ":" + testSecret, []string{"--aws-sigv4", "aws:amz:" + testRegion + ":s3"}, "403",
+			WrongService},
+		{"other provider", testID + ":" + testSecret, []string{"--aws-sigv4", "osc:osc:" + testRegion + ":execute-api"},
+			"403", UnsupportedAlgorithm},
+		{"not the body", testID + ":" + testSecret, []string{"-X", "PUT", "-T", "/etc/hostname"}, "403",
+			WrongSignature},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			status, body := curl(t, url+"/api/v0/work", ca, tc.user, tc.args...)
@@ -140,7 +146,8 @@ func TestABodyOverTheLimitIsRefusedToRealCurl(t *testing.T) {
 		if err := os.WriteFile(file, make([]byte, size), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		status, body := curl(t, url+"/api/v0/work", ca, testID+":"+testSecret, "--data-binary", "@"+file, "-o", os.DevNull)
+		status, body := curl(t, url+"/api/v0/work", ca, testID+":"+testSecret, "--data-binary", "@"+file, "-o",
+			os.DevNull)
 		if status != want {
 			t.Errorf("%d bytes: %s %s", size, status, body)
 		}

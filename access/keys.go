@@ -122,10 +122,12 @@ func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPa
 // secret before the region knows it. It is store.ErrExists when the id is taken.
 func (k *KeyStore) Import(ctx context.Context, id, secret, account, principal string) (KeyPair, error) {
 	if !keyIDPattern.MatchString(id) {
-		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(id), ErrInvalid)
+		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(id),
+			ErrInvalid)
 	}
 	if len(secret) < 40 {
-		return KeyPair{}, fmt.Errorf("the secret access key has %d characters, at least 40 are needed: %w", len(secret), ErrInvalid)
+		return KeyPair{}, fmt.Errorf("the secret access key has %d characters, at least 40 are needed: %w", len(secret),
+			ErrInvalid)
 	}
 	if err := checkPrincipal(account, principal); err != nil {
 		return KeyPair{}, err
@@ -142,7 +144,8 @@ func (k *KeyStore) put(ctx context.Context, id, secret, account, principal strin
 	if err != nil {
 		return KeyPair{}, fmt.Errorf("creating key pair: %w", err)
 	}
-	doc, err := k.store.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: account, Spec: spec, Status: emptyObject})
+	doc, err := k.store.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: account, Spec: spec,
+		Status: emptyObject})
 	if err != nil {
 		return KeyPair{}, fmt.Errorf("creating key pair: %w", err)
 	}
@@ -158,7 +161,8 @@ func checkPrincipal(account, principal string) error {
 	case !accountPattern.MatchString(account):
 		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)
 	case m == nil:
-		return fmt.Errorf("principal %s is not like arn:aws:iam::%s:user/NAME: %w", quoted(principal), account, ErrInvalid)
+		return fmt.Errorf("principal %s is not like arn:aws:iam::%s:user/NAME: %w", quoted(principal), account,
+			ErrInvalid)
 	case m[2] != account:
 		return fmt.Errorf("principal %s is not of account %s: %w", quoted(principal), account, ErrInvalid)
 	}
@@ -179,7 +183,8 @@ func NewKeyPair() (id, secret string, err error) {
 // changes nothing. It is store.ErrNotFound when there is no such key pair.
 func (k *KeyStore) Disable(ctx context.Context, accessKeyID string) (KeyPair, error) {
 	if !keyIDPattern.MatchString(accessKeyID) {
-		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(accessKeyID), ErrInvalid)
+		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(accessKeyID),
+			ErrInvalid)
 	}
 	doc, _, err := k.store.Update(ctx, KindKeyPair, accessKeyID, 0, func(d *store.Document) error {
 		var spec keyPairSpec
@@ -225,7 +230,8 @@ func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
 			return nil
 		})
 		if errors.Is(err, store.ErrNotFound) {
-			doc, err = k.store.Create(ctx, store.Document{Kind: KindAccount, ID: a.ID, Scope: a.ID, Spec: spec, Status: emptyObject})
+			doc, err = k.store.Create(ctx, store.Document{Kind: KindAccount, ID: a.ID, Scope: a.ID, Spec: spec,
+				Status: emptyObject})
 			if errors.Is(err, store.ErrExists) {
 				continue // another process was first
 			}
@@ -272,5 +278,6 @@ func pairOf(d store.Document) (KeyPair, error) {
 	if err := json.Unmarshal(d.Spec, &spec); err != nil {
 		return KeyPair{}, fmt.Errorf("reading key pair %s: %w", d.ID, err)
 	}
-	return KeyPair{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled, CreatedAt: d.CreatedAt}, nil
+	return KeyPair{AccessKeyID: d.ID, Account: spec.Account, Principal: spec.Principal, Disabled: spec.Disabled,
+		CreatedAt: d.CreatedAt}, nil
 }

@@ -93,7 +93,8 @@ func TestAKeyPairSignsUntilItIsDisabled(t *testing.T) {
 	v := &Verifier{Region: testRegion, Keys: k}
 	verify := func() (Key, error) {
 		r := request(t, "GET", "/x", "")
-		if err := client.Sign(r, nil, client.Credentials{AccessKeyID: pair.AccessKeyID, SecretAccessKey: secret, Region: testRegion}, time.Now()); err != nil {
+		if err := client.Sign(r, nil, client.Credentials{AccessKeyID: pair.AccessKeyID, SecretAccessKey: secret,
+			Region: testRegion}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		key, _, err := v.Verify(r)
@@ -133,7 +134,8 @@ func TestAnotherProcessFollows(t *testing.T) {
 	for _, doorbell := range []bool{true, false} {
 		t.Run(fmt.Sprintf("doorbell %v", doorbell), func(t *testing.T) {
 			dsn, file := pgtest.DSN(t), filepath.Join(t.TempDir(), "key")
-			here := runKeys(t, openStore(t, dsn, store.Hooks{BeforeRing: func() bool { return doorbell }}), file, CacheObserver{})
+			here := runKeys(t, openStore(t, dsn, store.Hooks{BeforeRing: func() bool { return doorbell }}), file,
+				CacheObserver{})
 			there := runKeys(t, openStore(t, dsn, store.Hooks{}), file, CacheObserver{})
 			pair, secret, err := here.Create(t.Context(), account, principal)
 			if err != nil {
@@ -204,7 +206,8 @@ func TestKeyPairsVerifyWhileTheDatabaseIsDown(t *testing.T) {
 func TestAWrongKeyFileIsSaid(t *testing.T) {
 	dsn, dir := pgtest.DSN(t), t.TempDir()
 	s := openStore(t, dsn, store.Hooks{})
-	pair, _, err := NewKeyStore(s, sealer(t, filepath.Join(dir, "right")), CacheObserver{}).Create(t.Context(), account, principal)
+	pair, _, err := NewKeyStore(s, sealer(t, filepath.Join(dir, "right")), CacheObserver{}).Create(t.Context(), account,
+		principal)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,8 +304,10 @@ func TestARelistReplacesWhatWasKnown(t *testing.T) {
 		{store.Batch{Relist: true, Last: true, Documents: []store.Document{doc("b", 1)}}, "ab"},
 		{store.Batch{First: true, Last: true, Documents: []store.Document{removed, doc("c", 1)}}, "bc"},
 		{store.Batch{Relist: true, First: true, Documents: []store.Document{doc("a", 3)}}, "bc"},
-		{store.Batch{Relist: true, First: true, Documents: []store.Document{doc("a", 3)}}, "bc"}, // interrupted, and again
-		{store.Batch{Relist: true, Last: true}, "a"},                                             // a restore took b and c away
+		// interrupted, and again
+		{store.Batch{Relist: true, First: true, Documents: []store.Document{doc("a", 3)}}, "bc"},
+		// a restore took b and c away
+		{store.Batch{Relist: true, Last: true}, "a"},
 	} {
 		if err := c.apply(t.Context(), step.batch); err != nil {
 			t.Fatal(err)
@@ -334,7 +339,8 @@ func TestMalformedKeyPairsAreRefused(t *testing.T) {
 
 func TestKeysDoNotShowTheirSecret(t *testing.T) {
 	key := Key{AccessKeyID: testID, Secret: testSecret, SessionToken: testSecret}
-	for _, s := range []string{fmt.Sprint(key), fmt.Sprintf("%+v", key), fmt.Sprintf("%#v", &key), fmt.Sprint(struct{ K Key }{key})} {
+	for _, s := range []string{fmt.Sprint(key), fmt.Sprintf("%+v", key), fmt.Sprintf("%#v", &key),
+		fmt.Sprint(struct{ K Key }{key})} {
 		if strings.Contains(s, testSecret) {
 			t.Error(s)
 		}
@@ -342,7 +348,8 @@ func TestKeysDoNotShowTheirSecret(t *testing.T) {
 }
 
 func TestDisablingAnUnknownKeyPair(t *testing.T) {
-	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")), CacheObserver{})
+	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")),
+		CacheObserver{})
 	if _, err := k.Disable(t.Context(), otherID); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)
 	}

@@ -61,7 +61,8 @@ func Peer(callee Callee, cs *tls.ConnectionState) (pki.Name, error) {
 			"%s takes callers with a client certificate of this region only; present one", callee).Because(err)
 	}
 	if !MayCall(callee, peer) {
-		return "", rest.Errorf(http.StatusForbidden, "peer-not-allowed", "%s may not call %s", quoted(string(peer)), callee)
+		return "", rest.Errorf(http.StatusForbidden, "peer-not-allowed", "%s may not call %s", quoted(string(peer)),
+			callee)
 	}
 	return peer, nil
 }

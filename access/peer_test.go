@@ -22,7 +22,8 @@ func TestWhoMayCallWhom(t *testing.T) {
 	}
 	for callee, want := range callers {
 		for _, peer := range []pki.Name{
-			"system:platform", "system:operator", "system:adapter", "system:clm", "system:maestro", "system:broker", "system:", "platform", "management-01", "",
+			"system:platform", "system:operator", "system:adapter", "system:clm", "system:maestro", "system:broker",
+			"system:", "platform", "management-01", "",
 		} {
 			if got := MayCall(callee, peer); got != slices.Contains(want, peer) {
 				t.Errorf("%s calls %s: %v", peer, callee, got)
@@ -36,15 +37,17 @@ func TestRequirePeerWantsAVerifiedCertificate(t *testing.T) {
 		return &x509.Certificate{Subject: pkix.Name{CommonName: name}}
 	}
 	verified := func(name string) *tls.ConnectionState {
-		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{named(name)}, VerifiedChains: [][]*x509.Certificate{{named(name)}}}
+		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{named(name)},
+			VerifiedChains: [][]*x509.Certificate{{named(name)}}}
 	}
 	for name, tc := range map[string]struct {
 		state *tls.ConnectionState
 		want  int
 	}{
-		"plain":                {nil, 401},
-		"no certificate":       {&tls.ConnectionState{}, 401},
-		"shown, not verified":  {&tls.ConnectionState{PeerCertificates: []*x509.Certificate{named("system:platform")}}, 401},
+		"plain":          {nil, 401},
+		"no certificate": {&tls.ConnectionState{}, 401},
+		"shown, not verified": {&tls.ConnectionState{PeerCertificates: []*x509.Certificate{named("system:platform")}},
+			401},
 		"name that is no name": {verified("system:Platform "), 401},
 		"an agent":             {verified("management-01"), 403},
 		"platform":             {verified("system:platform"), 204},

@@ -40,7 +40,8 @@ func drawRequest(t *rapid.T) (signed *http.Request, presigned bool) {
 	body := string(rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "body"))
 	r := request(t, method, target, body)
 	value := rapid.StringOfN(rapid.RuneFrom([]rune("abc ,;=\"\t")), 0, 10, -1)
-	for _, n := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"X-Amz-Meta", "X-Custom", "Content-Type", "If-Match", "X-Amz-Account-Id"}), rapid.ID[string]).Draw(t, "headers") {
+	for _, n := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"X-Amz-Meta", "X-Custom", "Content-Type",
+		"If-Match", "X-Amz-Account-Id"}), rapid.ID[string]).Draw(t, "headers") {
 		for range rapid.IntRange(1, 2).Draw(t, "values") {
 			r.Header.Add(n, value.Draw(t, "value"))
 		}
@@ -123,7 +124,8 @@ func TestAChangedRequestDoesNotVerify(t *testing.T) {
 // No form of one request is a form of another that means something else. The
 // second request is what the first becomes by encoding or decoding it once.
 func TestFormsOfDifferentRequestsDiffer(t *testing.T) {
-	tokens := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "/", ":", "%", "2F", "%2F", "25", "%25", "%3A", "+", "%20", "&", "="}), 0, 5)
+	tokens := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "/", ":", "%", "2F", "%2F", "25", "%25", "%3A", "+",
+		"%20", "&", "="}), 0, 5)
 	again := []func(string) string{
 		func(s string) string { return s },
 		encodePath,
@@ -145,7 +147,8 @@ func TestFormsOfDifferentRequestsDiffer(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		path, query := strings.Join(tokens.Draw(t, "path"), ""), strings.Join(tokens.Draw(t, "query"), "")
-		turnPath, turnQuery := rapid.SampledFrom(again).Draw(t, "path again"), rapid.SampledFrom(again).Draw(t, "query again")
+		turnPath, turnQuery := rapid.SampledFrom(again).Draw(t, "path again"), rapid.SampledFrom(again).Draw(
+			t, "query again")
 		forms, means, ok := parse(path, query)
 		otherForms, otherMeans, otherOK := parse(turnPath(path), turnQuery(query))
 		if !ok || !otherOK || means == otherMeans {
@@ -161,9 +164,11 @@ func TestFormsOfDifferentRequestsDiffer(t *testing.T) {
 
 func FuzzAuthorizationHeader(f *testing.F) {
 	for _, s := range []string{
-		"AWS4-HMAC-SHA256 Credential=AKIAABCDEFGHIJKLMNOP/20260301/atoll-1/execute-api/aws4_request, SignedHeaders=host;x-amz-date, Signature=" + strings.Repeat("0", 64),
+		"AWS4-HMAC-SHA256 Credential=AKIAABCDEFGHIJKLMNOP/20260301/atoll-1/execute-api/aws4_request, " +
+			"SignedHeaders=host;x-amz-date, Signature=" + strings.Repeat("0", 64),
 		"AWS4-HMAC-SHA256 Credential=a/b/c/d/e,SignedHeaders=host;;host,Signature=AB",
-		"AWS4-HMAC-SHA256 =,=,=", "AWS4-HMAC-SHA256", "Basic Zm9vOmJhcg==", "", "AWS4-HMAC-SHA256 Signature=x, Signature=y",
+		"AWS4-HMAC-SHA256 =,=,=", "AWS4-HMAC-SHA256", "Basic Zm9vOmJhcg==", "",
+		"AWS4-HMAC-SHA256 Signature=x, Signature=y",
 	} {
 		f.Add(s, "20260301T120000Z")
 	}
@@ -176,7 +181,8 @@ func FuzzAuthorizationHeader(f *testing.F) {
 }
 
 func FuzzPresignedQuery(f *testing.F) {
-	f.Add("X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAABCDEFGHIJKLMNOP%2F20260301%2Fatoll-1%2Fexecute-api%2Faws4_request&X-Amz-Date=20260301T120000Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host&X-Amz-Signature=" + strings.Repeat("0", 64))
+	f.Add(
+		"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAABCDEFGHIJKLMNOP%2F20260301%2Fatoll-1%2Fexecute-api%2Faws4_request&X-Amz-Date=20260301T120000Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host&X-Amz-Signature=" + strings.Repeat("0", 64))
 	f.Add("X-Amz-Signature=%zz&X-Amz-Signature&X-Amz-Expires=99999999999999999999")
 	f.Add("X-%41mz-Signature=x")
 	f.Add("X-Amz-Algorithm=x&X-Amz-Algorithm=y;&&=&X-Amz-Content-Sha256=UNSIGNED-PAYLOAD")

@@ -66,7 +66,10 @@ func readKeyFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s has mode %s; it must be a file that only its owner may read: chmod 600 it, and think about who read it", path, info.Mode())
+		return nil,
+			fmt.Errorf(
+				"%s has mode %s; it must be a file that only its owner may read: chmod 600 it, and think about who "+
+					"read it", path, info.Mode())
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -75,7 +78,9 @@ func readKeyFile(path string) ([]byte, error) {
 	text, ok := strings.CutPrefix(strings.TrimSpace(string(b)), keyFileHeader)
 	key, err := base64.StdEncoding.DecodeString(text)
 	if !ok || err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("%s is not a key file; restore it from a backup, or move it away to begin with new key pairs", path)
+		return nil,
+			fmt.Errorf("%s is not a key file; restore it from a backup, or move it away to begin with new key pairs",
+				path)
 	}
 	return key, nil
 }
@@ -142,8 +147,9 @@ func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
 	version, rest, _ := strings.Cut(sealed, ".")
 	id, text, _ := strings.Cut(rest, ".")
 	if version == "v1" && id != s.id {
-		return "", fmt.Errorf("the secret of %s was sealed with key file %s, and %s is key file %s; restore the right one: %w",
-			bound.AccessKeyID, quoted(id), s.path, s.id, ErrOtherKeyFile)
+		return "",
+			fmt.Errorf("the secret of %s was sealed with key file %s, and %s is key file %s; restore the right one: %w",
+				bound.AccessKeyID, quoted(id), s.path, s.id, ErrOtherKeyFile)
 	}
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
 	if version != "v1" || err != nil || len(b) < s.aead.NonceSize() {

@@ -64,7 +64,8 @@ func TestAnotherKeyFileIsCalledSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = two.Open(sealed, testBound)
-	if !errors.Is(err, ErrOtherKeyFile) || !strings.Contains(err.Error(), one.ID()) || !strings.Contains(err.Error(), two.ID()) {
+	if !errors.Is(err, ErrOtherKeyFile) || !strings.Contains(err.Error(), one.ID()) || !strings.Contains(err.Error(),
+		two.ID()) {
 		t.Errorf("got %v", err)
 	}
 	if strings.Contains(err.Error(), testSecret) {

@@ -74,7 +74,8 @@ func request(t interface{ Fatal(...any) }, method, target, body string) *http.Re
 
 func sdkSign(t interface{ Fatal(...any) }, r *http.Request, body string, at time.Time) {
 	sum := sha256.Sum256([]byte(body))
-	err := v4.NewSigner().SignHTTP(context.Background(), aws.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret},
+	err := v4.NewSigner().SignHTTP(context.Background(), aws.Credentials{AccessKeyID: testID,
+		SecretAccessKey: testSecret},
 		r, hex.EncodeToString(sum[:]), service, testRegion, at)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +84,8 @@ func sdkSign(t interface{ Fatal(...any) }, r *http.Request, body string, at time
 
 func sdkPresign(t interface{ Fatal(...any) }, r *http.Request, body string, at time.Time) *http.Request {
 	sum := sha256.Sum256([]byte(body))
-	u, header, err := v4.NewSigner().PresignHTTP(context.Background(), aws.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret},
+	u, header, err := v4.NewSigner().PresignHTTP(context.Background(), aws.Credentials{AccessKeyID: testID,
+		SecretAccessKey: testSecret},
 		r, hex.EncodeToString(sum[:]), service, testRegion, at)
 	if err != nil {
 		t.Fatal(err)
@@ -133,27 +135,35 @@ func TestAWSTestSuite(t *testing.T) {
 			"5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
 		{"get-vanilla-empty-query-key", "GET /?Param1=value1 HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
 			"a67d582fa61cc504c4bae71f336f98b97f1ea3c7a6bfe1b6e45aec72011b9aeb"},
-		{"get-vanilla-query-order-key-case", "GET /?Param2=value2&Param1=value1 HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
+		{"get-vanilla-query-order-key-case", "GET /?Param2=value2&Param1=value1 HTTP/1.1\n" + host + date + "\n",
+			"host;x-amz-date",
 			"b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500"},
-		{"get-vanilla-query-unreserved", "GET /?-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz=-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
+		{"get-vanilla-query-unreserved",
+			"GET /?-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz=-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
 			"9c3e54bfcdf0b19771a7f523ee5669cdf59bc7cc0884027167c21bb143a40197"},
 		{"get-vanilla-utf8-query", "GET /?ሴ=bar HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
 			"2cdec8eed098649ff3a119c94853b13c643bcf08f8b0a1d91e12c9027818dd04"},
-		{"get-unreserved", "GET /-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
+		{"get-unreserved", "GET /-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz HTTP/1.1\n" + host +
+			date + "\n", "host;x-amz-date",
 			"07ef7494c76fa4850883e2b006601f940f8a34d404d0cfa977f52a65bbf5f24f"},
 		{"get-utf8", "GET /ሴ HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
 			"8318018e0b0f223aa2bbf98705b62bb787dc9c0e678f255a891fd03141be5d85"},
-		{"get-header-key-duplicate", "GET / HTTP/1.1\n" + host + "My-Header1:value2\nMy-Header1:value2\nMy-Header1:value1\n" + date + "\n", "host;my-header1;x-amz-date",
+		{"get-header-key-duplicate", "GET / HTTP/1.1\n" + host +
+			"My-Header1:value2\nMy-Header1:value2\nMy-Header1:value1\n" + date + "\n", "host;my-header1;x-amz-date",
 			"c9d5ea9f3f72853aea855b47ea873832890dbdd183b4468f858259531a5138ea"},
-		{"get-header-value-trim", "GET / HTTP/1.1\n" + host + "My-Header1: value1\nMy-Header2: \"a   b   c\"\n" + date + "\n", "host;my-header1;my-header2;x-amz-date",
+		{"get-header-value-trim", "GET / HTTP/1.1\n" + host + "My-Header1: value1\nMy-Header2: \"a   b   c\"\n" + date +
+			"\n", "host;my-header1;my-header2;x-amz-date",
 			"acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736"},
 		{"post-vanilla", "POST / HTTP/1.1\n" + host + date + "\n", "host;x-amz-date",
 			"5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"},
-		{"post-header-key-sort", "POST / HTTP/1.1\n" + host + "My-Header1:value1\n" + date + "\n", "host;my-header1;x-amz-date",
+		{"post-header-key-sort", "POST / HTTP/1.1\n" + host + "My-Header1:value1\n" + date + "\n",
+			"host;my-header1;x-amz-date",
 			"c5410059b04c1ee005303aed430f6e6645f61f4dc9e1461ec8f8916fdf18852c"},
-		{"post-header-value-case", "POST / HTTP/1.1\n" + host + "My-Header1:VALUE1\n" + date + "\n", "host;my-header1;x-amz-date",
+		{"post-header-value-case", "POST / HTTP/1.1\n" + host + "My-Header1:VALUE1\n" + date + "\n",
+			"host;my-header1;x-amz-date",
 			"cdbc9802e29d2942e5e10b5bccfdd67c5f22c7c4e8ae67b53629efa58b974b7d"},
-		{"post-x-www-form-urlencoded", "POST / HTTP/1.1\nContent-Type:application/x-www-form-urlencoded\n" + host + "Content-Length: 13\n" + date + "\nParam1=value1", "content-type;host;x-amz-date",
+		{"post-x-www-form-urlencoded", "POST / HTTP/1.1\nContent-Type:application/x-www-form-urlencoded\n" + host +
+			"Content-Length: 13\n" + date + "\nParam1=value1", "content-type;host;x-amz-date",
 			"ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -161,7 +171,9 @@ func TestAWSTestSuite(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, SignedHeaders="+tc.signedHeaders+", Signature="+tc.signature)
+			r.Header.Set("Authorization",
+				"AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, SignedHeaders="+
+					tc.signedHeaders+", Signature="+tc.signature)
 			m, ok := messageOf(r)
 			if !ok {
 				t.Fatal("no message")
@@ -191,7 +203,8 @@ func TestAWSTestSuite(t *testing.T) {
 
 // The example in AWS's documentation of how a signing key is derived.
 func TestSigningKeyOfAWSDocumentation(t *testing.T) {
-	got := hex.EncodeToString(signingKey("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", scope{"20150830", "us-east-1", "iam", terminator}))
+	got := hex.EncodeToString(signingKey("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", scope{"20150830", "us-east-1",
+		"iam", terminator}))
 	if want := "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -240,7 +253,8 @@ func TestWhatAWSsSDKSigns(t *testing.T) {
 func signAs(path, query string) string {
 	empty := sha256.Sum256(nil)
 	c := &claim{date: testTime, scope: scope{testTime.Format(dateFormat), testRegion, service, terminator}}
-	canonical := "GET\n" + path + "\n" + query + "\nhost:api.example.com\nx-amz-date:" + testTime.Format(timeFormat) + "\n\nhost;x-amz-date\n" + hex.EncodeToString(empty[:])
+	canonical := "GET\n" + path + "\n" + query + "\nhost:api.example.com\nx-amz-date:" + testTime.Format(timeFormat) +
+		"\n\nhost;x-amz-date\n" + hex.EncodeToString(empty[:])
 	return fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=host;x-amz-date, Signature=%x",
 		testID, c.scope, signature(signingKey(testSecret, c.scope), c, canonical))
 }

@@ -37,7 +37,8 @@ func (v *Verifier) Verify(r *http.Request) (Key, []byte, error) {
 func (v *Verifier) verify(r *http.Request) (claimed string, key Key, body []byte, err error) {
 	m, ok := messageOf(r)
 	if !ok {
-		return "", Key{}, nil, refuse(InvalidTarget, "the request target is not a path; send the path and query only, and the host in the Host header")
+		return "", Key{}, nil, refuse(InvalidTarget,
+			"the request target is not a path; send the path and query only, and the host in the Host header")
 	}
 	c, err := parseClaim(m.header, m.query)
 	if err != nil {
@@ -54,7 +55,8 @@ func (v *Verifier) verify(r *http.Request) (claimed string, key Key, body []byte
 	}
 	key, known, err := v.Keys.Lookup(c.keyID)
 	if err != nil {
-		return c.keyID, Key{}, nil, refuse(KeysNotReady, "the region has not read its key pairs yet, so it cannot tell who signed; try again").Because(err)
+		return c.keyID, Key{}, nil, refuse(KeysNotReady,
+			"the region has not read its key pairs yet, so it cannot tell who signed; try again").Because(err)
 	}
 	if !known {
 		key = Key{Secret: decoySecret}
@@ -70,14 +72,18 @@ func (v *Verifier) verify(r *http.Request) (claimed string, key Key, body []byte
 	right := matches(c, key.Secret, canonicalRequests(m, c, payloadHash))
 	switch {
 	case !known:
-		return c.keyID, Key{}, nil, refuse(UnknownKey, "nobody in this region has the access key id %s; see 'atoll key list'", quoted(c.keyID))
+		return c.keyID, Key{}, nil, refuse(UnknownKey,
+			"nobody in this region has the access key id %s; see 'atoll key list'", quoted(c.keyID))
 	case !right:
 		if n, ok := c.missingHeader(m); ok {
-			return c.keyID, Key{}, nil, refuse(MissingHeader, "SignedHeaders names %s, which the request does not have; send it, and see that no proxy removes it", quoted(n))
+			return c.keyID, Key{}, nil, refuse(MissingHeader,
+				"SignedHeaders names %s, which the request does not have; send it, and see that no proxy removes it",
+				quoted(n))
 		}
 		return c.keyID, Key{}, nil, refuse(WrongSignature, "%s", wrongSignature(m))
 	case !tokenMatches(c, key):
-		return c.keyID, Key{}, nil, refuse(UnexpectedToken, "the session token is not one of this access key; send the token that came with the key, or none")
+		return c.keyID, Key{}, nil, refuse(UnexpectedToken,
+			"the session token is not one of this access key; send the token that came with the key, or none")
 	case key.Disabled:
 		// Only who has the secret learns this.
 		return c.keyID, Key{}, nil, refuse(DisabledKey, "the access key %s is disabled; use another", quoted(c.keyID))
@@ -101,7 +107,8 @@ func matches(c *claim, secret string, forms []string) bool {
 
 // wrongSignature says what people get wrong, and never what would be right.
 func wrongSignature(m message) string {
-	s := "the signature is not that of this request by this key; check the secret access key, and that the request is sent exactly as it was signed: method, host, path, query, signed headers and body"
+	s := "the signature is not that of this request by this key; check the secret access key, and that the request " +
+		"is sent exactly as it was signed: method, host, path, query, signed headers and body"
 	for i := 0; i+3 <= len(m.path); i++ {
 		if m.path[i:i+3] == "%25" {
 			return s + "; a path with %25 must be signed encoded twice, as AWS's signers do"
@@ -141,14 +148,19 @@ func readBody(r *http.Request) ([]byte, error) {
 func (c *claim) checkPayload(body []byte) (string, error) {
 	if c.payloadHash == unsignedPayload {
 		if len(body) > 0 {
-			return "", refuse(UnsignedPayload, "a request with a body must sign it; send its SHA-256 in x-amz-content-sha256, or leave that header out")
+			return "",
+				refuse(UnsignedPayload,
+					"a request with a body must sign it; send its SHA-256 in x-amz-content-sha256, or leave that "+
+						"header out")
 		}
 		return unsignedPayload, nil
 	}
 	sum := sha256.Sum256(body)
 	hash := hex.EncodeToString(sum[:])
 	if c.payloadHash != "" && c.payloadHash != hash {
-		return "", refuse(PayloadMismatch, "x-amz-content-sha256 is not the hash of the body that arrived; send the body that was signed")
+		return "",
+			refuse(PayloadMismatch,
+				"x-amz-content-sha256 is not the hash of the body that arrived; send the body that was signed")
 	}
 	return hash, nil
 }

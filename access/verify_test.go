@@ -27,7 +27,8 @@ var creds = client.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret,
 
 func TestWhatOurClientSignsVerifies(t *testing.T) {
 	for _, body := range []string{"", "{}"} {
-		if key, got, err := verifyWire(t, testVerifier(), signedRequest(t, body, testTime, creds)); err != nil || key.AccessKeyID != testID || string(got) != body {
+		if key, got, err := verifyWire(t, testVerifier(), signedRequest(t, body, testTime, creds)); err != nil ||
+			key.AccessKeyID != testID || string(got) != body {
 			t.Errorf("%q: %v %q %v", body, key.AccessKeyID, got, err)
 		}
 	}
@@ -54,19 +55,24 @@ func TestFaultsOfTheHeaderForm(t *testing.T) {
 		typ  string
 		says string
 	}{
-		{"no signature", func(r *http.Request) { r.Header.Del("Authorization") }, MissingAuthentication, missingToken, "not signed"},
-		{"two headers", func(r *http.Request) { r.Header.Add("Authorization", "x") }, AmbiguousSignature, incomplete, "more than one"},
-		{"header and query", func(r *http.Request) { r.URL.RawQuery += "&X-Amz-Signature=x" }, AmbiguousSignature, incomplete, "more than one"},
+		{"no signature", func(r *http.Request) { r.Header.Del("Authorization") }, MissingAuthentication, missingToken,
+			"not signed"},
+		{"two headers", func(r *http.Request) { r.Header.Add("Authorization", "x") }, AmbiguousSignature, incomplete,
+			"more than one"},
+		{"header and query", func(r *http.Request) { r.URL.RawQuery += "&X-Amz-Signature=x" }, AmbiguousSignature,
+			incomplete, "more than one"},
 		{"basic", set("Authorization", "Basic Zm9vOmJhcg=="), UnsupportedAlgorithm, incomplete, "'Basic'"},
 		{"bearer", set("Authorization", "Bearer x"), UnsupportedAlgorithm, incomplete, "'Bearer'"},
-		{"ECDSA", edit("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), UnsupportedAlgorithm, incomplete, "AWS4-HMAC-SHA256"},
+		{"ECDSA", edit("AWS4-HMAC-SHA256", "AWS4-ECDSA-P256-SHA256"), UnsupportedAlgorithm, incomplete,
+			"AWS4-HMAC-SHA256"},
 		{"no credential", edit("Credential=", "Credentials="), IncompleteSignature, incomplete, "Credential="},
 		{"empty signature", func(r *http.Request) {
 			a := r.Header.Get("Authorization")
 			r.Header.Set("Authorization", a[:strings.Index(a, "Signature=")+10])
 		}, IncompleteSignature, incomplete, "lacks Signature"},
 		{"short signature", func(r *http.Request) {
-			r.Header.Set("Authorization", strings.TrimSuffix(r.Header.Get("Authorization"), r.Header.Get("Authorization")[len(r.Header.Get("Authorization"))-2:]))
+			r.Header.Set("Authorization", strings.TrimSuffix(r.Header.Get("Authorization"),
+				r.Header.Get("Authorization")[len(r.Header.Get("Authorization"))-2:]))
 		}, IncompleteSignature, incomplete, "64 hexadecimal"},
 		{"credential of four parts", edit("/execute-api/", "/"), IncompleteSignature, incomplete, "KEYID/DATE/REGION"},
 		{"terminator", edit("aws4_request", "aws5_request"), WrongTerminator, invalid, "'aws5_request'"},
@@ -74,22 +80,29 @@ func TestFaultsOfTheHeaderForm(t *testing.T) {
 		{"region", edit("/atoll-1/", "/us-east-1/"), WrongRegion, invalid, "this is atoll-1"},
 		{"date", edit("/20260301/", "/20260228/"), WrongDate, invalid, "20260301"},
 		{"no date", func(r *http.Request) { r.Header.Del("X-Amz-Date") }, InvalidDate, incomplete, "0 X-Amz-Date"},
-		{"two dates", func(r *http.Request) { r.Header.Add("X-Amz-Date", "20260301T120000Z") }, InvalidDate, incomplete, "2 X-Amz-Date"},
-		{"other date form", set("X-Amz-Date", "Sun, 01 Mar 2026 12:00:00 GMT"), InvalidDate, incomplete, "20150830T123600Z"},
+		{"two dates", func(r *http.Request) { r.Header.Add("X-Amz-Date", "20260301T120000Z") }, InvalidDate, incomplete,
+			"2 X-Amz-Date"},
+		{"other date form", set("X-Amz-Date", "Sun, 01 Mar 2026 12:00:00 GMT"), InvalidDate, incomplete,
+			"20150830T123600Z"},
 		{"host not signed", edit("host;", ""), UnsignedHeader, invalid, "host"},
 		{"date not signed", edit(";x-amz-date", ""), UnsignedHeader, invalid, "x-amz-date"},
-		{"x-amz header not signed", set("X-Amz-Account-Id", "000000000000"), UnsignedHeader, invalid, "'x-amz-account-id'"},
+		{"x-amz header not signed", set("X-Amz-Account-Id", "000000000000"), UnsignedHeader, invalid,
+			"'x-amz-account-id'"},
 		{"upper case header", edit("host;", "Host;"), IncompleteSignature, incomplete, "lower case"},
 		{"header twice", edit("host;", "host;host;"), IncompleteSignature, incomplete, "different"},
 		{"signed header gone", edit("host;", "host;x-gone;"), MissingHeader, invalid, "'x-gone'"},
-		{"payload hash of another body", set("X-Amz-Content-Sha256", strings.Repeat("0", 64)), PayloadMismatch, invalid, "not the hash"},
+		{"payload hash of another body", set("X-Amz-Content-Sha256", strings.Repeat("0", 64)), PayloadMismatch, invalid,
+			"not the hash"},
 		{"payload hash is none", set("X-Amz-Content-Sha256", "abc"), PayloadMismatch, invalid, "64 hexadecimal"},
 		{"unsigned payload", set("X-Amz-Content-Sha256", unsignedPayload), UnsignedPayload, invalid, "must sign it"},
-		{"streaming", set("X-Amz-Content-Sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), UnsignedPayload, invalid, "hash of the body"},
-		{"two payload hashes", func(r *http.Request) { r.Header.Add("X-Amz-Content-Sha256", "x") }, AmbiguousSignature, incomplete, "more than once"},
+		{"streaming", set("X-Amz-Content-Sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"), UnsignedPayload, invalid,
+			"hash of the body"},
+		{"two payload hashes", func(r *http.Request) { r.Header.Add("X-Amz-Content-Sha256", "x") }, AmbiguousSignature,
+			incomplete, "more than once"},
 		{"other key", edit(testID, otherID), UnknownKey, unrecognized, "'" + otherID + "'"},
 		{"other signature", edit("Signature=", "Signature="), "", "", ""},
-		{"absolute target", func(r *http.Request) { r.RequestURI = "https://api.example.com/" }, InvalidTarget, incomplete, "not a path"},
+		{"absolute target", func(r *http.Request) { r.RequestURI = "https://api.example.com/" }, InvalidTarget,
+			incomplete, "not a path"},
 		{"star", func(r *http.Request) { r.RequestURI = "*" }, InvalidTarget, incomplete, "not a path"},
 		{"other method", func(r *http.Request) { r.Method = "PUT" }, WrongSignature, invalid, "secret access key"},
 		{"other host", func(r *http.Request) { r.Host = "evil.example.com" }, WrongSignature, invalid, "host"},
@@ -106,7 +119,8 @@ func TestFaultsOfTheHeaderForm(t *testing.T) {
 			}
 			checkRefusal(t, err)
 			e := err.(*rest.Error)
-			if Code(e.Code) != tc.code || e.Type != tc.typ || e.Status != http.StatusForbidden || !strings.Contains(e.Reason, tc.says) {
+			if Code(e.Code) != tc.code || e.Type != tc.typ || e.Status != http.StatusForbidden ||
+				!strings.Contains(e.Reason, tc.says) {
 				t.Errorf("got %d %s %s: %s", e.Status, e.Code, e.Type, e.Reason)
 			}
 		})
@@ -191,7 +205,8 @@ func TestSessionTokensAreRefusedUnlessTheKeyHasOne(t *testing.T) {
 		has, sent string
 		code      Code
 	}{
-		{"", "", ""}, {"", "t", UnexpectedToken}, {"t", "t", ""}, {"t", "", UnexpectedToken}, {"t", "u", UnexpectedToken},
+		{"", "", ""}, {"", "t", UnexpectedToken}, {"t", "t", ""}, {"t", "", UnexpectedToken},
+		{"t", "u", UnexpectedToken},
 	} {
 		keys := testKeys()
 		key := keys[testID]

@@ -29,7 +29,8 @@ func (a *answers) Do(r *http.Request) (*http.Response, error) {
 	if err, ok := next.(error); ok {
 		return nil, err
 	}
-	resp := &http.Response{StatusCode: next.(int), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{"code":"HYPERFLEET-X-1"}`)), Request: r}
+	resp := &http.Response{StatusCode: next.(int), Header: http.Header{}, Body: io.NopCloser(
+		strings.NewReader(`{"code":"HYPERFLEET-X-1"}`)), Request: r}
 	if next == 429 {
 		resp.Header.Set("Retry-After", "7")
 	}
@@ -45,7 +46,8 @@ func TestCallsAreRepeatedWhenThatMayHelp(t *testing.T) {
 		calls, status   int
 		atLeast, atMost time.Duration // what is waited
 	}{
-		{"GET", "", []any{500, 500, 200}, 3, 200, 2400 * time.Millisecond, 3 * time.Second}, // 1 s and 2 s, less a fifth
+		// 1 s and 2 s, less a fifth
+		{"GET", "", []any{500, 500, 200}, 3, 200, 2400 * time.Millisecond, 3 * time.Second},
 		{"GET", "linear", []any{502, 503, 504, 200}, 3, 504, 2400 * time.Millisecond, 3 * time.Second},
 		{"GET", "constant", []any{cut, cut, 200}, 3, 200, 1600 * time.Millisecond, 2 * time.Second},
 		{"GET", "", []any{404}, 1, 404, 0, 0},
@@ -59,7 +61,8 @@ func TestCallsAreRepeatedWhenThatMayHelp(t *testing.T) {
 		t.Run(fmt.Sprint(c.method, c.answers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &answers{list: c.answers}
-				config, err := ParseConfig("c.yaml", []byte("adapter: {name: a}\nclients: {hyperfleet_api: {base_url: \"http://clm\"}}"), nil)
+				config, err := ParseConfig("c.yaml",
+					[]byte("adapter: {name: a}\nclients: {hyperfleet_api: {base_url: \"http://clm\"}}"), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -68,7 +71,8 @@ func TestCallsAreRepeatedWhenThatMayHelp(t *testing.T) {
 					t.Fatal(err)
 				}
 				began := time.Now()
-				out, err := api.do(t.Context(), &call{method: c.method, url: &tmpl{text: "/clusters"}, body: &tmpl{text: "{}"}, backoff: c.backoff}, nil)
+				out, err := api.do(t.Context(), &call{method: c.method, url: &tmpl{text: "/clusters"},
+					body: &tmpl{text: "{}"}, backoff: c.backoff}, nil)
 				waited := time.Since(began)
 				if len(a.seen) != c.calls || waited < c.atLeast || waited > c.atMost {
 					t.Errorf("%d calls in %v", len(a.seen), waited)
@@ -91,7 +95,9 @@ func TestAnAttemptHasATimeLimitAndAnExecutionEndsWithItsContext(t *testing.T) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		})
-		e := newEngine(t, "params: [{name: a, required: true, source: {api_call: {method: GET, url: /x, timeout: 3s, retry_attempts: 2}}}]", nil, nil, func(o *Options) { o.API = hang })
+		e := newEngine(
+			t, "params: [{name: a, required: true, source: {api_call: {method: GET, url: /x, timeout: 3s, "+
+				"retry_attempts: 2}}}]", nil, nil, func(o *Options) { o.API = hang })
 		began := time.Now()
 		r := e.Run(t.Context(), Event{ID: "1"})
 		if took := time.Since(began); took < 6*time.Second || took > 7*time.Second || r.Status != Failed {
@@ -120,7 +126,8 @@ func TestURLs(t *testing.T) {
 		{"http://clm:8000", "/clusters/../../../../etc", "http://clm:8000/api/hyperfleet/v1/etc"},
 		{"http://clm:8000", "//evil/x", ""},
 	} {
-		config, err := ParseConfig("c.yaml", []byte("adapter: {name: a}\nclients: {hyperfleet_api: {base_url: \""+c.base+"\"}}"), nil)
+		config, err := ParseConfig("c.yaml", []byte("adapter: {name: a}\nclients: {hyperfleet_api: {base_url: \""+
+			c.base+"\"}}"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,8 @@ func (a answering) Do(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet {
 		body = a[r.URL.Path]
 	}
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, nil
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body)),
+		Request: r}, nil
 }
 
 // BenchmarkRun is one execution of the namespace task whose objects are there:

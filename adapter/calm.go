@@ -21,7 +21,8 @@ type CalmQueue struct {
 
 // NewCalmQueue returns a queue that passes on so many events in a second.
 func NewCalmQueue(pace float64) *CalmQueue {
-	return &CalmQueue{pause: time.Duration(float64(time.Second) / pace), more: make(chan struct{}, 1), event: map[string]Event{}}
+	return &CalmQueue{pause: time.Duration(float64(time.Second) / pace), more: make(chan struct{}, 1),
+		event: map[string]Event{}}
 }
 
 // Add queues events; of a resource that waits already only the newest generation

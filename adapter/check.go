@@ -16,7 +16,8 @@ func (c *checker) add(at Place, key, format string, args ...any) {
 	} else {
 		key = at.Path
 	}
-	c.findings = append(c.findings, Finding{File: at.File, Line: at.Line, Path: key, Message: fmt.Sprintf(format, args...)})
+	c.findings = append(c.findings, Finding{File: at.File, Line: at.Line, Path: key, Message: fmt.Sprintf(format,
+		args...)})
 }
 
 func (c *checker) need(at Place, key, value string) {

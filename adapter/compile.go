@@ -32,9 +32,11 @@ type compiler struct {
 }
 
 func newCompiler(config *Config, task *Task, now func() time.Time) *compiler {
-	c := &compiler{config: config, task: task, funcs: templateFuncs(now), known: map[string]bool{}, found: map[string]bool{}, envs: map[string]bool{}}
+	c := &compiler{config: config, task: task, funcs: templateFuncs(now), known: map[string]bool{},
+		found: map[string]bool{}, envs: map[string]bool{}}
 	env, err := rules.NewEnv(rules.Options{
-		Variables: map[string]rules.Type{"adapter": rules.Map, "resources": rules.Map, "event": rules.Map, "env": rules.Map, "config": rules.Any},
+		Variables: map[string]rules.Type{"adapter": rules.Map, "resources": rules.Map, "event": rules.Map,
+			"env": rules.Map, "config": rules.Any},
 		Functions: functions(now),
 	})
 	if err != nil {
@@ -58,7 +60,8 @@ func (c *compiler) fail(at Place, message string) {
 }
 
 func (c *compiler) doubt(at Place, format string, args ...any) {
-	c.doubts = append(c.doubts, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: fmt.Sprintf(format, args...)})
+	c.doubts = append(c.doubts, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: fmt.Sprintf(format,
+		args...)})
 }
 
 func (c *compiler) warn(at Place, format string, args ...any) {
@@ -158,7 +161,8 @@ func (c *compiler) field(t Text) *field {
 		out.names = strings.Split(strings.TrimPrefix(text, "."), ".")
 		return out
 	}
-	if !strings.HasPrefix(text, "{") && !strings.HasPrefix(text, "$") && !strings.HasPrefix(text, ".") && !strings.HasPrefix(text, "[") {
+	if !strings.HasPrefix(text, "{") && !strings.HasPrefix(text, "$") && !strings.HasPrefix(text, ".") &&
+		!strings.HasPrefix(text, "[") {
 		text = "." + text
 	}
 	path, err := rules.ParsePath(text)
@@ -313,7 +317,8 @@ func (c *compiler) node(v Value, at any, path string, definitions, top bool) nod
 		}
 		var out object
 		for _, key := range sortedKeys(at) {
-			out = append(out, entry{c.template(Text{key, place}), c.node(v, at[key], join(path, key), definitions, false)})
+			out = append(out, entry{c.template(Text{key, place}), c.node(v, at[key], join(path, key), definitions,
+				false)})
 		}
 		return out
 	}

@@ -305,8 +305,10 @@ func (c *Config) Ineffective() (settings []string) {
 		return settings
 	}
 	add(m.ClientID != "", "clients.maestro.client_id: a call is its source's")
-	add(m.RetryAttempts != maestroAttempts, "clients.maestro.retry_attempts: calls are repeated within timeout, and runs with back-off")
-	add(m.ServerHealthinessTimeout != maestroHealthiness, "clients.maestro.server_healthiness_timeout: works are followed by watches, whose silence ends them after 45s")
+	add(m.RetryAttempts != maestroAttempts,
+		"clients.maestro.retry_attempts: calls are repeated within timeout, and runs with back-off")
+	add(m.ServerHealthinessTimeout != maestroHealthiness,
+		"clients.maestro.server_healthiness_timeout: works are followed by watches, whose silence ends them after 45s")
 	add(m.Insecure && m.Auth.Type == "tls", "clients.maestro.insecure: auth.type is tls, so servers are verified")
 	return settings
 }

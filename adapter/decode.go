@@ -149,7 +149,8 @@ func parseYAML(file string, data []byte) (_ *yaml.Node, found Findings) {
 }
 
 func (d *decoder) add(n *yaml.Node, path, format string, args ...any) {
-	d.findings = append(d.findings, Finding{File: d.file, Line: n.Line, Path: path, Message: fmt.Sprintf(format, args...)})
+	d.findings = append(d.findings, Finding{File: d.file, Line: n.Line, Path: path, Message: fmt.Sprintf(format,
+		args...)})
 }
 
 // enter counts what is looked at, and follows aliases.

@@ -183,7 +183,8 @@ func (s *script) Do(req *http.Request) (*http.Response, error) {
 		break
 	}
 	s.trace.Calls = append(s.trace.Calls, TraceCall{req.Method, url, status, body, compact(answer)})
-	return &http.Response{StatusCode: status, Header: headers, Body: io.NopCloser(bytes.NewReader(answer)), Request: req}, nil
+	return &http.Response{StatusCode: status, Header: headers, Body: io.NopCloser(bytes.NewReader(answer)),
+		Request: req}, nil
 }
 
 func compact(data []byte) []byte {
@@ -221,7 +222,8 @@ func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.found)) {
 		o := s.found[name]
-		if id := identify(o); id.Kind == q.Kind && !slices.ContainsFunc(out, func(x Object) bool { return identify(x) == id }) &&
+		if id := identify(o); id.Kind == q.Kind &&
+			!slices.ContainsFunc(out, func(x Object) bool { return identify(x) == id }) &&
 			(q.Name == name || q.Name == "" && matches(q, o)) {
 			out = append(out, o)
 		}

@@ -44,7 +44,8 @@ func TestDryRuns(t *testing.T) {
 		{"kubernetes", "config.yaml", "namespace-task.yaml", "responses.json", "discovery.json"},
 		{"kubernetes-delete", "config.yaml", "namespace-task.yaml", "responses-delete.json", "discovery-delete.json"},
 		{"maestro", "maestro-config.yaml", "maestro-task.yaml", "responses.json", "discovery-maestro.json"},
-		{"maestro-delete", "maestro-config.yaml", "maestro-task.yaml", "responses-delete.json", "discovery-maestro.json"},
+		{"maestro-delete", "maestro-config.yaml", "maestro-task.yaml", "responses-delete.json",
+			"discovery-maestro.json"},
 		{"showcase", "config.yaml", "showcase-task.yaml", "responses.json", ""},
 		{"nothing", "config.yaml", "namespace-task.yaml", "", ""},
 		{"render-error", "config.yaml", "broken-task.yaml", "responses.json", ""},
@@ -131,7 +132,8 @@ func TestATraceHasTheKeysOfTheReference(t *testing.T) {
 	if err := json.Unmarshal(readTestdata(t, "kubernetes.golden.json"), &trace); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"apiRequests", "discoveredResources", "event", "params", "postActions", "preconditions", "resources", "status", "transportOperations"}
+	want := []string{"apiRequests", "discoveredResources", "event", "params", "postActions", "preconditions",
+		"resources", "status", "transportOperations"}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(trace))); diff != "" {
 		t.Error(diff)
 	}

@@ -164,7 +164,8 @@ func conditionsOf(report map[string]any) []string {
 const clusterID = "0198a3c2-0000-7000-8000-000000000001"
 
 func clusterEvent(generation int64) Event {
-	return Event{ID: clusterID, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + clusterID, Generation: generation}
+	return Event{ID: clusterID, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + clusterID,
+		Generation: generation}
 }
 
 const clusterPath = "/api/hyperfleet/v1/clusters/" + clusterID
@@ -179,7 +180,9 @@ func newEngine(t testing.TB, task string, api *clm, transport Transport, more ..
 	if api != nil {
 		url, doer = api.URL, api.Client()
 	}
-	config, err := ParseConfig("config.yaml", []byte("adapter: {name: cl-test, version: \"0.3\"}\nclients: {hyperfleet_api: {base_url: \""+url+"\", base_delay: 1ms, max_delay: 2ms}}"), nil)
+	config, err := ParseConfig("config.yaml", []byte(
+		"adapter: {name: cl-test, version: \"0.3\"}\nclients: {hyperfleet_api: {base_url: \""+url+
+			"\", base_delay: 1ms, max_delay: 2ms}}"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +190,8 @@ func newEngine(t testing.TB, task string, api *clm, transport Transport, more ..
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Config: config, Task: parsed, Transport: transport, API: doer, Now: today, Log: slog.New(slog.DiscardHandler), LookupEnv: func(string) (string, bool) { return "", false }}
+	o := Options{Config: config, Task: parsed, Transport: transport, API: doer, Now: today,
+		Log: slog.New(slog.DiscardHandler), LookupEnv: func(string) (string, bool) { return "", false }}
 	for _, f := range more {
 		f(&o)
 	}

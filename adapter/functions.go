@@ -30,7 +30,10 @@ func functions(now func() time.Time) []rules.Function {
 		return int64(now().Sub(since) / time.Second)
 	}
 	return []rules.Function{
-		{Name: "now", Result: rules.String, Do: func([]any) (any, error) { return now().UTC().Format(time.RFC3339), nil }},
+		{Name: "now", Result: rules.String, Do: func([]any) (any, error) {
+			return now().UTC().Format(time.RFC3339),
+				nil
+		}},
 		{Name: "toJson", Params: []rules.Type{rules.Any}, Result: rules.String, Do: func(args []any) (any, error) {
 			text, err := json.Marshal(args[0])
 			return string(text), err
@@ -39,30 +42,40 @@ func functions(now func() time.Time) []rules.Function {
 		{Name: "fromJson", Params: []rules.Type{rules.String}, Result: rules.Any, Do: func(args []any) (any, error) {
 			return fromJSON(args[0].(string))
 		}},
-		{Name: "merge", Params: []rules.Type{rules.Any, rules.Any}, Result: rules.Any, Do: func(args []any) (any, error) {
+		{Name: "merge", Params: []rules.Type{rules.Any, rules.Any}, Result: rules.Any, Do: func(args []any) (
+			any, error) {
 			return merge(args[0], args[1]), nil
 		}},
 		{Name: "sha256", Params: []rules.Type{rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
 			return hash(args[0].(string)), nil
 		}},
-		{Name: "nowMicro", Result: rules.String, Do: func([]any) (any, error) { return now().UTC().Format(microseconds), nil }},
-		{Name: "dig", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any, Do: func(args []any) (any, error) {
+		{Name: "nowMicro", Result: rules.String, Do: func([]any) (any, error) {
+			return now().UTC().Format(microseconds),
+				nil
+		}},
+		{Name: "dig", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any, Do: func(args []any) (
+			any, error) {
 			return dig(args[0], args[1].(string)), nil
 		}},
-		{Name: "conditionStatus", Params: []rules.Type{rules.List, rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
-			return conditionStatus(args[0].([]any), args[1].(string)), nil
-		}},
-		{Name: "conditionAge", Params: []rules.Type{rules.List, rules.String}, Result: rules.Int, Do: func(args []any) (any, error) {
+		{Name: "conditionStatus", Params: []rules.Type{rules.List, rules.String}, Result: rules.String,
+			Do: func(args []any) (any, error) {
+				return conditionStatus(args[0].([]any), args[1].(string)), nil
+			}},
+		{Name: "conditionAge", Params: []rules.Type{rules.List, rules.String}, Result: rules.Int, Do: func(args []any) (
+			any, error) {
 			return age(args[0].([]any), args[1].(string)), nil
 		}},
-		{Name: "stableFor", Params: []rules.Type{rules.List, rules.String, rules.Int}, Result: rules.Bool, Do: func(args []any) (any, error) {
-			list, kind := args[0].([]any), args[1].(string)
-			return conditionStatus(list, kind) == "True" && age(list, kind) >= args[2].(int64), nil
-		}},
-		{Name: "statusFeedbackValue", Params: []rules.Type{rules.Any, rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
-			return feedback(args[0], args[1].(string)), nil
-		}},
-		{Name: "triState", Params: []rules.Type{rules.Bool, rules.Bool}, Result: rules.String, Do: func(args []any) (any, error) {
+		{Name: "stableFor", Params: []rules.Type{rules.List, rules.String, rules.Int}, Result: rules.Bool,
+			Do: func(args []any) (any, error) {
+				list, kind := args[0].([]any), args[1].(string)
+				return conditionStatus(list, kind) == "True" && age(list, kind) >= args[2].(int64), nil
+			}},
+		{Name: "statusFeedbackValue", Params: []rules.Type{rules.Any, rules.String}, Result: rules.String,
+			Do: func(args []any) (any, error) {
+				return feedback(args[0], args[1].(string)), nil
+			}},
+		{Name: "triState", Params: []rules.Type{rules.Bool, rules.Bool}, Result: rules.String, Do: func(args []any) (
+			any, error) {
 			switch {
 			case args[0].(bool):
 				return "True", nil

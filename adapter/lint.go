@@ -165,14 +165,18 @@ func (c *compiler) transports() {
 		case maestro && c.config.Clients.Maestro == nil:
 			c.doubt(r.Place, "it goes to maestro, but %s has no clients.maestro", c.config.File)
 		case !maestro && c.config.Clients.Maestro != nil:
-			c.doubt(r.Place, "it goes to a Kubernetes API, but with clients.maestro in %s all go to maestro", c.config.File)
+			c.doubt(r.Place, "it goes to a Kubernetes API, but with clients.maestro in %s all go to maestro",
+				c.config.File)
 		}
 	}
 }
 
 // reports checks the payloads that are status reports.
 func (c *compiler) reports() {
-	deletes := slices.ContainsFunc(c.task.Resources, func(r Resource) bool { return r.Lifecycle != nil && r.Lifecycle.Delete != nil })
+	deletes := slices.ContainsFunc(c.task.Resources, func(r Resource) bool {
+		return r.Lifecycle != nil &&
+			r.Lifecycle.Delete != nil
+	})
 	for _, a := range c.task.Post.Actions {
 		if a.APICall == nil || !statusReport(strings.ToUpper(a.APICall.Method), a.APICall.URL.Value) {
 			continue

@@ -14,7 +14,8 @@ func TestLintSaysNothingOfWhatIsRight(t *testing.T) {
 		t.Fatal(names, err)
 	}
 	for _, config := range []string{"config.yaml", "maestro-config.yaml"} {
-		for _, task := range map[string][]string{"config.yaml": {"namespace-task.yaml", "showcase-task.yaml"}, "maestro-config.yaml": {"maestro-task.yaml"}}[config] {
+		for _, task := range map[string][]string{"config.yaml": {"namespace-task.yaml", "showcase-task.yaml"},
+			"maestro-config.yaml": {"maestro-task.yaml"}}[config] {
 			for _, f := range LintFiles("testdata/dryrun/"+config, "testdata/dryrun/"+task).Errors() {
 				t.Error(f)
 			}
@@ -53,7 +54,9 @@ func FuzzLint(f *testing.F) {
 	for _, name := range []string{"namespace-task.yaml", "maestro-task.yaml", "showcase-task.yaml", "config.yaml"} {
 		f.Add(string(readTestdata(f, name)))
 	}
-	f.Add("resources: [{name: a, manifest: '{{ range $x := .a }}{{ with .b }}{{ template \"x\" }}{{ end }}{{ end }}', discovery: {by_name: '{{/* c */}}'}}]")
+	f.Add(
+		"resources: [{name: a, manifest: '{{ range $x := .a }}{{ with .b }}{{ template \"x\" }}{{ end }}{{ end }}', " +
+			"discovery: {by_name: '{{/* c */}}'}}]")
 	f.Add("params: [{name: a, source: {expression: 'lists.range(3).map(a, a)'}}]")
 	f.Fuzz(func(t *testing.T, text string) {
 		Lint([]string{"/a.yaml"}, files{"/a.yaml": text, "/maestro-work.yaml": text, "/maestro-status.yaml": text}.read)

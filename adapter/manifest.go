@@ -80,7 +80,8 @@ func nameOf(o Object) string {
 // complete says what an object lacks.
 func complete(o Object) error {
 	id := identify(o)
-	for _, f := range []struct{ name, value string }{{"apiVersion", id.APIVersion}, {"kind", id.Kind}, {"metadata.name", id.Name}} {
+	for _, f := range []struct{ name, value string }{{"apiVersion", id.APIVersion}, {"kind", id.Kind},
+		{"metadata.name", id.Name}} {
 		if f.value == "" {
 			return fmt.Errorf("%s has no %s", nameOf(o), f.name)
 		}

@@ -25,8 +25,10 @@ func TestAConfigIsReadWithDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Adapter.Name != "cl-namespace" || c.Clients.API.Timeout != 5*time.Second || c.Clients.API.MaxDelay != 30*time.Second ||
-		c.Clients.API.Auth.TokenCacheTTL != 30*time.Second || c.Clients.Maestro.RetryAttempts != 3 || c.Log.Format != "json" {
+	if c.Adapter.Name != "cl-namespace" || c.Clients.API.Timeout != 5*time.Second ||
+		c.Clients.API.MaxDelay != 30*time.Second ||
+		c.Clients.API.Auth.TokenCacheTTL != 30*time.Second || c.Clients.Maestro.RetryAttempts != 3 ||
+		c.Log.Format != "json" {
 		t.Errorf("%+v", c)
 	}
 	api := c.Redacted()["clients"].(map[string]any)["hyperfleet_api"].(map[string]any)
@@ -37,8 +39,10 @@ func TestAConfigIsReadWithDefaults(t *testing.T) {
 
 func TestVariablesAreStrongerThanTheFile(t *testing.T) {
 	env := map[string]string{
-		"HYPERFLEET_API_BASE_URL": "https://other", "HYPERFLEET_API_TIMEOUT": "1m", "HYPERFLEET_BROKER_TOPIC": "a", "BROKER_TOPIC": "b",
-		"BROKER_SUBSCRIPTION_ID": "legacy", "LOG_LEVEL": "DEBUG", "HYPERFLEET_MAESTRO_INSECURE": "true", "HYPERFLEET_KUBERNETES_QPS": "12.5",
+		"HYPERFLEET_API_BASE_URL": "https://other", "HYPERFLEET_API_TIMEOUT": "1m", "HYPERFLEET_BROKER_TOPIC": "a",
+		"BROKER_TOPIC":           "b",
+		"BROKER_SUBSCRIPTION_ID": "legacy", "LOG_LEVEL": "DEBUG", "HYPERFLEET_MAESTRO_INSECURE": "true",
+		"HYPERFLEET_KUBERNETES_QPS":         "12.5",
 		"HYPERFLEET_MAESTRO_KEEPALIVE_TIME": "30s", "HYPERFLEET_DEBUG_CONFIG": "true",
 	}
 	c, err := ParseConfig("c.yaml", []byte(smallConfig), func(name string) string { return env[name] })
@@ -49,12 +53,16 @@ func TestVariablesAreStrongerThanTheFile(t *testing.T) {
 		c.Clients.API.BaseURL, c.Clients.API.Timeout, c.Clients.Broker.Topic, c.Clients.Broker.SubscriptionID, c.Log.Level,
 		c.Clients.Maestro.Insecure, c.Clients.Kubernetes.QPS, c.Clients.Maestro.Keepalive.Time, c.DebugConfig,
 	}
-	if diff := cmp.Diff([]any{"https://other", time.Minute, "a", "legacy", "debug", true, 12.5, 30 * time.Second, true}, got); diff != "" {
+	if diff := cmp.Diff([]any{"https://other", time.Minute, "a", "legacy", "debug", true, 12.5, 30 * time.Second, true},
+		got); diff != "" {
 		t.Error(diff)
 	}
 	env = map[string]string{"HYPERFLEET_API_TIMEOUT": "soon"}
-	if _, err := ParseConfig("c.yaml", []byte(smallConfig), func(name string) string { return env[name] }); err == nil ||
-		!strings.Contains(err.Error(), "HYPERFLEET_API_TIMEOUT: clients.hyperfleet_api.timeout: a duration is expected") {
+	if _, err := ParseConfig("c.yaml", []byte(smallConfig), func(name string) string {
+		return env[name]
+	}); err == nil ||
+		!strings.Contains(err.Error(),
+			"HYPERFLEET_API_TIMEOUT: clients.hyperfleet_api.timeout: a duration is expected") {
 		t.Error(err)
 	}
 }
@@ -77,7 +85,8 @@ func TestWhatIsWrongInAFileIsToldWithItsLine(t *testing.T) {
 		case "config":
 			_, err = ParseConfig("config.yaml", []byte(d.Input), nil)
 		case "task":
-			_, err = ParseTask("/etc/task.yaml", []byte(d.Input), files{"/etc/job.yaml": "kind: Job", "/etc/bad.yaml": "a: 1\na: 2\n"}.read)
+			_, err = ParseTask("/etc/task.yaml", []byte(d.Input), files{"/etc/job.yaml": "kind: Job",
+				"/etc/bad.yaml": "a: 1\na: 2\n"}.read)
 		case "lint":
 			found := Lint([]string{"/etc/task.yaml", "/etc/config.yaml"}, files{
 				"/etc/task.yaml": d.Input, "/etc/config.yaml": "adapter: {name: a}\n",
@@ -98,8 +107,11 @@ func TestWhatIsWrongInAFileIsToldWithItsLine(t *testing.T) {
 
 func FuzzParseTask(f *testing.F) {
 	for _, s := range []string{
-		"params: [{name: a, source: event.id}]", "a: &a [*a]", "params: &x\n- name: a\n  source: {file: {path: /x}}\npreconditions: *x", "<<: {params: []}", "resources: [{name: a, manifest: {ref: x}}]",
-		"post: {payloads: [{name: p, build_ref: job.yaml}]}", "? [a]\n: b", "a: !!int x", "a: 0x7fffffffffffffffffff", "\xff",
+		"params: [{name: a, source: event.id}]", "a: &a [*a]",
+		"params: &x\n- name: a\n  source: {file: {path: /x}}\npreconditions: *x", "<<: {params: []}",
+		"resources: [{name: a, manifest: {ref: x}}]",
+		"post: {payloads: [{name: p, build_ref: job.yaml}]}", "? [a]\n: b", "a: !!int x", "a: 0x7fffffffffffffffffff",
+		"\xff",
 	} {
 		f.Add(s)
 	}
@@ -142,7 +154,8 @@ resources:
 - {name: d, manifest: "apiVersion: v1\nkind: {{ .kind }}\n", discovery: {by_name: d}}
 - {name: e, manifest: {kind: Secret}, discovery: {by_name: e}}
 `
-	parsed, err := ParseTask("/task.yaml", []byte(task), files{"/c.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: \"{{ .x }}\"}\n"}.read)
+	parsed, err := ParseTask("/task.yaml", []byte(task),
+		files{"/c.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: \"{{ .x }}\"}\n"}.read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +164,8 @@ resources:
 		version, kind, ok := parsed.Resources[i].Kind()
 		got = append(got, fmt.Sprint(version, " ", kind, " ", ok))
 	}
-	want := []string{"apps/v1 Deployment true", "batch/v1 Job true", "v1 Secret true", "v1 {{ .kind }} false", " Secret false"}
+	want := []string{"apps/v1 Deployment true", "batch/v1 Job true", "v1 Secret true", "v1 {{ .kind }} false",
+		" Secret false"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -167,7 +181,8 @@ func TestSettingsWithoutEffectAreNamed(t *testing.T) {
 		}
 		return c
 	}
-	quiet := parse(`{adapter: {name: a}, clients: {kubernetes: {api_version: v1, qps: 5}, maestro: {source_id: s, timeout: 5s, insecure: true, keepalive: {time: 20s}, retry_attempts: 3}}}`)
+	quiet := parse(
+		`{adapter: {name: a}, clients: {kubernetes: {api_version: v1, qps: 5}, maestro: {source_id: s, timeout: 5s, insecure: true, keepalive: {time: 20s}, retry_attempts: 3}}}`)
 	if got := quiet.Ineffective(); len(got) > 0 {
 		t.Errorf("%q", got)
 	}
@@ -178,7 +193,8 @@ func TestSettingsWithoutEffectAreNamed(t *testing.T) {
 		name, _, _ := strings.Cut(text, ":")
 		names = append(names, name)
 	}
-	want := "adapter.version clients.kubernetes.api_version clients.maestro.client_id clients.maestro.retry_attempts clients.maestro.server_healthiness_timeout clients.maestro.insecure"
+	want := "adapter.version clients.kubernetes.api_version clients.maestro.client_id clients.maestro.retry_attempts " +
+		"clients.maestro.server_healthiness_timeout clients.maestro.insecure"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

@@ -42,7 +42,8 @@ type outcome struct {
 }
 
 func newPool(parallel int, grace time.Duration, run func(context.Context, task) ending) *pool {
-	return &pool{run: run, parallel: parallel, grace: grace, events: make(chan told), ended: make(chan outcome), stopped: make(chan struct{})}
+	return &pool{run: run, parallel: parallel, grace: grace, events: make(chan told), ended: make(chan outcome),
+		stopped: make(chan struct{})}
 }
 
 // tell queues an event. It does not wait for anything but its turn; events that

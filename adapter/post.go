@@ -214,7 +214,8 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 		return err
 	}
 	x.result.Reported = true
-	x.o.Log.InfoContext(ctx, "the engine reported what the task could not", slog.String("id", x.event.ID), slog.String("reason", reason))
+	x.o.Log.InfoContext(ctx, "the engine reported what the task could not", slog.String("id", x.event.ID),
+		slog.String("reason", reason))
 	return nil
 }
 
@@ -246,7 +247,8 @@ func (r *lastReport) condition(kind string) *lastCondition {
 // readReport reads an adapter's last report; false if there is none. A report
 // takes the place of the one before it, and in data tasks keep what they must not
 // forget: where they placed something.
-func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter string) (none lastReport, found bool, err error) {
+func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter string) (none lastReport, found bool,
+	err error) {
 	statuses.RawQuery = "size=100"
 	out, err := x.api.send(ctx, apiRequest{call: &call{method: http.MethodGet}, url: &statuses})
 	if api, ok := errors.AsType[*APIError](err); ok && api.Status == http.StatusNotFound {

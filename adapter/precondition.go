@@ -71,7 +71,8 @@ func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionR
 			return "", fmt.Errorf("%s %s: %w", c.field.text, c.operator, err)
 		}
 		if !met {
-			unmet = append(unmet, strings.TrimSpace(fmt.Sprintf("%s %s %v", c.field.text, c.operator, or0(c.wanted)))+fmt.Sprintf(" (actual: %v)", v))
+			unmet = append(unmet, strings.TrimSpace(fmt.Sprintf("%s %s %v", c.field.text, c.operator, or0(c.wanted)))+
+				fmt.Sprintf(" (actual: %v)", v))
 		}
 	}
 	r.Matched = len(unmet) == 0
@@ -129,7 +130,8 @@ func (x *execution) capture(ctx context.Context, captures []capture, seen map[st
 
 // operators of conditions.
 var operators = []string{
-	"equals", "notEquals", "in", "notIn", "contains", "greaterThan", "lessThan", "greaterThanOrEqual", "lessThanOrEqual", "exists", "notExists",
+	"equals", "notEquals", "in", "notIn", "contains", "greaterThan", "lessThan", "greaterThanOrEqual",
+	"lessThanOrEqual", "exists", "notExists",
 }
 
 // holds compares a field's value, nil when there is none, with the wanted one.

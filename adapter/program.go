@@ -158,7 +158,8 @@ func (c *compiler) param(x Param) param {
 }
 
 // eventFields are what an event has.
-var eventFields = []string{"id", "kind", "href", "generation", "owner_references", "owner_references.id", "owner_references.kind", "owner_references.href"}
+var eventFields = []string{"id", "kind", "href", "generation", "owner_references", "owner_references.id",
+	"owner_references.kind", "owner_references.href"}
 
 func (c *compiler) source(at Place, from string) {
 	first, rest, _ := strings.Cut(from, ".")
@@ -171,7 +172,8 @@ func (c *compiler) source(at Place, from string) {
 		}
 	case first == "secret" || first == "configmap":
 		c.doubt(at, "the source %s was removed; mount a file, or set a variable", first)
-	case first != "env" && first != "event" && first != "config" && !c.known[first] && !slices.Contains(eventFields, from):
+	case first != "env" && first != "event" && first != "config" && !c.known[first] &&
+		!slices.Contains(eventFields, from):
 		c.doubt(at, "%q is neither event, env or config, nor an earlier param", first)
 	}
 }

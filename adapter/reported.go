@@ -22,7 +22,8 @@ import (
 
 // errOvertaken is the error of a report that CLM takes for older than the stored
 // one. Engine.Run runs the task again.
-var errOvertaken = errors.New("the lifecycle manager has a report of a later time; the task looks again and reports after it")
+var errOvertaken = errors.New(
+	"the lifecycle manager has a report of a later time; the task looks again and reports after it")
 
 // maxOvertaken is how often Engine.Run runs a task again because of errOvertaken.
 const maxOvertaken = 2
@@ -124,7 +125,8 @@ func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, erro
 	}
 	key := reportKey{r.url.Path, s.Adapter}
 	at := s.at
-	if at.Equal(x.built.Truncate(time.Second)) { // tasks write it to the second; within one there may be several reports
+	// tasks write it to the second; within one there may be several reports
+	if at.Equal(x.built.Truncate(time.Second)) {
 		at = x.built
 	}
 	if next := x.stored.after(key, at); !at.IsZero() && !next.Equal(s.at) {
@@ -171,7 +173,8 @@ func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
 // keptInstead returns the time of the report that CLM kept instead of s, by its
 // answer to s; zero when it took s, or need not. It is an error when CLM has
 // neither.
-func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s statusBody, out *answer) (none time.Time, err error) {
+func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s statusBody, out *answer) (none time.Time,
+	err error) {
 	if out.status != http.StatusNoContent {
 		var kept lastReport
 		if json.Unmarshal(out.body, &kept) != nil || kept.Generation != s.Generation || kept.says(s.lastReport) {
@@ -184,7 +187,8 @@ func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s status
 	case err != nil:
 		return none, fmt.Errorf("the report was discarded; reading the stored one: %w", err)
 	case !found:
-		return none, fmt.Errorf("the lifecycle manager discarded the report on generation %d, and has none", s.Generation)
+		return none, fmt.Errorf("the lifecycle manager discarded the report on generation %d, and has none",
+			s.Generation)
 	case last.Generation > s.Generation: // what this one says is of no use to anybody
 		return none, nil
 	case last.Generation == s.Generation && !s.at.After(last.ObservedAt):
@@ -195,7 +199,10 @@ func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s status
 	case s.condition("Available") != nil && s.condition("Available").Status == "Unknown":
 		return none, nil // by contract only an adapter's first report may say so
 	}
-	return none, fmt.Errorf("the lifecycle manager discarded the report on generation %d; the stored one is on generation %d and older", s.Generation, last.Generation)
+	return none,
+		fmt.Errorf(
+			"the lifecycle manager discarded the report on generation %d; the stored one is on generation %d and older",
+			s.Generation, last.Generation)
 }
 
 // says compares values and reasons of conditions.

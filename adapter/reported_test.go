@@ -183,7 +183,8 @@ func TestWhatADiscardedReportMeans(t *testing.T) {
 		t.Errorf("Unknown after True is discarded by contract: %v after %v", r.Err(), api.puts)
 	}
 	x.sees = "True"
-	if r := x.engine.Run(t.Context(), clusterEvent(5)); r.Err() == nil || !strings.Contains(r.Err().Error(), "discarded the report on generation 5") {
+	if r := x.engine.Run(t.Context(), clusterEvent(5)); r.Err() == nil || !strings.Contains(r.Err().Error(),
+		"discarded the report on generation 5") {
 		t.Errorf("a report on a generation that CLM does not have counts as delivered: %v", r.Err())
 	}
 	api.generation = 5

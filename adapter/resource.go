@@ -189,7 +189,8 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	left, err := x.discover(ctx, r, nil)
 	switch {
 	case err != nil: // as if it was there still: the next event will tell
-		x.o.Log.DebugContext(ctx, "what became of a deleted object is not known", slog.String("id", x.event.ID), slog.String("resource", r.name), slog.Any("error", err))
+		x.o.Log.DebugContext(ctx, "what became of a deleted object is not known", slog.String("id", x.event.ID),
+			slog.String("resource", r.name), slog.Any("error", err))
 		x.bind(r, object)
 	case left == nil: // Maestro may have lost its database in between
 		return x.notFound(ctx, r, out)

@@ -55,7 +55,8 @@ func (e *Engine) begin(ev Event) *execution {
 		},
 		result: &Result{Event: ev, Status: Success, Errors: map[Phase]error{}, Discovered: map[string]any{}},
 	}
-	x.scope = map[string]any{"adapter": x.adapter, "resources": x.resources, "event": ev.document(), "env": e.env, "config": e.config}
+	x.scope = map[string]any{"adapter": x.adapter, "resources": x.resources, "event": ev.document(), "env": e.env,
+		"config": e.config}
 	return x
 }
 
@@ -196,13 +197,15 @@ func (x *execution) log(ctx context.Context, l *logAction) {
 	if l == nil {
 		return
 	}
-	level := map[string]slog.Level{"debug": slog.LevelDebug, "warn": slog.LevelWarn, "warning": slog.LevelWarn, "error": slog.LevelError}[l.level]
+	level := map[string]slog.Level{"debug": slog.LevelDebug, "warn": slog.LevelWarn, "warning": slog.LevelWarn,
+		"error": slog.LevelError}[l.level]
 	if !x.o.Log.Enabled(ctx, level) {
 		return
 	}
 	message, err := l.message.render(x.scope)
 	if err != nil {
-		x.o.Log.WarnContext(ctx, "a log message cannot be written", slog.String("id", x.event.ID), slog.Any("error", err))
+		x.o.Log.WarnContext(ctx, "a log message cannot be written", slog.String("id", x.event.ID),
+			slog.Any("error", err))
 		return
 	}
 	x.o.Log.Log(ctx, level, "the task says", slog.String("message", message), slog.String("id", x.event.ID))
@@ -236,10 +239,12 @@ func (x *execution) takeParams(ctx context.Context) *StepError {
 			if ctx.Err() != nil {
 				return &StepError{ParamExtraction, p.Name, "taking the parameter", context.Cause(ctx)}
 			}
-			x.o.Log.DebugContext(ctx, "an optional parameter has its default", slog.String("id", x.event.ID), slog.String("param", p.Name), slog.Any("error", err))
+			x.o.Log.DebugContext(ctx, "an optional parameter has its default", slog.String("id", x.event.ID),
+				slog.String("param", p.Name), slog.Any("error", err))
 			v = p.Default.Value
 		case v == nil && p.Required:
-			return &StepError{ParamExtraction, p.Name, "taking the required parameter from " + p.Source.describe(), errors.New("there is none")}
+			return &StepError{ParamExtraction, p.Name, "taking the required parameter from " + p.Source.describe(),
+				errors.New("there is none")}
 		}
 		if v != nil {
 			x.scope[p.Name] = v
@@ -309,5 +314,6 @@ func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, er
 // statusReport says whether a call reports the resource's status.
 func statusReport(method, url string) bool {
 	url, _, _ = strings.Cut(url, "?")
-	return (method == http.MethodPut || method == http.MethodPost || method == http.MethodPatch) && strings.HasSuffix(strings.TrimSuffix(url, "/"), "/statuses")
+	return (method == http.MethodPut || method == http.MethodPost || method == http.MethodPatch) &&
+		strings.HasSuffix(strings.TrimSuffix(url, "/"), "/statuses")
 }

@@ -32,12 +32,14 @@ func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
 		t.Fatalf("%+v %v", r, r.Err())
 	}
 	got := conditionsOf(api.report(t))
-	want := []string{"Applied=True(NamespaceApplied)", "Available=Unknown(Pending)", "Health=True(Healthy)", "Finalized=False(Deletion)"}
+	want := []string{"Applied=True(NamespaceApplied)", "Available=Unknown(Pending)", "Health=True(Healthy)",
+		"Finalized=False(Deletion)"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	rep := api.report(t)
-	if rep["observed_generation"] != 3.0 || rep["observed_time"] != "2026-03-01T12:00:00.9Z" || rep["adapter"] != "cl-test" {
+	if rep["observed_generation"] != 3.0 || rep["observed_time"] != "2026-03-01T12:00:00.9Z" ||
+		rep["adapter"] != "cl-test" {
 		t.Errorf("%v", rep)
 	}
 	settings := s.objects[identity{"v1", "ConfigMap", clusterID, "settings"}]
@@ -65,7 +67,8 @@ func TestDeletionsGoInTheOrderOfTheirConditions(t *testing.T) {
 		return 200, strings.Replace(cluster, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)
 	}
 	s.linger = true
-	if r := e.Run(t.Context(), clusterEvent(4)); r.Resources[1].Operation != Deleted || r.Resources[0].Operation == Deleted {
+	if r := e.Run(t.Context(), clusterEvent(4)); r.Resources[1].Operation != Deleted ||
+		r.Resources[0].Operation == Deleted {
 		t.Errorf("the namespace goes before what is in it: %+v", r.Resources)
 	}
 	if got := conditionsOf(api.report(t))[3]; got != "Finalized=False(Deletion)" {
@@ -113,7 +116,8 @@ post:
 // deleted counts as finalized.
 func TestNothingOfADeletedResourceIsMadeAgain(t *testing.T) {
 	deleted := strings.Replace(cluster, `"id":"x"`, `"deleted_time":"2026-03-01T11:00:00Z","id":"`+clusterID+`"`, 1)
-	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`, `"id":"`+clusterID+`"`, 1)})
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`,
+		`"id":"`+clusterID+`"`, 1)})
 	m := newShelf()
 	e := newEngine(t, waitingTask, api, m)
 	finalized := func() string { return conditionsOf(api.report(t))[0] }
@@ -121,7 +125,8 @@ func TestNothingOfADeletedResourceIsMadeAgain(t *testing.T) {
 		t.Fatalf("%v, %d objects", r.Err(), len(m.objects))
 	}
 	space := Object{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": clusterID}}
-	inside := Object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "inside", "namespace": clusterID}}
+	inside := Object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "inside",
+		"namespace": clusterID}}
 	vanish := func(o Object) {
 		t.Helper()
 		if err := m.Delete(t.Context(), Deletion{Object: o}); err != nil {
@@ -160,10 +165,12 @@ func (s terminating) Apply(ctx context.Context, a Application) (Applied, error) 
 // What is being deleted is waited for: that is no failure that is tried again at
 // once, and what comes after it is not applied either.
 func TestWhatIsBeingDeletedIsWaitedFor(t *testing.T) {
-	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`, `"id":"`+clusterID+`"`, 1)})
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`,
+		`"id":"`+clusterID+`"`, 1)})
 	s := terminating{newShelf()}
 	r := newEngine(t, waitingTask, api, s).Run(t.Context(), clusterEvent(1))
-	if r.Err() != nil || !r.Skipped || !strings.Contains(r.SkipReason, "still being deleted") || len(r.Resources) != 1 || len(s.objects) != 0 || !r.Reported {
+	if r.Err() != nil || !r.Skipped || !strings.Contains(r.SkipReason, "still being deleted") ||
+		len(r.Resources) != 1 || len(s.objects) != 0 || !r.Reported {
 		t.Errorf("%+v %v", r, r.Err())
 	}
 }
@@ -182,7 +189,8 @@ func (u *unsure) Doubt(_ context.Context, s Search) (Object, error) {
 }
 
 func TestI9WhatATransportDoubtsIsNotGone(t *testing.T) {
-	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)})
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id"`,
+		`"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)})
 	u := &unsure{newShelf(), true}
 	e := newEngine(t, namespaceTask(t), api, u)
 	if r := e.Run(t.Context(), clusterEvent(4)); r.Status != Success {
@@ -215,7 +223,8 @@ resources:
 `
 	for _, doubts := range []bool{true, false} {
 		u := &unsure{newShelf(), doubts}
-		second := Object{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "second-c1", "annotations": map[string]any{"hyperfleet.io/generation": "1"}}}
+		second := Object{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "second-c1",
+			"annotations": map[string]any{"hyperfleet.io/generation": "1"}}}
 		if _, err := u.Apply(t.Context(), Application{Object: second, Generation: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -230,7 +239,8 @@ func TestAPreconditionThatIsNotMetSkipsResourcesAndIsReported(t *testing.T) {
 	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, "aws", "moon", 1)})
 	s := newShelf()
 	r := newEngine(t, namespaceTask(t), api, s).Run(t.Context(), clusterEvent(3))
-	if r.Status != Success || !r.Skipped || len(s.log) != 0 || !strings.Contains(r.SkipReason, "cluster.spec.provider in [aws gcp] (actual: moon)") {
+	if r.Status != Success || !r.Skipped || len(s.log) != 0 || !strings.Contains(r.SkipReason,
+		"cluster.spec.provider in [aws gcp] (actual: moon)") {
 		t.Errorf("%+v %v", r, s.log)
 	}
 	if got := conditionsOf(api.report(t))[2]; got != "Health=False(ResourcesSkipped)" {
@@ -263,7 +273,8 @@ post:
 	}{
 		{"by the task itself", "", []string{"Health=False(ExecutionFailed:param_extraction)"}},
 		{"by the engine, when the task's payload needs what is missing", `secret: "{{ .token }}"`,
-			[]string{"Applied=False(ParameterExtractionFailed)", "Available=False(ParameterExtractionFailed)", "Health=False(ParameterExtractionFailed)"}},
+			[]string{"Applied=False(ParameterExtractionFailed)", "Available=False(ParameterExtractionFailed)",
+				"Health=False(ParameterExtractionFailed)"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			api := newCLM(t, nil)
@@ -275,7 +286,8 @@ post:
 			if diff := cmp.Diff(c.want, conditionsOf(report)); diff != "" {
 				t.Error(diff)
 			}
-			if c.own != "" && (report["observed_generation"] != 2.0 || report["observed_time"] != "2026-03-01T12:00:00.9Z") {
+			if c.own != "" && (report["observed_generation"] != 2.0 ||
+				report["observed_time"] != "2026-03-01T12:00:00.9Z") {
 				t.Errorf("%v: not the time of the report", report)
 			}
 		})
@@ -327,13 +339,15 @@ post:
 	e := newEngine(t, task, api, nil)
 	for generation, want := range map[int64][]string{
 		2: {"Applied=True(Done)", "Available=True(AsExpected)", "Health=False(ParameterExtractionFailed)"},
-		3: {"Applied=False(ParameterExtractionFailed)", "Available=False(ParameterExtractionFailed)", "Health=False(ParameterExtractionFailed)"},
+		3: {"Applied=False(ParameterExtractionFailed)", "Available=False(ParameterExtractionFailed)",
+			"Health=False(ParameterExtractionFailed)"},
 	} {
 		if r := e.Run(t.Context(), clusterEvent(generation)); !r.Reported {
 			t.Errorf("%+v", r)
 		}
 		report := api.report(t)
-		if diff := cmp.Diff(want, conditionsOf(report)); diff != "" || report["observed_generation"] != float64(generation) {
+		if diff := cmp.Diff(want, conditionsOf(report)); diff != "" || report["observed_generation"] != float64(
+			generation) {
 			t.Errorf("generation %d: %s in %v", generation, diff, report)
 		}
 		if sent := api.requests[len(api.requests)-1].body; !strings.Contains(sent, "9007199254740993") {
@@ -359,7 +373,8 @@ post:
 		return 201, `{}`
 	}
 	r := newEngine(t, task, api, nil).Run(t.Context(), clusterEvent(1))
-	if r.Status != Failed || !r.Reported || conditionsOf(api.report(t))[1] != "Available=False(AdapterExecutionFailed)" {
+	if r.Status != Failed || !r.Reported || conditionsOf(
+		api.report(t))[1] != "Available=False(AdapterExecutionFailed)" {
 		t.Errorf("%+v %v", r, api.report(t))
 	}
 }
@@ -425,10 +440,12 @@ func TestApplyingEndsAtTheFirstFailureAndDeletingGoesOn(t *testing.T) {
 		t.Errorf("%+v", r.Resources)
 	}
 	for _, n := range names {
-		s.objects[identity{"v1", "ConfigMap", "x", n}] = Object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": n, "namespace": "x"}}
+		s.objects[identity{"v1", "ConfigMap", "x", n}] = Object{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": n, "namespace": "x"}}
 	}
 	r = e.Run(t.Context(), clusterEvent(2))
-	if len(r.Resources) != 3 || r.Resources[2].Operation != Deleted || len(s.objects) != 1 || !errors.Is(r.Err(), boom) {
+	if len(r.Resources) != 3 || r.Resources[2].Operation != Deleted || len(s.objects) != 1 ||
+		!errors.Is(r.Err(), boom) {
 		t.Errorf("%+v %v", r.Resources, s.objects)
 	}
 	if p := r.Params["p"].(string); !strings.Contains(p, `\"second\"`) || strings.Contains(p, `\"third\"`) {
@@ -442,14 +459,18 @@ func TestExecutionsMayRunAtTheSameTime(t *testing.T) {
 	e := newEngine(t, namespaceTask(t), api, s)
 	const n = 16
 	for i := range n {
-		api.answers["GET /api/hyperfleet/v1/clusters/c-"+string(rune('a'+i))] = func() (int, string) { return 200, cluster }
+		api.answers["GET /api/hyperfleet/v1/clusters/c-"+string(rune('a'+i))] = func() (int, string) {
+			return 200,
+				cluster
+		}
 	}
 	var g errgroup.Group
 	for i := range n {
 		g.Go(func() error {
 			id := "c-" + string(rune('a'+i))
 			for range 5 {
-				r := e.Run(t.Context(), Event{ID: id, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + id, Generation: 3})
+				r := e.Run(t.Context(), Event{ID: id, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + id,
+					Generation: 3})
 				if r.Err() != nil || r.Discovered["clusterNamespace"].(Object)["metadata"].(map[string]any)["name"] != id {
 					return errors.Join(r.Err(), errors.New(id))
 				}
@@ -470,7 +491,8 @@ func TestAnExpensiveExpressionFails(t *testing.T) {
 	const task = `
 params: [{name: p, default: cheap, source: {expression: "lists.range(1000000000).size()"}}, {name: q, default: cheap, source: {expression: "'a'.replace('a', 'PAD').replace('x', 'PAD')"}}]
 `
-	r := newEngine(t, strings.ReplaceAll(task, "PAD", strings.Repeat("x", 20_000)), nil, nil).Run(t.Context(), clusterEvent(1))
+	r := newEngine(t, strings.ReplaceAll(task, "PAD", strings.Repeat("x", 20_000)), nil, nil).Run(t.Context(),
+		clusterEvent(1))
 	if r.Status != Success || r.Params["p"] != "cheap" || r.Params["q"] != "cheap" {
 		t.Errorf("%v %.20v %.20v", r.Err(), r.Params["p"], r.Params["q"])
 	}

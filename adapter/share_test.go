@@ -120,7 +120,8 @@ func TestAPauseRunsNothingAgain(t *testing.T) {
 		runs, block := map[string]int{}, make(chan struct{})
 		sharer := &pausing{since: map[int]int64{0: 1, 1: 1, 2: 1, 3: 1}}
 		watcher := &recalled{}
-		w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Sharer: sharer, Watcher: watcher, Log: slog.New(slog.DiscardHandler),
+		w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Sharer: sharer, Watcher: watcher,
+			Log: slog.New(slog.DiscardHandler),
 			Engine: runnerFunc(func(ctx context.Context, e Event) *Result {
 				mu.Lock()
 				runs[e.ID]++

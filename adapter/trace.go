@@ -85,7 +85,8 @@ func (t *Trace) WriteJSON(w io.Writer, verbose bool) error {
 		out.Preconditions = append(out.Preconditions, preconditionJSON{p.Name, p.Status, p.Matched, message(p.Err)})
 	}
 	for _, x := range r.Resources {
-		out.Resources = append(out.Resources, resourceJSON{x.DiscoveredState, x.Name, x.Kind, x.Namespace, x.ObjectName, x.Status, x.Operation, x.Reason, message(x.Err)})
+		out.Resources = append(out.Resources, resourceJSON{x.DiscoveredState, x.Name, x.Kind, x.Namespace, x.ObjectName,
+			x.Status, x.Operation, x.Reason, message(x.Err)})
 	}
 	for _, a := range r.PostActions {
 		out.PostActions = append(out.PostActions, postActionJSON{a.Name, a.Status, a.Status == Skip, message(a.Err)})
@@ -104,7 +105,8 @@ func (t *Trace) WriteJSON(w io.Writer, verbose bool) error {
 		out.APIRequests = append(out.APIRequests, line)
 	}
 	for _, o := range t.Operations {
-		out.TransportOperations = append(out.TransportOperations, operationJSON{o.Operation, o.Kind, o.Namespace, o.Name, o.Result})
+		out.TransportOperations = append(out.TransportOperations, operationJSON{o.Operation, o.Kind, o.Namespace,
+			o.Name, o.Result})
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
@@ -211,7 +213,8 @@ func (t *Trace) head(b *bytes.Buffer, n int, title string, p Phase, state string
 
 func (t *Trace) applied(b *bytes.Buffer, x ResourceResult) {
 	for _, o := range t.Operations {
-		if o.Object != nil && identify(o.Object) == (identity{identify(o.Object).APIVersion, x.Kind, x.Namespace, x.ObjectName}) {
+		if o.Object != nil && identify(o.Object) == (identity{identify(o.Object).APIVersion, x.Kind, x.Namespace,
+			x.ObjectName}) {
 			data, _ := json.Marshal(o.Object)
 			body(b, "applied", data)
 			return

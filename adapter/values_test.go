@@ -19,11 +19,15 @@ func TestConversions(t *testing.T) {
 		kind string
 		want any // an error's text after "!"
 	}{
-		{"a", "", "a"}, {int64(3), "string", "3"}, {2.5, "string", "2.5"}, {1e21, "string", "1000000000000000000000"}, {true, "string", "true"},
-		{"42", "int", int64(42)}, {"3.9", "int64", int64(3)}, {3.9, "int", int64(3)}, {true, "int", int64(1)}, {"x", "int", "!is no number"},
-		{1e300, "int", "!no whole number"}, {nil, "int", "!a null is no number"}, {[]any{}, "int", "!a list is no number"},
+		{"a", "", "a"}, {int64(3), "string", "3"}, {2.5, "string", "2.5"}, {1e21, "string", "1000000000000000000000"},
+		{true, "string", "true"},
+		{"42", "int", int64(42)}, {"3.9", "int64", int64(3)}, {3.9, "int", int64(3)}, {true, "int", int64(1)},
+		{"x", "int", "!is no number"},
+		{1e300, "int", "!no whole number"}, {nil, "int", "!a null is no number"},
+		{[]any{}, "int", "!a list is no number"},
 		{"2.5", "float", 2.5}, {int64(2), "float64", 2.0}, {"x", "float", "!is no number"},
-		{"yes", "bool", true}, {"Off", "bool", false}, {"", "bool", false}, {int64(0), "bool", false}, {0.5, "bool", true}, {"maybe", "bool", "!neither true nor false"},
+		{"yes", "bool", true}, {"Off", "bool", false}, {"", "bool", false}, {int64(0), "bool", false},
+		{0.5, "bool", true}, {"maybe", "bool", "!neither true nor false"},
 		{map[string]any{}, "bool", "!a mapping is neither"},
 	} {
 		got, err := convert(c.in, c.kind)
@@ -47,13 +51,21 @@ func TestOperators(t *testing.T) {
 		met       bool
 		fails     bool
 	}{
-		{"equals", int64(5), 5.0, true, false}, {"equals", "5", int64(5), false, false}, {"equals", nil, nil, true, false}, {"equals", nil, "", false, false},
-		{"equals", list, []any{"a", int64(1), 2.5}, true, false}, {"notEquals", "a", "b", true, false}, {"notEquals", nil, "b", true, false},
-		{"in", 1.0, list, true, false}, {"in", "z", list, false, false}, {"notIn", "z", list, true, false}, {"in", nil, list, false, false}, {"in", "a", "abc", false, true},
-		{"contains", list, "a", true, false}, {"contains", "abc", "bc", true, false}, {"contains", map[string]any{"k": 1}, "k", true, false}, {"contains", nil, "a", false, true}, {"contains", "a", int64(1), false, true},
-		{"greaterThan", int64(2), 1.5, true, false}, {"lessThan", int64(2), 1.5, false, false}, {"greaterThanOrEqual", int64(2), int64(2), true, false},
-		{"lessThanOrEqual", 2.0, int64(2), true, false}, {"greaterThan", "10", int64(2), false, true}, {"lessThan", nil, int64(2), false, true},
-		{"exists", "", nil, false, false}, {"exists", false, nil, true, false}, {"exists", []any{}, nil, false, false}, {"notExists", nil, nil, true, false}, {"notExists", "x", "", false, false},
+		{"equals", int64(5), 5.0, true, false}, {"equals", "5", int64(5), false, false}, {"equals", nil, nil, true,
+			false}, {"equals", nil, "", false, false},
+		{"equals", list, []any{"a", int64(1), 2.5}, true, false}, {"notEquals", "a", "b", true, false},
+		{"notEquals", nil, "b", true, false},
+		{"in", 1.0, list, true, false}, {"in", "z", list, false, false}, {"notIn", "z", list, true, false},
+		{"in", nil, list, false, false}, {"in", "a", "abc", false, true},
+		{"contains", list, "a", true, false}, {"contains", "abc", "bc", true, false},
+		{"contains", map[string]any{"k": 1}, "k", true, false}, {"contains", nil, "a", false, true},
+		{"contains", "a", int64(1), false, true},
+		{"greaterThan", int64(2), 1.5, true, false}, {"lessThan", int64(2), 1.5, false, false},
+		{"greaterThanOrEqual", int64(2), int64(2), true, false},
+		{"lessThanOrEqual", 2.0, int64(2), true, false}, {"greaterThan", "10", int64(2), false, true},
+		{"lessThan", nil, int64(2), false, true},
+		{"exists", "", nil, false, false}, {"exists", false, nil, true, false}, {"exists", []any{}, nil, false, false},
+		{"notExists", nil, nil, true, false}, {"notExists", "x", "", false, false},
 		{"like", "a", "a", false, true},
 	} {
 		met, err := holds(c.operator, c.v, c.wanted)
@@ -78,9 +90,14 @@ resources:
 `
 	var value string
 	s := newShelf()
-	e := newEngine(t, task, newCLM(t, nil), s, func(o *Options) { o.LookupEnv = func(string) (string, bool) { return value, true } })
+	e := newEngine(t, task, newCLM(t, nil), s, func(o *Options) {
+		o.LookupEnv = func(string) (string, bool) {
+			return value, true
+		}
+	})
 	rapid.Check(t, func(t *rapid.T) {
-		value = rapid.OneOf(rapid.String(), rapid.StringMatching("[\\n :{}\\[\\]'\"#|>&*!%@`-]{0,12}"), rapid.Just("{{ .v }}")).Draw(t, "value")
+		value = rapid.OneOf(rapid.String(), rapid.StringMatching("[\\n :{}\\[\\]'\"#|>&*!%@`-]{0,12}"),
+			rapid.Just("{{ .v }}")).Draw(t, "value")
 		clear(s.objects)
 		if r := e.Run(t.Context(), clusterEvent(1)); r.Err() != nil {
 			t.Fatal(r.Err())
@@ -97,11 +114,15 @@ func TestAPayloadIsWhatWasWritten(t *testing.T) {
 	plain := rapid.StringMatching(`[a-z]{1,4}`)
 	var value func(depth int) *rapid.Generator[any]
 	value = func(depth int) *rapid.Generator[any] {
-		leaves := []*rapid.Generator[any]{rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int64Range(-1e9, 1e9).AsAny(), rapid.StringN(0, 8, -1).Filter(func(s string) bool { return !strings.Contains(s, "{{") }).AsAny()}
+		leaves := []*rapid.Generator[any]{rapid.Just[any](nil), rapid.Bool().AsAny(),
+			rapid.Int64Range(-1e9, 1e9).AsAny(), rapid.StringN(0, 8, -1).Filter(
+				func(s string) bool { return !strings.Contains(s, "{{") }).AsAny()}
 		if depth == 0 {
 			return rapid.OneOf(leaves...)
 		}
-		return rapid.OneOf(append(leaves, rapid.SliceOfN(value(depth-1), 0, 3).AsAny(), rapid.MapOfN(plain.Filter(func(s string) bool { return s != "expression" && s != "field" }), value(depth-1), 0, 3).AsAny())...)
+		return rapid.OneOf(append(leaves, rapid.SliceOfN(value(depth-1), 0, 3).AsAny(),
+			rapid.MapOfN(plain.Filter(func(s string) bool { return s != "expression" && s != "field" }), value(depth-1),
+				0, 3).AsAny())...)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		want, err := json.Marshal(map[string]any{"top": value(3).Draw(t, "value")})
@@ -139,7 +160,8 @@ post: {payloads: [{name: p, build: {t: "{{ .env.RACK }}", all: "{{ .env }}"}}]}
 		o.LookupEnv = func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	})
 	r := e.Run(t.Context(), clusterEvent(1))
-	if r.Err() != nil || r.Params["region"] != "r" || r.Params["viaExpression"] != "z" || r.Params["dynamic"] != "hidden" || !strings.Contains(r.Params["p"].(string), `"t":"k"`) {
+	if r.Err() != nil || r.Params["region"] != "r" || r.Params["viaExpression"] != "z" ||
+		r.Params["dynamic"] != "hidden" || !strings.Contains(r.Params["p"].(string), `"t":"k"`) {
 		t.Errorf("%v %v", r.Params, r.Err())
 	}
 	if strings.Contains(fmt.Sprint(r.Params), "s3cret") {
@@ -182,7 +204,8 @@ func TestParamsFromFiles(t *testing.T) {
 		if r.Params["p"] != c.want {
 			t.Errorf("%s: %#v", c.param, r.Params["p"])
 		}
-		if err := r.Errors[ParamExtraction]; (err != nil) != (c.fails != "") || err != nil && !strings.Contains(err.Error(), c.fails) {
+		if err := r.Errors[ParamExtraction]; (err != nil) != (c.fails != "") || err != nil &&
+			!strings.Contains(err.Error(), c.fails) {
 			t.Errorf("%s: %v", c.param, err)
 		}
 	}
@@ -203,7 +226,8 @@ resources:
   lifecycle: {delete: {when: {expression: "!resources.?child.hasValue()"}}}
 `
 	s := newShelf()
-	s.objects[identity{"v1", "Namespace", "", "x"}] = Object{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "x"}}
+	s.objects[identity{"v1", "Namespace", "", "x"}] = Object{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": "x"}}
 	down := errors.New("the API is down")
 	s.fail = func(op, name string) error {
 		if op == "discover" && name == "ConfigMap" {
@@ -216,8 +240,10 @@ resources:
 		t.Errorf("%v %v", r.Err(), s.objects)
 	}
 	s.fail = nil
-	r = newEngine(t, strings.Replace(task, "CHILD", "nobody.knows", 1), newCLM(t, nil), s).Run(t.Context(), clusterEvent(1))
-	if r.Status != Failed || r.Resources[0].Operation != Deleted || !strings.Contains(r.Err().Error(), "lifecycle.delete.when") {
+	r = newEngine(t, strings.Replace(task, "CHILD", "nobody.knows", 1), newCLM(t, nil), s).Run(t.Context(),
+		clusterEvent(1))
+	if r.Status != Failed || r.Resources[0].Operation != Deleted || !strings.Contains(r.Err().Error(),
+		"lifecycle.delete.when") {
 		t.Errorf("%+v %v", r.Resources, r.Err())
 	}
 }
@@ -233,7 +259,8 @@ func TestManifestsThatAreIncompleteFail(t *testing.T) {
 		`{apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: a, annotations: {hyperfleet.io/generation: "1"}}}`:                                                                                       "manifests is empty",
 		`{apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: a, annotations: {hyperfleet.io/generation: "1"}}, spec: {workload: {manifests: [{apiVersion: v1, kind: Secret, metadata: {name: s}}]}}}`: "spec.workload.manifests[0]: Secret s has no annotation",
 	} {
-		task := "params: [{name: empty, source: {expression: '\"\"'}}]\nresources: [{name: r, manifest: " + manifest + ", discovery: {by_name: a}}]"
+		task := "params: [{name: empty, source: {expression: '\"\"'}}]\nresources: [{name: r, manifest: " + manifest +
+			", discovery: {by_name: a}}]"
 		s := newShelf()
 		r := newEngine(t, task, newCLM(t, nil), s).Run(t.Context(), clusterEvent(1))
 		if r.Err() == nil || !strings.Contains(r.Err().Error(), want) || len(s.log) != 0 {

@@ -218,7 +218,8 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 	defer m.Ack()
 	var e Event
 	if err := json.Unmarshal(m.Event.Data, &e); err != nil || e.ID == "" {
-		w.o.Log.Warn("an event without a resource was dropped", "topic", m.Topic, "type", m.Event.Type, "id", m.Event.ID, "error", err)
+		w.o.Log.Warn("an event without a resource was dropped", "topic", m.Topic, "type", m.Event.Type, "id",
+			m.Event.ID, "error", err)
 		w.o.Metrics.failed("event")
 		return
 	}
@@ -298,7 +299,8 @@ func (w *Worker) run(ctx context.Context, t task) ending {
 		return notBegun
 	}
 	ctx, span := w.o.Tracer.Start(trace.WithParent(ctx, t.trace), "reconcile "+t.Kind, trace.Consumer,
-		trace.String("adapter", w.o.Name), trace.String("resource.id", t.ID), trace.Int("resource.generation", t.Generation))
+		trace.String("adapter", w.o.Name), trace.String("resource.id", t.ID), trace.Int("resource.generation",
+			t.Generation))
 	result, err := w.execute(ctx, t.Event)
 	span.End(err)
 	took := time.Since(begun)
@@ -319,7 +321,8 @@ func (w *Worker) run(ctx context.Context, t task) ending {
 		w.o.Metrics.failed(string(phaseOf(result)))
 		w.o.Log.LogAttrs(ctx, slog.LevelWarn, "a run failed", append(attrs, slog.Any("error", err))...)
 	case result.Skipped:
-		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended", append(attrs, slog.String("reason", result.SkipReason))...)
+		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended",
+			append(attrs, slog.String("reason", result.SkipReason))...)
 	default:
 		w.o.Log.LogAttrs(ctx, slog.LevelDebug, "a run ended", attrs...)
 	}

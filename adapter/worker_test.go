@@ -21,11 +21,12 @@ func (f runnerFunc) Run(ctx context.Context, e Event) *Result { return f(ctx, e)
 func TestEventsAreAcknowledgedWhenTheyAreQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, end := make(chan Event, 10), make(chan bool)
-		w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(func(_ context.Context, e Event) *Result {
-			began <- e
-			<-end
-			return &Result{}
-		})})
+		w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(
+			func(_ context.Context, e Event) *Result {
+				began <- e
+				<-end
+				return &Result{}
+			})})
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
 		done.Go(func() { w.pool.Run(ctx) })
@@ -54,10 +55,12 @@ func TestAPanicIsAFailedRun(t *testing.T) {
 	}{
 		"a panic":   {func() *Result { panic("boom") }, "panicked: boom"},
 		"no result": {func() *Result { return nil }, "no result"},
-		"an error":  {func() *Result { return &Result{Errors: map[Phase]error{Resources: errors.New("bang")}} }, "bang"},
+		"an error": {func() *Result { return &Result{Errors: map[Phase]error{Resources: errors.New("bang")}} },
+			"bang"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(func(context.Context, Event) *Result { return c.run() })})
+			w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(
+				func(context.Context, Event) *Result { return c.run() })})
 			if _, err := w.execute(t.Context(), Event{ID: "x"}); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %q", err, c.says)
 			}
@@ -71,12 +74,14 @@ func TestAPanicIsAFailedRun(t *testing.T) {
 // A run that hangs is ended, and fails.
 func TestARunHasALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(func(ctx context.Context, _ Event) *Result {
-			<-ctx.Done()
-			return &Result{Errors: map[Phase]error{Resources: context.Cause(ctx)}}
-		})})
+		w := NewWorker(WorkerOptions{Name: "a", Topic: "clusters", Engine: runnerFunc(
+			func(ctx context.Context, _ Event) *Result {
+				<-ctx.Done()
+				return &Result{Errors: map[Phase]error{Resources: context.Cause(ctx)}}
+			})})
 		begun := time.Now()
-		if _, err := w.execute(t.Context(), Event{ID: "x"}); err == nil || !strings.Contains(err.Error(), "longer than 5m") || time.Since(begun) != 5*time.Minute {
+		if _, err := w.execute(t.Context(), Event{ID: "x"}); err == nil || !strings.Contains(err.Error(),
+			"longer than 5m") || time.Since(begun) != 5*time.Minute {
 			t.Errorf("%v after %s", err, time.Since(begun))
 		}
 	})

@@ -27,7 +27,8 @@ func TestTheAdaptersAreWellFormed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if config.Adapter.Name != d.Name() || config.Clients.Broker.SubscriptionID != d.Name() {
-				t.Errorf("the adapter is %s, its subscription %s", config.Adapter.Name, config.Clients.Broker.SubscriptionID)
+				t.Errorf("the adapter is %s, its subscription %s", config.Adapter.Name,
+					config.Clients.Broker.SubscriptionID)
 			}
 			if data, err = fs.ReadFile(Files, d.Name()+"/task.yaml"); err != nil {
 				t.Fatal(err)
@@ -37,7 +38,8 @@ func TestTheAdaptersAreWellFormed(t *testing.T) {
 				t.Fatal(err)
 			}
 			config.Clients.API.BaseURL = "http://clm.test"
-			if _, err := adapter.New(adapter.Options{Config: config, Task: task, Transport: transporttest.NewMemory(), API: http.DefaultClient}); err != nil {
+			if _, err := adapter.New(adapter.Options{Config: config, Task: task, Transport: transporttest.NewMemory(),
+				API: http.DefaultClient}); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -37,14 +37,17 @@ const (
 
 func cluster(generation int, deleting bool) object {
 	c := object{
-		"id": clusterID, "kind": "Cluster", "name": "first", "generation": generation, "href": "/api/hyperfleet/v1/clusters/" + clusterID,
+		"id": clusterID, "kind": "Cluster", "name": "first", "generation": generation,
+		"href": "/api/hyperfleet/v1/clusters/" + clusterID,
 		"spec": object{
 			"hibernated": true, "creatorARN": "arn:aws:iam::123456789012:user/ada",
 			"hostedCluster": object{
-				"release":    object{"image": "atoll.dev/release:1.36.3"},
-				"networking": object{"clusterNetwork": []object{{"cidr": "10.132.0.0/14"}}, "serviceNetwork": []object{{"cidr": "172.31.0.0/16"}}},
-				"platform":   object{"type": "AWS", "aws": object{"region": "eu-west-1"}},
-				"infraID":    "mine", "dns": object{"publicZoneID": "Z1"}, "channel": `stable"}, x: {`, "pausedUntil": "true",
+				"release": object{"image": "atoll.dev/release:1.36.3"},
+				"networking": object{"clusterNetwork": []object{{"cidr": "10.132.0.0/14"}}, "serviceNetwork": []object{
+					{"cidr": "172.31.0.0/16"}}},
+				"platform": object{"type": "AWS", "aws": object{"region": "eu-west-1"}},
+				"infraID":  "mine", "dns": object{"publicZoneID": "Z1"}, "channel": `stable"}, x: {`,
+				"pausedUntil": "true",
 			},
 		},
 	}
@@ -65,7 +68,8 @@ func awaited(cluster object, adapters ...string) object {
 }
 
 func child(plural, name string, deleting bool, spec object) object {
-	c := object{"id": childID, "name": name, "generation": 3, "href": "/api/hyperfleet/v1/clusters/" + clusterID + "/" + plural + "/" + childID, "spec": spec}
+	c := object{"id": childID, "name": name, "generation": 3, "href": "/api/hyperfleet/v1/clusters/" + clusterID + "/" +
+		plural + "/" + childID, "spec": spec}
 	if deleting {
 		c["deleted_time"] = "2026-01-02T03:04:05Z"
 	}
@@ -75,7 +79,8 @@ func child(plural, name string, deleting bool, spec object) object {
 func report(adapter string, generation int, data object, conditions ...string) object {
 	var list []object
 	for i := 0; i+3 < len(conditions); i += 4 {
-		list = append(list, object{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2], "message": conditions[i+3]})
+		list = append(list, object{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2],
+			"message": conditions[i+3]})
 	}
 	return object{"adapter": adapter, "observed_generation": generation, "conditions": list, "data": data}
 }
@@ -91,32 +96,40 @@ func work(name, kind, objectName, namespace string, generation int, conditions [
 			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "Integer", "integer": v}})
 		default:
 			raw, _ := json.Marshal(v)
-			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "JsonRaw", "jsonRaw": string(raw)}})
+			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "JsonRaw", "jsonRaw": string(
+				raw)}})
 		}
 	}
 	manifest := func(kind, name string) object {
-		return object{"apiVersion": "v1", "kind": kind, "metadata": object{"name": name, "namespace": namespace, "annotations": object{"hyperfleet.io/generation": fmt.Sprint(generation)}}}
+		return object{"apiVersion": "v1", "kind": kind, "metadata": object{"name": name, "namespace": namespace,
+			"annotations": object{"hyperfleet.io/generation": fmt.Sprint(generation)}}}
 	}
 	ns := manifest("Namespace", namespace)
 	delete(ns["metadata"].(object), "namespace")
 	return object{
 		"apiVersion": "work.open-cluster-management.io/v1", "kind": "ManifestWork",
-		"metadata": object{"name": name, "namespace": "management-01", "generation": 5, "annotations": object{"hyperfleet.io/generation": fmt.Sprint(generation)}},
-		"spec":     object{"workload": object{"manifests": []object{ns, manifest(kind, objectName)}}},
+		"metadata": object{"name": name, "namespace": "management-01", "generation": 5, "annotations": object{
+			"hyperfleet.io/generation": fmt.Sprint(generation)}},
+		"spec": object{"workload": object{"manifests": []object{ns, manifest(kind, objectName)}}},
 		"status": object{"conditions": conditions, "resourceStatus": object{"manifests": []object{
-			{"resourceMeta": object{"kind": "Namespace", "name": namespace, "namespace": ""}, "statusFeedback": object{"values": []object{{"name": "phase", "fieldValue": object{"type": "String", "string": "Active"}}}}},
-			{"resourceMeta": object{"kind": kind, "name": objectName, "namespace": namespace}, "conditions": []object{{"type": "Applied", "status": conditions[0]["status"], "message": "spec.networking: overlaps"}}, "statusFeedback": object{"values": feedback}},
+			{"resourceMeta": object{"kind": "Namespace", "name": namespace, "namespace": ""}, "statusFeedback": object{
+				"values": []object{{"name": "phase", "fieldValue": object{"type": "String", "string": "Active"}}}}},
+			{"resourceMeta": object{"kind": kind, "name": objectName, "namespace": namespace}, "conditions": []object{
+				{"type": "Applied", "status": conditions[0]["status"], "message": "spec.networking: overlaps"}},
+				"statusFeedback": object{"values": feedback}},
 		}}},
 	}
 }
 
 func applied(generation int) []object {
-	return []object{{"type": "Applied", "status": "True", "observedGeneration": generation}, {"type": "Available", "status": "True", "observedGeneration": generation}}
+	return []object{{"type": "Applied", "status": "True", "observedGeneration": generation},
+		{"type": "Available", "status": "True", "observedGeneration": generation}}
 }
 
 func said(generation int, conditions ...string) (list []object) {
 	for i := 0; i+3 < len(conditions); i += 4 {
-		list = append(list, object{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2], "message": conditions[i+3],
+		list = append(list, object{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2],
+			"message":            conditions[i+3],
 			"observedGeneration": generation, "lastTransitionTime": "2026-01-02T03:04:00Z"})
 	}
 	return list
@@ -125,7 +138,8 @@ func said(generation int, conditions ...string) (list []object) {
 func situations() []situation {
 	ns, hc := hosting.Namespace(clusterID), hosting.HostedClusterName(clusterID)
 	placed := report("placement", 1, object{"management_cluster": "management-01"}, "Available", "True", "Placed", "")
-	ordered := report("hosted-cluster", 1, object{"target_cluster": "management-01", "namespace": ns}, "Available", "False", "PlaneStarting", "")
+	ordered := report("hosted-cluster", 1, object{"target_cluster": "management-01", "namespace": ns}, "Available",
+		"False", "PlaneStarting", "")
 	hosted := func(generation int, conditions, of []object, values object) object {
 		v := object{"generation": 7, "of": fmt.Sprint(generation), "conditions": of}
 		for name, x := range values {
@@ -133,69 +147,114 @@ func situations() []situation {
 		}
 		return object{"work-" + clusterID: work("work-"+clusterID, "HostedCluster", hc, ns, generation, conditions, v)}
 	}
-	ready := said(7, "Available", "True", "AsExpected", "the API answers", "KubeAPIServerAvailable", "True", "AsExpected", "", "ValidReleaseImage", "True", "AsExpected", "")
+	ready := said(7, "Available", "True", "AsExpected", "the API answers", "KubeAPIServerAvailable", "True",
+		"AsExpected", "", "ValidReleaseImage", "True", "AsExpected", "")
 	running := object{"controlPlaneEndpoint": "127.0.0.1", "port": 6443, "version": "1.36.3", "power": "Awake"}
 	place := "POST /clusters/" + clusterID + "/placement"
 	left := func(n int) object {
 		return object{"GET /clusters/" + clusterID + "/nodepools": object{"items": []object{}, "total": n}}
 	}
-	lost := object{"GET /managementclusters": object{"items": []object{{"name": "management-01", "statuses": []object{report("maestro", 1, nil, "Available", "False", "Lost", "")}}}}}
-	pool := object{"displayName": "w", "labels": object{"a": "b"}, "taints": []object{{"key": "k", "value": "v", "effect": "NoSchedule"}},
-		"nodePool": object{"replicas": 2, "platform": object{"type": "AWS", "aws": object{"instanceType": "m6a.xlarge"}}, "release": object{"image": "atoll.dev/release:1.36.3"}}}
-	credential := object{"request": "-----BEGIN CERTIFICATE REQUEST-----\nMII\n-----END CERTIFICATE REQUEST-----\n", "expiration_seconds": 600, "username": "ada", "expires_at": "2026-01-02T03:14:05Z"}
+	lost := object{"GET /managementclusters": object{
+		"items": []object{{"name": "management-01", "statuses": []object{report("maestro", 1, nil, "Available", "False",
+			"Lost", "")}}}}}
+	pool := object{"displayName": "w", "labels": object{"a": "b"}, "taints": []object{
+		{"key": "k", "value": "v", "effect": "NoSchedule"}},
+		"nodePool": object{"replicas": 2, "platform": object{"type": "AWS",
+			"aws": object{"instanceType": "m6a.xlarge"}}, "release": object{"image": "atoll.dev/release:1.36.3"}}}
+	credential := object{"request": "-----BEGIN CERTIFICATE REQUEST-----\nMII\n-----END CERTIFICATE REQUEST-----\n",
+		"expiration_seconds": 600, "username": "ada", "expires_at": "2026-01-02T03:14:05Z"}
 	key := hosting.CredentialName(childID)
 	return []situation{
 		{adapter: "placement", name: "is placed", resource: cluster(1, false), answers: object{place: object{
-			"state": "Placed", "management_cluster": "management-01", "decided_time": "2026-01-02T03:04:05Z", "decision": object{"candidates": []object{}}}}},
+			"state": "Placed", "management_cluster": "management-01", "decided_time": "2026-01-02T03:04:05Z",
+			"decision": object{"candidates": []object{}}}}},
 		{adapter: "placement", name: "finds no capacity", resource: cluster(1, false), answers: object{place: object{
 			"state": "Waiting", "management_cluster": "", "decision": object{"candidates": []object{
-				{"name": "management-01", "fits": false, "reasons": []string{"planes: 40 of 40 are taken", "memory"}}, {"name": "edge", "fits": false, "reasons": []string{"Cordoned"}}}},
-			"reason": "management-01: planes: 40 of 40 are taken, memory; edge: Cordoned", "message": "the region has no room for the cluster at present"}}},
-		{adapter: "placement", name: "has no management cluster", resource: cluster(1, false), answers: object{place: object{
-			"state": "Waiting", "management_cluster": "", "reason": "there is no management cluster", "message": "the region takes no new clusters at present", "decision": object{"candidates": []object{}}}}},
-		{adapter: "placement", name: "keeps the place while it is used", resource: cluster(2, true), cluster: []object{placed,
-			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 1, nil, "Finalized", "True", "of another generation", "")}},
+				{"name": "management-01", "fits": false, "reasons": []string{"planes: 40 of 40 are taken", "memory"}},
+				{"name": "edge", "fits": false, "reasons": []string{"Cordoned"}}}},
+			"reason":  "management-01: planes: 40 of 40 are taken, memory; edge: Cordoned",
+			"message": "the region has no room for the cluster at present"}}},
+		{adapter: "placement", name: "has no management cluster", resource: cluster(1, false),
+			answers: object{place: object{
+				"state": "Waiting", "management_cluster": "", "reason": "there is no management cluster",
+				"message": "the region takes no new clusters at present", "decision": object{
+					"candidates": []object{}}}}},
+		{adapter: "placement", name: "keeps the place while it is used", resource: cluster(2, true), cluster: []object{
+			placed,
+			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 1, nil,
+				"Finalized", "True", "of another generation", "")}},
 		{adapter: "placement", name: "gives the place back", resource: cluster(2, true), cluster: []object{placed,
-			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
-		{adapter: "placement", name: "keeps the place for whoever has not finalized", resource: awaited(cluster(2, true), "dns", "hosted-cluster", "placement"), cluster: []object{placed}},
-		{adapter: "placement", name: "gives the place back where there are no pull secrets", resource: awaited(cluster(2, true), "placement"), cluster: []object{placed,
+			report("pull-secret", 2, nil, "Finalized", "True", "Gone", ""), report("hosted-cluster", 2, nil,
+				"Finalized", "True", "Gone", "")}},
+		{adapter: "placement", name: "keeps the place for whoever has not finalized", resource: awaited(
+			cluster(2, true), "dns", "hosted-cluster", "placement"), cluster: []object{placed}},
+		{adapter: "placement", name: "gives the place back where there are no pull secrets", resource: awaited(
+			cluster(2, true), "placement"), cluster: []object{placed,
 			report("hosted-cluster", 2, nil, "Finalized", "True", "Gone", "")}},
 
 		{adapter: "hosted-cluster", name: "waits for its place", resource: cluster(1, false), cluster: []object{
-			report("placement", 1, object{"management_cluster": ""}, "Available", "False", "NoCapacity", "waiting for capacity: management-01 is full")}},
+			report("placement", 1, object{"management_cluster": ""}, "Available", "False", "NoCapacity",
+				"waiting for capacity: management-01 is full")}},
 		{adapter: "hosted-cluster", name: "is ordered", resource: cluster(1, false), cluster: []object{placed}},
-		{adapter: "hosted-cluster", name: "was refused", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1,
-			[]object{{"type": "Applied", "status": "False", "observedGeneration": 5, "message": "Failed to apply manifest work"}}, nil, nil)},
-		{adapter: "hosted-cluster", name: "is starting", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5),
-			said(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True", "AsExpected", ""), nil)},
-		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5),
-			said(7, "Available", "False", "version-not-available", "", "ValidReleaseImage", "False", "version-not-available", "this management cluster has 1.36.3, not 1.99.0"), nil)},
-		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, false), cluster: []object{placed}, found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, false), cluster: []object{placed}, found: hosted(2, applied(5),
-			said(6, "Available", "True", "AsExpected", ""), running)},
-		{adapter: "hosted-cluster", name: "runs and the work has changed since", resource: cluster(2, false), cluster: []object{placed}, found: hosted(2, applied(4), ready, running)},
-		{adapter: "hosted-cluster", name: "was running when its management cluster was lost", resource: cluster(1, false), cluster: []object{placed}, answers: lost, found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "was starting when its management cluster was lost", resource: cluster(1, false), cluster: []object{placed}, answers: lost},
-		{adapter: "hosted-cluster", name: "waits for node pools to go", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(2), found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0), found: hosted(1, applied(5), ready, running)},
-		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: left(0)},
+		{adapter: "hosted-cluster", name: "was refused", resource: cluster(1, false), cluster: []object{placed},
+			found: hosted(1,
+				[]object{{"type": "Applied", "status": "False", "observedGeneration": 5,
+					"message": "Failed to apply manifest work"}}, nil, nil)},
+		{adapter: "hosted-cluster", name: "is starting", resource: cluster(1, false), cluster: []object{placed},
+			found: hosted(1, applied(5),
+				said(7, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True",
+					"AsExpected", ""), nil)},
+		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, false), cluster: []object{
+			placed}, found: hosted(1, applied(5),
+			said(7, "Available", "False", "version-not-available", "", "ValidReleaseImage", "False",
+				"version-not-available", "this management cluster has 1.36.3, not 1.99.0"), nil)},
+		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, false), cluster: []object{placed},
+			found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, false),
+			cluster: []object{placed}, found: hosted(2, applied(5),
+				said(6, "Available", "True", "AsExpected", ""), running)},
+		{adapter: "hosted-cluster", name: "runs and the work has changed since", resource: cluster(2, false),
+			cluster: []object{placed}, found: hosted(2, applied(4), ready, running)},
+		{adapter: "hosted-cluster", name: "was running when its management cluster was lost", resource: cluster(
+			1, false), cluster: []object{placed}, answers: lost, found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "was starting when its management cluster was lost", resource: cluster(
+			1, false), cluster: []object{placed}, answers: lost},
+		{adapter: "hosted-cluster", name: "waits for node pools to go", resource: cluster(2, true), cluster: []object{
+			placed, ordered}, answers: left(2), found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "is deleted", resource: cluster(2, true), cluster: []object{placed, ordered},
+			answers: left(0), found: hosted(1, applied(5), ready, running)},
+		{adapter: "hosted-cluster", name: "is gone", resource: cluster(2, true), cluster: []object{placed, ordered},
+			answers: left(0)},
 		{adapter: "hosted-cluster", name: "never was anywhere", resource: cluster(2, true), answers: left(0)},
-		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, true), cluster: []object{placed, ordered}, answers: object{"GET /clusters/" + clusterID + "/nodepools": 503}},
+		{adapter: "hosted-cluster", name: "cannot tell what is below it", resource: cluster(2, true), cluster: []object{
+			placed, ordered}, answers: object{"GET /clusters/" + clusterID + "/nodepools": 503}},
 
-		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, false), cluster: []object{placed}},
+		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, false), cluster: []object{
+			placed}},
 		{adapter: "pull-secret", name: "is ordered", resource: cluster(1, false), cluster: []object{placed, ordered}},
-		{adapter: "pull-secret", name: "is there", resource: cluster(1, false), cluster: []object{placed, ordered}, found: object{"pull-secret-" + clusterID: work("pull-secret-"+clusterID,
-			"ExternalSecret", "pull-secret", ns, 1, applied(5), object{"generation": 1, "of": "1", "conditions": said(1, "Ready", "True", "SecretSynced", "secret synced")})}},
+		{adapter: "pull-secret", name: "is there", resource: cluster(1, false), cluster: []object{placed, ordered},
+			found: object{"pull-secret-" + clusterID: work("pull-secret-"+clusterID,
+				"ExternalSecret", "pull-secret", ns, 1, applied(5), object{"generation": 1, "of": "1",
+					"conditions": said(1, "Ready", "True", "SecretSynced", "secret synced")})}},
 
-		{adapter: "node-pool", name: "is ordered", resource: child("nodepools", "workers", false, pool), cluster: []object{placed, ordered}},
-		{adapter: "node-pool", name: "has its nodes", resource: child("nodepools", "workers", false, pool), cluster: []object{placed, ordered}, found: object{"nodepool-" + childID: work("nodepool-"+childID,
-			"NodePool", hc+"-workers", ns, 3, applied(5), object{"generation": 2, "of": "3", "replicas": 2, "version": "1.36.3", "conditions": said(2, "Ready", "True", "AsExpected", "2 of 2 nodes are ready")})}},
-		{adapter: "node-pool", name: "goes", resource: child("nodepools", "workers", true, pool), cluster: []object{placed, ordered}, own: []object{report("node-pool", 2, object{"target_cluster": "management-01"})}},
+		{adapter: "node-pool", name: "is ordered", resource: child("nodepools", "workers", false, pool),
+			cluster: []object{placed, ordered}},
+		{adapter: "node-pool", name: "has its nodes", resource: child("nodepools", "workers", false, pool),
+			cluster: []object{placed, ordered}, found: object{"nodepool-" + childID: work("nodepool-"+childID,
+				"NodePool", hc+"-workers", ns, 3, applied(5), object{"generation": 2, "of": "3", "replicas": 2,
+					"version": "1.36.3", "conditions": said(2, "Ready", "True", "AsExpected",
+						"2 of 2 nodes are ready")})}},
+		{adapter: "node-pool", name: "goes", resource: child("nodepools", "workers", true, pool), cluster: []object{
+			placed, ordered}, own: []object{report("node-pool", 2, object{"target_cluster": "management-01"})}},
 
-		{adapter: "credential", name: "is ordered", resource: child("credentials", "c1", false, credential), cluster: []object{placed, ordered}},
-		{adapter: "credential", name: "is issued", resource: child("credentials", "c1", false, credential), cluster: []object{placed, ordered}, found: object{"credential-" + childID: work("credential-"+childID,
-			"Credential", key, ns, 3, applied(5), object{"generation": 1, "of": "3", "certificate": "PEM", "caBundle": "CA", "server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test", "expires": "2026-01-02T03:14:05Z",
-				"conditions": said(1, "Issued", "True", "Issued", "")})}},
+		{adapter: "credential", name: "is ordered", resource: child("credentials", "c1", false, credential),
+			cluster: []object{placed, ordered}},
+		{adapter: "credential", name: "is issued", resource: child("credentials", "c1", false, credential),
+			cluster: []object{placed, ordered}, found: object{"credential-" + childID: work("credential-"+childID,
+				"Credential", key, ns, 3, applied(5), object{"generation": 1, "of": "3", "certificate": "PEM",
+					"caBundle": "CA", "server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test",
+					"expires":    "2026-01-02T03:14:05Z",
+					"conditions": said(1, "Issued", "True", "Issued", "")})}},
 	}
 }
 
@@ -223,7 +282,8 @@ func show(t *testing.T, s situation) []byte {
 	event := object{"id": s.resource["id"], "href": href, "generation": s.resource["generation"]}
 	var responses []object
 	answer := func(method, pattern string, status int, body any) {
-		responses = append(responses, object{"match": object{"method": method, "urlPattern": pattern + `(\?.*)?$`}, "responses": []object{{"statusCode": status, "body": body}}})
+		responses = append(responses, object{"match": object{"method": method, "urlPattern": pattern + `(\?.*)?$`},
+			"responses": []object{{"statusCode": status, "body": body}}})
 	}
 	if href != "/api/hyperfleet/v1/clusters/"+clusterID {
 		event["owner_references"] = object{"id": clusterID, "kind": "Cluster"}

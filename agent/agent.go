@@ -162,7 +162,8 @@ func New(o Options) (*Agent, error) {
 	a.wire = wire{consumer: o.Consumer, source: o.Consumer + "-agent", now: time.Now}
 	a.core = newCore(coreConfig{
 		consumer: o.Consumer, hubHash: hash, agentID: o.AgentID, fieldManager: o.FieldManager,
-		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{fallback: o.ListAfter, every: o.CompareEvery}, wall: o.Wall,
+		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{fallback: o.ListAfter,
+			every: o.CompareEvery}, wall: o.Wall,
 	})
 	a.start = a.core.load(a.store.works, a.store.ceiling, time.Now())
 	return a, nil

@@ -33,7 +33,8 @@ func (k *kube) createAMW(ctx context.Context, e effCreateAMW) event {
 	// while the kind is younger than that (customresource_handler.go), and a new
 	// management cluster's first work would be the one to wait. An AMW that is
 	// there already is returned as it is.
-	made, err := k.dynamic.Resource(appliedWorks).Apply(ctx, k.amwName(e.name), obj, metav1.ApplyOptions{FieldManager: workv1.DefaultFieldManager, Force: true})
+	made, err := k.dynamic.Resource(appliedWorks).Apply(ctx, k.amwName(e.name), obj, metav1.ApplyOptions{
+		FieldManager: workv1.DefaultFieldManager, Force: true})
 	if err != nil {
 		done.err = classify(err)
 		return done
@@ -46,7 +47,8 @@ func (k *kube) deleteAMW(ctx context.Context, e effDeleteAMW) event {
 	done := evAMWDone{id: e.id, name: e.name, op: amwDelete}
 	background := metav1.DeletePropagationBackground
 	amws := k.dynamic.Resource(appliedWorks)
-	err := amws.Delete(ctx, k.amwName(e.name), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &e.uid}, PropagationPolicy: &background})
+	err := amws.Delete(ctx, k.amwName(e.name), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &e.uid},
+		PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) {
 		done.err = classify(err)
 		return done
@@ -72,7 +74,8 @@ func (k *kube) finalizeAMW(ctx context.Context, e effFinalizeAMW) event {
 	return done
 }
 
-func (k *kube) setFinalizers(ctx context.Context, name amwName, uid types.UID, stay []string) (*unstructured.Unstructured, error) {
+func (k *kube) setFinalizers(ctx context.Context, name amwName, uid types.UID, stay []string) (
+	*unstructured.Unstructured, error) {
 	var finalizers any // null: none stays
 	if len(stay) > 0 {
 		finalizers = stay
@@ -129,11 +132,15 @@ func (k *kube) changeOwner(ctx context.Context, key objectKey, e effTakeOverAMW)
 		if err != nil {
 			return fmt.Errorf("reading %s: %w", key, err)
 		}
-		refs := slices.DeleteFunc(slices.Clone(obj.OwnerReferences), func(r metav1.OwnerReference) bool { return r.UID == e.formerUID })
+		refs := slices.DeleteFunc(slices.Clone(obj.OwnerReferences), func(r metav1.OwnerReference) bool {
+			return r.UID == e.formerUID
+		})
 		if len(refs) == len(obj.OwnerReferences) {
 			return nil
 		}
-		if !e.orphaned[key.identity()] && !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == e.uid }) {
+		if !e.orphaned[key.identity()] && !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool {
+			return r.UID == e.uid
+		}) {
 			refs = append(refs, ownerReference(k.amwName(e.name), e.uid))
 		}
 		_, err = k.metaResource(key).Patch(ctx, key.Name, types.MergePatchType, metadataPatch(ownersPatch(obj, refs)),
@@ -154,7 +161,8 @@ func (k *kube) recordAMW(ctx context.Context, e effRecordAMW) event {
 	if e.keep {
 		status["evictionStartTime"] = nil
 	}
-	obj, err := k.patchAMW(ctx, e.name, map[string]any{"metadata": map[string]any{"uid": e.uid}, "status": status}, "status")
+	obj, err := k.patchAMW(ctx, e.name, map[string]any{"metadata": map[string]any{"uid": e.uid}, "status": status},
+		"status")
 	if apierrors.IsNotFound(err) {
 		return done // gone: it is made anew
 	}
@@ -166,7 +174,8 @@ func (k *kube) recordAMW(ctx context.Context, e effRecordAMW) event {
 	return done
 }
 
-func (k *kube) patchAMW(ctx context.Context, name amwName, patch map[string]any, sub ...string) (*unstructured.Unstructured, error) {
+func (k *kube) patchAMW(ctx context.Context, name amwName, patch map[string]any, sub ...string) (
+	*unstructured.Unstructured, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return nil, err
@@ -178,7 +187,8 @@ func (k *kube) patchAMW(ctx context.Context, name amwName, patch map[string]any,
 // amwOf keeps what the core needs of an AppliedManifestWork.
 func (k *kube) amwOf(obj *unstructured.Unstructured) (*amwState, *opError) {
 	a := &amwState{
-		name: k.amwNameOf(obj), work: workID(obj.GetAnnotations()[workIDAnnotation]), uid: obj.GetUID(), rv: version(obj.GetResourceVersion()),
+		name: k.amwNameOf(obj), work: workID(obj.GetAnnotations()[workIDAnnotation]), uid: obj.GetUID(), rv: version(
+			obj.GetResourceVersion()),
 		deleting: obj.GetDeletionTimestamp() != nil, finalizers: obj.GetFinalizers(),
 	}
 	status, _, _ := unstructured.NestedMap(obj.Object, "status")
@@ -188,7 +198,8 @@ func (k *kube) amwOf(obj *unstructured.Unstructured) (*amwState, *opError) {
 	}
 	a.applied, a.evicting = st.AppliedResources, st.EvictionStartTime != nil
 	spec, _, _ := unstructured.NestedStringMap(obj.Object, "spec")
-	a.foreign = spec["agentID"] != k.agentID || spec["hubHash"] != k.hubHash || spec["manifestWorkName"] != string(a.name)
+	a.foreign = spec["agentID"] != k.agentID || spec["hubHash"] != k.hubHash || spec["manifestWorkName"] != string(
+		a.name)
 	return a, nil
 }
 

@@ -37,7 +37,8 @@ func TestAnAppliedManifestWorkThatCannotBeMadeIsTold(t *testing.T) {
 				}
 				run(c.step(done, now))
 			case effApply:
-				run(c.step(evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, obs: &observed{exists: true, uid: "u", rv: 3}}, now))
+				run(c.step(evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash,
+					obs: &observed{exists: true, uid: "u", rv: 3}}, now))
 			}
 		}
 	}
@@ -56,14 +57,16 @@ func TestAnAppliedManifestWorkThatCannotBeMadeIsTold(t *testing.T) {
 		t.Fatal("nothing is told")
 	}
 	applied := meta.FindStatusCondition(status.Status.Conditions, workv1.WorkApplied)
-	if applied == nil || applied.Status != "False" || applied.Reason != "AppliedManifestWorkFailed" || !strings.HasSuffix(applied.Message, ": quota exceeded") {
+	if applied == nil || applied.Status != "False" || applied.Reason != "AppliedManifestWorkFailed" ||
+		!strings.HasSuffix(applied.Message, ": quota exceeded") {
 		t.Errorf("Applied is %+v", applied)
 	}
 	refused = false
 	now = now.Add(time.Minute)
 	run(c.step(evTick{}, now))
 	status = c.works["one"].status
-	if created != 2 || !meta.IsStatusConditionTrue(status.Status.Conditions, workv1.WorkApplied) || len(status.Status.ResourceStatus.Manifests) != 1 {
+	if created != 2 || !meta.IsStatusConditionTrue(status.Status.Conditions, workv1.WorkApplied) ||
+		len(status.Status.ResourceStatus.Manifests) != 1 {
 		t.Errorf("after %d attempts the status is %+v", created, status.Status)
 	}
 }

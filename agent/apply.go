@@ -93,7 +93,8 @@ func (c *core) note(w *workState, amw *amwState) bool {
 			continue
 		}
 		id := m.key.identity()
-		if _, done := w.done[m.key]; done || w.noted[id] || amw != nil && amw.lists(id) && (!w.recording || lists(w.record, id)) {
+		if _, done := w.done[m.key]; done || w.noted[id] || amw != nil && amw.lists(id) &&
+			(!w.recording || lists(w.record, id)) {
 			continue
 		}
 		w.maybe[id] = refOf(m.key, "")
@@ -186,7 +187,8 @@ func isEarly(r schema.GroupResource) bool {
 
 var (
 	namespaces      = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	customResources = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	customResources = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
 )
 
 func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
@@ -254,7 +256,8 @@ func (c *core) applied(ev evApplied) {
 				clear(o.expected)
 				o.expect(ev.obs.fingerprint)
 			}
-			w.done[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash, Fingerprint: ev.obs.fingerprint, Manager: m.strategy.namedManager()}
+			w.done[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash,
+				Fingerprint: ev.obs.fingerprint, Manager: m.strategy.namedManager()}
 		}
 		c.watch(ev.key.GroupVersionResource, m.rules != nil)
 	case ev.err.kind == errTransport:

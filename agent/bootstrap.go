@@ -37,7 +37,8 @@ var appliedWorksCRD []byte
 // include bind and escalate, so the agent gives nobody rights that it has not
 // itself.
 var DefaultAPIGroups = []string{
-	"", "apps", "batch", "autoscaling", "policy", "networking.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io",
+	"", "apps", "batch", "autoscaling", "policy", "networking.k8s.io", "rbac.authorization.k8s.io",
+	"apiextensions.k8s.io",
 	"scheduling.k8s.io", "storage.k8s.io", "coordination.k8s.io", "discovery.k8s.io", workv1.GroupName,
 	"hypershift.openshift.io", "hosting.atoll.dev", "external-secrets.io",
 }
@@ -94,7 +95,8 @@ func Bootstrap(ctx context.Context, admin *rest.Config, o BootstrapOptions) (kub
 			return nil, fmt.Errorf("bootstrapping: %s %s: %w", obj.object.GetKind(), obj.object.GetName(), err)
 		}
 	}
-	if err := awaitObject(ctx, dyn.Resource(customResources), "appliedmanifestworks."+workv1.GroupName, established); err != nil {
+	if err := awaitObject(ctx, dyn.Resource(customResources), "appliedmanifestworks."+workv1.GroupName,
+		established); err != nil {
 		return nil, fmt.Errorf("bootstrapping: waiting for the kind AppliedManifestWork: %w", err)
 	}
 	var token, ca []byte
@@ -191,24 +193,29 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 		map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
 		// Discovery and health are in default roles, too, but an API server that
 		// has just started for the first time makes those a second or two later.
-		map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
+		map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*",
+			"/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
 		// What a work's executor may do is asked for, and nothing is learnt from
 		// the answer but yes or no.
-		map[string]any{"apiGroups": []any{"authorization.k8s.io"}, "resources": []any{"subjectaccessreviews"}, "verbs": []any{"create"}},
+		map[string]any{"apiGroups": []any{"authorization.k8s.io"}, "resources": []any{"subjectaccessreviews"},
+			"verbs": []any{"create"}},
 	}
 	objects := []bootstrapObject{
 		{customResources, crd},
 		object(namespaces, "Namespace", o.Namespace, "", nil),
-		object(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "ServiceAccount", o.Name, o.Namespace, nil),
-		object(rbac("clusterroles"), "ClusterRole", o.Name, "", map[string]any{"rules": append(roles, executors[""]...)}),
+		object(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "ServiceAccount", o.Name,
+			o.Namespace, nil),
+		object(rbac("clusterroles"), "ClusterRole", o.Name, "",
+			map[string]any{"rules": append(roles, executors[""]...)}),
 		object(rbac("clusterrolebindings"), "ClusterRoleBinding", o.Name, "", map[string]any{
 			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": o.Name},
 			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": o.Name, "namespace": o.Namespace}},
 		}),
-		object(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, "Secret", o.Name+"-token", o.Namespace, map[string]any{
-			"type":        "kubernetes.io/service-account-token",
-			"annotations": map[string]any{"kubernetes.io/service-account.name": o.Name},
-		}),
+		object(schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, "Secret", o.Name+"-token", o.Namespace,
+			map[string]any{
+				"type":        "kubernetes.io/service-account-token",
+				"annotations": map[string]any{"kubernetes.io/service-account.name": o.Name},
+			}),
 	}
 	for _, ns := range slices.Sorted(maps.Keys(executors)) {
 		if ns == "" {
@@ -229,7 +236,8 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 // is all of them.
 func executorRules(executors []string) (map[string][]any, error) {
 	rule := func(names ...any) map[string]any {
-		r := map[string]any{"apiGroups": []any{""}, "resources": []any{"serviceaccounts"}, "verbs": []any{"impersonate"}}
+		r := map[string]any{"apiGroups": []any{""}, "resources": []any{"serviceaccounts"},
+			"verbs": []any{"impersonate"}}
 		if len(names) > 0 {
 			r["resourceNames"] = names
 		}
@@ -259,7 +267,8 @@ func applyObject(ctx context.Context, dyn dynamic.Interface, b bootstrapObject) 
 		r = dyn.Resource(b.gvr).Namespace(ns)
 	}
 	force := true
-	_, err = r.Patch(ctx, b.object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: bootstrapManager, Force: &force})
+	_, err = r.Patch(ctx, b.object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{
+		FieldManager: bootstrapManager, Force: &force})
 	return err
 }
 
@@ -267,7 +276,8 @@ func applyObject(ctx context.Context, dyn dynamic.Interface, b bootstrapObject) 
 const awaitTimeout = 30 * time.Second
 
 // awaitObject watches an object until it is as wanted.
-func awaitObject(ctx context.Context, r dynamic.ResourceInterface, name string, ok func(*unstructured.Unstructured) bool) error {
+func awaitObject(ctx context.Context, r dynamic.ResourceInterface, name string,
+	ok func(*unstructured.Unstructured) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()
 	for {
@@ -282,7 +292,8 @@ func awaitObject(ctx context.Context, r dynamic.ResourceInterface, name string, 
 			}
 			rv = obj.GetResourceVersion()
 		}
-		w, err := r.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String(), ResourceVersion: rv})
+		w, err := r.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name",
+			name).String(), ResourceVersion: rv})
 		if err != nil {
 			return err
 		}
@@ -333,7 +344,8 @@ func agentKubeconfig(admin *rest.Config, o BootstrapOptions, token, ca []byte) (
 		return nil, errors.New("bootstrapping: the administrator's configuration names no server")
 	}
 	cfg := api.NewConfig()
-	cfg.Clusters[o.ClusterName] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca, TLSServerName: admin.ServerName}
+	cfg.Clusters[o.ClusterName] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca,
+		TLSServerName: admin.ServerName}
 	cfg.AuthInfos[o.Name] = &api.AuthInfo{Token: string(token)}
 	cfg.Contexts[o.Name] = &api.Context{Cluster: o.ClusterName, AuthInfo: o.Name, Namespace: o.Namespace}
 	cfg.CurrentContext = o.Name

@@ -19,12 +19,14 @@ var updateChart = flag.Bool("update", false, "write what is generated into deplo
 // made of Bootstrap's objects, and what may differ is a value.
 func TestTheChartGivesTheRightsOfBootstrap(t *testing.T) {
 	const name, namespace, group = "name-of-the-release", "namespace-of-the-release", "groups.of.the.release"
-	objects, err := bootstrapObjects(BootstrapOptions{Name: name, Namespace: namespace, APIGroups: []string{group}}.withDefaults())
+	objects, err := bootstrapObjects(BootstrapOptions{Name: name, Namespace: namespace, APIGroups: []string{
+		group}}.withDefaults())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	b.WriteString("{{- /* Made from agent/bootstrap.go by `go test ./agent -run Chart -update`. */ -}}\n{{- if .Values.rbac }}\n")
+	b.WriteString(
+		"{{- /* Made from agent/bootstrap.go by `go test ./agent -run Chart -update`. */ -}}\n{{- if .Values.rbac }}\n")
 	for _, obj := range objects {
 		switch obj.object.GetKind() {
 		case "CustomResourceDefinition", // in crds/
@@ -59,7 +61,8 @@ func TestTheChartGivesTheRightsOfBootstrap(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(values.APIGroups, DefaultAPIGroups) {
-		t.Errorf("the chart's API groups are not the agent's (-agent +chart):\n%s", cmp.Diff(DefaultAPIGroups, values.APIGroups))
+		t.Errorf("the chart's API groups are not the agent's (-agent +chart):\n%s", cmp.Diff(DefaultAPIGroups,
+			values.APIGroups))
 	}
 }
 
@@ -97,7 +100,8 @@ func TestManifestsCanBeReadBack(t *testing.T) {
 		}
 		kinds = append(kinds, obj.Kind)
 	}
-	want := []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Secret"}
+	want := []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding",
+		"Secret"}
 	if diff := cmp.Diff(want, kinds); diff != "" {
 		t.Error(diff)
 	}

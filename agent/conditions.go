@@ -98,8 +98,10 @@ func conditionFunctions() []rules.Function {
 	return []rules.Function{
 		{Name: "hasConditions", Params: []rules.Type{rules.Any}, Result: rules.Bool, Do: hasConditions},
 		{Name: "find", Params: []rules.Type{rules.String, rules.String}, Result: rules.String, Method: true, Do: find},
-		{Name: "findAll", Params: []rules.Type{rules.String, rules.String}, Result: rules.List, Method: true, Do: findAll},
-		{Name: "findAll", Params: []rules.Type{rules.String, rules.String, rules.Int}, Result: rules.List, Method: true, Do: findAll},
+		{Name: "findAll", Params: []rules.Type{rules.String, rules.String}, Result: rules.List, Method: true,
+			Do: findAll},
+		{Name: "findAll", Params: []rules.Type{rules.String, rules.String, rules.Int}, Result: rules.List, Method: true,
+			Do: findAll},
 	}
 }
 
@@ -164,7 +166,8 @@ func evaluate(list []conditionRule, gvk schema.GroupVersionKind, object map[stri
 				continue // nothing is known about this condition of the kind
 			}
 		}
-		rc := ruleCondition{Type: r.condition, Status: metav1.ConditionUnknown, Reason: workv1.ConditionRuleInvalid, Message: r.invalid}
+		rc := ruleCondition{Type: r.condition, Status: metav1.ConditionUnknown, Reason: workv1.ConditionRuleInvalid,
+			Message: r.invalid}
 		if r.invalid == "" {
 			rc.Status, rc.Reason, rc.Message = compiled.evaluate(ctx, r.condition, object, &budget)
 		}
@@ -185,7 +188,8 @@ func spend(ctx context.Context, p *rules.Program, vars map[string]any, budget *u
 	return r.Value, err
 }
 
-func (c *compiledCondition) evaluate(ctx context.Context, condition string, object map[string]any, budget *uint64) (metav1.ConditionStatus, string, string) {
+func (c *compiledCondition) evaluate(ctx context.Context, condition string, object map[string]any, budget *uint64) (
+	metav1.ConditionStatus, string, string) {
 	status := metav1.ConditionTrue
 	for _, p := range c.expressions {
 		v, err := spend(ctx, p, map[string]any{"object": object}, budget)
@@ -207,13 +211,15 @@ func (c *compiledCondition) evaluate(ctx context.Context, condition string, obje
 		}
 		return metav1.ConditionUnknown, workv1.ConditionRuleInternalError, c.err.Error()
 	}
-	return status, workv1.ConditionRuleEvaluated, c.messageFor(ctx, condition, status == metav1.ConditionTrue, object, budget)
+	return status, workv1.ConditionRuleEvaluated, c.messageFor(ctx, condition, status == metav1.ConditionTrue, object,
+		budget)
 }
 
 // maxMessage is the longest message of a condition that Kubernetes accepts.
 const maxMessage = 32768
 
-func (c *compiledCondition) messageFor(ctx context.Context, condition string, result bool, object map[string]any, budget *uint64) string {
+func (c *compiledCondition) messageFor(ctx context.Context, condition string, result bool, object map[string]any,
+	budget *uint64) string {
 	switch {
 	case c.messageErr != nil:
 		return c.messageErr.Summary()
@@ -243,7 +249,9 @@ func madeByRule(c metav1.Condition) bool { return strings.HasPrefix(c.Reason, ru
 // pruneRuleConditions drops conditions of rules that are gone: rules change
 // with the generation only.
 func pruneRuleConditions(conditions []metav1.Condition, generation int64) []metav1.Condition {
-	return slices.DeleteFunc(conditions, func(c metav1.Condition) bool { return madeByRule(c) && c.ObservedGeneration != generation })
+	return slices.DeleteFunc(conditions, func(c metav1.Condition) bool {
+		return madeByRule(c) && c.ObservedGeneration != generation
+	})
 }
 
 // complete says that rules found the manifest's object complete, or all of an
@@ -260,7 +268,8 @@ func (c *core) complete(w *workState, m *manifestState) bool {
 		}
 	}
 	conditions := w.status.Status.Conditions
-	return meta.IsStatusConditionTrue(conditions, workv1.WorkComplete) && meta.IsStatusConditionTrue(conditions, workv1.WorkApplied) &&
+	return meta.IsStatusConditionTrue(conditions, workv1.WorkComplete) && meta.IsStatusConditionTrue(conditions,
+		workv1.WorkApplied) &&
 		slices.ContainsFunc(w.manifests, func(m *manifestState) bool { return m.rules != nil && m.rules.completes })
 }
 
@@ -301,7 +310,8 @@ func aggregate(manifests []workv1.ManifestCondition, generation int64) []metav1.
 	var sums []metav1.Condition
 	for _, kind := range kinds {
 		t := tallies[kind]
-		sum := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "ConditionRulesAggregated", ObservedGeneration: generation, Message: t.message}
+		sum := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "ConditionRulesAggregated",
+			ObservedGeneration: generation, Message: t.message}
 		switch {
 		case kind == workv1.WorkProgressing && t.yes > 0: // one that progresses is enough
 		case kind != workv1.WorkProgressing && t.no > 0, kind == workv1.WorkProgressing && t.unknown == 0:

@@ -15,7 +15,8 @@ import (
 )
 
 func celRule(condition string, expressions ...string) workv1.ConditionRule {
-	return workv1.ConditionRule{Condition: condition, Type: workv1.CelConditionExpressionsType, CelExpressions: expressions}
+	return workv1.ConditionRule{Condition: condition, Type: workv1.CelConditionExpressionsType,
+		CelExpressions: expressions}
 }
 
 func TestConditionRules(t *testing.T) {
@@ -38,31 +39,54 @@ func TestConditionRules(t *testing.T) {
 		object string
 		want   string
 	}{
-		{"job finished", job, known("Complete"), `{"status":{"conditions":[{"type":"Complete","status":"True"}]}}`, "Complete=True/ConditionRuleEvaluated/Job is finished"},
+		{"job finished", job, known("Complete"), `{"status":{"conditions":[{"type":"Complete","status":"True"}]}}`,
+			"Complete=True/ConditionRuleEvaluated/Job is finished"},
 		{"job failed", job, known("Complete"), failed, "Complete=True/ConditionRuleEvaluated/Job is finished"},
-		{"job without conditions", job, known("Complete"), `{"status":{}}`, "Complete=False/ConditionRuleEvaluated/Job is not finished"},
-		{"message of one's own", job, with(known("Complete"), "done?", ""), failed, "Complete=True/ConditionRuleEvaluated/Job is finished"},
-		{"message expression of one's own", job, with(known("Complete"), "", `"it is " + string(result)`), failed, "Complete=True/ConditionRuleEvaluated/it is true"},
-		{"pod", pod, known("Complete"), `{"status":{"phase":"Running"}}`, "Complete=False/ConditionRuleEvaluated/Pod is in phase Running"},
-		{"pod succeeded", pod, known("Complete"), `{"status":{"phase":"Succeeded"}}`, "Complete=True/ConditionRuleEvaluated/Pod is in phase Succeeded"},
+		{"job without conditions", job, known("Complete"), `{"status":{}}`,
+			"Complete=False/ConditionRuleEvaluated/Job is not finished"},
+		{"message of one's own", job, with(known("Complete"), "done?", ""), failed,
+			"Complete=True/ConditionRuleEvaluated/Job is finished"},
+		{"message expression of one's own", job, with(known("Complete"), "", `"it is " + string(result)`), failed,
+			"Complete=True/ConditionRuleEvaluated/it is true"},
+		{"pod", pod, known("Complete"), `{"status":{"phase":"Running"}}`,
+			"Complete=False/ConditionRuleEvaluated/Pod is in phase Running"},
+		{"pod succeeded", pod, known("Complete"), `{"status":{"phase":"Succeeded"}}`,
+			"Complete=True/ConditionRuleEvaluated/Pod is in phase Succeeded"},
 		{"nothing known", pod, known("Progressing"), `{}`, ""},
-		{"hosted cluster", hosted, known("Degraded"), `{"status":{"conditions":[{"type":"Degraded","status":"True","message":"etcd"}]}}`, "Degraded=True/ConditionRuleEvaluated/etcd"},
-		{"hosted cluster, young", hosted, known("Progressing"), `{}`, "Progressing=False/ConditionRuleEvaluated/Manifest is not Progressing"},
-		{"cel", pod, celRule("Ready", "object.a == 1", "object.b == 2"), `{"a":1,"b":2}`, "Ready=True/ConditionRuleEvaluated/Manifest is Ready"},
-		{"cel, one is false", pod, celRule("Ready", "object.a == 1", "object.b == 2"), `{"a":1,"b":3}`, "Ready=False/ConditionRuleEvaluated/Manifest is not Ready"},
-		{"the rest is not evaluated", pod, celRule("Ready", "object.a == 2", "object.absent", "wrong("), `{"a":1}`, "Ready=False/ConditionRuleEvaluated/Manifest is not Ready"},
-		{"fixed message", pod, with(celRule("Ready", "true"), "fine", ""), `{}`, "Ready=True/ConditionRuleEvaluated/fine"},
-		{"empty message expression", pod, with(celRule("Ready", "true"), "fine", "''"), `{}`, "Ready=True/ConditionRuleEvaluated/fine"},
-		{"message expression fails", pod, with(celRule("Ready", "true"), "fine", "object.x"), `{}`, "Ready=True/ConditionRuleEvaluated/no such key: x"},
-		{"message expression is wrong", pod, with(celRule("Ready", "true"), "fine", "absent"), `{}`, "Ready=True/ConditionRuleEvaluated/ERROR: <input>:1:1: undeclared reference to 'absent' (in container '')"},
-		{"no bool", pod, celRule("Ready", "object.a"), `{"a":"x"}`, "Ready=False/ConditionRuleExpressionError/expected bool result, got string"},
-		{"missing field", pod, celRule("Ready", "object.a.b"), `{}`, "Ready=False/ConditionRuleExpressionError/no such key: a"},
-		{"does not compile", pod, celRule("Ready", "absent"), `{}`, "Ready=False/ConditionRuleExpressionError/ERROR: <input>:1:1: undeclared reference to 'absent' (in container '')\n | absent\n | ^"},
-		{"too expensive", pod, celRule("Ready", "object.list.all(a, object.list.all(b, true))"), huge, "Ready=False/ConditionRuleExpressionError/operation cancelled: actual cost limit exceeded"},
-		{"unknown type", pod, workv1.ConditionRule{Condition: "Ready", Type: "Magic"}, `{}`, "Ready=Unknown/ConditionRuleInvalid/unrecognized condition rule type Magic"},
+		{"hosted cluster", hosted, known("Degraded"),
+			`{"status":{"conditions":[{"type":"Degraded","status":"True","message":"etcd"}]}}`,
+			"Degraded=True/ConditionRuleEvaluated/etcd"},
+		{"hosted cluster, young", hosted, known("Progressing"), `{}`,
+			"Progressing=False/ConditionRuleEvaluated/Manifest is not Progressing"},
+		{"cel", pod, celRule("Ready", "object.a == 1", "object.b == 2"), `{"a":1,"b":2}`,
+			"Ready=True/ConditionRuleEvaluated/Manifest is Ready"},
+		{"cel, one is false", pod, celRule("Ready", "object.a == 1", "object.b == 2"), `{"a":1,"b":3}`,
+			"Ready=False/ConditionRuleEvaluated/Manifest is not Ready"},
+		{"the rest is not evaluated", pod, celRule("Ready", "object.a == 2", "object.absent", "wrong("), `{"a":1}`,
+			"Ready=False/ConditionRuleEvaluated/Manifest is not Ready"},
+		{"fixed message", pod, with(celRule("Ready", "true"), "fine", ""), `{}`,
+			"Ready=True/ConditionRuleEvaluated/fine"},
+		{"empty message expression", pod, with(celRule("Ready", "true"), "fine", "''"), `{}`,
+			"Ready=True/ConditionRuleEvaluated/fine"},
+		{"message expression fails", pod, with(celRule("Ready", "true"), "fine", "object.x"), `{}`,
+			"Ready=True/ConditionRuleEvaluated/no such key: x"},
+		{"message expression is wrong", pod, with(celRule("Ready", "true"), "fine", "absent"), `{}`,
+			"Ready=True/ConditionRuleEvaluated/ERROR: <input>:1:1: undeclared reference to 'absent' (in container '')"},
+		{"no bool", pod, celRule("Ready", "object.a"), `{"a":"x"}`,
+			"Ready=False/ConditionRuleExpressionError/expected bool result, got string"},
+		{"missing field", pod, celRule("Ready", "object.a.b"), `{}`,
+			"Ready=False/ConditionRuleExpressionError/no such key: a"},
+		{"does not compile", pod, celRule("Ready", "absent"), `{}`,
+			"Ready=False/ConditionRuleExpressionError/ERROR: <input>:1:1: undeclared reference to 'absent' (in " +
+				"container '')\n | absent\n | ^"},
+		{"too expensive", pod, celRule("Ready", "object.list.all(a, object.list.all(b, true))"), huge,
+			"Ready=False/ConditionRuleExpressionError/operation cancelled: actual cost limit exceeded"},
+		{"unknown type", pod, workv1.ConditionRule{Condition: "Ready", Type: "Magic"}, `{}`,
+			"Ready=Unknown/ConditionRuleInvalid/unrecognized condition rule type Magic"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			found := newRulesets(1).of(nil, []workv1.ConditionRule{c.rule}).read(c.gvk, document(t, c.object)).Conditions
+			found := newRulesets(1).of(nil, []workv1.ConditionRule{c.rule}).read(
+				c.gvk, document(t, c.object)).Conditions
 			var lines []string
 			for _, r := range found {
 				lines = append(lines, fmt.Sprintf("%s=%s/%s/%s", r.Type, r.Status, r.Reason, r.Message))
@@ -96,7 +120,8 @@ func TestRulesOfOneManifestShareABudget(t *testing.T) {
 	if took := time.Since(began); took > 30*time.Second { // each alone takes up to a second under the race detector
 		t.Errorf("it took %v", took)
 	}
-	if first, last := found[0], found[99]; first.Status != "True" || last.Message != errBudget.Error() || last.Reason != workv1.ConditionRuleExpressionError {
+	if first, last := found[0], found[99]; first.Status != "True" || last.Message != errBudget.Error() ||
+		last.Reason != workv1.ConditionRuleExpressionError {
 		t.Errorf("first %+v, last %+v", first, last)
 	}
 }
@@ -106,7 +131,8 @@ func TestConditionsOfRulesAreSummedUp(t *testing.T) {
 		mc := workv1.ManifestCondition{}
 		for i := 0; i < len(conditions); i += 3 {
 			mc.Conditions = append(mc.Conditions, metav1.Condition{
-				Type: conditions[i], Status: metav1.ConditionStatus(conditions[i+1]), Message: conditions[i+2], Reason: workv1.ConditionRuleEvaluated,
+				Type: conditions[i], Status: metav1.ConditionStatus(conditions[i+1]), Message: conditions[i+
+					2], Reason: workv1.ConditionRuleEvaluated,
 			})
 		}
 		return mc
@@ -116,19 +142,28 @@ func TestConditionsOfRulesAreSummedUp(t *testing.T) {
 		manifests []workv1.ManifestCondition
 		want      string
 	}{
-		{"one", []workv1.ManifestCondition{m("Complete", "True", "done"), {}}, "Complete=True/ConditionRulesAggregated/done"},
-		{"one without message", []workv1.ManifestCondition{m("Complete", "True", "")}, "Complete=True/ConditionRulesAggregated/Aggregated from 1 manifest conditions"},
-		{"false wins", []workv1.ManifestCondition{m("Complete", "True", "a"), m("Complete", "False", "b"), m("Complete", "Unknown", "c")},
+		{"one", []workv1.ManifestCondition{m("Complete", "True", "done"), {}},
+			"Complete=True/ConditionRulesAggregated/done"},
+		{"one without message", []workv1.ManifestCondition{m("Complete", "True", "")},
+			"Complete=True/ConditionRulesAggregated/Aggregated from 1 manifest conditions"},
+		{"false wins", []workv1.ManifestCondition{m("Complete", "True", "a"), m("Complete", "False", "b"),
+			m("Complete", "Unknown", "c")},
 			"Complete=False/ConditionRulesAggregated/Aggregated from 3 manifest conditions"},
-		{"unknown wins over true", []workv1.ManifestCondition{m("Degraded", "True", "a"), m("Degraded", "Unknown", "b")},
+		{"unknown wins over true", []workv1.ManifestCondition{m("Degraded", "True", "a"), m("Degraded", "Unknown",
+			"b")},
 			"Degraded=Unknown/ConditionRulesAggregated/Aggregated from 2 manifest conditions"},
-		{"progressing: true wins", []workv1.ManifestCondition{m("Progressing", "True", "a"), m("Progressing", "False", "b"), m("Progressing", "Unknown", "b")},
+		{"progressing: true wins", []workv1.ManifestCondition{m("Progressing", "True", "a"), m("Progressing", "False",
+			"b"), m("Progressing", "Unknown", "b")},
 			"Progressing=True/ConditionRulesAggregated/Aggregated from 3 manifest conditions"},
-		{"progressing: unknown wins over false", []workv1.ManifestCondition{m("Progressing", "Unknown", "a"), m("Progressing", "False", "b")},
+		{"progressing: unknown wins over false", []workv1.ManifestCondition{m("Progressing", "Unknown", "a"),
+			m("Progressing", "False", "b")},
 			"Progressing=Unknown/ConditionRulesAggregated/Aggregated from 2 manifest conditions"},
-		{"progressing: nothing does", []workv1.ManifestCondition{m("Progressing", "False", "a")}, "Progressing=False/ConditionRulesAggregated/a"},
-		{"by type", []workv1.ManifestCondition{m("Z", "True", "z", "A", "False", "a")}, "A=False/ConditionRulesAggregated/a\nZ=True/ConditionRulesAggregated/z"},
-		{"not of rules", []workv1.ManifestCondition{{Conditions: []metav1.Condition{{Type: "Complete", Status: "True", Reason: "Mine"}}}}, ""},
+		{"progressing: nothing does", []workv1.ManifestCondition{m("Progressing", "False", "a")},
+			"Progressing=False/ConditionRulesAggregated/a"},
+		{"by type", []workv1.ManifestCondition{m("Z", "True", "z", "A", "False", "a")},
+			"A=False/ConditionRulesAggregated/a\nZ=True/ConditionRulesAggregated/z"},
+		{"not of rules", []workv1.ManifestCondition{
+			{Conditions: []metav1.Condition{{Type: "Complete", Status: "True", Reason: "Mine"}}}}, ""},
 	} {
 		if diff := cmp.Diff(c.want, conditionText(aggregate(c.manifests, 7))); diff != "" {
 			t.Errorf("%s: %s", c.name, diff)
@@ -138,13 +173,16 @@ func TestConditionsOfRulesAreSummedUp(t *testing.T) {
 
 func TestConditionsOfRulesThatAreGoneGo(t *testing.T) {
 	view := manifestView{
-		meta: workv1.ManifestResourceMeta{Kind: "Pod", Resource: "pods", Name: "n"}, mapped: true, live: &observed{exists: true},
-		found: feedback{Conditions: []ruleCondition{{"Ready", "True", workv1.ConditionRuleEvaluated, "m"}, {"Old", "True", workv1.ConditionRuleEvaluated, "m"}}},
+		meta: workv1.ManifestResourceMeta{Kind: "Pod", Resource: "pods", Name: "n"}, mapped: true, live: &observed{
+			exists: true},
+		found: feedback{Conditions: []ruleCondition{{"Ready", "True", workv1.ConditionRuleEvaluated, "m"},
+			{"Old", "True", workv1.ConditionRuleEvaluated, "m"}}},
 	}
 	before := manifestStatus(view, nil, 1, noon)
 	view.found.Conditions = view.found.Conditions[:1]
 	after := manifestStatus(view, &before, 2, noon.Add(time.Hour))
-	want := "Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource is available\n" +
+	want := "Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource " +
+		"is available\n" +
 		"Ready=True/ConditionRuleEvaluated/m\nStatusFeedbackSynced=True/NoStatusFeedbackSynced/"
 	if diff := cmp.Diff(want, conditionText(sortedConditions(after.Conditions))); diff != "" {
 		t.Error(diff)
@@ -165,13 +203,15 @@ func TestWellKnownStatusOfHyperShiftsKinds(t *testing.T) {
 	rs := newRulesets(1<<10).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil)
 	read := func(kind, object string) string {
 		t.Helper()
-		f := rs.read(schema.GroupVersionKind{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: kind}, document(t, object))
+		f := rs.read(schema.GroupVersionKind{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: kind},
+			document(t, object))
 		if f.Err != "" {
 			t.Errorf("%s: %s", kind, f.Err)
 		}
 		var got []string
 		for _, v := range f.Values {
-			got = append(got, v.Name+"="+feedbackOf(workv1.ManifestCondition{StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
+			got = append(got, v.Name+"="+feedbackOf(workv1.ManifestCondition{
+				StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
 		}
 		return strings.Join(got, "\n")
 	}
@@ -184,7 +224,8 @@ func TestWellKnownStatusOfHyperShiftsKinds(t *testing.T) {
 			"controlPlaneEndpoint":{"host":"api.example","port":"x"},"kubeconfig":{"name":"hc-admin-kubeconfig"},"kubeadminPassword":{"name":"hc-kubeadmin"}}}`,
 			"Available=True\nAvailableReason=AsExpected\nAvailableMessage=up\nProgressing=False\nDegraded=False\nDegradedMessage=\nVersion=4.19.3\nVersionState=Partial\n" +
 				"DesiredVersion=4.19.3\nEndpointHost=api.example\nEndpointPort=x\nKubeconfigSecret=hc-admin-kubeconfig\nKubeadminPasswordSecret=hc-kubeadmin"},
-		{"NodePool", `{"spec":{},"status":{"replicas":"n","version":"4.19.3","conditions":[{"type":"Ready","status":"True"},{"type":"UpdatingVersion","status":"False"}]}}`,
+		{"NodePool",
+			`{"spec":{},"status":{"replicas":"n","version":"4.19.3","conditions":[{"type":"Ready","status":"True"},{"type":"UpdatingVersion","status":"False"}]}}`,
 			"Ready=True\nUpdatingVersion=False\nReplicas=n\nVersion=4.19.3"},
 	} {
 		if diff := cmp.Diff(c.want, read(c.kind, c.object)); diff != "" {

@@ -46,9 +46,11 @@ func TestI9AnOrderThatIsOlderThanTheDeletionIsRefused(t *testing.T) {
 		spec    spec
 		later   time.Duration
 	}{
-		{"an order of a database that was lost and made anew", spec{Generation: 3, Life: "one"}, spec{Generation: 1, Life: "two"}, 0},
+		{"an order of a database that was lost and made anew", spec{Generation: 3, Life: "one"},
+			spec{Generation: 1, Life: "two"}, 0},
 		{"an order of a server that names no life", spec{Generation: 3}, spec{Generation: 1}, 0},
-		{"an order that comes much later", spec{Generation: 3, Life: "one"}, spec{Generation: 1, Life: "one"}, deletedMemory + time.Second},
+		{"an order that comes much later", spec{Generation: 3, Life: "one"}, spec{Generation: 1, Life: "one"},
+			deletedMemory + time.Second},
 	} {
 		in.deleted.ID = workID(fmt.Sprint("x", i))
 		in.spec.ID = in.deleted.ID

@@ -15,7 +15,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-var subjectAccessReviews = schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}
+var subjectAccessReviews = schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1",
+	Resource: "subjectaccessreviews"}
 
 // authorize says whether the work's executor may do what its manifest needs,
 // as OCM's agent asks: nil, or why not. Without an executor everything is
@@ -26,7 +27,8 @@ func (k *kube) authorize(ctx context.Context, e effApply) error {
 	}
 	subject := e.executor.Subject
 	if subject.Type != workv1.ExecutorSubjectTypeServiceAccount {
-		return &opError{kind: errRefused, message: fmt.Sprintf("only support %s type for the executor", workv1.ExecutorSubjectTypeServiceAccount)}
+		return &opError{kind: errRefused, message: fmt.Sprintf("only support %s type for the executor",
+			workv1.ExecutorSubjectTypeServiceAccount)}
 	}
 	sa := subject.ServiceAccount
 	if sa == nil {
@@ -50,7 +52,8 @@ func (k *kube) authorize(ctx context.Context, e effApply) error {
 
 // denied is the contract's message, word for word.
 func denied(key objectKey, why string) error {
-	return &opError{kind: errDenied, message: fmt.Sprintf("not allowed to apply the resource %s %s, %s %s%s, will try again in %s",
+	return &opError{kind: errDenied, message: fmt.Sprintf(
+		"not allowed to apply the resource %s %s, %s %s%s, will try again in %s",
 		key.Group, key.Resource, key.Namespace, key.Name, why, deniedRetry)}
 }
 
@@ -92,7 +95,8 @@ func (a *allowances) add(what allowance) {
 
 // may asks whether a service account has a right: to all objects of the kind
 // in the namespace, or else to this one.
-func (k *kube) may(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, key objectKey, verb string) (bool, error) {
+func (k *kube) may(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, key objectKey, verb string) (
+	bool, error) {
 	what := allowance{user: userOf(sa), verb: verb, namespace: key.Namespace, gvr: key.GroupVersionResource}
 	if k.allowed.has(what) {
 		return true, nil
@@ -101,10 +105,12 @@ func (k *kube) may(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAcc
 		review := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
 			"spec": map[string]any{
-				"user":   what.user,
-				"groups": []any{"system:serviceaccounts", "system:authenticated", "system:serviceaccounts:" + sa.Namespace},
+				"user": what.user,
+				"groups": []any{"system:serviceaccounts", "system:authenticated", "system:serviceaccounts:" +
+					sa.Namespace},
 				"resourceAttributes": map[string]any{
-					"namespace": key.Namespace, "name": name, "verb": verb, "group": key.Group, "version": key.Version, "resource": key.Resource,
+					"namespace": key.Namespace, "name": name, "verb": verb, "group": key.Group, "version": key.Version,
+					"resource": key.Resource,
 				},
 			},
 		}}

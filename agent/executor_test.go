@@ -31,7 +31,8 @@ func (w *world) allow(t *testing.T, resources, verbs []any) {
 		"rules": []any{map[string]any{"apiGroups": group, "resources": resources, "verbs": verbs}},
 	})
 	w.create(t, rbacResource("rolebindings"), w.ns, map[string]any{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": "executor"},
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{
+			"name": "executor"},
 		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "executor"},
 		"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": "executor", "namespace": w.ns}},
 	})
@@ -39,7 +40,8 @@ func (w *world) allow(t *testing.T, resources, verbs []any) {
 
 func (w *world) inTheNameOf(b work.Bundle) work.Bundle {
 	b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{
-		Type: workv1.ExecutorSubjectTypeServiceAccount, ServiceAccount: &workv1.ManifestWorkSubjectServiceAccount{Namespace: w.ns, Name: "executor"},
+		Type: workv1.ExecutorSubjectTypeServiceAccount, ServiceAccount: &workv1.ManifestWorkSubjectServiceAccount{
+			Namespace: w.ns, Name: "executor"},
 	}}
 	return b
 }
@@ -50,17 +52,20 @@ func TestAnExecutorsRightsCount(t *testing.T) {
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps", "roles"}, []any{"create", "update", "patch", "get", "delete"})
 	role := func(name, verb string) json.RawMessage {
-		return json.RawMessage(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"` + name + `","namespace":"` + w.ns + `"},
+		return json.RawMessage(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"` +
+			name + `","namespace":"` + w.ns + `"},
 			"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["` + verb + `"]}]}`)
 	}
 	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"` + w.ns + `"}}`)
-	w.server.apply("one", w.inTheNameOf(manifests(configMap(w.ns, "a", "k", "1"), secret, role("less", "get"), role("more", "list"))))
+	w.server.apply("one", w.inTheNameOf(manifests(configMap(w.ns, "a", "k", "1"), secret, role("less", "get"),
+		role("more", "list"))))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	for ordinal, want := range []string{
 		"Apply manifest complete",
 		"Failed to apply manifest: not allowed to apply the resource  secrets, " + w.ns + " a, will try again in 1m0s",
 		"Apply manifest complete",
-		"Failed to apply manifest: not allowed to apply the resource rbac.authorization.k8s.io roles, " + w.ns + " more, error: permission escalation, will try again in 1m0s",
+		"Failed to apply manifest: not allowed to apply the resource rbac.authorization.k8s.io roles, " + w.ns +
+			" more, error: permission escalation, will try again in 1m0s",
 	} {
 		c := meta.FindStatusCondition(w.server.manifest("one", ordinal).Conditions, workv1.ManifestApplied)
 		if c == nil || c.Message != want {
@@ -105,7 +110,8 @@ func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
 			case effDiscover:
 				run(c.step(evMapped{gvk: e.gvk, gvr: configMaps, namespaced: true}, now))
 			case effCreateAMW:
-				run(c.step(evAMWDone{id: e.id, op: amwCreate, name: e.name, amw: &amwState{name: e.name, uid: "amw", finalizers: []string{amwFinalizer}}}, now))
+				run(c.step(evAMWDone{id: e.id, op: amwCreate, name: e.name, amw: &amwState{name: e.name, uid: "amw",
+					finalizers: []string{amwFinalizer}}}, now))
 			case effApply:
 				applies = append(applies, e)
 				done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
@@ -122,7 +128,8 @@ func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
 		return meta.IsStatusConditionTrue(c.works["one"].status.Status.Conditions, workv1.WorkApplied)
 	}
 	b := manifests(configMap("ns", "a", "k", "1"))
-	b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{Type: workv1.ExecutorSubjectTypeServiceAccount}}
+	b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{
+		Type: workv1.ExecutorSubjectTypeServiceAccount}}
 	data, err := json.Marshal(b)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +169,8 @@ func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
 // What the agent itself may not touch is told, and the others are applied.
 func TestWhatIsOutsideTheAgentsRightsIsTold(t *testing.T) {
 	w := newWorld(t)
-	outside := json.RawMessage(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"outside"},"webhooks":[]}`)
+	outside := json.RawMessage(
+		`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"outside"},"webhooks":[]}`)
 	w.server.apply("one", manifests(outside, configMap(w.ns, "a", "k", "1")))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	c := meta.FindStatusCondition(w.server.manifest("one", 0).Conditions, workv1.ManifestApplied)
@@ -181,7 +189,8 @@ func TestWhatIsOutsideTheAgentsRightsIsTold(t *testing.T) {
 func TestAppliedManifestWorksAreOCMs(t *testing.T) {
 	w := newWorld(t)
 	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"` + w.ns + `"}}`)
-	deployment := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` + w.ns + `"},"spec":{"replicas":0,
+	deployment := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` +
+		w.ns + `"},"spec":{"replicas":0,
 		"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
 	b := manifests(secret, deployment, configMap(w.ns, "b", "k", "1"), configMap(w.ns, "a", "k", "1"))
 	w.server.apply("one", b)
@@ -194,17 +203,20 @@ func TestAppliedManifestWorksAreOCMs(t *testing.T) {
 	if want := map[string]string{"hubHash": hash, "agentID": hash, "manifestWorkName": "one"}; !maps.Equal(spec, want) {
 		t.Errorf("spec %v, want %v", spec, want)
 	}
-	if want := map[string]string{originalSourceLabel: "maestro"}; !maps.Equal(amw.GetLabels(), want) || !slices.Equal(amw.GetFinalizers(), []string{workv1.AppliedManifestWorkFinalizer}) {
+	if want := map[string]string{originalSourceLabel: "maestro"}; !maps.Equal(amw.GetLabels(), want) ||
+		!slices.Equal(amw.GetFinalizers(), []string{workv1.AppliedManifestWorkFinalizer}) {
 		t.Errorf("labels %v, finalizers %v", amw.GetLabels(), amw.GetFinalizers())
 	}
 	entry := func(group, version, resource, name string, gvr schema.GroupVersionResource) map[string]any {
-		m := map[string]any{"version": version, "resource": resource, "namespace": w.ns, "name": name, "uid": string(w.get(t, gvr, w.ns, name).GetUID())}
+		m := map[string]any{"version": version, "resource": resource, "namespace": w.ns, "name": name,
+			"uid": string(w.get(t, gvr, w.ns, name).GetUID())}
 		m["group"] = group
 		return m
 	}
 	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	want := []any{
-		entry("", "v1", "configmaps", "a", configMaps), entry("", "v1", "configmaps", "b", configMaps), entry("", "v1", "secrets", "s", secrets),
+		entry("", "v1", "configmaps", "a", configMaps), entry("", "v1", "configmaps", "b", configMaps), entry("", "v1",
+			"secrets", "s", secrets),
 		entry("apps", "v1", "deployments", "d", deployments),
 	}
 	got, _, _ := unstructured.NestedSlice(amw.Object, "status", "appliedResources")
@@ -212,17 +224,20 @@ func TestAppliedManifestWorksAreOCMs(t *testing.T) {
 		t.Errorf("appliedResources\n%s\nwant\n%s", text(t, got), text(t, want))
 	}
 	owner := w.get(t, configMaps, w.ns, "a").GetOwnerReferences()
-	if text(t, owner) != text(t, []metav1.OwnerReference{{APIVersion: "work.open-cluster-management.io/v1", Kind: "AppliedManifestWork", Name: amw.GetName(), UID: amw.GetUID()}}) {
+	if text(t, owner) != text(t, []metav1.OwnerReference{{APIVersion: "work.open-cluster-management.io/v1",
+		Kind: "AppliedManifestWork", Name: amw.GetName(), UID: amw.GetUID()}}) {
 		t.Errorf("owners %s", text(t, owner))
 	}
 
 	// Another agent held it for a while, and thought the work was gone.
-	for sub, patch := range map[string]string{"": `{"spec":{"agentID":"another"}}`, "status": `{"status":{"evictionStartTime":"2026-01-01T00:00:00Z"}}`} {
+	for sub, patch := range map[string]string{"": `{"spec":{"agentID":"another"}}`,
+		"status": `{"status":{"evictionStartTime":"2026-01-01T00:00:00Z"}}`} {
 		subs := []string{sub}
 		if sub == "" {
 			subs = nil
 		}
-		if _, err := w.in(appliedWorks, "").Patch(t.Context(), w.amw("one"), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "work"}, subs...); err != nil {
+		if _, err := w.in(appliedWorks, "").Patch(t.Context(), w.amw("one"), types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{FieldManager: "work"}, subs...); err != nil {
 			t.Fatal(err)
 		}
 	}

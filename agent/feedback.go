@@ -108,12 +108,14 @@ func (r *ruleset) read(gvk schema.GroupVersionKind, content map[string]any) feed
 		paths := rule.paths
 		if rule.wellKnown {
 			if paths = r.wellKnown.paths[gvk]; len(paths) == 0 {
-				ruleErrs = append(ruleErrs, fmt.Errorf("cannot find the wellknown statuses for resource with gvk %s", gvk))
+				ruleErrs = append(ruleErrs, fmt.Errorf("cannot find the wellknown statuses for resource with gvk %s",
+					gvk))
 			}
 		}
 		for _, p := range paths {
 			if p.version != "" && p.version != gvk.Version {
-				ruleErrs = append(ruleErrs, fmt.Errorf("version set in the path %s is not matched for the related resource", p.name))
+				ruleErrs = append(ruleErrs, fmt.Errorf(
+					"version set in the path %s is not matched for the related resource", p.name))
 				continue
 			}
 			value, err := p.find(content, r.maxRaw)
@@ -179,7 +181,9 @@ func fieldValue(name string, value any, maxRaw int) (*workv1.FieldValue, error) 
 		return nil, fmt.Errorf("failed to parse the resource to json string for name %s: %v", name, err)
 	}
 	if len(raw) > maxRaw {
-		return nil, fmt.Errorf("the length of returned json raw string for name %s is larger than the maximum length %d", name, maxRaw)
+		return nil,
+			fmt.Errorf("the length of returned json raw string for name %s is larger than the maximum length %d", name,
+				maxRaw)
 	}
 	s := string(raw)
 	return &workv1.FieldValue{Type: workv1.JsonRaw, JsonRaw: &s}, nil
@@ -191,7 +195,8 @@ func matchConfig(id identity, options []workv1.ManifestConfigOption) workv1.Mani
 	var found workv1.ManifestConfigOption
 	for _, o := range options {
 		r := o.ResourceIdentifier
-		if r.Group != id.Group || r.Resource != id.Resource || !wildcard(r.Namespace, id.Namespace) || !wildcard(r.Name, id.Name) {
+		if r.Group != id.Group || r.Resource != id.Resource || !wildcard(r.Namespace, id.Namespace) ||
+			!wildcard(r.Name, id.Name) {
 			continue
 		}
 		if len(found.FeedbackRules) == 0 {

@@ -71,7 +71,8 @@ func keep(obj *unstructured.Unstructured, live metav1.Object, manager string, dr
 // ownedMetadata is what a manager applied of an object's metadata.
 func ownedMetadata(fields []metav1.ManagedFieldsEntry, manager string) map[string]map[string]any {
 	for _, f := range fields {
-		if f.Operation != metav1.ManagedFieldsOperationApply || f.Subresource != "" || f.Manager != manager || f.FieldsV1 == nil {
+		if f.Operation != metav1.ManagedFieldsOperationApply || f.Subresource != "" || f.Manager != manager ||
+			f.FieldsV1 == nil {
 			continue
 		}
 		var set struct {
@@ -93,8 +94,10 @@ func ownedMetadata(fields []metav1.ManagedFieldsEntry, manager string) map[strin
 // finalizers, which must stay when the manifest no longer names them.
 func carries(fields []metav1.ManagedFieldsEntry) bool {
 	for _, f := range fields {
-		if f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil && strings.HasPrefix(f.Manager, workv1.DefaultFieldManager) &&
-			(bytes.Contains(f.FieldsV1.Raw, []byte(`"f:labels"`)) || bytes.Contains(f.FieldsV1.Raw, []byte(`"f:annotations"`)) || bytes.Contains(f.FieldsV1.Raw, []byte(`"f:finalizers"`))) {
+		if f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil &&
+			strings.HasPrefix(f.Manager, workv1.DefaultFieldManager) &&
+			(bytes.Contains(f.FieldsV1.Raw, []byte(`"f:labels"`)) || bytes.Contains(f.FieldsV1.Raw,
+				[]byte(`"f:annotations"`)) || bytes.Contains(f.FieldsV1.Raw, []byte(`"f:finalizers"`))) {
 			return true
 		}
 	}

@@ -71,7 +71,8 @@ func ParseGRPCConfig(data []byte) (GRPCConfig, error) {
 func (c GRPCConfig) Options(identity *tls.Config) (GRPCOptions, error) {
 	o := GRPCOptions{URL: c.URL, TLS: identity, Health: c.Health}
 	if k := c.KeepAlive; k.Enable {
-		o.KeepAlive = &keepalive.ClientParameters{Time: k.Time, Timeout: k.Timeout, PermitWithoutStream: k.PermitWithoutStream}
+		o.KeepAlive = &keepalive.ClientParameters{Time: k.Time, Timeout: k.Timeout,
+			PermitWithoutStream: k.PermitWithoutStream}
 		if k.Time == 0 {
 			o.KeepAlive.Time = 30 * time.Second
 		}

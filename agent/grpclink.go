@@ -30,7 +30,8 @@ type GRPCOptions struct {
 	TLS       *tls.Config                 // nil: plain, for tests on one machine
 	Token     func() (string, error)      // a bearer token, read for each call; nil: none
 	KeepAlive *keepalive.ClientParameters // pings; default every 30 s
-	Health    time.Duration               // a server that sends heartbeats and then none for so long is given up; default 20 s
+	// a server that sends heartbeats and then none for so long is given up; default 20 s
+	Health time.Duration
 	// The pause before a connection is made again grows from MinBackoff to
 	// MaxBackoff, each spread by half. Default 20 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -79,10 +80,12 @@ type grpcLink struct {
 	why    error
 }
 
-func newGRPCLink(o GRPCOptions, consumer string, receive func(context.Context, bus.Message), connected func(context.Context), log *slog.Logger) *grpcLink {
+func newGRPCLink(o GRPCOptions, consumer string, receive func(context.Context, bus.Message),
+	connected func(context.Context), log *slog.Logger) *grpcLink {
 	return &grpcLink{
 		o: o.withDefaults(), consumer: consumer, receive: receive, connected: connected, log: log,
-		lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3), window: make(chan struct{}, grpcWindow), why: errors.New("not connected yet"),
+		lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3), window: make(chan struct{},
+			grpcWindow), why: errors.New("not connected yet"),
 	}
 }
 
@@ -129,7 +132,8 @@ func (l *grpcLink) serve(ctx context.Context) error {
 	client := cloudevents.NewCloudEventServiceClient(conn)
 	slow := time.AfterFunc(grpcSubscribe, func() { cancel(errors.New("the subscription does not come to stand")) })
 	defer slow.Stop()
-	stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: l.consumer, DataType: work.DataType})
+	stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: l.consumer,
+		DataType: work.DataType})
 	if err != nil {
 		return l.down(err)
 	}
@@ -157,7 +161,8 @@ func (l *grpcLink) serve(ctx context.Context) error {
 }
 
 // read hands over what comes until the stream ends or the server is silent.
-func (l *grpcLink) read(ctx context.Context, cancel context.CancelCauseFunc, stream grpc.ServerStreamingClient[cloudevents.CloudEvent]) error {
+func (l *grpcLink) read(ctx context.Context, cancel context.CancelCauseFunc,
+	stream grpc.ServerStreamingClient[cloudevents.CloudEvent]) error {
 	var beats atomic.Bool // a server whose heartbeats are off is not given up
 	health := time.AfterFunc(l.o.Health, func() {
 		if beats.Load() {

@@ -41,7 +41,8 @@ func (s *moodyServer) set(f func()) {
 	f()
 }
 
-func (s *moodyServer) Subscribe(req *cloudevents.SubscriptionRequest, stream grpc.ServerStreamingServer[cloudevents.CloudEvent]) error {
+func (s *moodyServer) Subscribe(req *cloudevents.SubscriptionRequest,
+	stream grpc.ServerStreamingServer[cloudevents.CloudEvent]) error {
 	if req.GetClusterName() != "mc1" || req.GetDataType() != work.DataType {
 		return status.Error(codes.InvalidArgument, "what do you want?")
 	}
@@ -156,7 +157,8 @@ func TestTheLinkComesBack(t *testing.T) {
 	awaitToken(t, "subscribed", stood)
 	publish := func(id string) error {
 		done := make(chan error, 1)
-		if err := l.publish(t.Context(), bus.Event{ID: id, Source: "mc1-agent", Type: work.Seen}, func(err error) { done <- err }); err != nil {
+		if err := l.publish(t.Context(), bus.Event{ID: id, Source: "mc1-agent", Type: work.Seen},
+			func(err error) { done <- err }); err != nil {
 			return err
 		}
 		return <-done
@@ -168,7 +170,8 @@ func TestTheLinkComesBack(t *testing.T) {
 		code codes.Code
 		want error
 	}{
-		{codes.InvalidArgument, errNotTaken}, {codes.PermissionDenied, bus.ErrNotAuthorized}, {codes.ResourceExhausted, bus.ErrTooLarge}, {codes.Unavailable, bus.ErrDisconnected},
+		{codes.InvalidArgument, errNotTaken}, {codes.PermissionDenied, bus.ErrNotAuthorized}, {codes.ResourceExhausted,
+			bus.ErrTooLarge}, {codes.Unavailable, bus.ErrDisconnected},
 	} {
 		s.set(func() { s.refuse = status.Error(c.code, "no") })
 		if err := publish("2"); !errors.Is(err, c.want) {
@@ -222,7 +225,8 @@ keepAliveConfig:
   permitWithoutStream: true
 serverHealthinessTimeout: 30s
 `))
-	if err != nil || c.URL != "maestro.example:8091" || c.KeepAlive.Time != 20*time.Second || c.Health != 30*time.Second || c.ClientKeyFile != "tls.key" {
+	if err != nil || c.URL != "maestro.example:8091" || c.KeepAlive.Time != 20*time.Second ||
+		c.Health != 30*time.Second || c.ClientKeyFile != "tls.key" {
 		t.Errorf("%+v %v", c, err)
 	}
 	for text, want := range map[string]string{

@@ -66,7 +66,8 @@ func sharedCluster(t *testing.T) (*cluster, string) {
 	}
 	ns := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
 	ns = strings.Trim(ns[max(0, len(ns)-50):], "-")
-	c.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": ns}})
+	c.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
+		"name": ns}})
 	return c, ns
 }
 
@@ -99,7 +100,8 @@ func (c *cluster) in(gvr schema.GroupVersionResource, ns string) dynamic.Resourc
 	return c.admin.Resource(gvr).Namespace(ns)
 }
 
-func (c *cluster) create(t *testing.T, gvr schema.GroupVersionResource, ns string, obj map[string]any) *unstructured.Unstructured {
+func (c *cluster) create(t *testing.T, gvr schema.GroupVersionResource, ns string,
+	obj map[string]any) *unstructured.Unstructured {
 	t.Helper()
 	made, err := c.in(gvr, ns).Create(t.Context(), &unstructured.Unstructured{Object: obj}, metav1.CreateOptions{})
 	if err != nil {
@@ -118,7 +120,8 @@ func (c *cluster) get(t *testing.T, gvr schema.GroupVersionResource, ns, name st
 }
 
 // await watches the objects of a kind until ok says yes to what there is.
-func (c *cluster) await(t *testing.T, what string, gvr schema.GroupVersionResource, ns string, ok func(map[string]*unstructured.Unstructured) bool) {
+func (c *cluster) await(t *testing.T, what string, gvr schema.GroupVersionResource, ns string,
+	ok func(map[string]*unstructured.Unstructured) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -158,7 +161,8 @@ func (c *cluster) await(t *testing.T, what string, gvr schema.GroupVersionResour
 	t.Fatalf("%s did not come to be", what)
 }
 
-func (c *cluster) awaitObject(t *testing.T, gvr schema.GroupVersionResource, ns, name string, ok func(*unstructured.Unstructured) bool) {
+func (c *cluster) awaitObject(t *testing.T, gvr schema.GroupVersionResource, ns, name string,
+	ok func(*unstructured.Unstructured) bool) {
 	t.Helper()
 	c.await(t, gvr.Resource+" "+ns+"/"+name, gvr, ns, func(all map[string]*unstructured.Unstructured) bool {
 		return all[name] != nil && ok(all[name])
@@ -167,7 +171,9 @@ func (c *cluster) awaitObject(t *testing.T, gvr schema.GroupVersionResource, ns,
 
 func (c *cluster) awaitGone(t *testing.T, gvr schema.GroupVersionResource, ns, name string) {
 	t.Helper()
-	c.await(t, gvr.Resource+" "+ns+"/"+name+" gone", gvr, ns, func(all map[string]*unstructured.Unstructured) bool { return all[name] == nil })
+	c.await(t, gvr.Resource+" "+ns+"/"+name+" gone", gvr, ns, func(all map[string]*unstructured.Unstructured) bool {
+		return all[name] == nil
+	})
 }
 
 // certificates of a test's own authority.
@@ -206,15 +212,18 @@ func (a *authority) config(t testing.TB, name string) *tls.Config {
 		t.Fatal(err)
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(
+			time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth,
+			x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, key.Public(), a.key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: a.pool, ClientCAs: a.pool, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der},
+			PrivateKey: key}}, RootCAs: a.pool, ClientCAs: a.pool, MinVersion: tls.VersionTLS13,
 	}
 }
 
@@ -299,7 +308,8 @@ type bundle struct {
 func startServer(t testing.TB, b *broker, consumer string) *server {
 	t.Helper()
 	s := &server{
-		t: t, consumer: consumer, changed: make(chan struct{}), bundles: map[string]*bundle{}, names: map[string]string{}, gone: map[string]int{},
+		t: t, consumer: consumer, changed: make(
+			chan struct{}), bundles: map[string]*bundle{}, names: map[string]string{}, gone: map[string]int{},
 		topic: bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.SourceEvents}.String(),
 	}
 	o := b.client(t, "system:maestro")
@@ -401,7 +411,8 @@ func (s *server) status(e bus.Event) {
 	if v != b.generation {
 		return // of another generation: ignored, as Maestro does
 	}
-	ws := workv1.ManifestWorkStatus{Conditions: st.Conditions, ResourceStatus: workv1.ManifestResourceStatus{Manifests: st.ResourceStatus}}
+	ws := workv1.ManifestWorkStatus{Conditions: st.Conditions, ResourceStatus: workv1.ManifestResourceStatus{
+		Manifests: st.ResourceStatus}}
 	if got := statusHash(ws); !s.reduced && (got != e.Extensions[work.ExtStatusHash]) {
 		s.t.Errorf("%s: statushash %s, the status hashes to %s", id, e.Extensions[work.ExtStatusHash], got)
 	}
@@ -462,14 +473,16 @@ func (s *server) askStatuses(ctx context.Context) {
 		return
 	}
 	_ = s.client.Publish(ctx, s.topic, bus.Event{
-		ID: fmt.Sprint(time.Now().UnixNano()), Source: "maestro", Type: work.StatusResync, DataContentType: "application/json",
+		ID: fmt.Sprint(
+			time.Now().UnixNano()), Source: "maestro", Type: work.StatusResync, DataContentType: "application/json",
 		Extensions: map[string]string{work.ExtClusterName: s.consumer}, Data: data,
 	})
 }
 
 func (s *server) publish(ctx context.Context, kind, id string, b bundle) error {
 	ext := map[string]string{
-		work.ExtClusterName: s.consumer, work.ExtResourceID: id, work.ExtResourceVersion: strconv.FormatInt(b.generation, 10),
+		work.ExtClusterName: s.consumer, work.ExtResourceID: id, work.ExtResourceVersion: strconv.FormatInt(
+			b.generation, 10),
 		work.ExtMetadata: `{"name":"` + id + `"}`,
 	}
 	if b.deleting {
@@ -482,7 +495,8 @@ func (s *server) publish(ctx context.Context, kind, id string, b bundle) error {
 	}
 	s.mu.Unlock()
 	return s.client.Publish(ctx, s.topic, bus.Event{
-		ID: fmt.Sprint(time.Now().UnixNano()), Source: "maestro", Type: kind, DataContentType: "application/json", Extensions: ext, Data: b.data,
+		ID: fmt.Sprint(
+			time.Now().UnixNano()), Source: "maestro", Type: kind, DataContentType: "application/json", Extensions: ext, Data: b.data,
 	})
 }
 
@@ -536,7 +550,8 @@ func (s *server) await(what string, ok func() bool) {
 			if len(s.bundles) < 5 {
 				for id, b := range s.bundles {
 					st, _ := json.MarshalIndent(b.status, "", " ")
-					fmt.Fprintf(&all, "\n%s generation %d observed %d %v: %s", id, b.generation, b.observed, b.history, st)
+					fmt.Fprintf(&all, "\n%s generation %d observed %d %v: %s", id, b.generation, b.observed, b.history,
+						st)
 				}
 			}
 			s.t.Fatalf("waited in vain for %s; %d bundles, %d gone%s", what, len(s.bundles), len(s.gone), all.String())
@@ -588,7 +603,8 @@ func agentOptions(t testing.TB, c *cluster, b *broker, consumer, dir string) Opt
 		level = slog.LevelDebug
 	}
 	return Options{
-		Consumer: consumer, Kube: c.agent, Bus: b.client(t, consumer), BrokerHost: "broker.test:" + consumer, DataDir: dir,
+		Consumer: consumer, Kube: c.agent, Bus: b.client(t, consumer), BrokerHost: "broker.test:" +
+			consumer, DataDir: dir,
 		Log:       slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 		ListAfter: 20 * time.Millisecond, // the test's server compares no digests
 	}
@@ -650,7 +666,8 @@ func configMap(ns, name string, data ...string) json.RawMessage {
 	for i := 0; i+1 < len(data); i += 2 {
 		m[data[i]] = data[i+1]
 	}
-	return raw(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": ns}, "data": m})
+	return raw(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name,
+		"namespace": ns}, "data": m})
 }
 
 func raw(v any) json.RawMessage {

@@ -41,9 +41,10 @@ type resourceRef = workv1.AppliedManifestResourceMeta
 
 func refOf(k objectKey, uid types.UID) resourceRef {
 	return resourceRef{
-		ResourceIdentifier: workv1.ResourceIdentifier{Group: k.Group, Resource: k.Resource, Namespace: k.Namespace, Name: k.Name},
-		Version:            k.Version,
-		UID:                string(uid),
+		ResourceIdentifier: workv1.ResourceIdentifier{Group: k.Group, Resource: k.Resource, Namespace: k.Namespace,
+			Name: k.Name},
+		Version: k.Version,
+		UID:     string(uid),
 	}
 }
 
@@ -57,7 +58,8 @@ func keyOf(r resourceRef) objectKey {
 // compareRefs is the order in which OCM sorts appliedResources.
 func compareRefs(a, b resourceRef) int {
 	for _, c := range []int{
-		strings.Compare(a.Group, b.Group), strings.Compare(a.Version, b.Version), strings.Compare(a.Resource, b.Resource),
+		strings.Compare(a.Group, b.Group), strings.Compare(a.Version, b.Version), strings.Compare(a.Resource,
+			b.Resource),
 		strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name),
 	} {
 		if c != 0 {

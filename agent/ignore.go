@@ -180,7 +180,8 @@ func takeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
 		kind  string
 		texts []string
 		paths func(map[string]any, string) ([]fieldPath, error)
-	}{{"JSONPath", f.JSONPaths, byJSONPath}, {"JSON pointer", f.JSONPointers, byPointer}, {"jq expression", f.JQPathExpressions, byJQ}} {
+	}{{"JSONPath", f.JSONPaths, byJSONPath}, {"JSON pointer", f.JSONPointers, byPointer},
+		{"jq expression", f.JQPathExpressions, byJQ}} {
 		for _, text := range find.texts {
 			paths, err := find.paths(obj, text)
 			if err != nil {

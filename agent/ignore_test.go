@@ -19,22 +19,39 @@ func TestIgnoredFieldsAreFoundInEachLanguage(t *testing.T) {
 	}{
 		{field: workv1.IgnoreField{JSONPaths: []string{".spec.replicas"}}, want: `[["spec","replicas"]]`},
 		{field: workv1.IgnoreField{JSONPaths: []string{".spec.nothing", ".no.where"}}, want: `null`},
-		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[*].image"}}, want: `[["spec","template","spec","containers",1,"image"],["spec","template","spec","containers",0,"image"]]`},
-		{field: workv1.IgnoreField{JSONPaths: []string{`.spec.template.spec.containers[?(@.name=="side")].image`}}, want: `[["spec","template","spec","containers",1,"image"]]`},
-		{field: workv1.IgnoreField{JSONPaths: []string{`.metadata.annotations['a.b/c']`}}, want: `[["metadata","annotations","a.b/c"]]`},
-		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[0]", ".spec.template.spec.containers[*]"}}, want: `null`},
+		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[*].image"}},
+			want: `[["spec","template","spec","containers",1,"image"],["spec","template","spec","containers",0,"image"]]`},
+		{field: workv1.IgnoreField{JSONPaths: []string{`.spec.template.spec.containers[?(@.name=="side")].image`}},
+			want: `[["spec","template","spec","containers",1,"image"]]`},
+		{field: workv1.IgnoreField{JSONPaths: []string{`.metadata.annotations['a.b/c']`}},
+			want: `[["metadata","annotations","a.b/c"]]`},
+		{field: workv1.IgnoreField{JSONPaths: []string{".spec.template.spec.containers[0]",
+			".spec.template.spec.containers[*]"}}, want: `null`},
 		{field: workv1.IgnoreField{JSONPaths: []string{".spec[[.x", "x", ".spec.", "]"}}, want: `null`},
-		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/replicas", "/metadata/annotations/a.b~1c", "/spec/none"}}, want: `[["spec","replicas"],["metadata","annotations","a.b/c"]]`},
-		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/1/image"}}, want: `[["spec","template","spec","containers",1,"image"]]`},
-		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/1", "/spec/template/spec/containers/1"}}, want: `[["spec","template","spec","containers",1]]`},
-		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/0", "/spec/template/spec/containers/0/image"}}, want: `[["spec","template","spec","containers",0],["spec","template","spec","containers",0,"image"]]`},
-		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "side")`}}, want: `[["spec","template","spec","containers",1]]`},
-		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[]`}}, want: `[["spec","template","spec","containers",1],["spec","template","spec","containers",0]]`},
-		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[-1:]`}}, want: `[["spec","template","spec","containers",1]]`},
-		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[1:][0].image`}}, want: `[["spec","template","spec","containers",1,"image"]]`},
+		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/replicas", "/metadata/annotations/a.b~1c",
+			"/spec/none"}}, want: `[["spec","replicas"],["metadata","annotations","a.b/c"]]`},
+		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/1/image"}},
+			want: `[["spec","template","spec","containers",1,"image"]]`},
+		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/1",
+			"/spec/template/spec/containers/1"}}, want: `[["spec","template","spec","containers",1]]`},
+		{field: workv1.IgnoreField{JSONPointers: []string{"/spec/template/spec/containers/0",
+			"/spec/template/spec/containers/0/image"}},
+			want: `[["spec","template","spec","containers",0],["spec","template","spec","containers",0,"image"]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{
+			`.spec.template.spec.containers[] | select(.name == "side")`}},
+			want: `[["spec","template","spec","containers",1]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[]`}},
+			want: `[["spec","template","spec","containers",1],["spec","template","spec","containers",0]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[-1:]`}},
+			want: `[["spec","template","spec","containers",1]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[1:][0].image`}},
+			want: `[["spec","template","spec","containers",1,"image"]]`},
 		{field: workv1.IgnoreField{JSONPointers: []string{"spec"}}, wantProblm: "begin with /"},
-		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "web") | .image`}}, want: `[["spec","template","spec","containers",0,"image"]]`},
-		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.none`, `.spec.replicas # a comment`}}, want: `[["spec","replicas"]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{
+			`.spec.template.spec.containers[] | select(.name == "web") | .image`}},
+			want: `[["spec","template","spec","containers",0,"image"]]`},
+		{field: workv1.IgnoreField{JQPathExpressions: []string{`.spec.none`, `.spec.replicas # a comment`}},
+			want: `[["spec","replicas"]]`},
 		{field: workv1.IgnoreField{JQPathExpressions: []string{`.`}}, wantProblm: "whole object"},
 		{field: workv1.IgnoreField{JQPathExpressions: []string{`1 + 1`}}, wantProblm: "invalid path"},
 		{field: workv1.IgnoreField{JQPathExpressions: []string{`def f: f; f`}}, wantProblm: "deadline"},
@@ -60,7 +77,9 @@ func TestIgnoredFieldsAreFoundInEachLanguage(t *testing.T) {
 // The value that is there stays, found by the entry's name where lists differ.
 func TestIgnoredFieldsKeepWhatIsThere(t *testing.T) {
 	fields := []workv1.IgnoreField{
-		{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{`.spec.template.spec.containers[?(@.name=="web")].image`}, JSONPointers: []string{"/spec/template/spec/containers/0/cpu"}},
+		{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{
+			`.spec.template.spec.containers[?(@.name=="web")].image`}, JSONPointers: []string{
+			"/spec/template/spec/containers/0/cpu"}},
 		{Condition: workv1.IgnoreFieldsConditionOnSpokeChange, JSONPaths: []string{".spec.replicas"}},
 	}
 	plan, err := planIgnore([]byte(ignoreManifest), fields)
@@ -84,7 +103,8 @@ func TestIgnoredFieldsKeepWhatIsThere(t *testing.T) {
 	if err != nil || again.hash != plan.hash {
 		t.Errorf("a change of an ignored field changes the hash: %v", err)
 	}
-	if other, err := planIgnore([]byte(strings.Replace(ignoreManifest, `"replicas":3`, `"replicas":4`, 1)), fields); err != nil || other.hash == plan.hash {
+	if other, err := planIgnore([]byte(strings.Replace(ignoreManifest, `"replicas":3`, `"replicas":4`, 1)),
+		fields); err != nil || other.hash == plan.hash {
 		t.Errorf("a change of a field that is ignored OnSpokeChange does not change the hash: %v", err)
 	}
 }
@@ -92,8 +112,11 @@ func TestIgnoredFieldsKeepWhatIsThere(t *testing.T) {
 // The hash is that of OCM's agent for this manifest, computed by its
 // hashOfResourceStruct (v1.2.1): an object that it made is not written again.
 func TestTheIgnoreHashIsOCMs(t *testing.T) {
-	plan, err := planIgnore([]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ns","creationTimestamp":null},"data":{"count":"1","k":"1"}}`),
-		[]workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{".data.count"}}})
+	plan, err := planIgnore(
+		[]byte(
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ns","creationTimestamp":null},"data":{"count":"1","k":"1"}}`),
+		[]workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{
+			".data.count"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +126,13 @@ func TestTheIgnoreHashIsOCMs(t *testing.T) {
 }
 
 func FuzzIgnoredFields(f *testing.F) {
-	for _, s := range []string{".spec.replicas", "/spec/replicas", ".a['b']", `.. | .name?`, ".spec[", "~", ".[1:2]", "path(.a)", "$__loc__", "input", "limit(3; repeat(.))"} {
+	for _, s := range []string{".spec.replicas", "/spec/replicas", ".a['b']", `.. | .name?`, ".spec[", "~", ".[1:2]",
+		"path(.a)", "$__loc__", "input", "limit(3; repeat(.))"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, field := range []workv1.IgnoreField{{JSONPaths: []string{text}}, {JSONPointers: []string{text}}, {JQPathExpressions: []string{text}}} {
+		for _, field := range []workv1.IgnoreField{{JSONPaths: []string{text}}, {JSONPointers: []string{text}},
+			{JQPathExpressions: []string{text}}} {
 			plan, err := planIgnore([]byte(ignoreManifest), []workv1.IgnoreField{field})
 			if err != nil {
 				continue

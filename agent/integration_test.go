@@ -71,7 +71,8 @@ func TestDeletionModes(t *testing.T) {
 	}{
 		"foreground": {&workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeForeground}, nil},
 		"background": {&workv1.DeleteOption{PropagationPolicy: "Background"}, nil},
-		"orphan":     {&workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}, []string{"a", "b"}},
+		"orphan": {&workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan},
+			[]string{"a", "b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -85,7 +86,8 @@ func TestDeletionModes(t *testing.T) {
 		b := manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1"))
 		b.DeleteOption = &workv1.DeleteOption{
 			PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan,
-			SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{{Resource: "configmaps", Namespace: w.ns, Name: "b"}}},
+			SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{
+				{Resource: "configmaps", Namespace: w.ns, Name: "b"}}},
 		}
 		checkDeletion(t, w, b, []string{"b"})
 	})
@@ -124,14 +126,19 @@ func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
 	held := []byte(`{"metadata":{"finalizers":["test.example/hold"]}}`)
-	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, held, metav1.PatchOptions{}); err != nil {
+	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, held,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.server.delete("one")
-	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return u.GetDeletionTimestamp() != nil })
+	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool {
+		return u.GetDeletionTimestamp() != nil
+	})
 	w.server.awaitCondition("one", workv1.WorkDeleting, metav1.ConditionTrue)
 	w.restart(t) // and a restart forgets nothing of it
-	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool { return u.GetDeletionTimestamp() != nil })
+	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
+		return u.GetDeletionTimestamp() != nil
+	})
 	w.server.await("a resync that still lists the work", func() bool {
 		last := w.server.resyncs[len(w.server.resyncs)-1]
 		return slices.ContainsFunc(last, func(v work.SpecVersion) bool { return v.ID == "one" })
@@ -139,7 +146,8 @@ func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 	if w.server.gone["one"] > 0 {
 		t.Fatal("acknowledged while the object is there")
 	}
-	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.server.awaitGone("one")
@@ -150,12 +158,14 @@ func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 // it waits for, as OCM's does.
 func TestAppliedResourcesShrinkWhileADeletionWaits(t *testing.T) {
 	w := newWorld(t)
-	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1"), configMap(w.ns, "c", "k", "1")))
+	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1"),
+		configMap(w.ns, "c", "k", "1")))
 	w.server.awaitApplied("one")
 	hold := func(name, finalizers string) {
 		t.Helper()
 		body := []byte(`{"metadata":{"finalizers":` + finalizers + `}}`)
-		if _, err := w.in(configMaps, w.ns).Patch(t.Context(), name, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+		if _, err := w.in(configMaps, w.ns).Patch(t.Context(), name, types.MergePatchType, body,
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -184,25 +194,33 @@ func TestAppliedResourcesShrinkWhileADeletionWaits(t *testing.T) {
 
 func TestABadManifestDoesNotHoldUpTheOthers(t *testing.T) {
 	w := newWorld(t)
-	bad := raw(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "Not-A-Name", "namespace": w.ns}})
-	noKind := raw(map[string]any{"apiVersion": "example.com/v1", "kind": "Nothing", "metadata": map[string]any{"name": "x"}})
-	forbidden := raw(map[string]any{"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": map[string]any{"name": "x", "namespace": w.ns}})
-	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), bad, noKind, forbidden, configMap("not-there", "c", "k", "1"), configMap(w.ns, "b", "k", "1")))
+	bad := raw(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "Not-A-Name",
+		"namespace": w.ns}})
+	noKind := raw(map[string]any{"apiVersion": "example.com/v1", "kind": "Nothing", "metadata": map[string]any{
+		"name": "x"}})
+	forbidden := raw(map[string]any{"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": map[string]any{
+		"name": "x", "namespace": w.ns}})
+	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), bad, noKind, forbidden, configMap("not-there", "c",
+		"k", "1"), configMap(w.ns, "b", "k", "1")))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	w.get(t, configMaps, w.ns, "a")
 	w.get(t, configMaps, w.ns, "b")
 	for ordinal, want := range []struct{ applied, message, available string }{
 		{"True", "Apply manifest complete", "ResourceAvailable"},
 		{"False", "Failed to apply manifest: ConfigMap \"Not-A-Name\" is invalid", "ResourceNotAvailable"},
-		{"False", "Failed to apply manifest: the server doesn't have a resource type \"Nothing\"", "IncompleteResourceMeta"},
+		{"False", "Failed to apply manifest: the server doesn't have a resource type \"Nothing\"",
+			"IncompleteResourceMeta"},
 		{"False", "Failed to apply manifest: events.events.k8s.io \"x\" is forbidden", "FetchingResourceFailed"},
 		{"False", "Failed to apply manifest: namespaces \"not-there\" not found", "ResourceNotAvailable"},
 		{"True", "Apply manifest complete", "ResourceAvailable"},
 	} {
 		m := w.server.manifest("one", ordinal)
-		applied, available := meta.FindStatusCondition(m.Conditions, workv1.ManifestApplied), meta.FindStatusCondition(m.Conditions, workv1.ManifestAvailable)
-		if string(applied.Status) != want.applied || !strings.HasPrefix(applied.Message, want.message) || available.Reason != want.available || m.ResourceMeta.Ordinal != int32(ordinal) {
-			t.Errorf("manifest %d: %s %q, %s; want %+v", ordinal, applied.Status, applied.Message, available.Reason, want)
+		applied, available := meta.FindStatusCondition(m.Conditions, workv1.ManifestApplied), meta.FindStatusCondition(
+			m.Conditions, workv1.ManifestAvailable)
+		if string(applied.Status) != want.applied || !strings.HasPrefix(applied.Message, want.message) ||
+			available.Reason != want.available || m.ResourceMeta.Ordinal != int32(ordinal) {
+			t.Errorf("manifest %d: %s %q, %s; want %+v", ordinal, applied.Status, applied.Message, available.Reason,
+				want)
 		}
 	}
 	w.server.delete("one")
@@ -213,13 +231,18 @@ func TestNamespacesAndKindsOfAWorkComeFirstAndAreWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	group := "g" + fmt.Sprint(time.Now().UnixNano()) + ".example.com"
 	crd := raw(map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "things." + group},
-		"spec": map[string]any{"group": group, "scope": "Namespaced", "names": map[string]any{"plural": "things", "kind": "Thing"}, "versions": []any{map[string]any{
-			"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{
+			"name": "things." + group},
+		"spec": map[string]any{"group": group, "scope": "Namespaced", "names": map[string]any{"plural": "things",
+			"kind": "Thing"}, "versions": []any{map[string]any{
+			"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{
+				"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
 		}}},
 	})
-	thing := raw(map[string]any{"apiVersion": group + "/v1", "kind": "Thing", "metadata": map[string]any{"name": "x", "namespace": w.ns + "-new"}})
-	b := manifests(thing, configMap(w.ns+"-new", "a", "k", "1"), crd, raw(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns + "-new"}}))
+	thing := raw(map[string]any{"apiVersion": group + "/v1", "kind": "Thing", "metadata": map[string]any{"name": "x",
+		"namespace": w.ns + "-new"}})
+	b := manifests(thing, configMap(w.ns+"-new", "a", "k", "1"), crd,
+		raw(map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns + "-new"}}))
 	w.server.apply("one", b)
 	// The agent's rights do not cover the new group: the reason is told.
 	w.server.await("the kind to be known and refused", func() bool {
@@ -241,7 +264,8 @@ func TestAManifestIsAppliedOnceItsNamespaceAppears(t *testing.T) {
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns+"-late", "a", "k", "1")))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
-	w.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns + "-late"}})
+	w.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
+		"name": w.ns + "-late"}})
 	w.server.awaitApplied("one")
 }
 
@@ -251,7 +275,8 @@ func TestDriftIsRepaired(t *testing.T) {
 	w.server.awaitApplied("one")
 	patch := func(body string) {
 		t.Helper()
-		if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
+		if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, []byte(body),
+			metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -282,7 +307,9 @@ func TestAnAppliedManifestWorkThatIsDeletedIsMadeAnew(t *testing.T) {
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
 	old := w.get(t, configMaps, w.ns, "a").GetUID()
-	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 1 })
+	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
+		return len(recorded(u)) == 1
+	})
 	if err := w.in(appliedWorks, "").Delete(t.Context(), w.amw("one"), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +329,9 @@ func TestTwoWorksShareAnObject(t *testing.T) {
 	w.server.awaitApplied("one")
 	w.server.apply("two", manifests(configMap(w.ns, "a", "k", "2")))
 	w.server.awaitApplied("two")
-	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return len(u.GetOwnerReferences()) == 2 })
+	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool {
+		return len(u.GetOwnerReferences()) == 2
+	})
 	w.server.delete("one")
 	w.server.awaitGone("one")
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool {
@@ -319,20 +348,25 @@ func TestFeedback(t *testing.T) {
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "d", "namespace": w.ns},
 		"spec": map[string]any{
 			"replicas": 2, "selector": map[string]any{"matchLabels": map[string]any{"a": "b"}},
-			"template": map[string]any{"metadata": map[string]any{"labels": map[string]any{"a": "b"}}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}}},
+			"template": map[string]any{"metadata": map[string]any{"labels": map[string]any{"a": "b"}},
+				"spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}}},
 		},
 	})
 	b := manifests(deployment, configMap(w.ns, "a", "k", "1"))
 	b.ManifestConfigs = []workv1.ManifestConfigOption{
 		{
-			ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: w.ns, Name: "d"},
-			FeedbackRules: []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}, {Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
-				{Name: "spec", Path: ".spec.selector"}, {Name: "generation", Path: ".metadata.generation"}, {Name: "none", Path: ".nothing"},
-			}}},
+			ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: w.ns,
+				Name: "d"},
+			FeedbackRules: []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}, {Type: workv1.JSONPathsType,
+				JsonPaths: []workv1.JsonPath{
+					{Name: "spec", Path: ".spec.selector"}, {Name: "generation", Path: ".metadata.generation"},
+					{Name: "none", Path: ".nothing"},
+				}}},
 		},
 		{
 			ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
-			FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "k", Path: ".data.k"}}}},
+			FeedbackRules: []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
+				{Name: "k", Path: ".data.k"}}}},
 		},
 	}
 	w.server.apply("one", b)
@@ -356,7 +390,8 @@ func TestFeedback(t *testing.T) {
 	b.ManifestConfigs[1].FeedbackRules[0].JsonPaths[0] = workv1.JsonPath{Name: "all", Path: ".data"}
 	w.server.apply("one", b)
 	w.server.await("feedback by the new rules", func() bool {
-		return w.server.has("one", workv1.WorkApplied, metav1.ConditionTrue) && feedbackOf(w.server.bundles["one"].status.ResourceStatus[1])["all"] == `{"k":"1"}`
+		return w.server.has("one", workv1.WorkApplied, metav1.ConditionTrue) &&
+			feedbackOf(w.server.bundles["one"].status.ResourceStatus[1])["all"] == `{"k":"1"}`
 	})
 	w.server.delete("one")
 	w.server.awaitGone("one")
@@ -383,24 +418,32 @@ func feedbackOf(m workv1.ManifestCondition) map[string]string {
 func TestUpdateStrategies(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"only", "mine", "theirs"} {
-		w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{"k": "there"}})
+		w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": name}, "data": map[string]any{"k": "there"}})
 	}
 	config := func(name string, s workv1.UpdateStrategy) workv1.ManifestConfigOption {
-		return workv1.ManifestConfigOption{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: w.ns, Name: name}, UpdateStrategy: &s}
+		return workv1.ManifestConfigOption{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps",
+			Namespace: w.ns, Name: name}, UpdateStrategy: &s}
 	}
-	b := manifests(configMap(w.ns, "only", "k", "1"), configMap(w.ns, "theirs", "k", "1"), configMap(w.ns, "mine", "k", "1"), configMap(w.ns, "ignored", "k", "1"), configMap(w.ns, "made", "k", "1"))
+	b := manifests(configMap(w.ns, "only", "k", "1"), configMap(w.ns, "theirs", "k", "1"), configMap(w.ns, "mine", "k",
+		"1"), configMap(w.ns, "ignored", "k", "1"), configMap(w.ns, "made", "k", "1"))
 	b.ManifestConfigs = []workv1.ManifestConfigOption{
 		config("only", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}),
 		config("made", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}),
 		config("theirs", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}),
-		config("mine", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{FieldManager: "work-agent-x"}}),
-		config("ignored", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{
-			IgnoreFields: []workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JQPathExpressions: []string{".data["}}},
-		}}),
+		config("mine", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply,
+			ServerSideApply: &workv1.ServerSideApplyConfig{FieldManager: "work-agent-x"}}),
+		config("ignored", workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply,
+			ServerSideApply: &workv1.ServerSideApplyConfig{
+				IgnoreFields: []workv1.IgnoreField{{Condition: workv1.IgnoreFieldsConditionOnSpokePresent,
+					JQPathExpressions: []string{".data["}}},
+			}}),
 	}
 	w.server.apply("one", b)
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
-	for ordinal, want := range []string{"Apply manifest complete", "Apply manifest complete", "Failed to apply manifest: Apply failed with 1 conflict", "Failed to process ignoreFields: ", "Apply manifest complete"} {
+	for ordinal, want := range []string{"Apply manifest complete", "Apply manifest complete",
+		"Failed to apply manifest: Apply failed with 1 conflict", "Failed to process ignoreFields: ",
+		"Apply manifest complete"} {
 		c := meta.FindStatusCondition(w.server.manifest("one", ordinal).Conditions, workv1.ManifestApplied)
 		if !strings.HasPrefix(c.Message, want) {
 			t.Errorf("manifest %d: %q, want %q", ordinal, c.Message, want)
@@ -442,7 +485,9 @@ func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 	w.server.await("a resync", func() bool { return len(w.server.resyncs) > resyncs })
 	w.server.mu.Lock()
 	if got := w.server.received - received; got > 2 {
-		t.Errorf("the restart cost %d events of the agent, want at most two: a digest, and the list for a server that knows no digests", got)
+		t.Errorf(
+			"the restart cost %d events of the agent, want at most two: a digest, and the list for a server that "+
+				"knows no digests", got)
 	}
 	w.server.mu.Unlock()
 	w.server.apply("last", manifests(configMap(w.ns, "last", "k", "1"))) // all before it is over when it is done
@@ -457,7 +502,8 @@ func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 		t.Errorf("the agent knows %d works after its restart, want 300", got)
 	}
 	if w.server.specs != specs+1 || w.server.statuses != statuses+1 {
-		t.Errorf("the restart cost %d spec and %d status events, want none", w.server.specs-specs-1, w.server.statuses-statuses-1)
+		t.Errorf("the restart cost %d spec and %d status events, want none", w.server.specs-specs-1,
+			w.server.statuses-statuses-1)
 	}
 	for name, v := range versions {
 		if got := w.get(t, configMaps, w.ns, name).GetResourceVersion(); got != v {
@@ -500,7 +546,8 @@ func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
 			}
 			for i := range 5 {
 				w.server.awaitApplied(fmt.Sprint("work-", i))
-				w.awaitObject(t, appliedWorks, "", w.amw(fmt.Sprint("work-", i)), func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 1 })
+				w.awaitObject(t, appliedWorks, "", w.amw(fmt.Sprint("work-", i)),
+					func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 1 })
 			}
 			uid := w.get(t, configMaps, w.ns, "c0").GetUID()
 			w.agent.stop()
@@ -538,7 +585,8 @@ func TestABrokerRestartLosesNothing(t *testing.T) {
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "2")))
 	w.server.apply("two", manifests(configMap(w.ns, "b", "k", "1")))
 	patch := []byte(`{"data":{"k":"drift"}}`) // the agent works on while nobody hears it
-	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), "a", types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return dataOf(u, "k") == "1" })
@@ -613,7 +661,8 @@ func TestI9AThousandChangesWhileTheAgentIsAway(t *testing.T) {
 	w.agent = startAgent(t, agentOptions(t, w.cluster, w.broker, w.consumer, w.dir))
 	w.server.await("all deletions and updates", func() bool {
 		for i := range 1000 {
-			if i < 200 && w.server.bundles[id(i)] != nil || i >= 200 && !w.server.has(id(i), workv1.WorkApplied, metav1.ConditionTrue) {
+			if i < 200 && w.server.bundles[id(i)] != nil || i >= 200 && !w.server.has(id(i), workv1.WorkApplied,
+				metav1.ConditionTrue) {
 				return false
 			}
 		}
@@ -648,7 +697,8 @@ func TestI6GarbageIsDroppedAndTheRestIsDone(t *testing.T) {
 		}
 	}
 	known := func(id, version string) map[string]string {
-		return map[string]string{work.ExtClusterName: w.consumer, work.ExtResourceID: id, work.ExtResourceVersion: version}
+		return map[string]string{work.ExtClusterName: w.consumer, work.ExtResourceID: id,
+			work.ExtResourceVersion: version}
 	}
 	send("no.such.type", nil, "")
 	send(work.SpecCreate, nil, "{}")
@@ -657,13 +707,17 @@ func TestI6GarbageIsDroppedAndTheRestIsDone(t *testing.T) {
 	send(work.SpecCreate, known("x", "1"), "not json")
 	send(work.SpecCreate, known("x", "1"), `{"manifests":{"a":1}}`)
 	send(work.StatusResync, known("x", "1"), "[]")
-	send(work.SpecCreate, map[string]string{work.ExtClusterName: "other", work.ExtResourceID: "y", work.ExtResourceVersion: "1"}, `{"manifests":[]}`)
-	w.server.apply("odd", manifests(json.RawMessage(`[1]`), json.RawMessage(`"x"`), json.RawMessage(`{}`), json.RawMessage(`{"apiVersion":"a/b/c","kind":"K","metadata":{"name":"x"}}`),
-		json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"ok","namespace":"`+w.ns+`","uid":"1","resourceVersion":"7","managedFields":[]},"data":{"k":7}}`),
+	send(work.SpecCreate, map[string]string{work.ExtClusterName: "other", work.ExtResourceID: "y",
+		work.ExtResourceVersion: "1"}, `{"manifests":[]}`)
+	w.server.apply("odd", manifests(json.RawMessage(`[1]`), json.RawMessage(`"x"`), json.RawMessage(`{}`),
+		json.RawMessage(`{"apiVersion":"a/b/c","kind":"K","metadata":{"name":"x"}}`),
+		json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"ok","namespace":"`+w.ns+
+			`","uid":"1","resourceVersion":"7","managedFields":[]},"data":{"k":7}}`),
 		configMap(w.ns, "a", "k", "1"), configMap(w.ns, "a", "k", "2")))
 	w.server.awaitCondition("odd", workv1.WorkApplied, metav1.ConditionFalse)
 	w.server.apply("empty", manifests())
-	w.server.await("a status of a work without manifests", func() bool { return w.server.has("empty", workv1.WorkAvailable, metav1.ConditionUnknown) })
+	w.server.await("a status of a work without manifests",
+		func() bool { return w.server.has("empty", workv1.WorkAvailable, metav1.ConditionUnknown) })
 	if u := w.get(t, configMaps, w.ns, "a"); dataOf(u, "k") != "1" {
 		t.Errorf("of two manifests of one object the first counts, got %v", u.Object["data"])
 	}
@@ -726,7 +780,8 @@ func TestTheServerAsksForStatusesByHash(t *testing.T) {
 	}
 	w.server.mu.Unlock()
 	err := w.server.client.Publish(t.Context(), w.server.topic, bus.Event{
-		ID: "all", Source: "maestro", Type: work.StatusResync, Extensions: map[string]string{work.ExtClusterName: w.consumer}, Data: []byte(`{"statusHashes":[]}`),
+		ID: "all", Source: "maestro", Type: work.StatusResync, Extensions: map[string]string{
+			work.ExtClusterName: w.consumer}, Data: []byte(`{"statusHashes":[]}`),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -87,7 +87,8 @@ func drawDocument(t *rapid.T) map[string]any {
 			rapid.Custom(func(t *rapid.T) any { // conditions
 				list := []any{}
 				for range rapid.IntRange(1, 3).Draw(t, "n") {
-					list = append(list, map[string]any{"type": rapid.SampledFrom([]any{"Ready", "B"}).Draw(t, "type"), "a": rapid.Int64Range(0, 3).Draw(t, "a")})
+					list = append(list, map[string]any{"type": rapid.SampledFrom([]any{"Ready", "B"}).Draw(t, "type"),
+						"a": rapid.Int64Range(0, 3).Draw(t, "a")})
 				}
 				return list
 			}))...)
@@ -115,10 +116,12 @@ func drawPath(t *rapid.T) string {
 		case 1:
 			path += fmt.Sprintf("[%d]", rapid.IntRange(-3, 3).Draw(t, "index"))
 		case 2:
-			path += rapid.SampledFrom([]string{"[0:2]", "[:1]", "[::2]", "[0,1]", "['a','b']", "[0,-1]"}).Draw(t, "slice")
+			path += rapid.SampledFrom([]string{"[0:2]", "[:1]", "[::2]", "[0,1]", "['a','b']", "[0,-1]"}).Draw(
+				t, "slice")
 		case 3:
 			path += rapid.SampledFrom([]string{
-				`[?(@.type=="Ready")]`, `[?(@.type != 'Ready')]`, `[?(@.a>1)]`, `[?(@.a<=2)]`, `[?(@.a)]`, `[?(@.type==@.type)]`, `[?(@.a==true)]`, `[?(@=="Ready")]`,
+				`[?(@.type=="Ready")]`, `[?(@.type != 'Ready')]`, `[?(@.a>1)]`, `[?(@.a<=2)]`, `[?(@.a)]`,
+				`[?(@.type==@.type)]`, `[?(@.a==true)]`, `[?(@=="Ready")]`,
 			}).Draw(t, "filter")
 		case 4:
 			return path + "..type" + field() // before an index, the order of what is found matters
@@ -132,12 +135,14 @@ func drawPath(t *rapid.T) string {
 // Any text, against Kubernetes' parser: what it accepts, ours accepts or has a
 // reason not to.
 func FuzzJSONPathsAreKubernetes(f *testing.F) {
-	for _, s := range []string{".a.b", ".l[0:2:1]", `.c[?(@.type=="Ready")].a`, "..type", ".a['b','c']", ".l[-1]", ".a.*", "['x\\.y/z']", "1", "true", "'x'", ".a[ 0 , 1 ]"} {
+	for _, s := range []string{".a.b", ".l[0:2:1]", `.c[?(@.type=="Ready")].a`, "..type", ".a['b','c']", ".l[-1]",
+		".a.*", "['x\\.y/z']", "1", "true", "'x'", ".a[ 0 , 1 ]"} {
 		f.Add(s, `{"a":{"b":1},"l":[1,2],"c":[{"type":"Ready","a":"x"}]}`)
 	}
 	f.Fuzz(func(t *testing.T, path, text string) {
 		var doc map[string]any
-		if json.Unmarshal([]byte(text), &doc) != nil || strings.ContainsAny(path, `{}"*?`) || strings.Contains(path, "..") || strings.Contains(path, ":") {
+		if json.Unmarshal([]byte(text), &doc) != nil || strings.ContainsAny(path, `{}"*?`) ||
+			strings.Contains(path, "..") || strings.Contains(path, ":") {
 			return
 		}
 		theirs := jsonpath.New("p").AllowMissingKeys(true)

@@ -68,8 +68,9 @@ func serveChild(file string) error {
 	a, err := New(Options{
 		Consumer: c.Consumer, BrokerHost: c.BrokerHost, DataDir: c.Dir,
 		Kube: &rest.Config{Host: c.Host, BearerToken: c.Token, TLSClientConfig: rest.TLSClientConfig{CAData: c.KubeCA}},
-		Bus:  bus.ClientOptions{Addr: c.Addr, TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, MinVersion: tls.VersionTLS13}},
-		Log:  slog.New(slog.DiscardHandler),
+		Bus: bus.ClientOptions{Addr: c.Addr, TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool,
+			MinVersion: tls.VersionTLS13}},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -96,7 +97,8 @@ func startChild(t *testing.T, w *world) *child {
 	data, err := json.Marshal(childConfig{
 		Consumer: w.consumer, Addr: w.broker.addr, BrokerHost: "broker.test:" + w.consumer, Dir: w.dir,
 		Host: w.cluster.agent.Host, Token: w.cluster.agent.BearerToken, KubeCA: w.cluster.agent.CAData,
-		CA: encode("CERTIFICATE", w.broker.ca.cert.Raw), Cert: encode("CERTIFICATE", cfg.Certificates[0].Certificate[0]), Key: encode("PRIVATE KEY", key),
+		CA: encode("CERTIFICATE", w.broker.ca.cert.Raw), Cert: encode("CERTIFICATE",
+			cfg.Certificates[0].Certificate[0]), Key: encode("PRIVATE KEY", key),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +212,10 @@ func TestI12KilledAtAnyMomentTheAgentConverges(t *testing.T) {
 		if len(ordered[id]) > 0 {
 			continue
 		}
-		w.server.await(id+" without manifests", func() bool { return w.server.has(id, workv1.WorkAvailable, metav1.ConditionUnknown) && !b.deleting })
+		w.server.await(id+" without manifests", func() bool {
+			return w.server.has(id, workv1.WorkAvailable,
+				metav1.ConditionUnknown) && !b.deleting
+		})
 	}
 	missing := ""
 	defer func() {
@@ -235,20 +240,22 @@ func TestI12KilledAtAnyMomentTheAgentConverges(t *testing.T) {
 		}
 		return maps.Equal(got, want)
 	})
-	w.await(t, "AppliedManifestWorks that list them", appliedWorks, "", func(all map[string]*unstructured.Unstructured) bool {
-		n := 0
-		missing = fmt.Sprint("of ", slices.Sorted(maps.Keys(ordered)), " some have none")
-		for name, u := range all {
-			for id := range ordered {
-				if name == w.amw(id) {
-					n++
-					if len(recorded(u)) != len(ordered[id]) {
-						missing = fmt.Sprintf("%s (deleting: %v) lists %v, want %v", id, u.GetDeletionTimestamp(), recorded(u), ordered[id])
-						return false
+	w.await(t, "AppliedManifestWorks that list them", appliedWorks, "",
+		func(all map[string]*unstructured.Unstructured) bool {
+			n := 0
+			missing = fmt.Sprint("of ", slices.Sorted(maps.Keys(ordered)), " some have none")
+			for name, u := range all {
+				for id := range ordered {
+					if name == w.amw(id) {
+						n++
+						if len(recorded(u)) != len(ordered[id]) {
+							missing = fmt.Sprintf("%s (deleting: %v) lists %v, want %v", id, u.GetDeletionTimestamp(),
+								recorded(u), ordered[id])
+							return false
+						}
 					}
 				}
 			}
-		}
-		return n == len(ordered)
-	})
+			return n == len(ordered)
+		})
 }

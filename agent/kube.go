@@ -109,7 +109,8 @@ func (k *kube) discover(gvk schema.GroupVersionKind) event {
 	m, err := k.mapping(gvk)
 	switch {
 	case meta.IsNoMatchError(err):
-		return evMapped{gvk: gvk, err: &opError{kind: errNoKind, message: fmt.Sprintf("the server doesn't have a resource type %q", gvk.Kind)}}
+		return evMapped{gvk: gvk, err: &opError{kind: errNoKind, message: fmt.Sprintf(
+			"the server doesn't have a resource type %q", gvk.Kind)}}
 	case err != nil:
 		return evMapped{gvk: gvk, err: &opError{kind: errTransport, message: err.Error()}}
 	}
@@ -165,9 +166,11 @@ func classify(err error) *opError {
 	switch {
 	case s.Code == 503 || s.Code == 504 || s.Code == 429:
 		e.kind = errTransport
-	case s.Reason == metav1.StatusReasonNotFound && s.Details != nil && s.Details.Kind == "namespaces" && s.Details.Name != "":
+	case s.Reason == metav1.StatusReasonNotFound && s.Details != nil && s.Details.Kind == "namespaces" &&
+		s.Details.Name != "":
 		e.kind, e.namespace = errNamespace, s.Details.Name
-	case s.Reason == metav1.StatusReasonNotFound && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+	case s.Reason == metav1.StatusReasonNotFound && apierrors.HasStatusCause(
+		err, metav1.CauseTypeUnexpectedServerResponse):
 		e.kind = errNoKind
 	case s.Reason == metav1.StatusReasonConflict && !isFieldConflict(s):
 		e.kind = errConflict
@@ -203,7 +206,8 @@ type shown struct {
 
 // patch changes an object and returns what it is then. The whole object is
 // asked for only when rules want to see it.
-func (k *kube) patch(ctx context.Context, e effApply, kind types.PatchType, body []byte, o metav1.PatchOptions) (shown, error) {
+func (k *kube) patch(ctx context.Context, e effApply, kind types.PatchType, body []byte, o metav1.PatchOptions) (
+	shown, error) {
 	if k.wanted.full(e.key) {
 		obj, err := k.resource(e.key).Patch(ctx, e.key.Name, kind, body, o)
 		if err != nil {
@@ -245,7 +249,8 @@ func (k *kube) read(ctx context.Context, key objectKey, gvk schema.GroupVersionK
 // remove deletes an object that is ours alone, and gives up what is not.
 func (k *kube) remove(ctx context.Context, e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
-	background := metav1.DeletePropagationBackground // as OCM does, whatever the work's option; the work waits for its objects only
+	// as OCM does, whatever the work's option; the work waits for its objects only
+	background := metav1.DeletePropagationBackground
 	live := e.obs
 	if e.owner == "" {
 		live = nil // the reference to an AMW that is gone is known by its name
@@ -263,7 +268,9 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 				return done
 			}
 			live = observeMetadata(obj, nil) // whose fields they are does not matter here
-			if e.owner == "" && !slices.ContainsFunc(obj.OwnerReferences, func(r metav1.OwnerReference) bool { return k.isOf(r, e) }) {
+			if e.owner == "" && !slices.ContainsFunc(obj.OwnerReferences, func(r metav1.OwnerReference) bool {
+				return k.isOf(r, e)
+			}) {
 				return done
 			}
 		}
@@ -272,7 +279,9 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 			return done
 		case e.owner != "" && !slices.Contains(live.owners, e.owner), e.owner == "" && e.uid == "":
 			return done
-		case e.release, e.owner != "" && slices.ContainsFunc(live.owners, func(o types.UID) bool { return o != e.owner }), e.owner == "" && len(live.owners) > 1:
+		case e.release, e.owner != "" && slices.ContainsFunc(live.owners, func(o types.UID) bool {
+			return o != e.owner
+		}), e.owner == "" && len(live.owners) > 1:
 			done.err = classify(k.giveUp(ctx, e))
 			return done
 		case live.deleting:
@@ -283,7 +292,8 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 		if k.sharesCluster() && live.rv != 0 { // another agent may come to own it at any moment
 			only.ResourceVersion = new(strconv.FormatUint(live.rv, 10))
 		}
-		err := k.metaResource(e.key).Delete(ctx, e.key.Name, metav1.DeleteOptions{Preconditions: only, PropagationPolicy: &background})
+		err := k.metaResource(e.key).Delete(ctx, e.key.Name, metav1.DeleteOptions{Preconditions: only,
+			PropagationPolicy: &background})
 		switch {
 		case err == nil:
 			done.was = removalDeleting

@@ -46,7 +46,8 @@ type mqttLink struct {
 
 func (l mqttLink) publish(ctx context.Context, e bus.Event, done func(error)) error {
 	topic := l.topic
-	if source, ok := e.Extensions[work.ExtOriginalSource]; l.broadcast != "" && e.Type == work.SpecResync && ok && source == "" {
+	if source, ok := e.Extensions[work.ExtOriginalSource]; l.broadcast != "" && e.Type == work.SpecResync && ok &&
+		source == "" {
 		topic = l.broadcast
 	}
 	return l.PublishAsync(ctx, topic, e, done)

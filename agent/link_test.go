@@ -30,7 +30,8 @@ func TestAStatusOverTheBrokersLimit(t *testing.T) {
 	b := manifests(configMap(w.ns, "a", "k", strings.Repeat("x", 10_000)))
 	b.ManifestConfigs = []workv1.ManifestConfigOption{{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: w.ns, Name: "a"},
-		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "k", Path: ".data.k"}}}},
+		FeedbackRules: []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
+			{Name: "k", Path: ".data.k"}}}},
 	}}
 	w.server.apply("one", b)
 	w.server.await("a status without feedback", func() bool {
@@ -39,13 +40,15 @@ func TestAStatusOverTheBrokersLimit(t *testing.T) {
 		}
 		m := w.server.bundles["one"].status.ResourceStatus[0]
 		c := meta.FindStatusCondition(m.Conditions, conditionFeedback)
-		return len(m.StatusFeedbacks.Values) == 0 && c != nil && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "too large for the message broker")
+		return len(m.StatusFeedbacks.Values) == 0 && c != nil && c.Status == metav1.ConditionFalse &&
+			strings.Contains(c.Message, "too large for the message broker")
 	})
 	// Smaller, it is fed back again.
 	b.Manifests[0] = manifests(configMap(w.ns, "a", "k", "y")).Manifests[0]
 	w.server.apply("one", b)
 	w.server.await("the feedback", func() bool {
-		return w.server.has("one", workv1.WorkAvailable, metav1.ConditionTrue) && feedbackOf(w.server.bundles["one"].status.ResourceStatus[0])["k"] == "y"
+		return w.server.has("one", workv1.WorkAvailable, metav1.ConditionTrue) &&
+			feedbackOf(w.server.bundles["one"].status.ResourceStatus[0])["k"] == "y"
 	})
 }
 
@@ -59,10 +62,12 @@ func TestTheTopicsOfAnAgent(t *testing.T) {
 		return topic
 	}
 	o := Options{Consumer: "c1", Topics: bus.Topics{
-		SourceEvents: parse("sources/other/clusters/+/sourceevents"), AgentEvents: parse("sources/other/clusters/c1/agentevents"), SourceBroadcast: parse("sources/other/sourcebroadcast"),
+		SourceEvents: parse("sources/other/clusters/+/sourceevents"), AgentEvents: parse(
+			"sources/other/clusters/c1/agentevents"), SourceBroadcast: parse("sources/other/sourcebroadcast"),
 	}}
 	got, err := o.topics()
-	if err != nil || got.SourceEvents.String() != "sources/other/clusters/c1/sourceevents" || got.AgentEvents.String() != "sources/other/clusters/c1/agentevents" {
+	if err != nil || got.SourceEvents.String() != "sources/other/clusters/c1/sourceevents" ||
+		got.AgentEvents.String() != "sources/other/clusters/c1/agentevents" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	o.Consumer = "c2"
@@ -104,7 +109,8 @@ func TestAnAgentBroadcasts(t *testing.T) {
 		}
 	}
 	heard, up := make(chan string, 10), make(chan string, 1)
-	source := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "source", Subscriptions: []string{"sources/+/clusters/+/agentevents", "clusters/+/agentbroadcast"},
+	source := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "source", Subscriptions: []string{
+		"sources/+/clusters/+/agentevents", "clusters/+/agentbroadcast"},
 		Handler:     func(_ context.Context, m bus.Message) { m.Ack(); heard <- m.Topic + " " + m.Event.Type },
 		OnConnected: func(context.Context) { up <- "" }})
 	run(source)
@@ -120,7 +126,8 @@ topics:
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &Agent{o: Options{Consumer: "c1", Topics: config.Topics}.withDefaults(), inbox: newInbox(), log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil),
+	a := &Agent{o: Options{Consumer: "c1", Topics: config.Topics}.withDefaults(), inbox: newInbox(),
+		log: slog.New(slog.DiscardHandler), metrics: newMetrics(nil),
 		wire: wire{consumer: "c1", source: "c1-agent", now: time.Now}}
 	a.link = a.newLink(config.Options())
 	run(a.link)
@@ -151,7 +158,8 @@ topics:
 	if got := await(heard); got != "sources/other/clusters/c1/agentevents "+work.Seen {
 		t.Errorf("the agent speaks on %s", got)
 	}
-	ask := bus.Event{ID: "1", Source: "other", Type: work.StatusResync, DataContentType: "application/json", Data: []byte(`{"statusHashes":[]}`), Extensions: map[string]string{work.ExtClusterName: ""}}
+	ask := bus.Event{ID: "1", Source: "other", Type: work.StatusResync, DataContentType: "application/json",
+		Data: []byte(`{"statusHashes":[]}`), Extensions: map[string]string{work.ExtClusterName: ""}}
 	if err := source.Publish(t.Context(), "sources/other/sourcebroadcast", ask); err != nil {
 		t.Fatal(err)
 	}

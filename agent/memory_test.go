@@ -31,13 +31,16 @@ func TestMemoryOf10000Objects(t *testing.T) {
 			for i := range works {
 				var b work.Bundle
 				for j := range each {
-					b.Manifests = append(b.Manifests, configMap(ns, fmt.Sprintf("c-%d-%d", i, j), "k", "1", "filler", filler))
+					b.Manifests = append(b.Manifests, configMap(ns, fmt.Sprintf("c-%d-%d", i, j), "k", "1", "filler",
+						filler))
 				}
 				if rules {
 					b.ManifestConfigs = []workv1.ManifestConfigOption{{
-						ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
-						FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "k", Path: ".data.k"}}}},
-						ConditionRules:     []workv1.ConditionRule{celRule("Ready", `object.data.k == "1"`)},
+						ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*",
+							Name: "*"},
+						FeedbackRules: []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
+							{Name: "k", Path: ".data.k"}}}},
+						ConditionRules: []workv1.ConditionRule{celRule("Ready", `object.data.k == "1"`)},
 					}}
 				}
 				w.server.apply(fmt.Sprint("work-", i), b)

@@ -28,13 +28,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "atoll_agent_events_total", Help: "CloudEvents, by direction, type and result.",
 		}, []string{"direction", "type", "result"}),
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "atoll_agent_kube_call_seconds", Help: "Calls to the management cluster's API server, by what they do and result.",
+			Name: "atoll_agent_kube_call_seconds", Help: "Calls to the management cluster's API server, by what they " +
+				"do and result.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30},
 		}, []string{"call", "result"}),
-		works:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_works", Help: "Works that the agent holds."}),
-		unsent:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_unsent_statuses", Help: "Statuses that the broker has not taken."}),
-		watch:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_watched_kinds", Help: "Kinds that are watched."}),
-		repairs: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_agent_repairs_total", Help: "Repairs of objects that others changed or deleted."}),
+		works: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_works",
+			Help: "Works that the agent holds."}),
+		unsent: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_unsent_statuses",
+			Help: "Statuses that the broker has not taken."}),
+		watch: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_agent_watched_kinds",
+			Help: "Kinds that are watched."}),
+		repairs: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_agent_repairs_total",
+			Help: "Repairs of objects that others changed or deleted."}),
 		contested: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "atoll_agent_contested_objects", Help: "Objects that another writer keeps changing back.",
 		}),
@@ -47,7 +52,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 func (m *metrics) received(kind string, err error) {
 	switch kind { // a sender may not invent label values
-	case work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse, work.StatusResync, work.ServerDigest, work.ServerSpecs:
+	case work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse, work.StatusResync,
+		work.ServerDigest, work.ServerSpecs:
 	default:
 		kind = "other"
 	}

@@ -98,7 +98,8 @@ func newModel(t *rapid.T) *model {
 
 // boot starts a core on what the disk holds.
 func (m *model) boot() {
-	m.core = newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", maxRaw: 1000, sendWindow: 4})
+	m.core = newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", maxRaw: 1000,
+		sendWindow: 4})
 	m.wanted, m.watched = map[objectKey][]*ruleset{}, false
 	m.calls, m.events, m.sends, m.toward, m.written = nil, nil, nil, nil, nil
 	m.online = false
@@ -161,12 +162,14 @@ func (m *model) see(key objectKey) *observed {
 	if o == nil {
 		return &observed{rv: m.rv}
 	}
-	obs := &observed{exists: true, uid: o.uid, rv: o.rv, deleting: o.deleting, fingerprint: o.fingerprint, owners: slices.Clone(o.owners)}
+	obs := &observed{exists: true, uid: o.uid, rv: o.rv, deleting: o.deleting, fingerprint: o.fingerprint,
+		owners: slices.Clone(o.owners)}
 	for _, rs := range m.wanted[key] {
 		if obs.feedback == nil {
 			obs.feedback = map[string]feedback{}
 		}
-		obs.feedback[rs.key] = rs.read(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, map[string]any{"status": map[string]any{"phase": o.phase}})
+		obs.feedback[rs.key] = rs.read(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+			map[string]any{"status": map[string]any{"phase": o.phase}})
 	}
 	return obs
 }
@@ -198,7 +201,8 @@ func (m *model) amwsOf(id workID) []*amwState {
 	var all []*amwState
 	for _, name := range slices.Sorted(maps.Keys(m.amws)) {
 		a, w := m.amws[name], m.core.works[id]
-		if a.work == id || a.work == "" && (w != nil && w.amw == name || workID(name) == id && m.core.held[name] == "") {
+		if a.work == id || a.work == "" && (w != nil && w.amw == name || workID(name) == id &&
+			m.core.held[name] == "") {
 			all = append(all, a)
 		}
 	}
@@ -372,7 +376,8 @@ func (m *model) noted(e effApply) bool {
 		}
 	}
 	p := m.disk[e.id].Progress
-	return p != nil && (slices.ContainsFunc(p.Maybe, is) || slices.ContainsFunc(p.Objects, func(a appliedManifest) bool { return is(a.Ref) })) ||
+	return p != nil && (slices.ContainsFunc(p.Maybe, is) || slices.ContainsFunc(p.Objects,
+		func(a appliedManifest) bool { return is(a.Ref) })) ||
 		m.core.works[e.id] != nil && m.core.works[e.id].done[e.key].Hash != ""
 }
 
@@ -380,7 +385,8 @@ func (m *model) remove(e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
 	o := m.objects[e.key]
 	switch {
-	case o == nil, e.uid != "" && o.uid != e.uid, e.owner != "" && !slices.Contains(o.owners, e.owner), e.owner == "" && (e.uid == "" || len(o.owners) == 0):
+	case o == nil, e.uid != "" && o.uid != e.uid, e.owner != "" && !slices.Contains(o.owners, e.owner), e.owner == "" &&
+		(e.uid == "" || len(o.owners) == 0):
 		return done
 	case e.release, e.owner != "" && slices.ContainsFunc(o.owners, func(u types.UID) bool { return u != e.owner }):
 		o.owners = slices.DeleteFunc(o.owners, func(u types.UID) bool { return u == e.owner })
@@ -437,12 +443,15 @@ func (m *model) order(id workID) {
 		}
 	}
 	o.orphan = rapid.IntRange(0, 5).Draw(m.t, "orphan") == 0
-	o.name = rapid.SampledFrom([]string{"", string(id), "n-" + string(id), "n-" + string(id), "same", "b", "not a name"}).Draw(m.t, "name")
+	o.name = rapid.SampledFrom([]string{"", string(id), "n-" + string(id), "n-" + string(id), "same", "b",
+		"not a name"}).Draw(m.t, "name")
 	o.executor = rapid.IntRange(0, 3).Draw(m.t, "executor") == 0
 	o.leave, o.strategies = map[string]bool{}, map[string]workv1.UpdateStrategyType{}
 	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
 		o.leave[name] = rapid.IntRange(0, 5).Draw(m.t, "leave "+name) == 0
-		if kind := rapid.SampledFrom([]workv1.UpdateStrategyType{"", "", "", workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeReadOnly, workv1.UpdateStrategyTypeServerSideApply}).Draw(m.t, "strategy"); kind != "" {
+		if kind := rapid.SampledFrom([]workv1.UpdateStrategyType{"", "", "", workv1.UpdateStrategyTypeCreateOnly,
+			workv1.UpdateStrategyTypeReadOnly, workv1.UpdateStrategyTypeServerSideApply}).Draw(
+			m.t, "strategy"); kind != "" {
 			o.strategies[name] = kind
 		}
 	}
@@ -458,7 +467,8 @@ func (m *model) publish(id workID) {
 	if o.generation%3 > 0 {
 		b.ManifestConfigs = []workv1.ManifestConfigOption{{
 			ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
-			FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "phase", Path: ".status.phase"}}}},
+			FeedbackRules: []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
+				{Name: "phase", Path: ".status.phase"}}}},
 		}}
 		if o.generation%3 > 1 {
 			b.ManifestConfigs[0].ConditionRules = []workv1.ConditionRule{celRule("Ready", `object.status.phase == ""`)}
@@ -472,16 +482,19 @@ func (m *model) publish(id workID) {
 	})
 	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
 		if rules := b.DeleteOption.SelectivelyOrphan; rules != nil && o.leave[name] {
-			rules.OrphaningRules = append(rules.OrphaningRules, workv1.OrphaningRule{Resource: "configmaps", Namespace: "ns", Name: name})
+			rules.OrphaningRules = append(rules.OrphaningRules, workv1.OrphaningRule{Resource: "configmaps",
+				Namespace: "ns", Name: name})
 		}
 		if kind := o.strategies[name]; kind != "" {
 			b.ManifestConfigs = append(b.ManifestConfigs, workv1.ManifestConfigOption{
-				ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "ns", Name: name}, UpdateStrategy: &workv1.UpdateStrategy{Type: kind},
+				ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "ns",
+					Name: name}, UpdateStrategy: &workv1.UpdateStrategy{Type: kind},
 			})
 		}
 	}
 	if o.executor {
-		b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{Type: workv1.ExecutorSubjectTypeServiceAccount}}
+		b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{
+			Type: workv1.ExecutorSubjectTypeServiceAccount}}
 	}
 	data, err := json.Marshal(b)
 	if err != nil {
@@ -536,7 +549,8 @@ func (m *model) compare(say effSay) {
 		}
 		for _, id := range slices.Sorted(maps.Keys(m.orders)) {
 			o, has := m.orders[id], known[id]
-			if slices.Contains(data.Buckets, digest.Bucket(string(id), data.Bits)) && (has.Version < o.generation || o.deleting) {
+			if slices.Contains(data.Buckets, digest.Bucket(string(id), data.Bits)) &&
+				(has.Version < o.generation || o.deleting) {
 				m.publish(id)
 			}
 		}
@@ -593,7 +607,10 @@ func (m *model) status(ev *statusEvent) {
 			return
 		}
 		for key, obj := range m.objects {
-			if slices.ContainsFunc(m.amwsOf(ev.id), func(a *amwState) bool { return slices.Contains(obj.owners, a.uid) }) {
+			if slices.ContainsFunc(m.amwsOf(ev.id), func(a *amwState) bool {
+				return slices.Contains(obj.owners,
+					a.uid)
+			}) {
 				m.t.Fatalf("%s is acknowledged as deleted, and owns %s (I9)", ev.id, key)
 			}
 		}
@@ -615,7 +632,8 @@ func (m *model) status(ev *statusEvent) {
 		o.phases[mc.ResourceMeta.Name] = phase
 		if o.generation%3 > 1 && meta.IsStatusConditionTrue(mc.Conditions, workv1.ManifestAvailable) &&
 			meta.IsStatusConditionTrue(mc.Conditions, "Ready") != (phase == "") {
-			m.t.Fatalf("%s: %s is in phase %q, and its conditions say %s", ev.id, mc.ResourceMeta.Name, phase, conditionText(mc.Conditions))
+			m.t.Fatalf("%s: %s is in phase %q, and its conditions say %s", ev.id, mc.ResourceMeta.Name, phase,
+				conditionText(mc.Conditions))
 		}
 	}
 }
@@ -628,8 +646,10 @@ func (m *model) act() {
 	pick := func(n int, what string) int { return rapid.IntRange(0, n-1).Draw(t, what) }
 	id := rapid.SampledFrom(m.ids()).Draw(t, "id")
 	switch action := rapid.SampledFrom([]string{
-		"order", "order", "delete", "call", "call", "call", "call", "event", "event", "event", "event", "sync", "sync", "spec", "spec", "status", "status",
-		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "flap", "loss", "api", "relist", "ask", "rights", "late",
+		"order", "order", "delete", "call", "call", "call", "call", "event", "event", "event", "event", "sync", "sync",
+		"spec", "spec", "status", "status",
+		"collect", "tick", "crash", "disconnect", "connect", "connect", "drift", "flap", "loss", "api", "relist", "ask",
+		"rights", "late",
 	}).Draw(t, "action"); action {
 	case "order":
 		m.order(id)
@@ -907,7 +927,8 @@ func (m *model) settle() {
 			m.step(evStatusResync{})
 		}
 	}
-	m.t.Fatalf("the agent does not come to rest: %d calls, %d events, %d specs", len(m.calls), len(m.events), len(m.toward))
+	m.t.Fatalf("the agent does not come to rest: %d calls, %d events, %d specs", len(m.calls), len(m.events),
+		len(m.toward))
 }
 
 func (m *model) collectable() bool {
@@ -916,7 +937,9 @@ func (m *model) collectable() bool {
 		alive[a.uid] = true
 	}
 	for _, o := range m.objects {
-		if o.deleting || len(o.owners) > 0 && !slices.ContainsFunc(o.owners, func(u types.UID) bool { return alive[u] }) {
+		if o.deleting || len(o.owners) > 0 && !slices.ContainsFunc(o.owners, func(u types.UID) bool {
+			return alive[u]
+		}) {
 			return true
 		}
 	}
@@ -953,7 +976,8 @@ func (m *model) check() {
 			}
 			a := m.amws[m.core.works[id].amw]
 			owns := obj != nil && a != nil && slices.Contains(obj.owners, a.uid)
-			if leave := o.orphan || o.leave[name]; o.strategies[name] != workv1.UpdateStrategyTypeReadOnly && owns == leave {
+			if leave := o.orphan || o.leave[name]; o.strategies[name] != workv1.UpdateStrategyTypeReadOnly &&
+				owns == leave {
 				m.t.Fatalf("%s is owned by %s: %v, want the opposite", name, id, owns)
 			}
 		}

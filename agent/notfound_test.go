@@ -19,13 +19,16 @@ import (
 // binding is made.
 func TestABindingWithoutItsRoleIsNotAvailable(t *testing.T) {
 	w := newWorld(t)
-	binding := json.RawMessage(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"b","namespace":"` + w.ns + `"},
+	binding := json.RawMessage(
+		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"b","namespace":"` +
+			w.ns + `"},
 		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"late"},"subjects":[{"kind":"ServiceAccount","name":"x","namespace":"` + w.ns + `"}]}`)
 	w.server.apply("one", manifests(binding, configMap(w.ns, "a", "k", "1")))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	w.server.awaitCondition("one", workv1.WorkAvailable, metav1.ConditionFalse)
 	m := w.server.manifest("one", 0)
-	applied, available := meta.FindStatusCondition(m.Conditions, workv1.ManifestApplied), meta.FindStatusCondition(m.Conditions, workv1.ManifestAvailable)
+	applied, available := meta.FindStatusCondition(m.Conditions, workv1.ManifestApplied), meta.FindStatusCondition(
+		m.Conditions, workv1.ManifestAvailable)
 	if applied.Status != metav1.ConditionFalse || !strings.Contains(applied.Message, `"late" not found`) {
 		t.Errorf("Applied is %s: %s", applied.Status, applied.Message)
 	}
@@ -37,9 +40,11 @@ func TestABindingWithoutItsRoleIsNotAvailable(t *testing.T) {
 	}); m.ResourceMeta != want {
 		t.Errorf("the manifest is %+v, want %+v", m.ResourceMeta, want)
 	}
-	w.create(t, schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}, w.ns, map[string]any{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": map[string]any{"name": "late"}, "rules": []any{},
-	})
+	w.create(t, schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}, w.ns,
+		map[string]any{
+			"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": map[string]any{"name": "late"},
+			"rules": []any{},
+		})
 	w.server.awaitApplied("one")
 }
 
@@ -49,10 +54,11 @@ func TestOnlyAPathThatNobodyServesIsAnUnknownKind(t *testing.T) {
 		err  error
 		want errorKind
 	}{
-		"a namespace":  {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "x"), errNamespace},
-		"a role":       {apierrors.NewNotFound(roles, "x"), errRefused},
-		"the object":   {apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "x"), errRefused},
-		"no such path": {apierrors.NewGenericServerResponse(http.StatusNotFound, "PATCH", roles, "x", "404 page not found", 0, true), errNoKind},
+		"a namespace": {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "x"), errNamespace},
+		"a role":      {apierrors.NewNotFound(roles, "x"), errRefused},
+		"the object":  {apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "x"), errRefused},
+		"no such path": {apierrors.NewGenericServerResponse(http.StatusNotFound, "PATCH", roles, "x",
+			"404 page not found", 0, true), errNoKind},
 	} {
 		if got := classify(test.err); got.kind != test.want {
 			t.Errorf("%s: error kind %d, want %d (%s)", name, got.kind, test.want, got.message)

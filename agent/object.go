@@ -63,7 +63,8 @@ const (
 func (c *core) object(key objectKey) *object {
 	o := c.objects[key]
 	if o == nil {
-		o = &object{key: key, claims: map[workID]*manifestState{}, waiting: map[workID]bool{}, expected: map[string]bool{}, since: c.steps}
+		o = &object{key: key, claims: map[workID]*manifestState{}, waiting: map[workID]bool{},
+			expected: map[string]bool{}, since: c.steps}
 		c.objects[key] = o
 		c.do(effWant{key: key})
 	}
@@ -242,7 +243,8 @@ func (c *core) observe(key objectKey, obs *observed) {
 			}
 		}
 	}
-	if before == nil || ordered || before.uid != o.live.uid || before.deleting != o.live.deleting || before.fingerprint != o.live.fingerprint || !before.tells(o.live) {
+	if before == nil || ordered || before.uid != o.live.uid || before.deleting != o.live.deleting ||
+		before.fingerprint != o.live.fingerprint || !before.tells(o.live) {
 		for id := range o.claims {
 			c.advanceID(id)
 		}

@@ -21,9 +21,11 @@ import (
 var jobs = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
 
 // patchAs changes an object as somebody else.
-func (w *world) patchAs(t *testing.T, gvr schema.GroupVersionResource, name, manager, body string, subresource ...string) {
+func (w *world) patchAs(t *testing.T, gvr schema.GroupVersionResource, name, manager, body string,
+	subresource ...string) {
 	t.Helper()
-	if _, err := w.in(gvr, w.ns).Patch(t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{FieldManager: manager}, subresource...); err != nil {
+	if _, err := w.in(gvr, w.ns).Patch(t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{
+		FieldManager: manager}, subresource...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -63,7 +65,10 @@ func TestDriftAndStatusWithin200ms(t *testing.T) {
 	for i := range 15 {
 		start := time.Now()
 		w.patchAs(t, configMaps, "a", "controller", fmt.Sprintf(`{"data":{"theirs":"%d"}}`, i))
-		w.server.await("the change to be told", func() bool { return w.server.reported("one", "theirs") == fmt.Sprint(i) })
+		w.server.await("the change to be told", func() bool {
+			return w.server.reported("one", "theirs") == fmt.Sprint(
+				i)
+		})
 		told = append(told, time.Since(start))
 	}
 	// Each object drifts once: a second repair within a minute is put off.
@@ -107,12 +112,16 @@ func TestAnObjectThatDoesNotComeToRestFloodsNobody(t *testing.T) {
 		if i == changes/2 { // meanwhile others are told of at once
 			began := time.Now()
 			w.patchAs(t, configMaps, "b", "controller", `{"data":{"theirs":"x"}}`)
-			w.server.await("another object's change", func() bool { return w.server.reported("other", "theirs") == "x" })
+			w.server.await("another object's change",
+				func() bool { return w.server.reported("other", "theirs") == "x" })
 			t.Logf("another object's change is told after %v", time.Since(began))
 		}
 	}
 	took := time.Since(start)
-	w.server.await("the last change", func() bool { return w.server.reported("one", "theirs") == fmt.Sprint(changes-1) })
+	w.server.await("the last change", func() bool {
+		return w.server.reported("one", "theirs") == fmt.Sprint(
+			changes-1)
+	})
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
 	got := w.server.statuses - before - 1
@@ -136,14 +145,17 @@ func TestAFightOverAnObjectIsSlowedDownAndTold(t *testing.T) {
 		if w.server.contested("one") && lost > 3 {
 			break
 		}
-		w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return dataOf(u, "k") == "1" })
+		w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool {
+			return dataOf(u, "k") == "1"
+		})
 	}
 	w.server.await("the fight to be told of", func() bool { return w.server.contestedLocked("one") })
 	if lost > 8 {
 		t.Errorf("%d repairs in 4 s", lost)
 	}
 	if counted(w.agent.metrics.repairs) < contestedAfter || gauge(w.agent.metrics.contested) != 1 {
-		t.Errorf("metrics: %v repairs, %v contested", counted(w.agent.metrics.repairs), gauge(w.agent.metrics.contested))
+		t.Errorf("metrics: %v repairs, %v contested", counted(w.agent.metrics.repairs),
+			gauge(w.agent.metrics.contested))
 	}
 	t.Logf("told after %d repairs", lost)
 }
@@ -156,7 +168,8 @@ func (s *server) contested(id string) bool {
 
 func (s *server) contestedLocked(id string) bool {
 	b := s.bundles[id]
-	return b != nil && b.status != nil && meta.IsStatusConditionTrue(b.status.ResourceStatus[0].Conditions, conditionContested)
+	return b != nil && b.status != nil && meta.IsStatusConditionTrue(b.status.ResourceStatus[0].Conditions,
+		conditionContested)
 }
 
 func counted(c prometheus.Counter) float64 {
@@ -181,26 +194,33 @@ func TestWhatIsCompleteIsWrittenNoMore(t *testing.T) {
 	w := newWorld(t)
 	job := func(label string) work.Bundle {
 		b := manifests(raw(map[string]any{
-			"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"name": "j", "namespace": w.ns, "labels": map[string]any{"l": label}},
+			"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"name": "j", "namespace": w.ns,
+				"labels": map[string]any{"l": label}},
 			"spec": map[string]any{"suspend": true, "template": map[string]any{"spec": map[string]any{
 				"restartPolicy": "Never", "containers": []any{map[string]any{"name": "c", "image": "i"}}}}},
 		}), configMap(w.ns, "a", "k", label))
 		b.ManifestConfigs = []workv1.ManifestConfigOption{{
 			ResourceIdentifier: workv1.ResourceIdentifier{Group: "batch", Resource: "jobs", Namespace: w.ns, Name: "j"},
 			ConditionRules: []workv1.ConditionRule{
-				{Condition: workv1.ManifestComplete, Type: workv1.CelConditionExpressionsType, CelExpressions: []string{`object.metadata.?annotations.?done.orValue("") == "yes"`}},
-				{Condition: workv1.ManifestProgressing, Type: workv1.CelConditionExpressionsType, CelExpressions: []string{`object.spec.suspend == false`}, Message: "runs"},
+				{Condition: workv1.ManifestComplete, Type: workv1.CelConditionExpressionsType, CelExpressions: []string{
+					`object.metadata.?annotations.?done.orValue("") == "yes"`}},
+				{Condition: workv1.ManifestProgressing, Type: workv1.CelConditionExpressionsType,
+					CelExpressions: []string{`object.spec.suspend == false`}, Message: "runs"},
 			},
 		}}
 		return b
 	}
 	w.server.apply("one", job("1"))
 	w.server.awaitCondition("one", workv1.WorkComplete, metav1.ConditionFalse)
-	w.server.await("the other condition", func() bool { return w.server.has("one", workv1.WorkProgressing, metav1.ConditionFalse) })
+	w.server.await("the other condition", func() bool {
+		return w.server.has("one", workv1.WorkProgressing,
+			metav1.ConditionFalse)
+	})
 	w.server.mu.Lock()
 	text := conditionText(w.server.bundles["one"].status.Conditions)
 	w.server.mu.Unlock()
-	if want := "Complete=False/ConditionRulesAggregated/Manifest is not Complete\nProgressing=False/ConditionRulesAggregated/runs"; text[max(0, len(text)-len(want)):] != want {
+	if want := "Complete=False/ConditionRulesAggregated/Manifest is not " +
+		"Complete\nProgressing=False/ConditionRulesAggregated/runs"; text[max(0, len(text)-len(want)):] != want {
 		t.Errorf("conditions:\n%s", text)
 	}
 	w.patchAs(t, jobs, "j", "controller", `{"metadata":{"annotations":{"done":"yes"}}}`)
@@ -209,7 +229,10 @@ func TestWhatIsCompleteIsWrittenNoMore(t *testing.T) {
 	w.patchAs(t, jobs, "j", "somebody", `{"metadata":{"labels":{"l":"theirs"}}}`)
 	w.patchAs(t, configMaps, "a", "somebody", `{"data":{"k":"theirs"}}`)
 	w.server.apply("one", job("2"))
-	w.server.await("the new generation's status", func() bool { return w.server.has("one", workv1.WorkComplete, metav1.ConditionTrue) })
+	w.server.await("the new generation's status", func() bool {
+		return w.server.has("one", workv1.WorkComplete,
+			metav1.ConditionTrue)
+	})
 	w.restart(t)
 	if err := w.in(jobs, w.ns).Delete(t.Context(), "j", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

@@ -23,8 +23,10 @@ import (
 func withFeedback(b work.Bundle) work.Bundle {
 	b.ManifestConfigs = append(b.ManifestConfigs, workv1.ManifestConfigOption{
 		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
-		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "note", Path: ".data.note"}}}},
-		UpdateStrategy:     &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true}},
+		FeedbackRules: []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
+			{Name: "note", Path: ".data.note"}}}},
+		UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply,
+			ServerSideApply: &workv1.ServerSideApplyConfig{Force: true}},
 	})
 	return b
 }
@@ -34,7 +36,10 @@ func withFeedback(b work.Bundle) work.Bundle {
 func (w *world) awaitRepair(t *testing.T, note string) {
 	t.Helper()
 	w.asUser(t, "a", `{"data":{"k":"user","note":"`+note+`"}}`)
-	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return dataOf(u, "k") == "1" && dataOf(u, "note") == note })
+	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool {
+		return dataOf(u, "k") == "1" &&
+			dataOf(u, "note") == note
+	})
 }
 
 func (w *world) awaitNote(t *testing.T, note string) {

@@ -135,7 +135,8 @@ func (c *core) reserve() {
 func (c *core) eventOf(id workID, out outgoing) *statusEvent {
 	if s := out.deleted; s != nil {
 		st := deletedStatus(c.cfg.consumer, s.Generation, c.now)
-		return &statusEvent{id: id, spec: s, status: work.Status{Conditions: st.Conditions}, hash: statusHash(st), version: s.Generation}
+		return &statusEvent{id: id, spec: s, status: work.Status{Conditions: st.Conditions}, hash: statusHash(st),
+			version: s.Generation}
 	}
 	w := c.works[id]
 	if w == nil || w.status == nil {
@@ -150,7 +151,8 @@ func (c *core) eventOf(id workID, out outgoing) *statusEvent {
 	}
 	return &statusEvent{
 		id: id, spec: s, hash: w.status.Hash, version: w.status.Generation, applied: w.appliedAt, response: out.response,
-		status: work.Status{Conditions: w.status.Status.Conditions, ResourceStatus: w.status.Status.ResourceStatus.Manifests},
+		status: work.Status{Conditions: w.status.Status.Conditions,
+			ResourceStatus: w.status.Status.ResourceStatus.Manifests},
 	}
 }
 

@@ -59,7 +59,8 @@ func TestCallsWaitInLanes(t *testing.T) {
 			}
 		}
 		if place["gone"] > 3 || place["small"] > 8 || records == 0 {
-			t.Errorf("the deletion was call %d, the small work %d, and of the first 100 calls %d recorded", place["gone"], place["small"], records)
+			t.Errorf("the deletion was call %d, the small work %d, and of the first 100 calls %d recorded",
+				place["gone"], place["small"], records)
 		}
 		p.close()
 	})
@@ -86,7 +87,8 @@ func TestI9NothingIsPrunedJustAfterAStart(t *testing.T) {
 		}
 		return n
 	}
-	c.load(map[workID]saved{"one": {Spec: s, Progress: &progress{Generation: 1, Maybe: []resourceRef{refOf(key, "")}}}}, 0, noon)
+	c.load(map[workID]saved{"one": {Spec: s, Progress: &progress{Generation: 1, Maybe: []resourceRef{refOf(key, "")}}}},
+		0, noon)
 	effects := c.step(evAMW{&amwState{name: "one", uid: "amw", finalizers: []string{amwFinalizer}}}, noon)
 	effects = append(effects, c.step(evAMWsSynced{}, noon)...)
 	effects = append(effects, c.step(evObject{key, &observed{rv: 5}}, noon.Add(time.Second))...)

@@ -190,7 +190,8 @@ func (c *core) adopt(w *workState) {
 		m := parseManifest(i, raw)
 		id := identityOfManifest{m.gvk, m.meta.Namespace, m.meta.Name}
 		if m.broken == "" && seen[id] {
-			m.broken = fmt.Sprintf("the work has another manifest of %s %s/%s", m.gvk.Kind, m.meta.Namespace, m.meta.Name)
+			m.broken = fmt.Sprintf("the work has another manifest of %s %s/%s", m.gvk.Kind, m.meta.Namespace,
+				m.meta.Name)
 		}
 		seen[id] = true
 		if m.broken != "" {
@@ -291,7 +292,8 @@ func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	if m.rules != nil {
 		rulesKey = m.rules.key
 	}
-	m.content = hexSHA256(fmt.Appendf(append([]byte(nil), m.raw...), "\x00%v %s %s", m.owned, m.strategy.key(), rulesKey))[:32]
+	m.content = hexSHA256(fmt.Appendf(append([]byte(nil), m.raw...), "\x00%v %s %s", m.owned, m.strategy.key(),
+		rulesKey))[:32]
 	c.claim(w, m)
 	if a, ok := w.done[m.key]; ok {
 		c.objects[m.key].expect(a.Fingerprint)

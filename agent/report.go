@@ -35,7 +35,8 @@ func (c *core) report(w *workState) {
 	if stamped {
 		w.appliedAt = c.now
 	}
-	if w.status != nil && w.status.Generation == w.spec.Generation && equality.Semantic.DeepEqual(w.status.Status, status) {
+	if w.status != nil && w.status.Generation == w.spec.Generation && equality.Semantic.DeepEqual(w.status.Status,
+		status) {
 		if stamped {
 			c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
 		}
@@ -62,7 +63,9 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 	}
 	conditions := workConditions(status.ResourceStatus.Manifests, w.spec.Generation)
 	if w.amwErr != "" {
-		conditions = slices.DeleteFunc(conditions, func(cond metav1.Condition) bool { return cond.Type == workv1.WorkApplied })
+		conditions = slices.DeleteFunc(conditions, func(cond metav1.Condition) bool {
+			return cond.Type == workv1.WorkApplied
+		})
 		conditions = append(conditions, metav1.Condition{
 			Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: "AppliedManifestWorkFailed", ObservedGeneration: w.spec.Generation,
 			Message: "Failed to apply manifest work: its AppliedManifestWork cannot be written: " + w.amwErr,
@@ -90,7 +93,8 @@ type manifestView struct {
 }
 
 func (c *core) view(m *manifestState) manifestView {
-	v := manifestView{meta: m.meta, err: m.err, reason: m.reason, mapped: m.mapped, readErr: m.readErr, hasRules: m.rules != nil && len(m.rules.feedback) > 0}
+	v := manifestView{meta: m.meta, err: m.err, reason: m.reason, mapped: m.mapped, readErr: m.readErr,
+		hasRules: m.rules != nil && len(m.rules.feedback) > 0}
 	if !m.mapped {
 		return v
 	}
@@ -121,7 +125,8 @@ func previous(old workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *wor
 }
 
 // manifestStatus is a pure function of what is seen and what was said before.
-func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation int64, now time.Time) workv1.ManifestCondition {
+func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation int64,
+	now time.Time) workv1.ManifestCondition {
 	mc := workv1.ManifestCondition{ResourceMeta: v.meta, Conditions: []metav1.Condition{}}
 	if before != nil {
 		mc.Conditions = append(mc.Conditions, before.Conditions...)
@@ -152,17 +157,21 @@ func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation
 	available := metav1.Condition{Type: workv1.ManifestAvailable, ObservedGeneration: generation}
 	switch {
 	case !v.mapped || v.meta.Resource == "" || v.meta.Name == "":
-		available.Status, available.Reason, available.Message = metav1.ConditionUnknown, "IncompleteResourceMeta", "Resource meta is incomplete"
+		available.Status, available.Reason, available.Message = metav1.ConditionUnknown, "IncompleteResourceMeta",
+			"Resource meta is incomplete"
 	case v.live == nil:
 		why := v.readErr
 		if why == "" {
 			why = "it has not been read yet"
 		}
-		available.Status, available.Reason, available.Message = metav1.ConditionUnknown, "FetchingResourceFailed", "Failed to fetch resource: "+why
+		available.Status, available.Reason, available.Message = metav1.ConditionUnknown, "FetchingResourceFailed",
+			"Failed to fetch resource: "+why
 	case !v.live.exists:
-		available.Status, available.Reason, available.Message = metav1.ConditionFalse, "ResourceNotAvailable", "Resource is not available"
+		available.Status, available.Reason, available.Message = metav1.ConditionFalse, "ResourceNotAvailable",
+			"Resource is not available"
 	default:
-		available.Status, available.Reason, available.Message = metav1.ConditionTrue, "ResourceAvailable", "Resource is available"
+		available.Status, available.Reason, available.Message = metav1.ConditionTrue, "ResourceAvailable",
+			"Resource is available"
 	}
 	setCondition(&mc.Conditions, available, now)
 	if available.Status != metav1.ConditionTrue {
@@ -202,7 +211,8 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 	var available, unavailable, unknown int
 	for _, m := range manifests {
 		if !meta.IsStatusConditionTrue(m.Conditions, workv1.ManifestApplied) {
-			applied.Status, applied.Reason, applied.Message = metav1.ConditionFalse, "AppliedManifestWorkFailed", "Failed to apply manifest work"
+			applied.Status, applied.Reason, applied.Message = metav1.ConditionFalse, "AppliedManifestWorkFailed",
+				"Failed to apply manifest work"
 		}
 		switch cond := meta.FindStatusCondition(m.Conditions, workv1.ManifestAvailable); {
 		case cond == nil:
@@ -214,7 +224,8 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 			unknown++
 		}
 	}
-	avail := metav1.Condition{Type: workv1.WorkAvailable, Status: metav1.ConditionUnknown, Reason: "ResourcesStatusUnknown", ObservedGeneration: generation}
+	avail := metav1.Condition{Type: workv1.WorkAvailable, Status: metav1.ConditionUnknown,
+		Reason: "ResourcesStatusUnknown", ObservedGeneration: generation}
 	switch {
 	case unavailable > 0:
 		avail.Status, avail.Reason = metav1.ConditionFalse, "ResourcesNotAvailable"
@@ -224,7 +235,8 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 	case available == 0:
 		avail.Message = "cannot get any available resource " // the contract has this blank
 	default:
-		avail.Status, avail.Reason, avail.Message = metav1.ConditionTrue, "ResourcesAvailable", "All resources are available"
+		avail.Status, avail.Reason, avail.Message = metav1.ConditionTrue, "ResourcesAvailable",
+			"All resources are available"
 	}
 	if len(manifests) == 0 {
 		return []metav1.Condition{avail}
@@ -236,7 +248,8 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 func deletedStatus(consumer string, generation int64, now time.Time) workv1.ManifestWorkStatus {
 	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{
 		Type: work.ConditionDeleted, Status: metav1.ConditionTrue, Reason: work.ReasonDeleted, ObservedGeneration: generation,
-		Message: fmt.Sprintf(work.MessageDeletedFormat, consumer), LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+		Message: fmt.Sprintf(work.MessageDeletedFormat, consumer), LastTransitionTime: metav1.NewTime(
+			now.Truncate(time.Second)),
 	}}}
 }
 
@@ -271,7 +284,8 @@ func withoutFeedback(status work.Status, why error) work.Status {
 		m.Conditions = slices.Clone(m.Conditions)
 		meta.SetStatusCondition(&m.Conditions, metav1.Condition{
 			Type: conditionFeedback, Status: metav1.ConditionFalse, Reason: reasonFeedbackFailed,
-			Message: "Sync status feedback failed with error the status is too large for the message broker: " + why.Error(),
+			Message: "Sync status feedback failed with error the status is too large for the message broker: " +
+				why.Error(),
 		})
 	}
 	return small

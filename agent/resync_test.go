@@ -13,7 +13,8 @@ import (
 // digest and the list that follows it, and then hear nothing of a database that
 // it lost. So an agent that took it for another kind of server goes on asking.
 func TestI6AServerThatIsNotHeardIsAskedAgain(t *testing.T) {
-	c := newCore(coreConfig{consumer: "mc1", sendWindow: 1, resync: resync{fallback: 2 * time.Second, every: time.Minute}})
+	c := newCore(coreConfig{consumer: "mc1", sendWindow: 1, resync: resync{fallback: 2 * time.Second,
+		every: time.Minute}})
 	var said []string
 	now := noon
 	step := func(ev event) {
@@ -45,7 +46,8 @@ func TestI6AServerThatIsNotHeardIsAskedAgain(t *testing.T) {
 	expect("without an answer", "0s"+digest, "2s list", "1m0s"+digest, "2m0s"+digest)
 	step(evDigest{work.DigestAnswer{Same: true}})
 	pass(150 * time.Second)
-	expect("after an answer, and without more", "3m0s"+digest, "3m2s"+digest, "3m6s"+digest, "3m6s list", "3m14s"+digest, "3m30s"+digest, "4m2s"+digest)
+	expect("after an answer, and without more", "3m0s"+digest, "3m2s"+digest, "3m6s"+digest, "3m6s list",
+		"3m14s"+digest, "3m30s"+digest, "4m2s"+digest)
 	step(evDisconnected{})
 	pass(time.Hour)
 	expect("without a connection")

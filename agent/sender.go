@@ -21,7 +21,8 @@ type sender struct {
 }
 
 func newSender(perSecond float64, burst int, connected func() bool) *sender {
-	return &sender{limit: rate.NewLimiter(rate.Limit(perSecond), burst), connected: connected, ready: make(chan struct{}, 1)}
+	return &sender{limit: rate.NewLimiter(rate.Limit(perSecond), burst), connected: connected,
+		ready: make(chan struct{}, 1)}
 }
 
 // add has publish called in its turn. It never waits.

@@ -15,20 +15,22 @@ import (
 
 // spec is one work as its source last ordered it.
 type spec struct {
-	ID         workID      `json:"id"`
-	Generation int64       `json:"generation"`
-	Source     string      `json:"source"`             // ce-source of the event; statuses name it as their original source
-	Metadata   string      `json:"metadata,omitempty"` // the source's ObjectMeta, JSON; sent back with statuses
-	Bundle     work.Bundle `json:"bundle"`
-	Hash       string      `json:"hash"` // of metadata and data as they came
-	Deleting   bool        `json:"deleting,omitempty"`
-	Life       string      `json:"life,omitempty"` // of the server's database that ordered it
-	Received   time.Time   `json:"received"`
+	ID         workID `json:"id"`
+	Generation int64  `json:"generation"`
+	// ce-source of the event; statuses name it as their original source
+	Source   string      `json:"source"`
+	Metadata string      `json:"metadata,omitempty"` // the source's ObjectMeta, JSON; sent back with statuses
+	Bundle   work.Bundle `json:"bundle"`
+	Hash     string      `json:"hash"` // of metadata and data as they came
+	Deleting bool        `json:"deleting,omitempty"`
+	Life     string      `json:"life,omitempty"` // of the server's database that ordered it
+	Received time.Time   `json:"received"`
 }
 
 // decodeSpec reads a spec event's extensions and data. A deletion needs no
 // data: the server may no longer have it.
-func decodeSpec(id workID, generation int64, source, metadata string, deleting bool, data []byte, now time.Time) (*spec, error) {
+func decodeSpec(id workID, generation int64, source, metadata string, deleting bool, data []byte, now time.Time) (
+	*spec, error) {
 	s := &spec{
 		ID: id, Generation: generation, Source: source, Metadata: metadata,
 		Deleting: deleting, Received: now, Hash: hexSHA256(append([]byte(metadata+"\x00"), data...)),

@@ -102,7 +102,8 @@ func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 	}
 	s := &store{
 		path: filepath.Join(dir, storeFile), consumer: consumer, log: log,
-		last: map[workID]*appendRequest{}, ready: make(chan struct{}, 1), works: map[workID]saved{}, minSize: compactMinBytes,
+		last: map[workID]*appendRequest{}, ready: make(chan struct{},
+			1), works: map[workID]saved{}, minSize: compactMinBytes,
 	}
 	if err := s.load(); err != nil {
 		if !errors.Is(err, errDamaged) {
@@ -359,7 +360,8 @@ func (s *store) commit(batch []*appendRequest) bool {
 	was := s.setErr(err)
 	if err != nil {
 		if was == nil {
-			s.log.Error("the store cannot be written; nothing is acknowledged until it can", "file", s.path, "error", err)
+			s.log.Error("the store cannot be written; nothing is acknowledged until it can", "file", s.path, "error",
+				err)
 		}
 		s.waitOn(batch)
 		return false

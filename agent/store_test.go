@@ -32,7 +32,8 @@ func filled(t *testing.T, dir string, n int) []byte {
 	durable.Add(n)
 	for i := range n {
 		id := workID(fmt.Sprint("w", i))
-		s.append(record{ID: id, Spec: &spec{ID: id, Generation: int64(i + 1), Hash: "h"}, Ceiling: int64(100 * (i + 1))}, durable.Done)
+		s.append(record{ID: id, Spec: &spec{ID: id, Generation: int64(i + 1), Hash: "h"},
+			Ceiling: int64(100 * (i + 1))}, durable.Done)
 	}
 	durable.Wait() // I6: what was said to be durable is there below
 	cancel()
@@ -84,8 +85,9 @@ func TestADamagedStoreIsSetAsideAndIdsGoOnGrowing(t *testing.T) {
 	data := filled(t, t.TempDir(), 3)
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	for name, harm := range map[string][]byte{
-		"a flipped bit":    bytes.Replace(data, []byte(`"w0"`), []byte(`"w9"`), 1),
-		"a lost line":      append(append([]byte{}, lines[0]...), append([]byte("garbage\n"), bytes.Join(lines[2:], nil)...)...),
+		"a flipped bit": bytes.Replace(data, []byte(`"w0"`), []byte(`"w9"`), 1),
+		"a lost line": append(append([]byte{}, lines[0]...), append([]byte("garbage\n"),
+			bytes.Join(lines[2:], nil)...)...),
 		"another consumer": bytes.Replace(data, []byte("c1"), []byte("c2"), 1),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +119,8 @@ func TestTheStoreIsCompacted(t *testing.T) {
 	done.Go(func() { s.run(ctx) })
 	for i := range 500 {
 		durable.Add(1)
-		s.append(record{ID: "w", Spec: &spec{ID: "w", Generation: int64(i + 1), Metadata: strings.Repeat("x", 20000)}}, durable.Done)
+		s.append(record{ID: "w", Spec: &spec{ID: "w", Generation: int64(i + 1), Metadata: strings.Repeat("x", 20000)}},
+			durable.Done)
 		durable.Wait()
 	}
 	s.append(record{ID: "gone", Spec: &spec{ID: "gone"}}, nil)

@@ -19,7 +19,8 @@ import (
 // asUser writes an object as somebody with a field manager of their own.
 func (w *world) asUser(t *testing.T, name, patch string) {
 	t.Helper()
-	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "user"}); err != nil {
+	if _, err := w.in(configMaps, w.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{FieldManager: "user"}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,7 +51,8 @@ func TestUpdateMakesWhatWasThereTheManifests(t *testing.T) {
 	w.create(t, configMaps, w.ns, map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{
-			"name": "a", "labels": map[string]any{"theirs": "1", "out": "1"}, "annotations": map[string]any{"note": "1", "old": "1"},
+			"name": "a", "labels": map[string]any{"theirs": "1", "out": "1"}, "annotations": map[string]any{"note": "1",
+				"old": "1"},
 			"finalizers": []any{"test.example/theirs"},
 		},
 		"data": map[string]any{"k": "there", "more": "there"},
@@ -67,7 +69,8 @@ func TestUpdateMakesWhatWasThereTheManifests(t *testing.T) {
 	if !maps.Equal(dataAll(a), map[string]string{"k": "1"}) || a.GetUID() != uid {
 		t.Errorf("data %v, uid %s; want the manifest's in the same object %s", dataAll(a), a.GetUID(), uid)
 	}
-	if !maps.Equal(a.GetLabels(), map[string]string{"theirs": "1", "ours": "1"}) || !maps.Equal(a.GetAnnotations(), map[string]string{"note": "1"}) {
+	if !maps.Equal(a.GetLabels(), map[string]string{"theirs": "1", "ours": "1"}) || !maps.Equal(a.GetAnnotations(),
+		map[string]string{"note": "1"}) {
 		t.Errorf("labels %v, annotations %v", a.GetLabels(), a.GetAnnotations())
 	}
 	if !slices.Equal(a.GetFinalizers(), []string{"test.example/theirs"}) {
@@ -81,13 +84,16 @@ func TestUpdateMakesWhatWasThereTheManifests(t *testing.T) {
 	})))
 	w.server.awaitApplied("one")
 	a = w.get(t, configMaps, w.ns, "a")
-	if !maps.Equal(dataAll(a), map[string]string{"other": "2"}) || !maps.Equal(a.GetLabels(), map[string]string{"theirs": "1", "ours": "1"}) {
+	if !maps.Equal(dataAll(a), map[string]string{"other": "2"}) ||
+		!maps.Equal(a.GetLabels(), map[string]string{"theirs": "1", "ours": "1"}) {
 		t.Errorf("data %v, labels %v", dataAll(a), a.GetLabels())
 	}
 
 	// And somebody who takes a field over does not block us.
 	w.asUser(t, "a", `{"data":{"other":"user"}}`)
-	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return dataOf(u, "other") == "2" })
+	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool {
+		return dataOf(u, "other") == "2"
+	})
 	w.asUser(t, "a", `{"metadata":{"finalizers":null}}`)
 }
 
@@ -98,7 +104,8 @@ func TestUpdateTakesWhatServerSideApplyDoesNot(t *testing.T) {
 	unknown := changed(t, configMap(w.ns, "unknown", "k", "1"), func(u *unstructured.Unstructured) {
 		u.Object["future"] = "1"
 	})
-	twice := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"twice","namespace":"` + w.ns + `"},"spec":{"replicas":0,
+	twice := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"twice","namespace":"` +
+		w.ns + `"},"spec":{"replicas":0,
 		"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"},"creationTimestamp":null},
 		"spec":{"containers":[{"name":"c","image":"i","env":[{"name":"A","value":"1"},{"name":"A","value":"2"}]}]}}}}`)
 	w.server.apply("one", manifests(unknown, twice))
@@ -114,7 +121,9 @@ func TestUpdateTakesWhatServerSideApplyDoesNot(t *testing.T) {
 		t.Errorf("data is %v", got)
 	}
 	w.asUser(t, "unknown", `{"data":{"other":"user"}}`) // drift is seen in full updates, too
-	w.awaitObject(t, configMaps, w.ns, "unknown", func(u *unstructured.Unstructured) bool { return dataOf(u, "other") == "2" })
+	w.awaitObject(t, configMaps, w.ns, "unknown", func(u *unstructured.Unstructured) bool {
+		return dataOf(u, "other") == "2"
+	})
 	w.server.delete("one")
 	w.server.awaitGone("one")
 	w.awaitGone(t, configMaps, w.ns, "unknown")
@@ -123,14 +132,16 @@ func TestUpdateTakesWhatServerSideApplyDoesNot(t *testing.T) {
 
 func withStrategy(b work.Bundle, s workv1.UpdateStrategy) work.Bundle {
 	b.ManifestConfigs = append(b.ManifestConfigs, workv1.ManifestConfigOption{
-		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"}, UpdateStrategy: &s,
+		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*",
+			Name: "*"}, UpdateStrategy: &s,
 	})
 	return b
 }
 
 func TestIgnoredFieldsAreTheClusters(t *testing.T) {
 	for name, fields := range map[string]workv1.IgnoreField{
-		"JSONPath": {JSONPaths: []string{".data.count"}}, "pointer": {JSONPointers: []string{"/data/count"}}, "jq": {JQPathExpressions: []string{`.data | .count`}},
+		"JSONPath": {JSONPaths: []string{".data.count"}}, "pointer": {JSONPointers: []string{"/data/count"}},
+		"jq": {JQPathExpressions: []string{`.data | .count`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -141,7 +152,8 @@ func TestIgnoredFieldsAreTheClusters(t *testing.T) {
 					u.Object["data"] = map[string]any{"k": k, "count": count}
 				})
 				return withStrategy(manifests(m), workv1.UpdateStrategy{
-					Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true, IgnoreFields: []workv1.IgnoreField{f}},
+					Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{
+						Force: true, IgnoreFields: []workv1.IgnoreField{f}},
 				})
 			}
 			expect := func(what, k, count string) {
@@ -154,7 +166,8 @@ func TestIgnoredFieldsAreTheClusters(t *testing.T) {
 			present, change := workv1.IgnoreFieldsConditionOnSpokePresent, workv1.IgnoreFieldsConditionOnSpokeChange
 			w.server.apply("one", bundle(present, "1", "1"))
 			expect("made in full", "1", "1")
-			if h := w.get(t, configMaps, w.ns, "a").GetAnnotations()[workv1.ManifestConfigSpecHashAnnotationKey]; len(h) != 32 {
+			if h := w.get(t, configMaps, w.ns, "a").GetAnnotations()[workv1.ManifestConfigSpecHashAnnotationKey]; len(
+				h) != 32 {
 				t.Errorf("the hash is %q", h)
 			}
 			w.server.apply("one", bundle(present, "2", "9"))
@@ -179,15 +192,21 @@ func TestIgnoredFieldsAreTheClusters(t *testing.T) {
 func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
 	w := newWorld(t)
 	deployment := func(image string) work.Bundle {
-		b := manifests(json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` + w.ns + `"},"spec":{"replicas":0,
+		b := manifests(
+			json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` + w.ns +
+				`"},"spec":{"replicas":0,
 			"selector":{"matchLabels":{"app":"x"}},"template":{"metadata":{"labels":{"app":"x"}},"spec":{"containers":[
 			{"name":"web","image":"` + image + `"},{"name":"kept","image":"` + image + `"},{"name":"dropped","image":"` + image + `"}]}}}}`))
 		b.ManifestConfigs = []workv1.ManifestConfigOption{{
-			ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "*", Name: "*"},
-			UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true, IgnoreFields: []workv1.IgnoreField{{
-				Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{".spec.template.spec.containers[0]"},
-				JSONPointers: []string{"/spec/template/spec/containers/1"}, JQPathExpressions: []string{`.spec.template.spec.containers[] | select(.name == "dropped")`},
-			}}}},
+			ResourceIdentifier: workv1.ResourceIdentifier{Group: "apps", Resource: "deployments", Namespace: "*",
+				Name: "*"},
+			UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply,
+				ServerSideApply: &workv1.ServerSideApplyConfig{Force: true, IgnoreFields: []workv1.IgnoreField{{
+					Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{
+						".spec.template.spec.containers[0]"},
+					JSONPointers: []string{"/spec/template/spec/containers/1"}, JQPathExpressions: []string{
+						`.spec.template.spec.containers[] | select(.name == "dropped")`},
+				}}}},
 		}}
 		return b
 	}
@@ -202,28 +221,35 @@ func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
 	}
 	w.server.apply("one", deployment("v1"))
 	w.server.awaitApplied("one")
-	if got, want := images(w.get(t, deployments, w.ns, "d")), map[string]string{"web": "v1", "kept": "v1", "dropped": "v1"}; !maps.Equal(got, want) {
+	if got, want := images(w.get(t, deployments, w.ns, "d")), map[string]string{"web": "v1", "kept": "v1",
+		"dropped": "v1"}; !maps.Equal(got, want) {
 		t.Errorf("made with %v, want %v", got, want)
 	}
-	user := []byte(`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"containers":[{"name":"kept","image":"user"}]}}}}`)
-	if _, err := w.in(deployments, w.ns).Patch(t.Context(), "d", types.ApplyPatchType, user, metav1.PatchOptions{FieldManager: "user", Force: new(true)}); err != nil {
+	user := []byte(
+		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"containers":[{"name":"kept","image":"user"}]}}}}`)
+	if _, err := w.in(deployments, w.ns).Patch(t.Context(), "d", types.ApplyPatchType, user, metav1.PatchOptions{
+		FieldManager: "user", Force: new(true)}); err != nil {
 		t.Fatal(err)
 	}
 	w.server.apply("one", deployment("v2"))
 	w.server.awaitApplied("one")
-	if got, want := images(w.get(t, deployments, w.ns, "d")), map[string]string{"web": "v2", "kept": "user"}; !maps.Equal(got, want) {
+	if got, want := images(w.get(t, deployments, w.ns, "d")), map[string]string{"web": "v2",
+		"kept": "user"}; !maps.Equal(got, want) {
 		t.Errorf("changed to %v, want %v", got, want)
 	}
 }
 
 func TestSSAConflictsAreToldAndTriedAgain(t *testing.T) {
 	w := newWorld(t)
-	w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a"}, "data": map[string]any{"k": "there"}})
-	b := withStrategy(manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1")), workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply})
+	w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
+		"name": "a"}, "data": map[string]any{"k": "there"}})
+	b := withStrategy(manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1")), workv1.UpdateStrategy{
+		Type: workv1.UpdateStrategyTypeServerSideApply})
 	w.server.apply("one", b)
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	c := meta.FindStatusCondition(w.server.manifest("one", 0).Conditions, workv1.ManifestApplied)
-	if c.Reason != workv1.AppliedManifestFailed || !strings.HasPrefix(c.Message, "Failed to apply manifest: Apply failed with 1 conflict") {
+	if c.Reason != workv1.AppliedManifestFailed ||
+		!strings.HasPrefix(c.Message, "Failed to apply manifest: Apply failed with 1 conflict") {
 		t.Errorf("%s: %s", c.Reason, c.Message)
 	}
 	w.asUser(t, "a", `{"data":null}`) // the other one gives the field up
@@ -233,7 +259,8 @@ func TestSSAConflictsAreToldAndTriedAgain(t *testing.T) {
 // An owner that the manifest names counts for server-side apply only, and a
 // work that begins to orphan an object takes its reference away at once.
 func TestOrphanedObjectsLoseTheirOwnerAtOnce(t *testing.T) {
-	for _, kind := range []workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate, workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeServerSideApply} {
+	for _, kind := range []workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate,
+		workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeServerSideApply} {
 		t.Run(string(kind), func(t *testing.T) {
 			w := newWorld(t)
 			b := withStrategy(manifests(configMap(w.ns, "a", "k", "1")), workv1.UpdateStrategy{Type: kind})

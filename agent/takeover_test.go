@@ -46,7 +46,9 @@ func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
 	}}
 	w.server.apply("one", b)
 	w.server.awaitApplied("one")
-	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 3 })
+	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
+		return len(recorded(u)) == 3
+	})
 	a, created := w.uidOf(t, "a"), w.uidOf(t, "created")
 
 	// Its hub gives it a name from now on, and drops a manifest.
@@ -57,9 +59,12 @@ func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
 	w.agent = startAgent(t, agentOptions(t, w.cluster, w.broker, w.consumer, w.dir))
 	w.awaitGone(t, appliedWorks, "", w.amw("one"))
 	w.awaitGone(t, configMaps, w.ns, "gone")
-	w.awaitObject(t, appliedWorks, "", w.amw("shop"), func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 2 })
+	w.awaitObject(t, appliedWorks, "", w.amw("shop"), func(u *unstructured.Unstructured) bool {
+		return len(recorded(u)) == 2
+	})
 	amw := w.get(t, appliedWorks, "", w.amw("shop"))
-	if name, _, _ := unstructured.NestedString(amw.Object, "spec", "manifestWorkName"); name != "shop" || amw.GetAnnotations()[workIDAnnotation] != "one" {
+	if name, _, _ := unstructured.NestedString(amw.Object, "spec", "manifestWorkName"); name != "shop" ||
+		amw.GetAnnotations()[workIDAnnotation] != "one" {
 		t.Errorf("manifestWorkName %q, annotations %v", name, amw.GetAnnotations())
 	}
 	for name, uid := range map[string]types.UID{"a": a, "created": created} {
@@ -94,7 +99,9 @@ func TestAWorkTakesNoNameThatAnotherHas(t *testing.T) {
 	w.server.awaitApplied("one")
 	w.server.apply("two", manifests(configMap(w.ns, "b", "k", "1")))
 	w.server.awaitApplied("two")
-	w.awaitObject(t, appliedWorks, "", w.amw("two"), func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 1 })
+	w.awaitObject(t, appliedWorks, "", w.amw("two"), func(u *unstructured.Unstructured) bool {
+		return len(recorded(u)) == 1
+	})
 	w.server.delete("two")
 	w.server.awaitGone("two")
 	w.awaitGone(t, configMaps, w.ns, "b")
@@ -106,7 +113,8 @@ func TestAWorkTakesNoNameThatAnotherHas(t *testing.T) {
 // last of them gives it up.
 func TestTwoAgentsWithDifferentHubsShareAnObject(t *testing.T) {
 	first := newWorld(t)
-	second := &world{cluster: first.cluster, ns: first.ns, consumer: first.consumer[:40] + "-2", broker: startBroker(t), dir: t.TempDir()}
+	second := &world{cluster: first.cluster, ns: first.ns, consumer: first.consumer[:40] + "-2", broker: startBroker(t),
+		dir: t.TempDir()}
 	second.server = startServer(t, second.broker, second.consumer)
 	second.agent = startAgent(t, agentOptions(t, second.cluster, second.broker, second.consumer, second.dir))
 	second.agent.stop() // the other one is not known when this one first applies
@@ -157,7 +165,8 @@ func TestTwoAgentsWithDifferentHubsShareAnObject(t *testing.T) {
 func TestAWorkMayNameAnyFieldManager(t *testing.T) {
 	w := newWorld(t)
 	b := withStrategy(manifests(configMap(w.ns, "a", "k", "1")), workv1.UpdateStrategy{
-		Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true, FieldManager: "cl-maestro"},
+		Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true,
+			FieldManager: "cl-maestro"},
 	})
 	w.server.apply("one", b)
 	w.server.awaitApplied("one")
@@ -188,7 +197,8 @@ func TestAWorkMayNameAnyFieldManager(t *testing.T) {
 	b.ManifestConfigs[0].UpdateStrategy.ServerSideApply.FieldManager = strings.Repeat("x", 129)
 	w.server.apply("one", b)
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
-	if c := meta.FindStatusCondition(w.server.manifest("one", 0).Conditions, workv1.ManifestApplied); !strings.Contains(c.Message, "fieldManager") {
+	if c := meta.FindStatusCondition(w.server.manifest("one", 0).Conditions, workv1.ManifestApplied); !strings.Contains(
+		c.Message, "fieldManager") {
 		t.Errorf("Applied: %s", c.Message)
 	}
 	w.server.delete("one")

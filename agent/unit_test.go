@@ -22,11 +22,14 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 123456789, time.UTC)
 func TestStatusHashIsOfTheseBytes(t *testing.T) {
 	one := int64(1)
 	status := workv1.ManifestWorkStatus{
-		Conditions: []metav1.Condition{{Type: "Applied", Status: "True", ObservedGeneration: 2, LastTransitionTime: metav1.NewTime(noon), Reason: "R", Message: "M"}},
+		Conditions: []metav1.Condition{{Type: "Applied", Status: "True", ObservedGeneration: 2,
+			LastTransitionTime: metav1.NewTime(noon), Reason: "R", Message: "M"}},
 		ResourceStatus: workv1.ManifestResourceStatus{Manifests: []workv1.ManifestCondition{{
-			ResourceMeta:    workv1.ManifestResourceMeta{Ordinal: 1, Group: "apps", Version: "v1", Kind: "Deployment", Resource: "deployments", Name: "n", Namespace: "ns"},
-			StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{{Name: "v", Value: workv1.FieldValue{Type: workv1.Integer, Integer: &one}}}},
-			Conditions:      []metav1.Condition{},
+			ResourceMeta: workv1.ManifestResourceMeta{Ordinal: 1, Group: "apps", Version: "v1", Kind: "Deployment",
+				Resource: "deployments", Name: "n", Namespace: "ns"},
+			StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{
+				{Name: "v", Value: workv1.FieldValue{Type: workv1.Integer, Integer: &one}}}},
+			Conditions: []metav1.Condition{},
 		}}},
 	}
 	want := `{"conditions":[{"lastTransitionTime":"2026-05-04T12:00:00Z","message":"M","observedGeneration":2,"reason":"R","status":"True","type":"Applied"}],` +
@@ -54,7 +57,8 @@ func TestSequenceGrowsWhateverTheClockDoes(t *testing.T) {
 	}
 	s.reserved(ceiling)
 	first, _ := s.next(noon)
-	if ms := first>>timeShift + snowflakeEpoch; ms != noon.UnixMilli() || first>>12&1023 != snowflakeNode || first&stepMask != 0 {
+	if ms := first>>timeShift + snowflakeEpoch; ms != noon.UnixMilli() || first>>12&1023 != snowflakeNode ||
+		first&stepMask != 0 {
 		t.Errorf("%d is no snowflake of that time", first)
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -118,7 +122,8 @@ func TestJudge(t *testing.T) {
 
 func TestConditionsAreTheContracts(t *testing.T) {
 	there := &observed{exists: true}
-	md := workv1.ManifestResourceMeta{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Name: "n", Namespace: "ns"}
+	md := workv1.ManifestResourceMeta{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Name: "n",
+		Namespace: "ns"}
 	text := "t"
 	values := []workv1.FeedbackValue{{Name: "v", Value: workv1.FieldValue{Type: workv1.String, String: &text}}}
 	for _, c := range []struct {
@@ -127,19 +132,34 @@ func TestConditionsAreTheContracts(t *testing.T) {
 		want string // type=status/reason/message, one per line
 	}{
 		{"applied", manifestView{meta: md, mapped: true, live: there},
-			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=True/NoStatusFeedbackSynced/"},
-		{"with feedback", manifestView{meta: md, mapped: true, live: there, hasRules: true, found: feedback{Values: values}},
-			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=True/StatusFeedbackSynced/"},
-		{"feedback fails", manifestView{meta: md, mapped: true, live: there, hasRules: true, found: feedback{Err: "no"}},
-			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=False/StatusFeedbackSyncFailed/Sync status feedback failed with error no"},
-		{"refused", manifestView{meta: md, mapped: true, live: &observed{}, err: "bad", reason: "AppliedManifestFailed"},
-			"Applied=False/AppliedManifestFailed/Failed to apply manifest: bad\nAvailable=False/ResourceNotAvailable/Resource is not available"},
-		{"ignoreFields", manifestView{meta: md, mapped: true, live: there, err: "bad", reason: "AppliedManifestSSAIgnoreFieldError"},
-			"Applied=False/AppliedManifestSSAIgnoreFieldError/Failed to process ignoreFields: bad\nAvailable=True/ResourceAvailable/Resource is available\nStatusFeedbackSynced=True/NoStatusFeedbackSynced/"},
-		{"not readable", manifestView{meta: md, mapped: true, err: "bad", reason: "AppliedManifestFailed", readErr: "forbidden"},
-			"Applied=False/AppliedManifestFailed/Failed to apply manifest: bad\nAvailable=Unknown/FetchingResourceFailed/Failed to fetch resource: forbidden"},
-		{"unknown kind", manifestView{meta: workv1.ManifestResourceMeta{Kind: "X", Name: "n"}, err: "bad", reason: "AppliedManifestFailed"},
-			"Applied=False/AppliedManifestFailed/Failed to apply manifest: bad\nAvailable=Unknown/IncompleteResourceMeta/Resource meta is incomplete"},
+			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource " +
+				"is available\nStatusFeedbackSynced=True/NoStatusFeedbackSynced/"},
+		{"with feedback", manifestView{meta: md, mapped: true, live: there, hasRules: true,
+			found: feedback{Values: values}},
+			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource " +
+				"is available\nStatusFeedbackSynced=True/StatusFeedbackSynced/"},
+		{"feedback fails", manifestView{meta: md, mapped: true, live: there, hasRules: true,
+			found: feedback{Err: "no"}},
+			"Applied=True/AppliedManifestComplete/Apply manifest complete\nAvailable=True/ResourceAvailable/Resource " +
+				"is available\nStatusFeedbackSynced=False/StatusFeedbackSyncFailed/Sync status feedback failed with " +
+				"error no"},
+		{"refused", manifestView{meta: md, mapped: true, live: &observed{}, err: "bad",
+			reason: "AppliedManifestFailed"},
+			"Applied=False/AppliedManifestFailed/Failed to apply manifest: " +
+				"bad\nAvailable=False/ResourceNotAvailable/Resource is not available"},
+		{"ignoreFields", manifestView{meta: md, mapped: true, live: there, err: "bad",
+			reason: "AppliedManifestSSAIgnoreFieldError"},
+			"Applied=False/AppliedManifestSSAIgnoreFieldError/Failed to process ignoreFields: " +
+				"bad\nAvailable=True/ResourceAvailable/Resource is " +
+				"available\nStatusFeedbackSynced=True/NoStatusFeedbackSynced/"},
+		{"not readable", manifestView{meta: md, mapped: true, err: "bad", reason: "AppliedManifestFailed",
+			readErr: "forbidden"},
+			"Applied=False/AppliedManifestFailed/Failed to apply manifest: " +
+				"bad\nAvailable=Unknown/FetchingResourceFailed/Failed to fetch resource: forbidden"},
+		{"unknown kind", manifestView{meta: workv1.ManifestResourceMeta{Kind: "X", Name: "n"}, err: "bad",
+			reason: "AppliedManifestFailed"},
+			"Applied=False/AppliedManifestFailed/Failed to apply manifest: " +
+				"bad\nAvailable=Unknown/IncompleteResourceMeta/Resource meta is incomplete"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := manifestStatus(c.view, nil, 3, noon)
@@ -165,18 +185,24 @@ func TestConditionsAreTheContracts(t *testing.T) {
 
 func TestWorkConditions(t *testing.T) {
 	m := func(applied, available metav1.ConditionStatus) workv1.ManifestCondition {
-		return workv1.ManifestCondition{Conditions: []metav1.Condition{{Type: "Applied", Status: applied}, {Type: "Available", Status: available}}}
+		return workv1.ManifestCondition{Conditions: []metav1.Condition{{Type: "Applied", Status: applied},
+			{Type: "Available", Status: available}}}
 	}
-	good, failed := "Applied=True/AppliedManifestWorkComplete/Apply manifest work complete\n", "Applied=False/AppliedManifestWorkFailed/Failed to apply manifest work\n"
+	good, failed := "Applied=True/AppliedManifestWorkComplete/Apply manifest work complete\n",
+		"Applied=False/AppliedManifestWorkFailed/Failed to apply manifest work\n"
 	for _, c := range []struct {
 		manifests []workv1.ManifestCondition
 		want      string
 	}{
 		{nil, "Available=Unknown/ResourcesStatusUnknown/cannot get any available resource "},
-		{[]workv1.ManifestCondition{m("True", "True"), m("True", "True")}, good + "Available=True/ResourcesAvailable/All resources are available"},
-		{[]workv1.ManifestCondition{m("False", "True"), m("True", "False")}, failed + "Available=False/ResourcesNotAvailable/1 of 2 resources are not available"},
-		{[]workv1.ManifestCondition{m("True", "Unknown"), m("True", "False"), m("True", "Unknown")}, good + "Available=False/ResourcesNotAvailable/1 of 3 resources are not available"},
-		{[]workv1.ManifestCondition{m("True", "Unknown"), m("True", "True")}, good + "Available=Unknown/ResourcesStatusUnknown/1 of 2 resources have unknown status"},
+		{[]workv1.ManifestCondition{m("True", "True"), m("True", "True")},
+			good + "Available=True/ResourcesAvailable/All resources are available"},
+		{[]workv1.ManifestCondition{m("False", "True"), m("True", "False")},
+			failed + "Available=False/ResourcesNotAvailable/1 of 2 resources are not available"},
+		{[]workv1.ManifestCondition{m("True", "Unknown"), m("True", "False"), m("True", "Unknown")},
+			good + "Available=False/ResourcesNotAvailable/1 of 3 resources are not available"},
+		{[]workv1.ManifestCondition{m("True", "Unknown"), m("True", "True")},
+			good + "Available=Unknown/ResourcesStatusUnknown/1 of 2 resources have unknown status"},
 	} {
 		if diff := cmp.Diff(c.want, conditionText(workConditions(c.manifests, 1))); diff != "" {
 			t.Error(diff)
@@ -210,22 +236,30 @@ func TestFeedbackValues(t *testing.T) {
 		want  string
 		err   string
 	}{
-		{"well known", []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, "ReadyReplicas Integer 2; Replicas Integer 3", ""},
-		{"string", paths(workv1.JsonPath{Name: "b", Path: `.status.conditions[?(@.type=="B")].status`}), "b String False", ""},
+		{"well known", []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}},
+			"ReadyReplicas Integer 2; Replicas Integer 3", ""},
+		{"string", paths(workv1.JsonPath{Name: "b", Path: `.status.conditions[?(@.type=="B")].status`}),
+			"b String False", ""},
 		{"boolean", paths(workv1.JsonPath{Name: "ok", Path: ".status.ok"}), "ok Boolean true", ""},
 		{"object", paths(workv1.JsonPath{Name: "m", Path: ".status.map"}), `m JsonRaw {"a":1}`, ""},
-		{"list of results", paths(workv1.JsonPath{Name: "l", Path: ".status.conditions[*].type"}), `l JsonRaw ["A","B"]`, ""},
+		{"list of results", paths(workv1.JsonPath{Name: "l", Path: ".status.conditions[*].type"}),
+			`l JsonRaw ["A","B"]`, ""},
 		{"number", paths(workv1.JsonPath{Name: "r", Path: ".status.ratio"}), "r JsonRaw 0.5", ""},
-		{"missing and null", paths(workv1.JsonPath{Name: "x", Path: ".status.x.y"}, workv1.JsonPath{Name: "n", Path: ".spec.nothing"}), "", ""},
-		{"too long", paths(workv1.JsonPath{Name: "all", Path: ".status.conditions"}), "", "the length of returned json raw string for name all is larger than the maximum length 40"},
-		{"does not parse", paths(workv1.JsonPath{Name: "bad", Path: ".status["}, workv1.JsonPath{Name: "ok", Path: ".status.ok"}), "ok Boolean true", "failed to parse json path .status[ of bad"},
-		{"another version", paths(workv1.JsonPath{Name: "v", Version: "v2", Path: ".status"}), "", "version set in the path v is not matched for the related resource"},
+		{"missing and null", paths(workv1.JsonPath{Name: "x", Path: ".status.x.y"}, workv1.JsonPath{Name: "n",
+			Path: ".spec.nothing"}), "", ""},
+		{"too long", paths(workv1.JsonPath{Name: "all", Path: ".status.conditions"}), "",
+			"the length of returned json raw string for name all is larger than the maximum length 40"},
+		{"does not parse", paths(workv1.JsonPath{Name: "bad", Path: ".status["}, workv1.JsonPath{Name: "ok",
+			Path: ".status.ok"}), "ok Boolean true", "failed to parse json path .status[ of bad"},
+		{"another version", paths(workv1.JsonPath{Name: "v", Version: "v2", Path: ".status"}), "",
+			"version set in the path v is not matched for the related resource"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := newRulesets(40).of(c.rules, nil).read(gvk, content)
 			var values []string
 			for _, v := range got.Values {
-				values = append(values, v.Name+" "+string(v.Value.Type)+" "+feedbackOf(workv1.ManifestCondition{StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
+				values = append(values, v.Name+" "+string(v.Value.Type)+" "+feedbackOf(workv1.ManifestCondition{
+					StatusFeedbacks: workv1.StatusFeedbackResult{Values: []workv1.FeedbackValue{v}}})[v.Name])
 			}
 			if diff := cmp.Diff(c.want, strings.Join(values, "; ")); diff != "" {
 				t.Error(diff)
@@ -235,12 +269,14 @@ func TestFeedbackValues(t *testing.T) {
 			}
 		})
 	}
-	unknown := newRulesets(40).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil).read(schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, content)
+	unknown := newRulesets(40).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil).read(
+		schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, content)
 	if want := "cannot find the wellknown statuses for resource with gvk /v1, Kind=Secret"; unknown.Err != want {
 		t.Errorf("error %q, want %q", unknown.Err, want)
 	}
 	all := newRulesets(40)
-	if all.of(nil, nil) != nil || all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) != all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) {
+	if all.of(nil, nil) != nil || all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) != all.of(
+		paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) {
 		t.Error("equal rules are compiled twice, or none are something")
 	}
 }
@@ -248,9 +284,12 @@ func TestFeedbackValues(t *testing.T) {
 func TestManifestConfigsMatchByWildcardAndFieldByField(t *testing.T) {
 	rules := []workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}
 	options := []workv1.ManifestConfigOption{
-		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "ns", Name: "other"}, FeedbackRules: rules},
-		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "n*", Name: "a*c"}, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}},
-		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"}, FeedbackRules: rules, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}},
+		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "ns", Name: "other"},
+			FeedbackRules: rules},
+		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "n*", Name: "a*c"},
+			UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeReadOnly}},
+		{ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Namespace: "*", Name: "*"},
+			FeedbackRules: rules, UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeCreateOnly}},
 	}
 	got := matchConfig(identity{"", "configmaps", "ns", "abc"}, options)
 	if got.UpdateStrategy.Type != workv1.UpdateStrategyTypeReadOnly || len(got.FeedbackRules) != 1 {
@@ -259,7 +298,8 @@ func TestManifestConfigsMatchByWildcardAndFieldByField(t *testing.T) {
 	if got := matchConfig(identity{"apps", "configmaps", "ns", "abc"}, options); got.UpdateStrategy != nil {
 		t.Errorf("another group matches: %+v", got)
 	}
-	for pattern, want := range map[string]bool{"abc": true, "*": true, "a*": true, "*c": true, "a*b*c": true, "ab*bc": false, "b*": false, "": false, "a": false} {
+	for pattern, want := range map[string]bool{"abc": true, "*": true, "a*": true, "*c": true, "a*b*c": true,
+		"ab*bc": false, "b*": false, "": false, "a": false} {
 		if wildcard(pattern, "abc") != want {
 			t.Errorf("%q matches abc: %v", pattern, !want)
 		}
@@ -273,12 +313,15 @@ func TestOwned(t *testing.T) {
 		option *workv1.DeleteOption
 		want   bool
 	}{
-		"none":        {nil, true},
-		"foreground":  {&workv1.DeleteOption{PropagationPolicy: "Foreground"}, true},
-		"orphan":      {&workv1.DeleteOption{PropagationPolicy: "Orphan"}, false},
-		"this one":    {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan", SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{rule}}}, false},
-		"another one": {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan", SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{{Group: "apps", Resource: "deployments", Namespace: "ns", Name: "o"}}}}, true},
-		"no rules":    {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan"}, true},
+		"none":       {nil, true},
+		"foreground": {&workv1.DeleteOption{PropagationPolicy: "Foreground"}, true},
+		"orphan":     {&workv1.DeleteOption{PropagationPolicy: "Orphan"}, false},
+		"this one": {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan",
+			SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{rule}}}, false},
+		"another one": {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan",
+			SelectivelyOrphan: &workv1.SelectivelyOrphan{OrphaningRules: []workv1.OrphaningRule{
+				{Group: "apps", Resource: "deployments", Namespace: "ns", Name: "o"}}}}, true},
+		"no rules": {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan"}, true},
 	} {
 		if got := owned(id, c.option); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -289,14 +332,16 @@ func TestOwned(t *testing.T) {
 func TestEventsOnTheWire(t *testing.T) {
 	w := wire{consumer: "c1", source: "c1-agent", now: func() time.Time { return noon }}
 	ev, err := w.status(&statusEvent{
-		id: "w", spec: &spec{Generation: 2, Source: "maestro", Metadata: `{"name":"x"}`, Received: noon}, hash: "h", seq: 7, version: 2, applied: noon,
+		id: "w", spec: &spec{Generation: 2, Source: "maestro", Metadata: `{"name":"x"}`,
+			Received: noon}, hash: "h", seq: 7, version: 2, applied: noon,
 		status: work.Status{Conditions: []metav1.Condition{{Type: "Applied"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"clustername": "c1", "resourceid": "w", "resourceversion": "2", "originalsource": "maestro", "sequenceid": "7", "statushash": "h", "metadata": `{"name":"x"}`,
+		"clustername": "c1", "resourceid": "w", "resourceversion": "2", "originalsource": "maestro", "sequenceid": "7",
+		"statushash": "h", "metadata": `{"name":"x"}`,
 		"atollreceivedat": "2026-05-04T12:00:00.123456789Z", "atollappliedat": "2026-05-04T12:00:00.123456789Z",
 	}
 	if diff := cmp.Diff(want, ev.Extensions); diff != "" {
@@ -305,7 +350,8 @@ func TestEventsOnTheWire(t *testing.T) {
 	if ev.Type != work.StatusUpdate || ev.Source != "c1-agent" || ev.DataContentType != "application/json" {
 		t.Errorf("%+v", ev)
 	}
-	if got, want := string(ev.Data), `{"conditions":[{"type":"Applied","status":"","lastTransitionTime":null,"reason":"","message":""}]}`; got != want {
+	if got, want := string(ev.Data),
+		`{"conditions":[{"type":"Applied","status":"","lastTransitionTime":null,"reason":"","message":""}]}`; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	re, err := w.resync([]work.SpecVersion{{ID: "w", Version: 2}})
@@ -324,7 +370,8 @@ func TestEventsOnTheWire(t *testing.T) {
 	}
 	in := re
 	in.Type, in.Source = work.SpecResyncResponse, "maestro"
-	in.Extensions = map[string]string{"clustername": "c1", "resourceid": "w", "resourceversion": "3", "deletiontimestamp": "2026-05-04T12:00:00Z"}
+	in.Extensions = map[string]string{"clustername": "c1", "resourceid": "w", "resourceversion": "3",
+		"deletiontimestamp": "2026-05-04T12:00:00Z"}
 	in.Data = nil
 	got, err := w.decode(in, nil)
 	if err != nil {
@@ -340,7 +387,8 @@ func TestEventsOnTheWire(t *testing.T) {
 }
 
 func TestBackoffs(t *testing.T) {
-	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second, 7: time.Minute, 1000: time.Minute} {
+	for failures, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 6: 32 * time.Second,
+		7: time.Minute, 1000: time.Minute} {
 		if got := backoff(failures); got != want {
 			t.Errorf("after %d failures %s, want %s", failures, got, want)
 		}
@@ -365,18 +413,22 @@ func TestBackoffs(t *testing.T) {
 
 func TestFingerprintIsOfOurFieldsOnly(t *testing.T) {
 	entry := func(manager, op, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationType(op), FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationType(op),
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
 	}
 	ours := entry("work-agent", "Apply", `{"f:data":{"f:b":{},"f:a":{}}}`)
 	same := fingerprint([]metav1.ManagedFieldsEntry{ours}, nil)
-	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("other", "Update", `{"f:x":{}}`), entry("work-agent", "Apply", `{"f:data":{"f:a":{},"f:b":{}}}`)}, nil); got != same {
+	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("other", "Update", `{"f:x":{}}`),
+		entry("work-agent", "Apply", `{"f:data":{"f:a":{},"f:b":{}}}`)}, nil); got != same {
 		t.Error("the order of fields, or another manager, changes it")
 	}
-	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("work-agent", "Apply", `{"f:data":{"f:a":{}}}`)}, nil); got == same {
+	if got := fingerprint([]metav1.ManagedFieldsEntry{entry("work-agent", "Apply", `{"f:data":{"f:a":{}}}`)},
+		nil); got == same {
 		t.Error("a field that is no longer ours does not change it")
 	}
 	named := entry("cl-maestro", "Apply", `{"f:data":{"f:a":{}}}`)
-	if fingerprint([]metav1.ManagedFieldsEntry{named}, nil) != "" || fingerprint([]metav1.ManagedFieldsEntry{named}, []string{"cl-maestro"}) == "" {
+	if fingerprint([]metav1.ManagedFieldsEntry{named}, nil) != "" || fingerprint([]metav1.ManagedFieldsEntry{named},
+		[]string{"cl-maestro"}) == "" {
 		t.Error("another manager's fields count when a work names it, and only then")
 	}
 	if fingerprint(nil, nil) != "" {
@@ -386,7 +438,8 @@ func TestFingerprintIsOfOurFieldsOnly(t *testing.T) {
 
 func FuzzSpecEvents(f *testing.F) {
 	f.Add("w", "1", "", []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}]}`))
-	f.Add("", "x", "2026-05-04T12:00:00Z", []byte(`{"manifests":[null,1,"x",{}],"deleteOption":{},"manifestConfigs":[{}]}`))
+	f.Add("", "x", "2026-05-04T12:00:00Z", []byte(
+		`{"manifests":[null,1,"x",{}],"deleteOption":{},"manifestConfigs":[{}]}`))
 	f.Fuzz(func(t *testing.T, id, version, deletion string, data []byte) {
 		s, err := func() (*spec, error) {
 			generation, err := strconv.ParseInt(orZero(version), 10, 64)

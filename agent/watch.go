@@ -90,7 +90,8 @@ func (r *registry) missing(gvr schema.GroupVersionResource, there map[nameKey]bo
 
 // observe reduces an object to what is kept of it. content is nil when only
 // metadata is at hand.
-func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]any, gvk schema.GroupVersionKind) *observed {
+func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]any,
+	gvk schema.GroupVersionKind) *observed {
 	w, _ := r.wish(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
 	o := observeMetadata(obj, w.managers)
 	if content == nil || len(w.rules) == 0 {
@@ -105,7 +106,8 @@ func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]
 
 func observeMetadata(obj metav1.Object, managers []string) *observed {
 	o := &observed{
-		exists: true, uid: obj.GetUID(), rv: version(obj.GetResourceVersion()), deleting: obj.GetDeletionTimestamp() != nil,
+		exists: true, uid: obj.GetUID(), rv: version(
+			obj.GetResourceVersion()), deleting: obj.GetDeletionTimestamp() != nil,
 		fingerprint: fingerprint(obj.GetManagedFields(), managers), carries: carries(obj.GetManagedFields()),
 	}
 	for _, ref := range obj.GetOwnerReferences() {
@@ -190,7 +192,9 @@ func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource
 	if full {
 		c := w.kube.dynamic.Resource(gvr)
 		lw = &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return c.List(ctx, o)
+			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				return c.Watch(ctx, o)
 			},
@@ -198,7 +202,9 @@ func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource
 	} else {
 		c := w.kube.metadata.Resource(gvr)
 		lw = &cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return c.List(ctx, o)
+			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				return c.Watch(ctx, o)
 			},
@@ -222,7 +228,9 @@ func (w *watcher) watchKinds(ctx context.Context) {
 func (w *watcher) watchAMWs(ctx context.Context) {
 	c := w.kube.dynamic.Resource(appliedWorks)
 	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return c.List(ctx, o)
+		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return c.Watch(ctx, o)
 		},
@@ -230,9 +238,11 @@ func (w *watcher) watchAMWs(ctx context.Context) {
 	w.reflect(ctx, appliedWorks, lw, &amwSink{w: w, known: map[amwName]*amwState{}, others: map[string]bool{}})
 }
 
-func (w *watcher) reflect(ctx context.Context, gvr schema.GroupVersionResource, lw *cache.ListWatch, sink cache.ReflectorStore) {
+func (w *watcher) reflect(ctx context.Context, gvr schema.GroupVersionResource, lw *cache.ListWatch,
+	sink cache.ReflectorStore) {
 	w.logChanges(gvr, lw)
-	r := cache.NewReflectorWithOptions(lw, nil, sink, cache.ReflectorOptions{Name: "agent", TypeDescription: gvr.String(), Backoff: watchBackoff()})
+	r := cache.NewReflectorWithOptions(lw, nil, sink, cache.ReflectorOptions{Name: "agent",
+		TypeDescription: gvr.String(), Backoff: watchBackoff()})
 	ctx = klog.NewContext(ctx, logr.Discard()) // logChanges says it once, not at every try
 	w.wg.Go(func() { r.RunWithContext(ctx) })
 }
@@ -315,7 +325,8 @@ func (s *kindSink) Transformer() cache.TransformFunc {
 			return obj, nil // a tombstone
 		}
 		seen := &seenObject{}
-		seen.Namespace, seen.Name, seen.ResourceVersion, seen.UID = m.GetNamespace(), m.GetName(), m.GetResourceVersion(), m.GetUID()
+		seen.Namespace, seen.Name, seen.ResourceVersion, seen.UID = m.GetNamespace(), m.GetName(),
+			m.GetResourceVersion(), m.GetUID()
 		seen.obs = s.observe(objectKey{s.gvr, seen.Namespace, seen.Name}, obj, m)
 		return seen, nil
 	}

@@ -106,8 +106,11 @@ func wellKnownConditions() map[schema.GroupVersionKind]map[string]workv1.Conditi
 	}
 	told := func(condition string) workv1.ConditionRule { // as the object itself has it
 		return rule(
-			fmt.Sprintf(`object.?status.?conditions.orValue([]).exists(c, c.type == %q && c.status == "True")`, condition),
-			fmt.Sprintf(`object.?status.?conditions.orValue([]).filter(c, c.type == %q).map(c, c.?message.orValue("")).join()`, condition))
+			fmt.Sprintf(`object.?status.?conditions.orValue([]).exists(c, c.type == %q && c.status == "True")`,
+				condition),
+			fmt.Sprintf(
+				`object.?status.?conditions.orValue([]).filter(c, c.type == %q).map(c, c.?message.orValue("")).join()`,
+				condition))
 	}
 	return map[schema.GroupVersionKind]map[string]workv1.ConditionRule{
 		{Group: "batch", Version: "v1", Kind: "Job"}: {workv1.ManifestComplete: rule(

@@ -26,7 +26,8 @@ func (e unwantedError) Error() string { return e.why }
 // decode reads what the server sends. ack goes into events that are
 // acknowledged later; for others the caller acknowledges.
 func (w wire) decode(m bus.Event, ack func()) (event, error) {
-	if c := m.Extensions[work.ExtClusterName]; c != "" && c != w.consumer && c != bus.AllConsumers { // + comes by a broadcast
+	// + comes by a broadcast
+	if c := m.Extensions[work.ExtClusterName]; c != "" && c != w.consumer && c != bus.AllConsumers {
 		return nil, unwantedError{fmt.Sprintf("an event for cluster %q", c)}
 	}
 	switch m.Type {
@@ -36,7 +37,8 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 			return nil, fmt.Errorf("the event's %s: %w", work.ExtResourceVersion, err)
 		}
 		deleting := m.Type == work.SpecDelete || m.Extensions[work.ExtDeletionTimestamp] != ""
-		s, err := decodeSpec(workID(m.Extensions[work.ExtResourceID]), generation, m.Source, m.Extensions[work.ExtMetadata], deleting, m.Data, w.now())
+		s, err := decodeSpec(workID(m.Extensions[work.ExtResourceID]), generation, m.Source,
+			m.Extensions[work.ExtMetadata], deleting, m.Data, w.now())
 		if err != nil {
 			return nil, err
 		}

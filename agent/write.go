@@ -87,7 +87,8 @@ func prepare(e effApply) (*unstructured.Unstructured, error) {
 	}
 	delete(md, "ownerReferences")
 	for _, o := range e.owners {
-		refs = append(refs, map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind, "name": o.Name, "uid": string(o.UID)})
+		refs = append(refs, map[string]any{"apiVersion": o.APIVersion, "kind": o.Kind, "name": o.Name,
+			"uid": string(o.UID)})
 	}
 	if len(refs) > 0 {
 		md["ownerReferences"] = refs
@@ -133,7 +134,8 @@ func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Uns
 	if err != nil {
 		return shown{}, err
 	}
-	return k.patch(ctx, e, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: e.strategy.manager, Force: &force})
+	return k.patch(ctx, e, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: e.strategy.manager,
+		Force: &force})
 }
 
 // update makes the object's content the manifest's, whoever wrote it before,
@@ -167,7 +169,8 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 		switch {
 		case err == nil:
 			got = replaced
-		case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err): // what others added and nobody may take away stays
+		// what others added and nobody may take away stays
+		case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err):
 			return nil, err
 		}
 	}
@@ -193,7 +196,8 @@ func (k *kube) ownersOfOtherHubs(live metav1.Object) []metav1.OwnerReference {
 // isTyped says whether server-side apply failed to understand an object that
 // the server may take otherwise.
 func isTyped(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "failed to create typed patch object") || strings.Contains(err.Error(), "failed to create typed live object"))
+	return err != nil && (strings.Contains(err.Error(), "failed to create typed patch object") || strings.Contains(
+		err.Error(), "failed to create typed live object"))
 }
 
 // replace creates the object or updates it in full: the manifest's content, and
@@ -244,7 +248,8 @@ func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstruc
 	if len(refs) == len(there.OwnerReferences) && (e.owned || !slices.ContainsFunc(refs, e.owns)) {
 		return k.read(ctx, e.key, e.gvk)
 	}
-	got, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(there, e.rightful(refs))), metav1.PatchOptions{FieldManager: e.strategy.manager})
+	got, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(there, e.rightful(refs))),
+		metav1.PatchOptions{FieldManager: e.strategy.manager})
 	return got.obs, err
 }
 
@@ -264,7 +269,8 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 	if len(e.strategy.ignore) > 0 {
 		plan, err := planIgnore(e.manifest, e.strategy.ignore)
 		if err != nil {
-			return nil, &opError{kind: errRefused, reason: workv1.AppliedManifestSSAIgnoreFieldError, message: err.Error()}
+			return nil, &opError{kind: errRefused, reason: workv1.AppliedManifestSSAIgnoreFieldError,
+				message: err.Error()}
 		}
 		setAnnotation(obj, workv1.ManifestConfigSpecHashAnnotationKey, plan.hash)
 		live, err := k.resource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
@@ -308,7 +314,8 @@ func (k *kube) own(ctx context.Context, e effApply, got shown) (*observed, error
 	if !changed {
 		return got.obs, nil
 	}
-	next, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(got.meta, refs)), metav1.PatchOptions{FieldManager: e.strategy.manager})
+	next, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(got.meta, refs)), metav1.PatchOptions{
+		FieldManager: e.strategy.manager})
 	return next.obs, err
 }
 
@@ -316,7 +323,8 @@ func (k *kube) own(ctx context.Context, e effApply, got shown) (*observed, error
 // that the manifest drops by name, and our ownership of what is orphaned.
 func (k *kube) settle(ctx context.Context, e effApply, got shown, drop dropped) (*observed, error) {
 	patch := map[string]any{}
-	for field, there := range map[string]map[string]string{"labels": got.meta.GetLabels(), "annotations": got.meta.GetAnnotations()} {
+	for field, there := range map[string]map[string]string{"labels": got.meta.GetLabels(),
+		"annotations": got.meta.GetAnnotations()} {
 		gone := map[string]any{}
 		for _, key := range drop[field] {
 			if _, ok := there[key]; ok {
@@ -333,7 +341,8 @@ func (k *kube) settle(ctx context.Context, e effApply, got shown, drop dropped) 
 	if len(patch) == 0 {
 		return got.obs, nil
 	}
-	next, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(patch), metav1.PatchOptions{FieldManager: e.strategy.manager})
+	next, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(patch), metav1.PatchOptions{
+		FieldManager: e.strategy.manager})
 	if err != nil {
 		return nil, fmt.Errorf("changing the metadata: %w", err)
 	}

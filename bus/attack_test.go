@@ -15,12 +15,17 @@ func TestI7NoFormOfATopicLeadsElsewhere(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	own := sourceTopic("c1")
 	for _, filter := range []string{
-		"+", "/#", "+/#", "sources/maestro/consumers/#", "sources/maestro/consumers/c1/#", "sources/maestro/consumers/c1/+", own + "/#", "/" + own, own + "/", own + "\x00",
-		strings.ToUpper(own), strings.Replace(own, "c1", "C1", 1), strings.Replace(own, "c1", "c1 ", 1), strings.Replace(own, "c1", "c1/c2", 1), strings.Replace(own, "/", "//", 1),
-		"$share/" + own, "$share//" + own, "$share/g", "$share/g/", "$share/+/" + own, "$share/g/$share/h/" + own, "$SHARE/g/" + own, "$share/g/" + sourceTopic("c2"),
+		"+", "/#", "+/#", "sources/maestro/consumers/#", "sources/maestro/consumers/c1/#",
+		"sources/maestro/consumers/c1/+", own + "/#", "/" + own, own + "/", own + "\x00",
+		strings.ToUpper(own), strings.Replace(own, "c1", "C1", 1), strings.Replace(own, "c1", "c1 ",
+			1), strings.Replace(own, "c1", "c1/c2", 1), strings.Replace(own, "/", "//", 1),
+		"$share/" + own, "$share//" + own, "$share/g", "$share/g/", "$share/+/" + own, "$share/g/$share/h/" + own,
+		"$SHARE/g/" + own, "$share/g/" + sourceTopic("c2"),
 		"$queue/" + own, "$SYS", "$SYS/broker/clients/+", "+/broker/#", "$delayed/1/" + own, "$aws/things/#",
-		"sources/maestro/sourceevents", "sources/clusters/sourceevents", "sources/clusters/agentevents", "$share/statussubscribers/sources/clusters/agentevents",
-		"sources/maestro/clusters/c1/sourceevents", "sources/maestro/clusters/c1/spec", "sources/maestro/clusters/+/status", "sources/maestro/specresync", "clusters/c1/statusresync",
+		"sources/maestro/sourceevents", "sources/clusters/sourceevents", "sources/clusters/agentevents",
+		"$share/statussubscribers/sources/clusters/agentevents",
+		"sources/maestro/clusters/c1/sourceevents", "sources/maestro/clusters/c1/spec",
+		"sources/maestro/clusters/+/status", "sources/maestro/specresync", "clusters/c1/statusresync",
 		"sources/maestro/consumers/c1/agentevents", "$share/g/" + agentTopic("+"),
 	} {
 		if code := b.rawAgent(t, "c1").subscribe(filter); code < 0x80 {
@@ -28,12 +33,16 @@ func TestI7NoFormOfATopicLeadsElsewhere(t *testing.T) {
 		}
 	}
 	for _, topic := range []string{
-		"", "+", "#", agentTopic("+"), agentTopic("c2"), agentTopic("c1") + "/", "/" + agentTopic("c1"), agentTopic("c1") + "\x00", strings.ToUpper(agentTopic("c1")),
-		"$share/g/" + agentTopic("c1"), "$SYS/x", "$SYS/broker/version", "sources/clusters/agentevents", "sources/maestro/sourceevents", "sources/clusters/sourceevents",
-		"sources/maestro/clusters/c1/status", "clusters/c1/specresync", sourceTopic("c1"), sourceTopic("c2"), sourceTopic("+"),
+		"", "+", "#", agentTopic("+"), agentTopic("c2"), agentTopic("c1") + "/", "/" + agentTopic("c1"),
+		agentTopic("c1") + "\x00", strings.ToUpper(agentTopic("c1")),
+		"$share/g/" + agentTopic("c1"), "$SYS/x", "$SYS/broker/version", "sources/clusters/agentevents",
+		"sources/maestro/sourceevents", "sources/clusters/sourceevents",
+		"sources/maestro/clusters/c1/status", "clusters/c1/specresync", sourceTopic("c1"), sourceTopic("c2"),
+		sourceTopic("+"),
 	} {
 		for _, qos := range []byte{1, 2} {
-			answer := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: topic, QoS: qos, PacketID: 1, Payload: []byte("x")})
+			answer := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: topic, QoS: qos, PacketID: 1,
+				Payload: []byte("x")})
 			if rec, ok := answer.(*packets.Pubrec); ok && rec.ReasonCode >= 0x80 {
 				continue
 			}
@@ -50,12 +59,14 @@ func TestI7OneFilterDoesNotCarryAnother(t *testing.T) {
 	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 	c := b.rawAgent(t, "c1")
 	s := &packets.Subscribe{PacketID: 9, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{
-		{Topic: "#", QoS: 1}, {Topic: sourceTopic("c1"), QoS: 1}, {Topic: sourceTopic("c2"), QoS: 1}, {Topic: "$share/g/" + sourceTopic("c2"), QoS: 1}}}
+		{Topic: "#", QoS: 1}, {Topic: sourceTopic("c1"), QoS: 1}, {Topic: sourceTopic("c2"), QoS: 1},
+		{Topic: "$share/g/" + sourceTopic("c2"), QoS: 1}}}
 	if _, err := s.WriteTo(c.conn); err != nil {
 		t.Fatal(err)
 	}
 	ack, ok := c.next().(*packets.Suback)
-	if !ok || len(ack.Reasons) != 4 || ack.Reasons[0] < 0x80 || ack.Reasons[1] != 1 || ack.Reasons[2] < 0x80 || ack.Reasons[3] < 0x80 {
+	if !ok || len(ack.Reasons) != 4 || ack.Reasons[0] < 0x80 || ack.Reasons[1] != 1 || ack.Reasons[2] < 0x80 ||
+		ack.Reasons[3] < 0x80 {
 		t.Fatalf("%+v", ack)
 	}
 	for _, id := range []string{"c2", "c1"} {
@@ -74,11 +85,13 @@ func TestI7TricksOfTheProtocol(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	alias, zero, delay := uint16(7), uint16(0), uint32(1)
 	for name, p := range map[string]*packets.Publish{
-		"an alias of another's topic":   {Topic: agentTopic("c2"), QoS: 1, PacketID: 1, Properties: &packets.Properties{TopicAlias: &alias}},
+		"an alias of another's topic": {Topic: agentTopic("c2"), QoS: 1, PacketID: 1, Properties: &packets.Properties{
+			TopicAlias: &alias}},
 		"an alias that was never given": {QoS: 1, PacketID: 1, Properties: &packets.Properties{TopicAlias: &alias}},
-		"the alias 0":                   {Topic: agentTopic("c1"), QoS: 1, PacketID: 1, Properties: &packets.Properties{TopicAlias: &zero}},
-		"retained for another":          {Topic: agentTopic("c2"), QoS: 1, PacketID: 1, Retain: true},
-		"retained, for ever":            {Topic: sourceTopic("c1"), QoS: 1, PacketID: 1, Retain: true},
+		"the alias 0": {Topic: agentTopic("c1"), QoS: 1, PacketID: 1, Properties: &packets.Properties{
+			TopicAlias: &zero}},
+		"retained for another": {Topic: agentTopic("c2"), QoS: 1, PacketID: 1, Retain: true},
+		"retained, for ever":   {Topic: sourceTopic("c1"), QoS: 1, PacketID: 1, Retain: true},
 	} {
 		if answer := b.rawAgent(t, "c1").publish(p); !refused(answer) {
 			t.Errorf("%s: %+v", name, answer)
@@ -88,9 +101,10 @@ func TestI7TricksOfTheProtocol(t *testing.T) {
 	for name, will := range map[string]*packets.Connect{
 		"its own topic":   {WillTopic: agentTopic("c1")},
 		"another's topic": {WillTopic: agentTopic("c2")},
-		"later":           {WillTopic: agentTopic("c2"), WillProperties: &packets.Properties{WillDelayInterval: &delay}},
-		"retained":        {WillTopic: sourceTopic("c2"), WillRetain: true},
-		"to the broker":   {WillTopic: "$SYS/x"},
+		"later": {WillTopic: agentTopic("c2"), WillProperties: &packets.Properties{
+			WillDelayInterval: &delay}},
+		"retained":      {WillTopic: sourceTopic("c2"), WillRetain: true},
+		"to the broker": {WillTopic: "$SYS/x"},
 	} {
 		will.ClientID, will.WillFlag, will.WillMessage, will.WillQOS = agentClientID("c1"), true, []byte("x"), 1
 		if will.WillProperties == nil {
@@ -102,8 +116,10 @@ func TestI7TricksOfTheProtocol(t *testing.T) {
 	}
 	// A client that is let in and then connects again, with a will and as another.
 	c := b.rawAgent(t, "c1")
-	again := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: agentClientID("c2"), KeepAlive: 30, Properties: &packets.Properties{},
-		WillFlag: true, WillTopic: agentTopic("c2"), WillMessage: []byte("x"), WillQOS: 1, WillProperties: &packets.Properties{}}
+	again := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: agentClientID("c2"), KeepAlive: 30,
+		Properties: &packets.Properties{},
+		WillFlag:   true, WillTopic: agentTopic("c2"), WillMessage: []byte(
+			"x"), WillQOS: 1, WillProperties: &packets.Properties{}}
 	if _, err := again.WriteTo(c.conn); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +138,8 @@ func TestI7TricksOfTheProtocol(t *testing.T) {
 // connectListener hears all agents, as Maestro does.
 func (b *testBroker) connectListener(t *testing.T) <-chan Message {
 	heard := make(chan Message, 100)
-	b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
+	b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{
+		Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
 		Handler: func(_ context.Context, m Message) { m.Ack(); heard <- m }})
 	return heard
 }
@@ -145,7 +162,8 @@ func matches(filter, topic string) bool {
 }
 
 var anyFilter = rapid.Custom(func(t *rapid.T) string {
-	levels := rapid.SliceOfN(rapid.SampledFrom([]string{"sources", "maestro", "consumers", "c1", "sourceevents", "agentevents", "+", "#", "", "$SYS"}), 1, 6).Draw(t, "levels")
+	levels := rapid.SliceOfN(rapid.SampledFrom([]string{"sources", "maestro", "consumers", "c1", "sourceevents",
+		"agentevents", "+", "#", "", "$SYS"}), 1, 6).Draw(t, "levels")
 	return strings.Join(levels, "/")
 })
 
@@ -165,11 +183,13 @@ func TestI7WhatIsCoveredMatchesNothingMore(t *testing.T) {
 // No client id is good for two names, so nobody ends another's connection.
 func TestI7AClientIDHasOneOwner(t *testing.T) {
 	r := newRules("maestro", map[string]Service{"system:maestro": {}, "system:sentinel": {}, "system:c1": {}})
-	name := rapid.SampledFrom([]string{"c1", "maestro", "maestro-2", "c1-agent-client", "maestro-agent-client", "system", "agent-client",
+	name := rapid.SampledFrom([]string{"c1", "maestro", "maestro-2", "c1-agent-client", "maestro-agent-client",
+		"system", "agent-client",
 		"system:maestro", "system:sentinel", "system:c1", "system:unknown"})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := name.Draw(t, "a"), name.Draw(t, "b")
-		id := strings.TrimPrefix(name.Draw(t, "base"), "system:") + rapid.SampledFrom([]string{"", "-agent-client", "-2", "-2-agent-client", "-agent-client-2"}).Draw(t, "end")
+		id := strings.TrimPrefix(name.Draw(t, "base"), "system:") + rapid.SampledFrom(
+			[]string{"", "-agent-client", "-2", "-2-agent-client", "-agent-client-2"}).Draw(t, "end")
 		if a != b && r.mayConnect(a, id) && r.mayConnect(b, id) {
 			t.Fatalf("%q is good for %q and %q", id, a, b)
 		}

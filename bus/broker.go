@@ -77,7 +77,10 @@ const (
 func NewBroker(o BrokerOptions) (*Broker, error) {
 	o = o.withDefaults()
 	if o.TLS == nil || o.TLS.ClientAuth != tls.RequireAndVerifyClientCert || o.TLS.ClientCAs == nil {
-		return nil, errors.New("broker: TLS must require client certificates and verify them against a CA of the region's: they are the identities")
+		return nil,
+			errors.New(
+				"broker: TLS must require client certificates and verify them against a CA of the region's: they are " +
+					"the identities")
 	}
 	capabilities := mqtt.NewDefaultServerCapabilities()
 	capabilities.MaximumClients = maxClients
@@ -95,9 +98,11 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	b := &Broker{
 		o: o, conns: map[net.Conn]struct{}{}, owners: map[string]*peer{}, gate: newGate(), log: rate.NewLimiter(1, 20),
 		slow: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "atoll_broker_slow_clients_total", Help: "Clients cut off because they did not read what was sent to them."}),
+			Name: "atoll_broker_slow_clients_total", Help: "Clients cut off because they did not read what was sent " +
+				"to them."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "atoll_broker_refused_connections_total", Help: "Connections refused because too many others had not shown a certificate yet."}),
+			Name: "atoll_broker_refused_connections_total", Help: "Connections refused because too many others had " +
+				"not shown a certificate yet."}),
 	}
 	b.server = mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
@@ -105,7 +110,8 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 		Logger:                 slog.New(slog.DiscardHandler),
 		SysTopicResendInterval: int64((24 * time.Hour).Seconds()),
 	})
-	if err := b.server.AddHook(&hook{broker: b, rules: newRules(o.Source, o.Services), seed: maphash.MakeSeed()}, nil); err != nil {
+	if err := b.server.AddHook(&hook{broker: b, rules: newRules(o.Source, o.Services), seed: maphash.MakeSeed()},
+		nil); err != nil {
 		return nil, fmt.Errorf("broker: %w", err)
 	}
 	if o.Registerer != nil {
@@ -167,7 +173,8 @@ func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
 		if proven == nil {
 			b.refused.Inc()
 			if b.log.Allow() {
-				b.o.Logger.Warn("connection refused: too many others have not shown a certificate yet", "remote", conn.RemoteAddr().String())
+				b.o.Logger.Warn("connection refused: too many others have not shown a certificate yet", "remote",
+					conn.RemoteAddr().String())
 			}
 			cutOff(conn)
 			continue

@@ -17,9 +17,11 @@ func TestI7WhatIsNotAllowedIsAnswered(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	c := b.rawAgent(t, "c1")
 	// On one connection: a refusal is an answer, not the end of the client.
-	for i, topic := range []string{agentTopic("c2"), sourceTopic("c1"), "$SYS/broker/version", "$share/g/" + agentTopic("c1"), "x"} {
+	for i, topic := range []string{agentTopic("c2"), sourceTopic("c1"), "$SYS/broker/version", "$share/g/" + agentTopic(
+		"c1"), "x"} {
 		answer := c.publish(&packets.Publish{Topic: topic, QoS: 1, PacketID: uint16(i + 1), Payload: []byte("x")})
-		if ack, ok := answer.(*packets.Puback); !ok || ack.ReasonCode != packets.PubackNotAuthorized || ack.PacketID != uint16(i+1) {
+		if ack, ok := answer.(*packets.Puback); !ok || ack.ReasonCode != packets.PubackNotAuthorized ||
+			ack.PacketID != uint16(i+1) {
 			t.Fatalf("publish to %s: %+v", topic, answer)
 		}
 	}
@@ -29,7 +31,8 @@ func TestI7WhatIsNotAllowedIsAnswered(t *testing.T) {
 		}
 	}
 	user := []packets.User{{Key: "ce-metadata", Value: strings.Repeat("x", 1000)}}
-	answer := c.publish(&packets.Publish{Topic: agentTopic("c1"), QoS: 1, PacketID: 9, Properties: &packets.Properties{User: user}})
+	answer := c.publish(&packets.Publish{Topic: agentTopic("c1"), QoS: 1, PacketID: 9, Properties: &packets.Properties{
+		User: user}})
 	if ack, ok := answer.(*packets.Puback); !ok || ack.ReasonCode != 0 || len(ack.Properties.User) > 0 {
 		t.Errorf("a publish that is allowed: %+v", answer)
 	}
@@ -48,7 +51,8 @@ func TestI7AServiceDoesWhatTheTableSays(t *testing.T) {
 		return c, err
 	}
 	for _, c := range []struct{ name, id string }{
-		{"system:maestro", "maestro"}, {"system:sentinel", "adapter"}, {"system:sentinel", "sentinel-agent-client"}, {"system:sentinel", ""},
+		{"system:maestro", "maestro"}, {"system:sentinel", "adapter"}, {"system:sentinel", "sentinel-agent-client"},
+		{"system:sentinel", ""},
 	} {
 		if _, err := connect(c.name, c.id); err == nil {
 			t.Errorf("%s may connect as %q", c.name, c.id)
@@ -58,8 +62,10 @@ func TestI7AServiceDoesWhatTheTableSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for topic, want := range map[string]byte{"events/work": 0, "events/other": packets.PubackNotAuthorized, sourceTopic("c1"): packets.PubackNotAuthorized} {
-		if ack, ok := sentinel.publish(&packets.Publish{Topic: topic, QoS: 1, PacketID: 1}).(*packets.Puback); !ok || ack.ReasonCode != want {
+	for topic, want := range map[string]byte{"events/work": 0, "events/other": packets.PubackNotAuthorized,
+		sourceTopic("c1"): packets.PubackNotAuthorized} {
+		if ack, ok := sentinel.publish(&packets.Publish{Topic: topic, QoS: 1, PacketID: 1}).(*packets.Puback); !ok ||
+			ack.ReasonCode != want {
 			t.Errorf("sentinel, %s: %+v", topic, ack)
 		}
 	}
@@ -67,7 +73,8 @@ func TestI7AServiceDoesWhatTheTableSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for filter, allowed := range map[string]bool{"events/+": true, "$share/g/events/#": true, "#": false, "+/work": false, "$share/g/#": false, "$share/events/x": false} {
+	for filter, allowed := range map[string]bool{"events/+": true, "$share/g/events/#": true, "#": false,
+		"+/work": false, "$share/g/#": false, "$share/events/x": false} {
 		if code := adapter.subscribe(filter); (code < 0x80) != allowed {
 			t.Errorf("adapter, %s: 0x%02x", filter, code)
 		}
@@ -79,8 +86,10 @@ func TestCovers(t *testing.T) {
 		allowed, filter string
 		want            bool
 	}{
-		{"a/+/b", "a/x/b", true}, {"a/+/b", "a/+/b", true}, {"a/+/b", "a/#", false}, {"a/+/b", "a/x/b/c", false}, {"a/+/b", "a/x", false},
-		{"a/#", "a/b/c", true}, {"a/#", "a/#", true}, {"a/#", "b", false}, {"#", "$SYS/x", false}, {"+/x", "$SYS/x", false}, {"a", "", false}, {"a/+", "a/", false},
+		{"a/+/b", "a/x/b", true}, {"a/+/b", "a/+/b", true}, {"a/+/b", "a/#", false}, {"a/+/b", "a/x/b/c", false},
+		{"a/+/b", "a/x", false},
+		{"a/#", "a/b/c", true}, {"a/#", "a/#", true}, {"a/#", "b", false}, {"#", "$SYS/x", false},
+		{"+/x", "$SYS/x", false}, {"a", "", false}, {"a/+", "a/", false},
 	} {
 		if got := covers(c.allowed, c.filter); got != c.want {
 			t.Errorf("covers(%q, %q) = %v", c.allowed, c.filter, got)
@@ -118,15 +127,19 @@ func TestABrokerThatWouldNotKnowItsClientsIsRefused(t *testing.T) {
 func TestTheBrokerSaysItsLimits(t *testing.T) {
 	b := startBroker(t, BrokerOptions{MaxPacket: 100_000})
 	small, never := uint32(50_000), uint32(3600)
-	_, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"), KeepAlive: 3600, Properties: &packets.Properties{SessionExpiryInterval: &never}})
+	_, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"), KeepAlive: 3600,
+		Properties: &packets.Properties{SessionExpiryInterval: &never}})
 	if err != nil || ack.ReasonCode != 0 {
 		t.Fatalf("%v %+v", err, ack)
 	}
-	if p := ack.Properties; *p.MaximumPacketSize != 100_000 || *p.RetainAvailable != 0 || *p.MaximumQOS != 1 || p.ServerKeepAlive == nil || *p.ServerKeepAlive != maxKeepAlive || p.SessionExpiryInterval == nil || *p.SessionExpiryInterval != 0 {
+	if p := ack.Properties; *p.MaximumPacketSize != 100_000 || *p.RetainAvailable != 0 || *p.MaximumQOS != 1 ||
+		p.ServerKeepAlive == nil || *p.ServerKeepAlive != maxKeepAlive || p.SessionExpiryInterval == nil ||
+		*p.SessionExpiryInterval != 0 {
 		t.Errorf("CONNACK %+v", p)
 	}
 	// A message that it does not take would be lost without a trace.
-	if _, ack, err := b.raw(t, b.ca.client(t, "c2"), &packets.Connect{ClientID: agentClientID("c2"), Properties: &packets.Properties{MaximumPacketSize: &small}}); err == nil && ack.ReasonCode < 0x80 {
+	if _, ack, err := b.raw(t, b.ca.client(t, "c2"), &packets.Connect{ClientID: agentClientID("c2"),
+		Properties: &packets.Properties{MaximumPacketSize: &small}}); err == nil && ack.ReasonCode < 0x80 {
 		t.Error("a client that takes less than the broker is let in")
 	}
 }
@@ -142,8 +155,9 @@ func TestI6ManySpeakersToOneListenerLoseNothing(t *testing.T) {
 		left.Add(agents * each)
 		lost := make(chan struct{}, 100)
 		b.connect("system:maestro", ClientOptions{ClientID: "maestro",
-			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
-			OnConnected:   func(ctx context.Context) { context.AfterFunc(ctx, func() { lost <- struct{}{} }) },
+			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers,
+				Kind: AgentEvents}.Share().Filter()},
+			OnConnected: func(ctx context.Context) { context.AfterFunc(ctx, func() { lost <- struct{}{} }) },
 			Handler: func(_ context.Context, m Message) {
 				m.Ack()
 				mu.Lock()
@@ -159,7 +173,8 @@ func TestI6ManySpeakersToOneListenerLoseNothing(t *testing.T) {
 			c := b.connect(name, ClientOptions{})
 			go func() {
 				for n := range each {
-					if err := c.PublishAsync(t.Context(), agentTopic(name), testEvent(fmt.Sprint(n)), func(error) {}); err != nil {
+					if err := c.PublishAsync(t.Context(), agentTopic(name), testEvent(fmt.Sprint(n)),
+						func(error) {}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -184,8 +199,9 @@ func TestReplicasHearAConsumerInOrder(t *testing.T) {
 	heard := make(chan [2]string, agents*each)
 	for _, id := range []string{"maestro-a", "maestro-b"} {
 		b.connect("system:maestro", ClientOptions{ClientID: id,
-			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
-			Handler:       func(_ context.Context, m Message) { m.Ack(); heard <- [2]string{id, m.Topic} }})
+			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers,
+				Kind: AgentEvents}.Share().Filter()},
+			Handler: func(_ context.Context, m Message) { m.Ack(); heard <- [2]string{id, m.Topic} }})
 	}
 	for i := range agents {
 		name := fmt.Sprintf("c%d", i)

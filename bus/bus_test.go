@@ -38,7 +38,8 @@ func newAuthority(t testing.TB) *authority {
 		t.Fatal(err)
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotBefore: time.Now().Add(
+			-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
@@ -63,8 +64,10 @@ func (a *authority) certificateUntil(t testing.TB, name string, expires time.Tim
 		t.Fatal(err)
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: expires,
-		DNSNames: []string{"broker"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{
+			CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: expires,
+		DNSNames: []string{"broker"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
 	if err != nil {
@@ -128,7 +131,8 @@ func (b *testBroker) startForeign() {
 	}
 	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	b.kept, err = mosquitto.Start(mosquitto.Options{
-		CA: block("CERTIFICATE", b.ca.cert.Raw), Cert: block("CERTIFICATE", own.Certificate[0]), Key: block("PRIVATE KEY", key), MaxPacket: int(b.opts.MaxPacket),
+		CA: block("CERTIFICATE", b.ca.cert.Raw), Cert: block("CERTIFICATE", own.Certificate[0]), Key: block(
+			"PRIVATE KEY", key), MaxPacket: int(b.opts.MaxPacket),
 	})
 	if err != nil {
 		b.t.Fatal(err)
@@ -140,7 +144,8 @@ func startBroker(t testing.TB, opts BrokerOptions) *testBroker {
 	t.Helper()
 	b := &testBroker{t: t, ca: newAuthority(t), addr: "127.0.0.1:0", opts: opts}
 	b.opts.TLS = &tls.Config{
-		Certificates: []tls.Certificate{b.ca.certificate(t, "system:broker")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: b.ca.pool(),
+		Certificates: []tls.Certificate{b.ca.certificate(
+			t, "system:broker")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: b.ca.pool(),
 	}
 	b.start()
 	t.Cleanup(func() { b.stop() })
@@ -209,7 +214,8 @@ func receive[T any](t testing.TB, c <-chan T) T {
 }
 
 func testEvent(id string) Event {
-	return Event{ID: id, Source: "maestro", Type: "test.type", DataContentType: "application/json", Data: []byte(`{"a":1}`), Extensions: map[string]string{"clustername": "c1", "originalsource": ""}}
+	return Event{ID: id, Source: "maestro", Type: "test.type", DataContentType: "application/json",
+		Data: []byte(`{"a":1}`), Extensions: map[string]string{"clustername": "c1", "originalsource": ""}}
 }
 
 func agentTopic(consumer string) string {
@@ -224,14 +230,16 @@ func TestEventsGoBothWays(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		toServer, toAgent := make(chan Message, 1), make(chan Message, 1)
 		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro",
-			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
-			Handler:       func(_ context.Context, m Message) { m.Ack(); toServer <- m }})
+			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers,
+				Kind: AgentEvents}.Share().Filter()},
+			Handler: func(_ context.Context, m Message) { m.Ack(); toServer <- m }})
 		agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")},
 			Handler: func(_ context.Context, m Message) { m.Ack(); toAgent <- m }})
 		if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("1")); err != nil {
 			t.Fatal(err)
 		}
-		if m := receive(t, toAgent); m.Event.ID != "1" || m.Topic != sourceTopic("c1") || string(m.Event.Data) != `{"a":1}` {
+		if m := receive(t, toAgent); m.Event.ID != "1" || m.Topic != sourceTopic("c1") ||
+			string(m.Event.Data) != `{"a":1}` {
 			t.Errorf("the agent got %+v", m)
 		}
 		if err := agent.Publish(t.Context(), agentTopic("c1"), testEvent("2")); err != nil {
@@ -248,14 +256,16 @@ func TestThousandsInFlightAllArriveInOrder(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const n = 5000
 		got := make(chan string, n)
-		b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: func(_ context.Context, m Message) {
+		b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: func(_ context.Context,
+			m Message) {
 			go m.Ack() // by anybody, in any order
 			got <- m.Event.ID
 		}})
 		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 		acks := make(chan error, n)
 		for i := range n {
-			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent(fmt.Sprint(i)), func(err error) { acks <- err }); err != nil {
+			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent(fmt.Sprint(i)),
+				func(err error) { acks <- err }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -279,7 +289,8 @@ func TestTrafficBothWaysDoesNotStall(t *testing.T) {
 		left.Add(2 * n)
 		handle := func(_ context.Context, m Message) { m.Ack(); left.Done() }
 		agent := b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: handle})
-		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()}, Handler: handle})
+		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{
+			Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()}, Handler: handle})
 		send := func(c *Client, topic string) {
 			for i := range n {
 				if err := c.PublishAsync(t.Context(), topic, testEvent(fmt.Sprint(i)), func(error) {}); err != nil {
@@ -329,7 +340,8 @@ func TestI6AClientComesBackAfterTheBrokerAndSaysSo(t *testing.T) {
 		receive(t, connected)
 		b.stop()
 		for agent.Connected() || server.Connected() {
-			if err := agent.Publish(t.Context(), agentTopic("c1"), testEvent("x")); err != nil && !errors.Is(err, ErrDisconnected) {
+			if err := agent.Publish(t.Context(), agentTopic("c1"), testEvent("x")); err != nil &&
+				!errors.Is(err, ErrDisconnected) {
 				t.Fatalf("publish to a broker that is gone: %v", err)
 			}
 		}
@@ -358,7 +370,8 @@ func TestWhatIsInFlightFailsWithTheConnection(t *testing.T) {
 		sent := 0
 		go b.stop()
 		for {
-			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent("x"), func(err error) { results <- err }); err != nil {
+			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent("x"),
+				func(err error) { results <- err }); err != nil {
 				if !errors.Is(err, ErrDisconnected) {
 					t.Fatal(err)
 				}
@@ -399,7 +412,9 @@ func TestI6ASlowSubscriberIsDisconnectedNotSkipped(t *testing.T) {
 	b := startBroker(t, BrokerOptions{MaxPending: 1 << 20})
 	connected := make(chan struct{}, 100)
 	blocked, release := make(chan struct{}, 1), make(chan struct{})
-	b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, OnConnected: func(context.Context) { connected <- struct{}{} },
+	b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, OnConnected: func(context.Context) {
+		connected <- struct{}{}
+	},
 		Handler: func(ctx context.Context, m Message) {
 			select {
 			case blocked <- struct{}{}:
@@ -428,7 +443,11 @@ func TestI6ASlowSubscriberIsDisconnectedNotSkipped(t *testing.T) {
 func BenchmarkPipelined(bench *testing.B) {
 	b := startBroker(bench, BrokerOptions{})
 	got := make(chan struct{}, 1024)
-	b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: func(_ context.Context, m Message) { m.Ack(); got <- struct{}{} }})
+	b.connect("c1", ClientOptions{Subscriptions: []string{sourceTopic("c1")}, Handler: func(_ context.Context,
+		m Message) {
+		m.Ack()
+		got <- struct{}{}
+	}})
 	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 	e := testEvent("bench")
 	e.Data = make([]byte, 512)

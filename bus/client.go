@@ -31,12 +31,13 @@ var (
 
 // ClientOptions say which broker, who connects, and what it wants to hear.
 type ClientOptions struct {
-	Addr               string               // host:port
-	TLS                *tls.Config          // nil: plain TCP, unless there are Keys
-	Keys               func() (Keys, error) // instead of TLS; read for each connection, and when they change the client connects anew
-	Username, Password string               // of brokers that want them
-	ClientID           string               // another connection with the same one ends this
-	Subscriptions      []string             // topic filters, QoS 1
+	Addr string      // host:port
+	TLS  *tls.Config // nil: plain TCP, unless there are Keys
+	// instead of TLS; read for each connection, and when they change the client connects anew
+	Keys               func() (Keys, error)
+	Username, Password string   // of brokers that want them
+	ClientID           string   // another connection with the same one ends this
+	Subscriptions      []string // topic filters, QoS 1
 
 	// TellUnheard has a publish that nobody hears fail with ErrUnheard, where the
 	// broker says so (MQTT's "no matching subscribers"; Atoll's does for the events
@@ -62,11 +63,13 @@ type ClientOptions struct {
 
 	DialTimeout time.Duration // for connecting and subscribing; default 5 s
 	KeepAlive   time.Duration // default 10 s; a silent broker is given up after 1.5 times that
-	MaxMessage  int           // bytes of an event as it is sent, for brokers that do not say theirs; 0: no limit but the broker's
-	Window      int           // events sent and not yet acknowledged; default 1,000, at most what the broker takes
-	AckTimeout  time.Duration // for the broker's acknowledgement of an event; default 10 s
-	MinBackoff  time.Duration // default 20 ms
-	MaxBackoff  time.Duration // default 2 s
+	// bytes of an event as it is sent, for brokers that do not say theirs; 0: no limit but the
+	// broker's
+	MaxMessage int
+	Window     int           // events sent and not yet acknowledged; default 1,000, at most what the broker takes
+	AckTimeout time.Duration // for the broker's acknowledgement of an event; default 10 s
+	MinBackoff time.Duration // default 20 ms
+	MaxBackoff time.Duration // default 2 s
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {
@@ -130,7 +133,8 @@ type Client struct {
 func NewClient(o ClientOptions) *Client {
 	o = o.withDefaults()
 	return &Client{
-		o: o, why: errors.New("not connected yet"), lost: time.Now(), badLog: rate.NewLimiter(1, 5), lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3),
+		o: o, why: errors.New("not connected yet"), lost: time.Now(), badLog: rate.NewLimiter(
+			1, 5), lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3),
 		metrics: newClientMetrics(o.Registerer), keysEvery: keysInterval,
 	}
 }
@@ -153,7 +157,8 @@ func (c *Client) Run(ctx context.Context) error {
 		if c.lostLog.Allow() || lived {
 			level = slog.LevelWarn
 		}
-		c.o.Logger.Log(ctx, level, "broker connection lost", "broker", c.o.Addr, "error", err, "retry_in", backoff.String())
+		c.o.Logger.Log(ctx, level, "broker connection lost", "broker", c.o.Addr, "error", err, "retry_in",
+			backoff.String())
 		timer := time.NewTimer(backoff/2 + rand.N(backoff))
 		select {
 		case <-ctx.Done():

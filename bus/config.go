@@ -88,9 +88,12 @@ func ParseConfig(data []byte) (Config, error) {
 	root := document.Content[0]
 	fields := map[string]func(*yaml.Node) error{
 		"brokerHost": scalar(&c.BrokerHost), "username": scalar(&c.Username), "password": scalar(&c.Password),
-		"caFile": scalar(&c.Keys.CAFile), "clientCertFile": scalar(&c.Keys.CertFile), "clientKeyFile": scalar(&c.Keys.KeyFile),
-		"caData": base64Of(&c.Keys.CA), "clientCertData": base64Of(&c.Keys.Cert), "clientKeyData": base64Of(&c.Keys.Key),
-		"keepAlive": keepAlive(&c.KeepAlive), "dialTimeout": duration(&c.DialTimeout), "pubQoS": qosOne, "subQoS": qosOne,
+		"caFile": scalar(&c.Keys.CAFile), "clientCertFile": scalar(&c.Keys.CertFile), "clientKeyFile": scalar(
+			&c.Keys.KeyFile),
+		"caData": base64Of(&c.Keys.CA), "clientCertData": base64Of(&c.Keys.Cert), "clientKeyData": base64Of(
+			&c.Keys.Key),
+		"keepAlive": keepAlive(&c.KeepAlive), "dialTimeout": duration(&c.DialTimeout), "pubQoS": qosOne,
+		"subQoS": qosOne,
 		"topics": func(n *yaml.Node) error { return parseTopics(n, &c.Topics) },
 	}
 	errs := []error{object(root, "the file", fields)}
@@ -222,7 +225,8 @@ func parseTopics(n *yaml.Node, t *Topics) error {
 	}
 	err := object(n, "topics", map[string]func(*yaml.Node) error{
 		"sourceEvents": topic(&t.SourceEvents, SourceEvents), "agentEvents": topic(&t.AgentEvents, AgentEvents),
-		"sourceBroadcast": topic(&t.SourceBroadcast, SourceBroadcast), "agentBroadcast": topic(&t.AgentBroadcast, AgentBroadcast),
+		"sourceBroadcast": topic(&t.SourceBroadcast, SourceBroadcast), "agentBroadcast": topic(&t.AgentBroadcast,
+			AgentBroadcast),
 	})
 	if err == nil && (t.SourceEvents.Kind == "" || t.AgentEvents.Kind == "") {
 		err = at(n, "topics needs sourceEvents and agentEvents")
@@ -234,7 +238,8 @@ func parseTopics(n *yaml.Node, t *Topics) error {
 // are read from the file, and from those that it names, for each connection;
 // when they change the client connects anew.
 func (c Config) Options() ClientOptions {
-	o := ClientOptions{Addr: c.BrokerHost, Username: c.Username, Password: c.Password, KeepAlive: c.KeepAlive, DialTimeout: c.DialTimeout}
+	o := ClientOptions{Addr: c.BrokerHost, Username: c.Username, Password: c.Password, KeepAlive: c.KeepAlive,
+		DialTimeout: c.DialTimeout}
 	if !c.Keys.Empty() {
 		o.Keys = func() (Keys, error) {
 			if c.file == "" {

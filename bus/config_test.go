@@ -31,13 +31,16 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := c.Options()
-	if o.Addr != "broker.example:8883" || o.Username != "maestro" || o.Password != "SECRET" || o.KeepAlive != time.Minute || o.DialTimeout != 5*time.Second || c.Topics != TopicsOf("maestro") {
+	if o.Addr != "broker.example:8883" || o.Username != "maestro" || o.Password != "SECRET" ||
+		o.KeepAlive != time.Minute || o.DialTimeout != 5*time.Second || c.Topics != TopicsOf("maestro") {
 		t.Errorf("%+v %+v", o, c.Topics)
 	}
-	if k, err := o.Keys(); err != nil || k.CAFile != "/certs/ca.crt" || k.CertFile != "/certs/client.crt" || k.KeyFile != "/certs/client.key" {
+	if k, err := o.Keys(); err != nil || k.CAFile != "/certs/ca.crt" || k.CertFile != "/certs/client.crt" ||
+		k.KeyFile != "/certs/client.key" {
 		t.Errorf("%+v, %v", k, err)
 	}
-	if c, err := ParseConfig([]byte("brokerHost: h:1\ntopics: null\n")); err != nil || c.Topics != (Topics{}) || c.Options().Keys != nil {
+	if c, err := ParseConfig([]byte("brokerHost: h:1\ntopics: null\n")); err != nil || c.Topics != (Topics{}) ||
+		c.Options().Keys != nil {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -57,9 +60,11 @@ func TestConfigThatIsWrong(t *testing.T) {
 		"brokerHost: h:1\npubQoS: 0\n":          "line 2: QoS",
 		"brokerHost: h:1\nclientKeyFile: k\n":   "one is missing",
 		"brokerHost: h:1\ntopics: x\n":          "line 2: topics is no mapping",
-		"brokerHost: h:1\ntopics:\n  agentEvents: sources/a/consumers/+/agentevents\n":                                                             "needs sourceEvents",
-		"brokerHost: h:1\ntopics:\n  sourceEvents: sources/a/consumers/+/agentevents\n  agentEvents: sources/a/consumers/+/agentevents\n":          "line 3",
-		"brokerHost: h:1\ntopics:\n  sourceEvents: sources/a/consumers/+/sourceevents\n  agentEvents: sources/a/consumers/+/agentevents\n  x: y\n": "line 5",
+		"brokerHost: h:1\ntopics:\n  agentEvents: sources/a/consumers/+/agentevents\n": "needs sourceEvents",
+		"brokerHost: h:1\ntopics:\n  sourceEvents: sources/a/consumers/+/agentevents\n  agentEvents: " +
+			"sources/a/consumers/+/agentevents\n": "line 3",
+		"brokerHost: h:1\ntopics:\n  sourceEvents: sources/a/consumers/+/sourceevents\n  agentEvents: " +
+			"sources/a/consumers/+/agentevents\n  x: y\n": "line 5",
 		"a: b: c\n": "no YAML",
 		"- x\n":     "no mapping",
 	} {

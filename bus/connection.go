@@ -68,7 +68,8 @@ func dial(ctx context.Context, client *Client) (*connection, error) {
 	}
 	c := &connection{
 		client: client, conn: nc, read: bufio.NewReaderSize(nc, 64<<10),
-		keys: keys, out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), inflight: newInflight(o.AckTimeout),
+		keys: keys, out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), inflight: newInflight(
+			o.AckTimeout),
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	err = c.handshake()
@@ -86,8 +87,10 @@ func (c *connection) handshake() error {
 	o := c.client.o
 	receive, expiry := uint16(65535), uint32(0)
 	connect := &packets.Connect{
-		ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: o.ClientID, CleanStart: true, KeepAlive: uint16(max(o.KeepAlive/time.Second, 1)),
-		Username: o.Username, UsernameFlag: o.Username != "", Password: []byte(o.Password), PasswordFlag: o.Password != "",
+		ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: o.ClientID, CleanStart: true, KeepAlive: uint16(
+			max(o.KeepAlive/time.Second, 1)),
+		Username: o.Username, UsernameFlag: o.Username != "", Password: []byte(
+			o.Password), PasswordFlag: o.Password != "",
 		Properties: &packets.Properties{ReceiveMaximum: &receive, SessionExpiryInterval: &expiry},
 	}
 	if _, err := connect.WriteTo(c.conn); err != nil {
@@ -256,7 +259,8 @@ func (c *connection) readLoop(ctx context.Context, subscribed func()) error {
 		case *packets.Suback:
 			for i, code := range content.Reasons {
 				if code >= 0x80 {
-					return fmt.Errorf("the broker refuses the subscription %q: reason 0x%02x", c.client.o.Subscriptions[min(i, len(c.client.o.Subscriptions)-1)], code)
+					return fmt.Errorf("the broker refuses the subscription %q: reason 0x%02x",
+						c.client.o.Subscriptions[min(i, len(c.client.o.Subscriptions)-1)], code)
 				}
 			}
 			subscribed()

@@ -59,8 +59,11 @@ func TestMosquittoTakesTheRevocationList(t *testing.T) {
 	}
 	addr := l.Addr().(*net.TCPAddr)
 	l.Close()
-	config := fmt.Sprintf("listener %d 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\ncrlfile %s\nrequire_certificate true\nuse_identity_as_username true\nallow_anonymous true\n",
-		addr.Port, write("ca.pem", e.region.CertPEM()), write("cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})),
+	config := fmt.Sprintf(
+		"listener %d 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\ncrlfile %s\nrequire_certificate "+
+			"true\nuse_identity_as_username true\nallow_anonymous true\n",
+		addr.Port, write("ca.pem", e.region.CertPEM()), write("cert.pem", pem.EncodeToMemory(
+			&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})),
 		write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})), crl())
 	if os.Geteuid() == 0 {
 		config += "user root\n"
@@ -74,7 +77,8 @@ func TestMosquittoTakesTheRevocationList(t *testing.T) {
 		}
 		t.Cleanup(func() { conn.Close() })
 		conn.SetDeadline(time.Now().Add(60 * time.Second))
-		hello := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: id, KeepAlive: 30, CleanStart: true, Properties: &packets.Properties{}}
+		hello := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: id, KeepAlive: 30,
+			CleanStart: true, Properties: &packets.Properties{}}
 		if _, err := hello.WriteTo(conn); err != nil {
 			return nil, err
 		}
@@ -87,7 +91,8 @@ func TestMosquittoTakesTheRevocationList(t *testing.T) {
 		}
 		return conn, nil
 	}
-	thief, honest := e.identity(t, "c1", t.TempDir()).ClientTLS("broker"), e.identity(t, "c2", t.TempDir()).ClientTLS("broker")
+	thief, honest := e.identity(t, "c1", t.TempDir()).ClientTLS("broker"), e.identity(t, "c2", t.TempDir()).ClientTLS(
+		"broker")
 	var cmd *exec.Cmd
 	start := func() (stop func()) {
 		cmd = exec.Command(program, "-c", file)

@@ -108,7 +108,8 @@ func TestI6AWireIsCutWithoutAWord(t *testing.T) {
 		up, down := make(chan struct{}, 10), make(chan struct{}, 10)
 		got := make(chan string, 10)
 		config := b.ca.client(t, "c1")
-		agent := NewClient(ClientOptions{Addr: wire.addr, TLS: config, ClientID: agentClientID("c1"), KeepAlive: time.Second, DialTimeout: 500 * time.Millisecond,
+		agent := NewClient(ClientOptions{Addr: wire.addr, TLS: config, ClientID: agentClientID("c1"),
+			KeepAlive: time.Second, DialTimeout: 500 * time.Millisecond,
 			MaxBackoff: 200 * time.Millisecond, Subscriptions: []string{sourceTopic("c1")},
 			Handler: func(_ context.Context, m Message) { m.Ack(); got <- m.Event.ID },
 			OnConnected: func(ctx context.Context) {

@@ -114,7 +114,8 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 	// The codec would cut what MQTT cannot say the length of.
 	for _, u := range append(user, packets.User{Key: "datacontenttype", Value: e.DataContentType}) {
 		if len(u.Key) > maxString || len(u.Value) > maxString {
-			return nil, fmt.Errorf("%w: attribute %.100s has %d bytes, the limit is %d", ErrTooLarge, u.Key, len(u.Value), maxString)
+			return nil, fmt.Errorf("%w: attribute %.100s has %d bytes, the limit is %d", ErrTooLarge, u.Key,
+				len(u.Value), maxString)
 		}
 	}
 	return &packets.Publish{
@@ -160,7 +161,8 @@ func decodeMode(p *packets.Publish) (Event, error) {
 	if p.Properties == nil {
 		return e, fmt.Errorf("%w: no properties", ErrNotAnEvent)
 	}
-	if kind, _, _ := strings.Cut(p.Properties.ContentType, ";"); strings.TrimSpace(strings.ToLower(kind)) == structuredType {
+	if kind, _, _ := strings.Cut(p.Properties.ContentType, ";"); strings.TrimSpace(
+		strings.ToLower(kind)) == structuredType {
 		return decodeStructured(p.Payload)
 	}
 	attributes := make(map[string]string, len(p.Properties.User))

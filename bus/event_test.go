@@ -12,11 +12,14 @@ import (
 
 func TestEventsSurviveTheWire(t *testing.T) {
 	for name, e := range map[string]Event{
-		"all": {ID: "1", Source: "s", Type: "t", Subject: "sub", Time: time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC), DataContentType: "application/json",
-			DataSchema: "urn:x", Extensions: map[string]string{"originalsource": "", "sequenceid": "9"}, Data: []byte("{}")},
+		"all": {ID: "1", Source: "s", Type: "t", Subject: "sub", Time: time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC),
+			DataContentType: "application/json",
+			DataSchema:      "urn:x", Extensions: map[string]string{"originalsource": "",
+				"sequenceid": "9"}, Data: []byte("{}")},
 		"least":     {ID: "1", Source: "s", Type: "t"},
 		"heartbeat": {ID: "1", Type: Heartbeat},
-		"tombstone": {ID: "1", Source: "maestro", Type: "t", Extensions: map[string]string{"deletiontimestamp": "2026-01-02T03:04:05Z"}},
+		"tombstone": {ID: "1", Source: "maestro", Type: "t", Extensions: map[string]string{
+			"deletiontimestamp": "2026-01-02T03:04:05Z"}},
 	} {
 		p, err := e.publish("a/b")
 		if err != nil {
@@ -68,21 +71,26 @@ func TestStructuredEvents(t *testing.T) {
 		body string
 		want *Event // nil: refused
 	}{
-		"scalars": {`{"specversion":"1.0","id":"1","source":"s","type":"t","n":1,"b":true,"gone":null,"empty":"","data":{"a":[1]}}`,
-			&Event{ID: "1", Source: "s", Type: "t", DataContentType: "application/json", Extensions: map[string]string{"n": "1", "b": "true", "empty": ""}, Data: []byte(`{"a":[1]}`)}},
-		"base64": {`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"application/octet-stream","data_base64":"AAE="}`,
+		"scalars": {
+			`{"specversion":"1.0","id":"1","source":"s","type":"t","n":1,"b":true,"gone":null,"empty":"","data":{"a":[1]}}`,
+			&Event{ID: "1", Source: "s", Type: "t", DataContentType: "application/json", Extensions: map[string]string{
+				"n": "1", "b": "true", "empty": ""}, Data: []byte(`{"a":[1]}`)}},
+		"base64": {
+			`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"application/octet-stream","data_base64":"AAE="}`,
 			&Event{ID: "1", Source: "s", Type: "t", DataContentType: "application/octet-stream", Data: []byte{0, 1}}},
 		"text": {`{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"text/plain","data":"hello"}`,
 			&Event{ID: "1", Source: "s", Type: "t", DataContentType: "text/plain", Data: []byte("hello")}},
 		"object attribute": {`{"specversion":"1.0","id":"1","source":"s","type":"t","x":{}}`, nil},
-		"two datas":        {`{"specversion":"1.0","id":"1","source":"s","type":"t","data":1,"data_base64":"AAE="}`, nil},
-		"bad base64":       {`{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"!"}`, nil},
-		"old version":      {`{"specversion":"0.3","id":"1","source":"s","type":"t"}`, nil},
-		"bad time":         {`{"specversion":"1.0","id":"1","source":"s","type":"t","time":"yesterday"}`, nil},
-		"no JSON":          {`{`, nil},
-		"no object":        {`[]`, nil},
+		"two datas": {`{"specversion":"1.0","id":"1","source":"s","type":"t","data":1,"data_base64":"AAE="}`,
+			nil},
+		"bad base64":  {`{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"!"}`, nil},
+		"old version": {`{"specversion":"0.3","id":"1","source":"s","type":"t"}`, nil},
+		"bad time":    {`{"specversion":"1.0","id":"1","source":"s","type":"t","time":"yesterday"}`, nil},
+		"no JSON":     {`{`, nil},
+		"no object":   {`[]`, nil},
 	} {
-		got, err := decode(&packets.Publish{Payload: []byte(c.body), Properties: &packets.Properties{ContentType: structuredType}})
+		got, err := decode(&packets.Publish{Payload: []byte(c.body), Properties: &packets.Properties{
+			ContentType: structuredType}})
 		switch {
 		case c.want == nil && !errors.Is(err, ErrNotAnEvent):
 			t.Errorf("%s: %+v, %v", name, got, err)

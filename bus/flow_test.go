@@ -18,7 +18,8 @@ func TestAClientsReceiveMaximumIsKept(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const maximum, messages = 3, 50
 		three := uint16(maximum)
-		c, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"), CleanStart: true, Properties: &packets.Properties{ReceiveMaximum: &three}})
+		c, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"), CleanStart: true,
+			Properties: &packets.Properties{ReceiveMaximum: &three}})
 		if err != nil || ack.ReasonCode != 0 {
 			t.Fatalf("%v %+v", err, ack)
 		}
@@ -28,7 +29,8 @@ func TestAClientsReceiveMaximumIsKept(t *testing.T) {
 		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 		acks := make(chan error, messages)
 		for i := range messages {
-			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent(fmt.Sprint(i)), func(err error) { acks <- err }); err != nil {
+			if err := server.PublishAsync(t.Context(), sourceTopic("c1"), testEvent(fmt.Sprint(i)),
+				func(err error) { acks <- err }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -59,7 +61,8 @@ func TestAClientsReceiveMaximumIsKept(t *testing.T) {
 				n = len(waiting)
 			}
 			for _, id := range waiting[:n] {
-				if _, err := (&packets.Puback{PacketID: id, Properties: &packets.Properties{}}).WriteTo(c.conn); err != nil {
+				if _, err := (&packets.Puback{PacketID: id, Properties: &packets.Properties{}}).WriteTo(
+					c.conn); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -120,11 +123,13 @@ func TestFlow(t *testing.T) {
 					(&packets.Puback{PacketID: 7, Properties: &packets.Properties{}}).WriteTo(&b)
 					others++
 				case 1:
-					(&packets.Publish{Topic: "t", QoS: 0, Payload: make([]byte, size), Properties: &packets.Properties{}}).WriteTo(&b)
+					(&packets.Publish{Topic: "t", QoS: 0, Payload: make([]byte, size),
+						Properties: &packets.Properties{}}).WriteTo(&b)
 					others++
 				default:
 					at := b.Len()
-					(&packets.Publish{Topic: fmt.Sprintf("t%d", i), QoS: 1, PacketID: uint16(len(sent) + 1), Payload: make([]byte, size), Properties: &packets.Properties{}}).WriteTo(&b)
+					(&packets.Publish{Topic: fmt.Sprintf("t%d", i), QoS: 1, PacketID: uint16(len(sent) + 1),
+						Payload: make([]byte, size), Properties: &packets.Properties{}}).WriteTo(&b)
 					sent = append(sent, string(b.Bytes()[at:]))
 				}
 			}
@@ -135,7 +140,8 @@ func TestFlow(t *testing.T) {
 			take(f.release(nil))
 		}
 		if f.bytes != 0 || len(f.held) != 0 || othersCame != others || fmt.Sprint(came) != fmt.Sprint(sent) {
-			t.Fatalf("%d of %d messages and %d of %d others came; %d bytes are held", len(came), len(sent), othersCame, others, f.bytes)
+			t.Fatalf("%d of %d messages and %d of %d others came; %d bytes are held", len(came), len(sent), othersCame,
+				others, f.bytes)
 		}
 	})
 }

@@ -78,7 +78,8 @@ const (
 // isPassing says that an accept may succeed later: the machine lacks descriptors
 // or memory, or the client is gone again.
 func isPassing(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR} {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
+		syscall.ECONNRESET, syscall.EINTR} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -77,7 +77,8 @@ func FromProto(p *cloudevents.CloudEvent) (Event, error) {
 	if v := p.GetSpecVersion(); v != SpecVersion {
 		return Event{}, fmt.Errorf("%w: spec_version is %.20q; %s is understood", ErrNotAnEvent, v, SpecVersion)
 	}
-	e := Event{ID: p.GetId(), Source: p.GetSource(), Type: p.GetType(), DataContentType: contentType, Data: data, Extensions: make(map[string]string, len(p.GetAttributes()))}
+	e := Event{ID: p.GetId(), Source: p.GetSource(), Type: p.GetType(), DataContentType: contentType, Data: data,
+		Extensions: make(map[string]string, len(p.GetAttributes()))}
 	for key, value := range p.GetAttributes() {
 		name, ok := strings.CutPrefix(key, attributePrefix)
 		if !ok {
@@ -127,5 +128,6 @@ func textAttribute(s string) *attribute {
 }
 
 func timeAttribute(t time.Time) *attribute {
-	return &attribute{Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(t)}}
+	return &attribute{Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(
+		t)}}
 }

@@ -35,7 +35,8 @@ func (h *hook) ID() string { return "atoll" }
 
 func (h *hook) Provides(b byte) bool {
 	switch b {
-	case mqtt.OnPacketRead, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish, mqtt.OnSessionEstablished,
+	case mqtt.OnPacketRead, mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish,
+		mqtt.OnSessionEstablished,
 		mqtt.OnDisconnect, mqtt.OnACLCheck, mqtt.OnPublish, mqtt.OnPublishDropped, mqtt.OnPacketEncode,
 		mqtt.OnQosPublish, mqtt.OnPacketSent, mqtt.OnSelectSubscribers:
 		return true
@@ -81,7 +82,8 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, p packets.Packet) (packets.Packet, 
 // OnConnect refuses what the broker does not do, and who may not be who.
 func (h *hook) OnConnect(cl *mqtt.Client, p packets.Packet) error {
 	if refusal := h.admit(cl, p); refusal != "" {
-		h.broker.o.Logger.Warn("client refused", "name", nameOf(cl), "client_id", p.Connect.ClientIdentifier, "remote", cl.Net.Remote, "reason", refusal)
+		h.broker.o.Logger.Warn("client refused", "name", nameOf(cl), "client_id", p.Connect.ClientIdentifier, "remote",
+			cl.Net.Remote, "reason", refusal)
 		code := packets.ErrNotAuthorized
 		code.Reason = refusal
 		cl.Properties.Will = mqtt.Will{}
@@ -217,7 +219,8 @@ func (h *hook) OnSelectSubscribers(subs *mqtt.Subscribers, pk packets.Packet) *m
 // tells when nobody hears it, as MQTT has it and the library does not.
 func (h *hook) OnPublish(_ *mqtt.Client, p packets.Packet) (packets.Packet, error) {
 	switch {
-	case !p.FixedHeader.Retain && p.FixedHeader.Qos > 0 && strings.HasPrefix(p.TopicName, EventTopic("")) && h.unheard(p.TopicName):
+	case !p.FixedHeader.Retain && p.FixedHeader.Qos > 0 && strings.HasPrefix(p.TopicName, EventTopic("")) &&
+		h.unheard(p.TopicName):
 		return p, packets.CodeNoMatchingSubscribers
 	case !p.FixedHeader.Retain:
 		return p, nil
@@ -253,7 +256,8 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, p packets.Packet) packets.Packet {
 		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, true
 	}
 	if p.FixedHeader.Type == packets.Puback && p.ReasonCode == packets.CodeNoMatchingSubscribers.Code {
-		p.Properties.ReasonString = packets.CodeNoMatchingSubscribers.Reason // without it the library leaves the code out
+		// without it the library leaves the code out
+		p.Properties.ReasonString = packets.CodeNoMatchingSubscribers.Reason
 	}
 	return p
 }

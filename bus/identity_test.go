@@ -184,8 +184,10 @@ func TestI7WhatIsNoIdentityHere(t *testing.T) {
 	}
 	forge := func(parent *x509.Certificate, signer any, chain ...[]byte) tls.Certificate {
 		tmpl := &x509.Certificate{
-			SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "c2"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
+			SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "c2"}, NotBefore: time.Now().Add(
+				-time.Hour), NotAfter: time.Now().Add(time.Hour),
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, KeyUsage: x509.KeyUsageDigitalSignature |
+				x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
 		}
 		if parent == nil {
 			parent = tmpl
@@ -211,13 +213,15 @@ func TestI7WhatIsNoIdentityHere(t *testing.T) {
 		cert tls.Certificate
 		id   string
 	}{
-		"self-signed":                         {forge(nil, key), agentClientID("c2")},
-		"signed by an agent":                  {forge(mine.Leaf, mine.PrivateKey, mine.Certificate[0]), agentClientID("c2")},
-		"of another region":                   {*foreign, agentClientID("c1")},
-		"expired":                             {expired, agentClientID("c1")},
-		"an agent's, with another's name":     {*mine, agentClientID("c2")},
-		"an agent's, as a service":            {*mine, "maestro"},
-		"an agent's, with its key's stranger": {tls.Certificate{Certificate: mine.Certificate, PrivateKey: key}, agentClientID("c1")},
+		"self-signed": {forge(nil, key), agentClientID("c2")},
+		"signed by an agent": {forge(mine.Leaf, mine.PrivateKey, mine.Certificate[0]),
+			agentClientID("c2")},
+		"of another region":               {*foreign, agentClientID("c1")},
+		"expired":                         {expired, agentClientID("c1")},
+		"an agent's, with another's name": {*mine, agentClientID("c2")},
+		"an agent's, as a service":        {*mine, "maestro"},
+		"an agent's, with its key's stranger": {tls.Certificate{Certificate: mine.Certificate, PrivateKey: key},
+			agentClientID("c1")},
 		"a service's, as an agent":            {cert(t, e.region, "system:maestro"), agentClientID("maestro")},
 		"a service's, as another's agent":     {cert(t, e.region, "system:maestro"), agentClientID("c1")},
 		"a service that has no business here": {cert(t, e.region, "system:pki"), "pki"},
@@ -226,7 +230,10 @@ func TestI7WhatIsNoIdentityHere(t *testing.T) {
 		"a consumer called like a client id":  {cert(t, e.region, "c1-agent-client"), agentClientID("c1")},
 	} {
 		config := agent.ClientTLS("broker")
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.cert, nil }
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &c.cert,
+				nil
+		}
 		if _, err := e.attempt(t, config, c.id); err == nil {
 			t.Errorf("%s: let in as %q", name, c.id)
 		}
@@ -298,7 +305,8 @@ func TestI6CertificatesChangeAndNothingIsLost(t *testing.T) {
 	background(t, server.Run)
 	receive(t, ready)
 	connects := make(chan struct{}, 100)
-	client := NewClient(ClientOptions{Addr: e.addr, TLS: agent.ClientTLS("broker"), ClientID: agentClientID("c1"), OnConnected: func(context.Context) { connects <- struct{}{} }})
+	client := NewClient(ClientOptions{Addr: e.addr, TLS: agent.ClientTLS("broker"), ClientID: agentClientID("c1"),
+		OnConnected: func(context.Context) { connects <- struct{}{} }})
 	background(t, client.Run)
 	receive(t, connects)
 

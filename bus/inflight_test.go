@@ -165,7 +165,8 @@ func TestI6LostAcknowledgementsStopNothing(t *testing.T) {
 	lost, taken := 0, 0
 	results := make(chan error, 100)
 	for n := range 100 {
-		if err := c.PublishAsync(t.Context(), "t", testEvent(fmt.Sprint(n)), func(err error) { results <- err }); err != nil {
+		if err := c.PublishAsync(t.Context(), "t", testEvent(fmt.Sprint(n)),
+			func(err error) { results <- err }); err != nil {
 			t.Fatal(err)
 		}
 	}

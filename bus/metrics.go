@@ -20,10 +20,14 @@ type clientMetrics struct {
 func newClientMetrics(reg prometheus.Registerer) *clientMetrics {
 	kinds := []string{"type", "subresource", "action"}
 	m := &clientMetrics{
-		sentTotal:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cloudevents_sent_total", Help: "CloudEvents that the broker acknowledged."}, kinds),
-		receivedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cloudevents_received_total", Help: "CloudEvents received from the broker."}, kinds),
-		undecodable:   prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_undecodable_total", Help: "Messages that were no CloudEvents; acknowledged and dropped."}),
-		connects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_connects_total", Help: "Connections made to the broker."}),
+		sentTotal: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cloudevents_sent_total",
+			Help: "CloudEvents that the broker acknowledged."}, kinds),
+		receivedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cloudevents_received_total",
+			Help: "CloudEvents received from the broker."}, kinds),
+		undecodable: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_undecodable_total",
+			Help: "Messages that were no CloudEvents; acknowledged and dropped."}),
+		connects: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_connects_total",
+			Help: "Connections made to the broker."}),
 		unacknowledged: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_bus_unacknowledged_total",
 			Help: "Events that the broker did not acknowledge in time."}),
 	}

@@ -16,7 +16,8 @@ func TestMetricsHaveBoundedLabels(t *testing.T) {
 	m := newClientMetrics(reg)
 	const bundles = "io.open-cluster-management.works.v1alpha1.manifestbundles"
 	for _, kind := range []string{
-		bundles + ".spec.create_request", bundles + ".spec.create_request", bundles + ".status.resync_response", bundles + ".status.EVIL",
+		bundles + ".spec.create_request", bundles + ".spec.create_request", bundles +
+			".status.resync_response", bundles + ".status.EVIL",
 		bundles + ".x.y.z", "evil.spec.create_request", "dev.atoll.agent.v1.seen", "", "a",
 	} {
 		m.sent(kind)

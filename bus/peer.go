@@ -44,7 +44,8 @@ const (
 var errSlow = errors.New("the client does not read what is sent to it")
 
 func newPeer(secured, raw net.Conn, name string, limit int, slow func()) *peer {
-	return &peer{Conn: secured, raw: raw, name: name, ended: make(chan struct{}), proven: func() {}, limit: limit, slow: slow, wake: make(chan struct{}, 1)}
+	return &peer{Conn: secured, raw: raw, name: name, ended: make(chan struct{}), proven: func() {}, limit: limit,
+		slow: slow, wake: make(chan struct{}, 1)}
 }
 
 // queue counts what enters and leaves the library's queue.

@@ -27,7 +27,8 @@ func TestAPoolKeepsTheOrderOfATopic(t *testing.T) {
 		pool := b.pool(PoolOptions{Connections: 4})
 		for n := range each {
 			for i := range consumers {
-				if err := pool.PublishAsync(t.Context(), sourceTopic(fmt.Sprintf("c%d", i)), testEvent(fmt.Sprint(n)), func(error) {}); err != nil {
+				if err := pool.PublishAsync(t.Context(), sourceTopic(fmt.Sprintf("c%d", i)), testEvent(fmt.Sprint(n)),
+					func(error) {}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -57,7 +58,8 @@ func TestAPoolHeedsItsRate(t *testing.T) {
 	var sent sync.WaitGroup
 	for range 60 {
 		sent.Add(1)
-		if err := pool.PublishAsync(t.Context(), sourceTopic("c1"), testEvent("x"), func(error) { sent.Done() }); err != nil {
+		if err := pool.PublishAsync(t.Context(), sourceTopic("c1"), testEvent("x"),
+			func(error) { sent.Done() }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,9 +130,13 @@ func TestKeysFromFiles(t *testing.T) {
 		write("key", "PRIVATE KEY", der)
 	}
 	install("c2")
-	keys := Keys{CAFile: write("ca", "CERTIFICATE", b.ca.cert.Raw), CertFile: filepath.Join(dir, "cert"), KeyFile: filepath.Join(dir, "key")}
+	keys := Keys{CAFile: write("ca", "CERTIFICATE", b.ca.cert.Raw), CertFile: filepath.Join(dir, "cert"),
+		KeyFile: filepath.Join(dir, "key")}
 	connected := make(chan struct{}, 10)
-	c := NewClient(ClientOptions{Addr: b.addr, ClientID: agentClientID("c1"), Keys: func() (Keys, error) { return keys, nil },
+	c := NewClient(ClientOptions{Addr: b.addr, ClientID: agentClientID("c1"), Keys: func() (Keys, error) {
+		return keys,
+			nil
+	},
 		OnConnected: func(context.Context) { connected <- struct{}{} }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -163,8 +169,12 @@ func TestI6NewKeysAreUsedAtOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
-			return Keys{CA: block("CERTIFICATE", b.ca.cert.Raw), Cert: block("CERTIFICATE", own.Certificate[0]), Key: block("PRIVATE KEY", der)}
+			block := func(kind string, der []byte) []byte {
+				return pem.EncodeToMemory(
+					&pem.Block{Type: kind, Bytes: der})
+			}
+			return Keys{CA: block("CERTIFICATE", b.ca.cert.Raw), Cert: block("CERTIFICATE", own.Certificate[0]),
+				Key: block("PRIVATE KEY", der)}
 		}
 		install(fresh())
 		looked, connected := make(chan struct{}, 1000), make(chan struct{}, 10)

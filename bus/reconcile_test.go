@@ -50,7 +50,8 @@ func TestAReconcileEventOnTheWire(t *testing.T) {
 	if got := string(p.Payload); got != want {
 		t.Errorf("payload\n%s\nwant\n%s", got, want)
 	}
-	if p.Topic != "clm/events/clusters" || p.Properties.ContentType != "application/cloudevents+json; charset=utf-8" || p.QoS != 1 {
+	if p.Topic != "clm/events/clusters" || p.Properties.ContentType != "application/cloudevents+json; charset=utf-8" ||
+		p.QoS != 1 {
 		t.Errorf("%+v %+v", p, p.Properties)
 	}
 	back, err := decode(p)
@@ -61,10 +62,13 @@ func TestAReconcileEventOnTheWire(t *testing.T) {
 
 func TestStructuredEventsSurviveTheWire(t *testing.T) {
 	for name, e := range map[string]Event{
-		"no data":   {ID: "1", Source: "s", Type: "t", DataContentType: "application/json"},
-		"a string":  {ID: "1", Source: "s", Type: "t", DataContentType: "application/json", Data: []byte(`"<a>\u0000"`)},
-		"binary":    {ID: "1", Source: "s", Type: "t", DataContentType: "application/octet-stream", Data: []byte{0, 1, 255}},
-		"subject":   {ID: "1", Source: "s", Type: "t", Subject: `a"b`, DataContentType: "application/cloudevents+json", DataSchema: "urn:x", Data: []byte("1")},
+		"no data": {ID: "1", Source: "s", Type: "t", DataContentType: "application/json"},
+		"a string": {ID: "1", Source: "s", Type: "t", DataContentType: "application/json",
+			Data: []byte(`"<a>\u0000"`)},
+		"binary": {ID: "1", Source: "s", Type: "t", DataContentType: "application/octet-stream",
+			Data: []byte{0, 1, 255}},
+		"subject": {ID: "1", Source: "s", Type: "t", Subject: `a"b`, DataContentType: "application/cloudevents+json",
+			DataSchema: "urn:x", Data: []byte("1")},
 		"heartbeat": {ID: "1", Type: Heartbeat, DataContentType: "application/json"},
 	} {
 		p, err := e.publishStructured("a")
@@ -122,17 +126,24 @@ func TestReconcileEventsReachEachSubscriptionOnce(t *testing.T) {
 	const events = 40
 	hears := make(chan heard, 10*events)
 	for _, r := range []struct{ subscription, replica string }{{"cl-one", "1"}, {"cl-two", "1"}, {"cl-two", "2"}} {
-		b.connect(adapterName, ClientOptions{ClientID: "adapter-" + r.subscription + "-" + r.replica, Subscriptions: []string{EventFilter(r.subscription, "clusters")},
-			Handler: func(_ context.Context, m Message) { m.Ack(); hears <- heard{r.subscription, r.replica, m.Event} }})
+		b.connect(adapterName, ClientOptions{ClientID: "adapter-" + r.subscription + "-" + r.replica,
+			Subscriptions: []string{EventFilter(r.subscription, "clusters")},
+			Handler: func(_ context.Context, m Message) {
+				m.Ack()
+				hears <- heard{r.subscription, r.replica,
+					m.Event}
+			}})
 	}
 	sentinel := b.connect(clmName, ClientOptions{ClientID: "clm-sentinel", Structured: true})
 	for i := range events {
-		e := Event{ID: fmt.Sprint(i), Source: "s", Type: "t", DataContentType: "application/json", Data: []byte("{}"), Key: fmt.Sprint(i % 20)}
+		e := Event{ID: fmt.Sprint(i), Source: "s", Type: "t", DataContentType: "application/json", Data: []byte("{}"),
+			Key: fmt.Sprint(i % 20)}
 		if err := sentinel.Publish(t.Context(), EventTopic("clusters"), e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	copies, replicas, keys := map[string]map[string]int{"cl-one": {}, "cl-two": {}}, map[string]bool{}, map[string]string{}
+	copies, replicas, keys := map[string]map[string]int{"cl-one": {}, "cl-two": {}}, map[string]bool{},
+		map[string]string{}
 	for range 2 * events {
 		h := receive(t, hears)
 		copies[h.subscription][h.event.ID]++

@@ -18,7 +18,8 @@ type rawClient struct {
 	conn net.Conn
 }
 
-func (b *testBroker) raw(t *testing.T, config *tls.Config, connect *packets.Connect) (*rawClient, *packets.Connack, error) {
+func (b *testBroker) raw(t *testing.T, config *tls.Config, connect *packets.Connect) (*rawClient, *packets.Connack,
+	error) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", b.addr, config)
 	if err != nil {
@@ -70,7 +71,8 @@ func (c *rawClient) publish(p *packets.Publish) any {
 
 func (c *rawClient) subscribe(filter string) byte {
 	c.t.Helper()
-	s := &packets.Subscribe{PacketID: 9, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: filter, QoS: 1}}}
+	s := &packets.Subscribe{PacketID: 9, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{
+		{Topic: filter, QoS: 1}}}
 	if _, err := s.WriteTo(c.conn); err != nil {
 		c.t.Fatal(err)
 	}
@@ -92,9 +94,12 @@ func (c *rawClient) next() any {
 func TestI7AnAgentHearsItsOwnTopicOnly(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	for _, filter := range []string{
-		sourceTopic("c2"), agentTopic("c1"), agentTopic("c2"), "#", "+/+/+/+/+", "sources/#", "sources/maestro/consumers/+/sourceevents",
-		"sources/+/consumers/c1/sourceevents", "+/maestro/consumers/c1/sourceevents", "$share/g/" + sourceTopic("c1"), "$share/g/#", "$SYS/#", "$SYS/broker/version",
-		Topic{Source: "maestro", Consumer: "c1", Kind: SourceEvents}.Share().Filter(), sourceTopic("c1") + "/x", "sources/other/consumers/c1/sourceevents", "clusters/maestro/consumers/c1/sourceevents",
+		sourceTopic("c2"), agentTopic("c1"), agentTopic(
+			"c2"), "#", "+/+/+/+/+", "sources/#", "sources/maestro/consumers/+/sourceevents",
+		"sources/+/consumers/c1/sourceevents", "+/maestro/consumers/c1/sourceevents", "$share/g/" + sourceTopic("c1"),
+		"$share/g/#", "$SYS/#", "$SYS/broker/version",
+		Topic{Source: "maestro", Consumer: "c1", Kind: SourceEvents}.Share().Filter(), sourceTopic("c1") +
+			"/x", "sources/other/consumers/c1/sourceevents", "clusters/maestro/consumers/c1/sourceevents",
 	} {
 		if code := b.rawAgent(t, "c1").subscribe(filter); code < 0x80 {
 			t.Errorf("an agent may subscribe to %s", filter)
@@ -112,7 +117,8 @@ func TestI7AnAgentSpeaksOnItsOwnTopicOnly(t *testing.T) {
 		Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
 		Handler:       func(_ context.Context, m Message) { m.Ack(); heard <- m }})
 	c := b.rawAgent(t, "c1")
-	for i, topic := range []string{agentTopic("c2"), sourceTopic("c1"), sourceTopic("c2"), "sources/other/consumers/c1/agentevents", "x", agentTopic("c1") + "/x"} {
+	for i, topic := range []string{agentTopic("c2"), sourceTopic("c1"), sourceTopic("c2"),
+		"sources/other/consumers/c1/agentevents", "x", agentTopic("c1") + "/x"} {
 		answer := c.publish(&packets.Publish{Topic: topic, QoS: 1, PacketID: uint16(i + 1), Payload: []byte("x")})
 		if ack, ok := answer.(*packets.Puback); ok && ack.ReasonCode != packets.PubackNotAuthorized {
 			t.Errorf("publish to %s: reason 0x%02x", topic, ack.ReasonCode)
@@ -134,15 +140,18 @@ func TestI7AnAgentSpeaksOnItsOwnTopicOnly(t *testing.T) {
 
 func TestI7WillsRetainedMessagesAndAliasesAreRefused(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
-	will := &packets.Connect{ClientID: agentClientID("c1"), WillFlag: true, WillTopic: agentTopic("c1"), WillMessage: []byte("x"), WillQOS: 1, WillProperties: &packets.Properties{}}
+	will := &packets.Connect{ClientID: agentClientID("c1"), WillFlag: true, WillTopic: agentTopic("c1"),
+		WillMessage: []byte("x"), WillQOS: 1, WillProperties: &packets.Properties{}}
 	if _, ack, err := b.raw(t, b.ca.client(t, "c1"), will); err == nil && ack.ReasonCode < 0x80 {
 		t.Error("a will is taken")
 	}
-	if answer := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: agentTopic("c1"), QoS: 1, PacketID: 1, Retain: true}); !refused(answer) {
+	if answer := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: agentTopic("c1"), QoS: 1, PacketID: 1,
+		Retain: true}); !refused(answer) {
 		t.Errorf("a retained message: %+v", answer)
 	}
 	alias := uint16(1)
-	if answer := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: agentTopic("c1"), QoS: 1, PacketID: 1, Properties: &packets.Properties{TopicAlias: &alias}}); !refused(answer) {
+	if answer := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: agentTopic("c1"), QoS: 1, PacketID: 1,
+		Properties: &packets.Properties{TopicAlias: &alias}}); !refused(answer) {
 		t.Errorf("a topic alias: %+v", answer)
 	}
 }
@@ -162,13 +171,17 @@ func refused(answer any) bool {
 func TestI7AClientIDOfAnotherIsRefusedAndItsOwnerStays(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	lost := make(chan struct{}, 10)
-	victim := b.connect("c1", ClientOptions{OnConnected: func(ctx context.Context) { context.AfterFunc(ctx, func() { lost <- struct{}{} }) }})
+	victim := b.connect("c1", ClientOptions{OnConnected: func(ctx context.Context) {
+		context.AfterFunc(ctx, func() { lost <- struct{}{} })
+	}})
 	for _, id := range []string{agentClientID("c1"), "maestro", "maestro-2", "c2", "", "c2-agent-client-2"} {
-		if _, ack, err := b.raw(t, b.ca.client(t, "c2"), &packets.Connect{ClientID: id, CleanStart: true}); err == nil && ack.ReasonCode < 0x80 {
+		if _, ack, err := b.raw(t, b.ca.client(t, "c2"), &packets.Connect{ClientID: id,
+			CleanStart: true}); err == nil && ack.ReasonCode < 0x80 {
 			t.Errorf("c2 may be %q", id)
 		}
 	}
-	if _, ack, err := b.raw(t, b.ca.client(t, "system:maestro"), &packets.Connect{ClientID: agentClientID("c1"), CleanStart: true}); err == nil && ack.ReasonCode < 0x80 {
+	if _, ack, err := b.raw(t, b.ca.client(t, "system:maestro"), &packets.Connect{ClientID: agentClientID("c1"),
+		CleanStart: true}); err == nil && ack.ReasonCode < 0x80 {
 		t.Error("maestro may be an agent")
 	}
 	if err := victim.Publish(t.Context(), agentTopic("c1"), testEvent("still here")); err != nil {
@@ -241,7 +254,8 @@ func TestI7MaestroSpeaksToConsumersAndHearsThemOnly(t *testing.T) {
 func TestTheBrokerKeepsNoSession(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	expiry := uint32(3600)
-	c, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"), Properties: &packets.Properties{SessionExpiryInterval: &expiry}})
+	c, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"),
+		Properties: &packets.Properties{SessionExpiryInterval: &expiry}})
 	if err != nil || ack.ReasonCode != 0 {
 		t.Fatalf("%v %+v", err, ack)
 	}
@@ -253,7 +267,8 @@ func TestTheBrokerKeepsNoSession(t *testing.T) {
 	if err := server.Publish(t.Context(), sourceTopic("c1"), testEvent("while away")); err != nil {
 		t.Fatal(err)
 	}
-	again, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"), Properties: &packets.Properties{SessionExpiryInterval: &expiry}})
+	again, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"),
+		Properties: &packets.Properties{SessionExpiryInterval: &expiry}})
 	if err != nil || ack.SessionPresent {
 		t.Fatalf("a session is present: %v %+v", err, ack)
 	}
@@ -280,29 +295,38 @@ func TestTheWireFormOfAnEvent(t *testing.T) {
 	for _, u := range p.Properties.User {
 		lines = append(lines, u.Key+"="+u.Value)
 	}
-	want := "ce-specversion=1.0 ce-id=0192 ce-source=maestro ce-type=io.open-cluster-management.works.v1alpha1.manifestbundles.spec.create_request " +
+	want := "ce-specversion=1.0 ce-id=0192 ce-source=maestro " +
+		"ce-type=io.open-cluster-management.works.v1alpha1.manifestbundles.spec.create_request " +
 		"ce-clustername=cluster1 ce-resourceid=68ebf474 ce-resourceversion=1"
-	if got := strings.Join(lines, " "); got != want || p.Properties.ContentType != "application/json" || p.QoS != 1 || p.Retain || string(p.Payload) != `{"manifests":[]}` {
+	if got := strings.Join(lines, " "); got != want || p.Properties.ContentType != "application/json" || p.QoS != 1 ||
+		p.Retain || string(p.Payload) != `{"manifests":[]}` {
 		t.Errorf("got  %s\nwant %s\n%+v", got, want, p)
 	}
 	back, err := decode(p)
-	if err != nil || back.ID != e.ID || back.Extensions["resourceversion"] != "1" || string(back.Data) != string(e.Data) {
+	if err != nil || back.ID != e.ID || back.Extensions["resourceversion"] != "1" || string(back.Data) != string(
+		e.Data) {
 		t.Errorf("back: %+v %v", back, err)
 	}
-	structured := &packets.Publish{Properties: &packets.Properties{ContentType: "application/cloudevents+json; charset=utf-8"},
-		Payload: []byte(`{"specversion":"1.0","id":"0192","source":"maestro","type":"t","resourceversion":1,"time":"2026-01-02T03:04:05Z","data":{"manifests":[]}}`)}
+	structured := &packets.Publish{Properties: &packets.Properties{
+		ContentType: "application/cloudevents+json; charset=utf-8"},
+		Payload: []byte(
+			`{"specversion":"1.0","id":"0192","source":"maestro","type":"t","resourceversion":1,"time":"2026-01-02T03:04:05Z","data":{"manifests":[]}}`)}
 	s, err := decode(structured)
-	if err != nil || s.Extensions["resourceversion"] != "1" || string(s.Data) != `{"manifests":[]}` || s.Time.Year() != 2026 {
+	if err != nil || s.Extensions["resourceversion"] != "1" || string(s.Data) != `{"manifests":[]}` ||
+		s.Time.Year() != 2026 {
 		t.Errorf("structured: %+v %v", s, err)
 	}
 }
 
 func FuzzDecode(f *testing.F) {
 	f.Add("application/json", "ce-id", "1", []byte("{}"))
-	f.Add("application/cloudevents+json", "", "", []byte(`{"specversion":"1.0","id":"1","source":"s","type":"t","data":{}}`))
+	f.Add("application/cloudevents+json", "", "", []byte(
+		`{"specversion":"1.0","id":"1","source":"s","type":"t","data":{}}`))
 	f.Fuzz(func(t *testing.T, contentType, key, value string, payload []byte) {
-		p := &packets.Publish{Payload: payload, Properties: &packets.Properties{ContentType: contentType, User: []packets.User{
-			{Key: "ce-specversion", Value: "1.0"}, {Key: "ce-type", Value: "t"}, {Key: "ce-source", Value: "s"}, {Key: key, Value: value}}}}
+		p := &packets.Publish{Payload: payload, Properties: &packets.Properties{ContentType: contentType,
+			User: []packets.User{
+				{Key: "ce-specversion", Value: "1.0"}, {Key: "ce-type", Value: "t"}, {Key: "ce-source", Value: "s"},
+				{Key: key, Value: value}}}}
 		e, err := decode(p)
 		if err != nil {
 			if !errors.Is(err, ErrNotAnEvent) {

@@ -87,7 +87,8 @@ func (t Topic) For(consumer string) Topic {
 func (t Topic) Match(name string) (Topic, bool) {
 	got, err := ParseTopic(name)
 	fits := func(pattern, value string) bool { return value != "+" && (pattern == value || pattern == "+") }
-	ok := err == nil && got.Group == "" && got.Kind == t.Kind && got.SourceWord == t.SourceWord && got.ConsumerWord == t.ConsumerWord &&
+	ok := err == nil && got.Group == "" && got.Kind == t.Kind && got.SourceWord == t.SourceWord &&
+		got.ConsumerWord == t.ConsumerWord &&
 		fits(t.Source, got.Source) && fits(t.Consumer, got.Consumer)
 	return got, ok
 }
@@ -96,8 +97,10 @@ func (t Topic) Match(name string) (Topic, bool) {
 var ErrBadTopic = errors.New("not a topic of this bus")
 
 var (
-	eventsForm    = regexp.MustCompile(`^(?:\$share/([a-z0-9-]+)/)?([a-z]+)/([a-z0-9-]+|\+)/([a-z]+)/([a-z0-9-]+|\+)/(sourceevents|agentevents)$`)
-	broadcastForm = regexp.MustCompile(`^(?:\$share/([a-z0-9-]+)/)?([a-z]+)/([a-z0-9-]+|\+)/(sourcebroadcast|agentbroadcast)$`)
+	eventsForm = regexp.MustCompile(
+		`^(?:\$share/([a-z0-9-]+)/)?([a-z]+)/([a-z0-9-]+|\+)/([a-z]+)/([a-z0-9-]+|\+)/(sourceevents|agentevents)$`)
+	broadcastForm = regexp.MustCompile(
+		`^(?:\$share/([a-z0-9-]+)/)?([a-z]+)/([a-z0-9-]+|\+)/(sourcebroadcast|agentbroadcast)$`)
 )
 
 // ParseTopic reads a topic name or filter, shared or not.
@@ -109,7 +112,8 @@ func ParseTopic(s string) (Topic, error) {
 		return word
 	}
 	if m := eventsForm.FindStringSubmatch(s); m != nil {
-		return Topic{Group: m[1], SourceWord: unless(m[2], sourceWord), Source: m[3], ConsumerWord: unless(m[4], consumerWord), Consumer: m[5], Kind: TopicKind(m[6])}, nil
+		return Topic{Group: m[1], SourceWord: unless(m[2], sourceWord), Source: m[3], ConsumerWord: unless(
+			m[4], consumerWord), Consumer: m[5], Kind: TopicKind(m[6])}, nil
 	}
 	if m := broadcastForm.FindStringSubmatch(s); m != nil {
 		if kind := TopicKind(m[4]); kind == SourceBroadcast {
@@ -143,7 +147,8 @@ func (t Topics) CheckSource(source string) error {
 	for _, topic := range []Topic{t.SourceEvents, t.AgentEvents} {
 		switch {
 		case topic.Source != source:
-			return fmt.Errorf("%w: %s: its source is %q, and the server's is %q", ErrBadTopic, topic, topic.Source, source)
+			return fmt.Errorf("%w: %s: its source is %q, and the server's is %q", ErrBadTopic, topic, topic.Source,
+				source)
 		case topic.Consumer != AllConsumers:
 			return fmt.Errorf("%w: %s: a server's is of all consumers, +", ErrBadTopic, topic)
 		}
@@ -163,7 +168,8 @@ func (t Topics) ForAgent(consumer string) (Topics, error) {
 		case topic.Kind == "":
 			continue
 		case topic.Consumer != consumer && topic.Consumer != AllConsumers:
-			return t, fmt.Errorf("%w: %s is of consumer %q, and the agent is %q", ErrBadTopic, *topic, topic.Consumer, consumer)
+			return t, fmt.Errorf("%w: %s is of consumer %q, and the agent is %q", ErrBadTopic, *topic, topic.Consumer,
+				consumer)
 		case topic.Source == "+":
 			return t, fmt.Errorf("%w: %s: name the source", ErrBadTopic, *topic)
 		}

@@ -7,20 +7,26 @@ import (
 
 func TestTopics(t *testing.T) {
 	for s, want := range map[string]Topic{
-		"sources/maestro/consumers/c1/sourceevents":                        {Source: "maestro", Consumer: "c1", Kind: SourceEvents},
-		"$share/statussubscribers/sources/maestro/consumers/+/agentevents": {Group: "statussubscribers", Source: "maestro", Consumer: "+", Kind: AgentEvents},
-		"sources/mywork/clusters/cluster-1/agentevents":                    {Source: "mywork", ConsumerWord: "clusters", Consumer: "cluster-1", Kind: AgentEvents},
-		"origins/+/consumers/+/sourceevents":                               {SourceWord: "origins", Source: "+", Consumer: "+", Kind: SourceEvents},
-		"sources/maestro/sourcebroadcast":                                  {Source: "maestro", Kind: SourceBroadcast},
-		"$share/g/clusters/+/agentbroadcast":                               {Group: "g", ConsumerWord: "clusters", Consumer: "+", Kind: AgentBroadcast},
+		"sources/maestro/consumers/c1/sourceevents": {Source: "maestro", Consumer: "c1",
+			Kind: SourceEvents},
+		"$share/statussubscribers/sources/maestro/consumers/+/agentevents": {Group: "statussubscribers",
+			Source: "maestro", Consumer: "+", Kind: AgentEvents},
+		"sources/mywork/clusters/cluster-1/agentevents": {Source: "mywork", ConsumerWord: "clusters",
+			Consumer: "cluster-1", Kind: AgentEvents},
+		"origins/+/consumers/+/sourceevents": {SourceWord: "origins", Source: "+", Consumer: "+", Kind: SourceEvents},
+		"sources/maestro/sourcebroadcast":    {Source: "maestro", Kind: SourceBroadcast},
+		"$share/g/clusters/+/agentbroadcast": {Group: "g", ConsumerWord: "clusters", Consumer: "+",
+			Kind: AgentBroadcast},
 	} {
 		got, err := ParseTopic(s)
 		if err != nil || got != want || got.Filter() != s {
 			t.Errorf("ParseTopic(%s) = %+v, %v; written %s", s, got, err, got.Filter())
 		}
 	}
-	for _, s := range []string{"", "#", "sources/maestro/consumers//agentevents", "Sources/maestro/consumers/c1/agentevents", "sources/maestro/consumers/c1/other",
-		"sources/maestro/consumers/c1/agentevents/x", "$share//sources/maestro/consumers/c1/agentevents", "sources/maestro/consumers/c1/sourcebroadcast", "sources/maestro/agentevents"} {
+	for _, s := range []string{"", "#", "sources/maestro/consumers//agentevents",
+		"Sources/maestro/consumers/c1/agentevents", "sources/maestro/consumers/c1/other",
+		"sources/maestro/consumers/c1/agentevents/x", "$share//sources/maestro/consumers/c1/agentevents",
+		"sources/maestro/consumers/c1/sourcebroadcast", "sources/maestro/agentevents"} {
 		if got, err := ParseTopic(s); !errors.Is(err, ErrBadTopic) {
 			t.Errorf("ParseTopic(%q) = %+v, %v", s, got, err)
 		}
@@ -33,7 +39,8 @@ func TestTopicsOfAFilter(t *testing.T) {
 		t.Errorf("%+v, %t", got, ok)
 	}
 	for _, name := range []string{
-		"sources/maestro/consumers/+/agentevents", "sources/other/consumers/c1/agentevents", "sources/maestro/clusters/c1/agentevents",
+		"sources/maestro/consumers/+/agentevents", "sources/other/consumers/c1/agentevents",
+		"sources/maestro/clusters/c1/agentevents",
 		"sources/maestro/consumers/c1/sourceevents", "$share/g/sources/maestro/consumers/c1/agentevents", "x",
 	} {
 		if got, ok := filter.Match(name); ok {
@@ -53,9 +60,11 @@ func TestTopicsAreCheckedForWhoUsesThem(t *testing.T) {
 		}
 		return topic
 	}
-	own := Topics{SourceEvents: parse("sources/maestro/clusters/c1/sourceevents"), AgentEvents: parse("sources/maestro/clusters/+/agentevents"), AgentBroadcast: parse("clusters/+/agentbroadcast")}
+	own := Topics{SourceEvents: parse("sources/maestro/clusters/c1/sourceevents"), AgentEvents: parse(
+		"sources/maestro/clusters/+/agentevents"), AgentBroadcast: parse("clusters/+/agentbroadcast")}
 	agent, err := own.ForAgent("c1")
-	if err != nil || agent.AgentEvents.String() != "sources/maestro/clusters/c1/agentevents" || agent.AgentBroadcast.String() != "clusters/c1/agentbroadcast" {
+	if err != nil || agent.AgentEvents.String() != "sources/maestro/clusters/c1/agentevents" ||
+		agent.AgentBroadcast.String() != "clusters/c1/agentbroadcast" {
 		t.Errorf("%+v, %v", agent, err)
 	}
 	for name, bad := range map[string]error{
@@ -79,7 +88,8 @@ func TestTopicsAreCheckedForWhoUsesThem(t *testing.T) {
 }
 
 func FuzzParseTopic(f *testing.F) {
-	for _, s := range []string{"sources/maestro/consumers/c1/sourceevents", "$share/g/a/b/c/+/agentevents", "a/+/sourcebroadcast", "a/b/agentbroadcast"} {
+	for _, s := range []string{"sources/maestro/consumers/c1/sourceevents", "$share/g/a/b/c/+/agentevents",
+		"a/+/sourcebroadcast", "a/b/agentbroadcast"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

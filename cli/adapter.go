@@ -54,35 +54,38 @@ came of it. What it does is in two YAML files, as hyperfleet-adapter reads them.
 func (c *command) adapterServe() *cobra.Command {
 	f := &adapterFlags{}
 	var changed func(string) bool
-	cmd := c.serviceCommand("adapter", "Run adapters", `Runs one adapter, or several side by side: each --config goes with the
+	cmd := c.serviceCommand("adapter", "Run adapters",
+		`Runs one adapter, or several side by side: each --config goes with the
 --task-config at the same place; --dir has a directory for each adapter, with
 config.yaml and task.yaml.
 
 With --identity, the region's broker, CLM and Maestro are called with the region's
 certificates; a config that names no server means those of --clm and --maestro.
 Servers that a config names otherwise are called as it says.`, func(ctx context.Context, s *service) error {
-		s.identity = f.identity
-		if err := s.startTracing(ctx, "atoll-adapter", false); err != nil {
-			return err
-		}
-		shown := map[string]any{}
-		s.ops.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error { return rest.WriteJSON(w, http.StatusOK, shown) })
-		pairs, err := f.load(changed)
-		if err != nil {
-			return err
-		}
-		for _, pair := range pairs {
-			shown[pair.config.Adapter.Name] = pair.config.Redacted()
-		}
-		p, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		if err := f.run(s, p, pairs); err != nil {
-			return err
-		}
-		return p.wait()
-	})
+			s.identity = f.identity
+			if err := s.startTracing(ctx, "atoll-adapter", false); err != nil {
+				return err
+			}
+			shown := map[string]any{}
+			s.ops.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error {
+				return rest.WriteJSON(w, http.StatusOK, shown)
+			})
+			pairs, err := f.load(changed)
+			if err != nil {
+				return err
+			}
+			for _, pair := range pairs {
+				shown[pair.config.Adapter.Name] = pair.config.Redacted()
+			}
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := f.run(s, p, pairs); err != nil {
+				return err
+			}
+			return p.wait()
+		})
 	cmd.Use = "serve"
 	cmd.Example = `  atoll adapter serve --config cl-maestro/config.yaml --task-config cl-maestro/task.yaml --mqtt 127.0.0.1:8883 \
     --clm https://127.0.0.1:8000 --pki https://127.0.0.1:8443 --ca ca.pem --identity identity/`
@@ -92,11 +95,14 @@ Servers that a config names otherwise are called as it says.`, func(ctx context.
 	optionalIdentity(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&f.broker, "mqtt", "", "the region's broker, host:port")
-	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "", "YAML file about another broker: brokerHost, username, password, caFile, clientCertFile, clientKeyFile and so on")
+	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
+		"YAML file about another broker: brokerHost, username, password, caFile, clientCertFile, clientKeyFile and "+
+			"so on")
 	fl.StringVar(&f.region.clm, "clm", "", "URL of the region's CLM")
 	fl.StringVar(&f.region.maestro, "maestro", "", "URL of the region's Maestro")
 	fl.StringVar(&f.region.maestroGRPC, "maestro-grpc", "", "gRPC address of the region's Maestro")
-	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "of configs that have no kube_config_path (default: the cluster that the adapter runs in)")
+	fl.StringVar(&f.kubeconfig, "kubeconfig", "",
+		"of configs that have no kube_config_path (default: the cluster that the adapter runs in)")
 	fl.IntVar(&f.parallel, "parallel", 0, "resources at once, of each adapter (default: SUBSCRIBER_PARALLELISM, or 16)")
 	c.dryRunnable(cmd, func() (*adapter.Config, *adapter.Task, error) {
 		pairs, err := f.load(changed)
@@ -115,10 +121,13 @@ Servers that a config names otherwise are called as it says.`, func(ctx context.
 // them.
 func (f *adapterFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringArrayVarP(&f.configs, "config", "c", nil, "an adapter's config; may be repeated (default: HYPERFLEET_ADAPTER_CONFIG)")
-	fl.StringArrayVarP(&f.tasks, "task-config", "t", nil, "its task config; as often as --config (default: HYPERFLEET_TASK_CONFIG)")
+	fl.StringArrayVarP(&f.configs, "config", "c", nil,
+		"an adapter's config; may be repeated (default: HYPERFLEET_ADAPTER_CONFIG)")
+	fl.StringArrayVarP(&f.tasks, "task-config", "t", nil,
+		"its task config; as often as --config (default: HYPERFLEET_TASK_CONFIG)")
 	fl.StringVar(&f.dir, "dir", "", "directory with one directory for each adapter")
-	fl.StringSliceVar(&f.bundled, "bundled", nil, "an adapter that comes with this program, such as hosted-cluster; one of its name in --dir takes its place")
+	fl.StringSliceVar(&f.bundled, "bundled", nil,
+		"an adapter that comes with this program, such as hosted-cluster; one of its name in --dir takes its place")
 	f.settings = map[string]*string{}
 	for path, name := range settingFlags() {
 		value := new(string)
@@ -131,10 +140,13 @@ func (f *adapterFlags) add(cmd *cobra.Command) {
 
 // settingFlags are hyperfleet-adapter's flags, by the path of what they set.
 func settingFlags() map[string]string {
-	flags := map[string]string{"debug_config": "debug-config", "log.level": "log-level", "log.format": "log-format", "log.output": "log-output", "clients.hyperfleet_api.retry_attempts": "hyperfleet-api-retry"}
+	flags := map[string]string{"debug_config": "debug-config", "log.level": "log-level", "log.format": "log-format",
+		"log.output": "log-output", "clients.hyperfleet_api.retry_attempts": "hyperfleet-api-retry"}
 	for client, settings := range map[string]string{
-		"clients.maestro": "grpc_server_address http_server_address source_id client_id auth.type auth.tls_config.ca_file auth.tls_config.cert_file " +
-			"auth.tls_config.key_file auth.tls_config.http_ca_file timeout server_healthiness_timeout retry_attempts keepalive.time keepalive.timeout insecure",
+		"clients.maestro": "grpc_server_address http_server_address source_id client_id auth.type " +
+			"auth.tls_config.ca_file auth.tls_config.cert_file " +
+			"auth.tls_config.key_file auth.tls_config.http_ca_file timeout server_healthiness_timeout retry_attempts " +
+			"keepalive.time keepalive.timeout insecure",
 		"clients.hyperfleet_api": "base_url version timeout retry_backoff base_delay max_delay",
 		"clients.broker":         "subscription_id topic",
 		"clients.kubernetes":     "api_version kube_config_path qps burst",
@@ -170,7 +182,8 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 		}
 		name := pairs[i].config.Adapter.Name
 		if names[name] {
-			return nil, fmt.Errorf("%s: there is another adapter named %s; its reports would be taken for this one's", configs[i], name)
+			return nil, fmt.Errorf("%s: there is another adapter named %s; its reports would be taken for this one's",
+				configs[i], name)
 		}
 		names[name] = true
 	}
@@ -194,7 +207,8 @@ func (f *adapterFlags) bundledAdapter(name string, changed func(string) bool) (p
 	if err != nil {
 		return pair, fmt.Errorf("--bundled %s: there is no such adapter: %w", name, err)
 	}
-	if pair.config, err = adapter.ParseConfig(path.Join("adapters", name, "config.yaml"), config, os.Getenv); err != nil {
+	if pair.config, err = adapter.ParseConfig(path.Join("adapters", name, "config.yaml"), config,
+		os.Getenv); err != nil {
 		return pair, err
 	}
 	if err := f.set(pair.config, changed); err != nil {
@@ -234,7 +248,8 @@ func (f *adapterFlags) files() (configs, tasks []string, err error) {
 	case len(configs) == 0:
 		return nil, nil, errors.New("no adapter: give --config and --task-config, --dir or --bundled")
 	case len(configs) != len(tasks):
-		return nil, nil, fmt.Errorf("%d configs and %d task configs: each adapter needs one of both", len(configs), len(tasks))
+		return nil, nil, fmt.Errorf("%d configs and %d task configs: each adapter needs one of both", len(configs),
+			len(tasks))
 	}
 	return configs, tasks, nil
 }

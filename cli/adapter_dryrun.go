@@ -22,12 +22,15 @@ type dryRun struct {
 func (c *command) dryRunnable(cmd *cobra.Command, load func() (*adapter.Config, *adapter.Task, error)) {
 	d := &dryRun{}
 	fl := cmd.Flags()
-	fl.StringVar(&d.event, "dry-run-event", "", "file with a CloudEvent: execute the task for it once, without CLM, broker and clusters, and show what it does")
+	fl.StringVar(&d.event, "dry-run-event", "",
+		"file with a CloudEvent: execute the task for it once, without CLM, broker and clusters, and show what it does")
 	fl.StringVar(&d.responses, "dry-run-api-responses", "", "file with what CLM answers; else 200 {}")
-	fl.StringVar(&d.discovery, "dry-run-discovery", "", "file with the objects that are found, by name; else what was applied")
+	fl.StringVar(&d.discovery, "dry-run-discovery", "",
+		"file with the objects that are found, by name; else what was applied")
 	fl.BoolVar(&d.verbose, "dry-run-verbose", false, "show manifests, and the bodies of requests")
 	fl.StringVar(&d.output, "dry-run-output", "text", "text or json")
-	fl.BoolVar(&d.fail, "dry-run-fail", false, "exit with 1 when the task failed; without it only when the files cannot be used")
+	fl.BoolVar(&d.fail, "dry-run-fail", false,
+		"exit with 1 when the task failed; without it only when the files cannot be used")
 	serve := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if d.event == "" {

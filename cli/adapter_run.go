@@ -56,10 +56,12 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 		log := adapterLog(pair.config.Log, s.logLevel).With("service", s.name, "adapter", name)
 		o := adapter.WorkerOptions{
 			Name: name, Subscription: pair.config.Clients.Broker.SubscriptionID, Topic: pair.config.Clients.Broker.Topic,
-			Bus: broker, Parallel: parallel, Log: log, Tracer: s.tracer, Metrics: adapter.NewMetrics(s.ops.Registry, name, version),
+			Bus: broker, Parallel: parallel, Log: log, Tracer: s.tracer, Metrics: adapter.NewMetrics(s.ops.Registry,
+				name, version),
 		}
 		if o.Topic == "" {
-			return fmt.Errorf("%s: clients.broker.topic is missing: of which events, such as clusters", pair.config.File)
+			return fmt.Errorf("%s: clients.broker.topic is missing: of which events, such as clusters",
+				pair.config.File)
 		}
 		if pair.config.DebugConfig {
 			log.Info("the adapter's config", "config", pair.config.Redacted())
@@ -114,11 +116,13 @@ func adapterLog(o adapter.Log, flag string) *slog.Logger {
 
 // engine compiles the task. CLM is called with the region's identity where it
 // is the region's.
-func (f *adapterFlags) engine(s *service, pair adapterPair, identity *pki.Identity, t adapter.Transport, seen adapter.Observer, log *slog.Logger) (*adapter.Engine, error) {
+func (f *adapterFlags) engine(s *service, pair adapterPair, identity *pki.Identity, t adapter.Transport,
+	seen adapter.Observer, log *slog.Logger) (*adapter.Engine, error) {
 	api := &pair.config.Clients.API
 	if api.BaseURL == "" {
 		if api.BaseURL = f.region.clm; api.BaseURL == "" {
-			return nil, fmt.Errorf("%s: clients.hyperfleet_api.base_url is missing, and --clm is not there", pair.config.File)
+			return nil, fmt.Errorf("%s: clients.hyperfleet_api.base_url is missing, and --clm is not there",
+				pair.config.File)
 		}
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -127,7 +131,8 @@ func (f *adapterFlags) engine(s *service, pair adapterPair, identity *pki.Identi
 		transport.TLSClientConfig = identity.ClientTLS("clm")
 	}
 	return adapter.New(adapter.Options{
-		Config: pair.config, Task: pair.task, Transport: t, API: &http.Client{Transport: s.tracer.Transport(transport)}, Log: log, Observer: seen,
+		Config: pair.config, Task: pair.task, Transport: t, API: &http.Client{Transport: s.tracer.Transport(
+			transport)}, Log: log, Observer: seen,
 	})
 }
 
@@ -139,7 +144,8 @@ func sameHost(a, b string) bool {
 
 // transport is Maestro where the config has one, else a Kubernetes API; nil for a
 // task that only calls CLM.
-func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Identity, log *slog.Logger) (transport, func(context.Context) error, error) {
+func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Identity, log *slog.Logger) (transport,
+	func(context.Context) error, error) {
 	if pair.config.Clients.Maestro == nil && len(pair.task.Resources) == 0 {
 		return nil, nil, nil
 	}
@@ -198,8 +204,10 @@ type replica struct {
 }
 
 // Renew implements adapter.Sharer.
-func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []adapter.OpenSlot, err error) {
-	answer, err := r.clm.RenewMember(ctx, r.adapter, r.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: keep})
+func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []adapter.OpenSlot,
+	err error) {
+	answer, err := r.clm.RenewMember(ctx, r.adapter, r.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(),
+		Keep: keep})
 	switch client.StatusOf(err) {
 	// It is not Atoll's, or this adapter has no identity of the region.
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusForbidden:
@@ -240,7 +248,8 @@ type transport interface {
 }
 
 func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) (client.MaestroOptions, error) {
-	o := client.MaestroOptions{HTTP: m.HTTPServerAddress, GRPC: m.GRPCServerAddress, Source: m.SourceID, Timeout: m.Timeout}
+	o := client.MaestroOptions{HTTP: m.HTTPServerAddress, GRPC: m.GRPCServerAddress, Source: m.SourceID,
+		Timeout: m.Timeout}
 	if m.Keepalive != nil {
 		o.KeepaliveTime, o.KeepaliveTimeout = m.Keepalive.Time, m.Keepalive.Timeout
 	}
@@ -252,7 +261,10 @@ func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) 
 	}
 	switch {
 	case o.HTTP == "" || o.GRPC == "":
-		return o, errors.New("http_server_address and grpc_server_address are missing, and --maestro and --maestro-grpc are not there")
+		return o,
+			errors.New(
+				"http_server_address and grpc_server_address are missing, and --maestro and --maestro-grpc are not " +
+					"there")
 	case m.SourceID == "":
 		return o, errors.New("source_id is missing: who owns the works")
 	case m.Auth.Type == "tls":
@@ -310,7 +322,8 @@ func (f *adapterFlags) kubernetes(pair adapterPair, log *slog.Logger) (transport
 	config.QPS, config.Burst = float32(k.QPS), k.Burst
 	config.UserAgent = "atoll-adapter/" + version
 	config.Dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext
-	o, err := objects.New(objects.Options{Config: config, Adapter: pair.config.Adapter.Name, Log: log, Kinds: taskKinds(pair.task)})
+	o, err := objects.New(objects.Options{Config: config, Adapter: pair.config.Adapter.Name, Log: log,
+		Kinds: taskKinds(pair.task)})
 	if err != nil {
 		return nil, nil, err
 	}

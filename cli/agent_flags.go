@@ -15,10 +15,14 @@ import (
 // (reference/maestro.md 4.1). Those that mean nothing here say why.
 func agentCompatible(cmd *cobra.Command, o *agent.Options) {
 	f := cmd.Flags()
-	f.IntVar(&o.MaxJSONRaw, "max-json-raw-length", 1<<20, "longest JSON that feedback brings back of one path, in bytes")
-	f.StringVar(&o.AgentID, "agent-id", "", "written into AppliedManifestWorks (default: the hash of the broker's address)")
-	f.StringVar(&o.ClientID, "cloudevents-client-id", "", "MQTT client id (default: the consumer's name with -agent-client; Atoll's own broker lets in no other)")
-	f.Var(&oneOf{values: []string{"manifestbundle", "manifestbundles"}}, "cloudevents-client-codecs", "the form of works; manifestbundle is all there is")
+	f.IntVar(&o.MaxJSONRaw, "max-json-raw-length", 1<<20,
+		"longest JSON that feedback brings back of one path, in bytes")
+	f.StringVar(&o.AgentID, "agent-id", "",
+		"written into AppliedManifestWorks (default: the hash of the broker's address)")
+	f.StringVar(&o.ClientID, "cloudevents-client-id", "",
+		"MQTT client id (default: the consumer's name with -agent-client; Atoll's own broker lets in no other)")
+	f.Var(&oneOf{values: []string{"manifestbundle", "manifestbundles"}}, "cloudevents-client-codecs",
+		"the form of works; manifestbundle is all there is")
 	for _, i := range ignoredByAgent {
 		switch i.kind {
 		case "bool":
@@ -34,8 +38,10 @@ func agentCompatible(cmd *cobra.Command, o *agent.Options) {
 // ignoredByAgent are flags that are accepted and change nothing.
 var ignoredByAgent = []struct{ name, kind, why string }{
 	{"status-sync-interval", "", "accepted, of no effect: statuses are watched, not polled"},
-	{"max-feedback-watch", "", "accepted, of no effect: there is one watch for each kind, whatever the number of objects"},
-	{"appliedmanifestwork-eviction-grace-period", "", "accepted, of no effect: works that the region does not know are never evicted"},
+	{"max-feedback-watch", "",
+		"accepted, of no effect: there is one watch for each kind, whatever the number of objects"},
+	{"appliedmanifestwork-eviction-grace-period", "",
+		"accepted, of no effect: works that the region does not know are never evicted"},
 	{"disable-leader-election", "bool", "accepted, of no effect: run one agent for each cluster"},
 	{"namespace", "", "accepted, of no effect: there is no lease to keep in it"},
 	{"listen", "", "accepted, of no effect: --ops is where metrics and health are served"},

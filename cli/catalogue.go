@@ -82,7 +82,8 @@ func (c *publisher) run(ctx context.Context) error {
 func (c *publisher) publish(ctx context.Context) error {
 	channel, err := c.clm.Named(ctx, channels, stableChannel)
 	if client.StatusOf(err) == http.StatusNotFound {
-		channel, err = c.clm.Create(ctx, channels, api.ResourceCreate{Kind: "Channel", Name: stableChannel, Spec: json.RawMessage(`{}`), Labels: ofFlags}, "")
+		channel, err = c.clm.Create(ctx, channels, api.ResourceCreate{Kind: "Channel", Name: stableChannel,
+			Spec: json.RawMessage(`{}`), Labels: ofFlags}, "")
 		switch client.StatusOf(err) {
 		case http.StatusNotFound: // these entities have no channels
 			return nil
@@ -114,7 +115,8 @@ func (c *publisher) publish(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.clm.Create(ctx, below, api.ResourceCreate{Kind: "Version", Name: versionName(r), Spec: spec, Labels: ofFlags}, "")
+		_, err = c.clm.Create(ctx, below, api.ResourceCreate{Kind: "Version", Name: versionName(r), Spec: spec,
+			Labels: ofFlags}, "")
 		if err != nil && client.StatusOf(err) != http.StatusConflict {
 			return fmt.Errorf("version %s: %w", r, err)
 		}

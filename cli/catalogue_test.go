@@ -50,14 +50,16 @@ func TestReleasesArePublished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Create(t.Context(), channels.Below(channel.ID, versions), api.ResourceCreate{Kind: "Version", Name: "mine", Spec: json.RawMessage(`{}`)}, ""); err != nil {
+	if _, err := c.Create(t.Context(), channels.Below(channel.ID, versions), api.ResourceCreate{Kind: "Version",
+		Name: "mine", Spec: json.RawMessage(`{}`)}, ""); err != nil {
 		t.Fatal(err)
 	}
 	publish("1.37.0", "1.36.3")
 	if got, want := offered(), version("1.36.3")+"\n"+version("1.37.0")+"\nmine {}"; got != want {
 		t.Errorf("offered are\n%s\nwant\n%s", got, want)
 	}
-	for release, ok := range map[string]bool{"1.36.3": true, "1.36.3-rc.1": true, "v1.36.3": false, "1.36": false, "": false, "x; rm": false} {
+	for release, ok := range map[string]bool{"1.36.3": true, "1.36.3-rc.1": true, "v1.36.3": false, "1.36": false,
+		"": false, "x; rm": false} {
 		if err := checkReleases([]string{release}); (err == nil) != ok {
 			t.Errorf("%q: %v", release, err)
 		}

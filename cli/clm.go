@@ -29,7 +29,8 @@ func (c *command) clm() *cobra.Command {
 
 func (c *command) clmServer(name string) *cobra.Command {
 	f := &clmFlags{}
-	cmd := c.serviceCommand("clm", "The cluster lifecycle manager: the region's source of truth", `Serves the cluster lifecycle manager's API, hyperfleet-api's REST contract, for
+	cmd := c.serviceCommand("clm", "The cluster lifecycle manager: the region's source of truth",
+		`Serves the cluster lifecycle manager's API, hyperfleet-api's REST contract, for
 the kinds of resources that the entities name. Replicas share a database.
 
 It is configured as hyperfleet-api is: by a YAML file (--config), by variables
@@ -42,34 +43,39 @@ leaves it to "atoll sentinel".
 With an identity of the region the API's port asks for certificates, or, with
 server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
 or none, and then whoever has no token must come from this machine.`, func(ctx context.Context, s *service) error {
-		config, err := f.load(s)
-		if err != nil {
-			return err
-		}
-		if err := s.startTracing(ctx, "hyperfleet-api", config.Tracing.Enabled != nil && *config.Tracing.Enabled); err != nil {
-			return err
-		}
-		s.identity = f.identity
-		s.ops.Body = clm.Readiness
-		p, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		if err := checkReleases(f.releases); err != nil {
-			return err
-		}
-		if err := f.serveOps(s, p, config); err != nil {
-			return err
-		}
-		return f.serve(s, p, config)
-	})
+			config, err := f.load(s)
+			if err != nil {
+				return err
+			}
+			if err := s.startTracing(ctx, "hyperfleet-api", config.Tracing.Enabled != nil &&
+				*config.Tracing.Enabled); err != nil {
+				return err
+			}
+			s.identity = f.identity
+			s.ops.Body = clm.Readiness
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := checkReleases(f.releases); err != nil {
+				return err
+			}
+			if err := f.serveOps(s, p, config); err != nil {
+				return err
+			}
+			return f.serve(s, p, config)
+		})
 	cmd.Use = name
 	addIdentity(cmd, &f.identity)
 	optionalIdentity(cmd) // a plain server needs none
 	cmd.Flags().StringVar(&f.http, "http", "", "address of the API, instead of --server-host and --server-port")
-	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "", "one more listener, plain and without identity, on loopback only")
-	cmd.Flags().StringSliceVar(&f.releases, "release", nil, "a release that clusters can have, as 1.36.3; may be repeated. It is published as a Version of the channel stable")
-	cmd.Flags().BoolVar(&f.sentinel.on, "sentinel", true, "run the sentinel in this process, too, where a broker is named")
+	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "",
+		"one more listener, plain and without identity, on loopback only")
+	cmd.Flags().StringSliceVar(&f.releases, "release", nil,
+		"a release that clusters can have, as 1.36.3; may be repeated. It is published as a Version of the channel "+
+			"stable")
+	cmd.Flags().BoolVar(&f.sentinel.on, "sentinel", true,
+		"run the sentinel in this process, too, where a broker is named")
 	f.sentinel.add(cmd, "sentinel-")
 	f.fleet.add(cmd)
 	f.add(cmd)
@@ -128,7 +134,8 @@ func (f *clmFlags) publish(s *service, p *parts, o *clm.Options) error {
 	if f.registered == nil {
 		return fmt.Errorf("--release: %w", errNoIdentity)
 	}
-	c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + o.HTTP.Addr().String(), TLS: f.registered.ClientTLS("clm"), Budget: time.Millisecond})
+	c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + o.HTTP.Addr().String(),
+		TLS: f.registered.ClientTLS("clm"), Budget: time.Millisecond})
 	if err != nil {
 		return err
 	}
@@ -154,7 +161,9 @@ func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops
 	if dsn == "" {
 		dsn = config.DSN()
 	}
-	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections, Registry: config.Registry(), Kinds: fleetKinds(config.Registry()), Tenants: config.Server.Tenant.Enabled, Version: version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
+	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections,
+		Registry: config.Registry(), Kinds: fleetKinds(
+			config.Registry()), Tenants: config.Server.Tenant.Enabled, Version: version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
 }
 
 // listen opens the ports and says who is let in by each.
@@ -176,7 +185,8 @@ func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Optio
 	}
 	switch {
 	case f.identity.given() && config.Server.TLS.Enabled:
-		return errors.New("the API has the region's certificate, or the one of server.tls: take --identity, or server.tls.enabled")
+		return errors.New(
+			"the API has the region's certificate, or the one of server.tls: take --identity, or server.tls.enabled")
 	case f.identity.given():
 		identity, err := s.openIdentity(p, pki.ServiceName("clm"))
 		if err != nil {
@@ -185,7 +195,9 @@ func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Optio
 		f.registered = identity
 		o.HTTPTLS = identity.ServerTLS(identify.Tokens == nil)
 	case config.Server.TLS.Enabled && identify.Tokens == nil:
-		return errors.New("nobody could prove who calls: with server.tls there must be server.jwt, or an identity of the region instead")
+		return errors.New(
+			"nobody could prove who calls: with server.tls there must be server.jwt, or an identity of the region " +
+				"instead")
 	case config.Server.TLS.Enabled:
 		if o.HTTPTLS, err = certified(config.Server.TLS); err != nil {
 			return fmt.Errorf("server.tls: %w", err)
@@ -230,22 +242,23 @@ func onLoopback(addr string) error {
 
 func (c *command) clmMigrate() *cobra.Command {
 	f := &clmFlags{}
-	cmd := c.serviceCommand("clm", "Bring CLM's database up to date, and end", `Brings the schema of CLM's database up to date under a lock, which a server that
+	cmd := c.serviceCommand("clm", "Bring CLM's database up to date, and end",
+		`Brings the schema of CLM's database up to date under a lock, which a server that
 starts does, too. A database of a newer program is refused.`, func(ctx context.Context, s *service) error {
-		config, err := f.load(s)
-		if err != nil {
-			return err
-		}
-		db, err := f.open(ctx, config, s, nil)
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		if !hasFleet(config.Registry()) {
-			return nil
-		}
-		return fleet.Migrate(ctx, db.Store)
-	})
+			config, err := f.load(s)
+			if err != nil {
+				return err
+			}
+			db, err := f.open(ctx, config, s, nil)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			if !hasFleet(config.Registry()) {
+				return nil
+			}
+			return fleet.Migrate(ctx, db.Store)
+		})
 	cmd.Use = "migrate"
 	f.add(cmd)
 	return cmd

@@ -35,7 +35,8 @@ type clmCaller struct {
 
 func addCLM(cmd *cobra.Command) *clmCaller {
 	o := &clmCaller{operatorFlags: addOperatorFlags(cmd, "clm", "CLM's REST API")}
-	cmd.Flags().StringVar(&o.token, "token-file", "", "with --endpoint: file with a bearer token, instead of a certificate")
+	cmd.Flags().StringVar(&o.token, "token-file", "",
+		"with --endpoint: file with a bearer token, instead of a certificate")
 	return o
 }
 
@@ -176,7 +177,8 @@ func (l *lifecycle) one(ctx context.Context, args []string) (client.Collection, 
 		return in, client.Resource{}, err
 	}
 	if name == "" {
-		return in, client.Resource{}, fmt.Errorf("which of %s? Give an id or a name; `atoll clm list %s` shows them", in, in)
+		return in, client.Resource{}, fmt.Errorf("which of %s? Give an id or a name; `atoll clm list %s` shows them",
+			in, in)
 	}
 	r, err := l.named(ctx, in, name)
 	if client.StatusOf(err) == http.StatusNotFound {
@@ -251,7 +253,8 @@ type selectFlags struct {
 
 func addSelect(cmd *cobra.Command) *selectFlags {
 	s := &selectFlags{}
-	cmd.Flags().StringVar(&s.search, "search", "", `only what this finds, such as "spec.region='eu' and status.conditions.Reconciled='False'"`)
+	cmd.Flags().StringVar(&s.search, "search", "",
+		`only what this finds, such as "spec.region='eu' and status.conditions.Reconciled='False'"`)
 	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "only with this label, k=v; repeatable")
 	cmd.Flags().StringVar(&s.owner, "owner", "", "only what belongs to the resource of this id")
 	return s

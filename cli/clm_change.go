@@ -31,7 +31,8 @@ func addWait(cmd *cobra.Command, until string) *waitFlags {
 
 // changed reports what a change came to, waits if that is wanted, and prints
 // the resource.
-func (c *command) changed(ctx context.Context, l *lifecycle, in client.Collection, r client.Resource, verb string, f *waitFlags, out *output) error {
+func (c *command) changed(ctx context.Context, l *lifecycle, in client.Collection, r client.Resource, verb string,
+	f *waitFlags, out *output) error {
 	progress := c.out
 	if out.format != "table" {
 		progress = c.err

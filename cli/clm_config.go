@@ -42,7 +42,8 @@ func (f *clmFlags) add(cmd *cobra.Command) {
 // it. config is the name of the flag of the file.
 func (f *clmFlags) addDatabase(cmd *cobra.Command, config string) {
 	f.cmd = cmd
-	cmd.Flags().StringVar(&f.config, config, "", "YAML file of the configuration, as hyperfleet-api reads it (default: HYPERFLEET_CONFIG, or none)")
+	cmd.Flags().StringVar(&f.config, config, "",
+		"YAML file of the configuration, as hyperfleet-api reads it (default: HYPERFLEET_CONFIG, or none)")
 	cmd.Flags().StringVar(&f.dsn, "dsn", "", "PostgreSQL database of CLM alone, instead of --db-host and so on")
 	f.addSettings(cmd, "database.")
 }
@@ -63,7 +64,8 @@ func (f *clmFlags) addSettings(cmd *cobra.Command, prefix string) {
 
 // load reads the configuration and makes the log that it asks for.
 func (f *clmFlags) load(s *service) (*clm.Config, error) {
-	config, err := clm.LoadConfig(cmp.Or(f.config, os.Getenv("HYPERFLEET_CONFIG")), os.Getenv, func(name string) (string, bool) {
+	config, err := clm.LoadConfig(cmp.Or(f.config, os.Getenv("HYPERFLEET_CONFIG")), os.Getenv, func(name string) (
+		string, bool) {
 		flag := f.cmd.Flags().Lookup(name)
 		if flag == nil || !flag.Changed {
 			return "", false

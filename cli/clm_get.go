@@ -66,7 +66,8 @@ that are being deleted are listed until they are gone. Of one resource it is its
 	}
 	call := addCLM(cmd)
 	sel := addSelect(cmd)
-	cmd.Flags().StringVar(&order, "order", "", `order, such as "name" or "updated_time desc, name" (default: the latest first)`)
+	cmd.Flags().StringVar(&order, "order", "",
+		`order, such as "name" or "updated_time desc, name" (default: the latest first)`)
 	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many; 0 is all")
 	out := addOutput(cmd, "wide", "name")
 	cmd.ValidArgsFunction = c.completeResources(call)
@@ -100,7 +101,8 @@ func alsoID(id, search string) string {
 }
 
 // showList prints what a query finds, at most limit unless that is 0.
-func (c *command) showList(ctx context.Context, l *lifecycle, in client.Collection, q client.ResourceQuery, limit int, out *output) error {
+func (c *command) showList(ctx context.Context, l *lifecycle, in client.Collection, q client.ResourceQuery, limit int,
+	out *output) error {
 	found := []client.Resource{}
 	for r, err := range l.All(ctx, in, q) {
 		if err != nil {
@@ -194,7 +196,8 @@ func conditionOf(r clm.Resource, kind string) *clm.ResourceCondition {
 // resourceTable shows one resource to people.
 func resourceTable(w io.Writer, r client.Resource, now time.Time) {
 	fmt.Fprintf(w, "%s %s (%s), generation %d\n", r.Kind, r.Name, r.ID, r.Generation)
-	fmt.Fprintf(w, "created %s ago by %s, changed %s ago by %s\n", ago(r.CreatedTime, now), r.CreatedBy, ago(r.UpdatedTime, now), r.UpdatedBy)
+	fmt.Fprintf(w, "created %s ago by %s, changed %s ago by %s\n", ago(r.CreatedTime, now), r.CreatedBy,
+		ago(r.UpdatedTime, now), r.UpdatedBy)
 	if r.DeletedTime != nil {
 		fmt.Fprintf(w, "being deleted for %s, by %s\n", ago(*r.DeletedTime, now), r.DeletedBy)
 	}
@@ -214,7 +217,8 @@ func resourceTable(w io.Writer, r client.Resource, now time.Time) {
 	}
 	rows := [][]string{{"CONDITION", "STATUS", "GENERATION", "SINCE", "REASON", "MESSAGE"}}
 	for _, c := range r.Status.Conditions {
-		rows = append(rows, []string{c.Type, c.Status, strconv.Itoa(int(c.ObservedGeneration)), ago(c.LastTransitionTime, now), c.Reason, c.Message})
+		rows = append(rows, []string{c.Type, c.Status, strconv.Itoa(int(c.ObservedGeneration)),
+			ago(c.LastTransitionTime, now), c.Reason, c.Message})
 	}
 	fmt.Fprintln(w)
 	table(w, rows)

@@ -53,7 +53,10 @@ change made of it; -o json has all.`,
 			if err != nil {
 				return err
 			}
-			return out.print(c.out, records, func(w io.Writer) { historyTable(w, records, id == "", out.format == "wide") })
+			return out.print(c.out, records, func(w io.Writer) {
+				historyTable(w, records, id == "",
+					out.format == "wide")
+			})
 		})
 	}
 	return cmd

@@ -10,9 +10,11 @@ import (
 // waits for.
 func TestReconciledOfAKindWithoutAdapters(t *testing.T) {
 	resource := func(message string) clm.Resource {
-		return clm.Resource{Status: clm.ResourceStatus{Conditions: []clm.ResourceCondition{{Type: "Reconciled", Status: "False", Message: message}}}}
+		return clm.Resource{Status: clm.ResourceStatus{Conditions: []clm.ResourceCondition{
+			{Type: "Reconciled", Status: "False", Message: message}}}}
 	}
-	if c := reconciledOf(resource("Required adapters not reporting Available=True: []. Currently reporting: []")); c != nil {
+	if c := reconciledOf(
+		resource("Required adapters not reporting Available=True: []. Currently reporting: []")); c != nil {
 		t.Errorf("no adapter is missing: %+v", c)
 	}
 	if reconciledOf(resource("Required adapters not reporting Available=True: [dns]. Currently reporting: []")) == nil {

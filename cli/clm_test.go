@@ -122,7 +122,10 @@ func ask(t *testing.T, method, url, body string, headers ...string) (int, map[st
 
 func TestCLMServesItsAPI(t *testing.T) {
 	dsn := pgtest.DSN(t)
-	base, ops := startCLM(t, func(api, ops string) []string { return []string{"--dsn", dsn, "--insecure-listen", api, "--ops", ops} })
+	base, ops := startCLM(t, func(api, ops string) []string {
+		return []string{"--dsn", dsn, "--insecure-listen", api,
+			"--ops", ops}
+	})
 	if status, v := ask(t, "GET", ops+"/healthz", ""); status != 200 || fmt.Sprint(v) != "map[status:ok]" {
 		t.Errorf("/healthz: %d %v", status, v)
 	}
@@ -152,12 +155,14 @@ func TestCLMOfARegionHasTenants(t *testing.T) {
 		return []string{"--config", file, "--dsn", dsn, "--http", api, "--ops", ops}
 	})
 	const clusters = "/api/hyperfleet/v1/clusters"
-	status, made := ask(t, "POST", base+clusters, `{"kind":"Cluster","name":"abc","spec":{}}`, client.TenantHeader+": 111111111111")
+	status, made := ask(t, "POST", base+clusters, `{"kind":"Cluster","name":"abc","spec":{}}`,
+		client.TenantHeader+": 111111111111")
 	if status != 201 || fmt.Sprint(made["tenancy"]) != "map[account:111111111111]" {
 		t.Fatalf("create: %d %v", status, made)
 	}
 	for account, want := range map[string]int{"111111111111": 200, "222222222222": 404} {
-		if status, _ := ask(t, "GET", base+made["href"].(string), "", client.TenantHeader+": "+account); status != want {
+		if status, _ := ask(t, "GET", base+made["href"].(string), "", client.TenantHeader+": "+
+			account); status != want {
 			t.Errorf("get by account %s: %d, want %d", account, status, want)
 		}
 	}
@@ -168,7 +173,8 @@ func TestCLMOfARegionHasTenants(t *testing.T) {
 	}
 	defer db.Close(t.Context())
 	var index bool
-	if err := db.QueryRow(t.Context(), `select to_regclass('"document_Cluster_tenants"') is not null`).Scan(&index); err != nil || !index {
+	if err := db.QueryRow(t.Context(), `select to_regclass('"document_Cluster_tenants"') is not null`).Scan(
+		&index); err != nil || !index {
 		t.Errorf("there is no index of tenants' clusters: %v", err)
 	}
 }
@@ -194,8 +200,11 @@ func TestCLMIsConfiguredAsHyperFleetIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	encode := base64.RawURLEncoding.EncodeToString
-	keys := put("keys.json", fmt.Sprintf(`{"keys":[{"kty":"RSA","kid":"k1","n":%q,"e":%q}]}`, encode(key.N.Bytes()), encode(big.NewInt(int64(key.E)).Bytes())))
-	schemas := put("openapi.yaml", "openapi: 3.0.3\ninfo: {title: specs, version: v1}\npaths: {}\ncomponents: {schemas: {ClusterSpec: {type: object, properties: {nodes: {type: integer}}}}}\n")
+	keys := put("keys.json", fmt.Sprintf(`{"keys":[{"kty":"RSA","kid":"k1","n":%q,"e":%q}]}`, encode(key.N.Bytes()),
+		encode(big.NewInt(int64(key.E)).Bytes())))
+	schemas := put("openapi.yaml",
+		"openapi: 3.0.3\ninfo: {title: specs, version: v1}\npaths: {}\ncomponents: {schemas: {ClusterSpec: {type: "+
+			"object, properties: {nodes: {type: integer}}}}}\n")
 	t.Setenv("HYPERFLEET_DATABASE_NAME_FILE", put("name", dsn.Database+"\n"))
 	base, _ := startCLM(t, func(api, ops string) []string {
 		host, port, _ := net.SplitHostPort(api)
@@ -218,19 +227,23 @@ entities:
 	if status, v := ask(t, "POST", base+clusters, body); status != 401 || v["code"] != "HYPERFLEET-AUT-001" {
 		t.Errorf("without a token: %d %v", status, v)
 	}
-	token := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{"iss": "https://sso.example.com", "email": "a@b.example", "exp": time.Now().Add(time.Hour).Unix()})
+	token := jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{"iss": "https://sso.example.com",
+		"email": "a@b.example", "exp": time.Now().Add(time.Hour).Unix()})
 	token.Header["kid"] = "k1"
 	signed, err := token.SignedString(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status, v := ask(t, "POST", base+clusters, body, "Authorization: Bearer "+signed); status != 201 || v["created_by"] != "a@b.example" {
+	if status, v := ask(t, "POST", base+clusters, body, "Authorization: Bearer "+signed); status != 201 ||
+		v["created_by"] != "a@b.example" {
 		t.Errorf("with one: %d %v", status, v)
 	}
-	if status, v := ask(t, "POST", base+clusters, strings.Replace(body, "3", `"three"`, 1), "Authorization: Bearer "+signed); status != 400 || v["code"] != "HYPERFLEET-VAL-000" {
+	if status, v := ask(t, "POST", base+clusters, strings.Replace(body, "3", `"three"`, 1), "Authorization: Bearer "+
+		signed); status != 400 || v["code"] != "HYPERFLEET-VAL-000" {
 		t.Errorf("a spec that the schema refuses: %d %v", status, v)
 	}
-	if status, _ := ask(t, "GET", base+"/api/hyperfleet/v1/nodepools", "", "Authorization: Bearer "+signed); status != 404 {
+	if status, _ := ask(t, "GET", base+"/api/hyperfleet/v1/nodepools", "", "Authorization: Bearer "+
+		signed); status != 404 {
 		t.Errorf("a kind that is not configured: %d", status)
 	}
 }

@@ -59,7 +59,8 @@ func lifecycleHome(t testing.TB, home string) (plain string) {
 		t.Fatal(err)
 	}
 	secure, open := listenOn(t), listenOn(t)
-	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }, Open: true}
+	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
+		Open: true}
 	s, err := clm.New(clm.Options{
 		Database: db, Identify: identity.Identify, Plain: open,
 		HTTP: secure, HTTPTLS: &tls.Config{
@@ -192,11 +193,13 @@ func TestCLMScripts(t *testing.T) {
 			"report": func(ts *testscript.TestScript, _ bool, args []string) {
 				generation, err := strconv.Atoi(args[3])
 				ts.Check(err)
-				report := api.AdapterStatusCreate{Adapter: args[2], ObservedGeneration: int32(generation), ObservedTime: time.Now()}
+				report := api.AdapterStatusCreate{Adapter: args[2], ObservedGeneration: int32(generation),
+					ObservedTime: time.Now()}
 				for _, arg := range args[4:] {
 					kind, rest, _ := strings.Cut(arg, "=")
 					part := append(strings.SplitN(rest, ":", 3), "", "")
-					report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0], Reason: part[1], Message: part[2]})
+					report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0],
+						Reason: part[1], Message: part[2]})
 				}
 				taken, err := dial(ts).Report(t.Context(), client.Collection(args[0]), args[1], report)
 				ts.Check(err)
@@ -211,7 +214,8 @@ func TestCLMScripts(t *testing.T) {
 // withLive adds the commands start, seen, and
 //
 //	stop NAME        presses Ctrl-C, and waits until it has ended
-func withLive(t *testing.T, commands map[string]func(*testscript.TestScript, bool, []string)) map[string]func(*testscript.TestScript, bool, []string) {
+func withLive(t *testing.T, commands map[string]func(*testscript.TestScript, bool, []string)) map[string]func(
+	*testscript.TestScript, bool, []string) {
 	type started struct {
 		*live
 		stop func() // may be called again
@@ -269,7 +273,8 @@ func TestSelectionsAreOneSearch(t *testing.T) {
 		{selectFlags{}, ""},
 		{selectFlags{search: "name='a' or name='b'"}, "name='a' or name='b'"},
 		{selectFlags{search: "name='a' or name='b'", owner: "1"}, "(name='a' or name='b') and owner_id='1'"},
-		{selectFlags{labels: map[string]string{"b": "it's", "a.io/c": "1"}}, `labels."a.io/c"='1' and labels."b"='it''s'`},
+		{selectFlags{labels: map[string]string{"b": "it's", "a.io/c": "1"}},
+			`labels."a.io/c"='1' and labels."b"='it''s'`},
 	} {
 		if got := c.s.text(); got != c.want {
 			t.Errorf("%+v: %s, want %s", c.s, got, c.want)
@@ -281,9 +286,12 @@ func TestHistoryIsToldInFewWords(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var b strings.Builder
 	historyTable(&b, []api.HistoryRecord{
-		{Seq: 4, Time: at, Action: "force-delete", Principal: "cli:root", Note: json.RawMessage(`{"reason":"burnt down"}`)},
-		{Seq: 3, Time: at, Action: "update", Generation: 1, Principal: "system:adapter", Status: json.RawMessage(`{"conditions":[{"type":"Reconciled","status":"True","reason":"ReconciledAll"}]}`)},
-		{Seq: 1, Time: at, Action: "create", Generation: 1, Principal: "a@b", Spec: json.RawMessage(`{}`), Status: json.RawMessage(`{}`)},
+		{Seq: 4, Time: at, Action: "force-delete", Principal: "cli:root", Note: json.RawMessage(
+			`{"reason":"burnt down"}`)},
+		{Seq: 3, Time: at, Action: "update", Generation: 1, Principal: "system:adapter", Status: json.RawMessage(
+			`{"conditions":[{"type":"Reconciled","status":"True","reason":"ReconciledAll"}]}`)},
+		{Seq: 1, Time: at, Action: "create", Generation: 1, Principal: "a@b", Spec: json.RawMessage(`{}`),
+			Status: json.RawMessage(`{}`)},
 	}, false, false)
 	want := `TIME                          ACTION         GENERATION   BY               WHAT
 2026-01-02 03:04:05.000 UTC   force-delete   -            cli:root         burnt down

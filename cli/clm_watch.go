@@ -106,7 +106,8 @@ func (c *command) showEvent(e client.Event, l *lifecycle, out *output) error {
 	if cond := reconciledOf(r.Resource); cond != nil {
 		message = cond.Message
 	}
-	_, err = fmt.Fprintf(c.out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID, fmt.Sprint(r.Generation), state, oneLine(message))
+	_, err = fmt.Fprintf(c.out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID,
+		fmt.Sprint(r.Generation), state, oneLine(message))
 	return err
 }
 
@@ -143,13 +144,15 @@ var errThere = errors.New("there")
 
 // waitFor watches a resource until the generation that r has is reconciled, or
 // until it is gone, and shows what its Reconciled condition says meanwhile.
-func (c *command) waitFor(ctx context.Context, l *lifecycle, in client.Collection, r client.Resource, gone bool, timeout time.Duration, out io.Writer) error {
+func (c *command) waitFor(ctx context.Context, l *lifecycle, in client.Collection, r client.Resource, gone bool,
+	timeout time.Duration, out io.Writer) error {
 	begun, shown, seen := time.Now(), "", false
 	goal := "reconciled"
 	if gone {
 		goal = "gone"
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%s %s is not %s within %s; see `atoll clm why %s %s`", r.Kind, r.Name, goal, timeout, in, r.ID))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("%s %s is not %s within %s; see `atoll clm why %s %s`", r.Kind, r.Name, goal, timeout, in, r.ID))
 	defer cancel()
 	err := l.Follow(ctx, in, client.WatchOptions{Search: client.Equal("id", r.ID)}, func(e client.Event) error {
 		switch {

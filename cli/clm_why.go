@@ -47,7 +47,8 @@ deletion also what belongs to the resource and is still there.`,
 				return err
 			}
 			if r.DeletedTime != nil {
-				for child, err := range l.All(ctx, client.AllKinds, client.ResourceQuery{Search: client.Equal("owner_id", r.ID), Order: "created_time"}) {
+				for child, err := range l.All(ctx, client.AllKinds, client.ResourceQuery{
+					Search: client.Equal("owner_id", r.ID), Order: "created_time"}) {
 					if err != nil {
 						return err
 					}
@@ -64,7 +65,8 @@ deletion also what belongs to the resource and is still there.`,
 				}
 			}
 			// The latest records are enough: who asked before them was answered.
-			if f.History, err = l.History(ctx, in, r.ID, 0, 20); err != nil && client.StatusOf(err) != http.StatusNotFound {
+			if f.History, err = l.History(ctx, in, r.ID, 0, 20); err != nil &&
+				client.StatusOf(err) != http.StatusNotFound {
 				return err
 			}
 			w := whyOf(f)
@@ -145,7 +147,8 @@ func whyOf(f findings) wait {
 	}
 	if c := reconciledOf(r); c != nil {
 		w.Reconciled, w.Since, w.Message = c.Status, &c.LastTransitionTime, c.Message
-		if found := missingAdapters.FindStringSubmatch(c.Message); missing == nil && found != nil && c.Status != "True" {
+		if found := missingAdapters.FindStringSubmatch(c.Message); missing == nil && found != nil &&
+			c.Status != "True" {
 			missing = strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' })
 		}
 	}
@@ -175,13 +178,17 @@ func whyOf(f findings) wait {
 		}
 	}
 	for _, child := range f.Children {
-		a := awaited{From: child.Kind + " " + child.Name, Since: r.UpdatedTime, Generation: child.Generation, What: "belongs to it and is still there: " + child.ID}
+		a := awaited{From: child.Kind + " " + child.Name, Since: r.UpdatedTime, Generation: child.Generation,
+			What: "belongs to it and is still there: " + child.ID}
 		if child.DeletedTime != nil {
 			a.Since = *child.DeletedTime
 		}
 		w.Awaited = append(w.Awaited, a)
 	}
-	slices.SortStableFunc(w.Awaited, func(a, b awaited) int { return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.From, b.From)) })
+	slices.SortStableFunc(w.Awaited, func(a, b awaited) int {
+		return cmp.Or(a.Since.Compare(b.Since),
+			strings.Compare(a.From, b.From))
+	})
 	for _, h := range f.History {
 		if h.Action == "reconcile" {
 			w.Asked = &asked{Time: h.Time, By: h.Principal}
@@ -199,7 +206,8 @@ func whyOf(f findings) wait {
 func explain(r clm.Resource, report clm.AdapterStatus) awaited {
 	a := awaited{From: report.Adapter, Since: r.UpdatedTime, Generation: report.ObservedGeneration}
 	if report.ObservedGeneration < r.Generation {
-		a.What = fmt.Sprintf("has not reported on generation %d; its last word was on %d", r.Generation, report.ObservedGeneration)
+		a.What = fmt.Sprintf("has not reported on generation %d; its last word was on %d", r.Generation,
+			report.ObservedGeneration)
 		return a
 	}
 	wanted := "Available"
@@ -222,7 +230,8 @@ func explain(r clm.Resource, report clm.AdapterStatus) awaited {
 // textOf is a condition as people read it.
 func textOf(c clm.AdapterCondition) string {
 	text := c.Type + "=" + c.Status
-	if why := strings.Join(slices.DeleteFunc([]string{c.Reason, c.Message}, func(s string) bool { return s == "" }), ": "); why != "" {
+	if why := strings.Join(slices.DeleteFunc([]string{c.Reason, c.Message}, func(s string) bool { return s == "" }),
+		": "); why != "" {
 		text += " (" + why + ")"
 	}
 	return text
@@ -247,7 +256,8 @@ func waitTable(out io.Writer, w wait, in client.Collection, now time.Time) {
 	if w.Deleting {
 		change = "deleted"
 	}
-	fmt.Fprintf(out, "%s %s (%s), generation %d, %s %s ago by %s\n", w.Kind, w.Name, w.ID, w.Generation, change, ago(w.Changed, now), oneLine(w.ChangedBy))
+	fmt.Fprintf(out, "%s %s (%s), generation %d, %s %s ago by %s\n", w.Kind, w.Name, w.ID, w.Generation, change,
+		ago(w.Changed, now), oneLine(w.ChangedBy))
 	switch {
 	case w.Reconciled == "":
 		fmt.Fprintf(out, "no adapter has to do anything for a %s\n", w.Kind)

@@ -26,9 +26,11 @@ simulated nodes. NAME is a cluster's name or its id.`,
   atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
   atoll cluster delete demo --wait`,
 	}
-	cmd.AddCommand(c.clusterCreate(), c.clusterList(), c.clusterGet(), c.clusterWatch(), c.clusterEvents(), c.clusterStatuses(),
+	cmd.AddCommand(c.clusterCreate(), c.clusterList(), c.clusterGet(), c.clusterWatch(), c.clusterEvents(),
+		c.clusterStatuses(),
 		c.clusterKubeconfig(), c.clusterCredentials(),
-		c.clusterHibernate(true), c.clusterHibernate(false), c.clusterUpgrade(), c.clusterProtect(true), c.clusterProtect(false), c.clusterDelete())
+		c.clusterHibernate(true), c.clusterHibernate(false), c.clusterUpgrade(), c.clusterProtect(
+			true), c.clusterProtect(false), c.clusterDelete())
 	return cmd
 }
 
@@ -98,11 +100,13 @@ func clusterNamed(ctx context.Context, api *client.Platform, name string) (clien
 	if leaving != "" {
 		return api.Cluster(ctx, leaving)
 	}
-	return client.Cluster{}, fmt.Errorf("there is no cluster %q in this account; `atoll cluster list` shows what there is", name)
+	return client.Cluster{},
+		fmt.Errorf("there is no cluster %q in this account; `atoll cluster list` shows what there is", name)
 }
 
 // completeClusters completes the first argument with names of clusters.
-func (c *command) completeClusters(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (c *command) completeClusters(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

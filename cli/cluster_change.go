@@ -57,12 +57,14 @@ func (c *command) clusterProtect(protected bool) *cobra.Command {
 		ValidArgsFunction: c.completeClusters,
 	}
 	if protected {
-		cmd.Use, cmd.Short, cmd.Example = "protect NAME", "Refuse a cluster's deletion until unprotect", "  atoll cluster protect demo"
+		cmd.Use, cmd.Short, cmd.Example = "protect NAME", "Refuse a cluster's deletion until unprotect",
+			"  atoll cluster protect demo"
 	}
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
-			return c.changeCluster(ctx, api, args[0], map[string]any{"deleteProtection": protected}, &waitFlags{}, out, clusterGoal{})
+			return c.changeCluster(ctx, api, args[0], map[string]any{"deleteProtection": protected}, &waitFlags{}, out,
+				clusterGoal{})
 		})
 	}
 	return cmd
@@ -84,7 +86,8 @@ refused, and shown as its condition.`,
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
-			spec := map[string]any{"hostedCluster": map[string]any{"release": map[string]any{"image": releaseImage(release)}}}
+			spec := map[string]any{"hostedCluster": map[string]any{"release": map[string]any{
+				"image": releaseImage(release)}}}
 			return c.changeCluster(ctx, api, args[0], spec, f, out, clusterGoal{
 				"upgraded to " + release, func(k platform.Cluster) bool {
 					return k.Status.Version == release && k.Status.Phase == platform.ClusterPhaseReady
@@ -103,7 +106,8 @@ type clusterGoal struct {
 
 // changeCluster merges a change into a cluster's spec, and waits for what it
 // leads to if that is wanted.
-func (c *command) changeCluster(ctx context.Context, api *client.Platform, name string, spec map[string]any, f *waitFlags, out *output, goal clusterGoal) error {
+func (c *command) changeCluster(ctx context.Context, api *client.Platform, name string, spec map[string]any,
+	f *waitFlags, out *output, goal clusterGoal) error {
 	k, err := clusterNamed(ctx, api, name)
 	if err != nil {
 		return err
@@ -135,7 +139,8 @@ func (c *command) changeCluster(ctx context.Context, api *client.Platform, name 
 
 // awaitCluster watches a cluster until it is what was wanted, for the
 // generation that k has, and shows what it says meanwhile.
-func (c *command) awaitCluster(ctx context.Context, api *client.Platform, k platform.Cluster, goal clusterGoal, timeout time.Duration, out io.Writer) error {
+func (c *command) awaitCluster(ctx context.Context, api *client.Platform, k platform.Cluster, goal clusterGoal,
+	timeout time.Duration, out io.Writer) error {
 	begun, told := time.Now(), ""
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
 	defer cancel()
@@ -167,7 +172,8 @@ func (c *command) awaitCluster(ctx context.Context, api *client.Platform, k plat
 		fmt.Fprintf(c.err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n", k.Name, k.Name)
 		return ctx.Err()
 	case errors.Is(context.Cause(limited), errLate):
-		return fmt.Errorf("cluster %s is not %s within %s%s; it goes on: look with `atoll cluster get %s`", k.Name, goal.name, timeout, soFar(told), k.Name)
+		return fmt.Errorf("cluster %s is not %s within %s%s; it goes on: look with `atoll cluster get %s`", k.Name,
+			goal.name, timeout, soFar(told), k.Name)
 	}
 	return err
 }
@@ -193,7 +199,9 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 		ValidArgsFunction: c.completeClusters,
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	cmd.Flags().BoolVar(&force, "force", false, "for privileged callers: remove the record of a cluster whose deletion does not end; what was made for it may stay")
+	cmd.Flags().BoolVar(&force, "force", false,
+		"for privileged callers: remove the record of a cluster whose deletion does not end; what was made for it "+
+			"may stay")
 	cmd.Flags().StringVar(&reason, "reason", "", "with --force: why, for the record")
 	cmd.MarkFlagsRequiredTogether("force", "reason")
 	f := addWait(cmd, "gone")

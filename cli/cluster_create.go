@@ -47,7 +47,8 @@ document of the kind Cluster, and documents of the kind NodePool; flags are stro
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.file, "file", "f", "", `file with the request; "-" for standard input`)
-	fs.Var(&f.pools, "node-pool", "a node pool: name=N,replicas=R,instance-type=T,label=K=V,taint=K=V:EFFECT,auto-repair=BOOL; repeatable")
+	fs.Var(&f.pools, "node-pool",
+		"a node pool: name=N,replicas=R,instance-type=T,label=K=V,taint=K=V:EFFECT,auto-repair=BOOL; repeatable")
 	fs.StringVar(&f.release, "release", "", "Kubernetes version, such as 1.36.3 (default: the region's newest)")
 	fs.StringVar(&f.display, "display-name", "", "a name for people")
 	fs.BoolVar(&f.hibernated, "hibernated", false, "asleep until somebody connects")
@@ -158,7 +159,8 @@ func (c *command) readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-func (c *command) createCluster(ctx context.Context, api *client.Platform, o clusterOrder, wait *waitFlags, out *output) error {
+func (c *command) createCluster(ctx context.Context, api *client.Platform, o clusterOrder, wait *waitFlags,
+	out *output) error {
 	// Everything is made out before anything is asked for.
 	request := platform.ClusterRequest{Name: o.name, TargetProjectID: o.project}
 	if err := recast(o.spec, &request.Spec); err != nil {
@@ -186,7 +188,9 @@ func (c *command) createCluster(ctx context.Context, api *client.Platform, o clu
 	for _, p := range pools {
 		p.ClusterID = k.ID
 		if _, err := api.CreateNodePool(ctx, p); err != nil {
-			return fmt.Errorf("cluster %s is being made, but not its node pool %s; mend that and go on with `atoll nodepool create %s --cluster %s`, or delete the cluster: %w",
+			return fmt.Errorf(
+				"cluster %s is being made, but not its node pool %s; mend that and go on with `atoll nodepool create "+
+					"%s --cluster %s`, or delete the cluster: %w",
 				k.Name, p.Name, p.Name, k.Name, err)
 		}
 		fmt.Fprintf(progress, "node pool %s accepted\n", p.Name)
@@ -218,7 +222,9 @@ func checkNodePool(ctx context.Context, api *client.Platform, p platform.NodePoo
 	if !ok || e.Status != http.StatusUnprocessableEntity {
 		return nil
 	}
-	wrong := slices.DeleteFunc(slices.Clone(e.Fields), func(f platform.FieldError) bool { return f.Field == "cluster_id" })
+	wrong := slices.DeleteFunc(slices.Clone(e.Fields), func(f platform.FieldError) bool {
+		return f.Field == "cluster_id"
+	})
 	if len(wrong) == 0 {
 		return nil
 	}

@@ -25,7 +25,8 @@ func (c *command) clusterList() *cobra.Command {
   atoll cluster list --status Ready -o name`,
 	}
 	cmd.Flags().StringVar(&phase, "status", "", "only clusters in this phase: "+strings.Join(clusterPhases, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(clusterPhases, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(clusterPhases,
+		cobra.ShellCompDirectiveNoFileComp))
 	out := addOutput(cmd, "wide", "name")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
@@ -41,7 +42,9 @@ func (c *command) clusterList() *cobra.Command {
 			case out.format == "table" || out.format == "wide":
 				clusterTable(c.out, all, out.format == "wide", time.Now())
 				if len(all) == 0 && phase == "" {
-					fmt.Fprintln(c.err, "no clusters yet; make one: atoll cluster create NAME --node-pool name=workers,replicas=2 --wait")
+					fmt.Fprintln(
+						c.err, "no clusters yet; make one: atoll cluster create NAME --node-pool "+
+							"name=workers,replicas=2 --wait")
 				}
 				return nil
 			default:
@@ -55,7 +58,8 @@ func (c *command) clusterList() *cobra.Command {
 func clusterTable(w io.Writer, all []platform.Cluster, wide bool, now time.Time) {
 	head := []string{"NAME", "STATUS", "VERSION", "AGE", "MESSAGE"}
 	if wide {
-		head = []string{"NAME", "ID", "STATUS", "VERSION", "MANAGEMENT CLUSTER", "API", "CREATED BY", "TAGS", "AGE", "MESSAGE"}
+		head = []string{"NAME", "ID", "STATUS", "VERSION", "MANAGEMENT CLUSTER", "API", "CREATED BY", "TAGS", "AGE",
+			"MESSAGE"}
 	}
 	rows := [][]string{head}
 	for _, k := range all {
@@ -65,7 +69,8 @@ func clusterTable(w io.Writer, all []platform.Cluster, wide bool, now time.Time)
 		}
 		version, age := dash(k.Status.Version), ago(k.CreatedAt, now)
 		if wide {
-			rows = append(rows, []string{k.Name, k.ID, phaseOf(k), version, livesOn(k), apiURL(k), k.CreatedBy, dash(labelText(k.Spec.Tags)), age, message})
+			rows = append(rows, []string{k.Name, k.ID, phaseOf(k), version, livesOn(k), apiURL(k), k.CreatedBy,
+				dash(labelText(k.Spec.Tags)), age, message})
 		} else {
 			rows = append(rows, []string{k.Name, phaseOf(k), version, age, message})
 		}
@@ -165,7 +170,8 @@ func releaseOf(s platform.ClusterSpec) string {
 func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time) {
 	rows := [][]string{{"CONDITION", "STATUS", "SINCE", "REASON", "MESSAGE"}}
 	for _, d := range conditions {
-		rows = append(rows, []string{d.Type, string(d.Status), ago(d.LastTransitionTime.Time, now), d.Reason, d.Message})
+		rows = append(rows, []string{d.Type, string(d.Status), ago(d.LastTransitionTime.Time, now), d.Reason,
+			d.Message})
 	}
 	table(w, rows)
 }
@@ -173,7 +179,8 @@ func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time)
 func (c *command) clusterStatuses() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "statuses NAME", Short: "Show what each of the region's controllers reports of a cluster", Args: cobra.ExactArgs(1),
-		Example:           "  atoll cluster statuses demo\n  atoll cluster statuses demo -o json | jq '.controller_statuses[].data'",
+		Example: "  atoll cluster statuses demo\n  atoll cluster statuses demo -o json | jq " +
+			"'.controller_statuses[].data'",
 		ValidArgsFunction: c.completeClusters,
 	}
 	out := addOutput(cmd)
@@ -197,7 +204,8 @@ func statusesTable(w io.Writer, s platform.ClusterStatuses, now time.Time) {
 	rows := [][]string{{"CONTROLLER", "GENERATION", "HEARD", "CONDITION", "STATUS", "REASON", "MESSAGE"}}
 	for _, cs := range s.ControllerStatuses {
 		for i, d := range cs.Conditions {
-			row := []string{cs.ControllerName, strconv.FormatInt(cs.ObservedGeneration, 10), ago(cs.LastUpdated, now) + " ago"}
+			row := []string{cs.ControllerName, strconv.FormatInt(cs.ObservedGeneration, 10), ago(cs.LastUpdated, now) +
+				" ago"}
 			if i > 0 {
 				row = []string{"", "", ""}
 			}

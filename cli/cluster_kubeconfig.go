@@ -41,7 +41,9 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 	}
 	cmd.Flags().DurationVar(&expiration, "expiration", expiration, "how long it serves, from 1m to 24h")
 	cmd.Flags().StringVar(&file, "out", "", "file for the kubeconfig (default: print it)")
-	cmd.Flags().StringVar(&into, "kubeconfig", "", "file to which it is added as a context of the cluster's name, in place of an earlier one of it, and becomes the present one")
+	cmd.Flags().StringVar(&into, "kubeconfig", "",
+		"file to which it is added as a context of the cluster's name, in place of an earlier one of it, and becomes "+
+			"the present one")
 	cmd.MarkFlagsMutuallyExclusive("out", "kubeconfig")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if expiration < time.Second { // of which the region would hear nothing
@@ -89,12 +91,14 @@ func (c *command) putKubeconfig(config *clientcmdapi.Config, cred platform.Crede
 
 // makeKubeconfig makes a key, gets a certificate for it, and returns a
 // kubeconfig with one context, which is named after the cluster.
-func makeKubeconfig(ctx context.Context, api *client.Platform, id, name string, expiration time.Duration) (*clientcmdapi.Config, platform.Credential, error) {
+func makeKubeconfig(ctx context.Context, api *client.Platform, id, name string, expiration time.Duration) (
+	*clientcmdapi.Config, platform.Credential, error) {
 	key, request, err := newRequest()
 	if err != nil {
 		return nil, platform.Credential{}, err
 	}
-	cred, err := api.CreateCredential(ctx, id, platform.CredentialRequest{Csr: string(request), ExpirationSeconds: int(expiration.Seconds())})
+	cred, err := api.CreateCredential(ctx, id, platform.CredentialRequest{Csr: string(request), ExpirationSeconds: int(
+		expiration.Seconds())})
 	if err != nil {
 		return nil, cred, err
 	}
@@ -117,7 +121,8 @@ func newRequest() (key, request []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a request for a certificate: %w", err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), nil
 }
 
 // completeKubeconfig puts the key into a kubeconfig that has everything else,
@@ -153,9 +158,12 @@ func mergeKubeconfig(file string, config *clientcmdapi.Config, name string) erro
 		return fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
 	if foreign(all, name) {
-		return fmt.Errorf("kubeconfig %s: what it calls %s is no cluster of a region, and stays; take a file of its own with --out, or rename that", file, name)
+		return fmt.Errorf(
+			"kubeconfig %s: what it calls %s is no cluster of a region, and stays; take a file of its own with "+
+				"--out, or rename that", file, name)
 	}
-	all.Clusters[name], all.AuthInfos[name], all.Contexts[name] = config.Clusters[name], config.AuthInfos[name], config.Contexts[name]
+	all.Clusters[name], all.AuthInfos[name], all.Contexts[name] = config.Clusters[name], config.AuthInfos[name],
+		config.Contexts[name]
 	all.CurrentContext = name
 	data, err := clientcmd.Write(*all)
 	if err != nil {
@@ -180,7 +188,8 @@ func (c *command) clusterCredentials() *cobra.Command {
 		Short: "Credentials of a cluster: list, revoke",
 	}
 	list := &cobra.Command{
-		Use: "list NAME", Aliases: []string{"ls"}, Short: "List who may use a cluster, and until when", Args: cobra.ExactArgs(1),
+		Use: "list NAME", Aliases: []string{
+			"ls"}, Short: "List who may use a cluster, and until when", Args: cobra.ExactArgs(1),
 		ValidArgsFunction: c.completeClusters,
 	}
 	out := addOutput(list, "name")
@@ -240,7 +249,8 @@ func credentialTable(w io.Writer, all []platform.Credential, now time.Time) {
 
 // completeCredentials completes the name of a cluster, and then the id of one
 // of its credentials.
-func (c *command) completeCredentials(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (c *command) completeCredentials(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return c.completeClusters(cmd, args, word)
 	}

@@ -63,8 +63,12 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 		t.Fatal(err)
 	}
 	identity := &clm.Identity{
-		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) }, Open: true, Trusting: true,
-		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account", Required: true}}},
+		MayCall: func(peer string) bool {
+			return access.MayCall(access.CLM,
+				pki.Name(peer))
+		}, Open: true, Trusting: true,
+		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account",
+			Required: true}}},
 	}
 	secure, plain := listenOn(t), listenOn(t)
 	s, err := clm.New(clm.Options{
@@ -88,9 +92,11 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 	}
 	lifecycle := dial(client.CLMOptions{Endpoint: "http://" + plain.Addr().String()}) // as the region's adapters
 	platform := dial(client.CLMOptions{Endpoint: "https://" + secure.Addr().String(), TLS: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificateOf(t, ca, pki.ServiceName("platform"))}, RootCAs: ca.Pool(), ServerName: "clm",
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
+			certificateOf(t, ca, pki.ServiceName("platform"))}, RootCAs: ca.Pool(), ServerName: "clm",
 	}})
-	maestro, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"}) // nothing here asks it
+	// nothing here asks it
+	maestro, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +109,13 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 	quiet := slog.New(slog.DiscardHandler)
 	front := httptest.NewTLSServer(rosa.New(rosa.Options{
 		Maestro: maestro, CLM: platform, Ops: rest.NewOps(), Log: quiet,
-		Authenticate: access.Authenticator{Verifier: &access.Verifier{Region: "test-1", Keys: customerKeys{key}}, Public: access.PublicPaths, Log: quiet}.Authenticate,
+		Authenticate: access.Authenticator{Verifier: &access.Verifier{Region: "test-1", Keys: customerKeys{key}},
+			Public: access.PublicPaths, Log: quiet}.Authenticate,
 	}))
 	t.Cleanup(front.Close)
 	for name, content := range map[string]any{
-		"region.json":      region.State{Format: 1, Region: "test-1", Ports: map[string]int{"platform": front.Listener.Addr().(*net.TCPAddr).Port}},
+		"region.json": region.State{Format: 1, Region: "test-1", Ports: map[string]int{
+			"platform": front.Listener.Addr().(*net.TCPAddr).Port}},
 		"credentials.json": region.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret},
 	} {
 		data, err := json.Marshal(content)
@@ -118,17 +126,21 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(home, "ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, "ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		Bytes: front.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	channel, err := lifecycle.Create(t.Context(), "channels", api.ResourceCreate{Kind: "Channel", Name: "stable", Spec: json.RawMessage(`{}`)}, "")
+	channel, err := lifecycle.Create(t.Context(), "channels", api.ResourceCreate{Kind: "Channel", Name: "stable",
+		Spec: json.RawMessage(`{}`)}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range []string{"1.36.2", "1.36.3"} {
-		_, err := lifecycle.Create(t.Context(), client.Collection("channels").Below(channel.ID, "versions"), api.ResourceCreate{
-			Kind: "Version", Name: strings.ReplaceAll(v, ".", "-"), Spec: fmt.Appendf(nil, `{"version":%q,"image":"atoll.dev/release:%s"}`, v, v),
-		}, "")
+		_, err := lifecycle.Create(t.Context(), client.Collection("channels").Below(channel.ID, "versions"),
+			api.ResourceCreate{
+				Kind: "Version", Name: strings.ReplaceAll(v, ".", "-"), Spec: fmt.Appendf(
+					nil, `{"version":%q,"image":"atoll.dev/release:%s"}`, v, v),
+			}, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +169,8 @@ func signCredentials(ctx context.Context, lifecycle *client.CLM) error {
 	if err != nil {
 		return err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true}
 	root, err := x509.CreateCertificate(rand.Reader, template, template, ca.Public(), ca)
 	if err != nil {
 		return err
@@ -179,7 +192,8 @@ func signCredentials(ctx context.Context, lifecycle *client.CLM) error {
 			return err
 		}
 		if r.DeletedTime != nil {
-			return reportOn(ctx, lifecycle, "credentials", r.ID, "credential", r.Generation, map[string]string{}, "Applied=False", "Available=False", "Health=True", "Finalized=True")
+			return reportOn(ctx, lifecycle, "credentials", r.ID, "credential", r.Generation, map[string]string{},
+				"Applied=False", "Available=False", "Health=True", "Finalized=True")
 		}
 		block, _ := pem.Decode([]byte(spec.Request))
 		if block == nil {
@@ -189,7 +203,8 @@ func signCredentials(ctx context.Context, lifecycle *client.CLM) error {
 		if err != nil {
 			return err
 		}
-		leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: spec.Username}, NotAfter: spec.Expires}
+		leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: spec.Username},
+			NotAfter: spec.Expires}
 		der, err := x509.CreateCertificate(rand.Reader, leaf, template, csr.PublicKey, ca)
 		if err != nil {
 			return err
@@ -198,20 +213,23 @@ func signCredentials(ctx context.Context, lifecycle *client.CLM) error {
 			return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 		}
 		return reportOn(ctx, lifecycle, "credentials", r.ID, "credential", r.Generation, map[string]string{
-			"certificate": text(der), "ca_bundle": text(root), "server": "https://127.0.0.1:6443", "tls_server_name": "hc-1.hosted.test-1.atoll.internal",
-			"expires_at": spec.Expires.Format(time.RFC3339),
+			"certificate": text(der), "ca_bundle": text(root), "server": "https://127.0.0.1:6443",
+			"tls_server_name": "hc-1.hosted.test-1.atoll.internal",
+			"expires_at":      spec.Expires.Format(time.RFC3339),
 		}, "Applied=True", "Available=True", "Health=True")
 	})
 }
 
 // reportOn reports conditions, TYPE=STATUS[:REASON[:MESSAGE]], and data of an
 // adapter. A report that says what was said before is dropped, and that is well.
-func reportOn(ctx context.Context, lifecycle *client.CLM, in client.Collection, id, adapter string, generation int32, data any, conditions ...string) error {
+func reportOn(ctx context.Context, lifecycle *client.CLM, in client.Collection, id, adapter string, generation int32,
+	data any, conditions ...string) error {
 	report := api.AdapterStatusCreate{Adapter: adapter, ObservedGeneration: generation, ObservedTime: time.Now()}
 	for _, text := range conditions {
 		kind, rest, _ := strings.Cut(text, "=")
 		part := append(strings.SplitN(rest, ":", 3), "", "")
-		report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0], Reason: part[1], Message: part[2]})
+		report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0],
+			Reason: part[1], Message: part[2]})
 	}
 	var err error
 	if report.Data, err = json.Marshal(data); err != nil {
@@ -258,7 +276,8 @@ func TestClusterScripts(t *testing.T) {
 				ts.Check(err)
 				generation, err := strconv.Atoi(args[3])
 				ts.Check(err)
-				ts.Check(reportOn(t.Context(), lifecycle, in, r.ID, args[0], int32(generation), json.RawMessage(args[4]), args[5:]...))
+				ts.Check(reportOn(t.Context(), lifecycle, in, r.ID, args[0], int32(generation),
+					json.RawMessage(args[4]), args[5:]...))
 			},
 		}),
 	})

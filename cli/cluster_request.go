@@ -232,7 +232,8 @@ func (s *poolSettings) spec() map[string]any {
 		spec["taints"] = s.taints
 	}
 	if s.instanceType != "" {
-		spec["nodePool"] = map[string]any{"platform": map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": s.instanceType}}}
+		spec["nodePool"] = map[string]any{"platform": map[string]any{"type": "AWS", "aws": map[string]any{
+			"instanceType": s.instanceType}}}
 	}
 	return spec
 }

@@ -103,7 +103,8 @@ spec: {replicas: 1, nodePool: {platform: {aws: {instanceType: m6a.large}}}}
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := createFlags{file: file, release: "1.36.3", hibernated: true, protected: true, tags: map[string]string{"env": "prod"}, selector: map[string]string{"zone": "a"}}
+	f := createFlags{file: file, release: "1.36.3", hibernated: true, protected: true, tags: map[string]string{
+		"env": "prod"}, selector: map[string]string{"zone": "a"}}
 	for _, p := range []string{"name=workers,replicas=3", "name=more"} {
 		if err := f.pools.Set(p); err != nil {
 			t.Fatal(err)
@@ -113,7 +114,8 @@ spec: {replicas: 1, nodePool: {platform: {aws: {instanceType: m6a.large}}}}
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, _ := json.Marshal(map[string]any{"name": o.name, "project": o.project, "spec": o.spec, "workers": o.pools[0].spec, "pools": len(o.pools)})
+	got, _ := json.Marshal(map[string]any{"name": o.name, "project": o.project, "spec": o.spec,
+		"workers": o.pools[0].spec, "pools": len(o.pools)})
 	want := `{"name":"by-flag","pools":2,"project":"p1","spec":{"deleteProtection":true,"hibernated":true,
 		"hostedCluster":{"networking":{"serviceNetwork":[{"cidr":"172.30.0.0/16"}]},"release":{"image":"atoll.dev/release:1.36.3"}},
 		"placement":{"selector":{"zone":"a"}},"tags":{"env":"prod","team":"web"}},
@@ -139,7 +141,8 @@ func TestKubeconfigs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{mergeKubeconfig(file, other, "other"), mergeKubeconfig(file, config, "demo"), mergeKubeconfig(file, config, "demo")} {
+	for _, err := range []error{mergeKubeconfig(file, other, "other"), mergeKubeconfig(file, config, "demo"),
+		mergeKubeconfig(file, config, "demo")} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +155,9 @@ func TestKubeconfigs(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	if len(all.Contexts) != 2 || all.CurrentContext != "demo" || all.Clusters["demo"].TLSServerName != "hc-1.hosted" ||
-		string(all.AuthInfos["demo"].ClientKeyData) != "KEY" || string(all.AuthInfos["other"].ClientKeyData) != "KEY2" || string(all.AuthInfos["demo"].ClientCertificateData) != "CERT" {
+		string(all.AuthInfos["demo"].ClientKeyData) != "KEY" ||
+		string(all.AuthInfos["other"].ClientKeyData) != "KEY2" ||
+		string(all.AuthInfos["demo"].ClientCertificateData) != "CERT" {
 		t.Errorf("merged into %+v", all)
 	}
 	// What is of somebody else stays, whatever it has of the name.
@@ -176,8 +181,10 @@ func TestKubeconfigs(t *testing.T) {
 			t.Errorf("it became %s, %v", after, err)
 		}
 	}
-	for _, broken := range []string{``, `{`, `{"apiVersion":"v1","kind":"Config"}`, strings.Replace(answer, `"client-certificate-data":"Q0VSVA=="`, "", 1)} {
-		if _, err := completeKubeconfig([]byte(broken), []byte("KEY"), "demo"); err == nil || !strings.Contains(err.Error(), "the region's kubeconfig") {
+	for _, broken := range []string{``, `{`, `{"apiVersion":"v1","kind":"Config"}`,
+		strings.Replace(answer, `"client-certificate-data":"Q0VSVA=="`, "", 1)} {
+		if _, err := completeKubeconfig([]byte(broken), []byte("KEY"), "demo"); err == nil ||
+			!strings.Contains(err.Error(), "the region's kubeconfig") {
 			t.Errorf("%s: %v", broken, err)
 		}
 	}
@@ -188,7 +195,8 @@ func TestKubeconfigs(t *testing.T) {
 func TestWhatIsPrivate(t *testing.T) {
 	dir := t.TempDir()
 	file, link, pipe := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "pipe")
-	if err := errors.Join(os.WriteFile(file, []byte("a longer text"), 0o644), os.Symlink(file, link), syscall.Mkfifo(pipe, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(file, []byte("a longer text"), 0o644), os.Symlink(file, link),
+		syscall.Mkfifo(pipe, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	listens, err := os.OpenFile(pipe, os.O_RDWR, 0) // so that neither end waits for the other
@@ -228,7 +236,8 @@ func TestAQuestionCanBeLeft(t *testing.T) {
 		t.Errorf("left: %v", err)
 	}
 	for _, text := range []string{"demo\nmore", "demo"} {
-		if line, err := readLine(t.Context(), strings.NewReader(text)); err != nil || strings.TrimSpace(line) != "demo" {
+		if line, err := readLine(t.Context(), strings.NewReader(text)); err != nil ||
+			strings.TrimSpace(line) != "demo" {
 			t.Errorf("%q: %q, %v", text, line, err)
 		}
 	}

@@ -117,7 +117,8 @@ type display struct {
 }
 
 func newDisplay(out io.Writer, k platform.Cluster, nodes bool) *display {
-	d := &display{timeline: timeline{name: k.Name, phase: string(k.Status.Phase), begun: k.CreatedAt, nodes: nodes}, out: out}
+	d := &display{timeline: timeline{name: k.Name, phase: string(k.Status.Phase), begun: k.CreatedAt, nodes: nodes},
+		out: out}
 	d.screen = screenOf(out, os.Getenv)
 	return d
 }
@@ -125,7 +126,8 @@ func newDisplay(out io.Writer, k platform.Cluster, nodes bool) *display {
 // learn takes in what became known.
 func (d *display) learn(n news) {
 	switch {
-	case n.event != nil && n.event.Type == platform.EventTypeNormal: // others say what a stage waits for, as the cluster does
+	// others say what a stage waits for, as the cluster does
+	case n.event != nil && n.event.Type == platform.EventTypeNormal:
 		if d.reach(string(n.event.Stage), n.event.Time, n.event.Message) && d.screen == nil {
 			fmt.Fprintln(d.out, d.tell(string(n.event.Stage)))
 		}
@@ -164,7 +166,8 @@ func (d *display) show() {
 
 // awaitReady shows how a cluster comes to life, until it is ready and, if it
 // has node pools, so are their nodes.
-func (c *command) awaitReady(ctx context.Context, api *client.Platform, k platform.Cluster, nodes bool, timeout time.Duration, out io.Writer) error {
+func (c *command) awaitReady(ctx context.Context, api *client.Platform, k platform.Cluster, nodes bool,
+	timeout time.Duration, out io.Writer) error {
 	d := newDisplay(out, k, nodes)
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
 	defer cancel()
@@ -181,14 +184,17 @@ func (c *command) awaitReady(ctx context.Context, api *client.Platform, k platfo
 	}, func() error { d.show(); return nil })
 	switch {
 	case errors.Is(err, errThere):
-		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", k.Name, took(d.end(time.Now()).Sub(d.begun)), k.Name)
+		fmt.Fprintf(out, "cluster %s is ready after %s; to use it: atoll cluster kubeconfig %s\n", k.Name,
+			took(d.end(time.Now()).Sub(d.begun)), k.Name)
 		return nil
 	case errors.Is(err, errLate):
 		why := ""
 		if d.waits != "" {
 			why = ": " + oneLine(d.waits)
 		}
-		return fmt.Errorf("cluster %s is not ready within %s%s; it goes on: look with `atoll cluster watch %s`, `atoll cluster statuses %s`", k.Name, timeout, why, k.Name, k.Name)
+		return fmt.Errorf(
+			"cluster %s is not ready within %s%s; it goes on: look with `atoll cluster watch %s`, `atoll cluster "+
+				"statuses %s`", k.Name, timeout, why, k.Name, k.Name)
 	case ctx.Err() != nil:
 		fmt.Fprintf(c.err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n", k.Name, k.Name)
 		return ctx.Err()
@@ -294,7 +300,8 @@ func (c *command) showCluster(e client.Event, out *output, _ string) error {
 		_, err := fmt.Fprintf(c.out, "%s %s\n", e.Type, k.Name)
 		return err
 	}
-	_, err := fmt.Fprintf(c.out, clusterLine, time.Now().Format("15:04:05.000"), e.Type, k.Name, phaseOf(k), dash(k.Status.Version), oneLine(k.Status.Message))
+	_, err := fmt.Fprintf(c.out, clusterLine, time.Now().Format("15:04:05.000"), e.Type, k.Name, phaseOf(k),
+		dash(k.Status.Version), oneLine(k.Status.Message))
 	return err
 }
 
@@ -326,7 +333,8 @@ func (c *command) clusterEvents() *cobra.Command {
 			return out.print(c.out, platform.EventList{Items: all}, func(w io.Writer) {
 				rows := [][]string{{"TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE"}}
 				for _, e := range all {
-					rows = append(rows, []string{e.Time.Local().Format("15:04:05.000"), sinceText(e), string(e.Type), dash(string(e.Stage)), e.Reason, e.Message})
+					rows = append(rows, []string{e.Time.Local().Format("15:04:05.000"), sinceText(e), string(e.Type),
+						dash(string(e.Stage)), e.Reason, e.Message})
 				}
 				table(w, rows)
 			})
@@ -359,7 +367,8 @@ func (c *command) followEvents(ctx context.Context, api *client.Platform, id str
 			}
 			return err
 		}
-		_, err := fmt.Fprintf(c.out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type, dash(string(e.Stage)), oneLine(e.Reason), oneLine(e.Message))
+		_, err := fmt.Fprintf(c.out, eventLine, e.Time.Local().Format("15:04:05.000"), sinceText(e), e.Type,
+			dash(string(e.Stage)), oneLine(e.Reason), oneLine(e.Message))
 		return err
 	})
 	if client.StatusOf(err) == http.StatusNotFound {

@@ -31,7 +31,8 @@ key pair. The secret is in the output: evaluate it, do not log it.`,
 			}
 			for _, v := range [][2]string{
 				{"ATOLL_HOME", home.Dir}, {"ATOLL_ENDPOINT", endpoint}, {"ATOLL_CA", home.CAFile()},
-				{"AWS_ACCESS_KEY_ID", cred.AccessKeyID}, {"AWS_SECRET_ACCESS_KEY", cred.SecretAccessKey}, {"AWS_REGION", region},
+				{"AWS_ACCESS_KEY_ID", cred.AccessKeyID}, {"AWS_SECRET_ACCESS_KEY", cred.SecretAccessKey},
+				{"AWS_REGION", region},
 			} {
 				c.printf("export %s=%s\n", v[0], shellQuote(v[1]))
 			}

@@ -23,52 +23,56 @@ func (c *command) hosting() *cobra.Command {
 	var kubeconfig string
 	var releases []string
 	o := hosting.Options{}
-	cmd := c.serviceCommand("hosting", "Runs hosted control planes on a management cluster", `Follows the HostedClusters of a management cluster that "atoll mc bootstrap
+	cmd := c.serviceCommand("hosting", "Runs hosted control planes on a management cluster",
+		`Follows the HostedClusters of a management cluster that "atoll mc bootstrap
 --hosting-out" has prepared, and runs a plane for each, a process of its own that
 outlives this one. "atoll router" brings customers to them: it follows the routes
 on the socket control.sock in the data directory.
 
 Planes run the releases that --release names, and no others.`, func(ctx context.Context, s *service) error {
-		if kubeconfig == "" || o.DataDir == "" || o.Advertise == "" || len(releases) == 0 {
-			return errors.New("--kubeconfig, --data-dir, --advertise and --release are needed")
-		}
-		var err error
-		if o.Catalogue, err = catalogue(releases); err != nil {
-			return err
-		}
-		if o.DataDir, err = filepath.Abs(o.DataDir); err != nil { // planes outlive our working directory
-			return fmt.Errorf("--data-dir: %w", err)
-		}
-		p, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		klog.SetSlogLogger(s.log) // client-go's own lines, in our form
-		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-		if err != nil {
-			return fmt.Errorf("--kubeconfig: %w", err)
-		}
-		config.QPS, config.Burst = 200, 400
-		if o.Client, err = dynamic.NewForConfig(config); err != nil {
-			return fmt.Errorf("--kubeconfig: %w", err)
-		}
-		o.Log, o.Metrics = s.log, s.ops.Registry
-		return s.host(p, o)
-	})
+			if kubeconfig == "" || o.DataDir == "" || o.Advertise == "" || len(releases) == 0 {
+				return errors.New("--kubeconfig, --data-dir, --advertise and --release are needed")
+			}
+			var err error
+			if o.Catalogue, err = catalogue(releases); err != nil {
+				return err
+			}
+			if o.DataDir, err = filepath.Abs(o.DataDir); err != nil { // planes outlive our working directory
+				return fmt.Errorf("--data-dir: %w", err)
+			}
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			klog.SetSlogLogger(s.log) // client-go's own lines, in our form
+			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+			if err != nil {
+				return fmt.Errorf("--kubeconfig: %w", err)
+			}
+			config.QPS, config.Burst = 200, 400
+			if o.Client, err = dynamic.NewForConfig(config); err != nil {
+				return fmt.Errorf("--kubeconfig: %w", err)
+			}
+			o.Log, o.Metrics = s.log, s.ops.Registry
+			return s.host(p, o)
+		})
 	cmd.Example = `  atoll hosting --kubeconfig hosting.kubeconfig --data-dir /var/lib/atoll/hosting --advertise mc-01.example:6443 \
     --release 1.36.3=/usr/libexec/atoll-kube --ops 127.0.0.1:9090`
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "hosting's, of the management cluster")
 	cmd.Flags().StringVar(&o.DataDir, "data-dir", "", "directory of the planes' data, and of the control socket")
 	cmd.Flags().StringVar(&o.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
 	cmd.Flags().StringArrayVar(&releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
-	cmd.Flags().DurationVar(&o.Idle, "idle", 0, "how long nobody is connected before a hibernated cluster sleeps (default 10m)")
+	cmd.Flags().DurationVar(&o.Idle, "idle", 0,
+		"how long nobody is connected before a hibernated cluster sleeps (default 10m)")
 	return cmd
 }
 
 // host runs hosting and its side of the router.
 func (s *service) host(p *parts, o hosting.Options) error {
 	var h *hosting.Hosting
-	control := router.NewControl(func(ctx context.Context, serverName string) (string, error) { return h.WakeServer(ctx, serverName) })
+	control := router.NewControl(func(ctx context.Context, serverName string) (string, error) {
+		return h.WakeServer(ctx, serverName)
+	})
 	o.Routes = control
 	h, err := hosting.New(o)
 	if err != nil {

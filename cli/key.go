@@ -26,7 +26,8 @@ const (
 func (c *command) key() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "key", Short: "Key pairs that sign requests", Args: knownVerb, RunE: showHelp,
-		Long: "Makes, lists and disables key pairs. It works on the region's database, so it runs where the region does.",
+		Long: "Makes, lists and disables key pairs. It works on the region's database, so it runs where the region " +
+			"does.",
 	}
 	cmd.AddCommand(c.keyCreate(), c.keyList(), c.keyDisable(), c.keyNew(), c.keyImport())
 	return cmd
@@ -108,7 +109,9 @@ func (c *command) keyCreate() *cobra.Command {
 				created.Privileged = created.Privileged || a.ID == account && a.Privileged
 			}
 			return o.print(c.out, created, func(w io.Writer) {
-				fmt.Fprintf(w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n\nThe secret is not shown again.\n", pair.AccessKeyID, secret, pair.Principal)
+				fmt.Fprintf(
+					w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n\nThe secret is not "+
+						"shown again.\n", pair.AccessKeyID, secret, pair.Principal)
 				if !created.Privileged {
 					fmt.Fprintf(w, "Account %s may do nothing yet: --privileged lets it do everything.\n", account)
 				}
@@ -137,7 +140,8 @@ func (c *command) keyList() *cobra.Command {
 					if p.Disabled {
 						state = "disabled"
 					}
-					rows = append(rows, []string{p.AccessKeyID, p.Account, p.Principal, state, ago(p.CreatedAt, time.Now())})
+					rows = append(rows, []string{p.AccessKeyID, p.Account, p.Principal, state,
+						ago(p.CreatedAt, time.Now())})
 				}
 				table(w, rows)
 			})
@@ -166,14 +170,16 @@ func (c *command) keyDisable() *cobra.Command {
 // keyNew and keyImport are how `up` makes the first key pair: drawn and kept
 // by its owner first, told to the region second.
 func (c *command) keyNew() *cobra.Command {
-	cmd := &cobra.Command{Use: "new", Hidden: true, Short: "Draw a key pair that no region knows yet", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "new", Hidden: true, Short: "Draw a key pair that no region knows yet",
+		Args: cobra.NoArgs}
 	o := addOutput(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		id, secret, err := access.NewKeyPair()
 		if err != nil {
 			return err
 		}
-		return o.print(c.out, region.Credentials{AccessKeyID: id, SecretAccessKey: secret, Account: adminAccount, Principal: adminPrincipal}, func(io.Writer) {})
+		return o.print(c.out, region.Credentials{AccessKeyID: id, SecretAccessKey: secret, Account: adminAccount,
+			Principal: adminPrincipal}, func(io.Writer) {})
 	}
 	return cmd
 }

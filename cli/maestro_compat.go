@@ -26,7 +26,8 @@ func (f *originalFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.host, "server-hostname", "localhost", "address of the ports of the --*-bindport flags")
 	fl.StringVar(&f.httpPort, "http-server-bindport", "", "port of the REST API, in place of --http")
 	fl.StringVar(&f.grpcPort, "grpc-server-bindport", "", "port of the gRPC API for sources, in place of --grpc")
-	fl.StringVar(&f.agentsPort, "grpc-broker-bindport", "", "port of the gRPC API for agents, in place of --grpc-broker")
+	fl.StringVar(&f.agentsPort, "grpc-broker-bindport", "",
+		"port of the gRPC API for agents, in place of --grpc-broker")
 	fl.StringVar(&f.dbHost, "db-host-file", "", "file with the database's host, in place of --dsn")
 	fl.StringVar(&f.dbPort, "db-port-file", "", "file with its port")
 	fl.StringVar(&f.dbName, "db-name-file", "", "file with its name")
@@ -73,7 +74,8 @@ func (f *originalFlags) apply(to *maestroFlags, o *maestro.Options) error {
 	if f.rootCert != "" {
 		query.Set("sslrootcert", f.rootCert)
 	}
-	dsn := url.URL{Scheme: "postgres", Host: net.JoinHostPort(text[0], text[1]), Path: "/" + text[2], RawQuery: query.Encode()}
+	dsn := url.URL{Scheme: "postgres", Host: net.JoinHostPort(text[0], text[1]), Path: "/" + text[2],
+		RawQuery: query.Encode()}
 	if text[3] != "" {
 		dsn.User = url.UserPassword(text[3], text[4])
 	}

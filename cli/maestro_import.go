@@ -26,7 +26,8 @@ command fails then.`,
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.Progress = func(r maestro.ImportReport) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%d consumers, %d bundles read; %d refused\n", r.Consumers.Read, r.Bundles.Read, r.Consumers.Refused+r.Bundles.Refused)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d consumers, %d bundles read; %d refused\n", r.Consumers.Read,
+				r.Bundles.Read, r.Consumers.Refused+r.Bundles.Refused)
 		}
 		report, err := maestro.Import(cmd.Context(), o)
 		if err != nil {

@@ -52,11 +52,15 @@ changes nothing that is there and may be stopped and run again at any time.`,
 				if err != nil && !errors.Is(err, errRebuildLate) {
 					return err
 				}
-				if err := out.print(c.out, r.report, func(w io.Writer) { rebuildTable(w, r.report, time.Now()) }); err != nil {
+				if err := out.print(c.out, r.report, func(w io.Writer) {
+					rebuildTable(w, r.report, time.Now())
+				}); err != nil {
 					return err
 				}
 				if err != nil {
-					return fmt.Errorf("not complete after %s: %d resources and agents are waited for; run it again to go on", timeout, len(r.report.Waiting))
+					return fmt.Errorf(
+						"not complete after %s: %d resources and agents are waited for; run it again to go on", timeout,
+						len(r.report.Waiting))
 				}
 				return nil
 			})
@@ -186,14 +190,18 @@ func (r *rebuild) askAgain(ctx context.Context) error {
 // knows.
 func (r *rebuild) consumers(ctx context.Context) ([]string, error) {
 	if r.clm.kind(managementClusters) == "" {
-		return nil, errors.New("the lifecycle manager has no kind ManagementCluster, so nobody knows the consumers; register them with `atoll mc register`")
+		return nil,
+			errors.New(
+				"the lifecycle manager has no kind ManagementCluster, so nobody knows the consumers; register them " +
+					"with `atoll mc register`")
 	}
 	have, err := r.maestroConsumers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	names := []string{}
-	for mc, err := range r.clm.All(ctx, managementClusters, client.ResourceQuery{Order: "name", Fields: "name,labels"}) {
+	for mc, err := range r.clm.All(ctx, managementClusters, client.ResourceQuery{Order: "name",
+		Fields: "name,labels"}) {
 		if err != nil {
 			return nil, err
 		}
@@ -236,7 +244,8 @@ func (r *rebuild) maestroConsumers(ctx context.Context) (map[string]api.Consumer
 // resources are those that adapters work for, by id.
 func (r *rebuild) resources(ctx context.Context) (map[string]clm.Resource, error) {
 	found := map[string]clm.Resource{}
-	for res, err := range r.clm.All(ctx, client.AllKinds, client.ResourceQuery{Order: "id", Fields: "kind,name,generation,status,deleted_time"}) {
+	for res, err := range r.clm.All(ctx, client.AllKinds, client.ResourceQuery{Order: "id",
+		Fields: "kind,name,generation,status,deleted_time"}) {
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +285,8 @@ func (r *rebuild) look(ctx context.Context, before map[string]clm.Resource, clus
 	for _, name := range clusters {
 		if consumers[name].ComparedAt == nil {
 			r.unheard++
-			waiting = append(waiting, rebuildWait{Kind: "ManagementCluster", Name: name, What: "its agent has not said yet what it holds"})
+			waiting = append(waiting, rebuildWait{Kind: "ManagementCluster", Name: name,
+				What: "its agent has not said yet what it holds"})
 		}
 	}
 	r.report.Waiting = waiting
@@ -327,7 +337,8 @@ func (r *rebuild) unknown(ctx context.Context) (err error) {
 
 // show writes how far it is, when that has changed.
 func (r *rebuild) show(since time.Duration) {
-	line := fmt.Sprintf("resources: %d of %d looked at; works: %d of %d restored", r.report.Resources.Looked, r.report.Resources.Known,
+	line := fmt.Sprintf("resources: %d of %d looked at; works: %d of %d restored", r.report.Resources.Looked,
+		r.report.Resources.Known,
 		r.report.Works.Present, r.report.Works.Present+r.report.Works.Unknown)
 	if n := len(r.report.Waiting); n > 0 {
 		w := r.report.Waiting[0]
@@ -352,7 +363,8 @@ func rebuildTable(w io.Writer, r rebuildReport, now time.Time) {
 	if !r.Done {
 		return
 	}
-	fmt.Fprintf(w, "restored: %d consumers, %d works; %d resources were looked at\n", r.Consumers.Known, r.Works.Present, r.Resources.Looked)
+	fmt.Fprintf(w, "restored: %d consumers, %d works; %d resources were looked at\n", r.Consumers.Known,
+		r.Works.Present, r.Resources.Looked)
 	if len(r.Unknown) == 0 {
 		return
 	}

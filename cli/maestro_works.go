@@ -118,7 +118,8 @@ func unknownWorks(ctx context.Context, m *client.Maestro, cluster string) ([]api
 func unknownTable(w io.Writer, works []api.UnknownWork, now time.Time) {
 	rows := [][]string{{"CLUSTER", "ID", "GENERATION", "KNOWN FOR", "ADOPTING FOR"}}
 	for _, u := range works {
-		rows = append(rows, []string{u.ConsumerName, u.ID, strconv.FormatInt(u.Version, 10), ago(u.FirstSeenAt, now), u.AdoptingFor})
+		rows = append(rows, []string{u.ConsumerName, u.ID, strconv.FormatInt(u.Version, 10), ago(u.FirstSeenAt, now),
+			u.AdoptingFor})
 	}
 	table(w, rows)
 }

@@ -22,9 +22,11 @@ import (
 )
 
 func (c *command) mc() *cobra.Command {
-	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp, Short: "Management clusters: register, join, cordon, drain, revoke, list, delete"}
+	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: knownVerb, RunE: showHelp,
+		Short: "Management clusters: register, join, cordon, drain, revoke, list, delete"}
 	cmd.AddCommand(c.mcList(), c.mcGet(), c.mcOrphans(), c.mcRegister(), c.mcUpdate(), c.mcDelete(),
-		c.mcState("cordon", platform.ManagementClusterUpdateStateCordoned), c.mcState("uncordon", platform.ManagementClusterUpdateStateReady),
+		c.mcState("cordon", platform.ManagementClusterUpdateStateCordoned), c.mcState("uncordon",
+			platform.ManagementClusterUpdateStateReady),
 		c.mcState("drain", platform.ManagementClusterUpdateStateDraining), c.mcKubeconfig(), c.mcBootstrap(),
 		c.mcJoinToken(), c.mcRevoke(), c.mcAllow())
 	return cmd
@@ -79,7 +81,9 @@ func (c *command) mcKubeconfig() *cobra.Command {
 			}
 			data, err := os.ReadFile(home.AdminKubeconfig(args[0]))
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s is not a local management cluster of %s: the region holds no kubeconfig of any other", args[0], home.Dir)
+				return fmt.Errorf(
+					"%s is not a local management cluster of %s: the region holds no kubeconfig of any other", args[0],
+					home.Dir)
 			}
 			if err != nil {
 				return err
@@ -127,7 +131,9 @@ clusters get. A cluster that has HyperShift needs none of it.`,
 				return err
 			}
 			if kubeconfig == "" {
-				return errors.New("name the administrator's kubeconfig with --kubeconfig, or look at what would be applied with --show")
+				return errors.New(
+					"name the administrator's kubeconfig with --kubeconfig, or look at what would be applied with " +
+						"--show")
 			}
 			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 			if err != nil {
@@ -152,11 +158,17 @@ clusters get. A cluster that has HyperShift needs none of it.`,
 	}
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "administrator's kubeconfig of the cluster")
 	cmd.Flags().StringVar(&out, "out", "", "file for the agent's kubeconfig (default: print it)")
-	cmd.Flags().StringVar(&hostingOut, "hosting-out", "", "prepare the cluster for hosting, and write hosting's kubeconfig to this file")
-	cmd.Flags().StringVar(&pullSecret, "pull-secret", "", "file with the registry credentials of hosted clusters, a .dockerconfigjson (default: those that are there, or none)")
+	cmd.Flags().StringVar(&hostingOut, "hosting-out", "",
+		"prepare the cluster for hosting, and write hosting's kubeconfig to this file")
+	cmd.Flags().StringVar(&pullSecret, "pull-secret", "",
+		"file with the registry credentials of hosted clusters, a .dockerconfigjson (default: those that are there, "+
+			"or none)")
 	cmd.Flags().BoolVar(&show, "show", false, "print what would be applied, as YAML, and apply nothing")
-	cmd.Flags().StringVar(&o.Namespace, "namespace", "", "namespace of the agent's service account (default open-cluster-management-agent)")
-	cmd.Flags().StringSliceVar(&o.APIGroups, "api-groups", nil, "the API groups of the agent, separated by commas; an empty one is the core group (default: those of workloads, RBAC, CRDs and HyperShift, see --show)")
+	cmd.Flags().StringVar(&o.Namespace, "namespace", "",
+		"namespace of the agent's service account (default open-cluster-management-agent)")
+	cmd.Flags().StringSliceVar(&o.APIGroups, "api-groups", nil,
+		"the API groups of the agent, separated by commas; an empty one is the core group (default: those of "+
+			"workloads, RBAC, CRDs and HyperShift, see --show)")
 	cmd.Flags().StringSliceVar(&o.MoreGroups, "more-api-groups", nil, "API groups besides these")
 	return cmd
 }

@@ -17,7 +17,8 @@ import (
 // Management clusters as they are registered, and what they take.
 
 func (c *command) mcList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List management clusters: their state, what is placed there, when their agents were last heard of", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list",
+		Short: "List management clusters: their state, what is placed there, when their agents were last heard of", Args: cobra.NoArgs}
 	o := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		api, err := c.api()
@@ -34,7 +35,8 @@ func (c *command) mcList() *cobra.Command {
 		return o.print(c.out, clusters, func(w io.Writer) {
 			rows := [][]string{{"NAME", "STATE", "PLANES", "MEMORY MIB", "LAST SEEN", "VERSIONS", "LABELS"}}
 			for _, mc := range clusters {
-				rows = append(rows, []string{mc.Name, shown(string(mc.State)), taken(mc, "planes"), taken(mc, "memory_mib"), lastSeen(mc),
+				rows = append(rows, []string{mc.Name, shown(string(mc.State)), taken(mc, "planes"),
+					taken(mc, "memory_mib"), lastSeen(mc),
 					shown(strings.Join(mc.Versions, ",")), labelText(mc.Labels)})
 			}
 			table(w, rows)
@@ -69,7 +71,8 @@ func lastSeen(mc platform.ManagementCluster) string {
 }
 
 func (c *command) mcGet() *cobra.Command {
-	cmd := &cobra.Command{Use: "get NAME", Short: "Show a management cluster: what it takes and what is placed there", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "get NAME", Short: "Show a management cluster: what it takes and what is placed there",
+		Args: cobra.ExactArgs(1)}
 	o := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		api, err := c.api()
@@ -87,8 +90,10 @@ func (c *command) mcGet() *cobra.Command {
 
 func (c *command) showMC(w io.Writer, mc platform.ManagementCluster) {
 	rows := [][]string{
-		{"Name", mc.Name}, {"ID", mc.ID}, {"State", shown(string(mc.State))}, {"Last seen", lastSeen(mc)}, {"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
-		{"Versions", shown(strings.Join(mc.Versions, ", "))}, {"Labels", shown(labelText(mc.Labels))}, {"Placements", fmt.Sprint(mc.Placements)},
+		{"Name", mc.Name}, {"ID", mc.ID}, {"State", shown(string(mc.State))}, {"Last seen", lastSeen(mc)},
+		{"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
+		{"Versions", shown(strings.Join(mc.Versions, ", "))}, {"Labels", shown(labelText(mc.Labels))},
+		{"Placements", fmt.Sprint(mc.Placements)},
 	}
 	if mc.UnknownWorks > 0 {
 		rows = append(rows, []string{"Unknown works", fmt.Sprint(mc.UnknownWorks)})
@@ -109,8 +114,11 @@ type offer struct {
 
 func addOffer(cmd *cobra.Command) *offer {
 	o := &offer{}
-	cmd.Flags().StringToInt64Var(&o.capacity, "capacity", nil, "how much there is of a resource: planes=40,memory_mib=16000; what is not named is not limited. A control plane takes 1 of planes and 350 of memory_mib")
-	cmd.Flags().StringSliceVar(&o.versions, "version", nil, "a Kubernetes version that it can run, as 1.36.3; repeatable (default: any)")
+	cmd.Flags().StringToInt64Var(&o.capacity, "capacity", nil,
+		"how much there is of a resource: planes=40,memory_mib=16000; what is not named is not limited. A control "+
+			"plane takes 1 of planes and 350 of memory_mib")
+	cmd.Flags().StringSliceVar(&o.versions, "version", nil,
+		"a Kubernetes version that it can run, as 1.36.3; repeatable (default: any)")
 	return o
 }
 
@@ -133,7 +141,8 @@ it as soon as its agent is heard.`,
 		if err != nil {
 			return err
 		}
-		mc, err := api.RegisterManagementCluster(cmd.Context(), platform.ManagementClusterRequest{Name: args[0], Labels: labels, Capacity: takes.capacity, Versions: takes.versions})
+		mc, err := api.RegisterManagementCluster(cmd.Context(), platform.ManagementClusterRequest{Name: args[0],
+			Labels: labels, Capacity: takes.capacity, Versions: takes.versions})
 		if err != nil {
 			return err
 		}
@@ -157,7 +166,8 @@ local one is decided by "atoll up", each time its agent starts.`,
 	cmd.MarkFlagsOneRequired("capacity", "version")
 	o := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.updateMC(cmd.Context(), args[0], platform.ManagementClusterUpdate{Capacity: takes.capacity, Versions: takes.versions}, o)
+		return c.updateMC(cmd.Context(), args[0], platform.ManagementClusterUpdate{Capacity: takes.capacity,
+			Versions: takes.versions}, o)
 	}
 	return cmd
 }
@@ -190,6 +200,7 @@ func (c *command) updateMC(ctx context.Context, name string, u platform.Manageme
 		return err
 	}
 	return o.print(c.out, mc, func(w io.Writer) {
-		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, shown(string(mc.State)), taken(mc, "planes"), taken(mc, "memory_mib"))
+		fmt.Fprintf(w, "%s is %s, with %s planes and %s MiB taken\n", mc.Name, shown(string(mc.State)),
+			taken(mc, "planes"), taken(mc, "memory_mib"))
 	})
 }

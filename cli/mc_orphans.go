@@ -24,8 +24,9 @@ reserved: what it is, where, since when and which size.
 
 They come from "atoll clm force-delete", or from a database that was put back. Their
 room is free when the management cluster has confirmed that they are gone.`,
-		Example: "  atoll mc orphans\n  atoll mc orphans edge-7 -o json\n  atoll mc orphans end edge-7 ID --reason \"the customer has left\"",
-		Args:    cobra.MaximumNArgs(1),
+		Example: "  atoll mc orphans\n  atoll mc orphans edge-7 -o json\n  atoll mc orphans end edge-7 ID --reason " +
+			"\"the customer has left\"",
+		Args: cobra.MaximumNArgs(1),
 	}
 	call := addCLM(cmd)
 	out := addOutput(cmd)
@@ -57,7 +58,8 @@ func orphanTable(w io.Writer, list []fleet.Orphan, now time.Time) {
 		if o.EndingSince != nil {
 			what = "being deleted for " + ago(*o.EndingSince, now) + ": " + what
 		}
-		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), shown(o.ClusterID), ago(o.Since, now), shown(strings.Join(size, ",")), shown(o.RemovedBy), what})
+		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), shown(o.ClusterID), ago(o.Since, now),
+			shown(strings.Join(size, ",")), shown(o.RemovedBy), what})
 	}
 	table(w, rows)
 }
@@ -91,7 +93,8 @@ without its word. Who did it and why is in the cluster's history.`,
 			if err := l.EndOrphan(ctx, args[0], args[1], reason); err != nil {
 				return err
 			}
-			c.printf("deletion of %s on %s ordered; `atoll mc orphans %s` shows it until it is confirmed\n", args[1], args[0], args[0])
+			c.printf("deletion of %s on %s ordered; `atoll mc orphans %s` shows it until it is confirmed\n", args[1],
+				args[0], args[0])
 			return nil
 		})
 	}

@@ -37,7 +37,8 @@ them and reported as running, and no container runs. NAME is a node pool's name,
 // addCluster gives cmd the flag --cluster.
 func (c *command) addCluster(cmd *cobra.Command) *string {
 	name := cmd.Flags().StringP("cluster", "c", "", "name or id of the cluster")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, word string) ([]cobra.Completion,
+		cobra.ShellCompDirective) {
 		return c.completeClusters(cmd, nil, word)
 	})
 	return name
@@ -45,7 +46,8 @@ func (c *command) addCluster(cmd *cobra.Command) *string {
 
 // completePools completes the first argument with names of the node pools of
 // the cluster that --cluster names.
-func (c *command) completePools(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (c *command) completePools(cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -94,9 +96,11 @@ func poolNamed(ctx context.Context, api *client.Platform, cluster, name string) 
 	case err != nil:
 		return client.NodePool{}, err
 	case len(found) == 0:
-		return client.NodePool{}, fmt.Errorf("there is no node pool %q; `atoll nodepool list` shows what there is", name)
+		return client.NodePool{}, fmt.Errorf("there is no node pool %q; `atoll nodepool list` shows what there is",
+			name)
 	case len(found) > 1 && cluster == "":
-		return client.NodePool{}, fmt.Errorf("%d clusters have a node pool %q; name one with --cluster", len(found), name)
+		return client.NodePool{}, fmt.Errorf("%d clusters have a node pool %q; name one with --cluster", len(found),
+			name)
 	}
 	for _, p := range found {
 		if p.DeletedAt == nil {
@@ -120,8 +124,10 @@ func (c *command) poolCreate() *cobra.Command {
 	cluster := c.addCluster(cmd)
 	cmd.MarkFlagRequired("cluster")
 	cmd.Flags().Int32Var(&replicas, "replicas", 2, "nodes")
-	cmd.Flags().StringVar(&s.instanceType, "instance-type", "", "what machines they would be, such as m6a.xlarge (default: the region's)")
-	_ = cmd.RegisterFlagCompletionFunc("instance-type", cobra.FixedCompletions(instancetype.Names(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&s.instanceType, "instance-type", "",
+		"what machines they would be, such as m6a.xlarge (default: the region's)")
+	_ = cmd.RegisterFlagCompletionFunc("instance-type", cobra.FixedCompletions(instancetype.Names(),
+		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "label of the nodes, k=v; repeatable")
 	cmd.Flags().StringArrayVar(&taints, "taint", nil, "taint of the nodes, k=v:EFFECT; repeatable")
 	cmd.Flags().BoolVar(&repair, "auto-repair", true, "make nodes anew that are lost")
@@ -159,7 +165,8 @@ func (c *command) poolCreate() *cobra.Command {
 
 // changedPool reports what a change came to, waits if that is wanted, and
 // prints the node pool.
-func (c *command) changedPool(ctx context.Context, api *client.Platform, p client.NodePool, verb string, f *waitFlags, out *output) error {
+func (c *command) changedPool(ctx context.Context, api *client.Platform, p client.NodePool, verb string, f *waitFlags,
+	out *output) error {
 	progress := out.progress(c)
 	fmt.Fprintf(progress, "node pool %s %s: id %s, generation %d\n", p.Name, verb, p.ID, p.Generation)
 	if f.wait {
@@ -192,7 +199,8 @@ func readyText(p platform.NodePool) string {
 
 // awaitPool watches a node pool until the generation that p has is ready, or
 // until it is gone.
-func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platform.NodePool, gone bool, timeout time.Duration, out io.Writer) error {
+func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platform.NodePool, gone bool,
+	timeout time.Duration, out io.Writer) error {
 	begun, told, seen := time.Now(), "", false
 	goal := "ready"
 	if gone {
@@ -220,7 +228,8 @@ func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platfor
 			return nil
 		}
 		seen = true
-		if !gone && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" && now.Status.Ready == wantedReplicas(now.Spec) {
+		if !gone && now.Status.ObservedGeneration >= p.Generation && now.Status.Phase == "Ready" &&
+			now.Status.Ready == wantedReplicas(now.Spec) {
 			return errThere
 		}
 		text := fmt.Sprintf("%s, %d nodes, %d ready", now.Status.Phase, now.Status.Replicas, now.Status.Ready)
@@ -241,7 +250,8 @@ func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platfor
 		fmt.Fprintf(c.err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
 		return ctx.Err()
 	case errors.Is(context.Cause(limited), errLate):
-		return fmt.Errorf("node pool %s is not %s within %s%s; it goes on: look with `atoll nodepool get %s`", p.Name, goal, timeout, soFar(told), p.ID)
+		return fmt.Errorf("node pool %s is not %s within %s%s; it goes on: look with `atoll nodepool get %s`", p.Name,
+			goal, timeout, soFar(told), p.ID)
 	}
 	return err
 }
@@ -269,7 +279,8 @@ func (c *command) poolScale() *cobra.Command {
 			if wantedReplicas(p.Spec) == int(replicas) {
 				verb = "has that already"
 			}
-			if p, err = api.UpdateNodePool(ctx, p.ID, fmt.Appendf(nil, `{"spec":{"nodePool":{"replicas":%d}}}`, replicas), ""); err != nil {
+			if p, err = api.UpdateNodePool(ctx, p.ID, fmt.Appendf(nil, `{"spec":{"nodePool":{"replicas":%d}}}`,
+				replicas), ""); err != nil {
 				return err
 			}
 			return c.changedPool(ctx, api, p, verb, f, out)

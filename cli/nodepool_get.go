@@ -71,7 +71,8 @@ func poolTable(w io.Writer, pools []platform.NodePool, clusters map[string]strin
 		if p.Status.Phase == "Ready" {
 			message = ""
 		}
-		row := []string{p.Name, string(p.Status.Phase), readyText(p), instanceTypeOf(p.Spec), ago(p.CreatedAt, now), message}
+		row := []string{p.Name, string(p.Status.Phase), readyText(p), instanceTypeOf(p.Spec), ago(p.CreatedAt, now),
+			message}
 		if clusters != nil {
 			row = append([]string{dash(clusters[p.ClusterID])}, row...)
 		}

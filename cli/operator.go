@@ -32,7 +32,8 @@ func addOperatorFlags(cmd *cobra.Command, service, what string) *operatorFlags {
 	o := &operatorFlags{service: service}
 	cmd.Flags().StringVar(&o.endpoint, "endpoint", "", "URL of "+what+" (default: that of the region below --home)")
 	cmd.Flags().StringVar(&o.ca, "ca", "", "with --endpoint: the region's CA")
-	cmd.Flags().StringVar(&o.cert, "cert", "", "with --endpoint: the operator's certificate, common name "+string(access.Operator))
+	cmd.Flags().StringVar(&o.cert, "cert", "", "with --endpoint: the operator's certificate, common name "+string(
+		access.Operator))
 	cmd.Flags().StringVar(&o.key, "key", "", "with --endpoint: its key")
 	return o
 }
@@ -64,7 +65,8 @@ func (c *command) operatorTLS(o *operatorFlags) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: o.service}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
+		ServerName: o.service}, nil
 }
 
 func poolOf(caFile string) (*x509.CertPool, error) {
@@ -108,5 +110,6 @@ func (c *command) localOperator(service string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: ca.Pool(), ServerName: service}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: ca.Pool(),
+		ServerName: service}, nil
 }

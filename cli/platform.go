@@ -18,59 +18,63 @@ func (c *command) platform() *cobra.Command {
 	var addr, dsn, sealKey, region, lifecycle, placement string
 	o := client.MaestroOptions{}
 	id := &identityFlags{}
-	cmd := c.serviceCommand("platform", "The Platform API, for customers and operators", `Verifies AWS Signature Version 4 and translates the ROSA regional Platform API to
+	cmd := c.serviceCommand("platform", "The Platform API, for customers and operators",
+		`Verifies AWS Signature Version 4 and translates the ROSA regional Platform API to
 the region's own services.`, func(ctx context.Context, s *service) error {
-		switch rosa.Placement(placement) {
-		case rosa.PlacementToOperators, rosa.PlacementToCustomers:
-		default:
-			return fmt.Errorf("--placement-shown-to %s is neither operators nor customers", placement)
-		}
-		s.identity = *id
-		p, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		l, err := listen(addr)
-		if err != nil {
-			return err
-		}
-		identity, err := s.openIdentity(p, pki.ServiceName("platform"))
-		if err != nil {
-			return err
-		}
-		keys, closeKeys, err := openKeys(p.ctx, dsn, sealKey, s.log)
-		if err != nil {
-			return err
-		}
-		defer closeKeys()
-		s.ops.Check("keys", keys.Ready)
-		p.run(keys.Run)
-
-		o.TLS = identity.ClientTLS("maestro")
-		maestro, err := client.NewMaestro(o)
-		if err != nil {
-			return err
-		}
-		defer maestro.Close()
-		var clm *client.CLM
-		if lifecycle != "" {
-			if clm, err = client.NewCLM(client.CLMOptions{
-				Endpoint: lifecycle, TLS: identity.ClientTLS("clm"), Timeout: 5 * time.Second, Budget: 1900 * time.Millisecond,
-			}); err != nil {
+			switch rosa.Placement(placement) {
+			case rosa.PlacementToOperators, rosa.PlacementToCustomers:
+			default:
+				return fmt.Errorf("--placement-shown-to %s is neither operators nor customers", placement)
+			}
+			s.identity = *id
+			p, err := s.begin(ctx)
+			if err != nil {
 				return err
 			}
-			defer clm.Close()
-		}
-		authenticator := access.Authenticator{
-			Verifier: &access.Verifier{Region: region, Keys: keys}, Public: access.PublicPaths, Log: s.log, Metrics: s.ops.Registry,
-		}
-		handler := rosa.New(rosa.Options{
-			Maestro: maestro, CLM: clm, Authenticate: authenticator.Authenticate, Placement: rosa.Placement(placement),
-			Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
+			l, err := listen(addr)
+			if err != nil {
+				return err
+			}
+			identity, err := s.openIdentity(p, pki.ServiceName("platform"))
+			if err != nil {
+				return err
+			}
+			keys, closeKeys, err := openKeys(p.ctx, dsn, sealKey, s.log)
+			if err != nil {
+				return err
+			}
+			defer closeKeys()
+			s.ops.Check("keys", keys.Ready)
+			p.run(keys.Run)
+
+			o.TLS = identity.ClientTLS("maestro")
+			maestro, err := client.NewMaestro(o)
+			if err != nil {
+				return err
+			}
+			defer maestro.Close()
+			var clm *client.CLM
+			if lifecycle != "" {
+				if clm, err = client.NewCLM(client.CLMOptions{
+					Endpoint: lifecycle, TLS: identity.ClientTLS(
+						"clm"), Timeout: 5 * time.Second, Budget: 1900 * time.Millisecond,
+				}); err != nil {
+					return err
+				}
+				defer clm.Close()
+			}
+			authenticator := access.Authenticator{
+				Verifier: &access.Verifier{Region: region,
+					Keys: keys}, Public: access.PublicPaths, Log: s.log, Metrics: s.ops.Registry,
+			}
+			handler := rosa.New(rosa.Options{
+				Maestro: maestro, CLM: clm, Authenticate: authenticator.Authenticate, Placement: rosa.Placement(
+					placement),
+				Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
+			})
+			s.serve(p, l, "platform", identity.ServerTLS(false), rest.Server{Handler: handler})
+			return p.wait()
 		})
-		s.serve(p, l, "platform", identity.ServerTLS(false), rest.Server{Handler: handler})
-		return p.wait()
-	})
 	addIdentity(cmd, id)
 	cmd.Flags().StringVar(&addr, "listen", "127.0.0.1:8443", "address of the API")
 	cmd.Flags().StringVar(&region, "region", "", "the region's name, as signatures must name it")
@@ -78,7 +82,8 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 	cmd.Flags().StringVar(&sealKey, "seal-key", "", "file of the key that seals secrets at rest; made on first use")
 	cmd.Flags().StringVar(&o.HTTP, "maestro-http", "", "URL of Maestro's REST API")
 	cmd.Flags().StringVar(&o.GRPC, "maestro-grpc", "", "address of Maestro's gRPC API")
-	cmd.Flags().StringVar(&lifecycle, "clm", "", "URL of the lifecycle manager, to which management clusters are made known")
+	cmd.Flags().StringVar(&lifecycle, "clm", "",
+		"URL of the lifecycle manager, to which management clusters are made known")
 	cmd.Flags().StringVar(&placement, "placement-shown-to", string(rosa.PlacementToOperators),
 		"who reads which management cluster hosts a cluster: operators (privileged accounts), or customers, too")
 	for _, name := range []string{"region", "dsn", "seal-key", "maestro-http", "maestro-grpc"} {

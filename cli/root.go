@@ -60,7 +60,8 @@ cluster with "atoll work apply".`,
 		Args: knownVerb, RunE: showHelp,
 	}
 	home, err := region.DefaultHome()
-	root.PersistentFlags().StringVar(&c.homeDir, "home", home, "directory of the region on this machine; ATOLL_HOME sets the default")
+	root.PersistentFlags().StringVar(&c.homeDir, "home", home,
+		"directory of the region on this machine; ATOLL_HOME sets the default")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		c.homeGiven = cmd.Flags().Changed("home")
 		if c.homeDir == "" {
@@ -69,7 +70,8 @@ cluster with "atoll work apply".`,
 		return nil
 	}
 	const use, operate, services = "use", "operate", "services"
-	root.AddGroup(&cobra.Group{ID: use, Title: "Use a region:"}, &cobra.Group{ID: operate, Title: "Operate a region:"}, &cobra.Group{ID: services, Title: "Services of a region:"})
+	root.AddGroup(&cobra.Group{ID: use, Title: "Use a region:"}, &cobra.Group{ID: operate, Title: "Operate a region:"},
+		&cobra.Group{ID: services, Title: "Services of a region:"})
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, cmd := range cmds {
 			cmd.GroupID = group
@@ -78,7 +80,8 @@ cluster with "atoll work apply".`,
 	}
 	add(use, c.cluster(), c.nodepool())
 	add(operate, c.up(), c.down(), c.status(), c.env(), c.logs(), c.key(), c.mc(), c.work())
-	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent(), c.hosting(), c.router())
+	add(services, c.pki(), c.broker(), c.maestro(), c.clm(), c.sentinel(), c.adapter(), c.platform(), c.agent(),
+		c.hosting(), c.router())
 	root.AddCommand(c.supervise(), c.probe())
 	return root
 }

@@ -68,7 +68,8 @@ func TestWhereNothingIsRedrawn(t *testing.T) {
 		width, height int
 		err           error
 		ok            bool
-	}{{80, 24, nil, true}, {80, 9, nil, false}, {40, 24, nil, true}, {28, 24, nil, false}, {0, 0, errors.New("gone"), false}} {
+	}{{80, 24, nil, true}, {80, 9, nil, false}, {40, 24, nil, true}, {28, 24, nil, false}, {0, 0, errors.New("gone"),
+		false}} {
 		s := &screen{size: func() (int, int, error) { return c.width, c.height, c.err }}
 		if got, ok := s.canvas(9); ok != c.ok || ok && got.width >= c.width {
 			t.Errorf("%+v: %+v, %t", c, got, ok)
@@ -77,7 +78,8 @@ func TestWhereNothingIsRedrawn(t *testing.T) {
 	for _, c := range []struct {
 		env  string
 		utf8 bool
-	}{{"", false}, {"LANG=C", false}, {"LANG=C.UTF-8", true}, {"LANG=de_DE.utf8", true}, {"LC_ALL=POSIX,LANG=C.UTF-8", false}, {"LC_CTYPE=UTF-8,LANG=C", true}} {
+	}{{"", false}, {"LANG=C", false}, {"LANG=C.UTF-8", true}, {"LANG=de_DE.utf8", true}, {"LC_ALL=POSIX,LANG=C.UTF-8",
+		false}, {"LC_CTYPE=UTF-8,LANG=C", true}} {
 		env := map[string]string{}
 		for pair := range strings.SplitSeq(c.env, ",") {
 			k, v, _ := strings.Cut(pair, "=")

@@ -29,10 +29,16 @@ type sentinelFlags struct {
 func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.broker, "mqtt", "", "the region's broker, host:port, to which the sentinel says what needs work")
-	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "", "YAML file about another broker: brokerHost, username, password, caFile, clientCertFile, clientKeyFile and so on")
-	fl.StringArrayVar(&f.configs, prefix+"config", nil, "YAML file of hyperfleet-sentinel for one kind; may be repeated (default: HyperFleet's rules for each kind that has required adapters)")
-	fl.StringVar(&f.name, prefix+"name", "", "tells replicas apart, the same after a restart (default: the host's name)")
-	fl.StringVar(&f.fleet, prefix+"fleet", "", "tells apart sentinels of one database that look after different resources (default: default)")
+	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
+		"YAML file about another broker: brokerHost, username, password, caFile, clientCertFile, clientKeyFile and "+
+			"so on")
+	fl.StringArrayVar(&f.configs, prefix+"config", nil,
+		"YAML file of hyperfleet-sentinel for one kind; may be repeated (default: HyperFleet's rules for each kind "+
+			"that has required adapters)")
+	fl.StringVar(&f.name, prefix+"name", "",
+		"tells replicas apart, the same after a restart (default: the host's name)")
+	fl.StringVar(&f.fleet, prefix+"fleet", "",
+		"tells apart sentinels of one database that look after different resources (default: default)")
 }
 
 // wanted says whether the process of CLM is to have one.
@@ -47,10 +53,12 @@ func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *
 	}
 	o := sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
-		Trace: published(s.tracer), Version: version, Logger: s.log, Metrics: s.ops.Registry, Ops: s.ops, Inside: inside,
+		Trace: published(
+			s.tracer), Version: version, Logger: s.log, Metrics: s.ops.Registry, Ops: s.ops, Inside: inside,
 	}
 	for _, e := range db.Registry.Entities() {
-		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(e.ParentKind)})
+		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(
+			e.ParentKind)})
 		// Of what no adapter is awaited for nothing is ever wrong.
 		if len(f.configs) == 0 && len(e.RequiredAdapters) > 0 {
 			o.Configs = append(o.Configs, sentinel.DefaultConfig(e.Plural))
@@ -105,7 +113,8 @@ func published(tracer *trace.Tracer) func(store.Document) string {
 		if tracer == nil {
 			return parent
 		}
-		ctx, span := tracer.Start(trace.WithParent(context.Background(), parent), "publish "+string(d.Kind), trace.Producer,
+		ctx, span := tracer.Start(trace.WithParent(context.Background(), parent), "publish "+string(d.Kind),
+			trace.Producer,
 			trace.String("resource.id", d.ID), trace.Int("resource.generation", d.Generation))
 		span.End(nil)
 		return trace.Parent(ctx)
@@ -128,51 +137,52 @@ func (c *command) sentinel() *cobra.Command {
 func (c *command) sentinelServer(name string) *cobra.Command {
 	f := &sentinelFlags{}
 	db := &clmFlags{}
-	cmd := c.serviceCommand("sentinel", "The sentinel, when it does not run in CLM's process", `Decides, from CLM's change feed and the clock, which resources need work, and says
+	cmd := c.serviceCommand("sentinel", "The sentinel, when it does not run in CLM's process",
+		`Decides, from CLM's change feed and the clock, which resources need work, and says
 so to the adapters. "atoll clm" has it inside; apart it works on the same
 database, with the same entities. Replicas share the resources; each has a
 --name.
 
 --config is a file of hyperfleet-sentinel; --clm-config is CLM's own.`, func(ctx context.Context, s *service) error {
-		config, err := db.load(s)
-		if err != nil {
-			return err
-		}
-		traced := config.Tracing.Enabled != nil && *config.Tracing.Enabled
-		files, err := f.read()
-		if err != nil {
-			return err
-		}
-		for _, c := range files {
-			traced = traced || c.TracingEnabled
-		}
-		if len(files) > 0 && db.config == "" {
-			s.log = adapterLog(adapter.Log(files[0].Log), s.logLevel).With("service", s.name)
-		}
-		if err := s.startTracing(ctx, "hyperfleet-sentinel", traced); err != nil {
-			return err
-		}
-		s.identity = db.identity
-		p, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		var identity *pki.Identity
-		if s.identity.given() {
-			if identity, err = s.openIdentity(p, pki.ServiceName("clm")); err != nil {
+			config, err := db.load(s)
+			if err != nil {
 				return err
 			}
-		}
-		opened, err := db.open(p.ctx, config, s, s.ops)
-		if err != nil {
-			return err
-		}
-		defer opened.Close() // after wait
-		if err := f.start(s, p, opened, identity, false); err != nil {
-			return err
-		}
-		return p.wait()
-	})
+			traced := config.Tracing.Enabled != nil && *config.Tracing.Enabled
+			files, err := f.read()
+			if err != nil {
+				return err
+			}
+			for _, c := range files {
+				traced = traced || c.TracingEnabled
+			}
+			if len(files) > 0 && db.config == "" {
+				s.log = adapterLog(adapter.Log(files[0].Log), s.logLevel).With("service", s.name)
+			}
+			if err := s.startTracing(ctx, "hyperfleet-sentinel", traced); err != nil {
+				return err
+			}
+			s.identity = db.identity
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			var identity *pki.Identity
+			if s.identity.given() {
+				if identity, err = s.openIdentity(p, pki.ServiceName("clm")); err != nil {
+					return err
+				}
+			}
+			opened, err := db.open(p.ctx, config, s, s.ops)
+			if err != nil {
+				return err
+			}
+			defer opened.Close() // after wait
+			if err := f.start(s, p, opened, identity, false); err != nil {
+				return err
+			}
+			return p.wait()
+		})
 	cmd.Use = name
 	addIdentity(cmd, &db.identity)
 	optionalIdentity(cmd) // another broker may need none

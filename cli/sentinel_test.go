@@ -44,7 +44,8 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	adapter := bus.NewClient(bus.ClientOptions{
-		Addr: broker.Addr, ClientID: "listener", Subscriptions: []string{bus.EventFilter("x", "clusters"), bus.EventFilter("x", "fleet")},
+		Addr: broker.Addr, ClientID: "listener", Subscriptions: []string{bus.EventFilter("x", "clusters"),
+			bus.EventFilter("x", "fleet")},
 		Handler: func(_ context.Context, m bus.Message) {
 			m.Ack()
 			var data struct{ ID string }
@@ -59,7 +60,8 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 	for topic, apart := range map[string]bool{"clusters": false, "fleet": true} {
 		dsn := pgtest.DSN(t)
 		base, ops := startCLM(t, func(api, ops string) []string {
-			return []string{"--dsn", dsn, "--insecure-listen", api, "--ops", ops, "--message-broker-config-file", brokerFile,
+			return []string{"--dsn", dsn, "--insecure-listen", api, "--ops", ops, "--message-broker-config-file",
+				brokerFile,
 				"--sentinel-name", "inside", fmt.Sprintf("--sentinel=%v", !apart)}
 		})
 		status, made := ask(t, "POST", base+"/api/hyperfleet/v1/clusters", `{"kind":"Cluster","name":"abc","spec":{}}`)
@@ -70,7 +72,8 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 			ctx, stop := context.WithCancel(context.Background())
 			ended := make(chan error, 1)
 			root := newRoot(&command{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
-			root.SetArgs([]string{"sentinel", "serve", "--dsn", dsn, "--config", rules, "--message-broker-config-file", brokerFile, "--name", "apart", "--log-level", "error"})
+			root.SetArgs([]string{"sentinel", "serve", "--dsn", dsn, "--config", rules, "--message-broker-config-file",
+				brokerFile, "--name", "apart", "--log-level", "error"})
 			go func() { ended <- root.ExecuteContext(ctx) }()
 			t.Cleanup(func() {
 				stop()

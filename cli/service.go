@@ -37,7 +37,8 @@ type identityFlags struct{ dir, url, caFile, caHash, tokenFile string }
 
 // serviceCommand makes the subcommand of a service: its own flags are added to
 // the command that is returned; run is called when they are parsed.
-func (c *command) serviceCommand(name, short, long string, run func(ctx context.Context, s *service) error) *cobra.Command {
+func (c *command) serviceCommand(name, short, long string, run func(ctx context.Context,
+	s *service) error) *cobra.Command {
 	s := &service{name: name, ops: rest.NewOps()}
 	cmd := &cobra.Command{
 		Use: name, Short: short, Long: long, Args: cobra.NoArgs,
@@ -70,7 +71,8 @@ func addIdentity(cmd *cobra.Command, f *identityFlags) {
 	cmd.Flags().StringVar(&f.dir, "identity", "", "directory of the service's key and certificate")
 	cmd.Flags().StringVar(&f.url, "pki", "", "URL of the region's CA (atoll pki)")
 	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA")
-	cmd.Flags().StringVar(&f.caHash, "ca-hash", "", "fingerprint of the region's CA, sha256:HEX; fetches the file of --ca when it is not there")
+	cmd.Flags().StringVar(&f.caHash, "ca-hash", "",
+		"fingerprint of the region's CA, sha256:HEX; fetches the file of --ca when it is not there")
 	cmd.Flags().StringVar(&f.tokenFile, "token-file", "", "file with a join token, until there is a certificate")
 	for _, name := range []string{"identity", "pki", "ca"} {
 		cmd.MarkFlagRequired(name)

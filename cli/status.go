@@ -70,7 +70,8 @@ func planeTable(w io.Writer, planes []region.PlaneStatus) {
 	rows := [][]string{{"PLANE", "PID", "MEMORY", "SHARE", "MANAGEMENT CLUSTER", "NAMESPACE"}}
 	var resident, share int64
 	for _, p := range planes {
-		rows = append(rows, []string{p.HostedCluster, strconv.Itoa(p.PID), megabytes(p.RSSBytes), megabytes(p.PSSBytes), p.ManagementCluster, p.Namespace})
+		rows = append(rows, []string{p.HostedCluster, strconv.Itoa(p.PID), megabytes(p.RSSBytes), megabytes(p.PSSBytes),
+			p.ManagementCluster, p.Namespace})
 		resident, share = resident+p.RSSBytes, share+p.PSSBytes
 	}
 	if len(planes) > 1 {

@@ -207,7 +207,8 @@ func (t *timeline) draw(c canvas, now time.Time) []string {
 		if c.bar() > 0 {
 			room -= c.bar() + 1
 		}
-		lines = append(lines, strings.TrimRight("  "+c.paint(colour, mark)+head+body+c.paint(faint, cut(oneLine(note), room)), " "))
+		lines = append(lines, strings.TrimRight("  "+c.paint(colour, mark)+head+body+c.paint(
+			faint, cut(oneLine(note), room)), " "))
 	}
 	for i, l := range lines {
 		if !c.colour {

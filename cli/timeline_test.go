@@ -62,11 +62,14 @@ func TestTimeline(t *testing.T) {
 // lines as before, so that they can be redrawn, and none that wraps.
 func TestTimelineFitsItsTerminal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tl := timeline{name: rapid.String().Draw(t, "name"), phase: "Provisioning", nodes: true, waits: rapid.String().Draw(t, "waits")}
+		tl := timeline{name: rapid.String().Draw(t, "name"), phase: "Provisioning", nodes: true,
+			waits: rapid.String().Draw(t, "waits")}
 		for range rapid.IntRange(0, 9).Draw(t, "events") {
-			tl.reach(rapid.SampledFrom(clusterStages).Draw(t, "stage"), after(rapid.IntRange(-5000, 600000).Draw(t, "at")), rapid.String().Draw(t, "note"))
+			tl.reach(rapid.SampledFrom(clusterStages).Draw(t, "stage"),
+				after(rapid.IntRange(-5000, 600000).Draw(t, "at")), rapid.String().Draw(t, "note"))
 		}
-		c := canvas{width: rapid.IntRange(20, 200).Draw(t, "width"), tick: rapid.IntRange(0, 99).Draw(t, "tick"), ascii: rapid.Bool().Draw(t, "ascii")}
+		c := canvas{width: rapid.IntRange(20, 200).Draw(t, "width"), tick: rapid.IntRange(0, 99).Draw(t, "tick"),
+			ascii: rapid.Bool().Draw(t, "ascii")}
 		lines := tl.draw(c, after(rapid.IntRange(0, 600000).Draw(t, "now")))
 		if len(lines) != 2+len(clusterStages) {
 			t.Fatalf("%d lines", len(lines))

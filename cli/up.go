@@ -51,10 +51,16 @@ Everything is kept below --home and found again by the next "atoll up".`,
 			return c.bringUp(cmd.Context(), home, opts, detach)
 		},
 	}
-	cmd.Flags().StringVar(&opts.Region, "region", "", "name of a new region, also the region of AWS signatures (default local-1)")
-	cmd.Flags().IntVar(&opts.ManagementClusters, "management-clusters", 0, "number of local management clusters (default: as they are, 1 in a new region)")
-	cmd.Flags().BoolVar(&insecure, "insecure-listen", false, "Maestro and CLM also listen on loopback without TLS, for every user of this machine (default: as it is, no in a new region)")
-	cmd.Flags().StringVar(&traces, "traces", "", "URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, none in a new region)")
+	cmd.Flags().StringVar(&opts.Region, "region", "",
+		"name of a new region, also the region of AWS signatures (default local-1)")
+	cmd.Flags().IntVar(&opts.ManagementClusters, "management-clusters", 0,
+		"number of local management clusters (default: as they are, 1 in a new region)")
+	cmd.Flags().BoolVar(&insecure, "insecure-listen", false,
+		"Maestro and CLM also listen on loopback without TLS, for every user of this machine (default: as it is, no "+
+			"in a new region)")
+	cmd.Flags().StringVar(&traces, "traces", "",
+		"URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, "+
+			"none in a new region)")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return when the region serves")
 	return cmd
 }
@@ -93,7 +99,8 @@ func (c *command) bringUp(ctx context.Context, home region.Home, opts region.UpO
 		c.printf("region %s has more management clusters after %s\n", status.Region, took(time.Since(begun)))
 		return nil
 	}
-	c.printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"], took(time.Since(begun)))
+	c.printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"],
+		took(time.Since(begun)))
 	if detach {
 		return nil
 	}

@@ -69,7 +69,8 @@ func stagesOf(w platform.Work) stages {
 	if d == nil {
 		d = &platform.Delivery{}
 	}
-	for _, st := range []stage{{Stage: "accepted", At: d.AcceptedAt}, {Stage: "sent", At: d.SentAt}, {Stage: "received", At: d.ReceivedAt}, {Stage: "applied", At: d.AppliedAt}} {
+	for _, st := range []stage{{Stage: "accepted", At: d.AcceptedAt}, {Stage: "sent", At: d.SentAt},
+		{Stage: "received", At: d.ReceivedAt}, {Stage: "applied", At: d.AppliedAt}} {
 		if st.At != nil && d.AcceptedAt != nil && st.Stage != "accepted" {
 			st.After = took(st.At.Sub(*d.AcceptedAt))
 		}
@@ -108,7 +109,8 @@ func whyTable(out io.Writer, s stages) {
 		fmt.Fprintf(out, "sent %d times\n", s.Attempts)
 	}
 	if s.UnansweredSince != nil {
-		fmt.Fprintf(out, "the cluster's agent has not answered since %s\n", s.UnansweredSince.Format("2006-01-02 15:04:05 MST"))
+		fmt.Fprintf(out, "the cluster's agent has not answered since %s\n", s.UnansweredSince.Format(
+			"2006-01-02 15:04:05 MST"))
 		if s.Deleting && time.Since(*s.UnansweredSince) > unansweredLong {
 			fmt.Fprintf(out, "if it never will: atoll maestro force-delete %s --reason WHY\n", s.ID)
 		}

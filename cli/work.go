@@ -19,7 +19,8 @@ import (
 )
 
 func (c *command) work() *cobra.Command {
-	cmd := &cobra.Command{Use: "work", Args: knownVerb, RunE: showHelp, Short: "ManifestWorks: what is applied on management clusters"}
+	cmd := &cobra.Command{Use: "work", Args: knownVerb, RunE: showHelp,
+		Short: "ManifestWorks: what is applied on management clusters"}
 	cmd.AddCommand(c.workApply(), c.workList(), c.workGet(), c.workWhy(), c.workDelete())
 	return cmd
 }
@@ -62,9 +63,11 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 		if o.format != "table" {
 			progress = c.err
 		}
-		fmt.Fprintf(progress, "work %s on %s %s: id %s, generation %d (%s)\n", w.Name, w.ClusterID, outcome, w.ID, w.Generation, took(time.Since(begun)))
+		fmt.Fprintf(progress, "work %s on %s %s: id %s, generation %d (%s)\n", w.Name, w.ClusterID, outcome, w.ID,
+			w.Generation, took(time.Since(begun)))
 		if wait {
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not applied within %s; see `atoll work why %s`", timeout, w.ID))
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,
+				fmt.Errorf("not applied within %s; see `atoll work why %s`", timeout, w.ID))
 			defer cancel()
 			if err := awaitApplied(ctx, api, w, progress, begun); err != nil {
 				return err
@@ -134,7 +137,8 @@ func awaitApplied(ctx context.Context, api *client.Platform, w client.Work, out 
 				for _, m := range b.Status.ResourceStatus {
 					for _, mc := range m.Conditions {
 						if mc.Type == "Applied" && mc.Status == metav1.ConditionFalse {
-							fmt.Fprintf(out, "            %s %s/%s: %s\n", m.ResourceMeta.Kind, m.ResourceMeta.Namespace, m.ResourceMeta.Name, mc.Message)
+							fmt.Fprintf(out, "            %s %s/%s: %s\n", m.ResourceMeta.Kind,
+								m.ResourceMeta.Namespace, m.ResourceMeta.Name, mc.Message)
 						}
 					}
 				}
@@ -178,7 +182,8 @@ func conditionsTable(out io.Writer, w platform.Work) {
 
 func (c *command) workList() *cobra.Command {
 	var cluster string
-	cmd := &cobra.Command{Use: "list", Short: "List works", Args: cobra.NoArgs, Example: "  atoll work list --cluster management-01"}
+	cmd := &cobra.Command{Use: "list", Short: "List works", Args: cobra.NoArgs,
+		Example: "  atoll work list --cluster management-01"}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "only of this management cluster")
 	o := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -219,7 +224,8 @@ func condition(w platform.Work, kind string) string {
 }
 
 func (c *command) workGet() *cobra.Command {
-	cmd := &cobra.Command{Use: "get ID", Short: "Show one work", Args: cobra.ExactArgs(1), Example: "  atoll work get ID -o yaml"}
+	cmd := &cobra.Command{Use: "get ID", Short: "Show one work", Args: cobra.ExactArgs(1),
+		Example: "  atoll work get ID -o yaml"}
 	o := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		api, err := c.api()
@@ -231,7 +237,8 @@ func (c *command) workGet() *cobra.Command {
 			return err
 		}
 		return o.print(c.out, w.Work, func(out io.Writer) {
-			fmt.Fprintf(out, "%s on %s, generation %d, created %s ago\n\n", w.Name, w.ClusterID, w.Generation, ago(w.CreatedAt, time.Now()))
+			fmt.Fprintf(out, "%s on %s, generation %d, created %s ago\n\n", w.Name, w.ClusterID, w.Generation,
+				ago(w.CreatedAt, time.Now()))
 			conditionsTable(out, w.Work)
 		})
 	}
@@ -258,7 +265,8 @@ func (c *command) workDelete() *cobra.Command {
 			if !wait {
 				return nil
 			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not gone within %s; see `atoll work why %s`", timeout, args[0]))
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout,
+				fmt.Errorf("not gone within %s; see `atoll work why %s`", timeout, args[0]))
 			defer cancel()
 			if err := awaitGone(ctx, api, args[0]); err != nil {
 				return err

@@ -61,7 +61,8 @@ func (c *CLM) Close() { c.http.close() }
 // Ready asks, once, whether the lifecycle manager can read what a collection
 // has.
 func (c *CLM) Ready(ctx context.Context, from Collection) error {
-	resp, err := c.http.open(ctx, request{method: http.MethodGet, path: from.path(), query: url.Values{"size": {"1"}, "fields": {"id"}}}, c.http.headers)
+	resp, err := c.http.open(ctx, request{method: http.MethodGet, path: from.path(), query: url.Values{"size": {"1"},
+		"fields": {"id"}}}, c.http.headers)
 	if err != nil {
 		return err
 	}
@@ -214,7 +215,8 @@ func (c *CLM) List(ctx context.Context, from Collection, q ResourceQuery) (Resou
 	if err := c.into(ctx, request{method: http.MethodGet, path: from.path(), query: q.values()}, &list); err != nil {
 		return page, err
 	}
-	page = ResourcePage{Items: make([]Resource, len(list.Items)), Total: list.Total, Continue: list.Continue, Cursor: list.Cursor}
+	page = ResourcePage{Items: make([]Resource, len(list.Items)), Total: list.Total, Continue: list.Continue,
+		Cursor: list.Cursor}
 	for i, item := range list.Items {
 		r, err := ResourceOf(item)
 		if err != nil {
@@ -270,11 +272,13 @@ func (c *CLM) Named(ctx context.Context, from Collection, name string) (Resource
 	}
 	switch len(page.Items) {
 	case 0:
-		return Resource{}, &Error{Status: http.StatusNotFound, Code: "not-found", Reason: fmt.Sprintf("nothing in %s is named %q", from, name)}
+		return Resource{}, &Error{Status: http.StatusNotFound, Code: "not-found", Reason: fmt.Sprintf(
+			"nothing in %s is named %q", from, name)}
 	case 1:
 		return c.Get(ctx, from, page.Items[0].ID, "") // for the entity tag
 	}
-	return Resource{}, &Error{Status: http.StatusConflict, Code: "ambiguous", Reason: fmt.Sprintf("%d in %s are named %q; give an id", page.Total, from, name)}
+	return Resource{}, &Error{Status: http.StatusConflict, Code: "ambiguous", Reason: fmt.Sprintf(
+		"%d in %s are named %q; give an id", page.Total, from, name)}
 }
 
 // into makes a call and decodes the answer.

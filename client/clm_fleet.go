@@ -17,7 +17,8 @@ const (
 func (c *CLM) Place(ctx context.Context, cluster string) (p fleet.Placement, err error) {
 	// It may be sent twice, so it says so.
 	header := http.Header{"Idempotency-Key": {cluster}}
-	return p, c.into(ctx, request{method: http.MethodPost, path: clusters.path(cluster, "placement"), header: header}, &p)
+	return p, c.into(ctx, request{method: http.MethodPost, path: clusters.path(cluster, "placement"), header: header},
+		&p)
 }
 
 // Placement says where a cluster is placed, or why it waits; 404 when it was
@@ -35,7 +36,8 @@ func (c *CLM) Release(ctx context.Context, cluster string) error {
 // Free gives back what a cluster that was removed by force reserves, without its
 // management cluster's word. The reason is for the record.
 func (c *CLM) Free(ctx context.Context, cluster, reason string) error {
-	_, _, err := c.http.do(ctx, request{method: http.MethodDelete, path: clusters.path(cluster, "placement"), query: url.Values{"reason": {reason}}})
+	_, _, err := c.http.do(ctx, request{method: http.MethodDelete, path: clusters.path(cluster, "placement"),
+		query: url.Values{"reason": {reason}}})
 	return err
 }
 
@@ -55,7 +57,8 @@ func (c *CLM) Orphans(ctx context.Context, managementCluster string) ([]fleet.Or
 // the cluster that is gone. The reason is for the record.
 func (c *CLM) EndOrphan(ctx context.Context, managementCluster, id, reason string) error {
 	q := url.Values{"management_cluster": {managementCluster}, "reason": {reason}}
-	_, _, err := c.http.do(ctx, request{method: http.MethodDelete, path: managementClusters.path("orphans", id), query: q})
+	_, _, err := c.http.do(ctx, request{method: http.MethodDelete, path: managementClusters.path("orphans", id),
+		query: q})
 	return err
 }
 

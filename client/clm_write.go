@@ -27,12 +27,14 @@ func (c *CLM) Create(ctx context.Context, in Collection, r clm.ResourceCreate, k
 
 // Replace replaces each of spec, labels and references that body, a JSON
 // object, has. etag may be ""; a stale one is 412.
-func (c *CLM) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource, error) {
+func (c *CLM) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource,
+	error) {
 	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: ifMatch(etag), body: body})
 }
 
 // Merge applies a JSON merge patch (RFC 7396) of spec, labels and references.
-func (c *CLM) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource, error) {
+func (c *CLM) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource,
+	error) {
 	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: mergePatch(etag), body: patch})
 }
 
@@ -59,7 +61,8 @@ func (c *CLM) Statuses(ctx context.Context, in Collection, id string) ([]clm.Ada
 	for page := 1; ; page++ {
 		var list clm.AdapterStatusList
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {"100"}}
-		if err := c.into(ctx, request{method: http.MethodGet, path: in.path(id, "statuses"), query: q}, &list); err != nil {
+		if err := c.into(ctx, request{method: http.MethodGet, path: in.path(id, "statuses"), query: q},
+			&list); err != nil {
 			return nil, err
 		}
 		if all = append(all, list.Items...); len(list.Items) == 0 || len(all) >= list.Total {
@@ -70,7 +73,8 @@ func (c *CLM) Statuses(ctx context.Context, in Collection, id string) ([]clm.Ada
 
 // Report sends an adapter's report. It is false when the server knows better
 // already and has dropped it.
-func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.AdapterStatusCreate) (taken bool, err error) {
+func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.AdapterStatusCreate) (taken bool,
+	err error) {
 	body, err := json.Marshal(report)
 	if err != nil {
 		return false, err
@@ -83,7 +87,8 @@ func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.A
 // are older than the record before, unless that is 0. With the plural of its
 // kind, a resource that is gone has its history, too. Without id they are those
 // of all resources of the kind.
-func (c *CLM) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord, error) {
+func (c *CLM) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord,
+	error) {
 	records := []clm.HistoryRecord{}
 	for len(records) < limit {
 		size := min(limit-len(records), 100)
@@ -139,12 +144,14 @@ func (c *CLM) Watch(ctx context.Context, from Collection, o WatchOptions) (*Watc
 // Follow calls apply with every event until ctx ends or apply fails, and
 // returns why. It continues streams that break.
 func (c *CLM) Follow(ctx context.Context, from Collection, o WatchOptions, apply func(Event) error) error {
-	return follow(ctx, o, func(ctx context.Context, o WatchOptions) (*Watch, error) { return c.Watch(ctx, from, o) }, apply)
+	return follow(ctx, o, func(ctx context.Context, o WatchOptions) (*Watch, error) { return c.Watch(ctx, from, o) },
+		apply)
 }
 
 // RenewMember renews the lease of a replica of an adapter, which still works in
 // the slots keep.
-func (c *CLM) RenewMember(ctx context.Context, adapter, member string, renewal clm.AdapterMemberRenewal) (clm.AdapterMember, error) {
+func (c *CLM) RenewMember(ctx context.Context, adapter, member string, renewal clm.AdapterMemberRenewal) (
+	clm.AdapterMember, error) {
 	var answer clm.AdapterMember
 	body, err := json.Marshal(renewal)
 	if err != nil {

@@ -67,7 +67,8 @@ func newCaller(service, endpoint string, config *tls.Config) (*caller, error) {
 		base:    base,
 		http: &http.Client{
 			Transport: &http.Transport{
-				DialContext:         (&net.Dialer{Timeout: 1500 * time.Millisecond, KeepAlive: 15 * time.Second}).DialContext,
+				DialContext: (&net.Dialer{Timeout: 1500 * time.Millisecond,
+					KeepAlive: 15 * time.Second}).DialContext,
 				TLSClientConfig:     config,
 				TLSHandshakeTimeout: 1500 * time.Millisecond,
 				MaxIdleConnsPerHost: 256,

@@ -152,18 +152,21 @@ func (m *Maestro) ConsumerNamed(ctx context.Context, name string) (Document, err
 		return Document{}, fmt.Errorf("reading Maestro's list of consumers: %w", err)
 	}
 	if len(list.Items) == 0 {
-		return Document{}, &Error{Status: http.StatusNotFound, Code: "maestro-7", Reason: fmt.Sprintf("Consumer with name='%s' not found", name)}
+		return Document{}, &Error{Status: http.StatusNotFound, Code: "maestro-7", Reason: fmt.Sprintf(
+			"Consumer with name='%s' not found", name)}
 	}
 	return m.Consumer(ctx, list.Items[0].ID) // for the entity tag
 }
 
 // SetConsumerLabels replaces the labels of a consumer.
-func (m *Maestro) SetConsumerLabels(ctx context.Context, id string, labels map[string]string, etag string) (Document, error) {
+func (m *Maestro) SetConsumerLabels(ctx context.Context, id string, labels map[string]string, etag string) (Document,
+	error) {
 	body, err := json.Marshal(maestro.ConsumerPatch{Labels: &labels})
 	if err != nil {
 		return Document{}, err
 	}
-	doc, _, err := m.rest.do(ctx, request{method: http.MethodPatch, path: pathConsumers + "/" + url.PathEscape(id), header: ifMatch(etag), body: body})
+	doc, _, err := m.rest.do(ctx, request{method: http.MethodPatch, path: pathConsumers + "/" + url.PathEscape(id),
+		header: ifMatch(etag), body: body})
 	return doc, err
 }
 

@@ -16,7 +16,8 @@ const pathUnknown = "/api/maestro/v1/unknown-works"
 // for the record. One that does not exist is no error.
 func (m *Maestro) ForceDeleteBundle(ctx context.Context, id, reason string) error {
 	_, _, err := m.rest.do(ctx, request{
-		method: http.MethodDelete, path: pathBundles + "/" + url.PathEscape(id), query: url.Values{"force": {"true"}, "reason": {reason}},
+		method: http.MethodDelete, path: pathBundles + "/" + url.PathEscape(id), query: url.Values{"force": {"true"},
+			"reason": {reason}},
 	})
 	return err
 }
@@ -42,7 +43,8 @@ func (m *Maestro) AdoptUnknownWork(ctx context.Context, consumer, id, source, re
 	if err != nil {
 		return false, err
 	}
-	doc, _, err := m.rest.do(ctx, request{method: http.MethodPost, path: unknownPath(consumer, id) + "/adopt", body: body})
+	doc, _, err := m.rest.do(ctx, request{method: http.MethodPost, path: unknownPath(consumer, id) + "/adopt",
+		body: body})
 	if err != nil {
 		return false, err
 	}
@@ -56,7 +58,8 @@ func (m *Maestro) AdoptUnknownWork(ctx context.Context, consumer, id, source, re
 // DeleteUnknownWork has the agent delete the work. One that is not there is no
 // error.
 func (m *Maestro) DeleteUnknownWork(ctx context.Context, consumer, id, reason string) error {
-	_, _, err := m.rest.do(ctx, request{method: http.MethodDelete, path: unknownPath(consumer, id), query: url.Values{"reason": {reason}}})
+	_, _, err := m.rest.do(ctx, request{method: http.MethodDelete, path: unknownPath(consumer, id), query: url.Values{
+		"reason": {reason}}})
 	return err
 }
 

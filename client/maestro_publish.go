@@ -150,7 +150,8 @@ func dialMaestro(target string, config *tls.Config, alive keepalive.ClientParame
 	return grpc.NewClient("passthrough:///"+target,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			Backoff: grpcbackoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 1500 * time.Millisecond,
 		}),
 		grpc.WithKeepaliveParams(alive),

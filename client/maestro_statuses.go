@@ -49,7 +49,8 @@ func (m *Maestro) FollowStatuses(ctx context.Context, subscribed func() error, a
 }
 
 // statuses follows one stream.
-func (m *Maestro) statuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (progress bool, err error) {
+func (m *Maestro) statuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (progress bool,
+	err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stream, err := m.events.Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: m.source})

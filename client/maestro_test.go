@@ -33,8 +33,9 @@ func TestEventOfABundleIsThatOfOCMsProtocol(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	b := Bundle{
 		ID: "b-1", Consumer: "management-01", IfMatch: `"7"`,
-		Metadata: metav1.ObjectMeta{Name: "w", Namespace: "elsewhere", UID: "other", Labels: map[string]string{"a": "b"}},
-		Spec:     work.Bundle{Manifests: []json.RawMessage{json.RawMessage(`{"data":"<&>"}`)}},
+		Metadata: metav1.ObjectMeta{Name: "w", Namespace: "elsewhere", UID: "other", Labels: map[string]string{
+			"a": "b"}},
+		Spec: work.Bundle{Manifests: []json.RawMessage{json.RawMessage(`{"data":"<&>"}`)}},
 	}
 	e, err := m.event(work.SpecUpdate, b, now, Actor{RequestID: "r-1"})
 	if err != nil {
@@ -67,7 +68,8 @@ func TestEventOfABundleIsThatOfOCMsProtocol(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attributes (-want +got):\n%s", diff)
 	}
-	if e, err = m.event(work.SpecDelete, b, now, Actor{}); err != nil || e.Attributes["ce-deletiontimestamp"].GetCeTimestamp() == nil {
+	if e, err = m.event(work.SpecDelete, b, now, Actor{}); err != nil ||
+		e.Attributes["ce-deletiontimestamp"].GetCeTimestamp() == nil {
 		t.Errorf("a deletion has no time: %v, %v", e, err)
 	}
 }
@@ -90,12 +92,19 @@ func TestErrorsOfPublish(t *testing.T) {
 			Error{Status: 409, Code: "maestro-6", Reason: "This Resource already exists"}},
 		{"stale", codes.FailedPrecondition, k8s("412", "maestro-412: changed"), true,
 			Error{Status: 412, Code: "maestro-412", Reason: "changed"}},
-		{"stale, plain", codes.Unknown, "failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1", true,
-			Error{Status: 412, Code: "maestro-6", Reason: "the resource version is not the latest, the latest version: 1"}},
-		{"not latest, unconditional", codes.Unknown, "failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1", false,
-			Error{Status: 409, Code: "maestro-6", Reason: "the resource version is not the latest, the latest version: 1"}},
-		{"no such consumer, plain", codes.Unknown, `failed to create resource: maestro-9: violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`, false,
-			Error{Status: 404, Code: "maestro-9", Reason: `violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`}},
+		{"stale, plain", codes.Unknown,
+			"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1", true,
+			Error{Status: 412, Code: "maestro-6",
+				Reason: "the resource version is not the latest, the latest version: 1"}},
+		{"not latest, unconditional", codes.Unknown,
+			"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1",
+			false,
+			Error{Status: 409, Code: "maestro-6",
+				Reason: "the resource version is not the latest, the latest version: 1"}},
+		{"no such consumer, plain", codes.Unknown,
+			`failed to create resource: maestro-9: violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`, false,
+			Error{Status: 404, Code: "maestro-9",
+				Reason: `violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`}},
 		{"invalid, plain", codes.Unknown, "failed to create resource: maestro-8: manifests[0]: kind is missing", false,
 			Error{Status: 400, Code: "maestro-8", Reason: "manifests[0]: kind is missing"}},
 		{"too large", codes.ResourceExhausted, "grpc: received message larger than max", false,
@@ -137,7 +146,8 @@ func TestSilentMaestroIs503WithinTheTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	m, err := NewMaestro(MaestroOptions{HTTP: "http://" + l.Addr().String(), GRPC: l.Addr().String(), Timeout: 200 * time.Millisecond})
+	m, err := NewMaestro(MaestroOptions{HTTP: "http://" + l.Addr().String(), GRPC: l.Addr().String(),
+		Timeout: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

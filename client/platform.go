@@ -93,22 +93,26 @@ const (
 
 // CreateManagementCluster registers a management cluster. A name that is taken
 // is 409.
-func (p *Platform) CreateManagementCluster(ctx context.Context, name string, labels map[string]string) (platform.ManagementCluster, error) {
+func (p *Platform) CreateManagementCluster(ctx context.Context, name string, labels map[string]string) (
+	platform.ManagementCluster, error) {
 	return p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: name, Labels: labels})
 }
 
 // RegisterManagementCluster is CreateManagementCluster, with what it takes.
-func (p *Platform) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (platform.ManagementCluster, error) {
+func (p *Platform) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (
+	platform.ManagementCluster, error) {
 	return p.changeManagementCluster(ctx, http.MethodPost, pathClusters, r)
 }
 
 // UpdateManagementCluster changes what a management cluster takes, by its id or
 // name; what is absent stays.
-func (p *Platform) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (platform.ManagementCluster, error) {
+func (p *Platform) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (
+	platform.ManagementCluster, error) {
 	return p.changeManagementCluster(ctx, http.MethodPatch, pathClusters+"/"+url.PathEscape(idOrName), u)
 }
 
-func (p *Platform) changeManagementCluster(ctx context.Context, method, path string, v any) (mc platform.ManagementCluster, err error) {
+func (p *Platform) changeManagementCluster(ctx context.Context, method, path string, v any) (
+	mc platform.ManagementCluster, err error) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return mc, err
@@ -136,7 +140,8 @@ func (p *Platform) ManagementCluster(ctx context.Context, idOrName string) (plat
 func (p *Platform) ManagementClusters(ctx context.Context) ([]platform.ManagementCluster, error) {
 	return pages(ctx, 100, func(ctx context.Context, page, size int) ([]platform.ManagementCluster, error) {
 		var list platform.ManagementClusterList
-		doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: pathClusters, query: ListOptions{Page: page, Size: size}.query()})
+		doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: pathClusters, query: ListOptions{Page: page,
+			Size: size}.query()})
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +193,8 @@ func (p *Platform) FollowBundles(ctx context.Context, o WatchOptions, apply func
 }
 
 // pages gets all pages of a list.
-func pages[T any](ctx context.Context, size int, get func(ctx context.Context, page, size int) ([]T, error)) ([]T, error) {
+func pages[T any](ctx context.Context, size int, get func(ctx context.Context, page, size int) ([]T, error)) (
+	[]T, error) {
 	var all []T
 	for page := 1; ; page++ {
 		items, err := get(ctx, page, size)

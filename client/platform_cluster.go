@@ -65,7 +65,8 @@ func (p *Platform) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clu
 // {"spec":{"hibernated":true}}. With an etag it is refused with 412 when the
 // cluster has another by now.
 func (p *Platform) UpdateCluster(ctx context.Context, id string, patch json.RawMessage, etag string) (Cluster, error) {
-	return p.cluster(ctx, request{method: http.MethodPatch, path: below(pathCluster, id), header: mergePatch(etag), body: patch})
+	return p.cluster(ctx, request{method: http.MethodPatch, path: below(pathCluster, id), header: mergePatch(etag),
+		body: patch})
 }
 
 // Deletion says how something is deleted.
@@ -86,7 +87,8 @@ func (p *Platform) DeleteCluster(ctx context.Context, id string, d Deletion) err
 		q.Set("force", "true")
 	}
 	set(q, "reason", d.Reason)
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, id), query: q, header: ifMatch(d.ETag)})
+	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, id), query: q,
+		header: ifMatch(d.ETag)})
 	return err
 }
 
@@ -148,13 +150,15 @@ const credentialWait = 25 * time.Second
 
 // CreateCredential makes a kubeconfig for a cluster. Without a CSR the region
 // makes the key. A lost answer is not asked for again: the key would be, too.
-func (p *Platform) CreateCredential(ctx context.Context, cluster string, r platform.CredentialRequest) (platform.Credential, error) {
+func (p *Platform) CreateCredential(ctx context.Context, cluster string, r platform.CredentialRequest) (
+	platform.Credential, error) {
 	var c platform.Credential
 	body, err := json.Marshal(r)
 	if err != nil {
 		return c, fmt.Errorf("the credential: %w", err)
 	}
-	doc, _, err := p.http.do(ctx, request{method: http.MethodPost, path: below(pathCluster, cluster) + "/credentials", body: body, wait: credentialWait})
+	doc, _, err := p.http.do(ctx, request{method: http.MethodPost, path: below(pathCluster, cluster) + "/credentials",
+		body: body, wait: credentialWait})
 	if err != nil {
 		return c, err
 	}
@@ -178,7 +182,8 @@ func (p *Platform) Credential(ctx context.Context, cluster, id string) (platform
 
 // RevokeCredential ends a credential before its time.
 func (p *Platform) RevokeCredential(ctx context.Context, cluster, id string) error {
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, cluster) + below("/credentials", id)})
+	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, cluster) + below(
+		"/credentials", id)})
 	return err
 }
 

@@ -55,14 +55,17 @@ func (p *Platform) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.N
 
 // UpdateNodePool applies a JSON merge patch, such as {"spec":{"replicas":3}}.
 // With an etag it is refused with 412 when the node pool has another by now.
-func (p *Platform) UpdateNodePool(ctx context.Context, id string, patch json.RawMessage, etag string) (NodePool, error) {
-	return p.nodePool(ctx, request{method: http.MethodPatch, path: below(pathNodePools, id), header: mergePatch(etag), body: patch})
+func (p *Platform) UpdateNodePool(ctx context.Context, id string, patch json.RawMessage, etag string) (NodePool,
+	error) {
+	return p.nodePool(ctx, request{method: http.MethodPatch, path: below(pathNodePools, id), header: mergePatch(etag),
+		body: patch})
 }
 
 // DeleteNodePool asks for the deletion of a node pool. It is gone when
 // NodePool says 404.
 func (p *Platform) DeleteNodePool(ctx context.Context, id, etag string) error {
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathNodePools, id), header: ifMatch(etag)})
+	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathNodePools, id),
+		header: ifMatch(etag)})
 	return err
 }
 
@@ -86,7 +89,10 @@ func (p *Platform) WatchNodePools(ctx context.Context, cluster string, o WatchOp
 // FollowNodePools calls apply with every event until ctx ends or apply fails,
 // and returns why, as FollowBundles does.
 func (p *Platform) FollowNodePools(ctx context.Context, cluster string, o WatchOptions, apply func(Event) error) error {
-	return follow(ctx, o, func(ctx context.Context, o WatchOptions) (*Watch, error) { return p.WatchNodePools(ctx, cluster, o) }, apply)
+	return follow(ctx, o, func(ctx context.Context, o WatchOptions) (*Watch, error) {
+		return p.WatchNodePools(
+			ctx, cluster, o)
+	}, apply)
 }
 
 func (p *Platform) nodePool(ctx context.Context, r request) (NodePool, error) {

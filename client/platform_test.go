@@ -108,7 +108,8 @@ func TestErrorsCarryWhatTheServerSaid(t *testing.T) {
 			return
 		}
 		w.WriteHeader(http.StatusConflict)
-		_, _ = io.WriteString(w, `{"kind":"Error","code":"maestro-6","reason":"it already exists","errors":[{"field":"name","message":"taken"}]}`)
+		_, _ = io.WriteString(
+			w, `{"kind":"Error","code":"maestro-6","reason":"it already exists","errors":[{"field":"name","message":"taken"}]}`)
 	}))
 	defer s.Close()
 	p := platformFor(t, s.URL+"/prod/")
@@ -118,7 +119,8 @@ func TestErrorsCarryWhatTheServerSaid(t *testing.T) {
 		t.Errorf("got %#v", err)
 	}
 	_, err = p.Bundle(t.Context(), "plain")
-	if e, ok = errors.AsType[*Error](err); !ok || e.Status != 403 || e.Code != "http-403" || !strings.Contains(e.Reason, "from a proxy") {
+	if e, ok = errors.AsType[*Error](err); !ok || e.Status != 403 || e.Code != "http-403" ||
+		!strings.Contains(e.Reason, "from a proxy") {
 		t.Errorf("got %#v", err)
 	}
 }
@@ -152,7 +154,8 @@ func TestCAFileIsChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range []PlatformOptions{
-		{Endpoint: "https://127.0.0.1:1", CAFile: bad}, {Endpoint: "https://127.0.0.1:1", CAFile: bad + "x"}, {Endpoint: "127.0.0.1:1"}, {},
+		{Endpoint: "https://127.0.0.1:1", CAFile: bad}, {Endpoint: "https://127.0.0.1:1", CAFile: bad + "x"},
+		{Endpoint: "127.0.0.1:1"}, {},
 	} {
 		if _, err := NewPlatform(o); err == nil {
 			t.Errorf("%+v is accepted", o.Endpoint)
@@ -164,30 +167,31 @@ func TestCAFileIsChecked(t *testing.T) {
 // third begins anew.
 func TestFollowContinuesAndRelists(t *testing.T) {
 	var cursors []string
-	s := httptest.NewServer(rest.Observe(rest.Options{}, rest.Handler(func(w http.ResponseWriter, r *http.Request) error {
-		cursors = append(cursors, r.URL.Query().Get("cursor"))
-		n := len(cursors)
-		return rest.Watch(w, r, rest.WatchOptions{}, func(_ context.Context, st *rest.Stream) error {
-			send := func(typ rest.EventType, object, cursor string) {
-				if err := st.Send(rest.Event{Type: typ, Object: []byte(object), Cursor: cursor}); err != nil {
-					t.Error(err)
+	s := httptest.NewServer(rest.Observe(rest.Options{},
+		rest.Handler(func(w http.ResponseWriter, r *http.Request) error {
+			cursors = append(cursors, r.URL.Query().Get("cursor"))
+			n := len(cursors)
+			return rest.Watch(w, r, rest.WatchOptions{}, func(_ context.Context, st *rest.Stream) error {
+				send := func(typ rest.EventType, object, cursor string) {
+					if err := st.Send(rest.Event{Type: typ, Object: []byte(object), Cursor: cursor}); err != nil {
+						t.Error(err)
+					}
 				}
-			}
-			switch n {
-			case 1:
-				send(rest.Added, `{"id":"a"}`, "c1")
+				switch n {
+				case 1:
+					send(rest.Added, `{"id":"a"}`, "c1")
+					return nil
+				case 2:
+					return rest.Errorf(http.StatusGone, "gone", "too old")
+				case 3:
+					send(rest.Added, fmt.Sprintf(`{"id":"b","big":%q}`, strings.Repeat("x", 200<<10)), "c2")
+					send(rest.Bookmark, `null`, "c3")
+					return rest.Errorf(http.StatusServiceUnavailable, "x", "database down")
+				}
+				send(rest.Deleted, `{"id":"b"}`, "c4")
 				return nil
-			case 2:
-				return rest.Errorf(http.StatusGone, "gone", "too old")
-			case 3:
-				send(rest.Added, fmt.Sprintf(`{"id":"b","big":%q}`, strings.Repeat("x", 200<<10)), "c2")
-				send(rest.Bookmark, `null`, "c3")
-				return rest.Errorf(http.StatusServiceUnavailable, "x", "database down")
-			}
-			send(rest.Deleted, `{"id":"b"}`, "c4")
-			return nil
-		})
-	})))
+			})
+		})))
 	defer s.Close()
 	done := errors.New("done")
 	var got []string
@@ -210,7 +214,9 @@ func TestFollowContinuesAndRelists(t *testing.T) {
 }
 
 func TestFollowEndsWhenItMayNotWatch(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	}))
 	defer s.Close()
 	err := platformFor(t, s.URL).FollowBundles(t.Context(), WatchOptions{}, func(Event) error { return nil })
 	if StatusOf(err) != http.StatusForbidden {
@@ -222,11 +228,13 @@ func TestReadySaysWhatIsMissing(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, `{"status":"unavailable","missing":[{"name":"maestro","reason":"Maestro does not answer"}]}`)
+		_, _ = io.WriteString(
+			w, `{"status":"unavailable","missing":[{"name":"maestro","reason":"Maestro does not answer"}]}`)
 	}))
 	defer s.Close()
 	h, err := platformFor(t, s.URL).Ready(t.Context())
-	if StatusOf(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "maestro: Maestro does not answer") || len(h.Missing) != 1 {
+	if StatusOf(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(),
+		"maestro: Maestro does not answer") || len(h.Missing) != 1 {
 		t.Errorf("got %+v, %v", h, err)
 	}
 }

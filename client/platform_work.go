@@ -22,7 +22,8 @@ type Work struct {
 
 // CreateWork posts a ManifestWork to a management cluster. A name that is
 // taken there is 409. manifestWork is JSON.
-func (p *Platform) CreateWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (platform.WorkCreated, error) {
+func (p *Platform) CreateWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (platform.WorkCreated,
+	error) {
 	var w platform.WorkCreated
 	body, err := json.Marshal(platform.WorkRequest{ClusterID: cluster, Data: manifestWork})
 	if err != nil {
@@ -59,17 +60,20 @@ func (p *Platform) Works(ctx context.Context, cluster string) ([]platform.Work, 
 
 // ReplaceWork replaces a work's spec and metadata. With an etag it is refused
 // with 412 when the work has another by now.
-func (p *Platform) ReplaceWork(ctx context.Context, id, cluster string, manifestWork json.RawMessage, etag string) (Work, error) {
+func (p *Platform) ReplaceWork(ctx context.Context, id, cluster string, manifestWork json.RawMessage, etag string) (
+	Work, error) {
 	body, err := json.Marshal(platform.WorkRequest{ClusterID: cluster, Data: manifestWork})
 	if err != nil {
 		return Work{}, fmt.Errorf("the ManifestWork: %w", err)
 	}
-	return p.work(ctx, request{method: http.MethodPut, path: pathWork + "/" + url.PathEscape(id), header: ifMatch(etag), body: body})
+	return p.work(ctx, request{method: http.MethodPut, path: pathWork + "/" + url.PathEscape(id), header: ifMatch(etag),
+		body: body})
 }
 
 // DeleteWork orders the deletion of a work. It is gone when Work says 404.
 func (p *Platform) DeleteWork(ctx context.Context, id, etag string) error {
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: pathWork + "/" + url.PathEscape(id), header: ifMatch(etag)})
+	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: pathWork + "/" + url.PathEscape(id),
+		header: ifMatch(etag)})
 	return err
 }
 
@@ -133,7 +137,8 @@ func (p *Platform) ApplyWork(ctx context.Context, cluster string, manifestWork j
 
 // applyOnce reads and then writes. raced says that the error comes from what
 // others do to the same work.
-func (p *Platform) applyOnce(ctx context.Context, id, cluster string, manifestWork json.RawMessage) (w Work, o Outcome, raced bool, err error) {
+func (p *Platform) applyOnce(ctx context.Context, id, cluster string, manifestWork json.RawMessage) (w Work, o Outcome,
+	raced bool, err error) {
 	before, err := p.Work(ctx, id)
 	if StatusOf(err) == http.StatusNotFound {
 		if _, err := p.CreateWork(ctx, cluster, manifestWork); err != nil {

@@ -40,7 +40,8 @@ func (c Credentials) GoString() string { return c.String() }
 func (c Credentials) check() error {
 	switch {
 	case c.AccessKeyID == "" || c.SecretAccessKey == "":
-		return errors.New("no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for example by 'eval $(atoll env)'")
+		return errors.New(
+			"no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for example by 'eval $(atoll env)'")
 	case c.Region == "":
 		return errors.New("no region to sign for; set AWS_REGION, for example by 'eval $(atoll env)'")
 	}

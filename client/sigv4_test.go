@@ -58,7 +58,8 @@ func TestTheTransportSignsWithoutChangingTheRequest(t *testing.T) {
 	defer client.CloseIdleConnections()
 	// A reader of unknown length would be sent in chunks, whose length no
 	// signature covers.
-	req, err := http.NewRequestWithContext(context.Background(), "PUT", srv.URL+"/x", io.MultiReader(strings.NewReader("bo"), strings.NewReader("dy")))
+	req, err := http.NewRequestWithContext(context.Background(), "PUT", srv.URL+"/x",
+		io.MultiReader(strings.NewReader("bo"), strings.NewReader("dy")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,8 @@ func TestTheTransportRefusesWhatARegionWould(t *testing.T) {
 }
 
 func TestCredentialsDoNotShowTheirSecret(t *testing.T) {
-	for _, s := range []string{fmt.Sprint(testCredentials), fmt.Sprintf("%+v", testCredentials), fmt.Sprintf("%#v", testCredentials), fmt.Sprintf("%v", &testCredentials)} {
+	for _, s := range []string{fmt.Sprint(testCredentials), fmt.Sprintf("%+v", testCredentials),
+		fmt.Sprintf("%#v", testCredentials), fmt.Sprintf("%v", &testCredentials)} {
 		if strings.Contains(s, testCredentials.SecretAccessKey) {
 			t.Error(s)
 		}

@@ -119,7 +119,8 @@ func (w *Watch) Close() error {
 
 // follow watches until ctx ends or apply fails, and returns why. Streams that
 // break are continued from the last cursor; Relist tells when they cannot be.
-func follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error), apply func(Event) error) error {
+func follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error),
+	apply func(Event) error) error {
 	known := o.Cursor != "" // the caller has something that may be out of date
 	for attempt := 0; ; attempt++ {
 		w, err := open(ctx, o)

@@ -14,11 +14,14 @@ import (
 
 func TestCreateGetAndList(t *testing.T) {
 	a := start(t)
-	made := a.do("POST", "/clusters", `{"kind":"Cluster","name":"my-c","spec":{"region":"eu"},"labels":{"env":"x"},"unknown":1}`).want(201)
+	made := a.do("POST", "/clusters",
+		`{"kind":"Cluster","name":"my-c","spec":{"region":"eu"},"labels":{"env":"x"},"unknown":1}`).want(201)
 	id := made.at("id")
 	for path, want := range map[string]string{
-		"kind": "Cluster", "name": "my-c", "href": basePath + "/clusters/" + id, "generation": "1", "labels.env": "x", "spec.region": "eu",
-		"created_by": "tester@example.com", "updated_by": "tester@example.com", "tenancy": "{}", "owner_references": "", "deleted_time": "",
+		"kind": "Cluster", "name": "my-c", "href": basePath + "/clusters/" + id, "generation": "1", "labels.env": "x",
+		"spec.region": "eu",
+		"created_by":  "tester@example.com", "updated_by": "tester@example.com", "tenancy": "{}",
+		"owner_references": "", "deleted_time": "",
 	} {
 		is(t, path, made.at(path), want)
 	}
@@ -41,14 +44,16 @@ func TestCreateGetAndList(t *testing.T) {
 	a.do("GET", "/clusters/"+other+"/nodepools/"+pool.at("id"), "").want(404, "NTF-001")
 	is(t, "pools of another cluster", a.do("GET", "/clusters/"+other+"/nodepools", "").want(200).at("items"), "[]")
 	is(t, "its pools", a.do("GET", "/clusters/"+id+"/nodepools", "").want(200).at("items.0.name"), "pool")
-	a.do("POST", "/clusters/"+other+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(201) // same name, another owner
+	// same name, another owner
+	a.do("POST", "/clusters/"+other+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(201)
 
 	list := a.do("GET", "/clusters?size=1", "").want(200)
 	is(t, "the first page", list.at("items.0.name")+list.at("page")+list.at("size")+list.at("total"), "other112")
 	next := a.do("GET", "/clusters?size=1&continue="+list.at("continue"), "").want(200)
 	is(t, "the next page", next.at("items.0.name")+next.at("continue"), "my-c")
 	is(t, "page 2", a.do("GET", "/clusters?size=1&page=2&order=name%20desc", "").want(200).at("items.0.name"), "my-c")
-	is(t, "fields", string(a.do("GET", "/clusters/"+id+"?fields=name,spec.*", "").want(200).body), `{"id":"`+id+`","name":"my-c","spec":{"region":"eu"}}`)
+	is(t, "fields", string(a.do("GET", "/clusters/"+id+"?fields=name,spec.*", "").want(200).body),
+		`{"id":"`+id+`","name":"my-c","spec":{"region":"eu"}}`)
 	is(t, "all kinds", a.do("GET", "/resources", "").want(200).at("total"), "4")
 	is(t, "one kind of all", a.do("GET", "/resources?kind=NodePool", "").want(200).at("total"), "2")
 	made = a.do("POST", "/resources", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201)
@@ -59,8 +64,10 @@ func TestCreateGetAndList(t *testing.T) {
 func TestWrongValuesAreNotRepeated(t *testing.T) {
 	a := start(t)
 	long := strings.Repeat("x", 100_000)
-	for _, spec := range []string{`{"region":"` + long + `"}`, `{"region":{"a":"` + long + `"},"nodes":"` + long + `"}`} {
-		if got := a.do("POST", "/clusters", `{"kind":"Cluster","name":"long","spec":`+spec+`}`).want(400, "VAL-000"); len(got.body) > 4000 {
+	for _, spec := range []string{`{"region":"` + long + `"}`, `{"region":{"a":"` + long + `"},"nodes":"` + long +
+		`"}`} {
+		if got := a.do("POST", "/clusters", `{"kind":"Cluster","name":"long","spec":`+spec+`}`).want(
+			400, "VAL-000"); len(got.body) > 4000 {
 			t.Errorf("the answer has %d bytes", len(got.body))
 		}
 	}
@@ -84,11 +91,17 @@ func TestWhatIsRefused(t *testing.T) {
 		{"POST", "/clusters", `{"kind":"Cluster","name":"Abc","spec":{}}`, 400, "VAL-000", "lower case"},
 		{"POST", "/clusters", `{"kind":"Cluster","name":"abc"}`, 400, "VAL-000", "spec"},
 		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":[]}`, 400, "VAL-000", "object"},
-		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{"region":"mars","nodes":-1}}`, 400, "VAL-000", "spec.nodes"},
-		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a b":"x"}}`, 400, "VAL-000", "label key"},
-		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a":"x y"}}`, 400, "VAL-000", "labels.a"},
-		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"nope":[{"id":"1"}]}}`, 400, "VAL-000", "references.nope"},
-		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"wif_config":[{"id":"1","kind":"WifConfig"}]}}`, 400, "VAL-000", "no WifConfig"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{"region":"mars","nodes":-1}}`, 400, "VAL-000",
+			"spec.nodes"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a b":"x"}}`, 400, "VAL-000",
+			"label key"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a":"x y"}}`, 400, "VAL-000",
+			"labels.a"},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"nope":[{"id":"1"}]}}`, 400,
+			"VAL-000", "references.nope"},
+		{"POST", "/clusters",
+			`{"kind":"Cluster","name":"abc","spec":{},"references":{"wif_config":[{"id":"1","kind":"WifConfig"}]}}`,
+			400, "VAL-000", "no WifConfig"},
 		{"POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{"a":"\u0000"}}`, 400, "VAL-006", "u0000"},
 		{"POST", "/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`, 422, "VAL-000", "/clusters/{id}/nodepools"},
 		{"POST", "/resources", `{"kind":"NodePool","name":"p","spec":{}}`, 422, "VAL-000", ""},
@@ -128,8 +141,10 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Errorf("%s %s %s: %s does not say %q", c.method, c.path, c.body, res.body, c.says)
 		}
 	}
-	bad := a.do("POST", "/clusters", `{"kind":"Cluster","name":"x","spec":{"region":"mars"}}`, "X-Request-Id: r-1").want(400)
-	is(t, "what is wrong", bad.at("errors.0.field")+" "+bad.at("errors.1.field")+" "+bad.at("trace_id"), "spec.region name r-1")
+	bad := a.do("POST", "/clusters", `{"kind":"Cluster","name":"x","spec":{"region":"mars"}}`,
+		"X-Request-Id: r-1").want(400)
+	is(t, "what is wrong", bad.at("errors.0.field")+" "+bad.at("errors.1.field")+" "+bad.at("trace_id"),
+		"spec.region name r-1")
 }
 
 func TestSearch(t *testing.T) {
@@ -189,12 +204,17 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	for _, text := range []string{"nope = 1", "name =", "name = 'x", "status.x = 1", "status.conditions.A-B = 'True'", "status.conditions.A.nope = 1", strings.Repeat("(", 5000),
-		"not labels.env = 'prod'", "not (name = 'x' and labels.env = 'prod')", "labels.env not in ('prod')", "status.conditions.a = 'True'",
-		"status.conditions.Reconciled != 'True'", "not status.conditions.Reconciled = 'True'", "status.conditions.Reconciled in ('True')",
-		"status.conditions.Reconciled like 'T%'", "status.conditions.Reconciled = 'Maybe'", "status.conditions.Reconciled.reason = 'x'",
+	for _, text := range []string{"nope = 1", "name =", "name = 'x", "status.x = 1", "status.conditions.A-B = 'True'",
+		"status.conditions.A.nope = 1", strings.Repeat("(", 5000),
+		"not labels.env = 'prod'", "not (name = 'x' and labels.env = 'prod')", "labels.env not in ('prod')",
+		"status.conditions.a = 'True'",
+		"status.conditions.Reconciled != 'True'", "not status.conditions.Reconciled = 'True'",
+		"status.conditions.Reconciled in ('True')",
+		"status.conditions.Reconciled like 'T%'", "status.conditions.Reconciled = 'Maybe'",
+		"status.conditions.Reconciled.reason = 'x'",
 		"status.conditions.Reconciled.observed_generation between 1 and 2",
-		"status.conditions.Reconciled.last_updated_time = 'x'", "created_time > 'x'", "generation = 'x'", "name ~= 'x"} {
+		"status.conditions.Reconciled.last_updated_time = 'x'", "created_time > 'x'", "generation = 'x'",
+		"name ~= 'x"} {
 		a.do("GET", "/clusters?search="+url.QueryEscape(text), "").want(400, "VAL-005")
 	}
 }
@@ -210,14 +230,17 @@ func TestI3PatchMakesGenerations(t *testing.T) {
 	same := a.do("PATCH", path, `{"spec":{"nodes":1.0,"region":"us"},"labels":{}}`).want(200)
 	is(t, "what an equal PATCH returns", string(same.body), string(one.body))
 	is(t, "replaced", a.do("PATCH", path, `{"spec":{"nodes":2}}`).want(200).at("spec"), `{"nodes":2}`)
-	merge := a.do("PATCH", path, `{"spec":{"region":"eu","nodes":null},"labels":{"a":"b"}}`, "Content-Type: application/merge-patch+json").want(200)
+	merge := a.do("PATCH", path, `{"spec":{"region":"eu","nodes":null},"labels":{"a":"b"}}`,
+		"Content-Type: application/merge-patch+json").want(200)
 	is(t, "merged", merge.at("spec")+merge.at("labels")+merge.at("generation"), `{"region":"eu"}{"a":"b"}4`)
 	ref := a.do("PATCH", path, `{"references":{"wif_config":[{"id":"`+wif+`","kind":"WifConfig"}]}}`).want(200)
 	is(t, "reference", ref.at("references.wif_config.0.href"), basePath+"/wifconfigs/"+wif)
-	is(t, "who refers to it", a.do("GET", "/clusters?ref_type=wif_config&ref_target_id="+wif, "").want(200).at("total"), "1")
+	is(t, "who refers to it", a.do("GET", "/clusters?ref_type=wif_config&ref_target_id="+wif, "").want(200).at("total"),
+		"1")
 	a.do("DELETE", "/wifconfigs/"+wif, "").want(409, "CNF-003")
 	a.do("PATCH", path, `{"references":{}}`).want(200)
-	is(t, "the generation after no reference again", a.do("PATCH", path, `{"references":{"wif_config":[]}}`).want(200).at("generation"), "6")
+	is(t, "the generation after no reference again", a.do("PATCH", path, `{"references":{"wif_config":[]}}`).want(
+		200).at("generation"), "6")
 	a.do("DELETE", "/wifconfigs/"+wif, "").want(202)
 }
 
@@ -261,7 +284,8 @@ func TestI2ConcurrentMergesAllCount(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
-			a.do("PATCH", path, fmt.Sprintf(`{"labels":{"l%d":"x"}}`, i), "Content-Type: application/merge-patch+json").want(200)
+			a.do("PATCH", path, fmt.Sprintf(`{"labels":{"l%d":"x"}}`, i),
+				"Content-Type: application/merge-patch+json").want(200)
 		})
 	}
 	wg.Wait()
@@ -308,11 +332,13 @@ func TestTenantsDoNotSeeEachOther(t *testing.T) {
 	b.do("GET", "/clusters/"+id+"/history", "").want(404)
 	b.do("GET", "/clusters/"+id+"/statuses", "").want(404)
 	b.do("POST", "/clusters/"+id+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(404)
-	is(t, "what the other tenant lists", b.do("GET", "/clusters", "").at("total")+b.do("GET", "/resources", "").at("total"), "00")
+	is(t, "what the other tenant lists", b.do("GET", "/clusters", "").at("total")+b.do("GET", "/resources", "").at(
+		"total"), "00")
 	b.cluster("abc") // the same name
 	const keyed = `{"kind":"Cluster","name":"keyed","spec":{}}`
 	theirs := a.do("POST", "/clusters", keyed, "Idempotency-Key: k").want(201)
-	if mine := b.do("POST", "/clusters", keyed, "Idempotency-Key: k").want(201); mine.at("id") == theirs.at("id") || mine.at("tenancy.org") != "2" {
+	if mine := b.do("POST", "/clusters", keyed, "Idempotency-Key: k").want(201); mine.at("id") == theirs.at("id") ||
+		mine.at("tenancy.org") != "2" {
 		t.Fatalf("a key, though of the same name, gives another tenant %s", mine.body)
 	}
 
@@ -329,7 +355,8 @@ func TestI10TheSystemOfAHeaderOnlyReports(t *testing.T) {
 	const reporter = "X-Test-Reporter: yes"
 	a.do("GET", path, "", reporter).want(200)
 	a.do("PUT", path+"/statuses", statusBody("dns", 1, time.Now(), "True"), reporter).want(201)
-	for _, c := range [][2]string{{"POST", "/clusters"}, {"PATCH", path}, {"DELETE", path}, {"POST", path + "/force-delete"}, {"POST", path + "/reconcile"}} {
+	for _, c := range [][2]string{{"POST", "/clusters"}, {"PATCH", path}, {"DELETE", path},
+		{"POST", path + "/force-delete"}, {"POST", path + "/reconcile"}} {
 		a.do(c[0], c[1], `{"labels":{"a":"b"}}`, reporter).want(403, "AUZ-001")
 	}
 }
@@ -342,7 +369,8 @@ func TestHistorySaysWhoDidWhat(t *testing.T) {
 	a.report("/clusters/"+id, "dns", 2, "True", "").want(201)
 	h := a.do("GET", "/clusters/"+id+"/history?size=2", "").want(200)
 	is(t, "the last", h.at("items.0.action")+" "+h.at("items.0.spec"), "update ")
-	is(t, "the one before", h.at("items.1.principal")+" "+h.at("items.1.request_id")+" "+h.at("items.1.generation")+" "+h.at("items.1.spec.labels.a"), "second@example.com r-2 2 b")
+	is(t, "the one before", h.at("items.1.principal")+" "+h.at("items.1.request_id")+" "+h.at("items.1.generation")+" "+
+		h.at("items.1.spec.labels.a"), "second@example.com r-2 2 b")
 	first := a.do("GET", "/clusters/"+id+"/history?before="+h.at("items.1.seq"), "").want(200)
 	is(t, "the first", first.at("items.0.action")+" "+first.at("items.0.principal"), "create tester@example.com")
 }

@@ -44,7 +44,8 @@ func fails(t *testing.T, what string, err error, status int, code string) *clien
 const clusters = client.Collection("clusters")
 
 func cluster(name string) api.ResourceCreate {
-	return api.ResourceCreate{Kind: "Cluster", Name: name, Spec: json.RawMessage(`{"region":"eu","nodes":1}`), Labels: api.Labels{"env": "test"}}
+	return api.ResourceCreate{Kind: "Cluster", Name: name, Spec: json.RawMessage(`{"region":"eu","nodes":1}`),
+		Labels: api.Labels{"env": "test"}}
 }
 
 func TestClientMakesChangesAndDeletes(t *testing.T) {
@@ -125,15 +126,19 @@ func TestClientListsByPagesThatLoseNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		made = append(made, r.Name)
-		if _, err := c.Create(ctx, clusters.Below(r.ID, "nodepools"), api.ResourceCreate{Kind: "NodePool", Name: "p", Spec: json.RawMessage(`{}`)}, ""); err != nil {
+		if _, err := c.Create(ctx, clusters.Below(r.ID, "nodepools"), api.ResourceCreate{Kind: "NodePool", Name: "p",
+			Spec: json.RawMessage(`{}`)}, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	page, err := c.List(ctx, clusters, client.ResourceQuery{Size: 3, Order: "name asc", Search: "labels.env='test'", Fields: "name"})
-	if err != nil || page.Total != 7 || len(page.Items) != 3 || page.Items[2].Name != "c-2" || page.Continue == "" || page.Cursor == "" {
+	page, err := c.List(ctx, clusters, client.ResourceQuery{Size: 3, Order: "name asc", Search: "labels.env='test'",
+		Fields: "name"})
+	if err != nil || page.Total != 7 || len(page.Items) != 3 || page.Items[2].Name != "c-2" || page.Continue == "" ||
+		page.Cursor == "" {
 		t.Fatalf("first page: %+v, %v", page, err)
 	}
-	if page, err = c.List(ctx, clusters, client.ResourceQuery{Page: 3, Size: 3, Order: "name asc"}); err != nil || len(page.Items) != 1 {
+	if page, err = c.List(ctx, clusters, client.ResourceQuery{Page: 3, Size: 3, Order: "name asc"}); err != nil ||
+		len(page.Items) != 1 {
 		t.Fatalf("last page: %+v, %v", page, err)
 	}
 	var all []string
@@ -154,10 +159,12 @@ func TestClientListsByPagesThatLoseNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []client.ResourceKind{
-		{Kind: "Build", Plural: "builds", Owner: "channels"}, {Kind: "Channel", Plural: "channels"}, {Kind: "Cluster", Plural: "clusters"},
+		{Kind: "Build", Plural: "builds", Owner: "channels"}, {Kind: "Channel", Plural: "channels"},
+		{Kind: "Cluster", Plural: "clusters"},
 		{Kind: "NodePool", Plural: "nodepools", Owner: "clusters"}, {Kind: "Note", Plural: "notes", Owner: "clusters"},
 		{Kind: "Pass", Plural: "passes", Owner: "clusters"}, {Kind: "Stamp", Plural: "stamps", Owner: "visits"},
-		{Kind: "Version", Plural: "versions", Owner: "channels"}, {Kind: "Visit", Plural: "visits"}, {Kind: "WifConfig", Plural: "wifconfigs"},
+		{Kind: "Version", Plural: "versions", Owner: "channels"}, {Kind: "Visit", Plural: "visits"},
+		{Kind: "WifConfig", Plural: "wifconfigs"},
 	}
 	if diff := cmp.Diff(want, kinds); diff != "" {
 		t.Errorf("kinds (-want +got):\n%s", diff)
@@ -170,8 +177,9 @@ func TestClientReportsAndSeesReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := api.AdapterStatusCreate{Adapter: "dns", ObservedGeneration: 1, ObservedTime: time.Now(), Conditions: []api.ReportedCondition{
-		{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}}
+	report := api.AdapterStatusCreate{Adapter: "dns", ObservedGeneration: 1, ObservedTime: time.Now(),
+		Conditions: []api.ReportedCondition{
+			{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}}
 	if taken, err := c.Report(ctx, clusters, made.ID, report); err != nil || !taken {
 		t.Fatalf("a report: %v, %v", taken, err)
 	}
@@ -201,33 +209,35 @@ func TestClientFollowsAndListsAgainWhenItsCursorIsGone(t *testing.T) {
 	done := errors.New("done")
 	var seen []string
 	cursor := ""
-	err = c.Follow(ctx, client.AllKinds, client.WatchOptions{Kind: "Cluster", Cursor: elsewhere.Cursor}, func(e client.Event) error {
-		note := string(e.Type)
-		if e.Object != nil {
-			r, err := client.ResourceOf(e.Object)
-			if err != nil {
-				return err
+	err = c.Follow(ctx, client.AllKinds, client.WatchOptions{Kind: "Cluster", Cursor: elsewhere.Cursor},
+		func(e client.Event) error {
+			note := string(e.Type)
+			if e.Object != nil {
+				r, err := client.ResourceOf(e.Object)
+				if err != nil {
+					return err
+				}
+				note += " " + r.Name
 			}
-			note += " " + r.Name
-		}
-		if e.Cursor != "" {
-			cursor = e.Cursor
-		}
-		if !slices.Contains(seen, note) {
-			seen = append(seen, note)
-		}
-		switch {
-		case note == "BOOKMARK" && len(seen) == 3:
-			_, err := c.Delete(ctx, clusters, one.ID, "")
-			return err
-		case note == "MODIFIED one":
-			return c.ForceDelete(ctx, clusters, one.ID, "test")
-		case note == "DELETED one":
-			return done
-		}
-		return nil
-	})
-	if want := []string{"RELIST", "ADDED one", "BOOKMARK", "MODIFIED one", "DELETED one"}; !errors.Is(err, done) || !slices.Equal(seen, want) {
+			if e.Cursor != "" {
+				cursor = e.Cursor
+			}
+			if !slices.Contains(seen, note) {
+				seen = append(seen, note)
+			}
+			switch {
+			case note == "BOOKMARK" && len(seen) == 3:
+				_, err := c.Delete(ctx, clusters, one.ID, "")
+				return err
+			case note == "MODIFIED one":
+				return c.ForceDelete(ctx, clusters, one.ID, "test")
+			case note == "DELETED one":
+				return done
+			}
+			return nil
+		})
+	if want := []string{"RELIST", "ADDED one", "BOOKMARK", "MODIFIED one", "DELETED one"}; !errors.Is(err, done) ||
+		!slices.Equal(seen, want) {
 		t.Errorf("seen %q, %v; want %q", seen, err, want)
 	}
 	// From where it ended, there is nothing more of what was.

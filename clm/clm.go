@@ -35,8 +35,9 @@ type Options struct {
 	ShutdownGrace      time.Duration // for requests under way; default 5 s
 
 	ReadTimeout, WriteTimeout time.Duration // rest.Server's
-	MaxResource               int64         // bytes of a request that makes or changes a resource; default DefaultMaxResource
-	HistoryMemory             time.Duration // how long records of changes are kept; default 90 days
+	// bytes of a request that makes or changes a resource; default DefaultMaxResource
+	MaxResource   int64
+	HistoryMemory time.Duration // how long records of changes are kept; default 90 days
 
 	Logger  *slog.Logger          // default: discard
 	Metrics prometheus.Registerer // gets hyperfleet-api's; may be nil
@@ -95,12 +96,16 @@ func New(o Options) (*Server, error) {
 	}
 	for _, e := range o.Database.Registry.entities {
 		if e.RequireSpecSchema && !o.Specs.has(e.SpecSchemaName) {
-			return nil, fmt.Errorf("clm: %s needs the schema %s, and there is none; set server.openapi_schema_path", e.Kind, e.SpecSchemaName)
+			return nil, fmt.Errorf("clm: %s needs the schema %s, and there is none; set server.openapi_schema_path",
+				e.Kind, e.SpecSchemaName)
 		}
 	}
 	s := &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed,
-		metrics:  newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck),
-		document: sync.OnceValues(func() (json.RawMessage, error) { return o.Database.Registry.document(o.Specs, o.Extension) })}
+		metrics: newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck),
+		document: sync.OnceValues(func() (json.RawMessage, error) {
+			return o.Database.Registry.document(o.Specs,
+				o.Extension)
+		})}
 	s.expiries = newExpiries(s)
 	return s, nil
 }

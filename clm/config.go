@@ -24,10 +24,11 @@ var DefaultEntities []byte
 // its tags; Settings are what variables and flags may say, too.
 type Config struct {
 	Server struct {
-		Hostname          string // accepted, of no effect
-		Host              string // default localhost
-		Port              int    // default 8000
-		OpenAPISchemaPath string `yaml:"openapi_schema_path"` // specs must match its schemas; default: any object is a spec
+		Hostname string // accepted, of no effect
+		Host     string // default localhost
+		Port     int    // default 8000
+		// specs must match its schemas; default: any object is a spec
+		OpenAPISchemaPath string `yaml:"openapi_schema_path"`
 		// MaxResourceBytes is Atoll's own: what a request may bring that makes or changes a resource; default 4 MiB.
 		MaxResourceBytes int `yaml:"max_resource_bytes"`
 		Timeouts         struct {
@@ -64,8 +65,9 @@ type Config struct {
 			RootCertFile string `yaml:"root_cert_file"`
 		}
 		Pool struct {
-			MaxConnections     int           `yaml:"max_connections"`      // default 16
-			MaxIdleConnections int           `yaml:"max_idle_connections"` // this and the others: accepted, of no effect
+			MaxConnections int `yaml:"max_connections"` // default 16
+			// this and the others: accepted, of no effect
+			MaxIdleConnections int           `yaml:"max_idle_connections"`
 			ConnMaxLifetime    time.Duration `yaml:"conn_max_lifetime"`
 			ConnMaxIdleTime    time.Duration `yaml:"conn_max_idle_time"`
 			RequestTimeout     time.Duration `yaml:"request_timeout"`
@@ -85,9 +87,10 @@ type Config struct {
 		}
 	}
 	Metrics struct {
-		Endpoint                      `yaml:",inline"` // default localhost:9090
-		LabelMetricsInclusionDuration time.Duration    `yaml:"label_metrics_inclusion_duration"` // accepted, of no effect
-		ReconciliationStuckThreshold  time.Duration    `yaml:"reconciliation_stuck_threshold"`   // default 10m
+		Endpoint `yaml:",inline"` // default localhost:9090
+		// accepted, of no effect
+		LabelMetricsInclusionDuration time.Duration `yaml:"label_metrics_inclusion_duration"`
+		ReconciliationStuckThreshold  time.Duration `yaml:"reconciliation_stuck_threshold"` // default 10m
 	}
 	Health struct {
 		Endpoint        `yaml:",inline"` // default localhost:8080
@@ -131,7 +134,8 @@ func (e Endpoint) Given() bool { return e.Host != "" || e.Port != 0 }
 // and flags say instead: getenv is os.Getenv, and flag tells what a flag of
 // Settings was set to. Everything that is wrong in the file is in the error,
 // with its line.
-func LoadConfig(file string, getenv func(string) string, flag func(name string) (value string, set bool)) (*Config, error) {
+func LoadConfig(file string, getenv func(string) string, flag func(name string) (value string, set bool)) (*Config,
+	error) {
 	c := &Config{File: file}
 	entities, origin := DefaultEntities, "the default entities"
 	if file != "" {
@@ -201,7 +205,8 @@ var (
 	yamlLine    = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
 	unknownKey  = regexp.MustCompile(`^field (\S+) not found in type .*$`)
 	wrongType   = regexp.MustCompile("^cannot unmarshal (?:!!\\w+ )?(.*) into (\\S+)$")
-	goTypeNames = strings.NewReplacer("time.Duration", "a duration such as 5s", "[]string", "a list of strings", "string", "a string", "int", "a number", "bool", "true or false")
+	goTypeNames = strings.NewReplacer("time.Duration", "a duration such as 5s", "[]string", "a list of strings",
+		"string", "a string", "int", "a number", "bool", "true or false")
 )
 
 // decodeYAML reads the one document of a file. Unknown keys, keys that are

@@ -66,7 +66,8 @@ func TestAWholeConfigurationIsRead(t *testing.T) {
 		t.Errorf("the DSN lost its CA: %v", parsed)
 	}
 	c.Database.SSL.Mode, c.Database.SSL.RootCertFile = "disable", ""
-	if parsed, err = pgx.ParseConfig(c.DSN()); err != nil || parsed.Host != "db.example.com" || parsed.Port != 5433 || parsed.Password != `it's a \ secret` || parsed.Database != "fleet" {
+	if parsed, err = pgx.ParseConfig(c.DSN()); err != nil || parsed.Host != "db.example.com" || parsed.Port != 5433 ||
+		parsed.Password != `it's a \ secret` || parsed.Database != "fleet" {
 		t.Errorf("the DSN: %v %v", err, parsed)
 	}
 }
@@ -76,11 +77,13 @@ func TestDefaultsOfAnEmptyConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ServerGiven || *c.Server.JWT.Enabled || c.Address() != "localhost:8000" || c.Tracing.Enabled != nil || len(c.Registry().Entities()) != 7 ||
+	if c.ServerGiven || *c.Server.JWT.Enabled || c.Address() != "localhost:8000" || c.Tracing.Enabled != nil ||
+		len(c.Registry().Entities()) != 7 ||
 		c.Metrics.ReconciliationStuckThreshold != 10*time.Minute || c.Health.Given() || c.Logging.Level != "info" {
 		t.Errorf("%+v", c)
 	}
-	if c, err = LoadConfig(write(t, "\n# nothing\n"), none, noFlag); err != nil || !c.ServerGiven || len(c.Registry().Entities()) != 7 {
+	if c, err = LoadConfig(write(t, "\n# nothing\n"), none, noFlag); err != nil || !c.ServerGiven ||
+		len(c.Registry().Entities()) != 7 {
 		t.Errorf("an empty file: %v %+v", err, c)
 	}
 }
@@ -118,7 +121,8 @@ func TestFlagsAreStrongerThanVariablesAndThoseThanTheFile(t *testing.T) {
 	env["HYPERFLEET_LOGGING_LEVEL"] = "debug"
 	env["HYPERFLEET_SERVER_JWT_ENABLED"] = "false"
 	env["HYPERFLEET_METRICS_RECONCILIATION_STUCK_THRESHOLD"] = "90s"
-	if c := load(); c.Logging.Level != "debug" || *c.Server.JWT.Enabled || c.Metrics.ReconciliationStuckThreshold != 90*time.Second {
+	if c := load(); c.Logging.Level != "debug" || *c.Server.JWT.Enabled ||
+		c.Metrics.ReconciliationStuckThreshold != 90*time.Second {
 		t.Errorf("%+v", c)
 	}
 	file = write(t, "database: {password_file: "+secret+", password: weak}")
@@ -129,25 +133,41 @@ func TestFlagsAreStrongerThanVariablesAndThoseThanTheFile(t *testing.T) {
 
 func TestWhatIsWrongInAConfigurationIsNamedWithItsLine(t *testing.T) {
 	for text, says := range map[string][]string{
-		"server:\n  prot: 1\nnope: 2\n":                                                                        {"config.yaml:2: unknown key prot", "config.yaml:3: unknown key nope"},
-		"server:\n  port: eighty\n":                                                                            {"config.yaml:2: `eighty` is not a number"},
-		"server:\n  timeouts:\n    read: soon\n":                                                               {"config.yaml:3: `soon` is not a duration"},
-		"server: 1\n  port: 2\n":                                                                               {"config.yaml:2:"},
-		"server: {port: 1}\nserver: {port: 2}\n":                                                               {"config.yaml:2:", "already defined"},
-		"server: {}\n---\nserver: {}\n":                                                                        {"more than one document"},
-		"entities:\n- kind: A\n  plural: as\n- kind: B\n  plural: as\n":                                        {"config.yaml:4: entity 1 (B)", "A's, too"},
-		"entities:\n\n- kind: A\n  plural: as\n  parent_kind: C\n":                                             {"config.yaml:3: entity 0 (A)", "C is not an entity"},
-		"entities:\n- kind: A\n  plural: as\n  required_adapter: [x]\n":                                        {"config.yaml:4: unknown key required_adapter"},
-		"entities:\n- {kind: A, plural: as, conditions: [{type: X, when: {expression: 'a +'}}]}":               {"config.yaml:2: entity 0 (A)"},
-		"server: {port: 70000}\nlogging: {level: loud}\ndatabase: {dialect: mysql, ssl: {mode: perhaps}}":      {"server.port: 70000", "logging.level: \"loud\"", "database.dialect", "database.ssl.mode"},
-		"server: {jwt: {enabled: true}}":                                                                       {"server.jwt.configs: names no issuer"},
-		"server: {tls: {enabled: true}}":                                                                       {"server.tls: cert_file and key_file"},
-		"server: {tenant: {enabled: true}}":                                                                    {"server.tenant: system_header"},
-		"server: {tenant: {enabled: true, system_header: X, dimensions: [{header: A, key: a}]}}":               {"must be required"},
-		"server: {tenant: {enabled: true, system_header: X, dimensions: [{header: x, key: a}]}}":               {"twice"},
-		"database: {password_file: /no/such/file}":                                                             {"database.password", "/no/such/file"},
-		"database: {pool: {max_connections: 1000}}\nhealth: {shutdown_timeout: -1s}\nmetrics: {port: -1}\n":    {"max_connections", "shutdown_timeout", "metrics.port"},
-		"entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 1, maximum: 3}]}]\n": {"config.yaml:1: unknown key maximum"},
+		"server:\n  prot: 1\nnope: 2\n": {
+			"config.yaml:2: unknown key prot", "config.yaml:3: unknown key nope"},
+		"server:\n  port: eighty\n": {
+			"config.yaml:2: `eighty` is not a number"},
+		"server:\n  timeouts:\n    read: soon\n": {
+			"config.yaml:3: `soon` is not a duration"},
+		"server: 1\n  port: 2\n": {
+			"config.yaml:2:"},
+		"server: {port: 1}\nserver: {port: 2}\n": {
+			"config.yaml:2:", "already defined"},
+		"server: {}\n---\nserver: {}\n": {
+			"more than one document"},
+		"entities:\n- kind: A\n  plural: as\n- kind: B\n  plural: as\n": {
+			"config.yaml:4: entity 1 (B)", "A's, too"},
+		"entities:\n\n- kind: A\n  plural: as\n  parent_kind: C\n": {
+			"config.yaml:3: entity 0 (A)", "C is not an entity"},
+		"entities:\n- kind: A\n  plural: as\n  required_adapter: [x]\n": {
+			"config.yaml:4: unknown key required_adapter"},
+		"entities:\n- {kind: A, plural: as, conditions: [{type: X, when: {expression: 'a +'}}]}": {
+			"config.yaml:2: entity 0 (A)"},
+		"server: {port: 70000}\nlogging: {level: loud}\ndatabase: {dialect: mysql, ssl: {mode: perhaps}}": {
+			"server.port: 70000", "logging.level: \"loud\"", "database.dialect", "database.ssl.mode"},
+		"server: {jwt: {enabled: true}}":    {"server.jwt.configs: names no issuer"},
+		"server: {tls: {enabled: true}}":    {"server.tls: cert_file and key_file"},
+		"server: {tenant: {enabled: true}}": {"server.tenant: system_header"},
+		"server: {tenant: {enabled: true, system_header: X, dimensions: [{header: A, key: a}]}}": {
+			"must be required"},
+		"server: {tenant: {enabled: true, system_header: X, dimensions: [{header: x, key: a}]}}": {
+			"twice"},
+		"database: {password_file: /no/such/file}": {
+			"database.password", "/no/such/file"},
+		"database: {pool: {max_connections: 1000}}\nhealth: {shutdown_timeout: -1s}\nmetrics: {port: -1}\n": {
+			"max_connections", "shutdown_timeout", "metrics.port"},
+		"entities: [{kind: A, plural: as, references: [{ref_type: x, target_kind: A, min: 1, maximum: 3}]}]\n": {
+			"config.yaml:1: unknown key maximum"},
 	} {
 		_, err := LoadConfig(write(t, text), none, noFlag)
 		for _, s := range says {
@@ -165,7 +185,8 @@ func TestWhatIsWrongInAConfigurationIsNamedWithItsLine(t *testing.T) {
 			t.Errorf("%v: %v", env, err)
 		}
 	}
-	if _, err := LoadConfig("", none, flags(map[string]string{"server-port": "x"})); err == nil || !strings.Contains(err.Error(), "--server-port") {
+	if _, err := LoadConfig("", none, flags(map[string]string{"server-port": "x"})); err == nil ||
+		!strings.Contains(err.Error(), "--server-port") {
 		t.Error(err)
 	}
 }
@@ -188,7 +209,8 @@ func TestEverySettingCanBeSet(t *testing.T) {
 		seen[s.Key], seen["--"+s.Flag] = true, s.Flag != ""
 		var c Config
 		value := map[bool]string{true: "true", false: "1"}[s.Bool]
-		if strings.Contains(s.Key, "time") || strings.HasSuffix(s.Key, "duration") || strings.HasSuffix(s.Key, "threshold") || strings.HasSuffix(s.Key, "interval") {
+		if strings.Contains(s.Key, "time") || strings.HasSuffix(s.Key, "duration") ||
+			strings.HasSuffix(s.Key, "threshold") || strings.HasSuffix(s.Key, "interval") {
 			value = "1s"
 		}
 		if err := set(s.value(&c), value); err != nil && !strings.Contains(err.Error(), "duration") {

@@ -21,7 +21,8 @@ type contract struct{ router routers.Router }
 
 // answerSchemas are what only answers are made of. In them, what the document
 // does not name must not be.
-var answerSchemas = []string{"Metadata", "Resource", "ObjectReference", "ResourceStatus", "ResourceCondition", "Awaited", "ResourceList", "AdapterStatus",
+var answerSchemas = []string{"Metadata", "Resource", "ObjectReference", "ResourceStatus", "ResourceCondition",
+	"Awaited", "ResourceList", "AdapterStatus",
 	"AdapterCondition", "AdapterStatusList", "History", "HistoryRecord", "ReconcileRequest", "Problem", "ProblemField"}
 
 // agreed is the contract of the servers of tests, which have the same kinds.
@@ -87,7 +88,8 @@ func (c *contract) check(t testing.TB, req *http.Request, sent string, a answer)
 			t.Errorf("%s was granted, and is not documented: %v", a.what, err)
 		}
 	}
-	output := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: a.status, Header: a.header, Options: options}
+	output := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: a.status, Header: a.header,
+		Options: options}
 	if len(a.body) > 0 {
 		output.Body = io.NopCloser(bytes.NewReader(a.body))
 	}

@@ -57,15 +57,18 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			indexes = append(indexes, store.Index{Name: "siblings", On: "btree (scope, created_at, id)", Live: true})
 		}
 		if o.Tenants {
-			indexes = append(indexes, store.Index{Name: "tenants", On: "btree ((spec->'tenancy'), created_at, id)", Live: true})
+			indexes = append(indexes, store.Index{Name: "tenants", On: "btree ((spec->'tenancy'), created_at, id)",
+				Live: true})
 		}
 		if e.Expires != "" {
 			indexes = append(indexes, e.expiryIndex())
 		}
-		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Compare: compare, Recorded: recorded, History: true, Indexes: indexes}
+		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Compare: compare, Recorded: recorded,
+			History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
-	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant, memberTable}, MaxConns: o.MaxConns, Kinds: kinds}
+	options := store.Options{DSN: o.DSN, Logger: o.Logger, Migrations: []string{sideTables, instant, memberTable},
+		MaxConns: o.MaxConns, Kinds: kinds}
 	if o.Metrics != nil {
 		options.Tracer = newQueries(o.Metrics, o.Version)
 	}

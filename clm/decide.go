@@ -86,7 +86,8 @@ func (e *Entity) patch(d *store.Document, c change, by author, now time.Time) er
 
 func sameSpec(a, b declared) bool {
 	equal, err := store.SameJSON(a.Spec, b.Spec)
-	return err == nil && equal && maps.Equal(a.Labels, b.Labels) && maps.EqualFunc(a.References, b.References, slices.Equal)
+	return err == nil && equal && maps.Equal(a.Labels, b.Labels) && maps.EqualFunc(a.References, b.References,
+		slices.Equal)
 }
 
 // markDeleted asks for the deletion of a resource. children says that it has
@@ -123,7 +124,8 @@ func (e *Entity) respecify(d *store.Document, spec declared, children bool) erro
 // conditions are what a resource's reports come to. d has the generation that
 // it is to have.
 // keep is Mapper.Map's.
-func (e *Entity) conditions(d store.Document, spec declared, seen observed, children, keep bool) ([]status.Condition, error) {
+func (e *Entity) conditions(d store.Document, spec declared, seen observed, children, keep bool) ([]status.Condition,
+	error) {
 	standing := e.standing(d, spec, children)
 	conditions := []status.Condition{}
 	// A kind without required adapters has conditions from its first report on, as in the original.
@@ -151,7 +153,8 @@ func (e *Entity) conditions(d store.Document, spec declared, seen observed, chil
 
 func (e *Entity) standing(d store.Document, spec declared, children bool) status.Resource {
 	return status.Resource{
-		Generation: int32(d.Generation), UpdatedAt: spec.UpdatedTime, Deleting: d.DeletedAt != nil, Children: children, Required: e.RequiredAdapters,
+		Generation: int32(
+			d.Generation), UpdatedAt: spec.UpdatedTime, Deleting: d.DeletedAt != nil, Children: children, Required: e.RequiredAdapters,
 	}
 }
 
@@ -163,7 +166,8 @@ type reported struct {
 }
 
 // take takes an adapter's report. children says whether the resource has any.
-func (e *Entity) take(d *store.Document, r status.Report, tie status.Tie, children bool, now time.Time) (reported, error) {
+func (e *Entity) take(d *store.Document, r status.Report, tie status.Tie, children bool, now time.Time) (reported,
+	error) {
 	spec, err := declaredOf(*d)
 	if err != nil {
 		return reported{}, err
@@ -221,5 +225,6 @@ func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err er
 }
 
 func deleting(e *Entity, id string) error {
-	return rest.Errorf(http.StatusConflict, codeState, "%s %s is being deleted; it cannot be changed any more", e.Kind, id)
+	return rest.Errorf(http.StatusConflict, codeState, "%s %s is being deleted; it cannot be changed any more", e.Kind,
+		id)
 }

@@ -104,7 +104,8 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 			return err
 		}
 		if r := f.restricted(); r != nil {
-			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first", a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
+			return rest.Errorf(http.StatusConflict, codeState, "%s %s still has %s %s; delete that first",
+				a.entity.Kind, a.id, r.entity.Kind, r.doc.ID)
 		}
 		if err := unreferenced(ctx, tx, a, f); err != nil {
 			return err
@@ -133,13 +134,15 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 // unreferenced checks that no resource outside a family refers to one of it.
 func unreferenced(ctx context.Context, tx *store.Tx, a address, f *family) error {
 	var source string
-	err := tx.QueryRow(ctx, `select coalesce((select r.source from reference r join document d on d.id = r.source and d.removed_at is null
+	err := tx.QueryRow(
+		ctx, `select coalesce((select r.source from reference r join document d on d.id = r.source and d.removed_at is null
 		where r.target = any($1) and r.source <> all($1) order by r.source limit 1), '')`, f.ids()).Scan(&source)
 	if err != nil {
 		return fmt.Errorf("looking for references to %s %s: %w", a.entity.Kind, a.id, err)
 	}
 	if source != "" {
-		return rest.Errorf(http.StatusConflict, codeState, "%s %s is referred to by %s; delete that first", a.entity.Kind, a.id, source)
+		return rest.Errorf(http.StatusConflict, codeState, "%s %s is referred to by %s; delete that first",
+			a.entity.Kind, a.id, source)
 	}
 	return nil
 }
@@ -182,7 +185,8 @@ func (s *Server) forceDelete(ctx context.Context, a address, ifVersion int64, re
 			return err
 		}
 		if f.doc.DeletedAt == nil {
-			return rest.Errorf(http.StatusConflict, codeState, "%s %s is not being deleted; delete it first", a.entity.Kind, a.id)
+			return rest.Errorf(http.StatusConflict, codeState, "%s %s is not being deleted; delete it first",
+				a.entity.Kind, a.id)
 		}
 		if err := unreferenced(ctx, tx, a, f); err != nil {
 			return err

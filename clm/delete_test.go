@@ -53,7 +53,8 @@ func TestI9ParentsGoWithTheirLastChild(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
 	path := "/clusters/" + id
-	pool := path + "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
+	pool := path + "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(
+		201).at("id")
 	note := path + "/notes/" + a.do("POST", path+"/notes", `{"kind":"Note","name":"n","spec":{}}`).want(201).at("id")
 	a.do("DELETE", path, "").want(202)
 	a.do("GET", note, "").want(404) // nothing to clean up
@@ -69,7 +70,8 @@ func TestI9ParentsGoWithTheirLastChild(t *testing.T) {
 func TestRestrictedParentsStay(t *testing.T) {
 	a := start(t)
 	channel := "/channels/" + a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`).want(201).at("id")
-	version := channel + "/versions/" + a.do("POST", channel+"/versions", `{"kind":"Version","name":"v","spec":{}}`).want(201).at("id")
+	version := channel + "/versions/" + a.do("POST", channel+"/versions",
+		`{"kind":"Version","name":"v","spec":{}}`).want(201).at("id")
 	a.do("DELETE", channel, "").want(409, "CNF-003")
 	a.do("DELETE", version, "").want(202)
 	a.do("DELETE", channel, "").want(202)
@@ -80,7 +82,8 @@ func TestRestrictedParentsStay(t *testing.T) {
 func TestRestrictedParentsWaitForWhatIsBeingDeleted(t *testing.T) {
 	a := start(t)
 	channel := "/channels/" + a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`).want(201).at("id")
-	path := channel + "/builds/" + a.do("POST", channel+"/builds", `{"kind":"Build","name":"b","spec":{}}`).want(201).at("id")
+	path := channel + "/builds/" + a.do("POST", channel+"/builds", `{"kind":"Build","name":"b","spec":{}}`).want(
+		201).at("id")
 	a.do("DELETE", channel, "").want(409, "CNF-003")
 	a.do("DELETE", path, "").want(202)
 	a.do("DELETE", channel, "").want(202)
@@ -98,7 +101,8 @@ func TestForceDelete(t *testing.T) {
 	a.do("GET", path, "").want(404)
 	is(t, "pools", a.do("GET", "/nodepools", "").at("total"), "0")
 	h := a.do("GET", path+"/history", "").want(200)
-	is(t, "what history says", h.at("items.0.action")+" "+h.at("items.1.action")+" "+h.at("items.1.note.reason")+" "+h.at("items.1.principal"),
+	is(t, "what history says", h.at("items.0.action")+" "+h.at("items.1.action")+" "+h.at("items.1.note.reason")+" "+
+		h.at("items.1.principal"),
 		"remove force-delete the adapter is gone tester@example.com")
 	a.do("POST", path+"/force-delete", `{"reason":"x"}`).want(404)
 }
@@ -115,7 +119,8 @@ func TestI9AFamilyUnderFire(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, uint64(worker)))
 		wg.Go(func() {
 			for i := range 15 {
-				made := a.do("POST", path+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"p%d-%d","spec":{}}`, worker, i))
+				made := a.do("POST", path+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"p%d-%d","spec":{}}`,
+					worker, i))
 				if made.status == 409 || made.status == 404 {
 					return // the cluster is being deleted, or gone
 				}
@@ -159,7 +164,8 @@ func TestI9TheLastReportsOfAParentAndItsChildMeet(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a, b := startOn(t, dsn), startOn(t, dsn)
 	path := "/clusters/" + a.cluster("abc")
-	pool := "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
+	pool := "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at(
+		"id")
 	a.do("DELETE", path, "").want(202)
 	a.report(path, "dns", 2, "False", "True").want(201)
 	var wg sync.WaitGroup
@@ -188,7 +194,8 @@ func TestI9TheLastReportsOfAParentAndItsChildMeet(t *testing.T) {
 	}
 	await := func(n int) {
 		for waiting := 0; waiting < n; {
-			if err := look.QueryRow(t.Context(), `select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
+			if err := look.QueryRow(t.Context(),
+				`select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -212,7 +219,8 @@ func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 	const pools = 40 // more than there are connections
 	var ids []string
 	for i := range pools {
-		ids = append(ids, a.do("POST", path+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"p%d","spec":{}}`, i)).want(201).at("id"))
+		ids = append(ids, a.do("POST", path+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"p%d","spec":{}}`,
+			i)).want(201).at("id"))
 	}
 	a.do("DELETE", path, "").want(202)
 	connect := func() *pgx.Conn {
@@ -239,7 +247,8 @@ func TestReportsThatWaitForALockUseNoConnections(t *testing.T) {
 		})
 	}
 	for waiting := 0; waiting == 0; {
-		if err := look.QueryRow(t.Context(), `select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
+		if err := look.QueryRow(t.Context(),
+			`select count(*) from pg_sleep(0.02), pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`).Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -264,7 +273,8 @@ func TestI9ADeletionThatNobodyIsAwaitedForEnds(t *testing.T) {
 	a.do("DELETE", waits, "").want(202)
 	a.report(waits, "dns", 2, "False", "True").want(201)
 	stop()
-	b, stop := startAs(t, dsn, strings.NewReplacer("required_adapters: [node-pool]", "required_adapters: []", "[dns, validation]", "[dns]").Replace(testEntities), func(*Options) {})
+	b, stop := startAs(t, dsn, strings.NewReplacer("required_adapters: [node-pool]", "required_adapters: []",
+		"[dns, validation]", "[dns]").Replace(testEntities), func(*Options) {})
 	later := time.Now().Add(2 * time.Minute)
 	if err := b.server.tidy(t.Context(), later); err != nil {
 		t.Fatal(err)

@@ -185,7 +185,8 @@ func (x *expiries) first(ctx context.Context, e *Entity, but []string) (found []
 	}
 	err = x.s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		found = nil
-		rows, err := c.Query(ctx, "select id, version, "+column+" from document where kind = '"+e.Kind+"' and removed_at is null and "+
+		rows, err := c.Query(ctx, "select id, version, "+column+" from document where kind = '"+e.Kind+
+			"' and removed_at is null and "+
 			column+" is not null and id <> all($1) order by "+column+", id limit $2", but, expireAtOne)
 		if err != nil {
 			return err
@@ -222,7 +223,8 @@ func (x *expiries) end(ctx context.Context, r expiring, now time.Time) (changed 
 		d.wait = min(max(2*d.wait, 10*time.Second), 10*time.Minute)
 		d.again = now.Add(d.wait)
 		x.denied[r.id] = d
-		x.s.log.Warn("a resource that expired cannot be deleted", "kind", r.entity.Kind, "id", r.id, "error", err, "again_in", d.wait)
+		x.s.log.Warn("a resource that expired cannot be deleted", "kind", r.entity.Kind, "id", r.id, "error", err,
+			"again_in", d.wait)
 	}
 	return false
 }

@@ -27,7 +27,8 @@ func TestWhatExpiresIsDeleted(t *testing.T) {
 	a, stop := startWith(t, dsn, func(*Options) {})
 	visit := func(name, until string) string {
 		t.Helper()
-		return "/visits/" + a.do("POST", "/visits", fmt.Sprintf(`{"kind":"Visit","name":%q,"spec":{"until":%s}}`, name, until)).want(201).at("id")
+		return "/visits/" + a.do("POST", "/visits", fmt.Sprintf(`{"kind":"Visit","name":%q,"spec":{"until":%s}}`, name,
+			until)).want(201).at("id")
 	}
 	in := func(d time.Duration) string {
 		return `"` + time.Now().Add(d).In(time.FixedZone("", 3600)).Format(time.RFC3339Nano) + `"`
@@ -53,8 +54,12 @@ func TestWhatExpiresIsDeleted(t *testing.T) {
 
 	// Adapters clean up, as after any DELETE.
 	cluster := "/clusters/" + a.cluster("one")
-	pass := "/passes/" + a.do("POST", cluster+"/passes", `{"kind":"Pass","name":"p","spec":{"expires_at":`+in(-time.Hour)+`}}`).want(201).at("id")
-	eventually(t, "the pass is being deleted", func() bool { return a.do("GET", pass, "").want(200).at("deleted_time") != "" })
+	pass := "/passes/" + a.do("POST", cluster+"/passes", `{"kind":"Pass","name":"p","spec":{"expires_at":`+in(
+		-time.Hour)+`}}`).want(201).at("id")
+	eventually(t, "the pass is being deleted", func() bool {
+		return a.do("GET", pass, "").want(200).at(
+			"deleted_time") != ""
+	})
 	a.report(pass, "credential", 2, "False", "True").want(201)
 	a.do("GET", pass, "").want(404)
 

@@ -49,7 +49,8 @@ func (a answer) later() {
 func TestI5ACommitThatFailsIsNotGranted(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)
-	run(t, dsn, `create function refuse() returns trigger language plpgsql as $$ begin raise exception 'at the last moment'; end $$;
+	run(t, dsn,
+		`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'at the last moment'; end $$;
 		create constraint trigger late after insert or update on document deferrable initially deferred for each row
 		when (new.name like 'doomed%' or new.spec->'labels' ? 'doomed') execute function refuse()`)
 	a.do("POST", "/clusters", `{"kind":"Cluster","name":"doomed","spec":{}}`, "Idempotency-Key: k").want(500, "INT-002")
@@ -71,7 +72,8 @@ func TestI5AFullDiskRefusesWritesAndReadsGoOn(t *testing.T) {
 	run(t, root, "select pg_reload_conf()")
 	a.eventually(503, "PATCH", path, `{"labels":{"a":"b"}}`).later()
 	for _, c := range [][3]string{
-		{"POST", "/clusters", `{"kind":"Cluster","name":"after","spec":{}}`}, {"DELETE", path, ""}, {"POST", path + "/reconcile", ""},
+		{"POST", "/clusters", `{"kind":"Cluster","name":"after","spec":{}}`}, {"DELETE", path, ""},
+		{"POST", path + "/reconcile", ""},
 		{"PUT", path + "/statuses", statusBody("dns", 1, time.Now(), "True")},
 	} {
 		a.do(c[0], c[1], c[2]).later()

@@ -12,7 +12,8 @@ func TestForeignReferences(t *testing.T) {
 	a := start(t)
 	wif := a.do("POST", "/wifconfigs", `{"kind":"WifConfig","name":"w","spec":{}}`).want(201).at("id")
 	create := func(reference string) answer {
-		return a.do("POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"wif_config":[`+reference+`]}}`)
+		return a.do("POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"references":{"wif_config":[`+
+			reference+`]}}`)
 	}
 	for _, kind := range []string{`,"kind":"Channel"`, `,"kind":""`, ``} {
 		got := create(`{"id":"`+wif+`"`+kind+`}`).want(400, "VAL-000")
@@ -24,7 +25,8 @@ func TestForeignReferences(t *testing.T) {
 	a.do("PATCH", path, `{"references":{"wif_config":[{"id":"nope","kind":"WifConfig"}]}}`).want(400, "VAL-000")
 	a.do("GET", "/clusters?ref_type=bogus&ref_target_id="+wif, "").want(400, "VAL-000")
 	a.do("GET", "/clusters?ref_type=wif_config", "").want(400, "VAL-000")
-	is(t, "who refers to it", a.do("GET", "/clusters?ref_type=wif_config&ref_target_id="+wif, "").want(200).at("total"), "1")
+	is(t, "who refers to it", a.do("GET", "/clusters?ref_type=wif_config&ref_target_id="+wif, "").want(200).at("total"),
+		"1")
 }
 
 // The codes by which clients tell mistakes apart, and the messages that they
@@ -77,7 +79,8 @@ func TestForeignCodesAndMessages(t *testing.T) {
 // are removed.
 func TestForeignPatchesWithNull(t *testing.T) {
 	a := start(t)
-	path := "/clusters/" + a.do("POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{},"labels":{"a":"b"}}`).want(201).at("id")
+	path := "/clusters/" + a.do("POST", "/clusters",
+		`{"kind":"Cluster","name":"abc","spec":{},"labels":{"a":"b"}}`).want(201).at("id")
 	a.do("PATCH", path, `{"labels":null}`).want(400, "VAL-005")
 	a.do("PATCH", path, `{"references":null}`).want(400, "VAL-005")
 	a.do("PATCH", path, `{"references":null,"labels":null}`).want(400, "VAL-005")
@@ -111,7 +114,8 @@ func TestForeignEmptyMembers(t *testing.T) {
 	if strings.Contains(string(got.body), `"labels"`) {
 		t.Errorf("labels show: %s", got.body)
 	}
-	is(t, "the adapter's condition", got.at("status.conditions.2.type")+got.at("status.conditions.2.reason"), "DnsSuccessful")
+	is(t, "the adapter's condition", got.at("status.conditions.2.type")+got.at("status.conditions.2.reason"),
+		"DnsSuccessful")
 	if strings.Contains(string(got.body), `"reason":""`) || strings.Contains(string(got.body), `"message":""`) {
 		t.Errorf("an empty reason or message shows: %s", got.body)
 	}
@@ -124,14 +128,16 @@ func TestForeignDeletions(t *testing.T) {
 	a := start(t)
 	cluster := a.cluster("abc")
 	path := "/clusters/" + cluster
-	pool := "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
+	pool := "/nodepools/" + a.do("POST", path+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at(
+		"id")
 	first := a.do("DELETE", path, "").want(202)
 	second := a.do("DELETE", path, "").want(202)
 	is(t, "the second answer", string(second.body), string(first.body))
 
 	a.report(path, "dns", 2, "False", "True").want(201)
 	a.report(path, "validation", 2, "False", "True").want(201)
-	is(t, "while a child is left", a.do("GET", path, "").want(200).condition("Reconciled"), "False@2 ReconciledWaitingForChildren")
+	is(t, "while a child is left", a.do("GET", path, "").want(200).condition("Reconciled"),
+		"False@2 ReconciledWaitingForChildren")
 	a.report(pool, "node-pool", 2, "False", "True").want(201)
 	a.do("GET", pool, "").want(404, "NTF-001")
 	a.do("GET", path, "").want(404, "NTF-001")

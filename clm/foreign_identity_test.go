@@ -65,7 +65,8 @@ func TestForeignUnknownPathWithoutToken(t *testing.T) {
 }
 
 var orgs = Tenancy{Enabled: true, SystemHeader: "X-System", SystemClaim: "roles", SystemValue: "system",
-	Dimensions: []Dimension{{Header: "X-Org", Key: "org", Claim: "account.org", Required: true}, {Header: "X-Team", Key: "team"}}}
+	Dimensions: []Dimension{{Header: "X-Org", Key: "org", Claim: "account.org", Required: true},
+		{Header: "X-Team", Key: "team"}}}
 
 // The system reads and reports, whatever tenant it names beside.
 func TestForeignSystemHeaderWithTenant(t *testing.T) {
@@ -91,7 +92,8 @@ func TestForeignTenantWithoutAnOptionalDimension(t *testing.T) {
 	a, _ := startWith(t, pgtest.DSN(t), func(o *Options) { o.Identify = identity.Identify })
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
 	make := func(headers ...string) string { return a.do("POST", "/clusters", body, headers...).want(201).at("id") }
-	red, blue, all, other := make("X-Org: 1", "X-Team: red"), make("X-Org: 1", "X-Team: blue"), make("X-Org: 1"), make("X-Org: 2", "X-Team: red")
+	red, blue, all, other := make("X-Org: 1", "X-Team: red"), make("X-Org: 1", "X-Team: blue"), make("X-Org: 1"),
+		make("X-Org: 2", "X-Team: red")
 	for _, c := range []struct {
 		team string
 		sees []string
@@ -106,7 +108,8 @@ func TestForeignTenantWithoutAnOptionalDimension(t *testing.T) {
 			a.do("GET", "/clusters/"+id, "", "X-Org: 1", "X-Team: "+c.team).want(want)
 		}
 	}
-	is(t, "what comes about", a.do("PATCH", "/clusters/"+red, `{"labels":{"a":"b"}}`, "X-Org: 1").want(200).at("tenancy.team"), "red")
+	is(t, "what comes about", a.do("PATCH", "/clusters/"+red, `{"labels":{"a":"b"}}`, "X-Org: 1").want(200).at(
+		"tenancy.team"), "red")
 	a.do("DELETE", "/clusters/"+other, "", "X-Org: 1").want(404)
 }
 
@@ -126,7 +129,8 @@ func TestI10TheTenantIsTheTokens(t *testing.T) {
 	a.do("GET", path, "", two, "X-Org: 1").want(404)
 	a.do("GET", path, "", two, "X-System: true").want(404)
 	a.do("PATCH", path, `{"labels":{"a":"b"}}`, two, "X-Org: 1").want(404)
-	a.do("PUT", path+"/statuses", statusBody("dns", 1, time.Now(), "True"), two, "X-Org: 1", "X-System: true").want(403, "AUZ-001")
+	a.do("PUT", path+"/statuses", statusBody("dns", 1, time.Now(), "True"), two, "X-Org: 1", "X-System: true").want(
+		403, "AUZ-001")
 	is(t, "what the other one lists", a.do("GET", "/clusters", "", two, "X-Org: 1").want(200).at("total"), "0")
 	is(t, "the other one's", a.do("POST", "/clusters", body, two).want(201).at("tenancy.org"), "2")
 	a.do("GET", path, "", none).want(403, "AUZ-001")

@@ -10,9 +10,12 @@ import (
 // What sentinels and clients of the original search by and order by.
 func TestForeignSearches(t *testing.T) {
 	a := start(t)
-	one := a.do("POST", "/clusters", `{"kind":"Cluster","name":"one","spec":{"nodes":2},"labels":{"x/y":"1","env":"x","example.com/shard-a":"7"}}`).want(201)
-	two := a.do("POST", "/clusters", `{"kind":"Cluster","name":"two","spec":{"nodes":1},"labels":{"env":"y","in":"a\u002db"}}`).want(201)
-	pool := a.do("POST", "/clusters/"+one.at("id")+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(201)
+	one := a.do("POST", "/clusters",
+		`{"kind":"Cluster","name":"one","spec":{"nodes":2},"labels":{"x/y":"1","env":"x","example.com/shard-a":"7"}}`).want(201)
+	two := a.do("POST", "/clusters",
+		`{"kind":"Cluster","name":"two","spec":{"nodes":1},"labels":{"env":"y","in":"a\u002db"}}`).want(201)
+	pool := a.do("POST", "/clusters/"+one.at("id")+"/nodepools", `{"kind":"NodePool","name":"pool","spec":{}}`).want(
+		201)
 	a.do("DELETE", "/clusters/"+two.at("id"), "").want(202)
 
 	// A sentinel polls like this, with a selector on a prefixed label.
@@ -54,7 +57,8 @@ func TestForeignSearches(t *testing.T) {
 			t.Fatal(err)
 		}
 		matches := map[string]bool{}
-		for kind, id := range map[string]string{"Cluster": one.at("id"), "Cluster ": two.at("id"), "NodePool": pool.at("id")} {
+		for kind, id := range map[string]string{"Cluster": one.at("id"), "Cluster ": two.at("id"), "NodePool": pool.at(
+			"id")} {
 			e := a.server.registry.byKind[strings.TrimSpace(kind)]
 			d, err := a.server.store.Get(t.Context(), e.storeKind(), id)
 			if err != nil {
@@ -75,31 +79,36 @@ func TestForeignSearches(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{`labels.x/y`, `labels.= 'x'`, `name = "x`, `not labels.x/y = '1'`, `status.conditions.Reconciled != "True"`} {
+	for _, text := range []string{`labels.x/y`, `labels.= 'x'`, `name = "x`, `not labels.x/y = '1'`,
+		`status.conditions.Reconciled != "True"`} {
 		a.do("GET", "/clusters?search="+url.QueryEscape(text), "").want(400, "VAL-005")
 	}
 
 	for order, want := range map[string]string{
-		"href": "one two", "href desc": "two one", "deleted_by": "two one", "spec": "two one", "spec desc": "one two", "tenancy,name": "one two",
+		"href": "one two", "href desc": "two one", "deleted_by": "two one", "spec": "two one", "spec desc": "one two",
+		"tenancy,name": "one two",
 		"owner_id,owner_kind,owner_href,name desc": "two one", "kind, generation desc": "two one",
 	} {
 		var names []string
 		for next := ""; ; {
-			page := a.do("GET", "/clusters?size=1&order="+url.QueryEscape(order)+"&continue="+url.QueryEscape(next), "").want(200)
+			page := a.do("GET", "/clusters?size=1&order="+url.QueryEscape(order)+"&continue="+url.QueryEscape(next),
+				"").want(200)
 			names = append(names, page.at("items.0.name"))
 			if next = page.at("continue"); next == "" {
 				break
 			}
 		}
 		is(t, "ordered by "+order, strings.Join(names, " "), want)
-		is(t, "page 2 by "+order, a.do("GET", "/clusters?size=1&page=2&order="+url.QueryEscape(order), "").want(200).at("items.0.name"), strings.Fields(want)[1])
+		is(t, "page 2 by "+order, a.do("GET", "/clusters?size=1&page=2&order="+url.QueryEscape(order), "").want(200).at(
+			"items.0.name"), strings.Fields(want)[1])
 	}
 	for _, order := range []string{"labels", "status", "nope", "spec.nodes", "name;drop", "Name"} {
 		a.do("GET", "/clusters?order="+url.QueryEscape(order), "").want(400, "VAL-005")
 	}
 	// A token of the next page is short, whatever a spec has.
 	for _, name := range []string{"long-a", "long-b"} {
-		a.do("POST", "/clusters", `{"kind":"Cluster","name":"`+name+`","spec":{"a":"`+strings.Repeat("x", 10_000)+`"}}`).want(201)
+		a.do("POST", "/clusters", `{"kind":"Cluster","name":"`+name+`","spec":{"a":"`+strings.Repeat("x", 10_000)+
+			`"}}`).want(201)
 	}
 	if page := a.do("GET", "/clusters?size=1&order=spec", "").want(200); len(page.at("continue")) > 1000 {
 		t.Errorf("the token has %d bytes", len(page.at("continue")))

@@ -16,9 +16,11 @@ func TestForeignReportsWithoutTime(t *testing.T) {
 	a := start(t)
 	path := "/clusters/" + a.cluster("abc")
 	const conditions = `"conditions":[{"type":"Available","status":"True"},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]`
-	for adapter, observed := range map[string]string{"dns": "", "validation": `"observed_time":"0001-01-01T00:00:00Z",`} {
+	for adapter, observed := range map[string]string{"dns": "",
+		"validation": `"observed_time":"0001-01-01T00:00:00Z",`} {
 		before := time.Now()
-		got := a.do("PUT", path+"/statuses", `{"adapter":"`+adapter+`","observed_generation":1,`+observed+conditions+`}`).want(201)
+		got := a.do("PUT", path+"/statuses", `{"adapter":"`+adapter+`","observed_generation":1,`+observed+conditions+
+			`}`).want(201)
 		at, err := time.Parse(time.RFC3339Nano, got.at("last_report_time"))
 		if err != nil || at.Before(before.Truncate(time.Microsecond)) || at.After(time.Now()) {
 			t.Errorf("%s is of %s, %v", adapter, got.at("last_report_time"), err)
@@ -46,8 +48,10 @@ func TestForeignReportsOfWrongTypes(t *testing.T) {
 			t.Errorf("%s: %s", c.more, got.body)
 		}
 	}
-	for _, more := range []string{`"data":null`, `"data":{}`, `"metadata":null`, `"metadata":{"attempt":2,"job_name":"j","duration":"3s","started_time":"2026-01-01T00:00:00Z","own":1}`} {
-		got := a.do("PUT", path, strings.Replace(statusBody("dns", 1, time.Now(), "True"), `"data":{"n":1}`, more, 1)).want(201)
+	for _, more := range []string{`"data":null`, `"data":{}`, `"metadata":null`,
+		`"metadata":{"attempt":2,"job_name":"j","duration":"3s","started_time":"2026-01-01T00:00:00Z","own":1}`} {
+		got := a.do("PUT", path, strings.Replace(statusBody("dns", 1, time.Now(), "True"), `"data":{"n":1}`, more,
+			1)).want(201)
 		is(t, "the data that are shown for "+more, got.at("data"), "{}")
 	}
 	got := a.do("GET", path, "").want(200)
@@ -114,7 +118,8 @@ func TestForeignReportOnAKindWithoutAdapters(t *testing.T) {
 	got := a.do("GET", path, "").want(200)
 	is(t, "Reconciled", got.condition("Reconciled"), "False@1 ReconciledMissingAdapters")
 	is(t, "LastKnownReconciled", got.condition("LastKnownReconciled"), "False@1 AdaptersMissingReports")
-	is(t, "after a change", a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(200).condition("Reconciled"), "False@2 ReconciledMissingAdapters")
+	is(t, "after a change", a.do("PATCH", path, `{"labels":{"a":"b"}}`).want(200).condition("Reconciled"),
+		"False@2 ReconciledMissingAdapters")
 	if got := a.do("GET", path, ""); strings.Contains(fmt.Sprint(got.at("status")), "awaiting") {
 		t.Errorf("somebody is awaited: %s", got.body)
 	}

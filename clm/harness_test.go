@@ -123,7 +123,8 @@ func startAs(t testing.TB, dsn, entities string, adapt func(*Options)) (a *testA
 
 // claimed believes what a test says of itself.
 func claimed(r *http.Request) (Caller, error) {
-	c := Caller{Name: cmp.Or(r.Header.Get("X-Test-Name"), "client@example.com"), System: r.Header.Get("X-Test-System") != "", Reporter: r.Header.Get("X-Test-Reporter") != ""}
+	c := Caller{Name: cmp.Or(r.Header.Get("X-Test-Name"), "client@example.com"), System: r.Header.Get(
+		"X-Test-System") != "", Reporter: r.Header.Get("X-Test-Reporter") != ""}
 	if org := r.Header.Get("X-Test-Org"); org != "" {
 		c.Tenancy = map[string]string{"org": org}
 	}
@@ -268,7 +269,8 @@ func (a *testAPI) report(path, adapter string, generation int, available, finali
 	if finalized != "" {
 		more = `,{"type":"Finalized","status":"` + finalized + `"}`
 	}
-	return a.do("PUT", path+"/statuses", fmt.Sprintf(`{"adapter":%q,"observed_generation":%d,"observed_time":%q,"conditions":[
+	return a.do("PUT", path+"/statuses", fmt.Sprintf(
+		`{"adapter":%q,"observed_generation":%d,"observed_time":%q,"conditions":[
 		{"type":"Available","status":%q,"reason":"Test"},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}%s]}`,
 		adapter, generation, time.Now().UTC().Format(time.RFC3339Nano), available, more))
 }

@@ -42,7 +42,8 @@ func (c *collection) history(w http.ResponseWriter, r *http.Request) error {
 // kindHistory answers who changed what of a kind, or of all kinds.
 func (c *collection) kindHistory(w http.ResponseWriter, r *http.Request) error {
 	if callerOf(r.Context()).Tenancy != nil {
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "only operators see the history of a kind; ask for that of one resource")
+		return rest.Errorf(http.StatusForbidden, codeForbidden,
+			"only operators see the history of a kind; ask for that of one resource")
 	}
 	q, err := parseHistory(r)
 	if err != nil {
@@ -69,7 +70,8 @@ func parseHistory(r *http.Request) (q store.HistoryQuery, err error) {
 	q.Limit = page.Size
 	if text := r.URL.Query().Get("before"); text != "" {
 		if q.Before, err = strconv.ParseInt(text, 10, 64); err != nil || q.Before < 1 {
-			return q, rest.Errorf(http.StatusBadRequest, codeBadRequest, "before=%s is not the seq of a record", shorten(text))
+			return q, rest.Errorf(http.StatusBadRequest, codeBadRequest, "before=%s is not the seq of a record",
+				shorten(text))
 		}
 	}
 	return q, nil
@@ -79,8 +81,11 @@ func writeHistory(w http.ResponseWriter, records []store.Record) error {
 	h := api.History{Items: []api.HistoryRecord{}}
 	for _, record := range records {
 		h.Items = append(h.Items, api.HistoryRecord{
-			Seq: record.Seq, Kind: string(record.Kind), ID: record.ID, Time: record.At, Action: record.Action, Generation: int32(record.Generation),
-			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: untraced(record.Spec), Status: unremembered(record.Status), Note: record.Note,
+			Seq: record.Seq, Kind: string(
+				record.Kind), ID: record.ID, Time: record.At, Action: record.Action, Generation: int32(
+				record.Generation),
+			Principal: record.Actor.Principal, RequestID: record.Actor.RequestID, Spec: untraced(
+				record.Spec), Status: unremembered(record.Status), Note: record.Note,
 		})
 	}
 	return rest.WriteJSON(w, http.StatusOK, h)

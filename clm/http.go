@@ -45,7 +45,8 @@ func (s *Server) routes() *rest.Mux {
 	for _, e := range s.registry.entities {
 		(&collection{s: s, entity: e}).register(m, basePath+"/"+e.Plural)
 		if e.parent != nil {
-			(&collection{s: s, entity: e, nested: true}).register(m, basePath+"/"+e.parent.Plural+"/{parent_id}/"+e.Plural)
+			(&collection{s: s, entity: e, nested: true}).register(m, basePath+"/"+e.parent.Plural+"/{parent_id}/"+
+				e.Plural)
 		}
 	}
 	if s.opts.Extension != nil {
@@ -78,7 +79,8 @@ func (c *collection) register(m *rest.Mux, path string) {
 func (s *Server) handler() http.Handler {
 	mux := s.routes()
 	mux.PlainMethods = true
-	open := map[string]bool{"GET /api/hyperfleet": true, "GET " + basePath + "/openapi": true, "GET " + basePath + "/openapi.html": true}
+	open := map[string]bool{"GET /api/hyperfleet": true, "GET " + basePath + "/openapi": true,
+		"GET " + basePath + "/openapi.html": true}
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: problem, ErrorType: "application/problem+json", Classify: classify, Observed: s.metrics.observe, IDHeaders: []string{"X-Request-Id"},
 		Trace: s.opts.Tracer.Serve,
@@ -117,7 +119,8 @@ func (c Caller) may(route string) error {
 	case reads:
 		return nil
 	case c.Name == "":
-		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "the token does not say who its holder is; only reading is possible with it")
+		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
+			"the token does not say who its holder is; only reading is possible with it")
 	case c.Reporter && !reports:
 		return rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else")
 	}
@@ -212,7 +215,8 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(req.key) > 255 {
-		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "the Idempotency-Key has %d bytes; 255 are possible", len(req.key))
+		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "the Idempotency-Key has %d bytes; 255 are possible",
+			len(req.key))
 	}
 	var fields []rest.FieldError
 	switch {
@@ -220,10 +224,12 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "required", Message: "is required"})
 	case req.entity == nil:
 		if req.entity = c.s.registry.byKind[req.body.Kind]; req.entity == nil {
-			return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "is unknown: "+shorten(req.body.Kind))
+			return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "is unknown: "+shorten(
+				req.body.Kind))
 		}
 	case req.body.Kind != req.entity.Kind:
-		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "enum", Value: raw(req.body.Kind), Message: "must be '" + req.entity.Kind + "'"})
+		fields = append(fields, rest.FieldError{Field: "kind", Constraint: "enum", Value: raw(req.body.Kind),
+			Message: "must be '" + req.entity.Kind + "'"})
 	}
 	if req.entity == nil {
 		return fieldErrors(fields)
@@ -236,7 +242,8 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 	fields = append(fields, checkLabels(req.body.Labels)...)
 	// A body that is wrong by itself is 400, also where it cannot be created here.
 	if p := req.entity.parent; p != nil && !c.nested && len(fields) == 0 {
-		return rest.Errorf(http.StatusUnprocessableEntity, codeValidation, "a %s belongs to a %s; create it at %s/%s/{id}/%s",
+		return rest.Errorf(http.StatusUnprocessableEntity, codeValidation,
+			"a %s belongs to a %s; create it at %s/%s/{id}/%s",
 			req.entity.Kind, p.Kind, basePath, p.Plural, req.entity.Plural)
 	}
 	req.parent = r.PathValue("parent_id")
@@ -319,7 +326,8 @@ func (c *collection) forceDelete(w http.ResponseWriter, r *http.Request) error {
 	case n == 0:
 		return fieldError(http.StatusBadRequest, codeValidation, "reason", "required", "is required")
 	case n > maxReason:
-		return fieldError(http.StatusBadRequest, codeValidation, "reason", "max_length", "must have at most 1024 characters")
+		return fieldError(http.StatusBadRequest, codeValidation, "reason", "max_length",
+			"must have at most 1024 characters")
 	}
 	a, err := c.address(r)
 	if err != nil {
@@ -348,9 +356,11 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	report := status.Report{Adapter: req.Adapter, Generation: req.ObservedGeneration, ObservedAt: req.ObservedTime, Data: req.Data, Metadata: req.Metadata}
+	report := status.Report{Adapter: req.Adapter, Generation: req.ObservedGeneration, ObservedAt: req.ObservedTime,
+		Data: req.Data, Metadata: req.Metadata}
 	for _, k := range req.Conditions {
-		report.Conditions = append(report.Conditions, status.Reported{Type: k.Type, Status: status.Value(k.Status), Reason: k.Reason, Message: k.Message})
+		report.Conditions = append(report.Conditions, status.Reported{Type: k.Type, Status: status.Value(k.Status),
+			Reason: k.Reason, Message: k.Message})
 	}
 	if err := report.Check(time.Now()); err != nil {
 		e, _ := errors.AsType[*status.InvalidError](err)
@@ -382,7 +392,8 @@ func parseTie(r *http.Request) (status.Tie, error) {
 	case "replace":
 		return status.TakeLater, nil
 	default:
-		return 0, rest.Errorf(http.StatusBadRequest, codeBadRequest, "%s is %q; possible: keep, replace", equalTimeHeader, shorten(asked))
+		return 0, rest.Errorf(http.StatusBadRequest, codeBadRequest, "%s is %q; possible: keep, replace",
+			equalTimeHeader, shorten(asked))
 	}
 }
 

@@ -15,32 +15,41 @@ import (
 func TestAnswers(t *testing.T) {
 	a := start(t)
 	id := a.cluster("abc")
-	for _, path := range []string{"/api/hyperfleet", "/api/hyperfleet/", "/openapi", "/openapi.html", "/clusters/", "/clusters/" + id + "/"} {
+	for _, path := range []string{"/api/hyperfleet", "/api/hyperfleet/", "/openapi", "/openapi.html", "/clusters/",
+		"/clusters/" + id + "/"} {
 		res := a.do("GET", path, "", "X-Request-Id: r-7").want(200)
-		if vary := strings.Join(res.header.Values("Vary"), ", "); !strings.Contains(vary, "Authorization") || res.header.Get("X-Request-Id") != "r-7" {
+		if vary := strings.Join(res.header.Values("Vary"), ", "); !strings.Contains(vary, "Authorization") ||
+			res.header.Get("X-Request-Id") != "r-7" {
 			t.Errorf("%s: Vary is %q, X-Request-Id %q", path, vary, res.header.Get("X-Request-Id"))
 		}
 	}
-	is(t, "the metadata", string(a.do("GET", "/api/hyperfleet", "").body), `{"href":"/api/hyperfleet","id":"hyperfleet","kind":"API","version":"test"}`+"\n")
-	if page := a.do("GET", "/openapi.html", ""); !strings.HasPrefix(page.header.Get("Content-Type"), "text/html") || !strings.Contains(string(page.body), "/clusters/{parent_id}/nodepools/{id}/statuses") {
+	is(t, "the metadata", string(a.do("GET", "/api/hyperfleet", "").body),
+		`{"href":"/api/hyperfleet","id":"hyperfleet","kind":"API","version":"test"}`+"\n")
+	if page := a.do("GET", "/openapi.html", ""); !strings.HasPrefix(page.header.Get("Content-Type"), "text/html") ||
+		!strings.Contains(string(page.body), "/clusters/{parent_id}/nodepools/{id}/statuses") {
 		t.Errorf("the page is %s %s", page.header.Get("Content-Type"), page.body)
 	}
 
 	// A wrong method is ServeMux's own answer.
 	wrong := a.do("PUT", "/clusters", "{}")
-	if wrong.status != 405 || !strings.HasPrefix(wrong.header.Get("Content-Type"), "text/plain") || wrong.header.Get("Allow") != "GET, HEAD, POST" {
+	if wrong.status != 405 || !strings.HasPrefix(wrong.header.Get("Content-Type"), "text/plain") ||
+		wrong.header.Get("Allow") != "GET, HEAD, POST" {
 		t.Errorf("405: %d %v %s", wrong.status, wrong.header, wrong.body)
 	}
 	lost := a.do("GET", "/nothing", "", "X-Request-Id: r-8").want(404, "NTF-000")
 	for path, want := range map[string]string{
-		"type": "https://api.hyperfleet.io/errors/not-found", "title": "Endpoint Not Found", "status": "404", "instance": basePath + "/nothing", "trace_id": "r-8",
+		"type": "https://api.hyperfleet.io/errors/not-found", "title": "Endpoint Not Found", "status": "404",
+		"instance": basePath + "/nothing", "trace_id": "r-8",
 	} {
 		is(t, path, lost.at(path), want)
 	}
 	page := a.do("GET", "/clusters?page=x&size=0", "").want(400, "VAL-000")
-	is(t, "what is wrong", page.at("errors.0.field")+" "+page.at("errors.0.constraint")+" "+page.at("errors.0.value")+" "+page.at("errors.1.constraint"), "page format x min")
-	long := a.do("POST", "/clusters", `{"kind":"Cluster","name":"`+strings.Repeat("x", 54)+`","spec":{"nodes":-1}}`).want(400, "VAL-000")
-	is(t, "what is wrong", long.at("errors.1.constraint")+" "+long.at("errors.0.field")+" "+long.at("errors.0.constraint")+" "+long.at("errors.0.value"), "max_length spec.nodes min -1")
+	is(t, "what is wrong", page.at("errors.0.field")+" "+page.at("errors.0.constraint")+" "+page.at("errors.0.value")+
+		" "+page.at("errors.1.constraint"), "page format x min")
+	long := a.do("POST", "/clusters", `{"kind":"Cluster","name":"`+strings.Repeat("x", 54)+
+		`","spec":{"nodes":-1}}`).want(400, "VAL-000")
+	is(t, "what is wrong", long.at("errors.1.constraint")+" "+long.at("errors.0.field")+" "+long.at(
+		"errors.0.constraint")+" "+long.at("errors.0.value"), "max_length spec.nodes min -1")
 }
 
 func TestLongAnswersAreCompressed(t *testing.T) {
@@ -77,7 +86,8 @@ func TestListsByWhatTheyReferTo(t *testing.T) {
 	a.do("GET", "/wifconfigs"+query, "").want(400, "VAL-000")
 	a.do("DELETE", path, "").want(202)
 	w.want("DELETED abc")
-	is(t, "fields and order, in several parts", string(a.do("GET", path+"?fields=name,,&fields=labels.x", "").want(200).body), fmt.Sprintf(`{"id":%q,"name":"abc"}`, path[10:]))
+	is(t, "fields and order, in several parts", string(a.do("GET", path+"?fields=name,,&fields=labels.x", "").want(
+		200).body), fmt.Sprintf(`{"id":%q,"name":"abc"}`, path[10:]))
 	a.do("GET", "/clusters?order="+url.QueryEscape("name asc,")+"&order=id", "").want(200)
 	if res, err := http.Head(a.base + "/api/hyperfleet"); err != nil || res.StatusCode != 200 {
 		t.Errorf("HEAD: %v %v", res, err)

@@ -109,7 +109,8 @@ func (id *Identity) known(r *http.Request) (Caller, source, error) {
 		if id.MayCall == nil || !id.MayCall(string(peer)) {
 			return Caller{}, source{}, rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call CLM", peer)
 		}
-		c := Caller{Name: string(peer), System: peer.IsService(), Reporter: id.OnlyReports != nil && id.OnlyReports(string(peer))}
+		c := Caller{Name: string(peer), System: peer.IsService(), Reporter: id.OnlyReports != nil && id.OnlyReports(
+			string(peer))}
 		if !c.System {
 			return c, source{}, nil
 		}
@@ -128,7 +129,8 @@ func (id *Identity) known(r *http.Request) (Caller, source, error) {
 		}
 	}
 	if !open {
-		return Caller{}, source{}, rest.Errorf(http.StatusUnauthorized, codeNoIdentity, "a client certificate of the region's CA is needed")
+		return Caller{}, source{}, rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
+			"a client certificate of the region's CA is needed")
 	}
 	c := Caller{Name: Anonymous, System: id.Trusting && id.Tenancy.Enabled}
 	if id.Tokens != nil && !id.Trusting {
@@ -157,7 +159,8 @@ func (t Tenancy) tenant(c Caller, from source) (Caller, error) {
 			missing = append(missing, d.source(from))
 		case value == "":
 		case !tenantValue.MatchString(value):
-			return c, rest.Errorf(http.StatusForbidden, codeForbidden, "%s has a value that no tenant can have", d.source(from))
+			return c, rest.Errorf(http.StatusForbidden, codeForbidden, "%s has a value that no tenant can have",
+				d.source(from))
 		default:
 			tenancy[d.Key] = value
 		}
@@ -165,7 +168,8 @@ func (t Tenancy) tenant(c Caller, from source) (Caller, error) {
 	switch {
 	case c.System && len(tenancy) == 0:
 	case len(missing) > 0:
-		return c, rest.Errorf(http.StatusForbidden, codeForbidden, "the request does not say whose it is; missing: %s", strings.Join(missing, ", "))
+		return c, rest.Errorf(http.StatusForbidden, codeForbidden, "the request does not say whose it is; missing: %s",
+			strings.Join(missing, ", "))
 	default:
 		c.System, c.Tenancy, c.Partial = false, tenancy, len(tenancy) < len(t.Dimensions)
 	}
@@ -204,7 +208,8 @@ func (d Dimension) source(from source) string {
 	case from.header != nil:
 		return "the header " + d.Header
 	case d.Claim == "":
-		return "a claim for " + d.Key + " (server.tenant.dimensions[].claim names none; headers of token holders are not believed)"
+		return "a claim for " + d.Key +
+			" (server.tenant.dimensions[].claim names none; headers of token holders are not believed)"
 	}
 	return "the claim " + d.Claim
 }

@@ -27,7 +27,8 @@ func keySet(t *testing.T, id string, key *rsa.PublicKey) []byte {
 	t.Helper()
 	set, err := json.Marshal(map[string]any{"keys": []any{
 		map[string]string{"kty": "EC", "kid": "other"},
-		map[string]string{"kty": "RSA", "kid": id, "n": base64.RawURLEncoding.EncodeToString(key.N.Bytes()), "e": base64.RawURLEncoding.EncodeToString(big.NewInt(int64(key.E)).Bytes())},
+		map[string]string{"kty": "RSA", "kid": id, "n": base64.RawURLEncoding.EncodeToString(key.N.Bytes()),
+			"e": base64.RawURLEncoding.EncodeToString(big.NewInt(int64(key.E)).Bytes())},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -101,22 +102,31 @@ func TestI10Tokens(t *testing.T) {
 		want, code   string
 	}{
 		{"good", token(t, key, "k1", rs, good), "", "a@example.com", ""},
-		{"another issuer", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}), "", "bob", ""},
-		{"that lets callers name themselves", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}), "carol", "carol", ""},
+		{"another issuer", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}),
+			"", "bob", ""},
+		{"that lets callers name themselves", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two",
+			"sub": "bob", "exp": soon}), "carol", "carol", ""},
 		{"which the first does not", token(t, key, "k1", rs, good), "carol", "a@example.com", ""},
 		{"none", "", "", "", codeNoIdentity},
-		{"of a scheme in lower case", strings.Replace(token(t, key, "k1", rs, good), "Bearer", "bearer", 1), "", "a@example.com", ""},
+		{"of a scheme in lower case", strings.Replace(token(t, key, "k1", rs, good), "Bearer", "bearer", 1), "",
+			"a@example.com", ""},
 		{"without scheme", strings.TrimPrefix(token(t, key, "k1", rs, good), "Bearer "), "", "", codeBadToken},
-		{"of another scheme", strings.Replace(token(t, key, "k1", rs, good), "Bearer", "Basic", 1), "", "", codeBadToken},
+		{"of another scheme", strings.Replace(token(t, key, "k1", rs, good), "Bearer", "Basic", 1), "", "",
+			codeBadToken},
 		{"without key id", token(t, key, "", rs, good), "", "a@example.com", ""},
 		{"without key id, by another key", token(t, stranger, "", rs, good), "", "", codeBadToken},
-		{"a long name", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": strings.Repeat("x", 257), "exp": soon}), "", "", codeBadToken},
-		{"a control character", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "a\x1fb", "exp": soon}), "", "", codeBadToken},
-		{"a long name in the header", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob", "exp": soon}), strings.Repeat("x", 257), "", codeBadToken},
-		{"no name, where there is no pattern", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "exp": soon}), "", "", ""},
+		{"a long name", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": strings.Repeat(
+			"x", 257), "exp": soon}), "", "", codeBadToken},
+		{"a control character", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "a\x1fb",
+			"exp": soon}), "", "", codeBadToken},
+		{"a long name in the header", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob",
+			"exp": soon}), strings.Repeat("x", 257), "", codeBadToken},
+		{"no name, where there is no pattern", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two",
+			"exp": soon}), "", "", ""},
 		{"no token", "Bearer x", "", "", codeBadToken},
 		{"expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-time.Minute).Unix())), "", "", codeExpired},
-		{"just expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-10*time.Second).Unix())), "", "a@example.com", ""},
+		{"just expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-10*time.Second).Unix())), "",
+			"a@example.com", ""},
 		{"without end", token(t, key, "k1", rs, with("exp", nil)), "", "", codeBadToken},
 		{"for others", token(t, key, "k1", rs, with("aud", "x")), "", "", codeBadToken},
 		{"of a stranger", token(t, key, "k1", rs, with("iss", "https://three")), "", "", codeBadToken},
@@ -125,8 +135,10 @@ func TestI10Tokens(t *testing.T) {
 		{"by the key of another issuer", token(t, stranger, "f1", rs, good), "", "", codeBadToken},
 		{"nobody", token(t, key, "k1", rs, with("email", nil)), "", "", codeBadToken},
 		{"somebody else", token(t, key, "k1", rs, with("email", "a@evil.org")), "", "", codeBadToken},
-		{"by the public key as a secret", token(t, key.N.Bytes(), "k1", jwt.SigningMethodHS256, good), "", "", codeBadToken},
-		{"unsigned", token(t, jwt.UnsafeAllowNoneSignatureType, "k1", jwt.SigningMethodNone, good), "", "", codeBadToken},
+		{"by the public key as a secret", token(t, key.N.Bytes(), "k1", jwt.SigningMethodHS256, good), "", "",
+			codeBadToken},
+		{"unsigned", token(t, jwt.UnsafeAllowNoneSignatureType, "k1", jwt.SigningMethodNone, good), "", "",
+			codeBadToken},
 	} {
 		r := httptest.NewRequest("GET", "/", nil)
 		if c.header != "" {
@@ -174,7 +186,8 @@ func TestTokensWhileAnIssuerHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := httptest.NewRequest("GET", "/", nil)
-	r.Header.Set("Authorization", token(t, key, "k1", jwt.SigningMethodRS256, jwt.MapClaims{"iss": "https://one", "email": "a@example.com", "exp": time.Now().Add(time.Hour).Unix()}))
+	r.Header.Set("Authorization", token(t, key, "k1", jwt.SigningMethodRS256, jwt.MapClaims{"iss": "https://one",
+		"email": "a@example.com", "exp": time.Now().Add(time.Hour).Unix()}))
 	identify := func() {
 		if _, err := (&Identity{Tokens: tokens}).Identify(r); err != nil {
 			t.Error(err)
@@ -183,7 +196,8 @@ func TestTokensWhileAnIssuerHangs(t *testing.T) {
 	identify()
 	hangs.Store(true)
 	issuer := tokens.issuers[0]
-	issuer.tried, issuer.fetched, issuer.client.Timeout = time.Time{}, time.Time{}, 0 // it is time to ask again, and to wait
+	// it is time to ask again, and to wait
+	issuer.tried, issuer.fetched, issuer.client.Timeout = time.Time{}, time.Time{}, 0
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(over)
@@ -200,8 +214,10 @@ func TestTokensWhileAnIssuerHangs(t *testing.T) {
 
 func TestTokenIssuersThatAreRefused(t *testing.T) {
 	for _, i := range []Issuer{
-		{}, {IssuerURL: "x"}, {IssuerURL: "x", JWKCertURL: "http://keys.example.com"}, {IssuerURL: "x", JWKCertURL: "https://a", JWKCertFile: "b"},
-		{IssuerURL: "x", JWKCertFile: "b", IdentityClaimPattern: "("}, {IssuerURL: "x", JWKCertFile: "b", JWKCertCAFile: "/none"},
+		{}, {IssuerURL: "x"}, {IssuerURL: "x", JWKCertURL: "http://keys.example.com"},
+		{IssuerURL: "x", JWKCertURL: "https://a", JWKCertFile: "b"},
+		{IssuerURL: "x", JWKCertFile: "b", IdentityClaimPattern: "("}, {IssuerURL: "x", JWKCertFile: "b",
+			JWKCertCAFile: "/none"},
 	} {
 		if _, err := NewTokens([]Issuer{i}); err == nil {
 			t.Errorf("%+v is taken", i)
@@ -215,13 +231,15 @@ func TestI10Tenancy(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-Atoll-Principal", "root")
 	r.Header.Set("X-Org", "1")
-	if who, err := (&Identity{Open: true}).Identify(r); err != nil || who.Name != Anonymous || who.System || who.Tenancy != nil {
+	if who, err := (&Identity{Open: true}).Identify(r); err != nil || who.Name != Anonymous || who.System ||
+		who.Tenancy != nil {
 		t.Errorf("%+v, %v", who, err)
 	}
 	if _, err := (&Identity{}).Identify(r); codeOf(err) != codeNoIdentity {
 		t.Errorf("a server that knows nobody lets one in: %v", err)
 	}
-	tenancy := Tenancy{Enabled: true, SystemHeader: "X-System", Dimensions: []Dimension{{Header: "X-Org", Key: "org", Required: true}, {Header: "X-Team", Key: "team"}}}
+	tenancy := Tenancy{Enabled: true, SystemHeader: "X-System", Dimensions: []Dimension{
+		{Header: "X-Org", Key: "org", Required: true}, {Header: "X-Team", Key: "team"}}}
 	id := &Identity{Open: true, Tenancy: tenancy}
 	if who, err := id.Identify(r); err != nil || who.Tenancy["org"] != "1" || len(who.Tenancy) != 1 {
 		t.Errorf("%+v, %v", who, err)

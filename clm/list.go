@@ -25,7 +25,8 @@ const (
 )
 
 // members are the fields of a resource, for the parameter fields.
-var members = []string{"id", "kind", "name", "href", "generation", "labels", "spec", "references", "owner_references", "status", "tenancy",
+var members = []string{"id", "kind", "name", "href", "generation", "labels", "spec", "references", "owner_references",
+	"status", "tenancy",
 	"created_time", "updated_time", "created_by", "updated_by", "deleted_time", "deleted_by"}
 
 // params reads the query, strictly: what cannot be decoded is an error rather
@@ -48,7 +49,8 @@ func parseFields(r *http.Request) (rest.Fields, error) {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, ".*")
 		if first, _, _ := strings.Cut(names[i], "."); !slices.Contains(members, first) {
-			return rest.Fields{}, rest.Errorf(http.StatusBadRequest, codeValidation, "there is no field %q; possible: %s", shorten(name), strings.Join(members, ", "))
+			return rest.Fields{}, rest.Errorf(http.StatusBadRequest, codeValidation,
+				"there is no field %q; possible: %s", shorten(name), strings.Join(members, ", "))
 		}
 	}
 	u := *r.URL
@@ -74,7 +76,8 @@ func parseView(r *http.Request) (v view, err error) {
 	case "true", "1":
 		v.statuses = true
 	default:
-		return v, rest.Errorf(http.StatusBadRequest, codeBadRequest, "statuses=%s is neither true nor false", shorten(asked))
+		return v, rest.Errorf(http.StatusBadRequest, codeBadRequest, "statuses=%s is neither true nor false",
+			shorten(asked))
 	}
 	return v, nil
 }
@@ -90,7 +93,8 @@ func (v view) of(d store.Document) (json.RawMessage, error) {
 		return nil, err
 	}
 	shown := bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(wire)), []byte("}"))
-	return fmt.Appendf(shown, `,"version":%d,"statuses":%s}`, d.Version, raw(append([]status.Report{}, reports...))), nil
+	return fmt.Appendf(shown, `,"version":%d,"statuses":%s}`, d.Version, raw(append([]status.Report{}, reports...))),
+		nil
 }
 
 // items are those of a list with commas, which may be given in several parts.
@@ -166,7 +170,8 @@ func (c *collection) list(w http.ResponseWriter, r *http.Request) error {
 	if q.Count {
 		total = found.Total
 	}
-	list := api.ResourceList{Page: page.Number, Size: len(found.Documents), Total: total, Items: []json.RawMessage{}, Cursor: string(found.Cursor)}
+	list := api.ResourceList{Page: page.Number, Size: len(found.Documents), Total: total, Items: []json.RawMessage{},
+		Cursor: string(found.Cursor)}
 	if found.Next != "" {
 		list.Continue = strconv.Itoa(total) + "." + found.Next
 	}
@@ -200,7 +205,8 @@ func watches(r *http.Request) (bool, error) {
 	case "true", "1":
 		return true, nil
 	default:
-		return false, rest.Errorf(http.StatusBadRequest, codeBadRequest, "watch=%s is neither true nor false", shorten(watching))
+		return false, rest.Errorf(http.StatusBadRequest, codeBadRequest, "watch=%s is neither true nor false",
+			shorten(watching))
 	}
 }
 
@@ -271,10 +277,12 @@ func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filte
 		return q, nil, err
 	}
 	if refType != "" && c.entity != nil && c.entity.rule(refType) == nil {
-		return q, nil, fieldError(http.StatusBadRequest, codeValidation, "ref_type", "enum", fmt.Sprintf("is no reference of a %s: %s", c.entity.Kind, shorten(refType)))
+		return q, nil, fieldError(http.StatusBadRequest, codeValidation, "ref_type", "enum",
+			fmt.Sprintf("is no reference of a %s: %s", c.entity.Kind, shorten(refType)))
 	}
 	if refType != "" {
-		where.add("exists (select from reference r where r.source = d.id and r.type = $%d and r.target = $%d)", refType, target)
+		where.add("exists (select from reference r where r.source = d.id and r.type = $%d and r.target = $%d)", refType,
+			target)
 	}
 	q.OrderBy, err = c.s.registry.parseOrder(items(params["order"]))
 	q.Where = where.fragment
@@ -286,9 +294,11 @@ func referring(params url.Values) (refType, target string, err error) {
 	refType, target = strings.TrimSpace(params.Get("ref_type")), strings.TrimSpace(params.Get("ref_target_id"))
 	switch {
 	case refType == "" && target != "":
-		err = fieldError(http.StatusBadRequest, codeValidation, "ref_type", "required", "and ref_target_id must be provided together")
+		err = fieldError(http.StatusBadRequest, codeValidation, "ref_type", "required",
+			"and ref_target_id must be provided together")
 	case refType != "" && target == "":
-		err = fieldError(http.StatusBadRequest, codeValidation, "ref_target_id", "required", "and ref_type must be provided together")
+		err = fieldError(http.StatusBadRequest, codeValidation, "ref_target_id", "required",
+			"and ref_type must be provided together")
 	}
 	return refType, target, err
 }

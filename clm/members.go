@@ -133,15 +133,18 @@ func mixed(x uint64) uint64 {
 }
 
 // changeSharing changes the sharing of an adapter. Times are the database's.
-func (s *Server) changeSharing(ctx context.Context, adapter string, change func(have sharing, now int64) sharing) error {
+func (s *Server) changeSharing(ctx context.Context, adapter string, change func(have sharing,
+	now int64) sharing) error {
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		if _, err := tx.Exec(ctx, `insert into adapter_share (adapter, state) values ($1, '{}') on conflict do nothing`, adapter); err != nil {
+		if _, err := tx.Exec(ctx, `insert into adapter_share (adapter, state) values ($1, '{}') on conflict do nothing`,
+			adapter); err != nil {
 			return err
 		}
 		var text []byte
 		var now int64
 		// clock_timestamp: now() is of before the lock was waited for.
-		err := tx.QueryRow(ctx, `select state, (extract(epoch from clock_timestamp()) * 1000000)::bigint from adapter_share where adapter = $1 for update`, adapter).Scan(&text, &now)
+		err := tx.QueryRow(
+			ctx, `select state, (extract(epoch from clock_timestamp()) * 1000000)::bigint from adapter_share where adapter = $1 for update`, adapter).Scan(&text, &now)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return store.ErrConflict
 		}
@@ -177,7 +180,8 @@ func (s *Server) putMember(w http.ResponseWriter, r *http.Request) error {
 	}
 	lease := time.Duration(req.LeaseMs) * time.Millisecond
 	if lease < minLease || lease > maxLease {
-		return fieldError(http.StatusBadRequest, codeValidation, "lease_ms", "range", fmt.Sprintf("must be from %d to %d", minLease.Milliseconds(), maxLease.Milliseconds()))
+		return fieldError(http.StatusBadRequest, codeValidation, "lease_ms", "range",
+			fmt.Sprintf("must be from %d to %d", minLease.Milliseconds(), maxLease.Milliseconds()))
 	}
 	answer := api.AdapterMember{Slots: memberSlots, Open: []int{}}
 	if err := s.changeSharing(r.Context(), adapter, func(have sharing, now int64) sharing {
@@ -199,7 +203,9 @@ func (s *Server) deleteMember(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.changeSharing(r.Context(), adapter, func(have sharing, _ int64) sharing { return have.left(member) }); err != nil {
+	if err := s.changeSharing(r.Context(), adapter, func(have sharing, _ int64) sharing {
+		return have.left(member)
+	}); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

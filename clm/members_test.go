@@ -169,11 +169,13 @@ func TestReplicasOfAnAdapter(t *testing.T) {
 		return a.do("PUT", "/adapters/dns/members/one", `{"lease_ms":60000}`).want(200).at("since")
 	}
 	is(t, "since when it holds its slots, later", held(), held())
-	is(t, "another adapter's", fmt.Sprint(len(a.do("PUT", "/adapters/other/members/one", `{"lease_ms":60000}`).want(200).at("open")) > 60), "true")
+	is(t, "another adapter's", fmt.Sprint(len(a.do("PUT", "/adapters/other/members/one", `{"lease_ms":60000}`).want(
+		200).at("open")) > 60), "true")
 	is(t, "who comes, before the first lets go", fmt.Sprint(renew("two")), "[]")
 	left := renew("one", 0, 1, 2, 3)
 	got := renew("two")
-	if len(left)+len(got) < memberSlots-4 || len(got) == 0 || slices.ContainsFunc(got, func(slot int) bool { return slot < 4 || slices.Contains(left, slot) }) {
+	if len(left)+len(got) < memberSlots-4 || len(got) == 0 ||
+		slices.ContainsFunc(got, func(slot int) bool { return slot < 4 || slices.Contains(left, slot) }) {
 		t.Errorf("one has %v, two %v", left, got)
 	}
 	if err := c.RemoveMember(t.Context(), "dns", "one"); err != nil {
@@ -187,7 +189,8 @@ func TestReplicasOfAnAdapter(t *testing.T) {
 	tenant.who.Tenancy = map[string]string{"org": "1"}
 	tenant.do("PUT", "/adapters/dns/members/x", `{"lease_ms":6000}`).want(403)
 	tenant.do("DELETE", "/adapters/dns/members/x", "").want(403)
-	if _, err := c.RenewMember(client.WithTenant(t.Context(), ""), "dns", "x", api.AdapterMemberRenewal{LeaseMs: 6000}); err == nil {
+	if _, err := c.RenewMember(client.WithTenant(t.Context(), ""), "dns", "x", api.AdapterMemberRenewal{
+		LeaseMs: 6000}); err == nil {
 		t.Error("an empty tenant renews a lease")
 	}
 }

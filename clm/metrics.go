@@ -29,24 +29,29 @@ type metrics struct {
 var requestBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
 // newMetrics registers them; reg may be nil.
-func newMetrics(reg prometheus.Registerer, version string, registry *Registry, st *store.Store, stuck time.Duration) *metrics {
+func newMetrics(reg prometheus.Registerer, version string, registry *Registry, st *store.Store,
+	stuck time.Duration) *metrics {
 	if reg == nil {
 		return nil
 	}
 	constant := prometheus.Labels{"component": "api", "version": version}
 	wrapped := prometheus.WrapRegistererWith(constant, reg)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "hyperfleet_api_build_info", Help: "1, with the build as labels.", ConstLabels: prometheus.Labels{"go_version": runtime.Version(), "commit": version},
+		Name: "hyperfleet_api_build_info", Help: "1, with the build as labels.", ConstLabels: prometheus.Labels{
+			"go_version": runtime.Version(), "commit": version},
 	})
 	info.Set(1)
 	labels := []string{"method", "path", "code"}
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "hyperfleet_api_requests_total", Help: "Requests answered."}, labels),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "hyperfleet_api_requests_total",
+			Help: "Requests answered."}, labels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "hyperfleet_api_request_duration_seconds", Help: "Time from request to end of answer; watches not counted.", Buckets: requestBuckets,
+			Name: "hyperfleet_api_request_duration_seconds", Help: "Time from request to end of answer; watches not " +
+				"counted.", Buckets: requestBuckets,
 		}, labels),
 		started: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "hyperfleet_api_reconciliation_started_total", Help: "Resources whose condition Reconciled a create, a change or a deletion made False.",
+			Name: "hyperfleet_api_reconciliation_started_total", Help: "Resources whose condition Reconciled a " +
+				"create, a change or a deletion made False.",
 		}, []string{"resource_type", "is_delete"}),
 	}
 	for _, e := range registry.entities {
@@ -55,7 +60,8 @@ func newMetrics(reg prometheus.Registerer, version string, registry *Registry, s
 			m.started.WithLabelValues(resourceType(e.Kind), "true")
 		}
 	}
-	wrapped.MustRegister(info, m.requests, m.duration, m.started, &pending{store: st, registry: registry, threshold: stuck})
+	wrapped.MustRegister(info, m.requests, m.duration, m.started, &pending{store: st, registry: registry,
+		threshold: stuck})
 	return m
 }
 
@@ -150,9 +156,12 @@ type pendingRow struct {
 
 var (
 	pendingLabels = []string{"resource_type", "is_delete"}
-	pendingDesc   = prometheus.NewDesc("hyperfleet_api_resource_pending_reconciliation", "Resources that are unreconciled.", pendingLabels, nil)
-	stuckDesc     = prometheus.NewDesc("hyperfleet_api_resource_pending_reconciliation_stuck", "Resources that are unreconciled for longer than the threshold.", pendingLabels, nil)
-	stuckForDesc  = prometheus.NewDesc("hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds", "How long the longest of them is unreconciled.", pendingLabels, nil)
+	pendingDesc   = prometheus.NewDesc("hyperfleet_api_resource_pending_reconciliation",
+		"Resources that are unreconciled.", pendingLabels, nil)
+	stuckDesc = prometheus.NewDesc("hyperfleet_api_resource_pending_reconciliation_stuck",
+		"Resources that are unreconciled for longer than the threshold.", pendingLabels, nil)
+	stuckForDesc = prometheus.NewDesc("hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds",
+		"How long the longest of them is unreconciled.", pendingLabels, nil)
 
 	openDesc  = prometheus.NewDesc("hyperfleet_db_connections_open", "Open connections to the database.", nil, nil)
 	inUseDesc = prometheus.NewDesc("hyperfleet_db_connections_in_use", "Connections to the database in use.", nil, nil)

@@ -27,7 +27,8 @@ func figures(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 			var labels []string
 			own := 0
 			for _, l := range m.Label {
-				if n := l.GetName(); n == "component" && l.GetValue() == "api" || n == "version" && l.GetValue() == "v7" {
+				if n := l.GetName(); n == "component" && l.GetValue() == "api" || n == "version" &&
+					l.GetValue() == "v7" {
 					own++
 				} else {
 					labels = append(labels, l.GetName()+"="+l.GetValue())
@@ -58,7 +59,8 @@ func TestMetricsAreHyperFleets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Database: db, HTTP: l, Version: "v7", Identify: claimed, Metrics: reg, Stuck: time.Nanosecond})
+	s, err := New(Options{Database: db, HTTP: l, Version: "v7", Identify: claimed, Metrics: reg,
+		Stuck: time.Nanosecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,8 @@ func (r *Registry) document(specs SpecSchemas, extension Extension) (json.RawMes
 			}
 			paths[basePath+"/"+e.Plural+tail] = item
 			if e.parent != nil && tail != "/history" {
-				parent := object{"name": "parent_id", "in": "path", "required": true, "schema": object{"type": "string"}}
+				parent := object{"name": "parent_id", "in": "path", "required": true,
+					"schema": object{"type": "string"}}
 				paths[basePath+"/"+e.parent.Plural+"/{parent_id}/"+e.Plural+tail] = renamed(item, e.parent.Kind, parent)
 			}
 		}
@@ -163,7 +164,8 @@ func (s *Server) getOpenAPIPage(w http.ResponseWriter, _ *http.Request) error {
 		}
 	}
 	var page bytes.Buffer
-	if err := openAPITemplate.Execute(&page, map[string]any{"Info": doc.Info, "Operations": operations, "Document": basePath + "/openapi"}); err != nil {
+	if err := openAPITemplate.Execute(&page, map[string]any{"Info": doc.Info, "Operations": operations,
+		"Document": basePath + "/openapi"}); err != nil {
 		return err
 	}
 	h := w.Header()

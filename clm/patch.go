@@ -24,12 +24,14 @@ func checkPatch(given map[string]json.RawMessage, merge bool) error {
 	var fields []rest.FieldError
 	for name := range given {
 		if !slices.Contains(patchable, name) {
-			fields = append(fields, rest.FieldError{Field: shorten(name), Constraint: "enum", Message: "cannot be changed; possible: " + strings.Join(patchable, ", ")})
+			fields = append(fields, rest.FieldError{Field: shorten(name), Constraint: "enum",
+				Message: "cannot be changed; possible: " + strings.Join(patchable, ", ")})
 		}
 	}
 	slices.SortFunc(fields, func(a, b rest.FieldError) int { return strings.Compare(a.Field, b.Field) })
 	if len(given) == 0 {
-		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "nothing to change; give at least one of %s", strings.Join(patchable, ", "))
+		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "nothing to change; give at least one of %s",
+			strings.Join(patchable, ", "))
 	}
 	if err := fieldErrors(fields); err != nil {
 		err.(*rest.Error).Code = codeMalformed

@@ -74,11 +74,13 @@ func withInstance(ctx context.Context, path string) context.Context {
 // problem shapes errors for the wire, as RFC 9457 wants them.
 func problem(ctx context.Context, e *rest.Error) any {
 	code := wireCode(e)
-	p := api.Problem{Status: e.Status, Detail: e.Reason, Code: code, Timestamp: time.Now().UTC(), TraceID: rest.OperationID(ctx)}
+	p := api.Problem{Status: e.Status, Detail: e.Reason, Code: code, Timestamp: time.Now().UTC(),
+		TraceID: rest.OperationID(ctx)}
 	p.Type, p.Title = "https://api.hyperfleet.io/errors/"+problems[code].slug, problems[code].title
 	p.Instance, _ = ctx.Value(instanceKey{}).(string)
 	for _, f := range e.Fields {
-		p.Errors = append(p.Errors, api.ProblemField{Field: f.Field, Value: f.Value, Constraint: constraints[f.Constraint], Message: f.Message})
+		p.Errors = append(p.Errors, api.ProblemField{Field: f.Field, Value: f.Value,
+			Constraint: constraints[f.Constraint], Message: f.Message})
 	}
 	return p
 }
@@ -118,11 +120,13 @@ func classify(err error) *rest.Error {
 	}
 	switch {
 	case errors.Is(err, store.ErrStale):
-		return rest.Errorf(http.StatusPreconditionFailed, codeStale, "the resource has changed since; read it again").Because(err)
+		return rest.Errorf(http.StatusPreconditionFailed, codeStale,
+			"the resource has changed since; read it again").Because(err)
 	case errors.Is(err, store.ErrExists):
 		return rest.Errorf(http.StatusConflict, codeExists, "a resource of that name already exists").Because(err)
 	case errors.Is(err, store.ErrNotFound):
-		return rest.Errorf(http.StatusNotFound, codeNotFound, "the resource, or one that it belongs to, was removed meanwhile").Because(err)
+		return rest.Errorf(http.StatusNotFound, codeNotFound,
+			"the resource, or one that it belongs to, was removed meanwhile").Because(err)
 	case errors.Is(err, store.ErrGone):
 		return rest.Errorf(http.StatusGone, codeState, "the cursor is too old; list again").Because(err)
 	case errors.Is(err, store.ErrInvalid):
@@ -141,7 +145,8 @@ func classify(err error) *rest.Error {
 		return later("the database went away while it committed; read the resource to see what became of the request")
 	}
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return rest.Errorf(http.StatusInternalServerError, codeDatabase, "a database error; the region's log has it under the trace_id").Because(err)
+		return rest.Errorf(http.StatusInternalServerError, codeDatabase,
+			"a database error; the region's log has it under the trace_id").Because(err)
 	}
 	return nil
 }

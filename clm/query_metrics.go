@@ -29,7 +29,8 @@ func newQueries(reg prometheus.Registerer, version string) *queries {
 			Name: "hyperfleet_db_errors_total", Help: "Statements that failed.",
 		}, []string{"operation", "error_type"}),
 	}
-	prometheus.WrapRegistererWith(prometheus.Labels{"component": "api", "version": version}, reg).MustRegister(q.duration, q.errors)
+	prometheus.WrapRegistererWith(prometheus.Labels{"component": "api", "version": version}, reg).MustRegister(
+		q.duration, q.errors)
 	return q
 }
 

@@ -35,7 +35,8 @@ func (c *collection) reconcile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if ask.Kind != "" && ask.Kind != a.entity.Kind {
-		return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "must be that of the resource, "+a.entity.Kind)
+		return fieldError(http.StatusBadRequest, codeValidation, "kind", "enum", "must be that of the resource, "+
+			a.entity.Kind)
 	}
 	return c.s.request(w, r, api.ReconcileRequest{Kind: a.entity.Kind, ID: d.ID, Reason: ask.Reason}, d.Scope)
 }
@@ -61,7 +62,8 @@ func readAsk(r *http.Request) (ask api.ReconcileAsk, err error) {
 		err = nil
 	}
 	if err == nil && utf8.RuneCountInString(ask.Reason) > maxReason {
-		err = fieldError(http.StatusBadRequest, codeValidation, "reason", "max_length", fmt.Sprintf("must have at most %d characters", maxReason))
+		err = fieldError(http.StatusBadRequest, codeValidation, "reason", "max_length",
+			fmt.Sprintf("must have at most %d characters", maxReason))
 	}
 	return ask, err
 }
@@ -77,10 +79,12 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, req api.Reconci
 	ctx := r.Context()
 	id := uuid.Must(uuid.NewV7()).String()
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		if _, err := tx.Create(ctx, store.Document{Kind: RequestKind, ID: id, Spec: spec, CreatedAt: req.RequestedTime}); err != nil || req.ID == "" {
+		if _, err := tx.Create(ctx, store.Document{Kind: RequestKind, ID: id, Spec: spec,
+			CreatedAt: req.RequestedTime}); err != nil || req.ID == "" {
 			return err
 		}
-		return tx.Record(ctx, "reconcile", store.Kind(req.Kind), req.ID, scope, raw(map[string]string{"request": id, "reason": req.Reason}))
+		return tx.Record(ctx, "reconcile", store.Kind(req.Kind), req.ID, scope,
+			raw(map[string]string{"request": id, "reason": req.Reason}))
 	})
 	if err != nil {
 		return err
@@ -92,7 +96,8 @@ func (s *Server) request(w http.ResponseWriter, r *http.Request, req api.Reconci
 func (s *Server) forgetRequests(ctx context.Context, now time.Time) error {
 	for {
 		page, err := s.store.List(ctx, store.Query{
-			Kind: RequestKind, Where: store.Fragment{SQL: "d.created_at < $1", Args: []any{now.Add(-requestMemory)}}, Limit: 100,
+			Kind: RequestKind, Where: store.Fragment{SQL: "d.created_at < $1",
+				Args: []any{now.Add(-requestMemory)}}, Limit: 100,
 		})
 		if err != nil {
 			return err

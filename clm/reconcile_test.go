@@ -33,16 +33,19 @@ func TestWorkIsAskedFor(t *testing.T) {
 	pool := a.do("POST", "/clusters/"+id+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
 	asked := a.do("POST", "/clusters/"+id+"/reconcile", `{"reason":"a look"}`).want(202)
 	is(t, "what was asked", asked.at("kind")+" "+asked.at("id")+" "+asked.at("reason"), "Cluster "+id+" a look")
-	for _, path := range []string{"/resources/" + pool, "/nodepools/" + pool, "/clusters/" + id + "/nodepools/" + pool} {
+	for _, path := range []string{"/resources/" + pool, "/nodepools/" + pool, "/clusters/" + id + "/nodepools/" +
+		pool} {
 		is(t, "the id", a.do("POST", path+"/reconcile", "").want(202).at("id"), pool)
 	}
 	is(t, "all", string(a.do("POST", "/resources/reconcile", "").want(202).body[:18]), `{"requested_time":`)
-	is(t, "all of a kind", a.do("POST", "/resources/reconcile", `{"kind":"NodePool","reason":"new adapter"}`).want(202).at("kind"), "NodePool")
+	is(t, "all of a kind", a.do("POST", "/resources/reconcile", `{"kind":"NodePool","reason":"new adapter"}`).want(
+		202).at("kind"), "NodePool")
 	if got := a.requests(); len(got) != 6 {
 		t.Fatalf("the feed has %+v", got)
 	}
 	h := a.do("GET", "/clusters/"+id+"/history", "").want(200)
-	is(t, "what the history says", h.at("items.0.action")+" "+h.at("items.0.principal")+" "+h.at("items.0.note.reason"), "reconcile tester@example.com a look")
+	is(t, "what the history says", h.at("items.0.action")+" "+h.at("items.0.principal")+" "+h.at("items.0.note.reason"),
+		"reconcile tester@example.com a look")
 	is(t, "the resource", version(a.do("GET", "/clusters/"+id, "")), "1")
 
 	for _, c := range []struct {
@@ -74,7 +77,8 @@ func TestTidy(t *testing.T) {
 	if err := a.server.tidy(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	is(t, "the same key's answer", a.do("POST", "/clusters", body, "Idempotency-Key: k").want(201).at("id"), made.at("id"))
+	is(t, "the same key's answer", a.do("POST", "/clusters", body, "Idempotency-Key: k").want(201).at("id"),
+		made.at("id"))
 	if len(a.requests()) != 1 {
 		t.Fatal("a new request is gone")
 	}

@@ -137,7 +137,10 @@ func NewRegistry(entities []Entity) (*Registry, error) {
 		}
 	}
 	for i, e := range r.entities {
-		if cycle := e.cycle(func(e *Entity) []*Entity { return slices.DeleteFunc([]*Entity{e.parent}, isNil) }); cycle != "" {
+		if cycle := e.cycle(func(e *Entity) []*Entity {
+			return slices.DeleteFunc([]*Entity{e.parent},
+				isNil)
+		}); cycle != "" {
 			return nil, &EntityError{i, e.Kind, fmt.Errorf("it belongs to itself: %s", cycle)}
 		}
 		if cycle := e.cycle(r.required); cycle != "" {
@@ -173,7 +176,8 @@ func (r *Registry) add(e *Entity) error {
 	case r.byPlural[e.Plural] != nil:
 		return fmt.Errorf("plural %s is %s's, too", e.Plural, r.byPlural[e.Plural].Kind)
 	case e.NameMinLen < 1, e.NameMaxLen > maxName, e.NameMinLen > e.NameMaxLen:
-		return fmt.Errorf("names of %d to %d characters: between 1 and %d is possible", e.NameMinLen, e.NameMaxLen, maxName)
+		return fmt.Errorf("names of %d to %d characters: between 1 and %d is possible", e.NameMinLen, e.NameMaxLen,
+			maxName)
 	case e.RequireSpecSchema && e.SpecSchemaName == "":
 		return fmt.Errorf("require_spec_schema needs spec_schema_name")
 	case e.Expires != "" && !memberForm.MatchString(e.Expires):
@@ -196,7 +200,8 @@ func (r *Registry) add(e *Entity) error {
 	}
 	rules := make([]status.Rule, len(e.Conditions))
 	for i, c := range e.Conditions {
-		rules[i] = status.Rule{Type: c.Type, When: c.When.Text, Status: c.Output.Status.Text, Reason: c.Output.Reason.Text, Message: c.Output.Message.Text}
+		rules[i] = status.Rule{Type: c.Type, When: c.When.Text, Status: c.Output.Status.Text,
+			Reason: c.Output.Reason.Text, Message: c.Output.Message.Text}
 	}
 	var err error
 	if e.mapper, err = status.NewMapper(rules); err != nil {

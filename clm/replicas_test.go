@@ -27,7 +27,8 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 	for _, w := range watches {
 		w.want("BOOKMARK")
 	}
-	counter, err := either().Create(t.Context(), clusters, api.ResourceCreate{Kind: "Cluster", Name: "counter", Spec: json.RawMessage(`{"nodes":0}`)}, "")
+	counter, err := either().Create(t.Context(), clusters, api.ResourceCreate{Kind: "Cluster", Name: "counter",
+		Spec: json.RawMessage(`{"nodes":0}`)}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,8 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 			if err := json.Unmarshal(have.Spec, &spec); err != nil {
 				return err
 			}
-			_, err = either().Merge(t.Context(), clusters, counter.ID, json.RawMessage(fmt.Sprintf(`{"spec":{"nodes":%d}}`, spec.Nodes+1)), have.ETag)
+			_, err = either().Merge(t.Context(), clusters, counter.ID,
+				json.RawMessage(fmt.Sprintf(`{"spec":{"nodes":%d}}`, spec.Nodes+1)), have.ETag)
 			if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 412 {
 				return err
 			}
@@ -61,7 +63,8 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 		})
 		all.Go(func() {
 			for k := range keys {
-				made, err := servers[(n+k)%2].Create(t.Context(), clusters, cluster(fmt.Sprint("keyed-", k)), fmt.Sprint("key-", k))
+				made, err := servers[(n+k)%2].Create(t.Context(), clusters, cluster(fmt.Sprint("keyed-", k)),
+					fmt.Sprint("key-", k))
 				if err != nil {
 					t.Error(err)
 					return
@@ -83,7 +86,8 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 	}
 	for i, s := range servers {
 		have, err := s.Get(t.Context(), clusters, counter.ID, "")
-		if want := fmt.Sprintf(`{"nodes":%d}`, writers*rounds); err != nil || string(have.Spec) != want || have.Generation != writers*rounds+1 {
+		if want := fmt.Sprintf(`{"nodes":%d}`, writers*rounds); err != nil || string(have.Spec) != want ||
+			have.Generation != writers*rounds+1 {
 			t.Errorf("at server %d: %s at generation %d, want %s; %v", i, have.Spec, have.Generation, want, err)
 		}
 	}
@@ -95,7 +99,8 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 				continue
 			}
 			if e.Object.Generation <= last[e.Object.ID] {
-				t.Fatalf("watch %d: %s of %s at generation %s after %s", i, e.Type, e.Object.Name, strconv.Itoa(e.Object.Generation), strconv.Itoa(last[e.Object.ID]))
+				t.Fatalf("watch %d: %s of %s at generation %s after %s", i, e.Type, e.Object.Name,
+					strconv.Itoa(e.Object.Generation), strconv.Itoa(last[e.Object.ID]))
 			}
 			last[e.Object.ID] = e.Object.Generation
 		}

@@ -115,7 +115,8 @@ func declaredOf(d store.Document) (declared, error) {
 // observedOf reads a document's status. Its lists are the caller's own.
 func observedOf(d store.Document) (o observed, err error) {
 	if m := decodedOf(d); m != nil {
-		o.Conditions, o.Reports, o.texts = slices.Clone(m.seen.Conditions), slices.Clone(m.seen.Reports), slices.Clone(m.seen.texts)
+		o.Conditions, o.Reports, o.texts = slices.Clone(m.seen.Conditions), slices.Clone(m.seen.Reports),
+			slices.Clone(m.seen.texts)
 		return o, nil
 	}
 	s := jsonscan.New(d.Status)
@@ -151,7 +152,9 @@ func (o *observed) replace(r status.Report) {
 }
 
 func (o *observed) find(adapter string) (i int, have bool) {
-	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name string) int { return strings.Compare(r.Adapter, name) })
+	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name string) int {
+		return strings.Compare(r.Adapter, name)
+	})
 }
 
 // encodeStatus gives a document the status seen.

@@ -31,10 +31,11 @@ func (r *Registry) searchable() search.Schema {
 		"created_time": {SQL: "d.created_at", Type: search.Time},
 		"updated_time": {SQL: "(d.spec->>'updated_time')::timestamptz", Type: search.Time},
 		"deleted_time": {SQL: "d.deleted_at", Type: search.Time},
-		"labels":       {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{{}}, Positive: true},
-		"spec":         {SQL: "d.spec->'spec'", Type: search.JSON, Dotted: true},
-		"tenancy":      {SQL: "d.spec->'tenancy'", Type: search.JSON},
-		"status":       {SQL: "d.status", Type: search.JSON, Within: conditionField},
+		"labels": {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{
+			{}}, Positive: true},
+		"spec":    {SQL: "d.spec->'spec'", Type: search.JSON, Dotted: true},
+		"tenancy": {SQL: "d.spec->'tenancy'", Type: search.JSON},
+		"status":  {SQL: "d.status", Type: search.JSON, Within: conditionField},
 	}}
 }
 
@@ -45,7 +46,8 @@ func (r *Registry) hrefSQL() string {
 	for _, e := range r.entities {
 		plural.WriteString(" when '" + e.Kind + "' then '" + e.Plural + "'")
 	}
-	return "(coalesce(d.spec->'owner'->>'href', '" + basePath + "') || '/' || (case d.kind" + plural.String() + " end) || '/' || d.id)"
+	return "(coalesce(d.spec->'owner'->>'href', '" + basePath + "') || '/' || (case d.kind" + plural.String() +
+		" end) || '/' || d.id)"
 }
 
 // maxSearch is the contract's limit, in characters. Each may have four bytes.
@@ -80,14 +82,16 @@ func conditionField(path []string) (search.Field, bool) {
 	casts := map[search.Type]string{search.Text: "", search.Int: "::bigint", search.Time: "::timestamptz"}
 	f, ok := conditionParts[part]
 	f.Positive = true
-	f.SQL = "(select (c->>'" + part + "')" + casts[f.Type] + " from jsonb_array_elements(d.status->'conditions') c where c->>'type' = '" + path[1] + "')"
+	f.SQL = "(select (c->>'" + part + "')" + casts[f.Type] +
+		" from jsonb_array_elements(d.status->'conditions') c where c->>'type' = '" + path[1] + "')"
 	return f, ok
 }
 
 func (r *Registry) parseSearch(text string) (*search.Filter, error) {
 	text = strings.TrimSpace(text)
 	if n := utf8.RuneCountInString(text); n > maxSearch {
-		return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search has %d characters; %d are possible", n, maxSearch)
+		return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search has %d characters; %d are possible",
+			n, maxSearch)
 	}
 	q, err := search.Parse(text, searchLimits)
 	if err == nil {
@@ -96,11 +100,13 @@ func (r *Registry) parseSearch(text string) (*search.Filter, error) {
 			return f, nil
 		}
 	}
-	return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search %q cannot be understood: %s", rest.Shorten(text, 200), err)
+	return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the search %q cannot be understood: %s",
+		rest.Shorten(text, 200), err)
 }
 
 // orderTypes are the types of the fields that lists can be ordered by.
-var orderTypes = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz", search.JSON: "text"}
+var orderTypes = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz",
+	search.JSON: "text"}
 
 // orderedText is how much of a JSON field its order goes by. What a page ends
 // with is in the token of the next page, so it is bounded.
@@ -129,12 +135,14 @@ func (r *Registry) parseOrder(parts []string) ([]store.Order, error) {
 	var order []store.Order
 	for _, part := range parts {
 		if !orderForm.MatchString(part) {
-			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "the order %q is not a field with asc or desc", rest.Shorten(part, 64))
+			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest,
+				"the order %q is not a field with asc or desc", rest.Shorten(part, 64))
 		}
 		words := strings.Fields(part)
 		o, ok := r.orderable(words[0])
 		if !ok {
-			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "cannot order by %q", rest.Shorten(words[0], 64))
+			return nil, rest.Errorf(http.StatusBadRequest, codeBadRequest, "cannot order by %q",
+				rest.Shorten(words[0], 64))
 		}
 		o.Desc = slices.Contains(words, "desc")
 		order = append(order, o)

@@ -31,61 +31,149 @@ func (s Setting) Variable() string {
 
 // Settings are what variables and flags may set. The flags are hyperfleet-api's.
 var settings = []Setting{
-	{Key: "server.hostname", Flag: "server-hostname", Usage: "accepted, of no effect", value: func(c *Config) any { return &c.Server.Hostname }},
-	{Key: "server.host", Flag: "server-host", Usage: "host or address that the API binds to (default localhost)", value: func(c *Config) any { return &c.Server.Host }},
-	{Key: "server.port", Flag: "server-port", Usage: "its port (default 8000)", value: func(c *Config) any { return &c.Server.Port }},
-	{Key: "server.openapi_schema_path", Flag: "server-openapi-schema-path", Usage: "OpenAPI file of the provider, whose schemas specs must match", value: func(c *Config) any { return &c.Server.OpenAPISchemaPath }},
-	{Key: "server.max_resource_bytes", Flag: "server-max-resource-bytes", Usage: "what a request may bring that makes or changes a resource (default 4194304)", value: func(c *Config) any { return &c.Server.MaxResourceBytes }},
-	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "for reading a request (default 1m)", value: func(c *Config) any { return &c.Server.Timeouts.Read }},
-	{Key: "server.timeouts.write", Flag: "server-write-timeout", Usage: "for writing an answer that is no watch (default 1m)", value: func(c *Config) any { return &c.Server.Timeouts.Write }},
-	{Key: "server.tls.enabled", Flag: "server-https-enabled", Usage: "TLS with a certificate that is not the region's", Bool: true, value: func(c *Config) any { return &c.Server.TLS.Enabled }},
-	{Key: "server.tls.cert_file", Flag: "server-https-cert-file", Usage: "that certificate", value: func(c *Config) any { return &c.Server.TLS.CertFile }},
-	{Key: "server.tls.key_file", Flag: "server-https-key-file", Usage: "its key", value: func(c *Config) any { return &c.Server.TLS.KeyFile }},
-	{Key: "server.jwt.enabled", Flag: "server-jwt-enabled", Usage: "callers without certificate need a bearer token (default: if server.jwt.configs names issuers)", Bool: true, value: func(c *Config) any { return &c.Server.JWT.Enabled }},
-	{Key: "server.tenant.enabled", Flag: "server-tenant-enabled", Usage: "headers that a gateway sets, or claims of tokens, say whose a resource is", Bool: true, value: func(c *Config) any { return &c.Server.Tenant.Enabled }},
-	{Key: "server.tenant.system_header", Flag: "server-tenant-system-header", Usage: "the header that says that the caller is the system", value: func(c *Config) any { return &c.Server.Tenant.SystemHeader }},
+	{Key: "server.hostname", Flag: "server-hostname", Usage: "accepted, of no effect", value: func(c *Config) any {
+		return &c.Server.Hostname
+	}},
+	{Key: "server.host", Flag: "server-host", Usage: "host or address that the API binds to (default localhost)",
+		value: func(c *Config) any { return &c.Server.Host }},
+	{Key: "server.port", Flag: "server-port", Usage: "its port (default 8000)", value: func(c *Config) any {
+		return &c.Server.Port
+	}},
+	{Key: "server.openapi_schema_path", Flag: "server-openapi-schema-path",
+		Usage: "OpenAPI file of the provider, whose schemas specs must match", value: func(c *Config) any {
+			return &c.Server.OpenAPISchemaPath
+		}},
+	{Key: "server.max_resource_bytes", Flag: "server-max-resource-bytes",
+		Usage: "what a request may bring that makes or changes a resource (default 4194304)", value: func(
+			c *Config) any {
+			return &c.Server.MaxResourceBytes
+		}},
+	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "for reading a request (default 1m)",
+		value: func(c *Config) any { return &c.Server.Timeouts.Read }},
+	{Key: "server.timeouts.write", Flag: "server-write-timeout",
+		Usage: "for writing an answer that is no watch (default 1m)", value: func(c *Config) any {
+			return &c.Server.Timeouts.Write
+		}},
+	{Key: "server.tls.enabled", Flag: "server-https-enabled", Usage: "TLS with a certificate that is not the region's",
+		Bool: true, value: func(c *Config) any { return &c.Server.TLS.Enabled }},
+	{Key: "server.tls.cert_file", Flag: "server-https-cert-file", Usage: "that certificate",
+		value: func(c *Config) any { return &c.Server.TLS.CertFile }},
+	{Key: "server.tls.key_file", Flag: "server-https-key-file", Usage: "its key", value: func(c *Config) any {
+		return &c.Server.TLS.KeyFile
+	}},
+	{Key: "server.jwt.enabled", Flag: "server-jwt-enabled",
+		Usage: "callers without certificate need a bearer token (default: if server.jwt.configs names issuers)", Bool: true, value: func(c *Config) any { return &c.Server.JWT.Enabled }},
+	{Key: "server.tenant.enabled", Flag: "server-tenant-enabled",
+		Usage: "headers that a gateway sets, or claims of tokens, say whose a resource is", Bool: true, value: func(
+			c *Config) any {
+			return &c.Server.Tenant.Enabled
+		}},
+	{Key: "server.tenant.system_header", Flag: "server-tenant-system-header",
+		Usage: "the header that says that the caller is the system", value: func(c *Config) any {
+			return &c.Server.Tenant.SystemHeader
+		}},
 
-	{Key: "database.dialect", Flag: "db-dialect", Usage: "postgres", value: func(c *Config) any { return &c.Database.Dialect }},
-	{Key: "database.host", Flag: "db-host", Usage: "host of PostgreSQL, or its socket's directory (default localhost)", file: true, value: func(c *Config) any { return &c.Database.Host }},
-	{Key: "database.port", Flag: "db-port", Usage: "its port (default 5432)", file: true, value: func(c *Config) any { return &c.Database.Port }},
-	{Key: "database.name", Flag: "db-name", Usage: "the database (default hyperfleet)", file: true, value: func(c *Config) any { return &c.Database.Name }},
-	{Key: "database.username", Flag: "db-username", Usage: "the role (default hyperfleet)", file: true, value: func(c *Config) any { return &c.Database.Username }},
-	{Key: "database.password", Usage: "its password", file: true, value: func(c *Config) any { return &c.Database.Password }}, // no flag: process lists show flags
-	{Key: "database.history_max_age", Usage: "how long records of changes are kept (default 2160h)", value: func(c *Config) any { return &c.Database.HistoryMaxAge }},
-	{Key: "database.debug", Flag: "db-debug", Usage: "accepted, of no effect", Bool: true, value: func(c *Config) any { return &c.Database.Debug }},
-	{Key: "database.ssl.mode", Flag: "db-ssl-mode", Usage: "disable, require, verify-ca or verify-full (default disable)", value: func(c *Config) any { return &c.Database.SSL.Mode }},
-	{Key: "database.ssl.root_cert_file", Flag: "db-root-cert-file", Usage: "the CA of its certificate", value: func(c *Config) any { return &c.Database.SSL.RootCertFile }},
-	{Key: "database.pool.max_connections", Flag: "db-max-open-connections", Usage: "connections to it at most (default 16, and a few for the feed)", value: func(c *Config) any { return &c.Database.Pool.MaxConnections }},
-	{Key: "database.pool.max_idle_connections", value: func(c *Config) any { return &c.Database.Pool.MaxIdleConnections }},
+	{Key: "database.dialect", Flag: "db-dialect", Usage: "postgres", value: func(c *Config) any {
+		return &c.Database.Dialect
+	}},
+	{Key: "database.host", Flag: "db-host", Usage: "host of PostgreSQL, or its socket's directory (default localhost)",
+		file: true, value: func(c *Config) any { return &c.Database.Host }},
+	{Key: "database.port", Flag: "db-port", Usage: "its port (default 5432)", file: true, value: func(c *Config) any {
+		return &c.Database.Port
+	}},
+	{Key: "database.name", Flag: "db-name", Usage: "the database (default hyperfleet)", file: true,
+		value: func(c *Config) any { return &c.Database.Name }},
+	{Key: "database.username", Flag: "db-username", Usage: "the role (default hyperfleet)", file: true,
+		value: func(c *Config) any { return &c.Database.Username }},
+	// no flag: process lists show flags
+	{Key: "database.password", Usage: "its password", file: true, value: func(c *Config) any {
+		return &c.Database.Password
+	}},
+	{Key: "database.history_max_age", Usage: "how long records of changes are kept (default 2160h)",
+		value: func(c *Config) any { return &c.Database.HistoryMaxAge }},
+	{Key: "database.debug", Flag: "db-debug", Usage: "accepted, of no effect", Bool: true, value: func(c *Config) any {
+		return &c.Database.Debug
+	}},
+	{Key: "database.ssl.mode", Flag: "db-ssl-mode",
+		Usage: "disable, require, verify-ca or verify-full (default disable)", value: func(c *Config) any {
+			return &c.Database.SSL.Mode
+		}},
+	{Key: "database.ssl.root_cert_file", Flag: "db-root-cert-file", Usage: "the CA of its certificate",
+		value: func(c *Config) any { return &c.Database.SSL.RootCertFile }},
+	{Key: "database.pool.max_connections", Flag: "db-max-open-connections",
+		Usage: "connections to it at most (default 16, and a few for the feed)", value: func(c *Config) any {
+			return &c.Database.Pool.MaxConnections
+		}},
+	{Key: "database.pool.max_idle_connections", value: func(c *Config) any {
+		return &c.Database.Pool.MaxIdleConnections
+	}},
 	{Key: "database.pool.conn_max_lifetime", value: func(c *Config) any { return &c.Database.Pool.ConnMaxLifetime }},
 	{Key: "database.pool.conn_max_idle_time", value: func(c *Config) any { return &c.Database.Pool.ConnMaxIdleTime }},
 	{Key: "database.pool.request_timeout", value: func(c *Config) any { return &c.Database.Pool.RequestTimeout }},
-	{Key: "database.pool.conn_retry_attempts", value: func(c *Config) any { return &c.Database.Pool.ConnRetryAttempts }},
-	{Key: "database.pool.conn_retry_interval", value: func(c *Config) any { return &c.Database.Pool.ConnRetryInterval }},
+	{Key: "database.pool.conn_retry_attempts", value: func(c *Config) any {
+		return &c.Database.Pool.ConnRetryAttempts
+	}},
+	{Key: "database.pool.conn_retry_interval", value: func(c *Config) any {
+		return &c.Database.Pool.ConnRetryInterval
+	}},
 
 	{Key: "logging.level", Flag: "log-level", value: func(c *Config) any { return &c.Logging.Level }},
-	{Key: "logging.format", Flag: "log-format", Usage: "json or text (default json)", value: func(c *Config) any { return &c.Logging.Format }},
-	{Key: "logging.output", Flag: "log-output", Usage: "stderr or stdout (default stderr)", value: func(c *Config) any { return &c.Logging.Output }},
+	{Key: "logging.format", Flag: "log-format", Usage: "json or text (default json)", value: func(c *Config) any {
+		return &c.Logging.Format
+	}},
+	{Key: "logging.output", Flag: "log-output", Usage: "stderr or stdout (default stderr)", value: func(c *Config) any {
+		return &c.Logging.Output
+	}},
 	{Key: "logging.otel.enabled", value: func(c *Config) any { return &c.Logging.OTel.Enabled }},
-	{Key: "logging.masking.enabled", Flag: "log-masking-enabled", Usage: "accepted, of no effect: neither headers nor bodies are logged", Bool: true, value: func(c *Config) any { return &c.Logging.Masking.Enabled }},
+	{Key: "logging.masking.enabled", Flag: "log-masking-enabled",
+		Usage: "accepted, of no effect: neither headers nor bodies are logged", Bool: true, value: func(c *Config) any {
+			return &c.Logging.Masking.Enabled
+		}},
 	{Key: "logging.masking.headers", value: func(c *Config) any { return &c.Logging.Masking.Headers }},
 	{Key: "logging.masking.fields", value: func(c *Config) any { return &c.Logging.Masking.Fields }},
 
-	{Key: "metrics.host", Flag: "metrics-host", Usage: "host or address for /metrics alone (default: with --config localhost, otherwise --ops serves them)", value: func(c *Config) any { return &c.Metrics.Host }},
-	{Key: "metrics.port", Flag: "metrics-port", Usage: "its port (default 9090)", value: func(c *Config) any { return &c.Metrics.Port }},
-	{Key: "metrics.tls.enabled", Flag: "metrics-tls-enabled", Usage: "TLS for metrics", Bool: true, value: func(c *Config) any { return &c.Metrics.TLS.Enabled }},
-	{Key: "metrics.tls.cert_file", Flag: "metrics-tls-cert-file", Usage: "its certificate", value: func(c *Config) any { return &c.Metrics.TLS.CertFile }},
-	{Key: "metrics.tls.key_file", Flag: "metrics-tls-key-file", Usage: "its key", value: func(c *Config) any { return &c.Metrics.TLS.KeyFile }},
-	{Key: "metrics.label_metrics_inclusion_duration", Flag: "metrics-label-metrics-inclusion-duration", Usage: "accepted, of no effect", value: func(c *Config) any { return &c.Metrics.LabelMetricsInclusionDuration }},
-	{Key: "metrics.reconciliation_stuck_threshold", Flag: "metrics-reconciliation-stuck-threshold", Usage: "what is pending for longer is stuck (default 10m)", value: func(c *Config) any { return &c.Metrics.ReconciliationStuckThreshold }},
+	{Key: "metrics.host", Flag: "metrics-host",
+		Usage: "host or address for /metrics alone (default: with --config localhost, otherwise --ops serves them)", value: func(c *Config) any { return &c.Metrics.Host }},
+	{Key: "metrics.port", Flag: "metrics-port", Usage: "its port (default 9090)", value: func(c *Config) any {
+		return &c.Metrics.Port
+	}},
+	{Key: "metrics.tls.enabled", Flag: "metrics-tls-enabled", Usage: "TLS for metrics", Bool: true,
+		value: func(c *Config) any { return &c.Metrics.TLS.Enabled }},
+	{Key: "metrics.tls.cert_file", Flag: "metrics-tls-cert-file", Usage: "its certificate", value: func(c *Config) any {
+		return &c.Metrics.TLS.CertFile
+	}},
+	{Key: "metrics.tls.key_file", Flag: "metrics-tls-key-file", Usage: "its key", value: func(c *Config) any {
+		return &c.Metrics.TLS.KeyFile
+	}},
+	{Key: "metrics.label_metrics_inclusion_duration", Flag: "metrics-label-metrics-inclusion-duration",
+		Usage: "accepted, of no effect", value: func(c *Config) any {
+			return &c.Metrics.LabelMetricsInclusionDuration
+		}},
+	{Key: "metrics.reconciliation_stuck_threshold", Flag: "metrics-reconciliation-stuck-threshold",
+		Usage: "what is pending for longer is stuck (default 10m)", value: func(c *Config) any {
+			return &c.Metrics.ReconciliationStuckThreshold
+		}},
 
-	{Key: "health.host", Flag: "health-host", Usage: "host or address for /healthz and /readyz alone (default: with --config localhost, otherwise --ops serves them)", value: func(c *Config) any { return &c.Health.Host }},
-	{Key: "health.port", Flag: "health-port", Usage: "its port (default 8080)", value: func(c *Config) any { return &c.Health.Port }},
-	{Key: "health.tls.enabled", Flag: "health-tls-enabled", Usage: "TLS for health", Bool: true, value: func(c *Config) any { return &c.Health.TLS.Enabled }},
-	{Key: "health.tls.cert_file", Flag: "health-tls-cert-file", Usage: "its certificate", value: func(c *Config) any { return &c.Health.TLS.CertFile }},
-	{Key: "health.tls.key_file", Flag: "health-tls-key-file", Usage: "its key", value: func(c *Config) any { return &c.Health.TLS.KeyFile }},
-	{Key: "health.shutdown_timeout", Flag: "health-shutdown-timeout", Usage: "for requests under way when it stops (default 5s)", value: func(c *Config) any { return &c.Health.ShutdownTimeout }},
-	{Key: "health.db_ping_timeout", Flag: "health-db-ping-timeout", Usage: "accepted, of no effect: 2s", value: func(c *Config) any { return &c.Health.DBPingTimeout }},
+	{Key: "health.host", Flag: "health-host",
+		Usage: "host or address for /healthz and /readyz alone (default: with --config localhost, otherwise --ops " +
+			"serves them)", value: func(c *Config) any { return &c.Health.Host }},
+	{Key: "health.port", Flag: "health-port", Usage: "its port (default 8080)", value: func(c *Config) any {
+		return &c.Health.Port
+	}},
+	{Key: "health.tls.enabled", Flag: "health-tls-enabled", Usage: "TLS for health", Bool: true,
+		value: func(c *Config) any { return &c.Health.TLS.Enabled }},
+	{Key: "health.tls.cert_file", Flag: "health-tls-cert-file", Usage: "its certificate", value: func(c *Config) any {
+		return &c.Health.TLS.CertFile
+	}},
+	{Key: "health.tls.key_file", Flag: "health-tls-key-file", Usage: "its key", value: func(c *Config) any {
+		return &c.Health.TLS.KeyFile
+	}},
+	{Key: "health.shutdown_timeout", Flag: "health-shutdown-timeout",
+		Usage: "for requests under way when it stops (default 5s)", value: func(c *Config) any {
+			return &c.Health.ShutdownTimeout
+		}},
+	{Key: "health.db_ping_timeout", Flag: "health-db-ping-timeout", Usage: "accepted, of no effect: 2s",
+		value: func(c *Config) any { return &c.Health.DBPingTimeout }},
 
 	{Key: "tracing.enabled", value: func(c *Config) any { return &c.Tracing.Enabled }},
 }
@@ -97,7 +185,8 @@ func Settings() []Setting { return slices.Clone(settings) }
 // both.
 func (c *Config) override(getenv func(string) string, flag func(name string) (value string, set bool)) error {
 	for _, f := range []struct{ file, key string }{
-		{c.Database.HostFile, "database.host"}, {c.Database.PortFile, "database.port"}, {c.Database.NameFile, "database.name"},
+		{c.Database.HostFile, "database.host"}, {c.Database.PortFile, "database.port"},
+		{c.Database.NameFile, "database.name"},
 		{c.Database.UsernameFile, "database.username"}, {c.Database.PasswordFile, "database.password"},
 	} {
 		if f.file == "" {
@@ -182,10 +271,12 @@ func (c *Config) complete() {
 	c.Server.Host, c.Server.Port = cmp.Or(c.Server.Host, "localhost"), cmp.Or(c.Server.Port, 8000)
 	db := &c.Database
 	db.Dialect, db.Host, db.Port = cmp.Or(db.Dialect, "postgres"), cmp.Or(db.Host, "localhost"), cmp.Or(db.Port, 5432)
-	db.Name, db.Username, db.SSL.Mode = cmp.Or(db.Name, "hyperfleet"), cmp.Or(db.Username, "hyperfleet"), cmp.Or(db.SSL.Mode, "disable")
+	db.Name, db.Username, db.SSL.Mode = cmp.Or(db.Name, "hyperfleet"), cmp.Or(db.Username, "hyperfleet"),
+		cmp.Or(db.SSL.Mode, "disable")
 	db.HistoryMaxAge = cmp.Or(db.HistoryMaxAge, historyMemory)
 	db.Pool.MaxConnections = cmp.Or(db.Pool.MaxConnections, 16)
-	c.Logging.Level, c.Logging.Format, c.Logging.Output = cmp.Or(c.Logging.Level, "info"), cmp.Or(c.Logging.Format, "json"), cmp.Or(c.Logging.Output, "stderr")
+	c.Logging.Level, c.Logging.Format, c.Logging.Output = cmp.Or(c.Logging.Level, "info"), cmp.Or(c.Logging.Format,
+		"json"), cmp.Or(c.Logging.Output, "stderr")
 	c.Metrics.ReconciliationStuckThreshold = cmp.Or(c.Metrics.ReconciliationStuckThreshold, 10*time.Minute)
 	c.Health.ShutdownTimeout = cmp.Or(c.Health.ShutdownTimeout, 5*time.Second)
 	if c.Server.JWT.Enabled == nil {
@@ -211,20 +302,23 @@ func (c *Config) check() error {
 	oneOf("logging.level", c.Logging.Level, "debug", "info", "warn", "error")
 	oneOf("logging.format", c.Logging.Format, "json", "text")
 	oneOf("logging.output", c.Logging.Output, "stderr", "stdout")
-	for key, port := range map[string]int{"server.port": c.Server.Port, "database.port": c.Database.Port, "metrics.port": c.Metrics.Port, "health.port": c.Health.Port} {
+	for key, port := range map[string]int{"server.port": c.Server.Port, "database.port": c.Database.Port,
+		"metrics.port": c.Metrics.Port, "health.port": c.Health.Port} {
 		if port < 0 || port > 65535 {
 			add(key, "%d is no port", port)
 		}
 	}
 	for key, d := range map[string]time.Duration{
 		"server.timeouts.read": c.Server.Timeouts.Read, "server.timeouts.write": c.Server.Timeouts.Write,
-		"metrics.reconciliation_stuck_threshold": c.Metrics.ReconciliationStuckThreshold, "health.shutdown_timeout": c.Health.ShutdownTimeout,
+		"metrics.reconciliation_stuck_threshold": c.Metrics.ReconciliationStuckThreshold,
+		"health.shutdown_timeout":                c.Health.ShutdownTimeout,
 	} {
 		if d < 0 {
 			add(key, "%s is negative", d)
 		}
 	}
-	for key, t := range map[string]TLSFiles{"server.tls": c.Server.TLS, "metrics.tls": c.Metrics.TLS, "health.tls": c.Health.TLS} {
+	for key, t := range map[string]TLSFiles{"server.tls": c.Server.TLS, "metrics.tls": c.Metrics.TLS,
+		"health.tls": c.Health.TLS} {
 		if t.Enabled && (t.CertFile == "" || t.KeyFile == "") {
 			add(key, "cert_file and key_file are needed")
 		}
@@ -256,7 +350,8 @@ func (t Tenancy) check() error {
 	if t.SystemHeader == "" {
 		return errors.New("system_header is needed")
 	}
-	headers, claims, keys, required := map[string]bool{strings.ToLower(t.SystemHeader): true}, map[string]bool{}, map[string]bool{}, false
+	headers, claims, keys, required := map[string]bool{strings.ToLower(t.SystemHeader): true}, map[string]bool{},
+		map[string]bool{}, false
 	for i, d := range t.Dimensions {
 		header := strings.ToLower(d.Header)
 		switch {
@@ -279,7 +374,8 @@ func (t Tenancy) check() error {
 func (c *Config) DSN() string {
 	db := c.Database
 	quote := func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'" }
-	dsn := fmt.Sprintf("host=%s port=%d dbname=%s user=%s sslmode=%s", quote(db.Host), db.Port, quote(db.Name), quote(db.Username), db.SSL.Mode)
+	dsn := fmt.Sprintf("host=%s port=%d dbname=%s user=%s sslmode=%s", quote(db.Host), db.Port, quote(db.Name),
+		quote(db.Username), db.SSL.Mode)
 	if db.Password != "" {
 		dsn += " password=" + quote(db.Password)
 	}

@@ -35,7 +35,8 @@ func TestReportsAreCheckedInOrder(t *testing.T) {
 		{"of the future", path, statusBody("dns", 1, now.Add(6*time.Minute), "True"), 400, "VAL-000"},
 		{"of the past", path, statusBody("dns", 1, now.Add(-31*time.Minute), "True"), 400, "VAL-000"},
 		{"of nobody", "/clusters/nope", good, 404, "NTF-001"},
-		{"ahead, before what is missing", path, `{"adapter":"dns","observed_generation":2,"observed_time":"` + now.UTC().Format(time.RFC3339) + `","conditions":[]}`, 204, ""},
+		{"ahead, before what is missing", path, `{"adapter":"dns","observed_generation":2,"observed_time":"` +
+			now.UTC().Format(time.RFC3339) + `","conditions":[]}`, 204, ""},
 		{"one is missing", path, strings.Replace(good, "Health", "Other", 1), 400, "VAL-000"},
 		{"the first Unknown", path, statusBody("dns", 1, now, "Unknown"), 201, ""},
 		{"the same", path, statusBody("dns", 1, now, "Unknown"), 204, ""},
@@ -53,7 +54,8 @@ func TestReportsAreCheckedInOrder(t *testing.T) {
 		res.want(c.status, c.code)
 	}
 	list := a.do("GET", path+"/statuses", "").want(200)
-	is(t, "what is listed", list.at("total")+list.at("items.0.adapter")+list.at("items.0.conditions.0.status")+list.at("items.1.adapter"), "2dnsTrueother")
+	is(t, "what is listed", list.at("total")+list.at("items.0.adapter")+list.at("items.0.conditions.0.status")+list.at(
+		"items.1.adapter"), "2dnsTrueother")
 	is(t, "page 2", a.do("GET", path+"/statuses?page=2&size=1", "").at("items.0.adapter"), "other")
 }
 
@@ -71,7 +73,8 @@ func TestI3ALaterReportOfTheSameWakesNobody(t *testing.T) {
 	var last string
 	for i := 1; i <= 5; i++ {
 		for _, adapter := range []string{"dns", "validation"} {
-			res := a.do("PUT", path+"/statuses", statusBody(adapter, 1, at.Add(time.Duration(i)*time.Second), "True")).want(201)
+			res := a.do("PUT", path+"/statuses", statusBody(adapter, 1, at.Add(time.Duration(i)*time.Second),
+				"True")).want(201)
 			last = res.at("last_report_time")
 		}
 	}
@@ -82,11 +85,14 @@ func TestI3ALaterReportOfTheSameWakesNobody(t *testing.T) {
 	}
 	a.do("PATCH", path, `{"labels":{}}`, "If-Match: "+before.header.Get("Etag")).want(200) // it goes by the version
 	is(t, "the history", string(a.do("GET", path+"/history", "").body), history)
-	if after.at("status.conditions.0.last_updated_time") != last || before.at("status.conditions.0.last_updated_time") == last {
-		t.Errorf("Reconciled was updated at %s, the last report is of %s", after.at("status.conditions.0.last_updated_time"), last)
+	if after.at("status.conditions.0.last_updated_time") != last ||
+		before.at("status.conditions.0.last_updated_time") == last {
+		t.Errorf("Reconciled was updated at %s, the last report is of %s",
+			after.at("status.conditions.0.last_updated_time"), last)
 	}
 	is(t, "the report's time", a.do("GET", path+"/statuses", "").at("items.1.last_report_time"), last)
-	is(t, "the transition", after.at("status.conditions.0.last_transition_time"), before.at("status.conditions.0.last_transition_time"))
+	is(t, "the transition", after.at("status.conditions.0.last_transition_time"),
+		before.at("status.conditions.0.last_transition_time"))
 	// What comes next in the watch is not of those.
 	a.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(10*time.Second), "False")).want(201)
 	if e := w.next(); e.Type == "BOOKMARK" {
@@ -162,7 +168,8 @@ func TestARepetitionIsAnsweredAsBefore(t *testing.T) {
 	path := "/clusters/" + a.cluster("abc") + "/statuses"
 	at := time.Now().Add(-time.Minute).Truncate(time.Microsecond)
 	reports := []string{
-		statusBody("dns", 1, at, "True"), statusBody("dns", 1, at, "False"), statusBody("dns", 1, at.Add(time.Second), "False"), statusBody("dns", 1, at.Add(2*time.Second), "True"),
+		statusBody("dns", 1, at, "True"), statusBody("dns", 1, at, "False"), statusBody("dns", 1, at.Add(time.Second),
+			"False"), statusBody("dns", 1, at.Add(2*time.Second), "True"),
 	}
 	var answers []string
 	const replace = "X-Atoll-Equal-Time: replace"
@@ -170,14 +177,17 @@ func TestARepetitionIsAnsweredAsBefore(t *testing.T) {
 		answers = append(answers, string(a.do("PUT", path, r, replace).want(201).body))
 	}
 	for i, r := range reports {
-		is(t, fmt.Sprintf("the answer to report %d again", i), string(a.do("PUT", path, r, replace).want(201).body), answers[i])
+		is(t, fmt.Sprintf("the answer to report %d again", i), string(a.do("PUT", path, r, replace).want(201).body),
+			answers[i])
 	}
 	list := a.do("GET", path, "").want(200)
-	is(t, "what counts", list.at("items.0.conditions.0.status")+list.at("items.0.last_report_time"), "True"+at.Add(2*time.Second).UTC().Format(time.RFC3339Nano))
+	is(t, "what counts", list.at("items.0.conditions.0.status")+list.at("items.0.last_report_time"),
+		"True"+at.Add(2*time.Second).UTC().Format(time.RFC3339Nano))
 	if list.at("items.0.recent") != "" || strings.Contains(answers[0], "recent") {
 		t.Errorf("what is remembered shows: %s", list.body)
 	}
-	if history := a.do("GET", strings.TrimSuffix(path, "/statuses")+"/history", "").want(200); history.at("items.0.status.reports.0.adapter") != "dns" || strings.Contains(string(history.body), `"recent"`) {
+	if history := a.do("GET", strings.TrimSuffix(path, "/statuses")+"/history", "").want(200); history.at(
+		"items.0.status.reports.0.adapter") != "dns" || strings.Contains(string(history.body), `"recent"`) {
 		t.Errorf("what is remembered shows in the history: %s", history.body)
 	}
 	for range 2 {

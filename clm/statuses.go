@@ -73,7 +73,8 @@ func shown(r status.Report) status.Report {
 func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d store.Document) error {
 	cursor := r.URL.Query().Get("cursor")
 	watch := store.Watch{
-		Query: store.Query{Kind: d.Kind, Where: store.Fragment{SQL: "d.id = $1", Args: []any{d.ID}}, Deletion: store.WithDeleting},
+		Query: store.Query{Kind: d.Kind, Where: store.Fragment{SQL: "d.id = $1", Args: []any{d.ID}},
+			Deletion: store.WithDeleting},
 		From:  store.Cursor(cursor),
 		Match: func(change *store.Change) bool { return change.Kind == d.Kind && change.ID == d.ID },
 	}
@@ -106,7 +107,8 @@ func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d sto
 			return nil
 		})
 		if errors.Is(err, store.ErrTooSlow) {
-			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the watch fell behind; continue from its last cursor")
+			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
+				"the watch fell behind; continue from its last cursor")
 		}
 		return err
 	})

@@ -37,7 +37,8 @@ func TestI10TenantsAreApart(t *testing.T) {
 	}
 	// One name, one key: each account has its own, and so has the system.
 	made := must(c.Create(ours, clusters, cluster("prod"), "key"))
-	if other := must(c.Create(theirs, clusters, cluster("prod"), "key")); other.ID == made.ID || other.Tenancy["account"] != "222222222222" {
+	if other := must(c.Create(theirs, clusters, cluster("prod"), "key")); other.ID == made.ID ||
+		other.Tenancy["account"] != "222222222222" {
 		t.Fatalf("with the key of another account: %s", other.JSON)
 	}
 	if own := must(c.Create(system, clusters, cluster("prod"), "key")); own.ID == made.ID || len(own.Tenancy) != 0 {
@@ -48,7 +49,8 @@ func TestI10TenantsAreApart(t *testing.T) {
 	hidden := must(c.Create(system, clusters, cluster("hidden"), ""))
 
 	pool := api.ResourceCreate{Kind: "NodePool", Name: "workers", Spec: json.RawMessage(`{}`)}
-	pass := api.ResourceCreate{Kind: "Pass", Name: "admin", Spec: json.RawMessage(`{"expires_at":"2126-01-01T00:00:00Z"}`)}
+	pass := api.ResourceCreate{Kind: "Pass", Name: "admin", Spec: json.RawMessage(
+		`{"expires_at":"2126-01-01T00:00:00Z"}`)}
 	pools, passes := clusters.Below(made.ID, "nodepools"), clusters.Below(made.ID, "passes")
 	below := []client.Resource{must(c.Create(ours, pools, pool, "")), must(c.Create(system, passes, pass, ""))}
 	for _, r := range below {
@@ -68,7 +70,8 @@ func TestI10TenantsAreApart(t *testing.T) {
 		in client.Collection
 		client.Resource
 	}{
-		{clusters, made}, {client.AllKinds, made}, {clusters, hidden}, {"nodepools", below[0]}, {pools, below[0]}, {"passes", below[1]}, {passes, below[1]}, {client.AllKinds, below[1]},
+		{clusters, made}, {client.AllKinds, made}, {clusters, hidden}, {"nodepools", below[0]}, {pools, below[0]},
+		{"passes", below[1]}, {passes, below[1]}, {client.AllKinds, below[1]},
 	} {
 		_, err := c.Get(theirs, at.in, at.ID, "")
 		none("get "+string(at.in), err)
@@ -89,8 +92,10 @@ func TestI10TenantsAreApart(t *testing.T) {
 		_, err = c.History(theirs, at.in, at.ID, 0, 10)
 		none("history", err)
 		none("reconcile", c.Reconcile(theirs, at.in, at.ID, ""))
-		_, err = c.Report(theirs, at.in, at.ID, api.AdapterStatusCreate{Adapter: "dns", ObservedGeneration: 1, ObservedTime: time.Now(),
-			Conditions: []api.ReportedCondition{{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}})
+		_, err = c.Report(theirs, at.in, at.ID, api.AdapterStatusCreate{Adapter: "dns", ObservedGeneration: 1,
+			ObservedTime: time.Now(),
+			Conditions: []api.ReportedCondition{{Type: "Available", Status: "True"},
+				{Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}})
 		if client.StatusOf(err) != http.StatusForbidden {
 			t.Errorf("report: %v, want 403", err)
 		}
@@ -106,7 +111,8 @@ func TestI10TenantsAreApart(t *testing.T) {
 	}
 
 	// Lists: neither by a search, nor by what is referred to, nor by counting.
-	for _, q := range []client.ResourceQuery{{}, {Search: client.Equal("id", made.ID)}, {Search: client.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
+	for _, q := range []client.ResourceQuery{{}, {Search: client.Equal("id", made.ID)},
+		{Search: client.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
 		for _, in := range []client.Collection{clusters, client.AllKinds, "nodepools", "passes"} {
 			if q.RefType != "" && in != clusters && in != client.AllKinds {
 				continue // a kind without such references
@@ -157,7 +163,8 @@ func TestI10TenantsAreApart(t *testing.T) {
 	}
 
 	// Whoever names an empty account is refused before anybody hears of it.
-	if _, err := c.List(client.WithTenant(system, ""), clusters, client.ResourceQuery{}); err == nil || client.StatusOf(err) != 0 {
+	if _, err := c.List(client.WithTenant(system, ""), clusters, client.ResourceQuery{}); err == nil ||
+		client.StatusOf(err) != 0 {
 		t.Errorf("an empty account: %v", err)
 	}
 }

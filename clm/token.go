@@ -120,7 +120,8 @@ func newIssuer(i Issuer) (*issuer, error) {
 		if !roots.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("%s holds no certificate", i.JWKCertCAFile)
 		}
-		is.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+		is.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
+			MinVersion: tls.VersionTLS12}}
 	}
 	return is, nil
 }
@@ -183,7 +184,8 @@ func (i *issuer) verify(ctx context.Context, text string, header http.Header) (p
 	claims, err := i.parse(ctx, words[1])
 	switch {
 	case errors.Is(err, errKeys):
-		e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the keys of %s cannot be fetched; try again", i.IssuerURL).Because(err)
+		e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the keys of %s cannot be fetched; try again",
+			i.IssuerURL).Because(err)
 		e.RetryAfter = keysPause
 		return proven{}, e
 	case errors.Is(err, jwt.ErrTokenExpired):
@@ -207,7 +209,8 @@ func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) 
 		return nil, fmt.Errorf("issuer %q", iss)
 	}
 	options := []jwt.ParserOption{
-		jwt.WithValidMethods([]string{"RS256"}), jwt.WithIssuer(i.IssuerURL), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithJSONNumber(),
+		jwt.WithValidMethods([]string{"RS256"}), jwt.WithIssuer(
+			i.IssuerURL), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithJSONNumber(),
 	}
 	if i.Audience != "" {
 		options = append(options, jwt.WithAudience(i.Audience))
@@ -215,7 +218,9 @@ func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) 
 	id, named := token.Header["kid"].(string)
 	if named {
 		claims := jwt.MapClaims{}
-		_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) { return i.key(ctx, id) })
+		_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) {
+			return i.key(ctx, id)
+		})
 		return claims, err
 	}
 	// A token may leave its key unnamed. Then any of the issuer's may have signed it.
@@ -225,7 +230,10 @@ func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) 
 			return nil, err
 		}
 		claims := jwt.MapClaims{}
-		_, err = jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) { return keys, nil })
+		_, err = jwt.NewParser(options...).ParseWithClaims(text, claims, func(*jwt.Token) (any, error) {
+			return keys,
+				nil
+		})
 		if attempt > 0 || !errors.Is(err, jwt.ErrTokenSignatureInvalid) {
 			return claims, err
 		}
@@ -287,7 +295,10 @@ const maxTried = 32
 // allKeys returns the issuer's keys in the order of their ids.
 func (i *issuer) allKeys(ctx context.Context, want age) (jwt.VerificationKeySet, error) {
 	var set jwt.VerificationKeySet
-	keys, err := i.keysWith(ctx, func(keys map[string]*rsa.PublicKey) bool { return want == freshEnough && len(keys) > 0 })
+	keys, err := i.keysWith(ctx, func(keys map[string]*rsa.PublicKey) bool {
+		return want == freshEnough && len(
+			keys) > 0
+	})
 	for _, id := range slices.Sorted(maps.Keys(keys)) {
 		if len(set.Keys) < maxTried {
 			set.Keys = append(set.Keys, keys[id])
@@ -303,7 +314,8 @@ func (i *issuer) allKeys(ctx context.Context, want age) (jwt.VerificationKeySet,
 // known are old, or not enough. One caller at a time fetches. Callers for whom
 // the known keys are not enough wait for it; the others go by those that are
 // known, so an issuer that does not answer holds nobody else up.
-func (i *issuer) keysWith(ctx context.Context, enough func(map[string]*rsa.PublicKey) bool) (map[string]*rsa.PublicKey, error) {
+func (i *issuer) keysWith(ctx context.Context, enough func(map[string]*rsa.PublicKey) bool) (map[string]*rsa.PublicKey,
+	error) {
 	i.mu.Lock()
 	now, known, f := time.Now(), enough(i.keys), i.fetching
 	mine := f == nil && (!known || now.Sub(i.fetched) > keysFresh) && now.Sub(i.tried) > keysPause

@@ -56,14 +56,16 @@ func TestAGenerationKnowsTheTraceThatMadeIt(t *testing.T) {
 	spans := collector.Await(t, "the span of the POST", func(spans []tracetest.Span) bool {
 		return len(spans) > 0
 	})
-	if s := spans[0]; s.Name != "POST /api/hyperfleet/v1/clusters" || s.Kind != "SERVER" || s.Parent != "b7ad6b7169203331" {
+	if s := spans[0]; s.Name != "POST /api/hyperfleet/v1/clusters" || s.Kind != "SERVER" ||
+		s.Parent != "b7ad6b7169203331" {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestNothingIsTracedWhenTracingIsOff(t *testing.T) {
 	a := start(t)
-	id := a.do("POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{}}`, "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").want(201).at("id")
+	id := a.do("POST", "/clusters", `{"kind":"Cluster","name":"abc","spec":{}}`,
+		"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").want(201).at("id")
 	d, err := a.server.store.Get(t.Context(), "Cluster", id)
 	if err != nil {
 		t.Fatal(err)

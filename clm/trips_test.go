@@ -23,7 +23,8 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 	path := "/clusters/" + a.cluster("first")
 	now := time.Now().UTC()
 	report := func(i int) string { // of one moment only so many are taken as are remembered
-		return fmt.Sprintf(`{"adapter":"dns","observed_generation":1,"observed_time":%q,"data":{"note":"%d"},"conditions":[
+		return fmt.Sprintf(
+			`{"adapter":"dns","observed_generation":1,"observed_time":%q,"data":{"note":"%d"},"conditions":[
 			{"type":"Available","status":"True"},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]}`,
 			now.Add(time.Duration(i)*time.Millisecond).Format(time.RFC3339Nano), i)
 	}
@@ -34,20 +35,30 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 	}{
 		{what: "GET", want: 1, do: func(int) { a.do("GET", path, "").want(200) }},
 		{what: "GET of a list", want: 1, do: func(int) { a.do("GET", "/clusters", "").want(200) }},
-		{what: "GET by a search", want: 1, do: func(int) { a.do("GET", "/clusters?search="+url.QueryEscape("labels.env='x'"), "").want(200) }},
+		{what: "GET by a search", want: 1, do: func(int) {
+			a.do("GET", "/clusters?search="+url.QueryEscape(
+				"labels.env='x'"), "").want(200)
+		}},
 		{what: "POST", want: 1, do: func(i int) {
 			a.do("POST", "/clusters", fmt.Sprintf(`{"kind":"Cluster","name":"post-%d","spec":{}}`, i)).want(201)
 		}},
 		{what: "POST with a key", want: 3, do: func(i int) {
-			a.do("POST", "/clusters", fmt.Sprintf(`{"kind":"Cluster","name":"key-%d","spec":{}}`, i), fmt.Sprint("Idempotency-Key: ", i)).want(201)
+			a.do("POST", "/clusters", fmt.Sprintf(`{"kind":"Cluster","name":"key-%d","spec":{}}`, i),
+				fmt.Sprint("Idempotency-Key: ", i)).want(201)
 		}},
 		{what: "POST below an owner", want: 3, do: func(i int) {
 			a.do("POST", path+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"pool-%d","spec":{}}`, i)).want(201)
 		}},
-		{what: "PATCH", want: 2, do: func(i int) { a.do("PATCH", path, fmt.Sprintf(`{"spec":{"nodes":%d}}`, i+1)).want(200) }},
+		{what: "PATCH", want: 2, do: func(i int) {
+			a.do("PATCH", path, fmt.Sprintf(`{"spec":{"nodes":%d}}`, i+1)).want(
+				200)
+		}},
 		{what: "PATCH that changes nothing", want: 1, do: func(int) { a.do("PATCH", path, `{"labels":{}}`).want(200) }},
 		{what: "PUT of a report", want: 2, do: func(i int) { a.do("PUT", path+"/statuses", report(i)).want(201) }},
-		{what: "PUT of the same report", want: 1, do: func(int) { a.do("PUT", path+"/statuses", report(100)).want(201) }},
+		{what: "PUT of the same report", want: 1, do: func(int) {
+			a.do("PUT", path+"/statuses", report(100)).want(
+				201)
+		}},
 	} {
 		// The least of several: the first ones prepare statements, and CLM has business of its own.
 		least := int64(1 << 30)

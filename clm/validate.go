@@ -112,9 +112,12 @@ func checkLabels(labels api.Labels) (fields []rest.FieldError) {
 			prefix, name = "", key
 		}
 		switch {
-		case len(key) > maxLabelKey, len(name) > maxLabelName, !labelNameForm.MatchString(name), qualified && !labelPrefix.MatchString(prefix):
+		case len(key) > maxLabelKey, len(name) > maxLabelName, !labelNameForm.MatchString(name), qualified &&
+			!labelPrefix.MatchString(prefix):
 			fields = append(fields, rest.FieldError{Field: "labels", Constraint: "pattern", Value: raw(key),
-				Message: fmt.Sprintf("%q is no label key, which has up to 63 letters, digits, '-', '_' and '.', perhaps after a domain and '/'", shorten(key))})
+				Message: fmt.Sprintf(
+					"%q is no label key, which has up to 63 letters, digits, '-', '_' and '.', perhaps after a "+
+						"domain and '/'", shorten(key))})
 		case len(value) > maxLabelValue, value != "" && !labelNameForm.MatchString(value):
 			fields = append(fields, rest.FieldError{Field: "labels." + key, Constraint: "pattern", Value: raw(value),
 				Message: "must be up to 63 letters, digits, '-', '_' and '.'"})
@@ -128,20 +131,23 @@ func checkLabels(labels api.Labels) (fields []rest.FieldError) {
 func (e *Entity) checkReferences(references api.References) (fields []rest.FieldError) {
 	for kind, targets := range references {
 		if e.rule(kind) == nil {
-			fields = append(fields, rest.FieldError{Field: "references." + kind, Constraint: "enum", Message: "is no reference of a " + e.Kind})
+			fields = append(fields, rest.FieldError{Field: "references." + kind, Constraint: "enum",
+				Message: "is no reference of a " + e.Kind})
 			continue
 		}
 		seen := map[string]bool{}
 		for i, t := range targets {
 			field := fmt.Sprintf("references.%s[%d].id", kind, i)
 			if target := e.rule(kind).TargetKind; t.Kind != target {
-				fields = append(fields, rest.FieldError{Field: fmt.Sprintf("references.%s[%d].kind", kind, i), Constraint: "enum",
-					Value: raw(shorten(t.Kind)), Message: "must be '" + target + "'"})
+				fields = append(fields, rest.FieldError{Field: fmt.Sprintf("references.%s[%d].kind", kind, i),
+					Constraint: "enum",
+					Value:      raw(shorten(t.Kind)), Message: "must be '" + target + "'"})
 			}
 			if t.ID == "" {
 				fields = append(fields, rest.FieldError{Field: field, Constraint: "required", Message: "is required"})
 			} else if seen[t.ID] {
-				fields = append(fields, rest.FieldError{Field: field, Constraint: "unique", Value: raw(shorten(t.ID)), Message: "is a duplicate"})
+				fields = append(fields, rest.FieldError{Field: field, Constraint: "unique", Value: raw(shorten(t.ID)),
+					Message: "is a duplicate"})
 			}
 			seen[t.ID] = true
 		}
@@ -153,7 +159,8 @@ func (e *Entity) checkReferences(references api.References) (fields []rest.Field
 			if n >= rule.Min {
 				constraint = "max"
 			}
-			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: constraint, Message: fmt.Sprintf("has %d; %s possible", n, rule.count())})
+			fields = append(fields, rest.FieldError{Field: "references." + rule.Type, Constraint: constraint,
+				Message: fmt.Sprintf("has %d; %s possible", n, rule.count())})
 		}
 	}
 	return fields

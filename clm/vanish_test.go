@@ -26,7 +26,8 @@ func TestAParentThatGoesBetweenTwoReads(t *testing.T) {
 		},
 	} {
 		cluster := a.cluster("c-" + strings.ReplaceAll(name, " ", "-"))
-		pool := "/nodepools/" + a.do("POST", "/clusters/"+cluster+"/nodepools", `{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
+		pool := "/nodepools/" + a.do("POST", "/clusters/"+cluster+"/nodepools",
+			`{"kind":"NodePool","name":"p","spec":{}}`).want(201).at("id")
 		run(t, dsn, fmt.Sprintf(`update document set removed_at = now(), deleted_at = now() where id = '%s'`, cluster))
 		if got := request(pool); got.status >= 500 {
 			t.Errorf("%s: %d %s", name, got.status, got.body)
@@ -42,7 +43,8 @@ func TestFamiliesThatGoAtOnce(t *testing.T) {
 		cluster := "/clusters/" + a.cluster(fmt.Sprintf("abc-%d", i))
 		var pools []string
 		for j := range 3 {
-			pools = append(pools, "/nodepools/"+a.do("POST", cluster+"/nodepools", fmt.Sprintf(`{"kind":"NodePool","name":"p-%d","spec":{}}`, j)).want(201).at("id"))
+			pools = append(pools, "/nodepools/"+a.do("POST", cluster+"/nodepools",
+				fmt.Sprintf(`{"kind":"NodePool","name":"p-%d","spec":{}}`, j)).want(201).at("id"))
 		}
 		a.do("DELETE", cluster, "").want(202)
 		var wg sync.WaitGroup
@@ -66,7 +68,8 @@ func TestFamiliesThatGoAtOnce(t *testing.T) {
 }
 
 func finalized(adapter string, generation int) string {
-	return strings.Replace(statusBody(adapter, generation, time.Now(), "False"), `"conditions":[`, `"conditions":[{"type":"Finalized","status":"True"},`, 1)
+	return strings.Replace(statusBody(adapter, generation, time.Now(), "False"), `"conditions":[`,
+		`"conditions":[{"type":"Finalized","status":"True"},`, 1)
 }
 
 // No reference outlives its target: while there is one the target is neither
@@ -101,8 +104,11 @@ entities:
 	key := a.do("POST", "/keys", `{"kind":"Key","name":"last","spec":{}}`).want(201).at("id")
 	cluster := a.cluster("last")
 	a.do("DELETE", "/keys/"+key, "").want(202)
-	run(t, dsn, fmt.Sprintf(`insert into reference (source, type, target) values ('%s', 'key', '%s'), ('gone', 'key', '%[2]s')`, cluster, key))
-	if got := a.do("POST", "/keys/"+key+"/force-delete", `{"reason":"x"}`).want(409, "CNF-003"); !strings.Contains(got.at("detail"), cluster) {
+	run(t, dsn,
+		fmt.Sprintf(`insert into reference (source, type, target) values ('%s', 'key', '%s'), ('gone', 'key', '%[2]s')`,
+			cluster, key))
+	if got := a.do("POST", "/keys/"+key+"/force-delete", `{"reason":"x"}`).want(409, "CNF-003"); !strings.Contains(
+		got.at("detail"), cluster) {
 		t.Errorf("it does not say by whom: %s", got.body)
 	}
 	a.do("DELETE", "/clusters/"+cluster, "").want(202)
@@ -117,7 +123,8 @@ func TestOneErrorDoesNotStopTidyingUp(t *testing.T) {
 	broken := a.cluster("broken")
 	a.do("DELETE", "/clusters/"+broken, "").want(202)
 	a.do("POST", "/channels", `{"kind":"Channel","name":"c","spec":{}}`, "Idempotency-Key: k").want(201)
-	run(t, dsn, fmt.Sprintf(`update document set deleted_at = now() - interval '1 hour', status = '[]' where id = '%s'`, broken))
+	run(t, dsn, fmt.Sprintf(`update document set deleted_at = now() - interval '1 hour', status = '[]' where id = '%s'`,
+		broken))
 	later := time.Now().Add(48 * time.Hour)
 	if err := a.server.tidy(t.Context(), later); err == nil || !strings.Contains(err.Error(), broken) {
 		t.Errorf("the error is %v", err)

@@ -30,7 +30,8 @@ func TestStatusesAreShownToWhoAsks(t *testing.T) {
 	list := func(query string) []byte {
 		t.Helper()
 		var l struct{ Items []json.RawMessage }
-		if err := json.Unmarshal(a.do("GET", "/clusters"+query, "").want(200).body, &l); err != nil || len(l.Items) != 1 {
+		if err := json.Unmarshal(a.do("GET", "/clusters"+query, "").want(200).body, &l); err != nil ||
+			len(l.Items) != 1 {
 			t.Fatalf("%v, %v", l, err)
 		}
 		return l.Items[0]

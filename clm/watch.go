@@ -26,7 +26,8 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 		return err
 	}
 	watch := store.Watch{Query: q, From: store.Cursor(cursor), Match: func(change *store.Change) bool {
-		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) && (who.Tenancy == nil || who.sees(rowOf(change).spec.Tenancy))
+		return kindIn(q, change.Kind) && (q.Scope == "" || change.Scope == q.Scope) &&
+			(who.Tenancy == nil || who.sees(rowOf(change).spec.Tenancy))
 	}}
 	if !filter.Empty() || refType != "" {
 		watch.Shown = func(change *store.Change) bool {
@@ -39,7 +40,8 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 			return show(stream, sight, v)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
-			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the watch fell behind; continue from its last cursor")
+			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
+				"the watch fell behind; continue from its last cursor")
 		}
 		return err
 	})
@@ -95,7 +97,9 @@ func rowOf(c *store.Change) *row {
 }
 
 func (r *row) refers(refType, target string) bool {
-	return slices.ContainsFunc(r.spec.References[refType], func(ref api.ObjectReference) bool { return ref.ID == target })
+	return slices.ContainsFunc(r.spec.References[refType], func(ref api.ObjectReference) bool {
+		return ref.ID == target
+	})
 }
 
 // field is the value of a field of searchable.

@@ -14,7 +14,8 @@ import (
 // The wire form is made by hand; it must be what encoding/json makes of the contract's type, also where members are
 // empty.
 func TestTheWireFormIsThatOfTheContractsType(t *testing.T) {
-	registry, err := NewRegistry([]Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54, RequiredAdapters: []string{"dns", "validation"}}})
+	registry, err := NewRegistry([]Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
+		RequiredAdapters: []string{"dns", "validation"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,19 +23,23 @@ func TestTheWireFormIsThatOfTheContractsType(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678000, time.UTC)
 	for name, spec := range map[string]declared{
 		"empty": {Spec: json.RawMessage(`{}`), UpdatedTime: at},
-		"full": {Spec: json.RawMessage(`{"a": "<&> é\"", "n": 1e3}`), Labels: api.Labels{"k": "v"}, Tenancy: map[string]string{"t": "1"},
-			Owner: &api.ObjectReference{ID: "o", Kind: "Fleet", Href: "/fleets/o"}, References: api.References{"r": {{ID: "x", Kind: "Channel", Href: "/c/x"}}},
+		"full": {Spec: json.RawMessage(`{"a": "<&> é\"", "n": 1e3}`), Labels: api.Labels{"k": "v"},
+			Tenancy: map[string]string{"t": "1"},
+			Owner:   &api.ObjectReference{ID: "o", Kind: "Fleet", Href: "/fleets/o"}, References: api.References{
+				"r": {{ID: "x", Kind: "Channel", Href: "/c/x"}}},
 			CreatedBy: "a\nb", UpdatedBy: "b", DeletedBy: "c", UpdatedTime: at},
 	} {
 		for _, conditions := range [][]status.Condition{{}, {
 			{Type: "Reconciled", Status: status.False, CreatedTime: at, LastUpdatedTime: at, LastTransitionTime: at},
-			{Type: "DnsSuccessful", Status: status.True, Reason: "R", Message: "\"m\"", ObservedGeneration: 2, CreatedTime: at, LastUpdatedTime: at, LastTransitionTime: at},
+			{Type: "DnsSuccessful", Status: status.True, Reason: "R", Message: "\"m\"", ObservedGeneration: 2,
+				CreatedTime: at, LastUpdatedTime: at, LastTransitionTime: at},
 		}} {
 			d := store.Document{Kind: "Cluster", ID: "id", Name: "name", Generation: 2, CreatedAt: at}
 			if name == "full" {
 				d.DeletedAt = &at
 			}
-			report := status.Report{Adapter: "dns", Generation: 2, ObservedAt: at, Conditions: []status.Reported{{Type: "Available", Status: status.False, LastTransitionTime: at}}}
+			report := status.Report{Adapter: "dns", Generation: 2, ObservedAt: at, Conditions: []status.Reported{
+				{Type: "Available", Status: status.False, LastTransitionTime: at}}}
 			if err := encode(&d, spec, observed{Conditions: conditions, Reports: []status.Report{report}}); err != nil {
 				t.Fatal(err)
 			}

@@ -167,7 +167,8 @@ func (req *newResource) alone() bool {
 
 // declared is the spec of the new resource, as far as the request has it.
 func (req *newResource) declared(ctx context.Context, who Caller) declared {
-	spec := declared{Labels: req.body.Labels, Spec: req.body.Spec, Tenancy: who.Tenancy, CreatedBy: who.Name, UpdatedBy: who.Name, Traceparent: trace.Parent(ctx)}
+	spec := declared{Labels: req.body.Labels, Spec: req.body.Spec, Tenancy: who.Tenancy, CreatedBy: who.Name,
+		UpdatedBy: who.Name, Traceparent: trace.Parent(ctx)}
 	if spec.Labels == nil {
 		spec.Labels = api.Labels{}
 	}
@@ -182,13 +183,15 @@ func (req *newResource) taken(err error) error {
 	if !errors.Is(err, store.ErrExists) {
 		return err
 	}
-	return rest.Errorf(http.StatusConflict, codeExists, "a %s named %q already exists", req.entity.Kind, req.body.Name).Because(err)
+	return rest.Errorf(http.StatusConflict, codeExists, "a %s named %q already exists", req.entity.Kind,
+		req.body.Name).Because(err)
 }
 
 // used finds what a key was used for. If it was not, it is from now on: for the
 // resource with the given id. Who uses it at the same time waits for the end of
 // the transaction.
-func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newResource, id string) (*store.Document, error) {
+func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newResource, id string) (*store.Document,
+	error) {
 	fail := func(err error) (*store.Document, error) {
 		return nil, fmt.Errorf("looking for an idempotency key: %w", err)
 	}
@@ -198,7 +201,8 @@ func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newReso
 		return fail(err)
 	}
 	holder := tenant + who.Name
-	tag, err := tx.Exec(ctx, `insert into idempotency (principal, key, digest, kind, id) values ($1, $2, $3, $4, $5) on conflict do nothing`,
+	tag, err := tx.Exec(
+		ctx, `insert into idempotency (principal, key, digest, kind, id) values ($1, $2, $3, $4, $5) on conflict do nothing`,
 		holder, req.key, req.digest, req.entity.Kind, id)
 	if err != nil {
 		return fail(err)
@@ -207,18 +211,21 @@ func (s *Server) used(ctx context.Context, tx *store.Tx, who Caller, req newReso
 		return nil, nil
 	}
 	var digest []byte
-	err = tx.QueryRow(ctx, `select digest, id from idempotency where principal = $1 and key = $2`, holder, req.key).Scan(&digest, &id)
+	err = tx.QueryRow(ctx, `select digest, id from idempotency where principal = $1 and key = $2`, holder,
+		req.key).Scan(&digest, &id)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // it has just ended
 		return fail(store.ErrConflict)
 	case err != nil:
 		return fail(err)
 	case !bytes.Equal(digest, req.digest):
-		return nil, rest.Errorf(http.StatusUnprocessableEntity, codeState, "this Idempotency-Key was used for another request; take a new one")
+		return nil, rest.Errorf(http.StatusUnprocessableEntity, codeState,
+			"this Idempotency-Key was used for another request; take a new one")
 	}
 	d, err := tx.Get(ctx, req.entity.storeKind(), id)
 	if errors.Is(err, store.ErrNotFound) {
-		return nil, rest.Errorf(http.StatusConflict, codeState, "this Idempotency-Key made %s %s, which has been deleted since", req.entity.Kind, id)
+		return nil, rest.Errorf(http.StatusConflict, codeState,
+			"this Idempotency-Key made %s %s, which has been deleted since", req.entity.Kind, id)
 	}
 	return &d, err
 }
@@ -253,7 +260,8 @@ func (s *Server) place(ctx context.Context, tx *store.Tx, req newResource, spec 
 		return "", err
 	}
 	if d.DeletedAt != nil {
-		return "", rest.Errorf(http.StatusConflict, codeState, "%s %s is being deleted; nothing can be added to it", parent.Kind, d.ID)
+		return "", rest.Errorf(http.StatusConflict, codeState, "%s %s is being deleted; nothing can be added to it",
+			parent.Kind, d.ID)
 	}
 	owner, err := declaredOf(d)
 	if err != nil {
@@ -283,8 +291,10 @@ func (s *Server) resolve(ctx context.Context, tx *store.Tx, e *Entity, wanted ap
 		target := s.registry.byKind[e.rule(refType).TargetKind]
 		for i, ref := range wanted[refType] {
 			d, err := s.lock(ctx, tx, address{entity: target, id: ref.ID})
-			if re, ok := errors.AsType[*rest.Error](err); ok && re.Status == http.StatusNotFound || err == nil && d.DeletedAt != nil {
-				return nil, fieldError(http.StatusBadRequest, codeValidation, fmt.Sprintf("references.%s[%d].id", refType, i), "exists",
+			if re, ok := errors.AsType[*rest.Error](err); ok && re.Status == http.StatusNotFound || err == nil &&
+				d.DeletedAt != nil {
+				return nil, fieldError(http.StatusBadRequest, codeValidation, fmt.Sprintf("references.%s[%d].id",
+					refType, i), "exists",
 					fmt.Sprintf("names no %s: %s", target.Kind, shorten(ref.ID)))
 			}
 			if err != nil {
@@ -312,7 +322,8 @@ func refer(ctx context.Context, tx *store.Tx, id string, references api.Referenc
 func record(ctx context.Context, tx *store.Tx, id string, references api.References) error {
 	for refType, targets := range references {
 		for _, t := range targets {
-			if _, err := tx.Exec(ctx, `insert into reference (source, type, target) values ($1, $2, $3)`, id, refType, t.ID); err != nil {
+			if _, err := tx.Exec(ctx, `insert into reference (source, type, target) values ($1, $2, $3)`, id, refType,
+				t.ID); err != nil {
 				return fmt.Errorf("recording references of %s: %w", id, err)
 			}
 		}
@@ -325,7 +336,8 @@ func record(ctx context.Context, tx *store.Tx, id string, references api.Referen
 var errTogether = errors.New("other resources are concerned")
 
 // patchResource changes a resource. wanted makes the change from what is stored.
-func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, wanted func(declared) (change, error)) (d store.Document, err error) {
+func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, wanted func(declared) (change, error)) (
+	d store.Document, err error) {
 	by, now := authorOf(ctx), time.Now().UTC().Truncate(time.Microsecond)
 	d, _, err = s.store.Update(ctx, a.entity.storeKind(), a.id, 0, func(d *store.Document) error {
 		if err := decode(d); err != nil {
@@ -374,7 +386,8 @@ func (s *Server) patchResource(ctx context.Context, a address, ifVersion int64, 
 
 // changes are those that a PATCH wants of what is stored, if the caller may see
 // it and it has the version that the PATCH insists on.
-func (a address) changes(ctx context.Context, d store.Document, ifVersion int64, wanted func(declared) (change, error)) (change, error) {
+func (a address) changes(ctx context.Context, d store.Document, ifVersion int64, wanted func(declared) (change,
+	error)) (change, error) {
 	if err := a.admits(ctx, d); err != nil {
 		return change{}, err
 	}
@@ -399,7 +412,8 @@ func insists(d store.Document, version int64) error {
 
 // takeReport takes an adapter's report, and removes the resource if that
 // completes its deletion.
-func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r status.Report, tie status.Tie) (out reported, err error) {
+func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r status.Report, tie status.Tie) (
+	out reported, err error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	d, err := s.store.Get(ctx, a.entity.storeKind(), a.id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -422,7 +436,8 @@ func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r s
 	}
 	// A report that changes nothing is answered by what was read.
 	next := d
-	if out, err = a.entity.take(&next, r, tie, false, now); err != nil || out.verdict == status.Discarded || out.verdict == status.Repeated {
+	if out, err = a.entity.take(&next, r, tie, false, now); err != nil || out.verdict == status.Discarded ||
+		out.verdict == status.Repeated {
 		return out, err
 	}
 	_, _, err = s.store.UpdateFrom(ctx, d, func(latest *store.Document) (err error) {
@@ -451,7 +466,8 @@ func (s *Server) takeReport(ctx context.Context, a address, ifVersion int64, r s
 // takeLast takes a report on a resource that is being deleted, as it was read
 // before. It may be the last one: the resource goes, and owners that waited for
 // it go with it.
-func (s *Server) takeLast(ctx context.Context, a address, read store.Document, ifVersion int64, r status.Report, tie status.Tie, now time.Time) (out reported, err error) {
+func (s *Server) takeLast(ctx context.Context, a address, read store.Document, ifVersion int64, r status.Report,
+	tie status.Tie, now time.Time) (out reported, err error) {
 	// All that belongs to one owner is often reported gone at once.
 	kind, id := a.entity.storeKind(), a.id
 	if a.entity.parent != nil {

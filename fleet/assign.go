@@ -77,7 +77,8 @@ func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err err
 		}
 		return d, err
 	}
-	e := rest.Errorf(http.StatusServiceUnavailable, codeState, "Cluster %s was not placed: others took the room %d times; try again", id, placeAttempts)
+	e := rest.Errorf(http.StatusServiceUnavailable, codeState,
+		"Cluster %s was not placed: others took the room %d times; try again", id, placeAttempts)
 	e.RetryAfter = time.Second
 	return d, e
 }
@@ -145,7 +146,8 @@ func (f *Fleet) letGo(c choice, d Demand) {
 }
 
 // decide writes what was chosen, if it is still so.
-func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) (d store.Document, outcome string, err error) {
+func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) (d store.Document, outcome string,
+	err error) {
 	if c.id != "" {
 		// Who waits for the same management cluster uses no connection.
 		end, err := f.store.Line(ctx, kindMC, c.id)
@@ -163,7 +165,8 @@ func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) 
 
 // write locks the cluster, its placement, the management cluster and its sum, in
 // this order.
-func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Demand, c choice) (d store.Document, outcome string, err error) {
+func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Demand, c choice) (d store.Document,
+	outcome string, err error) {
 	cluster, err := tx.GetForUpdate(ctx, kindCluster, id)
 	if err := placeable(id, cluster, err); err != nil {
 		return d, "", err
@@ -197,7 +200,9 @@ func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Deman
 		}
 	}
 	if there {
-		d, _, err = tx.Update(ctx, KindPlacement, placementID(id), 0, func(d *store.Document) error { return next.into(d) })
+		d, _, err = tx.Update(ctx, KindPlacement, placementID(id), 0, func(d *store.Document) error {
+			return next.into(d)
+		})
 		return d, outcome, err
 	}
 	d = store.Document{Kind: KindPlacement, ID: placementID(id), CreatedAt: now}
@@ -305,7 +310,8 @@ func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
 	fail := func(err error) (map[string]int64, error) {
 		return nil, fmt.Errorf("reading the versions of management clusters: %w", err)
 	}
-	rows, err := tx.Query(ctx, `select id, version from document where kind = $1 and scope = '' and removed_at is null`, string(kindMC))
+	rows, err := tx.Query(ctx, `select id, version from document where kind = $1 and scope = '' and removed_at is null`,
+		string(kindMC))
 	if err != nil {
 		return fail(err)
 	}
@@ -329,7 +335,8 @@ func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
 // reserves. admits sees the cluster, if it is still there, with the placement,
 // which stays as it is until the end. why, if not "", goes into the cluster's
 // history.
-func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster *store.Document, p placement) error) (released bool, err error) {
+func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster *store.Document, p placement) error) (
+	released bool, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
 		released = false
 		d, err := tx.GetForUpdate(ctx, KindPlacement, placementID(id))
@@ -357,7 +364,8 @@ func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster
 			if err != nil {
 				return err
 			}
-			if err := setSum(ctx, tx, p.ManagementClusterID, sum{s.placements - 1, plus(s.reserved, p.Demand.Amounts, -1)}); err != nil {
+			if err := setSum(ctx, tx, p.ManagementClusterID, sum{s.placements - 1, plus(s.reserved, p.Demand.Amounts,
+				-1)}); err != nil {
 				return err
 			}
 		}

@@ -24,7 +24,9 @@ func BenchmarkDecide(b *testing.B) {
 		for name, planes := range map[string]int64{"fits": 101, "full": 100} {
 			fleet := make([]ManagementCluster, n)
 			for i := range fleet {
-				fleet[i] = ManagementCluster{ID: fmt.Sprint(i), Name: fmt.Sprintf("m%03d", i), State: api.Ready, Capacity: Amounts{"planes": planes, "memory_mib": 40_000}, Reserved: Amounts{"planes": 100, "memory_mib": 35_000}}
+				fleet[i] = ManagementCluster{ID: fmt.Sprint(i), Name: fmt.Sprintf("m%03d", i), State: api.Ready,
+					Capacity: Amounts{"planes": planes, "memory_mib": 40_000}, Reserved: Amounts{"planes": 100,
+						"memory_mib": 35_000}}
 			}
 			d := Demand{Version: "1.36.3", Amounts: Amounts{"planes": 1, "memory_mib": 350}}
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
@@ -101,7 +103,8 @@ func region(b *testing.B, managementClusters, each int) *bed {
 	dsn := pgtest.DSN(b)
 	first := startOn(b, dsn, Options{})
 	for i := range managementClusters {
-		first.mc(fmt.Sprintf("m%04d", i), `{"capacity":{"planes":100,"memory_mib":40000},"versions":["1.36.3"]}`, map[string]string{"zone": "a"})
+		first.mc(fmt.Sprintf("m%04d", i), `{"capacity":{"planes":100,"memory_mib":40000},"versions":["1.36.3"]}`,
+			map[string]string{"zone": "a"})
 	}
 	id := first.cluster("first", `{}`)
 	first.place(id)
@@ -154,7 +157,8 @@ func alone(b *testing.B, bed *bed) map[string]float64 {
 			b.Fatal(err)
 		}
 	}
-	figures["read-all-ms"], figures["read-all-cpu-ms"] = float64(time.Since(begun).Milliseconds()), float64((used() - before).Milliseconds())
+	figures["read-all-ms"], figures["read-all-cpu-ms"] = float64(time.Since(begun).Milliseconds()),
+		float64((used() - before).Milliseconds())
 	begun = time.Now()
 	if err := bed.fleet.compare(b.Context()); err != nil {
 		b.Fatal(err)

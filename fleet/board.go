@@ -77,7 +77,8 @@ const (
 )
 
 func newBoard() *board {
-	return &board{mcs: map[string]mcEntry{}, sums: map[string]sum{}, held: map[string]sum{}, entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, told: map[string]bool{}}
+	return &board{mcs: map[string]mcEntry{}, sums: map[string]sum{}, held: map[string]sum{},
+		entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, told: map[string]bool{}}
 }
 
 // apply takes a document, or its tombstone, and returns whether that may make
@@ -110,7 +111,8 @@ func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		e := entry{version: d.Version, removed: d.Removed, cluster: p.ClusterID, mc: p.ManagementClusterID, demand: p.Demand, created: d.CreatedAt}
+		e := entry{version: d.Version, removed: d.Removed, cluster: p.ClusterID, mc: p.ManagementClusterID,
+			demand: p.Demand, created: d.CreatedAt}
 		if p.OrphanedTime != nil {
 			e.orphan = *p.OrphanedTime
 		}
@@ -261,7 +263,10 @@ func (b *board) line() []waiter {
 				b.order = append(b.order, waiter{id, e})
 			}
 		}
-		slices.SortFunc(b.order, func(a, b waiter) int { return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.id, b.id)) })
+		slices.SortFunc(b.order, func(a, b waiter) int {
+			return cmp.Or(a.created.Compare(b.created),
+				cmp.Compare(a.id, b.id))
+		})
 	}
 	return b.order
 }

@@ -21,21 +21,26 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // mcDoc is a management cluster's document as CLM writes it.
 func mcDoc(t testing.TB, name string, version int64, spec string, heard time.Time, available string) store.Document {
 	t.Helper()
-	wire, err := json.Marshal(clm.Resource{ID: name, Kind: "ManagementCluster", Name: name, Spec: json.RawMessage(spec)})
+	wire, err := json.Marshal(clm.Resource{ID: name, Kind: "ManagementCluster", Name: name, Spec: json.RawMessage(
+		spec)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	status := `{"reports":[]}`
 	if available != "" {
-		status = fmt.Sprintf(`{"reports":[{"adapter":"maestro","last_report_time":%q,"conditions":[{"type":"Available","status":%q}]}]}`, heard.Format(time.RFC3339Nano), available)
+		status = fmt.Sprintf(
+			`{"reports":[{"adapter":"maestro","last_report_time":%q,"conditions":[{"type":"Available","status":%q}]}]}`,
+			heard.Format(time.RFC3339Nano), available)
 	}
-	return store.Document{Kind: kindMC, ID: name, Name: name, Version: version, Wire: wire, Status: json.RawMessage(status)}
+	return store.Document{Kind: kindMC, ID: name, Name: name, Version: version, Wire: wire, Status: json.RawMessage(
+		status)}
 }
 
 // placementDoc is a placement's document; mc "" waits.
 func placementDoc(t testing.TB, cluster string, version int64, age time.Duration, mc string, d Demand) store.Document {
 	t.Helper()
-	p := placement{placementWanted{ClusterID: cluster, Demand: d}, placementMade{State: api.Waiting, ManagementCluster: mc, ManagementClusterID: mc}}
+	p := placement{placementWanted{ClusterID: cluster, Demand: d}, placementMade{State: api.Waiting,
+		ManagementCluster: mc, ManagementClusterID: mc}}
 	if mc != "" {
 		p.State = api.Placed
 	}
@@ -77,14 +82,17 @@ func TestBoard(t *testing.T) {
 		switch d.Cmd {
 		case "mc": // NAME [planes=N] [state=S] [available=A]
 			spec := fmt.Sprintf(`{"state":%q,"capacity":{"planes":%s}}`, arg("state", "Ready"), arg("planes", "1"))
-			return fmt.Sprintln("news:", b.showAt(t, mcDoc(t, name, next(name), spec, now, arg("available", "True")), now))
+			return fmt.Sprintln("news:", b.showAt(t, mcDoc(t, name, next(name), spec, now, arg("available", "True")),
+				now))
 		case "waits": // NAME age=SECONDS [planes=N] [named=MC]
 			var age, planes int64
 			fmt.Sscan(arg("age", "0"), &age)
 			fmt.Sscan(arg("planes", "1"), &planes)
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, name, next(name), time.Duration(age)*time.Second, "", Demand{Named: arg("named", ""), Amounts: Amounts{"planes": planes}})))
+			return fmt.Sprintln("news:", b.show(t, placementDoc(t, name, next(name), time.Duration(age)*time.Second, "",
+				Demand{Named: arg("named", ""), Amounts: Amounts{"planes": planes}})))
 		case "placed": // NAME on=MC
-			return fmt.Sprintln("news:", b.show(t, placementDoc(t, name, next(name), 0, arg("on", ""), Demand{Amounts: Amounts{"planes": 1}})))
+			return fmt.Sprintln("news:", b.show(t, placementDoc(t, name, next(name), 0, arg("on", ""),
+				Demand{Amounts: Amounts{"planes": 1}})))
 		case "released": // NAME
 			doc := placementDoc(t, name, next(name), 0, "", Demand{})
 			doc.Removed = true
@@ -117,14 +125,16 @@ func TestAPlanFits(t *testing.T) {
 		b := newBoard()
 		for i := range rapid.IntRange(0, 4).Draw(t, "mcs") {
 			spec := fmt.Sprintf(`{"capacity":{"planes":%d}}`, rapid.IntRange(0, 5).Draw(t, "planes"))
-			if _, err := b.apply(mcDoc(tb, fmt.Sprintf("m%d", i), 1, spec, noon, rapid.SampledFrom([]string{"True", "True", "False", ""}).Draw(t, "available")), noon); err != nil {
+			if _, err := b.apply(mcDoc(tb, fmt.Sprintf("m%d", i), 1, spec, noon, rapid.SampledFrom(
+				[]string{"True", "True", "False", ""}).Draw(t, "available")), noon); err != nil {
 				t.Fatal(err)
 			}
 		}
 		n := rapid.IntRange(0, 30).Draw(t, "clusters")
 		for i := range n {
 			d := Demand{Amounts: Amounts{"planes": rapid.Int64Range(1, 2).Draw(t, "demand")}}
-			if _, err := b.apply(placementDoc(tb, fmt.Sprintf("c%02d", i), 1, time.Duration(n-i)*time.Second, "", d), noon); err != nil {
+			if _, err := b.apply(placementDoc(tb, fmt.Sprintf("c%02d", i), 1, time.Duration(n-i)*time.Second, "", d),
+				noon); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -191,7 +201,8 @@ func crowd(t testing.TB, n int) *board {
 // 10,000 placed clusters, 10,000 that wait.
 func BenchmarkPlan(b *testing.B) {
 	board := crowd(b, 10_000)
-	for name, spec := range map[string]string{"none": `{"capacity":{"planes":100}}`, "one": `{"capacity":{"planes":101}}`, "all": `{}`} {
+	for name, spec := range map[string]string{"none": `{"capacity":{"planes":100}}`,
+		"one": `{"capacity":{"planes":101}}`, "all": `{}`} {
 		board.show(b, mcDoc(b, "m050", 2+int64(len(name)), spec, noon, "True"))
 		b.Run("room="+name, func(b *testing.B) {
 			for b.Loop() {

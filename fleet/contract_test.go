@@ -77,7 +77,8 @@ func TestAnswersAreAsDocumented(t *testing.T) {
 	}
 	conforms("Usage", b.raw("/managementclusters/"+usage[1].ID+"/usage", "GET"))
 
-	want := map[string]float64{"waiting": 1, "placed": 1, "capacity full planes": 0, "capacity one planes": 3, "reserved full planes": 0, "reserved one planes": 1}
+	want := map[string]float64{"waiting": 1, "placed": 1, "capacity full planes": 0, "capacity one planes": 3,
+		"reserved full planes": 0, "reserved one planes": 1}
 	b.eventually("the figures are right", func() bool { return cmp.Equal(b.figures(), want) })
 }
 

@@ -42,8 +42,10 @@ func someFleet() *rapid.Generator[[]ManagementCluster] {
 		fleet := make([]ManagementCluster, rapid.IntRange(0, 6).Draw(t, "clusters"))
 		for i := range fleet {
 			fleet[i] = ManagementCluster{
-				ID: fmt.Sprint(i), Name: fmt.Sprintf("m%d", i), Capacity: amounts(0, 12).Draw(t, "capacity"), Reserved: Amounts{},
-				State:    rapid.SampledFrom([]api.ManagementClusterState{api.Ready, api.Ready, api.Ready, api.Cordoned, api.Draining, api.Lost, api.Unheard}).Draw(t, "state"),
+				ID: fmt.Sprint(i), Name: fmt.Sprintf("m%d", i), Capacity: amounts(0, 12).Draw(
+					t, "capacity"), Reserved: Amounts{},
+				State: rapid.SampledFrom([]api.ManagementClusterState{api.Ready, api.Ready, api.Ready, api.Cordoned,
+					api.Draining, api.Lost, api.Unheard}).Draw(t, "state"),
 				Labels:   map[string]string{"zone": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "label")},
 				Versions: rapid.SliceOfN(rapid.SampledFrom([]string{"1", "2"}), 0, 2).Draw(t, "versions"),
 			}
@@ -81,7 +83,8 @@ func TestNoPlacementOverfills(t *testing.T) {
 					t.Fatalf("%s of %s: %d of %d are reserved", name, m.Name, n, capacity)
 				}
 			}
-			if m.State != api.Ready || d.Named != "" && d.Named != m.Name || d.Selector != nil && d.Selector["zone"] != m.Labels["zone"] ||
+			if m.State != api.Ready || d.Named != "" && d.Named != m.Name || d.Selector != nil &&
+				d.Selector["zone"] != m.Labels["zone"] ||
 				d.Version != "" && len(m.Versions) > 0 && !slices.Contains(m.Versions, d.Version) {
 				t.Fatalf("%+v was placed on %+v", d, *m)
 			}
@@ -97,7 +100,8 @@ func TestADecisionIsTheSameForTheSameFleet(t *testing.T) {
 		i, candidates := Decide(d, fleet)
 		shuffled := rapid.Permutation(fleet).Draw(t, "shuffled")
 		j, again := Decide(d, shuffled)
-		if diff := cmp.Diff(candidates, again); diff != "" || (i < 0) != (j < 0) || i >= 0 && fleet[i].ID != shuffled[j].ID {
+		if diff := cmp.Diff(candidates, again); diff != "" || (i < 0) != (j < 0) || i >= 0 &&
+			fleet[i].ID != shuffled[j].ID {
 			t.Fatalf("%d and %d are chosen, and %s", i, j, diff)
 		}
 		for _, c := range candidates.Candidates {
@@ -134,7 +138,8 @@ func TestMoreCapacityMakesNoPlacementImpossible(t *testing.T) {
 
 func TestTheReasonsAgainstEach(t *testing.T) {
 	heard := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	ready := ManagementCluster{State: api.Ready, Labels: map[string]string{"zone": "a"}, Versions: []string{"1.36.3"}, Capacity: Amounts{"planes": 2, "memory_mib": 1000}}
+	ready := ManagementCluster{State: api.Ready, Labels: map[string]string{"zone": "a"}, Versions: []string{"1.36.3"},
+		Capacity: Amounts{"planes": 2, "memory_mib": 1000}}
 	with := func(name string, change func(*ManagementCluster)) ManagementCluster {
 		m := ready
 		m.Name = name
@@ -150,7 +155,8 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 		with("f", func(m *ManagementCluster) { m.Labels, m.Versions = nil, []string{"1.35.0"} }),
 		with("g", func(m *ManagementCluster) { m.Broken = "its spec cannot be read: x" }),
 	}
-	d := Demand{Selector: map[string]string{"zone": "a"}, Version: "1.36.3", Amounts: Amounts{"planes": 1, "memory_mib": 350}}
+	d := Demand{Selector: map[string]string{"zone": "a"}, Version: "1.36.3", Amounts: Amounts{"planes": 1,
+		"memory_mib": 350}}
 	i, got := Decide(d, fleet)
 	want := Explanation{
 		Considered: 7,
@@ -162,16 +168,20 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 			{Name: "a", Reasons: []string{"memory_mib: 300 of 1000 free, 350 needed", "planes: 0 of 2 free, 1 needed"}},
 		},
 		Objections: []api.Objection{
-			{Reason: "cordoned", Count: 1}, {Reason: "it cannot run the version", Count: 1}, {Reason: "it has another value of label zone", Count: 1},
-			{Reason: "it has no label zone", Count: 1}, {Reason: "its agent was never heard", Count: 1}, {Reason: "its declaration cannot be used", Count: 1},
-			{Reason: "lost", Count: 1}, {Reason: "not enough free of memory_mib", Count: 1}, {Reason: "not enough free of planes", Count: 1},
+			{Reason: "cordoned", Count: 1}, {Reason: "it cannot run the version", Count: 1},
+			{Reason: "it has another value of label zone", Count: 1},
+			{Reason: "it has no label zone", Count: 1}, {Reason: "its agent was never heard", Count: 1},
+			{Reason: "its declaration cannot be used", Count: 1},
+			{Reason: "lost", Count: 1}, {Reason: "not enough free of memory_mib", Count: 1},
+			{Reason: "not enough free of planes", Count: 1},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || i != 0 {
 		t.Fatalf("%d, %s", i, diff)
 	}
 	d.Named = "c"
-	if got := why(d, Explanation{Considered: 2, Candidates: []api.Candidate{{Name: "c", Reasons: []string{"y"}}, {Name: "a", Reasons: []string{"x"}}}}); got != "c: y" {
+	if got := why(d, Explanation{Considered: 2, Candidates: []api.Candidate{{Name: "c", Reasons: []string{"y"}},
+		{Name: "a", Reasons: []string{"x"}}}}); got != "c: y" {
 		t.Errorf("the sentence is %q", got)
 	}
 }
@@ -180,7 +190,8 @@ func TestTheReasonsAgainstEach(t *testing.T) {
 // clusters: whatever they are.
 func TestTheOwnersReasonHasNoInventory(t *testing.T) {
 	one := Amounts{"planes": 1}
-	ready := ManagementCluster{Name: "edge-7", State: api.Ready, Labels: map[string]string{"zone": "north"}, Versions: []string{"9.9.9"}, Capacity: Amounts{"planes": 4711}, Reserved: Amounts{"planes": 4711}}
+	ready := ManagementCluster{Name: "edge-7", State: api.Ready, Labels: map[string]string{"zone": "north"},
+		Versions: []string{"9.9.9"}, Capacity: Amounts{"planes": 4711}, Reserved: Amounts{"planes": 4711}}
 	with := func(change func(*ManagementCluster)) []ManagementCluster {
 		m := ready
 		change(&m)
@@ -193,12 +204,17 @@ func TestTheOwnersReasonHasNoInventory(t *testing.T) {
 		want  string
 	}{
 		{nil, Demand{Amounts: one}, "the region takes no new clusters at present"},
-		{with(func(m *ManagementCluster) { m.State = api.Cordoned }), Demand{Amounts: one}, "the region takes no new clusters at present"},
-		{with(func(m *ManagementCluster) { m.Broken = "x" }), Demand{Amounts: one}, "the region takes no new clusters at present"},
+		{with(func(m *ManagementCluster) { m.State = api.Cordoned }), Demand{Amounts: one},
+			"the region takes no new clusters at present"},
+		{with(func(m *ManagementCluster) { m.Broken = "x" }), Demand{Amounts: one},
+			"the region takes no new clusters at present"},
 		{with(same), Demand{Amounts: one}, "the region has no room for the cluster at present"},
-		{with(same), Demand{Amounts: one, Named: "edge-8"}, "the management cluster that the cluster asks for takes no clusters at present"},
-		{with(same), Demand{Amounts: one, Selector: map[string]string{"zone": "south"}}, "no place has the labels that the cluster asks for"},
-		{with(same), Demand{Amounts: one, Version: "1.36.3"}, "no place that the cluster may have runs Kubernetes 1.36.3 at present"},
+		{with(same), Demand{Amounts: one, Named: "edge-8"},
+			"the management cluster that the cluster asks for takes no clusters at present"},
+		{with(same), Demand{Amounts: one, Selector: map[string]string{"zone": "south"}},
+			"no place has the labels that the cluster asks for"},
+		{with(same), Demand{Amounts: one, Version: "1.36.3"},
+			"no place that the cluster may have runs Kubernetes 1.36.3 at present"},
 	} {
 		if got := publicReason(c.d, c.fleet); got != c.want {
 			t.Errorf("%+v waits since %q, want %q", c.d, got, c.want)
@@ -210,7 +226,8 @@ func TestTheOwnersReasonHasNoInventory(t *testing.T) {
 func TestAnExplanationIsBounded(t *testing.T) {
 	fleet := make([]ManagementCluster, 1000)
 	for i := range fleet {
-		fleet[i] = ManagementCluster{Name: fmt.Sprintf("m%04d", i), State: api.Ready, Capacity: Amounts{"planes": 10}, Reserved: Amounts{"planes": 10}}
+		fleet[i] = ManagementCluster{Name: fmt.Sprintf("m%04d", i), State: api.Ready, Capacity: Amounts{"planes": 10},
+			Reserved: Amounts{"planes": 10}}
 		if i%3 == 0 {
 			fleet[i].State = api.Cordoned
 		}
@@ -220,7 +237,8 @@ func TestAnExplanationIsBounded(t *testing.T) {
 	if err != nil || i >= 0 || len(e.Candidates) != maxCandidates || len(text) > 1000 {
 		t.Fatalf("%d, %d bytes: %s, %v", i, len(text), text, err)
 	}
-	if diff := cmp.Diff([]api.Objection{{Reason: "not enough free of planes", Count: 1000}, {Reason: "cordoned", Count: 334}}, e.Objections); diff != "" {
+	if diff := cmp.Diff([]api.Objection{{Reason: "not enough free of planes", Count: 1000},
+		{Reason: "cordoned", Count: 334}}, e.Objections); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -242,7 +260,8 @@ func TestWhatAClusterDemands(t *testing.T) {
 // Whatever a cluster's spec says: it is read without a fault, and a version has
 // neither a registry nor a digest in it.
 func FuzzDemand(f *testing.F) {
-	f.Add(`{"placement":{"managementCluster":"m","selector":{"a":"b"}},"hostedCluster":{"release":{"image":"quay.io:443/x/y:4.20@sha256:00"}}}`)
+	f.Add(
+		`{"placement":{"managementCluster":"m","selector":{"a":"b"}},"hostedCluster":{"release":{"image":"quay.io:443/x/y:4.20@sha256:00"}}}`)
 	f.Add(`{"placement":"m","hostedCluster":{"release":{"image":":"}}}`)
 	f.Add(`{"placement":[],"hostedCluster":{"release":{"image":"a@b:c/d"}}}`)
 	f.Fuzz(func(t *testing.T, spec string) {

@@ -108,7 +108,8 @@ func (o objection) text(m *ManagementCluster, d Demand) string {
 	case isOfVersion:
 		return "it cannot run " + d.Version
 	case isFull:
-		return fmt.Sprintf("%s: %d of %d free, %d needed", o.of, max(0, m.Capacity[o.of]-m.Reserved[o.of]), m.Capacity[o.of], d.Amounts[o.of])
+		return fmt.Sprintf("%s: %d of %d free, %d needed", o.of, max(0, m.Capacity[o.of]-m.Reserved[o.of]),
+			m.Capacity[o.of], d.Amounts[o.of])
 	}
 	return o.kind + o.of
 }
@@ -122,7 +123,8 @@ func explain(d Demand, fleet []ManagementCluster) Explanation {
 		all   []objection
 	}
 	nearer := func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(len(a.all), len(b.all)), -cmp.Compare(a.score, b.score), cmp.Compare(a.m.Name, b.m.Name))
+		return cmp.Or(cmp.Compare(len(a.all), len(b.all)), -cmp.Compare(a.score, b.score),
+			cmp.Compare(a.m.Name, b.m.Name))
 	}
 	asked := criteriaOf(d)
 	var nearest []ranked
@@ -140,7 +142,8 @@ func explain(d Demand, fleet []ManagementCluster) Explanation {
 			nearest = slices.Insert(nearest, at, r)[:min(len(nearest)+1, maxCandidates)]
 		}
 	}
-	e := Explanation{Considered: len(fleet), Candidates: make([]api.Candidate, len(nearest)), Objections: make([]api.Objection, 0, len(counts))}
+	e := Explanation{Considered: len(fleet), Candidates: make([]api.Candidate, len(nearest)),
+		Objections: make([]api.Objection, 0, len(counts))}
 	for i, r := range nearest {
 		c := api.Candidate{Name: r.m.Name, Fits: len(r.all) == 0, Score: r.score}
 		for _, o := range r.all {

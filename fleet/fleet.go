@@ -119,7 +119,8 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 	if err := Migrate(ctx, o.Store); err != nil {
 		return nil, err
 	}
-	return &Fleet{opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics), again: make(chan struct{}, 1)}, nil
+	return &Fleet{opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics), again: make(chan struct{},
+		1)}, nil
 }
 
 // Migrate brings the schema of fleet's side table up to date.

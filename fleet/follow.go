@@ -165,7 +165,8 @@ func (f *Fleet) orphanAll(ctx context.Context, gone map[string]bool) {
 	if len(ids) == 0 {
 		return
 	}
-	page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}}, Limit: most})
+	page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.id = any($1)",
+		Args: []any{ids}}, Limit: most})
 	for _, d := range page.Documents {
 		if err == nil {
 			err = f.orphan(ctx, clusterOf(d.ID))
@@ -173,7 +174,8 @@ func (f *Fleet) orphanAll(ctx context.Context, gone map[string]bool) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "placements of clusters that are gone were not looked at", slog.Any("error", err))
+			f.log.LogAttrs(ctx, slog.LevelWarn, "placements of clusters that are gone were not looked at",
+				slog.Any("error", err))
 		}
 		return
 	}
@@ -248,7 +250,8 @@ func (f *Fleet) ask(ctx context.Context, now time.Time) {
 	}
 	if err := f.request(ctx, asks, now, "there may be room on a management cluster"); err != nil {
 		if ctx.Err() == nil {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters that wait", slog.Int("clusters", len(asks)), slog.Any("error", err))
+			f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters that wait",
+				slog.Int("clusters", len(asks)), slog.Any("error", err))
 		}
 		return // the next look does it
 	}
@@ -277,7 +280,8 @@ func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reaso
 			if err != nil {
 				return err
 			}
-			spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(kindCluster), ID: w.cluster, Reason: reason, RequestedTime: now.UTC().Truncate(time.Microsecond)})
+			spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(kindCluster), ID: w.cluster, Reason: reason,
+				RequestedTime: now.UTC().Truncate(time.Microsecond)})
 			if err != nil {
 				return err
 			}

@@ -102,7 +102,10 @@ func TestAWaitingClusterGoesOnWhenThereIsRoom(t *testing.T) {
 	is(t, "one", b.usage(one, "planes"), "0 free, 4 reserved by 4")
 	// Who asked is in the history.
 	h, err := b.History(ctx, clustersOf, fifth, 0, 10)
-	if err != nil || !slices.ContainsFunc(h, func(r clm.HistoryRecord) bool { return r.Action == "reconcile" && r.Principal == "system:fleet" }) {
+	if err != nil || !slices.ContainsFunc(h, func(r clm.HistoryRecord) bool {
+		return r.Action == "reconcile" &&
+			r.Principal == "system:fleet"
+	}) {
 		t.Errorf("the history is %+v, %v", h, err)
 	}
 }
@@ -156,7 +159,8 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 	b.place(kept)
 	err := b.fleet.store.Tx(ctx, func(tx *store.Tx) error {
 		d := store.Document{Kind: KindPlacement, ID: placementID("gone")}
-		p := placement{placementWanted{"gone", Demand{Amounts: Amounts{"planes": 1}}}, placementMade{State: api.Placed, ManagementCluster: "one", ManagementClusterID: one}}
+		p := placement{placementWanted{"gone", Demand{Amounts: Amounts{"planes": 1}}}, placementMade{State: api.Placed,
+			ManagementCluster: "one", ManagementClusterID: one}}
 		if err := p.into(&d); err != nil {
 			return err
 		}
@@ -176,7 +180,8 @@ func TestTheSweepFindsWhatWasMissed(t *testing.T) {
 	// What is gone may still run: its room is not free yet.
 	is(t, "one", b.usage(one, "planes"), "3 free, 2 reserved by 2")
 	is(t, "two", b.usage(two, "planes"), "0 free, 0 reserved by 0")
-	if d, err := b.fleet.store.Get(ctx, KindPlacement, placementID("gone")); err != nil || !strings.Contains(string(d.Wire), `"state":"Orphaned"`) {
+	if d, err := b.fleet.store.Get(ctx, KindPlacement, placementID("gone")); err != nil ||
+		!strings.Contains(string(d.Wire), `"state":"Orphaned"`) {
 		t.Errorf("the placement of a cluster that is gone: %s, %v", d.Wire, err)
 	}
 	if mended, err := b.fleet.compareSums(ctx); err != nil || mended != 0 {
@@ -204,5 +209,8 @@ func TestClustersOfAManagementClusterThatIsLostAreLookedAt(t *testing.T) {
 	b.heard(one, false)
 	b.eventually("it is lost", func() bool { return slices.Equal(b.asked(), both) })
 	b.heard(one, true)
-	b.eventually("it is back", func() bool { return slices.Equal(slices.Compact(b.asked()), both) && len(b.asked()) == 4 })
+	b.eventually("it is back", func() bool {
+		return slices.Equal(slices.Compact(b.asked()), both) && len(
+			b.asked()) == 4
+	})
 }

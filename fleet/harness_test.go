@@ -57,7 +57,8 @@ func startOn(t testing.TB, dsn string, o Options) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Store, o.Feed, o.Metrics, o.Logger = db.Store, db.Feed, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Store, o.Feed, o.Metrics, o.Logger = db.Store, db.Feed, prometheus.NewRegistry(),
+		slog.New(slog.NewTextHandler(t.Output(), nil))
 	f, err := New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,8 @@ func claimed(r *http.Request) (server.Caller, error) {
 // make makes a resource and returns its id.
 func (b *bed) make(in client.Collection, kind, name, spec string, labels map[string]string) string {
 	b.t.Helper()
-	r, err := b.Create(b.t.Context(), in, clm.ResourceCreate{Kind: kind, Name: name, Spec: json.RawMessage(spec), Labels: labels}, "")
+	r, err := b.Create(b.t.Context(), in, clm.ResourceCreate{Kind: kind, Name: name, Spec: json.RawMessage(spec),
+		Labels: labels}, "")
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -144,8 +146,10 @@ func (b *bed) heard(id string, yes bool) {
 	if !yes {
 		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: "Lost"}
 	}
-	taken, err := b.Report(b.t.Context(), mcs, id, clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: 1, ObservedTime: time.Now(),
-		Conditions: []clm.ReportedCondition{available, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}})
+	taken, err := b.Report(b.t.Context(), mcs, id, clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: 1,
+		ObservedTime: time.Now(),
+		Conditions: []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},
+			{Type: "Health", Status: "True"}}})
 	if err != nil || !taken {
 		b.t.Fatalf("the report was not taken: %v", err)
 	}
@@ -163,8 +167,10 @@ func (b *bed) place(cluster string) api.Placement {
 // report finalizes a cluster, or says that it is there.
 func (b *bed) report(cluster string, generation int32, finalized string) {
 	b.t.Helper()
-	_, err := b.Report(b.t.Context(), clustersOf, cluster, clm.AdapterStatusCreate{Adapter: "placement", ObservedGeneration: generation, ObservedTime: time.Now(),
-		Conditions: []clm.ReportedCondition{{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}, {Type: "Finalized", Status: finalized}}})
+	_, err := b.Report(b.t.Context(), clustersOf, cluster, clm.AdapterStatusCreate{Adapter: "placement",
+		ObservedGeneration: generation, ObservedTime: time.Now(),
+		Conditions: []clm.ReportedCondition{{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"},
+			{Type: "Health", Status: "True"}, {Type: "Finalized", Status: finalized}}})
 	if err != nil {
 		b.t.Fatal(err)
 	}

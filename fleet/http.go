@@ -63,7 +63,8 @@ func (h *handlers) sees(ctx context.Context, cluster store.Document) error {
 
 func (h *handlers) ours(ctx context.Context) error {
 	if h.tenant(ctx) != nil {
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "only the region's own services place clusters, and see what management clusters hold")
+		return rest.Errorf(http.StatusForbidden, codeForbidden,
+			"only the region's own services place clusters, and see what management clusters hold")
 	}
 	return nil
 }
@@ -125,10 +126,12 @@ func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 	_, err := h.f.release(ctx, id, reason, func(cluster *store.Document, p placement) error {
 		switch {
 		case cluster != nil && cluster.DeletedAt == nil && p.State == api.Placed:
-			return rest.Errorf(http.StatusConflict, codeState, "Cluster %s is on %s and is not being deleted; delete it first", id, p.ManagementCluster)
+			return rest.Errorf(http.StatusConflict, codeState,
+				"Cluster %s is on %s and is not being deleted; delete it first", id, p.ManagementCluster)
 		case p.State == api.Orphaned && reason == "":
 			return rest.Errorf(http.StatusConflict, codeState,
-				"Cluster %s was removed by force, and %s has not said that nothing of it is left; atoll mc orphans shows what runs there", id, p.ManagementCluster)
+				"Cluster %s was removed by force, and %s has not said that nothing of it is left; atoll mc orphans "+
+					"shows what runs there", id, p.ManagementCluster)
 		}
 		return nil
 	})
@@ -166,7 +169,8 @@ func (h *handlers) endOrphan(w http.ResponseWriter, r *http.Request) error {
 	reason := strings.TrimSpace(q.Get("reason"))
 	switch {
 	case reason == "":
-		return rest.Errorf(http.StatusBadRequest, codeInvalid, "reason is missing; it says in the record why what runs there is ended")
+		return rest.Errorf(http.StatusBadRequest, codeInvalid,
+			"reason is missing; it says in the record why what runs there is ended")
 	case len(reason) > maxReason:
 		return reasonTooLong()
 	}
@@ -201,7 +205,8 @@ func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
 	err := h.f.store.Tx(r.Context(), func(tx *store.Tx) error {
 		d, err := tx.Get(r.Context(), kindMC, id)
 		if errors.Is(err, store.ErrNotFound) || err == nil && d.Scope != "" {
-			return rest.Errorf(http.StatusNotFound, codeNotFound, "ManagementCluster with id='%s' not found", rest.Shorten(id, 100))
+			return rest.Errorf(http.StatusNotFound, codeNotFound, "ManagementCluster with id='%s' not found",
+				rest.Shorten(id, 100))
 		}
 		if err != nil {
 			return err
@@ -258,7 +263,8 @@ func (f *Fleet) Needed(ctx context.Context, tx *store.Tx, d store.Document) erro
 		return err
 	}
 	if n := s.placements; n > 0 {
-		return rest.Errorf(http.StatusConflict, codeState, "ManagementCluster %s hosts %d clusters; delete them first", d.Name, n)
+		return rest.Errorf(http.StatusConflict, codeState, "ManagementCluster %s hosts %d clusters; delete them first",
+			d.Name, n)
 	}
 	return nil
 }

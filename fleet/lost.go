@@ -68,7 +68,8 @@ func (f *Fleet) tell(ctx context.Context) {
 	ask := func(clusters []waiter, why string) {
 		for part := range slices.Chunk(clusters, maxAsked) {
 			if err := f.request(ctx, part, time.Now(), why); err != nil {
-				f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters of a management cluster", slog.Int("clusters", len(clusters)), slog.Any("error", err))
+				f.log.LogAttrs(ctx, slog.LevelWarn, "work was not asked for clusters of a management cluster",
+					slog.Int("clusters", len(clusters)), slog.Any("error", err))
 				return
 			}
 		}

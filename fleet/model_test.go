@@ -50,7 +50,10 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 	}
 	place := func(id string) {
 		t.Helper()
-		room := slices.ContainsFunc(fleet, func(m *mc) bool { return m.heard && m.state == "Ready" && on(m.name) < m.planes })
+		room := slices.ContainsFunc(fleet, func(m *mc) bool {
+			return m.heard && m.state == "Ready" && on(
+				m.name) < m.planes
+		})
 		p := b.place(id)
 		switch at := places[id]; {
 		case at != "":
@@ -116,7 +119,8 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 				if !m.heard {
 					state = "Lost"
 				}
-				if n := int64(on(m.name)); u.Reserved["planes"] != n || u.Placements != int(n) || u.Capacity["planes"] != int64(m.planes) || string(u.State) != state {
+				if n := int64(on(m.name)); u.Reserved["planes"] != n || u.Placements != int(n) ||
+					u.Capacity["planes"] != int64(m.planes) || string(u.State) != state {
 					t.Fatalf("%+v, and the model has %d on %+v", u, n, *m)
 				}
 			}

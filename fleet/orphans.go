@@ -79,7 +79,10 @@ func (f *Fleet) lookAtOrphans(ctx context.Context, known map[string]*sighting) {
 			delete(known, cluster)
 		}
 	}
-	slices.SortStableFunc(orphans, func(a, b orphanedPlacement) int { return known[a.cluster].looked.Compare(known[b.cluster].looked) })
+	slices.SortStableFunc(orphans, func(a, b orphanedPlacement) int {
+		return known[a.cluster].looked.Compare(
+			known[b.cluster].looked)
+	})
 	unknown := map[string][]Work{} // by management cluster
 	failed := 0
 	for _, o := range orphans[:min(len(orphans), maxLooks)] {
@@ -87,7 +90,8 @@ func (f *Fleet) lookAtOrphans(ctx context.Context, known map[string]*sighting) {
 		seen.looked = time.Now()
 		err := f.lookAtOrphan(ctx, o, seen, unknown)
 		if err != nil && ctx.Err() == nil && failed == 0 {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "what is left of a cluster that is gone cannot be told", slog.String("cluster", o.cluster), slog.Any("error", err))
+			f.log.LogAttrs(ctx, slog.LevelWarn, "what is left of a cluster that is gone cannot be told",
+				slog.String("cluster", o.cluster), slog.Any("error", err))
 		}
 		if failed += count(err != nil); failed == maxFailures {
 			return // Maestro does not answer
@@ -104,7 +108,8 @@ type orphanedPlacement struct {
 
 // lookAtOrphan frees the room of a cluster of which nothing is left, and ends
 // what is left of it when the operator wants that without being asked.
-func (f *Fleet) lookAtOrphan(ctx context.Context, o orphanedPlacement, seen *sighting, unknown map[string][]Work) error {
+func (f *Fleet) lookAtOrphan(ctx context.Context, o orphanedPlacement, seen *sighting,
+	unknown map[string][]Work) error {
 	works, err := f.worksOf(ctx, o, unknown)
 	if err != nil {
 		return err
@@ -124,12 +129,13 @@ func (f *Fleet) lookAtOrphan(ctx context.Context, o orphanedPlacement, seen *sig
 	if now.Sub(seen.absent) < f.opts.ConfirmAfter {
 		return nil
 	}
-	released, err := f.release(ctx, o.cluster, "nothing of it is left on "+o.mc, func(c *store.Document, p placement) error {
-		if c != nil || p.State != api.Orphaned {
-			return errAlive
-		}
-		return nil
-	})
+	released, err := f.release(ctx, o.cluster, "nothing of it is left on "+o.mc,
+		func(c *store.Document, p placement) error {
+			if c != nil || p.State != api.Orphaned {
+				return errAlive
+			}
+			return nil
+		})
 	if errors.Is(err, errAlive) {
 		return nil
 	}
@@ -170,7 +176,8 @@ func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement, unknown map[st
 // begins with; the cluster's id follows (adapters/hosted-cluster).
 const hostedClusterWork = "work-"
 
-var errNoWorks = rest.Errorf(http.StatusServiceUnavailable, codeState, "this lifecycle manager was started without Maestro (--maestro), and cannot tell what management clusters run")
+var errNoWorks = rest.Errorf(http.StatusServiceUnavailable, codeState,
+	"this lifecycle manager was started without Maestro (--maestro), and cannot tell what management clusters run")
 
 // endWorks orders the deletion of works, with a record of who and why for each
 // that is not being deleted already.
@@ -180,19 +187,25 @@ func (f *Fleet) endWorks(ctx context.Context, works []Work, reason string) error
 		if w.Deleting != nil {
 			continue
 		}
-		err := f.opts.Works.End(client.WithActor(ctx, client.Actor{Principal: actor.Principal, Account: actor.Account, RequestID: actor.RequestID}), w, reason)
+		err := f.opts.Works.End(client.WithActor(ctx, client.Actor{Principal: actor.Principal, Account: actor.Account,
+			RequestID: actor.RequestID}), w, reason)
 		if err != nil {
 			return err
 		}
-		note, err := json.Marshal(map[string]string{"reason": reason, "work": w.ID, "name": w.Name, "management_cluster": w.ManagementCluster})
+		note, err := json.Marshal(map[string]string{"reason": reason, "work": w.ID, "name": w.Name,
+			"management_cluster": w.ManagementCluster})
 		if err != nil {
 			return err
 		}
 		id := cmp.Or(w.Cluster, w.ID)
-		if err := f.store.Tx(ctx, func(tx *store.Tx) error { return tx.Record(ctx, actionEndOrphan, kindCluster, id, "", note) }); err != nil {
+		if err := f.store.Tx(ctx, func(tx *store.Tx) error {
+			return tx.Record(ctx, actionEndOrphan, kindCluster, id, "",
+				note)
+		}); err != nil {
 			return fmt.Errorf("recording that work %s was ended: %w", w.ID, err)
 		}
-		f.log.LogAttrs(ctx, slog.LevelInfo, "a work without an owner is ended", slog.String("work", w.ID), slog.String("management_cluster", w.ManagementCluster),
+		f.log.LogAttrs(ctx, slog.LevelInfo, "a work without an owner is ended", slog.String("work", w.ID),
+			slog.String("management_cluster", w.ManagementCluster),
 			slog.String("cluster", w.Cluster), slog.String("by", actor.Principal), slog.String("reason", reason))
 	}
 	return nil
@@ -237,14 +250,18 @@ func (f *Fleet) orphans(ctx context.Context, mc string) ([]api.Orphan, error) {
 		return nil, err
 	}
 	for _, w := range unknown {
-		list = append(list, api.Orphan{ID: w.ID, Kind: api.UnknownWork, ManagementCluster: w.ManagementCluster, What: []string{}, Size: Amounts{}, Since: w.Since})
+		list = append(list, api.Orphan{ID: w.ID, Kind: api.UnknownWork, ManagementCluster: w.ManagementCluster,
+			What: []string{}, Size: Amounts{}, Since: w.Since})
 	}
 	held, err := f.reservations(ctx, mc, seen)
 	if err != nil {
 		return nil, err
 	}
 	list = append(list, held...)
-	slices.SortStableFunc(list, func(a, b api.Orphan) int { return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(list, func(a, b api.Orphan) int {
+		return cmp.Or(a.Since.Compare(b.Since),
+			strings.Compare(a.ID, b.ID))
+	})
 	return list, nil
 }
 
@@ -257,7 +274,8 @@ func (f *Fleet) alive(ctx context.Context, works []Work) (map[string]bool, error
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	alive := map[string]bool{}
-	q := store.Query{Kind: kindCluster, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}}, Limit: max(1, len(ids)), Deletion: store.WithDeleting, WireOnly: true}
+	q := store.Query{Kind: kindCluster, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}},
+		Limit: max(1, len(ids)), Deletion: store.WithDeleting, WireOnly: true}
 	page, err := f.store.List(ctx, q)
 	if err != nil {
 		return nil, fmt.Errorf("looking for the owners of works: %w", err)
@@ -308,7 +326,8 @@ func (f *Fleet) removal(ctx context.Context, cluster string) (at time.Time, by s
 
 // reservations are the orphaned placements of which there are no works.
 func (f *Fleet) reservations(ctx context.Context, mc string, worked map[string]bool) (list []api.Orphan, err error) {
-	q := store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.status->>'state' = $1", Args: []any{string(api.Orphaned)}}, Limit: maxOrphansShown}
+	q := store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: "d.status->>'state' = $1",
+		Args: []any{string(api.Orphaned)}}, Limit: maxOrphansShown}
 	page, err := f.store.List(ctx, q)
 	if err != nil {
 		return nil, fmt.Errorf("listing orphaned placements: %w", err)
@@ -321,7 +340,8 @@ func (f *Fleet) reservations(ctx context.Context, mc string, worked map[string]b
 		if worked[p.ClusterID] || mc != "" && mc != p.ManagementCluster {
 			continue
 		}
-		o := api.Orphan{ID: p.ClusterID, Kind: api.Reservation, ManagementCluster: p.ManagementCluster, ClusterID: p.ClusterID, What: []string{}, Size: p.reserved(), RemovedBy: p.RemovedBy}
+		o := api.Orphan{ID: p.ClusterID, Kind: api.Reservation, ManagementCluster: p.ManagementCluster,
+			ClusterID: p.ClusterID, What: []string{}, Size: p.reserved(), RemovedBy: p.RemovedBy}
 		if p.OrphanedTime != nil {
 			o.Since = *p.OrphanedTime
 		}
@@ -348,18 +368,21 @@ func (f *Fleet) endOrphan(ctx context.Context, mc, id, reason string) error {
 		return err
 	}
 	if len(works) == 0 {
-		return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no orphan %s; atoll mc orphans lists those there are", rest.Shorten(id, 100))
+		return rest.Errorf(http.StatusNotFound, codeNotFound,
+			"there is no orphan %s; atoll mc orphans lists those there are", rest.Shorten(id, 100))
 	}
 	if works[0].Known {
 		if works[0].Cluster == "" {
-			return rest.Errorf(http.StatusConflict, codeState, "work %s belongs to its source, and not to a cluster; delete it there", id)
+			return rest.Errorf(http.StatusConflict, codeState,
+				"work %s belongs to its source, and not to a cluster; delete it there", id)
 		}
 		alive, err := f.alive(ctx, works)
 		if err != nil {
 			return err
 		}
 		if alive[works[0].Cluster] {
-			return rest.Errorf(http.StatusConflict, codeState, "work %s belongs to the cluster %s; delete the cluster", id, works[0].Cluster)
+			return rest.Errorf(http.StatusConflict, codeState, "work %s belongs to the cluster %s; delete the cluster",
+				id, works[0].Cluster)
 		}
 	}
 	return f.endWorks(ctx, works, reason)

@@ -88,7 +88,9 @@ func (w *works) End(_ context.Context, work Work, reason string) error {
 }
 
 func plane(id, cluster string) Work {
-	return Work{ID: id, ManagementCluster: "one", Name: "work-" + cluster, Cluster: cluster, Known: true, Since: time.Now(), Objects: []string{"Namespace clusters-" + cluster, "HostedCluster clusters-" + cluster + "/hc"}}
+	return Work{ID: id, ManagementCluster: "one", Name: "work-" + cluster, Cluster: cluster, Known: true,
+		Since: time.Now(), Objects: []string{"Namespace clusters-" + cluster, "HostedCluster clusters-" + cluster +
+			"/hc"}}
 }
 
 // startWith starts a fleet over a stand-in of Maestro, with short times.
@@ -134,7 +136,8 @@ func TestI9RoomIsFreeWhenTheManagementClusterSaysSo(t *testing.T) {
 
 	b.eventually("it is noticed", func() bool { return len(b.orphans()) == 1 && b.placementState(id) == api.Orphaned })
 	o := b.orphans()[0]
-	is(t, "what runs there", fmt.Sprintln(o.ID, o.Kind, o.ManagementCluster, o.ClusterID == id, o.What[1] == "HostedCluster clusters-"+id+"/hc", o.Size["planes"], o.RemovedBy, o.EndingSince == nil),
+	is(t, "what runs there", fmt.Sprintln(o.ID, o.Kind, o.ManagementCluster, o.ClusterID == id,
+		o.What[1] == "HostedCluster clusters-"+id+"/hc", o.Size["planes"], o.RemovedBy, o.EndingSince == nil),
 		"w-1 Work one true true 1 system:test true\n")
 	waits := b.cluster("waits", `{}`)
 	if p := b.place(waits); p.State != api.Waiting {
@@ -174,7 +177,8 @@ func TestI9RoomIsFreeWhenTheManagementClusterSaysSo(t *testing.T) {
 			record = append(record, r.Action+" by "+r.Principal+": "+note.Reason)
 		}
 	}
-	want := []string{"free-room by system:fleet: nothing of it is left on one", "end-orphan by system:test: nobody needs it", "force-delete by system:test: a test"}
+	want := []string{"free-room by system:fleet: nothing of it is left on one",
+		"end-orphan by system:test: nobody needs it", "force-delete by system:test: a test"}
 	if !slices.Equal(record, want) {
 		t.Errorf("the record is %q, want %q", record, want)
 	}
@@ -221,11 +225,14 @@ func TestI9SilenceFreesNothing(t *testing.T) {
 	w.fails = nil
 	w.mu.Unlock()
 	held("without its agent")
-	unknown := Work{ID: client.BundleID("hosted-cluster", "one", "work-"+id), ManagementCluster: "one", Since: time.Now()}
+	unknown := Work{ID: client.BundleID("hosted-cluster", "one", "work-"+id), ManagementCluster: "one",
+		Since: time.Now()}
 	w.put(unknown)
 	b.heard(one, true)
 	held("with a work that only its agent knows")
-	if o := b.orphans(); len(o) != 2 || !slices.ContainsFunc(o, func(o api.Orphan) bool { return o.Kind == api.UnknownWork }) {
+	if o := b.orphans(); len(o) != 2 || !slices.ContainsFunc(o, func(o api.Orphan) bool {
+		return o.Kind == api.UnknownWork
+	}) {
 		t.Errorf("it is listed as %+v", o)
 	}
 	w.mu.Lock()
@@ -271,5 +278,6 @@ func TestI9NothingStaysReservedForWhatIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.report(id, 2, "True")
-	b.eventually("of one that ended without a release", func() bool { return b.usage(one, "planes") == "1 free, 0 reserved by 0" })
+	b.eventually("of one that ended without a release",
+		func() bool { return b.usage(one, "planes") == "1 free, 0 reserved by 0" })
 }

@@ -119,5 +119,6 @@ func render(d store.Document) ([]byte, error) {
 
 // forTenant is a placement as the cluster's owner reads it.
 func (p placement) forTenant() api.Placement {
-	return api.Placement{ClusterID: p.ClusterID, State: p.State, Reserved: Amounts{}, DecidedTime: p.DecidedTime, Message: p.Message}
+	return api.Placement{ClusterID: p.ClusterID, State: p.State, Reserved: Amounts{}, DecidedTime: p.DecidedTime,
+		Message: p.Message}
 }

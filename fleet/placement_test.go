@@ -18,18 +18,23 @@ func TestAClusterIsPlacedStaysAndIsReleased(t *testing.T) {
 	ctx := t.Context()
 	one := b.mc("one", `{"capacity":{"planes":2},"versions":["1.36.3"]}`, map[string]string{"zone": "a"})
 	two := b.mc("two", `{"capacity":{"planes":3}}`, map[string]string{"zone": "b"})
-	id := b.cluster("abc", `{"placement":{"selector":{"zone":"a"}},"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`)
+	id := b.cluster(
+		"abc",
+		`{"placement":{"selector":{"zone":"a"}},"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`)
 
 	_, err := b.Placement(ctx, id)
 	fails(t, "a placement before there is one", err, 404, codeNotFound)
 	p := b.place(id)
-	is(t, "the placement", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.ClusterID == id), "Placed one map[memory_mib:350 planes:1] true\n")
-	is(t, "the decision", fmt.Sprint(p.Decision.Candidates), "[{true one [] 500000} {false two [its label zone is b, not a] 0}]")
+	is(t, "the placement", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.ClusterID == id),
+		"Placed one map[memory_mib:350 planes:1] true\n")
+	is(t, "the decision", fmt.Sprint(p.Decision.Candidates),
+		"[{true one [] 500000} {false two [its label zone is b, not a] 0}]")
 	is(t, "one", b.usage(one, "planes"), "1 free, 1 reserved by 1")
 	is(t, "memory, which it does not limit", b.usage(one, "memory_mib"), "- free, 350 reserved by 1")
 
 	// Another selector does not move it, nor does its management cluster's end.
-	if _, err := b.Merge(ctx, clustersOf, id, []byte(`{"spec":{"placement":{"selector":{"zone":"b"}}}}`), ""); err != nil {
+	if _, err := b.Merge(ctx, clustersOf, id, []byte(`{"spec":{"placement":{"selector":{"zone":"b"}}}}`),
+		""); err != nil {
 		t.Fatal(err)
 	}
 	b.heard(one, false)
@@ -71,7 +76,8 @@ func TestWhyAClusterWaits(t *testing.T) {
 	b := start(t)
 	id := b.cluster("abc", `{}`)
 	p := b.place(id)
-	is(t, "without any", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.Reason), "Waiting  map[] there is no management cluster\n")
+	is(t, "without any", fmt.Sprintln(p.State, p.ManagementCluster, p.Reserved, p.Reason),
+		"Waiting  map[] there is no management cluster\n")
 	b.make(mcs, "ManagementCluster", "silent", `{}`, nil)
 	lost := b.mc("lost", `{}`, nil)
 	b.heard(lost, false)
@@ -83,7 +89,8 @@ func TestWhyAClusterWaits(t *testing.T) {
 	for _, c := range p.Decision.Candidates {
 		got = append(got, c.Name+": "+c.Reasons[0][:12])
 	}
-	is(t, "the reasons", fmt.Sprint(got), "[lost: lost: its ag silent: its agent wa small: planes: 0 of strange: its spec can]")
+	is(t, "the reasons", fmt.Sprint(got),
+		"[lost: lost: its ag silent: its agent wa small: planes: 0 of strange: its spec can]")
 	is(t, "the reason in words", p.Message, "the region has no room for the cluster at present")
 	usage, err := b.Usage(t.Context())
 	if err != nil {
@@ -113,15 +120,18 @@ func TestWhoMayPlace(t *testing.T) {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	// Where a cluster is, and what there was else, is no tenant's business.
-	if p, err := mine.Placement(ctx, r.ID); err != nil || p.State != api.Placed || p.ManagementCluster != "" || p.Decision != nil || p.Reason != "" || len(p.Reserved) > 0 {
+	if p, err := mine.Placement(ctx, r.ID); err != nil || p.State != api.Placed || p.ManagementCluster != "" ||
+		p.Decision != nil || p.Reason != "" || len(p.Reserved) > 0 {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	waits, err := mine.Create(ctx, clustersOf, clm.ResourceCreate{Kind: "Cluster", Name: "waits", Spec: json.RawMessage(`{"placement":{"selector":{"a":"b"}}}`)}, "")
+	waits, err := mine.Create(ctx, clustersOf, clm.ResourceCreate{Kind: "Cluster", Name: "waits", Spec: json.RawMessage(
+		`{"placement":{"selector":{"a":"b"}}}`)}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.place(waits.ID)
-	if p, err := mine.Placement(ctx, waits.ID); err != nil || p.State != api.Waiting || p.Message != "no place has the labels that the cluster asks for" || p.Reason != "" || p.Decision != nil {
+	if p, err := mine.Placement(ctx, waits.ID); err != nil || p.State != api.Waiting ||
+		p.Message != "no place has the labels that the cluster asks for" || p.Reason != "" || p.Decision != nil {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	_, err = others.Placement(ctx, r.ID)
@@ -148,7 +158,8 @@ func TestI2PlacementsAtOnceOverfillNothing(t *testing.T) {
 	for i := range ids {
 		ids[i] = b.cluster(fmt.Sprintf("c-%d", i), `{}`)
 	}
-	mcs := []string{b.mc("one", `{"capacity":{"planes":10,"memory_mib":3600}}`, nil), b.mc("two", `{"capacity":{"planes":100,"memory_mib":5250}}`, nil)}
+	mcs := []string{b.mc("one", `{"capacity":{"planes":10,"memory_mib":3600}}`, nil),
+		b.mc("two", `{"capacity":{"planes":100,"memory_mib":5250}}`, nil)}
 	var wait sync.WaitGroup
 	var mu sync.Mutex
 	places := map[string]map[string]bool{}

@@ -119,7 +119,8 @@ func (r reading) reportTime() time.Time {
 
 // stateOf is what was declared, unless its agent is not heard. recent says that
 // the report moved not long ago.
-func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (state api.ManagementClusterState, heard time.Time) {
+func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (state api.ManagementClusterState,
+	heard time.Time) {
 	state = api.Unheard
 	for _, r := range seen.Reports {
 		if r.Adapter != presenceAdapter {
@@ -170,7 +171,8 @@ func (p *placementSpec) UnmarshalJSON(data []byte) error {
 func demandOf(spec json.RawMessage, amounts Amounts) Demand {
 	var s clusterSpec
 	_ = json.Unmarshal(spec, &s)
-	return Demand{Named: s.Placement.ManagementCluster, Selector: s.Placement.Selector, Version: versionOf(s.HostedCluster.Release.Image), Amounts: amounts}
+	return Demand{Named: s.Placement.ManagementCluster, Selector: s.Placement.Selector, Version: versionOf(
+		s.HostedCluster.Release.Image), Amounts: amounts}
 }
 
 // versionOf is the version that a release image names by its tag, "" for none.

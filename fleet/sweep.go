@@ -22,7 +22,8 @@ const ownerless = `d.status->>'state' <> 'Orphaned'
 // so it is done when the feed is followed anew, and seldom after that.
 func (f *Fleet) compare(ctx context.Context) error {
 	for after := ""; ; {
-		page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: ownerless}, Limit: 100, After: after})
+		page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: ownerless},
+			Limit: 100, After: after})
 		if err != nil {
 			return fmt.Errorf("looking for placements without a cluster: %w", err)
 		}
@@ -101,7 +102,8 @@ func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
 	}
 	for _, id := range wrong {
 		err := f.store.Tx(ctx, func(tx *store.Tx) error {
-			if _, err := tx.Exec(ctx, `insert into reservation (management_cluster, placements, reserved) values ($1, 0, '{}') on conflict do nothing`, id); err != nil {
+			if _, err := tx.Exec(
+				ctx, `insert into reservation (management_cluster, placements, reserved) values ($1, 0, '{}') on conflict do nothing`, id); err != nil {
 				return err
 			}
 			have, err := lockSum(ctx, tx, id)
@@ -113,8 +115,10 @@ func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
 				return err
 			}
 			mended++
-			f.log.LogAttrs(ctx, slog.LevelError, "a sum of reservations was wrong", slog.String("management_cluster_id", id),
-				slog.Any("said", have.reserved), slog.Any("found", found.reserved), slog.Int("placements", found.placements))
+			f.log.LogAttrs(ctx, slog.LevelError, "a sum of reservations was wrong", slog.String("management_cluster_id",
+				id),
+				slog.Any("said", have.reserved), slog.Any("found", found.reserved), slog.Int("placements",
+					found.placements))
 			return setSum(ctx, tx, id, found)
 		})
 		if err != nil {

@@ -96,7 +96,8 @@ func workOf(b maestro.ResourceBundle) Work {
 		Labels map[string]string `json:"labels"`
 	}
 	_ = json.Unmarshal(b.Metadata, &meta)
-	w := Work{ID: b.ID, ManagementCluster: b.ConsumerName, Name: meta.Name, Cluster: meta.Labels[clusterLabel], Known: true, Since: b.CreatedAt, Deleting: b.DeletedAt}
+	w := Work{ID: b.ID, ManagementCluster: b.ConsumerName, Name: meta.Name, Cluster: meta.Labels[clusterLabel],
+		Known: true, Since: b.CreatedAt, Deleting: b.DeletedAt}
 	for _, raw := range b.Manifests {
 		var m struct {
 			Kind     string `json:"kind"`

@@ -50,7 +50,8 @@ const (
 
 // Manifests is what Bootstrap applies, as YAML, without the pull secret.
 func Manifests() []byte {
-	return bytes.Join([][]byte{hypershift.HostedClusterCRD, hypershift.NodePoolCRD, apihosting.CredentialCRD, externalSecretsCRD, bootstrapManifests}, []byte("---\n"))
+	return bytes.Join([][]byte{hypershift.HostedClusterCRD, hypershift.NodePoolCRD, apihosting.CredentialCRD,
+		externalSecretsCRD, bootstrapManifests}, []byte("---\n"))
 }
 
 // Bootstrap prepares a management cluster for hosting, with the rights of an
@@ -90,7 +91,8 @@ func secrets() schema.GroupVersionResource {
 }
 
 func customResources() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
 }
 
 // applyAll applies the manifests, and waits until the kinds are served.
@@ -149,8 +151,10 @@ func (b bootstrapping) apply(ctx context.Context, object *unstructured.Unstructu
 	case "Secret":
 		gvr = secrets()
 	case "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding":
-		resource := map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings", "Role": "roles", "RoleBinding": "rolebindings"}
-		gvr = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource[object.GetKind()]}
+		resource := map[string]string{"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings",
+			"Role": "roles", "RoleBinding": "rolebindings"}
+		gvr = schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1",
+			Resource: resource[object.GetKind()]}
 	default:
 		return errors.New("not a kind that is bootstrapped")
 	}
@@ -163,7 +167,8 @@ func (b bootstrapping) apply(ctx context.Context, object *unstructured.Unstructu
 		r = b.dyn.Resource(gvr).Namespace(ns)
 	}
 	force := true
-	_, err = r.Patch(ctx, object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: bootstrapManager, Force: &force})
+	_, err = r.Patch(ctx, object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{
+		FieldManager: bootstrapManager, Force: &force})
 	return err
 }
 
@@ -171,7 +176,8 @@ func (b bootstrapping) apply(ctx context.Context, object *unstructured.Unstructu
 // content is given.
 func (b bootstrapping) pullSecret(ctx context.Context, content []byte) error {
 	if content == nil {
-		_, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, pullSecretName, metav1.GetOptions{})
+		_, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, pullSecretName,
+			metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -182,8 +188,9 @@ func (b bootstrapping) pullSecret(ctx context.Context, content []byte) error {
 	}
 	return b.apply(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "type": dockerConfigType,
-		"metadata": map[string]any{"name": pullSecretName, "namespace": apihosting.SystemNamespace, "labels": map[string]any{"app.kubernetes.io/managed-by": "atoll"}},
-		"data":     map[string]any{dockerConfigKey: encode(content)},
+		"metadata": map[string]any{"name": pullSecretName, "namespace": apihosting.SystemNamespace,
+			"labels": map[string]any{"app.kubernetes.io/managed-by": "atoll"}},
+		"data": map[string]any{dockerConfigKey: encode(content)},
 	}})
 }
 
@@ -218,7 +225,8 @@ func (b bootstrapping) awaitKind(ctx context.Context, name string) error {
 
 func (b bootstrapping) token(ctx context.Context) (token, ca []byte, err error) {
 	err = await(ctx, func() (bool, error) {
-		s, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, account+"-token", metav1.GetOptions{})
+		s, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, account+"-token",
+			metav1.GetOptions{})
 		if err != nil {
 			return true, err
 		}
@@ -253,7 +261,8 @@ func accountKubeconfig(admin *rest.Config, cluster string, token, ca []byte) ([]
 		cluster = "management"
 	}
 	cfg := api.NewConfig()
-	cfg.Clusters[cluster] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca, TLSServerName: admin.ServerName}
+	cfg.Clusters[cluster] = &api.Cluster{Server: admin.Host, CertificateAuthorityData: ca,
+		TLSServerName: admin.ServerName}
 	cfg.AuthInfos[account] = &api.AuthInfo{Token: string(token)}
 	cfg.Contexts[account] = &api.Context{Cluster: cluster, AuthInfo: account, Namespace: apihosting.SystemNamespace}
 	cfg.CurrentContext = account
@@ -271,7 +280,8 @@ func awaitRights(ctx context.Context, kubeconfig []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, gvr := range []schema.GroupVersionResource{hypershift.HostedClusters(), hypershift.NodePools(), apihosting.Credentials(), externalSecrets()} {
+	for _, gvr := range []schema.GroupVersionResource{hypershift.HostedClusters(), hypershift.NodePools(),
+		apihosting.Credentials(), externalSecrets()} {
 		err := await(ctx, func() (bool, error) {
 			_, err := dyn.Resource(gvr).List(ctx, metav1.ListOptions{Limit: 1})
 			wait := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)

@@ -57,7 +57,8 @@ func namespaces() schema.GroupVersionResource {
 
 func makeNamespace(t *testing.T, admin dynamic.Interface, name string) {
 	t.Helper()
-	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}}}
+	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": name}}}
 	if _, err := admin.Resource(namespaces()).Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,8 @@ func makeNamespace(t *testing.T, admin dynamic.Interface, name string) {
 
 func TestBootstrapGivesHostingWhatItNeedsAndNoMore(t *testing.T) {
 	admin := client(t, administrator(t))
-	first, err := Bootstrap(t.Context(), administrator(t), BootstrapOptions{PullSecret: []byte(`{"auths":{"example":{"auth":"YTpi"}}}`)})
+	first, err := Bootstrap(t.Context(), administrator(t),
+		BootstrapOptions{PullSecret: []byte(`{"auths":{"example":{"auth":"YTpi"}}}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +75,8 @@ func TestBootstrapGivesHostingWhatItNeedsAndNoMore(t *testing.T) {
 	if err != nil || string(again) != string(first) {
 		t.Fatalf("the second time gave another kubeconfig, or %v", err)
 	}
-	pull, err := admin.Resource(secrets()).Namespace("atoll-hosting").Get(t.Context(), pullSecretName, metav1.GetOptions{})
+	pull, err := admin.Resource(secrets()).Namespace("atoll-hosting").Get(t.Context(), pullSecretName,
+		metav1.GetOptions{})
 	if err != nil || string(secretValue(pull, dockerConfigKey)) != `{"auths":{"example":{"auth":"YTpi"}}}` {
 		t.Errorf("the pull secret is %v, %v: a second bootstrap without one keeps it", pull, err)
 	}
@@ -97,7 +100,8 @@ func TestBootstrapGivesHostingWhatItNeedsAndNoMore(t *testing.T) {
 	if _, err := hosting.Resource(namespaces()).List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("listing namespaces: %v, want forbidden", err)
 	}
-	err = hosting.Resource(hypershift.HostedClusters()).Namespace("default").Delete(t.Context(), "any", metav1.DeleteOptions{})
+	err = hosting.Resource(hypershift.HostedClusters()).Namespace("default").Delete(t.Context(), "any",
+		metav1.DeleteOptions{})
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("deleting a HostedCluster: %v, want forbidden", err)
 	}
@@ -112,7 +116,8 @@ func TestUnknownFieldsOfAHostedClusterAreKept(t *testing.T) {
 		"metadata": map[string]any{"name": "hc-fields"},
 		"spec": map[string]any{
 			"release": map[string]any{"image": "atoll.dev/release:0.0.0"}, "pausedUntil": "true",
-			"platform": map[string]any{"type": "AWS", "aws": map[string]any{"region": "eu-west-1", "rolesRef": map[string]any{"ingressARN": "arn:1"}}},
+			"platform": map[string]any{"type": "AWS", "aws": map[string]any{"region": "eu-west-1",
+				"rolesRef": map[string]any{"ingressARN": "arn:1"}}},
 		},
 	}}
 	c := admin.Resource(hypershift.HostedClusters()).Namespace("clusters-fields")
@@ -120,7 +125,8 @@ func TestUnknownFieldsOfAHostedClusterAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if arn, _, _ := unstructured.NestedString(got.Object, "spec", "platform", "aws", "rolesRef", "ingressARN"); arn != "arn:1" {
+	if arn, _, _ := unstructured.NestedString(got.Object, "spec", "platform", "aws", "rolesRef",
+		"ingressARN"); arn != "arn:1" {
 		t.Errorf("the spec came back as %v", got.Object["spec"])
 	}
 }

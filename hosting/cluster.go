@@ -85,7 +85,8 @@ func (h *Hosting) steer(ctx context.Context, c *cluster, t target) {
 
 // reconcile brings one HostedCluster's plane nearer to its spec, and its
 // status to the truth.
-func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration,
+	error) {
 	if object == nil {
 		h.mu.Lock()
 		delete(h.seen, key)
@@ -95,7 +96,8 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 			return 0, h.drop(key, c) // it went while it was finalized once more than needed
 		}
 		if c != nil {
-			h.o.Log.Warn("a HostedCluster is gone without having been finalized; its plane is left as it is", "plane", key.String())
+			h.o.Log.Warn("a HostedCluster is gone without having been finalized; its plane is left as it is", "plane",
+				key.String())
 		}
 		return 0, nil
 	}
@@ -113,7 +115,8 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 	hc, invalid := loop.Decode[hypershift.HostedCluster](object)
 	if invalid != nil {
 		hc = &hypershift.HostedCluster{}
-		hc.Name, hc.Namespace, hc.Generation, hc.UID, hc.Annotations = object.GetName(), object.GetNamespace(), object.GetGeneration(), object.GetUID(), object.GetAnnotations()
+		hc.Name, hc.Namespace, hc.Generation, hc.UID, hc.Annotations = object.GetName(), object.GetNamespace(),
+			object.GetGeneration(), object.GetUID(), object.GetAnnotations()
 		hc.APIVersion, hc.Kind = object.GetAPIVersion(), object.GetKind()
 	}
 	c, err := h.cluster(key)
@@ -137,7 +140,8 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 
 // decide says what the plane's runner is to do, changes the plane's route, and
 // fills the observation with why.
-func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster, invalid error, o *observation, now time.Time) (t target, again time.Duration) {
+func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster, invalid error, o *observation,
+	now time.Time) (t target, again time.Duration) {
 	soon := func(d time.Duration) {
 		if d > 0 && (again == 0 || d < again) {
 			again = d
@@ -163,7 +167,8 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 		o.Release, o.Refused = h.o.Catalogue.pick(hc.Spec.Release.Image, written)
 	}
 	t = target{Release: o.Release, Config: plane.Config{
-		Name: hc.Name, Binary: h.o.Catalogue[o.Release], ServiceCIDR: serviceCIDR(hc.Spec), ExternalHosts: []string{name}, SimulatedNodes: true,
+		Name: hc.Name, Binary: h.o.Catalogue[o.Release], ServiceCIDR: serviceCIDR(hc.Spec), ExternalHosts: []string{
+			name}, SimulatedNodes: true,
 	}}
 	if t.Config.ServiceCIDR == "" {
 		t.Config.ServiceCIDR = defaultServiceCIDR
@@ -186,7 +191,8 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 	o.Image = releaseRepository + o.Release
 	missing := v.PID == 0 && (rec.Born || lived(hc.Status)) && !h.home.holds(key)
 	if missing { // a new plane in its place would be an empty one, and be called available
-		o.Failure = &failure{Reason: failedData, Message: "the plane has run before, and its data is not in hosting's data directory"}
+		o.Failure = &failure{Reason: failedData,
+			Message: "the plane has run before, and its data is not in hosting's data directory"}
 		soon(time.Second)
 	}
 
@@ -196,7 +202,8 @@ func (h *Hosting) decide(key loop.Key, c *cluster, hc *hypershift.HostedCluster,
 	}
 	c.wish = wish
 	h.mu.Lock()
-	p := power{Hibernated: wish, Ordered: c.ordered, Born: rec.Born, Running: v.PID != 0, Ready: v.Ready, Asked: c.asked, Closed: c.shut}
+	p := power{Hibernated: wish, Ordered: c.ordered, Born: rec.Born, Running: v.PID != 0, Ready: v.Ready,
+		Asked: c.asked, Closed: c.shut}
 	waiting := c.waiting
 	h.mu.Unlock()
 	p.Closed = p.Closed && h.o.Routes.Settled()
@@ -266,11 +273,13 @@ func (h *Hosting) addFinalizer(ctx context.Context, object *unstructured.Unstruc
 // setFinalizers changes the list as it was seen, or fails; with NotFound when
 // there is no such object any more.
 func (h *Hosting) setFinalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": object.GetResourceVersion(), "finalizers": list}})
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": object.GetResourceVersion(),
+		"finalizers": list}})
 	if err != nil {
 		return err
 	}
-	_, err = h.o.Client.Resource(hypershift.HostedClusters()).Namespace(object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = h.o.Client.Resource(hypershift.HostedClusters()).Namespace(object.GetNamespace()).Patch(
+		ctx, object.GetName(), types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
 		return fmt.Errorf("finalizers of HostedCluster %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
@@ -278,7 +287,8 @@ func (h *Hosting) setFinalizers(ctx context.Context, object *unstructured.Unstru
 }
 
 // writeStatus patches the status when it differs from what the cluster has.
-func (h *Hosting) writeStatus(ctx context.Context, c *cluster, hc *hypershift.HostedCluster, o observation, now time.Time) error {
+func (h *Hosting) writeStatus(ctx context.Context, c *cluster, hc *hypershift.HostedCluster, o observation,
+	now time.Time) error {
 	before := hc.Status
 	if c.status != nil {
 		before = *c.status
@@ -297,7 +307,8 @@ func (h *Hosting) writeStatus(ctx context.Context, c *cluster, hc *hypershift.Ho
 		return nil
 	}
 	body := slices.Concat([]byte(`{"status":`), want, []byte(`}`))
-	_, err = h.o.Client.Resource(hypershift.HostedClusters()).Namespace(hc.Namespace).Patch(ctx, hc.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	_, err = h.o.Client.Resource(hypershift.HostedClusters()).Namespace(hc.Namespace).Patch(ctx, hc.Name,
+		types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("status of HostedCluster %s/%s: %w", hc.Namespace, hc.Name, err)
 	}
@@ -332,7 +343,9 @@ func (h *Hosting) finalize(ctx, calls context.Context, key loop.Key, object *uns
 		return err
 	}
 	h.o.Log.Info("plane deleted", "plane", key.String())
-	err = h.setFinalizers(calls, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer }))
+	err = h.setFinalizers(calls, object, slices.DeleteFunc(object.GetFinalizers(), func(f string) bool {
+		return f == finalizer
+	}))
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

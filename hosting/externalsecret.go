@@ -75,7 +75,8 @@ type remoteRef struct {
 // secretKeeper fulfils ExternalSecrets.
 type secretKeeper struct{ client dynamic.Interface }
 
-func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstructured.Unstructured) (time.Duration,
+	error) {
 	if object == nil || object.GetDeletionTimestamp() != nil {
 		return 0, nil // the Secret has an owner, or is to stay
 	}
@@ -86,7 +87,8 @@ func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstru
 	if es.Spec.SecretStoreRef.Name != secretStore || es.Spec.SecretStoreRef.Kind != "ClusterSecretStore" {
 		return 0, nil
 	}
-	condition := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "SecretSynced", Message: "the Secret is as it should be"}
+	condition := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "SecretSynced",
+		Message: "the Secret is as it should be"}
 	err = k.fulfil(ctx, es)
 	if err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "SecretSyncedError", err.Error()
@@ -98,7 +100,8 @@ func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstru
 		if merr != nil {
 			return 0, merr
 		}
-		_, perr := k.client.Resource(externalSecrets()).Namespace(es.Namespace).Patch(ctx, es.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+		_, perr := k.client.Resource(externalSecrets()).Namespace(es.Namespace).Patch(ctx, es.Name,
+			types.MergePatchType, body, metav1.PatchOptions{}, "status")
 		if perr != nil && !apierrors.IsNotFound(perr) {
 			return 0, fmt.Errorf("status of ExternalSecret %s/%s: %w", es.Namespace, es.Name, perr)
 		}
@@ -141,7 +144,8 @@ func (k *secretKeeper) fulfil(ctx context.Context, es *externalSecret) error {
 	}
 	secret := map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "data": data,
-		"metadata": map[string]any{"name": name, "namespace": es.Namespace, "labels": map[string]any{"app.kubernetes.io/managed-by": "atoll"}},
+		"metadata": map[string]any{"name": name, "namespace": es.Namespace, "labels": map[string]any{
+			"app.kubernetes.io/managed-by": "atoll"}},
 	}
 	if kind != "" {
 		secret["type"] = kind
@@ -185,7 +189,8 @@ func applySecret(ctx context.Context, client dynamic.Interface, secret map[strin
 	md := secret["metadata"].(map[string]any)
 	ns, name := md["namespace"].(string), md["name"].(string)
 	force := true
-	_, err = client.Resource(secrets()).Namespace(ns).Patch(ctx, name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: fieldManager, Force: &force})
+	_, err = client.Resource(secrets()).Namespace(ns).Patch(ctx, name, types.ApplyPatchType, body, metav1.PatchOptions{
+		FieldManager: fieldManager, Force: &force})
 	if err != nil {
 		return fmt.Errorf("secret %s/%s: %w", ns, name, err)
 	}

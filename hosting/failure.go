@@ -36,7 +36,8 @@ var errHangs = errors.New("the plane does not answer")
 func classify(err error) (reason, message string) {
 	text := err.Error()
 	switch {
-	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || strings.Contains(text, "no space left on device") || strings.Contains(text, "disk quota exceeded"):
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) ||
+		strings.Contains(text, "no space left on device") || strings.Contains(text, "disk quota exceeded"):
 		return failedDisk, "the disk of the plane's data is full; it is tried again"
 	case errors.Is(err, unix.EADDRINUSE) || strings.Contains(text, "address already in use"):
 		return failedPort, "somebody else listens on the plane's port; it gets another one"

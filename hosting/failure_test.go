@@ -21,7 +21,8 @@ func TestFailuresHaveReasons(t *testing.T) {
 		reason, message string
 	}{
 		{fmt.Errorf("starting: %w", &fs.PathError{Op: "write", Path: "/x", Err: syscall.ENOSPC}), failedDisk, "full"},
-		{exited("{\"msg\":\"etcd\"}\natoll-kube: etcd: walpb: write /d/wal: no space left on device"), failedDisk, "full"},
+		{exited("{\"msg\":\"etcd\"}\natoll-kube: etcd: walpb: write /d/wal: no space left on device"), failedDisk,
+			"full"},
 		{syscall.EADDRINUSE, failedPort, "port"},
 		{exited("atoll-kube: listen tcp 127.0.0.1:30001: bind: address already in use"), failedPort, "port"},
 		{runnable("/nowhere/atoll-kube"), failedBinary, "program"},

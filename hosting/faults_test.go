@@ -132,17 +132,20 @@ func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 		es := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "external-secrets.io/v1", "kind": "ExternalSecret", "metadata": map[string]any{"name": name},
 			"spec": map[string]any{
-				"secretStoreRef": map[string]any{"kind": "ClusterSecretStore", "name": store}, "target": map[string]any{"creationPolicy": "Orphan"},
+				"secretStoreRef": map[string]any{"kind": "ClusterSecretStore", "name": store}, "target": map[string]any{
+					"creationPolicy": "Orphan"},
 				"data": []any{map[string]any{"secretKey": dockerConfigKey, "remoteRef": map[string]any{"key": key}}},
 			},
 		}}
-		if _, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Create(t.Context(), es, metav1.CreateOptions{}); err != nil {
+		if _, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Create(t.Context(), es,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ready := func(name string) (status, reason string) {
 		w.wait("ExternalSecret "+name, func() error {
-			object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), name, metav1.GetOptions{})
+			object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), name,
+				metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -168,7 +171,8 @@ func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 	if status, reason := ready("token"); status != "False" || reason != "SecretSyncedError" {
 		t.Errorf("hosting's own token: %s %s", status, reason)
 	}
-	object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), "foreign", metav1.GetOptions{})
+	object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), "foreign",
+		metav1.GetOptions{})
 	if err != nil || object.Object["status"] != nil {
 		t.Errorf("the ExternalSecret of another store was touched: %v, %v", object, err)
 	}
@@ -182,8 +186,9 @@ func TestI9NoPlaneIsStartedForAHostedClusterThatIsGone(t *testing.T) {
 	makeNamespace(w.T, w.admin, key.Namespace)
 	stale := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster",
-		"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace, "resourceVersion": "1", "uid": "00000000-0000-0000-0000-000000000001"},
-		"spec":     map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
+		"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace, "resourceVersion": "1",
+			"uid": "00000000-0000-0000-0000-000000000001"},
+		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
 	}}
 	if _, err := w.h.reconcile(t.Context(), key, stale); err != nil {
 		t.Error(err)

@@ -55,7 +55,8 @@ func TestNoEmptyPlaneTakesTheOldOnesPlace(t *testing.T) {
 	key := w.create("one", nil)
 	status := `{"status":{"version":{"desired":{"version":"1.36.3","image":"i"},"observedGeneration":1,"availableUpdates":null,` +
 		`"history":[{"state":"Completed","startedTime":"2026-11-21T12:00:00Z","completionTime":"2026-11-21T12:00:01Z","version":"1.36.3","image":"i","verified":false}]}}}`
-	_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(t.Context(), key.Name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
+	_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(t.Context(), key.Name,
+		types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
 	if err != nil {
 		t.Fatal(err)
 	}

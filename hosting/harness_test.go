@@ -77,7 +77,8 @@ func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 // are made to outlive their hosting.
 func (w *world) reap() {
 	w.Helper()
-	script := exec.Command("sh", "-c", `cat >/dev/null; for f in "$0"/planes/*/*/lock; do kill -9 "$(cat "$f")"; done 2>/dev/null`, w.options.DataDir)
+	script := exec.Command("sh", "-c",
+		`cat >/dev/null; for f in "$0"/planes/*/*/lock; do kill -9 "$(cat "$f")"; done 2>/dev/null`, w.options.DataDir)
 	stdin, err := script.StdinPipe()
 	if err != nil {
 		w.Fatal(err)
@@ -120,7 +121,8 @@ func (w *world) forget() {
 		if !strings.HasPrefix(hc.GetNamespace(), w.prefix+"-") {
 			continue
 		}
-		_, err := all.Namespace(hc.GetNamespace()).Patch(ctx, hc.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err := all.Namespace(hc.GetNamespace()).Patch(ctx, hc.GetName(), types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 		if err == nil {
 			err = all.Namespace(hc.GetNamespace()).Delete(ctx, hc.GetName(), metav1.DeleteOptions{})
 		}
@@ -173,9 +175,11 @@ func (w *world) create(name string, spec map[string]any) loop.Key {
 		spec["release"] = map[string]any{"image": "atoll.dev/release:1.36.3"}
 	}
 	hc := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster", "metadata": map[string]any{"name": key.Name}, "spec": spec,
+		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster", "metadata": map[string]any{
+			"name": key.Name}, "spec": spec,
 	}}
-	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Create(w.Context(), hc, metav1.CreateOptions{}); err != nil {
+	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Create(w.Context(), hc,
+		metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	return key
@@ -183,7 +187,8 @@ func (w *world) create(name string, spec map[string]any) loop.Key {
 
 func (w *world) get(key loop.Key) *hypershift.HostedCluster {
 	w.Helper()
-	object, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name, metav1.GetOptions{})
+	object, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name,
+		metav1.GetOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -196,7 +201,8 @@ func (w *world) get(key loop.Key) *hypershift.HostedCluster {
 
 func (w *world) patch(key loop.Key, body string) {
 	w.Helper()
-	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(w.Context(), key.Name, types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
+	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(w.Context(), key.Name,
+		types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -209,7 +215,8 @@ func (w *world) condition(key loop.Key, kind, status, reason string) *hypershift
 	w.wait(fmt.Sprintf("%s=%s %s of %s", kind, status, reason, key), func() error {
 		hc = w.get(key)
 		c := meta.FindStatusCondition(hc.Status.Conditions, kind)
-		if c == nil || string(c.Status) != status || c.ObservedGeneration != hc.Generation || reason != "" && c.Reason != reason {
+		if c == nil || string(c.Status) != status || c.ObservedGeneration != hc.Generation || reason != "" &&
+			c.Reason != reason {
 			all, _ := json.MarshalIndent(hc.Status.Conditions, "", " ")
 			return fmt.Errorf("generation %d, conditions %s", hc.Generation, all)
 		}
@@ -235,7 +242,8 @@ func (w *world) available(key loop.Key) (*hypershift.HostedCluster, dynamic.Inte
 
 func (w *world) delete(key loop.Key) {
 	w.Helper()
-	err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Delete(w.Context(), key.Name, metav1.DeleteOptions{})
+	err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Delete(w.Context(), key.Name,
+		metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		w.Fatal(err)
 	}
@@ -246,7 +254,8 @@ func (w *world) delete(key loop.Key) {
 func (w *world) gone(key loop.Key, pids ...int) {
 	w.Helper()
 	w.wait("the end of "+key.String(), func() error {
-		_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name, metav1.GetOptions{})
+		_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name,
+			metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the HostedCluster: %v", err)
 		}
@@ -282,7 +291,8 @@ func (w *world) runs(pid int, key loop.Key) bool {
 // kubeconfig reads the Secret that a status names.
 func (w *world) kubeconfig(hc *hypershift.HostedCluster) (cluster struct{ Server, TLSServerName string }) {
 	w.Helper()
-	s, err := w.admin.Resource(secrets()).Namespace(hc.Namespace).Get(w.Context(), hc.Status.KubeConfig.Name, metav1.GetOptions{})
+	s, err := w.admin.Resource(secrets()).Namespace(hc.Namespace).Get(w.Context(), hc.Status.KubeConfig.Name,
+		metav1.GetOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -299,8 +309,10 @@ func (w *world) kubeconfig(hc *hypershift.HostedCluster) (cluster struct{ Server
 // keep writes a ConfigMap into a plane; kept says whether it is there.
 func (w *world) keep(c dynamic.Interface, name string) {
 	w.Helper()
-	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}}
-	if _, err := c.Resource(configMaps()).Namespace("default").Create(w.Context(), cm, metav1.CreateOptions{}); err != nil {
+	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": name}}}
+	if _, err := c.Resource(configMaps()).Namespace("default").Create(w.Context(), cm,
+		metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
 }

@@ -87,7 +87,8 @@ func (p *port) keep(run func(context.Context) error) (stop func()) {
 func (p *port) customer(hc *hypershift.HostedCluster) func() error {
 	p.t.Helper()
 	w := p.w.Load()
-	s, err := w.admin.Resource(secrets()).Namespace(hc.Namespace).Get(w.Context(), hc.Status.KubeConfig.Name, metav1.GetOptions{})
+	s, err := w.admin.Resource(secrets()).Namespace(hc.Namespace).Get(w.Context(), hc.Status.KubeConfig.Name,
+		metav1.GetOptions{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -102,7 +103,8 @@ func (p *port) customer(hc *hypershift.HostedCluster) func() error {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	c := &http.Client{Timeout: waitLimit, Transport: &http.Transport{TLSClientConfig: tlsConfig, DisableKeepAlives: true}}
+	c := &http.Client{Timeout: waitLimit, Transport: &http.Transport{TLSClientConfig: tlsConfig,
+		DisableKeepAlives: true}}
 	return func() error {
 		res, err := c.Get(config.Host + "/api/v1/namespaces")
 		if err != nil {
@@ -202,7 +204,8 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	if log, err := os.ReadFile(logPath((home{w.options.DataDir}).plane(key))); err != nil || len(log) == 0 {
 		t.Errorf("the plane's log: %d bytes, %v", len(log), err)
 	}
-	if now := w.get(key); now.Generation != hc.Generation || now.Annotations[hypershift.HibernatedAnnotation] != "true" {
+	if now := w.get(key); now.Generation != hc.Generation ||
+		now.Annotations[hypershift.HibernatedAnnotation] != "true" {
 		t.Errorf("the wake changed the spec: generation %d, then %d", hc.Generation, now.Generation)
 	}
 
@@ -223,7 +226,8 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	t.Log("a wake that fails says so, here and in the status")
 	good := w.options.Catalogue["1.36.3"]
 	broken := filepath.Join(p.dir, "broken")
-	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho 'atoll-kube: out of order' >&2\nexit 1\n"), 0o700); err != nil {
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho 'atoll-kube: out of order' >&2\nexit 1\n"),
+		0o700); err != nil {
 		t.Fatal(err)
 	}
 	// Another hosting: what sleeps goes on sleeping.
@@ -279,7 +283,8 @@ func (a arrivals) Activity(string) (int, time.Time) {
 // runs on, or when it is back; never the one that ends.
 func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
 	come := func() {}
-	h, err := New(Options{DataDir: t.TempDir(), Advertise: "127.0.0.1:1", Routes: arrivals{come: func() { come() }}, Idle: time.Minute})
+	h, err := New(Options{DataDir: t.TempDir(), Advertise: "127.0.0.1:1", Routes: arrivals{come: func() { come() }},
+		Idle: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,8 @@ func (h home) remove(key loop.Key) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	if err := os.Remove(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+	if err := os.Remove(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) &&
+		!errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
 	return nil

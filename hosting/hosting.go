@@ -119,9 +119,11 @@ func New(o Options) (*Hosting, error) {
 	}
 	h := &Hosting{
 		starts: make(chan struct{}, o.Starts),
-		o:      o, home: home{o.DataDir}, ports: &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]loop.Key{}},
+		o:      o, home: home{o.DataDir}, ports: &ports{first: o.FirstPort, last: o.LastPort,
+			taken: map[int]loop.Key{}},
 		endpoint: hypershift.APIEndpoint{Host: host, Port: int32(port)},
-		hosted:   map[loop.Key]*cluster{}, names: map[string]loop.Key{}, seen: map[loop.Key]struct{}{}, changes: make(chan struct{}),
+		hosted:   map[loop.Key]*cluster{}, names: map[string]loop.Key{}, seen: map[loop.Key]struct{}{}, changes: make(
+			chan struct{}),
 	}
 	h.metrics = newMetrics(o.Metrics, h.count)
 	h.clusters = loop.New(loop.Options{
@@ -194,7 +196,8 @@ func (h *Hosting) sweep(ctx context.Context) {
 	for _, key := range h.home.planes() {
 		if h.clusters.Get(key) == nil {
 			orphans++
-			h.o.Log.Warn("a plane has no HostedCluster; its process and data are left as they are", "plane", key.String())
+			h.o.Log.Warn("a plane has no HostedCluster; its process and data are left as they are", "plane",
+				key.String())
 		}
 	}
 	h.metrics.orphans.Set(float64(orphans))

@@ -153,7 +153,8 @@ func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
 		again(60 * time.Millisecond)
 	}
 	w.wait("the end of "+goes.String(), func() error {
-		_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(goes.Namespace).Get(t.Context(), goes.Name, metav1.GetOptions{})
+		_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(goes.Namespace).Get(t.Context(), goes.Name,
+			metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the HostedCluster: %v", err)
 		}
@@ -184,7 +185,8 @@ func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
 // but past the router.
 func (w *world) inside(key loop.Key) dynamic.Interface {
 	w.Helper()
-	s, err := w.admin.Resource(secrets()).Namespace(key.Namespace).Get(w.Context(), kubeconfigSecret(key), metav1.GetOptions{})
+	s, err := w.admin.Resource(secrets()).Namespace(key.Namespace).Get(w.Context(), kubeconfigSecret(key),
+		metav1.GetOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -20,7 +20,8 @@ func kubeconfigSecret(key loop.Key) string { return key.Name + "-admin-kubeconfi
 // is written late; but the garbage collector may take half a minute to know a
 // kind that is new in the cluster.
 func (h *Hosting) deleteSecret(ctx context.Context, key loop.Key) error {
-	err := h.o.Client.Resource(secrets()).Namespace(key.Namespace).Delete(ctx, kubeconfigSecret(key), metav1.DeleteOptions{})
+	err := h.o.Client.Resource(secrets()).Namespace(key.Namespace).Delete(ctx, kubeconfigSecret(key),
+		metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("the kubeconfig of %s: %w", key, err)
 	}

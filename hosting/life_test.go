@@ -25,7 +25,8 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	key := w.create("one", map[string]any{
 		"kubeAPIServerDNSName": "one.hosted.test.atoll.internal",
 		"networking": map[string]any{
-			"clusterNetwork": []any{map[string]any{"cidr": "10.132.0.0/14"}}, "serviceNetwork": []any{map[string]any{"cidr": "172.31.0.0/16"}},
+			"clusterNetwork": []any{map[string]any{"cidr": "10.132.0.0/14"}}, "serviceNetwork": []any{
+				map[string]any{"cidr": "172.31.0.0/16"}},
 			"machineNetwork": []any{map[string]any{"cidr": "10.0.0.0/16"}},
 		},
 	})
@@ -50,10 +51,12 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 		}
 	}
 	v := hc.Status.Version
-	if v == nil || v.Desired.Version != "1.36.3" || len(v.History) != 1 || v.History[0].State != hypershift.Completed || v.History[0].CompletionTime == nil {
+	if v == nil || v.Desired.Version != "1.36.3" || len(v.History) != 1 || v.History[0].State != hypershift.Completed ||
+		v.History[0].CompletionTime == nil {
 		t.Errorf("version %+v", v)
 	}
-	if e := hc.Status.ControlPlaneEndpoint; e != (hypershift.APIEndpoint{Host: "127.0.0.1", Port: 1}) || hc.Status.Power != hypershift.Awake {
+	if e := hc.Status.ControlPlaneEndpoint; e != (hypershift.APIEndpoint{Host: "127.0.0.1", Port: 1}) ||
+		hc.Status.Power != hypershift.Awake {
 		t.Errorf("endpoint %+v, power %s", e, hc.Status.Power)
 	}
 	if k := w.kubeconfig(hc); k.Server != "https://127.0.0.1:1" || k.TLSServerName != "one.hosted.test.atoll.internal" {
@@ -61,7 +64,8 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	}
 	config, _ := w.h.Plane(key.Namespace, key.Name)
 	rc, _ := config.RESTConfig()
-	conn, err := tls.Dial("tcp", config.Address, &tls.Config{InsecureSkipVerify: true, ServerName: "one.hosted.test.atoll.internal"})
+	conn, err := tls.Dial("tcp", config.Address, &tls.Config{InsecureSkipVerify: true,
+		ServerName: "one.hosted.test.atoll.internal"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,17 +115,21 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	w.condition(key, hypershift.ReconciliationActive, "False", reasonPaused)
 	w.patch(key, `{"spec":{"pausedUntil":null,"release":{"image":"atoll.dev/release:9.9.9"}}}`)
 	w.condition(key, hypershift.ValidReleaseImage, "False", reasonVersionNotAvailable)
-	w.patch(key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.3"},"networking":{"serviceNetwork":[{"cidr":"10.0.0.0/20"}]}}}`)
+	w.patch(
+		key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.3"},"networking":{"serviceNetwork":[{"cidr":"10.0.0.0/20"}]}}}`)
 	w.condition(key, hypershift.ValidConfiguration, "False", reasonInvalid)
 	hc = w.condition(key, hypershift.Available, "True", reasonAsExpected)
-	if got := w.h.lookup(key).runner.view().PID; got != pid || hc.Status.Version.Desired.Version != "1.36.3" || len(hc.Status.Version.History) != 1 {
+	if got := w.h.lookup(key).runner.view().PID; got != pid || hc.Status.Version.Desired.Version != "1.36.3" ||
+		len(hc.Status.Version.History) != 1 {
 		t.Errorf("process %d instead of %d, version %+v", got, pid, hc.Status.Version)
 	}
 
 	t.Log("upgraded, it keeps its data")
-	w.patch(key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.4"},"networking":{"serviceNetwork":[{"cidr":"172.31.0.0/16"}]}}}`)
+	w.patch(
+		key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.4"},"networking":{"serviceNetwork":[{"cidr":"172.31.0.0/16"}]}}}`)
 	w.wait("the upgrade", func() error {
-		if h := w.get(key).Status.Version.History; len(h) != 2 || h[0].State != hypershift.Completed || h[0].Version != "1.36.4" {
+		if h := w.get(key).Status.Version.History; len(h) != 2 || h[0].State != hypershift.Completed ||
+			h[0].Version != "1.36.4" {
 			return errStill
 		}
 		return nil

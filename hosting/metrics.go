@@ -42,7 +42,8 @@ func newMetrics(reg prometheus.Registerer, count func() map[state]int) *metrics 
 			Buckets: []float64{.25, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 120},
 		}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "atoll_hosting_plane_failures_total", Help: "Ends of planes that nobody wished, and starts that failed, by reason.",
+			Name: "atoll_hosting_plane_failures_total", Help: "Ends of planes that nobody wished, and starts that " +
+				"failed, by reason.",
 		}, []string{"reason"}),
 		orphans: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "atoll_hosting_orphans", Help: "Planes that had no HostedCluster when hosting started.",

@@ -19,13 +19,15 @@ const (
 type power struct {
 	Hibernated bool      // the spec's wish: asleep until asked
 	Ordered    time.Time // when this process saw the wish come; zero: it was there before
-	Born       bool      // has been ready once; until then it starts, whatever the wish, so that its version and CA are known
-	Running    bool      // its process exists
-	Ready      time.Time // since when it serves; zero: it does not
-	Asked      time.Time // when it was last asked for; zero: not by this process
-	Open       int       // connections, held ones included
-	Last       time.Time // when the last of them ended, or before which nothing is known
-	Closed     bool      // the route said asleep before Open was read, and the router had taken that
+	// has been ready once; until then it starts, whatever the wish, so that its version and CA are
+	// known
+	Born    bool
+	Running bool      // its process exists
+	Ready   time.Time // since when it serves; zero: it does not
+	Asked   time.Time // when it was last asked for; zero: not by this process
+	Open    int       // connections, held ones included
+	Last    time.Time // when the last of them ended, or before which nothing is known
+	Closed  bool      // the route said asleep before Open was read, and the router had taken that
 }
 
 // powerDecision is what follows from it.

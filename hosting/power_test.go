@@ -137,7 +137,8 @@ func TestPowerInEveryOrder(t *testing.T) {
 			}
 			return d
 		}
-		news := rapid.SampledFrom([]string{"hibernated", "awake", "asked", "ready", "died", "taken", "restart", "open=0", "open=2"})
+		news := rapid.SampledFrom([]string{"hibernated", "awake", "asked", "ready", "died", "taken", "restart",
+			"open=0", "open=2"})
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 700).Draw(t, "seconds")) * time.Second)
 			n := news.Draw(t, "news")
@@ -154,7 +155,8 @@ func TestPowerInEveryOrder(t *testing.T) {
 		now = now.Add(idleInTests + time.Second)
 		step()
 		d := step("taken")
-		if want := map[bool]powerState{true: asleep, false: awake}[p.Hibernated && p.Born]; d.State != want && !(d.State == waking && !p.Born) {
+		if want := map[bool]powerState{true: asleep, false: awake}[p.Hibernated && p.Born]; d.State != want &&
+			!(d.State == waking && !p.Born) {
 			t.Fatalf("comes to rest %s, want %s", d, want)
 		}
 	})

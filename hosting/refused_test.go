@@ -17,7 +17,8 @@ func TestWhatIsRefusedIsSaidAndNeverStarted(t *testing.T) {
 	w := newWorld(t, "refused")
 	unknown := w.create("unknown", map[string]any{"release": map[string]any{"image": "atoll.dev/release:9.9.9"}})
 	overlap := w.create("overlap", map[string]any{"networking": map[string]any{
-		"clusterNetwork": []any{map[string]any{"cidr": "10.0.0.0/14"}}, "serviceNetwork": []any{map[string]any{"cidr": "10.1.0.0/16"}},
+		"clusterNetwork": []any{map[string]any{"cidr": "10.0.0.0/14"}}, "serviceNetwork": []any{
+			map[string]any{"cidr": "10.1.0.0/16"}},
 	}})
 	shape := w.create("shape", map[string]any{"networking": map[string]any{"clusterNetwork": "10.0.0.0/14"}})
 	holder := w.create("holder", map[string]any{"kubeAPIServerDNSName": "one.example", "pausedUntil": "true"})
@@ -39,7 +40,8 @@ func TestWhatIsRefusedIsSaidAndNeverStarted(t *testing.T) {
 		}
 	}
 	w.wait("what is said of a spec of another shape", func() error {
-		object, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(shape.Namespace).Get(t.Context(), shape.Name, metav1.GetOptions{})
+		object, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(shape.Namespace).Get(t.Context(),
+			shape.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

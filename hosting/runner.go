@@ -120,8 +120,11 @@ func newRunner(key loop.Key, dir string, p *ports, log *slog.Logger) (*runner, e
 		seen.State, seen.PID, seen.Found = starting, max(pid, 1), true
 	}
 	return &runner{
-		key: key, dir: dir, ports: p, log: log.With("plane", key.String()), changed: func(view) {}, took: func(time.Duration) {},
-		starts: make(chan struct{}, 1), pace: usualPace(), seen: seen, record: rec, poke: make(chan struct{}, 1), done: make(chan struct{}),
+		key: key, dir: dir, ports: p, log: log.With("plane", key.String()), changed: func(view) {}, took: func(
+			time.Duration) {
+		},
+		starts: make(chan struct{}, 1), pace: usualPace(), seen: seen, record: rec, poke: make(chan struct{},
+			1), done: make(chan struct{}),
 	}, nil
 }
 
@@ -319,7 +322,8 @@ func (r *runner) launch(t target) error {
 		return err
 	}
 	r.record, r.move = rec, false
-	p, err := plane.Start(r.config(t), plane.Options{LogFile: logPath(r.dir), Env: r.environment(), MaxFiles: filesLimit})
+	p, err := plane.Start(r.config(t), plane.Options{LogFile: logPath(r.dir), Env: r.environment(),
+		MaxFiles: filesLimit})
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,8 @@ type Catalogue map[string]string
 func (c Catalogue) pick(image, current string) (version string, refused *refusal) {
 	version, ok := strings.CutPrefix(image, releaseRepository)
 	if _, known := c[version]; !ok || !known {
-		return "", &refusal{reasonVersionNotAvailable, fmt.Sprintf("the release %q is not in this management cluster's catalogue", image)}
+		return "", &refusal{reasonVersionNotAvailable,
+			fmt.Sprintf("the release %q is not in this management cluster's catalogue", image)}
 	}
 	if current == "" {
 		return version, nil
@@ -48,9 +49,12 @@ func (c Catalogue) pick(image, current string) (version string, refused *refusal
 	case !fromOK || !toOK:
 		return version, nil
 	case to < from:
-		return "", &refusal{reasonVersionNotAvailable, fmt.Sprintf("going back from %s to %s is not possible: etcd's data may be of the later version", current, version)}
+		return "", &refusal{reasonVersionNotAvailable,
+			fmt.Sprintf("going back from %s to %s is not possible: etcd's data may be of the later version", current,
+				version)}
 	case to > from+1:
-		return "", &refusal{reasonVersionNotAvailable, fmt.Sprintf("from %s to %s leaves out a minor version", current, version)}
+		return "", &refusal{reasonVersionNotAvailable, fmt.Sprintf("from %s to %s leaves out a minor version", current,
+			version)}
 	}
 	return version, nil
 }

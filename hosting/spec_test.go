@@ -37,9 +37,11 @@ func TestProblemsOfASpec(t *testing.T) {
 		{networks("10.132.0.0/14", "172.31.0.0/16", "10.0.0.0/16"), "172.31.0.0/16", nil},
 		{networks("", "", ""), "10.96.0.0/16", nil},
 		{networks("fd01::/48", "fd02::/112", ""), "", nil},
-		{networks("10.132.0.0/14", "10.133.0.0/16", ""), "", []string{"serviceNetwork[0].cidr: 10.133.0.0/16 overlaps 10.132.0.0/14"}},
+		{networks("10.132.0.0/14", "10.133.0.0/16", ""), "",
+			[]string{"serviceNetwork[0].cidr: 10.133.0.0/16 overlaps 10.132.0.0/14"}},
 		{networks("10.0.0.0/16", "", "10.0.0.0/8"), "", []string{"machineNetwork[0].cidr: 10.0.0.0/8 overlaps"}},
-		{networks("10.0.0.0", "x", ""), "", []string{"clusterNetwork[0].cidr: \"10.0.0.0\" is not a network", "serviceNetwork[0].cidr: \"x\""}},
+		{networks("10.0.0.0", "x", ""), "", []string{"clusterNetwork[0].cidr: \"10.0.0.0\" is not a network",
+			"serviceNetwork[0].cidr: \"x\""}},
 		{networks("10.1.0.0/14", "", ""), "", []string{"did you mean 10.0.0.0/14?"}},
 		{networks("", "10.0.0.0/8", ""), "", []string{"24 bits"}},
 		{networks("", "10.0.0.0/32", ""), "", []string{"0 bits"}},
@@ -74,7 +76,8 @@ func TestReleasesComeFromTheCatalogue(t *testing.T) {
 		{"", "", ""},
 	} {
 		got, refused := catalogue.pick(c.image, c.current)
-		if got != c.want || (refused != nil) != (c.want == "") || refused != nil && refused.Reason != "version-not-available" {
+		if got != c.want || (refused != nil) != (c.want == "") || refused != nil &&
+			refused.Reason != "version-not-available" {
 			t.Errorf("%s after %q: %q, %v; want %q", c.image, c.current, got, refused, c.want)
 		}
 	}
@@ -111,7 +114,8 @@ func FuzzProblems(f *testing.F) {
 		spec.Networking.MachineNetwork = []hypershift.NetworkEntry{{CIDR: machine}}
 		spec.KubeAPIServerDNSName = name
 		if len(problems(spec, "")) == 0 {
-			nets := []netip.Prefix{netip.MustParsePrefix(cluster), netip.MustParsePrefix(service), netip.MustParsePrefix(machine)}
+			nets := []netip.Prefix{netip.MustParsePrefix(cluster), netip.MustParsePrefix(service),
+				netip.MustParsePrefix(machine)}
 			if nets[0].Overlaps(nets[1]) || nets[1].Overlaps(nets[2]) || nets[0].Overlaps(nets[2]) {
 				t.Errorf("%v overlap and are good", nets)
 			}

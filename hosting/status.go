@@ -63,7 +63,9 @@ func decideStatus(before hypershift.HostedClusterStatus, o observation, now time
 
 // lived says whether a status tells of a plane that has been ready once.
 func lived(s hypershift.HostedClusterStatus) bool {
-	return s.Version != nil && slices.ContainsFunc(s.Version.History, func(u hypershift.UpdateHistory) bool { return u.State == hypershift.Completed })
+	return s.Version != nil && slices.ContainsFunc(s.Version.History, func(u hypershift.UpdateHistory) bool {
+		return u.State == hypershift.Completed
+	})
 }
 
 // serves says whether the plane answers and runs what it is to run.
@@ -82,17 +84,20 @@ func (o observation) upgrading() bool {
 	return o.Release != "" && o.Plane.Record.Born && (o.Plane.Record.Release != o.Release)
 }
 
-func decideVersion(before *hypershift.ClusterVersionStatus, o observation, now time.Time) *hypershift.ClusterVersionStatus {
+func decideVersion(before *hypershift.ClusterVersionStatus, o observation,
+	now time.Time) *hypershift.ClusterVersionStatus {
 	if o.Release == "" {
 		return before
 	}
-	v := hypershift.ClusterVersionStatus{Desired: hypershift.VersionRelease{Version: o.Release, Image: o.Image}, ObservedGeneration: o.Generation}
+	v := hypershift.ClusterVersionStatus{Desired: hypershift.VersionRelease{Version: o.Release, Image: o.Image},
+		ObservedGeneration: o.Generation}
 	if before != nil {
 		v.History = slices.Clone(before.History)
 	}
 	at := metav1.NewTime(now.Truncate(time.Second))
 	if len(v.History) == 0 || v.History[0].Version != o.Release {
-		v.History = slices.Insert(v.History, 0, hypershift.UpdateHistory{State: hypershift.Partial, StartedTime: at, Version: o.Release, Image: o.Image})
+		v.History = slices.Insert(v.History, 0, hypershift.UpdateHistory{State: hypershift.Partial, StartedTime: at,
+			Version: o.Release, Image: o.Image})
 	}
 	if first := &v.History[0]; first.State == hypershift.Partial && o.serves() {
 		first.State, first.CompletionTime = hypershift.Completed, &at
@@ -129,7 +134,8 @@ func decideConditions(o observation) []metav1.Condition {
 	}
 	switch {
 	case o.Paused:
-		add(bad(hypershift.ReconciliationActive, reasonPaused, "spec.pausedUntil holds changes up; the plane stays as it is"))
+		add(bad(hypershift.ReconciliationActive, reasonPaused,
+			"spec.pausedUntil holds changes up; the plane stays as it is"))
 	case o.PauseError != nil:
 		add(good(hypershift.ReconciliationActive, "spec.pausedUntil is ignored: "+o.PauseError.Error()))
 		list[len(list)-1].Reason = reasonInvalidPause
@@ -189,9 +195,11 @@ func decideConditions(o observation) []metav1.Condition {
 	}
 	switch {
 	case failed != nil:
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue, Reason: failed.Reason, Message: failed.Message})
+		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue, Reason: failed.Reason,
+			Message: failed.Message})
 	case o.Plane.State == unready:
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue, Reason: "NotReady", Message: "not well: " + strings.Join(o.Plane.Unwell, ", ")})
+		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue, Reason: "NotReady",
+			Message: "not well: " + strings.Join(o.Plane.Unwell, ", ")})
 	default:
 		add(bad(hypershift.Degraded, reasonAsExpected, "nothing is wrong"))
 	}

@@ -32,36 +32,52 @@ func TestConditionsTellWhatIsSo(t *testing.T) {
 	}{
 		{"well", func(*observation) {}, ""},
 		{"new", func(o *observation) { o.Plane = view{State: starting, Record: record{Port: 1, Release: "1.36.3"}} },
-			"EtcdAvailable=False/PlaneStarting KubeAPIServerAvailable=False/PlaneStarting Available=False/PlaneStarting Progressing=True/PlaneStarting"},
+			"EtcdAvailable=False/PlaneStarting KubeAPIServerAvailable=False/PlaneStarting " +
+				"Available=False/PlaneStarting Progressing=True/PlaneStarting"},
 		{"waits for its turn", func(o *observation) { o.Plane = view{State: down} },
-			"InfrastructureReady=False/WaitingOnInfrastructureReady EtcdAvailable=False/PlaneStarting KubeAPIServerAvailable=False/PlaneStarting Available=False/PlaneStarting Progressing=True/PlaneStarting"},
+			"InfrastructureReady=False/WaitingOnInfrastructureReady EtcdAvailable=False/PlaneStarting " +
+				"KubeAPIServerAvailable=False/PlaneStarting Available=False/PlaneStarting " +
+				"Progressing=True/PlaneStarting"},
 		{"crashed", func(o *observation) {
 			o.Plane.State, o.Plane.Failure = failing, &failure{Reason: failedPlane, Message: "it was killed"}
-		}, "ReconciliationSucceeded=False/PlaneFailed EtcdAvailable=False/PlaneFailed KubeAPIServerAvailable=False/PlaneFailed Available=False/PlaneFailed Progressing=True/PlaneFailed Degraded=True/PlaneFailed"},
+		},
+			"ReconciliationSucceeded=False/PlaneFailed EtcdAvailable=False/PlaneFailed " +
+				"KubeAPIServerAvailable=False/PlaneFailed Available=False/PlaneFailed Progressing=True/PlaneFailed " +
+				"Degraded=True/PlaneFailed"},
 		{"disk full", func(o *observation) {
 			o.Plane.State, o.Plane.Failure = failing, &failure{Reason: failedDisk, Message: "full"}
-		}, "ReconciliationSucceeded=False/DiskFull InfrastructureReady=False/DiskFull EtcdAvailable=False/DiskFull KubeAPIServerAvailable=False/DiskFull Available=False/DiskFull Progressing=True/DiskFull Degraded=True/DiskFull"},
+		},
+			"ReconciliationSucceeded=False/DiskFull InfrastructureReady=False/DiskFull EtcdAvailable=False/DiskFull " +
+				"KubeAPIServerAvailable=False/DiskFull Available=False/DiskFull Progressing=True/DiskFull " +
+				"Degraded=True/DiskFull"},
 		{"etcd sick", func(o *observation) { o.Plane.State, o.Plane.Unwell = unready, []string{"etcd"} },
-			"EtcdAvailable=False/NotReady KubeAPIServerAvailable=False/NotReady Available=False/NotReady Degraded=True/NotReady"},
+			"EtcdAvailable=False/NotReady KubeAPIServerAvailable=False/NotReady Available=False/NotReady " +
+				"Degraded=True/NotReady"},
 		{"a hook sick", func(o *observation) { o.Plane.State, o.Plane.Unwell = unready, []string{"poststarthook/x"} },
 			"KubeAPIServerAvailable=False/NotReady Available=False/NotReady Degraded=True/NotReady"},
 		{"asleep", func(o *observation) { o.Power, o.Plane.State, o.Plane.PID = asleep, down, 0 },
 			"EtcdAvailable=False/Asleep KubeAPIServerAvailable=False/Asleep Available=True/Asleep"},
 		{"waking", func(o *observation) { o.Power, o.Plane.State = waking, starting },
-			"EtcdAvailable=False/Waking KubeAPIServerAvailable=False/Waking Available=True/Waking Progressing=True/Waking"},
+			"EtcdAvailable=False/Waking KubeAPIServerAvailable=False/Waking Available=True/Waking " +
+				"Progressing=True/Waking"},
 		{"upgrade begins", func(o *observation) { o.Release, o.Plane.State = "1.36.4", stopping },
-			"EtcdAvailable=False/Upgrading KubeAPIServerAvailable=False/Upgrading Available=False/Upgrading Progressing=True/Upgrading"},
+			"EtcdAvailable=False/Upgrading KubeAPIServerAvailable=False/Upgrading Available=False/Upgrading " +
+				"Progressing=True/Upgrading"},
 		{"upgrade ordered", func(o *observation) { o.Release = "1.36.4" }, "Progressing=True/Upgrading"},
 		{"unknown release", func(o *observation) { o.Refused = &refusal{reasonVersionNotAvailable, "no"} },
 			"ValidReleaseImage=False/version-not-available Progressing=False/version-not-available"},
 		{"unknown release from the start", func(o *observation) {
 			o.Refused, o.Release, o.Plane = &refusal{reasonVersionNotAvailable, "no"}, "", view{State: down}
-		}, "ValidReleaseImage=False/version-not-available InfrastructureReady=False/WaitingOnInfrastructureReady EtcdAvailable=False/version-not-available " +
-			"KubeAPIServerAvailable=False/version-not-available Available=False/version-not-available Progressing=False/version-not-available"},
+		},
+			"ValidReleaseImage=False/version-not-available InfrastructureReady=False/WaitingOnInfrastructureReady " +
+				"EtcdAvailable=False/version-not-available " +
+				"KubeAPIServerAvailable=False/version-not-available Available=False/version-not-available " +
+				"Progressing=False/version-not-available"},
 		{"wrong networks", func(o *observation) { o.Problems = []string{"a", "b"} },
 			"ValidConfiguration=False/InvalidConfiguration Progressing=False/InvalidConfiguration"},
 		{"paused", func(o *observation) { o.Paused = true }, "ReconciliationActive=False/ReconciliationPaused"},
-		{"no time", func(o *observation) { o.PauseError = fmt.Errorf("x") }, "ReconciliationActive=True/InvalidPausedUntilValue"},
+		{"no time", func(o *observation) { o.PauseError = fmt.Errorf("x") },
+			"ReconciliationActive=True/InvalidPausedUntilValue"},
 	} {
 		o := good()
 		c.change(&o)
@@ -137,7 +153,8 @@ func TestI3AStatusThatIsSoIsNoNews(t *testing.T) {
 		at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			o := good()
-			o.Plane.State = rapid.SampledFrom([]state{down, starting, ready, unready, stopping, failing}).Draw(t, "state")
+			o.Plane.State = rapid.SampledFrom([]state{down, starting, ready, unready, stopping, failing}).Draw(
+				t, "state")
 			o.Power = rapid.SampledFrom([]powerState{awake, asleep, waking, goingToSleep}).Draw(t, "power")
 			o.Release = rapid.SampledFrom([]string{"", "1.36.3", "1.36.4"}).Draw(t, "release")
 			o.Plane.Record.Release = rapid.SampledFrom([]string{"1.36.3", "1.36.4"}).Draw(t, "runs")
@@ -158,7 +175,8 @@ func TestI3AStatusThatIsSoIsNoNews(t *testing.T) {
 					t.Fatalf("the history went from %d to %d", len(b.History), len(a.History))
 				}
 			}
-			if meta.IsStatusConditionPresentAndEqual(s.Conditions, hypershift.Degraded, metav1.ConditionTrue) && o.Plane.Failure == nil && o.Plane.State != unready &&
+			if meta.IsStatusConditionPresentAndEqual(s.Conditions, hypershift.Degraded, metav1.ConditionTrue) &&
+				o.Plane.Failure == nil && o.Plane.State != unready &&
 				!(o.Power == asleep && o.Plane.State != down && o.Plane.State != failing) {
 				t.Fatal("degraded without a failure")
 			}

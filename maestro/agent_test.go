@@ -59,7 +59,8 @@ func (s *site) agent(consumer string) *scriptedAgent { return s.agentAt(consumer
 
 // agentAt connects by way of an address.
 func (s *site) agentAt(consumer, addr string) *scriptedAgent {
-	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, addr: addr, works: map[string]*agentWork{}, sequence: time.Now().UnixMilli() << 22}
+	a := &scriptedAgent{t: s.t, site: s, consumer: consumer, addr: addr, works: map[string]*agentWork{},
+		sequence: time.Now().UnixMilli() << 22}
 	a.start()
 	s.t.Cleanup(func() { a.stop() })
 	return a
@@ -211,7 +212,9 @@ func (a *scriptedAgent) applySpec(m message) (message, bool) {
 		return message{}, false
 	}
 	w := &agentWork{generation: generation, data: m.data, metadata: m.ext[work.ExtMetadata], life: m.ext[work.ExtLife]}
-	w.status = []byte(fmt.Sprintf(`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}],"resourceStatus":[]}`, generation))
+	w.status = []byte(
+		fmt.Sprintf(
+			`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}],"resourceStatus":[]}`, generation))
 	w.hash = hexHash("hash-%s-%d", id, generation)
 	a.works[id] = w
 	return a.status(id, w, work.StatusUpdate), true
@@ -254,7 +257,9 @@ func (a *scriptedAgent) report(id, conditionType string) {
 		a.mu.Unlock()
 		a.t.Fatalf("agent %s holds no %s", a.consumer, id)
 	}
-	w.status = []byte(fmt.Sprintf(`{"conditions":[{"type":%q,"status":"True","reason":"R","message":"","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, conditionType, w.generation))
+	w.status = []byte(
+		fmt.Sprintf(
+			`{"conditions":[{"type":%q,"status":"True","reason":"R","message":"","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, conditionType, w.generation))
 	w.hash = hexHash("hash-%s-%d-%s", id, w.generation, conditionType)
 	m := a.status(id, w, work.StatusUpdate)
 	a.mu.Unlock()
@@ -300,7 +305,8 @@ func (a *scriptedAgent) awaitValue(id string, value any) {
 	a.t.Helper()
 	eventually(a.t, fmt.Sprintf("agent %s holds %s with value %v", a.consumer, id, value), func() error {
 		generation, data := a.holds(id)
-		if !strings.Contains(data, fmt.Sprintf(`"value":"%v"`, value)) && !strings.Contains(data, fmt.Sprintf(`"value": "%v"`, value)) {
+		if !strings.Contains(data, fmt.Sprintf(`"value":"%v"`, value)) &&
+			!strings.Contains(data, fmt.Sprintf(`"value": "%v"`, value)) {
 			return fmt.Errorf("it has generation %d: %s", generation, data)
 		}
 		return nil

@@ -246,7 +246,8 @@ func (d *deliverer) compared(ctx context.Context, consumer string, c comparison)
 	}
 	var pending []pendingWork
 	if d.served != nil {
-		if err := d.s.pendingWorks(ctx, func(page []pendingWork) { pending = append(pending, page...) }, consumer); err != nil {
+		if err := d.s.pendingWorks(ctx, func(page []pendingWork) { pending = append(pending, page...) },
+			consumer); err != nil {
 			return err
 		}
 	}

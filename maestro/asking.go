@@ -119,7 +119,8 @@ func (s *Server) runAsking(ctx context.Context) error {
 
 // plan brings open up to date: it drops the agents that have answered, and adds
 // all agents that have bundles, or some of them.
-func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open map[string]asked, lastSome map[string]time.Time) error {
+func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open map[string]asked,
+	lastSome map[string]time.Time) error {
 	if len(open) == 0 && !all && len(some) == 0 {
 		return nil
 	}
@@ -181,7 +182,8 @@ func (s *Server) askDue(ctx context.Context, open map[string]asked) {
 		group.Go(func() error {
 			next, wait, err := s.askOne(ctx, name, a)
 			if err != nil && ctx.Err() == nil {
-				s.log.LogAttrs(ctx, slog.LevelWarn, "an agent is not asked for its statuses yet", slog.String("consumer", name), slog.Any("error", err))
+				s.log.LogAttrs(ctx, slog.LevelWarn, "an agent is not asked for its statuses yet",
+					slog.String("consumer", name), slog.Any("error", err))
 			}
 			mu.Lock()
 			defer mu.Unlock()

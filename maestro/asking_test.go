@@ -22,7 +22,8 @@ func TestI6AnAgentThatCannotBeAskedDelaysNoOther(t *testing.T) {
 	limited, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	s := &Server{log: slog.New(slog.DiscardHandler)}
-	s.delivery = &deliverer{s: s, send: func(ctx context.Context, consumer string, make func() (message, error), done func(error)) error {
+	s.delivery = &deliverer{s: s, send: func(ctx context.Context, consumer string, make func() (message, error),
+		done func(error)) error {
 		mu.Lock()
 		counts[consumer]++
 		mu.Unlock()

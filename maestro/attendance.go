@@ -133,7 +133,8 @@ func (a *attendance) due(now time.Time, d duty) (words []word) {
 		return cmp.Or(-cmp.Compare(x.sighting, y.sighting), cmp.Compare(x.consumer, y.consumer))
 	})
 	slices.SortFunc(again, func(x, y word) int {
-		return cmp.Or(a.agents[x.consumer].saidAt.Compare(a.agents[y.consumer].saidAt), cmp.Compare(x.consumer, y.consumer))
+		return cmp.Or(a.agents[x.consumer].saidAt.Compare(a.agents[y.consumer].saidAt),
+			cmp.Compare(x.consumer, y.consumer))
 	})
 	most := max(10, int(2*time.Duration(len(a.agents))*reportTick/max(a.every, reportTick)))
 	return append(words, again[:min(len(again), most)]...)

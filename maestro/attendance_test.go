@@ -17,7 +17,8 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 		t.Helper()
 		var got string
 		for _, w := range a.due(at(s), saysAll) {
-			got += fmt.Sprintf("%s %s heard %.0f;", w.consumer, [...]string{"", "present", "absent"}[w.sighting], w.heard.Sub(at(0)).Seconds())
+			got += fmt.Sprintf("%s %s heard %.0f;", w.consumer, [...]string{"", "present", "absent"}[w.sighting],
+				w.heard.Sub(at(0)).Seconds())
 			a.told(w, at(s))
 		}
 		if got != want {

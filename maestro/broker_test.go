@@ -75,8 +75,11 @@ func TestI6TheRoadOverMosquitto(t *testing.T) {
 func TestWhatTheBrokerDoesNotTakeIsRefused(t *testing.T) {
 	large := strings.Repeat("x", 12_000)
 	for name, limited := range map[string]func(t *testing.T) *instance{
-		"announced":  func(t *testing.T) *instance { return newMosquittoSite(t, 10_000).start() },
-		"configured": func(t *testing.T) *instance { return newSite(t).start(func(o *Options) { o.MaxMessage = 10_000 }) },
+		"announced": func(t *testing.T) *instance { return newMosquittoSite(t, 10_000).start() },
+		"configured": func(t *testing.T) *instance {
+			return newSite(t).start(
+				func(o *Options) { o.MaxMessage = 10_000 })
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := limited(t)
@@ -84,7 +87,8 @@ func TestWhatTheBrokerDoesNotTakeIsRefused(t *testing.T) {
 			src := m.source()
 			says := func(err error) {
 				t.Helper()
-				if err == nil || !strings.Contains(err.Error(), "maestro-8") || !strings.Contains(err.Error(), "the message broker takes 10000") {
+				if err == nil || !strings.Contains(err.Error(), "maestro-8") || !strings.Contains(err.Error(),
+					"the message broker takes 10000") {
 					t.Errorf("%v does not say what the broker takes", err)
 				}
 			}
@@ -106,7 +110,8 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	plain := func(o *Options) {
 		o.Topics = bus.TopicsOf("maestro")
 		o.Topics.AgentEvents.Group = ""
-		o.RetryBase, o.RetryMax = time.Hour, time.Hour // what is counted below are comparisons, however slow the machine is
+		// what is counted below are comparisons, however slow the machine is
+		o.RetryBase, o.RetryMax = time.Hour, time.Hour
 	}
 	first := site.start(plain)
 	m := site.start(plain)
@@ -122,7 +127,8 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 		agent.awaitValue(id, "one")
 		agent.report(id, "Available")
 		eventually(t, "the last status is stored", func() error {
-			if b := m.bundle(id); len(b.Status.Conditions) != 1 || !strings.Contains(string(b.Status.Conditions[0]), "Available") {
+			if b := m.bundle(id); len(b.Status.Conditions) != 1 || !strings.Contains(string(b.Status.Conditions[0]),
+				"Available") {
 				return fmt.Errorf("%s", b.Status.Conditions)
 			}
 			return nil
@@ -130,7 +136,8 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	}
 	// Created, its first status, its second, or both at once: nothing was stored
 	// twice.
-	if tag := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/w0", "").header.Get("Etag"); tag != `"3"` && tag != `"2"` {
+	if tag := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/w0", "").header.Get(
+		"Etag"); tag != `"3"` && tag != `"2"` {
 		t.Errorf("three changes made version %s", tag)
 	}
 
@@ -225,7 +232,8 @@ topics:
 	m := site.start(func(o *Options) { o.Broker, o.BrokerTLS, o.Topics = broker.Addr, nil, config.Topics })
 	m.consumer("mc1")
 	specs := make(chan bus.Event, 100)
-	agent := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "mc1", Subscriptions: []string{"sources/maestro/clusters/mc1/sourceevents"},
+	agent := bus.NewClient(bus.ClientOptions{Addr: broker.Addr, ClientID: "mc1", Subscriptions: []string{
+		"sources/maestro/clusters/mc1/sourceevents"},
 		Handler: func(_ context.Context, e bus.Message) {
 			e.Ack()
 			if e.Event.Extensions[work.ExtResourceID] != "" {
@@ -251,13 +259,16 @@ topics:
 	say := func(topic, kind, data string, ext map[string]string) {
 		t.Helper()
 		ext[work.ExtClusterName] = "mc1"
-		if err := agent.Publish(ctx, topic, bus.Event{ID: uuid.NewString(), Source: "mc1-agent", Type: kind, DataContentType: "application/json", Data: []byte(data), Extensions: ext}); err != nil {
+		if err := agent.Publish(ctx, topic, bus.Event{ID: uuid.NewString(), Source: "mc1-agent", Type: kind,
+			DataContentType: "application/json", Data: []byte(data), Extensions: ext}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	await()
-	say("sources/maestro/clusters/mc1/agentevents", work.StatusUpdate, `{"conditions":[{"type":"Applied","status":"True","reason":"R","message":"M","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
-		map[string]string{work.ExtResourceID: "w1", work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1"})
+	say("sources/maestro/clusters/mc1/agentevents", work.StatusUpdate,
+		`{"conditions":[{"type":"Applied","status":"True","reason":"R","message":"M","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
+		map[string]string{work.ExtResourceID: "w1", work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro",
+			work.ExtSequenceID: "1"})
 	eventually(t, "the status is stored", func() error {
 		if b := m.bundle("w1"); b.Status.ObservedVersion != 1 {
 			return fmt.Errorf("observed %d", b.Status.ObservedVersion)
@@ -267,7 +278,8 @@ topics:
 	for len(specs) > 0 { // repeated while it was not acknowledged
 		<-specs
 	}
-	say("clusters/mc1/agentbroadcast", work.SpecResync, `{"resourceVersions":[]}`, map[string]string{work.ExtOriginalSource: ""})
+	say("clusters/mc1/agentbroadcast", work.SpecResync, `{"resourceVersions":[]}`, map[string]string{
+		work.ExtOriginalSource: ""})
 	if e := await(); e.Extensions[work.ExtResourceID] != "w1" || e.Extensions[work.ExtResourceVersion] != "1" {
 		t.Errorf("got %v", e.Extensions)
 	}

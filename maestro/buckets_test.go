@@ -18,8 +18,10 @@ import (
 func TestTheDatabaseHasTheSameBuckets(t *testing.T) {
 	m := newSite(t).start()
 	for n := range 200 {
-		for _, id := range []string{fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", n), fmt.Sprintf(`\x%02x\%03o'é%d`, n, n, n)} {
-			if got, want := m.text(`select `+bucketSQL+`::text from (select $1::text as id) w`, id), fmt.Sprint(digest.Bucket(id, digest.MaxBits)); got != want {
+		for _, id := range []string{fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", n), fmt.Sprintf(`\x%02x\%03o'é%d`, n,
+			n, n)} {
+			if got, want := m.text(`select `+bucketSQL+`::text from (select $1::text as id) w`, id),
+				fmt.Sprint(digest.Bucket(id, digest.MaxBits)); got != want {
 				t.Fatalf("%q is in bucket %s, package digest says %s", id, got, want)
 			}
 		}
@@ -36,7 +38,8 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	m.consumer("mc1")
 	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", works: map[string]*agentWork{}}
 	m.fill(agent, works)
-	m.exec(`insert into unknown_work (consumer, id, generation) select 'mc1', 'stranger-' || n, 1 from generate_series(1, 1000) n`)
+	m.exec(
+		`insert into unknown_work (consumer, id, generation) select 'mc1', 'stranger-' || n, 1 from generate_series(1, 1000) n`)
 	m.exec(`analyze ledger`)
 	m.exec(`analyze unknown_work`)
 
@@ -76,7 +79,8 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	var plan []string
 	err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
 		scope := newBucketScope(bits, []int{3, 4})
-		rows, err := tx.Query(t.Context(), `explain select id from ledger where consumer = 'mc1' and gone_at is null`+scope.sql(1), scope.args()...)
+		rows, err := tx.Query(t.Context(), `explain select id from ledger where consumer = 'mc1' and gone_at is null`+
+			scope.sql(1), scope.args()...)
 		if err != nil {
 			return err
 		}

@@ -150,7 +150,8 @@ func conditionVersions(conditions []json.RawMessage, offset int64) ([]json.RawMe
 		shown[i] = raw
 		var condition map[string]json.RawMessage
 		var generation int64
-		if json.Unmarshal(raw, &condition) != nil || json.Unmarshal(condition["observedGeneration"], &generation) != nil {
+		if json.Unmarshal(raw, &condition) != nil || json.Unmarshal(condition["observedGeneration"],
+			&generation) != nil {
 			continue // it has none
 		}
 		var err error

@@ -68,7 +68,8 @@ func (s *Server) create(ctx context.Context, tx *store.Tx, r specRecord) (versio
 // new bundle: the bundle goes on above the generation that the agent has.
 func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document, error) {
 	var theirs int64
-	err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, d.Scope, d.ID).Scan(&theirs)
+	err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, d.Scope,
+		d.ID).Scan(&theirs)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return d, nil
 	}

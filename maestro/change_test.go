@@ -26,7 +26,8 @@ func TestI3AReapplyOfTheSameWorkIsNothing(t *testing.T) {
 	look := func() (c counts) {
 		t.Helper()
 		err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
-			return tx.QueryRow(t.Context(), `select (select count(*)::text from history where id = 'w1'), version::text, xmin::text from document where kind = 'Bundle' and id = 'w1'`).
+			return tx.QueryRow(t.Context(),
+				`select (select count(*)::text from history where id = 'w1'), version::text, xmin::text from document where kind = 'Bundle' and id = 'w1'`).
 				Scan(&c.history, &c.version, &c.xmin)
 		})
 		if err != nil {
@@ -38,7 +39,9 @@ func TestI3AReapplyOfTheSameWorkIsNothing(t *testing.T) {
 	for n := range 50 {
 		data := specData(configMap("w1", "one"))
 		if n%2 == 1 { // the same, written otherwise
-			data = []byte(fmt.Sprintf(`{ "manifests" : [ {"kind":"ConfigMap","data":{"value":"one"},"apiVersion":"v1","metadata":{"namespace":"default","name":%q}} ] }`, "w1"))
+			data = []byte(
+				fmt.Sprintf(
+					`{ "manifests" : [ {"kind":"ConfigMap","data":{"value":"one"},"apiVersion":"v1","metadata":{"namespace":"default","name":%q}} ] }`, "w1"))
 		}
 		if err := src.publish(src.event(work.SpecUpdate, "mc1", "w1", 0, data)); err != nil {
 			t.Fatal(err)

@@ -24,7 +24,8 @@ func (s *site) writeChildTLS(dir string) {
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
 	text = append(text, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "pair.pem"), text, 0o600), os.WriteFile(filepath.Join(dir, "ca.pem"), s.ca.CertPEM(), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "pair.pem"), text, 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.pem"), s.ca.CertPEM(), 0o600)); err != nil {
 		s.t.Fatal(err)
 	}
 }

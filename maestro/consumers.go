@@ -66,12 +66,14 @@ func (s *Server) createConsumer(ctx context.Context, req api.ConsumerCreate) (st
 	// Its agent may be there, from before the database was lost, and hold works
 	// (I8). Nobody else asks it; one that is away says it when it comes.
 	if err := s.sendDigest(ctx, name, work.DigestAnswer{Ask: true}); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "the agent of a new consumer was not asked", slog.String("consumer", name), slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "the agent of a new consumer was not asked", slog.String("consumer", name),
+			slog.Any("error", err))
 	}
 	return d, nil
 }
 
-func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, req api.ConsumerPatch) (store.Document, error) {
+func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, req api.ConsumerPatch) (store.Document,
+	error) {
 	if err := s.accepting(); err != nil {
 		return store.Document{}, err
 	}
@@ -112,13 +114,15 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 			return err
 		}
 		var bundles int
-		err = tx.QueryRow(ctx, `select count(*) from ledger where consumer = $1 and gone_at is null`, d.Name).Scan(&bundles)
+		err = tx.QueryRow(ctx, `select count(*) from ledger where consumer = $1 and gone_at is null`, d.Name).Scan(
+			&bundles)
 		if err != nil {
 			return err
 		}
 		if bundles > 0 {
 			return rest.Errorf(http.StatusForbidden, codeForbidden,
-				"consumer %s has %d resource bundles, those under deletion included; delete them and wait until its agent has confirmed", d.Name, bundles)
+				"consumer %s has %d resource bundles, those under deletion included; delete them and wait until its "+
+					"agent has confirmed", d.Name, bundles)
 		}
 		if err := noteUnknown(ctx, tx, d.Name, []string{}, nil, nil); err != nil {
 			return err
@@ -128,7 +132,8 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 				return err
 			}
 		}
-		if _, err := tx.Exec(ctx, `update ledger set unconfirmed = false where consumer = $1 and unconfirmed`, d.Name); err != nil {
+		if _, err := tx.Exec(ctx, `update ledger set unconfirmed = false where consumer = $1 and unconfirmed`,
+			d.Name); err != nil {
 			return err
 		}
 		err = tx.Remove(ctx, kindConsumer, id, ifMatch)

@@ -97,7 +97,8 @@ func (c *contacts) flush(ctx context.Context) {
 		return
 	}
 	if err := c.s.noteSeen(ctx, due); err != nil {
-		c.s.log.LogAttrs(ctx, slog.LevelDebug, "it is not recorded when agents were heard", slog.Int("agents", len(due)), slog.Any("error", err))
+		c.s.log.LogAttrs(ctx, slog.LevelDebug, "it is not recorded when agents were heard",
+			slog.Int("agents", len(due)), slog.Any("error", err))
 		return
 	}
 	c.mu.Lock()
@@ -136,7 +137,8 @@ type agentSeen struct {
 func (s *Server) lastSeen(ctx context.Context) (seen map[string]agentSeen, clock time.Time, err error) {
 	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		seen = map[string]agentSeen{}
-		rows, err := c.Query(ctx, `select c.now, consumer, seen_at, c.now - seen_at from (select clock_timestamp() as now) c left join agent_seen on true`)
+		rows, err := c.Query(
+			ctx, `select c.now, consumer, seen_at, c.now - seen_at from (select clock_timestamp() as now) c left join agent_seen on true`)
 		if err != nil {
 			return err
 		}

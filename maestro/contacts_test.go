@@ -21,7 +21,8 @@ func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 	if got := m.text(`select count(*) || ' ' || count(distinct xmin::text) from agent_seen`); got != "1000 1" {
 		t.Errorf("%s: 1000 agents and 1 transaction were expected", got)
 	}
-	if err := m.server.noteSeen(t.Context(), map[string]time.Time{"mc0": time.Now().Add(-time.Hour), "mc999": time.Now().Add(time.Hour)}); err != nil {
+	if err := m.server.noteSeen(t.Context(), map[string]time.Time{"mc0": time.Now().Add(-time.Hour),
+		"mc999": time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	seen, clock, err := m.server.lastSeen(t.Context())
@@ -30,7 +31,8 @@ func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 	}
 	for name, most := range map[string]time.Duration{"mc0": 0, "mc500": 500 * time.Second, "mc999": 0} {
 		s := seen[name]
-		if late := s.ago - most; late < 0 || late > patience || clock.Sub(s.at).Round(time.Millisecond) != s.ago.Round(time.Millisecond) {
+		if late := s.ago - most; late < 0 || late > patience || clock.Sub(s.at).Round(time.Millisecond) != s.ago.Round(
+			time.Millisecond) {
 			t.Errorf("%s was heard %s ago, want %s", name, s.ago, most)
 		}
 	}

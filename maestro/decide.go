@@ -36,7 +36,8 @@ func decideUpdate(d *store.Document, req specRequest) error {
 	}
 	version := have.version(d.Generation)
 	if req.version != 0 && req.version != version {
-		return rest.Errorf(http.StatusConflict, codeConflict, "the resource version is not the latest, the latest version: %d", version)
+		return rest.Errorf(http.StatusConflict, codeConflict,
+			"the resource version is not the latest, the latest version: %d", version)
 	}
 	if sameJSON(have.Data, req.record.Data) && sameJSON(have.Metadata, req.record.Metadata) {
 		return nil
@@ -60,11 +61,13 @@ func decideDelete(d *store.Document, now time.Time) {
 func mayChange(d store.Document, have specRecord, req specRequest) error {
 	switch {
 	case have.Source != req.record.Source && !req.anySource:
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "bundle %s belongs to source %q; source %q cannot change it", d.ID, have.Source, req.record.Source)
+		return rest.Errorf(http.StatusForbidden, codeForbidden,
+			"bundle %s belongs to source %q; source %q cannot change it", d.ID, have.Source, req.record.Source)
 	case d.Scope != req.record.Consumer:
 		return invalid("bundle %s is on consumer %q, not %q; a bundle cannot move", d.ID, d.Scope, req.record.Consumer)
 	case req.ifMatch != 0 && req.ifMatch != d.Version:
-		return rest.Errorf(http.StatusPreconditionFailed, codeStale, "the resource has changed: its version is %d, not %d; read it again", d.Version, req.ifMatch)
+		return rest.Errorf(http.StatusPreconditionFailed, codeStale,
+			"the resource has changed: its version is %d, not %d; read it again", d.Version, req.ifMatch)
 	}
 	return nil
 }

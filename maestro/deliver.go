@@ -19,11 +19,11 @@ import (
 // deliverer does what a delivery.Machine decides: it reads the works, and
 // publishes them, many at a time.
 //
-// Over the broker each consumer has one server that delivers to it, the one that
-// holds its slot; see slots.go. It knows what is unacknowledged from the ledger
-// and what is new from the feed. A server that finds, in an agent's comparison,
-// that the agent of another one's consumer lacks works tells that server. To agents that subscribed by gRPC delivers the server that has
-// their stream, through a deliverer of its own; see agents.
+// Over the broker each consumer has one server that delivers to it, the one that holds its slot;
+// see slots.go. It knows what is unacknowledged from the ledger and what is new from the feed. A
+// server that finds, in an agent's comparison, that the agent of another one's consumer lacks works
+// tells that server. To agents that subscribed by gRPC delivers the server that has their stream,
+// through a deliverer of its own; see agents.
 type deliverer struct {
 	s     *Server
 	send  sendFunc
@@ -221,7 +221,8 @@ func workOf(doc store.Document) delivery.Work {
 func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) {
 	over, err := d.load(ctx, sends, docs)
 	if err != nil {
-		d.s.log.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)), slog.Any("error", err))
+		d.s.log.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)),
+			slog.Any("error", err))
 		d.with(func(m *delivery.Machine) {
 			for _, send := range sends {
 				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
@@ -282,7 +283,8 @@ func (d *deliverer) isCurrent(send delivery.Send, published delivery.Work) bool 
 // load reads the works that docs lacks. What is repeated is first looked up in
 // the ledger: another server may have taken the acknowledgement. Works that need
 // not be sent are not in docs then; over says up to what they are settled.
-func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) (over map[string]delivery.Work, err error) {
+func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) (
+	over map[string]delivery.Work, err error) {
 	over = make(map[string]delivery.Work, len(sends))
 	var missing, again []string
 	for _, send := range sends {
@@ -347,7 +349,8 @@ func (d *deliverer) sent(send delivery.Send, doc store.Document, begun time.Time
 // each time is repeated with back-off, as one that got lost.
 func (d *deliverer) notSent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	outcome := delivery.Lost
-	for _, passing := range []error{errStale, bus.ErrDisconnected, errNoStream, errFullQueue, context.Canceled, context.DeadlineExceeded} {
+	for _, passing := range []error{errStale, bus.ErrDisconnected, errNoStream, errFullQueue, context.Canceled,
+		context.DeadlineExceeded} {
 		if errors.Is(err, passing) {
 			outcome = delivery.NotSent
 		}
@@ -403,7 +406,8 @@ func (d *deliverer) flushNotes(ctx context.Context, notes []sentNote) {
 		return
 	}
 	if err := d.s.noteSent(ctx, notes); err != nil {
-		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(notes)), slog.Any("error", err))
+		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(notes)),
+			slog.Any("error", err))
 	}
 }
 

@@ -28,7 +28,9 @@ import (
 // With a scope it reads the works of these buckets only, by an index: an agent
 // with many works lists them in many messages, and each is compared by itself.
 func ourWorks(ctx context.Context, tx *store.Tx, consumer, life string, scope *bucketScope) ([]work.WorkState, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+scope.sql(3)+`
+	rows, err := tx.Query(
+		ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+
+			scope.sql(3)+`
 		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`+scope.sql(3), append([]any{consumer, life}, scope.args()...)...)
 	if err != nil {
 		return nil, err
@@ -87,7 +89,8 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 	}
 	if err := s.sendDigest(ctx, consumer, a); err != nil {
 		// When the broker is back all agents are asked.
-		s.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer), slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer),
+			slog.Any("error", err))
 	}
 	return nil
 }
@@ -136,7 +139,8 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time,
 		return nil
 	}
 	if err := s.askConsumer(ctx, consumer, idsOf(ask)); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer), slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
+			slog.Any("error", err))
 	}
 	return nil
 }

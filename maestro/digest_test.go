@@ -28,7 +28,8 @@ func (a *scriptedAgent) states() []work.WorkState {
 	defer a.mu.Unlock()
 	states := []work.WorkState{}
 	for id, w := range a.works {
-		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.Status(w.hash), Life: w.life})
+		states = append(states, work.WorkState{ID: id, Version: w.generation, Status: digest.Status(w.hash),
+			Life: w.life})
 	}
 	return states
 }
@@ -130,7 +131,8 @@ func (c counting) Write(p []byte) (int, error) {
 // is delivered.
 func (i *instance) fill(agent *scriptedAgent, n int) {
 	i.t.Helper()
-	spec, err := marshal(specRecord{EventID: "e", Source: testSource, SpecVersion: "1.0", Type: work.SpecCreate, Consumer: agent.consumer, Version: 1, Data: specData(configMap("x", 1))})
+	spec, err := marshal(specRecord{EventID: "e", Source: testSource, SpecVersion: "1.0", Type: work.SpecCreate,
+		Consumer: agent.consumer, Version: 1, Data: specData(configMap("x", 1))})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -143,7 +145,8 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 		err := i.server.store.Tx(ctx, func(tx *store.Tx) error {
 			for k := at; k < min(at+1000, n); k++ {
 				id := fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k)
-				d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: id, Scope: agent.consumer, Spec: spec, Status: status})
+				d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: id, Scope: agent.consumer, Spec: spec,
+					Status: status})
 				if err != nil {
 					return err
 				}
@@ -151,7 +154,8 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 					return err
 				}
 			}
-			_, err := tx.Exec(ctx, `update ledger set acknowledged = wanted, status_hash = 'hash-' || id where acknowledged = 0`)
+			_, err := tx.Exec(
+				ctx, `update ledger set acknowledged = wanted, status_hash = 'hash-' || id where acknowledged = 0`)
 			return err
 		})
 		if err != nil {
@@ -161,7 +165,8 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 	agent.fault(func() {
 		for k := range n {
 			id := fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k)
-			agent.works[id] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`), hash: "hash-" + id, life: i.server.life()}
+			agent.works[id] = &agentWork{generation: 1, data: specData(configMap("x", 1)), status: []byte(`{}`),
+				hash: "hash-" + id, life: i.server.life()}
 		}
 	})
 }
@@ -257,7 +262,8 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 	delete(agent.works, "w3")          // lost
 	agent.works["w4"].generation = 0   // older
 	agent.works["w5"].hash = "another" // another status
-	agent.works["stranger"] = &agentWork{generation: 7, data: specData(configMap("s", 1)), status: []byte(`{}`), hash: "x"}
+	agent.works["stranger"] = &agentWork{generation: 7, data: specData(configMap("s", 1)), status: []byte(`{}`),
+		hash: "x"}
 	agent.mu.Unlock()
 	for _, lie := range []struct {
 		kind string
@@ -270,8 +276,10 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 		{work.AgentWorks, work.BucketWorks{Bits: 40, Buckets: []int{1}}},
 		{work.AgentWorks, work.BucketWorks{Bits: 3, Buckets: []int{-1, 9, 1 << 40}}},
 		{work.AgentWorks, work.BucketWorks{Bits: 3, Buckets: []int{1, 1, 1}}},
-		{work.AgentWorks, work.BucketWorks{Bits: 0, Buckets: []int{0}, Works: []work.WorkState{{ID: "w1", Version: -7}, {ID: "w2", Version: 5, Deleting: true}, {ID: "", Version: 1}}}},
-		{work.AgentWorks, work.BucketWorks{Bits: 4, Buckets: nil, Works: []work.WorkState{{ID: "w9", Version: 1, Status: "other"}}}},
+		{work.AgentWorks, work.BucketWorks{Bits: 0, Buckets: []int{0}, Works: []work.WorkState{{ID: "w1", Version: -7},
+			{ID: "w2", Version: 5, Deleting: true}, {ID: "", Version: 1}}}},
+		{work.AgentWorks, work.BucketWorks{Bits: 4, Buckets: nil, Works: []work.WorkState{
+			{ID: "w9", Version: 1, Status: "other"}}}},
 	} {
 		data, err := json.Marshal(lie.data)
 		if err != nil {
@@ -289,7 +297,8 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 		same := agent.received(work.ServerDigest)
 		var a work.DigestAnswer
 		if err := json.Unmarshal(same[len(same)-1].data, &a); err != nil || !a.Same {
-			return fmt.Errorf("the last answer: %s %v", same[len(same)-1].data[:min(100, len(same[len(same)-1].data))], err)
+			return fmt.Errorf("the last answer: %s %v", same[len(same)-1].data[:min(100, len(same[len(same)-1].data))],
+				err)
 		}
 		return nil
 	})
@@ -340,7 +349,8 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 0, 40).Draw(t, label) {
 				id := fmt.Sprintf("w%d", n)
 				m[id] = seen(work.WorkState{
-					ID: id, Version: rapid.Int64Range(1, 2).Draw(t, "version"), Deleting: rapid.IntRange(0, 4).Draw(t, "deleting") == 0,
+					ID: id, Version: rapid.Int64Range(1, 2).Draw(t, "version"), Deleting: rapid.IntRange(0, 4).Draw(
+						t, "deleting") == 0,
 					Status: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "status"),
 				})
 			}
@@ -390,7 +400,8 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			}
 			return
 		}
-		buckets, err := digest.Differing(digest.Buckets(digest.Works(oursList), bits), digest.Buckets(digest.Works(theirsList), bits), bits)
+		buckets, err := digest.Differing(digest.Buckets(digest.Works(oursList), bits),
+			digest.Buckets(digest.Works(theirsList), bits), bits)
 		if err != nil {
 			t.Fatal(err)
 		}

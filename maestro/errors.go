@@ -62,7 +62,8 @@ var catalogue = []struct{ code, reason string }{
 
 func errorDocument(code, reason, operation string) api.Error {
 	id := strings.TrimPrefix(code, "maestro-")
-	return api.Error{Kind: "Error", ID: id, Href: basePath + "/errors/" + id, Code: code, Reason: reason, OperationID: operation}
+	return api.Error{Kind: "Error", ID: id, Href: basePath + "/errors/" + id, Code: code, Reason: reason,
+		OperationID: operation}
 }
 
 // noRouteBody is the answer to a path that does not exist, which has a shape
@@ -115,9 +116,12 @@ func classify(err error) *rest.Error {
 	}
 	switch {
 	case errors.Is(err, store.ErrFull):
-		return e(http.StatusInsufficientStorage, codeFull, "the database's disk is full: nothing can be written until there is room; reads go on")
+		return e(http.StatusInsufficientStorage, codeFull,
+			"the database's disk is full: nothing can be written until there is room; reads go on")
 	case errors.Is(err, store.ErrUnknownOutcome):
-		r := e(http.StatusServiceUnavailable, codeUnavailable, "the connection to the database broke at the commit: whether it was written is not known; read, then try again")
+		r := e(http.StatusServiceUnavailable, codeUnavailable,
+			"the connection to the database broke at the commit: whether it was written is not known; read, then try "+
+				"again")
 		r.RetryAfter = time.Second
 		return r
 	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrTimeout), errors.Is(err, store.ErrConflict):
@@ -125,12 +129,14 @@ func classify(err error) *rest.Error {
 		r.RetryAfter = time.Second
 		return r
 	case errors.Is(err, store.ErrGone):
-		return e(http.StatusGone, codeGone, "the cursor is too old, or from before the database was restored; watch anew without it")
+		return e(http.StatusGone, codeGone,
+			"the cursor is too old, or from before the database was restored; watch anew without it")
 	case errors.Is(err, store.ErrInvalid):
 		return e(http.StatusBadRequest, codeValidation, "the document cannot be stored: %s", err)
 	}
 	if stale, ok := errors.AsType[*store.StaleError](err); ok {
-		return e(http.StatusPreconditionFailed, codeStale, "the resource has changed: its version is %d, not %d; read it again", stale.Latest, stale.Asked)
+		return e(http.StatusPreconditionFailed, codeStale,
+			"the resource has changed: its version is %d, not %d; read it again", stale.Latest, stale.Asked)
 	}
 	return nil
 }
@@ -160,7 +166,8 @@ func (s *Server) grpcError(doing string, err error) error {
 		e = classify(err)
 	}
 	if e == nil {
-		e = rest.Errorf(http.StatusInternalServerError, codeGeneral, "internal error; the server's log has it").Because(err)
+		e = rest.Errorf(http.StatusInternalServerError, codeGeneral, "internal error; the server's log has it").Because(
+			err)
 	}
 	code, reason := grpcReason(e)
 	message := fmt.Sprintf("%s: %s: %s", doing, wireCode(e), e.Reason)

@@ -94,7 +94,8 @@ func (q *fairQueue[T]) hasRoom(c *consumerQueue[T], size int) bool {
 		return false
 	}
 	consumers := max(len(q.queues), 1)
-	return (q.length < l.allItems || n < l.allItems/consumers) && (q.bytes+size <= l.allBytes || c.bytes < l.allBytes/consumers)
+	return (q.length < l.allItems || n < l.allItems/consumers) && (q.bytes+size <= l.allBytes || c.bytes < l.allBytes/
+		consumers)
 }
 
 // settle lists a queue that has something for a worker, and forgets an empty

@@ -307,7 +307,8 @@ func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
 	m.consumer("mc1")
 	agent := site.agent("mc1")
 	agent.mu.Lock()
-	agent.works["w1"] = &agentWork{generation: 9, data: specData(configMap("w1", "old")), status: []byte(`{"conditions":[]}`), hash: "x"}
+	agent.works["w1"] = &agentWork{generation: 9, data: specData(configMap("w1", "old")),
+		status: []byte(`{"conditions":[]}`), hash: "x"}
 	agent.mu.Unlock()
 	src := m.source()
 	src.create("mc1", "w1", "new")
@@ -396,7 +397,8 @@ func TestI7AnAgentSpeaksForItselfOnly(t *testing.T) {
 	src2.create("mc1", "w2", 1)
 
 	gone := liar.message(work.StatusUpdate, []byte(`{"conditions":[{"type":"Deleted","status":"True"}]}`))
-	for k, v := range map[string]string{work.ExtResourceID: "w2", work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1"} {
+	for k, v := range map[string]string{work.ExtResourceID: "w2", work.ExtResourceVersion: "1",
+		work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1"} {
 		gone.ext[k] = v
 	}
 	liar.send(t.Context(), gone)
@@ -445,7 +447,8 @@ func TestWhatIsDownIs503(t *testing.T) {
 	eventually(t, "the broker's absence counts", func() error { return not(m.server.accepting()) })
 	within(func() (answer, error) { return m.try("POST", "/api/maestro/v1/consumers", `{"name":"mc2"}`) })
 	within(func() (answer, error) { return m.try("DELETE", "/api/maestro/v1/resource-bundles/w1", "") })
-	if err := src.publish(src.event(work.SpecCreate, "mc1", "w2", 0, specData(configMap("x", 1)))); !isCode(err, "Unavailable") {
+	if err := src.publish(src.event(work.SpecCreate, "mc1", "w2", 0, specData(configMap("x", 1)))); !isCode(
+		err, "Unavailable") {
 		t.Errorf("publish: %v", err)
 	}
 	m.want(http.StatusOK, "GET", c.Href, "")
@@ -460,7 +463,8 @@ func TestWhatIsDownIs503(t *testing.T) {
 	within(func() (answer, error) { return m.try("GET", c.Href, "") })
 	within(func() (answer, error) { return m.try("POST", "/api/maestro/v1/consumers", `{"name":"mc2"}`) })
 	begin := time.Now()
-	if err := src.publish(src.event(work.SpecCreate, "mc1", "w2", 0, specData(configMap("x", 1)))); !isCode(err, "Unavailable") || time.Since(begin) > 4*time.Second {
+	if err := src.publish(src.event(work.SpecCreate, "mc1", "w2", 0, specData(configMap("x", 1)))); !isCode(
+		err, "Unavailable") || time.Since(begin) > 4*time.Second {
 		t.Errorf("publish: %v after %v", err, time.Since(begin))
 	}
 	pg.Start()
@@ -547,8 +551,11 @@ func child(text string) error {
 		return l
 	}
 	o := Options{
-		DSN: c.DSN, Broker: c.Broker, BrokerTLS: tlsOf("broker"), HTTP: listen(), GRPC: listen(), HTTPTLS: tlsOf(""), GRPCTLS: tlsOf(""),
-		MayCall: func(string) bool { return true }, RetryBase: 200 * time.Millisecond, RetryMax: time.Second, DeleteMax: time.Second,
+		DSN: c.DSN, Broker: c.Broker, BrokerTLS: tlsOf("broker"), HTTP: listen(), GRPC: listen(), HTTPTLS: tlsOf(
+			""), GRPCTLS: tlsOf(""),
+		MayCall: func(string) bool {
+			return true
+		}, RetryBase: 200 * time.Millisecond, RetryMax: time.Second, DeleteMax: time.Second,
 	}
 	if err != nil {
 		return err
@@ -587,7 +594,8 @@ func (s *site) spawn() (*instance, *exec.Cmd) {
 		s.t.Fatalf("the server said nothing: %v", err)
 	}
 	rest, grpc, _ := strings.Cut(strings.TrimSpace(string(line[:n])), " ")
-	return &instance{t: s.t, site: s, url: "https://" + rest, target: grpc, http: s.client(pki.ServiceName("platform-api"))}, cmd
+	return &instance{t: s.t, site: s, url: "https://" + rest, target: grpc,
+		http: s.client(pki.ServiceName("platform-api"))}, cmd
 }
 
 func kill(cmd *exec.Cmd) {

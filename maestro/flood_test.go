@@ -75,7 +75,8 @@ func TestI6AFloodingAgentHurtsOnlyItself(t *testing.T) {
 			flood.mu.Lock()
 			id := fmt.Sprintf("flood-%d", sent%each)
 			w := flood.works[id]
-			w.status = fmt.Appendf(nil, `{"conditions":[{"type":"Flood","status":"True","reason":"R%d","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, sent)
+			w.status = fmt.Appendf(
+				nil, `{"conditions":[{"type":"Flood","status":"True","reason":"R%d","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, sent)
 			w.hash = hexHash("%d", sent)
 			e := flood.status(id, w, work.StatusUpdate)
 			flood.mu.Unlock()

@@ -89,7 +89,8 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 		if ifMatch != 0 && ifMatch != d.Version {
 			return &store.StaleError{Kind: kindBundle, ID: id, Asked: ifMatch, Latest: d.Version}
 		}
-		if _, err := tx.Exec(ctx, `update ledger set deleting = true, gone_at = now(), unconfirmed = true where id = $1`, id); err != nil {
+		if _, err := tx.Exec(
+			ctx, `update ledger set deleting = true, gone_at = now(), unconfirmed = true where id = $1`, id); err != nil {
 			return err
 		}
 		if err := tx.Record(ctx, "force-delete", kindBundle, id, d.Scope, note); err != nil {
@@ -104,8 +105,10 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 	for _, dl := range s.deliverers() {
 		dl.acknowledged(d.Scope, id, d.Generation, true)
 	}
-	s.log.LogAttrs(ctx, slog.LevelWarn, "bundle ended by an operator without its agent's confirmation", slog.String("bundle", id),
-		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
+	s.log.LogAttrs(ctx, slog.LevelWarn, "bundle ended by an operator without its agent's confirmation",
+		slog.String("bundle", id),
+		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason",
+			reason))
 	s.tellBuried(ctx, d.Scope, held{id, d.Generation, true})
 	return nil
 }
@@ -115,7 +118,9 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 func (s *Server) tellBuried(ctx context.Context, consumer string, h held) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := s.publish(ctx, consumer, encodeBuried(consumer, h, h.generation, s.opts.SourceID, time.Now())); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not told of a deletion", slog.String("consumer", consumer), slog.String("bundle", h.id), slog.Any("error", err))
+	if err := s.publish(ctx, consumer, encodeBuried(consumer, h, h.generation, s.opts.SourceID,
+		time.Now())); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not told of a deletion", slog.String("consumer", consumer),
+			slog.String("bundle", h.id), slog.Any("error", err))
 	}
 }

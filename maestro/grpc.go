@@ -45,14 +45,16 @@ func (s *Server) newGRPC(port rpcPort) *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPing, Timeout: serverPingWait}),
 		grpc.ConnectionTimeout(20 * time.Second),
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (_ any, err error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (
+			_ any, err error) {
 			defer s.recovered(ctx, info.FullMethod, &err)
 			if ctx, err = s.identifyRPC(ctx, port); err != nil {
 				return nil, err
 			}
 			return h(ctx, req)
 		}),
-		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
+		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (
+			err error) {
 			defer s.recovered(ss.Context(), info.FullMethod, &err)
 			ctx, err := s.identifyRPC(ss.Context(), port)
 			if err != nil {
@@ -73,7 +75,8 @@ func (s *Server) newGRPC(port rpcPort) *grpc.Server {
 func (s *Server) recovered(ctx context.Context, method string, err *error) {
 	if p := recover(); p != nil {
 		*err = s.grpcError("failed to handle the call", fmt.Errorf("panic: %v", p))
-		s.log.LogAttrs(ctx, slog.LevelError, "panic in a gRPC call", slog.String("method", method), slog.Any("panic", p))
+		s.log.LogAttrs(ctx, slog.LevelError, "panic in a gRPC call", slog.String("method", method),
+			slog.Any("panic", p))
 	}
 }
 

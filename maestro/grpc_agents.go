@@ -87,7 +87,9 @@ func (g *agentPort) status(ctx context.Context, consumer string, m message) erro
 	}
 	m.data = nil
 	verdict := make(chan string, 1)
-	item := statusItem{consumer: consumer, m: m, ev: ev, ack: func() { verdict <- "" }, refused: func(reason string) { verdict <- reason }}
+	item := statusItem{consumer: consumer, m: m, ev: ev, ack: func() { verdict <- "" }, refused: func(reason string) {
+		verdict <- reason
+	}}
 	if err := g.s.ingest.putWait(ctx, item); err != nil {
 		return err
 	}
@@ -99,9 +101,11 @@ func (g *agentPort) status(ctx context.Context, consumer string, m message) erro
 		case dropMalformed:
 			return invalid("the status cannot be stored")
 		case dropConsumer:
-			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s is not on cluster %s", ev.record.ID, consumer)
+			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s is not on cluster %s",
+				ev.record.ID, consumer)
 		case dropSource:
-			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s has another source than %q", ev.record.ID, ev.record.OriginalSource)
+			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s has another source than %q",
+				ev.record.ID, ev.record.OriginalSource)
 		}
 		return nil
 	}

@@ -52,7 +52,8 @@ type grpcLink struct {
 
 // grpcAgent is a scripted agent on the agents' port of a server.
 func (i *instance) grpcAgent(consumer string) *scriptedAgent {
-	a := &scriptedAgent{t: i.t, site: i.site, consumer: consumer, works: map[string]*agentWork{}, sequence: time.Now().UnixMilli() << 22}
+	a := &scriptedAgent{t: i.t, site: i.site, consumer: consumer, works: map[string]*agentWork{},
+		sequence: time.Now().UnixMilli() << 22}
 	a.link = &grpcLink{target: i.agentsTarget(), out: make(chan message, 20000)}
 	a.startGRPC()
 	i.t.Cleanup(a.stop)
@@ -68,7 +69,8 @@ func (a *scriptedAgent) moveTo(i *instance) {
 
 func (a *scriptedAgent) startGRPC() {
 	l := a.link
-	conn, err := grpc.NewClient(l.target, grpc.WithTransportCredentials(credentials.NewTLS(a.site.clientTLS(pki.Name(a.consumer), "maestro"))))
+	conn, err := grpc.NewClient(l.target, grpc.WithTransportCredentials(
+		credentials.NewTLS(a.site.clientTLS(pki.Name(a.consumer), "maestro"))))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -118,7 +120,8 @@ func (a *scriptedAgent) startGRPC() {
 }
 
 func (a *scriptedAgent) subscribeGRPC(ctx context.Context, subscribed func()) error {
-	stream, err := a.link.client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: a.consumer, DataType: work.DataType})
+	stream, err := a.link.client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: a.consumer,
+		DataType: work.DataType})
 	if err != nil {
 		return err
 	}

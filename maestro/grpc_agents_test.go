@@ -63,12 +63,14 @@ func TestI6AnAgentByGRPCNeedsNoBroker(t *testing.T) {
 	agent.awaitValue("w2", "two")
 	agent.awaitValue("w1", "three")
 	m.awaitObserved("w1", 2)
-	if got := agent.received(work.SpecUpdate); len(got) != 1 || got[0].ext[work.ExtMetadata] == "" || !strings.Contains(got[0].ext[work.ExtMetadata], `"name":"w1"`) {
+	if got := agent.received(work.SpecUpdate); len(got) != 1 || got[0].ext[work.ExtMetadata] == "" ||
+		!strings.Contains(got[0].ext[work.ExtMetadata], `"name":"w1"`) {
 		t.Errorf("updates %+v", got)
 	}
 	src.remove("mc1", "w1")
 	m.awaitGone("w1")
-	if got := agent.received(work.SpecDelete); len(got) != 1 || len(got[0].data) == 0 || got[0].ext[work.ExtDeletionTimestamp] == "" {
+	if got := agent.received(work.SpecDelete); len(got) != 1 || len(got[0].data) == 0 ||
+		got[0].ext[work.ExtDeletionTimestamp] == "" {
 		t.Errorf("deletions %+v", got)
 	}
 	eventually(t, "heartbeats", func() error {
@@ -161,7 +163,8 @@ func TestI8UnknownWorksOfAGRPCAgentStay(t *testing.T) {
 	m.consumer("mc1")
 	agent := m.grpcAgent("mc1")
 	agent.stop()
-	agent.works["stranger"] = &agentWork{generation: 7, data: specData(configMap("x", "old")), status: []byte(`{}`), hash: "h"}
+	agent.works["stranger"] = &agentWork{generation: 7, data: specData(configMap("x", "old")), status: []byte(`{}`),
+		hash: "h"}
 	agent.startGRPC()
 	eventually(t, "it is counted", func() error {
 		if n := m.unknown(t); n != 1 {
@@ -253,9 +256,10 @@ func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
 		return err
 	}
 	status := func(cluster, id string, change ...func(*message)) error {
-		ms := message{id: uuid.NewString(), source: "mc1-agent", kind: work.StatusUpdate, data: []byte(`{"conditions":[]}`), ext: map[string]string{
-			work.ExtClusterName: cluster, work.ExtResourceID: id, work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1",
-		}}
+		ms := message{id: uuid.NewString(), source: "mc1-agent", kind: work.StatusUpdate,
+			data: []byte(`{"conditions":[]}`), ext: map[string]string{
+				work.ExtClusterName: cluster, work.ExtResourceID: id, work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1",
+			}}
 		for _, f := range change {
 			f(&ms)
 		}
@@ -267,22 +271,27 @@ func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
 		err  error
 		code string
 	}{
-		"another's stream":       {subscribe(mine, "mc2", work.DataType), "PermissionDenied"},
-		"a service's stream":     {subscribe(dialAs(t, site, pki.ServiceName("platform"), m.agentsTarget()), "mc2", work.DataType), "PermissionDenied"},
-		"an agent as a source":   {publishAs(t, site, "mc1", m.target), "PermissionDenied"},
-		"no cluster":             {subscribe(mine, "", work.DataType), "InvalidArgument"},
-		"a bad cluster":          {subscribe(mine, "A_B", work.DataType), "InvalidArgument"},
-		"no data type":           {subscribe(none, "mc1", ""), "InvalidArgument"},
-		"another data type":      {subscribe(mine, "mc1", "io.example.v1.things"), "InvalidArgument"},
-		"another's status":       {status("mc2", "w2"), "PermissionDenied"},
-		"of another's bundle":    {status("mc1", "w2"), "FailedPrecondition"},
-		"of an unknown bundle":   {status("mc1", "w9"), "OK"},
-		"no cluster in status":   {status("", "w2"), "InvalidArgument"},
-		"no id in status":        {status("mc1", ""), "InvalidArgument"},
-		"bad data":               {status("mc1", "w2", func(m *message) { m.data = []byte("{") }), "InvalidArgument"},
-		"a source's event":       {status("mc1", "w2", func(m *message) { m.kind = work.SpecCreate }), "InvalidArgument"},
-		"an unknown event":       {status("mc1", "w2", func(m *message) { m.kind = "x.y" }), "InvalidArgument"},
-		"a bad list in a resync": {status("mc1", "", func(m *message) { m.kind = work.SpecResync; m.data = []byte("{") }), "OK"},
+		"another's stream": {subscribe(mine, "mc2", work.DataType), "PermissionDenied"},
+		"a service's stream": {subscribe(dialAs(t, site, pki.ServiceName("platform"), m.agentsTarget()), "mc2",
+			work.DataType), "PermissionDenied"},
+		"an agent as a source": {publishAs(t, site, "mc1", m.target), "PermissionDenied"},
+		"no cluster":           {subscribe(mine, "", work.DataType), "InvalidArgument"},
+		"a bad cluster":        {subscribe(mine, "A_B", work.DataType), "InvalidArgument"},
+		"no data type":         {subscribe(none, "mc1", ""), "InvalidArgument"},
+		"another data type":    {subscribe(mine, "mc1", "io.example.v1.things"), "InvalidArgument"},
+		"another's status":     {status("mc2", "w2"), "PermissionDenied"},
+		"of another's bundle":  {status("mc1", "w2"), "FailedPrecondition"},
+		"of an unknown bundle": {status("mc1", "w9"), "OK"},
+		"no cluster in status": {status("", "w2"), "InvalidArgument"},
+		"no id in status":      {status("mc1", ""), "InvalidArgument"},
+		"bad data":             {status("mc1", "w2", func(m *message) { m.data = []byte("{") }), "InvalidArgument"},
+		"a source's event": {status("mc1", "w2", func(m *message) { m.kind = work.SpecCreate }),
+			"InvalidArgument"},
+		"an unknown event": {status("mc1", "w2", func(m *message) { m.kind = "x.y" }), "InvalidArgument"},
+		"a bad list in a resync": {status("mc1", "", func(m *message) {
+			m.kind = work.SpecResync
+			m.data = []byte("{")
+		}), "OK"},
 	} {
 		if !isCode(c.err, c.code) && !(c.code == "OK" && c.err == nil) {
 			t.Errorf("%s: %v instead of %s", what, c.err, c.code)
@@ -306,7 +315,8 @@ func TestTheNewerStreamOfAClusterWins(t *testing.T) {
 	client := dialAs(t, site, "mc1", m.agentsTarget())
 	open := func() (func() (*cloudevents.CloudEvent, error), context.CancelFunc) {
 		ctx, cancel := context.WithCancel(t.Context())
-		stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "mc1", DataType: work.DataType})
+		stream, err := client.Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "mc1",
+			DataType: work.DataType})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,13 +342,15 @@ func TestTheNewerStreamOfAClusterWins(t *testing.T) {
 // nobody.
 func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
 	site := newSite(t)
-	m := site.start(withAgents(site), alone, func(o *Options) { o.Stuck = 3 * time.Second }) // a busy machine makes any reader slow
+	// a busy machine makes any reader slow
+	m := site.start(withAgents(site), alone, func(o *Options) { o.Stuck = 3 * time.Second })
 	m.consumer("deaf")
 	m.consumer("mc1")
 	good := m.grpcAgent("mc1")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := dialAs(t, site, "deaf", m.agentsTarget()).Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "deaf", DataType: work.DataType})
+	stream, err := dialAs(t, site, "deaf", m.agentsTarget()).Subscribe(ctx, &cloudevents.SubscriptionRequest{
+		ClusterName: "deaf", DataType: work.DataType})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,7 +139,8 @@ func (s *Server) authorize(ctx context.Context, verb rpcVerb, scope rpcScope, na
 			return nil
 		}
 	}
-	return rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call Maestro: %s on /%s/%s", c.user, verb, scope, name)
+	return rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call Maestro: %s on /%s/%s", c.user, verb,
+		scope, name)
 }
 
 // recheck asks again whether a subscription may go on: rules change, tokens

@@ -45,7 +45,8 @@ func newForeignCA(t *testing.T) *foreignCA {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "another CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "another CA"}, NotBefore: time.Now().Add(
+			-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -73,7 +74,8 @@ func (ca *foreignCA) client(user string, groups ...string) tls.Certificate {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: user, Organization: groups},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, &key.PublicKey, ca.key)
 	if err != nil {
@@ -85,7 +87,8 @@ func (ca *foreignCA) client(user string, groups ...string) tls.Certificate {
 // dialWith dials with any certificate, or none.
 func (i *instance) dialWith(target string, certs ...tls.Certificate) cloudevents.CloudEventServiceClient {
 	i.t.Helper()
-	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: i.site.ca.Pool(), ServerName: "maestro", Certificates: certs}
+	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: i.site.ca.Pool(), ServerName: "maestro",
+		Certificates: certs}
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
 		i.t.Fatal(err)
@@ -102,7 +105,8 @@ func attempt(ctx context.Context, t *testing.T, c cloudevents.CloudEventServiceC
 }
 
 // opened subscribes and says how that went; the stream is ended unless keep.
-func opened(ctx context.Context, c cloudevents.CloudEventServiceClient, req *cloudevents.SubscriptionRequest) (func() error, error) {
+func opened(ctx context.Context, c cloudevents.CloudEventServiceClient, req *cloudevents.SubscriptionRequest) (
+	func() error, error) {
 	stream, err := c.Subscribe(ctx, req)
 	if err != nil {
 		return nil, err
@@ -149,7 +153,8 @@ rules:
 		o.GRPCTLS, o.ForeignGRPC, o.AgentsTLS, o.ForeignAgents = config, true, config, true
 		o.RulesFile, o.Recheck = path, 50*time.Millisecond
 	})
-	alice, watcher := m.dialWith(m.target, ca.client("alice", "x")), m.dialWith(m.target, ca.client("bob", "y", "watchers"))
+	alice, watcher := m.dialWith(m.target, ca.client("alice", "x")),
+		m.dialWith(m.target, ca.client("bob", "y", "watchers"))
 	service := m.dialWith(m.target, ca.client("system:platform-api"))
 	agents := m.dialWith(m.agentsTarget(), ca.client("mc2"))
 	watcherAgents := m.dialWith(m.agentsTarget(), ca.client("bob", "watchers"))
@@ -158,7 +163,8 @@ rules:
 	sub := func(c cloudevents.CloudEventServiceClient, source, cluster string) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		_, err := opened(ctx, c, &cloudevents.SubscriptionRequest{Source: source, ClusterName: cluster, DataType: work.DataType})
+		_, err := opened(ctx, c, &cloudevents.SubscriptionRequest{Source: source, ClusterName: cluster,
+			DataType: work.DataType})
 		return err
 	}
 	for what, c := range map[string]struct {
@@ -232,7 +238,8 @@ func (k kubeAPI) token(account string) string {
 	k.t.Helper()
 	k.call("POST", "/api/v1/namespaces/default/serviceaccounts", fmt.Sprintf(`{"metadata":{"name":%q}}`, account), nil)
 	var out struct{ Status struct{ Token string } }
-	k.call("POST", "/api/v1/namespaces/default/serviceaccounts/"+account+"/token", `{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}`, &out)
+	k.call("POST", "/api/v1/namespaces/default/serviceaccounts/"+account+"/token",
+		`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"expirationSeconds":3600}}`, &out)
 	return out.Status.Token
 }
 
@@ -254,7 +261,8 @@ func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(config.CAData)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: config.ServerName}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots,
+		Certificates: []tls.Certificate{pair}, ServerName: config.ServerName}}
 	t.Cleanup(transport.CloseIdleConnections)
 	kube := kubeAPI{t, config.Host, &http.Client{Transport: transport}}
 	maestroToken, sourceToken, strangerToken := kube.token("maestro"), kube.token("fleet"), kube.token("stranger")
@@ -287,7 +295,8 @@ func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
 	sub := func(ctx context.Context, c cloudevents.CloudEventServiceClient, source, cluster string) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		_, err := opened(ctx, c, &cloudevents.SubscriptionRequest{Source: source, ClusterName: cluster, DataType: work.DataType})
+		_, err := opened(ctx, c, &cloudevents.SubscriptionRequest{Source: source, ClusterName: cluster,
+			DataType: work.DataType})
 		return err
 	}
 	// The API server learns of roles and bindings a moment after they are there.
@@ -305,9 +314,10 @@ func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
 		"another cluster":            {sub(as(sourceToken), agents, "", "mc2"), "PermissionDenied"},
 		"a stranger":                 {attempt(as(strangerToken), t, anyone, "fleet"), "PermissionDenied"},
 		"no token":                   {attempt(t.Context(), t, anyone, "fleet"), "Unauthenticated"},
-		"a forged token":             {attempt(as(sourceToken[:len(sourceToken)-6]+"AAAAAA"), t, anyone, "fleet"), "Unauthenticated"},
-		"nonsense":                   {attempt(as("nonsense"), t, anyone, "fleet"), "Unauthenticated"},
-		"a service's certificate":    {attempt(t.Context(), t, m.dial(pki.ServiceName("platform-api")), "anything"), "OK"},
+		"a forged token": {attempt(as(sourceToken[:len(sourceToken)-6]+"AAAAAA"), t, anyone, "fleet"),
+			"Unauthenticated"},
+		"nonsense":                {attempt(as("nonsense"), t, anyone, "fleet"), "Unauthenticated"},
+		"a service's certificate": {attempt(t.Context(), t, m.dial(pki.ServiceName("platform-api")), "anything"), "OK"},
 	} {
 		if !isCode(c.err, c.code) && !(c.code == "OK" && c.err == nil) {
 			t.Errorf("%s: %v instead of %s", what, c.err, c.code)
@@ -353,7 +363,8 @@ func TestPlainListenersStayOnLoopback(t *testing.T) {
 		plainHTTP, plainGRPC, plainAgents = local(), local(), local()
 		o.Plain.HTTP, o.Plain.GRPC, o.Plain.Agents = plainHTTP, plainGRPC, plainAgents
 	})
-	resp, err := http.Post("http://"+plainHTTP.Addr().String()+"/api/maestro/v1/consumers", "application/json", bytes.NewReader([]byte(`{"name":"mc1"}`)))
+	resp, err := http.Post("http://"+plainHTTP.Addr().String()+"/api/maestro/v1/consumers", "application/json",
+		bytes.NewReader([]byte(`{"name":"mc1"}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +384,8 @@ func TestPlainListenersStayOnLoopback(t *testing.T) {
 	src.create("mc1", "w1", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	stream, err := dial(plainAgents).Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "mc1", DataType: work.DataType})
+	stream, err := dial(plainAgents).Subscribe(ctx, &cloudevents.SubscriptionRequest{ClusterName: "mc1",
+		DataType: work.DataType})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +397,8 @@ func TestPlainListenersStayOnLoopback(t *testing.T) {
 		kind = e.GetType()
 	}
 	// The other listeners are as closed as before.
-	if _, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: site.ca.Pool(), ServerName: "maestro"}}}).Get(m.url + "/api/maestro/v1/consumers"); err == nil {
+	if _, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: site.ca.Pool(),
+		ServerName: "maestro"}}}).Get(m.url + "/api/maestro/v1/consumers"); err == nil {
 		t.Error("a caller without a certificate was answered")
 	}
 }

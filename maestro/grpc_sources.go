@@ -67,7 +67,8 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 	if err != nil {
 		err = g.s.grpcError(doing, err)
 		if c := status.Code(err); c == codes.Internal || c == codes.Unavailable {
-			g.s.log.LogAttrs(ctx, slog.LevelWarn, "publish failed", slog.String("action", kind), slog.String("code", c.String()), slog.Any("error", err))
+			g.s.log.LogAttrs(ctx, slog.LevelWarn, "publish failed", slog.String("action", kind),
+				slog.String("code", c.String()), slog.Any("error", err))
 		}
 		return nil, err
 	}
@@ -172,7 +173,8 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 	if err := g.s.authorize(ctx, verbSubscribe, sources, source); err != nil {
 		return g.s.grpcError("not allowed", err)
 	}
-	st := &sourceStream{source: source, conn: connectionOf(ctx), asked: make(chan struct{}, 1), seen: map[string]int64{}}
+	st := &sourceStream{source: source, conn: connectionOf(ctx), asked: make(chan struct{}, 1),
+		seen: map[string]int64{}}
 	st.sub = g.s.feed.Subscribe(func(c *store.Change) bool {
 		if c.Kind != kindBundle {
 			return false
@@ -189,7 +191,10 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 		defer g.mu.Unlock()
 		delete(g.streams, st)
 	}()
-	return g.s.serveStream(stream, sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context, o *outlet) error { return g.write(ctx, st, o) })
+	return g.s.serveStream(stream, sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context,
+		o *outlet) error {
+		return g.write(ctx, st, o)
+	})
 }
 
 func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) error {
@@ -215,7 +220,8 @@ func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) err
 			for _, q := range questions {
 				err := g.answer(ctx, st, o, q, beat.C)
 				if _, ok := status.FromError(err); !ok {
-					g.s.log.LogAttrs(ctx, slog.LevelWarn, "a resync of a source broke off", slog.String("source", st.source), slog.Any("error", err))
+					g.s.log.LogAttrs(ctx, slog.LevelWarn, "a resync of a source broke off",
+						slog.String("source", st.source), slog.Any("error", err))
 				}
 				if err != nil {
 					return err
@@ -250,7 +256,8 @@ func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) err
 func (g *sourcePort) forward(ctx context.Context, o *outlet, c *store.Change) error {
 	m, ok, err := encodeStatus(c)
 	if err != nil {
-		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.ID), slog.Any("error", err))
+		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.ID),
+			slog.Any("error", err))
 		return nil
 	}
 	if !ok {
@@ -270,8 +277,10 @@ const resyncPage = 100
 // those of its list that differ, and the end of those that are gone. It goes
 // at the pace of the client, and what changes meanwhile goes between the
 // pages.
-func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *outlet, list work.StatusHashes, beat <-chan time.Time) error {
-	q := store.Query{Kind: kindBundle, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}}, Limit: resyncPage, Deletion: store.WithDeleting}
+func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *outlet, list work.StatusHashes,
+	beat <-chan time.Time) error {
+	q := store.Query{Kind: kindBundle, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}},
+		Limit: resyncPage, Deletion: store.WithDeleting}
 	if len(list.Hashes) > 0 {
 		differing, dead, err := g.s.differing(ctx, st.source, list.Hashes)
 		if err != nil {
@@ -293,7 +302,8 @@ func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *outlet, li
 	return g.pages(ctx, st, o, q, beat)
 }
 
-func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q store.Query, beat <-chan time.Time) error {
+func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q store.Query,
+	beat <-chan time.Time) error {
 	for {
 		page, err := g.s.store.List(ctx, q)
 		if err != nil {
@@ -324,7 +334,8 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q s
 
 // differing splits what a source lists: the bundles whose status is another,
 // and the ends of those that are gone.
-func (s *Server) differing(ctx context.Context, source string, list []work.StatusHash) (ids []string, dead []*store.Change, err error) {
+func (s *Server) differing(ctx context.Context, source string, list []work.StatusHash) (ids []string,
+	dead []*store.Change, err error) {
 	theirs := make(map[string]string, len(list))
 	for _, h := range list {
 		theirs[h.ID] = h.Hash
@@ -359,7 +370,8 @@ func (s *Server) graves(ctx context.Context, source string, ids map[string]strin
 	}
 	var changes []*store.Change
 	for _, d := range dead {
-		spec, err := json.Marshal(specRecord{Source: source, Consumer: d.consumer, ID: d.id, Version: d.version, Data: json.RawMessage(`{"manifests":[]}`)})
+		spec, err := json.Marshal(specRecord{Source: source, Consumer: d.consumer, ID: d.id, Version: d.version,
+			Data: json.RawMessage(`{"manifests":[]}`)})
 		if err != nil {
 			return nil, err
 		}

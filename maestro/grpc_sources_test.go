@@ -68,7 +68,8 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	deaf, err := m.dial(pki.ServiceName("platform-api")).Subscribe(ctx, &cloudevents.SubscriptionRequest{Source: testSource})
+	deaf, err := m.dial(pki.ServiceName("platform-api")).Subscribe(ctx, &cloudevents.SubscriptionRequest{
+		Source: testSource})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,8 @@ func ask(t *testing.T, c cloudevents.CloudEventServiceClient, name string, hashe
 		t.Fatal(err)
 	}
 	src := &source{t: t, client: c, name: name}
-	if err := src.publish(toProto(message{id: uuid.NewString(), source: name, kind: work.StatusResync, data: data})); err != nil {
+	if err := src.publish(toProto(message{id: uuid.NewString(), source: name, kind: work.StatusResync,
+		data: data})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -131,7 +133,8 @@ func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
 	}
 	asker, other := m.subscribe(t, testSource), m.subscribe(t, testSource)
 	ask(t, asker.client, testSource)
-	ask(t, asker.client, testSource, work.StatusHash{ID: "w7", Hash: "old"}, work.StatusHash{ID: "w8", Hash: hexHash("hash-w8-1")})
+	ask(t, asker.client, testSource, work.StatusHash{ID: "w7", Hash: "old"}, work.StatusHash{ID: "w8",
+		Hash: hexHash("hash-w8-1")})
 	got := map[string]int{}
 	for range works + 1 {
 		got[asker.next().ext[work.ExtResourceID]]++
@@ -217,8 +220,10 @@ func TestSourcesSendStructuredEvents(t *testing.T) {
 	src := m.source()
 	e := &cloudevents.CloudEvent{
 		Id: "1", Source: testSource, SpecVersion: "1.0", Type: work.SpecCreate,
-		Attributes: map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{"contenttype": textAttribute("application/cloudevents+json")},
-		Data: &cloudevents.CloudEvent_BinaryData{BinaryData: fmt.Appendf(nil, `{"specversion":"1.0","id":"1","source":%q,"type":%q,"clustername":"mc1","resourceid":"w1","resourceversion":0,
+		Attributes: map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{"contenttype": textAttribute(
+			"application/cloudevents+json")},
+		Data: &cloudevents.CloudEvent_BinaryData{BinaryData: fmt.Appendf(
+			nil, `{"specversion":"1.0","id":"1","source":%q,"type":%q,"clustername":"mc1","resourceid":"w1","resourceversion":0,
 			"datacontenttype":"application/json","data":%s}`, testSource, work.SpecCreate, specData(configMap("x", 1)))},
 	}
 	if err := src.publish(e); err != nil {
@@ -240,7 +245,8 @@ func TestCompatibilityFlags(t *testing.T) {
 	src := m.source()
 	src.create("mc1", "w1", 1)
 	err := src.publish(src.event(work.SpecUpdate, "mc1", "w1", 7, specData(configMap("x", 2))))
-	if err == nil || !strings.HasSuffix(err.Error(), "desc = failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1") {
+	if err == nil || !strings.HasSuffix(err.Error(),
+		"desc = failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1") {
 		t.Errorf("a plain error: %v", err)
 	}
 	other := &source{t: t, client: src.client, name: "another"}

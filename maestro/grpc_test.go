@@ -39,7 +39,8 @@ func historyOf(t *testing.T, dsn, kind string) []string {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	rows, err := conn.Query(t.Context(), `select action || ' ' || principal || ' ' || account || ' ' || request_id from history where kind = $1 order by xid, seq`, kind)
+	rows, err := conn.Query(t.Context(),
+		`select action || ' ' || principal || ' ' || account || ' ' || request_id from history where kind = $1 order by xid, seq`, kind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +65,12 @@ func TestVersionRules(t *testing.T) {
 		}
 	}
 	src.create("mc1", "w1", 1)
-	refuse("create twice", src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, data(1))), "AlreadyExists", "AlreadyExists", "failed to create resource: maestro-6: This Resource already exists")
-	refuse("unknown consumer", src.publish(src.event(work.SpecCreate, "mc9", "w9", 0, data(1))), "InvalidArgument", "Invalid", `no consumer named "mc9"`)
-	refuse("update of unknown", src.publish(src.event(work.SpecUpdate, "mc1", "w9", 0, data(1))), "NotFound", "NotFound", "maestro-7")
+	refuse("create twice", src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, data(1))), "AlreadyExists",
+		"AlreadyExists", "failed to create resource: maestro-6: This Resource already exists")
+	refuse("unknown consumer", src.publish(src.event(work.SpecCreate, "mc9", "w9", 0, data(1))), "InvalidArgument",
+		"Invalid", `no consumer named "mc9"`)
+	refuse("update of unknown", src.publish(src.event(work.SpecUpdate, "mc1", "w9", 0, data(1))), "NotFound",
+		"NotFound", "maestro-7")
 	if err := src.publish(src.event(work.SpecDelete, "mc1", "w9", 0, nil)); err != nil {
 		t.Errorf("delete of unknown: %v", err)
 	}
@@ -75,7 +79,8 @@ func TestVersionRules(t *testing.T) {
 	if err := src.publish(src.event(work.SpecUpdate, "mc1", "w1", 0, data(2))); err != nil {
 		t.Fatal(err)
 	}
-	refuse("stale", src.publish(src.event(work.SpecUpdate, "mc1", "w1", 1, data(3))), "Aborted", "Conflict", "failed to update resource: maestro-6: the resource version is not the latest, the latest version: 2")
+	refuse("stale", src.publish(src.event(work.SpecUpdate, "mc1", "w1", 1, data(3))), "Aborted", "Conflict",
+		"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 2")
 	if err := src.publish(src.event(work.SpecUpdate, "mc1", "w1", 2, data(3))); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +90,8 @@ func TestVersionRules(t *testing.T) {
 	// The same content, as another event: nothing happens (I3), whatever its
 	// order of keys.
 	before := len(historyOf(t, m.site.dsn, "Bundle"))
-	same := []byte(`{"manifests":[{"data":{"value":"3"},"metadata":{"namespace":"default","name":"x"},"kind":"ConfigMap","apiVersion":"v1"}]}`)
+	same := []byte(
+		`{"manifests":[{"data":{"value":"3"},"metadata":{"namespace":"default","name":"x"},"kind":"ConfigMap","apiVersion":"v1"}]}`)
 	if err := src.publish(src.event(work.SpecUpdate, "mc1", "w1", 3, same)); err != nil {
 		t.Fatal(err)
 	}
@@ -102,14 +108,19 @@ func TestVersionRules(t *testing.T) {
 	}
 
 	other := &source{t: t, client: src.client, name: "another-source"}
-	refuse("another source's", other.publish(other.event(work.SpecUpdate, "mc1", "w1", 0, data(5))), "PermissionDenied", "Forbidden", "belongs to source")
-	refuse("another source's", other.publish(other.event(work.SpecDelete, "mc1", "w1", 0, nil)), "PermissionDenied", "Forbidden", "belongs to source")
-	refuse("moving", src.publish(src.event(work.SpecUpdate, "mc2", "w1", 0, data(5))), "InvalidArgument", "Invalid", "cannot move")
+	refuse("another source's", other.publish(other.event(work.SpecUpdate, "mc1", "w1", 0, data(5))), "PermissionDenied",
+		"Forbidden", "belongs to source")
+	refuse("another source's", other.publish(other.event(work.SpecDelete, "mc1", "w1", 0, nil)), "PermissionDenied",
+		"Forbidden", "belongs to source")
+	refuse("moving", src.publish(src.event(work.SpecUpdate, "mc2", "w1", 0, data(5))), "InvalidArgument", "Invalid",
+		"cannot move")
 
 	src.remove("mc1", "w1")
 	src.remove("mc1", "w1")
-	refuse("under deletion", src.publish(src.event(work.SpecUpdate, "mc1", "w1", 0, data(6))), "Aborted", "Conflict", "the resource is under deletion, id: w1")
-	refuse("under deletion", src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, data(6))), "AlreadyExists", "AlreadyExists", "already exists")
+	refuse("under deletion", src.publish(src.event(work.SpecUpdate, "mc1", "w1", 0, data(6))), "Aborted", "Conflict",
+		"the resource is under deletion, id: w1")
+	refuse("under deletion", src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, data(6))), "AlreadyExists",
+		"AlreadyExists", "already exists")
 }
 
 func TestEventsAreValidated(t *testing.T) {
@@ -121,33 +132,47 @@ func TestEventsAreValidated(t *testing.T) {
 		change func(*cloudevents.CloudEvent)
 		text   string
 	}{
-		"no manifests":   {data(specData()), "manifests is empty"},
-		"not JSON":       {data([]byte("{")), "cannot be read"},
-		"no kind":        {data(manifest(`{"apiVersion":"v1","metadata":{"name":"x"}}`)), "manifests[0]: kind is missing"},
-		"no apiVersion":  {data(manifest(`{"kind":"Pod","metadata":{"name":"x"}}`)), "apiVersion is missing"},
-		"no name":        {data(manifest(`{"apiVersion":"v1","kind":"Pod"}`)), "metadata.name is missing"},
-		"generateName":   {data(manifest(`{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"x"}}`)), "generateName"},
-		"a version":      {data(manifest(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","resourceVersion":"1"}}`)), "resourceVersion"},
-		"bad labels":     {data(manifest(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","labels":{"a b":"c"}}}`)), "metadata.labels"},
-		"a manifest":     {data(manifest(`7`)), "not a Kubernetes object"},
-		"twice":          {data(specData(configMap("x", 1), configMap("x", 2))), "manifests[1] is the same object"},
-		"large":          {data(manifest(configMap("x", strings.Repeat("a", 501<<10)))), "split the work"},
-		"NUL":            {data(manifest(configMap("x", `\u0000`))), "cannot be stored"},
-		"bad option":     {data([]byte(`{"manifests":[` + configMap("x", 1) + `],"deleteOption":7}`)), "deleteOption"},
-		"no id":          {attr("ce-resourceid", ""), "resourceid is missing"},
-		"bad id":         {attr("ce-resourceid", "A_B"), "resourceid"},
-		"no version":     {func(e *cloudevents.CloudEvent) { delete(e.Attributes, "ce-resourceversion") }, "resourceversion is missing"},
-		"bad version":    {attr("ce-resourceversion", "x"), "is not a version"},
-		"no consumer":    {attr("ce-clustername", ""), "clustername is missing"},
-		"bad metadata":   {attr("ce-metadata", "{"), "metadata"},
-		"bad name":       {attr("ce-metadata", `{"name":"A_B"}`), "metadata: name"},
-		"no source":      {func(e *cloudevents.CloudEvent) { e.Source = "" }, "no source"},
-		"long source":    {func(e *cloudevents.CloudEvent) { e.Source = strings.Repeat("s", 300) }, "source has 300 bytes"},
-		"large metadata": {attr("ce-metadata", `{"annotations":{"a":"`+strings.Repeat("x", 65000)+`"}}`), "leave out annotations"},
-		"no event id":    {func(e *cloudevents.CloudEvent) { e.Id = "" }, "no id"},
-		"unknown action": {func(e *cloudevents.CloudEvent) { e.Type = work.DataType + ".spec.undo_request" }, "unsupported action"},
-		"spec version":   {func(e *cloudevents.CloudEvent) { e.SpecVersion = "0.3" }, "spec_version"},
-		"bad time":       {attr("ce-time", "yesterday"), "ce-time"},
+		"no manifests": {data(specData()), "manifests is empty"},
+		"not JSON":     {data([]byte("{")), "cannot be read"},
+		"no kind": {data(manifest(`{"apiVersion":"v1","metadata":{"name":"x"}}`)),
+			"manifests[0]: kind is missing"},
+		"no apiVersion": {data(manifest(`{"kind":"Pod","metadata":{"name":"x"}}`)), "apiVersion is missing"},
+		"no name":       {data(manifest(`{"apiVersion":"v1","kind":"Pod"}`)), "metadata.name is missing"},
+		"generateName": {data(manifest(`{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"x"}}`)),
+			"generateName"},
+		"a version": {
+			data(
+				manifest(
+					`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","resourceVersion":"1"}}`)),
+			"resourceVersion"},
+		"bad labels": {
+			data(
+				manifest(
+					`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","labels":{"a b":"c"}}}`)),
+			"metadata.labels"},
+		"a manifest": {data(manifest(`7`)), "not a Kubernetes object"},
+		"twice":      {data(specData(configMap("x", 1), configMap("x", 2))), "manifests[1] is the same object"},
+		"large":      {data(manifest(configMap("x", strings.Repeat("a", 501<<10)))), "split the work"},
+		"NUL":        {data(manifest(configMap("x", `\u0000`))), "cannot be stored"},
+		"bad option": {data([]byte(`{"manifests":[` + configMap("x", 1) + `],"deleteOption":7}`)), "deleteOption"},
+		"no id":      {attr("ce-resourceid", ""), "resourceid is missing"},
+		"bad id":     {attr("ce-resourceid", "A_B"), "resourceid"},
+		"no version": {func(e *cloudevents.CloudEvent) { delete(e.Attributes, "ce-resourceversion") },
+			"resourceversion is missing"},
+		"bad version":  {attr("ce-resourceversion", "x"), "is not a version"},
+		"no consumer":  {attr("ce-clustername", ""), "clustername is missing"},
+		"bad metadata": {attr("ce-metadata", "{"), "metadata"},
+		"bad name":     {attr("ce-metadata", `{"name":"A_B"}`), "metadata: name"},
+		"no source":    {func(e *cloudevents.CloudEvent) { e.Source = "" }, "no source"},
+		"long source": {func(e *cloudevents.CloudEvent) { e.Source = strings.Repeat("s", 300) },
+			"source has 300 bytes"},
+		"large metadata": {attr("ce-metadata", `{"annotations":{"a":"`+strings.Repeat("x", 65000)+`"}}`),
+			"leave out annotations"},
+		"no event id": {func(e *cloudevents.CloudEvent) { e.Id = "" }, "no id"},
+		"unknown action": {func(e *cloudevents.CloudEvent) { e.Type = work.DataType + ".spec.undo_request" },
+			"unsupported action"},
+		"spec version": {func(e *cloudevents.CloudEvent) { e.SpecVersion = "0.3" }, "spec_version"},
+		"bad time":     {attr("ce-time", "yesterday"), "ce-time"},
 	} {
 		e := src.event(work.SpecCreate, "mc1", "w1", 0, specData(configMap("x", 1)))
 		c.change(e)
@@ -208,7 +233,8 @@ func (i *instance) subscribe(t *testing.T, sourceName string) *statusStream {
 	if len(ids) != 1 || uuid.Validate(ids[0]) != nil {
 		t.Fatalf("subscription-id %v", ids)
 	}
-	s := &statusStream{t: t, client: client, id: ids[0], stream: stream, events: make(chan message, 10000), beats: make(chan struct{}, 1000), failed: make(chan error, 1)}
+	s := &statusStream{t: t, client: client, id: ids[0], stream: stream, events: make(chan message, 10000),
+		beats: make(chan struct{}, 1000), failed: make(chan error, 1)}
 	go func() {
 		for {
 			e, err := stream.Recv()
@@ -259,12 +285,15 @@ func TestASourceFollowsItsBundles(t *testing.T) {
 
 	src.create("mc1", "w1", "one")
 	ev := stream.next()
-	if ev.kind != work.StatusUpdate || ev.source != "mc1-agent" || ev.ext[work.ExtResourceID] != "w1" || ev.ext[work.ExtResourceVersion] != "1" ||
-		ev.ext[work.ExtOriginalSource] != "maestro" || ev.ext[work.ExtClusterName] != "mc1" || ev.ext[work.ExtSequenceID] == "" {
+	if ev.kind != work.StatusUpdate || ev.source != "mc1-agent" || ev.ext[work.ExtResourceID] != "w1" ||
+		ev.ext[work.ExtResourceVersion] != "1" ||
+		ev.ext[work.ExtOriginalSource] != "maestro" || ev.ext[work.ExtClusterName] != "mc1" ||
+		ev.ext[work.ExtSequenceID] == "" {
 		t.Errorf("status %+v", ev)
 	}
 	var sd work.Status
-	if err := json.Unmarshal(ev.data, &sd); err != nil || sd.Bundle == nil || len(sd.Bundle.Manifests) != 1 || len(sd.Conditions) != 1 || sd.Conditions[0].Type != "Applied" {
+	if err := json.Unmarshal(ev.data, &sd); err != nil || sd.Bundle == nil || len(sd.Bundle.Manifests) != 1 ||
+		len(sd.Conditions) != 1 || sd.Conditions[0].Type != "Applied" {
 		t.Errorf("status data %s: %v", ev.data, err)
 	}
 	if !strings.Contains(ev.ext[work.ExtMetadata], "name-of-w1") {
@@ -320,7 +349,8 @@ func TestASourceResyncs(t *testing.T) {
 	ask := func(hashes ...work.StatusHash) {
 		t.Helper()
 		data, _ := json.Marshal(work.StatusHashes{Hashes: hashes})
-		if err := src.publish(toProto(message{id: uuid.NewString(), source: testSource, kind: work.StatusResync, data: data})); err != nil {
+		if err := src.publish(toProto(message{id: uuid.NewString(), source: testSource, kind: work.StatusResync,
+			data: data})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -331,7 +361,8 @@ func TestASourceResyncs(t *testing.T) {
 		t.Errorf("all: %v", got)
 	}
 	// Only what differs, and the end of what went while the source was away.
-	ask(work.StatusHash{ID: "w1", Hash: hexHash("hash-w1-1")}, work.StatusHash{ID: "w2", Hash: "old"}, work.StatusHash{ID: "w3", Hash: "old"})
+	ask(work.StatusHash{ID: "w1", Hash: hexHash("hash-w1-1")}, work.StatusHash{ID: "w2", Hash: "old"},
+		work.StatusHash{ID: "w3", Hash: "old"})
 	if id := stream.next().ext[work.ExtResourceID]; id != "w2" {
 		t.Errorf("differing: %s", id)
 	}

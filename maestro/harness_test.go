@@ -146,7 +146,8 @@ func (s *site) serverTLS(service string) *tls.Config {
 }
 
 func (s *site) clientTLS(name pki.Name, service string) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.certificate(name)}, RootCAs: s.ca.Pool(), ServerName: service}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.certificate(name)},
+		RootCAs: s.ca.Pool(), ServerName: service}
 }
 
 // brokerProcess is the embedded broker, or Mosquitto, which can be taken away
@@ -171,7 +172,8 @@ func (b *brokerProcess) start() {
 		b.site.t.Fatal(err)
 	}
 	b.addr = l.Addr().String()
-	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: b.site.serverTLS("broker"), Logger: slog.New(slog.DiscardHandler)})
+	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: b.site.serverTLS("broker"),
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.site.t.Fatal(err)
 	}
@@ -362,7 +364,8 @@ func (i *instance) bundle(id string) api.ResourceBundle {
 // dial returns a gRPC client with the certificate of name.
 func (i *instance) dial(name pki.Name) cloudevents.CloudEventServiceClient {
 	i.t.Helper()
-	conn, err := grpc.NewClient(i.target, grpc.WithTransportCredentials(credentials.NewTLS(i.site.clientTLS(name, "maestro"))))
+	conn, err := grpc.NewClient(i.target, grpc.WithTransportCredentials(
+		credentials.NewTLS(i.site.clientTLS(name, "maestro"))))
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -384,11 +387,14 @@ func (i *instance) source() *source {
 }
 
 func configMap(name string, value any) string {
-	return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":"%v"}}`, name, value)
+	return fmt.Sprintf(
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":"%v"}}`,
+		name, value)
 }
 
 func textAttribute(s string) *cloudevents.CloudEvent_CloudEventAttributeValue {
-	return &cloudevents.CloudEvent_CloudEventAttributeValue{Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
+	return &cloudevents.CloudEvent_CloudEventAttributeValue{
+		Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
 }
 
 func specData(manifests ...string) []byte {
@@ -401,7 +407,8 @@ func (s *source) event(kind, consumer, id string, version int64, data []byte) *c
 		id: uuid.NewString(), source: s.name, kind: kind, time: time.Now(), data: data,
 		ext: map[string]string{
 			work.ExtClusterName: consumer, work.ExtResourceID: id, work.ExtResourceVersion: fmt.Sprint(version),
-			work.ExtMetadata: `{"name":"name-of-` + id + `","namespace":"` + consumer + `","uid":"` + id + `","labels":{"app":"test"}}`,
+			work.ExtMetadata: `{"name":"name-of-` + id + `","namespace":"` + consumer + `","uid":"` + id +
+				`","labels":{"app":"test"}}`,
 		},
 	}
 	if kind == work.SpecDelete {

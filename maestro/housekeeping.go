@@ -74,7 +74,8 @@ func (s *Server) runHousekeeping(ctx context.Context) error {
 				err = run(ctx)
 			}
 			if err != nil && ctx.Err() == nil {
-				s.log.LogAttrs(ctx, slog.LevelWarn, "housekeeping was interrupted", slog.String("task", name), slog.Any("error", err))
+				s.log.LogAttrs(ctx, slog.LevelWarn, "housekeeping was interrupted", slog.String("task", name),
+					slog.Any("error", err))
 			}
 		}
 		select {
@@ -114,7 +115,8 @@ func (s *Server) purge(ctx context.Context, what string, batch int, sql string, 
 		}
 		if total += n; n < int64(batch)/2 {
 			if total > 0 {
-				s.log.LogAttrs(ctx, slog.LevelDebug, "rows purged that nobody can ask for", slog.String("what", what), slog.Int64("rows", total))
+				s.log.LogAttrs(ctx, slog.LevelDebug, "rows purged that nobody can ask for", slog.String("what", what),
+					slog.Int64("rows", total))
 			}
 			return nil
 		}
@@ -132,7 +134,8 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	const done = "manifests, done"
 	var from, to time.Time
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `select coalesce((select ran_at - interval '10 minutes' from housekeeping where task = $1), 'epoch'), now() - $2::interval`,
+		return c.QueryRow(
+			ctx, `select coalesce((select ran_at - interval '10 minutes' from housekeeping where task = $1), 'epoch'), now() - $2::interval`,
 			done, manifestAge).Scan(&from, &to)
 	})
 	if err != nil {
@@ -148,7 +151,8 @@ func (s *Server) dropManifests(ctx context.Context) error {
 		return err
 	}
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		_, err := tx.Exec(ctx, `insert into housekeeping (task, ran_at) values ($1, $2) on conflict (task) do update set ran_at = excluded.ran_at`, done, to)
+		_, err := tx.Exec(
+			ctx, `insert into housekeeping (task, ran_at) values ($1, $2) on conflict (task) do update set ran_at = excluded.ran_at`, done, to)
 		return err
 	})
 }
@@ -172,12 +176,14 @@ func (s *Server) trimHistory(ctx context.Context) error {
 func (s *Server) purgeTombstones(ctx context.Context) error {
 	var before time.Time
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		return c.QueryRow(ctx, `select greatest(now() - $1::interval, (select gone_at from ledger where gone_at is not null and not unconfirmed
+		return c.QueryRow(
+			ctx, `select greatest(now() - $1::interval, (select gone_at from ledger where gone_at is not null and not unconfirmed
 			order by gone_at desc offset $2 limit 1))`, tombstoneAge, maxTombstones).Scan(&before)
 	})
 	if err != nil {
 		return fmt.Errorf("reading the age of tombstones: %w", err)
 	}
-	return s.purge(ctx, "tombstones", purgeBatch, `delete from ledger where id in (select id from ledger where gone_at <= $1 and not unconfirmed
+	return s.purge(ctx, "tombstones", purgeBatch,
+		`delete from ledger where id in (select id from ledger where gone_at <= $1 and not unconfirmed
 		order by gone_at limit $2 for update skip locked)`, before)
 }

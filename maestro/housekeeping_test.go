@@ -47,11 +47,13 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 	src := m.source()
 	secret := `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default"},"stringData":{"key":"hunter2"}}`
 	// What is there of an earlier version, more than a batch, and an operator's.
-	m.exec(`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, token)
+	m.exec(
+		`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, spec, status, token)
 		select now() - interval '25 hours', 'update', 'Bundle', 'old-' || n, 'mc1', n, n, '', '', '', $1::jsonb, '{}', n from generate_series(1, 2 * $2 + 7) n`,
 		`{"data":{"manifests":[`+secret+`]}}`, purgeBatch)
 	for action, age := range map[string]string{"force-delete": "300 days", "delete-unknown": "500 days"} {
-		m.exec(`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, token)
+		m.exec(
+			`insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, token)
 			values (now() - $2::interval, $1, 'Bundle', 'x', 'mc1', 0, 0, '', '', '', 1)`, action, age)
 	}
 	if err := src.publish(src.event(work.SpecCreate, "mc1", "w1", 0, specData(secret))); err != nil {
@@ -62,7 +64,8 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 		agent.report("w1", fmt.Sprintf("Turn%d", n))
 	}
 	eventually(t, "the last status is stored", func() error {
-		if b := m.bundle("w1"); len(b.Status.Conditions) != 1 || !strings.Contains(string(b.Status.Conditions[0]), "Turn19") {
+		if b := m.bundle("w1"); len(b.Status.Conditions) != 1 || !strings.Contains(string(b.Status.Conditions[0]),
+			"Turn19") {
 			return fmt.Errorf("%s", b.Status.Conditions)
 		}
 		return nil
@@ -74,7 +77,8 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 		}
 		return nil
 	})
-	if got := m.text(`select string_agg(action || coalesce(spec::text, '') || coalesce(status::text, ''), ' ' order by seq) from history where id = 'w1'`); got != "create delete remove" {
+	if got := m.text(
+		`select string_agg(action || coalesce(spec::text, '') || coalesce(status::text, ''), ' ' order by seq) from history where id = 'w1'`); got != "create delete remove" {
 		t.Errorf("records %s", got)
 	}
 
@@ -84,7 +88,8 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 	if got := m.text(`select count(*)::text from history where spec::text like '%hunter2%'`); got != "0" {
 		t.Errorf("%s records have a Secret", got)
 	}
-	if got := m.text(`select string_agg(action, ' ' order by action) from history where kind = 'Bundle'`); got != "create delete force-delete remove" {
+	if got := m.text(
+		`select string_agg(action, ' ' order by action) from history where kind = 'Bundle'`); got != "create delete force-delete remove" {
 		t.Errorf("records %s", got)
 	}
 }
@@ -99,7 +104,8 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 	site.agent("mc1")
 	src := m.source()
 	secret := func(id string) []byte {
-		return specData(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"` + id + `","namespace":"default"},"stringData":{"key":"hunter2"}}`)
+		return specData(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"` + id +
+			`","namespace":"default"},"stringData":{"key":"hunter2"}}`)
 	}
 	for _, id := range []string{"gone", "late", "lives"} {
 		if err := src.publish(src.event(work.SpecCreate, "mc1", id, 0, secret(id))); err != nil {
@@ -120,10 +126,12 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 	if err := m.server.dropManifests(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.text(`select string_agg(id, ' ' order by id) from document where spec::text || convert_from(wire, 'UTF8') like '%hunter2%'`); got != "late lives" {
+	if got := m.text(
+		`select string_agg(id, ' ' order by id) from document where spec::text || convert_from(wire, 'UTF8') like '%hunter2%'`); got != "late lives" {
 		t.Errorf("%s have a Secret", got)
 	}
-	if got := m.text(`select version || ' ' || xid::text || ' ' || token from document where id = 'gone'`); got != version {
+	if got := m.text(
+		`select version || ' ' || xid::text || ' ' || token from document where id = 'gone'`); got != version {
 		t.Errorf("version, transaction and token are %s, they were %s", got, version)
 	}
 	if err := m.server.dropManifests(t.Context()); err != nil {
@@ -148,15 +156,20 @@ func TestTombstonesArePurgedAsFastAsTheyArise(t *testing.T) {
 	m := site.start()
 	const insert = `insert into ledger (id, consumer, source, wanted, deleting, gone_at, unconfirmed) `
 	for at := 0; at < maxTombstones+5000; at += 5000 { // a statement has a time limit
-		m.exec(insert+`select 'flood-' || n, 'mc1', 's', 1, true, now() - n * interval '1 second', false from generate_series($1 + 1, $1 + 5000) n`, at)
+		m.exec(
+			insert+
+				`select 'flood-' || n, 'mc1', 's', 1, true, now() - n * interval '1 second', false from generate_series($1 + 1, $1 + 5000) n`, at)
 	}
-	m.exec(insert + `select 'old-' || n, 'mc1', 's', 1, true, now() - interval '31 days', false from generate_series(1, 5000) n
+	m.exec(
+		insert +
+			`select 'old-' || n, 'mc1', 's', 1, true, now() - interval '31 days', false from generate_series(1, 5000) n
 		union all select 'ended-' || n, 'mc1', 's', 1, true, now() - interval '100 days', true from generate_series(1, 10) n
 		union all select 'live-' || n, 'mc1', 's', 1, false, null, false from generate_series(1, 10) n`)
 	if err := m.server.purgeTombstones(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	got := m.text(`select string_agg(kind || ' ' || n, ', ' order by kind) from (select split_part(id, '-', 1) as kind, count(*) as n from ledger group by 1) k`)
+	got := m.text(
+		`select string_agg(kind || ' ' || n, ', ' order by kind) from (select split_part(id, '-', 1) as kind, count(*) as n from ledger group by 1) k`)
 	if want := fmt.Sprintf("ended 10, flood %d, live 10", maxTombstones); got != want {
 		t.Errorf("%s are left, want %s", got, want)
 	}

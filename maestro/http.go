@@ -47,16 +47,17 @@ func (s *Server) handler() http.Handler {
 	mux := s.routes()
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: errorBody, Classify: classify, Metrics: s.opts.Metrics,
-	}, rest.Compress(vary(rest.CORS(s.opts.CORSOrigins, s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
-			u := *r.URL
-			u.Path, u.RawPath = strings.TrimRight(p, "/"), ""
-			r2 := *r
-			r2.URL = &u
-			r = &r2
-		}
-		mux.ServeHTTP(w, r)
-	}))))))
+	}, rest.Compress(vary(rest.CORS(s.opts.CORSOrigins,
+		s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
+				u := *r.URL
+				u.Path, u.RawPath = strings.TrimRight(p, "/"), ""
+				r2 := *r
+				r2.URL = &u
+				r = &r2
+			}
+			mux.ServeHTTP(w, r)
+		}))))))
 }
 
 // vary says what the original says of its answers, and that extensions are

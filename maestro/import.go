@@ -115,12 +115,14 @@ func refuse(format string, args ...any) rowFate {
 }
 
 // table reads a table in the order of its ids and has each row taken.
-func (i *importer) table(ctx context.Context, name string, count *ImportCount, take func(context.Context, *store.Tx, json.RawMessage) (rowFate, error)) error {
+func (i *importer) table(ctx context.Context, name string, count *ImportCount, take func(context.Context, *store.Tx,
+	json.RawMessage) (rowFate, error)) error {
 	last := ""
 	for {
 		// Rows come as JSON, so that it does not matter which columns a
 		// version of the other server has besides.
-		rows, err := i.from.Query(ctx, "select r.id, to_jsonb(r) from "+pgx.Identifier{name}.Sanitize()+" r where r.id > $1 order by r.id limit $2", last, i.o.Batch)
+		rows, err := i.from.Query(ctx, "select r.id, to_jsonb(r) from "+pgx.Identifier{name}.Sanitize()+
+			" r where r.id > $1 order by r.id limit $2", last, i.o.Batch)
 		if err != nil {
 			return fmt.Errorf("reading %s of the other database: %w", name, err)
 		}
@@ -154,7 +156,10 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 		if err != nil {
 			// One of them, at the database: they are taken one by one.
 			for n, r := range batch {
-				err := i.store.Tx(ctx, func(tx *store.Tx) (err error) { fates[n], err = take(ctx, tx, r.row); return err })
+				err := i.store.Tx(ctx, func(tx *store.Tx) (err error) {
+					fates[n], err = take(ctx, tx, r.row)
+					return err
+				})
 				if err != nil && fatal(ctx, err) {
 					return err
 				}
@@ -175,7 +180,8 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 
 // fatal tells trouble with the database from trouble with a row.
 func fatal(ctx context.Context, err error) bool {
-	for _, e := range []error{store.ErrUnavailable, store.ErrFull, store.ErrTimeout, store.ErrUnknownOutcome, store.ErrConflict} {
+	for _, e := range []error{store.ErrUnavailable, store.ErrFull, store.ErrTimeout, store.ErrUnknownOutcome,
+		store.ErrConflict} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -262,7 +268,8 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 	case err == nil && have.ID == row.ID:
 		return rowFate{present: true}, nil
 	case err == nil:
-		return rowFate{present: true, notes: []string{fmt.Sprintf("consumer %s is here with the id %s, and stays so", row.Name, have.ID)}}, nil
+		return rowFate{present: true, notes: []string{fmt.Sprintf("consumer %s is here with the id %s, and stays so",
+			row.Name, have.ID)}}, nil
 	case !errors.Is(err, store.ErrNotFound):
 		return rowFate{}, err
 	}
@@ -271,7 +278,8 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 		return rowFate{}, err
 	}
 	created, updated := row.times()
-	_, err = tx.Import(ctx, store.Document{Kind: kindConsumer, ID: row.ID, Name: row.Name, Spec: spec, Generation: 1, CreatedAt: created, UpdatedAt: updated})
+	_, err = tx.Import(ctx, store.Document{Kind: kindConsumer, ID: row.ID, Name: row.Name, Spec: spec, Generation: 1,
+		CreatedAt: created, UpdatedAt: updated})
 	if exists, ok := errors.AsType[*store.ExistsError](err); ok && !exists.ByName {
 		return refuse("the id is, or was, another consumer's here"), nil
 	}
@@ -301,7 +309,8 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 	}
 	status, notes := row.status()
 	if row.Name != "" && row.Name != row.ID {
-		notes = append(notes, fmt.Sprintf("its name %q is not kept: a bundle's name is its id", rest.Shorten(row.Name, 100)))
+		notes = append(notes, fmt.Sprintf("its name %q is not kept: a bundle's name is its id",
+			rest.Shorten(row.Name, 100)))
 	}
 	if err := lockConsumer(ctx, tx, row.Consumer, false); err != nil {
 		return rowFate{}, err
@@ -354,10 +363,13 @@ func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, 
 	}
 	version := ours.version(have.Generation)
 	if version > d.Generation {
-		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so", version)}}, nil
+		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so",
+			version)}}, nil
 	}
-	if version < d.Generation || have.Scope != d.Scope || !sameJSON(ours.Data, spec.Data) || !sameJSON(ours.Metadata, spec.Metadata) {
-		return refuse("it is here with other content, version %d on consumer %s; nothing is overwritten", version, have.Scope), nil
+	if version < d.Generation || have.Scope != d.Scope || !sameJSON(ours.Data, spec.Data) ||
+		!sameJSON(ours.Metadata, spec.Metadata) {
+		return refuse("it is here with other content, version %d on consumer %s; nothing is overwritten", version,
+			have.Scope), nil
 	}
 	return rowFate{present: true}, nil
 }
@@ -377,7 +389,8 @@ func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec specReco
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `update ledger set acknowledged = $2, sequence = $3, status_hash = $4, received_at = $5 where id = $1`,
+	_, err = tx.Exec(
+		ctx, `update ledger set acknowledged = $2, sequence = $3, status_hash = $4, received_at = $5 where id = $1`,
 		d.ID, status.Version, status.Sequence, hash, status.Time)
 	return err
 }
@@ -386,7 +399,8 @@ func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec specReco
 func (r *theirResource) spec() (specRecord, error) {
 	e := theirEvent(r.Payload)
 	s := specRecord{
-		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text("type"), Time: e.time(), ContentType: "application/json",
+		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text(
+			"type"), Time: e.time(), ContentType: "application/json",
 		Consumer: r.Consumer, ID: r.ID, Version: r.Version, LogTracing: e.text("logtracing"), Data: e["data"],
 	}
 	if s.Type == "" {
@@ -431,10 +445,12 @@ func (r *theirResource) status() (statusRecord, []string) {
 	}
 	version, err := e.number(work.ExtResourceVersion)
 	if err != nil || version < 1 || version > r.Version {
-		return statusRecord{}, []string{fmt.Sprintf("its status is of version %d, which cannot be; its agent is asked again", version)}
+		return statusRecord{}, []string{fmt.Sprintf(
+			"its status is of version %d, which cannot be; its agent is asked again", version)}
 	}
 	s := statusRecord{
-		EventID: e.text("id"), Source: e.text("source"), SpecVersion: "1.0", Type: e.text("type"), Time: e.time(), ContentType: "application/json",
+		EventID: e.text("id"), Source: e.text("source"), SpecVersion: "1.0", Type: e.text(
+			"type"), Time: e.time(), ContentType: "application/json",
 		Consumer: r.Consumer, ID: r.ID, Version: version, OriginalSource: e.text(work.ExtOriginalSource),
 		Sequence: e.text(work.ExtSequenceID), Hash: e.text(work.ExtStatusHash),
 	}

@@ -57,21 +57,25 @@ func (d *theirs) exec(sql string, args ...any) {
 
 func (d *theirs) consumer(name string) {
 	d.t.Helper()
-	d.exec(`insert into consumers values ($1, '2024-01-02T03:04:05Z', '2024-01-02T03:04:06Z', null, $2, '{"zone":"a"}')`, "id-of-"+name, name)
+	d.exec(
+		`insert into consumers values ($1, '2024-01-02T03:04:05Z', '2024-01-02T03:04:06Z', null, $2, '{"zone":"a"}')`,
+		"id-of-"+name, name)
 }
 
 // resource makes a row as the other server stores it after version versions,
 // the last of which the agent has reported when reported.
 func (d *theirs) resource(id, consumer string, version int, reported, deleting bool) {
 	d.t.Helper()
-	payload := fmt.Sprintf(`{"id":"e-%[1]s","source":"mw-client","specversion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.spec.update_request",
+	payload := fmt.Sprintf(
+		`{"id":"e-%[1]s","source":"mw-client","specversion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.spec.update_request",
 		"time":"2024-02-02T03:04:05.123Z","datacontenttype":"application/json","clustername":%[2]q,"resourceid":%[1]q,"resourceversion":%[3]d,
 		"metadata":{"name":"name-of-%[1]s","namespace":%[2]q,"labels":{"k":"v"}},
 		"data":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%[1]q,"namespace":"default"},"data":{"value":"%[3]d"}}],
 			"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"sa"}}}}}`, id, consumer, version)
 	status := "null"
 	if reported {
-		status = fmt.Sprintf(`{"id":"s-%[1]s","source":"%[2]s-agent","specversion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.status.update_request",
+		status = fmt.Sprintf(
+			`{"id":"s-%[1]s","source":"%[2]s-agent","specversion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.status.update_request",
 			"time":"2024-02-02T03:04:06Z","datacontenttype":"application/json","clustername":%[2]q,"resourceid":%[1]q,"resourceversion":"%[3]d","originalsource":"maestro",
 			"sequenceid":"1750000000000000000","statushash":"abc",
 			"data":{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"","lastTransitionTime":"2024-02-02T03:04:06Z"}],
@@ -81,7 +85,8 @@ func (d *theirs) resource(id, consumer string, version int, reported, deleting b
 	if deleting {
 		deleted = "2024-03-02T03:04:05Z"
 	}
-	d.exec(`insert into resources values ($1, '2024-02-02T03:04:05Z', '2024-02-02T03:04:06.5Z', $2, $1, 'mw-client', $3, $4, 'Bundle', $5, $6)`, id, deleted, consumer, version, payload, status)
+	d.exec(
+		`insert into resources values ($1, '2024-02-02T03:04:05Z', '2024-02-02T03:04:06.5Z', $2, $1, 'mw-client', $3, $4, 'Bundle', $5, $6)`, id, deleted, consumer, version, payload, status)
 }
 
 func (s *site) importFrom(d *theirs, batch int) ImportReport {
@@ -107,14 +112,16 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	site := newSite(t)
 	// The server runs while it is imported to, which is harder than before.
 	m := site.start()
-	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", addr: site.broker.addr, works: map[string]*agentWork{}, sequence: time.Now().UnixMilli() << 22}
+	agent := &scriptedAgent{t: t, site: site, consumer: "mc1", addr: site.broker.addr, works: map[string]*agentWork{},
+		sequence: time.Now().UnixMilli() << 22}
 	for n := range 25 {
 		agent.works[fmt.Sprintf("w%02d", n)] = &agentWork{generation: int64(n + 1), status: []byte(`{}`), hash: "abc"}
 	}
 	agent.start()
 	t.Cleanup(agent.stop)
 	report := site.importFrom(d, 7)
-	want := ImportReport{Consumers: ImportCount{Read: 2, Imported: 2}, Bundles: ImportCount{Read: 27, Imported: 27, Deleting: 1}, Refused: []ImportRemark{}, Notes: []ImportRemark{}}
+	want := ImportReport{Consumers: ImportCount{Read: 2, Imported: 2}, Bundles: ImportCount{Read: 27, Imported: 27,
+		Deleting: 1}, Refused: []ImportRemark{}, Notes: []ImportRemark{}}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Fatal(diff)
 	}
@@ -148,11 +155,14 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 		} `json:"status"`
 	}
 	m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/w06", "").into(t, &b)
-	if b.Version != 7 || b.ConsumerName != "mc1" || b.Status.ObservedVersion != 7 || b.Status.SequenceID != "1750000000000000000" ||
-		b.CreatedAt.Format("2006-01-02T15:04:05Z07:00") != "2024-02-02T03:04:05Z" || !strings.Contains(string(b.Metadata), `"name":"name-of-w06"`) {
+	if b.Version != 7 || b.ConsumerName != "mc1" || b.Status.ObservedVersion != 7 ||
+		b.Status.SequenceID != "1750000000000000000" ||
+		b.CreatedAt.Format("2006-01-02T15:04:05Z07:00") != "2024-02-02T03:04:05Z" ||
+		!strings.Contains(string(b.Metadata), `"name":"name-of-w06"`) {
 		t.Errorf("%+v", b)
 	}
-	if going := m.bundle("going"); going.DeletedAt == nil || going.DeletedAt.Format("2006-01-02") != "2024-03-02" || going.Version != 2 {
+	if going := m.bundle("going"); going.DeletedAt == nil || going.DeletedAt.Format("2006-01-02") != "2024-03-02" ||
+		going.Version != 2 {
 		t.Errorf("%+v", going)
 	}
 	var c api.Consumer
@@ -160,7 +170,9 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	if c.Name != "mc1" || c.Labels["zone"] != "a" || c.CreatedAt.Year() != 2024 {
 		t.Errorf("%+v", c)
 	}
-	if got := m.bundles("search", `source='mw-client' and consumer_name='mc1' and payload->'metadata'->'labels'@>'{"k":"v"}'`); len(got) != 26 { // 25 and fresh
+	// 25 and fresh
+	if got := m.bundles("search",
+		`source='mw-client' and consumer_name='mc1' and payload->'metadata'->'labels'@>'{"k":"v"}'`); len(got) != 26 {
 		t.Errorf("%d bundles are found by their label", len(got))
 	}
 	// What was ordered to go goes.
@@ -176,7 +188,8 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	(&source{t: t, client: m.dial("system:platform-api"), name: "mw-client"}).update("mc1", "w00", "later")
 	d.exec(`update resources set version = 9 where id = 'w01'`)
 	again := site.importFrom(d, 0)
-	if again.Bundles.Imported != 0 || again.Consumers.Present != 2 || again.Bundles.Present != 25 || again.Bundles.Refused != 2 {
+	if again.Bundles.Imported != 0 || again.Consumers.Present != 2 || again.Bundles.Present != 25 ||
+		again.Bundles.Refused != 2 {
 		t.Errorf("%+v", again)
 	}
 	var reasons []string
@@ -199,7 +212,8 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 	d := newTheirs(t)
 	d.consumer("mc1")
-	d.exec(`insert into consumers values ('c2', now(), now(), null, 'Not_A_Label', null), ('c3', now(), now(), now(), 'mc3', null), ('c4', now(), now(), null, 'mc4', '[1]'), ('c5', null, null, null, 'mc5', null)`)
+	d.exec(
+		`insert into consumers values ('c2', now(), now(), null, 'Not_A_Label', null), ('c3', now(), now(), now(), 'mc3', null), ('c4', now(), now(), null, 'mc4', '[1]'), ('c5', null, null, null, 'mc5', null)`)
 	for n := range 10 {
 		d.resource(fmt.Sprintf("good%d", n), "mc1", 1, n%2 == 0, false)
 	}
@@ -227,11 +241,13 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 	d.resource("o-name", "mc1", 1, true, false)
 	d.exec(`update resources set name = 'a-name' where id = 'o-name'`)
 	d.resource("p-text", "mc1", 1, true, false)
-	d.exec(`update resources set payload = jsonb_set(payload, '{metadata}', to_jsonb(payload->>'metadata')) where id = 'p-text'`)
+	d.exec(
+		`update resources set payload = jsonb_set(payload, '{metadata}', to_jsonb(payload->>'metadata')) where id = 'p-text'`)
 
 	site := newSite(t)
 	report := site.importFrom(d, 4)
-	if report.Consumers != (ImportCount{Read: 5, Imported: 2, Refused: 3}) || report.Bundles != (ImportCount{Read: 26, Imported: 13, Refused: 13}) {
+	if report.Consumers != (ImportCount{Read: 5, Imported: 2, Refused: 3}) ||
+		report.Bundles != (ImportCount{Read: 26, Imported: 13, Refused: 13}) {
 		t.Errorf("%+v %+v", report.Consumers, report.Bundles)
 	}
 	var refused, noted []string
@@ -256,7 +272,8 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 	if diff := cmp.Diff([]string{"n-status", "o-name"}, noted); diff != "" {
 		t.Error(diff)
 	}
-	if text, err := json.Marshal(report); err != nil || !strings.Contains(string(text), `"refused":[{"table":"consumers","id":"c2"`) {
+	if text, err := json.Marshal(report); err != nil || !strings.Contains(string(text),
+		`"refused":[{"table":"consumers","id":"c2"`) {
 		t.Errorf("%v %.300s", err, text)
 	}
 	m := site.start()
@@ -264,7 +281,8 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 
-	for _, bad := range []ImportOptions{{From: pgtest.DSN(t), To: site.dsn}, {From: "postgres://nobody@127.0.0.1:1/x", To: site.dsn}} {
+	for _, bad := range []ImportOptions{{From: pgtest.DSN(t), To: site.dsn}, {From: "postgres://nobody@127.0.0.1:1/x",
+		To: site.dsn}} {
 		if _, err := Import(t.Context(), bad); err == nil {
 			t.Errorf("%s is imported", bad.From)
 		}

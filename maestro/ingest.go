@@ -144,13 +144,15 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 			return
 		case !transient(err):
 			in.s.metrics.dropped.WithLabelValues(dropMalformed).Inc()
-			in.s.log.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored", slog.String("consumer", items[0].ev.topic),
+			in.s.log.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored",
+				slog.String("consumer", items[0].ev.topic),
 				slog.String("bundle", items[0].ev.record.ID), slog.Any("error", err))
 			items[0].ev.dropped = dropMalformed
 			items[0].settle()
 			return
 		}
-		in.s.log.LogAttrs(ctx, slog.LevelWarn, "statuses wait for the database", slog.Int("statuses", len(items)), slog.Any("error", err))
+		in.s.log.LogAttrs(ctx, slog.LevelWarn, "statuses wait for the database", slog.Int("statuses", len(items)),
+			slog.Any("error", err))
 		if !sleep(ctx, wait) {
 			return
 		}
@@ -178,7 +180,8 @@ func (in *ingest) readable(ctx context.Context, items []statusItem) []statusItem
 
 // transient says that the same write can succeed later.
 func transient(err error) bool {
-	for _, t := range []error{store.ErrUnavailable, store.ErrTimeout, store.ErrConflict, store.ErrFull, store.ErrUnknownOutcome, context.DeadlineExceeded, context.Canceled} {
+	for _, t := range []error{store.ErrUnavailable, store.ErrTimeout, store.ErrConflict, store.ErrFull,
+		store.ErrUnknownOutcome, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, t) {
 			return true
 		}
@@ -272,7 +275,8 @@ func (s *Server) agentPrincipal(items []statusItem) string {
 }
 
 // takeBundle applies a bundle's statuses, one after the other.
-func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence string, events []*statusEvent) (outcome, error) {
+func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence string, events []*statusEvent) (outcome,
+	error) {
 	o := outcome{id: id, consumer: events[0].topic, ack: acknowledgement{id: id}}
 	above := int64(0)
 	d, _, err := tx.Update(ctx, kindBundle, id, 0, func(d *store.Document) error {
@@ -366,7 +370,8 @@ func (s *Server) settled(ctx context.Context, o outcome) {
 		if d.reason == dropConsumer || d.reason == dropSource {
 			level = slog.LevelWarn
 		}
-		s.log.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason), slog.String("consumer", d.ev.topic),
+		s.log.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason),
+			slog.String("consumer", d.ev.topic),
 			slog.String("bundle", d.ev.record.ID), slog.Int64("generation", d.ev.record.Version))
 	}
 	if o.acked {
@@ -378,7 +383,8 @@ func (s *Server) settled(ctx context.Context, o outcome) {
 		s.resend(ctx, *o.lost)
 	}
 	if o.raised != nil {
-		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation", slog.String("consumer", o.consumer),
+		s.log.LogAttrs(ctx, slog.LevelInfo, "bundle raised above its agent's generation",
+			slog.String("consumer", o.consumer),
 			slog.String("bundle", o.id), slog.Int64("generation", o.raised.Generation))
 	}
 }
@@ -393,7 +399,8 @@ func (s *Server) resend(ctx context.Context, w delivery.Work) {
 		return // the agent asks when it comes
 	}
 	if err := s.hintDelivery(ctx, w.Consumer); err != nil { // the holder's next comparison finds the work
-		s.log.LogAttrs(ctx, slog.LevelDebug, "a deliverer is not told of a work", slog.String("consumer", w.Consumer), slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "a deliverer is not told of a work", slog.String("consumer", w.Consumer),
+			slog.Any("error", err))
 	}
 }
 
@@ -477,7 +484,8 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 			ack()
 			return true
 		}
-		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, versions: list.Versions, digests: m.ext[work.ExtDigests] != "", ack: ack}, len(m.data))
+		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, versions: list.Versions,
+			digests: m.ext[work.ExtDigests] != "", ack: ack}, len(m.data))
 	case work.AgentDigest:
 		r := resyncRequest{consumer: consumer, kind: m.kind, ack: ack}
 		if err := rest.DecodeJSON(m.data, &r.digest); err != nil {
@@ -512,6 +520,7 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 
 func (s *Server) dropEvent(ctx context.Context, reason, consumer string, m message, err error) {
 	s.metrics.dropped.WithLabelValues(reason).Inc()
-	s.log.LogAttrs(ctx, slog.LevelWarn, "event dropped", slog.String("reason", reason), slog.String("consumer", consumer),
+	s.log.LogAttrs(ctx, slog.LevelWarn, "event dropped", slog.String("reason", reason),
+		slog.String("consumer", consumer),
 		slog.String("type", strings.ToValidUTF8(m.kind[:min(len(m.kind), 128)], "")), slog.Any("error", err))
 }

@@ -70,7 +70,8 @@ func newReviewer(o KubeOptions) (*reviewer, error) {
 	if o.Server == "" {
 		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 		if host == "" || port == "" {
-			return nil, errors.New("tokens are reviewed by a Kubernetes API server, and none is named: this is not a pod")
+			return nil,
+				errors.New("tokens are reviewed by a Kubernetes API server, and none is named: this is not a pod")
 		}
 		o.Server = "https://" + net.JoinHostPort(host, port)
 	}
@@ -81,7 +82,8 @@ func newReviewer(o KubeOptions) (*reviewer, error) {
 	if o.TokenFile == "" {
 		o.TokenFile = serviceAccountDir + "token"
 	}
-	r := &reviewer{server: strings.TrimRight(o.Server, "/"), tokenFile: o.TokenFile, client: o.Client, answers: map[[sha256.Size]byte]reviewed{}}
+	r := &reviewer{server: strings.TrimRight(o.Server, "/"), tokenFile: o.TokenFile, client: o.Client,
+		answers: map[[sha256.Size]byte]reviewed{}}
 	if r.client != nil {
 		return r, nil
 	}
@@ -96,7 +98,8 @@ func newReviewer(o KubeOptions) (*reviewer, error) {
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("the CA of the Kubernetes API server: %s has no certificates", o.CAFile)
 	}
-	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, ForceAttemptHTTP2: true}}
+	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12,
+		RootCAs: roots}, ForceAttemptHTTP2: true}}
 	return r, nil
 }
 

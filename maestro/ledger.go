@@ -96,13 +96,15 @@ const versionSchema = `alter table ledger add column version_offset bigint not n
 
 // Migrations make the side tables.
 func migrations() []string {
-	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema, lifeSchema, comparedSchema, versionSchema, housekeepingSchema, seenSchema, bucketSchema, slotsSchema}
+	return []string{ledgerSchema, digestSchema, forceSchema, presenceSchema, searchStatistics, acknowledgedSchema,
+		lifeSchema, comparedSchema, versionSchema, housekeepingSchema, seenSchema, bucketSchema, slotsSchema}
 }
 
 // want records that a bundle is wanted as d says. It belongs in the
 // transaction that wrote d.
 func want(ctx context.Context, tx *store.Tx, d store.Document, spec specRecord) error {
-	_, err := tx.Exec(ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, version_offset) values ($1, $2, $3, $4, $5, $6)
+	_, err := tx.Exec(
+		ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, version_offset) values ($1, $2, $3, $4, $5, $6)
 		on conflict (id) do update set consumer = excluded.consumer, source = excluded.source, wanted = excluded.wanted, deleting = excluded.deleting,
 			version_offset = excluded.version_offset,
 			accepted_at = now(), first_sent_at = null, sent_at = null, received_at = null, applied_at = null, attempts = 0, last_error = '',
@@ -233,9 +235,11 @@ func (s *Server) deliveryOf(ctx context.Context, id string) (*api.Delivery, erro
 	var d api.Delivery
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		d = api.Delivery{}
-		err := tx.QueryRow(ctx, `select accepted_at, sent_at, received_at, applied_at, greatest(0, acknowledged - version_offset), attempts, last_error,
+		err := tx.QueryRow(
+			ctx, `select accepted_at, sent_at, received_at, applied_at, greatest(0, acknowledged - version_offset), attempts, last_error,
 				case when gone_at is null and (deleting or wanted > acknowledged) then first_sent_at end from ledger where id = $1`, id).
-			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts, &d.LastError, &d.UnansweredSince)
+			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts,
+				&d.LastError, &d.UnansweredSince)
 		if err == pgx.ErrNoRows {
 			return nil
 		}
@@ -273,7 +277,8 @@ func acknowledge(ctx context.Context, tx *store.Tx, acks []acknowledgement) erro
 		ids[i], generations[i], sequences[i], hashes[i] = a.id, a.generation, a.sequence, a.hash
 		received[i], applied[i], gone[i] = a.receivedAt, a.appliedAt, a.gone
 	}
-	_, err := tx.Exec(ctx, `update ledger l set acknowledged = greatest(l.acknowledged, a.generation), acknowledged_at = clock_timestamp(),
+	_, err := tx.Exec(
+		ctx, `update ledger l set acknowledged = greatest(l.acknowledged, a.generation), acknowledged_at = clock_timestamp(),
 			sequence = case when a.sequence = '' then l.sequence else a.sequence end,
 			status_hash = case when a.hash = '' then l.status_hash else a.hash end,
 			received_at = coalesce(l.received_at, case when a.generation = l.wanted then coalesce(a.received, now()) end),
@@ -307,7 +312,8 @@ func sequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]stri
 
 // heldBy reads what a consumer is to have; with a scope, of these buckets.
 func heldBy(ctx context.Context, tx *store.Tx, consumer string, scope *bucketScope) ([]held, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, deleting from ledger where consumer = $1 and gone_at is null`+scope.sql(2), append([]any{consumer}, scope.args()...)...)
+	rows, err := tx.Query(ctx, `select id, wanted, deleting from ledger where consumer = $1 and gone_at is null`+
+		scope.sql(2), append([]any{consumer}, scope.args()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +353,8 @@ func lower(ctx context.Context, tx *store.Tx, lacking []held, versions []work.Sp
 // buried returns those of the ids that were deleted, with their last
 // generation.
 func buried(ctx context.Context, tx *store.Tx, consumer string, ids []string) ([]held, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`, ids, consumer)
+	rows, err := tx.Query(
+		ctx, `select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`, ids, consumer)
 	if err != nil {
 		return nil, err
 	}
@@ -360,7 +367,8 @@ func buried(ctx context.Context, tx *store.Tx, consumer string, ids []string) ([
 // confirmed takes an agent's word that what an operator had ended is gone. It
 // reports whether that was so.
 func confirmed(ctx context.Context, tx *store.Tx, consumer, id string) (bool, error) {
-	tag, err := tx.Exec(ctx, `update ledger set unconfirmed = false, gone_at = now() where id = $1 and consumer = $2 and unconfirmed`, id, consumer)
+	tag, err := tx.Exec(
+		ctx, `update ledger set unconfirmed = false, gone_at = now() where id = $1 and consumer = $2 and unconfirmed`, id, consumer)
 	return err == nil && tag.RowsAffected() > 0, err
 }
 
@@ -374,7 +382,8 @@ type grave struct {
 // buriedOf returns those of a source's bundles that are gone.
 func (s *Server) buriedOf(ctx context.Context, source string, ids []string) (dead []grave, err error) {
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select id, consumer, wanted - version_offset, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
+		rows, err := tx.Query(
+			ctx, `select id, consumer, wanted - version_offset, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
 		if err != nil {
 			return err
 		}
@@ -392,8 +401,10 @@ func (s *Server) buriedOf(ctx context.Context, source string, ids []string) (dea
 
 // noteUnknown replaces what is recorded of a consumer's unknown works; with
 // scope, of those that are in it.
-func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64, scope *bucketScope) error {
-	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.sql(3)+` order by id for update`,
+func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64,
+	scope *bucketScope) error {
+	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.sql(
+		3)+` order by id for update`,
 		append([]any{consumer, ids}, scope.args()...)...)
 	if err != nil {
 		return err
@@ -403,7 +414,8 @@ func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []strin
 		return err
 	}
 	if len(gone) > 0 {
-		if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = any($2::text[])`, consumer, gone); err != nil {
+		if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = any($2::text[])`, consumer,
+			gone); err != nil {
 			return err
 		}
 	}
@@ -414,7 +426,8 @@ func noteUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []strin
 	for i, id := range ids {
 		generations[i] = versions[id]
 	}
-	_, err = tx.Exec(ctx, `insert into unknown_work (consumer, id, generation) select $1, id, generation from unnest($2::text[], $3::bigint[]) as u(id, generation)
+	_, err = tx.Exec(
+		ctx, `insert into unknown_work (consumer, id, generation) select $1, id, generation from unnest($2::text[], $3::bigint[]) as u(id, generation)
 		on conflict (consumer, id) do update set generation = excluded.generation where unknown_work.generation <> excluded.generation`, consumer, ids, generations)
 	return err
 }
@@ -426,7 +439,8 @@ func noteUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, sta
 	for i, w := range states {
 		ids[i], hashes[i], lives[i] = w.ID, w.Status, w.Life
 	}
-	_, err := tx.Exec(ctx, `update unknown_work w set status_hash = u.hash, life = u.life from unnest($2::text[], $3::text[], $4::text[]) as u(id, hash, life)
+	_, err := tx.Exec(
+		ctx, `update unknown_work w set status_hash = u.hash, life = u.life from unnest($2::text[], $3::text[], $4::text[]) as u(id, hash, life)
 		where w.consumer = $1 and w.id = u.id and (w.status_hash <> u.hash or w.life <> u.life)`, consumer, ids, hashes, lives)
 	return err
 }
@@ -455,7 +469,8 @@ type holdings struct {
 func (s *Server) holdingsOf(ctx context.Context, names ...string) (map[string]holdings, error) {
 	found := map[string]holdings{}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2),
+		rows, err := tx.Query(
+			ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2),
 			(select seen_at from agent_seen s where s.consumer = n)
 			from unnest($1::text[]) n`, names, s.life())
 		if err != nil {
@@ -477,9 +492,11 @@ func (s *Server) holdingsOf(ctx context.Context, names ...string) (map[string]ho
 
 // statusHashes reads the hashes of a consumer's statuses, by all of its bundles
 // or by those of the ids.
-func (s *Server) statusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash, err error) {
+func (s *Server) statusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash,
+	err error) {
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`, consumer, ids)
+		rows, err := tx.Query(
+			ctx, `select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`, consumer, ids)
 		if err != nil {
 			return err
 		}
@@ -494,13 +511,15 @@ func (s *Server) statusHashes(ctx context.Context, consumer string, ids []string
 
 // sourceHashes reads the hashes of the statuses of those of a source's bundles
 // that are listed.
-func (s *Server) sourceHashes(ctx context.Context, source string, list []work.StatusHash) (hashes []work.StatusHash, err error) {
+func (s *Server) sourceHashes(ctx context.Context, source string, list []work.StatusHash) (hashes []work.StatusHash,
+	err error) {
 	ids := make([]string, len(list))
 	for i, h := range list {
 		ids[i] = h.ID
 	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select id, status_hash from ledger where source = $1 and gone_at is null and id = any($2)`, source, ids)
+		rows, err := tx.Query(
+			ctx, `select id, status_hash from ledger where source = $1 and gone_at is null and id = any($2)`, source, ids)
 		if err != nil {
 			return err
 		}

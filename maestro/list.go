@@ -73,7 +73,8 @@ func badRequest(format string, args ...any) *rest.Error {
 // query is what the database is asked for.
 func (l list) query(kind store.Kind) store.Query {
 	return store.Query{
-		Kind: kind, Where: store.Fragment(l.filter.SQL()), OrderBy: l.order, Deletion: store.WithDeleting, WireOnly: true,
+		Kind: kind, Where: store.Fragment(
+			l.filter.SQL()), OrderBy: l.order, Deletion: store.WithDeleting, WireOnly: true,
 		Limit: l.size, Offset: (l.page - 1) * l.size,
 	}
 }
@@ -108,7 +109,8 @@ func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kin
 		if err != nil {
 			return err
 		}
-		return rest.WriteJSON(w, http.StatusOK, fmt.Appendf(nil, `{"kind":%q,"page":%d,"size":0,"total":%d,"items":[]}`, kind, l.page, page.Total))
+		return rest.WriteJSON(w, http.StatusOK, fmt.Appendf(nil, `{"kind":%q,"page":%d,"size":0,"total":%d,"items":[]}`,
+			kind, l.page, page.Total))
 	}
 	written := 0
 	err := s.Stream(r.Context(), q, head, func(docs []store.Document) error {
@@ -151,13 +153,14 @@ func (s *Server) listBundles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return l.answer(w, r, s.store, "ResourceBundleList", l.query(kindBundle), func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
-		items := make([]json.RawMessage, len(docs))
-		for i, d := range docs {
-			items[i] = d.Wire
-		}
-		return items, nil
-	})
+	return l.answer(w, r, s.store, "ResourceBundleList", l.query(kindBundle),
+		func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
+			items := make([]json.RawMessage, len(docs))
+			for i, d := range docs {
+				items[i] = d.Wire
+			}
+			return items, nil
+		})
 }
 
 func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
@@ -165,9 +168,10 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return l.answer(w, r, s.store, "ConsumerList", l.query(kindConsumer), func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
-		return s.consumerItems(r, docs)
-	})
+	return l.answer(w, r, s.store, "ConsumerList", l.query(kindConsumer),
+		func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
+			return s.consumerItems(r, docs)
+		})
 }
 
 // consumerItems are the REST forms of consumers, with what is observed of them
@@ -223,7 +227,8 @@ func (s *Server) ifMatch(r *http.Request, kind store.Kind, name string) (int64, 
 	}
 	_, err = s.store.Get(r.Context(), kind, r.PathValue("id"))
 	if errors.Is(err, store.ErrNotFound) {
-		return 0, rest.Errorf(http.StatusPreconditionFailed, codeStale, "%s with id='%s' not found, and If-Match wants one", name, r.PathValue("id"))
+		return 0, rest.Errorf(http.StatusPreconditionFailed, codeStale,
+			"%s with id='%s' not found, and If-Match wants one", name, r.PathValue("id"))
 	}
 	return 0, err
 }

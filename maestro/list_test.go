@@ -44,9 +44,12 @@ func (i *instance) bundles(query ...string) []string {
 // labelled creates a bundle with labels, as a source's ObjectMeta has them.
 func (s *source) labelled(consumer, id, labels string) {
 	s.t.Helper()
-	e := s.event(work.SpecCreate, consumer, id, 0, []byte(`{"manifests":[`+configMap(id, 1)+`],"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"sa"}}}}`))
+	e := s.event(work.SpecCreate, consumer, id, 0,
+		[]byte(`{"manifests":[`+configMap(id, 1)+
+			`],"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"sa"}}}}`))
 	e.Attributes["ce-"+work.ExtMetadata] = &cloudevents.CloudEvent_CloudEventAttributeValue{
-		Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: `{"name":"name-of-` + id + `","labels":` + labels + `}`}}
+		Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: `{"name":"name-of-` + id +
+			`","labels":` + labels + `}`}}
 	if err := s.publish(e); err != nil {
 		s.t.Fatalf("creating %s: %v", id, err)
 	}
@@ -70,7 +73,8 @@ func TestTheSearchesOfMaestrosClients(t *testing.T) {
 		{`source='test-source' and consumer_name='mc1' and payload->'metadata'->'labels'@>'{"k":"v"}'`, []string{"w1"}},
 		{`payload->'metadata'->'labels'@>'{"k":"v","env":"prod"}'`, []string{"w1"}},
 		{`payload->'metadata'->'labels'->>'k'in('a','b')`, []string{"w2", "w3"}},
-		{`payload->'metadata'->'labels'->>'k'<>'a' and payload->'metadata'->'labels'->>'k'<>'b'`, []string{"w1"}}, // w4 lacks the key
+		// w4 lacks the key
+		{`payload->'metadata'->'labels'->>'k'<>'a' and payload->'metadata'->'labels'->>'k'<>'b'`, []string{"w1"}},
 		{`payload->'metadata'->'labels'->>'k'<>'v'`, []string{"w2", "w3"}},
 		{`payload->'metadata'->'labels'->>'k'<>null`, []string{"w1", "w2", "w3"}},
 		{`payload->'metadata'->'labels'->>'k'='v'`, []string{"w1"}},
@@ -78,10 +82,12 @@ func TestTheSearchesOfMaestrosClients(t *testing.T) {
 		{`source='test-source' and (consumer_name='mc1' or consumer_name='mc2')`, []string{"w1", "w2", "w3", "w4"}},
 		{`source='another' and (consumer_name='mc1' or consumer_name='mc2')`, nil},
 		{`payload->'data'->'manifests'@>'[{"metadata":{"name":"w3"}}]'`, []string{"w3"}},
-		{`payload->'data'->'executer'->'subject'->>'type'='ServiceAccount' and payload->'metadata'->>'name' like '%-w4'`, []string{"w4"}},
+		{
+			`payload->'data'->'executer'->'subject'->>'type'='ServiceAccount' and payload->'metadata'->>'name' like '%-w4'`, []string{"w4"}},
 		{`resources.name in ('w1','w4') and deleted_at is null`, []string{"w1", "w4"}},
 		{`deleted_at is not null`, []string{"w2"}},
-		{`version = 1 and created_at > '2020-01-01T00:00:00Z' and updated_at > 2020-01-01 and type = 'Bundle'`, []string{"w1", "w2", "w3", "w4"}},
+		{`version = 1 and created_at > '2020-01-01T00:00:00Z' and updated_at > 2020-01-01 and type = 'Bundle'`,
+			[]string{"w1", "w2", "w3", "w4"}},
 		{`not (name ~= '[12]$') and status is null`, []string{"w3", "w4"}},
 	} {
 		if got := m.bundles("search", c.search); !slices.Equal(got, c.want) {
@@ -93,7 +99,8 @@ func TestTheSearchesOfMaestrosClients(t *testing.T) {
 		many = append(many, fmt.Sprintf("consumer_name='a-management-cluster-%d'", n))
 	}
 	many = append(many, "consumer_name='mc2'")
-	if got := m.bundles("search", "source='test-source' and ("+strings.Join(many, " or ")+")"); !slices.Equal(got, []string{"w3", "w4"}) {
+	if got := m.bundles("search", "source='test-source' and ("+strings.Join(many, " or ")+")"); !slices.Equal(
+		got, []string{"w3", "w4"}) {
 		t.Errorf("5001 consumers: %v", got)
 	}
 
@@ -108,11 +115,13 @@ func TestTheSearchesOfMaestrosClients(t *testing.T) {
 			t.Errorf("order by %s: %v, want %v", query, got, want)
 		}
 	}
-	for _, bad := range []string{"name up", "nope", "name,,id", "name;drop table document", "name desc desc", "created_at nulls first"} {
+	for _, bad := range []string{"name up", "nope", "name,,id", "name;drop table document", "name desc desc",
+		"created_at nulls first"} {
 		a := m.call("GET", "/api/maestro/v1/resource-bundles?orderBy="+url.QueryEscape(bad), "")
 		var e api.Error
 		a.into(t, &e)
-		if a.status != http.StatusBadRequest || e.Code != "maestro-21" || !strings.Contains(e.Reason, "bad order value") {
+		if a.status != http.StatusBadRequest || e.Code != "maestro-21" ||
+			!strings.Contains(e.Reason, "bad order value") {
 			t.Errorf("order by %s: %d %s", bad, a.status, a.body)
 		}
 	}
@@ -138,7 +147,8 @@ func TestTheSearchesOfMaestrosClients(t *testing.T) {
 			t.Errorf("%s: %d %s", bad, a.status, a.body)
 		}
 	}
-	if b := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/w1", ""); strings.Contains(string(b.body), "executer") {
+	if b := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/w1", ""); strings.Contains(string(b.body),
+		"executer") {
 		t.Errorf("executer is kept, not shown: %s", b.body)
 	}
 }
@@ -154,8 +164,10 @@ func TestPagesHaveTheContractsBounds(t *testing.T) {
 		query             string
 		page, size, total int
 	}{
-		{"", 1, 5, 5}, {"page=0", 1, 5, 5}, {"page=-3", 1, 5, 5}, {"size=2", 1, 2, 5}, {"size=2&page=3", 3, 1, 5}, {"size=2&page=4", 4, 0, 5},
-		{"size=5", 1, 5, 5}, {"size=0", 1, 0, 5}, {"size=0&page=7", 7, 0, 5}, {"size=-1", 1, 5, 5}, {"size=65501", 1, 5, 5}, {"size=2147483647&page=2147483647", 2147483647, 0, 5},
+		{"", 1, 5, 5}, {"page=0", 1, 5, 5}, {"page=-3", 1, 5, 5}, {"size=2", 1, 2, 5}, {"size=2&page=3", 3, 1, 5},
+		{"size=2&page=4", 4, 0, 5},
+		{"size=5", 1, 5, 5}, {"size=0", 1, 0, 5}, {"size=0&page=7", 7, 0, 5}, {"size=-1", 1, 5, 5},
+		{"size=65501", 1, 5, 5}, {"size=2147483647&page=2147483647", 2147483647, 0, 5},
 		{"size=2&search=name%3E%27w1%27", 1, 2, 3},
 	} {
 		var l api.ResourceBundleList
@@ -173,7 +185,8 @@ func TestPagesHaveTheContractsBounds(t *testing.T) {
 func TestConsumersAreSearchedByTheirLabels(t *testing.T) {
 	m := newSite(t).start()
 	for name, zone := range map[string]string{"mc1": "a", "mc2": "b", "mc3": "b"} {
-		m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"`+name+`","labels":{"zone":"`+zone+`"}}`)
+		m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"`+name+`","labels":{"zone":"`+zone+
+			`"}}`)
 	}
 	for search, want := range map[string]string{
 		"labels.zone = 'b'":           "mc3 mc2",
@@ -196,7 +209,8 @@ func TestConsumersAreSearchedByTheirLabels(t *testing.T) {
 		for _, c := range l.Items {
 			names = append(names, c.Name)
 		}
-		if got := strings.Join(names, " "); a.status == http.StatusOK && got != want || a.status != http.StatusOK && want != fmt.Sprint(a.status) {
+		if got := strings.Join(names, " "); a.status == http.StatusOK && got != want || a.status != http.StatusOK &&
+			want != fmt.Sprint(a.status) {
 			t.Errorf("%s: %d %q, want %q", search, a.status, got, want)
 		}
 	}
@@ -211,7 +225,8 @@ func TestAnswersAreCompressedWhenAsked(t *testing.T) {
 	}
 	plain := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles/", "", "Accept-Encoding", "identity")
 	packed := m.want(http.StatusOK, "GET", "/api/maestro/v1/resource-bundles", "", "Accept-Encoding", "br, gzip;q=0.5")
-	if plain.header.Get("Content-Encoding") != "" || packed.header.Get("Content-Encoding") != "gzip" || len(packed.body) > len(plain.body)/3 {
+	if plain.header.Get("Content-Encoding") != "" || packed.header.Get("Content-Encoding") != "gzip" ||
+		len(packed.body) > len(plain.body)/3 {
 		t.Fatalf("%d bytes, compressed %d", len(plain.body), len(packed.body))
 	}
 	z, err := gzip.NewReader(strings.NewReader(string(packed.body)))
@@ -222,18 +237,22 @@ func TestAnswersAreCompressedWhenAsked(t *testing.T) {
 		t.Errorf("%v: %.100s", err, unpacked)
 	}
 	for _, refused := range []string{"", "gzip;q=0", "deflate"} {
-		if a := m.call("GET", "/api/maestro/v1/resource-bundles", "", "Accept-Encoding", refused); refused != "" && a.header.Get("Content-Encoding") != "" {
+		if a := m.call("GET", "/api/maestro/v1/resource-bundles", "", "Accept-Encoding", refused); refused != "" &&
+			a.header.Get("Content-Encoding") != "" {
 			t.Errorf("%q: %v", refused, a.header)
 		}
 	}
 	if got := plain.header.Values("Vary"); !slices.Contains(got, "Authorization") {
 		t.Errorf("Vary: %v", got)
 	}
-	pre := m.want(http.StatusNoContent, "OPTIONS", "/api/maestro/v1/consumers", "", "Origin", "https://console.example.com", "Access-Control-Request-Method", "PATCH")
-	if pre.header.Get("Access-Control-Allow-Origin") != "https://console.example.com" || !strings.Contains(pre.header.Get("Access-Control-Allow-Methods"), "PATCH") {
+	pre := m.want(http.StatusNoContent, "OPTIONS", "/api/maestro/v1/consumers", "", "Origin",
+		"https://console.example.com", "Access-Control-Request-Method", "PATCH")
+	if pre.header.Get("Access-Control-Allow-Origin") != "https://console.example.com" ||
+		!strings.Contains(pre.header.Get("Access-Control-Allow-Methods"), "PATCH") {
 		t.Errorf("preflight: %v", pre.header)
 	}
-	if a := m.call("GET", "/api/maestro/v1", "", "Origin", "https://evil.example.com"); a.header.Get("Access-Control-Allow-Origin") != "" {
+	if a := m.call("GET", "/api/maestro/v1", "", "Origin", "https://evil.example.com"); a.header.Get(
+		"Access-Control-Allow-Origin") != "" {
 		t.Errorf("another origin: %v", a.header)
 	}
 	if a := m.want(http.StatusNotFound, "OPTIONS", "/api/maestro/v1/consumers", ""); a.header.Get("Vary") == "" {
@@ -321,7 +340,8 @@ func TestLabelsAreFoundByTheirIndex(t *testing.T) {
 	defer conn.Close(context.Background())
 	read := func() (rows int64) {
 		eventually(t, "statistics are there", func() error {
-			return conn.QueryRow(t.Context(), `select coalesce(sum(idx_tup_fetch + seq_tup_read), 0) from pg_stat_user_tables where relname = 'document'`).Scan(&rows)
+			return conn.QueryRow(t.Context(),
+				`select coalesce(sum(idx_tup_fetch + seq_tup_read), 0) from pg_stat_user_tables where relname = 'document'`).Scan(&rows)
 		})
 		return rows
 	}
@@ -375,7 +395,9 @@ func TestABrokenListDoesNotLookWhole(t *testing.T) {
 				// Compressed, the list may be out already; what counts is that
 				// it is whole or broken.
 				body := io.Reader(resp.Body)
-				_, err := conn.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()")
+				_, err := conn.Exec(t.Context(),
+					"select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and "+
+						"pid <> pg_backend_pid()")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -393,7 +415,9 @@ func TestABrokenListDoesNotLookWhole(t *testing.T) {
 			if _, err := io.ReadFull(resp.Body, first); err != nil || resp.StatusCode != http.StatusOK {
 				t.Fatal(resp.Status, err)
 			}
-			if _, err := conn.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"); err != nil {
+			if _, err := conn.Exec(t.Context(),
+				"select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid "+
+					"<> pg_backend_pid()"); err != nil {
 				t.Fatal(err)
 			}
 			n, err := io.Copy(io.Discard, resp.Body)

@@ -45,7 +45,8 @@ type Options struct {
 	BrokerKeys     func() (bus.Keys, error) // instead of BrokerTLS
 	BrokerUsername string                   // of brokers that want one
 	BrokerPassword string
-	BrokerClientID string                                  // each server needs its own; default "maestro-" and a random one
+	// each server needs its own; default "maestro-" and a random one
+	BrokerClientID string
 	BrokerTimes    struct{ KeepAlive, Dial time.Duration } // defaults: the bus's
 	// Topics are where this server and its agents meet; default bus.TopicsOf
 	// the source. Those of AgentEvents without a group are heard by all replicas:
@@ -339,7 +340,8 @@ func (s *Server) publish(ctx context.Context, consumer string, m message) error 
 		return nil
 	}
 	done := make(chan error, 1)
-	if err := d.send(ctx, consumer, func() (message, error) { return m, nil }, func(err error) { done <- err }); err != nil {
+	if err := d.send(ctx, consumer, func() (message, error) { return m, nil },
+		func(err error) { done <- err }); err != nil {
 		return err
 	}
 	select {

@@ -42,27 +42,39 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
 	m := &metrics{
-		streamed:        prometheus.NewCounter(prometheus.CounterOpts{Name: "grpc_server_message_sent_total", Help: "Events sent to sources and agents on streams, heartbeats not counted."}),
-		dropped:         counter("maestro_events_dropped_total", "Events of agents that were dropped, by reason.", "reason"),
-		resources:       counter("resource_processed_total", "Changes of resource bundles asked for, by action and outcome.", "action", "outcome"),
-		grpcCalled:      counter("grpc_server_called_total", "gRPC calls, by method.", "type"),
-		grpcReceived:    counter("grpc_server_message_received_total", "Events published over gRPC, by type.", "type"),
-		grpcProcessed:   counter("grpc_server_processed_total", "Publish calls, by type and code.", "type", "code"),
-		grpcDuration:    histogram("grpc_server_processed_duration_seconds", "Time of Publish calls.", seconds),
-		resync:          histogram("resources_spec_resync_duration_seconds", "Time to compare what an agent holds.", seconds),
-		republished:     prometheus.NewCounter(prometheus.CounterOpts{Name: "spec_controller_undelivered_resources_republished_total", Help: "Works sent again because they were not acknowledged."}),
-		batch:           histogram("maestro_status_batch_size", "Status events in one transaction.", []float64{1, 2, 5, 10, 20, 50, 100, 200}),
-		watchers:        gauge("maestro_watchers", "Open REST watches."),
-		streams:         gauge("maestro_grpc_streams", "Open gRPC subscriptions."),
-		pending:         gauge("maestro_pending_works", "Works not acknowledged by their agents, as this server knows."),
-		ahead:           gauge("maestro_unacknowledged_works", "Those of them that were sent."),
-		unknown:         gauge("maestro_unknown_works", "Works that agents hold and no source has."),
-		buried:          prometheus.NewCounter(prometheus.CounterOpts{Name: "maestro_servers_gone_total", Help: "Other servers that this one found gone, and asked all agents because of."}),
-		delivering:      gauge("maestro_delivery_slots", "Of 64 slots of consumers, those that this server delivers to."),
-		deliveryLatency: histogram("maestro_accept_to_send_seconds", "Time from a change's commit to its first publish.", seconds),
+		streamed: prometheus.NewCounter(prometheus.CounterOpts{Name: "grpc_server_message_sent_total",
+			Help: "Events sent to sources and agents on streams, heartbeats not counted."}),
+		dropped: counter("maestro_events_dropped_total", "Events of agents that were dropped, by reason.",
+			"reason"),
+		resources: counter("resource_processed_total",
+			"Changes of resource bundles asked for, by action and outcome.", "action", "outcome"),
+		grpcCalled:    counter("grpc_server_called_total", "gRPC calls, by method.", "type"),
+		grpcReceived:  counter("grpc_server_message_received_total", "Events published over gRPC, by type.", "type"),
+		grpcProcessed: counter("grpc_server_processed_total", "Publish calls, by type and code.", "type", "code"),
+		grpcDuration:  histogram("grpc_server_processed_duration_seconds", "Time of Publish calls.", seconds),
+		resync: histogram("resources_spec_resync_duration_seconds", "Time to compare what an agent holds.",
+			seconds),
+		republished: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "spec_controller_undelivered_resources_republished_total", Help: "Works sent again because they " +
+				"were not acknowledged."}),
+		batch: histogram("maestro_status_batch_size", "Status events in one transaction.",
+			[]float64{1, 2, 5, 10, 20, 50, 100, 200}),
+		watchers: gauge("maestro_watchers", "Open REST watches."),
+		streams:  gauge("maestro_grpc_streams", "Open gRPC subscriptions."),
+		pending: gauge("maestro_pending_works",
+			"Works not acknowledged by their agents, as this server knows."),
+		ahead:   gauge("maestro_unacknowledged_works", "Those of them that were sent."),
+		unknown: gauge("maestro_unknown_works", "Works that agents hold and no source has."),
+		buried: prometheus.NewCounter(prometheus.CounterOpts{Name: "maestro_servers_gone_total",
+			Help: "Other servers that this one found gone, and asked all agents because of."}),
+		delivering: gauge("maestro_delivery_slots",
+			"Of 64 slots of consumers, those that this server delivers to."),
+		deliveryLatency: histogram("maestro_accept_to_send_seconds",
+			"Time from a change's commit to its first publish.", seconds),
 	}
 	if reg != nil {
-		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcCalled, m.grpcReceived, m.grpcProcessed, m.grpcDuration, m.resync, m.republished,
+		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcCalled, m.grpcReceived, m.grpcProcessed,
+			m.grpcDuration, m.resync, m.republished,
 			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.buried, m.deliveryLatency)
 	}
 	return m

@@ -77,7 +77,8 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 	m.want(http.StatusBadRequest, "DELETE", path+"?force=perhaps&reason=x", "")
 	m.want(http.StatusPreconditionFailed, "DELETE", path+"?force=true&reason=x", "", "If-Match", `"77"`)
 	reason := "the cluster burnt down; ticket 7 & more"
-	m.want(http.StatusNoContent, "DELETE", path+"?force=true&reason="+url.QueryEscape(reason), "", "X-Atoll-Principal", "alice")
+	m.want(http.StatusNoContent, "DELETE", path+"?force=true&reason="+url.QueryEscape(reason), "", "X-Atoll-Principal",
+		"alice")
 	m.want(http.StatusNotFound, "GET", path, "")
 	m.want(http.StatusNoContent, "DELETE", path+"?force=true&reason=again", "")
 	records := m.recorded("w1", "force-delete")
@@ -85,10 +86,12 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 		t.Fatalf("records %+v", records)
 	}
 	var note struct{ Reason string }
-	if err := json.Unmarshal(records[0].Note, &note); err != nil || note.Reason != reason || records[0].Actor.Principal == "" || records[0].Scope != "mc1" {
+	if err := json.Unmarshal(records[0].Note, &note); err != nil || note.Reason != reason ||
+		records[0].Actor.Principal == "" || records[0].Scope != "mc1" {
 		t.Errorf("record %+v, note %s", records[0], records[0].Note)
 	}
-	if removed := m.recorded("w1", "remove"); len(removed) != 1 || !removed[0].At.Equal(records[0].At) && removed[0].Actor != records[0].Actor {
+	if removed := m.recorded("w1", "remove"); len(removed) != 1 || !removed[0].At.Equal(records[0].At) &&
+		removed[0].Actor != records[0].Actor {
 		t.Errorf("removed %+v", removed)
 	}
 
@@ -122,7 +125,8 @@ func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 	m := newSite(t).start()
 	m.consumer("mc1") // its agent is away
 	note := func(deleting bool, at time.Time) {
-		if err := m.server.noteSent(t.Context(), []sentNote{{id: "w1", generation: 1, deleting: deleting, at: at}}); err != nil {
+		if err := m.server.noteSent(t.Context(), []sentNote{{id: "w1", generation: 1, deleting: deleting,
+			at: at}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -143,7 +147,8 @@ func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 			return err
 		})
 		now := time.Now()
-		return want(t.Context(), tx, store.Document{ID: "w1", Scope: "mc1", Generation: 1, DeletedAt: &now}, specRecord{Source: "test"})
+		return want(t.Context(), tx, store.Document{ID: "w1", Scope: "mc1", Generation: 1, DeletedAt: &now},
+			specRecord{Source: "test"})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +209,8 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 		}
 		return nil
 	})
-	if l := m.listUnknown("?size=2&page=2&orderBy=id&search=" + url.QueryEscape("consumer_name='mc1'")); l.Total != 5 || l.Size != 2 || l.Items[0].ID != "w2" {
+	if l := m.listUnknown("?size=2&page=2&orderBy=id&search=" + url.QueryEscape("consumer_name='mc1'")); l.Total != 5 ||
+		l.Size != 2 || l.Items[0].ID != "w2" {
 		t.Errorf("a page: %+v", l)
 	}
 	// What is known to be unknown is in sync.
@@ -228,7 +234,8 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 	m.want(http.StatusBadRequest, "POST", base+"mc1/w1/adopt", `{}`)
 	before, data := one.holds("w1")
 	var b api.ResourceBundle
-	m.want(http.StatusCreated, "POST", base+"mc1/w1/adopt", `{"source":"`+testSource+`","reason":"CLM does not know it"}`).into(t, &b)
+	m.want(http.StatusCreated, "POST", base+"mc1/w1/adopt", `{"source":"`+testSource+
+		`","reason":"CLM does not know it"}`).into(t, &b)
 	if b.ID != "w1" || b.ConsumerName != "mc1" || b.Version != 1 || len(b.Manifests) != 1 {
 		t.Errorf("adopted %+v, the agent had generation %d", b, before)
 	}
@@ -260,7 +267,8 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 	one.awaitValue("w3", "again")
 	src.create("mc1", "x", "another of this id")
 	m.want(http.StatusConflict, "DELETE", base+"mc2/x?reason=x", "")
-	if l := m.listUnknown("?orderBy=id"); l.Total != 3 || l.Items[0].ID != "w0" || l.Items[1].ID != "w4" || l.Items[2].ID != "x" {
+	if l := m.listUnknown("?orderBy=id"); l.Total != 3 || l.Items[0].ID != "w0" || l.Items[1].ID != "w4" ||
+		l.Items[2].ID != "x" {
 		t.Errorf("unknown at last: %+v", l)
 	}
 	if n := two.count(); n != 1 {

@@ -94,12 +94,14 @@ func TestTheAnswersHaveOnlyTheOriginalsMembers(t *testing.T) {
 	}
 
 	// What the original's own client posts is a whole Consumer.
-	c, err := strictly[originalConsumer](plain(http.StatusCreated, "POST", consumers, `{"kind":"Consumer","name":"mc1","labels":{"a":"b"}}`))
+	c, err := strictly[originalConsumer](plain(http.StatusCreated, "POST", consumers,
+		`{"kind":"Consumer","name":"mc1","labels":{"a":"b"}}`))
 	check("POST consumer", err)
 	agent := site.agent("mc1")
 	agent.fault(func() {
 		agent.digests = true
-		agent.works["strange"] = &agentWork{generation: 1, data: specData(configMap("s", 1)), status: []byte(`{"conditions":[]}`), hash: "x"}
+		agent.works["strange"] = &agentWork{generation: 1, data: specData(configMap("s", 1)),
+			status: []byte(`{"conditions":[]}`), hash: "x"}
 	})
 	agent.sayDigest(t.Context())
 	src := m.source()
@@ -107,7 +109,8 @@ func TestTheAnswersHaveOnlyTheOriginalsMembers(t *testing.T) {
 	eventually(t, "all that can be added is there", func() error {
 		var full api.Consumer
 		m.want(http.StatusOK, "GET", c.Href, "").into(t, &full)
-		if full.LastSeenAt == nil || full.UnknownWorks != 1 || full.ComparedAt == nil || m.bundle("w1").Status.ObservedVersion != 1 {
+		if full.LastSeenAt == nil || full.UnknownWorks != 1 || full.ComparedAt == nil ||
+			m.bundle("w1").Status.ObservedVersion != 1 {
 			agent.sayDigest(context.Background())
 			return fmt.Errorf("%+v", full)
 		}
@@ -127,18 +130,21 @@ func TestTheAnswersHaveOnlyTheOriginalsMembers(t *testing.T) {
 	}
 	_, err = strictly[originalConsumer](plain(http.StatusOK, "PATCH", c.Href, `{"labels":{"c":"d"}}`))
 	check("PATCH consumer", err)
-	for _, query := range []string{"", "?size=0", "?page=9", "?search=" + url.QueryEscape("name='mc1'"), "?fields=id,name"} {
+	for _, query := range []string{"", "?size=0", "?page=9", "?search=" + url.QueryEscape("name='mc1'"),
+		"?fields=id,name"} {
 		list, err := strictly[originalList[originalConsumer]](plain(http.StatusOK, "GET", consumers+query, ""))
 		check("GET consumers"+query, errors.Join(err, list.missing()))
 	}
 	for _, id := range []string{"w1", "w2"} {
 		b, err := strictly[originalBundle](plain(http.StatusOK, "GET", bundles+"/"+id, ""))
 		check("GET bundle", err)
-		if b.Version != 1 || b.ConsumerName != "mc1" || (b.DeletedAt != nil) != (id == "w2") || len(b.Manifests) != 1 || b.Metadata["creationTimestamp"] == nil {
+		if b.Version != 1 || b.ConsumerName != "mc1" || (b.DeletedAt != nil) != (id == "w2") || len(b.Manifests) != 1 ||
+			b.Metadata["creationTimestamp"] == nil {
 			t.Errorf("bundle %+v", b)
 		}
 	}
-	for _, query := range []string{"", "?size=1&orderBy=" + url.QueryEscape("name desc"), "?search=" + url.QueryEscape("source='"+testSource+"'")} {
+	for _, query := range []string{"", "?size=1&orderBy=" + url.QueryEscape("name desc"), "?search=" + url.QueryEscape(
+		"source='"+testSource+"'")} {
 		list, err := strictly[originalList[originalBundle]](plain(http.StatusOK, "GET", bundles+query, ""))
 		check("GET bundles"+query, errors.Join(err, list.missing()))
 	}

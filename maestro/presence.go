@@ -99,7 +99,8 @@ func (s *Server) bury(ctx context.Context) error {
 		return fmt.Errorf("looking after other servers: %w", err)
 	}
 	if len(dead) > 0 {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "another server is gone; agents are asked for what it may have lost", slog.Any("servers", dead))
+		s.log.LogAttrs(ctx, slog.LevelWarn, "another server is gone; agents are asked for what it may have lost",
+			slog.Any("servers", dead))
 		s.metrics.buried.Add(float64(len(dead)))
 		s.askStatuses()
 	}

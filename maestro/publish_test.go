@@ -68,8 +68,10 @@ func deliverBy(t *testing.T, s *Server, send sendFunc) *deliverer {
 }
 
 func changeOf(id string, generation int64, deleted bool) *store.Change {
-	doc := store.Document{Kind: kindBundle, ID: id, Scope: "mc1", Version: generation, Generation: generation, UpdatedAt: time.Now(), CreatedAt: time.Now()}
-	doc.Spec, _ = marshal(specRecord{ID: id, Source: testSource, Consumer: "mc1", Version: generation, Data: specData(configMap(id, 1))})
+	doc := store.Document{Kind: kindBundle, ID: id, Scope: "mc1", Version: generation, Generation: generation,
+		UpdatedAt: time.Now(), CreatedAt: time.Now()}
+	doc.Spec, _ = marshal(specRecord{ID: id, Source: testSource, Consumer: "mc1", Version: generation,
+		Data: specData(configMap(id, 1))})
 	doc.Status, _ = marshal(statusRecord{})
 	if deleted {
 		at := time.Now()
@@ -89,10 +91,14 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 		then func(d *deliverer)
 		want []string
 	}{
-		{"its deletion is ordered", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 1, true)}) }, []string{work.SpecDelete}},
+		{"its deletion is ordered", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 1, true)}) },
+			[]string{work.SpecDelete}},
 		{"its deletion is over", func(d *deliverer) { d.acknowledged("mc1", "w1", 1, true) }, nil},
-		{"another server delivers it", func(d *deliverer) { d.with(func(m *delivery.Machine) { m.DropIf(func(string) bool { return true }) }) }, nil},
-		{"it has changed", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 2, false)}) }, []string{work.SpecUpdate}},
+		{"another server delivers it", func(d *deliverer) {
+			d.with(func(m *delivery.Machine) { m.DropIf(func(string) bool { return true }) })
+		}, nil},
+		{"it has changed", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 2, false)}) },
+			[]string{work.SpecUpdate}},
 	} {
 		t.Run(over.what, func(t *testing.T) {
 			carrier := &heldCarrier{release: make(chan struct{})}

@@ -50,7 +50,8 @@ func TestStatusesAreJudged(t *testing.T) {
 	deleting := doc
 	deleting.DeletedAt = &now
 	event := func(change func(*statusEvent)) statusEvent {
-		ev := statusEvent{topic: "mc1", record: statusRecord{Consumer: "mc1", ID: "w1", OriginalSource: "maestro", Version: 5, Sequence: "20", Data: json.RawMessage(`{"conditions":[]}`)}}
+		ev := statusEvent{topic: "mc1", record: statusRecord{Consumer: "mc1", ID: "w1", OriginalSource: "maestro",
+			Version: 5, Sequence: "20", Data: json.RawMessage(`{"conditions":[]}`)}}
 		if change != nil {
 			change(&ev)
 		}
@@ -65,23 +66,38 @@ func TestStatusesAreJudged(t *testing.T) {
 		ev       statusEvent
 		want     verdict
 	}{
-		"first":                  {doc, statusRecord{}, "", event(nil), verdict{replace: true, ack: 5}},
-		"newer":                  {doc, old, "10", event(nil), verdict{replace: true, ack: 5}},
-		"duplicate":              {doc, same, "20", event(nil), verdict{drop: dropStale}},
-		"reordered":              {doc, old, "30", event(nil), verdict{drop: dropStale}},
-		"equal content":          {doc, same, "10", event(nil), verdict{ack: 5}},
-		"overtaken answer":       {doc, old, "30", event(func(e *statusEvent) { e.record.Type = work.StatusResyncResponse }), verdict{drop: dropStale}},
-		"older generation":       {doc, old, "10", event(func(e *statusEvent) { e.record.Version = 4 }), verdict{ack: 4}},
-		"future generation":      {doc, old, "10", event(func(e *statusEvent) { e.record.Version = 6 }), verdict{drop: dropFuture}},
-		"another topic":          {doc, old, "10", event(func(e *statusEvent) { e.topic = "mc2" }), verdict{drop: dropConsumer}},
-		"another consumer's":     {doc, old, "10", event(func(e *statusEvent) { e.topic, e.record.Consumer = "mc2", "mc2" }), verdict{drop: dropConsumer}},
-		"another source's":       {doc, old, "10", event(func(e *statusEvent) { e.record.OriginalSource = "x" }), verdict{drop: dropSource}},
-		"unknown":                {store.Document{}, statusRecord{}, "", event(nil), verdict{drop: dropUnknown}},
-		"deleted":                {deleting, old, "10", event(func(e *statusEvent) { e.deleted = true }), verdict{remove: true, ack: 5}},
-		"deleted, late sequence": {deleting, old, "30", event(func(e *statusEvent) { e.deleted = true }), verdict{remove: true, ack: 5}},
-		"deleted, earlier life":  {deleting, old, "10", event(func(e *statusEvent) { e.deleted, e.record.Version = true, 4 }), verdict{drop: dropStale}},
-		"deleted, but wanted":    {doc, old, "10", event(func(e *statusEvent) { e.deleted = true }), verdict{drop: dropStale, lost: true}},
-		"deleted, of old":        {doc, old, "10", event(func(e *statusEvent) { e.deleted, e.record.Version = true, 4 }), verdict{drop: dropStale}},
+		"first":         {doc, statusRecord{}, "", event(nil), verdict{replace: true, ack: 5}},
+		"newer":         {doc, old, "10", event(nil), verdict{replace: true, ack: 5}},
+		"duplicate":     {doc, same, "20", event(nil), verdict{drop: dropStale}},
+		"reordered":     {doc, old, "30", event(nil), verdict{drop: dropStale}},
+		"equal content": {doc, same, "10", event(nil), verdict{ack: 5}},
+		"overtaken answer": {doc, old, "30",
+			event(func(e *statusEvent) { e.record.Type = work.StatusResyncResponse }), verdict{drop: dropStale}},
+		"older generation": {doc, old, "10", event(func(e *statusEvent) { e.record.Version = 4 }),
+			verdict{ack: 4}},
+		"future generation": {doc, old, "10", event(func(e *statusEvent) { e.record.Version = 6 }),
+			verdict{drop: dropFuture}},
+		"another topic": {doc, old, "10", event(func(e *statusEvent) { e.topic = "mc2" }),
+			verdict{drop: dropConsumer}},
+		"another consumer's": {doc, old, "10", event(func(e *statusEvent) {
+			e.topic, e.record.Consumer = "mc2",
+				"mc2"
+		}), verdict{drop: dropConsumer}},
+		"another source's": {doc, old, "10", event(func(e *statusEvent) { e.record.OriginalSource = "x" }),
+			verdict{drop: dropSource}},
+		"unknown": {store.Document{}, statusRecord{}, "", event(nil), verdict{drop: dropUnknown}},
+		"deleted": {deleting, old, "10", event(func(e *statusEvent) { e.deleted = true }),
+			verdict{remove: true, ack: 5}},
+		"deleted, late sequence": {deleting, old, "30", event(func(e *statusEvent) { e.deleted = true }),
+			verdict{remove: true, ack: 5}},
+		"deleted, earlier life": {deleting, old, "10", event(func(e *statusEvent) {
+			e.deleted, e.record.Version = true,
+				4
+		}), verdict{drop: dropStale}},
+		"deleted, but wanted": {doc, old, "10", event(func(e *statusEvent) { e.deleted = true }),
+			verdict{drop: dropStale, lost: true}},
+		"deleted, of old": {doc, old, "10", event(func(e *statusEvent) { e.deleted, e.record.Version = true, 4 }),
+			verdict{drop: dropStale}},
 	} {
 		got := decideStatus(c.doc, c.have, c.sequence, c.ev, "maestro")
 		if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(verdict{})); diff != "" {
@@ -92,7 +108,8 @@ func TestStatusesAreJudged(t *testing.T) {
 
 func TestComparisonOfWhatAnAgentHolds(t *testing.T) {
 	ours := []held{{"new", 1, false}, {"older", 3, false}, {"equal", 2, false}, {"ahead", 2, false}, {"going", 2, true}}
-	theirs := []work.SpecVersion{{ID: "older", Version: 2}, {ID: "equal", Version: 2}, {ID: "ahead", Version: 7}, {ID: "going", Version: 2}, {ID: "strange", Version: 1}}
+	theirs := []work.SpecVersion{{ID: "older", Version: 2}, {ID: "equal", Version: 2}, {ID: "ahead", Version: 7},
+		{ID: "going", Version: 2}, {ID: "strange", Version: 1}}
 	got := compareSpecs(ours, theirs)
 	want := comparison{
 		send:     []held{{"going", 2, true}, {"new", 1, false}, {"older", 3, false}},
@@ -153,17 +170,20 @@ func TestSameJSON(t *testing.T) {
 // TestTheHashIsWhatAgentsCompute checks the hash against the original's rule:
 // sha256 of {"conditions":...,"resourceStatus":{"manifests":...}}.
 func TestTheHashIsWhatAgentsCompute(t *testing.T) {
-	if got, err := hashOf(statusRecord{}); err != nil || got != "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" {
+	if got, err := hashOf(statusRecord{}); err != nil ||
+		got != "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" {
 		t.Errorf("no status: %s %v", got, err)
 	}
 	if got, err := hashOf(statusRecord{Hash: "given", Data: json.RawMessage(`{}`)}); err != nil || got != "given" {
 		t.Errorf("given: %s %v", got, err)
 	}
-	a, err := hashOf(statusRecord{Data: json.RawMessage(`{"conditions":[{"type":"Applied","status":"True"}],"resourceStatus":[{"conditions":[]}]}`)})
+	a, err := hashOf(statusRecord{Data: json.RawMessage(
+		`{"conditions":[{"type":"Applied","status":"True"}],"resourceStatus":[{"conditions":[]}]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := hashOf(statusRecord{Data: json.RawMessage(`{"resourceStatus":[{"conditions":[]}],"conditions":[{"status":"True","type":"Applied"}]}`)})
+	b, err := hashOf(statusRecord{Data: json.RawMessage(
+		`{"resourceStatus":[{"conditions":[]}],"conditions":[{"status":"True","type":"Applied"}]}`)})
 	if err != nil || a != b {
 		t.Errorf("%s %s %v: the order of keys matters", a, b, err)
 	}

@@ -147,7 +147,8 @@ func testReplicas(t *testing.T, n int, seed uint64) {
 			return count, first
 		}
 		before, example := missing()
-		t.Logf("%v after the kill, when the load ended, %d are missing: %s", over.Sub(killed).Round(time.Millisecond), before, example)
+		t.Logf("%v after the kill, when the load ended, %d are missing: %s", over.Sub(killed).Round(time.Millisecond),
+			before, example)
 		eventually(t, "nothing is missing", func() error {
 			if n, why := missing(); n > 0 {
 				return fmt.Errorf("%d, such as %s", n, why)

@@ -161,7 +161,8 @@ func (r *reporter) sayOne(ctx context.Context, w word, now time.Time) error {
 	case status >= 400 && status < 500:
 		// It is not registered there, not yet, or not any more.
 		delete(r.known, w.consumer)
-		r.s.log.LogAttrs(ctx, slog.LevelDebug, "the presence of an agent was not taken", slog.String("consumer", w.consumer), slog.Any("error", err))
+		r.s.log.LogAttrs(ctx, slog.LevelDebug, "the presence of an agent was not taken",
+			slog.String("consumer", w.consumer), slog.Any("error", err))
 		r.attendance.refused(w, now)
 	default:
 		return err
@@ -202,12 +203,17 @@ func (r *reporter) report(ctx context.Context, w word, now time.Time) error {
 // the lifecycle manager orders reports by them.
 func reportOf(w word, ref mcRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
 	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: "Heard"}
-	report := clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: ref.generation, ObservedTime: w.heard.Add(skew)}
+	report := clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: ref.generation, ObservedTime: w.heard.Add(
+		skew)}
 	if w.sighting == absent {
-		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: "Lost", Message: "nothing is heard of its agent"}
+		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: "Lost",
+			Message: "nothing is heard of its agent"}
 		report.ObservedTime = now.Add(skew)
-		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.heard.Add(skew).UTC().Truncate(time.Millisecond)}) // it cannot fail
+		// it cannot fail
+		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.heard.Add(skew).UTC().Truncate(
+			time.Millisecond)})
 	}
-	report.Conditions = []clm.ReportedCondition{available, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}
+	report.Conditions = []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},
+		{Type: "Health", Status: "True"}}
 	return report
 }

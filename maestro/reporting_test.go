@@ -18,7 +18,8 @@ import (
 // manager is a real lifecycle manager of a test.
 func manager(t *testing.T) *client.CLM {
 	t.Helper()
-	registry, err := lifecycle.ParseRegistry([]byte(`entities: [{kind: ManagementCluster, plural: managementclusters}]`))
+	registry, err := lifecycle.ParseRegistry([]byte(
+		`entities: [{kind: ManagementCluster, plural: managementclusters}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +32,10 @@ func manager(t *testing.T) *client.CLM {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := lifecycle.New(lifecycle.Options{Database: db, HTTP: l, Identify: func(r *http.Request) (lifecycle.Caller, error) {
-		return lifecycle.Caller{Name: "system:maestro", System: true, Reporter: r.Method != http.MethodPost}, nil // who registers them is another
+	s, err := lifecycle.New(lifecycle.Options{Database: db, HTTP: l, Identify: func(r *http.Request) (lifecycle.Caller,
+		error) {
+		// who registers them is another
+		return lifecycle.Caller{Name: "system:maestro", System: true, Reporter: r.Method != http.MethodPost}, nil
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +61,8 @@ func manager(t *testing.T) *client.CLM {
 // after a while, and its heartbeats change nothing but a time.
 func TestPresenceIsReported(t *testing.T) {
 	c := manager(t)
-	mc, err := c.Create(t.Context(), managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: "edge-1", Spec: json.RawMessage(`{}`)}, "")
+	mc, err := c.Create(t.Context(), managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: "edge-1",
+		Spec: json.RawMessage(`{}`)}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +126,8 @@ func TestPresenceIsReported(t *testing.T) {
 	var data struct {
 		LastSeen time.Time `json:"last_seen"`
 	}
-	if err := json.Unmarshal(lost.Data, &data); err != nil || data.LastSeen.Before(first.LastReportTime.Truncate(time.Millisecond)) || lost.Conditions[0].Reason != "Lost" {
+	if err := json.Unmarshal(lost.Data, &data); err != nil || data.LastSeen.Before(first.LastReportTime.Truncate(
+		time.Millisecond)) || lost.Conditions[0].Reason != "Lost" {
 		t.Errorf("it is lost so: %s, %+v, %v", lost.Data, lost.Conditions, err)
 	}
 	a.start()

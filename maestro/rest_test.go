@@ -54,7 +54,8 @@ func TestDiscovery(t *testing.T) {
 	if doc.OpenAPI != "3.0.3" {
 		t.Errorf("openapi %q", doc.OpenAPI)
 	}
-	if a := m.want(http.StatusOK, "GET", "/api/maestro/v1/openapi", "", "Accept", "application/yaml"); !strings.HasPrefix(string(a.body), "openapi: ") {
+	if a := m.want(http.StatusOK, "GET", "/api/maestro/v1/openapi", "", "Accept",
+		"application/yaml"); !strings.HasPrefix(string(a.body), "openapi: ") {
 		t.Errorf("not YAML: %.40s", a.body)
 	}
 	var list api.ErrorList
@@ -74,7 +75,8 @@ func TestConsumers(t *testing.T) {
 	created := m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"mc1","labels":{"zone":"a"}}`)
 	var c api.Consumer
 	created.into(t, &c)
-	if c.Kind != "Consumer" || c.Name != "mc1" || c.Labels["zone"] != "a" || c.Href != "/api/maestro/v1/consumers/"+c.ID || c.ID == "mc1" || c.CreatedAt.IsZero() {
+	if c.Kind != "Consumer" || c.Name != "mc1" || c.Labels["zone"] != "a" || c.Href != "/api/maestro/v1/consumers/"+
+		c.ID || c.ID == "mc1" || c.CreatedAt.IsZero() {
 		t.Errorf("created %s", created.body)
 	}
 	if tag := created.header.Get("Etag"); tag != `"1"` {
@@ -89,11 +91,13 @@ func TestConsumers(t *testing.T) {
 	patched := m.want(http.StatusOK, "PATCH", c.Href, `{"labels":{"zone":"b","tier":"1"}}`, "If-Match", `"1"`)
 	var c2 api.Consumer
 	patched.into(t, &c2)
-	if diff := cmp.Diff(map[string]string{"zone": "b", "tier": "1"}, c2.Labels); diff != "" || patched.header.Get("Etag") != `"2"` {
+	if diff := cmp.Diff(map[string]string{"zone": "b", "tier": "1"}, c2.Labels); diff != "" ||
+		patched.header.Get("Etag") != `"2"` {
 		t.Errorf("patched %s: %s", patched.header, diff)
 	}
 	// A content-equal write changes nothing (I3).
-	if again := m.want(http.StatusOK, "PATCH", c.Href, `{"labels":{"tier":"1","zone":"b"}}`); again.header.Get("Etag") != `"2"` {
+	if again := m.want(http.StatusOK, "PATCH", c.Href, `{"labels":{"tier":"1","zone":"b"}}`); again.header.Get(
+		"Etag") != `"2"` {
 		t.Errorf("ETag of an equal write %s", again.header.Get("Etag"))
 	}
 	m.refuse(http.StatusPreconditionFailed, "maestro-412", "PATCH", c.Href, `{"labels":{}}`, "If-Match", `"1"`)
@@ -155,7 +159,8 @@ func TestCallersMistakesAre4xx(t *testing.T) {
 		{400, "maestro-21", "GET", "/api/maestro/v1/consumers?size=x", ``},
 		{400, "maestro-21", "GET", "/api/maestro/v1/consumers?orderBy=name%20up", ``},
 		{400, "maestro-21", "GET", "/api/maestro/v1/consumers?search=" + escape("name like 5"), ``},
-		{400, "maestro-21", "GET", "/api/maestro/v1/resource-bundles?search=" + escape("payload->'metadata'->'labels'@>'{'"), ``},
+		{400, "maestro-21", "GET", "/api/maestro/v1/resource-bundles?search=" + escape(
+			"payload->'metadata'->'labels'@>'{'"), ``},
 		{400, "maestro-21", "GET", "/api/maestro/v1/resource-bundles?watch=perhaps", ``},
 		{404, "maestro-7", "GET", "/api/maestro/v1/resource-bundles/none", ``},
 		{412, "maestro-412", "DELETE", "/api/maestro/v1/resource-bundles/none", ``},
@@ -170,10 +175,12 @@ func TestCallersMistakesAre4xx(t *testing.T) {
 
 func TestUnknownRoutesHaveTheirOwnShape(t *testing.T) {
 	m := newSite(t).start()
-	for _, call := range []string{"GET /api/maestro/v1/nothing", "POST /api/maestro/v1/resource-bundles", "PUT /api/maestro/v1/consumers/x"} {
+	for _, call := range []string{"GET /api/maestro/v1/nothing", "POST /api/maestro/v1/resource-bundles",
+		"PUT /api/maestro/v1/consumers/x"} {
 		method, path, _ := strings.Cut(call, " ")
 		a := m.want(http.StatusNotFound, method, path, "{}")
-		want := fmt.Sprintf(`{"type":"Error","id":"404","href":"/api/maestro/v1/errors/404","code":"maestro-404","reason":"The requested resource '%s' doesn't exist"}`, path)
+		want := fmt.Sprintf(
+			`{"type":"Error","id":"404","href":"/api/maestro/v1/errors/404","code":"maestro-404","reason":"The requested resource '%s' doesn't exist"}`, path)
 		if got := strings.TrimSpace(string(a.body)); got != want {
 			t.Errorf("%s: %s", call, got)
 		}
@@ -228,7 +235,8 @@ func TestBundles(t *testing.T) {
 	if ids, _ := list("page=99"); len(ids) != 0 {
 		t.Errorf("behind the last page: %v", ids)
 	}
-	if ids, _ := list("search=" + escape("source='test-source' and consumer_name='mc2'")); !slices.Equal(ids, []string{"other"}) {
+	if ids, _ := list("search=" + escape("source='test-source' and consumer_name='mc2'")); !slices.Equal(
+		ids, []string{"other"}) {
 		t.Errorf("search: %v", ids)
 	}
 	if ids, _ := list("search=" + escape("source='it''s another'")); len(ids) != 0 {
@@ -249,13 +257,15 @@ func TestBundles(t *testing.T) {
 	if meta["name"] != "name-of-w4" || meta["creationTimestamp"] == nil || meta["deletionTimestamp"] == nil {
 		t.Errorf("metadata %v: the name is the source's, the times are the row's", meta)
 	}
-	if raw["name"] != "w4" || raw["consumer_name"] != "mc1" || raw["version"] != 1.0 || raw["kind"] != "ResourceBundle" || raw["href"] != "/api/maestro/v1/resource-bundles/w4" {
+	if raw["name"] != "w4" || raw["consumer_name"] != "mc1" || raw["version"] != 1.0 ||
+		raw["kind"] != "ResourceBundle" || raw["href"] != "/api/maestro/v1/resource-bundles/w4" {
 		t.Errorf("bundle %s", got.body)
 	}
 	if raw["status"] == nil || raw["manifests"].([]any)[0].(map[string]any)["kind"] != "ConfigMap" {
 		t.Errorf("bundle %s", got.body)
 	}
-	m.refuse(http.StatusPreconditionFailed, "maestro-412", "DELETE", "/api/maestro/v1/resource-bundles/w1", "", "If-Match", `"7"`)
+	m.refuse(http.StatusPreconditionFailed, "maestro-412", "DELETE", "/api/maestro/v1/resource-bundles/w1", "",
+		"If-Match", `"7"`)
 	m.want(http.StatusNoContent, "DELETE", "/api/maestro/v1/resource-bundles/w1", "", "If-Match", `"1"`)
 }
 
@@ -278,7 +288,8 @@ func TestNobodyCallsWithoutAnIdentity(t *testing.T) {
 		t.Errorf("status %d without a certificate", a.status)
 	}
 	agent := &source{t: t, client: m.dial("mc1"), name: testSource}
-	if err := agent.publish(agent.event(work.SpecCreate, "mc1", "w1", 0, specData(configMap("x", 1)))); !isCode(err, "PermissionDenied") {
+	if err := agent.publish(agent.event(work.SpecCreate, "mc1", "w1", 0, specData(configMap("x", 1)))); !isCode(
+		err, "PermissionDenied") {
 		t.Errorf("publish: %v", err)
 	}
 }
@@ -289,7 +300,8 @@ func TestTheActorIsWrittenDown(t *testing.T) {
 	m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"mc1"}`,
 		"X-Atoll-Principal", "arn:aws:iam::1:user/ann", "X-Atoll-Account", "1", "X-Atoll-Request-Id", "r1")
 	m.http = site.client("operator") // known, but no service: its word about others is not taken
-	m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"mc2"}`, "X-Atoll-Principal", "arn:aws:iam::1:user/ann")
+	m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"mc2"}`, "X-Atoll-Principal",
+		"arn:aws:iam::1:user/ann")
 	got := historyOf(t, site.dsn, "Consumer")
 	want := []string{"create arn:aws:iam::1:user/ann 1 r1", "create operator  "}
 	if len(got) == 2 {
@@ -310,13 +322,15 @@ func (i *instance) refuse(status int, code, method, path, body string, header ..
 		return
 	}
 	id := strings.TrimPrefix(code, "maestro-")
-	if e.Kind != "Error" || e.ID != id || e.Href != "/api/maestro/v1/errors/"+id || e.Reason == "" || e.OperationID == "" {
+	if e.Kind != "Error" || e.ID != id || e.Href != "/api/maestro/v1/errors/"+id || e.Reason == "" ||
+		e.OperationID == "" {
 		i.t.Errorf("%s %s: %s", method, path, a.body)
 	}
 }
 
 func escape(s string) string {
-	return strings.NewReplacer(" ", "%20", "'", "%27", "=", "%3D", "{", "%7B", "}", "%7D", "@", "%40", ">", "%3E", "%", "%25").Replace(s)
+	return strings.NewReplacer(" ", "%20", "'", "%27", "=", "%3D", "{", "%7B", "}", "%7D", "@", "%40", ">", "%3E", "%",
+		"%25").Replace(s)
 }
 
 func TestLastSeenDoesNotHideBehind304(t *testing.T) {

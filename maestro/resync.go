@@ -92,7 +92,8 @@ func (rs *resyncs) answer(ctx context.Context, r resyncRequest) {
 			since(rs.s.metrics.resync, start)
 			return
 		}
-		rs.s.log.LogAttrs(ctx, slog.LevelWarn, "resync request not answered yet", slog.String("consumer", r.consumer), slog.Any("error", err))
+		rs.s.log.LogAttrs(ctx, slog.LevelWarn, "resync request not answered yet", slog.String("consumer", r.consumer),
+			slog.Any("error", err))
 		if errors.Is(err, errAnswerUnsent) {
 			unsent++
 		}
@@ -135,7 +136,8 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 // difference sent. The list came at a time, and with scope both are about those
 // ids only. What the agent has of another life of our database may be other
 // than what has the same generation here, so that is raised above.
-func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion, other map[string]bool, scope *bucketScope) error {
+func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion,
+	other map[string]bool, scope *bucketScope) error {
 	var c comparison
 	var graves []held
 	versions := make(map[string]int64, len(theirs))
@@ -167,7 +169,8 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 		if err := s.askAdoptions(ctx, consumer); err != nil {
 			return err
 		}
-		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone", slog.String("consumer", consumer),
+		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone",
+			slog.String("consumer", consumer),
 			slog.Int("works", len(c.unknown)), slog.String("first", c.unknown[0]))
 	}
 	s.unknownChanged()
@@ -205,10 +208,13 @@ func (c *comparison) unknownBut(graves []held) []string {
 
 // raiseAhead raises what the agent holds at a later generation than ours, and
 // sends it.
-func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held, versions map[string]int64, other map[string]bool) (comparison, error) {
+func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held, versions map[string]int64,
+	other map[string]bool) (comparison, error) {
 	var received, send []held
 	raisedIDs := map[string]bool{}
-	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b held) int { return strings.Compare(a.id, b.id) }) {
+	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b held) int {
+		return strings.Compare(a.id, b.id)
+	}) {
 		version, has := versions[h.id]
 		if !has || version < h.generation || version == h.generation && !other[h.id] {
 			continue

@@ -30,7 +30,8 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 	})
 	eventually(t, "the delivery is recorded", func() error {
 		d := m.bundle("w1").Delivery
-		if d == nil || d.AcceptedAt == nil || d.SentAt == nil || d.ReceivedAt == nil || d.AppliedAt == nil || d.AcknowledgedGeneration != 1 || d.Attempts != 1 || d.LastError != "" {
+		if d == nil || d.AcceptedAt == nil || d.SentAt == nil || d.ReceivedAt == nil || d.AppliedAt == nil ||
+			d.AcknowledgedGeneration != 1 || d.Attempts != 1 || d.LastError != "" {
 			return fmt.Errorf("delivery %+v", d)
 		}
 		return nil
@@ -55,7 +56,8 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 		t.Errorf("extensions %v", ext)
 	}
 	var meta struct{ Name, Namespace string }
-	if err := json.Unmarshal([]byte(ext[work.ExtMetadata]), &meta); err != nil || meta.Name != "w1" || meta.Namespace != "mc1" {
+	if err := json.Unmarshal([]byte(ext[work.ExtMetadata]), &meta); err != nil || meta.Name != "w1" ||
+		meta.Namespace != "mc1" {
 		t.Errorf("metadata %s: %v", ext[work.ExtMetadata], err)
 	}
 	if updated := agent.received(work.SpecUpdate); len(updated) != 1 || updated[0].ext[work.ExtResourceVersion] != "2" {
@@ -70,7 +72,8 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 		return nil
 	})
 	deleted := agent.received(work.SpecDelete)
-	if len(deleted) != 1 || deleted[0].ext[work.ExtDeletionTimestamp] == "" || !strings.Contains(string(deleted[0].data), "two") {
+	if len(deleted) != 1 || deleted[0].ext[work.ExtDeletionTimestamp] == "" ||
+		!strings.Contains(string(deleted[0].data), "two") {
 		t.Errorf("delete events %+v", deleted)
 	}
 

@@ -80,7 +80,8 @@ func parseRule(n *yaml.Node) (r rule, err error) {
 		return r, err
 	}
 	var verbs []string
-	for name, to := range map[string]*[]string{"users": &r.users, "groups": &r.groups, "sources": &r.sources, "clusters": &r.clusters, "verbs": &verbs} {
+	for name, to := range map[string]*[]string{"users": &r.users, "groups": &r.groups, "sources": &r.sources,
+		"clusters": &r.clusters, "verbs": &verbs} {
 		if *to, err = words(members[name], name); err != nil {
 			return r, err
 		}
@@ -111,7 +112,8 @@ func mapping(n *yaml.Node, names ...string) (map[string]*yaml.Node, error) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if !slices.Contains(names, key.Value) || key.Kind != yaml.ScalarNode {
-			return nil, fmt.Errorf("line %d: %.40q is not known here; there are %s", key.Line, key.Value, strings.Join(names, ", "))
+			return nil, fmt.Errorf("line %d: %.40q is not known here; there are %s", key.Line, key.Value,
+				strings.Join(names, ", "))
 		}
 		if members[key.Value] != nil {
 			return nil, fmt.Errorf("line %d: %s is there twice", key.Line, key.Value)
@@ -225,7 +227,8 @@ func (f *rulesFile) run(ctx context.Context) error {
 		changed, err := f.load()
 		switch {
 		case err != nil && !missing:
-			f.log.LogAttrs(ctx, slog.LevelError, "the rules of gRPC cannot be read; the last ones stay in force", slog.Any("error", err))
+			f.log.LogAttrs(ctx, slog.LevelError, "the rules of gRPC cannot be read; the last ones stay in force",
+				slog.Any("error", err))
 		case changed:
 			f.log.LogAttrs(ctx, slog.LevelInfo, "the rules of gRPC changed", slog.Int("rules", len(f.current())))
 		}

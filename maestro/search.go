@@ -26,8 +26,9 @@ var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.F
 	"consumer_name": {SQL: "d.scope", Type: search.Text},
 	"version":       {SQL: "(d.generation - coalesce((d.spec->>'generationoffset')::bigint, 0))", Type: search.Int},
 	"type":          {SQL: "'Bundle'::text", Type: search.Text},
-	"payload":       {SQL: "d.spec", Type: search.JSON, StringMaps: [][]string{{"metadata", "labels"}, {"metadata", "annotations"}}},
-	"status":        {SQL: "nullif(d.status, '{}'::jsonb)", Type: search.JSON},
+	"payload": {SQL: "d.spec", Type: search.JSON, StringMaps: [][]string{{"metadata", "labels"},
+		{"metadata", "annotations"}}},
+	"status": {SQL: "nullif(d.status, '{}'::jsonb)", Type: search.JSON},
 }}
 
 // labelIndex serves searches by labels: equality, in, and @>.
@@ -82,7 +83,8 @@ func unsearchable(text string, err error) error {
 }
 
 // sortable are the types of the fields in SQL.
-var sortable = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz", search.Bool: "boolean", search.JSON: "jsonb"}
+var sortable = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz",
+	search.Bool: "boolean", search.JSON: "jsonb"}
 
 // parseOrder reads "name, created_at desc". Without one the order is that of
 // creation, so that what is created while a client turns pages comes on the

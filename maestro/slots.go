@@ -65,7 +65,10 @@ func wantedHolder(slot int, live []int64) int64 {
 		sum := sha256.Sum256(b[:])
 		return binary.BigEndian.Uint64(sum[:])
 	}
-	return slices.MaxFunc(live, func(a, b int64) int { return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a, b)) })
+	return slices.MaxFunc(live, func(a, b int64) int {
+		return cmp.Or(cmp.Compare(weight(a), weight(b)),
+			cmp.Compare(a, b))
+	})
 }
 
 // divide decides which slots a server gives back and takes. live has the keys of
@@ -110,7 +113,8 @@ func (s *Server) runSlots(ctx context.Context) error {
 		}
 		// Nothing is sent meanwhile, and nothing is forgotten: mostly the slots
 		// are this server's again a moment later.
-		s.log.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended", slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended",
+			slog.Any("error", err))
 		if !sleep(ctx, leaseInterval) {
 			s.delivery.hold(nil, time.Time{})
 			return nil
@@ -132,14 +136,16 @@ func (l *slotLease) session(ctx context.Context) error {
 		conn.Close(bye)
 	}()
 	var set string
-	if err := query(ctx, conn, `select set_config('tcp_keepalives_idle', '1', false) || set_config('tcp_keepalives_interval', '1', false) ||
+	if err := query(ctx, conn,
+		`select set_config('tcp_keepalives_idle', '1', false) || set_config('tcp_keepalives_interval', '1', false) ||
 			set_config('tcp_keepalives_count', '2', false) || set_config('tcp_user_timeout', '3000', false)
 			|| set_config('lock_timeout', '2000', false)`, &set); err != nil {
 		return err
 	}
 	l.key = 1 + rand.Int64N(1<<31-1)
 	var held bool
-	if err := query(ctx, conn, `select pg_try_advisory_lock($1::int, $2::int)`, &held, l.class, l.key); err != nil || !held {
+	if err := query(ctx, conn, `select pg_try_advisory_lock($1::int, $2::int)`, &held, l.class, l.key); err != nil ||
+		!held {
 		return fmt.Errorf("taking the lock of a lease: %w", cmp.Or(err, store.ErrConflict))
 	}
 	tick := time.NewTicker(slotEvery)
@@ -201,13 +207,15 @@ const liveSQL = `select objid::bigint from pg_locks where locktype = 'advisory' 
 // look reads the live servers, the slots' holders, and takes the hints about
 // consumers of this one.
 func (l *slotLease) look(ctx context.Context, conn *pgx.Conn) (live, holders []int64, hints []string, err error) {
-	err = conn.QueryRow(ctx, `select array(`+liveSQL+`), array(select holder from delivery_slot where source = $2 order by slot),
+	err = conn.QueryRow(ctx, `select array(`+liveSQL+
+		`), array(select holder from delivery_slot where source = $2 order by slot),
 		array(select consumer from delivery_hint where source = $2 and slot in (select slot from delivery_slot where source = $2 and holder = $3))`,
 		l.class, l.s.opts.SourceID, l.key).Scan(&live, &holders, &hints)
 	if err != nil || len(hints) == 0 {
 		return live, holders, nil, err
 	}
-	rows, err := conn.Query(ctx, `delete from delivery_hint where source = $1 and consumer = any($2) returning consumer`, l.s.opts.SourceID, hints)
+	rows, err := conn.Query(
+		ctx, `delete from delivery_hint where source = $1 and consumer = any($2) returning consumer`, l.s.opts.SourceID, hints)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -222,11 +230,13 @@ func (l *slotLease) change(ctx context.Context, conn *pgx.Conn) (holders []int64
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1::int, 0)`, l.class); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `insert into delivery_slot (source, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`, source, deliverySlots); err != nil {
+		if _, err := tx.Exec(
+			ctx, `insert into delivery_slot (source, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`, source, deliverySlots); err != nil {
 			return err
 		}
 		var live []int64
-		if err := tx.QueryRow(ctx, `select array(`+liveSQL+`), array(select holder from delivery_slot where source = $2 order by slot)`,
+		if err := tx.QueryRow(ctx, `select array(`+liveSQL+
+			`), array(select holder from delivery_slot where source = $2 order by slot)`,
 			l.class, source).Scan(&live, &holders); err != nil {
 			return err
 		}
@@ -237,9 +247,11 @@ func (l *slotLease) change(ctx context.Context, conn *pgx.Conn) (holders []int64
 		for _, slot := range take {
 			holders[slot] = l.key
 		}
-		_, err := tx.Exec(ctx, `update delivery_slot s set holder = v.holder from unnest($2::int[], $3::bigint[]) v(slot, holder)
+		_, err := tx.Exec(
+			ctx, `update delivery_slot s set holder = v.holder from unnest($2::int[], $3::bigint[]) v(slot, holder)
 			where s.source = $1 and s.slot = v.slot and s.holder <> v.holder`,
-			source, slices.Concat(give, take), slices.Concat(make([]int64, len(give)), slices.Repeat([]int64{l.key}, len(take))))
+			source, slices.Concat(give, take), slices.Concat(make([]int64, len(give)), slices.Repeat([]int64{l.key},
+				len(take))))
 		return err
 	})
 	return holders, err
@@ -249,7 +261,8 @@ func (l *slotLease) change(ctx context.Context, conn *pgx.Conn) (holders []int64
 // lacks, within slotEvery.
 func (s *Server) hintDelivery(ctx context.Context, consumer string) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		_, err := tx.Exec(ctx, `insert into delivery_hint (source, consumer, slot) values ($1, $2, $3) on conflict do nothing`,
+		_, err := tx.Exec(
+			ctx, `insert into delivery_hint (source, consumer, slot) values ($1, $2, $3) on conflict do nothing`,
 			s.opts.SourceID, consumer, slotOf(consumer))
 		return err
 	})

@@ -185,7 +185,8 @@ func TestI6ALostLeaseSessionForgetsNothing(t *testing.T) {
 // restarted does.
 func terminateLeases(ctx context.Context, s *Server) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		_, err := tx.Exec(ctx, `select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and objsubid = 2
+		_, err := tx.Exec(
+			ctx, `select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and objsubid = 2
 			and database = (select oid from pg_database where datname = current_database())`)
 		return err
 	})

@@ -34,7 +34,8 @@ const (
 )
 
 func newStatusAsks(s *Server) *statusAsks {
-	return &statusAsks{s: s, woken: make(chan struct{}, 1), waiting: map[string]map[string]struct{}{}, last: map[string]time.Time{}}
+	return &statusAsks{s: s, woken: make(chan struct{}, 1), waiting: map[string]map[string]struct{}{},
+		last: map[string]time.Time{}}
 }
 
 // add notes that works were delivered to a consumer again.
@@ -119,7 +120,8 @@ func (a *statusAsks) ask(ctx context.Context, consumer string, ids []string) {
 		err = a.s.askConsumer(ctx, consumer, ids)
 	}
 	if err != nil {
-		a.s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer), slog.Any("error", err))
+		a.s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
+			slog.Any("error", err))
 	}
 }
 
@@ -127,7 +129,8 @@ func (a *statusAsks) ask(ctx context.Context, consumer string, ids []string) {
 // is not acknowledged. Deletions are not among them: they have no status.
 func (s *Server) unacknowledged(ctx context.Context, consumer string, ids []string) (pending []string, err error) {
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select id from ledger where consumer = $1 and id = any($2) and gone_at is null and not deleting and wanted > acknowledged
+		rows, err := tx.Query(
+			ctx, `select id from ledger where consumer = $1 and id = any($2) and gone_at is null and not deleting and wanted > acknowledged
 			order by id`, consumer, ids)
 		if err != nil {
 			return err

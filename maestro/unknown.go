@@ -57,21 +57,24 @@ func (s *Server) listUnknown(w http.ResponseWriter, r *http.Request) error {
 	list := api.UnknownWorkList{Kind: "UnknownWorkList", Page: l.page}
 	err = s.store.Tx(r.Context(), func(tx *store.Tx) error {
 		list.Items = []api.UnknownWork{}
-		if err := tx.QueryRow(r.Context(), `select count(*) from unknown_work w where `+where.SQL, where.Args...).Scan(&list.Total); err != nil {
+		if err := tx.QueryRow(r.Context(), `select count(*) from unknown_work w where `+where.SQL, where.Args...).Scan(
+			&list.Total); err != nil {
 			return err
 		}
-		rows, err := tx.Query(r.Context(), fmt.Sprintf(`select w.consumer, w.id, w.generation, w.first_seen, w.adopt_source from unknown_work w where %s order by %s limit %d offset %d`,
+		rows, err := tx.Query(r.Context(), fmt.Sprintf(
+			`select w.consumer, w.id, w.generation, w.first_seen, w.adopt_source from unknown_work w where %s order by %s limit %d offset %d`,
 			where.SQL, order, l.size, (l.page-1)*l.size), where.Args...)
 		if err != nil {
 			return err
 		}
 		var u api.UnknownWork
-		_, err = pgx.ForEachRow(rows, []any{&u.ConsumerName, &u.ID, &u.Version, &u.FirstSeenAt, &u.AdoptingFor}, func() error {
-			u.Kind, u.Href = "UnknownWork", unknownPath(u.ConsumerName, u.ID)
-			u.FirstSeenAt = u.FirstSeenAt.UTC()
-			list.Items = append(list.Items, u)
-			return nil
-		})
+		_, err = pgx.ForEachRow(rows, []any{&u.ConsumerName, &u.ID, &u.Version, &u.FirstSeenAt, &u.AdoptingFor},
+			func() error {
+				u.Kind, u.Href = "UnknownWork", unknownPath(u.ConsumerName, u.ID)
+				u.FirstSeenAt = u.FirstSeenAt.UTC()
+				list.Items = append(list.Items, u)
+				return nil
+			})
 		return err
 	})
 	if err != nil {
@@ -107,21 +110,24 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 		if err := lockLedger(ctx, tx, id); err != nil {
 			return err
 		}
-		err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, consumer, id).Scan(&generation)
+		err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`,
+			consumer, id).Scan(&generation)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, gone_at, unconfirmed) values ($1, $2, '', $3, true, now(), true)
+		tag, err := tx.Exec(
+			ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, gone_at, unconfirmed) values ($1, $2, '', $3, true, now(), true)
 			on conflict (id) do update set consumer = excluded.consumer, source = '', wanted = greatest(l.wanted, excluded.wanted), deleting = true, gone_at = now(), unconfirmed = true
 			where l.gone_at is not null`, id, consumer, generation)
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 0 {
-			return rest.Errorf(http.StatusConflict, codeConflict, "there is a bundle %s on another consumer; delete that first", id)
+			return rest.Errorf(http.StatusConflict, codeConflict,
+				"there is a bundle %s on another consumer; delete that first", id)
 		}
 		found = true
 		return tx.Record(ctx, "delete-unknown", kindBundle, id, consumer, note)
@@ -131,7 +137,8 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if found {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id), slog.String("consumer", consumer),
+		s.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id),
+			slog.String("consumer", consumer),
 			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
 		s.tellBuried(ctx, consumer, held{id, generation, true})
 		s.unknownChanged()
@@ -163,9 +170,11 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ctx, consumer, id := r.Context(), r.PathValue("consumer"), r.PathValue("id")
-	u := api.UnknownWork{Kind: "UnknownWork", ID: id, Href: unknownPath(consumer, id), ConsumerName: consumer, AdoptingFor: req.Source}
+	u := api.UnknownWork{Kind: "UnknownWork", ID: id, Href: unknownPath(consumer, id), ConsumerName: consumer,
+		AdoptingFor: req.Source}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		err := tx.QueryRow(ctx, `update unknown_work set adopt_source = $3, adopt_by = $4, adopt_reason = $5 where consumer = $1 and id = $2 returning generation, first_seen`,
+		err := tx.QueryRow(
+			ctx, `update unknown_work set adopt_source = $3, adopt_by = $4, adopt_reason = $5 where consumer = $1 and id = $2 returning generation, first_seen`,
 			consumer, id, req.Source, store.ActorFrom(ctx).Principal, req.Reason).Scan(&u.Version, &u.FirstSeenAt)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return rest.Errorf(http.StatusNotFound, codeNotFound, "consumer %s has no unknown work %s", consumer, id)
@@ -175,7 +184,10 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sub := s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindBundle && c.ID == id && c.Scope == consumer })
+	sub := s.feed.Subscribe(func(c *store.Change) bool {
+		return c.Kind == kindBundle && c.ID == id &&
+			c.Scope == consumer
+	})
 	defer sub.Close()
 	s.askSpecs(ctx, consumer, []string{id})
 	wait, cancel := context.WithTimeout(ctx, adoptWait)
@@ -210,7 +222,8 @@ func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 		ext: map[string]string{work.ExtClusterName: consumer}, data: data,
 	})
 	if err != nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not asked for its works", slog.String("consumer", consumer), slog.Any("error", err))
+		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not asked for its works", slog.String("consumer", consumer),
+			slog.Any("error", err))
 	}
 }
 
@@ -218,7 +231,8 @@ func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
 	var ids []string
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and adopt_source <> '' order by id limit 100`, consumer)
+		rows, err := tx.Query(
+			ctx, `select id from unknown_work where consumer = $1 and adopt_source <> '' order by id limit 100`, consumer)
 		if err != nil {
 			return err
 		}
@@ -257,7 +271,8 @@ func (s *Server) takeSpec(ctx context.Context, consumer string, m message) error
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		adopted = false
 		var by, reason string
-		err := tx.QueryRow(ctx, `select adopt_source, adopt_by, adopt_reason from unknown_work where consumer = $1 and id = $2 and adopt_source <> ''`,
+		err := tx.QueryRow(
+			ctx, `select adopt_source, adopt_by, adopt_reason from unknown_work where consumer = $1 and id = $2 and adopt_source <> ''`,
 			consumer, h.ID).Scan(&r.Source, &by, &reason)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -280,7 +295,8 @@ func (s *Server) takeSpec(ctx context.Context, consumer string, m message) error
 		return fmt.Errorf("adopting work %s of %s: %w", h.ID, consumer, err)
 	}
 	if adopted {
-		s.log.LogAttrs(ctx, slog.LevelInfo, "unknown work adopted", slog.String("bundle", h.ID), slog.String("consumer", consumer), slog.String("source", r.Source))
+		s.log.LogAttrs(ctx, slog.LevelInfo, "unknown work adopted", slog.String("bundle", h.ID),
+			slog.String("consumer", consumer), slog.String("source", r.Source))
 		s.unknownChanged()
 	}
 	return nil

@@ -44,7 +44,8 @@ func checkBundle(raw json.RawMessage) (*bundleData, error) {
 			return nil, invalid("manifests[%d]: %s", i, err)
 		}
 		if first, twice := seen[identity]; twice {
-			return nil, invalid("manifests[%d] is the same object as manifests[%d]: %s; name each object once", i, first, identity)
+			return nil, invalid("manifests[%d] is the same object as manifests[%d]: %s; name each object once", i,
+				first, identity)
 		}
 		seen[identity] = i
 	}
@@ -146,7 +147,8 @@ func checkConsumerLabels(labels map[string]string) error {
 	}
 	sort.Strings(names)
 	for _, k := range names {
-		if errs := metav1validation.ValidateLabels(map[string]string{k: labels[k]}, field.NewPath("labels")); len(errs) > 0 {
+		if errs := metav1validation.ValidateLabels(map[string]string{k: labels[k]}, field.NewPath("labels")); len(
+			errs) > 0 {
 			return invalid("%s", errs[0])
 		}
 	}

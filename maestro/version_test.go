@@ -35,7 +35,8 @@ func TestStatusEventsSayWhenTheWorkWasCreatedAndDeleted(t *testing.T) {
 	src.create("mc1", "w1", 1)
 	b := m.bundle("w1")
 	want := b.CreatedAt.UTC().Format("2006-01-02T15:04:05Z")
-	if meta := metadataOf(t, stream.next()); meta.CreationTimestamp != want || meta.DeletionTimestamp != "" || meta.Name != "name-of-w1" || meta.UID != "w1" {
+	if meta := metadataOf(t, stream.next()); meta.CreationTimestamp != want || meta.DeletionTimestamp != "" ||
+		meta.Name != "name-of-w1" || meta.UID != "w1" {
 		t.Errorf("metadata %+v of a work that was created at %s", meta, want)
 	}
 
@@ -84,7 +85,9 @@ func observedGenerations(t *testing.T, conditions []json.RawMessage) string {
 // nothing else of them changes.
 func TestConditionsShowVersions(t *testing.T) {
 	read := func() (sd statusData) {
-		err := json.Unmarshal([]byte(`{"conditions":[{"type":"Applied","observedGeneration":7,"x":1.50},{"type":"Available","observedGeneration":5},{"type":"Old"}],
+		err := json.Unmarshal(
+			[]byte(
+				`{"conditions":[{"type":"Applied","observedGeneration":7,"x":1.50},{"type":"Available","observedGeneration":5},{"type":"Old"}],
 			"resourceStatus":[{"resourceMeta":{"ordinal":0},"conditions":[{"type":"Applied","observedGeneration":7}]},{"resourceMeta":{"ordinal":1}}]}`), &sd)
 		if err != nil {
 			t.Fatal(err)
@@ -139,7 +142,8 @@ func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
 			t.Errorf("an update of version 2: %v", err)
 		}
 		second := fmt.Sprint("second after ", before)
-		if err := src.publish(src.event(work.SpecUpdate, "mc1", "w1", 1, specData(configMap("w1", second)))); err != nil {
+		if err := src.publish(src.event(work.SpecUpdate, "mc1", "w1", 1,
+			specData(configMap("w1", second)))); err != nil {
 			t.Fatalf("an update of version 1: %v", err)
 		}
 		agent.awaitValue("w1", second)
@@ -176,7 +180,8 @@ func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
 		}
 		// A source that still lists it learns of its end, at the version that it knew.
 		ask(t, stream.client, testSource, work.StatusHash{ID: "w1", Hash: "x"})
-		if ev := stream.next(); ev.ext[work.ExtResourceVersion] != "2" || !strings.Contains(string(ev.data), work.ReasonDeleted) {
+		if ev := stream.next(); ev.ext[work.ExtResourceVersion] != "2" || !strings.Contains(string(ev.data),
+			work.ReasonDeleted) {
 			t.Errorf("a resync says %v", ev.ext)
 		}
 		return generation

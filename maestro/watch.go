@@ -19,7 +19,8 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	query := r.URL.Query()
 	consumer, id, cursor := query.Get("consumer"), query.Get("id"), query.Get("cursor")
 	watch := store.Watch{Query: l.query(kindBundle), From: store.Cursor(cursor), Match: func(c *store.Change) bool {
-		return c.Kind == kindBundle && (id == "" || c.ID == id) && (consumer == "" || c.Scope == consumer) && matches(l.filter, c)
+		return c.Kind == kindBundle && (id == "" || c.ID == id) && (consumer == "" || c.Scope == consumer) &&
+			matches(l.filter, c)
 	}}
 	watch.Query.Scope = consumer
 	if id != "" {
@@ -32,7 +33,8 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 			return show(stream, sight, l.fields)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
-			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the watch fell behind; continue from its last cursor")
+			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
+				"the watch fell behind; continue from its last cursor")
 		}
 		return err
 	})

@@ -217,8 +217,10 @@ func TestI4ACursorThatIsGoneIs410(t *testing.T) {
 	}
 	// This server has the changes in memory yet; one that starts now has not.
 	fresh := site.start()
-	fresh.refuse(http.StatusGone, "maestro-410", "GET", "/api/maestro/v1/resource-bundles?watch=true&cursor="+cursor, "")
-	m.refuse(http.StatusBadRequest, "maestro-8", "GET", "/api/maestro/v1/resource-bundles?watch=true&cursor=nonsense", "")
+	fresh.refuse(http.StatusGone, "maestro-410", "GET", "/api/maestro/v1/resource-bundles?watch=true&cursor="+cursor,
+		"")
+	m.refuse(http.StatusBadRequest, "maestro-8", "GET", "/api/maestro/v1/resource-bundles?watch=true&cursor=nonsense",
+		"")
 }
 
 // TestASlowWatchIsToldToComeAgain fills the queue of a watch that takes

@@ -24,7 +24,8 @@ type message struct {
 }
 
 func (m message) event() bus.Event {
-	return bus.Event{ID: m.id, Source: m.source, Type: m.kind, Time: m.time, DataContentType: "application/json", Extensions: m.ext, Data: m.data}
+	return bus.Event{ID: m.id, Source: m.source, Type: m.kind, Time: m.time, DataContentType: "application/json",
+		Extensions: m.ext, Data: m.data}
 }
 
 func messageOf(e bus.Event) message {
@@ -67,7 +68,9 @@ func (s *Server) fits(r specRecord) error {
 		return invalid("the bundle cannot be a message to its agent: %s", err)
 	}
 	if limit := s.bus.Limit(); size+afterwards > limit {
-		return invalid("the bundle takes %d bytes as a message to its agent, and the message broker takes %d; make it smaller, or make several of it", size+afterwards, limit)
+		return invalid(
+			"the bundle takes %d bytes as a message to its agent, and the message broker takes %d; make it smaller, "+
+				"or make several of it", size+afterwards, limit)
 	}
 	return nil
 }
@@ -91,7 +94,8 @@ func decodeSpec(m message) (specRequest, error) {
 	}
 	for _, name := range []string{work.ExtMetadata, work.ExtLogTracing} {
 		if n := len(m.ext[name]); n > maxExtension {
-			return req, invalid("extension %s has %d bytes, at most %d are possible; leave out annotations", name, n, maxExtension)
+			return req, invalid("extension %s has %d bytes, at most %d are possible; leave out annotations", name, n,
+				maxExtension)
 		}
 	}
 	if err := checkBundleID(req.record.ID); err != nil {

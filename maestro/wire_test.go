@@ -24,9 +24,10 @@ func sampleBundle(t *testing.T) store.Document {
 			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "0",
 			work.ExtMetadata: `{"name":"mine","labels":{"a":"<b>"},"creationTimestamp":null}`, work.ExtLogTracing: `{"k":"v"}`,
 		},
-		data: []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"big":"9007199254740993"}}],` +
-			`"deleteOption":{"propagationPolicy":"Orphan"},"manifestConfigs":[{"resourceIdentifier":{"group":"","resource":"configmaps","name":"x","namespace":""}}],` +
-			`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"s"}}}}`),
+		data: []byte(
+			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"big":"9007199254740993"}}],` +
+				`"deleteOption":{"propagationPolicy":"Orphan"},"manifestConfigs":[{"resourceIdentifier":{"group":"","resource":"configmaps","name":"x","namespace":""}}],` +
+				`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"s"}}}}`),
 	}
 	m.ext[work.ExtMetadata] = strings.Replace(m.ext[work.ExtMetadata], `"<b>"`, `"b"`, 1)
 	req, err := decodeSpec(m)
@@ -38,7 +39,8 @@ func sampleBundle(t *testing.T) store.Document {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store.Document{Kind: kindBundle, ID: "w1", Scope: "mc1", Version: 4, Generation: 2, Spec: spec, CreatedAt: created, UpdatedAt: created}
+	return store.Document{Kind: kindBundle, ID: "w1", Scope: "mc1", Version: 4, Generation: 2, Spec: spec,
+		CreatedAt: created, UpdatedAt: created}
 }
 
 func withStatus(t *testing.T, d store.Document) store.Document {
@@ -49,7 +51,8 @@ func withStatus(t *testing.T, d store.Document) store.Document {
 			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "2", work.ExtOriginalSource: "maestro",
 			work.ExtSequenceID: "123", work.ExtStatusHash: "abc",
 		},
-		data: []byte(`{"manifestBundle":{"manifests":[]},"conditions":[{"type":"Applied","status":"True"}],"resourceStatus":[{"resourceMeta":{"ordinal":0},"statusFeedback":{"values":[{"name":"n","fieldValue":{"type":"Integer","integer":3}}]},"conditions":[]}]}`),
+		data: []byte(
+			`{"manifestBundle":{"manifests":[]},"conditions":[{"type":"Applied","status":"True"}],"resourceStatus":[{"resourceMeta":{"ordinal":0},"statusFeedback":{"values":[{"name":"n","fieldValue":{"type":"Integer","integer":3}}]},"conditions":[]}]}`),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +71,8 @@ func TestTheStoredFormIsTheWholeEvent(t *testing.T) {
 	if !strings.HasPrefix(string(d.Spec), want) {
 		t.Errorf("%s", d.Spec)
 	}
-	if strings.Contains(string(d.Status), "manifestBundle") || !strings.Contains(string(d.Status), `"sequenceid":"123","statushash":"abc"`) {
+	if strings.Contains(string(d.Status), "manifestBundle") || !strings.Contains(string(d.Status),
+		`"sequenceid":"123","statushash":"abc"`) {
 		t.Errorf("%s", d.Status)
 	}
 }
@@ -119,14 +123,17 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gone.kind != work.SpecDelete || gone.id == m.id || gone.ext["deletiontimestamp"] != "2026-01-03T00:00:00Z" || !sameJSON(gone.data, m.data) || !gone.time.After(m.time) {
+	if gone.kind != work.SpecDelete || gone.id == m.id || gone.ext["deletiontimestamp"] != "2026-01-03T00:00:00Z" ||
+		!sameJSON(gone.data, m.data) || !gone.time.After(m.time) {
 		t.Errorf("%+v", gone)
 	}
 
 	// What was confirmed once has no data any more.
 	buried := encodeBuried("mc1", held{"w1", 2, true}, 7, "maestro", deleted)
-	wantExt := map[string]string{"resourceid": "w1", "resourceversion": "7", "clustername": "mc1", "deletiontimestamp": "2026-01-03T00:00:00Z"}
-	if diff := cmp.Diff(wantExt, buried.ext); diff != "" || len(buried.data) != 0 || buried.kind != work.SpecResyncResponse {
+	wantExt := map[string]string{"resourceid": "w1", "resourceversion": "7", "clustername": "mc1",
+		"deletiontimestamp": "2026-01-03T00:00:00Z"}
+	if diff := cmp.Diff(wantExt, buried.ext); diff != "" || len(buried.data) != 0 ||
+		buried.kind != work.SpecResyncResponse {
 		t.Errorf("%+v %s", buried, diff)
 	}
 }
@@ -134,7 +141,8 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 // The original's data are compact and in the order of keys; PostgreSQL's text of them is neither.
 func TestDataAreWrittenAsTheOriginalWritesThem(t *testing.T) {
 	got, err := canonical([]byte(`{"kind": "X", "data": {"b": 9007199254740993, "a": 1.50}, "apiVersion": "v1"}`))
-	if want := `{"apiVersion":"v1","data":{"a":1.50,"b":9007199254740993},"kind":"X"}`; err != nil || string(got) != want {
+	if want := `{"apiVersion":"v1","data":{"a":1.50,"b":9007199254740993},"kind":"X"}`; err != nil ||
+		string(got) != want {
 		t.Errorf("%s, %v; want %s", got, err, want)
 	}
 }
@@ -165,7 +173,9 @@ func TestTheEventsTowardsSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	// contenttype, not datacontenttype; all others with the prefix.
-	if err := json.Unmarshal([]byte(`{"id":"x","source":"mc1-agent","specVersion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.status.update_request","attributes":{
+	if err := json.Unmarshal(
+		[]byte(
+			`{"id":"x","source":"mc1-agent","specVersion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.status.update_request","attributes":{
 		"contenttype":{"ceString":"application/json"},"ce-time":{"ceTimestamp":"2026-01-02T03:04:05.000006Z"},
 		"ce-resourceid":{"ceString":"w1"},"ce-resourceversion":{"ceInteger":2},"ce-clustername":{"ceString":"mc1"},"ce-originalsource":{"ceString":"maestro"},
 		"ce-sequenceid":{"ceString":"123"},"ce-statushash":{"ceString":"abc"},"ce-metadata":{"ceString":"{\"creationTimestamp\":\"2026-01-02T03:04:05Z\",\"labels\":{\"a\":\"b\"},\"name\":\"mine\"}"}}}`), &want); err != nil {
@@ -188,21 +198,24 @@ func TestTheEventsTowardsSources(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	var sd statusData
-	if err := json.Unmarshal(gone.data, &sd); err != nil || !sd.deleted() || len(sd.Conditions) != 2 || len(sd.Bundle) == 0 {
+	if err := json.Unmarshal(gone.data, &sd); err != nil || !sd.deleted() || len(sd.Conditions) != 2 ||
+		len(sd.Bundle) == 0 {
 		t.Errorf("%s %v", gone.data, err)
 	}
 }
 
 // FuzzFromProto: nothing that a client sends makes the decoder panic.
 func FuzzFromProto(f *testing.F) {
-	f.Add("id", "src", work.SpecCreate, "w1", "mc1", "0", `{"name":"x"}`, []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}]}`))
+	f.Add("id", "src", work.SpecCreate, "w1", "mc1", "0", `{"name":"x"}`,
+		[]byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}]}`))
 	f.Add("id", "src", work.SpecUpdate, "w1", "mc1", "1", `null`, []byte(`null`))
 	f.Fuzz(func(t *testing.T, id, source, kind, bundle, consumer, version, metadata string, data []byte) {
 		m, err := fromProto(&cloudevents.CloudEvent{
 			Id: id, Source: source, SpecVersion: "1.0", Type: kind,
 			Attributes: map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{
-				"ce-resourceid": textAttribute(bundle), "ce-clustername": textAttribute(consumer), "ce-resourceversion": textAttribute(version),
-				"ce-metadata": textAttribute(metadata),
+				"ce-resourceid": textAttribute(bundle), "ce-clustername": textAttribute(consumer),
+				"ce-resourceversion": textAttribute(version),
+				"ce-metadata":        textAttribute(metadata),
 			},
 			Data: &cloudevents.CloudEvent_BinaryData{BinaryData: data},
 		})
@@ -217,7 +230,8 @@ func FuzzFromProto(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := renderBundle(store.Document{Kind: kindBundle, ID: bundle, Scope: consumer, Generation: 1, Spec: spec}); err != nil {
+		if _, err := renderBundle(store.Document{Kind: kindBundle, ID: bundle, Scope: consumer, Generation: 1,
+			Spec: spec}); err != nil {
 			t.Errorf("what was taken cannot be shown: %v", err)
 		}
 	})

@@ -99,7 +99,8 @@ func (ca *CA) CRLFile() string { return filepath.Join(ca.dir, crlFile) }
 
 // writeCRL signs what the records say. The caller has the lock.
 func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
-	tmpl := &x509.RevocationList{ThisUpdate: now.Add(-skew), NextUpdate: now.Add(crlValidity), Number: big.NewInt(now.UnixMilli())}
+	tmpl := &x509.RevocationList{ThisUpdate: now.Add(-skew), NextUpdate: now.Add(crlValidity), Number: big.NewInt(
+		now.UnixMilli())}
 	if data, err := os.ReadFile(ca.CRLFile()); err == nil {
 		// Followers take no list with a lower number, whatever the clock does.
 		if last, err := parseCRL(data); err == nil && last.Number.Cmp(tmpl.Number) >= 0 {

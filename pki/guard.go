@@ -67,7 +67,8 @@ func (g *guard) fresh() error {
 	case g.list == nil:
 		return errNoCRL
 	case time.Now().After(g.list.NextUpdate):
-		return fmt.Errorf("%w: the last one was good until %s; is atoll pki reachable?", errNoCRL, g.list.NextUpdate.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%w: the last one was good until %s; is atoll pki reachable?", errNoCRL,
+			g.list.NextUpdate.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -196,7 +197,8 @@ func (id *Identity) followCRL(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots}, DialContext: id.o.dial}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots},
+		DialContext: id.o.dial}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: crlWait + signTimeout}
 	for attempt := 0; ; {
@@ -213,7 +215,8 @@ func (id *Identity) followCRL(ctx context.Context) {
 			if attempt%20 == 3 { // a restart is no news
 				level = slog.LevelWarn
 			}
-			id.o.Logger.LogAttrs(ctx, level, "revocation list not refreshed, will be tried again", slog.Any("error", err))
+			id.o.Logger.LogAttrs(ctx, level, "revocation list not refreshed, will be tried again",
+				slog.Any("error", err))
 		case !news:
 			wait, attempt = time.Second, 0 // or an older list would be fetched as fast as it can
 		default:
@@ -266,7 +269,8 @@ func (id *Identity) takeCRL(ctx context.Context, data []byte) (news bool, err er
 	}
 	cut := id.guard.take(list)
 	if cut > 0 {
-		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "connections cut off: their certificates are revoked", slog.Int("connections", cut))
+		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "connections cut off: their certificates are revoked",
+			slog.Int("connections", cut))
 	}
 	return true, nil
 }
@@ -282,7 +286,8 @@ func (id *Identity) loadCRL() error {
 		return err
 	}
 	if _, err := id.takeCRL(context.Background(), data); err != nil {
-		id.o.Logger.LogAttrs(context.Background(), slog.LevelWarn, "the kept revocation list is of no use", slog.Any("error", err))
+		id.o.Logger.LogAttrs(context.Background(), slog.LevelWarn, "the kept revocation list is of no use",
+			slog.Any("error", err))
 	}
 	return nil
 }

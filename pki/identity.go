@@ -199,7 +199,8 @@ func (id *Identity) load(file string) (*ecdsa.PrivateKey, *x509.Certificate, err
 	}
 	key, cert, err := decodePair(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("identity file %s is damaged: %w; remove it and enrol with a new join token", path, err)
+		return nil, nil, fmt.Errorf("identity file %s is damaged: %w; remove it and enrol with a new join token", path,
+			err)
 	}
 	return key, cert, nil
 }
@@ -209,9 +210,11 @@ func (id *Identity) check(cert *x509.Certificate, at time.Time) error {
 	if cert.Subject.CommonName != string(id.o.Name) {
 		return fmt.Errorf("the certificate is that of %q", cert.Subject.CommonName)
 	}
-	_, err := cert.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{
+		x509.ExtKeyUsageClientAuth}})
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName, err)
+		return fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName,
+			err)
 	}
 	return err
 }
@@ -229,7 +232,8 @@ func (id *Identity) save(key *ecdsa.PrivateKey, cert *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(id.o.Dir, identityFile), append(data, encodeCert(cert.Raw)...), 0o600); err != nil {
+	if err := writeFile(filepath.Join(id.o.Dir, identityFile), append(data, encodeCert(cert.Raw)...),
+		0o600); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(id.o.Dir, pendingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -264,7 +268,9 @@ func (id *Identity) enrolAnew(ctx context.Context, token string, unusable error)
 // why it is needed.
 func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token string, unusable error) error {
 	if token == "" {
-		return fmt.Errorf("%w: %w; make a token with `atoll mc join-token` (`atoll pki token` for a service) and pass it", ErrNotEnrolled, unusable)
+		return fmt.Errorf(
+			"%w: %w; make a token with `atoll mc join-token` (`atoll pki token` for a service) and pass it",
+			ErrNotEnrolled, unusable)
 	}
 	for attempt := 0; ; attempt++ {
 		cert, err := id.requestCertificate(ctx, key, token)
@@ -421,7 +427,8 @@ func (id *Identity) removeToken() error {
 		return nil
 	}
 	err := os.Remove(id.o.TokenFile)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EBUSY) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) ||
+		errors.Is(err, syscall.EBUSY) {
 		return nil
 	}
 	return err

@@ -55,7 +55,8 @@ func TestAnIdentityEnrolsOnceAndIsVerifiedBothWays(t *testing.T) {
 	if !Enrolled(ca.dir, o.Dir, o.Name) {
 		t.Error("an enrolled directory is not said to be")
 	}
-	if again, err := OpenIdentity(t.Context(), o); err != nil || !bytes.Equal(again.current.Load().Certificate[0], agent.current.Load().Certificate[0]) {
+	if again, err := OpenIdentity(t.Context(), o); err != nil || !bytes.Equal(again.current.Load().Certificate[0],
+		agent.current.Load().Certificate[0]) {
 		t.Errorf("opened again: %v", err)
 	}
 
@@ -179,7 +180,8 @@ func TestAnIdentityRenewsItselfWithoutAGap(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() {
 			s := NewServer(ca)
-			if err := (&rest.Server{Name: "pki", Handler: s.Handler(quiet), TLS: s.TLS(), Log: quiet}).Run(ctx, l); err != nil {
+			if err := (&rest.Server{Name: "pki", Handler: s.Handler(quiet), TLS: s.TLS(), Log: quiet}).Run(
+				ctx, l); err != nil {
 				t.Error(err)
 			}
 		})
@@ -324,8 +326,9 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, identityFile + " is damaged"},
-		"another's name": {func(_ *testing.T, o *IdentityOptions) { o.Name = "management-02" }, `that of "management-01"`},
-		"another CA":     {func(t *testing.T, o *IdentityOptions) { o.CAFile = openCA(t).CertFile() }, "unknown authority"},
+		"another's name": {func(_ *testing.T, o *IdentityOptions) { o.Name = "management-02" },
+			`that of "management-01"`},
+		"another CA": {func(t *testing.T, o *IdentityOptions) { o.CAFile = openCA(t).CertFile() }, "unknown authority"},
 		"expired": {func(t *testing.T, o *IdentityOptions) {
 			short := &CA{Validity: -RenewalGrace - time.Second, dir: ca.dir, key: ca.key, cert: ca.cert}
 			key, _ := newKey()
@@ -334,7 +337,8 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 				t.Fatal(err)
 			}
 			data, _ := encodeKey(key)
-			if err := writeFile(filepath.Join(o.Dir, identityFile), append(data, encodeCert(der)...), 0o600); err != nil {
+			if err := writeFile(filepath.Join(o.Dir, identityFile), append(data, encodeCert(der)...),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			if Enrolled(ca.dir, o.Dir, o.Name) {
@@ -348,10 +352,14 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 			}
 			o.Dir, o.Token = t.TempDir(), token
 		}, `that of "management-03"`},
-		"an unknown token": {func(t *testing.T, o *IdentityOptions) { o.Dir, o.Token = t.TempDir(), "x" }, "token is unknown"},
-		"no token":         {func(t *testing.T, o *IdentityOptions) { o.Dir = t.TempDir() }, ErrNotEnrolled.Error()},
-		"plain HTTP":       {func(t *testing.T, o *IdentityOptions) { o.Dir, o.Token, o.URL = t.TempDir(), "x", "http://localhost" }, "not https"},
-		"no such name":     {func(_ *testing.T, o *IdentityOptions) { o.Name = "system:" }, "is empty"},
+		"an unknown token": {func(t *testing.T, o *IdentityOptions) { o.Dir, o.Token = t.TempDir(), "x" },
+			"token is unknown"},
+		"no token": {func(t *testing.T, o *IdentityOptions) { o.Dir = t.TempDir() }, ErrNotEnrolled.Error()},
+		"plain HTTP": {func(t *testing.T, o *IdentityOptions) {
+			o.Dir, o.Token, o.URL = t.TempDir(), "x",
+				"http://localhost"
+		}, "not https"},
+		"no such name": {func(_ *testing.T, o *IdentityOptions) { o.Name = "system:" }, "is empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := enrolled(t)

@@ -44,7 +44,8 @@ func PinCA(ctx context.Context, url, want, file string) error {
 		return fmt.Errorf("the CA's certificate, from %s, %w", from, err)
 	}
 	if got := Fingerprint(ca); got != want {
-		return fmt.Errorf("the CA's certificate, from %s, is not the one that was named: it has %s, not %s", from, got, want)
+		return fmt.Errorf("the CA's certificate, from %s, is not the one that was named: it has %s, not %s", from, got,
+			want)
 	}
 	if !missing {
 		return nil
@@ -75,9 +76,11 @@ func fetchCA(ctx context.Context, url string) ([]byte, error) {
 		return nil, err
 	}
 	if req.URL.Scheme != "https" {
-		return nil, &refusal{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https", url)}
+		return nil, &refusal{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https",
+			url)}
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}, DisableKeepAlives: true}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true},
+		DisableKeepAlives: true}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return nil, err

@@ -107,10 +107,11 @@ func TestTheSignerSetsEverythingButTheKey(t *testing.T) {
 	ca := openCA(t)
 	key, _ := newKey()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject:         pkix.Name{CommonName: "system:maestro", Organization: []string{"system:masters"}},
-		DNSNames:        []string{"evil.example"},
-		IPAddresses:     []net.IP{net.IPv4(10, 0, 0, 1)},
-		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}},
+		Subject:     pkix.Name{CommonName: "system:maestro", Organization: []string{"system:masters"}},
+		DNSNames:    []string{"evil.example"},
+		IPAddresses: []net.IP{net.IPv4(10, 0, 0, 1)},
+		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01,
+			0x01, 0xff}}},
 	}, key)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +121,8 @@ func TestTheSignerSetsEverythingButTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := parseCert(t, signed)
-	if c.Subject.CommonName != "management-01" || len(c.Subject.Organization) > 0 || len(c.DNSNames) > 0 || len(c.IPAddresses) > 0 || c.IsCA {
+	if c.Subject.CommonName != "management-01" || len(c.Subject.Organization) > 0 || len(c.DNSNames) > 0 ||
+		len(c.IPAddresses) > 0 || c.IsCA {
 		t.Errorf("certificate: subject %v, names %v %v, CA %v", c.Subject, c.DNSNames, c.IPAddresses, c.IsCA)
 	}
 	if len(c.ExtKeyUsage) != 1 || c.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
@@ -143,7 +145,8 @@ func TestOnlyP256KeysAreSigned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}), "management-01"); !errors.Is(err, ErrWeakKey) {
+		if _, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}), "management-01"); !errors.Is(
+			err, ErrWeakKey) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -152,7 +155,8 @@ func TestOnlyP256KeysAreSigned(t *testing.T) {
 func TestNames(t *testing.T) {
 	for name, want := range map[Name]bool{
 		"management-01": true, "a": true, "system:maestro": true, "system:": false, "System:maestro": false,
-		"": false, "a.b": false, "-a": false, "a-": false, "A": false, "a b": false, "system:a:b": false, "+": false, "#": false,
+		"": false, "a.b": false, "-a": false, "a-": false, "A": false, "a b": false, "system:a:b": false, "+": false,
+		"#":                           false,
 		Name(strings.Repeat("a", 63)): true, Name(strings.Repeat("a", 64)): false, "system:localhost": false,
 	} {
 		if got := name.Validate() == nil; got != want {
@@ -245,7 +249,8 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := func(r SignRequest) string { data, _ := json.Marshal(r); return string(data) }
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "pki"}, DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(),
+		ServerName: "pki"}, DisableKeepAlives: true}}
 	for _, c := range []struct {
 		name, body string
 		status     int
@@ -260,7 +265,8 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 		{"too much", strings.Repeat("x", maxSignBody+1), 413, ""},
 	} {
 		resp, err := client.Post(url+"/v1/sign", "application/json", strings.NewReader(c.body))
-		if c.status == http.StatusRequestEntityTooLarge && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
+		if c.status == http.StatusRequestEntityTooLarge && (errors.Is(err, syscall.ECONNRESET) || errors.Is(
+			err, syscall.EPIPE)) {
 			continue // the answer came, and the connection ended, before all was sent
 		}
 		if err != nil {
@@ -273,7 +279,8 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 		}
 	}
 	// The token was not used up by the requests that failed.
-	resp, err := client.Post(url+"/v1/sign", "application/json", strings.NewReader(body(SignRequest{CSR: string(csr), Token: token})))
+	resp, err := client.Post(url+"/v1/sign", "application/json", strings.NewReader(
+		body(SignRequest{CSR: string(csr), Token: token})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,7 +216,8 @@ func (ca *CA) grant(csr *x509.CertificateRequest, who func() (Name, error)) (Nam
 	}
 	now := time.Now()
 	issued.Certificates = slices.DeleteFunc(issued.Certificates, func(c issuedCert) bool { return c.forgettable(now) })
-	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), derHash(der), hash, cert.NotAfter.UTC()})
+	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), derHash(der), hash,
+		cert.NotAfter.UTC()})
 	return name, der, writeRecord(ca.dir, issuedDir, name, issued)
 }
 
@@ -237,7 +238,8 @@ func mayRenew(dir string, ca, cert *x509.Certificate) (Name, error) {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
-	_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{
+		x509.ExtKeyUsageClientAuth}})
 	if err == nil {
 		err = name.Validate()
 	}

@@ -183,7 +183,8 @@ func TestI7TheWayBackAfterARevocation(t *testing.T) {
 	if rev, err := ca.Revoke("management-01", ""); err != nil || len(rev.Certificates) != 1 || rev.Tokens != 0 {
 		t.Errorf("revoked twice: %+v %v", rev, err)
 	}
-	if _, err := ca.CreateToken("management-01", time.Minute); !errors.Is(err, ErrRevoked) || !strings.Contains(err.Error(), "atoll mc allow management-01") {
+	if _, err := ca.CreateToken("management-01", time.Minute); !errors.Is(err, ErrRevoked) ||
+		!strings.Contains(err.Error(), "atoll mc allow management-01") {
 		t.Errorf("a token for a revoked name: %v", err)
 	}
 	key, _ := newKey()
@@ -197,7 +198,8 @@ func TestI7TheWayBackAfterARevocation(t *testing.T) {
 	if changed, err := ca.Allow("management-01"); changed || err != nil {
 		t.Errorf("allowed twice: %v %v", changed, err)
 	}
-	if status, body := post(t, url, ca, nil, SignRequest{CSR: string(csr), Token: pending}); status != 403 || !strings.Contains(body, "invalid-token") {
+	if status, body := post(t, url, ca, nil, SignRequest{CSR: string(csr), Token: pending}); status != 403 ||
+		!strings.Contains(body, "invalid-token") {
 		t.Errorf("a token of before the revocation: %d %s", status, body)
 	}
 	if err := old.Renew(t.Context()); err == nil || !strings.Contains(err.Error(), "revoked: ") {
@@ -211,7 +213,8 @@ func TestI7TheWayBackAfterARevocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	oldKey, _ := encodeCSR(old.current.Load().PrivateKey.(*ecdsa.PrivateKey), "")
-	if status, body := post(t, url, ca, nil, SignRequest{CSR: string(oldKey), Token: token}); status != 403 || !strings.Contains(body, "revoked") {
+	if status, body := post(t, url, ca, nil, SignRequest{CSR: string(oldKey), Token: token}); status != 403 ||
+		!strings.Contains(body, "revoked") {
 		t.Errorf("the revoked key: %d %s", status, body)
 	}
 	// Its own side does as it should: it makes a new key.
@@ -332,7 +335,8 @@ func bubbleCA(t *testing.T, ca *CA) (l *pipes, stop func()) {
 	s := NewServer(ca)
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := (&rest.Server{Name: "pki", Handler: s.Handler(quiet), TLS: s.TLS(), Log: quiet}).Run(ctx, l); err != nil {
+		if err := (&rest.Server{Name: "pki", Handler: s.Handler(quiet), TLS: s.TLS(), Log: quiet}).Run(
+			ctx, l); err != nil {
 			t.Error(err)
 		}
 	})
@@ -352,9 +356,10 @@ func TestI7AnExpiredCertificateRenewsFor90Days(t *testing.T) {
 		revoke bool
 		want   string // in the error; "" when it renews
 	}{
-		"a month":          {sleep: DefaultValidity + 30*24*time.Hour},
-		"90 days, nearly":  {sleep: DefaultValidity + RenewalGrace - time.Minute},
-		"more":             {sleep: DefaultValidity + RenewalGrace + time.Minute, want: "no valid certificate and no join token"},
+		"a month":         {sleep: DefaultValidity + 30*24*time.Hour},
+		"90 days, nearly": {sleep: DefaultValidity + RenewalGrace - time.Minute},
+		"more": {sleep: DefaultValidity + RenewalGrace + time.Minute,
+			want: "no valid certificate and no join token"},
 		"a month, revoked": {sleep: DefaultValidity + 30*24*time.Hour, revoke: true, want: "revoked: "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -402,7 +407,8 @@ func TestI7AnExpiredCertificateRenewsFor90Days(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if peer, err := handshake(t, server.ServerTLS(true), awake.ClientTLS("broker")); err != nil || peer != "management-01" {
+				if peer, err := handshake(t, server.ServerTLS(true), awake.ClientTLS("broker")); err != nil ||
+					peer != "management-01" {
 					t.Errorf("renewed: %q %v", peer, err)
 				}
 			})
@@ -474,7 +480,8 @@ func TestAnIdentityOfAnotherCAJoinsAnew(t *testing.T) {
 	if Enrolled(ca.dir, o.Dir, o.Name) {
 		t.Error("an identity of another CA is said to need no token")
 	}
-	if _, err := OpenIdentity(t.Context(), o); !errors.Is(err, ErrNotEnrolled) || !strings.Contains(err.Error(), "not of the CA in "+o.CAFile) {
+	if _, err := OpenIdentity(t.Context(), o); !errors.Is(err, ErrNotEnrolled) || !strings.Contains(err.Error(),
+		"not of the CA in "+o.CAFile) {
 		t.Errorf("without a token: %v", err)
 	}
 	var err error
@@ -535,10 +542,12 @@ func TestACAIsPinnedByItsFingerprint(t *testing.T) {
 	if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, ca.CertPEM()) {
 		t.Errorf("%q %v", have, err)
 	}
-	if err := PinCA(t.Context(), url, Fingerprint(other.cert), file); err == nil || !strings.Contains(err.Error(), file) {
+	if err := PinCA(t.Context(), url, Fingerprint(other.cert), file); err == nil || !strings.Contains(err.Error(),
+		file) {
 		t.Errorf("a file of another CA: %v", err)
 	}
-	if err := PinCA(t.Context(), "http://localhost", Fingerprint(ca.cert), file+"2"); err == nil || !strings.Contains(err.Error(), "not https") {
+	if err := PinCA(t.Context(), "http://localhost", Fingerprint(ca.cert), file+"2"); err == nil ||
+		!strings.Contains(err.Error(), "not https") {
 		t.Errorf("plain HTTP: %v", err)
 	}
 }

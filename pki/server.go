@@ -207,7 +207,8 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 		holder, shown = s.ca.holder(r.TLS.PeerCertificates[0])
 	}
 	if shown != nil && !s.failed.allow(r.RemoteAddr) {
-		e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures", "too many requests from this address failed; try again later")
+		e := rest.Errorf(http.StatusTooManyRequests, "too-many-failures",
+			"too many requests from this address failed; try again later")
 		e.RetryAfter = 5 * failurePace
 		return SignResponse{}, e
 	}
@@ -251,7 +252,8 @@ func refuse(err error) error {
 		code   string
 		advice string
 	}{
-		{ErrNoPeer, http.StatusUnauthorized, "no-identity", "present a join token, or a client certificate of this region"},
+		{ErrNoPeer, http.StatusUnauthorized, "no-identity",
+			"present a join token, or a client certificate of this region"},
 		{ErrTokenUsed, http.StatusForbidden, "token-used", "make a new token"},
 		{ErrTokenExpired, http.StatusForbidden, "token-expired", "make a new token"},
 		{ErrTokenUnknown, http.StatusForbidden, "invalid-token", "make a new token"},
@@ -264,7 +266,8 @@ func refuse(err error) error {
 		}
 	}
 	if isCertificateError(err) {
-		return rest.Errorf(http.StatusForbidden, "invalid-certificate", "the client certificate is not one of this region's; make a join token").Because(err)
+		return rest.Errorf(http.StatusForbidden, "invalid-certificate",
+			"the client certificate is not one of this region's; make a join token").Because(err)
 	}
 	return err
 }

@@ -54,23 +54,27 @@ func TestI7ARenewalIsOfTheSameIdentityOnly(t *testing.T) {
 	}
 	key, _ := newKey()
 	forged, _ := encodeCSR(key, "system:maestro")
-	if status, body := post(t, url, ca, id, SignRequest{CSR: string(forged)}); status != http.StatusForbidden || !strings.Contains(body, "wrong-name") {
+	if status, body := post(t, url, ca, id, SignRequest{CSR: string(forged)}); status != http.StatusForbidden ||
+		!strings.Contains(body, "wrong-name") {
 		t.Errorf("a request for another name: %d %s", status, body)
 	}
 	// A request may want more than a name.
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		Subject: pkix.Name{Organization: []string{"system:masters"}}, DNSNames: []string{"maestro", "localhost"},
-		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}},
+		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01,
+			0x01, 0xff}}},
 	}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, body := post(t, url, ca, id, SignRequest{CSR: string(pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}))})
+	status, body := post(t, url, ca, id, SignRequest{
+		CSR: string(pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}))})
 	var answer SignResponse
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %s %v", status, body, err)
 	}
-	if c := parseCert(t, []byte(answer.Certificate)); c.Subject.String() != "CN=management-01" || len(c.DNSNames) > 0 || c.IsCA || len(c.ExtKeyUsage) != 1 {
+	if c := parseCert(t, []byte(answer.Certificate)); c.Subject.String() != "CN=management-01" || len(c.DNSNames) > 0 ||
+		c.IsCA || len(c.ExtKeyUsage) != 1 {
 		t.Errorf("the certificate of management-01 became %v, %v, %v", c.Subject, c.DNSNames, c.ExtKeyUsage)
 	}
 }
@@ -92,7 +96,8 @@ func TestI7ACertificateOfAnotherRegionRenewsNothing(t *testing.T) {
 func TestARequestThatIsNotOfItsKeyIsRefused(t *testing.T) {
 	ca := openCA(t)
 	key, _ := newKey()
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "x"}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +112,8 @@ func TestARequestThatIsNotOfItsKeyIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	csr := string(pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}))
-	if status, body := post(t, serveCA(t, ca), ca, nil, SignRequest{CSR: csr, Token: token}); status != http.StatusBadRequest || !strings.Contains(body, "weak-key") {
+	if status, body := post(t, serveCA(t, ca), ca, nil,
+		SignRequest{CSR: csr, Token: token}); status != http.StatusBadRequest || !strings.Contains(body, "weak-key") {
 		t.Errorf("%d %s", status, body)
 	}
 }

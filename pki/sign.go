@@ -33,7 +33,8 @@ func (e *refusal) final() bool {
 // requestCertificate asks the signing service once for a certificate of key: by
 // token, or with an empty one by the present certificate. What comes back is
 // checked as strictly as what is on disk.
-func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKey, token string) (*x509.Certificate, error) {
+func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKey, token string) (*x509.Certificate,
+	error) {
 	csr, err := encodeCSR(key, id.o.Name)
 	if err != nil {
 		return nil, err
@@ -44,12 +45,14 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	}
 	ctx, cancel := context.WithTimeout(ctx, signTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(id.o.URL, "/")+"/v1/sign", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(id.o.URL, "/")+"/v1/sign",
+		bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	if req.URL.Scheme != "https" {
-		return nil, &refusal{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https", id.o.URL)}
+		return nil, &refusal{http.StatusBadRequest, "bad-url", fmt.Sprintf("the signing service's URL %q is not https",
+			id.o.URL)}
 	}
 	req.Header.Set("Content-Type", "application/json")
 

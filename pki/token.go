@@ -77,7 +77,8 @@ func (ca *CA) createToken(name Name, ttl time.Duration) (string, error) {
 		return "", err
 	}
 	if revoked.Barred {
-		return "", fmt.Errorf("%s was %w at %s; `atoll mc allow %s` lets it join again", name, ErrRevoked, revoked.At.UTC().Format(time.RFC3339), name)
+		return "", fmt.Errorf("%s was %w at %s; `atoll mc allow %s` lets it join again", name, ErrRevoked,
+			revoked.At.UTC().Format(time.RFC3339), name)
 	}
 	if err := ca.SweepTokens(); err != nil {
 		return "", err

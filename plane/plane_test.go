@@ -110,8 +110,10 @@ func TestI12APlaneIsFoundFromTheForkOn(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
-	c := plane.Config{Name: "n", Dir: "/d", Address: "127.0.0.1:1", ExternalHosts: []string{"h"}, ServiceCIDR: "10.0.0.0/16", SimulatedNodes: true}
-	want := "serve --data-dir /d --listen 127.0.0.1:1 --name n --external-host h --service-cidr 10.0.0.0/16 --simulated-nodes"
+	c := plane.Config{Name: "n", Dir: "/d", Address: "127.0.0.1:1", ExternalHosts: []string{"h"},
+		ServiceCIDR: "10.0.0.0/16", SimulatedNodes: true}
+	want := "serve --data-dir /d --listen 127.0.0.1:1 --name n --external-host h --service-cidr 10.0.0.0/16 " +
+		"--simulated-nodes"
 	if got := strings.Join(c.Args(), " "); got != want {
 		t.Fatalf("%s\nwant\n%s", got, want)
 	}

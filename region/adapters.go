@@ -105,10 +105,14 @@ func (t topology) checkAdapters() (note string, err error) {
 	if len(missing) == 0 {
 		return "", nil
 	}
-	note = fmt.Sprintf("%s: %s, which is neither bundled (%s) nor in %s", t.home.Path("entities.yaml"), strings.Join(missing, ", "),
+	note = fmt.Sprintf("%s: %s, which is neither bundled (%s) nor in %s", t.home.Path("entities.yaml"),
+		strings.Join(missing, ", "),
 		strings.Join(road, ", "), t.home.Path("adapters"))
 	if len(runs) == 0 {
-		return "", fmt.Errorf("%s; put its config.yaml and task.yaml into a directory there, or take it out of required_adapters", note)
+		return "",
+			fmt.Errorf(
+				"%s; put its config.yaml and task.yaml into a directory there, or take it out of required_adapters",
+				note)
 	}
 	return note, nil
 }

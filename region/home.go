@@ -123,7 +123,8 @@ func (h Home) State() (State, error) {
 		return st, fmt.Errorf("home: %s is damaged: %w", h.Path("region.json"), err)
 	}
 	if st.Format > stateFormat {
-		return st, fmt.Errorf("home %s was written by a newer atoll (format %d, this one knows %d): use that one", h.Dir, st.Format, stateFormat)
+		return st, fmt.Errorf("home %s was written by a newer atoll (format %d, this one knows %d): use that one",
+			h.Dir, st.Format, stateFormat)
 	}
 	return st, nil
 }
@@ -142,7 +143,8 @@ func (h Home) create(region string) (State, error) {
 		return State{}, fmt.Errorf("region name %q: use lower-case letters, digits and '-', at most 63", region)
 	}
 	if entries, err := os.ReadDir(h.Dir); err == nil && len(entries) > 0 && !h.laidOut(entries) {
-		return State{}, fmt.Errorf("home %s is not empty and holds no region: name an empty directory with --home", h.Dir)
+		return State{}, fmt.Errorf("home %s is not empty and holds no region: name an empty directory with --home",
+			h.Dir)
 	}
 	for _, dir := range []string{"", "run", "logs", "pki", "platform", "identities", "management"} {
 		if err := os.MkdirAll(h.Path(dir), 0o700); err != nil {
@@ -162,7 +164,8 @@ func (h Home) create(region string) (State, error) {
 func (h Home) laidOut(entries []os.DirEntry) bool {
 	for _, e := range entries {
 		switch name := e.Name(); {
-		case e.IsDir() && (name == "run" || name == "logs" || name == "pki" || name == "platform" || name == "identities" || name == "management" || name == "adapters"):
+		case e.IsDir() && (name == "run" || name == "logs" || name == "pki" || name == "platform" ||
+			name == "identities" || name == "management" || name == "adapters"):
 		case name == "entities.yaml":
 		case strings.HasPrefix(name, "region.json"):
 		default:

@@ -36,7 +36,8 @@ func (t topology) router(cluster string) Spec {
 	return t.service(Spec{
 		Name: routerName(cluster), Phase: phaseEdges, Address: "tls://" + t.address(routerName(cluster)),
 		Args: []string{"router", "--listen", t.address(routerName(cluster)),
-			"--control", filepath.Join(t.home.hostingDir(cluster), "control.sock"), "--data-dir", t.home.Path("management", cluster, "router")},
+			"--control", filepath.Join(t.home.hostingDir(cluster), "control.sock"), "--data-dir",
+			t.home.Path("management", cluster, "router")},
 	}, routerName(cluster), routerName(cluster)+"-ops")
 }
 

@@ -106,7 +106,8 @@ func TestDownStopsHostingFirstAndThenItsPlanes(t *testing.T) {
 // process leaves behind with its mark.
 func TestDownLeavesNoPlaneThatHostingStartedMeanwhile(t *testing.T) {
 	h, st := newHome(t)
-	spec := Spec{Name: hostingName("management-01"), Phase: phaseEdges, Stop: syscall.SIGTERM, Args: []string{"sh", "-c", `trap '
+	spec := Spec{Name: hostingName("management-01"), Phase: phaseEdges, Stop: syscall.SIGTERM,
+		Args: []string{"sh", "-c", `trap '
 		ATOLL_PROCESS=$ATOLL_PROCESS/clusters-late/hc-late setsid sh -c "touch $0/late; sleep 300; :" &
 		while [ ! -e "$0/late" ]; do sleep 0.01; done
 		exit 0' TERM
@@ -148,17 +149,21 @@ func TestLogsOfCustomersPlanesAreFoundByTheirNames(t *testing.T) {
 		t.Errorf("%v, %v", names, err)
 	}
 	var said []string
-	if err := h.Logs(t.Context(), []string{"hc-1"}, 1, false, func(p, text string) { said = append(said, p+" "+text) }); err != nil || fmt.Sprint(said) != "[hc-1 a plane says]" {
+	if err := h.Logs(t.Context(), []string{"hc-1"}, 1, false, func(p, text string) {
+		said = append(said, p+" "+text)
+	}); err != nil || fmt.Sprint(said) != "[hc-1 a plane says]" {
 		t.Errorf("%v, %v", said, err)
 	}
 }
 
 func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 	for memoryMiB, want := range map[int64]int64{24 << 10: 51, 8 << 10: 10, 4 << 10: 1, 1 << 10: 1} {
-		if got := capacityOf(memoryMiB, 1); got["planes"] != want || got["memory_mib"] < want*400 || got["memory_mib"] > max(memoryMiB-4<<10, 400) {
+		if got := capacityOf(memoryMiB, 1); got["planes"] != want || got["memory_mib"] < want*400 ||
+			got["memory_mib"] > max(memoryMiB-4<<10, 400) {
 			t.Errorf("%d MiB: %v, want %d planes", memoryMiB, got, want)
 		}
-		if got := capacityOf(memoryMiB, 2); got["planes"] != max(want/2, 1) || got["memory_mib"] > max((memoryMiB-4<<10)/2, 400) {
+		if got := capacityOf(memoryMiB, 2); got["planes"] != max(want/2, 1) || got["memory_mib"] > max(
+			(memoryMiB-4<<10)/2, 400) {
 			t.Errorf("half of %d MiB: %v, want half of %d planes", memoryMiB, got, want)
 		}
 	}
@@ -172,7 +177,8 @@ func TestCapacityLeavesRoomForTheRegion(t *testing.T) {
 func TestAHomeWithoutHostingGetsIt(t *testing.T) {
 	h, st := newHome(t)
 	st.Clusters, st.Created = []string{"management-01"}, 1
-	if err := h.assignPorts(st.Ports, []string{"pki", "mqtt", "management-01-plane", "management-01-agent-ops"}); err != nil {
+	if err := h.assignPorts(st.Ports, []string{"pki", "mqtt", "management-01-plane",
+		"management-01-agent-ops"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.saveState(st); err != nil {
@@ -187,7 +193,8 @@ func TestAHomeWithoutHostingGetsIt(t *testing.T) {
 			t.Errorf("%s moved from %d to %d", name, port, now.Ports[name])
 		}
 	}
-	for _, spec := range newTopology(h, now, Binaries{Atoll: "atoll", Kube: "atoll-kube", KubeVersion: "1.36.3"}).specs() {
+	for _, spec := range newTopology(h, now, Binaries{Atoll: "atoll", Kube: "atoll-kube",
+		KubeVersion: "1.36.3"}).specs() {
 		for _, port := range spec.Ports {
 			if port == 0 {
 				t.Errorf("%s listens on no port: %v", spec.Name, spec.Args)

@@ -106,7 +106,8 @@ func (t topology) register(ctx context.Context, cluster string) error {
 		Versions: platform.PlaneVersions{t.bin.KubeVersion},
 	}
 	_, err = api.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{
-		Name: cluster, Labels: map[string]string{"cluster_type": "management", "cluster_id": cluster}, Capacity: takes.Capacity, Versions: takes.Versions,
+		Name: cluster, Labels: map[string]string{"cluster_type": "management",
+			"cluster_id": cluster}, Capacity: takes.Capacity, Versions: takes.Versions,
 	})
 	if client.StatusOf(err) == 409 {
 		_, err = api.UpdateManagementCluster(ctx, cluster, takes)
@@ -142,7 +143,8 @@ func (h Home) Client() (*client.Platform, error) {
 	}
 	return client.NewPlatform(client.PlatformOptions{
 		Endpoint: endpoint, CAFile: h.CAFile(),
-		Credentials: client.Credentials{AccessKeyID: cred.AccessKeyID, SecretAccessKey: cred.SecretAccessKey, Region: region},
+		Credentials: client.Credentials{AccessKeyID: cred.AccessKeyID, SecretAccessKey: cred.SecretAccessKey,
+			Region: region},
 	})
 }
 

@@ -31,7 +31,8 @@ const CLMConfig = `server:
 // clm is the lifecycle manager: its API, and the sentinel.
 func (t topology) clm() Spec {
 	config := t.home.Path("clm.yaml")
-	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http", t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region",
+	args := []string{"clm", "--config", config, "--dsn", t.db.DSN(clmDatabase, clmDatabase), "--http",
+		t.address(clmPort), "--mqtt", t.address("mqtt"), "--sentinel-name", "region",
 		"--maestro", t.url("maestro-http")}
 	if t.bin.KubeVersion != "" {
 		args = append(args, "--release", t.bin.KubeVersion)
@@ -41,7 +42,8 @@ func (t topology) clm() Spec {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)
 	}
 	return t.identified(t.service(Spec{
-		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName, brokerName}, Args: args, Env: t.tracing(),
+		Name: clmName, Address: t.url(clmPort), Phase: phaseServices, After: []string{postgresName, pkiName,
+			brokerName}, Args: args, Env: t.tracing(),
 		Prepare: func(context.Context) error { return t.writeCLMConfig(config) },
 	}, append(ports, "clm-ops")...), pki.ServiceName(clmName), t.home.Path("identities", clmName))
 }
@@ -81,7 +83,8 @@ func (t topology) tracing() []string {
 	if t.st.Traces == "" {
 		return nil
 	}
-	return []string{"HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + t.st.Traces, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}
+	return []string{"HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT=" + t.st.Traces,
+		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"}
 }
 
 // CLMAddress is the URL of the lifecycle manager's API.

@@ -75,7 +75,8 @@ func (h Home) assignPorts(ports map[string]int, names []string) error {
 // ports, so that two that start at once do not choose the same. It only helps:
 // without it, a port is still one that nobody listens on.
 func openRegistry() (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid())), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid())),
+		os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

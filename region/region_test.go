@@ -112,7 +112,8 @@ func TestUpAddsClustersAndNeverTakesAny(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A name is never given twice: it is in certificates and topics.
-	if st, _, err := h.decide(UpOptions{ManagementClusters: 3}); err != nil || fmt.Sprint(st.Clusters) != "[management-01 management-03 management-04]" {
+	if st, _, err := h.decide(UpOptions{ManagementClusters: 3}); err != nil ||
+		fmt.Sprint(st.Clusters) != "[management-01 management-03 management-04]" {
 		t.Errorf("after a removal: %v %v", st.Clusters, err)
 	}
 }
@@ -188,7 +189,8 @@ func TestTheCollectorOfTracesIsRememberedAndTold(t *testing.T) {
 		if _, _, err := h.decide(UpOptions{Traces: step.say}); err != nil {
 			t.Fatal(err)
 		}
-		if got := told(); strings.Contains(got, collector) != step.want || strings.Contains(got, "HYPERFLEET_TRACING_ENABLED=true") != step.want {
+		if got := told(); strings.Contains(got, collector) != step.want ||
+			strings.Contains(got, "HYPERFLEET_TRACING_ENABLED=true") != step.want {
 			t.Errorf("%q, want a collector: %v", got, step.want)
 		}
 	}
@@ -227,9 +229,12 @@ func TestI9BundledAdaptersRunWhereTheyAreAwaited(t *testing.T) {
 func TestUpNamesTheAdapterThatIsMissing(t *testing.T) {
 	for _, c := range []struct{ name, entities, added, fails, notes string }{
 		{"the default entities", "", "", "", ""},
-		{"one that is not there", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "", "kind Database requires the adapter dns, which is neither bundled", ""},
-		{"one that was added", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "dns", "", ""},
-		{"one of two", "entities: [{kind: Cluster, plural: clusters, required_adapters: [placement, dns]}]", "", "", "kind Cluster requires the adapter dns"},
+		{"one that is not there", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "",
+			"kind Database requires the adapter dns, which is neither bundled", ""},
+		{"one that was added", "entities: [{kind: Database, plural: databases, required_adapters: [dns]}]", "dns", "",
+			""},
+		{"one of two", "entities: [{kind: Cluster, plural: clusters, required_adapters: [placement, dns]}]", "", "",
+			"kind Cluster requires the adapter dns"},
 		{"none is required", "entities: [{kind: Note, plural: notes}]", "", "", ""},
 	} {
 		h, st := newHome(t)
@@ -242,13 +247,15 @@ func TestUpNamesTheAdapterThatIsMissing(t *testing.T) {
 			if err := os.MkdirAll(h.Path("adapters", "mine"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(h.Path("adapters", "mine", "config.yaml"), []byte("adapter: {name: "+c.added+"}"), 0o600); err != nil {
+			if err := os.WriteFile(h.Path("adapters", "mine", "config.yaml"), []byte("adapter: {name: "+c.added+"}"),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
 		top := newTopology(h, st, Binaries{Atoll: "atoll"})
 		note, err := top.checkAdapters()
-		if (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) || (note == "") != (c.notes == "") || !strings.Contains(note, c.notes) {
+		if (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) ||
+			(note == "") != (c.notes == "") || !strings.Contains(note, c.notes) {
 			t.Errorf("%s: note %q, error %v", c.name, note, err)
 		}
 		runs := slices.ContainsFunc(top.specs(), func(s Spec) bool { return s.Name == adapterName })
@@ -314,7 +321,8 @@ func TestAProcessIsKnownByMoreThanItsPid(t *testing.T) {
 	reused, rebooted := r, r
 	reused.Start++
 	rebooted.Boot = "another"
-	for name, other := range map[string]Record{"another process of this pid": reused, "a process before a reboot": rebooted} {
+	for name, other := range map[string]Record{"another process of this pid": reused,
+		"a process before a reboot": rebooted} {
 		if other.alive() {
 			t.Errorf("%s is taken for it", name)
 		}
@@ -338,7 +346,8 @@ func supervise(t *testing.T, h Home, st State, specs func() []Spec) (reload chan
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &supervisor{home: h, homeID: st.ID, log: slog.New(slog.DiscardHandler), events: events, kept: map[string]*kept{}}
+	s := &supervisor{home: h, homeID: st.ID, log: slog.New(slog.DiscardHandler), events: events,
+		kept: map[string]*kept{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	reload = make(chan os.Signal, 1)
 	done := make(chan error, 1)
@@ -366,7 +375,8 @@ func supervise(t *testing.T, h Home, st State, specs func() []Spec) (reload chan
 }
 
 func sleeper(name string) Spec {
-	return Spec{Name: name, Args: []string{"sleep", "300"}, Ready: func(context.Context) error { return nil }, Stop: syscall.SIGTERM}
+	return Spec{Name: name, Args: []string{"sleep", "300"}, Ready: func(context.Context) error { return nil },
+		Stop: syscall.SIGTERM}
 }
 
 func running(h Home, name string) (Record, bool) {
@@ -385,7 +395,11 @@ func TestI12WhatDiesIsStartedAgainAndWhatRunsIsAdopted(t *testing.T) {
 		return okA && okB
 	})
 	syscall.Kill(a.PID, syscall.SIGKILL)
-	eventually(t, "a runs again", func() bool { now, ok := running(h, "a"); return ok && now.PID != a.PID && now.Restarts == 1 })
+	eventually(t, "a runs again", func() bool {
+		now, ok := running(h, "a")
+		return ok && now.PID != a.PID &&
+			now.Restarts == 1
+	})
 	a, _ = h.record("a")
 
 	stop() // the supervisor goes, its processes stay
@@ -403,7 +417,11 @@ func TestI12WhatDiesIsStartedAgainAndWhatRunsIsAdopted(t *testing.T) {
 	}
 	// What was adopted is watched like a child.
 	syscall.Kill(a.PID, syscall.SIGKILL)
-	eventually(t, "the adopted a runs again", func() bool { now, ok := running(h, "a"); return ok && now.PID != a.PID && now.Restarts == 2 })
+	eventually(t, "the adopted a runs again", func() bool {
+		now, ok := running(h, "a")
+		return ok && now.PID != a.PID &&
+			now.Restarts == 2
+	})
 }
 
 func TestWhatIsNoLongerWantedOrDifferentIsReplaced(t *testing.T) {
@@ -424,7 +442,11 @@ func TestWhatIsNoLongerWantedOrDifferentIsReplaced(t *testing.T) {
 	other := sleeper("a")
 	other.Args = []string{"sleep", "301"}
 	supervise(t, h, st, func() []Spec { return []Spec{other} })
-	eventually(t, "a is another", func() bool { now, ok := running(h, "a"); return ok && now.PID != a.PID && now.Args[1] == "301" })
+	eventually(t, "a is another", func() bool {
+		now, ok := running(h, "a")
+		return ok && now.PID != a.PID &&
+			now.Args[1] == "301"
+	})
 	if a.alive() {
 		t.Error("there are two of a")
 	}
@@ -443,7 +465,11 @@ func TestAProcessThatCannotStartSaysWhyAndIsTriedAgain(t *testing.T) {
 	waits := sleeper("waits")
 	waits.After = []string{"broken"}
 	supervise(t, h, st, func() []Spec { return []Spec{broken, waits} })
-	eventually(t, "it says why", func() bool { r, _ := h.record("broken"); return strings.Contains(r.Backoff, "on fire") })
+	eventually(t, "it says why", func() bool {
+		r, _ := h.record("broken")
+		return strings.Contains(r.Backoff,
+			"on fire")
+	})
 	if _, ok := h.record("waits"); ok {
 		t.Error("what waits for it has been started")
 	}
@@ -462,7 +488,8 @@ func TestAProcessThatCannotStartSaysWhyAndIsTriedAgain(t *testing.T) {
 
 func TestAProcessThatIgnoresTheSignalIsKilled(t *testing.T) {
 	h, st := newHome(t)
-	r, cmd, err := h.start(st.ID, Spec{Name: "stubborn", Args: []string{"sh", "-c", `trap "" TERM; echo ready; while :; do sleep 300; done`}}, 0)
+	r, cmd, err := h.start(st.ID, Spec{Name: "stubborn", Args: []string{"sh", "-c",
+		`trap "" TERM; echo ready; while :; do sleep 300; done`}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -518,7 +545,8 @@ func TestLogsAreRotatedAndFollowed(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := h.Logs(t.Context(), []string{"nobody"}, 1, false, func(string, string) {}); err == nil || !strings.Contains(err.Error(), "atoll status") {
+	if err := h.Logs(t.Context(), []string{"nobody"}, 1, false, func(string, string) {}); err == nil ||
+		!strings.Contains(err.Error(), "atoll status") {
 		t.Errorf("an unknown process: %v", err)
 	}
 }

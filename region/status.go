@@ -51,7 +51,8 @@ func (h Home) Status(ctx context.Context) (Status, error) {
 	wg.Wait()
 	var insecure map[string]string
 	if st.Insecure {
-		insecure = map[string]string{"maestro_http": "http://" + t.address(plainHTTP), "maestro_grpc": t.address(plainGRPC), "clm": "http://" + t.address(plainCLM)}
+		insecure = map[string]string{"maestro_http": "http://" + t.address(plainHTTP), "maestro_grpc": t.address(
+			plainGRPC), "clm": "http://" + t.address(plainCLM)}
 	}
 	return Status{
 		Insecure: insecure,

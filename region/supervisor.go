@@ -195,7 +195,8 @@ func (s *supervisor) keep(ctx context.Context, k *kept, found int) {
 				}
 				s.log.Error("process not started", "process", spec.Name, "error", err)
 				s.events.failed(spec.Name, err)
-				s.save(Record{Name: spec.Name, Restarts: restarts, Backoff: err.Error(), Address: spec.Address, Phase: spec.Phase, Stop: int(spec.Stop)})
+				s.save(Record{Name: spec.Name, Restarts: restarts, Backoff: err.Error(), Address: spec.Address,
+					Phase: spec.Phase, Stop: int(spec.Stop)})
 				s.pause(ctx, backoff)
 				backoff = min(2*backoff, maxBackoff)
 				continue
@@ -218,7 +219,8 @@ func (s *supervisor) keep(ctx context.Context, k *kept, found int) {
 		case err = <-exited:
 		}
 		ran := time.Since(record.Started)
-		s.log.Warn("process died", "process", spec.Name, "pid", record.PID, "after", ran.Round(time.Millisecond).String(), "how", fmt.Sprint(err))
+		s.log.Warn("process died", "process", spec.Name, "pid", record.PID, "after",
+			ran.Round(time.Millisecond).String(), "how", fmt.Sprint(err))
 		if ran > steadyAfter {
 			backoff = firstBackoff
 		}

@@ -103,7 +103,8 @@ func portNames(st State) []string {
 		names = append(names, plainHTTP, plainGRPC, plainCLM)
 	}
 	for _, c := range st.Clusters {
-		names = append(names, planeName(c), agentName(c)+"-ops", hostingName(c)+"-ops", routerName(c), routerName(c)+"-ops")
+		names = append(names, planeName(c), agentName(c)+"-ops", hostingName(c)+"-ops", routerName(c),
+			routerName(c)+"-ops")
 	}
 	return names
 }
@@ -160,7 +161,8 @@ func (t topology) postgres() Spec {
 func (t topology) pki() Spec {
 	return t.service(Spec{
 		Name: pkiName, Address: t.url("pki"), Phase: phaseBases,
-		Args: []string{"pki", "serve", "--dir", t.home.CADir(), "--listen", t.address("pki"), "--ca-file", t.home.CAFile()},
+		Args: []string{"pki", "serve", "--dir", t.home.CADir(), "--listen", t.address("pki"), "--ca-file",
+			t.home.CAFile()},
 	}, "pki", "pki-ops")
 }
 
@@ -179,24 +181,28 @@ const (
 
 func (t topology) maestro() Spec {
 	args := []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
-		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt"), "--clm", t.url(clmPort)}
+		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt"), "--clm",
+		t.url(clmPort)}
 	ports := []string{"maestro-http", "maestro-grpc"}
 	if t.st.Insecure {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
 		ports = append(ports, plainHTTP, plainGRPC)
 	}
 	return t.identified(t.service(Spec{
-		Name: maestroName, Address: t.url("maestro-http"), Phase: phaseServices, After: []string{postgresName, pkiName, brokerName},
+		Name: maestroName, Address: t.url("maestro-http"), Phase: phaseServices, After: []string{postgresName, pkiName,
+			brokerName},
 		Args: args,
 	}, append(ports, "maestro-ops")...), pki.ServiceName(maestroName), t.home.Path("identities", maestroName))
 }
 
 func (t topology) platform() Spec {
 	return t.identified(t.service(Spec{
-		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: []string{postgresName, pkiName, maestroName},
+		Name: platformName, Address: t.url("platform"), Phase: phaseEdges, After: []string{postgresName, pkiName,
+			maestroName},
 		Args: []string{"platform", "--region", t.st.Region, "--dsn", t.db.DSN(platformDatabase, platformDatabase),
 			"--seal-key", t.sealKey(), "--listen", t.address("platform"),
-			"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm", t.url(clmPort)},
+			"--maestro-http", t.url("maestro-http"), "--maestro-grpc", t.address("maestro-grpc"), "--clm",
+			t.url(clmPort)},
 		Prepare: t.ensureAdminKey,
 	}, "platform", "platform-ops"), pki.ServiceName(platformName), t.home.Path("identities", platformName))
 }
@@ -204,7 +210,8 @@ func (t topology) platform() Spec {
 func (t topology) plane(cluster string) Spec {
 	cfg := t.planeConfig(cluster)
 	return Spec{
-		Name: planeName(cluster), Args: append([]string{cfg.Binary}, cfg.Args()...), Address: "https://" + cfg.Address, Ports: []int{t.st.Ports[planeName(cluster)]},
+		Name: planeName(cluster), Args: append([]string{cfg.Binary}, cfg.Args()...), Address: "https://" +
+			cfg.Address, Ports: []int{t.st.Ports[planeName(cluster)]},
 		Prepare: func(context.Context) error { return os.MkdirAll(cfg.Dir, 0o700) },
 		Ready:   cfg.Ready, Phase: phaseBases, Stop: syscall.SIGTERM,
 	}
@@ -283,7 +290,8 @@ func (h Home) PlatformStore() (dsn, sealKey string, err error) {
 func (t topology) sealKey() string { return t.home.Path("platform", "seal.key") }
 
 func databaseOf(st State) *postgres.Cluster {
-	return &postgres.Cluster{DataDir: filepath.Join(st.Postgres.Dir, "data"), SocketDir: st.Postgres.SocketDir, Port: 5432}
+	return &postgres.Cluster{DataDir: filepath.Join(st.Postgres.Dir, "data"), SocketDir: st.Postgres.SocketDir,
+		Port: 5432}
 }
 
 var probeClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -311,7 +319,8 @@ func (t topology) command(ctx context.Context, args ...string) ([]byte, error) {
 	out, err := cmd.Output()
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {
-		return nil, fmt.Errorf("atoll %s: %s", strings.Join(args[:min(2, len(args))], " "), strings.TrimSpace(string(failed.Stderr)))
+		return nil, fmt.Errorf("atoll %s: %s", strings.Join(args[:min(2, len(args))], " "), strings.TrimSpace(
+			string(failed.Stderr)))
 	}
 	return out, err
 }

@@ -104,14 +104,18 @@ func (h Home) decide(opts UpOptions) (st State, grown []string, err error) {
 		return st, nil, err
 	}
 	if opts.Region != "" && opts.Region != st.Region {
-		return st, nil, fmt.Errorf("home %s holds region %q, not %q: name another home with --home", h.Dir, st.Region, opts.Region)
+		return st, nil, fmt.Errorf("home %s holds region %q, not %q: name another home with --home", h.Dir, st.Region,
+			opts.Region)
 	}
 	if wanted != 0 && wanted < len(st.Clusters) {
-		return st, nil, fmt.Errorf("the region has %d management clusters: `up` adds them, `atoll mc delete NAME` removes one", len(st.Clusters))
+		return st, nil,
+			fmt.Errorf("the region has %d management clusters: `up` adds them, `atoll mc delete NAME` removes one",
+				len(st.Clusters))
 	}
 	if opts.Insecure != nil && *opts.Insecure != st.Insecure {
 		if _, running := h.supervisor(); running {
-			return st, nil, errors.New("the region runs: --insecure-listen is decided when it starts; `atoll down` first")
+			return st, nil,
+				errors.New("the region runs: --insecure-listen is decided when it starts; `atoll down` first")
 		}
 		st.Insecure = *opts.Insecure
 	}
@@ -148,7 +152,8 @@ func (h Home) checkPorts(t topology) error {
 		}
 		for _, port := range s.Ports {
 			if !portComesFree(port) {
-				return fmt.Errorf("%s: port %d is taken by %s; stop that, then `atoll up` again", s.Name, port, portHolder(port))
+				return fmt.Errorf("%s: port %d is taken by %s; stop that, then `atoll up` again", s.Name, port,
+					portHolder(port))
 			}
 		}
 	}
@@ -197,7 +202,8 @@ func (h Home) awaitRegion(ctx context.Context, offset int64, died <-chan error, 
 	select {
 	case err := <-followed:
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("the region does not serve after %s (%s); see `atoll status` and `atoll logs`; `atoll down` stops it",
+			return fmt.Errorf(
+				"the region does not serve after %s (%s); see `atoll status` and `atoll logs`; `atoll down` stops it",
 				upTimeout, h.whatFails(lastFailure))
 		}
 		return err
@@ -258,7 +264,8 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("supervisor: %w", err)
 	}
-	record := Record{Name: supervisorName, PID: os.Getpid(), Start: self.start, Boot: bootID(), Args: os.Args, Started: time.Now().UTC(), Stop: int(syscall.SIGTERM)}
+	record := Record{Name: supervisorName, PID: os.Getpid(), Start: self.start, Boot: bootID(), Args: os.Args,
+		Started: time.Now().UTC(), Stop: int(syscall.SIGTERM)}
 	if err := writeJSON(h.recordPath(supervisorName), record); err != nil {
 		return err
 	}

@@ -94,7 +94,8 @@ func NewEnv(o Options) (*Env, error) {
 	opts := []cel.EnvOption{
 		cel.OptionalTypes(), ext.Strings(), ext.Lists(ext.ListsMaxRangeSize(maxRange)),
 		cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
-		cel.ParserExpressionSizeLimit(maxExpression), cel.ParserRecursionLimit(maxNesting), cel.RegexProgramSizeLimit(1000),
+		cel.ParserExpressionSizeLimit(maxExpression), cel.ParserRecursionLimit(maxNesting), cel.RegexProgramSizeLimit(
+			1000),
 	}
 	for name, t := range o.Variables {
 		opts = append(opts, cel.Variable(name, t.cel()))
@@ -135,7 +136,8 @@ func (e *Env) Compile(expression string, want Type) (p *Program, err error) {
 }
 
 func (e *Env) program(text string, checked *cel.Ast, want Type) (*Program, error) {
-	prg, err := e.env.Program(checked, cel.CostLimit(e.cost), cel.CostTracking(estimator{}), cel.InterruptCheckFrequency(interruptEvery))
+	prg, err := e.env.Program(checked, cel.CostLimit(e.cost), cel.CostTracking(estimator{}),
+		cel.InterruptCheckFrequency(interruptEvery))
 	if err != nil {
 		return nil, fmt.Errorf("rules: planning %q: %w", text, err)
 	}

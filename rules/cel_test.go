@@ -61,7 +61,8 @@ func TestExpressionsOverDocuments(t *testing.T) {
 		{`now - timestamp(object.status.conditions[0].since) > duration('59s')`, true},
 		{`now - timestamp(object.status.conditions[0].since)`, time.Minute},
 		{`object.status`, sample["status"]},
-		{`{'a': [1, 2.5, 'x', null, {'b': true}]}`, map[string]any{"a": []any{int64(1), 2.5, "x", nil, map[string]any{"b": true}}}},
+		{`{'a': [1, 2.5, 'x', null, {'b': true}]}`, map[string]any{"a": []any{int64(1), 2.5, "x", nil,
+			map[string]any{"b": true}}}},
 		{`'hello'.replace('l', 'LL')`, "heLLLLo"},
 		{`'hello'.replace('l', '', 1)`, "helo"},
 		{`object.status.phase.replace('Run', 'Jump')`, "Jumpning"},
@@ -117,7 +118,8 @@ func TestWhatIsWrongIsToldWhenItIsCompiled(t *testing.T) {
 	}
 	_, err := e.Compile("object.status.phase == 'a' && absent", Bool)
 	var wrong *CompileError
-	if !errors.As(err, &wrong) || wrong.Summary() != "ERROR: <input>:1:31: undeclared reference to 'absent' (in container '')" {
+	if !errors.As(err, &wrong) ||
+		wrong.Summary() != "ERROR: <input>:1:31: undeclared reference to 'absent' (in container '')" {
 		t.Errorf("summary of %v", err)
 	}
 }
@@ -155,7 +157,8 @@ func TestExpensiveExpressionsFailCleanly(t *testing.T) {
 		"object.list.map(a, '" + long + "').join('" + long + "').size() > 0",
 		"[1].map(a, '" + long + "').map(a, a + a)" + strings.Repeat(".map(a, a + a)", 24) + ".size() > 0",
 		"lists.range(1000000000).size() > 0",
-		"'" + long + "'.matches('(a*)*b')" + strings.Repeat(" || '"+long+"'.matches('(a*)*b')", 19) + " || object.list.all(a, '" + long + "'.matches('(a*)*b') || true)",
+		"'" + long + "'.matches('(a*)*b')" + strings.Repeat(" || '"+long+"'.matches('(a*)*b')", 19) +
+			" || object.list.all(a, '" + long + "'.matches('(a*)*b') || true)",
 	} {
 		began := time.Now()
 		p, err := e.Compile(expression, Bool)
@@ -173,7 +176,8 @@ func TestExpensiveExpressionsFailCleanly(t *testing.T) {
 			t.Errorf("%.60s: took %v", expression, took)
 		}
 	}
-	_, err := compile(t, e, "object.list.all(a, object.list.all(b, true))", Bool).Eval(t.Context(), map[string]any{"object": map[string]any{"list": big}})
+	_, err := compile(t, e, "object.list.all(a, object.list.all(b, true))", Bool).Eval(t.Context(),
+		map[string]any{"object": map[string]any{"list": big}})
 	if !errors.Is(err, ErrCost) || err.Error() != ErrCost.Error() {
 		t.Errorf("%v is not ErrCost", err)
 	}
@@ -182,10 +186,12 @@ func TestExpensiveExpressionsFailCleanly(t *testing.T) {
 func TestTheLimitOfCostIsTheEnvironments(t *testing.T) {
 	vars := map[string]any{"object": sample}
 	const expression = "object.status.conditions.all(c, c.type != '')"
-	if _, err := compile(t, env(t, Options{Variables: map[string]Type{"object": Any}, Cost: 5}), expression, Bool).Eval(t.Context(), vars); !errors.Is(err, ErrCost) {
+	if _, err := compile(t, env(t, Options{Variables: map[string]Type{"object": Any}, Cost: 5}), expression, Bool).Eval(
+		t.Context(), vars); !errors.Is(err, ErrCost) {
 		t.Errorf("%v, want ErrCost", err)
 	}
-	if _, err := compile(t, env(t, Options{Variables: map[string]Type{"object": Any}, Cost: 50}), expression, Bool).Eval(t.Context(), vars); err != nil {
+	if _, err := compile(t, env(t, Options{Variables: map[string]Type{"object": Any}, Cost: 50}), expression,
+		Bool).Eval(t.Context(), vars); err != nil {
 		t.Error(err)
 	}
 }
@@ -229,14 +235,23 @@ func TestFunctions(t *testing.T) {
 		Variables: map[string]Type{"resource": Any, "now": Timestamp},
 		Functions: []Function{
 			conditions,
-			{Name: "now", Result: Timestamp, With: []string{"now"}, Do: func(args []any) (any, error) { return args[0], nil }},
-			{Name: "shout", Params: []Type{String}, Result: String, Method: true, Do: func(args []any) (any, error) { return strings.ToUpper(args[0].(string)), nil }},
+			{Name: "now", Result: Timestamp, With: []string{"now"}, Do: func(args []any) (any, error) {
+				return args[0],
+					nil
+			}},
+			{Name: "shout", Params: []Type{String}, Result: String, Method: true, Do: func(args []any) (any, error) {
+				return strings.ToUpper(args[0].(string)), nil
+			}},
 			{Name: "broken", Params: []Type{Any}, Result: Any, Do: func([]any) (any, error) { panic("ouch") }},
-			{Name: "refuse", Params: []Type{Any}, Result: Any, Do: func(args []any) (any, error) { return nil, fmt.Errorf("not %v", args[0]) }},
+			{Name: "refuse", Params: []Type{Any}, Result: Any, Do: func(args []any) (any, error) {
+				return nil,
+					fmt.Errorf("not %v", args[0])
+			}},
 		},
 	})
 	now := time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
-	vars := map[string]any{"now": now, "resource": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}}
+	vars := map[string]any{"now": now, "resource": map[string]any{
+		"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}}
 	for expression, want := range map[string]any{
 		`condition("Ready").status == "True"`: true,
 		`condition("Other").status`:           "",
@@ -249,7 +264,8 @@ func TestFunctions(t *testing.T) {
 		}
 	}
 	for expression, want := range map[string]string{"broken(1)": "ouch", "refuse('x')": "not x"} {
-		if _, err := compile(t, e, expression, Any).Eval(t.Context(), vars); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := compile(t, e, expression, Any).Eval(t.Context(), vars); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", expression, err)
 		}
 	}
@@ -284,7 +300,8 @@ func TestParamsAreEvaluatedInTheOrderOfTheirDependencies(t *testing.T) {
 			t.Errorf("updated %v: %v, %v", updated, r.Value, err)
 		}
 	}
-	if _, err := p.Eval(t.Context(), map[string]any{"resource": map[string]any{}, "now": now}); err == nil || !strings.Contains(err.Error(), "is_reconciled: ") {
+	if _, err := p.Eval(t.Context(), map[string]any{"resource": map[string]any{}, "now": now}); err == nil ||
+		!strings.Contains(err.Error(), "is_reconciled: ") {
 		t.Errorf("%v does not name what failed", err)
 	}
 	for want, defs := range map[string][]Definition{
@@ -309,7 +326,8 @@ func TestProgramsAreSafeForConcurrentUse(t *testing.T) {
 		go func() {
 			var bad error
 			for i := range 200 {
-				if r, err := p.Eval(context.Background(), map[string]any{"n": int64(i)}); err != nil || r.Value != true {
+				if r, err := p.Eval(context.Background(), map[string]any{"n": int64(i)}); err != nil ||
+					r.Value != true {
 					bad = fmt.Errorf("%v, %w", r.Value, err)
 				}
 			}
@@ -326,9 +344,12 @@ func TestProgramsAreSafeForConcurrentUse(t *testing.T) {
 // Whatever the text, compiling and evaluating end without a panic.
 func FuzzCompile(f *testing.F) {
 	for _, s := range []string{
-		"object.status.phase == 'Running'", "has(object.a.b)", "object.?a.orValue(1)", "object.status.conditions.filter(c, c.type == 'Ready')[0]",
-		"'a'.replace('', 'b').matches('(a*)*')", "[1, 2].join(',')", "{'a': [1]}.a", "lists.range(10).map(x, x / 0)", "b'abc' + b'd'", "'\\u00e9'.charAt(0)",
-		"timestamp('2026-01-01T00:00:00Z').getHours()", "object == object", "now", "[[1]].flatten()", "optional.of(1)", "type(object)",
+		"object.status.phase == 'Running'", "has(object.a.b)", "object.?a.orValue(1)",
+		"object.status.conditions.filter(c, c.type == 'Ready')[0]",
+		"'a'.replace('', 'b').matches('(a*)*')", "[1, 2].join(',')", "{'a': [1]}.a", "lists.range(10).map(x, x / 0)",
+		"b'abc' + b'd'", "'\\u00e9'.charAt(0)",
+		"timestamp('2026-01-01T00:00:00Z').getHours()", "object == object", "now", "[[1]].flatten()", "optional.of(1)",
+		"type(object)",
 	} {
 		f.Add(s)
 	}

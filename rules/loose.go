@@ -91,7 +91,8 @@ func loosen(tree *ast.AST, forget bool) {
 		switch name := call.FunctionName(); {
 		case name == operators.Conditional && forget:
 			args[1], args[2] = wrap("dyn", args[1]), wrap("dyn", args[2])
-		case (name == operators.Add || name == operators.Subtract || name == operators.Multiply || name == operators.Divide) && !forget:
+		case (name == operators.Add || name == operators.Subtract || name == operators.Multiply ||
+			name == operators.Divide) && !forget:
 			left, right := fraction(args[0]), fraction(args[1])
 			switch {
 			case left == right:

@@ -28,7 +28,8 @@ func TestWhatWasWrittenForALooseEvaluatorWorks(t *testing.T) {
 		{`free.count + 1`, int64(4), []string{"free"}},
 		{`lists.range(2)`, []any{int64(0), int64(1)}, nil},
 		{`optional.none().orValue("none")`, "none", nil},
-		{`object.status.conditions.filter(c, c.type == "Ready").size() > 0 ? object.status.conditions.filter(c, c.type == "Ready")[0].status : "Unknown"`, "True", nil},
+		{
+			`object.status.conditions.filter(c, c.type == "Ready").size() > 0 ? object.status.conditions.filter(c, c.type == "Ready")[0].status : "Unknown"`, "True", nil},
 		{`free.?absent.?deep.orValue("d")`, "d", []string{"free"}},
 		{`stamp() + "!"`, "now!", nil},
 		{`type(n) == int`, true, nil},
@@ -47,7 +48,8 @@ func TestWhatWasWrittenForALooseEvaluatorWorks(t *testing.T) {
 			t.Errorf("%s: %v %s", c.expression, err, diff)
 		}
 	}
-	for expression, want := range map[string]string{"a.": "Syntax error", "absent()": "undeclared reference to 'absent'", "1 + 'a'": "no matching overload"} {
+	for expression, want := range map[string]string{"a.": "Syntax error",
+		"absent()": "undeclared reference to 'absent'", "1 + 'a'": "no matching overload"} {
 		var wrong *CompileError
 		if _, _, err := e.CompileLoose(expression); !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", expression, err)
@@ -60,14 +62,16 @@ func TestAVariableThatIsNotGivenIsAnErrorOfTheEvaluation(t *testing.T) {
 	if err != nil || !slices.Equal(undeclared, []string{"nobody"}) {
 		t.Fatal(undeclared, err)
 	}
-	if _, err := p.Eval(t.Context(), map[string]any{}); err == nil || !strings.Contains(err.Error(), "no such attribute") {
+	if _, err := p.Eval(t.Context(), map[string]any{}); err == nil || !strings.Contains(err.Error(),
+		"no such attribute") {
 		t.Error(err)
 	}
 }
 
 // Loose or not, what is too expensive ends.
 func TestLooseExpressionsHaveTheLimitOfCost(t *testing.T) {
-	p, _, err := env(t, Options{Cost: 1000}).CompileLoose("lists.range(100).all(a, lists.range(100).all(b, a + b >= 0 ? true : 1 == 'x'))")
+	p, _, err := env(t, Options{Cost: 1000}).CompileLoose(
+		"lists.range(100).all(a, lists.range(100).all(b, a + b >= 0 ? true : 1 == 'x'))")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -207,7 +207,8 @@ func TestAPathToAValueFindsIt(t *testing.T) {
 
 func FuzzParsePath(f *testing.F) {
 	for _, s := range []string{
-		".a.b", "{.l[0:2:1]}", `.conditions[?(@.type=="Ready")].status`, "..type", ".a['b','c.d']", `.a["e f"]`, "$.l[-1]", ".*", `'x\u00e9'`, "1.5", "true",
+		".a.b", "{.l[0:2:1]}", `.conditions[?(@.type=="Ready")].status`, "..type", ".a['b','c.d']", `.a["e f"]`,
+		"$.l[-1]", ".*", `'x\u00e9'`, "1.5", "true",
 		"[?(@.a!=\"x)\")]", "\xff", ".a\\", "{}", "[,]", "['']",
 	} {
 		f.Add(s)

@@ -136,8 +136,10 @@ func guarded() []Function {
 		return strings.Join(parts, sep), nil
 	}
 	return []Function{
-		{Name: "replace", Params: []Type{String, String, String}, Result: String, Method: true, hidden: true, Do: replace},
-		{Name: "replace", Params: []Type{String, String, String, Int}, Result: String, Method: true, hidden: true, Do: replace},
+		{Name: "replace", Params: []Type{String, String, String}, Result: String, Method: true, hidden: true,
+			Do: replace},
+		{Name: "replace", Params: []Type{String, String, String, Int}, Result: String, Method: true, hidden: true,
+			Do: replace},
 		{Name: "join", Params: []Type{List}, Result: String, Method: true, hidden: true, Do: join},
 		{Name: "join", Params: []Type{List, String}, Result: String, Method: true, hidden: true, Do: join},
 	}

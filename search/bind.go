@@ -384,7 +384,8 @@ func (b *binder) ref(n name) expr {
 				}
 			}
 		})
-		b.fail(n.pos, "there is no field %q; possible: %s", shorten(strings.Join(n.parts, ".")), strings.Join(known, ", "))
+		b.fail(n.pos, "there is no field %q; possible: %s", shorten(strings.Join(n.parts, ".")),
+			strings.Join(known, ", "))
 	}
 	r := ref{pos: n.pos, field: field, def: def, path: path, as: def.Type}
 	switch {

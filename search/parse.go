@@ -163,7 +163,8 @@ func (p *parser) opensSum() bool {
 	return true
 }
 
-var reserved = map[string]bool{"and": true, "or": true, "not": true, "like": true, "ilike": true, "between": true, "in": true, "is": true, "null": true}
+var reserved = map[string]bool{"and": true, "or": true, "not": true, "like": true, "ilike": true, "between": true,
+	"in": true, "is": true, "null": true}
 
 func (p *parser) condition() node {
 	left := p.sum()
@@ -353,7 +354,8 @@ func parseNumber(text string) (float64, error) {
 
 // parseTime reads the forms of a time. Without a zone it is in UTC.
 func parseTime(s string) (time.Time, bool) {
-	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02 15:04:05.999999999", "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00"} {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02 15:04:05.999999999",
+		"2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00"} {
 		if t, err := time.Parse(layout, s); err == nil {
 			return t.UTC().Truncate(time.Microsecond), true // PostgreSQL keeps microseconds
 		}
@@ -390,7 +392,8 @@ func (p *parser) factor() operand {
 		o := p.sum()
 		p.expect(")")
 		return o
-	case p.sign("[") && !p.paths, p.tok.kind == quotedToken, p.tok.kind == wordToken && !p.keyword("true") && !p.keyword("false"):
+	case p.sign("[") && !p.paths, p.tok.kind == quotedToken, p.tok.kind == wordToken && !p.keyword("true") &&
+		!p.keyword("false"):
 		return p.name()
 	}
 	if p.paths {

@@ -39,7 +39,8 @@ func checkPattern(op, pattern string) string {
 			return `\ stands in brackets`
 		case c == '\\':
 			i++
-		case class && c == '[', class && c == ']' && pattern[i-1] == '[', class && c == ']' && strings.HasSuffix(pattern[:i], "[^"):
+		case class && c == '[', class && c == ']' && pattern[i-1] == '[', class && c == ']' &&
+			strings.HasSuffix(pattern[:i], "[^"):
 			return "a bracket stands in brackets"
 		case class:
 			class = c != ']'
@@ -62,8 +63,10 @@ func checkPattern(op, pattern string) string {
 	if strings.Count(pattern, "*")+strings.Count(pattern, "+") > 8 {
 		return "more than 8 repetitions"
 	}
-	if strings.Contains(pattern, "()") || strings.Contains(pattern, "(|") || strings.Contains(pattern, "|)") || strings.Contains(pattern, "||") ||
-		strings.HasPrefix(strings.TrimPrefix(pattern, "^"), "|") || strings.HasSuffix(strings.TrimSuffix(pattern, "$"), "|") {
+	if strings.Contains(pattern, "()") || strings.Contains(pattern, "(|") || strings.Contains(pattern, "|)") ||
+		strings.Contains(pattern, "||") ||
+		strings.HasPrefix(strings.TrimPrefix(pattern, "^"), "|") || strings.HasSuffix(strings.TrimSuffix(pattern, "$"),
+		"|") {
 		return "an alternative is empty"
 	}
 	if _, err := regexp.Compile(pattern); err != nil {

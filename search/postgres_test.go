@@ -190,7 +190,8 @@ func (g generator) sum(depth int) string {
 
 func (g generator) textField() string {
 	if g.paths {
-		return g.pick("name", "NAME", "payload->'labels'->>'k'", "payload -> 'labels' ->> 'm/n'", "payload->'data'->>'a'", "payload->'data'->'b'->>'a'", "props->>'a'")
+		return g.pick("name", "NAME", "payload->'labels'->>'k'", "payload -> 'labels' ->> 'm/n'",
+			"payload->'data'->>'a'", "payload->'data'->'b'->>'a'", "props->>'a'")
 	}
 	return g.pick("name", "t.name", "`name`", "props.a", "props.b", "props.a.b")
 }
@@ -215,17 +216,21 @@ func (g generator) leaf() string {
 			func() string { return g.textField() + g.pick(" like", " LIKE ", " ilike") + g.pattern() },
 			func() string { return "payload->'labels'->>'k'" + g.pick("<>", "=") + "null" },
 			func() string {
-				return g.pick("payload", "payload->'data'", "payload->'labels'", "payload->'data'->'a'", "props") + "@>" +
-					g.quoted(g.pick(`{"k":"a"}`, `{}`, `[]`, `"a"`, `5`, `{"a":{}}`, `["a"]`, `[[]]`, `{"a":[5]}`, `{"labels":{"k":"a"}}`, `null`, `1000`, `[{"a":null}]`))
+				return g.pick("payload", "payload->'data'", "payload->'labels'", "payload->'data'->'a'", "props") +
+					"@>" +
+					g.quoted(g.pick(`{"k":"a"}`, `{}`, `[]`, `"a"`, `5`, `{"a":{}}`, `["a"]`, `[[]]`, `{"a":[5]}`,
+						`{"labels":{"k":"a"}}`, `null`, `1000`, `[{"a":null}]`))
 			})
 	} else {
 		kinds = append(kinds,
 			func() string { return g.textField() + " " + not + g.pick("like ", "ilike ") + g.pattern() },
 			func() string {
-				return "name " + g.pick("~=", "~!") + " " + g.quoted(g.pick("^a", "b$", "a|b", "[ab]+", "^.$", "a.*b", "(a|A)b?", `\.`, "[^a]"))
+				return "name " + g.pick("~=", "~!") + " " + g.quoted(g.pick("^a", "b$", "a|b", "[ab]+", "^.$", "a.*b",
+					"(a|A)b?", `\.`, "[^a]"))
 			},
 			func() string {
-				return g.pick("name", "version", "created_at", "ready", "payload", "props", "props.a", "props.a.b") + " is " + not + "null"
+				return g.pick("name", "version", "created_at", "ready", "payload", "props", "props.a", "props.a.b") +
+					" is " + not + "null"
 			},
 			func() string { return "version " + not + "between " + g.number() + " and " + g.number() },
 			func() string { return "created_at " + not + "between " + g.time() + " and " + g.time() },
@@ -238,7 +243,8 @@ func (g generator) leaf() string {
 			func() string { return "props.a " + g.op() + " props.b" },
 			func() string { return g.pick("version", "5", "2.5") + " " + g.op() + " props.n" },
 			func() string {
-				return "payload " + g.pick("=", "<>") + " " + g.quoted(g.pick(`{"data":null}`, `{"data":"a","labels":{}}`, `null`, `{"data": 1000}`))
+				return "payload " + g.pick("=", "<>") + " " +
+					g.quoted(g.pick(`{"data":null}`, `{"data":"a","labels":{}}`, `null`, `{"data": 1000}`))
 			})
 	}
 	return rapid.SampledFrom(kinds).Draw(g.t, "kind")()
@@ -273,12 +279,14 @@ func TestPostgreSQLAnswersAsMatchDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, `create table t (id bigint, name text, version bigint, created_at timestamptz, ready boolean, payload jsonb, props jsonb)`); err != nil {
+	if _, err := conn.Exec(
+		ctx, `create table t (id bigint, name text, version bigint, created_at timestamptz, ready boolean, payload jsonb, props jsonb)`); err != nil {
 		t.Fatal(err)
 	}
 	all := randomRows(rand.New(rand.NewPCG(1, 2)), 150)
 	for _, r := range all {
-		if _, err := conn.Exec(ctx, `insert into t values ($1, $2, $3, $4, $5, $6, $7)`, r.ID, r.Name, r.Version, r.CreatedAt, r.Ready, r.Payload, r.Props); err != nil {
+		if _, err := conn.Exec(ctx, `insert into t values ($1, $2, $3, $4, $5, $6, $7)`, r.ID, r.Name, r.Version,
+			r.CreatedAt, r.Ready, r.Payload, r.Props); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -307,7 +315,8 @@ func TestPostgreSQLAnswersAsMatchDoes(t *testing.T) {
 			}
 		}
 		sql := f.SQL()
-		res, err := conn.Query(ctx, "select id from t d where "+sql.SQL+" order by id", append([]any{pgx.QueryExecModeCacheDescribe}, sql.Args...)...)
+		res, err := conn.Query(ctx, "select id from t d where "+sql.SQL+" order by id",
+			append([]any{pgx.QueryExecModeCacheDescribe}, sql.Args...)...)
 		if err != nil {
 			rt.Fatalf("%s\n%s: %v", text, sql.SQL, err)
 		}
@@ -316,7 +325,8 @@ func TestPostgreSQLAnswersAsMatchDoes(t *testing.T) {
 			rt.Fatalf("%s\n%s: %v", text, sql.SQL, err)
 		}
 		if !slices.Equal(got, want) {
-			rt.Fatalf("%s\n%s %v\nPostgreSQL finds %v\nMatch accepts    %v\n%s", text, sql.SQL, sql.Args, got, want, describe(all, got, want))
+			rt.Fatalf("%s\n%s %v\nPostgreSQL finds %v\nMatch accepts    %v\n%s", text, sql.SQL, sql.Args, got, want,
+				describe(all, got, want))
 		}
 		accepted++
 		if len(got) > 0 && len(got) < len(all) {

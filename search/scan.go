@@ -28,7 +28,8 @@ type token struct {
 }
 
 // signs in the order in which they are tried: longer ones first.
-var signs = []string{"->>", "->", "@>", "<>", "<=", ">=", "!=", "~=", "~!", "==", "=", "<", ">", "(", ")", "[", "]", ",", ".", "+", "-", "*", "/", "%"}
+var signs = []string{"->>", "->", "@>", "<>", "<=", ">=", "!=", "~=", "~!", "==", "=", "<", ">", "(", ")", "[", "]",
+	",", ".", "+", "-", "*", "/", "%"}
 
 // scanner cuts a text into tokens, on demand, because what a bare word means
 // depends on where it stands.

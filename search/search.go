@@ -141,13 +141,15 @@ func Parse(text string, limits Limits) (*Query, error) {
 	q := &Query{text: text, limits: limits.withDefaults()}
 	switch {
 	case len(text) > q.limits.Bytes:
-		return nil, &Error{Message: fmt.Sprintf("the search has %d bytes, at most %d are possible", len(text), q.limits.Bytes)}
+		return nil, &Error{Message: fmt.Sprintf("the search has %d bytes, at most %d are possible", len(text),
+			q.limits.Bytes)}
 	case !utf8.ValidString(text):
 		return nil, &Error{Message: "the search is not valid UTF-8"}
 	case strings.ContainsRune(text, 0):
 		return nil, q.errorf(strings.IndexByte(text, 0), "a NUL character")
 	}
-	p := &parser{scanner: scanner{text: text, paths: strings.Contains(text, "->>") || strings.Contains(text, "@>")}, query: q}
+	p := &parser{scanner: scanner{text: text, paths: strings.Contains(text, "->>") || strings.Contains(text, "@>")},
+		query: q}
 	root, err := p.parse()
 	if err != nil {
 		return nil, err

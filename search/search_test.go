@@ -52,12 +52,14 @@ func TestWhatClientsSend(t *testing.T) {
 			`(((d.spec)->$1::text->$2::text) @> $3::jsonb or ((d.spec)->$1::text->$2::text) @> $4::jsonb)`,
 			[]any{"metadata", "labels", `{"k":"a"}`, `{"k":"b"}`}},
 		{`payload->'metadata'->'labels'->>'k'<>'a' and payload->'metadata'->'labels'->>'k'<>'b'`,
-			`((d.spec)->$1::text->$2::text->>$3::text) <> all($4::text[])`, []any{"metadata", "labels", "k", []string{"a", "b"}}},
+			`((d.spec)->$1::text->$2::text->>$3::text) <> all($4::text[])`, []any{"metadata", "labels", "k",
+				[]string{"a", "b"}}},
 		{`payload->'metadata'->'labels'->>'k'<>'v'`,
 			`((d.spec)->$1::text->$2::text->>$3::text) <> $4::text`, []any{"metadata", "labels", "k", "v"}},
 		{`payload->'metadata'->'labels'->>'k'<>null`,
 			`((d.spec)->$1::text->$2::text->>$3::text) is not null`, []any{"metadata", "labels", "k"}},
-		{`payload->'metadata'->'labels'->>'k'='v'`, `(((d.spec)->$1::text->$2::text) @> $3::jsonb)`, []any{"metadata", "labels", `{"k":"v"}`}},
+		{`payload->'metadata'->'labels'->>'k'='v'`, `(((d.spec)->$1::text->$2::text) @> $3::jsonb)`,
+			[]any{"metadata", "labels", `{"k":"v"}`}},
 		{`payload->'data'->>'k'='v'`, `((d.spec)->$1::text->>$2::text) = $3::text`, []any{"data", "k", "v"}},
 		{`resources.payload -> 'data' -> 'manifests' @> '[{"kind":"Pod"}]'`,
 			`((d.spec)->$1::text->$2::text) @> $3::jsonb`, []any{"data", "manifests", `[{"kind":"Pod"}]`}},
@@ -65,33 +67,45 @@ func TestWhatClientsSend(t *testing.T) {
 			`((d.name) = $1::text and ((d.spec)->>$2::text) collate "C" like $3::text and ((d.spec)->>$2::text) <> all($4::text[]))`,
 			[]any{"it's", "a", "x%", []string{"b", "c"}}},
 		{`NAME = mc-1 or version >= 5 and payload->>'a'='b'`,
-			`((d.name) = $1::text or ((d.generation) >= $2::bigint and ((d.spec)->>$3::text) = $4::text))`, []any{"mc-1", int64(5), "a", "b"}},
+			`((d.name) = $1::text or ((d.generation) >= $2::bigint and ((d.spec)->>$3::text) = $4::text))`,
+			[]any{"mc-1", int64(5), "a", "b"}},
 		{`payload->>'x'') or 1=1 --'='v'`, `((d.spec)->>$1::text) = $2::text`, []any{"x') or 1=1 --", "v"}},
 		// TSL.
 		{`source='S' and (consumer_name='a' or consumer_name='b')`,
 			`((d.spec->>'source') = $1::text and (d.scope) = any($2::text[]))`, []any{"S", []string{"a", "b"}}},
 		{`name = 'it''s'`, `(d.name) = $1::text`, []any{"it's"}},
-		{"`name` = 'x' and \"version\" != 5 and [id] <> 'y'", `((d.name) = $1::text and (d.generation) <> $2::bigint and (d.id) <> $3::text)`, []any{"x", int64(5), "y"}},
+		{"`name` = 'x' and \"version\" != 5 and [id] <> 'y'",
+			`((d.name) = $1::text and (d.generation) <> $2::bigint and (d.id) <> $3::text)`, []any{"x", int64(5), "y"}},
 		{`resources.name is 'x'`, `(d.name) = $1::text`, []any{"x"}},
-		{`not (name like 'a%' or name not ilike '%b_')`, `not (((d.name) collate "C" like $1::text or not ((d.name) collate "C" ilike $2::text)))`, []any{"a%", "%b_"}},
-		{`name ~= '^a.*z$' and name ~! '[0-9]'`, `((d.name) collate "C" ~ $1::text and not ((d.name) collate "C" ~ $2::text))`, []any{"^a.*z$", "[0-9]"}},
+		{`not (name like 'a%' or name not ilike '%b_')`,
+			`not (((d.name) collate "C" like $1::text or not ((d.name) collate "C" ilike $2::text)))`,
+			[]any{"a%", "%b_"}},
+		{`name ~= '^a.*z$' and name ~! '[0-9]'`,
+			`((d.name) collate "C" ~ $1::text and not ((d.name) collate "C" ~ $2::text))`, []any{"^a.*z$", "[0-9]"}},
 		{`deleted_at is null or deleted_at is not null`, `((d.deleted_at) is null or (d.deleted_at) is not null)`, nil},
-		{`version between 1 and 2.5`, `((d.generation) >= $1::bigint and (((d.generation))::float8) <= $2::float8)`, []any{int64(1), 2.5}},
-		{`version not between 1 and 2`, `not (((d.generation) >= $1::bigint and (d.generation) <= $2::bigint))`, []any{int64(1), int64(2)}},
+		{`version between 1 and 2.5`, `((d.generation) >= $1::bigint and (((d.generation))::float8) <= $2::float8)`,
+			[]any{int64(1), 2.5}},
+		{`version not between 1 and 2`, `not (((d.generation) >= $1::bigint and (d.generation) <= $2::bigint))`,
+			[]any{int64(1), int64(2)}},
 		{`version in (1, 2Ki, -3) and version not in [4] and name in ()`,
 			`((d.generation) = any($1::bigint[]) and (d.generation) <> all($2::bigint[]) and (d.name) = any($3::text[]))`, []any{[]int64{1, 2048, -3}, []int64{4}, []string{}}},
-		{`version + 1 * 2 > 3k`, `(((d.generation))::float8 + ((($1::bigint)::float8 * ($2::bigint)::float8))::float8) > $3::float8`, []any{int64(1), int64(2), 3000.0}},
-		{`(version / 2) = 1`, `trunc(((d.generation))::float8 / nullif(($1::bigint)::float8, 0)) = $2::float8`, []any{int64(2), 1.0}},
+		{`version + 1 * 2 > 3k`,
+			`(((d.generation))::float8 + ((($1::bigint)::float8 * ($2::bigint)::float8))::float8) > $3::float8`,
+			[]any{int64(1), int64(2), 3000.0}},
+		{`(version / 2) = 1`, `trunc(((d.generation))::float8 / nullif(($1::bigint)::float8, 0)) = $2::float8`,
+			[]any{int64(2), 1.0}},
 		{`created_at >= 2024-05-06T07:08:09Z and created_at < '2024-05-06T09:08:09+02:00'`,
 			`((d.created_at) >= $1::timestamptz and (d.created_at) < $2::timestamptz)`, []any{at, at}},
 		{`created_at > 2024-05-06`, `(d.created_at) > $1::timestamptz`, []any{at.Truncate(24 * time.Hour)}},
-		{`5 < version and ready = true`, `((d.generation) > $1::bigint and (d.ready) = $2::boolean)`, []any{int64(5), true}},
+		{`5 < version and ready = true`, `((d.generation) > $1::bigint and (d.ready) = $2::boolean)`,
+			[]any{int64(5), true}},
 		{`properties.a.b = 'x' and properties.n > 5 and properties.t = true and properties.z is null`,
 			`(((d.properties)->$1::text->>$2::text) = $3::text and (case when jsonb_typeof((d.properties)->$4::text) = 'number' then ((d.properties)->$4::text)::float8 end) > $5::float8` +
 				` and (case when jsonb_typeof((d.properties)->$6::text) = 'boolean' then ((d.properties)->$6::text)::boolean end) = $7::boolean and ((d.properties)->>$8::text) is null)`,
 			[]any{"a", "b", "x", "n", 5.0, "t", true, "z"}},
 		{`name < 'b'`, `(d.name) collate "C" < $1::text`, []any{"b"}},
-		{`not (payload->'metadata'->'labels'@>'{"k":"v"}')`, "", nil}, // "not" is no word of the language with JSON paths, but harmless
+		// "not" is no word of the language with JSON paths, but harmless
+		{`not (payload->'metadata'->'labels'@>'{"k":"v"}')`, "", nil},
 	} {
 		f, err := bindText(c.text)
 		if err != nil {
@@ -197,7 +211,8 @@ func TestManyConsumersAreOneComparison(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := f.SQL()
-	if got.SQL != `((d.spec->>'source') = $1::text and (d.scope) = any($2::text[]))` || len(got.Args[1].([]string)) != 900 {
+	if got.SQL != `((d.spec->>'source') = $1::text and (d.scope) = any($2::text[]))` ||
+		len(got.Args[1].([]string)) != 900 {
 		t.Errorf("%s", got.SQL)
 	}
 }
@@ -209,9 +224,12 @@ var placeholder = regexp.MustCompile(`\$(\d+)`)
 // it can be evaluated.
 func FuzzSearch(f *testing.F) {
 	for _, seed := range []string{
-		`source='S' and (consumer_name='a' or consumer_name='b')`, `payload->'metadata'->'labels'@>'{"k":"v"}'`, `payload->'metadata'->'labels'->>'k'in('a','b')`,
-		`not (name like 'a%' or version + 1 > 2Ki) and created_at >= 2024-05-06T07:08:09Z`, `name ~= '^a|b.*$'`, "`a`.\"b\".[c] is not null", `((version)) % 2 = -1`,
-		`properties.a.b = 1e3 and properties.x in [true]`, `payload->>'a'<>null`, `payload->>'a'=null and payload->>'b' like c`,
+		`source='S' and (consumer_name='a' or consumer_name='b')`, `payload->'metadata'->'labels'@>'{"k":"v"}'`,
+		`payload->'metadata'->'labels'->>'k'in('a','b')`,
+		`not (name like 'a%' or version + 1 > 2Ki) and created_at >= 2024-05-06T07:08:09Z`, `name ~= '^a|b.*$'`,
+		"`a`.\"b\".[c] is not null", `((version)) % 2 = -1`,
+		`properties.a.b = 1e3 and properties.x in [true]`, `payload->>'a'<>null`,
+		`payload->>'a'=null and payload->>'b' like c`,
 	} {
 		f.Add(seed)
 	}
@@ -259,5 +277,6 @@ func FuzzSearch(f *testing.F) {
 }
 
 // sqlWords is all that the SQL may be made of.
-var sqlWords = regexp.MustCompile(`d\.[a-z_]+|->>'source'|\$\d+|::(text|bigint|float8|numeric|boolean|timestamptz|jsonb)(\[\])?|'number'|'boolean'|collate "C"|` +
-	`\b(and|or|not|is|null|like|ilike|any|all|trunc|nullif|mod|case|when|then|end|jsonb_typeof)\b|->>?|@>|<>|[<>]=?|[-()=~+*/ ,]|\b0\b`)
+var sqlWords = regexp.MustCompile(
+	`d\.[a-z_]+|->>'source'|\$\d+|::(text|bigint|float8|numeric|boolean|timestamptz|jsonb)(\[\])?|'number'|'boolean'|collate "C"|` +
+		`\b(and|or|not|is|null|like|ilike|any|all|trunc|nullif|mod|case|when|then|end|jsonb_typeof)\b|->>?|@>|<>|[<>]=?|[-()=~+*/ ,]|\b0\b`)

@@ -49,7 +49,8 @@ func (r *renderer) write(parts ...string) {
 	}
 }
 
-var sqlTypes = map[Type]string{Text: "text", Int: "bigint", float: "float8", Time: "timestamptz", Bool: "boolean", JSON: "jsonb"}
+var sqlTypes = map[Type]string{Text: "text", Int: "bigint", float: "float8", Time: "timestamptz", Bool: "boolean",
+	JSON: "jsonb"}
 
 func (n boundLogic) render(r *renderer, negated bool) {
 	word := " and "

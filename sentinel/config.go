@@ -82,7 +82,8 @@ type Duration time.Duration
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	v, err := time.ParseDuration(n.Value)
 	if err != nil || v <= 0 {
-		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %.50q is no duration, such as 5s", n.Line, n.Value)}}
+		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %.50q is no duration, such as 5s", n.Line,
+			n.Value)}}
 	}
 	*d = Duration(v)
 	return nil
@@ -184,7 +185,8 @@ func ParseConfig(file string, data []byte) (c Config, err error) {
 
 // replaced are keys of older versions.
 var replaced = map[string]string{
-	"max_age_ready":     "write message_decision: 'condition(\"Reconciled\").status == \"True\" && now - timestamp(…) > duration(\"30m\")'",
+	"max_age_ready": "write message_decision: 'condition(\"Reconciled\").status == \"True\" && now - " +
+		"timestamp(…) > duration(\"30m\")'",
 	"max_age_not_ready": "write message_decision; what is not reconciled is sent again with back-off anyway",
 	"backoff_ready":     "write message_decision",
 	"backoff_not_ready": "write message_decision",

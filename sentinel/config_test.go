@@ -51,8 +51,10 @@ func readText(t testing.TB, text string, env func(string) (string, bool)) (Confi
 func TestTheReferencesFileIsRead(t *testing.T) {
 	c, err := readText(t, reference, noEnvironment)
 	must(t, 0, err)
-	if c.Sentinel.Name != "hyperfleet-sentinel-clusters" || c.Clients.Broker.Topic != "prod-clusters" || c.ResourceType != "clusters" ||
-		time.Duration(c.PollInterval) != 5*time.Second || len(c.ResourceSelector) != 1 || len(c.MessageDecision.Params) != 7 || c.Clients.HyperFleetAPI.Auth.TokenPath == "" {
+	if c.Sentinel.Name != "hyperfleet-sentinel-clusters" || c.Clients.Broker.Topic != "prod-clusters" ||
+		c.ResourceType != "clusters" ||
+		time.Duration(c.PollInterval) != 5*time.Second || len(c.ResourceSelector) != 1 ||
+		len(c.MessageDecision.Params) != 7 || c.Clients.HyperFleetAPI.Auth.TokenPath == "" {
 		t.Errorf("%+v", c)
 	}
 	// What is dumped is a file that says the same.
@@ -68,39 +70,54 @@ func TestTheReferencesFileIsRead(t *testing.T) {
 }
 
 func TestTheEnvironmentIsStronger(t *testing.T) {
-	env := map[string]string{"HYPERFLEET_BROKER_TOPIC": "other", "HYPERFLEET_LOG_LEVEL": "debug", "HYPERFLEET_API_PAGE_SIZE": "100", "HYPERFLEET_POLL_INTERVAL": "200ms", "HYPERFLEET_DEBUG_CONFIG": "true"}
+	env := map[string]string{"HYPERFLEET_BROKER_TOPIC": "other", "HYPERFLEET_LOG_LEVEL": "debug",
+		"HYPERFLEET_API_PAGE_SIZE": "100", "HYPERFLEET_POLL_INTERVAL": "200ms", "HYPERFLEET_DEBUG_CONFIG": "true"}
 	c, err := readText(t, reference, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	must(t, 0, err)
-	if c.Clients.Broker.Topic != "other" || c.Log.Level != "debug" || c.Clients.HyperFleetAPI.PageSize != 100 || time.Duration(c.PollInterval) != 200*time.Millisecond || !c.DebugConfig {
+	if c.Clients.Broker.Topic != "other" || c.Log.Level != "debug" || c.Clients.HyperFleetAPI.PageSize != 100 ||
+		time.Duration(c.PollInterval) != 200*time.Millisecond || !c.DebugConfig {
 		t.Errorf("%+v", c)
 	}
 	env["HYPERFLEET_POLL_INTERVAL"] = "soon"
-	if _, err := readText(t, reference, func(name string) (string, bool) { v, ok := env[name]; return v, ok }); err == nil || !strings.Contains(err.Error(), "HYPERFLEET_POLL_INTERVAL") {
+	if _, err := readText(t, reference, func(name string) (string, bool) {
+		v, ok := env[name]
+		return v,
+			ok
+	}); err == nil || !strings.Contains(err.Error(), "HYPERFLEET_POLL_INTERVAL") {
 		t.Errorf("a bad variable: %v", err)
 	}
 }
 
 func TestMistakesNameTheFileAndTheLine(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"unknown":        {"resource_type: clusters\nclients:\n  broker: {tpoic: x}\n", `sentinel.yaml:3: unknown key "tpoic"`},
-		"old":            {"resource_type: clusters\nmax_age_ready: 30m\n", `sentinel.yaml:2: unknown key "max_age_ready"; write message_decision`},
-		"twice":          {"resource_type: clusters\nresource_type: nodepools\n", `sentinel.yaml:2: mapping key "resource_type" already defined`},
-		"no type":        {"poll_interval: 5s\n", "resource_type is missing"},
-		"duration":       {"resource_type: clusters\npoll_interval: soon\n", `sentinel.yaml:2: "soon" is no duration`},
-		"negative":       {"resource_type: clusters\npoll_interval: -5s\n", `sentinel.yaml:2: "-5s" is no duration`},
-		"page":           {"resource_type: clusters\nclients: {hyperfleet_api: {page_size: 501}}\n", "between 1 and 500"},
-		"topic":          {"resource_type: clusters\nclients: {broker: {topic: 'a/#'}}\n", "cannot be a topic"},
-		"label":          {"resource_type: clusters\nresource_selector: [{value: x}]\n", "resource_selector[0]: label is missing"},
-		"circle":         {"resource_type: clusters\nmessage_decision: {params: [{name: a, expr: b}, {name: b, expr: a}], result: a}\n", "depend on each other"},
-		"unknown name":   {"resource_type: clusters\nmessage_decision: {result: 'nobody == 1'}\n", "message_decision.result"},
-		"no boolean":     {"resource_type: clusters\nmessage_decision: {result: '1 + 1'}\n", "message_decision.result"},
-		"data":           {"resource_type: clusters\nmessage_data:\n  id: resource.id\n  x: 'resource.'\n", "message_data: line 4: x:"},
+		"unknown": {"resource_type: clusters\nclients:\n  broker: {tpoic: x}\n",
+			`sentinel.yaml:3: unknown key "tpoic"`},
+		"old": {"resource_type: clusters\nmax_age_ready: 30m\n",
+			`sentinel.yaml:2: unknown key "max_age_ready"; write message_decision`},
+		"twice": {"resource_type: clusters\nresource_type: nodepools\n",
+			`sentinel.yaml:2: mapping key "resource_type" already defined`},
+		"no type":  {"poll_interval: 5s\n", "resource_type is missing"},
+		"duration": {"resource_type: clusters\npoll_interval: soon\n", `sentinel.yaml:2: "soon" is no duration`},
+		"negative": {"resource_type: clusters\npoll_interval: -5s\n", `sentinel.yaml:2: "-5s" is no duration`},
+		"page": {"resource_type: clusters\nclients: {hyperfleet_api: {page_size: 501}}\n",
+			"between 1 and 500"},
+		"topic": {"resource_type: clusters\nclients: {broker: {topic: 'a/#'}}\n", "cannot be a topic"},
+		"label": {"resource_type: clusters\nresource_selector: [{value: x}]\n",
+			"resource_selector[0]: label is missing"},
+		"circle": {
+			"resource_type: clusters\nmessage_decision: {params: [{name: a, expr: b}, {name: b, expr: a}], result: a}\n", "depend on each other"},
+		"unknown name": {"resource_type: clusters\nmessage_decision: {result: 'nobody == 1'}\n",
+			"message_decision.result"},
+		"no boolean": {"resource_type: clusters\nmessage_decision: {result: '1 + 1'}\n", "message_decision.result"},
+		"data": {"resource_type: clusters\nmessage_data:\n  id: resource.id\n  x: 'resource.'\n",
+			"message_data: line 4: x:"},
 		"data is a list": {"resource_type: clusters\nmessage_data:\n  id: [1]\n", "line 3: id: this is no CEL"},
 		"null":           {"resource_type: clusters\nmessage_data:\n  id:\n", "line 3: id: this is no CEL"},
 		"no YAML":        {"{", "sentinel.yaml"},
 		"two documents":  {"resource_type: clusters\n---\nresource_type: x\n", "more than one document"},
 	} {
-		if _, err := readText(t, c.text, noEnvironment); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "sentinel.yaml") {
+		if _, err := readText(t, c.text, noEnvironment); err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), "sentinel.yaml") {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
@@ -204,10 +221,13 @@ func TestSettingsWithoutEffectAreNamed(t *testing.T) {
 		}
 		return c
 	}
-	if got := read("{resource_type: clusters, clients: {broker: {topic: x}}, poll_interval: 5s}").Ineffective(true); len(got) > 0 {
+	if got := read("{resource_type: clusters, clients: {broker: {topic: x}}, poll_interval: 5s}").Ineffective(
+		true); len(got) > 0 {
 		t.Errorf("%q", got)
 	}
-	loud := read("{resource_type: clusters, sentinel: {name: x}, log: {level: debug}, tracing_enabled: true, poll_interval: 1s, clients: {hyperfleet_api: {page_size: 7}}}")
+	loud := read(
+		"{resource_type: clusters, sentinel: {name: x}, log: {level: debug}, tracing_enabled: true, poll_interval: " +
+			"1s, clients: {hyperfleet_api: {page_size: 7}}}")
 	if inside, apart := loud.Ineffective(true), loud.Ineffective(false); len(inside) != 5 || len(apart) != 3 {
 		t.Errorf("inside %q, apart %q", inside, apart)
 	}

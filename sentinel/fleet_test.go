@@ -64,7 +64,8 @@ func TestAFleet(t *testing.T) {
 					status = reconciled("False", 1, "it is stuck", time.Now().UTC())
 				}
 				spec := testSpec{nil, map[string]any{"text": strings.Repeat("x", 1000)}}
-				if _, err := w.store.Create(t.Context(), store.Document{Kind: cluster, ID: fmt.Sprintf("fleet-%06d", i), Spec: encoded(t, spec), Status: encoded(t, status)}); err != nil {
+				if _, err := w.store.Create(t.Context(), store.Document{Kind: cluster, ID: fmt.Sprintf("fleet-%06d", i),
+					Spec: encoded(t, spec), Status: encoded(t, status)}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -120,7 +121,8 @@ func TestAFleet(t *testing.T) {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	t.Logf("heap %d MiB with broker, adapter and test; %d of the fleet had events meanwhile", m.HeapAlloc>>20, len(stuck))
+	t.Logf("heap %d MiB with broker, adapter and test; %d of the fleet had events meanwhile", m.HeapAlloc>>20,
+		len(stuck))
 	if n := inside(r, func() int { return len(r.table.all) }); n != size+creates {
 		t.Errorf("it has %d resources", n)
 	}

@@ -115,7 +115,8 @@ func (w *world) open() *store.Store { return w.openOver(&wire{}) }
 
 func (w *world) openOver(x *wire) *store.Store {
 	w.t.Helper()
-	st, err := store.Open(w.t.Context(), store.Options{DSN: w.dsn, Hooks: store.Hooks{Dial: x.dial}, Kinds: []store.KindSpec{{Kind: cluster, Render: render}, {Kind: channel, Render: render}, {Kind: requests}}})
+	st, err := store.Open(w.t.Context(), store.Options{DSN: w.dsn, Hooks: store.Hooks{Dial: x.dial},
+		Kinds: []store.KindSpec{{Kind: cluster, Render: render}, {Kind: channel, Render: render}, {Kind: requests}}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -153,8 +154,9 @@ func render(d store.Document) ([]byte, error) {
 		return nil, err
 	}
 	wire := map[string]any{
-		"id": d.ID, "kind": d.Kind, "name": d.Name, "href": "/api/hyperfleet/v1/" + plurals[d.Kind] + "/" + d.ID, "generation": d.Generation,
-		"labels": spec.Labels, "spec": spec.Spec, "status": map[string]any{"conditions": status.Conditions},
+		"id": d.ID, "kind": d.Kind, "name": d.Name, "href": "/api/hyperfleet/v1/" + plurals[d.Kind] + "/" + d.ID,
+		"generation": d.Generation,
+		"labels":     spec.Labels, "spec": spec.Spec, "status": map[string]any{"conditions": status.Conditions},
 		"created_time": d.CreatedAt, "updated_time": d.CreatedAt,
 	}
 	if d.DeletedAt != nil {
@@ -191,7 +193,8 @@ func (w *world) create(kind store.Kind, id string, labels map[string]string) sto
 	if kind == cluster {
 		status = reconciled("False", 1, "nobody has reported", time.Now().UTC())
 	}
-	d, err := w.store.Create(w.t.Context(), store.Document{Kind: kind, ID: id, Name: id, Spec: encoded(w.t, testSpec{labels, map[string]any{"n": 0}}), Status: encoded(w.t, status)})
+	d, err := w.store.Create(w.t.Context(), store.Document{Kind: kind, ID: id, Name: id,
+		Spec: encoded(w.t, testSpec{labels, map[string]any{"n": 0}}), Status: encoded(w.t, status)})
 	return must(w.t, d, err)
 }
 
@@ -272,7 +275,8 @@ func (w *world) stopBroker() {
 
 func (w *world) client(service string, o bus.ClientOptions) bus.ClientOptions {
 	o.Addr, o.MaxBackoff = w.addr, 200*time.Millisecond
-	o.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate(pki.ServiceName(service))}, RootCAs: w.ca.Pool(), ServerName: "broker"}
+	o.TLS = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
+		w.certificate(pki.ServiceName(service))}, RootCAs: w.ca.Pool(), ServerName: "broker"}
 	return o
 }
 
@@ -288,7 +292,10 @@ type replica struct {
 func (w *world) start(name string, set ...func(*Options)) *replica {
 	w.t.Helper()
 	r := w.begin(name, set...)
-	w.wait("the replica is ready", func() bool { return r.Check(w.t.Context()) == nil && inside(r, func() bool { return r.up }) })
+	w.wait("the replica is ready", func() bool {
+		return r.Check(w.t.Context()) == nil && inside(
+			r, func() bool { return r.up })
+	})
 	return r
 }
 
@@ -301,8 +308,10 @@ func (w *world) begin(name string, set ...func(*Options)) *replica {
 	must(w.t, 0, feed.Begin(w.t.Context())) // as CLM does
 	r := &replica{registry: prometheus.NewRegistry()}
 	o := Options{
-		Store: st, Feed: feed, Kinds: []Kind{{cluster, "clusters", ""}, {channel, "channels", ""}}, Requests: requests, Name: name, Version: "test",
-		Bus: w.client("clm", bus.ClientOptions{}), Logger: w.log.With("replica", name), Metrics: r.registry, Lease: 3 * time.Second,
+		Store: st, Feed: feed, Kinds: []Kind{{cluster, "clusters", ""},
+			{channel, "channels", ""}}, Requests: requests, Name: name, Version: "test",
+		Bus: w.client("clm", bus.ClientOptions{}), Logger: w.log.With("replica",
+			name), Metrics: r.registry, Lease: 3 * time.Second,
 	}
 	for _, f := range set {
 		f(&o)
@@ -358,7 +367,8 @@ func (w *world) adapter(subscription, topic string) *adapter {
 		},
 		OnConnected: func(ctx context.Context) {
 			data := encoded(w.t, bus.Hello{Adapter: subscription, Topic: topic})
-			_ = client.Publish(ctx, bus.HelloTopic(topic), bus.Event{ID: fmt.Sprint(time.Now().UnixNano()), Source: subscription, Type: bus.HelloType, DataContentType: "application/json", Data: data})
+			_ = client.Publish(ctx, bus.HelloTopic(topic), bus.Event{ID: fmt.Sprint(time.Now().UnixNano()),
+				Source: subscription, Type: bus.HelloType, DataContentType: "application/json", Data: data})
 			up <- struct{}{}
 		},
 	}))
@@ -395,7 +405,9 @@ func (a *adapter) until(what string, fits func(heard) bool) heard {
 // of waits for an event of a resource, at a generation.
 func (a *adapter) of(id string, generation int64) heard {
 	a.t.Helper()
-	return a.until(fmt.Sprintf("of %s at %d", id, generation), func(h heard) bool { return h.Data.ID == id && h.Data.Generation == generation })
+	return a.until(fmt.Sprintf("of %s at %d", id, generation), func(h heard) bool {
+		return h.Data.ID == id && h.Data.Generation == generation
+	})
 }
 
 // wait waits for a condition.

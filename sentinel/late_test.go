@@ -14,7 +14,8 @@ import (
 func TestADocumentThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 	w := newWorld(t)
 	st := w.open()
-	s, err := New(t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels", ""}}, Bus: w.client("clm", bus.ClientOptions{})})
+	s, err := New(t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels", ""}},
+		Bus: w.client("clm", bus.ClientOptions{})})
 	must(t, 0, err)
 	s.up = true
 	k := key{channel, "ch"}
@@ -50,7 +51,8 @@ func TestADocumentThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 func (w *world) still(id string) (*Sentinel, key) {
 	w.t.Helper()
 	st := w.open()
-	s, err := New(w.t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil), Kinds: []Kind{{channel, "channels", ""}}, Bus: w.client("clm", bus.ClientOptions{})})
+	s, err := New(w.t.Context(), Options{Store: st, Feed: st.NewBroadcast(nil),
+		Kinds: []Kind{{channel, "channels", ""}}, Bus: w.client("clm", bus.ClientOptions{})})
 	must(w.t, 0, err)
 	s.up = true
 	slot := slotOf(id)
@@ -86,7 +88,8 @@ func TestWhatWaitsForTheReaderTakesNoPace(t *testing.T) {
 	w := newWorld(t)
 	s, k := w.still("ch")
 	now := time.Now()
-	s.table.put(s.table.get(k, slotOf(k.id)), s.policy.Found(State{}, Change{Version: 1, Generation: 1}, false, false, After{Wanted: true}, now))
+	s.table.put(s.table.get(k, slotOf(k.id)), s.policy.Found(State{}, Change{Version: 1, Generation: 1}, false, false,
+		After{Wanted: true}, now))
 	s.reading = true
 	before := s.pace.TokensAt(now)
 	for range 10 {
@@ -114,7 +117,8 @@ func TestWhatComesBackWithAnotherLifeIsFound(t *testing.T) {
 	s.changed(&store.Change{Document: store.Document{Kind: channel, ID: k.id, Version: 9, Removed: true}}, time.Now())
 	s.opts.Feed.Fail(store.ErrGone)
 	s.follow()
-	s.find(load{epoch: s.epoch}, []found{{key: k, slot: slotOf(k.id), change: Change{Version: 3, Generation: 1, Round: 1}, unseen: true}}, false)
+	s.find(load{epoch: s.epoch}, []found{{key: k, slot: slotOf(k.id), change: Change{Version: 3, Generation: 1,
+		Round: 1}, unseen: true}}, false)
 	if r := s.table.all[k]; r == nil || r.Version != 3 || r.Owed == 0 {
 		t.Errorf("it is not found: %+v", r)
 	}

@@ -176,7 +176,9 @@ func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
 	if len(known) > 0 {
 		for _, kind := range s.kinds {
 			q := store.Query{Kind: kind, Where: inSlots(known)}
-			if err := s.pages(ctx, q, func(docs []store.Document) bool { return s.findSeen(ctx, l, docs) }); err != nil {
+			if err := s.pages(ctx, q, func(docs []store.Document) bool {
+				return s.findSeen(ctx, l, docs)
+			}); err != nil {
 				return err
 			}
 		}
@@ -252,7 +254,8 @@ type found struct {
 func (s *Sentinel) judge(ctx context.Context, doc *store.Document, told int64, now time.Time) (found, Verdict, bool) {
 	d := s.duties[doc.Kind]
 	f, err := FactsOf(doc.Wire, doc.ObservedAt)
-	x := found{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version, doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
+	x := found{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
+		doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
 	if err == nil && !d.rules.matches(f) {
 		return x, Verdict{}, false
 	}

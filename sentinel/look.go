@@ -41,7 +41,8 @@ func (s *Sentinel) Look(ctx context.Context, id string) []View {
 		for _, kind := range s.kinds {
 			if r := s.table.all[key{kind, id}]; r != nil {
 				all = append(all, View{
-					ID: id, Kind: string(kind), Slot: int(r.slot), Generation: r.Generation, Told: r.Told, ToldTime: known(r.ToldAt),
+					ID: id, Kind: string(kind), Slot: int(
+						r.slot), Generation: r.Generation, Told: r.Told, ToldTime: known(r.ToldAt),
 					Attempts: int(r.Attempts), Pending: pending(r.State), Sending: r.Sending, Due: known(r.Due),
 				})
 			}

@@ -147,7 +147,8 @@ func (s *Sentinel) changed(c *store.Change, now time.Time) {
 		return
 	}
 	s.table.own(r, d.owner(&c.Document))
-	next := s.policy.Changed(r.State, Change{c.Version, c.Generation, markOf(&c.Document), c.DeletedAt != nil, s.round}, now)
+	next := s.policy.Changed(r.State, Change{c.Version, c.Generation, markOf(&c.Document), c.DeletedAt != nil, s.round},
+		now)
 	s.table.release(r)
 	if next.Due != 0 && next.Due <= instantOf(now.Add(s.policy.Debounce)) {
 		s.table.hold(r, &c.Document)
@@ -217,7 +218,8 @@ func (s *Sentinel) asked(spec []byte, round uint64, now time.Time) {
 func (s *Sentinel) answer(req request, in func(slot int) bool, round uint64, now time.Time) {
 	if req.ID != "" {
 		for kind := range s.duties {
-			if r := s.table.all[key{kind, req.ID}]; r != nil && in(int(r.slot)) && (req.Kind == "" || req.Kind == kind) {
+			if r := s.table.all[key{kind, req.ID}]; r != nil && in(int(r.slot)) &&
+				(req.Kind == "" || req.Kind == kind) {
 				s.table.put(r, s.policy.Asked(r.State, true, true, round, now))
 			}
 		}
@@ -242,7 +244,8 @@ func (s *Sentinel) heard(_ context.Context, m bus.Message) {
 		s.log.Warn("a hello cannot be read", "adapter", m.Event.Source, "error", err)
 		hello = bus.Hello{}
 	}
-	s.log.Info("an adapter wants events", "adapter", m.Event.Source, "topic", topic, "slots", len(hello.Slots), "of", hello.Of)
+	s.log.Info("an adapter wants events", "adapter", m.Event.Source, "topic", topic, "slots", len(hello.Slots), "of",
+		hello.Of)
 	s.mail.post(func() { s.again(func(d *duty, id string) bool { return d.hello == topic && hello.Wants(id) }) })
 }
 
@@ -396,7 +399,8 @@ func (s *Sentinel) reader(ctx context.Context) {
 		for i, k := range keys {
 			ids[i] = k.id
 		}
-		page, err := s.store.List(ctx, store.Query{Kinds: s.kinds, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{ids}},
+		page, err := s.store.List(ctx, store.Query{Kinds: s.kinds, Where: store.Fragment{SQL: "d.id = any($1)",
+			Args: []any{ids}},
 			Limit: len(keys) * len(s.kinds), Deletion: store.WithDeleting})
 		found := make(map[key]*store.Document, len(page.Documents))
 		for i := range page.Documents {

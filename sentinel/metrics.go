@@ -28,10 +28,12 @@ func newMetrics(r prometheus.Registerer, version string) *metrics {
 	constant := prometheus.Labels{"component": "sentinel", "version": version}
 	labels := func(more ...string) []string { return append([]string{"resource_type", "resource_selector"}, more...) }
 	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help, ConstLabels: constant}, labels())
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help,
+			ConstLabels: constant}, labels())
 	}
 	counter := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help, ConstLabels: constant}, labels(label))
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help,
+			ConstLabels: constant}, labels(label))
 	}
 	m := &metrics{
 		pending:      gauge("pending_resources", "Resources that need an event, or more of them."),
@@ -40,15 +42,20 @@ func newMetrics(r prometheus.Registerer, version string) *metrics {
 		apiErrors:    counter("api_errors_total", "Failed reads of resources.", "error_type"),
 		brokerErrors: counter("broker_errors_total", "Events that the broker did not take.", "error_type"),
 		lastPoll:     gauge("last_successful_poll_timestamp_seconds", "When the feed was last known to be followed."),
-		polls: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: "poll_duration_seconds", ConstLabels: constant,
-			Help: "How long it took to deal with what the feed brought at once.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}, labels()),
-		resources: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_sentinel_resources", Help: "Resources of this replica's slots."}, labels()),
-		held:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_sentinel_slots", Help: "Slots that this replica holds, of 64."}),
-		delay: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "atoll_sentinel_event_delay_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
-			Help: "From a change to when the broker had its event, for changes that were decided upon at once."}, labels()),
+		polls: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: "poll_duration_seconds",
+			ConstLabels: constant,
+			Help:        "How long it took to deal with what the feed brought at once.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}, labels()),
+		resources: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_sentinel_resources",
+			Help: "Resources of this replica's slots."}, labels()),
+		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_sentinel_slots",
+			Help: "Slots that this replica holds, of 64."}),
+		delay: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "atoll_sentinel_event_delay_seconds",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+			Help:    "From a change to when the broker had its event, for changes that were decided upon at once."}, labels()),
 	}
 	if r != nil {
-		r.MustRegister(m.pending, m.published, m.skipped, m.polls, m.apiErrors, m.brokerErrors, m.lastPoll, m.resources, m.held, m.delay)
+		r.MustRegister(m.pending, m.published, m.skipped, m.polls, m.apiErrors, m.brokerErrors, m.lastPoll, m.resources,
+			m.held, m.delay)
 	}
 	return m
 }

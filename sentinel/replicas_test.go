@@ -19,7 +19,8 @@ func (w *world) holders() map[string]int {
 	w.t.Helper()
 	held := map[string]int{}
 	err := w.store.Tx(w.t.Context(), func(tx *store.Tx) error {
-		rows, err := tx.Query(w.t.Context(), `select coalesce(m.name, ''), count(*) from sentinel_slot s left join sentinel_member m on m.session = s.holder group by 1`)
+		rows, err := tx.Query(w.t.Context(),
+			`select coalesce(m.name, ''), count(*) from sentinel_slot s left join sentinel_member m on m.session = s.holder group by 1`)
 		if err != nil {
 			return err
 		}
@@ -105,7 +106,8 @@ func stalls(t *testing.T) (total func() time.Duration) {
 // The promise of 10 s is kept by the default lease, also where renewals are late:
 // the lease that is left, and the next renewal of who takes over.
 func TestALeaseIsOverInTime(t *testing.T) {
-	o, err := Options{Store: &store.Store{}, Feed: &store.Broadcast{}, Kinds: []Kind{{}}, Bus: bus.ClientOptions{Addr: "x"}}.withDefaults()
+	o, err := Options{Store: &store.Store{}, Feed: &store.Broadcast{}, Kinds: []Kind{{}}, Bus: bus.ClientOptions{
+		Addr: "x"}}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +258,10 @@ func TestI4AFeedThatBreaksIsBegunAnew(t *testing.T) {
 	for range 3 {
 		before := inside(r, func() uint64 { return r.epoch })
 		r.opts.Feed.Fail(store.ErrTooSlow)
-		w.wait("it is read again", func() bool { return inside(r, func() bool { return r.epoch > before && r.loaded.Load() }) })
+		w.wait("it is read again", func() bool {
+			return inside(
+				r, func() bool { return r.epoch > before && r.loaded.Load() })
+		})
 	}
 	a.all(except(stop(), first.Data.ID))
 }

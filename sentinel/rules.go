@@ -61,9 +61,11 @@ type field struct {
 func (c *Config) Compile() (*Rules, error) {
 	env, err := rules.NewEnv(rules.Options{
 		Variables: map[string]rules.Type{
-			"resource": rules.Any, "now": rules.Timestamp, "conditions": rules.Any, "event": rules.Any, "last_activity": rules.Timestamp,
+			"resource": rules.Any, "now": rules.Timestamp, "conditions": rules.Any, "event": rules.Any,
+			"last_activity": rules.Timestamp,
 		},
-		Functions: []rules.Function{{Name: "condition", Params: []rules.Type{rules.String}, Result: rules.Any, With: []string{"conditions"}, Do: condition}},
+		Functions: []rules.Function{{Name: "condition", Params: []rules.Type{rules.String}, Result: rules.Any,
+			With: []string{"conditions"}, Do: condition}},
 	})
 	if err != nil {
 		return nil, err
@@ -85,7 +87,8 @@ func (c *Config) Compile() (*Rules, error) {
 	if c.MessageData.Kind == 0 {
 		return r, nil
 	}
-	env, err = rules.NewEnv(rules.Options{Variables: map[string]rules.Type{"resource": rules.Any, "reason": rules.String}})
+	env, err = rules.NewEnv(rules.Options{Variables: map[string]rules.Type{"resource": rules.Any,
+		"reason": rules.String}})
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +104,8 @@ func condition(args []any) (any, error) {
 			return c, nil
 		}
 	}
-	return map[string]any{"type": args[1], "status": "", "reason": "", "message": "", "observed_generation": int64(0), "last_updated_time": "", "last_transition_time": ""}, nil
+	return map[string]any{"type": args[1], "status": "", "reason": "", "message": "", "observed_generation": int64(0),
+		"last_updated_time": "", "last_transition_time": ""}, nil
 }
 
 func fields(env *rules.Env, n *yaml.Node) ([]field, error) {

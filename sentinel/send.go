@@ -92,7 +92,8 @@ func (s *Sentinel) sent(o outgoing, err error, at time.Time) {
 		} else if errors.Is(err, bus.ErrUnheard) {
 			kind = "no_subscriber"
 		} else if s.badLog.Allow() {
-			s.log.Warn("an event was not taken; it is sent again later", "kind", o.resource.kind, "id", o.resource.id, "error", err)
+			s.log.Warn("an event was not taken; it is sent again later", "kind", o.resource.kind, "id", o.resource.id,
+				"error", err)
 		}
 		s.metrics.brokerErrors.WithLabelValues(d.labels[0], d.labels[1], kind).Inc()
 	}

@@ -165,10 +165,13 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 		return nil, err
 	}
 	s := &Sentinel{
-		opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics, o.Version), policy: o.Policy, duties: map[store.Kind]*duty{},
+		opts: o, log: o.Logger, store: o.Store, metrics: newMetrics(o.Metrics,
+			o.Version), policy: o.Policy, duties: map[store.Kind]*duty{},
 		membership: newMembership(o.Store, o.Fleet, o.Name, o.Lease),
-		mail:       mailbox{woken: make(chan struct{}, 1)}, out: make(chan outgoing, maxSending+2*maxReading), read: make(chan []key, 1),
-		table: newTable(), graves: map[key]int64{}, pace: rate.NewLimiter(rate.Limit(o.Pace), max(1, int(o.Pace/10))), badLog: rate.NewLimiter(1, 10),
+		mail:       mailbox{woken: make(chan struct{}, 1)}, out: make(chan outgoing,
+			maxSending+2*maxReading), read: make(chan []key, 1),
+		table: newTable(), graves: map[key]int64{}, pace: rate.NewLimiter(rate.Limit(o.Pace),
+			max(1, int(o.Pace/10))), badLog: rate.NewLimiter(1, 10),
 	}
 	if len(o.Configs) == 0 {
 		for _, k := range o.Kinds {
@@ -214,7 +217,8 @@ func (s *Sentinel) take(c Config) error {
 		if s.duties[k.Kind] != nil {
 			return fmt.Errorf("there are two configurations of %s", c.ResourceType)
 		}
-		s.duties[k.Kind] = &duty{kind: k, topic: bus.EventTopic(c.Clients.Broker.Topic), hello: c.Clients.Broker.Topic, rules: compiled,
+		s.duties[k.Kind] = &duty{kind: k, topic: bus.EventTopic(c.Clients.Broker.Topic), hello: c.Clients.Broker.Topic,
+			rules:  compiled,
 			labels: []string{c.ResourceType, selectorLabel(c.ResourceSelector)}}
 		s.kinds = append(s.kinds, k.Kind)
 		return nil

@@ -19,10 +19,12 @@ func TestNewAndChangedResourcesAreSaidAtOnce(t *testing.T) {
 	begun := time.Now()
 	d := w.create(cluster, "c1", nil)
 	h := a.of("c1", 1)
-	if got := h.Event; got.Type != "com.redhat.hyperfleet.cluster.reconcile" || got.Source != "hyperfleet-sentinel" || got.DataContentType != "application/json" || !got.Time.IsZero() {
+	if got := h.Event; got.Type != "com.redhat.hyperfleet.cluster.reconcile" || got.Source != "hyperfleet-sentinel" ||
+		got.DataContentType != "application/json" || !got.Time.IsZero() {
 		t.Errorf("the event: %+v", got)
 	}
-	if want := `{"id":"c1","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/c1","generation":1}`; string(h.Event.Data) != want {
+	if want := `{"id":"c1","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/c1","generation":1}`; string(
+		h.Event.Data) != want {
 		t.Errorf("data %s, want %s", h.Event.Data, want)
 	}
 	w.change(cluster, "c1", 1)
@@ -33,7 +35,8 @@ func TestNewAndChangedResourcesAreSaidAtOnce(t *testing.T) {
 	// A deletion is a generation, too.
 	_, _, err := w.store.Update(t.Context(), d.Kind, d.ID, 0, func(d *store.Document) error {
 		now := time.Now().UTC()
-		d.DeletedAt, d.Spec, d.Status = &now, encoded(t, testSpec{nil, "gone"}), encoded(t, reconciled("False", 3, "", now))
+		d.DeletedAt, d.Spec, d.Status = &now, encoded(t, testSpec{nil, "gone"}),
+			encoded(t, reconciled("False", 3, "", now))
 		return nil
 	})
 	must(t, 0, err)
@@ -103,7 +106,10 @@ func TestI12ABrokerThatWasAwayGetsEachResourceOnce(t *testing.T) {
 	for i := range 10 {
 		w.report(fmt.Sprint("before-", i), "True", "done", time.Now())
 	}
-	w.wait("ten are reconciled", func() bool { return inside(r, func() bool { return r.table.count(cluster).pending == 10 }) })
+	w.wait("ten are reconciled", func() bool {
+		return inside(
+			r, func() bool { return r.table.count(cluster).pending == 10 })
+	})
 	w.stopBroker()
 	w.wait("the broker is gone", func() bool { return !r.client.Connected() })
 	for i := range 20 {
@@ -146,7 +152,9 @@ func TestI6AnAdapterThatConnectsGetsWhatIsNotReconciled(t *testing.T) {
 	w.create(cluster, "fine", nil)
 	first.of("fine", 1)
 	w.report("fine", "True", "done", time.Now())
-	w.wait("it is seen that one is fine", func() bool { return inside(r, func() bool { return r.table.count(cluster).pending == 1 }) })
+	w.wait("it is seen that one is fine", func() bool {
+		return inside(r, func() bool { return r.table.count(cluster).pending == 1 })
+	})
 	second := w.adapter("cl-two", "clusters")
 	if h := second.until("any", func(heard) bool { return true }); h.Data.ID != "stuck" {
 		t.Errorf("the adapter got %s", h.Data.ID)
@@ -167,7 +175,10 @@ func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
 	quiet := func() {
 		t.Helper()
 		w.wait("nothing is pending", func() bool {
-			return inside(r, func() bool { return r.table.count(cluster).pending+r.table.count(channel).pending+r.sending == 0 })
+			return inside(r, func() bool {
+				return r.table.count(cluster).pending+r.table.count(channel).pending+
+					r.sending == 0
+			})
 		})
 		for len(a.events)+len(b.events) > 0 {
 			select {
@@ -177,7 +188,8 @@ func TestARequestBringsAnEventWhateverTheState(t *testing.T) {
 		}
 	}
 	ask := func(id, spec string) {
-		_, err := w.store.Create(t.Context(), store.Document{Kind: requests, ID: id, Spec: []byte(spec), Status: []byte("{}")})
+		_, err := w.store.Create(t.Context(), store.Document{Kind: requests, ID: id, Spec: []byte(spec),
+			Status: []byte("{}")})
 		must(t, 0, err)
 	}
 	sent := func(id string) uint64 {
@@ -213,7 +225,8 @@ func TestWhatWaitsForItsOwnerOrForWhatItOwnsIsLookedAtAtOnce(t *testing.T) {
 	})
 	child := func(id string, done bool) {
 		t.Helper()
-		_, err := w.store.Create(t.Context(), store.Document{Kind: channel, ID: id, Scope: "owner", Name: id, Spec: []byte(`{}`),
+		_, err := w.store.Create(t.Context(), store.Document{Kind: channel, ID: id, Scope: "owner", Name: id,
+			Spec:   []byte(`{}`),
 			Status: encoded(t, reconciled("False", 1, "", time.Now().UTC()))})
 		must(t, 0, err)
 		b.of(id, 1)
@@ -231,7 +244,9 @@ func TestWhatWaitsForItsOwnerOrForWhatItOwnsIsLookedAtAtOnce(t *testing.T) {
 	a.of("owner", 1)
 	child("waits", false)
 	child("done", true)
-	w.wait("it is seen that one is done", func() bool { return inside(r, func() bool { return r.table.count(channel).pending == 1 }) })
+	w.wait("it is seen that one is done", func() bool {
+		return inside(r, func() bool { return r.table.count(channel).pending == 1 })
+	})
 	before := sent(key{channel, "done"})
 
 	w.report("owner", "False", "it has come a step further", time.Now())
@@ -317,11 +332,16 @@ func TestWhatIsKnownAndCountedIsShown(t *testing.T) {
 	if code, _ := get("/sentinel?id=c2"); code != 404 {
 		t.Errorf("another's: %d", code)
 	}
-	w.wait("the lease is renewed once more", func() bool { _, body := get("/metrics"); return strings.Contains(body, `atoll_sentinel_slots 64`) })
+	w.wait("the lease is renewed once more", func() bool {
+		_, body := get("/metrics")
+		return strings.Contains(
+			body, `atoll_sentinel_slots 64`)
+	})
 	_, body = get("/metrics")
 	for _, part := range []string{
 		`hyperfleet_sentinel_events_published_total{component="sentinel",reason="message decision matched",resource_selector="all",resource_type="clusters",version="test"}`,
-		"hyperfleet_sentinel_pending_resources{", "hyperfleet_sentinel_poll_duration_seconds_count{", "hyperfleet_sentinel_last_successful_poll_timestamp_seconds{",
+		"hyperfleet_sentinel_pending_resources{", "hyperfleet_sentinel_poll_duration_seconds_count{",
+		"hyperfleet_sentinel_last_successful_poll_timestamp_seconds{",
 	} {
 		if !strings.Contains(body, part) {
 			t.Errorf("the metrics lack %s", part)

@@ -162,7 +162,8 @@ func (m *membership) save(ctx context.Context, tx *store.Tx, save saving) error 
 // renew prolongs the membership, or begins it.
 func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duration) error {
 	var session string
-	err := tx.QueryRow(ctx, `select session from sentinel_member where fleet = $1 and name = $2 for update`, m.fleet, m.name).Scan(&session)
+	err := tx.QueryRow(ctx, `select session from sentinel_member where fleet = $1 and name = $2 for update`, m.fleet,
+		m.name).Scan(&session)
 	switch {
 	case err != nil && !errors.Is(err, pgx.ErrNoRows):
 		return err
@@ -171,11 +172,13 @@ func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duratio
 	}
 	if !m.joined {
 		// The name's last process may have been killed: this one takes its place at once.
-		if _, err := tx.Exec(ctx, `insert into sentinel_slot (fleet, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`, m.fleet, slots); err != nil {
+		if _, err := tx.Exec(
+			ctx, `insert into sentinel_slot (fleet, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`, m.fleet, slots); err != nil {
 			return err
 		}
 	}
-	_, err = tx.Exec(ctx, `insert into sentinel_member (fleet, name, session, lease_until) values ($1, $2, $3, now() + $4 * interval '1 microsecond')
+	_, err = tx.Exec(
+		ctx, `insert into sentinel_member (fleet, name, session, lease_until) values ($1, $2, $3, now() + $4 * interval '1 microsecond')
 		on conflict (fleet, name) do update set session = excluded.session, lease_until = excluded.lease_until`,
 		m.fleet, m.name, m.session, lease.Microseconds())
 	return err
@@ -183,12 +186,16 @@ func (m *membership) renew(ctx context.Context, tx *store.Tx, lease time.Duratio
 
 // members are those that live.
 func (m *membership) members(ctx context.Context, tx *store.Tx) ([]member, error) {
-	rows, err := tx.Query(ctx, `with gone as (delete from sentinel_member where lease_until < now() - interval '1 minute')
+	rows, err := tx.Query(
+		ctx, `with gone as (delete from sentinel_member where lease_until < now() - interval '1 minute')
 		select name, session from sentinel_member where fleet = $1 and lease_until > now()`, m.fleet)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (x member, err error) { return x, r.Scan(&x.name, &x.session) })
+	return pgx.CollectRows(rows, func(r pgx.CollectableRow) (x member, err error) {
+		return x,
+			r.Scan(&x.name, &x.session)
+	})
 }
 
 const (
@@ -243,10 +250,12 @@ func (m *membership) leave(ctx context.Context, save saving) error {
 		if err := m.save(ctx, tx, save); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2`, m.fleet, m.session); err != nil {
+		if _, err := tx.Exec(
+			ctx, `update sentinel_slot set holder = '', changed = now() where fleet = $1 and holder = $2`, m.fleet, m.session); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `delete from sentinel_member where fleet = $1 and name = $2 and session = $3`, m.fleet, m.name, m.session)
+		_, err := tx.Exec(ctx, `delete from sentinel_member where fleet = $1 and name = $2 and session = $3`, m.fleet,
+			m.name, m.session)
 		return err
 	})
 	if err != nil {

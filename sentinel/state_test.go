@@ -40,7 +40,8 @@ func TestStates(t *testing.T) {
 				d.ScanArgs(t, "flip", &text)
 				return instantOf(now.Add(must(t, mustDuration(t, text), nil)))
 			}
-			change := Change{Version: number("version"), Generation: number("generation"), Mark: uint64(number("mark")), Deleting: d.HasArg("deleting"), Round: uint64(number("round"))}
+			change := Change{Version: number("version"), Generation: number("generation"), Mark: uint64(number("mark")),
+				Deleting: d.HasArg("deleting"), Round: uint64(number("round"))}
 			note := ""
 			switch d.Cmd {
 			case "advance":
@@ -48,11 +49,13 @@ func TestStates(t *testing.T) {
 			case "change":
 				s = policy.Changed(s, change, now)
 			case "found":
-				s = policy.Found(s, change, d.HasArg("unseen"), d.HasArg("urgent"), After{d.HasArg("wanted"), flip()}, now)
+				s = policy.Found(s, change, d.HasArg("unseen"), d.HasArg("urgent"), After{d.HasArg("wanted"), flip()},
+					now)
 			case "ask":
 				s = policy.Asked(s, d.HasArg("forced"), d.HasArg("urgent"), change.Round, now)
 			case "decide":
-				v := Verdict{Wanted: d.HasArg("wanted"), Failed: d.HasArg("failed"), After: After{Wanted: d.HasArg("after")}}
+				v := Verdict{Wanted: d.HasArg("wanted"), Failed: d.HasArg("failed"),
+					After: After{Wanted: d.HasArg("after")}}
 				v.Flip, v.After.Flip = flip(), flip()
 				var send bool
 				if s, send = policy.Decided(s, v, now); send {
@@ -118,7 +121,8 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					generation++
 					owe()
 				}
-				s = policy.Changed(s, Change{Version: version, Generation: generation, Mark: rapid.Uint64Range(0, 3).Draw(t, "mark"), Round: round}, now)
+				s = policy.Changed(s, Change{Version: version, Generation: generation, Mark: rapid.Uint64Range(
+					0, 3).Draw(t, "mark"), Round: round}, now)
 			},
 			"ask": func(t *rapid.T) {
 				forced := rapid.Bool().Draw(t, "forced")
@@ -139,7 +143,8 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					t.Skip("nothing is due")
 				}
 				now = later(now, s.Due.time())
-				v := Verdict{Wanted: rapid.Bool().Draw(t, "wanted"), Failed: rapid.Bool().Draw(t, "failed"), After: After{Wanted: rapid.Bool().Draw(t, "after")}}
+				v := Verdict{Wanted: rapid.Bool().Draw(t, "wanted"), Failed: rapid.Bool().Draw(t, "failed"),
+					After: After{Wanted: rapid.Bool().Draw(t, "after")}}
 				if rapid.Bool().Draw(t, "flips") {
 					v.Flip, v.After.Flip = instantOf(now.Add(time.Hour)), instantOf(now.Add(time.Hour))
 				}

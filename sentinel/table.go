@@ -91,7 +91,8 @@ type table struct {
 type count struct{ resources, pending int }
 
 func newTable() *table {
-	return &table{all: map[key]*resource{}, owned: map[key]map[*resource]bool{}, owing: map[*resource]bool{}, counts: map[store.Kind]*count{}}
+	return &table{all: map[key]*resource{}, owned: map[key]map[*resource]bool{}, owing: map[*resource]bool{},
+		counts: map[store.Kind]*count{}}
 }
 
 func (t *table) count(kind store.Kind) *count {

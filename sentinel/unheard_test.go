@@ -17,7 +17,8 @@ func TestI6WhatNobodyHeardIsSaidToWhoComes(t *testing.T) {
 	w.report("c1", "True", "all have reported", time.Now())
 	ask := func(id string) {
 		t.Helper()
-		_, err := w.store.Create(t.Context(), store.Document{Kind: requests, ID: id, Spec: []byte(`{"kind":"Cluster","id":"c1"}`), Status: []byte("{}")})
+		_, err := w.store.Create(t.Context(), store.Document{Kind: requests, ID: id,
+			Spec: []byte(`{"kind":"Cluster","id":"c1"}`), Status: []byte("{}")})
 		must(t, 0, err)
 	}
 	ask("r1")
@@ -37,7 +38,10 @@ func TestI6WhatNobodyHeardIsSaidToWhoComes(t *testing.T) {
 	a := w.adapter("cl", "clusters")
 	a.of("c1", 1)
 	w.adapter("ch", "channels").of("stable", 1)
-	w.wait("nothing is owed any more", func() bool { return !pending(state(cluster, "c1")) && !pending(state(channel, "stable")) })
+	w.wait("nothing is owed any more", func() bool {
+		return !pending(state(cluster, "c1")) && !pending(
+			state(channel, "stable"))
+	})
 
 	// An adapter that was away while others heard it hears it, too.
 	ask("r2")

@@ -40,9 +40,10 @@ func (r Round) NewerThan(t time.Time) bool { return r.since.After(t) }
 // ErrTooSlow ends a subscription that does not keep up. It may be made again.
 var ErrTooSlow = errors.New("the subscriber is too slow")
 
-// Broadcast is one follower of the store, fanned out in memory to all subscribers. It begins at the present, and
-// remembers recent changes for watches that continue from a cursor. Each subscriber has a bounded queue, and one that is
-// too slow is cut off, so it delays nobody. Use NewBroadcast, Begin, and Run.
+// Broadcast is one follower of the store, fanned out in memory to all subscribers. It begins at the
+// present, and remembers recent changes for watches that continue from a cursor. Each subscriber
+// has a bounded queue, and one that is too slow is cut off, so it delays nobody. Use NewBroadcast,
+// Begin, and Run.
 type Broadcast struct {
 	s       *Store
 	observe func(Round)
@@ -60,8 +61,8 @@ type Broadcast struct {
 	ran      chan struct{} // closed at the end of the follower's next run; nil while nobody waits for it
 }
 
-// NewBroadcast returns a broadcast that brings nothing until Run. observe, if not nil, is called with each round, before
-// the subscribers get it.
+// NewBroadcast returns a broadcast that brings nothing until Run. observe, if not nil, is called
+// with each round, before the subscribers get it.
 func (s *Store) NewBroadcast(observe func(Round)) *Broadcast {
 	return &Broadcast{s: s, observe: observe, nudge: make(chan struct{}, 1), subs: map[*Subscription]struct{}{},
 		replay: replay{maxChanges: s.opts.ReplayChanges, maxBytes: s.opts.ReplayBytes}}

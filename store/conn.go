@@ -110,8 +110,9 @@ func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Con
 	}
 }
 
-// uncancelled is the context of a write that must not be cut in the middle: it ends by the statement's own timeouts, not by the
-// caller's going away. A cancelled statement would cost a connection and leave its outcome unknown.
+// uncancelled is the context of a write that must not be cut in the middle: it ends by the
+// statement's own timeouts, not by the caller's going away. A cancelled statement would cost a
+// connection and leave its outcome unknown.
 func (s *Store) uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
 }

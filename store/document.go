@@ -15,10 +15,12 @@ const resends = 3
 // optimistic updates before an updater lines up behind the others.
 const optimisticTries = 3
 
-// Create stores a new document with version 1 and generation 1 and returns it as stored. Kind, ID, Scope, Name, Spec,
-// Status, DeletedAt and, unless it is zero, CreatedAt are the caller's; the rest is set. It is ErrExists when the id, or the name in that scope, is
-// taken by a document that is not removed (the name: nor being deleted); of two first writers one gets it. An id that was removed is created again
-// with the version and generation after the removed one's, so that no follower sees it go back.
+// Create stores a new document with version 1 and generation 1 and returns it as stored. Kind, ID,
+// Scope, Name, Spec, Status, DeletedAt and, unless it is zero, CreatedAt are the caller's; the rest
+// is set. It is ErrExists when the id, or the name in that scope, is taken by a document that is
+// not removed (the name: nor being deleted); of two first writers one gets it. An id that was
+// removed is created again with the version and generation after the removed one's, so that no
+// follower sees it go back.
 func (s *Store) Create(ctx context.Context, d Document) (Document, error) {
 	created, err := s.create(ctx, d)
 	if err != nil {
@@ -67,9 +69,11 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 
 func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) write {
 	if tombstone == nil {
-		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name, next.DeletedAt)
+		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
+			next.DeletedAt)
 	}
-	return k.compose(ctx, reviveStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name, next.DeletedAt, tombstone.Version)
+	return k.compose(ctx, reviveStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
+		next.DeletedAt, tombstone.Version)
 }
 
 // inTheWay finds why a creation found its place taken: an *ExistsError, or a tombstone of the id, or nothing any more.
@@ -94,12 +98,14 @@ func inTheWay(ctx context.Context, c querier, d Document) (tombstone *Document, 
 	return nil, nil
 }
 
-// Update changes a document: it reads it, lets change set Spec, Status or DeletedAt of the copy that it is given (to
-// other bytes: those that are there stay as they are), and writes that, one atomic step from the version read. What may come of it:
+// Update changes a document: it reads it, lets change set Spec, Status or DeletedAt of the copy
+// that it is given (to other bytes: those that are there stay as they are), and writes that, one
+// atomic step from the version read. What may come of it:
 //
 //   - (latest, true, nil): written; version is one higher, and generation too if Spec changed, or more when change set
 //     Generation to more. DeletedAt alone does not bump the generation, and cannot be taken back.
-//   - (latest, false, nil): the content is equal to what is stored (see Document.Spec for what equal means); nothing was
+//   - (latest, false, nil): the content is equal to what is stored (see Document.Spec for what
+//     equal means); nothing was
 //     written, or only when it was observed (KindSpec.Observed), and nobody was woken.
 //   - ErrStale, a *StaleError with the latest version: ifVersion is not 0 and not the latest.
 //   - ErrNotFound; ErrInvalid; whatever change returned, as it is; see errors.go for the rest.
@@ -107,12 +113,14 @@ func inTheWay(ctx context.Context, c querier, d Document) (tombstone *Document, 
 // change may be called several times, and must be a function of the document it is given: when another writer was
 // faster it is called again with the new document (if ifVersion is 0). It must not use the store. When updaters keep
 // missing each other they line up, so all get through.
-func (s *Store) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (Document, bool, error) {
+func (s *Store) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (
+	Document, bool, error) {
 	return s.update(ctx, kind, id, ifVersion, nil, false, change)
 }
 
-// UpdateFrom is Update for a caller that has the document already, from a feed or an earlier call. If known is still the
-// latest version, that saves reading it: the update is one round trip. Otherwise it is as Update with ifVersion 0.
+// UpdateFrom is Update for a caller that has the document already, from a feed or an earlier call.
+// If known is still the latest version, that saves reading it: the update is one round trip.
+// Otherwise it is as Update with ifVersion 0.
 func (s *Store) UpdateFrom(ctx context.Context, known Document, change func(*Document) error) (Document, bool, error) {
 	return s.update(ctx, known.Kind, known.ID, 0, &known, false, change)
 }
@@ -124,7 +132,8 @@ func (s *Store) Remove(ctx context.Context, kind Kind, id string, ifVersion int6
 	return err
 }
 
-func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int64, known *Document, remove bool, change func(*Document) error) (Document, bool, error) {
+func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int64, known *Document, remove bool,
+	change func(*Document) error) (Document, bool, error) {
 	verb := "updating"
 	if remove {
 		verb = "removing"
@@ -168,7 +177,8 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 }
 
 // tryUpdate is one optimistic update. again says that another writer was faster.
-func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVersion int64, known *Document, remove bool, change func(*Document) error) (doc Document, changed, again bool, err error) {
+func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVersion int64, known *Document, remove bool,
+	change func(*Document) error) (doc Document, changed, again bool, err error) {
 	var cur Document
 	if known != nil {
 		cur = *known
@@ -220,7 +230,8 @@ const touchSQL = `with o as materialized (select set_config('synchronous_commit'
 // is not later than the stored one, or a document that is not there, is no error. It does not wait for the disk: the
 // last few hundred milliseconds of observations may be lost with a crash.
 func (s *Store) Touch(ctx context.Context, kind Kind, id string, observed time.Time) error {
-	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error { // idempotent, so it may be sent again like a read
+	// idempotent, so it may be sent again like a read
+	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, touchSQL, string(kind), id, observed.UTC())
 		return err
 	})
@@ -230,9 +241,10 @@ func (s *Store) Touch(ctx context.Context, kind Kind, id string, observed time.T
 	return nil
 }
 
-// Line waits for its turn with a document among all in this process who call it for that, without a connection; release
-// lets the next one go. It protects nothing: other processes know nothing of it. It is for those who are about to wait for
-// the same lock in transactions, and would use up the connections that others need.
+// Line waits for its turn with a document among all in this process who call it for that, without a
+// connection; release lets the next one go. It protects nothing: other processes know nothing of
+// it. It is for those who are about to wait for the same lock in transactions, and would use up the
+// connections that others need.
 func (s *Store) Line(ctx context.Context, kind Kind, id string) (release func(), err error) {
 	return s.contended.lock(ctx, string(kind)+"/"+id)
 }

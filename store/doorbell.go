@@ -27,7 +27,8 @@ type doorbell struct {
 }
 
 func newDoorbell(s *Store) *doorbell {
-	return &doorbell{s: s, sender: fmt.Sprintf("%016x", rand.Uint64()), rung: make(chan struct{}, 1), kinds: map[Kind]struct{}{}}
+	return &doorbell{s: s, sender: fmt.Sprintf("%016x", rand.Uint64()), rung: make(chan struct{}, 1),
+		kinds: map[Kind]struct{}{}}
 }
 
 // committed is called after each commit.

@@ -50,14 +50,16 @@ func TestSameJSONAgreesWithJSONB(t *testing.T) {
 			return `[` + leaf.Draw(t, "x") + `, ` + leaf.Draw(t, "y") + `]`
 		case 1:
 			key := rapid.SampledFrom([]string{`"a"`, `"b"`, `"\u0061"`})
-			return `{` + key.Draw(t, "k") + `:` + leaf.Draw(t, "x") + `,` + key.Draw(t, "l") + `:[` + leaf.Draw(t, "y") + `]}`
+			return `{` + key.Draw(t, "k") + `:` + leaf.Draw(t, "x") + `,` + key.Draw(t, "l") + `:[` + leaf.Draw(
+				t, "y") + `]}`
 		}
 		return leaf.Draw(t, "leaf")
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := value.Draw(t, "a"), value.Draw(t, "b")
 		var want bool
-		if err := conn.QueryRow(context.Background(), `select $1::text::jsonb = $2::text::jsonb`, a, b).Scan(&want); err != nil {
+		if err := conn.QueryRow(context.Background(), `select $1::text::jsonb = $2::text::jsonb`, a, b).Scan(
+			&want); err != nil {
 			t.Fatal(err)
 		}
 		got, err := SameJSON([]byte(a), []byte(b))

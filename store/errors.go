@@ -30,8 +30,8 @@ var (
 	ErrFull = errors.New("database is full")
 	// ErrConflict: transactions got in each other's way again and again. Nothing was written; try again.
 	ErrConflict = errors.New("transaction conflict")
-	// ErrUnknownOutcome: the connection broke while the write was being committed, and it could not be found out whether
-	// it was.
+	// ErrUnknownOutcome: the connection broke while the write was being committed, and it could not
+	// be found out whether it was.
 	ErrUnknownOutcome = errors.New("outcome of the write is unknown")
 	// ErrNewer: the database's schema is newer than this binary.
 	ErrNewer = errors.New("database was written by a newer version")
@@ -68,8 +68,9 @@ func (e *ExistsError) Error() string {
 
 func (e *ExistsError) Is(target error) bool { return target == ErrExists }
 
-// broken says that the connection is gone, so that a statement which was under way may or may not have been done. Nothing
-// is made of pgconn.SafeToRetry: a simple query whose answer was lost ends with "conn closed", which claims to be safe.
+// broken says that the connection is gone, so that a statement which was under way may or may not
+// have been done. Nothing is made of pgconn.SafeToRetry: a simple query whose answer was lost ends
+// with "conn closed", which claims to be safe.
 func broken(conn *pgx.Conn, err error) bool {
 	return err != nil && conn.IsClosed()
 }
@@ -93,7 +94,8 @@ func classify(ctx context.Context, err error) error {
 }
 
 func already(err error) bool {
-	for _, known := range []error{ErrNotFound, ErrExists, ErrStale, ErrInvalid, ErrGone, ErrUnavailable, ErrTimeout, ErrFull, ErrConflict, ErrUnknownOutcome} {
+	for _, known := range []error{ErrNotFound, ErrExists, ErrStale, ErrInvalid, ErrGone, ErrUnavailable, ErrTimeout,
+		ErrFull, ErrConflict, ErrUnknownOutcome} {
 		if errors.Is(err, known) {
 			return true
 		}
@@ -137,7 +139,8 @@ func sentinelOf(err error) error {
 // lost recognises the driver's errors of a connection that ended, which have no type of their own.
 func lost(err error) bool {
 	text := err.Error()
-	for _, part := range []string{"unexpected EOF", "conn closed", "closed pool", "broken pipe", "connection reset", "EOF"} {
+	for _, part := range []string{"unexpected EOF", "conn closed", "closed pool", "broken pipe", "connection reset",
+		"EOF"} {
 		if strings.Contains(text, part) {
 			return true
 		}

@@ -32,7 +32,8 @@ func TestWhatCannotBeStoredIsInvalid(t *testing.T) {
 				t.Errorf("update, %s: %v", what, err)
 			}
 		}
-		if _, err := s.Create(ctx, doc("Bundle", "y", "y", text)); !errors.Is(err, store.ErrInvalid) && what != "too deep" {
+		if _, err := s.Create(ctx, doc("Bundle", "y", "y", text)); !errors.Is(err, store.ErrInvalid) &&
+			what != "too deep" {
 			t.Errorf("create, %s: %v", what, err)
 		}
 	}
@@ -105,7 +106,8 @@ func TestABusyPoolIsUnavailableNotAHang(t *testing.T) {
 
 func TestALongStatementTimesOut(t *testing.T) {
 	s := open(t, pgtest.DSN(t), func(o *store.Options) { o.StatementTimeout = 20 * time.Millisecond })
-	_, err := s.List(t.Context(), store.Query{Kind: "Plain", Where: store.Fragment{SQL: "(select pg_sleep(60) is null)"}})
+	_, err := s.List(t.Context(), store.Query{Kind: "Plain", Where: store.Fragment{
+		SQL: "(select pg_sleep(60) is null)"}})
 	if !errors.Is(err, store.ErrTimeout) {
 		t.Fatal(err)
 	}
@@ -115,7 +117,10 @@ func TestALockThatIsHeldTooLongIsUnavailable(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	s := open(t, dsn, func(o *store.Options) { o.LockTimeout = 20 * time.Millisecond })
 	must[store.Document](t)(s.Create(t.Context(), doc("Plain", "x", "x", `{}`)))
-	h := hold(t, open(t, dsn), func(tx *store.Tx) error { _, err := tx.GetForUpdate(t.Context(), "Plain", "x"); return err })
+	h := hold(t, open(t, dsn), func(tx *store.Tx) error {
+		_, err := tx.GetForUpdate(t.Context(), "Plain", "x")
+		return err
+	})
 	if _, _, err := s.Update(t.Context(), "Plain", "x", 0, spec(`{"a":1}`)); !errors.Is(err, store.ErrUnavailable) {
 		t.Fatal(err)
 	}

@@ -13,11 +13,13 @@ import (
 
 // reader reads the feed for some followers, on connections of their own.
 type reader struct {
-	s         *Store
-	pool      *pgxpool.Pool
-	turns     chan struct{} // holds a token for each read under way; nil: readers wait for the pool, not longer than AcquireTimeout
-	documents int           // in a chunk
-	bytes     int           // about: a chunk has that and the rest of its last document
+	s    *Store
+	pool *pgxpool.Pool
+	// holds a token for each read under way; nil: readers wait for the pool, not longer than
+	// AcquireTimeout
+	turns     chan struct{}
+	documents int // in a chunk
+	bytes     int // about: a chunk has that and the rest of its last document
 }
 
 // maxChunkBytes bounds what one read of a follower keeps in memory.
@@ -25,7 +27,8 @@ const maxChunkBytes = 8 << 20
 
 // metaSQL is what every read of the feed needs to know of the very moment of its snapshot. The insert position of the
 // WAL is read after the snapshot was taken, and before the flush position.
-const metaSQL = `m as materialized (select m.incarnation, ` + oursSQL + ` as ours, m.horizon, pg_current_snapshot() as snap,
+const metaSQL = `m as materialized (select m.incarnation, ` + oursSQL +
+	` as ours, m.horizon, pg_current_snapshot() as snap,
 	(pg_current_wal_insert_lsn() - '0/0')::bigint as inserted, (pg_current_wal_flush_lsn() - '0/0')::bigint as flushed from store_meta m)`
 
 const metaColumns = `m.incarnation, m.ours, m.horizon, m.snap::text, m.inserted, m.flushed`
@@ -72,14 +75,16 @@ type chunk struct {
 const noLimit = uint64(1) << 62
 
 // changes reads the chunk of what changed from one position to another (nil: to now), after the given document.
-func (r *reader) changes(ctx context.Context, trust trust, kinds []string, from position, until *position, after place, limit int) (chunk, error) {
+func (r *reader) changes(ctx context.Context, trust trust, kinds []string, from position, until *position, after place,
+	limit int) (chunk, error) {
 	var snapshot *string
 	bound := noLimit
 	if until != nil {
 		snapshot, bound = &until.snapshot, until.xmax
 	}
 	c, err := r.readChunk(ctx, trust, changesSQL, limit, func(identity string) []any {
-		return []any{identity, from.incarnation, from.xmin, from.xmax, from.xip, kinds, snapshot, bound, after.xid, after.kind, after.id, limit}
+		return []any{identity, from.incarnation, from.xmin, from.xmax, from.xip, kinds, snapshot, bound, after.xid,
+			after.kind, after.id, limit}
 	})
 	switch {
 	case err != nil:
@@ -170,7 +175,8 @@ func (r *reader) flush(ctx context.Context, t trust) error {
 	})
 }
 
-func (r *reader) readChunk(ctx context.Context, t trust, sql string, limit int, args func(identity string) []any) (c chunk, err error) {
+func (r *reader) readChunk(ctx context.Context, t trust, sql string, limit int, args func(identity string) []any) (
+	c chunk, err error) {
 	err = r.on(ctx, t, func(ctx context.Context, conn *pgx.Conn) error {
 		c = chunk{began: time.Now()}
 		var incarnation, snapshot string

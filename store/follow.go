@@ -19,13 +19,15 @@ type Batch struct {
 	Relist bool
 	// First and Last batch of its run. A run that was interrupted starts again with First.
 	First, Last bool
-	// Cursor is where to follow on from after this batch, if it is the last one of its run; otherwise after the run before.
-	// It may lie a moment before the batch, so that some of its documents come again.
+	// Cursor is where to follow on from after this batch, if it is the last one of its run;
+	// otherwise after the run before. It may lie a moment before the batch, so that some of its
+	// documents come again.
 	Cursor Cursor
 
 	xids []uint64 // of Documents
 	at   position // where its run ends
-	// since is when the snapshot was asked for at which its run begins: all documents were committed later. Zero: not known.
+	// since is when the snapshot was asked for at which its run begins: all documents were
+	// committed later. Zero: not known.
 	since time.Time
 }
 
@@ -43,13 +45,14 @@ type FollowOptions struct {
 	// last save before a crash comes again.
 	SaveEvery time.Duration
 
-	// passed is called when a run has ended, also if nothing changed, with where it ended and when that snapshot was asked
-	// for; may be nil.
+	// passed is called when a run has ended, also if nothing changed, with where it ended and when
+	// that snapshot was asked for; may be nil.
 	passed func(position, time.Time)
 	nudge  <-chan struct{} // a token begins a run at once; may be nil
 }
 
-// Follow calls apply with what changes, until ctx ends or apply returns an error, which it returns (for ctx, its cause).
+// Follow calls apply with what changes, until ctx ends or apply returns an error, which it returns
+// (for ctx, its cause).
 //
 // For each document that changed, apply gets a state at least as new as the change; states in between may be merged. A
 // document never goes back to an older version, and a version does not come twice, while Follow runs; after a restart
@@ -123,8 +126,9 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 	}
 }
 
-// catchUp brings each document that changed since the cursor, once, and returns the cursor to go on from. It reads on the
-// watchers' connections, at no more than ReplayConns at a time, and does not hold one while show is at work.
+// catchUp brings each document that changed since the cursor, once, and returns the cursor to go on
+// from. It reads on the watchers' connections, at no more than ReplayConns at a time, and does not
+// hold one while show is at work.
 func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show func(Document) error) (Cursor, error) {
 	f, err := s.newFollower(FollowOptions{Kinds: kinds, From: from}, func(_ context.Context, b Batch) error {
 		for _, d := range b.Documents {
@@ -190,10 +194,11 @@ type follower struct {
 	atAsked time.Time // when that of at was; zero: not known
 	cur     *run      // a run that was begun
 
-	// A cursor is only safe when what it saw is on disk. A transaction that was rolled back leaves a trace in the WAL
-	// that nobody waits for; when the server crashes before that is written, its id is given out again, to a transaction
-	// that the cursor would take for seen. So after an interruption a follower goes on from the last safe position,
-	// and skips what it knows it has delivered.
+	// A cursor is only safe when what it saw is on disk. A transaction that was rolled back leaves
+	// a trace in the WAL that nobody waits for; when the server crashes before that is written, its
+	// id is given out again, to a transaction that the cursor would take for seen. So after an
+	// interruption a follower goes on from the last safe position, and skips what it knows it has
+	// delivered.
 	safe      position
 	unsettled []settling
 	readAt    time.Time        // when the last read began
@@ -383,14 +388,16 @@ func (f *follower) rewind() {
 
 // restart forgets everything, so that the next run is a relist.
 func (f *follower) restart() {
-	f.at, f.atAsked, f.safe, f.skip, f.unsettled, f.cur, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil, true
+	f.at, f.atAsked, f.safe, f.skip, f.unsettled, f.cur, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil,
+		true
 }
 
 func (f *follower) load(ctx context.Context) error {
 	if f.o.Name != "" {
 		var text Cursor
 		err := f.s.read(ctx, f.s.pool, func(ctx context.Context, c *pgx.Conn) error {
-			return c.QueryRow(ctx, `select coalesce((select cursor from follower where name = $1), '')`, f.o.Name).Scan(&text)
+			return c.QueryRow(ctx, `select coalesce((select cursor from follower where name = $1), '')`, f.o.Name).Scan(
+				&text)
 		})
 		if err != nil {
 			return err
@@ -425,7 +432,8 @@ func (f *follower) save(ctx context.Context, final bool) {
 		return err
 	})
 	if err != nil {
-		f.s.log.Warn("a follower's cursor was not saved; changes will come again after a restart", "follower", f.o.Name, "error", err)
+		f.s.log.Warn("a follower's cursor was not saved; changes will come again after a restart", "follower", f.o.Name,
+			"error", err)
 		return
 	}
 	f.dirty, f.saved, f.savedAt = false, f.at, time.Now()

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Record is one entry of the history: a change of a document of a kind with History or Trail, or what Tx.Record was given. It was
-// committed together with what it records.
+// Record is one entry of the history: a change of a document of a kind with History or Trail, or
+// what Tx.Record was given. It was committed together with what it records.
 type Record struct {
 	Seq        int64 // unique in this database; grows, but not in the order of commits
 	At         time.Time
@@ -29,7 +29,8 @@ const recordColumns = `h.seq, h.at, h.action, h.kind, h.id, h.scope, h.version, 
 
 func (r *Record) targets(packed *[]byte, more ...any) []any {
 	return append([]any{&r.Seq, &r.At, &r.Action, &r.Kind, &r.ID, &r.Scope, &r.Version, &r.Generation,
-		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), packed, (*[]byte)(&r.Note)}, more...)
+		&r.Actor.Principal, &r.Actor.Account, &r.Actor.RequestID, (*[]byte)(&r.Spec), (*[]byte)(&r.Status), packed,
+		(*[]byte)(&r.Note)}, more...)
 }
 
 // HistoryQuery says which records History returns: of one document, or, without ID, of all of some kinds.
@@ -61,7 +62,8 @@ func (s *Store) History(ctx context.Context, q HistoryQuery) ([]Record, error) {
 			records, err = scanRecords(c.Query(ctx, ofKindsSQL, kinds, q.Before, q.Limit))
 			return err
 		}
-		records, err = scanRecords(c.Query(ctx, `select `+recordColumns+` from history h where kind = $1 and id = $2 and ($3::bigint = 0 or seq < $3)
+		records, err = scanRecords(c.Query(ctx, `select `+recordColumns+
+			` from history h where kind = $1 and id = $2 and ($3::bigint = 0 or seq < $3)
 			order by seq desc limit $4`, string(q.Kind), q.ID, q.Before, q.Limit))
 		return err
 	})

@@ -56,7 +56,8 @@ func TestI1AKilledServerLosesNothingThatWasAcknowledged(t *testing.T) {
 				case err == nil:
 					acked[n][string(kind)+"/"+id] = d.Version
 					acks <- struct{}{}
-				case errors.Is(err, errRollback), errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrUnknownOutcome), ctx.Err() != nil:
+				case errors.Is(err, errRollback), errors.Is(err, store.ErrUnavailable),
+					errors.Is(err, store.ErrUnknownOutcome), ctx.Err() != nil:
 				default:
 					t.Errorf("writing %s: %v", id, err)
 				}
@@ -155,7 +156,8 @@ func givesOutIdsAgain(t *testing.T) bool {
 	}
 	for i := range 20 {
 		id := fmt.Sprint(i)
-		if _, err := conn.Exec(t.Context(), `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+		if _, err := conn.Exec(t.Context(),
+			`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			values ('Plain', $1, '', '', 1, 1, '{}', '{}', '', now(), now(), 1)`, id); err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +184,8 @@ func rollbacks(t testing.TB, dsn string, n int) (xid uint64) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = tx.QueryRow(t.Context(), `update document set token = 0 returning xmin, pg_current_xact_id()`).Scan(nil, &xid)
+		err = tx.QueryRow(t.Context(), `update document set token = 0 returning xmin, pg_current_xact_id()`).Scan(
+			nil, &xid)
 		if err = errors.Join(err, tx.Rollback(t.Context())); err != nil {
 			t.Fatal(err)
 		}

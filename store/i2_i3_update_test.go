@@ -38,12 +38,17 @@ func TestI2SpecAndStatusWritesAtOnceLoseNothing(t *testing.T) {
 			}
 		}
 		d, changed, err := s.Update(ctx, "Bundle", name, 0, c.mine)
-		if err != nil || !changed || d.Version != 3 || d.Generation != 2 || string(d.Spec) != `{"a": 1}` || string(d.Status) != `{"s": 1}` {
+		if err != nil || !changed || d.Version != 3 || d.Generation != 2 || string(d.Spec) != `{"a": 1}` ||
+			string(d.Status) != `{"s": 1}` {
 			t.Fatalf("%s: %+v %v", name, d, err)
 		}
 		// The same with a version: refused.
 		times, c.between = 0, status(`{"s": 2}`)
-		_, _, err = s.Update(ctx, "Bundle", name, 3, func(d *store.Document) error { d.Spec = json.RawMessage(`{"mine": true}`); return nil })
+		_, _, err = s.Update(ctx, "Bundle", name, 3, func(d *store.Document) error {
+			d.Spec = json.RawMessage(
+				`{"mine": true}`)
+			return nil
+		})
 		if stale, ok := errors.AsType[*store.StaleError](err); ok && stale.Latest == 4 {
 			continue
 		}
@@ -97,7 +102,8 @@ func TestI2OfManyFirstWritersOneGetsIt(t *testing.T) {
 		results := make(chan error, 20)
 		for i := range 20 {
 			go func() {
-				_, err := s.Create(context.Background(), doc("Bundle", fmt.Sprint(round, "-", i%4), fmt.Sprint(round), `{}`))
+				_, err := s.Create(context.Background(), doc("Bundle", fmt.Sprint(round, "-", i%4), fmt.Sprint(round),
+					`{}`))
 				results <- err
 			}()
 		}
@@ -137,7 +143,8 @@ func TestI2TwoHundredUpdatersOfOneDocumentAllMakeProgress(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if d := must[store.Document](t)(stores[0].Get(ctx, "Plain", "x")); string(d.Spec) != `{"n": 200}` || d.Version != 201 || d.Generation != 201 {
+	if d := must[store.Document](t)(stores[0].Get(ctx, "Plain", "x")); string(d.Spec) != `{"n": 200}` ||
+		d.Version != 201 || d.Generation != 201 {
 		t.Fatalf("%s %d", d.Spec, d.Version)
 	}
 	w.has("Plain/x", 201)
@@ -148,7 +155,8 @@ func TestI3AContentEqualWriteChangesNothingAndWakesNobody(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t), func(o *store.Options) {
 		o.Hooks.LocalWake = func() bool { rung <- struct{}{}; return true }
 	}), t.Context()
-	d := must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{"a": 1.0, "b": [1, {"c": "\u0041"}], "z": 100}`)))
+	d := must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x",
+		`{"a": 1.0, "b": [1, {"c": "\u0041"}], "z": 100}`)))
 	<-rung
 	equal := `{ "z" : 1e2, "b":[1.00,{"c":"A"}], "a":5, "a" : 1 }`
 	for what, update := range map[string]func() (store.Document, bool, error){
@@ -160,7 +168,11 @@ func TestI3AContentEqualWriteChangesNothingAndWakesNobody(t *testing.T) {
 		},
 		"from": func() (store.Document, bool, error) { return s.UpdateFrom(ctx, d, spec(equal)) },
 		"read-only": func() (store.Document, bool, error) {
-			return s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error { d.Version, d.Wire, d.UpdatedAt = 9, nil, time.Now(); return nil })
+			return s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error {
+				d.Version, d.Wire, d.UpdatedAt = 9,
+					nil, time.Now()
+				return nil
+			})
 		},
 		"in a transaction": func() (got store.Document, changed bool, err error) {
 			err = s.Tx(ctx, func(tx *store.Tx) error {
@@ -197,7 +209,10 @@ func TestI3AnObservationMovesInPlaceAndWakesNobody(t *testing.T) {
 		return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && x["value"] == y["value"]
 	}
 	s := open(t, pgtest.DSN(t), func(o *store.Options) {
-		o.Kinds = []store.KindSpec{{Kind: "Bundle", Render: func(d store.Document) ([]byte, error) { return d.Status, nil }, History: true, Observed: onlyTime}}
+		o.Kinds = []store.KindSpec{{Kind: "Bundle", Render: func(d store.Document) ([]byte, error) {
+			return d.Status,
+				nil
+		}, History: true, Observed: onlyTime}}
 	})
 	ctx := t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{}`)))
@@ -208,7 +223,8 @@ func TestI3AnObservationMovesInPlaceAndWakesNobody(t *testing.T) {
 	feed := follow(t, s, store.FollowOptions{})
 	feed.has("Bundle/x", 2)
 	got, changed, err := s.Update(ctx, "Bundle", "x", 0, status(`{"value": 1, "at": 2}`))
-	if err != nil || changed || got.Version != 2 || !got.UpdatedAt.Equal(d.UpdatedAt) || !strings.Contains(string(got.Wire), `"at": 2`) {
+	if err != nil || changed || got.Version != 2 || !got.UpdatedAt.Equal(d.UpdatedAt) ||
+		!strings.Contains(string(got.Wire), `"at": 2`) {
 		t.Fatalf("%+v %v %v", got, changed, err)
 	}
 	err = s.Tx(ctx, func(tx *store.Tx) error {
@@ -219,10 +235,12 @@ func TestI3AnObservationMovesInPlaceAndWakesNobody(t *testing.T) {
 		t.Fatalf("%+v %v %v", got, changed, err)
 	}
 	stored := must[store.Document](t)(s.Get(ctx, "Bundle", "x"))
-	if stored.Version != 2 || string(stored.Status) != `{"at": 3, "value": 1}` || !strings.Contains(string(stored.Wire), `"at": 3`) {
+	if stored.Version != 2 || string(stored.Status) != `{"at": 3, "value": 1}` || !strings.Contains(string(stored.Wire),
+		`"at": 3`) {
 		t.Fatalf("%+v", stored)
 	}
-	if records := must[[]store.Record](t)(s.History(ctx, store.HistoryQuery{Kind: "Bundle", ID: "x"})); len(records) != 2 {
+	if records := must[[]store.Record](t)(s.History(ctx, store.HistoryQuery{Kind: "Bundle", ID: "x"})); len(
+		records) != 2 {
 		t.Fatalf("%+v", records)
 	}
 	// A mark after it comes alone.
@@ -273,7 +291,8 @@ func TestI2AnObservationIsNotLost(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if d := must[store.Document](t)(s.Get(ctx, "Bundle", "x")); string(d.Status) != `{"a": true, "b": true, "c": true, "d": true}` || d.Version != 2 {
+	if d := must[store.Document](t)(s.Get(ctx, "Bundle", "x")); string(
+		d.Status) != `{"a": true, "b": true, "c": true, "d": true}` || d.Version != 2 {
 		t.Fatalf("%s at version %d", d.Status, d.Version)
 	}
 }
@@ -304,7 +323,10 @@ func TestDeletionIsAVersionNotAGeneration(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	must[store.Document](t)(s.Create(ctx, doc("Bundle", "x", "x", `{}`)))
 	when := time.Now()
-	d, changed, err := s.Update(ctx, "Bundle", "x", 1, func(d *store.Document) error { d.DeletedAt = &when; return nil })
+	d, changed, err := s.Update(ctx, "Bundle", "x", 1, func(d *store.Document) error {
+		d.DeletedAt = &when
+		return nil
+	})
 	if err != nil || !changed || d.Version != 2 || d.Generation != 1 || d.DeletedAt == nil {
 		t.Fatalf("%+v %v", d, err)
 	}
@@ -313,7 +335,10 @@ func TestDeletionIsAVersionNotAGeneration(t *testing.T) {
 	if err != nil || changed || d.DeletedAt == nil {
 		t.Fatalf("%+v %v", d, err)
 	}
-	if _, _, err := s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error { d.Name = "z"; return nil }); !errors.Is(err, store.ErrInvalid) {
+	if _, _, err := s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error {
+		d.Name = "z"
+		return nil
+	}); !errors.Is(err, store.ErrInvalid) {
 		t.Fatal(err)
 	}
 }

@@ -57,7 +57,8 @@ func TestI4ARestoreFromADumpGivesGoneNotAGap(t *testing.T) {
 			dump := program(t, nil, "pg_dump", dsn)
 			name := strings.TrimPrefix(must[*url.URL](t)(url.Parse(dsn)).Path, "/")
 			admin := strings.Replace(dsn, "/"+name+"?", "/postgres?", 1)
-			program(t, []byte("drop database "+name+" with (force);\ncreate database "+name+" template template0;\n"), "psql", "-v", "ON_ERROR_STOP=1", admin)
+			program(t, []byte("drop database "+name+" with (force);\ncreate database "+name+" template template0;\n"),
+				"psql", "-v", "ON_ERROR_STOP=1", admin)
 			program(t, dump, "psql", "-v", "ON_ERROR_STOP=1", dsn)
 			return dsn
 		},
@@ -68,7 +69,8 @@ func TestI4ARestoreFromADumpGivesGoneNotAGap(t *testing.T) {
 		},
 		"the same tables, their rows replaced": func(t *testing.T, dsn string) string {
 			dump := program(t, nil, "pg_dump", "--data-only", dsn)
-			clear := "delete from document; delete from history; delete from follower; delete from store_meta; delete from schema_version;\n"
+			clear := "delete from document; delete from history; delete from follower; delete from store_meta; " +
+				"delete from schema_version;\n"
 			program(t, append([]byte(clear), dump...), "psql", "-v", "ON_ERROR_STOP=1", "--single-transaction", dsn)
 			return dsn
 		},
@@ -146,7 +148,9 @@ func TestAMalformedCursorIsInvalidAndAFutureOneIsGone(t *testing.T) {
 		store.Cursor(incarnation + ".999999999:999999999:"): store.ErrGone,
 		"0123." + page.Cursor[len(incarnation)+1:]:          store.ErrGone,
 	} {
-		err := s.Follow(t.Context(), store.FollowOptions{From: cursor}, func(context.Context, store.Batch) error { return errors.New("it came") })
+		err := s.Follow(t.Context(), store.FollowOptions{From: cursor}, func(context.Context, store.Batch) error {
+			return errors.New("it came")
+		})
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v", cursor, err)
 		}

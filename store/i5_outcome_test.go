@@ -71,7 +71,11 @@ func TestI5AStatementThatIsStillUnderWayIsEndedBeforeItIsJudged(t *testing.T) {
 	t.Cleanup(leaked.close)
 	must[store.Document](t)(s.Create(t.Context(), doc("Plain", "x", "x", `{}`)))
 	h := hold(t, other, func(tx *store.Tx) error {
-		_, _, err := tx.Update(t.Context(), "Plain", "x", 0, func(d *store.Document) error { d.Status = json.RawMessage(`{"held":true}`); return nil })
+		_, _, err := tx.Update(t.Context(), "Plain", "x", 0, func(d *store.Document) error {
+			d.Status = json.RawMessage(
+				`{"held":true}`)
+			return nil
+		})
 		return err
 	})
 	b.arm("marker", lostBoth)
@@ -124,7 +128,8 @@ func waiting(t testing.TB, dsn string, n int) {
 	}
 	defer conn.Close(context.Background())
 	for have := -1; have != n; {
-		err := conn.QueryRow(ctx, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`).Scan(&have)
+		err := conn.QueryRow(
+			ctx, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`).Scan(&have)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,8 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	if d.Generation < 1 || d.CreatedAt.IsZero() || d.UpdatedAt.IsZero() {
 		return d, fmt.Errorf("%w: it has no generation, or no times", ErrInvalid)
 	}
-	created, updated, generation := d.CreatedAt.UTC().Truncate(time.Microsecond), d.UpdatedAt.UTC().Truncate(time.Microsecond), d.Generation
+	created, updated, generation := d.CreatedAt.UTC().Truncate(time.Microsecond), d.UpdatedAt.UTC().Truncate(
+		time.Microsecond), d.Generation
 	next, err := kind.creation(d, nil)
 	if err != nil {
 		return d, err
@@ -37,7 +38,8 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	// The history says when it came here.
 	stored := next
 	stored.UpdatedAt = now
-	w := kind.compose(ctx, insertStatement, stored, next.Spec, next.Status, tx.token, "import", next.Scope, next.Name, next.DeletedAt)
+	w := kind.compose(ctx, insertStatement, stored, next.Spec, next.Status, tx.token, "import", next.Scope, next.Name,
+		next.DeletedAt)
 	hit, err := tx.send(ctx, w)
 	switch {
 	case nameTaken(err):
@@ -47,7 +49,8 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	case !hit:
 		return d, &ExistsError{Kind: d.Kind, ID: d.ID}
 	}
-	_, err = tx.conn.Exec(ctx, `update document set created_at = $3, updated_at = $4 where kind = $1 and id = $2`, string(d.Kind), d.ID, created, updated)
+	_, err = tx.conn.Exec(ctx, `update document set created_at = $3, updated_at = $4 where kind = $1 and id = $2`,
+		string(d.Kind), d.ID, created, updated)
 	next.token = tx.token
 	return next, err
 }

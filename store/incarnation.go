@@ -50,7 +50,8 @@ func (s *Store) adopt(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, int64(schemaLock)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `lock table store_meta, document, feed, history in share row exclusive mode`); err != nil {
+		if _, err := tx.Exec(
+			ctx, `lock table store_meta, document, feed, history in share row exclusive mode`); err != nil {
 			return err
 		}
 		err = tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)

@@ -185,12 +185,14 @@ func (q Query) build() (sql string, args []any, err error) {
 		if q.After == "" {
 			// A page that reaches the end says how many there are.
 			rows := "(select count(*) from page)"
-			total = "case when " + rows + " < " + limit + "::int and (" + rows + " > 0 or " + offset + "::int = 0) then " + offset + "::int + " + rows + " else " + total + " end"
+			total = "case when " + rows + " < " + limit + "::int and (" + rows + " > 0 or " + offset +
+				"::int = 0) then " + offset + "::int + " + rows + " else " + total + " end"
 		}
 	}
 	// The page is found by its keys alone, from an index that has them if there is one, and what is on it is read after
 	// that. It is ordered again outside, because a join promises no order.
-	sql = `with page as materialized (select ` + kind + ` as kind, d.id` + keys.String() + ` from document d where ` + page + `
+	sql = `with page as materialized (select ` + kind + ` as kind, d.id` + keys.String() + ` from document d where ` +
+		page + `
 			order by ` + orderSQL(order) + ` limit ` + limit + ` offset ` + offset + `)
 		select m.incarnation, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
 		` + total + `, ` + q.columns() + texts.String() + `
@@ -246,7 +248,8 @@ func (q Query) keys() []Order {
 
 // present are the columns that are never null.
 var present = map[string]bool{
-	"d.kind": true, "d.id": true, "d.scope": true, "d.name": true, "d.version": true, "d.generation": true, "d.created_at": true, "d.updated_at": true,
+	"d.kind": true, "d.id": true, "d.scope": true, "d.name": true, "d.version": true, "d.generation": true,
+	"d.created_at": true, "d.updated_at": true,
 }
 
 // direction says where nulls go only if there can be any: an index that is read backwards has them first.

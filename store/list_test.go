@@ -25,7 +25,8 @@ func ids(p store.Page) (ids []string) {
 func TestAListIsPagedByKeyAndByNumberInTheSameOrder(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 25 {
-		d := doc("Plain", fmt.Sprintf("%02d", i), "", fmt.Sprintf(`{"rank": %d, "color": %q}`, i%4, []string{"red", "blue"}[i%2]))
+		d := doc("Plain", fmt.Sprintf("%02d", i), "", fmt.Sprintf(`{"rank": %d, "color": %q}`, i%4,
+			[]string{"red", "blue"}[i%2]))
 		if i%5 == 0 {
 			d.Spec = json.RawMessage(`{"color": null}`) // no rank: comes last
 		}
@@ -33,7 +34,8 @@ func TestAListIsPagedByKeyAndByNumberInTheSameOrder(t *testing.T) {
 	}
 	for _, desc := range []bool{false, true} {
 		q := store.Query{Kind: "Plain", Count: true, OrderBy: []store.Order{
-			{Expr: "(d.spec->>'rank')::int", Type: "int", Desc: desc}, {Expr: "d.spec->>'color'", Type: "text", Desc: !desc}}}
+			{Expr: "(d.spec->>'rank')::int", Type: "int", Desc: desc}, {Expr: "d.spec->>'color'", Type: "text",
+				Desc: !desc}}}
 		q.Limit = 100
 		whole := must[store.Page](t)(s.List(ctx, q))
 		if len(whole.Documents) != 25 || whole.Total != 25 || whole.Next != "" {
@@ -78,7 +80,10 @@ func TestAListChooses(t *testing.T) {
 		must[store.Document](t)(s.Create(ctx, d))
 	}
 	when := time.Now()
-	if _, _, err := s.Update(ctx, "Bundle", "2", 0, func(d *store.Document) error { d.DeletedAt = &when; return nil }); err != nil {
+	if _, _, err := s.Update(ctx, "Bundle", "2", 0, func(d *store.Document) error {
+		d.DeletedAt = &when
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remove(ctx, "Bundle", "3", 0); err != nil {
@@ -92,9 +97,11 @@ func TestAListChooses(t *testing.T) {
 		"deleting": {store.Query{Deletion: store.OnlyDeleting}, []string{"2"}},
 		"both":     {store.Query{Deletion: store.WithDeleting}, []string{"0", "1", "2", "4", "5"}},
 		"scope":    {store.Query{Scope: "scope0"}, []string{"0", "4"}},
-		"where":    {store.Query{Where: store.Fragment{SQL: "(d.spec->>'n')::int > $1", Args: []any{3}}}, []string{"4", "5"}},
-		"together": {store.Query{Scope: "scope1", Where: store.Fragment{SQL: "d.spec @> $1 or d.id = $2", Args: []any{`{"n": 4}`, "5"}}}, []string{"5"}},
-		"other":    {store.Query{Kind: "Plain"}, nil},
+		"where": {store.Query{Where: store.Fragment{SQL: "(d.spec->>'n')::int > $1", Args: []any{3}}},
+			[]string{"4", "5"}},
+		"together": {store.Query{Scope: "scope1", Where: store.Fragment{SQL: "d.spec @> $1 or d.id = $2",
+			Args: []any{`{"n": 4}`, "5"}}}, []string{"5"}},
+		"other": {store.Query{Kind: "Plain"}, nil},
 	} {
 		if c.q.Kind == "" {
 			c.q.Kind = "Bundle"
@@ -121,7 +128,8 @@ func TestAListChooses(t *testing.T) {
 		}
 		q.After = p.Next
 	}
-	if whole := ids(must[store.Page](t)(s.List(ctx, store.Query{Kind: "Bundle", Deletion: store.WithDeleting}))); !slices.Equal(single, whole) {
+	if whole := ids(must[store.Page](t)(s.List(ctx, store.Query{Kind: "Bundle",
+		Deletion: store.WithDeleting}))); !slices.Equal(single, whole) {
 		t.Errorf("one by one %v, all %v", single, whole)
 	}
 	for _, after := range []string{"nonsense", "W10", "WyJhIiwiYiJd"} {
@@ -146,7 +154,10 @@ func TestHistoryIsTheAuditRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	when := time.Now()
-	if _, _, err := s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error { d.DeletedAt = &when; return nil }); err != nil {
+	if _, _, err := s.Update(ctx, "Bundle", "x", 0, func(d *store.Document) error {
+		d.DeletedAt = &when
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remove(ctx, "Bundle", "x", 0); err != nil {
@@ -154,7 +165,8 @@ func TestHistoryIsTheAuditRecord(t *testing.T) {
 	}
 	var got []string
 	for _, r := range must[[]store.Record](t)(s.History(ctx, store.HistoryQuery{Kind: "Bundle", ID: "x"})) {
-		got = append(got, fmt.Sprintf("%s %s v%d g%d spec=%s status=%s note=%s", r.Actor.Principal, r.Action, r.Version, r.Generation, r.Spec, r.Status, r.Note))
+		got = append(got, fmt.Sprintf("%s %s v%d g%d spec=%s status=%s note=%s", r.Actor.Principal, r.Action, r.Version,
+			r.Generation, r.Spec, r.Status, r.Note))
 	}
 	slices.Reverse(got)
 	want := []string{

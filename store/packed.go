@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// What the history keeps of a status is packed: compressed here, because PostgreSQL compresses only rows above 2 KB, and
-// stored as bytes, because nobody searches it and jsonb is parsed at each write. The first byte is the form.
+// What the history keeps of a status is packed: compressed here, because PostgreSQL compresses only
+// rows above 2 KB, and stored as bytes, because nobody searches it and jsonb is parsed at each
+// write. The first byte is the form.
 const (
 	packedPlain   = 0
 	packedDeflate = 1

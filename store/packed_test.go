@@ -34,12 +34,13 @@ func TestWhatIsPackedIsUnpacked(t *testing.T) {
 func TestTheHistoryKeepsWhatTheKindRecords(t *testing.T) {
 	ctx := t.Context()
 	long := `{"changed":"` + strings.Repeat("x", 3000) + `"}`
-	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{{Kind: "A", History: true, Recorded: func(before, after Document) json.RawMessage {
-		if string(before.Status) == string(after.Status) {
-			t.Error("it was asked what did not change")
-		}
-		return json.RawMessage(long)
-	}}}})
+	s, err := Open(ctx, Options{DSN: pgtest.DSN(t), Kinds: []KindSpec{
+		{Kind: "A", History: true, Recorded: func(before, after Document) json.RawMessage {
+			if string(before.Status) == string(after.Status) {
+				t.Error("it was asked what did not change")
+			}
+			return json.RawMessage(long)
+		}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +56,8 @@ func TestTheHistoryKeepsWhatTheKindRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.pool.Exec(ctx, `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, status, token)
+	if _, err := s.pool.Exec(
+		ctx, `insert into history (at, action, kind, id, scope, version, generation, principal, account, request_id, status, token)
 		values (now(), 'update', 'A', '1', '', 9, 1, '', '', '', '{"old": true}', 1)`); err != nil {
 		t.Fatal(err)
 	}

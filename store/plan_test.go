@@ -22,7 +22,8 @@ func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	_, err = s.pool.Exec(ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+	_, err = s.pool.Exec(
+		ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 		select 'A', i::text, '', '', 1, 1, '{}', '{}', '', now(), now(), 1 from generate_series(1, 20000) i`)
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +36,8 @@ func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer open.Rollback(context.Background())
-	if _, err := open.Exec(ctx, `update document set version = 2, xid = pg_current_xact_id() where id = '1'`); err != nil {
+	if _, err := open.Exec(
+		ctx, `update document set version = 2, xid = pg_current_xact_id() where id = '1'`); err != nil {
 		t.Fatal(err)
 	}
 	page, err := s.List(ctx, Query{Kind: "A", Limit: 1})
@@ -57,21 +59,26 @@ func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 		read             int // rows, by the scans of the index
 	}{
 		"changes": {`(text, text, xid8, xid8, xid8[], text[], text, xid8, xid8, text, text, bigint) as ` + changesSQL,
-			fmt.Sprintf(`'%s', '%d', '%d', '{%s}', '{A,B}', null, '%d', '0', '', '', 100`, now.incarnation, now.xmin, now.xmax,
-				strings.Trim(strings.Join(strings.Fields(fmt.Sprint(now.xip)), ","), "[]"), noLimit), "document_feed", 5},
-		"everything": {`(text, text[], text, text, bigint) as ` + everythingSQL, `'{A,B}', 'A', '500', 100`, "document_pkey", 100},
+			fmt.Sprintf(`'%s', '%d', '%d', '{%s}', '{A,B}', null, '%d', '0', '', '', 100`, now.incarnation, now.xmin,
+				now.xmax,
+				strings.Trim(strings.Join(strings.Fields(fmt.Sprint(now.xip)), ","),
+					"[]"), noLimit), "document_feed", 5},
+		"everything": {`(text, text[], text, text, bigint) as ` + everythingSQL, `'{A,B}', 'A', '500', 100`,
+			"document_pkey", 100},
 	} {
 		err := s.followers.on(ctx, trust{}, func(ctx context.Context, conn *pgx.Conn) error {
 			if _, err := conn.Exec(ctx, "prepare "+what+" "+c.prepare); err != nil {
 				return err
 			}
-			rows, err := conn.Query(ctx, "explain (analyze, costs off, timing off) execute "+what+" ('"+sessionOf(conn).identity+"', "+c.execute+")")
+			rows, err := conn.Query(ctx, "explain (analyze, costs off, timing off) execute "+what+" ('"+sessionOf(
+				conn).identity+"', "+c.execute+")")
 			if err != nil {
 				return err
 			}
 			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			plan, read := strings.Join(lines, "\n"), 0
-			for _, m := range regexp.MustCompile(`Index (?:Only )?Scan using `+c.scan+`.*actual rows=(\d+)`).FindAllStringSubmatch(plan, -1) {
+			for _, m := range regexp.MustCompile(`Index (?:Only )?Scan using `+c.scan+
+				`.*actual rows=(\d+)`).FindAllStringSubmatch(plan, -1) {
 				n, _ := strconv.Atoi(m[1])
 				read += n
 			}

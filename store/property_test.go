@@ -83,12 +83,16 @@ type openTx struct {
 }
 
 func newModel(t *rapid.T, s *Store) *model {
-	m := &model{s: s, prefix: fmt.Sprintf("%x-", rand.Uint64()), committed: map[docKey]Document{}, has: map[docKey]Document{}, seen: map[docKey]int64{}}
+	m := &model{s: s, prefix: fmt.Sprintf("%x-", rand.Uint64()), committed: map[docKey]Document{},
+		has: map[docKey]Document{}, seen: map[docKey]int64{}}
 	page, err := s.List(context.Background(), Query{Kind: "A"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.f, err = s.newFollower(FollowOptions{From: page.Cursor}, func(_ context.Context, b Batch) error { m.apply(t, b); return nil })
+	m.f, err = s.newFollower(FollowOptions{From: page.Cursor}, func(_ context.Context, b Batch) error {
+		m.apply(t, b)
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +103,8 @@ func (m *model) begin(t *rapid.T) {
 	if len(m.open) == 3 {
 		t.Skip("enough are open")
 	}
-	o := &openTx{do: make(chan func(*Tx) error), result: make(chan error), done: make(chan error, 1), writes: map[docKey]Document{}}
+	o := &openTx{do: make(chan func(*Tx) error), result: make(chan error), done: make(chan error, 1),
+		writes: map[docKey]Document{}}
 	go func() {
 		o.done <- m.s.Tx(context.Background(), func(tx *Tx) error {
 			for f := range o.do {
@@ -120,7 +125,8 @@ var errEnd = errors.New("roll back")
 // write changes one document, in an open transaction or by itself. Documents that another open transaction has written
 // are left alone: it would wait.
 func (m *model) write(t *rapid.T) {
-	key := docKey{rapid.SampledFrom([]Kind{"A", "B"}).Draw(t, "kind"), m.prefix + rapid.SampledFrom([]string{"1", "2", "3", "4", "5"}).Draw(t, "id")}
+	key := docKey{rapid.SampledFrom([]Kind{"A", "B"}).Draw(t, "kind"), m.prefix + rapid.SampledFrom(
+		[]string{"1", "2", "3", "4", "5"}).Draw(t, "id")}
 	var o *openTx
 	if i := rapid.IntRange(-1, len(m.open)-1).Draw(t, "transaction"); i >= 0 {
 		o = m.open[i]
@@ -152,7 +158,10 @@ func (m *model) write(t *rapid.T) {
 			next, err = cur, w.Remove(ctx, key.kind, key.id, cur.Version)
 			next.Version, next.Removed = cur.Version+1, true
 		default:
-			next, _, err = w.Update(ctx, key.kind, key.id, cur.Version, func(d *Document) error { d.Status = body; return nil })
+			next, _, err = w.Update(ctx, key.kind, key.id, cur.Version, func(d *Document) error {
+				d.Status = body
+				return nil
+			})
 		}
 		return err
 	}

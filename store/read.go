@@ -34,7 +34,8 @@ func (r *row) document() Document {
 	return Document{
 		Kind: Kind(*r.kind), ID: *r.id, Scope: *r.scope, Name: *r.name, Version: *r.version, Generation: *r.generation,
 		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: r.wire,
-		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), ObservedAt: utc(r.obs), Removed: *r.removed, token: *r.token,
+		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), ObservedAt: utc(
+			r.obs), Removed: *r.removed, token: *r.token,
 	}
 }
 
@@ -50,7 +51,8 @@ const (
 	getSQL    = `select ` + columns + ` from document d where kind = $1 and id = $2`
 	wireSQL   = `select d.kind, d.id, d.scope, d.version, d.wire from document d where kind = $1 and id = $2 and removed_at is null`
 	lockSQL   = getSQL + ` for update`
-	byNameSQL = `select ` + columns + ` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null and deleted_at is null`
+	byNameSQL = `select ` + columns +
+		` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null and deleted_at is null`
 )
 
 // querier is a connection, or a transaction.
@@ -103,8 +105,8 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	return d, nil
 }
 
-// GetByName returns the document that has the name in that scope, or ErrNotFound. One whose deletion was requested has no
-// name any more.
+// GetByName returns the document that has the name in that scope, or ErrNotFound. One whose
+// deletion was requested has no name any more.
 func (s *Store) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
 	doc, found, err := s.lookup(ctx, byNameSQL, string(kind), scope, name)
 	switch {

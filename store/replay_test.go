@@ -43,9 +43,10 @@ func TestOneSnapshotIsWithinAnotherWhenThatSeesAllOfIt(t *testing.T) {
 	}
 }
 
-// TestI4TheReplayHasAllThatACursorHasNotSeen runs transactions that overlap as they like, a feed that reads at some
-// moments, and watches that come with a snapshot of any moment: from memory each sees the latest state of every document
-// that its snapshot does not see, or it is told that its cursor is too old.
+// TestI4TheReplayHasAllThatACursorHasNotSeen runs transactions that overlap as they like, a feed
+// that reads at some moments, and watches that come with a snapshot of any moment: from memory each
+// sees the latest state of every document that its snapshot does not see, or it is told that its
+// cursor is too old.
 func TestI4TheReplayHasAllThatACursorHasNotSeen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (
@@ -156,7 +157,8 @@ func TestTheReplayIsBounded(t *testing.T) {
 		at, _ := newPosition("life", fmt.Sprintf("%d:%d:", i+2, i+2))
 		r.add(Round{Changes: []*Change{{xid: uint64(i + 1)}}, at: at, size: 300})
 		if len(r.rounds) > 8 || r.bytes > 1000 || r.changes > 10 {
-			t.Fatalf("after %d rounds there are %d, with %d changes and %d bytes", i+1, len(r.rounds), r.changes, r.bytes)
+			t.Fatalf("after %d rounds there are %d, with %d changes and %d bytes", i+1, len(r.rounds), r.changes,
+				r.bytes)
 		}
 	}
 	if _, known := r.since(start); known {

@@ -41,12 +41,13 @@ func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
 	// The follower beside them.
 	seen := make(chan string, 1000)
 	running.Go(func() {
-		_ = s.Follow(ctx, store.FollowOptions{From: must[store.Cursor](t)(s.Present(ctx))}, func(_ context.Context, b store.Batch) error {
-			for _, d := range b.Documents {
-				seen <- d.ID
-			}
-			return nil
-		})
+		_ = s.Follow(ctx, store.FollowOptions{From: must[store.Cursor](t)(s.Present(ctx))},
+			func(_ context.Context, b store.Batch) error {
+				for _, d := range b.Documents {
+					seen <- d.ID
+				}
+				return nil
+			})
 	})
 
 	var caught, finished sync.WaitGroup
@@ -64,7 +65,9 @@ func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
 			defer finished.Done()
 			reached := sync.OnceFunc(caught.Done)
 			defer reached()
-			w := store.Watch{Query: store.Query{Kind: "Plain"}, From: from, Match: func(*store.Change) bool { return true }}
+			w := store.Watch{Query: store.Query{Kind: "Plain"}, From: from, Match: func(*store.Change) bool {
+				return true
+			}}
 			got := map[string]int{}
 			err := feed.Watch(ctx, w, func() error { return nil }, func(sight store.Sight) error {
 				switch {
@@ -113,7 +116,8 @@ func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
 	slices.Sort(took)
 	t.Logf("%d watches caught up in %v; the follower took %v at most, %v in the middle, of %d writes",
 		reconnecting, time.Since(began), took[len(took)-1], took[len(took)/2], len(took))
-	if worst := took[len(took)-1]; worst > 5*time.Second { // 10 ms on an idle machine; starved, it waited for all of them
+	// 10 ms on an idle machine; starved, it waited for all of them
+	if worst := took[len(took)-1]; worst > 5*time.Second {
 		t.Errorf("the follower took %v", worst)
 	}
 	must[store.Document](t)(s.Create(ctx, doc("Plain", "last", "last", `{}`)))

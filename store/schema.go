@@ -11,13 +11,14 @@ import (
 //go:embed schema.sql
 var schema1 string
 
-// namesFree frees the name of a document whose deletion was requested. Such documents stay in the index, each by its own
-// id, because what is in a scope is looked up there.
+// namesFree frees the name of a document whose deletion was requested. Such documents stay in the
+// index, each by its own id, because what is in a scope is looked up there.
 const namesFree = `drop index document_name;
 create unique index document_name on document (kind, scope, name, (case when deleted_at is null then '' else id end))
 	where removed_at is null and name <> ''`
 
-// quickCompression has large documents compressed by lz4, which takes a fraction of pglz's time, where the server has it.
+// quickCompression has large documents compressed by lz4, which takes a fraction of pglz's time,
+// where the server has it.
 const quickCompression = `do $$ begin
 	alter table document alter column spec set compression lz4, alter column status set compression lz4, alter column wire set compression lz4;
 	alter table history alter column spec set compression lz4, alter column status set compression lz4;
@@ -83,7 +84,8 @@ func (s *Store) migrate(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(schemaLock)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `create table if not exists schema_version (part text primary key, version int not null)`); err != nil {
+		if _, err := tx.Exec(
+			ctx, `create table if not exists schema_version (part text primary key, version int not null)`); err != nil {
 			return err
 		}
 		if err := migratePart(ctx, tx, "store", migrations); err != nil {
@@ -106,7 +108,8 @@ func (s *Store) Migrate(ctx context.Context, part string, steps []string) error 
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var have int
-	if err := conn.QueryRow(ctx, `select coalesce((select version from schema_version where part = $1), 0)`, part).Scan(&have); err == nil && have == len(steps) {
+	if err := conn.QueryRow(ctx, `select coalesce((select version from schema_version where part = $1), 0)`, part).Scan(
+		&have); err == nil && have == len(steps) {
 		return nil // it only read: a disk may be full
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -124,7 +127,8 @@ func (s *Store) Migrate(ctx context.Context, part string, steps []string) error 
 // isCurrent says that there is nothing to migrate. It only reads, so that a store can be opened while its disk is full.
 func (s *Store) isCurrent(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var exists bool
-	if err := conn.QueryRow(ctx, `select to_regclass('schema_version') is not null`).Scan(&exists); err != nil || !exists {
+	if err := conn.QueryRow(ctx, `select to_regclass('schema_version') is not null`).Scan(&exists); err != nil ||
+		!exists {
 		return false, err
 	}
 	var store, service, indexes int
@@ -145,7 +149,8 @@ func indexName(k Kind, ix Index) string { return "document_" + string(k) + "_" +
 
 func migratePart(ctx context.Context, tx pgx.Tx, part string, steps []string) error {
 	var have int
-	err := tx.QueryRow(ctx, `select coalesce((select version from schema_version where part = $1), 0)`, part).Scan(&have)
+	err := tx.QueryRow(ctx, `select coalesce((select version from schema_version where part = $1), 0)`, part).Scan(
+		&have)
 	if err != nil {
 		return err
 	}
@@ -160,7 +165,8 @@ func migratePart(ctx context.Context, tx pgx.Tx, part string, steps []string) er
 	if have == len(steps) {
 		return nil
 	}
-	_, err = tx.Exec(ctx, `insert into schema_version values ($1, $2) on conflict (part) do update set version = excluded.version`, part, len(steps))
+	_, err = tx.Exec(
+		ctx, `insert into schema_version values ($1, $2) on conflict (part) do update set version = excluded.version`, part, len(steps))
 	return err
 }
 
@@ -168,7 +174,8 @@ func (s *Store) makeIndexes(ctx context.Context, tx pgx.Tx) error {
 	for _, k := range s.opts.Kinds {
 		for _, ix := range k.Indexes {
 			name := pgx.Identifier{indexName(k.Kind, ix)}.Sanitize()
-			stmt := fmt.Sprintf("create index if not exists %s on document using %s where kind = '%s'", name, ix.On, k.Kind)
+			stmt := fmt.Sprintf("create index if not exists %s on document using %s where kind = '%s'", name, ix.On,
+				k.Kind)
 			if ix.Live {
 				stmt += " and removed_at is null"
 			}

@@ -25,7 +25,8 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 		}
 		steps := append([]string{`create table schema_version (part text primary key, version int not null)`,
 			fmt.Sprintf(`insert into schema_version values ('store', %d), ('service', 0)`, have)}, migrations[:have]...)
-		steps = append(steps, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+		steps = append(
+			steps, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			select 'A', n::text, '', 'name-' || n, 1, 1, '{"a": 1}', '{"b": [1, 2]}', 'wire', now(), now(), n from generate_series(1, 3000) n`,
 			`insert into store_meta (incarnation, identity, filenode, stamp)
 			values ('first', '`+sessionOf(conn).identity+`', pg_relation_filenode('document'), `+stampSQL+`)`)
@@ -42,7 +43,8 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Exec(ctx, `update document set version = 2, xid = pg_current_xact_id() where id = '17'`); err != nil {
+		if _, err := conn.Exec(
+			ctx, `update document set version = 2, xid = pg_current_xact_id() where id = '17'`); err != nil {
 			t.Fatal(err)
 		}
 
@@ -51,7 +53,10 @@ func TestADatabaseOfAnEarlierSchemaIsOpened(t *testing.T) {
 			t.Fatalf("from step %d: %v", have, err)
 		}
 		defer s.Close()
-		if _, _, err := s.Update(ctx, "A", "18", 0, func(d *Document) error { d.Status = []byte(`{"b": [3]}`); return nil }); err != nil {
+		if _, _, err := s.Update(ctx, "A", "18", 0, func(d *Document) error {
+			d.Status = []byte(`{"b": [3]}`)
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Create(ctx, Document{Kind: "A", ID: "new"}); err != nil {

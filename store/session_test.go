@@ -41,7 +41,11 @@ func sessionSettings(t *testing.T, dsn string) map[string]string {
 			}
 			var name, setting string
 			n := 0
-			_, err = pgx.ForEachRow(rows, []any{&name, &setting}, func() error { got[session+" "+name] = setting; n++; return nil })
+			_, err = pgx.ForEachRow(rows, []any{&name, &setting}, func() error {
+				got[session+" "+name] = setting
+				n++
+				return nil
+			})
 			if n != len(names) {
 				t.Errorf("%d settings of %d are known", n, len(names))
 			}
@@ -75,7 +79,8 @@ func TestASessionSetsWhatItReliesOn(t *testing.T) {
 		}
 	}
 	for name, setting := range map[string]string{"pool jit": "off", "feed jit": "off", "single jit": "off",
-		"feed plan_cache_mode": "force_generic_plan", "pool statement_timeout": "5000", "single statement_timeout": "0"} {
+		"feed plan_cache_mode": "force_generic_plan", "pool statement_timeout": "5000",
+		"single statement_timeout": "0"} {
 		if want[name] != setting {
 			t.Errorf("%s is %q, want %q", name, want[name], setting)
 		}
@@ -105,7 +110,8 @@ func TestTheFeedIsQuickOnAHostileServer(t *testing.T) {
 	}()
 	for i := range 20 {
 		id := string(rune('a' + i))
-		d, err := s.Create(ctx, Document{Kind: "A", ID: id, Spec: json.RawMessage(`{"text":"ä\\n"}`), Status: json.RawMessage(`{}`)})
+		d, err := s.Create(ctx, Document{Kind: "A", ID: id, Spec: json.RawMessage(`{"text":"ä\\n"}`),
+			Status: json.RawMessage(`{}`)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +124,8 @@ func TestTheFeedIsQuickOnAHostileServer(t *testing.T) {
 			t.Fatal("the feed is silent")
 		}
 	}
-	page, err := s.List(ctx, Query{Kind: "A", Limit: 7, OrderBy: []Order{{Expr: "d.created_at", Type: "timestamptz", Desc: true}}})
+	page, err := s.List(ctx, Query{Kind: "A", Limit: 7, OrderBy: []Order{{Expr: "d.created_at", Type: "timestamptz",
+		Desc: true}}})
 	for n := len(page.Documents); err == nil && page.Next != ""; n += len(page.Documents) {
 		page, err = s.List(ctx, Query{Kind: "A", Limit: 7, After: page.Next, Count: true,
 			OrderBy: []Order{{Expr: "d.created_at", Type: "timestamptz", Desc: true}}})
@@ -131,13 +138,15 @@ func TestTheFeedIsQuickOnAHostileServer(t *testing.T) {
 	}
 	// The plan of the feed, as it is run: nothing of it is compiled, and nobody helps with it.
 	err = s.followers.on(ctx, trust{}, func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(ctx, "explain (analyze, costs off) "+strings.NewReplacer("$1", "''", "$2", "'{A}'", "$3", "''", "$4", "''", "$5", "10").
+		rows, err := c.Query(ctx, "explain (analyze, costs off) "+strings.NewReplacer("$1", "''", "$2", "'{A}'", "$3",
+			"''", "$4", "''", "$5", "10").
 			Replace(everythingSQL))
 		if err != nil {
 			return err
 		}
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if plan := strings.Join(lines, "\n"); strings.Contains(plan, "JIT") || strings.Contains(plan, "Gather") || plan == "" {
+		if plan := strings.Join(lines, "\n"); strings.Contains(plan, "JIT") || strings.Contains(plan, "Gather") ||
+			plan == "" {
 			t.Errorf("the feed's statement is compiled or parallel:\n%s", plan)
 		}
 		return err

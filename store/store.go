@@ -36,8 +36,8 @@ type Document struct {
 	// Scope is what owns the document: the consumer of a bundle, the account of a cluster; "" if nothing does.
 	// It does not change while the document lives.
 	Scope string
-	// Name is unique within (Kind, Scope) among documents whose deletion was not requested; "" is no name and never clashes.
-	// It does not change while the document lives.
+	// Name is unique within (Kind, Scope) among documents whose deletion was not requested; "" is
+	// no name and never clashes. It does not change while the document lives.
 	Name string
 	// Version is bumped by each change, Generation by changes of Spec. Both start at 1, and go on where they ended when
 	// a removed id is created again.
@@ -73,8 +73,9 @@ type KindSpec struct {
 	// Render makes the wire form, once per write, of the document as it will be stored. Nil: no wire form. It must be a
 	// function of the document alone. Its error refuses the write, wrapped in ErrInvalid.
 	Render func(Document) ([]byte, error)
-	// Begin completes the spec of a document that is being created, once its generation is known: an id that was removed is
-	// created again with the generation after the removed one's. It may be called several times. Nil: nothing is added.
+	// Begin completes the spec of a document that is being created, once its generation is known:
+	// an id that was removed is created again with the generation after the removed one's. It may
+	// be called several times. Nil: nothing is added.
 	Begin func(*Document) error
 	// Observed says that two statuses differ in nothing but when things were observed, which is no content (I3): such a
 	// change is written in place, with no version, feed entry or record, and wakes nobody. Nil: all differences count.
@@ -88,8 +89,9 @@ type KindSpec struct {
 	Recorded func(before, after Document) json.RawMessage
 	// History keeps a record of every change, with its actor, in the transaction of the change: the audit record.
 	History bool
-	// Trail keeps less than History: who changed a document and when, without spec and status, and not of changes of the
-	// status alone. It is enough to find out what became of a commit whose answer was lost.
+	// Trail keeps less than History: who changed a document and when, without spec and status, and
+	// not of changes of the status alone. It is enough to find out what became of a commit whose
+	// answer was lost.
 	Trail bool
 	// Indexes are made at Open, for this kind's rows only.
 	Indexes []Index
@@ -123,7 +125,9 @@ type Options struct {
 	// Migrations make the service's own side tables, in order; each runs once. Only ever add to the end.
 	Migrations []string
 
-	MaxConns         int           // of the pool of writers and readers; default 16. Followers use at most FollowConns more, watches ReplayConns, and two
+	// of the pool of writers and readers; default 16. Followers use at most FollowConns more,
+	// watches ReplayConns, and two
+	MaxConns         int
 	FollowConns      int           // default 4
 	ReplayConns      int           // for watches whose cursor is older than what a Broadcast remembers; default 2
 	AcquireTimeout   time.Duration // for getting a connection, connecting included; default 1.5 s
@@ -132,8 +136,9 @@ type Options struct {
 	IdleInTxTimeout  time.Duration // default 10 s: a transaction that is left open is ended by the server
 	ResolveTimeout   time.Duration // for finding out what became of a commit whose answer was lost; default 1.5 s
 	PollInterval     time.Duration // of followers, behind the doorbell; default 1 s
-	FeedInterval     time.Duration // shortest time between two reads of one follower, and two rings of the doorbell; default 5 ms
-	ChunkSize        int           // documents per batch; default 500. A batch has at most about 8 MB, too
+	// shortest time between two reads of one follower, and two rings of the doorbell; default 5 ms
+	FeedInterval time.Duration
+	ChunkSize    int // documents per batch; default 500. A batch has at most about 8 MB, too
 
 	// How many recent changes a Broadcast remembers for watches that continue from a cursor, and how large they may be
 	// together; default 10,000 and 32 MB.

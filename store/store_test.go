@@ -69,14 +69,18 @@ func TestADocumentLivesFromCreateToRemove(t *testing.T) {
 	if err != nil || !changed || d.Version != 2 || d.Generation != 2 {
 		t.Fatalf("%+v %v %v", d, changed, err)
 	}
-	d, changed, err = s.UpdateFrom(ctx, d, func(d *store.Document) error { d.Status = json.RawMessage(`{"ok":true}`); return nil })
+	d, changed, err = s.UpdateFrom(ctx, d, func(d *store.Document) error {
+		d.Status = json.RawMessage(`{"ok":true}`)
+		return nil
+	})
 	if err != nil || !changed || d.Version != 3 || d.Generation != 2 {
 		t.Fatalf("%+v %v %v", d, changed, err)
 	}
 	if _, _, err = s.Update(ctx, "Bundle", "1", 2, spec(`{}`)); !errors.Is(err, store.ErrStale) {
 		t.Fatal(err)
 	}
-	if got := must[store.Document](t)(s.GetByName(ctx, "Bundle", "s", "one")); got.Version != 3 || string(got.Spec) != `{"a": 2}` {
+	if got := must[store.Document](t)(s.GetByName(ctx, "Bundle", "s", "one")); got.Version != 3 ||
+		string(got.Spec) != `{"a": 2}` {
 		t.Fatalf("%+v", got)
 	}
 	page := must[store.Page](t)(s.List(ctx, store.Query{Kind: "Bundle", Count: true}))

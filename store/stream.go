@@ -41,7 +41,9 @@ func (s *Store) Stream(ctx context.Context, q Query, begin func(Extent) error, b
 		}
 		return err
 	}
-	err := s.stream(ctx, q, func(x Extent) error { return mine(begin(x)) }, func(d []Document) error { return mine(batch(d)) })
+	err := s.stream(ctx, q, func(x Extent) error { return mine(begin(x)) }, func(d []Document) error {
+		return mine(batch(d))
+	})
 	if own != nil {
 		return own
 	}
@@ -226,12 +228,18 @@ func (r *pageReader) run(ctx context.Context) error {
 		if len(page) > 0 {
 			some := page[:together(page)]
 			page = page[len(some):]
-			if err := r.s.bounded(ctx, func(ctx context.Context) (err error) { docs, err = r.read(ctx, some); return err }); err != nil {
+			if err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
+				docs, err = r.read(ctx, some)
+				return err
+			}); err != nil {
 				return err
 			}
 		}
 		if len(page) == 0 {
-			if err := r.s.bounded(ctx, func(ctx context.Context) error { _, err := r.c.Exec(ctx, "commit"); return err }); err != nil {
+			if err := r.s.bounded(ctx, func(ctx context.Context) error {
+				_, err := r.c.Exec(ctx, "commit")
+				return err
+			}); err != nil {
 				return err
 			}
 			r.release()
@@ -268,7 +276,8 @@ func (r *pageReader) find(ctx context.Context) (page []found, total int, err err
 	if !r.q.WireOnly {
 		size += " + octet_length(d.spec::text) + octet_length(d.status::text)" // not pg_column_size: that is compressed
 	}
-	sql := "select d.id, " + size + " from document d where " + where + " order by " + orderSQL(r.q.keys()) + " limit " + arg(r.q.Limit+1) + " offset " + arg(r.q.Offset)
+	sql := "select d.id, " + size + " from document d where " + where + " order by " + orderSQL(r.q.keys()) +
+		" limit " + arg(r.q.Limit+1) + " offset " + arg(r.q.Offset)
 	// Described each time, not prepared, as in List.
 	described := func(args []any) []any { return append([]any{pgx.QueryExecModeCacheDescribe}, args...) }
 	rows, err := r.c.Query(ctx, sql, described(args)...)
@@ -276,7 +285,10 @@ func (r *pageReader) find(ctx context.Context) (page []found, total int, err err
 		return nil, 0, err
 	}
 	var f found
-	if _, err := pgx.ForEachRow(rows, []any{&f.id, &f.size}, func() error { page = append(page, f); return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&f.id, &f.size}, func() error {
+		page = append(page, f)
+		return nil
+	}); err != nil {
 		return nil, 0, err
 	}
 	if len(page) <= r.q.Limit && (len(page) > 0 || r.q.Offset == 0) {

@@ -15,7 +15,8 @@ import (
 func TestAStreamIsTheListInBatches(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 40 {
-		d := doc("Plain", fmt.Sprintf("%02d", (i*7)%40), "", fmt.Sprintf(`{"rank": %d, "filler": %q}`, i%4, strings.Repeat("x", 100_000)))
+		d := doc("Plain", fmt.Sprintf("%02d", (i*7)%40), "", fmt.Sprintf(`{"rank": %d, "filler": %q}`, i%4,
+			strings.Repeat("x", 100_000)))
 		must[store.Document](t)(s.Create(ctx, d))
 	}
 	for _, q := range []store.Query{
@@ -26,7 +27,8 @@ func TestAStreamIsTheListInBatches(t *testing.T) {
 		{Kind: "Plain", Limit: 7, Offset: 40},
 		{Kind: "Plain"},
 		{Kind: "Plain", Limit: 100, OrderBy: []store.Order{{Expr: "(d.spec->>'rank')::int", Type: "int", Desc: true}}},
-		{Kind: "Plain", Limit: 3, Where: store.Fragment{SQL: "(d.spec->>'rank')::int > $1", Args: []any{1}}, WireOnly: true},
+		{Kind: "Plain", Limit: 3, Where: store.Fragment{SQL: "(d.spec->>'rank')::int > $1", Args: []any{1}},
+			WireOnly: true},
 		{Kind: "Plain", Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{[]string{}}}},
 		{Kind: "Plain", Scope: "none"},
 	} {
@@ -59,33 +61,38 @@ func TestAStreamIsTheListInBatches(t *testing.T) {
 func TestAStreamIsOneState(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 30 {
-		must[store.Document](t)(s.Create(ctx, doc("Plain", fmt.Sprintf("%02d", i), "", fmt.Sprintf(`{"state": "old", "filler": %q}`, strings.Repeat("x", 200_000)))))
+		must[store.Document](t)(s.Create(ctx, doc("Plain", fmt.Sprintf("%02d", i), "",
+			fmt.Sprintf(`{"state": "old", "filler": %q}`, strings.Repeat("x", 200_000)))))
 	}
 	var seen []string
-	err := s.Stream(ctx, store.Query{Kind: "Plain", Limit: 100}, func(store.Extent) error { return nil }, func(docs []store.Document) error {
-		for _, d := range docs {
-			if !strings.Contains(string(d.Spec), `"old"`) {
-				t.Errorf("%s is new", d.ID)
+	err := s.Stream(ctx, store.Query{Kind: "Plain", Limit: 100}, func(store.Extent) error { return nil },
+		func(docs []store.Document) error {
+			for _, d := range docs {
+				if !strings.Contains(string(d.Spec), `"old"`) {
+					t.Errorf("%s is new", d.ID)
+				}
+				seen = append(seen, d.ID)
 			}
-			seen = append(seen, d.ID)
-		}
-		if len(seen) > len(docs) {
-			return nil
-		}
-		for i := range 30 {
-			id := fmt.Sprintf("%02d", i)
-			if i%2 == 0 {
-				if err := s.Remove(ctx, "Plain", id, 0); err != nil {
+			if len(seen) > len(docs) {
+				return nil
+			}
+			for i := range 30 {
+				id := fmt.Sprintf("%02d", i)
+				if i%2 == 0 {
+					if err := s.Remove(ctx, "Plain", id, 0); err != nil {
+						return err
+					}
+					continue
+				}
+				if _, _, err := s.Update(ctx, "Plain", id, 0, func(d *store.Document) error {
+					d.Spec = []byte(`{"state":"new"}`)
+					return nil
+				}); err != nil {
 					return err
 				}
-				continue
 			}
-			if _, _, err := s.Update(ctx, "Plain", id, 0, func(d *store.Document) error { d.Spec = []byte(`{"state":"new"}`); return nil }); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+			return nil
+		})
 	if err != nil || len(seen) != 30 || !slices.IsSorted(seen) {
 		t.Errorf("%v: %v", err, seen)
 	}
@@ -94,7 +101,8 @@ func TestAStreamIsOneState(t *testing.T) {
 func TestAStreamEndsWithItsReader(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 30 {
-		must[store.Document](t)(s.Create(ctx, doc("Plain", fmt.Sprint(i), "", fmt.Sprintf(`{"filler": %q}`, strings.Repeat("x", 200_000)))))
+		must[store.Document](t)(s.Create(ctx, doc("Plain", fmt.Sprint(i), "", fmt.Sprintf(`{"filler": %q}`,
+			strings.Repeat("x", 200_000)))))
 	}
 	enough := errors.New("enough")
 	q := store.Query{Kind: "Plain", Limit: 100}

@@ -26,9 +26,10 @@ type Tx struct {
 
 const conflictRetries = 5
 
-// Tx runs f in one transaction: everything f did is committed, or nothing. f's error rolls it back and is returned as it
-// is. f may be called again when the transaction got in the way of another (deadlock, serialization), so it must have no
-// effect outside of tx; it must not use the store itself, and should be short (IdleInTxTimeout).
+// Tx runs f in one transaction: everything f did is committed, or nothing. f's error rolls it back
+// and is returned as it is. f may be called again when the transaction got in the way of another
+// (deadlock, serialization), so it must have no effect outside of tx; it must not use the store
+// itself, and should be short (IdleInTxTimeout).
 //
 // When Tx returns nil the transaction is durable. ErrUnknownOutcome: the connection broke during the commit and what
 // became of it could not be found out. With every other error nothing was written.
@@ -74,7 +75,8 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	cctx, cancel := s.uncancelled(ctx)
 	defer cancel()
 	if tx.raw && tx.xid == 0 {
-		if err := c.QueryRow(cctx, `select coalesce(pg_current_xact_id_if_assigned(), '0')`).Scan(&tx.xid); err != nil && broken(c, err) {
+		if err := c.QueryRow(cctx, `select coalesce(pg_current_xact_id_if_assigned(), '0')`).Scan(
+			&tx.xid); err != nil && broken(c, err) {
 			s.pool.Reset()
 			return fmt.Errorf("%w: %w", errNotMade, err)
 		}
@@ -224,7 +226,8 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 }
 
 // Update is as Store.Update; it locks the document until the transaction ends.
-func (tx *Tx) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (Document, bool, error) {
+func (tx *Tx) Update(ctx context.Context, kind Kind, id string, ifVersion int64, change func(*Document) error) (
+	Document, bool, error) {
 	return tx.update(ctx, kind, id, ifVersion, false, change)
 }
 
@@ -234,7 +237,8 @@ func (tx *Tx) Remove(ctx context.Context, kind Kind, id string, ifVersion int64)
 	return err
 }
 
-func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64, remove bool, change func(*Document) error) (Document, bool, error) {
+func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64, remove bool,
+	change func(*Document) error) (Document, bool, error) {
 	fail := func(err error) (Document, bool, error) {
 		return Document{}, false, fmt.Errorf("updating %s %s: %w", kind, id, classify(ctx, err))
 	}

@@ -40,11 +40,12 @@ const (
 	Passed                  // nothing to be seen happened up to the cursor
 )
 
-// Watch shows what there is and then what changes, until ctx ends or see returns an error. No change is missed, none is
-// shown twice, and no document goes back. It comes from the one follower and what that remembers; only a watch that
-// continues from an older cursor reads the feed itself, once, on connections that followers do not use. It returns
-// ErrTooSlow when see takes too long: the watch may be continued from the last cursor; and ErrGone when From is too old,
-// or the database was restored.
+// Watch shows what there is and then what changes, until ctx ends or see returns an error. No
+// change is missed, none is shown twice, and no document goes back. It comes from the one follower
+// and what that remembers; only a watch that continues from an older cursor reads the feed itself,
+// once, on connections that followers do not use. It returns ErrTooSlow when see takes too long:
+// the watch may be continued from the last cursor; and ErrGone when From is too old, or the
+// database was restored.
 //
 // open is called once, when it is certain that the watch stands.
 func (b *Broadcast) Watch(ctx context.Context, w Watch, open func() error, see func(Sight) error) error {
@@ -101,8 +102,8 @@ func (v *viewer) existing(ctx context.Context, open func() error) error {
 	return v.see(Sight{Kind: Caught, Cursor: start})
 }
 
-// openAfter is how long the answer to a watch that continues waits for the database, which finds out whether the cursor is
-// gone. Then the answer begins, also if many others are read before.
+// openAfter is how long the answer to a watch that continues waits for the database, which finds
+// out whether the cursor is gone. Then the answer begins, also if many others are read before.
 const openAfter = time.Second
 
 // resume continues an earlier watch, from memory where that reaches back to its cursor.

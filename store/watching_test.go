@@ -27,7 +27,9 @@ func TestI4AWatchThatIsThereBeforeItsFeedRunsMissesNothing(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	done := errors.New("done")
-	all := store.Watch{Query: store.Query{Kind: "Plain"}, Match: func(c *store.Change) bool { return c.Kind == "Plain" }}
+	all := store.Watch{Query: store.Query{Kind: "Plain"}, Match: func(c *store.Change) bool {
+		return c.Kind == "Plain"
+	}}
 	err := feed.Watch(ctx, all, func() error { return nil }, func(sight store.Sight) error {
 		switch sight.Kind {
 		case store.Caught:

@@ -43,8 +43,8 @@ const (
 		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
 	updateArgs = 13
 
-	// observeSQL writes in place when things were observed. The token tells whether it was done, and others that what they
-	// read is not the latest, though its version is.
+	// observeSQL writes in place when things were observed. The token tells whether it was done,
+	// and others that what they read is not the latest, though its version is.
 	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6 where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
 )
 
@@ -77,13 +77,16 @@ var (
 func newToken() int64 { return rand.Int64() }
 
 // compose makes the write of next. Null arguments for an unchanged spec or status.
-func (k *KindSpec) compose(ctx context.Context, st sent, next Document, spec, status json.RawMessage, token int64, action string, more ...any) write {
+func (k *KindSpec) compose(ctx context.Context, st sent, next Document, spec, status json.RawMessage, token int64,
+	action string, more ...any) write {
 	return k.composeRecorded(ctx, st, next, spec, status, status, token, action, more...)
 }
 
 // composeRecorded is compose with what the history keeps of the status.
-func (k *KindSpec) composeRecorded(ctx context.Context, st sent, next Document, spec, status, recorded json.RawMessage, token int64, action string, more ...any) write {
-	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status), next.Wire, next.UpdatedAt, token}, more...)
+func (k *KindSpec) composeRecorded(ctx context.Context, st sent, next Document, spec, status, recorded json.RawMessage,
+	token int64, action string, more ...any) write {
+	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status), next.Wire,
+		next.UpdatedAt, token}, more...)
 	w := write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
 	switch {
 	case k.History:
@@ -164,9 +167,10 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 	return d, k.render(&d)
 }
 
-// change applies f to a copy of cur and works out what is to be written, if anything. changed is false when f left it as
-// it was, or changed only when it was observed.
-func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (next Document, w write, changed bool, err error) {
+// change applies f to a copy of cur and works out what is to be written, if anything. changed is
+// false when f left it as it was, or changed only when it was observed.
+func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (
+	next Document, w write, changed bool, err error) {
 	next = cur
 	if f != nil {
 		if err := f(&next); err != nil {
@@ -228,7 +232,8 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if status != nil && k.Recorded != nil {
 		recorded = k.Recorded(cur, next)
 	}
-	w = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt, cur.Version, cur.token)
+	w = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
+		cur.Version, cur.token)
 	return next, w, true, nil
 }
 
@@ -258,7 +263,8 @@ func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, 
 		return w, err
 	}
 	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire, token, cur.token}
-	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args}, nil
+	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args},
+		nil
 }
 
 // send sends one write on a connection. hit is false when its condition did not hold.

@@ -78,7 +78,8 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	have, err := t.at(at.GroupVersionResource, at.namespace).Get(ctx, at.name, metav1.GetOptions{})
 	switch {
 	case a.OnlyExisting && (apierrors.IsNotFound(err) || err == nil && have.GetDeletionTimestamp() != nil):
-		return adapter.Applied{Operation: adapter.Skipped, Reason: "its resource is being deleted: it is not made again"}, nil
+		return adapter.Applied{Operation: adapter.Skipped,
+			Reason: "its resource is being deleted: it is not made again"}, nil
 	case apierrors.IsNotFound(err):
 		return t.write(ctx, at, want, nil, hash, adapter.Created, "there was none")
 	case err != nil:
@@ -89,9 +90,11 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	was := generationOf(have)
 	switch {
 	case was > a.Generation:
-		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied, which is newer than %d", was, a.Generation), Object: have.Object}, nil
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf(
+			"generation %d is applied, which is newer than %d", was, a.Generation), Object: have.Object}, nil
 	case t.unchanged(at, hash, have.GetResourceVersion()):
-		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", was), Object: have.Object}, nil
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged",
+			was), Object: have.Object}, nil
 	case a.Recreate && was != a.Generation && !a.OnlyExisting:
 		return t.recreate(ctx, at, want, have, hash, fmt.Sprintf("generation %d became %d", was, a.Generation))
 	}
@@ -154,7 +157,8 @@ func (t *Objects) unchanged(at place, hash, version string) bool {
 }
 
 // write applies, and says what came of it.
-func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.Unstructured, hash string, op adapter.Operation, reason string) (adapter.Applied, error) {
+func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.Unstructured, hash string,
+	op adapter.Operation, reason string) (adapter.Applied, error) {
 	if have != nil {
 		// The same event is kept where nothing else differs: it must not make a
 		// change of its own.
@@ -171,7 +175,8 @@ func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.
 	}
 	force := true
 	t.begin(at)
-	got, err := t.at(at.GroupVersionResource, at.namespace).Patch(ctx, at.name, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: t.manager, Force: &force})
+	got, err := t.at(at.GroupVersionResource, at.namespace).Patch(ctx, at.name, types.ApplyPatchType, data,
+		metav1.PatchOptions{FieldManager: t.manager, Force: &force})
 	if err != nil {
 		t.end(at, hash, "")
 		if apierrors.IsNotFound(err) {
@@ -181,7 +186,8 @@ func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.
 	}
 	t.end(at, hash, got.GetResourceVersion())
 	if have != nil && have.GetUID() == got.GetUID() && have.GetResourceVersion() == got.GetResourceVersion() {
-		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", generationOf(got)), Object: got.Object}, nil
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged",
+			generationOf(got)), Object: got.Object}, nil
 	}
 	return adapter.Applied{Operation: op, Reason: reason, Object: got.Object}, nil
 }
@@ -232,7 +238,8 @@ func (t *Objects) end(at place, hash, version string) {
 }
 
 // recreate deletes the object, waits until it is gone, and makes it anew.
-func (t *Objects) recreate(ctx context.Context, at place, want, have *unstructured.Unstructured, hash, reason string) (adapter.Applied, error) {
+func (t *Objects) recreate(ctx context.Context, at place, want, have *unstructured.Unstructured, hash, reason string) (
+	adapter.Applied, error) {
 	if err := t.remove(ctx, at.GroupVersionResource, at.namespace, at.name, have.GetUID(), ""); err != nil {
 		return adapter.Applied{}, fmt.Errorf("deleting it to make it anew: %w", err)
 	}
@@ -260,7 +267,8 @@ func (t *Objects) awaitGone(ctx context.Context, at place, uid types.UID) error 
 			return nil
 		}
 		w, err := in.Watch(ctx, metav1.ListOptions{
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", at.name).String(), ResourceVersion: live.GetResourceVersion(),
+			FieldSelector: fields.OneTermEqualSelector("metadata.name",
+				at.name).String(), ResourceVersion: live.GetResourceVersion(),
 		})
 		switch {
 		case ctx.Err() != nil:

@@ -33,8 +33,10 @@ func TestALowerGenerationIsNeverWrittenOverAHigher(t *testing.T) {
 	w := newWorld(t)
 	of := func(name string, generation int64) adapter.Application {
 		o := w.configMap(name, strconv.FormatInt(generation, 10))
-		o["metadata"].(map[string]any)["annotations"] = map[string]any{annotationGeneration: strconv.FormatInt(generation, 10)}
-		return adapter.Application{Object: o, Generation: generation, Event: adapter.Event{ID: name, Kind: "Cluster", Generation: generation}}
+		o["metadata"].(map[string]any)["annotations"] = map[string]any{annotationGeneration: strconv.FormatInt(
+			generation, 10)}
+		return adapter.Application{Object: o, Generation: generation, Event: adapter.Event{ID: name, Kind: "Cluster",
+			Generation: generation}}
 	}
 	for _, first := range []int64{0, 1} {
 		name := "fence-" + strconv.FormatInt(first, 10)
@@ -68,7 +70,8 @@ func TestALowerGenerationIsNeverWrittenOverAHigher(t *testing.T) {
 		if r := <-ended; r.err != nil || r.Operation != adapter.Skipped {
 			t.Errorf("after generation %d: the slow one: %s (%s), %v", first, r.Operation, r.Reason, r.err)
 		}
-		found, err := quick.Discover(t.Context(), adapter.Search{APIVersion: "v1", Kind: "ConfigMap", Namespace: w.ns, Name: name})
+		found, err := quick.Discover(t.Context(), adapter.Search{APIVersion: "v1", Kind: "ConfigMap", Namespace: w.ns,
+			Name: name})
 		if err != nil || len(found) != 1 || found[0]["data"].(map[string]any)["k"] != "3" {
 			t.Errorf("after generation %d: %v, %v", first, found, err)
 		}

@@ -104,7 +104,9 @@ var labelValue = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9
 // New makes a transport. It does not call the API yet.
 func New(o Options) (*Objects, error) {
 	if !labelValue.MatchString(o.Adapter) {
-		return nil, fmt.Errorf("the adapter's name %q cannot be a label: use at most 63 letters, digits, '-', '_' and '.'", o.Adapter)
+		return nil,
+			fmt.Errorf("the adapter's name %q cannot be a label: use at most 63 letters, digits, '-', '_' and '.'",
+				o.Adapter)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -231,7 +233,8 @@ func (t *Objects) Delete(ctx context.Context, d adapter.Deletion) error {
 	return nil
 }
 
-func (t *Objects) remove(ctx context.Context, r schema.GroupVersionResource, namespace, name string, uid types.UID, policy string) error {
+func (t *Objects) remove(ctx context.Context, r schema.GroupVersionResource, namespace, name string, uid types.UID,
+	policy string) error {
 	propagation := metav1.DeletionPropagation(cmp.Or(policy, string(metav1.DeletePropagationBackground)))
 	o := metav1.DeleteOptions{PropagationPolicy: &propagation}
 	if uid != "" {

@@ -52,7 +52,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{T: t, config: config, admin: admin, ns: "n" + strconv.FormatInt(time.Now().UnixNano(), 36)}
-	w.create(namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns}})
+	w.create(namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
+		"name": w.ns}})
 	return w
 }
 
@@ -78,13 +79,15 @@ func (w *world) transport(name string) *Objects {
 
 func (w *world) configMap(name, value string) adapter.Object {
 	return adapter.Object{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": w.ns}, "data": map[string]any{"k": value},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": w.ns},
+		"data": map[string]any{"k": value},
 	}
 }
 
 func (w *world) patch(name, patch string) {
 	w.Helper()
-	if _, err := w.admin.Resource(configMaps).Namespace(w.ns).Patch(w.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "other"}); err != nil {
+	if _, err := w.admin.Resource(configMaps).Namespace(w.ns).Patch(w.Context(), name, types.MergePatchType,
+		[]byte(patch), metav1.PatchOptions{FieldManager: "other"}); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -101,7 +104,8 @@ func (w *world) get(name string) *unstructured.Unstructured {
 func (w *world) application(name, value string, generation int64) adapter.Application {
 	o := w.configMap(name, value)
 	o["metadata"].(map[string]any)["annotations"] = map[string]any{annotationGeneration: fmt.Sprint(generation)}
-	return adapter.Application{Resource: "thing", Object: o, Generation: generation, Event: adapter.Event{ID: name, Kind: "Cluster", Generation: generation}}
+	return adapter.Application{Resource: "thing", Object: o, Generation: generation, Event: adapter.Event{ID: name,
+		Kind: "Cluster", Generation: generation}}
 }
 
 func value(o adapter.Object) string {
@@ -116,7 +120,8 @@ func TestTheTransportByAKubernetesAPI(t *testing.T) {
 			Transport: w.transport("suite"), Object: w.configMap, Value: value,
 			Disturb: func(_ testing.TB, name, value string) { w.patch(name, `{"data":{"k":"`+value+`"}}`) },
 			Vanish: func(t testing.TB, name string) {
-				if err := w.admin.Resource(configMaps).Namespace(w.ns).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+				if err := w.admin.Resource(configMaps).Namespace(w.ns).Delete(t.Context(), name,
+					metav1.DeleteOptions{}); err != nil {
 					t.Error(err)
 				}
 			},
@@ -141,7 +146,8 @@ func TestFieldsOfOthersStay(t *testing.T) {
 	apply(w.application("a", "1", 1), adapter.Skipped)
 	apply(w.application("a", "2", 2), adapter.Updated)
 	got := w.get("a")
-	if data, _, _ := unstructured.NestedStringMap(got.Object, "data"); data["k"] != "2" || data["theirs"] != "x" || got.GetLabels()["theirs"] != "x" {
+	if data, _, _ := unstructured.NestedStringMap(got.Object, "data"); data["k"] != "2" || data["theirs"] != "x" ||
+		got.GetLabels()["theirs"] != "x" {
 		t.Fatalf("data %v, labels %v", data, got.GetLabels())
 	}
 	if got.GetLabels()[LabelAdapter] != "one" {
@@ -229,7 +235,8 @@ func TestANamespaceThatIsTerminatingIsNotFoughtOver(t *testing.T) {
 	o := w.transport("one")
 	namespace := func(g int64) adapter.Application {
 		meta := map[string]any{"name": w.ns + "-t", "annotations": map[string]any{annotationGeneration: fmt.Sprint(g)}}
-		return adapter.Application{Resource: "ns", Object: adapter.Object{"apiVersion": "v1", "kind": "Namespace", "metadata": meta}, Generation: g, Event: adapter.Event{ID: "ns"}}
+		return adapter.Application{Resource: "ns", Object: adapter.Object{"apiVersion": "v1", "kind": "Namespace",
+			"metadata": meta}, Generation: g, Event: adapter.Event{ID: "ns"}}
 	}
 	if _, err := o.Apply(t.Context(), namespace(1)); err != nil {
 		t.Fatal(err)
@@ -255,7 +262,8 @@ func TestANamespaceThatIsTerminatingIsNotFoughtOver(t *testing.T) {
 			t.Errorf("%s: %v, %v", a.Resource, done, err)
 		}
 	}
-	if _, err := all.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if _, err := all.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
 }
@@ -271,7 +279,10 @@ func TestAListKnowsWhoseAnObjectWas(t *testing.T) {
 	var told []adapter.Event
 	o := w.transport("one")
 	f := &follower{
-		objects: o, gvk: configMaps.GroupVersion().WithKind("ConfigMap"), changed: func(e adapter.Event) bool { told = append(told, e); return true },
+		objects: o, gvk: configMaps.GroupVersion().WithKind("ConfigMap"), changed: func(e adapter.Event) bool {
+			told = append(told, e)
+			return true
+		},
 		known: map[place]known{},
 	}
 	list := func() {
@@ -300,7 +311,8 @@ func (w *world) watch(o *Objects, told chan<- adapter.Event) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := o.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(err, context.Canceled) {
+		if err := o.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(
+			err, context.Canceled) {
 			w.Errorf("watch: %v", err)
 		}
 	})
@@ -315,7 +327,8 @@ func TestAnotherInstanceIsNotDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.admin.Resource(configMaps).Namespace(w.ns).Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+	if err := w.admin.Resource(configMaps).Namespace(w.ns).Delete(t.Context(), "a",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.create(configMaps, w.ns, w.configMap("a", "theirs"))
@@ -333,7 +346,8 @@ func TestKindsThatAreNotThere(t *testing.T) {
 	w := newWorld(t)
 	o := w.transport("one")
 	for _, version := range []string{"no.example/v1", "v1"} {
-		if found, err := o.Discover(t.Context(), adapter.Search{APIVersion: version, Kind: "Thing", Name: "a"}); err != nil || len(found) > 0 {
+		if found, err := o.Discover(t.Context(), adapter.Search{APIVersion: version, Kind: "Thing",
+			Name: "a"}); err != nil || len(found) > 0 {
 			t.Errorf("%s: %v, %v", version, found, err)
 		}
 	}
@@ -353,7 +367,8 @@ func TestKindsThatAreNotThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := gone.Discover(t.Context(), adapter.Search{APIVersion: "v1", Kind: "ConfigMap", Name: "a"}); err == nil {
+	if _, err := gone.Discover(t.Context(), adapter.Search{APIVersion: "v1", Kind: "ConfigMap",
+		Name: "a"}); err == nil {
 		t.Error("no error of a server that is not there")
 	}
 	if err := gone.Ready(t.Context()); err == nil {

@@ -153,7 +153,8 @@ func (f *follower) follow(ctx context.Context) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		w, err := in.Watch(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: version, AllowWatchBookmarks: true})
+		w, err := in.Watch(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: version,
+			AllowWatchBookmarks: true})
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 			return nil // list again
 		}
@@ -177,7 +178,8 @@ func (f *follower) follow(ctx context.Context) error {
 }
 
 // list compares what is there with what was.
-func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kindOf, selector string) (version string, err error) {
+func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kindOf, selector string) (version string,
+	err error) {
 	o := metav1.ListOptions{LabelSelector: selector, Limit: 500}
 	now := map[place]known{}
 	for {

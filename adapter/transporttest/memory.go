@@ -57,19 +57,22 @@ func (m *Memory) Discover(_ context.Context, s adapter.Search) ([]adapter.Object
 	defer m.mu.Unlock()
 	var found []adapter.Object
 	if s.Name != "" && s.Namespace != "*" {
-		if o, ok := m.objects[place{s.TargetCluster, s.APIVersion, s.Kind, s.Namespace, s.Name}]; ok && hasLabels(o, s.Labels) {
+		if o, ok := m.objects[place{s.TargetCluster, s.APIVersion, s.Kind, s.Namespace, s.Name}]; ok &&
+			hasLabels(o, s.Labels) {
 			found = append(found, clone(o))
 		}
 		return found, nil
 	}
 	for p, o := range m.objects {
-		if p.target == s.TargetCluster && p.version == s.APIVersion && p.kind == s.Kind && (s.Namespace == "*" || p.namespace == s.Namespace) &&
+		if p.target == s.TargetCluster && p.version == s.APIVersion && p.kind == s.Kind &&
+			(s.Namespace == "*" || p.namespace == s.Namespace) &&
 			(s.Name == "" || p.name == s.Name) && hasLabels(o, s.Labels) {
 			found = append(found, clone(o))
 		}
 	}
 	slices.SortFunc(found, func(a, b adapter.Object) int {
-		return cmp.Or(cmp.Compare(meta(a, "namespace"), meta(b, "namespace")), cmp.Compare(meta(a, "name"), meta(b, "name")))
+		return cmp.Or(cmp.Compare(meta(a, "namespace"), meta(b, "namespace")), cmp.Compare(meta(a, "name"),
+			meta(b, "name")))
 	})
 	return found, nil
 }
@@ -85,7 +88,8 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 		return adapter.Applied{}, fmt.Errorf("applying %s: an object needs a kind and a name", a.Resource)
 	}
 	annotations(want)[annotationEvent] = string(event)
-	at := place{a.TargetCluster, text(want["apiVersion"]), text(want["kind"]), meta(want, "namespace"), meta(want, "name")}
+	at := place{a.TargetCluster, text(want["apiVersion"]), text(want["kind"]), meta(want, "namespace"),
+		meta(want, "name")}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	have, there := m.objects[at]
@@ -99,7 +103,8 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 	was := generation(have)
 	switch {
 	case was > a.Generation:
-		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is newer than %d", was, a.Generation), Object: clone(have)}, nil
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is newer than %d", was,
+			a.Generation), Object: clone(have)}, nil
 	case same(want, have):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: "nothing to change", Object: clone(have)}, nil
 	case a.Recreate && was != a.Generation && !a.OnlyExisting:

@@ -10,7 +10,8 @@ func TestMemory(t *testing.T) {
 	m := NewMemory()
 	object := func(name, value string) adapter.Object {
 		return adapter.Object{
-			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "one"}, "data": map[string]any{"k": value},
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": "one"},
+			"data": map[string]any{"k": value},
 		}
 	}
 	Run(t, func(*testing.T) Subject {
@@ -18,7 +19,11 @@ func TestMemory(t *testing.T) {
 			Transport: m, Target: "here", Object: object,
 			Value: func(o adapter.Object) string { return text(o["data"].(map[string]any)["k"]) },
 			Disturb: func(t testing.TB, name, value string) {
-				if !m.Change("here", object(name, ""), func(o adapter.Object) bool { o["data"] = map[string]any{"k": value}; return true }) {
+				if !m.Change("here", object(name, ""), func(o adapter.Object) bool {
+					o["data"] = map[string]any{
+						"k": value}
+					return true
+				}) {
 					t.Errorf("no %s", name)
 				}
 			},

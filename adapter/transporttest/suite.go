@@ -73,7 +73,8 @@ func (s *suite) application(name, value string, generation int64) adapter.Applic
 	o := s.Object(s.prefix+name, value)
 	annotations(o)[annotationGeneration] = strconv.FormatInt(generation, 10)
 	o["metadata"].(map[string]any)["labels"] = map[string]any{"suite": s.prefix + "all", "name": s.prefix + name}
-	return adapter.Application{Resource: "thing", Object: o, Generation: generation, TargetCluster: s.Target, Event: s.event(name, generation)}
+	return adapter.Application{Resource: "thing", Object: o, Generation: generation, TargetCluster: s.Target,
+		Event: s.event(name, generation)}
 }
 
 func (s *suite) apply(a adapter.Application) adapter.Applied {
@@ -88,14 +89,16 @@ func (s *suite) apply(a adapter.Application) adapter.Applied {
 func (s *suite) expect(done adapter.Applied, op adapter.Operation, value string) {
 	s.Helper()
 	if done.Operation != op || s.Value(done.Object) != value {
-		s.Fatalf("%s (%s), and it says %q; want %s and %q", done.Operation, done.Reason, s.Value(done.Object), op, value)
+		s.Fatalf("%s (%s), and it says %q; want %s and %q", done.Operation, done.Reason, s.Value(done.Object), op,
+			value)
 	}
 }
 
 func (s *suite) search(name string) adapter.Search {
 	o := s.Object(s.prefix+name, "")
 	return adapter.Search{
-		APIVersion: text(o["apiVersion"]), Kind: text(o["kind"]), Namespace: meta(o, "namespace"), Name: s.prefix + name, TargetCluster: s.Target,
+		APIVersion: text(o["apiVersion"]), Kind: text(o["kind"]), Namespace: meta(o, "namespace"), Name: s.prefix +
+			name, TargetCluster: s.Target,
 	}
 }
 
@@ -166,7 +169,8 @@ func (s *suite) found() {
 	if found := s.discover(anywhere); len(found) != 1 || s.Value(found[0]) != "1" {
 		s.Errorf("in any namespace: found %v", found)
 	}
-	if found := s.discover(s.byLabels(map[string]string{"suite": s.prefix + "all", "name": "another"})); len(found) != 0 {
+	if found := s.discover(s.byLabels(map[string]string{"suite": s.prefix + "all", "name": "another"})); len(
+		found) != 0 {
 		s.Errorf("found %v", found)
 	}
 }
@@ -215,7 +219,8 @@ func (s *suite) deletion() {
 	s.apply(s.application("a", "1", 1))
 	object := s.says("a", "1")
 	for range 2 {
-		if err := s.Transport.Delete(s.Context(), adapter.Deletion{Object: object, TargetCluster: s.Target}); err != nil {
+		if err := s.Transport.Delete(s.Context(), adapter.Deletion{Object: object,
+			TargetCluster: s.Target}); err != nil {
 			s.Fatal(err)
 		}
 	}

@@ -50,7 +50,8 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bund
 	case err != nil:
 		return adapter.Applied{}, err
 	case a.OnlyExisting && (b == nil || b.DeletedAt != nil):
-		return adapter.Applied{Operation: adapter.Skipped, Reason: "its resource is being deleted: it is not made again"}, nil
+		return adapter.Applied{Operation: adapter.Skipped,
+			Reason: "its resource is being deleted: it is not made again"}, nil
 	case b == nil:
 		return w.create(ctx, want, adapter.Created, "there was none")
 	case b.DeletedAt != nil:
@@ -63,9 +64,11 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bund
 	was := generationOf(have.Metadata.Annotations)
 	switch {
 	case was > a.Generation:
-		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied, which is newer than %d", was, a.Generation), Object: mustObject(b)}, nil
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf(
+			"generation %d is applied, which is newer than %d", was, a.Generation), Object: mustObject(b)}, nil
 	case same(want, have):
-		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged", was), Object: mustObject(b)}, nil
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is applied and unchanged",
+			was), Object: mustObject(b)}, nil
 	case a.Recreate && was != a.Generation && !a.OnlyExisting:
 		return w.recreate(ctx, b, etag, want, was, a.Generation)
 	}
@@ -83,14 +86,16 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bund
 	return w.applied(b, want, adapter.Updated, reason)
 }
 
-func (w *Works) create(ctx context.Context, want client.Bundle, op adapter.Operation, reason string) (adapter.Applied, error) {
+func (w *Works) create(ctx context.Context, want client.Bundle, op adapter.Operation, reason string) (adapter.Applied,
+	error) {
 	w.expect(want.ID, 1)
 	if _, err := w.client.CreateBundle(ctx, want); err != nil {
 		w.expect(want.ID, 0)
 		return adapter.Applied{}, err
 	}
 	now := time.Now()
-	return w.applied(&maestro.ResourceBundle{ID: want.ID, ConsumerName: want.Consumer, Version: 1, CreatedAt: now}, want, op, reason)
+	return w.applied(&maestro.ResourceBundle{ID: want.ID, ConsumerName: want.Consumer, Version: 1, CreatedAt: now},
+		want, op, reason)
 }
 
 // expect notes the version that is about to be made, so that Watch does not
@@ -106,7 +111,8 @@ func (w *Works) expect(id string, version int64) {
 }
 
 // applied is the result: the bundle as it was, with what was published.
-func (w *Works) applied(b *maestro.ResourceBundle, want client.Bundle, op adapter.Operation, reason string) (adapter.Applied, error) {
+func (w *Works) applied(b *maestro.ResourceBundle, want client.Bundle, op adapter.Operation, reason string) (
+	adapter.Applied, error) {
 	var err error
 	if b.Metadata, err = json.Marshal(want.Metadata); err != nil {
 		return adapter.Applied{}, err
@@ -137,7 +143,8 @@ func mustObject(b *maestro.ResourceBundle) adapter.Object {
 // recreate deletes the work, waits until its agent has confirmed, and makes it
 // anew. An agent that is away would hold a worker: after a while it is an
 // error, and the next run, when the work is gone, makes it.
-func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag string, want client.Bundle, was, wants int64) (adapter.Applied, error) {
+func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag string, want client.Bundle, was,
+	wants int64) (adapter.Applied, error) {
 	if err := w.remove(ctx, b, etag, ""); err != nil {
 		return adapter.Applied{}, err
 	}

@@ -77,7 +77,9 @@ func (w *Works) unheard(ctx context.Context, consumer string) (silent bool, sinc
 		return false, since, fmt.Errorf("asking which management clusters there are: %w", err)
 	}
 	for _, name := range names {
-		if (consumer == "" || consumer == name) && !slices.ContainsFunc(found, func(c maestro.Consumer) bool { return c.Name == name }) {
+		if (consumer == "" || consumer == name) && !slices.ContainsFunc(found, func(c maestro.Consumer) bool {
+			return c.Name == name
+		}) {
 			return true, time.Now(), nil // it will be there again
 		}
 	}

@@ -45,7 +45,8 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 		s.relist()
 		s.mu.Unlock()
 		for page := 1; ; page++ {
-			doc, err := w.client.ListBundles(ctx, client.ListOptions{Page: page, Size: pageSize, Search: client.Equal("source", w.client.Source())})
+			doc, err := w.client.ListBundles(ctx, client.ListOptions{Page: page, Size: pageSize, Search: client.Equal(
+				"source", w.client.Source())})
 			if err != nil {
 				// The stream stands, so the server lives; the next one lists again.
 				w.log.Warn("works could not be listed", "error", err)

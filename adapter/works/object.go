@@ -136,7 +136,8 @@ func (w *Works) wanted(a adapter.Application, consumer string) (client.Bundle, e
 		return b, err
 	}
 	meta := metav1.ObjectMeta{
-		Name: shape.Metadata.Name, Namespace: consumer, Labels: shape.Metadata.Labels, Annotations: maps.Clone(shape.Metadata.Annotations),
+		Name: shape.Metadata.Name, Namespace: consumer, Labels: shape.Metadata.Labels, Annotations: maps.Clone(
+			shape.Metadata.Annotations),
 		Finalizers: shape.Metadata.Finalizers,
 	}
 	if meta.Annotations == nil {
@@ -200,7 +201,8 @@ func orphan(b *client.Bundle) bool {
 // and a work that changed with each run would change for ever.
 func same(want, have client.Bundle) bool {
 	alike := generationOf(want.Metadata.Annotations) == generationOf(have.Metadata.Annotations)
-	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !alike && !maps.Equal(unnoted(want), unnoted(have)) || owner(want) != owner(have) ||
+	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !alike && !maps.Equal(unnoted(want), unnoted(have)) ||
+		owner(want) != owner(have) ||
 		len(want.Spec.Manifests) != len(have.Spec.Manifests) {
 		return false
 	}
@@ -210,7 +212,8 @@ func same(want, have client.Bundle) bool {
 		}
 	}
 	return sameValue(want.Spec.DeleteOption, have.Spec.DeleteOption) &&
-		(len(want.Spec.ManifestConfigs) == 0 && len(have.Spec.ManifestConfigs) == 0 || sameValue(want.Spec.ManifestConfigs, have.Spec.ManifestConfigs))
+		(len(want.Spec.ManifestConfigs) == 0 && len(have.Spec.ManifestConfigs) == 0 || sameValue(
+			want.Spec.ManifestConfigs, have.Spec.ManifestConfigs))
 }
 
 // sameManifest compares two manifests, with or without their annotations.

@@ -90,7 +90,8 @@ func (w *Works) Watch(ctx context.Context, changed func(adapter.Event) (taken bo
 		err = w.followStatuses(ctx, s)
 	default:
 		search := client.Equal("source", w.client.Source())
-		err = w.client.FollowBundles(ctx, client.WatchOptions{Search: search, Fields: watchFields, Cursor: cursor}, s.take)
+		err = w.client.FollowBundles(ctx, client.WatchOptions{Search: search, Fields: watchFields, Cursor: cursor},
+			s.take)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -158,7 +159,8 @@ func (s *watching) see(b bundleMeta) {
 	made := s.works.made[b.ID]
 	s.works.mu.Unlock()
 	// A version that Apply made is nothing new to it, what came of it is.
-	if known && before.status == now.status && (now.version == before.version || now.version == made) || !known && now.version == made && len(b.Status) == 0 {
+	if known && before.status == now.status && (now.version == before.version || now.version == made) || !known &&
+		now.version == made && len(b.Status) == 0 {
 		return
 	}
 	now.quiet = false

@@ -33,7 +33,8 @@ func listAnew(t *testing.T) {
 	}
 	list := func(ids ...string) {
 		for _, id := range ids {
-			object := fmt.Sprintf(`{"id":%q,"version":1,"metadata":{"annotations":{%q:"{\"id\":\"%s\"}"}}}`, "bundle-"+id, annotationEvent, id)
+			object := fmt.Sprintf(`{"id":%q,"version":1,"metadata":{"annotations":{%q:"{\"id\":\"%s\"}"}}}`,
+				"bundle-"+id, annotationEvent, id)
 			take(client.Event{Type: rest.Added, Object: json.RawMessage(object)})
 		}
 	}

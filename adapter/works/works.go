@@ -127,7 +127,8 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 		}
 	}
 	slices.SortFunc(found, func(a, b adapter.Object) int {
-		return cmp.Or(cmp.Compare(field(a, "namespace"), field(b, "namespace")), cmp.Compare(field(a, "name"), field(b, "name")))
+		return cmp.Or(cmp.Compare(field(a, "namespace"), field(b, "namespace")), cmp.Compare(field(a, "name"),
+			field(b, "name")))
 	})
 	return found, nil
 }
@@ -180,7 +181,8 @@ func (w *Works) unknown(ctx context.Context, consumer, name, id string) (adapter
 	if foreign {
 		return nil, nil
 	}
-	list, err := w.client.UnknownWorks(ctx, client.ListOptions{Size: 1, Search: client.Equal("id", id) + " and " + client.Equal("consumer_name", consumer)})
+	list, err := w.client.UnknownWorks(ctx, client.ListOptions{Size: 1, Search: client.Equal("id", id) + " and " +
+		client.Equal("consumer_name", consumer)})
 	if client.StatusOf(err) == http.StatusNotFound {
 		w.mu.Lock()
 		w.foreign = true

@@ -64,7 +64,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, dsn: pgtest.DSN(t), http: "127.0.0.1:0", grpc: "127.0.0.1:0", agents: "127.0.0.1:0", ns: "n" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	w := &world{T: t, dsn: pgtest.DSN(t), http: "127.0.0.1:0", grpc: "127.0.0.1:0", agents: "127.0.0.1:0",
+		ns: "n" + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	w.startMaestro()
 	w.startAgent()
 	w.client = w.dial(w.http)
@@ -82,7 +83,8 @@ func (w *world) register() {
 
 func (w *world) dial(rest string) *client.Maestro {
 	w.Helper()
-	c, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://" + rest, GRPC: w.grpc, Source: source, Timeout: patience})
+	c, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://" + rest, GRPC: w.grpc, Source: source,
+		Timeout: patience})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -142,8 +144,10 @@ func (w *world) startAgent() {
 	if w.admin, err = dynamic.NewForConfig(admin); err != nil {
 		w.Fatal(err)
 	}
-	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.ns}}}
-	if _, err := w.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(w.Context(), namespace, metav1.CreateOptions{}); err != nil {
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": w.ns}}}
+	if _, err := w.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(
+		w.Context(), namespace, metav1.CreateOptions{}); err != nil {
 		w.Fatal(err)
 	}
 	w.agentDir = filepath.Join(w.TempDir(), "agent")
@@ -154,7 +158,8 @@ func (w *world) startAgent() {
 func (w *world) runAgent() {
 	w.Helper()
 	a, err := agent.New(agent.Options{
-		Consumer: consumer, Kube: w.cluster, BrokerHost: w.agents + w.ns, DataDir: w.agentDir, SeenEvery: 200 * time.Millisecond,
+		Consumer: consumer, Kube: w.cluster, BrokerHost: w.agents +
+			w.ns, DataDir: w.agentDir, SeenEvery: 200 * time.Millisecond,
 		GRPC: &agent.GRPCOptions{URL: w.agents, MaxBackoff: 200 * time.Millisecond},
 	})
 	if err != nil {
@@ -195,11 +200,14 @@ func (w *world) object(name, value string) adapter.Object {
 		"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": name, "namespace": consumer},
 		"spec": map[string]any{
 			"workload": map[string]any{"manifests": []any{map[string]any{
-				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": w.ns}, "data": map[string]any{"k": value, "n": "1"},
+				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name, "namespace": w.ns},
+				"data": map[string]any{"k": value, "n": "1"},
 			}}},
 			"manifestConfigs": []any{map[string]any{
-				"resourceIdentifier": map[string]any{"group": "", "resource": "configmaps", "name": name, "namespace": w.ns},
-				"feedbackRules":      []any{map[string]any{"type": "JSONPaths", "jsonPaths": []any{map[string]any{"name": "said", "path": ".data.k"}}}},
+				"resourceIdentifier": map[string]any{"group": "", "resource": "configmaps", "name": name,
+					"namespace": w.ns},
+				"feedbackRules": []any{map[string]any{"type": "JSONPaths", "jsonPaths": []any{
+					map[string]any{"name": "said", "path": ".data.k"}}}},
 			}},
 		},
 	}
@@ -218,7 +226,8 @@ func (w *world) application(name, value string, generation int64) adapter.Applic
 	o := w.object(name, value)
 	o["metadata"].(map[string]any)["annotations"] = map[string]any{annotationGeneration: fmt.Sprint(generation)}
 	return adapter.Application{
-		Resource: "work", Object: o, Generation: generation, TargetCluster: consumer, Event: adapter.Event{ID: name, Kind: "Cluster", Generation: generation},
+		Resource: "work", Object: o, Generation: generation, TargetCluster: consumer, Event: adapter.Event{ID: name,
+			Kind: "Cluster", Generation: generation},
 	}
 }
 
@@ -231,7 +240,8 @@ func (w *world) apply(a adapter.Application) {
 
 func (w *world) discover(t *Works, name string) []adapter.Object {
 	w.Helper()
-	found, err := t.Discover(w.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: name, TargetCluster: consumer})
+	found, err := t.Discover(w.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: name,
+		TargetCluster: consumer})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -317,7 +327,8 @@ func TestTheTransportByAMaestroThatIsNotOurs(t *testing.T) {
 	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.Contains(r.URL.Path, "/unknown-works"):
-			http.Error(rw, `{"type":"Error","id":"404","href":"/api/maestro/v1/errors/404","code":"maestro-404","reason":"The requested resource doesn't exist"}`, http.StatusNotFound)
+			http.Error(
+				rw, `{"type":"Error","id":"404","href":"/api/maestro/v1/errors/404","code":"maestro-404","reason":"The requested resource doesn't exist"}`, http.StatusNotFound)
 		case r.URL.Query().Has("fields"), r.URL.Query().Has("watch"):
 			panic(http.ErrAbortHandler) // as the original
 		default:
@@ -339,7 +350,8 @@ func TestFeedbackComesBack(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := w.works.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(err, context.Canceled) {
+		if err := w.works.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); !errors.Is(
+			err, context.Canceled) {
 			t.Errorf("watch: %v", err)
 		}
 	})
@@ -407,11 +419,13 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 	}
 	// Who did not find it, because the agent said so only then, is told.
 	w.works.foreign = true // as if the server had been another
-	o, err := w.works.Doubt(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a", TargetCluster: consumer})
+	o, err := w.works.Doubt(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a",
+		TargetCluster: consumer})
 	if err != nil || o == nil {
 		t.Errorf("what the agent holds is not in doubt: %v, %v", o, err)
 	}
-	byLabels := adapter.Search{APIVersion: apiVersion, Kind: kind, Namespace: "*", Labels: map[string]string{"a": "b"}, TargetCluster: consumer}
+	byLabels := adapter.Search{APIVersion: apiVersion, Kind: kind, Namespace: "*", Labels: map[string]string{"a": "b"},
+		TargetCluster: consumer}
 	if o, err := w.works.Doubt(t.Context(), byLabels); err != nil || o == nil {
 		t.Errorf("what is searched by labels is not in doubt while the agent holds what nobody knows: %v, %v", o, err)
 	}
@@ -463,14 +477,17 @@ func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
 		t.Error("without any consumer the work is gone")
 	}
 	w.register()
-	if o := doubt(consumer); o == nil || field(o, "name") != "a" || field(o, "uid") != w.client.BundleID(consumer, "a") {
+	if o := doubt(consumer); o == nil || field(o, "name") != "a" || field(o, "uid") != w.client.BundleID(consumer,
+		"a") {
 		t.Errorf("without a word of the agent there is %v", o)
 	}
 	if o := doubt("never-was"); o != nil {
 		t.Errorf("of a consumer that never was there is %v", o)
 	}
 	// Of those that the lifecycle manager knows some may not be there again yet.
-	knows := New(Options{Client: w.client, Clusters: func(context.Context) ([]string, error) { return []string{consumer, "soon"}, nil }})
+	knows := New(Options{Client: w.client, Clusters: func(context.Context) ([]string, error) {
+		return []string{consumer, "soon"}, nil
+	}})
 	for target, want := range map[string]bool{"soon": true, "never-was": false} {
 		s := search
 		s.TargetCluster = target

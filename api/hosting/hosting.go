@@ -57,9 +57,10 @@ type CredentialSpec struct {
 
 // CredentialStatus is what came of it.
 type CredentialStatus struct {
-	Certificate         string             `json:"certificate,omitempty"` // PEM
-	CABundle            string             `json:"caBundle,omitempty"`    // PEM: who signed the plane's serving certificate
-	Server              string             `json:"server,omitempty"`      // https://HOST:PORT
+	Certificate string `json:"certificate,omitempty"` // PEM
+	// PEM: who signed the plane's serving certificate
+	CABundle            string             `json:"caBundle,omitempty"`
+	Server              string             `json:"server,omitempty"` // https://HOST:PORT
 	TLSServerName       string             `json:"tlsServerName,omitempty"`
 	ExpirationTimestamp *metav1.Time       `json:"expirationTimestamp,omitempty"`
 	Conditions          []metav1.Condition `json:"conditions,omitempty"`

@@ -62,11 +62,14 @@ const (
 	ExtLogTracing        = "logtracing"        // JSON map
 
 	// Atoll's additions, ignored by others.
-	ExtIfMatch    = "atollifmatch"    // source to server: apply only if the bundle's ETag version is this
-	ExtReceivedAt = "atollreceivedat" // agent to server, on a status: when the spec of resourceversion arrived, RFC 3339 with nanoseconds
-	ExtAppliedAt  = "atollappliedat"  // agent to server, on a status: when its manifests were first all applied
-	ExtLife       = "atolllife"       // server to agent, on a spec: the life of the server's database in which its generation counts
-	ExtDigests    = "atolldigests"    // agent to server, on a spec resync: "1", the agent speaks digests, too
+	ExtIfMatch = "atollifmatch" // source to server: apply only if the bundle's ETag version is this
+	// agent to server, on a status: when the spec of resourceversion arrived, RFC 3339 with
+	// nanoseconds
+	ExtReceivedAt = "atollreceivedat"
+	ExtAppliedAt  = "atollappliedat" // agent to server, on a status: when its manifests were first all applied
+	// server to agent, on a spec: the life of the server's database in which its generation counts
+	ExtLife    = "atolllife"
+	ExtDigests = "atolldigests" // agent to server, on a spec resync: "1", the agent speaks digests, too
 )
 
 // OpIDKey is the key of the operation id inside ExtLogTracing.
@@ -151,8 +154,9 @@ type WorkState struct {
 	ID       string `json:"id"`
 	Version  int64  `json:"v"`
 	Deleting bool   `json:"d,omitempty"`
-	Life     string `json:"l,omitempty"` // ExtLife of the spec; generations of different lives say nothing about each other
-	Status   string `json:"s,omitempty"` // the first 16 digits of its ExtStatusHash; "" while it has none
+	// ExtLife of the spec; generations of different lives say nothing about each other
+	Life   string `json:"l,omitempty"`
+	Status string `json:"s,omitempty"` // the first 16 digits of its ExtStatusHash; "" while it has none
 }
 
 // SpecsWanted is the data of ServerSpecs.

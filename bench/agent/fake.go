@@ -35,14 +35,16 @@ type fakeAPI struct {
 	address  string
 }
 
-var fakeKinds = map[string]string{"configmaps": "ConfigMap", "appliedmanifestworks": "AppliedManifestWork", "customresourcedefinitions": "CustomResourceDefinition", "namespaces": "Namespace"}
+var fakeKinds = map[string]string{"configmaps": "ConfigMap", "appliedmanifestworks": "AppliedManifestWork",
+	"customresourcedefinitions": "CustomResourceDefinition", "namespaces": "Namespace"}
 
 func startFake() (*fakeAPI, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	f := &fakeAPI{objects: map[string]map[string]map[string]any{}, watchers: map[string][]chan []byte{}, address: "http://" + l.Addr().String()}
+	f := &fakeAPI{objects: map[string]map[string]map[string]any{}, watchers: map[string][]chan []byte{},
+		address: "http://" + l.Addr().String()}
 	for r := range fakeKinds {
 		f.objects[r] = map[string]map[string]any{}
 	}
@@ -58,7 +60,8 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.requests.Add(1)
 	w.Header().Set("Content-Type", "application/json")
 	resource := func(name, kind string, namespaced bool) metav1.APIResource {
-		return metav1.APIResource{Name: name, Kind: kind, Namespaced: namespaced, Verbs: metav1.Verbs{"get", "list", "watch", "patch", "delete", "create"}}
+		return metav1.APIResource{Name: name, Kind: kind, Namespaced: namespaced, Verbs: metav1.Verbs{"get", "list",
+			"watch", "patch", "delete", "create"}}
 	}
 	group := func(name string) metav1.APIGroup {
 		v := metav1.GroupVersionForDiscovery{GroupVersion: name + "/v1", Version: "v1"}
@@ -70,11 +73,14 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "api":
 		answer(w, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	case "apis":
-		answer(w, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{group("work.open-cluster-management.io")}})
+		answer(w, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"},
+			Groups: []metav1.APIGroup{group("work.open-cluster-management.io")}})
 	case "api/v1":
-		answer(w, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{resource("configmaps", "ConfigMap", true), resource("namespaces", "Namespace", false)}})
+		answer(w, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{
+			resource("configmaps", "ConfigMap", true), resource("namespaces", "Namespace", false)}})
 	case "apis/work.open-cluster-management.io/v1":
-		answer(w, metav1.APIResourceList{GroupVersion: "work.open-cluster-management.io/v1", APIResources: []metav1.APIResource{resource("appliedmanifestworks", "AppliedManifestWork", false)}})
+		answer(w, metav1.APIResourceList{GroupVersion: "work.open-cluster-management.io/v1",
+			APIResources: []metav1.APIResource{resource("appliedmanifestworks", "AppliedManifestWork", false)}})
 	default:
 		f.object(w, r, strings.Split(path, "/"))
 	}
@@ -88,7 +94,8 @@ func answer(w io.Writer, v any) {
 
 func failure(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.WriteHeader(code)
-	answer(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(code), Reason: reason})
+	answer(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+		Code: int32(code), Reason: reason})
 }
 
 // object serves /api/v1 and /apis/GROUP/v1, with or without a namespace.
@@ -152,7 +159,8 @@ func (f *fakeAPI) list(w http.ResponseWriter, resource string, metadata bool) {
 	if metadata {
 		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
-	answer(w, map[string]any{"kind": kind, "apiVersion": version, "metadata": map[string]any{"resourceVersion": strconv.Itoa(f.rv)}, "items": items})
+	answer(w, map[string]any{"kind": kind, "apiVersion": version, "metadata": map[string]any{
+		"resourceVersion": strconv.Itoa(f.rv)}, "items": items})
 }
 
 func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string, metadata bool) {
@@ -171,7 +179,8 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string,
 		if resource == "appliedmanifestworks" {
 			kind["apiVersion"] = "work.open-cluster-management.io/v1"
 		}
-		kind["metadata"] = map[string]any{"resourceVersion": strconv.Itoa(f.rv), "annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"}}
+		kind["metadata"] = map[string]any{"resourceVersion": strconv.Itoa(f.rv), "annotations": map[string]any{
+			metav1.InitialEventsAnnotationKey: "true"}}
 		changes <- change("BOOKMARK", kind, metadata)
 	}
 	f.mu.Unlock()
@@ -256,7 +265,8 @@ func (f *fakeAPI) apply(resource, namespace, name string, there map[string]any, 
 	}
 	delete(md, "managedFields")
 	md["managedFields"] = []any{map[string]any{
-		"manager": manager, "operation": "Apply", "apiVersion": "v1", "time": now, "fieldsType": "FieldsV1", "fieldsV1": map[string]any{"f:data": fieldsOf(obj["data"])},
+		"manager": manager, "operation": "Apply", "apiVersion": "v1", "time": now, "fieldsType": "FieldsV1",
+		"fieldsV1": map[string]any{"f:data": fieldsOf(obj["data"])},
 	}}
 	f.objects[resource][namespace+"/"+name] = obj
 	f.changed(kind, resource, obj)
@@ -310,7 +320,8 @@ func (f *fakeAPI) delete(resource, key string, there map[string]any) {
 	md := there["metadata"].(map[string]any)
 	if finalizers, _ := md["finalizers"].([]any); len(finalizers) > 0 {
 		if md["deletionTimestamp"] == nil {
-			next := merged(there, map[string]any{"metadata": map[string]any{"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
+			next := merged(there, map[string]any{"metadata": map[string]any{
+				"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
 			f.objects[resource][key] = next
 			f.changed("MODIFIED", resource, next)
 		}

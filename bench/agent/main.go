@@ -1,6 +1,6 @@
-// Command agent measures the agent on a real plane and a real broker: the time from a work's publication on the bus to its
-// first Applied status, at a fixed rate; works per second with a number of them in flight; and how long an agent that was
-// away takes to catch up.
+// Command agent measures the agent on a real plane and a real broker: the time from a work's
+// publication on the bus to its first Applied status, at a fixed rate; works per second with a
+// number of them in flight; and how long an agent that was away takes to catch up.
 //
 // It starts everything itself and prints JSON lines.
 package main
@@ -125,8 +125,10 @@ func (b *bench) start(ctx context.Context) error {
 		return err
 	}
 	b.options = agent.Options{
-		Consumer: consumer, Kube: cfg, Bus: bus.ClientOptions{Addr: b.broker.addr, TLS: tls}, BrokerHost: "bench", Workers: *workers,
-		DataDir: filepath.Join(b.dir, "agent"), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Consumer: consumer, Kube: cfg, Bus: bus.ClientOptions{Addr: b.broker.addr,
+			TLS: tls}, BrokerHost: "bench", Workers: *workers,
+		DataDir: filepath.Join(b.dir, "agent"), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{
+			Level: slog.LevelWarn})),
 	}
 	return b.startAgent(ctx)
 }
@@ -145,7 +147,8 @@ func (b *bench) cluster(ctx context.Context) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.plane, err = plane.Start(plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address}, plane.Options{})
+	b.plane, err = plane.Start(plane.Config{Dir: filepath.Join(b.dir, "plane"), Binary: *binary, Address: address},
+		plane.Options{})
 	if err != nil {
 		return nil, err
 	}

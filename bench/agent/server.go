@@ -34,7 +34,8 @@ func (b *bench) bundle(id string) work.Bundle {
 		text[i] = 'a' + byte(b.rand.IntN(26))
 	}
 	m, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": id, "namespace": "default"}, "data": map[string]string{"text": string(text)},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": id, "namespace": "default"},
+		"data": map[string]string{"text": string(text)},
 	})
 	if err != nil {
 		panic(err) // strings only
@@ -62,7 +63,8 @@ type order struct {
 }
 
 func startServer(ctx context.Context, b *broker) (*server, error) {
-	s := &server{works: map[string]*order{}, topic: bus.Topic{Source: "maestro", Consumer: consumer, Kind: bus.SourceEvents}.String()}
+	s := &server{works: map[string]*order{}, topic: bus.Topic{Source: "maestro", Consumer: consumer,
+		Kind: bus.SourceEvents}.String()}
 	cfg, err := b.config("system:maestro")
 	if err != nil {
 		return nil, err
@@ -107,7 +109,8 @@ func (s *server) status(ext map[string]string, st work.Status) {
 	}
 	switch {
 	case o.deleting && meta.IsStatusConditionTrue(st.Conditions, work.ConditionDeleted):
-	case !o.deleting && ext[work.ExtResourceVersion] == strconv.FormatInt(o.generation, 10) && meta.IsStatusConditionTrue(st.Conditions, workv1.WorkApplied):
+	case !o.deleting && ext[work.ExtResourceVersion] == strconv.FormatInt(o.generation, 10) &&
+		meta.IsStatusConditionTrue(st.Conditions, workv1.WorkApplied):
 	default:
 		return
 	}
@@ -141,14 +144,16 @@ func (s *server) publish(ctx context.Context, id string) {
 	s.mu.Lock()
 	o := s.works[id]
 	kind, ext := work.SpecUpdate, map[string]string{
-		work.ExtClusterName: consumer, work.ExtResourceID: id, work.ExtResourceVersion: strconv.FormatInt(o.generation, 10),
+		work.ExtClusterName: consumer, work.ExtResourceID: id, work.ExtResourceVersion: strconv.FormatInt(o.generation,
+			10),
 	}
 	if o.deleting {
 		kind, ext[work.ExtDeletionTimestamp] = work.SpecDelete, time.Now().UTC().Format(time.RFC3339)
 	}
 	data := o.data
 	s.mu.Unlock()
-	e := bus.Event{ID: uuid.NewString(), Source: "maestro", Type: kind, DataContentType: "application/json", Extensions: ext, Data: data}
+	e := bus.Event{ID: uuid.NewString(), Source: "maestro", Type: kind, DataContentType: "application/json",
+		Extensions: ext, Data: data}
 	if err := s.client.PublishAsync(ctx, s.topic, e, func(error) {}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -264,19 +269,23 @@ func (b *broker) config(name string) (*tls.Config, error) {
 		return nil, err
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(
+			24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth,
+			x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(crand.Reader, tmpl, b.ca, key.Public(), b.key)
 	if err != nil {
 		return nil, err
 	}
 	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: b.pool, ClientCAs: b.pool, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der},
+			PrivateKey: key}}, RootCAs: b.pool, ClientCAs: b.pool, MinVersion: tls.VersionTLS13,
 	}, nil
 }
 
-// usage is processor time so far: of this process (agent, broker and the bench's server), of the plane, and of the API calls.
+// usage is processor time so far: of this process (agent, broker and the bench's server), of the
+// plane, and of the API calls.
 type usage struct {
 	self, plane time.Duration
 	calls       map[string]float64

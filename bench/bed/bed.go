@@ -1,8 +1,9 @@
 // Package bed runs a region's Maestro with all that it needs for a benchmark: PostgreSQL with its default durability,
 // a broker, one server, a CA, and what sources and agents say, over mutual TLS as in production.
 //
-// The programs below bench use it, nothing else does. Server and broker run in the benchmark's process or, to be weighed
-// and killed, as processes of their own: the same program, started again (see RunPart), or Mosquitto.
+// The programs below bench use it, nothing else does. Server and broker run in the benchmark's
+// process or, to be weighed and killed, as processes of their own: the same program, started again
+// (see RunPart), or Mosquitto.
 package bed
 
 import (
@@ -174,7 +175,8 @@ func (b *Bed) startServer(ctx context.Context) error {
 	transport := &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 256}
 	b.HTTP = &http.Client{Transport: transport}
 	conn, err := grpc.NewClient(addrs[1], grpc.WithTransportCredentials(credentials.NewTLS(config.Clone())),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second}))
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond,
+			Multiplier: 1.6, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second}))
 	if err != nil {
 		return err
 	}
@@ -270,7 +272,8 @@ func (b *Bed) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
 // Register makes the consumers mc0, mc1, ...
 func (b *Bed) Register(n int) error {
 	for i := range n {
-		resp, err := b.HTTP.Post(b.URL+"/api/maestro/v1/consumers", "application/json", strings.NewReader(fmt.Sprintf(`{"name":%q}`, Consumer(i))))
+		resp, err := b.HTTP.Post(b.URL+"/api/maestro/v1/consumers", "application/json", strings.NewReader(
+			fmt.Sprintf(`{"name":%q}`, Consumer(i))))
 		if err != nil {
 			return err
 		}
@@ -297,7 +300,8 @@ func (b *Bed) Agent(consumer string, handle func(bus.Event), connected func(cont
 }
 
 // Subscriber is a scripted agent that is connected: handle gets each event.
-func (b *Bed) Subscriber(ctx context.Context, consumer string, handle func(c *bus.Client, e bus.Event)) (*bus.Client, error) {
+func (b *Bed) Subscriber(ctx context.Context, consumer string, handle func(c *bus.Client, e bus.Event)) (*bus.Client,
+	error) {
 	var client *bus.Client
 	client, err := b.Agent(consumer, func(e bus.Event) { handle(client, e) }, nil)
 	if err != nil {

@@ -48,7 +48,8 @@ func (p part) run(ctx context.Context, ready func()) error {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(p.CA)
-	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
 	l, err := net.Listen("tcp", p.Listen)
 	if err != nil {
 		return err
@@ -105,7 +106,8 @@ func ClientTLS(ca, cert, key []byte, service string) (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: service}, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
+		ServerName: service}, nil
 }
 
 // start runs a part until the bed is closed: in this process, or as one of its own.

@@ -35,14 +35,17 @@ func (b *Bed) Spec(kind, consumer, id string, size int) *cloudevents.CloudEvent 
 		filler[i] = "abcdefghijklmnopqrstuvwxyz0123456789"[b.random.IntN(36)]
 	}
 	text := func(s string) *cloudevents.CloudEvent_CloudEventAttributeValue {
-		return &cloudevents.CloudEvent_CloudEventAttributeValue{Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
+		return &cloudevents.CloudEvent_CloudEventAttributeValue{
+			Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
 	}
 	return &cloudevents.CloudEvent{
 		Id: uuid.NewString(), Source: Source, SpecVersion: "1.0", Type: kind,
 		Attributes: map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{
-			"contenttype": text("application/json"), "ce-" + work.ExtResourceID: text(id), "ce-" + work.ExtClusterName: text(consumer),
+			"contenttype": text("application/json"), "ce-" + work.ExtResourceID: text(id),
+			"ce-" + work.ExtClusterName:     text(consumer),
 			"ce-" + work.ExtResourceVersion: text("0"),
-			"ce-" + work.ExtMetadata:        text(fmt.Sprintf(`{"name":"work-%s","namespace":%q,"uid":%q,"labels":{"app":"bench"}}`, id, consumer, id)),
+			"ce-" + work.ExtMetadata: text(
+				fmt.Sprintf(`{"name":"work-%s","namespace":%q,"uid":%q,"labels":{"app":"bench"}}`, id, consumer, id)),
 		},
 		Data: &cloudevents.CloudEvent_BinaryData{BinaryData: fmt.Appendf(nil,
 			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm-%s","namespace":"default"},"data":{"value":%q}}]}`, id, filler)},
@@ -58,7 +61,8 @@ func (b *Bed) Publish(ctx context.Context, e *cloudevents.CloudEvent) error {
 // Stream subscribes to the statuses of this program's works.
 func (b *Bed) Stream(ctx context.Context, handle func(id string, e *cloudevents.CloudEvent)) error {
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := b.Events.Subscribe(metadata.AppendToOutgoingContext(ctx), &cloudevents.SubscriptionRequest{Source: Source})
+	stream, err := b.Events.Subscribe(metadata.AppendToOutgoingContext(ctx), &cloudevents.SubscriptionRequest{
+		Source: Source})
 	if err == nil {
 		_, err = stream.Header()
 	}
@@ -86,7 +90,8 @@ func (b *Bed) Stream(ctx context.Context, handle func(id string, e *cloudevents.
 // AgentEvent is an event of a consumer's agent.
 func AgentEvent(consumer, kind string, data []byte) bus.Event {
 	return bus.Event{
-		ID: uuid.NewString(), Source: consumer + "-agent", Type: kind, Time: time.Now(), DataContentType: "application/json", Data: data,
+		ID: uuid.NewString(), Source: consumer +
+			"-agent", Type: kind, Time: time.Now(), DataContentType: "application/json", Data: data,
 		Extensions: map[string]string{work.ExtClusterName: consumer},
 	}
 }
@@ -94,12 +99,14 @@ func AgentEvent(consumer, kind string, data []byte) bus.Event {
 // Status is an agent's status of a work: applied and available, or that it is
 // deleted. The hash is what both sides compare, 64 hexadecimal digits.
 func Status(consumer, id, generation, hash string, sequence int64, deleted bool) bus.Event {
-	data := fmt.Appendf(nil, `{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"},`+
-		`{"type":"Available","status":"True","reason":"ResourcesAvailable","message":"All resources are available","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"}],`+
-		`"resourceStatus":[{"resourceMeta":{"ordinal":0,"version":"v1","kind":"ConfigMap","resource":"configmaps","name":"cm","namespace":"default"},"statusFeedback":{"values":[{"name":"state","fieldValue":{"type":"String","string":%q}}]},`+
-		`"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestComplete","message":"Apply manifest complete","lastTransitionTime":"2026-01-01T00:00:00Z"}]}]}`, generation, generation, hash)
+	data := fmt.Appendf(
+		nil, `{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"},`+
+			`{"type":"Available","status":"True","reason":"ResourcesAvailable","message":"All resources are available","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"}],`+
+			`"resourceStatus":[{"resourceMeta":{"ordinal":0,"version":"v1","kind":"ConfigMap","resource":"configmaps","name":"cm","namespace":"default"},"statusFeedback":{"values":[{"name":"state","fieldValue":{"type":"String","string":%q}}]},`+
+			`"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestComplete","message":"Apply manifest complete","lastTransitionTime":"2026-01-01T00:00:00Z"}]}]}`, generation, generation, hash)
 	if deleted {
-		data = fmt.Appendf(nil, `{"conditions":[{"type":%q,"status":"True","reason":%q,"message":%q,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
+		data = fmt.Appendf(
+			nil, `{"conditions":[{"type":%q,"status":"True","reason":%q,"message":%q,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
 			work.ConditionDeleted, work.ReasonDeleted, fmt.Sprintf(work.MessageDeletedFormat, consumer))
 	}
 	e := AgentEvent(consumer, work.StatusUpdate, data)

@@ -80,7 +80,8 @@ func (b *bench) newWire(ctx context.Context) (*wire, error) {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca.CertPEM())
 	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
+			pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
 	}})
 	if err != nil {
 		return nil, err
@@ -97,7 +98,8 @@ func (b *bench) newWire(ctx context.Context) (*wire, error) {
 		return nil, err
 	}
 	adapter := bus.NewClient(bus.ClientOptions{
-		Addr: w.part.Broker, TLS: config, ClientID: "adapter-bench", Subscriptions: []string{bus.EventFilter("bench", "clusters")},
+		Addr: w.part.Broker, TLS: config, ClientID: "adapter-bench", Subscriptions: []string{
+			bus.EventFilter("bench", "clusters")},
 		Handler: func(_ context.Context, m bus.Message) { w.hear(m.Event); m.Ack() },
 	})
 	ctx, w.stop = context.WithCancel(ctx)
@@ -177,7 +179,8 @@ func (b *bench) events(ctx context.Context, w *wire) (map[string]any, error) {
 			if i < warm {
 				continue
 			}
-			fromRequest, fromAnswer = append(fromRequest, at.Sub(sent[i])), append(fromAnswer, max(0, at.Sub(answered[i])))
+			fromRequest, fromAnswer = append(fromRequest, at.Sub(sent[i])),
+				append(fromAnswer, max(0, at.Sub(answered[i])))
 		}
 		return nil
 	})
@@ -200,7 +203,8 @@ func (b *bench) weigh(ctx context.Context, w *wire) (map[string]any, error) {
 	defer conn.Close(ctx)
 	copies := max(1, (*resources-*clusters+*clusters-1) / *clusters)
 	for n := range copies {
-		if _, err := conn.Exec(ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+		if _, err := conn.Exec(
+			ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			select kind, id || $1, scope, name || $1, version, generation, spec, status, convert_to(replace(convert_from(wire, 'UTF8'), id, id || $1), 'UTF8'), created_at, updated_at, $2
 			from document where kind = 'Cluster' and length(id) = 36 order by id limit $3`, fmt.Sprint("-", n), n, *clusters); err != nil {
 			return nil, err
@@ -228,6 +232,7 @@ func (b *bench) weigh(ctx context.Context, w *wire) (map[string]any, error) {
 	case <-time.After(rest):
 	}
 	after, _, err := b.at.cpu()
-	figures["resting_resident_mb"], figures["resting_cpu_ms_per_second"] = b.at.resident(), float64((after-server).Milliseconds())/rest.Seconds()
+	figures["resting_resident_mb"], figures["resting_cpu_ms_per_second"] = b.at.resident(),
+		float64((after-server).Milliseconds())/rest.Seconds()
 	return figures, err
 }

@@ -1,10 +1,13 @@
-// Command clm measures the API of the cluster lifecycle manager: requests per second, their latency, and the processor
-// time that each costs the server and PostgreSQL together, from 8 connections that are kept, with 10,000 clusters stored.
+// Command clm measures the API of the cluster lifecycle manager: requests per second, their
+// latency, and the processor time that each costs the server and PostgreSQL together, from 8
+// connections that are kept, with 10,000 clusters stored.
 //
-// It starts PostgreSQL with its default settings and the server, which is a process of its own, and prints JSON lines
-// and, at the end, a table. Each processor time is also given in yardsticks: the processor time of PostgreSQL for one
-// transaction of pgbench -N, measured on the same server before and after each row. With -url it measures a server that is there already, whatever it is, as long as it has the same
-// contract: -server-pid and -postgres-pid then say whose processor time counts.
+// It starts PostgreSQL with its default settings and the server, which is a process of its own, and
+// prints JSON lines and, at the end, a table. Each processor time is also given in yardsticks: the
+// processor time of PostgreSQL for one transaction of pgbench -N, measured on the same server
+// before and after each row. With -url it measures a server that is there already, whatever it is,
+// as long as it has the same contract: -server-pid and -postgres-pid then say whose processor time
+// counts.
 package main
 
 import (
@@ -24,10 +27,12 @@ import (
 )
 
 var (
-	url         = flag.String("url", "", "a server that is there already, such as http://127.0.0.1:8000; its database should be empty")
+	url = flag.String("url", "",
+		"a server that is there already, such as http://127.0.0.1:8000; its database should be empty")
 	serverPid   = flag.Int("server-pid", 0, "with -url: the server's process")
 	postgresPid = flag.Int("postgres-pid", 0, "with -url: PostgreSQL's first process, whose children count too")
-	adapters    = flag.String("adapters", "validation,dns,pullsecret,hypershift", "who reports on clusters; the server requires them")
+	adapters    = flag.String("adapters", "validation,dns,pullsecret,hypershift",
+		"who reports on clusters; the server requires them")
 	clusters    = flag.Int("clusters", 10000, "clusters stored before anything is measured")
 	reported    = flag.Bool("reported", true, "all adapters have reported on all of them, as in a region at rest")
 	connections = flag.Int("connections", 8, "connections, each with one request at a time")
@@ -138,7 +143,10 @@ func run(ctx context.Context) (err error) {
 }
 
 func chosen(name string) bool {
-	return slices.ContainsFunc(strings.Split(*only, ","), func(part string) bool { return strings.Contains(name, part) })
+	return slices.ContainsFunc(strings.Split(*only, ","), func(part string) bool {
+		return strings.Contains(
+			name, part)
+	})
 }
 
 // print writes what was measured as a table, for people.
@@ -149,7 +157,9 @@ func print(table []result) {
 	fmt.Fprintf(os.Stderr, "%-24s %9s %8s %8s %8s %8s %9s %7s %10s\n",
 		"row", "req/s", "p50 ms", "p99 ms", "CPU ms", "server", "postgres", "RSS MB", "yardsticks")
 	for _, r := range table {
-		fmt.Fprintf(os.Stderr, "%-24s %9.0f %8.2f %8.2f %8.3f %8.3f %9.3f %7.1f %10.2f\n", r.name, r.rate(), r.percentile(.5), r.percentile(.99),
-			r.perRequest(r.server+r.postgres), r.perRequest(r.server), r.perRequest(r.postgres), r.resident, r.yardsticks())
+		fmt.Fprintf(os.Stderr, "%-24s %9.0f %8.2f %8.2f %8.3f %8.3f %9.3f %7.1f %10.2f\n", r.name, r.rate(),
+			r.percentile(.5), r.percentile(.99),
+			r.perRequest(r.server+r.postgres), r.perRequest(r.server), r.perRequest(
+				r.postgres), r.resident, r.yardsticks())
 	}
 }

@@ -87,7 +87,8 @@ func start(ctx context.Context) (at *target, stop func() error, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL's user may be another
 		return nil, nil, err
 	}
-	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"), Settings: stockSettings}
+	c := &postgres.Cluster{DataDir: filepath.Join(dir, "data"), SocketDir: filepath.Join(dir, "s"),
+		Settings: stockSettings}
 	if err := c.Init(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -107,7 +108,8 @@ func start(ctx context.Context) (at *target, stop func() error, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	t := &target{yardstick: measure, dsn: c.DSN("clm", "clm") + "&jit=off", dir: dir, postgres: p.PID(), end: func() error { return nil }}
+	t := &target{yardstick: measure, dsn: c.DSN("clm", "clm") + "&jit=off", dir: dir, postgres: p.PID(),
+		end: func() error { return nil }}
 	if err := t.serve(part{}); err != nil {
 		return nil, nil, err
 	}
@@ -173,7 +175,8 @@ func runPart() {
 
 // run serves the region's kinds on a plain listener until ctx ends, and says at which URL.
 func (p part) run(ctx context.Context) error {
-	registry, err := clm.NewRegistry([]clm.Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54, RequiredAdapters: p.Adapters}})
+	registry, err := clm.NewRegistry([]clm.Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
+		RequiredAdapters: p.Adapters}})
 	if err != nil {
 		return err
 	}
@@ -190,7 +193,8 @@ func (p part) run(ctx context.Context) error {
 		return err
 	}
 	defer database.Close()
-	s, err := clm.New(clm.Options{Database: database, Plain: l, Identify: (&clm.Identity{Open: true}).Identify, Metrics: prometheus.NewRegistry(), Logger: logger})
+	s, err := clm.New(clm.Options{Database: database, Plain: l, Identify: (&clm.Identity{Open: true}).Identify,
+		Metrics: prometheus.NewRegistry(), Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -217,8 +221,10 @@ func (p part) sentinel(ctx context.Context, database *clm.Database, logger *slog
 		return nil, err
 	}
 	return sentinel.New(ctx, sentinel.Options{
-		Store: database.Store, Feed: database.Feed, Kinds: []sentinel.Kind{{Kind: "Cluster", Plural: "clusters"}}, Requests: clm.RequestKind,
-		Bus: bus.ClientOptions{Addr: p.Broker, TLS: config, ClientID: "clm-bench"}, Trace: clm.TraceparentOf, Logger: logger, Metrics: prometheus.NewRegistry(),
+		Store: database.Store, Feed: database.Feed, Kinds: []sentinel.Kind{
+			{Kind: "Cluster", Plural: "clusters"}}, Requests: clm.RequestKind,
+		Bus: bus.ClientOptions{Addr: p.Broker, TLS: config,
+			ClientID: "clm-bench"}, Trace: clm.TraceparentOf, Logger: logger, Metrics: prometheus.NewRegistry(),
 	})
 }
 

@@ -40,12 +40,14 @@ type bench struct {
 
 func newBench(at *target) (*bench, error) {
 	// Compression would be the client's wish, and is not measured.
-	transport := &http.Transport{MaxConnsPerHost: *connections + 2, MaxIdleConnsPerHost: *connections + 2, DisableCompression: true}
+	transport := &http.Transport{MaxConnsPerHost: *connections + 2, MaxIdleConnsPerHost: *connections + 2,
+		DisableCompression: true}
 	return &bench{at: at, http: &http.Client{Transport: transport}, adapters: strings.Split(*adapters, ",")}, nil
 }
 
 func (b *bench) params() map[string]any {
-	return map[string]any{"clusters": *clusters, "connections": *connections, "seconds": duration.Seconds(), "reported": *reported, "seed": *seed}
+	return map[string]any{"clusters": *clusters, "connections": *connections, "seconds": duration.Seconds(),
+		"reported": *reported, "seed": *seed}
 }
 
 // call sends one request and reads its answer. want is the status.
@@ -74,8 +76,10 @@ func (b *bench) call(ctx context.Context, method, path, body string, want int) (
 
 // spec makes a spec of about size bytes, another one each time: a few fields, as clusters have, and text.
 func spec(r *rand.Rand, size int) string {
-	head := fmt.Sprintf(`{"region":"eu-west-%d","version":"4.%d.%d","network":{"pod_cidr":"10.%d.0.0/14","service_cidr":"172.30.0.0/16","host_prefix":23},`+
-		`"replicas":%d,"multi_az":true,"properties":{`, r.IntN(4), r.IntN(20), r.IntN(40), r.IntN(250), 3+r.IntN(30))
+	head := fmt.Sprintf(
+		`{"region":"eu-west-%d","version":"4.%d.%d","network":{"pod_cidr":"10.%d.0.0/14","service_cidr":"172.30.0.0/16","host_prefix":23},`+
+			`"replicas":%d,"multi_az":true,"properties":{`, r.IntN(4), r.IntN(20), r.IntN(40), r.IntN(250),
+		3+r.IntN(30))
 	var s strings.Builder
 	s.WriteString(head)
 	for i := 0; s.Len() < size-60; i++ {
@@ -94,7 +98,8 @@ func spec(r *rand.Rand, size int) string {
 
 func (b *bench) cluster(r *rand.Rand, size int) string {
 	n := int(b.next.Add(1)) - 1
-	return fmt.Sprintf(`{"kind":"Cluster","name":"bench-%07d","labels":{"group":"g%d","env":"bench"},"spec":%s}`, n, n/alike, spec(r, size))
+	return fmt.Sprintf(`{"kind":"Cluster","name":"bench-%07d","labels":{"group":"g%d","env":"bench"},"spec":%s}`, n,
+		n/alike, spec(r, size))
 }
 
 // statusReport is a report of what is so at a moment.
@@ -122,7 +127,8 @@ func (b *bench) fill(ctx context.Context) error {
 		b.ids[i] = made.ID
 		if *reported {
 			for _, adapter := range b.adapters {
-				if _, err := b.call(ctx, "PUT", base+"/"+made.ID+"/statuses", statusReport(adapter, 1, true, time.Now(), "filled"), http.StatusCreated); err != nil {
+				if _, err := b.call(ctx, "PUT", base+"/"+made.ID+"/statuses", statusReport(adapter, 1, true, time.Now(),
+					"filled"), http.StatusCreated); err != nil {
 					return err
 				}
 			}
@@ -194,12 +200,14 @@ func (b *bench) rows() []row {
 		{name: "put-status-same", one: func(ctx context.Context, r *rand.Rand) error {
 			// The report with which the cluster was filled, of a later moment.
 			i := first + r.IntN(len(b.ids)-first)
-			return report(ctx, b.ids[i], statusReport(b.adapters[r.IntN(len(b.adapters))], 1, true, time.Now(), "filled"))
+			return report(ctx, b.ids[i], statusReport(b.adapters[r.IntN(len(b.adapters))], 1, true, time.Now(),
+				"filled"))
 		}},
 		{name: "put-status-changing", one: func(ctx context.Context, r *rand.Rand) error {
 			i := first + r.IntN(len(b.ids)-first)
 			note := fmt.Sprint(r.Uint32())
-			return report(ctx, b.ids[i], statusReport(b.adapters[r.IntN(len(b.adapters))], 1, r.IntN(2) == 0, time.Now(), note))
+			return report(ctx, b.ids[i], statusReport(b.adapters[r.IntN(len(b.adapters))], 1, r.IntN(2) == 0,
+				time.Now(), note))
 		}},
 		{name: "patch-1k", one: func(ctx context.Context, r *rand.Rand) error {
 			_, err := b.call(ctx, "PATCH", base+"/"+some(r), `{"spec":`+spec(r, 1024)+`}`, http.StatusOK)
@@ -252,8 +260,10 @@ func (r result) perRequest(d time.Duration) float64 {
 
 func (r result) figures() map[string]any {
 	return map[string]any{
-		"requests": len(r.took), "requests_per_second": r.rate(), "p50_ms": r.percentile(.5), "p99_ms": r.percentile(.99),
-		"cpu_ms_per_request": r.perRequest(r.server + r.postgres), "cpu_server_ms": r.perRequest(r.server), "cpu_postgres_ms": r.perRequest(r.postgres),
+		"requests": len(r.took), "requests_per_second": r.rate(), "p50_ms": r.percentile(.5), "p99_ms": r.percentile(
+			.99),
+		"cpu_ms_per_request": r.perRequest(r.server + r.postgres), "cpu_server_ms": r.perRequest(r.server),
+		"cpu_postgres_ms":    r.perRequest(r.postgres),
 		"server_resident_mb": r.resident, "yardstick_ms": r.yardstick.Seconds() * 1000, "yardsticks": r.yardsticks(),
 	}
 }
@@ -273,10 +283,12 @@ func (b *bench) measure(ctx context.Context, row row) (result, error) {
 		return result{}, err
 	}
 	slices.Sort(took)
-	return result{name: row.name, took: took, elapsed: elapsed, server: used[0], postgres: used[1], resident: b.at.resident()}, nil
+	return result{name: row.name, took: took, elapsed: elapsed, server: used[0], postgres: used[1],
+		resident: b.at.resident()}, nil
 }
 
-func (b *bench) load(ctx context.Context, row row, d time.Duration) (took []time.Duration, elapsed time.Duration, used [2]time.Duration, err error) {
+func (b *bench) load(ctx context.Context, row row, d time.Duration) (took []time.Duration, elapsed time.Duration,
+	used [2]time.Duration, err error) {
 	server, postgres, err := b.at.cpu()
 	if err != nil {
 		return nil, 0, used, err

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/bench/report"
 )
 
-// watch patches clusters at a steady pace and measures how long it takes until a watch of all of them shows each change:
-// from the request, and from its answer.
+// watch patches clusters at a steady pace and measures how long it takes until a watch of all of
+// them shows each change: from the request, and from its answer.
 func (b *bench) watch(ctx context.Context) (figures map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(ctx, *duration+2*time.Minute)
 	defer cancel()

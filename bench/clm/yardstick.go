@@ -17,7 +17,8 @@ import (
 
 // stockSettings undoes what internal/postgres sets, so that the bench measures a server with PostgreSQL's defaults.
 var stockSettings = map[string]string{
-	"jit": "on", "wal_compression": "off", "max_connections": "100", "min_wal_size": "80MB", "log_min_duration_statement": "-1",
+	"jit": "on", "wal_compression": "off", "max_connections": "100", "min_wal_size": "80MB",
+	"log_min_duration_statement": "-1",
 }
 
 // yardstick measures the machine: the processor time of PostgreSQL for one simple write of pgbench. Processor times
@@ -58,7 +59,8 @@ func (y *yardstick) measure(ctx context.Context, at *target) error {
 	if err != nil {
 		return err
 	}
-	out, err := y.pgbench(ctx, "-N", "-n", "-M", "prepared", "-c", "8", "-j", "2", "-T", strconv.Itoa(max(1, int(duration.Seconds()/2))))
+	out, err := y.pgbench(ctx, "-N", "-n", "-M", "prepared", "-c", "8", "-j", "2", "-T",
+		strconv.Itoa(max(1, int(duration.Seconds()/2))))
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,8 @@ type held struct {
 }
 
 func newAgent(b *bed.Bed, name string, digests *atomic.Bool) (*agent, error) {
-	a := &agent{name: name, topic: bed.AgentTopic(name), digests: digests, works: map[string]held{}, sequence: time.Now().UnixMilli() << 22}
+	a := &agent{name: name, topic: bed.AgentTopic(name), digests: digests, works: map[string]held{},
+		sequence: time.Now().UnixMilli() << 22}
 	var err error
 	a.client, err = b.Agent(name, a.take, a.connected)
 	return a, err
@@ -80,7 +81,8 @@ func (a *agent) sayJSON(kind string, v any) {
 func (a *agent) states() []work.WorkState {
 	states := make([]work.WorkState, 0, len(a.works))
 	for id, w := range a.works {
-		states = append(states, work.WorkState{ID: id, Version: w.generation, Life: w.life, Status: digest.Status(w.hash)})
+		states = append(states, work.WorkState{ID: id, Version: w.generation, Life: w.life, Status: digest.Status(
+			w.hash)})
 	}
 	return states
 }

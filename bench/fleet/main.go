@@ -1,10 +1,11 @@
 // Command fleet measures one Maestro server with many management clusters: its memory, and the time until all agree
 // again when the broker, or the server, was killed and is back.
 //
-// PostgreSQL, the broker and the server are processes of their own; the clusters are light agents in this one, each with
-// its own connection and certificate, which remember instead of applying. They compare with the server by digests, as
-// Atoll's agent, or by lists, as that of Open Cluster Management. While the broker or the server is away statuses change
-// and works are changed, so that there is something to agree about. All agree when each agent has each work at its last
+// PostgreSQL, the broker and the server are processes of their own; the clusters are light agents
+// in this one, each with its own connection and certificate, which remember instead of applying.
+// They compare with the server by digests, as Atoll's agent, or by lists, as that of Open Cluster
+// Management. While the broker or the server is away statuses change and works are changed, so that
+// there is something to agree about. All agree when each agent has each work at its last
 // generation, and the server's ledger has it acknowledged with the status that the agent has now.
 package main
 
@@ -29,12 +30,14 @@ import (
 )
 
 var (
-	broker      = flag.String("broker", bed.Embedded, "embedded or mosquitto")
-	clusters    = flag.Int("clusters", 1000, "management clusters")
-	works       = flag.Int("works", 100, "works of each")
-	size        = flag.Int("size", 512, "bytes of a work's manifest")
-	digests     = flag.String("digests", "both", "how agents compare: true (by digests), false (by lists), or both, one after the other")
-	changed     = flag.Int("changed", 5, "works of each cluster whose status changes while the broker or the server is away")
+	broker   = flag.String("broker", bed.Embedded, "embedded or mosquitto")
+	clusters = flag.Int("clusters", 1000, "management clusters")
+	works    = flag.Int("works", 100, "works of each")
+	size     = flag.Int("size", 512, "bytes of a work's manifest")
+	digests  = flag.String("digests", "both",
+		"how agents compare: true (by digests), false (by lists), or both, one after the other")
+	changed = flag.Int("changed", 5,
+		"works of each cluster whose status changes while the broker or the server is away")
 	outage      = flag.Duration("outage", 5*time.Second, "how long it is away")
 	rest        = flag.Duration("rest", 20*time.Second, "how long nothing is asked of the server before it is weighed")
 	concurrency = flag.Int("concurrency", 32, "concurrent publishers")
@@ -131,7 +134,8 @@ func (f *fleet) compareBy(ctx context.Context, digests bool) error {
 func (f *fleet) owner(i int) *agent { return f.agents[i%len(f.agents)] }
 
 func (f *fleet) params() map[string]any {
-	return map[string]any{"broker": *broker, "clusters": *clusters, "works_of_each": *works, "manifest_bytes": *size, "seed": *seed}
+	return map[string]any{"broker": *broker, "clusters": *clusters, "works_of_each": *works, "manifest_bytes": *size,
+		"seed": *seed}
 }
 
 // begin connects the clusters and gives them their works.
@@ -179,7 +183,8 @@ func (f *fleet) begin(ctx context.Context) error {
 		return fmt.Errorf("giving clusters their works: %w", err)
 	}
 	return report.Line(os.Stdout, "fleet/begin", f.params(), map[string]any{
-		"accepted_per_second": round(float64(n) / accepted.Seconds()), "applied_per_second": round(float64(n) / time.Since(begun).Seconds())})
+		"accepted_per_second": round(float64(n) / accepted.Seconds()), "applied_per_second": round(
+			float64(n) / time.Since(begun).Seconds())})
 }
 
 func round(v float64) float64 { return float64(int(v*10+.5)) / 10 }
@@ -212,13 +217,16 @@ func (f *fleet) agree(ctx context.Context) error {
 	}
 	defer conn.Close(ctx)
 	var open int
-	if err := conn.QueryRow(ctx, `select count(*) from ledger where gone_at is null and (deleting or wanted > acknowledged)`).Scan(&open); err != nil {
+	if err := conn.QueryRow(
+		ctx, `select count(*) from ledger where gone_at is null and (deleting or wanted > acknowledged)`).Scan(
+		&open); err != nil {
 		return err
 	}
 	if open > 0 {
 		return fmt.Errorf("the ledger has %d works unacknowledged", open)
 	}
-	rows, err := conn.Query(ctx, `select id, acknowledged, status_hash from ledger where gone_at is null and not deleting`)
+	rows, err := conn.Query(
+		ctx, `select id, acknowledged, status_hash from ledger where gone_at is null and not deleting`)
 	if err != nil {
 		return err
 	}
@@ -233,9 +241,11 @@ func (f *fleet) agree(ctx context.Context) error {
 			return err
 		}
 		n++
-		if has := f.owner(i).holds(id); f.want[id] != acknowledged || has.generation != acknowledged || has.hash != hash {
+		if has := f.owner(i).holds(id); f.want[id] != acknowledged || has.generation != acknowledged ||
+			has.hash != hash {
 			wrong++
-			first = fmt.Sprintf("%s is wanted at %d, acknowledged at %d with status %.8s; %s has %d with %.8s", id, f.want[id], acknowledged, hash, f.owner(i).name, has.generation, has.hash)
+			first = fmt.Sprintf("%s is wanted at %d, acknowledged at %d with status %.8s; %s has %d with %.8s", id,
+				f.want[id], acknowledged, hash, f.owner(i).name, has.generation, has.hash)
 		}
 		return nil
 	}); err != nil {
@@ -258,7 +268,8 @@ func (f *fleet) steady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return report.Line(os.Stdout, "fleet/steady", f.params(), map[string]any{"server_resident_mib": now, "server_resident_max_mib": most})
+	return report.Line(os.Stdout, "fleet/steady", f.params(), map[string]any{"server_resident_mib": now,
+		"server_resident_max_mib": most})
 }
 
 // kill kills the server or the broker while works are being changed, has
@@ -310,7 +321,10 @@ func (f *fleet) kill(ctx context.Context, name string, p bed.Process) error {
 	}
 	figures["converged_after_s"] = seconds(begun)
 	begun = time.Now()
-	if err := bed.Many(*clusters, *concurrency, func(i int) error { return f.ask(ctx, work.SpecUpdate, i+*clusters*(*works-1)) }); err != nil {
+	if err := bed.Many(*clusters, *concurrency, func(i int) error {
+		return f.ask(ctx, work.SpecUpdate,
+			i+*clusters*(*works-1))
+	}); err != nil {
 		return err
 	}
 	if err := bed.Await(ctx, 200*time.Millisecond, func() error { return f.agree(ctx) }); err != nil {
@@ -323,7 +337,8 @@ func (f *fleet) kill(ctx context.Context, name string, p bed.Process) error {
 	}
 	figures["server_resident_mib"], figures["server_resident_max_mib"] = now, most
 	params := f.params()
-	params["digests"], params["outage_s"], params["statuses_changed"] = f.digests.Load(), outage.Seconds(), *clusters*min(*changed, *works-1)
+	params["digests"], params["outage_s"], params["statuses_changed"] = f.digests.Load(), outage.Seconds(),
+		*clusters*min(*changed, *works-1)
 	return report.Line(os.Stdout, "fleet/"+name+"-killed", params, figures)
 }
 

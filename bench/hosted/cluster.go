@@ -32,7 +32,8 @@ type bench struct {
 }
 
 func newBench(api *client.Platform, o options) *bench {
-	rng := rand.New(rand.NewPCG(o.Seed, uint64(time.Now().UnixNano()))) // names of two runs must differ, whatever the seed
+	// names of two runs must differ, whatever the seed
+	rng := rand.New(rand.NewPCG(o.Seed, uint64(time.Now().UnixNano())))
 	return &bench{api: api, o: o, run: fmt.Sprintf("%06x", rng.Uint32()&0xffffff), made: map[string]bool{}}
 }
 
@@ -71,12 +72,15 @@ func (b *bench) makeCluster(ctx context.Context, nodes int) (*hosted, error) {
 	var pool client.NodePool
 	if nodes > 0 {
 		replicas := int32(nodes)
-		pool, err = b.api.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: h.id, Name: "workers", Spec: &platform.NodePoolSpec{Replicas: &replicas}})
+		pool, err = b.api.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: h.id, Name: "workers",
+			Spec: &platform.NodePoolSpec{Replicas: &replicas}})
 		if err != nil {
 			return h, err
 		}
 	}
-	if err := b.await(ctx, h.id, func(k *platform.Cluster) bool { return k != nil && k.Status.Phase == platform.ClusterPhaseReady }); err != nil {
+	if err := b.await(ctx, h.id, func(k *platform.Cluster) bool {
+		return k != nil && k.Status.Phase == platform.ClusterPhaseReady
+	}); err != nil {
 		return h, fmt.Errorf("cluster %s: until it is ready: %w", h.name, err)
 	}
 	h.ready = time.Since(begun)
@@ -224,7 +228,8 @@ func (b *bench) remove(ctx context.Context, all ...*hosted) (time.Duration, erro
 }
 
 func (b *bench) removeOne(ctx context.Context, id string) error {
-	if err := b.api.DeleteCluster(ctx, id, client.Deletion{}); err != nil && client.StatusOf(err) != http.StatusNotFound {
+	if err := b.api.DeleteCluster(ctx, id, client.Deletion{}); err != nil &&
+		client.StatusOf(err) != http.StatusNotFound {
 		return err
 	}
 	if err := b.await(ctx, id, func(k *platform.Cluster) bool { return k == nil }); err != nil {

@@ -56,7 +56,8 @@ func (b *bench) density(ctx context.Context) error {
 		"cpu_cores":                    (last.cpu - first.cpu).Seconds() / kept.Seconds(),
 		"machine_available_before_mib": free / mib, "machine_available_mib": available() / mib,
 	}
-	if err := b.report("density", map[string]any{"clusters": len(all), "nodes": 2, "abreast": b.o.Abreast}, figures); err != nil {
+	if err := b.report("density", map[string]any{"clusters": len(all), "nodes": 2, "abreast": b.o.Abreast},
+		figures); err != nil {
 		return err
 	}
 	_, err = b.remove(ctx, all...)

@@ -47,7 +47,8 @@ var parts = []string{"create", "credentials", "idle", "hibernate", "burst", "den
 
 func main() {
 	var o options
-	flag.StringVar(&o.Only, "only", "create,credentials,idle,hibernate,burst", "what is measured, of "+strings.Join(parts, ","))
+	flag.StringVar(&o.Only, "only", "create,credentials,idle,hibernate,burst", "what is measured, of "+strings.Join(
+		parts, ","))
 	flag.IntVar(&o.Clusters, "clusters", 20, "create: clusters, one after another")
 	flag.IntVar(&o.Burst, "burst", 10, "burst: clusters at once; then they are deleted at once")
 	flag.IntVar(&o.Samples, "samples", 30, "credentials: how many")
@@ -56,7 +57,8 @@ func main() {
 	flag.IntVar(&o.Density, "density", 40, "density: clusters with two nodes each")
 	flag.IntVar(&o.Abreast, "abreast", 4, "density: clusters that are made at once")
 	flag.DurationVar(&o.Keep, "keep", 10*time.Minute, "density: how long they are kept")
-	flag.StringVar(&o.Home, "home", os.Getenv("ATOLL_HOME"), "the region's home, for its management clusters' namespaces and data")
+	flag.StringVar(&o.Home, "home", os.Getenv("ATOLL_HOME"),
+		"the region's home, for its management clusters' namespaces and data")
 	flag.StringVar(&o.Atoll, "atoll", "bin/atoll", "the program")
 	flag.Uint64Var(&o.Seed, "seed", 1, "of the names")
 	flag.Parse()
@@ -71,7 +73,8 @@ func main() {
 func run(ctx context.Context, o options) (err error) {
 	api, err := client.NewPlatform(client.PlatformOptions{
 		Endpoint: os.Getenv("ATOLL_ENDPOINT"), CAFile: os.Getenv("ATOLL_CA"),
-		Credentials: client.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY"), Region: os.Getenv("AWS_REGION")},
+		Credentials: client.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv(
+			"AWS_SECRET_ACCESS_KEY"), Region: os.Getenv("AWS_REGION")},
 	})
 	if err != nil {
 		return fmt.Errorf("%w; first: eval \"$(atoll env)\"", err)
@@ -89,7 +92,8 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	measure := map[string]func(context.Context) error{
-		"create": b.create, "credentials": b.credentials, "idle": b.idle, "hibernate": b.hibernate, "burst": b.burst, "density": b.density,
+		"create": b.create, "credentials": b.credentials, "idle": b.idle, "hibernate": b.hibernate, "burst": b.burst,
+		"density": b.density,
 	}
 	for _, part := range parts {
 		if slices.Contains(strings.Split(o.Only, ","), part) {

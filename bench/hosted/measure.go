@@ -224,7 +224,8 @@ func (b *bench) wish(ctx context.Context, id string, hibernated bool, power stri
 		return err
 	}
 	err = b.await(ctx, id, func(now *platform.Cluster) bool {
-		return now != nil && now.Status.ObservedGeneration >= k.Generation && now.Status.Phase == platform.ClusterPhaseReady && now.Status.Power == power
+		return now != nil && now.Status.ObservedGeneration >= k.Generation &&
+			now.Status.Phase == platform.ClusterPhaseReady && now.Status.Power == power
 	})
 	if err != nil {
 		return fmt.Errorf("cluster %s: until it is %s: %w", id, power, err)
@@ -254,7 +255,8 @@ func (b *bench) burst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return b.report("delete", map[string]any{"clusters": b.o.Burst}, map[string]any{"nothing_left_ms": gone.Milliseconds()})
+	return b.report("delete", map[string]any{"clusters": b.o.Burst},
+		map[string]any{"nothing_left_ms": gone.Milliseconds()})
 }
 
 // makeMany makes clusters, so many at once.

@@ -172,7 +172,8 @@ func (b *bench) namespaces(ctx context.Context) (string, error) {
 		if err = errors.Join(err, file.Close()); err != nil {
 			return "", err
 		}
-		out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(b.o.Atoll), "kubectl"), "--kubeconfig", file.Name(), "get", "namespaces", "-o", "name").Output()
+		out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(b.o.Atoll), "kubectl"), "--kubeconfig",
+			file.Name(), "get", "namespaces", "-o", "name").Output()
 		if err != nil {
 			return "", fmt.Errorf("kubectl get namespaces on %s: %w", d.Name(), err)
 		}

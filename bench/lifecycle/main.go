@@ -1,6 +1,6 @@
-// Command lifecycle measures how long a cluster takes from POST to Reconciled=True, and from DELETE to 404, through CLM,
-// its sentinel, the bus and two adapters, whose objects are kept in memory: what everything but a management cluster
-// costs. It also measures when an adapter hears of a POST.
+// Command lifecycle measures how long a cluster takes from POST to Reconciled=True, and from DELETE
+// to 404, through CLM, its sentinel, the bus and two adapters, whose objects are kept in memory:
+// what everything but a management cluster costs. It also measures when an adapter hears of a POST.
 //
 // All of it but PostgreSQL, which has its default durability, is in one process, with the load generator. Creates and
 // deletes come at a steady pace, whether the earlier ones are done or not.
@@ -137,7 +137,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, region.Close()) }()
-	b := &bench{region: region, made: map[string]time.Time{}, heard: map[string]time.Time{}, reconciled: map[string]time.Time{}, asked: map[string]time.Time{}, gone: map[string]time.Time{}}
+	b := &bench{region: region, made: map[string]time.Time{}, heard: map[string]time.Time{},
+		reconciled: map[string]time.Time{}, asked: map[string]time.Time{}, gone: map[string]time.Time{}}
 	return b.run(ctx)
 }
 
@@ -152,7 +153,8 @@ type bench struct {
 func (b *bench) run(ctx context.Context) error {
 	for _, name := range []string{"one", "two"} {
 		err := b.region.Run(ctx, lifecycle.Adapter{
-			Config: fmt.Appendf(nil, config, name), Task: fmt.Appendf(nil, task, name), Transport: transporttest.NewMemory(),
+			Config: fmt.Appendf(nil, config, name), Task: fmt.Appendf(nil, task,
+				name), Transport: transporttest.NewMemory(),
 		})
 		if err != nil {
 			return err
@@ -188,7 +190,8 @@ func (b *bench) run(ctx context.Context) error {
 	report.Percentiles(figures, "post_to_event", b.between(ids, b.made, b.heard))
 	report.Percentiles(figures, "post_to_reconciled", b.between(ids, b.made, b.reconciled))
 	report.Percentiles(figures, "delete_to_gone", b.between(ids, b.asked, b.gone))
-	return report.Line(os.Stdout, "lifecycle", map[string]any{"per_second": *rate, "seconds": duration.Seconds(), "stored": *stored, "adapters": 2}, figures)
+	return report.Line(os.Stdout, "lifecycle", map[string]any{"per_second": *rate, "seconds": duration.Seconds(),
+		"stored": *stored, "adapters": 2}, figures)
 }
 
 // follow notes what a watcher of CLM sees, and what an adapter would hear.
@@ -212,7 +215,8 @@ func (b *bench) follow(ctx context.Context) error {
 		return err
 	}
 	listener := bus.NewClient(bus.ClientOptions{
-		Addr: b.region.Broker, TLS: config, ClientID: "adapter-bench", Subscriptions: []string{bus.EventFilter("bench", "clusters")},
+		Addr: b.region.Broker, TLS: config, ClientID: "adapter-bench", Subscriptions: []string{
+			bus.EventFilter("bench", "clusters")},
 		Handler: func(_ context.Context, m bus.Message) {
 			defer m.Ack()
 			var e struct{ ID string }
@@ -255,7 +259,8 @@ func (b *bench) note(in map[string]time.Time, id string) {
 func (b *bench) create(ctx context.Context, name string) (string, error) {
 	begun := time.Now()
 	var r lifecycle.Resource
-	err := b.region.Call(ctx, "POST", "/clusters", map[string]any{"kind": "Cluster", "name": name, "spec": map[string]any{"size": 3}}, &r)
+	err := b.region.Call(ctx, "POST", "/clusters", map[string]any{"kind": "Cluster", "name": name,
+		"spec": map[string]any{"size": 3}}, &r)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.made[r.ID] = begun

@@ -71,7 +71,8 @@ func list(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err 
 			return nil, nil, err
 		}
 		slices.Sort(runs)
-		figures[form.name+"_median_ms"], figures[form.name+"_min_ms"], figures[form.name+"_max_ms"] = ms(runs[rounds/2]), ms(runs[0]), ms(runs[rounds-1])
+		figures[form.name+"_median_ms"], figures[form.name+"_min_ms"], figures[form.name+"_max_ms"] = ms(
+			runs[rounds/2]), ms(runs[0]), ms(runs[rounds-1])
 		figures[form.name+"_answer_bytes"], figures[form.name+"_memory_growth_mb"] = bytes, peak-before
 	}
 	return map[string]any{"bundles": *bundles, "manifest_bytes": *listSize, "page": *page, "runs": rounds}, figures, nil
@@ -83,7 +84,8 @@ func list(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err 
 func readList(b *bed.Bed, size int, encoding string) (bytes int64, err error) {
 	read := 0
 	for number := 1; ; number++ {
-		req, err := http.NewRequest("GET", fmt.Sprintf("%s/api/maestro/v1/resource-bundles?page=%d&size=%d", b.URL, number, size), nil)
+		req, err := http.NewRequest("GET", fmt.Sprintf("%s/api/maestro/v1/resource-bundles?page=%d&size=%d", b.URL,
+			number, size), nil)
 		if err != nil {
 			return 0, err
 		}
@@ -107,7 +109,8 @@ func readList(b *bed.Bed, size int, encoding string) (bytes int64, err error) {
 			return bytes, nil
 		}
 		var p, got, total int
-		if _, err := fmt.Sscanf(string(head[:n]), `{"kind":"ResourceBundleList","page":%d,"size":%d,"total":%d`, &p, &got, &total); err != nil {
+		if _, err := fmt.Sscanf(string(head[:n]), `{"kind":"ResourceBundleList","page":%d,"size":%d,"total":%d`, &p,
+			&got, &total); err != nil {
 			return 0, fmt.Errorf("page %d: %.128s: %w", number, head, err)
 		}
 		if read += got; got < size || read == total {
@@ -136,7 +139,8 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 	}
 	defer conn.Close(ctx)
 	for from := 0; from < *searchable; from += 10_000 { // reported ones: nothing is delivered
-		if _, err := conn.Exec(ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+		if _, err := conn.Exec(
+			ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			select kind, 'copy-' || n, 'mc' || n % 100, name, version, generation, jsonb_set(spec, '{metadata,labels}', jsonb_build_object('app', 'bench', 'cluster', 'c' || n / $3::int)),
 				jsonb_build_object('resourceversion', generation, 'data', '{}'::jsonb), wire, created_at + n * interval '1 ms', updated_at, n from document, generate_series($1::int, $2::int) n where kind = 'Bundle' and id = $4`,
 			from, min(from+10_000, *searchable)-1, alike, bed.ID(0)); err != nil {
@@ -171,7 +175,8 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 			if form.name == "whole_query" {
 				wanted = `"size":`
 			}
-			if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body[:min(len(body), 80)]), wanted) {
+			if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body[:min(len(body), 80)]),
+				wanted) {
 				return nil, nil, fmt.Errorf("%s: %s %.200s %w", text, resp.Status, body, err)
 			}
 		}
@@ -186,7 +191,8 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 func settle(ctx context.Context, b *bed.Bed) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "GET", b.URL+"/api/maestro/v1/resource-bundles?watch=true&id="+bed.ID(0), nil)
+	req, err := http.NewRequestWithContext(ctx, "GET", b.URL+"/api/maestro/v1/resource-bundles?watch=true&id="+bed.ID(
+		0), nil)
 	if err != nil {
 		return err
 	}

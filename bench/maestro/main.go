@@ -1,9 +1,9 @@
 // Command maestro measures Maestro: reading lists, delivering works, taking statuses, concurrent updates, the way of a
 // work to its agent and back, deletion, and whether anything gets lost in a minute at a steady pace.
 //
-// It starts PostgreSQL with default durability, a broker (the embedded one, or Mosquitto) and one server, all on this
-// machine, speaks to them over mutual TLS as clients do, and prints JSON lines. Agents are scripted: they answer at once
-// and apply nothing.
+// It starts PostgreSQL with default durability, a broker (the embedded one, or Mosquitto) and one
+// server, all on this machine, speaks to them over mutual TLS as clients do, and prints JSON lines.
+// Agents are scripted: they answer at once and apply nothing.
 package main
 
 import (
@@ -41,9 +41,10 @@ var (
 	duration    = flag.Duration("for", time.Minute, "how long works come at a steady pace")
 	steady      = flag.Int("steady", 1000, "works of that pace in a second")
 	seed        = flag.Uint64("seed", 1, "of the manifests' content")
-	only        = flag.String("only", "", "run these measurements: list, search, delivery, status, update, latency, deletion, sustained; default all")
-	pprof       = flag.String("pprof", "", "serve profiles on this address")
-	verbose     = flag.Bool("v", false, "show the server's warnings")
+	only        = flag.String("only", "",
+		"run these measurements: list, search, delivery, status, update, latency, deletion, sustained; default all")
+	pprof   = flag.String("pprof", "", "serve profiles on this address")
+	verbose = flag.Bool("v", false, "show the server's warnings")
 )
 
 func main() {

@@ -30,7 +30,8 @@ func deliver(ctx context.Context, b *bed.Bed) (params, figures map[string]any, e
 	seen := &set{}
 	for i := range *consumers {
 		if _, err := b.Subscriber(ctx, bed.Consumer(i), func(_ *bus.Client, e bus.Event) {
-			if e.Type == work.SpecCreate && seen.add(e.Extensions[work.ExtResourceID]) && arrived.Add(1) == int64(*works) {
+			if e.Type == work.SpecCreate && seen.add(e.Extensions[work.ExtResourceID]) && arrived.Add(1) == int64(
+				*works) {
 				done <- time.Now()
 			}
 		}); err != nil {
@@ -49,8 +50,10 @@ func deliver(ctx context.Context, b *bed.Bed) (params, figures map[string]any, e
 	select {
 	case end := <-done:
 		took := end.Sub(start)
-		return map[string]any{"works": *works, "manifest_bytes": *size, "consumers": *consumers, "publishers": *concurrency},
-			map[string]any{"accepted_per_second": perSecond(*works, accepted), "delivered_per_second": perSecond(*works, took), "delivery_behind_accept_ms": ms(took - accepted)}, nil
+		return map[string]any{"works": *works, "manifest_bytes": *size, "consumers": *consumers,
+				"publishers": *concurrency},
+			map[string]any{"accepted_per_second": perSecond(*works, accepted), "delivered_per_second": perSecond(*works,
+				took), "delivery_behind_accept_ms": ms(took - accepted)}, nil
 	case <-time.After(2 * time.Minute):
 		return nil, nil, fmt.Errorf("%d of %d works were delivered", arrived.Load(), *works)
 	}
@@ -62,7 +65,8 @@ func consumerOf(i int) string { return bed.Consumer(i % *consumers) }
 // statusOf is what an agent that has applied, or deleted, at once says.
 func statusOf(consumer string, e bus.Event, sequence int64) bus.Event {
 	x := e.Extensions
-	return bed.Status(consumer, x[work.ExtResourceID], x[work.ExtResourceVersion], uuid.NewString(), sequence, x[work.ExtDeletionTimestamp] != "")
+	return bed.Status(consumer, x[work.ExtResourceID], x[work.ExtResourceVersion], uuid.NewString(), sequence,
+		x[work.ExtDeletionTimestamp] != "")
 }
 
 func perSecond(n int, d time.Duration) float64 { return float64(int(float64(n)/d.Seconds()*10)) / 10 }
@@ -121,7 +125,8 @@ func ingest(ctx context.Context, b *bed.Bed) (params, figures map[string]any, er
 			<-time.After(ahead)
 		}
 		status := bed.Status(consumerOf(i), bed.ID(i), "1", uuid.NewString(), sequence+int64(i), false)
-		if err := clients[i%*consumers].PublishAsync(ctx, bed.AgentTopic(consumerOf(i)), status, func(error) {}); err != nil {
+		if err := clients[i%*consumers].PublishAsync(ctx, bed.AgentTopic(consumerOf(i)), status,
+			func(error) {}); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -129,7 +134,8 @@ func ingest(ctx context.Context, b *bed.Bed) (params, figures map[string]any, er
 	select {
 	case end := <-done:
 		return map[string]any{"statuses": *works, "consumers": *consumers, "offered_per_second": *reports},
-			map[string]any{"published_per_second": perSecond(*works, published), "ingested_per_second": perSecond(*works, end.Sub(start))}, nil
+			map[string]any{"published_per_second": perSecond(*works, published), "ingested_per_second": perSecond(
+				*works, end.Sub(start))}, nil
 	case <-time.After(2 * time.Minute):
 		return nil, nil, fmt.Errorf("%d of %d statuses arrived", arrived.Load(), *works)
 	}

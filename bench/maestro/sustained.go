@@ -125,11 +125,14 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 		return nil, nil, err
 	}
 	figures = map[string]any{
-		"accepted_per_second": perSecond(total, accepted), "pace_late_max_ms": ms(late), "delivery_behind_accept_ms": ms(delivered - accepted),
-		"works": len(want), "lost": 0, "unacknowledged": 0, "repeated": messages.Load() - int64(total),
+		"accepted_per_second": perSecond(total, accepted), "pace_late_max_ms": ms(late),
+		"delivery_behind_accept_ms": ms(delivered - accepted),
+		"works":                     len(want), "lost": 0, "unacknowledged": 0, "repeated": messages.Load() -
+			int64(total),
 	}
 	report.Percentiles(figures, "publish_to_agent", took)
-	return map[string]any{"seconds": duration.Seconds(), "events_per_second": *steady, "events": total, "manifest_bytes": *size, "consumers": *consumers}, figures, nil
+	return map[string]any{"seconds": duration.Seconds(), "events_per_second": *steady, "events": total,
+		"manifest_bytes": *size, "consumers": *consumers}, figures, nil
 }
 
 // same says which work is not as it should be.
@@ -192,7 +195,9 @@ func deletion(ctx context.Context, b *bed.Bed) (params, figures map[string]any, 
 	for i := range *count {
 		want[bed.ID(i)] = 1
 	}
-	if err := bed.Many(*count, *concurrency, func(i int) error { return b.Publish(ctx, b.Spec(work.SpecCreate, "mc0", bed.ID(i), *size)) }); err != nil {
+	if err := bed.Many(*count, *concurrency, func(i int) error {
+		return b.Publish(ctx, b.Spec(work.SpecCreate, "mc0", bed.ID(i), *size))
+	}); err != nil {
 		return nil, nil, err
 	}
 	if err := bed.Await(ctx, 20*time.Millisecond, func() error { return settled(ctx, b, want) }); err != nil {

@@ -63,7 +63,8 @@ func Percentiles(figures map[string]any, prefix string, d []time.Duration) {
 	at := func(q float64) float64 {
 		return float64(d[min(len(d)-1, int(q*float64(len(d))))].Microseconds()) / 1000
 	}
-	figures[prefix+"_p50_ms"], figures[prefix+"_p90_ms"], figures[prefix+"_p99_ms"], figures[prefix+"_max_ms"] = at(.5), at(.9), at(.99), at(1)
+	figures[prefix+"_p50_ms"], figures[prefix+"_p90_ms"], figures[prefix+"_p99_ms"], figures[prefix+"_max_ms"] = at(.5),
+		at(.9), at(.99), at(1)
 }
 
 var commit = sync.OnceValue(func() string {

@@ -18,7 +18,8 @@ func TestALineSaysWhereItWasMeasured(t *testing.T) {
 	if err := json.Unmarshal(b.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Name != "x" || got.Figures["latency_p50_ms"] != 2.0 || got.Figures["latency_max_ms"] != 3.0 || got.Machine.Cores == 0 || got.Commit == "" || got.Command == "" {
+	if got.Name != "x" || got.Figures["latency_p50_ms"] != 2.0 || got.Figures["latency_max_ms"] != 3.0 ||
+		got.Machine.Cores == 0 || got.Commit == "" || got.Command == "" {
 		t.Fatalf("%s", b.Bytes())
 	}
 }

@@ -52,12 +52,14 @@ type road struct {
 func run(rate float64, inflight, works int, cluster string) error {
 	api, err := client.NewPlatform(client.PlatformOptions{
 		Endpoint: os.Getenv("ATOLL_ENDPOINT"), CAFile: os.Getenv("ATOLL_CA"),
-		Credentials: client.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY"), Region: os.Getenv("AWS_REGION")},
+		Credentials: client.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv(
+			"AWS_SECRET_ACCESS_KEY"), Region: os.Getenv("AWS_REGION")},
 	})
 	if err != nil {
 		return fmt.Errorf("%w; first: eval \"$(atoll env)\"", err)
 	}
-	r := &road{api: api, cluster: cluster, run: strconv.FormatInt(time.Now().Unix(), 36), posted: map[string]time.Time{}, done: make(chan struct{}, works)}
+	r := &road{api: api, cluster: cluster, run: strconv.FormatInt(time.Now().Unix(), 36),
+		posted: map[string]time.Time{}, done: make(chan struct{}, works)}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	watching := make(chan struct{})
@@ -97,25 +99,26 @@ func quantiles(sorted []time.Duration) map[string]float64 {
 
 func (r *road) watch(ctx context.Context, watching chan struct{}) {
 	var once sync.Once
-	err := r.api.FollowBundles(ctx, client.WatchOptions{Consumer: r.cluster, Fields: "id,version,status.conditions"}, func(e client.Event) error {
-		now := time.Now()
-		if e.Type == "BOOKMARK" {
-			once.Do(func() { close(watching) })
-		}
-		if len(e.Object) == 0 {
-			return nil
-		}
-		var b platform.ResourceBundle
-		if err := json.Unmarshal(e.Object, &b); err != nil || b.Status == nil {
-			return err
-		}
-		for _, c := range b.Status.Conditions {
-			if c.Type == "Applied" && c.Status == "True" {
-				r.seen(b.ID, now)
+	err := r.api.FollowBundles(ctx, client.WatchOptions{Consumer: r.cluster, Fields: "id,version,status.conditions"},
+		func(e client.Event) error {
+			now := time.Now()
+			if e.Type == "BOOKMARK" {
+				once.Do(func() { close(watching) })
 			}
-		}
-		return nil
-	})
+			if len(e.Object) == 0 {
+				return nil
+			}
+			var b platform.ResourceBundle
+			if err := json.Unmarshal(e.Object, &b); err != nil || b.Status == nil {
+				return err
+			}
+			for _, c := range b.Status.Conditions {
+				if c.Type == "Applied" && c.Status == "True" {
+					r.seen(b.ID, now)
+				}
+			}
+			return nil
+		})
 	if ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "road: watch:", err)
 		os.Exit(1)
@@ -141,7 +144,8 @@ func (r *road) post(ctx context.Context, i int) error {
 	r.mu.Lock()
 	r.posted[id] = begun
 	r.mu.Unlock()
-	_, err := r.api.CreateWork(ctx, r.cluster, json.RawMessage(fmt.Sprintf(`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork",
+	_, err := r.api.CreateWork(ctx, r.cluster, json.RawMessage(
+		fmt.Sprintf(`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork",
 		"metadata":{"name":%q},"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"k":"v"}}]}}}`, name, name)))
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -144,16 +144,19 @@ type bench struct {
 }
 
 func open(ctx context.Context) (*store.Store, error) {
-	return store.Open(ctx, store.Options{DSN: *dsn, Kinds: []store.KindSpec{{Kind: "Bundle", History: *history, Render: wire}}})
+	return store.Open(ctx, store.Options{DSN: *dsn, Kinds: []store.KindSpec{{Kind: "Bundle", History: *history,
+		Render: wire}}})
 }
 
 func wire(d store.Document) ([]byte, error) {
-	return fmt.Appendf(nil, `{"id":%q,"version":%d,"generation":%d,"spec":%s,"status":%s}`, d.ID, d.Version, d.Generation, d.Spec, d.Status), nil
+	return fmt.Appendf(nil, `{"id":%q,"version":%d,"generation":%d,"spec":%s,"status":%s}`, d.ID, d.Version,
+		d.Generation, d.Spec, d.Status), nil
 }
 
 // body is a spec of -size bytes which differs each time.
 func body(r *rand.Rand) json.RawMessage {
-	text := fmt.Appendf(make([]byte, 0, *size+64), `{"at": %d, "n": %d, "labels": {"a": "b"}, "text": "`, time.Now().UnixNano(), r.Int64())
+	text := fmt.Appendf(make([]byte, 0, *size+64), `{"at": %d, "n": %d, "labels": {"a": "b"}, "text": "`,
+		time.Now().UnixNano(), r.Int64())
 	for len(text) < *size-2 {
 		text = append(text, hex.EncodeToString(binary.BigEndian.AppendUint64(nil, r.Uint64()))...)
 	}
@@ -190,7 +193,8 @@ func (b *bench) fill(ctx context.Context) error {
 }
 
 func document(n int64, r *rand.Rand) store.Document {
-	return store.Document{Kind: "Bundle", ID: id(n), Scope: fmt.Sprintf("consumer-%d", n%50), Name: fmt.Sprintf("work-%d", n), Spec: body(r)}
+	return store.Document{Kind: "Bundle", ID: id(n), Scope: fmt.Sprintf("consumer-%d", n%50), Name: fmt.Sprintf(
+		"work-%d", n), Spec: body(r)}
 }
 
 func (b *bench) create(ctx context.Context, s *store.Store, r *rand.Rand, writer int) error {
@@ -199,7 +203,10 @@ func (b *bench) create(ctx context.Context, s *store.Store, r *rand.Rand, writer
 }
 
 func (b *bench) update(ctx context.Context, s *store.Store, r *rand.Rand, writer int) error {
-	_, _, err := s.Update(ctx, "Bundle", id(int64(r.IntN(*docs))), 0, func(d *store.Document) error { d.Spec = body(r); return nil })
+	_, _, err := s.Update(ctx, "Bundle", id(int64(r.IntN(*docs))), 0, func(d *store.Document) error {
+		d.Spec = body(r)
+		return nil
+	})
 	return err
 }
 
@@ -207,7 +214,10 @@ func (b *bench) update(ctx context.Context, s *store.Store, r *rand.Rand, writer
 func (b *bench) updateFrom(ctx context.Context, s *store.Store, r *rand.Rand, writer int) error {
 	n := r.IntN(*docs / *writers)**writers + writer
 	known, _ := b.known.Load(id(int64(n)))
-	d, _, err := s.UpdateFrom(ctx, known.(store.Document), func(d *store.Document) error { d.Spec = body(r); return nil })
+	d, _, err := s.UpdateFrom(ctx, known.(store.Document), func(d *store.Document) error {
+		d.Spec = body(r)
+		return nil
+	})
 	if err == nil {
 		b.known.Store(d.ID, d)
 	}
@@ -215,11 +225,13 @@ func (b *bench) updateFrom(ctx context.Context, s *store.Store, r *rand.Rand, wr
 }
 
 func params() map[string]any {
-	return map[string]any{"writers": *writers, "size": *size, "documents": *docs, "duration": duration.String(), "seed": *seed,
+	return map[string]any{"writers": *writers, "size": *size, "documents": *docs, "duration": duration.String(),
+		"seed":    *seed,
 		"history": *history, "durability": "fsync=on synchronous_commit=on"}
 }
 
-func (b *bench) throughput(ctx context.Context, name string, one func(context.Context, *store.Store, *rand.Rand, int) error) error {
+func (b *bench) throughput(ctx context.Context, name string, one func(context.Context, *store.Store, *rand.Rand,
+	int) error) error {
 	s, err := open(ctx)
 	if err != nil {
 		return err
@@ -289,15 +301,16 @@ func (b *bench) latency(ctx context.Context, other bool) error {
 	fctx, stop := context.WithCancel(ctx)
 	following := make(chan error, 1)
 	go func() {
-		following <- watcher.Follow(fctx, store.FollowOptions{From: page.Cursor}, func(_ context.Context, batch store.Batch) error {
-			at := time.Now()
-			mu.Lock()
-			defer mu.Unlock()
-			for _, d := range batch.Documents {
-				seen[key(d)] = at
-			}
-			return nil
-		})
+		following <- watcher.Follow(fctx, store.FollowOptions{From: page.Cursor},
+			func(_ context.Context, batch store.Batch) error {
+				at := time.Now()
+				mu.Lock()
+				defer mu.Unlock()
+				for _, d := range batch.Documents {
+					seen[key(d)] = at
+				}
+				return nil
+			})
 	}()
 	jobs := make(chan int64, 10000)
 	var group sync.WaitGroup
@@ -305,7 +318,10 @@ func (b *bench) latency(ctx context.Context, other bool) error {
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(*seed, uint64(w)))
 			for n := range jobs {
-				d, _, err := s.Update(ctx, "Bundle", id(n), 0, func(d *store.Document) error { d.Spec = body(r); return nil })
+				d, _, err := s.Update(ctx, "Bundle", id(n), 0, func(d *store.Document) error {
+					d.Spec = body(r)
+					return nil
+				})
 				at := time.Now()
 				if err != nil {
 					log.Print(err)

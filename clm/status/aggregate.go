@@ -118,7 +118,8 @@ func (a *aggregation) reconciled() Condition {
 			wanted, strings.Join(missing, ", "), strings.Join(reporting, ", "))
 	case a.Deleting && a.Children:
 		c.Reason = "ReconciledWaitingForChildren"
-		c.Message = "Deletion in progress. All required adapters reported Finalized=True but child resources still exist"
+		c.Message = "Deletion in progress. All required adapters reported Finalized=True but child resources still " +
+			"exist"
 	default:
 		c.Status = True
 		c.Reason = "ReconciledAll"
@@ -166,13 +167,15 @@ func (a *aggregation) lastKnown() Condition {
 
 	switch {
 	case c.Status == True:
-		c.Reason, c.Message = "AllAdaptersReconciled", "All required adapters report Available=True for the tracked generation"
+		c.Reason, c.Message = "AllAdaptersReconciled",
+			"All required adapters report Available=True for the tracked generation"
 	case len(a.Required) == 0 || missing:
 		c.Reason, c.Message = "AdaptersMissingReports", "Required adapters have not yet reported status"
 	case failed:
 		c.Reason, c.Message = "AdapterReportedNotAvailable", "One or more required adapters report Available=False"
 	default:
-		c.Reason, c.Message = "AdaptersNotAtSameGeneration", "Required adapters do not report a consistent Available state"
+		c.Reason, c.Message = "AdaptersNotAtSameGeneration",
+			"Required adapters do not report a consistent Available state"
 	}
 
 	switch {
@@ -193,7 +196,8 @@ func (a *aggregation) lastKnown() Condition {
 func (a *aggregation) adapter(r Report) Condition {
 	available, _ := r.reported(Available)
 	c := Condition{
-		Type: AdapterCondition(r.Adapter), Status: available.Status, Reason: available.Reason, Message: available.Message,
+		Type: AdapterCondition(
+			r.Adapter), Status: available.Status, Reason: available.Reason, Message: available.Message,
 		ObservedGeneration: r.Generation, LastUpdatedTime: r.ObservedAt,
 	}
 	a.dated(&c, a.before(c.Type))

@@ -72,7 +72,8 @@ func NewMapper(all []Rule) (*Mapper, error) {
 			into               **rules.Program
 		}{
 			{"when", r.When, "true", rules.Bool, &c.when}, {"output.status", r.Status, "", rules.String, &c.status},
-			{"output.reason", r.Reason, `""`, rules.Any, &c.reason}, {"output.message", r.Message, `""`, rules.Any, &c.message},
+			{"output.reason", r.Reason, `""`, rules.Any, &c.reason}, {"output.message", r.Message, `""`, rules.Any,
+				&c.message},
 		} {
 			if e.text == "" {
 				e.text = e.absent
@@ -102,7 +103,8 @@ func (m *Mapper) Empty() bool { return m == nil || len(m.rules) == 0 }
 // Keep makes a condition whose expression fails stay as it was, and no error of
 // it: rules are about reports, and a change of the spec, where there may be
 // none, must not fail by them.
-func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, reports []Report, previous []Condition, keep bool) ([]Condition, error) {
+func (m *Mapper) Map(ctx context.Context, r Resource, document map[string]any, reports []Report, previous []Condition,
+	keep bool) ([]Condition, error) {
 	if m.Empty() {
 		return nil, nil
 	}
@@ -190,7 +192,10 @@ func textOf(v any) string {
 }
 
 func sorted(reports []Report) []Report {
-	return slices.SortedFunc(slices.Values(reports), func(a, b Report) int { return strings.Compare(a.Adapter, b.Adapter) })
+	return slices.SortedFunc(slices.Values(reports), func(a, b Report) int {
+		return strings.Compare(a.Adapter,
+			b.Adapter)
+	})
 }
 
 // visible is a report as rules see it.
@@ -209,7 +214,8 @@ func visible(r Report) map[string]any {
 		}
 		data = masked(data)
 	}
-	return map[string]any{"adapter": r.Adapter, "observed_generation": int64(r.Generation), "conditions": conditions, "data": data}
+	return map[string]any{"adapter": r.Adapter, "observed_generation": int64(r.Generation), "conditions": conditions,
+		"data": data}
 }
 
 const timeForm = "2006-01-02T15:04:05.999999Z07:00"

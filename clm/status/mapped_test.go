@@ -12,13 +12,15 @@ func TestMapper(t *testing.T) {
 		Status:  `dig(statuses.filter(s, s.adapter == "placement")[0], "data.cluster") != null ? "True" : "False"`,
 		Reason:  `"Decided"`,
 		Message: `resource.name + " on " + toJson(dig(statuses[0], "data"))`,
-	}, {Type: "Early", When: `statuses.size() > 0`, Status: `statuses[0].observed_generation < resource.generation`}, {Type: "Long", Status: `"True"`, Reason: `"` + strings.Repeat("x", 257) + `"`}})
+	}, {Type: "Early", When: `statuses.size() > 0`, Status: `statuses[0].observed_generation < resource.generation`},
+		{Type: "Long", Status: `"True"`, Reason: `"` + strings.Repeat("x", 257) + `"`}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := Resource{Generation: 2, UpdatedAt: epoch}
 	document := map[string]any{"name": "abc", "generation": 2.0, "spec": map[string]any{"password": "SECRET"}}
-	report := Report{Adapter: "placement", Generation: 2, ObservedAt: epoch.Add(5 * time.Second), Data: []byte(`{"cluster":"mc1","token":"SECRET"}`),
+	report := Report{Adapter: "placement", Generation: 2, ObservedAt: epoch.Add(5 * time.Second),
+		Data:       []byte(`{"cluster":"mc1","token":"SECRET"}`),
 		Conditions: []Reported{{Type: Available, Status: True}}}
 	for _, c := range []struct {
 		name    string
@@ -26,7 +28,8 @@ func TestMapper(t *testing.T) {
 		want    string
 	}{
 		{"nobody reported", nil, ""},
-		{"an Unknown is not shown", []Report{{Adapter: "placement", Conditions: []Reported{{Type: Available, Status: Unknown}}}}, ""},
+		{"an Unknown is not shown", []Report{{Adapter: "placement", Conditions: []Reported{
+			{Type: Available, Status: Unknown}}}}, ""},
 		{"reported", []Report{report}, `False True Decided abc on {"cluster":"mc1","token":"` + Redacted + `"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -40,7 +43,8 @@ func TestMapper(t *testing.T) {
 					text += " "
 				}
 				text += strings.TrimSpace(string(k.Status) + " " + k.Reason + " " + k.Message)
-				if k.ObservedGeneration != 2 || !k.LastUpdatedTime.Equal(report.ObservedAt) || !k.CreatedTime.Equal(epoch) {
+				if k.ObservedGeneration != 2 || !k.LastUpdatedTime.Equal(report.ObservedAt) ||
+					!k.CreatedTime.Equal(epoch) {
 					t.Errorf("%+v", k)
 				}
 			}
@@ -54,18 +58,22 @@ func TestMapper(t *testing.T) {
 	}
 	// A change of the spec is not refused for it: what was stays.
 	before := []Condition{{Type: "Placed", Status: True, Reason: "Before"}, {Type: Reconciled, Status: False}}
-	if got, err := m.Map(t.Context(), r, nil, []Report{report}, before, true); err != nil || len(got) != 1 || got[0] != before[0] {
+	if got, err := m.Map(t.Context(), r, nil, []Report{report}, before, true); err != nil || len(got) != 1 ||
+		got[0] != before[0] {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
 func TestMapperMasksTheResource(t *testing.T) {
-	m, err := NewMapper([]Rule{{Type: "Told", Status: `"true"`, Message: `resource.spec.password + resource.spec.list[0].api_key`}, {Type: "Odd", When: `resource.odd`, Status: `"Maybe"`}})
+	m, err := NewMapper([]Rule{{Type: "Told", Status: `"true"`,
+		Message: `resource.spec.password + resource.spec.list[0].api_key`}, {
+		Type: "Odd", When: `resource.odd`, Status: `"Maybe"`}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	document := func(odd bool) map[string]any {
-		return map[string]any{"odd": odd, "spec": map[string]any{"password": "SECRET", "list": []any{map[string]any{"api_key": "SECRET"}}}}
+		return map[string]any{"odd": odd, "spec": map[string]any{"password": "SECRET",
+			"list": []any{map[string]any{"api_key": "SECRET"}}}}
 	}
 	got, err := m.Map(t.Context(), Resource{}, document(false), nil, nil, false)
 	if err != nil || len(got) != 1 || got[0].Message != Redacted+Redacted || got[0].Status != True {
@@ -78,7 +86,8 @@ func TestMapperMasksTheResource(t *testing.T) {
 
 func TestMapperRefuses(t *testing.T) {
 	for _, r := range []Rule{
-		{Type: "Reconciled", Status: `"True"`}, {Type: "XSuccessful", Status: `"True"`}, {Type: "", Status: `"True"`}, {Type: "A"},
+		{Type: "Reconciled", Status: `"True"`}, {Type: "XSuccessful", Status: `"True"`}, {Type: "", Status: `"True"`},
+		{Type: "A"},
 		{Type: "A", Status: `1`}, {Type: "A", Status: `"True"`, When: `"yes"`}, {Type: "A", Status: `nope`},
 	} {
 		if _, err := NewMapper([]Rule{r}); err == nil {

@@ -36,7 +36,8 @@ func (r Report) digest() []byte {
 		Data       any
 		Metadata   any
 	}
-	s := said{Adapter: r.Adapter, Generation: r.Generation, At: r.ObservedAt.UnixMicro(), Conditions: byType(r.Conditions)}
+	s := said{Adapter: r.Adapter, Generation: r.Generation, At: r.ObservedAt.UnixMicro(), Conditions: byType(
+		r.Conditions)}
 	for i := range s.Conditions {
 		s.Conditions[i].LastTransitionTime = time.Time{}
 	}
@@ -88,7 +89,10 @@ func (r Report) of(recent []Recent) (Recent, bool) {
 		return nil, false
 	}
 	digest := r.digest()
-	i := slices.IndexFunc(recent, func(k Recent) bool { return len(k) == recentHead+8*len(r.Conditions) && bytes.Equal(k[:8], digest) })
+	i := slices.IndexFunc(recent, func(k Recent) bool {
+		return len(k) == recentHead+8*len(r.Conditions) && bytes.Equal(
+			k[:8], digest)
+	})
 	if i < 0 {
 		return nil, false
 	}
@@ -111,7 +115,9 @@ func (r Report) answered(stored Report) Report {
 	order := byType(r.Conditions)
 	r.Conditions = slices.Clone(r.Conditions)
 	for i, c := range r.Conditions {
-		n, _ := slices.BinarySearchFunc(order, c.Type, func(c Reported, kind string) int { return strings.Compare(c.Type, kind) })
+		n, _ := slices.BinarySearchFunc(order, c.Type, func(c Reported, kind string) int {
+			return strings.Compare(c.Type, kind)
+		})
 		r.Conditions[i].LastTransitionTime = moment(recentHead + 8*n)
 	}
 	return r

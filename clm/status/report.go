@@ -216,13 +216,15 @@ func Judge(generation int32, stored *Report, r Report, tie Tie) (Report, Verdict
 	}
 	for _, kind := range []string{Available, Applied, Health} {
 		if _, ok := r.reported(kind); !ok {
-			return r, Discarded, invalid("conditions", "is missing mandatory condition '%s': every report has Available, Applied and Health", kind)
+			return r, Discarded, invalid("conditions",
+				"is missing mandatory condition '%s': every report has Available, Applied and Health", kind)
 		}
 	}
 	switch {
 	case stored != nil && unknown:
 		return r, Discarded, nil
-	case stored != nil && tie == KeepStored && r.Generation == stored.Generation && r.ObservedAt.Equal(stored.ObservedAt):
+	case stored != nil && tie == KeepStored && r.Generation == stored.Generation &&
+		r.ObservedAt.Equal(stored.ObservedAt):
 		return *stored, Repeated, nil
 	}
 	verdict := Aggregated
@@ -247,7 +249,8 @@ func (r Report) before(stored Report) bool {
 
 // same says whether two reports say the same, of the same moment.
 func (r Report) same(other Report) bool {
-	if r.Adapter != other.Adapter || r.Generation != other.Generation || !r.ObservedAt.Equal(other.ObservedAt) || len(r.Conditions) != len(other.Conditions) {
+	if r.Adapter != other.Adapter || r.Generation != other.Generation || !r.ObservedAt.Equal(other.ObservedAt) ||
+		len(r.Conditions) != len(other.Conditions) {
 		return false
 	}
 	for _, c := range r.Conditions {
@@ -264,9 +267,10 @@ func (r Report) same(other Report) bool {
 func SameButTimes(reports, others []Report, conditions, otherConditions []Condition) bool {
 	return slices.EqualFunc(reports, others, func(a, b Report) bool {
 		a.ObservedAt, b.ObservedAt = time.Time{}, time.Time{}
-		return a.same(b) && (a.ReceivedAt == nil) == (b.ReceivedAt == nil) && slices.EqualFunc(a.Conditions, b.Conditions, func(a, b Reported) bool {
-			return a.Type == b.Type && a.LastTransitionTime.Equal(b.LastTransitionTime)
-		})
+		return a.same(b) && (a.ReceivedAt == nil) == (b.ReceivedAt == nil) && slices.EqualFunc(a.Conditions,
+			b.Conditions, func(a, b Reported) bool {
+				return a.Type == b.Type && a.LastTransitionTime.Equal(b.LastTransitionTime)
+			})
 	}) && slices.EqualFunc(conditions, otherConditions, func(a, b Condition) bool {
 		a.LastUpdatedTime, b.LastUpdatedTime = time.Time{}, time.Time{}
 		return a == b

@@ -79,7 +79,8 @@ func (s *subject) run(t *testing.T, d *datadriven.TestData) string {
 		t.Fatalf("unknown command %s", d.Cmd)
 	}
 	for _, c := range s.conditions {
-		fmt.Fprintf(&b, "%s=%s gen=%d created=%s updated=%s transition=%s\n  %s: %s\n", c.Type, c.Status, c.ObservedGeneration,
+		fmt.Fprintf(&b, "%s=%s gen=%d created=%s updated=%s transition=%s\n  %s: %s\n", c.Type, c.Status,
+			c.ObservedGeneration,
 			seconds(c.CreatedTime), seconds(c.LastUpdatedTime), seconds(c.LastTransitionTime), c.Reason, c.Message)
 	}
 	if Removable(s.resource, s.reports, s.resource.Children) {
@@ -178,7 +179,8 @@ func world(t *rapid.T) (Resource, []Report, []Condition) {
 	adapters := []string{"validation", "dns", "pull-secret", "extra"}
 	generation := rapid.Int32Range(1, 4).Draw(t, "generation")
 	r := Resource{
-		Generation: generation, UpdatedAt: epoch.Add(time.Duration(rapid.IntRange(0, 50).Draw(t, "updated")) * time.Second),
+		Generation: generation, UpdatedAt: epoch.Add(
+			time.Duration(rapid.IntRange(0, 50).Draw(t, "updated")) * time.Second),
 		Deleting: rapid.Bool().Draw(t, "deleting"), Children: rapid.Bool().Draw(t, "children"),
 		Required: adapters[:rapid.IntRange(0, 3).Draw(t, "required")],
 	}
@@ -210,7 +212,8 @@ func drawReport(t *rapid.T, name string, most int32) Report {
 		Adapter: name, Generation: rapid.Int32Range(1, most).Draw(t, name+" generation"),
 		ObservedAt: epoch.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, name+" at")) * time.Second),
 		Conditions: []Reported{
-			{Type: Available, Status: rapid.SampledFrom(values).Draw(t, name+" available")}, {Type: Applied, Status: True}, {Type: Health, Status: True},
+			{Type: Available, Status: rapid.SampledFrom(values).Draw(t, name+" available")},
+			{Type: Applied, Status: True}, {Type: Health, Status: True},
 			{Type: Finalized, Status: rapid.SampledFrom(values).Draw(t, name+" finalized")},
 		},
 	}
@@ -246,7 +249,8 @@ func TestI3AggregatingAgainChangesNothing(t *testing.T) {
 // before, in between, LastKnownReconciled and transitions do remember.)
 func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := Resource{Generation: rapid.Int32Range(1, 3).Draw(t, "generation"), UpdatedAt: epoch, Required: []string{"dns", "validation"}, Deleting: rapid.Bool().Draw(t, "deleting")}
+		r := Resource{Generation: rapid.Int32Range(1, 3).Draw(t, "generation"), UpdatedAt: epoch, Required: []string{
+			"dns", "validation"}, Deleting: rapid.Bool().Draw(t, "deleting")}
 		var reports []Report
 		for i := range rapid.IntRange(1, 12).Draw(t, "reports") {
 			report := drawReport(t, rapid.SampledFrom(r.Required).Draw(t, "adapter"), r.Generation)
@@ -265,7 +269,8 @@ func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 			}
 			for _, c := range s.conditions {
 				if c.Type != LastKnownReconciled {
-					comes = append(comes, fmt.Sprint(c.Type, c.Status, c.Reason, c.Message, c.ObservedGeneration, c.LastUpdatedTime))
+					comes = append(comes, fmt.Sprint(c.Type, c.Status, c.Reason, c.Message, c.ObservedGeneration,
+						c.LastUpdatedTime))
 				}
 			}
 			return append(comes, fmt.Sprint(Removable(r, s.reports, false)))
@@ -314,13 +319,17 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 				// Nobody repeats what is older than the last few that were taken.
 				g := all[len(all)-1-rapid.IntRange(0, min(len(all), keep)-1).Draw(t, "which")]
 				verdict, answer := take(g.report)
-				if verdict != Repeated || kept() != before || fmt.Sprint(answer.Conditions, answer.CreatedAt) != fmt.Sprint(g.answer.Conditions, g.answer.CreatedAt) {
-					t.Fatalf("%+v was %s with %+v, and again %s with %+v", g.report, g.verdict, g.answer, verdict, answer)
+				if verdict != Repeated || kept() != before ||
+					fmt.Sprint(answer.Conditions, answer.CreatedAt) != fmt.Sprint(g.answer.Conditions,
+						g.answer.CreatedAt) {
+					t.Fatalf("%+v was %s with %+v, and again %s with %+v", g.report, g.verdict, g.answer, verdict,
+						answer)
 				}
 				continue
 			}
 			r := drawReport(t, "dns", 2)
-			r.ObservedAt = epoch.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "moment")) * time.Microsecond) // often the same
+			// often the same
+			r.ObservedAt = epoch.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "moment")) * time.Microsecond)
 			r.Conditions[1].Message = rapid.StringMatching("[ab]{0,2}").Draw(t, "message")
 			verdict, answer := take(r)
 			if verdict == Stored || verdict == Aggregated {
@@ -348,18 +357,21 @@ func TestReportsOfOneMoment(t *testing.T) {
 	second := first
 	second.Conditions = slices.Clone(first.Conditions)
 	second.Conditions[0].Status = False
-	if got, verdict, _ := Judge(1, &stored, second, KeepStored); verdict != Repeated || got.condition(Available) != True {
+	if got, verdict, _ := Judge(1, &stored, second, KeepStored); verdict != Repeated ||
+		got.condition(Available) != True {
 		t.Errorf("kept: %s %+v", verdict, got)
 	}
-	if got, verdict, _ := Judge(1, &stored, second, TakeLater); verdict != Aggregated || got.condition(Available) != False {
+	if got, verdict, _ := Judge(1, &stored, second, TakeLater); verdict != Aggregated ||
+		got.condition(Available) != False {
 		t.Errorf("replaced: %s %+v", verdict, got)
 	}
 }
 
 // Numbers that a float64 cannot tell apart make two reports.
 func TestReportsAreComparedExactly(t *testing.T) {
-	first := Report{Adapter: "dns", Generation: 1, ObservedAt: epoch, Data: []byte(`{"n":9007199254740992,"a":1}`), Conditions: []Reported{
-		{Type: Available, Status: True}, {Type: Applied, Status: True}, {Type: Health, Status: True}}}
+	first := Report{Adapter: "dns", Generation: 1, ObservedAt: epoch, Data: []byte(`{"n":9007199254740992,"a":1}`),
+		Conditions: []Reported{
+			{Type: Available, Status: True}, {Type: Applied, Status: True}, {Type: Health, Status: True}}}
 	stored, _, err := Judge(1, nil, first, TakeLater)
 	if err != nil {
 		t.Fatal(err)
@@ -438,13 +450,15 @@ func TestReportsNeverGoBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			again, err := s.report(r, r.ObservedAt)
-			if want := map[Verdict]Verdict{Stored: Discarded, Aggregated: Repeated, Repeated: Repeated, Discarded: Discarded}[verdict]; err != nil || again != want {
+			if want := map[Verdict]Verdict{Stored: Discarded, Aggregated: Repeated, Repeated: Repeated,
+				Discarded: Discarded}[verdict]; err != nil || again != want {
 				t.Fatalf("the first time %s, again %s, %v", verdict, again, err)
 			}
 			for _, was := range before {
 				i := slices.IndexFunc(s.reports, func(r Report) bool { return r.Adapter == was.Adapter })
 				is := s.reports[i]
-				if is.Generation < was.Generation || is.Generation == was.Generation && is.ObservedAt.Before(was.ObservedAt) {
+				if is.Generation < was.Generation || is.Generation == was.Generation &&
+					is.ObservedAt.Before(was.ObservedAt) {
 					t.Fatalf("%+v took the place of %+v", is, was)
 				}
 			}
@@ -455,7 +469,8 @@ func TestReportsNeverGoBack(t *testing.T) {
 			good := true
 			for _, name := range s.resource.Required {
 				i := slices.IndexFunc(s.reports, func(r Report) bool { return r.Adapter == name })
-				good = good && i >= 0 && s.reports[i].Generation == s.resource.Generation && s.reports[i].condition(Available) == True
+				good = good && i >= 0 && s.reports[i].Generation == s.resource.Generation &&
+					s.reports[i].condition(Available) == True
 			}
 			if c.Type != Reconciled || c.ObservedGeneration != s.resource.Generation || (c.Status == True) != good {
 				t.Fatalf("%+v, but good is %t", c, good)

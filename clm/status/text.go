@@ -174,9 +174,11 @@ func scanReported(s *jsonscan.Scanner) []Reported {
 
 // Repeats says that two reports, and the times at which adapters looked, are the same.
 func (r Report) Repeats(other Report) bool {
-	return r.same(other) && r.CreatedAt.Equal(other.CreatedAt) && sameTime(r, other) && SameButTimes([]Report{r}, []Report{other}, nil, nil)
+	return r.same(other) && r.CreatedAt.Equal(other.CreatedAt) && sameTime(r, other) &&
+		SameButTimes([]Report{r}, []Report{other}, nil, nil)
 }
 
 func sameTime(a, b Report) bool {
-	return a.ReceivedAt == b.ReceivedAt || a.ReceivedAt != nil && b.ReceivedAt != nil && a.ReceivedAt.Equal(*b.ReceivedAt)
+	return a.ReceivedAt == b.ReceivedAt || a.ReceivedAt != nil && b.ReceivedAt != nil &&
+		a.ReceivedAt.Equal(*b.ReceivedAt)
 }

@@ -42,7 +42,8 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 
 	by := " " + operator.Principal + " " + operator.Account
 	recorded(t, dsn, "true",
-		"create Consumer"+by, "create Bundle"+by, "update Bundle"+by, "delete Bundle"+by, "create Consumer"+by, "remove Consumer"+by)
+		"create Consumer"+by, "create Bundle"+by, "update Bundle"+by, "delete Bundle"+by, "create Consumer"+by,
+		"remove Consumer"+by)
 }
 
 // The lifecycle manager does, too.
@@ -78,7 +79,8 @@ func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
 	}
 	by := " " + operator.Principal + " " + operator.Account
 	recorded(t, l.dsn, "principal not like 'system:%'",
-		"create Cluster"+by, "create NodePool"+by, "create Credential"+by, "delete Credential"+by, "update NodePool"+by, "delete NodePool"+by, "update Cluster"+by)
+		"create Cluster"+by, "create NodePool"+by, "create Credential"+by, "delete Credential"+by, "update NodePool"+by,
+		"delete NodePool"+by, "update Cluster"+by)
 }
 
 // recorded compares the history of a database, as far as it is of interest,
@@ -91,7 +93,9 @@ func recorded(t *testing.T, dsn, of string, want ...string) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	rows, err := conn.Query(ctx, `select action || ' ' || kind || ' ' || principal || ' ' || account, request_id from history where `+of+` order by at, xid, seq`)
+	rows, err := conn.Query(
+		ctx, `select action || ' ' || kind || ' ' || principal || ' ' || account, request_id from history where `+of+
+			` order by at, xid, seq`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ func BenchmarkPostWork(b *testing.B) {
 	endpoint, ca := platformAPI(b, behind.client)
 	p, err := client.NewPlatform(client.PlatformOptions{
 		Endpoint: endpoint, CAFile: ca, Budget: 5 * time.Second,
-		Credentials: client.Credentials{AccessKeyID: operator.AccessKeyID, SecretAccessKey: operator.Secret, Region: region},
+		Credentials: client.Credentials{AccessKeyID: operator.AccessKeyID, SecretAccessKey: operator.Secret,
+			Region: region},
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -75,7 +75,8 @@ func (f *front) deleteBundle(w http.ResponseWriter, r *http.Request) error {
 }
 
 func noBundle(id string) *rest.Error {
-	return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no resource bundle %s; GET /api/v0/resource_bundles lists those there are", quote(id))
+	return rest.Errorf(http.StatusNotFound, codeNotFound,
+		"there is no resource bundle %s; GET /api/v0/resource_bundles lists those there are", quote(id))
 }
 
 // watchBundles passes Maestro's stream on, bookmarks and cursors as they are.
@@ -83,7 +84,8 @@ func noBundle(id string) *rest.Error {
 // cursor.
 func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o client.WatchOptions) error {
 	// Maestro's bookmarks come every 15 s; ours fill in only when they fail to.
-	return rest.Watch(w, r, rest.WatchOptions{Bookmark: 20 * time.Second}, func(ctx context.Context, s *rest.Stream) error {
+	return rest.Watch(w, r, rest.WatchOptions{Bookmark: 20 * time.Second}, func(ctx context.Context,
+		s *rest.Stream) error {
 		upstream, err := f.maestro.WatchBundles(ctx, o)
 		if err != nil {
 			return err
@@ -112,7 +114,8 @@ func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o client.Wa
 
 // broken is what the client of a watch is told when Maestro's end is gone.
 func broken(err error) error {
-	e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "Maestro's stream broke; watch again with the last cursor").Because(err)
+	e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
+		"Maestro's stream broke; watch again with the last cursor").Because(err)
 	if errors.Is(err, io.EOF) {
 		e.Reason = "Maestro's stream ended; watch again with the last cursor"
 	}

@@ -45,7 +45,8 @@ func (f *front) createCluster(w http.ResponseWriter, r *http.Request) error {
 	doc, err := f.maestro.CreateConsumer(r.Context(), req.Name, req.Labels)
 	if err != nil {
 		return explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
-			"the management cluster %s already exists; GET %s/%s shows it", req.Name, "/api/v0/management_clusters", req.Name))
+			"the management cluster %s already exists; GET %s/%s shows it", req.Name, "/api/v0/management_clusters",
+			req.Name))
 	}
 	var made platform.ManagementCluster
 	if err := json.Unmarshal(doc.JSON, &made); err != nil {
@@ -62,7 +63,8 @@ func parseCluster(body []byte) (platform.ManagementClusterRequest, error) {
 		return req, err
 	}
 	if req.Name == "" {
-		return req, rest.Errorf(http.StatusBadRequest, codeMissingName, "name is missing; it is the name of the management cluster")
+		return req, rest.Errorf(http.StatusBadRequest, codeMissingName,
+			"name is missing; it is the name of the management cluster")
 	}
 	if !isClusterName(req.Name) {
 		return req, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
@@ -75,7 +77,8 @@ func parseCluster(body []byte) (platform.ManagementClusterRequest, error) {
 func checkOffer(capacity platform.Capacity, versions platform.PlaneVersions) error {
 	for name, n := range capacity {
 		if name == "" || n < 0 {
-			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "capacity: %s: %d is not possible; 0 is the least", quote(name), n)
+			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
+				"capacity: %s: %d is not possible; 0 is the least", quote(name), n)
 		}
 	}
 	if slices.Contains(versions, "") {
@@ -97,9 +100,11 @@ func (f *front) updateCluster(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	switch req.State {
-	case "", platform.ManagementClusterUpdateStateReady, platform.ManagementClusterUpdateStateCordoned, platform.ManagementClusterUpdateStateDraining:
+	case "", platform.ManagementClusterUpdateStateReady, platform.ManagementClusterUpdateStateCordoned,
+		platform.ManagementClusterUpdateStateDraining:
 	default:
-		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "state: %s is neither Ready, Cordoned nor Draining", quote(string(req.State)))
+		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "state: %s is neither Ready, Cordoned nor Draining",
+			quote(string(req.State)))
 	}
 	if err := checkOffer(req.Capacity, req.Versions); err != nil {
 		return err
@@ -210,12 +215,15 @@ func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 	// It is asked first: what Maestro has removed must not stay with the
 	// lifecycle manager. That refuses by itself what is placed after this.
 	if n := f.usage(r.Context())[mc.Name].Placements; n > 0 {
-		return rest.Errorf(http.StatusConflict, codeInUse, "the management cluster %s hosts %d clusters; delete them first", mc.Name, n)
+		return rest.Errorf(http.StatusConflict, codeInUse,
+			"the management cluster %s hosts %d clusters; delete them first", mc.Name, n)
 	}
 	err = f.maestro.DeleteConsumer(r.Context(), mc.ID, "")
-	if e, ok := errors.AsType[*client.Error](err); ok && (e.Status == http.StatusForbidden && e.Code == "maestro-4" || e.Status == http.StatusConflict) {
+	if e, ok := errors.AsType[*client.Error](err); ok && (e.Status == http.StatusForbidden && e.Code == "maestro-4" ||
+		e.Status == http.StatusConflict) {
 		return rest.Errorf(http.StatusConflict, codeInUse,
-			"the management cluster %s still has works; delete them, wait until they are gone, and try again", mc.Name).Because(err)
+			"the management cluster %s still has works; delete them, wait until they are gone, and try again",
+			mc.Name).Because(err)
 	}
 	if err != nil {
 		return err
@@ -240,7 +248,8 @@ func (f *front) enrol(ctx context.Context, req platform.ManagementClusterRequest
 	if err != nil {
 		return err
 	}
-	_, err = f.clm.Create(ctx, managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: req.Name, Labels: req.Labels, Spec: spec}, "")
+	_, err = f.clm.Create(ctx, managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: req.Name,
+		Labels: req.Labels, Spec: spec}, "")
 	return lifecycle(err, http.StatusConflict, http.StatusNotFound) // 404: its registry has no such kind
 }
 
@@ -269,7 +278,8 @@ func lifecycle(err error, fine ...int) error {
 	case e.Status == http.StatusBadRequest || e.Status == http.StatusConflict:
 		return rest.Errorf(e.Status, rest.CodeInvalid, "%s", e.Reason).Because(err)
 	}
-	again := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "the region's lifecycle manager does not answer; try again").Because(err)
+	again := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
+		"the region's lifecycle manager does not answer; try again").Because(err)
 	again.RetryAfter = time.Second
 	return again
 }
@@ -294,7 +304,8 @@ func (f *front) cluster(r *http.Request) (client.Document, error) {
 
 func noCluster(key string) *rest.Error {
 	return rest.Errorf(http.StatusNotFound, codeNotFound,
-		"there is no management cluster %s; GET /api/v0/management_clusters lists those there are, POST registers one", quote(key))
+		"there is no management cluster %s; GET /api/v0/management_clusters lists those there are, POST registers one",
+		quote(key))
 }
 
 // write answers with a document of Maestro and its entity tag. There is no 304

@@ -20,8 +20,10 @@ import (
 // answerSchemas are what only answers are made of. In them, what the document
 // does not name must not be.
 var answerSchemas = []string{
-	"Cluster", "ClusterStatus", "Endpoint", "PlacementRef", "ClusterList", "ClusterDeletion", "ClusterStatuses", "ControllerStatus", "Event", "EventList",
-	"Credential", "CredentialList", "NodePool", "NodePoolStatus", "NodePoolList", "NodePoolDeletion", "NodePoolStatuses", "Error", "FieldError",
+	"Cluster", "ClusterStatus", "Endpoint", "PlacementRef", "ClusterList", "ClusterDeletion", "ClusterStatuses",
+	"ControllerStatus", "Event", "EventList",
+	"Credential", "CredentialList", "NodePool", "NodePoolStatus", "NodePoolList", "NodePoolDeletion",
+	"NodePoolStatuses", "Error", "FieldError",
 }
 
 var documentRouter = sync.OnceValues(func() (routers.Router, error) {
@@ -45,7 +47,8 @@ func asDocumented(t testing.TB, h http.Handler) http.Handler {
 		t.Fatal(err)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if q := r.URL.Query(); q.Get("watch") == "true" || q.Has("fields") || strings.HasSuffix(r.URL.Path, "/openapi") {
+		if q := r.URL.Query(); q.Get("watch") == "true" || q.Has("fields") ||
+			strings.HasSuffix(r.URL.Path, "/openapi") {
 			h.ServeHTTP(w, r)
 			return
 		}
@@ -82,7 +85,8 @@ func holdAgainst(t testing.TB, router routers.Router, r *http.Request, sent []by
 			t.Errorf("%s was granted, and is not documented: %v", what, err)
 		}
 	}
-	output := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: a.status, Header: a.header, Options: options}
+	output := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: a.status, Header: a.header,
+		Options: options}
 	if a.body.Len() > 0 {
 		output.Body = io.NopCloser(bytes.NewReader(a.body.Bytes()))
 	}

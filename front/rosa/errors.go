@@ -85,7 +85,8 @@ func explain(err error, status int, as *rest.Error) error {
 
 // noWork is the answer when there is no such work.
 func noWork(id string) *rest.Error {
-	return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no work %s; GET /api/v0/work lists those there are", quote(id))
+	return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no work %s; GET /api/v0/work lists those there are",
+		quote(id))
 }
 
 // changed is the answer to a write that named another version.

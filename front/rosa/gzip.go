@@ -68,7 +68,8 @@ func (c *compressor) decide(status int) {
 	}
 	h.Add("Vary", "Accept-Encoding")
 	length, err := strconv.Atoi(h.Get("Content-Length"))
-	if status == http.StatusNoContent || status == http.StatusNotModified || h.Get("Content-Encoding") != "" || (err == nil && length < minCompressed) {
+	if status == http.StatusNoContent || status == http.StatusNotModified || h.Get("Content-Encoding") != "" ||
+		(err == nil && length < minCompressed) {
 		return
 	}
 	h.Del("Content-Length")

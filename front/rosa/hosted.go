@@ -93,7 +93,8 @@ type exchange struct {
 func (h *hosted) called(area string, serve func(*exchange) error) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		who, _ := access.FromContext(r.Context()) // identified has seen to it
-		c := &exchange{w: w, r: r, who: who, area: area, see: h.sees(who), ctx: client.WithTenant(r.Context(), who.Account)}
+		c := &exchange{w: w, r: r, who: who, area: area, see: h.sees(who), ctx: client.WithTenant(r.Context(),
+			who.Account)}
 		if h.clm == nil {
 			return c.unavailable(errors.New("it is not configured"))
 		}
@@ -135,11 +136,13 @@ func (c *exchange) invalid(p spec.Problems) error {
 
 // missing is the answer when there is no such thing.
 func (c *exchange) missing(what, id string) *rest.Error {
-	return c.fail(http.StatusNotFound, codeMissing, "there is no %s %s; GET /api/v0/%ss lists those of your account", what, quote(id), map[string]string{"cluster": "cluster", "node pool": "nodepool"}[what])
+	return c.fail(http.StatusNotFound, codeMissing, "there is no %s %s; GET /api/v0/%ss lists those of your account",
+		what, quote(id), map[string]string{"cluster": "cluster", "node pool": "nodepool"}[what])
 }
 
 func (c *exchange) unavailable(err error) *rest.Error {
-	e := rest.Errorf(http.StatusServiceUnavailable, codeNoLifecycle, "the region's lifecycle manager does not answer; try again").Because(err)
+	e := rest.Errorf(http.StatusServiceUnavailable, codeNoLifecycle,
+		"the region's lifecycle manager does not answer; try again").Because(err)
 	e.RetryAfter = time.Second
 	return e
 }
@@ -175,7 +178,8 @@ func (c *exchange) explained(err error) error {
 	case http.StatusUnprocessableEntity:
 		return c.fail(e.Status, codeReused, "%s", e.Reason).Because(err)
 	case http.StatusPreconditionFailed:
-		return rest.Errorf(e.Status, codePrecondition, "it is not of the version that If-Match names any more; GET it, and decide again").Because(err)
+		return rest.Errorf(e.Status, codePrecondition,
+			"it is not of the version that If-Match names any more; GET it, and decide again").Because(err)
 	case http.StatusGone:
 		return rest.Errorf(e.Status, codeGone, "the cursor is too old; list again, and watch from there").Because(err)
 	case http.StatusInsufficientStorage:
@@ -217,7 +221,8 @@ func (c *exchange) bounds() (limit, offset int, err error) {
 		}
 		n, err := strconv.Atoi(text)
 		if err != nil || n < p.least || n > p.most {
-			return 0, 0, c.fail(http.StatusBadRequest, codeBad, "%s=%s is not a whole number from %d to %d", p.name, rest.Shorten(text, 32), p.least, p.most)
+			return 0, 0, c.fail(http.StatusBadRequest, codeBad, "%s=%s is not a whole number from %d to %d", p.name,
+				rest.Shorten(text, 32), p.least, p.most)
 		}
 		*p.into = n
 	}

@@ -21,7 +21,8 @@ const projectLabel = "target_project_id"
 func (c *exchange) clusterOf(r client.Resource) (platform.Cluster, error) {
 	shown := platform.Cluster{
 		ID: r.ID, Name: r.Name, TargetProjectID: r.Labels[projectLabel], CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
-		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
+		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(
+			r.Version), CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
 	shown.Status, shown.PlacementRef = progress.Cluster(r.Resource, c.see)
 	if err := json.Unmarshal(r.Spec, &shown.Spec); err != nil {
@@ -86,7 +87,8 @@ func (h *hosted) createCluster(c *exchange) error {
 	r, err := h.clm.Create(c.ctx, clusters, want, c.r.Header.Get("Idempotency-Key"))
 	if err != nil {
 		return taken(err, c.fail(http.StatusConflict, codeTaken,
-			"a cluster named %s already exists in your account; GET /api/v0/clusters?name=%s shows it", made.Name, made.Name))
+			"a cluster named %s already exists in your account; GET /api/v0/clusters?name=%s shows it", made.Name,
+			made.Name))
 	}
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)
 	return h.showCluster(c, http.StatusCreated, r.ID)
@@ -109,7 +111,8 @@ func (h *hosted) replaceCluster(c *exchange) error {
 // under it. Reports of adapters change it, too.
 const attempts = 10
 
-func (h *hosted) changeCluster(c *exchange, change func(spec.Env, spec.Known, []byte) (json.RawMessage, spec.Problems, error)) error {
+func (h *hosted) changeCluster(c *exchange, change func(spec.Env, spec.Known, []byte) (json.RawMessage, spec.Problems,
+	error)) error {
 	id, err := c.id("cluster")
 	if err != nil {
 		return err
@@ -148,10 +151,12 @@ func (h *hosted) changeCluster(c *exchange, change func(spec.Env, spec.Known, []
 // rewrite makes a new spec of the present one and stores it, if the document
 // has not changed meanwhile; otherwise it begins again, unless the caller
 // insists on a version.
-func (h *hosted) rewrite(c *exchange, in client.Collection, id, what, etag string, change func(client.Resource) (json.RawMessage, error)) error {
+func (h *hosted) rewrite(c *exchange, in client.Collection, id, what, etag string, change func(client.Resource) (
+	json.RawMessage, error)) error {
 	return h.steadily(c, in, id, what, etag, func(have client.Resource) error {
 		if have.DeletedTime != nil {
-			return c.fail(http.StatusConflict, codeGoing, "the %s is being deleted, since %s", what, have.DeletedTime.Format("2006-01-02T15:04:05Z07:00"))
+			return c.fail(http.StatusConflict, codeGoing, "the %s is being deleted, since %s", what,
+				have.DeletedTime.Format("2006-01-02T15:04:05Z07:00"))
 		}
 		after, err := change(have)
 		if err != nil {
@@ -168,7 +173,8 @@ func (h *hosted) rewrite(c *exchange, in client.Collection, id, what, etag strin
 
 // steadily does something about a document as it was read, and again when it
 // has changed before that was done.
-func (h *hosted) steadily(c *exchange, in client.Collection, id, what, etag string, do func(client.Resource) error) error {
+func (h *hosted) steadily(c *exchange, in client.Collection, id, what, etag string,
+	do func(client.Resource) error) error {
 	for attempt := 1; ; attempt++ {
 		have, err := h.clm.Get(c.ctx, in, id, "")
 		if err != nil {
@@ -204,7 +210,9 @@ func (h *hosted) deleteCluster(c *exchange) error {
 	case force && !c.who.Privileged:
 		return c.fail(http.StatusForbidden, codeNotAllowed, "only privileged accounts may force a deletion")
 	case force && reason == "":
-		return c.fail(http.StatusBadRequest, codeBad, "reason is missing: a forced deletion leaves behind what was made for the cluster; say why, it is kept in its history")
+		return c.fail(http.StatusBadRequest, codeBad,
+			"reason is missing: a forced deletion leaves behind what was made for the cluster; say why, it is kept "+
+				"in its history")
 	case utf8.RuneCountInString(reason) > maxReason:
 		return c.fail(http.StatusBadRequest, codeBad, "reason has more than %d characters", maxReason)
 	}
@@ -236,7 +244,8 @@ func (h *hosted) deleteCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	return c.answer(http.StatusAccepted, "", platform.ClusterDeletion{Message: "Cluster deletion initiated", ClusterID: id})
+	return c.answer(http.StatusAccepted, "", platform.ClusterDeletion{Message: "Cluster deletion initiated",
+		ClusterID: id})
 }
 
 func (h *hosted) listClusters(c *exchange) error {
@@ -252,14 +261,18 @@ func (h *hosted) listClusters(c *exchange) error {
 		}, c.shownCluster)
 	}
 	page, err := listed(h, c, selection[platform.Cluster]{
-		from: clusters, search: search, show: c.clusterOf, phase: func(cl platform.Cluster) string { return string(cl.Status.Phase) },
-		phases: phases(platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseProvisioning, platform.ClusterPhaseReady,
+		from: clusters, search: search, show: c.clusterOf, phase: func(cl platform.Cluster) string {
+			return string(cl.Status.Phase)
+		},
+		phases: phases(platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseProvisioning,
+			platform.ClusterPhaseReady,
 			platform.ClusterPhaseDeleting, platform.ClusterPhaseFailed),
 	})
 	if err != nil {
 		return err
 	}
-	return c.answer(http.StatusOK, "", platform.ClusterList{Items: page.items, Total: page.total, Limit: page.limit, Offset: page.offset})
+	return c.answer(http.StatusOK, "", platform.ClusterList{Items: page.items, Total: page.total, Limit: page.limit,
+		Offset: page.offset})
 }
 
 func (h *hosted) clusterStatuses(c *exchange) error {
@@ -272,5 +285,6 @@ func (h *hosted) clusterStatuses(c *exchange) error {
 		return err
 	}
 	status, _ := progress.Cluster(r.Resource, c.see)
-	return c.answer(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: id, Status: status, ControllerStatuses: progress.Controllers(id, "", r.Statuses, c.see)})
+	return c.answer(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: id, Status: status,
+		ControllerStatuses: progress.Controllers(id, "", r.Statuses, c.see)})
 }

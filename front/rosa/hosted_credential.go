@@ -109,7 +109,8 @@ func (c *exchange) canSign(cluster client.Resource) error {
 	case platform.ClusterPhaseDeleting:
 		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted", cluster.Name)
 	case platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseFailed:
-		e := c.fail(http.StatusServiceUnavailable, codeNotReady, "the cluster %s has no control plane yet, it is %s: %s", cluster.Name, status.Phase, status.Message)
+		e := c.fail(http.StatusServiceUnavailable, codeNotReady,
+			"the cluster %s has no control plane yet, it is %s: %s", cluster.Name, status.Phase, status.Message)
 		e.RetryAfter = 2 * time.Second
 		return e
 	}
@@ -126,7 +127,8 @@ func newKey(username string) (key []byte, csr string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("making a key: %w", err)
 	}
-	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: username}}, private)
+	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: username}}, private)
 	if err != nil {
 		return nil, "", fmt.Errorf("making a certificate request: %w", err)
 	}
@@ -161,7 +163,8 @@ func (h *hosted) order(c *exchange, cluster string, want spec.Credential) (clien
 		return client.Resource{}, err
 	}
 	// The key of the request lets it be repeated when an answer is lost.
-	r, err := h.clm.Create(c.ctx, clusters.Below(cluster, credentials), clm.ResourceCreate{Kind: "Credential", Name: "c-" + hex.EncodeToString(name), Spec: s}, uuid.NewString())
+	r, err := h.clm.Create(c.ctx, clusters.Below(cluster, credentials), clm.ResourceCreate{Kind: "Credential",
+		Name: "c-" + hex.EncodeToString(name), Spec: s}, uuid.NewString())
 	if client.StatusOf(err) == http.StatusConflict {
 		return r, c.fail(http.StatusConflict, codeGoing, "the cluster is being deleted").Because(err)
 	}
@@ -177,23 +180,24 @@ func (e *errRefused) Error() string { return e.reason + ": " + e.message }
 func (h *hosted) signature(c *exchange, id string) (s signedCredential, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, h.patience)
 	defer cancel()
-	err = h.clm.Follow(ctx, credentials, client.WatchOptions{Search: client.Equal("id", id), Statuses: true}, func(e client.Event) error {
-		if e.Type != rest.Added && e.Type != rest.Modified {
-			if e.Type == rest.Deleted {
-				return &errRefused{"Deleted", "the credential was revoked before it was signed"}
+	err = h.clm.Follow(ctx, credentials, client.WatchOptions{Search: client.Equal("id", id), Statuses: true},
+		func(e client.Event) error {
+			if e.Type != rest.Added && e.Type != rest.Modified {
+				if e.Type == rest.Deleted {
+					return &errRefused{"Deleted", "the credential was revoked before it was signed"}
+				}
+				return nil
 			}
-			return nil
-		}
-		r, err := client.ResourceOf(e.Object)
-		if err != nil {
+			r, err := client.ResourceOf(e.Object)
+			if err != nil {
+				return err
+			}
+			done, err := s.read(r, c.see)
+			if err == nil && done {
+				err = errSigned
+			}
 			return err
-		}
-		done, err := s.read(r, c.see)
-		if err == nil && done {
-			err = errSigned
-		}
-		return err
-	})
+		})
 	if errors.Is(err, errSigned) {
 		err = nil
 	}
@@ -211,7 +215,8 @@ func (s *signedCredential) read(r client.Resource, see progress.Placement) (done
 			continue
 		}
 		for j, is := range report.Conditions {
-			if is.Type == "Available" && is.Status == "False" && slices.Contains([]string{"Refused", "InvalidRequest", "Expired"}, is.Reason) {
+			if is.Type == "Available" && is.Status == "False" &&
+				slices.Contains([]string{"Refused", "InvalidRequest", "Expired"}, is.Reason) {
 				return false, &errRefused{is.Reason, readable[i].Conditions[j].Message} // no certificate will come
 			}
 			done = done || is.Type == "Available" && is.Status == "True"
@@ -237,7 +242,8 @@ func (c *exchange) unsigned(cluster string, err error) error {
 	e := c.fail(http.StatusServiceUnavailable, codeNotReady,
 		"the control plane of the cluster %s did not sign the certificate in time; try again", cluster).Because(err)
 	if refused, ok := errors.AsType[*errRefused](err); ok {
-		e.Reason = fmt.Sprintf("the control plane of the cluster %s did not sign the certificate: %s", cluster, refused.message)
+		e.Reason = fmt.Sprintf("the control plane of the cluster %s did not sign the certificate: %s", cluster,
+			refused.message)
 	} else if client.StatusOf(err) != 0 {
 		return err
 	}
@@ -251,7 +257,8 @@ func credentialOf(r client.Resource) (platform.Credential, error) {
 	if err := json.Unmarshal(r.Spec, &s); err != nil {
 		return platform.Credential{}, fmt.Errorf("reading the spec of credential %s: %w", r.ID, err)
 	}
-	return platform.Credential{ID: r.ID, ClusterID: owner(r), Username: s.Username, CreatedAt: r.CreatedTime, ExpiresAt: s.ExpiresAt}, nil
+	return platform.Credential{ID: r.ID, ClusterID: owner(r), Username: s.Username, CreatedAt: r.CreatedTime,
+		ExpiresAt: s.ExpiresAt}, nil
 }
 
 func (h *hosted) listCredentials(c *exchange) error {
@@ -284,7 +291,9 @@ func (h *hosted) credential(c *exchange) (client.Resource, error) {
 		return client.Resource{}, err
 	}
 	cid := c.r.PathValue("cid")
-	missing := c.fail(http.StatusNotFound, codeMissing, "the cluster %s has no credential %s; GET /api/v0/clusters/%s/credentials lists those it has", id, quote(cid), id)
+	missing := c.fail(http.StatusNotFound, codeMissing,
+		"the cluster %s has no credential %s; GET /api/v0/clusters/%s/credentials lists those it has", id, quote(cid),
+		id)
 	if _, err := uuid.Parse(cid); err != nil {
 		return client.Resource{}, missing
 	}

@@ -43,7 +43,8 @@ func newPlane(t *testing.T) *plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "plane"}, IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "plane"}, IsCA: true,
+		BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,8 @@ func (p *plane) sign(id, request, username string, lifetime time.Duration, key c
 		key = csr.PublicKey
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: username, Organization: []string{"atoll:credential:" + id}}, NotAfter: time.Now().Add(lifetime),
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: username, Organization: []string{
+			"atoll:credential:" + id}}, NotAfter: time.Now().Add(lifetime),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, p.cert, key, p.key)
 	if err != nil {
@@ -104,8 +106,10 @@ func (p *plane) serve(l *lifecycle, answer func(r client.Resource, data map[stri
 				return err
 			}
 			data := map[string]any{
-				"certificate": p.sign(r.ID, s.Request, s.Username, time.Duration(s.Expiration)*time.Second, nil), "ca_bundle": ca,
-				"server": "https://127.0.0.1:30001", "tls_server_name": "hc-1.hosted.test-1.atoll.internal", "expires_at": s.ExpiresAt.Format(time.RFC3339),
+				"certificate": p.sign(r.ID, s.Request, s.Username, time.Duration(s.Expiration)*time.Second, nil),
+				"ca_bundle":   ca,
+				"server":      "https://127.0.0.1:30001", "tls_server_name": "hc-1.hosted.test-1.atoll.internal",
+				"expires_at": s.ExpiresAt.Format(time.RFC3339),
 			}
 			available := "True:Issued"
 			if answer != nil {
@@ -119,7 +123,8 @@ func (p *plane) serve(l *lifecycle, answer func(r client.Resource, data map[stri
 			_, err = l.system.Report(ctx, "credentials", r.ID, apiclm.AdapterStatusCreate{
 				Adapter: "credential", ObservedGeneration: r.Generation, ObservedTime: time.Now(), Data: text,
 				Conditions: []apiclm.ReportedCondition{
-					{Type: "Available", Status: parts[0], Reason: parts[1], Message: strings.TrimRight(parts[2], ":")}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
+					{Type: "Available", Status: parts[0], Reason: parts[1], Message: strings.TrimRight(parts[2], ":")},
+					{Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
 				},
 			})
 			return err
@@ -177,7 +182,8 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
-	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" || e.RetryAfter != 2*time.Second {
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
+		e.RetryAfter != 2*time.Second {
 		t.Errorf("before there is a control plane: %v", err)
 	}
 	l.up(made.ID)
@@ -186,7 +192,8 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ClusterID != made.ID || c.Username != operator.Principal || c.ExpiresAt.Before(begun.Add(595*time.Second)) || c.ExpiresAt.After(time.Now().Add(605*time.Second)) {
+	if c.ClusterID != made.ID || c.Username != operator.Principal || c.ExpiresAt.Before(begun.Add(595*time.Second)) ||
+		c.ExpiresAt.After(time.Now().Add(605*time.Second)) {
 		t.Errorf("credential %+v", c)
 	}
 	k := loginOf(t, c.Kubeconfig)
@@ -195,11 +202,13 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	}
 	block, _ := pem.Decode(k.Users[0].User.Certificate)
 	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil || cert.CheckSignatureFrom(plane.cert) != nil || cert.Subject.CommonName != operator.Principal || !slices.Equal(cert.Subject.Organization, []string{"atoll:credential:" + c.ID}) {
+	if err != nil || cert.CheckSignatureFrom(plane.cert) != nil || cert.Subject.CommonName != operator.Principal ||
+		!slices.Equal(cert.Subject.Organization, []string{"atoll:credential:" + c.ID}) {
 		t.Errorf("certificate %+v, %v", cert.Subject, err)
 	}
 	at := k.Clusters[0].Cluster
-	if k.CurrentContext != "demo" || at.Server != "https://127.0.0.1:30001" || at.Name != "hc-1.hosted.test-1.atoll.internal" || !strings.Contains(string(at.CA), "CERTIFICATE") {
+	if k.CurrentContext != "demo" || at.Server != "https://127.0.0.1:30001" ||
+		at.Name != "hc-1.hosted.test-1.atoll.internal" || !strings.Contains(string(at.CA), "CERTIFICATE") {
 		t.Errorf("cluster %+v", at)
 	}
 
@@ -222,7 +231,8 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	}
 	kept := everything(t, l.dsn) + l.log.String()
 	for name, secret := range map[string]string{
-		"PEM": strings.Split(string(k.Users[0].User.Key), "\n")[1], "hex": fmt.Sprintf("%x", scalar), "a key's header": "PRIVATE KEY",
+		"PEM": strings.Split(string(k.Users[0].User.Key), "\n")[1], "hex": fmt.Sprintf("%x", scalar),
+		"a key's header": "PRIVATE KEY",
 	} {
 		if strings.Contains(kept, secret) {
 			t.Errorf("the private key is kept, as %s", name)
@@ -240,7 +250,8 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	}
 	k = loginOf(t, c.Kubeconfig)
 	block, _ = pem.Decode(k.Users[0].User.Certificate)
-	if cert, err = x509.ParseCertificate(block.Bytes); err != nil || !own.PublicKey.Equal(cert.PublicKey) || k.Users[0].User.Key != nil {
+	if cert, err = x509.ParseCertificate(block.Bytes); err != nil || !own.PublicKey.Equal(cert.PublicKey) ||
+		k.Users[0].User.Key != nil {
 		t.Errorf("with a request of one's own: %v\n%s", err, c.Kubeconfig)
 	}
 	for range 2 {
@@ -264,9 +275,11 @@ func TestNobodySigns(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.up(made.ID)
-	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front, Log: slog.New(slog.DiscardHandler), Patience: 200 * time.Millisecond})
+	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front,
+		Log: slog.New(slog.DiscardHandler), Patience: 200 * time.Millisecond})
 	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
-	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" || e.RetryAfter != 2*time.Second || !strings.Contains(e.Reason, "in time") {
+	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
+		e.RetryAfter != 2*time.Second || !strings.Contains(e.Reason, "in time") {
 		t.Errorf("nobody signed: %v", err)
 	}
 	if all, err := l.as(operator).Credentials(ctx, made.ID); err != nil || len(all) != 0 {
@@ -280,7 +293,8 @@ func ownRequest(t *testing.T) (*ecdsa.PrivateKey, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", Organization: []string{"system:masters"}}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "root", Organization: []string{"system:masters"}}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +311,8 @@ func everything(t *testing.T, dsn string) string {
 	}
 	defer conn.Close(context.Background())
 	var all string
-	err = conn.QueryRow(ctx, `select string_agg(query_to_xml('select * from '||quote_ident(table_schema)||'.'||quote_ident(table_name), true, false, '')::text, '')
+	err = conn.QueryRow(
+		ctx, `select string_agg(query_to_xml('select * from '||quote_ident(table_schema)||'.'||quote_ident(table_name), true, false, '')::text, '')
 		from information_schema.tables where table_schema not in ('pg_catalog', 'information_schema') and table_type = 'BASE TABLE'`).Scan(&all)
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +348,8 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.up(made.ID)
-	for how, reason := range map[string]string{"refused": "not signed by its key", "of another key": "did not sign", "empty": "did not sign"} {
+	for how, reason := range map[string]string{"refused": "not signed by its key", "of another key": "did not sign",
+		"empty": "did not sign"} {
 		mode <- how
 		_, err := l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
 		want(t, err, 503, "CLUSTERS-MGMT-CREDENTIAL-008", reason)
@@ -345,7 +361,8 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 	block, _ := pem.Decode([]byte(csr))
 	block.Bytes[len(block.Bytes)-1] ^= 1
 	for _, r := range []platform.CredentialRequest{
-		{ExpirationSeconds: 59}, {ExpirationSeconds: 86401}, {ExpirationSeconds: -1}, {Csr: "x"}, {Csr: csr + csr}, {Csr: string(pem.EncodeToMemory(block))},
+		{ExpirationSeconds: 59}, {ExpirationSeconds: 86401}, {ExpirationSeconds: -1}, {Csr: "x"}, {Csr: csr + csr},
+		{Csr: string(pem.EncodeToMemory(block))},
 	} {
 		_, err := p.CreateCredential(ctx, made.ID, r)
 		want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "")

@@ -35,11 +35,13 @@ func (h *hosted) open(ctx context.Context, c *exchange, id string) (*chronicle, 
 	if err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
-	k := &chronicle{h: h, see: c.see, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime}, pools: map[string]*progress.History{}}
+	k := &chronicle{h: h, see: c.see, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime},
+		pools: map[string]*progress.History{}}
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
-	for pool, err := range h.clm.All(ctx, clusters.Below(id, nodePools), client.ResourceQuery{Order: oldestFirst, Fields: "name"}) {
+	for pool, err := range h.clm.All(ctx, clusters.Below(id, nodePools), client.ResourceQuery{Order: oldestFirst,
+		Fields: "name"}) {
 		if err != nil {
 			return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 		}

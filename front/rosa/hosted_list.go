@@ -47,7 +47,8 @@ func listed[T any](h *hosted, c *exchange, s selection[T]) (p page[T], err error
 	}
 	phase := c.r.URL.Query().Get("status")
 	if phase != "" && !slices.Contains(s.phases, phase) {
-		return p, c.fail(http.StatusBadRequest, codeBad, "status=%s is none; possible: %s", quote(phase), strings.Join(s.phases, ", "))
+		return p, c.fail(http.StatusBadRequest, codeBad, "status=%s is none; possible: %s", quote(phase),
+			strings.Join(s.phases, ", "))
 	}
 	p.items = []T{}
 	q := client.ResourceQuery{Search: s.search, Order: oldestFirst, Size: pageSize, Statuses: true}
@@ -103,7 +104,8 @@ func both(a, b string) string {
 // relay passes a watch of the lifecycle manager on, each object as show makes
 // it, with its cursors. It does not continue a stream that breaks: the client
 // does, with its cursor.
-func (h *hosted) relay(c *exchange, from client.Collection, o client.WatchOptions, show func(json.RawMessage) (json.RawMessage, error)) error {
+func (h *hosted) relay(c *exchange, from client.Collection, o client.WatchOptions, show func(json.RawMessage) (
+	json.RawMessage, error)) error {
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
 		upstream, err := h.clm.Watch(client.WithTenant(ctx, c.who.Account), from, o)
 		if err != nil {

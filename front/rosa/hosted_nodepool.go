@@ -19,7 +19,8 @@ import (
 func (c *exchange) nodePoolOf(r client.Resource) (platform.NodePool, error) {
 	n := platform.NodePool{
 		ID: r.ID, ClusterID: owner(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
-		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: progress.NodePool(r.Resource, c.see),
+		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: progress.NodePool(r.Resource,
+			c.see),
 		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
 	if err := json.Unmarshal(r.Spec, &n.Spec); err != nil {
@@ -115,14 +116,17 @@ func (h *hosted) createNodePool(c *exchange) error {
 	case len(problems) > 0:
 		return c.invalid(problems)
 	case cluster.DeletedTime != nil:
-		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it", cluster.Name)
+		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it",
+			cluster.Name)
 	}
-	r, err := h.clm.Create(c.ctx, clusters.Below(made.Cluster, nodePools), clm.ResourceCreate{Kind: "NodePool", Name: made.Name, Spec: made.Spec},
+	r, err := h.clm.Create(c.ctx, clusters.Below(made.Cluster, nodePools), clm.ResourceCreate{Kind: "NodePool",
+		Name: made.Name, Spec: made.Spec},
 		c.r.Header.Get("Idempotency-Key"))
 	if err != nil {
 		err = explain(err, http.StatusNotFound, missing)
 		if h.deleting(c, err, made.Cluster) {
-			return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it", cluster.Name)
+			return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it",
+				cluster.Name)
 		}
 		return taken(err, c.fail(http.StatusConflict, codeTaken,
 			"a node pool named %s already exists in the cluster %s", made.Name, cluster.Name))
@@ -156,7 +160,8 @@ func (h *hosted) replaceNodePool(c *exchange) error {
 	return h.changeNodePool(c, spec.NodePoolEnv.ReplaceNodePool)
 }
 
-func (h *hosted) changeNodePool(c *exchange, change func(spec.NodePoolEnv, spec.Known, []byte) (json.RawMessage, spec.Problems, error)) error {
+func (h *hosted) changeNodePool(c *exchange, change func(spec.NodePoolEnv, spec.Known, []byte) (json.RawMessage,
+	spec.Problems, error)) error {
 	id, err := c.id("node pool")
 	if err != nil {
 		return err
@@ -179,7 +184,8 @@ func (h *hosted) changeNodePool(c *exchange, change func(spec.NodePoolEnv, spec.
 			return nil, err
 		}
 		after, problems, err := change(env, spec.Known{
-			ID: have.ID, Name: have.Name, Cluster: owner(have), CreatedBy: have.CreatedBy, Account: c.who.Account, Spec: have.Spec,
+			ID: have.ID, Name: have.Name, Cluster: owner(
+				have), CreatedBy: have.CreatedBy, Account: c.who.Account, Spec: have.Spec,
 		}, body)
 		switch {
 		case err != nil:
@@ -207,7 +213,8 @@ func (h *hosted) deleteNodePool(c *exchange) error {
 	if _, err := h.clm.Delete(c.ctx, nodePools, id, etag); err != nil {
 		return explain(err, http.StatusNotFound, c.missing("node pool", id))
 	}
-	return c.answer(http.StatusAccepted, "", platform.NodePoolDeletion{Message: "Node pool deletion initiated", NodepoolID: id})
+	return c.answer(http.StatusAccepted, "", platform.NodePoolDeletion{Message: "Node pool deletion initiated",
+		NodepoolID: id})
 }
 
 func (h *hosted) listNodePools(c *exchange) error {
@@ -227,16 +234,21 @@ func (h *hosted) listNodePools(c *exchange) error {
 		from = clusters.Below(cluster, nodePools)
 	}
 	if watch {
-		return h.relay(c, from, client.WatchOptions{Cursor: q.Get("cursor"), Search: both(search, equalTo("id", q.Get("id"))), Statuses: true}, c.shownNodePool)
+		return h.relay(c, from, client.WatchOptions{Cursor: q.Get("cursor"),
+			Search: both(search, equalTo("id", q.Get("id"))), Statuses: true}, c.shownNodePool)
 	}
 	page, err := listed(h, c, selection[platform.NodePool]{
-		from: from, search: search, show: c.nodePoolOf, phase: func(n platform.NodePool) string { return string(n.Status.Phase) },
-		phases: phases(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting, platform.NodePoolPhaseFailed),
+		from: from, search: search, show: c.nodePoolOf, phase: func(n platform.NodePool) string {
+			return string(n.Status.Phase)
+		},
+		phases: phases(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting,
+			platform.NodePoolPhaseFailed),
 	})
 	if err != nil {
 		return err
 	}
-	return c.answer(http.StatusOK, "", platform.NodePoolList{Items: page.items, Total: page.total, Limit: page.limit, Offset: page.offset})
+	return c.answer(http.StatusOK, "", platform.NodePoolList{Items: page.items, Total: page.total, Limit: page.limit,
+		Offset: page.offset})
 }
 
 func (h *hosted) nodePoolStatus(c *exchange) error {
@@ -249,6 +261,7 @@ func (h *hosted) nodePoolStatus(c *exchange) error {
 		return err
 	}
 	return c.answer(http.StatusOK, r.ETag, platform.NodePoolStatuses{
-		NodepoolID: id, ClusterID: owner(r), Status: progress.NodePool(r.Resource, c.see), ControllerStatuses: progress.Controllers(owner(r), id, r.Statuses, c.see),
+		NodepoolID: id, ClusterID: owner(r), Status: progress.NodePool(r.Resource,
+			c.see), ControllerStatuses: progress.Controllers(owner(r), id, r.Statuses, c.see),
 	})
 }

@@ -57,9 +57,11 @@ func startLifecycle(t *testing.T) *lifecycle {
 	}
 	identity := &clm.Identity{
 		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
-		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account", Required: true}}},
+		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account",
+			Required: true}}},
 	}
-	server, err := clm.New(clm.Options{Database: db, HTTP: listener, HTTPTLS: identityOf(t, authority, pki.ServiceName("clm")).server(), Identify: identity.Identify})
+	server, err := clm.New(clm.Options{Database: db, HTTP: listener, HTTPTLS: identityOf(t, authority,
+		pki.ServiceName("clm")).server(), Identify: identity.Identify})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +75,8 @@ func startLifecycle(t *testing.T) *lifecycle {
 		}
 	})
 	dial := func(service string) *client.CLM {
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + listener.Addr().String(), TLS: identityOf(t, authority, pki.ServiceName(service)).client("clm")})
+		c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + listener.Addr().String(),
+			TLS: identityOf(t, authority, pki.ServiceName(service)).client("clm")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,11 +86,13 @@ func startLifecycle(t *testing.T) *lifecycle {
 	l.system = dial("adapter")
 	l.offer("1.36.2", "1.36.3")
 	l.front = dial("platform")
-	if l.maestro, err = client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"}); err != nil {
+	if l.maestro, err = client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1",
+		GRPC: "127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.maestro.Close() })
-	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front, Log: slog.New(slog.NewJSONHandler(l.log, nil))})
+	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front,
+		Log: slog.New(slog.NewJSONHandler(l.log, nil))})
 	return l
 }
 
@@ -132,14 +137,17 @@ func (l *lifecycle) once(key access.Key) *client.Platform {
 func (l *lifecycle) offer(versions ...string) {
 	l.t.Helper()
 	ctx := l.t.Context()
-	channel, err := l.system.Create(ctx, "channels", apiclm.ResourceCreate{Kind: "Channel", Name: "stable", Spec: json.RawMessage(`{}`)}, "")
+	channel, err := l.system.Create(ctx, "channels", apiclm.ResourceCreate{Kind: "Channel", Name: "stable",
+		Spec: json.RawMessage(`{}`)}, "")
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	for _, v := range versions {
-		_, err := l.system.Create(ctx, client.Collection("channels").Below(channel.ID, "versions"), apiclm.ResourceCreate{
-			Kind: "Version", Name: strings.ReplaceAll(v, ".", "-"), Spec: fmt.Appendf(nil, `{"version":%q,"image":"atoll.dev/release:%s"}`, v, v),
-		}, "")
+		_, err := l.system.Create(ctx, client.Collection("channels").Below(channel.ID, "versions"),
+			apiclm.ResourceCreate{
+				Kind: "Version", Name: strings.ReplaceAll(v, ".", "-"), Spec: fmt.Appendf(
+					nil, `{"version":%q,"image":"atoll.dev/release:%s"}`, v, v),
+			}, "")
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -155,13 +163,15 @@ func (l *lifecycle) report(in client.Collection, id, adapter, data string, condi
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	report := apiclm.AdapterStatusCreate{Adapter: adapter, ObservedGeneration: r.Generation, ObservedTime: time.Now(), Data: json.RawMessage(data)}
+	report := apiclm.AdapterStatusCreate{Adapter: adapter, ObservedGeneration: r.Generation, ObservedTime: time.Now(),
+		Data: json.RawMessage(data)}
 	given := map[string]bool{}
 	for _, c := range conditions {
 		kind, value, _ := strings.Cut(c, "=")
 		parts := strings.SplitN(value+"::", ":", 3)
 		given[kind] = true
-		report.Conditions = append(report.Conditions, apiclm.ReportedCondition{Type: kind, Status: parts[0], Reason: parts[1], Message: strings.TrimRight(parts[2], ":")})
+		report.Conditions = append(report.Conditions, apiclm.ReportedCondition{Type: kind, Status: parts[0],
+			Reason: parts[1], Message: strings.TrimRight(parts[2], ":")})
 	}
 	for _, kind := range []string{"Available", "Applied", "Health"} {
 		if !given[kind] {
@@ -176,9 +186,11 @@ func (l *lifecycle) report(in client.Collection, id, adapter, data string, condi
 // up reports all that makes a cluster Ready.
 func (l *lifecycle) up(id string) {
 	l.t.Helper()
-	l.report("clusters", id, "placement", `{"state":"Placed","management_cluster":"management-01"}`, "Available=True:Placed:on management cluster management-01")
+	l.report("clusters", id, "placement", `{"state":"Placed","management_cluster":"management-01"}`,
+		"Available=True:Placed:on management cluster management-01")
 	l.report("clusters", id, "pull-secret", `{}`)
-	l.report("clusters", id, "hosted-cluster", fmt.Sprintf(`{"target_cluster":"management-01","endpoint":{"host":"127.0.0.1","port":30001},"version":"1.36.3","power":"Awake",
+	l.report("clusters", id, "hosted-cluster", fmt.Sprintf(
+		`{"target_cluster":"management-01","endpoint":{"host":"127.0.0.1","port":30001},"version":"1.36.3","power":"Awake",
 		"stages":{"ordered":%[1]q,"plane_starting":%[1]q,"api_serving":%[1]q,"ready":%[1]q}}`, time.Now().UTC().Format(time.RFC3339Nano)), "Available=True:AsExpected:the control plane serves")
 }
 
@@ -208,10 +220,14 @@ func TestAClusterLives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made.Name != "demo" || made.Account != operator.Account || made.CreatedBy != operator.Principal || made.TargetProjectID != "p1" || made.Generation != 1 ||
-		made.ETag != `"`+made.ResourceVersion+`"` || made.Status.Phase != platform.ClusterPhaseWaitingForPlacement || made.PlacementRef != nil ||
-		made.Spec.CreatorARN != operator.Principal || made.Spec.HostedCluster.Release.Image != "atoll.dev/release:1.36.3" ||
-		made.Spec.HostedCluster.Networking.ClusterNetwork[0].Cidr != "10.132.0.0/14" || made.Status.Conditions == nil || made.CreatedAt.IsZero() {
+	if made.Name != "demo" || made.Account != operator.Account || made.CreatedBy != operator.Principal ||
+		made.TargetProjectID != "p1" || made.Generation != 1 ||
+		made.ETag != `"`+made.ResourceVersion+`"` || made.Status.Phase != platform.ClusterPhaseWaitingForPlacement ||
+		made.PlacementRef != nil ||
+		made.Spec.CreatorARN != operator.Principal ||
+		made.Spec.HostedCluster.Release.Image != "atoll.dev/release:1.36.3" ||
+		made.Spec.HostedCluster.Networking.ClusterNetwork[0].Cidr != "10.132.0.0/14" || made.Status.Conditions == nil ||
+		made.CreatedAt.IsZero() {
 		t.Errorf("made %+v", made)
 	}
 	_, err = p.CreateCluster(ctx, named("demo", ""))
@@ -219,36 +235,46 @@ func TestAClusterLives(t *testing.T) {
 
 	l.report("clusters", made.ID, "placement", `{"state":"Waiting"}`, "Available=False:NoCapacity:waiting for capacity")
 	c, err := p.Cluster(ctx, made.ID)
-	if err != nil || c.Status.Reason != "NoCapacity" || !strings.HasPrefix(c.Status.Message, "waiting for capacity: ") || c.ETag == made.ETag {
+	if err != nil || c.Status.Reason != "NoCapacity" || !strings.HasPrefix(c.Status.Message,
+		"waiting for capacity: ") || c.ETag == made.ETag {
 		t.Errorf("waiting: %+v, %v", c.Status, err)
 	}
 	l.up(made.ID)
-	if c, err = p.Cluster(ctx, made.ID); err != nil || c.Status.Phase != platform.ClusterPhaseReady || c.Status.ObservedGeneration != 1 || c.Status.Version != "1.36.3" ||
-		c.Status.Power != "Awake" || c.Status.ControlPlaneEndpoint.Port != 30001 || c.PlacementRef.ManagementCluster != "management-01" {
+	if c, err = p.Cluster(ctx, made.ID); err != nil || c.Status.Phase != platform.ClusterPhaseReady ||
+		c.Status.ObservedGeneration != 1 || c.Status.Version != "1.36.3" ||
+		c.Status.Power != "Awake" || c.Status.ControlPlaneEndpoint.Port != 30001 ||
+		c.PlacementRef.ManagementCluster != "management-01" {
 		t.Errorf("up: %+v, %v", c.Status, err)
 	}
 	statuses, err := p.ClusterStatuses(ctx, made.ID)
-	if err != nil || statuses.ClusterID != made.ID || statuses.Status.Phase != platform.ClusterPhaseReady || len(statuses.ControllerStatuses) != 3 ||
-		statuses.ControllerStatuses[0].ControllerName != "hosted-cluster" || len(statuses.ControllerStatuses[0].Conditions) != 3 {
+	if err != nil || statuses.ClusterID != made.ID || statuses.Status.Phase != platform.ClusterPhaseReady ||
+		len(statuses.ControllerStatuses) != 3 ||
+		statuses.ControllerStatuses[0].ControllerName != "hosted-cluster" ||
+		len(statuses.ControllerStatuses[0].Conditions) != 3 {
 		t.Errorf("statuses: %+v, %v", statuses, err)
 	}
 
 	// A stale tag is refused, a present one is not; without one the latest counts.
 	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true}}`), made.ETag)
 	want(t, err, 412, "precondition-failed", "If-Match")
-	changed, err := p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true,"deleteProtection":true}}`), c.ETag)
-	if err != nil || changed.Generation != 2 || changed.Spec.Hibernated == nil || !*changed.Spec.Hibernated || changed.Spec.HostedCluster.Networking.MachineNetwork == nil {
+	changed, err := p.UpdateCluster(ctx, made.ID, json.RawMessage(
+		`{"spec":{"hibernated":true,"deleteProtection":true}}`), c.ETag)
+	if err != nil || changed.Generation != 2 || changed.Spec.Hibernated == nil || !*changed.Spec.Hibernated ||
+		changed.Spec.HostedCluster.Networking.MachineNetwork == nil {
 		t.Errorf("changed: %+v, %v", changed, err)
 	}
 	same, err := p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"hibernated":true}}`), "")
 	if err != nil || same.ETag != changed.ETag || same.Generation != 2 {
 		t.Errorf("an equal change: %+v, %v (I3)", same, err)
 	}
-	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"name":"other","spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}}`), "")
+	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(
+		`{"name":"other","spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}}`), "")
 	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "2 fields")
 
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{}), 409, "CLUSTERS-MGMT-DELETE-005", `{"spec":{"deleteProtection":false}}`)
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "x"}), 409, "CLUSTERS-MGMT-DELETE-005", "protected")
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{}), 409, "CLUSTERS-MGMT-DELETE-005",
+		`{"spec":{"deleteProtection":false}}`)
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "x"}), 409, "CLUSTERS-MGMT-DELETE-005",
+		"protected")
 	if _, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"deleteProtection":null}}`), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +284,8 @@ func TestAClusterLives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c, err = p.Cluster(ctx, made.ID); err != nil || c.DeletedAt == nil || c.Status.Phase != platform.ClusterPhaseDeleting || !strings.Contains(c.Status.Message, "hosted-cluster") {
+	if c, err = p.Cluster(ctx, made.ID); err != nil || c.DeletedAt == nil ||
+		c.Status.Phase != platform.ClusterPhaseDeleting || !strings.Contains(c.Status.Message, "hosted-cluster") {
 		t.Errorf("deleting: %+v, %v", c, err)
 	}
 	_, err = p.UpdateCluster(ctx, made.ID, json.RawMessage(`{"spec":{"displayName":"x"}}`), "")
@@ -280,17 +307,20 @@ func TestADeletionThatDoesNotEndCanBeForced(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true}), 400, "CLUSTERS-MGMT-DELETE-001", "reason")
-	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: strings.Repeat("é", 1025)}), 400, "CLUSTERS-MGMT-DELETE-001", "reason has more than 1024")
+	want(t, p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: strings.Repeat("é", 1025)}), 400,
+		"CLUSTERS-MGMT-DELETE-001", "reason has more than 1024")
 	if c, err := p.Cluster(ctx, made.ID); err != nil || c.DeletedAt != nil {
 		t.Errorf("after what was refused: %+v, %v", c.DeletedAt, err)
 	}
-	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "its management cluster is lost"}); err != nil {
+	if err := p.DeleteCluster(ctx, made.ID, client.Deletion{Force: true,
+		Reason: "its management cluster is lost"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = p.Cluster(ctx, made.ID)
 	want(t, err, 404, "CLUSTERS-MGMT-GET-002", "")
 	records, err := l.system.History(ctx, "clusters", made.ID, 0, 10)
-	if err != nil || !strings.Contains(fmt.Sprintf("%s", records[1].Note), "lost") || records[1].Principal != operator.Principal {
+	if err != nil || !strings.Contains(fmt.Sprintf("%s", records[1].Note), "lost") ||
+		records[1].Principal != operator.Principal {
 		t.Errorf("history %+v, %v", records, err)
 	}
 }
@@ -298,7 +328,8 @@ func TestADeletionThatDoesNotEndCanBeForced(t *testing.T) {
 func TestNothingIsHalfMadeOfABadRequest(t *testing.T) {
 	l := startLifecycle(t)
 	ctx, p := t.Context(), l.as(operator)
-	_, err := p.CreateCluster(ctx, named("Bad_Name", `{"displayName":"x","tags":{"aws:a":"b"},"hostedCluster":{"release":{"image":"nope"},"networking":{"machineNetwork":[{"cidr":"10.133.0.0/16"}]}}}`))
+	_, err := p.CreateCluster(ctx, named("Bad_Name",
+		`{"displayName":"x","tags":{"aws:a":"b"},"hostedCluster":{"release":{"image":"nope"},"networking":{"machineNetwork":[{"cidr":"10.133.0.0/16"}]}}}`))
 	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "4 fields")
 	fields := ""
 	if e, ok := err.(*client.Error); ok {
@@ -306,7 +337,8 @@ func TestNothingIsHalfMadeOfABadRequest(t *testing.T) {
 			fields += f.Field + " "
 		}
 	}
-	if fields != "name spec.hostedCluster.networking.machineNetwork[0].cidr spec.hostedCluster.release.image spec.tags.aws:a " {
+	if fields != "name spec.hostedCluster.networking.machineNetwork[0].cidr spec.hostedCluster.release.image "+
+		"spec.tags.aws:a " {
 		t.Errorf("fields %s", fields)
 	}
 	made, err := p.CreateCluster(ctx, named("good", ""))
@@ -320,9 +352,11 @@ func TestNothingIsHalfMadeOfABadRequest(t *testing.T) {
 	}{
 		{platform.NodePoolRequest{Name: "w"}, 422, "NODEPOOLS-MGMT-VALIDATION-001"},
 		{platform.NodePoolRequest{Name: "w", ClusterID: "x"}, 404, "NODEPOOLS-MGMT-CREATE-002"},
-		{platform.NodePoolRequest{Name: "w", ClusterID: "0190a000-0000-7000-8000-000000000000"}, 404, "NODEPOOLS-MGMT-CREATE-002"},
+		{platform.NodePoolRequest{Name: "w", ClusterID: "0190a000-0000-7000-8000-000000000000"}, 404,
+			"NODEPOOLS-MGMT-CREATE-002"},
 		{platform.NodePoolRequest{Name: "a-name-too-long-", ClusterID: made.ID}, 422, "NODEPOOLS-MGMT-VALIDATION-001"},
-		{platform.NodePoolRequest{Name: "w", ClusterID: made.ID, Spec: &platform.NodePoolSpec{Replicas: new(int32(-1))}}, 422, "NODEPOOLS-MGMT-VALIDATION-001"},
+		{platform.NodePoolRequest{Name: "w", ClusterID: made.ID, Spec: &platform.NodePoolSpec{
+			Replicas: new(int32(-1))}}, 422, "NODEPOOLS-MGMT-VALIDATION-001"},
 	} {
 		_, err := p.CreateNodePool(ctx, c.r)
 		want(t, err, c.status, c.code, "")
@@ -340,7 +374,8 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 	ctx, p := t.Context(), l.as(operator)
 	var ids []string
 	for _, name := range []string{"one", "two"} {
-		c, err := p.CreateCluster(ctx, named(name, `{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}`))
+		c, err := p.CreateCluster(ctx, named(name,
+			`{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.2"}}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -348,12 +383,15 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 	}
 	var pools []client.NodePool
 	for _, id := range ids { // the same name in both
-		n, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: id, Name: "workers", Spec: &platform.NodePoolSpec{Replicas: new(int32(3)), Labels: map[string]string{"a": "b"}}})
+		n, err := p.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: id, Name: "workers",
+			Spec: &platform.NodePoolSpec{Replicas: new(int32(3)), Labels: map[string]string{"a": "b"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n.ClusterID != id || *n.Spec.NodePool.Replicas != 3 || n.Spec.Replicas != nil || n.Spec.NodePool.Release.Image != "atoll.dev/release:1.36.2" ||
-			n.Status.Phase != platform.NodePoolPhaseProvisioning || !n.Status.Simulated || n.Account != operator.Account {
+		if n.ClusterID != id || *n.Spec.NodePool.Replicas != 3 || n.Spec.Replicas != nil ||
+			n.Spec.NodePool.Release.Image != "atoll.dev/release:1.36.2" ||
+			n.Status.Phase != platform.NodePoolPhaseProvisioning || !n.Status.Simulated ||
+			n.Account != operator.Account {
 			t.Errorf("made %+v", n)
 		}
 		pools = append(pools, n)
@@ -366,18 +404,23 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 			t.Errorf("of %s: %+v, %v", id, got, err)
 		}
 	}
-	n, err := p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(`{"spec":{"replicas":5,"labels":{"a":null}}}`), pools[0].ETag)
+	n, err := p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(`{"spec":{"replicas":5,"labels":{"a":null}}}`),
+		pools[0].ETag)
 	if err != nil || *n.Spec.NodePool.Replicas != 5 || len(n.Spec.Labels) != 0 || n.Generation != 2 {
 		t.Errorf("scaled: %+v, %v", n, err)
 	}
-	_, err = p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(`{"cluster_id":"`+ids[1]+`","spec":{"platform":{"aws":{"instanceType":"m5.large"}}}}`), "")
+	_, err = p.UpdateNodePool(ctx, pools[0].ID, json.RawMessage(
+		`{"cluster_id":"`+ids[1]+`","spec":{"platform":{"aws":{"instanceType":"m5.large"}}}}`), "")
 	want(t, err, 422, "NODEPOOLS-MGMT-VALIDATION-001", "2 fields")
-	l.report("nodepools", pools[0].ID, "node-pool", `{"replicas":5,"version":"1.36.2"}`, "Available=True:AsExpected:5 of 5 nodes are Ready")
-	if n, err = p.NodePool(ctx, pools[0].ID); err != nil || n.Status.Phase != platform.NodePoolPhaseReady || n.Status.Replicas != 5 || n.Status.Ready != 5 {
+	l.report("nodepools", pools[0].ID, "node-pool", `{"replicas":5,"version":"1.36.2"}`,
+		"Available=True:AsExpected:5 of 5 nodes are Ready")
+	if n, err = p.NodePool(ctx, pools[0].ID); err != nil || n.Status.Phase != platform.NodePoolPhaseReady ||
+		n.Status.Replicas != 5 || n.Status.Ready != 5 {
 		t.Errorf("ready: %+v, %v", n.Status, err)
 	}
 	s, err := p.NodePoolStatuses(ctx, pools[0].ID)
-	if err != nil || s.NodepoolID != pools[0].ID || s.ClusterID != ids[0] || len(s.ControllerStatuses) != 1 || s.ControllerStatuses[0].NodepoolID != pools[0].ID {
+	if err != nil || s.NodepoolID != pools[0].ID || s.ClusterID != ids[0] || len(s.ControllerStatuses) != 1 ||
+		s.ControllerStatuses[0].NodepoolID != pools[0].ID {
 		t.Errorf("status: %+v, %v", s, err)
 	}
 	w, err := p.WatchNodePools(ctx, ids[0], client.WatchOptions{})
@@ -390,7 +433,8 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(e.Object, &watched)
 	}
-	if err != nil || e.Type != rest.Added || watched.ID != pools[0].ID || watched.Status.Phase != platform.NodePoolPhaseReady {
+	if err != nil || e.Type != rest.Added || watched.ID != pools[0].ID ||
+		watched.Status.Phase != platform.NodePoolPhaseReady {
 		t.Errorf("watched: %s %+v, %v", e.Type, watched, err)
 	}
 	if err := p.DeleteNodePool(ctx, pools[0].ID, ""); err != nil {
@@ -431,10 +475,13 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 	}
 	patch := json.RawMessage(`{"spec":{"displayName":"x"}}`)
 	for what, call := range map[string]func() error{
-		"get":      func() error { _, err := other.Cluster(ctx, made.ID); return err },
-		"update":   func() error { _, err := other.UpdateCluster(ctx, made.ID, patch, ""); return err },
-		"delete":   func() error { return other.DeleteCluster(ctx, made.ID, client.Deletion{}) },
-		"force":    func() error { return other.DeleteCluster(ctx, made.ID, client.Deletion{Force: true, Reason: "x"}) },
+		"get":    func() error { _, err := other.Cluster(ctx, made.ID); return err },
+		"update": func() error { _, err := other.UpdateCluster(ctx, made.ID, patch, ""); return err },
+		"delete": func() error { return other.DeleteCluster(ctx, made.ID, client.Deletion{}) },
+		"force": func() error {
+			return other.DeleteCluster(ctx, made.ID, client.Deletion{Force: true,
+				Reason: "x"})
+		},
 		"statuses": func() error { _, err := other.ClusterStatuses(ctx, made.ID); return err },
 		"events":   func() error { _, err := other.ClusterEvents(ctx, made.ID); return err },
 		"watch":    func() error { _, err := other.WatchClusterEvents(ctx, made.ID, ""); return err },
@@ -443,15 +490,21 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 			_, err := other.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: made.ID, Name: "x"})
 			return err
 		},
-		"pool":            func() error { _, err := other.NodePool(ctx, n.ID); return err },
-		"pool's status":   func() error { _, err := other.NodePoolStatuses(ctx, n.ID); return err },
-		"watch its pools": func() error { _, err := other.WatchNodePools(ctx, made.ID, client.WatchOptions{}); return err },
+		"pool":          func() error { _, err := other.NodePool(ctx, n.ID); return err },
+		"pool's status": func() error { _, err := other.NodePoolStatuses(ctx, n.ID); return err },
+		"watch its pools": func() error {
+			_, err := other.WatchNodePools(ctx, made.ID, client.WatchOptions{})
+			return err
+		},
 		"scale": func() error {
 			_, err := other.UpdateNodePool(ctx, n.ID, json.RawMessage(`{"spec":{"replicas":0}}`), "")
 			return err
 		},
 		"delete pool": func() error { return other.DeleteNodePool(ctx, n.ID, "") },
-		"credential":  func() error { _, err := other.CreateCredential(ctx, made.ID, platform.CredentialRequest{}); return err },
+		"credential": func() error {
+			_, err := other.CreateCredential(ctx, made.ID, platform.CredentialRequest{})
+			return err
+		},
 		"credentials": func() error { _, err := other.Credentials(ctx, made.ID); return err },
 		"revoke":      func() error { return other.RevokeCredential(ctx, made.ID, made.ID) },
 	} {
@@ -467,7 +520,8 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 	if e, err := w.Next(); err != nil || e.Type != rest.Bookmark {
 		t.Errorf("the other watches %s %s, %v", e.Type, e.Object, err)
 	}
-	if all, err := other.Clusters(ctx, client.ClusterQuery{}); err != nil || len(all) != 1 || all[0].Account != neighbour.Account {
+	if all, err := other.Clusters(ctx, client.ClusterQuery{}); err != nil || len(all) != 1 ||
+		all[0].Account != neighbour.Account {
 		t.Errorf("the other lists %+v, %v", all, err)
 	}
 	if pools, err := other.NodePools(ctx, client.NodePoolQuery{}); err != nil || len(pools) != 0 {

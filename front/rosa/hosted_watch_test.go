@@ -45,7 +45,8 @@ func TestPagesLoseNothing(t *testing.T) {
 		}
 		return found
 	}
-	for _, c := range []struct{ limit, offset int }{{3, 0}, {3, 1}, {3, 2}, {2, 5}, {100, 0}, {1, 6}, {5, 7}, {5, 300}, {100, 3}} {
+	for _, c := range []struct{ limit, offset int }{{3, 0}, {3, 1}, {3, 2}, {2, 5}, {100, 0}, {1, 6}, {5, 7}, {5, 300},
+		{100, 3}} {
 		got := list(fmt.Sprintf("?limit=%d&offset=%d", c.limit, c.offset))
 		wanted := ids[min(c.offset, 7):min(c.offset+c.limit, 7)]
 		if got.Total != 7 || got.Limit != c.limit || got.Offset != c.offset || len(got.Items) != len(wanted) {
@@ -58,7 +59,8 @@ func TestPagesLoseNothing(t *testing.T) {
 			}
 		}
 	}
-	if got := list("?status=Ready&limit=1&offset=1"); got.Total != 2 || len(got.Items) != 1 || got.Items[0].ID != ids[4] {
+	if got := list("?status=Ready&limit=1&offset=1"); got.Total != 2 || len(got.Items) != 1 ||
+		got.Items[0].ID != ids[4] {
 		t.Errorf("the second that is Ready: %+v", got)
 	}
 	if got := list("?status=Deleting"); got.Total != 0 || got.Items == nil || got.Limit != 50 {
@@ -67,12 +69,15 @@ func TestPagesLoseNothing(t *testing.T) {
 	if got := list("?name=c5"); got.Total != 1 || got.Items[0].ID != ids[5] {
 		t.Errorf("by name: %+v", got)
 	}
-	if all, err := p.Clusters(ctx, client.ClusterQuery{Phase: platform.ClusterPhaseWaitingForPlacement}); err != nil || len(all) != 5 {
+	if all, err := p.Clusters(ctx, client.ClusterQuery{Phase: platform.ClusterPhaseWaitingForPlacement}); err != nil ||
+		len(all) != 5 {
 		t.Errorf("waiting: %d, %v", len(all), err)
 	}
 	for query, code := range map[string]string{
-		"?limit=0": "CLUSTERS-MGMT-LIST-001", "?limit=101": "CLUSTERS-MGMT-LIST-001", "?offset=-1": "CLUSTERS-MGMT-LIST-001",
-		"?limit=x": "CLUSTERS-MGMT-LIST-001", "?status=Happy": "CLUSTERS-MGMT-LIST-001", "?watch=perhaps": "CLUSTERS-MGMT-LIST-001",
+		"?limit=0": "CLUSTERS-MGMT-LIST-001", "?limit=101": "CLUSTERS-MGMT-LIST-001",
+		"?offset=-1": "CLUSTERS-MGMT-LIST-001",
+		"?limit=x":   "CLUSTERS-MGMT-LIST-001", "?status=Happy": "CLUSTERS-MGMT-LIST-001",
+		"?watch=perhaps": "CLUSTERS-MGMT-LIST-001",
 	} {
 		var e platform.Error
 		if status := l.get(t, "/api/v0/clusters"+query, &e); status != 400 || e.Code != code {
@@ -87,7 +92,8 @@ func TestPagesAcrossThoseOfTheLifecycleManager(t *testing.T) {
 	tenant := client.WithTenant(t.Context(), operator.Account)
 	var ids []string
 	for i := range 120 {
-		r, err := l.front.Create(tenant, "clusters", apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprintf("c%d", i), Spec: json.RawMessage(`{}`)}, "")
+		r, err := l.front.Create(tenant, "clusters", apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprintf("c%d", i),
+			Spec: json.RawMessage(`{}`)}, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,14 +102,16 @@ func TestPagesAcrossThoseOfTheLifecycleManager(t *testing.T) {
 	for _, c := range []struct{ limit, offset int }{{50, 75}, {100, 10}, {2, 99}, {10, 100}, {50, 110}, {1, 120}} {
 		for _, filter := range []string{"", "&status=WaitingForPlacement"} {
 			var got platform.ClusterList
-			if status := l.get(t, fmt.Sprintf("/api/v0/clusters?limit=%d&offset=%d%s", c.limit, c.offset, filter), &got); status != 200 {
+			if status := l.get(t, fmt.Sprintf("/api/v0/clusters?limit=%d&offset=%d%s", c.limit, c.offset, filter),
+				&got); status != 200 {
 				t.Fatalf("%+v%s: %d", c, filter, status)
 			}
 			var found []string
 			for _, item := range got.Items {
 				found = append(found, item.ID)
 			}
-			if wanted := ids[c.offset:min(c.offset+c.limit, len(ids))]; got.Total != len(ids) || !slices.Equal(found, wanted) {
+			if wanted := ids[c.offset:min(c.offset+c.limit, len(ids))]; got.Total != len(ids) ||
+				!slices.Equal(found, wanted) {
 				t.Errorf("%+v%s: %d of %d, want %d", c, filter, len(found), got.Total, len(wanted))
 			}
 		}
@@ -125,7 +133,8 @@ func (l *lifecycle) curl(t *testing.T, method, path, body string, headers ...str
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "body")
 	args := []string{
-		"--silent", "--show-error", "--max-time", "30", "--cacert", l.ca, "--request", method, "--output", out, "--write-out", "%{http_code}",
+		"--silent", "--show-error", "--max-time", "30", "--cacert", l.ca, "--request", method, "--output", out,
+		"--write-out", "%{http_code}",
 		"--aws-sigv4", "aws:amz:" + region + ":execute-api", "--user", operator.AccessKeyID + ":" + operator.Secret,
 	}
 	for _, h := range headers {
@@ -153,12 +162,16 @@ func (l *lifecycle) curl(t *testing.T, method, path, body string, headers ...str
 // the contract's words.
 func TestAForeignClient(t *testing.T) {
 	l := startLifecycle(t)
-	body, status := l.curl(t, "POST", "/prod/api/v0/clusters", `{"name":"demo","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","vpcId":"vpc-1"}}}`, "Idempotency-Key: k1")
+	body, status := l.curl(t, "POST", "/prod/api/v0/clusters",
+		`{"name":"demo","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","vpcId":"vpc-1"}}}`,
+		"Idempotency-Key: k1")
 	var made platform.Cluster
 	if err := json.Unmarshal(body, &made); err != nil || status != 201 || made.Spec.AWS["vpcId"] != "vpc-1" {
 		t.Fatalf("%d %s, %v", status, body, err)
 	}
-	again, status := l.curl(t, "POST", "/prod/api/v0/clusters", `{"name":"demo","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","vpcId":"vpc-1"}}}`, "Idempotency-Key: k1")
+	again, status := l.curl(t, "POST", "/prod/api/v0/clusters",
+		`{"name":"demo","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","vpcId":"vpc-1"}}}`,
+		"Idempotency-Key: k1")
 	if status != 201 || !strings.Contains(string(again), made.ID) {
 		t.Errorf("the same once more: %d %s", status, again)
 	}
@@ -236,7 +249,8 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 			return e.Type, c
 		}
 	}
-	is := func(kind rest.EventType, c platform.Cluster, wanted rest.EventType, name string, phase platform.ClusterPhase) {
+	is := func(kind rest.EventType, c platform.Cluster, wanted rest.EventType, name string,
+		phase platform.ClusterPhase) {
 		t.Helper()
 		if kind != wanted || c.Name != name || c.Status.Phase != phase {
 			t.Errorf("got %s %s %s, want %s %s %s", kind, c.Name, c.Status.Phase, wanted, name, phase)
@@ -329,7 +343,8 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 	l.up(made.ID)
 	told(w, "Normal Placed Placed")
 	middle := cursor
-	told(w, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing", "Normal Ready Ready")
+	told(w, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing",
+		"Normal Ready Ready")
 	l.report("nodepools", n.ID, "node-pool", `{"replicas":2}`, "Available=True:AsExpected")
 	told(w, "Normal  NodePoolReady", "Normal NodesReady NodesReady")
 
@@ -338,10 +353,12 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resumed.Close()
-	told(resumed, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing", "Normal Ready Ready", "Normal  NodePoolReady", "Normal NodesReady NodesReady")
+	told(resumed, "Normal Ordered Ordered", "Normal PlaneStarting PlaneStarting", "Normal APIServing APIServing",
+		"Normal Ready Ready", "Normal  NodePoolReady", "Normal NodesReady NodesReady")
 
 	events, err := p.ClusterEvents(ctx, made.ID)
-	if err != nil || len(events) != 10 || events[0].SinceMs != 0 || events[9].Stage != platform.EventStageNodesReady || events[9].SinceMs <= 0 {
+	if err != nil || len(events) != 10 || events[0].SinceMs != 0 || events[9].Stage != platform.EventStageNodesReady ||
+		events[9].SinceMs <= 0 {
 		t.Errorf("events %+v, %v", events, err)
 	}
 	_, err = p.WatchClusterEvents(ctx, made.ID, "nonsense")

@@ -54,8 +54,9 @@ func platformOver(t testing.TB, o rosa.Options) (endpoint, caFile string) {
 	t.Helper()
 	o.Ops = rest.NewOps()
 	o.Authenticate = access.Authenticator{
-		Verifier: &access.Verifier{Region: region, Keys: keyring{operator.AccessKeyID: operator, customer.AccessKeyID: customer, neighbour.AccessKeyID: neighbour}},
-		Public:   access.PublicPaths, Log: o.Log,
+		Verifier: &access.Verifier{Region: region, Keys: keyring{operator.AccessKeyID: operator,
+			customer.AccessKeyID: customer, neighbour.AccessKeyID: neighbour}},
+		Public: access.PublicPaths, Log: o.Log,
 	}.Authenticate
 	s := httptest.NewTLSServer(asDocumented(t, rosa.New(o)))
 	t.Cleanup(s.Close)
@@ -85,9 +86,11 @@ func manifestWork(name, value string, configMaps int) json.RawMessage {
 	var manifests []string
 	for i := range configMaps {
 		manifests = append(manifests, fmt.Sprintf(
-			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c-%d","namespace":"default"},"data":{"k":%q}}`, i, value))
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c-%d","namespace":"default"},"data":{"k":%q}}`,
+			i, value))
 	}
-	return fmt.Appendf(nil, `{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":%q},"spec":{"workload":{"manifests":[%s]}}}`,
+	return fmt.Appendf(
+		nil, `{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":%q},"spec":{"workload":{"manifests":[%s]}}}`,
 		name, strings.Join(manifests, ","))
 }
 
@@ -111,7 +114,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if mc.Kind != "Consumer" || mc.Href != "/api/maestro/v1/consumers/"+mc.ID || mc.Labels["cluster_type"] != "management" {
+	if mc.Kind != "Consumer" || mc.Href != "/api/maestro/v1/consumers/"+mc.ID ||
+		mc.Labels["cluster_type"] != "management" {
 		t.Errorf("registered %+v", mc)
 	}
 	_, err = p.CreateManagementCluster(ctx, "management-01", nil)
@@ -145,7 +149,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.Generation != 1 || w.ETag == "" || w.ClusterID != "management-01" || w.Delivery == nil || w.Delivery.AcceptedAt == nil || w.DeletedAt != nil {
+	if w.Generation != 1 || w.ETag == "" || w.ClusterID != "management-01" || w.Delivery == nil ||
+		w.Delivery.AcceptedAt == nil || w.DeletedAt != nil {
 		t.Errorf("got %+v", w)
 	}
 	var data struct {
@@ -154,7 +159,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 			Workload struct{ Manifests []json.RawMessage }
 		}
 	}
-	if err := json.Unmarshal(w.Data, &data); err != nil || data.Metadata.Name != "w" || data.Metadata.Namespace != "management-01" || len(data.Spec.Workload.Manifests) != 1 {
+	if err := json.Unmarshal(w.Data, &data); err != nil || data.Metadata.Name != "w" ||
+		data.Metadata.Namespace != "management-01" || len(data.Spec.Workload.Manifests) != 1 {
 		t.Errorf("data %s, %v", w.Data, err)
 	}
 
@@ -163,7 +169,8 @@ func TestManagementClustersAndWork(t *testing.T) {
 		t.Errorf("an equal PUT: %s after %s, %v (I3)", same.ETag, w.ETag, err)
 	}
 	changed, err := p.ReplaceWork(ctx, w.ID, "management-01", manifestWork("w", "2", 1), w.ETag)
-	if err != nil || changed.ETag == w.ETag || changed.Generation != 2 || !strings.Contains(string(changed.Data), `"k":"2"`) {
+	if err != nil || changed.ETag == w.ETag || changed.Generation != 2 || !strings.Contains(string(changed.Data),
+		`"k":"2"`) {
 		t.Errorf("a PUT: %+v, %v", changed, err)
 	}
 	_, err = p.ReplaceWork(ctx, w.ID, "management-01", manifestWork("w", "3", 1), w.ETag)
@@ -189,8 +196,10 @@ func TestManagementClustersAndWork(t *testing.T) {
 			t.Errorf("works of %q: %d, %v", cluster, len(works), err)
 		}
 	}
-	bundles, err := p.ListBundles(ctx, client.ListOptions{Search: client.Equal("consumer_name", "management-01"), Fields: "name,version"})
-	if err != nil || len(bundles.Items) != 1 || bundles.Items[0].ID != w.ID || bundles.Items[0].Version != 2 || bundles.Items[0].Manifests != nil {
+	bundles, err := p.ListBundles(ctx, client.ListOptions{Search: client.Equal("consumer_name", "management-01"),
+		Fields: "name,version"})
+	if err != nil || len(bundles.Items) != 1 || bundles.Items[0].ID != w.ID || bundles.Items[0].Version != 2 ||
+		bundles.Items[0].Manifests != nil {
 		t.Errorf("bundles: %+v, %v", bundles, err)
 	}
 

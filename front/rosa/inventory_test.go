@@ -44,7 +44,8 @@ func TestACustomerFindsNoInventory(t *testing.T) {
 		t.Run(fmt.Sprintf("%q privileged=%v", c.placement, c.privileged), func(t *testing.T) {
 			who := access.Identity{Account: customer.Account, Principal: customer.Principal, Privileged: c.privileged}
 			s := httptest.NewServer(rosa.New(rosa.Options{
-				Maestro: l.maestro, CLM: l.front, Ops: rest.NewOps(), Placement: c.placement, Log: slog.New(slog.DiscardHandler), Patience: 10 * time.Millisecond,
+				Maestro: l.maestro, CLM: l.front, Ops: rest.NewOps(), Placement: c.placement, Log: slog.New(
+					slog.DiscardHandler), Patience: 10 * time.Millisecond,
 				Authenticate: func(h http.Handler) http.Handler {
 					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						h.ServeHTTP(w, r.WithContext(access.WithIdentity(r.Context(), who)))
@@ -105,14 +106,21 @@ func (l *lifecycle) inhabit(inventory string) (id string) {
 	id, waits := made("/clusters", `{"name":"lives"}`), made("/clusters", `{"name":"waits"}`)
 	pool := made("/nodepools", fmt.Sprintf(`{"cluster_id":%q,"name":"w"}`, id))
 	for _, c := range []string{id, waits} {
-		l.report("clusters", c, "placement", `{"state":"Waiting"}`, "Available=False:NoCapacity:waiting for capacity| "+inventory)
-		l.report("clusters", c, "hosted-cluster", `{"target_cluster":""}`, "Available=False:NoCapacity:waiting for capacity| "+inventory, "Applied=False:NoCapacity:"+inventory)
+		l.report("clusters", c, "placement", `{"state":"Waiting"}`, "Available=False:NoCapacity:waiting for capacity| "+
+			inventory)
+		l.report("clusters", c, "hosted-cluster", `{"target_cluster":""}`,
+			"Available=False:NoCapacity:waiting for capacity| "+inventory, "Applied=False:NoCapacity:"+inventory)
 	}
 	const own = `{"management_cluster":"mc-own","target_cluster":"mc-own","namespace":"clusters-x"`
-	l.report("clusters", id, "placement", own+`}`, "Available=True:Placed:on management cluster mc-own", "Applied=True:Placed:on management cluster mc-own")
-	l.report("clusters", id, "hosted-cluster", own+`,"progressing":"mc-own acts","degraded":"mc-own is slow"}`, "Available=False:Provisioning:ordered from mc-own, which has not taken it up yet")
-	l.report("clusters", id, "hosted-cluster", own+`}`, "Available=False:ManagementClusterLost:mc-own is not heard; the cluster goes on when it is back", "Health=False:ExecutionFailed:mc-own| POST https://10.0.0.1/works failed")
-	l.report("nodepools", pool, "node-pool", own+`,"replicas":0}`, "Available=False:Refused:mc-own refused it: x", "Applied=True:Applied:on management cluster mc-own")
+	l.report("clusters", id, "placement", own+`}`, "Available=True:Placed:on management cluster mc-own",
+		"Applied=True:Placed:on management cluster mc-own")
+	l.report("clusters", id, "hosted-cluster", own+`,"progressing":"mc-own acts","degraded":"mc-own is slow"}`,
+		"Available=False:Provisioning:ordered from mc-own, which has not taken it up yet")
+	l.report("clusters", id, "hosted-cluster", own+`}`,
+		"Available=False:ManagementClusterLost:mc-own is not heard; the cluster goes on when it is back",
+		"Health=False:ExecutionFailed:mc-own| POST https://10.0.0.1/works failed")
+	l.report("nodepools", pool, "node-pool", own+`,"replicas":0}`, "Available=False:Refused:mc-own refused it: x",
+		"Applied=True:Applied:on management cluster mc-own")
 	return id
 }
 
@@ -156,12 +164,14 @@ func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map
 	}
 	pool := ""
 	var pools struct{ Items []struct{ ID string } }
-	if err := json.Unmarshal([]byte(call("GET", "/api/v0/nodepools?cluster_id="+cluster)), &pools); err != nil || len(pools.Items) != 1 {
+	if err := json.Unmarshal([]byte(call("GET", "/api/v0/nodepools?cluster_id="+cluster)), &pools); err != nil ||
+		len(pools.Items) != 1 {
 		t.Fatalf("node pools: %+v, %v", pools, err)
 	}
 	pool = pools.Items[0].ID
 	for path, item := range doc.Paths.Map() {
-		operator := slices.ContainsFunc([]string{"/management_clusters", "/work", "/resource_bundles"}, func(s string) bool { return strings.HasPrefix(path, "/api/v0"+s) })
+		operator := slices.ContainsFunc([]string{"/management_clusters", "/work", "/resource_bundles"},
+			func(s string) bool { return strings.HasPrefix(path, "/api/v0"+s) })
 		if strings.HasSuffix(path, "/ready") || operator && privileged || strings.HasSuffix(path, "/openapi") {
 			continue // of the operator, or of nobody
 		}

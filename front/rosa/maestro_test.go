@@ -34,7 +34,8 @@ func identityOf(t testing.TB, ca *pki.CA, name pki.Name) identity {
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: string(name)}}, key)
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: string(name)}}, key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,9 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 			err := f(n)
 			took := time.Since(start)
 			e, _ := errors.AsType[*client.Error](err)
-			if e == nil || e.Status != http.StatusServiceUnavailable || e.RetryAfter < time.Second || took > 4*time.Second { // 2 s, and what a busy machine adds
+			// 2 s, and what a busy machine adds
+			if e == nil || e.Status != http.StatusServiceUnavailable || e.RetryAfter < time.Second ||
+				took > 4*time.Second {
 				t.Errorf("%s down: %s answers %v after %s", outage.name, name, err, took)
 			}
 		}
@@ -175,7 +177,8 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	}
 	status, err := json.Marshal(map[string]any{"conditions": []map[string]string{{
 		"type": work.ConditionDeleted, "status": "True", "reason": work.ReasonDeleted,
-		"message": fmt.Sprintf(work.MessageDeletedFormat, "m"), "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+		"message": fmt.Sprintf(work.MessageDeletedFormat, "m"), "lastTransitionTime": time.Now().UTC().Format(
+			time.RFC3339),
 	}}})
 	if err != nil {
 		t.Fatal(err)

@@ -50,7 +50,8 @@ func parseWork(body []byte) (client.Bundle, error) {
 	}
 	if req.ClusterID != "" && !isClusterName(req.ClusterID) {
 		return b, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
-			"cluster_id %s is not the name of a management cluster; GET /api/v0/management_clusters lists those there are", quote(req.ClusterID))
+			"cluster_id %s is not the name of a management cluster; GET /api/v0/management_clusters lists those "+
+				"there are", quote(req.ClusterID))
 	}
 	b.Consumer = req.ClusterID
 	data := bytes.TrimSpace(req.Data)
@@ -91,7 +92,8 @@ func parseWork(body []byte) (client.Bundle, error) {
 
 func checkWork(b client.Bundle, generateName string) error {
 	if b.Metadata.Name == "" && generateName != "" {
-		return invalidWork("data.metadata.generateName is not possible, as a work's id follows from its name; set data.metadata.name")
+		return invalidWork(
+			"data.metadata.generateName is not possible, as a work's id follows from its name; set data.metadata.name")
 	}
 	if b.Metadata.Name == "" {
 		return invalidWork("data.metadata.name is missing")
@@ -104,7 +106,8 @@ func checkWork(b client.Bundle, generateName string) error {
 		return fmt.Errorf("measuring metadata: %w", err)
 	}
 	if len(meta) > maxMetadata {
-		return invalidWork("data.metadata has %d bytes, at most %d are possible; remove annotations or labels", len(meta), maxMetadata)
+		return invalidWork("data.metadata has %d bytes, at most %d are possible; remove annotations or labels",
+			len(meta), maxMetadata)
 	}
 	if len(b.Spec.Manifests) == 0 {
 		return invalidWork("data.spec.workload.manifests is empty; a work needs at least one manifest")
@@ -114,7 +117,9 @@ func checkWork(b client.Bundle, generateName string) error {
 			return invalidWork("data.spec.workload.manifests[%d] is not an object", i)
 		}
 		if bytes.Contains(m, []byte(secretKind)) && holdsMask(m) {
-			return invalidWork("data.spec.workload.manifests[%d] has a Secret with the value %q, which stands in answers for what is not shown; send the real one", i, mask)
+			return invalidWork(
+				"data.spec.workload.manifests[%d] has a Secret with the value %q, which stands in answers for what "+
+					"is not shown; send the real one", i, mask)
 		}
 	}
 	return nil

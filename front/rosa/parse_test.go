@@ -73,28 +73,42 @@ func TestBadWorkIsRefusedWithCodeAndAdvice(t *testing.T) {
 		{"an array", `[]`, "invalid-request", "JSON array"},
 		{"a NUL", strings.Replace(contractWork, "v<&>", `a\u0000b`, 1), "invalid-request", `\u0000 cannot be stored`},
 		{"invalid UTF-8", strings.Replace(contractWork, "v<&>", "\xff", 1), "invalid-request", "invalid UTF-8"},
-		{"cluster_id a number", with(func(r, _, _ map[string]any) { r["cluster_id"] = 7 }), "invalid-request", "cluster_id is a JSON number"},
-		{"cluster_id no name", with(func(r, _, _ map[string]any) { r["cluster_id"] = "a/+/b" }), "invalid-request", "not the name of a management cluster"},
+		{"cluster_id a number", with(func(r, _, _ map[string]any) { r["cluster_id"] = 7 }), "invalid-request",
+			"cluster_id is a JSON number"},
+		{"cluster_id no name", with(func(r, _, _ map[string]any) { r["cluster_id"] = "a/+/b" }), "invalid-request",
+			"not the name of a management cluster"},
 		{"no data", with(func(r, _, _ map[string]any) { delete(r, "data") }), "missing-data", "data is missing"},
 		{"data null", with(func(r, _, _ map[string]any) { r["data"] = nil }), "missing-data", "data is missing"},
 		{"data a string", with(func(r, _, _ map[string]any) { r["data"] = "x" }), "invalid-data", "not an object"},
-		{"no kind", with(func(_, d, _ map[string]any) { delete(d, "kind") }), "invalid-manifestwork-type", "kind (missing)"},
+		{"no kind", with(func(_, d, _ map[string]any) { delete(d, "kind") }), "invalid-manifestwork-type",
+			"kind (missing)"},
 		{"kind a number", with(func(_, d, _ map[string]any) { d["kind"] = 1 }), "invalid-manifestwork-type", "kind 1"},
-		{"another kind", with(func(_, d, _ map[string]any) { d["kind"] = "ConfigMap" }), "invalid-manifestwork-type", `must be of apiVersion "work.open-cluster-management.io/v1"`},
-		{"another version", with(func(_, d, _ map[string]any) { d["apiVersion"] = "work.open-cluster-management.io/v1alpha1" }), "invalid-manifestwork-type", "v1alpha1"},
-		{"no name", with(func(_, _, m map[string]any) { delete(m, "name") }), "invalid-manifestwork", "data.metadata.name is missing"},
-		{"generateName", with(func(_, _, m map[string]any) { delete(m, "name"); m["generateName"] = "a-" }), "invalid-manifestwork", "set data.metadata.name"},
+		{"another kind", with(func(_, d, _ map[string]any) { d["kind"] = "ConfigMap" }), "invalid-manifestwork-type",
+			`must be of apiVersion "work.open-cluster-management.io/v1"`},
+		{"another version", with(func(_, d, _ map[string]any) {
+			d["apiVersion"] = "work.open-cluster-management.io/v1alpha1"
+		}), "invalid-manifestwork-type", "v1alpha1"},
+		{"no name", with(func(_, _, m map[string]any) { delete(m, "name") }), "invalid-manifestwork",
+			"data.metadata.name is missing"},
+		{"generateName", with(func(_, _, m map[string]any) { delete(m, "name"); m["generateName"] = "a-" }),
+			"invalid-manifestwork", "set data.metadata.name"},
 		{"a bad name", with(func(_, _, m map[string]any) { m["name"] = "Not OK" }), "invalid-manifestwork", "RFC 1123"},
-		{"metadata a list", with(func(_, d, _ map[string]any) { d["metadata"] = []any{} }), "invalid-manifestwork", "data.metadata is a JSON array"},
+		{"metadata a list", with(func(_, d, _ map[string]any) { d["metadata"] = []any{} }), "invalid-manifestwork",
+			"data.metadata is a JSON array"},
 		{"much metadata", with(func(_, _, m map[string]any) {
 			m["annotations"] = map[string]any{"a": strings.Repeat("x", maxMetadata)}
 		}), "invalid-manifestwork", "remove annotations"},
-		{"no spec", with(func(_, d, _ map[string]any) { delete(d, "spec") }), "invalid-manifestwork", "manifests is empty"},
-		{"no manifests", with(func(_, d, _ map[string]any) { manifests(d) }), "invalid-manifestwork", "at least one manifest"},
-		{"a manifest that is none", with(func(_, d, _ map[string]any) { manifests(d, map[string]any{}, "x") }), "invalid-manifestwork", "manifests[1] is not an object"},
-		{"a null manifest", with(func(_, d, _ map[string]any) { manifests(d, nil) }), "invalid-manifestwork", "manifests[0] is not an object"},
+		{"no spec", with(func(_, d, _ map[string]any) { delete(d, "spec") }), "invalid-manifestwork",
+			"manifests is empty"},
+		{"no manifests", with(func(_, d, _ map[string]any) { manifests(d) }), "invalid-manifestwork",
+			"at least one manifest"},
+		{"a manifest that is none", with(func(_, d, _ map[string]any) { manifests(d, map[string]any{}, "x") }),
+			"invalid-manifestwork", "manifests[1] is not an object"},
+		{"a null manifest", with(func(_, d, _ map[string]any) { manifests(d, nil) }), "invalid-manifestwork",
+			"manifests[0] is not an object"},
 		{"a masked secret", with(func(_, d, _ map[string]any) {
-			manifests(d, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s"}, "data": map[string]any{"k": mask}})
+			manifests(d, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s"},
+				"data": map[string]any{"k": mask}})
 		}), "invalid-manifestwork", "send the real one"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -122,7 +136,8 @@ func TestUnknownMembersAreTolerated(t *testing.T) {
 func TestNamesOfManagementClusters(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"management-01": true, "m": true, "0": true, strings.Repeat("a", 63): true,
-		"": false, "-a": false, "a-": false, "A": false, "a.b": false, "a_b": false, "system:maestro": false, "a\n": false, strings.Repeat("a", 64): false,
+		"": false, "-a": false, "a-": false, "A": false, "a.b": false, "a_b": false, "system:maestro": false,
+		"a\n": false, strings.Repeat("a", 64): false,
 	} {
 		_, err := parseCluster(fmt.Appendf(nil, `{"name":%q}`, name))
 		if (err == nil) != ok {
@@ -139,14 +154,17 @@ func TestNamesOfManagementClusters(t *testing.T) {
 // it could not be published.
 func FuzzParseWork(f *testing.F) {
 	f.Add([]byte(contractWork))
-	f.Add([]byte(`{"cluster_id":"m","data":{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"a"},"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"Secret","data":{"a":"***"}}]}}}}`))
+	f.Add(
+		[]byte(
+			`{"cluster_id":"m","data":{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"a"},"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"Secret","data":{"a":"***"}}]}}}}`))
 	f.Add([]byte(`{"data":{"kind":null,"apiVersion":[1]}}`))
 	f.Add([]byte(`{"data":"\ud800"}`))
 	f.Add([]byte("\xef\xbb\xbf{}"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b, err := parseWork(body)
 		if err != nil {
-			if e, ok := errors.AsType[*rest.Error](err); !ok || e.Status != http.StatusBadRequest || e.Code == "" || e.Reason == "" {
+			if e, ok := errors.AsType[*rest.Error](err); !ok || e.Status != http.StatusBadRequest || e.Code == "" ||
+				e.Reason == "" {
 				t.Fatalf("not an answer: %v", err)
 			}
 			return

@@ -101,7 +101,9 @@ func New(o Options) http.Handler {
 	f.clm, f.hosted = o.CLM, newHosted(o.CLM)
 	f.hosted.placement = o.Placement
 	if o.CLM != nil {
-		o.Ops.Check("clm", (&readiness{check: func(ctx context.Context) error { return o.CLM.Ready(ctx, versions) }}).ready)
+		o.Ops.Check("clm", (&readiness{check: func(ctx context.Context) error {
+			return o.CLM.Ready(ctx, versions)
+		}}).ready)
 	}
 	if o.Patience > 0 {
 		f.hosted.patience = o.Patience
@@ -172,7 +174,8 @@ func identified(h rest.Handler) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		id, ok := access.FromContext(r.Context())
 		if !ok {
-			return rest.Errorf(http.StatusForbidden, "missing-authentication", "sign the request with AWS Signature Version 4")
+			return rest.Errorf(http.StatusForbidden, "missing-authentication",
+				"sign the request with AWS Signature Version 4")
 		}
 		if err := checkQuery(r.URL.RawQuery); err != nil {
 			return err
@@ -192,7 +195,8 @@ func identified(h rest.Handler) rest.Handler {
 func operators(h rest.Handler) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if id, _ := access.FromContext(r.Context()); !id.Privileged {
-			return rest.Errorf(http.StatusForbidden, string(access.NotPrivileged), "this is for the region's operators; the account %s is not privileged", id.Account)
+			return rest.Errorf(http.StatusForbidden, string(access.NotPrivileged),
+				"this is for the region's operators; the account %s is not privileged", id.Account)
 		}
 		return h(w, r)
 	}
@@ -208,7 +212,8 @@ func checkQuery(raw string) error {
 	for name, values := range q {
 		for _, v := range values {
 			if strings.ContainsRune(v, 0) || !utf8.ValidString(v) {
-				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "the parameter %s has a NUL character or invalid UTF-8; remove it", quote(name))
+				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
+					"the parameter %s has a NUL character or invalid UTF-8; remove it", quote(name))
 			}
 		}
 	}

@@ -99,7 +99,8 @@ func codeIn(t *testing.T, w *httptest.ResponseRecorder) string {
 func TestNoRouteRunsWithoutIdentityI10(t *testing.T) {
 	keys := noKeys{}
 	for name, authenticate := range map[string]func(http.Handler) http.Handler{
-		"access":    access.Authenticator{Verifier: &access.Verifier{Region: "local", Keys: keys}, Public: access.PublicPaths, Log: quiet}.Authenticate,
+		"access": access.Authenticator{Verifier: &access.Verifier{Region: "local", Keys: keys},
+			Public: access.PublicPaths, Log: quiet}.Authenticate,
 		"forgotten": func(h http.Handler) http.Handler { return h },
 	} {
 		h := New(Options{Maestro: unreachable(t), Authenticate: authenticate, Ops: rest.NewOps(), Log: quiet})
@@ -150,7 +151,8 @@ func TestUnavailableMaestroIs503Within2Seconds(t *testing.T) {
 		if took := time.Since(start); took > 4*time.Second { // 2 s, and what a busy machine adds
 			t.Errorf("%s %s took %s", c.method, c.path, took)
 		}
-		if w.Code != http.StatusServiceUnavailable || codeIn(t, w) != codeUnavailable || w.Header().Get("Retry-After") != "1" {
+		if w.Code != http.StatusServiceUnavailable || codeIn(t, w) != codeUnavailable ||
+			w.Header().Get("Retry-After") != "1" {
 			t.Errorf("%s %s: %d, Retry-After %q, %s", c.method, c.path, w.Code, w.Header().Get("Retry-After"), w.Body)
 		}
 		if strings.Contains(w.Body.String(), "127.0.0.1") {
@@ -179,7 +181,8 @@ func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
 			if path == "/api/v0/clusters/"+id+"/credentials" && method == "POST" {
 				w = call(t, h, method, path, `{}`)
 			}
-			if w.Code != http.StatusServiceUnavailable || codeIn(t, w) != codeNoLifecycle || w.Header().Get("Retry-After") != "1" || strings.Contains(w.Body.String(), "127.0.0.1") {
+			if w.Code != http.StatusServiceUnavailable || codeIn(t, w) != codeNoLifecycle ||
+				w.Header().Get("Retry-After") != "1" || strings.Contains(w.Body.String(), "127.0.0.1") {
 				t.Errorf("%s: %s: %d, Retry-After %q, %s", name, route, w.Code, w.Header().Get("Retry-After"), w.Body)
 			}
 		}
@@ -188,7 +191,8 @@ func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
 
 func TestReadySaysWhatIsMissing(t *testing.T) {
 	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
-	if w := call(t, h, "GET", "/prod/api/v0/live", ""); w.Code != http.StatusOK || strings.TrimSpace(w.Body.String()) != `{"status":"ok"}` {
+	if w := call(t, h, "GET", "/prod/api/v0/live", ""); w.Code != http.StatusOK ||
+		strings.TrimSpace(w.Body.String()) != `{"status":"ok"}` {
 		t.Errorf("live: %d %s", w.Code, w.Body)
 	}
 	w := call(t, h, "GET", "/api/v0/ready", "")
@@ -196,7 +200,8 @@ func TestReadySaysWhatIsMissing(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if w.Code != http.StatusServiceUnavailable || got.Status != platform.HealthStatusUnavailable || len(got.Missing) != 1 || got.Missing[0].Name != "maestro" {
+	if w.Code != http.StatusServiceUnavailable || got.Status != platform.HealthStatusUnavailable ||
+		len(got.Missing) != 1 || got.Missing[0].Name != "maestro" {
 		t.Errorf("ready: %d %s", w.Code, w.Body)
 	}
 	if strings.Contains(w.Body.String(), "127.0.0.1") {
@@ -255,7 +260,8 @@ func TestBadRequestsAreRefusedBeforeMaestro(t *testing.T) {
 }
 
 func TestDocumentIsServedAsAskedFor(t *testing.T) {
-	server := httptest.NewServer(New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet}))
+	server := httptest.NewServer(New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(),
+		Log: quiet}))
 	defer server.Close()
 	for accept, want := range map[string]string{
 		"": "application/yaml", "*/*": "application/yaml", "application/yaml": "application/yaml",

@@ -11,7 +11,8 @@ import (
 func TestUsageIsAddedToWhatMaestroSays(t *testing.T) {
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	usage := map[string]fleet.Usage{"a": {
-		Name: "a", State: fleet.Cordoned, Capacity: map[string]int64{"planes": 40}, Reserved: map[string]int64{"planes": 2, "memory_mib": 700}, Placements: 2,
+		Name: "a", State: fleet.Cordoned, Capacity: map[string]int64{"planes": 40}, Reserved: map[string]int64{
+			"planes": 2, "memory_mib": 700}, Placements: 2,
 		Versions: []string{"1.36.3"}, LastSeenTime: &at,
 	}}
 	for document, want := range map[string]string{

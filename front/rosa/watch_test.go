@@ -98,7 +98,8 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 		t.Fatal(err)
 	}
 	const value = "aHVudGVyMg=="
-	made, err := p.CreateWork(ctx, "m", json.RawMessage(`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"s"},
+	made, err := p.CreateWork(ctx, "m", json.RawMessage(
+		`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"s"},
 		"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default"},"data":{"k":"`+value+`"}}]}}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +129,8 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, shown := range map[string]any{"work": w, "works": works, "bundle": bundle, "bundles": list, "event": event} {
+	for name, shown := range map[string]any{"work": w, "works": works, "bundle": bundle, "bundles": list,
+		"event": event} {
 		text, err := json.Marshal(shown)
 		if err != nil {
 			t.Fatal(err)

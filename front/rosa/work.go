@@ -24,7 +24,8 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 	}
 	b, err := parseWork(body)
 	if b.Consumer == "" && (err == nil || codeOf(err) != rest.CodeInvalid) {
-		err = rest.Errorf(http.StatusBadRequest, codeMissingCluster, "cluster_id is missing; it is the name of the management cluster")
+		err = rest.Errorf(http.StatusBadRequest, codeMissingCluster,
+			"cluster_id is missing; it is the name of the management cluster")
 	}
 	if err != nil {
 		return err
@@ -57,10 +58,12 @@ func (f *front) refused(ctx context.Context, err error, b client.Bundle) error {
 		if _, lookup := f.maestro.ConsumerNamed(ctx, b.Consumer); client.StatusOf(lookup) == http.StatusNotFound {
 			return noCluster(b.Consumer).Because(err)
 		}
-		return explain(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s", reasonOf(err)))
+		return explain(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s",
+			reasonOf(err)))
 	case http.StatusConflict:
 		return explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
-			"the work %s already exists on %s, with the id %s: PUT /api/v0/work/%s changes it; if it is being deleted, wait until it is gone (%s)",
+			"the work %s already exists on %s, with the id %s: PUT /api/v0/work/%s changes it; if it is being "+
+				"deleted, wait until it is gone (%s)",
 			b.Metadata.Name, b.Consumer, b.ID, b.ID, reasonOf(err)))
 	}
 	return err
@@ -117,10 +120,13 @@ func sameWork(bundle []byte, b *client.Bundle) error {
 	}
 	if b.Consumer != there.ConsumerName {
 		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
-			"cluster_id is %s, but the work is on %s and cannot move; POST it there, and DELETE it here", b.Consumer, there.ConsumerName)
+			"cluster_id is %s, but the work is on %s and cannot move; POST it there, and DELETE it here", b.Consumer,
+			there.ConsumerName)
 	}
 	if name := nameOf(there); b.Metadata.Name != name {
-		return invalidWork("data.metadata.name is %s, but the work is called %s and cannot be renamed; POST it under the new name, and DELETE this", b.Metadata.Name, name)
+		return invalidWork(
+			"data.metadata.name is %s, but the work is called %s and cannot be renamed; POST it under the new name, "+
+				"and DELETE this", b.Metadata.Name, name)
 	}
 	return nil
 }
@@ -180,11 +186,13 @@ func (f *front) listWork(w http.ResponseWriter, r *http.Request) error {
 	search := client.Equal("source", f.maestro.Source())
 	if cluster := r.URL.Query().Get("cluster_id"); cluster != "" {
 		if !isClusterName(cluster) {
-			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "cluster_id %s is not the name of a management cluster", quote(cluster))
+			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
+				"cluster_id %s is not the name of a management cluster", quote(cluster))
 		}
 		search += " and " + client.Equal("consumer_name", cluster)
 	}
-	doc, err := f.maestro.ListBundles(r.Context(), client.ListOptions{Page: page.Number, Size: page.Size, Search: search})
+	doc, err := f.maestro.ListBundles(r.Context(), client.ListOptions{Page: page.Number, Size: page.Size,
+		Search: search})
 	if err != nil {
 		return err
 	}
@@ -223,7 +231,8 @@ func insisted(r *http.Request) (etag string, err error) {
 		return "", err
 	}
 	if version == 0 { // which Maestro takes for none
-		return "", rest.Errorf(http.StatusPreconditionFailed, codePrecondition, "no document has the version 0; use the ETag of a GET")
+		return "", rest.Errorf(http.StatusPreconditionFailed, codePrecondition,
+			"no document has the version 0; use the ETag of a GET")
 	}
 	return rest.ETag(version), nil
 }

@@ -59,7 +59,8 @@ func (b bindings) grant(ctx context.Context, group string, expires time.Time) er
 		all := []any{"*"}
 		_, err = b.resource("clusterroles").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": rbacGroup + "/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": adminRole},
-			"rules": []any{map[string]any{"apiGroups": all, "resources": all, "verbs": all}, map[string]any{"nonResourceURLs": all, "verbs": all}},
+			"rules": []any{map[string]any{"apiGroups": all, "resources": all, "verbs": all},
+				map[string]any{"nonResourceURLs": all, "verbs": all}},
 		}}, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			err = nil
@@ -94,7 +95,8 @@ func (b bindings) effective(ctx context.Context, w wanted) error {
 			"resourceAttributes": map[string]any{"verb": "*", "group": "*", "resource": "*"},
 		},
 	}}
-	reviews := b.client.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"})
+	reviews := b.client.Resource(schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1",
+		Resource: "subjectaccessreviews"})
 	for {
 		answer, err := reviews.Create(ctx, review, metav1.CreateOptions{})
 		if err != nil {

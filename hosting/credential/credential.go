@@ -102,7 +102,8 @@ type issuer struct {
 	log    *slog.Logger
 }
 
-func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration,
+	error) {
 	if object == nil {
 		return 0, nil
 	}
@@ -123,13 +124,15 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		return 0, i.refuse(ctx, object, c, InvalidRequest, err.Error())
 	}
 	if hc == nil {
-		return time.Second, i.refuse(ctx, object, c, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s", c.Spec.ClusterName))
+		return time.Second, i.refuse(ctx, object, c, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s",
+			c.Spec.ClusterName))
 	}
 	if !now.Before(w.expires) {
 		return 0, i.expire(ctx, object, c)
 	}
 	if issued(c, w) {
-		if err := i.report(ctx, object, c, c.Status, metav1.ConditionTrue, "AsExpected", ""); err != nil { // of this generation
+		// of this generation
+		if err := i.report(ctx, object, c, c.Status, metav1.ConditionTrue, "AsExpected", ""); err != nil {
 			return 0, err
 		}
 		return w.expires.Sub(now), nil // what became of its binding since is the cluster's administrators' affair
@@ -142,7 +145,8 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		if ctx.Err() != nil {
 			return 0, err
 		}
-		return 0, errors.Join(err, i.refuse(ctx, object, c, PlaneUnavailable, "the control plane is not there to accept it; this is tried again"))
+		return 0, errors.Join(err, i.refuse(ctx, object, c, PlaneUnavailable,
+			"the control plane is not there to accept it; this is tried again"))
 	}
 	if hc.Status.ControlPlaneEndpoint.Host == "" {
 		return endpointEvery, nil
@@ -154,13 +158,15 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	if err := i.report(ctx, object, c, status, metav1.ConditionTrue, "AsExpected", ""); err != nil {
 		return 0, err
 	}
-	i.log.Info("credential issued", "namespace", key.Namespace, "cluster", c.Spec.ClusterName, "credential", c.Spec.ID, "expires", w.expires)
+	i.log.Info("credential issued", "namespace", key.Namespace, "cluster", c.Spec.ClusterName, "credential", c.Spec.ID,
+		"expires", w.expires)
 	return time.Until(w.expires), nil
 }
 
 // issue makes the binding, and then the certificate, so that who has one may
 // use it at once.
-func (i *issuer) issue(ctx context.Context, c *apihosting.Credential, w wanted, config plane.Config, hc *hypershift.HostedCluster) (apihosting.CredentialStatus, error) {
+func (i *issuer) issue(ctx context.Context, c *apihosting.Credential, w wanted, config plane.Config,
+	hc *hypershift.HostedCluster) (apihosting.CredentialStatus, error) {
 	ca, err := readAuthority(config.Dir)
 	if err != nil {
 		return apihosting.CredentialStatus{}, err
@@ -205,7 +211,8 @@ func (i *issuer) expire(ctx context.Context, object *unstructured.Unstructured, 
 // revoke takes away the binding of a Credential that is being deleted and
 // lets it go. There is nothing to take away when the cluster goes with
 // everything in it.
-func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential, hc *hypershift.HostedCluster, now time.Time) error {
+func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential,
+	hc *hypershift.HostedCluster, now time.Time) error {
 	if !held(object) {
 		return nil
 	}
@@ -258,7 +265,8 @@ func (i *issuer) hostedCluster(ctx context.Context, namespace, name string) (*hy
 	if name == "" {
 		return nil, nil
 	}
-	object, err := i.client.Resource(hypershift.HostedClusters()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	object, err := i.client.Resource(hypershift.HostedClusters()).Namespace(namespace).Get(ctx, name,
+		metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil

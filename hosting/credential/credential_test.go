@@ -29,14 +29,18 @@ func TestACredentialWorksUntilItIsDeleted(t *testing.T) {
 	if _, err := user.Resource(spaces).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatalf("the credential is there and does not work: %v", err)
 	}
-	reviews := schema.GroupVersionResource{Group: "authentication.k8s.io", Version: "v1", Resource: "selfsubjectreviews"}
-	me, err := user.Resource(reviews).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}}, metav1.CreateOptions{})
+	reviews := schema.GroupVersionResource{Group: "authentication.k8s.io", Version: "v1",
+		Resource: "selfsubjectreviews"}
+	me, err := user.Resource(reviews).Create(t.Context(), &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "authentication.k8s.io/v1",
+			"kind": "SelfSubjectReview"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	name, _, _ := unstructured.NestedString(me.Object, "status", "userInfo", "username")
 	groups, _, _ := unstructured.NestedStringSlice(me.Object, "status", "userInfo", "groups")
-	if want := []string{"atoll:credential:works-1", "system:authenticated"}; name != c.Spec.Username || !slices.Equal(groups, want) {
+	if want := []string{"atoll:credential:works-1", "system:authenticated"}; name != c.Spec.Username ||
+		!slices.Equal(groups, want) {
 		t.Errorf("its bearer is %q in %q, want %q in %q", name, groups, c.Spec.Username, want)
 	}
 	if c.Status.TLSServerName != "localhost" {
@@ -47,11 +51,14 @@ func TestACredentialWorksUntilItIsDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := c.CreationTimestamp.Add(10 * time.Minute); !cert.NotAfter.Equal(want) || !c.Status.ExpirationTimestamp.Time.Equal(want) {
+	if want := c.CreationTimestamp.Add(10 * time.Minute); !cert.NotAfter.Equal(want) ||
+		!c.Status.ExpirationTimestamp.Time.Equal(want) {
 		t.Errorf("it ends at %s, the status says %s, want %s", cert.NotAfter, c.Status.ExpirationTimestamp, want)
 	}
-	if cert.IsCA || len(cert.DNSNames) > 0 || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) {
-		t.Errorf("it is good for more than a client: CA %t, names %q, uses %v", cert.IsCA, cert.DNSNames, cert.ExtKeyUsage)
+	if cert.IsCA || len(cert.DNSNames) > 0 || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{
+		x509.ExtKeyUsageClientAuth}) {
+		t.Errorf("it is good for more than a client: CA %t, names %q, uses %v", cert.IsCA, cert.DNSNames,
+			cert.ExtKeyUsage)
 	}
 
 	w.delete("works-1")
@@ -80,7 +87,8 @@ func TestWhatCannotBeIssuedSaysWhy(t *testing.T) {
 	} {
 		w.order(id, change)
 		c := w.await(id, InvalidRequest)
-		if c.Status.Certificate != "" || c.Status.Conditions[0].Message == "" || c.Status.Conditions[0].Status != "False" {
+		if c.Status.Certificate != "" || c.Status.Conditions[0].Message == "" ||
+			c.Status.Conditions[0].Status != "False" {
 			t.Errorf("%s: status %+v", id, c.Status)
 		}
 		if w.bound(id) {
@@ -134,7 +142,8 @@ func TestASleepingPlane(t *testing.T) {
 	}
 
 	// What is left of one that expired while the plane slept.
-	if err := (bindings{w.admin}).grant(t.Context(), apihosting.CredentialGroup("sleeps-2"), time.Now().Add(-time.Second)); err != nil {
+	if err := (bindings{w.admin}).grant(t.Context(), apihosting.CredentialGroup("sleeps-2"),
+		time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	w.planes.set(false, false)
@@ -151,7 +160,8 @@ func TestI9CredentialsEndWithTheirCluster(t *testing.T) {
 	w.order("ends-1", nil)
 	w.await("ends-1", "AsExpected")
 	w.planes.set(true, true)
-	if err := w.admin.Resource(hypershift.HostedClusters()).Namespace(w.namespace).Delete(t.Context(), clusterName, metav1.DeleteOptions{}); err != nil {
+	if err := w.admin.Resource(hypershift.HostedClusters()).Namespace(w.namespace).Delete(t.Context(), clusterName,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.delete("ends-1")
@@ -166,10 +176,12 @@ func TestAnIssuedCertificateStays(t *testing.T) {
 	w.order("stays-1", nil)
 	before := w.await("stays-1", "AsExpected")
 	path := w.admin.Resource(apihosting.Credentials()).Namespace(w.namespace)
-	if _, err := path.Patch(t.Context(), before.Name, "application/merge-patch+json", []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := path.Patch(t.Context(), before.Name, "application/merge-patch+json",
+		[]byte(`{"metadata":{"annotations":{"touched":"yes"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := path.Patch(t.Context(), before.Name, "application/merge-patch+json", []byte(`{"spec":{"more":"yes"}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := path.Patch(t.Context(), before.Name, "application/merge-patch+json", []byte(`{"spec":{"more":"yes"}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	// The generation is new, so this waits for a look at it.

@@ -26,7 +26,8 @@ import (
 func signers(t testing.TB) map[string]crypto.Signer {
 	t.Helper()
 	made := map[string]crypto.Signer{}
-	for name, curve := range map[string]elliptic.Curve{"P-224": elliptic.P224(), "P-256": elliptic.P256(), "P-384": elliptic.P384()} {
+	for name, curve := range map[string]elliptic.Curve{"P-224": elliptic.P224(), "P-256": elliptic.P256(),
+		"P-384": elliptic.P384()} {
 		key, err := ecdsa.GenerateKey(curve, rand.Reader)
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +64,8 @@ func TestRequestsAreTakenByTheirKey(t *testing.T) {
 		"another kind":      strings.ReplaceAll(good, "CERTIFICATE REQUEST", "CERTIFICATE"),
 		"too long":          good + strings.Repeat("\n", maxRequest),
 		"a false signature": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: forged})),
-		"cut":               string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: block.Bytes[:40]})),
+		"cut": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST",
+			Bytes: block.Bytes[:40]})),
 	} {
 		if _, err := parseRequest(text); err == nil {
 			t.Errorf("%s: taken", name)
@@ -74,7 +76,8 @@ func TestRequestsAreTakenByTheirKey(t *testing.T) {
 func TestUsers(t *testing.T) {
 	for name, good := range map[string]bool{
 		"arn:aws:sts::111111111111:assumed-role/a/b": true, "Ünal": true,
-		"": false, "system:admin": false, "System:Masters": false, "a\nb": false, "\xff": false, strings.Repeat("a", 513): false,
+		"": false, "system:admin": false, "System:Masters": false, "a\nb": false, "\xff": false,
+		strings.Repeat("a", 513): false,
 	} {
 		if err := checkUsername(name); (err == nil) != good {
 			t.Errorf("%q: %v", name, err)
@@ -90,7 +93,8 @@ func testAuthority(t testing.TB, notAfter time.Time) authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: notAfter,
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: notAfter,
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -103,7 +107,8 @@ func testAuthority(t testing.TB, notAfter time.Time) authority {
 	if err := os.Mkdir(filepath.Join(dir, "pki"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, block := range map[string]*pem.Block{"ca.crt": {Type: "CERTIFICATE", Bytes: der}, "ca.key": {Type: "EC PRIVATE KEY", Bytes: secret}} {
+	for name, block := range map[string]*pem.Block{"ca.crt": {Type: "CERTIFICATE", Bytes: der},
+		"ca.key": {Type: "EC PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(filepath.Join(dir, "pki", name), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +162,8 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := cert.Subject.String(); got != "CN=ann,O=atoll:credential:id" || len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.URIs)+len(cert.EmailAddresses) > 0 {
+		if got := cert.Subject.String(); got != "CN=ann,O=atoll:credential:id" || len(cert.DNSNames)+
+			len(cert.IPAddresses)+len(cert.URIs)+len(cert.EmailAddresses) > 0 {
 			t.Errorf("the certificate says %q", got)
 		}
 		if key, ok := cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool }); !ok || !key.Equal(w.key) {

@@ -18,13 +18,16 @@ import (
 )
 
 // refuse says that there is no certificate, and why.
-func (i *issuer) refuse(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential, reason, message string) error {
-	return i.report(ctx, object, c, apihosting.CredentialStatus{ExpirationTimestamp: c.Status.ExpirationTimestamp}, metav1.ConditionFalse, reason, message)
+func (i *issuer) refuse(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential, reason,
+	message string) error {
+	return i.report(ctx, object, c, apihosting.CredentialStatus{ExpirationTimestamp: c.Status.ExpirationTimestamp},
+		metav1.ConditionFalse, reason, message)
 }
 
 // report writes a status whose condition Issued is as given; what would
 // change nothing is not written.
-func (i *issuer) report(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential, status apihosting.CredentialStatus, is metav1.ConditionStatus, reason, message string) error {
+func (i *issuer) report(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential,
+	status apihosting.CredentialStatus, is metav1.ConditionStatus, reason, message string) error {
 	status.Conditions = slices.Clone(c.Status.Conditions)
 	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
 		Type: apihosting.Issued, Status: is, Reason: reason, Message: message, ObservedGeneration: object.GetGeneration(),
@@ -33,8 +36,10 @@ func (i *issuer) report(ctx context.Context, object *unstructured.Unstructured, 
 		return nil
 	}
 	wire := map[string]any{ // null takes away
-		"certificate": nullable(status.Certificate), "caBundle": nullable(status.CABundle), "server": nullable(status.Server),
-		"tlsServerName": nullable(status.TLSServerName), "expirationTimestamp": status.ExpirationTimestamp, "conditions": status.Conditions,
+		"certificate": nullable(status.Certificate), "caBundle": nullable(status.CABundle), "server": nullable(
+			status.Server),
+		"tlsServerName": nullable(status.TLSServerName), "expirationTimestamp": status.ExpirationTimestamp,
+		"conditions": status.Conditions,
 	}
 	patch, err := json.Marshal(map[string]any{"status": wire})
 	if err != nil {
@@ -75,7 +80,8 @@ func (i *issuer) release(ctx context.Context, object *unstructured.Unstructured)
 
 // finalizers writes the list if nobody has changed the object meanwhile.
 func (i *issuer) finalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list, "resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list,
+		"resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})
 	if err != nil {
 		return err
 	}

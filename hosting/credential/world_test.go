@@ -114,15 +114,20 @@ func newWorld(t *testing.T, namespace string) *world {
 	hostingConfig.QPS = -1
 	namespace += "-" + strings.ToLower(rand.Text()[:8]) // tests may be run more than once on one plane
 	w := &world{t: t, admin: client(t, adminConfig), planes: &onePlane{config: config}, namespace: namespace}
-	w.create(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}})
+	w.create(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1",
+		"kind": "Namespace", "metadata": map[string]any{"name": namespace}})
 	w.create(hypershift.HostedClusters(), namespace, map[string]any{
-		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "HostedCluster", "metadata": map[string]any{"name": clusterName},
-		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}, "kubeAPIServerDNSName": "localhost", "platform": map[string]any{"type": "AWS"}},
+		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "HostedCluster", "metadata": map[string]any{
+			"name": clusterName},
+		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"},
+			"kubeAPIServerDNSName": "localhost", "platform": map[string]any{"type": "AWS"}},
 	})
 	host, portText, _ := net.SplitHostPort(config.Address)
 	port, _ := strconv.Atoi(portText)
-	status, _ := json.Marshal(map[string]any{"status": map[string]any{"controlPlaneEndpoint": map[string]any{"host": host, "port": port}}})
-	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(namespace).Patch(t.Context(), clusterName, types.MergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
+	status, _ := json.Marshal(map[string]any{"status": map[string]any{"controlPlaneEndpoint": map[string]any{
+		"host": host, "port": port}}})
+	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(namespace).Patch(t.Context(), clusterName,
+		types.MergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -150,7 +155,8 @@ func client(t *testing.T, config *rest.Config) dynamic.Interface {
 func (w *world) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
 	w.t.Helper()
 	w.eventually("making "+resource.Resource, func() error {
-		_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
+		_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{
+			Object: object}, metav1.CreateOptions{})
 		if apierrors.IsInvalid(err) {
 			w.t.Fatal(err)
 		}
@@ -162,12 +168,14 @@ func (w *world) create(resource schema.GroupVersionResource, namespace string, o
 func (w *world) order(id string, change func(spec map[string]any)) *ecdsa.PrivateKey {
 	w.t.Helper()
 	key, request := request(w.t)
-	spec := map[string]any{"clusterName": clusterName, "id": id, "request": request, "expirationSeconds": int64(600), "username": "arn:aws:iam::111111111111:user/ann"}
+	spec := map[string]any{"clusterName": clusterName, "id": id, "request": request, "expirationSeconds": int64(600),
+		"username": "arn:aws:iam::111111111111:user/ann"}
 	if change != nil {
 		change(spec)
 	}
 	w.create(apihosting.Credentials(), w.namespace, map[string]any{
-		"apiVersion": apihosting.Group + "/" + apihosting.Version, "kind": "Credential", "metadata": map[string]any{"name": apihosting.CredentialName(id)}, "spec": spec,
+		"apiVersion": apihosting.Group + "/" + apihosting.Version, "kind": "Credential", "metadata": map[string]any{
+			"name": apihosting.CredentialName(id)}, "spec": spec,
 	})
 	return key
 }
@@ -185,7 +193,8 @@ func request(t testing.TB) (*ecdsa.PrivateKey, string) {
 func requestOf(t testing.TB, key crypto.Signer) string {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}}, DNSNames: []string{"kubernetes"},
+		Subject: pkix.Name{CommonName: "kubernetes-admin", Organization: []string{
+			"system:masters"}}, DNSNames: []string{"kubernetes"},
 	}, key)
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +207,8 @@ func (w *world) await(id, reason string) *apihosting.Credential {
 	w.t.Helper()
 	var c *apihosting.Credential
 	w.eventually(id+" being "+reason, func() error {
-		object, err := w.admin.Resource(apihosting.Credentials()).Namespace(w.namespace).Get(w.t.Context(), apihosting.CredentialName(id), metav1.GetOptions{})
+		object, err := w.admin.Resource(apihosting.Credentials()).Namespace(w.namespace).Get(w.t.Context(),
+			apihosting.CredentialName(id), metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -234,7 +244,8 @@ func (w *world) delete(id string) {
 // bound says whether a credential's binding is in the plane.
 func (w *world) bound(id string) bool {
 	w.t.Helper()
-	_, err := w.admin.Resource(schema.GroupVersionResource{Group: rbacGroup, Version: "v1", Resource: "clusterrolebindings"}).Get(w.t.Context(), apihosting.CredentialGroup(id), metav1.GetOptions{})
+	_, err := w.admin.Resource(schema.GroupVersionResource{Group: rbacGroup, Version: "v1",
+		Resource: "clusterrolebindings"}).Get(w.t.Context(), apihosting.CredentialGroup(id), metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		w.t.Fatal(err)
 	}

@@ -192,7 +192,8 @@ func (l *Loop) next(ctx context.Context) bool {
 	switch {
 	case err != nil && ctx.Err() != nil: // told to stop
 	case err != nil:
-		l.o.Log.Warn("reconciling failed and is retried", "resource", l.o.Resource.Resource, "object", key.String(), "error", err)
+		l.o.Log.Warn("reconciling failed and is retried", "resource", l.o.Resource.Resource, "object", key.String(),
+			"error", err)
 		l.queue.AddRateLimited(key)
 	default:
 		l.queue.Forget(key)
@@ -284,7 +285,8 @@ func (l *Loop) watch(ctx context.Context) {
 	}
 	// After an outage of the API server nobody should wait for long.
 	backoff := &wait.Backoff{Duration: 50 * time.Millisecond, Cap: 2 * time.Second, Factor: 2, Steps: 8, Jitter: 0.5}
-	r := cache.NewReflectorWithOptions(lw, nil, sink{l}, cache.ReflectorOptions{Name: "hosting", TypeDescription: l.o.Resource.String(), Backoff: backoff})
+	r := cache.NewReflectorWithOptions(lw, nil, sink{l}, cache.ReflectorOptions{Name: "hosting",
+		TypeDescription: l.o.Resource.String(), Backoff: backoff})
 	r.RunWithContext(klog.NewContext(ctx, logr.Discard())) // outages are logged once, not at every try
 }
 

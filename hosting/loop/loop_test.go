@@ -51,12 +51,16 @@ func start(t *testing.T, namespace string, options func(*loop.Options), answer f
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}}}
-	if _, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": namespace}}}
+	if _, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(t.Context(),
+		ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{t: t, client: client.Resource(configMaps()).Namespace(namespace), namespace: namespace, calls: make(chan call, 100)}
-	o := loop.Options{Client: client, Resource: configMaps(), Namespace: namespace, Reconcile: func(_ context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+	b := &bed{t: t, client: client.Resource(configMaps()).Namespace(namespace), namespace: namespace,
+		calls: make(chan call, 100)}
+	o := loop.Options{Client: client, Resource: configMaps(), Namespace: namespace, Reconcile: func(_ context.Context,
+		key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 		c := call{key, object}
 		if key.Name == "kube-root-ca.crt" { // every namespace has it
 			return 0, nil
@@ -88,7 +92,8 @@ func start(t *testing.T, namespace string, options func(*loop.Options), answer f
 
 func (b *bed) create(name string) {
 	b.t.Helper()
-	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}}
+	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": name}}}
 	if _, err := b.client.Create(b.t.Context(), cm, metav1.CreateOptions{}); err != nil {
 		b.t.Fatal(err)
 	}
@@ -109,7 +114,8 @@ func TestALoopSeesWhatComesChangesAndGoes(t *testing.T) {
 	b := start(t, "loop-seen", nil, func(call) (time.Duration, error) { return 0, nil })
 	b.create("one")
 	first := b.next()
-	if first.key != (loop.Key{Namespace: "loop-seen", Name: "one"}) || first.object == nil || first.object.GetManagedFields() != nil {
+	if first.key != (loop.Key{Namespace: "loop-seen", Name: "one"}) || first.object == nil ||
+		first.object.GetManagedFields() != nil {
 		t.Fatalf("first call: %+v", first)
 	}
 	first.object.SetName("spoilt") // it is the callee's own
@@ -162,24 +168,28 @@ func TestALoopNeverReconcilesAnObjectTwiceAtOnce(t *testing.T) {
 	var calls atomic.Int32
 	enough := make(chan struct{})
 	done := sync.OnceFunc(func() { close(enough) })
-	b := start(t, "loop-once", func(o *loop.Options) { o.Workers = 8 }, func(call) (time.Duration, error) { return 0, nil })
+	b := start(t, "loop-once", func(o *loop.Options) { o.Workers = 8 }, func(call) (time.Duration, error) {
+		return 0,
+			nil
+	})
 	b.stop()
 	config, _ := planetest.Shared(t).Config.RESTConfig()
 	client, _ := dynamic.NewForConfig(config)
-	l := loop.New(loop.Options{Client: client, Resource: configMaps(), Namespace: "loop-once", Workers: 8, Reconcile: func(_ context.Context, key loop.Key, _ *unstructured.Unstructured) (time.Duration, error) {
-		var i int
-		if _, err := fmt.Sscanf(key.Name, "n%d", &i); err != nil {
-			return 0, nil
-		}
-		if running[i].Add(1) != 1 {
-			t.Errorf("%s is reconciled twice at once", key)
-		}
-		if calls.Add(1) >= 2000 {
-			done()
-		}
-		running[i].Add(-1)
-		return time.Nanosecond, nil
-	}})
+	l := loop.New(loop.Options{Client: client, Resource: configMaps(), Namespace: "loop-once", Workers: 8,
+		Reconcile: func(_ context.Context, key loop.Key, _ *unstructured.Unstructured) (time.Duration, error) {
+			var i int
+			if _, err := fmt.Sscanf(key.Name, "n%d", &i); err != nil {
+				return 0, nil
+			}
+			if running[i].Add(1) != 1 {
+				t.Errorf("%s is reconciled twice at once", key)
+			}
+			if calls.Add(1) >= 2000 {
+				done()
+			}
+			running[i].Add(-1)
+			return time.Nanosecond, nil
+		}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- l.Run(ctx) }()
@@ -273,12 +283,13 @@ func TestALoopSurvivesItsAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := make(chan string, 100)
-	l := loop.New(loop.Options{Client: client, Resource: configMaps(), Namespace: "default", Reconcile: func(_ context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
-		if object != nil {
-			seen <- key.Name
-		}
-		return 0, nil
-	}})
+	l := loop.New(loop.Options{Client: client, Resource: configMaps(), Namespace: "default",
+		Reconcile: func(_ context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+			if object != nil {
+				seen <- key.Name
+			}
+			return 0, nil
+		}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- l.Run(ctx) }()
@@ -288,8 +299,10 @@ func TestALoopSurvivesItsAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	planetest.Restart(t, p)
-	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "after"}}}
-	if _, err := client.Resource(configMaps()).Namespace("default").Create(ctx, cm, metav1.CreateOptions{}); err != nil {
+	cm := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": "after"}}}
+	if _, err := client.Resource(configMaps()).Namespace("default").Create(ctx, cm,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for {

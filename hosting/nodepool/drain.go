@@ -31,8 +31,9 @@ func (s *site) cordon(ctx context.Context, n *node, now time.Time) error {
 		return nil
 	}
 	return s.patch(ctx, n, map[string]any{
-		"metadata": map[string]any{"annotations": map[string]any{drainingAnnotation: n.drainingSince(now).UTC().Format(time.RFC3339)}},
-		"spec":     map[string]any{"unschedulable": true},
+		"metadata": map[string]any{"annotations": map[string]any{drainingAnnotation: n.drainingSince(now).UTC().Format(
+			time.RFC3339)}},
+		"spec": map[string]any{"unschedulable": true},
 	})
 }
 
@@ -67,7 +68,8 @@ func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now ti
 }
 
 func (s *site) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured, error) {
-	list, err := s.client.Resource(podResource()).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.Metadata.Name})
+	list, err := s.client.Resource(podResource()).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" +
+		n.Metadata.Name})
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of node %s of %s: %w", n.Metadata.Name, s.cluster, err)
 	}
@@ -77,7 +79,8 @@ func (s *site) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured
 // toMove says whether a node waits for a pod: not for those that are over, and
 // not for those that belong to the node.
 func toMove(pod *unstructured.Unstructured) bool {
-	if phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase"); phase == "Succeeded" || phase == "Failed" {
+	if phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase"); phase == "Succeeded" ||
+		phase == "Failed" {
 		return false
 	}
 	if pod.GetAnnotations()["kubernetes.io/config.mirror"] != "" {
@@ -90,9 +93,11 @@ func toMove(pod *unstructured.Unstructured) bool {
 // evict asks a pod to go and returns when to look for it.
 func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.Duration, error) {
 	eviction := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": pod.GetName(), "namespace": pod.GetNamespace()},
+		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": pod.GetName(),
+			"namespace": pod.GetNamespace()},
 	}}
-	_, err := s.client.Resource(podResource()).Namespace(pod.GetNamespace()).Create(ctx, eviction, metav1.CreateOptions{}, "eviction")
+	_, err := s.client.Resource(podResource()).Namespace(pod.GetNamespace()).Create(ctx, eviction,
+		metav1.CreateOptions{}, "eviction")
 	switch {
 	case apierrors.IsTooManyRequests(err): // a disruption budget
 		return refusedEvery, nil
@@ -119,7 +124,8 @@ func (s *site) remove(ctx context.Context, n *node) error {
 	at := int64(0)
 	for _, p := range pods {
 		uid := p.GetUID()
-		err := s.client.Resource(podResource()).Namespace(p.GetNamespace()).Delete(ctx, p.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: &metav1.Preconditions{UID: &uid}})
+		err := s.client.Resource(podResource()).Namespace(p.GetNamespace()).Delete(ctx, p.GetName(),
+			metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("ending %s/%s with its node: %w", p.GetNamespace(), p.GetName(), err)
 		}

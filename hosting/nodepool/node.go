@@ -170,7 +170,8 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 			"providerID": "atoll-simulated:///" + pool.Namespace + "/" + name,
 		},
 		"status": map[string]any{
-			"capacity": resources(strconv.Itoa(w.instance.CPU), fmt.Sprintf("%dMi", w.instance.MemoryMiB), fmt.Sprintf("%dGi", w.disk)),
+			"capacity": resources(strconv.Itoa(w.instance.CPU), fmt.Sprintf("%dMi", w.instance.MemoryMiB),
+				fmt.Sprintf("%dGi", w.disk)),
 			"allocatable": resources(fmt.Sprintf("%dm", w.instance.CPU*1000-kubeReservedMilliCPU),
 				fmt.Sprintf("%dMi", w.instance.MemoryMiB-kubeReservedMemoryMiB), fmt.Sprintf("%dGi", w.disk*9/10)),
 			"addresses": []any{
@@ -178,9 +179,11 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 				map[string]any{"type": "Hostname", "address": name},
 			},
 			"nodeInfo": map[string]any{
-				"kubeletVersion": "v" + w.version, "kubeProxyVersion": "v" + w.version, "architecture": w.instance.Arch, "operatingSystem": "linux",
-				"osImage": "simulated by KWOK", "kernelVersion": "none", "containerRuntimeVersion": "simulated://kwok",
-				"machineID": "", "systemUUID": "", "bootID": "",
+				"kubeletVersion": "v" + w.version, "kubeProxyVersion": "v" + w.version, "architecture": w.instance.Arch,
+				"operatingSystem": "linux",
+				"osImage":         "simulated by KWOK", "kernelVersion": "none",
+				"containerRuntimeVersion": "simulated://kwok",
+				"machineID":               "", "systemUUID": "", "bootID": "",
 			},
 		},
 	}}, nil
@@ -214,15 +217,17 @@ func (w wanted) refit(n *node) map[string]any {
 		}
 	}
 	return map[string]any{
-		"metadata": map[string]any{"labels": labels, "annotations": map[string]any{appliedAnnotation: w.applied()}, "resourceVersion": n.Metadata.ResourceVersion},
-		"spec":     map[string]any{"taints": taints},
+		"metadata": map[string]any{"labels": labels, "annotations": map[string]any{appliedAnnotation: w.applied()},
+			"resourceVersion": n.Metadata.ResourceVersion},
+		"spec": map[string]any{"taints": taints},
 	}
 }
 
 // reserved says whether a label is set by build.
 func reserved(key string) bool {
 	switch key {
-	case hypershift.NodePoolLabel, simulatedLabel, instanceTypeLabel, "kubernetes.io/arch", "kubernetes.io/os", "kubernetes.io/hostname", "node-role.kubernetes.io/worker":
+	case hypershift.NodePoolLabel, simulatedLabel, instanceTypeLabel, "kubernetes.io/arch", "kubernetes.io/os",
+		"kubernetes.io/hostname", "node-role.kubernetes.io/worker":
 		return true
 	}
 	return false

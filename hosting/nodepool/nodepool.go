@@ -92,7 +92,8 @@ func Run(ctx context.Context, o Options) error {
 		Client: o.Client, Resource: hypershift.NodePools(), Reconcile: k.reconcile,
 		Workers: workers, Owner: clusterOf, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
 	})
-	k.clusters = loop.New(loop.Options{Client: o.Client, Resource: hypershift.HostedClusters(), Reconcile: k.clusterChanged, Log: o.Log})
+	k.clusters = loop.New(loop.Options{Client: o.Client, Resource: hypershift.HostedClusters(),
+		Reconcile: k.clusterChanged, Log: o.Log})
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = k.clusters.Run(ctx) })
 	wg.Go(func() { _ = k.pools.Run(ctx) })
@@ -128,7 +129,8 @@ func (k *keeper) awayFor(cluster loop.Key, running bool, now time.Time) time.Dur
 
 // clusterChanged looks at a cluster's pools again, and stops watching the
 // nodes of a plane that does not run.
-func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration,
+	error) {
 	defer k.triggerPools(key)
 	config, running := k.o.Planes.Plane(key.Namespace, key.Name)
 	if object == nil || object.GetDeletionTimestamp() != nil {
@@ -169,7 +171,8 @@ func clusterOf(object *unstructured.Unstructured) string {
 	return loop.Key{Namespace: object.GetNamespace(), Name: name}.String()
 }
 
-func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
+func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration,
+	error) {
 	if object == nil {
 		k.sites.orphaned(key)
 		return 0, nil
@@ -180,7 +183,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		if deleting {
 			return 0, k.release(ctx, object) // its nodes are nobody's then, and go
 		}
-		k.o.Log.Warn("a NodePool cannot be read and is left alone", "namespace", key.Namespace, "name", key.Name, "error", err)
+		k.o.Log.Warn("a NodePool cannot be read and is left alone", "namespace", key.Namespace, "name", key.Name,
+			"error", err)
 		return 0, nil
 	}
 	hc, err := k.hostedCluster(ctx, key.Namespace, pool.Spec.ClusterName)
@@ -203,7 +207,8 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	case deleting && !held(object):
 		return 0, nil
 	case hc == nil:
-		return 0, k.reportWaiting(ctx, pool, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s", pool.Spec.ClusterName))
+		return 0, k.reportWaiting(ctx, pool, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s",
+			pool.Spec.ClusterName))
 	case asleep && !running:
 		return 0, k.reportAsleep(ctx, pool)
 	case deleting && !running:
@@ -247,14 +252,17 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 // orRelease lets a pool go that is being deleted for longer than its drain may
 // take, although its plane fails or refuses to end its nodes: a webhook of the
 // customer's may, for ever. They are nobody's then, and go when they can.
-func (k *keeper) orRelease(ctx context.Context, object *unstructured.Unstructured, cluster loop.Key, pool *hypershift.NodePool, err error) error {
+func (k *keeper) orRelease(ctx context.Context, object *unstructured.Unstructured, cluster loop.Key,
+	pool *hypershift.NodePool, err error) error {
 	at := object.GetDeletionTimestamp()
 	if at == nil || errors.Is(ctx.Err(), context.Canceled) || time.Since(at.Time) < k.lastDrain(cluster, pool) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitForPlane) // the plane may have taken the call's time
+	// the plane may have taken the call's time
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitForPlane)
 	defer cancel()
-	k.o.Log.Warn("a NodePool is let go whose nodes could not be ended", "namespace", pool.Namespace, "name", pool.Name, "error", err)
+	k.o.Log.Warn("a NodePool is let go whose nodes could not be ended", "namespace", pool.Namespace, "name", pool.Name,
+		"error", err)
 	return k.release(ctx, object)
 }
 
@@ -270,7 +278,8 @@ func (k *keeper) lastDrain(cluster loop.Key, pool *hypershift.NodePool) time.Dur
 		if other.Namespace != cluster.Namespace {
 			continue
 		}
-		if object := k.pools.Get(other); object != nil && object.GetDeletionTimestamp() == nil && clusterOf(object) == cluster.String() {
+		if object := k.pools.Get(other); object != nil && object.GetDeletionTimestamp() == nil &&
+			clusterOf(object) == cluster.String() {
 			return orphanDrain
 		}
 	}
@@ -311,7 +320,8 @@ func (k *keeper) hostedCluster(ctx context.Context, namespace, name string) (*hy
 	object := k.clusters.Get(loop.Key{Namespace: namespace, Name: name})
 	if object == nil {
 		var err error
-		object, err = k.client.Resource(hypershift.HostedClusters()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+		object, err = k.client.Resource(hypershift.HostedClusters()).Namespace(namespace).Get(ctx, name,
+			metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}

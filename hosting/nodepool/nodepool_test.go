@@ -20,7 +20,8 @@ func TestAPoolGrowsShrinksAndGoes(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.pool("a", 2, func(s map[string]any) { s["nodeLabels"] = map[string]any{"tier": "web", simulatedLabel: "no"} })
 	w.pool("b", 1, func(s map[string]any) {
-		s["platform"] = map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "r6i.2xlarge", "rootVolume": map[string]any{"size": int64(100)}}}
+		s["platform"] = map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "r6i.2xlarge",
+			"rootVolume": map[string]any{"size": int64(100)}}}
 	})
 	p := w.ready("a")
 	if w.ready("b"); p.Status.Replicas != 2 || p.Status.Version != "1.36.3" {
@@ -41,13 +42,15 @@ func TestAPoolGrowsShrinksAndGoes(t *testing.T) {
 		}
 	}
 	first := w.nodes("a")[0]
-	for key, want := range map[string]string{"tier": "web", simulatedLabel: "true", instanceTypeLabel: "m6a.xlarge", "kubernetes.io/arch": "amd64", "kubernetes.io/hostname": "a-0"} {
+	for key, want := range map[string]string{"tier": "web", simulatedLabel: "true", instanceTypeLabel: "m6a.xlarge",
+		"kubernetes.io/arch": "amd64", "kubernetes.io/hostname": "a-0"} {
 		if got := first.GetLabels()[key]; got != want {
 			t.Errorf("label %s is %q, want %q", key, got, want)
 		}
 	}
 	capacity, _, _ := unstructured.NestedStringMap(w.nodes("b")[0].Object, "status", "capacity")
-	if want := map[string]string{"cpu": "8", "memory": "64Gi", "pods": "250", "ephemeral-storage": "100Gi"}; !maps.Equal(capacity, want) {
+	if want := map[string]string{"cpu": "8", "memory": "64Gi", "pods": "250",
+		"ephemeral-storage": "100Gi"}; !maps.Equal(capacity, want) {
 		t.Errorf("capacity %v, want %v", capacity, want)
 	}
 
@@ -77,10 +80,12 @@ func TestADrainWaitsForDisruptionBudgetsUntilItsTimeIsOver(t *testing.T) {
 	w.ready("d")
 	w.deploy("d", 1)
 	w.awaitPods(1, "d-0")
-	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace, map[string]any{
-		"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "d"},
-		"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{"app": "d"}}},
-	})
+	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace,
+		map[string]any{
+			"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "d"},
+			"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{
+				"app": "d"}}},
+		})
 	w.change("d", map[string]any{"replicas": 0})
 	w.await("d", hypershift.Ready, "False", ScalingDown)
 	if cordoned, _, _ := unstructured.NestedBool(w.nodes("d")[0].Object, "spec", "unschedulable"); !cordoned {
@@ -101,7 +106,8 @@ func TestANewVersionAndANewMachineAreRolledOut(t *testing.T) {
 	w.deploy("v", 4)
 	w.awaitPods(4, "v-0", "v-1")
 	w.change("v", map[string]any{
-		"release": map[string]any{"image": "atoll.dev/release:1.36.3"}, "platform": map[string]any{"aws": map[string]any{"instanceType": "m5.large"}},
+		"release": map[string]any{"image": "atoll.dev/release:1.36.3"}, "platform": map[string]any{
+			"aws": map[string]any{"instanceType": "m5.large"}},
 	})
 	p := w.ready("v")
 	if p.Status.Version != "1.36.3" || p.Status.Replicas != 2 {
@@ -120,7 +126,8 @@ func TestANewVersionAndANewMachineAreRolledOut(t *testing.T) {
 	w.change("v", map[string]any{"platform": map[string]any{"aws": map[string]any{"instanceType": "m9.gigantic"}}})
 	w.await("v", ValidPlatformConfig, "False", ValidationFailed)
 	w.await("v", hypershift.Ready, "False", ValidationFailed)
-	w.change("v", map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.37.0"}, "platform": map[string]any{"aws": map[string]any{"instanceType": "m5.large"}}})
+	w.change("v", map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.37.0"},
+		"platform": map[string]any{"aws": map[string]any{"instanceType": "m5.large"}}})
 	w.await("v", hypershift.ValidReleaseImage, "False", ValidationFailed)
 	w.awaitNodes("v", names...)
 	w.delete("v") // also when nothing about it is right
@@ -136,9 +143,11 @@ func TestNodesAreRepaired(t *testing.T) {
 	if err := w.admin.Resource(nodeResource()).Delete(t.Context(), "r-0", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.patch(nodeResource(), "", "r-1", map[string]any{"metadata": map[string]any{"annotations": map[string]any{"kwok.x-k8s.io/node": nil}}})
+	w.patch(nodeResource(), "", "r-1", map[string]any{"metadata": map[string]any{"annotations": map[string]any{
+		"kwok.x-k8s.io/node": nil}}})
 	w.patch(nodeResource(), "", "r-1", map[string]any{"status": map[string]any{"conditions": []any{
-		map[string]any{"type": "Ready", "status": "False", "reason": "Broken", "lastTransitionTime": time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)},
+		map[string]any{"type": "Ready", "status": "False", "reason": "Broken", "lastTransitionTime": time.Now().Add(
+			-time.Hour).UTC().Format(time.RFC3339)},
 	}}}, "status")
 	w.eventually("two other nodes that are ready", func() error {
 		nodes := w.nodes("r")
@@ -148,7 +157,8 @@ func TestNodesAreRepaired(t *testing.T) {
 		return nil
 	})
 	w.ready("r")
-	w.change("r", map[string]any{"nodeLabels": map[string]any{"a": "1", "b": "2"}, "taints": []any{map[string]any{"key": "only", "value": "x", "effect": "NoSchedule"}}})
+	w.change("r", map[string]any{"nodeLabels": map[string]any{"a": "1", "b": "2"},
+		"taints": []any{map[string]any{"key": "only", "value": "x", "effect": "NoSchedule"}}})
 	w.awaitLabels("r-0", map[string]string{"a": "1", "b": "2"}, "only")
 	w.change("r", map[string]any{"nodeLabels": map[string]any{"a": "3", "b": nil}, "taints": nil})
 	w.awaitLabels("r-0", map[string]string{"a": "3", "b": ""}, "")
@@ -206,7 +216,8 @@ func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
 
 	// The cluster's end is the pools' end, with nothing to drain.
 	w.sleep(true)
-	if err := w.admin.Resource(hypershift.HostedClusters()).Namespace(w.namespace).Delete(t.Context(), w.cluster, metav1.DeleteOptions{}); err != nil {
+	if err := w.admin.Resource(hypershift.HostedClusters()).Namespace(w.namespace).Delete(t.Context(), w.cluster,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.delete("s")
@@ -222,10 +233,12 @@ func TestI9APoolEndsWhateverIsInItsWay(t *testing.T) {
 	w.ready("e")
 	w.deploy("e", 1)
 	w.awaitPods(1, "e-0")
-	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace, map[string]any{
-		"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "e"},
-		"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{"app": "e"}}},
-	})
+	w.create(schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}, w.namespace,
+		map[string]any{
+			"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "e"},
+			"spec": map[string]any{"minAvailable": int64(1), "selector": map[string]any{"matchLabels": map[string]any{
+				"app": "e"}}},
+		})
 	w.delete("e")
 	w.gone("e")
 	w.awaitNodes("e")
@@ -233,7 +246,8 @@ func TestI9APoolEndsWhateverIsInItsWay(t *testing.T) {
 	w.pool("f", 1, nil)
 	w.ready("f")
 	w.planes.set(true)
-	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster, map[string]any{"status": map[string]any{"power": "Waking"}}, "status")
+	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster,
+		map[string]any{"status": map[string]any{"power": "Waking"}}, "status")
 	w.delete("f")
 	w.gone("f")
 	w.awaitNodes("f", "f-0")
@@ -249,13 +263,18 @@ func TestI9APoolEndsWhateverIsInItsWay(t *testing.T) {
 
 	w.pool("h", 1, nil)
 	w.ready("h")
-	webhooks := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingwebhookconfigurations"}
+	webhooks := schema.GroupVersionResource{Group: "admissionregistration.k8s.io", Version: "v1",
+		Resource: "validatingwebhookconfigurations"}
 	w.create(webhooks, "", map[string]any{
-		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": map[string]any{"name": w.cluster},
+		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+		"metadata": map[string]any{"name": w.cluster},
 		"webhooks": []any{map[string]any{
-			"name": "nobody.example.org", "clientConfig": map[string]any{"url": "https://127.0.0.1:1"}, "failurePolicy": "Fail", "sideEffects": "None",
-			"admissionReviewVersions": []any{"v1"}, "objectSelector": map[string]any{"matchLabels": map[string]any{hypershift.NodePoolLabel: w.cluster + "-h"}},
-			"rules": []any{map[string]any{"apiGroups": []any{""}, "apiVersions": []any{"v1"}, "resources": []any{"nodes"}, "operations": []any{"UPDATE", "DELETE"}}},
+			"name": "nobody.example.org", "clientConfig": map[string]any{"url": "https://127.0.0.1:1"},
+			"failurePolicy": "Fail", "sideEffects": "None",
+			"admissionReviewVersions": []any{"v1"}, "objectSelector": map[string]any{"matchLabels": map[string]any{
+				hypershift.NodePoolLabel: w.cluster + "-h"}},
+			"rules": []any{map[string]any{"apiGroups": []any{""}, "apiVersions": []any{"v1"}, "resources": []any{
+				"nodes"}, "operations": []any{"UPDATE", "DELETE"}}},
 		}},
 	})
 	open := func() {
@@ -264,7 +283,8 @@ func TestI9APoolEndsWhateverIsInItsWay(t *testing.T) {
 	t.Cleanup(open)
 	w.eventually("the webhook", func() error {
 		patch := []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`)
-		if _, err := w.admin.Resource(nodeResource()).Patch(t.Context(), "h-0", types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		if _, err := w.admin.Resource(nodeResource()).Patch(t.Context(), "h-0", types.MergePatchType, patch,
+			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 			return nil
 		}
 		return errors.New("it lets everybody through")

@@ -60,7 +60,8 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 			return d
 		}
 		slices.SortStableFunc(live, func(a, b *node) int {
-			return cmp.Or(trueFirst(!a.ready(), !b.ready()), trueFirst(!w.current(a), !w.current(b)), cmp.Compare(b.index(), a.index()))
+			return cmp.Or(trueFirst(!a.ready(), !b.ready()), trueFirst(!w.current(a), !w.current(b)),
+				cmp.Compare(b.index(), a.index()))
 		})
 		d.drain = append(d.drain, live[:excess]...)
 	}

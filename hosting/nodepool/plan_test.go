@@ -17,19 +17,22 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func want(replicas int, version string) wanted {
 	t, _ := instancetype.Lookup("m5.large")
-	return wanted{replicas: replicas, version: version, instance: t, autoRepair: true, pods: defaultPods, machines: defaultMachines, hostBits: defaultHostBits}
+	return wanted{replicas: replicas, version: version, instance: t, autoRepair: true, pods: defaultPods,
+		machines: defaultMachines, hostBits: defaultHostBits}
 }
 
 // testNode is node number i, of a version, ready or not since epoch.
 func testNode(i int, version string, ready bool) *node {
-	n := &node{Metadata: metav1.ObjectMeta{Name: nodeName("n", i), Labels: map[string]string{instanceTypeLabel: "m5.large"}, CreationTimestamp: metav1.NewTime(epoch)}}
+	n := &node{Metadata: metav1.ObjectMeta{Name: nodeName("n", i), Labels: map[string]string{
+		instanceTypeLabel: "m5.large"}, CreationTimestamp: metav1.NewTime(epoch)}}
 	n.Status.NodeInfo.KubeletVersion = "v" + version
 	become(n, ready)
 	return n
 }
 
 func become(n *node, ready bool) {
-	n.Status.Conditions = []condition{{Type: "Ready", Status: map[bool]string{true: "True", false: "False"}[ready], LastTransitionTime: metav1.NewTime(epoch)}}
+	n.Status.Conditions = []condition{{Type: "Ready", Status: map[bool]string{true: "True", false: "False"}[ready],
+		LastTransitionTime: metav1.NewTime(epoch)}}
 }
 
 // From any nodes, whatever happens in whatever order, a pool comes to what is
@@ -41,7 +44,8 @@ func TestPlanConverges(t *testing.T) {
 		w.inPlace = rapid.Bool().Draw(t, "in place")
 		var nodes []*node
 		for i := range rapid.IntRange(0, 7).Draw(t, "nodes") {
-			n := testNode(i, rapid.SampledFrom([]string{"1.36.2", "1.36.3"}).Draw(t, "version"), rapid.Bool().Draw(t, "ready"))
+			n := testNode(i, rapid.SampledFrom([]string{"1.36.2", "1.36.3"}).Draw(t, "version"), rapid.Bool().Draw(
+				t, "ready"))
 			if rapid.Bool().Draw(t, "draining") {
 				n.Metadata.Annotations = map[string]string{drainingAnnotation: epoch.Format(time.RFC3339)}
 			}
@@ -139,21 +143,29 @@ func TestRepairWaitsItsTime(t *testing.T) {
 }
 
 func TestReading(t *testing.T) {
-	hc := &hypershift.HostedCluster{Spec: hypershift.HostedClusterSpec{Release: hypershift.Release{Image: "atoll.dev/release:1.36.3"}}}
+	hc := &hypershift.HostedCluster{Spec: hypershift.HostedClusterSpec{Release: hypershift.Release{
+		Image: "atoll.dev/release:1.36.3"}}}
 	two, many := int32(2), int32(maxReplicas+1)
 	for name, c := range map[string]struct {
 		change func(*hypershift.NodePoolSpec)
 		broken string // condition
 	}{
-		"plain":              {func(*hypershift.NodePoolSpec) {}, ""},
-		"older release":      {func(s *hypershift.NodePoolSpec) { s.Release.Image = "atoll.dev/release:1.33.0" }, ""},
-		"much older release": {func(s *hypershift.NodePoolSpec) { s.Release.Image = "atoll.dev/release:1.32.9" }, "ValidReleaseImage"},
-		"newer release":      {func(s *hypershift.NodePoolSpec) { s.Release.Image = "atoll.dev/release:1.36.4" }, "ValidReleaseImage"},
-		"no release":         {func(s *hypershift.NodePoolSpec) { s.Release.Image = "quay.io/ocp:4.19" }, "ValidReleaseImage"},
-		"unknown machine":    {func(s *hypershift.NodePoolSpec) { s.Platform.AWS = &hypershift.AWSNodePoolPlatform{InstanceType: "x"} }, "ValidPlatformConfig"},
+		"plain":         {func(*hypershift.NodePoolSpec) {}, ""},
+		"older release": {func(s *hypershift.NodePoolSpec) { s.Release.Image = "atoll.dev/release:1.33.0" }, ""},
+		"much older release": {func(s *hypershift.NodePoolSpec) { s.Release.Image = "atoll.dev/release:1.32.9" },
+			"ValidReleaseImage"},
+		"newer release": {func(s *hypershift.NodePoolSpec) { s.Release.Image = "atoll.dev/release:1.36.4" },
+			"ValidReleaseImage"},
+		"no release": {func(s *hypershift.NodePoolSpec) { s.Release.Image = "quay.io/ocp:4.19" },
+			"ValidReleaseImage"},
+		"unknown machine": {func(s *hypershift.NodePoolSpec) {
+			s.Platform.AWS = &hypershift.AWSNodePoolPlatform{
+				InstanceType: "x"}
+		}, "ValidPlatformConfig"},
 		"other architecture": {func(s *hypershift.NodePoolSpec) { s.Arch = "arm64" }, "ValidPlatformConfig"},
-		"other platform":     {func(s *hypershift.NodePoolSpec) { s.Platform.Type = "KubeVirt" }, "ValidPlatformConfig"},
-		"too many":           {func(s *hypershift.NodePoolSpec) { s.Replicas = &many }, "ValidPlatformConfig"},
+		"other platform": {func(s *hypershift.NodePoolSpec) { s.Platform.Type = "KubeVirt" },
+			"ValidPlatformConfig"},
+		"too many": {func(s *hypershift.NodePoolSpec) { s.Replicas = &many }, "ValidPlatformConfig"},
 		"ARM where it is one": {func(s *hypershift.NodePoolSpec) {
 			s.Arch, s.Platform.AWS = "arm64", &hypershift.AWSNodePoolPlatform{InstanceType: "m6g.large"}
 		}, ""},
@@ -161,7 +173,8 @@ func TestReading(t *testing.T) {
 		pool := &hypershift.NodePool{Spec: hypershift.NodePoolSpec{Replicas: &two}}
 		c.change(&pool.Spec)
 		w := read(pool, hc, "v1.36.3")
-		if c.broken == "" && len(w.invalid) > 0 || c.broken != "" && (len(w.invalid) != 1 || w.invalid[0].condition != c.broken) {
+		if c.broken == "" && len(w.invalid) > 0 || c.broken != "" &&
+			(len(w.invalid) != 1 || w.invalid[0].condition != c.broken) {
 			t.Errorf("%s: %+v, want %q", name, w.invalid, c.broken)
 		}
 	}
@@ -169,7 +182,8 @@ func TestReading(t *testing.T) {
 
 func TestPlacesInANetwork(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		network := netip.MustParsePrefix(rapid.SampledFrom([]string{"10.132.0.0/14", "10.0.0.0/16", "192.168.3.0/24", "fd00:1::/48"}).Draw(t, "network"))
+		network := netip.MustParsePrefix(rapid.SampledFrom([]string{"10.132.0.0/14", "10.0.0.0/16", "192.168.3.0/24",
+			"fd00:1::/48"}).Draw(t, "network"))
 		bits := rapid.IntRange(network.Bits(), min(network.Bits()+16, network.Addr().BitLen())).Draw(t, "bits")
 		i := rapid.IntRange(0, 1<<(bits-network.Bits())-1).Draw(t, "i")
 		p, ok := subnet(network, bits, i)

@@ -49,7 +49,8 @@ func (s *sites) open(cluster loop.Key, config plane.Config) *site {
 	if x.client, x.err = clientOf(config); x.err != nil {
 		return x
 	}
-	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.changed, Workers: 2, Log: s.keeper.o.Log})
+	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.changed, Workers: 2,
+		Log: s.keeper.o.Log})
 	s.wg.Go(func() { _ = x.nodes.Run(ctx) })
 	return x
 }
@@ -133,7 +134,8 @@ func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.U
 		s.keeper.pools.Trigger(pool)
 		return 0, nil
 	}
-	_, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Get(ctx, pool.Name, metav1.GetOptions{})
+	_, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Get(ctx, pool.Name,
+		metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		return time.Second, err // the watch is about to bring it
 	}
@@ -141,7 +143,8 @@ func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.U
 	if err != nil {
 		return 0, err
 	}
-	s.keeper.o.Log.Info("a node whose pool is gone is removed", "namespace", s.cluster.Namespace, "cluster", s.cluster.Name, "node", key.Name)
+	s.keeper.o.Log.Info("a node whose pool is gone is removed", "namespace", s.cluster.Namespace, "cluster",
+		s.cluster.Name, "node", key.Name)
 	now := time.Now()
 	if err := s.cordon(ctx, n, now); err != nil {
 		return 0, err
@@ -178,7 +181,8 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 
 // do carries a decision out. It returns when it is to be looked at again,
 // because something is waited for that nothing tells of.
-func (s *site) do(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (time.Duration, error) {
+func (s *site) do(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (
+	time.Duration, error) {
 	for _, n := range nodes {
 		if w.invalid != nil || n.Metadata.DeletionTimestamp != nil {
 			continue
@@ -195,13 +199,15 @@ func (s *site) do(ctx context.Context, pool *hypershift.NodePool, w wanted, d de
 		}
 	}
 	for _, n := range d.inPlace {
-		status := map[string]any{"status": map[string]any{"nodeInfo": map[string]any{"kubeletVersion": "v" + w.version, "kubeProxyVersion": "v" + w.version}}}
+		status := map[string]any{"status": map[string]any{"nodeInfo": map[string]any{"kubeletVersion": "v" + w.version,
+			"kubeProxyVersion": "v" + w.version}}}
 		if err := s.patch(ctx, n, status, "status"); err != nil {
 			return 0, err
 		}
 	}
 	for _, n := range d.abandon {
-		s.keeper.o.Log.Info("a node that is not ready for long is replaced", "namespace", pool.Namespace, "pool", pool.Name, "node", n.Metadata.Name)
+		s.keeper.o.Log.Info("a node that is not ready for long is replaced", "namespace", pool.Namespace, "pool",
+			pool.Name, "node", n.Metadata.Name)
 		if err := s.remove(ctx, n); err != nil {
 			return 0, err
 		}
@@ -270,7 +276,8 @@ func (s *site) patch(ctx context.Context, n *node, patch map[string]any, subreso
 	if err != nil {
 		return err
 	}
-	_, err = s.client.Resource(nodeResource()).Patch(ctx, n.Metadata.Name, types.MergePatchType, text, metav1.PatchOptions{}, subresources...)
+	_, err = s.client.Resource(nodeResource()).Patch(ctx, n.Metadata.Name, types.MergePatchType, text,
+		metav1.PatchOptions{}, subresources...)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("changing node %s of %s: %w", n.Metadata.Name, s.cluster, err)
 	}

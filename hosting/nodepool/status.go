@@ -130,7 +130,8 @@ func (k *keeper) reportWaiting(ctx context.Context, pool *hypershift.NodePool, r
 	if reason != ClusterNotFound && readyNow(pool) {
 		return nil
 	}
-	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{is(hypershift.Ready, false, reason, message)})
+	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{
+		is(hypershift.Ready, false, reason, message)})
 }
 
 // reportAsleep says that the plane sleeps. What was ready is so still.
@@ -148,7 +149,8 @@ func readyNow(pool *hypershift.NodePool) bool {
 
 // report writes what was seen. The version is the one that all nodes have; as
 // long as they differ it stays what it was.
-func (k *keeper) report(ctx context.Context, pool *hypershift.NodePool, conditions []hypershift.NodePoolCondition, w wanted, nodes []*node) error {
+func (k *keeper) report(ctx context.Context, pool *hypershift.NodePool, conditions []hypershift.NodePoolCondition,
+	w wanted, nodes []*node) error {
 	available, version := int32(0), w.version
 	for _, n := range nodes {
 		if n.ready() && !n.draining() {
@@ -166,8 +168,10 @@ func (k *keeper) report(ctx context.Context, pool *hypershift.NodePool, conditio
 
 // write changes the status if it is not so already. Conditions that are not
 // given stay; each keeps its time as long as its status.
-func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas int32, version string, conditions []hypershift.NodePoolCondition) error {
-	status := hypershift.NodePoolStatus{Replicas: replicas, Version: version, Conditions: slices.Clone(pool.Status.Conditions)}
+func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas int32, version string,
+	conditions []hypershift.NodePoolCondition) error {
+	status := hypershift.NodePoolStatus{Replicas: replicas, Version: version, Conditions: slices.Clone(
+		pool.Status.Conditions)}
 	now := metav1.NewTime(time.Now().Truncate(time.Second))
 	for _, c := range conditions {
 		c.ObservedGeneration, c.LastTransitionTime = pool.Generation, now
@@ -188,7 +192,8 @@ func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas 
 	if err != nil {
 		return err
 	}
-	_, err = k.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Patch(ctx, pool.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = k.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Patch(ctx, pool.Name,
+		types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("the status of NodePool %s/%s: %w", pool.Namespace, pool.Name, err)
 	}
@@ -209,16 +214,20 @@ func (k *keeper) release(ctx context.Context, object *unstructured.Unstructured)
 	if !held(object) {
 		return nil
 	}
-	return k.finalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer }))
+	return k.finalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool {
+		return f == finalizer
+	}))
 }
 
 // finalizers writes the list if nobody has changed the object meanwhile.
 func (k *keeper) finalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list, "resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list,
+		"resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})
 	if err != nil {
 		return err
 	}
-	_, err = k.client.Resource(hypershift.NodePools()).Namespace(object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = k.client.Resource(hypershift.NodePools()).Namespace(object.GetNamespace()).Patch(ctx, object.GetName(),
+		types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return errors.Join(fmt.Errorf("the finalizers of NodePool %s/%s", object.GetNamespace(), object.GetName()), err)
 	}

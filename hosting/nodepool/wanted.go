@@ -48,7 +48,8 @@ var versions = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 // control plane runs.
 func read(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control string) wanted {
 	s := pool.Spec
-	w := wanted{autoRepair: s.Management.AutoRepair, inPlace: s.Management.UpgradeType == "InPlace", labels: s.NodeLabels, disk: 120}
+	w := wanted{autoRepair: s.Management.AutoRepair, inPlace: s.Management.UpgradeType == "InPlace",
+		labels: s.NodeLabels, disk: 120}
 	fail := func(condition, reason string, err error) {
 		w.invalid = append(w.invalid, problem{condition, reason, err.Error()})
 	}
@@ -123,7 +124,8 @@ func (w *wanted) readRelease(image, control string) error {
 	case mine[0] != theirs[0] || mine[1] > theirs[1] || mine[1] == theirs[1] && mine[2] > theirs[2]:
 		return fmt.Errorf("spec.release.image: %s is newer than the control plane's %s", version, control)
 	case mine[1] < theirs[1]-oldestSkew:
-		return fmt.Errorf("spec.release.image: %s is more than %d minor versions behind the control plane's %s", version, oldestSkew, control)
+		return fmt.Errorf("spec.release.image: %s is more than %d minor versions behind the control plane's %s",
+			version, oldestSkew, control)
 	}
 	return nil
 }

@@ -75,13 +75,18 @@ func newWorld(t *testing.T, o Options) *world {
 	}
 	hostingConfig.QPS = -1
 	id := strings.ToLower(rand.Text()[:8]) // tests may be run more than once on one plane
-	w := &world{t: t, admin: dynamicFor(t, adminConfig), planes: &onePlane{config: config, namespace: "pools-" + id}, namespace: "pools-" + id, cluster: "hc-" + id}
-	w.create(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": w.namespace}})
+	w := &world{t: t, admin: dynamicFor(t, adminConfig), planes: &onePlane{config: config, namespace: "pools-" + id},
+		namespace: "pools-" + id, cluster: "hc-" + id}
+	w.create(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, "", map[string]any{"apiVersion": "v1",
+		"kind": "Namespace", "metadata": map[string]any{"name": w.namespace}})
 	w.create(hypershift.HostedClusters(), w.namespace, map[string]any{
-		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "HostedCluster", "metadata": map[string]any{"name": w.cluster},
-		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}, "platform": map[string]any{"type": "AWS"}, "networking": map[string]any{
-			"clusterNetwork": []any{map[string]any{"cidr": "10.132.0.0/14"}}, "machineNetwork": []any{map[string]any{"cidr": "10.0.0.0/16"}},
-		}},
+		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "HostedCluster", "metadata": map[string]any{
+			"name": w.cluster},
+		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"},
+			"platform": map[string]any{"type": "AWS"}, "networking": map[string]any{
+				"clusterNetwork": []any{map[string]any{"cidr": "10.132.0.0/14"}}, "machineNetwork": []any{
+					map[string]any{"cidr": "10.0.0.0/16"}},
+			}},
 	})
 	o.Client, o.Planes = dynamicFor(t, hostingConfig), w.planes
 	ctx, cancel := context.WithCancel(t.Context())
@@ -109,7 +114,8 @@ func dynamicFor(t *testing.T, config *rest.Config) dynamic.Interface {
 func (w *world) create(resource schema.GroupVersionResource, namespace string, object map[string]any) {
 	w.t.Helper()
 	w.eventually("making "+resource.Resource, func() error {
-		_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{Object: object}, metav1.CreateOptions{})
+		_, err := w.admin.Resource(resource).Namespace(namespace).Create(w.t.Context(), &unstructured.Unstructured{
+			Object: object}, metav1.CreateOptions{})
 		if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
 			w.t.Fatal(err)
 		}
@@ -120,14 +126,17 @@ func (w *world) create(resource schema.GroupVersionResource, namespace string, o
 func (w *world) pool(name string, replicas int, change func(spec map[string]any)) {
 	w.t.Helper()
 	spec := map[string]any{
-		"clusterName": w.cluster, "replicas": int64(replicas), "release": map[string]any{"image": "atoll.dev/release:1.36.3"},
-		"platform": map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "m6a.xlarge"}}, "management": map[string]any{"upgradeType": "Replace", "autoRepair": true},
+		"clusterName": w.cluster, "replicas": int64(replicas), "release": map[string]any{
+			"image": "atoll.dev/release:1.36.3"},
+		"platform":   map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "m6a.xlarge"}},
+		"management": map[string]any{"upgradeType": "Replace", "autoRepair": true},
 	}
 	if change != nil {
 		change(spec)
 	}
 	w.create(hypershift.NodePools(), w.namespace, map[string]any{
-		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "NodePool", "metadata": map[string]any{"name": w.cluster + "-" + name}, "spec": spec,
+		"apiVersion": hypershift.Group + "/" + hypershift.Version, "kind": "NodePool", "metadata": map[string]any{
+			"name": w.cluster + "-" + name}, "spec": spec,
 	})
 }
 
@@ -137,13 +146,15 @@ func (w *world) change(pool string, spec map[string]any) {
 	w.patch(hypershift.NodePools(), w.namespace, w.cluster+"-"+pool, map[string]any{"spec": spec})
 }
 
-func (w *world) patch(resource schema.GroupVersionResource, namespace, name string, patch map[string]any, subresources ...string) {
+func (w *world) patch(resource schema.GroupVersionResource, namespace, name string, patch map[string]any,
+	subresources ...string) {
 	w.t.Helper()
 	text, err := json.Marshal(patch)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := w.admin.Resource(resource).Namespace(namespace).Patch(w.t.Context(), name, types.MergePatchType, text, metav1.PatchOptions{}, subresources...); err != nil {
+	if _, err := w.admin.Resource(resource).Namespace(namespace).Patch(w.t.Context(), name, types.MergePatchType, text,
+		metav1.PatchOptions{}, subresources...); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -154,7 +165,8 @@ func (w *world) await(pool, condition string, status metav1.ConditionStatus, rea
 	w.t.Helper()
 	var p *hypershift.NodePool
 	w.eventually(fmt.Sprintf("%s being %s=%s, %s", pool, condition, status, reason), func() error {
-		object, err := w.admin.Resource(hypershift.NodePools()).Namespace(w.namespace).Get(w.t.Context(), w.cluster+"-"+pool, metav1.GetOptions{})
+		object, err := w.admin.Resource(hypershift.NodePools()).Namespace(w.namespace).Get(w.t.Context(),
+			w.cluster+"-"+pool, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -179,7 +191,8 @@ func (w *world) ready(pool string) *hypershift.NodePool {
 // nodes are the pool's, by name.
 func (w *world) nodes(pool string) []unstructured.Unstructured {
 	w.t.Helper()
-	list, err := w.admin.Resource(nodeResource()).List(w.t.Context(), metav1.ListOptions{LabelSelector: hypershift.NodePoolLabel + "=" + w.cluster + "-" + pool})
+	list, err := w.admin.Resource(nodeResource()).List(w.t.Context(), metav1.ListOptions{
+		LabelSelector: hypershift.NodePoolLabel + "=" + w.cluster + "-" + pool})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -204,7 +217,8 @@ func (w *world) awaitNodes(pool string, want ...string) {
 // delete deletes a pool; gone waits for its end.
 func (w *world) delete(pool string) {
 	w.t.Helper()
-	if err := w.admin.Resource(hypershift.NodePools()).Namespace(w.namespace).Delete(w.t.Context(), w.cluster+"-"+pool, metav1.DeleteOptions{}); err != nil {
+	if err := w.admin.Resource(hypershift.NodePools()).Namespace(w.namespace).Delete(w.t.Context(), w.cluster+"-"+pool,
+		metav1.DeleteOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -212,7 +226,8 @@ func (w *world) delete(pool string) {
 func (w *world) gone(pool string) {
 	w.t.Helper()
 	w.eventually("end of "+pool, func() error {
-		_, err := w.admin.Resource(hypershift.NodePools()).Namespace(w.namespace).Get(w.t.Context(), w.cluster+"-"+pool, metav1.GetOptions{})
+		_, err := w.admin.Resource(hypershift.NodePools()).Namespace(w.namespace).Get(w.t.Context(), w.cluster+"-"+pool,
+			metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -234,21 +249,25 @@ func (w *world) sleep(asleep bool) {
 	if asleep {
 		power = hypershift.Asleep
 	}
-	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster, map[string]any{"status": map[string]any{"power": power}}, "status")
+	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster,
+		map[string]any{"status": map[string]any{"power": power}}, "status")
 }
 
 // deploy runs pods in the world's namespace, on a pool's nodes.
 func (w *world) deploy(pool string, replicas int) {
 	w.t.Helper()
-	w.create(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, w.namespace, map[string]any{
-		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": pool},
-		"spec": map[string]any{"replicas": int64(replicas), "selector": map[string]any{"matchLabels": map[string]any{"app": pool}}, "template": map[string]any{
-			"metadata": map[string]any{"labels": map[string]any{"app": pool}},
-			"spec": map[string]any{
-				"nodeSelector": map[string]any{hypershift.NodePoolLabel: w.cluster + "-" + pool}, "containers": []any{map[string]any{"name": "main", "image": "example.org/none"}},
-			},
-		}},
-	})
+	w.create(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, w.namespace,
+		map[string]any{
+			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": pool},
+			"spec": map[string]any{"replicas": int64(replicas), "selector": map[string]any{
+				"matchLabels": map[string]any{"app": pool}}, "template": map[string]any{
+				"metadata": map[string]any{"labels": map[string]any{"app": pool}},
+				"spec": map[string]any{
+					"nodeSelector": map[string]any{hypershift.NodePoolLabel: w.cluster + "-" + pool},
+					"containers":   []any{map[string]any{"name": "main", "image": "example.org/none"}},
+				},
+			}},
+		})
 }
 
 // awaitPods waits until so many pods run, all of them, and on these nodes.

@@ -32,7 +32,8 @@ func benchRouter(b *testing.B) (address string) {
 		}
 	}()
 	dir := b.TempDir()
-	if err := writeTable(filepath.Join(dir, "routes.json"), table{Revision: 1, Routes: []Route{{ServerName: "a.example", Backend: backend.Addr().String()}}}); err != nil {
+	if err := writeTable(filepath.Join(dir, "routes.json"),
+		table{Revision: 1, Routes: []Route{{ServerName: "a.example", Backend: backend.Addr().String()}}}); err != nil {
 		b.Fatal(err)
 	}
 	r := New(Options{Dir: dir, Control: filepath.Join(dir, "none"), Log: slog.New(slog.DiscardHandler)})

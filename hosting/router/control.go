@@ -127,7 +127,8 @@ func (c *Control) Serve(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("GET /routes", c.serveRoutes)
 	mux.HandleFunc("POST /wake", c.serveWake)
 	mux.HandleFunc("POST /activity", c.serveActivity)
-	server := &http.Server{Handler: mux, BaseContext: func(net.Listener) context.Context { return ctx }, ReadHeaderTimeout: helloTimeout}
+	server := &http.Server{Handler: mux, BaseContext: func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: helloTimeout}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	err := server.Serve(l)

@@ -141,7 +141,11 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	if _, last := c.Activity("a.example"); last.Before(set) {
 		t.Errorf("last is %s, before anything is known", last)
 	}
-	eventually(t, "the router has taken the table", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.taken != 0 && c.taken == c.table.Revision })
+	eventually(t, "the router has taken the table", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.taken != 0 && c.taken == c.table.Revision
+	})
 	if !c.Settled() {
 		t.Error("the router has taken the last table")
 	}
@@ -150,7 +154,11 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	opened := time.Now()
 	eventually(t, "one is connected", func() bool { open, _ := c.Activity("A.example"); return open == 1 })
 	conn.Close()
-	eventually(t, "none is", func() bool { open, last := c.Activity("a.example"); return open == 0 && last.After(opened) })
+	eventually(t, "none is", func() bool {
+		open, last := c.Activity("a.example")
+		return open == 0 && last.After(
+			opened)
+	})
 	eventually(t, "its end is told", func() bool { return idle.Load() == 1 })
 
 	// The router's end is the end of its connections.
@@ -159,7 +167,10 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	eventually(t, "one is connected again", func() bool { open, _ := c.Activity("a.example"); return open == 1 })
 	before := time.Now()
 	w.stop()
-	eventually(t, "the router is gone", func() bool { open, last := c.Activity("a.example"); return open == 0 && !last.Before(before) })
+	eventually(t, "the router is gone", func() bool {
+		open, last := c.Activity("a.example")
+		return open == 0 && !last.Before(before)
+	})
 	eventually(t, "its end is told", func() bool { return idle.Load() == 2 })
 	if c.Set(nil); !c.Settled() {
 		t.Error("without a router nothing is awaited of it")
@@ -172,7 +183,8 @@ func TestANameThatHostingDoesNotKnowIsNotWoken(t *testing.T) {
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
 	w.host(c)
 	w.routed(1)
-	for body, want := range map[string]int{`{"server_name":"b.example"}`: http.StatusNotFound, `{`: http.StatusBadRequest, `{"server_name":"a.example"}`: http.StatusOK} {
+	for body, want := range map[string]int{`{"server_name":"b.example"}`: http.StatusNotFound,
+		`{`: http.StatusBadRequest, `{"server_name":"a.example"}`: http.StatusOK} {
 		res, err := w.router.client.Post(controlURL+"/wake", "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)

@@ -45,7 +45,8 @@ func readHello(r io.Reader) (raw []byte, name string, err error) {
 		header := raw[at:]
 		size := int(binary.BigEndian.Uint16(header[3:]))
 		if header[0] != recordHandshake || header[1] != 3 || size == 0 || len(raw)+size > maxHello {
-			return nil, "", fmt.Errorf("%w: record type %d, version %d, %d bytes", errGarbage, header[0], header[1], size)
+			return nil, "", fmt.Errorf("%w: record type %d, version %d, %d bytes", errGarbage, header[0], header[1],
+				size)
 		}
 		if raw, err = readMore(r, raw, size); err != nil {
 			return nil, "", err

@@ -46,12 +46,15 @@ func fragmented(raw []byte, n int) []byte {
 
 func TestTheServerNameIsReadFromWhatClientsSend(t *testing.T) {
 	for name, config := range map[string]*tls.Config{
-		"TLS 1.3":            {ServerName: "HC-1.Hosted.Atoll.internal", MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}},
-		"TLS 1.2":            {ServerName: "hc-1.hosted.atoll.internal", MaxVersion: tls.VersionTLS12},
-		"without quantum":    {ServerName: "hc-1.hosted.atoll.internal", CurvePreferences: []tls.CurveID{tls.X25519}},
-		"with a trailing .":  {ServerName: "hc-1.hosted.atoll.internal."},
-		"many protocols":     {ServerName: "hc-1.hosted.atoll.internal", NextProtos: strings.Fields(strings.Repeat("protocol ", 900))},
-		"with session cache": {ServerName: "hc-1.hosted.atoll.internal", ClientSessionCache: tls.NewLRUClientSessionCache(1)},
+		"TLS 1.3": {ServerName: "HC-1.Hosted.Atoll.internal", MinVersion: tls.VersionTLS13,
+			NextProtos: []string{"h2", "http/1.1"}},
+		"TLS 1.2":           {ServerName: "hc-1.hosted.atoll.internal", MaxVersion: tls.VersionTLS12},
+		"without quantum":   {ServerName: "hc-1.hosted.atoll.internal", CurvePreferences: []tls.CurveID{tls.X25519}},
+		"with a trailing .": {ServerName: "hc-1.hosted.atoll.internal."},
+		"many protocols": {ServerName: "hc-1.hosted.atoll.internal", NextProtos: strings.Fields(
+			strings.Repeat("protocol ", 900))},
+		"with session cache": {ServerName: "hc-1.hosted.atoll.internal",
+			ClientSessionCache: tls.NewLRUClientSessionCache(1)},
 	} {
 		whole := clientHelloOf(t, config)
 		for _, sent := range [][]byte{whole, fragmented(whole, 1000), fragmented(whole, 7)} {
@@ -62,7 +65,8 @@ func TestTheServerNameIsReadFromWhatClientsSend(t *testing.T) {
 			rest := bytes.NewReader(append(bytes.Clone(sent), 'x'))
 			raw, got, err := readHello(iotest.OneByteReader(rest))
 			if err != nil || got != "hc-1.hosted.atoll.internal" || !bytes.Equal(raw, sent) || rest.Len() != 1 {
-				t.Errorf("%s in %d bytes: name %q, error %v, %d bytes kept, %d left", name, len(sent), got, err, len(raw), rest.Len())
+				t.Errorf("%s in %d bytes: name %q, error %v, %d bytes kept, %d left", name, len(sent), got, err,
+					len(raw), rest.Len())
 			}
 		}
 	}
@@ -153,7 +157,8 @@ func FuzzReadHello(f *testing.F) {
 }
 
 func nameByCryptoTLS(data []byte) (name string, ok bool) {
-	_ = tls.Server(sentence{bytes.NewReader(data)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+	_ = tls.Server(sentence{bytes.NewReader(data)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (
+		*tls.Config, error) {
 		name, ok = h.ServerName, true
 		return nil, errors.New("seen")
 	}}).Handshake()

@@ -47,14 +47,21 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		open:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_connections_open", Help: "Connections that are carried to a plane now."}),
-		connections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "atoll_router_connections_total", Help: "Connections that ended, by outcome."}, []string{"outcome"}),
-		bytes:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "atoll_router_bytes_total", Help: "Bytes carried, by direction."}, []string{"direction"}),
-		wakes:       prometheus.NewCounterVec(prometheus.CounterOpts{Name: "atoll_router_wakes_total", Help: "Planes that were asked to wake, by result."}, []string{"result"}),
-		wakeTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "atoll_router_wake_seconds", Help: "Time until a plane that was asked to wake served.",
+		open: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_connections_open",
+			Help: "Connections that are carried to a plane now."}),
+		connections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "atoll_router_connections_total",
+			Help: "Connections that ended, by outcome."}, []string{"outcome"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "atoll_router_bytes_total",
+			Help: "Bytes carried, by direction."}, []string{"direction"}),
+		wakes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "atoll_router_wakes_total",
+			Help: "Planes that were asked to wake, by result."}, []string{"result"}),
+		wakeTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "atoll_router_wake_seconds",
+			Help:    "Time until a plane that was asked to wake served.",
 			Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 2.5, 3, 4, 5, 10, 30}}),
-		routes:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_routes", Help: "Server names that have a route."}),
-		following: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_following", Help: "1 while hosting says the routes."}),
+		routes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_routes",
+			Help: "Server names that have a route."}),
+		following: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_following",
+			Help: "1 while hosting says the routes."}),
 	}
 	for _, o := range outcomes {
 		m.connections.WithLabelValues(string(o))

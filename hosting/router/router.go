@@ -91,7 +91,9 @@ func New(o Options) *Router {
 	r := &Router{
 		o: o, log: o.Log, metrics: newMetrics(o.Metrics),
 		client: &http.Client{Transport: &http.Transport{
-			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dialControl(ctx, o.Control) },
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return dialControl(ctx, o.Control)
+			},
 			DisableKeepAlives: true, // a connection of a dead hosting is of no use
 		}},
 		unnamed: make(chan struct{}, o.MaxUnnamed),

@@ -112,7 +112,8 @@ func TestAConnectionThatThePlaneHasEndedIsNotKept(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Linger = 20 * time.Millisecond })
 	c := NewControl(noWake)
 	w.host(c)
-	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, func(conn net.Conn) { _, _ = conn.Write([]byte("last")) })}})
+	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(
+		t, func(conn net.Conn) { _, _ = conn.Write([]byte("last")) })}})
 	w.routed(1)
 	conn := w.say(helloWith(sni("a.example")))
 	if got, err := io.ReadAll(conn); err != nil || string(got) != "last" {
@@ -256,7 +257,8 @@ func TestOneSourceDoesNotTakeThePortFromOthers(t *testing.T) {
 		defer w.router.mu.Unlock()
 		return len(w.router.sources) == 0
 	})
-	for addr, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "2001:db8:1:2:3::4": "2001:db8:1:2::/64"} {
+	for addr, want := range map[string]string{"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32",
+		"2001:db8:1:2:3::4": "2001:db8:1:2::/64"} {
 		if got := sourceOf(from{addr: net.ParseIP(addr)}).String(); got != want {
 			t.Errorf("%s is %s, want %s", addr, got, want)
 		}
@@ -275,10 +277,12 @@ func TestNothingIsLeftOfConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(func(context.Context, string) (string, error) { return "", errors.New("no") })
 	w.host(c)
-	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}, {ServerName: "asleep.example", Asleep: true}})
+	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}, {ServerName: "asleep.example",
+		Asleep: true}})
 	w.routed(2)
 	round := func() {
-		for _, hello := range [][]byte{helloWith(sni("a.example")), helloWith(sni("asleep.example")), helloWith(sni("none.example")), []byte("GET / HTTP/1.1\r\n\r\n"), helloWith()} {
+		for _, hello := range [][]byte{helloWith(sni("a.example")), helloWith(sni("asleep.example")),
+			helloWith(sni("none.example")), []byte("GET / HTTP/1.1\r\n\r\n"), helloWith()} {
 			conn := w.say(hello)
 			_ = conn.CloseWrite()
 			_, _ = io.ReadAll(conn)

@@ -121,7 +121,9 @@ func noWake(context.Context, string) (string, error) { return "", errors.New("no
 
 // tlsBackend is a plane that answers each request with its name.
 func tlsBackend(t *testing.T, name string) (address string) {
-	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, name) }))
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, name)
+	}))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
 }

@@ -90,7 +90,8 @@ func TestHashesOfAnotherSizeAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		hashes []byte
 		bits   int
-	}{{nil, 0}, {make([]byte, 7), 0}, {make([]byte, 9), 0}, {make([]byte, 8), 1}, {make([]byte, 8), -1}, {make([]byte, 8<<13), 13}} {
+	}{{nil, 0}, {make([]byte, 7), 0}, {make([]byte, 9), 0}, {make([]byte, 8), 1}, {make([]byte, 8), -1},
+		{make([]byte, 8<<13), 13}} {
 		if _, err := Differing(make([]byte, hashSize<<max(0, c.bits)), c.hashes, c.bits); err != ErrForm {
 			t.Errorf("%d bytes, %d bits: %v", len(c.hashes), c.bits, err)
 		}

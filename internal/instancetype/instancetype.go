@@ -68,7 +68,8 @@ var table = func() map[string]Type {
 	}
 	// t3 follows no such rule.
 	for _, x := range []Type{
-		{"t3.medium", 2, 4096, "amd64"}, {"t3.large", 2, 8192, "amd64"}, {"t3.xlarge", 4, 16384, "amd64"}, {"t3.2xlarge", 8, 32768, "amd64"},
+		{"t3.medium", 2, 4096, "amd64"}, {"t3.large", 2, 8192, "amd64"}, {"t3.xlarge", 4, 16384, "amd64"},
+		{"t3.2xlarge", 8, 32768, "amd64"},
 	} {
 		t[x.Name] = x
 	}

@@ -1,8 +1,9 @@
 // Package jsonscan reads and writes JSON whose form is known, without reflection.
 //
-// It is for documents that are decoded and encoded with each request: the lifecycle manager's statuses. A Scanner walks
-// through JSON that was valid when it was stored; it reports malformed input as an error, but it accepts some input that
-// is not JSON. What comes from outside is decoded by encoding/json. The package imports nothing of Atoll.
+// It is for documents that are decoded and encoded with each request: the lifecycle manager's
+// statuses. A Scanner walks through JSON that was valid when it was stored; it reports malformed
+// input as an error, but it accepts some input that is not JSON. What comes from outside is decoded
+// by encoding/json. The package imports nothing of Atoll.
 package jsonscan
 
 import (

@@ -105,7 +105,8 @@ func (b *Broker) configure(o Options) error {
 		lines = append(lines, "allow_anonymous true")
 	} else {
 		lines = append(lines, "cafile "+b.file("ca.pem"), "certfile "+b.file("cert.pem"), "keyfile "+b.file("key.pem"),
-			"require_certificate true", "use_identity_as_username true", "allow_anonymous false", "acl_file "+b.file("acl"))
+			"require_certificate true", "use_identity_as_username true", "allow_anonymous false", "acl_file "+
+				b.file("acl"))
 		files["ca.pem"], files["cert.pem"], files["key.pem"] = o.CA, o.Cert, o.Key
 		files["acl"] = fmt.Appendf(nil, `user %[1]s
 topic write sources/%[2]s/consumers/+/sourceevents

@@ -41,7 +41,8 @@ var defaults = Settings{
 	"enable_sort":             "on",
 	"enable_incremental_sort": "on",
 
-	// "begin" means this. Statements retry a conflict of their own row only, so serialization failures would reach callers.
+	// "begin" means this. Statements retry a conflict of their own row only, so serialization
+	// failures would reach callers.
 	"default_transaction_isolation":  "read committed",
 	"default_transaction_deferrable": "off",
 

@@ -47,9 +47,10 @@ func DefaultSettings() map[string]string {
 		"max_connections":         "150",   // some ten processes with a pool of 16 at most, seldom full
 		"shared_buffers":          "128MB", // one machine: most of the cache is the kernel's
 		"max_wal_size":            "1GB",
-		"min_wal_size":            "128MB", // recycled WAL files, so that a full disk stops data files first (53100), not WAL (a panic)
-		"wal_compression":         "on",
-		"log_timezone":            "UTC",
+		// recycled WAL files, so that a full disk stops data files first (53100), not WAL (a panic)
+		"min_wal_size":    "128MB",
+		"wal_compression": "on",
+		"log_timezone":    "UTC",
 		// Logs go to stderr as they come. Terse, and without parameters, so that no document's content gets into them.
 		"logging_collector":                 "off",
 		"log_destination":                   "stderr",
@@ -86,7 +87,8 @@ func (c *Cluster) withDefaults() (account, error) {
 		}
 	}
 	if len(c.socket()) > MaxSocketPath {
-		return account{}, fmt.Errorf("postgres socket %s is longer than the %d bytes that a socket's path may have", c.socket(), MaxSocketPath)
+		return account{}, fmt.Errorf("postgres socket %s is longer than the %d bytes that a socket's path may have",
+			c.socket(), MaxSocketPath)
 	}
 	return a, nil
 }
@@ -150,7 +152,8 @@ func inspect(dir string) (complete bool, err error) {
 		return true, nil
 	}
 	for _, n := range names {
-		if n != "PG_VERSION" && n != "base" && n != "global" && !strings.HasPrefix(n, "pg_") && !strings.HasPrefix(n, "postgresql.") {
+		if n != "PG_VERSION" && n != "base" && n != "global" && !strings.HasPrefix(n, "pg_") &&
+			!strings.HasPrefix(n, "postgresql.") {
 			return false, fmt.Errorf("%s is neither empty nor a data directory that was made here (it has %q)", dir, n)
 		}
 	}

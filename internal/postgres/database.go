@@ -23,7 +23,8 @@ func (c *Cluster) EnsureDatabase(ctx context.Context, db, owner string) error {
 	role, name := pgx.Identifier{owner}.Sanitize(), pgx.Identifier{db}.Sanitize()
 
 	var hasRole, hasDatabase bool
-	err = conn.QueryRow(ctx, `select exists (select from pg_roles where rolname = $1), exists (select from pg_database where datname = $2)`,
+	err = conn.QueryRow(
+		ctx, `select exists (select from pg_roles where rolname = $1), exists (select from pg_database where datname = $2)`,
 		owner, db).Scan(&hasRole, &hasDatabase)
 	if err != nil {
 		return fmt.Errorf("making database %s: %w", db, err)
@@ -34,7 +35,8 @@ func (c *Cluster) EnsureDatabase(ctx context.Context, db, owner string) error {
 		}
 	}
 	if !hasDatabase {
-		if err := ignoreExists(conn.Exec(ctx, `create database `+name+` owner `+role+` template template0`)); err != nil {
+		if err := ignoreExists(conn.Exec(ctx, `create database `+name+` owner `+role+
+			` template template0`)); err != nil {
 			return fmt.Errorf("making database %s: %w", db, err)
 		}
 	}
@@ -55,7 +57,8 @@ func retryBusy(ctx context.Context, conn *pgx.Conn, stmt string) error {
 	var err error
 	for range 10 {
 		_, err = conn.Exec(ctx, stmt)
-		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "XX000" { // "tuple concurrently updated"
+		// "tuple concurrently updated"
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "XX000" {
 			return err
 		}
 	}

@@ -98,12 +98,16 @@ func newest(dirs []string) (Binaries, error) {
 	if len(tooOld) > 0 {
 		old = " (" + strings.Join(tooOld, ", ") + ")"
 	}
-	return Binaries{}, fmt.Errorf("%w: PostgreSQL %d or newer is needed%s. On Debian or Ubuntu, as root, without letting the package start a server:\n"+
-		"  mkdir -p /etc/postgresql-common/createcluster.d\n"+
-		"  echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/atoll.conf\n"+
-		"  apt-get install postgresql\n"+
-		"elsewhere install PostgreSQL's server package and put the directory of its 'postgres' and 'initdb' into PATH",
-		ErrNotFound, MinVersion, old)
+	return Binaries{},
+		fmt.Errorf(
+			"%w: PostgreSQL %d or newer is needed%s. On Debian or Ubuntu, as root, without letting the package start "+
+				"a server:\n"+
+				"  mkdir -p /etc/postgresql-common/createcluster.d\n"+
+				"  echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.d/atoll.conf\n"+
+				"  apt-get install postgresql\n"+
+				"elsewhere install PostgreSQL's server package and put the directory of its 'postgres' and 'initdb' "+
+				"into PATH",
+			ErrNotFound, MinVersion, old)
 }
 
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)

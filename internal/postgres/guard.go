@@ -12,12 +12,14 @@ import (
 // Reserve is how much of the disk is kept for PostgreSQL's own needs: below it, Guard makes the server read only.
 const Reserve = 256 << 20
 
-// Guard keeps a full disk from taking the server down: a PostgreSQL that cannot write a checkpoint crashes, and does not
-// start again until there is room. Below Reserve the server becomes read only, so that writes are refused (SQLSTATE
-// 25006) and reads go on; above twice of that it becomes writable again. Guard runs beside the server, over its restarts,
-// until ctx ends; changed, which may be nil, is told of each change.
+// Guard keeps a full disk from taking the server down: a PostgreSQL that cannot write a checkpoint
+// crashes, and does not start again until there is room. Below Reserve the server becomes read
+// only, so that writes are refused (SQLSTATE 25006) and reads go on; above twice of that it becomes
+// writable again. Guard runs beside the server, over its restarts, until ctx ends; changed, which
+// may be nil, is told of each change.
 func (c *Cluster) Guard(ctx context.Context, changed func(readOnly bool, free uint64)) error {
-	return guard{free: func() (uint64, error) { return freeSpace(c.DataDir) }, set: c.setReadOnly, changed: changed, every: time.Second}.run(ctx)
+	return guard{free: func() (uint64, error) { return freeSpace(c.DataDir) }, set: c.setReadOnly, changed: changed,
+		every: time.Second}.run(ctx)
 }
 
 type guard struct {
@@ -30,7 +32,8 @@ type guard struct {
 func (g guard) run(ctx context.Context) error {
 	tick := time.NewTicker(g.every)
 	defer tick.Stop()
-	known, readOnly := false, false // what was last set; not known at the start, when another guard may have been before
+	// what was last set; not known at the start, when another guard may have been before
+	known, readOnly := false, false
 	for {
 		if free, err := g.free(); err == nil {
 			want := decide(readOnly, free)

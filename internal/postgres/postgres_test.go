@@ -69,7 +69,8 @@ func ask(t testing.TB, dsn, sql string) (answer string, err error) {
 
 func TestFindSaysWhatToInstall(t *testing.T) {
 	_, err := newest([]string{place(t)})
-	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "apt-get install postgresql") || !strings.Contains(err.Error(), "create_main_cluster = false") {
+	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "apt-get install postgresql") ||
+		!strings.Contains(err.Error(), "create_main_cluster = false") {
 		t.Fatal(err)
 	}
 }
@@ -80,7 +81,8 @@ func TestFindTakesTheNewestThatIsNewEnough(t *testing.T) {
 	for _, v := range []string{"14.9", "16.2", "15.1"} {
 		d := filepath.Join(dir, v)
 		script := "#!/bin/sh\necho 'postgres (PostgreSQL) " + v + "'\n"
-		if err := errors.Join(os.Mkdir(d, 0o755), os.WriteFile(d+"/postgres", []byte(script), 0o755), os.WriteFile(d+"/initdb", nil, 0o755)); err != nil {
+		if err := errors.Join(os.Mkdir(d, 0o755), os.WriteFile(d+"/postgres", []byte(script), 0o755),
+			os.WriteFile(d+"/initdb", nil, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 		dirs = append(dirs, d)
@@ -98,7 +100,8 @@ func TestDurabilityAndEncodingAreAsTheyShouldBe(t *testing.T) {
 	c.Settings = nil
 	started(t, c)
 	for setting, want := range map[string]string{
-		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "listen_addresses": "", "server_encoding": "UTF8", "lc_collate": "C",
+		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "listen_addresses": "",
+		"server_encoding": "UTF8", "lc_collate": "C",
 	} {
 		if got, err := ask(t, c.DSN("postgres", Superuser), "show "+setting); err != nil || got != want {
 			t.Errorf("%s is %q, %v", setting, got, err)
@@ -153,12 +156,14 @@ func TestAnInitThatWasKilledIsDoneAgain(t *testing.T) {
 
 func TestAHalfMadeDirectoryIsMadeAgainAndAForeignOneIsNot(t *testing.T) {
 	c := cluster(t)
-	if err := errors.Join(os.MkdirAll(c.DataDir+"/base/1", 0o700), os.WriteFile(c.DataDir+"/PG_VERSION", []byte("15\n"), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(c.DataDir+"/base/1", 0o700), os.WriteFile(c.DataDir+"/PG_VERSION", []byte("15\n"),
+		0o600)); err != nil {
 		t.Fatal(err)
 	}
 	started(t, c)
 	foreign := cluster(t)
-	if err := errors.Join(os.Mkdir(foreign.DataDir, 0o755), os.WriteFile(foreign.DataDir+"/thesis.tex", nil, 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(foreign.DataDir, 0o755), os.WriteFile(foreign.DataDir+"/thesis.tex", nil,
+		0o644)); err != nil {
 		t.Fatal(err)
 	}
 	if err := foreign.Init(within(t)); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
@@ -235,10 +240,12 @@ func TestADatabaseIsItsOwnersAlone(t *testing.T) {
 	if got, err := ask(t, c.DSN("clm", "clm"), "select current_user::text"); err != nil || got != "clm" {
 		t.Fatal(got, err)
 	}
-	if _, err := ask(t, c.DSN("clm", "clm"), "with x as (select 1) select has_schema_privilege('public', 'create')::text"); err != nil {
+	if _, err := ask(t, c.DSN("clm", "clm"),
+		"with x as (select 1) select has_schema_privilege('public', 'create')::text"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ask(t, c.DSN("clm", "maestro"), "select 1::text"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if _, err := ask(t, c.DSN("clm", "maestro"), "select 1::text"); err == nil || !strings.Contains(err.Error(),
+		"permission denied") {
 		t.Fatal(err)
 	}
 	if _, err := ask(t, c.DSN("maestro", Superuser), "select 1::text"); err != nil {

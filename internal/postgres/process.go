@@ -86,7 +86,8 @@ func (c *Cluster) postmaster() int {
 	if pid <= 0 || syscall.Kill(pid, 0) != nil || !worksIn(pid, c.DataDir) {
 		return 0
 	}
-	// A session of a dead server works in the directory, too, and may have got the pid by reuse; only the server has -D.
+	// A session of a dead server works in the directory, too, and may have got the pid by reuse;
+	// only the server has -D.
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err == nil && !bytes.Contains(cmdline, []byte("\x00-D\x00")) {
 		return 0

@@ -25,7 +25,8 @@ func lookupAccount(name string) (account, error) {
 			self.name = u.Username
 		}
 		if name != "" && name != self.name {
-			return account{}, fmt.Errorf("running postgres as %s: only root can switch users, this is %s", name, self.name)
+			return account{}, fmt.Errorf("running postgres as %s: only root can switch users, this is %s", name,
+				self.name)
 		}
 		return self, nil
 	}
@@ -45,7 +46,8 @@ func lookupAccount(name string) (account, error) {
 		}
 		return account{name: c, uid: uid, gid: gid, switches: true}, nil
 	}
-	return account{}, fmt.Errorf("running postgres: it refuses to run as root, and none of the users %v exists", candidates)
+	return account{}, fmt.Errorf("running postgres: it refuses to run as root, and none of the users %v exists",
+		candidates)
 }
 
 func (a account) attr() *syscall.SysProcAttr {
@@ -100,7 +102,8 @@ func (a account) reaches(dir string) error {
 	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
 		info, err := os.Stat(parent)
 		if err == nil && !a.passes(info) {
-			return fmt.Errorf("user %s cannot reach %s: %s is closed to it (mode %o)", a.name, dir, parent, info.Mode().Perm())
+			return fmt.Errorf("user %s cannot reach %s: %s is closed to it (mode %o)", a.name, dir, parent,
+				info.Mode().Perm())
 		}
 		if parent == filepath.Dir(parent) {
 			return nil

@@ -69,12 +69,14 @@ func ParseIfMatch(r *http.Request) (version int64, any, present bool, err error)
 	case tag == "*":
 		return 0, true, true, nil
 	case strings.Contains(tag, ","):
-		return 0, false, true, Errorf(http.StatusBadRequest, CodeInvalid, "If-Match names several entity tags; name one")
+		return 0, false, true, Errorf(http.StatusBadRequest, CodeInvalid,
+			"If-Match names several entity tags; name one")
 	case strings.HasPrefix(tag, "W/"):
 		return 0, false, true, Errorf(http.StatusPreconditionFailed, "precondition-failed",
 			"If-Match has a weak entity tag, which matches nothing; use the ETag of a GET as it is")
 	case len(tag) < 2 || tag[0] != '"' || tag[len(tag)-1] != '"':
-		return 0, false, true, Errorf(http.StatusBadRequest, CodeInvalid, `If-Match is not an entity tag; it looks like "7", with the quotes`)
+		return 0, false, true, Errorf(http.StatusBadRequest, CodeInvalid,
+			`If-Match is not an entity tag; it looks like "7", with the quotes`)
 	}
 	version, ok := versionOf(tag)
 	if !ok {

@@ -64,7 +64,8 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 		return nil, tooLarge
 	}
 	if err != nil {
-		return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the request body ended early; send it whole").Because(err)
+		return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the request body ended early; send it whole").Because(
+			err)
 	}
 	return data, nil
 }
@@ -84,7 +85,8 @@ func Drain(r *http.Request) {
 // DecodeJSON is ReadJSON for bytes that are already here.
 func DecodeJSON(data []byte, v any) error {
 	if len(bytes.TrimSpace(data)) == 0 {
-		return Errorf(http.StatusBadRequest, CodeInvalid, "the request body is empty; send a JSON object").Because(ErrEmpty)
+		return Errorf(http.StatusBadRequest, CodeInvalid, "the request body is empty; send a JSON object").Because(
+			ErrEmpty)
 	}
 	if err := storable(data); err != nil {
 		return err
@@ -101,14 +103,16 @@ func DecodeJSON(data []byte, v any) error {
 		if e.Field != "" {
 			at = e.Field
 		}
-		return malformed(data, int(e.Offset), "%s is a JSON %s where %s is expected", at, e.Value, e.Type).Because(ErrType)
+		return malformed(data, int(e.Offset), "%s is a JSON %s where %s is expected", at, e.Value, e.Type).Because(
+			ErrType)
 	}
 	return Errorf(http.StatusBadRequest, CodeInvalid, "the request body cannot be read: %s", err).Because(ErrMalformed)
 }
 
 func malformed(data []byte, offset int, format string, args ...any) *Error {
 	line, col := position(data, offset)
-	return Errorf(http.StatusBadRequest, CodeInvalid, "the request body is not what is expected here, at line %d column %d: %s",
+	return Errorf(http.StatusBadRequest, CodeInvalid,
+		"the request body is not what is expected here, at line %d column %d: %s",
 		line, col, fmt.Sprintf(format, args...)).Because(ErrMalformed)
 }
 

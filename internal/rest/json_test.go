@@ -54,7 +54,8 @@ func TestReadJSONSaysWhereTheFaultIs(t *testing.T) {
 }
 
 func TestReadJSONAcceptsWhatCurlSends(t *testing.T) {
-	r := httptest.NewRequest("POST", "/", strings.NewReader(`{"name":"\\u0000 \ud83d\ude00 é", "n": -1.5e-9, "other": [1,{}]}`))
+	r := httptest.NewRequest("POST", "/", strings.NewReader(
+		`{"name":"\\u0000 \ud83d\ude00 é", "n": -1.5e-9, "other": [1,{}]}`))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	var v map[string]any
 	if err := ReadJSON(r, 1024, &v); err != nil {
@@ -128,10 +129,12 @@ func TestIfMatch(t *testing.T) {
 // The hash in a tag tells representations apart, and counts for no write.
 func TestBodyETags(t *testing.T) {
 	one, two := BodyETag(7, []byte("a")), BodyETag(7, []byte("b"))
-	if one == two || !SameVersion(one, two) || !SameVersion(one, ETag(7)) || SameVersion(one, BodyETag(8, []byte("a"))) || VersionETag(one) != ETag(7) {
+	if one == two || !SameVersion(one, two) || !SameVersion(one, ETag(7)) ||
+		SameVersion(one, BodyETag(8, []byte("a"))) || VersionETag(one) != ETag(7) {
 		t.Errorf("%s %s", one, two)
 	}
-	for tag, want := range map[string]int64{one: 7, `"7"`: 7, `"7-"`: 0, `"7-x"`: 0, `"7-123"`: 0, `"07"`: 0, `"+7"`: 0, `W/` + one: 0} {
+	for tag, want := range map[string]int64{one: 7, `"7"`: 7, `"7-"`: 0, `"7-x"`: 0, `"7-123"`: 0, `"07"`: 0, `"+7"`: 0,
+		`W/` + one: 0} {
 		r := httptest.NewRequest("PUT", "/", nil)
 		r.Header.Set("If-Match", tag)
 		if version, _, _, err := ParseIfMatch(r); version != want || (err == nil) != (want != 0) {

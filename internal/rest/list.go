@@ -48,7 +48,8 @@ func positive(q url.Values, name string, absent int) (int, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || n < 1 {
-		return 0, Errorf(http.StatusBadRequest, CodeInvalid, "%s=%s is not a whole number above 0", name, Shorten(s, 32))
+		return 0, Errorf(http.StatusBadRequest, CodeInvalid, "%s=%s is not a whole number above 0", name,
+			Shorten(s, 32))
 	}
 	return int(n), nil
 }
@@ -90,10 +91,12 @@ func ParseOrder(value string, allowed ...string) ([]Order, error) {
 			}
 		}
 		if bad {
-			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the order %q is not a field with asc or desc", Shorten(part, 64))
+			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "the order %q is not a field with asc or desc",
+				Shorten(part, 64))
 		}
 		if !slices.Contains(allowed, words[0]) {
-			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "cannot order by %q; possible: %s", Shorten(words[0], 64), strings.Join(allowed, ", "))
+			return nil, Errorf(http.StatusBadRequest, CodeInvalid, "cannot order by %q; possible: %s",
+				Shorten(words[0], 64), strings.Join(allowed, ", "))
 		}
 		orders = append(orders, Order{Field: words[0], Desc: desc})
 	}

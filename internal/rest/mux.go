@@ -74,7 +74,8 @@ func (m *Mux) unmatched(w http.ResponseWriter, r *http.Request, h http.Handler) 
 			return
 		}
 		allow := probe.header.Get("Allow")
-		e := Errorf(http.StatusMethodNotAllowed, "method-not-allowed", "%s is not allowed here; allowed: %s", r.Method, allow)
+		e := Errorf(http.StatusMethodNotAllowed, "method-not-allowed", "%s is not allowed here; allowed: %s", r.Method,
+			allow)
 		e.Header = http.Header{"Allow": {allow}}
 		Fail(w, r, e)
 		return

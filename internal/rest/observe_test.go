@@ -34,8 +34,9 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 	var log bytes.Buffer
 	mux := NewMux()
 	for pattern, err := range map[string]error{
-		"GET /typed":   fmt.Errorf("getting: %w", Errorf(409, "exists", "it exists").Because(errors.New("SECRET"))),
-		"GET /fields":  &Error{Status: 422, Code: "invalid", Reason: "wrong", Fields: []FieldError{{Field: "spec.x", Message: "is bad"}}},
+		"GET /typed": fmt.Errorf("getting: %w", Errorf(409, "exists", "it exists").Because(errors.New("SECRET"))),
+		"GET /fields": &Error{Status: 422, Code: "invalid", Reason: "wrong", Fields: []FieldError{
+			{Field: "spec.x", Message: "is bad"}}},
 		"GET /aws":     &Error{Status: 403, Code: "denied", Reason: "no", Type: "AccessDeniedException"},
 		"GET /down":    fmt.Errorf("reading: %w", errDown),
 		"GET /unknown": errors.New("SECRET"),
@@ -52,7 +53,8 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 		Log: slog.New(slog.NewJSONHandler(&log, nil)),
 		Classify: func(err error) *Error {
 			if errors.Is(err, errDown) {
-				return &Error{Status: 503, Code: "unavailable", Reason: "the store is down", RetryAfter: 1500 * time.Millisecond, Err: err}
+				return &Error{Status: 503, Code: "unavailable", Reason: "the store is down",
+					RetryAfter: 1500 * time.Millisecond, Err: err}
 			}
 			return nil
 		},
@@ -65,13 +67,18 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 		logged int
 	}{
 		{"/typed", 409, `{"kind":"Error","code":"exists","reason":"it exists"}`, 0},
-		{"/fields", 422, `{"kind":"Error","code":"invalid","reason":"wrong","errors":[{"field":"spec.x","message":"is bad"}]}`, 0},
+		{"/fields", 422,
+			`{"kind":"Error","code":"invalid","reason":"wrong","errors":[{"field":"spec.x","message":"is bad"}]}`, 0},
 		{"/aws", 403, `{"kind":"Error","code":"denied","reason":"no","message":"no"}`, 0},
 		{"/down", 503, `{"kind":"Error","code":"unavailable","reason":"the store is down"}`, 1},
-		{"/unknown", 500, `{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
-		{"/panic", 500, `{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
+		{"/unknown", 500,
+			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
+		{"/panic", 500,
+			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
 		{"/late", 503, `{"kind":"Error","code":"timeout","reason":"the request took too long; try again"}`, 1},
-		{"/big", 413, `{"kind":"Error","code":"body-too-large","reason":"the request body is larger than 5 bytes; send less"}`, 0},
+		{"/big", 413,
+			`{"kind":"Error","code":"body-too-large","reason":"the request body is larger than 5 bytes; send less"}`,
+			0},
 		{"/nowhere", 404, `{"kind":"Error","code":"not-found","reason":"there is nothing at /nowhere"}`, 0},
 	} {
 		log.Reset()
@@ -95,7 +102,8 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 	if got := do(h, "GET", "/aws").Header().Get("x-amzn-ErrorType"); got != "AccessDeniedException" {
 		t.Errorf("x-amzn-ErrorType %q", got)
 	}
-	if log.Reset(); !strings.Contains(func() string { do(h, "GET", "/panic"); return log.String() }(), "observe_test.go") {
+	if log.Reset(); !strings.Contains(func() string { do(h, "GET", "/panic"); return log.String() }(),
+		"observe_test.go") {
 		t.Errorf("a panic is logged without its stack: %s", &log)
 	}
 	w := do(h, "PUT", "/typed")
@@ -159,7 +167,8 @@ func TestTheAccessLogHasNoQuery(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	mux := NewMux()
 	mux.Handle("GET /things/{id}", func(http.ResponseWriter, *http.Request) error { return nil })
-	h := Observe(Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Metrics: reg}, mux)
+	h := Observe(Options{Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Metrics: reg}, mux)
 	do(h, "GET", "/things/7?X-Amz-Signature=SECRET")
 	var line map[string]any
 	if err := json.Unmarshal(log.Bytes(), &line); err != nil {

@@ -38,7 +38,8 @@ const checkTimeout = 2 * time.Second
 // NewOps returns an Ops without checks, which is ready.
 func NewOps() *Ops {
 	o := &Ops{Registry: prometheus.NewRegistry(), checks: map[string]func(context.Context) error{}, mux: NewMux()}
-	o.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	o.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(
+		collectors.ProcessCollectorOpts{}))
 	o.mux.Handle("GET /healthz", o.Live)
 	o.mux.Handle("GET /readyz", o.Ready)
 	o.mux.HandleHTTP("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{Registry: o.Registry}))

@@ -30,7 +30,8 @@ func TestReadinessSaysWhatIsMissing(t *testing.T) {
 	if w := do(h, "GET", "/healthz"); w.Code != 200 {
 		t.Errorf("healthz: %d", w.Code)
 	}
-	if w := do(h, "GET", "/metrics"); w.Code != 200 || !strings.Contains(w.Body.String(), "go_goroutines") || !strings.Contains(w.Body.String(), "process_") {
+	if w := do(h, "GET", "/metrics"); w.Code != 200 || !strings.Contains(w.Body.String(), "go_goroutines") ||
+		!strings.Contains(w.Body.String(), "process_") {
 		t.Errorf("metrics: %d %s", w.Code, w.Body)
 	}
 	o.Drain()
@@ -45,7 +46,10 @@ func TestAPartThatStartsLateHasItsRoute(t *testing.T) {
 	if w := do(h, "GET", "/config"); w.Code != 404 {
 		t.Errorf("nobody has it: %d %s", w.Code, w.Body)
 	}
-	o.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error { return WriteJSON(w, http.StatusOK, 1) })
+	o.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error {
+		return WriteJSON(w, http.StatusOK,
+			1)
+	})
 	if w := do(h, "GET", "/config"); w.Code != 200 {
 		t.Errorf("it is served already: %d %s", w.Code, w.Body)
 	}

@@ -85,7 +85,8 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	defer done()
 	err := hs.Shutdown(graceful)
 	if errors.Is(err, context.DeadlineExceeded) {
-		log.LogAttrs(ctx, slog.LevelWarn, "requests cut at shutdown", slog.String("server", s.Name), slog.Duration("grace", grace))
+		log.LogAttrs(ctx, slog.LevelWarn, "requests cut at shutdown", slog.String("server", s.Name),
+			slog.Duration("grace", grace))
 		err = nil
 		cancel()
 		_ = hs.Close()

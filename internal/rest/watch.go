@@ -65,7 +65,8 @@ type Stream struct {
 // first Send or Open, so an error that feed returns before is answered as any
 // other (an unknown cursor is 410), and one that it returns later becomes an
 // ERROR event. What feed returns after its context ended is of no interest.
-func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context, s *Stream) error) error {
+func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context,
+	s *Stream) error) error {
 	callOf(r.Context()).watch = true
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
@@ -74,7 +75,8 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 
 	s := &Stream{w: w, rc: http.NewResponseController(w), opts: o.withDefaults(), cancel: cancel}
 	// The deadlines of the server are for requests that end.
-	if err := errors.Join(s.rc.SetReadDeadline(time.Time{}), s.rc.SetWriteDeadline(time.Time{})); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := errors.Join(s.rc.SetReadDeadline(time.Time{}), s.rc.SetWriteDeadline(time.Time{})); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	err := feed(ctx, s)
@@ -82,7 +84,8 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 	switch {
 	case ctx.Err() != nil:
 		if !opened && context.Cause(ctx) == errStopping {
-			e := Errorf(http.StatusServiceUnavailable, "stopping", "the server is stopping; try again").Because(errStopping)
+			e := Errorf(http.StatusServiceUnavailable, "stopping", "the server is stopping; try again").Because(
+				errStopping)
 			e.RetryAfter = time.Second
 			return e
 		}

@@ -77,7 +77,8 @@ func TestAWatchSendsEventsAndBookmarks(t *testing.T) {
 	for e.Type == Bookmark {
 		e = read()
 	}
-	if diff := cmp.Diff(Event{Type: Failed, Object: json.RawMessage(`{"kind":"Error","code":"gone","reason":"the cursor is too old; list again"}`)}, e); diff != "" {
+	if diff := cmp.Diff(Event{Type: Failed, Object: json.RawMessage(
+		`{"kind":"Error","code":"gone","reason":"the cursor is too old; list again"}`)}, e); diff != "" {
 		t.Error(diff)
 	}
 	if err := dec.Decode(&e); err != io.EOF {
@@ -119,7 +120,8 @@ func TestAWatchEndsWithItsClient(t *testing.T) {
 
 func TestAStuckClientIsDropped(t *testing.T) {
 	ended := make(chan error, 1)
-	srv := watchServer(t, WatchOptions{WriteTimeout: 20 * time.Millisecond}, func(ctx context.Context, s *Stream) error {
+	srv := watchServer(t, WatchOptions{WriteTimeout: 20 * time.Millisecond}, func(ctx context.Context,
+		s *Stream) error {
 		object, _ := json.Marshal(strings.Repeat("x", 1<<20))
 		for {
 			if err := s.Send(Event{Type: Added, Object: object}); err != nil {

@@ -65,12 +65,14 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	// Later ones are stronger.
-	described, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", o.Service), attribute.String("service.version", o.Version)),
+	described, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", o.Service),
+		attribute.String("service.version", o.Version)),
 		resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("tracing: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(logged{exporter, o.Logger}, sdk.WithBatchTimeout(time.Second)))
+	provider := sdk.NewTracerProvider(sdk.WithResource(described), sdk.WithBatcher(logged{exporter, o.Logger},
+		sdk.WithBatchTimeout(time.Second)))
 	return &Tracer{provider, provider.Tracer("atoll.dev")}, nil
 }
 
@@ -100,7 +102,8 @@ type logged struct {
 
 func (l logged) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	if err := l.SpanExporter.ExportSpans(ctx, spans); err != nil {
-		l.log.LogAttrs(ctx, slog.LevelDebug, "spans not exported", slog.Int("spans", len(spans)), slog.Any("error", err))
+		l.log.LogAttrs(ctx, slog.LevelDebug, "spans not exported", slog.Int("spans", len(spans)),
+			slog.Any("error", err))
 	}
 	return nil
 }

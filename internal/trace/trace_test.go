@@ -57,7 +57,8 @@ func TestOneTraceGoesThroughProcesses(t *testing.T) {
 	res.Body.Close()
 	root.End(nil)
 
-	ctx, work := tracers["adapter"].Start(trace.WithParent(context.Background(), <-message), "work", trace.Consumer, trace.String("adapter", "a"))
+	ctx, work := tracers["adapter"].Start(trace.WithParent(context.Background(), <-message), "work", trace.Consumer,
+		trace.String("adapter", "a"))
 	if !strings.HasPrefix(trace.Parent(ctx), "00-") {
 		t.Errorf("traceparent %q", trace.Parent(ctx))
 	}
@@ -110,13 +111,15 @@ func TestATracerThatIsOffDoesNothing(t *testing.T) {
 	if off.Transport(http.DefaultTransport) != http.DefaultTransport || off.Close() != nil {
 		t.Error("it is not off")
 	}
-	if _, span := off.Start(ctx, "x", trace.Client); span != nil || trace.Parent(ctx) != "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" {
+	if _, span := off.Start(ctx, "x", trace.Client); span != nil ||
+		trace.Parent(ctx) != "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" {
 		t.Errorf("%v, parent %q", span, trace.Parent(ctx))
 	}
 }
 
 func TestWhatIsNoTraceparentIsNoParent(t *testing.T) {
-	for _, text := range []string{"", "x", "00-00000000000000000000000000000000-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", strings.Repeat("0", 1000)} {
+	for _, text := range []string{"", "x", "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", strings.Repeat("0", 1000)} {
 		if got := trace.Parent(trace.WithParent(t.Context(), text)); got != "" {
 			t.Errorf("%q: %q", text, got)
 		}
@@ -125,7 +128,8 @@ func TestWhatIsNoTraceparentIsNoParent(t *testing.T) {
 
 func TestUnknownProtocolsAreRefused(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon")
-	if _, err := trace.Open(t.Context(), trace.Options{Service: "x"}); err == nil || !strings.Contains(err.Error(), "carrier-pigeon") {
+	if _, err := trace.Open(t.Context(), trace.Options{Service: "x"}); err == nil || !strings.Contains(err.Error(),
+		"carrier-pigeon") {
 		t.Error(err)
 	}
 }

@@ -52,8 +52,9 @@ func Start(t testing.TB) *Collector {
 // Env are the variables that make a process send its spans here, often.
 func (c *Collector) Env() map[string]string {
 	return map[string]string{
-		"HYPERFLEET_TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-		"OTEL_SERVICE_NAME": "", "OTEL_RESOURCE_ATTRIBUTES": "", "OTEL_TRACES_SAMPLER": "always_on",
+		"HYPERFLEET_TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": c.URL,
+		"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+		"OTEL_SERVICE_NAME":           "", "OTEL_RESOURCE_ATTRIBUTES": "", "OTEL_TRACES_SAMPLER": "always_on",
 	}
 }
 
@@ -113,7 +114,8 @@ func (c *Collector) take(req *collector.ExportTraceServiceRequest) {
 
 func decode(service string, s *otlp.Span) Span {
 	d := Span{
-		Service: service, Name: s.Name, Trace: hex.EncodeToString(s.TraceId), ID: hex.EncodeToString(s.SpanId), Parent: hex.EncodeToString(s.ParentSpanId),
+		Service: service, Name: s.Name, Trace: hex.EncodeToString(s.TraceId), ID: hex.EncodeToString(
+			s.SpanId), Parent: hex.EncodeToString(s.ParentSpanId),
 		Kind: s.Kind.String()[len("SPAN_KIND_"):], Attrs: map[string]string{},
 		Begun: time.Unix(0, int64(s.StartTimeUnixNano)), Ended: time.Unix(0, int64(s.EndTimeUnixNano)),
 	}

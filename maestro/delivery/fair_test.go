@@ -77,7 +77,8 @@ func TestDeletionsThatNobodyAnswersDelayNothing(t *testing.T) {
 		for now.Sub(start) < span {
 			if waiting == nil && now.Sub(start) > time.Duration(changes)*7*time.Second {
 				changes++
-				w := Work{Consumer: fmt.Sprint("absent", changes%consumers), ID: fmt.Sprint("c", changes), Generation: 1}
+				w := Work{Consumer: fmt.Sprint("absent", changes%consumers), ID: fmt.Sprint("c", changes),
+					Generation: 1}
 				if changes%2 == 0 {
 					w.Consumer, w.Deleting = "live", changes%4 == 0
 				}
@@ -98,7 +99,8 @@ func TestDeletionsThatNobodyAnswersDelayNothing(t *testing.T) {
 			rt.Fatalf("%d repetitions in %v at %d a second", repeated, span, rate)
 		}
 		total := consumers * each
-		bound := 2*m.cfg.DeleteMax + 2*time.Duration(total/rate)*time.Second + time.Duration(each/m.cfg.Probes+1)*m.cfg.DeleteMax
+		bound := 2*m.cfg.DeleteMax + 2*time.Duration(total/rate)*time.Second + time.Duration(
+			each/m.cfg.Probes+1)*m.cfg.DeleteMax
 		if longest > bound {
 			rt.Fatalf("a deletion was not repeated for %v, %d pending at %d a second", longest, total, rate)
 		}
@@ -112,7 +114,8 @@ func TestAHundredThousandDeletions(t *testing.T) {
 	now := time.Unix(0, 0)
 	for c := range 1000 {
 		for d := range 100 {
-			m.Recover(now, Work{Consumer: fmt.Sprint("absent", c), ID: fmt.Sprint("d", d), Generation: 1, Deleting: true}, 3)
+			m.Recover(now, Work{Consumer: fmt.Sprint("absent", c), ID: fmt.Sprint("d", d), Generation: 1,
+				Deleting: true}, 3)
 		}
 	}
 	m.Connect()
@@ -145,5 +148,6 @@ func TestAHundredThousandDeletions(t *testing.T) {
 	if sent > 601*m.cfg.DeleteRate {
 		t.Errorf("%d repetitions in ten minutes", sent)
 	}
-	t.Logf("ten minutes of 100,000 unanswered deletions: %d repetitions, deciding took %v", sent, time.Since(begin).Round(time.Millisecond))
+	t.Logf("ten minutes of 100,000 unanswered deletions: %d repetitions, deciding took %v", sent,
+		time.Since(begin).Round(time.Millisecond))
 }

@@ -42,7 +42,8 @@ func TestMachine(t *testing.T) {
 			switch d.Cmd {
 			case "new":
 				now = start
-				m = New(Config{Window: number("window", 0), Burst: number("burst", 0), Retries: number("retries", 0), Probes: number("probes", 0)})
+				m = New(Config{Window: number("window", 0), Burst: number("burst", 0), Retries: number("retries", 0),
+					Probes: number("probes", 0)})
 				m.Connect()
 				return ""
 			case "connect":

@@ -91,7 +91,8 @@ type world struct {
 
 func newWorld(rt *rapid.T) *world {
 	w := &world{
-		rt: rt, now: time.Unix(0, 0), wanted: map[key]Work{}, last: map[key]int64{}, acked: map[key]int64{}, attempts: map[key]int{},
+		rt: rt, now: time.Unix(
+			0, 0), wanted: map[key]Work{}, last: map[key]int64{}, acked: map[key]int64{}, attempts: map[key]int{},
 		agents: map[key]Work{}, deleted: map[key]message{},
 	}
 	w.restart()
@@ -99,7 +100,8 @@ func newWorld(rt *rapid.T) *world {
 }
 
 func (w *world) drawKey(rt *rapid.T) key {
-	return key{fmt.Sprintf("mc%d", rapid.IntRange(1, propConsumers).Draw(rt, "consumer")), fmt.Sprintf("w%d", rapid.IntRange(1, propIDs).Draw(rt, "id"))}
+	return key{fmt.Sprintf("mc%d", rapid.IntRange(1, propConsumers).Draw(rt, "consumer")),
+		fmt.Sprintf("w%d", rapid.IntRange(1, propIDs).Draw(rt, "id"))}
 }
 
 // pass lets time pass. What was sent long ago does not arrive any more, nor does

@@ -53,7 +53,8 @@ func (c *checker) apply(_ context.Context, b store.Batch) error {
 func (c *checker) see(d store.Document) {
 	c.seen++
 	wrong := func(invariant, format string, args ...any) {
-		c.t.Errorf("%s: %s %s (version %d, generation %d): %s\nspec %s\nstatus %s", invariant, d.Kind, d.Name, d.Version, d.Generation, fmt.Sprintf(format, args...), d.Spec, d.Status)
+		c.t.Errorf("%s: %s %s (version %d, generation %d): %s\nspec %s\nstatus %s", invariant, d.Kind, d.Name,
+			d.Version, d.Generation, fmt.Sprintf(format, args...), d.Spec, d.Status)
 	}
 	before, known := c.docs[d.ID]
 	// A follower that was interrupted may see the same again, and never older.
@@ -84,11 +85,13 @@ func (c *checker) see(d store.Document) {
 		wrong("I1", "%v", err)
 		return
 	}
-	now := sighted{version: d.Version, generation: d.Generation, removed: d.Removed, deleting: d.DeletedAt != nil, reports: map[string]status.Report{}}
+	now := sighted{version: d.Version, generation: d.Generation, removed: d.Removed, deleting: d.DeletedAt != nil,
+		reports: map[string]status.Report{}}
 	for _, r := range seen.Reports {
 		now.reports[r.Adapter] = r
 		was, ok := before.reports[r.Adapter]
-		if ok && (r.Generation < was.Generation || r.Generation == was.Generation && r.ObservedAt.Before(was.ObservedAt)) {
+		if ok && (r.Generation < was.Generation || r.Generation == was.Generation && r.ObservedAt.Before(
+			was.ObservedAt)) {
 			wrong("I1", "a status regressed from %+v to %+v", was, r)
 		}
 	}
@@ -105,7 +108,8 @@ func (c *checker) see(d store.Document) {
 		r, ok := now.reports[name]
 		good = good && ok && int64(r.Generation) == d.Generation && says(r, wanted)
 	}
-	if len(seen.Conditions) == 0 || seen.Conditions[0].Type != status.Reconciled || int64(seen.Conditions[0].ObservedGeneration) != d.Generation {
+	if len(seen.Conditions) == 0 || seen.Conditions[0].Type != status.Reconciled ||
+		int64(seen.Conditions[0].ObservedGeneration) != d.Generation {
 		wrong("I1", "Reconciled is not of its generation")
 		return
 	}

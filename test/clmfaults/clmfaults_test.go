@@ -63,7 +63,8 @@ func TestI1I2I3I4I5I9I12TheLifecycleManagerUnderFire(t *testing.T) {
 		t.Errorf("I4: %v", err)
 	}
 	w.watcherMeets()
-	t.Logf("%d requests acknowledged, %d sights in the feed; as asked after %v; faults: %v", w.acks, w.check.seen, time.Since(begun).Round(time.Millisecond), w.counts)
+	t.Logf("%d requests acknowledged, %d sights in the feed; as asked after %v; faults: %v", w.acks, w.check.seen,
+		time.Since(begun).Round(time.Millisecond), w.counts)
 }
 
 // world is everything.
@@ -134,15 +135,18 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for n := range http {
 		start("clm", fmt.Sprintf("clm-%d", n), childConfig{Kind: "clm", HTTP: http[n]})
 		start("clm", fmt.Sprintf("sentinel-%d", n), childConfig{Kind: "sentinel"})
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + http[n], Timeout: 4 * time.Second, Budget: time.Millisecond})
+		c, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + http[n], Timeout: 4 * time.Second,
+			Budget: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
 		w.clients = append(w.clients, c)
 	}
-	start("adapter", "adapters-0", childConfig{Kind: "adapter", HTTP: http[0], Adapters: []string{"cl-namespace=cl-namespace", "np-configmap=np-configmap"}})
-	start("adapter", "adapters-1", childConfig{Kind: "adapter", HTTP: http[1], Adapters: []string{"cl-second=cl-namespace"}})
+	start("adapter", "adapters-0", childConfig{Kind: "adapter", HTTP: http[0], Adapters: []string{
+		"cl-namespace=cl-namespace", "np-configmap=np-configmap"}})
+	start("adapter", "adapters-1", childConfig{Kind: "adapter", HTTP: http[1], Adapters: []string{
+		"cl-second=cl-namespace"}})
 	background.Go(func() { w.watch(ctx) })
 	return w
 }
@@ -224,7 +228,8 @@ func (w *world) isDoomed(_, name string) bool {
 }
 
 // persist calls f, through whatever server answers, until one does.
-func (w *world) persist(what string, f func(context.Context, *client.CLM) (client.Resource, error)) (client.Resource, *client.Error) {
+func (w *world) persist(what string, f func(context.Context, *client.CLM) (client.Resource, error)) (client.Resource,
+	*client.Error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.Now().Add(calm)
@@ -269,7 +274,8 @@ func (w *world) storm(span time.Duration) {
 // mishap kills something, and starts it again at once or a little later.
 func (w *world) mishap() {
 	if len(w.next) == 0 { // each once, in an order of its own, and then again
-		w.next = []string{"broker", "clm-0", "clm-1", "sentinel-0", "sentinel-1", "adapters-0", "adapters-1", "postgres"}
+		w.next = []string{"broker", "clm-0", "clm-1", "sentinel-0", "sentinel-1", "adapters-0", "adapters-1",
+			"postgres"}
 		w.random.Shuffle(len(w.next), func(i, j int) { w.next[i], w.next[j] = w.next[j], w.next[i] })
 	}
 	name := w.next[0]

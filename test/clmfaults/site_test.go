@@ -100,7 +100,8 @@ func (c childConfig) tls() (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: "broker",
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
+		ServerName: "broker",
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}, nil
 }
 
@@ -137,7 +138,8 @@ func (c childConfig) region(ctx context.Context, log *slog.Logger) error {
 		if err != nil {
 			return err
 		}
-		s, err := clm.New(clm.Options{Database: db, Plain: l, Identify: (&clm.Identity{Open: true}).Identify, Logger: log})
+		s, err := clm.New(clm.Options{Database: db, Plain: l, Identify: (&clm.Identity{Open: true}).Identify,
+			Logger: log})
 		if err != nil {
 			return err
 		}
@@ -156,7 +158,8 @@ func (c childConfig) region(ctx context.Context, log *slog.Logger) error {
 	}
 	s, err := sentinel.New(ctx, sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Kinds: kinds, Requests: clm.RequestKind, Name: c.Name, Logger: log,
-		Bus: bus.ClientOptions{Addr: c.Broker, TLS: config, ClientID: "clm-" + c.Name}, Policy: sentinel.Policy{MaxRetry: 4 * time.Second},
+		Bus: bus.ClientOptions{Addr: c.Broker, TLS: config, ClientID: "clm-" + c.Name}, Policy: sentinel.Policy{
+			MaxRetry: 4 * time.Second},
 	})
 	if err != nil {
 		return err
@@ -191,7 +194,9 @@ func (c childConfig) adapters(ctx context.Context, log *slog.Logger) error {
 		if err != nil {
 			return err
 		}
-		conf, err := adapter.ParseConfig(dir, bytes.ReplaceAll(text, []byte(dir), []byte(name)), func(string) string { return "" })
+		conf, err := adapter.ParseConfig(dir, bytes.ReplaceAll(text, []byte(dir), []byte(name)), func(string) string {
+			return ""
+		})
 		if err != nil {
 			return err
 		}
@@ -205,12 +210,14 @@ func (c childConfig) adapters(ctx context.Context, log *slog.Logger) error {
 		}
 		memory := transporttest.NewMemory()
 		memory.Became = func(o adapter.Object) { o["status"] = map[string]any{"phase": "Active"} }
-		engine, err := adapter.New(adapter.Options{Config: conf, Task: task, Transport: memory, API: http.DefaultClient, Log: log})
+		engine, err := adapter.New(adapter.Options{Config: conf, Task: task, Transport: memory, API: http.DefaultClient,
+			Log: log})
 		if err != nil {
 			return err
 		}
-		w := adapter.NewWorker(adapter.WorkerOptions{Name: name, Topic: conf.Clients.Broker.Topic, Engine: engine, Watcher: memory,
-			Bus: bus.ClientOptions{Addr: c.Broker, TLS: config}, Parallel: 4, Log: log})
+		w := adapter.NewWorker(adapter.WorkerOptions{Name: name, Topic: conf.Clients.Broker.Topic, Engine: engine,
+			Watcher: memory,
+			Bus:     bus.ClientOptions{Addr: c.Broker, TLS: config}, Parallel: 4, Log: log})
 		group.Go(func() error { return w.Run(ctx) })
 	}
 	fmt.Println("up")
@@ -250,7 +257,8 @@ func (s *site) leave(dir string, name pki.Name) {
 		s.t.Fatal(err)
 	}
 	pair := append(bytes.Clone(cert), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})...)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "pair.pem"), pair, 0o600), os.WriteFile(filepath.Join(dir, "ca.pem"), s.ca.CertPEM(), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "pair.pem"), pair, 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.pem"), s.ca.CertPEM(), 0o600)); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -109,7 +109,9 @@ func (x *writer) patch(r *resource) {
 // settleStale finds out what became of a change that was refused as stale: a
 // report came in between, or an earlier try was made and its answer lost.
 func (x *writer) settleStale(r *resource, value string) {
-	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) { return c.Get(ctx, r.in, r.id, "") })
+	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+		return c.Get(ctx, r.in, r.id, "")
+	})
 	if refused != nil {
 		x.w.t.Errorf("reading %s: %v", r.name, refused)
 		return
@@ -130,13 +132,16 @@ func (x *writer) set(r *resource, value string, generation int32) {
 // again asks for what is there already: nothing changes (I3), and the key makes
 // nothing new.
 func (x *writer) again(r *resource) {
-	same, refused := x.w.persist("changing nothing of "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+	same, refused := x.w.persist("changing nothing of "+r.name, func(ctx context.Context, c *client.CLM) (
+		client.Resource, error) {
 		return c.Replace(ctx, r.in, r.id, json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, r.value)), "")
 	})
 	if refused != nil || same.Generation != r.generation {
-		x.w.t.Errorf("I3: %s has generation %d after nothing changed at %d: %v", r.name, same.Generation, r.generation, refused)
+		x.w.t.Errorf("I3: %s has generation %d after nothing changed at %d: %v", r.name, same.Generation, r.generation,
+			refused)
 	}
-	made, refused := x.w.persist("creating again "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+	made, refused := x.w.persist("creating again "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource,
+		error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
 	})
 	if refused != nil || made.ID != r.id {
@@ -166,7 +171,8 @@ func (x *writer) remove(i int) {
 	if refused != nil && refused.Status != 404 { // an earlier try was made, and it is gone
 		x.w.t.Errorf("deleting %s: %v", r.name, refused)
 	}
-	if made, refused := x.w.persist("creating after its deletion "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+	if made, refused := x.w.persist("creating after its deletion "+r.name, func(ctx context.Context, c *client.CLM) (
+		client.Resource, error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
 	}); refused == nil && made.ID != r.id {
 		x.w.t.Errorf("I5: the key of %s made %s after its deletion", r.name, made.ID)

@@ -51,7 +51,8 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 						}
 					} else {
 						_, _, err = api.ApplyWork(context.Background(), "management-01",
-							regiontest.ConfigMapWork(name, map[string]map[string]string{name: {"value": strconv.Itoa(value)}}))
+							regiontest.ConfigMapWork(name, map[string]map[string]string{
+								name: {"value": strconv.Itoa(value)}}))
 					}
 					mu.Lock()
 					if err == nil {
@@ -62,7 +63,8 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 					}
 					refused++
 					mu.Unlock()
-					if s := client.StatusOf(err); s == 500 || s >= 400 && s < 500 && s != 409 && s != 412 && s != 404 && s != 429 {
+					if s := client.StatusOf(err); s == 500 || s >= 400 && s < 500 && s != 409 && s != 412 && s != 404 &&
+						s != 429 {
 						t.Errorf("work %s: %v", name, err)
 						return
 					}
@@ -71,7 +73,8 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 		})
 	}
 	kills := map[string]int{}
-	names := []string{"broker", "maestro", "clm", "platform", "pki", "postgres", "management-01-plane", "management-01-agent"}
+	names := []string{"broker", "maestro", "clm", "platform", "pki", "postgres", "management-01-plane",
+		"management-01-agent"}
 	for ctx.Err() == nil {
 		name := names[rng.IntN(len(names))]
 		if p := r.Process(name); p.PID != 0 {
@@ -148,7 +151,8 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 	api := r.API()
 	apply := func(i, n int) {
 		name := fmt.Sprintf("away-%d", i)
-		if _, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork(name, map[string]map[string]string{name: {"n": strconv.Itoa(n)}})); err != nil {
+		if _, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork(
+			name, map[string]map[string]string{name: {"n": strconv.Itoa(n)}})); err != nil {
 			t.Error(err)
 		}
 	}
@@ -188,7 +192,8 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 	each(works, func(i int) { apply(i, 1); apply(i, 2); apply(i, 3) })
 	each(works, func(i int) {
 		if i%2 == 0 {
-			if err := api.DeleteWork(t.Context(), client.BundleID(client.SourceRosa, "management-01", fmt.Sprintf("away-%d", i)), ""); err != nil {
+			if err := api.DeleteWork(t.Context(), client.BundleID(client.SourceRosa, "management-01",
+				fmt.Sprintf("away-%d", i)), ""); err != nil {
 				t.Error(err)
 			}
 		}
@@ -201,7 +206,8 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("%d changes, %d deletions among them, converged %s after the agent's return", works*7/2, works/2, time.Since(back).Round(10*time.Millisecond))
+	t.Logf("%d changes, %d deletions among them, converged %s after the agent's return", works*7/2, works/2,
+		time.Since(back).Round(10*time.Millisecond))
 }
 
 func TestPostgresDownIs503AndRecovers(t *testing.T)  { testDown(t, "postgres") }
@@ -211,7 +217,8 @@ func TestTheBrokerDownIs503AndRecovers(t *testing.T) { testDown(t, "broker") }
 func testDown(t *testing.T, name string) {
 	r := regiontest.New(t)
 	post := func() (status int, headers string, took time.Duration) {
-		body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork(fmt.Sprintf("w%d", time.Now().UnixNano()), map[string]map[string]string{"down": {"a": "b"}})})
+		body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork(
+			fmt.Sprintf("w%d", time.Now().UnixNano()), map[string]map[string]string{"down": {"a": "b"}})})
 		begun := time.Now()
 		status, headers, _ = r.Curl("/api/v0/work", "-X", "POST", "-d", string(body))
 		return status, headers, time.Since(begun)

@@ -28,10 +28,11 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	replicas := int32(2)
-	pool, err := api.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: cluster.ID, Name: "workers", Spec: &platform.NodePoolSpec{
-		Replicas: &replicas, Labels: map[string]string{"team": "a"},
-		Platform: &platform.NodePoolPlatform{Type: "AWS", AWS: &platform.NodePoolAWS{InstanceType: "m6a.xlarge"}},
-	}})
+	pool, err := api.CreateNodePool(ctx, platform.NodePoolRequest{ClusterID: cluster.ID, Name: "workers",
+		Spec: &platform.NodePoolSpec{
+			Replicas: &replicas, Labels: map[string]string{"team": "a"},
+			Platform: &platform.NodePoolPlatform{Type: "AWS", AWS: &platform.NodePoolAWS{InstanceType: "m6a.xlarge"}},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,8 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	regiontest.Eventually(t, 3*time.Minute, nodes(3))
-	if _, err := api.UpdateCluster(ctx, cluster.ID, json.RawMessage(`{"spec":{"displayName":"another"}}`), ""); err != nil {
+	if _, err := api.UpdateCluster(ctx, cluster.ID, json.RawMessage(`{"spec":{"displayName":"another"}}`),
+		""); err != nil {
 		t.Fatal(err)
 	}
 	regiontest.Eventually(t, 3*time.Minute, ready)
@@ -95,10 +97,12 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 	})
 	t.Logf("gone after %s", time.Since(begun).Round(time.Millisecond))
 	namespace, hc := hosting.Namespace(cluster.ID), hosting.HostedClusterName(cluster.ID)
-	if out := r.Kubectl("management-01", "get", "namespace,appliedmanifestwork", "-o", "name"); strings.Contains(out, cluster.ID) {
+	if out := r.Kubectl("management-01", "get", "namespace,appliedmanifestwork", "-o", "name"); strings.Contains(
+		out, cluster.ID) {
 		t.Errorf("left on the management cluster: %s", out)
 	}
-	if out := r.Kubectl("management-01", "get", "hostedclusters,nodepools,credentials", "-n", namespace, "-o", "name"); out != "" {
+	if out := r.Kubectl("management-01", "get", "hostedclusters,nodepools,credentials", "-n", namespace, "-o",
+		"name"); out != "" {
 		t.Errorf("left on the management cluster: %s", out)
 	}
 	for _, p := range r.Status().Planes {

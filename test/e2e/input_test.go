@@ -23,7 +23,8 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 		return `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"bad"},"spec":{"workload":{"manifests":[` + manifest + `]}}}}`
 	}
 	large := filepath.Join(t.TempDir(), "large")
-	write(t, large, []byte(work(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"k":"`+strings.Repeat("x", 5<<20)+`"}}`)))
+	write(t, large, []byte(work(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"k":"`+
+		strings.Repeat("x", 5<<20)+`"}}`)))
 	for _, c := range []struct {
 		name   string
 		path   string
@@ -33,20 +34,29 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 	}{
 		{"no JSON", "/api/v0/work", []string{"-X", "POST", "-d", "{"}, 400, "invalid-request"},
 		{"no cluster", "/api/v0/work", []string{"-X", "POST", "-d", `{"data":{}}`}, 400, "missing-cluster-id"},
-		{"no data", "/api/v0/work", []string{"-X", "POST", "-d", `{"cluster_id":"management-01"}`}, 400, "missing-data"},
-		{"another kind", "/api/v0/work", []string{"-X", "POST", "-d", `{"cluster_id":"management-01","data":{"apiVersion":"v1","kind":"Pod"}}`}, 400, "invalid-manifestwork-type"},
-		{"an unknown consumer", "/api/v0/work", []string{"-X", "POST", "-d", strings.Replace(work(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`), "management-01", "nowhere", 1)}, 404, "nowhere"},
-		{"a manifest without kind", "/api/v0/work", []string{"-X", "POST", "-d", work(`{"apiVersion":"v1","metadata":{"name":"x"}}`)}, 400, "kind"},
+		{"no data", "/api/v0/work", []string{"-X", "POST", "-d", `{"cluster_id":"management-01"}`}, 400,
+			"missing-data"},
+		{"another kind", "/api/v0/work", []string{"-X", "POST", "-d",
+			`{"cluster_id":"management-01","data":{"apiVersion":"v1","kind":"Pod"}}`}, 400,
+			"invalid-manifestwork-type"},
+		{"an unknown consumer", "/api/v0/work", []string{"-X", "POST", "-d",
+			strings.Replace(work(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`), "management-01",
+				"nowhere", 1)}, 404, "nowhere"},
+		{"a manifest without kind", "/api/v0/work", []string{"-X", "POST", "-d",
+			work(`{"apiVersion":"v1","metadata":{"name":"x"}}`)}, 400, "kind"},
 		{"more than 4 MiB", "/api/v0/work", []string{"-X", "POST", "--data-binary", "@" + large}, 413, ""},
 		{"an unknown work", "/api/v0/work/00000000-0000-0000-0000-000000000000", nil, 404, "not-found"},
 		{"a bad name", "/api/v0/management_clusters", []string{"-X", "POST", "-d", `{"name":"Not A Name"}`}, 400, ""},
-		{"a name that is taken", "/api/v0/management_clusters", []string{"-X", "POST", "-d", `{"name":"management-01"}`}, 409, "already exists"},
+		{"a name that is taken", "/api/v0/management_clusters", []string{"-X", "POST", "-d",
+			`{"name":"management-01"}`}, 409, "already exists"},
 		{"an unknown route", "/api/v0/nothing", nil, 404, ""},
 		{"another method", "/api/v0/live", []string{"-X", "POST"}, 405, "allowed"},
 		{"a key that nobody has", "/api/v0/work", []string{"--user", "AKIAAAAAAAAAAAAAAAAA:secret"}, 403, ""},
 		{"a wrong secret", "/api/v0/work", []string{"--user", r.Env["AWS_ACCESS_KEY_ID"] + ":wrong"}, 403, "signature"},
-		{"another region's signature", "/api/v0/work", []string{"--aws-sigv4", "aws:amz:mars-1:execute-api"}, 403, "region"},
-		{"another service's signature", "/api/v0/work", []string{"--aws-sigv4", "aws:amz:" + r.Env["AWS_REGION"] + ":s3"}, 403, "service"},
+		{"another region's signature", "/api/v0/work", []string{"--aws-sigv4", "aws:amz:mars-1:execute-api"}, 403,
+			"region"},
+		{"another service's signature", "/api/v0/work", []string{"--aws-sigv4", "aws:amz:" + r.Env["AWS_REGION"] +
+			":s3"}, 403, "service"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := *r
@@ -56,7 +66,8 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 				t.Errorf("%d %s, want %d with %q", status, body, c.status, c.want)
 			}
 			var e struct{ Kind, Code, Reason string }
-			if err := json.Unmarshal([]byte(body), &e); err != nil || e.Kind != "Error" || e.Code == "" || e.Reason == "" {
+			if err := json.Unmarshal([]byte(body), &e); err != nil || e.Kind != "Error" || e.Code == "" ||
+				e.Reason == "" {
 				t.Errorf("the body is not an error that explains itself: %s", body)
 			}
 			if status == 403 && !strings.Contains(strings.ToLower(headers), "x-amzn-errortype:") {
@@ -71,10 +82,12 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
 	r := regiontest.Shared(t)
 	for path, want := range map[string]int{
-		"/api/v0/live": 200, "/prod/api/v0/live": 200, "/api/v0/ready": 200, "/api/v0/work": 403, "/prod/api/v0/resource_bundles": 403, "/api/v0/openapi": 403, "/": 403,
+		"/api/v0/live": 200, "/prod/api/v0/live": 200, "/api/v0/ready": 200, "/api/v0/work": 403,
+		"/prod/api/v0/resource_bundles": 403, "/api/v0/openapi": 403, "/": 403,
 	} {
 		out, err := exec.Command("curl", "-sS", "--cacert", r.Env["ATOLL_CA"], "-H", "X-Amz-Account-Id: 000000000000",
-			"-H", "X-Amz-Caller-Arn: arn:aws:iam::000000000000:user/admin", "-w", "%{http_code}", "-o", "/dev/null", r.Env["ATOLL_ENDPOINT"]+path).Output()
+			"-H", "X-Amz-Caller-Arn: arn:aws:iam::000000000000:user/admin", "-w", "%{http_code}", "-o", "/dev/null",
+			r.Env["ATOLL_ENDPOINT"]+path).Output()
 		if err != nil || string(out) != strconv.Itoa(want) {
 			t.Errorf("%s: %s %v, want %d", path, out, err, want)
 		}
@@ -84,12 +97,14 @@ func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
 func TestADisabledKeyIsLetInNoMore(t *testing.T) {
 	r := regiontest.Shared(t)
 	var key struct{ AccessKeyID, SecretAccessKey string }
-	if err := json.Unmarshal([]byte(r.Atoll("key", "create", "--account", "123456789012", "-o", "json")), &key); err != nil {
+	if err := json.Unmarshal([]byte(r.Atoll("key", "create", "--account", "123456789012", "-o", "json")),
+		&key); err != nil {
 		t.Fatal(err)
 	}
 	user := []string{"--user", key.AccessKeyID + ":" + key.SecretAccessKey}
 	regiontest.Eventually(t, 3*time.Minute, func() error {
-		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 || !strings.Contains(body, "not-privileged") {
+		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 ||
+			!strings.Contains(body, "not-privileged") {
 			return fmt.Errorf("an account that may do nothing: %d %s", status, body)
 		}
 		return nil
@@ -108,7 +123,8 @@ func TestADisabledKeyIsLetInNoMore(t *testing.T) {
 		}
 		return nil
 	})
-	if out := r.Atoll("key", "list"); !strings.Contains(out, key.AccessKeyID) || strings.Contains(out, key.SecretAccessKey) {
+	if out := r.Atoll("key", "list"); !strings.Contains(out, key.AccessKeyID) ||
+		strings.Contains(out, key.SecretAccessKey) {
 		t.Errorf("key list: %s", out)
 	}
 }

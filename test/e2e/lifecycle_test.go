@@ -21,7 +21,8 @@ import (
 
 // clm asks the region's lifecycle manager at its plain port.
 func callCLM(r *regiontest.Region, method, path, body string) (status int, answer map[string]any, err error) {
-	req, err := http.NewRequestWithContext(r.T.Context(), method, r.Status().Insecure["clm"]+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(r.T.Context(), method, r.Status().Insecure["clm"]+path, strings.NewReader(
+		body))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -51,9 +52,11 @@ func reconciled(cluster map[string]any) string {
 // ownAdapter is a home whose clusters are those of cl-maestro, the example.
 func ownAdapter(t *testing.T) func(home string) {
 	return func(home string) {
-		entities := strings.Replace(string(clm.DefaultEntities), "[placement, pull-secret, hosted-cluster]", "[cl-maestro]", 1)
+		entities := strings.Replace(string(clm.DefaultEntities), "[placement, pull-secret, hosted-cluster]",
+			"[cl-maestro]", 1)
 		write(t, filepath.Join(home, "entities.yaml"), []byte(entities))
-		if err := os.CopyFS(filepath.Join(home, "adapters", "cl-maestro"), os.DirFS("../../adapters/cl-maestro")); err != nil {
+		if err := os.CopyFS(filepath.Join(home, "adapters", "cl-maestro"),
+			os.DirFS("../../adapters/cl-maestro")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,7 +105,8 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 		t.Errorf("the adapter's runs are in several traces: %v", traces)
 	}
 	one := traceOf(spans, made["id"].(string))
-	for _, want := range []string{"hyperfleet-api POST /api/hyperfleet/v1/clusters", "hyperfleet-api publish Cluster", "hyperfleet-api PUT /api/hyperfleet/v1/clusters/{id}/statuses"} {
+	for _, want := range []string{"hyperfleet-api POST /api/hyperfleet/v1/clusters", "hyperfleet-api publish Cluster",
+		"hyperfleet-api PUT /api/hyperfleet/v1/clusters/{id}/statuses"} {
 		if !slices.Contains(one, want) {
 			t.Errorf("the trace has no %s: %v", want, one)
 		}
@@ -124,7 +128,8 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 		}
 		return nil
 	})
-	if out, err := r.TryKubectl("management-01", "get", "namespace", namespace, "-o", "jsonpath={.status.phase}"); err == nil && out != "Terminating" {
+	if out, err := r.TryKubectl("management-01", "get", "namespace", namespace, "-o",
+		"jsonpath={.status.phase}"); err == nil && out != "Terminating" {
 		t.Errorf("the namespace is still there: %s", out)
 	}
 }
@@ -166,11 +171,13 @@ func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
 	if got := names(); !strings.Contains(got, "edge-clm") {
 		t.Errorf("not there after it was registered: %s", got)
 	}
-	takes := platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateCordoned, Capacity: platform.Capacity{"planes": 3, "gpu": 1}}
+	takes := platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateCordoned,
+		Capacity: platform.Capacity{"planes": 3, "gpu": 1}}
 	if _, err := r.API().UpdateManagementCluster(t.Context(), "edge-clm", takes); err != nil {
 		t.Error(err)
 	}
-	takes = platform.ManagementClusterUpdate{Capacity: platform.Capacity{"planes": 4}, Versions: platform.PlaneVersions{"1.36.3"}}
+	takes = platform.ManagementClusterUpdate{Capacity: platform.Capacity{"planes": 4}, Versions: platform.PlaneVersions{
+		"1.36.3"}}
 	if _, err := r.API().UpdateManagementCluster(t.Context(), "edge-clm", takes); err != nil {
 		t.Error(err)
 	}
@@ -193,7 +200,8 @@ func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
 	if got := r.Atoll("mc", "uncordon", "edge-clm"); !strings.Contains(got, "edge-clm is Unheard") {
 		t.Errorf("uncordoned, without an agent: %s", got)
 	}
-	if got := strings.Join(strings.Fields(r.Atoll("mc", "get", "edge-clm")), " "); !strings.Contains(got, "State Unheard Last seen never") || !strings.Contains(got, "Reserved planes 0/4") {
+	if got := strings.Join(strings.Fields(r.Atoll("mc", "get", "edge-clm")), " "); !strings.Contains(
+		got, "State Unheard Last seen never") || !strings.Contains(got, "Reserved planes 0/4") {
 		t.Errorf("mc get: %s", got)
 	}
 	r.Atoll("mc", "delete", "edge-clm")
@@ -212,7 +220,9 @@ func sameJSON(a []byte, b string) bool {
 func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 	r := regiontest.Shared(t)
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
-	write(t, file, []byte(`{kind: Cluster, name: patient, spec: {placement: {selector: {tier: gold}}, hostedCluster: {release: {image: "atoll.dev/release:1.36.3"}}}}`))
+	write(t, file,
+		[]byte(
+			`{kind: Cluster, name: patient, spec: {placement: {selector: {tier: gold}}, hostedCluster: {release: {image: "atoll.dev/release:1.36.3"}}}}`))
 	r.Atoll("clm", "create", "-f", file)
 	says := func(want string) {
 		t.Helper()

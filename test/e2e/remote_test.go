@@ -35,7 +35,8 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	join := func() (stop func()) {
 		script := strings.Replace(r.Atoll("mc", "join-token", "edge-7"), "\natoll agent", "\nexec atoll agent", 1)
 		agent := exec.Command("sh", "-ec", script)
-		agent.Dir, agent.Env, agent.Stdout, agent.Stderr = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")), log, log
+		agent.Dir, agent.Env, agent.Stdout, agent.Stderr = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")),
+			log, log
 		if err := agent.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +59,8 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		t.Error("the region has a kubeconfig of a cluster that is not its own")
 	}
 	api := r.API()
-	w, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("far", map[string]map[string]string{"far": {"a": "b"}}))
+	w, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("far", map[string]map[string]string{
+		"far": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,10 +85,12 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 
 	// Revoked, it is out within seconds, and a start does not bring it back.
 	revoke(t, r, "edge-7")
-	if out, err := r.Try("mc", "join-token", "edge-7"); err == nil || !strings.Contains(out+err.Error(), "atoll mc allow edge-7") {
+	if out, err := r.Try("mc", "join-token", "edge-7"); err == nil || !strings.Contains(out+err.Error(),
+		"atoll mc allow edge-7") {
 		t.Errorf("a token for a revoked cluster: %v %s", err, out)
 	}
-	other, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("later", map[string]map[string]string{"later": {"a": "b"}}))
+	other, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("later",
+		map[string]map[string]string{"later": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +150,8 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	r := regiontest.Shared(t)
 	revoke(t, r, "management-01")
 	api := r.API()
-	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("revoked", map[string]map[string]string{"revoked": {"a": "b"}}))
+	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("revoked",
+		map[string]map[string]string{"revoked": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,8 @@ import (
 
 func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 	r := regiontest.Shared(t)
-	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork("road", map[string]map[string]string{"road": {"k": "v"}})})
+	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork("road",
+		map[string]map[string]string{"road": {"k": "v"}})})
 	status, headers, answer := r.Curl("/prod/api/v0/work", "-X", "POST", "-d", string(body))
 	if status != 201 {
 		t.Fatalf("POST /work: %d %s", status, answer)
@@ -26,7 +27,8 @@ func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 	if err := json.Unmarshal([]byte(strings.ReplaceAll(answer, "cluster_id", "clusterid")), &created); err != nil {
 		t.Fatal(err)
 	}
-	if created.Kind != "ManifestWork" || created.Href != "/api/v0/work/"+created.ID || created.ClusterID != "management-01" || created.Name != "road" {
+	if created.Kind != "ManifestWork" || created.Href != "/api/v0/work/"+created.ID ||
+		created.ClusterID != "management-01" || created.Name != "road" {
 		t.Errorf("POST /work answered %s", answer)
 	}
 	if !strings.Contains(strings.ToLower(headers), "\netag: ") {
@@ -67,18 +69,22 @@ func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
 	r := regiontest.Shared(t)
 	file := filepath.Join(t.TempDir(), "work.json")
 	write(t, file, regiontest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "1"}}))
-	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "created") || !strings.Contains(out, "Applied") {
+	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(
+		out, "created") || !strings.Contains(out, "Applied") {
 		t.Errorf("first apply: %s", out)
 	}
 	version := r.Kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}")
-	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "unchanged") || !strings.Contains(out, "generation 1") {
+	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(
+		out, "unchanged") || !strings.Contains(out, "generation 1") {
 		t.Errorf("second apply: %s", out)
 	}
-	if again := r.Kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.metadata.resourceVersion}"); again != version {
+	if again := r.Kubectl("management-01", "get", "configmap", "twice", "-o",
+		"jsonpath={.metadata.resourceVersion}"); again != version {
 		t.Errorf("the second apply wrote the ConfigMap: %s, then %s", version, again)
 	}
 	write(t, file, regiontest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "2"}}))
-	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(out, "changed") || !strings.Contains(out, "generation 2") {
+	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(
+		out, "changed") || !strings.Contains(out, "generation 2") {
 		t.Errorf("third apply: %s", out)
 	}
 	if got := r.Kubectl("management-01", "get", "configmap", "twice", "-o", "jsonpath={.data.n}"); got != "2" {
@@ -89,15 +95,21 @@ func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
 func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
 	r := regiontest.Shared(t)
 	api := r.API()
-	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("goes", map[string]map[string]string{"goes": {"a": "b"}}))
+	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("goes",
+		map[string]map[string]string{"goes": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error { _, err := r.TryKubectl("management-01", "get", "configmap", "goes"); return err })
+	regiontest.Eventually(t, 3*time.Minute, func() error {
+		_, err := r.TryKubectl("management-01", "get", "configmap",
+			"goes")
+		return err
+	})
 	if out := r.Atoll("work", "delete", w.ID, "--wait"); !strings.Contains(out, "gone") {
 		t.Errorf("delete: %s", out)
 	}
-	if out := r.Kubectl("management-01", "get", "configmap,appliedmanifestwork", "--ignore-not-found", "-o", "name"); strings.Contains(out, "goes") || strings.Contains(out, w.ID) {
+	if out := r.Kubectl("management-01", "get", "configmap,appliedmanifestwork", "--ignore-not-found", "-o",
+		"name"); strings.Contains(out, "goes") || strings.Contains(out, w.ID) {
 		t.Errorf("left on the management cluster: %s", out)
 	}
 	if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
@@ -143,7 +155,8 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 
 func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
 	r := regiontest.Shared(t)
-	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("staged", map[string]map[string]string{"staged": {"a": "b"}}))
+	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("staged",
+		map[string]map[string]string{"staged": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +202,8 @@ func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
 			return nil
 		}
 		data, err := os.ReadFile(path)
-		if err == nil && (strings.Contains(string(data), "current-context:") || strings.Contains(string(data), "client-key-data:")) {
+		if err == nil && (strings.Contains(string(data), "current-context:") || strings.Contains(string(data),
+			"client-key-data:")) {
 			t.Errorf("%s is a kubeconfig", path)
 		}
 		return nil
@@ -204,7 +218,8 @@ func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(string(data), filepath.Join(r.Home, "management")) || strings.Contains(strings.ToLower(string(data)), "kubeconfig") {
+			if strings.Contains(string(data), filepath.Join(r.Home, "management")) ||
+				strings.Contains(strings.ToLower(string(data)), "kubeconfig") {
 				t.Errorf("%s knows of a management cluster's files: %q", name, data)
 			}
 		}

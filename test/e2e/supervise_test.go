@@ -27,7 +27,8 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 	api := r.API()
 	var alone platform.ManagementCluster
 	regiontest.Eventually(t, 3*time.Minute, func() (err error) {
-		if alone, err = api.ManagementCluster(t.Context(), "management-01"); err == nil && alone.Capacity["planes"] == 0 {
+		if alone, err = api.ManagementCluster(t.Context(), "management-01"); err == nil &&
+			alone.Capacity["planes"] == 0 {
 			err = fmt.Errorf("%+v", alone)
 		}
 		return err
@@ -35,20 +36,24 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 	if out := r.Atoll("up", "--detach", "--management-clusters", "2"); !strings.Contains(out, "management-02-agent") {
 		t.Errorf("up with two: %s", out)
 	}
-	if out := r.Atoll("mc", "list"); !strings.Contains(out, "management-01") || !strings.Contains(out, "management-02") {
+	if out := r.Atoll("mc", "list"); !strings.Contains(out, "management-01") ||
+		!strings.Contains(out, "management-02") {
 		t.Errorf("mc list: %s", out)
 	}
 	regiontest.Eventually(t, 3*time.Minute, func() error { // they share the machine
 		list, err := api.ManagementClusters(t.Context())
-		if err == nil && (len(list) != 2 || !maps.Equal(list[0].Capacity, list[1].Capacity) || list[0].Capacity["planes"] > max(alone.Capacity["planes"]/2, 1)) {
+		if err == nil && (len(list) != 2 || !maps.Equal(list[0].Capacity, list[1].Capacity) ||
+			list[0].Capacity["planes"] > max(alone.Capacity["planes"]/2, 1)) {
 			err = fmt.Errorf("%+v, alone %v", list, alone.Capacity)
 		}
 		return err
 	})
-	if out, err := r.Try("up", "--detach", "--management-clusters", "1"); err == nil || !strings.Contains(err.Error(), "mc delete") {
+	if out, err := r.Try("up", "--detach", "--management-clusters", "1"); err == nil || !strings.Contains(err.Error(),
+		"mc delete") {
 		t.Errorf("up with fewer: %v %s", err, out)
 	}
-	if out, err := r.Try("up", "--detach", "--region", "other"); err == nil || !strings.Contains(err.Error(), "--home") {
+	if out, err := r.Try("up", "--detach", "--region", "other"); err == nil || !strings.Contains(err.Error(),
+		"--home") {
 		t.Errorf("up of another region: %v %s", err, out)
 	}
 	for _, p := range before.Processes {
@@ -91,7 +96,8 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 	broker := r.Process("broker")
 	regiontest.Kill(t, broker.PID)
 	regiontest.Eventually(t, 3*time.Minute, func() error {
-		if now := r.Process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+1 {
+		if now := r.Process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+
+			1 {
 			return fmt.Errorf("broker: %+v", now)
 		}
 		return nil
@@ -100,7 +106,8 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 
 func TestI12AfterAKillOfEverythingUpGoesOn(t *testing.T) {
 	r := regiontest.New(t)
-	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("survives", map[string]map[string]string{"survives": {"a": "b"}}))
+	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("survives",
+		map[string]map[string]string{"survives": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +134,8 @@ func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
 	}
 	_, err = r.Try("up", "--detach")
 	l.Close()
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) || !strings.Contains(err.Error(), "platform") {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) ||
+		!strings.Contains(err.Error(), "platform") {
 		t.Errorf("up with a taken port: %v", err)
 	}
 	r.Up()

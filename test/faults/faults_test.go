@@ -33,7 +33,8 @@ const (
 	source   = "faults"
 
 	lightTime = 30 * time.Second
-	calm      = 3 * time.Minute // in which all must be as asked once the faults end: two repetitions a minute apart, and more
+	// in which all must be as asked once the faults end: two repetitions a minute apart, and more
+	calm = 3 * time.Minute
 )
 
 // TestI6I7I8I12WhatIsAskedIsWhatClustersHold runs rounds of faults: two
@@ -116,7 +117,8 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 		p.start()
 		w.servers = append(w.servers, p)
 		m, err := client.NewMaestro(client.MaestroOptions{
-			HTTP: "https://" + c.HTTP, GRPC: c.GRPC, TLS: w.site.clientTLS(pki.ServiceName("platform"), "maestro"), Source: source, Timeout: 3 * time.Second,
+			HTTP: "https://" + c.HTTP, GRPC: c.GRPC, TLS: w.site.clientTLS(pki.ServiceName("platform"),
+				"maestro"), Source: source, Timeout: 3 * time.Second,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -224,7 +226,8 @@ func (w *world) register() {
 
 func bundle(n int, id, value string) client.Bundle {
 	manifest, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": id, "namespace": "default"}, "data": map[string]string{"value": value},
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": id, "namespace": "default"},
+		"data": map[string]string{"value": value},
 	})
 	if err != nil {
 		panic(err)
@@ -275,12 +278,15 @@ func (w *world) remove(n int, id string) {
 	w.deleted[n][id] = time.Now().Add(time.Hour) // from now on it may go at any time
 	w.changes++
 	w.mu.Unlock()
-	w.persist("deleting "+id, func(ctx context.Context, m *client.Maestro) error { return m.RemoveBundle(ctx, bundle(n, id, "")) })
+	w.persist("deleting "+id, func(ctx context.Context, m *client.Maestro) error {
+		return m.RemoveBundle(ctx, bundle(n, id, ""))
+	})
 }
 
 // round lets things happen, and then compares.
 func (w *world) round(round int) {
-	w.wire.set(faults{lose: w.random.IntN(150), double: w.random.IntN(150), delay: w.random.IntN(300), cut: w.random.IntN(10)})
+	w.wire.set(faults{lose: w.random.IntN(150), double: w.random.IntN(150), delay: w.random.IntN(300),
+		cut: w.random.IntN(10)})
 	var happened []string
 	for range 4 + w.random.IntN(8) {
 		for range w.random.IntN(12) {
@@ -305,7 +311,8 @@ func (w *world) round(round int) {
 	}
 	begun := time.Now()
 	w.compare(round, happened)
-	w.t.Logf("round %d: %s; as asked after %v", round, strings.Join(happened, ", "), time.Since(begun).Round(time.Millisecond))
+	w.t.Logf("round %d: %s; as asked after %v", round, strings.Join(happened, ", "), time.Since(begun).Round(
+		time.Millisecond))
 }
 
 // mishap lets one thing go wrong.
@@ -399,7 +406,8 @@ func (w *world) compare(round int, happened []string) {
 		}
 		err := w.deleteUnknown()
 		if time.Now().After(deadline) {
-			w.fatal("round %d: %s; after %v without faults: %s; deleting what is unknown: %v", round, strings.Join(happened, ", "), calm, why, err)
+			w.fatal("round %d: %s; after %v without faults: %s; deleting what is unknown: %v", round,
+				strings.Join(happened, ", "), calm, why, err)
 		}
 		<-tick.C
 	}
@@ -467,7 +475,8 @@ func (w *world) deleteUnknown() error {
 		if wanted {
 			continue
 		}
-		if err := w.clients[0].DeleteUnknownWork(ctx, u.ConsumerName, u.ID, "its deletion was ordered before the database was lost"); err != nil {
+		if err := w.clients[0].DeleteUnknownWork(ctx, u.ConsumerName, u.ID,
+			"its deletion was ordered before the database was lost"); err != nil {
 			return fmt.Errorf("%s: %w", u.ID, err)
 		}
 	}

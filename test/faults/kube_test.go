@@ -48,7 +48,8 @@ const (
 )
 
 func newKube(t testing.TB, removed func(string, time.Time)) *kubeAPI {
-	k := &kubeAPI{objects: map[kubeKey]map[string]any{}, changed: make(chan struct{}), made: map[kubeKey]time.Time{}, removed: removed, rv: 1}
+	k := &kubeAPI{objects: map[kubeKey]map[string]any{}, changed: make(chan struct{}), made: map[kubeKey]time.Time{},
+		removed: removed, rv: 1}
 	k.server = httptest.NewServer(http.HandlerFunc(k.serve))
 	t.Cleanup(func() {
 		k.mu.Lock()
@@ -168,7 +169,8 @@ func resources(gv, name, kind string, namespaced bool) map[string]any {
 	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	return map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": []any{
 		map[string]any{"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs},
-		map[string]any{"name": name + "/status", "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": verbs},
+		map[string]any{"name": name + "/status", "singularName": "", "namespaced": namespaced, "kind": kind,
+			"verbs": verbs},
 	}}
 }
 
@@ -179,7 +181,8 @@ func answer(w http.ResponseWriter, code int, v any) {
 }
 
 func failure(w http.ResponseWriter, code int, reason, message string) {
-	answer(w, code, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code})
+	answer(w, code, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason,
+		"message": message, "code": code})
 }
 
 // shown is an object, or its metadata alone.
@@ -224,12 +227,16 @@ func (k *kubeAPI) put(key kubeKey, o map[string]any, kind string) {
 
 func (k *kubeAPI) list(w http.ResponseWriter, resource string, partial bool) {
 	items := []any{}
-	for _, key := range slices.SortedFunc(maps.Keys(k.objects), func(a, b kubeKey) int { return strings.Compare(a.name, b.name) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(k.objects), func(a, b kubeKey) int {
+		return strings.Compare(a.name,
+			b.name)
+	}) {
 		if key.resource == resource {
 			items = append(items, shown(k.objects[key], partial))
 		}
 	}
-	list := map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": strconv.Itoa(k.rv)}, "items": items}
+	list := map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{
+		"resourceVersion": strconv.Itoa(k.rv)}, "items": items}
 	if resource == appliedWorks {
 		list["kind"], list["apiVersion"] = "AppliedManifestWorkList", "work.open-cluster-management.io/v1"
 	} else if !partial {
@@ -273,8 +280,9 @@ func (k *kubeAPI) apply(key kubeKey, want map[string]any, manager string) map[st
 			}
 		}
 	}
-	m["managedFields"] = []any{map[string]any{"manager": manager, "operation": "Apply", "apiVersion": o["apiVersion"], "fieldsType": "FieldsV1",
-		"fieldsV1": fields, "time": time.Now().UTC().Format(time.RFC3339)}}
+	m["managedFields"] = []any{map[string]any{"manager": manager, "operation": "Apply", "apiVersion": o["apiVersion"],
+		"fieldsType": "FieldsV1",
+		"fieldsV1":   fields, "time": time.Now().UTC().Format(time.RFC3339)}}
 	if old != nil {
 		a, b := clone(old), clone(o)
 		delete(meta(a), "managedFields")

@@ -44,9 +44,11 @@ func TestARestartWithoutChangeIsQuiet(t *testing.T) {
 		t.Helper()
 		restart()
 		up, down, after := settled()
-		t.Logf("%s: %d messages from the agent, %d to it, the last after %v", what, up-upBefore, down-downBefore, after.Round(time.Millisecond))
+		t.Logf("%s: %d messages from the agent, %d to it, the last after %v", what, up-upBefore, down-downBefore,
+			after.Round(time.Millisecond))
 		if up-upBefore > most || down-downBefore > most || after > 2*time.Second && most == 2 {
-			t.Errorf("%s costs %d messages from the agent and %d to it, the last after %v", what, up-upBefore, down-downBefore, after)
+			t.Errorf("%s costs %d messages from the agent and %d to it, the last after %v", what, up-upBefore,
+				down-downBefore, after)
 		}
 		if up-upBefore == 0 {
 			t.Errorf("%s: nothing was compared", what)

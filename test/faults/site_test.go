@@ -88,7 +88,8 @@ func (s *site) serverTLS(service string) *tls.Config {
 }
 
 func (s *site) clientTLS(name pki.Name, service string) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.certificate(name)}, RootCAs: s.ca.Pool(), ServerName: service}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{s.certificate(name)},
+		RootCAs: s.ca.Pool(), ServerName: service}
 }
 
 // leave writes an identity for a process to find.
@@ -98,8 +99,10 @@ func (s *site) leave(dir string, name pki.Name) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})...)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "pair.pem"), text, 0o600), os.WriteFile(filepath.Join(dir, "ca.pem"), s.ca.CertPEM(), 0o600)); err != nil {
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), pem.EncodeToMemory(
+		&pem.Block{Type: "PRIVATE KEY", Bytes: key})...)
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "pair.pem"), text, 0o600),
+		os.WriteFile(filepath.Join(dir, "ca.pem"), s.ca.CertPEM(), 0o600)); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -185,14 +188,16 @@ func (c childConfig) run() error {
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
-	client := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: "broker"}
+	client := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
+		ServerName: "broker"}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	// A parent that is gone leaves no child.
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); cancel() }()
 	if c.Kind == "agent" {
 		a, err := agent.New(agent.Options{
-			Consumer: c.Consumer, Kube: &kuberest.Config{Host: c.Kube}, Bus: bus.ClientOptions{Addr: c.Broker, TLS: client}, BrokerHost: "broker",
+			Consumer: c.Consumer, Kube: &kuberest.Config{Host: c.Kube}, Bus: bus.ClientOptions{Addr: c.Broker,
+				TLS: client}, BrokerHost: "broker",
 			DataDir: c.Store, Log: log, CompareEvery: c.CompareEvery, Wall: wallOf(c.Wall),
 		})
 		if err != nil {
@@ -206,10 +211,15 @@ func (c childConfig) run() error {
 		err = errors.Join(err, lerr)
 		return l
 	}
-	server := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
+	server := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}
 	o := maestro.Options{
-		DSN: c.DSN, Broker: c.Broker, BrokerTLS: client, HTTP: listen(c.HTTP), GRPC: listen(c.GRPC), HTTPTLS: server, GRPCTLS: server,
-		MayCall: func(string) bool { return true }, RetryBase: 200 * time.Millisecond, RetryMax: 2 * time.Second, DeleteMax: 2 * time.Second, Logger: log, BrokerGrace: time.Minute,
+		DSN: c.DSN, Broker: c.Broker, BrokerTLS: client, HTTP: listen(c.HTTP), GRPC: listen(
+			c.GRPC), HTTPTLS: server, GRPCTLS: server,
+		MayCall: func(string) bool {
+			return true
+		}, RetryBase: 200 * time.Millisecond, RetryMax: 2 * time.Second, DeleteMax: 2 * time.Second, Logger: log,
+		BrokerGrace: time.Minute,
 	}
 	if err != nil {
 		return err

@@ -57,7 +57,8 @@ func newWire(t testing.TB, s *site, seed uint64, broker string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{t: t, site: s, addr: l.Addr().String(), broker: broker, random: rand.New(rand.NewPCG(seed, 3)), conns: map[net.Conn]bool{}, passed: map[passage]int{}}
+	w := &wire{t: t, site: s, addr: l.Addr().String(), broker: broker, random: rand.New(rand.NewPCG(seed, 3)),
+		conns: map[net.Conn]bool{}, passed: map[passage]int{}}
 	var group sync.WaitGroup
 	group.Go(func() {
 		for {
@@ -109,7 +110,8 @@ type fate struct {
 func (w *wire) fate() fate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := fate{lose: w.random.IntN(1000) < w.faults.lose, double: w.random.IntN(1000) < w.faults.double, cut: w.random.IntN(1000) < w.faults.cut}
+	f := fate{lose: w.random.IntN(1000) < w.faults.lose, double: w.random.IntN(1000) < w.faults.double,
+		cut: w.random.IntN(1000) < w.faults.cut}
 	if w.random.IntN(1000) < w.faults.delay {
 		f.delay = time.Duration(w.random.Int64N(int64(maxDelay)))
 	}
@@ -141,8 +143,10 @@ func (w *wire) serve(client net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	toBroker, toClient := &side{Conn: broker}, &side{Conn: client}
-	up := &relay{w: w, way: passage{name, true}, ctx: ctx, cancel: cancel, from: client, to: toBroker, back: toClient, group: &group}
-	down := &relay{w: w, way: passage{name, false}, ctx: ctx, cancel: cancel, from: broker, to: toClient, back: toBroker, group: &group}
+	up := &relay{w: w, way: passage{name, true}, ctx: ctx, cancel: cancel, from: client, to: toBroker, back: toClient,
+		group: &group}
+	down := &relay{w: w, way: passage{name, false}, ctx: ctx, cancel: cancel, from: broker, to: toClient,
+		back: toBroker, group: &group}
 	up.other, down.other = down, up
 	group.Go(func() { up.run() })
 	group.Go(func() { down.run() })

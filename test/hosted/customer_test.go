@@ -74,7 +74,8 @@ func (c *customer) write(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		named := func(name string) *unstructured.Unstructured {
 			return &unstructured.Unstructured{Object: map[string]any{
-				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{"n": strconv.Itoa(n)},
+				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name},
+				"data": map[string]any{"n": strconv.Itoa(n)},
 			}}
 		}
 		done := c.until(ctx, func() error {
@@ -160,7 +161,8 @@ func (w *world) churn(ctx context.Context, name string, waits func() time.Durati
 			if err == nil {
 				return
 			}
-			if s := client.StatusOf(err); s >= 400 && s < 500 && s != 404 && s != 408 && s != 409 && s != 429 || time.Since(begun) > patience {
+			if s := client.StatusOf(err); s >= 400 && s < 500 && s != 404 && s != 408 && s != 409 && s != 429 ||
+				time.Since(begun) > patience {
 				w.t.Errorf("%s %s: %v", what, name, err)
 				return
 			}

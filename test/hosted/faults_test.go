@@ -62,7 +62,9 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 	waits := rand.New(rand.NewPCG(rng.Uint64(), 1))
 	cycles := 0
 	wg.Go(func() {
-		cycles = w.churn(ctx, "churn", func() time.Duration { return time.Duration(waits.IntN(6000)) * time.Millisecond })
+		cycles = w.churn(ctx, "churn", func() time.Duration {
+			return time.Duration(waits.IntN(6000)) * time.Millisecond
+		})
 	})
 	kills := w.kill(ctx, rng, span)
 	wg.Wait()

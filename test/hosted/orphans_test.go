@@ -61,7 +61,8 @@ func TestI9WhatAForcedDeletionLeavesBehindIsFoundAndEnded(t *testing.T) {
 		}
 		return fmt.Errorf("found is %+v", orphans())
 	})
-	if found.ManagementCluster != mc || found.Size["planes"] != 1 || !strings.Contains(strings.Join(found.What, " "), "HostedCluster clusters-"+made.ID+"/") {
+	if found.ManagementCluster != mc || found.Size["planes"] != 1 || !strings.Contains(strings.Join(found.What, " "),
+		"HostedCluster clusters-"+made.ID+"/") {
 		t.Errorf("what runs is shown as %+v", found)
 	}
 	if n := placements(); n != 1 {
@@ -94,7 +95,8 @@ func TestI9WhatAForcedDeletionLeavesBehindIsFoundAndEnded(t *testing.T) {
 		}
 		return nil
 	})
-	if h := r.Atoll("clm", "history", "clusters", made.ID, "-o", "json"); !strings.Contains(h, "end-orphan") || !strings.Contains(h, "nobody needs it") || !strings.Contains(h, "cli:") {
+	if h := r.Atoll("clm", "history", "clusters", made.ID, "-o", "json"); !strings.Contains(h, "end-orphan") ||
+		!strings.Contains(h, "nobody needs it") || !strings.Contains(h, "cli:") {
 		t.Errorf("the record does not say who ended it: %s", h)
 	}
 }

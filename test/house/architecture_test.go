@@ -33,7 +33,8 @@ func TestTheArchitecturePageNamesEveryFolder(t *testing.T) {
 	}
 	var folders []string
 	for path := range strings.Lines(string(out)) {
-		if top, _, inside := strings.Cut(path, "/"); inside && !strings.HasPrefix(top, ".") && !slices.Contains(folders, top) {
+		if top, _, inside := strings.Cut(path, "/"); inside && !strings.HasPrefix(top, ".") &&
+			!slices.Contains(folders, top) {
 			folders = append(folders, top)
 		}
 	}

@@ -37,7 +37,8 @@ type pkg struct {
 // packages lists the main module's packages, by path below the module.
 func packages(t *testing.T) map[string]pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports,GoFiles,TestGoFiles,XTestGoFiles", module+"/...")
+	cmd := exec.Command("go", "list",
+		"-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports,GoFiles,TestGoFiles,XTestGoFiles", module+"/...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
@@ -149,7 +150,8 @@ func TestEveryPackageHasOnePackageComment(t *testing.T) {
 		}
 		comments := 0
 		for _, f := range files {
-			parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, f), nil, parser.ParseComments|parser.PackageClauseOnly)
+			parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, f), nil,
+				parser.ParseComments|parser.PackageClauseOnly)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -213,7 +215,8 @@ func TestTheRegionCannotReadAKubeconfig(t *testing.T) {
 
 func TestNoTestSleeps(t *testing.T) {
 	walkGo(t, func(path string, src []byte) {
-		if strings.HasSuffix(path, "_test.go") && !strings.HasSuffix(path, "house_test.go") && bytes.Contains(src, []byte("time.Sleep(")) {
+		if strings.HasSuffix(path, "_test.go") && !strings.HasSuffix(path, "house_test.go") &&
+			bytes.Contains(src, []byte("time.Sleep(")) {
 			t.Errorf("%s sleeps: wait on a condition or use testing/synctest", path)
 		}
 	})
@@ -221,7 +224,8 @@ func TestNoTestSleeps(t *testing.T) {
 
 func TestGoFilesStayReadable(t *testing.T) {
 	walkGo(t, func(path string, src []byte) {
-		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_gen.go") || strings.HasSuffix(path, ".pb.go") {
+		if strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "_gen.go") ||
+			strings.HasSuffix(path, ".pb.go") {
 			return
 		}
 		if n := bytes.Count(src, []byte("\n")); n > 600 {

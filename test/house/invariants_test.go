@@ -19,17 +19,25 @@ var update = flag.Bool("update", false, "write docs/invariants.md anew")
 
 // invariants are those of the design, in its words.
 var invariants = []string{
-	"An acknowledged write is durable; every follower comes to see, for every document, a state at least as new, and never sees a document go back",
+	"An acknowledged write is durable; every follower comes to see, for every document, a state at least as new, and " +
+		"never sees a document go back",
 	"A write that names a stale version is refused; no update is lost",
 	"A content-equal write changes nothing and wakes nobody",
-	"A follower is never skipped silently: for every document that changed it gets a state at least as new, or `410 Gone`",
-	"A request is acknowledged only after everything that records it has committed in one transaction of the service that owns it; what others must do about it follows from the feed",
-	"Desired work reaches its agent, and its status comes back, under any drop, duplication, reordering or restart; deletions included",
+	"A follower is never skipped silently: for every document that changed it gets a state at least as new, or `410 " +
+		"Gone`",
+	"A request is acknowledged only after everything that records it has committed in one transaction of the service " +
+		"that owns it; what others must do about it follows from the feed",
+	"Desired work reaches its agent, and its status comes back, under any drop, duplication, reordering or restart; " +
+		"deletions included",
 	"An agent can read and write the topics of its own consumer only",
-	"Maestro's database can be dropped at any moment: what CLM ordered, and the consumers, are rebuilt from CLM, and nothing that was applied is deleted or re-created. Work that a source gave Maestro directly stays applied, is reported as unknown, and is adopted or deleted by an operator",
+	"Maestro's database can be dropped at any moment: what CLM ordered, and the consumers, are rebuilt from CLM, and " +
+		"nothing that was applied is deleted or re-created. Work that a source gave Maestro directly stays applied, " +
+		"is reported as unknown, and is adopted or deleted by an operator",
 	"Deletion converges from every state and leaves nothing behind",
 	"No handler runs without a verified identity and a decision; every mutation is audited",
-	"No secret appears in a log, an error, a metric, a process list or a CLM event. Atoll's own works carry Secrets sealed to the agent's key; Secrets that users put into a ManifestWork are payload, masked wherever they are shown",
+	"No secret appears in a log, an error, a metric, a process list or a CLM event. Atoll's own works carry Secrets " +
+		"sealed to the agent's key; Secrets that users put into a ManifestWork are payload, masked wherever they are " +
+		"shown",
 	"Any process may be killed at any instruction, any number of times; the region converges when it is back",
 }
 
@@ -63,8 +71,11 @@ func TestEveryInvariantHasTestsAndTheDocNamesThem(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("# Invariants\n\nWhat Atoll promises whatever happens, and the tests that hold it to that. A test says by its name which invariants it holds:\n" +
-		"`go test ./... -run I6` runs those of I6. The list is written by `go test ./test/house -update` and checked by every run.\n")
+	b.WriteString(
+		"# Invariants\n\nWhat Atoll promises whatever happens, and the tests that hold it to that. A test says by " +
+			"its name which invariants it holds:\n" +
+			"`go test ./... -run I6` runs those of I6. The list is written by `go test ./test/house -update` and " +
+			"checked by every run.\n")
 	for _, n := range slices.Sorted(maps.Keys(tests)) {
 		if n < 1 || n > len(invariants) {
 			t.Errorf("there is no invariant I%d: %v", n, tests[n])
@@ -104,7 +115,8 @@ func numbers(name string) []int {
 
 func TestTheNumbersInANameAreFound(t *testing.T) {
 	for name, want := range map[string]string{
-		"TestI1I5I6I12KillLoop": "[1 5 6 12]", "TestNoRouteRunsWithoutIdentityI10": "[10]", "TestI7AnAgent": "[7]", "TestInput": "[]", "TestHTTPIs503": "[]",
+		"TestI1I5I6I12KillLoop": "[1 5 6 12]", "TestNoRouteRunsWithoutIdentityI10": "[10]", "TestI7AnAgent": "[7]",
+		"TestInput": "[]", "TestHTTPIs503": "[]",
 	} {
 		if got := fmt.Sprint(numbers(name)); got != want {
 			t.Errorf("numbers(%s) = %s, want %s", name, got, want)

@@ -16,7 +16,8 @@ func TestModulesArePinned(t *testing.T) {
 	if regexp.MustCompile(`(?m)^\s*replace\b`).Match(data) {
 		t.Error("go.mod replaces a module")
 	}
-	for _, m := range regexp.MustCompile(`(?m)^\s+(k8s\.io/kubernetes|go\.etcd\.io/etcd/server/v3)\s`).FindAllString(string(data), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\s+(k8s\.io/kubernetes|go\.etcd\.io/etcd/server/v3)\s`).FindAllString(
+		string(data), -1) {
 		t.Errorf("go.mod requires %s: upstream Kubernetes stays in kube/", m)
 	}
 	if !regexp.MustCompile(`(?m)^\s+github\.com/jackc/pgx/v5 v\d+\.\d+\.\d+$`).Match(data) {

@@ -13,7 +13,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-func (a *agentClient) awaitWork(t *testing.T, what string, check func(*workv1.ManifestWork) error) *workv1.ManifestWork {
+func (a *agentClient) awaitWork(t *testing.T, what string,
+	check func(*workv1.ManifestWork) error) *workv1.ManifestWork {
 	t.Helper()
 	var found *workv1.ManifestWork
 	eventually(t, "the agent client has "+what, func() error {
@@ -55,7 +56,8 @@ func (a *agentClient) report(t *testing.T, w *workv1.ManifestWork, status *workv
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.works.Patch(context.Background(), w.Name, types.MergePatchType, data, metav1.PatchOptions{}, sub...); err != nil {
+	if _, err := a.works.Patch(context.Background(), w.Name, types.MergePatchType, data, metav1.PatchOptions{},
+		sub...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -67,8 +69,8 @@ func appliedStatus(generation int64, message string) *workv1.ManifestWorkStatus 
 	}}}
 }
 
-// The agent side of OCM's SDK against our server: it hears works, says statuses, comes back without a memory and is told
-// what it lacks, and its end of a work ends the bundle.
+// The agent side of OCM's SDK against our server: it hears works, says statuses, comes back without
+// a memory and is told what it lacks, and its end of a work ends the bundle.
 func TestTheAgentClientOfOCMsSDKServesOurServer(t *testing.T) {
 	t.Parallel()
 	w := aWorld(t)
@@ -87,7 +89,8 @@ func TestTheAgentClientOfOCMsSDKServesOurServer(t *testing.T) {
 			s, name := way.server, way.name
 			s.consumer(t, name)
 			src := s.startSource(t, "source-"+name, byGRPC, s.grpc, s.platform)
-			made, err := src.at(name).Create(t.Context(), manifestWork("one", configMap("one", "1")), metav1.CreateOptions{})
+			made, err := src.at(name).Create(t.Context(), manifestWork("one", configMap("one", "1")),
+				metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +98,9 @@ func TestTheAgentClientOfOCMsSDKServesOurServer(t *testing.T) {
 			got := agent.awaitWork(t, "generation 1", generationIs(made.UID, 1))
 			if got.Name != string(made.UID) || got.Namespace != name || got.Labels["app"] != "interop" ||
 				got.Labels["cloudevents.open-cluster-management.io/originalsource"] != "maestro" {
-				t.Errorf("the agent got the work as %s/%s, labels %v; want the bundle's id as its name, and the source's labels", got.Namespace, got.Name, got.Labels)
+				t.Errorf(
+					"the agent got the work as %s/%s, labels %v; want the bundle's id as its name, and the source's "+
+						"labels", got.Namespace, got.Name, got.Labels)
 			}
 			agent.report(t, got, appliedStatus(1, "first"))
 			src.awaitCondition(name, "one", workv1.WorkApplied, metav1.ConditionTrue, 1)
@@ -132,7 +137,8 @@ func TestTheAgentClientOfOCMsSDKServesOurServer(t *testing.T) {
 			agent.report(t, got, nil)
 			src.awaitGone(name, "one")
 			eventually(t, "the bundle is gone", func() error {
-				if status, body := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID), ""); status != http.StatusNotFound {
+				if status, body := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID),
+					""); status != http.StatusNotFound {
 					return fmt.Errorf("%d %s", status, body)
 				}
 				return nil

@@ -44,7 +44,8 @@ const (
 // are those of `atoll mc bootstrap`, no more.
 func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 	atoll, kube := built(t, "ATOLL_BIN", "atoll"), built(t, "ATOLL_KUBE_BIN", "atoll-kube")
-	joined := output(t, atoll, "mc", "join-token", "edge-7", "--dir", t.TempDir(), "--mqtt", "mqtt.example:8883", "--pki", "https://pki.example:8443", "-o", "yaml")
+	joined := output(t, atoll, "mc", "join-token", "edge-7", "--dir", t.TempDir(), "--mqtt", "mqtt.example:8883",
+		"--pki", "https://pki.example:8443", "-o", "yaml")
 	var values map[string]any
 	if err := yaml.Unmarshal(joined, &values); err != nil {
 		t.Fatal(err)
@@ -61,7 +62,8 @@ func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 		case "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding":
 			wanted++
 			i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
-				return o.GetKind() == want.GetKind() && o.GetName() == want.GetName() && o.GetNamespace() == want.GetNamespace()
+				return o.GetKind() == want.GetKind() && o.GetName() == want.GetName() &&
+					o.GetNamespace() == want.GetNamespace()
 			})
 			if i < 0 {
 				t.Errorf("the chart has no %s %s", want.GetKind(), want.GetName())
@@ -73,7 +75,8 @@ func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 				delete(o.Object, "status")
 			}
 			if !reflect.DeepEqual(have.Object, want.Object) {
-				t.Errorf("%s %s\nof the chart: %v\nof bootstrap: %v", want.GetKind(), want.GetName(), have.Object, want.Object)
+				t.Errorf("%s %s\nof the chart: %v\nof bootstrap: %v", want.GetKind(), want.GetName(), have.Object,
+					want.Object)
 			}
 		}
 	}
@@ -92,9 +95,11 @@ func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 		output(t, atoll, append(command[1:], "--help")...)
 	}
 	for path, want := range map[string]string{
-		"spec.replicas": "1", "spec.strategy.type": "Recreate", "spec.template.spec.securityContext.runAsNonRoot": "true",
+		"spec.replicas": "1", "spec.strategy.type": "Recreate",
+		"spec.template.spec.securityContext.runAsNonRoot": "true",
 	} {
-		if have, _, _ := unstructured.NestedFieldNoCopy(deployment.Object, strings.Split(path, ".")...); fmt.Sprint(have) != want {
+		if have, _, _ := unstructured.NestedFieldNoCopy(deployment.Object, strings.Split(path, ".")...); fmt.Sprint(
+			have) != want {
 			t.Errorf("%s is %v", path, have)
 		}
 	}
@@ -107,7 +112,8 @@ func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 
 	// A real API server takes it. What is said twice replaces itself.
 	cluster := startCluster(t, kube)
-	narrow := map[string]any{"apiGroups": []any{"", "apps"}, "ca": "", "tokenSecret": "mine", "persistence": map[string]any{"existingClaim": "mine", "size": "2Gi"}}
+	narrow := map[string]any{"apiGroups": []any{"", "apps"}, "ca": "", "tokenSecret": "mine",
+		"persistence": map[string]any{"existingClaim": "mine", "size": "2Gi"}}
 	for k, v := range values {
 		if _, ok := narrow[k]; !ok {
 			narrow[k] = v
@@ -117,7 +123,8 @@ func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": agentNamespace}}}
+	namespace := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{"name": agentNamespace}}}
 	cluster.apply(t, namespace)
 	for _, o := range slices.Concat(objects, objects) {
 		cluster.apply(t, o)
@@ -133,8 +140,10 @@ func TestTheAgentsChartIsWhatBootstrapApplies(t *testing.T) {
 		want                  bool
 	}{
 		{"create", "", "configmaps", true}, {"delete", "apps", "deployments", true}, {"create", "batch", "jobs", false},
-		{"create", "hypershift.openshift.io", "hostedclusters", false}, {"escalate", "rbac.authorization.k8s.io", "clusterroles", false},
-		{"update", "rbac.authorization.k8s.io", "clusterroles", false}, {"create", "admissionregistration.k8s.io", "validatingwebhookconfigurations", false},
+		{"create", "hypershift.openshift.io", "hostedclusters", false}, {"escalate", "rbac.authorization.k8s.io",
+			"clusterroles", false},
+		{"update", "rbac.authorization.k8s.io", "clusterroles", false}, {"create", "admissionregistration.k8s.io",
+			"validatingwebhookconfigurations", false},
 	} {
 		if have := cluster.may(t, c.verb, c.group, c.resource); have != c.want {
 			t.Errorf("with the groups core and apps, %s %s.%s: %v", c.verb, c.resource, c.group, have)
@@ -155,7 +164,8 @@ func TestTheAgentsChartSaysWhatIsMissing(t *testing.T) {
 				values[k] = v
 			}
 		}
-		if _, err := render(values); err == nil || !strings.Contains(err.Error(), missing+": ") && !strings.Contains(err.Error(), missing+" or ") && !strings.Contains(err.Error(), "or "+missing) {
+		if _, err := render(values); err == nil || !strings.Contains(err.Error(), missing+": ") &&
+			!strings.Contains(err.Error(), missing+" or ") && !strings.Contains(err.Error(), "or "+missing) {
 			t.Errorf("without %s: %v", missing, err)
 		}
 	}
@@ -167,7 +177,8 @@ func render(values map[string]any) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "atoll-agent", Namespace: agentNamespace, Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
+	data, err := chartutil.ToRenderValues(chart, values, chartutil.ReleaseOptions{Name: "atoll-agent",
+		Namespace: agentNamespace, Revision: 1, IsInstall: true}, chartutil.DefaultCapabilities)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +338,8 @@ func (c *chartCluster) apply(t *testing.T, o *unstructured.Unstructured) {
 		r = c.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
 	}
 	force := true
-	if _, err := r.Patch(t.Context(), o.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "helm", Force: &force, FieldValidation: "Strict"}); err != nil {
+	if _, err := r.Patch(t.Context(), o.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "helm",
+		Force: &force, FieldValidation: "Strict"}); err != nil {
 		t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 	}
 }
@@ -339,10 +351,12 @@ func (c *chartCluster) may(t *testing.T, verb, group, resource string) bool {
 	t.Helper()
 	var last bool
 	for same := 0; same < 3; same++ {
-		review, err := c.typed.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + agentNamespace + ":atoll-agent",
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: "default"},
-		}}, metav1.CreateOptions{})
+		review, err := c.typed.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "system:serviceaccount:" + agentNamespace + ":atoll-agent",
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource,
+					Namespace: "default"},
+			}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -147,7 +147,8 @@ func (s *source) work(cluster, name string) *workv1.ManifestWork {
 }
 
 // awaitCondition waits until the source knows a condition of the work, for its generation when that is given.
-func (s *source) awaitCondition(cluster, name, condition string, status metav1.ConditionStatus, generation int64) *workv1.ManifestWork {
+func (s *source) awaitCondition(cluster, name, condition string, status metav1.ConditionStatus,
+	generation int64) *workv1.ManifestWork {
 	s.t.Helper()
 	var found *workv1.ManifestWork
 	eventually(s.t, fmt.Sprintf("the source sees %s of %s=%s", condition, name, status), func() error {
@@ -237,12 +238,14 @@ func (s *server) startAgentClient(t *testing.T, cluster string, w way, addr stri
 	t.Cleanup(cancel)
 	store := workstore.NewAgentInformerWatcherStore()
 	holder, err := work.NewAgentClientHolder(ctx, options.NewGenericClientOptions(
-		load(t, w, s.config(t, w, addr, s.world.identity(t, cluster))), agentcodec.NewManifestBundleCodec(), cluster+"-agent").
+		load(t, w, s.config(t, w, addr, s.world.identity(t, cluster))), agentcodec.NewManifestBundleCodec(), cluster+
+			"-agent").
 		WithClusterName(cluster).WithClientWatcherStore(store))
 	if err != nil {
 		t.Fatal(err)
 	}
-	informer := workinformers.NewSharedInformerFactoryWithOptions(holder.WorkInterface(), time.Hour, workinformers.WithNamespace(cluster)).Work().V1().ManifestWorks()
+	informer := workinformers.NewSharedInformerFactoryWithOptions(holder.WorkInterface(), time.Hour,
+		workinformers.WithNamespace(cluster)).Work().V1().ManifestWorks()
 	go informer.Informer().Run(ctx.Done())
 	return &agentClient{works: holder.ManifestWorks(cluster), informer: informer, stop: cancel}
 }

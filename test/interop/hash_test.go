@@ -28,7 +28,8 @@ func checkStatusHash(t *testing.T, e *cloudevents.Event) {
 	}
 	sequence, err := snowflake.ParseString(e.Extensions()["sequenceid"].(string))
 	if err != nil || sequence.Node() != 1 {
-		t.Errorf("sequence id %v has node %d (%v): OCM compares those of node 1 only", e.Extensions()["sequenceid"], sequence.Node(), err)
+		t.Errorf("sequence id %v has node %d (%v): OCM compares those of node 1 only", e.Extensions()["sequenceid"],
+			sequence.Node(), err)
 	}
 	if _, err := strconv.ParseInt(sequence.String(), 10, 64); err != nil {
 		t.Error(err)

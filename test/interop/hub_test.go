@@ -72,7 +72,8 @@ func startHub(t *testing.T, kube *cluster, clusterName string) *hub {
 	ctx, cancel := context.WithCancel(context.Background())
 	informers := workinformers.NewSharedInformerFactory(client, time.Hour)
 	broker := cloudeventsgrpc.NewGRPCBroker(cloudeventsgrpc.NewBrokerOptions())
-	broker.RegisterService(ctx, payload.ManifestBundleEventDataType, workservice.NewWorkService(client, informers.Work().V1().ManifestWorks()))
+	broker.RegisterService(ctx, payload.ManifestBundleEventDataType, workservice.NewWorkService(client,
+		informers.Work().V1().ManifestWorks()))
 	informers.Start(ctx.Done())
 	informers.WaitForCacheSync(ctx.Done())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -84,7 +85,8 @@ func startHub(t *testing.T, kube *cluster, clusterName string) *hub {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	t.Cleanup(sync.OnceFunc(func() { cancel(); server.Stop(); <-done; informers.Shutdown() }))
-	h := &hub{addr: l.Addr().String(), config: filepath.Join(t.TempDir(), "grpc.yaml"), works: client.WorkV1().ManifestWorks(clusterName)}
+	h := &hub{addr: l.Addr().String(), config: filepath.Join(t.TempDir(), "grpc.yaml"),
+		works: client.WorkV1().ManifestWorks(clusterName)}
 	if err := os.WriteFile(h.config, []byte("url: "+h.addr+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +100,8 @@ func installManifestWorks(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "work/v1/0000_00_work.open-cluster-management.io_manifestworks.crd.yaml"))
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)),
+		"work/v1/0000_00_work.open-cluster-management.io_manifestworks.crd.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +117,8 @@ func installManifestWorks(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	kinds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"})
 	if _, err := kinds.Create(t.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
@@ -162,14 +166,16 @@ func (h *hub) awaitGone(t *testing.T, name string) {
 	})
 }
 
-// Behind OCM's own gRPC hub a work has a name beside its id. A cluster goes from OCM's work agent to ours and back, over
-// a plain port: each finds the other's AppliedManifestWork by the work's name, and makes nothing anew.
+// Behind OCM's own gRPC hub a work has a name beside its id. A cluster goes from OCM's work agent
+// to ours and back, over a plain port: each finds the other's AppliedManifestWork by the work's
+// name, and makes nothing anew.
 func TestAClusterBehindOCMsHubGoesFromAgentToAgent(t *testing.T) {
 	t.Parallel()
 	w := machine(t)
 	c := w.cluster(t, "behind-hub")
 	h := startHub(t, w.cluster(t, "ocm-hub"), c.name)
-	if _, err := h.works.Create(t.Context(), manifestWork("shop", configMap("shop", "ocm-1")), metav1.CreateOptions{}); err != nil {
+	if _, err := h.works.Create(t.Context(), manifestWork("shop", configMap("shop", "ocm-1")),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var object, applied types.UID
@@ -227,8 +233,8 @@ func TestAClusterBehindOCMsHubGoesFromAgentToAgent(t *testing.T) {
 	}
 }
 
-// Two agents of ours, each with a hub of its own, serve one cluster: what both own stays until the last of them gives it
-// up.
+// Two agents of ours, each with a hub of its own, serve one cluster: what both own stays until the
+// last of them gives it up.
 func TestTwoAgentsOfOursServeOneCluster(t *testing.T) {
 	t.Parallel()
 	w := machine(t)
@@ -239,7 +245,8 @@ func TestTwoAgentsOfOursServeOneCluster(t *testing.T) {
 		as := *c
 		as.name = fmt.Sprint("two-hubs-", i)
 		h := startHub(t, kube, as.name)
-		if _, err := h.works.Create(t.Context(), manifestWork("both", configMap("both", "1")), metav1.CreateOptions{}); err != nil {
+		if _, err := h.works.Create(t.Context(), manifestWork("both", configMap("both", "1")),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		w.startAgentOn(t, &as, "--workload-source-driver", "grpc", "--workload-source-config", h.config)

@@ -90,10 +90,12 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 		t.Fatalf("create: %v %s", err, made.Body)
 	}
 	id := made.JSON201.ID
-	if made.JSON201.Generation != 1 || made.JSON201.Href != "/api/hyperfleet/v1/clusters/"+id || made.JSON201.Status.Conditions == nil {
+	if made.JSON201.Generation != 1 || made.JSON201.Href != "/api/hyperfleet/v1/clusters/"+id ||
+		made.JSON201.Status.Conditions == nil {
 		t.Errorf("created: %s", made.Body)
 	}
-	again, err := client.CreateClusterWithResponse(ctx, hyperfleet.ResourceCreate{Kind: "Cluster", Name: "shop", Spec: map[string]any{}})
+	again, err := client.CreateClusterWithResponse(ctx, hyperfleet.ResourceCreate{Kind: "Cluster", Name: "shop",
+		Spec: map[string]any{}})
 	if err != nil || again.StatusCode() != http.StatusConflict || again.ApplicationProblemJSONDefault == nil {
 		t.Errorf("a second cluster of the name: %v %s", err, again.Body)
 	}
@@ -103,8 +105,10 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 		"spec.platform.type = 'gcp'", "status.conditions.Reconciled = 'False'", "name like 'sh%' and generation >= 1",
 	} {
 		order := "created_time desc"
-		list, err := client.ListClustersWithResponse(ctx, &hyperfleet.ListClustersParams{Search: &search, Order: &order})
-		if err != nil || list.JSON200 == nil || list.JSON200.Total != 1 || len(list.JSON200.Items) != 1 || list.JSON200.Items[0].ID != id {
+		list, err := client.ListClustersWithResponse(ctx, &hyperfleet.ListClustersParams{Search: &search,
+			Order: &order})
+		if err != nil || list.JSON200 == nil || list.JSON200.Total != 1 || len(list.JSON200.Items) != 1 ||
+			list.JSON200.Items[0].ID != id {
 			t.Errorf("search %s: %v %s", search, err, list.Body)
 		}
 	}
@@ -120,7 +124,8 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 		res, err := client.PutClusterStatusWithResponse(ctx, id, hyperfleet.StatusCreate{
 			Adapter: adapter, ObservedGeneration: generation, ObservedTime: time.Now(),
 			Conditions: []hyperfleet.StatusConditionCreate{
-				{Type: "Applied", Status: ok}, {Type: "Available", Status: ok}, {Type: "Health", Status: ok}, {Type: "Finalized", Status: finalized},
+				{Type: "Applied", Status: ok}, {Type: "Available", Status: ok}, {Type: "Health", Status: ok},
+				{Type: "Finalized", Status: finalized},
 			},
 		})
 		if err != nil || res.StatusCode() != http.StatusCreated {
@@ -133,7 +138,9 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 		if err != nil || got.JSON200 == nil {
 			t.Fatalf("get: %v %s", err, got.Body)
 		}
-		i := slices.IndexFunc(got.JSON200.Status.Conditions, func(c hyperfleet.ResourceCondition) bool { return c.Type == "Reconciled" })
+		i := slices.IndexFunc(got.JSON200.Status.Conditions, func(c hyperfleet.ResourceCondition) bool {
+			return c.Type == "Reconciled"
+		})
 		if i < 0 {
 			t.Fatalf("no condition Reconciled: %s", got.Body)
 		}
@@ -161,8 +168,10 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 		t.Errorf("after the change: %+v", c)
 	}
 
-	pool, err := client.CreateNodePoolWithResponse(ctx, id, hyperfleet.ResourceCreate{Kind: "NodePool", Name: "workers", Spec: map[string]any{"replicas": 2}})
-	if err != nil || pool.JSON201 == nil || pool.JSON201.OwnerReferences == nil || pool.JSON201.OwnerReferences.ID != id {
+	pool, err := client.CreateNodePoolWithResponse(ctx, id, hyperfleet.ResourceCreate{Kind: "NodePool", Name: "workers",
+		Spec: map[string]any{"replicas": 2}})
+	if err != nil || pool.JSON201 == nil || pool.JSON201.OwnerReferences == nil ||
+		pool.JSON201.OwnerReferences.ID != id {
 		t.Fatalf("node pool: %v %s", err, pool.Body)
 	}
 
@@ -177,7 +186,8 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 	yes := hyperfleet.StatusConditionCreateStatus("True")
 	finalized, err := client.PutNodePoolStatusWithResponse(ctx, pool.JSON201.ID, hyperfleet.StatusCreate{
 		Adapter: "validation", ObservedGeneration: 2, ObservedTime: time.Now(), Conditions: []hyperfleet.StatusConditionCreate{
-			{Type: "Applied", Status: "False"}, {Type: "Available", Status: "False"}, {Type: "Health", Status: yes}, {Type: "Finalized", Status: yes},
+			{Type: "Applied", Status: "False"}, {Type: "Available", Status: "False"}, {Type: "Health", Status: yes},
+			{Type: "Finalized", Status: yes},
 		},
 	})
 	if err != nil || finalized.StatusCode() != http.StatusCreated {
@@ -186,18 +196,21 @@ func TestAGeneratedHyperFleetClientTakesAClusterThroughItsLife(t *testing.T) {
 	report("validation", 3, "True")
 	report("dns", 3, "True")
 	gone, err := client.GetClusterWithResponse(ctx, id)
-	if err != nil || gone.StatusCode() != http.StatusNotFound || gone.ApplicationProblemJSONDefault.Code != "HYPERFLEET-NTF-001" {
+	if err != nil || gone.StatusCode() != http.StatusNotFound ||
+		gone.ApplicationProblemJSONDefault.Code != "HYPERFLEET-NTF-001" {
 		t.Errorf("after all adapters are finished: %v %s", err, gone.Body)
 	}
 
 	// One whose adapters never answer is removed by force.
-	made, err = client.CreateClusterWithResponse(ctx, hyperfleet.ResourceCreate{Kind: "Cluster", Name: "stuck", Spec: map[string]any{}})
+	made, err = client.CreateClusterWithResponse(ctx, hyperfleet.ResourceCreate{Kind: "Cluster", Name: "stuck",
+		Spec: map[string]any{}})
 	if err != nil || made.JSON201 == nil {
 		t.Fatalf("create: %v %s", err, made.Body)
 	}
 	force := func() *hyperfleet.ForceDeleteClusterResponse {
 		t.Helper()
-		res, err := client.ForceDeleteClusterWithResponse(ctx, made.JSON201.ID, hyperfleet.ForceDelete{Reason: "its adapters are gone"})
+		res, err := client.ForceDeleteClusterWithResponse(ctx, made.JSON201.ID, hyperfleet.ForceDelete{
+			Reason: "its adapters are gone"})
 		if err != nil {
 			t.Fatal(err)
 		}

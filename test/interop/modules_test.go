@@ -22,9 +22,11 @@ func TestTheForeignProgramsAreOfTheVersionsThatAreNamed(t *testing.T) {
 		"open-cluster-management.io/ocm":    "v1.2.1",
 		"open-cluster-management.io/sdk-go": "v1.3.0",
 		"open-cluster-management.io/api":    "v1.3.0",
-		"helm.sh/helm/v3":                   "v3.20.2", // newer ones want Kubernetes 0.36, without packages that OCM v1.2.1 imports
+		// newer ones want Kubernetes 0.36, without packages that OCM v1.2.1 imports
+		"helm.sh/helm/v3": "v3.20.2",
 	}
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Path}} {{.Version}}{{with .Replace}} replaced{{end}}", "all").Output()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Path}} {{.Version}}{{with .Replace}} replaced{{end}}",
+		"all").Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}

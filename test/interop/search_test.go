@@ -45,12 +45,16 @@ func (r searcher) resource(n int) []any {
 	id, consumer, source := fmt.Sprintf("diff-%03d", n), r.pick("diff-1", "diff-2", "diff-3"), r.pick("S", "T", "it's")
 	version := 1 + r.IntN(5)
 	payload := map[string]any{
-		"id": id, "source": source, "specversion": "1.0", "type": "io.open-cluster-management.works.v1alpha1.manifestbundles.spec.create_request",
-		"time": "2024-01-01T00:00:00Z", "datacontenttype": "application/json", "clustername": consumer, "resourceid": id, "resourceversion": version,
-		"data": map[string]any{"manifests": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": r.value()[:1] + "-cm", "namespace": "default"}}}},
+		"id": id, "source": source, "specversion": "1.0",
+		"type": "io.open-cluster-management.works.v1alpha1.manifestbundles.spec.create_request",
+		"time": "2024-01-01T00:00:00Z", "datacontenttype": "application/json", "clustername": consumer,
+		"resourceid": id, "resourceversion": version,
+		"data": map[string]any{"manifests": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{"name": r.value()[:1] + "-cm", "namespace": "default"}}}},
 	}
 	if r.IntN(5) > 0 {
-		payload["metadata"] = map[string]any{"name": "work-" + strings.ToLower(r.value()), "namespace": consumer, "labels": r.labels()}
+		payload["metadata"] = map[string]any{"name": "work-" + strings.ToLower(r.value()), "namespace": consumer,
+			"labels": r.labels()}
 	}
 	text, _ := json.Marshal(payload)
 	var deleted any
@@ -87,7 +91,8 @@ func (r searcher) tree(depth int) string {
 	case 3:
 		return "version " + r.pick("=", "!=", "<", "<=", ">", ">=") + " " + number
 	case 4:
-		return text + " " + not + r.pick("like ", "ilike ", "LIKE ") + r.quoted(r.pick("diff-%", "%T%", "s", "%'%", "_iff-00_", "bundle"), "'")
+		return text + " " + not + r.pick("like ", "ilike ", "LIKE ") + r.quoted(r.pick("diff-%", "%T%", "s", "%'%",
+			"_iff-00_", "bundle"), "'")
 	case 5:
 		return text + " " + not + "in (" + value + ", " + r.quoted("S", "'") + ")"
 	case 6:
@@ -97,7 +102,8 @@ func (r searcher) tree(depth int) string {
 	case 8:
 		return r.pick("created_at", "updated_at", "deleted_at") + " " + r.pick("<", "<=", ">", ">=", "=") + " " + when
 	}
-	return r.pick("(version + 1)", "version * 2", "(version - 1) * 2", "version / 2", "version % 2", "(version + version) / 3") + " " + r.pick("=", ">", "<=", "!=") + " " + number
+	return r.pick("(version + 1)", "version * 2", "(version - 1) * 2", "version / 2", "version % 2",
+		"(version + version) / 3") + " " + r.pick("=", ">", "<=", "!=") + " " + number
 }
 
 // paths is a condition in the language with JSON paths.
@@ -105,7 +111,9 @@ func (r searcher) paths(depth int) string {
 	if depth > 0 && r.IntN(3) > 0 {
 		return r.paths(depth-1) + r.pick(" and ", " or ", " AND ") + r.pick("(", "( ") + r.paths(depth-1) + ")"
 	}
-	label := r.pick("payload->'metadata'->'labels'->>'k'", "payload -> 'metadata' -> 'labels' ->> 'env'", "payload->'metadata'->'labels'->>'app.example.com/name'", "payload->'metadata'->>'name'", "resources.payload->>'source'")
+	label := r.pick("payload->'metadata'->'labels'->>'k'", "payload -> 'metadata' -> 'labels' ->> 'env'",
+		"payload->'metadata'->'labels'->>'app.example.com/name'", "payload->'metadata'->>'name'",
+		"resources.payload->>'source'")
 	value := r.quoted(r.pick(r.value(), "it's", "work-v"), `\`)
 	switch r.IntN(9) {
 	case 0:
@@ -126,7 +134,8 @@ func (r searcher) paths(depth int) string {
 	case 7:
 		return r.pick("source=", "consumer_name<>", "source in(") + value
 	}
-	return r.pick("source", "consumer_name") + r.pick(" = ", "<>", " like ") + r.pick("S", "T", "diff-1", "'diff-2'", "'%-3'")
+	return r.pick("source", "consumer_name") + r.pick(" = ", "<>", " like ") + r.pick("S", "T", "diff-1", "'diff-2'",
+		"'%-3'")
 }
 
 // theirSQL is what the original makes of a search.
@@ -175,12 +184,14 @@ func TestSearchesFindWhatTheOriginalFinds(t *testing.T) {
 		}
 	}
 	exec(theirTables)
-	exec(`insert into consumers (id, name, created_at, updated_at) select 'id-' || n, 'diff-' || n, now(), now() from generate_series(1, 3) n`)
+	exec(
+		`insert into consumers (id, name, created_at, updated_at) select 'id-' || n, 'diff-' || n, now(), now() from generate_series(1, 3) n`)
 	const count = 80
 	for n := range count {
 		exec(`insert into resources values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'null')`, r.resource(n)...)
 	}
-	out, err := runAtoll("maestro", "import", "--from", w.dsn("maestro", "theirs"), "--dsn", w.dsn("maestro", "interop"), "-o", "json")
+	out, err := runAtoll("maestro", "import", "--from", w.dsn("maestro", "theirs"), "--dsn",
+		w.dsn("maestro", "interop"), "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +217,8 @@ func TestSearchesFindWhatTheOriginalFinds(t *testing.T) {
 		for i := range args {
 			sql = strings.Replace(sql, "?", fmt.Sprintf("$%d", i+1), 1)
 		}
-		rows, err := conn.Query(ctx, "select id from resources where "+sql+" order by id", append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
+		rows, err := conn.Query(ctx, "select id from resources where "+sql+" order by id",
+			append([]any{pgx.QueryExecModeSimpleProtocol}, args...)...)
 		var want []string
 		if err == nil {
 			want, err = pgx.CollectRows(rows, pgx.RowTo[string])
@@ -242,7 +254,8 @@ func runAtoll(args ...string) ([]byte, error) {
 func idsOf(t *testing.T, s *server, text string) []string {
 	t.Helper()
 	var list struct{ Items []struct{ ID string } }
-	s.rest(t, "GET", "/v1/resource-bundles?size=-1&orderBy=id&fields=id&search="+url.QueryEscape(text), "", http.StatusOK, &list)
+	s.rest(t, "GET", "/v1/resource-bundles?size=-1&orderBy=id&fields=id&search="+url.QueryEscape(text), "",
+		http.StatusOK, &list)
 	var ids []string
 	for _, b := range list.Items {
 		if strings.HasPrefix(b.ID, "diff-") {

@@ -54,7 +54,8 @@ func (s *server) start(dsn string) error {
 		return err
 	}
 	s.url, s.grpc = "https://"+addrs[0], addrs[1]
-	args := []string{"maestro", "--dsn", dsn, "--mqtt", s.broker, "--http", addrs[0], "--grpc", addrs[1], "--ops", addrs[2],
+	args := []string{"maestro", "--dsn", dsn, "--mqtt", s.broker, "--http", addrs[0], "--grpc", addrs[1], "--ops",
+		addrs[2],
 		"--identity", filepath.Join(w.dir, "maestro"), "--pki", w.pki, "--ca", w.ca, "--token-file", tokenFile}
 	s.agents = addrs[3]
 	args = append(args, "--grpc-broker", s.agents, "--heartbeat-check-interval", "2s")
@@ -205,7 +206,8 @@ func (w *world) cluster(t *testing.T, name string) *cluster {
 	}
 	c := &cluster{name: name, dir: filepath.Join(w.dir, name)}
 	c.admin, c.agent = filepath.Join(c.dir, "admin.kubeconfig"), filepath.Join(w.dir, name+".kubeconfig")
-	p, err := w.run(name, binary("ATOLL_KUBE_BIN", "atoll-kube"), "serve", "--data-dir", c.dir, "--listen", addr, "--name", name)
+	p, err := w.run(name, binary("ATOLL_KUBE_BIN", "atoll-kube"), "serve", "--data-dir", c.dir, "--listen", addr,
+		"--name", name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,9 +28,11 @@ func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 	src := s.startSource(t, "source-region", byGRPC, s.grpc, s.platform)
 	order := manifestWork("region-work", configMap("region-work", "1"))
 	order.Spec.ManifestConfigs = []workv1.ManifestConfigOption{{
-		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Name: "region-work", Namespace: "default"},
-		FeedbackRules:      []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{{Name: "value", Path: ".data.value"}}}},
-		UpdateStrategy:     &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply},
+		ResourceIdentifier: workv1.ResourceIdentifier{Resource: "configmaps", Name: "region-work",
+			Namespace: "default"},
+		FeedbackRules: []workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: []workv1.JsonPath{
+			{Name: "value", Path: ".data.value"}}}},
+		UpdateStrategy: &workv1.UpdateStrategy{Type: workv1.UpdateStrategyTypeServerSideApply},
 	}}
 	made, err := src.at(c.name).Create(t.Context(), order, metav1.CreateOptions{})
 	if err != nil {
@@ -43,7 +45,8 @@ func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 		t.Helper()
 		eventually(t, "the source gets the feedback "+want, func() error {
 			m := src.work(c.name, "region-work").Status.ResourceStatus.Manifests
-			if len(m) != 1 || len(m[0].StatusFeedbacks.Values) != 1 || m[0].StatusFeedbacks.Values[0].Value.String == nil {
+			if len(m) != 1 || len(m[0].StatusFeedbacks.Values) != 1 ||
+				m[0].StatusFeedbacks.Values[0].Value.String == nil {
 				return fmt.Errorf("it has %+v", m)
 			}
 			if got := *m[0].StatusFeedbacks.Values[0].Value.String; got != want {
@@ -56,8 +59,10 @@ func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 	if err := src.at(c.name).Delete(t.Context(), "nobody-made-this", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("deleting what is not there: %v", err)
 	}
-	body, _ := json.Marshal(map[string]any{"spec": map[string]any{"workload": map[string]any{"manifests": []workv1.Manifest{configMap("region-work", "2")}}}})
-	if _, err := src.at(c.name).Patch(t.Context(), "region-work", "application/merge-patch+json", body, metav1.PatchOptions{}); err != nil {
+	body, _ := json.Marshal(map[string]any{"spec": map[string]any{"workload": map[string]any{
+		"manifests": []workv1.Manifest{configMap("region-work", "2")}}}})
+	if _, err := src.at(c.name).Patch(t.Context(), "region-work", "application/merge-patch+json", body,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if cm := c.awaitValue(t, "region-work", "2"); cm.UID != first.UID {
@@ -76,7 +81,8 @@ func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 
 	// The client ignores statuses of versions above the generation that it knows. A work that is created again begins
 	// with 1 in its eyes, so in ours, too.
-	if _, err := src.at(c.name).Create(t.Context(), manifestWork("region-work", configMap("region-work", "3")), metav1.CreateOptions{}); err != nil {
+	if _, err := src.at(c.name).Create(t.Context(), manifestWork("region-work", configMap("region-work", "3")),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitValue(t, "region-work", "3")
@@ -91,7 +97,8 @@ func TestOCMsSourceClientUnderstandsRefusals(t *testing.T) {
 	s, name := w.mosquitto, "refusals"
 	s.consumer(t, name)
 	src := s.startSource(t, "source-refusals", byGRPC, s.grpc, s.platform)
-	if _, err := src.at(name).Create(t.Context(), manifestWork("once", configMap("once", "1")), metav1.CreateOptions{}); err != nil {
+	if _, err := src.at(name).Create(t.Context(), manifestWork("once", configMap("once", "1")),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	says := func(what string, err error, kind func(error) bool, texts ...string) {
@@ -141,7 +148,8 @@ func TestASourceThatStartsAgainIsToldEverything(t *testing.T) {
 	first := s.startSource(t, "source-again", byGRPC, s.grpc, s.platform)
 	for _, name := range names {
 		s.consumer(t, name)
-		made, err := first.at(name).Create(t.Context(), manifestWork("kept", configMap("kept", "1")), metav1.CreateOptions{})
+		made, err := first.at(name).Create(t.Context(), manifestWork("kept", configMap("kept", "1")),
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,14 +204,16 @@ func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 	id := w.identity(t, "system:maestro")
 	src := s.startSource(t, "maestro", byMQTT, broker, id)
 	// Ordered before the agent comes, and not kept by the broker: the agent's resync finds it.
-	if _, err := src.at("direct").Create(t.Context(), manifestWork("direct", configMap("direct", "1")), metav1.CreateOptions{}); err != nil {
+	if _, err := src.at("direct").Create(t.Context(), manifestWork("direct", configMap("direct", "1")),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	o := w.observe(t, broker)
 	agent := s.startAgent(t, c)
 	list := o.next(t, "sources/maestro/consumers/direct/agentevents", "spec.resync_request")
 	props := properties(t, list)
-	if v, there := props["ce-originalsource"]; !there || v != "" || props["ce-clustername"] != "direct" || props["ce-source"] != "direct-agent" {
+	if v, there := props["ce-originalsource"]; !there || v != "" || props["ce-clustername"] != "direct" ||
+		props["ce-source"] != "direct-agent" {
 		t.Errorf("the agent's list has %v; the original source must be there and empty", props)
 	}
 	if string(list.Payload) != `{"resourceVersions":[]}` {
@@ -220,7 +230,8 @@ func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 	}
 	src.awaitCondition("direct", "direct", workv1.WorkApplied, metav1.ConditionTrue, 1)
 
-	if _, err := src.at("direct").Create(t.Context(), manifestWork("short", configMap("short", "1")), metav1.CreateOptions{}); err != nil {
+	if _, err := src.at("direct").Create(t.Context(), manifestWork("short", configMap("short", "1")),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitValue(t, "short", "1")
@@ -237,7 +248,8 @@ func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 	}
 	src.stop()
 	src = s.startSource(t, "maestro", byMQTT, broker, id)
-	if _, err := src.at("direct").Create(t.Context(), manifestWork("other", configMap("other", "1")), metav1.CreateOptions{}); err != nil {
+	if _, err := src.at("direct").Create(t.Context(), manifestWork("other", configMap("other", "1")),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.startAgent(t, c)
@@ -258,7 +270,8 @@ func TestOurAgentServesOCMsSourceClientOverMQTT(t *testing.T) {
 			return fmt.Errorf("there are %d", len(amws))
 		}
 		if hub := sha256Hex(broker); !strings.HasPrefix(amws[0].Name, hub+"-") || amws[0].Spec.HubHash != hub {
-			return fmt.Errorf("%s, hub hash %s: want those of the broker's host as it is written, %s", amws[0].Name, amws[0].Spec.HubHash, hub)
+			return fmt.Errorf("%s, hub hash %s: want those of the broker's host as it is written, %s", amws[0].Name,
+				amws[0].Spec.HubHash, hub)
 		}
 		return nil
 	})

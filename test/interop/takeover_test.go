@@ -10,8 +10,9 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// A cluster goes from OCM's work agent to ours and back: the same broker host, so the same AppliedManifestWorks. Nothing
-// is made anew, nothing waits for eviction, and each of them goes on where the other one stopped.
+// A cluster goes from OCM's work agent to ours and back: the same broker host, so the same
+// AppliedManifestWorks. Nothing is made anew, nothing waits for eviction, and each of them goes on
+// where the other one stopped.
 func TestAClusterGoesFromOCMsAgentToOursAndBack(t *testing.T) {
 	t.Parallel()
 	w := aWorld(t)
@@ -22,7 +23,8 @@ func TestAClusterGoesFromOCMsAgentToOursAndBack(t *testing.T) {
 	const works = 5
 	workName := func(i int) string { return fmt.Sprintf("work-%d", i) }
 	for i := range works {
-		if _, err := src.at(name).Create(t.Context(), manifestWork(workName(i), configMap(workName(i), "ocm-1")), metav1.CreateOptions{}); err != nil {
+		if _, err := src.at(name).Create(t.Context(), manifestWork(workName(i), configMap(workName(i), "ocm-1")),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -63,11 +63,13 @@ func (w *world) observe(t *testing.T, broker string) *observer {
 		}},
 	})
 	ctx := context.Background()
-	if ack, err := client.Connect(ctx, &paho.Connect{ClientID: client.ClientID(), KeepAlive: 60, CleanStart: true}); err != nil {
+	if ack, err := client.Connect(ctx, &paho.Connect{ClientID: client.ClientID(), KeepAlive: 60,
+		CleanStart: true}); err != nil {
 		t.Fatal(ack, err)
 	}
 	t.Cleanup(func() { client.Disconnect(&paho.Disconnect{}) })
-	if _, err := client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: "sources/#", QoS: 1}}}); err != nil {
+	if _, err := client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
+		{Topic: "sources/#", QoS: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	return o
@@ -134,9 +136,12 @@ func event(source, kind, cluster, id string, version int32, data string) *pb.Clo
 			"contenttype":    text("application/json"),
 			"ce-clustername": text(cluster), "ce-resourceid": text(id),
 			"ce-resourceversion": {Attr: &pb.CloudEventAttributeValue_CeInteger{CeInteger: version}},
-			"ce-time":            {Attr: &pb.CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(captured)}},
-			"ce-metadata":        text(fmt.Sprintf(`{"name":"nginx","namespace":%q,"uid":%q,"labels":{"app":"nginx","tier":"web"}}`, cluster, id)),
-			"ce-logtracing":      text(`{"logging.open-cluster-management.io/op-id":"op-1"}`),
+			"ce-time": {Attr: &pb.CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(
+				captured)}},
+			"ce-metadata": text(
+				fmt.Sprintf(`{"name":"nginx","namespace":%q,"uid":%q,"labels":{"app":"nginx","tier":"web"}}`, cluster,
+					id)),
+			"ce-logtracing": text(`{"logging.open-cluster-management.io/op-id":"op-1"}`),
 		},
 		Data: &pb.CloudEvent_BinaryData{BinaryData: []byte(data)},
 	}
@@ -191,7 +196,8 @@ func TestWhatOurServerPutsOnTheWireIsWhatTheOriginalDoes(t *testing.T) {
 	if err := json.Unmarshal([]byte(got["ce-metadata"]), &meta); err != nil {
 		t.Errorf("ce-metadata %q: %v", got["ce-metadata"], err)
 	}
-	wantMeta := map[string]any{"name": id, "namespace": "golden", "uid": id, "labels": map[string]any{"app": "nginx", "tier": "web"}}
+	wantMeta := map[string]any{"name": id, "namespace": "golden", "uid": id, "labels": map[string]any{"app": "nginx",
+		"tier": "web"}}
 	for _, key := range []string{"creationTimestamp", "generation", "resourceVersion"} {
 		delete(meta, key) // of the server; agents ignore them
 	}
@@ -218,7 +224,8 @@ func TestWhatOurServerPutsOnTheWireIsWhatTheOriginalDoes(t *testing.T) {
 		t.Errorf("body\n%s, want\n%s", m.Payload, sorted)
 	}
 	work := decodeWork(t, m)
-	if work.Name != id || work.Namespace != "golden" || string(work.UID) != id || work.Generation != 1 || work.Labels["tier"] != "web" {
+	if work.Name != id || work.Namespace != "golden" || string(work.UID) != id || work.Generation != 1 ||
+		work.Labels["tier"] != "web" {
 		t.Errorf("OCM's agent codec reads %+v", work.ObjectMeta)
 	}
 	if e := work.Spec.Executor; e == nil || e.Subject.ServiceAccount.Name != "runner" {
@@ -235,19 +242,22 @@ func TestWhatOurServerPutsOnTheWireIsWhatTheOriginalDoes(t *testing.T) {
 	}
 	m = o.next(t, topic, "spec.update_request")
 	got = properties(t, m)
-	if got["ce-resourceversion"] != "2" || got["ce-id"] != update.Id || got["ce-source"] != "maestro" || !strings.Contains(string(m.Payload), `"b":"3"`) {
+	if got["ce-resourceversion"] != "2" || got["ce-id"] != update.Id || got["ce-source"] != "maestro" ||
+		!strings.Contains(string(m.Payload), `"b":"3"`) {
 		t.Errorf("the update is %v %s", got, m.Payload)
 	}
 
 	// A delete: another id, another time, a deletion timestamp, and all of the data.
 	gone := event("golden-source", "spec.delete_request", "golden", id, 2, "")
-	gone.Attributes["ce-deletiontimestamp"] = &pb.CloudEventAttributeValue{Attr: &pb.CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(captured)}}
+	gone.Attributes["ce-deletiontimestamp"] = &pb.CloudEventAttributeValue{
+		Attr: &pb.CloudEventAttributeValue_CeTimestamp{CeTimestamp: timestamppb.New(captured)}}
 	if _, err := client.Publish(ctx, &pb.PublishRequest{Event: gone}); err != nil {
 		t.Fatal(err)
 	}
 	deleted := o.next(t, topic, "spec.delete_request")
 	props := properties(t, deleted)
-	if props["ce-id"] == update.Id || props["ce-id"] == "" || props["ce-time"] == got["ce-time"] || string(deleted.Payload) != string(m.Payload) ||
+	if props["ce-id"] == update.Id || props["ce-id"] == "" || props["ce-time"] == got["ce-time"] ||
+		string(deleted.Payload) != string(m.Payload) ||
 		props["ce-resourceid"] != id || props["ce-clustername"] != "golden" || props["ce-resourceversion"] == "" {
 		t.Errorf("the delete is %v %s", props, deleted.Payload)
 	}
@@ -306,7 +316,8 @@ func (s *server) checkStatusToSource(t *testing.T, stream grpc.ServerStreamingCl
 		}
 		return nil
 	})
-	agent.report(t, work, &workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{Type: "Deleting", Status: metav1.ConditionTrue, Reason: "WorkDeleting", LastTransitionTime: metav1.Now()}}})
+	agent.report(t, work, &workv1.ManifestWorkStatus{Conditions: []metav1.Condition{
+		{Type: "Deleting", Status: metav1.ConditionTrue, Reason: "WorkDeleting", LastTransitionTime: metav1.Now()}}})
 	agent.report(t, agent.awaitWork(t, "its own status", func(w *workv1.ManifestWork) error {
 		if len(w.Status.Conditions) != 1 {
 			return fmt.Errorf("%+v", w.Status)
@@ -327,12 +338,15 @@ func (s *server) checkStatusToSource(t *testing.T, stream grpc.ServerStreamingCl
 			continue
 		}
 		a := e.Attributes
-		if e.Type != bundles+"status.update_request" || e.Source != "golden-agent" || a["ce-resourceid"].GetCeString() != id {
+		if e.Type != bundles+"status.update_request" || e.Source != "golden-agent" ||
+			a["ce-resourceid"].GetCeString() != id {
 			continue // a status of the server's own, such as of what it sent
 		}
 		statuses++
-		if a["contenttype"].GetCeString() != "application/json" || a["datacontenttype"] != nil || a["ce-datacontenttype"] != nil ||
-			a["ce-clustername"].GetCeString() != "golden" || a["ce-originalsource"].GetCeString() != "maestro" || a["ce-sequenceid"].GetCeString() == "" ||
+		if a["contenttype"].GetCeString() != "application/json" || a["datacontenttype"] != nil ||
+			a["ce-datacontenttype"] != nil ||
+			a["ce-clustername"].GetCeString() != "golden" || a["ce-originalsource"].GetCeString() != "maestro" ||
+			a["ce-sequenceid"].GetCeString() == "" ||
 			a["ce-resourceversion"].GetCeInteger() != 2 || len(a["ce-statushash"].GetCeString()) != 64 {
 			t.Errorf("attributes of a status: %v", a)
 		}
@@ -369,7 +383,8 @@ func (s *server) search(t *testing.T, search string) []bundle {
 			Size  int      `json:"size"`
 			Items []bundle `json:"items"`
 		}
-		s.rest(t, "GET", fmt.Sprintf("/v1/resource-bundles?page=%d&size=%d&search=%s", page, size, url.QueryEscape(search)), "", http.StatusOK, &list)
+		s.rest(t, "GET", fmt.Sprintf("/v1/resource-bundles?page=%d&size=%d&search=%s", page, size,
+			url.QueryEscape(search)), "", http.StatusOK, &list)
 		if list.Kind != "ResourceBundleList" || list.Size != len(list.Items) {
 			t.Errorf("list of kind %s says %d, has %d", list.Kind, list.Size, len(list.Items))
 		}
@@ -418,13 +433,14 @@ func TestTheOriginalsSearchesFindWhatTheyShould(t *testing.T) {
 			t.Errorf("%s\nfinds %q, want %q", search, got, want)
 		}
 	}
-	if status, body := s.call(t, "DELETE", "/v1/resource-bundles/"+uuid.NewString(), ""); status != http.StatusNoContent {
+	if status, body := s.call(t, "DELETE", "/v1/resource-bundles/"+uuid.NewString(),
+		""); status != http.StatusNoContent {
 		t.Errorf("deleting what is not there: %d %s", status, body)
 	}
 }
 
-// What our agent says of a work, as the original's server would hear it: every extension that the SDK's codec of a source
-// needs, and the hash that the SDK computes.
+// What our agent says of a work, as the original's server would hear it: every extension that the
+// SDK's codec of a source needs, and the hash that the SDK computes.
 func TestWhatOurAgentPutsOnTheWireIsWhatOCMsDoes(t *testing.T) {
 	t.Parallel()
 	w := aWorld(t)
@@ -433,7 +449,8 @@ func TestWhatOurAgentPutsOnTheWireIsWhatOCMsDoes(t *testing.T) {
 	s.consumer(t, c.name)
 	o := w.observe(t, s.broker)
 	src := s.startSource(t, "source-agent-wire", byGRPC, s.grpc, s.platform)
-	made, err := src.at(c.name).Create(t.Context(), manifestWork("told", configMap("told", "1")), metav1.CreateOptions{})
+	made, err := src.at(c.name).Create(t.Context(), manifestWork("told", configMap("told", "1")),
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,8 +460,9 @@ func TestWhatOurAgentPutsOnTheWireIsWhatOCMsDoes(t *testing.T) {
 	m := o.next(t, topic, "status.update_request")
 	got := properties(t, m)
 	for key, want := range map[string]string{
-		"ce-specversion": "1.0", "ce-source": "agent-wire-agent", "ce-originalsource": "maestro", "ce-clustername": c.name,
-		"ce-resourceid": string(made.UID), "ce-resourceversion": "1",
+		"ce-specversion": "1.0", "ce-source": "agent-wire-agent", "ce-originalsource": "maestro",
+		"ce-clustername": c.name,
+		"ce-resourceid":  string(made.UID), "ce-resourceversion": "1",
 	} {
 		if got[key] != want {
 			t.Errorf("%s is %q, want %q", key, got[key], want)
@@ -457,7 +475,8 @@ func TestWhatOurAgentPutsOnTheWireIsWhatOCMsDoes(t *testing.T) {
 	checkStatusHash(t, e)
 	// The statuses as REST shows them, with the original's capitals.
 	status, body := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID), "")
-	if status != http.StatusOK || !strings.Contains(string(body), `"ObservedVersion":`) || !strings.Contains(string(body), `"SequenceID":"`) {
+	if status != http.StatusOK || !strings.Contains(string(body), `"ObservedVersion":`) ||
+		!strings.Contains(string(body), `"SequenceID":"`) {
 		t.Errorf("%d %s", status, body)
 	}
 }

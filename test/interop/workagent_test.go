@@ -22,7 +22,8 @@ import (
 // configMap is a manifest.
 func configMap(name, value string) workv1.Manifest {
 	return workv1.Manifest{RawExtension: runtime.RawExtension{Raw: fmt.Appendf(nil,
-		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":%q}}`, name, value)}}
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":%q}}`, name,
+		value)}}
 }
 
 func manifestWork(name string, manifests ...workv1.Manifest) *workv1.ManifestWork {
@@ -146,13 +147,15 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
-			name := map[string]string{"by our broker": "ocm-embedded", "by Mosquitto": "ocm-mosquitto", "by gRPC": "ocm-grpc"}[way.name]
+			name := map[string]string{"by our broker": "ocm-embedded", "by Mosquitto": "ocm-mosquitto",
+				"by gRPC": "ocm-grpc"}[way.name]
 			s, c := way.server, w.cluster(t, name)
 			s.consumer(t, name)
 			src := s.startSource(t, "source-"+name, byGRPC, s.grpc, s.platform)
 
 			// A work that is ordered before the agent ever came.
-			made, err := src.at(name).Create(t.Context(), manifestWork("early", configMap("early", "1")), metav1.CreateOptions{})
+			made, err := src.at(name).Create(t.Context(), manifestWork("early", configMap("early", "1")),
+				metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -160,7 +163,8 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 			early := c.awaitValue(t, "early", "1")
 			src.awaitCondition(name, "early", workv1.WorkApplied, metav1.ConditionTrue, 1)
 			got := src.awaitCondition(name, "early", workv1.WorkAvailable, metav1.ConditionTrue, 1)
-			if m := got.Status.ResourceStatus.Manifests; len(m) != 1 || m[0].ResourceMeta.Name != "early" || !meta.IsStatusConditionTrue(m[0].Conditions, workv1.ManifestApplied) {
+			if m := got.Status.ResourceStatus.Manifests; len(m) != 1 || m[0].ResourceMeta.Name != "early" ||
+				!meta.IsStatusConditionTrue(m[0].Conditions, workv1.ManifestApplied) {
 				t.Errorf("status of the manifests: %+v", m)
 			}
 			b := s.bundle(t, made.UID)
@@ -202,7 +206,8 @@ func TestOCMsWorkAgentServesOurServer(t *testing.T) {
 			c.awaitNone(t, "late")
 			src.awaitGone(name, "early")
 			eventually(t, "the bundle is gone", func() error {
-				if status, body := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID), ""); status != http.StatusNotFound {
+				if status, body := s.call(t, "GET", "/v1/resource-bundles/"+string(made.UID),
+					""); status != http.StatusNotFound {
 					return fmt.Errorf("%d %s", status, body)
 				}
 				return nil

@@ -103,7 +103,8 @@ func (w *world) atoll(args ...string) (string, error) {
 
 func (w *world) start() error {
 	// Not detached: a region that this process started ends with it, however it ends.
-	if _, err := w.run("region", binary("ATOLL_BIN", "atoll"), "up", "--home", w.home, "--management-clusters", "1"); err != nil {
+	if _, err := w.run("region", binary("ATOLL_BIN", "atoll"), "up", "--home", w.home, "--management-clusters",
+		"1"); err != nil {
 		return err
 	}
 	var status struct {
@@ -199,7 +200,8 @@ type process struct {
 }
 
 func (w *world) run(name string, argv ...string) (*process, error) {
-	p := &process{name: name, log: filepath.Join(w.dir, name+".log"), cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
+	p := &process{name: name, log: filepath.Join(w.dir, name+".log"), cmd: exec.Command(argv[0], argv[1:]...),
+		done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
@@ -344,7 +346,8 @@ func (w *world) enrol(name string) (identity, error) {
 	if id.pair, err = tls.X509KeyPair([]byte(signed.Certificate), keyPEM); err != nil {
 		return identity{}, err
 	}
-	return id, errors.Join(os.WriteFile(id.cert, []byte(signed.Certificate), 0o600), os.WriteFile(id.key, keyPEM, 0o600))
+	return id, errors.Join(os.WriteFile(id.cert, []byte(signed.Certificate), 0o600), os.WriteFile(id.key, keyPEM,
+		0o600))
 }
 
 func (w *world) identity(t *testing.T, name string) identity {

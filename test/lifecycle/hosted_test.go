@@ -34,7 +34,8 @@ type road struct {
 func newRoad(t *testing.T) *road {
 	t.Helper()
 	shipping := pgtest.DSN(t)
-	region, err := Start(t.Context(), Options{DSN: pgtest.DSN(t), Entities: string(clm.DefaultEntities), Fleet: true, Log: testLog(t)})
+	region, err := Start(t.Context(), Options{DSN: pgtest.DSN(t), Entities: string(clm.DefaultEntities), Fleet: true,
+		Log: testLog(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +72,9 @@ func newRoad(t *testing.T) *road {
 // join makes the management cluster known to the lifecycle manager.
 func (w *road) join(planes int) {
 	w.Helper()
-	w.call("POST", "/managementclusters", map[string]any{"kind": "ManagementCluster", "name": consumer, "spec": map[string]any{
-		"capacity": map[string]any{"planes": planes}, "versions": []string{"1.36.3"}}})
+	w.call("POST", "/managementclusters", map[string]any{"kind": "ManagementCluster", "name": consumer,
+		"spec": map[string]any{
+			"capacity": map[string]any{"planes": planes}, "versions": []string{"1.36.3"}}})
 }
 
 func (w *road) create(name string) (cluster Resource, path string) {
@@ -83,7 +85,8 @@ func (w *road) create(name string) (cluster Resource, path string) {
 }
 
 // hosted returns the object of a kind that is there for a cluster.
-func (w *road) hosted(kind schema.GroupVersionResource, cluster, name string, o **unstructured.Unstructured) func() error {
+func (w *road) hosted(kind schema.GroupVersionResource, cluster, name string,
+	o **unstructured.Unstructured) func() error {
 	return func() (err error) {
 		*o, err = w.object(kind, apihosting.Namespace(cluster), name)
 		return err
@@ -91,11 +94,13 @@ func (w *road) hosted(kind schema.GroupVersionResource, cluster, name string, o 
 }
 
 // says is hosting's word about an object.
-func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstructured, generation int64, status map[string]any, conditions ...string) {
+func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstructured, generation int64,
+	status map[string]any, conditions ...string) {
 	w.Helper()
 	var list []any
 	for i := 0; i+3 < len(conditions); i += 4 {
-		list = append(list, map[string]any{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2], "message": conditions[i+3],
+		list = append(list, map[string]any{"type": conditions[i], "status": conditions[i+1], "reason": conditions[i+2],
+			"message":            conditions[i+3],
 			"observedGeneration": generation, "lastTransitionTime": "2026-01-02T03:04:05Z"})
 	}
 	if status == nil {
@@ -103,12 +108,14 @@ func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstruct
 	}
 	status["conditions"] = list
 	w.await("hosting reports on "+o.GetName(), func() error {
-		now, err := w.admin.Resource(kind).Namespace(o.GetNamespace()).Get(w.Context(), o.GetName(), metav1.GetOptions{})
+		now, err := w.admin.Resource(kind).Namespace(o.GetNamespace()).Get(w.Context(), o.GetName(),
+			metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		now.Object["status"] = status
-		_, err = w.admin.Resource(kind).Namespace(o.GetNamespace()).UpdateStatus(w.Context(), now, metav1.UpdateOptions{})
+		_, err = w.admin.Resource(kind).Namespace(o.GetNamespace()).UpdateStatus(w.Context(), now,
+			metav1.UpdateOptions{})
 		return err
 	})
 }
@@ -136,7 +143,8 @@ func externalSecrets() schema.GroupVersionResource {
 // edit changes an object as hosting does, which sets finalizers.
 func (w *road) edit(kind schema.GroupVersionResource, o *unstructured.Unstructured, patch string) {
 	w.Helper()
-	_, err := w.admin.Resource(kind).Namespace(o.GetNamespace()).Patch(w.Context(), o.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "hosting"})
+	_, err := w.admin.Resource(kind).Namespace(o.GetNamespace()).Patch(w.Context(), o.GetName(), types.MergePatchType,
+		[]byte(patch), metav1.PatchOptions{FieldManager: "hosting"})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -192,39 +200,52 @@ func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
 	w := newRoad(t)
 	w.join(3)
 	first, path := w.create("first")
-	pool := w.call("POST", path+"/nodepools", map[string]any{"kind": "NodePool", "name": "workers", "spec": map[string]any{
-		"labels": map[string]any{"a": "b"}, "nodePool": map[string]any{"replicas": 2, "release": map[string]any{"image": "atoll.dev/release:1.36.3"},
-			"platform": map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "m6a.xlarge"}}}}})
-	credential := w.call("POST", path+"/credentials", map[string]any{"kind": "Credential", "name": "c1", "spec": map[string]any{
-		"request": "PEM", "expiration_seconds": 600, "username": "ada", "expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}})
+	pool := w.call("POST", path+"/nodepools", map[string]any{"kind": "NodePool", "name": "workers",
+		"spec": map[string]any{
+			"labels": map[string]any{"a": "b"}, "nodePool": map[string]any{"replicas": 2, "release": map[string]any{
+				"image": "atoll.dev/release:1.36.3"},
+				"platform": map[string]any{"type": "AWS", "aws": map[string]any{"instanceType": "m6a.xlarge"}}}}})
+	credential := w.call("POST", path+"/credentials", map[string]any{"kind": "Credential", "name": "c1",
+		"spec": map[string]any{
+			"request": "PEM", "expiration_seconds": 600, "username": "ada", "expires_at": time.Now().Add(
+				time.Hour).UTC().Format(time.RFC3339)}})
 
 	hc := apihosting.HostedClusterName(first.ID)
 	var plane, secret, nodes, key *unstructured.Unstructured
 	w.await("POST until the HostedCluster is there", w.hosted(hypershift.HostedClusters(), first.ID, hc, &plane))
 	w.await("the ExternalSecret", w.hosted(externalSecrets(), first.ID, "pull-secret", &secret))
 	w.await("the NodePool", w.hosted(hypershift.NodePools(), first.ID, apihosting.NodePoolName(hc, "workers"), &nodes))
-	w.await("the Credential", w.hosted(apihosting.Credentials(), first.ID, apihosting.CredentialName(credential.ID), &key))
+	w.await("the Credential", w.hosted(apihosting.Credentials(), first.ID, apihosting.CredentialName(credential.ID),
+		&key))
 
 	second, secondPath := w.create("second") // its plane only ever starts
 	third, thirdPath := w.create("third")
 	w.await("the region is full", func() error {
-		return errors.Join(w.condition(secondPath, "PlacementSuccessful", "True", "Placed")(), w.condition(thirdPath, "PlacementSuccessful", "True", "Placed")())
+		return errors.Join(w.condition(secondPath, "PlacementSuccessful", "True", "Placed")(),
+			w.condition(thirdPath, "PlacementSuccessful", "True", "Placed")())
 	})
 	homeless, homelessPath := w.create("homeless")
 	next, nextPath := w.create("next")
 	w.await("who finds no place says so", func() error {
-		return errors.Join(w.condition(homelessPath, "HostedClusterSuccessful", "False", "NoCapacity")(), w.condition(nextPath, "PlacementSuccessful", "False", "NoCapacity")())
+		return errors.Join(w.condition(homelessPath, "HostedClusterSuccessful", "False", "NoCapacity")(),
+			w.condition(nextPath, "PlacementSuccessful", "False", "NoCapacity")())
 	})
 	w.delete(homelessPath)
 	w.await("deleted before it had a place", w.nothing(homeless.ID))
 
-	w.report(hypershift.HostedClusters(), plane, 1, nil, "Available", "False", "PlaneStarting", "the plane is starting", "ValidReleaseImage", "True", "AsExpected", "")
-	w.await("the customer sees that the plane starts", w.condition(path, "HostedClusterSuccessful", "False", "PlaneStarting"))
-	running := map[string]any{"controlPlaneEndpoint": map[string]any{"host": "127.0.0.1", "port": int64(6443)}, "power": "Awake"}
-	w.report(hypershift.HostedClusters(), plane, 1, running, "Available", "True", "AsExpected", "the API answers", "KubeAPIServerAvailable", "True", "AsExpected", "")
+	w.report(hypershift.HostedClusters(), plane, 1, nil, "Available", "False", "PlaneStarting", "the plane is starting",
+		"ValidReleaseImage", "True", "AsExpected", "")
+	w.await("the customer sees that the plane starts", w.condition(path, "HostedClusterSuccessful", "False",
+		"PlaneStarting"))
+	running := map[string]any{"controlPlaneEndpoint": map[string]any{"host": "127.0.0.1", "port": int64(6443)},
+		"power": "Awake"}
+	w.report(hypershift.HostedClusters(), plane, 1, running, "Available", "True", "AsExpected", "the API answers",
+		"KubeAPIServerAvailable", "True", "AsExpected", "")
 	w.report(externalSecrets(), secret, 1, nil, "Ready", "True", "SecretSynced", "")
-	w.report(hypershift.NodePools(), nodes, 1, map[string]any{"replicas": int64(2)}, "Ready", "True", "AsExpected", "2 of 2 nodes are ready")
-	w.report(apihosting.Credentials(), key, 1, map[string]any{"certificate": "CERT", "caBundle": "CA", "server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test"},
+	w.report(hypershift.NodePools(), nodes, 1, map[string]any{"replicas": int64(2)}, "Ready", "True", "AsExpected",
+		"2 of 2 nodes are ready")
+	w.report(apihosting.Credentials(), key, 1, map[string]any{"certificate": "CERT", "caBundle": "CA",
+		"server": "https://127.0.0.1:6443", "tlsServerName": hc + ".hosted.test"},
 		"Issued", "True", "Issued", "")
 	w.await("the cluster is Reconciled", w.reconciled(path, 1))
 	w.await("the node pool is Reconciled", w.reconciled(path+"/nodepools/"+pool.ID, 1))
@@ -232,7 +253,8 @@ func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
 	var reports struct {
 		Items []struct{ Data map[string]any }
 	}
-	if err := w.Call(t.Context(), "GET", path+"/credentials/"+credential.ID+"/statuses", nil, &reports); err != nil || len(reports.Items) != 1 || reports.Items[0].Data["certificate"] != "CERT" {
+	if err := w.Call(t.Context(), "GET", path+"/credentials/"+credential.ID+"/statuses", nil, &reports); err != nil ||
+		len(reports.Items) != 1 || reports.Items[0].Data["certificate"] != "CERT" {
 		t.Errorf("the credential's report: %v, %v", reports, err)
 	}
 
@@ -241,7 +263,8 @@ func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
 		"pausedUntil": "true", "release": map[string]any{"image": "atoll.dev/release:1.36.3"}}}})
 	w.await("the change is at the HostedCluster", func() error {
 		o, err := w.object(hypershift.HostedClusters(), plane.GetNamespace(), hc)
-		if paused, _, _ := unstructured.NestedString(o.Object, "spec", "pausedUntil"); err == nil && (paused != "true" || o.GetAnnotations()[hypershift.HibernatedAnnotation] != "true") {
+		if paused, _, _ := unstructured.NestedString(o.Object, "spec", "pausedUntil"); err == nil &&
+			(paused != "true" || o.GetAnnotations()[hypershift.HibernatedAnnotation] != "true") {
 			err = fmt.Errorf("%v", o.Object)
 		}
 		return err
@@ -249,7 +272,8 @@ func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
 	w.await("and counts as not done", w.condition(path, "HostedClusterSuccessful", "False", "Updating"))
 	w.report(hypershift.HostedClusters(), plane, 2, running, "Available", "True", "Asleep", "")
 	w.await("until hosting has seen it", w.reconciled(path, 2))
-	w.call("PATCH", path+"/nodepools/"+pool.ID, map[string]any{"spec": map[string]any{"nodePool": map[string]any{"replicas": 5}}})
+	w.call("PATCH", path+"/nodepools/"+pool.ID, map[string]any{"spec": map[string]any{"nodePool": map[string]any{
+		"replicas": 5}}})
 	w.await("the pool's replicas are at the NodePool", func() error {
 		o, err := w.object(hypershift.NodePools(), nodes.GetNamespace(), nodes.GetName())
 		if n, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); err == nil && n != 5 {
@@ -304,5 +328,6 @@ func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
 	for _, cluster := range []string{first.ID, second.ID, third.ID} {
 		w.await("nothing is left of "+cluster, w.nothing(cluster))
 	}
-	w.await("who waited for a place has it", w.hosted(hypershift.HostedClusters(), next.ID, apihosting.HostedClusterName(next.ID), &plane))
+	w.await("who waited for a place has it", w.hosted(hypershift.HostedClusters(), next.ID,
+		apihosting.HostedClusterName(next.ID), &plane))
 }

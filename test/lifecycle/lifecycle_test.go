@@ -169,7 +169,8 @@ func (w *world) startMaestro(dsn string) (dial func(source string) *client.Maest
 	w.Background(w.Context(), server.Run)
 	return func(source string) *client.Maestro {
 		c, err := client.NewMaestro(client.MaestroOptions{
-			HTTP: "https://" + o.HTTP.Addr().String(), GRPC: o.GRPC.Addr().String(), TLS: own, Source: source, Timeout: 10 * time.Second,
+			HTTP: "https://" +
+				o.HTTP.Addr().String(), GRPC: o.GRPC.Addr().String(), TLS: own, Source: source, Timeout: 10 * time.Second,
 		})
 		if err != nil {
 			w.Fatal(err)
@@ -214,7 +215,8 @@ func (w *world) agent(cluster *kuberest.Config) (stop, start func()) {
 	start = func() {
 		w.Helper()
 		a, err := agent.New(agent.Options{
-			Consumer: consumer, Kube: config, BrokerHost: w.Broker, Bus: bus.ClientOptions{Addr: w.Broker, TLS: broker}, DataDir: dir, Log: w.log,
+			Consumer: consumer, Kube: config, BrokerHost: w.Broker, Bus: bus.ClientOptions{Addr: w.Broker,
+				TLS: broker}, DataDir: dir, Log: w.log,
 		})
 		if err != nil {
 			w.Fatal(err)
@@ -314,7 +316,8 @@ func (w *world) says(ns, name, key, want string) func() error {
 func TestAClusterComesToLifeIsChangedRepairedAndGoes(t *testing.T) {
 	w := newWorld(t)
 	cluster := w.call("POST", "/clusters", map[string]any{
-		"kind": "Cluster", "name": "first", "spec": map[string]any{"size": 1}, "labels": map[string]any{"atoll.dev/management-cluster": consumer},
+		"kind": "Cluster", "name": "first", "spec": map[string]any{"size": 1}, "labels": map[string]any{
+			"atoll.dev/management-cluster": consumer},
 	})
 	path := "/clusters/" + cluster.ID
 	w.await("POST until Reconciled, two adapters", w.reconciled(path, 1))
@@ -325,7 +328,8 @@ func TestAClusterComesToLifeIsChangedRepairedAndGoes(t *testing.T) {
 		}
 	}
 
-	pool := w.call("POST", path+"/nodepools", map[string]any{"kind": "NodePool", "name": "workers", "spec": map[string]any{"replicas": 2}})
+	pool := w.call("POST", path+"/nodepools", map[string]any{"kind": "NodePool", "name": "workers",
+		"spec": map[string]any{"replicas": 2}})
 	w.await("POST of a node pool until Reconciled", w.reconciled(path+"/nodepools/"+pool.ID, 1))
 
 	if got := w.call("PATCH", path, map[string]any{"spec": map[string]any{"size": 2}}); got.Generation != 2 {
@@ -342,7 +346,8 @@ func TestAClusterComesToLifeIsChangedRepairedAndGoes(t *testing.T) {
 		if ns != "" {
 			in = w.admin.Resource(configMaps).Namespace(ns)
 		}
-		if _, err := in.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "other"}); err != nil {
+		if _, err := in.Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{
+			FieldManager: "other"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -355,10 +360,12 @@ func TestAClusterComesToLifeIsChangedRepairedAndGoes(t *testing.T) {
 		return err
 	})
 	disturb(own, "nodepool-"+pool.ID, `{"data":{"nodepool_name":"other"}}`)
-	w.await("data of a ConfigMap is set back (Kubernetes)", w.says(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
+	w.await("data of a ConfigMap is set back (Kubernetes)", w.says(own, "nodepool-"+pool.ID, "nodepool_name",
+		"workers"))
 	disturb(shipped, "cluster-config", `{"data":{"cluster_name":"other"}}`)
 	w.await("data of a ConfigMap is set back (Maestro)", w.says(shipped, "cluster-config", "cluster_name", "first"))
-	if err := w.admin.Resource(configMaps).Namespace(own).Delete(t.Context(), "nodepool-"+pool.ID, metav1.DeleteOptions{}); err != nil {
+	if err := w.admin.Resource(configMaps).Namespace(own).Delete(t.Context(), "nodepool-"+pool.ID,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.await("a ConfigMap that was deleted is made again", w.says(own, "nodepool-"+pool.ID, "nodepool_name", "workers"))
@@ -378,8 +385,10 @@ func TestAClusterComesToLifeIsChangedRepairedAndGoes(t *testing.T) {
 // one, and one that never got any can be deleted.
 func TestAClusterWithoutAManagementClusterWaits(t *testing.T) {
 	w := newWorld(t)
-	cluster := w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": "homeless", "spec": map[string]any{}})
-	other := w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": "forgotten", "spec": map[string]any{}})
+	cluster := w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": "homeless",
+		"spec": map[string]any{}})
+	other := w.call("POST", "/clusters", map[string]any{"kind": "Cluster", "name": "forgotten",
+		"spec": map[string]any{}})
 	path := "/clusters/" + cluster.ID
 	w.await("the report says what is missing", func() error {
 		r := w.call("GET", path, nil)

@@ -58,7 +58,8 @@ func TestAMissingParameterShowsInCLMUntilItIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	var cluster Resource
-	if err := r.Call(t.Context(), "POST", "/clusters", map[string]any{"kind": "Cluster", "name": "lost", "spec": map[string]any{}}, &cluster); err != nil {
+	if err := r.Call(t.Context(), "POST", "/clusters", map[string]any{"kind": "Cluster", "name": "lost",
+		"spec": map[string]any{}}, &cluster); err != nil {
 		t.Fatal(err)
 	}
 	path := "/clusters/" + cluster.ID
@@ -72,11 +73,13 @@ func TestAMissingParameterShowsInCLMUntilItIsThere(t *testing.T) {
 		if err := r.Call(t.Context(), "GET", path+"/statuses", nil, &statuses); err != nil {
 			return err
 		}
-		if len(statuses.Items) != 1 || statuses.Items[0].Adapter != "cl-lost" || len(statuses.Items[0].Conditions) != 3 {
+		if len(statuses.Items) != 1 || statuses.Items[0].Adapter != "cl-lost" ||
+			len(statuses.Items[0].Conditions) != 3 {
 			return fmt.Errorf("statuses %+v", statuses.Items)
 		}
 		for _, c := range statuses.Items[0].Conditions {
-			if c.Status != "False" || c.Reason != "ParameterExtractionFailed" || !strings.Contains(c.Message, "no such file") {
+			if c.Status != "False" || c.Reason != "ParameterExtractionFailed" ||
+				!strings.Contains(c.Message, "no such file") {
 				return fmt.Errorf("condition %+v", c)
 			}
 		}

@@ -174,14 +174,16 @@ func (r *Region) Certificate(name pki.Name) (tls.Certificate, error) {
 func (r *Region) ServerTLS(service string) (*tls.Config, error) {
 	cert, err := r.Certificate(pki.ServiceName(service))
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: r.ca.Pool(),
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
+			cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: r.ca.Pool(),
 	}, err
 }
 
 // ClientTLS is how name connects to a service.
 func (r *Region) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
 	cert, err := r.Certificate(name)
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: r.ca.Pool(), ServerName: service}, err
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: r.ca.Pool(),
+		ServerName: service}, err
 }
 
 // client makes an HTTP client that calls CLM as one of the region's services.
@@ -228,7 +230,8 @@ func (r *Region) api(ctx context.Context, db *clm.Database, placed bool) error {
 		Database: db, HTTP: l, HTTPTLS: config, Identify: identity.Identify, Logger: r.log, Metrics: prometheus.NewRegistry(), ShutdownGrace: time.Second,
 	}
 	if placed {
-		f, err := fleet.New(ctx, fleet.Options{Store: db.Store, Feed: db.Feed, Logger: r.log, Metrics: prometheus.NewRegistry()})
+		f, err := fleet.New(ctx, fleet.Options{Store: db.Store, Feed: db.Feed, Logger: r.log,
+			Metrics: prometheus.NewRegistry()})
 		if err != nil {
 			return err
 		}
@@ -252,11 +255,13 @@ func (r *Region) sentinel(ctx context.Context, db *clm.Database) error {
 	var kinds []sentinel.Kind
 	for _, e := range db.Registry.Entities() {
 		if len(e.RequiredAdapters) > 0 {
-			kinds = append(kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(e.ParentKind)})
+			kinds = append(kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(
+				e.ParentKind)})
 		}
 	}
 	s, err := sentinel.New(ctx, sentinel.Options{
-		Store: db.Store, Feed: db.Feed, Kinds: kinds, Requests: clm.RequestKind, Bus: bus.ClientOptions{Addr: r.Broker, TLS: config},
+		Store: db.Store, Feed: db.Feed, Kinds: kinds, Requests: clm.RequestKind, Bus: bus.ClientOptions{Addr: r.Broker,
+			TLS: config},
 		Logger: r.log, Metrics: prometheus.NewRegistry(), Ops: r.Ops,
 	})
 	if err != nil {

@@ -31,7 +31,8 @@ const clusters client.Collection = "clusters"
 func (w *world) create(name, mc string) string {
 	w.Helper()
 	r, err := w.clm.Create(w.Context(), clusters, apiclm.ResourceCreate{
-		Kind: "Cluster", Name: name, Spec: json.RawMessage(`{}`), Labels: apiclm.Labels{"atoll.dev/management-cluster": mc},
+		Kind: "Cluster", Name: name, Spec: json.RawMessage(`{}`), Labels: apiclm.Labels{
+			"atoll.dev/management-cluster": mc},
 	}, name)
 	if err != nil {
 		w.Fatal(err)
@@ -80,7 +81,8 @@ func (w *world) applied(ids map[string]string) map[string]string {
 func (w *world) rebuild(timeout string) (code int, report rebuilt, said string) {
 	w.Helper()
 	var out, errs bytes.Buffer
-	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.httpA, "--clm-endpoint", w.clmURL, "-o", "json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
+	code = cli.Main([]string{"maestro", "rebuild", "--endpoint", "http://" + w.httpA, "--clm-endpoint", w.clmURL, "-o",
+		"json", "--timeout", timeout}, strings.NewReader(""), &out, &errs)
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		w.Fatalf("%v in %s; %s", err, out.String(), errs.String())
 	}
@@ -104,7 +106,8 @@ type rebuilt struct {
 func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w := newWorld(t)
 	for _, mc := range []string{mc1, mc2} {
-		if _, err := w.clm.Create(t.Context(), "managementclusters", apiclm.ResourceCreate{Kind: "ManagementCluster", Name: mc, Spec: json.RawMessage(`{}`)}, ""); err != nil {
+		if _, err := w.clm.Create(t.Context(), "managementclusters", apiclm.ResourceCreate{Kind: "ManagementCluster",
+			Name: mc, Spec: json.RawMessage(`{}`)}, ""); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.maestro.CreateConsumer(t.Context(), mc, nil); err != nil {
@@ -115,12 +118,15 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	direct := w.dial("somebody")
 	if _, err := direct.CreateBundle(t.Context(), client.Bundle{
 		ID: direct.BundleID(mc1, "direct"), Consumer: mc1, Metadata: metav1.ObjectMeta{Name: "direct"},
-		Spec: work.Bundle{Manifests: []json.RawMessage{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"direct","namespace":"default"},"data":{"k":"v"}}`)}},
+		Spec: work.Bundle{Manifests: []json.RawMessage{
+			json.RawMessage(
+				`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"direct","namespace":"default"},"data":{"k":"v"}}`)}},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the work of a source is applied", func() error {
-		_, err := w.clusters[mc1].admin.Resource(configMaps).Namespace("default").Get(t.Context(), "direct", metav1.GetOptions{})
+		_, err := w.clusters[mc1].admin.Resource(configMaps).Namespace("default").Get(t.Context(), "direct",
+			metav1.GetOptions{})
 		return err
 	})
 	w.clusters[mc2].stopAgent()
@@ -147,7 +153,8 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	for _, wait := range report.Waiting {
 		waits[wait.Kind+" "+wait.Name] = true
 	}
-	if code != 1 || report.Done || report.Consumers.Created != 2 || !waits["ManagementCluster mc2"] || !waits["Cluster doomed"] {
+	if code != 1 || report.Done || report.Consumers.Created != 2 || !waits["ManagementCluster mc2"] ||
+		!waits["Cluster doomed"] {
 		t.Fatalf("with one agent away: %d, %+v; %s", code, report, said)
 	}
 	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); err != nil {
@@ -156,7 +163,8 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 
 	w.startAgent(mc2)
 	code, report, said = w.rebuild(patience.String())
-	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 2 || len(report.Waiting) != 0 {
+	if code != 0 || !report.Done || report.Consumers.Created != 0 || report.Consumers.Known != 2 ||
+		len(report.Waiting) != 0 {
 		t.Fatalf("rebuilt: %d, %+v; %s", code, report, said)
 	}
 	if len(report.Unknown) != 1 || report.Unknown[0].ID != direct.BundleID(mc1, "direct") || report.Works.Present != 2 {
@@ -179,7 +187,8 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	w.stopMaestro()
 	w.startMaestro()
 	code, report, said = w.rebuild(patience.String())
-	if code != 0 || !report.Done || report.Works.Present != 2 || len(report.Unknown) != 1 || report.Consumers.Created != 2 {
+	if code != 0 || !report.Done || report.Works.Present != 2 || len(report.Unknown) != 1 ||
+		report.Consumers.Created != 2 {
 		t.Errorf("once more: %d, %+v; %s", code, report, said)
 	}
 	code, report, said = w.rebuild(patience.String()) // nothing is lost

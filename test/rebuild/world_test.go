@@ -80,7 +80,8 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, ca: ca, log: testLog(t), httpA: "127.0.0.1:0", grpc: "127.0.0.1:0", clusters: map[string]*managed{}}
+	w := &world{T: t, ca: ca, log: testLog(t), httpA: "127.0.0.1:0", grpc: "127.0.0.1:0",
+		clusters: map[string]*managed{}}
 	w.startBroker()
 	w.startMaestro()
 	w.startCLM()
@@ -147,7 +148,8 @@ func (w *world) pair(name pki.Name) tls.Certificate {
 
 // atBroker is what a part connects to the broker with.
 func (w *world) atBroker(name pki.Name) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.pair(name)}, RootCAs: w.ca.Pool(), ServerName: "broker"}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.pair(name)},
+		RootCAs: w.ca.Pool(), ServerName: "broker"}
 }
 
 // listen takes an address, which stays the same from then on.
@@ -194,7 +196,8 @@ func (w *world) startBroker() {
 // startMaestro starts a Maestro with an empty database.
 func (w *world) startMaestro() {
 	w.Helper()
-	o := maestro.Options{DSN: pgtest.DSN(w.T), Broker: w.broker, BrokerTLS: w.atBroker(pki.ServiceName("maestro")), Logger: w.log, ShutdownGrace: time.Second}
+	o := maestro.Options{DSN: pgtest.DSN(w.T), Broker: w.broker, BrokerTLS: w.atBroker(pki.ServiceName("maestro")),
+		Logger: w.log, ShutdownGrace: time.Second}
 	o.Plain.HTTP, o.Plain.GRPC = w.listen(&w.httpA), w.listen(&w.grpc)
 	server, err := maestro.New(w.Context(), o)
 	if err != nil {
@@ -208,7 +211,8 @@ func (w *world) startMaestro() {
 // dial returns a client of Maestro that orders works for a source.
 func (w *world) dial(source string) *client.Maestro {
 	w.Helper()
-	c, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://" + w.httpA, GRPC: w.grpc, Source: source, Timeout: 10 * time.Second})
+	c, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://" + w.httpA, GRPC: w.grpc, Source: source,
+		Timeout: 10 * time.Second})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -229,7 +233,8 @@ func (w *world) startCLM() {
 	}
 	w.Cleanup(db.Close)
 	addr := "127.0.0.1:0"
-	server, err := clm.New(clm.Options{Database: db, Plain: w.listen(&addr), Identify: (&clm.Identity{Open: true}).Identify, Logger: w.log})
+	server, err := clm.New(clm.Options{Database: db, Plain: w.listen(&addr),
+		Identify: (&clm.Identity{Open: true}).Identify, Logger: w.log})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -274,8 +279,10 @@ func (w *world) startAdapter() {
 		w.Fatal(err)
 	}
 	config.Clients.API.BaseURL = w.clmURL
-	transport := works.New(works.Options{Client: w.dial(config.Clients.Maestro.SourceID), Log: w.log, Clusters: func(context.Context) ([]string, error) { return []string{mc1, mc2}, nil }})
-	engine, err := adapter.New(adapter.Options{Config: config, Task: task, Transport: transport, API: http.DefaultClient, Log: w.log})
+	transport := works.New(works.Options{Client: w.dial(config.Clients.Maestro.SourceID), Log: w.log,
+		Clusters: func(context.Context) ([]string, error) { return []string{mc1, mc2}, nil }})
+	engine, err := adapter.New(adapter.Options{Config: config, Task: task, Transport: transport,
+		API: http.DefaultClient, Log: w.log})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -223,7 +223,8 @@ func (r *Region) API() *client.Platform {
 	r.T.Helper()
 	api, err := client.NewPlatform(client.PlatformOptions{
 		Endpoint: r.Env["ATOLL_ENDPOINT"], CAFile: r.Env["ATOLL_CA"],
-		Credentials: client.Credentials{AccessKeyID: r.Env["AWS_ACCESS_KEY_ID"], SecretAccessKey: r.Env["AWS_SECRET_ACCESS_KEY"], Region: r.Env["AWS_REGION"]},
+		Credentials: client.Credentials{AccessKeyID: r.Env["AWS_ACCESS_KEY_ID"],
+			SecretAccessKey: r.Env["AWS_SECRET_ACCESS_KEY"], Region: r.Env["AWS_REGION"]},
 	})
 	if err != nil {
 		r.T.Fatal(err)
@@ -285,11 +286,13 @@ func ConfigMapWork(name string, configMaps map[string]map[string]string) json.Ra
 	var manifests []any
 	for cm, data := range configMaps {
 		manifests = append(manifests, map[string]any{
-			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": cm, "namespace": "default"}, "data": data,
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": cm, "namespace": "default"},
+			"data": data,
 		})
 	}
 	data, _ := json.Marshal(map[string]any{
-		"apiVersion": "work.open-cluster-management.io/v1", "kind": "ManifestWork", "metadata": map[string]any{"name": name},
+		"apiVersion": "work.open-cluster-management.io/v1", "kind": "ManifestWork", "metadata": map[string]any{
+			"name": name},
 		"spec": map[string]any{"workload": map[string]any{"manifests": manifests}},
 	})
 	return data

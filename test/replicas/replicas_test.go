@@ -65,7 +65,8 @@ func newWorld(t *testing.T) *world {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	w.broker = must(t, l, err).Addr().String()
 	broker, err := bus.NewBroker(bus.BrokerOptions{TLS: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate("broker")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
+			w.certificate("broker")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 	}})
 	must(t, 0, err)
 	w.run(func(ctx context.Context) error { return broker.Serve(ctx, l) })
@@ -81,7 +82,8 @@ func newWorld(t *testing.T) *world {
 	must(t, 0, err)
 	w.run(server.Run)
 	s, err := sentinel.New(t.Context(), sentinel.Options{
-		Store: db.Store, Feed: db.Feed, Name: "s", Kinds: []sentinel.Kind{{Kind: store.Kind("Cluster"), Plural: "clusters"}}, Bus: w.bus("clm"),
+		Store: db.Store, Feed: db.Feed, Name: "s", Kinds: []sentinel.Kind{
+			{Kind: store.Kind("Cluster"), Plural: "clusters"}}, Bus: w.bus("clm"),
 	})
 	must(t, 0, err)
 	w.run(s.Run)
@@ -105,7 +107,8 @@ func (w *world) certificate(service string) tls.Certificate {
 	must(w, 0, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	must(w, 0, err)
-	cert, err := w.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), pki.ServiceName(service))
+	cert, err := w.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}),
+		pki.ServiceName(service))
 	must(w, 0, err)
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	must(w, 0, err)
@@ -115,7 +118,8 @@ func (w *world) certificate(service string) tls.Certificate {
 
 func (w *world) bus(service string) bus.ClientOptions {
 	return bus.ClientOptions{Addr: w.broker, MaxBackoff: 200 * time.Millisecond,
-		TLS: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate(service)}, RootCAs: w.ca.Pool(), ServerName: "broker"}}
+		TLS: &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{w.certificate(service)},
+			RootCAs: w.ca.Pool(), ServerName: "broker"}}
 }
 
 // run runs a part until the function that it returns, or the test's end.
@@ -146,7 +150,8 @@ func (l *leases) Renew(ctx context.Context, lease time.Duration, keep []int) (in
 	if l.cut.Err() != nil || l.away.Load() {
 		return 0, nil, errCut
 	}
-	got, err := l.clm.RenewMember(ctx, "dns", l.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: keep})
+	got, err := l.clm.RenewMember(ctx, "dns", l.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(),
+		Keep: keep})
 	var open []adapter.OpenSlot
 	for i, slot := range got.Open {
 		open = append(open, adapter.OpenSlot{Slot: slot, Since: got.Since[i]})
@@ -173,7 +178,8 @@ func (w *world) start(name string) *replica {
 	cutting, cut := context.WithCancel(context.Background())
 	r := &replica{world: w, name: name, cut: cut}
 	worker := adapter.NewWorker(adapter.WorkerOptions{
-		Name: "dns", Topic: "clusters", Engine: r, Bus: w.bus("adapter"), Sharer: &leases{w.clm, name, cutting, &w.away}, Lease: lease, Parallel: 8, Grace: time.Second,
+		Name: "dns", Topic: "clusters", Engine: r, Bus: w.bus("adapter"), Sharer: &leases{w.clm, name, cutting,
+			&w.away}, Lease: lease, Parallel: 8, Grace: time.Second,
 	})
 	r.stop = w.run(worker.Run)
 	w.Cleanup(cut)
@@ -205,7 +211,8 @@ func (r *replica) Run(ctx context.Context, e adapter.Event) *adapter.Result {
 		for _, kind := range []string{"Available", "Applied", "Health"} {
 			conditions = append(conditions, apiclm.ReportedCondition{Type: kind, Status: "True"})
 		}
-		_, err = w.clm.Report(ctx, clusters, e.ID, apiclm.AdapterStatusCreate{Adapter: "dns", ObservedGeneration: have.Generation, ObservedTime: time.Now(), Conditions: conditions})
+		_, err = w.clm.Report(ctx, clusters, e.ID, apiclm.AdapterStatusCreate{Adapter: "dns",
+			ObservedGeneration: have.Generation, ObservedTime: time.Now(), Conditions: conditions})
 	}
 	if err != nil {
 		return &adapter.Result{Errors: map[adapter.Phase]error{adapter.PostActions: err}}
@@ -236,7 +243,8 @@ func (w *world) eventually(what string, check func() error) {
 func (w *world) reconciled(replicas ...string) (runs map[string]int) {
 	w.Helper()
 	w.eventually(fmt.Sprint("all is reconciled by ", replicas), func() error {
-		page, err := w.clm.List(w.Context(), clusters, client.ResourceQuery{Size: 1, Search: "status.conditions.Reconciled='False'"})
+		page, err := w.clm.List(w.Context(), clusters, client.ResourceQuery{Size: 1,
+			Search: "status.conditions.Reconciled='False'"})
 		if err != nil {
 			return err
 		}
@@ -262,13 +270,15 @@ func TestNoResourceIsTwoReplicas(t *testing.T) {
 	one := w.start("one")
 	var ids []string
 	for i := range 12 {
-		r, err := w.clm.Create(t.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i), Spec: json.RawMessage(`{}`)}, "")
+		r, err := w.clm.Create(t.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i),
+			Spec: json.RawMessage(`{}`)}, "")
 		ids = append(ids, must(t, r, err).ID)
 	}
 	change := func() {
 		t.Helper()
 		for _, id := range ids {
-			_, err := w.clm.Merge(t.Context(), clusters, id, json.RawMessage(fmt.Sprintf(`{"labels":{"at":"%d"}}`, time.Now().UnixNano())), "")
+			_, err := w.clm.Merge(t.Context(), clusters, id, json.RawMessage(fmt.Sprintf(`{"labels":{"at":"%d"}}`,
+				time.Now().UnixNano())), "")
 			must(t, 0, err)
 		}
 	}
@@ -312,12 +322,14 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 	const fleet = 40
 	ids := make([]string, fleet)
 	for i := range ids {
-		r, err := w.clm.Create(t.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i), Spec: json.RawMessage(`{}`)}, "")
+		r, err := w.clm.Create(t.Context(), clusters, apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprint("c", i),
+			Spec: json.RawMessage(`{}`)}, "")
 		ids[i] = must(t, r, err).ID
 	}
 	change := func(id string) {
 		t.Helper()
-		_, err := w.clm.Merge(t.Context(), clusters, id, json.RawMessage(fmt.Sprintf(`{"labels":{"at":"%d"}}`, time.Now().UnixNano())), "")
+		_, err := w.clm.Merge(t.Context(), clusters, id, json.RawMessage(fmt.Sprintf(`{"labels":{"at":"%d"}}`,
+			time.Now().UnixNano())), "")
 		must(t, 0, err)
 	}
 	w.eventually("both have their share", func() error {
@@ -331,7 +343,8 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 	})
 	members := func() (list []apiclm.AdapterMember) {
 		for _, name := range []string{"one", "two"} {
-			m, err := w.clm.RenewMember(t.Context(), "dns", name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(), Keep: every()})
+			m, err := w.clm.RenewMember(t.Context(), "dns", name, apiclm.AdapterMemberRenewal{
+				LeaseMs: lease.Milliseconds(), Keep: every()})
 			list = append(list, must(t, m, err))
 		}
 		return list

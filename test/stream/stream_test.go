@@ -82,7 +82,8 @@ func newRegion(t *testing.T) *region {
 	r := &region{t: t, ca: ca, dsn: pgtest.DSN(t), http: "127.0.0.1:0", grpc: "127.0.0.1:0", agents: "127.0.0.1:0"}
 	r.start()
 	t.Cleanup(func() { r.stop() })
-	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{r.pair("system:platform")}, RootCAs: ca.Pool(), ServerName: "maestro"}
+	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{r.pair("system:platform")},
+		RootCAs: ca.Pool(), ServerName: "maestro"}
 	r.rest = &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(credentials.NewTLS(config)))
 	if err != nil {
@@ -132,9 +133,11 @@ func (r *region) start() {
 		*addr = l.Addr().String()
 		return l
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{r.pair("system:maestro")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: r.ca.Pool()}
+	config := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{r.pair("system:maestro")},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: r.ca.Pool()}
 	server, err := maestro.New(context.Background(), maestro.Options{
-		DSN: r.dsn, HTTP: listen(&r.http), GRPC: listen(&r.grpc), Agents: listen(&r.agents), HTTPTLS: config, GRPCTLS: config, AgentsTLS: config,
+		DSN: r.dsn, HTTP: listen(&r.http), GRPC: listen(&r.grpc), Agents: listen(
+			&r.agents), HTTPTLS: config, GRPCTLS: config, AgentsTLS: config,
 		MayCall: func(peer string) bool { return peer == "system:platform" }, ShutdownGrace: time.Second,
 		Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
@@ -171,8 +174,10 @@ func (r *region) publish(kind, id, value string) {
 	r.t.Helper()
 	e := bus.Event{
 		ID: uuid.NewString(), Source: "fleet", Type: kind, Time: time.Now(), DataContentType: "application/json",
-		Extensions: map[string]string{work.ExtClusterName: "mc1", work.ExtResourceID: id, work.ExtResourceVersion: "0", work.ExtMetadata: `{"name":"` + id + `"}`},
-		Data:       []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + id + `","namespace":"default"},"data":{"value":"` + value + `"}}]}`),
+		Extensions: map[string]string{work.ExtClusterName: "mc1", work.ExtResourceID: id, work.ExtResourceVersion: "0",
+			work.ExtMetadata: `{"name":"` + id + `"}`},
+		Data: []byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + id +
+			`","namespace":"default"},"data":{"value":"` + value + `"}}]}`),
 	}
 	if kind == work.SpecDelete {
 		e.Extensions[work.ExtDeletionTimestamp] = time.Now().UTC().Format(time.RFC3339)
@@ -245,7 +250,9 @@ func TestI6OurAgentByGRPC(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	config, err := agent.ParseGRPCConfig(fmt.Appendf(nil, "url: %s\ncaFile: %s/ca.pem\nclientCertFile: %[2]s/tls.crt\nclientKeyFile: %[2]s/tls.key\nkeepAliveConfig: {enable: true, time: 10s}\n", r.agents, dir))
+	config, err := agent.ParseGRPCConfig(fmt.Appendf(
+		nil, "url: %s\ncaFile: %s/ca.pem\nclientCertFile: %[2]s/tls.crt\nclientKeyFile: "+
+			"%[2]s/tls.key\nkeepAliveConfig: {enable: true, time: 10s}\n", r.agents, dir))
 	if err != nil {
 		t.Fatal(err)
 	}

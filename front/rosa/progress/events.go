@@ -110,7 +110,8 @@ func (t *teller) tell(kind platform.EventType, stage platform.EventStage, reason
 	}
 	t.last = when
 	t.events = append(t.events, Happened{Resource: t.resource, Seq: t.seq, Event: platform.Event{
-		Time: when, Type: kind, Stage: stage, Reason: reason, Message: message, SinceMs: max(0, when.Sub(t.begin).Milliseconds()),
+		Time: when, Type: kind, Stage: stage, Reason: reason, Message: message, SinceMs: max(
+			0, when.Sub(t.begin).Milliseconds()),
 	}})
 }
 
@@ -146,7 +147,8 @@ func (t *teller) cluster(r clm.HistoryRecord) {
 // undone tells what of a cluster that is being deleted is gone.
 func (t *teller) undone(reports Reports) {
 	for _, part := range []struct{ adapter, reason, message string }{
-		{hostedCluster, "ControlPlaneDeleted", "the control plane is gone"}, {placement, "PlacementReleased", "its place is free"},
+		{hostedCluster, "ControlPlaneDeleted", "the control plane is gone"}, {placement, "PlacementReleased",
+			"its place is free"},
 	} {
 		report, _ := reports.of(part.adapter)
 		if condition(report, "Finalized").Status == "True" && !t.deleting[part.adapter] {
@@ -348,7 +350,8 @@ func (t *teller) nodes() {
 	}
 	if there > 0 {
 		t.nodesReady = true
-		t.tell(platform.EventTypeNormal, platform.EventStageNodesReady, string(platform.EventStageNodesReady), "all nodes of all node pools are Ready", time.Time{})
+		t.tell(platform.EventTypeNormal, platform.EventStageNodesReady, string(platform.EventStageNodesReady),
+			"all nodes of all node pools are Ready", time.Time{})
 	}
 }
 

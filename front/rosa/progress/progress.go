@@ -108,7 +108,8 @@ func Cluster(r clm.Resource, see Placement) (platform.ClusterStatus, *platform.P
 	reports := f.reports(r.Statuses)
 	control, where := data[hosted](reports, hostedCluster), data[placed](reports, placement)
 	s := platform.ClusterStatus{
-		ObservedGeneration: observed(r), Conditions: conditions(f.conditions(r.Status.Conditions)), LastUpdateTime: updated(r),
+		ObservedGeneration: observed(r), Conditions: conditions(
+			f.conditions(r.Status.Conditions)), LastUpdateTime: updated(r),
 		Power: control.Power, Version: control.Version,
 	}
 	if control.Endpoint.Host != "" {
@@ -125,7 +126,8 @@ func Cluster(r clm.Resource, see Placement) (platform.ClusterStatus, *platform.P
 	return s, &platform.PlacementRef{Name: r.ID, ManagementCluster: name}
 }
 
-func clusterPhase(r clm.Resource, reports Reports, control hosted) (phase platform.ClusterPhase, reason, message string) {
+func clusterPhase(r clm.Resource, reports Reports, control hosted) (phase platform.ClusterPhase, reason,
+	message string) {
 	place, plane := reports.available(placement), reports.available(hostedCluster)
 	report, _ := reports.of(hostedCluster)
 	current := report.ObservedGeneration == r.Generation
@@ -140,11 +142,14 @@ func clusterPhase(r clm.Resource, reports Reports, control hosted) (phase platfo
 	case plane.Status == "True":
 		return platform.ClusterPhaseReady, or(plane.Reason, "AsExpected"), or(plane.Message, "the control plane serves")
 	case place.Status != "True" && plane.Status == "":
-		return platform.ClusterPhaseWaitingForPlacement, or(place.Reason, "WaitingForPlacement"), or(place.Message, beingPlaced)
+		return platform.ClusterPhaseWaitingForPlacement, or(place.Reason, "WaitingForPlacement"),
+			or(place.Message, beingPlaced)
 	case place.Status != "True" && control.TargetCluster == "":
-		return platform.ClusterPhaseWaitingForPlacement, or(place.Reason, "WaitingForPlacement"), or(place.Message, plane.Message)
+		return platform.ClusterPhaseWaitingForPlacement, or(place.Reason, "WaitingForPlacement"),
+			or(place.Message, plane.Message)
 	case control.TargetCluster == "": // it does not know yet where
-		return platform.ClusterPhaseProvisioning, or(place.Reason, "Placed"), or(place.Message, "the control plane is being ordered")
+		return platform.ClusterPhaseProvisioning, or(place.Reason, "Placed"),
+			or(place.Message, "the control plane is being ordered")
 	case current && slices.Contains(final, plane.Reason):
 		return platform.ClusterPhaseFailed, plane.Reason, plane.Message
 	}
@@ -160,7 +165,8 @@ func NodePool(r clm.Resource, see Placement) platform.NodePoolStatus {
 	report, _ := reports.of(nodePool)
 	current := report.ObservedGeneration == r.Generation
 	s := platform.NodePoolStatus{
-		ObservedGeneration: observed(r), Conditions: conditions(f.conditions(r.Status.Conditions)), LastUpdateTime: updated(r),
+		ObservedGeneration: observed(r), Conditions: conditions(
+			f.conditions(r.Status.Conditions)), LastUpdateTime: updated(r),
 		Replicas: nodes.Replicas, Ready: nodes.Replicas, Version: nodes.Version, Simulated: true,
 	}
 	switch {
@@ -168,13 +174,15 @@ func NodePool(r clm.Resource, see Placement) platform.NodePoolStatus {
 		s.Phase = platform.NodePoolPhaseDeleting
 		s.Reason, s.Message = deleting(r, reports)
 	case available.Status == "True" && current:
-		s.Phase, s.Reason, s.Message = platform.NodePoolPhaseReady, or(available.Reason, "AsExpected"), or(available.Message, "all nodes are Ready")
+		s.Phase, s.Reason, s.Message = platform.NodePoolPhaseReady, or(available.Reason, "AsExpected"),
+			or(available.Message, "all nodes are Ready")
 	case available.Status == "True":
 		s.Phase, s.Reason, s.Message = platform.NodePoolPhaseProvisioning, "Updating", "the latest change is under way"
 	case current && slices.Contains(final, available.Reason):
 		s.Phase, s.Reason, s.Message = platform.NodePoolPhaseFailed, available.Reason, available.Message
 	default:
-		s.Phase, s.Reason, s.Message = platform.NodePoolPhaseProvisioning, or(available.Reason, "Provisioning"), or(available.Message, "the nodes are being ordered")
+		s.Phase, s.Reason, s.Message = platform.NodePoolPhaseProvisioning, or(available.Reason, "Provisioning"),
+			or(available.Message, "the nodes are being ordered")
 	}
 	return s
 }
@@ -257,8 +265,10 @@ func Controllers(cluster, nodePool string, reports []clm.AdapterStatus, see Plac
 			r.Data = without(r.Data, "management_cluster", "target_cluster")
 		}
 		s := platform.ControllerStatus{
-			ClusterID: cluster, NodepoolID: nodePool, ControllerName: r.Adapter, ObservedGeneration: int64(r.ObservedGeneration),
-			Conditions: []platform.Condition{}, Metadata: object(r.Metadata), Data: object(r.Data), LastUpdated: r.LastReportTime,
+			ClusterID: cluster, NodepoolID: nodePool, ControllerName: r.Adapter, ObservedGeneration: int64(
+				r.ObservedGeneration),
+			Conditions: []platform.Condition{}, Metadata: object(r.Metadata), Data: object(
+				r.Data), LastUpdated: r.LastReportTime,
 		}
 		for _, c := range r.Conditions {
 			s.Conditions = append(s.Conditions, platform.Condition{

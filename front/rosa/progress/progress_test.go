@@ -99,7 +99,8 @@ func (w *world) pool(name string) *told {
 }
 
 func (w *world) record(of *told, action string, spec bool) {
-	r := clm.HistoryRecord{Seq: w.seq, Time: w.now, Action: action, Generation: of.resource.Generation, Principal: "arn:me"}
+	r := clm.HistoryRecord{Seq: w.seq, Time: w.now, Action: action, Generation: of.resource.Generation,
+		Principal: "arn:me"}
 	if spec {
 		r.Spec = json.RawMessage(`{}`)
 	}
@@ -128,7 +129,8 @@ func (w *world) change(of *told, action string) {
 }
 
 func (w *world) report(t *testing.T, of *told, d *datadriven.TestData) {
-	s := clm.AdapterStatus{Adapter: arg(d, "adapter"), ObservedGeneration: of.resource.Generation, Data: json.RawMessage(d.Input), LastReportTime: w.now}
+	s := clm.AdapterStatus{Adapter: arg(d, "adapter"), ObservedGeneration: of.resource.Generation,
+		Data: json.RawMessage(d.Input), LastReportTime: w.now}
 	for _, a := range d.CmdArgs {
 		switch value := strings.Join(a.Vals, ","); a.Key {
 		case "adapter", "pool", "hidden":
@@ -141,7 +143,8 @@ func (w *world) report(t *testing.T, of *told, d *datadriven.TestData) {
 		default:
 			parts := strings.SplitN(value+"::", ":", 3)
 			s.Conditions = append(s.Conditions, clm.AdapterCondition{
-				Type: a.Key, Status: parts[0], Reason: parts[1], Message: strings.ReplaceAll(strings.TrimRight(parts[2], ":"), "_", " "), LastTransitionTime: w.now,
+				Type: a.Key, Status: parts[0], Reason: parts[1], Message: strings.ReplaceAll(
+					strings.TrimRight(parts[2], ":"), "_", " "), LastTransitionTime: w.now,
 			})
 		}
 	}
@@ -174,10 +177,12 @@ func (w *world) status(of *told, see Placement) string {
 	of.resource.Status.Awaiting = w.awaiting(of)
 	if of != &w.cluster {
 		s := NodePool(of.resource, see)
-		return fmt.Sprintf("%s %s: %s\nobserved %d, replicas %d, ready %d, version %q\n", s.Phase, s.Reason, s.Message, s.ObservedGeneration, s.Replicas, s.Ready, s.Version)
+		return fmt.Sprintf("%s %s: %s\nobserved %d, replicas %d, ready %d, version %q\n", s.Phase, s.Reason, s.Message,
+			s.ObservedGeneration, s.Replicas, s.Ready, s.Version)
 	}
 	s, place := Cluster(of.resource, see)
-	out := fmt.Sprintf("%s %s: %s\nobserved %d, version %q, power %q", s.Phase, s.Reason, s.Message, s.ObservedGeneration, s.Version, s.Power)
+	out := fmt.Sprintf("%s %s: %s\nobserved %d, version %q, power %q", s.Phase, s.Reason, s.Message,
+		s.ObservedGeneration, s.Version, s.Power)
 	if s.ControlPlaneEndpoint != nil {
 		out += fmt.Sprintf(", at %s:%d", s.ControlPlaneEndpoint.Host, s.ControlPlaneEndpoint.Port)
 	}

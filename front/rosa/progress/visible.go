@@ -100,7 +100,8 @@ func (f filter) message(kind, status, reason, message string) string {
 		return f.why
 	case reason == "WaitingForPlacement":
 		return beingPlaced
-	case f.see == HidePlacement && (strings.HasPrefix(reason, "ExecutionFailed") || kind == "Health" && status != "True"):
+	case f.see == HidePlacement && (strings.HasPrefix(reason, "ExecutionFailed") || kind == "Health" &&
+		status != "True"):
 		return failedStep
 	}
 	return f.text(message)

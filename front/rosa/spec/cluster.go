@@ -70,8 +70,9 @@ var clusterRule = object(map[string]rule{
 	"hostedCluster":       object(hostedCluster),
 	"aws":                 dictionary(50, awsKey, text(2048)),
 	"controlPlaneUpgradePolicy": object(map[string]rule{
-		"updateType": oneOf("UserInitiated", "ServiceInitiated"), "scheduleType": oneOf("Manual", "Automatic"), "schedule": matching(cron),
-		"version": text(64), "nextRun": moment, "upgradeScope": text(64),
+		"updateType": oneOf("UserInitiated", "ServiceInitiated"), "scheduleType": oneOf("Manual", "Automatic"),
+		"schedule": matching(cron),
+		"version":  text(64), "nextRun": moment, "upgradeScope": text(64),
 	}),
 	"placement": object(map[string]rule{
 		"managementCluster": name(63), "selector": dictionary(20, labelKey, matching(labelValue)),
@@ -84,10 +85,13 @@ var clusterRule = object(map[string]rule{
 var hostedCluster = map[string]rule{
 	"release": object(map[string]rule{"image": text(512)}),
 	"networking": object(map[string]rule{
-		"clusterNetwork": list(1, networkRule), "serviceNetwork": list(1, networkRule), "machineNetwork": list(8, networkRule),
-		"networkType": oneOf("OVNKubernetes", "Calico", "Other"), "apiServer": passed("an object"), "allocateNodeCIDRs": oneOf("Enabled", "Disabled"),
+		"clusterNetwork": list(1, networkRule), "serviceNetwork": list(1, networkRule), "machineNetwork": list(
+			8, networkRule),
+		"networkType": oneOf("OVNKubernetes", "Calico", "Other"), "apiServer": passed("an object"),
+		"allocateNodeCIDRs": oneOf("Enabled", "Disabled"),
 	}),
-	"platform":                         object(map[string]rule{"type": oneOf("AWS", "None"), "aws": passed("an object")}),
+	"platform": object(map[string]rule{"type": oneOf("AWS", "None"),
+		"aws": passed("an object")}),
 	"controllerAvailabilityPolicy":     oneOf("HighlyAvailable", "SingleReplica"),
 	"infrastructureAvailabilityPolicy": oneOf("HighlyAvailable", "SingleReplica"),
 	"olmCatalogPlacement":              oneOf("management", "guest"),
@@ -135,7 +139,8 @@ var clusterKept = append([][]string{{"hostedCluster", "release"}}, clusterImmuta
 func (e Env) NewCluster(body []byte) (New, Problems, error) {
 	var p Problems
 	doc, err := envelope(body, &p, nil, map[string]rule{
-		"kind": kindRule("Cluster"), "name": name(maxClusterName), "target_project_id": matching(labelValue), "spec": passed("an object"),
+		"kind": kindRule("Cluster"), "name": name(maxClusterName), "target_project_id": matching(labelValue),
+		"spec": passed("an object"),
 	}, "name")
 	if err != nil {
 		return New{}, nil, err
@@ -168,7 +173,8 @@ func (e Env) completeCluster(p *Problems, spec map[string]any) {
 	} else if newest, ok := e.Releases.Newest(); ok {
 		fill(release, "image", newest.Image)
 	} else if release["image"] == nil {
-		p.add("spec.hostedCluster.release.image", "is missing, and the region offers no release; its operator adds them")
+		p.add("spec.hostedCluster.release.image",
+			"is missing, and the region offers no release; its operator adds them")
 	}
 	networking, given := within(hosted, "networking"), map[string]bool{}
 	for _, kind := range networkKinds {
@@ -233,7 +239,8 @@ func (e Env) changeCluster(have Known, body []byte, replace bool) (json.RawMessa
 // envelope reads a body and checks its members; those that are needed have to
 // be there. A null is the same as no member, but for what is fixed: to take that
 // away is a change.
-func envelope(body []byte, p *Problems, fixed map[string]string, members map[string]rule, needed ...string) (map[string]any, error) {
+func envelope(body []byte, p *Problems, fixed map[string]string, members map[string]rule, needed ...string) (
+	map[string]any, error) {
 	v, err := decode(body)
 	if err != nil {
 		return nil, err
@@ -283,7 +290,8 @@ func (k Known) members(kind string, replace bool) map[string]rule {
 		}
 	}
 	if replace {
-		for _, shown := range []string{"generation", "resource_version", "status", "placementRef", "created_at", "updated_at", "deleted_at"} {
+		for _, shown := range []string{"generation", "resource_version", "status", "placementRef", "created_at",
+			"updated_at", "deleted_at"} {
 			m[shown] = func(*Problems, string, any) {}
 		}
 	}

@@ -68,7 +68,8 @@ func networks(p *Problems, path string, networking any, given map[string]bool) {
 				if given[kind.name] {
 					p.add(field, "%s overlaps with %s of %s", prefix, other.prefix, other.path)
 				} else {
-					p.add(field, "%s, which is the default, overlaps with %s of %s; name another one", prefix, other.prefix, other.path)
+					p.add(field, "%s, which is the default, overlaps with %s of %s; name another one", prefix,
+						other.prefix, other.path)
 				}
 			}
 			all = append(all, placed{field, prefix})

@@ -22,14 +22,16 @@ var nodePoolRule = object(map[string]rule{
 	"displayName": text(256),
 	"labels":      dictionary(50, nodeLabelKey, matching(labelValue)),
 	"taints": list(50, object(map[string]rule{
-		"key": matching(taintKey), "value": matching(labelValue), "effect": oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"),
+		"key": matching(taintKey), "value": matching(labelValue), "effect": oneOf("NoSchedule", "PreferNoSchedule",
+			"NoExecute"),
 	})),
 	"nodePool": object(map[string]rule{
 		"replicas":   integer(0, maxReplicas),
 		"management": object(map[string]rule{"autoRepair": boolean, "upgradeType": oneOf("Replace", "InPlace")}),
 		"platform": object(map[string]rule{"type": oneOf("AWS", "None"), "aws": object(map[string]rule{
-			"instanceType":    matching(instanceType),
-			"rootVolume":      object(map[string]rule{"size": integer(8, 16384), "type": text(16), "iops": integer(0, 256000), "encrypted": boolean, "encryptionKey": text(2048)}),
+			"instanceType": matching(instanceType),
+			"rootVolume": object(map[string]rule{"size": integer(8, 16384), "type": text(16),
+				"iops": integer(0, 256000), "encrypted": boolean, "encryptionKey": text(2048)}),
 			"subnet":          passed("an object"),
 			"instanceProfile": text(256),
 			"securityGroups":  passed("a list"),
@@ -51,7 +53,8 @@ var nodePoolImmutable = [][]string{{"nodePool", "platform"}, {"nodePool", "manag
 
 // nodePoolKept are the parts that a spec which replaces another may leave out.
 var nodePoolKept = append([][]string{
-	{"nodePool", "release"}, {"nodePool", "replicas"}, {"nodePool", "management", "autoRepair"}, {"nodePool", "nodeDrainTimeout"},
+	{"nodePool", "release"}, {"nodePool", "replicas"}, {"nodePool", "management", "autoRepair"},
+	{"nodePool", "nodeDrainTimeout"},
 }, nodePoolImmutable...)
 
 // ReadNodePoolCluster is the id of the cluster that the body of a request to
@@ -69,7 +72,8 @@ func ReadNodePoolCluster(body []byte) string {
 func (e NodePoolEnv) NewNodePool(body []byte) (New, Problems, error) {
 	var p Problems
 	doc, err := envelope(body, &p, nil, map[string]rule{
-		"kind": kindRule("NodePool"), "cluster_id": matching(clusterID), "name": name(maxNodePoolName), "spec": passed("an object"),
+		"kind": kindRule("NodePool"), "cluster_id": matching(clusterID), "name": name(maxNodePoolName),
+		"spec": passed("an object"),
 	}, "name", "cluster_id")
 	if err != nil {
 		return New{}, nil, err

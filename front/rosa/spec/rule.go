@@ -28,7 +28,10 @@ func (p *Problems) add(field, format string, args ...any) {
 // sorted are the problems by field, each once.
 func (p Problems) sorted() Problems {
 	slices.SortStableFunc(p, func(a, b rest.FieldError) int { return strings.Compare(a.Field, b.Field) })
-	return slices.CompactFunc(p, func(a, b rest.FieldError) bool { return a.Field == b.Field && a.Message == b.Message })
+	return slices.CompactFunc(p, func(a, b rest.FieldError) bool {
+		return a.Field == b.Field &&
+			a.Message == b.Message
+	})
 }
 
 // A rule says what is wrong with one value of a document.
@@ -235,7 +238,8 @@ func quote(s string) string { return strconv.Quote(rest.Shorten(s, 64)) }
 
 // quoteName is a name of a request in a path.
 func quoteName(s string) string {
-	if len(s) > 64 || s == "" || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }) {
+	if len(s) > 64 || s == "" || !utf8.ValidString(s) ||
+		strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) || r == ' ' }) {
 		return quote(s)
 	}
 	return s

@@ -14,7 +14,8 @@ import (
 )
 
 var env = Env{Creator: "arn:aws:iam::123456789012:user/c", Releases: Releases{
-	{"1.35.9", "atoll.dev/release:1.35.9"}, {"1.36.3", "atoll.dev/release:1.36.3"}, {"1.36.10", "atoll.dev/release:1.36.10"}, {"1.38.0", "atoll.dev/release:1.38.0"}, {"bad", "x"},
+	{"1.35.9", "atoll.dev/release:1.35.9"}, {"1.36.3", "atoll.dev/release:1.36.3"},
+	{"1.36.10", "atoll.dev/release:1.36.10"}, {"1.38.0", "atoll.dev/release:1.38.0"}, {"bad", "x"},
 }}
 
 var older = Env{Creator: env.Creator, Releases: env.Releases[:3]}
@@ -60,7 +61,8 @@ const defaults = `"creatorARN":"arn:aws:iam::123456789012:user/c","hostedCluster
 	"networking":{"clusterNetwork":[{"cidr":"10.132.0.0/14"}],"serviceNetwork":[{"cidr":"172.31.0.0/16"}],"machineNetwork":[{"cidr":"10.0.0.0/16"}]}}`
 
 func TestACompleteClusterComesOfLittle(t *testing.T) {
-	for _, body := range []string{`{"name":"demo"}`, `{"name":"demo","spec":null}`, `{"name":"demo","kind":"Cluster","spec":{"hostedCluster":null,"displayName":null}}`} {
+	for _, body := range []string{`{"name":"demo"}`, `{"name":"demo","spec":null}`,
+		`{"name":"demo","kind":"Cluster","spec":{"hostedCluster":null,"displayName":null}}`} {
 		made, p, err := older.NewCluster([]byte(body))
 		if err != nil {
 			t.Fatal(err)
@@ -71,13 +73,16 @@ func TestACompleteClusterComesOfLittle(t *testing.T) {
 			t.Errorf("%+v", made)
 		}
 	}
-	made, p, err := older.NewCluster([]byte(`{"name":"a","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","privateSubnetIds":"subnet-1"},"hibernated":true,
+	made, p, err := older.NewCluster(
+		[]byte(
+			`{"name":"a","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","privateSubnetIds":"subnet-1"},"hibernated":true,
 		"hostedCluster":{"release":{"image":"atoll.dev/release:1.35.9"},"networking":{"machineNetwork":[{"cidr":"192.168.0.0/24"}]},"pausedUntil":"true"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	are(t, p)
-	equal(t, made.Spec, `{"creatorARN":"arn:aws:iam::123456789012:user/c","aws":{"region":"us-east-1","privateSubnetIds":"subnet-1"},"hibernated":true,
+	equal(t, made.Spec,
+		`{"creatorARN":"arn:aws:iam::123456789012:user/c","aws":{"region":"us-east-1","privateSubnetIds":"subnet-1"},"hibernated":true,
 		"hostedCluster":{"release":{"image":"atoll.dev/release:1.35.9"},"pausedUntil":"true",
 		"networking":{"clusterNetwork":[{"cidr":"10.132.0.0/14"}],"serviceNetwork":[{"cidr":"172.31.0.0/16"}],"machineNetwork":[{"cidr":"192.168.0.0/24"}]}}}`)
 	if made.Project != "p1" {
@@ -101,12 +106,16 @@ func TestEveryWrongFieldOfAClusterIsNamedAtOnce(t *testing.T) {
 		{`{"creatorARN":"arn:aws:iam::1:root"}`, []string{"spec.creatorARN: set by the service"}},
 		{`{"hostedCluster":3}`, []string{"spec.hostedCluster: must be an object"}},
 		{`{"hostedCluster":{"infraID":"x","etcd":{},"fips":"no","wrong":1}}`, []string{
-			"spec.hostedCluster.etcd: set by the service", "spec.hostedCluster.fips: true or false", "spec.hostedCluster.infraID: set by the service", "spec.hostedCluster.wrong: not known"}},
-		{`{"hostedCluster":{"release":{"image":"quay.io/x:1"}}}`, []string{"spec.hostedCluster.release.image: atoll.dev/release:1.36.3"}},
+			"spec.hostedCluster.etcd: set by the service", "spec.hostedCluster.fips: true or false",
+			"spec.hostedCluster.infraID: set by the service", "spec.hostedCluster.wrong: not known"}},
+		{`{"hostedCluster":{"release":{"image":"quay.io/x:1"}}}`,
+			[]string{"spec.hostedCluster.release.image: atoll.dev/release:1.36.3"}},
 		{`{"hostedCluster":{"release":"1.36.3"}}`, []string{"spec.hostedCluster.release: must be an object"}},
 		{`{"hostedCluster":{"release":{"image":7}}}`, []string{"spec.hostedCluster.release.image: must be a string"}},
 		{network("clusterNetwork", "10.1.0.0/16"), nil},
-		{network("clusterNetwork", "10.0.0.0/15"), []string{at + "machineNetwork[0].cidr: 10.0.0.0/16, which is the default, overlaps with 10.0.0.0/15 of " + at + "clusterNetwork[0].cidr"}},
+		{network("clusterNetwork", "10.0.0.0/15"),
+			[]string{at + "machineNetwork[0].cidr: 10.0.0.0/16, which is the default, overlaps with 10.0.0.0/15 of " +
+				at + "clusterNetwork[0].cidr"}},
 		{network("clusterNetwork", "10.0.0.0/24"), []string{at + "clusterNetwork[0].cidr: too small"}},
 		{network("serviceNetwork", "10.0.0.0/8"), []string{at + "serviceNetwork[0].cidr: too large"}},
 		{network("machineNetwork", "10.0.0.1/16"), []string{at + "machineNetwork[0].cidr: did you mean 10.0.0.0/16?"}},
@@ -114,18 +123,27 @@ func TestEveryWrongFieldOfAClusterIsNamedAtOnce(t *testing.T) {
 		{network("machineNetwork", "fd00::/48"), []string{at + "machineNetwork[0].cidr: not an IPv4"}},
 		{network("machineNetwork", "127.0.0.0/16"), []string{at + "machineNetwork[0].cidr: reserved"}},
 		{network("machineNetwork", ""), []string{at + "machineNetwork[0].cidr: not a network"}},
-		{`{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.128.0.0/14","hostPrefix":14}],"serviceNetwork":[],"machineNetwork":[{"cidr":"172.30.0.0/16"},{"cidr":"172.30.1.0/24"},{}]}}}`, []string{
-			at + "clusterNetwork[0].hostPrefix: no room", at + "machineNetwork[1].cidr: overlaps with 172.30.0.0/16", at + "machineNetwork[2].cidr: is missing", at + "serviceNetwork: is empty"}},
-		{`{"hostedCluster":{"networking":{"machineNetwork":"10.0.0.0/16"}}}`, []string{at + "machineNetwork: must be a list"}},
-		{`{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.128.0.0/14"},{"cidr":"10.132.0.0/14"}],"serviceNetwork":[{"cidr":"172.30.0.0/16"},{"cidr":"172.31.0.0/16"}]}}}`, []string{
-			at + "clusterNetwork: has 2 items; 1", at + "serviceNetwork: has 2 items; 1"}},
-		{`{"hostedCluster":{"configuration":{"a":"` + strings.Repeat("x", maxSpec) + `"}}}`, []string{"spec: 262144 are possible"}},
+		{
+			`{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.128.0.0/14","hostPrefix":14}],"serviceNetwork":[],"machineNetwork":[{"cidr":"172.30.0.0/16"},{"cidr":"172.30.1.0/24"},{}]}}}`, []string{
+				at + "clusterNetwork[0].hostPrefix: no room", at +
+					"machineNetwork[1].cidr: overlaps with 172.30.0.0/16", at + "machineNetwork[2].cidr: is missing",
+				at + "serviceNetwork: is empty"}},
+		{`{"hostedCluster":{"networking":{"machineNetwork":"10.0.0.0/16"}}}`,
+			[]string{at + "machineNetwork: must be a list"}},
+		{
+			`{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.128.0.0/14"},{"cidr":"10.132.0.0/14"}],"serviceNetwork":[{"cidr":"172.30.0.0/16"},{"cidr":"172.31.0.0/16"}]}}}`, []string{
+				at + "clusterNetwork: has 2 items; 1", at + "serviceNetwork: has 2 items; 1"}},
+		{`{"hostedCluster":{"configuration":{"a":"` + strings.Repeat("x", maxSpec) + `"}}}`,
+			[]string{"spec: 262144 are possible"}},
 		{`{"tags":{"aws:x":"1","a b":"c"},"properties":{"k":1},"aws":{"vpc-id":"x","region":["a"]}}`, []string{
-			"spec.aws.region: must be a string", "spec.aws.vpc-id: privateSubnetIds", "spec.properties.k: must be a string", `spec.tags."a b": not the name`, "spec.tags.aws:x: reserved"}},
+			"spec.aws.region: must be a string", "spec.aws.vpc-id: privateSubnetIds",
+			"spec.properties.k: must be a string", `spec.tags."a b": not the name`, "spec.tags.aws:x: reserved"}},
 		{`{"placement":{"managementCluster":"No!","selector":{"a b":"c","k":"v!"}}}`, []string{
-			"spec.placement.managementCluster: is not possible", `spec.placement.selector."a b": not a label key`, "spec.placement.selector.k: not a label value"}},
+			"spec.placement.managementCluster: is not possible", `spec.placement.selector."a b": not a label key`,
+			"spec.placement.selector.k: not a label value"}},
 		{`{"controlPlaneUpgradePolicy":{"updateType":"Mine","schedule":"now","version":"9.9.9"}}`, []string{
-			"spec.controlPlaneUpgradePolicy.schedule: cron", "spec.controlPlaneUpgradePolicy.updateType: UserInitiated", "spec.controlPlaneUpgradePolicy.version: not a version"}},
+			"spec.controlPlaneUpgradePolicy.schedule: cron", "spec.controlPlaneUpgradePolicy.updateType: UserInitiated",
+			"spec.controlPlaneUpgradePolicy.version: not a version"}},
 	} {
 		made, p, err := older.NewCluster([]byte(`{"name":"demo","spec":` + c.spec + `}`))
 		if err != nil {
@@ -151,7 +169,8 @@ func TestBodiesThatAreNoCluster(t *testing.T) {
 		`{"name":"a","cluster_id":"x"}`:          {"cluster_id: not known here"},
 		`{"name":"a","target_project_id":"a b"}`: {"target_project_id: not a label value"},
 		`{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"w"},"spec":{"workload":{}}}`: {
-			"apiVersion: not known", "kind: ManifestWork", "metadata: not known", "name: is missing", "spec.workload: not known"},
+			"apiVersion: not known", "kind: ManifestWork", "metadata: not known", "name: is missing",
+			"spec.workload: not known"},
 	} {
 		_, p, err := older.NewCluster([]byte(body))
 		if err != nil {
@@ -174,12 +193,14 @@ func TestBodiesThatAreNoCluster(t *testing.T) {
 }
 
 func known(spec string) Known {
-	return Known{ID: "7", Name: "demo", Cluster: "c", Project: "p1", CreatedBy: env.Creator, Account: "1", Spec: json.RawMessage(spec)}
+	return Known{ID: "7", Name: "demo", Cluster: "c", Project: "p1", CreatedBy: env.Creator, Account: "1",
+		Spec: json.RawMessage(spec)}
 }
 
 func TestAClusterChanges(t *testing.T) {
 	have := known(`{"displayName":"old","properties":{"a":"1","b":"2"},` + defaults + `}`)
-	got, p, err := older.PatchCluster(have, []byte(`{"spec":{"displayName":null,"hibernated":false,"properties":{"b":null,"c":"3"}}}`))
+	got, p, err := older.PatchCluster(have, []byte(
+		`{"spec":{"displayName":null,"hibernated":false,"properties":{"b":null,"c":"3"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +208,8 @@ func TestAClusterChanges(t *testing.T) {
 	equal(t, got, `{"hibernated":false,"properties":{"a":"1","c":"3"},`+defaults+`}`)
 
 	// What is replaced keeps what the API filled in and what cannot change.
-	got, p, err = older.ReplaceCluster(have, []byte(`{"id":"7","name":"demo","status":{"phase":"Ready"},"generation":4,"spec":{"deleteProtection":true}}`))
+	got, p, err = older.ReplaceCluster(have, []byte(
+		`{"id":"7","name":"demo","status":{"phase":"Ready"},"generation":4,"spec":{"deleteProtection":true}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,11 +225,14 @@ func TestWhatOfAClusterCannotChange(t *testing.T) {
 		want []string
 	}{
 		{`{"name":"other","id":"8","spec":{}}`, []string{"id: cannot be changed", "name: cannot be changed"}},
-		{`{"target_project_id":"p2","account":"2","created_by":"me","spec":{}}`, []string{"account: cannot", "created_by: cannot", "target_project_id: cannot"}},
+		{`{"target_project_id":"p2","account":"2","created_by":"me","spec":{}}`, []string{"account: cannot",
+			"created_by: cannot", "target_project_id: cannot"}},
 		{`{}`, []string{"spec: is missing"}},
 		{`{"spec":null}`, []string{"spec: is missing"}},
-		{`{"kind":null,"id":null,"name":null,"target_project_id":null,"account":null,"created_by":null,"spec":{}}`, []string{
-			"account: cannot be removed", "created_by: cannot", "id: cannot", "name: cannot", "target_project_id: cannot"}},
+		{`{"kind":null,"id":null,"name":null,"target_project_id":null,"account":null,"created_by":null,"spec":{}}`,
+			[]string{
+				"account: cannot be removed", "created_by: cannot", "id: cannot", "name: cannot",
+				"target_project_id: cannot"}},
 		{`{"spec":[]}`, []string{"spec: must be an object"}},
 		{`{"status":{},"spec":{}}`, []string{"status: not known"}},
 		{`{"kind":"NodePool","spec":{}}`, []string{"kind: a Cluster"}},
@@ -215,12 +240,17 @@ func TestWhatOfAClusterCannotChange(t *testing.T) {
 		{`{"spec":{"creatorARN":null,"aws":null}}`, []string{"spec.aws.region: cannot", "spec.creatorARN: cannot"}},
 		{`{"spec":{"aws":{"region":"eu","vpcId":"v"},"placement":{"managementCluster":"m"}}}`, []string{
 			"spec.aws.region: cannot", "spec.aws.vpcId: cannot", "spec.placement.managementCluster: cannot"}},
-		{`{"spec":{"hostedCluster":{"networking":{"machineNetwork":[{"cidr":"10.9.0.0/16"}],"networkType":"Calico"},"platform":{"type":"None"},"fips":true}}}`, []string{
-			at + "fips: cannot", at + "networking.machineNetwork: cannot", at + "networking.networkType: cannot", at + "platform.type: cannot"}},
+		{
+			`{"spec":{"hostedCluster":{"networking":{"machineNetwork":[{"cidr":"10.9.0.0/16"}],"networkType":"Calico"},"platform":{"type":"None"},"fips":true}}}`, []string{
+				at + "fips: cannot", at + "networking.machineNetwork: cannot", at +
+					"networking.networkType: cannot", at + "platform.type: cannot"}},
 		{`{"spec":{"hostedCluster":null}}`, []string{
-			at + "networking.clusterNetwork: cannot", at + "networking.machineNetwork: cannot", at + "networking.serviceNetwork: cannot", at + "release.image: cannot be removed"}},
-		{`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.35.9"}}}}`, []string{at + "release.image: does not go back"}},
-		{`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.38.0"}}}}`, []string{at + "release.image: one minor version at a time"}},
+			at + "networking.clusterNetwork: cannot", at + "networking.machineNetwork: cannot", at +
+				"networking.serviceNetwork: cannot", at + "release.image: cannot be removed"}},
+		{`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.35.9"}}}}`,
+			[]string{at + "release.image: does not go back"}},
+		{`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.38.0"}}}}`,
+			[]string{at + "release.image: one minor version at a time"}},
 		{`{"spec":{"hostedCluster":{"release":{"image":"nope"}}}}`, []string{at + "release.image: not a release"}},
 		{`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.10"}}}}`, nil},
 		{`{"spec":{"replicas":3,"deleteProtection":null}}`, []string{"spec.replicas: not known"}},
@@ -240,7 +270,8 @@ func TestWhatOfAClusterCannotChange(t *testing.T) {
 	if _, p, err := gone.PatchCluster(have, []byte(`{"spec":{"displayName":"x"}}`)); err != nil || len(p) > 0 {
 		t.Errorf("%v, %v", said(p), err)
 	}
-	if _, p, err := gone.PatchCluster(have, []byte(`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.10"}}}}`)); err != nil || len(p) > 0 {
+	if _, p, err := gone.PatchCluster(have, []byte(
+		`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.10"}}}}`)); err != nil || len(p) > 0 {
 		t.Errorf("%v, %v", said(p), err)
 	}
 }
@@ -272,24 +303,35 @@ func TestANodePoolIsNormalised(t *testing.T) {
 func TestEveryWrongFieldOfANodePoolIsNamedAtOnce(t *testing.T) {
 	for body, want := range map[string][]string{
 		`{}`: {"cluster_id: is missing", "name: is missing"},
-		`{"cluster_id":"c","name":"a-name-too-long-1"}`:                          {"name: 15 are possible"},
-		`{"cluster_id":"c","name":"w","kind":"Cluster"}`:                         {"kind: a NodePool goes"},
-		`{"cluster_id":"c","name":"w","spec":{"replicas":-1}}`:                   {"spec.nodePool.replicas: from 0 to 500"},
-		`{"cluster_id":"c","name":"w","spec":{"replicas":501}}`:                  {"spec.nodePool.replicas: from 0 to 500"},
-		`{"cluster_id":"c","name":"w","spec":{"replicas":1.5}}`:                  {"spec.nodePool.replicas: whole number"},
-		`{"cluster_id":"c","name":"w","spec":{"replicas":99999999999999999999}}`: {"spec.nodePool.replicas: whole number"},
+		`{"cluster_id":"c","name":"a-name-too-long-1"}`:  {"name: 15 are possible"},
+		`{"cluster_id":"c","name":"w","kind":"Cluster"}`: {"kind: a NodePool goes"},
+		`{"cluster_id":"c","name":"w","spec":{"replicas":-1}}`: {
+			"spec.nodePool.replicas: from 0 to 500"},
+		`{"cluster_id":"c","name":"w","spec":{"replicas":501}}`: {
+			"spec.nodePool.replicas: from 0 to 500"},
+		`{"cluster_id":"c","name":"w","spec":{"replicas":1.5}}`: {
+			"spec.nodePool.replicas: whole number"},
+		`{"cluster_id":"c","name":"w","spec":{"replicas":99999999999999999999}}`: {
+			"spec.nodePool.replicas: whole number"},
 		`{"cluster_id":"c","name":"w","spec":{"replicas":1,"nodePool":{"replicas":2}}}`: {
 			"spec.replicas: with another value"},
-		`{"cluster_id":"c","name":"w","spec":{"nodePool":3,"replicas":1}}`: {"spec.nodePool: must be an object", "spec.replicas: not known"},
+		`{"cluster_id":"c","name":"w","spec":{"nodePool":3,"replicas":1}}`: {"spec.nodePool: must be an object",
+			"spec.replicas: not known"},
 		`{"cluster_id":"c","name":"w","spec":{"platform":{"aws":{"instanceType":"m6a.tiny","rootVolume":{"size":1}}},"labels":{"atoll.dev/simulated":"false","x y":"1"},"autoRepair":"on","nodeDrainTimeout":"soon"}}`: {
-			`spec.labels."x y": not a label key`, "spec.labels.atoll.dev/simulated: reserved", "spec.nodePool.management.autoRepair: true or false",
-			"spec.nodePool.nodeDrainTimeout: duration", "spec.nodePool.platform.aws.instanceType: m6a.xlarge", "spec.nodePool.platform.aws.rootVolume.size: from 8"},
+			`spec.labels."x y": not a label key`, "spec.labels.atoll.dev/simulated: reserved",
+			"spec.nodePool.management.autoRepair: true or false",
+			"spec.nodePool.nodeDrainTimeout: duration", "spec.nodePool.platform.aws.instanceType: m6a.xlarge",
+			"spec.nodePool.platform.aws.rootVolume.size: from 8"},
 		`{"cluster_id":"c","name":"w","spec":{"taints":[{"key":"k","effect":"Never"},{"key":"a b","effect":"NoSchedule","value":"!"},{"key":"k"},{"key":"k","effect":"Never"},1]}}`: {
-			"spec.taints[0].effect: NoSchedule", "spec.taints[1].key: not a taint key", "spec.taints[1].value: not a label value", "spec.taints[2]: needs a key",
-			"spec.taints[3]: twice", "spec.taints[3].effect: NoSchedule", "spec.taints[4]: must be an object", "spec.taints[4]: needs a key"},
-		`{"cluster_id":"c","name":"w","spec":{"release":{"image":"atoll.dev/release:1.36.10"}}}`: {"spec.nodePool.release.image: upgrade that first"},
-		`{"cluster_id":"c","name":"w","spec":{"release":{"image":"other"}}}`:                     {"spec.nodePool.release.image: not a release"},
-		`{"cluster_id":"c","name":"w","spec":{"release":{"image":"atoll.dev/release:1.35.9"}}}`:  nil,
+			"spec.taints[0].effect: NoSchedule", "spec.taints[1].key: not a taint key",
+			"spec.taints[1].value: not a label value", "spec.taints[2]: needs a key",
+			"spec.taints[3]: twice", "spec.taints[3].effect: NoSchedule", "spec.taints[4]: must be an object",
+			"spec.taints[4]: needs a key"},
+		`{"cluster_id":"c","name":"w","spec":{"release":{"image":"atoll.dev/release:1.36.10"}}}`: {
+			"spec.nodePool.release.image: upgrade that first"},
+		`{"cluster_id":"c","name":"w","spec":{"release":{"image":"other"}}}`: {
+			"spec.nodePool.release.image: not a release"},
+		`{"cluster_id":"c","name":"w","spec":{"release":{"image":"atoll.dev/release:1.35.9"}}}`: nil,
 	} {
 		_, p, err := pool.NewNodePool([]byte(body))
 		if err != nil {
@@ -303,9 +345,11 @@ func TestEveryWrongFieldOfANodePoolIsNamedAtOnce(t *testing.T) {
 func TestANodePoolChanges(t *testing.T) {
 	have := known(`{"labels":{"a":"b"},"nodePool":{"replicas":2,` + poolDefaults + `}}`)
 	for body, want := range map[string]string{
-		`{"spec":{"replicas":5}}`:                        `{"labels":{"a":"b"},"nodePool":{"replicas":5,` + poolDefaults + `}}`,
-		`{"spec":{"labels":null,"nodePool":{}}}`:         `{"nodePool":{"replicas":2,` + poolDefaults + `}}`,
-		`{"cluster_id":"c","spec":{"labels":{"c":"d"}}}`: `{"labels":{"a":"b","c":"d"},"nodePool":{"replicas":2,` + poolDefaults + `}}`,
+		`{"spec":{"replicas":5}}`: `{"labels":{"a":"b"},"nodePool":{"replicas":5,` +
+			poolDefaults + `}}`,
+		`{"spec":{"labels":null,"nodePool":{}}}`: `{"nodePool":{"replicas":2,` + poolDefaults + `}}`,
+		`{"cluster_id":"c","spec":{"labels":{"c":"d"}}}`: `{"labels":{"a":"b","c":"d"},"nodePool":{"replicas":2,` +
+			poolDefaults + `}}`,
 	} {
 		got, p, err := pool.PatchNodePool(have, []byte(body))
 		if err != nil {
@@ -315,7 +359,8 @@ func TestANodePoolChanges(t *testing.T) {
 		equal(t, got, want)
 	}
 	// What is replaced keeps what the API filled in and what cannot change.
-	for _, body := range []string{`{"spec":{"replicas":4}}`, `{"resource_version":"3","spec":{"replicas":4,"management":{"autoRepair":true},"nodeDrainTimeout":"0s"}}`} {
+	for _, body := range []string{`{"spec":{"replicas":4}}`,
+		`{"resource_version":"3","spec":{"replicas":4,"management":{"autoRepair":true},"nodeDrainTimeout":"0s"}}`} {
 		got, p, err := pool.ReplaceNodePool(have, []byte(body))
 		if err != nil {
 			t.Fatal(err)
@@ -324,11 +369,16 @@ func TestANodePoolChanges(t *testing.T) {
 		equal(t, got, `{"nodePool":{"replicas":4,`+poolDefaults+`}}`)
 	}
 	for body, want := range map[string][]string{
-		`{"cluster_id":"d","name":"x","spec":{}}`:                                 {"cluster_id: cannot be changed", "name: cannot be changed"},
-		`{"cluster_id":null,"name":null,"spec":{}}`:                               {"cluster_id: cannot be removed", "name: cannot be removed"},
-		`{"spec":{"platform":{"aws":{"instanceType":"m5.large"}}}}`:               {"spec.nodePool.platform.aws.instanceType: cannot be changed"},
-		`{"spec":{"replicas":null,"management":{"upgradeType":"InPlace"}}}`:       {"spec.nodePool.management.upgradeType: cannot be changed", "spec.nodePool.replicas: cannot be removed"},
-		`{"spec":{"release":{"image":"atoll.dev/release:1.35.9"},"replicas":-3}}`: {"spec.nodePool.release.image: does not go back", "spec.nodePool.replicas: from 0"},
+		`{"cluster_id":"d","name":"x","spec":{}}`: {"cluster_id: cannot be changed",
+			"name: cannot be changed"},
+		`{"cluster_id":null,"name":null,"spec":{}}`: {"cluster_id: cannot be removed",
+			"name: cannot be removed"},
+		`{"spec":{"platform":{"aws":{"instanceType":"m5.large"}}}}`: {
+			"spec.nodePool.platform.aws.instanceType: cannot be changed"},
+		`{"spec":{"replicas":null,"management":{"upgradeType":"InPlace"}}}`: {
+			"spec.nodePool.management.upgradeType: cannot be changed", "spec.nodePool.replicas: cannot be removed"},
+		`{"spec":{"release":{"image":"atoll.dev/release:1.35.9"},"replicas":-3}}`: {
+			"spec.nodePool.release.image: does not go back", "spec.nodePool.replicas: from 0"},
 	} {
 		_, p, err := pool.PatchNodePool(have, []byte(body))
 		if err != nil {
@@ -342,9 +392,13 @@ func TestANodePoolChanges(t *testing.T) {
 // What is accepted is whole: it can be read as the contract has it, and putting
 // it back changes nothing.
 func FuzzCluster(f *testing.F) {
-	f.Add([]byte(`{"name":"demo","spec":{"displayName":"x","aws":{"region":"us"},"tags":{"a":"b"}}}`), []byte(`{"spec":{"displayName":null}}`))
-	f.Add([]byte(`{"name":"demo","spec":{`+strings.ReplaceAll(defaults, "\n\t", "")+`}}`), []byte(`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.10"}}}}`))
-	f.Add([]byte(`{"name":"demo","spec":{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.0.0.0/8","hostPrefix":9}]}}}}`), []byte(`{"spec":{"hostedCluster":3}}`))
+	f.Add([]byte(`{"name":"demo","spec":{"displayName":"x","aws":{"region":"us"},"tags":{"a":"b"}}}`),
+		[]byte(`{"spec":{"displayName":null}}`))
+	f.Add([]byte(`{"name":"demo","spec":{`+strings.ReplaceAll(defaults, "\n\t", "")+`}}`),
+		[]byte(`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.10"}}}}`))
+	f.Add(
+		[]byte(
+			`{"name":"demo","spec":{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.0.0.0/8","hostPrefix":9}]}}}}`), []byte(`{"spec":{"hostedCluster":3}}`))
 	f.Fuzz(func(t *testing.T, body, patch []byte) {
 		made, p, err := older.NewCluster(body)
 		if err != nil || len(p) > 0 {
@@ -376,8 +430,12 @@ func FuzzCluster(f *testing.F) {
 }
 
 func FuzzNodePool(f *testing.F) {
-	f.Add([]byte(`{"cluster_id":"c","name":"w","spec":{"replicas":3,"autoRepair":false,"labels":{"a":"b"},"taints":[{"key":"k","effect":"NoExecute"}]}}`), []byte(`{"spec":{"replicas":4}}`))
-	f.Add([]byte(`{"cluster_id":"c","name":"w","spec":{"nodePool":{"platform":{"aws":{"rootVolume":{"size":120,"type":"gp3"}}}}}}`), []byte(`{"spec":{"autoRepair":null,"nodePool":null}}`))
+	f.Add(
+		[]byte(
+			`{"cluster_id":"c","name":"w","spec":{"replicas":3,"autoRepair":false,"labels":{"a":"b"},"taints":[{"key":"k","effect":"NoExecute"}]}}`), []byte(`{"spec":{"replicas":4}}`))
+	f.Add(
+		[]byte(
+			`{"cluster_id":"c","name":"w","spec":{"nodePool":{"platform":{"aws":{"rootVolume":{"size":120,"type":"gp3"}}}}}}`), []byte(`{"spec":{"autoRepair":null,"nodePool":null}}`))
 	f.Fuzz(func(t *testing.T, body, patch []byte) {
 		made, p, err := pool.NewNodePool(body)
 		if err != nil || len(p) > 0 {
@@ -387,7 +445,8 @@ func FuzzNodePool(f *testing.F) {
 		if err := json.Unmarshal(made.Spec, &typed); err != nil {
 			t.Fatalf("%s: %v", made.Spec, err)
 		}
-		if typed.NodePool == nil || typed.NodePool.Replicas == nil || *typed.NodePool.Replicas < 0 || *typed.NodePool.Replicas > maxReplicas {
+		if typed.NodePool == nil || typed.NodePool.Replicas == nil || *typed.NodePool.Replicas < 0 ||
+			*typed.NodePool.Replicas > maxReplicas {
 			t.Fatalf("%s has no replicas to speak of", made.Spec)
 		}
 		back, p, err := pool.ReplaceNodePool(known(string(made.Spec)), fmt.Appendf(nil, `{"spec":%s}`, made.Spec))
