@@ -24,7 +24,7 @@ import (
 
 	"atoll.dev/client"
 	"atoll.dev/internal/pgtest"
-	"atoll.dev/region"
+	"atoll.dev/local"
 )
 
 // startCLM runs `atoll clm` with the arguments that args makes of two free
@@ -148,7 +148,7 @@ func TestCLMServesItsAPI(t *testing.T) {
 func TestCLMOfARegionHasTenants(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	file := filepath.Join(t.TempDir(), "clm.yaml")
-	if err := os.WriteFile(file, []byte(region.CLMConfig), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(local.CLMConfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	base, _ := startCLM(t, func(api, ops string) []string {

@@ -29,8 +29,8 @@ import (
 	"atoll.dev/client"
 	"atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/local"
 	"atoll.dev/pki"
-	"atoll.dev/region"
 )
 
 const lifecycleEntities = `
@@ -80,7 +80,7 @@ func lifecycleHome(t testing.TB, home string) (plain string) {
 			t.Errorf("CLM ended: %v", err)
 		}
 	})
-	state, err := json.Marshal(region.State{Format: 1, Region: "test", Ports: map[string]int{"clm-http": secure.Addr().(*net.TCPAddr).Port}})
+	state, err := json.Marshal(local.State{Format: 1, Region: "test", Ports: map[string]int{"clm-http": secure.Addr().(*net.TCPAddr).Port}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,8 +33,8 @@ import (
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
+	"atoll.dev/local"
 	"atoll.dev/pki"
-	"atoll.dev/region"
 )
 
 // customerKeys has one key pair.
@@ -114,9 +114,9 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 	}))
 	t.Cleanup(front.Close)
 	for name, content := range map[string]any{
-		"region.json": region.State{Format: 1, Region: "test-1", Ports: map[string]int{
+		"region.json": local.State{Format: 1, Region: "test-1", Ports: map[string]int{
 			"platform": front.Listener.Addr().(*net.TCPAddr).Port}},
-		"credentials.json": region.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret},
+		"credentials.json": local.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret},
 	} {
 		data, err := json.Marshal(content)
 		if err == nil {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/local"
 	"atoll.dev/pki"
-	"atoll.dev/region"
 )
 
 // joining is what a management cluster's agent needs to join: what
@@ -168,14 +168,14 @@ management cluster is restarted and does so by itself.`,
 				c.printf("%s is not revoked\n", args[0])
 				return nil
 			}
-			local, err := false, error(nil)
+			restarted, err := false, error(nil)
 			if dir == "" {
-				local, err = home.RestartAgent(args[0])
+				restarted, err = home.RestartAgent(args[0])
 			}
 			switch {
 			case err != nil:
 				return fmt.Errorf("%s may join again, but its agent was not restarted: %w", args[0], err)
-			case local:
+			case restarted:
 				c.printf("%s may join again; its agent does\n", args[0])
 			default:
 				c.printf("%s may join again, by a new `atoll mc join-token %[1]s`\n", args[0])
@@ -189,7 +189,7 @@ management cluster is restarted and does so by itself.`,
 
 // openCA opens the CA in dir, by default that of the region on this machine. It
 // makes none where no region is.
-func openCA(home region.Home, dir string) (*pki.CA, error) {
+func openCA(home local.Home, dir string) (*pki.CA, error) {
 	if dir == "" {
 		if _, err := home.State(); err != nil {
 			return nil, fmt.Errorf("%w, or name the CA's directory with --dir", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
-	"atoll.dev/region"
+	"atoll.dev/local"
 	"atoll.dev/store"
 )
 
@@ -178,7 +178,7 @@ func (c *command) keyNew() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.print(c.out, region.Credentials{AccessKeyID: id, SecretAccessKey: secret, Account: adminAccount,
+		return o.print(c.out, local.Credentials{AccessKeyID: id, SecretAccessKey: secret, Account: adminAccount,
 			Principal: adminPrincipal}, func(io.Writer) {})
 	}
 	return cmd
@@ -192,7 +192,7 @@ func (c *command) keyImport() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var cred region.Credentials
+			var cred local.Credentials
 			if err := json.Unmarshal(data, &cred); err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}

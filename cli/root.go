@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"atoll.dev/region"
+	"atoll.dev/local"
 )
 
 // version is set by the linker.
@@ -59,7 +59,7 @@ cluster with "atoll work apply".`,
 		SilenceUsage: true, SilenceErrors: true, Version: version,
 		Args: knownVerb, RunE: showHelp,
 	}
-	home, err := region.DefaultHome()
+	home, err := local.DefaultHome()
 	root.PersistentFlags().StringVar(&c.homeDir, "home", home,
 		"directory of the region on this machine; ATOLL_HOME sets the default")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
@@ -97,6 +97,6 @@ func knownVerb(cmd *cobra.Command, args []string) error {
 
 func showHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-func (c *command) home() (region.Home, error) { return region.OpenHome(c.homeDir) }
+func (c *command) home() (local.Home, error) { return local.OpenHome(c.homeDir) }
 
 func (c *command) printf(format string, args ...any) { fmt.Fprintf(c.out, format, args...) }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"atoll.dev/region"
+	"atoll.dev/local"
 )
 
 func (c *command) status() *cobra.Command {
@@ -34,7 +34,7 @@ func (c *command) status() *cobra.Command {
 	return cmd
 }
 
-func statusTable(w io.Writer, s region.Status) {
+func statusTable(w io.Writer, s local.Status) {
 	state := "not ready"
 	if s.Ready {
 		state = "ready"
@@ -63,7 +63,7 @@ func statusTable(w io.Writer, s region.Status) {
 }
 
 // planeTable shows the customers' planes that run, and what they take together.
-func planeTable(w io.Writer, planes []region.PlaneStatus) {
+func planeTable(w io.Writer, planes []local.PlaneStatus) {
 	if len(planes) == 0 {
 		return
 	}

@@ -11,14 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"atoll.dev/region"
+	"atoll.dev/local"
 )
 
 // stopLimit bounds `down`, and the `down` that Ctrl-C of `up` means.
 const stopLimit = 15 * time.Second
 
 func (c *command) up() *cobra.Command {
-	var opts region.UpOptions
+	var opts local.UpOptions
 	var detach, insecure bool
 	var traces string
 	cmd := &cobra.Command{
@@ -65,10 +65,10 @@ Everything is kept below --home and found again by the next "atoll up".`,
 	return cmd
 }
 
-func (c *command) bringUp(ctx context.Context, home region.Home, opts region.UpOptions, detach bool) error {
+func (c *command) bringUp(ctx context.Context, home local.Home, opts local.UpOptions, detach bool) error {
 	begun := time.Now()
 	failures := map[string]string{} // said already: what fails is tried again and again
-	outcome, err := home.Up(ctx, opts, func(e region.Event) {
+	outcome, err := home.Up(ctx, opts, func(e local.Event) {
 		switch {
 		case e.Error != "" && failures[e.Stage] == e.Error:
 		case e.Error != "":
@@ -79,7 +79,7 @@ func (c *command) bringUp(ctx context.Context, home region.Home, opts region.UpO
 		}
 	})
 	switch {
-	case err != nil && ctx.Err() != nil && outcome == region.Started && !detach:
+	case err != nil && ctx.Err() != nil && outcome == local.Started && !detach:
 		return c.takeDown(home, false)
 	case err != nil && ctx.Err() != nil:
 		c.printf("no longer waiting; the region goes on starting: see `atoll status`\n")
@@ -92,10 +92,10 @@ func (c *command) bringUp(ctx context.Context, home region.Home, opts region.UpO
 		return err
 	}
 	switch outcome {
-	case region.AlreadyRunning:
+	case local.AlreadyRunning:
 		c.printf("region %s is already running (home %s)\n", status.Region, home.Dir)
 		return nil
-	case region.Grown:
+	case local.Grown:
 		c.printf("region %s has more management clusters after %s\n", status.Region, took(time.Since(begun)))
 		return nil
 	}
@@ -125,7 +125,7 @@ func (c *command) supervise() *cobra.Command {
 	}
 }
 
-func (c *command) takeDown(home region.Home, purge bool) error {
+func (c *command) takeDown(home local.Home, purge bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
 	begun := time.Now()

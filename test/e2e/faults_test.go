@@ -13,16 +13,16 @@ import (
 	"time"
 
 	"atoll.dev/client"
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 // Kill -9 of any process at any time, under load: what was acknowledged is
 // applied exactly as it was posted last, and what was deleted is gone.
 func TestI1I5I6I12KillLoop(t *testing.T) {
-	rng := regiontest.Seed(t)
-	r := regiontest.New(t)
+	rng := localtest.Seed(t)
+	r := localtest.New(t)
 	api := r.API()
-	ctx, stop := context.WithTimeout(t.Context(), regiontest.Soak(t, 30*time.Second))
+	ctx, stop := context.WithTimeout(t.Context(), localtest.Soak(t, 30*time.Second))
 	defer stop()
 
 	const works = 12
@@ -51,7 +51,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 						}
 					} else {
 						_, _, err = api.ApplyWork(context.Background(), "management-01",
-							regiontest.ConfigMapWork(name, map[string]map[string]string{
+							localtest.ConfigMapWork(name, map[string]map[string]string{
 								name: {"value": strconv.Itoa(value)}}))
 					}
 					mu.Lock()
@@ -78,7 +78,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	for ctx.Err() == nil {
 		name := names[rng.IntN(len(names))]
 		if p := r.Process(name); p.PID != 0 {
-			regiontest.Kill(t, p.PID)
+			localtest.Kill(t, p.PID)
 			kills[name]++
 		}
 		select {
@@ -91,7 +91,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	if acknowledged < works {
 		t.Fatalf("only %d changes were acknowledged: there was no load", acknowledged)
 	}
-	regiontest.Eventually(t, 90*time.Second, func() error {
+	localtest.Eventually(t, 90*time.Second, func() error {
 		out, err := r.TryKubectl("management-01", "get", "configmaps", "-o", "json")
 		if err != nil {
 			return err
@@ -125,7 +125,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 		}
 		return nil
 	})
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		list, err := api.Works(t.Context(), "management-01")
 		if err != nil {
 			return err
@@ -147,11 +147,11 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 }
 
 func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
-	r := regiontest.New(t)
+	r := localtest.New(t)
 	api := r.API()
 	apply := func(i, n int) {
 		name := fmt.Sprintf("away-%d", i)
-		if _, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork(
+		if _, _, err := api.ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork(
 			name, map[string]map[string]string{name: {"n": strconv.Itoa(n)}})); err != nil {
 			t.Error(err)
 		}
@@ -179,7 +179,7 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 		}
 		return n, updated
 	}
-	regiontest.Eventually(t, time.Minute, func() error {
+	localtest.Eventually(t, time.Minute, func() error {
 		if n, _ := count(); n != works {
 			return fmt.Errorf("%d works applied", n)
 		}
@@ -200,7 +200,7 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 	})
 	resume(t, agent)
 	back := time.Now()
-	regiontest.Eventually(t, time.Minute, func() error {
+	localtest.Eventually(t, time.Minute, func() error {
 		if n, updated := count(); n != works/2 || updated != works/2 {
 			return fmt.Errorf("%d works, %d up to date", n, updated)
 		}
@@ -215,17 +215,17 @@ func TestTheBrokerDownIs503AndRecovers(t *testing.T) { testDown(t, "broker") }
 
 // testDown stops the process for good: its supervisor is killed first.
 func testDown(t *testing.T, name string) {
-	r := regiontest.New(t)
+	r := localtest.New(t)
 	post := func() (status int, headers string, took time.Duration) {
-		body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork(
+		body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": localtest.ConfigMapWork(
 			fmt.Sprintf("w%d", time.Now().UnixNano()), map[string]map[string]string{"down": {"a": "b"}})})
 		begun := time.Now()
 		status, headers, _ = r.Curl("/api/v0/work", "-X", "POST", "-d", string(body))
 		return status, headers, time.Since(begun)
 	}
-	regiontest.Kill(t, r.Process("supervisor").PID)
-	regiontest.Kill(t, r.Process(name).PID)
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Kill(t, r.Process("supervisor").PID)
+	localtest.Kill(t, r.Process(name).PID)
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		status, headers, took := post()
 		if took > 5*time.Second { // 2 s, and what a busy machine takes to start a process
 			t.Errorf("%s down: the answer took %s", name, took)
@@ -236,7 +236,7 @@ func testDown(t *testing.T, name string) {
 		return nil
 	})
 	r.Up()
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, _ := post(); status != 201 {
 			return fmt.Errorf("%s back: %d", name, status)
 		}

@@ -13,14 +13,14 @@ import (
 	"atoll.dev/api/hosting"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 // A customer's cluster: asked for by a signed POST, ready with its nodes, used
 // with a kubeconfig by the router, changed, and deleted while the adapters are
 // killed. Then nothing of it is left (I9).
 func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	api, ctx := r.API(), t.Context()
 	begun := time.Now()
 	cluster, err := api.CreateCluster(ctx, platform.ClusterRequest{Name: "from-post-to-nothing"})
@@ -43,7 +43,7 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 		}
 		return err
 	}
-	regiontest.Eventually(t, 90*time.Second, ready)
+	localtest.Eventually(t, 90*time.Second, ready)
 	t.Logf("ready after %s", time.Since(begun).Round(time.Millisecond))
 	made, err := api.CreateCredential(ctx, cluster.ID, platform.CredentialRequest{ExpirationSeconds: 600})
 	if err != nil {
@@ -51,7 +51,7 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	write(t, kubeconfig, []byte(made.Kubeconfig))
-	_, kubectl := regiontest.Bin(t)
+	_, kubectl := localtest.Bin(t)
 	use := func(args ...string) (string, error) {
 		out, err := exec.Command(kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...).CombinedOutput()
 		if err != nil {
@@ -68,7 +68,7 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 			return err
 		}
 	}
-	regiontest.Eventually(t, 3*time.Minute, nodes(2))
+	localtest.Eventually(t, 3*time.Minute, nodes(2))
 	t.Logf("two nodes after %s", time.Since(begun).Round(time.Millisecond))
 	if out, err := use("auth", "can-i", "*", "*"); err != nil || strings.TrimSpace(out) != "yes" {
 		t.Errorf("the creator is no administrator: %s %v", out, err)
@@ -76,19 +76,19 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 	if _, err := api.UpdateNodePool(ctx, pool.ID, json.RawMessage(`{"spec":{"replicas":3}}`), ""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, nodes(3))
+	localtest.Eventually(t, 3*time.Minute, nodes(3))
 	if _, err := api.UpdateCluster(ctx, cluster.ID, json.RawMessage(`{"spec":{"displayName":"another"}}`),
 		""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, ready)
+	localtest.Eventually(t, 3*time.Minute, ready)
 
 	if err := api.DeleteCluster(ctx, cluster.ID, client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Kill(t, r.Process("adapter").PID)
+	localtest.Kill(t, r.Process("adapter").PID)
 	begun = time.Now()
-	regiontest.Eventually(t, 90*time.Second, func() error {
+	localtest.Eventually(t, 90*time.Second, func() error {
 		c, err := api.Cluster(ctx, cluster.ID)
 		if client.StatusOf(err) == 404 {
 			return nil

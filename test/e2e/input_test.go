@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 // What a caller gets wrong is answered with a 4xx that says what to do.
 func TestBadInputIsTheCallersFault(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	work := func(manifest string) string {
 		return `{"cluster_id":"management-01","data":{"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"bad"},"spec":{"workload":{"manifests":[` + manifest + `]}}}}`
 	}
@@ -80,7 +80,7 @@ func TestBadInputIsTheCallersFault(t *testing.T) {
 // I10: without an identity nothing but live and ready answers, whatever a
 // header claims.
 func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	for path, want := range map[string]int{
 		"/api/v0/live": 200, "/prod/api/v0/live": 200, "/api/v0/ready": 200, "/api/v0/work": 403,
 		"/prod/api/v0/resource_bundles": 403, "/api/v0/openapi": 403, "/": 403,
@@ -95,14 +95,14 @@ func TestI10ClaimedIdentitiesCountForNothing(t *testing.T) {
 }
 
 func TestADisabledKeyIsLetInNoMore(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	var key struct{ AccessKeyID, SecretAccessKey string }
 	if err := json.Unmarshal([]byte(r.Atoll("key", "create", "--account", "123456789012", "-o", "json")),
 		&key); err != nil {
 		t.Fatal(err)
 	}
 	user := []string{"--user", key.AccessKeyID + ":" + key.SecretAccessKey}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 ||
 			!strings.Contains(body, "not-privileged") {
 			return fmt.Errorf("an account that may do nothing: %d %s", status, body)
@@ -110,14 +110,14 @@ func TestADisabledKeyIsLetInNoMore(t *testing.T) {
 		return nil
 	})
 	r.Atoll("key", "create", "--account", "123456789012", "--privileged")
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, body := r.Curl("/api/v0/work", user...); status != 200 {
 			return fmt.Errorf("privileged: %d %s", status, body)
 		}
 		return nil
 	})
 	r.Atoll("key", "disable", key.AccessKeyID)
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if status, _, body := r.Curl("/api/v0/work", user...); status != 403 {
 			return fmt.Errorf("disabled: %d %s", status, body)
 		}
@@ -130,7 +130,7 @@ func TestADisabledKeyIsLetInNoMore(t *testing.T) {
 }
 
 func TestEveryServiceTellsItsHealthAndFigures(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	data, err := os.ReadFile(filepath.Join(r.Home, "region.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -16,11 +16,11 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/clm"
 	"atoll.dev/internal/tracetest"
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 // clm asks the region's lifecycle manager at its plain port.
-func callCLM(r *regiontest.Region, method, path, body string) (status int, answer map[string]any, err error) {
+func callCLM(r *localtest.Region, method, path, body string) (status int, answer map[string]any, err error) {
 	req, err := http.NewRequestWithContext(r.T.Context(), method, r.Status().Insecure["clm"]+path, strings.NewReader(
 		body))
 	if err != nil {
@@ -67,7 +67,7 @@ func ownAdapter(t *testing.T) func(home string) {
 // takes everything away. One trace covers it all.
 func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 	collector := tracetest.Start(t)
-	r := regiontest.NewIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
+	r := localtest.NewIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
 	const clusters = "/api/hyperfleet/v1/clusters"
 	status, made, err := callCLM(r, "POST", clusters, `{"kind":"Cluster","name":"first","spec":{}}`)
 	if err != nil || status != 201 {
@@ -77,7 +77,7 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 	namespace := "clusters-" + made["id"].(string)
 	await := func(generation string) {
 		t.Helper()
-		regiontest.Eventually(t, 90*time.Second, func() error {
+		localtest.Eventually(t, 90*time.Second, func() error {
 			status, c, err := callCLM(r, "GET", path, "")
 			if err != nil || status != 200 || !strings.HasPrefix(reconciled(c), "True@"+generation+" ") {
 				return fmt.Errorf("%d %v: %s", status, err, reconciled(c))
@@ -122,7 +122,7 @@ func TestAClusterBecomesReconciledAndGoes(t *testing.T) {
 	if status, answer, err := callCLM(r, "DELETE", path, ""); err != nil || status != 202 {
 		t.Fatalf("delete: %d %v %v", status, answer, err)
 	}
-	regiontest.Eventually(t, 90*time.Second, func() error {
+	localtest.Eventually(t, 90*time.Second, func() error {
 		if status, c, err := callCLM(r, "GET", path, ""); err != nil || status != 404 {
 			return fmt.Errorf("%d %v %v", status, c, err)
 		}
@@ -159,7 +159,7 @@ func traceOf(spans []tracetest.Span, id string) (names []string) {
 // A management cluster is known to the lifecycle manager as long as it is
 // registered.
 func TestManagementClustersAreKnownToTheLifecycleManager(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	names := func() string {
 		t.Helper()
 		return r.Atoll("clm", "list", "managementclusters")
@@ -218,7 +218,7 @@ func sameJSON(a []byte, b string) bool {
 // No capacity, then capacity: a cluster that no management cluster may take waits
 // and says why, and goes on by itself as soon as one may.
 func TestAClusterWaitsForAManagementCluster(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	file := filepath.Join(t.TempDir(), "cluster.yaml")
 	write(t, file,
 		[]byte(
@@ -226,7 +226,7 @@ func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 	r.Atoll("clm", "create", "-f", file)
 	says := func(want string) {
 		t.Helper()
-		regiontest.Eventually(t, 3*time.Minute, func() error {
+		localtest.Eventually(t, 3*time.Minute, func() error {
 			if got := r.Atoll("clm", "why", "patient"); !strings.Contains(got, want) {
 				return fmt.Errorf("it says\n%s", got)
 			}

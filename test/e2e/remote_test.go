@@ -13,17 +13,17 @@ import (
 
 	"atoll.dev/client"
 	"atoll.dev/plane/planetest"
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 // A cluster that the region did not make, and whose API it cannot reach, joins
 // as a person would join it: register, bootstrap, token, agent.
 func TestAClusterThatIsNotLocalJoins(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	cluster := planetest.Start(t)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	if err := os.Symlink(regiontest.Services(t), path("atoll")); err != nil {
+	if err := os.Symlink(localtest.Services(t), path("atoll")); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.Create(path("log"))
@@ -59,12 +59,12 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		t.Error("the region has a kubeconfig of a cluster that is not its own")
 	}
 	api := r.API()
-	w, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("far", map[string]map[string]string{
+	w, _, err := api.ApplyWork(t.Context(), "edge-7", localtest.ConfigMapWork("far", map[string]map[string]string{
 		"far": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err != nil {
 			return err
@@ -76,7 +76,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		}
 		return fmt.Errorf("conditions %v", got.Status.Conditions)
 	})
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if out := r.Atoll("mc", "list"); !strings.Contains(out, "edge-7") || strings.Contains(out, "never") {
 			return fmt.Errorf("mc list: %s", out)
 		}
@@ -89,7 +89,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 		"atoll mc allow edge-7") {
 		t.Errorf("a token for a revoked cluster: %v %s", err, out)
 	}
-	other, _, err := api.ApplyWork(t.Context(), "edge-7", regiontest.ConfigMapWork("later",
+	other, _, err := api.ApplyWork(t.Context(), "edge-7", localtest.ConfigMapWork("later",
 		map[string]map[string]string{"later": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	}
 	r.Atoll("mc", "allow", "edge-7")
 	stop = join()
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		got, err := api.Work(t.Context(), other.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -117,7 +117,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		for _, id := range []string{w.ID, other.ID} {
 			if _, err := api.Work(t.Context(), id); client.StatusOf(err) != 404 {
 				return fmt.Errorf("the work is still there: %v", err)
@@ -129,13 +129,13 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 
 // revoke revokes a cluster and returns when the broker has cut its agent off,
 // for which it has ten seconds.
-func revoke(t *testing.T, r *regiontest.Region, cluster string) {
+func revoke(t *testing.T, r *localtest.Region, cluster string) {
 	t.Helper()
 	cuts := func() int { return strings.Count(r.Atoll("logs", "broker"), "connections cut off") }
 	before := cuts()
 	r.Atoll("mc", "revoke", cluster, "--reason", "a test")
 	begun := time.Now()
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if cuts() == before {
 			return errors.New("the broker has cut nobody off")
 		}
@@ -147,10 +147,10 @@ func revoke(t *testing.T, r *regiontest.Region, cluster string) {
 // A cluster of this machine is no exception: the supervisor does not bring a
 // revoked one back, and `mc allow` is enough, because it may make the token.
 func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	revoke(t, r, "management-01")
 	api := r.API()
-	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("revoked",
+	w, _, err := api.ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("revoked",
 		map[string]map[string]string{"revoked": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	if out := r.Atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent does") {
 		t.Errorf("mc allow: %s", out)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		got, err := api.Work(t.Context(), w.ID)
 		if err == nil && len(got.Status.Conditions) == 0 {
 			err = errors.New("it has not come back")
@@ -168,7 +168,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 	if err := api.DeleteWork(t.Context(), w.ID, ""); err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
 			return fmt.Errorf("the work is still there: %v", err)
 		}

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"atoll.dev/client"
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
-	r := regiontest.Shared(t)
-	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": regiontest.ConfigMapWork("road",
+	r := localtest.Shared(t)
+	body, _ := json.Marshal(map[string]any{"cluster_id": "management-01", "data": localtest.ConfigMapWork("road",
 		map[string]map[string]string{"road": {"k": "v"}})})
 	status, headers, answer := r.Curl("/prod/api/v0/work", "-X", "POST", "-d", string(body))
 	if status != 201 {
@@ -34,7 +34,7 @@ func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 	if !strings.Contains(strings.ToLower(headers), "\netag: ") {
 		t.Errorf("no ETag in:\n%s", headers)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		_, _, list := r.Curl("/prod/api/v0/resource_bundles")
 		var bundles struct {
 			Items []struct {
@@ -66,9 +66,9 @@ func TestASignedPostBecomesAConfigMapAndItsStatusComesBack(t *testing.T) {
 }
 
 func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	file := filepath.Join(t.TempDir(), "work.json")
-	write(t, file, regiontest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "1"}}))
+	write(t, file, localtest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "1"}}))
 	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(
 		out, "created") || !strings.Contains(out, "Applied") {
 		t.Errorf("first apply: %s", out)
@@ -82,7 +82,7 @@ func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
 		"jsonpath={.metadata.resourceVersion}"); again != version {
 		t.Errorf("the second apply wrote the ConfigMap: %s, then %s", version, again)
 	}
-	write(t, file, regiontest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "2"}}))
+	write(t, file, localtest.ConfigMapWork("twice", map[string]map[string]string{"twice": {"n": "2"}}))
 	if out := r.Atoll("work", "apply", "-f", file, "--cluster", "management-01", "--wait"); !strings.Contains(
 		out, "changed") || !strings.Contains(out, "generation 2") {
 		t.Errorf("third apply: %s", out)
@@ -93,14 +93,14 @@ func TestApplyingTheSameFileTwiceChangesNothing(t *testing.T) {
 }
 
 func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	api := r.API()
-	w, _, err := api.ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("goes",
+	w, _, err := api.ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("goes",
 		map[string]map[string]string{"goes": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		_, err := r.TryKubectl("management-01", "get", "configmap",
 			"goes")
 		return err
@@ -118,7 +118,7 @@ func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
 }
 
 func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	w, _, err := r.API().ApplyWork(t.Context(), "management-01", json.RawMessage(`{
 		"apiVersion":"work.open-cluster-management.io/v1","kind":"ManifestWork","metadata":{"name":"half"},
 		"spec":{"workload":{"manifests":[
@@ -127,7 +127,7 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		got, err := r.API().Work(t.Context(), w.ID)
 		if err != nil {
 			return err
@@ -154,13 +154,13 @@ func TestAManifestThatIsRefusedDoesNotHoldUpTheOthers(t *testing.T) {
 }
 
 func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
-	r := regiontest.Shared(t)
-	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("staged",
+	r := localtest.Shared(t)
+	w, _, err := r.API().ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("staged",
 		map[string]map[string]string{"staged": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		var why struct {
 			Stages []struct {
 				Stage string
@@ -187,7 +187,7 @@ func TestWhyShowsHowFarAWorkHasCome(t *testing.T) {
 // The region's own side of the home has nothing by which to reach a management
 // cluster's API, nor do its processes get the path of anything that has.
 func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	err := filepath.WalkDir(r.Home, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
@@ -228,7 +228,7 @@ func TestTheRegionHoldsNoKubeconfig(t *testing.T) {
 
 // I11: no process list shows a secret.
 func TestI11NoSecretInTheProcessListOrTheLogs(t *testing.T) {
-	r := regiontest.Shared(t)
+	r := localtest.Shared(t)
 	secret := r.Env["AWS_SECRET_ACCESS_KEY"]
 	r.Curl("/prod/api/v0/management_clusters")
 	for _, p := range r.Status().Processes {

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
-	r := regiontest.New(t)
+	r := localtest.New(t)
 	before := r.Status()
 	if !before.Ready || before.Processes[0].Name != "supervisor" {
 		t.Fatalf("status: %+v", before)
@@ -26,7 +26,7 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 	}
 	api := r.API()
 	var alone platform.ManagementCluster
-	regiontest.Eventually(t, 3*time.Minute, func() (err error) {
+	localtest.Eventually(t, 3*time.Minute, func() (err error) {
 		if alone, err = api.ManagementCluster(t.Context(), "management-01"); err == nil &&
 			alone.Capacity["planes"] == 0 {
 			err = fmt.Errorf("%+v", alone)
@@ -40,7 +40,7 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 		!strings.Contains(out, "management-02") {
 		t.Errorf("mc list: %s", out)
 	}
-	regiontest.Eventually(t, 3*time.Minute, func() error { // they share the machine
+	localtest.Eventually(t, 3*time.Minute, func() error { // they share the machine
 		list, err := api.ManagementClusters(t.Context())
 		if err == nil && (len(list) != 2 || !maps.Equal(list[0].Capacity, list[1].Capacity) ||
 			list[0].Capacity["planes"] > max(alone.Capacity["planes"]/2, 1)) {
@@ -62,13 +62,13 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 		}
 	}
 	r.Atoll("mc", "delete", "management-02")
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		for _, p := range r.Status().Processes {
 			if strings.HasPrefix(p.Name, "management-02") {
 				return fmt.Errorf("%s is still kept", p.Name)
 			}
 		}
-		if left := regiontest.Processes(r.Home + "/management/management-02"); len(left) > 0 {
+		if left := localtest.Processes(r.Home + "/management/management-02"); len(left) > 0 {
 			return fmt.Errorf("still running: %v", left)
 		}
 		return nil
@@ -76,9 +76,9 @@ func TestUpAgainSaysThatItRunsAndAddsClusters(t *testing.T) {
 }
 
 func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
-	r := regiontest.New(t)
+	r := localtest.New(t)
 	before := r.Status()
-	regiontest.Kill(t, r.Process("supervisor").PID)
+	localtest.Kill(t, r.Process("supervisor").PID)
 	if status, _, body := r.Curl("/prod/api/v0/management_clusters"); status != 200 {
 		t.Fatalf("without a supervisor: %d %s", status, body)
 	}
@@ -94,8 +94,8 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 	}
 	// The new supervisor watches what it adopted.
 	broker := r.Process("broker")
-	regiontest.Kill(t, broker.PID)
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Kill(t, broker.PID)
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if now := r.Process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+
 			1 {
 			return fmt.Errorf("broker: %+v", now)
@@ -105,17 +105,17 @@ func TestI12WithTheSupervisorKilledTheRegionServesAndUpAdoptsIt(t *testing.T) {
 }
 
 func TestI12AfterAKillOfEverythingUpGoesOn(t *testing.T) {
-	r := regiontest.New(t)
-	w, _, err := r.API().ApplyWork(t.Context(), "management-01", regiontest.ConfigMapWork("survives",
+	r := localtest.New(t)
+	w, _, err := r.API().ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("survives",
 		map[string]map[string]string{"survives": {"a": "b"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range r.Status().Processes { // the supervisor is the first
-		regiontest.Kill(t, p.PID)
+		localtest.Kill(t, p.PID)
 	}
 	r.Up()
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		_, err := r.TryKubectl("management-01", "get", "configmap", "survives")
 		return err
 	})
@@ -125,7 +125,7 @@ func TestI12AfterAKillOfEverythingUpGoesOn(t *testing.T) {
 }
 
 func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
-	r := regiontest.New(t)
+	r := localtest.New(t)
 	address := strings.TrimPrefix(r.Env["ATOLL_ENDPOINT"], "https://")
 	r.Atoll("down")
 	l, err := net.Listen("tcp", address)
@@ -142,7 +142,7 @@ func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
 }
 
 func TestDownStopsOnlyItsOwnAndWithinItsTime(t *testing.T) {
-	r := regiontest.New(t)
+	r := localtest.New(t)
 	bystander := exec.Command("sleep", "600")
 	if err := bystander.Start(); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestDownStopsOnlyItsOwnAndWithinItsTime(t *testing.T) {
 	if took := time.Since(begun); took > 15*time.Second {
 		t.Errorf("down took %s", took)
 	}
-	if left := regiontest.Processes(r.Home); len(left) > 0 {
+	if left := localtest.Processes(r.Home); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 	if err := bystander.Process.Signal(syscall.Signal(0)); err != nil {
@@ -166,13 +166,13 @@ func TestDownStopsOnlyItsOwnAndWithinItsTime(t *testing.T) {
 }
 
 func TestCtrlCOfUpIsDown(t *testing.T) {
-	regiontest.Bin(t)
+	localtest.Bin(t)
 	home, err := os.MkdirTemp("", "atoll-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { regiontest.Command(home, "down", "--purge").Run() })
-	up := regiontest.Command(home, "up")
+	t.Cleanup(func() { localtest.Command(home, "down", "--purge").Run() })
+	up := localtest.Command(home, "up")
 	out, err := os.CreateTemp(t.TempDir(), "out")
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestCtrlCOfUpIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func() string { data, _ := os.ReadFile(out.Name()); return string(data) }
-	regiontest.Eventually(t, 3*time.Minute, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if !strings.Contains(read(), "Ctrl-C") {
 			return fmt.Errorf("up says: %s", read())
 		}
@@ -195,7 +195,7 @@ func TestCtrlCOfUpIsDown(t *testing.T) {
 	if !strings.Contains(read(), "stopped after") {
 		t.Errorf("up says: %s", read())
 	}
-	if left := regiontest.Processes(home); len(left) > 0 {
+	if left := localtest.Processes(home); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

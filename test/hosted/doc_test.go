@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(regiontest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(localtest.Main(m)) }

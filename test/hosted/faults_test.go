@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"atoll.dev/client"
-	"atoll.dev/test/regiontest"
+	"atoll.dev/test/localtest"
 )
 
 const (
@@ -25,13 +25,13 @@ const mc = "management-01"
 // world is a region with one management cluster.
 type world struct {
 	t   *testing.T
-	r   *regiontest.Region
+	r   *localtest.Region
 	api *client.Platform
 }
 
 func (w *world) eventually(what string, f func() error) {
 	w.t.Helper()
-	regiontest.Eventually(w.t, patience, func() error {
+	localtest.Eventually(w.t, patience, func() error {
 		if err := f(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
@@ -44,9 +44,9 @@ func (w *world) eventually(what string, f func() error) {
 // and customers write into theirs: every write that was acknowledged is there,
 // every cluster comes to what was ordered, and deleted ones leave nothing.
 func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
-	rng := regiontest.Seed(t)
-	span := regiontest.Soak(t, lightTime)
-	r := regiontest.New(t)
+	rng := localtest.Seed(t)
+	span := localtest.Soak(t, lightTime)
+	r := localtest.New(t)
 	w := &world{t: t, r: r, api: r.API()}
 	var customers []*customer
 	for i := range 2 {

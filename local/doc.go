@@ -1,4 +1,4 @@
-// Package region runs a whole region as processes on this machine: PostgreSQL,
+// Package local runs a whole region as processes on this machine: PostgreSQL,
 // the certificate authority, the broker, Maestro, the lifecycle manager, the platform API, and each
 // local management cluster with its agent. It executes `atoll SERVICE`, the
 // same subcommands that production runs; it holds no logic of theirs.
@@ -12,4 +12,4 @@
 //
 // It is imported by package cli only. It imports api, internal and tools,
 // never a service.
-package region
+package local

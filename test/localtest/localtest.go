@@ -1,4 +1,4 @@
-// Package regiontest gives tests a whole region of their own: the built
+// Package localtest gives tests a whole region of their own: the built
 // binaries, real PostgreSQL, a real broker, real API servers. A region ends
 // with its test, and the test fails when anything of it is left.
 //
@@ -6,7 +6,7 @@
 // (scripts/test.sh builds it with the race detector); the other commands are
 // bin/atoll's. atoll-kube and kubectl are those of ATOLL_KUBE_BIN's directory.
 // It is imported by tests only.
-package regiontest
+package localtest
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"atoll.dev/client"
-	"atoll.dev/region"
+	"atoll.dev/local"
 )
 
 // Region is a region of a test's own.
@@ -105,7 +105,7 @@ func Shared(t *testing.T) *Region {
 
 // Main runs the tests and then ends the shared region; use it in TestMain:
 //
-//	func TestMain(m *testing.M) { os.Exit(regiontest.Main(m)) }
+//	func TestMain(m *testing.M) { os.Exit(localtest.Main(m)) }
 func Main(m *testing.M) int {
 	os.Unsetenv("ATOLL_HOME")
 	os.Unsetenv("ATOLL_ENDPOINT")
@@ -198,9 +198,9 @@ func (r *Region) Up(args ...string) string {
 }
 
 // Status is what `atoll status` says.
-func (r *Region) Status() region.Status {
+func (r *Region) Status() local.Status {
 	r.T.Helper()
-	var s region.Status
+	var s local.Status
 	if err := json.Unmarshal([]byte(r.Atoll("status", "-o", "json")), &s); err != nil {
 		r.T.Fatal(err)
 	}
@@ -208,10 +208,10 @@ func (r *Region) Status() region.Status {
 }
 
 // Process is one of the region's processes.
-func (r *Region) Process(name string) region.ProcessStatus {
+func (r *Region) Process(name string) local.ProcessStatus {
 	r.T.Helper()
 	s := r.Status()
-	i := slices.IndexFunc(s.Processes, func(p region.ProcessStatus) bool { return p.Name == name })
+	i := slices.IndexFunc(s.Processes, func(p local.ProcessStatus) bool { return p.Name == name })
 	if i < 0 {
 		r.T.Fatalf("no process %s in %v", name, s.Processes)
 	}
