@@ -7,6 +7,8 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+
+	"atoll.dev/sni"
 )
 
 // benchRouter is a router in front of a backend that sends back what it gets.
@@ -25,7 +27,7 @@ func benchRouter(b *testing.B) (address string) {
 			}
 			go func() {
 				defer conn.Close()
-				if _, _, err := readHello(conn); err == nil {
+				if _, err := sni.Read(conn); err == nil {
 					_, _ = io.Copy(conn, conn)
 				}
 			}()
@@ -51,7 +53,7 @@ func benchRouter(b *testing.B) (address string) {
 // BenchmarkConnection is a connection from its begin to the first byte back.
 func BenchmarkConnection(b *testing.B) {
 	address := benchRouter(b)
-	hello := append(helloWith(sni("a.example")), 'x')
+	hello := append(helloFor("a.example"), 'x')
 	for b.Loop() {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
@@ -73,7 +75,7 @@ func BenchmarkBytes(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	_, _ = conn.Write(helloWith(sni("a.example")))
+	_, _ = conn.Write(helloFor("a.example"))
 	out, in := make([]byte, piece), make([]byte, piece)
 	b.SetBytes(piece)
 	for b.Loop() {
@@ -88,9 +90,9 @@ func BenchmarkBytes(b *testing.B) {
 
 // BenchmarkReadHello is the parser alone.
 func BenchmarkReadHello(b *testing.B) {
-	hello := helloWith(sni("hc-0123456789ab.hosted.local-1.atoll.internal"))
+	hello := helloFor("hc-0123456789ab.hosted.local-1.atoll.internal")
 	for b.Loop() {
-		if _, _, err := readHello(&once{b: hello}); err != nil {
+		if _, err := sni.Read(&once{b: hello}); err != nil {
 			b.Fatal(err)
 		}
 	}

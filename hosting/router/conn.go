@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"atoll.dev/sni"
 )
 
 // Fatal alerts of TLS (RFC 8446, 6; RFC 6066, 3), in a record that every
@@ -32,15 +34,15 @@ func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
 		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, it is found out later
 	}
 	_ = client.SetDeadline(time.Now().Add(helloTimeout))
-	hello, name, err := readHello(client)
+	hello, err := sni.Read(client)
 	if err != nil {
 		return refuse(client, badHello(err), alertUnrecognizedName)
 	}
-	route, entered := r.enter(name)
+	route, entered := r.enter(hello.ServerName)
 	if entered != outcomeRouted {
 		return refuse(client, entered, alertUnrecognizedName)
 	}
-	defer r.leave(name)
+	defer r.leave(hello.ServerName)
 	named()
 	_ = client.SetDeadline(time.Time{})
 	backend, failed := r.reach(ctx, route)
@@ -52,11 +54,11 @@ func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
 	}
 	defer r.disown(backend)
 	_ = backend.SetWriteDeadline(time.Now().Add(dialTimeout))
-	if _, err := backend.Write(hello); err != nil {
+	if _, err := backend.Write(hello.Raw); err != nil {
 		return refuse(client, outcomeUnreachable, alertInternalError)
 	}
 	_ = backend.SetWriteDeadline(time.Time{})
-	r.metrics.carried(toPlane, int64(len(hello)))
+	r.metrics.carried(toPlane, int64(len(hello.Raw)))
 	r.metrics.open.Inc()
 	defer r.metrics.open.Dec()
 	r.join(client, backend)
@@ -65,9 +67,9 @@ func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
 
 func badHello(err error) outcome {
 	switch {
-	case errors.Is(err, errGarbage):
+	case errors.Is(err, sni.ErrMalformed):
 		return outcomeGarbage
-	case errors.Is(err, errNoName):
+	case errors.Is(err, sni.ErrNoName):
 		return outcomeNoName
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return outcomeSlow
@@ -86,7 +88,7 @@ func refuse(client net.Conn, why outcome, alert []byte) outcome {
 		return why
 	}
 	if half, ok := client.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_, _ = io.CopyN(io.Discard, client, maxHello)
+		_, _ = io.CopyN(io.Discard, client, sni.MaxHello)
 	}
 	return why
 }

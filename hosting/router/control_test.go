@@ -63,7 +63,7 @@ func TestAWakeThatFailsClosesTheHeldConnections(t *testing.T) {
 	w.host(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
 	w.routed(1)
-	if got := w.farewell(helloWith(sni("a.example"))); got != string(alertInternalError) {
+	if got := w.farewell(helloFor("a.example")); got != string(alertInternalError) {
 		t.Errorf("%x", got)
 	}
 	eventually(t, "it is counted", func() bool {
@@ -78,7 +78,7 @@ func TestAConnectionIsHeldUntilHostingIsBack(t *testing.T) {
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
 	w.routed(1)
 	stop()
-	conn := w.say(append(helloWith(sni("a.example")), 'x'))
+	conn := w.say(append(helloFor("a.example"), 'x'))
 	backend := plainBackend(t, echo)
 	c = NewControl(func(context.Context, string) (string, error) { return backend, nil })
 	w.host(c)
@@ -100,7 +100,7 @@ func TestAPlaneThatDoesNotAnswerIsAskedForOnce(t *testing.T) {
 	w.host(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: l.Addr().String()}})
 	w.routed(1)
-	conn := w.say(append(helloWith(sni("a.example")), 'x'))
+	conn := w.say(append(helloFor("a.example"), 'x'))
 	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 		t.Errorf("the plane has moved: %v", err)
 	}
@@ -117,7 +117,7 @@ func TestAWakeEndsAtItsLimit(t *testing.T) {
 	w.host(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
 	w.routed(1)
-	if got := w.farewell(helloWith(sni("a.example"))); got != string(alertInternalError) {
+	if got := w.farewell(helloFor("a.example")); got != string(alertInternalError) {
 		t.Errorf("%x", got)
 	}
 	select {
@@ -149,7 +149,7 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	if !c.Settled() {
 		t.Error("the router has taken the last table")
 	}
-	conn := w.say(append(helloWith(sni("a.example")), 'x'))
+	conn := w.say(append(helloFor("a.example"), 'x'))
 	_, _ = io.ReadFull(conn, make([]byte, 1))
 	opened := time.Now()
 	eventually(t, "one is connected", func() bool { open, _ := c.Activity("A.example"); return open == 1 })
@@ -162,7 +162,7 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	eventually(t, "its end is told", func() bool { return idle.Load() == 1 })
 
 	// The router's end is the end of its connections.
-	conn = w.say(append(helloWith(sni("a.example")), 'x'))
+	conn = w.say(append(helloFor("a.example"), 'x'))
 	_, _ = io.ReadFull(conn, make([]byte, 1))
 	eventually(t, "one is connected again", func() bool { open, _ := c.Activity("a.example"); return open == 1 })
 	before := time.Now()

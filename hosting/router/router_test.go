@@ -48,8 +48,8 @@ func TestWhoNamesNoPlaneGetsAnAlert(t *testing.T) {
 		why  outcome
 	}{
 		"plain HTTP":     {[]byte("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), outcomeGarbage},
-		"no server name": {helloWith(), outcomeNoName},
-		"unknown name":   {helloWith(sni("a.example")), outcomeUnknown},
+		"no server name": {helloWithoutName(), outcomeNoName},
+		"unknown name":   {helloFor("a.example"), outcomeUnknown},
 		"too long":       {bytes.Repeat([]byte{22, 3, 1, 0, 1, 1}, 3000), outcomeGarbage},
 	} {
 		if got := w.farewell(c.sent); got != string(alertUnrecognizedName) {
@@ -72,7 +72,7 @@ func TestWhoIsSlowToNameAPlaneIsRefused(t *testing.T) {
 		done := make(chan outcome, 1)
 		begun := time.Now()
 		go func() { done <- r.serve(context.Background(), server); server.Close() }()
-		whole := helloWith(sni("a.example"))
+		whole := helloFor("a.example")
 		_, _ = client.Write(whole[:len(whole)-1])
 		got, err := io.ReadAll(client)
 		if took := time.Since(begun); err != nil || !bytes.Equal(got, alertUnrecognizedName) || took != helloTimeout {
@@ -90,7 +90,7 @@ func TestTheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn(t *testing.T) {
 	w.host(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}})
 	w.routed(1)
-	conn := w.say(helloWith(sni("a.example")))
+	conn := w.say(helloFor("a.example"))
 	sent := bytes.Repeat([]byte("0123456789abcdef"), 3<<16) // 3 MiB: more than any buffer on the way
 	go func() {
 		_, _ = conn.Write(sent)
@@ -115,7 +115,7 @@ func TestAConnectionThatThePlaneHasEndedIsNotKept(t *testing.T) {
 	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(
 		t, func(conn net.Conn) { _, _ = conn.Write([]byte("last")) })}})
 	w.routed(1)
-	conn := w.say(helloWith(sni("a.example")))
+	conn := w.say(helloFor("a.example"))
 	if got, err := io.ReadAll(conn); err != nil || string(got) != "last" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -128,7 +128,7 @@ func TestConnectionsInFlightSurviveChangesOfTheTable(t *testing.T) {
 	stop := w.host(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}})
 	w.routed(1)
-	conn := w.say(append(helloWith(sni("a.example")), "hello"...))
+	conn := w.say(append(helloFor("a.example"), "hello"...))
 	answers := func(text string) {
 		t.Helper()
 		got := make([]byte, len(text))
@@ -199,7 +199,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	backend := plainBackend(t, echo)
 	c.Set([]Route{{ServerName: "a.example", Backend: backend}, {ServerName: "b.example", Backend: backend}})
 	w.routed(2)
-	hello := func(name string) []byte { return append(helloWith(sni(name)), 'x') }
+	hello := func(name string) []byte { return append(helloFor(name), 'x') }
 	served := func(conn net.Conn) bool {
 		got := make([]byte, 1)
 		_, err := io.ReadFull(conn, got)
@@ -245,7 +245,7 @@ func TestOneSourceDoesNotTakeThePortFromOthers(t *testing.T) {
 	}
 	defer other.Close()
 	_ = other.SetDeadline(time.Now().Add(patience))
-	_, _ = other.Write(helloWith(sni("none.example")))
+	_, _ = other.Write(helloFor("none.example"))
 	if got, err := io.ReadAll(other); string(got) != string(alertUnrecognizedName) {
 		t.Errorf("from elsewhere: %x, %v", got, err)
 	}
@@ -281,8 +281,8 @@ func TestNothingIsLeftOfConnections(t *testing.T) {
 		Asleep: true}})
 	w.routed(2)
 	round := func() {
-		for _, hello := range [][]byte{helloWith(sni("a.example")), helloWith(sni("asleep.example")),
-			helloWith(sni("none.example")), []byte("GET / HTTP/1.1\r\n\r\n"), helloWith()} {
+		for _, hello := range [][]byte{helloFor("a.example"), helloFor("asleep.example"),
+			helloFor("none.example"), []byte("GET / HTTP/1.1\r\n\r\n"), helloWithoutName()} {
 			conn := w.say(hello)
 			_ = conn.CloseWrite()
 			_, _ = io.ReadAll(conn)

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"atoll.dev/sni"
 )
 
 // patience is far more than anything takes on a machine that has much else to do.
@@ -198,7 +201,7 @@ func plainBackend(t *testing.T, serve func(net.Conn)) (address string) {
 				defer stop()
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(patience))
-				if _, _, err := readHello(conn); err == nil {
+				if _, err := sni.Read(conn); err == nil {
 					serve(conn)
 				}
 			})
@@ -218,4 +221,23 @@ func echo(conn net.Conn) {
 	if err == nil {
 		_, _ = conn.Write([]byte{byte(n >> 16), byte(n >> 8), byte(n)})
 	}
+}
+
+// helloFor is the smallest ClientHello that names a server.
+func helloFor(name string) []byte {
+	host := append(binary.BigEndian.AppendUint16([]byte{0}, uint16(len(name))), name...)
+	list := append(binary.BigEndian.AppendUint16(nil, uint16(len(host))), host...)
+	extension := append(binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(list))), list...)
+	return helloRecord(append(binary.BigEndian.AppendUint16(nil, uint16(len(extension))), extension...))
+}
+
+// helloWithoutName is a ClientHello without extensions.
+func helloWithoutName() []byte { return helloRecord(nil) }
+
+func helloRecord(extensions []byte) []byte {
+	body := append([]byte{3, 3}, make([]byte, 32)...) // version, random
+	body = append(body, 0, 0, 2, 0x13, 1, 1, 0)       // no session, one suite, no compression
+	body = append(body, extensions...)
+	message := append([]byte{1, 0, byte(len(body) >> 8), byte(len(body))}, body...)
+	return append(binary.BigEndian.AppendUint16([]byte{22, 3, 1}, uint16(len(message))), message...)
 }
