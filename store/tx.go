@@ -322,12 +322,42 @@ func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 }
 
 func (tx *Tx) query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if !tx.begun {
-		if _, err := tx.conn.Exec(ctx, "begin"); err != nil {
-			return nil, classify(ctx, err)
-		}
-		tx.begun, tx.alive = true, true
+	if tx.begun {
+		rows, err := tx.conn.Query(ctx, sql, args...)
+		return rows, classify(ctx, err)
 	}
-	rows, err := tx.conn.Query(ctx, sql, args...)
-	return rows, classify(ctx, err)
+	results := tx.begin(ctx, sql, args)
+	_, err := results.Exec()
+	var rows pgx.Rows
+	if err == nil {
+		tx.alive = true
+		rows, err = results.Query()
+	}
+	if err != nil {
+		results.Close()
+		return nil, classify(ctx, err)
+	}
+	return &firstRows{rows, results}, nil
+}
+
+// firstRows are the rows of a transaction's first statement. The connection takes the next statement when they are
+// closed, which Next does after the last row.
+type firstRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+}
+
+// Next implements pgx.Rows.
+func (r *firstRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+// Close implements pgx.Rows.
+func (r *firstRows) Close() {
+	r.Rows.Close()
+	r.results.Close()
 }
