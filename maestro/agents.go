@@ -237,27 +237,22 @@ func (d *deliverer) reaches(consumer string) bool {
 	return d.serves(consumer)
 }
 
-// compared takes what the comparison of a resync found. A lane that began with
-// this subscription knows nothing yet: it learns what is pending first, and
-// what of that the agent has received is not sent again.
+// compared takes the result of a resync's comparison. The lane of a new
+// subscription is empty: it takes the works that the agent holds and has not
+// acknowledged first, so that Received can put their repetition off.
 func (d *deliverer) compared(ctx context.Context, consumer string, c comparison) error {
 	if !d.reaches(consumer) {
 		return d.s.hintDelivery(ctx, consumer)
-	}
-	var pending []pendingWork
-	if d.served != nil {
-		if err := d.s.pendingWorks(ctx, func(page []pendingWork) { pending = append(pending, page...) },
-			consumer); err != nil {
-			return err
-		}
 	}
 	now := time.Now()
 	d.with(func(m *delivery.Machine) {
 		if !d.serves(consumer) {
 			return
 		}
-		for _, p := range pending {
-			m.Recover(now, p.Work, p.attempts)
+		if d.served != nil {
+			for _, h := range c.pending {
+				m.Want(delivery.Work{Consumer: consumer, ID: h.id, Generation: h.generation})
+			}
 		}
 		for _, h := range c.received {
 			m.Received(now, consumer, h.id, h.generation)

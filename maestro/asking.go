@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/api/work"
-	"atoll.dev/store"
 )
 
 // askingQueue is what runAsking is to do: ask all agents, or some.
@@ -265,9 +264,9 @@ func (s *Server) hashBytes(consumer string) (int, error) {
 // did last.
 func (s *Server) digestAgents(ctx context.Context) (map[string]time.Time, error) {
 	found := map[string]time.Time{}
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		clear(found)
-		rows, err := tx.Query(ctx, `select consumer, now() - answered_at from agent_digest`)
+		rows, err := c.Query(ctx, `select consumer, now() - answered_at from agent_digest`)
 		if err != nil {
 			return err
 		}

@@ -13,12 +13,15 @@ type held struct {
 	id         string
 	generation int64
 	deleting   bool
+
+	unacknowledged bool // no status of its agent has acknowledged this generation
 }
 
 // A comparison says what a spec resync request comes to.
 type comparison struct {
 	send     []held   // the agent lacks these, holds them older, or they are to go
 	received []held   // the agent holds these as they are wanted
+	pending  []held   // those of received that are not acknowledged, at the generation that is wanted
 	unknown  []string // the agent holds these and the server has no record of them
 }
 
@@ -41,7 +44,10 @@ func compareSpecs(ours []held, theirs []work.SpecVersion) comparison {
 		case h.deleting, !has, version < h.generation:
 			c.send = append(c.send, h)
 		default:
-			c.received = append(c.received, held{h.id, version, false})
+			c.received = append(c.received, held{id: h.id, generation: version})
+			if h.unacknowledged {
+				c.pending = append(c.pending, h)
+			}
 		}
 	}
 	for id := range versions {

@@ -22,13 +22,18 @@ import (
 // repetition and nothing else; in particular nothing is deleted because of it
 // that is not under deletion anyway.
 
+// rowReader is a connection, or a transaction.
+type rowReader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // ourWorks reads what a consumer's agent should hold, and what is known that
 // it holds besides, as both compare it.
 //
 // With a scope it reads the works of these buckets only, by an index: an agent
 // with many works lists them in many messages, and each is compared by itself.
-func ourWorks(ctx context.Context, tx *store.Tx, consumer, life string, scope *bucketScope) ([]work.WorkState, error) {
-	rows, err := tx.Query(
+func ourWorks(ctx context.Context, db rowReader, consumer, life string, scope *bucketScope) ([]work.WorkState, error) {
+	rows, err := db.Query(
 		ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+
 			scope.sql(3)+`
 		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`+scope.sql(3), append([]any{consumer, life}, scope.args()...)...)
@@ -62,8 +67,8 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 		return err
 	}
 	var ours []work.WorkState
-	err := s.store.Tx(ctx, func(tx *store.Tx) (err error) {
-		ours, err = ourWorks(ctx, tx, consumer, s.life(), nil)
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
+		ours, err = ourWorks(ctx, c, consumer, s.life(), nil)
 		return err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package maestro
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -295,6 +296,9 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 			return fmt.Errorf("%d works, w4 has generation %d", n, generation)
 		}
 		same := agent.received(work.ServerDigest)
+		if len(same) == 0 {
+			return errors.New("the server has not answered yet")
+		}
 		var a work.DigestAnswer
 		if err := json.Unmarshal(same[len(same)-1].data, &a); err != nil || !a.Same {
 			return fmt.Errorf("the last answer: %s %v", same[len(same)-1].data[:min(100, len(same[len(same)-1].data))],
@@ -363,7 +367,7 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			var held0 []held
 			for _, w := range ours {
 				if scope(w.ID) {
-					held0 = append(held0, held{w.ID, w.Version, w.Deleting})
+					held0 = append(held0, held{id: w.ID, generation: w.Version, deleting: w.Deleting})
 				}
 			}
 			var versions []work.SpecVersion

@@ -109,7 +109,7 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 		slog.String("bundle", id),
 		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason",
 			reason))
-	s.tellBuried(ctx, d.Scope, held{id, d.Generation, true})
+	s.tellBuried(ctx, d.Scope, held{id: id, generation: d.Generation, deleting: true})
 	return nil
 }
 

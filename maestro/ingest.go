@@ -345,7 +345,7 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 		return o, tx.Remove(ctx, kindBundle, id, 0)
 	}
 	if o.lost != nil {
-		if err := lower(ctx, tx, []held{{id, d.Generation, false}}, nil, 0); err != nil {
+		if err := lower(ctx, tx, []held{{id: id, generation: d.Generation}}, nil, 0); err != nil {
 			return o, err
 		}
 	}

@@ -143,8 +143,8 @@ func (s *Server) pendingWorks(ctx context.Context, take func([]pendingWork), con
 	after := delivery.Work{}
 	for {
 		var page []pendingWork
-		err := s.store.Tx(ctx, func(tx *store.Tx) error {
-			rows, err := tx.Query(ctx, `select id, consumer, wanted, deleting, attempts from ledger
+		err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+			rows, err := c.Query(ctx, `select id, consumer, wanted, deleting, attempts from ledger
 				where gone_at is null and (deleting or wanted > acknowledged) and ($1::text[] is null or consumer = any($1)) and (consumer, id) > ($2, $3)
 				order by consumer, id limit $4`, consumers, after.Consumer, after.ID, pendingPage)
 			if err != nil {
@@ -178,8 +178,8 @@ type deliverySnapshot struct {
 // snapshots reads the ledger of some bundles.
 func (s *Server) snapshots(ctx context.Context, ids []string) (map[string]deliverySnapshot, error) {
 	found := make(map[string]deliverySnapshot, len(ids))
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select id, acknowledged, gone_at is not null from ledger where id = any($1)`, ids)
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `select id, acknowledged, gone_at is not null from ledger where id = any($1)`, ids)
 		if err != nil {
 			return err
 		}
@@ -233,9 +233,9 @@ func (s *Server) noteSent(ctx context.Context, notes []sentNote) error {
 // deliveryOf reads how far a bundle's delivery has come.
 func (s *Server) deliveryOf(ctx context.Context, id string) (*api.Delivery, error) {
 	var d api.Delivery
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		d = api.Delivery{}
-		err := tx.QueryRow(
+		err := c.QueryRow(
 			ctx, `select accepted_at, sent_at, received_at, applied_at, greatest(0, acknowledged - version_offset), attempts, last_error,
 				case when gone_at is null and (deleting or wanted > acknowledged) then first_sent_at end from ledger where id = $1`, id).
 			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts,
@@ -312,13 +312,13 @@ func sequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]stri
 
 // heldBy reads what a consumer is to have; with a scope, of these buckets.
 func heldBy(ctx context.Context, tx *store.Tx, consumer string, scope *bucketScope) ([]held, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, deleting from ledger where consumer = $1 and gone_at is null`+
+	rows, err := tx.Query(ctx, `select id, wanted, deleting, wanted > acknowledged from ledger where consumer = $1 and gone_at is null`+
 		scope.sql(2), append([]any{consumer}, scope.args()...)...)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h held, err error) {
-		err = row.Scan(&h.id, &h.generation, &h.deleting)
+		err = row.Scan(&h.id, &h.generation, &h.deleting, &h.unacknowledged)
 		return h, err
 	})
 }
@@ -381,8 +381,8 @@ type grave struct {
 
 // buriedOf returns those of a source's bundles that are gone.
 func (s *Server) buriedOf(ctx context.Context, source string, ids []string) (dead []grave, err error) {
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(
+	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
 			ctx, `select id, consumer, wanted - version_offset, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
 		if err != nil {
 			return err
@@ -468,8 +468,8 @@ type holdings struct {
 // holdingsOf reads them by consumer, of the named ones.
 func (s *Server) holdingsOf(ctx context.Context, names ...string) (map[string]holdings, error) {
 	found := map[string]holdings{}
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
 			ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2),
 			(select seen_at from agent_seen s where s.consumer = n)
 			from unnest($1::text[]) n`, names, s.life())
@@ -494,8 +494,8 @@ func (s *Server) holdingsOf(ctx context.Context, names ...string) (map[string]ho
 // or by those of the ids.
 func (s *Server) statusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash,
 	err error) {
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(
+	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
 			ctx, `select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`, consumer, ids)
 		if err != nil {
 			return err
@@ -517,8 +517,8 @@ func (s *Server) sourceHashes(ctx context.Context, source string, list []work.St
 	for i, h := range list {
 		ids[i] = h.ID
 	}
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(
+	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
 			ctx, `select id, status_hash from ledger where source = $1 and gone_at is null and id = any($2)`, source, ids)
 		if err != nil {
 			return err
@@ -542,8 +542,8 @@ func scanHash(row pgx.CollectableRow) (h work.StatusHash, err error) {
 
 // consumersWithBundles lists the consumers that have any.
 func (s *Server) consumersWithBundles(ctx context.Context) (names []string, err error) {
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(ctx, `select distinct consumer from ledger where gone_at is null order by 1`)
+	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `select distinct consumer from ledger where gone_at is null order by 1`)
 		if err != nil {
 			return err
 		}

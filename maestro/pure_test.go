@@ -107,13 +107,16 @@ func TestStatusesAreJudged(t *testing.T) {
 }
 
 func TestComparisonOfWhatAnAgentHolds(t *testing.T) {
-	ours := []held{{"new", 1, false}, {"older", 3, false}, {"equal", 2, false}, {"ahead", 2, false}, {"going", 2, true}}
-	theirs := []work.SpecVersion{{ID: "older", Version: 2}, {ID: "equal", Version: 2}, {ID: "ahead", Version: 7},
+	ours := []held{{id: "new", generation: 1, unacknowledged: true}, {id: "older", generation: 3, unacknowledged: true},
+		{id: "equal", generation: 2}, {id: "unanswered", generation: 4, unacknowledged: true},
+		{id: "ahead", generation: 2}, {id: "going", generation: 2, deleting: true}}
+	theirs := []work.SpecVersion{{ID: "older", Version: 2}, {ID: "equal", Version: 2}, {ID: "unanswered", Version: 4}, {ID: "ahead", Version: 7},
 		{ID: "going", Version: 2}, {ID: "strange", Version: 1}}
 	got := compareSpecs(ours, theirs)
 	want := comparison{
-		send:     []held{{"going", 2, true}, {"new", 1, false}, {"older", 3, false}},
-		received: []held{{"equal", 2, false}, {"ahead", 7, false}},
+		send:     []held{ours[5], ours[0], ours[1]},
+		received: []held{{id: "equal", generation: 2}, {id: "unanswered", generation: 4}, {id: "ahead", generation: 7}},
+		pending:  []held{ours[3]},
 		unknown:  []string{"strange"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(comparison{}, held{})); diff != "" {

@@ -235,7 +235,7 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held, ve
 		}
 		if raised {
 			raisedIDs[d.ID] = true
-			send = append(send, held{d.ID, d.Generation, d.DeletedAt != nil})
+			send = append(send, held{id: d.ID, generation: d.Generation, deleting: d.DeletedAt != nil})
 		}
 	}
 	for _, h := range c.received {

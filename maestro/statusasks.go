@@ -8,8 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
-
-	"atoll.dev/store"
 )
 
 // statusAsks asks agents for the statuses of works that were delivered again.
@@ -128,8 +126,8 @@ func (a *statusAsks) ask(ctx context.Context, consumer string, ids []string) {
 // unacknowledged returns those of a consumer's works whose present generation
 // is not acknowledged. Deletions are not among them: they have no status.
 func (s *Server) unacknowledged(ctx context.Context, consumer string, ids []string) (pending []string, err error) {
-	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(
+	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
 			ctx, `select id from ledger where consumer = $1 and id = any($2) and gone_at is null and not deleting and wanted > acknowledged
 			order by id`, consumer, ids)
 		if err != nil {

@@ -55,15 +55,19 @@ func (s *Server) listUnknown(w http.ResponseWriter, r *http.Request) error {
 		where.SQL = "true"
 	}
 	list := api.UnknownWorkList{Kind: "UnknownWorkList", Page: l.page}
-	err = s.store.Tx(r.Context(), func(tx *store.Tx) error {
+	err = s.store.Read(r.Context(), func(ctx context.Context, c *pgx.Conn) error {
 		list.Items = []api.UnknownWork{}
-		if err := tx.QueryRow(r.Context(), `select count(*) from unknown_work w where `+where.SQL, where.Args...).Scan(
-			&list.Total); err != nil {
+		both := &pgx.Batch{} // one round trip
+		both.Queue(`select count(*) from unknown_work w where `+where.SQL, where.Args...)
+		both.Queue(fmt.Sprintf(`select w.consumer, w.id, w.generation, w.first_seen, w.adopt_source
+			from unknown_work w where %s order by %s limit %d offset %d`,
+			where.SQL, order, l.size, (l.page-1)*l.size), where.Args...)
+		results := c.SendBatch(ctx, both)
+		defer results.Close()
+		if err := results.QueryRow().Scan(&list.Total); err != nil {
 			return err
 		}
-		rows, err := tx.Query(r.Context(), fmt.Sprintf(
-			`select w.consumer, w.id, w.generation, w.first_seen, w.adopt_source from unknown_work w where %s order by %s limit %d offset %d`,
-			where.SQL, order, l.size, (l.page-1)*l.size), where.Args...)
+		rows, err := results.Query()
 		if err != nil {
 			return err
 		}
@@ -140,7 +144,7 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id),
 			slog.String("consumer", consumer),
 			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
-		s.tellBuried(ctx, consumer, held{id, generation, true})
+		s.tellBuried(ctx, consumer, held{id: id, generation: generation, deleting: true})
 		s.unknownChanged()
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -230,8 +234,8 @@ func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 // askAdoptions asks an agent again for what is to be adopted of it.
 func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
 	var ids []string
-	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		rows, err := tx.Query(
+	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
 			ctx, `select id from unknown_work where consumer = $1 and adopt_source <> '' order by id limit 100`, consumer)
 		if err != nil {
 			return err

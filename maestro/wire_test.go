@@ -129,7 +129,7 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	}
 
 	// What was confirmed once has no data any more.
-	buried := encodeBuried("mc1", held{"w1", 2, true}, 7, "maestro", deleted)
+	buried := encodeBuried("mc1", held{id: "w1", generation: 2, deleting: true}, 7, "maestro", deleted)
 	wantExt := map[string]string{"resourceid": "w1", "resourceversion": "7", "clustername": "mc1",
 		"deletiontimestamp": "2026-01-03T00:00:00Z"}
 	if diff := cmp.Diff(wantExt, buried.ext); diff != "" || len(buried.data) != 0 ||

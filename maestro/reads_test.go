@@ -1,0 +1,83 @@
+package maestro
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
+)
+
+// statementCounter counts the statements that a store sends one by one; each is a round trip.
+type statementCounter struct {
+	mu   sync.Mutex
+	sent []string
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (c *statementCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(d.SQL, "pg_backend_pid()") { // a new connection identifies itself
+		return ctx
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = append(c.sent, d.SQL)
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (c *statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// take returns the statements since the last take.
+func (c *statementCounter) take() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sent := c.sent
+	c.sent = nil
+	return sent
+}
+
+// TestAReadIsOneRoundTrip: what only reads opens no transaction, which would cost three round trips more.
+func TestAReadIsOneRoundTrip(t *testing.T) {
+	counter := &statementCounter{}
+	o := storeOptions(pgtest.DSN(t), 0, testLog(t))
+	o.Tracer = counter
+	o.PollInterval = time.Hour
+	st, err := store.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	s := &Server{store: st, log: testLog(t)}
+	s.dbLife.Store("life")
+	for name, read := range map[string]func(context.Context) error{
+		"pendingWorks": func(ctx context.Context) error { return s.pendingWorks(ctx, func([]pendingWork) {}) },
+		"snapshots":    func(ctx context.Context) error { _, err := s.snapshots(ctx, []string{"w1"}); return err },
+		"deliveryOf":   func(ctx context.Context) error { _, err := s.deliveryOf(ctx, "w1"); return err },
+		"buriedOf":     func(ctx context.Context) error { _, err := s.buriedOf(ctx, "s", []string{"w1"}); return err },
+		"holdingsOf":   func(ctx context.Context) error { _, err := s.holdingsOf(ctx, "mc1"); return err },
+		"statusHashes": func(ctx context.Context) error { _, err := s.statusHashes(ctx, "mc1", nil); return err },
+		"sourceHashes": func(ctx context.Context) error {
+			_, err := s.sourceHashes(ctx, "s", []work.StatusHash{{ID: "w1"}})
+			return err
+		},
+		"consumersWithBundles": func(ctx context.Context) error { _, err := s.consumersWithBundles(ctx); return err },
+		"digestAgents":         func(ctx context.Context) error { _, err := s.digestAgents(ctx); return err },
+		"unacknowledged":       func(ctx context.Context) error { _, err := s.unacknowledged(ctx, "mc1", []string{"w1"}); return err },
+		"askAdoptions":         func(ctx context.Context) error { return s.askAdoptions(ctx, "mc1") },
+	} {
+		counter.take()
+		if err := read(t.Context()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if sent := counter.take(); len(sent) != 1 {
+			t.Errorf("%s sends %d statements: %q", name, len(sent), sent)
+		}
+	}
+}
