@@ -24,7 +24,9 @@ import (
 	"atoll.dev/adapter/objects"
 	"atoll.dev/adapter/works"
 	apiclm "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/pki"
 )
 
@@ -156,7 +158,7 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 	if err != nil {
 		return nil, nil, fmt.Errorf("clients.maestro: %w", err)
 	}
-	c, err := client.NewMaestro(o)
+	c, err := maestroclient.New(o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,12 +178,12 @@ func (f *adapterFlags) transport(p *parts, pair adapterPair, identity *pki.Ident
 }
 
 // manager is a client of the region's lifecycle manager.
-func (f *adapterFlags) manager(identity *pki.Identity) (*client.CLM, error) {
-	o := client.CLMOptions{Endpoint: f.region.clm}
+func (f *adapterFlags) manager(identity *pki.Identity) (*clmclient.Client, error) {
+	o := clmclient.Options{Endpoint: f.region.clm}
 	if identity != nil {
 		o.TLS = identity.ClientTLS("clm")
 	}
-	return client.NewCLM(o)
+	return clmclient.New(o)
 }
 
 // sharer has replicas share resources by the region's lifecycle manager; nil for
@@ -199,7 +201,7 @@ func (f *adapterFlags) sharer(pair adapterPair, identity *pki.Identity) (adapter
 
 // replica is an adapter.Sharer by CLM.
 type replica struct {
-	clm           *client.CLM
+	clm           *clmclient.Client
 	adapter, name string
 }
 
@@ -208,7 +210,7 @@ func (r *replica) Renew(ctx context.Context, lease time.Duration, keep []int) (s
 	err error) {
 	answer, err := r.clm.RenewMember(ctx, r.adapter, r.name, apiclm.AdapterMemberRenewal{LeaseMs: lease.Milliseconds(),
 		Keep: keep})
-	switch client.StatusOf(err) {
+	switch remote.StatusOf(err) {
 	// It is not Atoll's, or this adapter has no identity of the region.
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusUnauthorized, http.StatusForbidden:
 		err = fmt.Errorf("%w: %w", adapter.ErrNotShared, err)
@@ -228,9 +230,9 @@ func (r *replica) Leave(ctx context.Context) error { return r.clm.RemoveMember(c
 
 // namesOfClusters are those of the management clusters that CLM knows; none where
 // it has no such kind.
-func namesOfClusters(ctx context.Context, manager *client.CLM) (names []string, err error) {
-	for r, err := range manager.All(ctx, managementClusters, client.ResourceQuery{Fields: "name"}) {
-		if client.StatusOf(err) == http.StatusNotFound {
+func namesOfClusters(ctx context.Context, manager *clmclient.Client) (names []string, err error) {
+	for r, err := range manager.All(ctx, managementClusters, clmclient.ResourceQuery{Fields: "name"}) {
+		if remote.StatusOf(err) == http.StatusNotFound {
 			return nil, nil
 		}
 		if err != nil {
@@ -247,8 +249,8 @@ type transport interface {
 	adapter.Watcher
 }
 
-func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) (client.MaestroOptions, error) {
-	o := client.MaestroOptions{HTTP: m.HTTPServerAddress, GRPC: m.GRPCServerAddress, Source: m.SourceID,
+func (f *adapterFlags) maestro(m adapter.MaestroConfig, identity *pki.Identity) (maestroclient.Options, error) {
+	o := maestroclient.Options{HTTP: m.HTTPServerAddress, GRPC: m.GRPCServerAddress, Source: m.SourceID,
 		Timeout: m.Timeout}
 	if m.Keepalive != nil {
 		o.KeepaliveTime, o.KeepaliveTimeout = m.Keepalive.Time, m.Keepalive.Timeout

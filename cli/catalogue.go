@@ -14,14 +14,15 @@ import (
 	"time"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 )
 
 // The catalogue says which releases clusters can have: a Channel, and a Version
 // below it for each.
 const (
-	channels client.Collection = "channels"
-	versions client.Collection = "versions"
+	channels clmclient.Collection = "channels"
+	versions clmclient.Collection = "versions"
 
 	stableChannel = "stable"
 )
@@ -42,7 +43,7 @@ func checkReleases(releases []string) error {
 
 // publisher keeps trying until the catalogue has been published.
 type publisher struct {
-	clm      *client.CLM
+	clm      *clmclient.Client
 	releases []string
 	log      *slog.Logger
 	done     atomic.Bool
@@ -81,10 +82,10 @@ func (c *publisher) run(ctx context.Context) error {
 // is not offered any more. What somebody else made stays.
 func (c *publisher) publish(ctx context.Context) error {
 	channel, err := c.clm.Named(ctx, channels, stableChannel)
-	if client.StatusOf(err) == http.StatusNotFound {
+	if remote.StatusOf(err) == http.StatusNotFound {
 		channel, err = c.clm.Create(ctx, channels, api.ResourceCreate{Kind: "Channel", Name: stableChannel,
 			Spec: json.RawMessage(`{}`), Labels: ofFlags}, "")
-		switch client.StatusOf(err) {
+		switch remote.StatusOf(err) {
 		case http.StatusNotFound: // these entities have no channels
 			return nil
 		case http.StatusConflict: // a replica was faster
@@ -96,7 +97,7 @@ func (c *publisher) publish(ctx context.Context) error {
 	}
 	below := channels.Below(channel.ID, versions)
 	missing := slices.Clone(c.releases)
-	for v, err := range c.clm.All(ctx, below, client.ResourceQuery{}) {
+	for v, err := range c.clm.All(ctx, below, clmclient.ResourceQuery{}) {
 		if err != nil {
 			return fmt.Errorf("versions: %w", err)
 		}
@@ -104,7 +105,7 @@ func (c *publisher) publish(ctx context.Context) error {
 		if i := slices.IndexFunc(missing, func(r string) bool { return versionName(r) == v.Name }); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
 		} else if v.Labels["atoll.dev/made-by"] == ofFlags["atoll.dev/made-by"] {
-			if _, err := c.clm.Delete(ctx, below, v.ID, ""); err != nil && client.StatusOf(err) != http.StatusNotFound {
+			if _, err := c.clm.Delete(ctx, below, v.ID, ""); err != nil && remote.StatusOf(err) != http.StatusNotFound {
 				return fmt.Errorf("version %s: %w", release, err)
 			}
 			c.log.Info("a release is not offered any more", "release", release)
@@ -117,7 +118,7 @@ func (c *publisher) publish(ctx context.Context) error {
 		}
 		_, err = c.clm.Create(ctx, below, api.ResourceCreate{Kind: "Version", Name: versionName(r), Spec: spec,
 			Labels: ofFlags}, "")
-		if err != nil && client.StatusOf(err) != http.StatusConflict {
+		if err != nil && remote.StatusOf(err) != http.StatusConflict {
 			return fmt.Errorf("version %s: %w", r, err)
 		}
 	}

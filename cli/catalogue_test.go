@@ -8,20 +8,20 @@ import (
 	"testing"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 )
 
 // What --release says is in the catalogue, what it said before is not, and what
 // somebody else put there stays.
 func TestReleasesArePublished(t *testing.T) {
-	c, err := client.NewCLM(client.CLMOptions{Endpoint: lifecycleHome(t, t.TempDir())})
+	c, err := clmclient.New(clmclient.Options{Endpoint: lifecycleHome(t, t.TempDir())})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	offered := func() string {
 		var names []string
-		for v, err := range c.All(t.Context(), versions, client.ResourceQuery{}) {
+		for v, err := range c.All(t.Context(), versions, clmclient.ResourceQuery{}) {
 			if err != nil {
 				t.Fatal(err)
 			}

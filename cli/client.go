@@ -9,9 +9,9 @@ import (
 // api returns a client of the region: of the one that ATOLL_ENDPOINT and the
 // AWS_ variables name, when no --home is given and they are set, else of the
 // home's.
-func (c *command) api() (*client.Platform, error) {
+func (c *command) api() (*client.Client, error) {
 	if endpoint := os.Getenv("ATOLL_ENDPOINT"); endpoint != "" && !c.homeGiven {
-		return client.NewPlatform(client.PlatformOptions{
+		return client.New(client.Options{
 			Endpoint: endpoint, CAFile: os.Getenv("ATOLL_CA"),
 			Credentials: client.Credentials{
 				AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY"),

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/clm"
 	"atoll.dev/fleet"
 	"atoll.dev/internal/rest"
@@ -134,7 +134,7 @@ func (f *clmFlags) publish(s *service, p *parts, o *clm.Options) error {
 	if f.registered == nil {
 		return fmt.Errorf("--release: %w", errNoIdentity)
 	}
-	c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + o.HTTP.Addr().String(),
+	c, err := clmclient.New(clmclient.Options{Endpoint: "https://" + o.HTTP.Addr().String(),
 		TLS: f.registered.ClientTLS("clm"), Budget: time.Millisecond})
 	if err != nil {
 		return err

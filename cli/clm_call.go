@@ -14,7 +14,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 )
 
 // What operators do with CLM's resources. Its server is in clm.go.
@@ -42,8 +43,8 @@ func addCLM(cmd *cobra.Command) *clmCaller {
 
 // lifecycle is an open connection to CLM, and what kinds it has.
 type lifecycle struct {
-	*client.CLM
-	kinds []client.ResourceKind
+	*clmclient.Client
+	kinds []clmclient.ResourceKind
 }
 
 // callCLM calls f with a client of CLM.
@@ -54,15 +55,15 @@ func (c *command) callCLM(ctx context.Context, o *clmCaller, f func(context.Cont
 	}
 	defer m.Close()
 	ctx = asOperator(ctx)
-	l := &lifecycle{CLM: m}
+	l := &lifecycle{Client: m}
 	if l.kinds, err = m.Kinds(ctx); err == nil {
 		err = f(ctx, l)
 	}
 	return advised(err)
 }
 
-func (c *command) dialCLM(o *clmCaller) (*client.CLM, error) {
-	options := client.CLMOptions{Endpoint: o.endpoint, Budget: 3 * time.Second}
+func (c *command) dialCLM(o *clmCaller) (*clmclient.Client, error) {
+	options := clmclient.Options{Endpoint: o.endpoint, Budget: 3 * time.Second}
 	if o.endpoint == "" {
 		home, err := c.home()
 		if err != nil {
@@ -78,7 +79,7 @@ func (c *command) dialCLM(o *clmCaller) (*client.CLM, error) {
 			return nil, err
 		}
 		options.TLS = config
-		return client.NewCLM(options)
+		return clmclient.New(options)
 	}
 	token, err := os.ReadFile(o.token)
 	if err != nil {
@@ -92,18 +93,18 @@ func (c *command) dialCLM(o *clmCaller) (*client.CLM, error) {
 		}
 		options.TLS = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool}
 	}
-	return client.NewCLM(options)
+	return clmclient.New(options)
 }
 
 // advised adds to an error of CLM what can be done about it.
 func advised(err error) error {
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
 		return err
 	}
 	advice := ""
 	switch {
-	case e.Code == client.CodeUnreachable:
+	case e.Code == remote.CodeUnreachable:
 		advice = "is the region up? See `atoll status`"
 	case e.Status == http.StatusUnauthorized:
 		advice = "give --cert, --key and --ca, or --token-file"
@@ -122,9 +123,9 @@ func advised(err error) error {
 }
 
 // collection finds the kind that a word means: its name or its plural.
-func (l *lifecycle) collection(word string) (client.Collection, error) {
-	if word == "all" || word == string(client.AllKinds) {
-		return client.AllKinds, nil
+func (l *lifecycle) collection(word string) (clmclient.Collection, error) {
+	if word == "all" || word == string(clmclient.AllKinds) {
+		return clmclient.AllKinds, nil
 	}
 	names := make([]string, len(l.kinds))
 	for i, k := range l.kinds {
@@ -137,7 +138,7 @@ func (l *lifecycle) collection(word string) (client.Collection, error) {
 }
 
 // kind is the kind of a collection, "" for all.
-func (l *lifecycle) kind(plural client.Collection) string {
+func (l *lifecycle) kind(plural clmclient.Collection) string {
 	for _, k := range l.kinds {
 		if k.Plural == plural {
 			return k.Kind
@@ -147,18 +148,18 @@ func (l *lifecycle) kind(plural client.Collection) string {
 }
 
 // plural is the collection of a kind; all kinds if it has none.
-func (l *lifecycle) plural(kind string) client.Collection {
+func (l *lifecycle) plural(kind string) clmclient.Collection {
 	for _, k := range l.kinds {
 		if k.Kind == kind {
 			return k.Plural
 		}
 	}
-	return client.AllKinds
+	return clmclient.AllKinds
 }
 
 // target splits what names a resource: KIND ID, KIND NAME, or either with a
 // slash between. name is "" when only the kind is there.
-func (l *lifecycle) target(args []string) (in client.Collection, name string, err error) {
+func (l *lifecycle) target(args []string) (in clmclient.Collection, name string, err error) {
 	kind, name, _ := strings.Cut(args[0], "/")
 	if len(args) > 1 {
 		if name != "" {
@@ -171,27 +172,27 @@ func (l *lifecycle) target(args []string) (in client.Collection, name string, er
 }
 
 // one finds the resource that the arguments of a command name.
-func (l *lifecycle) one(ctx context.Context, args []string) (client.Collection, client.Resource, error) {
+func (l *lifecycle) one(ctx context.Context, args []string) (clmclient.Collection, clmclient.Resource, error) {
 	in, name, err := l.target(args)
 	if err != nil {
-		return in, client.Resource{}, err
+		return in, clmclient.Resource{}, err
 	}
 	if name == "" {
-		return in, client.Resource{}, fmt.Errorf("which of %s? Give an id or a name; `atoll clm list %s` shows them",
+		return in, clmclient.Resource{}, fmt.Errorf("which of %s? Give an id or a name; `atoll clm list %s` shows them",
 			in, in)
 	}
 	r, err := l.named(ctx, in, name)
-	if client.StatusOf(err) == http.StatusNotFound {
+	if remote.StatusOf(err) == http.StatusNotFound {
 		err = fmt.Errorf("%w; `atoll clm list %s` shows what there is", err, in)
 	}
-	if err == nil && in == client.AllKinds {
+	if err == nil && in == clmclient.AllKinds {
 		in = l.plural(r.Kind)
 	}
 	return in, r, err
 }
 
 // named finds a resource by its id, or by its name.
-func (l *lifecycle) named(ctx context.Context, in client.Collection, name string) (client.Resource, error) {
+func (l *lifecycle) named(ctx context.Context, in clmclient.Collection, name string) (clmclient.Resource, error) {
 	if uuid.Validate(name) == nil {
 		return l.Get(ctx, in, name, "")
 	}
@@ -224,7 +225,7 @@ func (c *command) completeResources(o *clmCaller) cobra.CompletionFunc {
 				if err != nil {
 					return err
 				}
-				q := client.ResourceQuery{Size: 100, Order: "name", Fields: "name,kind"}
+				q := clmclient.ResourceQuery{Size: 100, Order: "name", Fields: "name,kind"}
 				if word != "" {
 					q.Search = "name like '" + strings.ReplaceAll(word, "'", "''") + "%'"
 				}
@@ -267,10 +268,10 @@ func (s *selectFlags) text() string {
 		terms = append(terms, "("+s.search+")")
 	}
 	for _, pair := range sortedLabels(s.labels) {
-		terms = append(terms, client.Equal(`labels."`+strings.ReplaceAll(pair[0], `"`, `""`)+`"`, pair[1]))
+		terms = append(terms, remote.Equal(`labels."`+strings.ReplaceAll(pair[0], `"`, `""`)+`"`, pair[1]))
 	}
 	if s.owner != "" {
-		terms = append(terms, client.Equal("owner_id", s.owner))
+		terms = append(terms, remote.Equal("owner_id", s.owner))
 	}
 	if len(terms) == 1 {
 		return cmp.Or(s.search, terms[0])

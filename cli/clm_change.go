@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/internal/rest"
 )
 
@@ -31,7 +31,7 @@ func addWait(cmd *cobra.Command, until string) *waitFlags {
 
 // changed reports what a change came to, waits if that is wanted, and prints
 // the resource.
-func (c *command) changed(ctx context.Context, l *lifecycle, in client.Collection, r client.Resource, verb string,
+func (c *command) changed(ctx context.Context, l *lifecycle, in clmclient.Collection, r clmclient.Resource, verb string,
 	f *waitFlags, out *output) error {
 	progress := c.out
 	if out.format != "table" {

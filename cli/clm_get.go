@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 )
 
 func (c *command) clmGet() *cobra.Command {
@@ -35,7 +36,7 @@ and KIND/ID is as good as KIND ID. With a kind alone it lists, as "atoll clm lis
 				if err != nil {
 					return err
 				}
-				return c.showList(ctx, l, in, client.ResourceQuery{}, 0, out)
+				return c.showList(ctx, l, in, clmclient.ResourceQuery{}, 0, out)
 			}
 			in, r, err := l.one(ctx, args)
 			if err != nil {
@@ -77,7 +78,7 @@ that are being deleted are listed until they are gone. Of one resource it is its
 			if err != nil {
 				return err
 			}
-			q := client.ResourceQuery{Search: sel.text(), Order: order}
+			q := clmclient.ResourceQuery{Search: sel.text(), Order: order}
 			if name != "" {
 				r, err := l.named(ctx, in, name)
 				if err != nil {
@@ -93,7 +94,7 @@ that are being deleted are listed until they are gone. Of one resource it is its
 
 // alsoID is a search for a resource if it is one that search finds.
 func alsoID(id, search string) string {
-	term := client.Equal("id", id)
+	term := remote.Equal("id", id)
 	if search != "" {
 		term += " and (" + search + ")"
 	}
@@ -101,9 +102,10 @@ func alsoID(id, search string) string {
 }
 
 // showList prints what a query finds, at most limit unless that is 0.
-func (c *command) showList(ctx context.Context, l *lifecycle, in client.Collection, q client.ResourceQuery, limit int,
+func (c *command) showList(ctx context.Context, l *lifecycle, in clmclient.Collection, q clmclient.ResourceQuery,
+	limit int,
 	out *output) error {
-	found := []client.Resource{}
+	found := []clmclient.Resource{}
 	for r, err := range l.All(ctx, in, q) {
 		if err != nil {
 			return err
@@ -126,7 +128,7 @@ func (c *command) showList(ctx context.Context, l *lifecycle, in client.Collecti
 		for _, r := range found {
 			rows = append(rows, resourceRow(r.Resource, out.format == "wide", time.Now()))
 		}
-		if in == client.AllKinds {
+		if in == clmclient.AllKinds {
 			for i := range rows {
 				kind := "KIND"
 				if i > 0 {
@@ -194,7 +196,7 @@ func conditionOf(r clm.Resource, kind string) *clm.ResourceCondition {
 }
 
 // resourceTable shows one resource to people.
-func resourceTable(w io.Writer, r client.Resource, now time.Time) {
+func resourceTable(w io.Writer, r clmclient.Resource, now time.Time) {
 	fmt.Fprintf(w, "%s %s (%s), generation %d\n", r.Kind, r.Name, r.ID, r.Generation)
 	fmt.Fprintf(w, "created %s ago by %s, changed %s ago by %s\n", ago(r.CreatedTime, now), r.CreatedBy,
 		ago(r.UpdatedTime, now), r.UpdatedBy)

@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 )
 
 func (c *command) clmHistory() *cobra.Command {
@@ -40,12 +41,12 @@ change made of it; -o json has all.`,
 				return err
 			}
 			if id != "" {
-				var r client.Resource
+				var r clmclient.Resource
 				in, r, err = l.one(ctx, args)
 				switch {
 				case err == nil:
 					id = r.ID
-				case client.StatusOf(err) != http.StatusNotFound:
+				case remote.StatusOf(err) != http.StatusNotFound:
 					return err
 				}
 			}

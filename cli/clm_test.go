@@ -22,7 +22,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/local"
 )
@@ -156,12 +156,12 @@ func TestCLMOfARegionHasTenants(t *testing.T) {
 	})
 	const clusters = "/api/hyperfleet/v1/clusters"
 	status, made := ask(t, "POST", base+clusters, `{"kind":"Cluster","name":"abc","spec":{}}`,
-		client.TenantHeader+": 111111111111")
+		clmclient.TenantHeader+": 111111111111")
 	if status != 201 || fmt.Sprint(made["tenancy"]) != "map[account:111111111111]" {
 		t.Fatalf("create: %d %v", status, made)
 	}
 	for account, want := range map[string]int{"111111111111": 200, "222222222222": 404} {
-		if status, _ := ask(t, "GET", base+made["href"].(string), "", client.TenantHeader+": "+
+		if status, _ := ask(t, "GET", base+made["href"].(string), "", clmclient.TenantHeader+": "+
 			account); status != want {
 			t.Errorf("get by account %s: %d, want %d", account, status, want)
 		}

@@ -26,7 +26,7 @@ import (
 
 	"atoll.dev/access"
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/local"
@@ -167,8 +167,8 @@ func (l *live) await(ts *testscript.TestScript, pattern string) {
 //	start NAME ARG...                             runs "atoll ARG..." until the script ends
 //	seen NAME REGEXP                              waits until it has written this
 func TestCLMScripts(t *testing.T) {
-	dial := func(ts *testscript.TestScript) *client.CLM {
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: ts.Getenv("CLM")})
+	dial := func(ts *testscript.TestScript) *clmclient.Client {
+		c, err := clmclient.New(clmclient.Options{Endpoint: ts.Getenv("CLM")})
 		ts.Check(err)
 		ts.Defer(c.Close)
 		return c
@@ -186,7 +186,7 @@ func TestCLMScripts(t *testing.T) {
 		},
 		Cmds: withLive(t, map[string]func(*testscript.TestScript, bool, []string){
 			"id": func(ts *testscript.TestScript, _ bool, args []string) {
-				r, err := dial(ts).Named(t.Context(), client.Collection(args[1]), args[2])
+				r, err := dial(ts).Named(t.Context(), clmclient.Collection(args[1]), args[2])
 				ts.Check(err)
 				ts.Setenv(args[0], r.ID)
 			},
@@ -201,7 +201,7 @@ func TestCLMScripts(t *testing.T) {
 					report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0],
 						Reason: part[1], Message: part[2]})
 				}
-				taken, err := dial(ts).Report(t.Context(), client.Collection(args[0]), args[1], report)
+				taken, err := dial(ts).Report(t.Context(), clmclient.Collection(args[0]), args[1], report)
 				ts.Check(err)
 				if !taken {
 					ts.Fatalf("the report was dropped")

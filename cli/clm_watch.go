@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -43,7 +44,7 @@ connection breaks; where changes may have been missed it says so and begins anew
 			if err != nil {
 				return err
 			}
-			o := client.WatchOptions{Cursor: cursor, Search: sel.text()}
+			o := remote.WatchOptions{Cursor: cursor, Search: sel.text()}
 			if name != "" {
 				r, err := l.named(ctx, in, name)
 				if err != nil {
@@ -52,7 +53,7 @@ connection breaks; where changes may have been missed it says so and begins anew
 				o.Search = alsoID(r.ID, o.Search)
 			}
 			if changes {
-				now, err := l.List(ctx, in, client.ResourceQuery{Size: 1, Fields: "id"})
+				now, err := l.List(ctx, in, clmclient.ResourceQuery{Size: 1, Fields: "id"})
 				if err != nil {
 					return err
 				}
@@ -61,7 +62,7 @@ connection breaks; where changes may have been missed it says so and begins anew
 			if out.format == "table" {
 				c.printf(watchLine, "TIME", "EVENT", "KIND", "NAME", "ID", "GEN", "RECONCILED", "MESSAGE")
 			}
-			return l.Follow(ctx, in, o, func(e client.Event) error { return c.showEvent(e, l, out) })
+			return l.Follow(ctx, in, o, func(e remote.Event) error { return c.showEvent(e, l, out) })
 		})
 	}
 	return cmd
@@ -71,7 +72,7 @@ connection breaks; where changes may have been missed it says so and begins anew
 const watchLine = "%-12s  %-8s  %-17s  %-24s  %-36s  %4s  %-10s  %s\n"
 
 // showEvent prints one event of a watch.
-func (c *command) showEvent(e client.Event, l *lifecycle, out *output) error {
+func (c *command) showEvent(e remote.Event, l *lifecycle, out *output) error {
 	switch out.format {
 	case "json":
 		line, err := json.Marshal(e)
@@ -86,14 +87,14 @@ func (c *command) showEvent(e client.Event, l *lifecycle, out *output) error {
 		}
 		return err
 	}
-	if e.Type == client.Relist {
+	if e.Type == remote.Relist {
 		_, err := fmt.Fprintln(c.err, "changes may have been missed; what exists follows")
 		return err
 	}
 	if e.Object == nil {
 		return nil
 	}
-	r, err := client.ResourceOf(e.Object)
+	r, err := clmclient.ResourceOf(e.Object)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,7 @@ func (c *command) clmWait() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.callCLM(cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
 			in, r, err := l.one(ctx, args)
-			if deleted && client.StatusOf(err) == http.StatusNotFound {
+			if deleted && remote.StatusOf(err) == http.StatusNotFound {
 				c.printf("%s is not there\n", args[len(args)-1])
 				return nil
 			}
@@ -144,7 +145,7 @@ var errThere = errors.New("there")
 
 // waitFor watches a resource until the generation that r has is reconciled, or
 // until it is gone, and shows what its Reconciled condition says meanwhile.
-func (c *command) waitFor(ctx context.Context, l *lifecycle, in client.Collection, r client.Resource, gone bool,
+func (c *command) waitFor(ctx context.Context, l *lifecycle, in clmclient.Collection, r clmclient.Resource, gone bool,
 	timeout time.Duration, out io.Writer) error {
 	begun, shown, seen := time.Now(), "", false
 	goal := "reconciled"
@@ -154,9 +155,9 @@ func (c *command) waitFor(ctx context.Context, l *lifecycle, in client.Collectio
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
 		fmt.Errorf("%s %s is not %s within %s; see `atoll clm why %s %s`", r.Kind, r.Name, goal, timeout, in, r.ID))
 	defer cancel()
-	err := l.Follow(ctx, in, client.WatchOptions{Search: client.Equal("id", r.ID)}, func(e client.Event) error {
+	err := l.Follow(ctx, in, remote.WatchOptions{Search: remote.Equal("id", r.ID)}, func(e remote.Event) error {
 		switch {
-		case e.Type == client.Relist:
+		case e.Type == remote.Relist:
 			seen = false
 			return nil
 		case e.Type == rest.Deleted, e.Type == rest.Bookmark && !seen:
@@ -168,7 +169,7 @@ func (c *command) waitFor(ctx context.Context, l *lifecycle, in client.Collectio
 			return nil
 		}
 		seen = true
-		now, err := client.ResourceOf(e.Object)
+		now, err := clmclient.ResourceOf(e.Object)
 		if err != nil {
 			return err
 		}

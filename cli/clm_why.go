@@ -17,7 +17,8 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/fleet"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 )
 
 func (c *command) clmWhy() *cobra.Command {
@@ -47,8 +48,8 @@ deletion also what belongs to the resource and is still there.`,
 				return err
 			}
 			if r.DeletedTime != nil {
-				for child, err := range l.All(ctx, client.AllKinds, client.ResourceQuery{
-					Search: client.Equal("owner_id", r.ID), Order: "created_time"}) {
+				for child, err := range l.All(ctx, clmclient.AllKinds, clmclient.ResourceQuery{
+					Search: remote.Equal("owner_id", r.ID), Order: "created_time"}) {
 					if err != nil {
 						return err
 					}
@@ -57,7 +58,7 @@ deletion also what belongs to the resource and is still there.`,
 			}
 			if r.Kind == "Cluster" {
 				p, err := l.Placement(ctx, r.ID)
-				switch status := client.StatusOf(err); {
+				switch status := remote.StatusOf(err); {
 				case err == nil:
 					f.Placement = &p
 				case status < 400 || status >= 500: // else there is none, or no fleet
@@ -66,7 +67,7 @@ deletion also what belongs to the resource and is still there.`,
 			}
 			// The latest records are enough: who asked before them was answered.
 			if f.History, err = l.History(ctx, in, r.ID, 0, 20); err != nil &&
-				client.StatusOf(err) != http.StatusNotFound {
+				remote.StatusOf(err) != http.StatusNotFound {
 				return err
 			}
 			w := whyOf(f)
@@ -251,7 +252,7 @@ func errorIn(report clm.AdapterStatus) *lastError {
 }
 
 // waitTable shows it to people.
-func waitTable(out io.Writer, w wait, in client.Collection, now time.Time) {
+func waitTable(out io.Writer, w wait, in clmclient.Collection, now time.Time) {
 	change := "changed"
 	if w.Deleting {
 		change = "deleted"

@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 func (c *command) cluster() *cobra.Command {
@@ -35,7 +36,7 @@ simulated nodes. NAME is a cluster's name or its id.`,
 }
 
 // callRegion calls f with a client of the Platform API.
-func (c *command) callRegion(ctx context.Context, f func(context.Context, *client.Platform) error) error {
+func (c *command) callRegion(ctx context.Context, f func(context.Context, *client.Client) error) error {
 	api, err := c.api()
 	if err != nil {
 		return err
@@ -47,7 +48,7 @@ func (c *command) callRegion(ctx context.Context, f func(context.Context, *clien
 // told adds to an error of the Platform API each field that is wrong, and what
 // can be done.
 func told(err error) error {
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
 		return err
 	}
@@ -59,7 +60,7 @@ func told(err error) error {
 	}
 	advice := ""
 	switch {
-	case e.Code == client.CodeUnreachable:
+	case e.Code == remote.CodeUnreachable:
 		advice = "; is the region up? See `atoll status`"
 	case e.Status == http.StatusForbidden:
 		advice = "; whose keys are used shows `atoll key list`"
@@ -78,10 +79,10 @@ func told(err error) error {
 
 // clusterNamed finds a cluster by its id or its name. Names are unique in an
 // account; one whose deletion was asked for may be there beside its successor.
-func clusterNamed(ctx context.Context, api *client.Platform, name string) (client.Cluster, error) {
+func clusterNamed(ctx context.Context, api *client.Client, name string) (client.Cluster, error) {
 	if uuid.Validate(name) == nil {
 		found, err := api.Cluster(ctx, name)
-		if client.StatusOf(err) == http.StatusNotFound {
+		if remote.StatusOf(err) == http.StatusNotFound {
 			err = fmt.Errorf("%w; `atoll cluster list` shows what there is", err)
 		}
 		return found, err
@@ -113,7 +114,7 @@ func (c *command) completeClusters(cmd *cobra.Command, args []string, word strin
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var words []cobra.Completion
-	err := c.callRegion(ctx, func(ctx context.Context, api *client.Platform) error {
+	err := c.callRegion(ctx, func(ctx context.Context, api *client.Client) error {
 		all, err := api.Clusters(ctx, client.ClusterQuery{})
 		for _, k := range all {
 			if strings.HasPrefix(k.Name, word) {

@@ -16,6 +16,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 func (c *command) clusterHibernate(asleep bool) *cobra.Command {
@@ -35,7 +36,7 @@ within seconds, and it sleeps again after ten minutes without a connection.`
 	f := addWait(cmd, map[bool]string{true: "asleep", false: "awake"}[asleep])
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			goal := "Awake"
 			if asleep {
 				goal = "Asleep"
@@ -62,7 +63,7 @@ func (c *command) clusterProtect(protected bool) *cobra.Command {
 	}
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			return c.changeCluster(ctx, api, args[0], map[string]any{"deleteProtection": protected}, &waitFlags{}, out,
 				clusterGoal{})
 		})
@@ -85,7 +86,7 @@ refused, and shown as its condition.`,
 	f := addWait(cmd, "upgraded")
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			spec := map[string]any{"hostedCluster": map[string]any{"release": map[string]any{
 				"image": releaseImage(release)}}}
 			return c.changeCluster(ctx, api, args[0], spec, f, out, clusterGoal{
@@ -106,7 +107,7 @@ type clusterGoal struct {
 
 // changeCluster merges a change into a cluster's spec, and waits for what it
 // leads to if that is wanted.
-func (c *command) changeCluster(ctx context.Context, api *client.Platform, name string, spec map[string]any,
+func (c *command) changeCluster(ctx context.Context, api *client.Client, name string, spec map[string]any,
 	f *waitFlags, out *output, goal clusterGoal) error {
 	k, err := clusterNamed(ctx, api, name)
 	if err != nil {
@@ -139,12 +140,12 @@ func (c *command) changeCluster(ctx context.Context, api *client.Platform, name 
 
 // awaitCluster watches a cluster until it is what was wanted, for the
 // generation that k has, and shows what it says meanwhile.
-func (c *command) awaitCluster(ctx context.Context, api *client.Platform, k platform.Cluster, goal clusterGoal,
+func (c *command) awaitCluster(ctx context.Context, api *client.Client, k platform.Cluster, goal clusterGoal,
 	timeout time.Duration, out io.Writer) error {
 	begun, told := time.Now(), ""
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
 	defer cancel()
-	err := api.FollowClusters(limited, client.WatchOptions{ID: k.ID}, seenOne(func(now *platform.Cluster) error {
+	err := api.FollowClusters(limited, remote.WatchOptions{ID: k.ID}, seenOne(func(now *platform.Cluster) error {
 		if now == nil {
 			if goal.reached == nil {
 				return errThere
@@ -206,7 +207,7 @@ asks for the cluster's name first. With --wait it returns when nothing is left.`
 	cmd.MarkFlagsRequiredTogether("force", "reason")
 	f := addWait(cmd, "gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			k, err := clusterNamed(ctx, api, args[0])
 			if err != nil {
 				return err

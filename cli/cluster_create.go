@@ -18,6 +18,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 // createFlags are what the flags of `cluster create` say of a cluster.
@@ -64,7 +65,7 @@ document of the kind Cluster, and documents of the kind NodePool; flags are stro
 		if err != nil {
 			return err
 		}
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			return c.createCluster(ctx, api, o, wait, out)
 		})
 	}
@@ -159,7 +160,7 @@ func (c *command) readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-func (c *command) createCluster(ctx context.Context, api *client.Platform, o clusterOrder, wait *waitFlags,
+func (c *command) createCluster(ctx context.Context, api *client.Client, o clusterOrder, wait *waitFlags,
 	out *output) error {
 	// Everything is made out before anything is asked for.
 	request := platform.ClusterRequest{Name: o.name, TargetProjectID: o.project}
@@ -216,9 +217,9 @@ func (c *command) createCluster(ctx context.Context, api *client.Platform, o clu
 // is its cluster: a request that names no cluster makes nothing, and the refusal
 // names all else that is wrong with it. What other trouble there is shows when
 // the cluster is asked for.
-func checkNodePool(ctx context.Context, api *client.Platform, p platform.NodePoolRequest) error {
+func checkNodePool(ctx context.Context, api *client.Client, p platform.NodePoolRequest) error {
 	_, err := api.CreateNodePool(ctx, p)
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != http.StatusUnprocessableEntity {
 		return nil
 	}

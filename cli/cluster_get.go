@@ -29,7 +29,7 @@ func (c *command) clusterList() *cobra.Command {
 		cobra.ShellCompDirectiveNoFileComp))
 	out := addOutput(cmd, "wide", "name")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			all, err := api.Clusters(ctx, client.ClusterQuery{Phase: platform.ClusterPhase(phase)})
 			if err != nil {
 				return err
@@ -94,7 +94,7 @@ func (c *command) clusterGet() *cobra.Command {
 	}
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			k, err := clusterNamed(ctx, api, args[0])
 			if err != nil {
 				return err
@@ -185,7 +185,7 @@ func (c *command) clusterStatuses() *cobra.Command {
 	}
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			k, err := clusterNamed(ctx, api, args[0])
 			if err != nil {
 				return err

@@ -49,7 +49,7 @@ cluster until it expires or "atoll cluster credentials revoke" ends it.`,
 		if expiration < time.Second { // of which the region would hear nothing
 			return fmt.Errorf("--expiration %s: from 1m to 24h are possible", expiration)
 		}
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			k, err := clusterNamed(ctx, api, args[0])
 			if err != nil {
 				return err
@@ -91,7 +91,7 @@ func (c *command) putKubeconfig(config *clientcmdapi.Config, cred platform.Crede
 
 // makeKubeconfig makes a key, gets a certificate for it, and returns a
 // kubeconfig with one context, which is named after the cluster.
-func makeKubeconfig(ctx context.Context, api *client.Platform, id, name string, expiration time.Duration) (
+func makeKubeconfig(ctx context.Context, api *client.Client, id, name string, expiration time.Duration) (
 	*clientcmdapi.Config, platform.Credential, error) {
 	key, request, err := newRequest()
 	if err != nil {
@@ -194,7 +194,7 @@ func (c *command) clusterCredentials() *cobra.Command {
 	}
 	out := addOutput(list, "name")
 	list.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			k, err := clusterNamed(ctx, api, args[0])
 			if err != nil {
 				return err
@@ -218,7 +218,7 @@ func (c *command) clusterCredentials() *cobra.Command {
 		Example:           "  atoll cluster credentials revoke demo 019abc...",
 		ValidArgsFunction: c.completeCredentials,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+			return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 				k, err := clusterNamed(ctx, api, args[0])
 				if err != nil {
 					return err
@@ -260,7 +260,7 @@ func (c *command) completeCredentials(cmd *cobra.Command, args []string, word st
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var words []cobra.Completion
-	err := c.callRegion(ctx, func(ctx context.Context, api *client.Platform) error {
+	err := c.callRegion(ctx, func(ctx context.Context, api *client.Client) error {
 		k, err := clusterNamed(ctx, api, args[0])
 		if err != nil {
 			return err

@@ -28,7 +28,9 @@ import (
 
 	"atoll.dev/access"
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/clm"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
@@ -47,7 +49,7 @@ func (k customerKeys) Lookup(id string) (access.Key, bool, error) {
 // frontRegion is what a customer sees of a region: the Platform API, before a
 // real lifecycle manager. The adapters are the scripts, but for the one that
 // signs.
-func frontRegion(t testing.TB, home string) *client.CLM {
+func frontRegion(t testing.TB, home string) *clmclient.Client {
 	t.Helper()
 	registry, err := clm.ParseRegistry(clm.DefaultEntities)
 	if err != nil {
@@ -67,7 +69,7 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 			return access.MayCall(access.CLM,
 				pki.Name(peer))
 		}, Open: true, Trusting: true,
-		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account",
+		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account",
 			Required: true}}},
 	}
 	secure, plain := listenOn(t), listenOn(t)
@@ -82,21 +84,21 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 		t.Fatal(err)
 	}
 	run(t, "CLM", s.Run)
-	dial := func(o client.CLMOptions) *client.CLM {
-		c, err := client.NewCLM(o)
+	dial := func(o clmclient.Options) *clmclient.Client {
+		c, err := clmclient.New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
 		return c
 	}
-	lifecycle := dial(client.CLMOptions{Endpoint: "http://" + plain.Addr().String()}) // as the region's adapters
-	platform := dial(client.CLMOptions{Endpoint: "https://" + secure.Addr().String(), TLS: &tls.Config{
+	lifecycle := dial(clmclient.Options{Endpoint: "http://" + plain.Addr().String()}) // as the region's adapters
+	platform := dial(clmclient.Options{Endpoint: "https://" + secure.Addr().String(), TLS: &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
 			certificateOf(t, ca, pki.ServiceName("platform"))}, RootCAs: ca.Pool(), ServerName: "clm",
 	}})
 	// nothing here asks it
-	maestro, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
+	maestro, err := maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +138,7 @@ func frontRegion(t testing.TB, home string) *client.CLM {
 		t.Fatal(err)
 	}
 	for _, v := range []string{"1.36.2", "1.36.3"} {
-		_, err := lifecycle.Create(t.Context(), client.Collection("channels").Below(channel.ID, "versions"),
+		_, err := lifecycle.Create(t.Context(), clmclient.Collection("channels").Below(channel.ID, "versions"),
 			api.ResourceCreate{
 				Kind: "Version", Name: strings.ReplaceAll(v, ".", "-"), Spec: fmt.Appendf(
 					nil, `{"version":%q,"image":"atoll.dev/release:%s"}`, v, v),
@@ -164,7 +166,7 @@ func run(t testing.TB, name string, part func(context.Context) error) {
 
 // signCredentials is the adapter `credential` with hosting behind it: it signs
 // what is asked for.
-func signCredentials(ctx context.Context, lifecycle *client.CLM) error {
+func signCredentials(ctx context.Context, lifecycle *clmclient.Client) error {
 	ca, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -175,11 +177,11 @@ func signCredentials(ctx context.Context, lifecycle *client.CLM) error {
 	if err != nil {
 		return err
 	}
-	return lifecycle.Follow(ctx, "credentials", client.WatchOptions{}, func(e client.Event) error {
+	return lifecycle.Follow(ctx, "credentials", remote.WatchOptions{}, func(e remote.Event) error {
 		if len(e.Object) == 0 || e.Type == rest.Deleted {
 			return nil
 		}
-		r, err := client.ResourceOf(e.Object)
+		r, err := clmclient.ResourceOf(e.Object)
 		if err != nil {
 			return err
 		}
@@ -222,7 +224,8 @@ func signCredentials(ctx context.Context, lifecycle *client.CLM) error {
 
 // reportOn reports conditions, TYPE=STATUS[:REASON[:MESSAGE]], and data of an
 // adapter. A report that says what was said before is dropped, and that is well.
-func reportOn(ctx context.Context, lifecycle *client.CLM, in client.Collection, id, adapter string, generation int32,
+func reportOn(ctx context.Context, lifecycle *clmclient.Client, in clmclient.Collection, id, adapter string,
+	generation int32,
 	data any, conditions ...string) error {
 	report := api.AdapterStatusCreate{Adapter: adapter, ObservedGeneration: generation, ObservedTime: time.Now()}
 	for _, text := range conditions {
@@ -235,7 +238,7 @@ func reportOn(ctx context.Context, lifecycle *client.CLM, in client.Collection, 
 	if report.Data, err = json.Marshal(data); err != nil {
 		return err
 	}
-	if _, err = lifecycle.Report(ctx, in, id, report); client.StatusOf(err) == 404 {
+	if _, err = lifecycle.Report(ctx, in, id, report); remote.StatusOf(err) == 404 {
 		return nil // it is gone meanwhile
 	}
 	return err
@@ -265,12 +268,12 @@ func TestClusterScripts(t *testing.T) {
 		Cmds: withLive(t, map[string]func(*testscript.TestScript, bool, []string){
 			"adapter": func(ts *testscript.TestScript, _ bool, args []string) {
 				found, _ := regions.Load(ts.Getenv("WORK"))
-				lifecycle, in := found.(*client.CLM), client.Collection(args[1])
+				lifecycle, in := found.(*clmclient.Client), clmclient.Collection(args[1])
 				from, name := in, args[2]
 				if cluster, pool, ok := strings.Cut(name, "/"); ok {
 					k, err := lifecycle.Named(t.Context(), "clusters", cluster)
 					ts.Check(err)
-					from, name = client.Collection("clusters").Below(k.ID, in), pool
+					from, name = clmclient.Collection("clusters").Below(k.ID, in), pool
 				}
 				r, err := lifecycle.Named(t.Context(), from, name)
 				ts.Check(err)

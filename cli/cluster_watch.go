@@ -16,6 +16,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -30,7 +31,7 @@ type news struct {
 // lookOn calls tell with everything that becomes known of a cluster, from its
 // beginning, and tick about ten times a second, until either is done, which
 // errThere says, or fails, or ctx ends.
-func lookOn(ctx context.Context, api *client.Platform, id string, tell func(news) error, tick func() error) error {
+func lookOn(ctx context.Context, api *client.Client, id string, tell func(news) error, tick func() error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	heard := make(chan news)
@@ -45,14 +46,14 @@ func lookOn(ctx context.Context, api *client.Platform, id string, tell func(news
 	var streams errgroup.Group
 	streams.Go(func() error {
 		err := api.FollowClusterEvents(ctx, id, func(e platform.Event) error { return pass(ctx, news{event: &e}) })
-		if client.StatusOf(err) == http.StatusNotFound {
+		if remote.StatusOf(err) == http.StatusNotFound {
 			return nil // the other stream says that it is gone
 		}
 		stop(err)
 		return err
 	})
 	streams.Go(func() error {
-		err := api.FollowClusters(ctx, client.WatchOptions{ID: id}, seenOne(func(k *platform.Cluster) error {
+		err := api.FollowClusters(ctx, remote.WatchOptions{ID: id}, seenOne(func(k *platform.Cluster) error {
 			return pass(ctx, news{cluster: k, gone: k == nil})
 		}))
 		stop(err)
@@ -84,11 +85,11 @@ func lookOn(ctx context.Context, api *client.Platform, id string, tell func(news
 // seenOne turns the events of a watch of one cluster into what it is, nil when
 // it is gone. A watch begins with what exists: a cluster that its first
 // bookmark comes without is gone already.
-func seenOne(tell func(*platform.Cluster) error) func(client.Event) error {
+func seenOne(tell func(*platform.Cluster) error) func(remote.Event) error {
 	seen := false
-	return func(e client.Event) error {
+	return func(e remote.Event) error {
 		switch {
-		case e.Type == client.Relist:
+		case e.Type == remote.Relist:
 			seen = false
 			return nil
 		case e.Type == rest.Deleted, e.Type == rest.Bookmark && !seen:
@@ -166,7 +167,7 @@ func (d *display) show() {
 
 // awaitReady shows how a cluster comes to life, until it is ready and, if it
 // has node pools, so are their nodes.
-func (c *command) awaitReady(ctx context.Context, api *client.Platform, k platform.Cluster, nodes bool,
+func (c *command) awaitReady(ctx context.Context, api *client.Client, k platform.Cluster, nodes bool,
 	timeout time.Duration, out io.Writer) error {
 	d := newDisplay(out, k, nodes)
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
@@ -221,8 +222,8 @@ a line each elsewhere. Without one it shows all clusters, and then each change. 
 	cmd.Flags().StringVar(&cursor, "cursor", "", "with -o: go on from the cursor of an earlier event")
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
-			o := client.WatchOptions{Cursor: cursor}
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			o := remote.WatchOptions{Cursor: cursor}
 			name := ""
 			if len(args) > 0 {
 				k, err := clusterNamed(ctx, api, args[0])
@@ -237,14 +238,14 @@ a line each elsewhere. Without one it shows all clusters, and then each change. 
 			if out.format == "table" {
 				c.printf(clusterLine, "TIME", "EVENT", "NAME", "STATUS", "VERSION", "MESSAGE")
 			}
-			return api.FollowClusters(ctx, o, func(e client.Event) error { return c.showCluster(e, out, name) })
+			return api.FollowClusters(ctx, o, func(e remote.Event) error { return c.showCluster(e, out, name) })
 		})
 	}
 	return cmd
 }
 
 // watchOne draws one cluster until Ctrl-C, or until it is gone.
-func (c *command) watchOne(ctx context.Context, api *client.Platform, k platform.Cluster) error {
+func (c *command) watchOne(ctx context.Context, api *client.Client, k platform.Cluster) error {
 	pools, err := api.NodePools(ctx, client.NodePoolQuery{Cluster: k.ID})
 	if err != nil {
 		return err
@@ -270,7 +271,7 @@ func (c *command) watchOne(ctx context.Context, api *client.Platform, k platform
 const clusterLine = "%-12s  %-8s  %-24s  %-20s  %-8s  %s\n"
 
 // showCluster prints one event of a watch.
-func (c *command) showCluster(e client.Event, out *output, _ string) error {
+func (c *command) showCluster(e remote.Event, out *output, _ string) error {
 	switch out.format {
 	case "json":
 		line, err := json.Marshal(e)
@@ -285,7 +286,7 @@ func (c *command) showCluster(e client.Event, out *output, _ string) error {
 		}
 		return err
 	}
-	if e.Type == client.Relist {
+	if e.Type == remote.Relist {
 		_, err := fmt.Fprintln(c.err, "changes may have been missed; what exists follows")
 		return err
 	}
@@ -318,7 +319,7 @@ func (c *command) clusterEvents() *cobra.Command {
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens, until Ctrl-C or the cluster is gone")
 	out := addOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			k, err := clusterNamed(ctx, api, args[0])
 			if err != nil {
 				return err
@@ -348,7 +349,7 @@ func sinceText(e platform.Event) string { return took(time.Duration(e.SinceMs) *
 // eventLine is a line of a table whose end nobody knows yet.
 const eventLine = "%-12s  %8s  %-7s  %-13s  %-24s  %s\n"
 
-func (c *command) followEvents(ctx context.Context, api *client.Platform, id string, out *output) error {
+func (c *command) followEvents(ctx context.Context, api *client.Client, id string, out *output) error {
 	if out.format == "table" {
 		c.printf(eventLine, "TIME", "SINCE", "TYPE", "STAGE", "REASON", "MESSAGE")
 	}
@@ -371,7 +372,7 @@ func (c *command) followEvents(ctx context.Context, api *client.Platform, id str
 			dash(string(e.Stage)), oneLine(e.Reason), oneLine(e.Message))
 		return err
 	})
-	if client.StatusOf(err) == http.StatusNotFound {
+	if remote.StatusOf(err) == http.StatusNotFound {
 		fmt.Fprintln(c.err, "the cluster is gone")
 		return nil
 	}

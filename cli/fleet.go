@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
 	"atoll.dev/clm"
 	"atoll.dev/fleet"
 	"atoll.dev/pki"
@@ -51,11 +51,11 @@ func (f *fleetFlags) works(identity *pki.Identity) (fleet.Works, func(), error) 
 	if f.maestro == "" {
 		return nil, func() {}, nil
 	}
-	o := client.MaestroOptions{HTTP: f.maestro, GRPC: "127.0.0.1:0", Timeout: 10 * time.Second} // gRPC is not used
+	o := maestroclient.Options{HTTP: f.maestro, GRPC: "127.0.0.1:0", Timeout: 10 * time.Second} // gRPC is not used
 	if identity != nil {
 		o.TLS = identity.ClientTLS("maestro")
 	}
-	m, err := client.NewMaestro(o)
+	m, err := maestroclient.New(o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--maestro: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/bus"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/maestro"
 	"atoll.dev/pki"
 )
@@ -71,7 +71,7 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 			if err != nil {
 				return err
 			}
-			if c, ok := o.CLM.(*client.CLM); ok {
+			if c, ok := o.CLM.(*clmclient.Client); ok {
 				defer c.Close() // after wait
 			}
 			p.run(server.Run)
@@ -195,7 +195,7 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 	}
 	if f.clm != "" {
 		// A call that fails is made again a second later anyway.
-		if o.CLM, err = client.NewCLM(client.CLMOptions{Endpoint: f.clm, TLS: identity.ClientTLS("clm"),
+		if o.CLM, err = clmclient.New(clmclient.Options{Endpoint: f.clm, TLS: identity.ClientTLS("clm"),
 			Timeout: 2 * time.Second, Budget: time.Millisecond}); err != nil {
 			return err
 		}

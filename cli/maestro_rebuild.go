@@ -15,7 +15,9 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/maestro"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 )
 
 func (c *command) maestroRebuild() *cobra.Command {
@@ -45,7 +47,7 @@ changes nothing that is there and may be stopped and run again at any time.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		toCLM := *o
 		toCLM.service, toCLM.endpoint = "clm", lifecycleURL
-		return c.operate(cmd.Context(), o, func(ctx context.Context, m *client.Maestro) error {
+		return c.operate(cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			return c.callCLM(ctx, &clmCaller{operatorFlags: &toCLM}, func(ctx context.Context, l *lifecycle) error {
 				r := &rebuild{maestro: m, clm: l, progress: cmd.ErrOrStderr(), timeout: timeout}
 				err := r.run(ctx)
@@ -100,7 +102,7 @@ type rebuildWait struct {
 
 // rebuild is one run of the command.
 type rebuild struct {
-	maestro  *client.Maestro
+	maestro  *maestroclient.Client
 	clm      *lifecycle
 	progress io.Writer
 	timeout  time.Duration // of the waiting
@@ -109,7 +111,7 @@ type rebuild struct {
 	unheard  int // agents that are waited for
 }
 
-const managementClusters client.Collection = "managementclusters"
+const managementClusters clmclient.Collection = "managementclusters"
 
 // run restores, and waits until all is restored. Its error is errRebuildLate
 // when it waited for longer than its time limit.
@@ -144,7 +146,7 @@ func (r *rebuild) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return r.late(ctx, before, clusters)
 		}
-		if err != nil && client.StatusOf(err) != 503 {
+		if err != nil && remote.StatusOf(err) != 503 {
 			return err
 		}
 		// A large region is not asked more than half of the time.
@@ -178,8 +180,8 @@ func (r *rebuild) askAgain(ctx context.Context) error {
 		if wait.ID == "" {
 			continue
 		}
-		err := r.clm.Reconcile(ctx, client.AllKinds, wait.ID, "an agent was heard after Maestro's database was lost")
-		if err != nil && client.StatusOf(err) != 404 {
+		err := r.clm.Reconcile(ctx, clmclient.AllKinds, wait.ID, "an agent was heard after Maestro's database was lost")
+		if err != nil && remote.StatusOf(err) != 404 {
 			return err
 		}
 	}
@@ -200,7 +202,7 @@ func (r *rebuild) consumers(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	names := []string{}
-	for mc, err := range r.clm.All(ctx, managementClusters, client.ResourceQuery{Order: "name",
+	for mc, err := range r.clm.All(ctx, managementClusters, clmclient.ResourceQuery{Order: "name",
 		Fields: "name,labels"}) {
 		if err != nil {
 			return nil, err
@@ -211,7 +213,7 @@ func (r *rebuild) consumers(ctx context.Context) ([]string, error) {
 			continue
 		}
 		_, err := r.maestro.CreateConsumer(ctx, mc.Name, mc.Labels)
-		if err != nil && client.StatusOf(err) != 409 { // another run was faster
+		if err != nil && remote.StatusOf(err) != 409 { // another run was faster
 			return nil, fmt.Errorf("making the consumer %s: %w", mc.Name, err)
 		}
 		r.report.Consumers.Created++
@@ -224,7 +226,7 @@ func (r *rebuild) consumers(ctx context.Context) ([]string, error) {
 func (r *rebuild) maestroConsumers(ctx context.Context) (map[string]api.Consumer, error) {
 	have := map[string]api.Consumer{}
 	for page := 1; ; page++ {
-		doc, err := r.maestro.ListConsumers(ctx, client.ListOptions{Page: page, Size: 500, OrderBy: "name"})
+		doc, err := r.maestro.ListConsumers(ctx, remote.ListOptions{Page: page, Size: 500, OrderBy: "name"})
 		if err != nil {
 			return nil, err
 		}
@@ -244,7 +246,7 @@ func (r *rebuild) maestroConsumers(ctx context.Context) (map[string]api.Consumer
 // resources are those that adapters work for, by id.
 func (r *rebuild) resources(ctx context.Context) (map[string]clm.Resource, error) {
 	found := map[string]clm.Resource{}
-	for res, err := range r.clm.All(ctx, client.AllKinds, client.ResourceQuery{Order: "id",
+	for res, err := range r.clm.All(ctx, clmclient.AllKinds, clmclient.ResourceQuery{Order: "id",
 		Fields: "kind,name,generation,status,deleted_time"}) {
 		if err != nil {
 			return nil, err
@@ -266,7 +268,7 @@ func (r *rebuild) look(ctx context.Context, before map[string]clm.Resource, clus
 	if err != nil {
 		return err
 	}
-	bundles, err := r.maestro.ListBundles(ctx, client.ListOptions{Size: 1, Fields: "id"})
+	bundles, err := r.maestro.ListBundles(ctx, remote.ListOptions{Size: 1, Fields: "id"})
 	if err != nil {
 		return err
 	}

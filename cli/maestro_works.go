@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	api "atoll.dev/api/maestro"
-	"atoll.dev/client"
+	"atoll.dev/api/work"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 )
 
 // addOperator gives cmd the flags that say which Maestro an operator talks to,
@@ -19,7 +21,8 @@ func addOperator(cmd *cobra.Command) *operatorFlags {
 }
 
 // operate calls f with a client of Maestro.
-func (c *command) operate(ctx context.Context, o *operatorFlags, f func(context.Context, *client.Maestro) error) error {
+func (c *command) operate(ctx context.Context, o *operatorFlags,
+	f func(context.Context, *maestroclient.Client) error) error {
 	http, grpc := o.endpoint, "127.0.0.1:0" // gRPC is not used then
 	if http == "" {
 		home, err := c.home()
@@ -34,7 +37,7 @@ func (c *command) operate(ctx context.Context, o *operatorFlags, f func(context.
 	if err != nil {
 		return err
 	}
-	m, err := client.NewMaestro(client.MaestroOptions{HTTP: http, GRPC: grpc, TLS: cfg, Timeout: 10 * time.Second})
+	m, err := maestroclient.New(maestroclient.Options{HTTP: http, GRPC: grpc, TLS: cfg, Timeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -57,7 +60,7 @@ be heard again, it is told to delete it. The reason goes into the history.`,
 	cmd.MarkFlagRequired("reason")
 	o := addOperator(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.operate(cmd.Context(), o, func(ctx context.Context, m *client.Maestro) error {
+		return c.operate(cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			if err := m.ForceDeleteBundle(ctx, args[0], reason); err != nil {
 				return err
 			}
@@ -85,7 +88,7 @@ func (c *command) unknownList() *cobra.Command {
 	out := addOutput(cmd)
 	o := addOperator(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return c.operate(cmd.Context(), o, func(ctx context.Context, m *client.Maestro) error {
+		return c.operate(cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			all, err := unknownWorks(ctx, m, cluster)
 			if err != nil {
 				return err
@@ -97,10 +100,10 @@ func (c *command) unknownList() *cobra.Command {
 }
 
 // unknownWorks lists all, or those of one management cluster.
-func unknownWorks(ctx context.Context, m *client.Maestro, cluster string) ([]api.UnknownWork, error) {
-	query := client.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
+func unknownWorks(ctx context.Context, m *maestroclient.Client, cluster string) ([]api.UnknownWork, error) {
+	query := remote.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
 	if cluster != "" {
-		query.Search = client.Equal("consumer_name", cluster)
+		query.Search = remote.Equal("consumer_name", cluster)
 	}
 	all := []api.UnknownWork{}
 	for {
@@ -131,14 +134,14 @@ func (c *command) unknownAdopt() *cobra.Command {
 		Short: "Make a bundle of what the cluster's agent holds",
 		Long: `Asks the agent for the work and makes a bundle of it that belongs to a source. Nothing
 changes on the cluster. Agents other than Atoll's cannot say what they hold.`,
-		Example: "  atoll maestro unknown adopt management-01 ID --source " + client.SourceRosa,
+		Example: "  atoll maestro unknown adopt management-01 ID --source " + work.SourcePlatform,
 		Args:    cobra.ExactArgs(2),
 	}
-	cmd.Flags().StringVar(&source, "source", client.SourceRosa, "source that is to own the bundle")
+	cmd.Flags().StringVar(&source, "source", work.SourcePlatform, "source that is to own the bundle")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
 	o := addOperator(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.operate(cmd.Context(), o, func(ctx context.Context, m *client.Maestro) error {
+		return c.operate(cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			adopted, err := m.AdoptUnknownWork(ctx, args[0], args[1], source, reason)
 			switch {
 			case err != nil:
@@ -165,7 +168,7 @@ func (c *command) unknownDelete() *cobra.Command {
 	cmd.MarkFlagRequired("reason")
 	o := addOperator(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.operate(cmd.Context(), o, func(ctx context.Context, m *client.Maestro) error {
+		return c.operate(cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
 			if err := m.DeleteUnknownWork(ctx, args[0], args[1], reason); err != nil {
 				return err
 			}

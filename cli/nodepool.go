@@ -16,6 +16,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/instancetype"
 	"atoll.dev/internal/rest"
 )
@@ -54,7 +55,7 @@ func (c *command) completePools(cmd *cobra.Command, args []string, word string) 
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var words []cobra.Completion
-	err := c.callRegion(ctx, func(ctx context.Context, api *client.Platform) error {
+	err := c.callRegion(ctx, func(ctx context.Context, api *client.Client) error {
 		q := client.NodePoolQuery{}
 		if name := cmd.Flag("cluster").Value.String(); name != "" {
 			k, err := clusterNamed(ctx, api, name)
@@ -79,7 +80,7 @@ func (c *command) completePools(cmd *cobra.Command, args []string, word string) 
 
 // poolNamed finds a node pool by its id, or by its name in a cluster. Without
 // a cluster the name must be the only one of the account.
-func poolNamed(ctx context.Context, api *client.Platform, cluster, name string) (client.NodePool, error) {
+func poolNamed(ctx context.Context, api *client.Client, cluster, name string) (client.NodePool, error) {
 	if uuid.Validate(name) == nil {
 		return api.NodePool(ctx, name)
 	}
@@ -144,7 +145,7 @@ func (c *command) poolCreate() *cobra.Command {
 				return fmt.Errorf("--taint: %w", err)
 			}
 		}
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			k, err := clusterNamed(ctx, api, *cluster)
 			if err != nil {
 				return err
@@ -165,7 +166,7 @@ func (c *command) poolCreate() *cobra.Command {
 
 // changedPool reports what a change came to, waits if that is wanted, and
 // prints the node pool.
-func (c *command) changedPool(ctx context.Context, api *client.Platform, p client.NodePool, verb string, f *waitFlags,
+func (c *command) changedPool(ctx context.Context, api *client.Client, p client.NodePool, verb string, f *waitFlags,
 	out *output) error {
 	progress := out.progress(c)
 	fmt.Fprintf(progress, "node pool %s %s: id %s, generation %d\n", p.Name, verb, p.ID, p.Generation)
@@ -199,7 +200,7 @@ func readyText(p platform.NodePool) string {
 
 // awaitPool watches a node pool until the generation that p has is ready, or
 // until it is gone.
-func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platform.NodePool, gone bool,
+func (c *command) awaitPool(ctx context.Context, api *client.Client, p platform.NodePool, gone bool,
 	timeout time.Duration, out io.Writer) error {
 	begun, told, seen := time.Now(), "", false
 	goal := "ready"
@@ -208,7 +209,7 @@ func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platfor
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, timeout, errLate)
 	defer cancel()
-	err := api.FollowNodePools(limited, p.ClusterID, client.WatchOptions{}, func(e client.Event) error {
+	err := api.FollowNodePools(limited, p.ClusterID, remote.WatchOptions{}, func(e remote.Event) error {
 		var now platform.NodePool
 		if len(e.Object) > 0 {
 			if err := json.Unmarshal(e.Object, &now); err != nil {
@@ -216,7 +217,7 @@ func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platfor
 			}
 		}
 		switch {
-		case e.Type == client.Relist:
+		case e.Type == remote.Relist:
 			seen = false
 			return nil
 		case e.Type == rest.Bookmark && !seen, e.Type == rest.Deleted && now.ID == p.ID:
@@ -243,7 +244,7 @@ func (c *command) awaitPool(ctx context.Context, api *client.Platform, p platfor
 		return nil
 	})
 	switch {
-	case errors.Is(err, errThere), gone && client.StatusOf(err) == http.StatusNotFound: // with its cluster
+	case errors.Is(err, errThere), gone && remote.StatusOf(err) == http.StatusNotFound: // with its cluster
 		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, took(time.Since(begun)))
 		return nil
 	case err != nil && ctx.Err() != nil:
@@ -270,7 +271,7 @@ func (c *command) poolScale() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("%q is no number of nodes", args[1])
 		}
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			p, err := poolNamed(ctx, api, *cluster, args[0])
 			if err != nil {
 				return err
@@ -298,7 +299,7 @@ func (c *command) poolDelete() *cobra.Command {
 	cluster := c.addCluster(cmd)
 	f := addWait(cmd, "gone")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			p, err := poolNamed(ctx, api, *cluster, args[0])
 			if err != nil {
 				return err

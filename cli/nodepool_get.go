@@ -20,7 +20,7 @@ func (c *command) poolList() *cobra.Command {
 	cluster := c.addCluster(cmd)
 	out := addOutput(cmd, "wide", "name")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			q, clusters := client.NodePoolQuery{}, map[string]string{}
 			if *cluster != "" {
 				k, err := clusterNamed(ctx, api, *cluster)
@@ -111,7 +111,7 @@ func (c *command) poolGet() *cobra.Command {
 	cluster := c.addCluster(cmd)
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Platform) error {
+		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			p, err := poolNamed(ctx, api, *cluster, args[0])
 			if err != nil {
 				return err

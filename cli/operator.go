@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 // operatorFlags say which of the region's services an operator talks to, and
@@ -44,7 +44,7 @@ func asOperator(ctx context.Context) context.Context {
 	if u, err := user.Current(); err == nil {
 		who = "cli:" + u.Username
 	}
-	return client.WithActor(ctx, client.Actor{Principal: who})
+	return remote.WithActor(ctx, remote.Actor{Principal: who})
 }
 
 // operatorTLS is the operator's side of a connection. In a region on this

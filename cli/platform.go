@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -16,7 +17,7 @@ import (
 
 func (c *command) platform() *cobra.Command {
 	var addr, dsn, sealKey, region, lifecycle, placement string
-	o := client.MaestroOptions{}
+	o := maestroclient.Options{}
 	id := &identityFlags{}
 	cmd := c.serviceCommand("platform", "The Platform API, for customers and operators",
 		`Verifies AWS Signature Version 4 and translates the ROSA regional Platform API to
@@ -48,14 +49,14 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 			p.run(keys.Run)
 
 			o.TLS = identity.ClientTLS("maestro")
-			maestro, err := client.NewMaestro(o)
+			maestro, err := maestroclient.New(o)
 			if err != nil {
 				return err
 			}
 			defer maestro.Close()
-			var clm *client.CLM
+			var clm *clmclient.Client
 			if lifecycle != "" {
-				if clm, err = client.NewCLM(client.CLMOptions{
+				if clm, err = clmclient.New(clmclient.Options{
 					Endpoint: lifecycle, TLS: identity.ClientTLS(
 						"clm"), Timeout: 5 * time.Second, Budget: 1900 * time.Millisecond,
 				}); err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 func (c *command) work() *cobra.Command {
@@ -111,9 +112,9 @@ var errApplied = errors.New("applied")
 
 // awaitApplied watches the work until the generation that was posted is
 // applied, and shows each change of its condition.
-func awaitApplied(ctx context.Context, api *client.Platform, w client.Work, out io.Writer, begun time.Time) error {
+func awaitApplied(ctx context.Context, api *client.Client, w client.Work, out io.Writer, begun time.Time) error {
 	shown := ""
-	err := api.FollowBundles(ctx, client.WatchOptions{ID: w.ID}, func(e client.Event) error {
+	err := api.FollowBundles(ctx, remote.WatchOptions{ID: w.ID}, func(e remote.Event) error {
 		if e.Type == "DELETED" {
 			return fmt.Errorf("work %s was deleted meanwhile", w.ID)
 		}
@@ -284,11 +285,11 @@ var errGone = errors.New("gone")
 
 // awaitGone watches until the work no longer exists. A watch begins with what
 // exists: a work that its first bookmark comes without is gone already.
-func awaitGone(ctx context.Context, api *client.Platform, id string) error {
+func awaitGone(ctx context.Context, api *client.Client, id string) error {
 	seen := false
-	err := api.FollowBundles(ctx, client.WatchOptions{ID: id}, func(e client.Event) error {
+	err := api.FollowBundles(ctx, remote.WatchOptions{ID: id}, func(e remote.Event) error {
 		switch {
-		case e.Type == client.Relist:
+		case e.Type == remote.Relist:
 			seen = false
 		case e.Type == "DELETED", e.Type == "BOOKMARK" && !seen:
 			return errGone

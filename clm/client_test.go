@@ -15,15 +15,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
 // The region's own client against the server.
 
-func (a *testAPI) client() *client.CLM {
+func (a *testAPI) client() *clmclient.Client {
 	a.t.Helper()
-	c, err := client.NewCLM(client.CLMOptions{Endpoint: a.base})
+	c, err := clmclient.New(clmclient.Options{Endpoint: a.base})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -32,16 +33,16 @@ func (a *testAPI) client() *client.CLM {
 }
 
 // fails checks that a call was refused so.
-func fails(t *testing.T, what string, err error, status int, code string) *client.Error {
+func fails(t *testing.T, what string, err error, status int, code string) *remote.Error {
 	t.Helper()
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != status || e.Code != "HYPERFLEET-"+code || e.Reason == "" {
 		t.Fatalf("%s: %v (%+v), want %d %s", what, err, e, status, code)
 	}
 	return e
 }
 
-const clusters = client.Collection("clusters")
+const clusters = clmclient.Collection("clusters")
 
 func cluster(name string) api.ResourceCreate {
 	return api.ResourceCreate{Kind: "Cluster", Name: name, Spec: json.RawMessage(`{"region":"eu","nodes":1}`),
@@ -78,10 +79,10 @@ func TestClientMakesChangesAndDeletes(t *testing.T) {
 		t.Fatalf("replace: %s, %v", replaced.JSON, err)
 	}
 
-	for _, get := range []func() (client.Resource, error){
-		func() (client.Resource, error) { return c.Get(ctx, clusters, made.ID, "") },
-		func() (client.Resource, error) { return c.Get(ctx, client.AllKinds, made.ID, "") },
-		func() (client.Resource, error) { return c.Named(ctx, clusters, "one") },
+	for _, get := range []func() (clmclient.Resource, error){
+		func() (clmclient.Resource, error) { return c.Get(ctx, clusters, made.ID, "") },
+		func() (clmclient.Resource, error) { return c.Get(ctx, clmclient.AllKinds, made.ID, "") },
+		func() (clmclient.Resource, error) { return c.Named(ctx, clusters, "one") },
 	} {
 		if got, err := get(); err != nil || got.ETag != replaced.ETag || string(got.JSON) != string(replaced.JSON) {
 			t.Errorf("get: %s %s, %v", got.JSON, got.ETag, err)
@@ -90,7 +91,7 @@ func TestClientMakesChangesAndDeletes(t *testing.T) {
 	if got, err := c.Get(ctx, clusters, made.ID, "name"); err != nil || got.Name != "one" || got.Spec != nil {
 		t.Errorf("one field: %s, %v", got.JSON, err)
 	}
-	if _, err := c.Named(ctx, clusters, "it's none"); client.StatusOf(err) != 404 {
+	if _, err := c.Named(ctx, clusters, "it's none"); remote.StatusOf(err) != 404 {
 		t.Errorf("no such name: %v", err)
 	}
 
@@ -131,18 +132,18 @@ func TestClientListsByPagesThatLoseNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page, err := c.List(ctx, clusters, client.ResourceQuery{Size: 3, Order: "name asc", Search: "labels.env='test'",
+	page, err := c.List(ctx, clusters, clmclient.ResourceQuery{Size: 3, Order: "name asc", Search: "labels.env='test'",
 		Fields: "name"})
 	if err != nil || page.Total != 7 || len(page.Items) != 3 || page.Items[2].Name != "c-2" || page.Continue == "" ||
 		page.Cursor == "" {
 		t.Fatalf("first page: %+v, %v", page, err)
 	}
-	if page, err = c.List(ctx, clusters, client.ResourceQuery{Page: 3, Size: 3, Order: "name asc"}); err != nil ||
+	if page, err = c.List(ctx, clusters, clmclient.ResourceQuery{Page: 3, Size: 3, Order: "name asc"}); err != nil ||
 		len(page.Items) != 1 {
 		t.Fatalf("last page: %+v, %v", page, err)
 	}
 	var all []string
-	for r, err := range c.All(ctx, client.AllKinds, client.ResourceQuery{Kind: "Cluster", Order: "name"}) {
+	for r, err := range c.All(ctx, clmclient.AllKinds, clmclient.ResourceQuery{Kind: "Cluster", Order: "name"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,14 +152,14 @@ func TestClientListsByPagesThatLoseNothing(t *testing.T) {
 	if diff := cmp.Diff(made, all); diff != "" {
 		t.Errorf("all (-want +got):\n%s", diff)
 	}
-	for _, err := range c.All(ctx, clusters, client.ResourceQuery{Search: "nonsense"}) {
+	for _, err := range c.All(ctx, clusters, clmclient.ResourceQuery{Search: "nonsense"}) {
 		fails(t, "a bad search", err, 400, "VAL-005")
 	}
 	kinds, err := c.Kinds(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []client.ResourceKind{
+	want := []clmclient.ResourceKind{
 		{Kind: "Build", Plural: "builds", Owner: "channels"}, {Kind: "Channel", Plural: "channels"},
 		{Kind: "Cluster", Plural: "clusters"},
 		{Kind: "NodePool", Plural: "nodepools", Owner: "clusters"}, {Kind: "Note", Plural: "notes", Owner: "clusters"},
@@ -196,7 +197,7 @@ func TestClientReportsAndSeesReports(t *testing.T) {
 // is told.
 func TestClientFollowsAndListsAgainWhenItsCursorIsGone(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
-	elsewhere, err := start(t).client().List(ctx, clusters, client.ResourceQuery{})
+	elsewhere, err := start(t).client().List(ctx, clusters, clmclient.ResourceQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,11 +210,11 @@ func TestClientFollowsAndListsAgainWhenItsCursorIsGone(t *testing.T) {
 	done := errors.New("done")
 	var seen []string
 	cursor := ""
-	err = c.Follow(ctx, client.AllKinds, client.WatchOptions{Kind: "Cluster", Cursor: elsewhere.Cursor},
-		func(e client.Event) error {
+	err = c.Follow(ctx, clmclient.AllKinds, remote.WatchOptions{Kind: "Cluster", Cursor: elsewhere.Cursor},
+		func(e remote.Event) error {
 			note := string(e.Type)
 			if e.Object != nil {
-				r, err := client.ResourceOf(e.Object)
+				r, err := clmclient.ResourceOf(e.Object)
 				if err != nil {
 					return err
 				}
@@ -244,11 +245,11 @@ func TestClientFollowsAndListsAgainWhenItsCursorIsGone(t *testing.T) {
 	if _, err := c.Create(ctx, clusters, cluster("two"), ""); err != nil {
 		t.Fatal(err)
 	}
-	err = c.Follow(ctx, clusters, client.WatchOptions{Cursor: cursor}, func(e client.Event) error {
+	err = c.Follow(ctx, clusters, remote.WatchOptions{Cursor: cursor}, func(e remote.Event) error {
 		if e.Type == rest.Bookmark {
 			return nil
 		}
-		r, err := client.ResourceOf(e.Object)
+		r, err := clmclient.ResourceOf(e.Object)
 		if err == nil && r.Name == "one" {
 			return nil // the last event's cursor may lie a moment before it
 		}
@@ -290,7 +291,7 @@ func TestClientSendsACreateAgainOnlyWithAKey(t *testing.T) {
 			w.WriteHeader(resp.StatusCode)
 			_, _ = w.Write([]byte(`{"name":"proxied"}`))
 		}))
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: s.URL, Token: "token-1"})
+		c, err := clmclient.New(clmclient.Options{Endpoint: s.URL, Token: "token-1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -301,7 +302,7 @@ func TestClientSendsACreateAgainOnlyWithAKey(t *testing.T) {
 		c.Close()
 		s.Close()
 	}
-	if page, err := a.client().List(t.Context(), clusters, client.ResourceQuery{}); err != nil || page.Total != 2 {
+	if page, err := a.client().List(t.Context(), clusters, clmclient.ResourceQuery{}); err != nil || page.Total != 2 {
 		t.Errorf("%d clusters, %v; want one for each create", page.Total, err)
 	}
 }

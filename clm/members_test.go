@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 )
 
 // However replicas come, go, are late, and take their time: no slot is ever two
@@ -189,7 +189,7 @@ func TestReplicasOfAnAdapter(t *testing.T) {
 	tenant.who.Tenancy = map[string]string{"org": "1"}
 	tenant.do("PUT", "/adapters/dns/members/x", `{"lease_ms":6000}`).want(403)
 	tenant.do("DELETE", "/adapters/dns/members/x", "").want(403)
-	if _, err := c.RenewMember(client.WithTenant(t.Context(), ""), "dns", "x", api.AdapterMemberRenewal{
+	if _, err := c.RenewMember(clmclient.WithTenant(t.Context(), ""), "dns", "x", api.AdapterMemberRenewal{
 		LeaseMs: 6000}); err == nil {
 		t.Error("an empty tenant renews a lease")
 	}

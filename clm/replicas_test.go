@@ -10,7 +10,8 @@ import (
 	"testing"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -21,8 +22,8 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 	const writers, rounds, keys = 4, 15, 10
 	dsn := pgtest.DSN(t)
 	one, two := startOn(t, dsn), startOn(t, dsn)
-	servers := []*client.CLM{one.client(), two.client()}
-	either := func() *client.CLM { return servers[rand.IntN(2)] }
+	servers := []*clmclient.Client{one.client(), two.client()}
+	either := func() *clmclient.Client { return servers[rand.IntN(2)] }
 	watches := []*watched{one.watch(t, "/clusters?watch=true"), two.watch(t, "/clusters?watch=true")}
 	for _, w := range watches {
 		w.want("BOOKMARK")
@@ -46,7 +47,7 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 			}
 			_, err = either().Merge(t.Context(), clusters, counter.ID,
 				json.RawMessage(fmt.Sprintf(`{"spec":{"nodes":%d}}`, spec.Nodes+1)), have.ETag)
-			if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 412 {
+			if e, ok := errors.AsType[*remote.Error](err); !ok || e.Status != 412 {
 				return err
 			}
 		}

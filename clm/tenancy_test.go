@@ -9,15 +9,16 @@ import (
 	"time"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 )
 
 // regional is a server with a region's tenancy, and its client.
-func regional(t *testing.T) *client.CLM {
+func regional(t *testing.T) *clmclient.Client {
 	t.Helper()
 	identity := &Identity{Open: true, Trusting: true, Tenancy: Tenancy{Enabled: true, SystemHeader: "X-System",
-		Dimensions: []Dimension{{Header: client.TenantHeader, Key: "account", Required: true}}}}
+		Dimensions: []Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}}}
 	a, _ := startWith(t, pgtest.DSN(t), func(o *Options) { o.Identify = identity.Identify })
 	return a.client()
 }
@@ -27,8 +28,8 @@ func regional(t *testing.T) *client.CLM {
 func TestI10TenantsAreApart(t *testing.T) {
 	c := regional(t)
 	system := t.Context()
-	ours, theirs := client.WithTenant(system, "111111111111"), client.WithTenant(system, "222222222222")
-	must := func(r client.Resource, err error) client.Resource {
+	ours, theirs := clmclient.WithTenant(system, "111111111111"), clmclient.WithTenant(system, "222222222222")
+	must := func(r clmclient.Resource, err error) clmclient.Resource {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +53,7 @@ func TestI10TenantsAreApart(t *testing.T) {
 	pass := api.ResourceCreate{Kind: "Pass", Name: "admin", Spec: json.RawMessage(
 		`{"expires_at":"2126-01-01T00:00:00Z"}`)}
 	pools, passes := clusters.Below(made.ID, "nodepools"), clusters.Below(made.ID, "passes")
-	below := []client.Resource{must(c.Create(ours, pools, pool, "")), must(c.Create(system, passes, pass, ""))}
+	below := []clmclient.Resource{must(c.Create(ours, pools, pool, "")), must(c.Create(system, passes, pass, ""))}
 	for _, r := range below {
 		if r.Tenancy["account"] != "111111111111" {
 			t.Errorf("%s is not its owner's: %v", r.Kind, r.Tenancy)
@@ -61,17 +62,17 @@ func TestI10TenantsAreApart(t *testing.T) {
 
 	none := func(what string, err error) {
 		t.Helper()
-		if client.StatusOf(err) != http.StatusNotFound {
+		if remote.StatusOf(err) != http.StatusNotFound {
 			t.Errorf("%s: %v, want 404", what, err)
 		}
 	}
 	patch := json.RawMessage(`{"labels":{"mine":"yes"}}`)
 	for _, at := range []struct {
-		in client.Collection
-		client.Resource
+		in clmclient.Collection
+		clmclient.Resource
 	}{
-		{clusters, made}, {client.AllKinds, made}, {clusters, hidden}, {"nodepools", below[0]}, {pools, below[0]},
-		{"passes", below[1]}, {passes, below[1]}, {client.AllKinds, below[1]},
+		{clusters, made}, {clmclient.AllKinds, made}, {clusters, hidden}, {"nodepools", below[0]}, {pools, below[0]},
+		{"passes", below[1]}, {passes, below[1]}, {clmclient.AllKinds, below[1]},
 	} {
 		_, err := c.Get(theirs, at.in, at.ID, "")
 		none("get "+string(at.in), err)
@@ -96,30 +97,30 @@ func TestI10TenantsAreApart(t *testing.T) {
 			ObservedTime: time.Now(),
 			Conditions: []api.ReportedCondition{{Type: "Available", Status: "True"},
 				{Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"}}})
-		if client.StatusOf(err) != http.StatusForbidden {
+		if remote.StatusOf(err) != http.StatusForbidden {
 			t.Errorf("report: %v, want 403", err)
 		}
 	}
-	_, err = c.List(theirs, pools, client.ResourceQuery{})
+	_, err = c.List(theirs, pools, clmclient.ResourceQuery{})
 	none("the node pools of another's cluster", err)
 	_, err = c.Create(theirs, pools, pool, "")
 	none("a node pool in another's cluster", err)
 	_, err = c.Create(theirs, clusters.Below(hidden.ID, "nodepools"), pool, "")
 	none("a node pool in the system's cluster", err)
-	if err := c.ReconcileAll(theirs, "", ""); client.StatusOf(err) != http.StatusForbidden {
+	if err := c.ReconcileAll(theirs, "", ""); remote.StatusOf(err) != http.StatusForbidden {
 		t.Errorf("work on all: %v", err)
 	}
 
 	// Lists: neither by a search, nor by what is referred to, nor by counting.
-	for _, q := range []client.ResourceQuery{{}, {Search: client.Equal("id", made.ID)},
-		{Search: client.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
-		for _, in := range []client.Collection{clusters, client.AllKinds, "nodepools", "passes"} {
-			if q.RefType != "" && in != clusters && in != client.AllKinds {
+	for _, q := range []clmclient.ResourceQuery{{}, {Search: remote.Equal("id", made.ID)},
+		{Search: remote.Equal("owner_id", made.ID)}, {RefType: "wif_config", RefTo: made.ID}} {
+		for _, in := range []clmclient.Collection{clusters, clmclient.AllKinds, "nodepools", "passes"} {
+			if q.RefType != "" && in != clusters && in != clmclient.AllKinds {
 				continue // a kind without such references
 			}
 			page, err := c.List(theirs, in, q)
 			want := 0
-			if q == (client.ResourceQuery{}) && (in == clusters || in == client.AllKinds) {
+			if q == (clmclient.ResourceQuery{}) && (in == clusters || in == clmclient.AllKinds) {
 				want = 1
 			}
 			if err != nil || page.Total != want || len(page.Items) != want {
@@ -127,17 +128,17 @@ func TestI10TenantsAreApart(t *testing.T) {
 			}
 		}
 	}
-	if page, err := c.List(system, clusters, client.ResourceQuery{}); err != nil || page.Total != 4 {
+	if page, err := c.List(system, clusters, clmclient.ResourceQuery{}); err != nil || page.Total != 4 {
 		t.Errorf("the system sees %d, %v", page.Total, err)
 	}
 
 	// Watches, with the cursor of another, too: what is not theirs is not shown,
 	// neither while it is there nor when it goes.
-	all, err := c.List(ours, client.AllKinds, client.ResourceQuery{})
+	all, err := c.List(ours, clmclient.AllKinds, clmclient.ResourceQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch, err := c.Watch(theirs, client.AllKinds, client.WatchOptions{Cursor: all.Cursor})
+	watch, err := c.Watch(theirs, clmclient.AllKinds, remote.WatchOptions{Cursor: all.Cursor})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func TestI10TenantsAreApart(t *testing.T) {
 		if e.Type == "BOOKMARK" {
 			continue
 		}
-		r, err := client.ResourceOf(e.Object)
+		r, err := clmclient.ResourceOf(e.Object)
 		if err != nil || r.Tenancy["account"] != "222222222222" {
 			t.Fatalf("the watch shows %s %s, %v", e.Type, e.Object, err)
 		}
@@ -163,15 +164,15 @@ func TestI10TenantsAreApart(t *testing.T) {
 	}
 
 	// Whoever names an empty account is refused before anybody hears of it.
-	if _, err := c.List(client.WithTenant(system, ""), clusters, client.ResourceQuery{}); err == nil ||
-		client.StatusOf(err) != 0 {
+	if _, err := c.List(clmclient.WithTenant(system, ""), clusters, clmclient.ResourceQuery{}); err == nil ||
+		remote.StatusOf(err) != 0 {
 		t.Errorf("an empty account: %v", err)
 	}
 }
 
 // reasonOf is what an error says, without the id that was asked for.
 func reasonOf(err error, id string) string {
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
 		return "no error of CLM"
 	}

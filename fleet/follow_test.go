@@ -13,7 +13,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
@@ -38,7 +38,7 @@ func (b *bed) adapt() (asked func() int) {
 				mu.Unlock()
 				if p, err := b.Placement(ctx, id); err == nil && p.State == api.Waiting {
 					_, err = b.Place(ctx, id)
-					if client.StatusOf(err) >= 500 {
+					if remote.StatusOf(err) >= 500 {
 						b.t.Error(err)
 					}
 				}

@@ -17,7 +17,8 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	server "atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
@@ -32,16 +33,16 @@ entities:
 - {kind: ManagementCluster, plural: managementclusters}
 `
 
-const mcs = client.Collection("managementclusters")
+const mcs = clmclient.Collection("managementclusters")
 
 // bed is one process of CLM with its fleet, and a client.
 type bed struct {
 	t     testing.TB
 	fleet *Fleet
-	*client.CLM
+	*clmclient.Client
 	url string
-	as  func(tenant string) *client.CLM // a caller of a tenant, at the same server
-	end func()                          // ends it before the test does
+	as  func(tenant string) *clmclient.Client // a caller of a tenant, at the same server
+	end func()                                // ends it before the test does
 }
 
 func start(t testing.TB) *bed { return startOn(t, pgtest.DSN(t), Options{}) }
@@ -76,22 +77,22 @@ func startOn(t testing.TB, dsn string, o Options) *bed {
 	go func() { done <- s.Run(ctx) }()
 	go func() { done <- f.Run(ctx) }()
 	b := &bed{t: t, fleet: f, url: "http://" + l.Addr().String()}
-	b.as = func(tenant string) *client.CLM {
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: b.url, Token: tenant})
+	b.as = func(tenant string) *clmclient.Client {
+		c, err := clmclient.New(clmclient.Options{Endpoint: b.url, Token: tenant})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
 		return c
 	}
-	b.CLM = b.as("")
+	b.Client = b.as("")
 	ended := false
 	b.end = func() {
 		if ended {
 			return
 		}
 		ended = true
-		b.CLM.Close()
+		b.Client.Close()
 		stop()
 		for range 2 {
 			if err := <-done; err != nil {
@@ -114,7 +115,7 @@ func claimed(r *http.Request) (server.Caller, error) {
 }
 
 // make makes a resource and returns its id.
-func (b *bed) make(in client.Collection, kind, name, spec string, labels map[string]string) string {
+func (b *bed) make(in clmclient.Collection, kind, name, spec string, labels map[string]string) string {
 	b.t.Helper()
 	r, err := b.Create(b.t.Context(), in, clm.ResourceCreate{Kind: kind, Name: name, Spec: json.RawMessage(spec),
 		Labels: labels}, "")
@@ -129,7 +130,7 @@ func (b *bed) cluster(name, spec string) string {
 	return b.make(clustersOf, "Cluster", name, spec, nil)
 }
 
-const clustersOf = client.Collection("clusters")
+const clustersOf = clmclient.Collection("clusters")
 
 // mc makes a management cluster whose agent is heard.
 func (b *bed) mc(name, spec string, labels map[string]string) string {
@@ -226,7 +227,7 @@ func (b *bed) asked() (ids []string) {
 
 func fails(t testing.TB, what string, err error, status int, code string) {
 	t.Helper()
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != status || e.Code != code {
 		t.Fatalf("%s: %v (%+v), want %d %s", what, err, e, status, code)
 	}

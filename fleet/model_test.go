@@ -9,7 +9,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 // Anything in any order, against a model: what is placed never moves, whatever
@@ -128,7 +128,7 @@ func TestPlacementsAgainstAModel(t *testing.T) {
 	}
 	for id, at := range places {
 		p, err := b.Placement(ctx, id)
-		if client.StatusOf(err) == 404 && at == "" {
+		if remote.StatusOf(err) == 404 && at == "" {
 			continue
 		}
 		if err != nil || p.ManagementCluster != at {

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
-	"atoll.dev/client"
+	"atoll.dev/api/work"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -164,7 +165,7 @@ func (f *Fleet) worksOf(ctx context.Context, o orphanedPlacement, unknown map[st
 		unknown[o.mc] = held
 	}
 	for _, u := range held {
-		if u.ID == client.BundleID(f.opts.WorkSource, o.mc, hostedClusterWork+o.cluster) {
+		if u.ID == work.BundleID(f.opts.WorkSource, o.mc, hostedClusterWork+o.cluster) {
 			u.Cluster = o.cluster
 			all = append(all, u)
 		}
@@ -187,7 +188,7 @@ func (f *Fleet) endWorks(ctx context.Context, works []Work, reason string) error
 		if w.Deleting != nil {
 			continue
 		}
-		err := f.opts.Works.End(client.WithActor(ctx, client.Actor{Principal: actor.Principal, Account: actor.Account,
+		err := f.opts.Works.End(remote.WithActor(ctx, remote.Actor{Principal: actor.Principal, Account: actor.Account,
 			RequestID: actor.RequestID}), w, reason)
 		if err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
-	"atoll.dev/client"
+	"atoll.dev/api/work"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -225,7 +225,7 @@ func TestI9SilenceFreesNothing(t *testing.T) {
 	w.fails = nil
 	w.mu.Unlock()
 	held("without its agent")
-	unknown := Work{ID: client.BundleID("hosted-cluster", "one", "work-"+id), ManagementCluster: "one",
+	unknown := Work{ID: work.BundleID("hosted-cluster", "one", "work-"+id), ManagementCluster: "one",
 		Since: time.Now()}
 	w.put(unknown)
 	b.heard(one, true)

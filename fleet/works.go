@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"atoll.dev/api/maestro"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 )
 
 // Work is a work that is on a management cluster or on its way there.
@@ -45,9 +46,9 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'
 const clusterLabel = "hyperfleet.io/cluster-id"
 
 // MaestroWorks are the works of a Maestro.
-func MaestroWorks(m *client.Maestro) Works { return maestroWorks{m} }
+func MaestroWorks(m *maestroclient.Client) Works { return maestroWorks{m} }
 
-type maestroWorks struct{ m *client.Maestro }
+type maestroWorks struct{ m *maestroclient.Client }
 
 const (
 	workFields = "id,consumer_name,created_at,deleted_at,metadata.name,metadata.labels"
@@ -64,10 +65,10 @@ func (w maestroWorks) Each(ctx context.Context, cluster, managementCluster strin
 		search = "payload->'metadata'->'labels'@>" + quote(string(label))
 	}
 	if managementCluster != "" {
-		search += " and " + client.Equal("consumer_name", managementCluster)
+		search += " and " + remote.Equal("consumer_name", managementCluster)
 	}
 	for last := ""; ; {
-		q := client.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc", Search: search, Fields: workFields}
+		q := remote.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc", Search: search, Fields: workFields}
 		if last != "" {
 			q.Search += " and id > " + quote(last)
 		}
@@ -117,9 +118,9 @@ func workOf(b maestro.ResourceBundle) Work {
 
 func (w maestroWorks) Unknown(ctx context.Context, managementCluster string) (all []Work, err error) {
 	for last := ""; ; {
-		q := client.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc"}
+		q := remote.ListOptions{Page: 1, Size: workPage, OrderBy: "id asc"}
 		if managementCluster != "" {
-			q.Search = client.Equal("consumer_name", managementCluster)
+			q.Search = remote.Equal("consumer_name", managementCluster)
 		}
 		if last != "" {
 			if q.Search != "" {
@@ -154,7 +155,7 @@ func (w maestroWorks) Get(ctx context.Context, managementCluster, id string) (fo
 		}
 		found = workOf(b)
 		return found, managementCluster == "" || found.ManagementCluster == managementCluster, nil
-	case client.StatusOf(err) != 404:
+	case remote.StatusOf(err) != 404:
 		return found, false, fmt.Errorf("reading work %s: %w", id, err)
 	}
 	unknown, err := w.Unknown(ctx, managementCluster)
@@ -170,7 +171,7 @@ func (w maestroWorks) End(ctx context.Context, work Work, reason string) (err er
 	} else {
 		err = w.m.DeleteUnknownWork(ctx, work.ManagementCluster, work.ID, reason)
 	}
-	if client.StatusOf(err) == 404 {
+	if remote.StatusOf(err) == 404 {
 		return nil
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 // Credentials is the region's first key pair, for the person who started it.
@@ -109,7 +110,7 @@ func (t topology) register(ctx context.Context, cluster string) error {
 		Name: cluster, Labels: map[string]string{"cluster_type": "management",
 			"cluster_id": cluster}, Capacity: takes.Capacity, Versions: takes.Versions,
 	})
-	if client.StatusOf(err) == 409 {
+	if remote.StatusOf(err) == 409 {
 		_, err = api.UpdateManagementCluster(ctx, cluster, takes)
 	}
 	if err != nil || len(st.Clusters) < 2 {
@@ -124,7 +125,7 @@ func (t topology) register(ctx context.Context, cluster string) error {
 			continue
 		}
 		_, err := api.UpdateManagementCluster(ctx, mc.Name, platform.ManagementClusterUpdate{Capacity: takes.Capacity})
-		if err != nil && client.StatusOf(err) != 404 {
+		if err != nil && remote.StatusOf(err) != 404 {
 			return err
 		}
 	}
@@ -132,7 +133,7 @@ func (t topology) register(ctx context.Context, cluster string) error {
 }
 
 // Client returns a client of the region's API with the first key pair.
-func (h Home) Client() (*client.Platform, error) {
+func (h Home) Client() (*client.Client, error) {
 	cred, err := h.Credentials()
 	if err != nil {
 		return nil, err
@@ -141,7 +142,7 @@ func (h Home) Client() (*client.Platform, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.NewPlatform(client.PlatformOptions{
+	return client.New(client.Options{
 		Endpoint: endpoint, CAFile: h.CAFile(),
 		Credentials: client.Credentials{AccessKeyID: cred.AccessKeyID, SecretAccessKey: cred.SecretAccessKey,
 			Region: region},

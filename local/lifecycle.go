@@ -8,7 +8,7 @@ import (
 	"os"
 	"strings"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/pki"
 )
 
@@ -25,7 +25,7 @@ const CLMConfig = `server:
   tenant:
     enabled: true
     system_header: X-HyperFleet-System
-    dimensions: [{header: ` + client.TenantHeader + `, key: account, required: true}]
+    dimensions: [{header: ` + clmclient.TenantHeader + `, key: account, required: true}]
 `
 
 // clm is the lifecycle manager: its API, and the sentinel.

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/store"
 )
 
@@ -19,17 +20,18 @@ import (
 // ManagementClusters. Named finds one by its name, which is its consumer's;
 // Report takes a report, or says that it knows better.
 type Lifecycle interface {
-	Named(ctx context.Context, from client.Collection, name string) (client.Resource, error)
-	Report(ctx context.Context, in client.Collection, id string, report clm.AdapterStatusCreate) (taken bool, err error)
+	Named(ctx context.Context, from clmclient.Collection, name string) (clmclient.Resource, error)
+	Report(ctx context.Context, in clmclient.Collection, id string, report clm.AdapterStatusCreate) (taken bool,
+		err error)
 }
 
 const (
-	managementClusters client.Collection = "managementclusters"
-	reportTick                           = time.Second // between two looks at who has become silent
-	reportRead                           = 5 * time.Second
-	reportTimeout                        = 5 * time.Second  // of one call
-	reportPass                           = 20 * time.Second // of all calls that are due at a time
-	reportsAtOnce                        = 8
+	managementClusters clmclient.Collection = "managementclusters"
+	reportTick                              = time.Second // between two looks at who has become silent
+	reportRead                              = 5 * time.Second
+	reportTimeout                           = 5 * time.Second  // of one call
+	reportPass                              = 20 * time.Second // of all calls that are due at a time
+	reportsAtOnce                           = 8
 )
 
 // reporter tells the lifecycle manager which agents are heard.
@@ -155,7 +157,7 @@ func (r *reporter) sayOne(ctx context.Context, w word, now time.Time) error {
 	err := r.report(ctx, w, now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch status := client.StatusOf(err); {
+	switch status := remote.StatusOf(err); {
 	case err == nil:
 		r.attendance.told(w, now)
 	case status >= 400 && status < 500:

@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	lifecycle "atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
 )
 
 // manager is a real lifecycle manager of a test.
-func manager(t *testing.T) *client.CLM {
+func manager(t *testing.T) *clmclient.Client {
 	t.Helper()
 	registry, err := lifecycle.ParseRegistry([]byte(
 		`entities: [{kind: ManagementCluster, plural: managementclusters}]`))
@@ -49,7 +49,7 @@ func manager(t *testing.T) *client.CLM {
 			t.Error(err)
 		}
 	})
-	c, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + l.Addr().String()})
+	c, err := clmclient.New(clmclient.Options{Endpoint: "http://" + l.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}

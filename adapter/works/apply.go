@@ -11,7 +11,8 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/api/maestro"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 )
 
 // attempts bounds how often Apply looks again when others change the work at
@@ -33,7 +34,7 @@ func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Appli
 	var done adapter.Applied
 	for range attempts {
 		done, err = w.try(ctx, a, want)
-		if status := client.StatusOf(err); status != http.StatusPreconditionFailed && status != http.StatusConflict {
+		if status := remote.StatusOf(err); status != http.StatusPreconditionFailed && status != http.StatusConflict {
 			break
 		}
 	}
@@ -44,7 +45,7 @@ func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Appli
 }
 
 // try looks at the work and does what is to be done.
-func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bundle) (adapter.Applied, error) {
+func (w *Works) try(ctx context.Context, a adapter.Application, want maestroclient.Bundle) (adapter.Applied, error) {
 	b, etag, err := w.bundle(ctx, want.ID)
 	switch {
 	case err != nil:
@@ -86,7 +87,8 @@ func (w *Works) try(ctx context.Context, a adapter.Application, want client.Bund
 	return w.applied(b, want, adapter.Updated, reason)
 }
 
-func (w *Works) create(ctx context.Context, want client.Bundle, op adapter.Operation, reason string) (adapter.Applied,
+func (w *Works) create(ctx context.Context, want maestroclient.Bundle, op adapter.Operation, reason string) (
+	adapter.Applied,
 	error) {
 	w.expect(want.ID, 1)
 	if _, err := w.client.CreateBundle(ctx, want); err != nil {
@@ -111,7 +113,7 @@ func (w *Works) expect(id string, version int64) {
 }
 
 // applied is the result: the bundle as it was, with what was published.
-func (w *Works) applied(b *maestro.ResourceBundle, want client.Bundle, op adapter.Operation, reason string) (
+func (w *Works) applied(b *maestro.ResourceBundle, want maestroclient.Bundle, op adapter.Operation, reason string) (
 	adapter.Applied, error) {
 	var err error
 	if b.Metadata, err = json.Marshal(want.Metadata); err != nil {
@@ -143,7 +145,7 @@ func mustObject(b *maestro.ResourceBundle) adapter.Object {
 // recreate deletes the work, waits until its agent has confirmed, and makes it
 // anew. An agent that is away would hold a worker: after a while it is an
 // error, and the next run, when the work is gone, makes it.
-func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag string, want client.Bundle, was,
+func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag string, want maestroclient.Bundle, was,
 	wants int64) (adapter.Applied, error) {
 	if err := w.remove(ctx, b, etag, ""); err != nil {
 		return adapter.Applied{}, err

@@ -10,7 +10,7 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/api/maestro"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 // Doubt implements adapter.Doubter: after Maestro's database was lost nobody
@@ -25,7 +25,7 @@ func (w *Works) Doubt(ctx context.Context, s adapter.Search) (adapter.Object, er
 		consumer = ""
 	}
 	// In this order: a rebuild makes consumers at the same time.
-	first, err := w.consumers(ctx, client.ListOptions{Size: 1})
+	first, err := w.consumers(ctx, remote.ListOptions{Size: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -52,9 +52,9 @@ func (w *Works) Doubt(ctx context.Context, s adapter.Search) (adapter.Object, er
 func (w *Works) unheard(ctx context.Context, consumer string) (silent bool, since time.Time, err error) {
 	var found []maestro.Consumer
 	for page := 1; ; page++ {
-		o := client.ListOptions{Page: page, Size: pageSize}
+		o := remote.ListOptions{Page: page, Size: pageSize}
 		if consumer != "" {
-			o.Search = client.Equal("name", consumer)
+			o.Search = remote.Equal("name", consumer)
 		}
 		list, err := w.consumers(ctx, o)
 		if err != nil {
@@ -86,7 +86,7 @@ func (w *Works) unheard(ctx context.Context, consumer string) (silent bool, sinc
 	return false, since, nil
 }
 
-func (w *Works) consumers(ctx context.Context, o client.ListOptions) ([]maestro.Consumer, error) {
+func (w *Works) consumers(ctx context.Context, o remote.ListOptions) ([]maestro.Consumer, error) {
 	doc, err := w.client.ListConsumers(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("asking whether it is known what agents hold: %w", err)
@@ -113,9 +113,9 @@ func (w *Works) heard(ctx context.Context, consumer string, s adapter.Search) (a
 		}
 		return objectOf(b)
 	}
-	o := client.ListOptions{Size: 1}
+	o := remote.ListOptions{Size: 1}
 	if consumer != "" {
-		o.Search = client.Equal("consumer_name", consumer)
+		o.Search = remote.Equal("consumer_name", consumer)
 	}
 	list, err := w.client.UnknownWorks(ctx, o)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"atoll.dev/api/maestro"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 )
 
 // isForeign asks the server, until it answers, whether it is one that knows
@@ -16,8 +17,8 @@ import (
 // answers a list, or breaks.
 func (w *Works) isForeign(ctx context.Context) (bool, error) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		_, err := w.client.UnknownWorks(ctx, client.ListOptions{Size: 1})
-		switch status := client.StatusOf(err); {
+		_, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1})
+		switch status := remote.StatusOf(err); {
 		case err == nil:
 			w.mu.Lock()
 			w.foreign = false // it may have been replaced
@@ -45,7 +46,7 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 		s.relist()
 		s.mu.Unlock()
 		for page := 1; ; page++ {
-			doc, err := w.client.ListBundles(ctx, client.ListOptions{Page: page, Size: pageSize, Search: client.Equal(
+			doc, err := w.client.ListBundles(ctx, remote.ListOptions{Page: page, Size: pageSize, Search: remote.Equal(
 				"source", w.client.Source())})
 			if err != nil {
 				// The stream stands, so the server lives; the next one lists again.
@@ -72,7 +73,7 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 			}
 		}
 	}
-	return w.client.FollowStatuses(ctx, list, func(b client.BundleStatus) error {
+	return w.client.FollowStatuses(ctx, list, func(b maestroclient.BundleStatus) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if b.Deleted {

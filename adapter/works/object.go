@@ -16,7 +16,7 @@ import (
 	"atoll.dev/adapter"
 	"atoll.dev/api/maestro"
 	"atoll.dev/api/work"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
 )
 
 const (
@@ -108,8 +108,8 @@ func unknownObject(u *maestro.UnknownWork, name string) adapter.Object {
 }
 
 // wanted is what a task's object asks Maestro for.
-func (w *Works) wanted(a adapter.Application, consumer string) (client.Bundle, error) {
-	var b client.Bundle
+func (w *Works) wanted(a adapter.Application, consumer string) (maestroclient.Bundle, error) {
+	var b maestroclient.Bundle
 	if err := isWork(text(a.Object["apiVersion"]), text(a.Object["kind"])); err != nil {
 		return b, err
 	}
@@ -144,7 +144,7 @@ func (w *Works) wanted(a adapter.Application, consumer string) (client.Bundle, e
 		meta.Annotations = map[string]string{}
 	}
 	meta.Annotations[annotationEvent] = string(event)
-	return client.Bundle{
+	return maestroclient.Bundle{
 		ID: w.client.BundleID(consumer, meta.Name), Consumer: consumer, Metadata: meta,
 		Spec: work.Bundle{
 			Manifests: shape.Spec.Workload.Manifests, DeleteOption: shape.Spec.DeleteOption,
@@ -155,8 +155,8 @@ func (w *Works) wanted(a adapter.Application, consumer string) (client.Bundle, e
 
 // bundleOf is what was published of a bundle, but its executor, which Maestro
 // does not tell.
-func bundleOf(b *maestro.ResourceBundle) (client.Bundle, error) {
-	own := client.Bundle{ID: b.ID, Consumer: b.ConsumerName, Spec: work.Bundle{Manifests: b.Manifests}}
+func bundleOf(b *maestro.ResourceBundle) (maestroclient.Bundle, error) {
+	own := maestroclient.Bundle{ID: b.ID, Consumer: b.ConsumerName, Spec: work.Bundle{Manifests: b.Manifests}}
 	parts := struct {
 		Metadata        *metav1.ObjectMeta             `json:"metadata"`
 		DeleteOption    **workv1.DeleteOption          `json:"deleteOption"`
@@ -187,7 +187,7 @@ func orNull(raw json.RawMessage) json.RawMessage {
 
 // orphan makes a bundle leave behind what it applied. It says whether that is
 // a change.
-func orphan(b *client.Bundle) bool {
+func orphan(b *maestroclient.Bundle) bool {
 	if o := b.Spec.DeleteOption; o != nil && o.PropagationPolicy == workv1.DeletePropagationPolicyTypeOrphan {
 		return false
 	}
@@ -199,7 +199,7 @@ func orphan(b *client.Bundle) bool {
 // nobody can read it. Of one generation, annotations are not compared either,
 // those of the work and those of its manifests: tasks put the time into them,
 // and a work that changed with each run would change for ever.
-func same(want, have client.Bundle) bool {
+func same(want, have maestroclient.Bundle) bool {
 	alike := generationOf(want.Metadata.Annotations) == generationOf(have.Metadata.Annotations)
 	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !alike && !maps.Equal(unnoted(want), unnoted(have)) ||
 		owner(want) != owner(have) ||
@@ -237,14 +237,14 @@ func sameManifest(a, b []byte, bare bool) bool {
 
 // unnoted are the annotations without that of the event, which says nothing of
 // what is wanted.
-func unnoted(b client.Bundle) map[string]string {
+func unnoted(b maestroclient.Bundle) map[string]string {
 	a := maps.Clone(b.Metadata.Annotations)
 	delete(a, annotationEvent)
 	return a
 }
 
 // owner is the id of the resource for which a bundle is.
-func owner(b client.Bundle) string {
+func owner(b maestroclient.Bundle) string {
 	e, _ := eventOf(b.Metadata.Annotations)
 	return e.ID
 }

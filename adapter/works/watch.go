@@ -12,7 +12,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"atoll.dev/adapter"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -89,8 +89,8 @@ func (w *Works) Watch(ctx context.Context, changed func(adapter.Event) (taken bo
 		w.log.Info("this Maestro has no watch; its statuses are followed by gRPC")
 		err = w.followStatuses(ctx, s)
 	default:
-		search := client.Equal("source", w.client.Source())
-		err = w.client.FollowBundles(ctx, client.WatchOptions{Search: search, Fields: watchFields, Cursor: cursor},
+		search := remote.Equal("source", w.client.Source())
+		err = w.client.FollowBundles(ctx, remote.WatchOptions{Search: search, Fields: watchFields, Cursor: cursor},
 			s.take)
 	}
 	if ctx.Err() != nil {
@@ -113,11 +113,11 @@ func (w *Works) Recall(match func(adapter.Event) bool) {
 	s.calm.Add(events...)
 }
 
-func (s *watching) take(e client.Event) error {
+func (s *watching) take(e remote.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch e.Type {
-	case client.Relist:
+	case remote.Relist:
 		s.relist()
 		return nil
 	case rest.Bookmark:

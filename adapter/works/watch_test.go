@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"atoll.dev/adapter"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -25,7 +25,7 @@ func listAnew(t *testing.T) {
 	s := New(Options{}).watching
 	s.changed = func(e adapter.Event) bool { told = append(told, e.ID); return true }
 	s.relist()
-	take := func(e client.Event) {
+	take := func(e remote.Event) {
 		t.Helper()
 		if err := s.take(e); err != nil {
 			t.Fatal(err)
@@ -35,10 +35,10 @@ func listAnew(t *testing.T) {
 		for _, id := range ids {
 			object := fmt.Sprintf(`{"id":%q,"version":1,"metadata":{"annotations":{%q:"{\"id\":\"%s\"}"}}}`,
 				"bundle-"+id, annotationEvent, id)
-			take(client.Event{Type: rest.Added, Object: json.RawMessage(object)})
+			take(remote.Event{Type: rest.Added, Object: json.RawMessage(object)})
 		}
 	}
-	relist, end := client.Event{Type: client.Relist}, client.Event{Type: rest.Bookmark, Cursor: "1"}
+	relist, end := remote.Event{Type: remote.Relist}, remote.Event{Type: rest.Bookmark, Cursor: "1"}
 
 	list("a", "b")
 	take(relist)

@@ -21,13 +21,14 @@ import (
 
 	"atoll.dev/adapter"
 	"atoll.dev/api/maestro"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 )
 
 // Options say by which client, and how.
 type Options struct {
-	Client *client.Maestro // its source owns the works
-	Log    *slog.Logger    // default: none
+	Client *maestroclient.Client // its source owns the works
+	Log    *slog.Logger          // default: none
 
 	// RecreateWait is how long Apply waits for a work to be gone that is to be
 	// made anew. Then it fails, and the next run goes on. Default 5 s.
@@ -42,7 +43,7 @@ type Options struct {
 
 // Works is the transport. Use New.
 type Works struct {
-	client *client.Maestro
+	client *maestroclient.Client
 	log    *slog.Logger
 	wait   time.Duration
 	should func(context.Context) ([]string, error) // Options.Clusters
@@ -91,9 +92,9 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 	if s.Name != "" && consumer != "" {
 		return w.byName(ctx, consumer, s)
 	}
-	search := client.Equal("source", w.client.Source())
+	search := remote.Equal("source", w.client.Source())
 	if consumer != "" {
-		search += " and " + client.Equal("consumer_name", consumer)
+		search += " and " + remote.Equal("consumer_name", consumer)
 	}
 	if s.Name != "" {
 		search += " and payload->'metadata'->>'name'=" + quote(s.Name)
@@ -107,7 +108,7 @@ func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Objec
 	}
 	var found []adapter.Object
 	for page := 1; ; page++ {
-		doc, err := w.client.ListBundles(ctx, client.ListOptions{Page: page, Size: pageSize, Search: search})
+		doc, err := w.client.ListBundles(ctx, remote.ListOptions{Page: page, Size: pageSize, Search: search})
 		if err != nil {
 			return nil, fmt.Errorf("searching works: %w", err)
 		}
@@ -159,7 +160,7 @@ func (w *Works) byName(ctx context.Context, consumer string, s adapter.Search) (
 // bundle reads one; nil when there is none.
 func (w *Works) bundle(ctx context.Context, id string) (*maestro.ResourceBundle, string, error) {
 	doc, err := w.client.Bundle(ctx, id)
-	if client.StatusOf(err) == http.StatusNotFound {
+	if remote.StatusOf(err) == http.StatusNotFound {
 		return nil, "", nil
 	}
 	if err != nil {
@@ -181,9 +182,9 @@ func (w *Works) unknown(ctx context.Context, consumer, name, id string) (adapter
 	if foreign {
 		return nil, nil
 	}
-	list, err := w.client.UnknownWorks(ctx, client.ListOptions{Size: 1, Search: client.Equal("id", id) + " and " +
-		client.Equal("consumer_name", consumer)})
-	if client.StatusOf(err) == http.StatusNotFound {
+	list, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("id", id) + " and " +
+		remote.Equal("consumer_name", consumer)})
+	if remote.StatusOf(err) == http.StatusNotFound {
 		w.mu.Lock()
 		w.foreign = true
 		w.mu.Unlock()
@@ -215,7 +216,7 @@ func (w *Works) Delete(ctx context.Context, d adapter.Deletion) error {
 			return err
 		}
 		adopted, err := w.client.AdoptUnknownWork(ctx, consumer, id, w.client.Source(), "its resource is deleted")
-		if client.StatusOf(err) == http.StatusNotFound || err == nil && !adopted {
+		if remote.StatusOf(err) == http.StatusNotFound || err == nil && !adopted {
 			return nil // it comes when its agent is there; the next run sees it
 		}
 		if err != nil {

@@ -25,7 +25,8 @@ import (
 	"atoll.dev/adapter"
 	"atoll.dev/adapter/transporttest"
 	"atoll.dev/agent"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro"
@@ -59,7 +60,7 @@ type world struct {
 	admin      dynamic.Interface
 	ns         string
 	works      *Works
-	client     *client.Maestro
+	client     *maestroclient.Client
 }
 
 func newWorld(t *testing.T) *world {
@@ -81,9 +82,9 @@ func (w *world) register() {
 	}
 }
 
-func (w *world) dial(rest string) *client.Maestro {
+func (w *world) dial(rest string) *maestroclient.Client {
 	w.Helper()
-	c, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://" + rest, GRPC: w.grpc, Source: source,
+	c, err := maestroclient.New(maestroclient.Options{HTTP: "http://" + rest, GRPC: w.grpc, Source: source,
 		Timeout: patience})
 	if err != nil {
 		w.Fatal(err)
@@ -263,7 +264,7 @@ func said(o adapter.Object) string {
 }
 
 func (w *world) subject(t *Works) transporttest.Subject {
-	other := func(name string) client.Bundle {
+	other := func(name string) maestroclient.Bundle {
 		w.Helper()
 		doc, err := w.client.Bundle(w.Context(), w.client.BundleID(consumer, name))
 		if err != nil {
@@ -277,7 +278,7 @@ func (w *world) subject(t *Works) transporttest.Subject {
 		if err := json.Unmarshal(doc.JSON, &b); err != nil {
 			w.Fatal(err)
 		}
-		c := client.Bundle{ID: w.client.BundleID(consumer, name), Consumer: consumer, Metadata: b.Metadata}
+		c := maestroclient.Bundle{ID: w.client.BundleID(consumer, name), Consumer: consumer, Metadata: b.Metadata}
 		c.Spec.Manifests = b.Manifests
 		if err := json.Unmarshal(b.ManifestConfigs, &c.Spec.ManifestConfigs); err != nil {
 			w.Fatal(err)
@@ -394,7 +395,7 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 	w.startMaestro()
 	w.register()
 	w.eventually("Maestro knows what its agent holds", func() error {
-		list, err := w.client.UnknownWorks(t.Context(), client.ListOptions{})
+		list, err := w.client.UnknownWorks(t.Context(), remote.ListOptions{})
 		if err == nil && len(list.Items) == 0 {
 			err = errors.New("none")
 		}

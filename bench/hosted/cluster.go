@@ -16,13 +16,14 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	watch "atoll.dev/internal/rest"
 )
 
 // bench is one run: the region that it measures, and the clusters that it has
 // made there.
 type bench struct {
-	api *client.Platform
+	api *client.Client
 	o   options
 	run string // in the names of the run's clusters
 
@@ -31,7 +32,7 @@ type bench struct {
 	made map[string]bool // ids of clusters that are not known to be gone
 }
 
-func newBench(api *client.Platform, o options) *bench {
+func newBench(api *client.Client, o options) *bench {
 	// names of two runs must differ, whatever the seed
 	rng := rand.New(rand.NewPCG(o.Seed, uint64(time.Now().UnixNano())))
 	return &bench{api: api, o: o, run: fmt.Sprintf("%06x", rng.Uint32()&0xffffff), made: map[string]bool{}}
@@ -149,10 +150,10 @@ func (h *hosted) get(ctx context.Context, path string) error {
 // await watches a cluster until it is as is says; nil when it is gone.
 func (b *bench) await(ctx context.Context, id string, is func(*platform.Cluster) bool) error {
 	seen := false
-	err := b.api.FollowClusters(ctx, client.WatchOptions{ID: id}, func(e client.Event) error {
+	err := b.api.FollowClusters(ctx, remote.WatchOptions{ID: id}, func(e remote.Event) error {
 		var k *platform.Cluster
 		switch {
-		case e.Type == client.Relist:
+		case e.Type == remote.Relist:
 			seen = false
 			return nil
 		case e.Type == watch.Deleted, e.Type == watch.Bookmark && !seen:
@@ -177,7 +178,7 @@ func (b *bench) await(ctx context.Context, id string, is func(*platform.Cluster)
 
 // awaitPool watches until all nodes of a pool are ready.
 func (b *bench) awaitPool(ctx context.Context, p platform.NodePool) error {
-	err := b.api.FollowNodePools(ctx, p.ClusterID, client.WatchOptions{}, func(e client.Event) error {
+	err := b.api.FollowNodePools(ctx, p.ClusterID, remote.WatchOptions{}, func(e remote.Event) error {
 		var now platform.NodePool
 		if len(e.Object) == 0 {
 			return nil
@@ -229,7 +230,7 @@ func (b *bench) remove(ctx context.Context, all ...*hosted) (time.Duration, erro
 
 func (b *bench) removeOne(ctx context.Context, id string) error {
 	if err := b.api.DeleteCluster(ctx, id, client.Deletion{}); err != nil &&
-		client.StatusOf(err) != http.StatusNotFound {
+		remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}
 	if err := b.await(ctx, id, func(k *platform.Cluster) bool { return k == nil }); err != nil {

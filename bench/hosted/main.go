@@ -71,7 +71,7 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	api, err := client.NewPlatform(client.PlatformOptions{
+	api, err := client.New(client.Options{
 		Endpoint: os.Getenv("ATOLL_ENDPOINT"), CAFile: os.Getenv("ATOLL_CA"),
 		Credentials: client.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv(
 			"AWS_SECRET_ACCESS_KEY"), Region: os.Getenv("AWS_REGION")},

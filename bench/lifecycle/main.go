@@ -25,7 +25,8 @@ import (
 	"atoll.dev/adapter/transporttest"
 	"atoll.dev/bench/report"
 	"atoll.dev/bus"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
@@ -200,12 +201,12 @@ func (b *bench) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := client.NewCLM(client.CLMOptions{Endpoint: b.region.URL, TLS: config})
+	c, err := clmclient.New(clmclient.Options{Endpoint: b.region.URL, TLS: config})
 	if err != nil {
 		return err
 	}
 	b.region.Background(ctx, func(ctx context.Context) error {
-		err := c.Follow(ctx, "clusters", client.WatchOptions{}, b.see)
+		err := c.Follow(ctx, "clusters", remote.WatchOptions{}, b.see)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -229,7 +230,7 @@ func (b *bench) follow(ctx context.Context) error {
 	return lifecycle.Await(ctx, func() error { return listener.Check(ctx) })
 }
 
-func (b *bench) see(e client.Event) error {
+func (b *bench) see(e remote.Event) error {
 	var r lifecycle.Resource
 	switch e.Type {
 	case rest.Added, rest.Modified, rest.Deleted:

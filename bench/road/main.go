@@ -19,8 +19,10 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
 	"atoll.dev/bench/report"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 func main() {
@@ -37,7 +39,7 @@ func main() {
 
 // road is one run: what was posted when, and when it was seen applied.
 type road struct {
-	api     *client.Platform
+	api     *client.Client
 	cluster string
 	run     string
 
@@ -50,7 +52,7 @@ type road struct {
 }
 
 func run(rate float64, inflight, works int, cluster string) error {
-	api, err := client.NewPlatform(client.PlatformOptions{
+	api, err := client.New(client.Options{
 		Endpoint: os.Getenv("ATOLL_ENDPOINT"), CAFile: os.Getenv("ATOLL_CA"),
 		Credentials: client.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), SecretAccessKey: os.Getenv(
 			"AWS_SECRET_ACCESS_KEY"), Region: os.Getenv("AWS_REGION")},
@@ -99,8 +101,8 @@ func quantiles(sorted []time.Duration) map[string]float64 {
 
 func (r *road) watch(ctx context.Context, watching chan struct{}) {
 	var once sync.Once
-	err := r.api.FollowBundles(ctx, client.WatchOptions{Consumer: r.cluster, Fields: "id,version,status.conditions"},
-		func(e client.Event) error {
+	err := r.api.FollowBundles(ctx, remote.WatchOptions{Consumer: r.cluster, Fields: "id,version,status.conditions"},
+		func(e remote.Event) error {
 			now := time.Now()
 			if e.Type == "BOOKMARK" {
 				once.Do(func() { close(watching) })
@@ -139,7 +141,7 @@ func (r *road) name(i int) string { return fmt.Sprintf("road-%s-%d", r.run, i) }
 
 func (r *road) post(ctx context.Context, i int) error {
 	name := r.name(i)
-	id := client.BundleID(client.SourceRosa, r.cluster, name)
+	id := work.BundleID(work.SourcePlatform, r.cluster, name)
 	begun := time.Now()
 	r.mu.Lock()
 	r.posted[id] = begun

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -27,7 +27,7 @@ func (f *front) listBundles(w http.ResponseWriter, r *http.Request) error {
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "watch=%s is neither true nor false", quote(v))
 		}
 		if watch {
-			return f.watchBundles(w, r, client.WatchOptions{
+			return f.watchBundles(w, r, remote.WatchOptions{
 				Cursor: q.Get("cursor"), Consumer: q.Get("consumer"), ID: q.Get("id"),
 				Search: q.Get("search"), Fields: q.Get("fields"),
 			})
@@ -37,7 +37,7 @@ func (f *front) listBundles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	doc, err := f.maestro.ListBundles(r.Context(), client.ListOptions{
+	doc, err := f.maestro.ListBundles(r.Context(), remote.ListOptions{
 		Page: page.Number, Size: page.Size,
 		Search: q.Get("search"), OrderBy: q.Get("orderBy"), Fields: q.Get("fields"),
 	})
@@ -82,7 +82,7 @@ func noBundle(id string) *rest.Error {
 // watchBundles passes Maestro's stream on, bookmarks and cursors as they are.
 // It does not continue a stream that Maestro breaks: the client does, with its
 // cursor.
-func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o client.WatchOptions) error {
+func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o remote.WatchOptions) error {
 	// Maestro's bookmarks come every 15 s; ours fill in only when they fail to.
 	return rest.Watch(w, r, rest.WatchOptions{Bookmark: 20 * time.Second}, func(ctx context.Context,
 		s *rest.Stream) error {

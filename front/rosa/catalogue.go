@@ -7,21 +7,21 @@ import (
 	"sync"
 	"time"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/front/rosa/spec"
 )
 
 // catalogue is what releases the region offers: the versions of the lifecycle
 // manager, read again when what is known of them is older than a few seconds.
 type catalogue struct {
-	clm *client.CLM
+	clm *clmclient.Client
 
 	mu    sync.Mutex
 	at    time.Time
 	known spec.Releases
 }
 
-const versions client.Collection = "versions"
+const versions clmclient.Collection = "versions"
 
 // freshness is how old what is known may be. A release that has come since is
 // refused for so long, one that has gone is accepted.
@@ -33,7 +33,7 @@ func (c *catalogue) releases(ctx context.Context) (spec.Releases, error) {
 		return known, nil
 	}
 	var found spec.Releases
-	for v, err := range c.clm.All(ctx, versions, client.ResourceQuery{Order: "created_time asc"}) {
+	for v, err := range c.clm.All(ctx, versions, clmclient.ResourceQuery{Order: "created_time asc"}) {
 		if err != nil {
 			return nil, err
 		}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 )
 
 // Who asks what releases there are does not wait for another who asks in vain.
@@ -19,7 +19,7 @@ func TestNobodyWaitsForAnothersQuestion(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer silent.Close()
-	lifecycle, err := client.NewCLM(client.CLMOptions{Endpoint: silent.URL, Timeout: 5 * time.Minute})
+	lifecycle, err := clmclient.New(clmclient.Options{Endpoint: silent.URL, Timeout: 5 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -174,7 +175,7 @@ func (f *front) listClusters(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	doc, err := f.maestro.ListConsumers(r.Context(), client.ListOptions{Page: page.Number, Size: page.Size})
+	doc, err := f.maestro.ListConsumers(r.Context(), remote.ListOptions{Page: page.Number, Size: page.Size})
 	if err != nil {
 		return err
 	}
@@ -219,7 +220,7 @@ func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 			"the management cluster %s hosts %d clusters; delete them first", mc.Name, n)
 	}
 	err = f.maestro.DeleteConsumer(r.Context(), mc.ID, "")
-	if e, ok := errors.AsType[*client.Error](err); ok && (e.Status == http.StatusForbidden && e.Code == "maestro-4" ||
+	if e, ok := errors.AsType[*remote.Error](err); ok && (e.Status == http.StatusForbidden && e.Code == "maestro-4" ||
 		e.Status == http.StatusConflict) {
 		return rest.Errorf(http.StatusConflict, codeInUse,
 			"the management cluster %s still has works; delete them, wait until they are gone, and try again",
@@ -235,7 +236,7 @@ func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-const managementClusters client.Collection = "managementclusters"
+const managementClusters clmclient.Collection = "managementclusters"
 
 // enrol makes a management cluster known to the lifecycle manager. One that is
 // known stays as it is: then an earlier registration did not get to its end, or
@@ -269,7 +270,7 @@ func (f *front) strike(ctx context.Context, name string) (struck bool, err error
 // lifecycle is the answer to an error of the lifecycle manager; a status that is fine
 // has none.
 func lifecycle(err error, fine ...int) error {
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	switch {
 	case err == nil, ok && slices.Contains(fine, e.Status):
 		return nil
@@ -286,15 +287,15 @@ func lifecycle(err error, fine ...int) error {
 
 // cluster gets the management cluster that the path names by its id or its
 // name. Ids are UUIDs, but a UUID may be a name too.
-func (f *front) cluster(r *http.Request) (client.Document, error) {
+func (f *front) cluster(r *http.Request) (remote.Document, error) {
 	key := r.PathValue("id")
 	missing := noCluster(key)
 	if !isClusterName(key) { // ids look like names
-		return client.Document{}, missing
+		return remote.Document{}, missing
 	}
 	if _, err := uuid.Parse(key); err == nil {
 		doc, err := f.maestro.Consumer(r.Context(), key)
-		if client.StatusOf(err) != http.StatusNotFound {
+		if remote.StatusOf(err) != http.StatusNotFound {
 			return doc, err
 		}
 	}
@@ -311,7 +312,7 @@ func noCluster(key string) *rest.Error {
 // write answers with a document of Maestro and its entity tag. There is no 304
 // to If-None-Match: what is observed (when an agent was last heard of, how far
 // a work has come) changes without a new version.
-func write(w http.ResponseWriter, status int, doc client.Document) error {
+func write(w http.ResponseWriter, status int, doc remote.Document) error {
 	if doc.ETag != "" {
 		w.Header().Set("Etag", doc.ETag)
 	}

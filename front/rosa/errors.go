@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -30,7 +30,7 @@ const (
 // asked. Errors that are the caller's fault keep their status; those that are
 // between Maestro and us become 502 or 503.
 func classify(err error) *rest.Error {
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
 		return nil
 	}
@@ -42,7 +42,7 @@ func classify(err error) *rest.Error {
 	switch e.Status {
 	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
 		reason := "Maestro, which keeps management clusters and work, does not answer; try again"
-		if e.Code != client.CodeUnreachable {
+		if e.Code != remote.CodeUnreachable {
 			reason = "Maestro, which keeps management clusters and work, is unavailable: " + e.Reason
 		}
 		r := answer(http.StatusServiceUnavailable, codeUnavailable, reason)
@@ -72,7 +72,7 @@ func classify(err error) *rest.Error {
 // what the caller asked for, and leaves other errors alone. An empty code
 // keeps Maestro's.
 func explain(err error, status int, as *rest.Error) error {
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != status {
 		return err
 	}

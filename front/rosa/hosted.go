@@ -12,7 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/access"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/rosa/progress"
 	"atoll.dev/front/rosa/spec"
 	"atoll.dev/internal/rest"
@@ -23,7 +24,7 @@ import (
 // their tenant, so that what is another account's is not there: for privileged
 // accounts, too.
 type hosted struct {
-	clm       *client.CLM // nil: the region has none
+	clm       *clmclient.Client // nil: the region has none
 	catalogue *catalogue
 	patience  time.Duration // for a credential to be signed
 	placement Placement
@@ -31,15 +32,15 @@ type hosted struct {
 
 // Collections of the lifecycle manager.
 const (
-	clusters    client.Collection = "clusters"
-	nodePools   client.Collection = "nodepools"
-	credentials client.Collection = "credentials"
+	clusters    clmclient.Collection = "clusters"
+	nodePools   clmclient.Collection = "nodepools"
+	credentials clmclient.Collection = "credentials"
 )
 
 // signingTime is how long a POST of a credential waits for the certificate.
 const signingTime = 15 * time.Second
 
-func newHosted(clm *client.CLM) *hosted {
+func newHosted(clm *clmclient.Client) *hosted {
 	return &hosted{clm: clm, catalogue: &catalogue{clm: clm}, patience: signingTime}
 }
 
@@ -93,7 +94,7 @@ type exchange struct {
 func (h *hosted) called(area string, serve func(*exchange) error) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		who, _ := access.FromContext(r.Context()) // identified has seen to it
-		c := &exchange{w: w, r: r, who: who, area: area, see: h.sees(who), ctx: client.WithTenant(r.Context(),
+		c := &exchange{w: w, r: r, who: who, area: area, see: h.sees(who), ctx: clmclient.WithTenant(r.Context(),
 			who.Account)}
 		if h.clm == nil {
 			return c.unavailable(errors.New("it is not configured"))
@@ -153,7 +154,7 @@ func (c *exchange) explained(err error) error {
 	if _, said := errors.AsType[*rest.Error](err); said {
 		return err // in the handler's own words
 	}
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
 		return err
 	}
@@ -192,7 +193,7 @@ func (c *exchange) explained(err error) error {
 // taken replaces the answer to the one conflict that is about a name. Others are
 // about what is being deleted, or was made by the same Idempotency-Key.
 func taken(err error, as *rest.Error) error {
-	if e, ok := errors.AsType[*client.Error](err); ok && e.Code == "HYPERFLEET-CNF-001" {
+	if e, ok := errors.AsType[*remote.Error](err); ok && e.Code == "HYPERFLEET-CNF-001" {
 		return as.Because(err)
 	}
 	return err

@@ -8,7 +8,8 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/rosa/progress"
 	"atoll.dev/front/rosa/spec"
 	"atoll.dev/internal/rest"
@@ -18,7 +19,7 @@ import (
 const projectLabel = "target_project_id"
 
 // clusterOf shows a resource as a cluster. It has its statuses.
-func (c *exchange) clusterOf(r client.Resource) (platform.Cluster, error) {
+func (c *exchange) clusterOf(r clmclient.Resource) (platform.Cluster, error) {
 	shown := platform.Cluster{
 		ID: r.ID, Name: r.Name, TargetProjectID: r.Labels[projectLabel], CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
 		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(
@@ -33,7 +34,7 @@ func (c *exchange) clusterOf(r client.Resource) (platform.Cluster, error) {
 
 // shownCluster is an object of a watch as a cluster.
 func (c *exchange) shownCluster(object json.RawMessage) (json.RawMessage, error) {
-	r, err := client.ResourceOf(object)
+	r, err := clmclient.ResourceOf(object)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +59,7 @@ func (h *hosted) showCluster(c *exchange, status int, id string) error {
 }
 
 // cluster reads a cluster with what is reported on it.
-func (h *hosted) cluster(c *exchange, id string) (client.Resource, error) {
+func (h *hosted) cluster(c *exchange, id string) (clmclient.Resource, error) {
 	r, err := h.clm.GetWithStatuses(c.ctx, clusters, id)
 	return r, explain(err, http.StatusNotFound, c.missing("cluster", id))
 }
@@ -130,7 +131,7 @@ func (h *hosted) changeCluster(c *exchange, change func(spec.Env, spec.Known, []
 		return err
 	}
 	env := spec.Env{Creator: c.who.Principal, Releases: releases}
-	err = h.rewrite(c, clusters, id, "cluster", etag, func(have client.Resource) (json.RawMessage, error) {
+	err = h.rewrite(c, clusters, id, "cluster", etag, func(have clmclient.Resource) (json.RawMessage, error) {
 		after, problems, err := change(env, spec.Known{
 			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy, Account: c.who.Account, Spec: have.Spec,
 		}, body)
@@ -151,9 +152,9 @@ func (h *hosted) changeCluster(c *exchange, change func(spec.Env, spec.Known, []
 // rewrite makes a new spec of the present one and stores it, if the document
 // has not changed meanwhile; otherwise it begins again, unless the caller
 // insists on a version.
-func (h *hosted) rewrite(c *exchange, in client.Collection, id, what, etag string, change func(client.Resource) (
+func (h *hosted) rewrite(c *exchange, in clmclient.Collection, id, what, etag string, change func(clmclient.Resource) (
 	json.RawMessage, error)) error {
-	return h.steadily(c, in, id, what, etag, func(have client.Resource) error {
+	return h.steadily(c, in, id, what, etag, func(have clmclient.Resource) error {
 		if have.DeletedTime != nil {
 			return c.fail(http.StatusConflict, codeGoing, "the %s is being deleted, since %s", what,
 				have.DeletedTime.Format("2006-01-02T15:04:05Z07:00"))
@@ -173,8 +174,8 @@ func (h *hosted) rewrite(c *exchange, in client.Collection, id, what, etag strin
 
 // steadily does something about a document as it was read, and again when it
 // has changed before that was done.
-func (h *hosted) steadily(c *exchange, in client.Collection, id, what, etag string,
-	do func(client.Resource) error) error {
+func (h *hosted) steadily(c *exchange, in clmclient.Collection, id, what, etag string,
+	do func(clmclient.Resource) error) error {
 	for attempt := 1; ; attempt++ {
 		have, err := h.clm.Get(c.ctx, in, id, "")
 		if err != nil {
@@ -184,7 +185,7 @@ func (h *hosted) steadily(c *exchange, in client.Collection, id, what, etag stri
 			return changed(what)
 		}
 		err = do(have)
-		if client.StatusOf(err) != http.StatusPreconditionFailed || etag != "" || attempt == attempts {
+		if remote.StatusOf(err) != http.StatusPreconditionFailed || etag != "" || attempt == attempts {
 			return explain(err, http.StatusNotFound, c.missing(what, id))
 		}
 	}
@@ -220,7 +221,7 @@ func (h *hosted) deleteCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	err = h.steadily(c, clusters, id, "cluster", etag, func(have client.Resource) error {
+	err = h.steadily(c, clusters, id, "cluster", etag, func(have clmclient.Resource) error {
 		var s platform.ClusterSpec
 		if err := json.Unmarshal(have.Spec, &s); err != nil {
 			return fmt.Errorf("reading the spec of cluster %s: %w", id, err)
@@ -237,7 +238,7 @@ func (h *hosted) deleteCluster(c *exchange) error {
 	})
 	if err == nil && force {
 		err = h.clm.ForceDelete(c.ctx, clusters, id, reason)
-		if client.StatusOf(err) == http.StatusNotFound {
+		if remote.StatusOf(err) == http.StatusNotFound {
 			err = nil // there was nothing to wait for
 		}
 	}
@@ -256,7 +257,7 @@ func (h *hosted) listClusters(c *exchange) error {
 	q := c.r.URL.Query()
 	search := equalTo("name", q.Get("name"))
 	if watch {
-		return h.relay(c, clusters, client.WatchOptions{
+		return h.relay(c, clusters, remote.WatchOptions{
 			Cursor: q.Get("cursor"), Search: both(search, equalTo("id", q.Get("id"))), Statuses: true,
 		}, c.shownCluster)
 	}

@@ -21,7 +21,8 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/rosa/progress"
 	"atoll.dev/front/rosa/spec"
 	"atoll.dev/internal/rest"
@@ -103,7 +104,7 @@ func (h *hosted) createCredential(c *exchange) error {
 }
 
 // canSign refuses at once where there is no control plane to wait for.
-func (c *exchange) canSign(cluster client.Resource) error {
+func (c *exchange) canSign(cluster clmclient.Resource) error {
 	status, _ := progress.Cluster(cluster.Resource, c.see)
 	switch status.Phase {
 	case platform.ClusterPhaseDeleting:
@@ -150,22 +151,22 @@ func keyOf(csr string) (crypto.PublicKey, error) {
 }
 
 // order makes the Credential, which has a name of chance.
-func (h *hosted) order(c *exchange, cluster string, want spec.Credential) (client.Resource, error) {
+func (h *hosted) order(c *exchange, cluster string, want spec.Credential) (clmclient.Resource, error) {
 	s, err := json.Marshal(credentialSpec{
 		Request: want.CSR, ExpirationSeconds: int64(want.Lifetime / time.Second),
 		ExpiresAt: time.Now().UTC().Add(want.Lifetime).Truncate(time.Second), Username: c.who.Principal,
 	})
 	if err != nil {
-		return client.Resource{}, err
+		return clmclient.Resource{}, err
 	}
 	name := make([]byte, 8)
 	if _, err := rand.Read(name); err != nil {
-		return client.Resource{}, err
+		return clmclient.Resource{}, err
 	}
 	// The key of the request lets it be repeated when an answer is lost.
 	r, err := h.clm.Create(c.ctx, clusters.Below(cluster, credentials), clm.ResourceCreate{Kind: "Credential",
 		Name: "c-" + hex.EncodeToString(name), Spec: s}, uuid.NewString())
-	if client.StatusOf(err) == http.StatusConflict {
+	if remote.StatusOf(err) == http.StatusConflict {
 		return r, c.fail(http.StatusConflict, codeGoing, "the cluster is being deleted").Because(err)
 	}
 	return r, explain(err, http.StatusNotFound, c.missing("cluster", cluster))
@@ -180,15 +181,15 @@ func (e *errRefused) Error() string { return e.reason + ": " + e.message }
 func (h *hosted) signature(c *exchange, id string) (s signedCredential, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, h.patience)
 	defer cancel()
-	err = h.clm.Follow(ctx, credentials, client.WatchOptions{Search: client.Equal("id", id), Statuses: true},
-		func(e client.Event) error {
+	err = h.clm.Follow(ctx, credentials, remote.WatchOptions{Search: remote.Equal("id", id), Statuses: true},
+		func(e remote.Event) error {
 			if e.Type != rest.Added && e.Type != rest.Modified {
 				if e.Type == rest.Deleted {
 					return &errRefused{"Deleted", "the credential was revoked before it was signed"}
 				}
 				return nil
 			}
-			r, err := client.ResourceOf(e.Object)
+			r, err := clmclient.ResourceOf(e.Object)
 			if err != nil {
 				return err
 			}
@@ -208,7 +209,7 @@ func (h *hosted) signature(c *exchange, id string) (s signedCredential, err erro
 var errSigned = errors.New("it is signed")
 
 // read takes what is reported of a credential and says whether that is all.
-func (s *signedCredential) read(r client.Resource, see progress.Placement) (done bool, err error) {
+func (s *signedCredential) read(r clmclient.Resource, see progress.Placement) (done bool, err error) {
 	readable := progress.Readable(r.Statuses, see)
 	for i, report := range r.Statuses {
 		if report.Adapter != adapterCredential {
@@ -244,7 +245,7 @@ func (c *exchange) unsigned(cluster string, err error) error {
 	if refused, ok := errors.AsType[*errRefused](err); ok {
 		e.Reason = fmt.Sprintf("the control plane of the cluster %s did not sign the certificate: %s", cluster,
 			refused.message)
-	} else if client.StatusOf(err) != 0 {
+	} else if remote.StatusOf(err) != 0 {
 		return err
 	}
 	e.RetryAfter = 2 * time.Second
@@ -252,7 +253,7 @@ func (c *exchange) unsigned(cluster string, err error) error {
 }
 
 // credentialOf shows a resource as a credential, without secrets.
-func credentialOf(r client.Resource) (platform.Credential, error) {
+func credentialOf(r clmclient.Resource) (platform.Credential, error) {
 	var s credentialSpec
 	if err := json.Unmarshal(r.Spec, &s); err != nil {
 		return platform.Credential{}, fmt.Errorf("reading the spec of credential %s: %w", r.ID, err)
@@ -268,7 +269,7 @@ func (h *hosted) listCredentials(c *exchange) error {
 	}
 	list := platform.CredentialList{Items: []platform.Credential{}}
 	now := time.Now()
-	for r, err := range h.clm.All(c.ctx, clusters.Below(id, credentials), client.ResourceQuery{Order: oldestFirst}) {
+	for r, err := range h.clm.All(c.ctx, clusters.Below(id, credentials), clmclient.ResourceQuery{Order: oldestFirst}) {
 		if err != nil {
 			return explain(err, http.StatusNotFound, c.missing("cluster", id))
 		}
@@ -285,17 +286,17 @@ func (h *hosted) listCredentials(c *exchange) error {
 
 // credential reads the credential that the path names. One that is revoked is
 // not there.
-func (h *hosted) credential(c *exchange) (client.Resource, error) {
+func (h *hosted) credential(c *exchange) (clmclient.Resource, error) {
 	id, err := c.id("cluster")
 	if err != nil {
-		return client.Resource{}, err
+		return clmclient.Resource{}, err
 	}
 	cid := c.r.PathValue("cid")
 	missing := c.fail(http.StatusNotFound, codeMissing,
 		"the cluster %s has no credential %s; GET /api/v0/clusters/%s/credentials lists those it has", id, quote(cid),
 		id)
 	if _, err := uuid.Parse(cid); err != nil {
-		return client.Resource{}, missing
+		return clmclient.Resource{}, missing
 	}
 	r, err := h.clm.Get(c.ctx, clusters.Below(id, credentials), cid, "")
 	if err == nil && r.DeletedTime != nil {
@@ -321,7 +322,7 @@ func (h *hosted) revokeCredential(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.clm.Delete(c.ctx, credentials, r.ID, ""); err != nil && client.StatusOf(err) != http.StatusNotFound {
+	if _, err := h.clm.Delete(c.ctx, credentials, r.ID, ""); err != nil && remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}
 	c.w.WriteHeader(http.StatusNoContent)

@@ -26,6 +26,8 @@ import (
 	apiclm "atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 )
@@ -83,17 +85,17 @@ func (p *plane) sign(id, request, username string, lifetime time.Duration, key c
 
 // serve signs as the adapter credential and hosting do, until the test ends.
 // answer may change a report.
-func (p *plane) serve(l *lifecycle, answer func(r client.Resource, data map[string]any, available *string)) {
+func (p *plane) serve(l *lifecycle, answer func(r clmclient.Resource, data map[string]any, available *string)) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert.Raw}))
 	go func() {
 		defer close(done)
-		_ = l.system.Follow(ctx, "credentials", client.WatchOptions{}, func(e client.Event) error {
+		_ = l.system.Follow(ctx, "credentials", remote.WatchOptions{}, func(e remote.Event) error {
 			if e.Type != rest.Added {
 				return nil
 			}
-			r, err := client.ResourceOf(e.Object)
+			r, err := clmclient.ResourceOf(e.Object)
 			if err != nil || r.DeletedTime != nil {
 				return err
 			}
@@ -182,7 +184,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
-	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
+	if e, ok := errors.AsType[*remote.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
 		e.RetryAfter != 2*time.Second {
 		t.Errorf("before there is a control plane: %v", err)
 	}
@@ -278,7 +280,7 @@ func TestNobodySigns(t *testing.T) {
 	l.endpoint, l.ca = platformOver(t, rosa.Options{Maestro: l.maestro, CLM: l.front,
 		Log: slog.New(slog.DiscardHandler), Patience: 200 * time.Millisecond})
 	_, err = l.once(operator).CreateCredential(ctx, made.ID, platform.CredentialRequest{})
-	if e, ok := errors.AsType[*client.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
+	if e, ok := errors.AsType[*remote.Error](err); !ok || e.Status != 503 || e.Code != "CLUSTERS-MGMT-CREDENTIAL-008" ||
 		e.RetryAfter != 2*time.Second || !strings.Contains(e.Reason, "in time") {
 		t.Errorf("nobody signed: %v", err)
 	}
@@ -325,7 +327,7 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 	ctx, p := t.Context(), l.as(operator)
 	plane := newPlane(t)
 	mode := make(chan string, 1)
-	plane.serve(l, func(r client.Resource, data map[string]any, available *string) {
+	plane.serve(l, func(r clmclient.Resource, data map[string]any, available *string) {
 		how := ""
 		select {
 		case how = <-mode: // it was said before the request was made

@@ -13,7 +13,8 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/rosa/progress"
 	"atoll.dev/internal/rest"
 )
@@ -40,7 +41,7 @@ func (h *hosted) open(ctx context.Context, c *exchange, id string) (*chronicle, 
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
-	for pool, err := range h.clm.All(ctx, clusters.Below(id, nodePools), client.ResourceQuery{Order: oldestFirst,
+	for pool, err := range h.clm.All(ctx, clusters.Below(id, nodePools), clmclient.ResourceQuery{Order: oldestFirst,
 		Fields: "name"}) {
 		if err != nil {
 			return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
@@ -60,7 +61,7 @@ func (k *chronicle) readPool(ctx context.Context, id, name string) error {
 		of = &progress.History{ID: id, Name: name}
 	}
 	err := k.read(ctx, nodePools, of)
-	if client.StatusOf(err) == http.StatusNotFound {
+	if remote.StatusOf(err) == http.StatusNotFound {
 		return nil
 	}
 	k.pools[id] = of
@@ -76,14 +77,14 @@ func (k *chronicle) refresh(ctx context.Context) error {
 		}
 	}
 	err := k.read(ctx, clusters, &k.cluster)
-	if client.StatusOf(err) == http.StatusNotFound {
+	if remote.StatusOf(err) == http.StatusNotFound {
 		return nil // its end is told by the watch
 	}
 	return err
 }
 
 // read adds the records that a history has not yet.
-func (k *chronicle) read(ctx context.Context, from client.Collection, of *progress.History) error {
+func (k *chronicle) read(ctx context.Context, from clmclient.Collection, of *progress.History) error {
 	last := int64(0)
 	if n := len(of.Records); n > 0 {
 		last = of.Records[n-1].Seq
@@ -145,9 +146,9 @@ func (h *hosted) watchEvents(c *exchange, id string) error {
 		return c.fail(http.StatusBadRequest, codeBad, "%s", err)
 	}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
-		ctx = client.WithTenant(ctx, c.who.Account)
-		upstream, err := h.clm.Watch(ctx, client.AllKinds, client.WatchOptions{
-			Search: client.Equal("id", id) + " or " + client.Equal("owner_id", id), Fields: "kind,name",
+		ctx = clmclient.WithTenant(ctx, c.who.Account)
+		upstream, err := h.clm.Watch(ctx, clmclient.AllKinds, remote.WatchOptions{
+			Search: remote.Equal("id", id) + " or " + remote.Equal("owner_id", id), Fields: "kind,name",
 		})
 		if err != nil {
 			return c.explained(err)
@@ -182,14 +183,14 @@ func (h *hosted) watchEvents(c *exchange, id string) error {
 }
 
 // follow shows what one change made happen.
-func (k *chronicle) follow(ctx context.Context, c *exchange, e client.Event, v *eventView) error {
+func (k *chronicle) follow(ctx context.Context, c *exchange, e remote.Event, v *eventView) error {
 	switch e.Type {
 	case rest.Failed:
 		return c.ended(e.Object)
 	case rest.Bookmark:
 		return nil
 	}
-	r, err := client.ResourceOf(e.Object)
+	r, err := clmclient.ResourceOf(e.Object)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -19,9 +20,9 @@ const pageSize = 100
 
 // selection says what is listed, and how it is shown.
 type selection[T any] struct {
-	from   client.Collection
+	from   clmclient.Collection
 	search string
-	show   func(client.Resource) (T, error)
+	show   func(clmclient.Resource) (T, error)
 	phase  func(T) string
 	phases []string // that there are
 }
@@ -51,7 +52,7 @@ func listed[T any](h *hosted, c *exchange, s selection[T]) (p page[T], err error
 			strings.Join(s.phases, ", "))
 	}
 	p.items = []T{}
-	q := client.ResourceQuery{Search: s.search, Order: oldestFirst, Size: pageSize, Statuses: true}
+	q := clmclient.ResourceQuery{Search: s.search, Order: oldestFirst, Size: pageSize, Statuses: true}
 	if phase == "" { // pages before are of no interest
 		q.Page = p.offset/pageSize + 1
 		p.total = (q.Page - 1) * pageSize
@@ -90,7 +91,7 @@ func equalTo(field, value string) string {
 	if value == "" {
 		return ""
 	}
-	return client.Equal(field, value)
+	return remote.Equal(field, value)
 }
 
 // both joins searches.
@@ -104,10 +105,10 @@ func both(a, b string) string {
 // relay passes a watch of the lifecycle manager on, each object as show makes
 // it, with its cursors. It does not continue a stream that breaks: the client
 // does, with its cursor.
-func (h *hosted) relay(c *exchange, from client.Collection, o client.WatchOptions, show func(json.RawMessage) (
+func (h *hosted) relay(c *exchange, from clmclient.Collection, o remote.WatchOptions, show func(json.RawMessage) (
 	json.RawMessage, error)) error {
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
-		upstream, err := h.clm.Watch(client.WithTenant(ctx, c.who.Account), from, o)
+		upstream, err := h.clm.Watch(clmclient.WithTenant(ctx, c.who.Account), from, o)
 		if err != nil {
 			return c.explained(err)
 		}

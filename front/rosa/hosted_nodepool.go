@@ -9,14 +9,15 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/rosa/progress"
 	"atoll.dev/front/rosa/spec"
 	"atoll.dev/internal/rest"
 )
 
 // nodePoolOf shows a resource as a node pool. It has its statuses.
-func (c *exchange) nodePoolOf(r client.Resource) (platform.NodePool, error) {
+func (c *exchange) nodePoolOf(r clmclient.Resource) (platform.NodePool, error) {
 	n := platform.NodePool{
 		ID: r.ID, ClusterID: owner(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
 		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: progress.NodePool(r.Resource,
@@ -30,7 +31,7 @@ func (c *exchange) nodePoolOf(r client.Resource) (platform.NodePool, error) {
 }
 
 // owner is the id of the cluster that a resource belongs to.
-func owner(r client.Resource) string {
+func owner(r clmclient.Resource) string {
 	if r.OwnerReferences == nil {
 		return ""
 	}
@@ -38,7 +39,7 @@ func owner(r client.Resource) string {
 }
 
 func (c *exchange) shownNodePool(object json.RawMessage) (json.RawMessage, error) {
-	r, err := client.ResourceOf(object)
+	r, err := clmclient.ResourceOf(object)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func (c *exchange) shownNodePool(object json.RawMessage) (json.RawMessage, error
 	return json.Marshal(n)
 }
 
-func (h *hosted) nodePool(c *exchange, id string) (client.Resource, error) {
+func (h *hosted) nodePool(c *exchange, id string) (clmclient.Resource, error) {
 	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, id)
 	return r, explain(err, http.StatusNotFound, c.missing("node pool", id))
 }
@@ -68,7 +69,7 @@ func (h *hosted) showNodePool(c *exchange, status int, id string) error {
 }
 
 // poolEnv is what node pools of a cluster are checked against.
-func (h *hosted) poolEnv(c *exchange, cluster client.Resource) (spec.NodePoolEnv, error) {
+func (h *hosted) poolEnv(c *exchange, cluster clmclient.Resource) (spec.NodePoolEnv, error) {
 	releases, err := h.catalogue.releases(c.r.Context())
 	if err != nil {
 		return spec.NodePoolEnv{}, err
@@ -96,7 +97,7 @@ func (h *hosted) createNodePool(c *exchange) error {
 	id := spec.ReadNodePoolCluster(body)
 	missing := c.missing("cluster", id)
 	missing.Fields = []rest.FieldError{{Field: "cluster_id", Message: "there is no such cluster in your account"}}
-	var cluster client.Resource
+	var cluster clmclient.Resource
 	if id != "" {
 		if _, err := uuid.Parse(id); err != nil {
 			return missing
@@ -137,7 +138,7 @@ func (h *hosted) createNodePool(c *exchange) error {
 
 // deleting says of a conflict whether it is that the cluster is being deleted.
 func (h *hosted) deleting(c *exchange, err error, cluster string) bool {
-	if client.StatusOf(err) != http.StatusConflict {
+	if remote.StatusOf(err) != http.StatusConflict {
 		return false
 	}
 	r, err := h.clm.Get(c.ctx, clusters, cluster, "deleted_time")
@@ -174,7 +175,7 @@ func (h *hosted) changeNodePool(c *exchange, change func(spec.NodePoolEnv, spec.
 	if err != nil {
 		return err
 	}
-	err = h.rewrite(c, nodePools, id, "node pool", etag, func(have client.Resource) (json.RawMessage, error) {
+	err = h.rewrite(c, nodePools, id, "node pool", etag, func(have clmclient.Resource) (json.RawMessage, error) {
 		cluster, err := h.clm.Get(c.ctx, clusters, owner(have), "")
 		if err != nil {
 			return nil, explain(err, http.StatusNotFound, c.missing("node pool", id))
@@ -234,7 +235,7 @@ func (h *hosted) listNodePools(c *exchange) error {
 		from = clusters.Below(cluster, nodePools)
 	}
 	if watch {
-		return h.relay(c, from, client.WatchOptions{Cursor: q.Get("cursor"),
+		return h.relay(c, from, remote.WatchOptions{Cursor: q.Get("cursor"),
 			Search: both(search, equalTo("id", q.Get("id"))), Statuses: true}, c.shownNodePool)
 	}
 	page, err := listed(h, c, selection[platform.NodePool]{

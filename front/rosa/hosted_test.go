@@ -16,6 +16,9 @@ import (
 	apiclm "atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/clm"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/pgtest"
@@ -29,9 +32,9 @@ type lifecycle struct {
 	t            *testing.T
 	dsn          string
 	endpoint, ca string
-	system       *client.CLM // as adapters call
-	front        *client.CLM // as the front calls
-	maestro      *client.Maestro
+	system       *clmclient.Client // as adapters call
+	front        *clmclient.Client // as the front calls
+	maestro      *maestroclient.Client
 	log          *logged
 }
 
@@ -57,7 +60,7 @@ func startLifecycle(t *testing.T) *lifecycle {
 	}
 	identity := &clm.Identity{
 		MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
-		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: client.TenantHeader, Key: "account",
+		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account",
 			Required: true}}},
 	}
 	server, err := clm.New(clm.Options{Database: db, HTTP: listener, HTTPTLS: identityOf(t, authority,
@@ -74,8 +77,8 @@ func startLifecycle(t *testing.T) *lifecycle {
 			t.Errorf("the lifecycle manager ended: %v", err)
 		}
 	})
-	dial := func(service string) *client.CLM {
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: "https://" + listener.Addr().String(),
+	dial := func(service string) *clmclient.Client {
+		c, err := clmclient.New(clmclient.Options{Endpoint: "https://" + listener.Addr().String(),
 			TLS: identityOf(t, authority, pki.ServiceName(service)).client("clm")})
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +89,7 @@ func startLifecycle(t *testing.T) *lifecycle {
 	l.system = dial("adapter")
 	l.offer("1.36.2", "1.36.3")
 	l.front = dial("platform")
-	if l.maestro, err = client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1",
+	if l.maestro, err = maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1",
 		GRPC: "127.0.0.1:1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -114,15 +117,15 @@ func (g *logged) String() string {
 	return g.text.String()
 }
 
-func (l *lifecycle) as(key access.Key) *client.Platform {
+func (l *lifecycle) as(key access.Key) *client.Client {
 	l.t.Helper()
 	return clientOf(l.t, l.endpoint, l.ca, key)
 }
 
 // once is a client that repeats nothing.
-func (l *lifecycle) once(key access.Key) *client.Platform {
+func (l *lifecycle) once(key access.Key) *client.Client {
 	l.t.Helper()
-	p, err := client.NewPlatform(client.PlatformOptions{
+	p, err := client.New(client.Options{
 		Endpoint: l.endpoint, CAFile: l.ca, Budget: time.Millisecond,
 		Credentials: client.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret, Region: region},
 	})
@@ -143,7 +146,7 @@ func (l *lifecycle) offer(versions ...string) {
 		l.t.Fatal(err)
 	}
 	for _, v := range versions {
-		_, err := l.system.Create(ctx, client.Collection("channels").Below(channel.ID, "versions"),
+		_, err := l.system.Create(ctx, clmclient.Collection("channels").Below(channel.ID, "versions"),
 			apiclm.ResourceCreate{
 				Kind: "Version", Name: strings.ReplaceAll(v, ".", "-"), Spec: fmt.Appendf(
 					nil, `{"version":%q,"image":"atoll.dev/release:%s"}`, v, v),
@@ -156,7 +159,7 @@ func (l *lifecycle) offer(versions ...string) {
 
 // report reports on a resource as an adapter does. Conditions are
 // "Type=Status:Reason:message".
-func (l *lifecycle) report(in client.Collection, id, adapter, data string, conditions ...string) {
+func (l *lifecycle) report(in clmclient.Collection, id, adapter, data string, conditions ...string) {
 	l.t.Helper()
 	ctx := l.t.Context()
 	r, err := l.system.Get(ctx, in, id, "")
@@ -195,7 +198,7 @@ func (l *lifecycle) up(id string) {
 }
 
 // gone reports that nothing is left of what is being deleted.
-func (l *lifecycle) gone(in client.Collection, id string, adapters ...string) {
+func (l *lifecycle) gone(in clmclient.Collection, id string, adapters ...string) {
 	l.t.Helper()
 	for _, a := range adapters {
 		l.report(in, id, a, `{}`, "Available=False:Deleting", "Finalized=True:Gone")
@@ -332,7 +335,7 @@ func TestNothingIsHalfMadeOfABadRequest(t *testing.T) {
 		`{"displayName":"x","tags":{"aws:a":"b"},"hostedCluster":{"release":{"image":"nope"},"networking":{"machineNetwork":[{"cidr":"10.133.0.0/16"}]}}}`))
 	want(t, err, 422, "CLUSTERS-MGMT-VALIDATION-001", "4 fields")
 	fields := ""
-	if e, ok := err.(*client.Error); ok {
+	if e, ok := err.(*remote.Error); ok {
 		for _, f := range e.Fields {
 			fields += f.Field + " "
 		}
@@ -423,7 +426,7 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 		s.ControllerStatuses[0].NodepoolID != pools[0].ID {
 		t.Errorf("status: %+v, %v", s, err)
 	}
-	w, err := p.WatchNodePools(ctx, ids[0], client.WatchOptions{})
+	w, err := p.WatchNodePools(ctx, ids[0], remote.WatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +496,7 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 		"pool":          func() error { _, err := other.NodePool(ctx, n.ID); return err },
 		"pool's status": func() error { _, err := other.NodePoolStatuses(ctx, n.ID); return err },
 		"watch its pools": func() error {
-			_, err := other.WatchNodePools(ctx, made.ID, client.WatchOptions{})
+			_, err := other.WatchNodePools(ctx, made.ID, remote.WatchOptions{})
 			return err
 		},
 		"scale": func() error {
@@ -508,11 +511,11 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 		"credentials": func() error { _, err := other.Credentials(ctx, made.ID); return err },
 		"revoke":      func() error { return other.RevokeCredential(ctx, made.ID, made.ID) },
 	} {
-		if err := call(); client.StatusOf(err) != 404 {
+		if err := call(); remote.StatusOf(err) != 404 {
 			t.Errorf("%s of another account's: %v, want 404", what, err)
 		}
 	}
-	w, err := other.WatchClusters(ctx, client.WatchOptions{ID: made.ID})
+	w, err := other.WatchClusters(ctx, remote.WatchOptions{ID: made.ID})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	apiclm "atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -89,7 +91,7 @@ func TestPagesLoseNothing(t *testing.T) {
 // A page may be in two pages of the lifecycle manager, or behind its first.
 func TestPagesAcrossThoseOfTheLifecycleManager(t *testing.T) {
 	l := startLifecycle(t)
-	tenant := client.WithTenant(t.Context(), operator.Account)
+	tenant := clmclient.WithTenant(t.Context(), operator.Account)
 	var ids []string
 	for i := range 120 {
 		r, err := l.front.Create(tenant, "clusters", apiclm.ResourceCreate{Kind: "Cluster", Name: fmt.Sprintf("c%d", i),
@@ -224,12 +226,12 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := p.WatchClusters(ctx, client.WatchOptions{})
+	w, err := p.WatchClusters(ctx, remote.WatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cursor := ""
-	next := func(w *client.Watch) (rest.EventType, platform.Cluster) {
+	next := func(w *remote.Watch) (rest.EventType, platform.Cluster) {
 		t.Helper()
 		for {
 			e, err := w.Next()
@@ -270,7 +272,7 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 	if err := p.DeleteCluster(ctx, first.ID, client.Deletion{}); err != nil {
 		t.Fatal(err)
 	}
-	if w, err = p.WatchClusters(ctx, client.WatchOptions{Cursor: cursor, ID: first.ID}); err != nil {
+	if w, err = p.WatchClusters(ctx, remote.WatchOptions{Cursor: cursor, ID: first.ID}); err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
@@ -281,8 +283,8 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 		kind, c = next(w)
 	}
 	is(kind, c, rest.Deleted, "first", platform.ClusterPhaseDeleting)
-	_, err = p.WatchClusters(ctx, client.WatchOptions{Cursor: "nonsense"})
-	if s := client.StatusOf(err); s != http.StatusGone && s != http.StatusBadRequest {
+	_, err = p.WatchClusters(ctx, remote.WatchOptions{Cursor: "nonsense"})
+	if s := remote.StatusOf(err); s != http.StatusGone && s != http.StatusBadRequest {
 		t.Errorf("a cursor that is none: %v", err)
 	}
 }
@@ -304,7 +306,7 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 	}
 	defer w.Close()
 	cursor := ""
-	next := func(w *client.Watch) platform.Event {
+	next := func(w *remote.Watch) platform.Event {
 		t.Helper()
 		for {
 			e, err := w.Next()
@@ -324,7 +326,7 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 			return happened
 		}
 	}
-	told := func(w *client.Watch, wanted ...string) {
+	told := func(w *remote.Watch, wanted ...string) {
 		t.Helper()
 		for _, s := range wanted {
 			if e := next(w); fmt.Sprintf("%s %s %s", e.Type, e.Stage, e.Reason) != s {
@@ -387,7 +389,7 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 	told(w, "Normal  NodePoolDeletionRequested", "Normal  DeletionRequested")
 	l.gone("nodepools", n.ID, "node-pool")
 	l.gone("clusters", made.ID, "hosted-cluster", "pull-secret", "placement")
-	if err := <-ended; client.StatusOf(err) != 404 || last.Reason != "Deleted" {
+	if err := <-ended; remote.StatusOf(err) != 404 || last.Reason != "Deleted" {
 		t.Errorf("the end is %+v, %v", last, err)
 	}
 }

@@ -14,7 +14,10 @@ import (
 	"time"
 
 	"atoll.dev/access"
+	"atoll.dev/api/work"
 	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
 )
@@ -46,7 +49,7 @@ var neighbour = access.Key{
 const region = "test-1"
 
 // platformAPI serves the front and returns its address and CA file.
-func platformAPI(t testing.TB, m *client.Maestro) (endpoint, caFile string) {
+func platformAPI(t testing.TB, m *maestroclient.Client) (endpoint, caFile string) {
 	return platformOver(t, rosa.Options{Maestro: m, Log: slog.New(slog.DiscardHandler)})
 }
 
@@ -68,9 +71,9 @@ func platformOver(t testing.TB, o rosa.Options) (endpoint, caFile string) {
 	return s.URL, caFile
 }
 
-func clientOf(t *testing.T, endpoint, caFile string, key access.Key) *client.Platform {
+func clientOf(t *testing.T, endpoint, caFile string, key access.Key) *client.Client {
 	t.Helper()
-	p, err := client.NewPlatform(client.PlatformOptions{
+	p, err := client.New(client.Options{
 		Endpoint: endpoint + "/prod", CAFile: caFile, Budget: 5 * time.Second,
 		Credentials: client.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret, Region: region},
 	})
@@ -96,7 +99,7 @@ func manifestWork(name, value string, configMaps int) json.RawMessage {
 
 func want(t *testing.T, err error, status int, code, reason string) {
 	t.Helper()
-	e, ok := errors.AsType[*client.Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != status || e.Code != code || !strings.Contains(e.Reason, reason) {
 		t.Errorf("got %v\nwant %d %s: ...%s...", err, status, code, reason)
 	}
@@ -135,7 +138,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made.ID != client.BundleID(client.SourceRosa, "management-01", "w") || made.Kind != "ManifestWork" ||
+	if made.ID != work.BundleID(work.SourcePlatform, "management-01", "w") || made.Kind != "ManifestWork" ||
 		made.Href != "/api/v0/work/"+made.ID || made.ClusterID != "management-01" || made.Name != "w" ||
 		made.Status.Conditions == nil || made.Status.ResourceStatus.Manifests == nil {
 		t.Errorf("posted %+v", made)
@@ -179,7 +182,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 	want(t, err, 400, "invalid-manifestwork", "cannot be renamed")
 	_, err = p.ReplaceWork(ctx, w.ID, "management-02", manifestWork("w", "3", 1), "")
 	want(t, err, 400, "invalid-request", "cannot move")
-	unknown := client.BundleID(client.SourceRosa, "management-01", "unknown")
+	unknown := work.BundleID(work.SourcePlatform, "management-01", "unknown")
 	for _, cluster := range []string{"", "management-01"} {
 		_, err = p.ReplaceWork(ctx, unknown, cluster, manifestWork("unknown", "3", 1), "")
 		want(t, err, 404, "not-found", unknown)
@@ -196,7 +199,7 @@ func TestManagementClustersAndWork(t *testing.T) {
 			t.Errorf("works of %q: %d, %v", cluster, len(works), err)
 		}
 	}
-	bundles, err := p.ListBundles(ctx, client.ListOptions{Search: client.Equal("consumer_name", "management-01"),
+	bundles, err := p.ListBundles(ctx, remote.ListOptions{Search: remote.Equal("consumer_name", "management-01"),
 		Fields: "name,version"})
 	if err != nil || len(bundles.Items) != 1 || bundles.Items[0].ID != w.ID || bundles.Items[0].Version != 2 ||
 		bundles.Items[0].Manifests != nil {
@@ -256,9 +259,9 @@ func TestBadManifestsAreRefusedWithAdvice(t *testing.T) {
 	}
 	_, err = p.CreateManagementCluster(ctx, "n", map[string]string{"not a label": ""})
 	want(t, err, 400, "maestro-8", "label")
-	_, err = p.ListBundles(ctx, client.ListOptions{Search: "nonsense"})
+	_, err = p.ListBundles(ctx, remote.ListOptions{Search: "nonsense"})
 	want(t, err, 400, "maestro-21", "search")
-	_, err = p.ListBundles(ctx, client.ListOptions{Search: "name='\x00'"})
+	_, err = p.ListBundles(ctx, remote.ListOptions{Search: "name='\x00'"})
 	want(t, err, 400, "invalid-request", "NUL")
 	if works, err := p.Works(ctx, ""); err != nil || len(works) != 0 {
 		t.Errorf("something was stored: %+v, %v", works, err)

@@ -16,7 +16,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/bus"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro"
 	"atoll.dev/pki"
@@ -69,12 +69,12 @@ type behind struct {
 	mqtt   string // address of the broker, once it has one
 	web    string // and of Maestro
 	rpc    string
-	client *client.Maestro
+	client *maestroclient.Client
 
 	stopBroker, stopMaestro func()
 }
 
-func startMaestro(t testing.TB) *client.Maestro { return startBehind(t, pgtest.DSN(t)).client }
+func startMaestro(t testing.TB) *maestroclient.Client { return startBehind(t, pgtest.DSN(t)).client }
 
 func startBehind(t testing.TB, dsn string) *behind {
 	t.Helper()
@@ -85,7 +85,7 @@ func startBehind(t testing.TB, dsn string) *behind {
 	b := &behind{t: t, ca: ca, dsn: dsn, mqtt: "127.0.0.1:0", web: "127.0.0.1:0", rpc: "127.0.0.1:0"}
 	b.startBroker()
 	b.startMaestro()
-	b.client, err = client.NewMaestro(client.MaestroOptions{
+	b.client, err = maestroclient.New(maestroclient.Options{
 		HTTP: "https://" + b.web, GRPC: b.rpc,
 		TLS: identityOf(t, ca, pki.ServiceName("platform")).client("maestro"),
 	})
@@ -149,7 +149,7 @@ func (b *behind) startMaestro() {
 }
 
 // waitReady returns when Maestro takes work.
-func waitReady(t testing.TB, m *client.Maestro) {
+func waitReady(t testing.TB, m *maestroclient.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()

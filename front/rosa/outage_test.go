@@ -15,15 +15,16 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/internal/rest"
 )
 
 // impatient is a client that takes the first answer.
-func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Platform {
+func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Client {
 	t.Helper()
-	p, err := client.NewPlatform(client.PlatformOptions{
+	p, err := client.New(client.Options{
 		Endpoint: endpoint, CAFile: caFile, Budget: time.Nanosecond,
 		Credentials: client.Credentials{AccessKeyID: key.AccessKeyID, SecretAccessKey: key.Secret, Region: region},
 	})
@@ -71,7 +72,7 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 	}
 	reads := map[string]func(int) error{
 		"get":   func(int) error { _, err := p.Work(ctx, made.ID); return err },
-		"list":  func(int) error { _, err := p.ListBundles(ctx, client.ListOptions{}); return err },
+		"list":  func(int) error { _, err := p.ListBundles(ctx, remote.ListOptions{}); return err },
 		"ready": func(int) error { _, err := p.Ready(ctx); return err },
 	}
 	writes := map[string]func(int) error{
@@ -116,7 +117,7 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 		if outage.untilNotice {
 			eventually(t, outage.name+" is missed", func() error {
 				n++
-				if err := writes["post"](n); client.StatusOf(err) != http.StatusServiceUnavailable {
+				if err := writes["post"](n); remote.StatusOf(err) != http.StatusServiceUnavailable {
 					return fmt.Errorf("still taken: %w", errors.Join(err))
 				}
 				return nil
@@ -127,7 +128,7 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 			start := time.Now()
 			err := f(n)
 			took := time.Since(start)
-			e, _ := errors.AsType[*client.Error](err)
+			e, _ := errors.AsType[*remote.Error](err)
 			// 2 s, and what a busy machine adds
 			if e == nil || e.Status != http.StatusServiceUnavailable || e.RetryAfter < time.Second ||
 				took > 4*time.Second {
@@ -157,7 +158,7 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch, err := p.WatchBundles(ctx, client.WatchOptions{ID: made.ID})
+	watch, err := p.WatchBundles(ctx, remote.WatchOptions{ID: made.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +208,7 @@ func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 			break
 		}
 	}
-	if _, err := p.Work(ctx, made.ID); client.StatusOf(err) != http.StatusNotFound {
+	if _, err := p.Work(ctx, made.ID); remote.StatusOf(err) != http.StatusNotFound {
 		t.Errorf("after the agent confirmed: %v", err)
 	}
 	if err := p.DeleteManagementCluster(ctx, "m"); err != nil {

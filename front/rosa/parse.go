@@ -13,7 +13,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/api/work"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
 	"atoll.dev/internal/rest"
 )
 
@@ -42,8 +42,8 @@ type manifestWork struct {
 // parseWork reads the body of POST or PUT as a bundle that has no id yet. Its
 // Consumer is empty when the request names no management cluster. What of the
 // manifests no agent could apply, Maestro says.
-func parseWork(body []byte) (client.Bundle, error) {
-	var b client.Bundle
+func parseWork(body []byte) (maestroclient.Bundle, error) {
+	var b maestroclient.Bundle
 	var req platform.WorkRequest
 	if err := rest.DecodeJSON(body, &req); err != nil {
 		return b, err
@@ -90,7 +90,7 @@ func parseWork(body []byte) (client.Bundle, error) {
 	return b, checkWork(b, mw.Metadata.GenerateName)
 }
 
-func checkWork(b client.Bundle, generateName string) error {
+func checkWork(b maestroclient.Bundle, generateName string) error {
 	if b.Metadata.Name == "" && generateName != "" {
 		return invalidWork(
 			"data.metadata.generateName is not possible, as a work's id follows from its name; set data.metadata.name")

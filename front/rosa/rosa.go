@@ -30,7 +30,9 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -38,12 +40,12 @@ import (
 type Options struct {
 	// Maestro is where the region's management clusters and works are. Its
 	// source is the source of the works.
-	Maestro *client.Maestro
+	Maestro *maestroclient.Client
 
 	// CLM is the region's source of truth: it has clusters, node pools and
 	// credentials, and knows of management clusters. It must know accounts as
 	// tenants. Nil: the region has none.
-	CLM *client.CLM
+	CLM *clmclient.Client
 
 	// Authenticate stands before every handler: access.Authenticator's method.
 	// What it lets through has an access.Identity in its context, but for the
@@ -84,8 +86,8 @@ const maxBody = 4 << 20
 
 // front has the handlers.
 type front struct {
-	maestro *client.Maestro
-	clm     *client.CLM
+	maestro *maestroclient.Client
+	clm     *clmclient.Client
 	hosted  *hosted
 	ops     *rest.Ops
 	openapi struct{ yaml, json []byte }
@@ -118,7 +120,7 @@ func New(o Options) http.Handler {
 	}, compress(o.Authenticate(f.routes())))
 }
 
-func newFront(m *client.Maestro, ops *rest.Ops) *front {
+func newFront(m *maestroclient.Client, ops *rest.Ops) *front {
 	f := &front{maestro: m, hosted: newHosted(nil), ops: ops}
 	f.openapi.yaml = platform.OpenAPI
 	doc, err := yaml.YAMLToJSON(platform.OpenAPI)
@@ -184,7 +186,7 @@ func identified(h rest.Handler) rest.Handler {
 		if request == "" {
 			request = rest.OperationID(r.Context())
 		}
-		return h(w, r.WithContext(client.WithActor(r.Context(), client.Actor{
+		return h(w, r.WithContext(remote.WithActor(r.Context(), remote.Actor{
 			Principal: id.Principal, Account: id.Account, RequestID: request,
 		})))
 	}
@@ -250,7 +252,7 @@ func (c *readiness) ready(ctx context.Context) error {
 		return c.last
 	}
 	err := c.check(ctx)
-	if e, ok := errors.AsType[*client.Error](err); ok {
+	if e, ok := errors.AsType[*remote.Error](err); ok {
 		err = errors.New(e.Reason)
 	}
 	if ctx.Err() == nil { // else it says nothing about the dependency

@@ -15,7 +15,8 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
 	"atoll.dev/internal/rest"
 )
 
@@ -68,9 +69,9 @@ func signed(next http.Handler) http.Handler {
 }
 
 // unreachable is a Maestro at an address where nobody listens.
-func unreachable(t *testing.T) *client.Maestro {
+func unreachable(t *testing.T) *maestroclient.Client {
 	t.Helper()
-	m, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
+	m, err := maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,12 +164,12 @@ func TestUnavailableMaestroIs503Within2Seconds(t *testing.T) {
 
 // Without the lifecycle manager every call about clusters is 503, soon.
 func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
-	away, err := client.NewCLM(client.CLMOptions{Endpoint: "http://127.0.0.1:1", Budget: time.Millisecond})
+	away, err := clmclient.New(clmclient.Options{Endpoint: "http://127.0.0.1:1", Budget: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(away.Close)
-	for name, clm := range map[string]*client.CLM{"away": away, "none": nil} {
+	for name, clm := range map[string]*clmclient.Client{"away": away, "none": nil} {
 		h := New(Options{Maestro: unreachable(t), CLM: clm, Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
 		for _, route := range newFront(nil, rest.NewOps()).routes().Routes() {
 			method, path, _ := strings.Cut(route, " ")

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -25,12 +25,12 @@ func TestWatchShowsChangesAndContinues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := p.WatchBundles(ctx, client.WatchOptions{})
+	w, err := p.WatchBundles(ctx, remote.WatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cursor := ""
-	next := func(w *client.Watch, typ rest.EventType, id string) platform.ResourceBundle {
+	next := func(w *remote.Watch, typ rest.EventType, id string) platform.ResourceBundle {
 		t.Helper()
 		for {
 			e, err := w.Next()
@@ -76,15 +76,15 @@ func TestWatchShowsChangesAndContinues(t *testing.T) {
 	if cursor == "" {
 		t.Fatal("no event had a cursor")
 	}
-	if w, err = p.WatchBundles(ctx, client.WatchOptions{Cursor: cursor, ID: second.ID}); err != nil {
+	if w, err = p.WatchBundles(ctx, remote.WatchOptions{Cursor: cursor, ID: second.ID}); err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
 	if b := next(w, rest.Modified, second.ID); b.DeletedAt == nil {
 		t.Error("the deletion is not shown")
 	}
-	_, err = p.WatchBundles(ctx, client.WatchOptions{Cursor: "nonsense"})
-	if s := client.StatusOf(err); s != http.StatusGone && s != http.StatusBadRequest {
+	_, err = p.WatchBundles(ctx, remote.WatchOptions{Cursor: "nonsense"})
+	if s := remote.StatusOf(err); s != http.StatusGone && s != http.StatusBadRequest {
 		t.Errorf("a cursor that is none: %v", err)
 	}
 }
@@ -116,11 +116,11 @@ func TestSecretsAreNotShownAgainI11(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := p.ListBundles(ctx, client.ListOptions{})
+	list, err := p.ListBundles(ctx, remote.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch, err := p.WatchBundles(ctx, client.WatchOptions{})
+	watch, err := p.WatchBundles(ctx, remote.WatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

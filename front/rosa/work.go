@@ -11,7 +11,8 @@ import (
 
 	"atoll.dev/api/maestro"
 	"atoll.dev/api/platform"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -52,10 +53,10 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 // refused explains why Maestro did not take a bundle. Maestro's code for a
 // management cluster that does not exist is that for a manifest that is wrong,
 // so it is asked once more.
-func (f *front) refused(ctx context.Context, err error, b client.Bundle) error {
-	switch client.StatusOf(err) {
+func (f *front) refused(ctx context.Context, err error, b maestroclient.Bundle) error {
+	switch remote.StatusOf(err) {
 	case http.StatusBadRequest, http.StatusNotFound:
-		if _, lookup := f.maestro.ConsumerNamed(ctx, b.Consumer); client.StatusOf(lookup) == http.StatusNotFound {
+		if _, lookup := f.maestro.ConsumerNamed(ctx, b.Consumer); remote.StatusOf(lookup) == http.StatusNotFound {
 			return noCluster(b.Consumer).Because(err)
 		}
 		return explain(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s",
@@ -110,7 +111,7 @@ func (f *front) replaceWork(w http.ResponseWriter, r *http.Request) error {
 
 // sameWork says whether b is of the same name and management cluster as the
 // bundle that is there, and sets the latter where the request did not.
-func sameWork(bundle []byte, b *client.Bundle) error {
+func sameWork(bundle []byte, b *maestroclient.Bundle) error {
 	var there maestro.ResourceBundle
 	if err := json.Unmarshal(bundle, &there); err != nil {
 		return fmt.Errorf("reading a bundle of Maestro: %w", err)
@@ -183,15 +184,15 @@ func (f *front) listWork(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	search := client.Equal("source", f.maestro.Source())
+	search := remote.Equal("source", f.maestro.Source())
 	if cluster := r.URL.Query().Get("cluster_id"); cluster != "" {
 		if !isClusterName(cluster) {
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
 				"cluster_id %s is not the name of a management cluster", quote(cluster))
 		}
-		search += " and " + client.Equal("consumer_name", cluster)
+		search += " and " + remote.Equal("consumer_name", cluster)
 	}
-	doc, err := f.maestro.ListBundles(r.Context(), client.ListOptions{Page: page.Number, Size: page.Size,
+	doc, err := f.maestro.ListBundles(r.Context(), remote.ListOptions{Page: page.Number, Size: page.Size,
 		Search: search})
 	if err != nil {
 		return err
@@ -245,7 +246,7 @@ func codeOf(err error) string {
 }
 
 func reasonOf(err error) string {
-	if e, ok := errors.AsType[*client.Error](err); ok {
+	if e, ok := errors.AsType[*remote.Error](err); ok {
 		return e.Reason
 	}
 	return ""

@@ -15,7 +15,8 @@ import (
 	"time"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
@@ -77,7 +78,7 @@ type world struct {
 
 	processes map[string]*process
 	next      []string // to be killed
-	clients   []*client.CLM
+	clients   []*clmclient.Client
 
 	mu      sync.Mutex
 	doomed  map[string]bool // names of clusters and pools whose deletion was asked for
@@ -89,7 +90,7 @@ type world struct {
 
 // resource is what one writer asked for.
 type resource struct {
-	in     client.Collection
+	in     clmclient.Collection
 	kind   string
 	id     string
 	name   string
@@ -135,7 +136,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for n := range http {
 		start("clm", fmt.Sprintf("clm-%d", n), childConfig{Kind: "clm", HTTP: http[n]})
 		start("clm", fmt.Sprintf("sentinel-%d", n), childConfig{Kind: "sentinel"})
-		c, err := client.NewCLM(client.CLMOptions{Endpoint: "http://" + http[n], Timeout: 4 * time.Second,
+		c, err := clmclient.New(clmclient.Options{Endpoint: "http://" + http[n], Timeout: 4 * time.Second,
 			Budget: time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
@@ -155,11 +156,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 // happens to the API server that it watches.
 func (w *world) watch(ctx context.Context) {
 	listing := map[string]int64(nil)
-	err := w.clients[0].Follow(ctx, client.AllKinds, client.WatchOptions{}, func(e client.Event) error {
+	err := w.clients[0].Follow(ctx, clmclient.AllKinds, remote.WatchOptions{}, func(e remote.Event) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		switch {
-		case e.Type == client.Relist:
+		case e.Type == remote.Relist:
 			listing = map[string]int64{}
 			return nil
 		case e.Type == rest.Bookmark:
@@ -168,7 +169,7 @@ func (w *world) watch(ctx context.Context) {
 			}
 			return nil
 		}
-		r, err := client.ResourceOf(e.Object)
+		r, err := clmclient.ResourceOf(e.Object)
 		if err != nil {
 			return err
 		}
@@ -197,7 +198,7 @@ func (w *world) watcherMeets() {
 	var last string
 	w.until("I4: the watcher has what there is", func() bool {
 		list := map[string]int64{}
-		for r, err := range w.clients[1].All(w.t.Context(), client.AllKinds, client.ResourceQuery{}) {
+		for r, err := range w.clients[1].All(w.t.Context(), clmclient.AllKinds, clmclient.ResourceQuery{}) {
 			if err != nil {
 				return false
 			}
@@ -228,8 +229,9 @@ func (w *world) isDoomed(_, name string) bool {
 }
 
 // persist calls f, through whatever server answers, until one does.
-func (w *world) persist(what string, f func(context.Context, *client.CLM) (client.Resource, error)) (client.Resource,
-	*client.Error) {
+func (w *world) persist(what string, f func(context.Context, *clmclient.Client) (clmclient.Resource, error)) (
+	clmclient.Resource,
+	*remote.Error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.Now().Add(calm)
@@ -237,7 +239,7 @@ func (w *world) persist(what string, f func(context.Context, *client.CLM) (clien
 		ctx, cancel := context.WithTimeout(w.t.Context(), 8*time.Second)
 		r, err := f(ctx, w.clients[try%len(w.clients)])
 		cancel()
-		var refused *client.Error
+		var refused *remote.Error
 		switch {
 		case err == nil:
 			w.mu.Lock()
@@ -248,7 +250,7 @@ func (w *world) persist(what string, f func(context.Context, *client.CLM) (clien
 			return r, refused
 		case time.Now().After(deadline):
 			w.t.Errorf("in vain: %s: %v", what, err)
-			return r, &client.Error{Status: 599}
+			return r, &remote.Error{Status: 599}
 		}
 		<-tick.C
 	}
@@ -300,8 +302,8 @@ func (w *world) settle() {
 	w.until("all is as asked", func() bool {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 8*time.Second)
 		defer cancel()
-		found := map[string]client.Resource{}
-		for r, err := range w.clients[0].All(ctx, client.AllKinds, client.ResourceQuery{}) {
+		found := map[string]clmclient.Resource{}
+		for r, err := range w.clients[0].All(ctx, clmclient.AllKinds, clmclient.ResourceQuery{}) {
 			if err != nil {
 				why = err.Error()
 				return false

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 )
 
 // writer owns some resources: nobody else writes them.
@@ -53,11 +53,13 @@ func (x *writer) create() {
 			if x.random.IntN(4) == 0 {
 				r.kind = "Note"
 			}
-			r.in = r.in.Below(owner.id, map[string]client.Collection{"NodePool": "nodepools", "Note": "notes"}[r.kind])
+			r.in = r.in.Below(owner.id, map[string]clmclient.Collection{"NodePool": "nodepools",
+				"Note": "notes"}[r.kind])
 		}
 	}
 	r.key = "key of " + r.name
-	made, refused := x.w.persist("creating "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+	made, refused := x.w.persist("creating "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+		error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, r.value), r.key)
 	})
 	if refused != nil {
@@ -81,7 +83,8 @@ func (x *writer) patch(r *resource) {
 	value := fmt.Sprintf("v%d", x.next)
 	patch := json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, value))
 	careful := x.random.IntN(3) == 0
-	done, refused := x.w.persist("changing "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+	done, refused := x.w.persist("changing "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+		error) {
 		etag := ""
 		if careful {
 			have, err := c.Get(ctx, r.in, r.id, "")
@@ -109,7 +112,8 @@ func (x *writer) patch(r *resource) {
 // settleStale finds out what became of a change that was refused as stale: a
 // report came in between, or an earlier try was made and its answer lost.
 func (x *writer) settleStale(r *resource, value string) {
-	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+		error) {
 		return c.Get(ctx, r.in, r.id, "")
 	})
 	if refused != nil {
@@ -132,15 +136,16 @@ func (x *writer) set(r *resource, value string, generation int32) {
 // again asks for what is there already: nothing changes (I3), and the key makes
 // nothing new.
 func (x *writer) again(r *resource) {
-	same, refused := x.w.persist("changing nothing of "+r.name, func(ctx context.Context, c *client.CLM) (
-		client.Resource, error) {
+	same, refused := x.w.persist("changing nothing of "+r.name, func(ctx context.Context, c *clmclient.Client) (
+		clmclient.Resource, error) {
 		return c.Replace(ctx, r.in, r.id, json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, r.value)), "")
 	})
 	if refused != nil || same.Generation != r.generation {
 		x.w.t.Errorf("I3: %s has generation %d after nothing changed at %d: %v", r.name, same.Generation, r.generation,
 			refused)
 	}
-	made, refused := x.w.persist("creating again "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource,
+	made, refused := x.w.persist("creating again "+r.name, func(ctx context.Context, c *clmclient.Client) (
+		clmclient.Resource,
 		error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
 	})
@@ -165,14 +170,16 @@ func (x *writer) remove(i int) {
 	r.deleted = true
 	x.w.mu.Unlock()
 	x.mine = left
-	_, refused := x.w.persist("deleting "+r.name, func(ctx context.Context, c *client.CLM) (client.Resource, error) {
+	_, refused := x.w.persist("deleting "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+		error) {
 		return c.Delete(ctx, r.in, r.id, "")
 	})
 	if refused != nil && refused.Status != 404 { // an earlier try was made, and it is gone
 		x.w.t.Errorf("deleting %s: %v", r.name, refused)
 	}
-	if made, refused := x.w.persist("creating after its deletion "+r.name, func(ctx context.Context, c *client.CLM) (
-		client.Resource, error) {
+	if made, refused := x.w.persist("creating after its deletion "+r.name, func(ctx context.Context,
+		c *clmclient.Client) (
+		clmclient.Resource, error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
 	}); refused == nil && made.ID != r.id {
 		x.w.t.Errorf("I5: the key of %s made %s after its deletion", r.name, made.ID)

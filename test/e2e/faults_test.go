@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/client"
+	"atoll.dev/api/work"
+	"atoll.dev/client/remote"
 	"atoll.dev/test/localtest"
 )
 
@@ -34,7 +35,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 		write := rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
 		wg.Go(func() {
 			name := fmt.Sprintf("kill-%d", i)
-			id := client.BundleID(client.SourceRosa, "management-01", name)
+			id := work.BundleID(work.SourcePlatform, "management-01", name)
 			for n := 1; ctx.Err() == nil; n++ {
 				value := n
 				if n > 1 && write.IntN(5) == 0 {
@@ -46,7 +47,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 					var err error
 					if value == 0 {
 						err = api.DeleteWork(context.Background(), id, "")
-						if client.StatusOf(err) == 404 {
+						if remote.StatusOf(err) == 404 {
 							err = nil
 						}
 					} else {
@@ -63,7 +64,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 					}
 					refused++
 					mu.Unlock()
-					if s := client.StatusOf(err); s == 500 || s >= 400 && s < 500 && s != 409 && s != 412 && s != 404 &&
+					if s := remote.StatusOf(err); s == 500 || s >= 400 && s < 500 && s != 409 && s != 412 && s != 404 &&
 						s != 429 {
 						t.Errorf("work %s: %v", name, err)
 						return
@@ -192,7 +193,7 @@ func TestI6AnAgentThatWasAwayForAThousandChangesConverges(t *testing.T) {
 	each(works, func(i int) { apply(i, 1); apply(i, 2); apply(i, 3) })
 	each(works, func(i int) {
 		if i%2 == 0 {
-			if err := api.DeleteWork(t.Context(), client.BundleID(client.SourceRosa, "management-01",
+			if err := api.DeleteWork(t.Context(), work.BundleID(work.SourcePlatform, "management-01",
 				fmt.Sprintf("away-%d", i)), ""); err != nil {
 				t.Error(err)
 			}

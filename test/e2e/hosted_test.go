@@ -13,6 +13,7 @@ import (
 	"atoll.dev/api/hosting"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/test/localtest"
 )
 
@@ -90,7 +91,7 @@ func TestI9ACustomersClusterFromASignedPostToNothing(t *testing.T) {
 	begun = time.Now()
 	localtest.Eventually(t, 90*time.Second, func() error {
 		c, err := api.Cluster(ctx, cluster.ID)
-		if client.StatusOf(err) == 404 {
+		if remote.StatusOf(err) == 404 {
 			return nil
 		}
 		return fmt.Errorf("%+v, %v", c.Status, err)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/localtest"
 )
@@ -119,7 +119,7 @@ func TestAClusterThatIsNotLocalJoins(t *testing.T) {
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
 		for _, id := range []string{w.ID, other.ID} {
-			if _, err := api.Work(t.Context(), id); client.StatusOf(err) != 404 {
+			if _, err := api.Work(t.Context(), id); remote.StatusOf(err) != 404 {
 				return fmt.Errorf("the work is still there: %v", err)
 			}
 		}
@@ -169,7 +169,7 @@ func TestI7ALocalClusterIsRevokedAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
+		if _, err := api.Work(t.Context(), w.ID); remote.StatusOf(err) != 404 {
 			return fmt.Errorf("the work is still there: %v", err)
 		}
 		return nil

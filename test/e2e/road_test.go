@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/test/localtest"
 )
 
@@ -112,7 +112,7 @@ func TestI9AWorkIsDeletedAndLeavesNothing(t *testing.T) {
 		"name"); strings.Contains(out, "goes") || strings.Contains(out, w.ID) {
 		t.Errorf("left on the management cluster: %s", out)
 	}
-	if _, err := api.Work(t.Context(), w.ID); client.StatusOf(err) != 404 {
+	if _, err := api.Work(t.Context(), w.ID); remote.StatusOf(err) != 404 {
 		t.Errorf("the work is still known: %v", err)
 	}
 }

@@ -21,7 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/work"
-	"atoll.dev/client"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
 )
@@ -92,7 +93,7 @@ type world struct {
 	wire   *wire
 
 	servers []*process
-	clients []*client.Maestro
+	clients []*maestroclient.Client
 	agents  []*process
 	kubes   []*kubeAPI
 
@@ -116,7 +117,7 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 		p := w.site.process(pki.ServiceName("maestro"), c)
 		p.start()
 		w.servers = append(w.servers, p)
-		m, err := client.NewMaestro(client.MaestroOptions{
+		m, err := maestroclient.New(maestroclient.Options{
 			HTTP: "https://" + c.HTTP, GRPC: c.GRPC, TLS: w.site.clientTLS(pki.ServiceName("platform"),
 				"maestro"), Source: source, Timeout: 3 * time.Second,
 		})
@@ -185,7 +186,7 @@ func (w *world) fatal(format string, args ...any) {
 }
 
 // persist calls f until it succeeds, through whatever server answers.
-func (w *world) persist(what string, f func(context.Context, *client.Maestro) error) {
+func (w *world) persist(what string, f func(context.Context, *maestroclient.Client) error) {
 	deadline := time.Now().Add(calm)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -204,7 +205,7 @@ func (w *world) persist(what string, f func(context.Context, *client.Maestro) er
 }
 
 func statusOf(err error) int {
-	var e *client.Error
+	var e *remote.Error
 	if errors.As(err, &e) {
 		return e.Status
 	}
@@ -214,7 +215,7 @@ func statusOf(err error) int {
 // register makes the consumers known.
 func (w *world) register() {
 	for n := range clusters {
-		w.persist("registering "+consumer(n), func(ctx context.Context, m *client.Maestro) error {
+		w.persist("registering "+consumer(n), func(ctx context.Context, m *maestroclient.Client) error {
 			_, err := m.CreateConsumer(ctx, consumer(n), nil)
 			if statusOf(err) == 409 {
 				return nil
@@ -224,7 +225,7 @@ func (w *world) register() {
 	}
 }
 
-func bundle(n int, id, value string) client.Bundle {
+func bundle(n int, id, value string) maestroclient.Bundle {
 	manifest, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": id, "namespace": "default"},
 		"data": map[string]string{"value": value},
@@ -232,7 +233,8 @@ func bundle(n int, id, value string) client.Bundle {
 	if err != nil {
 		panic(err)
 	}
-	return client.Bundle{ID: id, Consumer: consumer(n), Metadata: metav1.ObjectMeta{Name: id, Namespace: consumer(n)},
+	return maestroclient.Bundle{ID: id, Consumer: consumer(n), Metadata: metav1.ObjectMeta{Name: id,
+		Namespace: consumer(n)},
 		Spec: work.Bundle{Manifests: []json.RawMessage{manifest}}}
 }
 
@@ -242,7 +244,7 @@ var errDeleting = errors.New("the work is being deleted")
 // deletion of it is under way, unless it must.
 func (w *world) apply(n int, id, value string, must bool) {
 	err := error(nil)
-	w.persist("applying "+id, func(ctx context.Context, m *client.Maestro) error {
+	w.persist("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
 		_, err = m.UpdateBundle(ctx, bundle(n, id, value))
 		switch statusOf(err) {
 		case 404:
@@ -278,7 +280,7 @@ func (w *world) remove(n int, id string) {
 	w.deleted[n][id] = time.Now().Add(time.Hour) // from now on it may go at any time
 	w.changes++
 	w.mu.Unlock()
-	w.persist("deleting "+id, func(ctx context.Context, m *client.Maestro) error {
+	w.persist("deleting "+id, func(ctx context.Context, m *maestroclient.Client) error {
 		return m.RemoveBundle(ctx, bundle(n, id, ""))
 	})
 }
@@ -427,7 +429,7 @@ func (w *world) differs() string {
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
-	doc, err := w.clients[0].ListBundles(ctx, client.ListOptions{Size: 1000})
+	doc, err := w.clients[0].ListBundles(ctx, remote.ListOptions{Size: 1000})
 	if err != nil {
 		return err.Error()
 	}
@@ -460,7 +462,7 @@ func (w *world) differs() string {
 func (w *world) deleteUnknown() error {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
-	list, err := w.clients[0].UnknownWorks(ctx, client.ListOptions{Size: 1000})
+	list, err := w.clients[0].UnknownWorks(ctx, remote.ListOptions{Size: 1000})
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 )
 
 // customer owns one cluster and writes into it.
@@ -161,7 +162,7 @@ func (w *world) churn(ctx context.Context, name string, waits func() time.Durati
 			if err == nil {
 				return
 			}
-			if s := client.StatusOf(err); s >= 400 && s < 500 && s != 404 && s != 408 && s != 409 && s != 429 ||
+			if s := remote.StatusOf(err); s >= 400 && s < 500 && s != 404 && s != 408 && s != 409 && s != 429 ||
 				time.Since(begun) > patience {
 				w.t.Errorf("%s %s: %v", what, name, err)
 				return
@@ -174,7 +175,7 @@ func (w *world) churn(ctx context.Context, name string, waits func() time.Durati
 		id := ""
 		again("creating", func() error {
 			made, err := w.api.CreateCluster(context.Background(), platform.ClusterRequest{Name: name})
-			if client.StatusOf(err) == 409 { // an earlier call did it, and its answer was lost
+			if remote.StatusOf(err) == 409 { // an earlier call did it, and its answer was lost
 				list, lerr := w.api.Clusters(context.Background(), client.ClusterQuery{Name: name})
 				if lerr != nil || len(list) == 0 {
 					return err
@@ -190,7 +191,7 @@ func (w *world) churn(ctx context.Context, name string, waits func() time.Durati
 		}
 		again("deleting", func() error {
 			err := w.api.DeleteCluster(context.Background(), id, client.Deletion{})
-			if client.StatusOf(err) == 404 {
+			if remote.StatusOf(err) == 404 {
 				return nil
 			}
 			return err

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/test/localtest"
 )
 
@@ -26,7 +27,7 @@ const mc = "management-01"
 type world struct {
 	t   *testing.T
 	r   *localtest.Region
-	api *client.Platform
+	api *client.Client
 }
 
 func (w *world) eventually(what string, f func() error) {
@@ -178,7 +179,7 @@ func (w *world) only(kept map[string]bool) error {
 			return fmt.Errorf("process %d of %s", p.PID, p.HostedCluster)
 		}
 	}
-	bundles, err := w.api.ListBundles(w.t.Context(), client.ListOptions{Page: 1, Size: 1})
+	bundles, err := w.api.ListBundles(w.t.Context(), remote.ListOptions{Page: 1, Size: 1})
 	if err == nil && kept == nil && bundles.Total > 0 {
 		err = fmt.Errorf("Maestro has %d works, such as %s", bundles.Total, bundles.Items[0].Name)
 	}

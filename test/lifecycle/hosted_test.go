@@ -16,7 +16,9 @@ import (
 	"atoll.dev/adapter/works"
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
-	"atoll.dev/client"
+	"atoll.dev/api/work"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/clm"
 	"atoll.dev/hosting"
 	"atoll.dev/internal/pgtest"
@@ -26,9 +28,9 @@ import (
 // cluster whose hosting is the test itself: it says what becomes of a plane.
 type road struct {
 	*world
-	dial                  func(source string) *client.Maestro
+	dial                  func(source string) *maestroclient.Client
 	stopAgent, startAgent func()
-	operator              *client.Maestro
+	operator              *maestroclient.Client
 }
 
 func newRoad(t *testing.T) *road {
@@ -53,7 +55,7 @@ func newRoad(t *testing.T) *road {
 	w.operator = w.dial("operator")
 	w.await("the consumer", func() error {
 		_, err := w.operator.CreateConsumer(t.Context(), consumer, nil)
-		if client.StatusOf(err) == 409 {
+		if remote.StatusOf(err) == 409 {
 			return nil
 		}
 		return err
@@ -181,7 +183,7 @@ func (w *road) nothing(cluster string) func() error {
 		if _, err := w.object(namespaces, "", apihosting.Namespace(cluster)); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the namespace is there: %v", err)
 		}
-		doc, err := w.operator.ListBundles(w.Context(), client.ListOptions{Size: 400})
+		doc, err := w.operator.ListBundles(w.Context(), remote.ListOptions{Size: 400})
 		if err != nil {
 			return err
 		}
@@ -288,7 +290,7 @@ func TestI9TheRoadOfAClusterLeadsThereAndBackFromEverywhere(t *testing.T) {
 	w.delete(thirdPath)
 	w.await("who is deleted waits for the management cluster", func() error {
 		for _, cluster := range []string{second.ID, third.ID} {
-			doc, err := w.operator.Bundle(t.Context(), client.BundleID("hosted-cluster", consumer, "work-"+cluster))
+			doc, err := w.operator.Bundle(t.Context(), work.BundleID("hosted-cluster", consumer, "work-"+cluster))
 			if err != nil {
 				return err
 			}

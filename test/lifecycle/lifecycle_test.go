@@ -32,7 +32,9 @@ import (
 	"atoll.dev/adapters"
 	"atoll.dev/agent"
 	"atoll.dev/bus"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro"
 	"atoll.dev/pki"
@@ -78,7 +80,7 @@ func newWorld(t *testing.T) *world {
 	})
 	m := w.maestro(shipping)
 	t.Cleanup(func() {
-		if doc, err := m.ListBundles(context.Background(), client.ListOptions{}); t.Failed() {
+		if doc, err := m.ListBundles(context.Background(), remote.ListOptions{}); t.Failed() {
 			t.Logf("works: %s, %v", doc.JSON, err)
 		}
 	})
@@ -86,7 +88,7 @@ func newWorld(t *testing.T) *world {
 	w.agent(cluster)
 	w.await("the consumer", func() error {
 		_, err := m.CreateConsumer(t.Context(), consumer, nil)
-		if client.StatusOf(err) == http.StatusConflict {
+		if remote.StatusOf(err) == http.StatusConflict {
 			return nil // by a try whose answer was lost
 		}
 		return err
@@ -125,11 +127,11 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // maestro starts Maestro and is cl-maestro's client of it.
-func (w *world) maestro(dsn string) *client.Maestro { return w.startMaestro(dsn)("cl-maestro") }
+func (w *world) maestro(dsn string) *maestroclient.Client { return w.startMaestro(dsn)("cl-maestro") }
 
 // startMaestro starts Maestro and returns what makes clients of it, each with the
 // works of one source.
-func (w *world) startMaestro(dsn string) (dial func(source string) *client.Maestro) {
+func (w *world) startMaestro(dsn string) (dial func(source string) *maestroclient.Client) {
 	w.Helper()
 	serve, err := w.ServerTLS("maestro")
 	if err != nil {
@@ -159,7 +161,7 @@ func (w *world) startMaestro(dsn string) (dial func(source string) *client.Maest
 	if err != nil {
 		w.Fatal(err)
 	}
-	if o.CLM, err = client.NewCLM(client.CLMOptions{Endpoint: w.URL, TLS: lifecycle}); err != nil {
+	if o.CLM, err = clmclient.New(clmclient.Options{Endpoint: w.URL, TLS: lifecycle}); err != nil {
 		w.Fatal(err)
 	}
 	server, err := maestro.New(w.Context(), o)
@@ -167,8 +169,8 @@ func (w *world) startMaestro(dsn string) (dial func(source string) *client.Maest
 		w.Fatal(err)
 	}
 	w.Background(w.Context(), server.Run)
-	return func(source string) *client.Maestro {
-		c, err := client.NewMaestro(client.MaestroOptions{
+	return func(source string) *maestroclient.Client {
+		c, err := maestroclient.New(maestroclient.Options{
 			HTTP: "https://" +
 				o.HTTP.Addr().String(), GRPC: o.GRPC.Addr().String(), TLS: own, Source: source, Timeout: 10 * time.Second,
 		})

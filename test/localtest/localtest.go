@@ -219,9 +219,9 @@ func (r *Region) Process(name string) local.ProcessStatus {
 }
 
 // API is our own client of the region.
-func (r *Region) API() *client.Platform {
+func (r *Region) API() *client.Client {
 	r.T.Helper()
-	api, err := client.NewPlatform(client.PlatformOptions{
+	api, err := client.New(client.Options{
 		Endpoint: r.Env["ATOLL_ENDPOINT"], CAFile: r.Env["ATOLL_CA"],
 		Credentials: client.Credentials{AccessKeyID: r.Env["AWS_ACCESS_KEY_ID"],
 			SecretAccessKey: r.Env["AWS_SECRET_ACCESS_KEY"], Region: r.Env["AWS_REGION"]},

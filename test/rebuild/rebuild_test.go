@@ -17,7 +17,9 @@ import (
 	"atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/cli"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/client/remote"
 )
 
 var (
@@ -25,7 +27,7 @@ var (
 	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-const clusters client.Collection = "clusters"
+const clusters clmclient.Collection = "clusters"
 
 // create makes a cluster and waits until it is reconciled.
 func (w *world) create(name, mc string) string {
@@ -116,7 +118,7 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	}
 	one, two, doomed := w.create("one", mc1), w.create("two", mc2), w.create("doomed", mc2)
 	direct := w.dial("somebody")
-	if _, err := direct.CreateBundle(t.Context(), client.Bundle{
+	if _, err := direct.CreateBundle(t.Context(), maestroclient.Bundle{
 		ID: direct.BundleID(mc1, "direct"), Consumer: mc1, Metadata: metav1.ObjectMeta{Name: "direct"},
 		Spec: work.Bundle{Manifests: []json.RawMessage{
 			json.RawMessage(
@@ -134,7 +136,7 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the deletion has reached Maestro", func() error {
-		doc, err := w.maestro.Bundle(t.Context(), client.BundleID("cl-maestro", mc2, "cl-maestro-"+doomed))
+		doc, err := w.maestro.Bundle(t.Context(), work.BundleID("cl-maestro", mc2, "cl-maestro-"+doomed))
 		if err != nil {
 			return err
 		}
@@ -170,7 +172,7 @@ func TestI8I9ARebuildRestoresWhatTheLifecycleManagerOrdered(t *testing.T) {
 	if len(report.Unknown) != 1 || report.Unknown[0].ID != direct.BundleID(mc1, "direct") || report.Works.Present != 2 {
 		t.Errorf("works: %+v", report)
 	}
-	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); client.StatusOf(err) != http.StatusNotFound {
+	if _, err := w.clm.Get(t.Context(), clusters, doomed, ""); remote.StatusOf(err) != http.StatusNotFound {
 		t.Errorf("the cluster that was being deleted: %v", err)
 	}
 	w.eventually("its namespace is on the way out", func() error {

@@ -29,7 +29,8 @@ import (
 	"atoll.dev/adapters"
 	"atoll.dev/agent"
 	"atoll.dev/bus"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
 	"atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/maestro"
@@ -59,9 +60,9 @@ type world struct {
 	log    *slog.Logger
 
 	clmURL      string
-	clm         *client.CLM
+	clm         *clmclient.Client
 	httpA, grpc string // of Maestro
-	maestro     *client.Maestro
+	maestro     *maestroclient.Client
 
 	stopMaestro func()
 	clusters    map[string]*managed
@@ -209,9 +210,9 @@ func (w *world) startMaestro() {
 }
 
 // dial returns a client of Maestro that orders works for a source.
-func (w *world) dial(source string) *client.Maestro {
+func (w *world) dial(source string) *maestroclient.Client {
 	w.Helper()
-	c, err := client.NewMaestro(client.MaestroOptions{HTTP: "http://" + w.httpA, GRPC: w.grpc, Source: source,
+	c, err := maestroclient.New(maestroclient.Options{HTTP: "http://" + w.httpA, GRPC: w.grpc, Source: source,
 		Timeout: 10 * time.Second})
 	if err != nil {
 		w.Fatal(err)
@@ -254,7 +255,7 @@ func (w *world) startCLM() {
 	}
 	w.run("the sentinel", s.Run)
 	w.clmURL = "http://" + addr
-	if w.clm, err = client.NewCLM(client.CLMOptions{Endpoint: w.clmURL}); err != nil {
+	if w.clm, err = clmclient.New(clmclient.Options{Endpoint: w.clmURL}); err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(w.clm.Close)

@@ -24,7 +24,7 @@ import (
 	"atoll.dev/adapter"
 	apiclm "atoll.dev/api/clm"
 	"atoll.dev/bus"
-	"atoll.dev/client"
+	"atoll.dev/client/clmclient"
 	"atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	entities = `entities: [{kind: Cluster, plural: clusters, required_adapters: [dns]}]`
-	clusters = client.Collection("clusters")
+	clusters = clmclient.Collection("clusters")
 	lease    = 2 * time.Second
 )
 
@@ -51,7 +51,7 @@ type world struct {
 	*testing.T
 	ca     *pki.CA
 	broker string
-	clm    *client.CLM
+	clm    *clmclient.Client
 
 	mu      sync.Mutex
 	working map[string]work // who works on a resource
@@ -87,7 +87,7 @@ func newWorld(t *testing.T) *world {
 	})
 	must(t, 0, err)
 	w.run(s.Run)
-	w.clm, err = client.NewCLM(client.CLMOptions{Endpoint: "http://" + plain.Addr().String()})
+	w.clm, err = clmclient.New(clmclient.Options{Endpoint: "http://" + plain.Addr().String()})
 	must(t, 0, err)
 	t.Cleanup(w.clm.Close)
 	return w
@@ -138,7 +138,7 @@ func (w *world) run(part func(context.Context) error) (stop func()) {
 
 // leases are a replica's, by CLM; cut has it hear and say nothing any more.
 type leases struct {
-	clm  *client.CLM
+	clm  *clmclient.Client
 	name string
 	cut  context.Context
 	away *atomic.Bool // all replicas': the lifecycle manager does not answer
@@ -243,7 +243,7 @@ func (w *world) eventually(what string, check func() error) {
 func (w *world) reconciled(replicas ...string) (runs map[string]int) {
 	w.Helper()
 	w.eventually(fmt.Sprint("all is reconciled by ", replicas), func() error {
-		page, err := w.clm.List(w.Context(), clusters, client.ResourceQuery{Size: 1,
+		page, err := w.clm.List(w.Context(), clusters, clmclient.ResourceQuery{Size: 1,
 			Search: "status.conditions.Reconciled='False'"})
 		if err != nil {
 			return err

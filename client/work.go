@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/api/work"
+	"atoll.dev/client/remote"
 )
 
 // Work is a work with the entity tag that it had when it was read.
@@ -22,14 +24,14 @@ type Work struct {
 
 // CreateWork posts a ManifestWork to a management cluster. A name that is
 // taken there is 409. manifestWork is JSON.
-func (p *Platform) CreateWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (platform.WorkCreated,
+func (p *Client) CreateWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (platform.WorkCreated,
 	error) {
 	var w platform.WorkCreated
 	body, err := json.Marshal(platform.WorkRequest{ClusterID: cluster, Data: manifestWork})
 	if err != nil {
 		return w, fmt.Errorf("the ManifestWork: %w", err)
 	}
-	doc, _, err := p.http.do(ctx, request{method: http.MethodPost, path: pathWork, body: body})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: pathWork, Body: body})
 	if err != nil {
 		return w, err
 	}
@@ -38,17 +40,17 @@ func (p *Platform) CreateWork(ctx context.Context, cluster string, manifestWork 
 }
 
 // Work returns one work.
-func (p *Platform) Work(ctx context.Context, id string) (Work, error) {
-	return p.work(ctx, request{method: http.MethodGet, path: pathWork + "/" + url.PathEscape(id)})
+func (p *Client) Work(ctx context.Context, id string) (Work, error) {
+	return p.work(ctx, remote.Request{Method: http.MethodGet, Path: pathWork + "/" + url.PathEscape(id)})
 }
 
 // Works returns all works that were posted to a management cluster, or to any
 // when cluster is empty.
-func (p *Platform) Works(ctx context.Context, cluster string) ([]platform.Work, error) {
+func (p *Client) Works(ctx context.Context, cluster string) ([]platform.Work, error) {
 	return pages(ctx, 500, func(ctx context.Context, page, size int) ([]platform.Work, error) {
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {strconv.Itoa(size)}}
-		set(q, "cluster_id", cluster)
-		doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: pathWork, query: q})
+		remote.SetQuery(q, "cluster_id", cluster)
+		doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathWork, Query: q})
 		if err != nil {
 			return nil, err
 		}
@@ -60,25 +62,26 @@ func (p *Platform) Works(ctx context.Context, cluster string) ([]platform.Work, 
 
 // ReplaceWork replaces a work's spec and metadata. With an etag it is refused
 // with 412 when the work has another by now.
-func (p *Platform) ReplaceWork(ctx context.Context, id, cluster string, manifestWork json.RawMessage, etag string) (
+func (p *Client) ReplaceWork(ctx context.Context, id, cluster string, manifestWork json.RawMessage, etag string) (
 	Work, error) {
 	body, err := json.Marshal(platform.WorkRequest{ClusterID: cluster, Data: manifestWork})
 	if err != nil {
 		return Work{}, fmt.Errorf("the ManifestWork: %w", err)
 	}
-	return p.work(ctx, request{method: http.MethodPut, path: pathWork + "/" + url.PathEscape(id), header: ifMatch(etag),
-		body: body})
+	return p.work(ctx, remote.Request{Method: http.MethodPut, Path: pathWork + "/" + url.PathEscape(id),
+		Header: remote.IfMatch(etag),
+		Body:   body})
 }
 
 // DeleteWork orders the deletion of a work. It is gone when Work says 404.
-func (p *Platform) DeleteWork(ctx context.Context, id, etag string) error {
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: pathWork + "/" + url.PathEscape(id),
-		header: ifMatch(etag)})
+func (p *Client) DeleteWork(ctx context.Context, id, etag string) error {
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathWork + "/" + url.PathEscape(id),
+		Header: remote.IfMatch(etag)})
 	return err
 }
 
-func (p *Platform) work(ctx context.Context, r request) (Work, error) {
-	doc, _, err := p.http.do(ctx, r)
+func (p *Client) work(ctx context.Context, r remote.Request) (Work, error) {
+	doc, _, err := p.http.Do(ctx, r)
 	if err != nil {
 		return Work{}, err
 	}
@@ -102,7 +105,7 @@ const (
 // the same time and while the region is unavailable, for the client's budget
 // and as long as ctx allows; so does it while a work of that name is still
 // being deleted.
-func (p *Platform) ApplyWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (Work, Outcome, error) {
+func (p *Client) ApplyWork(ctx context.Context, cluster string, manifestWork json.RawMessage) (Work, Outcome, error) {
 	var named struct {
 		Metadata struct {
 			Name string `json:"name"`
@@ -111,8 +114,8 @@ func (p *Platform) ApplyWork(ctx context.Context, cluster string, manifestWork j
 	if err := json.Unmarshal(manifestWork, &named); err != nil {
 		return Work{}, "", fmt.Errorf("the ManifestWork: %w", err)
 	}
-	id := BundleID(SourceRosa, cluster, named.Metadata.Name)
-	deadline := time.Now().Add(p.http.budget)
+	id := work.BundleID(work.SourcePlatform, cluster, named.Metadata.Name)
+	deadline := time.Now().Add(p.http.Budget)
 	outcome := Outcome("")
 	for attempt := 0; ; attempt++ {
 		w, o, raced, err := p.applyOnce(ctx, id, cluster, manifestWork)
@@ -122,9 +125,9 @@ func (p *Platform) ApplyWork(ctx context.Context, cluster string, manifestWork j
 		if err == nil {
 			return w, outcome, nil
 		}
-		e, _ := errors.AsType[*Error](err)
-		wait := backoff(attempt)
-		if !raced && (e == nil || !e.retryable(true)) || time.Now().Add(wait).After(deadline) {
+		e, _ := errors.AsType[*remote.Error](err)
+		wait := remote.Backoff(attempt)
+		if !raced && (e == nil || !e.IsRetryable(true)) || time.Now().Add(wait).After(deadline) {
 			return Work{}, "", err
 		}
 		select {
@@ -137,28 +140,28 @@ func (p *Platform) ApplyWork(ctx context.Context, cluster string, manifestWork j
 
 // applyOnce reads and then writes. raced says that the error comes from what
 // others do to the same work.
-func (p *Platform) applyOnce(ctx context.Context, id, cluster string, manifestWork json.RawMessage) (w Work, o Outcome,
+func (p *Client) applyOnce(ctx context.Context, id, cluster string, manifestWork json.RawMessage) (w Work, o Outcome,
 	raced bool, err error) {
 	before, err := p.Work(ctx, id)
-	if StatusOf(err) == http.StatusNotFound {
+	if remote.StatusOf(err) == http.StatusNotFound {
 		if _, err := p.CreateWork(ctx, cluster, manifestWork); err != nil {
-			return w, "", StatusOf(err) == http.StatusConflict, err
+			return w, "", remote.StatusOf(err) == http.StatusConflict, err
 		}
 		w, err := p.Work(ctx, id)
-		return w, Created, StatusOf(err) == http.StatusNotFound, err
+		return w, Created, remote.StatusOf(err) == http.StatusNotFound, err
 	}
 	if err != nil {
 		return w, "", false, err
 	}
 	if before.DeletedAt != nil {
-		return w, "", true, &Error{
+		return w, "", true, &remote.Error{
 			Status: http.StatusConflict, Code: "being-deleted",
 			Reason: fmt.Sprintf("the work %s is being deleted on %s since %s; apply it again when it is gone",
 				before.Name, before.ClusterID, before.DeletedAt.Format(time.RFC3339)),
 		}
 	}
 	after, err := p.ReplaceWork(ctx, id, cluster, manifestWork, before.ETag)
-	switch StatusOf(err) {
+	switch remote.StatusOf(err) {
 	case http.StatusNotFound, http.StatusConflict, http.StatusPreconditionFailed:
 		return w, "", true, err
 	}

@@ -1,4 +1,4 @@
-package client
+package clmclient
 
 import (
 	"context"
@@ -9,11 +9,12 @@ import (
 	"strconv"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/client/remote"
 )
 
 // Create makes a resource. With a key, which the caller makes up once for what
 // it wants, a create whose answer was lost is repeated and makes one resource.
-func (c *CLM) Create(ctx context.Context, in Collection, r clm.ResourceCreate, key string) (Resource, error) {
+func (c *Client) Create(ctx context.Context, in Collection, r clm.ResourceCreate, key string) (Resource, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return Resource{}, err
@@ -22,46 +23,48 @@ func (c *CLM) Create(ctx context.Context, in Collection, r clm.ResourceCreate, k
 	if key != "" {
 		header = http.Header{"Idempotency-Key": {key}}
 	}
-	return c.one(ctx, request{method: http.MethodPost, path: in.path(), header: header, body: body})
+	return c.one(ctx, remote.Request{Method: http.MethodPost, Path: in.path(), Header: header, Body: body})
 }
 
 // Replace replaces each of spec, labels and references that body, a JSON
 // object, has. etag may be ""; a stale one is 412.
-func (c *CLM) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource,
+func (c *Client) Replace(ctx context.Context, in Collection, id string, body json.RawMessage, etag string) (Resource,
 	error) {
-	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: ifMatch(etag), body: body})
+	return c.one(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.IfMatch(etag),
+		Body: body})
 }
 
 // Merge applies a JSON merge patch (RFC 7396) of spec, labels and references.
-func (c *CLM) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource,
+func (c *Client) Merge(ctx context.Context, in Collection, id string, patch json.RawMessage, etag string) (Resource,
 	error) {
-	return c.one(ctx, request{method: http.MethodPatch, path: in.path(id), header: mergePatch(etag), body: patch})
+	return c.one(ctx, remote.Request{Method: http.MethodPatch, Path: in.path(id), Header: remote.MergePatch(etag),
+		Body: patch})
 }
 
 // Delete asks for the deletion of a resource and returns it as it is then. It
 // may be gone at once: then a repeated call is 404.
-func (c *CLM) Delete(ctx context.Context, in Collection, id, etag string) (Resource, error) {
-	return c.one(ctx, request{method: http.MethodDelete, path: in.path(id), header: ifMatch(etag)})
+func (c *Client) Delete(ctx context.Context, in Collection, id, etag string) (Resource, error) {
+	return c.one(ctx, remote.Request{Method: http.MethodDelete, Path: in.path(id), Header: remote.IfMatch(etag)})
 }
 
 // ForceDelete removes a resource whose deletion does not end, with all below
 // it; what adapters made for them may stay behind. reason is for the record.
-func (c *CLM) ForceDelete(ctx context.Context, in Collection, id, reason string) error {
+func (c *Client) ForceDelete(ctx context.Context, in Collection, id, reason string) error {
 	body, err := json.Marshal(clm.ForceDelete{Reason: reason})
 	if err != nil {
 		return err
 	}
-	_, _, err = c.http.do(ctx, request{method: http.MethodPost, path: in.path(id, "force-delete"), body: body})
+	_, _, err = c.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: in.path(id, "force-delete"), Body: body})
 	return err
 }
 
 // Statuses are the reports of a resource's adapters.
-func (c *CLM) Statuses(ctx context.Context, in Collection, id string) ([]clm.AdapterStatus, error) {
+func (c *Client) Statuses(ctx context.Context, in Collection, id string) ([]clm.AdapterStatus, error) {
 	all := []clm.AdapterStatus{}
 	for page := 1; ; page++ {
 		var list clm.AdapterStatusList
 		q := url.Values{"page": {strconv.Itoa(page)}, "size": {"100"}}
-		if err := c.into(ctx, request{method: http.MethodGet, path: in.path(id, "statuses"), query: q},
+		if err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: in.path(id, "statuses"), Query: q},
 			&list); err != nil {
 			return nil, err
 		}
@@ -73,13 +76,13 @@ func (c *CLM) Statuses(ctx context.Context, in Collection, id string) ([]clm.Ada
 
 // Report sends an adapter's report. It is false when the server knows better
 // already and has dropped it.
-func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.AdapterStatusCreate) (taken bool,
+func (c *Client) Report(ctx context.Context, in Collection, id string, report clm.AdapterStatusCreate) (taken bool,
 	err error) {
 	body, err := json.Marshal(report)
 	if err != nil {
 		return false, err
 	}
-	doc, _, err := c.http.do(ctx, request{method: http.MethodPut, path: in.path(id, "statuses"), body: body})
+	doc, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodPut, Path: in.path(id, "statuses"), Body: body})
 	return err == nil && len(doc.JSON) > 0, err
 }
 
@@ -87,7 +90,7 @@ func (c *CLM) Report(ctx context.Context, in Collection, id string, report clm.A
 // are older than the record before, unless that is 0. With the plural of its
 // kind, a resource that is gone has its history, too. Without id they are those
 // of all resources of the kind.
-func (c *CLM) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord,
+func (c *Client) History(ctx context.Context, of Collection, id string, before int64, limit int) ([]clm.HistoryRecord,
 	error) {
 	records := []clm.HistoryRecord{}
 	for len(records) < limit {
@@ -101,7 +104,7 @@ func (c *CLM) History(ctx context.Context, of Collection, id string, before int6
 		if id != "" {
 			path = of.path(id, "history")
 		}
-		if err := c.into(ctx, request{method: http.MethodGet, path: path, query: q}, &h); err != nil {
+		if err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: path, Query: q}, &h); err != nil {
 			return nil, err
 		}
 		if records = append(records, h.Items...); len(h.Items) < size {
@@ -113,17 +116,17 @@ func (c *CLM) History(ctx context.Context, of Collection, id string, before int6
 }
 
 // Reconcile asks for work on one resource, whatever its state.
-func (c *CLM) Reconcile(ctx context.Context, in Collection, id, reason string) error {
+func (c *Client) Reconcile(ctx context.Context, in Collection, id, reason string) error {
 	return c.reconcile(ctx, in.path(id, "reconcile"), "", reason)
 }
 
 // ReconcileAll asks for work on all resources of a kind, or with "" of all
 // kinds.
-func (c *CLM) ReconcileAll(ctx context.Context, kind, reason string) error {
+func (c *Client) ReconcileAll(ctx context.Context, kind, reason string) error {
 	return c.reconcile(ctx, AllKinds.path("reconcile"), kind, reason)
 }
 
-func (c *CLM) reconcile(ctx context.Context, path, kind, reason string) error {
+func (c *Client) reconcile(ctx context.Context, path, kind, reason string) error {
 	body, err := json.Marshal(struct {
 		Kind   string `json:"kind,omitempty"`
 		Reason string `json:"reason,omitempty"`
@@ -131,39 +134,42 @@ func (c *CLM) reconcile(ctx context.Context, path, kind, reason string) error {
 	if err != nil {
 		return fmt.Errorf("asking for work: %w", err)
 	}
-	_, _, err = c.http.do(ctx, request{method: http.MethodPost, path: path, body: body})
+	_, _, err = c.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: path, Body: body})
 	return err
 }
 
 // Watch opens one stream of changes. Its objects are read by ResourceOf. A
 // resource that a search does not find any more is DELETED in it.
-func (c *CLM) Watch(ctx context.Context, from Collection, o WatchOptions) (*Watch, error) {
-	return c.http.watch(ctx, from.path(), o)
+func (c *Client) Watch(ctx context.Context, from Collection, o remote.WatchOptions) (*remote.Watch, error) {
+	return c.http.Watch(ctx, from.path(), o)
 }
 
 // Follow calls apply with every event until ctx ends or apply fails, and
 // returns why. It continues streams that break.
-func (c *CLM) Follow(ctx context.Context, from Collection, o WatchOptions, apply func(Event) error) error {
-	return follow(ctx, o, func(ctx context.Context, o WatchOptions) (*Watch, error) { return c.Watch(ctx, from, o) },
+func (c *Client) Follow(ctx context.Context, from Collection, o remote.WatchOptions,
+	apply func(remote.Event) error) error {
+	return remote.Follow(ctx, o, func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
+		return c.Watch(ctx, from, o)
+	},
 		apply)
 }
 
 // RenewMember renews the lease of a replica of an adapter, which still works in
 // the slots keep.
-func (c *CLM) RenewMember(ctx context.Context, adapter, member string, renewal clm.AdapterMemberRenewal) (
+func (c *Client) RenewMember(ctx context.Context, adapter, member string, renewal clm.AdapterMemberRenewal) (
 	clm.AdapterMember, error) {
 	var answer clm.AdapterMember
 	body, err := json.Marshal(renewal)
 	if err != nil {
 		return answer, err
 	}
-	err = c.into(ctx, request{method: http.MethodPut, path: memberPath(adapter, member), body: body}, &answer)
+	err = c.into(ctx, remote.Request{Method: http.MethodPut, Path: memberPath(adapter, member), Body: body}, &answer)
 	return answer, err
 }
 
 // RemoveMember ends the lease of a replica of an adapter.
-func (c *CLM) RemoveMember(ctx context.Context, adapter, member string) error {
-	_, _, err := c.http.do(ctx, request{method: http.MethodDelete, path: memberPath(adapter, member)})
+func (c *Client) RemoveMember(ctx context.Context, adapter, member string) error {
+	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: memberPath(adapter, member)})
 	return err
 }
 

@@ -1,4 +1,4 @@
-package client
+package remote
 
 import (
 	"bufio"
@@ -36,14 +36,14 @@ type WatchOptions struct {
 	Statuses bool // of CLM's resources with what their adapters reported
 }
 
-func (o WatchOptions) query() url.Values {
+func (o WatchOptions) Values() url.Values {
 	q := url.Values{"watch": {"true"}}
-	set(q, "cursor", o.Cursor)
-	set(q, "consumer", o.Consumer)
-	set(q, "id", o.ID)
-	set(q, "kind", o.Kind)
-	set(q, "search", o.Search)
-	set(q, "fields", o.Fields)
+	SetQuery(q, "cursor", o.Cursor)
+	SetQuery(q, "consumer", o.Consumer)
+	SetQuery(q, "id", o.ID)
+	SetQuery(q, "kind", o.Kind)
+	SetQuery(q, "search", o.Search)
+	SetQuery(q, "fields", o.Fields)
 	if o.Statuses {
 		q.Set("statuses", "true")
 	}
@@ -58,20 +58,20 @@ type Watch struct {
 	idle  *time.Timer
 }
 
-// watchIdle is how long a stream may be silent. Bookmarks come every 15 s.
-const watchIdle = 45 * time.Second
+// StreamIdleLimit is how long a stream may be silent. Bookmarks come every 15 s.
+const StreamIdleLimit = 45 * time.Second
 
 // maxLine bounds one event: a bundle of 500 KiB of manifests with its status.
 const maxLine = 16 << 20
 
-// watch opens a stream. It fails as any call does, and with 410 when the
+// Watch opens a stream. It fails as any call does, and with 410 when the
 // cursor is too old.
-func (c *caller) watch(ctx context.Context, path string, o WatchOptions) (*Watch, error) {
-	return c.watchQuery(ctx, path, o.query())
+func (c *Service) Watch(ctx context.Context, path string, o WatchOptions) (*Watch, error) {
+	return c.WatchQuery(ctx, path, o.Values())
 }
 
-func (c *caller) watchQuery(ctx context.Context, path string, q url.Values) (*Watch, error) {
-	resp, err := c.open(ctx, request{method: http.MethodGet, path: path, query: q}, c.headers)
+func (c *Service) WatchQuery(ctx context.Context, path string, q url.Values) (*Watch, error) {
+	resp, err := c.Open(ctx, Request{Method: http.MethodGet, Path: path, Query: q}, c.AnswerTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (c *caller) watchQuery(ctx context.Context, path string, q url.Values) (*Wa
 	return &Watch{
 		body:  body,
 		lines: bufio.NewReaderSize(body, 64<<10),
-		idle:  time.AfterFunc(watchIdle, func() { _ = body.Close() }),
+		idle:  time.AfterFunc(StreamIdleLimit, func() { _ = body.Close() }),
 	}, nil
 }
 
@@ -103,7 +103,7 @@ func (w *Watch) Next() (Event, error) {
 			break
 		}
 	}
-	w.idle.Reset(watchIdle)
+	w.idle.Reset(StreamIdleLimit)
 	var e Event
 	if err := json.Unmarshal(line, &e); err != nil {
 		return Event{}, fmt.Errorf("watching: reading an event: %w", err)
@@ -117,9 +117,9 @@ func (w *Watch) Close() error {
 	return w.body.Close()
 }
 
-// follow watches until ctx ends or apply fails, and returns why. Streams that
+// Follow watches until ctx ends or apply fails, and returns why. Streams that
 // break are continued from the last cursor; Relist tells when they cannot be.
-func follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error),
+func Follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error),
 	apply func(Event) error) error {
 	known := o.Cursor != "" // the caller has something that may be out of date
 	for attempt := 0; ; attempt++ {
@@ -140,8 +140,8 @@ func follow(ctx context.Context, o WatchOptions, open func(context.Context, Watc
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if stop, ok := errors.AsType[*applyError](err); ok {
-			return stop.err
+		if stop, ok := errors.AsType[*ApplyError](err); ok {
+			return stop.Err
 		}
 		switch status := StatusOf(err); {
 		case status == http.StatusGone && o.Cursor != "":
@@ -152,15 +152,15 @@ func follow(ctx context.Context, o WatchOptions, open func(context.Context, Watc
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(backoff(attempt)):
+		case <-time.After(Backoff(attempt)):
 		}
 	}
 }
 
-// applyError is an error of follow's caller.
-type applyError struct{ err error }
+// ApplyError is an error of follow's caller.
+type ApplyError struct{ Err error }
 
-func (e *applyError) Error() string { return e.err.Error() }
+func (e *ApplyError) Error() string { return e.Err.Error() }
 
 // drain applies the events of one stream.
 func drain(ctx context.Context, w *Watch, cursor *string, apply func(Event) error) (progress bool, err error) {
@@ -176,7 +176,7 @@ func drain(ctx context.Context, w *Watch, cursor *string, apply func(Event) erro
 		}
 		progress = true
 		if err := apply(e); err != nil {
-			return progress, &applyError{err}
+			return progress, &ApplyError{err}
 		}
 		if e.Cursor != "" {
 			*cursor = e.Cursor

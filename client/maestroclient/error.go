@@ -1,4 +1,4 @@
-package client
+package maestroclient
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/client/remote"
 )
 
 // maestroText finds Maestro's code in the text of a gRPC error, such as
@@ -27,14 +29,14 @@ const notLatest = "the resource version is not the latest"
 // status is {"ErrStatus":{metav1.Status}} or, from the original Maestro, plain
 // text.
 func publishError(ctx context.Context, err error, conditional bool) error {
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errNoAnswer) {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, remote.ErrNoAnswer) {
 		return fmt.Errorf("publishing to Maestro: %w", cause)
 	}
 	s := status.Convert(err)
 	var wire struct {
 		ErrStatus *metav1.Status `json:"ErrStatus"`
 	}
-	e := &Error{Reason: s.Message()}
+	e := &remote.Error{Reason: s.Message()}
 	if json.Unmarshal([]byte(s.Message()), &wire) == nil && wire.ErrStatus != nil {
 		e.Status, e.Reason = int(wire.ErrStatus.Code), wire.ErrStatus.Message
 		if d := wire.ErrStatus.Details; d != nil {
@@ -43,9 +45,9 @@ func publishError(ctx context.Context, err error, conditional bool) error {
 	} else {
 		switch s.Code() {
 		case codes.Unavailable:
-			return unreachable("Maestro", false, err)
+			return remote.Unreachable("Maestro", false, err)
 		case codes.DeadlineExceeded:
-			return unreachable("Maestro", false, errNoAnswer)
+			return remote.Unreachable("Maestro", false, remote.ErrNoAnswer)
 		}
 	}
 	if at := maestroText.FindStringSubmatchIndex(e.Reason); at != nil {

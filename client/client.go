@@ -1,13 +1,14 @@
-// Package client calls the region's APIs: the Platform API as its users do,
-// with signed requests, and Maestro and the cluster lifecycle manager as the
-// region's services do, with their certificates and on behalf of an actor.
+// Package client is the Go client of a region's Platform API, for customers and operators. It signs each request by AWS
+// Signature Version 4, repeats a call where a second time does no harm, and continues a watch whose stream broke.
 //
-// What the clients have in common: errors are *Error with the status and code
-// of the answer, calls are repeated where that is safe, connections are kept,
-// and watches go on after the stream breaks.
+// A region that does not answer, and an answer that is an error, are an *Error with the HTTP status, a stable code and
+// a reason. StatusOf returns the status alone.
 //
-// It is a tool: services, fronts and the command line import it, api and
-// internal packages must not.
+// The methods of Client are safe for concurrent use. A call ends early when its context is cancelled.
+//
+// The clients of the region's own services are below: clmclient (the lifecycle manager) and maestroclient (Maestro).
+// What the three have in common is in package remote. All of them are tools: api and internal packages must not
+// import them.
 package client
 
 import (
@@ -23,10 +24,11 @@ import (
 	"time"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/client/remote"
 )
 
-// PlatformOptions say where a region is and who calls it.
-type PlatformOptions struct {
+// Options say where a region is and who calls it.
+type Options struct {
 	Endpoint    string // such as https://127.0.0.1:20000, with the stage prefix if there is one
 	CAFile      string // PEM file of the region's CA; empty: the system's
 	Credentials Credentials
@@ -36,12 +38,12 @@ type PlatformOptions struct {
 	Budget time.Duration
 }
 
-// Platform is a client of one region's Platform API. It may be used by many
+// Client is a client of one region's Platform API. It may be used by many
 // goroutines.
-type Platform struct{ http *caller }
+type Client struct{ http *remote.Service }
 
-// NewPlatform returns a client. It connects when it is used.
-func NewPlatform(o PlatformOptions) (*Platform, error) {
+// New returns a client. It connects when it is used.
+func New(o Options) (*Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
@@ -53,26 +55,26 @@ func NewPlatform(o PlatformOptions) (*Platform, error) {
 			return nil, fmt.Errorf("reading the region's CA: %s has no PEM certificate", o.CAFile)
 		}
 	}
-	c, err := newCaller("the Platform API", o.Endpoint, config)
+	c, err := remote.New("the Platform API", o.Endpoint, config)
 	if err != nil {
 		return nil, err
 	}
 	if o.Budget > 0 {
-		c.budget = o.Budget
+		c.Budget = o.Budget
 	}
-	c.prepare = func(r *http.Request, body []byte) error { return Sign(r, body, o.Credentials, time.Now()) }
-	return &Platform{c}, nil
+	c.Prepare = func(r *http.Request, body []byte) error { return Sign(r, body, o.Credentials, time.Now()) }
+	return &Client{c}, nil
 }
 
 // Close closes idle connections.
-func (p *Platform) Close() { p.http.close() }
+func (p *Client) Close() { p.http.Close() }
 
 // Ready asks, once, whether the region can do its work. The error says when it
 // cannot; the Health then says what is missing, if the region answered.
-func (p *Platform) Ready(ctx context.Context) (platform.Health, error) {
+func (p *Client) Ready(ctx context.Context) (platform.Health, error) {
 	var h platform.Health
-	resp, err := p.http.open(ctx, request{method: http.MethodGet, path: "/api/v0/ready"}, p.http.headers)
-	if e, ok := errors.AsType[*Error](err); ok && json.Unmarshal(e.body, &h) == nil && len(h.Missing) > 0 {
+	resp, err := p.http.Open(ctx, remote.Request{Method: http.MethodGet, Path: "/api/v0/ready"}, p.http.AnswerTimeout)
+	if e, ok := errors.AsType[*remote.Error](err); ok && json.Unmarshal(e.Body, &h) == nil && len(h.Missing) > 0 {
 		e.Code, e.Reason = "not-ready", "the region is not ready: "+h.Missing[0].Name+": "+h.Missing[0].Reason
 	}
 	if err != nil {
@@ -93,31 +95,31 @@ const (
 
 // CreateManagementCluster registers a management cluster. A name that is taken
 // is 409.
-func (p *Platform) CreateManagementCluster(ctx context.Context, name string, labels map[string]string) (
+func (p *Client) CreateManagementCluster(ctx context.Context, name string, labels map[string]string) (
 	platform.ManagementCluster, error) {
 	return p.RegisterManagementCluster(ctx, platform.ManagementClusterRequest{Name: name, Labels: labels})
 }
 
 // RegisterManagementCluster is CreateManagementCluster, with what it takes.
-func (p *Platform) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (
+func (p *Client) RegisterManagementCluster(ctx context.Context, r platform.ManagementClusterRequest) (
 	platform.ManagementCluster, error) {
 	return p.changeManagementCluster(ctx, http.MethodPost, pathClusters, r)
 }
 
 // UpdateManagementCluster changes what a management cluster takes, by its id or
 // name; what is absent stays.
-func (p *Platform) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (
+func (p *Client) UpdateManagementCluster(ctx context.Context, idOrName string, u platform.ManagementClusterUpdate) (
 	platform.ManagementCluster, error) {
 	return p.changeManagementCluster(ctx, http.MethodPatch, pathClusters+"/"+url.PathEscape(idOrName), u)
 }
 
-func (p *Platform) changeManagementCluster(ctx context.Context, method, path string, v any) (
+func (p *Client) changeManagementCluster(ctx context.Context, method, path string, v any) (
 	mc platform.ManagementCluster, err error) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return mc, err
 	}
-	doc, _, err := p.http.do(ctx, request{method: method, path: path, body: body})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: method, Path: path, Body: body})
 	if err != nil {
 		return mc, err
 	}
@@ -126,9 +128,10 @@ func (p *Platform) changeManagementCluster(ctx context.Context, method, path str
 }
 
 // ManagementCluster returns a management cluster by its id or name.
-func (p *Platform) ManagementCluster(ctx context.Context, idOrName string) (platform.ManagementCluster, error) {
+func (p *Client) ManagementCluster(ctx context.Context, idOrName string) (platform.ManagementCluster, error) {
 	var mc platform.ManagementCluster
-	doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: pathClusters + "/" + url.PathEscape(idOrName)})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathClusters + "/" + url.PathEscape(
+		idOrName)})
 	if err != nil {
 		return mc, err
 	}
@@ -137,11 +140,12 @@ func (p *Platform) ManagementCluster(ctx context.Context, idOrName string) (plat
 }
 
 // ManagementClusters returns all management clusters.
-func (p *Platform) ManagementClusters(ctx context.Context) ([]platform.ManagementCluster, error) {
+func (p *Client) ManagementClusters(ctx context.Context) ([]platform.ManagementCluster, error) {
 	return pages(ctx, 100, func(ctx context.Context, page, size int) ([]platform.ManagementCluster, error) {
 		var list platform.ManagementClusterList
-		doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: pathClusters, query: ListOptions{Page: page,
-			Size: size}.query()})
+		doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathClusters,
+			Query: remote.ListOptions{Page: page,
+				Size: size}.Values()})
 		if err != nil {
 			return nil, err
 		}
@@ -152,15 +156,16 @@ func (p *Platform) ManagementClusters(ctx context.Context) ([]platform.Managemen
 
 // DeleteManagementCluster removes a management cluster by its id or name. One
 // that still has works is 409.
-func (p *Platform) DeleteManagementCluster(ctx context.Context, idOrName string) error {
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: pathClusters + "/" + url.PathEscape(idOrName)})
+func (p *Client) DeleteManagementCluster(ctx context.Context, idOrName string) error {
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: pathClusters + "/" + url.PathEscape(
+		idOrName)})
 	return err
 }
 
 // ListBundles returns one page of resource bundles, those of all sources.
-func (p *Platform) ListBundles(ctx context.Context, o ListOptions) (platform.ResourceBundleList, error) {
+func (p *Client) ListBundles(ctx context.Context, o remote.ListOptions) (platform.ResourceBundleList, error) {
 	var list platform.ResourceBundleList
-	doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: pathPlatformBundle, query: o.query()})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathPlatformBundle, Query: o.Values()})
 	if err != nil {
 		return list, err
 	}
@@ -169,9 +174,10 @@ func (p *Platform) ListBundles(ctx context.Context, o ListOptions) (platform.Res
 }
 
 // Bundle returns one resource bundle.
-func (p *Platform) Bundle(ctx context.Context, id string) (platform.ResourceBundle, error) {
+func (p *Client) Bundle(ctx context.Context, id string) (platform.ResourceBundle, error) {
 	var b platform.ResourceBundle
-	doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: pathPlatformBundle + "/" + url.PathEscape(id)})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathPlatformBundle + "/" +
+		url.PathEscape(id)})
 	if err != nil {
 		return b, err
 	}
@@ -181,15 +187,15 @@ func (p *Platform) Bundle(ctx context.Context, id string) (platform.ResourceBund
 
 // WatchBundles opens one stream of changes. Its objects are
 // platform.ResourceBundles.
-func (p *Platform) WatchBundles(ctx context.Context, o WatchOptions) (*Watch, error) {
-	return p.http.watch(ctx, pathPlatformBundle, o)
+func (p *Client) WatchBundles(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
+	return p.http.Watch(ctx, pathPlatformBundle, o)
 }
 
 // FollowBundles calls apply with every event until ctx ends or apply fails,
 // and returns why. It continues streams that break, and says Relist when they
 // cannot be continued.
-func (p *Platform) FollowBundles(ctx context.Context, o WatchOptions, apply func(Event) error) error {
-	return follow(ctx, o, p.WatchBundles, apply)
+func (p *Client) FollowBundles(ctx context.Context, o remote.WatchOptions, apply func(remote.Event) error) error {
+	return remote.Follow(ctx, o, p.WatchBundles, apply)
 }
 
 // pages gets all pages of a list.
@@ -208,7 +214,7 @@ func pages[T any](ctx context.Context, size int, get func(ctx context.Context, p
 	}
 }
 
-func decode(doc Document, v any) error {
+func decode(doc remote.Document, v any) error {
 	if err := json.Unmarshal(doc.JSON, v); err != nil {
 		return fmt.Errorf("reading the Platform API's answer: %w", err)
 	}

@@ -1,4 +1,10 @@
-package client
+// Package clmclient is the Go client of the cluster lifecycle manager (CLM), for the region's
+// services and for operators: resources, the reports of adapters, history, placement, and watches.
+//
+// A service proves who it is by its certificate and may name the actor (remote.WithActor) and the
+// tenant (WithTenant) on whose behalf it calls. Errors are *remote.Error. It is a tool: api and
+// internal packages must not import it.
+package clmclient
 
 import (
 	"context"
@@ -14,10 +20,11 @@ import (
 	"time"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/client/remote"
 )
 
-// CLMOptions say where the cluster lifecycle manager is and who calls it.
-type CLMOptions struct {
+// Options say where the cluster lifecycle manager is and who calls it.
+type Options struct {
 	Endpoint string      // such as https://127.0.0.1:20020
 	TLS      *tls.Config // the caller's certificate and the CA of CLM's; nil: the system's CAs
 	Token    string      // bearer token of a caller without certificate
@@ -26,24 +33,24 @@ type CLMOptions struct {
 	Budget  time.Duration // how long a call is repeated while CLM is unavailable; default 20 s
 }
 
-// CLM is a client of one cluster lifecycle manager. Its errors are *Error. It
+// Client is a client of one cluster lifecycle manager. Its errors are *Error. It
 // may be used by many goroutines.
-type CLM struct{ http *caller }
+type Client struct{ http *remote.Service }
 
-// NewCLM returns a client. It connects when it is used.
-func NewCLM(o CLMOptions) (*CLM, error) {
-	c, err := newCaller("CLM", o.Endpoint, o.TLS)
+// New returns a client. It connects when it is used.
+func New(o Options) (*Client, error) {
+	c, err := remote.New("CLM", o.Endpoint, o.TLS)
 	if err != nil {
 		return nil, err
 	}
 	if o.Timeout > 0 {
-		c.headers = o.Timeout
+		c.AnswerTimeout = o.Timeout
 	}
 	if o.Budget > 0 {
-		c.budget = o.Budget
+		c.Budget = o.Budget
 	}
-	c.prepare = func(r *http.Request, _ []byte) error {
-		actorOf(r.Context()).each(r.Header.Set)
+	c.Prepare = func(r *http.Request, _ []byte) error {
+		remote.ActorOf(r.Context()).EachHeader(r.Header.Set)
 		if err := setTenant(r); err != nil {
 			return err
 		}
@@ -52,17 +59,18 @@ func NewCLM(o CLMOptions) (*CLM, error) {
 		}
 		return nil
 	}
-	return &CLM{c}, nil
+	return &Client{c}, nil
 }
 
 // Close closes idle connections.
-func (c *CLM) Close() { c.http.close() }
+func (c *Client) Close() { c.http.Close() }
 
 // Ready asks, once, whether the lifecycle manager can read what a collection
 // has.
-func (c *CLM) Ready(ctx context.Context, from Collection) error {
-	resp, err := c.http.open(ctx, request{method: http.MethodGet, path: from.path(), query: url.Values{"size": {"1"},
-		"fields": {"id"}}}, c.http.headers)
+func (c *Client) Ready(ctx context.Context, from Collection) error {
+	resp, err := c.http.Open(ctx, remote.Request{Method: http.MethodGet, Path: from.path(), Query: url.Values{
+		"size":   {"1"},
+		"fields": {"id"}}}, c.http.AnswerTimeout)
 	if err != nil {
 		return err
 	}
@@ -120,8 +128,8 @@ type ResourceKind struct {
 
 // Kinds are what the server has, in the order of their plurals. They are read
 // from its OpenAPI document.
-func (c *CLM) Kinds(ctx context.Context) ([]ResourceKind, error) {
-	doc, _, err := c.http.do(ctx, request{method: http.MethodGet, path: pathCLM + "openapi"})
+func (c *Client) Kinds(ctx context.Context) ([]ResourceKind, error) {
+	doc, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: pathCLM + "openapi"})
 	if err != nil {
 		return nil, err
 	}
@@ -187,13 +195,13 @@ func (q ResourceQuery) values() url.Values {
 			v.Set(name, strconv.Itoa(n))
 		}
 	}
-	set(v, "continue", q.Continue)
-	set(v, "search", q.Search)
-	set(v, "order", q.Order)
-	set(v, "fields", q.Fields)
-	set(v, "kind", q.Kind)
-	set(v, "ref_type", q.RefType)
-	set(v, "ref_target_id", q.RefTo)
+	remote.SetQuery(v, "continue", q.Continue)
+	remote.SetQuery(v, "search", q.Search)
+	remote.SetQuery(v, "order", q.Order)
+	remote.SetQuery(v, "fields", q.Fields)
+	remote.SetQuery(v, "kind", q.Kind)
+	remote.SetQuery(v, "ref_type", q.RefType)
+	remote.SetQuery(v, "ref_target_id", q.RefTo)
 	if q.Statuses {
 		v.Set("statuses", "true")
 	}
@@ -209,10 +217,11 @@ type ResourcePage struct {
 }
 
 // List returns one page.
-func (c *CLM) List(ctx context.Context, from Collection, q ResourceQuery) (ResourcePage, error) {
+func (c *Client) List(ctx context.Context, from Collection, q ResourceQuery) (ResourcePage, error) {
 	var page ResourcePage
 	var list clm.ResourceList
-	if err := c.into(ctx, request{method: http.MethodGet, path: from.path(), query: q.values()}, &list); err != nil {
+	if err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: from.path(), Query: q.values()},
+		&list); err != nil {
 		return page, err
 	}
 	page = ResourcePage{Items: make([]Resource, len(list.Items)), Total: list.Total, Continue: list.Continue,
@@ -229,7 +238,7 @@ func (c *CLM) List(ctx context.Context, from Collection, q ResourceQuery) (Resou
 
 // All goes through all that a query selects, by pages of 100. It ends with the
 // first error.
-func (c *CLM) All(ctx context.Context, from Collection, q ResourceQuery) iter.Seq2[Resource, error] {
+func (c *Client) All(ctx context.Context, from Collection, q ResourceQuery) iter.Seq2[Resource, error] {
 	q.Page, q.Size, q.Continue = 0, 100, ""
 	return func(yield func(Resource, error) bool) {
 		for {
@@ -251,51 +260,52 @@ func (c *CLM) All(ctx context.Context, from Collection, q ResourceQuery) iter.Se
 }
 
 // Get returns one resource; fields may be "".
-func (c *CLM) Get(ctx context.Context, from Collection, id, fields string) (Resource, error) {
+func (c *Client) Get(ctx context.Context, from Collection, id, fields string) (Resource, error) {
 	q := url.Values{}
-	set(q, "fields", fields)
-	return c.one(ctx, request{method: http.MethodGet, path: from.path(id), query: q})
+	remote.SetQuery(q, "fields", fields)
+	return c.one(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: q})
 }
 
 // GetWithStatuses returns one resource with what its adapters reported, in
 // Resource.Statuses.
-func (c *CLM) GetWithStatuses(ctx context.Context, from Collection, id string) (Resource, error) {
-	return c.one(ctx, request{method: http.MethodGet, path: from.path(id), query: url.Values{"statuses": {"true"}}})
+func (c *Client) GetWithStatuses(ctx context.Context, from Collection, id string) (Resource, error) {
+	return c.one(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: url.Values{
+		"statuses": {"true"}}})
 }
 
 // Named returns the only resource of that name. None is 404, and several, of
 // several owners or tenants, are 409.
-func (c *CLM) Named(ctx context.Context, from Collection, name string) (Resource, error) {
-	page, err := c.List(ctx, from, ResourceQuery{Size: 2, Search: Equal("name", name)})
+func (c *Client) Named(ctx context.Context, from Collection, name string) (Resource, error) {
+	page, err := c.List(ctx, from, ResourceQuery{Size: 2, Search: remote.Equal("name", name)})
 	if err != nil {
 		return Resource{}, err
 	}
 	switch len(page.Items) {
 	case 0:
-		return Resource{}, &Error{Status: http.StatusNotFound, Code: "not-found", Reason: fmt.Sprintf(
+		return Resource{}, &remote.Error{Status: http.StatusNotFound, Code: "not-found", Reason: fmt.Sprintf(
 			"nothing in %s is named %q", from, name)}
 	case 1:
 		return c.Get(ctx, from, page.Items[0].ID, "") // for the entity tag
 	}
-	return Resource{}, &Error{Status: http.StatusConflict, Code: "ambiguous", Reason: fmt.Sprintf(
+	return Resource{}, &remote.Error{Status: http.StatusConflict, Code: "ambiguous", Reason: fmt.Sprintf(
 		"%d in %s are named %q; give an id", page.Total, from, name)}
 }
 
 // into makes a call and decodes the answer.
-func (c *CLM) into(ctx context.Context, r request, v any) error {
-	doc, _, err := c.http.do(ctx, r)
+func (c *Client) into(ctx context.Context, r remote.Request, v any) error {
+	doc, _, err := c.http.Do(ctx, r)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(doc.JSON, v); err != nil {
-		return fmt.Errorf("reading CLM's answer to %s %s: %w", r.method, r.path, err)
+		return fmt.Errorf("reading CLM's answer to %s %s: %w", r.Method, r.Path, err)
 	}
 	return nil
 }
 
 // one makes a call whose answer is a resource.
-func (c *CLM) one(ctx context.Context, r request) (Resource, error) {
-	doc, _, err := c.http.do(ctx, r)
+func (c *Client) one(ctx context.Context, r remote.Request) (Resource, error) {
+	doc, _, err := c.http.Do(ctx, r)
 	if err != nil {
 		return Resource{}, err
 	}

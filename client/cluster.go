@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
@@ -29,17 +30,17 @@ type Cluster struct {
 // CreateCluster makes a cluster of the caller's account. A name that is taken
 // there is 409; a spec that is not right is 422 with Error.Fields. A call whose
 // answer is lost is repeated and makes one cluster.
-func (p *Platform) CreateCluster(ctx context.Context, r platform.ClusterRequest) (Cluster, error) {
+func (p *Client) CreateCluster(ctx context.Context, r platform.ClusterRequest) (Cluster, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("the cluster: %w", err)
 	}
-	return p.cluster(ctx, request{method: http.MethodPost, path: pathCluster, header: onceOnly(), body: body})
+	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Path: pathCluster, Header: onceOnly(), Body: body})
 }
 
 // Cluster returns one cluster.
-func (p *Platform) Cluster(ctx context.Context, id string) (Cluster, error) {
-	return p.cluster(ctx, request{method: http.MethodGet, path: below(pathCluster, id)})
+func (p *Client) Cluster(ctx context.Context, id string) (Cluster, error) {
+	return p.cluster(ctx, remote.Request{Method: http.MethodGet, Path: below(pathCluster, id)})
 }
 
 // ClusterQuery selects clusters of the caller's account. Empty members select
@@ -50,10 +51,10 @@ type ClusterQuery struct {
 }
 
 // Clusters returns all clusters that a query selects, the oldest first.
-func (p *Platform) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Cluster, error) {
+func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Cluster, error) {
 	v := url.Values{}
-	set(v, "name", q.Name)
-	set(v, "status", string(q.Phase))
+	remote.SetQuery(v, "name", q.Name)
+	remote.SetQuery(v, "status", string(q.Phase))
 	return sliced(ctx, func(ctx context.Context, limit, offset int) ([]platform.Cluster, error) {
 		var list platform.ClusterList
 		err := p.list(ctx, pathCluster, v, limit, offset, &list)
@@ -64,9 +65,10 @@ func (p *Platform) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clu
 // UpdateCluster applies a JSON merge patch, such as
 // {"spec":{"hibernated":true}}. With an etag it is refused with 412 when the
 // cluster has another by now.
-func (p *Platform) UpdateCluster(ctx context.Context, id string, patch json.RawMessage, etag string) (Cluster, error) {
-	return p.cluster(ctx, request{method: http.MethodPatch, path: below(pathCluster, id), header: mergePatch(etag),
-		body: patch})
+func (p *Client) UpdateCluster(ctx context.Context, id string, patch json.RawMessage, etag string) (Cluster, error) {
+	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: below(pathCluster, id),
+		Header: remote.MergePatch(etag),
+		Body:   patch})
 }
 
 // Deletion says how something is deleted.
@@ -81,26 +83,26 @@ type Deletion struct {
 
 // DeleteCluster asks for the deletion of a cluster with all that belongs to
 // it. It is gone when Cluster says 404.
-func (p *Platform) DeleteCluster(ctx context.Context, id string, d Deletion) error {
+func (p *Client) DeleteCluster(ctx context.Context, id string, d Deletion) error {
 	q := url.Values{}
 	if d.Force {
 		q.Set("force", "true")
 	}
-	set(q, "reason", d.Reason)
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, id), query: q,
-		header: ifMatch(d.ETag)})
+	remote.SetQuery(q, "reason", d.Reason)
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathCluster, id), Query: q,
+		Header: remote.IfMatch(d.ETag)})
 	return err
 }
 
 // ClusterStatuses returns what the region's controllers report of a cluster.
-func (p *Platform) ClusterStatuses(ctx context.Context, id string) (platform.ClusterStatuses, error) {
+func (p *Client) ClusterStatuses(ctx context.Context, id string) (platform.ClusterStatuses, error) {
 	var s platform.ClusterStatuses
 	err := p.get(ctx, below(pathCluster, id)+"/statuses", nil, &s)
 	return s, err
 }
 
 // ClusterEvents returns what happened to a cluster, the oldest first.
-func (p *Platform) ClusterEvents(ctx context.Context, id string) ([]platform.Event, error) {
+func (p *Client) ClusterEvents(ctx context.Context, id string) ([]platform.Event, error) {
 	var list platform.EventList
 	err := p.get(ctx, below(pathCluster, id)+"/events", nil, &list)
 	return list.Items, err
@@ -108,31 +110,31 @@ func (p *Platform) ClusterEvents(ctx context.Context, id string) ([]platform.Eve
 
 // WatchClusters opens one stream of changes of the account's clusters, or of
 // the one that o.ID names. Its objects are platform.Clusters.
-func (p *Platform) WatchClusters(ctx context.Context, o WatchOptions) (*Watch, error) {
-	return p.http.watch(ctx, pathCluster, o)
+func (p *Client) WatchClusters(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
+	return p.http.Watch(ctx, pathCluster, o)
 }
 
 // FollowClusters calls apply with every event until ctx ends or apply fails,
 // and returns why, as FollowBundles does.
-func (p *Platform) FollowClusters(ctx context.Context, o WatchOptions, apply func(Event) error) error {
-	return follow(ctx, o, p.WatchClusters, apply)
+func (p *Client) FollowClusters(ctx context.Context, o remote.WatchOptions, apply func(remote.Event) error) error {
+	return remote.Follow(ctx, o, p.WatchClusters, apply)
 }
 
 // WatchClusterEvents opens the stream of what happens to a cluster: what
 // happened before, a bookmark, and what happens. Its objects are
 // platform.Events. It ends when the cluster is gone.
-func (p *Platform) WatchClusterEvents(ctx context.Context, id, cursor string) (*Watch, error) {
-	return p.http.watch(ctx, below(pathCluster, id)+"/events", WatchOptions{Cursor: cursor})
+func (p *Client) WatchClusterEvents(ctx context.Context, id, cursor string) (*remote.Watch, error) {
+	return p.http.Watch(ctx, below(pathCluster, id)+"/events", remote.WatchOptions{Cursor: cursor})
 }
 
 // FollowClusterEvents calls apply with what happened to a cluster and then with
 // what happens, until the cluster is gone, which is 404, or ctx ends, or apply
 // fails, and returns why.
-func (p *Platform) FollowClusterEvents(ctx context.Context, id string, apply func(platform.Event) error) error {
-	open := func(ctx context.Context, o WatchOptions) (*Watch, error) {
+func (p *Client) FollowClusterEvents(ctx context.Context, id string, apply func(platform.Event) error) error {
+	open := func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
 		return p.WatchClusterEvents(ctx, id, o.Cursor)
 	}
-	return follow(ctx, WatchOptions{}, open, func(e Event) error {
+	return remote.Follow(ctx, remote.WatchOptions{}, open, func(e remote.Event) error {
 		if e.Type != rest.Added {
 			return nil
 		}
@@ -150,15 +152,16 @@ const credentialWait = 25 * time.Second
 
 // CreateCredential makes a kubeconfig for a cluster. Without a CSR the region
 // makes the key. A lost answer is not asked for again: the key would be, too.
-func (p *Platform) CreateCredential(ctx context.Context, cluster string, r platform.CredentialRequest) (
+func (p *Client) CreateCredential(ctx context.Context, cluster string, r platform.CredentialRequest) (
 	platform.Credential, error) {
 	var c platform.Credential
 	body, err := json.Marshal(r)
 	if err != nil {
 		return c, fmt.Errorf("the credential: %w", err)
 	}
-	doc, _, err := p.http.do(ctx, request{method: http.MethodPost, path: below(pathCluster, cluster) + "/credentials",
-		body: body, wait: credentialWait})
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodPost, Path: below(pathCluster, cluster) +
+		"/credentials",
+		Body: body, AnswerTimeout: credentialWait})
 	if err != nil {
 		return c, err
 	}
@@ -167,22 +170,22 @@ func (p *Platform) CreateCredential(ctx context.Context, cluster string, r platf
 }
 
 // Credentials returns a cluster's credentials, without secrets.
-func (p *Platform) Credentials(ctx context.Context, cluster string) ([]platform.Credential, error) {
+func (p *Client) Credentials(ctx context.Context, cluster string) ([]platform.Credential, error) {
 	var list platform.CredentialList
 	err := p.get(ctx, below(pathCluster, cluster)+"/credentials", nil, &list)
 	return list.Items, err
 }
 
 // Credential returns one of a cluster's credentials, without secrets.
-func (p *Platform) Credential(ctx context.Context, cluster, id string) (platform.Credential, error) {
+func (p *Client) Credential(ctx context.Context, cluster, id string) (platform.Credential, error) {
 	var c platform.Credential
 	err := p.get(ctx, below(pathCluster, cluster)+below("/credentials", id), nil, &c)
 	return c, err
 }
 
 // RevokeCredential ends a credential before its time.
-func (p *Platform) RevokeCredential(ctx context.Context, cluster, id string) error {
-	_, _, err := p.http.do(ctx, request{method: http.MethodDelete, path: below(pathCluster, cluster) + below(
+func (p *Client) RevokeCredential(ctx context.Context, cluster, id string) error {
+	_, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: below(pathCluster, cluster) + below(
 		"/credentials", id)})
 	return err
 }
@@ -193,17 +196,8 @@ func below(collection, id string) string { return collection + "/" + url.PathEsc
 // onceOnly is a header that makes a POST safe to repeat.
 func onceOnly() http.Header { return http.Header{"Idempotency-Key": {uuid.NewString()}} }
 
-// mergePatch is the header of a merge patch that may insist on a version.
-func mergePatch(etag string) http.Header {
-	h := http.Header{"Content-Type": {"application/merge-patch+json"}}
-	if etag != "" {
-		h.Set("If-Match", etag)
-	}
-	return h
-}
-
-func (p *Platform) cluster(ctx context.Context, r request) (Cluster, error) {
-	doc, _, err := p.http.do(ctx, r)
+func (p *Client) cluster(ctx context.Context, r remote.Request) (Cluster, error) {
+	doc, _, err := p.http.Do(ctx, r)
 	if err != nil {
 		return Cluster{}, err
 	}
@@ -213,8 +207,8 @@ func (p *Platform) cluster(ctx context.Context, r request) (Cluster, error) {
 }
 
 // get makes a GET and decodes the answer.
-func (p *Platform) get(ctx context.Context, path string, q url.Values, v any) error {
-	doc, _, err := p.http.do(ctx, request{method: http.MethodGet, path: path, query: q})
+func (p *Client) get(ctx context.Context, path string, q url.Values, v any) error {
+	doc, _, err := p.http.Do(ctx, remote.Request{Method: http.MethodGet, Path: path, Query: q})
 	if err != nil {
 		return err
 	}
@@ -222,7 +216,7 @@ func (p *Platform) get(ctx context.Context, path string, q url.Values, v any) er
 }
 
 // list gets one page by limit and offset.
-func (p *Platform) list(ctx context.Context, path string, q url.Values, limit, offset int, v any) error {
+func (p *Client) list(ctx context.Context, path string, q url.Values, limit, offset int, v any) error {
 	page := url.Values{"limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(offset)}}
 	for k, values := range q {
 		page[k] = values

@@ -17,12 +17,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/rest"
 )
 
-func platformFor(t *testing.T, endpoint string) *Platform {
+func platformFor(t *testing.T, endpoint string) *Client {
 	t.Helper()
-	p, err := NewPlatform(PlatformOptions{
+	p, err := New(Options{
 		Endpoint: endpoint, Budget: 3 * time.Second,
 		Credentials: Credentials{AccessKeyID: "AKIAAAAAAAAAAAAAAAAA", SecretAccessKey: "s", Region: "local"},
 	})
@@ -35,20 +36,20 @@ func platformFor(t *testing.T, endpoint string) *Platform {
 
 // A server fails the first request in some way and answers the second.
 func TestCallsAreRepeatedWhereThatIsSafe(t *testing.T) {
-	get := func(p *Platform) error { _, err := p.Bundle(t.Context(), "a"); return err }
-	post := func(p *Platform) error {
+	get := func(p *Client) error { _, err := p.Bundle(t.Context(), "a"); return err }
+	post := func(p *Client) error {
 		_, err := p.CreateManagementCluster(t.Context(), "a", nil)
 		return err
 	}
-	put := func(p *Platform) error {
+	put := func(p *Client) error {
 		_, err := p.ReplaceWork(t.Context(), "a", "m", []byte(`{}`), "")
 		return err
 	}
-	putIf := func(p *Platform) error {
+	putIf := func(p *Client) error {
 		_, err := p.ReplaceWork(t.Context(), "a", "m", []byte(`{}`), `"1"`)
 		return err
 	}
-	del := func(p *Platform) error { return p.DeleteWork(t.Context(), "a", "") }
+	del := func(p *Client) error { return p.DeleteWork(t.Context(), "a", "") }
 	answer := func(status int, retryAfter string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			if retryAfter != "" {
@@ -61,7 +62,7 @@ func TestCallsAreRepeatedWhereThatIsSafe(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		first http.HandlerFunc
-		call  func(*Platform) error
+		call  func(*Client) error
 		again bool
 	}{
 		{"503 to GET", answer(503, ""), get, true},
@@ -114,12 +115,12 @@ func TestErrorsCarryWhatTheServerSaid(t *testing.T) {
 	defer s.Close()
 	p := platformFor(t, s.URL+"/prod/")
 	_, err := p.Bundle(t.Context(), "a")
-	e, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != 409 || e.Code != "maestro-6" || e.Reason != "it already exists" || len(e.Fields) != 1 {
 		t.Errorf("got %#v", err)
 	}
 	_, err = p.Bundle(t.Context(), "plain")
-	if e, ok = errors.AsType[*Error](err); !ok || e.Status != 403 || e.Code != "http-403" ||
+	if e, ok = errors.AsType[*remote.Error](err); !ok || e.Status != 403 || e.Code != "http-403" ||
 		!strings.Contains(e.Reason, "from a proxy") {
 		t.Errorf("got %#v", err)
 	}
@@ -131,14 +132,14 @@ func TestUnreachableRegionIsSaidSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = l.Close() // nobody listens there now
-	p, err := NewPlatform(PlatformOptions{Endpoint: "http://" + l.Addr().String(), Budget: time.Millisecond,
+	p, err := New(Options{Endpoint: "http://" + l.Addr().String(), Budget: time.Millisecond,
 		Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "s", Region: "local"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = p.Bundle(t.Context(), "a")
-	e, ok := errors.AsType[*Error](err)
-	if !ok || e.Status != 503 || e.Code != CodeUnreachable || !e.Unsent {
+	e, ok := errors.AsType[*remote.Error](err)
+	if !ok || e.Status != 503 || e.Code != remote.CodeUnreachable || !e.Unsent {
 		t.Errorf("got %#v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,11 +154,11 @@ func TestCAFileIsChecked(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("no PEM"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range []PlatformOptions{
+	for _, o := range []Options{
 		{Endpoint: "https://127.0.0.1:1", CAFile: bad}, {Endpoint: "https://127.0.0.1:1", CAFile: bad + "x"},
 		{Endpoint: "127.0.0.1:1"}, {},
 	} {
-		if _, err := NewPlatform(o); err == nil {
+		if _, err := New(o); err == nil {
 			t.Errorf("%+v is accepted", o.Endpoint)
 		}
 	}
@@ -195,7 +196,7 @@ func TestFollowContinuesAndRelists(t *testing.T) {
 	defer s.Close()
 	done := errors.New("done")
 	var got []string
-	err := platformFor(t, s.URL).FollowBundles(t.Context(), WatchOptions{}, func(e Event) error {
+	err := platformFor(t, s.URL).FollowBundles(t.Context(), remote.WatchOptions{}, func(e remote.Event) error {
 		got = append(got, string(e.Type)+" "+e.Cursor)
 		if e.Type == rest.Deleted {
 			return done
@@ -218,8 +219,10 @@ func TestFollowEndsWhenItMayNotWatch(t *testing.T) {
 		w.WriteHeader(http.StatusForbidden)
 	}))
 	defer s.Close()
-	err := platformFor(t, s.URL).FollowBundles(t.Context(), WatchOptions{}, func(Event) error { return nil })
-	if StatusOf(err) != http.StatusForbidden {
+	err := platformFor(t, s.URL).FollowBundles(t.Context(), remote.WatchOptions{}, func(remote.Event) error {
+		return nil
+	})
+	if remote.StatusOf(err) != http.StatusForbidden {
 		t.Errorf("got %v", err)
 	}
 }
@@ -233,7 +236,7 @@ func TestReadySaysWhatIsMissing(t *testing.T) {
 	}))
 	defer s.Close()
 	h, err := platformFor(t, s.URL).Ready(t.Context())
-	if StatusOf(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(),
+	if remote.StatusOf(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(),
 		"maestro: Maestro does not answer") || len(h.Missing) != 1 {
 		t.Errorf("got %+v, %v", h, err)
 	}

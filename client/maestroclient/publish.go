@@ -1,4 +1,4 @@
-package client
+package maestroclient
 
 import (
 	"bytes"
@@ -23,6 +23,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/client/remote"
 )
 
 // Bundle is a work to publish.
@@ -40,45 +41,40 @@ type Bundle struct {
 // a published bundle has now: the number inside its entity tag.
 const HeaderVersion = "atoll-version"
 
-// BundleID is the id of the work of this name that a source posts to a
-// consumer. OCM's source clients compute the same.
-func BundleID(source, consumer, name string) string {
-	return uuid.NewSHA1(uuid.NameSpaceOID,
-		[]byte(source+"-manifestworks.work.open-cluster-management.io-"+consumer+"-"+name)).String()
-}
-
 // BundleID is the id of the client's work of this name.
-func (m *Maestro) BundleID(consumer, name string) string { return BundleID(m.source, consumer, name) }
+func (m *Client) BundleID(consumer, name string) string {
+	return work.BundleID(m.source, consumer, name)
+}
 
 // CreateBundle publishes a new bundle and returns its entity tag, or "" when
 // Maestro does not say it. An id that exists is 409, an unknown consumer 404.
-func (m *Maestro) CreateBundle(ctx context.Context, b Bundle) (etag string, err error) {
+func (m *Client) CreateBundle(ctx context.Context, b Bundle) (etag string, err error) {
 	return m.publish(ctx, work.SpecCreate, b)
 }
 
 // UpdateBundle publishes the new spec and metadata of a bundle. Equal ones
 // change nothing. A bundle of another version than IfMatch is 412, one that is
 // being deleted 409, an unknown one 404.
-func (m *Maestro) UpdateBundle(ctx context.Context, b Bundle) (etag string, err error) {
+func (m *Client) UpdateBundle(ctx context.Context, b Bundle) (etag string, err error) {
 	return m.publish(ctx, work.SpecUpdate, b)
 }
 
 // RemoveBundle publishes the deletion of a bundle, as OCM's sources do; of the
 // bundle, only ID, Consumer, Metadata and IfMatch are used. An unknown bundle
 // is no error.
-func (m *Maestro) RemoveBundle(ctx context.Context, b Bundle) error {
+func (m *Client) RemoveBundle(ctx context.Context, b Bundle) error {
 	_, err := m.publish(ctx, work.SpecDelete, b)
 	return err
 }
 
-func (m *Maestro) publish(ctx context.Context, eventType string, b Bundle) (string, error) {
-	event, err := m.event(eventType, b, time.Now(), actorOf(ctx))
+func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (string, error) {
+	event, err := m.event(eventType, b, time.Now(), remote.ActorOf(ctx))
 	if err != nil {
 		return "", fmt.Errorf("publishing %s: %w", b.ID, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, m.timeout, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, m.timeout, remote.ErrNoAnswer)
 	defer cancel()
-	actorOf(ctx).each(func(name, value string) {
+	remote.ActorOf(ctx).EachHeader(func(name, value string) {
 		ctx = metadata.AppendToOutgoingContext(ctx, strings.ToLower(name), value)
 	})
 	var header metadata.MD
@@ -94,7 +90,7 @@ func (m *Maestro) publish(ctx context.Context, eventType string, b Bundle) (stri
 
 // event is the CloudEvent of a bundle. Its attribute keys are those of OCM's
 // gRPC protocol, not of the CloudEvents protobuf format.
-func (m *Maestro) event(eventType string, b Bundle, now time.Time, a Actor) (*cloudevents.CloudEvent, error) {
+func (m *Client) event(eventType string, b Bundle, now time.Time, a remote.Actor) (*cloudevents.CloudEvent, error) {
 	meta := b.Metadata
 	meta.Namespace = b.Consumer
 	meta.UID = types.UID(b.ID)

@@ -1,4 +1,4 @@
-package client
+package remote
 
 import (
 	"cmp"
@@ -27,7 +27,7 @@ type Error struct {
 	Unsent bool
 	Err    error
 
-	body []byte // as it was answered
+	Body []byte // as it was answered
 }
 
 // CodeUnreachable is the code of an Error that no service answered.
@@ -57,7 +57,7 @@ func StatusOf(err error) int {
 
 // errorOf reads an answer whose status says that it is an error.
 func errorOf(service string, status int, header http.Header, body []byte) *Error {
-	e := &Error{Status: status, RetryAfter: retryAfter(header), body: body}
+	e := &Error{Status: status, RetryAfter: retryAfter(header), Body: body}
 	var wire struct {
 		platform.Error        // of Maestro and of the Platform API
 		Title, Detail  string // of CLM: a problem (RFC 9457)
@@ -86,8 +86,8 @@ func retryAfter(h http.Header) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// unreachable is the Error of a service that did not answer.
-func unreachable(service string, unsent bool, err error) *Error {
+// Unreachable is the Error of a service that did not answer.
+func Unreachable(service string, unsent bool, err error) *Error {
 	return &Error{
 		Status: http.StatusServiceUnavailable, Code: CodeUnreachable,
 		Reason: service + " does not answer", RetryAfter: time.Second, Unsent: unsent, Err: err,

@@ -1,4 +1,4 @@
-package client
+package maestroclient
 
 import (
 	"context"
@@ -8,24 +8,25 @@ import (
 	"net/url"
 
 	"atoll.dev/api/maestro"
+	"atoll.dev/client/remote"
 )
 
 const pathUnknown = "/api/maestro/v1/unknown-works"
 
 // ForceDeleteBundle ends a bundle without its agent's confirmation; reason is
 // for the record. One that does not exist is no error.
-func (m *Maestro) ForceDeleteBundle(ctx context.Context, id, reason string) error {
-	_, _, err := m.rest.do(ctx, request{
-		method: http.MethodDelete, path: pathBundles + "/" + url.PathEscape(id), query: url.Values{"force": {"true"},
+func (m *Client) ForceDeleteBundle(ctx context.Context, id, reason string) error {
+	_, _, err := m.rest.Do(ctx, remote.Request{
+		Method: http.MethodDelete, Path: pathBundles + "/" + url.PathEscape(id), Query: url.Values{"force": {"true"},
 			"reason": {reason}},
 	})
 	return err
 }
 
 // UnknownWorks lists works that agents hold and no bundle is there for.
-func (m *Maestro) UnknownWorks(ctx context.Context, o ListOptions) (maestro.UnknownWorkList, error) {
+func (m *Client) UnknownWorks(ctx context.Context, o remote.ListOptions) (maestro.UnknownWorkList, error) {
 	var list maestro.UnknownWorkList
-	doc, err := m.get(ctx, pathUnknown, o.query())
+	doc, err := m.get(ctx, pathUnknown, o.Values())
 	if err != nil {
 		return list, err
 	}
@@ -38,13 +39,13 @@ func (m *Maestro) UnknownWorks(ctx context.Context, o ListOptions) (maestro.Unkn
 // AdoptUnknownWork makes a bundle of what the agent holds, for a source. It is
 // false when the agent has not said yet what it holds: then the bundle comes
 // when it has. One that is not there is 404.
-func (m *Maestro) AdoptUnknownWork(ctx context.Context, consumer, id, source, reason string) (adopted bool, err error) {
+func (m *Client) AdoptUnknownWork(ctx context.Context, consumer, id, source, reason string) (adopted bool, err error) {
 	body, err := json.Marshal(maestro.Adoption{Source: source, Reason: reason})
 	if err != nil {
 		return false, err
 	}
-	doc, _, err := m.rest.do(ctx, request{method: http.MethodPost, path: unknownPath(consumer, id) + "/adopt",
-		body: body})
+	doc, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodPost, Path: unknownPath(consumer, id) + "/adopt",
+		Body: body})
 	if err != nil {
 		return false, err
 	}
@@ -57,9 +58,10 @@ func (m *Maestro) AdoptUnknownWork(ctx context.Context, consumer, id, source, re
 
 // DeleteUnknownWork has the agent delete the work. One that is not there is no
 // error.
-func (m *Maestro) DeleteUnknownWork(ctx context.Context, consumer, id, reason string) error {
-	_, _, err := m.rest.do(ctx, request{method: http.MethodDelete, path: unknownPath(consumer, id), query: url.Values{
-		"reason": {reason}}})
+func (m *Client) DeleteUnknownWork(ctx context.Context, consumer, id, reason string) error {
+	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: unknownPath(consumer, id),
+		Query: url.Values{
+			"reason": {reason}}})
 	return err
 }
 

@@ -1,4 +1,10 @@
-package client
+// Package maestroclient is the Go client of Maestro, for the region's services and for operators:
+// consumers and resource bundles over REST, and what sources publish and subscribe to over gRPC, as
+// Open Cluster Management's clients do.
+//
+// A service proves who it is by its certificate and may name the actor (remote.WithActor) on whose behalf it calls.
+// Errors are *remote.Error, those of gRPC too. It is a tool: api and internal packages must not import it.
+package maestroclient
 
 import (
 	"cmp"
@@ -8,7 +14,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,13 +22,12 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/client/remote"
 )
 
-// SourceRosa is the source of the works that the Platform API posts.
-const SourceRosa = "rosa-regional-platform-api"
-
-// MaestroOptions say where Maestro is and who calls it.
-type MaestroOptions struct {
+// Options say where Maestro is and who calls it.
+type Options struct {
 	HTTP   string      // base URL of REST, such as https://127.0.0.1:20010
 	GRPC   string      // host:port of gRPC
 	TLS    *tls.Config // the caller's certificate and Maestro's CA; nil: plain, for --insecure-listen
@@ -39,32 +43,32 @@ type MaestroOptions struct {
 	KeepaliveTime, KeepaliveTimeout time.Duration
 }
 
-// Maestro is a client of one Maestro: REST to read, delete and watch, gRPC to
+// Client is a client of one Maestro: REST to read, delete and watch, gRPC to
 // create and update. Its errors are *Error; an unavailable Maestro is status
 // 503 within the timeout. It may be used by many goroutines.
-type Maestro struct {
-	rest    *caller
+type Client struct {
+	rest    *remote.Service
 	conn    *grpc.ClientConn
 	events  cloudevents.CloudEventServiceClient
 	source  string
 	timeout time.Duration
 }
 
-// NewMaestro returns a client. It connects when it is used.
-func NewMaestro(o MaestroOptions) (*Maestro, error) {
+// New returns a client. It connects when it is used.
+func New(o Options) (*Client, error) {
 	if o.Source == "" {
-		o.Source = SourceRosa
+		o.Source = work.SourcePlatform
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 1900 * time.Millisecond
 	}
-	c, err := newCaller("Maestro", o.HTTP, o.TLS)
+	c, err := remote.New("Maestro", o.HTTP, o.TLS)
 	if err != nil {
 		return nil, err
 	}
-	c.headers, c.budget, c.patience = o.Timeout, o.Timeout, 300*time.Millisecond
-	c.prepare = func(r *http.Request, _ []byte) error {
-		actorOf(r.Context()).each(r.Header.Set)
+	c.AnswerTimeout, c.Budget, c.MaxRetryAfter = o.Timeout, o.Timeout, 300*time.Millisecond
+	c.Prepare = func(r *http.Request, _ []byte) error {
+		remote.ActorOf(r.Context()).EachHeader(r.Header.Set)
 		r.Header.Set(maestro.ExtensionsHeader, "true")
 		return nil
 	}
@@ -74,26 +78,26 @@ func NewMaestro(o MaestroOptions) (*Maestro, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Maestro: the gRPC address %q: %w", o.GRPC, err)
 	}
-	return &Maestro{
+	return &Client{
 		rest: c, conn: conn, events: cloudevents.NewCloudEventServiceClient(conn),
 		source: o.Source, timeout: o.Timeout,
 	}, nil
 }
 
 // Close closes the connections. Calls under way fail.
-func (m *Maestro) Close() error {
-	m.rest.close()
+func (m *Client) Close() error {
+	m.rest.Close()
 	return m.conn.Close()
 }
 
 // Source is the source of what the client publishes.
-func (m *Maestro) Source() string { return m.source }
+func (m *Client) Source() string { return m.source }
 
 // Ready says whether Maestro can take work: it reads its database, and its
 // gRPC port answers.
-func (m *Maestro) Ready(ctx context.Context) error {
+func (m *Client) Ready(ctx context.Context) error {
 	m.conn.Connect()
-	if _, err := m.ListConsumers(ctx, ListOptions{Size: 1, Fields: "id"}); err != nil {
+	if _, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Fields: "id"}); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.timeout)
@@ -106,10 +110,10 @@ func (m *Maestro) Ready(ctx context.Context) error {
 		case connectivity.Idle:
 			m.conn.Connect()
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			return unreachable("Maestro's gRPC port", true, nil)
+			return remote.Unreachable("Maestro's gRPC port", true, nil)
 		}
 		if !m.conn.WaitForStateChange(ctx, s) {
-			return unreachable("Maestro's gRPC port", true, errNoAnswer)
+			return remote.Unreachable("Maestro's gRPC port", true, remote.ErrNoAnswer)
 		}
 	}
 }
@@ -121,100 +125,97 @@ const (
 
 // CreateConsumer registers a management cluster under its name. A name that is
 // taken is 409.
-func (m *Maestro) CreateConsumer(ctx context.Context, name string, labels map[string]string) (Document, error) {
+func (m *Client) CreateConsumer(ctx context.Context, name string, labels map[string]string) (remote.Document, error) {
 	body, err := json.Marshal(maestro.ConsumerCreate{Name: name, Labels: labels})
 	if err != nil {
-		return Document{}, err
+		return remote.Document{}, err
 	}
-	doc, _, err := m.rest.do(ctx, request{method: http.MethodPost, path: pathConsumers, body: body})
+	doc, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodPost, Path: pathConsumers, Body: body})
 	return doc, err
 }
 
 // ListConsumers returns a maestro.ConsumerList.
-func (m *Maestro) ListConsumers(ctx context.Context, o ListOptions) (Document, error) {
-	return m.get(ctx, pathConsumers, o.query())
+func (m *Client) ListConsumers(ctx context.Context, o remote.ListOptions) (remote.Document, error) {
+	return m.get(ctx, pathConsumers, o.Values())
 }
 
 // Consumer returns a maestro.Consumer by its id.
-func (m *Maestro) Consumer(ctx context.Context, id string) (Document, error) {
+func (m *Client) Consumer(ctx context.Context, id string) (remote.Document, error) {
 	return m.get(ctx, pathConsumers+"/"+url.PathEscape(id), nil)
 }
 
 // ConsumerNamed returns a maestro.Consumer by its name; 404 when there is
 // none.
-func (m *Maestro) ConsumerNamed(ctx context.Context, name string) (Document, error) {
-	doc, err := m.ListConsumers(ctx, ListOptions{Size: 1, Search: Equal("name", name)})
+func (m *Client) ConsumerNamed(ctx context.Context, name string) (remote.Document, error) {
+	doc, err := m.ListConsumers(ctx, remote.ListOptions{Size: 1, Search: remote.Equal("name", name)})
 	if err != nil {
-		return Document{}, err
+		return remote.Document{}, err
 	}
 	var list maestro.ConsumerList
 	if err := json.Unmarshal(doc.JSON, &list); err != nil {
-		return Document{}, fmt.Errorf("reading Maestro's list of consumers: %w", err)
+		return remote.Document{}, fmt.Errorf("reading Maestro's list of consumers: %w", err)
 	}
 	if len(list.Items) == 0 {
-		return Document{}, &Error{Status: http.StatusNotFound, Code: "maestro-7", Reason: fmt.Sprintf(
+		return remote.Document{}, &remote.Error{Status: http.StatusNotFound, Code: "maestro-7", Reason: fmt.Sprintf(
 			"Consumer with name='%s' not found", name)}
 	}
 	return m.Consumer(ctx, list.Items[0].ID) // for the entity tag
 }
 
 // SetConsumerLabels replaces the labels of a consumer.
-func (m *Maestro) SetConsumerLabels(ctx context.Context, id string, labels map[string]string, etag string) (Document,
+func (m *Client) SetConsumerLabels(ctx context.Context, id string, labels map[string]string, etag string) (
+	remote.Document,
 	error) {
 	body, err := json.Marshal(maestro.ConsumerPatch{Labels: &labels})
 	if err != nil {
-		return Document{}, err
+		return remote.Document{}, err
 	}
-	doc, _, err := m.rest.do(ctx, request{method: http.MethodPatch, path: pathConsumers + "/" + url.PathEscape(id),
-		header: ifMatch(etag), body: body})
+	doc, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodPatch, Path: pathConsumers + "/" + url.PathEscape(
+		id),
+		Header: remote.IfMatch(etag), Body: body})
 	return doc, err
 }
 
 // DeleteConsumer removes a consumer that has no bundles; one that has is 403
 // maestro-4. One that does not exist is no error.
-func (m *Maestro) DeleteConsumer(ctx context.Context, id, etag string) error {
+func (m *Client) DeleteConsumer(ctx context.Context, id, etag string) error {
 	return m.delete(ctx, pathConsumers+"/"+url.PathEscape(id), etag)
 }
 
 // ListBundles returns a maestro.ResourceBundleList.
-func (m *Maestro) ListBundles(ctx context.Context, o ListOptions) (Document, error) {
-	return m.get(ctx, pathBundles, o.query())
+func (m *Client) ListBundles(ctx context.Context, o remote.ListOptions) (remote.Document, error) {
+	return m.get(ctx, pathBundles, o.Values())
 }
 
 // Bundle returns a maestro.ResourceBundle with its delivery.
-func (m *Maestro) Bundle(ctx context.Context, id string) (Document, error) {
+func (m *Client) Bundle(ctx context.Context, id string) (remote.Document, error) {
 	return m.get(ctx, pathBundles+"/"+url.PathEscape(id), nil)
 }
 
 // DeleteBundle orders the deletion of a bundle. One that does not exist, or is
 // being deleted already, is no error.
-func (m *Maestro) DeleteBundle(ctx context.Context, id, etag string) error {
+func (m *Client) DeleteBundle(ctx context.Context, id, etag string) error {
 	return m.delete(ctx, pathBundles+"/"+url.PathEscape(id), etag)
 }
 
 // WatchBundles opens one stream of changes. Its objects are
 // maestro.ResourceBundles.
-func (m *Maestro) WatchBundles(ctx context.Context, o WatchOptions) (*Watch, error) {
-	return m.rest.watch(ctx, pathBundles, o)
+func (m *Client) WatchBundles(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
+	return m.rest.Watch(ctx, pathBundles, o)
 }
 
 // FollowBundles calls apply with every event until ctx ends or apply fails,
 // and returns why. It continues streams that break.
-func (m *Maestro) FollowBundles(ctx context.Context, o WatchOptions, apply func(Event) error) error {
-	return follow(ctx, o, m.WatchBundles, apply)
+func (m *Client) FollowBundles(ctx context.Context, o remote.WatchOptions, apply func(remote.Event) error) error {
+	return remote.Follow(ctx, o, m.WatchBundles, apply)
 }
 
-func (m *Maestro) get(ctx context.Context, path string, q url.Values) (Document, error) {
-	doc, _, err := m.rest.do(ctx, request{method: http.MethodGet, path: path, query: q})
+func (m *Client) get(ctx context.Context, path string, q url.Values) (remote.Document, error) {
+	doc, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodGet, Path: path, Query: q})
 	return doc, err
 }
 
-func (m *Maestro) delete(ctx context.Context, path, etag string) error {
-	_, _, err := m.rest.do(ctx, request{method: http.MethodDelete, path: path, header: ifMatch(etag)})
+func (m *Client) delete(ctx context.Context, path, etag string) error {
+	_, _, err := m.rest.Do(ctx, remote.Request{Method: http.MethodDelete, Path: path, Header: remote.IfMatch(etag)})
 	return err
-}
-
-// Equal is the search for documents whose field has this value.
-func Equal(field, value string) string {
-	return field + "='" + strings.ReplaceAll(value, "'", "''") + "'"
 }

@@ -1,4 +1,9 @@
-package client
+// Package remote calls one service of a region over HTTP: with the caller's identity, within time limits, again where a
+// second time does no harm, and with watches that continue after their stream broke. It is what the clients of the
+// Platform API, of CLM and of Maestro have in common.
+//
+// It is a tool: api and internal packages must not import it.
+package remote
 
 import (
 	"bytes"
@@ -22,38 +27,38 @@ type Document struct {
 	ETag string
 }
 
-// caller makes HTTP calls to one service: with its identity, within its time
+// Service makes HTTP calls to one service: with its identity, within its time
 // limits, again when that is safe.
-type caller struct {
-	service string // for messages
-	base    *url.URL
-	http    *http.Client
+type Service struct {
+	Name string // for messages
+	base *url.URL
+	http *http.Client
 
 	// prepare adds what every request carries, at each attempt anew: a
 	// signature, the actor.
-	prepare func(r *http.Request, body []byte) error
+	Prepare func(r *http.Request, body []byte) error
 
-	headers  time.Duration // until the answer begins
-	body     time.Duration // from then until it is complete
-	budget   time.Duration // until the answer begins, with all further attempts
-	patience time.Duration // a service that asks for more is not asked again
+	AnswerTimeout time.Duration // until the answer begins
+	bodyTimeout   time.Duration // from then until it is complete
+	Budget        time.Duration // until the answer begins, with all further attempts
+	MaxRetryAfter time.Duration // a service that asks for more is not asked again
 }
 
-// request is one call.
-type request struct {
-	method string
-	path   string // escaped, below base
-	query  url.Values
-	header http.Header
-	body   []byte
-	wait   time.Duration // until the answer begins, if that may take longer than the caller's headers
+// Request is one call.
+type Request struct {
+	Method        string
+	Path          string // escaped, below base
+	Query         url.Values
+	Header        http.Header
+	Body          []byte
+	AnswerTimeout time.Duration // until the answer begins, if that may take longer than the caller's headers
 }
 
 // maxAnswer bounds what is read into memory: 500 bundles of 500 KiB.
 const maxAnswer = 256 << 20
 
-// newCaller makes a caller with connections of its own.
-func newCaller(service, endpoint string, config *tls.Config) (*caller, error) {
+// New makes a caller with connections of its own.
+func New(service, endpoint string, config *tls.Config) (*Service, error) {
 	base, err := url.Parse(endpoint)
 	if err != nil || base.Host == "" || (base.Scheme != "https" && base.Scheme != "http") {
 		return nil, fmt.Errorf("%s: the address %q is not like https://HOST:PORT", service, endpoint)
@@ -62,9 +67,9 @@ func newCaller(service, endpoint string, config *tls.Config) (*caller, error) {
 	if config != nil {
 		config = config.Clone()
 	}
-	return &caller{
-		service: service,
-		base:    base,
+	return &Service{
+		Name: service,
+		base: base,
 		http: &http.Client{
 			Transport: &http.Transport{
 				DialContext: (&net.Dialer{Timeout: 1500 * time.Millisecond,
@@ -78,32 +83,32 @@ func newCaller(service, endpoint string, config *tls.Config) (*caller, error) {
 			// A redirect would send a signed request elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		headers:  10 * time.Second,
-		body:     30 * time.Second,
-		budget:   20 * time.Second,
-		patience: 10 * time.Second,
+		AnswerTimeout: 10 * time.Second,
+		bodyTimeout:   30 * time.Second,
+		Budget:        20 * time.Second,
+		MaxRetryAfter: 10 * time.Second,
 	}, nil
 }
 
-func (c *caller) close() { c.http.CloseIdleConnections() }
+func (c *Service) Close() { c.http.CloseIdleConnections() }
 
-// do calls until there is an answer that it makes no sense, or is not safe, to
+// Do calls until there is an answer that it makes no sense, or is not safe, to
 // ask for again.
-func (c *caller) do(ctx context.Context, r request) (Document, http.Header, error) {
+func (c *Service) Do(ctx context.Context, r Request) (Document, http.Header, error) {
 	var doc Document
 	var header http.Header
-	err := c.again(ctx, r.repeatable(), func(left time.Duration) error {
-		resp, err := c.open(ctx, r, max(left, r.wait))
+	err := c.retry(ctx, r.isRepeatable(), func(left time.Duration) error {
+		resp, err := c.Open(ctx, r, max(left, r.AnswerTimeout))
 		if err != nil {
 			return err
 		}
 		defer resp.Body.Close()
 		buf := bytes.NewBuffer(make([]byte, 0, max(0, min(resp.ContentLength+bytes.MinRead, 8<<20))))
 		if _, err := buf.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
-			return unreachable(c.service, false, err)
+			return Unreachable(c.Name, false, err)
 		}
 		if buf.Len() > maxAnswer {
-			return fmt.Errorf("%s sent more than %d bytes", c.service, maxAnswer)
+			return fmt.Errorf("%s sent more than %d bytes", c.Name, maxAnswer)
 		}
 		header = resp.Header
 		doc = Document{JSON: buf.Bytes(), ETag: header.Get("Etag")}
@@ -112,35 +117,35 @@ func (c *caller) do(ctx context.Context, r request) (Document, http.Header, erro
 	return doc, header, err
 }
 
-// open makes one attempt, which may take so long until the answer begins, and
+// Open makes one attempt, which may take so long until the answer begins, and
 // returns the answer when its status is 2xx. Its body ends when it is closed,
 // or at the time limit unless it is a stream.
-func (c *caller) open(ctx context.Context, r request, wait time.Duration) (*http.Response, error) {
+func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*http.Response, error) {
 	u := *c.base
-	u.RawQuery = r.query.Encode()
-	target := u.Scheme + "://" + u.Host + u.EscapedPath() + r.path
+	u.RawQuery = r.Query.Encode()
+	target := u.Scheme + "://" + u.Host + u.EscapedPath() + r.Path
 	if u.RawQuery != "" {
 		target += "?" + u.RawQuery
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	limit := time.AfterFunc(wait, func() { cancel(errNoAnswer) })
-	hr, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
+	limit := time.AfterFunc(wait, func() { cancel(ErrNoAnswer) })
+	hr, err := http.NewRequestWithContext(ctx, r.Method, target, bytes.NewReader(r.Body))
 	if err != nil {
 		limit.Stop()
 		cancel(nil)
-		return nil, fmt.Errorf("calling %s: %w", c.service, err)
+		return nil, fmt.Errorf("calling %s: %w", c.Name, err)
 	}
-	for k, v := range r.header {
+	for k, v := range r.Header {
 		hr.Header[k] = v
 	}
-	if len(r.body) > 0 && hr.Header.Get("Content-Type") == "" {
+	if len(r.Body) > 0 && hr.Header.Get("Content-Type") == "" {
 		hr.Header.Set("Content-Type", "application/json")
 	}
-	if c.prepare != nil {
-		if err := c.prepare(hr, r.body); err != nil {
+	if c.Prepare != nil {
+		if err := c.Prepare(hr, r.Body); err != nil {
 			limit.Stop()
 			cancel(nil)
-			return nil, fmt.Errorf("calling %s: %w", c.service, err)
+			return nil, fmt.Errorf("calling %s: %w", c.Name, err)
 		}
 	}
 	resp, err := c.http.Do(hr)
@@ -151,23 +156,23 @@ func (c *caller) open(ctx context.Context, r request, wait time.Duration) (*http
 		return nil, c.failure(cause, err)
 	}
 	isStream := strings.Contains(resp.Header.Get("Content-Type"), "stream=watch")
-	if isStream || !limit.Reset(c.body) {
+	if isStream || !limit.Reset(c.bodyTimeout) {
 		limit.Stop()
 	}
 	resp.Body = &limitedBody{resp.Body, func() { limit.Stop(); cancel(nil) }}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		defer resp.Body.Close()
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		return nil, errorOf(c.service, resp.StatusCode, resp.Header, body)
+		return nil, errorOf(c.Name, resp.StatusCode, resp.Header, body)
 	}
 	return resp, nil
 }
 
 // failure turns an error of the transport into an Error, but for the caller's
 // own cancellation.
-func (c *caller) failure(cause, err error) error {
-	if cause != nil && !errors.Is(cause, errNoAnswer) {
-		return fmt.Errorf("calling %s: %w", c.service, cause)
+func (c *Service) failure(cause, err error) error {
+	if cause != nil && !errors.Is(cause, ErrNoAnswer) {
+		return fmt.Errorf("calling %s: %w", c.Name, cause)
 	}
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		err = ue.Err // without the URL, which a presigned query makes secret
@@ -176,10 +181,10 @@ func (c *caller) failure(cause, err error) error {
 		err = cause
 	}
 	op, isOp := errors.AsType[*net.OpError](err)
-	return unreachable(c.service, isOp && op.Op == "dial", err)
+	return Unreachable(c.Name, isOp && op.Op == "dial", err)
 }
 
-var errNoAnswer = errors.New("no answer in time")
+var ErrNoAnswer = errors.New("no answer in time")
 
 // limitedBody releases the request's context when it is closed.
 type limitedBody struct {
@@ -193,40 +198,40 @@ func (b *limitedBody) Close() error {
 	return err
 }
 
-// repeatable says whether the request may be sent again when nobody knows
+// isRepeatable says whether the request may be sent again when nobody knows
 // whether it took effect.
-func (r request) repeatable() bool {
-	switch r.method {
+func (r Request) isRepeatable() bool {
+	switch r.Method {
 	case http.MethodGet, http.MethodHead:
 		return true
 	case http.MethodPut, http.MethodDelete:
-		return r.header.Get("If-Match") == "" // a second time would be refused
+		return r.Header.Get("If-Match") == "" // a second time would be refused
 	case http.MethodPost:
-		return r.header.Get("Idempotency-Key") != ""
+		return r.Header.Get("Idempotency-Key") != ""
 	}
 	return false
 }
 
-// again calls f until it succeeds, or fails for good, or the budget is spent.
+// retry calls f until it succeeds, or fails for good, or the budget is spent.
 // A service that asks for patience (429, 503 with Retry-After) gets it; one
 // that answers badly is asked again only when the request is repeatable.
-func (c *caller) again(ctx context.Context, repeatable bool, f func(left time.Duration) error) error {
-	deadline := time.Now().Add(c.budget)
+func (c *Service) retry(ctx context.Context, repeatable bool, f func(left time.Duration) error) error {
+	deadline := time.Now().Add(c.Budget)
 	for attempt := 0; ; attempt++ {
-		left := c.headers // the first attempt is always made
+		left := c.AnswerTimeout // the first attempt is always made
 		if attempt > 0 {
 			left = min(left, time.Until(deadline))
 		}
 		err := f(left)
 		e, ok := errors.AsType[*Error](err)
-		if !ok || !e.retryable(repeatable) {
+		if !ok || !e.IsRetryable(repeatable) {
 			return err
 		}
-		wait := backoff(attempt)
+		wait := Backoff(attempt)
 		if e.Code != CodeUnreachable && e.RetryAfter > 0 {
 			wait += e.RetryAfter
 		}
-		if wait > c.patience || time.Now().Add(wait).After(deadline) {
+		if wait > c.MaxRetryAfter || time.Now().Add(wait).After(deadline) {
 			return err
 		}
 		select {
@@ -237,7 +242,7 @@ func (c *caller) again(ctx context.Context, repeatable bool, f func(left time.Du
 	}
 }
 
-func (e *Error) retryable(repeatable bool) bool {
+func (e *Error) IsRetryable(repeatable bool) bool {
 	switch {
 	case e.Unsent:
 		return true
@@ -253,9 +258,9 @@ func (e *Error) retryable(repeatable bool) bool {
 	return false
 }
 
-// backoff grows from 50 ms to 2 s; half of it is chance, so that clients that
+// Backoff grows from 50 ms to 2 s; half of it is chance, so that clients that
 // failed together do not come back together.
-func backoff(attempt int) time.Duration {
+func Backoff(attempt int) time.Duration {
 	d := min(50*time.Millisecond<<min(attempt, 6), 2*time.Second)
 	return d/2 + rand.N(d/2)
 }
@@ -267,30 +272,44 @@ type ListOptions struct {
 	Search, OrderBy, Fields string
 }
 
-func (o ListOptions) query() url.Values {
+func (o ListOptions) Values() url.Values {
 	q := url.Values{}
 	for name, n := range map[string]int{"page": o.Page, "size": o.Size} {
 		if n > 0 {
 			q.Set(name, strconv.Itoa(n))
 		}
 	}
-	set(q, "search", o.Search)
-	set(q, "orderBy", o.OrderBy)
-	set(q, "fields", o.Fields)
+	SetQuery(q, "search", o.Search)
+	SetQuery(q, "orderBy", o.OrderBy)
+	SetQuery(q, "fields", o.Fields)
 	return q
 }
 
-// set adds a parameter that has a value.
-func set(q url.Values, name, value string) {
+// SetQuery adds a parameter that has a value.
+func SetQuery(q url.Values, name, value string) {
 	if value != "" {
 		q.Set(name, value)
 	}
 }
 
-// ifMatch is the header of a write that insists on a version.
-func ifMatch(etag string) http.Header {
+// IfMatch is the header of a write that insists on a version.
+func IfMatch(etag string) http.Header {
 	if etag == "" {
 		return nil
 	}
 	return http.Header{"If-Match": {etag}}
+}
+
+// Equal is the search for documents whose field has this value.
+func Equal(field, value string) string {
+	return field + "='" + strings.ReplaceAll(value, "'", "''") + "'"
+}
+
+// MergePatch is the header of a merge patch that may insist on a version.
+func MergePatch(etag string) http.Header {
+	h := http.Header{"Content-Type": {"application/merge-patch+json"}}
+	if etag != "" {
+		h.Set("If-Match", etag)
+	}
+	return h
 }

@@ -1,4 +1,4 @@
-package client
+package maestroclient
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/client/remote"
 )
 
 // BundleStatus is what Maestro's gRPC stream says of a bundle of the source.
@@ -28,14 +29,14 @@ type BundleStatus struct {
 // source clients do, until ctx ends or a function fails, and returns why. The
 // stream has no memory: subscribed is called whenever it stands (again), and
 // what changed before must be read then.
-func (m *Maestro) FollowStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) error {
+func (m *Client) FollowStatuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) error {
 	for attempt := 0; ; attempt++ {
 		progress, err := m.statuses(ctx, subscribed, apply)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if stop, ok := errors.AsType[*applyError](err); ok {
-			return stop.err
+		if stop, ok := errors.AsType[*remote.ApplyError](err); ok {
+			return stop.Err
 		}
 		if progress {
 			attempt = 0
@@ -43,13 +44,13 @@ func (m *Maestro) FollowStatuses(ctx context.Context, subscribed func() error, a
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(backoff(attempt)):
+		case <-time.After(remote.Backoff(attempt)):
 		}
 	}
 }
 
 // statuses follows one stream.
-func (m *Maestro) statuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (progress bool,
+func (m *Client) statuses(ctx context.Context, subscribed func() error, apply func(BundleStatus) error) (progress bool,
 	err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -58,13 +59,13 @@ func (m *Maestro) statuses(ctx context.Context, subscribed func() error, apply f
 		return false, publishError(ctx, err, false)
 	}
 	// Heartbeats come every 10 s; a stream that is silent for longer is dead.
-	idle := time.AfterFunc(watchIdle, func() { cancel(errNoAnswer) })
+	idle := time.AfterFunc(remote.StreamIdleLimit, func() { cancel(remote.ErrNoAnswer) })
 	defer idle.Stop()
 	if _, err := stream.Header(); err != nil { // it comes when the subscription stands
 		return false, publishError(ctx, err, false)
 	}
 	if err := subscribed(); err != nil {
-		return true, &applyError{err}
+		return true, &remote.ApplyError{Err: err}
 	}
 	for {
 		event, err := stream.Recv()
@@ -74,7 +75,7 @@ func (m *Maestro) statuses(ctx context.Context, subscribed func() error, apply f
 		if err != nil {
 			return true, publishError(ctx, err, false)
 		}
-		idle.Reset(watchIdle)
+		idle.Reset(remote.StreamIdleLimit)
 		switch event.GetType() {
 		case work.StatusUpdate, work.StatusResyncResponse:
 		default:
@@ -85,7 +86,7 @@ func (m *Maestro) statuses(ctx context.Context, subscribed func() error, apply f
 			err = apply(status)
 		}
 		if err != nil {
-			return true, &applyError{err}
+			return true, &remote.ApplyError{Err: err}
 		}
 	}
 }

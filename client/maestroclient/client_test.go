@@ -1,4 +1,4 @@
-package client
+package maestroclient
 
 import (
 	"context"
@@ -18,18 +18,19 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/client/remote"
 )
 
 // The value was computed by Python's uuid5.
 func TestBundleIDIsWhatOCMsSourcesCompute(t *testing.T) {
 	const want = "736174f6-3f1a-5fd2-a1a2-a51e195ca78d"
-	if got := BundleID(SourceRosa, "management-01", "maestro-payload-test-1"); got != want {
+	if got := work.BundleID(work.SourcePlatform, "management-01", "maestro-payload-test-1"); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
 func TestEventOfABundleIsThatOfOCMsProtocol(t *testing.T) {
-	m := &Maestro{source: SourceRosa}
+	m := &Client{source: work.SourcePlatform}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	b := Bundle{
 		ID: "b-1", Consumer: "management-01", IfMatch: `"7"`,
@@ -37,11 +38,11 @@ func TestEventOfABundleIsThatOfOCMsProtocol(t *testing.T) {
 			"a": "b"}},
 		Spec: work.Bundle{Manifests: []json.RawMessage{json.RawMessage(`{"data":"<&>"}`)}},
 	}
-	e, err := m.event(work.SpecUpdate, b, now, Actor{RequestID: "r-1"})
+	e, err := m.event(work.SpecUpdate, b, now, remote.Actor{RequestID: "r-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Id == "" || e.Source != SourceRosa || e.SpecVersion != "1.0" || e.Type != work.SpecUpdate {
+	if e.Id == "" || e.Source != work.SourcePlatform || e.SpecVersion != "1.0" || e.Type != work.SpecUpdate {
 		t.Errorf("core attributes: %v", e)
 	}
 	if got := string(e.GetBinaryData()); got != `{"manifests":[{"data":"<&>"}]}` {
@@ -68,7 +69,7 @@ func TestEventOfABundleIsThatOfOCMsProtocol(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attributes (-want +got):\n%s", diff)
 	}
-	if e, err = m.event(work.SpecDelete, b, now, Actor{}); err != nil ||
+	if e, err = m.event(work.SpecDelete, b, now, remote.Actor{}); err != nil ||
 		e.Attributes["ce-deletiontimestamp"].GetCeTimestamp() == nil {
 		t.Errorf("a deletion has no time: %v, %v", e, err)
 	}
@@ -84,49 +85,53 @@ func TestErrorsOfPublish(t *testing.T) {
 		code        codes.Code
 		message     string
 		conditional bool
-		want        Error
+		want        remote.Error
 	}{
 		{"exists", codes.AlreadyExists, k8s("409", "maestro-6: This Resource already exists"), false,
-			Error{Status: 409, Code: "maestro-6", Reason: "This Resource already exists"}},
+			remote.Error{Status: 409, Code: "maestro-6", Reason: "This Resource already exists"}},
 		{"exists, plain", codes.Unknown, "failed to create resource: maestro-6: This Resource already exists", false,
-			Error{Status: 409, Code: "maestro-6", Reason: "This Resource already exists"}},
+			remote.Error{Status: 409, Code: "maestro-6", Reason: "This Resource already exists"}},
 		{"stale", codes.FailedPrecondition, k8s("412", "maestro-412: changed"), true,
-			Error{Status: 412, Code: "maestro-412", Reason: "changed"}},
+			remote.Error{Status: 412, Code: "maestro-412", Reason: "changed"}},
 		{"stale, plain", codes.Unknown,
 			"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1", true,
-			Error{Status: 412, Code: "maestro-6",
+			remote.Error{Status: 412, Code: "maestro-6",
 				Reason: "the resource version is not the latest, the latest version: 1"}},
 		{"not latest, unconditional", codes.Unknown,
 			"failed to update resource: maestro-6: the resource version is not the latest, the latest version: 1",
 			false,
-			Error{Status: 409, Code: "maestro-6",
+			remote.Error{Status: 409, Code: "maestro-6",
 				Reason: "the resource version is not the latest, the latest version: 1"}},
 		{"no such consumer, plain", codes.Unknown,
 			`failed to create resource: maestro-9: violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`, false,
-			Error{Status: 404, Code: "maestro-9",
+			remote.Error{Status: 404, Code: "maestro-9",
 				Reason: `violates foreign key constraint "fk_resources_consumers" (SQLSTATE 23503)`}},
 		{"invalid, plain", codes.Unknown, "failed to create resource: maestro-8: manifests[0]: kind is missing", false,
-			Error{Status: 400, Code: "maestro-8", Reason: "manifests[0]: kind is missing"}},
+			remote.Error{Status: 400, Code: "maestro-8", Reason: "manifests[0]: kind is missing"}},
 		{"too large", codes.ResourceExhausted, "grpc: received message larger than max", false,
-			Error{Status: 413, Code: "maestro-error", Reason: "grpc: received message larger than max"}},
-		{"refused", codes.PermissionDenied, "no", false, Error{Status: 403, Code: "maestro-error", Reason: "no"}},
-		{"broken", codes.Internal, "oh", false, Error{Status: 500, Code: "maestro-error", Reason: "oh"}},
+			remote.Error{Status: 413, Code: "maestro-error", Reason: "grpc: received message larger than max"}},
+		{"refused", codes.PermissionDenied, "no", false, remote.Error{Status: 403, Code: "maestro-error",
+			Reason: "no"}},
+		{"broken", codes.Internal, "oh", false, remote.Error{Status: 500, Code: "maestro-error", Reason: "oh"}},
 		{"database down", codes.Unavailable, k8s("503", "maestro-503: the database is unavailable"), false,
-			Error{Status: 503, Code: "maestro-503", Reason: "the database is unavailable", RetryAfter: time.Second}},
+			remote.Error{Status: 503, Code: "maestro-503", Reason: "the database is unavailable",
+				RetryAfter: time.Second}},
 		{"gone", codes.Unavailable, "connection refused", false,
-			Error{Status: 503, Code: CodeUnreachable, Reason: "Maestro does not answer", RetryAfter: time.Second}},
+			remote.Error{Status: 503, Code: remote.CodeUnreachable, Reason: "Maestro does not answer",
+				RetryAfter: time.Second}},
 		{"silent", codes.DeadlineExceeded, "deadline exceeded", false,
-			Error{Status: 503, Code: CodeUnreachable, Reason: "Maestro does not answer", RetryAfter: time.Second}},
+			remote.Error{Status: 503, Code: remote.CodeUnreachable, Reason: "Maestro does not answer",
+				RetryAfter: time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := publishError(t.Context(), status.Error(c.code, c.message), c.conditional)
-			e, ok := errors.AsType[*Error](err)
+			e, ok := errors.AsType[*remote.Error](err)
 			if !ok {
 				t.Fatalf("got %v", err)
 			}
 			got := *e
 			got.Err = nil
-			if diff := cmp.Diff(c.want, got, cmpopts.IgnoreUnexported(Error{})); diff != "" {
+			if diff := cmp.Diff(c.want, got, cmpopts.IgnoreUnexported(remote.Error{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -146,7 +151,7 @@ func TestSilentMaestroIs503WithinTheTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	m, err := NewMaestro(MaestroOptions{HTTP: "http://" + l.Addr().String(), GRPC: l.Addr().String(),
+	m, err := New(Options{HTTP: "http://" + l.Addr().String(), GRPC: l.Addr().String(),
 		Timeout: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -159,12 +164,12 @@ func TestSilentMaestroIs503WithinTheTimeout(t *testing.T) {
 		},
 		"get":   func() error { _, err := m.Bundle(t.Context(), "a"); return err },
 		"post":  func() error { _, err := m.CreateConsumer(t.Context(), "a", nil); return err },
-		"watch": func() error { _, err := m.WatchBundles(t.Context(), WatchOptions{}); return err },
+		"watch": func() error { _, err := m.WatchBundles(t.Context(), remote.WatchOptions{}); return err },
 		"ready": func() error { return m.Ready(t.Context()) },
 	} {
 		start := time.Now()
 		err := call()
-		if took := time.Since(start); StatusOf(err) != http.StatusServiceUnavailable || took > 2*time.Second {
+		if took := time.Since(start); remote.StatusOf(err) != http.StatusServiceUnavailable || took > 2*time.Second {
 			t.Errorf("%s: %v after %s", name, err, took)
 		}
 	}

@@ -1,6 +1,8 @@
-package client
+package remote
 
-import "context"
+import (
+	"context"
+)
 
 // Actor is on whose behalf a service calls another one. Only callers that are
 // services of the region are believed.
@@ -17,14 +19,14 @@ func WithActor(ctx context.Context, a Actor) context.Context {
 	return context.WithValue(ctx, actorKey{}, a)
 }
 
-func actorOf(ctx context.Context) Actor {
+func ActorOf(ctx context.Context) Actor {
 	a, _ := ctx.Value(actorKey{}).(Actor)
 	return a
 }
 
-// each calls set with the headers that name the actor. gRPC's metadata keys
+// EachHeader calls set with the headers that name the actor. gRPC's metadata keys
 // are the same in lower case.
-func (a Actor) each(set func(name, value string)) {
+func (a Actor) EachHeader(set func(name, value string)) {
 	for _, h := range [...]struct{ name, value string }{
 		{"X-Atoll-Principal", a.Principal},
 		{"X-Atoll-Account", a.Account},

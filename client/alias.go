@@ -1,0 +1,37 @@
+package client
+
+import (
+	"atoll.dev/client/remote"
+	"atoll.dev/internal/rest"
+)
+
+// Error is the error of a call that the region refused or did not answer.
+type Error = remote.Error
+
+// CodeUnreachable is the Code of an Error when the region did not answer.
+const CodeUnreachable = remote.CodeUnreachable
+
+// StatusOf returns the HTTP status of an Error, and 0 of any other error.
+func StatusOf(err error) int { return remote.StatusOf(err) }
+
+// ListOptions select one page of a list.
+type ListOptions = remote.ListOptions
+
+// WatchOptions select what a watch shows, and where it begins.
+type WatchOptions = remote.WatchOptions
+
+// Watch is one open stream of changes.
+type Watch = remote.Watch
+
+// Event is one change in a watch. Its Object is the JSON of the object after the change.
+type Event = remote.Event
+
+// Types of events.
+const (
+	Added    = rest.Added    // the object exists, or was made
+	Modified = rest.Modified // the object changed
+	Deleted  = rest.Deleted  // the object is gone, or the watch does not select it any more
+	Bookmark = rest.Bookmark // no change: Cursor is where a later watch continues
+	Failed   = rest.Failed   // the stream ends with this error
+	Relist   = remote.Relist // Follow functions only: changes may have been missed; what exists follows as Added
+)
