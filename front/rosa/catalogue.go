@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"atoll.dev/client/clmclient"
-	"atoll.dev/front/rosa/spec"
+	"atoll.dev/cluster"
 )
 
 // catalogue is what releases the region offers: the versions of the lifecycle
@@ -18,7 +18,7 @@ type catalogue struct {
 
 	mu    sync.Mutex
 	at    time.Time
-	known spec.Releases
+	known cluster.Releases
 }
 
 const versions clmclient.Collection = "versions"
@@ -28,11 +28,11 @@ const versions clmclient.Collection = "versions"
 const freshness = 2 * time.Second
 
 // releases are what the region offers. They are the system's, of no account.
-func (c *catalogue) releases(ctx context.Context) (spec.Releases, error) {
+func (c *catalogue) releases(ctx context.Context) (cluster.Releases, error) {
 	if known := c.fresh(); len(known) > 0 {
 		return known, nil
 	}
-	var found spec.Releases
+	var found cluster.Releases
 	for v, err := range c.clm.All(ctx, versions, clmclient.ResourceQuery{Order: "created_time asc"}) {
 		if err != nil {
 			return nil, err
@@ -44,7 +44,7 @@ func (c *catalogue) releases(ctx context.Context) (spec.Releases, error) {
 		if err := json.Unmarshal(v.Spec, &r); err != nil {
 			return nil, fmt.Errorf("reading version %s: %w", v.Name, err)
 		}
-		found = append(found, spec.Release{Version: r.Version, Image: r.Image})
+		found = append(found, cluster.Release{Version: r.Version, Image: r.Image})
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *catalogue) releases(ctx context.Context) (spec.Releases, error) {
 // fresh is what is known, if it is not too old. Nobody waits here for somebody
 // else's question: when the lifecycle manager does not answer, each request
 // ends in its own time.
-func (c *catalogue) fresh() spec.Releases {
+func (c *catalogue) fresh() cluster.Releases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.at) >= freshness {

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/front/rosa/progress"
-	"atoll.dev/front/rosa/spec"
+	"atoll.dev/cluster/document"
+	"atoll.dev/cluster/progress"
 	"atoll.dev/internal/rest"
 )
 
@@ -71,9 +71,9 @@ func (h *hosted) routes(handle func(method, path string, h rest.Handler)) {
 	serve("GET", "/nodepools/{id}/status", nodePools+"STATUS", h.nodePoolStatus)
 }
 
-// sees says what a caller reads of where clusters are placed. Privileged
-// accounts are the region's operators'.
-func (h *hosted) sees(who access.Identity) progress.Placement {
+// visibility returns what a caller may read of placements. Privileged accounts are
+// those of the region's operators.
+func (h *hosted) visibility(who access.Identity) progress.Visibility {
 	if who.Privileged || h.placement == PlacementToCustomers {
 		return progress.ShowPlacement
 	}
@@ -82,19 +82,19 @@ func (h *hosted) sees(who access.Identity) progress.Placement {
 
 // exchange is one request about what is hosted.
 type exchange struct {
-	w    http.ResponseWriter
-	r    *http.Request
-	ctx  context.Context // names the tenant
-	who  access.Identity
-	area string // what the codes of its errors begin with
-	see  progress.Placement
+	w          http.ResponseWriter
+	r          *http.Request
+	ctx        context.Context // names the tenant
+	who        access.Identity
+	area       string // what the codes of its errors begin with
+	visibility progress.Visibility
 }
 
 // called makes a handler of a function of a call.
 func (h *hosted) called(area string, serve func(*exchange) error) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		who, _ := access.FromContext(r.Context()) // identified has seen to it
-		c := &exchange{w: w, r: r, who: who, area: area, see: h.sees(who), ctx: clmclient.WithTenant(r.Context(),
+		c := &exchange{w: w, r: r, who: who, area: area, visibility: h.visibility(who), ctx: clmclient.WithTenant(r.Context(),
 			who.Account)}
 		if h.clm == nil {
 			return c.unavailable(errors.New("it is not configured"))
@@ -121,7 +121,7 @@ func (c *exchange) fail(status int, number, format string, args ...any) *rest.Er
 }
 
 // invalid is the answer to a request with wrong fields.
-func (c *exchange) invalid(p spec.Problems) error {
+func (c *exchange) invalid(p document.Problems) error {
 	area := "CLUSTERS-MGMT"
 	if c.area[:9] == "NODEPOOLS" {
 		area = "NODEPOOLS-MGMT"
@@ -131,8 +131,17 @@ func (c *exchange) invalid(p spec.Problems) error {
 		reason += fmt.Sprintf("; %d fields are wrong in all, and errors names them", len(p))
 	}
 	e := rest.Errorf(http.StatusUnprocessableEntity, area+"-VALIDATION-001", "%s", reason)
-	e.Fields = p
+	e.Fields = fieldErrors(p)
 	return e
+}
+
+// fieldErrors gives problems the shape of the wire.
+func fieldErrors(problems document.Problems) []rest.FieldError {
+	fields := make([]rest.FieldError, len(problems))
+	for i, p := range problems {
+		fields[i] = rest.FieldError{Field: p.Field, Message: p.Message}
+	}
+	return fields
 }
 
 // missing is the answer when there is no such thing.
@@ -165,9 +174,9 @@ func (c *exchange) explained(err error) error {
 		return again
 	case http.StatusBadRequest:
 		if len(e.Fields) > 0 {
-			var p spec.Problems
+			var p document.Problems
 			for _, f := range e.Fields {
-				p = append(p, rest.FieldError{Field: f.Field, Message: f.Message})
+				p.Add(f.Field, "%s", f.Message)
 			}
 			return c.invalid(p)
 		}

@@ -10,8 +10,8 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/front/rosa/progress"
-	"atoll.dev/front/rosa/spec"
+	"atoll.dev/cluster"
+	"atoll.dev/front/rosa/request"
 	"atoll.dev/internal/rest"
 )
 
@@ -25,7 +25,7 @@ func (c *exchange) clusterOf(r clmclient.Resource) (platform.Cluster, error) {
 		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(
 			r.Version), CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
-	shown.Status, shown.PlacementRef = progress.Cluster(r.Resource, c.see)
+	shown.Status, shown.PlacementRef = clusterStatus(r.Resource, c.visibility)
 	if err := json.Unmarshal(r.Spec, &shown.Spec); err != nil {
 		return shown, fmt.Errorf("reading the spec of cluster %s: %w", r.ID, err)
 	}
@@ -73,8 +73,8 @@ func (h *hosted) createCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	env := spec.Env{Creator: c.who.Principal, Releases: releases}
-	made, problems, err := env.NewCluster(body)
+	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
+	made, problems, err := read.Create(body)
 	switch {
 	case err != nil:
 		return c.unreadable(err)
@@ -103,17 +103,16 @@ func (h *hosted) getCluster(c *exchange) error {
 	return h.showCluster(c, http.StatusOK, id)
 }
 
-func (h *hosted) patchCluster(c *exchange) error { return h.changeCluster(c, spec.Env.PatchCluster) }
+func (h *hosted) patchCluster(c *exchange) error { return h.changeCluster(c, request.Patch) }
 func (h *hosted) replaceCluster(c *exchange) error {
-	return h.changeCluster(c, spec.Env.ReplaceCluster)
+	return h.changeCluster(c, request.Replace)
 }
 
 // attempts are how often a change is made again because the document changed
 // under it. Reports of adapters change it, too.
 const attempts = 10
 
-func (h *hosted) changeCluster(c *exchange, change func(spec.Env, spec.Known, []byte) (json.RawMessage, spec.Problems,
-	error)) error {
+func (h *hosted) changeCluster(c *exchange, change request.Change) error {
 	id, err := c.id("cluster")
 	if err != nil {
 		return err
@@ -130,11 +129,12 @@ func (h *hosted) changeCluster(c *exchange, change func(spec.Env, spec.Known, []
 	if err != nil {
 		return err
 	}
-	env := spec.Env{Creator: c.who.Principal, Releases: releases}
+	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
 	err = h.rewrite(c, clusters, id, "cluster", etag, func(have clmclient.Resource) (json.RawMessage, error) {
-		after, problems, err := change(env, spec.Known{
-			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy, Account: c.who.Account, Spec: have.Spec,
-		}, body)
+		after, problems, err := read.Change(request.Stored{
+			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
+			Account: cluster.Account(c.who.Account), Spec: have.Spec,
+		}, change, body)
 		switch {
 		case err != nil:
 			return nil, c.unreadable(err)
@@ -285,7 +285,7 @@ func (h *hosted) clusterStatuses(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	status, _ := progress.Cluster(r.Resource, c.see)
+	status, _ := clusterStatus(r.Resource, c.visibility)
 	return c.answer(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: id, Status: status,
-		ControllerStatuses: progress.Controllers(id, "", r.Statuses, c.see)})
+		ControllerStatuses: controllerStatuses(cluster.ID(id), "", r.Statuses, c.visibility)})
 }

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,8 +22,9 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/front/rosa/progress"
-	"atoll.dev/front/rosa/spec"
+	"atoll.dev/cluster"
+	"atoll.dev/cluster/progress"
+	"atoll.dev/front/rosa/request"
 	"atoll.dev/internal/rest"
 )
 
@@ -37,9 +37,6 @@ type credentialSpec struct {
 	Username          string    `json:"username"`
 }
 
-// adapterCredential reports what was signed.
-const adapterCredential = "credential"
-
 // createCredential orders a certificate and waits for it. A key that is made
 // here is in this request's memory and in its answer, and nowhere else (I11).
 func (h *hosted) createCredential(c *exchange) error {
@@ -51,7 +48,7 @@ func (h *hosted) createCredential(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	want, problems, err := spec.NewCredential(body)
+	want, problems, err := request.ReadCredential(body)
 	switch {
 	case err != nil:
 		return c.unreadable(err)
@@ -104,14 +101,14 @@ func (h *hosted) createCredential(c *exchange) error {
 }
 
 // canSign refuses at once where there is no control plane to wait for.
-func (c *exchange) canSign(cluster clmclient.Resource) error {
-	status, _ := progress.Cluster(cluster.Resource, c.see)
+func (c *exchange) canSign(of clmclient.Resource) error {
+	status := progress.OfCluster(of.Resource, c.visibility)
 	switch status.Phase {
-	case platform.ClusterPhaseDeleting:
-		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted", cluster.Name)
-	case platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseFailed:
+	case progress.Deleting:
+		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted", of.Name)
+	case progress.WaitingForPlacement, progress.Failed:
 		e := c.fail(http.StatusServiceUnavailable, codeNotReady,
-			"the cluster %s has no control plane yet, it is %s: %s", cluster.Name, status.Phase, status.Message)
+			"the cluster %s has no control plane yet, it is %s: %s", of.Name, status.Phase, status.Message)
 		e.RetryAfter = 2 * time.Second
 		return e
 	}
@@ -151,7 +148,7 @@ func keyOf(csr string) (crypto.PublicKey, error) {
 }
 
 // order makes the Credential, which has a name of chance.
-func (h *hosted) order(c *exchange, cluster string, want spec.Credential) (clmclient.Resource, error) {
+func (h *hosted) order(c *exchange, cluster string, want request.Credential) (clmclient.Resource, error) {
 	s, err := json.Marshal(credentialSpec{
 		Request: want.CSR, ExpirationSeconds: int64(want.Lifetime / time.Second),
 		ExpiresAt: time.Now().UTC().Add(want.Lifetime).Truncate(time.Second), Username: c.who.Principal,
@@ -193,7 +190,7 @@ func (h *hosted) signature(c *exchange, id string) (s signedCredential, err erro
 			if err != nil {
 				return err
 			}
-			done, err := s.read(r, c.see)
+			done, err := s.read(r, c.visibility)
 			if err == nil && done {
 				err = errSigned
 			}
@@ -209,18 +206,18 @@ func (h *hosted) signature(c *exchange, id string) (s signedCredential, err erro
 var errSigned = errors.New("it is signed")
 
 // read takes what is reported of a credential and says whether that is all.
-func (s *signedCredential) read(r clmclient.Resource, see progress.Placement) (done bool, err error) {
-	readable := progress.Readable(r.Statuses, see)
+func (s *signedCredential) read(r clmclient.Resource, visibility progress.Visibility) (done bool, err error) {
+	readable := progress.Filter(r.Statuses, visibility)
 	for i, report := range r.Statuses {
-		if report.Adapter != adapterCredential {
+		if report.Adapter != string(cluster.AdapterCredential) {
 			continue
 		}
 		for j, is := range report.Conditions {
-			if is.Type == "Available" && is.Status == "False" &&
-				slices.Contains([]string{"Refused", "InvalidRequest", "Expired"}, is.Reason) {
+			if is.Type == string(cluster.ConditionAvailable) && is.Status == cluster.StatusFalse &&
+				cluster.Reason(is.Reason).IsUnsignable() {
 				return false, &errRefused{is.Reason, readable[i].Conditions[j].Message} // no certificate will come
 			}
-			done = done || is.Type == "Available" && is.Status == "True"
+			done = done || is.Type == string(cluster.ConditionAvailable) && is.Status == cluster.StatusTrue
 		}
 		if err := json.Unmarshal(report.Data, s); err != nil && done {
 			return false, fmt.Errorf("reading the report on credential %s: %w", r.ID, err)
@@ -258,7 +255,7 @@ func credentialOf(r clmclient.Resource) (platform.Credential, error) {
 	if err := json.Unmarshal(r.Spec, &s); err != nil {
 		return platform.Credential{}, fmt.Errorf("reading the spec of credential %s: %w", r.ID, err)
 	}
-	return platform.Credential{ID: r.ID, ClusterID: owner(r), Username: s.Username, CreatedAt: r.CreatedTime,
+	return platform.Credential{ID: r.ID, ClusterID: ownerOf(r), Username: s.Username, CreatedAt: r.CreatedTime,
 		ExpiresAt: s.ExpiresAt}, nil
 }
 

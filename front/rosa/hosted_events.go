@@ -15,7 +15,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/front/rosa/progress"
+	"atoll.dev/cluster/progress"
 	"atoll.dev/internal/rest"
 )
 
@@ -24,10 +24,10 @@ const maxRecords = 2000
 
 // chronicle is what is known of a cluster's history and of its node pools'.
 type chronicle struct {
-	h       *hosted
-	see     progress.Placement
-	cluster progress.History
-	pools   map[string]*progress.History
+	h          *hosted
+	visibility progress.Visibility
+	cluster    progress.History
+	pools      map[string]*progress.History
 }
 
 // open reads what there is. A cluster that is not there is 404.
@@ -36,7 +36,7 @@ func (h *hosted) open(ctx context.Context, c *exchange, id string) (*chronicle, 
 	if err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
 	}
-	k := &chronicle{h: h, see: c.see, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime},
+	k := &chronicle{h: h, visibility: c.visibility, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime},
 		pools: map[string]*progress.History{}}
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
 		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
@@ -107,12 +107,12 @@ func (k *chronicle) read(ctx context.Context, from clmclient.Collection, of *pro
 	return nil
 }
 
-func (k *chronicle) events() []progress.Happened {
+func (k *chronicle) events() []progress.Event {
 	var pools []progress.History
 	for _, p := range k.pools {
 		pools = append(pools, *p)
 	}
-	return progress.Events(k.see, k.cluster, pools...)
+	return progress.Events(k.visibility, k.cluster, pools...)
 }
 
 func (h *hosted) clusterEvents(c *exchange) error {
@@ -133,7 +133,7 @@ func (h *hosted) clusterEvents(c *exchange) error {
 	}
 	list := platform.EventList{Items: []platform.Event{}}
 	for _, e := range k.events() {
-		list.Items = append(list.Items, e.Event)
+		list.Items = append(list.Items, wireEvent(e))
 	}
 	return c.answer(http.StatusOK, "", list)
 }
@@ -223,7 +223,7 @@ type eventView struct {
 
 // show sends the events that the watcher has not got. Its cursor is past a
 // record when all that the record tells is sent.
-func (v *eventView) show(events []progress.Happened) error {
+func (v *eventView) show(events []progress.Event) error {
 	for i, e := range events {
 		key := fmt.Sprintf("%s %d %s %s %s", e.Resource, e.Seq, e.Type, e.Stage, e.Reason)
 		if v.seen[key] || e.Seq <= v.from[e.Resource] {
@@ -233,7 +233,7 @@ func (v *eventView) show(events []progress.Happened) error {
 		if i+1 == len(events) || events[i+1].Resource != e.Resource || events[i+1].Seq != e.Seq {
 			v.sent[e.Resource] = max(v.sent[e.Resource], e.Seq)
 		}
-		if err := v.send(e.Event); err != nil {
+		if err := v.send(wireEvent(e)); err != nil {
 			return err
 		}
 	}

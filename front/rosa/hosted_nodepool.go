@@ -11,17 +11,16 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/front/rosa/progress"
-	"atoll.dev/front/rosa/spec"
+	"atoll.dev/cluster"
+	"atoll.dev/front/rosa/request"
 	"atoll.dev/internal/rest"
 )
 
 // nodePoolOf shows a resource as a node pool. It has its statuses.
 func (c *exchange) nodePoolOf(r clmclient.Resource) (platform.NodePool, error) {
 	n := platform.NodePool{
-		ID: r.ID, ClusterID: owner(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
-		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: progress.NodePool(r.Resource,
-			c.see),
+		ID: r.ID, ClusterID: ownerOf(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
+		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: nodePoolStatus(r.Resource, c.visibility),
 		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
 	if err := json.Unmarshal(r.Spec, &n.Spec); err != nil {
@@ -30,8 +29,8 @@ func (c *exchange) nodePoolOf(r clmclient.Resource) (platform.NodePool, error) {
 	return n, nil
 }
 
-// owner is the id of the cluster that a resource belongs to.
-func owner(r clmclient.Resource) string {
+// ownerOf returns the id of the cluster that a resource belongs to.
+func ownerOf(r clmclient.Resource) string {
 	if r.OwnerReferences == nil {
 		return ""
 	}
@@ -68,23 +67,23 @@ func (h *hosted) showNodePool(c *exchange, status int, id string) error {
 	return c.answer(status, r.ETag, shown)
 }
 
-// poolEnv is what node pools of a cluster are checked against.
-func (h *hosted) poolEnv(c *exchange, cluster clmclient.Resource) (spec.NodePoolEnv, error) {
+// nodePoolRequests returns the reader of requests for node pools of a cluster.
+func (h *hosted) nodePoolRequests(c *exchange, owner clmclient.Resource) (request.NodePools, error) {
 	releases, err := h.catalogue.releases(c.r.Context())
 	if err != nil {
-		return spec.NodePoolEnv{}, err
+		return request.NodePools{}, err
 	}
-	e := spec.NodePoolEnv{Env: spec.Env{Creator: c.who.Principal, Releases: releases}}
+	read := request.NodePools{Releases: releases}
 	var s platform.ClusterSpec
-	if len(cluster.Spec) > 0 {
-		if err := json.Unmarshal(cluster.Spec, &s); err != nil {
-			return e, fmt.Errorf("reading the spec of cluster %s: %w", cluster.ID, err)
+	if len(owner.Spec) > 0 {
+		if err := json.Unmarshal(owner.Spec, &s); err != nil {
+			return read, fmt.Errorf("reading the spec of cluster %s: %w", owner.ID, err)
 		}
 	}
 	if s.HostedCluster != nil && s.HostedCluster.Release != nil {
-		e.Release = s.HostedCluster.Release.Image
+		read.Image = s.HostedCluster.Release.Image
 	}
-	return e, nil
+	return read, nil
 }
 
 // createNodePool looks for the cluster first: what the request leaves out comes
@@ -94,43 +93,43 @@ func (h *hosted) createNodePool(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	id := spec.ReadNodePoolCluster(body)
+	id := string(request.ReadClusterID(body))
 	missing := c.missing("cluster", id)
 	missing.Fields = []rest.FieldError{{Field: "cluster_id", Message: "there is no such cluster in your account"}}
-	var cluster clmclient.Resource
+	var owner clmclient.Resource
 	if id != "" {
 		if _, err := uuid.Parse(id); err != nil {
 			return missing
 		}
-		if cluster, err = h.clm.Get(c.ctx, clusters, id, ""); err != nil {
+		if owner, err = h.clm.Get(c.ctx, clusters, id, ""); err != nil {
 			return explain(err, http.StatusNotFound, missing)
 		}
 	}
-	env, err := h.poolEnv(c, cluster)
+	read, err := h.nodePoolRequests(c, owner)
 	if err != nil {
 		return err
 	}
-	made, problems, err := env.NewNodePool(body)
+	made, problems, err := read.Create(body)
 	switch {
 	case err != nil:
 		return c.unreadable(err)
 	case len(problems) > 0:
 		return c.invalid(problems)
-	case cluster.DeletedTime != nil:
+	case owner.DeletedTime != nil:
 		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it",
-			cluster.Name)
+			owner.Name)
 	}
-	r, err := h.clm.Create(c.ctx, clusters.Below(made.Cluster, nodePools), clm.ResourceCreate{Kind: "NodePool",
+	r, err := h.clm.Create(c.ctx, clusters.Below(string(made.Cluster), nodePools), clm.ResourceCreate{Kind: "NodePool",
 		Name: made.Name, Spec: made.Spec},
 		c.r.Header.Get("Idempotency-Key"))
 	if err != nil {
 		err = explain(err, http.StatusNotFound, missing)
-		if h.deleting(c, err, made.Cluster) {
+		if h.deleting(c, err, id) {
 			return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it",
-				cluster.Name)
+				owner.Name)
 		}
 		return taken(err, c.fail(http.StatusConflict, codeTaken,
-			"a node pool named %s already exists in the cluster %s", made.Name, cluster.Name))
+			"a node pool named %s already exists in the cluster %s", made.Name, owner.Name))
 	}
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)
 	return h.showNodePool(c, http.StatusCreated, r.ID)
@@ -154,15 +153,14 @@ func (h *hosted) getNodePool(c *exchange) error {
 }
 
 func (h *hosted) patchNodePool(c *exchange) error {
-	return h.changeNodePool(c, spec.NodePoolEnv.PatchNodePool)
+	return h.changeNodePool(c, request.Patch)
 }
 
 func (h *hosted) replaceNodePool(c *exchange) error {
-	return h.changeNodePool(c, spec.NodePoolEnv.ReplaceNodePool)
+	return h.changeNodePool(c, request.Replace)
 }
 
-func (h *hosted) changeNodePool(c *exchange, change func(spec.NodePoolEnv, spec.Known, []byte) (json.RawMessage,
-	spec.Problems, error)) error {
+func (h *hosted) changeNodePool(c *exchange, change request.Change) error {
 	id, err := c.id("node pool")
 	if err != nil {
 		return err
@@ -176,18 +174,18 @@ func (h *hosted) changeNodePool(c *exchange, change func(spec.NodePoolEnv, spec.
 		return err
 	}
 	err = h.rewrite(c, nodePools, id, "node pool", etag, func(have clmclient.Resource) (json.RawMessage, error) {
-		cluster, err := h.clm.Get(c.ctx, clusters, owner(have), "")
+		of, err := h.clm.Get(c.ctx, clusters, ownerOf(have), "")
 		if err != nil {
 			return nil, explain(err, http.StatusNotFound, c.missing("node pool", id))
 		}
-		env, err := h.poolEnv(c, cluster)
+		read, err := h.nodePoolRequests(c, of)
 		if err != nil {
 			return nil, err
 		}
-		after, problems, err := change(env, spec.Known{
-			ID: have.ID, Name: have.Name, Cluster: owner(
-				have), CreatedBy: have.CreatedBy, Account: c.who.Account, Spec: have.Spec,
-		}, body)
+		after, problems, err := read.Change(request.Stored{
+			ID: have.ID, Name: have.Name, Cluster: cluster.ID(ownerOf(have)), CreatedBy: have.CreatedBy,
+			Account: cluster.Account(c.who.Account), Spec: have.Spec,
+		}, change, body)
 		switch {
 		case err != nil:
 			return nil, c.unreadable(err)
@@ -262,7 +260,7 @@ func (h *hosted) nodePoolStatus(c *exchange) error {
 		return err
 	}
 	return c.answer(http.StatusOK, r.ETag, platform.NodePoolStatuses{
-		NodepoolID: id, ClusterID: owner(r), Status: progress.NodePool(r.Resource,
-			c.see), ControllerStatuses: progress.Controllers(owner(r), id, r.Statuses, c.see),
+		NodepoolID: id, ClusterID: ownerOf(r), Status: nodePoolStatus(r.Resource, c.visibility), ControllerStatuses: controllerStatuses(
+			cluster.ID(ownerOf(r)), cluster.NodePoolID(id), r.Statuses, c.visibility),
 	})
 }

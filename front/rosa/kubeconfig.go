@@ -8,16 +8,12 @@ import (
 	"fmt"
 
 	"sigs.k8s.io/yaml"
+
+	"atoll.dev/cluster"
 )
 
 // signedCredential is what the adapter credential reports: all of it is public.
-type signedCredential struct {
-	Certificate   string `json:"certificate"` // PEM
-	CABundle      string `json:"ca_bundle"`   // PEM
-	Server        string `json:"server"`      // https://HOST:PORT
-	TLSServerName string `json:"tls_server_name"`
-	ExpiresAt     string `json:"expires_at"` // RFC 3339
-}
+type signedCredential struct{ cluster.CredentialData }
 
 // check says whether what was signed is whole, and about the key that was asked
 // for.

@@ -48,7 +48,7 @@ func parseWork(body []byte) (maestroclient.Bundle, error) {
 	if err := rest.DecodeJSON(body, &req); err != nil {
 		return b, err
 	}
-	if req.ClusterID != "" && !isClusterName(req.ClusterID) {
+	if req.ClusterID != "" && !isManagementClusterName(req.ClusterID) {
 		return b, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
 			"cluster_id %s is not the name of a management cluster; GET /api/v0/management_clusters lists those "+
 				"there are", quote(req.ClusterID))

@@ -139,12 +139,12 @@ func TestNamesOfManagementClusters(t *testing.T) {
 		"": false, "-a": false, "a-": false, "A": false, "a.b": false, "a_b": false, "system:maestro": false,
 		"a\n": false, strings.Repeat("a", 64): false,
 	} {
-		_, err := parseCluster(fmt.Appendf(nil, `{"name":%q}`, name))
+		_, err := parseRegistration(fmt.Appendf(nil, `{"name":%q}`, name))
 		if (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	_, err := parseCluster([]byte(`{}`))
+	_, err := parseRegistration([]byte(`{}`))
 	if codeOf(err) != codeMissingName {
 		t.Errorf("no name: %v", err)
 	}

@@ -1,17 +1,19 @@
-// Package rosa is the region's public API, in the shape that the clients of
-// the ROSA regional platform speak: clusters, node pools, credentials,
-// management clusters, work, and resource bundles. The contract is package
-// api/platform.
+// Package rosa is the Platform API: the region's public API in the shape that
+// the clients of the ROSA regional platform speak. It serves clusters, node
+// pools and credentials to customers, and management clusters, works and
+// resource bundles to operators. The contract is package api/platform.
 //
-// It translates and decides nothing: callers are proven and allowed by package
-// access before a handler runs, and what is asked for is done, or refused, by
-// the lifecycle manager and by Maestro. What customers say is checked by
-// front/rosa/spec, and what has become of it is said by front/rosa/progress,
-// both without calling anybody. What the contract's first server got wrong is not repeated: errors
-// that are the caller's fault stay 4xx, identity is never read from headers,
-// and there are GET, PUT and DELETE of one work.
+// The front translates and decides nothing. Package access identifies the
+// caller before a handler runs. The lifecycle manager and Maestro carry out or
+// refuse the request. Package front/rosa/request reads the bodies of customers'
+// requests by the rules of package cluster; package cluster/progress computes
+// phases and events.
 //
-// cli composes it. Nothing else imports it.
+// The contract's first server had defects that are not repeated: an error of the
+// caller stays 4xx, identity is never read from headers, and one work has GET,
+// PUT and DELETE.
+//
+// Package cli composes it. Nothing else imports it.
 package rosa
 
 import (
@@ -148,11 +150,11 @@ func (f *front) routes() *rest.Mux {
 		handle("GET", "/openapi", f.getOpenAPI)
 
 		operate := func(method, path string, h rest.Handler) { handle(method, path, operators(h)) }
-		operate("POST", "/management_clusters", f.createCluster)
-		operate("GET", "/management_clusters", f.listClusters)
-		operate("GET", "/management_clusters/{id}", f.getCluster)
-		operate("PATCH", "/management_clusters/{id}", f.updateCluster)
-		operate("DELETE", "/management_clusters/{id}", f.deleteCluster)
+		operate("POST", "/management_clusters", f.registerManagementCluster)
+		operate("GET", "/management_clusters", f.listManagementClusters)
+		operate("GET", "/management_clusters/{id}", f.getManagementCluster)
+		operate("PATCH", "/management_clusters/{id}", f.updateManagementCluster)
+		operate("DELETE", "/management_clusters/{id}", f.deleteManagementCluster)
 
 		operate("POST", "/work", f.createWork)
 		operate("GET", "/work", f.listWork)

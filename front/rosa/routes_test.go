@@ -22,8 +22,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// document loads the OpenAPI document.
-func document(t *testing.T) *openapi3.T {
+// openAPIDocument loads the OpenAPI document.
+func openAPIDocument(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(platform.OpenAPI)
 	if err != nil {
@@ -36,7 +36,7 @@ func document(t *testing.T) *openapi3.T {
 }
 
 func TestDocumentAndRoutesAreTheSame(t *testing.T) {
-	doc := document(t)
+	doc := openAPIDocument(t)
 	var documented []string
 	for _, server := range doc.Servers {
 		for path, item := range doc.Paths.Map() {

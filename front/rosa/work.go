@@ -186,7 +186,7 @@ func (f *front) listWork(w http.ResponseWriter, r *http.Request) error {
 	}
 	search := remote.Equal("source", f.maestro.Source())
 	if cluster := r.URL.Query().Get("cluster_id"); cluster != "" {
-		if !isClusterName(cluster) {
+		if !isManagementClusterName(cluster) {
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
 				"cluster_id %s is not the name of a management cluster", quote(cluster))
 		}

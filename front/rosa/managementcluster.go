@@ -25,18 +25,20 @@ import (
 // a ManagementCluster of the lifecycle manager, which is written first and
 // removed last: it is what the consumers can be made of again (I8).
 
-var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+var managementClusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-const maxClusterName = 63
+const maxManagementClusterName = 63
 
-func isClusterName(s string) bool { return len(s) <= maxClusterName && clusterName.MatchString(s) }
+func isManagementClusterName(s string) bool {
+	return len(s) <= maxManagementClusterName && managementClusterName.MatchString(s)
+}
 
-func (f *front) createCluster(w http.ResponseWriter, r *http.Request) error {
+func (f *front) registerManagementCluster(w http.ResponseWriter, r *http.Request) error {
 	body, err := rest.ReadBody(r, maxBody)
 	if err != nil {
 		return err
 	}
-	req, err := parseCluster(body)
+	req, err := parseRegistration(body)
 	if err != nil {
 		return err
 	}
@@ -57,8 +59,8 @@ func (f *front) createCluster(w http.ResponseWriter, r *http.Request) error {
 	return write(w, http.StatusCreated, doc)
 }
 
-// parseCluster reads a registration.
-func parseCluster(body []byte) (platform.ManagementClusterRequest, error) {
+// parseRegistration reads a registration.
+func parseRegistration(body []byte) (platform.ManagementClusterRequest, error) {
 	var req platform.ManagementClusterRequest
 	if err := rest.DecodeJSON(body, &req); err != nil {
 		return req, err
@@ -67,9 +69,9 @@ func parseCluster(body []byte) (platform.ManagementClusterRequest, error) {
 		return req, rest.Errorf(http.StatusBadRequest, codeMissingName,
 			"name is missing; it is the name of the management cluster")
 	}
-	if !isClusterName(req.Name) {
+	if !isManagementClusterName(req.Name) {
 		return req, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
-			"the name %s is not possible; use at most %d of a-z, 0-9 and -, beginning and ending with a letter or digit", quote(req.Name), maxClusterName)
+			"the name %s is not possible; use at most %d of a-z, 0-9 and -, beginning and ending with a letter or digit", quote(req.Name), maxManagementClusterName)
 	}
 	return req, checkOffer(req.Capacity, req.Versions)
 }
@@ -88,10 +90,10 @@ func checkOffer(capacity platform.Capacity, versions platform.PlaneVersions) err
 	return nil
 }
 
-// updateCluster changes what the lifecycle manager goes by when it places
+// updateManagementCluster changes what the lifecycle manager goes by when it places
 // clusters. One that was registered before there was a lifecycle manager
 // becomes known to it.
-func (f *front) updateCluster(w http.ResponseWriter, r *http.Request) error {
+func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) error {
 	body, err := rest.ReadBody(r, maxBody)
 	if err != nil {
 		return err
@@ -110,7 +112,7 @@ func (f *front) updateCluster(w http.ResponseWriter, r *http.Request) error {
 	if err := checkOffer(req.Capacity, req.Versions); err != nil {
 		return err
 	}
-	doc, err := f.cluster(r)
+	doc, err := f.managementCluster(r)
 	if err != nil {
 		return err
 	}
@@ -170,7 +172,7 @@ func (f *front) offer(ctx context.Context, mc platform.ManagementCluster, req pl
 	return lifecycle(err)
 }
 
-func (f *front) listClusters(w http.ResponseWriter, r *http.Request) error {
+func (f *front) listManagementClusters(w http.ResponseWriter, r *http.Request) error {
 	page, err := rest.ParsePage(r, rest.Page{Number: 1, Size: 100}, 100)
 	if err != nil {
 		return err
@@ -185,8 +187,8 @@ func (f *front) listClusters(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusOK, doc.JSON)
 }
 
-func (f *front) getCluster(w http.ResponseWriter, r *http.Request) error {
-	doc, err := f.cluster(r)
+func (f *front) getManagementCluster(w http.ResponseWriter, r *http.Request) error {
+	doc, err := f.managementCluster(r)
 	if err != nil {
 		return err
 	}
@@ -196,8 +198,8 @@ func (f *front) getCluster(w http.ResponseWriter, r *http.Request) error {
 	return write(w, http.StatusOK, doc)
 }
 
-func (f *front) deleteCluster(w http.ResponseWriter, r *http.Request) error {
-	doc, err := f.cluster(r)
+func (f *front) deleteManagementCluster(w http.ResponseWriter, r *http.Request) error {
+	doc, err := f.managementCluster(r)
 	if e, ok := errors.AsType[*rest.Error](err); ok && e.Status == http.StatusNotFound {
 		// What an earlier delete may have left to do.
 		if struck, serr := f.strike(r.Context(), r.PathValue("id")); serr != nil || !struck {
@@ -285,12 +287,12 @@ func lifecycle(err error, fine ...int) error {
 	return again
 }
 
-// cluster gets the management cluster that the path names by its id or its
+// managementCluster gets the management cluster that the path names by its id or its
 // name. Ids are UUIDs, but a UUID may be a name too.
-func (f *front) cluster(r *http.Request) (remote.Document, error) {
+func (f *front) managementCluster(r *http.Request) (remote.Document, error) {
 	key := r.PathValue("id")
 	missing := noCluster(key)
-	if !isClusterName(key) { // ids look like names
+	if !isManagementClusterName(key) { // ids look like names
 		return remote.Document{}, missing
 	}
 	if _, err := uuid.Parse(key); err == nil {

@@ -1,6 +1,7 @@
 package progress
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -11,11 +12,12 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/cluster"
 )
 
-// told is a cluster, or a node pool, with its history. Each command takes
+// subject is a cluster, or a node pool, with its history. Each command takes
 // 100 ms.
-type told struct {
+type subject struct {
 	resource clm.Resource
 	history  History
 }
@@ -23,10 +25,10 @@ type told struct {
 type world struct {
 	now      time.Time
 	seq      int64
-	cluster  told
-	pools    []*told
-	required map[*told][]string
-	told     []Happened
+	cluster  subject
+	pools    []*subject
+	required map[*subject][]string
+	previous []Event
 }
 
 // The files say what is reported and show what clients are told:
@@ -37,13 +39,13 @@ type world struct {
 //	status [pool=NAME] [hidden] | events [hidden]
 func TestProgress(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		w := &world{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), required: map[*told][]string{}}
+		w := &world{now: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), required: map[*subject][]string{}}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			w.now = w.now.Add(100 * time.Millisecond)
 			w.seq++
-			of, see := &w.cluster, ShowPlacement
+			of, visibility := &w.cluster, ShowPlacement
 			if d.HasArg("hidden") {
-				see = HidePlacement
+				visibility = HidePlacement
 			}
 			if d.HasArg("pool") {
 				of = w.pool(arg(d, "pool"))
@@ -54,28 +56,28 @@ func TestProgress(t *testing.T) {
 			case "report":
 				w.report(t, of, d)
 			case "status":
-				return w.status(of, see)
+				return w.status(of, visibility)
 			case "events":
-				return w.events(see)
+				return w.events(visibility)
 			default:
 				d.Fatalf(t, "there is no command %s", d.Cmd)
 			}
-			w.onlyMore(t)
+			w.expectPrefix(t)
 			return ""
 		})
 	})
 }
 
-// onlyMore checks that what happens takes nothing back of what was told.
-func (w *world) onlyMore(t *testing.T) {
+// expectPrefix checks that a new record changes no earlier event.
+func (w *world) expectPrefix(t *testing.T) {
 	t.Helper()
 	now := w.all(ShowPlacement)
-	for i, before := range w.told {
+	for i, before := range w.previous {
 		if i >= len(now) || now[i] != before {
 			t.Fatalf("event %d was %+v, and is not any more:\n%s", i, before, w.events(ShowPlacement))
 		}
 	}
-	w.told = now
+	w.previous = now
 }
 
 func arg(d *datadriven.TestData, name string) string {
@@ -87,18 +89,18 @@ func arg(d *datadriven.TestData, name string) string {
 	return ""
 }
 
-func (w *world) pool(name string) *told {
+func (w *world) pool(name string) *subject {
 	for _, p := range w.pools {
 		if p.history.Name == name {
 			return p
 		}
 	}
-	p := &told{history: History{ID: "pool-" + name, Name: name}}
+	p := &subject{history: History{ID: "pool-" + name, Name: name}}
 	w.pools = append(w.pools, p)
 	return p
 }
 
-func (w *world) record(of *told, action string, spec bool) {
+func (w *world) record(of *subject, action string, spec bool) {
 	r := clm.HistoryRecord{Seq: w.seq, Time: w.now, Action: action, Generation: of.resource.Generation,
 		Principal: "arn:me"}
 	if spec {
@@ -108,12 +110,12 @@ func (w *world) record(of *told, action string, spec bool) {
 	of.history.Records = append(of.history.Records, r)
 }
 
-func (w *world) change(of *told, action string) {
+func (w *world) change(of *subject, action string) {
 	r := &of.resource
 	switch action {
 	case "create":
 		r.ID, r.CreatedTime = "c1", w.now
-		of.history.ID = or(of.history.ID, "c1")
+		of.history.ID = cmp.Or(of.history.ID, "c1")
 		w.required[of] = []string{"placement", "hosted-cluster"}
 		if of != &w.cluster {
 			w.required[of] = []string{"node-pool"}
@@ -128,7 +130,7 @@ func (w *world) change(of *told, action string) {
 	w.record(of, action, action != "remove")
 }
 
-func (w *world) report(t *testing.T, of *told, d *datadriven.TestData) {
+func (w *world) report(t *testing.T, of *subject, d *datadriven.TestData) {
 	s := clm.AdapterStatus{Adapter: arg(d, "adapter"), ObservedGeneration: of.resource.Generation,
 		Data: json.RawMessage(d.Input), LastReportTime: w.now}
 	for _, a := range d.CmdArgs {
@@ -159,51 +161,51 @@ func (w *world) report(t *testing.T, of *told, d *datadriven.TestData) {
 }
 
 // awaiting is what the lifecycle manager says of who has to report still.
-func (w *world) awaiting(of *told) (all []clm.Awaited) {
+func (w *world) awaiting(of *subject) (all []clm.Awaited) {
 	wanted := "Available"
 	if of.resource.DeletedTime != nil {
 		wanted = "Finalized"
 	}
 	for _, name := range w.required[of] {
-		report, _ := Reports(of.resource.Statuses).of(name)
-		if report.ObservedGeneration != of.resource.Generation || condition(report, wanted).Status != "True" {
+		report, _ := cluster.Reports(of.resource.Statuses).By(cluster.Adapter(name))
+		if report.ObservedGeneration != of.resource.Generation || cluster.Condition(report, cluster.ConditionType(wanted)).Status != "True" {
 			all = append(all, clm.Awaited{Adapter: name})
 		}
 	}
 	return all
 }
 
-func (w *world) status(of *told, see Placement) string {
+func (w *world) status(of *subject, visibility Visibility) string {
 	of.resource.Status.Awaiting = w.awaiting(of)
 	if of != &w.cluster {
-		s := NodePool(of.resource, see)
+		s := OfNodePool(of.resource, visibility)
 		return fmt.Sprintf("%s %s: %s\nobserved %d, replicas %d, ready %d, version %q\n", s.Phase, s.Reason, s.Message,
-			s.ObservedGeneration, s.Replicas, s.Ready, s.Version)
+			s.ObservedGeneration, s.Ready, s.Ready, s.Version)
 	}
-	s, place := Cluster(of.resource, see)
+	s := OfCluster(of.resource, visibility)
 	out := fmt.Sprintf("%s %s: %s\nobserved %d, version %q, power %q", s.Phase, s.Reason, s.Message,
 		s.ObservedGeneration, s.Version, s.Power)
-	if s.ControlPlaneEndpoint != nil {
-		out += fmt.Sprintf(", at %s:%d", s.ControlPlaneEndpoint.Host, s.ControlPlaneEndpoint.Port)
+	if s.Endpoint != nil {
+		out += fmt.Sprintf(", at %s:%d", s.Endpoint.Host, s.Endpoint.Port)
 	}
-	if place != nil {
-		out += ", on " + place.ManagementCluster
+	if s.ManagementCluster != "" {
+		out += ", on " + string(s.ManagementCluster)
 	}
 	return out + "\n"
 }
 
-func (w *world) all(see Placement) []Happened {
+func (w *world) all(visibility Visibility) []Event {
 	var pools []History
 	for _, p := range w.pools {
 		pools = append(pools, p.history)
 	}
-	return Events(see, w.cluster.history, pools...)
+	return Events(visibility, w.cluster.history, pools...)
 }
 
-func (w *world) events(see Placement) string {
+func (w *world) events(visibility Visibility) string {
 	var out strings.Builder
-	for _, e := range w.all(see) {
-		fmt.Fprintf(&out, "%5d %-7s %-13s %s: %s\n", e.SinceMs, e.Type, or(string(e.Stage), "-"), e.Reason, e.Message)
+	for _, e := range w.all(visibility) {
+		fmt.Fprintf(&out, "%5d %-7s %-13s %s: %s\n", e.Since.Milliseconds(), e.Type, cmp.Or(string(e.Stage), "-"), e.Reason, e.Message)
 	}
 	return out.String()
 }

@@ -1,4 +1,4 @@
-package spec
+package request
 
 import (
 	"encoding/json"
@@ -11,28 +11,33 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/cluster"
+	"atoll.dev/cluster/document"
 )
 
-var env = Env{Creator: "arn:aws:iam::123456789012:user/c", Releases: Releases{
-	{"1.35.9", "atoll.dev/release:1.35.9"}, {"1.36.3", "atoll.dev/release:1.36.3"},
-	{"1.36.10", "atoll.dev/release:1.36.10"}, {"1.38.0", "atoll.dev/release:1.38.0"}, {"bad", "x"},
+var env = Clusters{Creator: "arn:aws:iam::123456789012:user/c", Releases: cluster.Releases{
+	release("1.35.9"), release("1.36.3"), release("1.36.10"), release("1.38.0"), {Version: "bad", Image: "x"},
 }}
 
-var older = Env{Creator: env.Creator, Releases: env.Releases[:3]}
+func release(version string) cluster.Release {
+	return cluster.Release{Version: version, Image: cluster.ReleaseImage(version)}
+}
 
-// said are problems as "field: message".
-func said(p Problems) (all []string) {
+var older = Clusters{Creator: env.Creator, Releases: env.Releases[:3]}
+
+// format returns problems as "field: message".
+func format(p document.Problems) (all []string) {
 	for _, f := range p {
 		all = append(all, f.Field+": "+f.Message)
 	}
 	return all
 }
 
-// are compares problems with what is wanted: a field, and a part of the
+// expectProblems compares problems with what is wanted: a field, and a part of the
 // message after ": ".
-func are(t *testing.T, p Problems, want ...string) {
+func expectProblems(t *testing.T, p document.Problems, want ...string) {
 	t.Helper()
-	got := said(p)
+	got := format(p)
 	ok := len(got) == len(want)
 	for i := 0; ok && i < len(got); i++ {
 		field, part, _ := strings.Cut(want[i], ": ")
@@ -43,7 +48,7 @@ func are(t *testing.T, p Problems, want ...string) {
 	}
 }
 
-func equal(t *testing.T, got json.RawMessage, want string) {
+func expectJSON(t *testing.T, got json.RawMessage, want string) {
 	t.Helper()
 	var g, w any
 	if err := json.Unmarshal(got, &g); err != nil {
@@ -63,25 +68,25 @@ const defaults = `"creatorARN":"arn:aws:iam::123456789012:user/c","hostedCluster
 func TestACompleteClusterComesOfLittle(t *testing.T) {
 	for _, body := range []string{`{"name":"demo"}`, `{"name":"demo","spec":null}`,
 		`{"name":"demo","kind":"Cluster","spec":{"hostedCluster":null,"displayName":null}}`} {
-		made, p, err := older.NewCluster([]byte(body))
+		made, p, err := older.Create([]byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		are(t, p)
-		equal(t, made.Spec, "{"+defaults+"}")
+		expectProblems(t, p)
+		expectJSON(t, made.Spec, "{"+defaults+"}")
 		if made.Name != "demo" || made.Project != "" {
 			t.Errorf("%+v", made)
 		}
 	}
-	made, p, err := older.NewCluster(
+	made, p, err := older.Create(
 		[]byte(
 			`{"name":"a","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","privateSubnetIds":"subnet-1"},"hibernated":true,
 		"hostedCluster":{"release":{"image":"atoll.dev/release:1.35.9"},"networking":{"machineNetwork":[{"cidr":"192.168.0.0/24"}]},"pausedUntil":"true"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	are(t, p)
-	equal(t, made.Spec,
+	expectProblems(t, p)
+	expectJSON(t, made.Spec,
 		`{"creatorARN":"arn:aws:iam::123456789012:user/c","aws":{"region":"us-east-1","privateSubnetIds":"subnet-1"},"hibernated":true,
 		"hostedCluster":{"release":{"image":"atoll.dev/release:1.35.9"},"pausedUntil":"true",
 		"networking":{"clusterNetwork":[{"cidr":"10.132.0.0/14"}],"serviceNetwork":[{"cidr":"172.31.0.0/16"}],"machineNetwork":[{"cidr":"192.168.0.0/24"}]}}}`)
@@ -133,7 +138,7 @@ func TestEveryWrongFieldOfAClusterIsNamedAtOnce(t *testing.T) {
 		{
 			`{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.128.0.0/14"},{"cidr":"10.132.0.0/14"}],"serviceNetwork":[{"cidr":"172.30.0.0/16"},{"cidr":"172.31.0.0/16"}]}}}`, []string{
 				at + "clusterNetwork: has 2 items; 1", at + "serviceNetwork: has 2 items; 1"}},
-		{`{"hostedCluster":{"configuration":{"a":"` + strings.Repeat("x", maxSpec) + `"}}}`,
+		{`{"hostedCluster":{"configuration":{"a":"` + strings.Repeat("x", 256<<10) + `"}}}`,
 			[]string{"spec: 262144 are possible"}},
 		{`{"tags":{"aws:x":"1","a b":"c"},"properties":{"k":1},"aws":{"vpc-id":"x","region":["a"]}}`, []string{
 			"spec.aws.region: must be a string", "spec.aws.vpc-id: privateSubnetIds",
@@ -145,12 +150,12 @@ func TestEveryWrongFieldOfAClusterIsNamedAtOnce(t *testing.T) {
 			"spec.controlPlaneUpgradePolicy.schedule: cron", "spec.controlPlaneUpgradePolicy.updateType: UserInitiated",
 			"spec.controlPlaneUpgradePolicy.version: not a version"}},
 	} {
-		made, p, err := older.NewCluster([]byte(`{"name":"demo","spec":` + c.spec + `}`))
+		made, p, err := older.Create([]byte(`{"name":"demo","spec":` + c.spec + `}`))
 		if err != nil {
 			t.Fatalf("%s: %v", c.spec, err)
 		}
 		t.Logf("%.200s", c.spec)
-		are(t, p, c.want...)
+		expectProblems(t, p, c.want...)
 		if len(p) > 0 && made.Spec != nil {
 			t.Errorf("%.200s: there is a spec: %.200s", c.spec, made.Spec)
 		}
@@ -172,53 +177,53 @@ func TestBodiesThatAreNoCluster(t *testing.T) {
 			"apiVersion: not known", "kind: ManifestWork", "metadata: not known", "name: is missing",
 			"spec.workload: not known"},
 	} {
-		_, p, err := older.NewCluster([]byte(body))
+		_, p, err := older.Create([]byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Log(body)
-		are(t, p, want...)
+		expectProblems(t, p, want...)
 	}
 	for _, body := range []string{``, `[]`, `"x"`, `{`, `null`} {
-		if _, _, err := older.NewCluster([]byte(body)); err == nil {
+		if _, _, err := older.Create([]byte(body)); err == nil {
 			t.Errorf("%q is read", body)
 		}
 	}
-	if _, p, err := (Env{}).NewCluster([]byte(`{"name":"a"}`)); err != nil || len(p) != 1 {
-		t.Errorf("without a catalogue: %v, %v", said(p), err)
+	if _, p, err := (Clusters{}).Create([]byte(`{"name":"a"}`)); err != nil || len(p) != 1 {
+		t.Errorf("without a catalogue: %v, %v", format(p), err)
 	}
-	if _, p, err := older.NewCluster([]byte(`{"name":"` + long[:54] + `"}`)); err != nil || len(p) != 0 {
-		t.Errorf("a name of 54: %v, %v", said(p), err)
+	if _, p, err := older.Create([]byte(`{"name":"` + long[:54] + `"}`)); err != nil || len(p) != 0 {
+		t.Errorf("a name of 54: %v, %v", format(p), err)
 	}
 }
 
-func known(spec string) Known {
-	return Known{ID: "7", Name: "demo", Cluster: "c", Project: "p1", CreatedBy: env.Creator, Account: "1",
+func stored(spec string) Stored {
+	return Stored{ID: "7", Name: "demo", Cluster: "c", Project: "p1", CreatedBy: env.Creator, Account: "1",
 		Spec: json.RawMessage(spec)}
 }
 
 func TestAClusterChanges(t *testing.T) {
-	have := known(`{"displayName":"old","properties":{"a":"1","b":"2"},` + defaults + `}`)
-	got, p, err := older.PatchCluster(have, []byte(
+	have := stored(`{"displayName":"old","properties":{"a":"1","b":"2"},` + defaults + `}`)
+	got, p, err := older.Change(have, Patch, []byte(
 		`{"spec":{"displayName":null,"hibernated":false,"properties":{"b":null,"c":"3"}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	are(t, p)
-	equal(t, got, `{"hibernated":false,"properties":{"a":"1","c":"3"},`+defaults+`}`)
+	expectProblems(t, p)
+	expectJSON(t, got, `{"hibernated":false,"properties":{"a":"1","c":"3"},`+defaults+`}`)
 
 	// What is replaced keeps what the API filled in and what cannot change.
-	got, p, err = older.ReplaceCluster(have, []byte(
+	got, p, err = older.Change(have, Replace, []byte(
 		`{"id":"7","name":"demo","status":{"phase":"Ready"},"generation":4,"spec":{"deleteProtection":true}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	are(t, p)
-	equal(t, got, `{"deleteProtection":true,`+defaults+`}`)
+	expectProblems(t, p)
+	expectJSON(t, got, `{"deleteProtection":true,`+defaults+`}`)
 }
 
 func TestWhatOfAClusterCannotChange(t *testing.T) {
-	have := known(`{"aws":{"region":"us"},` + strings.ReplaceAll(defaults, "1.36.10", "1.36.3") + `}`)
+	have := stored(`{"aws":{"region":"us"},` + strings.ReplaceAll(defaults, "1.36.10", "1.36.3") + `}`)
 	const at = "spec.hostedCluster."
 	for _, c := range []struct {
 		body string
@@ -255,28 +260,28 @@ func TestWhatOfAClusterCannotChange(t *testing.T) {
 		{`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.10"}}}}`, nil},
 		{`{"spec":{"replicas":3,"deleteProtection":null}}`, []string{"spec.replicas: not known"}},
 	} {
-		got, p, err := env.PatchCluster(have, []byte(c.body))
+		got, p, err := env.Change(have, Patch, []byte(c.body))
 		if err != nil {
 			t.Fatalf("%s: %v", c.body, err)
 		}
 		t.Log(c.body)
-		are(t, p, c.want...)
+		expectProblems(t, p, c.want...)
 		if (got == nil) != (len(p) > 0) {
 			t.Errorf("%s: %s", c.body, got)
 		}
 	}
 	// A release that is offered no more stays, and can be left.
-	gone := Env{Creator: env.Creator, Releases: env.Releases[2:3]}
-	if _, p, err := gone.PatchCluster(have, []byte(`{"spec":{"displayName":"x"}}`)); err != nil || len(p) > 0 {
-		t.Errorf("%v, %v", said(p), err)
+	gone := Clusters{Creator: env.Creator, Releases: env.Releases[2:3]}
+	if _, p, err := gone.Change(have, Patch, []byte(`{"spec":{"displayName":"x"}}`)); err != nil || len(p) > 0 {
+		t.Errorf("%v, %v", format(p), err)
 	}
-	if _, p, err := gone.PatchCluster(have, []byte(
+	if _, p, err := gone.Change(have, Patch, []byte(
 		`{"spec":{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.10"}}}}`)); err != nil || len(p) > 0 {
-		t.Errorf("%v, %v", said(p), err)
+		t.Errorf("%v, %v", format(p), err)
 	}
 }
 
-var pool = NodePoolEnv{older, "atoll.dev/release:1.36.3"}
+var pool = NodePools{older.Releases, "atoll.dev/release:1.36.3"}
 
 const poolDefaults = `"management":{"autoRepair":true,"upgradeType":"Replace"},"platform":{"type":"AWS","aws":{"instanceType":"m6a.xlarge"}},"release":{"image":"atoll.dev/release:1.36.3"},"nodeDrainTimeout":"0s"`
 
@@ -288,12 +293,12 @@ func TestANodePoolIsNormalised(t *testing.T) {
 		`{"replicas":0,"management":{"autoRepair":true,"upgradeType":"Replace"},"platform":{"type":"AWS","aws":{"instanceType":"m6a.xlarge"}},"release":{"image":"atoll.dev/release:1.36.3"},"nodeDrainTimeout":"0s",
 			"labels":{"a":"b"},"taints":[{"key":"k","effect":"NoSchedule"}]}`: `{"labels":{"a":"b"},"taints":[{"key":"k","effect":"NoSchedule"}],"nodePool":{"replicas":0,` + poolDefaults + `}}`,
 	} {
-		made, p, err := pool.NewNodePool([]byte(`{"cluster_id":"c","name":"workers","spec":` + spec + `}`))
+		made, p, err := pool.Create([]byte(`{"cluster_id":"c","name":"workers","spec":` + spec + `}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		are(t, p)
-		equal(t, made.Spec, want)
+		expectProblems(t, p)
+		expectJSON(t, made.Spec, want)
 		if made.Name != "workers" || made.Cluster != "c" {
 			t.Errorf("%+v", made)
 		}
@@ -333,17 +338,17 @@ func TestEveryWrongFieldOfANodePoolIsNamedAtOnce(t *testing.T) {
 			"spec.nodePool.release.image: not a release"},
 		`{"cluster_id":"c","name":"w","spec":{"release":{"image":"atoll.dev/release:1.35.9"}}}`: nil,
 	} {
-		_, p, err := pool.NewNodePool([]byte(body))
+		_, p, err := pool.Create([]byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Log(body)
-		are(t, p, want...)
+		expectProblems(t, p, want...)
 	}
 }
 
 func TestANodePoolChanges(t *testing.T) {
-	have := known(`{"labels":{"a":"b"},"nodePool":{"replicas":2,` + poolDefaults + `}}`)
+	have := stored(`{"labels":{"a":"b"},"nodePool":{"replicas":2,` + poolDefaults + `}}`)
 	for body, want := range map[string]string{
 		`{"spec":{"replicas":5}}`: `{"labels":{"a":"b"},"nodePool":{"replicas":5,` +
 			poolDefaults + `}}`,
@@ -351,22 +356,22 @@ func TestANodePoolChanges(t *testing.T) {
 		`{"cluster_id":"c","spec":{"labels":{"c":"d"}}}`: `{"labels":{"a":"b","c":"d"},"nodePool":{"replicas":2,` +
 			poolDefaults + `}}`,
 	} {
-		got, p, err := pool.PatchNodePool(have, []byte(body))
+		got, p, err := pool.Change(have, Patch, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		are(t, p)
-		equal(t, got, want)
+		expectProblems(t, p)
+		expectJSON(t, got, want)
 	}
 	// What is replaced keeps what the API filled in and what cannot change.
 	for _, body := range []string{`{"spec":{"replicas":4}}`,
 		`{"resource_version":"3","spec":{"replicas":4,"management":{"autoRepair":true},"nodeDrainTimeout":"0s"}}`} {
-		got, p, err := pool.ReplaceNodePool(have, []byte(body))
+		got, p, err := pool.Change(have, Replace, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		are(t, p)
-		equal(t, got, `{"nodePool":{"replicas":4,`+poolDefaults+`}}`)
+		expectProblems(t, p)
+		expectJSON(t, got, `{"nodePool":{"replicas":4,`+poolDefaults+`}}`)
 	}
 	for body, want := range map[string][]string{
 		`{"cluster_id":"d","name":"x","spec":{}}`: {"cluster_id: cannot be changed",
@@ -380,12 +385,12 @@ func TestANodePoolChanges(t *testing.T) {
 		`{"spec":{"release":{"image":"atoll.dev/release:1.35.9"},"replicas":-3}}`: {
 			"spec.nodePool.release.image: does not go back", "spec.nodePool.replicas: from 0"},
 	} {
-		_, p, err := pool.PatchNodePool(have, []byte(body))
+		_, p, err := pool.Change(have, Patch, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Log(body)
-		are(t, p, want...)
+		expectProblems(t, p, want...)
 	}
 }
 
@@ -400,7 +405,7 @@ func FuzzCluster(f *testing.F) {
 		[]byte(
 			`{"name":"demo","spec":{"hostedCluster":{"networking":{"clusterNetwork":[{"cidr":"10.0.0.0/8","hostPrefix":9}]}}}}`), []byte(`{"spec":{"hostedCluster":3}}`))
 	f.Fuzz(func(t *testing.T, body, patch []byte) {
-		made, p, err := older.NewCluster(body)
+		made, p, err := older.Create(body)
 		if err != nil || len(p) > 0 {
 			if made.Spec != nil {
 				t.Errorf("refused, and there is a spec: %s", made.Spec)
@@ -411,21 +416,21 @@ func FuzzCluster(f *testing.F) {
 		if err := json.Unmarshal(made.Spec, &typed); err != nil {
 			t.Fatalf("%s: %v", made.Spec, err)
 		}
-		have := known(string(made.Spec))
-		back, p, err := older.ReplaceCluster(have, fmt.Appendf(nil, `{"spec":%s}`, made.Spec))
+		have := stored(string(made.Spec))
+		back, p, err := older.Change(have, Replace, fmt.Appendf(nil, `{"spec":%s}`, made.Spec))
 		if err != nil || len(p) > 0 {
-			t.Fatalf("putting %s back: %v, %v", made.Spec, said(p), err)
+			t.Fatalf("putting %s back: %v, %v", made.Spec, format(p), err)
 		}
-		same(t, made.Spec, back)
-		after, p, err := older.PatchCluster(have, patch)
+		expectSame(t, made.Spec, back)
+		after, p, err := older.Change(have, Patch, patch)
 		if err != nil || len(p) > 0 {
 			return
 		}
-		again, p, err := older.PatchCluster(known(string(after)), patch)
+		again, p, err := older.Change(stored(string(after)), Patch, patch)
 		if err != nil || len(p) > 0 {
-			t.Fatalf("the patch %s a second time: %v, %v", patch, said(p), err)
+			t.Fatalf("the patch %s a second time: %v, %v", patch, format(p), err)
 		}
-		same(t, after, again)
+		expectSame(t, after, again)
 	})
 }
 
@@ -437,7 +442,7 @@ func FuzzNodePool(f *testing.F) {
 		[]byte(
 			`{"cluster_id":"c","name":"w","spec":{"nodePool":{"platform":{"aws":{"rootVolume":{"size":120,"type":"gp3"}}}}}}`), []byte(`{"spec":{"autoRepair":null,"nodePool":null}}`))
 	f.Fuzz(func(t *testing.T, body, patch []byte) {
-		made, p, err := pool.NewNodePool(body)
+		made, p, err := pool.Create(body)
 		if err != nil || len(p) > 0 {
 			return
 		}
@@ -446,15 +451,15 @@ func FuzzNodePool(f *testing.F) {
 			t.Fatalf("%s: %v", made.Spec, err)
 		}
 		if typed.NodePool == nil || typed.NodePool.Replicas == nil || *typed.NodePool.Replicas < 0 ||
-			*typed.NodePool.Replicas > maxReplicas {
+			*typed.NodePool.Replicas > cluster.MaxReplicas {
 			t.Fatalf("%s has no replicas to speak of", made.Spec)
 		}
-		back, p, err := pool.ReplaceNodePool(known(string(made.Spec)), fmt.Appendf(nil, `{"spec":%s}`, made.Spec))
+		back, p, err := pool.Change(stored(string(made.Spec)), Replace, fmt.Appendf(nil, `{"spec":%s}`, made.Spec))
 		if err != nil || len(p) > 0 {
-			t.Fatalf("putting %s back: %v, %v", made.Spec, said(p), err)
+			t.Fatalf("putting %s back: %v, %v", made.Spec, format(p), err)
 		}
-		same(t, made.Spec, back)
-		if after, p, err := pool.PatchNodePool(known(string(made.Spec)), patch); err == nil && len(p) == 0 {
+		expectSame(t, made.Spec, back)
+		if after, p, err := pool.Change(stored(string(made.Spec)), Patch, patch); err == nil && len(p) == 0 {
 			if err := json.Unmarshal(after, &typed); err != nil {
 				t.Fatalf("%s: %v", after, err)
 			}
@@ -462,7 +467,7 @@ func FuzzNodePool(f *testing.F) {
 	})
 }
 
-func same(t *testing.T, a, b json.RawMessage) {
+func expectSame(t *testing.T, a, b json.RawMessage) {
 	t.Helper()
 	var x, y any
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil || !reflect.DeepEqual(x, y) {
@@ -475,7 +480,7 @@ func FuzzCredential(f *testing.F) {
 	f.Add([]byte(`{"csr":"-----BEGIN CERTIFICATE REQUEST-----\nMIHP\n-----END CERTIFICATE REQUEST-----\n"}`))
 	f.Add([]byte(` `))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		c, p, err := NewCredential(body)
+		c, p, err := ReadCredential(body)
 		if err == nil && len(p) == 0 && (c.Lifetime < time.Minute || c.Lifetime > 24*time.Hour) {
 			t.Errorf("%q is %+v", body, c)
 		}

@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"atoll.dev/cluster/document"
+	"atoll.dev/internal/instancetype"
+)
+
+// MaxReplicas is how many nodes a node pool can have.
+const MaxReplicas = 500
+
+// NodePoolRules checks the specs of node pools. A spec is a decoded JSON object
+// (document.Decode). Paths in problems begin with "spec".
+type NodePoolRules struct {
+	Releases Releases // that the region offers
+	Image    string   // of the release of the node pool's cluster
+}
+
+var nodePoolRule = document.Object(map[string]document.Rule{
+	"displayName": document.Text(256),
+	"labels":      document.Dictionary(50, nodeLabelKey, document.String(document.LabelValue)),
+	"taints": document.List(50, document.Object(map[string]document.Rule{
+		"key":    document.String(taintKey),
+		"value":  document.String(document.LabelValue),
+		"effect": document.OneOf("NoSchedule", "PreferNoSchedule", "NoExecute"),
+	})),
+	"nodePool": document.Object(map[string]document.Rule{
+		"replicas": document.Integer(0, MaxReplicas),
+		"management": document.Object(map[string]document.Rule{
+			"autoRepair": document.Boolean, "upgradeType": document.OneOf("Replace", "InPlace"),
+		}),
+		"platform": document.Object(map[string]document.Rule{
+			"type": document.OneOf("AWS", "None"), "aws": document.Object(awsNodeMembers),
+		}),
+		"release":          document.Object(map[string]document.Rule{"image": document.Text(512)}),
+		"nodeDrainTimeout": document.Duration,
+	}),
+})
+
+var awsNodeMembers = map[string]document.Rule{
+	"instanceType": document.String(instanceType),
+	"rootVolume": document.Object(map[string]document.Rule{
+		"size": document.Integer(8, 16384), "type": document.Text(16), "iops": document.Integer(0, 256000),
+		"encrypted": document.Boolean, "encryptionKey": document.Text(2048),
+	}),
+	"subnet":          document.AnyObject,
+	"instanceProfile": document.Text(256),
+	"securityGroups":  document.AnyList,
+}
+
+// nodePoolImmutable are the paths of a spec that cannot change.
+var nodePoolImmutable = [][]string{{"nodePool", "platform"}, {"nodePool", "management", "upgradeType"}}
+
+// nodePoolKept are the paths of a spec that its replacement may leave out.
+var nodePoolKept = append([][]string{
+	{"nodePool", "release"}, {"nodePool", "replicas"},
+	{"nodePool", "management", "autoRepair"}, {"nodePool", "nodeDrainTimeout"},
+}, nodePoolImmutable...)
+
+// Complete fills in what the spec of a new node pool leaves out, and checks it.
+func (n NodePoolRules) Complete(p *document.Problems, spec map[string]any) {
+	pool := document.Ensure(spec, "nodePool")
+	document.SetDefault(pool, "replicas", json.Number("2"))
+	document.SetDefault(pool, "nodeDrainTimeout", "0s")
+	management, platform := document.Ensure(pool, "management"), document.Ensure(pool, "platform")
+	document.SetDefault(management, "autoRepair", true)
+	document.SetDefault(management, "upgradeType", "Replace")
+	document.SetDefault(platform, "type", "AWS")
+	document.SetDefault(document.Ensure(platform, "aws"), "instanceType", instancetype.Default)
+	if n.Image != "" {
+		document.SetDefault(document.Ensure(pool, "release"), "image", n.Image)
+	}
+	n.check(p, nil, spec)
+}
+
+// CheckChange checks a spec that takes the place of another.
+func (n NodePoolRules) CheckChange(p *document.Problems, before, after map[string]any) {
+	n.check(p, before, after)
+	for _, path := range nodePoolImmutable {
+		document.CheckUnchanged(p, "spec."+strings.Join(path, "."),
+			document.Lookup(before, path...), document.Lookup(after, path...))
+	}
+	for _, path := range [][]string{{"nodePool", "replicas"}, {"nodePool", "release", "image"}} {
+		if document.Lookup(before, path...) != nil && document.Lookup(after, path...) == nil {
+			p.Add("spec."+strings.Join(path, "."), "cannot be removed")
+		}
+	}
+}
+
+// RestoreOmitted copies from the stored spec into its replacement what the
+// replacement leaves out and either cannot change or was filled in.
+func (n NodePoolRules) RestoreOmitted(before, after map[string]any) {
+	keep(before, after, nodePoolKept)
+}
+
+// check checks a whole spec; before is the stored spec, nil for a new node pool.
+func (n NodePoolRules) check(p *document.Problems, before, spec map[string]any) {
+	nodePoolRule(p, "spec", spec)
+	const field = "spec.nodePool.release.image"
+	from, _ := document.Lookup(before, "nodePool", "release", "image").(string)
+	image, ok := document.Lookup(spec, "nodePool", "release", "image").(string)
+	if ok && image != from && n.Releases.checkOffered(p, field, image) {
+		err := CheckNodeVersion(n.Releases.versionOf(from), n.Releases.versionOf(image), n.Releases.versionOf(n.Image))
+		if err != nil {
+			p.Add(field, "%s", err)
+		}
+	}
+	checkTaints(p, spec)
+}
+
+// checkTaints checks that each taint has a key and an effect and that no two
+// taints have the same.
+func checkTaints(p *document.Problems, spec map[string]any) {
+	taints, _ := spec["taints"].([]any)
+	type identity struct{ key, effect string }
+	seen := map[identity]bool{}
+	for i, taint := range taints {
+		field := fmt.Sprintf("spec.taints[%d]", i)
+		key, effect := document.Lookup(taint, "key"), document.Lookup(taint, "effect")
+		if key == nil || effect == nil {
+			p.Add(field, "needs a key and an effect")
+			continue
+		}
+		k, keyIsText := key.(string)
+		e, effectIsText := effect.(string)
+		if !keyIsText || !effectIsText {
+			continue // the rule of the spec reports it
+		}
+		if seen[identity{k, e}] {
+			p.Add(field, "is there twice: a key and its effect must be unique")
+		}
+		seen[identity{k, e}] = true
+	}
+}
+
+func instanceType(s string) string {
+	if _, ok := instancetype.Lookup(s); ok {
+		return ""
+	}
+	family, _, _ := strings.Cut(s, ".")
+	var near []string
+	for _, known := range instancetype.Names() {
+		if strings.HasPrefix(known, family+".") && family != "" {
+			near = append(near, known)
+		}
+	}
+	if len(near) == 0 {
+		near = []string{"m6a.xlarge", "c6i.2xlarge", "r6i.large", "and others of these and their neighbouring families"}
+	}
+	return document.Quote(s) + " is not a known instance type; possible: " + strings.Join(near, ", ")
+}
+
+// reservedLabelDomains are the domains of labels that the region, or Kubernetes
+// itself, sets.
+var reservedLabelDomains = []string{"kubernetes.io", "k8s.io", "atoll.dev", "hypershift.openshift.io"}
+
+func nodeLabelKey(key string) string {
+	domain, _, qualified := strings.Cut(key, "/")
+	if qualified && domain != "node-restriction.kubernetes.io" {
+		for _, reserved := range reservedLabelDomains {
+			if domain == reserved || strings.HasSuffix(domain, "."+reserved) {
+				return "is reserved: labels of " + reserved + " are set by the service"
+			}
+		}
+	}
+	return document.LabelKey(key)
+}
+
+func taintKey(key string) string {
+	if wrong := document.LabelKey(key); wrong != "" {
+		return document.Quote(key) + " " + strings.ReplaceAll(wrong, "label key", "taint key")
+	}
+	return ""
+}

@@ -1,0 +1,253 @@
+package cluster
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"atoll.dev/api/clm"
+)
+
+// Adapter is the name of an adapter: of its directory below adapters/, of its
+// subscription, and of its reports.
+type Adapter string
+
+const (
+	AdapterPlacement     Adapter = "placement"      // decides which management cluster hosts a cluster
+	AdapterPullSecret    Adapter = "pull-secret"    // orders the registry credentials of a control plane
+	AdapterHostedCluster Adapter = "hosted-cluster" // orders the control plane
+	AdapterNodePool      Adapter = "node-pool"      // orders the nodes
+	AdapterCredential    Adapter = "credential"     // orders the certificate of a credential
+
+	// AdapterMaestro is no adapter of a task file: Maestro reports with this name
+	// whether the agent of a management cluster is heard.
+	AdapterMaestro Adapter = "maestro"
+)
+
+// ConditionType is the type of a condition in a report.
+type ConditionType string
+
+const (
+	ConditionApplied   ConditionType = "Applied"   // the management cluster has the objects
+	ConditionAvailable ConditionType = "Available" // they do what they are for
+	ConditionHealth    ConditionType = "Health"    // the adapter itself works
+	ConditionFinalized ConditionType = "Finalized" // nothing is left of a deleted resource
+)
+
+// Statuses of a condition.
+const (
+	StatusTrue  = "True"
+	StatusFalse = "False"
+)
+
+// Reason is the reason of a condition in a report: a word for programs. The
+// message beside it is for people.
+type Reason string
+
+// Reasons that adapters choose.
+const (
+	ReasonHealthy         Reason = "Healthy"
+	ReasonExecutionFailed Reason = "ExecutionFailed" // in Health with ":" and the phase that failed
+	ReasonNotDeleting     Reason = "NotDeleting"     // of Finalized, while the resource is wanted
+	ReasonDeleting        Reason = "Deleting"
+
+	// Placement.
+	ReasonPlaced           Reason = "Placed"
+	ReasonNoCapacity       Reason = "NoCapacity" // no management cluster has room
+	ReasonPlacementUnknown Reason = "PlacementUnknown"
+	ReasonNeverPlaced      Reason = "NeverPlaced"   // deleted before it had a placement
+	ReasonPlaceInUse       Reason = "PlaceInUse"    // the reservation stays until other adapters are done
+	ReasonPlaceReleased    Reason = "PlaceReleased" // the reservation is removed
+
+	// Works on a management cluster, in the order in which a work passes them.
+	ReasonWaitingForPlacement    Reason = "WaitingForPlacement"
+	ReasonWaitingForControlPlane Reason = "WaitingForControlPlane"
+	ReasonOrdered                Reason = "Ordered" // Maestro has the work, the agent has not applied it
+	ReasonRefused                Reason = "Refused" // the management cluster's API refused an object
+	ReasonApplied                Reason = "Applied"
+	ReasonPending                Reason = "Pending"  // applied, and nobody acts on it yet
+	ReasonUpdating               Reason = "Updating" // the latest generation is not acted on yet
+	ReasonPlaneStarting          Reason = "PlaneStarting"
+	ReasonVersionNotAvailable    Reason = "VersionNotAvailable" // the management cluster cannot run the release
+	ReasonInvalidConfiguration   Reason = "InvalidConfiguration"
+	ReasonManagementClusterLost  Reason = "ManagementClusterLost" // its agent is not heard
+	ReasonChildrenStillThere     Reason = "ChildrenStillThere"    // node pools are deleted first
+	ReasonPlaneStillThere        Reason = "PlaneStillThere"
+	ReasonWorkStillThere         Reason = "WorkStillThere"
+	ReasonGone                   Reason = "Gone"
+)
+
+// Reasons that hosting chooses and adapters pass on.
+const (
+	ReasonAsExpected       Reason = "AsExpected"
+	ReasonPortTaken        Reason = "PortTaken"
+	ReasonDiskFull         Reason = "DiskFull"
+	ReasonBinaryMissing    Reason = "BinaryMissing"
+	ReasonPlaneFailed      Reason = "PlaneFailed"
+	ReasonDataMissing      Reason = "DataMissing"
+	ReasonPlaneHangs       Reason = "PlaneHangs"
+	ReasonValidationFailed Reason = "ValidationFailed"
+	ReasonInvalidReplicas  Reason = "InvalidReplicas"
+	ReasonInvalidRequest   Reason = "InvalidRequest" // of a credential: no certificate will come
+	ReasonExpired          Reason = "Expired"        // of a credential: no certificate will come
+	ReasonAsleep           Reason = "Asleep"
+	ReasonWaking           Reason = "Waking"
+
+	// oldVersionNotAvailable is how hosting wrote ReasonVersionNotAvailable
+	// before this list. Stored reports may have it.
+	oldVersionNotAvailable Reason = "version-not-available"
+)
+
+// ReasonLost is Maestro's reason of Available while an agent is not heard.
+const ReasonLost Reason = "Lost"
+
+// finalReasons need a change of the spec or of the management cluster.
+var finalReasons = []Reason{
+	ReasonRefused, ReasonVersionNotAvailable, oldVersionNotAvailable, ReasonInvalidConfiguration,
+	ReasonPlaneFailed, ReasonPortTaken, ReasonDiskFull, ReasonBinaryMissing,
+	ReasonValidationFailed, ReasonInvalidReplicas,
+}
+
+// IsFinal reports whether a cluster or node pool with this reason does not
+// become available before somebody changes its spec or the management cluster.
+func (r Reason) IsFinal() bool { return slices.Contains(finalReasons, r) }
+
+// IsUnsignable reports whether a credential with this reason never gets a
+// certificate.
+func (r Reason) IsUnsignable() bool {
+	return slices.Contains([]Reason{ReasonRefused, ReasonInvalidRequest, ReasonExpired}, r)
+}
+
+// IsExecutionFailure reports whether the adapter's run failed, in whichever
+// phase.
+func (r Reason) IsExecutionFailure() bool {
+	return strings.HasPrefix(string(r), string(ReasonExecutionFailed))
+}
+
+// PlacementData is the data of a report of AdapterPlacement.
+type PlacementData struct {
+	State             string            `json:"state"`
+	ManagementCluster ManagementCluster `json:"management_cluster"` // "" before the placement
+	Why               string            `json:"why"`                // the cluster waits, in words for its owner
+	DecidedTime       string            `json:"decided_time"`       // RFC 3339
+}
+
+// PullSecretData is the data of a report of AdapterPullSecret.
+type PullSecretData struct {
+	TargetCluster ManagementCluster `json:"target_cluster"`
+	Secret        string            `json:"secret"` // its name, once it is there
+}
+
+// HostedClusterData is the data of a report of AdapterHostedCluster. What is not
+// known yet is empty; what was known once stays.
+type HostedClusterData struct {
+	TargetCluster ManagementCluster `json:"target_cluster"`
+	Namespace     string            `json:"namespace"`
+	HostedCluster string            `json:"hosted_cluster"`
+	ServerName    string            `json:"server_name"`
+	Endpoint      Endpoint          `json:"endpoint"`
+	Version       string            `json:"version"` // of Kubernetes, that the control plane runs
+	Power         string            `json:"power"`   // Awake, Asleep or Waking
+	Degraded      string            `json:"degraded"`
+	Progressing   string            `json:"progressing"`
+	Stages        StageTimes        `json:"stages"`
+}
+
+// Endpoint is where the API of a cluster is reached.
+type Endpoint struct {
+	Host string `json:"host"`
+	Port int    `json:"port"`
+}
+
+// StageTimes are the times at which a stage was seen first, in RFC 3339; "" for
+// a stage that was not seen.
+type StageTimes struct {
+	Ordered       string `json:"ordered"`
+	PlaneStarting string `json:"plane_starting"`
+	APIServing    string `json:"api_serving"`
+	Ready         string `json:"ready"`
+}
+
+// NodePoolData is the data of a report of AdapterNodePool.
+type NodePoolData struct {
+	TargetCluster ManagementCluster `json:"target_cluster"`
+	NodePool      string            `json:"node_pool"`
+	Replicas      int               `json:"replicas"` // nodes that are Ready
+	Version       string            `json:"version"`
+	Conditions    json.RawMessage   `json:"conditions"` // of the NodePool, as hosting or HyperShift wrote them
+}
+
+// CredentialData is the data of a report of AdapterCredential.
+type CredentialData struct {
+	TargetCluster ManagementCluster `json:"target_cluster"`
+	Certificate   string            `json:"certificate"` // PEM
+	CABundle      string            `json:"ca_bundle"`   // PEM
+	Server        string            `json:"server"`      // URL
+	TLSServerName string            `json:"tls_server_name"`
+	ExpiresAt     string            `json:"expires_at"` // RFC 3339
+}
+
+// Reports are the reports of adapters on one resource.
+type Reports []clm.AdapterStatus
+
+// By returns an adapter's report; ok is false when it has not reported.
+func (r Reports) By(adapter Adapter) (report clm.AdapterStatus, ok bool) {
+	i := slices.IndexFunc(r, func(s clm.AdapterStatus) bool { return s.Adapter == string(adapter) })
+	if i < 0 {
+		return clm.AdapterStatus{}, false
+	}
+	return r[i], true
+}
+
+// Condition returns a condition of a report; the zero value when the report has
+// no condition of the type.
+func Condition(report clm.AdapterStatus, kind ConditionType) clm.AdapterCondition {
+	i := slices.IndexFunc(report.Conditions, func(c clm.AdapterCondition) bool { return c.Type == string(kind) })
+	if i < 0 {
+		return clm.AdapterCondition{}
+	}
+	return report.Conditions[i]
+}
+
+// Available returns the condition Available of an adapter's report; the zero
+// value when there is none.
+func (r Reports) Available(adapter Adapter) clm.AdapterCondition {
+	report, _ := r.By(adapter)
+	return Condition(report, ConditionAvailable)
+}
+
+// Placement reads the data of AdapterPlacement. Here as in the other functions
+// that read data, a member that is missing or of a wrong type is empty.
+func (r Reports) Placement() PlacementData { return dataOf[PlacementData](r, AdapterPlacement) }
+
+// HostedCluster reads the data of AdapterHostedCluster.
+func (r Reports) HostedCluster() HostedClusterData {
+	return dataOf[HostedClusterData](r, AdapterHostedCluster)
+}
+
+// NodePool reads the data of AdapterNodePool.
+func (r Reports) NodePool() NodePoolData { return dataOf[NodePoolData](r, AdapterNodePool) }
+
+func dataOf[T any](r Reports, adapter Adapter) (data T) {
+	report, _ := r.By(adapter)
+	_ = json.Unmarshal(report.Data, &data) // what cannot be read stays empty
+	return data
+}
+
+// Hosts returns the names of the management clusters that the reports call the
+// resource's own.
+func (r Reports) Hosts() (hosts []ManagementCluster) {
+	for _, report := range r {
+		var d struct {
+			ManagementCluster ManagementCluster `json:"management_cluster"`
+			TargetCluster     ManagementCluster `json:"target_cluster"`
+		}
+		_ = json.Unmarshal(report.Data, &d)
+		for _, name := range []ManagementCluster{d.ManagementCluster, d.TargetCluster} {
+			if name != "" && !slices.Contains(hosts, name) {
+				hosts = append(hosts, name)
+			}
+		}
+	}
+	return hosts
+}
