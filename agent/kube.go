@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +21,6 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
-	workv1 "open-cluster-management.io/api/work/v1"
 )
 
 // kube makes the core's calls to the Kubernetes API. Each method is one
@@ -244,98 +242,6 @@ func (k *kube) read(ctx context.Context, key objectKey, gvk schema.GroupVersionK
 		return &observed{}, nil
 	}
 	return nil, err
-}
-
-// remove deletes an object that is ours alone, and gives up what is not.
-func (k *kube) remove(ctx context.Context, e effRemove) event {
-	done := evRemoved{id: e.id, key: e.key}
-	// as OCM does, whatever the work's option; the work waits for its objects only
-	background := metav1.DeletePropagationBackground
-	live := e.obs
-	if e.owner == "" {
-		live = nil // the reference to an AMW that is gone is known by its name
-	}
-	for range 2 {
-		if live == nil {
-			obj, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
-			// What was never seen to exist and may not even be read was refused
-			// when it was to be made.
-			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && e.uid == "" {
-				return done
-			}
-			if err != nil {
-				done.err = classify(err)
-				return done
-			}
-			live = observeMetadata(obj, nil) // whose fields they are does not matter here
-			if e.owner == "" && !slices.ContainsFunc(obj.OwnerReferences, func(r metav1.OwnerReference) bool {
-				return k.isOf(r, e)
-			}) {
-				return done
-			}
-		}
-		switch {
-		case !live.exists, e.uid != "" && live.uid != e.uid: // another instance: not ours
-			return done
-		case e.owner != "" && !slices.Contains(live.owners, e.owner), e.owner == "" && e.uid == "":
-			return done
-		case e.release, e.owner != "" && slices.ContainsFunc(live.owners, func(o types.UID) bool {
-			return o != e.owner
-		}), e.owner == "" && len(live.owners) > 1:
-			done.err = classify(k.giveUp(ctx, e))
-			return done
-		case live.deleting:
-			done.was = removalDeleting
-			return done
-		}
-		only := &metav1.Preconditions{UID: &live.uid}
-		if k.sharesCluster() && live.rv != 0 { // another agent may come to own it at any moment
-			only.ResourceVersion = new(strconv.FormatUint(live.rv, 10))
-		}
-		err := k.metaResource(e.key).Delete(ctx, e.key.Name, metav1.DeleteOptions{Preconditions: only,
-			PropagationPolicy: &background})
-		switch {
-		case err == nil:
-			done.was = removalDeleting
-			return done
-		case apierrors.IsNotFound(err):
-			return done
-		case !apierrors.IsConflict(err):
-			done.err = classify(err)
-			return done
-		}
-		live = nil // it is another one now: look again
-	}
-	done.err = &opError{kind: errConflict, message: "the object changes while it is deleted"}
-	return done
-}
-
-// isOf says whether the reference names the AMW of the work that is removed.
-func (k *kube) isOf(r metav1.OwnerReference, e effRemove) bool {
-	return isAppliedWork(r) && (r.UID == e.owner || e.owner == "" && r.Name == k.amwName(e.amw))
-}
-
-// giveUp takes our ownership from an object and leaves the rest of it.
-func (k *kube) giveUp(ctx context.Context, e effRemove) error {
-	obj, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	refs := slices.DeleteFunc(slices.Clone(obj.OwnerReferences), func(r metav1.OwnerReference) bool {
-		return k.isOf(r, e)
-	})
-	if len(refs) == len(obj.OwnerReferences) {
-		return nil
-	}
-	_, err = k.metaResource(e.key).Patch(ctx, e.key.Name, types.MergePatchType, metadataPatch(ownersPatch(obj, refs)),
-		metav1.PatchOptions{FieldManager: workv1.DefaultFieldManager})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 func (k *kube) resource(key objectKey) dynamic.ResourceInterface {

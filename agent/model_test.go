@@ -68,6 +68,7 @@ type modelObject struct {
 	fingerprint string
 	deleting    bool
 	phase       string // its status, which others write
+	mayStay     bool   // a work orphaned it: it may exist without owners
 }
 
 type modelOrder struct {
@@ -292,7 +293,9 @@ func (m *model) takeOver(e effTakeOverAMW) event {
 			continue
 		}
 		o.owners = slices.DeleteFunc(o.owners, func(u types.UID) bool { return u == e.formerUID || u == e.uid })
-		if !e.orphaned[keyOf(ref).identity()] {
+		if e.orphaned[keyOf(ref).identity()] {
+			o.mayStay = true
+		} else {
 			o.owners = append(o.owners, e.uid)
 		}
 		o.fingerprint += "t"
@@ -357,6 +360,7 @@ func (m *model) apply(e effApply) event {
 			}
 			cm.Data["k"] = o.value
 		}
+		o.mayStay = o.mayStay || !e.owned
 		fp := fmt.Sprint(cm.Data["k"], owners)
 		if o.value != cm.Data["k"] || !slices.Equal(o.owners, owners) || o.fingerprint != fp {
 			o.value, o.owners, o.fingerprint = cm.Data["k"], owners, fp
@@ -381,24 +385,51 @@ func (m *model) noted(e effApply) bool {
 		m.core.works[e.id] != nil && m.core.works[e.id].done[e.key].Hash != ""
 }
 
+// remove decides as the real call does, first from what a watch showed the core.
 func (m *model) remove(e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
+	action := actionRead
+	if e.obs != nil && e.owner != "" {
+		action = e.next(e.instanceOf(e.obs))
+	}
 	o := m.objects[e.key]
-	switch {
-	case o == nil, e.uid != "" && o.uid != e.uid, e.owner != "" && !slices.Contains(o.owners, e.owner), e.owner == "" &&
-		(e.uid == "" || len(o.owners) == 0):
+	if o == nil {
 		return done
-	case e.release, e.owner != "" && slices.ContainsFunc(o.owners, func(u types.UID) bool { return u != e.owner }):
+	}
+	if action == actionRead {
+		action = e.next(m.instanceOf(e, o))
+	}
+	switch action {
+	case actionLeave:
+		return done
+	case actionRelease:
 		o.owners = slices.DeleteFunc(o.owners, func(u types.UID) bool { return u == e.owner })
 		o.fingerprint += "-"
+		o.mayStay = o.mayStay || e.release
 		m.touched(e.key)
 		return done
-	case !o.deleting:
-		o.deleting = true
-		m.touched(e.key)
+	case actionDelete:
+		if e.obs != nil && o.uid != e.obs.uid && e.uid != o.uid {
+			done.err = conflictIf(true)
+			return done
+		}
+		if !o.deleting {
+			o.deleting = true
+			m.touched(e.key)
+		}
 	}
 	done.was = removalDeleting
 	return done
+}
+
+// instanceOf is the object as the API server would answer with it now.
+func (m *model) instanceOf(e effRemove, o *modelObject) instance {
+	in := e.instanceOf(&observed{exists: true, uid: o.uid, deleting: o.deleting, owners: o.owners})
+	if e.owner == "" { // the reference is known by its name
+		in.ours, in.othersOwnIt = len(o.owners) > 0, len(o.owners) > 1
+	}
+	in.isFresh = true
+	return in
 }
 
 // collect is the garbage collector: it ends deletions and deletes what lost
@@ -995,7 +1026,7 @@ func (m *model) check() {
 		}
 	}
 	for key, o := range m.objects {
-		if want[key.Name] == nil && len(o.owners) > 0 {
+		if want[key.Name] == nil && (len(o.owners) > 0 || !o.mayStay) {
 			m.t.Fatalf("%s is left behind: %+v (I9)", key, o)
 		}
 	}

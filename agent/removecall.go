@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	workv1 "open-cluster-management.io/api/work/v1"
+)
+
+// removalAction is the next step of the removal of one object.
+type removalAction int
+
+const (
+	actionLeave   removalAction = iota // nothing to do: the object is gone, or the work does not own it
+	actionRead                         // read the object from the API server and decide again
+	actionRelease                      // remove the work's owner reference; the object stays
+	actionAwait                        // its deletion has begun: wait for the end
+	actionDelete                       // ask for its deletion
+)
+
+// instance is what the decision about a removal needs of an object.
+type instance struct {
+	exists      bool
+	uid         types.UID
+	rv          uint64
+	deleting    bool
+	ours        bool // the AppliedManifestWork of the work owns it
+	othersOwnIt bool // another AppliedManifestWork owns it, too
+	// isFresh: the API server answered with it just now. Otherwise a watch
+	// showed it, and the object may have changed since.
+	isFresh bool
+}
+
+// instanceOf is the instance that a watch showed; the work's AppliedManifestWork
+// exists.
+func (e effRemove) instanceOf(obs *observed) instance {
+	return instance{
+		exists: obs.exists, uid: obs.uid, rv: obs.rv, deleting: obs.deleting, ours: slices.Contains(obs.owners, e.owner),
+		othersOwnIt: slices.ContainsFunc(obs.owners, func(o types.UID) bool { return o != e.owner }),
+	}
+}
+
+// next decides the next step of the removal.
+//
+// An instance that a watch showed may be out of date. That is enough to delete,
+// since the API server checks the uid. It is not enough to leave the object in
+// the cluster: another owner that the watch showed may have given the object up
+// meanwhile. Then nobody would own the object, and it would stay for ever (I9).
+func (e effRemove) next(in instance) removalAction {
+	action := actionDelete
+	switch {
+	case !in.exists, e.uid != "" && in.uid != e.uid, !in.ours, e.owner == "" && e.uid == "":
+		action = actionLeave
+	case e.release, in.othersOwnIt:
+		action = actionRelease
+	case in.deleting:
+		return actionAwait
+	}
+	if action != actionDelete && !in.isFresh {
+		return actionRead
+	}
+	return action
+}
+
+// removeTries bounds how often one call reads an object that changes while it is
+// removed. The core tries again later.
+const removeTries = 3
+
+// remove deletes an object that the work owns alone, and removes the work's
+// owner reference from an object that stays. The answer is removalGone when
+// nothing is left to do, and removalDeleting when the API server has still to
+// delete the object.
+func (k *kube) remove(ctx context.Context, e effRemove) event {
+	done := evRemoved{id: e.id, key: e.key}
+	in, action := instance{}, actionRead
+	if e.obs != nil && e.owner != "" { // without the owner's uid, only a reference's name tells who owns the object
+		in = e.instanceOf(e.obs)
+		action = e.next(in)
+	}
+	var obj *metav1.PartialObjectMetadata
+	for range removeTries {
+		if action == actionRead {
+			var err error
+			obj, err = k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
+			// The agent may not even read the object, and never saw it: then its
+			// creation was refused.
+			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && e.uid == "" {
+				return done
+			}
+			if err != nil {
+				done.err = classify(err)
+				return done
+			}
+			in = k.instanceOf(e, obj)
+			action = e.next(in)
+		}
+		var err error
+		switch action {
+		case actionLeave:
+			return done
+		case actionAwait:
+			done.was = removalDeleting
+			return done
+		case actionRelease:
+			err = k.releaseObject(ctx, e, obj)
+		default:
+			if err = k.deleteObject(ctx, e.key, in); err == nil {
+				done.was = removalDeleting
+			}
+		}
+		if err == nil || apierrors.IsNotFound(err) {
+			return done
+		}
+		if !apierrors.IsConflict(err) {
+			done.err = classify(err)
+			return done
+		}
+		action = actionRead // the object changed
+	}
+	done.err = &opError{kind: errConflict, message: "the object changes while it is removed"}
+	return done
+}
+
+// instanceOf is the instance that the API server answered with.
+func (k *kube) instanceOf(e effRemove, obj *metav1.PartialObjectMetadata) instance {
+	in := instance{
+		exists: true, uid: obj.UID, rv: version(obj.ResourceVersion), deleting: obj.DeletionTimestamp != nil, isFresh: true,
+	}
+	for _, r := range obj.OwnerReferences {
+		switch {
+		case k.isOwner(r, e):
+			in.ours = true
+		case isAppliedWork(r):
+			in.othersOwnIt = true
+		}
+	}
+	return in
+}
+
+// deleteObject asks for the deletion of the instance, and of no other one.
+func (k *kube) deleteObject(ctx context.Context, key objectKey, in instance) error {
+	only := &metav1.Preconditions{UID: &in.uid}
+	if k.sharesCluster() && in.rv != 0 { // the agent of another hub may come to own it at any moment
+		only.ResourceVersion = new(strconv.FormatUint(in.rv, 10))
+	}
+	background := metav1.DeletePropagationBackground // as OCM does, whatever the work's option says
+	o := metav1.DeleteOptions{Preconditions: only, PropagationPolicy: &background}
+	return k.metaResource(key).Delete(ctx, key.Name, o)
+}
+
+// releaseObject removes the work's owner reference from the object. It fails
+// with a conflict when the object changed since it was read.
+func (k *kube) releaseObject(ctx context.Context, e effRemove, obj *metav1.PartialObjectMetadata) error {
+	refs := slices.DeleteFunc(slices.Clone(obj.OwnerReferences), func(r metav1.OwnerReference) bool {
+		return k.isOwner(r, e)
+	})
+	patch := metadataPatch(ownersPatch(obj, refs))
+	o := metav1.PatchOptions{FieldManager: workv1.DefaultFieldManager}
+	_, err := k.metaResource(e.key).Patch(ctx, e.key.Name, types.MergePatchType, patch, o)
+	return err
+}
+
+// isOwner reports whether the reference names the AppliedManifestWork of the work
+// whose object is removed.
+func (k *kube) isOwner(r metav1.OwnerReference, e effRemove) bool {
+	return isAppliedWork(r) && (r.UID == e.owner || e.owner == "" && r.Name == k.amwName(e.amw))
+}
