@@ -199,7 +199,7 @@ func TestCLMScripts(t *testing.T) {
 					kind, rest, _ := strings.Cut(arg, "=")
 					part := append(strings.SplitN(rest, ":", 3), "", "")
 					report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0],
-						Reason: part[1], Message: part[2]})
+						Reason: optional(part[1]), Message: optional(part[2])})
 				}
 				taken, err := dial(ts).Report(t.Context(), clmclient.Collection(args[0]), args[1], report)
 				ts.Check(err)
@@ -301,4 +301,12 @@ func TestHistoryIsToldInFewWords(t *testing.T) {
 	if got := b.String(); got != want {
 		t.Errorf("got:\n%swant:\n%s", got, want)
 	}
+}
+
+// optional is nil for an empty text.
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
 }

@@ -232,7 +232,7 @@ func reportOn(ctx context.Context, lifecycle *clmclient.Client, in clmclient.Col
 		kind, rest, _ := strings.Cut(text, "=")
 		part := append(strings.SplitN(rest, ":", 3), "", "")
 		report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0],
-			Reason: part[1], Message: part[2]})
+			Reason: optional(part[1]), Message: optional(part[2])})
 	}
 	var err error
 	if report.Data, err = json.Marshal(data); err != nil {

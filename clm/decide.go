@@ -106,6 +106,25 @@ func (e *Entity) markDeleted(d *store.Document, children bool, by author, now ti
 	return e.respecify(d, spec, children)
 }
 
+// repeatDeletion moves the updated_time of a resource that is being deleted and is asked to go again, as
+// the original does. It makes neither a generation nor a version.
+func (e *Entity) repeatDeletion(d *store.Document, children bool, now time.Time) error {
+	spec, err := declaredOf(*d)
+	if err != nil {
+		return err
+	}
+	seen, err := observedOf(*d)
+	if err != nil {
+		return err
+	}
+	seen.DeletionRepeated = now
+	if seen.Conditions, err = e.conditions(*d, spec, seen, children, true); err != nil {
+		return err
+	}
+	encodeStatus(d, spec, seen)
+	return nil
+}
+
 // respecify gives a resource another spec, which the store will make its next
 // generation, and the conditions that follow.
 func (e *Entity) respecify(d *store.Document, spec declared, children bool) error {
@@ -127,6 +146,7 @@ func (e *Entity) respecify(d *store.Document, spec declared, children bool) erro
 func (e *Entity) conditions(d store.Document, spec declared, seen observed, children, keep bool) ([]status.Condition,
 	error) {
 	standing := e.standing(d, spec, children)
+	standing.UpdatedAt = seen.updatedTime(spec)
 	conditions := []status.Condition{}
 	// A kind without required adapters has conditions from its first report on, as in the original.
 	if len(e.RequiredAdapters) > 0 || status.AnyCounts(seen.Reports) {
@@ -220,8 +240,10 @@ func (e *Entity) reconsider(d *store.Document, children bool) (done bool, err er
 	if seen.Conditions, err = e.conditions(*d, spec, seen, children, true); err != nil {
 		return false, err
 	}
+	done = status.Removable(e.standing(*d, spec, children), seen.Reports, children)
+	seen.EndedWithChild = done
 	encodeStatus(d, spec, seen)
-	return status.Removable(e.standing(*d, spec, children), seen.Reports, children), err
+	return done, nil
 }
 
 func deleting(e *Entity, id string) error {

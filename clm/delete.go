@@ -100,7 +100,11 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 			return err
 		}
 		d = f.doc
-		if err := insists(d, ifVersion); err != nil || d.DeletedAt != nil {
+		if err := insists(d, ifVersion); err != nil {
+			return err
+		}
+		if d.DeletedAt != nil {
+			d, err = repeatDeletions(ctx, tx, f, now)
 			return err
 		}
 		if r := f.restricted(); r != nil {
@@ -128,6 +132,23 @@ func (s *Server) deleteResource(ctx context.Context, a address, ifVersion int64)
 	if err == nil {
 		s.metrics.family(doomed, now)
 	}
+	return d, err
+}
+
+// repeatDeletions notes a repeated DELETE in a resource, which it returns, and in the children that went
+// with it.
+func repeatDeletions(ctx context.Context, tx *store.Tx, f *family, now time.Time) (store.Document, error) {
+	for _, child := range f.children {
+		if child.entity.OnParentDelete != Cascade {
+			continue
+		}
+		if _, err := repeatDeletions(ctx, tx, child, now); err != nil {
+			return f.doc, err
+		}
+	}
+	d, _, err := tx.Update(ctx, f.entity.storeKind(), f.doc.ID, 0, func(d *store.Document) error {
+		return f.entity.repeatDeletion(d, len(f.children) > 0, now)
+	})
 	return d, err
 }
 

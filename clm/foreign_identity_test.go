@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,14 +16,14 @@ import (
 )
 
 // tokened is a server whose callers have tokens, and a way to make one.
-func tokened(t *testing.T, tenancy Tenancy) (*testAPI, func(claims jwt.MapClaims) string) {
+func tokened(t *testing.T, tenancy Tenancy, pattern string) (*testAPI, func(claims jwt.MapClaims) string) {
 	t.Helper()
 	key := newKey(t)
 	file := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(file, keySet(t, "k1", &key.PublicKey), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := NewTokens([]Issuer{{IssuerURL: "https://sso", JWKCertFile: file}})
+	tokens, err := NewTokens([]Issuer{{IssuerURL: "https://sso", JWKCertFile: file, IdentityClaimPattern: pattern}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func tokened(t *testing.T, tenancy Tenancy) (*testAPI, func(claims jwt.MapClaims
 
 // Whoever has a token without a name reads, and changes nothing.
 func TestForeignTokenWithoutIdentity(t *testing.T) {
-	a, holder := tokened(t, Tenancy{})
+	a, holder := tokened(t, Tenancy{}, "")
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
 	named, nameless := holder(jwt.MapClaims{"email": "a@example.com"}), holder(nil)
 	id := a.do("POST", "/clusters", body, named).want(201).at("id")
@@ -51,9 +52,31 @@ func TestForeignTokenWithoutIdentity(t *testing.T) {
 	a.do("PUT", "/clusters/"+id+"/statuses", statusBody("dns", 1, time.Now(), "True"), nameless).want(401, "AUT-001")
 }
 
+// A token whose name is too long, has a control character or does not match the pattern is good for
+// reading, as in the original. A write is refused, and says why without showing the name.
+func TestForeignTokenWithAnUnusableIdentity(t *testing.T) {
+	a, holder := tokened(t, Tenancy{}, `@example\.com$`)
+	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
+	id := a.do("POST", "/clusters", body, holder(jwt.MapClaims{"email": "a@example.com"})).want(201).at("id")
+	for says, name := range map[string]string{
+		"more than 256 bytes":  strings.Repeat("x", 246) + "@example.com",
+		"a control character":  "a\x1fb@example.com",
+		"the required pattern": "mallory@evil.org",
+	} {
+		unusable := holder(jwt.MapClaims{"email": name})
+		a.do("GET", "/clusters/"+id, "", unusable).want(200)
+		a.do("GET", "/clusters", "", unusable).want(200)
+		got := a.do("POST", "/clusters", body, unusable).want(401, "AUT-001")
+		if detail := got.at("detail"); !strings.Contains(detail, says) || strings.Contains(detail, name) {
+			t.Errorf("a name with %s: %s", says, detail)
+		}
+		a.do("DELETE", "/clusters/"+id, "", unusable).want(401, "AUT-001")
+	}
+}
+
 // What is not there is not there, for those without a token, too.
 func TestForeignUnknownPathWithoutToken(t *testing.T) {
-	a, _ := tokened(t, Tenancy{})
+	a, _ := tokened(t, Tenancy{}, "")
 	a.do("GET", "/nopes", "").want(404, "NTF-000")
 	a.do("GET", "/api/other", "").want(404, "NTF-000")
 	a.do("GET", "/clusters", "").want(401, "AUT-001")
@@ -115,7 +138,7 @@ func TestForeignTenantWithoutAnOptionalDimension(t *testing.T) {
 
 // Where tokens are on, a tenant is what the token says, and no header (I10).
 func TestI10TheTenantIsTheTokens(t *testing.T) {
-	a, holder := tokened(t, orgs)
+	a, holder := tokened(t, orgs, "")
 	const body = `{"kind":"Cluster","name":"abc","spec":{}}`
 	one := holder(jwt.MapClaims{"email": "a@one", "account": map[string]any{"org": "1"}})
 	two := holder(jwt.MapClaims{"email": "b@two", "account": map[string]any{"org": 2}})

@@ -118,9 +118,12 @@ func (c Caller) may(route string) error {
 	switch {
 	case reads:
 		return nil
+	case c.Name == "" && c.Nameless != nil:
+		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
+			"unable to resolve the caller's identity: %s; only reading is possible with this token", c.Nameless)
 	case c.Name == "":
 		return rest.Errorf(http.StatusUnauthorized, codeNoIdentity,
-			"the token does not say who its holder is; only reading is possible with it")
+			"the caller has no name; only reading is possible")
 	case c.Reporter && !reports:
 		return rest.Errorf(http.StatusForbidden, codeForbidden, "the system reports statuses, and changes nothing else")
 	}
@@ -360,7 +363,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 		Data: req.Data, Metadata: req.Metadata}
 	for _, k := range req.Conditions {
 		report.Conditions = append(report.Conditions, status.Reported{Type: k.Type, Status: status.Value(k.Status),
-			Reason: k.Reason, Message: k.Message})
+			Reason: status.TextOf(k.Reason), Message: status.TextOf(k.Message)})
 	}
 	if err := report.Check(time.Now()); err != nil {
 		e, _ := errors.AsType[*status.InvalidError](err)
@@ -371,6 +374,9 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out, err := c.s.takeReport(r.Context(), a, version, report, tie)
+	if isMissing(err) && version == 0 {
+		out, err = c.s.takeLateReport(r.Context(), a, report, tie)
+	}
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,10 @@ import (
 
 // Caller is who sent a request.
 type Caller struct {
-	Name    string // goes into created_by and its like; whoever has none only reads
-	Account string
+	Name string // goes into created_by and its like; a caller without a name only reads
+	// Nameless says why Name is "", nil if that is not known.
+	Nameless error
+	Account  string
 	// System says that the caller is one of the region's own services.
 	System bool
 	// Reporter says that the caller may read and report statuses, and nothing
@@ -125,7 +127,7 @@ func (id *Identity) known(r *http.Request) (Caller, source, error) {
 	if id.Tokens != nil {
 		who, err := id.Tokens.verify(r.Context(), r.Header)
 		if !open || !errors.Is(err, errNoToken) {
-			return Caller{Name: who.name}, source{claims: who.claims}, err
+			return Caller{Name: who.name, Nameless: who.nameless}, source{claims: who.claims}, err
 		}
 	}
 	if !open {

@@ -78,6 +78,7 @@ func TestI10Tokens(t *testing.T) {
 	tokens, err := NewTokens([]Issuer{
 		{IssuerURL: "https://one", JWKCertURL: srv.URL, Audience: "clm", IdentityClaimPattern: `@example\.com$`},
 		{IssuerURL: "https://two", JWKCertFile: file, IdentityClaim: "sub", IdentityHeader: "X-Who"},
+		{IssuerURL: "https://strict", JWKCertFile: file, IdentityClaimPattern: `@example\.com$`, IdentityRequired: true},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -116,12 +117,12 @@ func TestI10Tokens(t *testing.T) {
 		{"without key id", token(t, key, "", rs, good), "", "a@example.com", ""},
 		{"without key id, by another key", token(t, stranger, "", rs, good), "", "", codeBadToken},
 		{"a long name", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": strings.Repeat(
-			"x", 257), "exp": soon}), "", "", codeBadToken},
+			"x", 257), "exp": soon}), "", "", ""},
 		{"a control character", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "a\x1fb",
-			"exp": soon}), "", "", codeBadToken},
+			"exp": soon}), "", "", ""},
 		{"a long name in the header", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two", "sub": "bob",
-			"exp": soon}), strings.Repeat("x", 257), "", codeBadToken},
-		{"no name, where there is no pattern", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two",
+			"exp": soon}), strings.Repeat("x", 257), "", ""},
+		{"no name", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://two",
 			"exp": soon}), "", "", ""},
 		{"no token", "Bearer x", "", "", codeBadToken},
 		{"expired", token(t, key, "k1", rs, with("exp", time.Now().Add(-time.Minute).Unix())), "", "", codeExpired},
@@ -133,8 +134,14 @@ func TestI10Tokens(t *testing.T) {
 		{"by another key", token(t, stranger, "k1", rs, good), "", "", codeBadToken},
 		{"by an unknown key", token(t, key, "k9", rs, good), "", "", codeBadToken},
 		{"by the key of another issuer", token(t, stranger, "f1", rs, good), "", "", codeBadToken},
-		{"nobody", token(t, key, "k1", rs, with("email", nil)), "", "", codeBadToken},
-		{"somebody else", token(t, key, "k1", rs, with("email", "a@evil.org")), "", "", codeBadToken},
+		{"no name, where there is a pattern", token(t, key, "k1", rs, with("email", nil)), "", "", ""},
+		{"a name that does not match", token(t, key, "k1", rs, with("email", "a@evil.org")), "", "", ""},
+		{"a name where one is required", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://strict",
+			"email": "a@example.com", "exp": soon}), "", "a@example.com", ""},
+		{"no name where one is required", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://strict",
+			"exp": soon}), "", "", codeBadToken},
+		{"another name where one is required", token(t, stranger, "f1", rs, jwt.MapClaims{"iss": "https://strict",
+			"email": "a@evil.org", "exp": soon}), "", "", codeBadToken},
 		{"by the public key as a secret", token(t, key.N.Bytes(), "k1", jwt.SigningMethodHS256, good), "", "",
 			codeBadToken},
 		{"unsigned", token(t, jwt.UnsafeAllowNoneSignatureType, "k1", jwt.SigningMethodNone, good), "", "",

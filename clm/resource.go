@@ -54,9 +54,22 @@ func TraceparentOf(d store.Document) string {
 type observed struct {
 	Conditions []status.Condition `json:"conditions"`
 	Reports    []status.Report    `json:"reports"` // by adapter
+	// DeletionRepeated is the time of the last DELETE of a resource that was being deleted already. It is an
+	// observation: it moves updated_time and makes no version (I3).
+	DeletionRepeated time.Time `json:"deletion_repeated,omitzero"`
+	// EndedWithChild says that the resource was removed with its last child, not by a report of its own.
+	EndedWithChild bool `json:"ended_with_child,omitempty"`
 
 	// texts are the stored forms of Reports, each nil when it has to be made.
 	texts []json.RawMessage
+}
+
+// updatedTime is the resource's updated_time.
+func (o *observed) updatedTime(spec declared) time.Time {
+	if o.DeletionRepeated.After(spec.UpdatedTime) {
+		return o.DeletionRepeated
+	}
+	return spec.UpdatedTime
 }
 
 // decoded is what a document's spec and status were decoded into. It travels
@@ -115,6 +128,7 @@ func declaredOf(d store.Document) (declared, error) {
 // observedOf reads a document's status. Its lists are the caller's own.
 func observedOf(d store.Document) (o observed, err error) {
 	if m := decodedOf(d); m != nil {
+		o = m.seen
 		o.Conditions, o.Reports, o.texts = slices.Clone(m.seen.Conditions), slices.Clone(m.seen.Reports),
 			slices.Clone(m.seen.texts)
 		return o, nil
@@ -130,6 +144,10 @@ func observedOf(d store.Document) (o observed, err error) {
 				o.Reports = append(o.Reports, status.ScanReport(jsonscan.New(text)))
 				o.texts = append(o.texts, text)
 			})
+		case "deletion_repeated":
+			o.DeletionRepeated = s.Time()
+		case "ended_with_child":
+			o.EndedWithChild = s.Bool()
 		default:
 			s.Skip()
 		}
@@ -173,7 +191,14 @@ func encodeStatus(d *store.Document, spec declared, seen observed) {
 		}
 		b = append(b, texts[i]...)
 	}
-	d.Status = append(b, "]}"...)
+	b = append(b, ']')
+	if !seen.DeletionRepeated.IsZero() {
+		b = jsonscan.AppendTime(append(b, `,"deletion_repeated":`...), seen.DeletionRepeated)
+	}
+	if seen.EndedWithChild {
+		b = append(b, `,"ended_with_child":true`...)
+	}
+	d.Status = append(b, '}')
 	seen.texts = texts
 	d.Decoded = &decoded{d.Spec, d.Status, spec, seen}
 }
@@ -186,9 +211,11 @@ func compare(before, after store.Document) store.Difference {
 	a, err1 := observedOf(before)
 	b, err2 := observedOf(after)
 	switch {
-	case err1 != nil || err2 != nil || !status.SameButTimes(a.Reports, b.Reports, a.Conditions, b.Conditions):
+	case err1 != nil || err2 != nil || a.EndedWithChild != b.EndedWithChild,
+		!status.SameButTimes(a.Reports, b.Reports, a.Conditions, b.Conditions):
 		return store.Different
-	case slices.EqualFunc(a.Reports, b.Reports, status.Report.Repeats) && slices.Equal(a.Conditions, b.Conditions):
+	case slices.EqualFunc(a.Reports, b.Reports, status.Report.Repeats) && slices.Equal(a.Conditions, b.Conditions) &&
+		a.DeletionRepeated.Equal(b.DeletionRepeated):
 		return store.Equal
 	}
 	return store.ObservedLater
@@ -301,7 +328,7 @@ func (e *Entity) render(d store.Document) ([]byte, error) {
 	w.b = status.AppendConditions(append(w.b, `"conditions":`...), seen.Conditions)
 	w.value(`},"tenancy":`, spec.Tenancy)
 	w.text(`,"updated_by":`, spec.UpdatedBy)
-	w.time(`,"updated_time":`, spec.UpdatedTime)
+	w.time(`,"updated_time":`, seen.updatedTime(spec))
 	return append(w.b, '}'), w.err
 }
 

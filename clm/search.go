@@ -29,7 +29,8 @@ func (r *Registry) searchable() search.Schema {
 		"owner_kind":   {SQL: "d.spec->'owner'->>'kind'", Type: search.Text},
 		"owner_href":   {SQL: "d.spec->'owner'->>'href'", Type: search.Text},
 		"created_time": {SQL: "d.created_at", Type: search.Time},
-		"updated_time": {SQL: "(d.spec->>'updated_time')::timestamptz", Type: search.Time},
+		"updated_time": {SQL: "greatest((d.spec->>'updated_time')::timestamptz, " +
+			"(d.status->>'deletion_repeated')::timestamptz)", Type: search.Time},
 		"deleted_time": {SQL: "d.deleted_at", Type: search.Time},
 		"labels": {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, Flat: true, StringMaps: [][]string{
 			{}}, Positive: true},

@@ -38,12 +38,13 @@ type Issuer struct {
 	Header   string `yaml:"header"` // where the token is, after "Bearer"; default Authorization
 	Audience string `yaml:"audience"`
 
-	// IdentityClaim is the claim that names the caller (default email), and must
-	// match IdentityClaimPattern. With IdentityHeader the caller may name itself by
-	// that header instead. Whoever has no name may read, unless there is a pattern.
+	// IdentityClaim is the claim that names the caller (default email). The name must match
+	// IdentityClaimPattern. With IdentityHeader the caller may name itself by that header instead. A
+	// caller without a usable name may read, as in the original, unless IdentityRequired is set.
 	IdentityClaim        string `yaml:"identity_claim"`
 	IdentityClaimPattern string `yaml:"identity_claim_pattern"`
 	IdentityHeader       string `yaml:"identity_header"`
+	IdentityRequired     bool   `yaml:"identity_required"` // additive
 }
 
 const (
@@ -152,8 +153,9 @@ func badToken(err error) error {
 // proven is what a token proves of its holder. A token without the claim that
 // names its holder proves a name of "".
 type proven struct {
-	name   string
-	claims jwt.MapClaims
+	name     string
+	nameless error // why the name is "", nil if there is a name
+	claims   jwt.MapClaims
 }
 
 // verify returns what the token in the headers proves. It tries each issuer; of
@@ -194,7 +196,10 @@ func (i *issuer) verify(ctx context.Context, text string, header http.Header) (p
 		return proven{}, badToken(err)
 	}
 	name, err := i.identity(claims, header)
-	return proven{name, claims}, err
+	if err != nil && i.IdentityRequired {
+		return proven{}, badToken(err)
+	}
+	return proven{name, err, claims}, nil
 }
 
 // parse checks a token and returns its claims. The issuer is compared before any
@@ -244,7 +249,8 @@ func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) 
 // maxIdentity is how many bytes the name of a caller has at most.
 const maxIdentity = 256
 
-// identity returns the name of a token's holder, "" when the token has none.
+// identity returns the name of a token's holder. The error says why there is no usable name; it shows
+// neither the name nor the pattern, because the caller reads it.
 func (i *issuer) identity(claims jwt.MapClaims, header http.Header) (string, error) {
 	name, source := "", "the header "+i.IdentityHeader
 	if i.IdentityHeader != "" {
@@ -255,14 +261,14 @@ func (i *issuer) identity(claims jwt.MapClaims, header http.Header) (string, err
 		name, source = strings.TrimSpace(text), "the claim "+i.IdentityClaim
 	}
 	switch {
-	case name == "" && i.IdentityClaimPattern == "":
-		return "", nil
+	case name == "":
+		return "", errors.New("the token does not say who its holder is")
 	case len(name) > maxIdentity:
-		return "", badToken(fmt.Errorf("%s has %d bytes; %d are possible", source, len(name), maxIdentity))
+		return "", fmt.Errorf("%s has more than %d bytes", source, maxIdentity)
 	case strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r == 0x7f }):
-		return "", badToken(fmt.Errorf("%s has a control character", source))
+		return "", fmt.Errorf("%s has a control character", source)
 	case !i.pattern.MatchString(name):
-		return "", badToken(fmt.Errorf("%s is %q, which does not match the pattern", source, name))
+		return "", fmt.Errorf("%s does not match the required pattern", source)
 	}
 	return name, nil
 }

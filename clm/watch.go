@@ -134,7 +134,7 @@ func (r *row) field(name string) any {
 	case "created_time":
 		return r.doc.CreatedAt
 	case "updated_time":
-		return r.spec.UpdatedTime
+		return r.seen.updatedTime(r.spec)
 	case "deleted_time":
 		if r.doc.DeletedAt != nil {
 			return *r.doc.DeletedAt

@@ -31,7 +31,7 @@ func TestTheWireFormIsThatOfTheContractsType(t *testing.T) {
 	} {
 		for _, conditions := range [][]status.Condition{{}, {
 			{Type: "Reconciled", Status: status.False, CreatedTime: at, LastUpdatedTime: at, LastTransitionTime: at},
-			{Type: "DnsSuccessful", Status: status.True, Reason: "R", Message: "\"m\"", ObservedGeneration: 2,
+			{Type: "DnsSuccessful", Status: status.True, Reason: status.Given("R"), Message: status.Given("\"m\""), ObservedGeneration: 2,
 				CreatedTime: at, LastUpdatedTime: at, LastTransitionTime: at},
 		}} {
 			d := store.Document{Kind: "Cluster", ID: "id", Name: "name", Generation: 2, CreatedAt: at}

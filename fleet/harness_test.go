@@ -145,7 +145,7 @@ func (b *bed) heard(id string, yes bool) {
 	b.t.Helper()
 	available := clm.ReportedCondition{Type: "Available", Status: "True"}
 	if !yes {
-		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: "Lost"}
+		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost")}
 	}
 	taken, err := b.Report(b.t.Context(), mcs, id, clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: 1,
 		ObservedTime: time.Now(),

@@ -204,12 +204,12 @@ func (r *reporter) report(ctx context.Context, w word, now time.Time) error {
 // wakes nobody. Its times are of the database's clock, which all servers share:
 // the lifecycle manager orders reports by them.
 func reportOf(w word, ref mcRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
-	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: "Heard"}
+	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: new("Heard")}
 	report := clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: ref.generation, ObservedTime: w.heard.Add(
 		skew)}
 	if w.sighting == absent {
-		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: "Lost",
-			Message: "nothing is heard of its agent"}
+		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost"),
+			Message: new("nothing is heard of its agent")}
 		report.ObservedTime = now.Add(skew)
 		// it cannot fail
 		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.heard.Add(skew).UTC().Truncate(

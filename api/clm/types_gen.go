@@ -42,8 +42,7 @@ type AdapterMember struct {
 	// Open slots in which it may begin work
 	Open []int `json:"open"`
 
-	// Since for each slot of open, since when this replica has held it: microseconds since 1970.
-	// While that stays, no other replica has worked there
+	// Since for each slot of open, since when this replica has held it: microseconds since 1970. While that stays, no other replica has worked there
 	Since []int64 `json:"since,omitempty"`
 	Slots int     `json:"slots"`
 }
@@ -125,8 +124,7 @@ type HistoryRecord struct {
 	// Spec as it was from then on; absent when the change did not touch it
 	Spec json.RawMessage `json:"spec,omitempty"`
 
-	// Status of an update, what it changed: its reports, the conditions that say something else,
-	// and Reconciled; absent when the change did not touch it
+	// Status of an update, what it changed: its reports, the conditions that say something else, and Reconciled; absent when the change did not touch it
 	Status json.RawMessage `json:"status,omitempty"`
 	Time   time.Time       `json:"time"`
 }
@@ -180,8 +178,7 @@ type ReconcileAsk struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// ReconcileRequest What was asked for, kept for a day: it is the spec of a document of the kind
-// Request in the region's feed.
+// ReconcileRequest What was asked for, kept for a day: it is the spec of a document of the kind Request in the region's feed.
 type ReconcileRequest struct {
 	// ID of the resource; absent when all are meant
 	ID string `json:"id,omitempty"`
@@ -197,10 +194,13 @@ type References map[string][]ObjectReference
 
 // ReportedCondition defines model for ReportedCondition.
 type ReportedCondition struct {
-	Message string `json:"message,omitempty"`
-	Reason  string `json:"reason,omitempty"`
-	Status  string `json:"status"`
-	Type    string `json:"type"`
+	// Message likewise
+	Message *string `json:"message,omitempty"`
+
+	// Reason an empty text is shown as it is; absent or null is left out
+	Reason *string `json:"reason,omitempty"`
+	Status string  `json:"status"`
+	Type   string  `json:"type"`
 }
 
 // Resource defines model for Resource.
@@ -360,8 +360,7 @@ type ListResourcesParams struct {
 	RefType     *RefType     `form:"ref_type,omitempty" json:"ref_type,omitempty"`
 	RefTargetID *RefTargetID `form:"ref_target_id,omitempty" json:"ref_target_id,omitempty"`
 
-	// Continue additive: a page's continue, with the same query; pages by it lose and repeat
-	// nothing, and show the total that the first page counted
+	// Continue additive: a page's continue, with the same query; pages by it lose and repeat nothing, and show the total that the first page counted
 	Continue *Continue `form:"continue,omitempty" json:"continue,omitempty"`
 
 	// Watch additive: stream changes
@@ -459,8 +458,7 @@ type ReconcileAllJSONRequestBody = ReconcileAsk
 // PatchResourceJSONRequestBody defines body for PatchResource for application/json ContentType.
 type PatchResourceJSONRequestBody = ResourcePatch
 
-// PatchResourceApplicationMergePatchPlusJSONRequestBody defines body for PatchResource for
-// application/merge-patch+json ContentType.
+// PatchResourceApplicationMergePatchPlusJSONRequestBody defines body for PatchResource for application/merge-patch+json ContentType.
 type PatchResourceApplicationMergePatchPlusJSONRequestBody PatchResourceApplicationMergePatchPlusJSONBody
 
 // ForceDeleteResourceJSONRequestBody defines body for ForceDeleteResource for application/json ContentType.

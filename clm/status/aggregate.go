@@ -11,8 +11,8 @@ import (
 type Condition struct {
 	Type               string    `json:"type"`
 	Status             Value     `json:"status"`
-	Reason             string    `json:"reason"`
-	Message            string    `json:"message"`
+	Reason             Text      `json:"reason,omitzero"`
+	Message            Text      `json:"message,omitzero"`
 	ObservedGeneration int32     `json:"observed_generation"`
 	CreatedTime        time.Time `json:"created_time"`
 	LastUpdatedTime    time.Time `json:"last_updated_time"`
@@ -113,17 +113,17 @@ func (a *aggregation) reconciled() Condition {
 	c := Condition{Type: Reconciled, Status: False, ObservedGeneration: a.Generation, LastUpdatedTime: updated}
 	switch {
 	case len(missing) > 0 || len(a.Required) == 0:
-		c.Reason = "ReconciledMissingAdapters"
-		c.Message = fmt.Sprintf("Required adapters not reporting %s=True: [%s]. Currently reporting: [%s]",
-			wanted, strings.Join(missing, ", "), strings.Join(reporting, ", "))
+		c.Reason = Given("ReconciledMissingAdapters")
+		c.Message = Given(fmt.Sprintf("Required adapters not reporting %s=True: [%s]. Currently reporting: [%s]",
+			wanted, strings.Join(missing, ", "), strings.Join(reporting, ", ")))
 	case a.Deleting && a.Children:
-		c.Reason = "ReconciledWaitingForChildren"
-		c.Message = "Deletion in progress. All required adapters reported Finalized=True but child resources still " +
-			"exist"
+		c.Reason = Given("ReconciledWaitingForChildren")
+		c.Message = Given("Deletion in progress. All required adapters reported Finalized=True but child resources still " +
+			"exist")
 	default:
 		c.Status = True
-		c.Reason = "ReconciledAll"
-		c.Message = "All required adapters reported Available=True or Finalized=True at the current generation"
+		c.Reason = Given("ReconciledAll")
+		c.Message = Given("All required adapters reported Available=True or Finalized=True at the current generation")
 	}
 	before := a.before(Reconciled)
 	a.dated(&c, before)
@@ -167,15 +167,15 @@ func (a *aggregation) lastKnown() Condition {
 
 	switch {
 	case c.Status == True:
-		c.Reason, c.Message = "AllAdaptersReconciled",
-			"All required adapters report Available=True for the tracked generation"
+		c.Reason, c.Message = Given("AllAdaptersReconciled"),
+			Given("All required adapters report Available=True for the tracked generation")
 	case len(a.Required) == 0 || missing:
-		c.Reason, c.Message = "AdaptersMissingReports", "Required adapters have not yet reported status"
+		c.Reason, c.Message = Given("AdaptersMissingReports"), Given("Required adapters have not yet reported status")
 	case failed:
-		c.Reason, c.Message = "AdapterReportedNotAvailable", "One or more required adapters report Available=False"
+		c.Reason, c.Message = Given("AdapterReportedNotAvailable"), Given("One or more required adapters report Available=False")
 	default:
-		c.Reason, c.Message = "AdaptersNotAtSameGeneration",
-			"Required adapters do not report a consistent Available state"
+		c.Reason, c.Message = Given("AdaptersNotAtSameGeneration"),
+			Given("Required adapters do not report a consistent Available state")
 	}
 
 	switch {

@@ -156,7 +156,7 @@ func (r compiled) eval(ctx context.Context, vars map[string]any) (c Condition, o
 		}
 		texts[i] = textOf(out.Value)
 	}
-	c = Condition{Type: r.kind, Reason: texts[1], Message: texts[2]}
+	c = Condition{Type: r.kind, Reason: Given(texts[1])}
 	switch {
 	case strings.EqualFold(texts[0], string(True)):
 		c.Status = True
@@ -165,14 +165,16 @@ func (r compiled) eval(ctx context.Context, vars map[string]any) (c Condition, o
 	default:
 		return c, false, fmt.Errorf("output.status is neither True nor False")
 	}
-	if len(c.Message) > maxMessage {
+	message := texts[2]
+	if len(message) > maxMessage {
 		n := maxMessage
-		for !utf8.RuneStart(c.Message[n]) {
+		for !utf8.RuneStart(message[n]) {
 			n--
 		}
-		c.Message = c.Message[:n]
+		message = message[:n]
 	}
-	return c, len(c.Reason) <= maxReason, nil
+	c.Message = Given(message)
+	return c, len(texts[1]) <= maxReason, nil
 }
 
 // textOf is a value as a condition shows it.
@@ -203,7 +205,7 @@ func visible(r Report) map[string]any {
 	conditions := make([]any, len(r.Conditions))
 	for i, c := range r.Conditions {
 		conditions[i] = map[string]any{
-			"type": c.Type, "status": string(c.Status), "reason": c.Reason, "message": c.Message,
+			"type": c.Type, "status": string(c.Status), "reason": c.Reason.String(), "message": c.Message.String(),
 			"last_transition_time": c.LastTransitionTime.Format(timeForm),
 		}
 	}

@@ -42,7 +42,7 @@ func TestMapper(t *testing.T) {
 				if text != "" {
 					text += " "
 				}
-				text += strings.TrimSpace(string(k.Status) + " " + k.Reason + " " + k.Message)
+				text += strings.TrimSpace(string(k.Status) + " " + k.Reason.String() + " " + k.Message.String())
 				if k.ObservedGeneration != 2 || !k.LastUpdatedTime.Equal(report.ObservedAt) ||
 					!k.CreatedTime.Equal(epoch) {
 					t.Errorf("%+v", k)
@@ -57,7 +57,7 @@ func TestMapper(t *testing.T) {
 		t.Error("an expression that fails gave no error")
 	}
 	// A change of the spec is not refused for it: what was stays.
-	before := []Condition{{Type: "Placed", Status: True, Reason: "Before"}, {Type: Reconciled, Status: False}}
+	before := []Condition{{Type: "Placed", Status: True, Reason: Given("Before")}, {Type: Reconciled, Status: False}}
 	if got, err := m.Map(t.Context(), r, nil, []Report{report}, before, true); err != nil || len(got) != 1 ||
 		got[0] != before[0] {
 		t.Errorf("%+v, %v", got, err)
@@ -76,7 +76,7 @@ func TestMapperMasksTheResource(t *testing.T) {
 			"list": []any{map[string]any{"api_key": "SECRET"}}}}
 	}
 	got, err := m.Map(t.Context(), Resource{}, document(false), nil, nil, false)
-	if err != nil || len(got) != 1 || got[0].Message != Redacted+Redacted || got[0].Status != True {
+	if err != nil || len(got) != 1 || got[0].Message.String() != Redacted+Redacted || got[0].Status != True {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := m.Map(t.Context(), Resource{}, document(true), nil, nil, false); err == nil {

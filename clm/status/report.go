@@ -34,8 +34,8 @@ const (
 type Reported struct {
 	Type               string    `json:"type"`
 	Status             Value     `json:"status"`
-	Reason             string    `json:"reason,omitempty"`
-	Message            string    `json:"message,omitempty"`
+	Reason             Text      `json:"reason,omitzero"`
+	Message            Text      `json:"message,omitzero"`
 	LastTransitionTime time.Time `json:"last_transition_time"`
 }
 

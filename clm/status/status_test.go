@@ -133,7 +133,7 @@ func parseReport(t *testing.T, args []datadriven.CmdArg) (Report, time.Time) {
 		default: // Type=Status or Type=(Status,Reason,Message)
 			c := Reported{Type: arg.Key, Status: Value(arg.Vals[0])}
 			if len(arg.Vals) > 2 {
-				c.Reason, c.Message = arg.Vals[1], arg.Vals[2]
+				c.Reason, c.Message = Given(arg.Vals[1]), Given(arg.Vals[2])
 			}
 			if _, twice := conditions[arg.Key]; twice && slices.Contains(order, arg.Key) {
 				order = append(order, arg.Key)
@@ -330,7 +330,7 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 			r := drawReport(t, "dns", 2)
 			// often the same
 			r.ObservedAt = epoch.Add(time.Duration(rapid.IntRange(0, 4).Draw(t, "moment")) * time.Microsecond)
-			r.Conditions[1].Message = rapid.StringMatching("[ab]{0,2}").Draw(t, "message")
+			r.Conditions[1].Message = Given(rapid.StringMatching("[ab]{0,2}").Draw(t, "message"))
 			verdict, answer := take(r)
 			if verdict == Stored || verdict == Aggregated {
 				if slices.Contains(taken[max(0, len(taken)-keep):], kept()) {

@@ -19,11 +19,11 @@ func AppendConditions(b []byte, conditions []Condition) []byte {
 		}
 		b = jsonscan.AppendString(append(b, `{"type":`...), c.Type)
 		b = jsonscan.AppendString(append(b, `,"status":`...), string(c.Status))
-		if c.Reason != "" {
-			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason)
+		if !c.Reason.IsZero() {
+			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason.String())
 		}
-		if c.Message != "" {
-			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message)
+		if !c.Message.IsZero() {
+			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message.String())
 		}
 		b = strconv.AppendInt(append(b, `,"observed_generation":`...), int64(c.ObservedGeneration), 10)
 		b = jsonscan.AppendTime(append(b, `,"created_time":`...), c.CreatedTime)
@@ -46,9 +46,9 @@ func ScanConditions(s *jsonscan.Scanner) []Condition {
 			case "status":
 				c.Status = Value(s.String())
 			case "reason":
-				c.Reason = s.String()
+				c.Reason = scanText(s)
 			case "message":
-				c.Message = s.String()
+				c.Message = scanText(s)
 			case "observed_generation":
 				c.ObservedGeneration = int32(s.Int())
 			case "created_time":
@@ -66,6 +66,14 @@ func ScanConditions(s *jsonscan.Scanner) []Condition {
 	return conditions
 }
 
+// scanText reads a text that AppendConditions or Append wrote because it was given.
+func scanText(s *jsonscan.Scanner) Text {
+	if s.Null() {
+		return Text{}
+	}
+	return Given(s.String())
+}
+
 // Append appends a report with all that is stored of it.
 func (r Report) Append(b []byte) []byte {
 	b = jsonscan.AppendString(append(b, `{"adapter":`...), r.Adapter)
@@ -77,11 +85,11 @@ func (r Report) Append(b []byte) []byte {
 		}
 		b = jsonscan.AppendString(append(b, `{"type":`...), c.Type)
 		b = jsonscan.AppendString(append(b, `,"status":`...), string(c.Status))
-		if c.Reason != "" {
-			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason)
+		if !c.Reason.IsZero() {
+			b = jsonscan.AppendString(append(b, `,"reason":`...), c.Reason.String())
 		}
-		if c.Message != "" {
-			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message)
+		if !c.Message.IsZero() {
+			b = jsonscan.AppendString(append(b, `,"message":`...), c.Message.String())
 		}
 		b = jsonscan.AppendTime(append(b, `,"last_transition_time":`...), c.LastTransitionTime)
 		b = append(b, '}')
@@ -158,9 +166,9 @@ func scanReported(s *jsonscan.Scanner) []Reported {
 			case "status":
 				c.Status = Value(s.String())
 			case "reason":
-				c.Reason = s.String()
+				c.Reason = scanText(s)
 			case "message":
-				c.Message = s.String()
+				c.Message = scanText(s)
 			case "last_transition_time":
 				c.LastTransitionTime = s.Time()
 			default:

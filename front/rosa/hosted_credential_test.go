@@ -125,7 +125,8 @@ func (p *plane) serve(l *lifecycle, answer func(r clmclient.Resource, data map[s
 			_, err = l.system.Report(ctx, "credentials", r.ID, apiclm.AdapterStatusCreate{
 				Adapter: "credential", ObservedGeneration: r.Generation, ObservedTime: time.Now(), Data: text,
 				Conditions: []apiclm.ReportedCondition{
-					{Type: "Available", Status: parts[0], Reason: parts[1], Message: strings.TrimRight(parts[2], ":")},
+					{Type: "Available", Status: parts[0], Reason: optional(parts[1]),
+						Message: optional(strings.TrimRight(parts[2], ":"))},
 					{Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
 				},
 			})
@@ -374,4 +375,12 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 	}
 	_, err = p.CreateCredential(ctx, made.ID, platform.CredentialRequest{})
 	want(t, err, 409, "CLUSTERS-MGMT-CREDENTIAL-004", "being deleted")
+}
+
+// optional is nil for an empty text.
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
 }

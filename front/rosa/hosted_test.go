@@ -174,7 +174,7 @@ func (l *lifecycle) report(in clmclient.Collection, id, adapter, data string, co
 		parts := strings.SplitN(value+"::", ":", 3)
 		given[kind] = true
 		report.Conditions = append(report.Conditions, apiclm.ReportedCondition{Type: kind, Status: parts[0],
-			Reason: parts[1], Message: strings.TrimRight(parts[2], ":")})
+			Reason: optional(parts[1]), Message: optional(strings.TrimRight(parts[2], ":"))})
 	}
 	for _, kind := range []string{"Available", "Applied", "Health"} {
 		if !given[kind] {

@@ -167,6 +167,18 @@ end:
 	return s.data[begin:s.at]
 }
 
+// Bool reads true or false.
+func (s *Scanner) Bool() bool {
+	switch string(s.literal()) {
+	case "true":
+		return true
+	case "false":
+	default:
+		s.fail()
+	}
+	return false
+}
+
 // Int reads a whole number; null is 0.
 func (s *Scanner) Int() int64 {
 	if s.Null() {
