@@ -94,10 +94,12 @@ func work(name, kind, objectName, namespace string, generation int, conditions [
 			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "String", "string": v}})
 		case int:
 			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "Integer", "integer": v}})
-		default:
+		case []object:
+			if v == nil { // a path that is not there is not fed back
+				continue
+			}
 			raw, _ := json.Marshal(v)
-			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "JsonRaw", "jsonRaw": string(
-				raw)}})
+			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "JsonRaw", "jsonRaw": string(raw)}})
 		}
 	}
 	manifest := func(kind, name string) object {
@@ -122,8 +124,10 @@ func work(name, kind, objectName, namespace string, generation int, conditions [
 }
 
 func applied(generation int) []object {
-	return []object{{"type": "Applied", "status": "True", "observedGeneration": generation},
-		{"type": "Available", "status": "True", "observedGeneration": generation}}
+	return []object{
+		{"type": "Applied", "status": "True", "observedGeneration": generation, "message": "applied"},
+		{"type": "Available", "status": "True", "observedGeneration": generation},
+	}
 }
 
 func said(generation int, conditions ...string) (list []object) {
@@ -267,8 +271,8 @@ func TestTheRoadInEachSituation(t *testing.T) {
 	}
 }
 
-// show runs the adapter, and writes what it changed: works, calls, reports.
-func show(t *testing.T, s situation) []byte {
+// dryRun runs the adapter once in a situation.
+func dryRun(t *testing.T, s situation) *adapter.Trace {
 	t.Helper()
 	config, task := load(t, s.adapter)
 	encode := func(v any) json.RawMessage {
@@ -311,6 +315,13 @@ func show(t *testing.T, s situation) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return trace
+}
+
+// show runs the adapter, and writes what it changed: works, calls, reports.
+func show(t *testing.T, s situation) []byte {
+	t.Helper()
+	trace := dryRun(t, s)
 	var b bytes.Buffer
 	pretty := func(v any) {
 		enc := json.NewEncoder(&b)
