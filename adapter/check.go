@@ -82,6 +82,10 @@ func (t *Task) check() Findings {
 	c := &checker{}
 	seen := map[string]int{}
 	for _, p := range t.Params {
+		if p.Let != nil {
+			c.letEntry(p, seen)
+			continue
+		}
 		c.param(p, seen)
 	}
 	seen = map[string]int{}
@@ -93,6 +97,7 @@ func (t *Task) check() Findings {
 		c.resource(r, seen)
 	}
 	seen = map[string]int{}
+	c.let(t.Post.Let, seen)
 	for _, p := range t.Post.Payloads {
 		c.need(p.Place, "name", p.Name)
 		c.own(p.Place, p.Name)
@@ -108,6 +113,7 @@ func (t *Task) check() Findings {
 		c.log(a.Place, a.Log)
 		c.call(a.APICall)
 	}
+	c.report(t)
 	return c.findings
 }
 

@@ -29,11 +29,12 @@ type compiler struct {
 	// anyName allows all names: in captures they are an answer's members.
 	anyName bool
 	envs    map[string]bool // the variables that the task names (env.NAME)
+	now     func() time.Time
 }
 
 func newCompiler(config *Config, task *Task, now func() time.Time) *compiler {
 	c := &compiler{config: config, task: task, funcs: templateFuncs(now), known: map[string]bool{},
-		found: map[string]bool{}, envs: map[string]bool{}}
+		found: map[string]bool{}, envs: map[string]bool{}, now: now}
 	env, err := rules.NewEnv(rules.Options{
 		Variables: map[string]rules.Type{"adapter": rules.Map, "resources": rules.Map, "event": rules.Map,
 			"env": rules.Map, "config": rules.Any},
@@ -204,154 +205,4 @@ func (f *field) find(doc map[string]any) (any, error) {
 		return found[0], nil
 	}
 	return found, nil
-}
-
-// node is a part of a document that is built.
-type node interface {
-	build(ctx context.Context, scope map[string]any) (any, error)
-}
-
-type (
-	literal struct{ value any }
-	text    struct{ *tmpl }
-	list    []node
-	object  []entry
-	entry   struct {
-		key   *tmpl
-		value node
-	}
-	// computed is a value definition; the default stands for null.
-	computed struct {
-		expr   *expr
-		field  *field
-		absent any
-	}
-)
-
-func (n literal) build(context.Context, map[string]any) (any, error) { return n.value, nil }
-
-func (n text) build(_ context.Context, scope map[string]any) (any, error) { return n.render(scope) }
-
-func (n list) build(ctx context.Context, scope map[string]any) (any, error) {
-	out := make([]any, len(n))
-	for i, x := range n {
-		v, err := x.build(ctx, scope)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = v
-	}
-	return out, nil
-}
-
-func (n object) build(ctx context.Context, scope map[string]any) (any, error) {
-	out := make(map[string]any, len(n))
-	for _, e := range n {
-		key, err := e.key.render(scope)
-		if err != nil {
-			return nil, err
-		}
-		if out[key], err = e.value.build(ctx, scope); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func (n computed) build(ctx context.Context, scope map[string]any) (v any, err error) {
-	if n.expr != nil {
-		v, err = n.expr.eval(ctx, scope)
-	} else {
-		v, err = n.field.find(scope)
-	}
-	switch {
-	case errors.Is(err, rules.ErrInterrupted):
-		return nil, err
-	case err != nil: // what it reads may not be there yet
-		return n.absent, nil
-	case v == nil:
-		return n.absent, nil
-	}
-	return jsonable(v), nil
-}
-
-// jsonable writes times as texts.
-func jsonable(v any) any {
-	switch v := v.(type) {
-	case time.Time:
-		return v.Format(time.RFC3339Nano)
-	case time.Duration:
-		return v.String()
-	}
-	return v
-}
-
-// document compiles a value whose strings are templates. With definitions,
-// mappings that have field or expression are computed.
-func (c *compiler) document(v Value, definitions bool) node {
-	return c.node(v, v.Value, "", definitions, true)
-}
-
-func (c *compiler) node(v Value, at any, path string, definitions, top bool) node {
-	place := v.Place
-	if line, ok := v.Lines[path]; ok {
-		place.Line = line
-	}
-	if path != "" {
-		place.Path = join(place.Path, path)
-	}
-	switch at := at.(type) {
-	case string:
-		return text{c.template(Text{at, place})}
-	case []any:
-		out := make(list, len(at))
-		for i, x := range at {
-			out[i] = c.node(v, x, fmt.Sprintf("%s[%d]", path, i), definitions, false)
-		}
-		return out
-	case map[string]any:
-		if definitions && !top {
-			if n, is := c.definition(v, at, path, place); is {
-				return n
-			}
-		}
-		var out object
-		for _, key := range sortedKeys(at) {
-			out = append(out, entry{c.template(Text{key, place}), c.node(v, at[key], join(path, key), definitions,
-				false)})
-		}
-		return out
-	}
-	return literal{at}
-}
-
-// definition is {expression, default} or {field, default}.
-func (c *compiler) definition(v Value, m map[string]any, path string, place Place) (node, bool) {
-	expression, _ := m["expression"].(string)
-	name, _ := m["field"].(string)
-	at := func(key, value string) Text {
-		p := place
-		if line, ok := v.Lines[join(path, key)]; ok {
-			p.Line = line
-		}
-		return Text{value, p}
-	}
-	n := computed{absent: m["default"]}
-	switch {
-	case expression != "" && name != "":
-		c.fail(place, "expression and field exclude each other")
-		return literal{}, true
-	case expression != "":
-		n.expr = c.expr(at("expression", expression))
-	case name != "":
-		n.field = c.field(at("field", name))
-	default:
-		return nil, false
-	}
-	for _, key := range sortedKeys(m) {
-		if key != "expression" && key != "field" && key != "default" {
-			c.warn(place, "%q beside an expression or a field is ignored", key)
-		}
-	}
-	return n, true
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -47,6 +48,7 @@ type Engine struct {
 	task        *program
 	api         *apiClient
 	stored      storedTimes
+	warned      sync.Map       // *expr that failed and was logged
 	env, config map[string]any // what expressions see by these names
 }
 
@@ -137,6 +139,8 @@ type Result struct {
 	Seen          map[string]any // resources.<name> and resources.<name>.<nested>, as expressions see them
 	PostActions   []PostActionResult
 	Errors        map[Phase]error
+	// Warnings are expressions that failed and whose value is null or their default.
+	Warnings []error
 }
 
 // Err is what failed, nil after success.

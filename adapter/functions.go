@@ -38,7 +38,7 @@ func functions(now func() time.Time) []rules.Function {
 			text, err := json.Marshal(args[0])
 			return string(text), err
 		}},
-		// The next four are ours, not HyperFleet's.
+		// The next five are ours, not HyperFleet's.
 		{Name: "fromJson", Params: []rules.Type{rules.String}, Result: rules.Any, Do: func(args []any) (any, error) {
 			return fromJSON(args[0].(string))
 		}},
@@ -49,6 +49,8 @@ func functions(now func() time.Time) []rules.Function {
 		{Name: "sha256", Params: []rules.Type{rules.String}, Result: rules.String, Do: func(args []any) (any, error) {
 			return hash(args[0].(string)), nil
 		}},
+		{Name: "reportOf", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any,
+			Do: func(args []any) (any, error) { return reportOf(args[0], args[1].(string)), nil }},
 		{Name: "nowMicro", Result: rules.String, Do: func([]any) (any, error) {
 			return now().UTC().Format(microseconds),
 				nil
@@ -85,6 +87,17 @@ func functions(now func() time.Time) []rules.Function {
 			return "Unknown", nil
 		}},
 	}
+}
+
+// reportOf is an adapter's report in an answer of GET .../statuses; {} when there is none.
+func reportOf(statuses any, adapter string) any {
+	list, _ := dig(statuses, "items").([]any)
+	for _, x := range list {
+		if report, ok := x.(map[string]any); ok && report["adapter"] == adapter {
+			return report
+		}
+	}
+	return map[string]any{}
 }
 
 // dig follows a dotted path of members and indices; nil when it leads nowhere.

@@ -51,7 +51,7 @@ func (x *execution) manifest(ctx context.Context, r *resource) (Object, int64, e
 
 func (x *execution) rendered(ctx context.Context, r *resource) (any, error) {
 	if r.text == nil {
-		return r.manifest.build(ctx, x.scope)
+		return r.manifest.build(ctx, x.frame(ctx))
 	}
 	body, err := r.text.render(x.scope)
 	if err != nil {

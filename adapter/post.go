@@ -61,6 +61,12 @@ func (x *execution) reports() bool {
 // act builds the payloads and does the actions. It ends at the first failure.
 func (x *execution) act(ctx context.Context) *StepError {
 	left := map[string]bool{} // payloads whose condition is not met
+	if err := x.bindReportNames(); err != nil {
+		return err
+	}
+	if err := x.evaluateLet(ctx, PostActions, x.task.let); err != nil {
+		return err
+	}
 	for i := range x.task.payloads {
 		p := &x.task.payloads[i]
 		if p.when != nil {
@@ -73,7 +79,7 @@ func (x *execution) act(ctx context.Context) *StepError {
 				continue
 			}
 		}
-		v, err := p.build.build(ctx, x.scope)
+		v, err := p.build.build(ctx, x.frame(ctx))
 		if err != nil {
 			return &StepError{PostActions, p.name, "building the payload", err}
 		}

@@ -112,12 +112,14 @@ func (x *execution) capture(ctx context.Context, captures []capture, seen map[st
 			v, err = c.field.find(seen)
 		}
 		switch {
-		case errors.Is(err, rules.ErrInterrupted):
-			return err
+		case err != nil && c.expr != nil: // it is bound, to nothing
+			if v, err = substitute(c.expr, c.absent, err, func(e *expr, err error) { x.warn(ctx, e, err) }); err != nil {
+				return fmt.Errorf("capture %s: %w", c.name, err)
+			}
+		case err != nil && !errors.Is(err, errNotFound):
+			return fmt.Errorf("capture %s: %w", c.name, err)
 		case (err != nil || v == nil) && c.absent.Set():
 			v = c.absent.Value
-		case err != nil && c.expr != nil: // it is bound, to nothing
-			v = nil
 		case err != nil:
 			continue
 		}

@@ -15,6 +15,9 @@ type program struct {
 	params        []param
 	preconditions []precondition
 	resources     []resource
+	let           []binding // of the phase after the resources
+	work          *workView // of the standard report, nil without
+	reports       bool      // the task has a standard report
 	payloads      []payload
 	actions       []action
 	envs          []string // the variables that expressions and templates name
@@ -26,6 +29,7 @@ type param struct {
 	when *expr // may be nil
 	call *call
 	expr *expr
+	let  []binding // when the entry is a let
 }
 
 type call struct {
@@ -125,18 +129,34 @@ func (c *compiler) compile() *program {
 		p.lifecycle = p.lifecycle || r.create != nil || r.remove != nil
 		p.resources = append(p.resources, r)
 	}
+	if t.Post.Report != nil {
+		for _, name := range engineNames {
+			c.known[name] = true
+		}
+	}
+	p.let = c.let(t.Post.Let)
 	for _, x := range t.Post.Payloads {
-		p.payloads = append(p.payloads, payload{x.Name, c.when(x.When), c.document(x.Build, true)})
+		p.payloads = append(p.payloads, payload{x.Name, c.when(x.When), c.document(x.Build, definitions)})
 		c.known[x.Name] = true
 	}
 	for _, x := range t.Post.Actions {
 		p.actions = append(p.actions, action{x.Name, c.when(x.When), c.log(x.Log), c.call(x.APICall)})
+	}
+	if r := t.Post.Report; r != nil {
+		s := c.report(r)
+		c.known[reportPayload] = true
+		p.work, p.reports = s.work, true
+		p.payloads = append(p.payloads, payload{name: reportPayload, build: s})
+		p.actions = append(p.actions, c.sendReport(r))
 	}
 	p.envs = slices.Sorted(maps.Keys(c.envs))
 	return p
 }
 
 func (c *compiler) param(x Param) param {
+	if x.Let != nil {
+		return param{Param: x, let: c.let(x.Let)}
+	}
 	out := param{Param: x, call: c.call(x.Source.APICall)}
 	out.when = c.when(x.When)
 	if x.Source.Expression.Value != "" {
@@ -253,7 +273,7 @@ func (c *compiler) resource(x Resource) resource {
 		if _, unread := refOf(x.Manifest.Value); !unread {
 			c.manifest(x.Manifest.Place, m, "")
 		}
-		out.manifest = c.document(x.Manifest, false)
+		out.manifest = c.document(x.Manifest, templates)
 		version, _ := m["apiVersion"].(string)
 		kind, _ := m["kind"].(string)
 		out.version, out.kind = c.template(Text{version, x.Manifest.Place}), c.template(Text{kind, x.Manifest.Place})

@@ -215,40 +215,59 @@ func (x *execution) log(ctx context.Context, l *logAction) {
 func (x *execution) takeParams(ctx context.Context) *StepError {
 	for i := range x.task.params {
 		p := &x.task.params[i]
-		if p.when != nil {
-			yes, err := x.decided(ctx, p.when)
-			if err != nil {
-				return &StepError{ParamExtraction, p.Name, "evaluating when", err}
+		if p.let != nil {
+			if err := x.evaluateLet(ctx, ParamExtraction, p.let); err != nil {
+				return err
 			}
-			if !yes {
-				x.scope[p.Name] = p.Default.Value
-				continue
-			}
+			continue
 		}
-		v, err := x.take(ctx, p)
-		if err == nil && !set(v) && p.Default.Set() {
-			v = p.Default.Value
+		if err := x.takeParam(ctx, p); err != nil {
+			return err
 		}
-		if err == nil && v != nil && p.call == nil && p.expr == nil { // their values are of the type that they are
-			v, err = convert(v, p.Type)
+	}
+	return nil
+}
+
+// takeParam binds one parameter. An optional one whose source has nothing gets its default; an
+// expression that fails for another reason than absence fails the phase.
+func (x *execution) takeParam(ctx context.Context, p *param) *StepError {
+	if p.when != nil {
+		yes, err := x.decided(ctx, p.when)
+		if err != nil {
+			return &StepError{ParamExtraction, p.Name, "evaluating when", err}
 		}
-		switch {
-		case err != nil && p.Required:
-			return &StepError{ParamExtraction, p.Name, "taking the required parameter from " + p.Source.describe(), err}
-		case err != nil:
-			if ctx.Err() != nil {
-				return &StepError{ParamExtraction, p.Name, "taking the parameter", context.Cause(ctx)}
-			}
-			x.o.Log.DebugContext(ctx, "an optional parameter has its default", slog.String("id", x.event.ID),
-				slog.String("param", p.Name), slog.Any("error", err))
-			v = p.Default.Value
-		case v == nil && p.Required:
-			return &StepError{ParamExtraction, p.Name, "taking the required parameter from " + p.Source.describe(),
-				errors.New("there is none")}
+		if !yes {
+			x.scope[p.Name] = p.Default.Value
+			return nil
 		}
-		if v != nil {
-			x.scope[p.Name] = v
+	}
+	v, err := x.take(ctx, p)
+	if err == nil && !set(v) && p.Default.Set() {
+		v = p.Default.Value
+	}
+	if err == nil && v != nil && p.call == nil && p.expr == nil { // their values are of the type that they are
+		v, err = convert(v, p.Type)
+	}
+	switch {
+	case err == nil && v == nil && p.Required:
+		err = errors.New("there is none")
+		fallthrough
+	case err != nil && p.Required:
+		return &StepError{ParamExtraction, p.Name, "taking the required parameter from " + p.Source.describe(), err}
+	case err != nil && ctx.Err() != nil:
+		return &StepError{ParamExtraction, p.Name, "taking the parameter", context.Cause(ctx)}
+	case err != nil && p.expr != nil:
+		v, err = substitute(p.expr, p.Default, err, func(e *expr, err error) { x.warn(ctx, e, err) })
+		if err != nil {
+			return &StepError{ParamExtraction, p.Name, "taking the parameter from an expression", err}
 		}
+	case err != nil:
+		x.o.Log.DebugContext(ctx, "an optional parameter has its default", slog.String("id", x.event.ID),
+			slog.String("param", p.Name), slog.Any("error", err))
+		v = p.Default.Value
+	}
+	if v != nil {
+		x.scope[p.Name] = v
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type Param struct {
 	// When decides whether the source is asked. When it is false the param has
 	// its default, or is null, also one that is required. An addition of ours.
 	When *When `yaml:"when"`
+	// Let takes the place of everything else in an entry: named expressions. An addition of ours.
+	Let Let `yaml:"let"`
 }
 
 // Source is where a param's value comes from. One is set.
@@ -199,8 +201,10 @@ type When struct {
 
 // Post is what is reported at the end.
 type Post struct {
+	Let      Let          `yaml:"let"` // before the payloads; an addition of ours
 	Payloads []Payload    `yaml:"payloads"`
 	Actions  []PostAction `yaml:"post_actions"`
+	Report   *Report      `yaml:"report"` // after the post actions; an addition of ours
 }
 
 // Payload is a document that becomes a param: its JSON.

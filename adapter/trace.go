@@ -25,6 +25,7 @@ type traceJSON struct {
 	Errors              map[Phase]string   `json:"errors,omitempty"`
 	APIRequests         []apiRequestJSON   `json:"apiRequests,omitempty"`
 	TransportOperations []operationJSON    `json:"transportOperations,omitempty"`
+	Warnings            []string           `json:"warnings,omitempty"` // Atoll's own
 }
 
 type preconditionJSON struct {
@@ -108,6 +109,9 @@ func (t *Trace) WriteJSON(w io.Writer, verbose bool) error {
 		out.TransportOperations = append(out.TransportOperations, operationJSON{o.Operation, o.Kind, o.Namespace,
 			o.Name, o.Result})
 	}
+	for _, err := range r.Warnings {
+		out.Warnings = append(out.Warnings, err.Error())
+	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
@@ -185,6 +189,12 @@ func (t *Trace) WriteText(w io.Writer, verbose bool) error {
 		}
 		fmt.Fprintf(&b, "  [%d/%d] %-30s %s\n", i+1, len(r.PostActions), a.Name, word)
 		problemLine(&b, a.Err)
+	}
+	if len(r.Warnings) > 0 {
+		b.WriteString("\nExpressions that failed; null or their defaults stand in their places\n")
+		for _, err := range r.Warnings {
+			fmt.Fprintf(&b, "  %v\n", err)
+		}
 	}
 	b.WriteString("\nRequests\n")
 	for _, c := range t.Calls {

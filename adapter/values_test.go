@@ -134,7 +134,7 @@ func TestAPayloadIsWhatWasWritten(t *testing.T) {
 			t.Skip(found)
 		}
 		c := newCompiler(nil, &Task{}, today)
-		built, err := c.document(v, true).build(t.Context(), map[string]any{})
+		built, err := c.document(v, definitions).build(t.Context(), frame{vars: map[string]any{}})
 		if err != nil || c.errors != nil {
 			t.Fatal(err, c.errors)
 		}

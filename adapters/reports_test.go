@@ -44,10 +44,12 @@ func reportSituations() []situation {
 		return []object{{"type": "Applied", "status": "False", "observedGeneration": generation, "message": "not applied"}}
 	}
 	broken := object{"GET /clusters/" + clusterID + "/nodepools": 503}
-	children := object{"GET /clusters/" + clusterID + "/nodepools": object{"items": []object{}, "total": 0}}
-	lost := object{"GET /managementclusters": object{"items": []object{{
-		"name": "management-01", "statuses": []object{report("maestro", 1, nil, "Available", "False", "Lost", "")},
-	}}}}
+	lostAndEmpty := object{
+		"GET /clusters/" + clusterID + "/nodepools": object{"items": []object{}, "total": 0},
+		"GET /managementclusters": object{"items": []object{{
+			"name": "management-01", "statuses": []object{report("maestro", 1, nil, "Available", "False", "Lost", "")},
+		}}},
+	}
 	hosted := func(generation int, conditions, of []object) object {
 		return object{"work-" + clusterID: work("work-"+clusterID, "HostedCluster", hc, ns, generation, conditions,
 			object{"generation": 7, "of": fmt.Sprint(generation), "conditions": of})}
@@ -62,16 +64,16 @@ func reportSituations() []situation {
 		{adapter: "hosted-cluster", name: "is invalid", resource: cluster(1, false), cluster: []object{placed},
 			found: hosted(1, applied(5), said(7, "ValidConfiguration", "False", "Invalid", "networks overlap"))},
 		{adapter: "hosted-cluster", name: "is degraded", resource: cluster(1, false), cluster: []object{placed},
-			found: hosted(1, applied(5), said(7, "Available", "True", "AsExpected", "", "Degraded", "True", "X", "etcd is slow",
-				"Progressing", "True", "Y", "step 2 of 3", "KubeAPIServerAvailable", "True", "AsExpected", ""))},
+			found: hosted(1, applied(5), said(7, "Available", "True", "AsExpected", "",
+				"Degraded", "True", "X", "etcd is slow", "Progressing", "True", "Y", "step 2 of 3",
+				"KubeAPIServerAvailable", "True", "AsExpected", ""))},
 		{adapter: "hosted-cluster", name: "has conditions without a generation", resource: cluster(1, false),
-			cluster: []object{placed}, found: hosted(1, applied(5), []object{{"type": "Available", "status": "True", "reason": ""}})},
+			cluster: []object{placed},
+			found:   hosted(1, applied(5), []object{{"type": "Available", "status": "True", "reason": ""}})},
 		{adapter: "hosted-cluster", name: "was available and cannot tell now", resource: cluster(2, true),
 			cluster: []object{placed, full}, answers: broken, found: hosted(2, applied(5), nil)},
 		{adapter: "hosted-cluster", name: "is deleted on a lost management cluster", resource: cluster(2, true),
-			cluster: []object{placed, full}, found: hosted(2, applied(5), nil), answers: object{
-				"GET /managementclusters": lost["GET /managementclusters"], "GET /clusters/" + clusterID + "/nodepools": children["GET /clusters/"+clusterID+"/nodepools"],
-			}},
+			cluster: []object{placed, full}, found: hosted(2, applied(5), nil), answers: lostAndEmpty},
 	}
 	for _, c := range []struct {
 		adapter, resource, work, kind, object, ready string
@@ -95,8 +97,9 @@ func reportSituations() []situation {
 		}
 		before := func(generation int) []object {
 			return []object{report(c.adapter, generation, object{
-				"target_cluster": "edge-01", "replicas": 4, "version": "1.36.1", "certificate": "OLD", "ca_bundle": "CA", "server": "S",
-				"tls_server_name": "N", "expires_at": "2026-01-01T00:00:00Z", "conditions": said(1, c.ready, "True", "AsExpected", ""),
+				"target_cluster": "edge-01", "replicas": 4, "version": "1.36.1", "certificate": "OLD", "ca_bundle": "CA",
+				"server": "S", "tls_server_name": "N", "expires_at": "2026-01-01T00:00:00Z",
+				"conditions": said(1, c.ready, "True", "AsExpected", ""),
 			}, "Available", "True", "AsExpected", "")}
 		}
 		add := func(name string, s situation) {

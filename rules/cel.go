@@ -15,6 +15,8 @@ import (
 var (
 	// ErrCost says that an evaluation was ended because it is too expensive.
 	ErrCost = errors.New("operation cancelled: actual cost limit exceeded")
+	// ErrAbsent says that an expression reads a member, an element or a variable that is not there.
+	ErrAbsent = errors.New("it is not there")
 	// ErrInterrupted says that its context ended first.
 	ErrInterrupted = errors.New("operation interrupted")
 )
@@ -185,8 +187,30 @@ func evalError(ctx context.Context, err error) error {
 		return ErrCost
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
+	case isAbsence(err):
+		return absence{err}
 	}
 	return err
+}
+
+// absence is an error that is ErrAbsent and keeps the words of cel-go.
+type absence struct{ error }
+
+func (absence) Is(target error) bool { return target == ErrAbsent }
+func (a absence) Unwrap() error      { return a.error }
+
+// isAbsence recognizes the errors of cel-go's attributes and optional values, which have no type of
+// their own. TestAbsenceIsKnown holds the words against the version in use.
+func isAbsence(err error) bool {
+	text := err.Error()
+	for _, words := range []string{
+		"no such key: ", "no such attribute(s): ", "index out of bounds: ", "optional.none() dereference",
+	} {
+		if strings.HasPrefix(text, words) {
+			return true
+		}
+	}
+	return false
 }
 
 // recovered makes a panic an error: whatever an expression does, its user

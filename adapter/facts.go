@@ -1,0 +1,147 @@
+package adapter
+
+import (
+	"fmt"
+	"strings"
+)
+
+// workView says how the state of a ManifestWork's object is read.
+type workView struct {
+	resource, object, ready string
+	ignoreUnversioned       bool // a condition without observedGeneration does not count
+	subject                 string
+	waiting, pending        rung
+	ladder, blockers        []rung
+}
+
+// workFacts are what is known of a ManifestWork and its object. The zero value is that of a work that
+// does not exist.
+type workFacts struct {
+	ordered    bool     // Maestro has the work
+	applied    bool     // the agent has applied its present content, and the object is of this generation
+	refused    []string // what the management cluster refused of its present content, as "Kind: message"
+	generation string   // the object's own generation; "" while it is unknown
+	conditions []any    // the object's conditions
+	object     any      // the object with its feedback
+}
+
+// facts reads what the run found. It errs when the conditions that came back are no JSON.
+func (w *workView) facts(vars map[string]any) (f workFacts, err error) {
+	resources, _ := vars["resources"].(map[string]any)
+	work, found := resources[w.resource].(map[string]any)
+	f.object = resources[w.object]
+	f.ordered = found
+	f.applied = hasPresent(work, "Applied", "True") && feedback(f.object, "of") == toText(vars["generation"])
+	if hasPresent(work, "Applied", "False") {
+		f.refused = refusals(work)
+	}
+	f.generation = feedback(f.object, "generation")
+	conditions, err := fromJSON(feedback(f.object, "conditions"))
+	if err != nil {
+		return f, fmt.Errorf("the conditions of %s: %w", w.object, err)
+	}
+	f.conditions, _ = conditions.([]any)
+	return f, nil
+}
+
+// document is the facts as expressions see them under the name work.
+func (f workFacts) document() map[string]any {
+	refused := []any{}
+	for _, text := range f.refused {
+		refused = append(refused, text)
+	}
+	conditions := f.conditions
+	if conditions == nil {
+		conditions = []any{}
+	}
+	return map[string]any{
+		"ordered": f.ordered, "applied": f.applied, "refused": refused, "generation": f.generation,
+		"conditions": conditions,
+	}
+}
+
+// hasPresent says whether a work has a condition of that status about its present content.
+func hasPresent(work map[string]any, kind, status string) bool {
+	list, _ := dig(work, "status.conditions").([]any)
+	for _, x := range list {
+		c, _ := x.(map[string]any)
+		observed, there := c["observedGeneration"]
+		if !there {
+			observed = int64(0)
+		}
+		if c["type"] == kind && c["status"] == status && equal(observed, dig(work, "metadata.generation")) {
+			return true
+		}
+	}
+	return false
+}
+
+// refusals are the messages of the manifests that were not applied.
+func refusals(work map[string]any) (out []string) {
+	manifests, _ := dig(work, "status.resourceStatus.manifests").([]any)
+	for _, m := range manifests {
+		kind, _ := dig(m, "resourceMeta.kind").(string)
+		list, _ := dig(m, "conditions").([]any)
+		var messages []string
+		for _, x := range list {
+			if c, _ := x.(map[string]any); c["type"] == "Applied" && c["status"] == "False" {
+				messages = append(messages, kind+": "+textOf(c["message"]))
+			}
+		}
+		if text := strings.Join(messages, "; "); text != "" {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+// isReady says whether the object is ready in its present generation.
+func (w *workView) isReady(f workFacts) bool {
+	if !f.applied {
+		return false
+	}
+	for _, x := range f.conditions {
+		c, _ := x.(map[string]any)
+		if c["type"] != w.ready || c["status"] != "True" {
+			continue
+		}
+		observed, there := c["observedGeneration"]
+		if there && toText(observed) == f.generation || !there && !w.ignoreUnversioned {
+			return true
+		}
+	}
+	return false
+}
+
+// isOutdated says whether the object's ready condition is about another generation than its present
+// one.
+func (w *workView) isOutdated(f workFacts) bool {
+	for _, x := range f.conditions {
+		c, _ := x.(map[string]any)
+		observed, there := c["observedGeneration"]
+		if c["type"] == w.ready && there && toText(observed) != f.generation {
+			return true
+		}
+	}
+	return false
+}
+
+// wasAvailable says whether the last report is about this generation and had Available True.
+func wasAvailable(vars map[string]any) bool {
+	before, _ := vars["before"].(map[string]any)
+	list, _ := before["conditions"].([]any)
+	for _, x := range list {
+		if c, _ := x.(map[string]any); c["type"] == "Available" && c["status"] == "True" {
+			return equal(before["observed_generation"], vars["generation"])
+		}
+	}
+	return false
+}
+
+// textOf is a value that should be a string; null is "".
+func textOf(v any) string {
+	if v == nil {
+		return ""
+	}
+	return toText(v)
+}

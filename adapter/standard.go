@@ -1,0 +1,392 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// standardReport is a compiled Report. It is the node that builds the report's body.
+type standardReport struct {
+	adapter string
+	now     func() time.Time
+	work    *workView // nil when the report is about no ManifestWork
+
+	applied, available, healthy, finalized *rung // conditions that the task writes out; nil for the standard ones
+	health                                 []rung
+	data                                   node
+}
+
+type rung struct {
+	aheadOf string
+	when    *expr // nil for waiting and pending
+	reason  node
+	message node
+}
+
+// verdict is what a condition says.
+type verdict struct{ status, reason, message any }
+
+// report compiles the standard report, which is the payload statusPayload.
+func (c *compiler) report(r *Report) *standardReport {
+	s := &standardReport{now: c.now, data: literal{map[string]any{}}}
+	if c.config != nil {
+		s.adapter = c.config.Adapter.Name
+	}
+	needed := []string{"generation", "is_deleting"}
+	if r.Work != nil {
+		needed = append(needed, "targetCluster", "before")
+		s.work = c.workView(r.Work)
+	}
+	c.uses(r.Place, needed)
+	s.applied, s.available = c.override(r.Conditions.Applied), c.override(r.Conditions.Available)
+	s.healthy, s.finalized = c.override(r.Conditions.Health), c.override(r.Conditions.Finalized)
+	s.health = c.rungs(r.Health)
+	if r.Data.Set() {
+		s.data = c.reportData(r.Data)
+	}
+	return s
+}
+
+// sendReport is the post action that sends the standard report.
+func (c *compiler) sendReport(r *Report) action {
+	send := &call{
+		method: "PUT", url: c.template(r.URL), body: c.template(Text{"{{ .statusPayload }}", r.Place}),
+		headers: []header{{"Content-Type", c.template(Text{"application/json", r.Place})}},
+	}
+	c.url(send.method, r.URL)
+	return action{name: "updateStatus", call: send}
+}
+
+// reportPayload is the name of the standard report's body, as HyperFleet's files call it.
+const reportPayload = "statusPayload"
+
+func (c *compiler) override(r *Rung) *rung {
+	if r == nil {
+		return nil
+	}
+	out := c.rung(*r)
+	return &out
+}
+
+func (c *compiler) rungs(list []Rung) (out []rung) {
+	for _, r := range list {
+		out = append(out, c.rung(r))
+	}
+	return out
+}
+
+func (c *compiler) rung(r Rung) rung {
+	out := rung{aheadOf: r.AheadOf, reason: c.scalar(r.Reason), message: c.scalar(r.Message)}
+	if r.If.Value != "" {
+		out.when = c.expr(r.If)
+	}
+	return out
+}
+
+// scalar compiles a template or an {expression}; what is not there is "".
+func (c *compiler) scalar(v Value) node {
+	if !v.Set() {
+		return literal{""}
+	}
+	if m, ok := v.Value.(map[string]any); ok {
+		if n, is := c.definition(v, m, "", reportValues); is {
+			return n
+		}
+	}
+	if _, ok := v.Value.(string); !ok {
+		c.fail(v.Place, "a text or {expression: ...} is expected")
+		return literal{""}
+	}
+	return c.document(v, templates)
+}
+
+func (c *compiler) workView(w *ReportedWork) *workView {
+	out := &workView{
+		resource: w.Resource, object: w.Object, ready: w.Ready, ignoreUnversioned: w.Unversioned == "ignored",
+		subject: w.Subject,
+	}
+	orString(&out.subject, "it")
+	if w.Waiting != nil {
+		out.waiting = c.rung(*w.Waiting)
+	}
+	if w.Pending != nil {
+		out.pending = c.rung(*w.Pending)
+	}
+	out.ladder, out.blockers = c.rungs(w.Ladder), c.rungs(w.Blockers)
+	return out
+}
+
+// build makes the body: an error of any expression is the report's, so that no condition is null.
+func (s *standardReport) build(ctx context.Context, in frame) (any, error) {
+	b := reportBuilder{standardReport: s, ctx: ctx, in: in, failed: runFailed(in.vars)}
+	b.deleting, _ = in.vars["is_deleting"].(bool)
+	generation, ok := in.vars["generation"]
+	if !ok {
+		return nil, errors.New("the report has no generation: the parameter is not set")
+	}
+	if s.work != nil {
+		if b.target, ok = in.vars["targetCluster"].(string); !ok {
+			return nil, errors.New("the report has no targetCluster: the parameter is not set")
+		}
+		var err error
+		if b.seen, err = s.work.facts(in.vars); err != nil {
+			return nil, err
+		}
+	}
+	conditions, err := b.conditions()
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.data.build(ctx, in)
+	if err != nil {
+		return nil, fmt.Errorf("data: %w", err)
+	}
+	return map[string]any{
+		"adapter": s.adapter, "conditions": conditions, "observed_generation": generation,
+		"observed_time": s.now().UTC().Format(microseconds), "data": data,
+	}, nil
+}
+
+// runFailed says whether the run has failed so far.
+func runFailed(vars map[string]any) bool {
+	adapter, _ := vars["adapter"].(map[string]any)
+	return adapter["executionStatus"] != string(Success)
+}
+
+// reportBuilder builds one body.
+type reportBuilder struct {
+	*standardReport
+	ctx              context.Context
+	in               frame
+	failed, deleting bool
+	target           string
+	seen             workFacts
+}
+
+func (b *reportBuilder) conditions() ([]any, error) {
+	var out []any
+	for _, c := range []struct {
+		kind     string
+		override *rung
+		standard func() (verdict, error)
+	}{
+		{"Applied", b.applied, b.appliedVerdict},
+		{"Available", b.available, b.availableVerdict},
+		{"Health", b.healthy, b.healthVerdict},
+		{"Finalized", b.finalized, b.finalizedVerdict},
+	} {
+		make := c.standard
+		if c.override != nil {
+			make = func() (verdict, error) { return b.written(c.override) }
+		}
+		v, err := make()
+		if err != nil {
+			return nil, fmt.Errorf("condition %s: %w", c.kind, err)
+		}
+		out = append(out, map[string]any{"type": c.kind, "status": v.status, "reason": v.reason, "message": v.message})
+	}
+	return out, nil
+}
+
+// written is a condition that the task writes out.
+func (b *reportBuilder) written(r *rung) (verdict, error) {
+	yes, err := b.holds(r)
+	if err != nil {
+		return verdict{}, err
+	}
+	return b.words(*r, yes)
+}
+
+func (b *reportBuilder) holds(r *rung) (bool, error) {
+	v, err := r.when.eval(b.ctx, b.in.vars)
+	return truth(v), err
+}
+
+// words makes the reason and the message of a rung.
+func (b *reportBuilder) words(r rung, holds bool) (v verdict, err error) {
+	v.status = statusOf(holds)
+	if v.reason, err = r.reason.build(b.ctx, b.in); err != nil {
+		return v, err
+	}
+	v.message, err = r.message.build(b.ctx, b.in)
+	return v, err
+}
+
+// first returns the words of the first rung that holds.
+func (b *reportBuilder) first(rungs []rung) (v verdict, found bool, err error) {
+	for i := range rungs {
+		yes, err := b.holds(&rungs[i])
+		if err != nil {
+			return v, false, err
+		}
+		if yes {
+			v, err = b.words(rungs[i], true)
+			return v, err == nil, err
+		}
+	}
+	return v, false, nil
+}
+
+func statusOf(yes bool) string {
+	if yes {
+		return "True"
+	}
+	return "False"
+}
+
+// appliedVerdict is True when the agent has applied the work's present content.
+func (b *reportBuilder) appliedVerdict() (verdict, error) {
+	v := verdict{status: statusOf(b.seen.applied), reason: "Applied", message: "on management cluster " + b.target}
+	switch {
+	case b.deleting:
+		v.reason, v.message = "Deleting", ""
+	case b.seen.applied:
+	default:
+		state, err := b.ladder()
+		if err != nil {
+			return v, err
+		}
+		v.reason, v.message = state.reason, state.message
+		if b.seen.ordered && len(b.seen.refused) == 0 {
+			v.reason = "Ordered"
+		}
+	}
+	return v, nil
+}
+
+// availableVerdict is True when the object is ready. A run that failed has seen nothing new: it
+// leaves the status of the last report on this generation.
+func (b *reportBuilder) availableVerdict() (verdict, error) {
+	status := statusOf(b.work.isReady(b.seen))
+	if b.failed {
+		status = statusOf(wasAvailable(b.in.vars))
+	}
+	if b.deleting {
+		return verdict{status, "Deleting", b.work.subject + " is being deleted"}, nil
+	}
+	v, err := b.ladder()
+	v.status = status
+	return v, err
+}
+
+// healthVerdict is True after a run that succeeded.
+func (b *reportBuilder) healthVerdict() (verdict, error) {
+	adapter, _ := b.in.vars["adapter"].(map[string]any)
+	if !b.failed {
+		v, found, err := b.first(b.health)
+		if found || err != nil {
+			v.status = "False"
+			return v, err
+		}
+		return verdict{"True", "Healthy", adapter["skipReason"]}, nil
+	}
+	why, _ := adapter["executionError"].(map[string]any)
+	phase, _ := why["phase"].(string)
+	orString(&phase, "unknown")
+	step, _ := why["step"].(string)
+	message, _ := why["message"].(string)
+	orString(&message, "no details")
+	if step != "" { // a template or an expression fails without a step
+		message = step + ": " + message
+	}
+	return verdict{"False", "ExecutionFailed:" + phase, message}, nil
+}
+
+// finalizedVerdict is True when the resource is being deleted and nothing that the adapter made is
+// left.
+func (b *reportBuilder) finalizedVerdict() (verdict, error) {
+	v, blocked, err := b.blocker()
+	if err != nil {
+		return v, err
+	}
+	adapter, _ := b.in.vars["adapter"].(map[string]any)
+	skipped, _ := adapter["resourcesSkipped"].(bool)
+	v.status = statusOf(b.deleting && !b.failed && !blocked && (b.target == "" || !skipped))
+	switch {
+	case !b.deleting:
+		v.reason, v.message = "NotDeleting", ""
+	case b.failed:
+		v.reason = "ExecutionFailed"
+	case !blocked:
+		v.reason = "Gone"
+	}
+	return v, nil
+}
+
+// blocker returns what keeps the resource from being finalized.
+func (b *reportBuilder) blocker() (verdict, bool, error) {
+	if b.deleting && len(b.work.blockers) > 0 {
+		v, found, err := b.first(b.work.blockers)
+		if !found {
+			v.message = ""
+		}
+		return v, found, err
+	}
+	if b.deleting && b.seen.ordered {
+		return verdict{reason: "WorkStillThere", message: "waiting until " + b.target + " has deleted it"}, true, nil
+	}
+	return verdict{message: ""}, false, nil
+}
+
+// ladder returns the reason and the message of the first rung that holds, in the order of
+// standardRungs with the task's own rungs ahead of those that they name.
+func (b *reportBuilder) ladder() (verdict, error) {
+	for _, name := range standardRungs {
+		own := slices.DeleteFunc(slices.Clone(b.work.ladder), func(r rung) bool { return r.aheadOf != name })
+		if v, found, err := b.first(own); found || err != nil {
+			return v, err
+		}
+		if v, holds, err := b.standardRung(name); holds || err != nil {
+			return v, err
+		}
+	}
+	return verdict{}, nil
+}
+
+func (b *reportBuilder) standardRung(name string) (v verdict, holds bool, err error) {
+	switch name {
+	case "waiting":
+		if b.target != "" {
+			return v, false, nil
+		}
+		v, err = b.words(b.work.waiting, true)
+		return v, true, err
+	case "failed":
+		v.reason, v.message = "ExecutionFailed", "the region could not look after "+b.work.subject+"; it tries again"
+		return v, b.failed, nil
+	case "refused":
+		if len(b.seen.refused) == 0 {
+			return v, false, nil
+		}
+		v.reason, v.message = "Refused", b.target+" refused "+b.work.subject+": "+b.seen.refused[0]
+		return v, true, nil
+	case "ordered":
+		v.reason, v.message = "Ordered", "ordered from "+b.target+", which has not taken it up yet"
+		return v, !b.seen.applied, nil
+	case "updating":
+		v.reason, v.message = "Updating", b.target+" is acting on the change"
+		return v, b.work.isOutdated(b.seen), nil
+	case "reported":
+		return b.reportedRung()
+	}
+	v, err = b.words(b.work.pending, true)
+	return v, true, err
+}
+
+// reportedRung says what the object's ready condition says. One without a reason has that of pending.
+func (b *reportBuilder) reportedRung() (v verdict, holds bool, err error) {
+	c := conditionOf(b.seen.conditions, b.work.ready)
+	if c == nil {
+		return v, false, nil
+	}
+	v.reason, v.message = textOf(c["reason"]), textOf(c["message"])
+	if v.reason == "" {
+		pending, err := b.words(b.work.pending, true)
+		v.reason = pending.reason
+		return v, true, err
+	}
+	return v, true, nil
+}
