@@ -86,15 +86,14 @@ type Candidate struct {
 	// Reasons Why it does not fit.
 	Reasons []string `json:"reasons,omitempty"`
 
-	// Score The share that the placement leaves free of its scarcest resource, in millionths. The
-	// highest is taken, of equals the first by name.
+	// Score The share that the placement leaves free of its scarcest resource, in millionths. The highest is taken, of equals the first by name.
 	Score int64 `json:"score,omitempty"`
 }
 
 // Decision defines model for Decision.
 type Decision struct {
-	// Candidates Those that come nearest, at most five: what fits first, the best score first; then
-	// those with the fewest reasons against them, by name.
+	// Candidates Those that come nearest, at most five: what fits first, the best score first; then those with the fewest
+	// reasons against them, by name.
 	Candidates []Candidate `json:"candidates"`
 
 	// Considered How many management clusters there were.
@@ -104,8 +103,7 @@ type Decision struct {
 	Objections []Objection `json:"objections"`
 }
 
-// ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever
-// was, Lost when it was.
+// ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was.
 type ManagementClusterState string
 
 // Objection defines model for Objection.
@@ -123,17 +121,15 @@ type Orphan struct {
 	EndingSince *time.Time `json:"ending_since,omitempty"`
 	ID          string     `json:"id"`
 
-	// Kind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order.
-	// Reservation: only its room is held, until the management cluster is heard and has nothing of
-	// it.
+	// Kind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order. Reservation: only its room
+	// is held, until the management cluster is heard and has nothing of it.
 	Kind              OrphanKind `json:"kind"`
 	ManagementCluster string     `json:"management_cluster"`
 
 	// Name the work's
 	Name string `json:"name,omitempty"`
 
-	// RemovedBy Who removed the cluster; absent when CLM has no record of the cluster. Only with a
-	// record is anything ended automatically.
+	// RemovedBy Who removed the cluster; absent when CLM has no record of the cluster. Only with a record is anything ended automatically.
 	RemovedBy string `json:"removed_by,omitempty"`
 
 	// Since when its owner went; of an unknown work, when it was found
@@ -146,8 +142,8 @@ type Orphan struct {
 	What []string `json:"what"`
 }
 
-// OrphanKind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order.
-// Reservation: only its room is held, until the management cluster is heard and has nothing of it.
+// OrphanKind Work: Maestro has an order for it. UnknownWork: an agent holds it without an order. Reservation: only its room
+// is held, until the management cluster is heard and has nothing of it.
 type OrphanKind string
 
 // OrphanList defines model for OrphanList.
@@ -175,13 +171,13 @@ type Placement struct {
 	// Reserved Amounts of named resources, such as planes and memory_mib.
 	Reserved Amounts `json:"reserved"`
 
-	// State Orphaned: the cluster is gone from CLM by a forced deletion, and its management cluster
-	// has not said that nothing is left of it. It reserves what it did.
+	// State Orphaned: the cluster is gone from CLM by a forced deletion, and its management cluster has not said that nothing
+	// is left of it. It reserves what it did.
 	State PlacementState `json:"state"`
 }
 
-// PlacementState Orphaned: the cluster is gone from CLM by a forced deletion, and its management
-// cluster has not said that nothing is left of it. It reserves what it did.
+// PlacementState Orphaned: the cluster is gone from CLM by a forced deletion, and its management cluster has not said that nothing
+// is left of it. It reserves what it did.
 type PlacementState string
 
 // Usage defines model for Usage.

@@ -72,8 +72,7 @@ type Collection struct {
 
 // Consumer defines model for Consumer.
 type Consumer struct {
-	// ComparedAt additive, with X-Atoll-Extensions; since when it is known what its agent holds, in
-	// the present life of the database. While it is absent, a work that is not here may be there
+	// ComparedAt additive, with X-Atoll-Extensions; since when it is known what its agent holds, in the present life of the database. While it is absent, a work that is not here may be there
 	ComparedAt *time.Time        `json:"compared_at,omitempty"`
 	CreatedAt  time.Time         `json:"created_at"`
 	Href       string            `json:"href"`
@@ -87,8 +86,7 @@ type Consumer struct {
 	// Name immutable; the consumer's name in topics and in its certificate
 	Name string `json:"name"`
 
-	// UnknownWorks additive, with X-Atoll-Extensions; works that its agent holds and this server
-	// does not know; they are left alone
+	// UnknownWorks additive, with X-Atoll-Extensions; works that its agent holds and this server does not know; they are left alone
 	UnknownWorks int       `json:"unknown_works,omitempty"`
 	UpdatedAt    time.Time `json:"updated_at"`
 }
@@ -118,8 +116,7 @@ type ConsumerPatch struct {
 	Labels *map[string]string `json:"labels,omitempty"`
 }
 
-// Delivery additive, on a GET of one bundle with X-Atoll-Extensions; how far its present
-// generation, or its deletion, has come
+// Delivery additive, on a GET of one bundle with X-Atoll-Extensions; how far its present generation, or its deletion, has come
 type Delivery struct {
 	AcceptedAt *time.Time `json:"accepted_at,omitempty"`
 
@@ -165,8 +162,7 @@ type ResourceBundle struct {
 	// DeletedAt when its deletion was ordered
 	DeletedAt *time.Time `json:"deleted_at,omitempty"`
 
-	// Delivery additive, on a GET of one bundle with X-Atoll-Extensions; how far its present
-	// generation, or its deletion, has come
+	// Delivery additive, on a GET of one bundle with X-Atoll-Extensions; how far its present generation, or its deletion, has come
 	Delivery        *Delivery         `json:"delivery,omitempty"`
 	Href            string            `json:"href"`
 	ID              string            `json:"id"`
@@ -278,20 +274,17 @@ type ListConsumersParams struct {
 	// Size items of a page; 0 returns the total only; more than 65500 and negative ones are 65500
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null,
-	// each with not, joined by and, or, not and parentheses, with arithmetic: `source = 'S' and
-	// (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has `->>` or `@>`, the same with
-	// JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
+	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null, each with not, joined by and, or,
+	// not and parentheses, with arithmetic: `source = 'S' and (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has
+	// `->>` or `@>`, the same with JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
 	// `payload->'metadata'->'labels'->>'k'in('a','b')`, `...->>'k'<>null` (the key is present).
 	//
-	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version,
-	// type, payload and status; consumers have id, name, labels, created_at, updated_at and
-	// deleted_at. A watch searches by id, name, source, consumer_name, created_at and type. A
-	// mistake is refused with maestro-21 and its column.
+	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version, type, payload and status;
+	// consumers have id, name, labels, created_at, updated_at and deleted_at. A watch searches by id, name, source,
+	// consumer_name, created_at and type. A mistake is refused with maestro-21 and its column.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
-	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at
-	// desc`. Otherwise the order of creation
+	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at desc`. Otherwise the order of creation
 	OrderBy *OrderBy `form:"orderBy,omitempty" json:"orderBy,omitempty"`
 
 	// Fields members to return, separated by commas; id always is
@@ -330,20 +323,17 @@ type ListResourceBundlesParams struct {
 	// Size items of a page; 0 returns the total only; more than 65500 and negative ones are 65500
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null,
-	// each with not, joined by and, or, not and parentheses, with arithmetic: `source = 'S' and
-	// (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has `->>` or `@>`, the same with
-	// JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
+	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null, each with not, joined by and, or,
+	// not and parentheses, with arithmetic: `source = 'S' and (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has
+	// `->>` or `@>`, the same with JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
 	// `payload->'metadata'->'labels'->>'k'in('a','b')`, `...->>'k'<>null` (the key is present).
 	//
-	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version,
-	// type, payload and status; consumers have id, name, labels, created_at, updated_at and
-	// deleted_at. A watch searches by id, name, source, consumer_name, created_at and type. A
-	// mistake is refused with maestro-21 and its column.
+	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version, type, payload and status;
+	// consumers have id, name, labels, created_at, updated_at and deleted_at. A watch searches by id, name, source,
+	// consumer_name, created_at and type. A mistake is refused with maestro-21 and its column.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
-	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at
-	// desc`. Otherwise the order of creation
+	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at desc`. Otherwise the order of creation
 	OrderBy *OrderBy `form:"orderBy,omitempty" json:"orderBy,omitempty"`
 
 	// Fields members to return, separated by commas; id always is
@@ -364,8 +354,7 @@ type ListResourceBundlesParams struct {
 
 // DeleteResourceBundleParams defines parameters for DeleteResourceBundle.
 type DeleteResourceBundleParams struct {
-	// Force additive; the bundle goes now, without its agent's confirmation. A tombstone stays, so
-	// that the agent is told when it is heard again. It is for clusters that do not come back.
+	// Force additive; the bundle goes now, without its agent's confirmation. A tombstone stays, so that the agent is told when it is heard again. It is for clusters that do not come back.
 	Force *bool `form:"force,omitempty" json:"force,omitempty"`
 
 	// Reason additive; why, for the record; needed with force
@@ -392,20 +381,17 @@ type ListUnknownWorksParams struct {
 	// Size items of a page; 0 returns the total only; more than 65500 and negative ones are 65500
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null,
-	// each with not, joined by and, or, not and parentheses, with arithmetic: `source = 'S' and
-	// (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has `->>` or `@>`, the same with
-	// JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
+	// Search Either TSL: comparisons (= != <> < <= > >= ~= ~!), like, ilike, in, between, is null, each with not, joined by and, or,
+	// not and parentheses, with arithmetic: `source = 'S' and (consumer_name = 'a' or consumer_name = 'b')`. Or, when it has
+	// `->>` or `@>`, the same with JSON paths, as Maestro's clients write it: `payload->'metadata'->'labels'@>'{"k":"v"}'`,
 	// `payload->'metadata'->'labels'->>'k'in('a','b')`, `...->>'k'<>null` (the key is present).
 	//
-	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version,
-	// type, payload and status; consumers have id, name, labels, created_at, updated_at and
-	// deleted_at. A watch searches by id, name, source, consumer_name, created_at and type. A
-	// mistake is refused with maestro-21 and its column.
+	// Bundles have id, name, created_at, updated_at, deleted_at, source, consumer_name, version, type, payload and status;
+	// consumers have id, name, labels, created_at, updated_at and deleted_at. A watch searches by id, name, source,
+	// consumer_name, created_at and type. A mistake is refused with maestro-21 and its column.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
-	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at
-	// desc`. Otherwise the order of creation
+	// OrderBy Any field of search, each with asc or desc, separated by commas: `name, created_at desc`. Otherwise the order of creation
 	OrderBy *OrderBy `form:"orderBy,omitempty" json:"orderBy,omitempty"`
 }
 

@@ -164,8 +164,8 @@ const (
 	WorkListKindManifestWorkList WorkListKind = "ManifestWorkList"
 )
 
-// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator
-// counts besides. What is not named is not limited.
+// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+// not named is not limited.
 type Capacity map[string]int64
 
 // Cluster defines model for Cluster.
@@ -403,9 +403,8 @@ type Health struct {
 // HealthStatus defines model for Health.Status.
 type HealthStatus string
 
-// HostedClusterSpec Fields of HyperShift's HostedCluster. Further ones than these are possible, as
-// that knows them; those that the service sets itself (such as infraID, dns, etcd, services,
-// pullSecret) are not.
+// HostedClusterSpec Fields of HyperShift's HostedCluster. Further ones than these are possible, as that knows them; those that
+// the service sets itself (such as infraID, dns, etcd, services, pullSecret) are not.
 type HostedClusterSpec struct {
 	Networking           *Networking            `json:"networking,omitempty"`
 	Release              *Release               `json:"release,omitempty"`
@@ -423,8 +422,8 @@ type HyperShiftNodePool struct {
 
 // ManagementCluster A consumer, as Maestro shows it.
 type ManagementCluster struct {
-	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an
-	// operator counts besides. What is not named is not limited.
+	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+	// not named is not limited.
 	Capacity  Capacity              `json:"capacity,omitempty"`
 	CreatedAt time.Time             `json:"created_at"`
 	Href      string                `json:"href"`
@@ -442,9 +441,8 @@ type ManagementCluster struct {
 	// Reserved What the clusters that are placed there take.
 	Reserved Capacity `json:"reserved,omitempty"`
 
-	// State What was declared, unless its agent is not heard: Unheard before it ever was, Lost when
-	// it was. Clusters are placed on those that are Ready. With what follows it is absent while the
-	// lifecycle manager does not answer.
+	// State What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was. Clusters are
+	// placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
 	State ManagementClusterState `json:"state,omitempty"`
 
 	// UnknownWorks Works that its agent holds and the region does not know; they are left alone.
@@ -458,9 +456,8 @@ type ManagementCluster struct {
 // ManagementClusterKind defines model for ManagementCluster.Kind.
 type ManagementClusterKind string
 
-// ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever
-// was, Lost when it was. Clusters are placed on those that are Ready. With what follows it is
-// absent while the lifecycle manager does not answer.
+// ManagementClusterState What was declared, unless its agent is not heard: Unheard before it ever was, Lost when it was. Clusters are
+// placed on those that are Ready. With what follows it is absent while the lifecycle manager does not answer.
 type ManagementClusterState string
 
 // ManagementClusterList defines model for ManagementClusterList.
@@ -479,8 +476,8 @@ type ManagementClusterListKind string
 
 // ManagementClusterRequest defines model for ManagementClusterRequest.
 type ManagementClusterRequest struct {
-	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an
-	// operator counts besides. What is not named is not limited.
+	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+	// not named is not limited.
 	Capacity Capacity          `json:"capacity,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Name     string            `json:"name"`
@@ -491,8 +488,8 @@ type ManagementClusterRequest struct {
 
 // ManagementClusterUpdate defines model for ManagementClusterUpdate.
 type ManagementClusterUpdate struct {
-	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an
-	// operator counts besides. What is not named is not limited.
+	// Capacity How much there is of what clusters take: `planes`, `memory_mib`, and what an operator counts besides. What is
+	// not named is not limited.
 	Capacity Capacity `json:"capacity,omitempty"`
 
 	// State Cordoned takes no more clusters; Draining is to be emptied.
@@ -927,8 +924,7 @@ type ListClustersParams struct {
 
 // CreateClusterParams defines parameters for CreateCluster.
 type CreateClusterParams struct {
-	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document,
-	// however often they are sent.
+	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -1000,8 +996,7 @@ type ListNodePoolsParams struct {
 
 // CreateNodePoolParams defines parameters for CreateNodePool.
 type CreateNodePoolParams struct {
-	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document,
-	// however often they are sent.
+	// IdempotencyKey Made up once for what is wanted: the same key and body get the same document, however often they are sent.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -1085,8 +1080,7 @@ type CreateClusterJSONRequestBody = ClusterRequest
 // UpdateClusterJSONRequestBody defines body for UpdateCluster for application/json ContentType.
 type UpdateClusterJSONRequestBody = ClusterUpdate
 
-// UpdateClusterApplicationMergePatchPlusJSONRequestBody defines body for UpdateCluster for
-// application/merge-patch+json ContentType.
+// UpdateClusterApplicationMergePatchPlusJSONRequestBody defines body for UpdateCluster for application/merge-patch+json ContentType.
 type UpdateClusterApplicationMergePatchPlusJSONRequestBody = ClusterUpdate
 
 // ReplaceClusterJSONRequestBody defines body for ReplaceCluster for application/json ContentType.
@@ -1107,8 +1101,7 @@ type CreateNodePoolJSONRequestBody = NodePoolRequest
 // UpdateNodePoolJSONRequestBody defines body for UpdateNodePool for application/json ContentType.
 type UpdateNodePoolJSONRequestBody = NodePoolUpdate
 
-// UpdateNodePoolApplicationMergePatchPlusJSONRequestBody defines body for UpdateNodePool for
-// application/merge-patch+json ContentType.
+// UpdateNodePoolApplicationMergePatchPlusJSONRequestBody defines body for UpdateNodePool for application/merge-patch+json ContentType.
 type UpdateNodePoolApplicationMergePatchPlusJSONRequestBody = NodePoolUpdate
 
 // ReplaceNodePoolJSONRequestBody defines body for ReplaceNodePool for application/json ContentType.

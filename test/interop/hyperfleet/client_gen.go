@@ -296,11 +296,9 @@ type ClientInterface interface {
 	ListClusters(ctx context.Context, params *ListClustersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateClusterWithBody request with any body
-	CreateClusterWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (
-		*http.Response, error)
+	CreateClusterWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	CreateCluster(ctx context.Context, body CreateClusterJSONRequestBody, reqEditors ...RequestEditorFn) (
-		*http.Response, error)
+	CreateCluster(ctx context.Context, body CreateClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteCluster request
 	DeleteCluster(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -309,49 +307,38 @@ type ClientInterface interface {
 	GetCluster(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PatchClusterWithBody request with any body
-	PatchClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*http.Response, error)
+	PatchClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	PatchCluster(ctx context.Context, id ID, body PatchClusterJSONRequestBody, reqEditors ...RequestEditorFn) (
-		*http.Response, error)
+	PatchCluster(ctx context.Context, id ID, body PatchClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ForceDeleteClusterWithBody request with any body
-	ForceDeleteClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*http.Response, error)
+	ForceDeleteClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	ForceDeleteCluster(ctx context.Context, id ID, body ForceDeleteClusterJSONRequestBody,
-		reqEditors ...RequestEditorFn) (*http.Response, error)
+	ForceDeleteCluster(ctx context.Context, id ID, body ForceDeleteClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListNodePools request
 	ListNodePools(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateNodePoolWithBody request with any body
-	CreateNodePoolWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateNodePoolWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	CreateNodePool(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody, reqEditors ...RequestEditorFn) (
-		*http.Response, error)
+	CreateNodePool(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListClusterStatuses request
 	ListClusterStatuses(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PutClusterStatusWithBody request with any body
-	PutClusterStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*http.Response, error)
+	PutClusterStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	PutClusterStatus(ctx context.Context, id ID, body PutClusterStatusJSONRequestBody, reqEditors ...RequestEditorFn) (
-		*http.Response, error)
+	PutClusterStatus(ctx context.Context, id ID, body PutClusterStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// PutNodePoolStatusWithBody request with any body
-	PutNodePoolStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*http.Response, error)
+	PutNodePoolStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	PutNodePoolStatus(ctx context.Context, id ID, body PutNodePoolStatusJSONRequestBody,
-		reqEditors ...RequestEditorFn) (*http.Response, error)
+	PutNodePoolStatus(ctx context.Context, id ID, body PutNodePoolStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
-func (c *Client) ListClusters(ctx context.Context, params *ListClustersParams, reqEditors ...RequestEditorFn) (
-	*http.Response, error) {
+func (c *Client) ListClusters(ctx context.Context, params *ListClustersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListClustersRequest(c.Server, params)
 	if err != nil {
 		return nil, err
@@ -363,8 +350,7 @@ func (c *Client) ListClusters(ctx context.Context, params *ListClustersParams, r
 	return c.Client.Do(req)
 }
 
-func (c *Client) CreateClusterWithBody(ctx context.Context, contentType string, body io.Reader,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) CreateClusterWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateClusterRequestWithBody(c.Server, contentType, body)
 	if err != nil {
 		return nil, err
@@ -376,8 +362,7 @@ func (c *Client) CreateClusterWithBody(ctx context.Context, contentType string, 
 	return c.Client.Do(req)
 }
 
-func (c *Client) CreateCluster(ctx context.Context, body CreateClusterJSONRequestBody, reqEditors ...RequestEditorFn) (
-	*http.Response, error) {
+func (c *Client) CreateCluster(ctx context.Context, body CreateClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateClusterRequest(c.Server, body)
 	if err != nil {
 		return nil, err
@@ -413,8 +398,7 @@ func (c *Client) GetCluster(ctx context.Context, id ID, reqEditors ...RequestEdi
 	return c.Client.Do(req)
 }
 
-func (c *Client) PatchClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) PatchClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPatchClusterRequestWithBody(c.Server, id, contentType, body)
 	if err != nil {
 		return nil, err
@@ -426,8 +410,7 @@ func (c *Client) PatchClusterWithBody(ctx context.Context, id ID, contentType st
 	return c.Client.Do(req)
 }
 
-func (c *Client) PatchCluster(ctx context.Context, id ID, body PatchClusterJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) PatchCluster(ctx context.Context, id ID, body PatchClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPatchClusterRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
@@ -439,8 +422,7 @@ func (c *Client) PatchCluster(ctx context.Context, id ID, body PatchClusterJSONR
 	return c.Client.Do(req)
 }
 
-func (c *Client) ForceDeleteClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) ForceDeleteClusterWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewForceDeleteClusterRequestWithBody(c.Server, id, contentType, body)
 	if err != nil {
 		return nil, err
@@ -452,8 +434,7 @@ func (c *Client) ForceDeleteClusterWithBody(ctx context.Context, id ID, contentT
 	return c.Client.Do(req)
 }
 
-func (c *Client) ForceDeleteCluster(ctx context.Context, id ID, body ForceDeleteClusterJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) ForceDeleteCluster(ctx context.Context, id ID, body ForceDeleteClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewForceDeleteClusterRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
@@ -477,8 +458,7 @@ func (c *Client) ListNodePools(ctx context.Context, id ID, reqEditors ...Request
 	return c.Client.Do(req)
 }
 
-func (c *Client) CreateNodePoolWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) CreateNodePoolWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateNodePoolRequestWithBody(c.Server, id, contentType, body)
 	if err != nil {
 		return nil, err
@@ -490,8 +470,7 @@ func (c *Client) CreateNodePoolWithBody(ctx context.Context, id ID, contentType 
 	return c.Client.Do(req)
 }
 
-func (c *Client) CreateNodePool(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) CreateNodePool(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateNodePoolRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
@@ -503,8 +482,7 @@ func (c *Client) CreateNodePool(ctx context.Context, id ID, body CreateNodePoolJ
 	return c.Client.Do(req)
 }
 
-func (c *Client) ListClusterStatuses(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response,
-	error) {
+func (c *Client) ListClusterStatuses(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListClusterStatusesRequest(c.Server, id)
 	if err != nil {
 		return nil, err
@@ -516,8 +494,7 @@ func (c *Client) ListClusterStatuses(ctx context.Context, id ID, reqEditors ...R
 	return c.Client.Do(req)
 }
 
-func (c *Client) PutClusterStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) PutClusterStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPutClusterStatusRequestWithBody(c.Server, id, contentType, body)
 	if err != nil {
 		return nil, err
@@ -529,8 +506,7 @@ func (c *Client) PutClusterStatusWithBody(ctx context.Context, id ID, contentTyp
 	return c.Client.Do(req)
 }
 
-func (c *Client) PutClusterStatus(ctx context.Context, id ID, body PutClusterStatusJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) PutClusterStatus(ctx context.Context, id ID, body PutClusterStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPutClusterStatusRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
@@ -542,8 +518,7 @@ func (c *Client) PutClusterStatus(ctx context.Context, id ID, body PutClusterSta
 	return c.Client.Do(req)
 }
 
-func (c *Client) PutNodePoolStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) PutNodePoolStatusWithBody(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPutNodePoolStatusRequestWithBody(c.Server, id, contentType, body)
 	if err != nil {
 		return nil, err
@@ -555,8 +530,7 @@ func (c *Client) PutNodePoolStatusWithBody(ctx context.Context, id ID, contentTy
 	return c.Client.Do(req)
 }
 
-func (c *Client) PutNodePoolStatus(ctx context.Context, id ID, body PutNodePoolStatusJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *Client) PutNodePoolStatus(ctx context.Context, id ID, body PutNodePoolStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPutNodePoolStatusRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
@@ -598,9 +572,7 @@ func NewListClustersRequest(server string, params *ListClustersParams) (*http.Re
 
 		if params.Page != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page", *params.Page,
-				runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer",
-					Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page", *params.Page, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -612,9 +584,7 @@ func NewListClustersRequest(server string, params *ListClustersParams) (*http.Re
 
 		if params.Size != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "size", *params.Size,
-				runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer",
-					Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "size", *params.Size, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -626,9 +596,7 @@ func NewListClustersRequest(server string, params *ListClustersParams) (*http.Re
 
 		if params.Order != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "order", *params.Order,
-				runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string",
-					Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "order", *params.Order, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -640,9 +608,7 @@ func NewListClustersRequest(server string, params *ListClustersParams) (*http.Re
 
 		if params.Search != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "search", *params.Search,
-				runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string",
-					Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "search", *params.Search, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -654,9 +620,7 @@ func NewListClustersRequest(server string, params *ListClustersParams) (*http.Re
 
 		if params.Fields != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields,
-				runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string",
-					Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "fields", *params.Fields, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -726,8 +690,7 @@ func NewDeleteClusterRequest(server string, id ID) (*http.Request, error) {
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -761,8 +724,7 @@ func NewGetClusterRequest(server string, id ID) (*http.Request, error) {
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -807,8 +769,7 @@ func NewPatchClusterRequestWithBody(server string, id ID, contentType string, bo
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -850,14 +811,12 @@ func NewForceDeleteClusterRequest(server string, id ID, body ForceDeleteClusterJ
 }
 
 // NewForceDeleteClusterRequestWithBody generates requests for ForceDeleteCluster with any type of body
-func NewForceDeleteClusterRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request,
-	error) {
+func NewForceDeleteClusterRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -893,8 +852,7 @@ func NewListNodePoolsRequest(server string, id ID) (*http.Request, error) {
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -939,8 +897,7 @@ func NewCreateNodePoolRequestWithBody(server string, id ID, contentType string, 
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -976,8 +933,7 @@ func NewListClusterStatusesRequest(server string, id ID) (*http.Request, error) 
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -1017,14 +973,12 @@ func NewPutClusterStatusRequest(server string, id ID, body PutClusterStatusJSONR
 }
 
 // NewPutClusterStatusRequestWithBody generates requests for PutClusterStatus with any type of body
-func NewPutClusterStatusRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request,
-	error) {
+func NewPutClusterStatusRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -1066,14 +1020,12 @@ func NewPutNodePoolStatusRequest(server string, id ID, body PutNodePoolStatusJSO
 }
 
 // NewPutNodePoolStatusRequestWithBody generates requests for PutNodePoolStatus with any type of body
-func NewPutNodePoolStatusRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request,
-	error) {
+func NewPutNodePoolStatusRequestWithBody(server string, id ID, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
 
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{
-		ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
 	if err != nil {
 		return nil, err
 	}
@@ -1147,15 +1099,12 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 	// ListClustersWithResponse request
-	ListClustersWithResponse(ctx context.Context, params *ListClustersParams, reqEditors ...RequestEditorFn) (
-		*ListClustersResponse, error)
+	ListClustersWithResponse(ctx context.Context, params *ListClustersParams, reqEditors ...RequestEditorFn) (*ListClustersResponse, error)
 
 	// CreateClusterWithBodyWithResponse request with any body
-	CreateClusterWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*CreateClusterResponse, error)
+	CreateClusterWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateClusterResponse, error)
 
-	CreateClusterWithResponse(ctx context.Context, body CreateClusterJSONRequestBody, reqEditors ...RequestEditorFn) (
-		*CreateClusterResponse, error)
+	CreateClusterWithResponse(ctx context.Context, body CreateClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateClusterResponse, error)
 
 	// DeleteClusterWithResponse request
 	DeleteClusterWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*DeleteClusterResponse, error)
@@ -1164,46 +1113,35 @@ type ClientWithResponsesInterface interface {
 	GetClusterWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*GetClusterResponse, error)
 
 	// PatchClusterWithBodyWithResponse request with any body
-	PatchClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*PatchClusterResponse, error)
+	PatchClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PatchClusterResponse, error)
 
-	PatchClusterWithResponse(ctx context.Context, id ID, body PatchClusterJSONRequestBody,
-		reqEditors ...RequestEditorFn) (*PatchClusterResponse, error)
+	PatchClusterWithResponse(ctx context.Context, id ID, body PatchClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*PatchClusterResponse, error)
 
 	// ForceDeleteClusterWithBodyWithResponse request with any body
-	ForceDeleteClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error)
+	ForceDeleteClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error)
 
-	ForceDeleteClusterWithResponse(ctx context.Context, id ID, body ForceDeleteClusterJSONRequestBody,
-		reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error)
+	ForceDeleteClusterWithResponse(ctx context.Context, id ID, body ForceDeleteClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error)
 
 	// ListNodePoolsWithResponse request
 	ListNodePoolsWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*ListNodePoolsResponse, error)
 
 	// CreateNodePoolWithBodyWithResponse request with any body
-	CreateNodePoolWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error)
+	CreateNodePoolWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error)
 
-	CreateNodePoolWithResponse(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody,
-		reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error)
+	CreateNodePoolWithResponse(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error)
 
 	// ListClusterStatusesWithResponse request
-	ListClusterStatusesWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (
-		*ListClusterStatusesResponse, error)
+	ListClusterStatusesWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*ListClusterStatusesResponse, error)
 
 	// PutClusterStatusWithBodyWithResponse request with any body
-	PutClusterStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error)
+	PutClusterStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error)
 
-	PutClusterStatusWithResponse(ctx context.Context, id ID, body PutClusterStatusJSONRequestBody,
-		reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error)
+	PutClusterStatusWithResponse(ctx context.Context, id ID, body PutClusterStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error)
 
 	// PutNodePoolStatusWithBodyWithResponse request with any body
-	PutNodePoolStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader,
-		reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error)
+	PutNodePoolStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error)
 
-	PutNodePoolStatusWithResponse(ctx context.Context, id ID, body PutNodePoolStatusJSONRequestBody,
-		reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error)
+	PutNodePoolStatusWithResponse(ctx context.Context, id ID, body PutNodePoolStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error)
 }
 
 type ListClustersResponse struct {
@@ -1547,8 +1485,7 @@ func (r PutNodePoolStatusResponse) ContentType() string {
 }
 
 // ListClustersWithResponse request returning *ListClustersResponse
-func (c *ClientWithResponses) ListClustersWithResponse(ctx context.Context, params *ListClustersParams,
-	reqEditors ...RequestEditorFn) (*ListClustersResponse, error) {
+func (c *ClientWithResponses) ListClustersWithResponse(ctx context.Context, params *ListClustersParams, reqEditors ...RequestEditorFn) (*ListClustersResponse, error) {
 	rsp, err := c.ListClusters(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1557,8 +1494,7 @@ func (c *ClientWithResponses) ListClustersWithResponse(ctx context.Context, para
 }
 
 // CreateClusterWithBodyWithResponse request with arbitrary body returning *CreateClusterResponse
-func (c *ClientWithResponses) CreateClusterWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader,
-	reqEditors ...RequestEditorFn) (*CreateClusterResponse, error) {
+func (c *ClientWithResponses) CreateClusterWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateClusterResponse, error) {
 	rsp, err := c.CreateClusterWithBody(ctx, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1566,8 +1502,7 @@ func (c *ClientWithResponses) CreateClusterWithBodyWithResponse(ctx context.Cont
 	return ParseCreateClusterResponse(rsp)
 }
 
-func (c *ClientWithResponses) CreateClusterWithResponse(ctx context.Context, body CreateClusterJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*CreateClusterResponse, error) {
+func (c *ClientWithResponses) CreateClusterWithResponse(ctx context.Context, body CreateClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateClusterResponse, error) {
 	rsp, err := c.CreateCluster(ctx, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1576,8 +1511,7 @@ func (c *ClientWithResponses) CreateClusterWithResponse(ctx context.Context, bod
 }
 
 // DeleteClusterWithResponse request returning *DeleteClusterResponse
-func (c *ClientWithResponses) DeleteClusterWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (
-	*DeleteClusterResponse, error) {
+func (c *ClientWithResponses) DeleteClusterWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*DeleteClusterResponse, error) {
 	rsp, err := c.DeleteCluster(ctx, id, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1586,8 +1520,7 @@ func (c *ClientWithResponses) DeleteClusterWithResponse(ctx context.Context, id 
 }
 
 // GetClusterWithResponse request returning *GetClusterResponse
-func (c *ClientWithResponses) GetClusterWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (
-	*GetClusterResponse, error) {
+func (c *ClientWithResponses) GetClusterWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*GetClusterResponse, error) {
 	rsp, err := c.GetCluster(ctx, id, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1596,8 +1529,7 @@ func (c *ClientWithResponses) GetClusterWithResponse(ctx context.Context, id ID,
 }
 
 // PatchClusterWithBodyWithResponse request with arbitrary body returning *PatchClusterResponse
-func (c *ClientWithResponses) PatchClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string,
-	body io.Reader, reqEditors ...RequestEditorFn) (*PatchClusterResponse, error) {
+func (c *ClientWithResponses) PatchClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PatchClusterResponse, error) {
 	rsp, err := c.PatchClusterWithBody(ctx, id, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1605,8 +1537,7 @@ func (c *ClientWithResponses) PatchClusterWithBodyWithResponse(ctx context.Conte
 	return ParsePatchClusterResponse(rsp)
 }
 
-func (c *ClientWithResponses) PatchClusterWithResponse(ctx context.Context, id ID, body PatchClusterJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*PatchClusterResponse, error) {
+func (c *ClientWithResponses) PatchClusterWithResponse(ctx context.Context, id ID, body PatchClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*PatchClusterResponse, error) {
 	rsp, err := c.PatchCluster(ctx, id, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1615,8 +1546,7 @@ func (c *ClientWithResponses) PatchClusterWithResponse(ctx context.Context, id I
 }
 
 // ForceDeleteClusterWithBodyWithResponse request with arbitrary body returning *ForceDeleteClusterResponse
-func (c *ClientWithResponses) ForceDeleteClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string,
-	body io.Reader, reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error) {
+func (c *ClientWithResponses) ForceDeleteClusterWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error) {
 	rsp, err := c.ForceDeleteClusterWithBody(ctx, id, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1624,8 +1554,7 @@ func (c *ClientWithResponses) ForceDeleteClusterWithBodyWithResponse(ctx context
 	return ParseForceDeleteClusterResponse(rsp)
 }
 
-func (c *ClientWithResponses) ForceDeleteClusterWithResponse(ctx context.Context, id ID,
-	body ForceDeleteClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error) {
+func (c *ClientWithResponses) ForceDeleteClusterWithResponse(ctx context.Context, id ID, body ForceDeleteClusterJSONRequestBody, reqEditors ...RequestEditorFn) (*ForceDeleteClusterResponse, error) {
 	rsp, err := c.ForceDeleteCluster(ctx, id, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1634,8 +1563,7 @@ func (c *ClientWithResponses) ForceDeleteClusterWithResponse(ctx context.Context
 }
 
 // ListNodePoolsWithResponse request returning *ListNodePoolsResponse
-func (c *ClientWithResponses) ListNodePoolsWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (
-	*ListNodePoolsResponse, error) {
+func (c *ClientWithResponses) ListNodePoolsWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*ListNodePoolsResponse, error) {
 	rsp, err := c.ListNodePools(ctx, id, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1644,8 +1572,7 @@ func (c *ClientWithResponses) ListNodePoolsWithResponse(ctx context.Context, id 
 }
 
 // CreateNodePoolWithBodyWithResponse request with arbitrary body returning *CreateNodePoolResponse
-func (c *ClientWithResponses) CreateNodePoolWithBodyWithResponse(ctx context.Context, id ID, contentType string,
-	body io.Reader, reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error) {
+func (c *ClientWithResponses) CreateNodePoolWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error) {
 	rsp, err := c.CreateNodePoolWithBody(ctx, id, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1653,8 +1580,7 @@ func (c *ClientWithResponses) CreateNodePoolWithBodyWithResponse(ctx context.Con
 	return ParseCreateNodePoolResponse(rsp)
 }
 
-func (c *ClientWithResponses) CreateNodePoolWithResponse(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody,
-	reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error) {
+func (c *ClientWithResponses) CreateNodePoolWithResponse(ctx context.Context, id ID, body CreateNodePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateNodePoolResponse, error) {
 	rsp, err := c.CreateNodePool(ctx, id, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1663,8 +1589,7 @@ func (c *ClientWithResponses) CreateNodePoolWithResponse(ctx context.Context, id
 }
 
 // ListClusterStatusesWithResponse request returning *ListClusterStatusesResponse
-func (c *ClientWithResponses) ListClusterStatusesWithResponse(ctx context.Context, id ID,
-	reqEditors ...RequestEditorFn) (*ListClusterStatusesResponse, error) {
+func (c *ClientWithResponses) ListClusterStatusesWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*ListClusterStatusesResponse, error) {
 	rsp, err := c.ListClusterStatuses(ctx, id, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1673,8 +1598,7 @@ func (c *ClientWithResponses) ListClusterStatusesWithResponse(ctx context.Contex
 }
 
 // PutClusterStatusWithBodyWithResponse request with arbitrary body returning *PutClusterStatusResponse
-func (c *ClientWithResponses) PutClusterStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string,
-	body io.Reader, reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error) {
+func (c *ClientWithResponses) PutClusterStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error) {
 	rsp, err := c.PutClusterStatusWithBody(ctx, id, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1682,8 +1606,7 @@ func (c *ClientWithResponses) PutClusterStatusWithBodyWithResponse(ctx context.C
 	return ParsePutClusterStatusResponse(rsp)
 }
 
-func (c *ClientWithResponses) PutClusterStatusWithResponse(ctx context.Context, id ID,
-	body PutClusterStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error) {
+func (c *ClientWithResponses) PutClusterStatusWithResponse(ctx context.Context, id ID, body PutClusterStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*PutClusterStatusResponse, error) {
 	rsp, err := c.PutClusterStatus(ctx, id, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1692,8 +1615,7 @@ func (c *ClientWithResponses) PutClusterStatusWithResponse(ctx context.Context, 
 }
 
 // PutNodePoolStatusWithBodyWithResponse request with arbitrary body returning *PutNodePoolStatusResponse
-func (c *ClientWithResponses) PutNodePoolStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string,
-	body io.Reader, reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error) {
+func (c *ClientWithResponses) PutNodePoolStatusWithBodyWithResponse(ctx context.Context, id ID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error) {
 	rsp, err := c.PutNodePoolStatusWithBody(ctx, id, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
@@ -1701,8 +1623,7 @@ func (c *ClientWithResponses) PutNodePoolStatusWithBodyWithResponse(ctx context.
 	return ParsePutNodePoolStatusResponse(rsp)
 }
 
-func (c *ClientWithResponses) PutNodePoolStatusWithResponse(ctx context.Context, id ID,
-	body PutNodePoolStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error) {
+func (c *ClientWithResponses) PutNodePoolStatusWithResponse(ctx context.Context, id ID, body PutNodePoolStatusJSONRequestBody, reqEditors ...RequestEditorFn) (*PutNodePoolStatusResponse, error) {
 	rsp, err := c.PutNodePoolStatus(ctx, id, body, reqEditors...)
 	if err != nil {
 		return nil, err
