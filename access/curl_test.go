@@ -19,8 +19,8 @@ import (
 // curlServer serves a front's stack, over HTTP/1.1 and HTTP/2, to real curl,
 // and answers with what the handler saw.
 func curlServer(t *testing.T) (url, ca string) {
-	mux := rest.NewMux()
-	mux.Handle("/", func(w http.ResponseWriter, r *http.Request) error {
+	rt := NewRouter(Options{Identifier: &Verifier{Region: testRegion, Keys: testKeys()}, Log: quiet})
+	handleEverything(rt, func(w http.ResponseWriter, r *http.Request) error {
 		id, ok := FromContext(r.Context())
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -31,8 +31,7 @@ func curlServer(t *testing.T) (url, ca string) {
 			"body": string(body),
 		})
 	})
-	auth := Authenticator{Verifier: &Verifier{Region: testRegion, Keys: testKeys()}, Public: PublicPaths, Log: quiet}
-	srv := httptest.NewUnstartedServer(rest.Observe(rest.Options{Log: quiet}, auth.Authenticate(mux)))
+	srv := httptest.NewUnstartedServer(rest.Observe(rest.Options{Log: quiet}, rt))
 	srv.EnableHTTP2 = true
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
 	srv.StartTLS()

@@ -33,6 +33,17 @@ func (v *Verifier) Verify(r *http.Request) (Key, []byte, error) {
 	return key, body, err
 }
 
+// Identify implements Identifier.
+func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
+	claimed, key, body, err := v.verify(r)
+	if err != nil {
+		return Identity{AccessKeyID: claimed}, nil, err
+	}
+	return Identity{
+		Principal: key.Principal, Account: key.Account, AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
+	}, body, nil
+}
+
 // verify also returns the access key id that the request claims, for the log.
 func (v *Verifier) verify(r *http.Request) (claimed string, key Key, body []byte, err error) {
 	m, ok := messageOf(r)

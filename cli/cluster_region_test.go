@@ -111,8 +111,7 @@ func frontRegion(t testing.TB, home string) *clmclient.Client {
 	quiet := slog.New(slog.DiscardHandler)
 	front := httptest.NewTLSServer(rosa.New(rosa.Options{
 		Maestro: maestro, CLM: platform, Ops: rest.NewOps(), Log: quiet,
-		Authenticate: access.Authenticator{Verifier: &access.Verifier{Region: "test-1", Keys: customerKeys{key}},
-			Public: access.PublicPaths, Log: quiet}.Authenticate,
+		Identifier: &access.Verifier{Region: "test-1", Keys: customerKeys{key}},
 	}))
 	t.Cleanup(front.Close)
 	for name, content := range map[string]any{

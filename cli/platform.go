@@ -64,12 +64,8 @@ the region's own services.`, func(ctx context.Context, s *service) error {
 				}
 				defer clm.Close()
 			}
-			authenticator := access.Authenticator{
-				Verifier: &access.Verifier{Region: region,
-					Keys: keys}, Public: access.PublicPaths, Log: s.log, Metrics: s.ops.Registry,
-			}
 			handler := rosa.New(rosa.Options{
-				Maestro: maestro, CLM: clm, Authenticate: authenticator.Authenticate, Placement: rosa.Placement(
+				Maestro: maestro, CLM: clm, Identifier: &access.Verifier{Region: region, Keys: keys}, Placement: rosa.Placement(
 					placement),
 				Ops: s.ops, Log: s.log, Metrics: s.ops.Registry,
 			})

@@ -44,33 +44,6 @@ func newHosted(clm *clmclient.Client) *hosted {
 	return &hosted{clm: clm, catalogue: &catalogue{clm: clm}, patience: signingTime}
 }
 
-func (h *hosted) routes(handle func(method, path string, h rest.Handler)) {
-	serve := func(method, path, area string, serve func(*exchange) error) {
-		handle(method, path, h.called(area, serve))
-	}
-	const clusters, nodePools = "CLUSTERS-MGMT-", "NODEPOOLS-MGMT-"
-	serve("POST", "/clusters", clusters+"CREATE", h.createCluster)
-	serve("GET", "/clusters", clusters+"LIST", h.listClusters)
-	serve("GET", "/clusters/{id}", clusters+"GET", h.getCluster)
-	serve("PATCH", "/clusters/{id}", clusters+"UPDATE", h.patchCluster)
-	serve("PUT", "/clusters/{id}", clusters+"UPDATE", h.replaceCluster)
-	serve("DELETE", "/clusters/{id}", clusters+"DELETE", h.deleteCluster)
-	serve("GET", "/clusters/{id}/statuses", clusters+"STATUS", h.clusterStatuses)
-	serve("GET", "/clusters/{id}/events", clusters+"EVENTS", h.clusterEvents)
-	serve("POST", "/clusters/{id}/credentials", clusters+"CREDENTIAL", h.createCredential)
-	serve("GET", "/clusters/{id}/credentials", clusters+"CREDENTIAL", h.listCredentials)
-	serve("GET", "/clusters/{id}/credentials/{cid}", clusters+"CREDENTIAL", h.getCredential)
-	serve("DELETE", "/clusters/{id}/credentials/{cid}", clusters+"CREDENTIAL", h.revokeCredential)
-
-	serve("POST", "/nodepools", nodePools+"CREATE", h.createNodePool)
-	serve("GET", "/nodepools", nodePools+"LIST", h.listNodePools)
-	serve("GET", "/nodepools/{id}", nodePools+"GET", h.getNodePool)
-	serve("PATCH", "/nodepools/{id}", nodePools+"UPDATE", h.patchNodePool)
-	serve("PUT", "/nodepools/{id}", nodePools+"UPDATE", h.replaceNodePool)
-	serve("DELETE", "/nodepools/{id}", nodePools+"DELETE", h.deleteNodePool)
-	serve("GET", "/nodepools/{id}/status", nodePools+"STATUS", h.nodePoolStatus)
-}
-
 // visibility returns what a caller may read of placements. Privileged accounts are
 // those of the region's operators.
 func (h *hosted) visibility(who access.Identity) progress.Visibility {
@@ -90,16 +63,20 @@ type exchange struct {
 	visibility progress.Visibility
 }
 
-// called makes a handler of a function of a call.
-func (h *hosted) called(area string, serve func(*exchange) error) rest.Handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		who, _ := access.FromContext(r.Context()) // identified has seen to it
-		c := &exchange{w: w, r: r, who: who, area: area, visibility: h.visibility(who), ctx: clmclient.WithTenant(r.Context(),
-			who.Account)}
-		if h.clm == nil {
-			return c.unavailable(errors.New("it is not configured"))
+// handlersOf returns a function that makes the handlers of one area's routes.
+// The codes of an area's errors begin with its name and that of the operation:
+// CLUSTERS-MGMT-CREATE-001.
+func (h *hosted) handlersOf(area string) func(operation string, serve func(*exchange) error) rest.Handler {
+	return func(operation string, serve func(*exchange) error) rest.Handler {
+		return func(w http.ResponseWriter, r *http.Request) error {
+			who, _ := access.FromContext(r.Context()) // access.Router refuses a request without
+			c := &exchange{w: w, r: r, who: who, area: area + "-" + operation, visibility: h.visibility(who),
+				ctx: clmclient.WithTenant(r.Context(), who.Account)}
+			if h.clm == nil {
+				return c.unavailable(errors.New("it is not configured"))
+			}
+			return c.explained(serve(c))
 		}
-		return c.explained(serve(c))
 	}
 }
 

@@ -56,11 +56,8 @@ func platformAPI(t testing.TB, m *maestroclient.Client) (endpoint, caFile string
 func platformOver(t testing.TB, o rosa.Options) (endpoint, caFile string) {
 	t.Helper()
 	o.Ops = rest.NewOps()
-	o.Authenticate = access.Authenticator{
-		Verifier: &access.Verifier{Region: region, Keys: keyring{operator.AccessKeyID: operator,
-			customer.AccessKeyID: customer, neighbour.AccessKeyID: neighbour}},
-		Public: access.PublicPaths, Log: o.Log,
-	}.Authenticate
+	o.Identifier = &access.Verifier{Region: region, Keys: keyring{operator.AccessKeyID: operator,
+		customer.AccessKeyID: customer, neighbour.AccessKeyID: neighbour}}
 	s := httptest.NewTLSServer(asDocumented(t, rosa.New(o)))
 	t.Cleanup(s.Close)
 	caFile = filepath.Join(t.TempDir(), "ca.pem")

@@ -21,11 +21,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/yaml"
@@ -49,10 +47,12 @@ type Options struct {
 	// tenants. Nil: the region has none.
 	CLM *clmclient.Client
 
-	// Authenticate stands before every handler: access.Authenticator's method.
-	// What it lets through has an access.Identity in its context, but for the
-	// access.PublicPaths.
-	Authenticate func(http.Handler) http.Handler
+	// Identifier proves who sends a request: access.Verifier in a region.
+	Identifier access.Identifier
+
+	// Policy decides what identified callers may do; default
+	// access.PrivilegedOnly.
+	Policy access.Policy
 
 	// Ops answers live and ready. New adds the checks "maestro" and, with a CLM,
 	// "clm".
@@ -79,10 +79,6 @@ const (
 	PlacementToCustomers Placement = "customers" // the cluster's own account, too
 )
 
-// stages are the prefixes under which the API is served: none, and that of the
-// API gateway's stage.
-var stages = []string{"", "/prod"}
-
 // maxBody bounds a request's body.
 const maxBody = 4 << 20
 
@@ -98,8 +94,8 @@ type front struct {
 // New returns the whole API as one handler. It panics when an option is
 // missing, since a front without one of them is not to be served.
 func New(o Options) http.Handler {
-	if o.Maestro == nil || o.Authenticate == nil || o.Ops == nil {
-		panic("rosa: Maestro, Authenticate and Ops are needed")
+	if o.Maestro == nil || o.Identifier == nil || o.Ops == nil {
+		panic("rosa: Maestro, Identifier and Ops are needed")
 	}
 	f := newFront(o.Maestro, o.Ops)
 	f.clm, f.hosted = o.CLM, newHosted(o.CLM)
@@ -112,6 +108,10 @@ func New(o Options) http.Handler {
 	if o.Patience > 0 {
 		f.hosted.patience = o.Patience
 	}
+	router := access.NewRouter(access.Options{
+		Identifier: o.Identifier, Policy: o.Policy, Log: o.Log, Metrics: o.Metrics,
+	})
+	f.register(router)
 	return rest.Observe(rest.Options{
 		Log:       o.Log,
 		ErrorBody: rest.PlatformError,
@@ -119,7 +119,7 @@ func New(o Options) http.Handler {
 		// AWS's clients show the second; behind an API gateway there is the third.
 		IDHeaders: []string{"X-Operation-Id", "X-Amzn-Requestid", "X-Amz-Apigw-Id"},
 		Metrics:   o.Metrics,
-	}, compress(o.Authenticate(f.routes())))
+	}, compress(router))
 }
 
 func newFront(m *maestroclient.Client, ops *rest.Ops) *front {
@@ -134,94 +134,6 @@ func newFront(m *maestroclient.Client, ops *rest.Ops) *front {
 		ops.Check("maestro", (&readiness{check: m.Ready}).ready)
 	}
 	return f
-}
-
-// routes are those of the OpenAPI document, under each stage.
-func (f *front) routes() *rest.Mux {
-	m := rest.NewMux()
-	for _, stage := range stages {
-		public := func(path string, h rest.Handler) { m.Handle("GET "+stage+"/api/v0"+path, h) }
-		handle := func(method, path string, h rest.Handler) {
-			m.Handle(method+" "+stage+"/api/v0"+path, identified(h))
-		}
-		public("/live", f.ops.Live)
-		public("/ready", f.ops.Ready)
-
-		handle("GET", "/openapi", f.getOpenAPI)
-
-		operate := func(method, path string, h rest.Handler) { handle(method, path, operators(h)) }
-		operate("POST", "/management_clusters", f.registerManagementCluster)
-		operate("GET", "/management_clusters", f.listManagementClusters)
-		operate("GET", "/management_clusters/{id}", f.getManagementCluster)
-		operate("PATCH", "/management_clusters/{id}", f.updateManagementCluster)
-		operate("DELETE", "/management_clusters/{id}", f.deleteManagementCluster)
-
-		operate("POST", "/work", f.createWork)
-		operate("GET", "/work", f.listWork)
-		operate("GET", "/work/{id}", f.getWork)
-		operate("PUT", "/work/{id}", f.replaceWork)
-		operate("DELETE", "/work/{id}", f.deleteWork)
-
-		operate("GET", "/resource_bundles", f.listBundles)
-		operate("GET", "/resource_bundles/{id}", f.getBundle)
-		operate("DELETE", "/resource_bundles/{id}", f.deleteBundle)
-
-		f.hosted.routes(handle)
-	}
-	return m
-}
-
-// identified lets no request through that nobody proved an identity for, also
-// when the front is wired wrongly (I10), and makes the identity the actor of
-// the calls behind.
-func identified(h rest.Handler) rest.Handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		id, ok := access.FromContext(r.Context())
-		if !ok {
-			return rest.Errorf(http.StatusForbidden, "missing-authentication",
-				"sign the request with AWS Signature Version 4")
-		}
-		if err := checkQuery(r.URL.RawQuery); err != nil {
-			return err
-		}
-		request := id.RequestID
-		if request == "" {
-			request = rest.OperationID(r.Context())
-		}
-		return h(w, r.WithContext(remote.WithActor(r.Context(), remote.Actor{
-			Principal: id.Principal, Account: id.Account, RequestID: request,
-		})))
-	}
-}
-
-// operators refuses callers who are no operators of the region: what these
-// routes show is every account's.
-func operators(h rest.Handler) rest.Handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if id, _ := access.FromContext(r.Context()); !id.Privileged {
-			return rest.Errorf(http.StatusForbidden, string(access.NotPrivileged),
-				"this is for the region's operators; the account %s is not privileged", id.Account)
-		}
-		return h(w, r)
-	}
-}
-
-// checkQuery refuses what would be dropped silently here, or be an error of
-// the database behind.
-func checkQuery(raw string) error {
-	q, err := url.ParseQuery(raw)
-	if err != nil {
-		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "the query cannot be decoded: %s", err)
-	}
-	for name, values := range q {
-		for _, v := range values {
-			if strings.ContainsRune(v, 0) || !utf8.ValidString(v) {
-				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
-					"the parameter %s has a NUL character or invalid UTF-8; remove it", quote(name))
-			}
-		}
-	}
-	return nil
 }
 
 // getOpenAPI serves the document as YAML, or as JSON to who prefers that.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -46,26 +47,77 @@ func TestDocumentAndRoutesAreTheSame(t *testing.T) {
 		}
 	}
 	slices.Sort(documented)
-	routes := newFront(nil, rest.NewOps()).routes().Routes()
-	for _, r := range routes {
+	var served []string
+	for _, r := range routesOf() {
+		served = append(served, r.Method+" "+r.Path)
+	}
+	for _, r := range served {
 		if !slices.Contains(documented, r) {
 			t.Errorf("%s is served, but not in the document", r)
 		}
 	}
 	for _, d := range documented {
-		if !slices.Contains(routes, d) {
+		if !slices.Contains(served, d) {
 			t.Errorf("%s is in the document, but not served", d)
 		}
 	}
 }
 
-// signed is an Authenticate that proves everybody to be the operator.
-func signed(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(w, r.WithContext(access.WithIdentity(r.Context(), access.Identity{
-			Principal: "arn:aws:iam::123456789012:user/op", Account: "123456789012", Privileged: true, RequestID: rest.OperationID(r.Context()),
-		})))
-	})
+// TestEveryRouteHasAnActionOfItsKindI10 walks the table of routes: its action
+// names a verb and the resource, and its parameter stands in its path.
+func TestEveryRouteHasAnActionOfItsKindI10(t *testing.T) {
+	form := regexp.MustCompile(`^(Create|Register|Describe|List|Update|Delete)([A-Z][A-Za-z]+)$`)
+	verbs := map[string][]string{
+		"GET": {"Describe", "List"}, "POST": {"Create", "Register"}, "PUT": {"Update"}, "PATCH": {"Update"},
+		"DELETE": {"Delete"},
+	}
+	public := 0
+	for _, r := range routesOf() {
+		name := r.Method + " " + r.Path
+		action := form.FindStringSubmatch(string(r.Action))
+		if action == nil || !slices.Contains(verbs[r.Method], action[1]) {
+			t.Errorf("%s has the action %q", name, r.Action)
+		}
+		if r.ID != "" && !strings.Contains(r.Path, "{"+r.ID+"}") {
+			t.Errorf("%s has no parameter %s", name, r.ID)
+		}
+		if r.ID == "" && strings.Contains(r.Path, "{") {
+			t.Errorf("%s has a parameter, and its route names no resource", name)
+		}
+		operators := regexp.MustCompile(`/(management_clusters|work|resource_bundles)`).MatchString(r.Path)
+		if operators != (r.Audience == access.Operators) {
+			t.Errorf("%s is for audience %d", name, r.Audience)
+		}
+		if r.Audience == access.Public {
+			public++
+		}
+	}
+	if public != 4 {
+		t.Errorf("%d routes are public, want live and ready below two stages", public)
+	}
+}
+
+// operatorIdentity identifies every sender as the operator.
+type operatorIdentity struct{}
+
+func (operatorIdentity) Identify(*http.Request) (access.Identity, []byte, error) {
+	return access.Identity{
+		Principal: "arn:aws:iam::123456789012:user/op", Account: "123456789012", Privileged: true,
+	}, nil, nil
+}
+
+// noIdentity identifies nobody, as a wrongly wired Identifier may.
+type noIdentity struct{}
+
+func (noIdentity) Identify(*http.Request) (access.Identity, []byte, error) {
+	return access.Identity{}, nil, nil
+}
+
+// routesOf returns the routes of the front.
+func routesOf() []access.Route {
+	router := access.NewRouter(access.Options{Identifier: noIdentity{}, Log: quiet})
+	newFront(nil, rest.NewOps()).register(router)
+	return router.Routes()
 }
 
 // unreachable is a Maestro at an address where nobody listens.
@@ -98,16 +150,13 @@ func codeIn(t *testing.T, w *httptest.ResponseRecorder) string {
 // Every route but live and ready refuses who has no identity: by the
 // authenticator, and when the front is wired without one.
 func TestNoRouteRunsWithoutIdentityI10(t *testing.T) {
-	keys := noKeys{}
-	for name, authenticate := range map[string]func(http.Handler) http.Handler{
-		"access": access.Authenticator{Verifier: &access.Verifier{Region: "local", Keys: keys},
-			Public: access.PublicPaths, Log: quiet}.Authenticate,
-		"forgotten": func(h http.Handler) http.Handler { return h },
+	for name, identifier := range map[string]access.Identifier{
+		"access": &access.Verifier{Region: "local", Keys: noKeys{}}, "wrongly wired": noIdentity{},
 	} {
-		h := New(Options{Maestro: unreachable(t), Authenticate: authenticate, Ops: rest.NewOps(), Log: quiet})
-		for _, route := range newFront(nil, rest.NewOps()).routes().Routes() {
-			method, path, _ := strings.Cut(route, " ")
-			path = strings.NewReplacer("{id}", "a", "{cid}", "b").Replace(path)
+		h := New(Options{Maestro: unreachable(t), Identifier: identifier, Ops: rest.NewOps(), Log: quiet})
+		for _, r := range routesOf() {
+			method, route := r.Method, r.Path
+			path := strings.NewReplacer("{id}", "a", "{cid}", "b").Replace(r.Path)
 			public := strings.HasSuffix(path, "/live") || strings.HasSuffix(path, "/ready")
 			for _, target := range []string{path, path + "?watch=true", path + "?size=1"} {
 				w := call(t, h, method, target, contractWork)
@@ -130,7 +179,7 @@ type noKeys struct{}
 func (noKeys) Lookup(string) (access.Key, bool, error) { return access.Key{}, false, nil }
 
 func TestUnavailableMaestroIs503Within2Seconds(t *testing.T) {
-	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
+	h := New(Options{Maestro: unreachable(t), Identifier: operatorIdentity{}, Ops: rest.NewOps(), Log: quiet})
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", "/api/v0/management_clusters", ""},
 		{"GET", "/prod/api/v0/management_clusters/m", ""},
@@ -170,9 +219,9 @@ func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
 	}
 	t.Cleanup(away.Close)
 	for name, clm := range map[string]*clmclient.Client{"away": away, "none": nil} {
-		h := New(Options{Maestro: unreachable(t), CLM: clm, Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
-		for _, route := range newFront(nil, rest.NewOps()).routes().Routes() {
-			method, path, _ := strings.Cut(route, " ")
+		h := New(Options{Maestro: unreachable(t), CLM: clm, Identifier: operatorIdentity{}, Ops: rest.NewOps(), Log: quiet})
+		for _, r := range routesOf() {
+			method, path, route := r.Method, r.Path, r.Path
 			if !strings.HasPrefix(path, "/api/v0/clusters") && !strings.HasPrefix(path, "/api/v0/nodepools") {
 				continue
 			}
@@ -191,7 +240,7 @@ func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
 }
 
 func TestReadySaysWhatIsMissing(t *testing.T) {
-	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
+	h := New(Options{Maestro: unreachable(t), Identifier: operatorIdentity{}, Ops: rest.NewOps(), Log: quiet})
 	if w := call(t, h, "GET", "/prod/api/v0/live", ""); w.Code != http.StatusOK ||
 		strings.TrimSpace(w.Body.String()) != `{"status":"ok"}` {
 		t.Errorf("live: %d %s", w.Code, w.Body)
@@ -211,7 +260,7 @@ func TestReadySaysWhatIsMissing(t *testing.T) {
 }
 
 func TestBadRequestsAreRefusedBeforeMaestro(t *testing.T) {
-	h := New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(), Log: quiet})
+	h := New(Options{Maestro: unreachable(t), Identifier: operatorIdentity{}, Ops: rest.NewOps(), Log: quiet})
 	huge := `{"cluster_id":"m","data":"` + strings.Repeat("x", maxBody) + `"}`
 	for _, c := range []struct {
 		method, path, body string
@@ -261,7 +310,7 @@ func TestBadRequestsAreRefusedBeforeMaestro(t *testing.T) {
 }
 
 func TestDocumentIsServedAsAskedFor(t *testing.T) {
-	server := httptest.NewServer(New(Options{Maestro: unreachable(t), Authenticate: signed, Ops: rest.NewOps(),
+	server := httptest.NewServer(New(Options{Maestro: unreachable(t), Identifier: operatorIdentity{}, Ops: rest.NewOps(),
 		Log: quiet}))
 	defer server.Close()
 	for accept, want := range map[string]string{

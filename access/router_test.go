@@ -18,13 +18,38 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// front is a front's stack around mux, as cli composes it.
-func front(mux http.Handler, log *slog.Logger, keys Keys, metrics prometheus.Registerer) http.Handler {
-	auth := Authenticator{
-		Verifier: &Verifier{Region: testRegion, Keys: keys, Now: func() time.Time { return testTime }},
-		Public:   PublicPaths, Log: log, Metrics: metrics,
+// methods are those for which handleEverything registers a handler.
+var methods = []string{"GET", "POST", "PUT", "PATCH", "DELETE"}
+
+// newTestRouter returns a Router that verifies signatures by keys at testTime.
+func newTestRouter(log *slog.Logger, keys Keys, metrics prometheus.Registerer) *Router {
+	return NewRouter(Options{
+		Identifier: &Verifier{Region: testRegion, Keys: keys, Now: func() time.Time { return testTime }},
+		Log:        log, Metrics: metrics,
+	})
+}
+
+// handleEverything registers a handler for every path, and for the public paths
+// of a front.
+func handleEverything(rt *Router, h rest.Handler) {
+	for _, path := range []string{"/api/v0/live", "/prod/api/v0/ready"} {
+		rt.Handle(Route{"GET", path, "DescribeHealth", "Region", "", Public}, h)
 	}
-	return rest.Observe(rest.Options{Log: log}, auth.Authenticate(mux))
+	for _, method := range methods {
+		rt.Handle(Route{method, "/{path...}", "DoAnything", "Region", "", Customers}, h)
+	}
+}
+
+// front returns a front's stack with one handler for everything, as cli composes
+// it.
+func front(h rest.Handler, log *slog.Logger, keys Keys, metrics prometheus.Registerer) http.Handler {
+	rt := newTestRouter(log, keys, metrics)
+	handleEverything(rt, h)
+	return rest.Observe(rest.Options{Log: log}, rt)
+}
+
+func notFound(http.ResponseWriter, *http.Request) error {
+	return rest.Errorf(http.StatusNotFound, "", "there is nothing")
 }
 
 func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
@@ -37,16 +62,25 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 // way of having none.
 func TestI10NoHandlerRunsWithoutIdentity(t *testing.T) {
 	ran := 0
-	mux := rest.NewMux()
-	for _, route := range []string{
-		"GET /api/v0/live", "GET /api/v0/ready", "GET /prod/api/v0/live", "GET /prod/api/v0/ready",
-		"GET /api/v0/openapi", "GET /api/v0/management_clusters", "POST /api/v0/management_clusters",
-		"GET /prod/api/v0/work/{id}", "PUT /api/v0/work/{id}", "DELETE /api/v0/work/{id}", "GET /api/v0/live/{x...}",
-		"POST /api/v0/live", "/",
+	rt := newTestRouter(quiet, testKeys(), nil)
+	for _, route := range []Route{
+		{"GET", "/api/v0/live", "DescribeHealth", "Region", "", Public},
+		{"GET", "/api/v0/ready", "DescribeHealth", "Region", "", Public},
+		{"GET", "/prod/api/v0/live", "DescribeHealth", "Region", "", Public},
+		{"GET", "/prod/api/v0/ready", "DescribeHealth", "Region", "", Public},
+		{"GET", "/api/v0/openapi", "DescribeAPI", "Region", "", Customers},
+		{"GET", "/api/v0/clusters", "ListClusters", "Cluster", "", Customers},
+		{"POST", "/api/v0/management_clusters", "RegisterManagementCluster", "ManagementCluster", "", Operators},
+		{"GET", "/prod/api/v0/work/{id}", "DescribeWork", "Work", "id", Operators},
+		{"PUT", "/api/v0/work/{id}", "UpdateWork", "Work", "id", Operators},
+		{"DELETE", "/api/v0/work/{id}", "DeleteWork", "Work", "id", Operators},
+		{"GET", "/api/v0/live/{x...}", "DescribeHealth", "Region", "", Customers},
+		{"POST", "/api/v0/live", "DescribeHealth", "Region", "", Customers},
+		{"PATCH", "/{x...}", "DoAnything", "Region", "", Customers},
 	} {
-		mux.Handle(route, func(http.ResponseWriter, *http.Request) error { ran++; return nil })
+		rt.Handle(route, func(http.ResponseWriter, *http.Request) error { ran++; return nil })
 	}
-	h := front(mux, quiet, testKeys(), nil)
+	h := rest.Observe(rest.Options{Log: quiet}, rt)
 	attacks := map[string]func(*http.Request){
 		"nothing": func(*http.Request) {},
 		"headers": func(r *http.Request) {
@@ -62,12 +96,9 @@ func TestI10NoHandlerRunsWithoutIdentity(t *testing.T) {
 		},
 	}
 	public := 0
-	for _, route := range mux.Routes() {
-		method, pattern, ok := strings.Cut(route, " ")
-		if !ok {
-			method, pattern = "PATCH", route
-		}
-		target := strings.NewReplacer("{id}", "1", "{x...}", "y").Replace(pattern)
+	for _, route := range rt.Routes() {
+		method := route.Method
+		target := strings.NewReplacer("{id}", "1", "{x...}", "y").Replace(route.Path)
 		for name, attack := range attacks {
 			r := request(t, method, target, "")
 			attack(r)
@@ -78,14 +109,14 @@ func TestI10NoHandlerRunsWithoutIdentity(t *testing.T) {
 				public++
 			}
 			if (ran != before) != isPublic || (w.Code == http.StatusForbidden) == isPublic {
-				t.Errorf("%s with %s: %d, ran %v", route, name, w.Code, ran != before)
+				t.Errorf("%s with %s: %d, ran %v", route.pattern(), name, w.Code, ran != before)
 			}
 		}
 		r := request(t, method, target, "")
 		forge(t, r, creds)
 		before := ran
 		if w := serve(h, r); w.Code != http.StatusOK || ran != before+1 {
-			t.Errorf("%s, signed: %d %s", route, w.Code, w.Body)
+			t.Errorf("%s, signed: %d %s", route.pattern(), w.Code, w.Body)
 		}
 	}
 	if public != 4*len(attacks) {
@@ -101,7 +132,7 @@ func forge(t *testing.T, r *http.Request, c client.Credentials) {
 }
 
 func TestPublicPathsAreExact(t *testing.T) {
-	h := front(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}), quiet, testKeys(), nil)
+	h := front(func(http.ResponseWriter, *http.Request) error { return nil }, quiet, testKeys(), nil)
 	for target, want := range map[string]int{
 		"/api/v0/live":            200,
 		"/api/v0/live?x=1":        200,
@@ -136,13 +167,11 @@ func TestPublicPathsAreExact(t *testing.T) {
 func TestHandlersSeeIdentityAndNoClaims(t *testing.T) {
 	var seen *http.Request
 	var body string
-	mux := rest.NewMux()
-	mux.Handle("/", func(_ http.ResponseWriter, r *http.Request) error {
+	h := front(func(_ http.ResponseWriter, r *http.Request) error {
 		b, err := io.ReadAll(r.Body)
 		seen, body = r, string(b)
 		return err
-	})
-	h := front(mux, quiet, testKeys(), nil)
+	}, quiet, testKeys(), nil)
 	claims := []string{"X-Amz-Caller-Arn", "X-Amz-Account-Id", "X-Amz-User-Id", "X-Amz-Source-Ip", "X-Amz-Request-Id",
 		"X-Amz-Security", "X-Atoll-Actor", "x-atoll-tenant", "X_Amz_Account_Id"}
 	check := func(r *http.Request) {
@@ -207,10 +236,11 @@ func TestHandlersSeeIdentityAndNoClaims(t *testing.T) {
 }
 
 func TestPublicHandlersSeeNoClaims(t *testing.T) {
-	h := front(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := front(func(w http.ResponseWriter, r *http.Request) error {
 		_, ok := FromContext(r.Context())
-		fmt.Fprint(w, ok, len(r.Header))
-	}), quiet, testKeys(), nil)
+		_, err := fmt.Fprint(w, ok, len(r.Header))
+		return err
+	}, quiet, testKeys(), nil)
 	r := httptest.NewRequest("GET", "/api/v0/live", nil)
 	r.Header.Set("X-Amz-Account-Id", account)
 	r.Header.Set("Authorization", "x")
@@ -225,7 +255,7 @@ func TestOnlyPrivilegedAccountsMayDoAnything(t *testing.T) {
 	key.Privileged = false
 	keys[testID] = key
 	ran := false
-	h := front(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran = true }), quiet, keys, nil)
+	h := front(func(http.ResponseWriter, *http.Request) error { ran = true; return nil }, quiet, keys, nil)
 	r := request(t, "GET", "/x", "")
 	forge(t, r, creds)
 	w := serve(h, r)
@@ -239,7 +269,7 @@ func TestOnlyPrivilegedAccountsMayDoAnything(t *testing.T) {
 func TestDenialsAreLoggedAndCountedWithoutSecrets(t *testing.T) {
 	var log bytes.Buffer
 	reg := prometheus.NewRegistry()
-	h := front(http.NotFoundHandler(), slog.New(slog.NewJSONHandler(&log, nil)), testKeys(), reg)
+	h := front(notFound, slog.New(slog.NewJSONHandler(&log, nil)), testKeys(), reg)
 	r := request(t, "GET", "/x", "")
 	forge(t, r, client.Credentials{AccessKeyID: testID, SecretAccessKey: testSecret, Region: testRegion,
 		SessionToken: "TOKEN"})
@@ -290,7 +320,7 @@ func TestEveryRefusalHasAnAnswer(t *testing.T) {
 }
 
 func TestBodiesThatCannotBeHashed(t *testing.T) {
-	h := front(http.NotFoundHandler(), quiet, testKeys(), nil)
+	h := front(notFound, quiet, testKeys(), nil)
 	for name, tc := range map[string]struct {
 		body   io.Reader
 		length int64
@@ -319,17 +349,16 @@ func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // Over real connections, with AWS's signer and our client's transport.
 func TestOverTheWire(t *testing.T) {
-	mux := rest.NewMux()
-	mux.Handle("/", func(w http.ResponseWriter, r *http.Request) error {
+	rt := NewRouter(Options{Identifier: &Verifier{Region: testRegion, Keys: testKeys()}, Log: quiet})
+	handleEverything(rt, func(w http.ResponseWriter, r *http.Request) error {
 		b, err := io.ReadAll(r.Body)
 		if err != nil {
 			return err
 		}
 		return rest.WriteJSON(w, 200, string(b))
 	})
-	auth := Authenticator{Verifier: &Verifier{Region: testRegion, Keys: testKeys()}, Public: PublicPaths, Log: quiet}
 	for _, http2 := range []bool{false, true} {
-		srv := httptest.NewUnstartedServer(rest.Observe(rest.Options{Log: quiet}, auth.Authenticate(mux)))
+		srv := httptest.NewUnstartedServer(rest.Observe(rest.Options{Log: quiet}, rt))
 		srv.EnableHTTP2 = http2
 		srv.StartTLS()
 		c := &http.Client{Transport: &client.SigningTransport{Credentials: creds, Base: srv.Client().Transport}}

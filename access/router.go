@@ -1,0 +1,206 @@
+package access
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"atoll.dev/internal/rest"
+)
+
+// Identifier finds out who sends a request.
+type Identifier interface {
+	// Identify returns the proven identity of the sender and the body, which it
+	// has read. Its errors are *rest.Error; with one it may return what the
+	// request claims (AccessKeyID), for the log. Several goroutines may call it.
+	Identify(r *http.Request) (Identity, []byte, error)
+}
+
+// Options are what a Router needs.
+type Options struct {
+	Identifier Identifier
+	Policy     Policy                // default PrivilegedOnly
+	Log        *slog.Logger          // default slog.Default()
+	Metrics    prometheus.Registerer // when set, it gets access_denied_total by code
+}
+
+// Router routes the requests of a front. A handler is registered together with
+// the action that a caller needs; a route without an action cannot exist. For
+// each request the Router
+//
+//  1. lets a public route through, without identity, if the request has the
+//     route's method and exactly its path, not an encoded form of it;
+//  2. identifies the sender of everything else, over the request as it was sent;
+//  3. removes the signature and every header by which a caller could claim an
+//     identity, so that no handler can use or log them;
+//  4. finds the route, and decides by it: policy first, then audience;
+//  5. calls the handler with the Identity in the context and the body in memory.
+//
+// A request that no route matches is answered 404 or 405 only to a caller whom
+// the policy allows that.
+//
+// A Router runs inside rest.Observe, which writes its errors and gives requests
+// their ids.
+type Router struct {
+	identifier Identifier
+	policy     Policy
+	log        *slog.Logger
+	denied     *prometheus.CounterVec
+	mux        *rest.Mux
+	routes     []Route
+	public     map[string]bool // "METHOD path"
+}
+
+// NewRouter returns a Router without routes. It panics without an Identifier,
+// and when its metric is registered already.
+func NewRouter(o Options) *Router {
+	if o.Identifier == nil {
+		panic("access: a Router needs an Identifier")
+	}
+	if o.Policy == nil {
+		o.Policy = PrivilegedOnly{}
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	denied := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "access_denied_total", Help: "Requests that were refused before a handler, by code.",
+	}, []string{"code"})
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(denied)
+	}
+	return &Router{identifier: o.Identifier, policy: o.Policy, log: o.Log, denied: denied, mux: rest.NewMux(),
+		public: map[string]bool{}}
+}
+
+// Handle registers a handler. It panics when the route lacks an action, a kind
+// of resource or an audience, and on a bad or conflicting pattern.
+func (rt *Router) Handle(route Route, h rest.Handler) {
+	route.validate()
+	rt.routes = append(rt.routes, route)
+	if route.Audience == Public {
+		rt.public[route.pattern()] = true
+	}
+	rt.mux.Handle(route.pattern(), func(w http.ResponseWriter, r *http.Request) error {
+		caller, identified := FromContext(r.Context())
+		switch {
+		case identified:
+			if e := decide(rt.policy, caller, route, r.PathValue(route.ID)); e != nil {
+				rt.record(r, caller, e)
+				return e
+			}
+		case route.Audience != Public:
+			return refuse(MissingAuthentication, "sign the request with AWS Signature Version 4")
+		}
+		return h(w, r)
+	})
+}
+
+// Routes returns the registered routes in the order of their registration.
+func (rt *Router) Routes() []Route { return rt.routes }
+
+func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if m, ok := messageOf(r); ok && rt.public[r.Method+" "+m.path] {
+		rt.mux.ServeHTTP(w, withoutClaims(r, nil))
+		return
+	}
+	caller, body, err := rt.identifier.Identify(r)
+	if err == nil && caller.Account == "" {
+		err = refuse(MissingAuthentication, "sign the request with AWS Signature Version 4")
+	}
+	if err != nil {
+		rt.refuse(w, r, caller, asRefusal(err))
+		return
+	}
+	if !rt.matches(r) {
+		if e := decide(rt.policy, caller, Route{}, ""); e != nil {
+			rt.refuse(w, r, caller, e)
+			return
+		}
+	}
+	caller.RequestID = rest.OperationID(r.Context())
+	rt.mux.ServeHTTP(w, withoutClaims(r, body).WithContext(WithIdentity(r.Context(), caller)))
+}
+
+// matches reports whether a request reaches a registered handler. http.ServeMux
+// also matches a path that it redirects to its clean form.
+func (rt *Router) matches(r *http.Request) bool {
+	clean := path.Clean(r.URL.Path)
+	if strings.HasSuffix(r.URL.Path, "/") && clean != "/" {
+		clean += "/"
+	}
+	return clean == r.URL.Path && rt.mux.Route(r) != ""
+}
+
+func (rt *Router) refuse(w http.ResponseWriter, r *http.Request, caller Identity, e *rest.Error) {
+	rt.record(r, caller, e)
+	rest.Fail(w, r, e)
+}
+
+// record counts and logs a refusal. rest.Fail logs errors of the server.
+func (rt *Router) record(r *http.Request, caller Identity, e *rest.Error) {
+	rt.denied.WithLabelValues(e.Code).Inc()
+	if e.Status >= http.StatusInternalServerError {
+		return
+	}
+	rt.log.LogAttrs(r.Context(), slog.LevelInfo, "access denied",
+		slog.String("operation_id", rest.OperationID(r.Context())),
+		slog.String("code", e.Code), slog.String("access_key_id", quoted(caller.AccessKeyID)),
+		slog.String("account", caller.Account), slog.String("principal", caller.Principal),
+		slog.String("method", r.Method), slog.String("path", r.URL.Path),
+		slog.String("remote", r.RemoteAddr))
+}
+
+// withoutClaims returns the request for handlers: without signature, without
+// headers that claim an identity, and with body, unless it is nil, in place of
+// the body that was read.
+func withoutClaims(r *http.Request, body []byte) *http.Request {
+	clean := r.WithContext(r.Context())
+	clean.Header = make(http.Header, len(r.Header))
+	for name, values := range r.Header {
+		if !claimsIdentity(name) {
+			clean.Header[name] = values
+		}
+	}
+	if kept := withoutParams(r.URL.RawQuery); kept != r.URL.RawQuery {
+		u := *r.URL
+		u.RawQuery = kept
+		clean.URL = &u
+		clean.RequestURI = u.RequestURI()
+	}
+	if body != nil {
+		clean.Body = io.NopCloser(bytes.NewReader(body))
+		clean.ContentLength = int64(len(body))
+		clean.TransferEncoding = nil
+	}
+	clean.Trailer = nil // not signed
+	return clean
+}
+
+// claimsIdentity reports whether a caller could claim an identity by a header.
+// That includes all x-amz-* headers, more than the five that API Gateway sets,
+// because no handler reads any of them.
+func claimsIdentity(name string) bool {
+	// Some servers behind us take _ for -.
+	n := strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	return n == "authorization" || strings.HasPrefix(n, "x-amz-") || strings.HasPrefix(n, "x-atoll-")
+}
+
+// withoutParams removes the parameters of a presigned request from a query.
+func withoutParams(raw string) string {
+	var kept []string
+	for part := range strings.SplitSeq(raw, "&") {
+		name, _, _ := strings.Cut(part, "=")
+		if n, err := url.QueryUnescape(name); err == nil && strings.HasPrefix(n, "X-Amz-") {
+			continue
+		}
+		kept = append(kept, part)
+	}
+	return strings.Join(kept, "&")
+}

@@ -1,0 +1,164 @@
+package rosa
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"atoll.dev/access"
+	"atoll.dev/client/remote"
+	"atoll.dev/internal/rest"
+)
+
+// Kinds of resources that actions are about.
+const (
+	kindRegion            access.ResourceKind = "Region" // the API itself
+	kindCluster           access.ResourceKind = "Cluster"
+	kindNodePool          access.ResourceKind = "NodePool"
+	kindCredential        access.ResourceKind = "Credential"
+	kindManagementCluster access.ResourceKind = "ManagementCluster"
+	kindWork              access.ResourceKind = "Work"
+	kindResourceBundle    access.ResourceKind = "ResourceBundle"
+)
+
+// endpoint is a row of the table of routes: the method and the path below the
+// API's prefix, the action and the resource that a decision goes by, and the
+// handler.
+type endpoint struct {
+	method, path string
+	action       access.Action
+	kind         access.ResourceKind
+	id           string // path parameter that names the resource
+	audience     access.Audience
+	handler      rest.Handler
+}
+
+// endpoints is the table of all routes of the OpenAPI document.
+func (f *front) endpoints() []endpoint {
+	const public, customers, operators = access.Public, access.Customers, access.Operators
+	h := f.hosted
+	clusters, pools := h.handlersOf("CLUSTERS-MGMT"), h.handlersOf("NODEPOOLS-MGMT")
+	return []endpoint{
+		{"GET", "/live", "DescribeHealth", kindRegion, "", public, f.ops.Live},
+		{"GET", "/ready", "DescribeHealth", kindRegion, "", public, f.ops.Ready},
+		{"GET", "/openapi", "DescribeAPI", kindRegion, "", customers, f.getOpenAPI},
+
+		{"POST", "/clusters", "CreateCluster", kindCluster, "", customers, clusters("CREATE", h.createCluster)},
+		{"GET", "/clusters", "ListClusters", kindCluster, "", customers, clusters("LIST", h.listClusters)},
+		{"GET", "/clusters/{id}", "DescribeCluster", kindCluster, "id", customers, clusters("GET", h.getCluster)},
+		{"PATCH", "/clusters/{id}", "UpdateCluster", kindCluster, "id", customers,
+			clusters("UPDATE", h.patchCluster)},
+		{"PUT", "/clusters/{id}", "UpdateCluster", kindCluster, "id", customers,
+			clusters("UPDATE", h.replaceCluster)},
+		{"DELETE", "/clusters/{id}", "DeleteCluster", kindCluster, "id", customers,
+			clusters("DELETE", h.deleteCluster)},
+		{"GET", "/clusters/{id}/statuses", "DescribeCluster", kindCluster, "id", customers,
+			clusters("STATUS", h.clusterStatuses)},
+		{"GET", "/clusters/{id}/events", "DescribeCluster", kindCluster, "id", customers,
+			clusters("EVENTS", h.clusterEvents)},
+
+		{"POST", "/clusters/{id}/credentials", "CreateCredential", kindCluster, "id", customers,
+			clusters("CREDENTIAL", h.createCredential)},
+		{"GET", "/clusters/{id}/credentials", "ListCredentials", kindCluster, "id", customers,
+			clusters("CREDENTIAL", h.listCredentials)},
+		{"GET", "/clusters/{id}/credentials/{cid}", "DescribeCredential", kindCredential, "cid", customers,
+			clusters("CREDENTIAL", h.getCredential)},
+		{"DELETE", "/clusters/{id}/credentials/{cid}", "DeleteCredential", kindCredential, "cid", customers,
+			clusters("CREDENTIAL", h.revokeCredential)},
+
+		{"POST", "/nodepools", "CreateNodePool", kindNodePool, "", customers, pools("CREATE", h.createNodePool)},
+		{"GET", "/nodepools", "ListNodePools", kindNodePool, "", customers, pools("LIST", h.listNodePools)},
+		{"GET", "/nodepools/{id}", "DescribeNodePool", kindNodePool, "id", customers, pools("GET", h.getNodePool)},
+		{"PATCH", "/nodepools/{id}", "UpdateNodePool", kindNodePool, "id", customers,
+			pools("UPDATE", h.patchNodePool)},
+		{"PUT", "/nodepools/{id}", "UpdateNodePool", kindNodePool, "id", customers,
+			pools("UPDATE", h.replaceNodePool)},
+		{"DELETE", "/nodepools/{id}", "DeleteNodePool", kindNodePool, "id", customers,
+			pools("DELETE", h.deleteNodePool)},
+		{"GET", "/nodepools/{id}/status", "DescribeNodePool", kindNodePool, "id", customers,
+			pools("STATUS", h.nodePoolStatus)},
+
+		{"POST", "/management_clusters", "RegisterManagementCluster", kindManagementCluster, "", operators,
+			f.registerManagementCluster},
+		{"GET", "/management_clusters", "ListManagementClusters", kindManagementCluster, "", operators,
+			f.listManagementClusters},
+		{"GET", "/management_clusters/{id}", "DescribeManagementCluster", kindManagementCluster, "id", operators,
+			f.getManagementCluster},
+		{"PATCH", "/management_clusters/{id}", "UpdateManagementCluster", kindManagementCluster, "id", operators,
+			f.updateManagementCluster},
+		{"DELETE", "/management_clusters/{id}", "DeleteManagementCluster", kindManagementCluster, "id", operators,
+			f.deleteManagementCluster},
+
+		{"POST", "/work", "CreateWork", kindWork, "", operators, f.createWork},
+		{"GET", "/work", "ListWork", kindWork, "", operators, f.listWork},
+		{"GET", "/work/{id}", "DescribeWork", kindWork, "id", operators, f.getWork},
+		{"PUT", "/work/{id}", "UpdateWork", kindWork, "id", operators, f.replaceWork},
+		{"DELETE", "/work/{id}", "DeleteWork", kindWork, "id", operators, f.deleteWork},
+
+		{"GET", "/resource_bundles", "ListResourceBundles", kindResourceBundle, "", operators, f.listBundles},
+		{"GET", "/resource_bundles/{id}", "DescribeResourceBundle", kindResourceBundle, "id", operators, f.getBundle},
+		{"DELETE", "/resource_bundles/{id}", "DeleteResourceBundle", kindResourceBundle, "id", operators,
+			f.deleteBundle},
+	}
+}
+
+// stages are the prefixes below which the API is served: none, and that of the
+// API gateway's stage.
+var stages = []string{"", "/prod"}
+
+// register registers every endpoint below each stage.
+func (f *front) register(router *access.Router) {
+	for _, stage := range stages {
+		for _, e := range f.endpoints() {
+			h := e.handler
+			if e.audience != access.Public {
+				h = withActor(h)
+			}
+			router.Handle(access.Route{
+				Method: e.method, Path: stage + "/api/v0" + e.path, Action: e.action,
+				Kind: e.kind, ID: e.id, Audience: e.audience,
+			}, h)
+		}
+	}
+}
+
+// withActor makes the caller the actor of the calls to the services behind, and
+// refuses queries that nobody can carry out.
+func withActor(h rest.Handler) rest.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		caller, ok := access.FromContext(r.Context())
+		if !ok { // the Router lets no such request through (I10)
+			return rest.Errorf(http.StatusForbidden, string(access.MissingAuthentication),
+				"sign the request with AWS Signature Version 4")
+		}
+		if err := checkQuery(r.URL.RawQuery); err != nil {
+			return err
+		}
+		id := caller.RequestID
+		if id == "" {
+			id = rest.OperationID(r.Context())
+		}
+		return h(w, r.WithContext(remote.WithActor(r.Context(), remote.Actor{
+			Principal: caller.Principal, Account: caller.Account, RequestID: id,
+		})))
+	}
+}
+
+// checkQuery refuses a query that would be ignored here or be an error of the
+// database behind.
+func checkQuery(raw string) error {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "the query cannot be decoded: %s", err)
+	}
+	for name, values := range q {
+		for _, v := range values {
+			if strings.ContainsRune(v, 0) || !utf8.ValidString(v) {
+				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
+					"the parameter %s has a NUL character or invalid UTF-8; remove it", quote(name))
+			}
+		}
+	}
+	return nil
+}
