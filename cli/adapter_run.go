@@ -231,7 +231,7 @@ func (r *replica) Leave(ctx context.Context) error { return r.clm.RemoveMember(c
 // namesOfClusters are those of the management clusters that CLM knows; none where
 // it has no such kind.
 func namesOfClusters(ctx context.Context, manager *clmclient.Client) (names []string, err error) {
-	for r, err := range manager.All(ctx, managementClusters, clmclient.ResourceQuery{Fields: "name"}) {
+	for r, err := range manager.All(ctx, clmclient.ManagementClusters, clmclient.ResourceQuery{Fields: "name"}) {
 		if remote.StatusOf(err) == http.StatusNotFound {
 			return nil, nil
 		}

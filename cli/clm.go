@@ -16,6 +16,7 @@ import (
 	"atoll.dev/fleet"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
+	"atoll.dev/release"
 )
 
 // clm holds the lifecycle manager: its process, by two names as hyperfleet-api
@@ -57,8 +58,10 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 			if err != nil {
 				return err
 			}
-			if err := checkReleases(f.releases); err != nil {
-				return err
+			for _, version := range f.releases {
+				if err := release.CheckVersion(version); err != nil {
+					return fmt.Errorf("--release: %w", err)
+				}
 			}
 			if err := f.serveOps(s, p, config); err != nil {
 				return err
@@ -139,9 +142,9 @@ func (f *clmFlags) publish(s *service, p *parts, o *clm.Options) error {
 	if err != nil {
 		return err
 	}
-	releases := &publisher{clm: c, releases: f.releases, log: s.log}
+	releases := &release.Publisher{CLM: c, Versions: f.releases, Log: s.log}
 	s.ops.Check("releases", releases.Check)
-	p.run(releases.run)
+	p.run(releases.Run)
 	return nil
 }
 

@@ -155,7 +155,7 @@ func resourceRow(r clm.Resource, wide bool, now time.Time) []string {
 	if r.OwnerReferences != nil {
 		owner = r.OwnerReferences.Kind + "/" + r.OwnerReferences.ID
 	}
-	if c := reconciledOf(r); c != nil {
+	if c := clmclient.Reconciled(r); c != nil {
 		message = c.Message
 	}
 	return append(row, owner, r.CreatedBy, labelText(r.Labels), message)
@@ -164,35 +164,13 @@ func resourceRow(r clm.Resource, wide bool, now time.Time) []string {
 // stateOf is a resource's Reconciled condition in a word, and since when it is
 // so. Resources that no adapter works for have none.
 func stateOf(r clm.Resource) (state string, since time.Time) {
-	switch c := reconciledOf(r); {
+	switch c := clmclient.Reconciled(r); {
 	case r.DeletedTime != nil:
 		return "deleting", *r.DeletedTime
 	case c != nil:
 		return c.Status, c.LastTransitionTime
 	}
 	return "-", time.Time{}
-}
-
-// reconciledOf returns the condition Reconciled of a resource, nil when no
-// adapter works for its kind. Such a resource has the condition, too, once
-// somebody has reported on it: it is False, and no adapter is missing.
-func reconciledOf(r clm.Resource) *clm.ResourceCondition {
-	c := conditionOf(r, "Reconciled")
-	if c != nil && c.Status == "False" {
-		if found := missingAdapters.FindStringSubmatch(c.Message); found != nil && found[1] == "" {
-			return nil
-		}
-	}
-	return c
-}
-
-func conditionOf(r clm.Resource, kind string) *clm.ResourceCondition {
-	for i, c := range r.Status.Conditions {
-		if c.Type == kind {
-			return &r.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // resourceTable shows one resource to people.

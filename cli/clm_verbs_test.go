@@ -2,13 +2,7 @@ package cli
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"net"
 	"os"
@@ -24,13 +18,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"sigs.k8s.io/yaml"
 
-	"atoll.dev/access"
 	api "atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
-	"atoll.dev/clm"
-	"atoll.dev/internal/pgtest"
 	"atoll.dev/local"
 	"atoll.dev/pki"
+	"atoll.dev/test/testworld"
 )
 
 const lifecycleEntities = `
@@ -45,83 +37,23 @@ entities:
 // that its operator needs. Beside it listens a plain one, whose URL is returned.
 func lifecycleHome(t testing.TB, home string) (plain string) {
 	t.Helper()
-	registry, err := clm.ParseRegistry([]byte(lifecycleEntities))
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
 	ca, err := pki.OpenCA(filepath.Join(home, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	secure, open := listenOn(t), listenOn(t)
-	identity := &clm.Identity{MayCall: func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
-		Open: true}
-	s, err := clm.New(clm.Options{
-		Database: db, Identify: identity.Identify, Plain: open,
-		HTTP: secure, HTTPTLS: &tls.Config{
-			MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
-			Certificates: []tls.Certificate{certificateOf(t, ca, pki.ServiceName("clm"))},
-		},
-	})
+	manager := testworld.StartCLM(t, testworld.CLMOptions{Entities: lifecycleEntities, CA: ca})
+	address, err := net.ResolveTCPAddr("tcp", manager.Secure)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("CLM ended: %v", err)
-		}
-	})
-	state, err := json.Marshal(local.State{Format: 1, Region: "test", Ports: map[string]int{"clm-http": secure.Addr().(*net.TCPAddr).Port}})
+	state, err := json.Marshal(local.State{Format: 1, Region: "test", Ports: map[string]int{"clm-http": address.Port}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(home, "region.json"), state, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return "http://" + open.Addr().String()
-}
-
-func listenOn(t testing.TB) net.Listener {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func certificateOf(t testing.TB, ca *pki.CA, name pki.Name) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pair
+	return manager.URL
 }
 
 // live is a command that goes on while a script does, and what it has written.

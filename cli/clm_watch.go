@@ -104,7 +104,7 @@ func (c *command) showEvent(e remote.Event, l *lifecycle, out *output) error {
 	}
 	state, _ := stateOf(r.Resource)
 	message := ""
-	if cond := reconciledOf(r.Resource); cond != nil {
+	if cond := clmclient.Reconciled(r.Resource); cond != nil {
 		message = cond.Message
 	}
 	_, err = fmt.Fprintf(c.out, watchLine, time.Now().Format("15:04:05.000"), e.Type, r.Kind, r.Name, r.ID,
@@ -173,7 +173,7 @@ func (c *command) waitFor(ctx context.Context, l *lifecycle, in clmclient.Collec
 		if err != nil {
 			return err
 		}
-		cond := reconciledOf(now.Resource)
+		cond := clmclient.Reconciled(now.Resource)
 		if cond == nil && !gone {
 			return errThere // nobody works for resources of this kind
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,11 +128,6 @@ type asked struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// missingAdapters is in the message of a Reconciled condition of reason
-// ReconciledMissingAdapters, the contract's words, for servers that do not say
-// in the status who is awaited.
-var missingAdapters = regexp.MustCompile(`not reporting [A-Za-z]+=True: \[([^\]]*)\]`)
-
 // whyOf explains a resource's state.
 func whyOf(f findings) wait {
 	r := f.Resource
@@ -146,11 +140,10 @@ func whyOf(f findings) wait {
 	for _, a := range r.Status.Awaiting {
 		missing, since[a.Adapter] = append(missing, a.Adapter), a.Since
 	}
-	if c := reconciledOf(r); c != nil {
+	if c := clmclient.Reconciled(r); c != nil {
 		w.Reconciled, w.Since, w.Message = c.Status, &c.LastTransitionTime, c.Message
-		if found := missingAdapters.FindStringSubmatch(c.Message); missing == nil && found != nil &&
-			c.Status != "True" {
-			missing = strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' })
+		if missing == nil {
+			missing = clmclient.MissingAdapters(c)
 		}
 	}
 	known := map[string]bool{}

@@ -17,6 +17,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/release"
 )
 
 func (c *command) clusterHibernate(asleep bool) *cobra.Command {
@@ -72,7 +73,7 @@ func (c *command) clusterProtect(protected bool) *cobra.Command {
 }
 
 func (c *command) clusterUpgrade() *cobra.Command {
-	var release string
+	var version string
 	cmd := &cobra.Command{
 		Use: "upgrade NAME --release V", Short: "Upgrade a cluster's control plane", Args: cobra.ExactArgs(1),
 		Long: `Upgrades a cluster's control plane to another version of Kubernetes. Its API is away for
@@ -81,17 +82,17 @@ refused, and shown as its condition.`,
 		Example:           "  atoll cluster upgrade demo --release 1.36.3 --wait",
 		ValidArgsFunction: c.completeClusters,
 	}
-	cmd.Flags().StringVar(&release, "release", "", "Kubernetes version, such as 1.36.3")
+	cmd.Flags().StringVar(&version, "release", "", "Kubernetes version, such as 1.36.3")
 	cmd.MarkFlagRequired("release")
 	f := addWait(cmd, "upgraded")
 	out := addOutput(cmd, "name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.callRegion(cmd.Context(), func(ctx context.Context, api *client.Client) error {
 			spec := map[string]any{"hostedCluster": map[string]any{"release": map[string]any{
-				"image": releaseImage(release)}}}
+				"image": release.Image(version)}}}
 			return c.changeCluster(ctx, api, args[0], spec, f, out, clusterGoal{
-				"upgraded to " + release, func(k platform.Cluster) bool {
-					return k.Status.Version == release && k.Status.Phase == platform.ClusterPhaseReady
+				"upgraded to " + version, func(k platform.Cluster) bool {
+					return k.Status.Version == version && k.Status.Phase == platform.ClusterPhaseReady
 				},
 			})
 		})

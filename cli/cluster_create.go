@@ -19,6 +19,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/release"
 )
 
 // createFlags are what the flags of `cluster create` say of a cluster.
@@ -96,7 +97,7 @@ func (c *command) orderOf(f createFlags, args []string) (o clusterOrder, err err
 		setIf(f.display != "", o.spec, f.display, "displayName"),
 		setIf(f.protected, o.spec, true, "deleteProtection"),
 		setIf(f.hibernated, o.spec, true, "hibernated"),
-		setIf(f.release != "", o.spec, releaseImage(f.release), "hostedCluster", "release", "image"),
+		setIf(f.release != "", o.spec, release.Image(f.release), "hostedCluster", "release", "image"),
 		setIf(f.managementCluster != "", o.spec, f.managementCluster, "placement", "managementCluster"),
 	)
 	for path, pairs := range map[string]map[string]string{"tags": f.tags, "properties": f.properties} {
@@ -148,9 +149,6 @@ func mergeSpecs(under, over map[string]any) map[string]any {
 	}
 	return all
 }
-
-// releaseImage is the image of a version of the region's catalogue.
-func releaseImage(version string) string { return "atoll.dev/release:" + version }
 
 // readFile reads a file, or standard input.
 func (c *command) readFile(name string) ([]byte, error) {

@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/release"
 )
 
 // clusterPhases are the phases that `cluster list --status` takes.
@@ -164,7 +165,7 @@ func releaseOf(s platform.ClusterSpec) string {
 	if s.HostedCluster == nil || s.HostedCluster.Release == nil {
 		return "-"
 	}
-	return strings.TrimPrefix(s.HostedCluster.Release.Image, releaseImage(""))
+	return release.VersionOf(s.HostedCluster.Release.Image)
 }
 
 func conditionTable(w io.Writer, conditions []platform.Condition, now time.Time) {

@@ -10,7 +10,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -33,10 +32,10 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/clm"
 	"atoll.dev/front/rosa"
-	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/local"
 	"atoll.dev/pki"
+	"atoll.dev/test/testworld"
 )
 
 // customerKeys has one key pair.
@@ -51,52 +50,21 @@ func (k customerKeys) Lookup(id string) (access.Key, bool, error) {
 // signs.
 func frontRegion(t testing.TB, home string) *clmclient.Client {
 	t.Helper()
-	registry, err := clm.ParseRegistry(clm.DefaultEntities)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := clm.Open(t.Context(), clm.DatabaseOptions{DSN: pgtest.DSN(t), Registry: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
 	ca, err := pki.OpenCA(filepath.Join(home, "pki"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	identity := &clm.Identity{
-		MayCall: func(peer string) bool {
-			return access.MayCall(access.CLM,
-				pki.Name(peer))
-		}, Open: true, Trusting: true,
-		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account",
-			Required: true}}},
-	}
-	secure, plain := listenOn(t), listenOn(t)
-	s, err := clm.New(clm.Options{
-		Database: db, Identify: identity.Identify, Plain: plain, HTTP: secure,
-		HTTPTLS: &tls.Config{
-			MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
-			Certificates: []tls.Certificate{certificateOf(t, ca, pki.ServiceName("clm"))},
-		},
-	})
+	manager := testworld.StartCLM(t, testworld.CLMOptions{CA: ca, Tenancy: clm.Tenancy{Enabled: true,
+		Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader, Key: "account", Required: true}}}})
+	lifecycle := manager.Dial(t) // as the region's adapters
+	platform, err := clmclient.New(clmclient.Options{Endpoint: "https://" + manager.Secure, TLS: &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
+			testworld.Certificate(t, ca, pki.ServiceName("platform"))}, RootCAs: ca.Pool(), ServerName: "clm",
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, "CLM", s.Run)
-	dial := func(o clmclient.Options) *clmclient.Client {
-		c, err := clmclient.New(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
-		return c
-	}
-	lifecycle := dial(clmclient.Options{Endpoint: "http://" + plain.Addr().String()}) // as the region's adapters
-	platform := dial(clmclient.Options{Endpoint: "https://" + secure.Addr().String(), TLS: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{
-			certificateOf(t, ca, pki.ServiceName("platform"))}, RootCAs: ca.Pool(), ServerName: "clm",
-	}})
+	t.Cleanup(platform.Close)
 	// nothing here asks it
 	maestro, err := maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
 	if err != nil {
@@ -146,21 +114,8 @@ func frontRegion(t testing.TB, home string) *clmclient.Client {
 			t.Fatal(err)
 		}
 	}
-	run(t, "the signing adapter", func(ctx context.Context) error { return signCredentials(ctx, lifecycle) })
+	testworld.Run(t, "the signing adapter", func(ctx context.Context) error { return signCredentials(ctx, lifecycle) })
 	return lifecycle
-}
-
-// run runs a part until the test ends.
-func run(t testing.TB, name string, part func(context.Context) error) {
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- part(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("%s ended: %v", name, err)
-		}
-	})
 }
 
 // signCredentials is the adapter `credential` with hosting behind it: it signs

@@ -11,7 +11,6 @@ import (
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/client/maestroclient"
-	"atoll.dev/client/remote"
 )
 
 // addOperator gives cmd the flags that say which Maestro an operator talks to,
@@ -89,7 +88,7 @@ func (c *command) unknownList() *cobra.Command {
 	o := addOperator(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.operate(cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
-			all, err := unknownWorks(ctx, m, cluster)
+			all, err := m.AllUnknownWorks(ctx, cluster)
 			if err != nil {
 				return err
 			}
@@ -97,25 +96,6 @@ func (c *command) unknownList() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-// unknownWorks lists all, or those of one management cluster.
-func unknownWorks(ctx context.Context, m *maestroclient.Client, cluster string) ([]api.UnknownWork, error) {
-	query := remote.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
-	if cluster != "" {
-		query.Search = remote.Equal("consumer_name", cluster)
-	}
-	all := []api.UnknownWork{}
-	for {
-		list, err := m.UnknownWorks(ctx, query)
-		if err != nil {
-			return nil, err
-		}
-		if all = append(all, list.Items...); len(list.Items) < query.Size {
-			return all, nil
-		}
-		query.Page++
-	}
 }
 
 func unknownTable(w io.Writer, works []api.UnknownWork, now time.Time) {

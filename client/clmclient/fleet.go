@@ -11,7 +11,7 @@ import (
 
 const (
 	clusters           Collection = "clusters"
-	managementClusters Collection = "managementclusters"
+	ManagementClusters Collection = "managementclusters"
 )
 
 // Place places a cluster, or tries again; one that is placed stays where it is.
@@ -51,7 +51,7 @@ func (c *Client) Orphans(ctx context.Context, managementCluster string) ([]fleet
 		q.Set("management_cluster", managementCluster)
 	}
 	var list fleet.OrphanList
-	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: managementClusters.path("orphans"), Query: q},
+	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("orphans"), Query: q},
 		&list)
 	return list.Items, err
 }
@@ -60,7 +60,7 @@ func (c *Client) Orphans(ctx context.Context, managementCluster string) ([]fleet
 // the cluster that is gone. The reason is for the record.
 func (c *Client) EndOrphan(ctx context.Context, managementCluster, id, reason string) error {
 	q := url.Values{"management_cluster": {managementCluster}, "reason": {reason}}
-	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: managementClusters.path("orphans", id),
+	_, _, err := c.http.Do(ctx, remote.Request{Method: http.MethodDelete, Path: ManagementClusters.path("orphans", id),
 		Query: q})
 	return err
 }
@@ -68,11 +68,11 @@ func (c *Client) EndOrphan(ctx context.Context, managementCluster, id, reason st
 // Usage is what management clusters have reserved and free, by their names.
 func (c *Client) Usage(ctx context.Context) ([]fleet.Usage, error) {
 	var list fleet.UsageList
-	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: managementClusters.path("usage")}, &list)
+	err := c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("usage")}, &list)
 	return list.Items, err
 }
 
 // UsageOf is what one management cluster, by its id, has reserved and free.
 func (c *Client) UsageOf(ctx context.Context, id string) (u fleet.Usage, err error) {
-	return u, c.into(ctx, remote.Request{Method: http.MethodGet, Path: managementClusters.path(id, "usage")}, &u)
+	return u, c.into(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path(id, "usage")}, &u)
 }

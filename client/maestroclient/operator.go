@@ -36,6 +36,25 @@ func (m *Client) UnknownWorks(ctx context.Context, o remote.ListOptions) (maestr
 	return list, nil
 }
 
+// AllUnknownWorks returns the unknown works of one management cluster, or of all when consumer is empty.
+func (m *Client) AllUnknownWorks(ctx context.Context, consumer string) ([]maestro.UnknownWork, error) {
+	query := remote.ListOptions{Page: 1, Size: 1000, OrderBy: "consumer_name, id"}
+	if consumer != "" {
+		query.Search = remote.Equal("consumer_name", consumer)
+	}
+	all := []maestro.UnknownWork{}
+	for {
+		list, err := m.UnknownWorks(ctx, query)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, list.Items...); len(list.Items) < query.Size {
+			return all, nil
+		}
+		query.Page++
+	}
+}
+
 // AdoptUnknownWork makes a bundle of what the agent holds, for a source. It is
 // false when the agent has not said yet what it holds: then the bundle comes
 // when it has. One that is not there is 404.

@@ -1,4 +1,4 @@
-package cli
+package clmclient
 
 import (
 	"testing"
@@ -13,14 +13,14 @@ func TestReconciledOfAKindWithoutAdapters(t *testing.T) {
 		return clm.Resource{Status: clm.ResourceStatus{Conditions: []clm.ResourceCondition{
 			{Type: "Reconciled", Status: "False", Message: message}}}}
 	}
-	if c := reconciledOf(
+	if c := Reconciled(
 		resource("Required adapters not reporting Available=True: []. Currently reporting: []")); c != nil {
 		t.Errorf("no adapter is missing: %+v", c)
 	}
-	if reconciledOf(resource("Required adapters not reporting Available=True: [dns]. Currently reporting: []")) == nil {
+	if Reconciled(resource("Required adapters not reporting Available=True: [dns]. Currently reporting: []")) == nil {
 		t.Error("dns is missing")
 	}
-	if reconciledOf(clm.Resource{}) != nil {
+	if Reconciled(clm.Resource{}) != nil {
 		t.Error("there is no condition")
 	}
 }
