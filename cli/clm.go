@@ -90,7 +90,7 @@ or none, and then whoever has no token must come from this machine.`, func(ctx c
 func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 	o := clm.Options{
 		Version: version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
-		MaxResource: int64(config.Server.MaxResourceBytes),
+		MaxResource: int64(config.Server.MaxResourceBytes), WatchesPerCaller: *config.Server.WatchesPerCaller,
 		ReadTimeout: config.Server.Timeouts.Read, WriteTimeout: config.Server.Timeouts.Write, HistoryMemory: config.Database.HistoryMaxAge,
 	}
 	var err error

@@ -84,6 +84,8 @@ With mqtt that port may be open, too; an agent comes the one way or the other.`,
 	fl.StringVar(&o.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
 	fl.StringVar(&f.clm, "clm", "",
 		"URL of the region's lifecycle manager, which is told which agents are heard; it places clusters by that")
+	fl.IntVar(&o.WatchesPerCaller, "watches-per-caller", 100,
+		"watches over REST that an account has open at the same time; 0: any number")
 	fl.StringVar(&o.Broker, "mqtt", "127.0.0.1:8883", "the broker")
 	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
 		`YAML file about the broker, as Maestro and OCM's agents read it: brokerHost, username,

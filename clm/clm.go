@@ -35,6 +35,8 @@ type Options struct {
 	ShutdownGrace      time.Duration // for requests under way; default 5 s
 
 	ReadTimeout, WriteTimeout time.Duration // rest.Server's
+	// WatchesPerCaller is how many watches a caller has open at the same time on this server; 0: any number.
+	WatchesPerCaller int
 	// bytes of a request that makes or changes a resource; default DefaultMaxResource
 	MaxResource   int64
 	HistoryMemory time.Duration // how long records of changes are kept; default 90 days
@@ -69,6 +71,7 @@ type Server struct {
 	registry *Registry
 	feed     *store.Broadcast
 	metrics  *metrics
+	watches  *rest.WatchLimits
 	expiries *expiries
 	document func() (json.RawMessage, error) // Registry.document, once: whoever reaches the port may ask for it
 }
@@ -106,6 +109,7 @@ func New(o Options) (*Server, error) {
 			return o.Database.Registry.document(o.Specs,
 				o.Extension)
 		})}
+	s.watches = rest.NewWatchLimits(o.WatchesPerCaller)
 	s.expiries = newExpiries(s)
 	return s, nil
 }

@@ -31,6 +31,9 @@ type Config struct {
 		OpenAPISchemaPath string `yaml:"openapi_schema_path"`
 		// MaxResourceBytes is Atoll's own: what a request may bring that makes or changes a resource; default 4 MiB.
 		MaxResourceBytes int `yaml:"max_resource_bytes"`
+		// WatchesPerCaller is Atoll's own: how many watches a caller has open at the same time on one server; default
+		// 100, 0 is any number.
+		WatchesPerCaller *int `yaml:"watches_per_caller"`
 		Timeouts         struct {
 			Read  time.Duration // of a request; default 60s
 			Write time.Duration // of an answer that is no watch; default 60s

@@ -19,6 +19,10 @@ import (
 // maxBody is how many bytes a request may bring that is no resource.
 const maxBody = 1 << 20
 
+// DefaultWatchesPerCaller is how many watches a caller has open at the same time where the configuration
+// does not say.
+const DefaultWatchesPerCaller = 100
+
 // DefaultMaxResource is how many bytes a request may bring that makes or changes
 // a resource, unless Options say otherwise.
 const DefaultMaxResource = 4 << 20

@@ -27,6 +27,8 @@ type Caller struct {
 	Account  string
 	// System says that the caller is one of the region's own services.
 	System bool
+	// Service says that the caller is one of the region's own services and calls for itself.
+	Service bool
 	// Reporter says that the caller may read and report statuses, and nothing
 	// else.
 	Reporter bool
@@ -117,8 +119,9 @@ func (id *Identity) known(r *http.Request) (Caller, source, error) {
 			return c, source{}, nil
 		}
 		// On whose behalf it calls.
+		c.Service = true
 		if p := r.Header.Get("X-Atoll-Principal"); p != "" {
-			c.Name = p
+			c.Name, c.Service = p, false
 		}
 		c.Account, c.RequestID = r.Header.Get("X-Atoll-Account"), r.Header.Get("X-Atoll-Request-Id")
 		return c, source{header: r.Header}, nil

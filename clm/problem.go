@@ -31,6 +31,7 @@ const (
 	codeState       = "HYPERFLEET-CNF-003"
 	codeDatabase    = "HYPERFLEET-INT-002"
 	codeGeneral     = "HYPERFLEET-INT-001"
+	codeLimit       = "HYPERFLEET-LMT-001"
 	codeUnavailable = "HYPERFLEET-SVC-001"
 	codeTimeout     = "HYPERFLEET-SVC-002"
 )
@@ -49,6 +50,7 @@ var problems = map[string]struct{ slug, title string }{
 	codeExists:      {"conflict", "Resource Conflict"},
 	codeStale:       {"conflict", "Version Conflict"},
 	codeState:       {"conflict", "State Conflict"},
+	codeLimit:       {"rate-limit", "Rate Limit Exceeded"},
 	codeGeneral:     {"internal-error", "Internal Server Error"},
 	codeDatabase:    {"internal-error", "Database Error"},
 	codeUnavailable: {"service-unavailable", "Service Unavailable"},
@@ -103,6 +105,8 @@ func wireCode(e *rest.Error) string {
 		return codeNoRoute
 	case e.Status == http.StatusPreconditionFailed:
 		return codeStale
+	case e.Status == http.StatusTooManyRequests:
+		return codeLimit
 	case e.Status == http.StatusServiceUnavailable:
 		return codeUnavailable
 	case e.Status < http.StatusInternalServerError:

@@ -48,6 +48,9 @@ var settings = []Setting{
 			c *Config) any {
 			return &c.Server.MaxResourceBytes
 		}},
+	{Key: "server.watches_per_caller", Flag: "server-watches-per-caller",
+		Usage: "watches that a caller has open at the same time (default 100; 0: any number)",
+		value: func(c *Config) any { return &c.Server.WatchesPerCaller }},
 	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "for reading a request (default 1m)",
 		value: func(c *Config) any { return &c.Server.Timeouts.Read }},
 	{Key: "server.timeouts.write", Flag: "server-write-timeout",
@@ -248,6 +251,12 @@ func set(p any, text string) (err error) {
 		if *p, err = strconv.ParseBool(text); err != nil {
 			return fmt.Errorf("%q is neither true nor false", text)
 		}
+	case **int:
+		var n int
+		if err := set(&n, text); err != nil {
+			return err
+		}
+		*p = &n
 	case **bool:
 		var b bool
 		if err := set(&b, text); err != nil {
@@ -277,6 +286,9 @@ func (c *Config) complete() {
 	db.Pool.MaxConnections = cmp.Or(db.Pool.MaxConnections, 16)
 	c.Logging.Level, c.Logging.Format, c.Logging.Output = cmp.Or(c.Logging.Level, "info"), cmp.Or(c.Logging.Format,
 		"json"), cmp.Or(c.Logging.Output, "stderr")
+	if c.Server.WatchesPerCaller == nil {
+		c.Server.WatchesPerCaller = new(DefaultWatchesPerCaller)
+	}
 	c.Metrics.ReconciliationStuckThreshold = cmp.Or(c.Metrics.ReconciliationStuckThreshold, 10*time.Minute)
 	c.Health.ShutdownTimeout = cmp.Or(c.Health.ShutdownTimeout, 5*time.Second)
 	if c.Server.JWT.Enabled == nil {
@@ -322,6 +334,9 @@ func (c *Config) check() error {
 		if t.Enabled && (t.CertFile == "" || t.KeyFile == "") {
 			add(key, "cert_file and key_file are needed")
 		}
+	}
+	if n := *c.Server.WatchesPerCaller; n < 0 {
+		add("server.watches_per_caller", "%d is less than 0", n)
 	}
 	if n := c.Server.MaxResourceBytes; n < 0 || n > 64<<20 {
 		add("server.max_resource_bytes", "%d is not between 0 (the default) and 67108864", n)

@@ -78,7 +78,7 @@ func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d sto
 		From:  store.Cursor(cursor),
 		Match: func(change *store.Change) bool { return change.Kind == d.Kind && change.ID == d.ID },
 	}
-	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
+	return rest.Watch(w, r, c.s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
 		var known []status.Report
 		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
 			switch {

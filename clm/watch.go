@@ -35,7 +35,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 			return filter.Match(row.field) && (refType == "" || row.refers(refType, target))
 		}
 	}
-	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
+	return rest.Watch(w, r, c.s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
 		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
 			return show(stream, sight, v)
 		})
@@ -45,6 +45,28 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 		}
 		return err
 	})
+}
+
+// watchOptions has the server's limit count a watch for its caller.
+func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
+	return rest.WatchOptions{Limits: s.watches, Caller: callerOf(r.Context()).watcher()}
+}
+
+// watcher names whom the limit of watches counts the caller for: the account that the caller has or that a
+// service of the region calls for, otherwise the caller itself. It is "" for a service of the region that
+// calls for itself: these are as many as the region has, and their watches carry its work.
+func (c Caller) watcher() string {
+	switch {
+	case c.Account != "":
+		return "account " + c.Account
+	case c.Service:
+		return ""
+	}
+	tenant, err := tenancyScope(c.Tenancy)
+	if err != nil {
+		tenant = ""
+	}
+	return "caller " + c.Name + " " + tenant
 }
 
 func kindIn(q store.Query, kind store.Kind) bool {

@@ -32,6 +32,7 @@ const (
 	codeGone        = "maestro-410"
 	codeStale       = "maestro-412"
 	codeTooLarge    = "maestro-413"
+	codeTooMany     = "maestro-429"
 	codeUnavailable = "maestro-503"
 	codeFull        = "maestro-507"
 )
@@ -55,6 +56,7 @@ var catalogue = []struct{ code, reason string }{
 	{codeGone, "The cursor of the watch is too old; watch anew"},
 	{codeStale, "The resource has changed; If-Match names an older version"},
 	{codeTooLarge, "The request body is too large"},
+	{codeTooMany, "The account has too many open watches; close one first"},
 	{codeUnavailable, "The database or the message broker is unavailable; try again"},
 	{codeFull, "The database's disk is full; reads go on"},
 	{"maestro-1000", "Internal error"},
@@ -103,6 +105,8 @@ func wireCode(e *rest.Error) string {
 		return codeStale
 	case e.Status == http.StatusRequestEntityTooLarge:
 		return codeTooLarge
+	case e.Status == http.StatusTooManyRequests:
+		return codeTooMany
 	case e.Status == http.StatusServiceUnavailable:
 		return codeUnavailable
 	}

@@ -35,6 +35,10 @@ import (
 // Options are the parameters of New. DSN, HTTP and GRPC are needed, and Broker
 // or Agents.
 type Options struct {
+	// WatchesPerCaller is how many watches over REST an account has open at the same time on this server; 0: any
+	// number. Watches of services that call for no account are not counted.
+	WatchesPerCaller int
+
 	DSN      string // of the database maestro, which nobody else reads
 	MaxConns int    // to the database; default 16, and a few for the feed
 
@@ -179,6 +183,7 @@ type Server struct {
 	metrics *metrics
 
 	feed     *store.Broadcast
+	watches  *rest.WatchLimits
 	delivery *deliverer // over the broker; nil without
 	agents   *agents    // nil when none come by gRPC
 	rules    *rulesFile // nil: none
@@ -233,6 +238,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), instance: uuid.NewString(),
 		asking: newAskingQueue(), stopping: make(chan struct{}), rules: rules, reviewer: reviews,
+		watches: rest.NewWatchLimits(o.WatchesPerCaller),
 	}
 	if o.streams() {
 		s.agents = newAgents(s)

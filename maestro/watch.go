@@ -26,7 +26,7 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	if id != "" {
 		watch.Query.Where = and(watch.Query.Where, "d.id", id)
 	}
-	return rest.Watch(w, r, rest.WatchOptions{}, func(ctx context.Context, stream *rest.Stream) error {
+	return rest.Watch(w, r, s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
 		s.metrics.watchers.Inc()
 		defer s.metrics.watchers.Dec()
 		err := s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
@@ -38,6 +38,11 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	})
+}
+
+// watchOptions has the server's limit count a watch for the account that the caller calls for.
+func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
+	return rest.WatchOptions{Limits: s.watches, Caller: store.ActorFrom(r.Context()).Account}
 }
 
 // eventTypes are those of what a watcher sees. A first version is an addition;

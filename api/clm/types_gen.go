@@ -337,6 +337,9 @@ type Statuses = bool
 // Watch defines model for watch.
 type Watch = bool
 
+// TooManyWatches defines model for TooManyWatches.
+type TooManyWatches = Problem
+
 // ListResourcesParams defines parameters for ListResources.
 type ListResourcesParams struct {
 	// Kind only this kind

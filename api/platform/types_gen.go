@@ -891,6 +891,9 @@ type PreconditionFailed = Error
 // TooLarge defines model for TooLarge.
 type TooLarge = Error
 
+// TooManyWatches defines model for TooManyWatches.
+type TooManyWatches = Error
+
 // Unavailable defines model for Unavailable.
 type Unavailable = Error
 

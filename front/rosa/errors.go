@@ -15,6 +15,7 @@ const (
 	codePrecondition = "precondition-failed"
 	codeGone         = "gone"
 	codeUnavailable  = "maestro-unavailable"
+	codeTooMany      = "too-many-watches"
 	codeInUse        = "management-cluster-in-use"
 	codeNoLifecycle  = "clm-unavailable"
 
@@ -40,7 +41,9 @@ func classify(err error) *rest.Error {
 		return r
 	}
 	switch e.Status {
-	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+	case http.StatusTooManyRequests:
+		return answer(e.Status, codeTooMany, e.Reason)
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		reason := "Maestro, which keeps management clusters and work, does not answer; try again"
 		if e.Code != remote.CodeUnreachable {
 			reason = "Maestro, which keeps management clusters and work, is unavailable: " + e.Reason

@@ -145,7 +145,11 @@ func (c *exchange) explained(err error) error {
 		return err
 	}
 	switch e.Status {
-	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+	case http.StatusTooManyRequests:
+		slower := rest.Errorf(e.Status, codeTooMany, "%s", e.Reason).Because(err)
+		slower.RetryAfter = max(e.RetryAfter, time.Second)
+		return slower
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		again := c.unavailable(err)
 		again.RetryAfter = max(e.RetryAfter, time.Second)
 		return again

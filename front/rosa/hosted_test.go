@@ -38,6 +38,9 @@ type lifecycle struct {
 	log          *logged
 }
 
+// watchesPerCaller is the lifecycle manager's limit of open watches.
+const watchesPerCaller = 8
+
 func startLifecycle(t *testing.T) *lifecycle {
 	t.Helper()
 	l := &lifecycle{t: t, dsn: pgtest.DSN(t), log: &logged{}}
@@ -64,7 +67,7 @@ func startLifecycle(t *testing.T) *lifecycle {
 			Required: true}}},
 	}
 	server, err := clm.New(clm.Options{Database: db, HTTP: listener, HTTPTLS: identityOf(t, authority,
-		pki.ServiceName("clm")).server(), Identify: identity.Identify})
+		pki.ServiceName("clm")).server(), Identify: identity.Identify, WatchesPerCaller: watchesPerCaller})
 	if err != nil {
 		t.Fatal(err)
 	}

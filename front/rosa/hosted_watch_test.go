@@ -3,6 +3,7 @@ package rosa_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -391,5 +392,49 @@ func TestEventsAreToldAsTheyHappen(t *testing.T) {
 	l.gone("clusters", made.ID, "hosted-cluster", "pull-secret", "placement")
 	if err := <-ended; remote.StatusOf(err) != 404 || last.Reason != "Deleted" {
 		t.Errorf("the end is %+v, %v", last, err)
+	}
+}
+
+// The lifecycle manager's limit of open watches holds for a customer, whichever watches of the Platform API
+// they are. Another customer does not notice, and a watch that ends makes room for the next one.
+func TestACustomerHasALimitOfWatches(t *testing.T) {
+	l := startLifecycle(t)
+	ctx := t.Context()
+	mine, others := l.once(operator), l.once(neighbour)
+	made, err := l.as(operator).CreateCluster(ctx, named("demo", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := mine.WatchClusterEvents(ctx, made.ID, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(p *client.Client) error {
+		w, err := p.WatchClusters(ctx, remote.WatchOptions{})
+		if err == nil {
+			t.Cleanup(func() { _ = w.Close() })
+		}
+		return err
+	}
+	for range watchesPerCaller - 1 {
+		if err := open(mine); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, ok := errors.AsType[*remote.Error](open(mine))
+	if !ok || e.Status != 429 || e.Code != "too-many-watches" || e.RetryAfter != 5*time.Second {
+		t.Fatalf("one more watch: %+v", e)
+	}
+	if err := open(others); err != nil {
+		t.Errorf("another customer's watch: %v", err)
+	}
+	if _, err := mine.Clusters(ctx, client.ClusterQuery{}); err != nil {
+		t.Errorf("a list: %v", err)
+	}
+	_ = first.Close()
+	for err = open(mine); err != nil; err = open(mine) { // the server notices the end a moment later
+		if remote.StatusOf(err) != 429 {
+			t.Fatal(err)
+		}
 	}
 }

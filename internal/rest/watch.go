@@ -33,6 +33,9 @@ type Event struct {
 type WatchOptions struct {
 	Bookmark     time.Duration // a bookmark after so long without an event; default 15 s
 	WriteTimeout time.Duration // a client that takes nothing for so long is dropped; default 10 s
+
+	Limits *WatchLimits // nil: no bound
+	Caller string       // whom Limits count the watch for; "": nobody
 }
 
 func (o WatchOptions) withDefaults() WatchOptions {
@@ -63,11 +66,16 @@ type Stream struct {
 // Watch runs feed, which sends events until its context ends: because the
 // client left or is stuck, or the server stops. The answer begins with the
 // first Send or Open, so an error that feed returns before is answered as any
-// other (an unknown cursor is 410), and one that it returns later becomes an
+// other (an unknown cursor is 410, too many watches of the caller are 429), and one that it returns later becomes an
 // ERROR event. What feed returns after its context ended is of no interest.
 func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx context.Context,
 	s *Stream) error) error {
 	callOf(r.Context()).watch = true
+	release, err := o.Limits.acquire(o.Caller)
+	if err != nil {
+		return err
+	}
+	defer release()
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(Stopping(ctx), func() { cancel(errStopping) })
@@ -79,7 +87,7 @@ func Watch(w http.ResponseWriter, r *http.Request, o WatchOptions, feed func(ctx
 		!errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
-	err := feed(ctx, s)
+	err = feed(ctx, s)
 	opened := s.close()
 	switch {
 	case ctx.Err() != nil:

@@ -1,0 +1,81 @@
+package clm
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"atoll.dev/internal/pgtest"
+)
+
+// A caller has a limited number of open watches, of resources and of statuses together. Another caller does
+// not notice, and a watch that ends makes room for the next one.
+func TestEachCallerHasALimitOfWatches(t *testing.T) {
+	a, _ := startWith(t, pgtest.DSN(t), func(o *Options) { o.WatchesPerCaller = 3 })
+	cluster := "/clusters/" + a.cluster("abc")
+	ana, ben := *a, *a
+	ana.who.Name, ben.who.Name = "ana@example.com", "ben@example.com"
+
+	first := ana.watch(t, "/clusters?watch=true")
+	ana.watch(t, "/nodepools?watch=true")
+	ana.watch(t, cluster+"/statuses?watch=true")
+	for _, path := range []string{"/clusters?watch=true", cluster + "/statuses?watch=true"} {
+		got := ana.do("GET", path, "").want(429, "LMT-001")
+		is(t, "Retry-After", got.header.Get("Retry-After"), "5")
+		is(t, "the title", got.at("title"), "Rate Limit Exceeded")
+	}
+	ana.do("GET", "/clusters", "").want(200)
+	for range 3 {
+		ben.watch(t, "/clusters?watch=true")
+	}
+	ben.do("GET", "/clusters?watch=true", "").want(429, "LMT-001")
+
+	first.end()
+	// The server notices the end of a connection a moment later.
+	for ana.statusOfWatch("/clusters?watch=true") != http.StatusOK {
+	}
+	ana.do("GET", "/clusters?watch=true", "").want(429, "LMT-001")
+	ben.do("GET", "/clusters?watch=true", "").want(429, "LMT-001")
+}
+
+// statusOfWatch opens a watch that stays open until the end of the test, and returns the answer's status.
+func (a *testAPI) statusOfWatch(path string) int {
+	a.t.Helper()
+	req, err := http.NewRequestWithContext(a.t.Context(), "GET", a.base+basePath+path, nil)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	req.Header.Set("X-Test-Name", a.who.Name)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { res.Body.Close() })
+	return res.StatusCode
+}
+
+// Watches are counted for the account that a service of the region calls for, whoever of the account it is,
+// and not for a service that calls for itself.
+func TestWatchesAreCountedForAccounts(t *testing.T) {
+	acme, other := map[string]string{"org": "acme"}, map[string]string{"org": "other"}
+	got := map[string]string{}
+	for name, c := range map[string]Caller{
+		"an account's user":    {Name: "ana", Account: "1", System: true},
+		"another user of it":   {Name: "ben", Account: "1"},
+		"a service for itself": {Name: "system:adapter", System: true, Service: true},
+		"a service's operator": {Name: "olga", System: true},
+		"a token's holder":     {Name: "ana", Tenancy: acme},
+		"of another tenant":    {Name: "ana", Tenancy: other},
+	} {
+		got[name] = c.watcher()
+	}
+	want := map[string]string{
+		"an account's user": "account 1", "another user of it": "account 1", "a service for itself": "",
+		"a service's operator": "caller olga ", "a token's holder": `caller ana {"org":"acme"}`,
+		"of another tenant": `caller ana {"org":"other"}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
