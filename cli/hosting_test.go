@@ -4,12 +4,12 @@ import (
 	"maps"
 	"testing"
 
-	"atoll.dev/hosting"
+	"atoll.dev/hosting/controlplane"
 )
 
 func TestReleasesOfTheCommandLine(t *testing.T) {
 	got, err := catalogue([]string{"1.36.3=/opt/atoll-kube", "1.37.0-rc.1=/opt/a=b"})
-	want := hosting.Catalogue{"1.36.3": "/opt/atoll-kube", "1.37.0-rc.1": "/opt/a=b"}
+	want := map[controlplane.Version]string{"1.36.3": "/opt/atoll-kube", "1.37.0-rc.1": "/opt/a=b"}
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -102,7 +101,7 @@ func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstru
 		}
 		_, perr := k.client.Resource(externalSecrets()).Namespace(es.Namespace).Patch(ctx, es.Name,
 			types.MergePatchType, body, metav1.PatchOptions{}, "status")
-		if perr != nil && !apierrors.IsNotFound(perr) {
+		if perr != nil && !loop.IsGone(perr) {
 			return 0, fmt.Errorf("status of ExternalSecret %s/%s: %w", es.Namespace, es.Name, perr)
 		}
 	}
@@ -151,7 +150,7 @@ func (k *secretKeeper) fulfil(ctx context.Context, es *externalSecret) error {
 		secret["type"] = kind
 	}
 	if es.Spec.Target.CreationPolicy != "Orphan" {
-		secret["metadata"].(map[string]any)["ownerReferences"] = []any{owner(es.TypeMeta, es.ObjectMeta)}
+		secret["metadata"].(map[string]any)["ownerReferences"] = []any{ownerReference(es.TypeMeta, es.ObjectMeta)}
 	}
 	return applySecret(ctx, k.client, secret)
 }
@@ -173,8 +172,9 @@ func (k *secretKeeper) read(ctx context.Context, ref remoteRef) (map[string]stri
 	return map[string]string{ref.Property: v}, nil
 }
 
-// owner refers to an object, with whose end another ends.
-func owner(t metav1.TypeMeta, m metav1.ObjectMeta) map[string]any {
+// ownerReference names an object as the owner of another, which the garbage
+// collector deletes with it.
+func ownerReference(t metav1.TypeMeta, m metav1.ObjectMeta) map[string]any {
 	return map[string]any{"apiVersion": t.APIVersion, "kind": t.Kind, "name": m.Name, "uid": string(m.UID)}
 }
 

@@ -9,12 +9,14 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 )
 
@@ -24,27 +26,27 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 	w := newWorld(t, "faults")
 	missing := filepath.Join(t.TempDir(), "atoll-kube")
 	w.stop()
-	w.options.Catalogue["1.36.5"] = missing
+	w.planes.Binaries["1.36.5"] = missing
 	w.start()
 
 	t.Log("a full disk, and then no program")
-	key := loop.Key{Namespace: "faults-one", Name: "hc-one"}
-	dir := (home{w.options.DataDir}).plane(key)
+	key := controlplane.ID{Namespace: w.prefix + "-one", Name: "hc-one"}
+	dir := w.dir(key)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	full := recordPath(dir) + ".tmp"
+	full := filepath.Join(dir, "hosting.json") + ".tmp"
 	if err := os.Symlink("/dev/full", full); err != nil {
 		t.Fatal(err)
 	}
 	w.create("one", map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.5"}})
-	w.condition(key, hypershift.Available, "False", failedBinary)
-	program := w.options.Catalogue["1.36.3"]
+	w.condition(key, hypershift.Available, "False", string(controlplane.BinaryMissing))
+	program := w.planes.Binaries["1.36.3"]
 	if err := os.Symlink(program, missing); err != nil {
 		t.Fatal(err)
 	}
-	w.condition(key, hypershift.InfrastructureReady, "False", failedDisk)
-	w.condition(key, hypershift.Degraded, "True", failedDisk)
+	w.condition(key, hypershift.InfrastructureReady, "False", string(controlplane.DiskFull))
+	w.condition(key, hypershift.Degraded, "True", string(controlplane.DiskFull))
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +55,14 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 	w.keep(c, "customer")
 
 	t.Log("an upgrade to a program that is missing leaves the plane as it is")
-	pid := w.h.lookup(key).runner.view().PID
+	pid := w.pid(key)
 	w.stop()
-	w.options.Catalogue["1.36.6"] = missing + "-later"
+	w.planes.Binaries["1.36.6"] = missing + "-later"
 	w.start()
 	w.patch(key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.6"}}}`)
-	w.condition(key, hypershift.Degraded, "True", failedBinary)
+	w.condition(key, hypershift.Degraded, "True", string(controlplane.BinaryMissing))
 	w.condition(key, hypershift.Available, "True", reasonAsExpected)
-	if now := w.h.lookup(key).runner.view().PID; now != pid {
+	if now := w.pid(key); now != pid {
 		t.Errorf("process %d became %d", pid, now)
 	}
 	w.patch(key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.5"}}}`)
@@ -68,11 +70,11 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 
 	t.Log("a plane that hangs is not available, and is restarted")
 	w.stop()
-	calm := w.options.pace
-	w.options.pace = pace{every: 100 * time.Millisecond, limit: 500 * time.Millisecond, hang: time.Second}
+	patient := w.planes.Probes
+	w.planes.Probes = process.Probes{Every: 100 * time.Millisecond, Retry: 100 * time.Millisecond, Limit: 500 * time.Millisecond, HangLimit: time.Second}
 	w.start()
 	w.wait("the adoption", func() error {
-		if c := w.h.lookup(key); c == nil || c.runner.view().State != ready {
+		if w.observe(key).State != controlplane.Ready {
 			return errStill
 		}
 		return nil
@@ -83,7 +85,7 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 	w.condition(key, hypershift.Available, "False", "NotReady")
 	w.condition(key, hypershift.EtcdAvailable, "False", "NotReady")
 	w.wait("another process", func() error {
-		if v := w.h.lookup(key).runner.view(); v.PID == pid || v.State != ready {
+		if now := w.pid(key); now == pid || now == 0 || w.observe(key).State != controlplane.Ready {
 			return errStill
 		}
 		return nil
@@ -91,33 +93,34 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 	w.condition(key, hypershift.Available, "True", reasonAsExpected)
 
 	t.Log("its port is another's when it comes back")
-	port := w.h.lookup(key).runner.view().Record.Port
+	port := w.observe(key).Backend
 	w.stop()
-	w.options.pace = calm
+	w.planes.Probes = patient
 	pid, _ = plane.Running(dir)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	w.wait("the port", func() error {
-		l, err := net.Listen("tcp", address(port))
+		l, err := net.Listen("tcp", port)
 		if err == nil {
 			t.Cleanup(func() { l.Close() })
 		}
 		return err
 	})
+	counts := prometheus.NewRegistry()
+	w.planes.Metrics = counts
 	w.start()
 	w.wait("the plane", func() error {
-		if c := w.h.lookup(key); c == nil || c.runner.view().State != ready {
+		if w.observe(key).State != controlplane.Ready {
 			return errStill
 		}
 		return nil
 	})
-	if now := w.h.lookup(key).runner.view().Record.Port; now == port {
-		t.Errorf("it listens at %d still", now)
+	if now := w.observe(key).Backend; now == port {
+		t.Errorf("it still listens at %s", now)
 	}
-	var said dto.Metric
-	if err := w.h.metrics.failures.WithLabelValues(failedPort).Write(&said); err != nil || said.Counter.GetValue() < 1 {
-		t.Errorf("the taken port was said %v times, %v", said.Counter.GetValue(), err)
+	if n := failuresOf(t, counts, controlplane.PortTaken); n < 1 {
+		t.Errorf("the taken port was counted %v times", n)
 	}
 	_, c = w.available(key)
 	w.kept(c, "customer")
@@ -127,7 +130,7 @@ func TestFaultsAreSaidAndMended(t *testing.T) {
 
 func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 	w := newWorld(t, "secrets")
-	makeNamespace(t, w.admin, "secrets-one")
+	makeNamespace(t, w.admin, w.prefix+"-one")
 	make := func(name, store, key string) {
 		es := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "external-secrets.io/v1", "kind": "ExternalSecret", "metadata": map[string]any{"name": name},
@@ -137,14 +140,14 @@ func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 				"data": []any{map[string]any{"secretKey": dockerConfigKey, "remoteRef": map[string]any{"key": key}}},
 			},
 		}}
-		if _, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Create(t.Context(), es,
+		if _, err := w.admin.Resource(externalSecrets()).Namespace(w.prefix+"-one").Create(t.Context(), es,
 			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ready := func(name string) (status, reason string) {
 		w.wait("ExternalSecret "+name, func() error {
-			object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), name,
+			object, err := w.admin.Resource(externalSecrets()).Namespace(w.prefix+"-one").Get(t.Context(), name,
 				metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -164,14 +167,14 @@ func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 	if status, _ := ready("pull-secret"); status != "True" {
 		t.Errorf("pull-secret is %s", status)
 	}
-	s, err := w.admin.Resource(secrets()).Namespace("secrets-one").Get(t.Context(), "pull-secret", metav1.GetOptions{})
+	s, err := w.admin.Resource(secrets()).Namespace(w.prefix+"-one").Get(t.Context(), "pull-secret", metav1.GetOptions{})
 	if err != nil || len(secretValue(s, dockerConfigKey)) == 0 || s.Object["type"] != dockerConfigType {
 		t.Errorf("the secret is %v, %v", s, err)
 	}
 	if status, reason := ready("token"); status != "False" || reason != "SecretSyncedError" {
 		t.Errorf("hosting's own token: %s %s", status, reason)
 	}
-	object, err := w.admin.Resource(externalSecrets()).Namespace("secrets-one").Get(t.Context(), "foreign",
+	object, err := w.admin.Resource(externalSecrets()).Namespace(w.prefix+"-one").Get(t.Context(), "foreign",
 		metav1.GetOptions{})
 	if err != nil || object.Object["status"] != nil {
 		t.Errorf("the ExternalSecret of another store was touched: %v, %v", object, err)
@@ -182,7 +185,7 @@ func TestExternalSecretsOfOurStoreAreFulfilled(t *testing.T) {
 // plane that is started for it then would be nobody's.
 func TestI9NoPlaneIsStartedForAHostedClusterThatIsGone(t *testing.T) {
 	w := newWorld(t, "behind")
-	key := loop.Key{Namespace: "behind-one", Name: "hc-one"}
+	key := controlplane.ID{Namespace: w.prefix + "-one", Name: "hc-one"}
 	makeNamespace(w.T, w.admin, key.Namespace)
 	stale := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster",
@@ -190,10 +193,27 @@ func TestI9NoPlaneIsStartedForAHostedClusterThatIsGone(t *testing.T) {
 			"uid": "00000000-0000-0000-0000-000000000001"},
 		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
 	}}
-	if _, err := w.h.reconcile(t.Context(), key, stale); err != nil {
+	if _, err := w.h.reconcile(t.Context(), loop.Key(key), stale); err != nil {
 		t.Error(err)
 	}
-	if w.h.lookup(key) != nil || plane.Alive((home{w.options.DataDir}).plane(key)) {
+	if w.h.lookup(key) != nil || plane.Alive(w.dir(key)) {
 		t.Error("a plane was begun")
 	}
+}
+
+// failuresOf is how many failures with a reason a runtime has counted.
+func failuresOf(t *testing.T, r *prometheus.Registry, reason controlplane.FailureReason) (n float64) {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "atoll_hosting_plane_failures_total" && m.GetLabel()[0].GetValue() == string(reason) {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/router"
 )
 
@@ -29,11 +30,11 @@ func TestI9ADamagedRecordHoldsUpNobody(t *testing.T) {
 	w.stop()
 	bad := w.create("bad", nil)
 	w.create("good", map[string]any{"pausedUntil": "true"})
-	dir := w.h.home.plane(bad)
+	dir := w.dir(bad)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(recordPath(dir), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "hosting.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.set.Store(0)
@@ -61,12 +62,12 @@ func TestNoEmptyPlaneTakesTheOldOnesPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.start()
-	w.condition(key, hypershift.Available, "False", failedData)
-	w.condition(key, hypershift.InfrastructureReady, "False", failedData)
+	w.condition(key, hypershift.Available, "False", string(controlplane.DataMissing))
+	w.condition(key, hypershift.InfrastructureReady, "False", string(controlplane.DataMissing))
 	if ps := w.processes(); len(ps) > 0 {
 		t.Errorf("there is a plane: %v", ps)
 	}
-	if _, err := os.Stat(filepath.Join(w.options.DataDir, "planes", key.Namespace)); err == nil {
+	if _, err := os.Stat(filepath.Join(w.planes.Dir, "planes", key.Namespace)); err == nil {
 		t.Error("a plane's directory was made")
 	}
 	w.delete(key)

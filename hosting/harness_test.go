@@ -2,12 +2,15 @@ package hosting
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +26,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -39,8 +44,10 @@ type world struct {
 	*testing.T
 	admin   dynamic.Interface
 	options Options
+	planes  process.Options
 	prefix  string // of namespaces
 	h       *Hosting
+	runtime *process.Runtime
 	stop    func()
 }
 
@@ -59,12 +66,16 @@ func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{T: t, admin: client(t, administrator(t)), prefix: prefix, options: Options{
-		Client: client(t, accountConfig(t)), DataDir: filepath.Join(dir, "hosting"), Advertise: "127.0.0.1:1",
-		Catalogue: Catalogue{"1.36.3": binary, "1.36.4": later},
-		// A machine with much else to do may make a plane look sick for a moment.
-		pace: pace{every: 10 * time.Minute, limit: 5 * time.Second, hang: time.Hour},
-	}}
+	prefix += "-" + strings.ToLower(rand.Text()[:6]) // tests may run more than once on one management cluster
+	w := &world{
+		T: t, admin: client(t, administrator(t)), prefix: prefix,
+		options: Options{Client: client(t, accountConfig(t)), Advertise: "127.0.0.1:1"},
+		planes: process.Options{
+			Dir:      filepath.Join(dir, "hosting"),
+			Binaries: map[controlplane.Version]string{"1.36.3": binary, "1.36.4": later},
+			Probes:   patientProbes(),
+		},
+	}
 	for _, c := range change {
 		c(&w.options)
 	}
@@ -78,7 +89,7 @@ func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 func (w *world) reap() {
 	w.Helper()
 	script := exec.Command("sh", "-c",
-		`cat >/dev/null; for f in "$0"/planes/*/*/lock; do kill -9 "$(cat "$f")"; done 2>/dev/null`, w.options.DataDir)
+		`cat >/dev/null; for f in "$0"/planes/*/*/lock; do kill -9 "$(cat "$f")"; done 2>/dev/null`, w.planes.Dir)
 	stdin, err := script.StdinPipe()
 	if err != nil {
 		w.Fatal(err)
@@ -91,8 +102,8 @@ func (w *world) reap() {
 		stdin.Close()
 		_ = script.Wait()
 		w.forget()
-		for _, key := range (home{w.options.DataDir}).planes() {
-			dir := (home{w.options.DataDir}).plane(key)
+		for _, key := range w.runtime.List() {
+			dir := w.dir(key)
 			w.wait("the end of plane "+key.String(), func() error {
 				if !plane.Alive(dir) {
 					return nil
@@ -132,13 +143,51 @@ func (w *world) forget() {
 	}
 }
 
-// start runs a hosting, on what an earlier one left.
-func (w *world) start() {
+// patientProbes never find a plane unhealthy: a machine may be busy with other
+// tests.
+func patientProbes() process.Probes {
+	return process.Probes{Every: 10 * time.Minute, Retry: time.Second, Limit: 5 * time.Second, HangLimit: time.Hour}
+}
+
+// new makes a hosting that does not run.
+func (w *world) new() *Hosting {
 	w.Helper()
-	h, err := New(w.options)
+	runtime, err := process.New(w.planes)
 	if err != nil {
 		w.Fatal(err)
 	}
+	o := w.options
+	o.Planes, o.Releases = runtime, slices.Sorted(maps.Keys(w.planes.Binaries))
+	h, err := New(o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.runtime = runtime
+	return h
+}
+
+// dir is the directory of a plane, whether or not it exists.
+func (w *world) dir(id controlplane.ID) string { return w.runtime.Dir(id) }
+
+// pid is the process of a plane, 0 when none runs.
+func (w *world) pid(id controlplane.ID) int {
+	pid, _ := plane.Running(w.dir(id))
+	return pid
+}
+
+func (w *world) observe(id controlplane.ID) controlplane.Observation {
+	w.Helper()
+	o, err := w.runtime.Observe(id)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return o
+}
+
+// start runs a hosting, on what an earlier one left.
+func (w *world) start() {
+	w.Helper()
+	h := w.new()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -164,9 +213,9 @@ func (w *world) wait(what string, f func() error) {
 }
 
 // create makes a namespace with a HostedCluster.
-func (w *world) create(name string, spec map[string]any) loop.Key {
+func (w *world) create(name string, spec map[string]any) controlplane.ID {
 	w.Helper()
-	key := loop.Key{Namespace: w.prefix + "-" + name, Name: "hc-" + name}
+	key := controlplane.ID{Namespace: w.prefix + "-" + name, Name: "hc-" + name}
 	makeNamespace(w.T, w.admin, key.Namespace)
 	if spec == nil {
 		spec = map[string]any{}
@@ -185,7 +234,7 @@ func (w *world) create(name string, spec map[string]any) loop.Key {
 	return key
 }
 
-func (w *world) get(key loop.Key) *hypershift.HostedCluster {
+func (w *world) get(key controlplane.ID) *hypershift.HostedCluster {
 	w.Helper()
 	object, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name,
 		metav1.GetOptions{})
@@ -199,7 +248,7 @@ func (w *world) get(key loop.Key) *hypershift.HostedCluster {
 	return hc
 }
 
-func (w *world) patch(key loop.Key, body string) {
+func (w *world) patch(key controlplane.ID, body string) {
 	w.Helper()
 	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Patch(w.Context(), key.Name,
 		types.MergePatchType, []byte(body), metav1.PatchOptions{}); err != nil {
@@ -209,7 +258,7 @@ func (w *world) patch(key loop.Key, body string) {
 
 // condition waits until a condition of the current generation is as said;
 // reason "" is any.
-func (w *world) condition(key loop.Key, kind, status, reason string) *hypershift.HostedCluster {
+func (w *world) condition(key controlplane.ID, kind, status, reason string) *hypershift.HostedCluster {
 	w.Helper()
 	var hc *hypershift.HostedCluster
 	w.wait(fmt.Sprintf("%s=%s %s of %s", kind, status, reason, key), func() error {
@@ -226,21 +275,21 @@ func (w *world) condition(key loop.Key, kind, status, reason string) *hypershift
 }
 
 // available waits until a plane serves, and returns a client of it.
-func (w *world) available(key loop.Key) (*hypershift.HostedCluster, dynamic.Interface) {
+func (w *world) available(key controlplane.ID) (*hypershift.HostedCluster, dynamic.Interface) {
 	w.Helper()
 	hc := w.condition(key, hypershift.Available, "True", reasonAsExpected)
-	config, ok := w.h.Plane(key.Namespace, key.Name)
-	if !ok {
+	admin, err := w.h.Client(key)
+	if err != nil {
 		w.Fatalf("%s is available, and hosting has no plane", key)
 	}
-	rc, err := config.RESTConfig()
+	rc, err := admin.RESTConfig()
 	if err != nil {
 		w.Fatal(err)
 	}
 	return hc, client(w.T, rc)
 }
 
-func (w *world) delete(key loop.Key) {
+func (w *world) delete(key controlplane.ID) {
 	w.Helper()
 	err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Delete(w.Context(), key.Name,
 		metav1.DeleteOptions{})
@@ -251,7 +300,7 @@ func (w *world) delete(key loop.Key) {
 
 // gone waits until nothing of a hosted cluster is left: no object, no process,
 // no file, no port, no content of the namespace.
-func (w *world) gone(key loop.Key, pids ...int) {
+func (w *world) gone(key controlplane.ID, pids ...int) {
 	w.Helper()
 	w.wait("the end of "+key.String(), func() error {
 		_, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Get(w.Context(), key.Name,
@@ -265,15 +314,8 @@ func (w *world) gone(key loop.Key, pids ...int) {
 		}
 		return nil
 	})
-	if left, _ := filepath.Glob(filepath.Join(w.options.DataDir, "planes", key.Namespace, "*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(w.planes.Dir, "planes", key.Namespace, "*")); len(left) > 0 {
 		w.Errorf("files are left of %s: %v", key, left)
-	}
-	w.h.ports.mu.Lock()
-	defer w.h.ports.mu.Unlock()
-	for port, holder := range w.h.ports.taken {
-		if holder == key {
-			w.Errorf("port %d is still %s's", port, key)
-		}
 	}
 	for _, pid := range pids {
 		if w.runs(pid, key) {
@@ -283,9 +325,9 @@ func (w *world) gone(key loop.Key, pids ...int) {
 }
 
 // runs says whether a process is a plane of this cluster.
-func (w *world) runs(pid int, key loop.Key) bool {
+func (w *world) runs(pid int, key controlplane.ID) bool {
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && strings.Contains(string(cmdline), (home{w.options.DataDir}).plane(key))
+	return err == nil && strings.Contains(string(cmdline), w.dir(key))
 }
 
 // kubeconfig reads the Secret that a status names.

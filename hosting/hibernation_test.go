@@ -20,7 +20,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
-	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/memory"
 	"atoll.dev/hosting/router"
 )
 
@@ -118,7 +119,7 @@ func (p *port) customer(hc *hypershift.HostedCluster) func() error {
 	}
 }
 
-func (w *world) power(key loop.Key, want hypershift.Power) {
+func (w *world) power(key controlplane.ID, want hypershift.Power) {
 	w.Helper()
 	w.wait("power "+string(want), func() error {
 		if got := w.get(key).Status.Power; got != want {
@@ -129,12 +130,12 @@ func (w *world) power(key loop.Key, want hypershift.Power) {
 }
 
 // asleep waits until a plane sleeps, and there is no process of it.
-func (w *world) asleep(key loop.Key) {
+func (w *world) asleep(key controlplane.ID) {
 	w.Helper()
 	w.power(key, hypershift.Asleep)
 	w.wait("no process", func() error {
-		if v := w.h.lookup(key).runner.view(); v.PID != 0 {
-			return fmt.Errorf("process %d", v.PID)
+		if pid := w.pid(key); pid != 0 {
+			return fmt.Errorf("process %d", pid)
 		}
 		return nil
 	})
@@ -201,7 +202,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if log, err := os.ReadFile(logPath((home{w.options.DataDir}).plane(key))); err != nil || len(log) == 0 {
+	if log, err := os.ReadFile(filepath.Join(w.dir(key), "plane.log")); err != nil || len(log) == 0 {
 		t.Errorf("the plane's log: %d bytes, %v", len(log), err)
 	}
 	if now := w.get(key); now.Generation != hc.Generation ||
@@ -215,7 +216,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.power(key, hypershift.Awake)
-	pid := w.h.lookup(key).runner.view().PID
+	pid := w.pid(key)
 	<-time.After(2 * w.options.Idle)
 	if !w.runs(pid, key) {
 		t.Error("it was put to sleep under a connection")
@@ -224,7 +225,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	w.asleep(key)
 
 	t.Log("a wake that fails says so, here and in the status")
-	good := w.options.Catalogue["1.36.3"]
+	good := w.planes.Binaries["1.36.3"]
 	broken := filepath.Join(p.dir, "broken")
 	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho 'atoll-kube: out of order' >&2\nexit 1\n"),
 		0o700); err != nil {
@@ -233,7 +234,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	// Another hosting: what sleeps goes on sleeping.
 	end := func() { w.stop(); p.stop() }
 	begin := func(binary string) {
-		w.options.Routes, w.options.Catalogue["1.36.3"] = p.open(), binary
+		w.options.Routes, w.planes.Binaries["1.36.3"] = p.open(), binary
 		w.start()
 		p.serve()
 	}
@@ -242,7 +243,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	if err := request(); err == nil || !strings.Contains(err.Error(), "internal error") {
 		t.Errorf("a request that woke nobody: %v", err)
 	}
-	w.condition(key, hypershift.Available, "False", failedPlane)
+	w.condition(key, hypershift.Available, "False", string(controlplane.PlaneFailed))
 
 	t.Log("while hosting is gone a connection waits")
 	end()
@@ -268,7 +269,8 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	})
 }
 
-// arrivals are routes on which somebody comes whenever it is asked who is there.
+// arrivals are routes on which somebody comes whenever they are asked who is
+// there.
 type arrivals struct {
 	noRoutes
 	come func()
@@ -282,51 +284,71 @@ func (a arrivals) Activity(string) (int, time.Time) {
 // Somebody who asks for a plane that is about to be stopped gets it while it
 // runs on, or when it is back; never the one that ends.
 func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
+	machine := memory.NewMachine()
+	t.Cleanup(machine.Close)
 	come := func() {}
-	h, err := New(Options{DataDir: t.TempDir(), Advertise: "127.0.0.1:1", Routes: arrivals{come: func() { come() }},
-		Idle: time.Minute})
+	h, err := New(Options{
+		Planes: memory.New(machine, "1.36.3"), Releases: Releases{"1.36.3"}, Advertise: "127.0.0.1:1",
+		Routes: arrivals{come: func() { come() }}, Idle: time.Nanosecond,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := loop.Key{Namespace: "clusters-a", Name: "hc-a"}
-	c, err := h.cluster(key)
+	changes := make(chan struct{}, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	closePlanes, err := h.o.Planes.Open(ctx, func(id controlplane.ID) { h.planeChanged(id); changes <- struct{}{} })
 	if err != nil {
 		t.Fatal(err)
 	}
-	serves := func(address string) {
-		c.runner.show(func(v *view) { v.State, v.PID, v.Address, v.Ready = ready, 1, address, time.Now() })
-	}
-	c.runner.record = record{Port: 30000, Release: "1.36.3", Hosts: []string{"hc-a.example"}, Born: true}
-	serves("the old")
+	defer closePlanes()
+	defer cancel()
+	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
+	c := h.cluster(id)
 	hc := &hypershift.HostedCluster{}
-	hc.Spec.KubeAPIServerDNSName = "hc-a.example"
-	hc.Annotations = map[string]string{hypershift.HibernatedAnnotation: "true"}
-	decide := func() bool {
-		c.shut = true
-		rest, _ := h.decide(key, c, hc, nil, &observation{}, time.Now().Add(time.Hour))
-		c.runner.set(rest)
-		h.settle(c, rest)
-		return rest.Run
+	hc.Spec.KubeAPIServerDNSName, hc.Spec.Release.Image = "hc-a.example", releaseRepository+"1.36.3"
+	state := func(want controlplane.State) {
+		t.Helper()
+		for {
+			if o, err := h.o.Planes.Observe(id); err != nil || o.State == want {
+				return
+			}
+			<-changes
+		}
 	}
+	order := func() decision {
+		t.Helper()
+		h.mu.Lock()
+		c.routeClosed = true
+		h.mu.Unlock()
+		d, err := h.decideAndOrder(c, hc, nil, nil, time.Now().Add(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	order()
+	state(controlplane.Ready)
+	hc.Annotations = map[string]string{hypershift.HibernatedAnnotation: "true"}
 
-	come = func() { h.mu.Lock(); c.waiting++; h.mu.Unlock() }
-	if !decide() || c.resting {
-		t.Error("it is stopped under somebody who came while that was decided")
+	come = func() { h.mu.Lock(); c.demand.Waiting++; h.mu.Unlock() }
+	if d := order(); !d.Run || c.stopping {
+		t.Error("it is stopped although somebody came while that was decided")
 	}
 	come = func() {}
-	c.waiting = 0
-	if decide() || !c.resting {
+	c.demand.Waiting = 0
+	machine.Pause()
+	if d := order(); d.Run || !c.stopping {
 		t.Fatal("it does not go to sleep")
 	}
 
 	woken := make(chan string, 1)
 	go func() {
-		backend, err := h.WakeServer(t.Context(), "hc-a.example")
+		backend, err := h.WakeServer(ctx, "hc-a.example")
 		woken <- fmt.Sprint(backend, err)
 	}()
-	for waits := 0; waits == 0; runtime.Gosched() { // until it is asked for
+	for waits := 0; waits == 0; runtime.Gosched() { // until the wake waits for it
 		h.mu.Lock()
-		waits = c.waiting
+		waits = c.demand.Waiting
 		h.mu.Unlock()
 		select {
 		case got := <-woken:
@@ -334,14 +356,14 @@ func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
 		default:
 		}
 	}
-	if c.runner.begin().Run || c.runner.view().State != stopping {
-		t.Error("what is to stop is said to serve")
-	}
-	if !decide() || c.resting {
+	machine.Resume()
+	state(controlplane.Down)
+	if d := order(); !d.Run || c.stopping {
 		t.Error("it is not woken")
 	}
-	serves("the new")
-	if got := <-woken; got != fmt.Sprint("the new", nil) {
-		t.Errorf("woken: %s", got)
+	state(controlplane.Ready)
+	o, err := h.o.Planes.Observe(id)
+	if got := <-woken; err != nil || got != fmt.Sprint(o.Backend, nil) {
+		t.Errorf("woken: %s, want %s, %v", got, o.Backend, err)
 	}
 }

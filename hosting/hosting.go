@@ -1,16 +1,15 @@
-// Package hosting runs hosted control planes on a management cluster that has
-// no HyperShift: it follows the HostedClusters there, runs a plane for each,
-// one atoll-kube process, and says in the HostedCluster's status, in
-// HyperShift's words, how the plane is.
+// Package hosting runs hosted control planes on a management cluster that has no
+// HyperShift. It follows the HostedClusters there, has a runtime run a control
+// plane for each, and writes the HostedCluster's status with HyperShift's
+// conditions.
 //
-// A plane is a process of its own that outlives hosting and is found again by
-// the next one; its data lies in a directory of its own until the
-// HostedCluster is finalized. What is decided (valid? which release? asleep?
-// which conditions?) are pure functions; a runner for each plane owns its
-// process.
+// Decisions are pure functions: decide (what should run, and the plane's route),
+// power.decide (asleep or awake) and decideStatus (conditions). Hosting collects
+// what they need, executes what they return, and never waits for a plane.
 //
-// The packages below are other parts of the same service: loop, nodepool,
-// credential, router. Nobody but cli imports them.
+// The packages below are other parts of the same service: controlplane describes
+// planes, process runs them, loop watches objects, and nodepool, credential and
+// router are controllers and the public port. Only cli imports them.
 package hosting
 
 import (
@@ -19,7 +18,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"strconv"
 	"sync"
 	"time"
@@ -29,38 +27,40 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/router"
-	"atoll.dev/plane"
 )
 
-// Options describe a hosting.
+// Options describe a Hosting. Client, Planes and Advertise are required.
 type Options struct {
-	Client    dynamic.Interface // of the management cluster, as hosting
-	DataDir   string            // of the planes
-	Advertise string            // HOST:PORT where customers reach all planes: the router's
-	Catalogue Catalogue
-	Idle      time.Duration // without a connection, before a plane that may sleep does; default 10 min
-	Routes    Routes        // default: there is no router
-
-	FirstPort, LastPort int // of the planes, on loopback; default 30000 to 32767
-
-	Starts int // of planes at once; default two for each processor
+	Client    dynamic.Interface // of the management cluster, with hosting's rights
+	Planes    Planes            // the runtime
+	Releases  Releases          // that Planes can run
+	Advertise string            // HOST:PORT of the router, where customers reach all planes
+	Idle      time.Duration     // without a connection, before a hibernated plane stops; default 10 min
+	Routes    Routes            // default: there is no router
 
 	Log     *slog.Logger          // default: none
 	Metrics prometheus.Registerer // default: none
-
-	pace pace // default: usualPace
 }
 
-// Routes is hosting's side of the router, as router.Control is.
+// Routes is hosting's side of the router; router.Control implements it.
 type Routes interface {
+	// Set replaces the whole table.
 	Set([]router.Route)
+	// Activity returns how many connections a server name has, and when the last
+	// of them ended.
 	Activity(serverName string) (open int, last time.Time)
+	// Settled reports whether the router has confirmed the last table, and
+	// Activity's answers are newer than that.
 	Settled() bool
+	// OnIdle sets the function that is called when the last connection of a server
+	// name has ended.
 	OnIdle(func(serverName string))
 }
 
+// noRoutes are the Routes of a management cluster without a router.
 type noRoutes struct{}
 
 func (noRoutes) Set([]router.Route)               {}
@@ -71,22 +71,18 @@ func (noRoutes) OnIdle(func(string))              {}
 // Hosting is the service. Use New.
 type Hosting struct {
 	o        Options
-	home     home
-	ports    *ports
-	starts   chan struct{} // see runner
 	endpoint hypershift.APIEndpoint
 	metrics  *metrics
 	clusters *loop.Loop
 	secrets  *loop.Loop
 
 	mu      sync.Mutex
-	hosted  map[loop.Key]*cluster
-	seen    map[loop.Key]struct{} // HostedClusters that have been looked at
-	names   map[string]loop.Key   // TLS server names and whose they are
-	changes chan struct{}         // closed and replaced when a plane changes
-	running sync.WaitGroup        // runners
+	hosted  map[controlplane.ID]*cluster
+	seen    map[controlplane.ID]struct{} // HostedClusters that were reconciled at least once
+	names   map[string]controlplane.ID   // TLS server names, and the clusters that hold them
+	changes chan struct{}                // closed and replaced when a plane changes
 
-	routing sync.Mutex // one table after the other
+	publishing sync.Mutex // held while a table is given to Routes, so that tables stay in order
 }
 
 // New checks the options; nothing happens before Run.
@@ -96,8 +92,8 @@ func New(o Options) (*Hosting, error) {
 	if err = errors.Join(err, perr); err != nil || host == "" {
 		return nil, fmt.Errorf("the advertised address %q is not HOST:PORT", o.Advertise)
 	}
-	if o.DataDir == "" {
-		return nil, errors.New("hosting needs a data directory")
+	if o.Planes == nil {
+		return nil, errors.New("hosting needs a runtime of control planes")
 	}
 	if o.Idle == 0 {
 		o.Idle = 10 * time.Minute
@@ -108,257 +104,140 @@ func New(o Options) (*Hosting, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.FirstPort == 0 {
-		o.FirstPort, o.LastPort = firstPort, lastPort
-	}
-	if o.Starts == 0 {
-		o.Starts = 2 * runtime.NumCPU()
-	}
-	if o.pace == (pace{}) {
-		o.pace = usualPace()
-	}
 	h := &Hosting{
-		starts: make(chan struct{}, o.Starts),
-		o:      o, home: home{o.DataDir}, ports: &ports{first: o.FirstPort, last: o.LastPort,
-			taken: map[int]loop.Key{}},
-		endpoint: hypershift.APIEndpoint{Host: host, Port: int32(port)},
-		hosted:   map[loop.Key]*cluster{}, names: map[string]loop.Key{}, seen: map[loop.Key]struct{}{}, changes: make(
-			chan struct{}),
+		o: o, endpoint: hypershift.APIEndpoint{Host: host, Port: int32(port)},
+		hosted: map[controlplane.ID]*cluster{}, names: map[string]controlplane.ID{},
+		seen: map[controlplane.ID]struct{}{}, changes: make(chan struct{}),
 	}
-	h.metrics = newMetrics(o.Metrics, h.count)
+	h.metrics = newMetrics(o.Metrics, h.countStates)
 	h.clusters = loop.New(loop.Options{
-		Client: o.Client, Resource: hypershift.HostedClusters(), Reconcile: h.reconcile, Workers: 16, Log: o.Log, Observe: h.metrics.reconciled("hostedclusters"),
+		Client: o.Client, Resource: hypershift.HostedClusters(), Reconcile: h.reconcile, Workers: 16,
+		Log: o.Log, Observe: h.metrics.reconciled("hostedclusters"),
 	})
-	o.Routes.OnIdle(h.abandoned)
+	o.Routes.OnIdle(h.reconsider)
 	keeper := &secretKeeper{o.Client}
 	h.secrets = loop.New(loop.Options{
-		Client: o.Client, Resource: externalSecrets(), Reconcile: keeper.reconcile, Limit: callLimit, Log: o.Log, Observe: h.metrics.reconciled("externalsecrets"),
+		Client: o.Client, Resource: externalSecrets(), Reconcile: keeper.reconcile, Limit: callLimit,
+		Log: o.Log, Observe: h.metrics.reconciled("externalsecrets"),
 	})
 	return h, nil
 }
 
 // Run hosts until ctx ends, and then leaves the planes running. It is called
-// once; a second hosting in the same directory is refused. The other parts of
-// the service, which need the directory or the planes, run beside it, each
-// until ctx ends; the first that fails ends all.
+// once; it fails when another hosting has the same planes. parts are the other
+// parts of the service, which need the planes; they run until ctx ends, and the
+// first that fails ends all.
 func (h *Hosting) Run(ctx context.Context, parts ...func(context.Context) error) error {
-	unlock, err := h.home.lock()
+	group, ctx := errgroup.WithContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	closePlanes, err := h.o.Planes.Open(ctx, h.planeChanged)
 	if err != nil {
 		return fmt.Errorf("hosting: %w", err)
 	}
-	defer unlock()
-	h.remember()
-	group, ctx := errgroup.WithContext(ctx)
+	h.recoverNames()
 	group.Go(func() error { return h.clusters.Run(ctx) })
 	group.Go(func() error { return h.secrets.Run(ctx) })
-	group.Go(func() error { h.sweep(ctx); return nil })
+	group.Go(func() error { h.reportOrphans(ctx); return nil })
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })
 	}
 	err = group.Wait()
-	h.running.Wait()
+	cancel()
+	closePlanes()
 	return err
 }
 
-// Ready returns nil when the HostedClusters of the management cluster are
-// known.
+// Ready returns nil when the HostedClusters and ExternalSecrets of the management
+// cluster have been listed.
 func (h *Hosting) Ready(ctx context.Context) error {
 	return errors.Join(h.clusters.Ready(ctx), h.secrets.Ready(ctx))
 }
 
-// remember keeps the names and ports of planes that there are for them,
-// before anybody else asks for one.
-func (h *Hosting) remember() {
-	for _, key := range h.home.planes() {
-		rec, err := readRecord(h.home.plane(key))
+// recoverNames reserves the server names of planes that an earlier hosting
+// started, before any other cluster can claim them.
+func (h *Hosting) recoverNames() {
+	for _, id := range h.o.Planes.List() {
+		o, err := h.o.Planes.Observe(id)
 		if err != nil {
-			continue // said when it is reconciled
+			continue // its reconciliation reports it
 		}
-		if rec.Port != 0 {
-			h.ports.claim(key, rec.Port)
-		}
-		for _, name := range rec.Hosts {
-			h.names[name] = key
+		for _, name := range o.LastStart.ServerNames {
+			h.names[name] = id
 		}
 	}
 }
 
-// sweep reports planes without a HostedCluster. They are left alone: an
-// object that is not there may be a management cluster that was restored from
-// an old backup, and only a deletion that was asked for deletes data.
-func (h *Hosting) sweep(ctx context.Context) {
+// reportOrphans logs and counts planes without a HostedCluster. They keep
+// running: a missing object may mean that the management cluster was restored
+// from an old backup, and only an ordered deletion deletes data.
+func (h *Hosting) reportOrphans(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-h.clusters.Synced():
 	}
 	orphans := 0
-	for _, key := range h.home.planes() {
-		if h.clusters.Get(key) == nil {
+	for _, id := range h.o.Planes.List() {
+		if h.clusters.Get(loop.Key(id)) == nil {
 			orphans++
-			h.o.Log.Warn("a plane has no HostedCluster; its process and data are left as they are", "plane",
-				key.String())
+			h.o.Log.Warn("a plane has no HostedCluster; its process and data stay", "plane", id.String())
 		}
 	}
 	h.metrics.orphans.Set(float64(orphans))
 }
 
-// Plane returns a hosted cluster's plane; false when it does not serve.
-func (h *Hosting) Plane(namespace, name string) (plane.Config, bool) {
-	c := h.lookup(loop.Key{Namespace: namespace, Name: name})
-	if c == nil {
-		return plane.Config{}, false
+// Client returns the administrator's way into a hosted cluster's plane, and
+// controlplane.ErrNotServing when it does not serve.
+func (h *Hosting) Client(id controlplane.ID) (controlplane.Admin, error) {
+	if h.lookup(id) == nil {
+		return controlplane.Admin{}, fmt.Errorf("%s: %w", id, controlplane.ErrNotServing)
 	}
-	v := c.runner.view()
-	return v.Config, v.State == ready
+	return h.o.Planes.Client(id)
 }
 
-// ErrNotHosted is the error of a name that no HostedCluster has.
-var ErrNotHosted = errors.New("no such hosted cluster")
-
-// abandoned looks at a plane whose last connection has ended: it may sleep.
-func (h *Hosting) abandoned(serverName string) {
-	h.mu.Lock()
-	key, ok := h.names[serverName]
-	h.mu.Unlock()
-	if ok {
-		h.clusters.Trigger(key)
-	}
+// Sign signs a client certificate with the authority of a hosted cluster's plane.
+func (h *Hosting) Sign(id controlplane.ID, r controlplane.CertificateRequest) (controlplane.Certificate, error) {
+	return h.o.Planes.Sign(id, r)
 }
 
-// Wake returns when a hosted cluster's plane serves, which it does not while
-// it sleeps, starts or is upgraded; the wish counts as use of the plane.
-func (h *Hosting) Wake(ctx context.Context, namespace, name string) error {
-	_, err := h.wake(ctx, loop.Key{Namespace: namespace, Name: name})
-	return err
-}
-
-// WakeServer is Wake by TLS server name, for the router; it returns where the
-// plane listens.
-func (h *Hosting) WakeServer(ctx context.Context, serverName string) (backend string, err error) {
-	h.mu.Lock()
-	key, ok := h.names[serverName]
-	h.mu.Unlock()
-	if !ok {
-		return "", fmt.Errorf("%s: %w", serverName, ErrNotHosted)
-	}
-	return h.wake(ctx, key)
-}
-
-// wakeTries is how often a plane may fail to start before those who wait for
-// it are told. It is tried further; status says why.
-const wakeTries = 3
-
-func (h *Hosting) wake(ctx context.Context, key loop.Key) (backend string, err error) {
-	asked := false
-	var waitsFor *cluster
-	defer func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if waitsFor != nil {
-			waitsFor.asked = time.Now()
-			waitsFor.waiting--
-		}
-	}()
-	for {
-		h.mu.Lock()
-		changes, c, resting := h.changes, h.hosted[key], false
-		if c != waitsFor && c != nil {
-			c.asked = time.Now()
-			c.waiting++
-			waitsFor = c
-		}
-		if c != nil {
-			resting = c.resting
-		}
-		h.mu.Unlock()
-		synced := h.clusters.Ready(ctx) == nil
-		if c == nil && synced && h.clusters.Get(key) == nil {
-			return "", fmt.Errorf("%s: %w", key, ErrNotHosted)
-		}
-		if c != nil {
-			v := c.runner.view()
-			switch {
-			case v.State == ready && !resting:
-				return v.Address, nil
-			case v.Failure != nil && v.Failure.Count >= wakeTries && asked:
-				return "", fmt.Errorf("waking %s: %s", key, v.Failure)
-			}
-			if !asked {
-				asked = true
-				h.clusters.Trigger(key)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return "", fmt.Errorf("waiting for the plane of %s: %w", key, ctx.Err())
-		case <-changes:
-		}
-	}
-}
-
-func (h *Hosting) lookup(key loop.Key) *cluster {
+// lookup returns nil for a cluster that was not reconciled yet.
+func (h *Hosting) lookup(id controlplane.ID) *cluster {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.hosted[key]
+	return h.hosted[id]
 }
 
-// changed tells whoever waits for a plane that one changed.
-func (h *Hosting) changed(key loop.Key) {
+// planeChanged wakes all waiters, and reconciles the plane's cluster.
+func (h *Hosting) planeChanged(id controlplane.ID) {
 	h.mu.Lock()
-	h.stir()
+	h.wakeWaiters()
 	h.mu.Unlock()
-	h.clusters.Trigger(key)
+	h.clusters.Trigger(loop.Key(id))
 }
 
-// stir has those who wait look again. The caller holds mu.
-func (h *Hosting) stir() {
+// wakeWaiters has every call of Wake look at its plane again. The caller holds mu.
+func (h *Hosting) wakeWaiters() {
 	close(h.changes)
 	h.changes = make(chan struct{})
 }
 
-// count is how many planes are in each state.
-func (h *Hosting) count() map[state]int {
+// countStates counts the planes in each state.
+func (h *Hosting) countStates() map[controlplane.State]int {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	n := map[state]int{down: 0, starting: 0, ready: 0, unready: 0, stopping: 0, failing: 0}
-	for _, c := range h.hosted {
-		n[c.runner.view().State]++
+	ids := make([]controlplane.ID, 0, len(h.hosted))
+	for id := range h.hosted {
+		ids = append(ids, id)
+	}
+	h.mu.Unlock()
+	n := map[controlplane.State]int{}
+	for _, s := range controlplane.States {
+		n[s] = 0
+	}
+	for _, id := range ids {
+		if o, err := h.o.Planes.Observe(id); err == nil {
+			n[o.State]++
+		}
 	}
 	return n
-}
-
-// publish gives the router the table. Before all HostedClusters have been
-// looked at once it would be incomplete, and the router goes on with its own.
-func (h *Hosting) publish() {
-	h.routing.Lock()
-	defer h.routing.Unlock()
-	if h.clusters.Ready(context.Background()) != nil {
-		return
-	}
-	keys := h.clusters.Keys()
-	h.mu.Lock()
-	for _, key := range keys {
-		if _, ok := h.seen[key]; !ok {
-			h.mu.Unlock()
-			return
-		}
-	}
-	table := make([]router.Route, 0, len(h.hosted))
-	var shut []*cluster
-	for _, c := range h.hosted {
-		if c.route.ServerName != "" {
-			table = append(table, c.route)
-		}
-		if c.route.Asleep {
-			shut = append(shut, c)
-		}
-	}
-	h.mu.Unlock()
-	h.o.Routes.Set(table)
-	h.mu.Lock()
-	for _, c := range shut {
-		c.shut = c.route.Asleep
-	}
-	h.mu.Unlock()
 }

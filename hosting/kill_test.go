@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,7 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
-	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -30,8 +33,8 @@ import (
 const childVariable = "HOSTING_TEST_CHILD"
 
 type childOptions struct {
-	Kubeconfig, DataDir string
-	Catalogue           Catalogue
+	Kubeconfig, Dir string
+	Binaries        map[controlplane.Version]string
 }
 
 func TestMain(m *testing.M) {
@@ -58,7 +61,13 @@ func child(text string) error {
 	if err != nil {
 		return err
 	}
-	h, err := New(Options{Client: c, DataDir: o.DataDir, Advertise: "127.0.0.1:1", Catalogue: o.Catalogue})
+	planes, err := process.New(process.Options{Dir: o.Dir, Binaries: o.Binaries})
+	if err != nil {
+		return err
+	}
+	h, err := New(Options{
+		Client: c, Planes: planes, Releases: slices.Collect(maps.Keys(o.Binaries)), Advertise: "127.0.0.1:1",
+	})
 	if err != nil {
 		return err
 	}
@@ -68,7 +77,7 @@ func child(text string) error {
 // spawn runs hosting as a process of its own.
 func (w *world) spawn(kubeconfig string) *exec.Cmd {
 	w.Helper()
-	o, err := json.Marshal(childOptions{kubeconfig, w.options.DataDir, w.options.Catalogue})
+	o, err := json.Marshal(childOptions{kubeconfig, w.planes.Dir, w.planes.Binaries})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -89,7 +98,7 @@ func (w *world) processes() map[int]string {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
 		cmdline, err := os.ReadFile(dir + "/cmdline")
-		if err != nil || !strings.Contains(string(cmdline), filepath.Join(w.options.DataDir, "planes")) {
+		if err != nil || !strings.Contains(string(cmdline), filepath.Join(w.planes.Dir, "planes")) {
 			continue
 		}
 		var pid int
@@ -144,7 +153,7 @@ func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
 	w.number(2)
 	customer := w.inside(stays)
 	w.keep(customer, "acknowledged")
-	pid, _ := plane.Running((home{w.options.DataDir}).plane(stays))
+	pid, _ := plane.Running(w.dir(stays))
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +170,7 @@ func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
 		return nil
 	})
 	w.wait("the other's return", func() error {
-		if now, ok := plane.Running((home{w.options.DataDir}).plane(stays)); !ok || now == pid {
+		if now, ok := plane.Running(w.dir(stays)); !ok || now == pid {
 			return errStill
 		}
 		return nil
@@ -169,21 +178,17 @@ func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
 	w.condition(stays, hypershift.Available, "True", reasonAsExpected)
 	w.kept(w.inside(stays), "acknowledged")
 	w.number(1)
-	if left, _ := filepath.Glob(filepath.Join(w.options.DataDir, "planes", goes.Namespace)); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(w.planes.Dir, "planes", goes.Namespace)); len(left) > 0 {
 		t.Errorf("files are left: %v", left)
 	}
-	second, err := New(w.options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Run(t.Context()); !errors.Is(err, errLocked) {
+	if err := w.new().Run(t.Context()); !errors.Is(err, process.ErrLocked) {
 		t.Errorf("a second hosting in the same directory: %v", err)
 	}
 }
 
 // inside is a customer's way into a plane, with the kubeconfig of the Secret
 // but past the router.
-func (w *world) inside(key loop.Key) dynamic.Interface {
+func (w *world) inside(key controlplane.ID) dynamic.Interface {
 	w.Helper()
 	s, err := w.admin.Resource(secrets()).Namespace(key.Namespace).Get(w.Context(), kubeconfigSecret(key),
 		metav1.GetOptions{})
@@ -194,11 +199,21 @@ func (w *world) inside(key loop.Key) dynamic.Interface {
 	if err != nil {
 		w.Fatal(err)
 	}
-	rec, err := readRecord((home{w.options.DataDir}).plane(key))
+	config = rest.CopyConfig(config)
+	config.Host = "https://" + w.recordedBackend(key)
+	return client(w.T, config)
+}
+
+// recordedBackend is where a plane listens whose runtime is in another process.
+func (w *world) recordedBackend(id controlplane.ID) string {
+	w.Helper()
+	runtime, err := process.New(w.planes)
 	if err != nil {
 		w.Fatal(err)
 	}
-	config = rest.CopyConfig(config)
-	config.Host = "https://" + address(rec.Port)
-	return client(w.T, config)
+	o, err := runtime.Observe(id)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return o.Backend
 }

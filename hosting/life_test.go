@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
 )
 
 func configMaps() schema.GroupVersionResource {
@@ -32,9 +34,9 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	})
 	hc, c := w.available(key)
 	took := time.Since(begun)
-	readiness, err := w.h.lookup(key).runner.view().Config.Readiness()
+	readiness, err := (plane.Config{Dir: w.dir(key)}).Readiness()
 	t.Logf("available after %s; the plane's own start took %d ms (%v)", took, readiness.StartMS, err)
-	pid := w.h.lookup(key).runner.view().PID
+	pid := w.pid(key)
 	w.keep(c, "customer")
 
 	for _, kind := range []string{
@@ -62,9 +64,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	if k := w.kubeconfig(hc); k.Server != "https://127.0.0.1:1" || k.TLSServerName != "one.hosted.test.atoll.internal" {
 		t.Errorf("kubeconfig for %+v", k)
 	}
-	config, _ := w.h.Plane(key.Namespace, key.Name)
-	rc, _ := config.RESTConfig()
-	conn, err := tls.Dial("tcp", config.Address, &tls.Config{InsecureSkipVerify: true,
+	conn, err := tls.Dial("tcp", w.observe(key).Backend, &tls.Config{InsecureSkipVerify: true,
 		ServerName: "one.hosted.test.atoll.internal"})
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	names := conn.ConnectionState().PeerCertificates[0].DNSNames
 	conn.Close()
 	if !slices.Contains(names, "one.hosted.test.atoll.internal") {
-		t.Errorf("the serving certificate names %v (%s)", names, rc.Host)
+		t.Errorf("the serving certificate names %v ", names)
 	}
 
 	t.Log("killed, it comes back by itself")
@@ -80,7 +80,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wait("another process", func() error {
-		if v := w.h.lookup(key).runner.view(); v.PID == pid || v.State != ready {
+		if now := w.pid(key); now == pid || now == 0 || w.observe(key).State != controlplane.Ready {
 			return errStill
 		}
 		return nil
@@ -89,7 +89,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	w.kept(c, "customer")
 
 	t.Log("a new hosting adopts it, and says nothing of it")
-	pid = w.h.lookup(key).runner.view().PID
+	pid = w.pid(key)
 	w.condition(key, hypershift.Degraded, "False", reasonAsExpected)
 	version := w.get(key).ResourceVersion
 	w.stop()
@@ -98,12 +98,12 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	}
 	w.start()
 	w.wait("the adoption", func() error {
-		if v := w.h.lookup(key); v == nil || v.runner.view().State != ready {
+		if w.observe(key).State != controlplane.Ready {
 			return errStill
 		}
 		return nil
 	})
-	if got := w.h.lookup(key).runner.view().PID; got != pid {
+	if got := w.pid(key); got != pid {
 		t.Errorf("process %d was not adopted; there is %d", pid, got)
 	}
 	if now := w.get(key).ResourceVersion; now != version {
@@ -119,7 +119,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 		key, `{"spec":{"release":{"image":"atoll.dev/release:1.36.3"},"networking":{"serviceNetwork":[{"cidr":"10.0.0.0/20"}]}}}`)
 	w.condition(key, hypershift.ValidConfiguration, "False", reasonInvalid)
 	hc = w.condition(key, hypershift.Available, "True", reasonAsExpected)
-	if got := w.h.lookup(key).runner.view().PID; got != pid || hc.Status.Version.Desired.Version != "1.36.3" ||
+	if got := w.pid(key); got != pid || hc.Status.Version.Desired.Version != "1.36.3" ||
 		len(hc.Status.Version.History) != 1 {
 		t.Errorf("process %d instead of %d, version %+v", got, pid, hc.Status.Version)
 	}
@@ -136,7 +136,7 @@ func TestTheLifeOfAHostedCluster(t *testing.T) {
 	})
 	_, c = w.available(key)
 	w.kept(c, "customer")
-	pid = w.h.lookup(key).runner.view().PID
+	pid = w.pid(key)
 
 	t.Log("deleted, it leaves nothing")
 	w.delete(key)

@@ -46,11 +46,11 @@ func TestPower(t *testing.T) {
 				}
 				now = powerZero.Add(at)
 				for _, news := range words[1:] {
-					p.hear(t, news, now, shut)
+					p.observe(t, news, now, shut)
 				}
 				decision := p.decide(now, idleInTests)
 				fmt.Fprintf(&out, "%-8s %s\n", words[0], decision)
-				p.follow(decision)
+				p.carryOut(decision)
 				shut = decision.Shut
 			}
 			return out.String()
@@ -58,7 +58,7 @@ func TestPower(t *testing.T) {
 	})
 }
 
-func (p *power) hear(t *testing.T, news string, now time.Time, shut bool) {
+func (p *power) observe(t *testing.T, news string, now time.Time, shut bool) {
 	var n int
 	switch {
 	case news == "hibernated":
@@ -85,8 +85,8 @@ func (p *power) hear(t *testing.T, news string, now time.Time, shut bool) {
 	}
 }
 
-// follow does what was decided.
-func (p *power) follow(d powerDecision) {
+// carryOut makes the decision true.
+func (p *power) carryOut(d powerDecision) {
 	if !d.Run {
 		p.Ready = time.Time{}
 	}
@@ -115,7 +115,7 @@ func TestPowerInEveryOrder(t *testing.T) {
 		p, now, shut := power{Last: powerZero}, powerZero, false
 		step := func(news ...string) powerDecision {
 			for _, n := range news {
-				p.hear(nil, n, now, shut)
+				p.observe(nil, n, now, shut)
 			}
 			d := p.decide(now, idleInTests)
 			if !p.Hibernated && (!d.Run || d.Shut) {
@@ -130,7 +130,7 @@ func TestPowerInEveryOrder(t *testing.T) {
 			if d.Run != (d.State != asleep) {
 				t.Fatalf("%s", d)
 			}
-			p.follow(d)
+			p.carryOut(d)
 			shut = d.Shut
 			if again := p.decide(now, idleInTests); !d.Run && again.Run {
 				t.Fatalf("%s, and at once %s", d, again)

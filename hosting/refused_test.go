@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
-	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/controlplane"
 )
 
 // What cannot be hosted says why, has no process, and goes without a trace.
@@ -59,7 +59,7 @@ func TestWhatIsRefusedIsSaidAndNeverStarted(t *testing.T) {
 	w.gone(holder)
 	w.patch(robber, `{"spec":{"pausedUntil":"true"}}`) // the name is free, and nothing is to start
 	w.condition(robber, hypershift.ValidConfiguration, "True", reasonAsExpected)
-	for _, key := range []loop.Key{unknown, overlap, shape, robber} {
+	for _, key := range []controlplane.ID{unknown, overlap, shape, robber} {
 		w.delete(key)
 		w.gone(key)
 	}

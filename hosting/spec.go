@@ -3,6 +3,7 @@ package hosting
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,9 +12,10 @@ import (
 
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 )
 
-// refusal is why something that a spec asks for is not done.
+// refusal is why hosting does not follow a part of a spec, for a condition.
 type refusal struct{ Reason, Message string }
 
 // Reasons of conditions besides HyperShift's own.
@@ -28,15 +30,15 @@ const (
 // releaseRepository is the image whose tags are versions of Kubernetes.
 const releaseRepository = "atoll.dev/release:"
 
-// Catalogue is the releases that can be run: version, as 1.36.3, to the path
-// of an atoll-kube.
-type Catalogue map[string]string
+// Releases are the versions that the runtime can run.
+type Releases []controlplane.Version
 
-// pick finds the version that an image names, for a plane whose data was
-// written by current ("" for a new one).
-func (c Catalogue) pick(image, current string) (version string, refused *refusal) {
-	version, ok := strings.CutPrefix(image, releaseRepository)
-	if _, known := c[version]; !ok || !known {
+// pick returns the version that an image names, or why it cannot follow current,
+// whose data the plane has ("" for a new plane).
+func (r Releases) pick(image string, current controlplane.Version) (controlplane.Version, *refusal) {
+	tag, ok := strings.CutPrefix(image, releaseRepository)
+	version := controlplane.Version(tag)
+	if !ok || !slices.Contains(r, version) {
 		return "", &refusal{reasonVersionNotAvailable,
 			fmt.Sprintf("the release %q is not in this management cluster's catalogue", image)}
 	}
@@ -60,8 +62,8 @@ func (c Catalogue) pick(image, current string) (version string, refused *refusal
 }
 
 // minor is the minor part of a version of Kubernetes 1.
-func minor(version string) (int, bool) {
-	parts := strings.SplitN(version, ".", 3)
+func minor(version controlplane.Version) (int, bool) {
+	parts := strings.SplitN(string(version), ".", 3)
 	if len(parts) != 3 || parts[0] != "1" {
 		return 0, false
 	}
@@ -69,8 +71,8 @@ func minor(version string) (int, bool) {
 	return n, err == nil
 }
 
-// problems says what is wrong with a spec, each with its field; fixed is the
-// service network that the plane was made with, "" when it was not yet.
+// problems lists what is wrong with a spec, each with its field. fixed is the
+// service network of the plane's first start; "" before it.
 func problems(spec hypershift.HostedClusterSpec, fixed string) []string {
 	var found []string
 	complain := func(field, format string, args ...any) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 )
 
 func networks(cluster, service, machine string) hypershift.HostedClusterSpec {
@@ -62,8 +63,11 @@ func TestProblemsOfASpec(t *testing.T) {
 }
 
 func TestReleasesComeFromTheCatalogue(t *testing.T) {
-	catalogue := Catalogue{"1.35.9": "a", "1.36.3": "b", "1.36.4": "c", "1.37.0": "d", "1.38.1": "e"}
-	for _, c := range []struct{ image, current, want string }{
+	releases := Releases{"1.35.9", "1.36.3", "1.36.4", "1.37.0", "1.38.1"}
+	for _, c := range []struct {
+		image         string
+		current, want controlplane.Version
+	}{
 		{"atoll.dev/release:1.36.3", "", "1.36.3"},
 		{"atoll.dev/release:1.36.4", "1.36.3", "1.36.4"},
 		{"atoll.dev/release:1.36.3", "1.36.4", "1.36.3"}, // within a minor version there is a way back
@@ -75,7 +79,7 @@ func TestReleasesComeFromTheCatalogue(t *testing.T) {
 		{"1.36.3", "", ""},
 		{"", "", ""},
 	} {
-		got, refused := catalogue.pick(c.image, c.current)
+		got, refused := releases.pick(c.image, c.current)
 		if got != c.want || (refused != nil) != (c.want == "") || refused != nil &&
 			refused.Reason != "version-not-available" {
 			t.Errorf("%s after %q: %q, %v; want %q", c.image, c.current, got, refused, c.want)
@@ -123,7 +127,7 @@ func FuzzProblems(f *testing.F) {
 		if active, left, err := paused(&until, time.Unix(1e9, 0)); left < 0 || err != nil && active {
 			t.Errorf("%q: %v %s %v", until, active, left, err)
 		}
-		if version, refused := (Catalogue{"1.36.3": "x"}).pick(image, ""); (refused == nil) != (version == "1.36.3") {
+		if version, refused := (Releases{"1.36.3"}).pick(image, ""); (refused == nil) != (version == "1.36.3") {
 			t.Errorf("%q: %q, %v", image, version, refused)
 		}
 	})

@@ -13,70 +13,80 @@ import (
 	"pgregory.net/rapid"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 )
 
-// good is the observation of a plane that serves.
-func good() observation {
-	return observation{
+// good is the report of a plane that serves.
+func good() report {
+	return report{
 		Generation: 1, Release: "1.36.3", Image: "atoll.dev/release:1.36.3", Power: awake,
 		Endpoint: hypershift.APIEndpoint{Host: "mc", Port: 6443}, Secret: "hc-admin-kubeconfig",
-		Plane: view{State: ready, PID: 7, Record: record{Port: 30000, Release: "1.36.3", Born: true}},
+		Plane: controlplane.Observation{
+			State: controlplane.Ready, Running: true, Backend: "127.0.0.1:30000",
+			LastStart: controlplane.LastStart{Release: "1.36.3", WasReady: true},
+		},
 	}
 }
 
 func TestConditionsTellWhatIsSo(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(*observation)
+		change func(*report)
 		want   string // type=status/reason of what is not as in good times
 	}{
-		{"well", func(*observation) {}, ""},
-		{"new", func(o *observation) { o.Plane = view{State: starting, Record: record{Port: 1, Release: "1.36.3"}} },
+		{"well", func(*report) {}, ""},
+		{"new", func(o *report) {
+			o.Plane = controlplane.Observation{
+				State: controlplane.Starting, Backend: "127.0.0.1:1", LastStart: controlplane.LastStart{Release: "1.36.3"},
+			}
+		},
 			"EtcdAvailable=False/PlaneStarting KubeAPIServerAvailable=False/PlaneStarting " +
 				"Available=False/PlaneStarting Progressing=True/PlaneStarting"},
-		{"waits for its turn", func(o *observation) { o.Plane = view{State: down} },
+		{"waits for its turn", func(o *report) { o.Plane = controlplane.Observation{State: controlplane.Down} },
 			"InfrastructureReady=False/WaitingOnInfrastructureReady EtcdAvailable=False/PlaneStarting " +
 				"KubeAPIServerAvailable=False/PlaneStarting Available=False/PlaneStarting " +
 				"Progressing=True/PlaneStarting"},
-		{"crashed", func(o *observation) {
-			o.Plane.State, o.Plane.Failure = failing, &failure{Reason: failedPlane, Message: "it was killed"}
+		{"crashed", func(o *report) {
+			o.Plane.State, o.Plane.Failure = controlplane.Failing, &controlplane.Failure{Reason: controlplane.PlaneFailed, Message: "it was killed"}
 		},
 			"ReconciliationSucceeded=False/PlaneFailed EtcdAvailable=False/PlaneFailed " +
 				"KubeAPIServerAvailable=False/PlaneFailed Available=False/PlaneFailed Progressing=True/PlaneFailed " +
 				"Degraded=True/PlaneFailed"},
-		{"disk full", func(o *observation) {
-			o.Plane.State, o.Plane.Failure = failing, &failure{Reason: failedDisk, Message: "full"}
+		{"disk full", func(o *report) {
+			o.Plane.State, o.Plane.Failure = controlplane.Failing, &controlplane.Failure{Reason: controlplane.DiskFull, Message: "full"}
 		},
 			"ReconciliationSucceeded=False/DiskFull InfrastructureReady=False/DiskFull EtcdAvailable=False/DiskFull " +
 				"KubeAPIServerAvailable=False/DiskFull Available=False/DiskFull Progressing=True/DiskFull " +
 				"Degraded=True/DiskFull"},
-		{"etcd sick", func(o *observation) { o.Plane.State, o.Plane.Unwell = unready, []string{"etcd"} },
+		{"etcd sick", func(o *report) { o.Plane.State, o.Plane.FailingParts = controlplane.Unready, []string{"etcd"} },
 			"EtcdAvailable=False/NotReady KubeAPIServerAvailable=False/NotReady Available=False/NotReady " +
 				"Degraded=True/NotReady"},
-		{"a hook sick", func(o *observation) { o.Plane.State, o.Plane.Unwell = unready, []string{"poststarthook/x"} },
+		{"a hook sick", func(o *report) {
+			o.Plane.State, o.Plane.FailingParts = controlplane.Unready, []string{"poststarthook/x"}
+		},
 			"KubeAPIServerAvailable=False/NotReady Available=False/NotReady Degraded=True/NotReady"},
-		{"asleep", func(o *observation) { o.Power, o.Plane.State, o.Plane.PID = asleep, down, 0 },
+		{"asleep", func(o *report) { o.Power, o.Plane.State, o.Plane.Running = asleep, controlplane.Down, false },
 			"EtcdAvailable=False/Asleep KubeAPIServerAvailable=False/Asleep Available=True/Asleep"},
-		{"waking", func(o *observation) { o.Power, o.Plane.State = waking, starting },
+		{"waking", func(o *report) { o.Power, o.Plane.State = waking, controlplane.Starting },
 			"EtcdAvailable=False/Waking KubeAPIServerAvailable=False/Waking Available=True/Waking " +
 				"Progressing=True/Waking"},
-		{"upgrade begins", func(o *observation) { o.Release, o.Plane.State = "1.36.4", stopping },
+		{"upgrade begins", func(o *report) { o.Release, o.Plane.State = "1.36.4", controlplane.Stopping },
 			"EtcdAvailable=False/Upgrading KubeAPIServerAvailable=False/Upgrading Available=False/Upgrading " +
 				"Progressing=True/Upgrading"},
-		{"upgrade ordered", func(o *observation) { o.Release = "1.36.4" }, "Progressing=True/Upgrading"},
-		{"unknown release", func(o *observation) { o.Refused = &refusal{reasonVersionNotAvailable, "no"} },
+		{"upgrade ordered", func(o *report) { o.Release = "1.36.4" }, "Progressing=True/Upgrading"},
+		{"unknown release", func(o *report) { o.Refused = &refusal{reasonVersionNotAvailable, "no"} },
 			"ValidReleaseImage=False/version-not-available Progressing=False/version-not-available"},
-		{"unknown release from the start", func(o *observation) {
-			o.Refused, o.Release, o.Plane = &refusal{reasonVersionNotAvailable, "no"}, "", view{State: down}
+		{"unknown release from the start", func(o *report) {
+			o.Refused, o.Release, o.Plane = &refusal{reasonVersionNotAvailable, "no"}, "", controlplane.Observation{State: controlplane.Down}
 		},
 			"ValidReleaseImage=False/version-not-available InfrastructureReady=False/WaitingOnInfrastructureReady " +
 				"EtcdAvailable=False/version-not-available " +
 				"KubeAPIServerAvailable=False/version-not-available Available=False/version-not-available " +
 				"Progressing=False/version-not-available"},
-		{"wrong networks", func(o *observation) { o.Problems = []string{"a", "b"} },
+		{"wrong networks", func(o *report) { o.Problems = []string{"a", "b"} },
 			"ValidConfiguration=False/InvalidConfiguration Progressing=False/InvalidConfiguration"},
-		{"paused", func(o *observation) { o.Paused = true }, "ReconciliationActive=False/ReconciliationPaused"},
-		{"no time", func(o *observation) { o.PauseError = fmt.Errorf("x") },
+		{"paused", func(o *report) { o.Paused = true }, "ReconciliationActive=False/ReconciliationPaused"},
+		{"no time", func(o *report) { o.PauseError = fmt.Errorf("x") },
 			"ReconciliationActive=True/InvalidPausedUntilValue"},
 	} {
 		o := good()
@@ -104,7 +114,7 @@ func TestConditionsTellWhatIsSo(t *testing.T) {
 func TestVersionHistoryTellsTheUpgrade(t *testing.T) {
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	var s hypershift.HostedClusterStatus
-	step := func(change func(*observation)) string {
+	step := func(change func(*report)) string {
 		o := good()
 		change(&o)
 		at = at.Add(time.Second)
@@ -119,18 +129,18 @@ func TestVersionHistoryTellsTheUpgrade(t *testing.T) {
 		}
 		return strings.Join(parts, ", ")
 	}
-	fresh := func(o *observation) { o.Plane.State, o.Plane.Record.Born = starting, false }
-	next := func(o *observation) { o.Release, o.Image = "1.36.4", "atoll.dev/release:1.36.4" }
-	done := func(o *observation) { next(o); o.Plane.Record.Release = "1.36.4" }
+	fresh := func(o *report) { o.Plane.State, o.Plane.LastStart.WasReady = controlplane.Starting, false }
+	next := func(o *report) { o.Release, o.Image = "1.36.4", "atoll.dev/release:1.36.4" }
+	done := func(o *report) { next(o); o.Plane.LastStart.Release = "1.36.4" }
 	for i, c := range []struct {
-		change func(*observation)
+		change func(*report)
 		want   string
 	}{
 		{fresh, "1.36.3 Partial 01"},
-		{func(*observation) {}, "1.36.3 Completed 01-03"},
-		{func(*observation) {}, "1.36.3 Completed 01-03"},
+		{func(*report) {}, "1.36.3 Completed 01-03"},
+		{func(*report) {}, "1.36.3 Completed 01-03"},
 		{next, "1.36.4 Partial 04, 1.36.3 Completed 01-03"},
-		{func(o *observation) { done(o); o.Plane.State = starting }, "1.36.4 Partial 04, 1.36.3 Completed 01-03"},
+		{func(o *report) { done(o); o.Plane.State = controlplane.Starting }, "1.36.4 Partial 04, 1.36.3 Completed 01-03"},
 		{done, "1.36.4 Completed 04-06, 1.36.3 Completed 01-03"},
 	} {
 		if i == 1 {
@@ -153,14 +163,14 @@ func TestI3AStatusThatIsSoIsNoNews(t *testing.T) {
 		at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			o := good()
-			o.Plane.State = rapid.SampledFrom([]state{down, starting, ready, unready, stopping, failing}).Draw(
+			o.Plane.State = rapid.SampledFrom(controlplane.States).Draw(
 				t, "state")
 			o.Power = rapid.SampledFrom([]powerState{awake, asleep, waking, goingToSleep}).Draw(t, "power")
-			o.Release = rapid.SampledFrom([]string{"", "1.36.3", "1.36.4"}).Draw(t, "release")
-			o.Plane.Record.Release = rapid.SampledFrom([]string{"1.36.3", "1.36.4"}).Draw(t, "runs")
-			o.Plane.Record.Born = rapid.Bool().Draw(t, "born")
+			o.Release = rapid.SampledFrom([]controlplane.Version{"", "1.36.3", "1.36.4"}).Draw(t, "release")
+			o.Plane.LastStart.Release = rapid.SampledFrom([]controlplane.Version{"1.36.3", "1.36.4"}).Draw(t, "runs")
+			o.Plane.LastStart.WasReady = rapid.Bool().Draw(t, "born")
 			if rapid.Bool().Draw(t, "failed") {
-				o.Plane.Failure = &failure{Reason: failedPlane, Message: "x"}
+				o.Plane.Failure = &controlplane.Failure{Reason: controlplane.PlaneFailed, Message: "x"}
 			}
 			before := s
 			s = decideStatus(before, o, at)
@@ -176,8 +186,8 @@ func TestI3AStatusThatIsSoIsNoNews(t *testing.T) {
 				}
 			}
 			if meta.IsStatusConditionPresentAndEqual(s.Conditions, hypershift.Degraded, metav1.ConditionTrue) &&
-				o.Plane.Failure == nil && o.Plane.State != unready &&
-				!(o.Power == asleep && o.Plane.State != down && o.Plane.State != failing) {
+				o.Plane.Failure == nil && o.Plane.State != controlplane.Unready &&
+				!(o.Power == asleep && o.Plane.State != controlplane.Down && o.Plane.State != controlplane.Failing) {
 				t.Fatal("degraded without a failure")
 			}
 			at = at.Add(time.Minute)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"atoll.dev/plane"
+	"atoll.dev/hosting/controlplane"
 )
 
 const (
@@ -33,15 +33,14 @@ const (
 // bindings are the ClusterRoleBindings of a plane.
 type bindings struct{ client dynamic.Interface }
 
-func bindingsOf(config plane.Config) (bindings, error) {
-	rest, err := config.RESTConfig()
+func bindingsOf(admin controlplane.Admin) (bindings, error) {
+	config, err := admin.RESTConfig()
 	if err != nil {
 		return bindings{}, err
 	}
-	rest.QPS = -1 // one plane, a few requests
-	client, err := dynamic.NewForConfig(rest)
+	client, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return bindings{}, fmt.Errorf("plane %s: %w", config.Dir, err)
+		return bindings{}, err
 	}
 	return bindings{client}, nil
 }
@@ -84,8 +83,8 @@ func (b bindings) grant(ctx context.Context, group string, expires time.Time) er
 	return nil
 }
 
-// effective returns when the API server lets the group do what is bound.
-func (b bindings) effective(ctx context.Context, w wanted) error {
+// awaitEffect returns when the API server lets the group do what its binding grants.
+func (b bindings) awaitEffect(ctx context.Context, w wanted) error {
 	ctx, cancel := context.WithTimeout(ctx, effectLimit)
 	defer cancel()
 	review := &unstructured.Unstructured{Object: map[string]any{
@@ -114,8 +113,8 @@ func (b bindings) effective(ctx context.Context, w wanted) error {
 }
 
 // remove deletes a group's binding in a plane that runs.
-func remove(ctx context.Context, config plane.Config, group string) error {
-	b, err := bindingsOf(config)
+func remove(ctx context.Context, admin controlplane.Admin, group string) error {
+	b, err := bindingsOf(admin)
 	if err != nil {
 		return err
 	}
@@ -132,9 +131,9 @@ func (b bindings) remove(ctx context.Context, group string) error {
 	return nil
 }
 
-// sweep deletes the bindings of credentials that expired while the plane
+// removeExpired deletes the bindings of credentials that expired while the plane
 // slept.
-func (b bindings) sweep(ctx context.Context, now time.Time) error {
+func (b bindings) removeExpired(ctx context.Context, now time.Time) error {
 	list, err := b.resource("clusterrolebindings").List(ctx, metav1.ListOptions{LabelSelector: bindingLabel})
 	if err != nil {
 		return err

@@ -24,23 +24,26 @@ import (
 	"log/slog"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
-	"atoll.dev/plane"
 )
 
 // Planes are the control planes of this management cluster.
 type Planes interface {
-	// Plane returns the plane of a HostedCluster; false when it does not run.
-	Plane(namespace, name string) (plane.Config, bool)
-	// Wake returns when the plane runs and is ready, or why it cannot.
-	Wake(ctx context.Context, namespace, name string) error
+	// Client returns the administrator's way into a plane that serves, and
+	// controlplane.ErrNotServing of any other. It wakes none.
+	Client(cluster controlplane.ID) (controlplane.Admin, error)
+	// Wake returns when the plane serves, or why it cannot.
+	Wake(ctx context.Context, cluster controlplane.ID) error
+	// Sign signs a client certificate with the plane's authority. The plane must
+	// have been ready once; it need not run.
+	Sign(cluster controlplane.ID, request controlplane.CertificateRequest) (controlplane.Certificate, error)
 }
 
 // Options of Run; Client and Planes are required.
@@ -86,14 +89,14 @@ func Run(ctx context.Context, o Options) error {
 	i := &issuer{client: o.Client, planes: o.Planes, log: o.Log}
 	return loop.Run(ctx, loop.Options{
 		Client: o.Client, Resource: apihosting.Credentials(), Reconcile: i.reconcile,
-		Workers: o.Workers, Owner: clusterOf, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+		Workers: o.Workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() }, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
 	})
 }
 
-// clusterOf names the hosted cluster that a Credential is for.
-func clusterOf(object *unstructured.Unstructured) string {
+// clusterOf returns the hosted cluster of a Credential.
+func clusterOf(object *unstructured.Unstructured) controlplane.ID {
 	name, _, _ := unstructured.NestedString(object.Object, "spec", "clusterName")
-	return object.GetNamespace() + "/" + name
+	return controlplane.ID{Namespace: object.GetNamespace(), Name: name}
 }
 
 type issuer struct {
@@ -130,17 +133,17 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	if !now.Before(w.expires) {
 		return 0, i.expire(ctx, object, c)
 	}
-	if issued(c, w) {
+	if isIssued(c, w) {
 		// of this generation
 		if err := i.report(ctx, object, c, c.Status, metav1.ConditionTrue, "AsExpected", ""); err != nil {
 			return 0, err
 		}
 		return w.expires.Sub(now), nil // what became of its binding since is the cluster's administrators' affair
 	}
-	if !held(object) {
+	if !isHeld(object) {
 		return 0, i.hold(ctx, object) // what is held comes back by the watch
 	}
-	config, err := i.awake(ctx, key.Namespace, c.Spec.ClusterName)
+	admin, err := i.wakePlane(ctx, clusterOf(object))
 	if err != nil {
 		if ctx.Err() != nil {
 			return 0, err
@@ -151,7 +154,7 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	if hc.Status.ControlPlaneEndpoint.Host == "" {
 		return endpointEvery, nil
 	}
-	status, err := i.issue(ctx, c, w, config, hc)
+	status, err := i.issue(ctx, clusterOf(object), w, admin, hc)
 	if err != nil {
 		return 0, err
 	}
@@ -163,76 +166,74 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	return time.Until(w.expires), nil
 }
 
-// issue makes the binding, and then the certificate, so that who has one may
-// use it at once.
-func (i *issuer) issue(ctx context.Context, c *apihosting.Credential, w wanted, config plane.Config,
+// issue makes the binding and the certificate. The certificate is not published
+// before its binding has an effect, so that it can be used at once.
+func (i *issuer) issue(ctx context.Context, cluster controlplane.ID, w wanted, admin controlplane.Admin,
 	hc *hypershift.HostedCluster) (apihosting.CredentialStatus, error) {
-	ca, err := readAuthority(config.Dir)
+	certificate, err := i.planes.Sign(cluster, w.certificate())
 	if err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
-	b, err := bindingsOf(config)
+	b, err := bindingsOf(admin)
 	if err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
 	if err := b.grant(ctx, w.group, w.expires); err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
-	certificate, err := ca.sign(w, time.Now())
-	if err != nil {
+	if err := b.awaitEffect(ctx, w); err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
-	if err := b.effective(ctx, w); err != nil {
-		return apihosting.CredentialStatus{}, err
+	if err := b.removeExpired(ctx, time.Now()); err != nil {
+		i.log.Warn("bindings of expired credentials stay", "cluster", cluster.String(), "error", err)
 	}
-	if err := b.sweep(ctx, time.Now()); err != nil {
-		i.log.Warn("bindings of expired credentials are still there", "plane", config.Dir, "error", err)
-	}
-	e, serverName := hc.Status.ControlPlaneEndpoint, hc.Spec.KubeAPIServerDNSName
-	if len(config.ExternalHosts) > 0 { // what the plane's certificate says
-		serverName = config.ExternalHosts[0]
+	serverName := admin.ServerName // in the plane's serving certificate
+	if serverName == "" {
+		serverName = hc.Spec.KubeAPIServerDNSName
 	}
 	return apihosting.CredentialStatus{
-		Certificate: string(certificate), CABundle: string(ca.pem),
-		Server: endpointURL(e), TLSServerName: serverName, ExpirationTimestamp: &metav1.Time{Time: w.expires},
+		Certificate: string(certificate.PEM), CABundle: string(certificate.CAPEM),
+		Server: endpointURL(hc.Status.ControlPlaneEndpoint), TLSServerName: serverName,
+		ExpirationTimestamp: &metav1.Time{Time: w.expires},
 	}, nil
 }
 
-// expire takes away what an expired credential has left, if that wakes nobody.
+// expire removes the binding of an expired credential when its plane serves; it
+// wakes no plane, since the binding gives nothing to anybody.
 func (i *issuer) expire(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential) error {
-	if config, ok := i.planes.Plane(c.Namespace, c.Spec.ClusterName); ok {
-		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
+	if admin, err := i.planes.Client(clusterOf(object)); err == nil {
+		if err := remove(ctx, admin, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
 			return err
 		}
 	}
 	return i.refuse(ctx, object, c, Expired, "the certificate's time is over")
 }
 
-// revoke takes away the binding of a Credential that is being deleted and
-// lets it go. There is nothing to take away when the cluster goes with
-// everything in it.
+// revoke removes the binding of a Credential that is being deleted, and then the
+// Credential's finalizer. A cluster that is being deleted needs no revocation.
 func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential,
 	hc *hypershift.HostedCluster, now time.Time) error {
-	if !held(object) {
+	if !isHeld(object) {
 		return nil
 	}
-	// The time is there from the first certificate on, and stays.
-	good := c.Status.ExpirationTimestamp != nil && now.Before(c.Status.ExpirationTimestamp.Time)
-	config, running := i.planes.Plane(c.Namespace, c.Spec.ClusterName)
+	// The expiration is set with the first certificate and never removed.
+	valid := c.Status.ExpirationTimestamp != nil && now.Before(c.Status.ExpirationTimestamp.Time)
+	admin, err := i.planes.Client(clusterOf(object))
+	serves := err == nil
 	switch {
-	case hc == nil, !good && !running:
-	case running:
-		// A plane may refuse for ever, by a webhook of the customer's. What binds
-		// nobody any more is not waited for.
-		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil && good {
+	case hc == nil, !valid && !serves:
+	case serves:
+		// A webhook of the customer's may refuse the deletion for ever. An expired
+		// certificate's binding is not worth the wait.
+		if err := remove(ctx, admin, apihosting.CredentialGroup(c.Spec.ID)); err != nil && valid {
 			return err
 		}
 	default:
-		config, err := i.awake(ctx, c.Namespace, c.Spec.ClusterName)
+		admin, err := i.wakePlane(ctx, clusterOf(object))
 		if err != nil {
 			return err
 		}
-		if err := remove(ctx, config, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
+		if err := remove(ctx, admin, apihosting.CredentialGroup(c.Spec.ID)); err != nil {
 			return err
 		}
 	}
@@ -243,21 +244,17 @@ func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, 
 	return nil
 }
 
-// awake returns a plane that runs, and wakes it when it does not.
-func (i *issuer) awake(ctx context.Context, namespace, name string) (plane.Config, error) {
-	if config, ok := i.planes.Plane(namespace, name); ok {
-		return config, nil
+// wakePlane returns the way into a plane, and wakes it when it does not serve.
+func (i *issuer) wakePlane(ctx context.Context, cluster controlplane.ID) (controlplane.Admin, error) {
+	if admin, err := i.planes.Client(cluster); !errors.Is(err, controlplane.ErrNotServing) {
+		return admin, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, wakeLimit)
 	defer cancel()
-	if err := i.planes.Wake(ctx, namespace, name); err != nil {
-		return plane.Config{}, fmt.Errorf("waking the plane of %s/%s: %w", namespace, name, err)
+	if err := i.planes.Wake(ctx, cluster); err != nil {
+		return controlplane.Admin{}, fmt.Errorf("waking the plane of %s: %w", cluster, err)
 	}
-	config, ok := i.planes.Plane(namespace, name)
-	if !ok {
-		return plane.Config{}, fmt.Errorf("the plane of %s/%s was woken and does not run", namespace, name)
-	}
-	return config, nil
+	return i.planes.Client(cluster)
 }
 
 // hostedCluster returns nil when there is none, or none for long.
@@ -268,7 +265,7 @@ func (i *issuer) hostedCluster(ctx context.Context, namespace, name string) (*hy
 	object, err := i.client.Resource(hypershift.HostedClusters()).Namespace(namespace).Get(ctx, name,
 		metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
+	case loop.IsGone(err):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading HostedCluster %s/%s: %w", namespace, name, err)

@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/hosting/controlplane"
 )
 
 const (
@@ -26,12 +27,19 @@ const (
 	maxLife     = 24 * time.Hour
 )
 
-// wanted is what a certificate is to say.
+// wanted is the content of the certificate that a Credential orders.
 type wanted struct {
 	key      crypto.PublicKey
 	username string
 	group    string // the only one, and the binding's name
 	expires  time.Time
+}
+
+// certificate is the request to the plane's authority.
+func (w wanted) certificate() controlplane.CertificateRequest {
+	return controlplane.CertificateRequest{
+		PublicKey: w.key, CommonName: w.username, Organization: w.group, Expires: w.expires,
+	}
 }
 
 // ids are names of credentials: what may be part of an object's name.

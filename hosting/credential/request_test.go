@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/hosting/process"
 )
 
 func signers(t testing.TB) map[string]crypto.Signer {
@@ -85,10 +86,11 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// testAuthority is a plane's, in files, as kube/credentials writes them.
-func testAuthority(t testing.TB, notAfter time.Time) authority {
+// testAuthority is a directory with a plane's authority, as kube/credentials
+// writes it.
+func testAuthority(t testing.TB, notAfter time.Time) (dir string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -113,22 +115,19 @@ func testAuthority(t testing.TB, notAfter time.Time) authority {
 			t.Fatal(err)
 		}
 	}
-	a, err := readAuthority(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
+	return dir
 }
 
 func TestACertificateEndsWithItsAuthority(t *testing.T) {
 	end := time.Now().Add(time.Hour).Truncate(time.Second).UTC()
-	a := testAuthority(t, end)
+	dir := testAuthority(t, end)
 	key, _ := request(t)
-	text, err := a.sign(wanted{key: &key.PublicKey, username: "u", group: "g", expires: end.Add(time.Hour)}, time.Now())
+	w := wanted{key: &key.PublicKey, username: "u", group: "g", expires: end.Add(time.Hour)}
+	signed, err := process.Sign(dir, w.certificate(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	block, _ := pem.Decode(text)
+	block, _ := pem.Decode(signed.PEM)
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil || !cert.NotAfter.Equal(end) {
 		t.Errorf("it ends at %s, its authority at %s, %v", cert.NotAfter, end, err)
@@ -143,7 +142,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Add("")
 	f.Add("-----BEGIN CERTIFICATE REQUEST-----\nMAA=\n-----END CERTIFICATE REQUEST-----\n")
-	a := testAuthority(f, time.Now().Add(48*time.Hour))
+	dir := testAuthority(f, time.Now().Add(48*time.Hour))
 	f.Fuzz(func(t *testing.T, text string) {
 		c := &apihosting.Credential{
 			ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"), CreationTimestamp: metav1.Now()},
@@ -153,11 +152,11 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		signed, err := a.sign(w, time.Now())
+		signed, err := process.Sign(dir, w.certificate(), time.Now())
 		if err != nil {
 			t.Fatalf("taken, but not signed: %v", err)
 		}
-		block, _ := pem.Decode(signed)
+		block, _ := pem.Decode(signed.PEM)
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			t.Fatal(err)

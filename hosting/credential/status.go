@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/hosting/loop"
 )
 
 // refuse says that there is no certificate, and why.
@@ -46,7 +46,7 @@ func (i *issuer) report(ctx context.Context, object *unstructured.Unstructured, 
 		return err
 	}
 	_, err = i.of(object).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !loop.IsGone(err) {
 		return fmt.Errorf("the status of Credential %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
 	return nil
@@ -63,7 +63,7 @@ func (i *issuer) of(object *unstructured.Unstructured) dynamic.ResourceInterface
 	return i.client.Resource(apihosting.Credentials()).Namespace(object.GetNamespace())
 }
 
-func held(object *unstructured.Unstructured) bool {
+func isHeld(object *unstructured.Unstructured) bool {
 	return slices.Contains(object.GetFinalizers(), finalizer)
 }
 
@@ -86,7 +86,7 @@ func (i *issuer) finalizers(ctx context.Context, object *unstructured.Unstructur
 		return err
 	}
 	_, err = i.of(object).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !loop.IsGone(err) {
 		return fmt.Errorf("the finalizers of Credential %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
 	return nil

@@ -31,7 +31,9 @@ import (
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -58,13 +60,24 @@ type onePlane struct {
 	woken  int
 }
 
-func (p *onePlane) Plane(string, string) (plane.Config, bool) {
+var _ Planes = (*onePlane)(nil)
+
+func (p *onePlane) Client(cluster controlplane.ID) (controlplane.Admin, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.config, !p.asleep
+	if p.asleep {
+		return controlplane.Admin{}, controlplane.ErrNotServing
+	}
+	return process.AdminOf(p.config)
 }
 
-func (p *onePlane) Wake(context.Context, string, string) error {
+func (p *onePlane) Sign(_ controlplane.ID, r controlplane.CertificateRequest) (controlplane.Certificate, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return process.Sign(p.config.Dir, r, time.Now())
+}
+
+func (p *onePlane) Wake(context.Context, controlplane.ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.woken++

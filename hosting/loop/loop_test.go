@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -43,6 +44,7 @@ type call struct {
 
 func start(t *testing.T, namespace string, options func(*loop.Options), answer func(call) (time.Duration, error)) *bed {
 	t.Helper()
+	namespace += "-" + strings.ToLower(rand.Text()[:6]) // tests may run more than once on one plane
 	config, err := planetest.Shared(t).Config.RESTConfig()
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +116,7 @@ func TestALoopSeesWhatComesChangesAndGoes(t *testing.T) {
 	b := start(t, "loop-seen", nil, func(call) (time.Duration, error) { return 0, nil })
 	b.create("one")
 	first := b.next()
-	if first.key != (loop.Key{Namespace: "loop-seen", Name: "one"}) || first.object == nil ||
+	if first.key != (loop.Key{Namespace: b.namespace, Name: "one"}) || first.object == nil ||
 		first.object.GetManagedFields() != nil {
 		t.Fatalf("first call: %+v", first)
 	}
@@ -132,7 +134,7 @@ func TestALoopSeesWhatComesChangesAndGoes(t *testing.T) {
 	if gone := b.next(); gone.object != nil {
 		t.Fatalf("call after the end: %+v", gone)
 	}
-	b.loop.Trigger(loop.Key{Namespace: "loop-seen", Name: "never"})
+	b.loop.Trigger(loop.Key{Namespace: b.namespace, Name: "never"})
 	if never := b.next(); never.object != nil || never.key.Name != "never" {
 		t.Fatalf("call for what never was: %+v", never)
 	}
@@ -175,7 +177,7 @@ func TestALoopNeverReconcilesAnObjectTwiceAtOnce(t *testing.T) {
 	b.stop()
 	config, _ := planetest.Shared(t).Config.RESTConfig()
 	client, _ := dynamic.NewForConfig(config)
-	l := loop.New(loop.Options{Client: client, Resource: configMaps(), Namespace: "loop-once", Workers: 8,
+	l := loop.New(loop.Options{Client: client, Resource: configMaps(), Namespace: b.namespace, Workers: 8,
 		Reconcile: func(_ context.Context, key loop.Key, _ *unstructured.Unstructured) (time.Duration, error) {
 			var i int
 			if _, err := fmt.Sscanf(key.Name, "n%d", &i); err != nil {
@@ -196,7 +198,7 @@ func TestALoopNeverReconcilesAnObjectTwiceAtOnce(t *testing.T) {
 	go func() {
 		for ctx.Err() == nil {
 			for i := range objects {
-				l.Trigger(loop.Key{Namespace: "loop-once", Name: fmt.Sprintf("n%d", i)})
+				l.Trigger(loop.Key{Namespace: b.namespace, Name: fmt.Sprintf("n%d", i)})
 			}
 		}
 	}()
@@ -224,7 +226,7 @@ func TestAnOwnersSlowCallsLeaveWorkersToOthers(t *testing.T) {
 		return name
 	}
 	l := loop.New(loop.Options{
-		Client: client, Resource: configMaps(), Namespace: "loop-owners", Workers: 3, Owner: owner, Share: 2, Limit: 20 * time.Millisecond,
+		Client: client, Resource: configMaps(), Namespace: b.namespace, Workers: 3, Owner: owner, Share: 2, Limit: 20 * time.Millisecond,
 		Reconcile: func(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 			if object == nil || key.Name == "kube-root-ca.crt" {
 				return 0, nil
@@ -313,6 +315,28 @@ func TestALoopSurvivesItsAPIServer(t *testing.T) {
 			}
 		case <-time.After(60 * time.Second):
 			t.Fatal("what was made after the restart was never seen")
+		}
+	}
+}
+
+// An API server that does not know a kind says nothing about its objects.
+func TestOnlyAMissingObjectIsGone(t *testing.T) {
+	config, err := planetest.Shared(t).Config.RESTConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for resource, want := range map[schema.GroupVersionResource]bool{
+		configMaps(): true,
+		{Group: "hypershift.openshift.io", Version: "v1beta1", Resource: "nodepools"}: false, // never installed here
+		{Version: "v1", Resource: "nosuchthings"}:                                     false,
+	} {
+		_, err := client.Resource(resource).Namespace("default").Get(t.Context(), "missing", metav1.GetOptions{})
+		if err == nil || loop.IsGone(err) != want {
+			t.Errorf("%s: %v; gone is %v, want %v", resource.Resource, err, loop.IsGone(err), want)
 		}
 	}
 }

@@ -26,20 +26,20 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
-	"atoll.dev/plane"
 )
 
 // Planes are the control planes of this management cluster.
 type Planes interface {
-	// Plane returns the plane of a HostedCluster; false when it does not run.
-	Plane(namespace, name string) (plane.Config, bool)
+	// Client returns the administrator's way into a plane that serves, and
+	// controlplane.ErrNotServing of any other. It wakes none.
+	Client(cluster controlplane.ID) (controlplane.Admin, error)
 }
 
 // Options of Run; Client and Planes are required.
@@ -59,9 +59,9 @@ type Options struct {
 
 const finalizer = "hosting.atoll.dev/nodepool"
 
-// lookEvery is how often a plane is looked for that should run and does not: a
+// retryPlane is how often a plane is looked for that should run and does not: a
 // plane that comes back may have nothing new to say about its HostedCluster.
-const lookEvery = time.Second
+const retryPlane = time.Second
 
 // waitForPlane is how long a call waits for a plane's nodes to be listed.
 const waitForPlane = 5 * time.Second
@@ -86,11 +86,11 @@ func Run(ctx context.Context, o Options) error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	k := &keeper{o: o, client: o.Client, away: map[loop.Key]time.Time{}}
+	k := &keeper{o: o, client: o.Client, awaySince: map[controlplane.ID]time.Time{}}
 	k.sites = newSites(ctx, k)
 	k.pools = loop.New(loop.Options{
 		Client: o.Client, Resource: hypershift.NodePools(), Reconcile: k.reconcile,
-		Workers: workers, Owner: clusterOf, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
+		Workers: workers, Owner: func(o *unstructured.Unstructured) string { return clusterOf(o).String() }, Share: share, Limit: callLimit, MaxBackoff: 5 * time.Second, Log: o.Log, Observe: o.Observe,
 	})
 	k.clusters = loop.New(loop.Options{Client: o.Client, Resource: hypershift.HostedClusters(),
 		Reconcile: k.clusterChanged, Log: o.Log})
@@ -109,79 +109,91 @@ type keeper struct {
 	clusters *loop.Loop
 	sites    *sites
 
-	mu   sync.Mutex
-	away map[loop.Key]time.Time // clusters whose plane does not run, and since when that is known
+	mu        sync.Mutex
+	awaySince map[controlplane.ID]time.Time // of clusters whose plane does not serve: since when this is known
 }
 
-// awayFor is how long it is known that a cluster's plane does not run.
-func (k *keeper) awayFor(cluster loop.Key, running bool, now time.Time) time.Duration {
+// clientOf returns the way into a cluster's plane, and false when the plane does
+// not serve.
+func (k *keeper) clientOf(cluster controlplane.ID) (admin controlplane.Admin, serves bool) {
+	admin, err := k.o.Planes.Client(cluster)
+	if err != nil && !errors.Is(err, controlplane.ErrNotServing) {
+		k.o.Log.Warn("a plane's kubeconfig cannot be read", "cluster", cluster.String(), "error", err)
+	}
+	return admin, err == nil
+}
+
+// awayFor returns how long it is known that a cluster's plane does not serve.
+func (k *keeper) awayFor(cluster controlplane.ID, now time.Time) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if running {
-		delete(k.away, cluster)
-		return 0
+	if k.awaySince[cluster].IsZero() {
+		k.awaySince[cluster] = now
 	}
-	if k.away[cluster].IsZero() {
-		k.away[cluster] = now
-	}
-	return now.Sub(k.away[cluster])
+	return now.Sub(k.awaySince[cluster])
 }
 
-// clusterChanged looks at a cluster's pools again, and stops watching the
-// nodes of a plane that does not run.
-func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration,
-	error) {
-	defer k.triggerPools(key)
-	config, running := k.o.Planes.Plane(key.Namespace, key.Name)
+// forgetAway forgets since when a cluster's plane did not serve: it serves, or the
+// cluster is deleted.
+func (k *keeper) forgetAway(cluster controlplane.ID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.awaySince, cluster)
+}
+
+// clusterChanged reconciles a cluster's pools, and watches the nodes of its plane
+// as long as that serves.
+func (k *keeper) clusterChanged(_ context.Context, key loop.Key, object *unstructured.Unstructured) (
+	time.Duration, error,
+) {
+	cluster := controlplane.ID(key)
+	defer k.triggerPools(cluster)
 	if object == nil || object.GetDeletionTimestamp() != nil {
-		k.sites.close(key)
-		k.awayFor(key, true, time.Now()) // nobody waits for it
+		k.sites.close(cluster)
+		k.forgetAway(cluster)
 		return 0, nil
 	}
-	if running {
-		k.sites.open(key, config) // orphans are seen even when there is no pool
+	if admin, serves := k.clientOf(cluster); serves {
+		k.sites.open(cluster, admin) // also without a pool: the plane may have orphaned nodes
 		return 0, nil
 	}
-	k.sites.close(key)
+	k.sites.close(cluster)
 	if power, _, _ := unstructured.NestedString(object.Object, "status", "power"); power == string(hypershift.Asleep) {
 		return 0, nil
 	}
-	return lookEvery, nil
+	return retryPlane, nil
 }
 
-// triggerPools asks for a call for each pool of a cluster.
-func (k *keeper) triggerPools(cluster loop.Key) {
+// triggerPools reconciles each pool of a cluster.
+func (k *keeper) triggerPools(cluster controlplane.ID) {
 	for _, pool := range k.pools.Keys() {
 		if pool.Namespace != cluster.Namespace {
 			continue
 		}
-		object := k.pools.Get(pool)
-		if object == nil {
-			continue
-		}
-		if clusterOf(object) == cluster.String() {
+		if object := k.pools.Get(pool); object != nil && clusterOf(object) == cluster {
 			k.pools.Trigger(pool)
 		}
 	}
 }
 
-// clusterOf names the hosted cluster of a NodePool, as its key does.
-func clusterOf(object *unstructured.Unstructured) string {
+// clusterOf returns the hosted cluster of a NodePool.
+func clusterOf(object *unstructured.Unstructured) controlplane.ID {
 	name, _, _ := unstructured.NestedString(object.Object, "spec", "clusterName")
-	return loop.Key{Namespace: object.GetNamespace(), Name: name}.String()
+	return controlplane.ID{Namespace: object.GetNamespace(), Name: name}
 }
 
-func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration,
-	error) {
+func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (
+	time.Duration, error,
+) {
 	if object == nil {
-		k.sites.orphaned(key)
+		k.sites.triggerOrphans(key)
 		return 0, nil
 	}
 	pool, err := loop.Decode[hypershift.NodePool](object)
 	deleting := object.GetDeletionTimestamp() != nil
 	if err != nil {
 		if deleting {
-			return 0, k.release(ctx, object) // its nodes are nobody's then, and go
+			return 0, k.releasePool(ctx, object) // its nodes become orphans, which are removed
 		}
 		k.o.Log.Warn("a NodePool cannot be read and is left alone", "namespace", key.Namespace, "name", key.Name,
 			"error", err)
@@ -191,68 +203,72 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	if err != nil {
 		return 0, err
 	}
-	cluster := loop.Key{Namespace: key.Namespace, Name: pool.Spec.ClusterName}
-	config, running := k.o.Planes.Plane(cluster.Namespace, cluster.Name)
+	cluster := controlplane.ID{Namespace: key.Namespace, Name: pool.Spec.ClusterName}
+	admin, serves := k.clientOf(cluster)
 	asleep := hc != nil && hc.Status.Power == hypershift.Asleep
 	now := time.Now()
 	patience := k.o.Patience
-	if hc != nil {
-		patience -= k.awayFor(cluster, running, now)
+	switch {
+	case serves || hc == nil:
+		k.forgetAway(cluster)
+	default:
+		patience -= k.awayFor(cluster, now)
 	}
 	switch {
-	case deleting && (hc == nil || !running && (asleep || patience <= 0)):
-		// With the cluster everything goes; the nodes of a plane that sleeps, or
-		// does not come, go when it is there.
-		return 0, k.release(ctx, object)
-	case deleting && !held(object):
+	case deleting && (hc == nil || !serves && (asleep || patience <= 0)):
+		// The plane's data is deleted with the cluster. The nodes of a plane that
+		// sleeps, or does not come, are removed as orphans when it serves again.
+		return 0, k.releasePool(ctx, object)
+	case deleting && !isHeld(object):
 		return 0, nil
 	case hc == nil:
 		return 0, k.reportWaiting(ctx, pool, ClusterNotFound, fmt.Sprintf("there is no HostedCluster %s",
 			pool.Spec.ClusterName))
-	case asleep && !running:
+	case asleep && !serves:
 		return 0, k.reportAsleep(ctx, pool)
-	case deleting && !running:
+	case deleting && !serves:
 		return patience, nil
-	case !running:
+	case !serves:
 		return 0, k.reportWaiting(ctx, pool, WaitingForControlPlane, "the control plane does not run yet")
-	case !deleting && !held(object):
-		return 0, k.hold(ctx, object) // what is held comes back by the watch
+	case !deleting && !isHeld(object):
+		return 0, k.holdPool(ctx, object) // the watch brings the held object
 	}
 
-	site := k.sites.open(cluster, config)
+	site := k.sites.open(cluster, admin)
 	nodes, err := site.nodesOf(ctx, key.Name)
 	if err != nil {
-		return 0, k.orRelease(ctx, object, cluster, pool, err)
+		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, err)
 	}
-	w := read(pool, hc, site.version())
+	w := read(pool, hc, string(admin.Version))
 	again, paused := pausedFor(pool, now)
 	if paused && !deleting {
-		return again, k.report(ctx, pool, conditionsOf(pool, w, nodes, true), w, nodes)
+		w.paused = true
+		return again, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes)
 	}
 	if deleting {
 		w.replicas, w.invalid = 0, nil
 		w.drainTimeout = k.lastDrain(cluster, pool)
 	}
 	d := plan(w, nodes, now, k.o.UnhealthyAfter)
-	wait, err := site.do(ctx, pool, w, d, nodes, now)
+	wait, err := site.execute(ctx, pool, w, d, nodes, now)
 	if err != nil {
-		return 0, k.orRelease(ctx, object, cluster, pool, err)
+		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, err)
 	}
 	if deleting && len(nodes) == 0 {
-		return 0, k.release(ctx, object)
+		return 0, k.releasePool(ctx, object)
 	}
 	if !deleting {
-		if err := k.report(ctx, pool, conditionsOf(pool, w, nodes, false), w, nodes); err != nil {
+		if err := k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes); err != nil {
 			return 0, err
 		}
 	}
 	return sooner(d.again, wait), nil
 }
 
-// orRelease lets a pool go that is being deleted for longer than its drain may
+// releaseWhenOverdue lets a pool go that is being deleted for longer than its drain may
 // take, although its plane fails or refuses to end its nodes: a webhook of the
 // customer's may, for ever. They are nobody's then, and go when they can.
-func (k *keeper) orRelease(ctx context.Context, object *unstructured.Unstructured, cluster loop.Key,
+func (k *keeper) releaseWhenOverdue(ctx context.Context, object *unstructured.Unstructured, cluster controlplane.ID,
 	pool *hypershift.NodePool, err error) error {
 	at := object.GetDeletionTimestamp()
 	if at == nil || errors.Is(ctx.Err(), context.Canceled) || time.Since(at.Time) < k.lastDrain(cluster, pool) {
@@ -263,14 +279,14 @@ func (k *keeper) orRelease(ctx context.Context, object *unstructured.Unstructure
 	defer cancel()
 	k.o.Log.Warn("a NodePool is let go whose nodes could not be ended", "namespace", pool.Namespace, "name", pool.Name,
 		"error", err)
-	return k.release(ctx, object)
+	return k.releasePool(ctx, object)
 }
 
 // lastDrain is how long a pool that is deleted waits for its pods: as long as
 // it says, and not for ever, since its cluster's end waits for it. When no other
 // pool stays, no pod has anywhere to go, and what a disruption budget asks for
 // never comes.
-func (k *keeper) lastDrain(cluster loop.Key, pool *hypershift.NodePool) time.Duration {
+func (k *keeper) lastDrain(cluster controlplane.ID, pool *hypershift.NodePool) time.Duration {
 	if said := pool.Spec.NodeDrainTimeout; said != nil && said.Duration > 0 {
 		return said.Duration
 	}
@@ -279,7 +295,7 @@ func (k *keeper) lastDrain(cluster loop.Key, pool *hypershift.NodePool) time.Dur
 			continue
 		}
 		if object := k.pools.Get(other); object != nil && object.GetDeletionTimestamp() == nil &&
-			clusterOf(object) == cluster.String() {
+			clusterOf(object) == cluster {
 			return orphanDrain
 		}
 	}
@@ -322,7 +338,7 @@ func (k *keeper) hostedCluster(ctx context.Context, namespace, name string) (*hy
 		var err error
 		object, err = k.client.Resource(hypershift.HostedClusters()).Namespace(namespace).Get(ctx, name,
 			metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
+		if loop.IsGone(err) {
 			return nil, nil
 		}
 		if err != nil {

@@ -60,8 +60,7 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 			return d
 		}
 		slices.SortStableFunc(live, func(a, b *node) int {
-			return cmp.Or(trueFirst(!a.ready(), !b.ready()), trueFirst(!w.current(a), !w.current(b)),
-				cmp.Compare(b.index(), a.index()))
+			return cmp.Or(cmp.Compare(w.worth(a), w.worth(b)), cmp.Compare(b.index(), a.index()))
 		})
 		d.drain = append(d.drain, live[:excess]...)
 	}
@@ -78,15 +77,17 @@ func unreadyOutdated(w wanted, nodes []*node) bool {
 	return slices.ContainsFunc(nodes, func(n *node) bool { return !w.current(n) && !n.ready() })
 }
 
-// trueFirst compares for sorting.
-func trueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
+// worth orders nodes for removal, the least first: a node that is not ready before
+// one that is, and among equals an outdated one first.
+func (w wanted) worth(n *node) int {
+	worth := 0
+	if n.ready() {
+		worth += 2
 	}
-	return 1
+	if w.current(n) {
+		worth++
+	}
+	return worth
 }
 
 // freeNames returns n names for new nodes of a pool: those with the lowest

@@ -1,6 +1,7 @@
 package nodepool
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,8 +16,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
-	"atoll.dev/plane"
 )
 
 // sites are the planes whose nodes are watched.
@@ -26,27 +27,27 @@ type sites struct {
 	wg     sync.WaitGroup
 
 	mu  sync.Mutex
-	all map[loop.Key]*site
+	all map[controlplane.ID]*site
 }
 
 func newSites(ctx context.Context, k *keeper) *sites {
-	return &sites{ctx: ctx, keeper: k, all: map[loop.Key]*site{}}
+	return &sites{ctx: ctx, keeper: k, all: map[controlplane.ID]*site{}}
 }
 
 // open returns the site of a cluster whose plane runs, watching its nodes.
-func (s *sites) open(cluster loop.Key, config plane.Config) *site {
+func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.all[cluster]; old != nil {
-		if old.err == nil && old.config.Dir == config.Dir && old.config.Address == config.Address {
+		if old.err == nil && bytes.Equal(old.kubeconfig, admin.Kubeconfig) {
 			return old
 		}
 		old.stop()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	x := &site{cluster: cluster, config: config, keeper: s.keeper, stop: cancel, places: map[string]int{}}
+	x := &site{cluster: cluster, kubeconfig: admin.Kubeconfig, keeper: s.keeper, stop: cancel, places: map[string]int{}}
 	s.all[cluster] = x
-	if x.client, x.err = clientOf(config); x.err != nil {
+	if x.client, x.err = nodesClient(cluster, admin); x.err != nil {
 		return x
 	}
 	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.changed, Workers: 2,
@@ -56,7 +57,7 @@ func (s *sites) open(cluster loop.Key, config plane.Config) *site {
 }
 
 // close stops watching a cluster's nodes.
-func (s *sites) close(cluster loop.Key) {
+func (s *sites) close(cluster controlplane.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.all[cluster]; x != nil {
@@ -65,8 +66,8 @@ func (s *sites) close(cluster loop.Key) {
 	}
 }
 
-// orphaned looks at the nodes that a pool which is gone has left.
-func (s *sites) orphaned(pool loop.Key) {
+// triggerOrphans reconciles the nodes of a pool that no longer exists.
+func (s *sites) triggerOrphans(pool loop.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for cluster, x := range s.all {
@@ -84,40 +85,30 @@ func (s *sites) orphaned(pool loop.Key) {
 // wait returns when the watches have ended; the context must have.
 func (s *sites) wait() { s.wg.Wait() }
 
-func clientOf(config plane.Config) (dynamic.Interface, error) {
-	c, err := config.RESTConfig()
+func nodesClient(cluster controlplane.ID, admin controlplane.Admin) (dynamic.Interface, error) {
+	config, err := admin.RESTConfig()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("plane %s: %w", cluster, err)
 	}
-	c.QPS = -1 // one plane; its API server's fairness is the limit
-	client, err := dynamic.NewForConfig(c)
+	client, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("plane %s: %w", config.Dir, err)
+		return nil, fmt.Errorf("plane %s: %w", cluster, err)
 	}
 	return client, nil
 }
 
 // site is one plane, seen from its nodes.
 type site struct {
-	cluster loop.Key
-	config  plane.Config
-	keeper  *keeper
-	client  dynamic.Interface
-	err     error // why there is no client
-	nodes   *loop.Loop
-	stop    func()
+	cluster    controlplane.ID
+	kubeconfig []byte // that client was made from
+	keeper     *keeper
+	client     dynamic.Interface
+	err        error // why there is no client
+	nodes      *loop.Loop
+	stop       func()
 
 	mu     sync.Mutex
 	places map[string]int // given to nodes that the watch may not have brought yet
-}
-
-// version is what the plane says that it runs, "" when it says nothing.
-func (s *site) version() string {
-	r, err := s.config.Readiness()
-	if err != nil {
-		return ""
-	}
-	return r.Version
 }
 
 // changed is called for each change of a node.
@@ -136,7 +127,7 @@ func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.U
 	}
 	_, err := s.keeper.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Get(ctx, pool.Name,
 		metav1.GetOptions{})
-	if !apierrors.IsNotFound(err) {
+	if !loop.IsGone(err) {
 		return time.Second, err // the watch is about to bring it
 	}
 	n, err := loop.Decode[node](object)
@@ -179,9 +170,9 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 	return mine, nil
 }
 
-// do carries a decision out. It returns when it is to be looked at again,
+// execute executes a decision. It returns when it is to be looked at again,
 // because something is waited for that nothing tells of.
-func (s *site) do(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (
+func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (
 	time.Duration, error) {
 	for _, n := range nodes {
 		if w.invalid != nil || n.Metadata.DeletionTimestamp != nil {
@@ -247,6 +238,7 @@ func (s *site) place(w wanted, name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := map[int]bool{}
+	delete(s.places, name) // of an earlier try
 	for _, key := range s.nodes.Keys() {
 		object := s.nodes.Get(key)
 		if object == nil {

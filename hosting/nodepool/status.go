@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/loop"
 )
 
 // Conditions beside those of package hypershift.
@@ -37,8 +38,8 @@ const (
 	Paused                 = "ReconciliationPaused"
 )
 
-// conditionsOf says how the pool is, from its nodes as they were seen.
-func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node, paused bool) []hypershift.NodePoolCondition {
+// conditionsOf computes the pool's conditions from its nodes.
+func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershift.NodePoolCondition {
 	ready, outdated, leaving := 0, 0, 0
 	for _, n := range nodes {
 		switch {
@@ -54,16 +55,16 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node, paused boo
 	}
 	live := len(nodes) - leaving
 	conditions := []hypershift.NodePoolCondition{
-		is(hypershift.AutoscalingEnabled, pool.Spec.AutoScaling != nil, AsExpected, autoscaling(pool)),
-		is(hypershift.UpdateManagement, true, AsExpected, ""),
-		is(hypershift.ValidReleaseImage, true, AsExpected, "Using release image: "+releasePrefix+w.version),
-		is(ValidPlatformConfig, true, AsExpected, ""),
-		is(hypershift.ReconciliationActive, !paused, AsExpected, ""),
-		is(hypershift.AutorepairEnabled, w.autoRepair, AsExpected, ""),
-		is(hypershift.UpdatingVersion, outdated > 0, AsExpected, ""),
-		is(hypershift.AllMachinesReady, live >= w.replicas, AsExpected, ""),
-		is(hypershift.AllNodesHealthy, ready == live, AsExpected, ""),
-		is(Simulated, true, "KWOK", "the nodes are simulated: pods are scheduled and said to run, nothing is executed"),
+		newCondition(hypershift.AutoscalingEnabled, statusOf(pool.Spec.AutoScaling != nil), AsExpected, autoscaling(pool)),
+		newCondition(hypershift.UpdateManagement, metav1.ConditionTrue, AsExpected, ""),
+		newCondition(hypershift.ValidReleaseImage, metav1.ConditionTrue, AsExpected, "Using release image: "+releasePrefix+w.version),
+		newCondition(ValidPlatformConfig, metav1.ConditionTrue, AsExpected, ""),
+		newCondition(hypershift.ReconciliationActive, statusOf(!w.paused), AsExpected, ""),
+		newCondition(hypershift.AutorepairEnabled, statusOf(w.autoRepair), AsExpected, ""),
+		newCondition(hypershift.UpdatingVersion, statusOf(outdated > 0), AsExpected, ""),
+		newCondition(hypershift.AllMachinesReady, statusOf(live >= w.replicas), AsExpected, ""),
+		newCondition(hypershift.AllNodesHealthy, statusOf(ready == live), AsExpected, ""),
+		newCondition(Simulated, metav1.ConditionTrue, "KWOK", "the nodes are simulated: pods are scheduled and said to run, nothing is executed"),
 	}
 	set := func(condition, reason, message string) {
 		for i := range conditions {
@@ -75,7 +76,7 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node, paused boo
 	for _, p := range w.invalid {
 		set(p.condition, p.reason, p.message)
 	}
-	if paused {
+	if w.paused {
 		set(hypershift.ReconciliationActive, Paused, "spec.pausedUntil is set")
 	}
 	if live < w.replicas {
@@ -87,10 +88,10 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node, paused boo
 	return append(conditions, readiness(w, live, ready, outdated, leaving))
 }
 
-// readiness is the condition Ready: the pool is what its spec says.
+// readiness computes the condition Ready: the pool is as its spec orders.
 func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePoolCondition {
 	no := func(reason, message string) hypershift.NodePoolCondition {
-		return is(hypershift.Ready, false, reason, message)
+		return newCondition(hypershift.Ready, metav1.ConditionFalse, reason, message)
 	}
 	switch {
 	case len(w.invalid) > 0:
@@ -104,7 +105,7 @@ func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePool
 	case live > w.replicas || leaving > 0:
 		return no(ScalingDown, fmt.Sprintf("%d nodes are being drained", live-w.replicas+leaving))
 	}
-	return is(hypershift.Ready, true, AsExpected, "")
+	return newCondition(hypershift.Ready, metav1.ConditionTrue, AsExpected, "")
 }
 
 func autoscaling(pool *hypershift.NodePool) string {
@@ -115,40 +116,43 @@ func autoscaling(pool *hypershift.NodePool) string {
 	return fmt.Sprintf("Maximum nodes: %d, Minimum nodes: %d; simulated nodes are not scaled by load", a.Max, a.Min)
 }
 
-func is(condition string, yes bool, reason, message string) hypershift.NodePoolCondition {
-	status := metav1.ConditionFalse
-	if yes {
-		status = metav1.ConditionTrue
-	}
-	return hypershift.NodePoolCondition{Type: condition, Status: status, Reason: reason, Message: message}
+func newCondition(kind string, status metav1.ConditionStatus, reason, message string) hypershift.NodePoolCondition {
+	return hypershift.NodePoolCondition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// reportWaiting says why nothing is done yet, unless the pool was said to be
-// ready in this very form: a plane that is away for a moment changes nothing
+func statusOf(holds bool) metav1.ConditionStatus {
+	if holds {
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
+}
+
+// reportWaiting reports why the pool waits. A pool that was ready at this
+// generation stays ready: a plane that does not serve for a moment changes nothing
 // about its nodes.
 func (k *keeper) reportWaiting(ctx context.Context, pool *hypershift.NodePool, reason, message string) error {
 	if reason != ClusterNotFound && readyNow(pool) {
 		return nil
 	}
 	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{
-		is(hypershift.Ready, false, reason, message)})
+		newCondition(hypershift.Ready, metav1.ConditionFalse, reason, message)})
 }
 
-// reportAsleep says that the plane sleeps. What was ready is so still.
+// reportAsleep reports that the plane sleeps. A ready pool stays ready.
 func (k *keeper) reportAsleep(ctx context.Context, pool *hypershift.NodePool) error {
-	c := is(hypershift.Ready, readyNow(pool), Asleep, "the control plane sleeps; what is ordered is done when it wakes")
+	c := newCondition(hypershift.Ready, statusOf(readyNow(pool)), Asleep, "the control plane sleeps; what is ordered is done when it wakes")
 	return k.write(ctx, pool, pool.Status.Replicas, pool.Status.Version, []hypershift.NodePoolCondition{c})
 }
 
-// readyNow says whether the pool is said to be what its present spec says.
+// readyNow reports whether the pool is ready at its present generation.
 func readyNow(pool *hypershift.NodePool) bool {
 	return slices.ContainsFunc(pool.Status.Conditions, func(c hypershift.NodePoolCondition) bool {
 		return c.Type == hypershift.Ready && c.Status == metav1.ConditionTrue && c.ObservedGeneration == pool.Generation
 	})
 }
 
-// report writes what was seen. The version is the one that all nodes have; as
-// long as they differ it stays what it was.
+// report writes the status of a pool whose nodes are known. The version is that of
+// all nodes; while they differ, the earlier version stays.
 func (k *keeper) report(ctx context.Context, pool *hypershift.NodePool, conditions []hypershift.NodePoolCondition,
 	w wanted, nodes []*node) error {
 	available, version := int32(0), w.version
@@ -166,8 +170,8 @@ func (k *keeper) report(ctx context.Context, pool *hypershift.NodePool, conditio
 	return k.write(ctx, pool, available, version, conditions)
 }
 
-// write changes the status if it is not so already. Conditions that are not
-// given stay; each keeps its time as long as its status.
+// write patches the status if it differs. Conditions that are not given stay; a
+// condition keeps its time as long as its status.
 func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas int32, version string,
 	conditions []hypershift.NodePoolCondition) error {
 	status := hypershift.NodePoolStatus{Replicas: replicas, Version: version, Conditions: slices.Clone(
@@ -194,24 +198,24 @@ func (k *keeper) write(ctx context.Context, pool *hypershift.NodePool, replicas 
 	}
 	_, err = k.client.Resource(hypershift.NodePools()).Namespace(pool.Namespace).Patch(ctx, pool.Name,
 		types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err != nil && !loop.IsGone(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("the status of NodePool %s/%s: %w", pool.Namespace, pool.Name, err)
 	}
 	return nil
 }
 
-func held(object *unstructured.Unstructured) bool {
+func isHeld(object *unstructured.Unstructured) bool {
 	return slices.Contains(object.GetFinalizers(), finalizer)
 }
 
-// hold keeps the NodePool until its nodes are gone.
-func (k *keeper) hold(ctx context.Context, object *unstructured.Unstructured) error {
+// holdPool keeps the NodePool until its nodes are gone.
+func (k *keeper) holdPool(ctx context.Context, object *unstructured.Unstructured) error {
 	return k.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
-// release lets the NodePool go.
-func (k *keeper) release(ctx context.Context, object *unstructured.Unstructured) error {
-	if !held(object) {
+// releasePool lets the NodePool go.
+func (k *keeper) releasePool(ctx context.Context, object *unstructured.Unstructured) error {
+	if !isHeld(object) {
 		return nil
 	}
 	return k.finalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool {
@@ -228,7 +232,7 @@ func (k *keeper) finalizers(ctx context.Context, object *unstructured.Unstructur
 	}
 	_, err = k.client.Resource(hypershift.NodePools()).Namespace(object.GetNamespace()).Patch(ctx, object.GetName(),
 		types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !loop.IsGone(err) {
 		return errors.Join(fmt.Errorf("the finalizers of NodePool %s/%s", object.GetNamespace(), object.GetName()), err)
 	}
 	return nil

@@ -30,6 +30,7 @@ type wanted struct {
 	labels       map[string]string
 	taints       []taint
 	autoRepair   bool
+	paused       bool // spec.pausedUntil: nodes stay as they are
 	inPlace      bool
 	drainTimeout time.Duration // 0: none
 	pods         netip.Prefix  // network of all pods, of which each node gets one of hostBits

@@ -24,7 +24,9 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -51,10 +53,13 @@ type onePlane struct {
 	asleep bool
 }
 
-func (p *onePlane) Plane(namespace, _ string) (plane.Config, bool) {
+func (p *onePlane) Client(cluster controlplane.ID) (controlplane.Admin, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.config, !p.asleep && namespace == p.namespace
+	if p.asleep || cluster.Namespace != p.namespace {
+		return controlplane.Admin{}, controlplane.ErrNotServing
+	}
+	return process.AdminOf(p.config)
 }
 
 func newWorld(t *testing.T, o Options) *world {

@@ -1,0 +1,159 @@
+// Package controlplane describes control planes as hosting orders and observes
+// them, whatever runs them: processes of this machine, pods, or a test's memory.
+//
+// Hosting decides what should run and hands a Spec to a runtime; the runtime
+// reports an Observation. The packages process and memory are runtimes, and
+// runtimetest is the test suite that both pass. The interfaces are declared
+// where they are used: hosting.Runtime, nodepool.Planes and credential.Planes.
+//
+// Only packages below hosting import it.
+package controlplane
+
+import (
+	"crypto"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// ID identifies a control plane: namespace and name of its HostedCluster.
+type ID struct{ Namespace, Name string }
+
+func (id ID) String() string { return id.Namespace + "/" + id.Name }
+
+// Version is a version of Kubernetes without a leading "v", as in 1.36.3. It
+// names a release that a runtime can run.
+type Version string
+
+// Spec is a control plane as hosting orders it.
+type Spec struct {
+	Name        string   // of cluster, context and user in the administrator's kubeconfig
+	Release     Version  // one of the releases that the runtime offers
+	ServerNames []string // DNS names in the serving certificate; customers use the first
+	// ServiceCIDR is the network of Services. The first start fixes it; a later
+	// Ensure with another value keeps the first.
+	ServiceCIDR string
+}
+
+// Equal reports whether a running control plane need not be replaced to follow
+// the other spec.
+func (s Spec) Equal(other Spec) bool {
+	return s.Release == other.Release && slices.Equal(s.ServerNames, other.ServerNames)
+}
+
+// State is the state of a control plane. Metrics show it as a label.
+type State string
+
+// States of a control plane.
+const (
+	Down     State = "down"     // stopped, and not wanted
+	Starting State = "starting" // runs, and was not ready yet
+	Ready    State = "ready"
+	Unready  State = "unready" // was ready, and its API server now reports failing parts or does not answer
+	Stopping State = "stopping"
+	Failing  State = "failing" // does not run; the runtime starts it again after a back-off
+)
+
+// States are all states, in the order in which a control plane passes through
+// them.
+var States = []State{Down, Starting, Ready, Unready, Stopping, Failing}
+
+// Observation is what a runtime knows about one control plane. The zero value,
+// with State Down, is that of a control plane that never existed.
+type Observation struct {
+	State   State
+	Running bool // something runs: it starts, serves, fails its health checks, or is being stopped
+
+	LastStart LastStart
+	// HasData reports whether the runtime holds data of the control plane: etcd's,
+	// keys and certificates. Only a stopped control plane's value is meaningful.
+	HasData bool
+
+	// Backend is HOST:PORT where the router reaches it; "" before the first start.
+	Backend    string
+	ReadySince time.Time // zero when it does not serve
+	Failure    *Failure  // the last failure; nil once it served again
+	// Unconfirmed: it ran already when the runtime was opened, and the runtime has
+	// not finished its first health check. An earlier status stays valid.
+	Unconfirmed bool
+	// FailingParts are parts of the API server that fail their health check, by the
+	// names of /readyz; APIServer alone when the API server does not answer.
+	FailingParts []string
+}
+
+// LastStart is what a runtime keeps of the last start of a control plane, even
+// when the runtime itself was restarted meanwhile.
+type LastStart struct {
+	Release     Version // "" before the first start
+	ServerNames []string
+	ServiceCIDR string
+	WasReady    bool // has been ready once in its life
+}
+
+// APIServer is the failing part of an API server that does not answer.
+const APIServer = "kube-apiserver"
+
+// ErrNotServing is the error of a request to a control plane that does not
+// serve: it is stopped, starts, or does not exist.
+var ErrNotServing = errors.New("the control plane does not serve")
+
+// Admin is the administrator's way into a control plane that serves.
+type Admin struct {
+	Kubeconfig []byte  // with all rights, and the address at which hosting itself reaches it
+	Version    Version // that the control plane reports
+	ServerName string  // by which customers reach it through the router
+}
+
+// RESTConfig is the kubeconfig for clients of client-go, without a client-side
+// rate limit: the API server's own fairness is the limit.
+func (a Admin) RESTConfig() (*rest.Config, error) {
+	config, err := clientcmd.RESTConfigFromKubeConfig(a.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig of a control plane: %w", err)
+	}
+	config.QPS = -1
+	return config, nil
+}
+
+// CertificateRequest describes a client certificate.
+type CertificateRequest struct {
+	PublicKey    crypto.PublicKey
+	CommonName   string // the user's name
+	Organization string // the user's only group
+	Expires      time.Time
+}
+
+// Certificate is a signed client certificate.
+type Certificate struct {
+	PEM   []byte
+	CAPEM []byte // of the authority that signed it, which also signed the serving certificate
+}
+
+// Failure is why a control plane does not run as ordered. Conditions of the
+// HostedCluster show Reason and Message.
+type Failure struct {
+	Reason  FailureReason
+	Message string
+	Count   int // consecutive failures, without a minute of readiness between them
+}
+
+// FailureReason is the reason of a condition.
+type FailureReason string
+
+// Reasons of failures. They are part of the wire contract of HostedCluster's
+// conditions.
+const (
+	PortTaken     FailureReason = "PortTaken"
+	DiskFull      FailureReason = "DiskFull"
+	BinaryMissing FailureReason = "BinaryMissing"
+	DataMissing   FailureReason = "DataMissing"
+	PlaneFailed   FailureReason = "PlaneFailed"
+	PlaneHangs    FailureReason = "PlaneHangs"
+)
+
+// Error makes a Failure an error: Runtime.Ensure returns it.
+func (f *Failure) Error() string { return fmt.Sprintf("%s: %s", f.Reason, f.Message) }

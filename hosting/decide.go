@@ -1,0 +1,184 @@
+package hosting
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/router"
+)
+
+const (
+	// defaultServiceCIDR is atoll-kube's own default.
+	defaultServiceCIDR = "10.96.0.0/16"
+	// blockedRetry is how soon a cluster is looked at again that waits for a file
+	// on this machine: a program, or the plane's data.
+	blockedRetry = time.Second
+)
+
+// situation is all that decide uses about one hosted cluster at one moment.
+type situation struct {
+	Cluster *hypershift.HostedCluster
+	Invalid error // the spec cannot be decoded; only the metadata of Cluster is set
+	Plane   controlplane.Observation
+	// Refused: the runtime refused, a moment ago, to replace the running plane by
+	// the one that the spec orders.
+	Refused     *controlplane.Failure
+	NameTaken   bool // another cluster has the server name
+	Hibernation hibernation
+	Demand      demand
+	// RouteClosed: the router sends nobody to the plane any more, and Uses was read
+	// after the router had confirmed that.
+	RouteClosed bool
+	Uses        map[string]use // by server name: the spec's, and those of the last start
+
+	Releases Releases
+	Endpoint hypershift.APIEndpoint
+	Idle     time.Duration // without use, before a hibernated plane stops
+}
+
+// hibernation is what a decision must know of earlier ones.
+type hibernation struct {
+	Seen    bool      // this process has decided about the cluster before
+	Wanted  bool      // the cluster's annotation orders sleep until use
+	Ordered time.Time // when Wanted became true; zero: before this process knew the cluster
+}
+
+// demand is what Wake requests of a plane have left.
+type demand struct {
+	Waiting int       // requests that wait for the plane
+	Asked   time.Time // begin or end of the last request
+}
+
+// use is what connections through the router make of a server name.
+type use struct {
+	Open int       // connections, held ones included
+	Last time.Time // when the last of them ended, or before which nothing is known
+}
+
+// decision is what follows from a situation.
+type decision struct {
+	Hibernation hibernation
+	Run         bool              // Ensure(Spec); else Sleep
+	Spec        controlplane.Spec // of the running plane, or of the next one
+	Route       router.Route      // zero: the cluster has none
+	Report      report            // for the status, without what is observed after the order
+	Again       time.Duration     // decide again then at the latest; 0: when something changes
+}
+
+// stopsForSleep reports whether the decision ends a running plane because nobody
+// uses it.
+func (d decision) stopsForSleep(s situation) bool { return s.Plane.Running && d.Report.Power == asleep }
+
+// decide says what to do for one hosted cluster at now. It is a function of its
+// arguments alone: Hosting.gather collects the situation, Hosting.carryOut
+// executes the decision.
+//
+// A spec that is invalid, refused or paused changes nothing: the plane goes on as
+// at its last start, and the report says why.
+func decide(s situation, now time.Time) decision {
+	last := s.Plane.LastStart
+	wantedName := serverName(s.Cluster)
+	r, again := judgeSpec(s, wantedName, now)
+	r.Generation, r.Endpoint = s.Cluster.Generation, s.Endpoint
+	d := decision{Again: again}
+	d.Spec = controlplane.Spec{
+		Name: s.Cluster.Name, Release: r.Release, ServerNames: []string{wantedName},
+		ServiceCIDR: serviceCIDR(s.Cluster.Spec),
+	}
+	if d.Spec.ServiceCIDR == "" {
+		d.Spec.ServiceCIDR = defaultServiceCIDR
+	}
+	if len(r.Problems) == 0 && r.Refused == nil && !r.Paused && s.Refused != nil {
+		r.Failure = s.Refused
+		d.Again = earlier(d.Again, blockedRetry)
+	}
+	route := wantedName
+	if len(r.Problems) > 0 || r.Refused != nil || r.Paused || r.Failure != nil {
+		d.Spec.Release, d.Spec.ServerNames = last.Release, last.ServerNames
+		r.Release = last.Release
+		if len(last.ServerNames) > 0 {
+			route = last.ServerNames[0]
+		}
+	}
+	r.Image = releaseRepository + string(r.Release)
+	dataMissing := !s.Plane.Running && !s.Plane.HasData && (last.WasReady || wasCompleted(s.Cluster.Status))
+	if dataMissing { // a new plane would be empty and call itself available
+		r.Failure = &controlplane.Failure{
+			Reason: controlplane.DataMissing, Message: "the plane has run before, and its data is not in hosting's data directory",
+		}
+		d.Again = earlier(d.Again, blockedRetry)
+	}
+
+	d.Hibernation = s.Hibernation.next(s.Cluster, now)
+	p := powerOf(s, d.Hibernation, route, now).decide(now, s.Idle)
+	d.Again = earlier(d.Again, p.Again)
+	r.Power = p.State
+	d.Run = p.Run && d.Spec.Release != "" && !dataMissing
+	if len(last.ServerNames) > 0 || d.Spec.Release != "" { // else there was never a plane, and there is none now
+		d.Route = router.Route{ServerName: route, Backend: s.Plane.Backend, Asleep: p.Shut}
+	}
+	d.Report = r
+	return d
+}
+
+// judgeSpec reports whether the spec can be followed. again is when a pause ends
+// by itself; 0: never.
+func judgeSpec(s situation, wantedName string, now time.Time) (r report, again time.Duration) {
+	if s.Invalid != nil {
+		r.Problems = []string{s.Invalid.Error()}
+		return r, 0
+	}
+	last := s.Plane.LastStart
+	r.Problems = problems(s.Cluster.Spec, last.ServiceCIDR)
+	if s.NameTaken {
+		r.Problems = append(r.Problems, fmt.Sprintf("spec.kubeAPIServerDNSName: %s is another cluster's", wantedName))
+	}
+	r.Paused, again, r.PauseError = paused(s.Cluster.Spec.PausedUntil, now)
+	var dataOf controlplane.Version
+	if last.WasReady {
+		dataOf = last.Release
+	}
+	r.Release, r.Refused = s.Releases.pick(s.Cluster.Spec.Release.Image, dataOf)
+	return r, again
+}
+
+// next is the hibernation of a cluster that is seen at now.
+func (h hibernation) next(hc *hypershift.HostedCluster, now time.Time) hibernation {
+	wanted := hc.Annotations[hypershift.HibernatedAnnotation] == "true"
+	if wanted && !h.Wanted && h.Seen {
+		h.Ordered = now
+	}
+	h.Wanted, h.Seen = wanted, true
+	return h
+}
+
+// powerOf is the part of a situation that decides whether the plane runs.
+func powerOf(s situation, h hibernation, route string, now time.Time) power {
+	u := s.Uses[route]
+	p := power{
+		Hibernated: h.Wanted, Ordered: h.Ordered, Born: s.Plane.LastStart.WasReady, Running: s.Plane.Running,
+		Ready: s.Plane.ReadySince, Asked: s.Demand.Asked, Open: u.Open, Last: u.Last, Closed: s.RouteClosed,
+	}
+	if s.Demand.Waiting > 0 {
+		p.Open, p.Asked = p.Open+s.Demand.Waiting, now
+	}
+	return p
+}
+
+// earlier returns the shorter of two times, of which 0 means never.
+func earlier(a, b time.Duration) time.Duration {
+	if a <= 0 || b > 0 && b < a {
+		return max(b, 0)
+	}
+	return a
+}
+
+// wasCompleted reports whether a status shows a plane that has been ready once.
+func wasCompleted(s hypershift.HostedClusterStatus) bool {
+	return s.Version != nil && slices.ContainsFunc(s.Version.History, func(u hypershift.UpdateHistory) bool {
+		return u.State == hypershift.Completed
+	})
+}

@@ -1,0 +1,168 @@
+package hosting
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+)
+
+// TestDecide reads testdata/decide. Each case is one situation of the cluster
+// hc-a at 12:00, by words of its first lines; its output is the decision:
+//
+//	decide
+//	WORD...             as describe reads them; without any: a new cluster
+//	----
+//	run|sleep SPEC      the order to the runtime
+//	route ...           the router's entry, or none
+//	report ...          what status is computed from; "ok" without anything unusual
+//	again=TIME          when time alone changes the decision
+func TestDecide(t *testing.T) {
+	datadriven.Walk(t, "testdata/decide", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "decide" {
+				d.Fatalf(t, "unknown command %s", d.Cmd)
+			}
+			s := newSituation()
+			for _, word := range strings.Fields(d.Input) {
+				if err := s.describe(word); err != nil {
+					d.Fatalf(t, "%s: %v", word, err)
+				}
+			}
+			return show(decide(s, powerZero))
+		})
+	})
+}
+
+// newSituation is that of a cluster that was just created.
+func newSituation() situation {
+	hc := &hypershift.HostedCluster{}
+	hc.Name, hc.Namespace, hc.Generation = "hc-a", "clusters-a", 1
+	hc.Spec.KubeAPIServerDNSName, hc.Spec.Release.Image = "a.example", releaseRepository+"1.36.3"
+	return situation{
+		Cluster: hc, Plane: controlplane.Observation{State: controlplane.Down}, Uses: map[string]use{},
+		Releases: Releases{"1.36.3", "1.36.4", "1.37.0", "1.38.0"}, Idle: idleInTests,
+	}
+}
+
+// describe changes the situation as a word says.
+func (s *situation) describe(word string) error {
+	key, value, _ := strings.Cut(word, "=")
+	switch key {
+	// The HostedCluster.
+	case "release":
+		s.Cluster.Spec.Release.Image = releaseRepository + value
+	case "image":
+		s.Cluster.Spec.Release.Image = value
+	case "name":
+		s.Cluster.Spec.KubeAPIServerDNSName = value
+	case "services":
+		s.Cluster.Spec.Networking.ServiceNetwork = []hypershift.NetworkEntry{{CIDR: value}}
+	case "paused-until":
+		s.Cluster.Spec.PausedUntil = &value
+	case "hibernated":
+		s.Cluster.Annotations = map[string]string{hypershift.HibernatedAnnotation: "true"}
+	case "unreadable":
+		s.Invalid = errors.New("spec.networking is no object")
+	case "status-completed":
+		s.Cluster.Status.Version = &hypershift.ClusterVersionStatus{
+			History: []hypershift.UpdateHistory{{State: hypershift.Completed}},
+		}
+	// The plane.
+	case "started": // with this release once, and ready then
+		s.Plane.LastStart = controlplane.LastStart{
+			Release: controlplane.Version(value), ServerNames: []string{"a.example"}, ServiceCIDR: "10.96.0.0/16", WasReady: true,
+		}
+		s.Plane.Backend, s.Plane.HasData = "127.0.0.1:30000", true
+	case "never-ready":
+		s.Plane.LastStart.WasReady = false
+	case "started-names":
+		s.Plane.LastStart.ServerNames = strings.Split(value, ",")
+	case "running":
+		s.Plane.State, s.Plane.Running, s.Plane.HasData = controlplane.Starting, true, false
+	case "ready":
+		s.Plane.State, s.Plane.Running, s.Plane.HasData = controlplane.Ready, true, false
+		s.Plane.ReadySince = powerZero.Add(-time.Hour)
+	case "data-missing":
+		s.Plane.HasData = false
+	// The rest.
+	case "refused":
+		s.Refused = &controlplane.Failure{Reason: controlplane.BinaryMissing, Message: "no program"}
+	case "name-taken":
+		s.NameTaken = true
+	case "seen-awake":
+		s.Hibernation = hibernation{Seen: true}
+	case "seen-hibernated":
+		s.Hibernation = hibernation{Seen: true, Wanted: true, Ordered: powerZero.Add(-30 * time.Minute)}
+	case "waiting":
+		n, err := strconv.Atoi(value)
+		s.Demand = demand{Waiting: n, Asked: powerZero.Add(-time.Minute)}
+		return err
+	case "asked":
+		ago, err := time.ParseDuration(value)
+		s.Demand.Asked = powerZero.Add(-ago)
+		return err
+	case "open":
+		n, err := strconv.Atoi(value)
+		s.Uses["a.example"] = use{Open: n}
+		return err
+	case "closed":
+		s.RouteClosed = true
+	default:
+		return errors.New("unknown word")
+	}
+	return nil
+}
+
+func show(d decision) string {
+	var b strings.Builder
+	order := "sleep"
+	if d.Run {
+		order = fmt.Sprintf("run %s as %s, services %s", d.Spec.Release, strings.Join(d.Spec.ServerNames, ","), d.Spec.ServiceCIDR)
+	}
+	fmt.Fprintln(&b, order)
+	if d.Route.ServerName == "" {
+		fmt.Fprintln(&b, "route none")
+	} else {
+		fmt.Fprintf(&b, "route %s to %q", d.Route.ServerName, d.Route.Backend)
+		if d.Route.Asleep {
+			fmt.Fprint(&b, " asleep")
+		}
+		fmt.Fprintln(&b)
+	}
+	r := d.Report
+	fmt.Fprintf(&b, "report %s", r.Power)
+	if r.Release != "" {
+		fmt.Fprintf(&b, " release=%s", r.Release)
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(&b, " problem=%q", p)
+	}
+	if r.Refused != nil {
+		fmt.Fprintf(&b, " refused=%q", r.Refused.Message)
+	}
+	if r.Paused {
+		fmt.Fprint(&b, " paused")
+	}
+	if r.PauseError != nil {
+		fmt.Fprintf(&b, " pause-error=%q", r.PauseError)
+	}
+	if r.Failure != nil {
+		fmt.Fprintf(&b, " failure=%s", r.Failure.Reason)
+	}
+	fmt.Fprintln(&b)
+	if d.Hibernation.Wanted && !d.Hibernation.Ordered.IsZero() {
+		fmt.Fprintf(&b, "hibernation ordered %s ago\n", powerZero.Sub(d.Hibernation.Ordered))
+	}
+	if d.Again > 0 {
+		fmt.Fprintf(&b, "again=%s\n", d.Again)
+	}
+	return b.String()
+}

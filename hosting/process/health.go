@@ -1,0 +1,177 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
+)
+
+const (
+	startLimit = 3 * time.Minute  // until a plane is ready, on a machine that starts many
+	slotLimit  = 15 * time.Second // a slow start holds its place among the starting planes for so long
+)
+
+// watch watches the process until it ends (an error), hangs (an error), the goal
+// changes or ctx ends (nil).
+func (x *runner) watch(ctx context.Context, g goal) error {
+	p := x.process
+	begun := time.Now()
+	x.showStarted(p)
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ready := make(chan error, 1)
+	go func() { ready <- p.Wait(watching) }()
+	answers := make(chan []string, 1)
+	probes := x.runtime.o.Probes
+	probe := time.NewTimer(probes.Every)
+	defer probe.Stop()
+	slow := time.After(slotLimit)
+	var h health
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-x.poke:
+			if !x.currentGoal().equal(g) {
+				return nil
+			}
+		case <-p.Exited():
+			x.process = nil
+			return fmt.Errorf("%w: %s", plane.ErrExited, p.Said())
+		case err := <-ready:
+			if err != nil {
+				continue // the process has ended, or ctx has
+			}
+			x.releaseSlot()
+			if err := x.markReady(p, begun); err != nil {
+				return err
+			}
+		case <-slow:
+			x.releaseSlot()
+			if x.observation().Unconfirmed {
+				x.show(func(o *controlplane.Observation) { o.Unconfirmed = false })
+			}
+		case <-probe.C:
+			if err := boundLog(logPath(x.dir)); err != nil {
+				x.log.Warn("a plane's log could not be cut", "error", err)
+			}
+			if x.observation().ReadySince.IsZero() {
+				if time.Since(begun) > startLimit {
+					return x.kill(fmt.Errorf("%w: it was not ready after %s", errHangs, startLimit))
+				}
+				probe.Reset(probes.Every)
+				continue
+			}
+			go func() { answers <- failingParts(watching, p.Config, probes.Limit) }()
+		case failing := <-answers:
+			var v verdict
+			h, v = h.judge(failing, time.Now(), probes)
+			if v.hangs {
+				return x.kill(fmt.Errorf("%w: not well for %s: %v", errHangs, probes.HangLimit, failing))
+			}
+			x.showHealth(v.failing)
+			probe.Reset(v.probeAfter)
+		}
+	}
+}
+
+// showStarted shows that a process runs. One that was shown before keeps its
+// state until it is ready.
+func (x *runner) showStarted(p *plane.Process) {
+	x.show(func(o *controlplane.Observation) {
+		if x.shownPID != p.PID {
+			*o = controlplane.Observation{State: controlplane.Starting, Failure: o.Failure}
+		}
+		o.Running = true
+	})
+	x.shownPID = p.PID
+}
+
+// markReady records that the plane is ready and shows it.
+func (x *runner) markReady(p *plane.Process, begun time.Time) error {
+	if !p.Adopted && x.observation().ReadySince.IsZero() {
+		x.runtime.metrics.starts.Observe(time.Since(begun).Seconds())
+	}
+	if !x.record.Born {
+		next := x.record
+		next.Born = true
+		if err := next.write(x.dir); err != nil {
+			return err
+		}
+		x.record = next
+	}
+	x.show(func(o *controlplane.Observation) {
+		if o.ReadySince.IsZero() {
+			o.ReadySince = time.Now()
+		}
+		o.State, o.FailingParts, o.Failure, o.Unconfirmed = controlplane.Ready, nil, nil, false
+	})
+	return nil
+}
+
+// showHealth shows which parts of a plane that was ready fail.
+func (x *runner) showHealth(failing []string) {
+	if slices.Equal(x.observation().FailingParts, failing) {
+		return
+	}
+	x.log.Info("a plane's health changed", "failing", failing)
+	x.show(func(o *controlplane.Observation) {
+		o.FailingParts, o.State = failing, controlplane.Ready
+		if len(failing) > 0 {
+			o.State = controlplane.Unready
+		}
+	})
+}
+
+// failingParts asks a plane for its health: no parts when all are well, and
+// controlplane.APIServer when it does not answer within limit.
+func failingParts(ctx context.Context, c plane.Config, limit time.Duration) []string {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	failing, err := c.Health(ctx)
+	if err != nil {
+		return []string{controlplane.APIServer}
+	}
+	return failing
+}
+
+// health is the history of a ready plane's probes, as far as it matters. The
+// zero value is that of a healthy plane.
+type health struct {
+	failingSince time.Time // first of the consecutive failed probes; zero: the last probe was good
+	shown        []string  // the parts that the last verdict showed as failing
+}
+
+// verdict is what follows from a probe.
+type verdict struct {
+	failing    []string      // to be shown
+	hangs      bool          // the plane is to be restarted
+	probeAfter time.Duration // until the next probe
+}
+
+// judge decides what one probe means. One probe without an answer shows nothing:
+// a machine may be busy for some seconds, and a cluster that is called
+// unavailable for that long costs its customer an alarm. The second in a row
+// does. A plane that answers which part fails is believed at once. After a
+// failed probe the next comes soon, so that a short failure is shown shortly.
+func (h health) judge(failing []string, now time.Time, p Probes) (health, verdict) {
+	if len(failing) == 0 {
+		return health{}, verdict{probeAfter: p.Every}
+	}
+	first := h.failingSince.IsZero()
+	if first {
+		h.failingSince = now
+	}
+	if now.Sub(h.failingSince) > p.HangLimit {
+		return health{}, verdict{hangs: true}
+	}
+	unanswered := slices.Equal(failing, []string{controlplane.APIServer})
+	if !first || !unanswered {
+		h.shown = failing
+	}
+	return h, verdict{failing: h.shown, probeAfter: p.Retry}
+}

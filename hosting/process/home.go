@@ -1,0 +1,155 @@
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/logfile"
+)
+
+// home is the data directory of all planes:
+//
+//	hosting.lock                         locked by the runtime that is open
+//	planes/NAMESPACE/NAME/               a plane's data directory, of atoll-kube
+//	planes/NAMESPACE/NAME/hosting.json   record
+//	planes/NAMESPACE/NAME/plane.log, plane.log.1
+type home struct{ dir string }
+
+func (h home) plane(id controlplane.ID) string {
+	return filepath.Join(h.dir, "planes", id.Namespace, id.Name)
+}
+
+func logPath(dir string) string { return filepath.Join(dir, "plane.log") }
+
+// ErrLocked is the error of a second runtime in the same directory.
+var ErrLocked = errors.New("another hosting uses the data directory")
+
+// lock makes the directory and locks it until unlock is called or this process
+// ends.
+func (h home) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Join(h.dir, "planes"), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(h.dir, "hosting.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s", ErrLocked, h.dir)
+		}
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// planes lists the planes that have a directory.
+func (h home) planes() []controlplane.ID {
+	paths, _ := filepath.Glob(filepath.Join(h.dir, "planes", "*", "*"))
+	ids := make([]controlplane.ID, 0, len(paths))
+	for _, p := range paths {
+		ids = append(ids, controlplane.ID{Namespace: filepath.Base(filepath.Dir(p)), Name: filepath.Base(p)})
+	}
+	return ids
+}
+
+// hasData reports whether the plane's directory has data of etcd, as atoll-kube
+// stores it.
+func (h home) hasData(id controlplane.ID) bool {
+	_, err := os.Stat(filepath.Join(h.plane(id), "etcd"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// remove deletes a plane's directory; its process must have ended.
+func (h home) remove(id controlplane.ID) error {
+	dir := h.plane(id)
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	err := os.Remove(filepath.Dir(dir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	return nil
+}
+
+// record is what the runtime keeps beside a plane's data: hosting.json. It is
+// written before each start, so it describes every process that is found.
+type record struct {
+	Port        int                  `json:"port"`
+	ServiceCIDR string               `json:"service_cidr,omitempty"` // fixed by the first start
+	Release     controlplane.Version `json:"release,omitempty"`      // of the last start
+	Hosts       []string             `json:"hosts,omitempty"`        // in the serving certificate, of the last start
+	Born        bool                 `json:"born,omitempty"`         // has been ready once
+}
+
+func (r record) lastStart() controlplane.LastStart {
+	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR, WasReady: r.Born}
+}
+
+// backend is HOST:PORT of the API server, "" before a port was chosen.
+func (r record) backend() string {
+	if r.Port == 0 {
+		return ""
+	}
+	return address(r.Port)
+}
+
+func recordPath(dir string) string { return filepath.Join(dir, "hosting.json") }
+
+// readRecord returns an empty record when there is no file.
+func readRecord(dir string) (record, error) {
+	var r record
+	data, err := os.ReadFile(recordPath(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("%s: %w", recordPath(dir), err)
+	}
+	return r, nil
+}
+
+// write replaces the file. It is on disk when write returns: an old record
+// beside newer data could start the data with an older release.
+func (r record) write(dir string) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	temporary := recordPath(dir) + ".tmp"
+	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(temporary, recordPath(dir))
+}
+
+// logLimit is the size at which a plane's log is set aside; one old log stays.
+const logLimit = 4 << 20
+
+func boundLog(path string) error { return logfile.Bound(path, logLimit, 1) }

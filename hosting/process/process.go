@@ -1,0 +1,243 @@
+// Package process is the runtime of control planes for one machine: each plane
+// is one atoll-kube process with a data directory of its own.
+//
+// A plane's process outlives the runtime that started it; the next runtime in
+// the same directory adopts it. One goroutine, the runner, owns a plane's
+// process; the methods of Runtime set the runner's goal and return at once.
+//
+// cli gives a Runtime to hosting. It must pass the suite of package runtimetest.
+package process
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"atoll.dev/hosting/controlplane"
+)
+
+// Options describe a Runtime. Dir and Binaries are required.
+type Options struct {
+	Dir      string                          // of all planes' data; made when missing
+	Binaries map[controlplane.Version]string // releases that can run, and the path of atoll-kube of each
+
+	FirstPort, LastPort int // of the planes, on loopback; default 30000 to 32767
+	Starts              int // planes that start at once; default two for each processor
+	Probes              Probes
+
+	Log     *slog.Logger          // default: none
+	Metrics prometheus.Registerer // default: none
+}
+
+// Probes is how often a ready plane's health is probed. The zero value means the
+// defaults; a plane's end is noticed without a probe.
+type Probes struct {
+	Every     time.Duration // between probes of a healthy plane; default 15 s
+	Retry     time.Duration // after a failed probe; default 1 s
+	Limit     time.Duration // for an answer; default 5 s
+	HangLimit time.Duration // a plane that fails its probes for longer is restarted; default 3 min
+}
+
+func (p Probes) withDefaults() Probes {
+	return Probes{
+		Every: cmp.Or(p.Every, 15*time.Second), Retry: cmp.Or(p.Retry, time.Second),
+		Limit: cmp.Or(p.Limit, 5*time.Second), HangLimit: cmp.Or(p.HangLimit, 3*time.Minute),
+	}
+}
+
+// Runtime runs planes as processes. Use New. Its methods may be called by many
+// goroutines; those that change one plane, by one goroutine at a time.
+type Runtime struct {
+	o       Options
+	home    home
+	ports   *ports
+	starts  chan struct{} // a starting plane holds a place until it is ready or slow
+	metrics *metrics
+
+	mu      sync.Mutex
+	ctx     context.Context // of Open: the runners end with it
+	changed func(controlplane.ID)
+	runners map[controlplane.ID]*runner
+	running sync.WaitGroup // runners
+}
+
+// New checks the options. Nothing happens before Open.
+func New(o Options) (*Runtime, error) {
+	if o.Dir == "" {
+		return nil, errors.New("the process runtime needs a data directory")
+	}
+	if o.FirstPort == 0 {
+		o.FirstPort, o.LastPort = firstPort, lastPort
+	}
+	if o.Starts == 0 {
+		o.Starts = 2 * runtime.NumCPU()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Probes = o.Probes.withDefaults()
+	return &Runtime{
+		o: o, home: home{o.Dir}, starts: make(chan struct{}, o.Starts), metrics: newMetrics(o.Metrics),
+		ports:   &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]controlplane.ID{}},
+		runners: map[controlplane.ID]*runner{},
+	}, nil
+}
+
+// Open locks the data directory for this runtime and reserves the ports of the
+// planes in it. It fails when another runtime has the directory. Planes are
+// started and watched until ctx ends; then they run on, unwatched. close waits
+// for the runners and releases the directory; ctx must have ended.
+//
+// changed is called after each change of a plane's observation. It must not
+// block.
+func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (close func(), err error) {
+	unlock, err := r.home.lock()
+	if err != nil {
+		return nil, fmt.Errorf("opening the planes' directory: %w", err)
+	}
+	for _, id := range r.home.planes() {
+		// A damaged record is an error of Observe.
+		if record, err := readRecord(r.home.plane(id)); err == nil && record.Port != 0 {
+			r.ports.claim(id, record.Port)
+		}
+	}
+	r.mu.Lock()
+	r.ctx, r.changed = ctx, changed
+	r.mu.Unlock()
+	return func() {
+		r.running.Wait()
+		unlock()
+	}, nil
+}
+
+// List returns the planes that have a directory.
+func (r *Runtime) List() []controlplane.ID { return r.home.planes() }
+
+// Dir is the data directory of a plane, whether or not it exists.
+func (r *Runtime) Dir(id controlplane.ID) string { return r.home.plane(id) }
+
+// Observe returns what is known about a plane. The error is of a damaged record.
+func (r *Runtime) Observe(id controlplane.ID) (controlplane.Observation, error) {
+	x, err := r.runner(id)
+	if err != nil {
+		return controlplane.Observation{}, err
+	}
+	o := x.observation()
+	if !o.Running {
+		o.HasData = r.home.hasData(id)
+	}
+	return o, nil
+}
+
+// Ensure has a plane run as spec says. It returns a *controlplane.Failure, and
+// changes nothing, when a plane runs and the program of another release, which
+// should replace it, cannot be run.
+func (r *Runtime) Ensure(id controlplane.ID, spec controlplane.Spec) error {
+	x, err := r.runner(id)
+	if err != nil {
+		return err
+	}
+	now := x.observation()
+	if last := now.LastStart.Release; now.Running && last != "" && last != spec.Release {
+		if err := checkRunnable(r.o.Binaries[spec.Release]); err != nil {
+			return newFailure(err)
+		}
+	}
+	return r.pursue(x, goal{action: run, spec: spec})
+}
+
+// Sleep stops a plane and keeps its data.
+func (r *Runtime) Sleep(id controlplane.ID) error {
+	x, err := r.runner(id)
+	if err != nil {
+		return err
+	}
+	return r.pursue(x, goal{action: sleep})
+}
+
+// Discard ends a plane and deletes its data. It returns false while the process
+// ends; changed is called when it has ended.
+func (r *Runtime) Discard(id controlplane.ID) (done bool, err error) {
+	x, err := r.runner(id)
+	if err != nil { // the damaged record is deleted with everything else
+		if err := os.Remove(recordPath(r.home.plane(id))); err != nil {
+			return false, err
+		}
+		if x, err = r.runner(id); err != nil {
+			return false, err
+		}
+	}
+	if err := r.pursue(x, goal{action: discard}); err != nil {
+		return false, err
+	}
+	if !x.hasDiscarded() {
+		return false, nil
+	}
+	x.cancel()
+	<-x.done
+	if err := r.home.remove(id); err != nil {
+		return false, fmt.Errorf("deleting the data of plane %s: %w", id, err)
+	}
+	r.mu.Lock()
+	delete(r.runners, id)
+	r.mu.Unlock()
+	r.ports.release(id)
+	return true, nil
+}
+
+// runner returns a plane's runner. A new one does nothing before pursue.
+func (r *Runtime) runner(id controlplane.ID) (*runner, error) {
+	if x := r.find(id); x != nil {
+		return x, nil
+	}
+	x, err := newRunner(r, id)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if other := r.runners[id]; other != nil {
+		return other, nil // another caller was faster
+	}
+	r.runners[id] = x
+	return x, nil
+}
+
+// find returns nil for a plane that has no runner.
+func (r *Runtime) find(id controlplane.ID) *runner {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.runners[id]
+}
+
+// pursue sets a runner's goal, and starts the runner with its first goal.
+func (r *Runtime) pursue(x *runner, g goal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ctx == nil {
+		return fmt.Errorf("plane %s: the runtime is not open", x.id)
+	}
+	x.set(g)
+	if x.cancel == nil {
+		var ctx context.Context
+		ctx, x.cancel = context.WithCancel(r.ctx)
+		r.running.Go(func() { x.run(ctx) })
+	}
+	return nil
+}
+
+// notify calls the function that Open was given.
+func (r *Runtime) notify(id controlplane.ID) {
+	r.mu.Lock()
+	changed := r.changed
+	r.mu.Unlock()
+	changed(id)
+}

@@ -1,0 +1,362 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
+)
+
+const (
+	stopLimit    = 10 * time.Second // after SIGTERM, before SIGKILL
+	steadyAfter  = time.Minute      // a plane that was ready for so long begins its back-off anew
+	maxOpenFiles = 16384
+	memoryLimit  = 1 << 30 // soft: Go's collector aims at it
+)
+
+// action is what a runner does with its plane.
+type action int
+
+const (
+	sleep   action = iota // stop it and keep its data
+	run                   // start it and keep it running
+	discard               // kill it; its data will be deleted
+)
+
+// goal is a runner's order.
+type goal struct {
+	action action
+	spec   controlplane.Spec // of action run
+}
+
+// equal reports whether a runner that pursues g need not begin anew for other.
+func (g goal) equal(other goal) bool { return g.action == other.action && g.spec.Equal(other.spec) }
+
+// runner owns a plane's process: it starts, adopts, watches, restarts and stops
+// it, as its goal says. It leaves the process running when its context ends.
+type runner struct {
+	runtime *Runtime
+	id      controlplane.ID
+	dir     string
+	log     *slog.Logger
+	poke    chan struct{} // holds one after a change of the goal
+	done    chan struct{} // closed when run has returned
+
+	cancel context.CancelFunc // of run; nil before it; guarded by Runtime.mu
+
+	mu        sync.Mutex
+	goal      goal
+	seen      controlplane.Observation
+	discarded bool // no process exists, and none will be started
+
+	// Of the goroutine of run.
+	process   *plane.Process
+	record    record
+	shownPID  int // of the process that seen describes
+	failures  int // consecutive
+	portTaken bool
+	holdsSlot bool // a place of Runtime.starts
+}
+
+// newRunner reads what an earlier runtime left, and does nothing before run.
+func newRunner(r *Runtime, id controlplane.ID) (*runner, error) {
+	dir := r.home.plane(id)
+	record, err := readRecord(dir)
+	if err != nil {
+		return nil, fmt.Errorf("plane %s: %w", id, err)
+	}
+	if record.Port != 0 && !r.ports.claim(id, record.Port) {
+		record.Port = 0
+	}
+	x := &runner{
+		runtime: r, id: id, dir: dir, log: r.o.Log.With("plane", id.String()), record: record,
+		poke: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	x.seen = controlplane.Observation{State: controlplane.Down, LastStart: record.lastStart(), Backend: record.backend()}
+	if pid, ok := plane.Running(dir); ok || plane.Alive(dir) {
+		x.shownPID = pid
+		x.seen.State, x.seen.Running, x.seen.Unconfirmed = controlplane.Starting, true, true
+	}
+	return x, nil
+}
+
+// set gives the runner a goal.
+func (x *runner) set(g goal) {
+	x.mu.Lock()
+	same := x.goal.equal(g)
+	x.goal = g
+	x.mu.Unlock()
+	if !same {
+		select {
+		case x.poke <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (x *runner) currentGoal() goal {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.goal
+}
+
+// begin returns the goal that the runner now pursues. A ready plane that should
+// stop is shown as stopping in the same step, so that no caller who changes the
+// goal back finds a plane ready that is about to stop.
+func (x *runner) begin() goal {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.goal.action != run && x.seen.State == controlplane.Ready {
+		x.seen.State = controlplane.Stopping
+	}
+	return x.goal
+}
+
+func (x *runner) observation() controlplane.Observation {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.seen
+}
+
+func (x *runner) hasDiscarded() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.discarded
+}
+
+// show changes the observation and notifies the runtime's user.
+func (x *runner) show(change func(*controlplane.Observation)) {
+	x.mu.Lock()
+	change(&x.seen)
+	x.seen.LastStart, x.seen.Backend = x.record.lastStart(), x.record.backend()
+	x.mu.Unlock()
+	x.runtime.notify(x.id)
+}
+
+// run pursues the goal until ctx ends.
+func (x *runner) run(ctx context.Context) {
+	defer close(x.done)
+	defer func() {
+		if x.process != nil {
+			x.process.Leave()
+		}
+	}()
+	for ctx.Err() == nil {
+		g := x.begin()
+		var err error
+		if g.action == run {
+			err = x.serve(ctx, g)
+		} else if err = x.halt(ctx, g.action); err == nil {
+			x.showDown(g.action)
+			x.wait(ctx, 0)
+		}
+		if err != nil && ctx.Err() == nil {
+			x.wait(ctx, x.fail(err))
+		}
+	}
+}
+
+// showDown shows that no process exists.
+func (x *runner) showDown(a action) {
+	x.mu.Lock()
+	x.discarded = a == discard
+	x.mu.Unlock()
+	x.shownPID = 0
+	x.show(func(o *controlplane.Observation) { *o = controlplane.Observation{State: controlplane.Down} })
+}
+
+// wait returns after a change of the goal, at the end of ctx, or after limit
+// when that is not 0.
+func (x *runner) wait(ctx context.Context, limit time.Duration) {
+	var timer <-chan time.Time
+	if limit > 0 {
+		timer = time.After(limit)
+	}
+	select {
+	case <-ctx.Done():
+	case <-x.poke:
+	case <-timer:
+	}
+}
+
+// fail shows a failure and returns the time until the next start; never 0.
+func (x *runner) fail(err error) time.Duration {
+	before := x.observation()
+	if !before.ReadySince.IsZero() && time.Since(before.ReadySince) > steadyAfter {
+		x.failures = 0
+	}
+	x.failures++
+	f := newFailure(err)
+	f.Count = x.failures
+	x.portTaken = x.portTaken || f.Reason == controlplane.PortTaken
+	x.log.Warn("a plane failed and is started again", "reason", f.Reason, "failures", f.Count, "error", err)
+	x.runtime.metrics.failures.WithLabelValues(string(f.Reason)).Inc()
+	x.shownPID = 0
+	x.show(func(o *controlplane.Observation) {
+		*o = controlplane.Observation{State: controlplane.Failing, Failure: f}
+	})
+	return max(backoff(f), time.Millisecond)
+}
+
+// serve keeps the plane running as g says. It returns nil when the goal changes
+// or ctx ends, and an error when the plane fails.
+func (x *runner) serve(ctx context.Context, g goal) error {
+	if err := x.adopt(); err != nil {
+		return err
+	}
+	if x.process != nil && !x.record.follows(g.spec) {
+		if err := x.halt(ctx, sleep); err != nil {
+			return err
+		}
+	}
+	defer x.releaseSlot()
+	if x.process == nil {
+		if !x.acquireSlot(ctx, g) {
+			return nil
+		}
+		if err := x.launch(g.spec); err != nil {
+			return err
+		}
+	}
+	return x.watch(ctx, g)
+}
+
+// acquireSlot waits for a place among the planes that start: many planes that
+// start at once only slow each other down. It returns false when the goal
+// changed before.
+func (x *runner) acquireSlot(ctx context.Context, g goal) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-x.poke:
+			if !x.currentGoal().equal(g) {
+				return false
+			}
+		case x.runtime.starts <- struct{}{}:
+			x.holdsSlot = true
+			return true
+		}
+	}
+}
+
+func (x *runner) releaseSlot() {
+	if x.holdsSlot {
+		x.holdsSlot = false
+		<-x.runtime.starts
+	}
+}
+
+// config is the plane's configuration as recorded, with the rest from spec.
+func (x *runner) config(spec controlplane.Spec) plane.Config {
+	return plane.Config{
+		Name: spec.Name, Dir: x.dir, Binary: x.runtime.o.Binaries[spec.Release], Address: x.record.backend(),
+		ExternalHosts: spec.ServerNames, ServiceCIDR: x.record.ServiceCIDR, SimulatedNodes: true,
+	}
+}
+
+// adopt takes over a process that runs already.
+func (x *runner) adopt() error {
+	if x.process != nil {
+		return nil
+	}
+	p, err := plane.Adopt(x.config(x.currentGoal().spec), plane.Options{LogFile: logPath(x.dir)})
+	if p != nil {
+		x.log.Info("plane adopted", "pid", p.PID)
+	}
+	x.process = p
+	return err
+}
+
+// launch starts a new process. The record is written before, so that it
+// describes every process that a later runtime may find.
+func (x *runner) launch(spec controlplane.Spec) error {
+	if err := checkRunnable(x.runtime.o.Binaries[spec.Release]); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(x.dir, 0o700); err != nil {
+		return err
+	}
+	next := x.record
+	if next.Port != 0 && !x.portTaken && !isFree(next.Port) {
+		return unix.EADDRINUSE // fail shows it, and the next launch chooses another port
+	}
+	if next.Port == 0 || x.portTaken {
+		port, err := x.runtime.ports.choose(x.id)
+		if err != nil {
+			return err
+		}
+		next.Port = port
+	}
+	next.Release, next.Hosts = spec.Release, spec.ServerNames
+	if next.ServiceCIDR == "" {
+		next.ServiceCIDR = spec.ServiceCIDR
+	}
+	if err := next.write(x.dir); err != nil {
+		return err
+	}
+	x.record, x.portTaken = next, false
+	p, err := plane.Start(x.config(spec), plane.Options{LogFile: logPath(x.dir), Env: x.environment(), MaxFiles: maxOpenFiles})
+	if err != nil {
+		return err
+	}
+	x.log.Info("plane started", "pid", p.PID, "release", spec.Release, "address", p.Config.Address)
+	x.process = p
+	return nil
+}
+
+// environment is what a plane gets besides the runtime's own environment. The
+// mark of a region's processes (decision 001) gets the plane's name, so that a
+// supervisor does not take the plane for hosting itself.
+func (x *runner) environment() []string {
+	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", memoryLimit)}
+	if mark := os.Getenv("ATOLL_PROCESS"); mark != "" {
+		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.id.String())
+	}
+	return env
+}
+
+// kill ends a process that hangs; cause is why.
+func (x *runner) kill(cause error) error {
+	err := x.process.Kill()
+	x.process = nil
+	return errors.Join(cause, err)
+}
+
+// halt ends the process, if there is one. It goes on when ctx ends: a plane is
+// never left half stopped.
+func (x *runner) halt(ctx context.Context, a action) error {
+	if err := x.adopt(); err != nil || x.process == nil {
+		return err
+	}
+	x.show(func(o *controlplane.Observation) {
+		o.State, o.Running, o.ReadySince, o.Unconfirmed = controlplane.Stopping, true, time.Time{}, false
+	})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	begun := time.Now()
+	stop := x.process.Stop
+	if a == discard {
+		stop = func(context.Context) error { return x.process.Kill() }
+	}
+	if err := stop(ctx); err != nil {
+		return err
+	}
+	x.log.Info("plane stopped", "pid", x.process.PID, "took", time.Since(begun))
+	x.process = nil
+	return nil
+}
+
+// follows reports whether the process of the last start runs as spec says.
+func (r record) follows(spec controlplane.Spec) bool {
+	return r.Release == spec.Release && slices.Equal(r.Hosts, spec.ServerNames)
+}

@@ -1,0 +1,334 @@
+// Package runtimetest is the test suite of runtimes of control planes: whatever
+// implements hosting.Planes passes Run.
+//
+// It sees a runtime as hosting does, through the interface alone, and a plane as
+// a customer does, through its API. Only tests import it.
+package runtimetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"atoll.dev/hosting"
+	"atoll.dev/hosting/controlplane"
+)
+
+// limit is how long the suite waits for a plane, on a machine that is busy.
+const limit = 90 * time.Second
+
+// Releases are those that a runtime under test offers.
+var Releases = []controlplane.Version{"1.36.3", "1.36.4"}
+
+const missingRelease controlplane.Version = "1.99.0"
+
+// Run runs the suite. Each call of newRuntime returns a runtime that is not open,
+// on the same planes.
+func Run(t *testing.T, newRuntime func(*testing.T) hosting.Planes) {
+	s := &suite{
+		T: t, newRuntime: newRuntime, id: controlplane.ID{Namespace: "clusters-suite", Name: "hc-suite"},
+		spec: controlplane.Spec{
+			Name: "suite", Release: Releases[0], ServerNames: []string{"hc-suite.example"}, ServiceCIDR: "172.30.0.0/16",
+		},
+	}
+	s.open()
+	defer func() { s.close() }()
+
+	t.Log("a plane that never existed")
+	if o := s.observe(); o.State != controlplane.Down || o.Running || o.HasData || o.LastStart.Release != "" {
+		t.Errorf("observed: %+v", o)
+	}
+	s.notServing()
+	s.must(s.planes.Sleep(s.id))
+	s.await("down", func(o controlplane.Observation) bool { return o.State == controlplane.Down && !o.Running })
+
+	t.Log("ordered, it becomes ready; ordered again, it is the same")
+	s.must(s.planes.Ensure(s.id, s.spec))
+	first := s.ready()
+	if !first.Running || first.Backend == "" || !first.LastStart.WasReady || first.LastStart.Release != s.spec.Release ||
+		!slices.Equal(first.LastStart.ServerNames, s.spec.ServerNames) || first.LastStart.ServiceCIDR != s.spec.ServiceCIDR {
+		t.Errorf("observed: %+v", first)
+	}
+	s.serves(s.spec.ServerNames[0])
+	s.write("first")
+	authority := s.authority()
+	s.must(s.planes.Ensure(s.id, s.spec))
+	if o := s.ready(); !o.ReadySince.Equal(first.ReadySince) {
+		t.Errorf("ordered twice, it was ready at %s, then at %s", first.ReadySince, o.ReadySince)
+	}
+	if !slices.Contains(s.planes.List(), s.id) {
+		t.Errorf("the list is %v", s.planes.List())
+	}
+
+	t.Log("it refuses a release that cannot run, and goes on")
+	refused := s.spec
+	refused.Release = missingRelease
+	err := s.planes.Ensure(s.id, refused)
+	if failure, ok := errors.AsType[*controlplane.Failure](err); !ok || failure.Reason != controlplane.BinaryMissing {
+		t.Errorf("a release that is missing: %v", err)
+	}
+	if o := s.ready(); !o.ReadySince.Equal(first.ReadySince) {
+		t.Error("the refused order restarted it")
+	}
+
+	t.Log("asleep it keeps its data and authority; other orders count until it is down")
+	s.must(s.planes.Sleep(s.id))
+	down := s.await("down", func(o controlplane.Observation) bool { return o.State == controlplane.Down && !o.Running })
+	if !down.HasData || down.LastStart.Release != s.spec.Release || !down.LastStart.WasReady {
+		t.Errorf("asleep: %+v", down)
+	}
+	s.notServing()
+	s.signs(authority)
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.ready()
+	s.has("first")
+	s.must(s.planes.Sleep(s.id))
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.ready()
+	s.has("first")
+
+	t.Log("another release and name replace it, with its data")
+	s.spec.Release, s.spec.ServerNames = Releases[1], []string{"hc-renamed.example"}
+	s.spec.ServiceCIDR = "172.16.0.0/16"
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.await("the replacement", func(o controlplane.Observation) bool {
+		return o.State == controlplane.Ready && o.LastStart.Release == s.spec.Release
+	})
+	if o := s.observe(); o.LastStart.ServiceCIDR != "172.30.0.0/16" {
+		t.Errorf("the network of Services became %s", o.LastStart.ServiceCIDR)
+	}
+	s.serves("hc-renamed.example")
+	s.has("first")
+	replaced := s.observe()
+
+	t.Log("it outlives its runtime; two runtimes are never open")
+	if _, err := newRuntime(t).Open(t.Context(), func(controlplane.ID) {}); err == nil {
+		t.Error("a second runtime was opened")
+	}
+	s.close()
+	s.open()
+	if o := s.observe(); !o.Running {
+		t.Errorf("a new runtime observes %+v", o)
+	}
+	s.must(s.planes.Ensure(s.id, s.spec))
+	if o := s.ready(); o.Backend != replaced.Backend {
+		t.Errorf("it moved from %s to %s", replaced.Backend, o.Backend)
+	}
+	s.has("first")
+	if !bytes.Equal(s.authority(), authority) {
+		t.Error("its authority is another")
+	}
+
+	t.Log("discarded, nothing is left; a new plane of the name is empty")
+	s.discard()
+	if o := s.observe(); o.State != controlplane.Down || o.Running || o.HasData || o.LastStart.Release != "" {
+		t.Errorf("discarded: %+v", o)
+	}
+	if slices.Contains(s.planes.List(), s.id) {
+		t.Errorf("discarded, and listed: %v", s.planes.List())
+	}
+	s.notServing()
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.ready()
+	if _, err := s.configMaps().Get(t.Context(), "first", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("data of the discarded plane: %v", err)
+	}
+	if bytes.Equal(s.authority(), authority) {
+		t.Error("the authority of the discarded plane is used again")
+	}
+	s.discard()
+}
+
+// suite is a run of the suite with one plane.
+type suite struct {
+	*testing.T
+	newRuntime func(*testing.T) hosting.Planes
+	id         controlplane.ID
+	spec       controlplane.Spec
+
+	planes  hosting.Planes
+	close   func() // of the open runtime
+	changes chan struct{}
+}
+
+func (s *suite) open() {
+	s.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.planes, s.changes = s.newRuntime(s.T), make(chan struct{}, 1)
+	changes := s.changes
+	closeRuntime, err := s.planes.Open(ctx, func(controlplane.ID) {
+		select {
+		case changes <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		cancel()
+		s.Fatal(err)
+	}
+	s.close = sync.OnceFunc(func() { cancel(); closeRuntime() })
+}
+
+func (s *suite) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *suite) observe() controlplane.Observation {
+	s.Helper()
+	o, err := s.planes.Observe(s.id)
+	s.must(err)
+	return o
+}
+
+// await waits for an observation. It looks only after a change that the runtime
+// has notified: hosting does not poll either.
+func (s *suite) await(what string, is func(controlplane.Observation) bool) controlplane.Observation {
+	s.Helper()
+	for timeout := time.After(limit); ; {
+		o := s.observe()
+		if is(o) {
+			return o
+		}
+		select {
+		case <-s.changes:
+		case <-timeout:
+			s.Fatalf("waiting for %s: %+v", what, o)
+		}
+	}
+}
+
+func (s *suite) ready() controlplane.Observation {
+	s.Helper()
+	return s.await("ready", func(o controlplane.Observation) bool { return o.State == controlplane.Ready })
+}
+
+// discard discards the plane, twice.
+func (s *suite) discard() {
+	s.Helper()
+	for timeout := time.After(limit); ; {
+		done, err := s.planes.Discard(s.id)
+		s.must(err)
+		if done {
+			break
+		}
+		select {
+		case <-s.changes:
+		case <-timeout:
+			s.Fatalf("discarding: %+v", s.observe())
+		}
+	}
+}
+
+// notServing checks that the plane has no client.
+func (s *suite) notServing() {
+	s.Helper()
+	if _, err := s.planes.Client(s.id); !errors.Is(err, controlplane.ErrNotServing) {
+		s.Errorf("a client of a plane that does not serve: %v", err)
+	}
+}
+
+// serves checks that the plane's certificate has a server name.
+func (s *suite) serves(name string) {
+	s.Helper()
+	admin, err := s.planes.Client(s.id)
+	s.must(err)
+	config, err := admin.RESTConfig()
+	s.must(err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(config.CAData)
+	conn, err := tls.Dial("tcp", s.observe().Backend, &tls.Config{ServerName: name, RootCAs: roots})
+	if err != nil {
+		s.Errorf("as %s: %v", name, err)
+		return
+	}
+	conn.Close()
+	if admin.ServerName != name || admin.Version == "" {
+		s.Errorf("its client is for %q, version %q", admin.ServerName, admin.Version)
+	}
+}
+
+// authority is the certificate of the plane's authority.
+func (s *suite) authority() []byte {
+	s.Helper()
+	admin, err := s.planes.Client(s.id)
+	s.must(err)
+	config, err := admin.RESTConfig()
+	s.must(err)
+	return bytes.TrimSpace(config.CAData)
+}
+
+// signs checks that the plane's authority signs a client certificate.
+func (s *suite) signs(authority []byte) {
+	s.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	s.must(err)
+	expires := time.Now().Add(10 * time.Minute).UTC().Truncate(time.Second)
+	signed, err := s.planes.Sign(s.id, controlplane.CertificateRequest{
+		PublicKey: &key.PublicKey, CommonName: "ann", Organization: "group", Expires: expires,
+	})
+	s.must(err)
+	block, _ := pem.Decode(signed.PEM)
+	if block == nil {
+		s.Fatalf("no certificate: %s", signed.PEM)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	s.must(err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	_, err = cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	subject := fmt.Sprint(cert.Subject.CommonName, cert.Subject.Organization)
+	if err != nil || subject != "ann[group]" || !cert.NotAfter.Equal(expires) || !key.PublicKey.Equal(cert.PublicKey) {
+		s.Errorf("certificate of %s until %s: %v", subject, cert.NotAfter, err)
+	}
+	if !bytes.Equal(bytes.TrimSpace(signed.CAPEM), authority) {
+		s.Error("signed by another authority")
+	}
+}
+
+func (s *suite) configMaps() dynamic.ResourceInterface {
+	s.Helper()
+	admin, err := s.planes.Client(s.id)
+	s.must(err)
+	config, err := admin.RESTConfig()
+	s.must(err)
+	client, err := dynamic.NewForConfig(config)
+	s.must(err)
+	return client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")
+}
+
+// write writes data into the plane.
+func (s *suite) write(name string) {
+	s.Helper()
+	_, err := s.configMaps().Create(s.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name},
+	}}, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// has checks that the data is there.
+func (s *suite) has(name string) {
+	s.Helper()
+	if _, err := s.configMaps().Get(s.Context(), name, metav1.GetOptions{}); err != nil {
+		s.Errorf("the plane lost its data: %v", err)
+	}
+}
