@@ -132,7 +132,8 @@ const (
 )
 
 var presignParams = []string{
-	paramAlgorithm, paramCredential, paramDate, paramExpires, paramSignedHeaders, paramSignature, paramToken, paramPayloadHash,
+	paramAlgorithm, paramCredential, paramDate, paramExpires,
+	paramSignedHeaders, paramSignature, paramToken, paramPayloadHash,
 }
 
 // signatureParams returns the parameters of a presigned request, or none when

@@ -28,7 +28,8 @@ func ParsePause(text string) (Pause, error) {
 	}
 	until, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return Pause{}, fmt.Errorf("%s is neither true nor false nor a time such as 2027-01-02T15:04:05Z", document.Quote(text))
+		return Pause{}, fmt.Errorf("%s is neither true nor false nor a time such as 2027-01-02T15:04:05Z",
+			document.Quote(text))
 	}
 	return Pause{Until: until}, nil
 }

@@ -11,8 +11,8 @@ import (
 	"atoll.dev/cluster"
 )
 
-// catalogue is what releases the region offers: the versions of the lifecycle
-// manager, read again when what is known of them is older than a few seconds.
+// catalogue caches the releases that the region offers: the Versions of the
+// lifecycle manager.
 type catalogue struct {
 	clm *clmclient.Client
 
@@ -23,11 +23,11 @@ type catalogue struct {
 
 const versions clmclient.Collection = "versions"
 
-// freshness is how old what is known may be. A release that has come since is
-// refused for so long, one that has gone is accepted.
+// freshness is how long the cache is used. For so long a new release is still
+// refused, and a removed release still accepted.
 const freshness = 2 * time.Second
 
-// releases are what the region offers. They are the system's, of no account.
+// releases returns the releases that the region offers. They belong to no account.
 func (c *catalogue) releases(ctx context.Context) (cluster.Releases, error) {
 	if known := c.fresh(); len(known) > 0 {
 		return known, nil
@@ -52,9 +52,9 @@ func (c *catalogue) releases(ctx context.Context) (cluster.Releases, error) {
 	return found, nil
 }
 
-// fresh is what is known, if it is not too old. Nobody waits here for somebody
-// else's question: when the lifecycle manager does not answer, each request
-// ends in its own time.
+// fresh returns the cached releases, nil when they are too old. Requests do not
+// wait for the read of another request: when the lifecycle manager does not
+// answer, each request ends at its own time limit.
 func (c *catalogue) fresh() cluster.Releases {
 	c.mu.Lock()
 	defer c.mu.Unlock()

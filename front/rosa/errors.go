@@ -9,7 +9,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// Codes of the contract, and those that it needs besides.
+// Codes of errors: those of the contract, and those that it lacks.
 const (
 	codeNotFound     = "not-found"
 	codePrecondition = "precondition-failed"
@@ -27,9 +27,9 @@ const (
 	codeInvalidType    = "invalid-manifestwork-type"
 )
 
-// classify is what the caller is told when Maestro did not do what it was
-// asked. Errors that are the caller's fault keep their status; those that are
-// between Maestro and us become 502 or 503.
+// classify gives an error of Maestro the answer of this API. An error of the
+// caller keeps its status; an error between Maestro and the Platform API becomes
+// 502 or 503. It returns nil for every other error.
 func classify(err error) *rest.Error {
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
@@ -62,7 +62,7 @@ func classify(err error) *rest.Error {
 	case http.StatusRequestEntityTooLarge:
 		return answer(e.Status, rest.CodeTooLarge, e.Reason)
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed:
-		// Maestro does not accept us; the caller can do nothing about it.
+		// Maestro refuses the Platform API; the caller can do nothing.
 		return answer(http.StatusBadGateway, e.Code, "Maestro refuses the Platform API: "+e.Reason)
 	}
 	if e.Status >= 400 && e.Status < 500 {
@@ -71,10 +71,9 @@ func classify(err error) *rest.Error {
 	return answer(http.StatusBadGateway, e.Code, "Maestro failed: "+e.Reason)
 }
 
-// explain replaces the answer to one status of Maestro by one that speaks of
-// what the caller asked for, and leaves other errors alone. An empty code
-// keeps Maestro's.
-func explain(err error, status int, as *rest.Error) error {
+// replaceStatus replaces an error with one status by as, and returns other errors
+// as they are. An empty code in as keeps the code of the error.
+func replaceStatus(err error, status int, as *rest.Error) error {
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok || e.Status != status {
 		return err
@@ -86,14 +85,15 @@ func explain(err error, status int, as *rest.Error) error {
 	return r
 }
 
-// noWork is the answer when there is no such work.
+// noWork returns the answer when there is no such work.
 func noWork(id string) *rest.Error {
 	return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no work %s; GET /api/v0/work lists those there are",
 		quote(id))
 }
 
-// changed is the answer to a write that named another version.
-func changed(what string) *rest.Error {
+// versionMismatch returns the answer to a write whose If-Match names another
+// version.
+func versionMismatch(what string) *rest.Error {
 	return rest.Errorf(http.StatusPreconditionFailed, codePrecondition,
 		"the %s is not of the version that If-Match names any more; GET it, and decide again", what)
 }

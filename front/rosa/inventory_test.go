@@ -49,16 +49,16 @@ func TestACustomerFindsNoInventory(t *testing.T) {
 				Identifier: fixedIdentity(who), Policy: allowAll{},
 			}))
 			defer s.Close()
-			said := walk(t, s, id, c.privileged)
+			answers := walk(t, s, id, c.privileged)
 			for _, never := range []string{"edge-7", "edge-8", "4711", "5822", "933 more", "cordoned", "free"} {
-				for route, body := range said {
+				for route, body := range answers {
 					if strings.Contains(body, never) {
 						t.Errorf("%s says %s: %s", route, never, body)
 					}
 				}
 			}
 			shown := false
-			for route, body := range said {
+			for route, body := range answers {
 				if strings.Contains(body, "mc-own") {
 					if shown = true; !c.own {
 						t.Errorf("%s names the management cluster: %s", route, body)
@@ -124,7 +124,7 @@ func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := map[string]string{}
+	answers := map[string]string{}
 	call := func(method, path string) string {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -151,7 +151,7 @@ func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map
 				}
 			}
 		}
-		said[method+" "+path] = r.Status + " " + body.String()
+		answers[method+" "+path] = r.Status + " " + body.String()
 		return body.String()
 	}
 	pool := ""
@@ -177,7 +177,7 @@ func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map
 				continue // it is needed still
 			}
 			body := call(method, at)
-			if operator && !strings.HasPrefix(said[method+" "+at], "403") {
+			if operator && !strings.HasPrefix(answers[method+" "+at], "403") {
 				t.Errorf("a customer may %s %s: %s", method, at, body)
 			}
 			if op.Parameters.GetByInAndName("query", "watch") != nil {
@@ -185,7 +185,7 @@ func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map
 			}
 		}
 	}
-	return said
+	return answers
 }
 
 // fixedIdentity identifies every sender as one caller.

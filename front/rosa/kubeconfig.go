@@ -12,11 +12,11 @@ import (
 	"atoll.dev/cluster"
 )
 
-// signedCredential is what the adapter credential reports: all of it is public.
+// signedCredential is the report of the adapter credential. All of it is public.
 type signedCredential struct{ cluster.CredentialData }
 
-// check says whether what was signed is whole, and about the key that was asked
-// for.
+// check returns an error when the report lacks something that a kubeconfig needs,
+// or when its certificate is for another key.
 func (s signedCredential) check(key crypto.PublicKey) error {
 	block, _ := pem.Decode([]byte(s.Certificate))
 	if block == nil {
@@ -35,8 +35,8 @@ func (s signedCredential) check(key crypto.PublicKey) error {
 	return nil
 }
 
-// kubeconfig has one cluster, one user and the context of both. key is PEM; who
-// has it already gets none, and adds it as client-key.
+// kubeconfig makes a kubeconfig with one cluster, one user and one context. key is
+// PEM; it is empty when the client made the key, and adds it as client-key.
 func kubeconfig(cluster, user string, s signedCredential, key []byte) ([]byte, error) {
 	type named map[string]any
 	login := named{"client-certificate-data": []byte(s.Certificate)}

@@ -21,9 +21,10 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// A management cluster is a consumer of Maestro, shown as Maestro shows it, and
-// a ManagementCluster of the lifecycle manager, which is written first and
-// removed last: it is what the consumers can be made of again (I8).
+// A management cluster is a consumer of Maestro and a ManagementCluster of the
+// lifecycle manager. This API shows it as Maestro does. The lifecycle manager's
+// resource is written first and deleted last, because the consumers of a lost
+// Maestro are made from it again (I8).
 
 var managementClusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
@@ -42,12 +43,12 @@ func (f *front) registerManagementCluster(w http.ResponseWriter, r *http.Request
 	if err != nil {
 		return err
 	}
-	if err := f.enrol(r.Context(), req); err != nil {
+	if err := f.registerAtCLM(r.Context(), req); err != nil {
 		return err
 	}
 	doc, err := f.maestro.CreateConsumer(r.Context(), req.Name, req.Labels)
 	if err != nil {
-		return explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
+		return replaceStatus(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
 			"the management cluster %s already exists; GET %s/%s shows it", req.Name, "/api/v0/management_clusters",
 			req.Name))
 	}
@@ -59,7 +60,7 @@ func (f *front) registerManagementCluster(w http.ResponseWriter, r *http.Request
 	return write(w, http.StatusCreated, doc)
 }
 
-// parseRegistration reads a registration.
+// parseRegistration reads the body of a registration.
 func parseRegistration(body []byte) (platform.ManagementClusterRequest, error) {
 	var req platform.ManagementClusterRequest
 	if err := rest.DecodeJSON(body, &req); err != nil {
@@ -71,13 +72,15 @@ func parseRegistration(body []byte) (platform.ManagementClusterRequest, error) {
 	}
 	if !isManagementClusterName(req.Name) {
 		return req, rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
-			"the name %s is not possible; use at most %d of a-z, 0-9 and -, beginning and ending with a letter or digit", quote(req.Name), maxManagementClusterName)
+			"the name %s is not possible; use at most %d of a-z, 0-9 and -, beginning and ending with a letter or digit",
+			quote(req.Name), maxManagementClusterName)
 	}
-	return req, checkOffer(req.Capacity, req.Versions)
+	return req, checkCapacity(req.Capacity, req.Versions)
 }
 
-// checkOffer refuses what no management cluster can have.
-func checkOffer(capacity platform.Capacity, versions platform.PlaneVersions) error {
+// checkCapacity refuses a capacity or a version that no management cluster can
+// have.
+func checkCapacity(capacity platform.Capacity, versions platform.PlaneVersions) error {
 	for name, n := range capacity {
 		if name == "" || n < 0 {
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid,
@@ -90,9 +93,9 @@ func checkOffer(capacity platform.Capacity, versions platform.PlaneVersions) err
 	return nil
 }
 
-// updateManagementCluster changes what the lifecycle manager goes by when it places
-// clusters. One that was registered before there was a lifecycle manager
-// becomes known to it.
+// updateManagementCluster changes state, capacity and versions, by which the
+// lifecycle manager places clusters. It registers a management cluster at the
+// lifecycle manager that was registered before there was one.
 func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) error {
 	body, err := rest.ReadBody(r, maxBody)
 	if err != nil {
@@ -109,7 +112,7 @@ func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) 
 		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "state: %s is neither Ready, Cordoned nor Draining",
 			quote(string(req.State)))
 	}
-	if err := checkOffer(req.Capacity, req.Versions); err != nil {
+	if err := checkCapacity(req.Capacity, req.Versions); err != nil {
 		return err
 	}
 	doc, err := f.managementCluster(r)
@@ -120,16 +123,19 @@ func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) 
 	if err := json.Unmarshal(doc.JSON, &mc); err != nil {
 		return err
 	}
-	if err := f.offer(r.Context(), mc, req); err != nil {
+	if err := f.updateAtCLM(r.Context(), mc, req); err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.usage(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.usageByName(r.Context())); err != nil {
 		return err
 	}
 	return write(w, http.StatusOK, doc)
 }
 
-func (f *front) offer(ctx context.Context, mc platform.ManagementCluster, req platform.ManagementClusterUpdate) error {
+// updateAtCLM changes the ManagementCluster at the lifecycle manager, and creates
+// it first when there is none.
+func (f *front) updateAtCLM(ctx context.Context, mc platform.ManagementCluster,
+	req platform.ManagementClusterUpdate) error {
 	if f.clm == nil {
 		return nil
 	}
@@ -143,15 +149,15 @@ func (f *front) offer(ctx context.Context, mc platform.ManagementCluster, req pl
 	if req.Versions != nil {
 		spec["versions"] = req.Versions
 	}
-	if err := f.enrol(ctx, platform.ManagementClusterRequest{Name: mc.Name, Labels: mc.Labels}); err != nil {
+	if err := f.registerAtCLM(ctx, platform.ManagementClusterRequest{Name: mc.Name, Labels: mc.Labels}); err != nil {
 		return err
 	}
 	known, err := f.clm.Named(ctx, managementClusters, mc.Name)
 	if err != nil {
-		return lifecycle(err, http.StatusNotFound) // its registry has no such kind
+		return clmError(err, http.StatusNotFound) // the lifecycle manager has no such kind
 	}
-	// Spec is replaced in the members that are named, capacity as a whole: what
-	// it no longer limits must go.
+	// The patch replaces the members that it names; capacity is replaced as a
+	// whole, so that resources that the new capacity does not name are removed.
 	if old := (struct {
 		Capacity map[string]int64 `json:"capacity"`
 	}{}); req.Capacity != nil && json.Unmarshal(known.Spec, &old) == nil {
@@ -169,7 +175,7 @@ func (f *front) offer(ctx context.Context, mc platform.ManagementCluster, req pl
 		return err
 	}
 	_, err = f.clm.Merge(ctx, managementClusters, known.ID, patch, "")
-	return lifecycle(err)
+	return clmError(err)
 }
 
 func (f *front) listManagementClusters(w http.ResponseWriter, r *http.Request) error {
@@ -181,7 +187,7 @@ func (f *front) listManagementClusters(w http.ResponseWriter, r *http.Request) e
 	if err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.usage(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.usageByName(r.Context())); err != nil {
 		return err
 	}
 	return rest.WriteJSON(w, http.StatusOK, doc.JSON)
@@ -192,7 +198,7 @@ func (f *front) getManagementCluster(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.usage(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.usageByName(r.Context())); err != nil {
 		return err
 	}
 	return write(w, http.StatusOK, doc)
@@ -201,8 +207,9 @@ func (f *front) getManagementCluster(w http.ResponseWriter, r *http.Request) err
 func (f *front) deleteManagementCluster(w http.ResponseWriter, r *http.Request) error {
 	doc, err := f.managementCluster(r)
 	if e, ok := errors.AsType[*rest.Error](err); ok && e.Status == http.StatusNotFound {
-		// What an earlier delete may have left to do.
-		if struck, serr := f.strike(r.Context(), r.PathValue("id")); serr != nil || !struck {
+		// An earlier deletion may have stopped between Maestro and the lifecycle
+		// manager.
+		if unregistered, serr := f.unregisterAtCLM(r.Context(), r.PathValue("id")); serr != nil || !unregistered {
 			return cmp.Or(serr, err)
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -215,9 +222,10 @@ func (f *front) deleteManagementCluster(w http.ResponseWriter, r *http.Request) 
 	if err := json.Unmarshal(doc.JSON, &mc); err != nil {
 		return err
 	}
-	// It is asked first: what Maestro has removed must not stay with the
-	// lifecycle manager. That refuses by itself what is placed after this.
-	if n := f.usage(r.Context())[mc.Name].Placements; n > 0 {
+	// The check comes before Maestro's deletion, so that the lifecycle manager
+	// does not keep a management cluster that Maestro has deleted. It refuses by
+	// itself a deletion that overlaps with a placement.
+	if n := f.usageByName(r.Context())[mc.Name].Placements; n > 0 {
 		return rest.Errorf(http.StatusConflict, codeInUse,
 			"the management cluster %s hosts %d clusters; delete them first", mc.Name, n)
 	}
@@ -231,7 +239,7 @@ func (f *front) deleteManagementCluster(w http.ResponseWriter, r *http.Request) 
 	if err != nil {
 		return err
 	}
-	if _, err := f.strike(r.Context(), mc.Name); err != nil {
+	if _, err := f.unregisterAtCLM(r.Context(), mc.Name); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -240,10 +248,10 @@ func (f *front) deleteManagementCluster(w http.ResponseWriter, r *http.Request) 
 
 const managementClusters clmclient.Collection = "managementclusters"
 
-// enrol makes a management cluster known to the lifecycle manager. One that is
-// known stays as it is: then an earlier registration did not get to its end, or
-// Maestro will say that it exists.
-func (f *front) enrol(ctx context.Context, req platform.ManagementClusterRequest) error {
+// registerAtCLM creates the ManagementCluster at the lifecycle manager. If it
+// exists, it stays as it is: either an earlier registration stopped halfway, or
+// Maestro answers next that the name exists.
+func (f *front) registerAtCLM(ctx context.Context, req platform.ManagementClusterRequest) error {
 	if f.clm == nil {
 		return nil
 	}
@@ -253,12 +261,12 @@ func (f *front) enrol(ctx context.Context, req platform.ManagementClusterRequest
 	}
 	_, err = f.clm.Create(ctx, managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: req.Name,
 		Labels: req.Labels, Spec: spec}, "")
-	return lifecycle(err, http.StatusConflict, http.StatusNotFound) // 404: its registry has no such kind
+	return clmError(err, http.StatusConflict, http.StatusNotFound) // 404: the lifecycle manager has no such kind
 }
 
-// strike takes a management cluster off the lifecycle manager's list, and says
-// whether it was there.
-func (f *front) strike(ctx context.Context, name string) (struck bool, err error) {
+// unregisterAtCLM deletes the ManagementCluster at the lifecycle manager, and
+// reports whether there was one.
+func (f *front) unregisterAtCLM(ctx context.Context, name string) (unregistered bool, err error) {
 	if f.clm == nil {
 		return false, nil
 	}
@@ -266,15 +274,15 @@ func (f *front) strike(ctx context.Context, name string) (struck bool, err error
 	if err == nil {
 		_, err = f.clm.Delete(ctx, managementClusters, known.ID, "")
 	}
-	return err == nil, lifecycle(err, http.StatusNotFound)
+	return err == nil, clmError(err, http.StatusNotFound)
 }
 
-// lifecycle is the answer to an error of the lifecycle manager; a status that is fine
-// has none.
-func lifecycle(err error, fine ...int) error {
+// clmError gives an error of the lifecycle manager the answer of this API, and
+// returns nil for the statuses in ignored.
+func clmError(err error, ignored ...int) error {
 	e, ok := errors.AsType[*remote.Error](err)
 	switch {
-	case err == nil, ok && slices.Contains(fine, e.Status):
+	case err == nil, ok && slices.Contains(ignored, e.Status):
 		return nil
 	case !ok:
 		return err
@@ -287,12 +295,12 @@ func lifecycle(err error, fine ...int) error {
 	return again
 }
 
-// managementCluster gets the management cluster that the path names by its id or its
-// name. Ids are UUIDs, but a UUID may be a name too.
+// managementCluster reads the management cluster that the path names by its id or
+// its name. Ids are UUIDs, and a name can have the form of a UUID, too.
 func (f *front) managementCluster(r *http.Request) (remote.Document, error) {
 	key := r.PathValue("id")
-	missing := noCluster(key)
-	if !isManagementClusterName(key) { // ids look like names
+	missing := noManagementCluster(key)
+	if !isManagementClusterName(key) { // an id has the form of a name
 		return remote.Document{}, missing
 	}
 	if _, err := uuid.Parse(key); err == nil {
@@ -302,18 +310,18 @@ func (f *front) managementCluster(r *http.Request) (remote.Document, error) {
 		}
 	}
 	doc, err := f.maestro.ConsumerNamed(r.Context(), key)
-	return doc, explain(err, http.StatusNotFound, missing)
+	return doc, replaceStatus(err, http.StatusNotFound, missing)
 }
 
-func noCluster(key string) *rest.Error {
+func noManagementCluster(key string) *rest.Error {
 	return rest.Errorf(http.StatusNotFound, codeNotFound,
 		"there is no management cluster %s; GET /api/v0/management_clusters lists those there are, POST registers one",
 		quote(key))
 }
 
-// write answers with a document of Maestro and its entity tag. There is no 304
-// to If-None-Match: what is observed (when an agent was last heard of, how far
-// a work has come) changes without a new version.
+// write answers with a document of Maestro and its entity tag. It does not answer
+// 304 to If-None-Match, because observations (when an agent was last seen, how far
+// a work has come) change without a new version.
 func write(w http.ResponseWriter, status int, doc remote.Document) error {
 	if doc.ETag != "" {
 		w.Header().Set("Etag", doc.ETag)
@@ -321,7 +329,7 @@ func write(w http.ResponseWriter, status int, doc remote.Document) error {
 	return rest.WriteJSON(w, status, doc.JSON)
 }
 
-// quote shows something of a request in a message.
+// quote quotes a text of a request for a message, at most 100 bytes of it.
 func quote(s string) string {
 	if len(s) > 100 {
 		s = strings.ToValidUTF8(s[:100], "") + "..."

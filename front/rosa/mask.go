@@ -6,19 +6,19 @@ import (
 	"fmt"
 )
 
-// Secrets that users put into their works are payload, and are not shown
-// again (I11). mask stands for their values.
+// mask replaces the values of Secrets. A Secret in a work is payload of its user
+// and is not shown again (I11).
 const mask = "***"
 
-// secretKind is in the text of every document that has a Secret: PostgreSQL
-// and encoding/json write letters as they are.
+// secretKind is in the text of every document that has a Secret: neither PostgreSQL
+// nor encoding/json writes these letters in another form.
 const secretKind = `"Secret"`
 
-// lastApplied is where kubectl keeps a copy of the whole object.
+// lastApplied is the annotation in which kubectl keeps a copy of the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// maskSecrets returns doc with the values of every Secret in it masked. A
-// document without any, which is nearly every one, is returned as it is.
+// maskSecrets returns a document with every value of every Secret masked. It
+// returns a document without Secrets as it is; nearly all have none.
 func maskSecrets(doc []byte) ([]byte, error) {
 	if !bytes.Contains(doc, []byte(secretKind)) {
 		return doc, nil
@@ -27,7 +27,7 @@ func maskSecrets(doc []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	eachSecret(v, func(secret map[string]any) {
+	forEachSecret(v, func(secret map[string]any) {
 		for _, member := range []string{"data", "stringData"} {
 			if values, ok := secret[member].(map[string]any); ok {
 				for k := range values {
@@ -52,14 +52,14 @@ func maskSecrets(doc []byte) ([]byte, error) {
 	return bytes.TrimSpace(buf.Bytes()), nil
 }
 
-// holdsMask says whether a Secret in doc has a masked value, as in a document
-// that was got and is put back.
-func holdsMask(doc []byte) (found bool) {
+// hasMask reports whether a Secret in a document has a masked value. Such a
+// document was read from this API and would destroy the real value.
+func hasMask(doc []byte) (found bool) {
 	v, err := decodeExact(doc)
 	if err != nil {
-		return false // said elsewhere
+		return false // Maestro reports what cannot be decoded
 	}
-	eachSecret(v, func(secret map[string]any) {
+	forEachSecret(v, func(secret map[string]any) {
 		for _, member := range []string{"data", "stringData"} {
 			values, _ := secret[member].(map[string]any)
 			for _, value := range values {
@@ -70,25 +70,25 @@ func holdsMask(doc []byte) (found bool) {
 	return found
 }
 
-// eachSecret finds Secrets at any depth: in works, in lists, in manifests that
-// are works themselves.
-func eachSecret(v any, f func(map[string]any)) {
+// forEachSecret calls f with every Secret at any depth: in works, in lists, in
+// manifests that are works themselves.
+func forEachSecret(v any, f func(map[string]any)) {
 	switch v := v.(type) {
 	case []any:
 		for _, e := range v {
-			eachSecret(e, f)
+			forEachSecret(e, f)
 		}
 	case map[string]any:
 		if v["kind"] == "Secret" && v["apiVersion"] == "v1" {
 			f(v)
 		}
 		for _, e := range v {
-			eachSecret(e, f)
+			forEachSecret(e, f)
 		}
 	}
 }
 
-// decodeExact keeps numbers as they are written.
+// decodeExact decodes JSON and keeps numbers as they are written.
 func decodeExact(doc []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	d.UseNumber()

@@ -17,11 +17,12 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// maxMetadata is what the name, labels and annotations of a ManifestWork may
-// have together: they travel as one string of MQTT, of 65,535 bytes at most.
+// maxMetadata bounds name, labels and annotations of a ManifestWork together: they
+// travel as one string of MQTT, which has at most 65,535 bytes.
 const maxMetadata = 60 << 10
 
-// manifestWork is what is read of a ManifestWork. Manifests stay as they are.
+// manifestWork has the members of a ManifestWork that this API reads. Manifests
+// stay as they are.
 type manifestWork struct {
 	Metadata struct {
 		Name         string            `json:"name"`
@@ -39,9 +40,9 @@ type manifestWork struct {
 	} `json:"spec"`
 }
 
-// parseWork reads the body of POST or PUT as a bundle that has no id yet. Its
-// Consumer is empty when the request names no management cluster. What of the
-// manifests no agent could apply, Maestro says.
+// parseWork reads the body of POST or PUT as a bundle without an id. Its Consumer
+// is empty when the request names no management cluster. Maestro checks the
+// manifests.
 func parseWork(body []byte) (maestroclient.Bundle, error) {
 	var b maestroclient.Bundle
 	var req platform.WorkRequest
@@ -71,7 +72,7 @@ func parseWork(body []byte) (maestroclient.Bundle, error) {
 	if string(typed.APIVersion) != `"`+workv1.GroupVersion.String()+`"` || string(typed.Kind) != `"ManifestWork"` {
 		return b, rest.Errorf(http.StatusBadRequest, codeInvalidType,
 			"data is of apiVersion %s and kind %s; it must be of apiVersion %q and kind %q",
-			said(typed.APIVersion), said(typed.Kind), workv1.GroupVersion.String(), "ManifestWork")
+			shorten(typed.APIVersion), shorten(typed.Kind), workv1.GroupVersion.String(), "ManifestWork")
 	}
 	var mw manifestWork
 	if err := json.Unmarshal(data, &mw); err != nil {
@@ -116,7 +117,7 @@ func checkWork(b maestroclient.Bundle, generateName string) error {
 		if m = bytes.TrimSpace(m); len(m) == 0 || m[0] != '{' {
 			return invalidWork("data.spec.workload.manifests[%d] is not an object", i)
 		}
-		if bytes.Contains(m, []byte(secretKind)) && holdsMask(m) {
+		if bytes.Contains(m, []byte(secretKind)) && hasMask(m) {
 			return invalidWork(
 				"data.spec.workload.manifests[%d] has a Secret with the value %q, which stands in answers for what "+
 					"is not shown; send the real one", i, mask)
@@ -129,8 +130,9 @@ func invalidWork(format string, args ...any) *rest.Error {
 	return rest.Errorf(http.StatusBadRequest, codeInvalidWork, format, args...)
 }
 
-// said shows a member of the request in a message.
-func said(raw json.RawMessage) string {
+// shorten returns a member of the request for a message: cut when it is long,
+// "(missing)" when it is empty.
+func shorten(raw json.RawMessage) string {
 	if len(raw) == 0 {
 		return "(missing)"
 	}

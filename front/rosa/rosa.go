@@ -38,13 +38,13 @@ import (
 
 // Options are what the front needs.
 type Options struct {
-	// Maestro is where the region's management clusters and works are. Its
-	// source is the source of the works.
+	// Maestro has the region's management clusters and works. Its source is the
+	// source of the works.
 	Maestro *maestroclient.Client
 
-	// CLM is the region's source of truth: it has clusters, node pools and
-	// credentials, and knows of management clusters. It must know accounts as
-	// tenants. Nil: the region has none.
+	// CLM is the lifecycle manager. It stores clusters, node pools, credentials
+	// and management clusters, and must have accounts as tenants. Nil: the region
+	// has none; requests for clusters are answered 503.
 	CLM *clmclient.Client
 
 	// Identifier proves who sends a request: access.Verifier in a region.
@@ -58,20 +58,20 @@ type Options struct {
 	// "clm".
 	Ops *rest.Ops
 
-	// Patience is how long a credential may take to be signed; default 15 s.
+	// Patience is how long a request waits for the certificate of a credential;
+	// default 15 s.
 	Patience time.Duration
 
-	// Placement says who reads which management cluster hosts a cluster; default
-	// PlacementToOperators.
+	// Placement decides who reads which management cluster hosts a cluster;
+	// default PlacementToOperators.
 	Placement Placement
 
 	Log     *slog.Logger          // default slog.Default()
 	Metrics prometheus.Registerer // gets the metrics of rest.Observe
 }
 
-// Placement says who reads which management cluster hosts a cluster. Nobody
-// reads about other management clusters with a cluster: neither their names nor
-// what is free there.
+// Placement is who reads which management cluster hosts a cluster. Nobody reads
+// with a cluster the names or the free capacity of other management clusters.
 type Placement string
 
 const (
@@ -82,31 +82,32 @@ const (
 // maxBody bounds a request's body.
 const maxBody = 4 << 20
 
-// front has the handlers.
+// front has the handlers of the API. Those of customers' routes are in
+// customerAPI.
 type front struct {
-	maestro *maestroclient.Client
-	clm     *clmclient.Client
-	hosted  *hosted
-	ops     *rest.Ops
-	openapi struct{ yaml, json []byte }
+	maestro   *maestroclient.Client
+	clm       *clmclient.Client
+	customers *customerAPI
+	ops       *rest.Ops
+	openapi   struct{ yaml, json []byte }
 }
 
-// New returns the whole API as one handler. It panics when an option is
-// missing, since a front without one of them is not to be served.
+// New returns the whole API as one handler. It panics when Maestro, Identifier or
+// Ops is missing.
 func New(o Options) http.Handler {
 	if o.Maestro == nil || o.Identifier == nil || o.Ops == nil {
 		panic("rosa: Maestro, Identifier and Ops are needed")
 	}
 	f := newFront(o.Maestro, o.Ops)
-	f.clm, f.hosted = o.CLM, newHosted(o.CLM)
-	f.hosted.placement = o.Placement
+	f.clm, f.customers = o.CLM, newCustomerAPI(o.CLM)
+	f.customers.placement = o.Placement
 	if o.CLM != nil {
 		o.Ops.Check("clm", (&readiness{check: func(ctx context.Context) error {
 			return o.CLM.Ready(ctx, versions)
 		}}).ready)
 	}
 	if o.Patience > 0 {
-		f.hosted.patience = o.Patience
+		f.customers.patience = o.Patience
 	}
 	router := access.NewRouter(access.Options{
 		Identifier: o.Identifier, Policy: o.Policy, Log: o.Log, Metrics: o.Metrics,
@@ -116,14 +117,14 @@ func New(o Options) http.Handler {
 		Log:       o.Log,
 		ErrorBody: rest.PlatformError,
 		Classify:  classify,
-		// AWS's clients show the second; behind an API gateway there is the third.
+		// AWS's clients show the second; an API gateway sets the third.
 		IDHeaders: []string{"X-Operation-Id", "X-Amzn-Requestid", "X-Amz-Apigw-Id"},
 		Metrics:   o.Metrics,
 	}, compress(router))
 }
 
 func newFront(m *maestroclient.Client, ops *rest.Ops) *front {
-	f := &front{maestro: m, hosted: newHosted(nil), ops: ops}
+	f := &front{maestro: m, customers: newCustomerAPI(nil), ops: ops}
 	f.openapi.yaml = platform.OpenAPI
 	doc, err := yaml.YAMLToJSON(platform.OpenAPI)
 	if err != nil {
@@ -136,7 +137,7 @@ func newFront(m *maestroclient.Client, ops *rest.Ops) *front {
 	return f
 }
 
-// getOpenAPI serves the document as YAML, or as JSON to who prefers that.
+// getOpenAPI serves the document as YAML, or as JSON when the client prefers JSON.
 func (f *front) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	accept := r.Header.Get("Accept")
 	w.Header().Set("Vary", "Accept")
@@ -149,8 +150,8 @@ func (f *front) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// readiness asks a dependency at most every 250 ms, since anybody may ask for
-// readiness, and shows to anybody what is missing but not where it is.
+// readiness checks a dependency at most every 250 ms, because everybody may ask
+// for readiness. Its error does not contain the address of the dependency.
 type readiness struct {
 	check func(context.Context) error
 
@@ -169,7 +170,7 @@ func (c *readiness) ready(ctx context.Context) error {
 	if e, ok := errors.AsType[*remote.Error](err); ok {
 		err = errors.New(e.Reason)
 	}
-	if ctx.Err() == nil { // else it says nothing about the dependency
+	if ctx.Err() == nil { // a cancelled check proves nothing
 		c.at, c.last = time.Now(), err
 	}
 	return err

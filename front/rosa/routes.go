@@ -37,7 +37,7 @@ type endpoint struct {
 // endpoints is the table of all routes of the OpenAPI document.
 func (f *front) endpoints() []endpoint {
 	const public, customers, operators = access.Public, access.Customers, access.Operators
-	h := f.hosted
+	h := f.customers
 	clusters, pools := h.handlersOf("CLUSTERS-MGMT"), h.handlersOf("NODEPOOLS-MGMT")
 	return []endpoint{
 		{"GET", "/live", "DescribeHealth", kindRegion, "", public, f.ops.Live},

@@ -10,9 +10,9 @@ import (
 	"atoll.dev/api/platform"
 )
 
-// usage is what management clusters take and have, by their names; nothing when
+// usageByName is what management clusters take and have, by their names; nothing when
 // the lifecycle manager cannot say: then they are shown as Maestro has them.
-func (f *front) usage(ctx context.Context) map[string]fleet.Usage {
+func (f *front) usageByName(ctx context.Context) map[string]fleet.Usage {
 	byName := map[string]fleet.Usage{}
 	if f.clm == nil {
 		return byName
@@ -29,8 +29,8 @@ func (f *front) usage(ctx context.Context) map[string]fleet.Usage {
 	return byName
 }
 
-// withUsage adds to a management cluster, or to each of a list, how it is used.
-// The rest stays as it was answered, to the byte.
+// withUsage adds usage to a management cluster, or to each of a list, and keeps
+// every other member byte by byte.
 func withUsage(document json.RawMessage, usage map[string]fleet.Usage) (json.RawMessage, error) {
 	if len(usage) == 0 {
 		return document, nil
@@ -78,8 +78,8 @@ func withUsage(document json.RawMessage, usage map[string]fleet.Usage) (json.Raw
 	if err := json.Unmarshal(more, &object); err != nil {
 		return nil, err
 	}
-	// Maestro writes it down at a pace; it has told the lifecycle manager of an
-	// agent that has just come already.
+	// Maestro stores the time at intervals; the lifecycle manager may know a new
+	// agent earlier.
 	if _, seen := object["last_seen_at"]; !seen && u.LastSeenTime != nil {
 		if object["last_seen_at"], err = json.Marshal(u.LastSeenTime); err != nil {
 			return nil, err

@@ -10,31 +10,32 @@ import (
 	"atoll.dev/api/platform"
 )
 
-// The paths of works in answers. They leave the stage out, as the contract's
-// do.
+// workPath is the path of works in answers, without the stage, as in the contract.
 const workPath = "/api/v0/work/"
 
-// workOf shows a bundle of Maestro as a work, secrets masked.
-func workOf(bundle []byte) (platform.Work, error) {
+// decodeWork gives a bundle of Maestro, in JSON, the shape of a work, with masked
+// Secrets.
+func decodeWork(bundle []byte) (platform.Work, error) {
 	var b maestro.ResourceBundle
 	if err := json.Unmarshal(bundle, &b); err != nil {
 		return platform.Work{}, fmt.Errorf("reading a bundle of Maestro: %w", err)
 	}
-	return viewOf(b)
+	return toWork(b)
 }
 
-func viewOf(b maestro.ResourceBundle) (platform.Work, error) {
-	status, err := statusOf(b.Status)
+// toWork gives a bundle of Maestro the shape of a work, with masked Secrets.
+func toWork(b maestro.ResourceBundle) (platform.Work, error) {
+	status, err := toWorkStatus(b.Status)
 	if err != nil {
 		return platform.Work{}, fmt.Errorf("reading the status of bundle %s: %w", b.ID, err)
 	}
-	data, err := dataOf(b)
+	data, err := toManifestWork(b)
 	if err != nil {
 		return platform.Work{}, fmt.Errorf("showing bundle %s as a work: %w", b.ID, err)
 	}
 	w := platform.Work{
 		ID: b.ID, Kind: platform.WorkKindManifestWork, Href: workPath + b.ID,
-		ClusterID: b.ConsumerName, Name: nameOf(b), Generation: b.Version,
+		ClusterID: b.ConsumerName, Name: workName(b), Generation: b.Version,
 		Status: status, Data: data,
 		CreatedAt: b.CreatedAt, UpdatedAt: b.UpdatedAt, DeletedAt: b.DeletedAt,
 	}
@@ -45,9 +46,9 @@ func viewOf(b maestro.ResourceBundle) (platform.Work, error) {
 	return w, nil
 }
 
-// nameOf is the name that the work was posted with. Bundles of sources that
-// send no metadata are called by their id.
-func nameOf(b maestro.ResourceBundle) string {
+// workName returns the name that the work was posted with, and the id of a bundle
+// whose source sends no metadata.
+func workName(b maestro.ResourceBundle) string {
 	var meta struct {
 		Name string `json:"name"`
 	}
@@ -57,8 +58,9 @@ func nameOf(b maestro.ResourceBundle) string {
 	return b.Name
 }
 
-// dataOf is the ManifestWork that the bundle was made from.
-func dataOf(b maestro.ResourceBundle) (json.RawMessage, error) {
+// toManifestWork returns the ManifestWork that a bundle was made from, with masked
+// Secrets.
+func toManifestWork(b maestro.ResourceBundle) (json.RawMessage, error) {
 	type workload struct {
 		Manifests []json.RawMessage `json:"manifests"`
 	}
@@ -89,9 +91,9 @@ func dataOf(b maestro.ResourceBundle) (json.RawMessage, error) {
 	return maskSecrets(data)
 }
 
-// statusOf shows a bundle's status as that of a ManifestWork. Lists are never
-// null.
-func statusOf(s *maestro.ResourceBundleStatus) (platform.WorkStatus, error) {
+// toWorkStatus gives the status of a bundle the shape of a ManifestWork's. Its
+// lists are never null.
+func toWorkStatus(s *maestro.ResourceBundleStatus) (platform.WorkStatus, error) {
 	status := platform.WorkStatus{
 		Conditions:     []platform.Condition{},
 		ResourceStatus: platform.ResourceStatus{Manifests: []platform.ManifestCondition{}},
@@ -117,9 +119,9 @@ func statusOf(s *maestro.ResourceBundleStatus) (platform.WorkStatus, error) {
 	return status, nil
 }
 
-// created is the answer to POST.
-func created(id, cluster, name string) platform.WorkCreated {
-	status, _ := statusOf(nil)
+// createdWork returns the answer to POST.
+func createdWork(id, cluster, name string) platform.WorkCreated {
+	status, _ := toWorkStatus(nil)
 	return platform.WorkCreated{
 		ID: id, Kind: platform.WorkCreatedKindManifestWork, Href: workPath + id,
 		ClusterID: cluster, Name: name, Status: status,

@@ -28,7 +28,7 @@ func TestBundleIsShownAsTheWorkThatWasPosted(t *testing.T) {
 			"resourceStatus":{"manifests":[{"resourceMeta":{"ordinal":0,"group":"","version":"v1","kind":"ConfigMap","resource":"configmaps","name":"c","namespace":""},
 				"statusFeedback":{},"conditions":[]}]}},
 		"delivery":{"acknowledged_generation":2,"attempts":1,"accepted_at":"2026-01-02T03:04:05.5Z","last_error":"x"}}`
-	w, err := workOf([]byte(bundle))
+	w, err := decodeWork([]byte(bundle))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestBundleIsShownAsTheWorkThatWasPosted(t *testing.T) {
 }
 
 func TestWorkWithoutStatusHasEmptyLists(t *testing.T) {
-	got, err := json.Marshal(created("b-1", "management-01", "w"))
+	got, err := json.Marshal(createdWork("b-1", "management-01", "w"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestSecretsAreMaskedWhereverTheyStandI11(t *testing.T) {
 		if strings.Contains(doc, "12345678901234567890") != strings.Contains(string(got), "12345678901234567890") {
 			t.Errorf("a number changed: %s", got)
 		}
-		if !holdsMask(got) && strings.Contains(doc, `"stringData"`) {
+		if !hasMask(got) && strings.Contains(doc, `"stringData"`) {
 			t.Errorf("the mask is not found again in %s", got)
 		}
 	}

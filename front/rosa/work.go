@@ -16,8 +16,8 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// createWork costs one Publish: the id follows from the names, Maestro says
-// when it exists, and what version the new bundle has.
+// createWork creates a bundle with one Publish: the id follows from the names, and
+// Maestro answers with the version of the bundle, or that it exists.
 func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 	body, err := rest.ReadBody(r, maxBody)
 	if err != nil {
@@ -34,9 +34,9 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 	b.ID = f.maestro.BundleID(b.Consumer, b.Metadata.Name)
 	etag, err := f.maestro.CreateBundle(r.Context(), b)
 	if err != nil {
-		return f.refused(r.Context(), err, b)
+		return f.explainRefusal(r.Context(), err, b)
 	}
-	if etag == "" { // a Maestro that does not say it
+	if etag == "" { // an older Maestro does not send the version
 		doc, err := f.maestro.Bundle(r.Context(), b.ID)
 		if err != nil {
 			return err
@@ -47,22 +47,22 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 	if etag != "" {
 		w.Header().Set("Etag", etag)
 	}
-	return rest.WriteJSON(w, http.StatusCreated, created(b.ID, b.Consumer, b.Metadata.Name))
+	return rest.WriteJSON(w, http.StatusCreated, createdWork(b.ID, b.Consumer, b.Metadata.Name))
 }
 
-// refused explains why Maestro did not take a bundle. Maestro's code for a
+// explainRefusal explains why Maestro did not take a bundle. Maestro's code for a
 // management cluster that does not exist is that for a manifest that is wrong,
 // so it is asked once more.
-func (f *front) refused(ctx context.Context, err error, b maestroclient.Bundle) error {
+func (f *front) explainRefusal(ctx context.Context, err error, b maestroclient.Bundle) error {
 	switch remote.StatusOf(err) {
 	case http.StatusBadRequest, http.StatusNotFound:
 		if _, lookup := f.maestro.ConsumerNamed(ctx, b.Consumer); remote.StatusOf(lookup) == http.StatusNotFound {
-			return noCluster(b.Consumer).Because(err)
+			return noManagementCluster(b.Consumer).Because(err)
 		}
-		return explain(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s",
+		return replaceStatus(err, http.StatusBadRequest, rest.Errorf(http.StatusBadRequest, codeInvalidWork, "data: %s",
 			reasonOf(err)))
 	case http.StatusConflict:
-		return explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
+		return replaceStatus(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
 			"the work %s already exists on %s, with the id %s: PUT /api/v0/work/%s changes it; if it is being "+
 				"deleted, wait until it is gone (%s)",
 			b.Metadata.Name, b.Consumer, b.ID, b.ID, reasonOf(err)))
@@ -70,14 +70,14 @@ func (f *front) refused(ctx context.Context, err error, b maestroclient.Bundle) 
 	return err
 }
 
-// replaceWork finds out where the work is only when the request does not say
-// it: the id proves the names.
+// replaceWork reads the stored work only when the names of the request do not give
+// its id.
 func (f *front) replaceWork(w http.ResponseWriter, r *http.Request) error {
 	id, err := bundleID(r)
 	if err != nil {
 		return err
 	}
-	etag, err := insisted(r)
+	etag, err := readIfMatch(r)
 	if err != nil {
 		return err
 	}
@@ -93,25 +93,25 @@ func (f *front) replaceWork(w http.ResponseWriter, r *http.Request) error {
 	if b.Consumer == "" || f.maestro.BundleID(b.Consumer, b.Metadata.Name) != id {
 		doc, err := f.maestro.Bundle(r.Context(), id)
 		if err != nil {
-			return explain(err, http.StatusNotFound, noWork(id))
+			return replaceStatus(err, http.StatusNotFound, noWork(id))
 		}
-		if err := sameWork(doc.JSON, &b); err != nil {
+		if err := checkIdentity(doc.JSON, &b); err != nil {
 			return err
 		}
 	}
 	if _, err := f.maestro.UpdateBundle(r.Context(), b); err != nil {
-		err = explain(err, http.StatusNotFound, noWork(id))
-		err = explain(err, http.StatusPreconditionFailed, changed("work"))
-		err = explain(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
+		err = replaceStatus(err, http.StatusNotFound, noWork(id))
+		err = replaceStatus(err, http.StatusPreconditionFailed, versionMismatch("work"))
+		err = replaceStatus(err, http.StatusConflict, rest.Errorf(http.StatusConflict, "",
 			"the work %s cannot be changed: %s; when it is gone, POST it again", id, reasonOf(err)))
-		return f.refused(r.Context(), err, b)
+		return f.explainRefusal(r.Context(), err, b)
 	}
 	return f.showWork(w, r, id)
 }
 
-// sameWork says whether b is of the same name and management cluster as the
-// bundle that is there, and sets the latter where the request did not.
-func sameWork(bundle []byte, b *maestroclient.Bundle) error {
+// checkIdentity refuses a change of a work's name or management cluster. When the
+// request names no management cluster, it sets that of the stored bundle.
+func checkIdentity(bundle []byte, b *maestroclient.Bundle) error {
 	var there maestro.ResourceBundle
 	if err := json.Unmarshal(bundle, &there); err != nil {
 		return fmt.Errorf("reading a bundle of Maestro: %w", err)
@@ -124,7 +124,7 @@ func sameWork(bundle []byte, b *maestroclient.Bundle) error {
 			"cluster_id is %s, but the work is on %s and cannot move; POST it there, and DELETE it here", b.Consumer,
 			there.ConsumerName)
 	}
-	if name := nameOf(there); b.Metadata.Name != name {
+	if name := workName(there); b.Metadata.Name != name {
 		return invalidWork(
 			"data.metadata.name is %s, but the work is called %s and cannot be renamed; POST it under the new name, "+
 				"and DELETE this", b.Metadata.Name, name)
@@ -143,9 +143,9 @@ func (f *front) getWork(w http.ResponseWriter, r *http.Request) error {
 func (f *front) showWork(w http.ResponseWriter, r *http.Request, id string) error {
 	doc, err := f.maestro.Bundle(r.Context(), id)
 	if err != nil {
-		return explain(err, http.StatusNotFound, noWork(id))
+		return replaceStatus(err, http.StatusNotFound, noWork(id))
 	}
-	view, err := workOf(doc.JSON)
+	view, err := decodeWork(doc.JSON)
 	if err != nil {
 		return err
 	}
@@ -163,17 +163,18 @@ func (f *front) deleteWork(w http.ResponseWriter, r *http.Request) error {
 	return f.remove(w, r, id, "work", noWork(id))
 }
 
-// remove deletes a bundle. Maestro does not say whether there was one.
+// remove deletes a bundle. It reads the bundle first, because Maestro answers the
+// same whether there was one.
 func (f *front) remove(w http.ResponseWriter, r *http.Request, id, what string, missing *rest.Error) error {
-	etag, err := insisted(r)
+	etag, err := readIfMatch(r)
 	if err != nil {
 		return err
 	}
 	if _, err := f.maestro.Bundle(r.Context(), id); err != nil {
-		return explain(err, http.StatusNotFound, missing)
+		return replaceStatus(err, http.StatusNotFound, missing)
 	}
 	if err := f.maestro.DeleteBundle(r.Context(), id, etag); err != nil {
-		return explain(err, http.StatusPreconditionFailed, changed(what))
+		return replaceStatus(err, http.StatusPreconditionFailed, versionMismatch(what))
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -206,7 +207,7 @@ func (f *front) listWork(w http.ResponseWriter, r *http.Request) error {
 		Items: make([]platform.Work, 0, len(list.Items)),
 	}
 	for _, b := range list.Items {
-		view, err := viewOf(b)
+		view, err := toWork(b)
 		if err != nil {
 			return err
 		}
@@ -215,7 +216,8 @@ func (f *front) listWork(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusOK, answer)
 }
 
-// bundleID reads the id of the path. What cannot be one, does not exist.
+// bundleID reads the id of the path. A text that cannot be an id names no work:
+// 404.
 func bundleID(r *http.Request) (string, error) {
 	id := r.PathValue("id")
 	if len(validation.IsDNS1123Subdomain(id)) > 0 {
@@ -224,14 +226,14 @@ func bundleID(r *http.Request) (string, error) {
 	return id, nil
 }
 
-// insisted is the entity tag that the request insists on; "" for none, and for
-// *, as every write here needs the document to exist.
-func insisted(r *http.Request) (etag string, err error) {
+// readIfMatch returns the entity tag of If-Match; "" when there is none, and for *,
+// because every write here needs an existing document.
+func readIfMatch(r *http.Request) (etag string, err error) {
 	version, any, present, err := rest.ParseIfMatch(r)
 	if err != nil || !present || any {
 		return "", err
 	}
-	if version == 0 { // which Maestro takes for none
+	if version == 0 { // Maestro reads it as no version
 		return "", rest.Errorf(http.StatusPreconditionFailed, codePrecondition,
 			"no document has the version 0; use the ETag of a GET")
 	}

@@ -28,8 +28,9 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// credentialSpec is the spec of a Credential. It has nothing secret: a request
-// has a public key, and the lifecycle manager deletes what has expired.
+// credentialSpec is the spec of a Credential. Nothing in it is secret: a
+// certificate request has a public key. The lifecycle manager deletes the resource
+// at its expiry.
 type credentialSpec struct {
 	Request           string    `json:"request"` // PEM
 	ExpirationSeconds int64     `json:"expiration_seconds"`
@@ -37,10 +38,11 @@ type credentialSpec struct {
 	Username          string    `json:"username"`
 }
 
-// createCredential orders a certificate and waits for it. A key that is made
-// here is in this request's memory and in its answer, and nowhere else (I11).
-func (h *hosted) createCredential(c *exchange) error {
-	id, err := c.id("cluster")
+// createCredential orders a certificate and waits for it. When the request has no
+// certificate request, it makes a key: that key is in the memory of this request
+// and in its answer, and nowhere else (I11).
+func (h *customerAPI) createCredential(c *exchange) error {
+	id, err := c.readID("cluster")
 	if err != nil {
 		return err
 	}
@@ -51,15 +53,15 @@ func (h *hosted) createCredential(c *exchange) error {
 	want, problems, err := request.ReadCredential(body)
 	switch {
 	case err != nil:
-		return c.unreadable(err)
+		return c.bodyError(err)
 	case len(problems) > 0:
-		return c.invalid(problems)
+		return c.validationError(problems)
 	}
 	cluster, err := h.cluster(c, id)
 	if err != nil {
 		return err
 	}
-	if err := c.canSign(cluster); err != nil {
+	if err := c.checkSignable(cluster); err != nil {
 		return err
 	}
 	var key []byte
@@ -72,19 +74,19 @@ func (h *hosted) createCredential(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	made, err := h.order(c, id, want)
+	made, err := h.createCredentialResource(c, id, want)
 	if err != nil {
 		return err
 	}
-	signed, err := h.signature(c, made.ID)
+	signed, err := h.awaitCertificate(c, made.ID)
 	if err == nil {
 		err = signed.check(public)
 	}
 	if err != nil {
-		h.withdraw(c, made.ID)
-		return c.unsigned(cluster.Name, err)
+		h.deleteUnsigned(c, made.ID)
+		return c.unsignedError(cluster.Name, err)
 	}
-	shown, err := credentialOf(made)
+	shown, err := toCredential(made)
 	if err != nil {
 		return err
 	}
@@ -97,17 +99,17 @@ func (h *hosted) createCredential(c *exchange) error {
 	}
 	shown.Kubeconfig = string(config)
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+made.ID)
-	return c.answer(http.StatusCreated, "", shown)
+	return c.write(http.StatusCreated, "", shown)
 }
 
-// canSign refuses at once where there is no control plane to wait for.
-func (c *exchange) canSign(of clmclient.Resource) error {
+// checkSignable refuses a cluster that has no control plane to wait for.
+func (c *exchange) checkSignable(of clmclient.Resource) error {
 	status := progress.OfCluster(of.Resource, c.visibility)
 	switch status.Phase {
 	case progress.Deleting:
-		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted", of.Name)
+		return c.errorf(http.StatusConflict, codeBeingDeleted, "the cluster %s is being deleted", of.Name)
 	case progress.WaitingForPlacement, progress.Failed:
-		e := c.fail(http.StatusServiceUnavailable, codeNotReady,
+		e := c.errorf(http.StatusServiceUnavailable, codeNotReady,
 			"the cluster %s has no control plane yet, it is %s: %s", of.Name, status.Phase, status.Message)
 		e.RetryAfter = 2 * time.Second
 		return e
@@ -115,7 +117,7 @@ func (c *exchange) canSign(of clmclient.Resource) error {
 	return nil
 }
 
-// newKey makes a private key, PEM, and a request with its public half.
+// newKey makes a private key, in PEM, and a certificate request for it.
 func newKey(username string) (key []byte, csr string, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -134,7 +136,7 @@ func newKey(username string) (key []byte, csr string, err error) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request})), nil
 }
 
-// keyOf is the public key of a request.
+// keyOf returns the public key of a certificate request.
 func keyOf(csr string) (crypto.PublicKey, error) {
 	block, _ := pem.Decode([]byte(csr))
 	if block == nil {
@@ -147,8 +149,9 @@ func keyOf(csr string) (crypto.PublicKey, error) {
 	return r.PublicKey, nil
 }
 
-// order makes the Credential, which has a name of chance.
-func (h *hosted) order(c *exchange, cluster string, want request.Credential) (clmclient.Resource, error) {
+// createCredentialResource creates the Credential with a random name.
+func (h *customerAPI) createCredentialResource(c *exchange, cluster string, want request.Credential) (
+	clmclient.Resource, error) {
 	s, err := json.Marshal(credentialSpec{
 		Request: want.CSR, ExpirationSeconds: int64(want.Lifetime / time.Second),
 		ExpiresAt: time.Now().UTC().Add(want.Lifetime).Truncate(time.Second), Username: c.who.Principal,
@@ -160,29 +163,31 @@ func (h *hosted) order(c *exchange, cluster string, want request.Credential) (cl
 	if _, err := rand.Read(name); err != nil {
 		return clmclient.Resource{}, err
 	}
-	// The key of the request lets it be repeated when an answer is lost.
+	// With an idempotency key the client can send the request again when an
+	// answer is lost.
 	r, err := h.clm.Create(c.ctx, clusters.Below(cluster, credentials), clm.ResourceCreate{Kind: "Credential",
 		Name: "c-" + hex.EncodeToString(name), Spec: s}, uuid.NewString())
 	if remote.StatusOf(err) == http.StatusConflict {
-		return r, c.fail(http.StatusConflict, codeGoing, "the cluster is being deleted").Because(err)
+		return r, c.errorf(http.StatusConflict, codeBeingDeleted, "the cluster is being deleted").Because(err)
 	}
-	return r, explain(err, http.StatusNotFound, c.missing("cluster", cluster))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", cluster))
 }
 
-// errRefused is why a certificate does not come.
-type errRefused struct{ reason, message string }
+// refusalError is the error when no certificate will come.
+type refusalError struct{ reason, message string }
 
-func (e *errRefused) Error() string { return e.reason + ": " + e.message }
+func (e *refusalError) Error() string { return e.reason + ": " + e.message }
 
-// signature follows a credential until its certificate is there.
-func (h *hosted) signature(c *exchange, id string) (s signedCredential, err error) {
+// awaitCertificate watches a credential until the report with its certificate
+// arrives, at most for patience.
+func (h *customerAPI) awaitCertificate(c *exchange, id string) (s signedCredential, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, h.patience)
 	defer cancel()
 	err = h.clm.Follow(ctx, credentials, remote.WatchOptions{Search: remote.Equal("id", id), Statuses: true},
 		func(e remote.Event) error {
 			if e.Type != rest.Added && e.Type != rest.Modified {
 				if e.Type == rest.Deleted {
-					return &errRefused{"Deleted", "the credential was revoked before it was signed"}
+					return &refusalError{"Deleted", "the credential was revoked before it was signed"}
 				}
 				return nil
 			}
@@ -202,10 +207,11 @@ func (h *hosted) signature(c *exchange, id string) (s signedCredential, err erro
 	return s, err
 }
 
-// errSigned ends the following.
+// errSigned ends the watch of awaitCertificate.
 var errSigned = errors.New("it is signed")
 
-// read takes what is reported of a credential and says whether that is all.
+// read reads the report on a credential; done is true when it has a certificate.
+// A refusalError means that no certificate will come.
 func (s *signedCredential) read(r clmclient.Resource, visibility progress.Visibility) (done bool, err error) {
 	readable := progress.Filter(r.Statuses, visibility)
 	for i, report := range r.Statuses {
@@ -215,7 +221,7 @@ func (s *signedCredential) read(r clmclient.Resource, visibility progress.Visibi
 		for j, is := range report.Conditions {
 			if is.Type == string(cluster.ConditionAvailable) && is.Status == cluster.StatusFalse &&
 				cluster.Reason(is.Reason).IsUnsignable() {
-				return false, &errRefused{is.Reason, readable[i].Conditions[j].Message} // no certificate will come
+				return false, &refusalError{is.Reason, readable[i].Conditions[j].Message}
 			}
 			done = done || is.Type == string(cluster.ConditionAvailable) && is.Status == cluster.StatusTrue
 		}
@@ -226,20 +232,21 @@ func (s *signedCredential) read(r clmclient.Resource, visibility progress.Visibi
 	return done && s.Certificate != "", nil
 }
 
-// withdraw removes a credential that nobody will get. Its certificate, if it is
-// signed after all, may then do nothing.
-func (h *hosted) withdraw(c *exchange, id string) {
+// deleteUnsigned deletes a credential whose certificate the client will not get.
+// The deletion also revokes a certificate that is signed later.
+func (h *customerAPI) deleteUnsigned(c *exchange, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
 	defer cancel()
-	// When this fails, too, the lifecycle manager removes it at its expiry.
+	// If the deletion fails, the lifecycle manager deletes the credential at its
+	// expiry.
 	_, _ = h.clm.Delete(ctx, credentials, id, "")
 }
 
-// unsigned is the answer when no certificate came.
-func (c *exchange) unsigned(cluster string, err error) error {
-	e := c.fail(http.StatusServiceUnavailable, codeNotReady,
+// unsignedError returns the answer when no certificate came: 503.
+func (c *exchange) unsignedError(cluster string, err error) error {
+	e := c.errorf(http.StatusServiceUnavailable, codeNotReady,
 		"the control plane of the cluster %s did not sign the certificate in time; try again", cluster).Because(err)
-	if refused, ok := errors.AsType[*errRefused](err); ok {
+	if refused, ok := errors.AsType[*refusalError](err); ok {
 		e.Reason = fmt.Sprintf("the control plane of the cluster %s did not sign the certificate: %s", cluster,
 			refused.message)
 	} else if remote.StatusOf(err) != 0 {
@@ -249,8 +256,8 @@ func (c *exchange) unsigned(cluster string, err error) error {
 	return e
 }
 
-// credentialOf shows a resource as a credential, without secrets.
-func credentialOf(r clmclient.Resource) (platform.Credential, error) {
+// toCredential gives a resource the shape of the wire, without secrets.
+func toCredential(r clmclient.Resource) (platform.Credential, error) {
 	var s credentialSpec
 	if err := json.Unmarshal(r.Spec, &s); err != nil {
 		return platform.Credential{}, fmt.Errorf("reading the spec of credential %s: %w", r.ID, err)
@@ -259,8 +266,8 @@ func credentialOf(r clmclient.Resource) (platform.Credential, error) {
 		ExpiresAt: s.ExpiresAt}, nil
 }
 
-func (h *hosted) listCredentials(c *exchange) error {
-	id, err := c.id("cluster")
+func (h *customerAPI) listCredentials(c *exchange) error {
+	id, err := c.readID("cluster")
 	if err != nil {
 		return err
 	}
@@ -268,9 +275,9 @@ func (h *hosted) listCredentials(c *exchange) error {
 	now := time.Now()
 	for r, err := range h.clm.All(c.ctx, clusters.Below(id, credentials), clmclient.ResourceQuery{Order: oldestFirst}) {
 		if err != nil {
-			return explain(err, http.StatusNotFound, c.missing("cluster", id))
+			return replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
 		}
-		shown, err := credentialOf(r)
+		shown, err := toCredential(r)
 		if err != nil {
 			return err
 		}
@@ -278,18 +285,18 @@ func (h *hosted) listCredentials(c *exchange) error {
 			list.Items = append(list.Items, shown)
 		}
 	}
-	return c.answer(http.StatusOK, "", list)
+	return c.write(http.StatusOK, "", list)
 }
 
-// credential reads the credential that the path names. One that is revoked is
-// not there.
-func (h *hosted) credential(c *exchange) (clmclient.Resource, error) {
-	id, err := c.id("cluster")
+// credential reads the credential that the path names. A revoked credential is
+// 404.
+func (h *customerAPI) credential(c *exchange) (clmclient.Resource, error) {
+	id, err := c.readID("cluster")
 	if err != nil {
 		return clmclient.Resource{}, err
 	}
 	cid := c.r.PathValue("cid")
-	missing := c.fail(http.StatusNotFound, codeMissing,
+	missing := c.errorf(http.StatusNotFound, codeMissing,
 		"the cluster %s has no credential %s; GET /api/v0/clusters/%s/credentials lists those it has", id, quote(cid),
 		id)
 	if _, err := uuid.Parse(cid); err != nil {
@@ -299,22 +306,22 @@ func (h *hosted) credential(c *exchange) (clmclient.Resource, error) {
 	if err == nil && r.DeletedTime != nil {
 		return r, missing
 	}
-	return r, explain(err, http.StatusNotFound, missing)
+	return r, replaceStatus(err, http.StatusNotFound, missing)
 }
 
-func (h *hosted) getCredential(c *exchange) error {
+func (h *customerAPI) getCredential(c *exchange) error {
 	r, err := h.credential(c)
 	if err != nil {
 		return err
 	}
-	shown, err := credentialOf(r)
+	shown, err := toCredential(r)
 	if err != nil {
 		return err
 	}
-	return c.answer(http.StatusOK, "", shown)
+	return c.write(http.StatusOK, "", shown)
 }
 
-func (h *hosted) revokeCredential(c *exchange) error {
+func (h *customerAPI) revokeCredential(c *exchange) error {
 	r, err := h.credential(c)
 	if err != nil {
 		return err

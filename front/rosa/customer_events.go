@@ -19,32 +19,36 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// maxRecords of one resource's history are read: the latest ones.
+// maxRecords is how many records of one resource's history are read: the latest
+// ones.
 const maxRecords = 2000
 
-// chronicle is what is known of a cluster's history and of its node pools'.
-type chronicle struct {
-	h          *hosted
+// clusterHistory has the histories of a cluster and of its node pools, as far as
+// they were read.
+type clusterHistory struct {
+	h          *customerAPI
 	visibility progress.Visibility
 	cluster    progress.History
 	pools      map[string]*progress.History
 }
 
-// open reads what there is. A cluster that is not there is 404.
-func (h *hosted) open(ctx context.Context, c *exchange, id string) (*chronicle, error) {
+// readHistory reads the histories of a cluster and its node pools; 404 when the
+// account has no such cluster.
+func (h *customerAPI) readHistory(ctx context.Context, c *exchange, id string) (*clusterHistory, error) {
 	r, err := h.clm.Get(ctx, clusters, id, "name,created_time")
 	if err != nil {
-		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
+		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
 	}
-	k := &chronicle{h: h, visibility: c.visibility, cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime},
-		pools: map[string]*progress.History{}}
+	k := &clusterHistory{h: h, visibility: c.visibility,
+		cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime},
+		pools:   map[string]*progress.History{}}
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
-		return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
+		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
 	}
 	for pool, err := range h.clm.All(ctx, clusters.Below(id, nodePools), clmclient.ResourceQuery{Order: oldestFirst,
 		Fields: "name"}) {
 		if err != nil {
-			return nil, explain(err, http.StatusNotFound, c.missing("cluster", id))
+			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
 		}
 		if err := k.readPool(ctx, pool.ID, pool.Name); err != nil {
 			return nil, err
@@ -53,9 +57,9 @@ func (h *hosted) open(ctx context.Context, c *exchange, id string) (*chronicle, 
 	return k, nil
 }
 
-// readPool reads what is new of a node pool. One that is gone keeps what was
-// known of it.
-func (k *chronicle) readPool(ctx context.Context, id, name string) error {
+// readPool reads the new records of a node pool. The records of a deleted node
+// pool stay as they were.
+func (k *clusterHistory) readPool(ctx context.Context, id, name string) error {
 	of := k.pools[id]
 	if of == nil {
 		of = &progress.History{ID: id, Name: name}
@@ -68,9 +72,9 @@ func (k *chronicle) readPool(ctx context.Context, id, name string) error {
 	return err
 }
 
-// refresh reads what is new of all: one change may be of several, whose records
-// are told in their order.
-func (k *chronicle) refresh(ctx context.Context) error {
+// refresh reads the new records of all resources, because one change may touch
+// several, and their events have one order.
+func (k *clusterHistory) refresh(ctx context.Context) error {
 	for id, pool := range k.pools {
 		if err := k.readPool(ctx, id, pool.Name); err != nil {
 			return err
@@ -78,13 +82,13 @@ func (k *chronicle) refresh(ctx context.Context) error {
 	}
 	err := k.read(ctx, clusters, &k.cluster)
 	if remote.StatusOf(err) == http.StatusNotFound {
-		return nil // its end is told by the watch
+		return nil // the watch reports the end of the cluster
 	}
 	return err
 }
 
-// read adds the records that a history has not yet.
-func (k *chronicle) read(ctx context.Context, from clmclient.Collection, of *progress.History) error {
+// read appends the records that a history does not have yet.
+func (k *clusterHistory) read(ctx context.Context, from clmclient.Collection, of *progress.History) error {
 	last := int64(0)
 	if n := len(of.Records); n > 0 {
 		last = of.Records[n-1].Seq
@@ -107,7 +111,7 @@ func (k *chronicle) read(ctx context.Context, from clmclient.Collection, of *pro
 	return nil
 }
 
-func (k *chronicle) events() []progress.Event {
+func (k *clusterHistory) events() []progress.Event {
 	var pools []progress.History
 	for _, p := range k.pools {
 		pools = append(pools, *p)
@@ -115,19 +119,19 @@ func (k *chronicle) events() []progress.Event {
 	return progress.Events(k.visibility, k.cluster, pools...)
 }
 
-func (h *hosted) clusterEvents(c *exchange) error {
-	id, err := c.id("cluster")
+func (h *customerAPI) clusterEvents(c *exchange) error {
+	id, err := c.readID("cluster")
 	if err != nil {
 		return err
 	}
-	watch, err := c.flag("watch")
+	watch, err := c.readFlag("watch")
 	if err != nil {
 		return err
 	}
 	if watch {
 		return h.watchEvents(c, id)
 	}
-	k, err := h.open(c.ctx, c, id)
+	k, err := h.readHistory(c.ctx, c, id)
 	if err != nil {
 		return err
 	}
@@ -135,15 +139,15 @@ func (h *hosted) clusterEvents(c *exchange) error {
 	for _, e := range k.events() {
 		list.Items = append(list.Items, wireEvent(e))
 	}
-	return c.answer(http.StatusOK, "", list)
+	return c.write(http.StatusOK, "", list)
 }
 
-// watchEvents follows the cluster and what belongs to it, and reads the history
-// of what changes.
-func (h *hosted) watchEvents(c *exchange, id string) error {
+// watchEvents watches the cluster, its node pools and credentials, reads the
+// history of each resource that changes, and sends the new events.
+func (h *customerAPI) watchEvents(c *exchange, id string) error {
 	from, err := readCursor(c.r.URL.Query().Get("cursor"))
 	if err != nil {
-		return c.fail(http.StatusBadRequest, codeBad, "%s", err)
+		return c.errorf(http.StatusBadRequest, codeUnreadable, "%s", err)
 	}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
 		ctx = clmclient.WithTenant(ctx, c.who.Account)
@@ -151,20 +155,20 @@ func (h *hosted) watchEvents(c *exchange, id string) error {
 			Search: remote.Equal("id", id) + " or " + remote.Equal("owner_id", id), Fields: "kind,name",
 		})
 		if err != nil {
-			return c.explained(err)
+			return c.translate(err)
 		}
 		defer upstream.Close()
 		defer context.AfterFunc(ctx, func() { _ = upstream.Close() })()
-		// Now nothing that happens is missed.
-		k, err := h.open(ctx, c, id)
+		// The watch is open, so that no later record is missed.
+		k, err := h.readHistory(ctx, c, id)
 		if err != nil {
-			return c.explained(err)
+			return c.translate(err)
 		}
-		v := &eventView{s: s, from: from, sent: maps.Clone(from), seen: map[string]bool{}}
+		v := &eventWriter{s: s, from: from, sent: maps.Clone(from), seen: map[string]bool{}}
 		if err := s.Open(from.String()); err != nil {
 			return err
 		}
-		if err := v.show(k.events()); err != nil {
+		if err := v.sendNew(k.events()); err != nil {
 			return err
 		}
 		if err := s.Send(rest.Event{Type: rest.Bookmark, Cursor: v.sent.String()}); err != nil {
@@ -176,17 +180,17 @@ func (h *hosted) watchEvents(c *exchange, id string) error {
 				return c.unavailable(err)
 			}
 			if err := k.follow(ctx, c, e, v); err != nil {
-				return c.explained(err)
+				return c.translate(err)
 			}
 		}
 	})
 }
 
-// follow shows what one change made happen.
-func (k *chronicle) follow(ctx context.Context, c *exchange, e remote.Event, v *eventView) error {
+// follow sends the events of one change.
+func (k *clusterHistory) follow(ctx context.Context, c *exchange, e remote.Event, v *eventWriter) error {
 	switch e.Type {
 	case rest.Failed:
-		return c.ended(e.Object)
+		return c.watchError(e.Object)
 	case rest.Bookmark:
 		return nil
 	}
@@ -196,34 +200,34 @@ func (k *chronicle) follow(ctx context.Context, c *exchange, e remote.Event, v *
 	}
 	switch {
 	case r.ID == k.cluster.ID && e.Type == rest.Deleted:
-		if err := v.gone(k.cluster); err != nil {
+		if err := v.sendDeleted(k.cluster); err != nil {
 			return err
 		}
-		return c.missing("cluster", k.cluster.ID)
+		return c.notFound("cluster", k.cluster.ID)
 	case r.Kind == "NodePool":
 		if err := k.readPool(ctx, r.ID, r.Name); err != nil {
 			return err
 		}
 	case r.ID != k.cluster.ID:
-		return nil // a credential
+		return nil // a credential has no events
 	}
 	if err := k.refresh(ctx); err != nil {
 		return err
 	}
-	return v.show(k.events())
+	return v.sendNew(k.events())
 }
 
-// eventView is who watches events: those up to from it had before, sent is how
-// far it has come, and seen are the events that it has got from this stream.
-type eventView struct {
-	s          *rest.Stream
-	from, sent eventCursor
-	seen       map[string]bool
+// eventWriter writes the events of a cluster to one watch.
+type eventWriter struct {
+	s    *rest.Stream
+	from eventCursor     // the client has the events up to here
+	sent eventCursor     // up to here all events were sent
+	seen map[string]bool // events that were sent on this stream
 }
 
-// show sends the events that the watcher has not got. Its cursor is past a
-// record when all that the record tells is sent.
-func (v *eventView) show(events []progress.Event) error {
+// sendNew sends the events that the client does not have. The cursor passes a
+// record after the last event of the record.
+func (v *eventWriter) sendNew(events []progress.Event) error {
 	for i, e := range events {
 		key := fmt.Sprintf("%s %d %s %s %s", e.Resource, e.Seq, e.Type, e.Stage, e.Reason)
 		if v.seen[key] || e.Seq <= v.from[e.Resource] {
@@ -240,7 +244,7 @@ func (v *eventView) show(events []progress.Event) error {
 	return nil
 }
 
-func (v *eventView) send(e platform.Event) error {
+func (v *eventWriter) send(e platform.Event) error {
 	object, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -248,17 +252,17 @@ func (v *eventView) send(e platform.Event) error {
 	return v.s.Send(rest.Event{Type: rest.Added, Object: object, Cursor: v.sent.String()})
 }
 
-// gone tells that nothing is left. The cluster's history says it, too, but no
-// more to its tenant.
-func (v *eventView) gone(cluster progress.History) error {
+// sendDeleted sends the last event of a cluster. The cluster's history has it,
+// too, but its tenant cannot read that any more.
+func (v *eventWriter) sendDeleted(cluster progress.History) error {
 	now := time.Now().UTC()
 	e := platform.Event{Time: now, Type: platform.EventTypeNormal, Reason: "Deleted", Message: "nothing is left"}
 	e.SinceMs = now.Sub(cluster.Created).Milliseconds()
 	return v.send(e)
 }
 
-// eventCursor says, for each resource, up to which record its events were
-// sent: as text "id:seq,id:seq".
+// eventCursor has, for each resource, the last record whose events were sent. Its
+// text is "id:seq,id:seq".
 type eventCursor map[string]int64
 
 func (c eventCursor) String() string {

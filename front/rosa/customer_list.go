@@ -12,22 +12,22 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// oldestFirst is an order that does not change when something is created.
+// oldestFirst is an order in which a new resource moves no other.
 const oldestFirst = "created_time asc, id asc"
 
-// pageSize is the lifecycle manager's largest page.
+// pageSize is the size of the lifecycle manager's largest page.
 const pageSize = 100
 
-// selection says what is listed, and how it is shown.
-type selection[T any] struct {
+// listing is what a request lists, and how an item is shown.
+type listing[T any] struct {
 	from   clmclient.Collection
 	search string
 	show   func(clmclient.Resource) (T, error)
 	phase  func(T) string
-	phases []string // that there are
+	phases []string // possible values of status
 }
 
-// phases are their names.
+// phases returns the names of phases.
 func phases[P ~string](all ...P) (names []string) {
 	for _, p := range all {
 		names = append(names, string(p))
@@ -41,19 +41,21 @@ type page[T any] struct {
 	total, limit, offset int
 }
 
-// listed are the items that the request's limit, offset and status name.
-func listed[T any](h *hosted, c *exchange, s selection[T]) (p page[T], err error) {
-	if p.limit, p.offset, err = c.bounds(); err != nil {
+// listPage returns the items that limit, offset and status of the request select.
+// The lifecycle manager does not know phases, so that a list of one phase reads
+// every resource before it.
+func listPage[T any](h *customerAPI, c *exchange, s listing[T]) (p page[T], err error) {
+	if p.limit, p.offset, err = c.readPageBounds(); err != nil {
 		return p, err
 	}
 	phase := c.r.URL.Query().Get("status")
 	if phase != "" && !slices.Contains(s.phases, phase) {
-		return p, c.fail(http.StatusBadRequest, codeBad, "status=%s is none; possible: %s", quote(phase),
+		return p, c.errorf(http.StatusBadRequest, codeUnreadable, "status=%s is none; possible: %s", quote(phase),
 			strings.Join(s.phases, ", "))
 	}
 	p.items = []T{}
 	q := clmclient.ResourceQuery{Search: s.search, Order: oldestFirst, Size: pageSize, Statuses: true}
-	if phase == "" { // pages before are of no interest
+	if phase == "" { // the pages before need not be read
 		q.Page = p.offset/pageSize + 1
 		p.total = (q.Page - 1) * pageSize
 	}
@@ -86,31 +88,32 @@ func listed[T any](h *hosted, c *exchange, s selection[T]) (p page[T], err error
 	}
 }
 
-// equalTo is a search, "" when there is no value to look for.
-func equalTo(field, value string) string {
+// equalSearch returns a search for a value; "" when the value is empty.
+func equalSearch(field, value string) string {
 	if value == "" {
 		return ""
 	}
 	return remote.Equal(field, value)
 }
 
-// both joins searches.
-func both(a, b string) string {
+// joinSearches returns a search for resources that match both searches; an empty
+// search matches everything.
+func joinSearches(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
 	}
 	return a + " and " + b
 }
 
-// relay passes a watch of the lifecycle manager on, each object as show makes
-// it, with its cursors. It does not continue a stream that breaks: the client
-// does, with its cursor.
-func (h *hosted) relay(c *exchange, from clmclient.Collection, o remote.WatchOptions, show func(json.RawMessage) (
-	json.RawMessage, error)) error {
+// relayWatch relays a watch of the lifecycle manager with its cursors, each object
+// in the shape that show gives it. A stream that breaks ends the watch; the client
+// continues with its cursor.
+func (h *customerAPI) relayWatch(c *exchange, from clmclient.Collection, o remote.WatchOptions,
+	show func(json.RawMessage) (json.RawMessage, error)) error {
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
 		upstream, err := h.clm.Watch(clmclient.WithTenant(ctx, c.who.Account), from, o)
 		if err != nil {
-			return c.explained(err)
+			return c.translate(err)
 		}
 		defer upstream.Close()
 		defer context.AfterFunc(ctx, func() { _ = upstream.Close() })()
@@ -123,7 +126,7 @@ func (h *hosted) relay(c *exchange, from clmclient.Collection, o remote.WatchOpt
 				return c.unavailable(err)
 			}
 			if e.Type == rest.Failed {
-				return c.ended(e.Object)
+				return c.watchError(e.Object)
 			}
 			if e.Object != nil {
 				if e.Object, err = show(e.Object); err != nil {
@@ -137,8 +140,9 @@ func (h *hosted) relay(c *exchange, from clmclient.Collection, o remote.WatchOpt
 	})
 }
 
-// ended is the ERROR event of the lifecycle manager in the words of this API.
-func (c *exchange) ended(object json.RawMessage) error {
+// watchError gives the ERROR event of a watch of the lifecycle manager the answer
+// of this API.
+func (c *exchange) watchError(object json.RawMessage) error {
 	var problem struct{ Status int }
 	if json.Unmarshal(object, &problem) == nil && problem.Status == http.StatusGone {
 		return rest.Errorf(http.StatusGone, codeGone, "the cursor is too old; list again, and watch from there")

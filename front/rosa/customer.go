@@ -19,11 +19,11 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// hosted serves customers' clusters, node pools and credentials, all of which
-// are the lifecycle manager's. Calls about them name the caller's account as
-// their tenant, so that what is another account's is not there: for privileged
-// accounts, too.
-type hosted struct {
+// customerAPI serves customers' clusters, node pools and credentials, which the
+// lifecycle manager stores. Each call names the caller's account as its tenant, so
+// that resources of other accounts do not exist for the caller. That holds for
+// privileged accounts as well.
+type customerAPI struct {
 	clm       *clmclient.Client // nil: the region has none
 	catalogue *catalogue
 	patience  time.Duration // for a credential to be signed
@@ -37,23 +37,23 @@ const (
 	credentials clmclient.Collection = "credentials"
 )
 
-// signingTime is how long a POST of a credential waits for the certificate.
-const signingTime = 15 * time.Second
+// defaultPatience is how long a POST of a credential waits for the certificate.
+const defaultPatience = 15 * time.Second
 
-func newHosted(clm *clmclient.Client) *hosted {
-	return &hosted{clm: clm, catalogue: &catalogue{clm: clm}, patience: signingTime}
+func newCustomerAPI(clm *clmclient.Client) *customerAPI {
+	return &customerAPI{clm: clm, catalogue: &catalogue{clm: clm}, patience: defaultPatience}
 }
 
 // visibility returns what a caller may read of placements. Privileged accounts are
 // those of the region's operators.
-func (h *hosted) visibility(who access.Identity) progress.Visibility {
+func (h *customerAPI) visibility(who access.Identity) progress.Visibility {
 	if who.Privileged || h.placement == PlacementToCustomers {
 		return progress.ShowPlacement
 	}
 	return progress.HidePlacement
 }
 
-// exchange is one request about what is hosted.
+// exchange is one request to the customerAPI and its answer.
 type exchange struct {
 	w          http.ResponseWriter
 	r          *http.Request
@@ -66,7 +66,7 @@ type exchange struct {
 // handlersOf returns a function that makes the handlers of one area's routes.
 // The codes of an area's errors begin with its name and that of the operation:
 // CLUSTERS-MGMT-CREATE-001.
-func (h *hosted) handlersOf(area string) func(operation string, serve func(*exchange) error) rest.Handler {
+func (h *customerAPI) handlersOf(area string) func(operation string, serve func(*exchange) error) rest.Handler {
 	return func(operation string, serve func(*exchange) error) rest.Handler {
 		return func(w http.ResponseWriter, r *http.Request) error {
 			who, _ := access.FromContext(r.Context()) // access.Router refuses a request without
@@ -75,30 +75,31 @@ func (h *hosted) handlersOf(area string) func(operation string, serve func(*exch
 			if h.clm == nil {
 				return c.unavailable(errors.New("it is not configured"))
 			}
-			return c.explained(serve(c))
+			return c.translate(serve(c))
 		}
 	}
 }
 
-// What the numbers of codes mean, in every area.
+// Numbers at the end of codes; they mean the same in every area.
 const (
-	codeBad        = "001" // the request cannot be read
-	codeMissing    = "002" // there is no such thing, of this account
-	codeTaken      = "003" // there is one of that name
-	codeGoing      = "004" // it is being deleted
-	codeProtected  = "005" // it is protected from deletion
-	codeReused     = "006" // the Idempotency-Key was used for another request
-	codeNotAllowed = "007"
-	codeNotReady   = "008" // its control plane does not answer (yet)
+	codeUnreadable   = "001" // the request cannot be decoded
+	codeMissing      = "002" // the account has no such resource
+	codeNameTaken    = "003" // another resource has the name
+	codeBeingDeleted = "004" // the resource is being deleted
+	codeProtected    = "005" // the cluster is protected from deletion
+	codeKeyReused    = "006" // the Idempotency-Key was used for another request
+	codeNotAllowed   = "007"
+	codeNotReady     = "008" // the control plane does not answer (yet)
 )
 
-// fail is an error with a code of this area.
-func (c *exchange) fail(status int, number, format string, args ...any) *rest.Error {
+// errorf returns an error with a code of the request's area.
+func (c *exchange) errorf(status int, number, format string, args ...any) *rest.Error {
 	return rest.Errorf(status, c.area+"-"+number, format, args...)
 }
 
-// invalid is the answer to a request with wrong fields.
-func (c *exchange) invalid(p document.Problems) error {
+// validationError returns the answer to a request with wrong fields: 422, all of
+// them in errors, the first one in reason.
+func (c *exchange) validationError(p document.Problems) error {
 	area := "CLUSTERS-MGMT"
 	if c.area[:9] == "NODEPOOLS" {
 		area = "NODEPOOLS-MGMT"
@@ -121,9 +122,9 @@ func fieldErrors(problems document.Problems) []rest.FieldError {
 	return fields
 }
 
-// missing is the answer when there is no such thing.
-func (c *exchange) missing(what, id string) *rest.Error {
-	return c.fail(http.StatusNotFound, codeMissing, "there is no %s %s; GET /api/v0/%ss lists those of your account",
+// notFound returns the answer when the account has no such resource.
+func (c *exchange) notFound(what, id string) *rest.Error {
+	return c.errorf(http.StatusNotFound, codeMissing, "there is no %s %s; GET /api/v0/%ss lists those of your account",
 		what, quote(id), map[string]string{"cluster": "cluster", "node pool": "nodepool"}[what])
 }
 
@@ -134,11 +135,11 @@ func (c *exchange) unavailable(err error) *rest.Error {
 	return e
 }
 
-// explained is the answer to an error of the lifecycle manager that the handler has no
-// better word for.
-func (c *exchange) explained(err error) error {
-	if _, said := errors.AsType[*rest.Error](err); said {
-		return err // in the handler's own words
+// translate gives an error of the lifecycle manager the answer of this API. An
+// error that a handler has translated already stays.
+func (c *exchange) translate(err error) error {
+	if _, isAnswer := errors.AsType[*rest.Error](err); isAnswer {
+		return err
 	}
 	e, ok := errors.AsType[*remote.Error](err)
 	if !ok {
@@ -159,47 +160,49 @@ func (c *exchange) explained(err error) error {
 			for _, f := range e.Fields {
 				p.Add(f.Field, "%s", f.Message)
 			}
-			return c.invalid(p)
+			return c.validationError(p)
 		}
-		return c.fail(e.Status, codeBad, "%s", e.Reason).Because(err)
+		return c.errorf(e.Status, codeUnreadable, "%s", e.Reason).Because(err)
 	case http.StatusNotFound:
-		return c.fail(e.Status, codeMissing, "%s", e.Reason).Because(err)
+		return c.errorf(e.Status, codeMissing, "%s", e.Reason).Because(err)
 	case http.StatusConflict:
-		return c.fail(e.Status, codeGoing, "%s", e.Reason).Because(err)
+		return c.errorf(e.Status, codeBeingDeleted, "%s", e.Reason).Because(err)
 	case http.StatusUnprocessableEntity:
-		return c.fail(e.Status, codeReused, "%s", e.Reason).Because(err)
+		return c.errorf(e.Status, codeKeyReused, "%s", e.Reason).Because(err)
 	case http.StatusPreconditionFailed:
 		return rest.Errorf(e.Status, codePrecondition,
 			"it is not of the version that If-Match names any more; GET it, and decide again").Because(err)
 	case http.StatusGone:
 		return rest.Errorf(e.Status, codeGone, "the cursor is too old; list again, and watch from there").Because(err)
 	case http.StatusInsufficientStorage:
-		return c.fail(e.Status, codeNotReady, "%s", e.Reason).Because(err)
+		return c.errorf(e.Status, codeNotReady, "%s", e.Reason).Because(err)
 	}
-	// The lifecycle manager does not accept us; the caller can do nothing about it.
+	// The lifecycle manager refuses the Platform API; the caller can do nothing.
 	return rest.Errorf(http.StatusBadGateway, codeNoLifecycle, "the region's lifecycle manager failed").Because(err)
 }
 
-// taken replaces the answer to the one conflict that is about a name. Others are
-// about what is being deleted, or was made by the same Idempotency-Key.
-func taken(err error, as *rest.Error) error {
+// replaceNameConflict replaces the lifecycle manager's error for a name that
+// another resource has. Other conflicts are about a deletion in progress or a
+// repeated Idempotency-Key, and stay.
+func replaceNameConflict(err error, as *rest.Error) error {
 	if e, ok := errors.AsType[*remote.Error](err); ok && e.Code == "HYPERFLEET-CNF-001" {
 		return as.Because(err)
 	}
 	return err
 }
 
-// id reads an id of the path. What cannot be one, does not exist.
-func (c *exchange) id(what string) (string, error) {
+// readID reads the id of the path. A text that cannot be an id names no resource:
+// 404.
+func (c *exchange) readID(what string) (string, error) {
 	id := c.r.PathValue("id")
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
-		return "", c.missing(what, id)
+		return "", c.notFound(what, id)
 	}
 	return id, nil
 }
 
-// bounds reads limit and offset, strictly.
-func (c *exchange) bounds() (limit, offset int, err error) {
+// readPageBounds reads limit (default 50, 1 to 100) and offset.
+func (c *exchange) readPageBounds() (limit, offset int, err error) {
 	limit = 50
 	for _, p := range []struct {
 		name        string
@@ -212,7 +215,7 @@ func (c *exchange) bounds() (limit, offset int, err error) {
 		}
 		n, err := strconv.Atoi(text)
 		if err != nil || n < p.least || n > p.most {
-			return 0, 0, c.fail(http.StatusBadRequest, codeBad, "%s=%s is not a whole number from %d to %d", p.name,
+			return 0, 0, c.errorf(http.StatusBadRequest, codeUnreadable, "%s=%s is not a whole number from %d to %d", p.name,
 				rest.Shorten(text, 32), p.least, p.most)
 		}
 		*p.into = n
@@ -220,49 +223,50 @@ func (c *exchange) bounds() (limit, offset int, err error) {
 	return limit, offset, nil
 }
 
-// flag reads a parameter that is true or false.
-func (c *exchange) flag(name string) (bool, error) {
+// readFlag reads a query parameter that is true or false; false when it is
+// missing.
+func (c *exchange) readFlag(name string) (bool, error) {
 	text := c.r.URL.Query().Get(name)
 	if text == "" {
 		return false, nil
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, c.fail(http.StatusBadRequest, codeBad, "%s=%s is neither true nor false", name, quote(text))
+		return false, c.errorf(http.StatusBadRequest, codeUnreadable, "%s=%s is neither true nor false", name, quote(text))
 	}
 	return v, nil
 }
 
-// body reads the request's body, which must be JSON.
-func (c *exchange) body() ([]byte, error) {
+// readBody reads the body of the request, which must be JSON.
+func (c *exchange) readBody() ([]byte, error) {
 	body, err := rest.ReadBody(c.r, maxBody)
 	if err != nil {
 		return nil, err
 	}
 	var any json.RawMessage
 	if err := rest.DecodeJSON(body, &any); err != nil {
-		return nil, c.unreadable(err)
+		return nil, c.bodyError(err)
 	}
 	return body, nil
 }
 
-// unreadable is the answer to a body that cannot be read.
-func (c *exchange) unreadable(err error) error {
+// bodyError gives the error of a body that cannot be decoded a code of the area.
+func (c *exchange) bodyError(err error) error {
 	e, ok := errors.AsType[*rest.Error](err)
 	if !ok {
-		return c.fail(http.StatusBadRequest, codeBad, "%s", err)
+		return c.errorf(http.StatusBadRequest, codeUnreadable, "%s", err)
 	}
 	again := *e
 	if again.Code == rest.CodeInvalid {
-		again.Code = c.area + "-" + codeBad
+		again.Code = c.area + "-" + codeUnreadable
 	}
 	return &again
 }
 
-// answer shows one document, with its version.
-func (c *exchange) answer(status int, etag string, v any) error {
+// write answers with a document. etag is the lifecycle manager's, "" for none.
+func (c *exchange) write(status int, etag string, v any) error {
 	if etag != "" {
-		c.w.Header().Set("Etag", rest.VersionETag(etag)) // what is shown here changes with the version only
+		c.w.Header().Set("Etag", rest.VersionETag(etag)) // this API shows nothing that changes without a new version
 	}
 	return rest.WriteJSON(c.w, status, v)
 }

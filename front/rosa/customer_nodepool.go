@@ -16,11 +16,12 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// nodePoolOf shows a resource as a node pool. It has its statuses.
-func (c *exchange) nodePoolOf(r clmclient.Resource) (platform.NodePool, error) {
+// toNodePool gives a resource, read with its reports, the shape of the wire.
+func (c *exchange) toNodePool(r clmclient.Resource) (platform.NodePool, error) {
 	n := platform.NodePool{
 		ID: r.ID, ClusterID: ownerOf(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
-		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version), Status: nodePoolStatus(r.Resource, c.visibility),
+		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version),
+		Status:    nodePoolStatus(r.Resource, c.visibility),
 		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
 	if err := json.Unmarshal(r.Spec, &n.Spec); err != nil {
@@ -37,38 +38,38 @@ func ownerOf(r clmclient.Resource) string {
 	return r.OwnerReferences.ID
 }
 
-func (c *exchange) shownNodePool(object json.RawMessage) (json.RawMessage, error) {
+func (c *exchange) showWatchedNodePool(object json.RawMessage) (json.RawMessage, error) {
 	r, err := clmclient.ResourceOf(object)
 	if err != nil {
 		return nil, err
 	}
-	n, err := c.nodePoolOf(r)
+	n, err := c.toNodePool(r)
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(n)
 }
 
-func (h *hosted) nodePool(c *exchange, id string) (clmclient.Resource, error) {
+func (h *customerAPI) nodePool(c *exchange, id string) (clmclient.Resource, error) {
 	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, id)
-	return r, explain(err, http.StatusNotFound, c.missing("node pool", id))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", id))
 }
 
-// showNodePool answers with a node pool as it is now.
-func (h *hosted) showNodePool(c *exchange, status int, id string) error {
+// showNodePool reads a node pool and answers with it.
+func (h *customerAPI) showNodePool(c *exchange, status int, id string) error {
 	r, err := h.nodePool(c, id)
 	if err != nil {
 		return err
 	}
-	shown, err := c.nodePoolOf(r)
+	shown, err := c.toNodePool(r)
 	if err != nil {
 		return err
 	}
-	return c.answer(status, r.ETag, shown)
+	return c.write(status, r.ETag, shown)
 }
 
 // nodePoolRequests returns the reader of requests for node pools of a cluster.
-func (h *hosted) nodePoolRequests(c *exchange, owner clmclient.Resource) (request.NodePools, error) {
+func (h *customerAPI) nodePoolRequests(c *exchange, owner clmclient.Resource) (request.NodePools, error) {
 	releases, err := h.catalogue.releases(c.r.Context())
 	if err != nil {
 		return request.NodePools{}, err
@@ -86,15 +87,15 @@ func (h *hosted) nodePoolRequests(c *exchange, owner clmclient.Resource) (reques
 	return read, nil
 }
 
-// createNodePool looks for the cluster first: what the request leaves out comes
-// from there.
-func (h *hosted) createNodePool(c *exchange) error {
-	body, err := c.body()
+// createNodePool reads the cluster first: the defaults of a node pool come from
+// it.
+func (h *customerAPI) createNodePool(c *exchange) error {
+	body, err := c.readBody()
 	if err != nil {
 		return err
 	}
 	id := string(request.ReadClusterID(body))
-	missing := c.missing("cluster", id)
+	missing := c.notFound("cluster", id)
 	missing.Fields = []rest.FieldError{{Field: "cluster_id", Message: "there is no such cluster in your account"}}
 	var owner clmclient.Resource
 	if id != "" {
@@ -102,7 +103,7 @@ func (h *hosted) createNodePool(c *exchange) error {
 			return missing
 		}
 		if owner, err = h.clm.Get(c.ctx, clusters, id, ""); err != nil {
-			return explain(err, http.StatusNotFound, missing)
+			return replaceStatus(err, http.StatusNotFound, missing)
 		}
 	}
 	read, err := h.nodePoolRequests(c, owner)
@@ -112,31 +113,32 @@ func (h *hosted) createNodePool(c *exchange) error {
 	made, problems, err := read.Create(body)
 	switch {
 	case err != nil:
-		return c.unreadable(err)
+		return c.bodyError(err)
 	case len(problems) > 0:
-		return c.invalid(problems)
+		return c.validationError(problems)
 	case owner.DeletedTime != nil:
-		return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it",
+		return c.errorf(http.StatusConflict, codeBeingDeleted, "the cluster %s is being deleted; nothing can be added to it",
 			owner.Name)
 	}
 	r, err := h.clm.Create(c.ctx, clusters.Below(string(made.Cluster), nodePools), clm.ResourceCreate{Kind: "NodePool",
 		Name: made.Name, Spec: made.Spec},
 		c.r.Header.Get("Idempotency-Key"))
 	if err != nil {
-		err = explain(err, http.StatusNotFound, missing)
-		if h.deleting(c, err, id) {
-			return c.fail(http.StatusConflict, codeGoing, "the cluster %s is being deleted; nothing can be added to it",
+		err = replaceStatus(err, http.StatusNotFound, missing)
+		if h.isClusterDeleting(c, err, id) {
+			return c.errorf(http.StatusConflict, codeBeingDeleted, "the cluster %s is being deleted; nothing can be added to it",
 				owner.Name)
 		}
-		return taken(err, c.fail(http.StatusConflict, codeTaken,
+		return replaceNameConflict(err, c.errorf(http.StatusConflict, codeNameTaken,
 			"a node pool named %s already exists in the cluster %s", made.Name, owner.Name))
 	}
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)
 	return h.showNodePool(c, http.StatusCreated, r.ID)
 }
 
-// deleting says of a conflict whether it is that the cluster is being deleted.
-func (h *hosted) deleting(c *exchange, err error, cluster string) bool {
+// isClusterDeleting reports whether err is a conflict and the cluster is being
+// deleted.
+func (h *customerAPI) isClusterDeleting(c *exchange, err error, cluster string) bool {
 	if remote.StatusOf(err) != http.StatusConflict {
 		return false
 	}
@@ -144,39 +146,39 @@ func (h *hosted) deleting(c *exchange, err error, cluster string) bool {
 	return err == nil && r.DeletedTime != nil
 }
 
-func (h *hosted) getNodePool(c *exchange) error {
-	id, err := c.id("node pool")
+func (h *customerAPI) getNodePool(c *exchange) error {
+	id, err := c.readID("node pool")
 	if err != nil {
 		return err
 	}
 	return h.showNodePool(c, http.StatusOK, id)
 }
 
-func (h *hosted) patchNodePool(c *exchange) error {
+func (h *customerAPI) patchNodePool(c *exchange) error {
 	return h.changeNodePool(c, request.Patch)
 }
 
-func (h *hosted) replaceNodePool(c *exchange) error {
+func (h *customerAPI) replaceNodePool(c *exchange) error {
 	return h.changeNodePool(c, request.Replace)
 }
 
-func (h *hosted) changeNodePool(c *exchange, change request.Change) error {
-	id, err := c.id("node pool")
+func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
+	id, err := c.readID("node pool")
 	if err != nil {
 		return err
 	}
-	etag, err := insisted(c.r)
+	etag, err := readIfMatch(c.r)
 	if err != nil {
 		return err
 	}
-	body, err := c.body()
+	body, err := c.readBody()
 	if err != nil {
 		return err
 	}
-	err = h.rewrite(c, nodePools, id, "node pool", etag, func(have clmclient.Resource) (json.RawMessage, error) {
+	err = h.updateSpec(c, nodePools, id, "node pool", etag, func(have clmclient.Resource) (json.RawMessage, error) {
 		of, err := h.clm.Get(c.ctx, clusters, ownerOf(have), "")
 		if err != nil {
-			return nil, explain(err, http.StatusNotFound, c.missing("node pool", id))
+			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", id))
 		}
 		read, err := h.nodePoolRequests(c, of)
 		if err != nil {
@@ -188,9 +190,9 @@ func (h *hosted) changeNodePool(c *exchange, change request.Change) error {
 		}, change, body)
 		switch {
 		case err != nil:
-			return nil, c.unreadable(err)
+			return nil, c.bodyError(err)
 		case len(problems) > 0:
-			return nil, c.invalid(problems)
+			return nil, c.validationError(problems)
 		}
 		return after, nil
 	})
@@ -200,44 +202,44 @@ func (h *hosted) changeNodePool(c *exchange, change request.Change) error {
 	return h.showNodePool(c, http.StatusOK, id)
 }
 
-func (h *hosted) deleteNodePool(c *exchange) error {
-	id, err := c.id("node pool")
+func (h *customerAPI) deleteNodePool(c *exchange) error {
+	id, err := c.readID("node pool")
 	if err != nil {
 		return err
 	}
-	etag, err := insisted(c.r)
+	etag, err := readIfMatch(c.r)
 	if err != nil {
 		return err
 	}
 	if _, err := h.clm.Delete(c.ctx, nodePools, id, etag); err != nil {
-		return explain(err, http.StatusNotFound, c.missing("node pool", id))
+		return replaceStatus(err, http.StatusNotFound, c.notFound("node pool", id))
 	}
-	return c.answer(http.StatusAccepted, "", platform.NodePoolDeletion{Message: "Node pool deletion initiated",
+	return c.write(http.StatusAccepted, "", platform.NodePoolDeletion{Message: "Node pool deletion initiated",
 		NodepoolID: id})
 }
 
-func (h *hosted) listNodePools(c *exchange) error {
-	watch, err := c.flag("watch")
+func (h *customerAPI) listNodePools(c *exchange) error {
+	watch, err := c.readFlag("watch")
 	if err != nil {
 		return err
 	}
 	q := c.r.URL.Query()
-	from, search := nodePools, equalTo("name", q.Get("name"))
+	from, search := nodePools, equalSearch("name", q.Get("name"))
 	if cluster := q.Get("clusterId"); cluster != "" {
 		if _, err := uuid.Parse(cluster); err != nil {
-			return c.missing("cluster", cluster)
+			return c.notFound("cluster", cluster)
 		}
 		if _, err := h.clm.Get(c.ctx, clusters, cluster, "name"); err != nil {
-			return explain(err, http.StatusNotFound, c.missing("cluster", cluster))
+			return replaceStatus(err, http.StatusNotFound, c.notFound("cluster", cluster))
 		}
 		from = clusters.Below(cluster, nodePools)
 	}
 	if watch {
-		return h.relay(c, from, remote.WatchOptions{Cursor: q.Get("cursor"),
-			Search: both(search, equalTo("id", q.Get("id"))), Statuses: true}, c.shownNodePool)
+		return h.relayWatch(c, from, remote.WatchOptions{Cursor: q.Get("cursor"),
+			Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true}, c.showWatchedNodePool)
 	}
-	page, err := listed(h, c, selection[platform.NodePool]{
-		from: from, search: search, show: c.nodePoolOf, phase: func(n platform.NodePool) string {
+	page, err := listPage(h, c, listing[platform.NodePool]{
+		from: from, search: search, show: c.toNodePool, phase: func(n platform.NodePool) string {
 			return string(n.Status.Phase)
 		},
 		phases: phases(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting,
@@ -246,12 +248,12 @@ func (h *hosted) listNodePools(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	return c.answer(http.StatusOK, "", platform.NodePoolList{Items: page.items, Total: page.total, Limit: page.limit,
+	return c.write(http.StatusOK, "", platform.NodePoolList{Items: page.items, Total: page.total, Limit: page.limit,
 		Offset: page.offset})
 }
 
-func (h *hosted) nodePoolStatus(c *exchange) error {
-	id, err := c.id("node pool")
+func (h *customerAPI) nodePoolStatus(c *exchange) error {
+	id, err := c.readID("node pool")
 	if err != nil {
 		return err
 	}
@@ -259,8 +261,9 @@ func (h *hosted) nodePoolStatus(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	return c.answer(http.StatusOK, r.ETag, platform.NodePoolStatuses{
-		NodepoolID: id, ClusterID: ownerOf(r), Status: nodePoolStatus(r.Resource, c.visibility), ControllerStatuses: controllerStatuses(
+	return c.write(http.StatusOK, r.ETag, platform.NodePoolStatuses{
+		NodepoolID: id, ClusterID: ownerOf(r), Status: nodePoolStatus(r.Resource, c.visibility),
+		ControllerStatuses: controllerStatuses(
 			cluster.ID(ownerOf(r)), cluster.NodePoolID(id), r.Statuses, c.visibility),
 	})
 }

@@ -90,7 +90,7 @@ func startLifecycle(t *testing.T) *lifecycle {
 		return c
 	}
 	l.system = dial("adapter")
-	l.offer("1.36.2", "1.36.3")
+	l.updateAtCLM("1.36.2", "1.36.3")
 	l.front = dial("platform")
 	if l.maestro, err = maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1",
 		GRPC: "127.0.0.1:1"}); err != nil {
@@ -139,8 +139,8 @@ func (l *lifecycle) once(key access.Key) *client.Client {
 	return p
 }
 
-// offer makes releases.
-func (l *lifecycle) offer(versions ...string) {
+// updateAtCLM makes releases.
+func (l *lifecycle) updateAtCLM(versions ...string) {
 	l.t.Helper()
 	ctx := l.t.Context()
 	channel, err := l.system.Create(ctx, "channels", apiclm.ResourceCreate{Kind: "Channel", Name: "stable",

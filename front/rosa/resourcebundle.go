@@ -14,7 +14,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// A resource bundle is shown as Maestro shows it, but for secrets.
+// This API shows a resource bundle as Maestro does, with masked Secrets.
 
 // maxPage bounds a page of works or bundles.
 const maxPage = 500
@@ -58,7 +58,7 @@ func (f *front) getBundle(w http.ResponseWriter, r *http.Request) error {
 	}
 	doc, err := f.maestro.Bundle(r.Context(), id)
 	if err != nil {
-		return explain(err, http.StatusNotFound, noBundle(id))
+		return replaceStatus(err, http.StatusNotFound, noBundle(id))
 	}
 	if doc.JSON, err = maskSecrets(doc.JSON); err != nil {
 		return err
@@ -79,11 +79,10 @@ func noBundle(id string) *rest.Error {
 		"there is no resource bundle %s; GET /api/v0/resource_bundles lists those there are", quote(id))
 }
 
-// watchBundles passes Maestro's stream on, bookmarks and cursors as they are.
-// It does not continue a stream that Maestro breaks: the client does, with its
-// cursor.
+// watchBundles relays Maestro's stream with its bookmarks and cursors. A stream
+// that breaks ends the watch; the client continues with its cursor.
 func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o remote.WatchOptions) error {
-	// Maestro's bookmarks come every 15 s; ours fill in only when they fail to.
+	// Maestro sends a bookmark every 15 s; this one is sent when none comes.
 	return rest.Watch(w, r, rest.WatchOptions{Bookmark: 20 * time.Second}, func(ctx context.Context,
 		s *rest.Stream) error {
 		upstream, err := f.maestro.WatchBundles(ctx, o)
@@ -97,10 +96,10 @@ func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o remote.Wa
 		for {
 			e, err := upstream.Next()
 			if err != nil {
-				return broken(err)
+				return streamError(err)
 			}
 			if e.Type == rest.Failed {
-				return failed(e.Object)
+				return watchError(e.Object)
 			}
 			if e.Object, err = maskSecrets(e.Object); err != nil {
 				return err
@@ -112,8 +111,8 @@ func (f *front) watchBundles(w http.ResponseWriter, r *http.Request, o remote.Wa
 	})
 }
 
-// broken is what the client of a watch is told when Maestro's end is gone.
-func broken(err error) error {
+// streamError returns the answer when the stream of Maestro ends: 503.
+func streamError(err error) error {
 	e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
 		"Maestro's stream broke; watch again with the last cursor").Because(err)
 	if errors.Is(err, io.EOF) {
@@ -123,11 +122,11 @@ func broken(err error) error {
 	return e
 }
 
-// failed is the ERROR event of Maestro in the words of this API.
-func failed(object json.RawMessage) error {
+// watchError gives the ERROR event of Maestro the answer of this API.
+func watchError(object json.RawMessage) error {
 	var e platform.Error
 	if err := json.Unmarshal(object, &e); err != nil || e.Reason == "" {
-		return broken(err)
+		return streamError(err)
 	}
 	if e.Code == "maestro-410" {
 		return rest.Errorf(http.StatusGone, codeGone, "%s", e.Reason)

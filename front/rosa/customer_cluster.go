@@ -1,0 +1,294 @@
+package rosa
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"unicode/utf8"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/api/platform"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
+	"atoll.dev/front/rosa/request"
+	"atoll.dev/internal/rest"
+)
+
+// projectLabel is the label of a cluster's resource that stores target_project_id.
+const projectLabel = "target_project_id"
+
+// toCluster gives a resource, read with its reports, the shape of the wire.
+func (c *exchange) toCluster(r clmclient.Resource) (platform.Cluster, error) {
+	shown := platform.Cluster{
+		ID: r.ID, Name: r.Name, TargetProjectID: r.Labels[projectLabel],
+		CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
+		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version),
+		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
+	}
+	shown.Status, shown.PlacementRef = clusterStatus(r.Resource, c.visibility)
+	if err := json.Unmarshal(r.Spec, &shown.Spec); err != nil {
+		return shown, fmt.Errorf("reading the spec of cluster %s: %w", r.ID, err)
+	}
+	return shown, nil
+}
+
+// showWatchedCluster gives the object of a watch event the shape of the wire.
+func (c *exchange) showWatchedCluster(object json.RawMessage) (json.RawMessage, error) {
+	r, err := clmclient.ResourceOf(object)
+	if err != nil {
+		return nil, err
+	}
+	shown, err := c.toCluster(r)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(shown)
+}
+
+// showCluster reads a cluster and answers with it.
+func (h *customerAPI) showCluster(c *exchange, status int, id string) error {
+	r, err := h.cluster(c, id)
+	if err != nil {
+		return err
+	}
+	shown, err := c.toCluster(r)
+	if err != nil {
+		return err
+	}
+	return c.write(status, r.ETag, shown)
+}
+
+// cluster reads a cluster with its reports.
+func (h *customerAPI) cluster(c *exchange, id string) (clmclient.Resource, error) {
+	r, err := h.clm.GetWithStatuses(c.ctx, clusters, id)
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
+}
+
+func (h *customerAPI) createCluster(c *exchange) error {
+	body, err := c.readBody()
+	if err != nil {
+		return err
+	}
+	releases, err := h.catalogue.releases(c.r.Context())
+	if err != nil {
+		return err
+	}
+	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
+	made, problems, err := read.Create(body)
+	switch {
+	case err != nil:
+		return c.bodyError(err)
+	case len(problems) > 0:
+		return c.validationError(problems)
+	}
+	want := clm.ResourceCreate{Kind: "Cluster", Name: made.Name, Spec: made.Spec}
+	if made.Project != "" {
+		want.Labels = clm.Labels{projectLabel: made.Project}
+	}
+	r, err := h.clm.Create(c.ctx, clusters, want, c.r.Header.Get("Idempotency-Key"))
+	if err != nil {
+		return replaceNameConflict(err, c.errorf(http.StatusConflict, codeNameTaken,
+			"a cluster named %s already exists in your account; GET /api/v0/clusters?name=%s shows it", made.Name,
+			made.Name))
+	}
+	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)
+	return h.showCluster(c, http.StatusCreated, r.ID)
+}
+
+func (h *customerAPI) getCluster(c *exchange) error {
+	id, err := c.readID("cluster")
+	if err != nil {
+		return err
+	}
+	return h.showCluster(c, http.StatusOK, id)
+}
+
+func (h *customerAPI) patchCluster(c *exchange) error { return h.changeCluster(c, request.Patch) }
+func (h *customerAPI) replaceCluster(c *exchange) error {
+	return h.changeCluster(c, request.Replace)
+}
+
+// maxAttempts is how often a change is tried again because the document changed
+// meanwhile. Reports of adapters change it, too.
+const maxAttempts = 10
+
+func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
+	id, err := c.readID("cluster")
+	if err != nil {
+		return err
+	}
+	etag, err := readIfMatch(c.r)
+	if err != nil {
+		return err
+	}
+	body, err := c.readBody()
+	if err != nil {
+		return err
+	}
+	releases, err := h.catalogue.releases(c.r.Context())
+	if err != nil {
+		return err
+	}
+	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
+	err = h.updateSpec(c, clusters, id, "cluster", etag, func(have clmclient.Resource) (json.RawMessage, error) {
+		after, problems, err := read.Change(request.Stored{
+			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
+			Account: cluster.Account(c.who.Account), Spec: have.Spec,
+		}, change, body)
+		switch {
+		case err != nil:
+			return nil, c.bodyError(err)
+		case len(problems) > 0:
+			return nil, c.validationError(problems)
+		}
+		return after, nil
+	})
+	if err != nil {
+		return err
+	}
+	return h.showCluster(c, http.StatusOK, id)
+}
+
+// updateSpec reads a document, computes its next spec by change, and stores that.
+// It begins again when the document changed meanwhile, unless etag names the
+// version that the caller wants to change.
+func (h *customerAPI) updateSpec(c *exchange, in clmclient.Collection, id, what, etag string,
+	change func(clmclient.Resource) (json.RawMessage, error)) error {
+	return h.retryOnConflict(c, in, id, what, etag, func(have clmclient.Resource) error {
+		if have.DeletedTime != nil {
+			return c.errorf(http.StatusConflict, codeBeingDeleted, "the %s is being deleted, since %s", what,
+				have.DeletedTime.Format("2006-01-02T15:04:05Z07:00"))
+		}
+		after, err := change(have)
+		if err != nil {
+			return err
+		}
+		body, err := json.Marshal(map[string]json.RawMessage{"spec": after})
+		if err != nil {
+			return err
+		}
+		_, err = h.clm.Replace(c.ctx, in, id, body, have.ETag)
+		return err
+	})
+}
+
+// retryOnConflict reads a document and calls do with it, and does so again, at
+// most maxAttempts times, while do fails because the document has changed. A
+// document of another version than etag names is 412; "" names every version.
+func (h *customerAPI) retryOnConflict(c *exchange, in clmclient.Collection, id, what, etag string,
+	do func(clmclient.Resource) error) error {
+	for attempt := 1; ; attempt++ {
+		have, err := h.clm.Get(c.ctx, in, id, "")
+		if err != nil {
+			return replaceStatus(err, http.StatusNotFound, c.notFound(what, id))
+		}
+		if etag != "" && !rest.SameVersion(etag, have.ETag) {
+			return versionMismatch(what)
+		}
+		err = do(have)
+		if remote.StatusOf(err) != http.StatusPreconditionFailed || etag != "" || attempt == maxAttempts {
+			return replaceStatus(err, http.StatusNotFound, c.notFound(what, id))
+		}
+	}
+}
+
+// maxReason is how many characters the reason of a forced deletion may have.
+const maxReason = 1024
+
+// deleteCluster deletes a cluster without deletion protection. It deletes the
+// version whose protection it has read: a protection that somebody switches on
+// meanwhile holds.
+func (h *customerAPI) deleteCluster(c *exchange) error {
+	id, err := c.readID("cluster")
+	if err != nil {
+		return err
+	}
+	force, err := c.readFlag("force")
+	if err != nil {
+		return err
+	}
+	reason := c.r.URL.Query().Get("reason")
+	switch {
+	case force && !c.who.Privileged:
+		return c.errorf(http.StatusForbidden, codeNotAllowed, "only privileged accounts may force a deletion")
+	case force && reason == "":
+		return c.errorf(http.StatusBadRequest, codeUnreadable,
+			"reason is missing: a forced deletion leaves behind what was made for the cluster; say why, it is kept "+
+				"in its history")
+	case utf8.RuneCountInString(reason) > maxReason:
+		return c.errorf(http.StatusBadRequest, codeUnreadable, "reason has more than %d characters", maxReason)
+	}
+	etag, err := readIfMatch(c.r)
+	if err != nil {
+		return err
+	}
+	err = h.retryOnConflict(c, clusters, id, "cluster", etag, func(have clmclient.Resource) error {
+		var s platform.ClusterSpec
+		if err := json.Unmarshal(have.Spec, &s); err != nil {
+			return fmt.Errorf("reading the spec of cluster %s: %w", id, err)
+		}
+		if s.DeleteProtection && have.DeletedTime == nil {
+			return c.errorf(http.StatusConflict, codeProtected,
+				`the cluster %s is protected from deletion; PATCH it with {"spec":{"deleteProtection":false}} `+
+					"and delete it then", have.Name)
+		}
+		if have.DeletedTime != nil {
+			return nil
+		}
+		_, err := h.clm.Delete(c.ctx, clusters, id, have.ETag)
+		return err
+	})
+	if err == nil && force {
+		err = h.clm.ForceDelete(c.ctx, clusters, id, reason)
+		if remote.StatusOf(err) == http.StatusNotFound {
+			err = nil // the deletion has finished already
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return c.write(http.StatusAccepted, "", platform.ClusterDeletion{Message: "Cluster deletion initiated",
+		ClusterID: id})
+}
+
+func (h *customerAPI) listClusters(c *exchange) error {
+	watch, err := c.readFlag("watch")
+	if err != nil {
+		return err
+	}
+	q := c.r.URL.Query()
+	search := equalSearch("name", q.Get("name"))
+	if watch {
+		return h.relayWatch(c, clusters, remote.WatchOptions{
+			Cursor: q.Get("cursor"), Search: joinSearches(search, equalSearch("id", q.Get("id"))), Statuses: true,
+		}, c.showWatchedCluster)
+	}
+	page, err := listPage(h, c, listing[platform.Cluster]{
+		from: clusters, search: search, show: c.toCluster, phase: func(cl platform.Cluster) string {
+			return string(cl.Status.Phase)
+		},
+		phases: phases(platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseProvisioning,
+			platform.ClusterPhaseReady,
+			platform.ClusterPhaseDeleting, platform.ClusterPhaseFailed),
+	})
+	if err != nil {
+		return err
+	}
+	return c.write(http.StatusOK, "", platform.ClusterList{Items: page.items, Total: page.total, Limit: page.limit,
+		Offset: page.offset})
+}
+
+func (h *customerAPI) clusterStatuses(c *exchange) error {
+	id, err := c.readID("cluster")
+	if err != nil {
+		return err
+	}
+	r, err := h.cluster(c, id)
+	if err != nil {
+		return err
+	}
+	status, _ := clusterStatus(r.Resource, c.visibility)
+	return c.write(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: id, Status: status,
+		ControllerStatuses: controllerStatuses(cluster.ID(id), "", r.Statuses, c.visibility)})
+}
