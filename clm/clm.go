@@ -71,6 +71,7 @@ type Server struct {
 	registry *Registry
 	feed     *store.Broadcast
 	metrics  *metrics
+	pending  *pending // nil: nobody asks for metrics
 	watches  *rest.WatchLimits
 	expiries *expiries
 	document func() (json.RawMessage, error) // Registry.document, once: whoever reaches the port may ask for it
@@ -104,11 +105,14 @@ func New(o Options) (*Server, error) {
 		}
 	}
 	s := &Server{opts: o, log: o.Logger, store: o.Database.Store, registry: o.Database.Registry, feed: o.Database.Feed,
-		metrics: newMetrics(o.Metrics, o.Version, o.Database.Registry, o.Database.Store, o.Stuck),
 		document: sync.OnceValues(func() (json.RawMessage, error) {
 			return o.Database.Registry.document(o.Specs,
 				o.Extension)
 		})}
+	if o.Metrics != nil {
+		s.pending = newPending(o.Database, o.Stuck, o.Logger)
+		s.metrics = newMetrics(o.Metrics, o.Version, o.Database.Registry, s.pending)
+	}
 	s.watches = rest.NewWatchLimits(o.WatchesPerCaller)
 	s.expiries = newExpiries(s)
 	return s, nil
@@ -128,6 +132,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { s.keepTidy(ctx); return nil })
 	group.Go(func() error { s.expiries.run(ctx); return nil })
+	group.Go(func() error { s.pending.run(ctx); return nil })
 	serve("clm", s.opts.HTTP, s.opts.HTTPTLS)
 	serve("clm plain", s.opts.Plain, nil)
 	return group.Wait()
