@@ -162,8 +162,8 @@ func New(o Options) (*Agent, error) {
 	a.wire = wire{consumer: o.Consumer, source: o.Consumer + "-agent", now: time.Now}
 	a.core = newCore(coreConfig{
 		consumer: o.Consumer, hubHash: hash, agentID: o.AgentID, fieldManager: o.FieldManager,
-		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{fallback: o.ListAfter,
-			every: o.CompareEvery}, wall: o.Wall,
+		maxRaw: o.MaxJSONRaw, sendWindow: o.SendWindow, resync: resync{listAfter: o.ListAfter,
+			every: o.CompareEvery}, wallTime: o.Wall,
 	})
 	a.start = a.core.load(a.store.works, a.store.ceiling, time.Now())
 	return a, nil
@@ -172,7 +172,7 @@ func New(o Options) (*Agent, error) {
 // ReadyKube returns nil while the management cluster's API server answers and
 // what the agent applied there is known.
 func (a *Agent) ReadyKube(ctx context.Context) error {
-	if err := a.kube.up(ctx); err != nil {
+	if err := a.kube.checkReady(ctx); err != nil {
 		return fmt.Errorf("the management cluster's API server: %w", err)
 	}
 	if !a.synced.Load() {
@@ -197,7 +197,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	a.pool = newPool(ctx, a.o.Workers, func(ctx context.Context, e effect) {
-		a.inbox.post(a.metrics.timed(e, func() event { return a.kube.run(ctx, e) }))
+		a.inbox.post(a.metrics.timed(e, func() event { return a.kube.call(ctx, e) }))
 	})
 	var parts sync.WaitGroup
 	var busErr error
@@ -205,7 +205,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		defer cancel()
 		busErr = a.link.Run(ctx)
 	})
-	parts.Go(func() { a.announce(ctx) })
+	parts.Go(func() { a.publishHeartbeats(ctx) })
 	parts.Go(func() { a.sender.run(ctx) })
 	a.watcher.watchAMWs(ctx)
 	a.loop(ctx)
@@ -236,7 +236,7 @@ func (a *Agent) loop(ctx context.Context) {
 			a.perform(ctx, a.core.step(ev, time.Now()))
 		}
 		wait := time.Hour
-		if at := a.core.wake(); !at.IsZero() {
+		if at := a.core.nextWake(); !at.IsZero() {
 			wait = time.Until(at)
 		}
 		a.metrics.observe(a.core)
@@ -258,10 +258,10 @@ func (a *Agent) perform(ctx context.Context, effects []effect) {
 		switch e := e.(type) {
 		case effPersist:
 			a.persist(e)
-		case effWant:
-			a.kube.wanted.set(e.key, e.rules, e.managers)
-		case effUnwant:
-			a.kube.wanted.drop(e.key)
+		case effObserve:
+			a.kube.registry.set(e.key, e.rules, e.managers)
+		case effUnobserve:
+			a.kube.registry.drop(e.key)
 		case effWatch:
 			watches = append(watches, e)
 		case effWatchKinds:
@@ -269,9 +269,9 @@ func (a *Agent) perform(ctx context.Context, effects []effect) {
 		case effProbe:
 			a.probe(ctx)
 		case effResync:
-			a.sender.add(func(ctx context.Context) { a.resync(ctx, e.versions) })
-		case effSay:
-			a.sender.add(func(ctx context.Context) { a.say(ctx, e) })
+			a.sender.add(func(ctx context.Context) { a.requestSpecs(ctx, e.versions) })
+		case effPublish:
+			a.sender.add(func(ctx context.Context) { a.publishComparison(ctx, e) })
 		case effSend:
 			a.sender.add(func(ctx context.Context) { a.sendStatus(ctx, e.event) })
 		default:
@@ -308,12 +308,12 @@ func (a *Agent) probe(ctx context.Context) {
 			return
 		case <-time.After(probeEvery):
 		}
-		a.inbox.post(evProbed{up: a.kube.up(ctx) == nil})
+		a.inbox.post(evProbed{up: a.kube.checkReady(ctx) == nil})
 	})
 }
 
 // announce says every now and then that the agent lives.
-func (a *Agent) announce(ctx context.Context) {
+func (a *Agent) publishHeartbeats(ctx context.Context) {
 	ticker := time.NewTicker(a.o.SeenEvery)
 	defer ticker.Stop()
 	for {

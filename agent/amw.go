@@ -36,7 +36,7 @@ func (k *kube) createAMW(ctx context.Context, e effCreateAMW) event {
 	made, err := k.dynamic.Resource(appliedWorks).Apply(ctx, k.amwName(e.name), obj, metav1.ApplyOptions{
 		FieldManager: workv1.DefaultFieldManager, Force: true})
 	if err != nil {
-		done.err = classify(err)
+		done.err = classifyError(err)
 		return done
 	}
 	done.amw, done.err = k.amwOf(made)
@@ -50,10 +50,10 @@ func (k *kube) deleteAMW(ctx context.Context, e effDeleteAMW) event {
 	err := amws.Delete(ctx, k.amwName(e.name), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &e.uid},
 		PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) {
-		done.err = classify(err)
+		done.err = classifyError(err)
 		return done
 	}
-	done.asked = err == nil // the watch shows it deleting, or gone
+	done.deletionRequested = err == nil // the watch shows it deleting, or gone
 	return done
 }
 
@@ -64,7 +64,7 @@ func (k *kube) finalizeAMW(ctx context.Context, e effFinalizeAMW) event {
 		return done
 	}
 	if err != nil {
-		done.err = classify(err)
+		done.err = classifyError(err)
 		return done
 	}
 	if obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 {
@@ -88,7 +88,7 @@ func (k *kube) setFinalizers(ctx context.Context, name amwName, uid types.UID, s
 func (k *kube) takeOverAMW(ctx context.Context, e effTakeOverAMW) event {
 	done := evAMWDone{id: e.id, name: e.name, op: amwTakeOver}
 	fail := func(err error) event {
-		done.err = classify(fmt.Errorf("taking over from AppliedManifestWork %s: %w", k.amwName(e.former), err))
+		done.err = classifyError(fmt.Errorf("taking over from AppliedManifestWork %s: %w", k.amwName(e.former), err))
 		return done
 	}
 	for _, ref := range e.objects {
@@ -115,7 +115,7 @@ func (k *kube) takeOverAMW(ctx context.Context, e effTakeOverAMW) event {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fail(err)
 	}
-	done.ended = e.former
+	done.formerDeleted = e.former
 	done.amw, done.err = k.amwOf(obj)
 	return done
 }
@@ -167,7 +167,7 @@ func (k *kube) recordAMW(ctx context.Context, e effRecordAMW) event {
 		return done // gone: it is made anew
 	}
 	if err != nil {
-		done.err = classify(err)
+		done.err = classifyError(err)
 		return done
 	}
 	done.amw, done.err = k.amwOf(obj)

@@ -13,7 +13,7 @@ import (
 // An AppliedManifestWork that the API server refuses is told in the work's
 // conditions, with the server's words, and tried again; what was told of the
 // manifests before stays.
-func TestAnAppliedManifestWorkThatCannotBeMadeIsTold(t *testing.T) {
+func TestAFailedAppliedManifestWorkIsReported(t *testing.T) {
 	c := newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", sendWindow: 4})
 	now := noon
 	refused, created := true, 0

@@ -31,10 +31,10 @@ func (s *spec) name() string {
 }
 
 // maker is the work that made the AMW, as far as it can be known.
-func (a *amwState) maker() workID { return cmp.Or(a.work, workID(a.name)) }
+func (a *amwState) creator() workID { return cmp.Or(a.work, workID(a.name)) }
 
 // saysMaker reports whether the AMW says that the work made it.
-func (a *amwState) saysMaker(id workID) bool { return a.maker() == id }
+func (a *amwState) belongsTo(id workID) bool { return a.creator() == id }
 
 func (c *core) setAMW(a *amwState) {
 	c.dropAMW(a.name)
@@ -42,10 +42,10 @@ func (c *core) setAMW(a *amwState) {
 	if a.work == "" {
 		return
 	}
-	if c.amwsOf[a.work] == nil {
-		c.amwsOf[a.work] = map[amwName]bool{}
+	if c.amwsByWork[a.work] == nil {
+		c.amwsByWork[a.work] = map[amwName]bool{}
 	}
-	c.amwsOf[a.work][a.name] = true
+	c.amwsByWork[a.work][a.name] = true
 }
 
 func (c *core) dropAMW(name amwName) {
@@ -54,9 +54,9 @@ func (c *core) dropAMW(name amwName) {
 	if a == nil || a.work == "" {
 		return
 	}
-	delete(c.amwsOf[a.work], name)
-	if len(c.amwsOf[a.work]) == 0 {
-		delete(c.amwsOf, a.work)
+	delete(c.amwsByWork[a.work], name)
+	if len(c.amwsByWork[a.work]) == 0 {
+		delete(c.amwsByWork, a.work)
 	}
 }
 
@@ -65,45 +65,45 @@ func (c *core) amwOf(w *workState) *amwState { return c.amws[w.amw] }
 
 // workOf is the work whose AMW, or former AMW, this is; nil when none is known.
 func (c *core) workOf(a *amwState) *workState {
-	if id, ok := c.held[a.name]; ok {
+	if id, ok := c.nameHolders[a.name]; ok {
 		return c.works[id]
 	}
-	return c.works[a.maker()]
+	return c.works[a.creator()]
 }
 
 // hold gives the work a name for its AMW.
-func (c *core) hold(w *workState, name amwName) {
-	c.unhold(w)
+func (c *core) claimName(w *workState, name amwName) {
+	c.releaseName(w)
 	w.amw = name
-	c.held[name] = w.id
+	c.nameHolders[name] = w.id
 }
 
 // unhold takes the name back: of a work that ends, or that gets another.
-func (c *core) unhold(w *workState) {
-	if c.held[w.amw] == w.id {
-		delete(c.held, w.amw)
+func (c *core) releaseName(w *workState) {
+	if c.nameHolders[w.amw] == w.id {
+		delete(c.nameHolders, w.amw)
 	}
 	w.amw = ""
 }
 
 // nameAMW gives the work the name that its spec asks for. One that is to be
 // deleted keeps an AMW that it has, whatever its name.
-func (c *core) nameAMW(w *workState) {
+func (c *core) chooseAMWName(w *workState) {
 	names := []amwName{amwName(w.id), amwName("id-" + w.id)}
 	if name := w.spec.name(); c.isValidAMWName(name) {
 		names = slices.Insert(names, 0, amwName(name))
 	}
-	names = slices.DeleteFunc(names, func(n amwName) bool { return !c.mayHold(w, n) })
+	names = slices.DeleteFunc(names, func(n amwName) bool { return !c.mayClaimName(w, n) })
 	if w.spec.Deleting {
-		for _, n := range append(names, slices.Sorted(maps.Keys(c.amwsOf[w.id]))...) {
-			if c.amws[n] != nil && c.mayHold(w, n) {
-				c.hold(w, n)
+		for _, n := range append(names, slices.Sorted(maps.Keys(c.amwsByWork[w.id]))...) {
+			if c.amws[n] != nil && c.mayClaimName(w, n) {
+				c.claimName(w, n)
 				return
 			}
 		}
 	}
 	if len(names) > 0 && names[0] != w.amw {
-		c.hold(w, names[0])
+		c.claimName(w, names[0])
 	}
 }
 
@@ -114,8 +114,8 @@ func (c *core) isValidAMWName(name string) bool {
 }
 
 // mayHold says whether no other work has the name, or made the AMW of that name.
-func (c *core) mayHold(w *workState, name amwName) bool {
-	if id, ok := c.held[name]; ok && id != w.id {
+func (c *core) mayClaimName(w *workState, name amwName) bool {
+	if id, ok := c.nameHolders[name]; ok && id != w.id {
 		return false
 	}
 	if other := c.works[workID(name)]; other != nil && other != w {
@@ -128,10 +128,10 @@ func (c *core) mayHold(w *workState, name amwName) bool {
 // formerAMW is an AMW of the work under another name than its present one, nil
 // when there is none.
 func (c *core) formerAMW(w *workState) *amwState {
-	names := slices.Sorted(maps.Keys(c.amwsOf[w.id]))
+	names := slices.Sorted(maps.Keys(c.amwsByWork[w.id]))
 	for _, name := range append(names, amwName(w.id)) {
 		a := c.amws[name]
-		if _, isHeld := c.held[name]; a != nil && name != w.amw && !isHeld && a.saysMaker(w.id) {
+		if _, isHeld := c.nameHolders[name]; a != nil && name != w.amw && !isHeld && a.belongsTo(w.id) {
 			return a
 		}
 	}
@@ -146,19 +146,19 @@ func (c *core) takeOverFormer(w *workState, amw *amwState) bool {
 	if f == nil {
 		return false
 	}
-	if w.amwBusy || w.recording || w.busy > 0 || w.amwDue.After(c.now) {
+	if w.amwCallInFlight || w.recordInFlight || w.callsInFlight > 0 || w.amwDue.After(c.now) {
 		return true
 	}
-	w.amwBusy = true
+	w.amwCallInFlight = true
 	orphaned := map[identity]bool{}
 	for _, m := range w.manifests {
 		if m.mapped && !m.owned {
 			orphaned[m.key.identity()] = true
 		}
 	}
-	c.do(effTakeOverAMW{
+	c.emit(effTakeOverAMW{
 		id: w.id, name: w.amw, uid: amw.uid, former: f.name, formerUID: f.uid, finalizers: f.otherFinalizers(),
-		objects: unionOf(c.traces(w, f), nil), orphaned: orphaned, applied: unionOf(amw.applied, f.applied),
+		objects: unionOf(c.possibleObjects(w, f), nil), orphaned: orphaned, applied: unionOf(amw.applied, f.applied),
 	})
 	return true
 }

@@ -16,26 +16,26 @@ func (c *core) advance(w *workState) {
 	if !c.amwsSynced || c.apiDown || c.works[w.id] != w {
 		return
 	}
-	if w.spec == nil || w.next != nil && !w.silent {
-		if w.busy > 0 || w.amwBusy || !w.nextDurable {
+	if w.spec == nil || w.nextSpec != nil && !w.unknownToServer {
+		if w.callsInFlight > 0 || w.amwCallInFlight || !w.nextDurable {
 			return
 		}
-		c.adopt(w)
+		c.beginNextSpec(w)
 	}
 	amw := c.amwOf(w)
-	if w.spec.Deleting || w.tornDown || amw != nil && amw.deleting {
+	if w.spec.Deleting || w.teardownBegun || amw != nil && amw.deleting {
 		c.tearDown(w)
 		return
 	}
 	mapped := c.mapManifests(w)
 	if mapped {
-		c.arrived(w)
+		c.releaseLoaded(w)
 	}
 	exists := c.ensureAMW(w, amw)
 	if !exists && w.amwErr != "" {
 		c.report(w) // nothing can be applied: say why
 	}
-	if !mapped || !c.note(w, amw) || !exists || !c.applyDue(w, amw) {
+	if !mapped || !c.recordPossible(w, amw) || !exists || !c.applyDue(w, amw) {
 		return
 	}
 	c.report(w)
@@ -54,9 +54,9 @@ func (c *core) ensureAMW(w *workState, amw *amwState) bool {
 		w.amwErr = "other works have all names that its AppliedManifestWork could have"
 		return false
 	}
-	if (amw == nil || amw.foreign || !amw.saysMaker(w.id)) && !w.amwBusy && !w.amwDue.After(c.now) {
-		w.amwBusy = true
-		c.do(effCreateAMW{w.id, w.amw, w.spec.labels()})
+	if (amw == nil || amw.foreign || !amw.belongsTo(w.id)) && !w.amwCallInFlight && !w.amwDue.After(c.now) {
+		w.amwCallInFlight = true
+		c.emit(effCreateAMW{w.id, w.amw, w.spec.labels()})
 	}
 	return amw != nil
 }
@@ -72,39 +72,39 @@ func (c *core) mapManifests(w *workState) bool {
 
 // arrived gives up the interest in what was loaded: manifests and removals
 // have theirs now.
-func (c *core) arrived(w *workState) {
-	for _, key := range w.loaded {
-		if _, removing := w.removing[key]; !removing {
-			c.unwait(key, w.id)
+func (c *core) releaseLoaded(w *workState) {
+	for _, key := range w.unclaimedLoaded {
+		if _, removing := w.removals[key]; !removing {
+			c.stopWaitingForObject(key, w.id)
 		}
 	}
-	w.loaded = nil
+	w.unclaimedLoaded = nil
 }
 
 // note writes down what may come to exist, before it does. It reports whether
 // that is on disk.
-func (c *core) note(w *workState, amw *amwState) bool {
-	if w.noting {
+func (c *core) recordPossible(w *workState, amw *amwState) bool {
+	if w.recordingPossible {
 		return false
 	}
 	var fresh []identity
 	for _, m := range w.manifests {
-		if !m.mapped || m.broken != "" || m.strategy.readOnly() || c.complete(w, m) {
+		if !m.mapped || m.rejected != "" || m.strategy.readOnly() || c.isComplete(w, m) {
 			continue
 		}
 		id := m.key.identity()
-		if _, done := w.done[m.key]; done || w.noted[id] || amw != nil && amw.lists(id) &&
-			(!w.recording || lists(w.record, id)) {
+		if _, done := w.applied[m.key]; done || w.durablePossible[id] || amw != nil && amw.lists(id) &&
+			(!w.recordInFlight || lists(w.recordedRefs, id)) {
 			continue
 		}
-		w.maybe[id] = refOf(m.key, "")
+		w.possible[id] = refOf(m.key, "")
 		fresh = append(fresh, id)
 	}
 	if len(fresh) == 0 {
 		return true
 	}
-	w.noting = true
-	c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}, then: evNoted{w.id, fresh}})
+	w.recordingPossible = true
+	c.emit(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}, then: evPossibleDurable{w.id, fresh}})
 	return false
 }
 
@@ -120,56 +120,56 @@ func (c *core) applyDue(w *workState, amw *amwState) bool {
 	settled := true
 	early := false // a namespace or kind of this work has not had its try
 	for _, m := range w.manifests {
-		if !c.needs(w, m, amw) {
+		if !c.needsCall(w, m, amw) {
 			continue
 		}
-		if !m.busy && m.due.After(c.now) {
-			c.at(m.due, w.id)
-			settled = settled && (m.attempted || c.objects[m.key].live != nil)
+		if !m.inFlight && m.retryAt.After(c.now) {
+			c.wakeAt(m.retryAt, w.id)
+			settled = settled && (m.attempted || c.objects[m.key].latest != nil)
 			continue
 		}
 		settled = false
-		if isEarly(m.key.GroupResource()) {
+		if goesFirst(m.key.GroupResource()) {
 			early = true
 		}
 	}
 	for _, m := range w.manifests {
-		if m.busy || m.due.After(c.now) || !c.needs(w, m, amw) || early && !isEarly(m.key.GroupResource()) {
+		if m.inFlight || m.retryAt.After(c.now) || !c.needsCall(w, m, amw) || early && !goesFirst(m.key.GroupResource()) {
 			continue
 		}
 		c.apply(w, m, amw)
 	}
-	return settled && w.busy == 0 && c.known(w)
+	return settled && w.callsInFlight == 0 && c.allStatesKnown(w)
 }
 
 // needs says whether the manifest is to be written, or read.
-func (c *core) needs(w *workState, m *manifestState, amw *amwState) bool {
-	if m.broken != "" || !m.mapped {
+func (c *core) needsCall(w *workState, m *manifestState, amw *amwState) bool {
+	if m.rejected != "" || !m.mapped {
 		return false
 	}
-	if m.busy {
+	if m.inFlight {
 		return true
 	}
-	if c.complete(w, m) {
-		return c.unseen(m)
+	if c.isComplete(w, m) {
+		return c.needsRead(m)
 	}
-	if m.repair || w.executor() != nil && !m.allowed.After(c.now) {
+	if m.needsRepair || w.executor() != nil && !m.authorizedUntil.After(c.now) {
 		return true
 	}
 	if m.strategy.readOnly() {
-		return c.objects[m.key].live == nil
+		return c.objects[m.key].latest == nil
 	}
-	return w.done[m.key].Hash != m.hash(amw) || c.unseen(m)
+	return w.applied[m.key].Hash != m.applyHash(amw) || c.needsRead(m)
 }
 
 // known says whether the state of every object that was applied is known, as
 // it is not between a restart and the first answer of the watches.
-func (c *core) known(w *workState) bool {
+func (c *core) allStatesKnown(w *workState) bool {
 	for _, m := range w.manifests {
-		if !m.mapped || m.broken != "" || m.attempted || m.readErr != "" {
+		if !m.mapped || m.rejected != "" || m.attempted || m.readErr != "" {
 			continue
 		}
-		if c.unknown(m) {
+		if c.stateUnknown(m) {
 			return false
 		}
 	}
@@ -177,11 +177,11 @@ func (c *core) known(w *workState) bool {
 }
 
 // hash names what is applied for the manifest: another AMW is another owner.
-func (m *manifestState) hash(amw *amwState) string { return m.content + ":" + string(amw.uid) }
+func (m *manifestState) applyHash(amw *amwState) string { return m.contentHash + ":" + string(amw.uid) }
 
 // isEarly says whether objects of the kind come before the rest of their
 // work, which may need them.
-func isEarly(r schema.GroupResource) bool {
+func goesFirst(r schema.GroupResource) bool {
 	return r == namespaces.GroupResource() || r == customResources.GroupResource()
 }
 
@@ -193,18 +193,18 @@ var (
 
 func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
 	o := c.objects[m.key]
-	m.busy = true
-	w.busy++
-	o.writing++
-	_, before := w.done[m.key]
+	m.inFlight = true
+	w.callsInFlight++
+	o.writesInFlight++
+	_, before := w.applied[m.key]
 	e := effApply{
 		id: w.id, ordinal: m.ordinal, key: m.key, gvk: m.gvk, manifest: m.raw, executor: w.executor(),
-		owners: c.owners(o), owner: amw.uid, owned: m.owned, hash: m.hash(amw), strategy: m.strategy,
-		read: m.strategy.readOnly() || c.complete(w, m) || !m.repair && w.done[m.key].Hash == m.hash(amw),
-		look: o.live == nil && (before || amw.lists(m.key.identity())) || o.live != nil && o.live.carries,
+		owners: c.owners(o), owner: amw.uid, owned: m.owned, hash: m.applyHash(amw), strategy: m.strategy,
+		onlyRead:  m.strategy.readOnly() || c.isComplete(w, m) || !m.needsRepair && w.applied[m.key].Hash == m.applyHash(amw),
+		readFirst: o.latest == nil && (before || amw.lists(m.key.identity())) || o.latest != nil && o.latest.hasOwnMetadata,
 	}
-	e.ask = e.read && !c.unknown(m)
-	c.do(e)
+	e.onlyAuthorize = e.onlyRead && !c.stateUnknown(m)
+	c.emit(e)
 }
 
 // owners are the AMWs of all works that own the object. Leaving one out would
@@ -221,112 +221,112 @@ func (c *core) owners(o *object) []metav1.OwnerReference {
 }
 
 // applied takes the answer to an apply.
-func (c *core) applied(ev evApplied) {
+func (c *core) handleApplied(ev evApplied) {
 	w := c.works[ev.id]
 	o := c.objects[ev.key]
 	if o != nil {
-		o.writing--
+		o.writesInFlight--
 	}
 	if w == nil {
 		return
 	}
-	w.busy--
+	w.callsInFlight--
 	var m *manifestState
 	if ev.ordinal < len(w.manifests) && w.manifests[ev.ordinal].key == ev.key {
 		m = w.manifests[ev.ordinal]
-		m.busy, m.repair = false, false
+		m.inFlight, m.needsRepair = false, false
 	}
 	if ev.obs != nil && o != nil {
-		o.see(ev.obs)
+		o.keepIfNewer(ev.obs)
 	}
 	switch {
 	case ev.err == nil:
 		if m == nil {
 			break
 		}
-		m.attempted, m.failures, m.due = true, 0, time.Time{}
+		m.attempted, m.failures, m.retryAt = true, 0, time.Time{}
 		m.err, m.reason, m.readErr = "", "", ""
 		c.stopWaiting(w, m)
 		if w.executor() != nil {
-			m.allowed = c.now.Add(allowedRecheck)
-			c.at(m.allowed, w.id)
+			m.authorizedUntil = c.now.Add(allowedRecheck)
+			c.wakeAt(m.authorizedUntil, w.id)
 		}
-		if !ev.read && ev.obs != nil {
+		if !ev.onlyRead && ev.obs != nil {
 			if o != nil && m.strategy.writes() {
 				clear(o.expected)
-				o.expect(ev.obs.fingerprint)
+				o.expectFingerprint(ev.obs.fingerprint)
 			}
-			w.done[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash,
+			w.applied[ev.key] = appliedManifest{Ordinal: m.ordinal, Ref: refOf(ev.key, ev.obs.uid), Hash: ev.hash,
 				Fingerprint: ev.obs.fingerprint, Manager: m.strategy.namedManager()}
 		}
-		c.watch(ev.key.GroupVersionResource, m.rules != nil)
+		c.ensureWatch(ev.key.GroupVersionResource, m.rules != nil)
 	case ev.err.kind == errTransport:
-		c.transportFailed()
+		c.startProbe()
 		if m != nil {
 			m.failures++
-			m.due = c.now.Add(backoffFor(ev.err, m.failures))
+			m.retryAt = c.now.Add(backoffFor(ev.err, m.failures))
 		}
 	case m != nil:
-		c.applyFailed(w, m, ev)
+		c.handleApplyFailure(w, m, ev)
 	}
-	if o != nil && o.writing == 0 {
+	if o != nil && o.writesInFlight == 0 {
 		c.checkDrift(o)
 	}
 	c.advance(w)
 }
 
-func (c *core) applyFailed(w *workState, m *manifestState, ev evApplied) {
+func (c *core) handleApplyFailure(w *workState, m *manifestState, ev evApplied) {
 	m.attempted = true
 	m.failures++
-	m.due = c.now.Add(backoffFor(ev.err, m.failures))
+	m.retryAt = c.now.Add(backoffFor(ev.err, m.failures))
 	m.reason, m.err, m.readErr = cmp.Or(ev.err.reason, workv1.AppliedManifestFailed), ev.err.message, ev.readErr
-	m.allowed = time.Time{}
+	m.authorizedUntil = time.Time{}
 	switch ev.err.kind {
 	case errNamespace:
 		c.stopWaiting(w, m)
 		key := objectKey{GroupVersionResource: namespaces, Name: ev.err.namespace}
-		m.waitsFor = &key
-		c.await(key, w.id)
-		c.watch(namespaces, false)
+		m.waitsForObject = &key
+		c.waitForObject(key, w.id)
+		c.ensureWatch(namespaces, false)
 	case errNoKind:
 		// The kind went away: what discovery said no longer holds.
 		delete(c.mappings, m.gvk)
 		c.unclaim(w, m)
 		m.mapped = false
 		m.meta.Resource = ""
-		c.do(effWatchKinds{})
+		c.emit(effWatchKinds{})
 	}
 }
 
 func (c *core) stopWaiting(w *workState, m *manifestState) {
-	if m.waitsFor != nil {
-		key := *m.waitsFor
-		m.waitsFor = nil
+	if m.waitsForObject != nil {
+		key := *m.waitsForObject
+		m.waitsForObject = nil
 		for _, other := range w.manifests {
-			if other.waitsFor != nil && *other.waitsFor == key {
+			if other.waitsForObject != nil && *other.waitsForObject == key {
 				return
 			}
 		}
-		c.unwait(key, w.id)
+		c.stopWaitingForObject(key, w.id)
 	}
 }
 
 // recordAMW writes what exists by the work into its AMW, once everything has
 // had its try.
 func (c *core) recordAMW(w *workState, amw *amwState) {
-	if w.amwBusy || w.recording || w.busy > 0 {
+	if w.amwCallInFlight || w.recordInFlight || w.callsInFlight > 0 {
 		return
 	}
 	want := c.appliedRefs(w)
 	if slices.Equal(want, amw.applied) && !amw.evicting {
-		c.forgetMaybe(w)
+		c.clearPossible(w)
 		return
 	}
 	if w.amwDue.After(c.now) {
 		return
 	}
-	w.recording, w.record = true, want
-	c.do(effRecordAMW{w.id, w.amw, amw.uid, want, amw.evicting})
+	w.recordInFlight, w.recordedRefs = true, want
+	c.emit(effRecordAMW{w.id, w.amw, amw.uid, want, amw.evicting})
 }
 
 // appliedRefs lists the objects of the work that exist, and those that are
@@ -340,20 +340,20 @@ func (c *core) appliedRefs(w *workState) []resourceRef {
 		}
 		o := c.objects[m.key]
 		switch {
-		case o != nil && o.live != nil:
-			if !o.live.exists {
+		case o != nil && o.latest != nil:
+			if !o.latest.exists {
 				continue
 			}
-			refs = append(refs, refOf(m.key, o.live.uid))
-		case w.done[m.key].Hash != "":
-			refs = append(refs, w.done[m.key].Ref)
+			refs = append(refs, refOf(m.key, o.latest.uid))
+		case w.applied[m.key].Hash != "":
+			refs = append(refs, w.applied[m.key].Ref)
 		default:
 			continue
 		}
 		listed[m.key] = true
 	}
-	for key, r := range w.removing {
-		if !listed[key] && !r.over {
+	for key, r := range w.removals {
+		if !listed[key] && !r.finished {
 			refs = append(refs, r.ref)
 		}
 	}
@@ -363,28 +363,28 @@ func (c *core) appliedRefs(w *workState) []resourceRef {
 
 // forgetMaybe drops the notes about what may exist, once the AMW lists what
 // does.
-func (c *core) forgetMaybe(w *workState) {
-	if len(w.maybe) == 0 || w.pending() {
+func (c *core) clearPossible(w *workState) {
+	if len(w.possible) == 0 || w.removalsPending() {
 		return
 	}
-	clear(w.maybe)
-	clear(w.noted)
-	c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
+	clear(w.possible)
+	clear(w.durablePossible)
+	c.emit(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
 }
 
 // amwDone takes the answer to a call about a work's AMW.
-func (c *core) amwDone(ev evAMWDone) {
+func (c *core) handleAMWDone(ev evAMWDone) {
 	w := c.works[ev.id]
 	switch {
 	case w == nil:
 	case ev.op == amwRecord:
-		w.recording = false
+		w.recordInFlight = false
 	default:
-		w.amwBusy = false
+		w.amwCallInFlight = false
 	}
 	if ev.err != nil {
 		if ev.err.kind == errTransport {
-			c.transportFailed()
+			c.startProbe()
 		}
 		if w != nil {
 			if ev.err.kind != errTransport && (ev.op == amwCreate || ev.op == amwTakeOver) {
@@ -392,7 +392,7 @@ func (c *core) amwDone(ev evAMWDone) {
 			}
 			w.amwFailures++
 			w.amwDue = c.now.Add(backoffFor(ev.err, w.amwFailures))
-			c.at(w.amwDue, w.id)
+			c.wakeAt(w.amwDue, w.id)
 			c.advance(w)
 		}
 		return
@@ -403,21 +403,21 @@ func (c *core) amwDone(ev evAMWDone) {
 			w.amwErr = ""
 		}
 	}
-	if ev.ended != "" {
-		c.dropAMW(ev.ended)
+	if ev.formerDeleted != "" {
+		c.dropAMW(ev.formerDeleted)
 	}
-	if ev.asked {
+	if ev.deletionRequested {
 		if amw := c.amws[ev.name]; w != nil && amw != nil && !amw.deleting {
-			w.amwDue = c.now.Add(recheck)
-			c.at(w.amwDue, w.id)
+			w.amwDue = c.now.Add(deletionRecheck)
+			c.wakeAt(w.amwDue, w.id)
 		}
-		c.advanceID(ev.id)
+		c.advanceByID(ev.id)
 		return
 	}
 	if ev.amw == nil {
 		c.dropAMW(ev.name)
-		c.advanceID(ev.id)
+		c.advanceByID(ev.id)
 		return
 	}
-	c.sawAMW(ev.amw)
+	c.observeAMW(ev.amw)
 }

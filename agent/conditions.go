@@ -179,7 +179,7 @@ func evaluate(list []conditionRule, gvk schema.GroupVersionKind, object map[stri
 var errBudget = errors.New("CEL evaluation budget exceeded")
 
 // spend evaluates within the budget.
-func spend(ctx context.Context, p *rules.Program, vars map[string]any, budget *uint64) (any, error) {
+func evaluateWithin(ctx context.Context, p *rules.Program, vars map[string]any, budget *uint64) (any, error) {
 	if *budget == 0 {
 		return nil, errBudget
 	}
@@ -192,7 +192,7 @@ func (c *compiledCondition) evaluate(ctx context.Context, condition string, obje
 	metav1.ConditionStatus, string, string) {
 	status := metav1.ConditionTrue
 	for _, p := range c.expressions {
-		v, err := spend(ctx, p, map[string]any{"object": object}, budget)
+		v, err := evaluateWithin(ctx, p, map[string]any{"object": object}, budget)
 		switch {
 		case errors.Is(err, rules.ErrInterrupted):
 			return metav1.ConditionUnknown, workv1.ConditionRuleInternalError, err.Error()
@@ -224,7 +224,7 @@ func (c *compiledCondition) messageFor(ctx context.Context, condition string, re
 	case c.messageErr != nil:
 		return c.messageErr.Summary()
 	case c.messageExpr != nil:
-		v, err := spend(ctx, c.messageExpr, map[string]any{"object": object, "result": result}, budget)
+		v, err := evaluateWithin(ctx, c.messageExpr, map[string]any{"object": object, "result": result}, budget)
 		if err != nil {
 			return err.Error()
 		}
@@ -257,12 +257,12 @@ func pruneRuleConditions(conditions []metav1.Condition, generation int64) []meta
 // complete says that rules found the manifest's object complete, or all of an
 // applied work: then it is never written again, not even when it is gone, but
 // for a spec without such rules.
-func (c *core) complete(w *workState, m *manifestState) bool {
+func (c *core) isComplete(w *workState, m *manifestState) bool {
 	if w.status == nil {
 		return false
 	}
 	if m.rules != nil && m.rules.completes {
-		mc := previous(w.status.Status, m.meta)
+		mc := previousCondition(w.status.Status, m.meta)
 		if mc != nil && meta.IsStatusConditionTrue(mc.Conditions, workv1.ManifestComplete) {
 			return true
 		}
@@ -275,7 +275,7 @@ func (c *core) complete(w *workState, m *manifestState) bool {
 
 // aggregate sums up, for the work, the conditions that rules made of its
 // manifests, in the order of their types.
-func aggregate(manifests []workv1.ManifestCondition, generation int64) []metav1.Condition {
+func aggregateRuleConditions(manifests []workv1.ManifestCondition, generation int64) []metav1.Condition {
 	type tally struct {
 		yes, no, unknown int
 		message          string

@@ -85,7 +85,7 @@ func TestConditionRules(t *testing.T) {
 			"Ready=Unknown/ConditionRuleInvalid/unrecognized condition rule type Magic"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			found := newRulesets(1).of(nil, []workv1.ConditionRule{c.rule}).read(
+			found := newRulesets(1).compiled(nil, []workv1.ConditionRule{c.rule}).read(
 				c.gvk, document(t, c.object)).Conditions
 			var lines []string
 			for _, r := range found {
@@ -114,7 +114,7 @@ func TestRulesOfOneManifestShareABudget(t *testing.T) {
 	for i := range 100 {
 		list = append(list, celRule(fmt.Sprint("C", i), "object.list.all(a, object.list.all(b, true))"))
 	}
-	rs := newRulesets(1).of(nil, list)
+	rs := newRulesets(1).compiled(nil, list)
 	began := time.Now()
 	found := rs.read(schema.GroupVersionKind{}, document(t, `{"list":[`+strings.Repeat("1,", 100)+`1]}`)).Conditions
 	if took := time.Since(began); took > 30*time.Second { // each alone takes up to a second under the race detector
@@ -126,7 +126,7 @@ func TestRulesOfOneManifestShareABudget(t *testing.T) {
 	}
 }
 
-func TestConditionsOfRulesAreSummedUp(t *testing.T) {
+func TestRuleConditionsAreAggregated(t *testing.T) {
 	m := func(conditions ...string) workv1.ManifestCondition {
 		mc := workv1.ManifestCondition{}
 		for i := 0; i < len(conditions); i += 3 {
@@ -165,13 +165,13 @@ func TestConditionsOfRulesAreSummedUp(t *testing.T) {
 		{"not of rules", []workv1.ManifestCondition{
 			{Conditions: []metav1.Condition{{Type: "Complete", Status: "True", Reason: "Mine"}}}}, ""},
 	} {
-		if diff := cmp.Diff(c.want, conditionText(aggregate(c.manifests, 7))); diff != "" {
+		if diff := cmp.Diff(c.want, conditionText(aggregateRuleConditions(c.manifests, 7))); diff != "" {
 			t.Errorf("%s: %s", c.name, diff)
 		}
 	}
 }
 
-func TestConditionsOfRulesThatAreGoneGo(t *testing.T) {
+func TestConditionsOfRemovedRulesDisappear(t *testing.T) {
 	view := manifestView{
 		meta: workv1.ManifestResourceMeta{Kind: "Pod", Resource: "pods", Name: "n"}, mapped: true, live: &observed{
 			exists: true},
@@ -200,7 +200,7 @@ func sortedConditions(conditions []metav1.Condition) []metav1.Condition {
 }
 
 func TestWellKnownStatusOfHyperShiftsKinds(t *testing.T) {
-	rs := newRulesets(1<<10).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil)
+	rs := newRulesets(1<<10).compiled([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil)
 	read := func(kind, object string) string {
 		t.Helper()
 		f := rs.read(schema.GroupVersionKind{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: kind},

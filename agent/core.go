@@ -24,31 +24,31 @@ import (
 type core struct {
 	cfg coreConfig
 
-	works    map[workID]*workState
-	amws     map[amwName]*amwState
-	held     map[amwName]workID          // which work has the name
-	amwsOf   map[workID]map[amwName]bool // AMWs that say which work made them
-	objects  map[objectKey]*object
-	mappings map[schema.GroupVersionKind]*mapping
-	watches  map[schema.GroupVersionResource]*watchState
-	rules    *rulesets
-	seq      sequence
-	out      outbox
-	deleted  deletedWorks
-	resync   resync
-	timers   timerHeap
+	works       map[workID]*workState
+	amws        map[amwName]*amwState
+	nameHolders map[amwName]workID          // which work has the name
+	amwsByWork  map[workID]map[amwName]bool // AMWs that say which work made them
+	objects     map[objectKey]*object
+	mappings    map[schema.GroupVersionKind]*mapping
+	watches     map[schema.GroupVersionResource]*watchState
+	rules       *rulesets
+	seq         sequence
+	out         outbox
+	deleted     deletedWorks
+	resync      resync
+	timers      timerHeap
 
-	repairs   int                     // ordered so far
-	contested map[objectKey]time.Time // objects that others keep changing back, until when that is told
+	repairsOrdered int                     // ordered so far
+	contestedUntil map[objectKey]time.Time // objects that others keep changing back, until when that is told
 
-	pruneFrom  time.Time // nothing is pruned before
-	amwsSynced bool      // the AppliedManifestWorks in the cluster are known
-	apiDown    bool      // the API server does not answer; nothing is asked of it
-	probing    bool
+	pruneNotBefore time.Time // nothing is pruned before
+	amwsSynced     bool      // the AppliedManifestWorks in the cluster are known
+	apiDown        bool      // the API server does not answer; nothing is asked of it
+	probeInFlight  bool
 
-	now     time.Time
-	steps   int
-	effects []effect
+	now            time.Time
+	steps          int
+	pendingEffects []effect
 }
 
 type coreConfig struct {
@@ -59,24 +59,24 @@ type coreConfig struct {
 	maxRaw       int
 	sendWindow   int // statuses in flight
 	resync       resync
-	wall         func(time.Time) time.Time // default: as it is
+	wallTime     func(time.Time) time.Time // default: as it is
 }
 
 // wall is the time as the clock on the wall says it. It may step; what waits
 // goes by now, which does not.
-func (c *core) wall() time.Time {
-	if c.cfg.wall == nil {
+func (c *core) wallTime() time.Time {
+	if c.cfg.wallTime == nil {
 		return c.now
 	}
-	return c.cfg.wall(c.now)
+	return c.cfg.wallTime(c.now)
 }
 
 func newCore(cfg coreConfig) *core {
 	return &core{
 		cfg: cfg, works: map[workID]*workState{}, amws: map[amwName]*amwState{},
-		held: map[amwName]workID{}, amwsOf: map[workID]map[amwName]bool{}, objects: map[objectKey]*object{},
+		nameHolders: map[amwName]workID{}, amwsByWork: map[workID]map[amwName]bool{}, objects: map[objectKey]*object{},
 		mappings: map[schema.GroupVersionKind]*mapping{}, watches: map[schema.GroupVersionResource]*watchState{},
-		contested: map[objectKey]time.Time{}, rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow),
+		contestedUntil: map[objectKey]time.Time{}, rules: newRulesets(cfg.maxRaw), out: newOutbox(cfg.sendWindow),
 		deleted: newDeletedWorks(), resync: cfg.resync.withDefaults(),
 	}
 }
@@ -96,12 +96,12 @@ type (
 		spec *spec
 	}
 	// evNoted says that it is on disk that these objects may exist.
-	evNoted struct {
+	evPossibleDurable struct {
 		id      workID
 		objects []identity
 	}
 	// evReserved says that a ceiling of sequence ids is on disk.
-	evReserved struct{ ceiling int64 }
+	evCeilingDurable struct{ ceiling int64 }
 	// evMapped answers a discover effect.
 	evMapped struct {
 		gvk        schema.GroupVersionKind
@@ -114,7 +114,7 @@ type (
 	// evAMW is an AppliedManifestWork as the watch shows it.
 	evAMW struct{ amw *amwState }
 	// evAMWGone says that one is gone.
-	evAMWGone struct {
+	evAMWDeleted struct {
 		name amwName
 		uid  types.UID
 	}
@@ -123,13 +123,13 @@ type (
 	// evAMWDone answers createAMW, takeOverAMW, deleteAMW, finalizeAMW and
 	// recordAMW.
 	evAMWDone struct {
-		id    workID
-		name  amwName
-		op    amwOp
-		ended amwName   // the former AMW that is taken over and gone
-		amw   *amwState // as it is now; nil: gone
-		asked bool      // its deletion is asked for, and a watch shows the rest
-		err   *opError
+		id                workID
+		name              amwName
+		op                amwOp
+		formerDeleted     amwName   // the former AMW that is taken over and gone
+		amw               *amwState // as it is now; nil: gone
+		deletionRequested bool      // its deletion is asked for, and a watch shows the rest
+		err               *opError
 	}
 	// evObject is an object as a watch shows it.
 	evObject struct {
@@ -138,14 +138,14 @@ type (
 	}
 	// evApplied answers apply.
 	evApplied struct {
-		read    bool // nothing was written
-		id      workID
-		ordinal int
-		key     objectKey
-		hash    string
-		obs     *observed // as it is now; nil when unknown
-		err     *opError
-		readErr string // why obs is unknown although it was asked for
+		onlyRead bool // nothing was written
+		id       workID
+		ordinal  int
+		key      objectKey
+		hash     string
+		obs      *observed // as it is now; nil when unknown
+		err      *opError
+		readErr  string // why obs is unknown although it was asked for
 	}
 	// evRemoved answers remove.
 	evRemoved struct {
@@ -165,13 +165,13 @@ type (
 	// evDigest is what the server says to a digest.
 	evDigest struct{ answer work.DigestAnswer }
 	// evSpecsWanted is the server asking for works that it does not know.
-	evSpecsWanted struct{ ids []string }
+	evSpecsRequested struct{ ids []string }
 	// evSent answers send.
 	evSent struct {
-		id   workID
-		seq  int64
-		hash string
-		ok   bool
+		id       workID
+		seq      int64
+		hash     string
+		accepted bool
 	}
 	// evTick only passes the time.
 	evTick struct{}
@@ -229,20 +229,20 @@ type (
 	// effApply writes a manifest. read only looks at its object, ask not even
 	// that: it asks whether the executor may.
 	effApply struct {
-		read     bool
-		ask      bool
-		id       workID
-		ordinal  int
-		key      objectKey
-		gvk      schema.GroupVersionKind
-		manifest json.RawMessage
-		owners   []metav1.OwnerReference
-		owner    types.UID // of the work's AMW
-		owned    bool      // by it; else its reference is taken away
-		look     bool      // what is there has to be seen before it is written
-		hash     string
-		strategy strategy
-		executor *workv1.ManifestWorkExecutor // in whose name; nil: the agent's own
+		onlyRead      bool
+		onlyAuthorize bool
+		id            workID
+		ordinal       int
+		key           objectKey
+		gvk           schema.GroupVersionKind
+		manifest      json.RawMessage
+		owners        []metav1.OwnerReference
+		owner         types.UID // of the work's AMW
+		owned         bool      // by it; else its reference is taken away
+		readFirst     bool      // what is there has to be seen before it is written
+		hash          string
+		strategy      strategy
+		executor      *workv1.ManifestWorkExecutor // in whose name; nil: the agent's own
 	}
 	// effRemove deletes an object, or takes away our ownership only.
 	effRemove struct {
@@ -256,12 +256,12 @@ type (
 	}
 	// effWant makes watches report an object, with what the rules find in it and
 	// a fingerprint that counts the fields of these managers beside the agent's.
-	effWant struct {
+	effObserve struct {
 		key      objectKey
 		rules    []*ruleset
 		managers []string
 	}
-	effUnwant struct{ key objectKey }
+	effUnobserve struct{ key objectKey }
 	// effWatch starts watching a kind, with whole objects or metadata only.
 	effWatch struct {
 		gvr  schema.GroupVersionResource
@@ -273,7 +273,7 @@ type (
 	// effResync asks the server for what differs.
 	effResync struct{ versions []work.SpecVersion }
 	// effSay sends an event of our own: a part of the comparison by digests.
-	effSay struct {
+	effPublish struct {
 		kind string
 		data any
 	}
@@ -321,14 +321,14 @@ func (e *opError) Error() string { return e.message }
 
 // mapping is what discovery knows about a kind.
 type mapping struct {
-	gvr        schema.GroupVersionResource
-	namespaced bool
-	known      bool
-	busy       bool
-	asked      time.Time
-	err        string
-	failures   int // to get an answer
-	waiting    map[workID]bool
+	gvr          schema.GroupVersionResource
+	namespaced   bool
+	known        bool
+	inFlight     bool
+	askedAt      time.Time
+	err          string
+	failures     int // to get an answer
+	waitingWorks map[workID]bool
 }
 
 // amwState is an AppliedManifestWork.
@@ -345,39 +345,39 @@ type amwState struct {
 }
 
 type watchState struct {
-	full  bool
-	since int // the step that started it
+	full      bool
+	sinceStep int // the step that started it
 }
 
 // step is the whole of the core's life.
 func (c *core) step(ev event, now time.Time) []effect {
-	c.now, c.effects = now, nil
+	c.now, c.pendingEffects = now, nil
 	c.steps++
 	switch ev := ev.(type) {
 	case evSpec:
-		c.receive(ev)
+		c.receiveSpec(ev)
 	case evDurable:
-		if w := c.works[ev.id]; w != nil && w.next == ev.spec {
+		if w := c.works[ev.id]; w != nil && w.nextSpec == ev.spec {
 			w.nextDurable = true
 			c.advance(w)
 		}
-	case evNoted:
+	case evPossibleDurable:
 		if w := c.works[ev.id]; w != nil {
-			w.noting = false
+			w.recordingPossible = false
 			for _, id := range ev.objects {
-				w.noted[id] = true
+				w.durablePossible[id] = true
 			}
 			c.advance(w)
 		}
-	case evReserved:
+	case evCeilingDurable:
 		c.seq.reserved(ev.ceiling)
 	case evMapped:
-		c.mapped(ev)
+		c.handleMapped(ev)
 	case evKindsChanged:
 		c.rediscover()
 	case evAMW:
-		c.sawAMW(ev.amw)
-	case evAMWGone:
+		c.observeAMW(ev.amw)
+	case evAMWDeleted:
 		if a := c.amws[ev.name]; a != nil && a.uid == ev.uid {
 			w := c.workOf(a)
 			c.dropAMW(ev.name)
@@ -391,58 +391,58 @@ func (c *core) step(ev event, now time.Time) []effect {
 			c.advanceAll()
 		}
 	case evAMWDone:
-		c.amwDone(ev)
+		c.handleAMWDone(ev)
 	case evObject:
-		c.observe(ev.key, ev.obs)
+		c.handleObservation(ev.key, ev.obs)
 	case evApplied:
-		c.applied(ev)
+		c.handleApplied(ev)
 	case evRemoved:
-		c.removed(ev)
+		c.handleRemoved(ev)
 	case evProbed:
-		c.probed(ev.up)
+		c.handleProbed(ev.up)
 	case evConnected:
-		c.connected()
+		c.handleConnected()
 	case evDisconnected:
-		c.out.disconnected()
-		c.resync.end()
+		c.out.markOffline()
+		c.resync.stop()
 	case evDigest:
-		c.resync.answered(c, ev.answer)
-	case evSpecsWanted:
-		c.sayWorks(ev.ids)
+		c.resync.handleAnswer(c, ev.answer)
+	case evSpecsRequested:
+		c.sendHeldWorks(ev.ids)
 	case evStatusResync:
-		c.statusResync(ev.hashes)
+		c.answerStatusResync(ev.hashes)
 	case evSent:
-		c.sent(ev)
+		c.handleSent(ev)
 	case evTick:
 	}
 	for len(c.timers) > 0 && !c.timers[0].at.After(now) {
 		t := heap.Pop(&c.timers).(timer)
 		switch t.id {
 		case retryTimer:
-			c.out.retryNow()
+			c.out.enqueueAll()
 		case contestTimer:
-			c.settleContests()
+			c.expireContests()
 		case resyncTimer:
-			c.resync.tick(c)
+			c.resync.runDue(c)
 		default:
-			c.advanceID(t.id)
+			c.advanceByID(t.id)
 		}
 	}
-	c.pump()
-	return c.effects
+	c.sendQueued()
+	return c.pendingEffects
 }
 
 // wake is when step wants to be called again at the latest, zero for never.
-func (c *core) wake() time.Time {
+func (c *core) nextWake() time.Time {
 	if len(c.timers) == 0 {
 		return time.Time{}
 	}
 	return c.timers[0].at
 }
 
-func (c *core) do(e effect) { c.effects = append(c.effects, e) }
+func (c *core) emit(e effect) { c.pendingEffects = append(c.pendingEffects, e) }
 
-func (c *core) advanceID(id workID) {
+func (c *core) advanceByID(id workID) {
 	if w := c.works[id]; w != nil {
 		c.advance(w)
 	}
@@ -455,28 +455,28 @@ func (c *core) advanceAll() {
 }
 
 // load takes over what the store knew. It must come before any step.
-func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effect {
-	c.now, c.effects = now, nil
-	c.pruneFrom = now.Add(lateness)
+func (c *core) load(works map[workID]savedWork, ceiling int64, now time.Time) []effect {
+	c.now, c.pendingEffects = now, nil
+	c.pruneNotBefore = now.Add(lateCallWindow)
 	c.seq.resume(ceiling)
-	c.reserve()
+	c.reserveSequence()
 	for id, s := range works {
-		w := c.newWork(id)
-		w.next, w.nextDurable = s.Spec, true
+		w := c.addWork(id)
+		w.nextSpec, w.nextDurable = s.Spec, true
 		w.acked = s.Acked
 		if s.Progress != nil {
 			for _, a := range s.Progress.Objects {
 				key := keyOf(a.Ref)
-				w.done[key] = a
-				w.loaded = append(w.loaded, key)
-				c.await(key, id)
+				w.applied[key] = a
+				w.unclaimedLoaded = append(w.unclaimedLoaded, key)
+				c.waitForObject(key, id)
 				if a.Manager != "" {
 					c.addManager(c.objects[key], a.Manager)
 				}
 			}
-			for _, r := range s.Progress.Maybe {
-				w.maybe[keyOf(r).identity()] = r
-				w.noted[keyOf(r).identity()] = true
+			for _, r := range s.Progress.Possible {
+				w.possible[keyOf(r).identity()] = r
+				w.durablePossible[keyOf(r).identity()] = true
 			}
 			if s.Progress.Generation == s.Spec.Generation {
 				w.appliedAt = s.Progress.AppliedAt
@@ -489,12 +489,12 @@ func (c *core) load(works map[workID]saved, ceiling int64, now time.Time) []effe
 			}
 		}
 	}
-	return c.effects
+	return c.pendingEffects
 }
 
 // sawAMW takes an AppliedManifestWork from a watch or an answer, unless a
 // newer one is known.
-func (c *core) sawAMW(a *amwState) {
+func (c *core) observeAMW(a *amwState) {
 	known := c.amws[a.name]
 	if known != nil && known.uid == a.uid && known.rv > a.rv {
 		if w := c.workOf(known); w != nil {
@@ -510,38 +510,38 @@ func (c *core) sawAMW(a *amwState) {
 	if w == nil && a.deleting {
 		// Nobody knows the work, but its removal was asked for and is half
 		// done: finish it. One that is not being deleted stays for ever.
-		w = c.newWork(a.maker())
-		w.silent = true
+		w = c.addWork(a.creator())
+		w.unknownToServer = true
 		w.spec = &spec{ID: w.id, Deleting: true}
-		c.hold(w, a.name)
+		c.claimName(w, a.name)
 	}
 	if w != nil {
 		c.advance(w)
 	}
 }
 
-func (c *core) probed(up bool) {
-	c.probing = false
+func (c *core) handleProbed(up bool) {
+	c.probeInFlight = false
 	was := c.apiDown
 	c.apiDown = !up
 	if !up {
-		c.probing = true
-		c.do(effProbe{})
+		c.probeInFlight = true
+		c.emit(effProbe{})
 		return
 	}
 	if !was {
 		return
 	}
 	for _, w := range c.works {
-		w.forgive()
+		w.clearBackoffs()
 		c.advance(w)
 	}
 }
 
 // transportFailed notes that a call got no answer.
-func (c *core) transportFailed() {
-	if !c.probing {
-		c.probing = true
-		c.do(effProbe{})
+func (c *core) startProbe() {
+	if !c.probeInFlight {
+		c.probeInFlight = true
+		c.emit(effProbe{})
 	}
 }

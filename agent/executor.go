@@ -39,19 +39,19 @@ func (k *kube) authorize(ctx context.Context, e effApply) error {
 		verbs = append(verbs, "delete") // asked now, since the deletion itself asks no more
 	}
 	for _, verb := range verbs {
-		ok, err := k.may(ctx, sa, e.key, verb)
+		ok, err := k.isAllowed(ctx, sa, e.key, verb)
 		if err != nil {
 			return fmt.Errorf("asking for the executor's rights: %w", err)
 		}
 		if !ok {
-			return denied(e.key, "")
+			return deniedError(e.key, "")
 		}
 	}
-	return k.escalates(ctx, sa, e)
+	return k.checkEscalation(ctx, sa, e)
 }
 
 // denied is the contract's message, word for word.
-func denied(key objectKey, why string) error {
+func deniedError(key objectKey, why string) error {
 	return &opError{kind: errDenied, message: fmt.Sprintf(
 		"not allowed to apply the resource %s %s, %s %s%s, will try again in %s",
 		key.Group, key.Resource, key.Namespace, key.Name, why, deniedRetry)}
@@ -95,10 +95,10 @@ func (a *allowances) add(what allowance) {
 
 // may asks whether a service account has a right: to all objects of the kind
 // in the namespace, or else to this one.
-func (k *kube) may(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, key objectKey, verb string) (
+func (k *kube) isAllowed(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, key objectKey, verb string) (
 	bool, error) {
 	what := allowance{user: userOf(sa), verb: verb, namespace: key.Namespace, gvr: key.GroupVersionResource}
-	if k.allowed.has(what) {
+	if k.allowances.has(what) {
 		return true, nil
 	}
 	for _, name := range []string{"", key.Name} {
@@ -120,7 +120,7 @@ func (k *kube) may(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAcc
 		}
 		if ok, _, _ := unstructured.NestedBool(answer.Object, "status", "allowed"); ok {
 			if name == "" {
-				k.allowed.add(what)
+				k.allowances.add(what)
 			}
 			return true, nil
 		}
@@ -135,7 +135,7 @@ func userOf(sa *workv1.ManifestWorkSubjectServiceAccount) string {
 // escalates asks the API server, in the executor's name and without effect,
 // whether it would let it make the role or binding: access reviews do not say
 // whether somebody gives away rights that he does not have.
-func (k *kube) escalates(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, e effApply) error {
+func (k *kube) checkEscalation(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, e effApply) error {
 	if e.key.Group != "rbac.authorization.k8s.io" {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (k *kube) escalates(ctx context.Context, sa *workv1.ManifestWorkSubjectServ
 	if err != nil {
 		return &opError{kind: errRefused, message: err.Error()}
 	}
-	cutKeys(obj)
+	cutRemovedKeys(obj)
 	obj.SetOwnerReferences(nil)
 	cfg := rest.CopyConfig(k.config)
 	cfg.Impersonate = rest.ImpersonationConfig{UserName: userOf(sa)}
@@ -166,7 +166,7 @@ func (k *kube) escalates(ctx context.Context, sa *workv1.ManifestWorkSubjectServ
 	case err == nil, apierrors.IsAlreadyExists(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		return denied(e.key, ", error: permission escalation")
+		return deniedError(e.key, ", error: permission escalation")
 	}
 	return err
 }

@@ -38,7 +38,7 @@ func (w *world) allow(t *testing.T, resources, verbs []any) {
 	})
 }
 
-func (w *world) inTheNameOf(b work.Bundle) work.Bundle {
+func (w *world) withExecutor(b work.Bundle) work.Bundle {
 	b.Executer = &workv1.ManifestWorkExecutor{Subject: workv1.ManifestWorkExecutorSubject{
 		Type: workv1.ExecutorSubjectTypeServiceAccount, ServiceAccount: &workv1.ManifestWorkSubjectServiceAccount{
 			Namespace: w.ns, Name: "executor"},
@@ -48,7 +48,7 @@ func (w *world) inTheNameOf(b work.Bundle) work.Bundle {
 
 // An executor's work does what the executor may, and no more: the agent's own
 // rights, which are wider, do not count.
-func TestAnExecutorsRightsCount(t *testing.T) {
+func TestAnExecutorsRightsLimitItsWork(t *testing.T) {
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps", "roles"}, []any{"create", "update", "patch", "get", "delete"})
 	role := func(name, verb string) json.RawMessage {
@@ -57,7 +57,7 @@ func TestAnExecutorsRightsCount(t *testing.T) {
 			"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["` + verb + `"]}]}`)
 	}
 	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"` + w.ns + `"}}`)
-	w.server.apply("one", w.inTheNameOf(manifests(configMap(w.ns, "a", "k", "1"), secret, role("less", "get"),
+	w.server.apply("one", w.withExecutor(manifests(configMap(w.ns, "a", "k", "1"), secret, role("less", "get"),
 		role("more", "list"))))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	for ordinal, want := range []string{
@@ -83,7 +83,7 @@ func TestAnExecutorsRightsCount(t *testing.T) {
 func TestAnExecutorThatOrphansNeedNotDelete(t *testing.T) {
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps"}, []any{"create", "update", "patch", "get"})
-	b := w.inTheNameOf(manifests(configMap(w.ns, "a", "k", "1")))
+	b := w.withExecutor(manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.apply("one", b)
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
 	b.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
@@ -93,7 +93,7 @@ func TestAnExecutorThatOrphansNeedNotDelete(t *testing.T) {
 
 // Rights are asked again a minute after a denial, and five after they were
 // there.
-func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
+func TestAnExecutorsRightsAreCheckedAgain(t *testing.T) {
 	c := newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", sendWindow: 4})
 	now := noon
 	key := objectKey{configMaps, "ns", "a"}
@@ -114,10 +114,10 @@ func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
 					finalizers: []string{amwFinalizer}}}, now))
 			case effApply:
 				applies = append(applies, e)
-				done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+				done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, onlyRead: e.onlyRead}
 				if denied {
 					done.err, done.obs = &opError{kind: errDenied, message: "denied"}, &observed{}
-				} else if !e.ask {
+				} else if !e.onlyAuthorize {
 					done.obs = there
 				}
 				run(c.step(done, now))
@@ -154,12 +154,12 @@ func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
 	}
 	step(deniedRetry-time.Second, true, 1, false)
 	step(time.Second, true, 2, true)
-	if c.objects[key] == nil || applies[1].ask {
+	if c.objects[key] == nil || applies[1].onlyAuthorize {
 		t.Fatal("it was not applied")
 	}
 	step(allowedRecheck-time.Second, true, 2, true)
 	step(time.Second, true, 3, true)
-	if !applies[2].ask {
+	if !applies[2].onlyAuthorize {
 		t.Error("what is as it should be was written again")
 	}
 	step(allowedRecheck, false, 4, false)
@@ -167,7 +167,7 @@ func TestAnExecutorsRightsAreAskedAgain(t *testing.T) {
 }
 
 // What the agent itself may not touch is told, and the others are applied.
-func TestWhatIsOutsideTheAgentsRightsIsTold(t *testing.T) {
+func TestAMissingRightOfTheAgentIsReported(t *testing.T) {
 	w := newWorld(t)
 	outside := json.RawMessage(
 		`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","metadata":{"name":"outside"},"webhooks":[]}`)
@@ -195,7 +195,7 @@ func TestAppliedManifestWorksAreOCMs(t *testing.T) {
 	b := manifests(secret, deployment, configMap(w.ns, "b", "k", "1"), configMap(w.ns, "a", "k", "1"))
 	w.server.apply("one", b)
 	w.server.awaitApplied("one")
-	listed := func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 4 }
+	listed := func(u *unstructured.Unstructured) bool { return len(appliedResourcesOf(u)) == 4 }
 	w.awaitObject(t, appliedWorks, "", w.amw("one"), listed)
 	amw := w.get(t, appliedWorks, "", w.amw("one"))
 	hash := strings.TrimSuffix(w.amw("one"), "-one")
@@ -220,13 +220,13 @@ func TestAppliedManifestWorksAreOCMs(t *testing.T) {
 		entry("apps", "v1", "deployments", "d", deployments),
 	}
 	got, _, _ := unstructured.NestedSlice(amw.Object, "status", "appliedResources")
-	if text(t, got) != text(t, want) {
-		t.Errorf("appliedResources\n%s\nwant\n%s", text(t, got), text(t, want))
+	if jsonText(t, got) != jsonText(t, want) {
+		t.Errorf("appliedResources\n%s\nwant\n%s", jsonText(t, got), jsonText(t, want))
 	}
 	owner := w.get(t, configMaps, w.ns, "a").GetOwnerReferences()
-	if text(t, owner) != text(t, []metav1.OwnerReference{{APIVersion: "work.open-cluster-management.io/v1",
+	if jsonText(t, owner) != jsonText(t, []metav1.OwnerReference{{APIVersion: "work.open-cluster-management.io/v1",
 		Kind: "AppliedManifestWork", Name: amw.GetName(), UID: amw.GetUID()}}) {
-		t.Errorf("owners %s", text(t, owner))
+		t.Errorf("owners %s", jsonText(t, owner))
 	}
 
 	// Another agent held it for a while, and thought the work was gone.
@@ -246,14 +246,14 @@ func TestAppliedManifestWorksAreOCMs(t *testing.T) {
 		agent, _, _ := unstructured.NestedString(u.Object, "spec", "agentID")
 		return !evicting && agent == hash && listed(u)
 	})
-	if u := w.get(t, configMaps, w.ns, "a"); text(t, u.GetOwnerReferences()) != text(t, owner) {
+	if u := w.get(t, configMaps, w.ns, "a"); jsonText(t, u.GetOwnerReferences()) != jsonText(t, owner) {
 		t.Errorf("owners are now %v", u.GetOwnerReferences())
 	}
 	w.server.delete("one")
 	w.server.awaitGone("one")
 }
 
-func text(t *testing.T, v any) string {
+func jsonText(t *testing.T, v any) string {
 	t.Helper()
 	out, err := json.MarshalIndent(v, "", " ")
 	if err != nil {

@@ -58,7 +58,7 @@ func newRulesets(maxRaw int) *rulesets {
 }
 
 // of returns the compiled rules, nil for none.
-func (s *rulesets) of(feedback []workv1.FeedbackRule, conditions []workv1.ConditionRule) *ruleset {
+func (s *rulesets) compiled(feedback []workv1.FeedbackRule, conditions []workv1.ConditionRule) *ruleset {
 	if len(feedback) == 0 && len(conditions) == 0 {
 		return nil
 	}
@@ -195,8 +195,8 @@ func matchConfig(id identity, options []workv1.ManifestConfigOption) workv1.Mani
 	var found workv1.ManifestConfigOption
 	for _, o := range options {
 		r := o.ResourceIdentifier
-		if r.Group != id.Group || r.Resource != id.Resource || !wildcard(r.Namespace, id.Namespace) ||
-			!wildcard(r.Name, id.Name) {
+		if r.Group != id.Group || r.Resource != id.Resource || !matchesWildcard(r.Namespace, id.Namespace) ||
+			!matchesWildcard(r.Name, id.Name) {
 			continue
 		}
 		if len(found.FeedbackRules) == 0 {
@@ -214,7 +214,7 @@ func matchConfig(id identity, options []workv1.ManifestConfigOption) workv1.Mani
 
 // wildcard matches s against a pattern in which * stands for any run of
 // characters.
-func wildcard(pattern, s string) bool {
+func matchesWildcard(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {
 		return pattern == s

@@ -15,18 +15,18 @@ import (
 
 // dropped are the labels and annotations that a manifest takes away, by field
 // of metadata: it names them with a trailing "-".
-type dropped map[string][]string
+type removedKeys map[string][]string
 
 // cutKeys takes those keys out of the manifest.
-func cutKeys(obj *unstructured.Unstructured) dropped {
-	var drop dropped
+func cutRemovedKeys(obj *unstructured.Unstructured) removedKeys {
+	var drop removedKeys
 	md, _ := obj.Object["metadata"].(map[string]any)
 	for _, field := range []string{"labels", "annotations"} {
 		all, _ := md[field].(map[string]any)
 		for key := range all {
 			if name, ok := strings.CutSuffix(key, "-"); ok {
 				if drop == nil {
-					drop = dropped{}
+					drop = removedKeys{}
 				}
 				drop[field] = append(drop[field], name)
 				delete(all, key)
@@ -40,7 +40,7 @@ func cutKeys(obj *unstructured.Unstructured) dropped {
 // manager set on the object before, so that a server-side apply does not take
 // them away: Update only adds. Finalizers are what is there, whatever the
 // manifest says.
-func keep(obj *unstructured.Unstructured, live metav1.Object, manager string, drop dropped) {
+func keepOwnMetadata(obj *unstructured.Unstructured, live metav1.Object, manager string, drop removedKeys) {
 	owned := ownedMetadata(live.GetManagedFields(), manager)
 	add := func(field string, set map[string]string, there map[string]string) map[string]string {
 		for name := range owned["f:"+field] {
@@ -92,7 +92,7 @@ func ownedMetadata(fields []metav1.ManagedFieldsEntry, manager string) map[strin
 
 // carries says whether a field manager of ours set labels, annotations or
 // finalizers, which must stay when the manifest no longer names them.
-func carries(fields []metav1.ManagedFieldsEntry) bool {
+func appliesMetadata(fields []metav1.ManagedFieldsEntry) bool {
 	for _, f := range fields {
 		if f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil &&
 			strings.HasPrefix(f.Manager, workv1.DefaultFieldManager) &&
@@ -106,7 +106,7 @@ func carries(fields []metav1.ManagedFieldsEntry) bool {
 
 // leftovers says whether others set content of the object that none of our
 // managers sets. Metadata, status and subresources are theirs.
-func leftovers(fields []metav1.ManagedFieldsEntry) bool {
+func hasForeignContent(fields []metav1.ManagedFieldsEntry) bool {
 	own, others := &fieldpath.Set{}, &fieldpath.Set{}
 	for _, f := range fields {
 		if f.Subresource != "" || f.FieldsV1 == nil {
@@ -130,14 +130,14 @@ func leftovers(fields []metav1.ManagedFieldsEntry) bool {
 				return
 			}
 		}
-		found = found || !covers(own, p)
+		found = found || !ownsBelow(own, p)
 	})
 	return found
 }
 
 // covers says whether something below the path is in the set: a map that
 // another made is no leftover while we set what is in it.
-func covers(own *fieldpath.Set, p fieldpath.Path) bool {
+func ownsBelow(own *fieldpath.Set, p fieldpath.Path) bool {
 	for _, element := range p {
 		own = own.WithPrefix(element)
 	}
@@ -147,7 +147,7 @@ func covers(own *fieldpath.Set, p fieldpath.Path) bool {
 // sharesContent says whether others put content into the object by design:
 // OpenShift into service accounts, and certificate authorities into what asks
 // for them.
-func sharesContent(obj *unstructured.Unstructured) bool {
+func expectsForeignContent(obj *unstructured.Unstructured) bool {
 	return obj.GroupVersionKind().Group == "" && obj.GetKind() == "ServiceAccount" ||
 		obj.GetLabels()["config.openshift.io/inject-trusted-cabundle"] == "true" ||
 		obj.GetAnnotations()["service.beta.openshift.io/inject-cabundle"] == "true" ||
@@ -156,7 +156,7 @@ func sharesContent(obj *unstructured.Unstructured) bool {
 
 // merged is the full update of live by the manifest: its content, and live's
 // metadata with the manifest's labels, annotations and owners added.
-func merged(obj, live *unstructured.Unstructured) *unstructured.Unstructured {
+func mergeIntoLive(obj, live *unstructured.Unstructured) *unstructured.Unstructured {
 	next := obj.DeepCopy()
 	md, _ := live.DeepCopy().Object["metadata"].(map[string]any)
 	next.Object["metadata"] = md

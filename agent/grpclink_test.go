@@ -128,7 +128,7 @@ func awaitToken(t *testing.T, what string, c <-chan struct{}) {
 
 // A server that is there and says nothing any more is as good as gone; one
 // that never sent heartbeats is not.
-func TestAServerThatFallsSilentIsLeft(t *testing.T) {
+func TestALinkWithoutHeartbeatsReconnects(t *testing.T) {
 	s := &moodyServer{beat: true, beaten: make(chan struct{}, 1)}
 	at, _ := s.start(t, "127.0.0.1:0")
 	_, stood := runLink(t, GRPCOptions{URL: at, Health: 100 * time.Millisecond, MaxBackoff: 50 * time.Millisecond})
@@ -150,7 +150,7 @@ func TestAServerThatFallsSilentIsLeft(t *testing.T) {
 	}
 }
 
-func TestTheLinkComesBack(t *testing.T) {
+func TestALinkReconnectsAfterItsServerRestarts(t *testing.T) {
 	s := &moodyServer{beat: true}
 	at, stop := s.start(t, "127.0.0.1:0")
 	l, stood := runLink(t, GRPCOptions{URL: at, MaxBackoff: 50 * time.Millisecond})
@@ -196,7 +196,7 @@ func TestTheLinkComesBack(t *testing.T) {
 	}
 }
 
-func TestASubscriptionWithoutAnIDIsNone(t *testing.T) {
+func TestASubscriptionWithoutAnIDIsRefused(t *testing.T) {
 	s := &moodyServer{noHeader: true, beat: true}
 	at, _ := s.start(t, "127.0.0.1:0")
 	l, stood := runLink(t, GRPCOptions{URL: at, MaxBackoff: 20 * time.Millisecond})

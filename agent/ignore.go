@@ -54,7 +54,7 @@ func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, erro
 		if f.Condition == workv1.IgnoreFieldsConditionOnSpokeChange {
 			continue
 		}
-		paths, err := takeFields(obj.Object, f)
+		paths, err := removeFields(obj.Object, f)
 		if err != nil {
 			return nil, err
 		}
@@ -69,11 +69,11 @@ func planIgnore(manifest []byte, fields []workv1.IgnoreField) (*ignorePlan, erro
 // leave makes the ignored fields of the manifest what they are in the object
 // that is there, and takes the ignored entries of lists out. Merely left out, a
 // field that only we had set would be taken away.
-func (p *ignorePlan) leave(manifest, live map[string]any) {
+func (p *ignorePlan) keepIgnored(manifest, live map[string]any) {
 	for _, path := range p.present {
 		key, isField := path[len(path)-1].(string)
 		if !isField {
-			without(manifest, path)
+			withoutPath(manifest, path)
 			continue
 		}
 		in, _ := descend(manifest, manifest, path[:len(path)-1])
@@ -91,7 +91,7 @@ func (p *ignorePlan) leave(manifest, live map[string]any) {
 
 // without returns v without the field or entry at the path. Maps are changed in
 // place; a path that leads nowhere changes nothing.
-func without(v any, path fieldPath) any {
+func withoutPath(v any, path fieldPath) any {
 	last := len(path) == 1
 	switch step := path[0].(type) {
 	case string:
@@ -102,7 +102,7 @@ func without(v any, path fieldPath) any {
 		case last:
 			delete(m, step)
 		default:
-			m[step] = without(child, path[1:])
+			m[step] = withoutPath(child, path[1:])
 		}
 	case int:
 		list, _ := v.([]any)
@@ -111,7 +111,7 @@ func without(v any, path fieldPath) any {
 		case last:
 			return slices.Delete(slices.Clone(list), step, step+1)
 		default:
-			list[step] = without(list[step], path[1:])
+			list[step] = withoutPath(list[step], path[1:])
 		}
 	}
 	return v
@@ -150,14 +150,14 @@ func descend(obj, manifest any, path fieldPath) (map[string]any, bool) {
 			if step < len(o) {
 				wanted = o[step]
 			}
-			obj, manifest = entryLike(list, wanted, step), wanted
+			obj, manifest = matchingEntry(list, wanted, step), wanted
 		}
 	}
 	m, ok := obj.(map[string]any)
 	return m, ok
 }
 
-func entryLike(list []any, wanted any, place int) any {
+func matchingEntry(list []any, wanted any, place int) any {
 	if m, _ := wanted.(map[string]any); m["name"] != nil {
 		for _, entry := range list {
 			if e, _ := entry.(map[string]any); e["name"] == m["name"] {
@@ -174,7 +174,7 @@ func entryLike(list []any, wanted any, place int) any {
 
 // takeFields takes out of the object what an option names, and lists it in the
 // order in which it went.
-func takeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
+func removeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
 	var all []fieldPath
 	for _, find := range []struct {
 		kind  string
@@ -191,7 +191,7 @@ func takeFields(obj map[string]any, f workv1.IgnoreField) ([]fieldPath, error) {
 			paths = slices.CompactFunc(paths, func(a, b fieldPath) bool { return a.compare(b) == 0 })
 			slices.Reverse(paths) // so that an entry that goes does not move one that goes later
 			for _, path := range paths {
-				without(obj, path)
+				withoutPath(obj, path)
 			}
 			all = append(all, paths...)
 		}
@@ -372,7 +372,7 @@ func pathsAt(v any, at fieldPath, steps []any) []fieldPath {
 		}
 	case map[string]any:
 		list, _ := v.([]any)
-		from, to := bound(s["start"], 0, len(list)), bound(s["end"], len(list), len(list))
+		from, to := sliceBound(s["start"], 0, len(list)), sliceBound(s["end"], len(list), len(list))
 		if len(steps) > 1 { // the next step counts within the part
 			if i, ok := steps[1].(int); ok && i >= 0 && from+i < to {
 				return pathsAt(list[from+i], append(at, from+i), steps[2:])
@@ -389,7 +389,7 @@ func pathsAt(v any, at fieldPath, steps []any) []fieldPath {
 }
 
 // bound is an end of a part of a list of n entries; none means what is given.
-func bound(v any, none, n int) int {
+func sliceBound(v any, none, n int) int {
 	i, ok := v.(int)
 	if f, isFloat := v.(float64); isFloat {
 		i, ok = int(f), true

@@ -61,7 +61,7 @@ func TestIgnoredFieldsAreFoundInEachLanguage(t *testing.T) {
 		if err := json.Unmarshal([]byte(ignoreManifest), &obj); err != nil {
 			t.Fatal(err)
 		}
-		paths, err := takeFields(obj, c.field)
+		paths, err := removeFields(obj, c.field)
 		got, _ := json.Marshal(paths)
 		switch {
 		case c.wantProblm != "":
@@ -75,7 +75,7 @@ func TestIgnoredFieldsAreFoundInEachLanguage(t *testing.T) {
 }
 
 // The value that is there stays, found by the entry's name where lists differ.
-func TestIgnoredFieldsKeepWhatIsThere(t *testing.T) {
+func TestIgnoredFieldsKeepTheirValues(t *testing.T) {
 	fields := []workv1.IgnoreField{
 		{Condition: workv1.IgnoreFieldsConditionOnSpokePresent, JSONPaths: []string{
 			`.spec.template.spec.containers[?(@.name=="web")].image`}, JSONPointers: []string{
@@ -94,7 +94,7 @@ func TestIgnoredFieldsKeepWhatIsThere(t *testing.T) {
 	if err := json.Unmarshal([]byte(there), &live); err != nil {
 		t.Fatal(err)
 	}
-	plan.leave(manifest, live)
+	plan.keepIgnored(manifest, live)
 	got, _ := json.Marshal(manifest["spec"])
 	if want := `{"replicas":3,"template":{"spec":{"containers":[{"image":"v0","name":"web"},{"image":"s1","name":"side"}]}}}`; string(got) != want {
 		t.Errorf("%s\nwant\n%s", got, want)
@@ -140,7 +140,7 @@ func FuzzIgnoredFields(f *testing.F) {
 			var manifest, live map[string]any
 			_ = json.Unmarshal([]byte(ignoreManifest), &manifest)
 			_ = json.Unmarshal([]byte(`{"spec":{"template":{"spec":{"containers":{}}}},"metadata":[]}`), &live)
-			plan.leave(manifest, live) // whatever is there, nothing panics
+			plan.keepIgnored(manifest, live) // whatever is there, nothing panics
 		}
 	})
 }

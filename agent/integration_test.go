@@ -45,7 +45,7 @@ func TestAWorkIsCreatedUpdatedPrunedAndDeleted(t *testing.T) {
 	}
 	w.awaitGone(t, configMaps, w.ns, "b")
 	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
-		refs := recorded(u)
+		refs := appliedResourcesOf(u)
 		return len(refs) == 1 && refs[0] == refOf(objectKey{configMaps, w.ns, "a"}, a.GetUID())
 	})
 
@@ -56,7 +56,7 @@ func TestAWorkIsCreatedUpdatedPrunedAndDeleted(t *testing.T) {
 }
 
 // recorded is an AppliedManifestWork's list of resources.
-func recorded(u *unstructured.Unstructured) []resourceRef {
+func appliedResourcesOf(u *unstructured.Unstructured) []resourceRef {
 	a, err := new(kube).amwOf(u)
 	if err != nil {
 		panic(err.message)
@@ -173,7 +173,7 @@ func TestAppliedResourcesShrinkWhileADeletionWaits(t *testing.T) {
 		t.Helper()
 		w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
 			var names []string
-			for _, r := range recorded(u) {
+			for _, r := range appliedResourcesOf(u) {
 				names = append(names, r.Name)
 			}
 			return slices.Equal(names, want)
@@ -308,14 +308,14 @@ func TestAnAppliedManifestWorkThatIsDeletedIsMadeAnew(t *testing.T) {
 	w.server.awaitApplied("one")
 	old := w.get(t, configMaps, w.ns, "a").GetUID()
 	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
-		return len(recorded(u)) == 1
+		return len(appliedResourcesOf(u)) == 1
 	})
 	if err := w.in(appliedWorks, "").Delete(t.Context(), w.amw("one"), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitObject(t, configMaps, w.ns, "a", func(u *unstructured.Unstructured) bool { return u.GetUID() != old })
 	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
-		refs := recorded(u)
+		refs := appliedResourcesOf(u)
 		return u.GetDeletionTimestamp() == nil && len(refs) == 1 && refs[0].UID != string(old)
 	})
 	w.server.delete("one")
@@ -464,7 +464,7 @@ func TestUpdateStrategies(t *testing.T) {
 	w.awaitGone(t, configMaps, w.ns, "made")
 }
 
-func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
+func TestARestartRequestsNoKnownWork(t *testing.T) {
 	w := newWorld(t)
 	for i := range 300 {
 		w.server.apply(fmt.Sprint("work-", i), manifests(configMap(w.ns, fmt.Sprint("c", i), "k", "1")))
@@ -493,7 +493,7 @@ func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 	w.server.apply("last", manifests(configMap(w.ns, "last", "k", "1"))) // all before it is over when it is done
 	w.server.awaitApplied("last")
 	// One list and one watch of the kind tell about all objects.
-	if got := applies(w.agent.metrics); got != 1 {
+	if got := applyCalls(w.agent.metrics); got != 1 {
 		t.Errorf("the restart cost %d calls about objects, want none", got-1)
 	}
 	w.server.mu.Lock()
@@ -513,7 +513,7 @@ func TestARestartAsksForNothingThatIsKnown(t *testing.T) {
 }
 
 // applies counts the calls that wrote or read an object.
-func applies(m *metrics) int {
+func applyCalls(m *metrics) int {
 	n := uint64(0)
 	for _, result := range []string{"ok", "error"} {
 		var out dto.Metric
@@ -547,7 +547,7 @@ func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
 			for i := range 5 {
 				w.server.awaitApplied(fmt.Sprint("work-", i))
 				w.awaitObject(t, appliedWorks, "", w.amw(fmt.Sprint("work-", i)),
-					func(u *unstructured.Unstructured) bool { return len(recorded(u)) == 1 })
+					func(u *unstructured.Unstructured) bool { return len(appliedResourcesOf(u)) == 1 })
 			}
 			uid := w.get(t, configMaps, w.ns, "c0").GetUID()
 			w.agent.stop()
@@ -763,7 +763,7 @@ func TestStaleSpecsAreDroppedAndEqualOnesChangeNothing(t *testing.T) {
 	}
 }
 
-func TestTheServerAsksForStatusesByHash(t *testing.T) {
+func TestAStatusResyncComparesHashes(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"one", "two"} {
 		w.server.apply(id, manifests(configMap(w.ns, id, "k", "1")))
@@ -789,7 +789,7 @@ func TestTheServerAsksForStatusesByHash(t *testing.T) {
 	w.server.await("all statuses", func() bool { return w.server.responses == 3 })
 }
 
-func TestTheAgentSaysThatItLives(t *testing.T) {
+func TestTheAgentPublishesHeartbeats(t *testing.T) {
 	c, ns := sharedCluster(t)
 	b := startBroker(t)
 	s := startServer(t, b, ns)

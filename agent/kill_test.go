@@ -248,9 +248,9 @@ func TestI12KilledAtAnyMomentTheAgentConverges(t *testing.T) {
 				for id := range ordered {
 					if name == w.amw(id) {
 						n++
-						if len(recorded(u)) != len(ordered[id]) {
+						if len(appliedResourcesOf(u)) != len(ordered[id]) {
 							missing = fmt.Sprintf("%s (deleting: %v) lists %v, want %v", id, u.GetDeletionTimestamp(),
-								recorded(u), ordered[id])
+								appliedResourcesOf(u), ordered[id])
 							return false
 						}
 					}

@@ -30,10 +30,10 @@ type kube struct {
 	dynamic   dynamic.Interface
 	metadata  metadata.Interface
 	discovery *discovery.DiscoveryClient
-	wanted    *registry
+	registry  *registry
 
-	config  *rest.Config
-	allowed allowances
+	config     *rest.Config
+	allowances allowances
 
 	consumer, hubHash, agentID string
 	otherHubs                  atomic.Int64 // AppliedManifestWorks of other hubs that are in the cluster
@@ -57,7 +57,7 @@ func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID stri
 		return nil, err
 	}
 	return &kube{
-		config: cfg, dynamic: dyn, metadata: md, discovery: disc, wanted: wanted, consumer: consumer, hubHash: hubHash, agentID: agentID,
+		config: cfg, dynamic: dyn, metadata: md, discovery: disc, registry: wanted, consumer: consumer, hubHash: hubHash, agentID: agentID,
 	}, nil
 }
 
@@ -65,7 +65,7 @@ func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID stri
 const callTimeout = 30 * time.Second
 
 // run makes the call of an effect and returns the event that answers it.
-func (k *kube) run(ctx context.Context, e effect) event {
+func (k *kube) call(ctx context.Context, e effect) event {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	switch e := e.(type) {
@@ -90,7 +90,7 @@ func (k *kube) run(ctx context.Context, e effect) event {
 }
 
 // up asks whether the API server can serve.
-func (k *kube) up(ctx context.Context) error {
+func (k *kube) checkReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	err := k.discovery.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
@@ -147,7 +147,7 @@ func (k *kube) kindsChanged() {
 // such as the role of a new binding. Where no API serves the path, because the
 // kind is unknown, it answers with plain text, which client-go marks as an
 // unexpected server response; only then discovery has to look again.
-func classify(err error) *opError {
+func classifyError(err error) *opError {
 	if err == nil {
 		return nil
 	}
@@ -197,7 +197,7 @@ func metadataPatch(fields map[string]any) []byte {
 }
 
 // shown is an object as an answer shows it, and what is kept of it.
-type shown struct {
+type answeredObject struct {
 	meta metav1.Object
 	obs  *observed
 }
@@ -205,37 +205,37 @@ type shown struct {
 // patch changes an object and returns what it is then. The whole object is
 // asked for only when rules want to see it.
 func (k *kube) patch(ctx context.Context, e effApply, kind types.PatchType, body []byte, o metav1.PatchOptions) (
-	shown, error) {
-	if k.wanted.full(e.key) {
+	answeredObject, error) {
+	if k.registry.needsContent(e.key) {
 		obj, err := k.resource(e.key).Patch(ctx, e.key.Name, kind, body, o)
 		if err != nil {
-			return shown{}, err
+			return answeredObject{}, err
 		}
 		return k.shownFull(e, obj), nil
 	}
 	obj, err := k.metaResource(e.key).Patch(ctx, e.key.Name, kind, body, o)
 	if err != nil {
-		return shown{}, err
+		return answeredObject{}, err
 	}
-	return shown{obj, k.wanted.observe(e.key, obj, nil, e.gvk)}, nil
+	return answeredObject{obj, k.registry.observe(e.key, obj, nil, e.gvk)}, nil
 }
 
-func (k *kube) shownFull(e effApply, obj *unstructured.Unstructured) shown {
-	return shown{obj, k.wanted.observe(e.key, obj, obj.Object, e.gvk)}
+func (k *kube) shownFull(e effApply, obj *unstructured.Unstructured) answeredObject {
+	return answeredObject{obj, k.registry.observe(e.key, obj, obj.Object, e.gvk)}
 }
 
 // read looks at an object; one that is not there is an observation too.
 func (k *kube) read(ctx context.Context, key objectKey, gvk schema.GroupVersionKind) (*observed, error) {
 	var err error
-	if k.wanted.full(key) {
+	if k.registry.needsContent(key) {
 		var obj *unstructured.Unstructured
 		if obj, err = k.resource(key).Get(ctx, key.Name, metav1.GetOptions{}); err == nil {
-			return k.wanted.observe(key, obj, obj.Object, gvk), nil
+			return k.registry.observe(key, obj, obj.Object, gvk), nil
 		}
 	} else {
 		var obj *metav1.PartialObjectMetadata
 		if obj, err = k.metaResource(key).Get(ctx, key.Name, metav1.GetOptions{}); err == nil {
-			return k.wanted.observe(key, obj, nil, gvk), nil
+			return k.registry.observe(key, obj, nil, gvk), nil
 		}
 	}
 	if apierrors.IsNotFound(err) {

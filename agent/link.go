@@ -118,7 +118,7 @@ func (a *Agent) publish(ctx context.Context, e bus.Event, done func(error)) {
 
 // resync asks the server for what is newer. When it is not sent, the next
 // connection asks again.
-func (a *Agent) resync(ctx context.Context, known []work.SpecVersion) {
+func (a *Agent) requestSpecs(ctx context.Context, known []work.SpecVersion) {
 	e, err := a.wire.resync(known)
 	if err != nil {
 		a.log.Error("the resync has no JSON", "error", err)
@@ -132,7 +132,7 @@ func (a *Agent) resync(ctx context.Context, known []work.SpecVersion) {
 }
 
 // say sends an event of a comparison. What is lost the next one mends.
-func (a *Agent) say(ctx context.Context, s effSay) {
+func (a *Agent) publishComparison(ctx context.Context, s effPublish) {
 	e, err := a.wire.event(s.kind, s.data)
 	if err != nil {
 		a.log.Error("a comparison has no JSON", "type", s.kind, "error", err)
@@ -148,22 +148,22 @@ func (a *Agent) say(ctx context.Context, s effSay) {
 // sendStatus sends a status; one that is too large for the broker goes without
 // what is fed back, and says so.
 func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
-	a.tell(ctx, ev, func(err error) {
+	a.publishStatus(ctx, ev, func(err error) {
 		if !errors.Is(err, bus.ErrTooLarge) {
-			a.told(ev, err)
+			a.handleStatusResult(ev, err)
 			return
 		}
 		a.log.Warn("a status is larger than the broker takes, its feedback is left out", "work", ev.id, "error", err)
 		small := *ev
 		small.status = withoutFeedback(ev.status, err)
 		a.sender.add(func(ctx context.Context) { // not here: this may be the connection's own goroutine
-			a.tell(ctx, &small, func(err error) { a.told(ev, err) })
+			a.publishStatus(ctx, &small, func(err error) { a.handleStatusResult(ev, err) })
 		})
 	})
 }
 
 // tell publishes a status once.
-func (a *Agent) tell(ctx context.Context, ev *statusEvent, done func(error)) {
+func (a *Agent) publishStatus(ctx context.Context, ev *statusEvent, done func(error)) {
 	e, err := a.wire.status(ev)
 	if err != nil {
 		done(fmt.Errorf("%w: it has no JSON: %w", errNotTaken, err))
@@ -173,13 +173,13 @@ func (a *Agent) tell(ctx context.Context, ev *statusEvent, done func(error)) {
 }
 
 // told takes what became of a status.
-func (a *Agent) told(ev *statusEvent, err error) {
+func (a *Agent) handleStatusResult(ev *statusEvent, err error) {
 	sent := evSent{id: ev.id, seq: ev.seq}
 	switch {
 	case err == nil:
-		sent.ok, sent.hash = true, ev.hash
+		sent.accepted, sent.hash = true, ev.hash
 	case errors.Is(err, errNotTaken), errors.Is(err, bus.ErrTooLarge):
-		sent.ok = true // sending it again would not help
+		sent.accepted = true // sending it again would not help
 		a.log.Error("a status is refused and is not sent again", "work", ev.id, "error", err)
 	default:
 		a.log.Debug("a status is not taken by the broker yet", "work", ev.id, "error", err)

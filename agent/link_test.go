@@ -146,7 +146,7 @@ topics:
 	if ev, ok := next().(evConnected); !ok {
 		t.Fatalf("%T", ev)
 	}
-	a.resync(t.Context(), []work.SpecVersion{{ID: "w1", Version: 1}})
+	a.requestSpecs(t.Context(), []work.SpecVersion{{ID: "w1", Version: 1}})
 	if got := await(heard); got != "clusters/c1/agentbroadcast "+work.SpecResync {
 		t.Errorf("the agent asks on %s", got)
 	}

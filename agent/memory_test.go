@@ -52,9 +52,9 @@ func TestMemoryOf10000Objects(t *testing.T) {
 			agent.check(t, "applied")
 			agent.kill()
 			agent = startChild(t, w)
-			w.server.apply("last", telling(ns, "last"))
+			w.server.apply("last", withFeedbackOf(ns, "last"))
 			w.server.awaitApplied("last")
-			w.server.await("the restart", func() bool { return w.server.reported("last", "k") == "1" })
+			w.server.await("the restart", func() bool { return w.server.reportedValue("last", "k") == "1" })
 			agent.check(t, "restarted")
 		})
 	}

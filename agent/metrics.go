@@ -101,7 +101,7 @@ func (m *metrics) observe(c *core) {
 	m.works.Set(float64(len(c.works)))
 	m.unsent.Set(float64(len(c.out.pending)))
 	m.watch.Set(float64(len(c.watches)))
-	m.repairs.Add(float64(c.repairs - m.repaired))
-	m.repaired = c.repairs
-	m.contested.Set(float64(len(c.contested)))
+	m.repairs.Add(float64(c.repairsOrdered - m.repaired))
+	m.repaired = c.repairsOrdered
+	m.contested.Set(float64(len(c.contestedUntil)))
 }

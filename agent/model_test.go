@@ -35,25 +35,25 @@ type model struct {
 	watched bool // ConfigMaps
 
 	// The disk: what is durable, and what was appended since.
-	disk    map[workID]saved
-	ceiling int64
-	written []effPersist
+	disk      map[workID]savedWork
+	ceiling   int64
+	unflushed []effPersist
 
 	calls  []effect // to the API server, under way
 	events []event  // on their way to the core, in order
 	sends  []*statusEvent
 
 	// The server.
-	orders map[workID]*modelOrder
-	lives  map[workID]int64 // the last generation of works that are gone
-	toward []evSpec         // specs on the wire
-	online bool
-	apiUp  bool
-	denied bool      // executors may do nothing
-	late   []effect  // calls of an agent that was killed, still under way
-	until  time.Time // when the last of them has happened, or never will
-	dead   bool      // such a call is carried out
-	value  int
+	orders            map[workID]*modelOrder
+	lastGenerations   map[workID]int64 // the last generation of works that are gone
+	specsInFlight     []evSpec         // specs on the wire
+	online            bool
+	apiUp             bool
+	denied            bool      // executors may do nothing
+	lateCalls         []effect  // calls of an agent that was killed, still under way
+	lateUntil         time.Time // when the last of them has happened, or never will
+	executingLateCall bool      // such a call is carried out
+	value             int
 	// sequence is the last id that the agent gave out, in any of its lives.
 	sequence int64
 	// digests says that the server is one of ours, and compares digests.
@@ -89,24 +89,24 @@ var modelNames = []string{"x", "y", "z", "shared"}
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		t: t, now: noon, objects: map[objectKey]*modelObject{}, amws: map[amwName]*amwState{}, disk: map[workID]saved{},
-		orders: map[workID]*modelOrder{}, lives: map[workID]int64{}, apiUp: true,
+		t: t, now: noon, objects: map[objectKey]*modelObject{}, amws: map[amwName]*amwState{}, disk: map[workID]savedWork{},
+		orders: map[workID]*modelOrder{}, lastGenerations: map[workID]int64{}, apiUp: true,
 		digests: rapid.Bool().Draw(t, "digests"),
 	}
-	m.boot()
+	m.restart()
 	return m
 }
 
 // boot starts a core on what the disk holds.
-func (m *model) boot() {
+func (m *model) restart() {
 	m.core = newCore(coreConfig{consumer: "c", hubHash: "h", agentID: "h", fieldManager: "work-agent", maxRaw: 1000,
 		sendWindow: 4})
 	m.wanted, m.watched = map[objectKey][]*ruleset{}, false
-	m.calls, m.events, m.sends, m.toward, m.written = nil, nil, nil, nil, nil
+	m.calls, m.events, m.sends, m.specsInFlight, m.unflushed = nil, nil, nil, nil, nil
 	m.online = false
-	works := map[workID]saved{}
+	works := map[workID]savedWork{}
 	maps.Copy(works, m.disk)
-	m.take(m.core.load(works, m.ceiling, m.now))
+	m.handle(m.core.load(works, m.ceiling, m.now))
 	m.listAMWs()
 }
 
@@ -118,25 +118,25 @@ func (m *model) listAMWs() {
 	m.events = append(m.events, evAMWsSynced{})
 }
 
-func (m *model) step(ev event) { m.take(m.core.step(ev, m.now)) }
+func (m *model) step(ev event) { m.handle(m.core.step(ev, m.now)) }
 
 // take does what needs no time, and queues what does.
-func (m *model) take(effects []effect) {
+func (m *model) handle(effects []effect) {
 	watch := false
 	for _, e := range effects {
 		switch e := e.(type) {
 		case effPersist:
-			m.written = append(m.written, e)
-		case effWant:
+			m.unflushed = append(m.unflushed, e)
+		case effObserve:
 			m.wanted[e.key] = e.rules
-		case effUnwant:
+		case effUnobserve:
 			delete(m.wanted, e.key)
 		case effWatch:
 			watch = true
 		case effResync:
 			m.resync(e.versions)
-		case effSay:
-			m.compare(e)
+		case effPublish:
+			m.compareDigests(e)
 		case effSend:
 			if e.event.seq <= m.sequence {
 				m.t.Fatalf("sequence id %d after %d: a server would drop the status", e.event.seq, m.sequence)
@@ -151,14 +151,14 @@ func (m *model) take(effects []effect) {
 	if watch {
 		m.watched = true
 		for _, key := range slices.SortedFunc(maps.Keys(m.wanted), compareKeys) {
-			m.events = append(m.events, evObject{key, m.see(key)})
+			m.events = append(m.events, evObject{key, m.observe(key)})
 		}
 	}
 }
 
 func compareKeys(a, b objectKey) int { return strings.Compare(a.String(), b.String()) }
 
-func (m *model) see(key objectKey) *observed {
+func (m *model) observe(key objectKey) *observed {
 	o := m.objects[key]
 	if o == nil {
 		return &observed{rv: m.rv}
@@ -176,17 +176,17 @@ func (m *model) see(key objectKey) *observed {
 }
 
 // touched notes a change of an object and shows it to the watch.
-func (m *model) touched(key objectKey) {
+func (m *model) showChange(key objectKey) {
 	m.rv++
 	if o := m.objects[key]; o != nil {
 		o.rv = m.rv
 	}
 	if _, wanted := m.wanted[key]; wanted && m.watched {
-		m.events = append(m.events, evObject{key, m.see(key)})
+		m.events = append(m.events, evObject{key, m.observe(key)})
 	}
 }
 
-func (m *model) touchedAMW(name amwName, was *amwState) {
+func (m *model) showAMWChange(name amwName, was *amwState) {
 	m.rv++
 	if a := m.amws[name]; a != nil {
 		a.rv = m.rv
@@ -194,7 +194,7 @@ func (m *model) touchedAMW(name amwName, was *amwState) {
 		m.events = append(m.events, evAMW{&shown})
 		return
 	}
-	m.events = append(m.events, evAMWGone{name, was.uid})
+	m.events = append(m.events, evAMWDeleted{name, was.uid})
 }
 
 // amwsOf are the AMWs of a work, under whatever name.
@@ -203,7 +203,7 @@ func (m *model) amwsOf(id workID) []*amwState {
 	for _, name := range slices.Sorted(maps.Keys(m.amws)) {
 		a, w := m.amws[name], m.core.works[id]
 		if a.work == id || a.work == "" && (w != nil && w.amw == name || workID(name) == id &&
-			m.core.held[name] == "") {
+			m.core.nameHolders[name] == "") {
 			all = append(all, a)
 		}
 	}
@@ -216,7 +216,7 @@ func (m *model) newUID() types.UID {
 }
 
 // call carries a call out on the cluster and returns the answer.
-func (m *model) call(e effect) event {
+func (m *model) execute(e effect) event {
 	switch e := e.(type) {
 	case effDiscover:
 		return evMapped{gvk: e.gvk, gvr: configMaps, namespaced: true}
@@ -228,12 +228,12 @@ func (m *model) call(e effect) event {
 			a = &amwState{name: e.name, uid: m.newUID(), finalizers: []string{amwFinalizer}, foreign: true}
 			m.amws[e.name] = a
 		}
-		if a.foreign || !a.saysMaker(e.id) {
+		if a.foreign || !a.belongsTo(e.id) {
 			a.foreign = false
 			if workID(e.name) != e.id {
 				a.work = e.id
 			}
-			m.touchedAMW(e.name, nil)
+			m.showAMWChange(e.name, nil)
 		}
 		shown := *a
 		return evAMWDone{id: e.id, name: e.name, op: amwCreate, amw: &shown}
@@ -242,33 +242,33 @@ func (m *model) call(e effect) event {
 	case effDeleteAMW:
 		a := m.amws[e.name]
 		if a == nil || a.uid != e.uid {
-			return evAMWDone{id: e.id, name: e.name, op: amwDelete, err: conflictIf(a != nil)}
+			return evAMWDone{id: e.id, name: e.name, op: amwDelete, err: conflictWhen(a != nil)}
 		}
 		a.deleting = true
-		m.touchedAMW(e.name, a)
-		return evAMWDone{id: e.id, name: e.name, op: amwDelete, asked: true}
+		m.showAMWChange(e.name, a)
+		return evAMWDone{id: e.id, name: e.name, op: amwDelete, deletionRequested: true}
 	case effFinalizeAMW:
 		a := m.amws[e.name]
 		if a == nil {
 			return evAMWDone{id: e.id, name: e.name, op: amwFinalize}
 		}
 		if a.uid != e.uid {
-			return evAMWDone{id: e.id, name: e.name, op: amwFinalize, err: conflictIf(true)}
+			return evAMWDone{id: e.id, name: e.name, op: amwFinalize, err: conflictWhen(true)}
 		}
 		if !a.deleting {
 			m.t.Fatalf("the finalizer of %s is taken away although nobody deleted it", e.id)
 		}
 		delete(m.amws, e.name)
-		m.touchedAMW(e.name, a)
+		m.showAMWChange(e.name, a)
 		return evAMWDone{id: e.id, name: e.name, op: amwFinalize}
 	case effRecordAMW:
 		a := m.amws[e.name]
 		if a == nil || a.uid != e.uid {
-			return evAMWDone{id: e.id, name: e.name, op: amwRecord, err: conflictIf(a != nil)}
+			return evAMWDone{id: e.id, name: e.name, op: amwRecord, err: conflictWhen(a != nil)}
 		}
 		a.applied = e.applied
 		a.evicting = a.evicting && !e.keep
-		m.touchedAMW(e.name, a)
+		m.showAMWChange(e.name, a)
 		shown := *a
 		return evAMWDone{id: e.id, name: e.name, op: amwRecord, amw: &shown}
 	case effApply:
@@ -284,7 +284,7 @@ func (m *model) takeOver(e effTakeOverAMW) event {
 	done := evAMWDone{id: e.id, name: e.name, op: amwTakeOver}
 	a, former := m.amws[e.name], m.amws[e.former]
 	if a == nil || a.uid != e.uid {
-		done.err = conflictIf(a != nil)
+		done.err = conflictWhen(a != nil)
 		return done
 	}
 	for _, ref := range e.objects {
@@ -299,24 +299,24 @@ func (m *model) takeOver(e effTakeOverAMW) event {
 			o.owners = append(o.owners, e.uid)
 		}
 		o.fingerprint += "t"
-		m.touched(keyOf(ref))
+		m.showChange(keyOf(ref))
 	}
 	if rapid.IntRange(0, 2).Draw(m.t, "interrupted") == 0 {
 		done.err = &opError{kind: errTransport, message: "no answer"}
 		return done
 	}
 	a.applied = e.applied
-	m.touchedAMW(e.name, a)
+	m.showAMWChange(e.name, a)
 	if former != nil && former.uid == e.formerUID {
 		delete(m.amws, e.former)
-		m.touchedAMW(e.former, former)
+		m.showAMWChange(e.former, former)
 	}
 	shown := *a
-	done.amw, done.ended = &shown, e.former
+	done.amw, done.formerDeleted = &shown, e.former
 	return done
 }
 
-func conflictIf(b bool) *opError {
+func conflictWhen(b bool) *opError {
 	if b {
 		return &opError{kind: errConflict, message: "conflict"}
 	}
@@ -324,19 +324,19 @@ func conflictIf(b bool) *opError {
 }
 
 func (m *model) apply(e effApply) event {
-	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, onlyRead: e.onlyRead}
 	if e.executor != nil && m.denied {
-		done.err, done.obs = &opError{kind: errDenied, message: "denied"}, m.see(e.key)
+		done.err, done.obs = &opError{kind: errDenied, message: "denied"}, m.observe(e.key)
 		return done
 	}
-	if e.ask {
+	if e.onlyAuthorize {
 		return done
 	}
-	if !e.read {
+	if !e.onlyRead {
 		if e.strategy.readOnly() {
 			m.t.Fatalf("%s is only to be read for %s", e.key, e.id)
 		}
-		if !m.dead && !m.noted(e) {
+		if !m.executingLateCall && !m.isRecorded(e) {
 			m.t.Fatalf("%s is applied for %s before that is on disk (I12)", e.key, e.id)
 		}
 		o := m.objects[e.key]
@@ -364,15 +364,15 @@ func (m *model) apply(e effApply) event {
 		fp := fmt.Sprint(cm.Data["k"], owners)
 		if o.value != cm.Data["k"] || !slices.Equal(o.owners, owners) || o.fingerprint != fp {
 			o.value, o.owners, o.fingerprint = cm.Data["k"], owners, fp
-			m.touched(e.key)
+			m.showChange(e.key)
 		}
 	}
-	done.obs = m.see(e.key)
+	done.obs = m.observe(e.key)
 	return done
 }
 
 // noted says whether the disk or the AMW knows that the object may exist.
-func (m *model) noted(e effApply) bool {
+func (m *model) isRecorded(e effApply) bool {
 	is := func(r resourceRef) bool { return keyOf(r) == e.key }
 	for _, a := range m.amwsOf(e.id) {
 		if slices.ContainsFunc(a.applied, is) {
@@ -380,9 +380,9 @@ func (m *model) noted(e effApply) bool {
 		}
 	}
 	p := m.disk[e.id].Progress
-	return p != nil && (slices.ContainsFunc(p.Maybe, is) || slices.ContainsFunc(p.Objects,
+	return p != nil && (slices.ContainsFunc(p.Possible, is) || slices.ContainsFunc(p.Objects,
 		func(a appliedManifest) bool { return is(a.Ref) })) ||
-		m.core.works[e.id] != nil && m.core.works[e.id].done[e.key].Hash != ""
+		m.core.works[e.id] != nil && m.core.works[e.id].applied[e.key].Hash != ""
 }
 
 // remove decides as the real call does, first from what a watch showed the core.
@@ -406,16 +406,16 @@ func (m *model) remove(e effRemove) event {
 		o.owners = slices.DeleteFunc(o.owners, func(u types.UID) bool { return u == e.owner })
 		o.fingerprint += "-"
 		o.mayStay = o.mayStay || e.release
-		m.touched(e.key)
+		m.showChange(e.key)
 		return done
 	case actionDelete:
 		if e.obs != nil && o.uid != e.obs.uid && e.uid != o.uid {
-			done.err = conflictIf(true)
+			done.err = conflictWhen(true)
 			return done
 		}
 		if !o.deleting {
 			o.deleting = true
-			m.touched(e.key)
+			m.showChange(e.key)
 		}
 	}
 	done.was = removalDeleting
@@ -434,7 +434,7 @@ func (m *model) instanceOf(e effRemove, o *modelObject) instance {
 
 // collect is the garbage collector: it ends deletions and deletes what lost
 // all its owners.
-func (m *model) collect() {
+func (m *model) collectGarbage() {
 	alive := map[types.UID]bool{}
 	for _, a := range m.amws {
 		alive[a.uid] = true
@@ -444,7 +444,7 @@ func (m *model) collect() {
 		orphaned := len(o.owners) > 0 && !slices.ContainsFunc(o.owners, func(u types.UID) bool { return alive[u] })
 		if o.deleting || orphaned {
 			delete(m.objects, key)
-			m.touched(key)
+			m.showChange(key)
 		}
 	}
 }
@@ -454,7 +454,7 @@ func (m *model) order(id workID) {
 	if o == nil {
 		// A real server begins at 1 again. Here an acknowledgement of the life
 		// before is told apart by its generation.
-		o = &modelOrder{generation: m.lives[id]}
+		o = &modelOrder{generation: m.lastGenerations[id]}
 		m.orders[id] = o
 	}
 	if o.deleting {
@@ -536,12 +536,12 @@ func (m *model) publish(id workID) {
 		m.t.Fatal(err)
 	}
 	if m.online {
-		m.toward = append(m.toward, evSpec{spec: s, ack: func() { m.acked(s) }})
+		m.specsInFlight = append(m.specsInFlight, evSpec{spec: s, ack: func() { m.checkAcknowledged(s) }})
 	}
 }
 
 // acked checks I6: what is acknowledged is on disk, or something newer is.
-func (m *model) acked(s *spec) {
+func (m *model) checkAcknowledged(s *spec) {
 	d, ok := m.disk[s.ID]
 	if !ok || d.Spec == nil {
 		if o := m.orders[s.ID]; o != nil && !o.deleting && s.Generation == o.generation && !s.Deleting {
@@ -556,7 +556,7 @@ func (m *model) acked(s *spec) {
 
 // compare is a server's part of a comparison by digests. It does not look at
 // statuses, so as soon as there is one there is always a difference.
-func (m *model) compare(say effSay) {
+func (m *model) compareDigests(say effPublish) {
 	if !m.digests {
 		return
 	}
@@ -600,8 +600,8 @@ func (m *model) resync(versions []work.SpecVersion) {
 	}
 }
 
-func (m *model) sync(n int) {
-	for _, w := range m.written[:n] {
+func (m *model) flushDisk(n int) {
+	for _, w := range m.unflushed[:n] {
 		rec := w.rec
 		m.ceiling = max(m.ceiling, rec.Ceiling)
 		if rec.ID != "" {
@@ -615,7 +615,7 @@ func (m *model) sync(n int) {
 			m.events = append(m.events, w.then)
 		}
 	}
-	m.written = slices.Clone(m.written[n:])
+	m.unflushed = slices.Clone(m.unflushed[n:])
 }
 
 func (m *model) deliverStatus(i int) {
@@ -625,7 +625,7 @@ func (m *model) deliverStatus(i int) {
 	if m.online {
 		m.status(ev)
 	}
-	m.events = append(m.events, evSent{id: ev.id, seq: ev.seq, hash: ev.hash, ok: ok})
+	m.events = append(m.events, evSent{id: ev.id, seq: ev.seq, hash: ev.hash, accepted: ok})
 }
 
 func (m *model) status(ev *statusEvent) {
@@ -645,7 +645,7 @@ func (m *model) status(ev *statusEvent) {
 				m.t.Fatalf("%s is acknowledged as deleted, and owns %s (I9)", ev.id, key)
 			}
 		}
-		m.lives[ev.id] = o.generation
+		m.lastGenerations[ev.id] = o.generation
 		delete(m.orders, ev.id)
 		return
 	}
@@ -699,12 +699,12 @@ func (m *model) act() {
 		fate := pick(8, "fate")
 		switch {
 		case !m.apiUp || fate == 0:
-			m.events = append(m.events, failed(e))
+			m.events = append(m.events, failedAnswer(e))
 		case fate == 1: // done, and the answer lost
-			m.call(e)
-			m.events = append(m.events, failed(e))
+			m.execute(e)
+			m.events = append(m.events, failedAnswer(e))
 		default:
-			m.events = append(m.events, m.call(e))
+			m.events = append(m.events, m.execute(e))
 		}
 	case "event":
 		if len(m.events) > 0 {
@@ -713,33 +713,33 @@ func (m *model) act() {
 			m.step(ev)
 		}
 	case "sync":
-		if len(m.written) > 0 {
-			m.sync(1 + pick(len(m.written), "how many"))
+		if len(m.unflushed) > 0 {
+			m.flushDisk(1 + pick(len(m.unflushed), "how many"))
 		}
 	case "spec":
-		if len(m.toward) > 0 {
+		if len(m.specsInFlight) > 0 {
 			// Works overtake each other; the events of one stay in order, since a
 			// work that was deleted may be made again from generation 1.
-			i := pick(len(m.toward), "which")
-			i = slices.IndexFunc(m.toward, func(ev evSpec) bool { return ev.spec.ID == m.toward[i].spec.ID })
-			ev := m.toward[i]
+			i := pick(len(m.specsInFlight), "which")
+			i = slices.IndexFunc(m.specsInFlight, func(ev evSpec) bool { return ev.spec.ID == m.specsInFlight[i].spec.ID })
+			ev := m.specsInFlight[i]
 			if rapid.IntRange(0, 5).Draw(t, "twice") > 0 {
-				m.toward = slices.Delete(m.toward, i, i+1)
+				m.specsInFlight = slices.Delete(m.specsInFlight, i, i+1)
 			}
 			m.step(ev)
 		}
 	case "loss":
-		if len(m.toward) > 0 {
-			m.toward = m.toward[1:]
+		if len(m.specsInFlight) > 0 {
+			m.specsInFlight = m.specsInFlight[1:]
 		}
 	case "status":
 		if len(m.sends) > 0 {
 			m.deliverStatus(pick(len(m.sends), "which"))
 		}
 	case "collect":
-		m.collect()
+		m.collectGarbage()
 	case "late":
-		m.happen(1)
+		m.executeLateCalls(1)
 	case "tick":
 		m.now = m.now.Add(time.Duration(pick(5000, "ms")) * time.Millisecond)
 		m.step(evTick{})
@@ -748,24 +748,24 @@ func (m *model) act() {
 			switch fate := pick(3, "happened"); {
 			case !m.apiUp || fate == 0:
 			case fate == 1:
-				m.call(e)
+				m.execute(e)
 			default:
-				if w, ok := e.(effApply); ok && !w.read {
-					m.late = append(m.late, e)
+				if w, ok := e.(effApply); ok && !w.onlyRead {
+					m.lateCalls = append(m.lateCalls, e)
 				}
 			}
 		}
-		if n := len(m.written); n > 0 { // and what was written may have reached the disk, nobody knows
-			for i := range m.written {
-				m.written[i].ack, m.written[i].then = nil, nil
+		if n := len(m.unflushed); n > 0 { // and what was written may have reached the disk, nobody knows
+			for i := range m.unflushed {
+				m.unflushed[i].ack, m.unflushed[i].then = nil, nil
 			}
-			m.sync(pick(n+1, "reached"))
+			m.flushDisk(pick(n+1, "reached"))
 		}
 		if rapid.IntRange(0, 3).Draw(t, "clock steps back") == 0 {
 			m.now = m.now.Add(-time.Hour)
 		}
-		m.until = m.now.Add(lateness)
-		m.boot()
+		m.lateUntil = m.now.Add(lateCallWindow)
+		m.restart()
 	case "disconnect":
 		m.disconnect()
 	case "connect":
@@ -777,7 +777,7 @@ func (m *model) act() {
 		if len(keys) == 0 {
 			return
 		}
-		m.flap(keys[pick(len(keys), "which")], pick(3*tellBurst, "how often"))
+		m.changePhase(keys[pick(len(keys), "which")], pick(3*reportBurst, "how often"))
 	case "api":
 		m.apiUp = !m.apiUp
 	case "rights":
@@ -786,7 +786,7 @@ func (m *model) act() {
 		m.listAMWs()
 		if m.watched {
 			for _, key := range slices.SortedFunc(maps.Keys(m.wanted), compareKeys) {
-				m.events = append(m.events, evObject{key, m.see(key)})
+				m.events = append(m.events, evObject{key, m.observe(key)})
 			}
 		}
 	case "ask":
@@ -797,23 +797,23 @@ func (m *model) act() {
 }
 
 // flap is an object's controller that changes its mind.
-func (m *model) flap(key objectKey, times int) {
+func (m *model) changePhase(key objectKey, times int) {
 	for range times {
 		m.value++
 		m.objects[key].phase = fmt.Sprint("p", m.value)
-		m.touched(key)
+		m.showChange(key)
 	}
 }
 
 // happen lets calls of an agent that was killed take effect.
-func (m *model) happen(n int) {
-	m.dead = true
-	defer func() { m.dead = false }()
-	for ; n > 0 && len(m.late) > 0; n-- {
-		e := m.late[0]
-		m.late = m.late[1:]
-		if m.apiUp && !m.now.After(m.until) {
-			m.call(e)
+func (m *model) executeLateCalls(n int) {
+	m.executingLateCall = true
+	defer func() { m.executingLateCall = false }()
+	for ; n > 0 && len(m.lateCalls) > 0; n-- {
+		e := m.lateCalls[0]
+		m.lateCalls = m.lateCalls[1:]
+		if m.apiUp && !m.now.After(m.lateUntil) {
+			m.execute(e)
 		}
 	}
 }
@@ -827,12 +827,12 @@ func (m *model) connect() {
 
 func (m *model) disconnect() {
 	if m.online {
-		m.online, m.toward = false, nil
+		m.online, m.specsInFlight = false, nil
 		m.step(evDisconnected{})
 	}
 }
 
-func failed(e effect) event {
+func failedAnswer(e effect) event {
 	err := &opError{kind: errTransport, message: "no answer"}
 	switch e := e.(type) {
 	case effDiscover:
@@ -850,7 +850,7 @@ func failed(e effect) event {
 	case effRecordAMW:
 		return evAMWDone{id: e.id, name: e.name, op: amwRecord, err: err}
 	case effApply:
-		return evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read, err: err}
+		return evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, onlyRead: e.onlyRead, err: err}
 	case effRemove:
 		return evRemoved{id: e.id, key: e.key, err: err}
 	}
@@ -865,19 +865,19 @@ func (m *model) drift(kind int) {
 	case kind == 0 && len(keys) > 0: // an object is deleted
 		key := keys[m.rv%uint64(len(keys))]
 		delete(m.objects, key)
-		m.touched(key)
+		m.showChange(key)
 	case kind == 1 && len(keys) > 0: // a field is taken over
 		o := m.objects[keys[m.rv%uint64(len(keys))]]
 		o.value, o.fingerprint = "drift", "lost"
-		m.touched(keys[m.rv%uint64(len(keys))])
+		m.showChange(keys[m.rv%uint64(len(keys))])
 	case kind == 2 && len(names) > 0: // an AMW is deleted by hand
 		a := m.amws[names[m.rv%uint64(len(names))]]
 		a.deleting = true
-		m.touchedAMW(a.name, a)
+		m.showAMWChange(a.name, a)
 	case kind == 3 && len(names) > 0: // another agent held it meanwhile, and let go
 		a := m.amws[names[m.rv%uint64(len(names))]]
 		a.foreign, a.evicting = true, true
-		m.touchedAMW(a.name, a)
+		m.showAMWChange(a.name, a)
 	case kind == 4 && len(names) > 0: // an agent held it that names AMWs by the work's id
 		m.rename(m.amws[names[m.rv%uint64(len(names))]])
 	}
@@ -886,7 +886,7 @@ func (m *model) drift(kind int) {
 // rename leaves what an agent of ours of an earlier version leaves: everything
 // of the work belongs to an AMW that has the work's id for a name.
 func (m *model) rename(a *amwState) {
-	name := amwName(a.maker())
+	name := amwName(a.creator())
 	if a.deleting || m.amws[name] != nil || m.orders[workID(name)] == nil {
 		return
 	}
@@ -896,13 +896,13 @@ func (m *model) rename(a *amwState) {
 			o.owners = slices.DeleteFunc(slices.Clone(o.owners), func(u types.UID) bool { return u == a.uid })
 			o.owners = append(o.owners, former.uid)
 			o.fingerprint += "r"
-			m.touched(key)
+			m.showChange(key)
 		}
 	}
 	m.amws[name] = former
-	m.touchedAMW(name, nil)
+	m.showAMWChange(name, nil)
 	delete(m.amws, a.name)
-	m.touchedAMW(a.name, a)
+	m.showAMWChange(a.name, a)
 }
 
 // settle lets everything succeed until nothing happens any more.
@@ -916,29 +916,29 @@ func (m *model) settle() {
 			ev := m.events[0]
 			m.events = m.events[1:]
 			m.step(ev)
-		case len(m.written) > 0:
-			m.sync(len(m.written))
+		case len(m.unflushed) > 0:
+			m.flushDisk(len(m.unflushed))
 		case len(m.calls) > 0:
 			e := m.calls[0]
 			m.calls = m.calls[1:]
-			m.events = append(m.events, m.call(e))
-		case len(m.toward) > 0:
-			ev := m.toward[0]
-			m.toward = m.toward[1:]
+			m.events = append(m.events, m.execute(e))
+		case len(m.specsInFlight) > 0:
+			ev := m.specsInFlight[0]
+			m.specsInFlight = m.specsInFlight[1:]
 			m.step(ev)
 		case len(m.sends) > 0:
 			ev := m.sends[0]
 			m.sends = m.sends[1:]
 			m.status(ev)
-			m.events = append(m.events, evSent{id: ev.id, seq: ev.seq, hash: ev.hash, ok: true})
+			m.events = append(m.events, evSent{id: ev.id, seq: ev.seq, hash: ev.hash, accepted: true})
 		case m.collectable():
-			m.collect()
+			m.collectGarbage()
 		default:
-			m.happen(len(m.late))
+			m.executeLateCalls(len(m.lateCalls))
 			if len(m.events) > 0 {
 				continue
 			}
-			if at := m.core.wake(); !at.IsZero() && at.Before(end) {
+			if at := m.core.nextWake(); !at.IsZero() && at.Before(end) {
 				m.now = at
 				m.step(evTick{})
 				continue
@@ -948,7 +948,7 @@ func (m *model) settle() {
 			}
 			if again == 2 { // all is quiet: now an object does not come to rest, with nothing else to wake anybody
 				for _, key := range slices.SortedFunc(maps.Keys(m.objects), compareKeys) {
-					m.flap(key, 2*tellBurst)
+					m.changePhase(key, 2*reportBurst)
 				}
 			}
 			again-- // the server asks and tells again what may have been lost
@@ -959,7 +959,7 @@ func (m *model) settle() {
 		}
 	}
 	m.t.Fatalf("the agent does not come to rest: %d calls, %d events, %d specs", len(m.calls), len(m.events),
-		len(m.toward))
+		len(m.specsInFlight))
 }
 
 func (m *model) collectable() bool {
@@ -1031,7 +1031,7 @@ func (m *model) check() {
 		}
 	}
 	for name := range m.amws {
-		if w := m.core.works[m.core.held[name]]; w == nil || w.amw != name || m.orders[w.id] == nil {
+		if w := m.core.works[m.core.nameHolders[name]]; w == nil || w.amw != name || m.orders[w.id] == nil {
 			m.t.Fatalf("the AppliedManifestWork %s is left behind (I9)", name)
 		}
 	}

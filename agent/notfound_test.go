@@ -60,7 +60,7 @@ func TestOnlyAPathThatNobodyServesIsAnUnknownKind(t *testing.T) {
 		"no such path": {apierrors.NewGenericServerResponse(http.StatusNotFound, "PATCH", roles, "x",
 			"404 page not found", 0, true), errNoKind},
 	} {
-		if got := classify(test.err); got.kind != test.want {
+		if got := classifyError(test.err); got.kind != test.want {
 			t.Errorf("%s: error kind %d, want %d (%s)", name, got.kind, test.want, got.message)
 		}
 	}

@@ -31,7 +31,7 @@ func (w *world) patchAs(t *testing.T, gvr schema.GroupVersionResource, name, man
 }
 
 // telling makes a work of ConfigMaps whose value k is fed back.
-func telling(ns string, names ...string) work.Bundle {
+func withFeedbackOf(ns string, names ...string) work.Bundle {
 	var b work.Bundle
 	for _, n := range names {
 		b.Manifests = append(b.Manifests, configMap(ns, n, "k", "1"))
@@ -47,7 +47,7 @@ func telling(ns string, names ...string) work.Bundle {
 }
 
 // reported is the named feedback of a work's first manifest.
-func (s *server) reported(id, name string) string {
+func (s *server) reportedValue(id, name string) string {
 	b := s.bundles[id]
 	if b == nil || b.status == nil || len(b.status.ResourceStatus) == 0 {
 		return ""
@@ -58,15 +58,15 @@ func (s *server) reported(id, name string) string {
 // A change is told, and drift is repaired, within 200 ms.
 func TestDriftAndStatusWithin200ms(t *testing.T) {
 	w := newWorld(t)
-	w.server.apply("one", telling(w.ns, "a"))
+	w.server.apply("one", withFeedbackOf(w.ns, "a"))
 	w.server.awaitApplied("one")
-	w.server.await("the first feedback", func() bool { return w.server.reported("one", "k") == "1" })
+	w.server.await("the first feedback", func() bool { return w.server.reportedValue("one", "k") == "1" })
 	var told, repaired []time.Duration
 	for i := range 15 {
 		start := time.Now()
 		w.patchAs(t, configMaps, "a", "controller", fmt.Sprintf(`{"data":{"theirs":"%d"}}`, i))
 		w.server.await("the change to be told", func() bool {
-			return w.server.reported("one", "theirs") == fmt.Sprint(
+			return w.server.reportedValue("one", "theirs") == fmt.Sprint(
 				i)
 		})
 		told = append(told, time.Since(start))
@@ -76,7 +76,7 @@ func TestDriftAndStatusWithin200ms(t *testing.T) {
 	for i := range 15 {
 		names = append(names, fmt.Sprint("d", i))
 	}
-	w.server.apply("two", telling(w.ns, names...))
+	w.server.apply("two", withFeedbackOf(w.ns, names...))
 	w.server.awaitApplied("two")
 	for _, n := range names {
 		start := time.Now()
@@ -96,10 +96,10 @@ func TestDriftAndStatusWithin200ms(t *testing.T) {
 
 // A hundred changes a second reach the region as a few, and the last of them
 // always.
-func TestAnObjectThatDoesNotComeToRestFloodsNobody(t *testing.T) {
+func TestStatusesOfARestlessObjectAreRateLimited(t *testing.T) {
 	w := newWorld(t)
-	w.server.apply("one", telling(w.ns, "a"))
-	w.server.apply("other", telling(w.ns, "b"))
+	w.server.apply("one", withFeedbackOf(w.ns, "a"))
+	w.server.apply("other", withFeedbackOf(w.ns, "b"))
 	w.server.awaitApplied("one")
 	w.server.awaitApplied("other")
 	w.server.mu.Lock()
@@ -113,19 +113,19 @@ func TestAnObjectThatDoesNotComeToRestFloodsNobody(t *testing.T) {
 			began := time.Now()
 			w.patchAs(t, configMaps, "b", "controller", `{"data":{"theirs":"x"}}`)
 			w.server.await("another object's change",
-				func() bool { return w.server.reported("other", "theirs") == "x" })
+				func() bool { return w.server.reportedValue("other", "theirs") == "x" })
 			t.Logf("another object's change is told after %v", time.Since(began))
 		}
 	}
 	took := time.Since(start)
 	w.server.await("the last change", func() bool {
-		return w.server.reported("one", "theirs") == fmt.Sprint(
+		return w.server.reportedValue("one", "theirs") == fmt.Sprint(
 			changes-1)
 	})
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
 	got := w.server.statuses - before - 1
-	most := tellBurst + int(time.Since(start)/tellEvery) + 1
+	most := reportBurst + int(time.Since(start)/reportInterval) + 1
 	t.Logf("%d changes in %v: %d statuses", changes, took, got)
 	if got > most {
 		t.Errorf("%d statuses of %d changes in %v, want at most %d", got, changes, took, most)
@@ -133,9 +133,9 @@ func TestAnObjectThatDoesNotComeToRestFloodsNobody(t *testing.T) {
 }
 
 // Two writers that undo each other's work are slowed down, and it is told.
-func TestAFightOverAnObjectIsSlowedDownAndTold(t *testing.T) {
+func TestRepairsOfAContestedObjectAreSpacedAndReported(t *testing.T) {
 	w := newWorld(t)
-	w.server.apply("one", telling(w.ns, "a"))
+	w.server.apply("one", withFeedbackOf(w.ns, "a"))
 	w.server.awaitApplied("one")
 
 	// The rival changes the object back after each repair, until the status says
@@ -156,8 +156,8 @@ func TestAFightOverAnObjectIsSlowedDownAndTold(t *testing.T) {
 	if took := time.Since(begin); took < least {
 		t.Errorf("%d repairs within %v, want at least %v", repairs, took, least)
 	}
-	if counted(w.agent.metrics.repairs) < contestedAfter || gauge(w.agent.metrics.contested) != 1 {
-		t.Errorf("metrics: %v repairs, %v contested", counted(w.agent.metrics.repairs), gauge(w.agent.metrics.contested))
+	if counterValue(w.agent.metrics.repairs) < contestedAfter || gaugeValue(w.agent.metrics.contested) != 1 {
+		t.Errorf("metrics: %v repairs, %v contested", counterValue(w.agent.metrics.repairs), gaugeValue(w.agent.metrics.contested))
 	}
 	t.Logf("reported after %d repairs", repairs)
 }
@@ -171,7 +171,7 @@ func (s *server) contested(id string) bool {
 		meta.IsStatusConditionTrue(b.status.ResourceStatus[0].Conditions, conditionContested)
 }
 
-func counted(c prometheus.Counter) float64 {
+func counterValue(c prometheus.Counter) float64 {
 	var m dto.Metric
 	if err := c.Write(&m); err != nil {
 		panic(err)
@@ -179,7 +179,7 @@ func counted(c prometheus.Counter) float64 {
 	return m.GetCounter().GetValue()
 }
 
-func gauge(g prometheus.Gauge) float64 {
+func gaugeValue(g prometheus.Gauge) float64 {
 	var m dto.Metric
 	if err := g.Write(&m); err != nil {
 		panic(err)
@@ -189,7 +189,7 @@ func gauge(g prometheus.Gauge) float64 {
 
 // A Job that its rule finds complete is written no more: not when it drifts,
 // not when it is gone, not when the work changes, until the rule goes.
-func TestWhatIsCompleteIsWrittenNoMore(t *testing.T) {
+func TestACompleteObjectIsNotWritten(t *testing.T) {
 	w := newWorld(t)
 	job := func(label string) work.Bundle {
 		b := manifests(raw(map[string]any{

@@ -53,7 +53,7 @@ func (w *world) awaitNote(t *testing.T, note string) {
 // While the disk is full the agent repairs drift and sends statuses; what is new
 // waits and is not acknowledged. The agent ends when it is told to, and goes on
 // where it was when there is room again.
-func TestAFullDiskHoldsUpOnlyWhatIsNew(t *testing.T) {
+func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
 	c, ns := sharedCluster(t)
 	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
 	w.server = startServer(t, w.broker, w.consumer)
@@ -105,7 +105,7 @@ func TestAFullDiskHoldsUpOnlyWhatIsNew(t *testing.T) {
 func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		s := open(t, dir)
+		s := openTestStore(t, dir)
 		full := true
 		s.refuse = func() error {
 			if full {
@@ -125,7 +125,7 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 			s.append(record{ID: "w", Spec: &spec{ID: "w", Generation: int64(i + 2)}}, func() { durable.Add(1) })
 			s.append(record{ID: "gone", Spec: &spec{ID: "gone"}}, nil)
 			s.append(record{ID: "gone", Drop: true}, nil)
-			for range maxWaiters {
+			for range maxEmptyRequests {
 				s.append(record{}, func() {})
 			}
 		}
@@ -134,7 +134,7 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 			t.Errorf("reserved %v, %d durable while the disk is full", reserved.Load(), durable.Load())
 		}
 		s.mu.Lock()
-		if most := maxWaiters + 10; len(s.queue) > most {
+		if most := maxEmptyRequests + 10; len(s.queue) > most {
 			t.Errorf("%d requests wait, want at most %d", len(s.queue), most)
 		}
 		full = false
@@ -145,7 +145,7 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		again := open(t, dir)
+		again := openTestStore(t, dir)
 		defer again.f.Close()
 		if len(again.works) != 1 || again.works["w"].Spec.Generation != 4 || again.ceiling != 7 {
 			t.Errorf("on disk: %+v, ceiling %d", again.works, again.ceiling)
@@ -156,7 +156,7 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 // A broker that is over its quota drops events, and acknowledges none of them; a
 // full window has a publish wait. Neither holds up the cluster, and what was
 // dropped is sent again.
-func TestABrokerThatDoesNotAcknowledgeHoldsUpNothing(t *testing.T) {
+func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
 	c, ns := sharedCluster(t)
 	w := &world{cluster: c, ns: ns, consumer: ns, broker: startBroker(t), dir: t.TempDir()}
 	w.server = startServer(t, w.broker, w.consumer)

@@ -28,12 +28,12 @@ type statusEvent struct {
 // outbox keeps, per work, the last thing that is to be said, until the broker
 // has taken it. One message per work is under way at a time.
 type outbox struct {
-	window  int
-	online  bool
-	sending int
-	pending map[workID]*outItem
-	queue   []workID // in the order in which they became pending
-	retry   bool     // a timer is set
+	window         int
+	online         bool
+	inFlight       int
+	pending        map[workID]*outItem
+	queue          []workID // in the order in which they became pending
+	retryScheduled bool     // a timer is set
 }
 
 type outItem struct {
@@ -74,10 +74,10 @@ func (o *outbox) enqueue(id workID, it *outItem) {
 	}
 }
 
-func (o *outbox) disconnected() { o.online = false }
+func (o *outbox) markOffline() { o.online = false }
 
-func (o *outbox) retryNow() {
-	o.retry = false
+func (o *outbox) enqueueAll() {
+	o.retryScheduled = false
 	for id, it := range o.pending {
 		if it.seq == 0 {
 			o.enqueue(id, it)
@@ -87,19 +87,19 @@ func (o *outbox) retryNow() {
 
 // connected asks the server for what differs and sends what it has not
 // confirmed.
-func (c *core) connected() {
+func (c *core) handleConnected() {
 	c.out.online = true
-	c.out.retryNow()
-	c.resync.begin(c)
+	c.out.enqueueAll()
+	c.resync.start(c)
 }
 
 // pump sends as much as the window allows.
-func (c *core) pump() {
+func (c *core) sendQueued() {
 	o := &c.out
 	if len(o.queue) > 0 {
-		c.reserve()
+		c.reserveSequence()
 	}
-	for o.online && o.sending < o.window && len(o.queue) > 0 {
+	for o.online && o.inFlight < o.window && len(o.queue) > 0 {
 		id := o.queue[0]
 		o.queue = o.queue[1:]
 		it := o.pending[id]
@@ -107,32 +107,32 @@ func (c *core) pump() {
 			continue
 		}
 		it.queued = false
-		ev := c.eventOf(id, it.out)
+		ev := c.statusEventOf(id, it.out)
 		if ev == nil {
 			delete(o.pending, id)
 			continue
 		}
-		seq, ok := c.seq.next(c.wall())
+		seq, ok := c.seq.next(c.wallTime())
 		if !ok { // evReserved comes
 			o.enqueue(id, it)
 			break
 		}
 		ev.seq = seq
 		it.seq, it.dirty = seq, false
-		o.sending++
-		c.do(effSend{ev})
+		o.inFlight++
+		c.emit(effSend{ev})
 	}
 }
 
 // reserve keeps sequence ids reserved ahead.
-func (c *core) reserve() {
-	if ceiling, due := c.seq.reserve(c.wall()); due {
-		c.do(effPersist{rec: record{Ceiling: ceiling}, then: evReserved{ceiling}})
+func (c *core) reserveSequence() {
+	if ceiling, due := c.seq.reserve(c.wallTime()); due {
+		c.emit(effPersist{rec: record{Ceiling: ceiling}, then: evCeilingDurable{ceiling}})
 	}
 }
 
 // eventOf renders what is to be said now, nil when there is nothing.
-func (c *core) eventOf(id workID, out outgoing) *statusEvent {
+func (c *core) statusEventOf(id workID, out outgoing) *statusEvent {
 	if s := out.deleted; s != nil {
 		st := deletedStatus(c.cfg.consumer, s.Generation, c.now)
 		return &statusEvent{id: id, spec: s, status: work.Status{Conditions: st.Conditions}, hash: statusHash(st),
@@ -144,7 +144,7 @@ func (c *core) eventOf(id workID, out outgoing) *statusEvent {
 	}
 	s := w.spec
 	if s == nil {
-		s = w.next
+		s = w.nextSpec
 	}
 	if s == nil {
 		return nil
@@ -157,19 +157,19 @@ func (c *core) eventOf(id workID, out outgoing) *statusEvent {
 }
 
 // sent takes the broker's answer, or its absence.
-func (c *core) sent(ev evSent) {
+func (c *core) handleSent(ev evSent) {
 	o := &c.out
-	o.sending--
+	o.inFlight--
 	it := o.pending[ev.id]
 	if it == nil || it.seq != ev.seq {
 		return
 	}
 	it.seq = 0
-	if !ev.ok {
+	if !ev.accepted {
 		// Sent again on the next connection, or soon on this one.
-		if !o.retry {
-			o.retry = true
-			c.at(c.now.Add(resendAfter), retryTimer)
+		if !o.retryScheduled {
+			o.retryScheduled = true
+			c.wakeAt(c.now.Add(resendAfter), retryTimer)
 		}
 		return
 	}
@@ -180,14 +180,14 @@ func (c *core) sent(ev evSent) {
 	}
 	if w := c.works[ev.id]; w != nil && it.out.deleted == nil && ev.hash != "" && w.acked != ev.hash {
 		w.acked = ev.hash
-		c.do(effPersist{rec: record{ID: w.id, Acked: ev.hash}})
+		c.emit(effPersist{rec: record{ID: w.id, Acked: ev.hash}})
 	}
 }
 
 // statusResync answers the server's question: everything when it knows
 // nothing, else those of its list that differ.
-func (c *core) statusResync(hashes []work.StatusHash) {
-	c.resync.questioned(c)
+func (c *core) answerStatusResync(hashes []work.StatusHash) {
+	c.resync.handleQuestion(c)
 	if len(hashes) == 0 {
 		for id, w := range c.works {
 			if w.status != nil {

@@ -10,26 +10,26 @@ import (
 // gathered. The latest always gets out in the end. Only telling is paced:
 // drift, removals and waiting see every observation.
 const (
-	tellBurst = 20
-	tellEvery = 500 * time.Millisecond
+	reportBurst    = 20
+	reportInterval = 500 * time.Millisecond
 )
 
 // bucket holds tokens, one more every so often. The zero value is full.
-type bucket struct {
+type tokenBucket struct {
 	used int       // tokens taken and not yet given back
 	at   time.Time // when used was right
 }
 
 // take takes a token, or says when there will be one.
-func (b *bucket) take(now time.Time) (next time.Time, ok bool) {
-	if back := int(now.Sub(b.at) / tellEvery); back >= b.used || now.Before(b.at) { // or the clock stepped back
+func (b *tokenBucket) take(now time.Time) (next time.Time, ok bool) {
+	if back := int(now.Sub(b.at) / reportInterval); back >= b.used || now.Before(b.at) { // or the clock stepped back
 		b.used, b.at = 0, now
 	} else if back > 0 {
 		b.used -= back
-		b.at = b.at.Add(time.Duration(back) * tellEvery)
+		b.at = b.at.Add(time.Duration(back) * reportInterval)
 	}
-	if b.used >= tellBurst {
-		return b.at.Add(tellEvery), false
+	if b.used >= reportBurst {
+		return b.at.Add(reportInterval), false
 	}
 	b.used++
 	return time.Time{}, true
@@ -37,38 +37,38 @@ func (b *bucket) take(now time.Time) (next time.Time, ok bool) {
 
 // told is what may be told of the manifest's object now. When that is not the
 // latest, the works that want the object are called again in time.
-func (c *core) told(m *manifestState) *observed {
+func (c *core) reportable(m *manifestState) *observed {
 	o := c.objects[m.key]
 	if o == nil {
 		return nil
 	}
-	if o.told == o.live {
-		return o.live
+	if o.reported == o.latest {
+		return o.latest
 	}
-	if o.told == nil || o.told.tells(o.live) || m.rules != nil && !o.told.answers(m.rules) {
-		o.told = o.live
-		return o.live
+	if o.reported == nil || o.reported.reportsSameAs(o.latest) || m.rules != nil && !o.reported.hasFeedbackOf(m.rules) {
+		o.reported = o.latest
+		return o.latest
 	}
-	next, ok := o.pace.take(c.now)
+	next, ok := o.reportPace.take(c.now)
 	if ok {
-		o.told = o.live
-		return o.live
+		o.reported = o.latest
+		return o.latest
 	}
-	if o.tellAt != next {
-		o.tellAt = next
+	if o.reportAt != next {
+		o.reportAt = next
 		for id := range o.claims {
-			c.at(next, id)
+			c.wakeAt(next, id)
 		}
 	}
-	return o.told
+	return o.reported
 }
 
 // tells says whether two observations tell the region the same.
-func (o *observed) tells(other *observed) bool {
+func (o *observed) reportsSameAs(other *observed) bool {
 	return o.exists == other.exists && reflect.DeepEqual(o.feedback, other.feedback)
 }
 
-func (o *observed) answers(rs *ruleset) bool {
+func (o *observed) hasFeedbackOf(rs *ruleset) bool {
 	_, ok := o.feedback[rs.key]
 	return ok || !o.exists
 }
@@ -80,38 +80,38 @@ const contestedAfter = 4
 
 // orderRepair says when the object may be repaired next, counts the repair,
 // and notes when the object is being fought for.
-func (c *core) orderRepair(o *object) time.Time {
+func (c *core) scheduleRepair(o *object) time.Time {
 	before := o.lastRepair
-	at := o.repairAt(c.now)
+	at := o.nextRepair(c.now)
 	if at == before {
 		return at
 	}
-	c.repairs++
+	c.repairsOrdered++
 	if o.repairs < contestedAfter {
 		return at
 	}
-	_, known := c.contested[o.key]
+	_, known := c.contestedUntil[o.key]
 	until := o.lastRepair.Add(repairQuiet)
-	c.contested[o.key] = until
-	c.at(until.Add(1), contestTimer)
+	c.contestedUntil[o.key] = until
+	c.wakeAt(until.Add(1), contestTimer)
 	if !known {
 		for id := range o.claims {
-			c.at(c.now.Add(1), id)
+			c.wakeAt(c.now.Add(1), id)
 		}
 	}
 	return at
 }
 
 // settleContests calls the works of objects that are fought for no more.
-func (c *core) settleContests() {
-	for key, until := range c.contested {
+func (c *core) expireContests() {
+	for key, until := range c.contestedUntil {
 		if !until.Before(c.now) {
 			continue
 		}
-		delete(c.contested, key)
+		delete(c.contestedUntil, key)
 		if o := c.objects[key]; o != nil {
 			for id := range o.claims {
-				c.advanceID(id)
+				c.advanceByID(id)
 			}
 		}
 	}

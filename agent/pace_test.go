@@ -9,9 +9,9 @@ import (
 
 // Whatever the changes and the clock, a bucket gives no more than its burst
 // and its rate, gives at once after a rest, and keeps its word about when.
-func TestBucket(t *testing.T) {
+func TestATokenBucketKeepsItsRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var b bucket
+		var b tokenBucket
 		now := noon
 		var given []time.Time
 		for range rapid.IntRange(1, 200).Draw(t, "changes") {
@@ -21,7 +21,7 @@ func TestBucket(t *testing.T) {
 				given = append(given, now)
 				continue
 			}
-			if !next.After(now) || next.After(now.Add(tellEvery)) {
+			if !next.After(now) || next.After(now.Add(reportInterval)) {
 				t.Fatalf("at %v it says %v", now, next)
 			}
 			if rapid.Bool().Draw(t, "wait") {
@@ -34,7 +34,7 @@ func TestBucket(t *testing.T) {
 		}
 		for i := range given {
 			for j := i; j < len(given); j++ {
-				if most := tellBurst + int(given[j].Sub(given[i])/tellEvery) + 1; j-i+1 > most {
+				if most := reportBurst + int(given[j].Sub(given[i])/reportInterval) + 1; j-i+1 > most {
 					t.Fatalf("%d in %v", j-i+1, given[j].Sub(given[i]))
 				}
 			}

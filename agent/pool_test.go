@@ -13,7 +13,7 @@ import (
 
 // Deletions do not wait behind a flood of new works, nor does a small work
 // behind the thousand manifests of another; and nothing is forgotten.
-func TestCallsWaitInLanes(t *testing.T) {
+func TestCallsAreServedByLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := make(chan bool)
 		var order []effect
@@ -68,7 +68,7 @@ func TestCallsWaitInLanes(t *testing.T) {
 
 // An agent that was killed may have had a call under way that takes effect
 // after its successor looked: what is not there yet is not taken for gone (I9).
-func TestI9NothingIsPrunedJustAfterAStart(t *testing.T) {
+func TestI9AnAgentPrunesNothingJustAfterItsStart(t *testing.T) {
 	key := objectKey{configMaps, "ns", "late"}
 	data, err := json.Marshal(manifests())
 	if err != nil {
@@ -87,19 +87,19 @@ func TestI9NothingIsPrunedJustAfterAStart(t *testing.T) {
 		}
 		return n
 	}
-	c.load(map[workID]saved{"one": {Spec: s, Progress: &progress{Generation: 1, Maybe: []resourceRef{refOf(key, "")}}}},
+	c.load(map[workID]savedWork{"one": {Spec: s, Progress: &progress{Generation: 1, Possible: []resourceRef{refOf(key, "")}}}},
 		0, noon)
 	effects := c.step(evAMW{&amwState{name: "one", uid: "amw", finalizers: []string{amwFinalizer}}}, noon)
 	effects = append(effects, c.step(evAMWsSynced{}, noon)...)
 	effects = append(effects, c.step(evObject{key, &observed{rv: 5}}, noon.Add(time.Second))...)
-	if n := removes(effects); n != 0 || !c.works["one"].pending() {
-		t.Fatalf("%d removals begun, pending %v", n, c.works["one"].pending())
+	if n := removes(effects); n != 0 || !c.works["one"].removalsPending() {
+		t.Fatalf("%d removals begun, pending %v", n, c.works["one"].removalsPending())
 	}
 	c.step(evObject{key, &observed{exists: true, uid: "u", rv: 6, owners: []types.UID{"amw"}}}, noon.Add(time.Second))
-	if at := c.wake(); at.After(noon.Add(lateness)) {
+	if at := c.nextWake(); at.After(noon.Add(lateCallWindow)) {
 		t.Errorf("the next step is at %s", at)
 	}
-	if n := removes(c.step(evTick{}, noon.Add(lateness))); n != 1 {
-		t.Errorf("%d removals after %s, want 1", n, lateness)
+	if n := removes(c.step(evTick{}, noon.Add(lateCallWindow))); n != 1 {
+		t.Errorf("%d removals after %s, want 1", n, lateCallWindow)
 	}
 }

@@ -17,56 +17,56 @@ type workState struct {
 	spec *spec // what is being acted on; nil before the first is durable
 
 	// next replaces spec as soon as it is durable and nothing is under way.
-	next        *spec
+	nextSpec    *spec
 	nextDurable bool
 
-	manifests []*manifestState
-	busy      int // calls under way for this work
+	manifests     []*manifestState
+	callsInFlight int // calls under way for this work
 
 	// done is what was applied and still exists by our hand, as far as known.
-	done map[objectKey]appliedManifest
+	applied map[objectKey]appliedManifest
 	// maybe is what may exist by our hand without the AMW listing it; noted
 	// is the part of it that is on disk. Nothing is applied that is not noted,
 	// so that a crash between an apply and its record in the AMW leaves
 	// nothing behind (I9, I12).
-	maybe  map[identity]resourceRef
-	noted  map[identity]bool
-	noting bool
+	possible          map[identity]resourceRef
+	durablePossible   map[identity]bool
+	recordingPossible bool
 	// loaded are objects in done that no manifest or removal claims yet: they
 	// are of interest from the start, so that the first listing shows them.
-	loaded []objectKey
+	unclaimedLoaded []objectKey
 	// removing is what has to go, or be released.
-	removing map[objectKey]*removal
+	removals map[objectKey]*removal
 
-	amw         amwName       // the name of its AMW; "" before the first spec is acted on
-	amwErr      string        // why the AMW cannot be made, or take over from a former one
-	amwBusy     bool          // a call that makes or ends the AMW is under way
-	recording   bool          // its list is being written; nothing waits for that
-	record      []resourceRef // that list
-	shrinkDue   time.Time     // when the list of a work that is being deleted may be written again
-	amwFailures int
-	amwDue      time.Time
+	amw                amwName       // the name of its AMW; "" before the first spec is acted on
+	amwErr             string        // why the AMW cannot be made, or take over from a former one
+	amwCallInFlight    bool          // a call that makes or ends the AMW is under way
+	recordInFlight     bool          // its list is being written; nothing waits for that
+	recordedRefs       []resourceRef // that list
+	recordRemainingDue time.Time     // when the list of a work that is being deleted may be written again
+	amwFailures        int
+	amwDue             time.Time
 
 	status    *sentStatus
 	acked     string // hash of the status that the broker took last
 	appliedAt time.Time
 
 	// silent marks a removal that the cluster asked for, not the server.
-	silent bool
+	unknownToServer bool
 	// refused says that a spec came while the work was being deleted.
-	refused bool
+	specRefused bool
 	// tornDown says that the removal has begun, and claims are given up.
-	tornDown bool
+	teardownBegun bool
 }
 
 // manifestState is one manifest of the spec that is being acted on.
 type manifestState struct {
-	ordinal int
-	raw     json.RawMessage
-	gvk     schema.GroupVersionKind
-	meta    workv1.ManifestResourceMeta
-	content string // hash of the manifest and all options that touch it
-	broken  string // why it can never be applied, "" when it can
+	ordinal     int
+	raw         json.RawMessage
+	gvk         schema.GroupVersionKind
+	meta        workv1.ManifestResourceMeta
+	contentHash string // hash of the manifest and all options that touch it
+	rejected    string // why it can never be applied, "" when it can
 
 	// Known once its kind is mapped.
 	mapped   bool
@@ -75,75 +75,75 @@ type manifestState struct {
 	strategy strategy
 	rules    *ruleset
 
-	since     int // the step in which it claimed its object
-	busy      bool
-	attempted bool // it has a result in this generation
-	repair    bool // the object drifted: apply although nothing changed
-	failures  int
-	due       time.Time
-	err       string // of the last attempt
-	reason    string
-	readErr   string // why the object's state is unknown
-	waitsFor  *objectKey
+	claimStep      int // the step in which it claimed its object
+	inFlight       bool
+	attempted      bool // it has a result in this generation
+	needsRepair    bool // the object drifted: apply although nothing changed
+	failures       int
+	retryAt        time.Time
+	err            string // of the last attempt
+	reason         string
+	readErr        string // why the object's state is unknown
+	waitsForObject *objectKey
 	// allowed is until when the executor's rights are taken as known.
-	allowed time.Time
+	authorizedUntil time.Time
 }
 
-func (c *core) newWork(id workID) *workState {
+func (c *core) addWork(id workID) *workState {
 	w := &workState{
-		id: id, done: map[objectKey]appliedManifest{}, maybe: map[identity]resourceRef{}, noted: map[identity]bool{}, removing: map[objectKey]*removal{},
+		id: id, applied: map[objectKey]appliedManifest{}, possible: map[identity]resourceRef{}, durablePossible: map[identity]bool{}, removals: map[objectKey]*removal{},
 	}
 	c.works[id] = w
 	return w
 }
 
 // latest is the newest spec that is known, acted on or not.
-func (w *workState) latest() *spec {
-	if w.next != nil {
-		return w.next
+func (w *workState) newestSpec() *spec {
+	if w.nextSpec != nil {
+		return w.nextSpec
 	}
-	if w.silent {
+	if w.unknownToServer {
 		return nil
 	}
 	return w.spec
 }
 
 // forgive makes everything that waits after failures due.
-func (w *workState) forgive() {
+func (w *workState) clearBackoffs() {
 	w.amwDue = time.Time{}
 	for _, m := range w.manifests {
-		m.due = time.Time{}
+		m.retryAt = time.Time{}
 	}
-	for _, r := range w.removing {
-		r.due = time.Time{}
+	for _, r := range w.removals {
+		r.retryAt = time.Time{}
 	}
 }
 
 // receive takes a spec event: to disk, then to act on. The acknowledgement
 // waits for the disk even for what is known already, since that may still be
 // on its way there.
-func (c *core) receive(ev evSpec) {
+func (c *core) receiveSpec(ev evSpec) {
 	in := ev.spec
 	w := c.works[in.ID]
 	var known *spec
 	if w != nil {
-		known = w.latest()
+		known = w.newestSpec()
 	}
-	switch judge(known, in) {
+	switch compareSpecs(known, in) {
 	case verdictSame, verdictStale:
-		c.do(effPersist{ack: ev.ack})
+		c.emit(effPersist{ack: ev.ack})
 		return
 	case verdictRefused:
-		w.refused = true
-		c.do(effPersist{ack: ev.ack})
+		w.specRefused = true
+		c.emit(effPersist{ack: ev.ack})
 		return
 	}
 	if w == nil && c.deleted.isStale(in, c.now) {
-		c.do(effPersist{ack: ev.ack})
+		c.emit(effPersist{ack: ev.ack})
 		return
 	}
 	if w == nil {
-		w = c.newWork(in.ID)
+		w = c.addWork(in.ID)
 	}
 	if in.Deleting && len(in.Bundle.Manifests) == 0 && known != nil {
 		// A deletion may come without data; how to delete is known.
@@ -154,17 +154,17 @@ func (c *core) receive(ev evSpec) {
 		}
 		in = &kept
 	}
-	w.next, w.nextDurable = in, false
-	c.do(effPersist{rec: record{ID: in.ID, Spec: in}, ack: ev.ack, then: evDurable{in.ID, in}})
+	w.nextSpec, w.nextDurable = in, false
+	c.emit(effPersist{rec: record{ID: in.ID, Spec: in}, ack: ev.ack, then: evDurable{in.ID, in}})
 }
 
 // progressOf is what to write down about the work.
 func (c *core) progressOf(w *workState) *progress {
-	p := &progress{AppliedAt: w.appliedAt, Maybe: slices.SortedFunc(maps.Values(w.maybe), compareRefs)}
+	p := &progress{AppliedAt: w.appliedAt, Possible: slices.SortedFunc(maps.Values(w.possible), compareRefs)}
 	if w.spec != nil {
 		p.Generation = w.spec.Generation
 	}
-	for _, a := range w.done {
+	for _, a := range w.applied {
 		p.Objects = append(p.Objects, a)
 	}
 	slices.SortFunc(p.Objects, func(a, b appliedManifest) int { return compareRefs(a.Ref, b.Ref) })
@@ -172,14 +172,14 @@ func (c *core) progressOf(w *workState) *progress {
 }
 
 // adopt starts to act on the next spec. Nothing is under way.
-func (c *core) adopt(w *workState) {
-	fresh := w.spec == nil || w.spec.Generation != w.next.Generation
-	restored := w.spec == nil && w.status != nil && w.status.Generation == w.next.Generation
+func (c *core) beginNextSpec(w *workState) {
+	fresh := w.spec == nil || w.spec.Generation != w.nextSpec.Generation
+	restored := w.spec == nil && w.status != nil && w.status.Generation == w.nextSpec.Generation
 	if fresh && !restored {
 		w.appliedAt = time.Time{}
 	}
-	w.spec, w.next, w.nextDurable = w.next, nil, false
-	c.nameAMW(w)
+	w.spec, w.nextSpec, w.nextDurable = w.nextSpec, nil, false
+	c.chooseAMWName(w)
 	if w.spec.Deleting {
 		return // the removal takes over from the manifests
 	}
@@ -189,13 +189,13 @@ func (c *core) adopt(w *workState) {
 	for i, raw := range w.spec.Bundle.Manifests {
 		m := parseManifest(i, raw)
 		id := identityOfManifest{m.gvk, m.meta.Namespace, m.meta.Name}
-		if m.broken == "" && seen[id] {
-			m.broken = fmt.Sprintf("the work has another manifest of %s %s/%s", m.gvk.Kind, m.meta.Namespace,
+		if m.rejected == "" && seen[id] {
+			m.rejected = fmt.Sprintf("the work has another manifest of %s %s/%s", m.gvk.Kind, m.meta.Namespace,
 				m.meta.Name)
 		}
 		seen[id] = true
-		if m.broken != "" {
-			m.attempted, m.err, m.reason = true, m.broken, workv1.AppliedManifestFailed
+		if m.rejected != "" {
+			m.attempted, m.err, m.reason = true, m.rejected, workv1.AppliedManifestFailed
 		}
 		w.manifests = append(w.manifests, m)
 		c.mapManifest(w, m)
@@ -203,7 +203,7 @@ func (c *core) adopt(w *workState) {
 	// The new claims are made before the old ones are given up, so that what
 	// is known of the objects is kept; so is that of those that have to go.
 	for _, m := range old {
-		if a, ok := w.done[m.key]; ok && m.mapped && c.objects[m.key].claims[w.id] == m {
+		if a, ok := w.applied[m.key]; ok && m.mapped && c.objects[m.key].claims[w.id] == m {
 			c.addRemoval(w, a.Ref)
 		}
 		if m.mapped {
@@ -229,12 +229,12 @@ func parseManifest(ordinal int, raw json.RawMessage) *manifestState {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(raw, &head); err != nil {
-		m.broken = err.Error()
+		m.rejected = err.Error()
 		return m
 	}
 	gv, err := schema.ParseGroupVersion(head.APIVersion)
 	if err != nil {
-		m.broken = err.Error()
+		m.rejected = err.Error()
 		return m
 	}
 	m.gvk = gv.WithKind(head.Kind)
@@ -242,9 +242,9 @@ func parseManifest(ordinal int, raw json.RawMessage) *manifestState {
 	m.meta.Namespace, m.meta.Name = head.Metadata.Namespace, head.Metadata.Name
 	switch {
 	case head.APIVersion == "" || head.Kind == "":
-		m.broken = "the manifest has no apiVersion or no kind"
+		m.rejected = "the manifest has no apiVersion or no kind"
 	case head.Metadata.Name == "":
-		m.broken = "the manifest has no metadata.name"
+		m.rejected = "the manifest has no metadata.name"
 	}
 	return m
 }
@@ -252,24 +252,24 @@ func parseManifest(ordinal int, raw json.RawMessage) *manifestState {
 // mapManifest completes a manifest with what its kind's mapping says. It
 // reports whether the mapping is known; when not, it is being asked for.
 func (c *core) mapManifest(w *workState, m *manifestState) bool {
-	if m.mapped || m.broken != "" {
+	if m.mapped || m.rejected != "" {
 		return true
 	}
 	mp := c.mappings[m.gvk]
 	if mp == nil {
-		mp = &mapping{waiting: map[workID]bool{}}
+		mp = &mapping{waitingWorks: map[workID]bool{}}
 		c.mappings[m.gvk] = mp
 	}
 	if !mp.known {
-		waits := m.attempted && m.due.After(c.now)
-		if waits && !mp.busy {
+		waits := m.attempted && m.retryAt.After(c.now)
+		if waits && !mp.inFlight {
 			return true
 		}
-		if !m.attempted && mp.err != "" && !mp.busy && c.now.Sub(mp.asked) < backoffFirst {
-			c.unmapped(w, m, mp.err)
+		if !m.attempted && mp.err != "" && !mp.inFlight && c.now.Sub(mp.askedAt) < backoffFirst {
+			c.handleUnknownKind(w, m, mp.err)
 			return true
 		}
-		mp.waiting[w.id] = true
+		mp.waitingWorks[w.id] = true
 		c.discover(m.gvk, mp)
 		return false
 	}
@@ -281,57 +281,57 @@ func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	m.mapped = true
 	m.meta.Resource = mp.gvr.Resource
 	m.key = objectKey{mp.gvr, m.meta.Namespace, m.meta.Name}
-	m.owned = owned(m.key.identity(), w.spec.Bundle.DeleteOption)
+	m.owned = ownsObject(m.key.identity(), w.spec.Bundle.DeleteOption)
 	config := matchConfig(m.key.identity(), w.spec.Bundle.ManifestConfigs)
-	m.rules = c.rules.of(config.FeedbackRules, config.ConditionRules)
+	m.rules = c.rules.compiled(config.FeedbackRules, config.ConditionRules)
 	var refused string
 	if m.strategy, refused = strategyOf(config.UpdateStrategy, c.cfg.fieldManager); refused != "" {
-		m.refuse(workv1.AppliedManifestFailed, refused)
+		m.reject(workv1.AppliedManifestFailed, refused)
 	}
 	rulesKey := ""
 	if m.rules != nil {
 		rulesKey = m.rules.key
 	}
-	m.content = hexSHA256(fmt.Appendf(append([]byte(nil), m.raw...), "\x00%v %s %s", m.owned, m.strategy.key(),
+	m.contentHash = hexSHA256(fmt.Appendf(append([]byte(nil), m.raw...), "\x00%v %s %s", m.owned, m.strategy.key(),
 		rulesKey))[:32]
 	c.claim(w, m)
-	if a, ok := w.done[m.key]; ok {
-		c.objects[m.key].expect(a.Fingerprint)
-		c.watch(m.key.GroupVersionResource, m.rules != nil)
+	if a, ok := w.applied[m.key]; ok {
+		c.objects[m.key].expectFingerprint(a.Fingerprint)
+		c.ensureWatch(m.key.GroupVersionResource, m.rules != nil)
 	}
 	return true
 }
 
-func (m *manifestState) refuse(reason, why string) {
-	m.broken, m.attempted, m.reason, m.err = why, true, reason, why
+func (m *manifestState) reject(reason, why string) {
+	m.rejected, m.attempted, m.reason, m.err = why, true, reason, why
 }
 
 func (c *core) discover(gvk schema.GroupVersionKind, mp *mapping) {
-	if !mp.busy {
-		mp.busy, mp.asked = true, c.now
-		c.do(effDiscover{gvk})
+	if !mp.inFlight {
+		mp.inFlight, mp.askedAt = true, c.now
+		c.emit(effDiscover{gvk})
 	}
 }
 
 // unmapped notes that the server does not know the manifest's kind.
-func (c *core) unmapped(w *workState, m *manifestState, why string) {
+func (c *core) handleUnknownKind(w *workState, m *manifestState, why string) {
 	m.attempted = true
 	m.reason, m.err = workv1.AppliedManifestFailed, why
 	m.failures++
-	m.due = c.now.Add(backoff(m.failures))
-	c.at(m.due, w.id)
-	c.do(effWatchKinds{}) // the kind may come; the shell does this once
+	m.retryAt = c.now.Add(backoff(m.failures))
+	c.wakeAt(m.retryAt, w.id)
+	c.emit(effWatchKinds{}) // the kind may come; the shell does this once
 }
 
 // mapped takes discovery's answer.
-func (c *core) mapped(ev evMapped) {
+func (c *core) handleMapped(ev evMapped) {
 	mp := c.mappings[ev.gvk]
 	if mp == nil {
 		return
 	}
-	mp.busy = false
-	waiting := mp.waiting
-	mp.waiting = map[workID]bool{}
+	mp.inFlight = false
+	waiting := mp.waitingWorks
+	mp.waitingWorks = map[workID]bool{}
 	if ev.err == nil || ev.err.kind != errTransport {
 		mp.failures = 0
 	}
@@ -340,10 +340,10 @@ func (c *core) mapped(ev evMapped) {
 		mp.known, mp.gvr, mp.namespaced, mp.err = true, ev.gvr, ev.namespaced, ""
 	case ev.err.kind == errTransport:
 		// Nothing was learnt. Ask again when the server answers.
-		c.transportFailed()
+		c.startProbe()
 		mp.failures++
 		for id := range waiting {
-			c.at(c.now.Add(transportBackoff(mp.failures)), id)
+			c.wakeAt(c.now.Add(transportBackoff(mp.failures)), id)
 		}
 		return
 	default:
@@ -352,30 +352,30 @@ func (c *core) mapped(ev evMapped) {
 			if w := c.works[id]; w != nil {
 				for _, m := range w.manifests {
 					if m.gvk == ev.gvk && !m.mapped {
-						c.unmapped(w, m, mp.err)
+						c.handleUnknownKind(w, m, mp.err)
 					}
 				}
 			}
 		}
 	}
 	for id := range waiting {
-		c.advanceID(id)
+		c.advanceByID(id)
 	}
 }
 
 // rediscover asks again for the kinds that were not there.
 func (c *core) rediscover() {
 	for gvk, mp := range c.mappings {
-		if !mp.known && !mp.busy && mp.err != "" {
+		if !mp.known && !mp.inFlight && mp.err != "" {
 			for id, w := range c.works {
 				for _, m := range w.manifests {
 					if m.gvk == gvk && !m.mapped {
-						mp.waiting[id] = true
-						m.due = time.Time{}
+						mp.waitingWorks[id] = true
+						m.retryAt = time.Time{}
 					}
 				}
 			}
-			if len(mp.waiting) > 0 {
+			if len(mp.waitingWorks) > 0 {
 				c.discover(gvk, mp)
 			}
 		}

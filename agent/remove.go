@@ -12,12 +12,12 @@ import (
 // removal is an object that has to go from a work: deleted and gone, or
 // released.
 type removal struct {
-	ref      resourceRef
-	busy     bool
-	over     bool // it is gone, or not ours; the AMW may list it still
-	failures int
-	due      time.Time
-	from     time.Time // it does not begin before
+	ref       resourceRef
+	inFlight  bool
+	finished  bool // it is gone, or not ours; the AMW may list it still
+	failures  int
+	retryAt   time.Time
+	notBefore time.Time // it does not begin before
 }
 
 // lateness is how long after a start something may still come to be by the
@@ -25,11 +25,11 @@ type removal struct {
 // nothing is pruned, since what is not there yet could come after it was found
 // to be gone, and stay (I9). A whole work that is deleted need not wait: the
 // owner of what comes late is gone, and the cluster collects it.
-const lateness = 2 * time.Second
+const lateCallWindow = 2 * time.Second
 
 // recheck is how often a deletion that does not end is asked for again: the
 // watch may be refused where deleting is not.
-const recheck = 30 * time.Second
+const deletionRecheck = 30 * time.Second
 
 // prune removes what the work had and no longer wants.
 func (c *core) prune(w *workState, amw *amwState) {
@@ -41,7 +41,7 @@ func (c *core) prune(w *workState, amw *amwState) {
 	}
 	consider := func(r resourceRef) {
 		id := keyOf(r).identity()
-		if wanted[id] || w.mayBe(id) {
+		if wanted[id] || w.couldBeManifest(id) {
 			return
 		}
 		c.addRemoval(w, r)
@@ -49,24 +49,24 @@ func (c *core) prune(w *workState, amw *amwState) {
 	for _, r := range amw.applied {
 		consider(r)
 	}
-	for _, r := range w.maybe {
+	for _, r := range w.possible {
 		consider(r)
 	}
-	for key, r := range w.removing {
+	for key, r := range w.removals {
 		id := key.identity()
-		if wanted[id] || r.over && !amw.lists(id) {
-			delete(w.removing, key)
-			c.unwait(key, w.id)
+		if wanted[id] || r.finished && !amw.lists(id) {
+			delete(w.removals, key)
+			c.stopWaitingForObject(key, w.id)
 			continue
 		}
-		c.remove(w, key, r, amw.uid)
+		c.continueRemoval(w, key, r, amw.uid)
 	}
 }
 
 // pending says whether something has yet to go.
-func (w *workState) pending() bool {
-	for _, r := range w.removing {
-		if !r.over {
+func (w *workState) removalsPending() bool {
+	for _, r := range w.removals {
+		if !r.finished {
 			return true
 		}
 	}
@@ -75,9 +75,9 @@ func (w *workState) pending() bool {
 
 // mayBe says whether a manifest whose kind is not known now could be the
 // object: such a one is not pruned.
-func (w *workState) mayBe(id identity) bool {
+func (w *workState) couldBeManifest(id identity) bool {
 	for _, m := range w.manifests {
-		if !m.mapped && m.broken == "" && m.gvk.Group == id.Group && m.meta.Name == id.Name {
+		if !m.mapped && m.rejected == "" && m.gvk.Group == id.Group && m.meta.Name == id.Name {
 			return true
 		}
 	}
@@ -86,90 +86,90 @@ func (w *workState) mayBe(id identity) bool {
 
 func (c *core) addRemoval(w *workState, r resourceRef) {
 	key := keyOf(r)
-	if known, ok := w.removing[key]; ok {
+	if known, ok := w.removals[key]; ok {
 		if known.ref.UID == "" {
 			known.ref.UID = r.UID
 		}
 		return
 	}
-	for other := range w.removing {
+	for other := range w.removals {
 		if other.identity() == key.identity() {
 			return
 		}
 	}
-	w.removing[key] = &removal{ref: r}
-	if c.now.Before(c.pruneFrom) && !w.spec.Deleting && !w.tornDown {
-		w.removing[key].from = c.pruneFrom
+	w.removals[key] = &removal{ref: r}
+	if c.now.Before(c.pruneNotBefore) && !w.spec.Deleting && !w.teardownBegun {
+		w.removals[key].notBefore = c.pruneNotBefore
 	}
-	c.await(key, w.id)
+	c.waitForObject(key, w.id)
 }
 
 // overRemoval ends a removal. It stays listed until the AMW has forgotten the
 // object, or it would begin again.
-func (c *core) overRemoval(w *workState, key objectKey, r *removal) {
-	r.over = true
-	delete(w.maybe, key.identity())
-	delete(w.noted, key.identity())
-	c.unwait(key, w.id)
+func (c *core) finishRemoval(w *workState, key objectKey, r *removal) {
+	r.finished = true
+	delete(w.possible, key.identity())
+	delete(w.durablePossible, key.identity())
+	c.stopWaitingForObject(key, w.id)
 }
 
 // remove carries one removal on.
-func (c *core) remove(w *workState, key objectKey, r *removal, owner types.UID) {
-	if r.busy || r.over {
+func (c *core) continueRemoval(w *workState, key objectKey, r *removal, owner types.UID) {
+	if r.inFlight || r.finished {
 		return
 	}
-	if r.from.After(c.now) && !w.tornDown {
-		c.at(r.from, w.id)
+	if r.notBefore.After(c.now) && !w.teardownBegun {
+		c.wakeAt(r.notBefore, w.id)
 		return
 	}
-	live := c.objects[key].live
+	live := c.objects[key].latest
 	if live != nil && (!live.exists || r.ref.UID != "" && live.uid != types.UID(r.ref.UID)) {
-		delete(w.done, key)
-		c.overRemoval(w, key, r)
+		delete(w.applied, key)
+		c.finishRemoval(w, key, r)
 		return
 	}
-	if r.due.After(c.now) {
-		c.at(r.due, w.id)
+	if r.retryAt.After(c.now) {
+		c.wakeAt(r.retryAt, w.id)
 		return
 	}
-	r.busy = true
-	w.busy++
-	c.watch(key.GroupVersionResource, false)
+	r.inFlight = true
+	w.callsInFlight++
+	c.ensureWatch(key.GroupVersionResource, false)
 	uid := types.UID(r.ref.UID)
-	c.do(effRemove{
+	c.emit(effRemove{
 		id: w.id, key: key, uid: uid, owner: owner, amw: w.amw, obs: live,
-		release: w.spec.Deleting && !owned(key.identity(), w.spec.Bundle.DeleteOption),
+		release: w.spec.Deleting && !ownsObject(key.identity(), w.spec.Bundle.DeleteOption),
 	})
 }
 
 // removed takes the answer to a removal.
-func (c *core) removed(ev evRemoved) {
+func (c *core) handleRemoved(ev evRemoved) {
 	w := c.works[ev.id]
 	if w == nil {
 		return
 	}
-	w.busy--
-	r := w.removing[ev.key]
+	w.callsInFlight--
+	r := w.removals[ev.key]
 	if r == nil {
 		c.advance(w)
 		return
 	}
-	r.busy = false
+	r.inFlight = false
 	switch {
 	case ev.err != nil:
 		if ev.err.kind == errTransport {
-			c.transportFailed()
+			c.startProbe()
 		}
 		r.failures++
-		r.due = c.now.Add(backoffFor(ev.err, r.failures))
-		c.at(r.due, w.id)
+		r.retryAt = c.now.Add(backoffFor(ev.err, r.failures))
+		c.wakeAt(r.retryAt, w.id)
 	case ev.was == removalGone:
-		delete(w.done, ev.key)
-		c.overRemoval(w, ev.key, r)
+		delete(w.applied, ev.key)
+		c.finishRemoval(w, ev.key, r)
 	default:
 		r.failures = 0
-		r.due = c.now.Add(recheck)
-		c.at(r.due, w.id)
+		r.retryAt = c.now.Add(deletionRecheck)
+		c.wakeAt(r.retryAt, w.id)
 	}
 	c.advance(w)
 }
@@ -177,21 +177,21 @@ func (c *core) removed(ev evRemoved) {
 // tearDown removes all of a work: because its source deletes it, or because
 // somebody deleted its AMW, after which it is applied again.
 func (c *core) tearDown(w *workState) {
-	if w.amwBusy && !w.tornDown {
+	if w.amwCallInFlight && !w.teardownBegun {
 		return
 	}
-	if !w.tornDown && w.busy > 0 {
+	if !w.teardownBegun && w.callsInFlight > 0 {
 		return
 	}
 	amw := c.amwOf(w)
-	if !w.tornDown {
-		w.tornDown = true
-		for key, r := range w.removing {
-			if r.over {
-				delete(w.removing, key) // looked at again
+	if !w.teardownBegun {
+		w.teardownBegun = true
+		for key, r := range w.removals {
+			if r.finished {
+				delete(w.removals, key) // looked at again
 			}
 		}
-		for _, r := range c.traces(w, amw) {
+		for _, r := range c.possibleObjects(w, amw) {
 			c.addRemoval(w, r)
 		}
 		for _, m := range w.manifests {
@@ -200,8 +200,8 @@ func (c *core) tearDown(w *workState) {
 				m.mapped = false
 			}
 		}
-		c.arrived(w)
-		if w.spec.Deleting && !w.silent && amw != nil {
+		c.releaseLoaded(w)
+		if w.spec.Deleting && !w.unknownToServer && amw != nil {
 			c.reportDeleting(w)
 		}
 	}
@@ -209,55 +209,55 @@ func (c *core) tearDown(w *workState) {
 	if amw != nil {
 		owner = amw.uid
 		for _, r := range amw.applied {
-			if _, ok := w.removing[keyOf(r)]; ok {
+			if _, ok := w.removals[keyOf(r)]; ok {
 				c.addRemoval(w, r) // learns the uid
 			}
 		}
-		if !amw.deleting && !w.amwBusy && !w.amwDue.After(c.now) {
-			w.amwBusy = true
-			c.do(effDeleteAMW{w.id, w.amw, amw.uid})
+		if !amw.deleting && !w.amwCallInFlight && !w.amwDue.After(c.now) {
+			w.amwCallInFlight = true
+			c.emit(effDeleteAMW{w.id, w.amw, amw.uid})
 		}
 	}
-	for key, r := range w.removing {
-		c.remove(w, key, r, owner)
+	for key, r := range w.removals {
+		c.continueRemoval(w, key, r, owner)
 	}
-	c.shrinkRecord(w, amw)
-	if w.pending() || w.busy > 0 || w.amwBusy {
+	c.recordRemaining(w, amw)
+	if w.removalsPending() || w.callsInFlight > 0 || w.amwCallInFlight {
 		return
 	}
 	if amw != nil {
 		if !amw.deleting || w.amwDue.After(c.now) {
 			return
 		}
-		w.amwBusy = true
+		w.amwCallInFlight = true
 		stay := amw.otherFinalizers()
 		if len(stay) == len(amw.finalizers) {
-			w.amwBusy = false // ours is gone already; the watch will show the end
+			w.amwCallInFlight = false // ours is gone already; the watch will show the end
 			return
 		}
-		c.do(effFinalizeAMW{w.id, w.amw, amw.uid, stay})
+		c.emit(effFinalizeAMW{w.id, w.amw, amw.uid, stay})
 		return
 	}
-	c.tornDown(w)
+	c.finishTeardown(w)
 }
 
 // shrinkEvery is the least time between two records of what is left of a work:
 // a thousand objects that end one by one make a few writes.
-const shrinkEvery = time.Second
+const recordRemainingEvery = time.Second
 
 // shrinkRecord takes the objects that are gone out of the AMW's list, so that it
 // shows which ones the deletion still waits for. It changes only what is shown:
 // what the store knows of the work stays until its end.
-func (c *core) shrinkRecord(w *workState, amw *amwState) {
-	if amw == nil || w.busy > 0 || w.amwBusy || w.recording || !w.pending() {
+func (c *core) recordRemaining(w *workState, amw *amwState) {
+	if amw == nil || w.callsInFlight > 0 || w.amwCallInFlight || w.recordInFlight || !w.removalsPending() {
 		return
 	}
 	left := []resourceRef{}
-	for key, r := range w.removing {
-		if r.over {
+	for key, r := range w.removals {
+		if r.finished {
 			continue
 		}
-		ref, live := r.ref, c.objects[key].live
+		ref, live := r.ref, c.objects[key].latest
 		if live != nil && !live.exists {
 			continue
 		}
@@ -270,13 +270,13 @@ func (c *core) shrinkRecord(w *workState, amw *amwState) {
 	if slices.Equal(left, amw.applied) {
 		return
 	}
-	if w.shrinkDue.After(c.now) {
-		c.at(w.shrinkDue, w.id)
+	if w.recordRemainingDue.After(c.now) {
+		c.wakeAt(w.recordRemainingDue, w.id)
 		return
 	}
-	w.shrinkDue = c.now.Add(shrinkEvery)
-	w.recording, w.record = true, left
-	c.do(effRecordAMW{w.id, w.amw, amw.uid, left, amw.evicting})
+	w.recordRemainingDue = c.now.Add(recordRemainingEvery)
+	w.recordInFlight, w.recordedRefs = true, left
+	c.emit(effRecordAMW{w.id, w.amw, amw.uid, left, amw.evicting})
 }
 
 // reportDeleting says that the removal has begun; what was said last about the
@@ -291,64 +291,64 @@ func (c *core) reportDeleting(w *workState) {
 		Message: "ManifestWork is being deleted", ObservedGeneration: w.spec.Generation,
 	}, c.now)
 	w.status = &sentStatus{Status: status, Generation: w.spec.Generation, Hash: statusHash(status)}
-	c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w), Status: w.status}})
+	c.emit(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w), Status: w.status}})
 	c.out.put(w.id, outgoing{})
 }
 
 // traces is everything that may exist by the work.
-func (c *core) traces(w *workState, amw *amwState) []resourceRef {
+func (c *core) possibleObjects(w *workState, amw *amwState) []resourceRef {
 	var refs []resourceRef
 	if amw != nil {
 		refs = append(refs, amw.applied...)
 	}
-	for _, a := range w.done {
+	for _, a := range w.applied {
 		refs = append(refs, a.Ref)
 	}
-	for _, r := range w.maybe {
+	for _, r := range w.possible {
 		refs = append(refs, r)
 	}
 	return refs
 }
 
 // tornDown ends a removal: nothing of the work is left.
-func (c *core) tornDown(w *workState) {
+func (c *core) finishTeardown(w *workState) {
 	if f := c.formerAMW(w); f != nil && w.spec.Deleting { // it may own something yet
-		w.tornDown = false
-		c.hold(w, f.name)
+		w.teardownBegun = false
+		c.claimName(w, f.name)
 		c.advance(w)
 		return
 	}
-	clear(w.removing)
-	clear(w.done)
-	clear(w.maybe)
-	clear(w.noted)
-	w.tornDown = false
+	clear(w.removals)
+	clear(w.applied)
+	clear(w.possible)
+	clear(w.durablePossible)
+	w.teardownBegun = false
 	if !w.spec.Deleting { // its AMW was deleted by hand: apply it anew
 		for _, m := range w.manifests {
-			m.attempted, m.failures, m.due = m.broken != "", 0, time.Time{}
+			m.attempted, m.failures, m.retryAt = m.rejected != "", 0, time.Time{}
 		}
-		c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
+		c.emit(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
 		c.advance(w)
 		return
 	}
 	gone := w.spec
-	if w.silent {
-		if w.next == nil {
-			c.unhold(w)
+	if w.unknownToServer {
+		if w.nextSpec == nil {
+			c.releaseName(w)
 			delete(c.works, w.id)
 			return
 		}
-		w.silent, w.spec = false, nil // a spec came meanwhile
+		w.unknownToServer, w.spec = false, nil // a spec came meanwhile
 		c.advance(w)
 		return
 	}
-	c.unhold(w)
+	c.releaseName(w)
 	delete(c.works, w.id)
 	c.deleted.add(gone, c.now)
-	c.do(effPersist{rec: record{ID: w.id, Drop: true}})
+	c.emit(effPersist{rec: record{ID: w.id, Drop: true}})
 	c.out.put(w.id, outgoing{deleted: gone})
-	if w.refused {
+	if w.specRefused {
 		// Something newer came for it while it went away, and was not taken.
-		c.do(effResync{c.versions()})
+		c.emit(effResync{c.specVersions()})
 	}
 }

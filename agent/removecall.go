@@ -92,7 +92,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 				return done
 			}
 			if err != nil {
-				done.err = classify(err)
+				done.err = classifyError(err)
 				return done
 			}
 			in = k.instanceOf(e, obj)
@@ -116,7 +116,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 			return done
 		}
 		if !apierrors.IsConflict(err) {
-			done.err = classify(err)
+			done.err = classifyError(err)
 			return done
 		}
 		action = actionRead // the object changed

@@ -38,12 +38,12 @@ func (c *core) report(w *workState) {
 	if w.status != nil && w.status.Generation == w.spec.Generation && equality.Semantic.DeepEqual(w.status.Status,
 		status) {
 		if stamped {
-			c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
+			c.emit(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
 		}
 		return
 	}
 	w.status = &sentStatus{Status: status, Generation: w.spec.Generation, Hash: statusHash(status)}
-	c.do(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w), Status: w.status}})
+	c.emit(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w), Status: w.status}})
 	c.out.put(w.id, outgoing{})
 }
 
@@ -58,7 +58,7 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 	} else {
 		for _, m := range w.manifests {
 			status.ResourceStatus.Manifests = append(status.ResourceStatus.Manifests,
-				manifestStatus(c.view(m), previous(old, m.meta), w.spec.Generation, c.now))
+				manifestStatus(c.viewOf(m), previousCondition(old, m.meta), w.spec.Generation, c.now))
 		}
 	}
 	conditions := workConditions(status.ResourceStatus.Manifests, w.spec.Generation)
@@ -92,14 +92,14 @@ type manifestView struct {
 	contested bool
 }
 
-func (c *core) view(m *manifestState) manifestView {
+func (c *core) viewOf(m *manifestState) manifestView {
 	v := manifestView{meta: m.meta, err: m.err, reason: m.reason, mapped: m.mapped, readErr: m.readErr,
 		hasRules: m.rules != nil && len(m.rules.feedback) > 0}
 	if !m.mapped {
 		return v
 	}
-	v.live = c.told(m)
-	_, v.contested = c.contested[m.key]
+	v.live = c.reportable(m)
+	_, v.contested = c.contestedUntil[m.key]
 	if m.rules != nil && v.live != nil {
 		v.found = v.live.feedback[m.rules.key]
 	}
@@ -108,7 +108,7 @@ func (c *core) view(m *manifestState) manifestView {
 
 // previous finds what was last said about a manifest: by its place, or else
 // by the object alone.
-func previous(old workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *workv1.ManifestCondition {
+func previousCondition(old workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *workv1.ManifestCondition {
 	var found *workv1.ManifestCondition
 	for i := range old.ResourceStatus.Manifests {
 		mc := &old.ResourceStatus.Manifests[i]
@@ -241,7 +241,7 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 	if len(manifests) == 0 {
 		return []metav1.Condition{avail}
 	}
-	return append([]metav1.Condition{applied, avail}, aggregate(manifests, generation)...)
+	return append([]metav1.Condition{applied, avail}, aggregateRuleConditions(manifests, generation)...)
 }
 
 // deletedStatus is the last word about a work.

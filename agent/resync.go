@@ -17,16 +17,16 @@ import (
 // soon, one that found none, or that no server answered, now and then: that
 // mends whatever was lost.
 type resync struct {
-	fallback time.Duration // default 2 s
-	every    time.Duration // between comparisons when nothing differs, or no digest was answered yet; default 5 min
+	listAfter time.Duration // default 2 s
+	every     time.Duration // between comparisons when nothing differs, or no digest was answered yet; default 5 min
 
-	online  bool
-	digests bool      // the server has answered one
-	lists   bool      // it has not, and got a list
-	tries   int       // digests without an answer
-	differs int       // comparisons in a row that found a difference
-	due     time.Time // of the next step
-	listDue time.Time // when to send the list, zero for not at all
+	online            bool
+	digests           bool      // the server has answered one
+	usesList          bool      // it has not, and got a list
+	unansweredDigests int       // digests without an answer
+	differencesInRow  int       // comparisons in a row that found a difference
+	due               time.Time // of the next step
+	listDue           time.Time // when to send the list, zero for not at all
 }
 
 const (
@@ -38,8 +38,8 @@ const (
 )
 
 func (r resync) withDefaults() resync {
-	if r.fallback <= 0 {
-		r.fallback = 2 * time.Second
+	if r.listAfter <= 0 {
+		r.listAfter = 2 * time.Second
 	}
 	if r.every <= 0 {
 		r.every = 5 * time.Minute
@@ -48,84 +48,84 @@ func (r resync) withDefaults() resync {
 }
 
 // begin is called when the bus is connected.
-func (r *resync) begin(c *core) {
-	r.online, r.tries, r.differs, r.listDue = true, 0, 0, time.Time{}
-	r.ask(c)
-	if r.lists {
-		r.list(c)
+func (r *resync) start(c *core) {
+	r.online, r.unansweredDigests, r.differencesInRow, r.listDue = true, 0, 0, time.Time{}
+	r.sendDigest(c)
+	if r.usesList {
+		r.sendList(c)
 	}
 }
 
-func (r *resync) end() {
+func (r *resync) stop() {
 	r.online, r.due, r.listDue = false, time.Time{}, time.Time{}
 }
 
 // ask sends the digest.
-func (r *resync) ask(c *core) {
-	states := c.states()
-	c.do(effSay{work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))}})
-	r.tries++
+func (r *resync) sendDigest(c *core) {
+	states := c.workStates()
+	c.emit(effPublish{work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))}})
+	r.unansweredDigests++
 	if r.digests {
-		r.wait(c, min(r.fallback<<min(r.tries-1, 10), time.Minute))
-		if r.tries == listTries {
-			r.list(c)
+		r.scheduleIn(c, min(r.listAfter<<min(r.unansweredDigests-1, 10), time.Minute))
+		if r.unansweredDigests == listTries {
+			r.sendList(c)
 		}
 		return
 	}
 	// What got lost was perhaps this, so the server may be one of ours yet.
-	r.wait(c, r.every)
-	if !r.lists && r.listDue.IsZero() {
-		r.listDue = c.now.Add(r.fallback)
-		c.at(r.listDue, resyncTimer)
+	r.scheduleIn(c, r.every)
+	if !r.usesList && r.listDue.IsZero() {
+		r.listDue = c.now.Add(r.listAfter)
+		c.wakeAt(r.listDue, resyncTimer)
 	}
 }
 
-func (r *resync) wait(c *core, d time.Duration) {
+func (r *resync) scheduleIn(c *core, d time.Duration) {
 	r.due = c.now.Add(d)
-	c.at(r.due, resyncTimer)
+	c.wakeAt(r.due, resyncTimer)
 }
 
 // list sends what a real Maestro wants.
-func (r *resync) list(c *core) {
+func (r *resync) sendList(c *core) {
 	r.listDue = time.Time{}
-	c.do(effResync{c.versions()})
+	c.emit(effResync{c.specVersions()})
 }
 
 // tick does what is due.
-func (r *resync) tick(c *core) {
+func (r *resync) runDue(c *core) {
 	if !r.online {
 		return
 	}
 	if !r.listDue.IsZero() && !r.listDue.After(c.now) {
-		r.lists = !r.digests
-		r.list(c)
+		r.usesList = !r.digests
+		r.sendList(c)
 	}
 	if !r.due.IsZero() && !r.due.After(c.now) {
-		r.ask(c)
+		r.sendDigest(c)
 	}
 }
 
 // answered takes what the server says to the digest, or that it wants one.
-func (r *resync) answered(c *core, a work.DigestAnswer) {
+func (r *resync) handleAnswer(c *core, a work.DigestAnswer) {
 	if !r.online {
 		return
 	}
-	r.digests, r.lists, r.listDue, r.tries = true, false, time.Time{}, 0
+	r.digests, r.usesList, r.listDue, r.unansweredDigests = true, false, time.Time{}, 0
 	switch {
 	case a.Ask:
-		r.ask(c)
+		r.sendDigest(c)
 		return
 	case a.Same:
-		r.differs = 0
-		r.wait(c, r.every)
+		r.differencesInRow = 0
+		r.scheduleIn(c, r.every)
 		return
 	}
-	r.wait(c, min(verifyAfter<<min(r.differs, 10), r.every))
-	r.differs++
+	r.scheduleIn(c, min(verifyAfter<<min(r.differencesInRow, 10), r.every))
+	r.differencesInRow++
 	if len(a.Buckets) == 0 {
 		return // it knows that there is nothing to list
 	}
-	states := c.states()
+	states := c.workStates()
 	if a.Bits < 0 || a.Bits > digest.MaxBits {
 		return
 	}
@@ -134,29 +134,29 @@ func (r *resync) answered(c *core, a work.DigestAnswer) {
 		return // the next comparison may be better
 	}
 	for _, piece := range digest.Pieces(states, a.Bits, buckets) {
-		c.do(effSay{work.AgentWorks, piece})
+		c.emit(effPublish{work.AgentWorks, piece})
 	}
 }
 
 // questioned takes a server's question about statuses in the form that all
 // have. A server asks when it is back; what this agent asked while it was away
 // nobody heard, so it asks again, and finds out anew what the server speaks.
-func (r *resync) questioned(c *core) {
-	if r.online && r.lists {
-		r.lists = false
-		r.ask(c)
+func (r *resync) handleQuestion(c *core) {
+	if r.online && r.usesList {
+		r.usesList = false
+		r.sendDigest(c)
 	}
 }
 
 // sayWorks sends works back as they came, for a server that lost them. One that
 // is to go is none to keep.
-func (c *core) sayWorks(ids []string) {
+func (c *core) sendHeldWorks(ids []string) {
 	for _, id := range ids {
 		w := c.works[workID(id)]
 		if w == nil {
 			continue
 		}
-		s := w.latest()
+		s := w.newestSpec()
 		if s == nil || s.Deleting {
 			continue
 		}
@@ -164,17 +164,17 @@ func (c *core) sayWorks(ids []string) {
 		if err != nil {
 			continue // it came as JSON
 		}
-		c.do(effSay{work.AgentSpec, work.HeldSpec{ID: id, Version: s.Generation, Metadata: s.Metadata, Bundle: bundle}})
+		c.emit(effPublish{work.AgentSpec, work.HeldSpec{ID: id, Version: s.Generation, Metadata: s.Metadata, Bundle: bundle}})
 	}
 }
 
 // states lists what is known, as it is compared. AppliedManifestWorks of works
 // that are not known are in it, at generation 0: their store was lost, and
 // should the server have lost them too, an operator can have them deleted.
-func (c *core) states() []work.WorkState {
+func (c *core) workStates() []work.WorkState {
 	list := make([]work.WorkState, 0, len(c.works))
 	for id, w := range c.works {
-		s := w.latest()
+		s := w.newestSpec()
 		if s == nil {
 			continue
 		}
@@ -186,7 +186,7 @@ func (c *core) states() []work.WorkState {
 	}
 	for _, a := range c.amws {
 		if !a.deleting && c.workOf(a) == nil {
-			list = append(list, work.WorkState{ID: string(a.maker())})
+			list = append(list, work.WorkState{ID: string(a.creator())})
 		}
 	}
 	return list
@@ -194,10 +194,10 @@ func (c *core) states() []work.WorkState {
 
 // versions lists works for a real Maestro, which would order what it does not
 // know deleted.
-func (c *core) versions() []work.SpecVersion {
+func (c *core) specVersions() []work.SpecVersion {
 	list := []work.SpecVersion{}
 	for _, id := range slices.Sorted(maps.Keys(c.works)) {
-		if s := c.works[id].latest(); s != nil {
+		if s := c.works[id].newestSpec(); s != nil {
 			list = append(list, work.SpecVersion{ID: string(id), Version: s.Generation})
 		}
 	}

@@ -12,15 +12,15 @@ import (
 // TestI6AServerThatIsNotHeardIsAskedAgain: a server of ours may miss the first
 // digest and the list that follows it, and then hear nothing of a database that
 // it lost. So an agent that took it for another kind of server goes on asking.
-func TestI6AServerThatIsNotHeardIsAskedAgain(t *testing.T) {
-	c := newCore(coreConfig{consumer: "mc1", sendWindow: 1, resync: resync{fallback: 2 * time.Second,
+func TestI6AnUnansweredServerIsAskedAgain(t *testing.T) {
+	c := newCore(coreConfig{consumer: "mc1", sendWindow: 1, resync: resync{listAfter: 2 * time.Second,
 		every: time.Minute}})
 	var said []string
 	now := noon
 	step := func(ev event) {
 		for _, e := range c.step(ev, now) {
 			switch e := e.(type) {
-			case effSay:
+			case effPublish:
 				said = append(said, fmt.Sprint(now.Sub(noon), " ", e.kind))
 			case effResync:
 				said = append(said, fmt.Sprint(now.Sub(noon), " list"))
@@ -28,8 +28,8 @@ func TestI6AServerThatIsNotHeardIsAskedAgain(t *testing.T) {
 		}
 	}
 	pass := func(d time.Duration) {
-		for end := now.Add(d); !c.wake().IsZero() && !c.wake().After(end); {
-			now = c.wake()
+		for end := now.Add(d); !c.nextWake().IsZero() && !c.nextWake().After(end); {
+			now = c.nextWake()
 			step(evTick{})
 		}
 	}

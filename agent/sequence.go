@@ -14,7 +14,7 @@ type sequence struct {
 	// durable is on disk: no id that was given out is above it, so that after a
 	// restart with the clock stepped back ids go on growing. asked is what is
 	// being written.
-	durable, asked int64
+	durable, requested int64
 }
 
 const (
@@ -32,7 +32,7 @@ func snowflake(ms, step int64) int64 {
 
 // next returns the next id, or false when it has to be reserved first.
 func (s *sequence) next(now time.Time) (id int64, ok bool) {
-	id = s.peek(now)
+	id = s.candidate(now)
 	if id > s.durable {
 		return 0, false
 	}
@@ -40,7 +40,7 @@ func (s *sequence) next(now time.Time) (id int64, ok bool) {
 	return id, true
 }
 
-func (s *sequence) peek(now time.Time) int64 {
+func (s *sequence) candidate(now time.Time) int64 {
 	id := snowflake(now.UnixMilli(), 0)
 	if id > s.last {
 		return id
@@ -54,12 +54,12 @@ func (s *sequence) peek(now time.Time) int64 {
 // reserve returns what is to be written down next, when it is time: well
 // before ids run out.
 func (s *sequence) reserve(now time.Time) (ceiling int64, due bool) {
-	id, ahead := s.peek(now), int64(sequenceReserve/time.Millisecond)<<timeShift
-	if s.asked-id > ahead/2 {
+	id, ahead := s.candidate(now), int64(sequenceReserve/time.Millisecond)<<timeShift
+	if s.requested-id > ahead/2 {
 		return 0, false
 	}
-	s.asked = id + ahead
-	return s.asked, true
+	s.requested = id + ahead
+	return s.requested, true
 }
 
 // reserved says that a ceiling is on disk.
@@ -68,7 +68,7 @@ func (s *sequence) reserved(ceiling int64) { s.durable = max(s.durable, ceiling)
 // resume continues after a restart.
 func (s *sequence) resume(ceiling int64) {
 	ceiling = ceiling>>timeShift<<timeShift | snowflakeNode<<12 | stepMask
-	s.last, s.durable, s.asked = max(s.last, ceiling), max(s.durable, ceiling), max(s.asked, ceiling)
+	s.last, s.durable, s.requested = max(s.last, ceiling), max(s.durable, ceiling), max(s.requested, ceiling)
 }
 
 func formatSequence(id int64) string { return strconv.FormatInt(id, 10) }

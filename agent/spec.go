@@ -65,7 +65,7 @@ const (
 
 // judge compares an arriving spec with the known one. Generation 0 has no
 // version and always counts as new.
-func judge(known, in *spec) verdict {
+func compareSpecs(known, in *spec) verdict {
 	switch {
 	case known == nil:
 		return verdictTake
@@ -85,7 +85,7 @@ func judge(known, in *spec) verdict {
 
 // owned says whether the work owns the object, or leaves it behind when it
 // goes.
-func owned(id identity, o *workv1.DeleteOption) bool {
+func ownsObject(id identity, o *workv1.DeleteOption) bool {
 	if o == nil {
 		return true
 	}
@@ -134,7 +134,7 @@ type progress struct {
 	AppliedAt  time.Time         `json:"appliedAt,omitzero"`
 	// Maybe lists objects that may exist by our hand and that the
 	// AppliedManifestWork may not list yet.
-	Maybe []resourceRef `json:"maybe,omitempty"`
+	Possible []resourceRef `json:"maybe,omitempty"`
 }
 
 // appliedManifest is one manifest as it was applied.

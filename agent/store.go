@@ -36,7 +36,7 @@ type storeHeader struct {
 }
 
 // saved is everything that the store knows about one work.
-type saved struct {
+type savedWork struct {
 	Spec     *spec
 	Progress *progress
 	Status   *sentStatus
@@ -60,18 +60,18 @@ type store struct {
 	consumer string
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	queue   []*appendRequest          // not on disk yet, in the order of the calls
-	last    map[workID]*appendRequest // of each work, if it may still be merged into
-	waiters int                       // requests in queue that say nothing themselves
-	err     error                     // of the last write
-	ready   chan struct{}             // something was appended
-	refuse  func() error              // for tests of a disk that refuses; nil: it does not
+	mu            sync.Mutex
+	queue         []*appendRequest          // not on disk yet, in the order of the calls
+	openRequests  map[workID]*appendRequest // of each work, if it may still be merged into
+	emptyRequests int                       // requests in queue that say nothing themselves
+	err           error                     // of the last write
+	ready         chan struct{}             // something was appended
+	refuse        func() error              // for tests of a disk that refuses; nil: it does not
 
 	// Owned by the writer, before it starts by openStore.
 	f       *os.File
 	size    int64
-	works   map[workID]saved
+	works   map[workID]savedWork
 	ceiling int64
 	minSize int64 // no compaction below
 }
@@ -83,7 +83,7 @@ type appendRequest struct {
 
 // maxWaiters bounds the requests that say nothing themselves and wait for a disk
 // that refuses. They acknowledge messages that the server sends again.
-const maxWaiters = 10_000
+const maxEmptyRequests = 10_000
 
 const (
 	storeFormat     = 1
@@ -102,8 +102,8 @@ func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 	}
 	s := &store{
 		path: filepath.Join(dir, storeFile), consumer: consumer, log: log,
-		last: map[workID]*appendRequest{}, ready: make(chan struct{},
-			1), works: map[workID]saved{}, minSize: compactMinBytes,
+		openRequests: map[workID]*appendRequest{}, ready: make(chan struct{},
+			1), works: map[workID]savedWork{}, minSize: compactMinBytes,
 	}
 	if err := s.load(); err != nil {
 		if !errors.Is(err, errDamaged) {
@@ -115,7 +115,7 @@ func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 		if err := os.Rename(s.path, aside); err != nil {
 			return nil, fmt.Errorf("setting the damaged store aside: %w", err)
 		}
-		s.works = map[workID]saved{} // the ceiling that was read still holds
+		s.works = map[workID]savedWork{} // the ceiling that was read still holds
 		if err := s.rewrite(); err != nil {
 			return nil, fmt.Errorf("opening the agent's store: %w", err)
 		}
@@ -260,21 +260,21 @@ func (s *store) append(rec record, done func()) {
 	if done != nil {
 		waits = append(waits, done)
 	}
-	before := s.last[rec.ID]
+	before := s.openRequests[rec.ID]
 	switch empty := rec == (record{}); {
-	case empty && s.err != nil && s.waiters >= maxWaiters:
+	case empty && s.err != nil && s.emptyRequests >= maxEmptyRequests:
 		return
 	case rec.ID != "" && before != nil && !before.rec.Drop:
-		before.rec = before.rec.then(rec)
+		before.rec = before.rec.mergedWith(rec)
 		before.done = append(before.done, waits...)
 	default:
 		a := &appendRequest{rec, waits}
 		s.queue = append(s.queue, a)
 		if empty {
-			s.waiters++
+			s.emptyRequests++
 		}
 		if rec.ID != "" {
-			s.last[rec.ID] = a
+			s.openRequests[rec.ID] = a
 		}
 	}
 	select {
@@ -284,7 +284,7 @@ func (s *store) append(rec record, done func()) {
 }
 
 // then is one record that says what both say, rec after r.
-func (r record) then(rec record) record {
+func (r record) mergedWith(rec record) record {
 	if rec.Drop {
 		return rec
 	}
@@ -346,8 +346,8 @@ func (s *store) gather() []*appendRequest {
 	defer s.mu.Unlock()
 	batch := s.queue[:min(len(s.queue), 1024)]
 	for _, a := range batch {
-		if s.last[a.rec.ID] == a {
-			delete(s.last, a.rec.ID)
+		if s.openRequests[a.rec.ID] == a {
+			delete(s.openRequests, a.rec.ID)
 		}
 	}
 	return slices.Clone(batch)
@@ -363,7 +363,7 @@ func (s *store) commit(batch []*appendRequest) bool {
 			s.log.Error("the store cannot be written; nothing is acknowledged until it can", "file", s.path, "error",
 				err)
 		}
-		s.waitOn(batch)
+		s.reopenForMerge(batch)
 		return false
 	}
 	if was != nil {
@@ -379,7 +379,7 @@ func (s *store) commit(batch []*appendRequest) bool {
 		}
 		if a.rec == (record{}) {
 			s.mu.Lock()
-			s.waiters--
+			s.emptyRequests--
 			s.mu.Unlock()
 		}
 	}
@@ -393,12 +393,12 @@ func (s *store) commit(batch []*appendRequest) bool {
 }
 
 // waitOn lets later records be merged into those that could not be written.
-func (s *store) waitOn(batch []*appendRequest) {
+func (s *store) reopenForMerge(batch []*appendRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range batch {
-		if a.rec.ID != "" && s.last[a.rec.ID] == nil {
-			s.last[a.rec.ID] = a
+		if a.rec.ID != "" && s.openRequests[a.rec.ID] == nil {
+			s.openRequests[a.rec.ID] = a
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-func open(t *testing.T, dir string) *store {
+func openTestStore(t *testing.T, dir string) *store {
 	t.Helper()
 	s, err := openStore(dir, "c1", slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -22,9 +22,9 @@ func open(t *testing.T, dir string) *store {
 }
 
 // filled writes some works and returns the log's bytes.
-func filled(t *testing.T, dir string, n int) []byte {
+func filledLog(t *testing.T, dir string, n int) []byte {
 	t.Helper()
-	s := open(t, dir)
+	s := openTestStore(t, dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { s.run(ctx) })
@@ -47,8 +47,8 @@ func filled(t *testing.T, dir string, n int) []byte {
 
 func TestI6TheStoreRemembersWhatIsDurable(t *testing.T) {
 	dir := t.TempDir()
-	filled(t, dir, 5)
-	s := open(t, dir)
+	filledLog(t, dir, 5)
+	s := openTestStore(t, dir)
 	defer s.f.Close()
 	if len(s.works) != 5 || s.works["w3"].Spec.Generation != 4 || s.ceiling != 500 {
 		t.Errorf("%d works, ceiling %d", len(s.works), s.ceiling)
@@ -64,13 +64,13 @@ func TestI6TheStoreRemembersWhatIsDurable(t *testing.T) {
 
 // A crash may leave any prefix of the file: every whole line of it counts.
 func TestI12AnyTornTailIsCutOff(t *testing.T) {
-	data := filled(t, t.TempDir(), 3)
+	data := filledLog(t, t.TempDir(), 3)
 	for cut := range len(data) {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, storeFile), data[:cut], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s := open(t, dir)
+		s := openTestStore(t, dir)
 		s.f.Close()
 		if want := max(0, bytes.Count(data[:cut], []byte("\n"))-1); len(s.works) != want {
 			t.Fatalf("cut at %d of %d: %d works, want %d", cut, len(data), len(s.works), want)
@@ -82,7 +82,7 @@ func TestI12AnyTornTailIsCutOff(t *testing.T) {
 }
 
 func TestADamagedStoreIsSetAsideAndIdsGoOnGrowing(t *testing.T) {
-	data := filled(t, t.TempDir(), 3)
+	data := filledLog(t, t.TempDir(), 3)
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	for name, harm := range map[string][]byte{
 		"a flipped bit": bytes.Replace(data, []byte(`"w0"`), []byte(`"w9"`), 1),
@@ -95,7 +95,7 @@ func TestADamagedStoreIsSetAsideAndIdsGoOnGrowing(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, storeFile), harm, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s := open(t, dir)
+			s := openTestStore(t, dir)
 			defer s.f.Close()
 			if len(s.works) != 0 {
 				t.Errorf("%d works are taken from a damaged file", len(s.works))
@@ -112,7 +112,7 @@ func TestADamagedStoreIsSetAsideAndIdsGoOnGrowing(t *testing.T) {
 
 func TestTheStoreIsCompacted(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir)
+	s := openTestStore(t, dir)
 	s.minSize = 4096
 	ctx, cancel := context.WithCancel(t.Context())
 	var done, durable sync.WaitGroup
@@ -134,7 +134,7 @@ func TestTheStoreIsCompacted(t *testing.T) {
 	if info.Size() > compactMinBytes+100_000 {
 		t.Errorf("%d bytes for one work", info.Size())
 	}
-	again := open(t, dir)
+	again := openTestStore(t, dir)
 	defer again.f.Close()
 	if len(again.works) != 1 || again.works["w"].Spec.Generation != 500 {
 		t.Errorf("%d works, generation %d", len(again.works), again.works["w"].Spec.Generation)
@@ -145,7 +145,7 @@ func TestTheStoreIsCompacted(t *testing.T) {
 // is, in order.
 func TestI6NothingIsDurableWhileTheDiskRefuses(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir)
+	s := openTestStore(t, dir)
 	good := s.f
 	closed, err := os.Open(filepath.Join(dir, storeFile)) // read only: writes fail
 	if err != nil {
@@ -162,7 +162,7 @@ func TestI6NothingIsDurableWhileTheDiskRefuses(t *testing.T) {
 	}
 	closed.Close()
 	good.Close()
-	again := open(t, dir)
+	again := openTestStore(t, dir)
 	defer again.f.Close()
 	if len(again.works) != 1 {
 		t.Errorf("%d works", len(again.works))

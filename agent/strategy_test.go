@@ -25,7 +25,7 @@ func (w *world) asUser(t *testing.T, name, patch string) {
 	}
 }
 
-func changed(t *testing.T, manifest json.RawMessage, change func(u *unstructured.Unstructured)) json.RawMessage {
+func modified(t *testing.T, manifest json.RawMessage, change func(u *unstructured.Unstructured)) json.RawMessage {
 	t.Helper()
 	u := &unstructured.Unstructured{}
 	if err := u.UnmarshalJSON(manifest); err != nil {
@@ -46,7 +46,7 @@ func dataAll(u *unstructured.Unstructured) map[string]string {
 
 // What was there before, by whoever's hand, has the manifest's content
 // afterwards; its labels, annotations and finalizers are added to.
-func TestUpdateMakesWhatWasThereTheManifests(t *testing.T) {
+func TestUpdateReplacesContentOfOthers(t *testing.T) {
 	w := newWorld(t)
 	w.create(t, configMaps, w.ns, map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
@@ -58,7 +58,7 @@ func TestUpdateMakesWhatWasThereTheManifests(t *testing.T) {
 		"data": map[string]any{"k": "there", "more": "there"},
 	})
 	uid := w.get(t, configMaps, w.ns, "a").GetUID()
-	manifest := changed(t, configMap(w.ns, "a", "k", "1"), func(u *unstructured.Unstructured) {
+	manifest := modified(t, configMap(w.ns, "a", "k", "1"), func(u *unstructured.Unstructured) {
 		u.SetLabels(map[string]string{"ours": "1", "out-": ""})
 		u.SetAnnotations(map[string]string{"old-": "", "never-": ""})
 		u.SetFinalizers([]string{"test.example/ours"})
@@ -79,7 +79,7 @@ func TestUpdateMakesWhatWasThereTheManifests(t *testing.T) {
 
 	// What the manifest no longer names stays, unless it is content.
 	w.asUser(t, "a", `{"data":{"user":"1"},"metadata":{"labels":{"user":"1"}}}`)
-	w.server.apply("one", manifests(changed(t, configMap(w.ns, "a", "other", "2"), func(u *unstructured.Unstructured) {
+	w.server.apply("one", manifests(modified(t, configMap(w.ns, "a", "other", "2"), func(u *unstructured.Unstructured) {
 		u.SetLabels(map[string]string{"user-": ""})
 	})))
 	w.server.awaitApplied("one")
@@ -99,9 +99,9 @@ func TestUpdateMakesWhatWasThereTheManifests(t *testing.T) {
 
 // A field that the schema does not know, and a list that has an entry twice,
 // are no reason to refuse an update.
-func TestUpdateTakesWhatServerSideApplyDoesNot(t *testing.T) {
+func TestUpdateAcceptsWhatServerSideApplyRefuses(t *testing.T) {
 	w := newWorld(t)
-	unknown := changed(t, configMap(w.ns, "unknown", "k", "1"), func(u *unstructured.Unstructured) {
+	unknown := modified(t, configMap(w.ns, "unknown", "k", "1"), func(u *unstructured.Unstructured) {
 		u.Object["future"] = "1"
 	})
 	twice := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"twice","namespace":"` +
@@ -113,7 +113,7 @@ func TestUpdateTakesWhatServerSideApplyDoesNot(t *testing.T) {
 	if got := dataOf(w.get(t, configMaps, w.ns, "unknown"), "k"); got != "1" {
 		t.Errorf("k is %q", got)
 	}
-	w.server.apply("one", manifests(changed(t, unknown, func(u *unstructured.Unstructured) {
+	w.server.apply("one", manifests(modified(t, unknown, func(u *unstructured.Unstructured) {
 		u.Object["data"] = map[string]any{"other": "2"}
 	}), twice))
 	w.server.awaitApplied("one")
@@ -138,7 +138,7 @@ func withStrategy(b work.Bundle, s workv1.UpdateStrategy) work.Bundle {
 	return b
 }
 
-func TestIgnoredFieldsAreTheClusters(t *testing.T) {
+func TestIgnoredFieldsBelongToTheCluster(t *testing.T) {
 	for name, fields := range map[string]workv1.IgnoreField{
 		"JSONPath": {JSONPaths: []string{".data.count"}}, "pointer": {JSONPointers: []string{"/data/count"}},
 		"jq": {JQPathExpressions: []string{`.data | .count`}},
@@ -148,7 +148,7 @@ func TestIgnoredFieldsAreTheClusters(t *testing.T) {
 			bundle := func(when workv1.IgnoreFieldsCondition, k, count string) work.Bundle {
 				f := fields
 				f.Condition = when
-				m := changed(t, configMap(w.ns, "a", "k", k), func(u *unstructured.Unstructured) {
+				m := modified(t, configMap(w.ns, "a", "k", k), func(u *unstructured.Unstructured) {
 					u.Object["data"] = map[string]any{"k": k, "count": count}
 				})
 				return withStrategy(manifests(m), workv1.UpdateStrategy{
@@ -239,7 +239,7 @@ func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
 	}
 }
 
-func TestSSAConflictsAreToldAndTriedAgain(t *testing.T) {
+func TestSSAConflictsAreReportedAndRetried(t *testing.T) {
 	w := newWorld(t)
 	w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
 		"name": "a"}, "data": map[string]any{"k": "there"}})

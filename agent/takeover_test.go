@@ -27,7 +27,7 @@ func ownersOf(u *unstructured.Unstructured) map[string]types.UID {
 }
 
 // named gives the work a name on its hub.
-func (s *server) named(id, name string) {
+func (s *server) rename(id, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.names[id] = name
@@ -47,20 +47,20 @@ func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
 	w.server.apply("one", b)
 	w.server.awaitApplied("one")
 	w.awaitObject(t, appliedWorks, "", w.amw("one"), func(u *unstructured.Unstructured) bool {
-		return len(recorded(u)) == 3
+		return len(appliedResourcesOf(u)) == 3
 	})
 	a, created := w.uidOf(t, "a"), w.uidOf(t, "created")
 
 	// Its hub gives it a name from now on, and drops a manifest.
 	w.agent.stop()
-	w.server.named("one", "shop")
+	w.server.rename("one", "shop")
 	b.Manifests = []json.RawMessage{configMap(w.ns, "a", "k", "1"), create}
 	w.server.apply("one", b)
 	w.agent = startAgent(t, agentOptions(t, w.cluster, w.broker, w.consumer, w.dir))
 	w.awaitGone(t, appliedWorks, "", w.amw("one"))
 	w.awaitGone(t, configMaps, w.ns, "gone")
 	w.awaitObject(t, appliedWorks, "", w.amw("shop"), func(u *unstructured.Unstructured) bool {
-		return len(recorded(u)) == 2
+		return len(appliedResourcesOf(u)) == 2
 	})
 	amw := w.get(t, appliedWorks, "", w.amw("shop"))
 	if name, _, _ := unstructured.NestedString(amw.Object, "spec", "manifestWorkName"); name != "shop" ||
@@ -76,7 +76,7 @@ func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
 
 	// And back, to a hub that names works by their ids.
 	w.agent.stop()
-	w.server.named("one", "one")
+	w.server.rename("one", "one")
 	w.server.apply("one", b)
 	w.agent = startAgent(t, agentOptions(t, w.cluster, w.broker, w.consumer, w.dir))
 	w.awaitGone(t, appliedWorks, "", w.amw("shop"))
@@ -92,15 +92,15 @@ func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
 }
 
 // The name of a work is another's text: it takes nothing from another work.
-func TestAWorkTakesNoNameThatAnotherHas(t *testing.T) {
+func TestAWorkDoesNotTakeTheNameOfAnother(t *testing.T) {
 	w := newWorld(t)
-	w.server.named("two", "one") // the id of the first is the name of the second
+	w.server.rename("two", "one") // the id of the first is the name of the second
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
 	w.server.apply("two", manifests(configMap(w.ns, "b", "k", "1")))
 	w.server.awaitApplied("two")
 	w.awaitObject(t, appliedWorks, "", w.amw("two"), func(u *unstructured.Unstructured) bool {
-		return len(recorded(u)) == 1
+		return len(appliedResourcesOf(u)) == 1
 	})
 	w.server.delete("two")
 	w.server.awaitGone("two")

@@ -6,7 +6,7 @@ import (
 )
 
 // at has advance called for the work at t.
-func (c *core) at(t time.Time, id workID) {
+func (c *core) wakeAt(t time.Time, id workID) {
 	if t.After(c.now) {
 		heap.Push(&c.timers, timer{t, id})
 	}

@@ -91,7 +91,7 @@ func TestSequenceGrowsWhateverTheClockDoes(t *testing.T) {
 	})
 }
 
-func TestJudge(t *testing.T) {
+func TestCompareSpecs(t *testing.T) {
 	at := func(generation int64, hash string, deleting bool) *spec {
 		return &spec{ID: "w", Generation: generation, Hash: hash, Deleting: deleting}
 	}
@@ -114,13 +114,13 @@ func TestJudge(t *testing.T) {
 		{"deleted again", at(2, "a", true), at(3, "a", true), verdictSame},
 		{"ordered while it is deleted", at(2, "a", true), at(3, "b", false), verdictRefused},
 	} {
-		if got := judge(c.known, c.in); got != c.want {
+		if got := compareSpecs(c.known, c.in); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
 }
 
-func TestConditionsAreTheContracts(t *testing.T) {
+func TestManifestConditionsFollowTheContract(t *testing.T) {
 	there := &observed{exists: true}
 	md := workv1.ManifestResourceMeta{Version: "v1", Kind: "ConfigMap", Resource: "configmaps", Name: "n",
 		Namespace: "ns"}
@@ -255,7 +255,7 @@ func TestFeedbackValues(t *testing.T) {
 			"version set in the path v is not matched for the related resource"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := newRulesets(40).of(c.rules, nil).read(gvk, content)
+			got := newRulesets(40).compiled(c.rules, nil).read(gvk, content)
 			var values []string
 			for _, v := range got.Values {
 				values = append(values, v.Name+" "+string(v.Value.Type)+" "+feedbackOf(workv1.ManifestCondition{
@@ -269,13 +269,13 @@ func TestFeedbackValues(t *testing.T) {
 			}
 		})
 	}
-	unknown := newRulesets(40).of([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil).read(
+	unknown := newRulesets(40).compiled([]workv1.FeedbackRule{{Type: workv1.WellKnownStatusType}}, nil).read(
 		schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, content)
 	if want := "cannot find the wellknown statuses for resource with gvk /v1, Kind=Secret"; unknown.Err != want {
 		t.Errorf("error %q, want %q", unknown.Err, want)
 	}
 	all := newRulesets(40)
-	if all.of(nil, nil) != nil || all.of(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) != all.of(
+	if all.compiled(nil, nil) != nil || all.compiled(paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) != all.compiled(
 		paths(workv1.JsonPath{Name: "a", Path: ".a"}), nil) {
 		t.Error("equal rules are compiled twice, or none are something")
 	}
@@ -300,13 +300,13 @@ func TestManifestConfigsMatchByWildcardAndFieldByField(t *testing.T) {
 	}
 	for pattern, want := range map[string]bool{"abc": true, "*": true, "a*": true, "*c": true, "a*b*c": true,
 		"ab*bc": false, "b*": false, "": false, "a": false} {
-		if wildcard(pattern, "abc") != want {
+		if matchesWildcard(pattern, "abc") != want {
 			t.Errorf("%q matches abc: %v", pattern, !want)
 		}
 	}
 }
 
-func TestOwned(t *testing.T) {
+func TestOwnsObject(t *testing.T) {
 	id := identity{"apps", "deployments", "ns", "n"}
 	rule := workv1.OrphaningRule{Group: "apps", Resource: "deployments", Namespace: "ns", Name: "n"}
 	for name, c := range map[string]struct {
@@ -323,7 +323,7 @@ func TestOwned(t *testing.T) {
 				{Group: "apps", Resource: "deployments", Namespace: "ns", Name: "o"}}}}, true},
 		"no rules": {&workv1.DeleteOption{PropagationPolicy: "SelectivelyOrphan"}, true},
 	} {
-		if got := owned(id, c.option); got != c.want {
+		if got := ownsObject(id, c.option); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -364,7 +364,7 @@ func TestEventsOnTheWire(t *testing.T) {
 	if got, want := string(re.Data), `{"resourceVersions":[{"resourceID":"w","resourceVersion":2}]}`; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
-	none, err := w.resync((&core{}).versions())
+	none, err := w.resync((&core{}).specVersions())
 	if err != nil || string(none.Data) != `{"resourceVersions":[]}` {
 		t.Errorf("%s, %v", none.Data, err)
 	}
@@ -396,22 +396,22 @@ func TestBackoffs(t *testing.T) {
 	// Two writers that fight over an object are slowed down; a single change is repaired at once.
 	o := &object{}
 	now := noon
-	if at := o.repairAt(now); !at.Equal(now) {
+	if at := o.nextRepair(now); !at.Equal(now) {
 		t.Errorf("the first repair waits until %s", at)
 	}
 	n := 0
 	for end := now.Add(time.Minute); now.Before(end); n++ {
-		now = o.repairAt(now)
+		now = o.nextRepair(now)
 	}
 	if n > 12 {
 		t.Errorf("%d repairs in a minute", n)
 	}
-	if at := o.repairAt(now.Add(2 * time.Minute)); !at.Equal(now.Add(2 * time.Minute)) {
+	if at := o.nextRepair(now.Add(2 * time.Minute)); !at.Equal(now.Add(2 * time.Minute)) {
 		t.Errorf("a repair after a quiet time waits until %s", at)
 	}
 }
 
-func TestFingerprintIsOfOurFieldsOnly(t *testing.T) {
+func TestAFingerprintCoversOnlyTheAgentsFields(t *testing.T) {
 	entry := func(manager, op, fields string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationType(op),
 			FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}

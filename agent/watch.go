@@ -24,12 +24,12 @@ import (
 // registry is the list of objects that the core wants to hear of. Watches see
 // every object of a kind; only these are kept, and only as observations.
 type registry struct {
-	mu   sync.RWMutex
-	want map[schema.GroupVersionResource]map[nameKey]wish
+	mu      sync.RWMutex
+	entries map[schema.GroupVersionResource]map[nameKey]interest
 }
 
 // wish is what the core wants to know of an object.
-type wish struct {
+type interest struct {
 	rules    []*ruleset
 	managers []string
 }
@@ -37,50 +37,50 @@ type wish struct {
 type nameKey struct{ namespace, name string }
 
 func newRegistry() *registry {
-	return &registry{want: map[schema.GroupVersionResource]map[nameKey]wish{}}
+	return &registry{entries: map[schema.GroupVersionResource]map[nameKey]interest{}}
 }
 
 func (r *registry) set(key objectKey, rules []*ruleset, managers []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	names := r.want[key.GroupVersionResource]
+	names := r.entries[key.GroupVersionResource]
 	if names == nil {
-		names = map[nameKey]wish{}
-		r.want[key.GroupVersionResource] = names
+		names = map[nameKey]interest{}
+		r.entries[key.GroupVersionResource] = names
 	}
-	names[nameKey{key.Namespace, key.Name}] = wish{rules, managers}
+	names[nameKey{key.Namespace, key.Name}] = interest{rules, managers}
 }
 
 func (r *registry) drop(key objectKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.want[key.GroupVersionResource], nameKey{key.Namespace, key.Name})
+	delete(r.entries[key.GroupVersionResource], nameKey{key.Namespace, key.Name})
 }
 
 func (r *registry) rules(gvr schema.GroupVersionResource, n nameKey) (rules []*ruleset, wanted bool) {
-	w, wanted := r.wish(gvr, n)
+	w, wanted := r.interest(gvr, n)
 	return w.rules, wanted
 }
 
-func (r *registry) wish(gvr schema.GroupVersionResource, n nameKey) (w wish, wanted bool) {
+func (r *registry) interest(gvr schema.GroupVersionResource, n nameKey) (w interest, wanted bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	w, wanted = r.want[gvr][n]
+	w, wanted = r.entries[gvr][n]
 	return w, wanted
 }
 
 // full says whether rules have to read the object's content.
-func (r *registry) full(key objectKey) bool {
+func (r *registry) needsContent(key objectKey) bool {
 	rules, _ := r.rules(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
 	return len(rules) > 0
 }
 
 // missing lists the wanted objects of a kind that are not in there.
-func (r *registry) missing(gvr schema.GroupVersionResource, there map[nameKey]bool) []nameKey {
+func (r *registry) absent(gvr schema.GroupVersionResource, there map[nameKey]bool) []nameKey {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	var gone []nameKey
-	for n := range r.want[gvr] {
+	for n := range r.entries[gvr] {
 		if !there[n] {
 			gone = append(gone, n)
 		}
@@ -92,7 +92,7 @@ func (r *registry) missing(gvr schema.GroupVersionResource, there map[nameKey]bo
 // metadata is at hand.
 func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]any,
 	gvk schema.GroupVersionKind) *observed {
-	w, _ := r.wish(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
+	w, _ := r.interest(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
 	o := observeMetadata(obj, w.managers)
 	if content == nil || len(w.rules) == 0 {
 		return o
@@ -108,7 +108,7 @@ func observeMetadata(obj metav1.Object, managers []string) *observed {
 	o := &observed{
 		exists: true, uid: obj.GetUID(), rv: version(
 			obj.GetResourceVersion()), deleting: obj.GetDeletionTimestamp() != nil,
-		fingerprint: fingerprint(obj.GetManagedFields(), managers), carries: carries(obj.GetManagedFields()),
+		fingerprint: fingerprint(obj.GetManagedFields(), managers), hasOwnMetadata: appliesMetadata(obj.GetManagedFields()),
 	}
 	for _, ref := range obj.GetOwnerReferences() {
 		if isAppliedWork(ref) {
@@ -303,7 +303,7 @@ func (s *kindSink) Replace(list []any, rv string) error {
 			s.show(obj, true)
 		}
 	}
-	for _, n := range s.w.kube.wanted.missing(s.gvr, there) {
+	for _, n := range s.w.kube.registry.absent(s.gvr, there) {
 		s.w.post(evObject{objectKey{s.gvr, n.namespace, n.name}, &observed{rv: version(rv)}})
 	}
 	return nil
@@ -338,7 +338,7 @@ func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
 	if seen, ok := obj.(*seenObject); ok {
 		return seen.obs // one that became wanted too late the core reads
 	}
-	rules, wanted := s.w.kube.wanted.rules(s.gvr, nameKey{key.Namespace, key.Name})
+	rules, wanted := s.w.kube.registry.rules(s.gvr, nameKey{key.Namespace, key.Name})
 	if !wanted {
 		return nil
 	}
@@ -350,7 +350,7 @@ func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
 	if content == nil && len(rules) > 0 {
 		return nil // the watch of whole objects is on its way
 	}
-	return s.w.kube.wanted.observe(key, m, content, gvk)
+	return s.w.kube.registry.observe(key, m, content, gvk)
 }
 
 func (s *kindSink) show(obj any, exists bool) {
@@ -363,7 +363,7 @@ func (s *kindSink) show(obj any, exists bool) {
 	}
 	key := objectKey{s.gvr, m.GetNamespace(), m.GetName()}
 	if !exists {
-		if _, wanted := s.w.kube.wanted.rules(s.gvr, nameKey{key.Namespace, key.Name}); wanted {
+		if _, wanted := s.w.kube.registry.rules(s.gvr, nameKey{key.Namespace, key.Name}); wanted {
 			s.w.post(evObject{key, &observed{rv: version(m.GetResourceVersion()), uid: m.GetUID()}})
 		}
 		return
@@ -408,7 +408,7 @@ func (s *amwSink) Delete(obj any) error {
 	case s.w.kube.isOurs(u.GetName()):
 		name := s.w.kube.amwNameOf(u)
 		delete(s.known, name)
-		s.w.post(evAMWGone{name, u.GetUID()})
+		s.w.post(evAMWDeleted{name, u.GetUID()})
 	default:
 		delete(s.others, u.GetName())
 		s.w.kube.otherHubs.Store(int64(len(s.others)))
@@ -428,7 +428,7 @@ func (s *amwSink) Replace(list []any, _ string) error {
 	for name, a := range s.known {
 		if !there[name] {
 			delete(s.known, name)
-			s.w.post(evAMWGone{name, a.uid})
+			s.w.post(evAMWDeleted{name, a.uid})
 		}
 	}
 	s.w.post(evAMWsSynced{})

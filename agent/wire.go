@@ -61,7 +61,7 @@ func (w wire) decode(m bus.Event, ack func()) (event, error) {
 		if err := json.Unmarshal(m.Data, &wanted); err != nil {
 			return nil, fmt.Errorf("a question for works: %w", err)
 		}
-		return evSpecsWanted{wanted.IDs}, nil
+		return evSpecsRequested{wanted.IDs}, nil
 	}
 	return nil, unwantedError{fmt.Sprintf("an event of type %q", m.Type)}
 }

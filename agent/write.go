@@ -23,20 +23,20 @@ const updateManager = workv1.DefaultFieldManager + "-update"
 
 // apply writes or reads one object, once its executor may.
 func (k *kube) apply(ctx context.Context, e effApply) event {
-	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, read: e.read}
+	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, onlyRead: e.onlyRead}
 	err := k.authorize(ctx, e)
 	switch {
-	case err != nil || e.ask:
-	case e.read:
+	case err != nil || e.onlyAuthorize:
+	case e.onlyRead:
 		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
 			done.readErr = err.Error()
 		}
-		done.err = classify(err)
+		done.err = classifyError(err)
 		return done
 	default:
 		done.obs, err = k.write(ctx, e)
 	}
-	done.err = classify(err)
+	done.err = classifyError(err)
 	if done.err != nil && done.err.kind != errTransport && done.err.kind != errNoKind {
 		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
 			done.readErr = err.Error()
@@ -129,10 +129,10 @@ func dropNullTimes(v any) {
 	}
 }
 
-func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Unstructured, force bool) (shown, error) {
+func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Unstructured, force bool) (answeredObject, error) {
 	body, err := json.Marshal(obj.Object)
 	if err != nil {
-		return shown{}, err
+		return answeredObject{}, err
 	}
 	return k.patch(ctx, e, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: e.strategy.manager,
 		Force: &force})
@@ -143,12 +143,12 @@ func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Uns
 // read and a full update is done by one server-side apply by force where that
 // has the same result, so that drift can be read from managedFields.
 func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
-	drop := cutKeys(obj)
-	if e.look || len(drop) > 0 || len(obj.GetFinalizers()) > 0 || k.sharesCluster() {
+	drop := cutRemovedKeys(obj)
+	if e.readFirst || len(drop) > 0 || len(obj.GetFinalizers()) > 0 || k.sharesCluster() {
 		live, err := k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
 		switch {
 		case err == nil:
-			keep(obj, live, e.strategy.manager, drop)
+			keepOwnMetadata(obj, live, e.strategy.manager, drop)
 			addOwners(obj, k.ownersOfOtherHubs(live))
 		case !apierrors.IsNotFound(err):
 			return nil, err
@@ -156,7 +156,7 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 	}
 	got, err := k.serverSide(ctx, e, obj, true)
 	switch {
-	case isTyped(err):
+	case isSchemaError(err):
 		// The schema does not know a field, or a list has an entry twice. An
 		// update takes both.
 		if got, err = k.replace(ctx, e, obj); err != nil {
@@ -164,7 +164,7 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 		}
 	case err != nil:
 		return nil, err
-	case leftovers(got.meta.GetManagedFields()) && !sharesContent(obj):
+	case hasForeignContent(got.meta.GetManagedFields()) && !expectsForeignContent(obj):
 		replaced, err := k.replace(ctx, e, obj)
 		switch {
 		case err == nil:
@@ -174,7 +174,7 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 			return nil, err
 		}
 	}
-	return k.settle(ctx, e, got, drop)
+	return k.finishMetadata(ctx, e, got, drop)
 }
 
 // sharesCluster says whether an agent with another hub works in the cluster.
@@ -195,39 +195,39 @@ func (k *kube) ownersOfOtherHubs(live metav1.Object) []metav1.OwnerReference {
 
 // isTyped says whether server-side apply failed to understand an object that
 // the server may take otherwise.
-func isTyped(err error) bool {
+func isSchemaError(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "failed to create typed patch object") || strings.Contains(
 		err.Error(), "failed to create typed live object"))
 }
 
 // replace creates the object or updates it in full: the manifest's content, and
 // the metadata of what is there with the manifest's added to it.
-func (k *kube) replace(ctx context.Context, e effApply, obj *unstructured.Unstructured) (shown, error) {
+func (k *kube) replace(ctx context.Context, e effApply, obj *unstructured.Unstructured) (answeredObject, error) {
 	live, err := k.resource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: updateManager})
 		if err != nil {
-			return shown{}, err
+			return answeredObject{}, err
 		}
 		return k.shownFull(e, made), nil
 	}
 	if err != nil {
-		return shown{}, err
+		return answeredObject{}, err
 	}
-	next := merged(obj, live)
+	next := mergeIntoLive(obj, live)
 	if equality.Semantic.DeepEqual(withoutStatus(next), withoutStatus(live)) {
 		return k.shownFull(e, live), nil
 	}
 	made, err := k.resource(e.key).Update(ctx, next, metav1.UpdateOptions{FieldManager: updateManager})
 	if err != nil {
-		return shown{}, err
+		return answeredObject{}, err
 	}
 	return k.shownFull(e, made), nil
 }
 
 // create writes an object that is not there, and only owns one that is.
 func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
-	cutKeys(obj)
+	cutRemovedKeys(obj)
 	made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: e.strategy.manager})
 	if err == nil {
 		return k.shownFull(e, made).obs, nil
@@ -248,7 +248,7 @@ func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstruc
 	if len(refs) == len(there.OwnerReferences) && (e.owned || !slices.ContainsFunc(refs, e.owns)) {
 		return k.read(ctx, e.key, e.gvk)
 	}
-	got, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(there, e.rightful(refs))),
+	got, err := k.patch(ctx, e, types.MergePatchType, metadataPatch(ownersPatch(there, e.allowedOwners(refs))),
 		metav1.PatchOptions{FieldManager: e.strategy.manager})
 	return got.obs, err
 }
@@ -257,7 +257,7 @@ func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstruc
 func (e effApply) owns(r metav1.OwnerReference) bool { return e.owner != "" && r.UID == e.owner }
 
 // rightful leaves the work out of owners where it orphans the object.
-func (e effApply) rightful(refs []metav1.OwnerReference) []metav1.OwnerReference {
+func (e effApply) allowedOwners(refs []metav1.OwnerReference) []metav1.OwnerReference {
 	if e.owned {
 		return refs
 	}
@@ -279,9 +279,9 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 		case err != nil:
 			return nil, err
 		case live.GetAnnotations()[workv1.ManifestConfigSpecHashAnnotationKey] == plan.hash:
-			return k.own(ctx, e, k.shownFull(e, live))
+			return k.ensureOwners(ctx, e, k.shownFull(e, live))
 		default:
-			plan.leave(obj.Object, live.Object)
+			plan.keepIgnored(obj.Object, live.Object)
 			addOwners(obj, e.owners)                          // whatever is ignored
 			obj.SetResourceVersion(live.GetResourceVersion()) // what is left as it is must be what was read
 		}
@@ -299,12 +299,12 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 	if err != nil {
 		return nil, err
 	}
-	return k.settle(ctx, e, got, nil)
+	return k.finishMetadata(ctx, e, got, nil)
 }
 
 // own sees to the owners of an object that is otherwise left alone.
-func (k *kube) own(ctx context.Context, e effApply, got shown) (*observed, error) {
-	refs := e.rightful(got.meta.GetOwnerReferences())
+func (k *kube) ensureOwners(ctx context.Context, e effApply, got answeredObject) (*observed, error) {
+	refs := e.allowedOwners(got.meta.GetOwnerReferences())
 	changed := len(refs) != len(got.meta.GetOwnerReferences())
 	for _, o := range e.owners {
 		if !slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool { return r.UID == o.UID }) {
@@ -321,7 +321,7 @@ func (k *kube) own(ctx context.Context, e effApply, got shown) (*observed, error
 
 // settle takes away what a server-side apply cannot: labels and annotations
 // that the manifest drops by name, and our ownership of what is orphaned.
-func (k *kube) settle(ctx context.Context, e effApply, got shown, drop dropped) (*observed, error) {
+func (k *kube) finishMetadata(ctx context.Context, e effApply, got answeredObject, drop removedKeys) (*observed, error) {
 	patch := map[string]any{}
 	for field, there := range map[string]map[string]string{"labels": got.meta.GetLabels(),
 		"annotations": got.meta.GetAnnotations()} {
@@ -335,7 +335,7 @@ func (k *kube) settle(ctx context.Context, e effApply, got shown, drop dropped) 
 			patch[field] = gone
 		}
 	}
-	if refs := e.rightful(got.meta.GetOwnerReferences()); len(refs) != len(got.meta.GetOwnerReferences()) {
+	if refs := e.allowedOwners(got.meta.GetOwnerReferences()); len(refs) != len(got.meta.GetOwnerReferences()) {
 		maps.Copy(patch, ownersPatch(got.meta, refs))
 	}
 	if len(patch) == 0 {
