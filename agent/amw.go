@@ -29,10 +29,10 @@ func (k *kube) createAMW(ctx context.Context, e effCreateAMW) event {
 	if string(e.name) != string(e.id) {
 		obj.SetAnnotations(map[string]string{workIDAnnotation: string(e.id)})
 	}
-	// Applied, not created: the API server makes every create wait two seconds
-	// while the kind is younger than that (customresource_handler.go), and a new
-	// management cluster's first work would be the one to wait. An AMW that is
-	// there already is returned as it is.
+	// A server-side apply, no create: the API server delays each create by two
+	// seconds while the kind is younger than that (customresource_handler.go), and
+	// the first work of a new management cluster would wait for it. An existing AMW
+	// is returned as it is.
 	made, err := k.dynamic.Resource(appliedWorks).Apply(ctx, k.amwName(e.name), obj, metav1.ApplyOptions{
 		FieldManager: workv1.DefaultFieldManager, Force: true})
 	if err != nil {
@@ -53,7 +53,7 @@ func (k *kube) deleteAMW(ctx context.Context, e effDeleteAMW) event {
 		done.err = classifyError(err)
 		return done
 	}
-	done.deletionRequested = err == nil // the watch shows it deleting, or gone
+	done.deletionRequested = err == nil // the watch shows the deletion
 	return done
 }
 
@@ -76,15 +76,15 @@ func (k *kube) finalizeAMW(ctx context.Context, e effFinalizeAMW) event {
 
 func (k *kube) setFinalizers(ctx context.Context, name amwName, uid types.UID, stay []string) (
 	*unstructured.Unstructured, error) {
-	var finalizers any // null: none stays
+	var finalizers any // null removes all
 	if len(stay) > 0 {
 		finalizers = stay
 	}
 	return k.patchAMW(ctx, name, map[string]any{"metadata": map[string]any{"uid": uid, "finalizers": finalizers}})
 }
 
-// takeOverAMW goes on where it was interrupted: what has changed hands already
-// is left alone, and the former AMW goes last.
+// takeOverAMW may be repeated after an interruption: it skips objects whose owner
+// was changed already, and deletes the former AMW last.
 func (k *kube) takeOverAMW(ctx context.Context, e effTakeOverAMW) event {
 	done := evAMWDone{id: e.id, name: e.name, op: amwTakeOver}
 	fail := func(err error) event {
@@ -100,7 +100,7 @@ func (k *kube) takeOverAMW(ctx context.Context, e effTakeOverAMW) event {
 		"metadata": map[string]any{"uid": e.uid}, "status": map[string]any{"appliedResources": e.applied},
 	}, "status")
 	if apierrors.IsNotFound(err) {
-		return done // gone: it is made anew, and takes over then
+		return done // deleted meanwhile: the core creates it again
 	}
 	if err != nil {
 		return fail(err)
@@ -120,9 +120,9 @@ func (k *kube) takeOverAMW(ctx context.Context, e effTakeOverAMW) event {
 	return done
 }
 
-// changeOwner puts the present AMW in the place of the former one among an
-// object's owners. An object that is gone, or that the former one does not own,
-// is left alone.
+// changeOwner replaces the former AMW by the present one among an object's owners.
+// It changes nothing when the object does not exist or when the former AMW does
+// not own it.
 func (k *kube) changeOwner(ctx context.Context, key objectKey, e effTakeOverAMW) error {
 	for range 3 {
 		obj, err := k.metaResource(key).Get(ctx, key.Name, metav1.GetOptions{})
@@ -164,7 +164,7 @@ func (k *kube) recordAMW(ctx context.Context, e effRecordAMW) event {
 	obj, err := k.patchAMW(ctx, e.name, map[string]any{"metadata": map[string]any{"uid": e.uid}, "status": status},
 		"status")
 	if apierrors.IsNotFound(err) {
-		return done // gone: it is made anew
+		return done // deleted meanwhile: the core creates it again
 	}
 	if err != nil {
 		done.err = classifyError(err)
@@ -184,7 +184,7 @@ func (k *kube) patchAMW(ctx context.Context, name amwName, patch map[string]any,
 		metav1.PatchOptions{FieldManager: workv1.DefaultFieldManager}, sub...)
 }
 
-// amwOf keeps what the core needs of an AppliedManifestWork.
+// amwOf returns the part of an AppliedManifestWork that the core needs.
 func (k *kube) amwOf(obj *unstructured.Unstructured) (*amwState, *opError) {
 	a := &amwState{
 		name: k.amwNameOf(obj), work: workID(obj.GetAnnotations()[workIDAnnotation]), uid: obj.GetUID(), rv: version(
@@ -207,11 +207,12 @@ func (k *kube) amwNameOf(obj metav1.Object) amwName {
 	return amwName(strings.TrimPrefix(obj.GetName(), k.hubHash+"-"))
 }
 
-// isOurs says whether an AppliedManifestWork belongs to this agent's hub.
+// isOurs reports whether an AppliedManifestWork belongs to this agent's hub.
 func (k *kube) isOurs(name string) bool { return strings.HasPrefix(name, k.hubHash+"-") }
 
-// version makes a resource version comparable. One that is no number, which
-// Kubernetes no longer writes, counts as old and is always replaced.
+// version returns a resource version as a number, so that versions can be compared.
+// A version that is no number, which Kubernetes no longer writes, counts as 0: any
+// later observation replaces it.
 func version(rv string) uint64 {
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {

@@ -14,14 +14,15 @@ import (
 // agent names it, or after the work's id when the hub gives no name (a Maestro
 // gives the id as the name). Agents of ours before this rule used the id always.
 //
-// The name of a work is another's text. So an AppliedManifestWork whose name is
-// not the work's id says in an annotation which work made it, and a work takes
-// no name that another work has: it falls back to its id.
+// The source chooses the name of a work. So an AppliedManifestWork whose name is
+// not the work's id has an annotation with the id, and a work does not use a name
+// that another work uses: it falls back to its id.
 
-// workIDAnnotation of an AppliedManifestWork is the id of the work that made it.
+// workIDAnnotation is the annotation of an AppliedManifestWork that has the id of
+// its work.
 const workIDAnnotation = "atoll.dev/work-id"
 
-// name is the work's name on its hub, "" when it has none.
+// name returns the work's name on its hub, "" when it has none.
 func (s *spec) name() string {
 	var md struct {
 		Name string `json:"name"`
@@ -30,10 +31,11 @@ func (s *spec) name() string {
 	return md.Name
 }
 
-// maker is the work that made the AMW, as far as it can be known.
+// creator returns the work that created the AMW: the one of the annotation, or else
+// the one that the name says.
 func (a *amwState) creator() workID { return cmp.Or(a.work, workID(a.name)) }
 
-// saysMaker reports whether the AMW says that the work made it.
+// belongsTo reports whether the work created the AMW.
 func (a *amwState) belongsTo(id workID) bool { return a.creator() == id }
 
 func (c *core) setAMW(a *amwState) {
@@ -60,10 +62,11 @@ func (c *core) dropAMW(name amwName) {
 	}
 }
 
-// amwOf is the work's AMW, nil when there is none.
+// amwOf returns the work's AMW, nil when there is none.
 func (c *core) amwOf(w *workState) *amwState { return c.amws[w.amw] }
 
-// workOf is the work whose AMW, or former AMW, this is; nil when none is known.
+// workOf returns the work of an AMW or of a former AMW; nil when the agent knows
+// none.
 func (c *core) workOf(a *amwState) *workState {
 	if id, ok := c.nameHolders[a.name]; ok {
 		return c.works[id]
@@ -71,14 +74,14 @@ func (c *core) workOf(a *amwState) *workState {
 	return c.works[a.creator()]
 }
 
-// hold gives the work a name for its AMW.
+// claimName sets the name of the work's AMW.
 func (c *core) claimName(w *workState, name amwName) {
 	c.releaseName(w)
 	w.amw = name
 	c.nameHolders[name] = w.id
 }
 
-// unhold takes the name back: of a work that ends, or that gets another.
+// releaseName frees the name of the work's AMW: the work ends or gets another name.
 func (c *core) releaseName(w *workState) {
 	if c.nameHolders[w.amw] == w.id {
 		delete(c.nameHolders, w.amw)
@@ -86,8 +89,8 @@ func (c *core) releaseName(w *workState) {
 	w.amw = ""
 }
 
-// nameAMW gives the work the name that its spec asks for. One that is to be
-// deleted keeps an AMW that it has, whatever its name.
+// chooseAMWName names the work's AMW as its spec says. A work that is being deleted
+// keeps an existing AMW, whatever its name.
 func (c *core) chooseAMWName(w *workState) {
 	names := []amwName{amwName(w.id), amwName("id-" + w.id)}
 	if name := w.spec.name(); c.isValidAMWName(name) {
@@ -107,13 +110,14 @@ func (c *core) chooseAMWName(w *workState) {
 	}
 }
 
-// isValidAMWName says whether an AMW can be called so.
+// isValidAMWName reports whether Kubernetes accepts the name for an AMW.
 func (c *core) isValidAMWName(name string) bool {
 	return name != "" && len(c.cfg.hubHash)+1+len(name) <= utilvalidation.DNS1123SubdomainMaxLength &&
 		len(validation.NameIsDNSSubdomain(name, false)) == 0
 }
 
-// mayHold says whether no other work has the name, or made the AMW of that name.
+// mayClaimName reports whether no other work uses the name and no other work
+// created the AMW of that name.
 func (c *core) mayClaimName(w *workState, name amwName) bool {
 	if id, ok := c.nameHolders[name]; ok && id != w.id {
 		return false
@@ -125,7 +129,7 @@ func (c *core) mayClaimName(w *workState, name amwName) bool {
 	return a == nil || a.work == "" || a.work == w.id
 }
 
-// formerAMW is an AMW of the work under another name than its present one, nil
+// formerAMW returns an AMW of the work with another name than the present one, nil
 // when there is none.
 func (c *core) formerAMW(w *workState) *amwState {
 	names := slices.Sorted(maps.Keys(c.amwsByWork[w.id]))
@@ -138,9 +142,9 @@ func (c *core) formerAMW(w *workState) *amwState {
 	return nil
 }
 
-// takeOverFormer moves what a former AMW of the work owns to the present one. It
-// reports whether that is still to be done; nothing of the work is pruned before.
-// The manifests have been applied with the present AMW as their owner by then.
+// takeOverFormer orders that the present AMW becomes the owner of all objects of a
+// former AMW. It reports whether a former AMW still exists; the work prunes nothing
+// before its end. By then the manifests are applied with the present AMW as owner.
 func (c *core) takeOverFormer(w *workState, amw *amwState) bool {
 	f := c.formerAMW(w)
 	if f == nil {
@@ -163,7 +167,7 @@ func (c *core) takeOverFormer(w *workState, amw *amwState) bool {
 	return true
 }
 
-// otherFinalizers are those that are not the agent's.
+// otherFinalizers returns the finalizers that are not the agent's.
 func (a *amwState) otherFinalizers() []string {
 	return slices.DeleteFunc(slices.Clone(a.finalizers), func(f string) bool { return f == amwFinalizer })
 }

@@ -10,8 +10,8 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// advance does for a work whatever can be done now. It may be called at any
-// time and any number of times.
+// advance orders every call that the work needs and that can be made now. It is
+// idempotent: callers may call it at any time.
 func (c *core) advance(w *workState) {
 	if !c.amwsSynced || c.apiDown || c.works[w.id] != w {
 		return
@@ -33,7 +33,7 @@ func (c *core) advance(w *workState) {
 	}
 	exists := c.ensureAMW(w, amw)
 	if !exists && w.amwErr != "" {
-		c.report(w) // nothing can be applied: say why
+		c.report(w) // nothing can be applied: report the reason
 	}
 	if !mapped || !c.recordPossible(w, amw) || !exists || !c.applyDue(w, amw) {
 		return
@@ -48,7 +48,8 @@ func (c *core) advance(w *workState) {
 	c.recordAMW(w, amw)
 }
 
-// ensureAMW reports whether the work's AppliedManifestWork exists.
+// ensureAMW orders the creation of the work's AMW when it is missing or wrong. It
+// reports whether the AMW exists.
 func (c *core) ensureAMW(w *workState, amw *amwState) bool {
 	if w.amw == "" {
 		w.amwErr = "other works have all names that its AppliedManifestWork could have"
@@ -61,7 +62,8 @@ func (c *core) ensureAMW(w *workState, amw *amwState) bool {
 	return amw != nil
 }
 
-// mapManifests reports whether every kind is known, or known not to be there.
+// mapManifests orders discovery for unknown kinds. It reports whether discovery
+// has answered for every kind.
 func (c *core) mapManifests(w *workState) bool {
 	all := true
 	for _, m := range w.manifests {
@@ -70,8 +72,8 @@ func (c *core) mapManifests(w *workState) bool {
 	return all
 }
 
-// arrived gives up the interest in what was loaded: manifests and removals
-// have theirs now.
+// releaseLoaded ends the observation of objects that load began, since by now
+// manifests and removals observe the objects that they need.
 func (c *core) releaseLoaded(w *workState) {
 	for _, key := range w.unclaimedLoaded {
 		if _, removing := w.removals[key]; !removing {
@@ -81,8 +83,8 @@ func (c *core) releaseLoaded(w *workState) {
 	w.unclaimedLoaded = nil
 }
 
-// note writes down what may come to exist, before it does. It reports whether
-// that is on disk.
+// recordPossible writes to disk which objects the work is about to create, so
+// that a restarted agent finds them. It reports whether all of them are on disk.
 func (c *core) recordPossible(w *workState, amw *amwState) bool {
 	if w.recordingPossible {
 		return false
@@ -114,11 +116,11 @@ func lists(refs []resourceRef, id identity) bool {
 	return slices.ContainsFunc(refs, func(r resourceRef) bool { return keyOf(r).identity() == id })
 }
 
-// applyDue orders every apply that is due. It reports whether all manifests
-// have had their try, so that the work's state can be told.
+// applyDue orders every apply that is due. It reports whether all manifests were
+// attempted, so that the status of the work can be reported.
 func (c *core) applyDue(w *workState, amw *amwState) bool {
 	settled := true
-	early := false // a namespace or kind of this work has not had its try
+	early := false // a namespace or kind of this work was not attempted yet
 	for _, m := range w.manifests {
 		if !c.needsCall(w, m, amw) {
 			continue
@@ -142,7 +144,7 @@ func (c *core) applyDue(w *workState, amw *amwState) bool {
 	return settled && w.callsInFlight == 0 && c.allStatesKnown(w)
 }
 
-// needs says whether the manifest is to be written, or read.
+// needsCall reports whether the manifest must be written or its object read.
 func (c *core) needsCall(w *workState, m *manifestState, amw *amwState) bool {
 	if m.rejected != "" || !m.mapped {
 		return false
@@ -162,8 +164,8 @@ func (c *core) needsCall(w *workState, m *manifestState, amw *amwState) bool {
 	return w.applied[m.key].Hash != m.applyHash(amw) || c.needsRead(m)
 }
 
-// known says whether the state of every object that was applied is known, as
-// it is not between a restart and the first answer of the watches.
+// allStatesKnown reports whether the state of every applied object is known. It is
+// unknown between a restart and the first listing of the watch.
 func (c *core) allStatesKnown(w *workState) bool {
 	for _, m := range w.manifests {
 		if !m.mapped || m.rejected != "" || m.attempted || m.readErr != "" {
@@ -176,11 +178,12 @@ func (c *core) allStatesKnown(w *workState) bool {
 	return true
 }
 
-// hash names what is applied for the manifest: another AMW is another owner.
+// applyHash identifies the written content of the manifest: its options, and the
+// AMW that owns the object.
 func (m *manifestState) applyHash(amw *amwState) string { return m.contentHash + ":" + string(amw.uid) }
 
-// isEarly says whether objects of the kind come before the rest of their
-// work, which may need them.
+// goesFirst reports whether objects of the kind are applied before the other
+// objects of their work, which may need them.
 func goesFirst(r schema.GroupResource) bool {
 	return r == namespaces.GroupResource() || r == customResources.GroupResource()
 }
@@ -207,8 +210,9 @@ func (c *core) apply(w *workState, m *manifestState, amw *amwState) {
 	c.emit(e)
 }
 
-// owners are the AMWs of all works that own the object. Leaving one out would
-// take its ownership away: all works apply with the same field manager.
+// owners returns references to the AMWs of all works that own the object. A write
+// without one of them would remove that reference, since all works apply with the
+// same field manager.
 func (c *core) owners(o *object) []metav1.OwnerReference {
 	var refs []metav1.OwnerReference
 	for id, m := range o.claims {
@@ -220,7 +224,7 @@ func (c *core) owners(o *object) []metav1.OwnerReference {
 	return refs
 }
 
-// applied takes the answer to an apply.
+// handleApplied handles the answer to an apply.
 func (c *core) handleApplied(ev evApplied) {
 	w := c.works[ev.id]
 	o := c.objects[ev.key]
@@ -289,7 +293,7 @@ func (c *core) handleApplyFailure(w *workState, m *manifestState, ev evApplied) 
 		c.waitForObject(key, w.id)
 		c.ensureWatch(namespaces, false)
 	case errNoKind:
-		// The kind went away: what discovery said no longer holds.
+		// The kind was removed: discovery has to run again.
 		delete(c.mappings, m.gvk)
 		c.unclaim(w, m)
 		m.mapped = false
@@ -311,8 +315,8 @@ func (c *core) stopWaiting(w *workState, m *manifestState) {
 	}
 }
 
-// recordAMW writes what exists by the work into its AMW, once everything has
-// had its try.
+// recordAMW writes the list of the work's objects into its AMW, once all manifests
+// were attempted.
 func (c *core) recordAMW(w *workState, amw *amwState) {
 	if w.amwCallInFlight || w.recordInFlight || w.callsInFlight > 0 {
 		return
@@ -329,8 +333,8 @@ func (c *core) recordAMW(w *workState, amw *amwState) {
 	c.emit(effRecordAMW{w.id, w.amw, amw.uid, want, amw.evicting})
 }
 
-// appliedRefs lists the objects of the work that exist, and those that are
-// still on their way out.
+// appliedRefs lists the objects of the work that exist, and those whose removal
+// has not finished.
 func (c *core) appliedRefs(w *workState) []resourceRef {
 	refs := []resourceRef{}
 	listed := map[objectKey]bool{}
@@ -361,8 +365,8 @@ func (c *core) appliedRefs(w *workState) []resourceRef {
 	return refs
 }
 
-// forgetMaybe drops the notes about what may exist, once the AMW lists what
-// does.
+// clearPossible clears the list of possible objects, once the AMW lists the
+// existing ones.
 func (c *core) clearPossible(w *workState) {
 	if len(w.possible) == 0 || w.removalsPending() {
 		return
@@ -372,7 +376,7 @@ func (c *core) clearPossible(w *workState) {
 	c.emit(effPersist{rec: record{ID: w.id, Progress: c.progressOf(w)}})
 }
 
-// amwDone takes the answer to a call about a work's AMW.
+// handleAMWDone handles the answer to a call about a work's AMW.
 func (c *core) handleAMWDone(ev evAMWDone) {
 	w := c.works[ev.id]
 	switch {

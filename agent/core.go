@@ -13,10 +13,16 @@ import (
 	"atoll.dev/api/work"
 )
 
-// core decides what the agent does. It is a state machine: step takes an
-// event and the time and returns effects; it does no I/O, has no clock and
-// belongs to one goroutine. Every effect may fail, be lost with the process,
-// or come twice; whatever happens, the same events again lead on.
+// core decides what the agent does. It is a state machine: step takes an event
+// and the time and returns effects. It does no I/O, reads no clock and belongs
+// to one goroutine.
+//
+// Each effect may fail, be lost with the process, or be carried out twice. The
+// core then orders it again: from every such state it reaches the state that
+// the server ordered.
+//
+// AMW stands for AppliedManifestWork, the object in which an agent records what
+// it applied for one work.
 //
 //	spec event -> persist -> (durable) -> ack, and: create AMW -> apply manifests -> send status
 //	           -> prune what is no longer wanted -> record appliedResources in the AMW
@@ -26,8 +32,8 @@ type core struct {
 
 	works       map[workID]*workState
 	amws        map[amwName]*amwState
-	nameHolders map[amwName]workID          // which work has the name
-	amwsByWork  map[workID]map[amwName]bool // AMWs that say which work made them
+	nameHolders map[amwName]workID          // the work that uses the name for its AMW
+	amwsByWork  map[workID]map[amwName]bool // the AMWs whose annotation names the work
 	objects     map[objectKey]*object
 	mappings    map[schema.GroupVersionKind]*mapping
 	watches     map[schema.GroupVersionResource]*watchState
@@ -38,12 +44,12 @@ type core struct {
 	resync      resync
 	timers      timerHeap
 
-	repairsOrdered int                     // ordered so far
-	contestedUntil map[objectKey]time.Time // objects that others keep changing back, until when that is told
+	repairsOrdered int                     // since the start
+	contestedUntil map[objectKey]time.Time // objects with the condition Contested, and when it ends
 
-	pruneNotBefore time.Time // nothing is pruned before
-	amwsSynced     bool      // the AppliedManifestWorks in the cluster are known
-	apiDown        bool      // the API server does not answer; nothing is asked of it
+	pruneNotBefore time.Time // see lateCallWindow
+	amwsSynced     bool      // the first listing of AMWs is complete
+	apiDown        bool      // the API server does not answer; the core orders no calls
 	probeInFlight  bool
 
 	now            time.Time
@@ -62,8 +68,8 @@ type coreConfig struct {
 	wallTime     func(time.Time) time.Time // default: as it is
 }
 
-// wall is the time as the clock on the wall says it. It may step; what waits
-// goes by now, which does not.
+// wallTime returns the time of day, which may step. Timers use c.now, which does
+// not.
 func (c *core) wallTime() time.Time {
 	if c.cfg.wallTime == nil {
 		return c.now
@@ -85,95 +91,96 @@ func newCore(cfg coreConfig) *core {
 type (
 	event interface{}
 
-	// evSpec is a spec event that arrived; ack acknowledges its message.
+	// evSpec brings a spec from the server. ack acknowledges its message.
 	evSpec struct {
 		spec *spec
 		ack  func()
 	}
-	// evDurable says that the spec is on disk.
+	// evDurable reports that the spec is on disk.
 	evDurable struct {
 		id   workID
 		spec *spec
 	}
-	// evNoted says that it is on disk that these objects may exist.
+	// evPossibleDurable reports that these objects are on disk as possible
+	// objects of the work.
 	evPossibleDurable struct {
 		id      workID
 		objects []identity
 	}
-	// evReserved says that a ceiling of sequence ids is on disk.
+	// evCeilingDurable reports that a ceiling of sequence ids is on disk.
 	evCeilingDurable struct{ ceiling int64 }
-	// evMapped answers a discover effect.
+	// evMapped answers effDiscover.
 	evMapped struct {
 		gvk        schema.GroupVersionKind
 		gvr        schema.GroupVersionResource
 		namespaced bool
 		err        *opError
 	}
-	// evKindsChanged says that a CustomResourceDefinition changed.
+	// evKindsChanged reports that a CustomResourceDefinition changed.
 	evKindsChanged struct{}
-	// evAMW is an AppliedManifestWork as the watch shows it.
+	// evAMW brings the state of an AMW from the watch.
 	evAMW struct{ amw *amwState }
-	// evAMWGone says that one is gone.
+	// evAMWDeleted reports that an AMW does not exist any more.
 	evAMWDeleted struct {
 		name amwName
 		uid  types.UID
 	}
-	// evAMWsSynced says that all that exist have been shown.
+	// evAMWsSynced ends the first listing of AMWs.
 	evAMWsSynced struct{}
-	// evAMWDone answers createAMW, takeOverAMW, deleteAMW, finalizeAMW and
-	// recordAMW.
+	// evAMWDone answers effCreateAMW, effTakeOverAMW, effDeleteAMW,
+	// effFinalizeAMW and effRecordAMW.
 	evAMWDone struct {
 		id                workID
 		name              amwName
 		op                amwOp
-		formerDeleted     amwName   // the former AMW that is taken over and gone
-		amw               *amwState // as it is now; nil: gone
-		deletionRequested bool      // its deletion is asked for, and a watch shows the rest
+		formerDeleted     amwName   // the former AMW, when the take-over deleted it
+		amw               *amwState // its state now; nil: it does not exist
+		deletionRequested bool      // the API server accepted the deletion; the watch shows its end
 		err               *opError
 	}
-	// evObject is an object as a watch shows it.
+	// evObject brings the state of an object from a watch.
 	evObject struct {
 		key objectKey
 		obs *observed
 	}
-	// evApplied answers apply.
+	// evApplied answers effApply.
 	evApplied struct {
 		onlyRead bool // nothing was written
 		id       workID
 		ordinal  int
 		key      objectKey
 		hash     string
-		obs      *observed // as it is now; nil when unknown
+		obs      *observed // its state now; nil when unknown
 		err      *opError
-		readErr  string // why obs is unknown although it was asked for
+		readErr  string // why the object could not be read
 	}
-	// evRemoved answers remove.
+	// evRemoved answers effRemove.
 	evRemoved struct {
 		id  workID
 		key objectKey
 		was removalOutcome
 		err *opError
 	}
-	// evProbed answers probe: the API server answers again, or not.
+	// evProbed answers effProbe: up reports whether the API server answers.
 	evProbed struct{ up bool }
-	// evConnected says that the bus is connected and subscribed.
+	// evConnected reports that the bus is connected and subscribed.
 	evConnected struct{}
-	// evDisconnected says that it is not.
+	// evDisconnected reports that the connection to the bus ended.
 	evDisconnected struct{}
-	// evStatusResync is the server asking for statuses.
+	// evStatusResync brings the server's request for statuses.
 	evStatusResync struct{ hashes []work.StatusHash }
-	// evDigest is what the server says to a digest.
+	// evDigest brings the server's answer to a digest.
 	evDigest struct{ answer work.DigestAnswer }
-	// evSpecsWanted is the server asking for works that it does not know.
+	// evSpecsRequested brings the server's request for works that it lost.
 	evSpecsRequested struct{ ids []string }
-	// evSent answers send.
+	// evSent answers effSend.
 	evSent struct {
 		id       workID
 		seq      int64
 		hash     string
 		accepted bool
 	}
-	// evTick only passes the time.
+	// evTick only advances the time.
 	evTick struct{}
 )
 
@@ -181,32 +188,32 @@ type (
 type (
 	effect interface{}
 
-	// effPersist appends to the store. When it is on disk, ack is called and
-	// then comes back, where they are set.
+	// effPersist appends rec to the store. Once rec is on disk, the shell calls
+	// ack and sends the event then to the core, where these are set.
 	effPersist struct {
 		rec  record
 		ack  func()
 		then event
 	}
 	effDiscover struct{ gvk schema.GroupVersionKind }
-	// effCreateAMW makes an AMW, or makes it ours again.
+	// effCreateAMW creates an AMW, or corrects the spec of an existing one.
 	effCreateAMW struct {
 		id     workID
 		name   amwName
 		labels map[string]string
 	}
-	// effTakeOverAMW makes the work's AMW the owner of what a former AMW of the
-	// work owns, writes its list down, and ends the former one.
+	// effTakeOverAMW makes the work's AMW the owner of all objects of a former
+	// AMW of the work, records them in it, and deletes the former AMW.
 	effTakeOverAMW struct {
 		id         workID
 		name       amwName
 		uid        types.UID
 		former     amwName
 		formerUID  types.UID
-		finalizers []string          // of the former one, those that are not the agent's
-		objects    []resourceRef     // what the former one may own
-		orphaned   map[identity]bool // those that the work does not own any more
-		applied    []resourceRef     // the list of both
+		finalizers []string          // those of the former AMW that stay
+		objects    []resourceRef     // that the former AMW may own
+		orphaned   map[identity]bool // objects that the work owns no more
+		applied    []resourceRef     // the objects of both AMWs
 	}
 	effDeleteAMW struct {
 		id   workID
@@ -224,10 +231,10 @@ type (
 		name    amwName
 		uid     types.UID
 		applied []resourceRef
-		keep    bool // ends another agent's eviction
+		keep    bool // cancels the eviction that another agent began
 	}
-	// effApply writes a manifest. read only looks at its object, ask not even
-	// that: it asks whether the executor may.
+	// effApply writes a manifest. With onlyRead it reads the object instead;
+	// with onlyAuthorize it only checks the rights of the executor.
 	effApply struct {
 		onlyRead      bool
 		onlyAuthorize bool
@@ -238,41 +245,42 @@ type (
 		manifest      json.RawMessage
 		owners        []metav1.OwnerReference
 		owner         types.UID // of the work's AMW
-		owned         bool      // by it; else its reference is taken away
-		readFirst     bool      // what is there has to be seen before it is written
+		owned         bool      // false: the work orphans the object
+		readFirst     bool      // the write must keep metadata that only a read shows
 		hash          string
 		strategy      strategy
-		executor      *workv1.ManifestWorkExecutor // in whose name; nil: the agent's own
+		executor      *workv1.ManifestWorkExecutor // nil: the agent's own rights
 	}
-	// effRemove deletes an object, or takes away our ownership only.
+	// effRemove deletes an object, or only removes the work's owner reference.
 	effRemove struct {
 		id      workID
 		key     objectKey
-		uid     types.UID // of the instance that is ours; "" when not known
-		owner   types.UID // of our AMW; "" when it is gone
+		uid     types.UID // of the instance that the work applied; "" when unknown
+		owner   types.UID // of the work's AMW; "" when that does not exist
 		amw     amwName   // its name
-		release bool      // leave the object
-		obs     *observed // as last seen, nil when unknown
+		release bool      // the object stays
+		obs     *observed // from a watch, maybe out of date; nil when unknown
 	}
-	// effWant makes watches report an object, with what the rules find in it and
-	// a fingerprint that counts the fields of these managers beside the agent's.
+	// effObserve makes watches report an object, with the values that the rules
+	// find in it and with a fingerprint that includes the fields of these
+	// managers beside those of the agent.
 	effObserve struct {
 		key      objectKey
 		rules    []*ruleset
 		managers []string
 	}
 	effUnobserve struct{ key objectKey }
-	// effWatch starts watching a kind, with whole objects or metadata only.
+	// effWatch starts the watch of a kind: full objects, or metadata only.
 	effWatch struct {
 		gvr  schema.GroupVersionResource
 		full bool
 	}
-	// effWatchKinds starts watching for new kinds.
+	// effWatchKinds starts the watch of CustomResourceDefinitions.
 	effWatchKinds struct{}
 	effProbe      struct{}
-	// effResync asks the server for what differs.
+	// effResync sends the list of works to the server.
 	effResync struct{ versions []work.SpecVersion }
-	// effSay sends an event of our own: a part of the comparison by digests.
+	// effPublish sends an event of the comparison by digests.
 	effPublish struct {
 		kind string
 		data any
@@ -293,33 +301,33 @@ const (
 type removalOutcome int
 
 const (
-	removalGone     removalOutcome = iota // it is not there, or it is not ours, or it is ours no more
-	removalDeleting                       // asked for; a watch will show the end
+	removalGone     removalOutcome = iota // the object does not exist, or the work does not own it (any more)
+	removalDeleting                       // the API server accepted the deletion; a watch shows its end
 )
 
-// opError is why a call to the API server failed.
+// opError is the error of a call to the API server.
 type opError struct {
 	kind    errorKind
 	message string
-	reason  string // of the manifest's Applied condition; "" for AppliedManifestFailed
-	// namespace is the one that is missing, for kind errNamespace.
+	reason  string // of the manifest's Applied condition; "" means AppliedManifestFailed
+	// namespace is the missing namespace, for kind errNamespace.
 	namespace string
 }
 
 type errorKind int
 
 const (
-	errRefused   errorKind = iota // the server's answer
-	errTransport                  // no answer
-	errNoKind                     // the server does not know the kind
+	errRefused   errorKind = iota // the API server refused the call
+	errTransport                  // the API server did not answer
+	errNoKind                     // the API server does not know the kind
 	errNamespace                  // the namespace does not exist
-	errConflict                   // it changed meanwhile
-	errDenied                     // the executor may not do it
+	errConflict                   // the object changed meanwhile
+	errDenied                     // the executor lacks a right
 )
 
 func (e *opError) Error() string { return e.message }
 
-// mapping is what discovery knows about a kind.
+// mapping is the result of discovery for one kind.
 type mapping struct {
 	gvr          schema.GroupVersionResource
 	namespaced   bool
@@ -327,29 +335,30 @@ type mapping struct {
 	inFlight     bool
 	askedAt      time.Time
 	err          string
-	failures     int // to get an answer
+	failures     int // discoveries in a row without an answer
 	waitingWorks map[workID]bool
 }
 
 // amwState is an AppliedManifestWork.
 type amwState struct {
 	name       amwName
-	work       workID // that made it; "" when it does not say
+	work       workID // from its annotation; "" without one
 	uid        types.UID
 	rv         uint64
 	deleting   bool
 	finalizers []string
 	applied    []resourceRef
-	foreign    bool // its spec is not what this agent writes
-	evicting   bool // another agent counts the time until it deletes it
+	foreign    bool // its spec differs from the spec that this agent writes
+	evicting   bool // another agent has begun the time limit after which it deletes the AMW
 }
 
 type watchState struct {
 	full      bool
-	sinceStep int // the step that started it
+	sinceStep int // the step that started the watch
 }
 
-// step is the whole of the core's life.
+// step handles one event and all timers that are due, and returns the effects
+// to carry out, in order.
 func (c *core) step(ev event, now time.Time) []effect {
 	c.now, c.pendingEffects = now, nil
 	c.steps++
@@ -432,7 +441,8 @@ func (c *core) step(ev event, now time.Time) []effect {
 	return c.pendingEffects
 }
 
-// wake is when step wants to be called again at the latest, zero for never.
+// nextWake returns the time by which step must be called again; zero: no timer
+// runs.
 func (c *core) nextWake() time.Time {
 	if len(c.timers) == 0 {
 		return time.Time{}
@@ -454,7 +464,7 @@ func (c *core) advanceAll() {
 	}
 }
 
-// load takes over what the store knew. It must come before any step.
+// load restores the state from the store. It must be called before any step.
 func (c *core) load(works map[workID]savedWork, ceiling int64, now time.Time) []effect {
 	c.now, c.pendingEffects = now, nil
 	c.pruneNotBefore = now.Add(lateCallWindow)
@@ -492,8 +502,8 @@ func (c *core) load(works map[workID]savedWork, ceiling int64, now time.Time) []
 	return c.pendingEffects
 }
 
-// sawAMW takes an AppliedManifestWork from a watch or an answer, unless a
-// newer one is known.
+// observeAMW keeps the state of an AMW from a watch or an answer, unless a newer
+// state is known.
 func (c *core) observeAMW(a *amwState) {
 	known := c.amws[a.name]
 	if known != nil && known.uid == a.uid && known.rv > a.rv {
@@ -505,11 +515,11 @@ func (c *core) observeAMW(a *amwState) {
 	c.setAMW(a)
 	w := c.workOf(a)
 	if w != nil && a.deleting && known != nil && !known.deleting {
-		w.amwDue = time.Time{} // what was waited for
+		w.amwDue = time.Time{} // the deletion was observed: continue at once
 	}
 	if w == nil && a.deleting {
-		// Nobody knows the work, but its removal was asked for and is half
-		// done: finish it. One that is not being deleted stays for ever.
+		// The agent does not know the work, but its removal has begun: finish
+		// it. Without a deletion the AMW of an unknown work stays.
 		w = c.addWork(a.creator())
 		w.unknownToServer = true
 		w.spec = &spec{ID: w.id, Deleting: true}
@@ -538,7 +548,8 @@ func (c *core) handleProbed(up bool) {
 	}
 }
 
-// transportFailed notes that a call got no answer.
+// startProbe begins to check whether the API server answers, after a call that
+// got no answer.
 func (c *core) startProbe() {
 	if !c.probeInFlight {
 		c.probeInFlight = true

@@ -3,24 +3,24 @@ package agent
 import "time"
 
 const (
-	// deletedMemory is for how long the agent refuses what was ordered before a
-	// deletion that it has finished. It is longer than a message can be under way
-	// between a server and its agent: a server gives a message up after seconds, a
-	// broker keeps none for an agent that is not connected.
+	// deletedMemory is how long the agent refuses specs that the server ordered
+	// before a finished deletion. It is longer than a message can be in flight: a
+	// server gives up a message after seconds, and a broker keeps none for a
+	// disconnected agent.
 	deletedMemory = 10 * time.Minute
-	// maxDeleted bounds the memory, at about 200 bytes each.
+	// maxDeleted bounds the number of remembered works, at about 200 bytes each.
 	maxDeleted = 10_000
 )
 
 // deletedWorks remembers works that were deleted a short time ago. A create or
-// an update that was sent before a deletion may arrive after it, from a broker
-// that changes the order or from a server that was replaced while it published;
-// without this memory it would bring the work back to life.
+// an update that was sent before a deletion may arrive after it: from a broker
+// that changes the order, or from a server that was replaced while it published.
+// It would create the work again.
 //
-// The memory holds for orders in one life of one server's database. There the
-// generations of an id go on after its deletion, so an order at the deleted
+// Generations are compared only within one life of one server's database. There
+// the generations of an id continue after its deletion, so a spec at the deleted
 // generation, or below, is older than the deletion. Servers that name no life
-// begin again at generation 1, and are not refused anything.
+// begin again at generation 1; the agent refuses none of their specs.
 type deletedWorks struct {
 	byID  map[workID]deletedWork
 	order []deletedID // by time
@@ -39,7 +39,7 @@ type deletedID struct {
 
 func newDeletedWorks() deletedWorks { return deletedWorks{byID: map[workID]deletedWork{}} }
 
-// add remembers a deletion that is finished.
+// add remembers a finished deletion.
 func (d *deletedWorks) add(s *spec, now time.Time) {
 	d.expire(now)
 	if s.Life == "" {
@@ -49,14 +49,14 @@ func (d *deletedWorks) add(s *spec, now time.Time) {
 	d.order = append(d.order, deletedID{s.ID, now})
 }
 
-// isStale says that an order is older than the deletion of its work.
+// isStale reports whether a spec is older than the deletion of its work.
 func (d *deletedWorks) isStale(in *spec, now time.Time) bool {
 	d.expire(now)
 	was, known := d.byID[in.ID]
 	return known && !in.Deleting && in.Life == was.life && in.Generation <= was.generation
 }
 
-// expire forgets what is too old, and the oldest where there are too many.
+// expire forgets works older than deletedMemory, and the oldest above maxDeleted.
 func (d *deletedWorks) expire(now time.Time) {
 	for len(d.order) > 0 && (len(d.order) >= maxDeleted || now.Sub(d.order[0].at) > deletedMemory) {
 		if first := d.order[0]; d.byID[first.id].at.Equal(first.at) {

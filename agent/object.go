@@ -9,51 +9,52 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// observed is what is kept of an object: never the object itself, so that
-// memory is bounded by the works and not by what they make.
+// observed is the part of an object that the agent keeps. It never keeps whole
+// objects, so that the works bound its memory and not the sizes of their objects.
 type observed struct {
 	exists   bool
 	uid      types.UID
 	rv       uint64
 	deleting bool
-	// fingerprint changes when somebody takes a field from our field manager,
-	// changes it or removes it: it is made of the managed fields that the API
-	// server keeps for us. So drift is seen without comparing content, and
-	// what the server defaults or other managers add is none.
+	// fingerprint is a hash of the fields that the API server records for the
+	// agent's field managers. It changes when another manager takes, changes or
+	// removes one of these fields. So the agent detects drift without comparing
+	// content; defaults and fields of other managers do not count.
 	fingerprint    string
-	owners         []types.UID         // AppliedManifestWorks that own it
-	hasOwnMetadata bool                // labels, annotations or finalizers of ours, which stay when a manifest loses them
+	owners         []types.UID         // AMWs that own it
+	hasOwnMetadata bool                // see appliesMetadata
 	feedback       map[string]feedback // by ruleset
 }
 
-// object is one object that works want, wait for or remove.
+// object is one object that works apply, wait for or remove.
 type object struct {
 	key    objectKey
-	claims map[workID]*manifestState // wanted by
-	// waiting works are advanced whenever it changes.
+	claims map[workID]*manifestState // by the works that apply it
+	// waiting works are advanced when the object changes.
 	waiting   map[workID]bool
 	latest    *observed
-	sinceStep int // the step from which on watches report it
+	sinceStep int // the step since which watches report it
 
-	// told is the observation that statuses are made of: live, or one a little
-	// older while changes come too fast.
+	// reported is the observation that statuses show: latest, or an older one
+	// while changes exceed the report rate. See reportable.
 	reported   *observed
 	reportPace tokenBucket
-	reportAt   time.Time // works are called then to tell what is held back
+	reportAt   time.Time // when the works report the latest observation
 
-	// managers are the field managers that works name for it.
+	// managers are the field managers that works name for the object.
 	managers []string
 
-	// expected are the fingerprints that it may have after our own writes.
+	// expected are the fingerprints that the agent's own writes may leave.
 	expected       map[string]bool
-	writesInFlight int // applies under way
+	writesInFlight int // applies only
 
 	repairs    int
 	lastRepair time.Time
 }
 
-// repairs of one object are spaced out when they come soon after each other:
-// two writers that fight may not flood the API server.
+// Repairs of one object that follow each other within repairQuiet are spaced, from
+// repairFirst on with doubling pauses up to repairMax: two writers that undo each
+// other's changes must not flood the API server.
 const (
 	repairQuiet = time.Minute
 	repairFirst = 100 * time.Millisecond
@@ -73,7 +74,7 @@ func (c *core) ensureObject(key objectKey) *object {
 
 func (o *object) expectFingerprint(fingerprint string) { o.expected[fingerprint] = true }
 
-// claim notes that a manifest wants its object.
+// claim makes the manifest one of those that apply its object.
 func (c *core) claim(w *workState, m *manifestState) {
 	o := c.ensureObject(m.key)
 	o.claims[w.id] = m
@@ -84,13 +85,13 @@ func (c *core) claim(w *workState, m *manifestState) {
 	c.emit(effObserve{m.key, o.rulesets(), o.managers})
 }
 
-// addManager makes the object's fingerprint count the fields of a manager. It
-// counts until nobody wants the object any more.
+// addManager includes the fields of a manager in the object's fingerprint, until no
+// work uses the object any more.
 func (c *core) addManager(o *object, manager string) {
 	if slices.Contains(o.managers, manager) {
 		return
 	}
-	o.managers = append(slices.Clone(o.managers), manager) // an effect holds the old list
+	o.managers = append(slices.Clone(o.managers), manager) // an effect refers to the old list
 	c.emit(effObserve{o.key, o.rulesets(), o.managers})
 }
 
@@ -114,8 +115,8 @@ func (c *core) unclaim(w *workState, m *manifestState) {
 	c.forgetIfUnused(o)
 }
 
-// handOver is called when a work stops writing an object: if the last word was
-// its, another has it now.
+// reassignWriter is called when a work stops applying an object: the object may
+// still have its content, and another work must apply it again.
 func (c *core) reassignWriter(o *object) {
 	if len(o.claims) == 0 || o.writesInFlight > 0 {
 		return
@@ -132,7 +133,7 @@ func (c *core) reassignWriter(o *object) {
 	}
 }
 
-// await makes changes of an object advance the work.
+// waitForObject makes each change of an object advance the work.
 func (c *core) waitForObject(key objectKey, id workID) { c.ensureObject(key).waiting[id] = true }
 
 func (c *core) stopWaitingForObject(key objectKey, id workID) {
@@ -159,8 +160,8 @@ func (o *object) rulesets() []*ruleset {
 	return all
 }
 
-// watch makes sure that the kind is watched, with whole objects when rules
-// must read them.
+// ensureWatch orders a watch of the kind, of whole objects when rules must read
+// them.
 func (c *core) ensureWatch(gvr schema.GroupVersionResource, full bool) {
 	ws := c.watches[gvr]
 	if ws != nil && (ws.full || !full) {
@@ -170,8 +171,8 @@ func (c *core) ensureWatch(gvr schema.GroupVersionResource, full bool) {
 	c.emit(effWatch{gvr, full})
 }
 
-// unknown says whether what is to be told about the manifest's object has not
-// been seen yet.
+// stateUnknown reports whether the state or the feedback values of the manifest's
+// object were not observed yet.
 func (c *core) stateUnknown(m *manifestState) bool {
 	live := c.objects[m.key].latest
 	if live == nil || !live.exists || m.rules == nil {
@@ -181,8 +182,8 @@ func (c *core) stateUnknown(m *manifestState) bool {
 	return !read
 }
 
-// unseen says whether it is unknown and no watch will tell: the kind's watch
-// had begun when the object, or its rules, became of interest.
+// needsRead reports whether the object's state is unknown and no watch will bring
+// it: the watch of the kind began before the object, or its rules, were observed.
 func (c *core) needsRead(m *manifestState) bool {
 	if !c.stateUnknown(m) {
 		return false
@@ -196,14 +197,15 @@ func (c *core) needsRead(m *manifestState) bool {
 	return ws != nil && ws.sinceStep < since
 }
 
-// see keeps an observation if it is newer than what is known.
+// keepIfNewer keeps an observation unless a newer one is known, and reports whether
+// it did.
 func (o *object) keepIfNewer(obs *observed) bool {
 	if o.latest != nil && obs.rv < o.latest.rv {
 		return false
 	}
 	if o.latest != nil && obs.rv == o.latest.rv && obs.exists == o.latest.exists {
-		// The same version again: it may carry rules' values that the other
-		// reading had not.
+		// The same version again: it may have values of rules that the other
+		// observation lacks.
 		merged := *obs
 		for k, v := range o.latest.feedback {
 			if _, ok := merged.feedback[k]; !ok {
@@ -220,7 +222,7 @@ func (o *object) keepIfNewer(obs *observed) bool {
 	return true
 }
 
-// observe takes what a watch shows of an object.
+// handleObservation handles an observation of an object by a watch.
 func (c *core) handleObservation(key objectKey, obs *observed) {
 	o := c.objects[key]
 	if o == nil {
@@ -254,7 +256,8 @@ func (c *core) handleObservation(key objectKey, obs *observed) {
 	}
 }
 
-// checkDrift compares the object with what we left and orders a repair.
+// checkDrift compares the object with the agent's last write and schedules a repair
+// when they differ.
 func (c *core) checkDrift(o *object) {
 	live := o.latest
 	if live == nil || live.exists && (live.deleting || o.expected[live.fingerprint] || len(o.expected) == 0) {
@@ -271,7 +274,7 @@ func (c *core) checkDrift(o *object) {
 			continue
 		}
 		if !live.exists {
-			// Everybody who wants it must own it again.
+			// Each work that applies the object must own it again.
 			delete(w.applied, o.key)
 			m.retryAt = c.scheduleRepair(o)
 			continue
@@ -289,7 +292,7 @@ func (c *core) checkDrift(o *object) {
 	}
 }
 
-// repairAt is when the object may be repaired next, and counts the repair.
+// nextRepair counts a repair and returns when it may be made.
 func (o *object) nextRepair(now time.Time) time.Time {
 	if now.Sub(o.lastRepair) > repairQuiet {
 		o.repairs = 0
@@ -298,7 +301,7 @@ func (o *object) nextRepair(now time.Time) time.Time {
 	if o.repairs > 0 {
 		wait = min(repairFirst<<min(o.repairs, 10), repairMax)
 	}
-	if o.lastRepair.After(now) { // one is due already
+	if o.lastRepair.After(now) { // a repair is scheduled already
 		return o.lastRepair
 	}
 	o.repairs++

@@ -6,14 +6,14 @@ import (
 	"atoll.dev/api/work"
 )
 
-// outgoing is what is to be said about a work. A status is taken from the
-// work when it is sent, so that the latest wins.
+// outgoing is a pending message about a work. The status itself is read from the
+// work at the time of sending, so that the latest one is sent.
 type outgoing struct {
-	deleted  *spec // the final acknowledgement: the work that is gone
-	response bool  // the server asked
+	deleted  *spec // set for the acknowledgement of a deletion
+	response bool  // the message answers a status resync
 }
 
-// statusEvent is a status as it goes on the bus.
+// statusEvent is a status event for the bus.
 type statusEvent struct {
 	id       workID
 	spec     *spec
@@ -25,20 +25,20 @@ type statusEvent struct {
 	response bool
 }
 
-// outbox keeps, per work, the last thing that is to be said, until the broker
-// has taken it. One message per work is under way at a time.
+// outbox keeps the pending message of each work until the broker accepts it. At
+// most one message of a work is in flight.
 type outbox struct {
 	window         int
 	online         bool
 	inFlight       int
 	pending        map[workID]*outItem
-	queue          []workID // in the order in which they became pending
-	retryScheduled bool     // a timer is set
+	queue          []workID // works with a message to send, oldest first
+	retryScheduled bool     // the retry timer runs
 }
 
 type outItem struct {
 	out    outgoing
-	seq    int64 // of the message under way, 0 for none
+	seq    int64 // of the message in flight, 0 for none
 	queued bool
 	dirty  bool // changed since it was sent
 }
@@ -49,7 +49,7 @@ func newOutbox(window int) outbox {
 	return outbox{window: max(window, 1), pending: map[workID]*outItem{}}
 }
 
-// put makes out the thing to say about the work.
+// put replaces the pending message of the work.
 func (o *outbox) put(id workID, out outgoing) {
 	it := o.pending[id]
 	if it == nil {
@@ -85,15 +85,15 @@ func (o *outbox) enqueueAll() {
 	}
 }
 
-// connected asks the server for what differs and sends what it has not
-// confirmed.
+// handleConnected starts a comparison with the server and sends all pending
+// messages.
 func (c *core) handleConnected() {
 	c.out.online = true
 	c.out.enqueueAll()
 	c.resync.start(c)
 }
 
-// pump sends as much as the window allows.
+// sendQueued sends queued messages up to the window.
 func (c *core) sendQueued() {
 	o := &c.out
 	if len(o.queue) > 0 {
@@ -113,7 +113,7 @@ func (c *core) sendQueued() {
 			continue
 		}
 		seq, ok := c.seq.next(c.wallTime())
-		if !ok { // evReserved comes
+		if !ok { // evCeilingDurable follows
 			o.enqueue(id, it)
 			break
 		}
@@ -124,14 +124,16 @@ func (c *core) sendQueued() {
 	}
 }
 
-// reserve keeps sequence ids reserved ahead.
+// reserveSequence orders that a ceiling of sequence ids is written to disk, when
+// few reserved ids are left.
 func (c *core) reserveSequence() {
 	if ceiling, due := c.seq.reserve(c.wallTime()); due {
 		c.emit(effPersist{rec: record{Ceiling: ceiling}, then: evCeilingDurable{ceiling}})
 	}
 }
 
-// eventOf renders what is to be said now, nil when there is nothing.
+// statusEventOf returns the event of a pending message, nil when there is nothing
+// to send.
 func (c *core) statusEventOf(id workID, out outgoing) *statusEvent {
 	if s := out.deleted; s != nil {
 		st := deletedStatus(c.cfg.consumer, s.Generation, c.now)
@@ -156,7 +158,7 @@ func (c *core) statusEventOf(id workID, out outgoing) *statusEvent {
 	}
 }
 
-// sent takes the broker's answer, or its absence.
+// handleSent handles the result of effSend.
 func (c *core) handleSent(ev evSent) {
 	o := &c.out
 	o.inFlight--
@@ -166,7 +168,7 @@ func (c *core) handleSent(ev evSent) {
 	}
 	it.seq = 0
 	if !ev.accepted {
-		// Sent again on the next connection, or soon on this one.
+		// It is sent again on the next connection, or after resendAfter.
 		if !o.retryScheduled {
 			o.retryScheduled = true
 			c.wakeAt(c.now.Add(resendAfter), retryTimer)
@@ -184,8 +186,8 @@ func (c *core) handleSent(ev evSent) {
 	}
 }
 
-// statusResync answers the server's question: everything when it knows
-// nothing, else those of its list that differ.
+// answerStatusResync sends the statuses whose hash differs from the server's list;
+// all statuses when the list is empty.
 func (c *core) answerStatusResync(hashes []work.StatusHash) {
 	c.resync.handleQuestion(c)
 	if len(hashes) == 0 {

@@ -5,22 +5,24 @@ import (
 	"time"
 )
 
-// What is told of an object is paced by a token bucket of its own: the first
-// changes go out at once, those of one that does not come to rest are
-// gathered. The latest always gets out in the end. Only telling is paced:
-// drift, removals and waiting see every observation.
+// A token bucket for each object limits how often its changes are reported. The
+// first reportBurst changes are reported at once; after that one in every
+// reportInterval, always the latest. Only reports are limited: drift, removals and
+// waiting works use every observation.
 const (
 	reportBurst    = 20
 	reportInterval = 500 * time.Millisecond
 )
 
-// bucket holds tokens, one more every so often. The zero value is full.
+// tokenBucket allows reportBurst tokens at once and regains one in every
+// reportInterval. The zero value is full.
 type tokenBucket struct {
-	used int       // tokens taken and not yet given back
-	at   time.Time // when used was right
+	used int       // tokens taken and not regained
+	at   time.Time // the time for which used is right
 }
 
-// take takes a token, or says when there will be one.
+// take takes a token and returns true. Without a token it returns when the next one
+// is there.
 func (b *tokenBucket) take(now time.Time) (next time.Time, ok bool) {
 	if back := int(now.Sub(b.at) / reportInterval); back >= b.used || now.Before(b.at) { // or the clock stepped back
 		b.used, b.at = 0, now
@@ -35,8 +37,9 @@ func (b *tokenBucket) take(now time.Time) (next time.Time, ok bool) {
 	return time.Time{}, true
 }
 
-// told is what may be told of the manifest's object now. When that is not the
-// latest, the works that want the object are called again in time.
+// reportable returns the observation of the manifest's object that the rate limit
+// allows to be reported. When that is not the latest one, the works of the object
+// are advanced again at the time when it may be reported.
 func (c *core) reportable(m *manifestState) *observed {
 	o := c.objects[m.key]
 	if o == nil {
@@ -63,7 +66,7 @@ func (c *core) reportable(m *manifestState) *observed {
 	return o.reported
 }
 
-// tells says whether two observations tell the region the same.
+// reportsSameAs reports whether two observations lead to the same status.
 func (o *observed) reportsSameAs(other *observed) bool {
 	return o.exists == other.exists && reflect.DeepEqual(o.feedback, other.feedback)
 }
@@ -73,13 +76,13 @@ func (o *observed) hasFeedbackOf(rs *ruleset) bool {
 	return ok || !o.exists
 }
 
-// A repair that is undone soon after is a fight with another writer. Repairs
-// are spaced out from the second on (see repairAt); after this many the fight
-// is told of, until there was none for repairQuiet.
+// An object is contested when it needed so many repairs without a pause of
+// repairQuiet: another writer keeps undoing them. Its status has the condition
+// Contested until such a pause.
 const contestedAfter = 4
 
-// orderRepair says when the object may be repaired next, counts the repair,
-// and notes when the object is being fought for.
+// scheduleRepair counts a repair of the object, marks the object as contested after
+// contestedAfter repairs, and returns when the repair may be made.
 func (c *core) scheduleRepair(o *object) time.Time {
 	before := o.lastRepair
 	at := o.nextRepair(c.now)
@@ -102,7 +105,8 @@ func (c *core) scheduleRepair(o *object) time.Time {
 	return at
 }
 
-// settleContests calls the works of objects that are fought for no more.
+// expireContests ends the contests that had no repair for repairQuiet, and advances
+// the works of these objects.
 func (c *core) expireContests() {
 	for key, until := range c.contestedUntil {
 		if !until.Before(c.now) {

@@ -11,39 +11,41 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// workState is one work: what is wanted, what was done, what is under way.
+// workState is one work: its spec, the objects that it applied, and the calls in
+// flight.
 type workState struct {
 	id   workID
-	spec *spec // what is being acted on; nil before the first is durable
+	spec *spec // the spec that is being applied; nil before the first one is durable
 
-	// next replaces spec as soon as it is durable and nothing is under way.
+	// nextSpec replaces spec as soon as it is durable and no call is in flight.
 	nextSpec    *spec
 	nextDurable bool
 
 	manifests     []*manifestState
-	callsInFlight int // calls under way for this work
+	callsInFlight int // applies and removals
 
-	// done is what was applied and still exists by our hand, as far as known.
+	// applied lists the manifests that the agent applied and whose objects exist,
+	// as far as the agent knows.
 	applied map[objectKey]appliedManifest
-	// maybe is what may exist by our hand without the AMW listing it; noted
-	// is the part of it that is on disk. Nothing is applied that is not noted,
-	// so that a crash between an apply and its record in the AMW leaves
-	// nothing behind (I9, I12).
+	// possible lists objects that the agent may have created and that the AMW
+	// does not list yet; durablePossible is the part of it that is on disk. The
+	// agent applies only objects that are on disk there, so that a crash between
+	// an apply and its record in the AMW leaves nothing behind (I9, I12).
 	possible          map[identity]resourceRef
 	durablePossible   map[identity]bool
 	recordingPossible bool
-	// loaded are objects in done that no manifest or removal claims yet: they
-	// are of interest from the start, so that the first listing shows them.
+	// unclaimedLoaded are objects of applied that no manifest or removal observes
+	// yet. They are observed from the start, so that the first listing shows them.
 	unclaimedLoaded []objectKey
-	// removing is what has to go, or be released.
+	// removals are the objects to delete or to release.
 	removals map[objectKey]*removal
 
-	amw                amwName       // the name of its AMW; "" before the first spec is acted on
-	amwErr             string        // why the AMW cannot be made, or take over from a former one
-	amwCallInFlight    bool          // a call that makes or ends the AMW is under way
-	recordInFlight     bool          // its list is being written; nothing waits for that
-	recordedRefs       []resourceRef // that list
-	recordRemainingDue time.Time     // when the list of a work that is being deleted may be written again
+	amw                amwName       // the name of its AMW; "" before the first spec is applied
+	amwErr             string        // why the AMW cannot be created, or cannot take over from a former one
+	amwCallInFlight    bool          // a call that creates, takes over or deletes the AMW is in flight
+	recordInFlight     bool          // effRecordAMW is in flight; nothing waits for it
+	recordedRefs       []resourceRef // the list that it writes
+	recordRemainingDue time.Time     // when recordRemaining may write again
 	amwFailures        int
 	amwDue             time.Time
 
@@ -51,41 +53,43 @@ type workState struct {
 	acked     string // hash of the status that the broker took last
 	appliedAt time.Time
 
-	// silent marks a removal that the cluster asked for, not the server.
+	// unknownToServer marks the removal of a work that only its AMW names: no
+	// status is sent for it.
 	unknownToServer bool
-	// refused says that a spec came while the work was being deleted.
+	// specRefused: a spec arrived while the work was being deleted.
 	specRefused bool
-	// tornDown says that the removal has begun, and claims are given up.
+	// teardownBegun: the removal of all objects has begun, and the manifests claim
+	// none of them any more.
 	teardownBegun bool
 }
 
-// manifestState is one manifest of the spec that is being acted on.
+// manifestState is one manifest of the spec that is being applied.
 type manifestState struct {
 	ordinal     int
 	raw         json.RawMessage
 	gvk         schema.GroupVersionKind
 	meta        workv1.ManifestResourceMeta
-	contentHash string // hash of the manifest and all options that touch it
-	rejected    string // why it can never be applied, "" when it can
+	contentHash string // hash of the manifest and its options
+	rejected    string // why it can never be applied; "" when it can
 
-	// Known once its kind is mapped.
+	// Set once discovery knows its kind.
 	mapped   bool
 	key      objectKey
 	owned    bool
 	strategy strategy
 	rules    *ruleset
 
-	claimStep      int // the step in which it claimed its object
+	claimStep      int // the step in which the manifest claimed its object
 	inFlight       bool
-	attempted      bool // it has a result in this generation
-	needsRepair    bool // the object drifted: apply although nothing changed
+	attempted      bool // an apply of this generation was answered
+	needsRepair    bool // the object drifted: apply it although the manifest is unchanged
 	failures       int
 	retryAt        time.Time
 	err            string // of the last attempt
 	reason         string
-	readErr        string // why the object's state is unknown
+	readErr        string // why the object could not be read
 	waitsForObject *objectKey
-	// allowed is until when the executor's rights are taken as known.
+	// authorizedUntil is when the rights of the executor must be checked again.
 	authorizedUntil time.Time
 }
 
@@ -97,7 +101,7 @@ func (c *core) addWork(id workID) *workState {
 	return w
 }
 
-// latest is the newest spec that is known, acted on or not.
+// newestSpec is the newest spec that arrived, whether it is being applied or not.
 func (w *workState) newestSpec() *spec {
 	if w.nextSpec != nil {
 		return w.nextSpec
@@ -108,7 +112,7 @@ func (w *workState) newestSpec() *spec {
 	return w.spec
 }
 
-// forgive makes everything that waits after failures due.
+// clearBackoffs makes all retries due now.
 func (w *workState) clearBackoffs() {
 	w.amwDue = time.Time{}
 	for _, m := range w.manifests {
@@ -119,9 +123,9 @@ func (w *workState) clearBackoffs() {
 	}
 }
 
-// receive takes a spec event: to disk, then to act on. The acknowledgement
-// waits for the disk even for what is known already, since that may still be
-// on its way there.
+// receiveSpec orders that an arriving spec is written to disk; evDurable then
+// starts it. The acknowledgement of a known spec waits for the disk, too, since
+// its first copy may not be there yet.
 func (c *core) receiveSpec(ev evSpec) {
 	in := ev.spec
 	w := c.works[in.ID]
@@ -146,7 +150,7 @@ func (c *core) receiveSpec(ev evSpec) {
 		w = c.addWork(in.ID)
 	}
 	if in.Deleting && len(in.Bundle.Manifests) == 0 && known != nil {
-		// A deletion may come without data; how to delete is known.
+		// A deletion may come without data: keep the delete option that is known.
 		kept := *in
 		kept.Bundle, kept.Metadata = known.Bundle, known.Metadata
 		if kept.Source == "" {
@@ -158,7 +162,7 @@ func (c *core) receiveSpec(ev evSpec) {
 	c.emit(effPersist{rec: record{ID: in.ID, Spec: in}, ack: ev.ack, then: evDurable{in.ID, in}})
 }
 
-// progressOf is what to write down about the work.
+// progressOf returns the progress of the work for the store.
 func (c *core) progressOf(w *workState) *progress {
 	p := &progress{AppliedAt: w.appliedAt, Possible: slices.SortedFunc(maps.Values(w.possible), compareRefs)}
 	if w.spec != nil {
@@ -171,7 +175,7 @@ func (c *core) progressOf(w *workState) *progress {
 	return p
 }
 
-// adopt starts to act on the next spec. Nothing is under way.
+// beginNextSpec replaces the spec of the work. No call may be in flight.
 func (c *core) beginNextSpec(w *workState) {
 	fresh := w.spec == nil || w.spec.Generation != w.nextSpec.Generation
 	restored := w.spec == nil && w.status != nil && w.status.Generation == w.nextSpec.Generation
@@ -181,7 +185,7 @@ func (c *core) beginNextSpec(w *workState) {
 	w.spec, w.nextSpec, w.nextDurable = w.nextSpec, nil, false
 	c.chooseAMWName(w)
 	if w.spec.Deleting {
-		return // the removal takes over from the manifests
+		return // tearDown does the rest
 	}
 	old := w.manifests
 	w.manifests = nil
@@ -200,8 +204,8 @@ func (c *core) beginNextSpec(w *workState) {
 		w.manifests = append(w.manifests, m)
 		c.mapManifest(w, m)
 	}
-	// The new claims are made before the old ones are given up, so that what
-	// is known of the objects is kept; so is that of those that have to go.
+	// The new claims come before the end of the old ones, so that the core keeps
+	// observing the objects; removals keep observing the objects to remove.
 	for _, m := range old {
 		if a, ok := w.applied[m.key]; ok && m.mapped && c.objects[m.key].claims[w.id] == m {
 			c.addRemoval(w, a.Ref)
@@ -249,8 +253,8 @@ func parseManifest(ordinal int, raw json.RawMessage) *manifestState {
 	return m
 }
 
-// mapManifest completes a manifest with what its kind's mapping says. It
-// reports whether the mapping is known; when not, it is being asked for.
+// mapManifest completes a manifest with the mapping of its kind. It reports
+// whether discovery has answered for the kind; otherwise it orders discovery.
 func (c *core) mapManifest(w *workState, m *manifestState) bool {
 	if m.mapped || m.rejected != "" {
 		return true
@@ -313,17 +317,18 @@ func (c *core) discover(gvk schema.GroupVersionKind, mp *mapping) {
 	}
 }
 
-// unmapped notes that the server does not know the manifest's kind.
+// handleUnknownKind fails a manifest whose kind the API server does not know, and
+// schedules a retry.
 func (c *core) handleUnknownKind(w *workState, m *manifestState, why string) {
 	m.attempted = true
 	m.reason, m.err = workv1.AppliedManifestFailed, why
 	m.failures++
 	m.retryAt = c.now.Add(backoff(m.failures))
 	c.wakeAt(m.retryAt, w.id)
-	c.emit(effWatchKinds{}) // the kind may come; the shell does this once
+	c.emit(effWatchKinds{}) // the kind may appear; the shell starts this watch once
 }
 
-// mapped takes discovery's answer.
+// handleMapped handles the answer of discovery.
 func (c *core) handleMapped(ev evMapped) {
 	mp := c.mappings[ev.gvk]
 	if mp == nil {
@@ -339,7 +344,7 @@ func (c *core) handleMapped(ev evMapped) {
 	case ev.err == nil:
 		mp.known, mp.gvr, mp.namespaced, mp.err = true, ev.gvr, ev.namespaced, ""
 	case ev.err.kind == errTransport:
-		// Nothing was learnt. Ask again when the server answers.
+		// No answer: run discovery again when the API server answers.
 		c.startProbe()
 		mp.failures++
 		for id := range waiting {
@@ -363,7 +368,7 @@ func (c *core) handleMapped(ev evMapped) {
 	}
 }
 
-// rediscover asks again for the kinds that were not there.
+// rediscover orders discovery for all unknown kinds again.
 func (c *core) rediscover() {
 	for gvk, mp := range c.mappings {
 		if !mp.known && !mp.inFlight && mp.err != "" {

@@ -9,29 +9,29 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// removal is an object that has to go from a work: deleted and gone, or
-// released.
+// removal is an object that the work must delete or release.
 type removal struct {
 	ref       resourceRef
 	inFlight  bool
-	finished  bool // it is gone, or not ours; the AMW may list it still
+	finished  bool // the object is deleted or released; the AMW may still list it
 	failures  int
 	retryAt   time.Time
-	notBefore time.Time // it does not begin before
+	notBefore time.Time // see lateCallWindow
 }
 
-// lateness is how long after a start something may still come to be by the
-// hand of an agent that was killed: its last calls were under way. Until then
-// nothing is pruned, since what is not there yet could come after it was found
-// to be gone, and stay (I9). A whole work that is deleted need not wait: the
-// owner of what comes late is gone, and the cluster collects it.
+// lateCallWindow is how long after a start the last calls of a killed agent may
+// still take effect. Until then the agent prunes nothing: it could find that an
+// object does not exist just before such a call creates it, and the object would
+// stay (I9). The deletion of a whole work need not wait: the owner of such an
+// object does not exist any more, so the cluster's garbage collector deletes it.
 const lateCallWindow = 2 * time.Second
 
-// recheck is how often a deletion that does not end is asked for again: the
-// watch may be refused where deleting is not.
+// deletionRecheck is how often a deletion without an end is ordered again: the
+// agent may have the right to delete without the right to watch.
 const deletionRecheck = 30 * time.Second
 
-// prune removes what the work had and no longer wants.
+// prune orders the removal of objects that the work applied and that its manifests
+// name no more.
 func (c *core) prune(w *workState, amw *amwState) {
 	wanted := map[identity]bool{}
 	for _, m := range w.manifests {
@@ -63,7 +63,7 @@ func (c *core) prune(w *workState, amw *amwState) {
 	}
 }
 
-// pending says whether something has yet to go.
+// removalsPending reports whether a removal has not finished.
 func (w *workState) removalsPending() bool {
 	for _, r := range w.removals {
 		if !r.finished {
@@ -73,8 +73,8 @@ func (w *workState) removalsPending() bool {
 	return false
 }
 
-// mayBe says whether a manifest whose kind is not known now could be the
-// object: such a one is not pruned.
+// couldBeManifest reports whether the object may belong to a manifest whose kind is
+// unknown at present. Such an object is not pruned.
 func (w *workState) couldBeManifest(id identity) bool {
 	for _, m := range w.manifests {
 		if !m.mapped && m.rejected == "" && m.gvk.Group == id.Group && m.meta.Name == id.Name {
@@ -104,8 +104,8 @@ func (c *core) addRemoval(w *workState, r resourceRef) {
 	c.waitForObject(key, w.id)
 }
 
-// overRemoval ends a removal. It stays listed until the AMW has forgotten the
-// object, or it would begin again.
+// finishRemoval marks a removal as finished. The removal stays in the list until
+// the AMW does not list the object any more; otherwise prune would begin it again.
 func (c *core) finishRemoval(w *workState, key objectKey, r *removal) {
 	r.finished = true
 	delete(w.possible, key.identity())
@@ -113,7 +113,7 @@ func (c *core) finishRemoval(w *workState, key objectKey, r *removal) {
 	c.stopWaitingForObject(key, w.id)
 }
 
-// remove carries one removal on.
+// continueRemoval orders the next call of a removal, when one is due.
 func (c *core) continueRemoval(w *workState, key objectKey, r *removal, owner types.UID) {
 	if r.inFlight || r.finished {
 		return
@@ -142,7 +142,7 @@ func (c *core) continueRemoval(w *workState, key objectKey, r *removal, owner ty
 	})
 }
 
-// removed takes the answer to a removal.
+// handleRemoved handles the answer to a removal.
 func (c *core) handleRemoved(ev evRemoved) {
 	w := c.works[ev.id]
 	if w == nil {
@@ -174,8 +174,8 @@ func (c *core) handleRemoved(ev evRemoved) {
 	c.advance(w)
 }
 
-// tearDown removes all of a work: because its source deletes it, or because
-// somebody deleted its AMW, after which it is applied again.
+// tearDown removes all objects of a work and its AMW: because the source deletes
+// the work, or because somebody deleted the AMW; then the work is applied again.
 func (c *core) tearDown(w *workState) {
 	if w.amwCallInFlight && !w.teardownBegun {
 		return
@@ -188,7 +188,7 @@ func (c *core) tearDown(w *workState) {
 		w.teardownBegun = true
 		for key, r := range w.removals {
 			if r.finished {
-				delete(w.removals, key) // looked at again
+				delete(w.removals, key) // checked again
 			}
 		}
 		for _, r := range c.possibleObjects(w, amw) {
@@ -210,7 +210,7 @@ func (c *core) tearDown(w *workState) {
 		owner = amw.uid
 		for _, r := range amw.applied {
 			if _, ok := w.removals[keyOf(r)]; ok {
-				c.addRemoval(w, r) // learns the uid
+				c.addRemoval(w, r) // sets the uid
 			}
 		}
 		if !amw.deleting && !w.amwCallInFlight && !w.amwDue.After(c.now) {
@@ -232,7 +232,7 @@ func (c *core) tearDown(w *workState) {
 		w.amwCallInFlight = true
 		stay := amw.otherFinalizers()
 		if len(stay) == len(amw.finalizers) {
-			w.amwCallInFlight = false // ours is gone already; the watch will show the end
+			w.amwCallInFlight = false // the agent's finalizer is removed already; the watch shows the end
 			return
 		}
 		c.emit(effFinalizeAMW{w.id, w.amw, amw.uid, stay})
@@ -241,13 +241,13 @@ func (c *core) tearDown(w *workState) {
 	c.finishTeardown(w)
 }
 
-// shrinkEvery is the least time between two records of what is left of a work:
-// a thousand objects that end one by one make a few writes.
+// recordRemainingEvery is the least time between two writes of recordRemaining: a
+// thousand objects that end one by one cause a few writes.
 const recordRemainingEvery = time.Second
 
-// shrinkRecord takes the objects that are gone out of the AMW's list, so that it
-// shows which ones the deletion still waits for. It changes only what is shown:
-// what the store knows of the work stays until its end.
+// recordRemaining removes deleted objects from the AMW's list, so that it shows
+// which objects the deletion still waits for. It changes only the AMW: the store
+// keeps all objects of the work until the removal ends.
 func (c *core) recordRemaining(w *workState, amw *amwState) {
 	if amw == nil || w.callsInFlight > 0 || w.amwCallInFlight || w.recordInFlight || !w.removalsPending() {
 		return
@@ -279,8 +279,8 @@ func (c *core) recordRemaining(w *workState, amw *amwState) {
 	c.emit(effRecordAMW{w.id, w.amw, amw.uid, left, amw.evicting})
 }
 
-// reportDeleting says that the removal has begun; what was said last about the
-// work stays said.
+// reportDeleting reports that the removal has begun, with the last status of the
+// manifests.
 func (c *core) reportDeleting(w *workState) {
 	var status workv1.ManifestWorkStatus
 	if w.status != nil {
@@ -295,7 +295,7 @@ func (c *core) reportDeleting(w *workState) {
 	c.out.put(w.id, outgoing{})
 }
 
-// traces is everything that may exist by the work.
+// possibleObjects lists every object that the work may have created.
 func (c *core) possibleObjects(w *workState, amw *amwState) []resourceRef {
 	var refs []resourceRef
 	if amw != nil {
@@ -310,9 +310,10 @@ func (c *core) possibleObjects(w *workState, amw *amwState) []resourceRef {
 	return refs
 }
 
-// tornDown ends a removal: nothing of the work is left.
+// finishTeardown ends tearDown: no object of the work exists any more. A deleted
+// work is acknowledged; otherwise its manifests are applied again.
 func (c *core) finishTeardown(w *workState) {
-	if f := c.formerAMW(w); f != nil && w.spec.Deleting { // it may own something yet
+	if f := c.formerAMW(w); f != nil && w.spec.Deleting { // it may still own objects
 		w.teardownBegun = false
 		c.claimName(w, f.name)
 		c.advance(w)
@@ -323,7 +324,7 @@ func (c *core) finishTeardown(w *workState) {
 	clear(w.possible)
 	clear(w.durablePossible)
 	w.teardownBegun = false
-	if !w.spec.Deleting { // its AMW was deleted by hand: apply it anew
+	if !w.spec.Deleting { // somebody deleted its AMW: apply the work again
 		for _, m := range w.manifests {
 			m.attempted, m.failures, m.retryAt = m.rejected != "", 0, time.Time{}
 		}
@@ -338,7 +339,7 @@ func (c *core) finishTeardown(w *workState) {
 			delete(c.works, w.id)
 			return
 		}
-		w.unknownToServer, w.spec = false, nil // a spec came meanwhile
+		w.unknownToServer, w.spec = false, nil // a spec arrived meanwhile
 		c.advance(w)
 		return
 	}
@@ -348,7 +349,7 @@ func (c *core) finishTeardown(w *workState) {
 	c.emit(effPersist{rec: record{ID: w.id, Drop: true}})
 	c.out.put(w.id, outgoing{deleted: gone})
 	if w.specRefused {
-		// Something newer came for it while it went away, and was not taken.
+		// A newer spec arrived during the removal and was refused: request it.
 		c.emit(effResync{c.specVersions()})
 	}
 }

@@ -26,8 +26,8 @@ const (
 	amwFinalizer = workv1.AppliedManifestWorkFinalizer
 )
 
-// report works out the work's status and, when it differs from what is known,
-// orders it sent.
+// report computes the status of the work and, when it changed, orders that it is
+// stored and sent.
 func (c *core) report(w *workState) {
 	status := c.statusOf(w)
 	applied := meta.IsStatusConditionTrue(status.Conditions, workv1.WorkApplied)
@@ -53,7 +53,7 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 		old = w.status.Status
 	}
 	status := workv1.ManifestWorkStatus{Conditions: append([]metav1.Condition(nil), old.Conditions...)}
-	if c.amwOf(w) == nil && w.amwErr != "" { // nothing was applied: what is known of the manifests stays
+	if c.amwOf(w) == nil && w.amwErr != "" { // nothing was applied: keep the last state of the manifests
 		status.ResourceStatus.Manifests = old.ResourceStatus.Manifests
 	} else {
 		for _, m := range w.manifests {
@@ -78,7 +78,7 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 	return status
 }
 
-// manifestView is what is to be told about one manifest.
+// manifestView is what the status of one manifest is made of.
 type manifestView struct {
 	meta     workv1.ManifestResourceMeta
 	err      string // why it is not applied
@@ -106,8 +106,8 @@ func (c *core) viewOf(m *manifestState) manifestView {
 	return v
 }
 
-// previous finds what was last said about a manifest: by its place, or else
-// by the object alone.
+// previousCondition finds the last reported status of a manifest: that of the same
+// ordinal and object, or else that of the same object.
 func previousCondition(old workv1.ManifestWorkStatus, m workv1.ManifestResourceMeta) *workv1.ManifestCondition {
 	var found *workv1.ManifestCondition
 	for i := range old.ResourceStatus.Manifests {
@@ -124,7 +124,8 @@ func previousCondition(old workv1.ManifestWorkStatus, m workv1.ManifestResourceM
 	return found
 }
 
-// manifestStatus is a pure function of what is seen and what was said before.
+// manifestStatus returns the status of one manifest. It is a pure function of the
+// view, the last reported status and the time.
 func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation int64,
 	now time.Time) workv1.ManifestCondition {
 	mc := workv1.ManifestCondition{ResourceMeta: v.meta, Conditions: []metav1.Condition{}}
@@ -175,7 +176,7 @@ func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation
 	}
 	setCondition(&mc.Conditions, available, now)
 	if available.Status != metav1.ConditionTrue {
-		return mc // what was fed back last stays
+		return mc // the last feedback values stay
 	}
 
 	synced := metav1.Condition{Type: conditionFeedback, Status: metav1.ConditionTrue, Reason: reasonNoFeedback}
@@ -202,7 +203,7 @@ func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation
 	return mc
 }
 
-// workConditions sums the manifests up.
+// workConditions returns the conditions of a work from those of its manifests.
 func workConditions(manifests []workv1.ManifestCondition, generation int64) []metav1.Condition {
 	applied := metav1.Condition{
 		Type: workv1.WorkApplied, Status: metav1.ConditionTrue,
@@ -244,7 +245,7 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 	return append([]metav1.Condition{applied, avail}, aggregateRuleConditions(manifests, generation)...)
 }
 
-// deletedStatus is the last word about a work.
+// deletedStatus is the final status of a deleted work.
 func deletedStatus(consumer string, generation int64, now time.Time) workv1.ManifestWorkStatus {
 	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{
 		Type: work.ConditionDeleted, Status: metav1.ConditionTrue, Reason: work.ReasonDeleted, ObservedGeneration: generation,
@@ -253,8 +254,8 @@ func deletedStatus(consumer string, generation int64, now time.Time) workv1.Mani
 	}}}
 }
 
-// setCondition is meta.SetStatusCondition with the clock given: the
-// transition time moves when the status does.
+// setCondition is meta.SetStatusCondition with a given time: the transition time
+// changes only with the status.
 func setCondition(conditions *[]metav1.Condition, cond metav1.Condition, now time.Time) {
 	cond.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	if old := meta.FindStatusCondition(*conditions, cond.Type); old != nil && old.Status == cond.Status {
@@ -269,10 +270,10 @@ func setCondition(conditions *[]metav1.Condition, cond metav1.Condition, now tim
 	*conditions = append(*conditions, cond)
 }
 
-// withoutFeedback is a status that is too large to be sent, for the reason
-// given, without the values that are fed back. Each manifest that had some says
-// that they are missing. It goes under the hash of the whole, which says what
-// the agent has told, so that comparisons find nothing to tell again.
+// withoutFeedback returns a status that is too large for the broker without its
+// feedback values; why is the broker's error. Each manifest that had values gets a
+// condition that says so. The sender keeps the hash of the whole status, so that a
+// later comparison of hashes finds no difference.
 func withoutFeedback(status work.Status, why error) work.Status {
 	small := work.Status{Conditions: status.Conditions, ResourceStatus: slices.Clone(status.ResourceStatus)}
 	for i := range small.ResourceStatus {

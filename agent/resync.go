@@ -10,30 +10,29 @@ import (
 	"atoll.dev/internal/digest"
 )
 
-// resync compares what the agent holds with what its server wants it to. Our
-// servers compare digests (docs/decisions/021); a real Maestro drops those
-// events, and gets the list of all works in one message when it has not
-// answered within fallback. A comparison that found a difference is repeated
-// soon, one that found none, or that no server answered, now and then: that
-// mends whatever was lost.
+// resync compares the works of the agent with those of its server. Atoll's server
+// compares digests (docs/decisions/021). A real Maestro drops these events: without
+// an answer within listAfter the agent sends the list of all works in one message.
+// After a difference the comparison is repeated soon, otherwise at each interval
+// every: that repairs the loss of any message.
 type resync struct {
 	listAfter time.Duration // default 2 s
 	every     time.Duration // between comparisons when nothing differs, or no digest was answered yet; default 5 min
 
 	online            bool
-	digests           bool      // the server has answered one
-	usesList          bool      // it has not, and got a list
-	unansweredDigests int       // digests without an answer
-	differencesInRow  int       // comparisons in a row that found a difference
+	digests           bool      // the server has answered a digest
+	usesList          bool      // the server has not answered, and got a list
+	unansweredDigests int       // in a row
+	differencesInRow  int       // comparisons with a difference, in a row
 	due               time.Time // of the next step
-	listDue           time.Time // when to send the list, zero for not at all
+	listDue           time.Time // when to send the list; zero: never
 }
 
 const (
-	// verifyAfter is when a comparison that found a difference is repeated.
+	// verifyAfter is the pause before a comparison with a difference is repeated.
 	verifyAfter = 5 * time.Second
-	// listTries is after how many digests without an answer a server that has
-	// answered before gets the list: it may be another one now.
+	// listTries is the number of unanswered digests after which a server that
+	// answered before gets the list: another server may have taken its place.
 	listTries = 3
 )
 
@@ -47,7 +46,7 @@ func (r resync) withDefaults() resync {
 	return r
 }
 
-// begin is called when the bus is connected.
+// start begins a comparison; the bus is connected.
 func (r *resync) start(c *core) {
 	r.online, r.unansweredDigests, r.differencesInRow, r.listDue = true, 0, 0, time.Time{}
 	r.sendDigest(c)
@@ -60,7 +59,7 @@ func (r *resync) stop() {
 	r.online, r.due, r.listDue = false, time.Time{}, time.Time{}
 }
 
-// ask sends the digest.
+// sendDigest sends the digest of all works.
 func (r *resync) sendDigest(c *core) {
 	states := c.workStates()
 	c.emit(effPublish{work.AgentDigest, work.Digest{Works: len(states), Root: digest.Root(digest.Works(states))}})
@@ -72,7 +71,7 @@ func (r *resync) sendDigest(c *core) {
 		}
 		return
 	}
-	// What got lost was perhaps this, so the server may be one of ours yet.
+	// The digest may have been lost, so the server may still compare digests.
 	r.scheduleIn(c, r.every)
 	if !r.usesList && r.listDue.IsZero() {
 		r.listDue = c.now.Add(r.listAfter)
@@ -85,13 +84,13 @@ func (r *resync) scheduleIn(c *core, d time.Duration) {
 	c.wakeAt(r.due, resyncTimer)
 }
 
-// list sends what a real Maestro wants.
+// sendList sends the list of all works, for a real Maestro.
 func (r *resync) sendList(c *core) {
 	r.listDue = time.Time{}
 	c.emit(effResync{c.specVersions()})
 }
 
-// tick does what is due.
+// runDue sends the digest or the list when it is due.
 func (r *resync) runDue(c *core) {
 	if !r.online {
 		return
@@ -105,7 +104,7 @@ func (r *resync) runDue(c *core) {
 	}
 }
 
-// answered takes what the server says to the digest, or that it wants one.
+// handleAnswer handles the server's answer to a digest, or its request for one.
 func (r *resync) handleAnswer(c *core, a work.DigestAnswer) {
 	if !r.online {
 		return
@@ -123,7 +122,7 @@ func (r *resync) handleAnswer(c *core, a work.DigestAnswer) {
 	r.scheduleIn(c, min(verifyAfter<<min(r.differencesInRow, 10), r.every))
 	r.differencesInRow++
 	if len(a.Buckets) == 0 {
-		return // it knows that there is nothing to list
+		return // the server needs no details
 	}
 	states := c.workStates()
 	if a.Bits < 0 || a.Bits > digest.MaxBits {
@@ -131,16 +130,16 @@ func (r *resync) handleAnswer(c *core, a work.DigestAnswer) {
 	}
 	buckets, err := digest.Differing(digest.Buckets(digest.Works(states), a.Bits), a.Buckets, a.Bits)
 	if err != nil {
-		return // the next comparison may be better
+		return // the next comparison begins again
 	}
 	for _, piece := range digest.Pieces(states, a.Bits, buckets) {
 		c.emit(effPublish{work.AgentWorks, piece})
 	}
 }
 
-// questioned takes a server's question about statuses in the form that all
-// have. A server asks when it is back; what this agent asked while it was away
-// nobody heard, so it asks again, and finds out anew what the server speaks.
+// handleQuestion is called when a server requests statuses. A server does so after
+// its start, and what the agent sent before was lost: the agent compares again,
+// beginning with a digest.
 func (r *resync) handleQuestion(c *core) {
 	if r.online && r.usesList {
 		r.usesList = false
@@ -148,8 +147,8 @@ func (r *resync) handleQuestion(c *core) {
 	}
 }
 
-// sayWorks sends works back as they came, for a server that lost them. One that
-// is to go is none to keep.
+// sendHeldWorks sends works back to a server that lost them, as they arrived. It
+// leaves out works that are being deleted.
 func (c *core) sendHeldWorks(ids []string) {
 	for _, id := range ids {
 		w := c.works[workID(id)]
@@ -162,15 +161,15 @@ func (c *core) sendHeldWorks(ids []string) {
 		}
 		bundle, err := json.Marshal(s.Bundle)
 		if err != nil {
-			continue // it came as JSON
+			continue // impossible: it was decoded from JSON
 		}
 		c.emit(effPublish{work.AgentSpec, work.HeldSpec{ID: id, Version: s.Generation, Metadata: s.Metadata, Bundle: bundle}})
 	}
 }
 
-// states lists what is known, as it is compared. AppliedManifestWorks of works
-// that are not known are in it, at generation 0: their store was lost, and
-// should the server have lost them too, an operator can have them deleted.
+// workStates lists all works for the comparison. It includes, at generation 0, the
+// AppliedManifestWorks of unknown works: the agent's store was lost. When the server
+// lost them too, an operator can have them deleted.
 func (c *core) workStates() []work.WorkState {
 	list := make([]work.WorkState, 0, len(c.works))
 	for id, w := range c.works {
@@ -192,8 +191,8 @@ func (c *core) workStates() []work.WorkState {
 	return list
 }
 
-// versions lists works for a real Maestro, which would order what it does not
-// know deleted.
+// specVersions lists the works for a real Maestro. It leaves out AppliedManifestWorks
+// of unknown works, since a real Maestro would order their deletion.
 func (c *core) specVersions() []work.SpecVersion {
 	list := []work.SpecVersion{}
 	for _, id := range slices.Sorted(maps.Keys(c.works)) {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// sequence makes the ids that order an agent's statuses: snowflakes as OCM
+// sequence generates the ids that order an agent's statuses: snowflakes as OCM
 // writes them (41 bits of milliseconds, 10 of node, 12 of step; the node is
-// always 1, servers refuse to compare others). They grow even when the clock
-// steps back: a server would drop what is not newer.
+// always 1, servers refuse to compare others). The ids grow even when the clock
+// steps back, since a server drops a status whose id is not newer.
 type sequence struct {
 	last int64
-	// durable is on disk: no id that was given out is above it, so that after a
-	// restart with the clock stepped back ids go on growing. asked is what is
-	// being written.
+	// durable is the ceiling on disk: next returns no id above it, so that ids
+	// grow after a restart with a clock that stepped back. requested is the
+	// ceiling that is being written.
 	durable, requested int64
 }
 
@@ -22,7 +22,7 @@ const (
 	snowflakeNode  = 1
 	timeShift      = 22
 	stepMask       = 1<<12 - 1
-	// sequenceReserve is how far ahead of the clock ids are reserved at once.
+	// sequenceReserve is how far ahead of the clock ids are reserved.
 	sequenceReserve = time.Minute
 )
 
@@ -30,7 +30,7 @@ func snowflake(ms, step int64) int64 {
 	return (ms-snowflakeEpoch)<<timeShift | snowflakeNode<<12 | step
 }
 
-// next returns the next id, or false when it has to be reserved first.
+// next returns the next id; false when a higher ceiling must be durable first.
 func (s *sequence) next(now time.Time) (id int64, ok bool) {
 	id = s.candidate(now)
 	if id > s.durable {
@@ -45,14 +45,14 @@ func (s *sequence) candidate(now time.Time) int64 {
 	if id > s.last {
 		return id
 	}
-	if s.last&stepMask == stepMask { // the step is full: borrow from the next millisecond
+	if s.last&stepMask == stepMask { // the step is full: use the next millisecond
 		return (s.last>>timeShift+1)<<timeShift | snowflakeNode<<12
 	}
 	return s.last + 1
 }
 
-// reserve returns what is to be written down next, when it is time: well
-// before ids run out.
+// reserve returns the next ceiling to write to disk; due reports whether few
+// reserved ids are left.
 func (s *sequence) reserve(now time.Time) (ceiling int64, due bool) {
 	id, ahead := s.candidate(now), int64(sequenceReserve/time.Millisecond)<<timeShift
 	if s.requested-id > ahead/2 {
@@ -62,10 +62,10 @@ func (s *sequence) reserve(now time.Time) (ceiling int64, due bool) {
 	return s.requested, true
 }
 
-// reserved says that a ceiling is on disk.
+// reserved records that a ceiling is on disk.
 func (s *sequence) reserved(ceiling int64) { s.durable = max(s.durable, ceiling) }
 
-// resume continues after a restart.
+// resume continues with the ceiling from the store.
 func (s *sequence) resume(ceiling int64) {
 	ceiling = ceiling>>timeShift<<timeShift | snowflakeNode<<12 | stepMask
 	s.last, s.durable, s.requested = max(s.last, ceiling), max(s.durable, ceiling), max(s.requested, ceiling)
