@@ -30,7 +30,7 @@ func (h *Hosting) deleteSecret(ctx context.Context, id controlplane.ID) error {
 // writeSecret writes the Secret with the administrator's kubeconfig, for the way
 // through the router, when the plane is ready and the Secret differs. It sets
 // r.Secret once the Secret is written.
-func (h *Hosting) writeSecret(ctx context.Context, c *cluster, hc *hypershift.HostedCluster, r *report) error {
+func (h *Hosting) writeSecret(ctx context.Context, c *hostedCluster, hc *hypershift.HostedCluster, r *report) error {
 	if r.Plane.State != controlplane.Ready {
 		return nil
 	}

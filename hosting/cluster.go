@@ -18,9 +18,9 @@ import (
 // API server that hangs must not keep a worker.
 const callLimit = 20 * time.Second
 
-// cluster is what hosting remembers of a HostedCluster. The fields without a mark
+// hostedCluster is what hosting remembers of a HostedCluster. The fields without a mark
 // belong to its reconciliation, of which one runs at a time.
-type cluster struct {
+type hostedCluster struct {
 	id controlplane.ID
 
 	hibernation  hibernation
@@ -39,12 +39,12 @@ type cluster struct {
 }
 
 // cluster returns what is remembered of a HostedCluster, and begins to remember.
-func (h *Hosting) cluster(id controlplane.ID) *cluster {
+func (h *Hosting) cluster(id controlplane.ID) *hostedCluster {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.hosted[id]
 	if c == nil {
-		c = &cluster{id: id}
+		c = &hostedCluster{id: id}
 		h.hosted[id] = c
 	}
 	return c
@@ -80,7 +80,7 @@ func (h *Hosting) reconcile(ctx context.Context, key loop.Key, object *unstructu
 
 // follow decides about one HostedCluster, executes the decision, and writes the
 // status.
-func (h *Hosting) follow(ctx context.Context, c *cluster, object *unstructured.Unstructured) (time.Duration, error) {
+func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstructured.Unstructured) (time.Duration, error) {
 	hc, invalid := loop.Decode[hypershift.HostedCluster](object)
 	if invalid != nil {
 		hc = metadataOf(object)
@@ -118,7 +118,7 @@ func metadataOf(object *unstructured.Unstructured) *hypershift.HostedCluster {
 // decideAndOrder decides and gives the order to the runtime. It decides again
 // when somebody asked for the plane while the decision to stop it was made. The
 // error may be the runtime's refusal, a *controlplane.Failure.
-func (h *Hosting) decideAndOrder(c *cluster, hc *hypershift.HostedCluster, invalid error,
+func (h *Hosting) decideAndOrder(c *hostedCluster, hc *hypershift.HostedCluster, invalid error,
 	refused *controlplane.Failure, now time.Time) (decision, error) {
 	for {
 		s, err := h.gather(c, hc)
@@ -134,7 +134,7 @@ func (h *Hosting) decideAndOrder(c *cluster, hc *hypershift.HostedCluster, inval
 }
 
 // gather collects the situation of a cluster.
-func (h *Hosting) gather(c *cluster, hc *hypershift.HostedCluster) (situation, error) {
+func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster) (situation, error) {
 	o, err := h.o.Planes.Observe(c.id)
 	if err != nil {
 		return situation{}, err
@@ -160,7 +160,7 @@ func (h *Hosting) gather(c *cluster, hc *hypershift.HostedCluster) (situation, e
 // commit records a decision. It returns false, and records nothing, when the
 // decision stops a plane that somebody has asked for since the situation was
 // gathered.
-func (h *Hosting) commit(c *cluster, s situation, d decision) bool {
+func (h *Hosting) commit(c *hostedCluster, s situation, d decision) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if d.stopsForSleep(s) && c.demand != s.Demand {
@@ -175,7 +175,7 @@ func (h *Hosting) commit(c *cluster, s situation, d decision) bool {
 }
 
 // carryOut gives the decision's order to the runtime.
-func (h *Hosting) carryOut(c *cluster, d decision) error {
+func (h *Hosting) carryOut(c *hostedCluster, d decision) error {
 	if !d.Run {
 		return h.o.Planes.Sleep(c.id)
 	}

@@ -6,17 +6,14 @@ import (
 	"time"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/router"
 )
 
-const (
-	// defaultServiceCIDR is atoll-kube's own default.
-	defaultServiceCIDR = "10.96.0.0/16"
-	// blockedRetry is how soon a cluster is looked at again that waits for a file
-	// on this machine: a program, or the plane's data.
-	blockedRetry = time.Second
-)
+// blockedRetry is how soon a cluster is looked at again that waits for a file on
+// this machine: a program, or the plane's data.
+const blockedRetry = time.Second
 
 // situation is all that decide uses about one hosted cluster at one moment.
 type situation struct {
@@ -89,7 +86,7 @@ func decide(s situation, now time.Time) decision {
 		ServiceCIDR: serviceCIDR(s.Cluster.Spec),
 	}
 	if d.Spec.ServiceCIDR == "" {
-		d.Spec.ServiceCIDR = defaultServiceCIDR
+		d.Spec.ServiceCIDR = cluster.DefaultServiceNetwork
 	}
 	if len(r.Problems) == 0 && r.Refused == nil && !r.Paused && s.Refused != nil {
 		r.Failure = s.Refused
@@ -103,7 +100,7 @@ func decide(s situation, now time.Time) decision {
 			route = last.ServerNames[0]
 		}
 	}
-	r.Image = releaseRepository + string(r.Release)
+	r.Image = cluster.ReleaseImage(string(r.Release))
 	dataMissing := !s.Plane.Running && !s.Plane.HasData && (last.WasReady || wasCompleted(s.Cluster.Status))
 	if dataMissing { // a new plane would be empty and call itself available
 		r.Failure = &controlplane.Failure{

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -45,7 +46,7 @@ func TestDecide(t *testing.T) {
 func newSituation() situation {
 	hc := &hypershift.HostedCluster{}
 	hc.Name, hc.Namespace, hc.Generation = "hc-a", "clusters-a", 1
-	hc.Spec.KubeAPIServerDNSName, hc.Spec.Release.Image = "a.example", releaseRepository+"1.36.3"
+	hc.Spec.KubeAPIServerDNSName, hc.Spec.Release.Image = "a.example", cluster.ReleaseImage("1.36.3")
 	return situation{
 		Cluster: hc, Plane: controlplane.Observation{State: controlplane.Down}, Uses: map[string]use{},
 		Releases: Releases{"1.36.3", "1.36.4", "1.37.0", "1.38.0"}, Idle: idleInTests,
@@ -58,7 +59,7 @@ func (s *situation) describe(word string) error {
 	switch key {
 	// The HostedCluster.
 	case "release":
-		s.Cluster.Spec.Release.Image = releaseRepository + value
+		s.Cluster.Spec.Release.Image = cluster.ReleaseImage(value)
 	case "image":
 		s.Cluster.Spec.Release.Image = value
 	case "name":

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/memory"
 	"atoll.dev/hosting/router"
@@ -305,7 +306,7 @@ func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
 	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
 	c := h.cluster(id)
 	hc := &hypershift.HostedCluster{}
-	hc.Spec.KubeAPIServerDNSName, hc.Spec.Release.Image = "hc-a.example", releaseRepository+"1.36.3"
+	hc.Spec.KubeAPIServerDNSName, hc.Spec.Release.Image = "hc-a.example", cluster.ReleaseImage("1.36.3")
 	state := func(want controlplane.State) {
 		t.Helper()
 		for {

@@ -77,7 +77,7 @@ type Hosting struct {
 	secrets  *loop.Loop
 
 	mu      sync.Mutex
-	hosted  map[controlplane.ID]*cluster
+	hosted  map[controlplane.ID]*hostedCluster
 	seen    map[controlplane.ID]struct{} // HostedClusters that were reconciled at least once
 	names   map[string]controlplane.ID   // TLS server names, and the clusters that hold them
 	changes chan struct{}                // closed and replaced when a plane changes
@@ -106,7 +106,7 @@ func New(o Options) (*Hosting, error) {
 	}
 	h := &Hosting{
 		o: o, endpoint: hypershift.APIEndpoint{Host: host, Port: int32(port)},
-		hosted: map[controlplane.ID]*cluster{}, names: map[string]controlplane.ID{},
+		hosted: map[controlplane.ID]*hostedCluster{}, names: map[string]controlplane.ID{},
 		seen: map[controlplane.ID]struct{}{}, changes: make(chan struct{}),
 	}
 	h.metrics = newMetrics(o.Metrics, h.countStates)
@@ -202,7 +202,7 @@ func (h *Hosting) Sign(id controlplane.ID, r controlplane.CertificateRequest) (c
 }
 
 // lookup returns nil for a cluster that was not reconciled yet.
-func (h *Hosting) lookup(id controlplane.ID) *cluster {
+func (h *Hosting) lookup(id controlplane.ID) *hostedCluster {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.hosted[id]

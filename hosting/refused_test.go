@@ -31,7 +31,7 @@ func TestWhatIsRefusedIsSaidAndNeverStarted(t *testing.T) {
 		hc   *hypershift.HostedCluster
 		part string
 	}{
-		{w.condition(overlap, hypershift.Available, "False", reasonInvalid), "10.1.0.0/16 overlaps 10.0.0.0/14"},
+		{w.condition(overlap, hypershift.Available, "False", reasonInvalid), "10.1.0.0/16 overlaps with 10.0.0.0/14"},
 		{w.condition(robber, hypershift.Available, "False", reasonInvalid), "one.example is another cluster's"},
 	} {
 		valid := meta.FindStatusCondition(c.hc.Status.Conditions, hypershift.ValidConfiguration)

@@ -67,7 +67,7 @@ func (h *Hosting) publish() {
 		}
 	}
 	table := make([]router.Route, 0, len(h.hosted))
-	var closed []*cluster
+	var closed []*hostedCluster
 	for _, c := range h.hosted {
 		if c.route.ServerName != "" {
 			table = append(table, c.route)

@@ -75,14 +75,14 @@ func TestConditionsTellWhatIsSo(t *testing.T) {
 				"Progressing=True/Upgrading"},
 		{"upgrade ordered", func(o *report) { o.Release = "1.36.4" }, "Progressing=True/Upgrading"},
 		{"unknown release", func(o *report) { o.Refused = &refusal{reasonVersionNotAvailable, "no"} },
-			"ValidReleaseImage=False/version-not-available Progressing=False/version-not-available"},
+			"ValidReleaseImage=False/VersionNotAvailable Progressing=False/VersionNotAvailable"},
 		{"unknown release from the start", func(o *report) {
 			o.Refused, o.Release, o.Plane = &refusal{reasonVersionNotAvailable, "no"}, "", controlplane.Observation{State: controlplane.Down}
 		},
-			"ValidReleaseImage=False/version-not-available InfrastructureReady=False/WaitingOnInfrastructureReady " +
-				"EtcdAvailable=False/version-not-available " +
-				"KubeAPIServerAvailable=False/version-not-available Available=False/version-not-available " +
-				"Progressing=False/version-not-available"},
+			"ValidReleaseImage=False/VersionNotAvailable InfrastructureReady=False/WaitingOnInfrastructureReady " +
+				"EtcdAvailable=False/VersionNotAvailable " +
+				"KubeAPIServerAvailable=False/VersionNotAvailable Available=False/VersionNotAvailable " +
+				"Progressing=False/VersionNotAvailable"},
 		{"wrong networks", func(o *report) { o.Problems = []string{"a", "b"} },
 			"ValidConfiguration=False/InvalidConfiguration Progressing=False/InvalidConfiguration"},
 		{"paused", func(o *report) { o.Paused = true }, "ReconciliationActive=False/ReconciliationPaused"},

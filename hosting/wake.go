@@ -41,7 +41,7 @@ func (h *Hosting) WakeServer(ctx context.Context, serverName string) (backend st
 
 func (h *Hosting) wake(ctx context.Context, id controlplane.ID) (backend string, err error) {
 	triggered := false
-	var entered *cluster // whose demand counts this request
+	var entered *hostedCluster // whose demand counts this request
 	defer func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()

@@ -41,7 +41,7 @@ func (h *Hosting) setFinalizers(ctx context.Context, object *unstructured.Unstru
 }
 
 // writeStatus computes the status and patches it when the cluster has another.
-func (h *Hosting) writeStatus(ctx context.Context, c *cluster, hc *hypershift.HostedCluster, r report,
+func (h *Hosting) writeStatus(ctx context.Context, c *hostedCluster, hc *hypershift.HostedCluster, r report,
 	now time.Time) error {
 	before := hc.Status
 	if c.status != nil {

@@ -18,6 +18,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/cluster"
 )
 
 // ID identifies a control plane: namespace and name of its HostedCluster.
@@ -144,15 +146,14 @@ type Failure struct {
 // FailureReason is the reason of a condition.
 type FailureReason string
 
-// Reasons of failures. They are part of the wire contract of HostedCluster's
-// conditions.
+// Reasons of failures. They are part of the wire contract: conditions show them.
 const (
-	PortTaken     FailureReason = "PortTaken"
-	DiskFull      FailureReason = "DiskFull"
-	BinaryMissing FailureReason = "BinaryMissing"
-	DataMissing   FailureReason = "DataMissing"
-	PlaneFailed   FailureReason = "PlaneFailed"
-	PlaneHangs    FailureReason = "PlaneHangs"
+	PortTaken     = FailureReason(cluster.ReasonPortTaken)
+	DiskFull      = FailureReason(cluster.ReasonDiskFull)
+	BinaryMissing = FailureReason(cluster.ReasonBinaryMissing)
+	DataMissing   = FailureReason(cluster.ReasonDataMissing)
+	PlaneFailed   = FailureReason(cluster.ReasonPlaneFailed)
+	PlaneHangs    = FailureReason(cluster.ReasonPlaneHangs)
 )
 
 // Error makes a Failure an error: Runtime.Ensure returns it.

@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 )
@@ -310,20 +311,18 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// pausedFor says whether the pool is to be left alone, and for how long if
-// that is known.
-func pausedFor(pool *hypershift.NodePool, now time.Time) (time.Duration, bool) {
+// pausedFor reports whether the pool must not be changed, and for how long if that
+// is known. A text that is no pause pauses nothing.
+func pausedFor(pool *hypershift.NodePool, now time.Time) (left time.Duration, active bool) {
 	if pool.Spec.PausedUntil == nil {
 		return 0, false
 	}
-	if *pool.Spec.PausedUntil == "true" {
-		return 0, true
-	}
-	until, err := time.Parse(time.RFC3339, *pool.Spec.PausedUntil)
-	if err != nil || !now.Before(until) {
+	pause, err := cluster.ParsePause(*pool.Spec.PausedUntil)
+	if err != nil {
 		return 0, false
 	}
-	return until.Sub(now), true
+	active, left = pause.At(now)
+	return left, active
 }
 
 // hostedCluster returns nil when there is none, or none for long. It reads

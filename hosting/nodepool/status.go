@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/loop"
 )
 
@@ -57,7 +58,7 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 	conditions := []hypershift.NodePoolCondition{
 		newCondition(hypershift.AutoscalingEnabled, statusOf(pool.Spec.AutoScaling != nil), AsExpected, autoscaling(pool)),
 		newCondition(hypershift.UpdateManagement, metav1.ConditionTrue, AsExpected, ""),
-		newCondition(hypershift.ValidReleaseImage, metav1.ConditionTrue, AsExpected, "Using release image: "+releasePrefix+w.version),
+		newCondition(hypershift.ValidReleaseImage, metav1.ConditionTrue, AsExpected, "Using release image: "+cluster.ReleaseImage(w.version)),
 		newCondition(ValidPlatformConfig, metav1.ConditionTrue, AsExpected, ""),
 		newCondition(hypershift.ReconciliationActive, statusOf(!w.paused), AsExpected, ""),
 		newCondition(hypershift.AutorepairEnabled, statusOf(w.autoRepair), AsExpected, ""),

@@ -4,21 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/instancetype"
 )
 
 const (
-	releasePrefix = "atoll.dev/release:"
-	maxReplicas   = 500
-	// oldestSkew is how many minor versions a kubelet may be behind its API
-	// server (Kubernetes' version skew policy).
-	oldestSkew = 3
+	maxReplicas = 500
 )
 
 // wanted is what a pool asks for, read and checked.
@@ -42,8 +36,6 @@ type wanted struct {
 
 // problem is a condition that is False.
 type problem struct{ condition, reason, message string }
-
-var versions = regexp.MustCompile(`^\d+\.\d+\.\d+$`)
 
 // read checks a pool against its cluster; control is the version that the
 // control plane runs.
@@ -110,39 +102,27 @@ func (w *wanted) readMachine(s hypershift.NodePoolSpec) error {
 	return nil
 }
 
+// readRelease checks the pool's release against the version that the control
+// plane runs. The rules are cluster.CheckNodeVersion.
 func (w *wanted) readRelease(image, control string) error {
-	version, ok := strings.CutPrefix(image, releasePrefix)
-	if !ok || !versions.MatchString(version) {
-		return fmt.Errorf("spec.release.image: must be %sVERSION", releasePrefix)
+	version, ok := cluster.ReleaseVersion(image)
+	if !ok {
+		return fmt.Errorf("spec.release.image: must be %s", cluster.ReleaseImage("VERSION"))
 	}
 	w.version = version
-	control = strings.TrimPrefix(control, "v")
-	if !versions.MatchString(control) {
+	if control == "" {
 		return errors.New("the control plane's version is not known yet")
 	}
-	mine, theirs := numbers(version), numbers(control)
-	switch {
-	case mine[0] != theirs[0] || mine[1] > theirs[1] || mine[1] == theirs[1] && mine[2] > theirs[2]:
-		return fmt.Errorf("spec.release.image: %s is newer than the control plane's %s", version, control)
-	case mine[1] < theirs[1]-oldestSkew:
-		return fmt.Errorf("spec.release.image: %s is more than %d minor versions behind the control plane's %s",
-			version, oldestSkew, control)
+	if err := cluster.CheckNodeVersion("", version, control); err != nil {
+		return fmt.Errorf("spec.release.image: %w", err)
 	}
 	return nil
 }
 
-// numbers takes a version apart that the expression versions matches.
-func numbers(version string) (n [3]int) {
-	for i, part := range strings.Split(version, ".") {
-		n[i], _ = strconv.Atoi(part)
-	}
-	return n
-}
-
-// Networks that a HostedCluster has when it names none, as HyperShift's.
+// Networks of a HostedCluster that names none.
 var (
-	defaultPods     = netip.MustParsePrefix("10.132.0.0/14")
-	defaultMachines = netip.MustParsePrefix("10.0.0.0/16")
+	defaultPods     = netip.MustParsePrefix(cluster.DefaultClusterNetwork)
+	defaultMachines = netip.MustParsePrefix(cluster.DefaultMachineNetwork)
 )
 
 const (
