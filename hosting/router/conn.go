@@ -19,53 +19,55 @@ var (
 	alertInternalError    = []byte{21, 3, 1, 0, 2, 2, 80}
 )
 
-// keepAlive finds out that a peer is gone, 30 s to a minute after it went.
+// keepAlive detects a dead peer within a minute.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
-// chunk is how much goes through before it is counted; a watch may stay open for days.
+// chunk is how many bytes are copied before the metrics count them; a watch may
+// stay open for days.
 const chunk = 1 << 20
 
-// serve carries one connection to its end. It holds a place among the unnamed
-// until the server is known.
+// serve serves one connection until it ends. The connection holds its place
+// among the unnamed until its server name is known.
 func (r *Router) serve(ctx context.Context, client net.Conn) outcome {
-	named := sync.OnceFunc(func() { r.named(sourceOf(client)) })
-	defer named()
+	releasePlace := sync.OnceFunc(func() { r.releasePlace(sourceOf(client)) })
+	defer releasePlace()
 	if tcp, ok := client.(*net.TCPConn); ok {
-		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, it is found out later
+		_ = tcp.SetKeepAliveConfig(keepAlive) // without it, a dead peer is detected later
 	}
 	_ = client.SetDeadline(time.Now().Add(helloTimeout))
 	hello, err := sni.Read(client)
 	if err != nil {
-		return refuse(client, badHello(err), alertUnrecognizedName)
+		return refuse(client, outcomeOfHello(err), alertUnrecognizedName)
 	}
-	route, entered := r.enter(hello.ServerName)
-	if entered != outcomeRouted {
-		return refuse(client, entered, alertUnrecognizedName)
+	route, result := r.beginUse(hello.ServerName)
+	if result != outcomeRouted {
+		return refuse(client, result, alertUnrecognizedName)
 	}
-	defer r.leave(hello.ServerName)
-	named()
+	defer r.endUse(hello.ServerName)
+	releasePlace()
 	_ = client.SetDeadline(time.Time{})
-	backend, failed := r.reach(ctx, route)
+	backend, result := r.connect(ctx, route)
 	if backend == nil {
-		return refuse(client, failed, alertInternalError)
+		return refuse(client, result, alertInternalError)
 	}
-	if !r.own(backend) {
+	if !r.track(backend) {
 		return outcomeStopped
 	}
-	defer r.disown(backend)
+	defer r.untrack(backend)
 	_ = backend.SetWriteDeadline(time.Now().Add(dialTimeout))
 	if _, err := backend.Write(hello.Raw); err != nil {
 		return refuse(client, outcomeUnreachable, alertInternalError)
 	}
 	_ = backend.SetWriteDeadline(time.Time{})
-	r.metrics.carried(toPlane, int64(len(hello.Raw)))
+	r.metrics.countBytes(toPlane, int64(len(hello.Raw)))
 	r.metrics.open.Inc()
 	defer r.metrics.open.Dec()
-	r.join(client, backend)
+	r.copyBothWays(client, backend)
 	return outcomeRouted
 }
 
-func badHello(err error) outcome {
+// outcomeOfHello maps an error of sni.Read.
+func outcomeOfHello(err error) outcome {
 	switch {
 	case errors.Is(err, sni.ErrMalformed):
 		return outcomeGarbage
@@ -77,8 +79,8 @@ func badHello(err error) outcome {
 	return outcomeHungUp
 }
 
-// refuse says goodbye and waits a moment for the client to hear it: closing
-// with unread bytes would reset the connection and lose the alert.
+// refuse sends an alert and waits a moment for the client to read it: closing a
+// connection with unread bytes would reset it and lose the alert.
 func refuse(client net.Conn, why outcome, alert []byte) outcome {
 	if why == outcomeHungUp {
 		return why
@@ -93,9 +95,9 @@ func refuse(client net.Conn, why outcome, alert []byte) outcome {
 	return why
 }
 
-// reach connects to the backend of a route. One that sleeps is woken; so is one
-// that does not answer, once, since the table may be old.
-func (r *Router) reach(ctx context.Context, route Route) (net.Conn, outcome) {
+// connect connects to the backend of a route. It wakes a backend that sleeps, and
+// once one that does not answer, since the table may be old.
+func (r *Router) connect(ctx context.Context, route Route) (net.Conn, outcome) {
 	dialer := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
 	if !route.Asleep && route.Backend != "" {
 		if conn, err := dialer.DialContext(ctx, "tcp", route.Backend); err == nil {
@@ -113,37 +115,36 @@ func (r *Router) reach(ctx context.Context, route Route) (net.Conn, outcome) {
 	return conn, outcomeRouted
 }
 
-// join carries bytes both ways until both sides have ended, or one breaks. The
-// end of one direction is passed on, the other goes on; after the plane's for a
-// while only: a program may keep a connection in a pool and not look at it for
-// hours, and it would keep the plane awake.
-func (r *Router) join(client, backend net.Conn) {
+// copyBothWays copies until both sides have ended, or one breaks. When one side
+// ends, its end is passed on and the other direction goes on; after the plane's
+// end only for Options.Linger, since a program may keep a connection in a pool
+// for hours without reading it, and the connection would keep the plane awake.
+func (r *Router) copyBothWays(client, backend net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() {
-		r.carry(client, backend, toClient)
+		r.copyOneWay(client, backend, toClient)
 		_ = client.SetReadDeadline(time.Now().Add(r.o.Linger))
 	})
-	r.carry(backend, client, toPlane)
+	r.copyOneWay(backend, client, toPlane)
 	back.Wait()
 }
 
-// carry copies src to dst. Between two TCP connections the kernel does it,
-// and no byte comes into this process.
-func (r *Router) carry(dst, src net.Conn, way direction) {
+// copyOneWay copies src to dst. Between two TCP connections the kernel copies, and
+// no byte comes into this process.
+func (r *Router) copyOneWay(dst, src net.Conn, way direction) {
 	for {
 		n, err := io.CopyN(dst, src, chunk)
-		r.metrics.carried(way, n)
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
+		r.metrics.countBytes(way, n)
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
 			if half, ok := dst.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 				return
 			}
-			fallthrough
-		default: // broken: neither side has anything to say to the other
-			dst.Close()
-			src.Close()
-			return
 		}
+		dst.Close() // broken: neither side can reach the other any more
+		src.Close()
+		return
 	}
 }

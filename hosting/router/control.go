@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Control is hosting's side of the control socket. It is made once, told all
-// routes whenever one changes, and asked who is connected.
+// Control is hosting's side of the control socket. Hosting makes one, sets all
+// routes whenever one changes, and reads which names have connections.
 //
 // HTTP on the socket:
 //
@@ -38,7 +38,7 @@ type Control struct {
 	taken   int64 // the revision that the router has taken; 0 when none is connected
 }
 
-// use is what connections make of a name.
+// use is the use of a server name by connections.
 type use struct {
 	open int
 	last time.Time // the end of the last connection, or a time before which nothing is known
@@ -102,7 +102,7 @@ func (c *Control) Set(routes []Route) {
 	c.changed = make(chan struct{})
 }
 
-// Activity says how many connections a name has, those that wait for a wake
+// Activity returns how many connections a name has, those that wait for a wake
 // included, and when the last one ended: at the earliest when the route was
 // first set, since nothing is known of the time before.
 func (c *Control) Activity(serverName string) (open int, last time.Time) {
@@ -112,8 +112,8 @@ func (c *Control) Activity(serverName string) (open int, last time.Time) {
 	return u.open, u.last
 }
 
-// Settled tells whether the router has taken the last table that was Set, and
-// what Activity says is younger than that. A router that is not connected has
+// Settled reports whether the router uses the last table that was Set, and
+// Activity's values are newer than that. A router that is not connected has
 // no connections that a later wake would not mend, so it counts as settled.
 func (c *Control) Settled() bool {
 	c.mu.Lock()
@@ -174,7 +174,7 @@ func (c *Control) serveRoutes(w http.ResponseWriter, r *http.Request) {
 func (c *Control) serveWake(w http.ResponseWriter, r *http.Request) {
 	var asked wakeRequest
 	if err := json.NewDecoder(io.LimitReader(r.Body, 4096)).Decode(&asked); err != nil {
-		answer(w, http.StatusBadRequest, wakeAnswer{Error: "not JSON: " + err.Error()})
+		writeAnswer(w, http.StatusBadRequest, wakeAnswer{Error: "not JSON: " + err.Error()})
 		return
 	}
 	if !c.awaitRoutes(r.Context()) {
@@ -184,18 +184,18 @@ func (c *Control) serveWake(w http.ResponseWriter, r *http.Request) {
 	_, known := c.known[asked.ServerName]
 	c.mu.Unlock()
 	if !known {
-		answer(w, http.StatusNotFound, wakeAnswer{Error: "no such route"})
+		writeAnswer(w, http.StatusNotFound, wakeAnswer{Error: "no such route"})
 		return
 	}
 	backend, err := c.wake(r.Context(), asked.ServerName)
 	if err != nil {
-		answer(w, http.StatusServiceUnavailable, wakeAnswer{Error: err.Error()})
+		writeAnswer(w, http.StatusServiceUnavailable, wakeAnswer{Error: err.Error()})
 		return
 	}
-	answer(w, http.StatusOK, wakeAnswer{Backend: backend})
+	writeAnswer(w, http.StatusOK, wakeAnswer{Backend: backend})
 }
 
-func answer(w http.ResponseWriter, status int, a wakeAnswer) {
+func writeAnswer(w http.ResponseWriter, status int, a wakeAnswer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(a) // fails only when the router is gone
@@ -224,19 +224,19 @@ func (c *Control) serveActivity(w http.ResponseWriter, r *http.Request) {
 	c.reports++
 	mine := c.reports
 	c.mu.Unlock()
-	defer func() { c.report(mine, activityLine{}, time.Now()) }() // its connections ended with it
+	defer func() { c.applyReport(mine, activityLine{}, time.Now()) }() // its connections ended with it
 	for lines := json.NewDecoder(r.Body); ; {
 		var line activityLine
 		if lines.Decode(&line) != nil {
 			return // the end of the router, or of this server
 		}
-		c.report(mine, line, time.Now())
+		c.applyReport(mine, line, time.Now())
 	}
 }
 
-// report takes what the router of a stream says, unless there is a later one.
-// It says all: a name that is missing has no connection.
-func (c *Control) report(stream int, line activityLine, now time.Time) {
+// applyReport applies a line of an activity stream, unless a later stream has
+// begun. A line is complete: a name that is missing has no connection.
+func (c *Control) applyReport(stream int, line activityLine, now time.Time) {
 	var idle []string
 	c.mu.Lock()
 	if c.reports != stream {
@@ -245,20 +245,20 @@ func (c *Control) report(stream int, line activityLine, now time.Time) {
 	}
 	c.taken = line.Revision
 	for name, u := range c.known {
-		said, ok := line.Names[name]
+		reported, ok := line.Names[name]
 		switch {
 		case ok:
-			ended := now.Add(-time.Duration(said.IdleMS) * time.Millisecond)
+			ended := now.Add(-time.Duration(reported.IdleMS) * time.Millisecond)
 			if ended.After(u.last) {
 				u.last = ended
 			}
 		case u.open > 0:
 			u.last = now
 		}
-		if u.open > 0 && said.Open == 0 {
+		if u.open > 0 && reported.Open == 0 {
 			idle = append(idle, name)
 		}
-		u.open = said.Open
+		u.open = reported.Open
 		c.known[name] = u
 	}
 	c.mu.Unlock()

@@ -28,9 +28,9 @@ func TestAConnectionWakesAPlaneAndIsServed(t *testing.T) {
 			return "", ctx.Err()
 		}
 	})
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
-	w.routed(1)
+	w.awaitRoutes(1)
 	const clients = 8
 	answers := make(chan error, clients)
 	for range clients {
@@ -60,28 +60,28 @@ func TestAConnectionWakesAPlaneAndIsServed(t *testing.T) {
 func TestAWakeThatFailsClosesTheHeldConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(func(context.Context, string) (string, error) { return "", errors.New("the plane ended") })
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
-	w.routed(1)
-	if got := w.farewell(helloFor("a.example")); got != string(alertInternalError) {
+	w.awaitRoutes(1)
+	if got := w.alertFor(helloFor("a.example")); got != string(alertInternalError) {
 		t.Errorf("%x", got)
 	}
 	eventually(t, "it is counted", func() bool {
-		return w.ended(outcomeAsleep) == 1 && value(w.router.metrics.wakes.WithLabelValues("failed")) == 1
+		return w.connectionsWith(outcomeAsleep) == 1 && value(w.router.metrics.wakes.WithLabelValues("failed")) == 1
 	})
 }
 
 func TestAConnectionIsHeldUntilHostingIsBack(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
-	stop := w.host(c)
+	stop := w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
-	w.routed(1)
+	w.awaitRoutes(1)
 	stop()
-	conn := w.say(append(helloFor("a.example"), 'x'))
+	conn := w.send(append(helloFor("a.example"), 'x'))
 	backend := plainBackend(t, echo)
 	c = NewControl(func(context.Context, string) (string, error) { return backend, nil })
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
 	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 		t.Error(err)
@@ -97,10 +97,10 @@ func TestAPlaneThatDoesNotAnswerIsAskedForOnce(t *testing.T) {
 	}
 	l.Close() // nobody listens there now
 	c := NewControl(func(context.Context, string) (string, error) { return gone, nil })
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: l.Addr().String()}})
-	w.routed(1)
-	conn := w.say(append(helloFor("a.example"), 'x'))
+	w.awaitRoutes(1)
+	conn := w.send(append(helloFor("a.example"), 'x'))
 	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 		t.Errorf("the plane has moved: %v", err)
 	}
@@ -114,10 +114,10 @@ func TestAWakeEndsAtItsLimit(t *testing.T) {
 		ended <- ctx.Err()
 		return "", ctx.Err()
 	})
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
-	w.routed(1)
-	if got := w.farewell(helloFor("a.example")); got != string(alertInternalError) {
+	w.awaitRoutes(1)
+	if got := w.alertFor(helloFor("a.example")); got != string(alertInternalError) {
 		t.Errorf("%x", got)
 	}
 	select {
@@ -132,7 +132,7 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	c := NewControl(noWake)
 	var idle atomic.Int32
 	c.OnIdle(func(string) { idle.Add(1) })
-	w.host(c)
+	w.serveControl(c)
 	if open, last := c.Activity("a.example"); open != 0 || !last.IsZero() {
 		t.Errorf("without a route: %d, %s", open, last)
 	}
@@ -149,7 +149,7 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	if !c.Settled() {
 		t.Error("the router has taken the last table")
 	}
-	conn := w.say(append(helloFor("a.example"), 'x'))
+	conn := w.send(append(helloFor("a.example"), 'x'))
 	_, _ = io.ReadFull(conn, make([]byte, 1))
 	opened := time.Now()
 	eventually(t, "one is connected", func() bool { open, _ := c.Activity("A.example"); return open == 1 })
@@ -162,7 +162,7 @@ func TestHostingKnowsWhoIsConnected(t *testing.T) {
 	eventually(t, "its end is told", func() bool { return idle.Load() == 1 })
 
 	// The router's end is the end of its connections.
-	conn = w.say(append(helloFor("a.example"), 'x'))
+	conn = w.send(append(helloFor("a.example"), 'x'))
 	_, _ = io.ReadFull(conn, make([]byte, 1))
 	eventually(t, "one is connected again", func() bool { open, _ := c.Activity("a.example"); return open == 1 })
 	before := time.Now()
@@ -181,8 +181,8 @@ func TestANameThatHostingDoesNotKnowIsNotWoken(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(func(context.Context, string) (string, error) { return "127.0.0.1:1", nil })
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
-	w.host(c)
-	w.routed(1)
+	w.serveControl(c)
+	w.awaitRoutes(1)
 	for body, want := range map[string]int{`{"server_name":"b.example"}`: http.StatusNotFound,
 		`{`: http.StatusBadRequest, `{"server_name":"a.example"}`: http.StatusOK} {
 		res, err := w.router.client.Post(controlURL+"/wake", "application/json", strings.NewReader(body))

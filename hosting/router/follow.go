@@ -19,10 +19,11 @@ const maxTable = 16 << 20
 // controlURL has a host since a URL must; the connection is the socket.
 const controlURL = "http://hosting"
 
-// keep runs one stream of the control socket again and again until ctx ends.
-func (r *Router) keep(ctx context.Context, stream string, run func(context.Context) error) {
+// retryStream runs one stream of the control socket, again after each end, until
+// ctx ends.
+func (r *Router) retryStream(ctx context.Context, stream string, run func(context.Context) error) {
 	const firstPause, longestPause = 20 * time.Millisecond, 500 * time.Millisecond
-	pause, said := firstPause, ""
+	pause, logged := firstPause, ""
 	for ctx.Err() == nil {
 		begun := time.Now()
 		err := run(ctx)
@@ -30,11 +31,11 @@ func (r *Router) keep(ctx context.Context, stream string, run func(context.Conte
 			return
 		}
 		if time.Since(begun) > heartbeat {
-			pause, said = firstPause, ""
+			pause, logged = firstPause, ""
 		}
-		if text := fmt.Sprint(err); text != said {
-			said = text
-			r.log.Warn("hosting not heard", slog.String("stream", stream), slog.Any("error", err))
+		if text := fmt.Sprint(err); text != logged {
+			logged = text
+			r.log.Warn("no connection to hosting", slog.String("stream", stream), slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():
@@ -45,12 +46,12 @@ func (r *Router) keep(ctx context.Context, stream string, run func(context.Conte
 }
 
 // followRoutes takes every table that hosting sends. It ends when hosting does
-// or falls silent.
+// or sends nothing for three heartbeats.
 func (r *Router) followRoutes(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silence := time.AfterFunc(3*heartbeat, func() { cancel(errors.New("hosting is silent")) })
-	defer silence.Stop()
+	timeout := time.AfterFunc(3*heartbeat, func() { cancel(errors.New("hosting sends no heartbeat")) })
+	defer timeout.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, controlURL+"/routes", nil)
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ func (r *Router) followRoutes(ctx context.Context) error {
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, maxTable)
 	for lines.Scan() {
-		silence.Reset(3 * heartbeat)
+		timeout.Reset(3 * heartbeat)
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
 			continue
 		}
@@ -80,12 +81,12 @@ func (r *Router) followRoutes(ctx context.Context) error {
 		if err := writeTable(r.tablePath(), t); err != nil {
 			r.log.Error("routes not kept", slog.Any("error", err))
 		}
-		r.take(t) // hosting hears of it, and may count on it
+		r.useTable(t) // the next report confirms it to hosting
 	}
 	return errors.Join(lines.Err(), context.Cause(ctx), io.ErrUnexpectedEOF)
 }
 
-// reportActivity says who is connected: at once when that changes, but not
+// reportActivity reports which names have connections: at once when that changes, but not
 // more often than reportPace, and now and then when it does not.
 func (r *Router) reportActivity(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -118,7 +119,7 @@ func (r *Router) reportActivity(ctx context.Context) error {
 			err = ctx.Err()
 		case err = <-answered:
 			answered <- err
-		case <-r.news:
+		case <-r.reportDue:
 		case <-beat.C:
 		}
 		beat.Stop()
@@ -151,11 +152,11 @@ func (r *Router) activity(now time.Time) activityLine {
 	defer r.mu.Unlock()
 	line := activityLine{Revision: r.revision, Names: make(map[string]nameLine, len(r.names))}
 	for name, u := range r.names {
-		said := nameLine{Open: u.open}
+		reported := nameLine{Open: u.open}
 		if u.open == 0 {
-			said.IdleMS = max(0, now.Sub(u.last).Milliseconds())
+			reported.IdleMS = max(0, now.Sub(u.last).Milliseconds())
 		}
-		line.Names[name] = said
+		line.Names[name] = reported
 	}
 	return line
 }
@@ -170,7 +171,7 @@ func (r *Router) wake(ctx context.Context, name string) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, r.o.WakeLimit)
 		defer cancel()
 		backend, err := r.askWake(ctx, name)
-		r.metrics.woke(time.Since(begun), err)
+		r.metrics.observeWake(time.Since(begun), err)
 		if err != nil {
 			r.log.Warn("plane not woken", slog.String("server_name", name), slog.Any("error", err))
 		}
@@ -217,12 +218,12 @@ func (r *Router) askOnce(ctx context.Context, name string) (string, error) {
 		return "", err
 	}
 	defer res.Body.Close()
-	var said wakeAnswer
-	if err := json.NewDecoder(io.LimitReader(res.Body, 64<<10)).Decode(&said); err != nil {
+	var answer wakeAnswer
+	if err := json.NewDecoder(io.LimitReader(res.Body, 64<<10)).Decode(&answer); err != nil {
 		return "", fmt.Errorf("wake: %s: %w", res.Status, err)
 	}
 	if res.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%w: %s", errRefused, said.Error)
+		return "", fmt.Errorf("%w: %s", errRefused, answer.Error)
 	}
-	return said.Backend, nil
+	return answer.Backend, nil
 }

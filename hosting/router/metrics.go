@@ -20,7 +20,7 @@ const (
 	outcomeLimited     outcome = "limited"     // too many of one name
 	outcomeAsleep      outcome = "not_woken"   // the plane could not be woken
 	outcomeUnreachable outcome = "unreachable" // the plane does not take connections
-	outcomeStopped     outcome = "stopped"     // the router was told to stop
+	outcomeStopped     outcome = "stopped"     // the router stops
 )
 
 var outcomes = []outcome{outcomeRouted, outcomeGarbage, outcomeNoName, outcomeUnknown, outcomeSlow, outcomeHungUp,
@@ -61,7 +61,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		routes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_routes",
 			Help: "Server names that have a route."}),
 		following: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_router_following",
-			Help: "1 while hosting says the routes."}),
+			Help: "1 while the router follows hosting's routes."}),
 	}
 	for _, o := range outcomes {
 		m.connections.WithLabelValues(string(o))
@@ -75,13 +75,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) ended(o outcome) { m.connections.WithLabelValues(string(o)).Inc() }
+func (m *metrics) countEnd(o outcome) { m.connections.WithLabelValues(string(o)).Inc() }
 
-func (m *metrics) carried(way direction, n int64) {
+func (m *metrics) countBytes(way direction, n int64) {
 	m.bytes.WithLabelValues(string(way)).Add(float64(n))
 }
 
-func (m *metrics) woke(took time.Duration, err error) {
+func (m *metrics) observeWake(took time.Duration, err error) {
 	if err != nil {
 		m.wakes.WithLabelValues("failed").Inc()
 		return

@@ -4,7 +4,7 @@
 //
 // A Router is a process of its own (`atoll router`). Hosting serves a Control
 // on a Unix socket, from which the router follows the routes, asks for planes
-// that sleep to be woken, and says who is connected. Either may be killed at
+// that sleep to be woken, and reports which names have connections. Either may be killed at
 // any moment: the router keeps the last routes on disk and serves without
 // hosting; without the router hosting knows that nobody is connected.
 //
@@ -35,11 +35,11 @@ const (
 	helloTimeout = 5 * time.Second
 	// dialTimeout bounds a connection to a backend, which is on this machine.
 	dialTimeout = 2 * time.Second
-	// alertTimeout bounds the farewell to a refused client.
+	// alertTimeout bounds the alert to a refused client.
 	alertTimeout = time.Second
-	// heartbeat is how often both sides of the control socket say that they are there.
+	// heartbeat is the longest time that each side of the control socket sends nothing.
 	heartbeat = 5 * time.Second
-	// reportPace is how often at most the router says who is connected.
+	// reportPace is the shortest time between two reports of activity.
 	reportPace = 100 * time.Millisecond
 )
 
@@ -61,13 +61,13 @@ type Options struct {
 // Router carries connections. Its mutex guards the table and the counts; no
 // call is made while it is held.
 type Router struct {
-	o       Options
-	log     *slog.Logger
-	metrics *metrics
-	client  *http.Client // of the control socket
-	unnamed chan struct{}
-	wakes   singleflight.Group
-	news    chan struct{} // holds one when somebody came or went, or the table changed
+	o         Options
+	log       *slog.Logger
+	metrics   *metrics
+	client    *http.Client // of the control socket
+	unnamed   chan struct{}
+	wakes     singleflight.Group
+	reportDue chan struct{} // holds one after a change of connections or of the table
 
 	mu       sync.Mutex
 	revision int64
@@ -80,7 +80,7 @@ type Router struct {
 }
 
 // New reads the routes that an earlier router kept in o.Dir. A file that
-// cannot be read is no reason not to serve: hosting says them again.
+// cannot be read is logged: hosting sends the routes again.
 func New(o Options) *Router {
 	o.MaxUnnamed = cmp.Or(o.MaxUnnamed, 1024)
 	o.MaxPerSource = cmp.Or(o.MaxPerSource, max(1, o.MaxUnnamed/2))
@@ -96,17 +96,17 @@ func New(o Options) *Router {
 			},
 			DisableKeepAlives: true, // a connection of a dead hosting is of no use
 		}},
-		unnamed: make(chan struct{}, o.MaxUnnamed),
-		news:    make(chan struct{}, 1),
-		names:   map[string]use{},
-		sources: map[netip.Prefix]int{},
-		conns:   map[net.Conn]struct{}{},
+		unnamed:   make(chan struct{}, o.MaxUnnamed),
+		reportDue: make(chan struct{}, 1),
+		names:     map[string]use{},
+		sources:   map[netip.Prefix]int{},
+		conns:     map[net.Conn]struct{}{},
 	}
 	t, err := readTable(r.tablePath())
 	if err != nil {
 		r.log.Warn("kept routes not read", slog.Any("error", err))
 	}
-	r.take(t)
+	r.useTable(t)
 	return r
 }
 
@@ -117,8 +117,8 @@ func (r *Router) Run(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var control sync.WaitGroup
-	control.Go(func() { r.keep(ctx, "routes", r.followRoutes) })
-	control.Go(func() { r.keep(ctx, "activity", r.reportActivity) })
+	control.Go(func() { r.retryStream(ctx, "routes", r.followRoutes) })
+	control.Go(func() { r.retryStream(ctx, "activity", r.reportActivity) })
 	defer control.Wait()
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
@@ -160,17 +160,17 @@ func (r *Router) accept(ctx context.Context, l net.Listener) error {
 // not named its server.
 func (r *Router) begin(ctx context.Context, conn net.Conn) {
 	if !r.admit(sourceOf(conn)) {
-		r.metrics.ended(outcomeCrowded)
+		r.metrics.countEnd(outcomeCrowded)
 		conn.Close()
 		return
 	}
 	r.wg.Go(func() {
 		outcome := outcomeStopped
-		if r.own(conn) {
+		if r.track(conn) {
 			outcome = r.serve(ctx, conn)
-			r.disown(conn)
+			r.untrack(conn)
 		}
-		r.metrics.ended(outcome)
+		r.metrics.countEnd(outcome)
 	})
 }
 
@@ -191,8 +191,8 @@ func (r *Router) admit(source netip.Prefix) bool {
 	}
 }
 
-// named gives the place back.
-func (r *Router) named(source netip.Prefix) {
+// releasePlace gives the place among the unnamed back.
+func (r *Router) releasePlace(source netip.Prefix) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	<-r.unnamed
@@ -217,9 +217,9 @@ func sourceOf(conn net.Conn) netip.Prefix {
 	return source
 }
 
-// own notes an open connection, so that the end of Run closes it. It is false,
+// track records an open connection, so that the end of Run closes it. It is false,
 // and the connection closed, when that end has come.
-func (r *Router) own(conn net.Conn) bool {
+func (r *Router) track(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped {
@@ -230,7 +230,7 @@ func (r *Router) own(conn net.Conn) bool {
 	return true
 }
 
-func (r *Router) disown(conn net.Conn) {
+func (r *Router) untrack(conn net.Conn) {
 	conn.Close()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,8 +246,8 @@ func (r *Router) closeAll() {
 	}
 }
 
-// take makes t the table. Connections that are open stay.
-func (r *Router) take(t table) {
+// useTable makes t the table. Connections that are open stay.
+func (r *Router) useTable(t table) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.revision, r.routes = t.Revision, make(map[string]Route, len(t.Routes))
@@ -259,19 +259,19 @@ func (r *Router) take(t table) {
 		return !known && u.open == 0
 	})
 	r.metrics.routes.Set(float64(len(r.routes)))
-	r.tell()
+	r.requestReport()
 }
 
-// tell makes the next report due.
-func (r *Router) tell() {
+// requestReport has reportActivity send a report soon.
+func (r *Router) requestReport() {
 	select {
-	case r.news <- struct{}{}:
+	case r.reportDue <- struct{}{}:
 	default:
 	}
 }
 
-// enter counts a connection of name, if there is such a route and room.
-func (r *Router) enter(name string) (Route, outcome) {
+// beginUse counts a connection of name, if there is such a route and room.
+func (r *Router) beginUse(name string) (Route, outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	route, ok := r.routes[name]
@@ -284,11 +284,11 @@ func (r *Router) enter(name string) (Route, outcome) {
 	}
 	u.open++
 	r.names[name] = u
-	r.tell()
+	r.requestReport()
 	return route, outcomeRouted
 }
 
-func (r *Router) leave(name string) {
+func (r *Router) endUse(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u := r.names[name]
@@ -298,5 +298,5 @@ func (r *Router) leave(name string) {
 	if _, known := r.routes[name]; !known && u.open == 0 {
 		delete(r.names, name)
 	}
-	r.tell()
+	r.requestReport()
 }

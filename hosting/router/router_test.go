@@ -18,12 +18,12 @@ import (
 func TestAConnectionGoesToThePlaneThatItNames(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{
 		{ServerName: "a.example", Backend: tlsBackend(t, "plane a")},
 		{ServerName: "B.example", Backend: tlsBackend(t, "plane b")},
 	})
-	w.routed(2)
+	w.awaitRoutes(2)
 	for name, want := range map[string]string{"a.example": "plane a", "A.EXAMPLE": "plane a", "b.example": "plane b"} {
 		if got, err := w.get(name); err != nil || got != want {
 			t.Errorf("%s: %q, %v", name, got, err)
@@ -33,7 +33,7 @@ func TestAConnectionGoesToThePlaneThatItNames(t *testing.T) {
 		t.Errorf("a name without a route: %v", err)
 	}
 	eventually(t, "the connections are counted", func() bool {
-		return w.ended(outcomeRouted) == 3 && w.ended(outcomeUnknown) == 1 && value(w.router.metrics.open) == 0
+		return w.connectionsWith(outcomeRouted) == 3 && w.connectionsWith(outcomeUnknown) == 1 && value(w.router.metrics.open) == 0
 	})
 	if n := value(w.router.metrics.bytes.WithLabelValues(string(toClient))); n < 1000 {
 		t.Errorf("%v bytes carried to clients", n)
@@ -52,7 +52,7 @@ func TestWhoNamesNoPlaneGetsAnAlert(t *testing.T) {
 		"unknown name":   {helloFor("a.example"), outcomeUnknown},
 		"too long":       {bytes.Repeat([]byte{22, 3, 1, 0, 1, 1}, 3000), outcomeGarbage},
 	} {
-		if got := w.farewell(c.sent); got != string(alertUnrecognizedName) {
+		if got := w.alertFor(c.sent); got != string(alertUnrecognizedName) {
 			t.Errorf("%s: %x", name, got)
 		}
 		want[c.why]++
@@ -60,7 +60,7 @@ func TestWhoNamesNoPlaneGetsAnAlert(t *testing.T) {
 	w.dial().Close()
 	want[outcomeHungUp]++
 	for why, n := range want {
-		eventually(t, "counted as "+string(why), func() bool { return w.ended(why) == n })
+		eventually(t, "counted as "+string(why), func() bool { return w.connectionsWith(why) == n })
 	}
 }
 
@@ -87,10 +87,10 @@ func TestWhoIsSlowToNameAPlaneIsRefused(t *testing.T) {
 func TestTheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}})
-	w.routed(1)
-	conn := w.say(helloFor("a.example"))
+	w.awaitRoutes(1)
+	conn := w.send(helloFor("a.example"))
 	sent := bytes.Repeat([]byte("0123456789abcdef"), 3<<16) // 3 MiB: more than any buffer on the way
 	go func() {
 		_, _ = conn.Write(sent)
@@ -111,11 +111,11 @@ func TestTheEndOfOneDirectionIsPassedOnAndTheOtherGoesOn(t *testing.T) {
 func TestAConnectionThatThePlaneHasEndedIsNotKept(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.Linger = 20 * time.Millisecond })
 	c := NewControl(noWake)
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(
 		t, func(conn net.Conn) { _, _ = conn.Write([]byte("last")) })}})
-	w.routed(1)
-	conn := w.say(helloFor("a.example"))
+	w.awaitRoutes(1)
+	conn := w.send(helloFor("a.example"))
 	if got, err := io.ReadAll(conn); err != nil || string(got) != "last" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -125,10 +125,10 @@ func TestAConnectionThatThePlaneHasEndedIsNotKept(t *testing.T) {
 func TestConnectionsInFlightSurviveChangesOfTheTable(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
-	stop := w.host(c)
+	stop := w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}})
-	w.routed(1)
-	conn := w.say(append(helloFor("a.example"), "hello"...))
+	w.awaitRoutes(1)
+	conn := w.send(append(helloFor("a.example"), "hello"...))
 	answers := func(text string) {
 		t.Helper()
 		got := make([]byte, len(text))
@@ -138,7 +138,7 @@ func TestConnectionsInFlightSurviveChangesOfTheTable(t *testing.T) {
 	}
 	answers("hello")
 	c.Set(nil)
-	w.routed(0)
+	w.awaitRoutes(0)
 	_, _ = conn.Write([]byte("again"))
 	answers("again")
 	stop() // hosting is gone
@@ -149,9 +149,9 @@ func TestConnectionsInFlightSurviveChangesOfTheTable(t *testing.T) {
 func TestTheRouterServesWhileHostingIsDead(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
-	stop := w.host(c)
+	stop := w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: tlsBackend(t, "plane a")}})
-	w.routed(1)
+	w.awaitRoutes(1)
 	stop()
 	if got, err := w.get("a.example"); err != nil || got != "plane a" {
 		t.Fatalf("hosting dead: %q, %v", got, err)
@@ -163,7 +163,7 @@ func TestTheRouterServesWhileHostingIsDead(t *testing.T) {
 	}
 	// Hosting that begins does not know its planes yet; the router goes on with those it has.
 	c = NewControl(noWake)
-	w.host(c)
+	w.serveControl(c)
 	eventually(t, "hosting is heard", func() bool { return value(w.router.metrics.following) == 1 })
 	if got, err := w.get("a.example"); err != nil || got != "plane a" {
 		t.Fatalf("hosting not ready: %q, %v", got, err)
@@ -183,9 +183,9 @@ func TestAFileOfRoutesThatIsDamagedIsReplaced(t *testing.T) {
 	}
 	w.start(nil)
 	c := NewControl(noWake)
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: tlsBackend(t, "plane a")}})
-	w.routed(1)
+	w.awaitRoutes(1)
 	eventually(t, "the routes are kept", func() bool {
 		kept, err := readTable(w.router.tablePath())
 		return err == nil && len(kept.Routes) == 1
@@ -195,28 +195,28 @@ func TestAFileOfRoutesThatIsDamagedIsReplaced(t *testing.T) {
 func TestConnectionsAreLimited(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.MaxPerName, o.MaxUnnamed, o.MaxPerSource = 2, 2, 2 })
 	c := NewControl(noWake)
-	w.host(c)
+	w.serveControl(c)
 	backend := plainBackend(t, echo)
 	c.Set([]Route{{ServerName: "a.example", Backend: backend}, {ServerName: "b.example", Backend: backend}})
-	w.routed(2)
+	w.awaitRoutes(2)
 	hello := func(name string) []byte { return append(helloFor(name), 'x') }
 	served := func(conn net.Conn) bool {
 		got := make([]byte, 1)
 		_, err := io.ReadFull(conn, got)
 		return err == nil && got[0] == 'x'
 	}
-	first, second := w.say(hello("a.example")), w.say(hello("a.example"))
+	first, second := w.send(hello("a.example")), w.send(hello("a.example"))
 	if !served(first) || !served(second) {
 		t.Fatal("two connections of one name")
 	}
-	if w.farewell(hello("a.example")) != string(alertUnrecognizedName) {
+	if w.alertFor(hello("a.example")) != string(alertUnrecognizedName) {
 		t.Error("a third connection of one name")
 	}
-	if !served(w.say(hello("b.example"))) {
+	if !served(w.send(hello("b.example"))) {
 		t.Error("another name suffers from it")
 	}
 	first.Close()
-	eventually(t, "a place is free", func() bool { return served(w.say(hello("a.example"))) })
+	eventually(t, "a place is free", func() bool { return served(w.send(hello("a.example"))) })
 
 	// Those who name nothing are limited on their own.
 	eventually(t, "all have named a server", func() bool { return len(w.router.unnamed) == 0 })
@@ -226,8 +226,8 @@ func TestConnectionsAreLimited(t *testing.T) {
 		t.Error("a third that names nothing")
 	}
 	silent[0].Close()
-	eventually(t, "a place is free", func() bool { return served(w.say(hello("b.example"))) })
-	if w.ended(outcomeLimited) < 1 || w.ended(outcomeCrowded) < 1 {
+	eventually(t, "a place is free", func() bool { return served(w.send(hello("b.example"))) })
+	if w.connectionsWith(outcomeLimited) < 1 || w.connectionsWith(outcomeCrowded) < 1 {
 		t.Error("the refused were not counted")
 	}
 }
@@ -236,7 +236,7 @@ func TestOneSourceDoesNotTakeThePortFromOthers(t *testing.T) {
 	w := newWorld(t, func(o *Options) { o.MaxUnnamed = 4 })
 	silent := []net.Conn{w.dial(), w.dial()}
 	eventually(t, "two name nothing", func() bool { return len(w.router.unnamed) == 2 })
-	if got, _ := io.ReadAll(w.dial()); len(got) != 0 || w.ended(outcomeCrowded) != 1 {
+	if got, _ := io.ReadAll(w.dial()); len(got) != 0 || w.connectionsWith(outcomeCrowded) != 1 {
 		t.Errorf("a third from there: %x", got)
 	}
 	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", w.address)
@@ -276,18 +276,18 @@ func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: f.addr, Port: 1} }
 func TestNothingIsLeftOfConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(func(context.Context, string) (string, error) { return "", errors.New("no") })
-	w.host(c)
+	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Backend: plainBackend(t, echo)}, {ServerName: "asleep.example",
 		Asleep: true}})
-	w.routed(2)
+	w.awaitRoutes(2)
 	round := func() {
 		for _, hello := range [][]byte{helloFor("a.example"), helloFor("asleep.example"),
 			helloFor("none.example"), []byte("GET / HTTP/1.1\r\n\r\n"), helloWithoutName()} {
-			conn := w.say(hello)
+			conn := w.send(hello)
 			_ = conn.CloseWrite()
 			_, _ = io.ReadAll(conn)
 			conn.Close()
-			aborted := w.say(hello)
+			aborted := w.send(hello)
 			_ = aborted.SetLinger(0) // a reset
 			aborted.Close()
 		}

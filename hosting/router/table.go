@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Route says where connections for a server name go.
+// Route is where connections for a server name go.
 type Route struct {
 	ServerName string `json:"server_name"`
 	Backend    string `json:"backend,omitempty"` // HOST:PORT; "" only when asleep or not there yet

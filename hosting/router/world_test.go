@@ -34,7 +34,7 @@ type world struct {
 	stop    func() // the router
 }
 
-// newWorld starts a router. Hosting is not there until host is called.
+// newWorld starts a router. Hosting is not there until serveControl is called.
 func newWorld(t *testing.T, change func(*Options)) *world {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,8 +57,8 @@ func (w *world) start(change func(*Options)) {
 	w.stop = running(w.t, func(ctx context.Context) error { return w.router.Run(ctx, l) })
 }
 
-// host begins to serve c on the control socket.
-func (w *world) host(c *Control) (stop func()) {
+// serveControl begins to serve c on the control socket.
+func (w *world) serveControl(c *Control) (stop func()) {
 	w.t.Helper()
 	l, err := ListenControl(w.socket)
 	if err != nil {
@@ -82,8 +82,8 @@ func running(t *testing.T, f func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// routed waits until the router has taken a table with this many routes.
-func (w *world) routed(n int) {
+// awaitRoutes waits until the router has taken a table with this many routes.
+func (w *world) awaitRoutes(n int) {
 	w.t.Helper()
 	eventually(w.t, "the routes are taken", func() bool {
 		w.router.mu.Lock()
@@ -105,8 +105,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// ended is how many connections ended with an outcome.
-func (w *world) ended(o outcome) float64 {
+// connectionsWith is how many connections ended with an outcome.
+func (w *world) connectionsWith(o outcome) float64 {
 	return value(w.router.metrics.connections.WithLabelValues(string(o)))
 }
 
@@ -159,8 +159,8 @@ func (w *world) dial() *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// say connects and sends.
-func (w *world) say(what []byte) *net.TCPConn {
+// send connects and sends.
+func (w *world) send(what []byte) *net.TCPConn {
 	w.t.Helper()
 	conn := w.dial()
 	if _, err := conn.Write(what); err != nil {
@@ -169,10 +169,10 @@ func (w *world) say(what []byte) *net.TCPConn {
 	return conn
 }
 
-// farewell is what the router says to somebody who says what.
-func (w *world) farewell(what []byte) string {
+// alertFor is what the router answers to these bytes.
+func (w *world) alertFor(what []byte) string {
 	w.t.Helper()
-	conn := w.say(what)
+	conn := w.send(what)
 	defer conn.Close()
 	got, err := io.ReadAll(conn)
 	if err != nil {
