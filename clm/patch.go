@@ -1,13 +1,12 @@
 package clm
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/rest"
 )
 
@@ -68,7 +67,7 @@ func (s *Server) merged(e *Entity, have declared, given map[string]json.RawMessa
 		if err != nil {
 			return change{}, err
 		}
-		if next[name], err = mergePatch(target, patch); err != nil {
+		if next[name], err = jsonvalue.MergeTexts(target, patch); err != nil {
 			return change{}, err
 		}
 		if name != "spec" && string(next[name]) == "null" {
@@ -76,49 +75,6 @@ func (s *Server) merged(e *Entity, have declared, given map[string]json.RawMessa
 		}
 	}
 	return s.replaced(e, next)
-}
-
-// mergePatch applies a patch to a document as RFC 7396, section 2, says.
-func mergePatch(target, patch json.RawMessage) (json.RawMessage, error) {
-	t, err := exactly(target)
-	if err != nil {
-		return nil, err
-	}
-	p, err := exactly(patch)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(mergeValue(t, p))
-}
-
-// exactly decodes JSON and leaves numbers as they are written: float64 has no
-// room for the long ones.
-func exactly(data []byte) (v any, err error) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
-		return nil, fmt.Errorf("decoding JSON: %w", err)
-	}
-	return v, nil
-}
-
-func mergeValue(target, patch any) any {
-	members, ok := patch.(map[string]any)
-	if !ok {
-		return patch
-	}
-	merged, ok := target.(map[string]any)
-	if !ok {
-		merged = map[string]any{}
-	}
-	for name, value := range members {
-		if value == nil {
-			delete(merged, name)
-		} else {
-			merged[name] = mergeValue(merged[name], value)
-		}
-	}
-	return merged
 }
 
 // check checks what a change would make of a resource.

@@ -17,6 +17,7 @@ import (
 
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/rest"
 	"atoll.dev/internal/trace"
 	"atoll.dev/store"
@@ -240,7 +241,7 @@ func (s *Server) forgetKeys(ctx context.Context, now time.Time) error {
 
 // digestOf is what two requests have in common that ask for the same.
 func digestOf(path string, body []byte) []byte {
-	if v, err := exactly(body); err == nil {
+	if v, err := jsonvalue.Decode(body); err == nil {
 		if canonical, err := json.Marshal(v); err == nil {
 			body = canonical
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math/big"
 	"strconv"
 	"time"
 
@@ -291,69 +290,4 @@ func marshal(v any) ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimRight(buf.Bytes(), "\n"), nil
-}
-
-// sameJSON says whether two JSON texts mean the same. Stored ones have been
-// through jsonb, which keeps the meaning only. Absent and null are equal.
-func sameJSON(a, b json.RawMessage) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	va, errA := decodeAny(a)
-	vb, errB := decodeAny(b)
-	return errA == nil && errB == nil && sameValue(va, vb)
-}
-
-func decodeAny(raw json.RawMessage) (any, error) {
-	if len(raw) == 0 {
-		return nil, nil
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var v any
-	err := dec.Decode(&v)
-	return v, err
-}
-
-func sameValue(a, b any) bool {
-	switch a := a.(type) {
-	case map[string]any:
-		b, ok := b.(map[string]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for k, v := range a {
-			w, ok := b[k]
-			if !ok || !sameValue(v, w) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		b, ok := b.([]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for i := range a {
-			if !sameValue(a[i], b[i]) {
-				return false
-			}
-		}
-		return true
-	case json.Number:
-		b, ok := b.(json.Number)
-		return ok && (a == b || sameNumber(a.String(), b.String()))
-	}
-	return a == b
-}
-
-// sameNumber compares by value: jsonb writes 1e3 as 1000. What has an exponent
-// that it would be costly to expand is compared as text, by the caller.
-func sameNumber(a, b string) bool {
-	if len(a) > 64 || len(b) > 64 {
-		return false
-	}
-	fa, _, errA := big.ParseFloat(a, 10, 256, big.ToNearestEven)
-	fb, _, errB := big.ParseFloat(b, 10, 256, big.ToNearestEven)
-	return errA == nil && errB == nil && fa.Cmp(fb) == 0
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/jsonvalue"
 )
 
 func deletedCondition(consumer string, at time.Time) metav1.Condition {
@@ -45,7 +46,7 @@ func hashOf(r statusRecord) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	v, err := decodeAny(raw)
+	v, err := jsonvalue.Decode(raw)
 	if err != nil {
 		return "", err
 	}

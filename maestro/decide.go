@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -39,7 +40,7 @@ func decideUpdate(d *store.Document, req specRequest) error {
 		return rest.Errorf(http.StatusConflict, codeConflict,
 			"the resource version is not the latest, the latest version: %d", version)
 	}
-	if sameJSON(have.Data, req.record.Data) && sameJSON(have.Metadata, req.record.Metadata) {
+	if jsonvalue.EqualOptional(have.Data, req.record.Data) && jsonvalue.EqualOptional(have.Metadata, req.record.Metadata) {
 		return nil
 	}
 	next := req.record
@@ -150,7 +151,7 @@ func sameStatus(a, b statusRecord) bool {
 	if a.Version != b.Version || a.empty() != b.empty() {
 		return false
 	}
-	return sameJSON(a.Data, b.Data)
+	return jsonvalue.EqualOptional(a.Data, b.Data)
 }
 
 // withoutBundle returns the data of a status event without the spec that some

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
@@ -366,8 +367,8 @@ func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, 
 		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so",
 			version)}}, nil
 	}
-	if version < d.Generation || have.Scope != d.Scope || !sameJSON(ours.Data, spec.Data) ||
-		!sameJSON(ours.Metadata, spec.Metadata) {
+	if version < d.Generation || have.Scope != d.Scope || !jsonvalue.EqualOptional(ours.Data, spec.Data) ||
+		!jsonvalue.EqualOptional(ours.Metadata, spec.Metadata) {
 		return refuse("it is here with other content, version %d on consumer %s; nothing is overwritten", version,
 			have.Scope), nil
 	}

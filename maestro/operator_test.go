@@ -12,6 +12,7 @@ import (
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
@@ -241,7 +242,7 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 	}
 	eventually(t, "the agent has the same at a later generation", func() error {
 		generation, now := one.holds("w1")
-		if generation <= before || !sameJSON(json.RawMessage(now), json.RawMessage(data)) {
+		if generation <= before || !jsonvalue.EqualOptional(json.RawMessage(now), json.RawMessage(data)) {
 			return fmt.Errorf("generation %d: %s", generation, now)
 		}
 		return nil

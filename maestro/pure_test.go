@@ -151,25 +151,6 @@ func TestHashesAreAskedForInBoundedBatchesAndNeverForAll(t *testing.T) {
 	}
 }
 
-func TestSameJSON(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{
-		{`{"a":1,"b":[1,2]}`, `{ "b": [1, 2], "a": 1 }`, true},
-		{`{"a":1e3}`, `{"a":1000}`, true},
-		{`{"a":1}`, `{"a":"1"}`, false},
-		{`[1,2]`, `[2,1]`, false},
-		{`{"a":null}`, `{}`, false},
-		{``, `null`, true},
-		{`{"a":12345678901234567890}`, `{"a":12345678901234567891}`, false},
-	} {
-		if got := sameJSON(json.RawMessage(c.a), json.RawMessage(c.b)); got != c.want {
-			t.Errorf("sameJSON(%s, %s) = %v", c.a, c.b, got)
-		}
-	}
-}
-
 // TestTheHashIsWhatAgentsCompute checks the hash against the original's rule:
 // sha256 of {"conditions":...,"resourceStatus":{"manifests":...}}.
 func TestTheHashIsWhatAgentsCompute(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Match says whether the filter holds for a row. row gives the value of a
@@ -67,10 +69,10 @@ func (n boundCompare) eval(e *evaluation) truth {
 		return unknown
 	}
 	if d, ok := r.(document); ok {
-		return truthOf(sameJSON(l, d.val) == (n.op == "="))
+		return truthOf(jsonvalue.Equal(l, d.val) == (n.op == "="))
 	}
 	if n.left.kind() == JSON {
-		return truthOf(sameJSON(l, r) == (n.op == "="))
+		return truthOf(jsonvalue.Equal(l, r) == (n.op == "="))
 	}
 	c := compare(l, r)
 	switch n.op {
@@ -343,45 +345,6 @@ func plain(n string) string {
 	return r.FloatString(max(0, len(decimals)-int(shift)))
 }
 
-func sameJSON(a, b any) bool {
-	switch a := a.(type) {
-	case map[string]any:
-		b, ok := b.(map[string]any)
-		if !ok || len(a) != len(b) {
-			return false
-		}
-		for k, v := range a {
-			if w, ok := b[k]; !ok || !sameJSON(v, w) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		b, ok := b.([]any)
-		return ok && slices.EqualFunc(a, b, sameJSON)
-	case json.Number:
-		b, ok := b.(json.Number)
-		return ok && plainNumber(a) == plainNumber(b)
-	}
-	switch b.(type) {
-	case map[string]any, []any:
-		return false
-	}
-	return a == b
-}
-
-// plainNumber is a form of a number that is equal for equal ones.
-func plainNumber(n json.Number) string {
-	text := plain(n.String())
-	if strings.Contains(text, ".") {
-		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
-	}
-	if text == "-0" {
-		return "0"
-	}
-	return text
-}
-
 // contains is jsonb's @>: every member and element of b has one in a that
 // contains it. An array contains a value that is one of its elements.
 func contains(a, b any) bool {
@@ -389,7 +352,7 @@ func contains(a, b any) bool {
 		switch b.(type) {
 		case []any, map[string]any:
 		default:
-			return slices.ContainsFunc(list, func(x any) bool { return sameJSON(x, b) })
+			return slices.ContainsFunc(list, func(x any) bool { return jsonvalue.Equal(x, b) })
 		}
 	}
 	return within(a, b)
@@ -420,5 +383,5 @@ func within(a, b any) bool {
 		}
 		return true
 	}
-	return sameJSON(a, b)
+	return jsonvalue.Equal(a, b)
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // keep is how many of an adapter's reports are remembered. Who repeats a report
@@ -51,10 +53,8 @@ func (r Report) digest() []byte {
 }
 
 // exactly decodes JSON and leaves numbers as they are written. Absent is null.
-func exactly(data json.RawMessage) (v any) {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.UseNumber()
-	_ = d.Decode(&v) // it was decoded before
+func exactly(data json.RawMessage) any {
+	v, _ := jsonvalue.Decode(data) // Check has decoded it before
 	return v
 }
 

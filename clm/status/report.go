@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"atoll.dev/store"
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Value is the status of a reported condition. A resource's own conditions are
@@ -259,7 +259,7 @@ func (r Report) same(other Report) bool {
 			return false
 		}
 	}
-	return sameJSON(r.Data, other.Data) && sameJSON(r.Metadata, other.Metadata)
+	return jsonvalue.EqualOptional(r.Data, other.Data) && jsonvalue.EqualOptional(r.Metadata, other.Metadata)
 }
 
 // SameButTimes says that reports and conditions differ in nothing but when
@@ -275,20 +275,6 @@ func SameButTimes(reports, others []Report, conditions, otherConditions []Condit
 		a.LastUpdatedTime, b.LastUpdatedTime = time.Time{}, time.Time{}
 		return a == b
 	})
-}
-
-// sameJSON compares values, not notation, to the last digit. Absent and null are
-// the same.
-func sameJSON(a, b json.RawMessage) bool {
-	null := json.RawMessage("null")
-	if len(a) == 0 {
-		a = null
-	}
-	if len(b) == 0 {
-		b = null
-	}
-	same, err := store.SameJSON(a, b)
-	return err == nil && same
 }
 
 // following gives each condition the time of its last transition: the stored

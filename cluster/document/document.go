@@ -21,6 +21,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Problem is one wrong field of a document.
@@ -109,22 +111,7 @@ func DropNulls(v any) any {
 // Merge returns target with a merge patch (RFC 7396) applied. It changes neither
 // argument.
 func Merge(target, patch any) any {
-	members, ok := patch.(map[string]any)
-	if !ok {
-		return patch
-	}
-	result := map[string]any{}
-	if have, ok := target.(map[string]any); ok {
-		maps.Copy(result, have)
-	}
-	for name, value := range members {
-		if value == nil {
-			delete(result, name)
-		} else {
-			result[name] = Merge(result[name], value)
-		}
-	}
-	return result
+	return jsonvalue.Merge(target, patch)
 }
 
 // CheckUnchanged reports each difference between two values, at its own path, as

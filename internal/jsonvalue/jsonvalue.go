@@ -1,0 +1,167 @@
+// Package jsonvalue works with JSON as values: it decodes exactly, compares by meaning, and applies merge patches.
+//
+// A value is what Decode returns: nil, bool, string, json.Number, []any or map[string]any. Numbers stay as they are
+// written, because float64 has no room for long ones: 9007199254740993 and 9007199254740992 differ. The package imports
+// nothing of Atoll.
+package jsonvalue
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"strconv"
+	"strings"
+)
+
+// Decode decodes one JSON value. Malformed JSON, and text after the value, are errors.
+func Decode(data []byte) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return nil, fmt.Errorf("decoding JSON: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("decoding JSON: there is text after the value")
+	}
+	return v, nil
+}
+
+// EqualTexts reports whether two JSON texts mean the same to PostgreSQL's jsonb: white space, the order of members,
+// earlier duplicates of members, and the notation of numbers do not matter.
+func EqualTexts(a, b []byte) (bool, error) {
+	if bytes.Equal(a, b) {
+		return true, nil
+	}
+	x, err := Decode(a)
+	if err != nil {
+		return false, err
+	}
+	y, err := Decode(b)
+	if err != nil {
+		return false, err
+	}
+	return Equal(x, y), nil
+}
+
+// EqualOptional is EqualTexts for texts that may be absent. An absent text equals null. Malformed texts are equal only
+// when they are identical.
+func EqualOptional(a, b []byte) bool {
+	null := []byte("null")
+	if len(a) == 0 {
+		a = null
+	}
+	if len(b) == 0 {
+		b = null
+	}
+	equal, err := EqualTexts(a, b)
+	return err == nil && equal
+}
+
+// Equal reports whether two values mean the same to PostgreSQL's jsonb.
+func Equal(a, b any) bool {
+	switch a := a.(type) {
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for name, v := range a {
+			w, ok := b[name]
+			if !ok || !Equal(v, w) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			if !Equal(a[i], b[i]) {
+				return false
+			}
+		}
+		return true
+	case json.Number:
+		b, ok := b.(json.Number)
+		return ok && (a == b || equalNumbers(string(a), string(b)))
+	}
+	switch b.(type) {
+	case map[string]any, []any: // these cannot be compared by ==
+		return false
+	}
+	return a == b
+}
+
+// equalNumbers compares two JSON numbers digit by digit, whatever their notation.
+func equalNumbers(a, b string) bool {
+	x, xok := decimalOf(a)
+	y, yok := decimalOf(b)
+	return xok && yok && x == y
+}
+
+// decimal is a number in one canonical form: digits without zeros at either end, times 10 to the exponent.
+type decimal struct {
+	negative bool
+	digits   string
+	exponent int64
+}
+
+// decimalOf takes a JSON number apart, without computing it, so that its size does not matter. ok is false for an
+// exponent beyond what an int32 holds.
+func decimalOf(s string) (d decimal, ok bool) {
+	s, d.negative = strings.CutPrefix(s, "-")
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		e, err := strconv.ParseInt(s[i+1:], 10, 32)
+		if err != nil {
+			return decimal{}, false
+		}
+		d.exponent, s = e, s[:i]
+	}
+	whole, fraction, _ := strings.Cut(s, ".")
+	digits := whole + fraction
+	trimmed := strings.TrimRight(digits, "0")
+	d.exponent += int64(len(digits) - len(trimmed) - len(fraction))
+	d.digits = strings.TrimLeft(trimmed, "0")
+	if d.digits == "" {
+		return decimal{}, true // jsonb's zero has neither sign nor exponent
+	}
+	return d, true
+}
+
+// Merge applies a merge patch (RFC 7396) to a value and returns the result. It changes neither of them; the result may
+// share parts with both.
+func Merge(target, patch any) any {
+	members, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	merged := map[string]any{}
+	if have, ok := target.(map[string]any); ok {
+		maps.Copy(merged, have)
+	}
+	for name, value := range members {
+		if value == nil {
+			delete(merged, name)
+		} else {
+			merged[name] = Merge(merged[name], value)
+		}
+	}
+	return merged
+}
+
+// MergeTexts applies a merge patch to a JSON text.
+func MergeTexts(target, patch []byte) (json.RawMessage, error) {
+	t, err := Decode(target)
+	if err != nil {
+		return nil, err
+	}
+	p, err := Decode(patch)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(Merge(t, p))
+}
