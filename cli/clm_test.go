@@ -22,6 +22,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/local"
@@ -35,7 +36,7 @@ func startCLM(t *testing.T, args func(api, ops string) []string) (base, ops stri
 		addrs := freeAddrs(t, 2)
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		root := newRoot(&command{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
+		root := newRoot(&terminal.Session{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
 		root.SetArgs(append([]string{"clm", "serve", "--log-level", "error"}, args(addrs[0], addrs[1])...))
 		go func() { ended <- root.ExecuteContext(ctx) }()
 		if err := ready("http://"+addrs[1], ended); errors.Is(err, syscall.EADDRINUSE) {
@@ -132,7 +133,7 @@ func TestCLMServesItsAPI(t *testing.T) {
 	if status, v := ask(t, "GET", ops+"/readyz", ""); status != 200 || fmt.Sprint(v) != "map[status:ok]" {
 		t.Errorf("/readyz: %d %v", status, v)
 	}
-	if status, v := ask(t, "GET", base+"/api/hyperfleet", ""); status != 200 || v["version"] != version {
+	if status, v := ask(t, "GET", base+"/api/hyperfleet", ""); status != 200 || v["version"] != terminal.Version {
 		t.Errorf("metadata: %d %v", status, v)
 	}
 	status, made := ask(t, "POST", base+"/api/hyperfleet/v1/clusters", `{"kind":"Cluster","name":"abc","spec":{}}`)

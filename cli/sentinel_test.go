@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"atoll.dev/bus"
+	"atoll.dev/cli/terminal"
 	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/pgtest"
 )
@@ -71,7 +72,7 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 		if apart {
 			ctx, stop := context.WithCancel(context.Background())
 			ended := make(chan error, 1)
-			root := newRoot(&command{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
+			root := newRoot(&terminal.Session{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
 			root.SetArgs([]string{"sentinel", "serve", "--dsn", dsn, "--config", rules, "--message-broker-config-file",
 				brokerFile, "--name", "apart", "--log-level", "error"})
 			go func() { ended <- root.ExecuteContext(ctx) }()

@@ -1,0 +1,280 @@
+package customer
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client"
+)
+
+func clusterKubeconfig(c *terminal.Session) *cobra.Command {
+	var file, into string
+	expiration := time.Hour
+	cmd := &cobra.Command{
+		Use:   "kubeconfig NAME",
+		Short: "Get a kubeconfig: a key that is made here, and a certificate for it",
+		Long: `Makes a key on this machine, has the cluster's own CA sign a certificate for it, and
+writes a kubeconfig with both: to standard output, to a file of its own, or into a
+kubeconfig that is there. The key does not travel. Whoever has it administers the
+cluster until it expires or "atoll cluster credentials revoke" ends it.`,
+		Example: `  atoll cluster kubeconfig demo --out demo.kubeconfig && kubectl --kubeconfig demo.kubeconfig get nodes
+  atoll cluster kubeconfig demo --kubeconfig ~/.kube/config && kubectl --context demo get nodes`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completion(c, completeClusters),
+	}
+	cmd.Flags().DurationVar(&expiration, "expiration", expiration, "how long it serves, from 1m to 24h")
+	cmd.Flags().StringVar(&file, "out", "", "file for the kubeconfig (default: print it)")
+	cmd.Flags().StringVar(&into, "kubeconfig", "",
+		"file to which it is added as a context of the cluster's name, in place of an earlier one of it, and becomes "+
+			"the present one")
+	cmd.MarkFlagsMutuallyExclusive("out", "kubeconfig")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if expiration < time.Second { // of which the region would hear nothing
+			return fmt.Errorf("--expiration %s: from 1m to 24h are possible", expiration)
+		}
+		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			k, err := clusterNamed(ctx, api, args[0])
+			if err != nil {
+				return err
+			}
+			config, cred, err := makeKubeconfig(ctx, api, k.ID, k.Name, expiration)
+			if err != nil {
+				return err
+			}
+			return putKubeconfig(c, config, cred, k.Name, file, into)
+		})
+	}
+	return cmd
+}
+
+// putKubeconfig writes a kubeconfig to where it is wanted.
+func putKubeconfig(c *terminal.Session, config *clientcmdapi.Config, cred platform.Credential, name, file,
+	into string) error {
+	until := cred.ExpiresAt.Local().Format("2006-01-02 15:04:05 MST")
+	if into != "" {
+		if err := mergeKubeconfig(into, config, name); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.Err, "context %s added to %s; credential %s serves until %s\n", name, into, cred.ID, until)
+		return nil
+	}
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("writing the kubeconfig: %w", err)
+	}
+	if file == "" || file == "-" {
+		_, err := c.Out.Write(data)
+		return err
+	}
+	if err := terminal.WritePrivate(file, data); err != nil {
+		return err
+	}
+	fmt.Fprintf(c.Err, "%s written; credential %s serves until %s\n", file, cred.ID, until)
+	return nil
+}
+
+// makeKubeconfig makes a key, gets a certificate for it, and returns a
+// kubeconfig with one context, which is named after the cluster.
+func makeKubeconfig(ctx context.Context, api *client.Client, id, name string, expiration time.Duration) (
+	*clientcmdapi.Config, platform.Credential, error) {
+	key, request, err := newRequest()
+	if err != nil {
+		return nil, platform.Credential{}, err
+	}
+	cred, err := api.CreateCredential(ctx, id, platform.CredentialRequest{Csr: string(request), ExpirationSeconds: int(
+		expiration.Seconds())})
+	if err != nil {
+		return nil, cred, err
+	}
+	config, err := completeKubeconfig([]byte(cred.Kubeconfig), key, name)
+	return config, cred, err
+}
+
+// newRequest makes a key and a request for a certificate, as PEM. The region
+// takes nothing of the request but the key, so there is nothing else in it.
+func newRequest() (key, request []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a key: %w", err)
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, private)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a request for a certificate: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), nil
+}
+
+// completeKubeconfig puts the key into a kubeconfig that has everything else,
+// and calls its cluster, user and context by the cluster's name.
+func completeKubeconfig(from, key []byte, name string) (*clientcmdapi.Config, error) {
+	got, err := clientcmd.Load(from)
+	if err != nil {
+		return nil, fmt.Errorf("reading the region's kubeconfig: %w", err)
+	}
+	entry, ok := got.Contexts[got.CurrentContext]
+	if !ok || got.Clusters[entry.Cluster] == nil || got.AuthInfos[entry.AuthInfo] == nil {
+		return nil, errors.New("reading the region's kubeconfig: it has no context with a cluster and a user")
+	}
+	cluster, user := got.Clusters[entry.Cluster], got.AuthInfos[entry.AuthInfo]
+	if user.ClientKeyData = key; len(user.ClientCertificateData) == 0 {
+		return nil, errors.New("reading the region's kubeconfig: it has no certificate")
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name], config.AuthInfos[name] = cluster, user
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: entry.Namespace}
+	config.CurrentContext = name
+	return config, nil
+}
+
+// mergeKubeconfig adds the context of a cluster to a kubeconfig file, in the
+// place of one of that name, and makes it the present one.
+func mergeKubeconfig(file string, config *clientcmdapi.Config, name string) error {
+	all, err := clientcmd.LoadFromFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		all, err = clientcmdapi.NewConfig(), os.MkdirAll(filepath.Dir(file), 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", file, err)
+	}
+	if foreign(all, name) {
+		return fmt.Errorf(
+			"kubeconfig %s: what it calls %s is no cluster of a region, and stays; take a file of its own with "+
+				"--out, or rename that", file, name)
+	}
+	all.Clusters[name], all.AuthInfos[name], all.Contexts[name] = config.Clusters[name], config.AuthInfos[name],
+		config.Contexts[name]
+	all.CurrentContext = name
+	data, err := clientcmd.Write(*all)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", file, err)
+	}
+	return terminal.WritePrivate(file, data)
+}
+
+// foreign says whether a kubeconfig uses the name of a cluster for something
+// that no region made: all clusters of regions have a TLS name, hc-ID.DOMAIN.
+func foreign(all *clientcmdapi.Config, name string) bool {
+	cluster, entry, user := all.Clusters[name], all.Contexts[name], all.AuthInfos[name]
+	if cluster == nil {
+		return entry != nil || user != nil
+	}
+	return !strings.HasPrefix(cluster.TLSServerName, "hc-")
+}
+
+func clusterCredentials(c *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "credentials", Aliases: []string{"credential"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
+		Short: "Credentials of a cluster: list, revoke",
+	}
+	list := &cobra.Command{
+		Use: "list NAME", Aliases: []string{
+			"ls"}, Short: "List who may use a cluster, and until when", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: completion(c, completeClusters),
+	}
+	out := terminal.AddOutputFlag(list, "name")
+	list.RunE = func(cmd *cobra.Command, args []string) error {
+		return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+			k, err := clusterNamed(ctx, api, args[0])
+			if err != nil {
+				return err
+			}
+			all, err := api.Credentials(ctx, k.ID)
+			if err != nil {
+				return err
+			}
+			if out.Format == "name" {
+				ids := make([]string, len(all))
+				for i, cred := range all {
+					ids[i] = cred.ID
+				}
+				return out.PrintNamed(c.Out, all, ids...)
+			}
+			return out.Print(c.Out, all, func(w io.Writer) { credentialTable(w, all, time.Now()) })
+		})
+	}
+	revoke := &cobra.Command{
+		Use: "revoke NAME CREDENTIAL", Short: "Take away what a credential may do, before it expires", Args: cobra.ExactArgs(2),
+		Example:           "  atoll cluster credentials revoke demo 019abc...",
+		ValidArgsFunction: completion(c, completeCredentials),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callRegion(c, cmd.Context(), func(ctx context.Context, api *client.Client) error {
+				k, err := clusterNamed(ctx, api, args[0])
+				if err != nil {
+					return err
+				}
+				if err := api.RevokeCredential(ctx, k.ID, args[1]); err != nil {
+					return err
+				}
+				c.Printf("credential %s of cluster %s is being revoked\n", args[1], k.Name)
+				return nil
+			})
+		},
+	}
+	cmd.AddCommand(list, revoke)
+	return cmd
+}
+
+func credentialTable(w io.Writer, all []platform.Credential, now time.Time) {
+	rows := [][]string{{"ID", "USER", "AGE", "EXPIRES IN"}}
+	for _, cred := range all {
+		left := "expired"
+		if cred.ExpiresAt.After(now) {
+			left = terminal.Ago(now, cred.ExpiresAt)
+		}
+		rows = append(rows, []string{cred.ID, cred.Username, terminal.Ago(cred.CreatedAt, now), left})
+	}
+	terminal.Table(w, rows)
+}
+
+// completeCredentials completes the name of a cluster, and then the id of one
+// of its credentials.
+func completeCredentials(c *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return completeClusters(c, cmd, args, word)
+	}
+	if len(args) > 1 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	var words []cobra.Completion
+	err := callRegion(c, ctx, func(ctx context.Context, api *client.Client) error {
+		k, err := clusterNamed(ctx, api, args[0])
+		if err != nil {
+			return err
+		}
+		all, err := api.Credentials(ctx, k.ID)
+		for _, cred := range all {
+			words = append(words, cobra.CompletionWithDesc(cred.ID, cred.Username))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,239 @@
+package customer
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// clusterOrder is what `cluster create` will ask for: a cluster and the node
+// pools that come with it, as the Platform API takes them. Specs are JSON
+// objects.
+type clusterOrder struct {
+	name, project string
+	spec          map[string]any
+	pools         []poolOrder
+}
+
+// poolOrder is a node pool to be.
+type poolOrder struct {
+	name string
+	spec map[string]any
+}
+
+// orderDocument is one document of a file for `cluster create -f`.
+type orderDocument struct {
+	Kind            string         `json:"kind"`
+	Name            string         `json:"name"`
+	TargetProjectID string         `json:"target_project_id"`
+	Spec            map[string]any `json:"spec"`
+}
+
+// parseOrder reads the file of a cluster: a document of the kind Cluster, and
+// documents of the kind NodePool. The kind may be left out of a file with one
+// document. What the specs say is for the region to judge.
+func parseOrder(data []byte) (clusterOrder, error) {
+	var o clusterOrder
+	clusters := 0
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for n := 1; ; n++ {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return o, fmt.Errorf("document %d: %w", n, err)
+		}
+		if empty(text) {
+			continue
+		}
+		var d orderDocument
+		if err := yaml.UnmarshalStrict(text, &d); err != nil {
+			return o, fmt.Errorf("document %d: %w", n, err)
+		}
+		switch d.Kind {
+		case "Cluster", "":
+			clusters++
+			o.name, o.project, o.spec = d.Name, d.TargetProjectID, d.Spec
+		case "NodePool":
+			if d.TargetProjectID != "" {
+				return o, fmt.Errorf("document %d: target_project_id is a cluster's", n)
+			}
+			o.pools = append(o.pools, poolOrder{d.Name, d.Spec})
+		default:
+			return o, fmt.Errorf("document %d: kind %q: use Cluster or NodePool", n, d.Kind)
+		}
+	}
+	if clusters != 1 {
+		return o, fmt.Errorf("%d documents of the kind Cluster; there must be one", clusters)
+	}
+	return o, nil
+}
+
+// empty says whether a document has comments only.
+func empty(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}
+
+// set sets a member of a spec by its path, making what is on the way.
+func set(spec map[string]any, value any, path ...string) error {
+	for i, p := range path[:len(path)-1] {
+		next, ok := spec[p].(map[string]any)
+		if !ok {
+			if spec[p] != nil {
+				return fmt.Errorf("%s is not an object", strings.Join(path[:i+1], "."))
+			}
+			next = map[string]any{}
+			spec[p] = next
+		}
+		spec = next
+	}
+	spec[path[len(path)-1]] = value
+	return nil
+}
+
+// poolFlag is the flag --node-pool, which may be given again.
+type poolFlag struct{ pools []poolOrder }
+
+func (f *poolFlag) Type() string { return "name=N,replicas=R,..." }
+func (f *poolFlag) String() string {
+	var names []string
+	for _, p := range f.pools {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ",")
+}
+
+func (f *poolFlag) Set(text string) error {
+	p, err := parsePool(text)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(f.pools, func(q poolOrder) bool { return q.name == p.name }) {
+		return fmt.Errorf("%s is there twice", p.name)
+	}
+	f.pools = append(f.pools, p)
+	return nil
+}
+
+// poolKeys are what --node-pool may name, besides the name.
+var poolKeys = []string{"name", "replicas", "instance-type", "label", "taint", "auto-repair", "display-name"}
+
+// parsePool reads name=workers,replicas=2,instance-type=m6a.xlarge,
+// label=K=V,taint=K=V:EFFECT,auto-repair=true. Labels and taints may be there
+// again.
+func parsePool(text string) (poolOrder, error) {
+	s := poolSettings{labels: map[string]string{}}
+	var name string
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || value == "" || !slices.Contains(poolKeys, key) {
+			return poolOrder{}, fmt.Errorf("%q: give KEY=VALUE with one of %s", part, strings.Join(poolKeys, ", "))
+		}
+		if seen[key] && key != "label" && key != "taint" {
+			return poolOrder{}, fmt.Errorf("%s is there twice", key)
+		}
+		seen[key] = true
+		var err error
+		switch key {
+		case "name":
+			name = value
+		case "replicas":
+			n, bad := strconv.ParseInt(value, 10, 32)
+			if bad != nil {
+				err = fmt.Errorf("replicas=%s: give a number", value)
+			}
+			r := int32(n)
+			s.replicas = &r
+		case "instance-type":
+			s.instanceType = value
+		case "display-name":
+			s.displayName = value
+		case "label":
+			k, v, ok := strings.Cut(value, "=")
+			if !ok || k == "" {
+				err = fmt.Errorf("label=%s: give label=KEY=VALUE", value)
+			}
+			s.labels[k] = v
+		case "taint":
+			err = s.taint(value)
+		case "auto-repair":
+			b, bad := strconv.ParseBool(value)
+			if bad != nil {
+				err = fmt.Errorf("auto-repair=%s: give true or false", value)
+			}
+			s.autoRepair = &b
+		}
+		if err != nil {
+			return poolOrder{}, err
+		}
+	}
+	if name == "" {
+		return poolOrder{}, fmt.Errorf("%q has no name; give name=N", text)
+	}
+	return poolOrder{name, s.spec()}, nil
+}
+
+// poolSettings are what flags say of a node pool.
+type poolSettings struct {
+	replicas                  *int32
+	instanceType, displayName string
+	labels                    map[string]string
+	taints                    []map[string]any
+	autoRepair                *bool
+}
+
+// taint adds KEY[=VALUE]:EFFECT.
+func (s *poolSettings) taint(text string) error {
+	pair, effect, ok := strings.Cut(text, ":")
+	key, value, _ := strings.Cut(pair, "=")
+	if !ok || key == "" || effect == "" {
+		return fmt.Errorf("taint %q: give KEY=VALUE:EFFECT", text)
+	}
+	t := map[string]any{"key": key, "effect": effect}
+	if value != "" {
+		t["value"] = value
+	}
+	s.taints = append(s.taints, t)
+	return nil
+}
+
+// spec is the spec of the settings that were made.
+func (s *poolSettings) spec() map[string]any {
+	spec := map[string]any{}
+	if s.displayName != "" {
+		spec["displayName"] = s.displayName
+	}
+	if s.replicas != nil {
+		spec["replicas"] = *s.replicas
+	}
+	if s.autoRepair != nil {
+		spec["autoRepair"] = *s.autoRepair
+	}
+	if len(s.labels) > 0 {
+		spec["labels"] = maps.Clone(s.labels)
+	}
+	if len(s.taints) > 0 {
+		spec["taints"] = s.taints
+	}
+	if s.instanceType != "" {
+		spec["nodePool"] = map[string]any{"platform": map[string]any{"type": "AWS", "aws": map[string]any{
+			"instanceType": s.instanceType}}}
+	}
+	return spec
+}

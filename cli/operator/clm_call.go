@@ -1,0 +1,281 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+)
+
+// What operators do with CLM's resources. Its server is in clm.go.
+
+// CLM are the commands below "atoll clm" that call it.
+func CLM(c *terminal.Session) []*cobra.Command {
+	return []*cobra.Command{
+		clmGet(c), clmList(c), clmWatch(c), clmHistory(c), clmWhy(c), clmWait(c),
+		clmCreate(c), clmPatch(c), clmDelete(c), clmForceDelete(c), clmReconcile(c),
+	}
+}
+
+// clmCaller says which CLM an operator calls, and as who.
+type clmCaller struct {
+	*operatorFlags
+	token string // file
+}
+
+func addCLM(cmd *cobra.Command) *clmCaller {
+	o := &clmCaller{operatorFlags: addOperatorFlags(cmd, "clm", "CLM's REST API")}
+	cmd.Flags().StringVar(&o.token, "token-file", "",
+		"with --endpoint: file with a bearer token, instead of a certificate")
+	return o
+}
+
+// lifecycle is an open connection to CLM, and what kinds it has.
+type lifecycle struct {
+	*clmclient.Client
+	kinds []clmclient.ResourceKind
+}
+
+// callCLM calls f with a client of CLM.
+func callCLM(c *terminal.Session, ctx context.Context, o *clmCaller, f func(context.Context, *lifecycle) error) error {
+	m, err := dialCLM(c, o)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	ctx = asOperator(ctx)
+	l := &lifecycle{Client: m}
+	if l.kinds, err = m.Kinds(ctx); err == nil {
+		err = f(ctx, l)
+	}
+	return advised(err)
+}
+
+func dialCLM(c *terminal.Session, o *clmCaller) (*clmclient.Client, error) {
+	options := clmclient.Options{Endpoint: o.endpoint, Budget: 3 * time.Second}
+	if o.endpoint == "" {
+		home, err := c.Home()
+		if err != nil {
+			return nil, err
+		}
+		if options.Endpoint, err = home.CLMAddress(); err != nil {
+			return nil, err
+		}
+	}
+	if o.token == "" {
+		config, err := operatorTLS(c, o.operatorFlags)
+		if err != nil {
+			return nil, err
+		}
+		options.TLS = config
+		return clmclient.New(options)
+	}
+	token, err := os.ReadFile(o.token)
+	if err != nil {
+		return nil, fmt.Errorf("--token-file: %w", err)
+	}
+	options.Token = strings.TrimSpace(string(token))
+	if o.ca != "" {
+		pool, err := poolOf(o.ca)
+		if err != nil {
+			return nil, err
+		}
+		options.TLS = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool}
+	}
+	return clmclient.New(options)
+}
+
+// advised adds to an error of CLM what can be done about it.
+func advised(err error) error {
+	e, ok := errors.AsType[*remote.Error](err)
+	if !ok {
+		return err
+	}
+	advice := ""
+	switch {
+	case e.Code == remote.CodeUnreachable:
+		advice = "is the region up? See `atoll status`"
+	case e.Status == http.StatusUnauthorized:
+		advice = "give --cert, --key and --ca, or --token-file"
+	case e.Status == http.StatusGone:
+		advice = "leave --cursor out to begin with what exists"
+	}
+	for _, f := range e.Fields {
+		if !strings.Contains(e.Reason, f.Message) {
+			advice = strings.Join([]string{f.Field + ": " + f.Message, advice}, "; ")
+		}
+	}
+	if advice == "" {
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, strings.TrimSuffix(advice, "; "))
+}
+
+// collection finds the kind that a word means: its name or its plural.
+func (l *lifecycle) collection(word string) (clmclient.Collection, error) {
+	if word == "all" || word == string(clmclient.AllKinds) {
+		return clmclient.AllKinds, nil
+	}
+	names := make([]string, len(l.kinds))
+	for i, k := range l.kinds {
+		if strings.EqualFold(word, k.Kind) || strings.EqualFold(word, string(k.Plural)) {
+			return k.Plural, nil
+		}
+		names[i] = string(k.Plural)
+	}
+	return "", fmt.Errorf("there is no kind %q here; there are %s, and all", word, strings.Join(names, ", "))
+}
+
+// kind is the kind of a collection, "" for all.
+func (l *lifecycle) kind(plural clmclient.Collection) string {
+	for _, k := range l.kinds {
+		if k.Plural == plural {
+			return k.Kind
+		}
+	}
+	return ""
+}
+
+// plural is the collection of a kind; all kinds if it has none.
+func (l *lifecycle) plural(kind string) clmclient.Collection {
+	for _, k := range l.kinds {
+		if k.Kind == kind {
+			return k.Plural
+		}
+	}
+	return clmclient.AllKinds
+}
+
+// target splits what names a resource: KIND ID, KIND NAME, or either with a
+// slash between. name is "" when only the kind is there.
+func (l *lifecycle) target(args []string) (in clmclient.Collection, name string, err error) {
+	kind, name, _ := strings.Cut(args[0], "/")
+	if len(args) > 1 {
+		if name != "" {
+			return "", "", fmt.Errorf("%s names a resource; %q is one too many", args[0], args[1])
+		}
+		name = args[1]
+	}
+	in, err = l.collection(kind)
+	return in, name, err
+}
+
+// one finds the resource that the arguments of a command name.
+func (l *lifecycle) one(ctx context.Context, args []string) (clmclient.Collection, clmclient.Resource, error) {
+	in, name, err := l.target(args)
+	if err != nil {
+		return in, clmclient.Resource{}, err
+	}
+	if name == "" {
+		return in, clmclient.Resource{}, fmt.Errorf("which of %s? Give an id or a name; `atoll clm list %s` shows them",
+			in, in)
+	}
+	r, err := l.named(ctx, in, name)
+	if remote.StatusOf(err) == http.StatusNotFound {
+		err = fmt.Errorf("%w; `atoll clm list %s` shows what there is", err, in)
+	}
+	if err == nil && in == clmclient.AllKinds {
+		in = l.plural(r.Kind)
+	}
+	return in, r, err
+}
+
+// named finds a resource by its id, or by its name.
+func (l *lifecycle) named(ctx context.Context, in clmclient.Collection, name string) (clmclient.Resource, error) {
+	if uuid.Validate(name) == nil {
+		return l.Get(ctx, in, name, "")
+	}
+	return l.Named(ctx, in, name)
+}
+
+// oneResource wants KIND ID, or KIND/ID.
+func oneResource(_ *cobra.Command, args []string) error {
+	if len(args) == 2 || len(args) == 1 && strings.Contains(args[0], "/") {
+		return nil
+	}
+	return errors.New("name a resource by KIND and ID or NAME, such as: clusters my-cluster")
+}
+
+// completeResources completes KIND and then NAME.
+func completeResources(c *terminal.Session, o *clmCaller) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+		defer cancel()
+		var words []cobra.Completion
+		err := callCLM(c, ctx, o, func(ctx context.Context, l *lifecycle) error {
+			switch len(args) {
+			case 0:
+				for _, k := range l.kinds {
+					words = append(words, cobra.CompletionWithDesc(string(k.Plural), k.Kind))
+				}
+				words = append(words, cobra.CompletionWithDesc("all", "resources of every kind"))
+			case 1:
+				in, err := l.collection(args[0])
+				if err != nil {
+					return err
+				}
+				q := clmclient.ResourceQuery{Size: 100, Order: "name", Fields: "name,kind"}
+				if word != "" {
+					q.Search = "name like '" + strings.ReplaceAll(word, "'", "''") + "%'"
+				}
+				page, err := l.List(ctx, in, q)
+				if err != nil {
+					return err
+				}
+				for _, r := range page.Items {
+					words = append(words, cobra.CompletionWithDesc(r.Name, r.Kind+" "+r.ID))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// selectFlags are the flags that select resources of a kind.
+type selectFlags struct {
+	search, owner string
+	labels        map[string]string
+}
+
+func addSelect(cmd *cobra.Command) *selectFlags {
+	s := &selectFlags{}
+	cmd.Flags().StringVar(&s.search, "search", "",
+		`only what this finds, such as "spec.region='eu' and status.conditions.Reconciled='False'"`)
+	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "only with this label, k=v; repeatable")
+	cmd.Flags().StringVar(&s.owner, "owner", "", "only what belongs to the resource of this id")
+	return s
+}
+
+// text is the selection in the search language.
+func (s *selectFlags) text() string {
+	var terms []string
+	if s.search != "" {
+		terms = append(terms, "("+s.search+")")
+	}
+	for _, pair := range sortedLabels(s.labels) {
+		terms = append(terms, remote.Equal(`labels."`+strings.ReplaceAll(pair[0], `"`, `""`)+`"`, pair[1]))
+	}
+	if s.owner != "" {
+		terms = append(terms, remote.Equal("owner_id", s.owner))
+	}
+	if len(terms) == 1 {
+		return cmp.Or(s.search, terms[0])
+	}
+	return strings.Join(terms, " and ")
+}

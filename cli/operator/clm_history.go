@@ -1,0 +1,113 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+)
+
+func clmHistory(c *terminal.Session) *cobra.Command {
+	limit, before := 50, int64(0)
+	cmd := &cobra.Command{
+		Use:   "history KIND [ID|NAME]",
+		Short: "Show who changed a resource, when, and what",
+		Long: `Shows the changes of a resource, or of all of a kind, the latest first. With the kind
+and the id, what became of a resource that is gone is shown, too. -o wide says what the
+change made of it; -o json has all.`,
+		Example: `  atoll clm history clusters my-cluster
+  atoll clm history nodepools ID --limit 500 -o json
+  atoll clm history all`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	call := addCLM(cmd)
+	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many records")
+	cmd.Flags().Int64Var(&before, "before", 0, "only records before the one of this number")
+	out := terminal.AddOutputFlag(cmd, "wide")
+	cmd.ValidArgsFunction = completeResources(c, call)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			in, id, err := l.target(args)
+			if err != nil {
+				return err
+			}
+			if id != "" {
+				var r clmclient.Resource
+				in, r, err = l.one(ctx, args)
+				switch {
+				case err == nil:
+					id = r.ID
+				case remote.StatusOf(err) != http.StatusNotFound:
+					return err
+				}
+			}
+			records, err := l.History(ctx, in, id, before, limit)
+			if err != nil {
+				return err
+			}
+			return out.Print(c.Out, records, func(w io.Writer) {
+				historyTable(w, records, id == "",
+					out.Format == "wide")
+			})
+		})
+	}
+	return cmd
+}
+
+func historyTable(w io.Writer, records []clm.HistoryRecord, many, wide bool) {
+	rows := [][]string{{"TIME", "ACTION", "GENERATION", "BY", "WHAT"}}
+	if wide {
+		rows[0] = []string{"NUMBER", "TIME", "ACTION", "GENERATION", "BY", "REQUEST", "WHAT"}
+	}
+	if many {
+		rows[0] = append([]string{"KIND", "ID"}, rows[0]...)
+	}
+	for _, r := range records {
+		generation := "-"
+		if r.Generation > 0 {
+			generation = strconv.Itoa(int(r.Generation))
+		}
+		at := r.Time.Format("2006-01-02 15:04:05.000 MST")
+		row := []string{at, r.Action, generation, r.Principal, whatChanged(r)}
+		if wide {
+			what := strings.TrimSpace(strings.Join([]string{string(r.Spec), string(r.Status), string(r.Note)}, " "))
+			row = []string{strconv.FormatInt(r.Seq, 10), at, r.Action, generation, r.Principal, r.RequestID, what}
+		}
+		if many {
+			row = append([]string{r.Kind, r.ID}, row...)
+		}
+		rows = append(rows, row)
+	}
+	terminal.Table(w, rows)
+}
+
+// whatChanged says in a few words what a record is about.
+func whatChanged(r clm.HistoryRecord) string {
+	var note struct{ Reason string }
+	if r.Note != nil && json.Unmarshal(r.Note, &note) == nil && note.Reason != "" {
+		return note.Reason
+	}
+	var seen struct{ Conditions []clm.ResourceCondition }
+	if r.Spec == nil && json.Unmarshal(r.Status, &seen) == nil {
+		for _, c := range seen.Conditions {
+			if c.Type == "Reconciled" {
+				return fmt.Sprintf("status: Reconciled=%s %s", c.Status, c.Reason)
+			}
+		}
+		return "status"
+	}
+	if r.Spec != nil {
+		return "what is wanted"
+	}
+	return ""
+}

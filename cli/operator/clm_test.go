@@ -1,0 +1,66 @@
+package operator
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	api "atoll.dev/api/clm"
+	"github.com/cockroachdb/datadriven"
+	"sigs.k8s.io/yaml"
+)
+
+// TestWhy runs the files of testdata/why: "why" takes findings as YAML and
+// prints what is made of them.
+func TestWhy(t *testing.T) {
+	datadriven.Walk(t, "testdata/why", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var f findings
+			if err := yaml.UnmarshalStrict([]byte(d.Input), &f); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			var b strings.Builder
+			waitTable(&b, whyOf(f), "clusters", f.Now)
+			return b.String()
+		})
+	})
+}
+
+func TestSelectionsAreOneSearch(t *testing.T) {
+	for _, c := range []struct {
+		s    selectFlags
+		want string
+	}{
+		{selectFlags{}, ""},
+		{selectFlags{search: "name='a' or name='b'"}, "name='a' or name='b'"},
+		{selectFlags{search: "name='a' or name='b'", owner: "1"}, "(name='a' or name='b') and owner_id='1'"},
+		{selectFlags{labels: map[string]string{"b": "it's", "a.io/c": "1"}},
+			`labels."a.io/c"='1' and labels."b"='it''s'`},
+	} {
+		if got := c.s.text(); got != c.want {
+			t.Errorf("%+v: %s, want %s", c.s, got, c.want)
+		}
+	}
+}
+
+func TestHistoryIsToldInFewWords(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var b strings.Builder
+	historyTable(&b, []api.HistoryRecord{
+		{Seq: 4, Time: at, Action: "force-delete", Principal: "cli:root", Note: json.RawMessage(
+			`{"reason":"burnt down"}`)},
+		{Seq: 3, Time: at, Action: "update", Generation: 1, Principal: "system:adapter", Status: json.RawMessage(
+			`{"conditions":[{"type":"Reconciled","status":"True","reason":"ReconciledAll"}]}`)},
+		{Seq: 1, Time: at, Action: "create", Generation: 1, Principal: "a@b", Spec: json.RawMessage(`{}`),
+			Status: json.RawMessage(`{}`)},
+	}, false, false)
+	want := `TIME                          ACTION         GENERATION   BY               WHAT
+2026-01-02 03:04:05.000 UTC   force-delete   -            cli:root         burnt down
+2026-01-02 03:04:05.000 UTC   update         1            system:adapter   status: Reconciled=True ReconciledAll
+2026-01-02 03:04:05.000 UTC   create         1            a@b              what is wanted
+`
+	if got := b.String(); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}

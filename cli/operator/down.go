@@ -1,0 +1,26 @@
+package operator
+
+import (
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+)
+
+func Down(c *terminal.Session) *cobra.Command {
+	var purge bool
+	cmd := &cobra.Command{
+		Use:     "down",
+		Short:   "Stop everything that `up` started, and nothing else",
+		Example: "  atoll down\n  atoll down --purge   # and delete the region's data",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			home, err := c.Home()
+			if err != nil {
+				return err
+			}
+			return takeDown(c, home, purge)
+		},
+	}
+	cmd.Flags().BoolVar(&purge, "purge", false, "also delete the home and its database, for good")
+	return cmd
+}

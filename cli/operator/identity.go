@@ -1,0 +1,116 @@
+package operator
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/access"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client/remote"
+)
+
+// operatorFlags say which of the region's services an operator talks to, and
+// as who.
+type operatorFlags struct {
+	service       string // the name in its certificate
+	endpoint      string // "": that of the home
+	ca, cert, key string
+}
+
+func addOperatorFlags(cmd *cobra.Command, service, what string) *operatorFlags {
+	o := &operatorFlags{service: service}
+	cmd.Flags().StringVar(&o.endpoint, "endpoint", "", "URL of "+what+" (default: that of the region below --home)")
+	cmd.Flags().StringVar(&o.ca, "ca", "", "with --endpoint: the region's CA")
+	cmd.Flags().StringVar(&o.cert, "cert", "", "with --endpoint: the operator's certificate, common name "+string(
+		access.Operator))
+	cmd.Flags().StringVar(&o.key, "key", "", "with --endpoint: its key")
+	return o
+}
+
+// asOperator names the person who acts, for the record.
+func asOperator(ctx context.Context) context.Context {
+	who := "cli"
+	if u, err := user.Current(); err == nil {
+		who = "cli:" + u.Username
+	}
+	return remote.WithActor(ctx, remote.Actor{Principal: who})
+}
+
+// operatorTLS is the operator's side of a connection. In a region on this
+// machine the operator is who can read the CA's key; the certificate lives as
+// long as the command. A plain endpoint asks nobody: then it is nil.
+func operatorTLS(c *terminal.Session, o *operatorFlags) (*tls.Config, error) {
+	switch {
+	case o.endpoint == "":
+		return localOperator(c, o.service)
+	case strings.HasPrefix(o.endpoint, "http://") && o.cert == "":
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+	if err != nil {
+		return nil, fmt.Errorf("--cert and --key: %w", err)
+	}
+	pool, err := poolOf(o.ca)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
+		ServerName: o.service}, nil
+}
+
+func poolOf(caFile string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("--ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New("--ca: no certificate in the file")
+	}
+	return pool, nil
+}
+
+func localOperator(c *terminal.Session, service string) (*tls.Config, error) {
+	home, err := c.Home()
+	if err != nil {
+		return nil, err
+	}
+	ca, err := openCA(home, "")
+	if err != nil {
+		return nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), access.Operator)
+	if err != nil {
+		return nil, fmt.Errorf("making an operator's certificate: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: ca.Pool(),
+		ServerName: service}, nil
+}

@@ -1,0 +1,48 @@
+package operator
+
+import (
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+)
+
+func Logs(c *terminal.Session) *cobra.Command {
+	var follow bool
+	tail := 200
+	cmd := &cobra.Command{
+		Use:     "logs [PROCESS]",
+		Short:   "Show the logs of the region's processes",
+		Example: "  atoll logs maestro -f\n  atoll logs --tail 20",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			home, err := c.Home()
+			if err != nil {
+				return err
+			}
+			names := args
+			if len(names) == 0 {
+				if names, err = home.LogNames(); err != nil {
+					return err
+				}
+			}
+			return home.Logs(cmd.Context(), names, tail, follow, func(process, text string) {
+				if len(args) == 1 {
+					c.Printf("%s\n", text)
+					return
+				}
+				c.Printf("%s | %s\n", process, text)
+			})
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			home, err := c.Home()
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveError
+			}
+			names, _ := home.LogNames()
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as the logs grow")
+	cmd.Flags().IntVar(&tail, "tail", tail, "lines of each log to begin with")
+	return cmd
+}

@@ -1,0 +1,68 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/maestro"
+)
+
+func maestroImport(c *terminal.Session) *cobra.Command {
+	o := maestro.ImportOptions{}
+	cmd := &cobra.Command{
+		Use: "import", Short: "Import the database of openshift-online/maestro", Args: cobra.NoArgs,
+		Long: `Copies consumers and resource bundles from the database of openshift-online/maestro,
+version by version: agents that go on with this server hold what is wanted of
+them already, and nothing is applied again. Bundles under deletion are imported
+so. Stop the other server before, so that nothing changes behind the import.
+
+It may be stopped and run again: what is here already is left as it is. Rows that
+cannot be understood are refused, with the reason, and the others imported; the
+command fails then.`,
+		Example: `  atoll maestro import --from postgres://maestro@old/maestro --dsn postgres://maestro@new/maestro`,
+	}
+	out := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o.Progress = func(r maestro.ImportReport) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d consumers, %d bundles read; %d refused\n", r.Consumers.Read,
+				r.Bundles.Read, r.Consumers.Refused+r.Bundles.Refused)
+		}
+		report, err := maestro.Import(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		err = out.Print(cmd.OutOrStdout(), report, func(w io.Writer) {
+			rows := [][]string{{"TABLE", "READ", "IMPORTED", "PRESENT", "REFUSED", "DELETING"}}
+			for _, t := range []struct {
+				name string
+				maestro.ImportCount
+			}{{"consumers", report.Consumers}, {"resources", report.Bundles}} {
+				row := []string{t.name}
+				for _, n := range []int{t.Read, t.Imported, t.Present, t.Refused, t.Deleting} {
+					row = append(row, fmt.Sprint(n))
+				}
+				rows = append(rows, row)
+			}
+			terminal.Table(w, rows)
+			for _, r := range report.Refused {
+				fmt.Fprintf(w, "refused: %s %s: %s\n", r.Table, r.ID, r.Reason)
+			}
+			for _, r := range report.Notes {
+				fmt.Fprintf(w, "note: %s %s: %s\n", r.Table, r.ID, r.Reason)
+			}
+		})
+		if n := report.Consumers.Refused + report.Bundles.Refused; err == nil && n > 0 {
+			err = fmt.Errorf("%d rows were refused; the others are here", n)
+		}
+		return err
+	}
+	cmd.Flags().StringVar(&o.From, "from", "", "database to read")
+	cmd.Flags().StringVar(&o.To, "dsn", "", "PostgreSQL database of Maestro alone")
+	cmd.Flags().IntVar(&o.Batch, "batch", 200, "rows of a transaction")
+	cmd.MarkFlagRequired("from")
+	cmd.MarkFlagRequired("dsn")
+	return cmd
+}

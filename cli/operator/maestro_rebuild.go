@@ -1,0 +1,117 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/recovery"
+)
+
+func maestroRebuild(c *terminal.Session) *cobra.Command {
+	timeout := 10 * time.Minute
+	var lifecycleURL string
+	cmd := &cobra.Command{
+		Use:   "rebuild",
+		Short: "Restore Maestro's database, which was lost, from the lifecycle manager",
+		Long: `Restores what an emptied database of Maestro lost: the consumers, from the lifecycle
+manager's ManagementClusters, and the works, by having all adapters look at all of their
+resources again. They order the same works under the same ids, agents hold them already,
+and nothing on a management cluster is deleted or made anew. Deletions that were under way
+go on.
+
+It waits until every resource has been looked at and is as reconciled as it was, shows
+what it waits for, and lists works that agents hold and no source has ordered again. It
+changes nothing that is there and may be stopped and run again at any time.`,
+		Example: `  atoll maestro rebuild
+  atoll maestro rebuild --timeout 1h -o json`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
+	cmd.Flags().StringVar(&lifecycleURL, "clm-endpoint", "", "with --endpoint: URL of CLM's REST API")
+	o := addOperator(cmd)
+	cmd.MarkFlagsRequiredTogether("endpoint", "clm-endpoint")
+	out := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		toCLM := *o
+		toCLM.service, toCLM.endpoint = "clm", lifecycleURL
+		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+			return callCLM(c, ctx, &clmCaller{operatorFlags: &toCLM}, func(ctx context.Context, l *lifecycle) error {
+				progress := &rebuildProgress{out: cmd.ErrOrStderr()}
+				report, err := recovery.Rebuild(ctx, recovery.Options{Maestro: m, CLM: l.Client, Timeout: timeout,
+					Restored: progress.showConsumers, Looked: progress.showResources})
+				if err != nil && !errors.Is(err, recovery.ErrTimeout) {
+					return err
+				}
+				table := func(w io.Writer) { rebuildTable(w, report, time.Now()) }
+				if err := out.Print(c.Out, report, table); err != nil {
+					return err
+				}
+				if err != nil {
+					return fmt.Errorf(
+						"not complete after %s: %d resources and agents are waited for; run it again to go on", timeout,
+						len(report.Waiting))
+				}
+				return nil
+			})
+		})
+	}
+	return cmd
+}
+
+// rebuildProgress writes one line for each change in how far a rebuild is.
+type rebuildProgress struct {
+	out      io.Writer
+	lastLine string
+}
+
+func (p *rebuildProgress) showConsumers(r recovery.Report) {
+	fmt.Fprintf(p.out, "%d consumers, %d of them made now\n", r.Consumers.Known, r.Consumers.Created)
+}
+
+func (p *rebuildProgress) showResources(r recovery.Report, since time.Duration) {
+	line := fmt.Sprintf("resources: %d of %d looked at; works: %d of %d restored", r.Resources.Looked,
+		r.Resources.Known,
+		r.Works.Present, r.Works.Present+r.Works.Unknown)
+	if n := len(r.Waiting); n > 0 {
+		w := r.Waiting[0]
+		line += fmt.Sprintf("; waiting for %d, such as %s %s: %s", n, w.Kind, w.Name, terminal.OneLine(w.What))
+	}
+	if line != p.lastLine {
+		p.lastLine = line
+		fmt.Fprintf(p.out, "  %8s  %s\n", terminal.Took(since), line)
+	}
+}
+
+// rebuildTable shows what it came to.
+func rebuildTable(w io.Writer, r recovery.Report, now time.Time) {
+	if len(r.Waiting) > 0 {
+		rows := [][]string{{"WAITING FOR", "NAME", "ID", "WHY"}}
+		for _, wait := range r.Waiting {
+			rows = append(rows, []string{wait.Kind, wait.Name, cmp.Or(wait.ID, "-"), wait.What})
+		}
+		terminal.Table(w, rows)
+		fmt.Fprintln(w, "what one waits for: atoll clm why ID; agents: atoll mc list")
+	}
+	if !r.Done {
+		return
+	}
+	fmt.Fprintf(w, "restored: %d consumers, %d works; %d resources were looked at\n", r.Consumers.Known,
+		r.Works.Present, r.Resources.Looked)
+	if len(r.Unknown) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nAgents hold %d works that no source has ordered again; they stay applied:\n", len(r.Unknown))
+	unknownTable(w, r.Unknown, now)
+	u := r.Unknown[0]
+	fmt.Fprintf(w, `If a source still wants one:   atoll maestro unknown adopt %[1]s %[2]s --source SOURCE
+If nobody does:                atoll maestro unknown delete %[1]s %[2]s --reason WHY
+`, u.ConsumerName, u.ID)
+}

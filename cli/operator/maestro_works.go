@@ -1,0 +1,168 @@
+package operator
+
+import (
+	"context"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client/maestroclient"
+)
+
+// addOperator gives cmd the flags that say which Maestro an operator talks to,
+// and as who.
+func addOperator(cmd *cobra.Command) *operatorFlags {
+	return addOperatorFlags(cmd, "maestro", "Maestro's REST API")
+}
+
+// operate calls f with a client of Maestro.
+func operate(c *terminal.Session, ctx context.Context, o *operatorFlags,
+	f func(context.Context, *maestroclient.Client) error) error {
+	http, grpc := o.endpoint, "127.0.0.1:0" // gRPC is not used then
+	if http == "" {
+		home, err := c.Home()
+		if err != nil {
+			return err
+		}
+		if http, grpc, err = home.MaestroAddresses(); err != nil {
+			return err
+		}
+	}
+	cfg, err := operatorTLS(c, o)
+	if err != nil {
+		return err
+	}
+	m, err := maestroclient.New(maestroclient.Options{HTTP: http, GRPC: grpc, TLS: cfg, Timeout: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return f(asOperator(ctx), m)
+}
+
+// Maestro returns the commands below "atoll maestro" that operators type.
+func Maestro(c *terminal.Session) []*cobra.Command {
+	return []*cobra.Command{maestroForceDelete(c), maestroUnknown(c), maestroImport(c), maestroRebuild(c)}
+}
+
+func maestroForceDelete(c *terminal.Session) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "force-delete ID",
+		Short: "End a resource bundle whose agent does not answer",
+		Long: `Ends a bundle without the confirmation of its agent, for a management cluster that
+does not come back. What the bundle applied there is not touched; should the agent
+be heard again, it is told to delete it. The reason goes into the history.`,
+		Example: `  atoll maestro force-delete ID --reason "management-07 burnt down"`,
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.MarkFlagRequired("reason")
+	o := addOperator(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+			if err := m.ForceDeleteBundle(ctx, args[0], reason); err != nil {
+				return err
+			}
+			c.Printf("%s is ended; its agent is told when it is heard again\n", args[0])
+			return nil
+		})
+	}
+	return cmd
+}
+
+func maestroUnknown(c *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "unknown", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp, Short: "Works that agents hold " +
+			"and no source has",
+		Long: `After Maestro's database was lost, what agents hold stays applied. Sources take their
+works over when they order them again; what is left is adopted for a source, or deleted.`,
+	}
+	cmd.AddCommand(unknownList(c), unknownAdopt(c), unknownDelete(c))
+	return cmd
+}
+
+func unknownList(c *terminal.Session) *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{Use: "list", Short: "List unknown works", Args: cobra.NoArgs}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "only of this management cluster")
+	out := terminal.AddOutputFlag(cmd)
+	o := addOperator(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+			all, err := m.AllUnknownWorks(ctx, cluster)
+			if err != nil {
+				return err
+			}
+			return out.Print(c.Out, all, func(w io.Writer) { unknownTable(w, all, time.Now()) })
+		})
+	}
+	return cmd
+}
+
+func unknownTable(w io.Writer, works []api.UnknownWork, now time.Time) {
+	rows := [][]string{{"CLUSTER", "ID", "GENERATION", "KNOWN FOR", "ADOPTING FOR"}}
+	for _, u := range works {
+		rows = append(rows, []string{u.ConsumerName, u.ID, strconv.FormatInt(u.Version, 10), terminal.Ago(u.FirstSeenAt,
+			now),
+			u.AdoptingFor})
+	}
+	terminal.Table(w, rows)
+}
+
+func unknownAdopt(c *terminal.Session) *cobra.Command {
+	var source, reason string
+	cmd := &cobra.Command{
+		Use:   "adopt CLUSTER ID",
+		Short: "Make a bundle of what the cluster's agent holds",
+		Long: `Asks the agent for the work and makes a bundle of it that belongs to a source. Nothing
+changes on the cluster. Agents other than Atoll's cannot say what they hold.`,
+		Example: "  atoll maestro unknown adopt management-01 ID --source " + work.SourcePlatform,
+		Args:    cobra.ExactArgs(2),
+	}
+	cmd.Flags().StringVar(&source, "source", work.SourcePlatform, "source that is to own the bundle")
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	o := addOperator(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+			adopted, err := m.AdoptUnknownWork(ctx, args[0], args[1], source, reason)
+			switch {
+			case err != nil:
+				return err
+			case adopted:
+				c.Printf("%s on %s belongs to %s\n", args[1], args[0], source)
+			default:
+				c.Printf("%s on %s is adopted for %s when its agent has said what it holds\n", args[1], args[0], source)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func unknownDelete(c *terminal.Session) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "delete CLUSTER ID",
+		Short: "Have the cluster's agent delete an unknown work",
+		Args:  cobra.ExactArgs(2),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.MarkFlagRequired("reason")
+	o := addOperator(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return operate(c, cmd.Context(), o, func(ctx context.Context, m *maestroclient.Client) error {
+			if err := m.DeleteUnknownWork(ctx, args[0], args[1], reason); err != nil {
+				return err
+			}
+			c.Printf("deletion of %s on %s ordered\n", args[1], args[0])
+			return nil
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,104 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/fleet"
+	"atoll.dev/cli/terminal"
+)
+
+func mcOrphans(c *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "orphans [MC]",
+		Short: "List what runs, or holds room, on management clusters without an owner",
+		Long: `Lists works on management clusters whose cluster the lifecycle manager does not have
+any more, works that only an agent knows, and room that a forced deletion left
+reserved: what it is, where, since when and which size.
+
+They come from "atoll clm force-delete", or from a database that was put back. Their
+room is free when the management cluster has confirmed that they are gone.`,
+		Example: "  atoll mc orphans\n  atoll mc orphans edge-7 -o json\n  atoll mc orphans end edge-7 ID --reason " +
+			"\"the customer has left\"",
+		Args: cobra.MaximumNArgs(1),
+	}
+	call := addCLM(cmd)
+	out := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		mc := strings.Join(args, "")
+		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			list, err := l.Orphans(ctx, mc)
+			if err != nil {
+				return err
+			}
+			if list == nil {
+				list = []fleet.Orphan{}
+			}
+			return out.Print(c.Out, list, func(w io.Writer) { orphanTable(w, list, time.Now()) })
+		})
+	}
+	cmd.AddCommand(mcOrphansEnd(c))
+	return cmd
+}
+
+func orphanTable(w io.Writer, list []fleet.Orphan, now time.Time) {
+	rows := [][]string{{"MANAGEMENT CLUSTER", "ID", "KIND", "CLUSTER", "SINCE", "SIZE", "REMOVED BY", "WHAT"}}
+	for _, o := range list {
+		var size []string
+		for _, name := range slices.Sorted(maps.Keys(o.Size)) {
+			size = append(size, fmt.Sprintf("%s=%d", name, o.Size[name]))
+		}
+		what := shown(strings.Join(o.What, ", "))
+		if o.EndingSince != nil {
+			what = "being deleted for " + terminal.Ago(*o.EndingSince, now) + ": " + what
+		}
+		rows = append(rows, []string{o.ManagementCluster, o.ID, string(o.Kind), shown(o.ClusterID),
+			terminal.Ago(o.Since, now),
+			shown(strings.Join(size, ",")), shown(o.RemovedBy), what})
+	}
+	terminal.Table(w, rows)
+}
+
+func mcOrphansEnd(c *terminal.Session) *cobra.Command {
+	var reason string
+	var free bool
+	cmd := &cobra.Command{
+		Use:   "end MC ID",
+		Short: "Have a management cluster delete what has no owner",
+		Long: `Orders the deletion of an orphan, by its id or by that of the cluster that is gone, then
+of all that is left of it. The room is free when the management cluster has confirmed it.
+
+For a management cluster that does not come back, --free gives the room of a cluster back
+without its word. Who did it and why is in the cluster's history.`,
+		Args: cobra.ExactArgs(2),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	cmd.Flags().BoolVar(&free, "free", false, "give the room of a cluster that is gone back now, and order nothing")
+	cmd.MarkFlagRequired("reason")
+	call := addCLM(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return callCLM(c, cmd.Context(), call, func(ctx context.Context, l *lifecycle) error {
+			if free {
+				if err := l.Free(ctx, args[1], reason); err != nil {
+					return err
+				}
+				c.Printf("the room of cluster %s on %s is free\n", args[1], args[0])
+				return nil
+			}
+			if err := l.EndOrphan(ctx, args[0], args[1], reason); err != nil {
+				return err
+			}
+			c.Printf("deletion of %s on %s ordered; `atoll mc orphans %s` shows it until it is confirmed\n", args[1],
+				args[0], args[0])
+			return nil
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,118 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/local"
+)
+
+// stopLimit bounds `down`, and the `down` that Ctrl-C of `up` means.
+const stopLimit = 15 * time.Second
+
+func Up(c *terminal.Session) *cobra.Command {
+	var opts local.UpOptions
+	var detach, insecure bool
+	var traces string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start a region on this machine, or go on where an earlier start stopped",
+		Long: `Starts every process of a region and registers its local management clusters as
+management-01, management-02, ... It shows a line per stage and serves until
+Ctrl-C, which is "atoll down"; with --detach it returns when the region serves.
+
+On a running region it says so; with a larger --management-clusters it adds some.
+Everything is kept below --home and found again by the next "atoll up".`,
+		Example: `  atoll up
+  atoll up --detach --management-clusters 2
+  atoll up --home /tmp/r1 --region eu-north-9`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			home, err := c.Home()
+			if err != nil {
+				return err
+			}
+			if _, err := home.State(); opts.Region == "" && err != nil {
+				opts.Region = "local-1"
+			}
+			if cmd.Flags().Changed("insecure-listen") {
+				opts.Insecure = &insecure
+			}
+			if cmd.Flags().Changed("traces") {
+				opts.Traces = &traces
+			}
+			return bringUp(c, cmd.Context(), home, opts, detach)
+		},
+	}
+	cmd.Flags().StringVar(&opts.Region, "region", "",
+		"name of a new region, also the region of AWS signatures (default local-1)")
+	cmd.Flags().IntVar(&opts.ManagementClusters, "management-clusters", 0,
+		"number of local management clusters (default: as they are, 1 in a new region)")
+	cmd.Flags().BoolVar(&insecure, "insecure-listen", false,
+		"Maestro and CLM also listen on loopback without TLS, for every user of this machine (default: as it is, no "+
+			"in a new region)")
+	cmd.Flags().StringVar(&traces, "traces", "",
+		"URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, "+
+			"none in a new region)")
+	cmd.Flags().BoolVar(&detach, "detach", false, "return when the region serves")
+	return cmd
+}
+
+func bringUp(c *terminal.Session, ctx context.Context, home local.Home, opts local.UpOptions, detach bool) error {
+	begun := time.Now()
+	failures := map[string]string{} // said already: what fails is tried again and again
+	outcome, err := home.Up(ctx, opts, func(e local.Event) {
+		switch {
+		case e.Error != "" && failures[e.Stage] == e.Error:
+		case e.Error != "":
+			failures[e.Stage] = e.Error
+			c.Printf("  %-24s failed: %s\n", e.Stage, e.Error)
+		case e.Stage != "region":
+			c.Printf("  %-24s %8s  %s\n", e.Stage, terminal.Took(e.Took), e.Detail)
+		}
+	})
+	switch {
+	case err != nil && ctx.Err() != nil && outcome == local.Started && !detach:
+		return takeDown(c, home, false)
+	case err != nil && ctx.Err() != nil:
+		c.Printf("no longer waiting; the region goes on starting: see `atoll status`\n")
+		return err
+	case err != nil:
+		return err
+	}
+	status, err := home.Status(ctx)
+	if err != nil {
+		return err
+	}
+	switch outcome {
+	case local.AlreadyRunning:
+		c.Printf("region %s is already running (home %s)\n", status.Region, home.Dir)
+		return nil
+	case local.Grown:
+		c.Printf("region %s has more management clusters after %s\n", status.Region, terminal.Took(time.Since(begun)))
+		return nil
+	}
+	c.Printf("region %s serves at %s after %s\n", status.Region, status.Endpoints["platform_api"],
+		terminal.Took(time.Since(begun)))
+	if detach {
+		return nil
+	}
+	c.Printf("Ctrl-C stops it.\n")
+	<-ctx.Done()
+	return takeDown(c, home, false)
+}
+
+func takeDown(c *terminal.Session, home local.Home, purge bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	begun := time.Now()
+	if err := home.Down(ctx, purge, func(name string) { c.Printf("  %-24s stopped\n", name) }); err != nil {
+		return fmt.Errorf("stopping the region: %w", err)
+	}
+	c.Printf("stopped after %s\n", terminal.Took(time.Since(begun)))
+	return nil
+}

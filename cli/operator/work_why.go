@@ -1,0 +1,136 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	workv1 "open-cluster-management.io/api/work/v1"
+
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+)
+
+// stages is what `work why` shows: how far the present generation has come.
+type stages struct {
+	ID         string  `json:"id"`
+	Name       string  `json:"name"`
+	Cluster    string  `json:"cluster"`
+	Generation int64   `json:"generation"`
+	Deleting   bool    `json:"deleting,omitempty"`
+	Stages     []stage `json:"stages"`
+	Attempts   int     `json:"attempts"`
+	LastError  string  `json:"last_error,omitempty"`
+	// UnansweredSince is when it was first sent, while the cluster's agent has
+	// not acknowledged it.
+	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
+}
+
+type stage struct {
+	Stage string     `json:"stage"`
+	At    *time.Time `json:"at,omitempty"`
+	After string     `json:"after,omitempty"` // since it was accepted
+}
+
+// unansweredLong is after what time a deletion's end by force is mentioned.
+const unansweredLong = 10 * time.Minute
+
+func workWhy(c *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "why ID",
+		Short: "Show how far a work has come, and what holds it up",
+		Long: `Shows when the work's present generation was accepted by the region, sent to the
+management cluster, received and applied there, and the last error on its way.
+The last two times are the management cluster's clock.`,
+		Args: cobra.ExactArgs(1),
+	}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := c.Client()
+		if err != nil {
+			return err
+		}
+		w, err := api.Work(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		s := stagesOf(w.Work)
+		return o.Print(c.Out, s, func(out io.Writer) { whyTable(out, s) })
+	}
+	return cmd
+}
+
+func stagesOf(w platform.Work) stages {
+	s := stages{ID: w.ID, Name: w.Name, Cluster: w.ClusterID, Generation: w.Generation, Deleting: w.DeletedAt != nil}
+	d := w.Delivery
+	if d == nil {
+		d = &platform.Delivery{}
+	}
+	for _, st := range []stage{{Stage: "accepted", At: d.AcceptedAt}, {Stage: "sent", At: d.SentAt},
+		{Stage: "received", At: d.ReceivedAt}, {Stage: "applied", At: d.AppliedAt}} {
+		if st.At != nil && d.AcceptedAt != nil && st.Stage != "accepted" {
+			st.After = terminal.Took(st.At.Sub(*d.AcceptedAt))
+		}
+		s.Stages = append(s.Stages, st)
+	}
+	s.Attempts, s.LastError, s.UnansweredSince = d.Attempts, d.LastError, d.UnansweredSince
+	for _, m := range w.Status.ResourceStatus.Manifests {
+		for _, c := range m.Conditions {
+			if s.LastError == "" && c.Type == "Applied" && c.Status == metav1.ConditionFalse {
+				s.LastError = fmt.Sprintf("%s %s: %s", m.ResourceMeta.Kind, m.ResourceMeta.Name, c.Message)
+			}
+		}
+	}
+	return s
+}
+
+func whyTable(out io.Writer, s stages) {
+	what := ""
+	if s.Deleting {
+		what = ", being deleted"
+	}
+	fmt.Fprintf(out, "work %s on %s, generation %d%s\n\n", s.Name, s.Cluster, s.Generation, what)
+	rows := [][]string{{"STAGE", "AT", "AFTER"}}
+	for i, st := range s.Stages {
+		at := "not yet"
+		switch later := func(l stage) bool { return l.At != nil }; {
+		case st.At != nil:
+			at = st.At.Format("15:04:05.000 MST")
+		case slices.ContainsFunc(s.Stages[i:], later):
+			at = "not noted" // publishes are noted a moment later, in batches
+		}
+		rows = append(rows, []string{st.Stage, at, st.After})
+	}
+	terminal.Table(out, rows)
+	if s.Attempts > 1 {
+		fmt.Fprintf(out, "sent %d times\n", s.Attempts)
+	}
+	if s.UnansweredSince != nil {
+		fmt.Fprintf(out, "the cluster's agent has not answered since %s\n", s.UnansweredSince.Format(
+			"2006-01-02 15:04:05 MST"))
+		if s.Deleting && time.Since(*s.UnansweredSince) > unansweredLong {
+			fmt.Fprintf(out, "if it never will: atoll maestro force-delete %s --reason WHY\n", s.ID)
+		}
+	}
+	if s.LastError != "" {
+		fmt.Fprintf(out, "last error: %s\n", s.LastError)
+	}
+}
+
+func feedbackText(v workv1.FeedbackValue) string {
+	switch f := v.Value; {
+	case f.Integer != nil:
+		return strconv.FormatInt(*f.Integer, 10)
+	case f.String != nil:
+		return *f.String
+	case f.Boolean != nil:
+		return strconv.FormatBool(*f.Boolean)
+	case f.JsonRaw != nil:
+		return *f.JsonRaw
+	}
+	return ""
+}

@@ -1,0 +1,278 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/access"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/clm"
+	"atoll.dev/fleet"
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+	"atoll.dev/release"
+)
+
+// CLM holds the lifecycle manager: its process, by two names as hyperfleet-api
+// has it, what works on its database, and what operators do with its resources.
+func CLM(c *terminal.Session) *cobra.Command {
+	cmd := clmServer(c, "clm")
+	cmd.AddCommand(clmServer(c, "serve"), clmMigrate(c), clmVersion(c))
+	return cmd
+}
+
+func clmServer(c *terminal.Session, name string) *cobra.Command {
+	f := &clmFlags{}
+	cmd := serviceCommand(c, "clm", "The cluster lifecycle manager: the region's source of truth",
+		`Serves the cluster lifecycle manager's API, hyperfleet-api's REST contract, for
+the kinds of resources that the entities name. Replicas share a database.
+
+It is configured as hyperfleet-api is: by a YAML file (--config), by variables
+(HYPERFLEET_SERVER_PORT for server.port), which are stronger, and by flags,
+which are stronger still. Keys that are unknown are errors.
+
+With a broker (--mqtt) the sentinel runs in the process, too; --sentinel=false
+leaves it to "atoll sentinel".
+
+With an identity of the region the API's port asks for certificates, or, with
+server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
+or none, and then whoever has no token must come from this machine.`, func(ctx context.Context, s *service) error {
+			config, err := f.load(s)
+			if err != nil {
+				return err
+			}
+			if err := s.startTracing(ctx, "hyperfleet-api", config.Tracing.Enabled != nil &&
+				*config.Tracing.Enabled); err != nil {
+				return err
+			}
+			s.identity = f.identity
+			s.ops.Body = clm.Readiness
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			for _, version := range f.releases {
+				if err := release.CheckVersion(version); err != nil {
+					return fmt.Errorf("--release: %w", err)
+				}
+			}
+			if err := f.serveOps(s, p, config); err != nil {
+				return err
+			}
+			return f.serve(s, p, config)
+		})
+	cmd.Use = name
+	addIdentity(cmd, &f.identity)
+	optionalIdentity(cmd) // a plain server needs none
+	cmd.Flags().StringVar(&f.http, "http", "", "address of the API, instead of --server-host and --server-port")
+	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "",
+		"one more listener, plain and without identity, on loopback only")
+	cmd.Flags().StringSliceVar(&f.releases, "release", nil,
+		"a release that clusters can have, as 1.36.3; may be repeated. It is published as a Version of the channel "+
+			"stable")
+	cmd.Flags().BoolVar(&f.sentinel.on, "sentinel", true,
+		"run the sentinel in this process, too, where a broker is named")
+	f.sentinel.add(cmd, "sentinel-")
+	f.fleet.add(cmd)
+	f.add(cmd)
+	return cmd
+}
+
+// serve runs the parts of the lifecycle manager until one fails or the process
+// is told to stop.
+func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
+	o := clm.Options{
+		Version: terminal.Version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
+		MaxResource: int64(config.Server.MaxResourceBytes), WatchesPerCaller: *config.Server.WatchesPerCaller,
+		ReadTimeout: config.Server.Timeouts.Read, WriteTimeout: config.Server.Timeouts.Write, HistoryMemory: config.Database.HistoryMaxAge,
+	}
+	var err error
+	if o.Specs, err = readSpecs(config.Server.OpenAPISchemaPath); err != nil {
+		return err
+	}
+	if err := f.listen(s, p, config, &o); err != nil {
+		return err
+	}
+	if o.Database, err = f.open(p.ctx, config, s, s.ops); err != nil {
+		return err
+	}
+	defer o.Database.Close() // after wait
+	works, closeWorks, err := f.fleet.works(f.registered)
+	if err != nil {
+		return err
+	}
+	defer closeWorks()
+	if err := startFleet(s, p, &o, works, f.fleet.endOrphans); err != nil {
+		return err
+	}
+	server, err := clm.New(o)
+	if err != nil {
+		return err
+	}
+	if f.sentinel.wanted() {
+		if err := f.sentinel.start(s, p, o.Database, f.registered, true); err != nil {
+			return err
+		}
+	}
+	if err := f.publish(s, p, &o); err != nil {
+		return err
+	}
+	p.run(server.Run)
+	return p.wait()
+}
+
+// publish publishes the releases by the process's own API, so that they are
+// made as any other resource is.
+func (f *clmFlags) publish(s *service, p *parts, o *clm.Options) error {
+	if len(f.releases) == 0 {
+		return nil
+	}
+	if f.registered == nil {
+		return fmt.Errorf("--release: %w", errNoIdentity)
+	}
+	c, err := clmclient.New(clmclient.Options{Endpoint: "https://" + o.HTTP.Addr().String(),
+		TLS: f.registered.ClientTLS("clm"), Budget: time.Millisecond})
+	if err != nil {
+		return err
+	}
+	releases := &release.Publisher{CLM: c, Versions: f.releases, Log: s.log}
+	s.ops.Check("releases", releases.Check)
+	p.run(releases.Run)
+	return nil
+}
+
+func readSpecs(file string) (clm.SpecSchemas, error) {
+	if file == "" {
+		return clm.SpecSchemas{}, nil
+	}
+	document, err := os.ReadFile(file)
+	if err != nil {
+		return clm.SpecSchemas{}, fmt.Errorf("server.openapi_schema_path: %w", err)
+	}
+	return clm.ParseSpecSchemas(document)
+}
+
+func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops *rest.Ops) (*clm.Database, error) {
+	dsn := f.dsn
+	if dsn == "" {
+		dsn = config.DSN()
+	}
+	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections,
+		Registry: config.Registry(), Kinds: fleetKinds(
+			config.Registry()), Tenants: config.Server.Tenant.Enabled, Version: terminal.Version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
+}
+
+// listen opens the ports and says who is let in by each.
+func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Options) (err error) {
+	identify := &clm.Identity{
+		MayCall:     func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
+		OnlyReports: func(peer string) bool { return access.OnlyReports(access.CLM, pki.Name(peer)) },
+		Tenancy:     config.Server.Tenant,
+	}
+	o.Identify = identify.Identify
+	if *config.Server.JWT.Enabled {
+		if identify.Tokens, err = clm.NewTokens(config.Server.JWT.Configs); err != nil {
+			return fmt.Errorf("server.jwt.configs: %w", err)
+		}
+	}
+	address := config.Address()
+	if f.http != "" {
+		address = f.http
+	}
+	switch {
+	case f.identity.given() && config.Server.TLS.Enabled:
+		return errors.New(
+			"the API has the region's certificate, or the one of server.tls: take --identity, or server.tls.enabled")
+	case f.identity.given():
+		identity, err := s.openIdentity(p, pki.ServiceName("clm"))
+		if err != nil {
+			return err
+		}
+		f.registered = identity
+		o.HTTPTLS = identity.ServerTLS(identify.Tokens == nil)
+	case config.Server.TLS.Enabled && identify.Tokens == nil:
+		return errors.New(
+			"nobody could prove who calls: with server.tls there must be server.jwt, or an identity of the region " +
+				"instead")
+	case config.Server.TLS.Enabled:
+		if o.HTTPTLS, err = certified(config.Server.TLS); err != nil {
+			return fmt.Errorf("server.tls: %w", err)
+		}
+	case f.insecure != "" && f.http == "" && !config.ServerGiven:
+		address = "" // that one only
+	case f.insecure != "":
+		return errors.New("--insecure-listen is for a port beside one that has TLS; the API's is plain already")
+	case f.http == "" && !config.ServerGiven:
+		return errNoIdentity
+	default:
+		if err := onLoopback(address); err != nil && identify.Tokens == nil {
+			return fmt.Errorf("the API at %s: %w", address, err)
+		}
+		identify.Open = identify.Tokens == nil
+		s.log.Warn("listening without TLS", "address", address)
+	}
+	if f.insecure != "" {
+		if err := onLoopback(f.insecure); err != nil {
+			return fmt.Errorf("--insecure-listen %s: %w", f.insecure, err)
+		}
+		if o.Plain, err = listen(f.insecure); err != nil {
+			return err
+		}
+		identify.Open, identify.Trusting = true, true
+		s.log.Warn("listening without TLS and without identity", "address", f.insecure)
+	}
+	if address != "" {
+		o.HTTP, err = listen(address)
+	}
+	return err
+}
+
+// onLoopback refuses an address that others than this machine's users reach.
+func onLoopback(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return errors.New("what has neither TLS nor an identity stays on loopback")
+	}
+	return nil
+}
+
+func clmMigrate(c *terminal.Session) *cobra.Command {
+	f := &clmFlags{}
+	cmd := serviceCommand(c, "clm", "Bring CLM's database up to date, and end",
+		`Brings the schema of CLM's database up to date under a lock, which a server that
+starts does, too. A database of a newer program is refused.`, func(ctx context.Context, s *service) error {
+			config, err := f.load(s)
+			if err != nil {
+				return err
+			}
+			db, err := f.open(ctx, config, s, nil)
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			if !hasFleet(config.Registry()) {
+				return nil
+			}
+			return fleet.Migrate(ctx, db.Store)
+		})
+	cmd.Use = "migrate"
+	f.add(cmd)
+	return cmd
+}
+
+func clmVersion(c *terminal.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c.Printf("atoll clm %s\n", terminal.Version)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,131 @@
+package services
+
+import (
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/clm"
+	"atoll.dev/internal/rest"
+	"atoll.dev/pki"
+)
+
+// clmFlags are the flags of what works on CLM's database: its configuration,
+// and what is Atoll's own.
+type clmFlags struct {
+	cmd      *cobra.Command
+	config   string // file
+	dsn      string
+	http     string // address
+	insecure string // address of the plain listener
+	identity identityFlags
+	sentinel sentinelFlags
+	fleet    fleetFlags
+	releases []string // that clusters can have
+
+	registered *pki.Identity // nil without an identity of the region
+}
+
+// add gives a command all of them.
+func (f *clmFlags) add(cmd *cobra.Command) {
+	f.addDatabase(cmd, "config")
+	f.addSettings(cmd, "")
+}
+
+// addDatabase gives a command what says where the database is, and what is in
+// it. config is the name of the flag of the file.
+func (f *clmFlags) addDatabase(cmd *cobra.Command, config string) {
+	f.cmd = cmd
+	cmd.Flags().StringVar(&f.config, config, "",
+		"YAML file of the configuration, as hyperfleet-api reads it (default: HYPERFLEET_CONFIG, or none)")
+	cmd.Flags().StringVar(&f.dsn, "dsn", "", "PostgreSQL database of CLM alone, instead of --db-host and so on")
+	f.addSettings(cmd, "database.")
+}
+
+// addSettings gives a command the flags of the keys that begin with prefix.
+func (f *clmFlags) addSettings(cmd *cobra.Command, prefix string) {
+	for _, s := range clm.Settings() {
+		switch {
+		case !strings.HasPrefix(s.Key, prefix):
+		case s.Flag == "" || cmd.Flags().Lookup(s.Flag) != nil: // services have --log-level
+		case s.Bool:
+			cmd.Flags().Bool(s.Flag, false, s.Usage)
+		default:
+			cmd.Flags().String(s.Flag, "", s.Usage)
+		}
+	}
+}
+
+// load reads the configuration and makes the log that it asks for.
+func (f *clmFlags) load(s *service) (*clm.Config, error) {
+	config, err := clm.LoadConfig(cmp.Or(f.config, os.Getenv("HYPERFLEET_CONFIG")), os.Getenv, func(name string) (
+		string, bool) {
+		flag := f.cmd.Flags().Lookup(name)
+		if flag == nil || !flag.Changed {
+			return "", false
+		}
+		return flag.Value.String(), true
+	})
+	if err != nil {
+		return nil, err
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(config.Logging.Level)); err != nil {
+		return nil, fmt.Errorf("logging.level: %w", err)
+	}
+	var out io.Writer = os.Stderr
+	if config.Logging.Output == "stdout" {
+		out = os.Stdout
+	}
+	var handler slog.Handler = slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})
+	if config.Logging.Format == "text" {
+		handler = slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})
+	}
+	s.log = slog.New(handler).With("service", s.name)
+	return config, nil
+}
+
+// serveOps serves health and metrics at ports of their own, where the
+// configuration asks for that. Each has all of them.
+func (f *clmFlags) serveOps(s *service, p *parts, config *clm.Config) error {
+	for name, at := range map[string]struct {
+		clm.Endpoint
+		port int
+	}{"health": {config.Health.Endpoint, 8080}, "metrics": {config.Metrics.Endpoint, 9090}} {
+		if !at.Given() && (config.File == "" || s.opsAddr != "") {
+			continue
+		}
+		var server *tls.Config
+		if at.TLS.Enabled {
+			var err error
+			if server, err = certified(at.TLS); err != nil {
+				return fmt.Errorf("%s.tls: %w", name, err)
+			}
+		}
+		l, err := listen(at.Address(at.port))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		p.aside(func(w *rest.Server) { w.Name, w.TLS = "clm "+name, server }, s, l)
+	}
+	return nil
+}
+
+// certified is the configuration of a server whose certificate is in files.
+// They may be replaced while it runs.
+func certified(files clm.TLSFiles) (*tls.Config, error) {
+	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		cert, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+		return &cert, err
+	}
+	if _, err := load(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: load}, nil
+}

@@ -1,0 +1,80 @@
+package services
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/clm"
+	"atoll.dev/fleet"
+	"atoll.dev/pki"
+	"atoll.dev/store"
+)
+
+// hasFleet says whether a lifecycle manager with these entities places
+// clusters: it has clusters and management clusters, and no placements of its
+// own.
+func hasFleet(r *clm.Registry) bool {
+	has := func(kind string) bool {
+		return slices.ContainsFunc(r.Entities(), func(e clm.Entity) bool { return e.Kind == kind })
+	}
+	return has("Cluster") && has("ManagementCluster") && !has(string(fleet.KindPlacement))
+}
+
+func fleetKinds(r *clm.Registry) []store.KindSpec {
+	if !hasFleet(r) {
+		return nil
+	}
+	return fleet.Kinds()
+}
+
+// fleetFlags are what the fleet in CLM's process needs beside CLM's.
+type fleetFlags struct {
+	maestro    string
+	endOrphans time.Duration
+}
+
+func (f *fleetFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.maestro, "maestro", "",
+		"URL of Maestro's REST API, which says what management clusters run; without it, what a forced deletion left "+
+			"behind holds its room until an operator frees it")
+	cmd.Flags().DurationVar(&f.endOrphans, "end-orphans-after", 0,
+		"end what a forced deletion left on a management cluster after this time; 0 leaves that to operators (atoll "+
+			"mc orphans)")
+}
+
+// works is Maestro, as far as the fleet asks it; nil without one.
+func (f *fleetFlags) works(identity *pki.Identity) (fleet.Works, func(), error) {
+	if f.maestro == "" {
+		return nil, func() {}, nil
+	}
+	o := maestroclient.Options{HTTP: f.maestro, GRPC: "127.0.0.1:0", Timeout: 10 * time.Second} // gRPC is not used
+	if identity != nil {
+		o.TLS = identity.ClientTLS("maestro")
+	}
+	m, err := maestroclient.New(o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--maestro: %w", err)
+	}
+	return fleet.MaestroWorks(m), func() { _ = m.Close() }, nil
+}
+
+// startFleet adds the fleet to a process that serves CLM's API.
+func startFleet(s *service, p *parts, o *clm.Options, works fleet.Works, endOrphans time.Duration) error {
+	if !hasFleet(o.Database.Registry) {
+		s.log.Warn("the entities have no Cluster or no ManagementCluster, so nothing is placed")
+		return nil
+	}
+	f, err := fleet.New(p.ctx, fleet.Options{
+		Store: o.Database.Store, Feed: o.Database.Feed, Works: works, EndOrphansAfter: endOrphans, Logger: s.log, Metrics: s.ops.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	o.Extension = f
+	p.run(f.Run)
+	return nil
+}

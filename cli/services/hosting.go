@@ -1,0 +1,129 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/hosting"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/credential"
+	"atoll.dev/hosting/nodepool"
+	"atoll.dev/hosting/process"
+	"atoll.dev/hosting/router"
+)
+
+func Hosting(c *terminal.Session) *cobra.Command {
+	var kubeconfig string
+	var releases []string
+	o, planes := hosting.Options{}, process.Options{}
+	cmd := serviceCommand(c, "hosting", "Runs hosted control planes on a management cluster",
+		`Follows the HostedClusters of a management cluster that "atoll mc bootstrap
+--hosting-out" has prepared, and runs a plane for each, a process of its own that
+outlives this one. "atoll router" brings customers to them: it follows the routes
+on the socket control.sock in the data directory.
+
+Planes run the releases that --release names, and no others.`, func(ctx context.Context, s *service) error {
+			if kubeconfig == "" || planes.Dir == "" || o.Advertise == "" || len(releases) == 0 {
+				return errors.New("--kubeconfig, --data-dir, --advertise and --release are needed")
+			}
+			var err error
+			if planes.Binaries, err = catalogue(releases); err != nil {
+				return err
+			}
+			o.Releases = slices.Sorted(maps.Keys(planes.Binaries))
+			if planes.Dir, err = filepath.Abs(planes.Dir); err != nil { // planes outlive our working directory
+				return fmt.Errorf("--data-dir: %w", err)
+			}
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			klog.SetSlogLogger(s.log) // client-go's own lines, in our form
+			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+			if err != nil {
+				return fmt.Errorf("--kubeconfig: %w", err)
+			}
+			config.QPS, config.Burst = 200, 400
+			if o.Client, err = dynamic.NewForConfig(config); err != nil {
+				return fmt.Errorf("--kubeconfig: %w", err)
+			}
+			o.Log, o.Metrics = s.log, s.ops.Registry
+			planes.Log, planes.Metrics = s.log, s.ops.Registry
+			return s.host(p, o, planes)
+		})
+	cmd.Example = `  atoll hosting --kubeconfig hosting.kubeconfig --data-dir /var/lib/atoll/hosting --advertise mc-01.example:6443 \
+    --release 1.36.3=/usr/libexec/atoll-kube --ops 127.0.0.1:9090`
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "hosting's, of the management cluster")
+	cmd.Flags().StringVar(&planes.Dir, "data-dir", "", "directory of the planes' data, and of the control socket")
+	cmd.Flags().StringVar(&o.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
+	cmd.Flags().StringArrayVar(&releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
+	cmd.Flags().DurationVar(&o.Idle, "idle", 0,
+		"how long nobody is connected before a hibernated cluster sleeps (default 10m)")
+	return cmd
+}
+
+// host runs hosting and its side of the router.
+func (s *service) host(p *parts, o hosting.Options, planes process.Options) error {
+	var h *hosting.Hosting
+	control := router.NewControl(func(ctx context.Context, serverName string) (string, error) {
+		return h.WakeServer(ctx, serverName)
+	})
+	o.Routes = control
+	runtime, err := process.New(planes)
+	if err != nil {
+		return err
+	}
+	o.Planes = runtime
+	h, err = hosting.New(o)
+	if err != nil {
+		return err
+	}
+	s.ops.Check("hostedclusters", h.Ready)
+	p.run(func(ctx context.Context) error {
+		return h.Run(ctx, func(ctx context.Context) error {
+			l, err := router.ListenControl(filepath.Join(planes.Dir, "control.sock"))
+			if err != nil {
+				return err
+			}
+			return control.Serve(ctx, l)
+		}, func(ctx context.Context) error {
+			return credential.Run(ctx, credential.Options{Client: o.Client, Planes: h, Log: o.Log})
+		}, func(ctx context.Context) error {
+			return nodepool.Run(ctx, nodepool.Options{Client: o.Client, Planes: h, Log: o.Log})
+		})
+	})
+	return p.wait()
+}
+
+// catalogue reads the values of --release.
+func catalogue(releases []string) (map[controlplane.Version]string, error) {
+	version := regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?$`)
+	c := map[controlplane.Version]string{}
+	for _, r := range releases {
+		v, binary, ok := strings.Cut(r, "=")
+		if !ok || !version.MatchString(v) || binary == "" {
+			return nil, fmt.Errorf("--release %q is not VERSION=BINARY, as 1.36.3=/usr/libexec/atoll-kube", r)
+		}
+		if _, twice := c[controlplane.Version(v)]; twice {
+			return nil, fmt.Errorf("--release names %s twice", v)
+		}
+		path, err := filepath.Abs(binary)
+		if err != nil {
+			return nil, fmt.Errorf("--release %q: %w", r, err)
+		}
+		c[controlplane.Version(v)] = path
+	}
+	return c, nil
+}

@@ -1,0 +1,320 @@
+package services
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/access"
+	"atoll.dev/bus"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/maestro"
+	"atoll.dev/pki"
+)
+
+// maestroFlags are those of the server that are not its options as they stand.
+type maestroFlags struct {
+	http, grpc, agents string // addresses
+	messages           string // mqtt or grpc: how agents come
+	authn              string
+	insecure           map[string]string
+	tokens             maestro.KubeOptions
+	sources, broker    certFiles // of the gRPC ports, when they are not the region's
+	original           originalFlags
+	noHeartbeat        bool
+	brokerConfig       string // file
+	subscription       string // shared or broadcast
+	enforceOwnership   bool
+	clm                string // URL
+}
+
+// certFiles are a server's certificate and the CA of its clients.
+type certFiles struct{ cert, key, ca string }
+
+func Maestro(c *terminal.Session) *cobra.Command {
+	cmd := maestroServer(c, "maestro")
+	cmd.AddCommand(maestroServer(c, "server"), Agent(c)) // what charts of the original run
+	return cmd
+}
+
+// maestroServer makes the command that serves. It has two names: "atoll
+// maestro", as all of the region's services, and "atoll maestro server", as
+// the original.
+func maestroServer(c *terminal.Session, name string) *cobra.Command {
+	f := &maestroFlags{}
+	o := maestro.Options{}
+	id := &identityFlags{}
+	cmd := serviceCommand(c, "maestro", "Maestro: ships works to management clusters",
+		`Serves consumers and resource bundles over REST and gRPC, delivers works to
+agents over MQTT or gRPC and takes their status back. Replicas share a database
+and a broker.
+
+With --message-broker-type grpc there is no broker: agents come to --grpc-broker.
+With mqtt that port may be open, too; an agent comes the one way or the other.`, func(ctx context.Context, s *service) error {
+			s.identity = *id
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := f.apply(s, p, &o); err != nil {
+				return err
+			}
+			server, err := maestro.New(p.ctx, o)
+			if err != nil {
+				return err
+			}
+			if c, ok := o.CLM.(*clmclient.Client); ok {
+				defer c.Close() // after wait
+			}
+			p.run(server.Run)
+			return p.wait()
+		})
+	cmd.Use = name
+	addIdentity(cmd, id)
+	optionalIdentity(cmd) // a server that has plain listeners only needs none
+	fl := cmd.Flags()
+	fl.StringVar(&o.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
+	fl.StringVar(&f.clm, "clm", "",
+		"URL of the region's lifecycle manager, which is told which agents are heard; it places clusters by that")
+	fl.IntVar(&o.WatchesPerCaller, "watches-per-caller", 100,
+		"watches over REST that an account has open at the same time; 0: any number")
+	fl.StringVar(&o.Broker, "mqtt", "127.0.0.1:8883", "the broker")
+	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
+		`YAML file about the broker, as Maestro and OCM's agents read it: brokerHost, username,
+password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --mqtt`)
+	fl.StringVar(&f.subscription, "subscription-type", "shared",
+		"how replicas hear agents: shared (each hears some), or broadcast (each hears all; for brokers without "+
+			"shared subscriptions)")
+	fl.StringVar(&o.BrokerClientID, "client-id", "",
+		`MQTT client id; each replica needs its own, the region's brokers want "maestro-..." (default: maestro- and a random one)`)
+	fl.IntVar(&o.Connections, "broker-connections", 1, "connections that publish to the broker")
+	fl.Float64Var(&o.PublishRate, "broker-publish-rate", 0,
+		"events that one of them publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is any "+
+			"number")
+	fl.IntVar(&o.MaxMessage, "max-message-size", 0,
+		"bytes that the broker takes, for one that does not say so (AWS IoT Core: 131072, Azure Event Grid: 524288); "+
+			"larger works are refused")
+	fl.StringVar(&o.SourceID, "source-id", "maestro", "source id in topics and events")
+	fl.StringVar(&f.http, "http", "127.0.0.1:8000", "address of the REST API")
+	fl.StringSliceVar(&o.CORSOrigins, "cors-origin", nil, "an origin whose pages may call the REST API; * is any")
+	fl.StringVar(&f.grpc, "grpc", "127.0.0.1:8090", "address of the gRPC API for sources")
+	fl.StringVar(&f.agents, "grpc-broker", "",
+		"address of the gRPC API for agents (with --message-broker-type grpc: 127.0.0.1:8091)")
+	fl.StringVar(&f.messages, "message-broker-type", "mqtt", "how agents are reached: mqtt or grpc")
+	fl.StringVar(&f.authn, "grpc-authn-type", "mtls",
+		`who may call over gRPC: mtls (certificates), token (bearer tokens of a Kubernetes,
+and certificates), mock (nobody is asked; only with --insecure-listen, and then nothing else is opened)`)
+	fl.StringVar(&o.RulesFile, "grpc-authorizer-config", "",
+		"YAML file of the rules by which others than the region's services may call over gRPC")
+	fl.StringVar(&f.tokens.Server, "kube-api-server", "",
+		"URL of the Kubernetes API server that reviews tokens; default: that of the pod")
+	fl.StringVar(&f.tokens.CAFile, "kube-ca-file", "", "its CA; default: the pod's")
+	fl.StringVar(&f.tokens.TokenFile, "kube-token-file", "", "token to ask it with; default: the pod's")
+	fl.StringToStringVar(&f.insecure, "insecure-listen", nil,
+		"plain listeners without identity, on loopback only: rest=ADDR,grpc=ADDR,grpc-broker=ADDR")
+	fl.StringVar(&f.sources.cert, "grpc-tls-cert-file", "",
+		"certificate of the gRPC API for sources, when it is not the region's")
+	fl.StringVar(&f.sources.key, "grpc-tls-key-file", "", "its key")
+	fl.StringVar(&f.sources.ca, "grpc-client-ca-file", "",
+		"CA of its clients, who are users of --grpc-authorizer-config")
+	fl.StringVar(&f.broker.cert, "grpc-broker-tls-cert-file", "",
+		"certificate of the gRPC API for agents, when it is not the region's")
+	fl.StringVar(&f.broker.key, "grpc-broker-tls-key-file", "", "its key")
+	fl.StringVar(&f.broker.ca, "grpc-broker-client-ca-file", "",
+		"CA of its clients, who are users of --grpc-authorizer-config")
+	fl.DurationVar(&o.Heartbeat, "heartbeat-check-interval", 10*time.Second, "between heartbeats on gRPC streams")
+	fl.BoolVar(&f.noHeartbeat, "heartbeat-disable", false, "send no heartbeats")
+	fl.BoolVar(&f.enforceOwnership, "enforce-source-ownership", true,
+		"a bundle is changed by the source that made it only")
+	fl.BoolVar(&o.PlainErrors, "grpc-plain-errors", false,
+		"gRPC errors are the text alone, not a Kubernetes status that holds it")
+	f.original.add(fl)
+	return cmd
+}
+
+// apply makes the options of a server of the flags.
+func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
+	if err := f.original.apply(f, o); err != nil {
+		return err
+	}
+	switch f.messages {
+	case "grpc":
+		o.Broker = ""
+		if f.agents == "" && f.insecure["grpc-broker"] == "" {
+			f.agents = "127.0.0.1:8091"
+		}
+	case "mqtt":
+		if err := f.mqtt(o); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("--message-broker-type %q is neither mqtt nor grpc", f.messages)
+	}
+	if f.noHeartbeat {
+		o.Heartbeat = 100 * 365 * 24 * time.Hour
+	}
+	o.AnySource = !f.enforceOwnership
+	o.Logger, o.Metrics, o.Ops = s.log, s.ops.Registry, s.ops
+	if err := f.listenPlain(s, o); err != nil {
+		return err
+	}
+	switch f.authn {
+	case "mtls":
+	case "token":
+		o.Tokens = &f.tokens
+	case "mock":
+		if len(f.insecure) == 0 {
+			return errors.New("--grpc-authn-type mock asks nobody who it is: it is for --insecure-listen only")
+		}
+		if o.Broker != "" && f.brokerConfig == "" && s.identity.dir == "" {
+			return errors.New(
+				"the broker wants an identity: give --identity, --pki and --ca, or --message-broker-config-file, or " +
+					"--message-broker-type grpc")
+		}
+	default:
+		return fmt.Errorf("--grpc-authn-type %q is neither mtls, token nor mock", f.authn)
+	}
+	if f.authn == "mock" && (o.Broker == "" || f.brokerConfig != "") {
+		if f.clm != "" {
+			return errors.New("--clm wants an identity: give --identity, --pki and --ca")
+		}
+		return nil
+	}
+	if !s.identity.given() {
+		return errNoIdentity
+	}
+	identity, err := s.openIdentity(p, pki.ServiceName("maestro"))
+	if err != nil {
+		return err
+	}
+	if f.clm != "" {
+		// A call that fails is made again a second later anyway.
+		if o.CLM, err = clmclient.New(clmclient.Options{Endpoint: f.clm, TLS: identity.ClientTLS("clm"),
+			Timeout: 2 * time.Second, Budget: time.Millisecond}); err != nil {
+			return err
+		}
+	}
+	if f.brokerConfig == "" {
+		o.BrokerTLS = identity.ClientTLS("broker")
+	}
+	if f.authn == "mock" {
+		return nil
+	}
+	o.MayCall = func(peer string) bool { return access.MayCall(access.MaestroHTTP, pki.Name(peer)) }
+	mutual := f.authn == "mtls"
+	o.HTTPTLS = identity.ServerTLS(true)
+	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, mutual); err != nil {
+		return fmt.Errorf("--grpc-tls-cert-file: %w", err)
+	}
+	if o.HTTP, err = listen(f.http); err != nil {
+		return err
+	}
+	if o.GRPC, err = listen(f.grpc); err != nil || f.agents == "" {
+		return err
+	}
+	if o.AgentsTLS, o.ForeignAgents, err = f.broker.tls(identity, mutual); err != nil {
+		return fmt.Errorf("--grpc-broker-tls-cert-file: %w", err)
+	}
+	o.Agents, err = listen(f.agents)
+	return err
+}
+
+// mqtt reads what the flags say of the broker.
+func (f *maestroFlags) mqtt(o *maestro.Options) error {
+	o.Topics = bus.TopicsOf(o.SourceID)
+	if f.brokerConfig != "" {
+		config, err := bus.ReadConfig(f.brokerConfig)
+		if err != nil {
+			return fmt.Errorf("--message-broker-config-file: %w", err)
+		}
+		client := config.Options()
+		o.Broker, o.BrokerUsername, o.BrokerPassword, o.BrokerKeys = client.Addr, client.Username, client.Password,
+			client.Keys
+		o.BrokerTimes.KeepAlive, o.BrokerTimes.Dial = client.KeepAlive, client.DialTimeout
+		if config.Topics != (bus.Topics{}) {
+			o.Topics = config.Topics
+		}
+	}
+	switch f.subscription {
+	case "shared":
+		o.Topics.AgentEvents = o.Topics.AgentEvents.Share()
+	case "broadcast":
+		o.Topics.AgentEvents.Group = ""
+	default:
+		return fmt.Errorf("--subscription-type %q is neither shared nor broadcast", f.subscription)
+	}
+	return nil
+}
+
+// listenPlain opens what --insecure-listen names.
+func (f *maestroFlags) listenPlain(s *service, o *maestro.Options) error {
+	for name, addr := range f.insecure {
+		to, ok := map[string]*net.Listener{"rest": &o.Plain.HTTP, "grpc": &o.Plain.GRPC,
+			"grpc-broker": &o.Plain.Agents}[name]
+		if !ok {
+			return fmt.Errorf("--insecure-listen %s: there are rest, grpc and grpc-broker", name)
+		}
+		err := onLoopback(addr)
+		if err != nil {
+			return fmt.Errorf("--insecure-listen %s=%s: %w", name, addr, err)
+		}
+		if *to, err = listen(addr); err != nil {
+			return err
+		}
+		s.log.Warn("listening without TLS and without identity", "port", name, "address", addr)
+	}
+	return nil
+}
+
+// tls is the configuration of a gRPC port: the region's identity, or the files.
+func (c certFiles) tls(identity *pki.Identity, mutual bool) (config *tls.Config, foreign bool, err error) {
+	config = identity.ServerTLS(mutual)
+	if c == (certFiles{}) {
+		return config, false, nil
+	}
+	if c.cert == "" || c.key == "" {
+		return nil, false, errors.New("a certificate and its key are needed")
+	}
+	pair := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { // renewed in place
+		cert, err := tls.LoadX509KeyPair(c.cert, c.key)
+		return &cert, err
+	}
+	if _, err := pair(nil); err != nil {
+		return nil, false, err
+	}
+	if c.ca == "" {
+		// Another certificate, the same clients: who is let in is the region's.
+		inner := config.GetConfigForClient
+		config.GetCertificate = pair
+		config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			got, err := inner(hello)
+			if got != nil {
+				got.GetCertificate = pair
+			}
+			return got, err
+		}
+		return config, false, nil
+	}
+	pem, err := os.ReadFile(c.ca)
+	if err != nil {
+		return nil, false, err
+	}
+	own := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: pair, ClientAuth: tls.RequireAndVerifyClientCert,
+		SessionTicketsDisabled: true}
+	if !mutual {
+		own.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	own.ClientCAs = x509.NewCertPool()
+	if !own.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, false, fmt.Errorf("%s has no certificates", c.ca)
+	}
+	return own, true, nil
+}

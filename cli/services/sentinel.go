@@ -1,0 +1,222 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/adapter"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/clm"
+	"atoll.dev/internal/trace"
+	"atoll.dev/pki"
+	"atoll.dev/sentinel"
+	"atoll.dev/store"
+)
+
+// sentinelFlags are those of a sentinel, in CLM's process or in its own.
+type sentinelFlags struct {
+	on           bool
+	broker       string
+	brokerConfig string
+	configs      []string // files
+	name, fleet  string
+}
+
+// add gives a command the flags. prefix keeps those apart that CLM has for
+// something else.
+func (f *sentinelFlags) add(cmd *cobra.Command, prefix string) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.broker, "mqtt", "", "the region's broker, host:port, to which the sentinel says what needs work")
+	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
+		"YAML file about another broker: brokerHost, username, password, caFile, clientCertFile, clientKeyFile and "+
+			"so on")
+	fl.StringArrayVar(&f.configs, prefix+"config", nil,
+		"YAML file of hyperfleet-sentinel for one kind; may be repeated (default: HyperFleet's rules for each kind "+
+			"that has required adapters)")
+	fl.StringVar(&f.name, prefix+"name", "",
+		"tells replicas apart, the same after a restart (default: the host's name)")
+	fl.StringVar(&f.fleet, prefix+"fleet", "",
+		"tells apart sentinels of one database that look after different resources (default: default)")
+}
+
+// wanted says whether the process of CLM is to have one.
+func (f *sentinelFlags) wanted() bool { return f.on && (f.broker != "" || f.brokerConfig != "") }
+
+// start adds a sentinel to a process that has CLM's database open; inside: and
+// serves its API.
+func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *pki.Identity, inside bool) error {
+	broker, err := brokerOptions(f.broker, f.brokerConfig, identity)
+	if err != nil {
+		return err
+	}
+	o := sentinel.Options{
+		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
+		Trace: published(
+			s.tracer), Version: terminal.Version, Logger: s.log, Metrics: s.ops.Registry, Ops: s.ops, Inside: inside,
+	}
+	for _, e := range db.Registry.Entities() {
+		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(
+			e.ParentKind)})
+		// Of what no adapter is awaited for nothing is ever wrong.
+		if len(f.configs) == 0 && len(e.RequiredAdapters) > 0 {
+			o.Configs = append(o.Configs, sentinel.DefaultConfig(e.Plural))
+		}
+	}
+	configs, err := f.read()
+	if err != nil {
+		return err
+	}
+	for i, c := range configs {
+		if none := c.Ineffective(inside); len(none) > 0 {
+			s.log.Warn("settings without effect", "file", f.configs[i], "settings", none)
+		}
+		if c.DebugConfig {
+			text, err := c.Dump()
+			if err != nil {
+				return err
+			}
+			s.log.Info("the sentinel's configuration", "file", f.configs[i], "config", string(text))
+		}
+	}
+	o.Configs = append(o.Configs, configs...)
+	if len(o.Configs) == 0 {
+		s.log.Warn("no kind has required adapters and no --sentinel-config is given, so there is no sentinel")
+		return nil
+	}
+	run, err := sentinel.New(p.ctx, o)
+	if err != nil {
+		return err
+	}
+	p.run(run.Run)
+	return nil
+}
+
+// read reads the files.
+func (f *sentinelFlags) read() (configs []sentinel.Config, err error) {
+	for _, file := range f.configs {
+		c, err := sentinel.ReadConfig(file, os.LookupEnv)
+		if err != nil {
+			return nil, err
+		}
+		configs = append(configs, c)
+	}
+	return configs, nil
+}
+
+// published makes the span of an event in the trace that made the resource's
+// generation, and returns its place for the event.
+func published(tracer *trace.Tracer) func(store.Document) string {
+	return func(d store.Document) string {
+		parent := clm.TraceparentOf(d)
+		if tracer == nil {
+			return parent
+		}
+		ctx, span := tracer.Start(trace.WithParent(context.Background(), parent), "publish "+string(d.Kind),
+			trace.Producer,
+			trace.String("resource.id", d.ID), trace.Int("resource.generation", d.Generation))
+		span.End(nil)
+		return trace.Parent(ctx)
+	}
+}
+
+// Sentinel holds the sentinel as a process of its own.
+func Sentinel(c *terminal.Session) *cobra.Command {
+	cmd := sentinelServer(c, "sentinel")
+	cmd.AddCommand(sentinelServer(c, "serve"), sentinelDump(c), &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c.Printf("atoll sentinel %s\n", terminal.Version)
+			return nil
+		},
+	})
+	return cmd
+}
+
+func sentinelServer(c *terminal.Session, name string) *cobra.Command {
+	f := &sentinelFlags{}
+	db := &clmFlags{}
+	cmd := serviceCommand(c, "sentinel", "The sentinel, when it does not run in CLM's process",
+		`Decides, from CLM's change feed and the clock, which resources need work, and says
+so to the adapters. "atoll clm" has it inside; apart it works on the same
+database, with the same entities. Replicas share the resources; each has a
+--name.
+
+--config is a file of hyperfleet-sentinel; --clm-config is CLM's own.`, func(ctx context.Context, s *service) error {
+			config, err := db.load(s)
+			if err != nil {
+				return err
+			}
+			traced := config.Tracing.Enabled != nil && *config.Tracing.Enabled
+			files, err := f.read()
+			if err != nil {
+				return err
+			}
+			for _, c := range files {
+				traced = traced || c.TracingEnabled
+			}
+			if len(files) > 0 && db.config == "" {
+				s.log = adapterLog(adapter.Log(files[0].Log), s.logLevel).With("service", s.name)
+			}
+			if err := s.startTracing(ctx, "hyperfleet-sentinel", traced); err != nil {
+				return err
+			}
+			s.identity = db.identity
+			p, err := s.begin(ctx)
+			if err != nil {
+				return err
+			}
+			var identity *pki.Identity
+			if s.identity.given() {
+				if identity, err = s.openIdentity(p, pki.ServiceName("clm")); err != nil {
+					return err
+				}
+			}
+			opened, err := db.open(p.ctx, config, s, s.ops)
+			if err != nil {
+				return err
+			}
+			defer opened.Close() // after wait
+			if err := f.start(s, p, opened, identity, false); err != nil {
+				return err
+			}
+			return p.wait()
+		})
+	cmd.Use = name
+	addIdentity(cmd, &db.identity)
+	optionalIdentity(cmd) // another broker may need none
+	f.add(cmd, "")
+	db.addDatabase(cmd, "clm-config")
+	return cmd
+}
+
+func sentinelDump(c *terminal.Session) *cobra.Command {
+	var files []string
+	cmd := &cobra.Command{
+		Use: "config-dump", Short: "Print a sentinel's configuration as it is in effect", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			for i, file := range files {
+				config, err := sentinel.ReadConfig(file, os.LookupEnv)
+				if err != nil {
+					return err
+				}
+				text, err := config.Dump()
+				if err != nil {
+					return err
+				}
+				if i > 0 {
+					c.Printf("---\n")
+				}
+				c.Printf("%s", text)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVar(&files, "config", nil, "the file; may be repeated")
+	if err := cmd.MarkFlagRequired("config"); err != nil {
+		panic(fmt.Sprintf("cli: %v", err))
+	}
+	return cmd
+}

@@ -1,0 +1,155 @@
+package terminal
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// Output is the -o flag: how a command prints what it found.
+type Output struct {
+	Format  string
+	formats []string // that the command has
+}
+
+// AddOutputFlag gives cmd the flag -o, with more formats than table, json and yaml
+// for tables of another sort.
+func AddOutputFlag(cmd *cobra.Command, more ...string) *Output {
+	o := &Output{Format: "table", formats: append([]string{"table", "json", "yaml"}, more...)}
+	cmd.Flags().VarP(o, "output", "o", o.choices())
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.formats, cobra.ShellCompDirectiveNoFileComp))
+	return o
+}
+
+func (o *Output) choices() string {
+	last := len(o.formats) - 1
+	return strings.Join(o.formats[:last], ", ") + " or " + o.formats[last]
+}
+
+func (o *Output) String() string { return o.Format }
+func (o *Output) Type() string   { return "format" }
+func (o *Output) Set(s string) error {
+	if !slices.Contains(o.formats, s) {
+		return fmt.Errorf("use %s", o.choices())
+	}
+	o.Format = s
+	return nil
+}
+
+// Print writes v as JSON or YAML, or calls table for people.
+func (o *Output) Print(w io.Writer, v any, table func(w io.Writer)) error {
+	switch o.Format {
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(v)
+	case "yaml":
+		data, err := yaml.Marshal(v)
+		if err == nil {
+			_, err = w.Write(data)
+		}
+		return err
+	}
+	table(w)
+	return nil
+}
+
+// Table writes rows in aligned columns; the first is the heading.
+func Table(w io.Writer, rows [][]string) {
+	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = OneLine(cell)
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	tw.Flush()
+}
+
+// OneLine is a text of somebody else's, such as the message of a condition,
+// without what would break a line, or what a terminal obeys.
+func OneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp, unicode.Bidi_Control) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// Took shows a duration to three digits.
+func Took(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	default:
+		return d.Round(10 * time.Millisecond).String()
+	}
+}
+
+// Ago shows how long something is past, coarsely.
+func Ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	d := now.Sub(t)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+func Megabytes(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d MB", bytes/1_000_000)
+}
+
+// Progress is where a command says what it does: not among what a program
+// reads.
+func (o *Output) Progress(c *Session) io.Writer {
+	if o.Format != "table" {
+		return c.Err
+	}
+	return c.Out
+}
+
+// PrintNamed prints v as JSON or YAML, or the names for -o name.
+func (o *Output) PrintNamed(w io.Writer, v any, names ...string) error {
+	if o.Format == "name" {
+		for _, n := range names {
+			if _, err := fmt.Fprintln(w, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return o.Print(w, v, func(io.Writer) {})
+}
+
+func LabelText(labels map[string]string) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		parts = append(parts, k+"="+labels[k])
+	}
+	return strings.Join(parts, ",")
+}
