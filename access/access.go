@@ -1,25 +1,26 @@
-// Package access says who is calling the region and what they may do. It
-// verifies AWS Signature Version 4, for the service execute-api, against the
-// key pairs of the region's store, so that curl --aws-sigv4, awscurl and the
-// signers of the AWS SDKs work unchanged; it keeps those key pairs; and it
-// holds the table of which of the region's services may call which.
+// Package access identifies callers of the region and decides what they may do.
 //
-// Authenticate stands before every handler of a front: a request that it lets
-// through has a proven Identity in its context and none in its headers. Keys
-// follows the store's feed, so that verification makes no query and a disabled
-// key stops working at once.
+// A Router registers each route of a front with the action that a caller needs.
+// It identifies the sender of a request, decides, and only then calls the
+// handler, which finds the proven Identity in the context and no identity in the
+// headers.
 //
-// Fronts import it, and cli composes it. No other service imports it: they
-// meet callers on the wire, by certificate, and ask MayCall's table through
-// the peer names that cli hands them.
+// A Verifier verifies AWS Signature Version 4 for the service execute-api, so
+// that curl --aws-sigv4, awscurl and the signers of the AWS SDKs work unchanged.
+// A KeyStore stores the region's key pairs and follows its database's feed:
+// verification makes no query, and a disabled key stops working within a second.
 //
-// # What a signature does not do
+// MayCall is the table of which of the region's services may call which.
 //
-// A signature proves who made a request, not that it is made for the first
-// time. Whoever can read a request inside TLS can send the same request again
-// within 15 minutes of its date, or while a presigned one is valid. Writes are
-// safe against that by what they are: they name a version, or say the same
-// thing twice.
+// Fronts import this package, and cli composes it. No other service imports it:
+// cli gives them MayCall as a function of the caller's certificate.
+//
+// # What a signature does not prove
+//
+// A signature proves who signed a request, not that the request is new. Whoever
+// reads a request inside TLS can send it again within 15 minutes of its date, or
+// while a presigned request is valid. A repeated write does no harm when it names
+// a version or is idempotent.
 package access
 
 import (
@@ -27,7 +28,7 @@ import (
 	"regexp"
 )
 
-// Identity is who makes a request: proven, never claimed.
+// Identity is the proven sender of a request.
 type Identity struct {
 	Principal   string // ARN
 	Account     string // 12 digits
@@ -38,44 +39,44 @@ type Identity struct {
 
 type identityKey struct{}
 
-// WithIdentity returns a context that carries id. Authenticate does it; tests
-// of handlers may.
+// WithIdentity returns a context with an identity. A Router calls it, and tests of
+// handlers may.
 func WithIdentity(ctx context.Context, id Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 
-// FromContext returns the identity that Authenticate proved. ok is false where
-// no identity is needed, and where a handler runs without Authenticate, which
-// is a fault of its wiring.
+// FromContext returns the identity that a Router has proved. ok is false for a
+// public route, and for a handler that runs without a Router, which is a defect of
+// its wiring.
 func FromContext(ctx context.Context) (id Identity, ok bool) {
 	id, ok = ctx.Value(identityKey{}).(Identity)
 	return id, ok
 }
 
-// A Key is a key pair as verification needs it.
+// Key is a key pair with its secret, for verification.
 type Key struct {
 	AccessKeyID  string
 	Secret       string
 	SessionToken string // of temporary credentials; empty for a key pair of the region
 	Account      string
 	Principal    string
-	Privileged   bool // the account's
+	Privileged   bool // its account is
 	Disabled     bool
 }
 
-// String hides the secret, since structs end up in logs.
+// String hides the secret: structs are logged by mistake.
 func (k Key) String() string { return "key pair " + k.AccessKeyID }
 
 // GoString hides the secret from %#v.
 func (k Key) GoString() string { return k.String() }
 
-// Keys is where Authenticate finds key pairs.
+// Keys finds key pairs for a Verifier.
 type Keys interface {
 	// Lookup returns the key pair of an access key id, disabled ones too.
-	// It answers from memory. known is false for an id that nobody has. The
-	// error, ErrNotReady, means that it cannot tell, since it never had the
-	// key pairs; while they merely cannot be refreshed it answers by the last
-	// that it had.
+	// It answers from memory. known is false for an id of no key pair. The
+	// error is ErrNotReady while the key pairs were never read; when they cannot
+	// be read again, the answer is by the last read. Several goroutines may
+	// call it.
 	Lookup(accessKeyID string) (key Key, known bool, err error)
 }
 

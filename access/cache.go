@@ -11,16 +11,15 @@ import (
 	"atoll.dev/store"
 )
 
-// CacheObserver hears what the cache of key pairs cannot tell otherwise. Nil
-// funcs are not called.
+// CacheObserver observes the cache of key pairs. A nil func is not called.
 type CacheObserver struct {
-	// Unusable: a key pair cannot be used, because its secret does not open or
-	// its document is damaged. The error holds no secret.
+	// Unusable reports a key pair whose secret cannot be decrypted or whose
+	// document is damaged. The error has no secret.
 	Unusable func(accessKeyID string, err error)
 }
 
-// cache is the last known state of all key pairs and accounts. apply is its
-// only writer, and is called from one goroutine.
+// cache has the last known state of all key pairs and accounts. apply is its only
+// writer; one goroutine calls it.
 type cache struct {
 	sealer   *Sealer
 	observer CacheObserver
@@ -29,9 +28,9 @@ type cache struct {
 	filled    bool
 	state     cached
 	followers int
-	changed   chan struct{} // closed, and replaced, by each apply
+	changed   chan struct{} // apply closes and replaces it
 
-	relist *cached // being filled; only apply touches it
+	relist *cached // the state that a relist fills; only apply uses it
 }
 
 type cached struct {
@@ -42,7 +41,7 @@ type cached struct {
 type cachedKey struct {
 	version int64
 	key     Key
-	err     error // why it cannot be used
+	err     error // the key pair cannot be used
 }
 
 type cachedAccount struct {
@@ -74,9 +73,10 @@ func (c *cache) lookup(id string) (Key, bool, error) {
 	return k.key, true, nil
 }
 
-// apply takes what changed. A relist fills a state of its own first, so that
-// Lookup never sees half of one, and then replaces what was known, versions
-// included: the database may have been restored from a backup.
+// apply writes a batch of the feed into the cache. A relist fills a state of its
+// own, which replaces the known state when it is complete, versions included: the
+// database may have been restored from a backup. So Lookup never sees a part of a
+// relist.
 func (c *cache) apply(_ context.Context, b store.Batch) error {
 	opened := make(map[string]cachedKey)
 	for _, d := range b.Documents {
@@ -95,7 +95,7 @@ func (c *cache) apply(_ context.Context, b store.Batch) error {
 		target = c.relist
 	}
 	for _, d := range b.Documents {
-		target.take(d, opened)
+		target.set(d, opened)
 	}
 	if b.Relist && b.Last {
 		c.state, c.relist, c.filled = *c.relist, nil, true
@@ -105,7 +105,7 @@ func (c *cache) apply(_ context.Context, b store.Batch) error {
 	return nil
 }
 
-func (s *cached) take(d store.Document, opened map[string]cachedKey) {
+func (s *cached) set(d store.Document, opened map[string]cachedKey) {
 	switch {
 	case d.Kind == KindKeyPair && d.Removed:
 		delete(s.keys, d.ID)
@@ -121,8 +121,8 @@ func (s *cached) take(d store.Document, opened map[string]cachedKey) {
 	}
 }
 
-// open takes a key pair out of its document. One that is disabled keeps its
-// secret, so that its owner can be told.
+// open decrypts the key pair of a document. A disabled key pair keeps its secret:
+// only a caller who has the secret gets the error that the key is disabled.
 func (c *cache) open(d store.Document) cachedKey {
 	k := cachedKey{version: d.Version}
 	var spec keyPairSpec
@@ -144,7 +144,8 @@ func (c *cache) ready() error {
 		return fmt.Errorf("%w; is the database up?", ErrNotReady)
 	}
 	for _, k := range c.state.keys {
-		// Disabling what a lost key file took with it is the way on.
+		// After the loss of a key file an operator disables its key pairs; they do
+		// not keep the service from being ready.
 		if errors.Is(k.err, ErrOtherKeyFile) && !k.key.Disabled {
 			return k.err
 		}
@@ -152,8 +153,9 @@ func (c *cache) ready() error {
 	return nil
 }
 
-// running counts the followers that keep the cache up to date.
-func (c *cache) running() (stop func()) {
+// addFollower counts a follower that keeps the cache up to date, until stop is
+// called.
+func (c *cache) addFollower() (stop func()) {
 	count := func(n int) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -163,20 +165,21 @@ func (c *cache) running() (stop func()) {
 	return func() { count(-1) }
 }
 
-// awaitLimit bounds how long a change waits to be seen here. The poll behind
-// the doorbell runs every second.
+// awaitLimit bounds how long a change waits until the cache has it. When a
+// notification is lost, the feed is polled every second.
 const awaitLimit = 2 * time.Second
 
-// await returns when the cache has seen d, or nobody keeps it up to date.
+// await waits until the cache has the version of d. It returns at once when no
+// follower keeps the cache up to date, and after awaitLimit at the latest.
 func (c *cache) await(ctx context.Context, d store.Document) {
 	ctx, cancel := context.WithTimeout(ctx, awaitLimit)
 	defer cancel()
 	for {
 		c.mu.RLock()
-		seen := c.followers == 0 || c.state.version(d) >= d.Version
+		isCached := c.followers == 0 || c.state.version(d) >= d.Version
 		changed := c.changed
 		c.mu.RUnlock()
-		if seen {
+		if isCached {
 			return
 		}
 		select {

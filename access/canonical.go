@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// A message is a request as it was sent, in the parts that are signed.
+// message has the parts of a request that are signed, as they were sent.
 type message struct {
 	method           string
 	host             string
@@ -23,8 +23,8 @@ type message struct {
 	transferEncoding []string
 }
 
-// messageOf takes a server's request apart. ok is false when the target is not
-// a path with an optional query, such as * or a whole URL.
+// messageOf takes the signed parts of a request. ok is false when the request's
+// target is not a path with an optional query, such as * or a whole URL.
 func messageOf(r *http.Request) (m message, ok bool) {
 	target := r.RequestURI
 	if target == "" { // a request that did not come over a wire, as in tests
@@ -40,9 +40,9 @@ func messageOf(r *http.Request) (m message, ok bool) {
 	}, true
 }
 
-// headerValue is the canonical value of a header, by its name in lower case:
-// the values joined by commas, without space around them, and with single
-// spaces inside.
+// headerValue returns the canonical value of a header by its name in lower case:
+// the values joined by commas, without space around them, and with single spaces
+// inside.
 func (m message) headerValue(name string) (string, bool) {
 	if name == "host" {
 		return m.host, true
@@ -82,11 +82,11 @@ func singleSpaces(s string) string {
 //     the path.
 //
 // All forms of one request mean the same, and no form of one request is a form
-// of another that means something else, so accepting several gives nobody a
-// signature that was not made: a query in any form decodes to the same
-// parameters, and a path as sent is only accepted without %25. Were it
-// accepted with, then what curl signed for /a%252Fb, which is the name
-// "a%2Fb", could be sent again as /a%2Fb, which is "a/b".
+// of a request that means something else. So a signature that is accepted in
+// several forms still allows one request only: a query in every form decodes to
+// the same parameters, and a path as sent is accepted only without %25. A path
+// with %25 would be ambiguous: curl's signature of /a%252Fb, the name "a%2Fb",
+// could be sent again with /a%2Fb, the name "a/b".
 func canonicalRequests(m message, c *claim, payloadHash string) []string {
 	paths := []string{encodePath(m.path)}
 	if !strings.Contains(m.path, "%25") {
@@ -120,8 +120,8 @@ func canonicalRequests(m message, c *claim, payloadHash string) []string {
 	return forms
 }
 
-// queryPairs yields names and values as sent. A parameter without = has an
-// empty value; empty parameters are left out.
+// queryPairs yields names and values as they were sent. A parameter without = has
+// an empty value; empty parameters are left out.
 func queryPairs(raw string) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for part := range strings.SplitSeq(raw, "&") {
@@ -141,10 +141,10 @@ func unescapeQuery(s string) (string, bool) {
 	return u, err == nil
 }
 
-// sortedQueries returns the query sorted as it is, as botocore signs it, and
-// decoded, encoded and sorted: by what is encoded, as AWS's documents say, and
-// by what is decoded, as AWS's SDK for Go does. They differ beyond ASCII. A
-// query that cannot be decoded has none.
+// sortedQueries returns three sorted forms of a query: encoded again and sorted by
+// the encoded text (AWS's documents), encoded again and sorted by the decoded text
+// (AWS's SDK for Go), and as sent (botocore). They differ beyond ASCII. A query
+// that cannot be decoded has no form.
 func sortedQueries(raw string) []string {
 	var sent, decoded []param
 	for name, value := range queryPairs(raw) {
@@ -185,7 +185,8 @@ func joinParams(params []param) string {
 	return b.String()
 }
 
-// withoutSignature removes X-Amz-Signature, which cannot sign itself.
+// withoutSignature removes X-Amz-Signature from a query: a signature does not cover
+// itself.
 func withoutSignature(raw string) string {
 	var kept []string
 	for part := range strings.SplitSeq(raw, "&") {
@@ -205,10 +206,10 @@ func unreserved(c byte) bool {
 		c == '~'
 }
 
-// encode is AWS's URI encoding.
+// encode encodes a text by AWS's URI encoding.
 func encode(s string) string { return encodeBut(s, 0) }
 
-// encodePath encodes all but slashes.
+// encodePath encodes all bytes but slashes.
 func encodePath(s string) string { return encodeBut(s, '/') }
 
 func encodeBut(s string, kept byte) string {
@@ -232,7 +233,7 @@ func signingKey(secret string, s scope) []byte {
 	return mac(k, s.terminator)
 }
 
-// signature of one canonical request.
+// signature computes the signature of a canonical request.
 func signature(key []byte, c *claim, canonicalRequest string) []byte {
 	sum := sha256.Sum256([]byte(canonicalRequest))
 	return mac(key, algorithm+"\n"+c.date.Format(timeFormat)+"\n"+c.scope.String()+"\n"+hex.EncodeToString(sum[:]))

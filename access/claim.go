@@ -16,13 +16,14 @@ const (
 	timeFormat = "20060102T150405Z"
 	dateFormat = "20060102"
 
-	// skew is how far a request's date may be from the region's clock.
+	// skew is how far the date of a request may be from the region's clock.
 	skew = 15 * time.Minute
 	// maxExpiry of a presigned request is AWS's.
 	maxExpiry = 7 * 24 * time.Hour
 )
 
-// A claim is what a request says about its own signature.
+// claim is what a request claims about its own signature. Nothing in it is
+// verified.
 type claim struct {
 	presigned bool
 
@@ -97,7 +98,7 @@ func parseHeaderClaim(h http.Header, value string) (*claim, error) {
 		}
 	}
 	c := &claim{}
-	if err := c.fill(parts["Credential"], parts["SignedHeaders"], parts["Signature"]); err != nil {
+	if err := c.parseParts(parts["Credential"], parts["SignedHeaders"], parts["Signature"]); err != nil {
 		return nil, err
 	}
 	dates := h.Values("X-Amz-Date")
@@ -170,7 +171,7 @@ func parseQueryClaim(h http.Header, params map[string]string) (*claim, error) {
 		return nil, refuse(UnsupportedAlgorithm, "X-Amz-Algorithm is %s; only %s is accepted", quoted(a), algorithm)
 	}
 	c := &claim{presigned: true, expires: skew}
-	if err := c.fill(params[paramCredential], params[paramSignedHeaders], params[paramSignature]); err != nil {
+	if err := c.parseParts(params[paramCredential], params[paramSignedHeaders], params[paramSignature]); err != nil {
 		return nil, err
 	}
 	if err := c.setDate(params[paramDate]); err != nil {
@@ -196,8 +197,8 @@ func parseQueryClaim(h http.Header, params map[string]string) (*claim, error) {
 	return c, c.setPayloadHash(hashes)
 }
 
-// fill takes the three parts that both forms have.
-func (c *claim) fill(credential, signedHeaders, signature string) error {
+// parseParts reads the three parts that both forms have.
+func (c *claim) parseParts(credential, signedHeaders, signature string) error {
 	parts := strings.Split(credential, "/")
 	if len(parts) != 5 || slices.Contains(parts, "") {
 		return refuse(IncompleteSignature, "the credential is not KEYID/DATE/REGION/SERVICE/%s", terminator)
@@ -208,7 +209,7 @@ func (c *claim) fill(credential, signedHeaders, signature string) error {
 	c.signedHeaders = strings.Split(signedHeaders, ";")
 	seen := make(map[string]bool, len(c.signedHeaders))
 	for _, n := range c.signedHeaders {
-		if !headerName(n) || seen[n] {
+		if !isHeaderName(n) || seen[n] {
 			return refuse(IncompleteSignature,
 				"SignedHeaders is not a list of different header names in lower case with semicolons between them")
 		}
@@ -222,8 +223,8 @@ func (c *claim) fill(credential, signedHeaders, signature string) error {
 	return nil
 }
 
-// headerName says whether s is an HTTP token without upper case.
-func headerName(s string) bool {
+// isHeaderName reports whether s is an HTTP token without upper case.
+func isHeaderName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		if !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
@@ -268,7 +269,7 @@ func (c *claim) setPayloadHash(values []string) error {
 	return nil
 }
 
-// checkScope compares the credential scope with what it must be here and now.
+// checkScope refuses a credential scope of another service, region or date.
 func (c *claim) checkScope(region string) error {
 	day := c.date.Format(dateFormat)
 	switch {
@@ -288,7 +289,7 @@ func (c *claim) checkScope(region string) error {
 	return nil
 }
 
-// checkTime says whether the signature is current.
+// checkTime refuses a signature that is not valid yet, or no longer.
 func (c *claim) checkTime(now time.Time) error {
 	now = now.UTC()
 	if c.date.Sub(now) > skew {
@@ -309,7 +310,7 @@ func (c *claim) checkTime(now time.Time) error {
 	return nil
 }
 
-// checkHeaders says whether everything that must be signed is.
+// checkHeaders refuses a signature that lacks a header which must be signed.
 func (c *claim) checkHeaders(m message) error {
 	if !slices.Contains(c.signedHeaders, "host") {
 		return refuse(UnsignedHeader, "the header host is not signed; add it to SignedHeaders")

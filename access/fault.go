@@ -7,10 +7,11 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// Code of a refusal: stable, in the body, and the label of the counter.
+// Code is the code of a refusal: stable, in the body of the answer, and the label
+// of the counter.
 type Code string
 
-// Why a request is refused.
+// Codes of refusals.
 const (
 	MissingAuthentication Code = "missing-authentication"
 	AmbiguousSignature    Code = "ambiguous-signature"
@@ -82,9 +83,8 @@ var answers = map[Code]struct {
 	KeysNotReady:          {http.StatusServiceUnavailable, serviceUnavailab},
 }
 
-// refuse makes the answer to a request that goes no further. Nothing secret
-// may stand in the reason: not the secret key, not the signature that would
-// have been right.
+// refuse returns the answer to a refused request. The reason must have nothing
+// secret: neither the secret key nor the right signature.
 func refuse(code Code, format string, args ...any) *rest.Error {
 	a, ok := answers[code]
 	if !ok {
@@ -98,7 +98,7 @@ func refuse(code Code, format string, args ...any) *rest.Error {
 	return e
 }
 
-// quoted shows something of the request in a reason: cut, and printable.
+// quoted quotes a text of a request for a message: cut, and printable.
 func quoted(s string) string {
 	const most = 64
 	if len(s) > most {

@@ -13,27 +13,27 @@ import (
 	"atoll.dev/store"
 )
 
-// Kinds of documents that KeyStore keeps, in the database platform.
+// Kinds of documents of a KeyStore, in the database platform.
 const (
 	KindKeyPair store.Kind = "KeyPair"
 	KindAccount store.Kind = "Account"
 )
 
-// StoreKinds are what store.Open must be told for a KeyStore. Every change is
-// recorded with its actor.
+// StoreKinds returns the kinds with which the database of a KeyStore is opened.
+// Every change is recorded with its actor.
 func StoreKinds() []store.KindSpec {
 	return []store.KindSpec{{Kind: KindKeyPair, History: true}, {Kind: KindAccount, History: true}}
 }
 
 // Errors that callers decide on.
 var (
-	// ErrNotReady: the key pairs were never read, so nothing can be said of any.
+	// ErrNotReady: the key pairs were never read.
 	ErrNotReady = errors.New("key pairs not read yet")
 	// ErrInvalid: an account, a principal or an access key id is malformed.
 	ErrInvalid = errors.New("malformed")
 )
 
-// KeyPair is what may be known of a key pair: everything but its secret.
+// KeyPair is a key pair without its secret.
 type KeyPair struct {
 	AccessKeyID string    `json:"accessKeyId"`
 	Account     string    `json:"accountId"`
@@ -42,14 +42,14 @@ type KeyPair struct {
 	CreatedAt   time.Time `json:"createdAt"`
 }
 
-// Account says what the principals of an account may do.
+// Account is what the principals of an account may do.
 type Account struct {
 	ID         string `json:"accountId"`
 	Privileged bool   `json:"privileged"`
 }
 
-// keyPairSpec is the spec of a KeyPair document. Its id is the access key id,
-// its scope the account.
+// keyPairSpec is the spec of a KeyPair document. The id of the document is the
+// access key id, its scope the account.
 type keyPairSpec struct {
 	Account      string `json:"accountId"`
 	Principal    string `json:"principalArn"`
@@ -57,24 +57,23 @@ type keyPairSpec struct {
 	Disabled     bool   `json:"disabled"`
 }
 
-// KeyStore keeps key pairs and accounts in a store, with secrets sealed, and
-// answers Lookup from memory.
+// KeyStore stores key pairs, with sealed secrets, and accounts, and answers Lookup
+// from memory.
 //
-// Run fills the memory and keeps it up to date from the store's feed: a change
-// made by any process is seen within milliseconds, and within a second when
-// its doorbell is lost. While the database is down Lookup goes on answering by
-// what was read last, and Create, Disable and PutAccount return
-// store.ErrUnavailable; nothing can change meanwhile. A process that starts
-// while it is down knows nothing: its Lookup returns ErrNotReady until Run has
-// read the key pairs once.
+// Run fills the memory and keeps it up to date from the database's feed: a change
+// by any process arrives within milliseconds, and within a second when its
+// notification is lost. While the database is down, Lookup answers by the last
+// read, and Create, Disable and PutAccount return store.ErrUnavailable. In a
+// process that starts while the database is down, Lookup returns ErrNotReady until
+// Run has read the key pairs once.
 type KeyStore struct {
 	store  *store.Store
 	sealer *Sealer
 	cache  cache
 }
 
-// NewKeyStore returns a KeyStore on s, which must have been opened with
-// StoreKinds among its kinds. It owns neither.
+// NewKeyStore returns a KeyStore on s, which must have been opened with StoreKinds.
+// The caller closes s.
 func NewKeyStore(s *store.Store, sealer *Sealer, o CacheObserver) *KeyStore {
 	k := &KeyStore{store: s, sealer: sealer}
 	k.cache.init(sealer, o)
@@ -88,18 +87,17 @@ func (k *KeyStore) Lookup(accessKeyID string) (Key, bool, error) { return k.cach
 
 // Run follows the store until ctx ends, and returns its cause.
 func (k *KeyStore) Run(ctx context.Context) error {
-	defer k.cache.running()()
+	defer k.cache.addFollower()()
 	err := k.store.Follow(ctx, store.FollowOptions{Kinds: []store.Kind{KindKeyPair, KindAccount}}, k.cache.apply)
 	return fmt.Errorf("following key pairs: %w", err)
 }
 
-// Ready returns nil when callers can be verified. Its error says what is in
-// the way: the key pairs were never read, or the key file is another than the
-// one that they were sealed with.
+// Ready returns nil when callers can be verified, and an error when the key pairs
+// were never read or were sealed with another key file.
 func (k *KeyStore) Ready(context.Context) error { return k.cache.ready() }
 
-// Create makes a key pair and returns it with its secret access key, which
-// cannot be had again. The account need not exist; without it the key pair can
+// Create creates a key pair and returns it with its secret access key, which is
+// not shown again. The account need not exist; without an account the key pair may
 // do nothing. The key pair works in this process when Create returns.
 func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPair, string, error) {
 	if err := checkPrincipal(account, principal); err != nil {
@@ -112,14 +110,14 @@ func (k *KeyStore) Create(ctx context.Context, account, principal string) (KeyPa
 		}
 		pair, err := k.put(ctx, id, secret, account, principal)
 		if errors.Is(err, store.ErrExists) {
-			continue // somebody drew the same 80 bits
+			continue // the same 80 bits were drawn before
 		}
 		return pair, secret, err
 	}
 }
 
-// Import makes a key pair that NewKeyPair drew, so that its owner can keep the
-// secret before the region knows it. It is store.ErrExists when the id is taken.
+// Import creates a key pair that NewKeyPair drew, so that its owner can store the
+// secret before the region has it. The error is store.ErrExists when the id exists.
 func (k *KeyStore) Import(ctx context.Context, id, secret, account, principal string) (KeyPair, error) {
 	if !keyIDPattern.MatchString(id) {
 		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(id),
@@ -150,7 +148,7 @@ func (k *KeyStore) put(ctx context.Context, id, secret, account, principal strin
 		return KeyPair{}, fmt.Errorf("creating key pair: %w", err)
 	}
 	k.cache.await(ctx, doc)
-	return pairOf(doc)
+	return toKeyPair(doc)
 }
 
 var emptyObject = json.RawMessage(`{}`)
@@ -169,7 +167,7 @@ func checkPrincipal(account, principal string) error {
 	return nil
 }
 
-// NewKeyPair draws an access key id and a secret in AWS's shapes.
+// NewKeyPair draws an access key id and a secret in AWS's forms.
 func NewKeyPair() (id, secret string, err error) {
 	var b [40]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -178,9 +176,9 @@ func NewKeyPair() (id, secret string, err error) {
 	return "AKIA" + base32.StdEncoding.EncodeToString(b[:10]), base64.StdEncoding.EncodeToString(b[10:]), nil
 }
 
-// Disable ends a key pair. No request signed by it is let in by this process
-// when Disable returns, nor by others within a second. Disabling it again
-// changes nothing. It is store.ErrNotFound when there is no such key pair.
+// Disable disables a key pair. This process refuses its signatures when Disable
+// returns, other processes within a second. It is idempotent. The error is
+// store.ErrNotFound when there is no such key pair.
 func (k *KeyStore) Disable(ctx context.Context, accessKeyID string) (KeyPair, error) {
 	if !keyIDPattern.MatchString(accessKeyID) {
 		return KeyPair{}, fmt.Errorf("access key id %s is not AKIA and 16 letters and digits: %w", quoted(accessKeyID),
@@ -200,22 +198,22 @@ func (k *KeyStore) Disable(ctx context.Context, accessKeyID string) (KeyPair, er
 		return KeyPair{}, fmt.Errorf("disabling key pair: %w", err)
 	}
 	k.cache.await(ctx, doc)
-	return pairOf(doc)
+	return toKeyPair(doc)
 }
 
-// List returns all key pairs, by access key id.
+// List returns all key pairs in the order of their access key ids.
 func (k *KeyStore) List(ctx context.Context) ([]KeyPair, error) {
 	var pairs []KeyPair
-	err := k.each(ctx, KindKeyPair, func(d store.Document) error {
-		pair, err := pairOf(d)
+	err := k.forEach(ctx, KindKeyPair, func(d store.Document) error {
+		pair, err := toKeyPair(d)
 		pairs = append(pairs, pair)
 		return err
 	})
 	return pairs, err
 }
 
-// PutAccount makes an account, or changes what it may do. It holds in this
-// process when PutAccount returns, and in others within a second.
+// PutAccount creates an account or changes what it may do. This process uses the
+// change when PutAccount returns, other processes within a second.
 func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
 	if !accountPattern.MatchString(a.ID) {
 		return fmt.Errorf("account %s is not 12 digits: %w", quoted(a.ID), ErrInvalid)
@@ -244,10 +242,10 @@ func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
 	}
 }
 
-// Accounts returns all accounts, by id.
+// Accounts returns all accounts in the order of their ids.
 func (k *KeyStore) Accounts(ctx context.Context) ([]Account, error) {
 	var accounts []Account
-	err := k.each(ctx, KindAccount, func(d store.Document) error {
+	err := k.forEach(ctx, KindAccount, func(d store.Document) error {
 		var a Account
 		err := json.Unmarshal(d.Spec, &a)
 		accounts = append(accounts, a)
@@ -256,7 +254,7 @@ func (k *KeyStore) Accounts(ctx context.Context) ([]Account, error) {
 	return accounts, err
 }
 
-func (k *KeyStore) each(ctx context.Context, kind store.Kind, f func(store.Document) error) error {
+func (k *KeyStore) forEach(ctx context.Context, kind store.Kind, f func(store.Document) error) error {
 	for after := ""; ; {
 		page, err := k.store.List(ctx, store.Query{Kind: kind, Limit: 500, After: after})
 		if err != nil {
@@ -273,7 +271,7 @@ func (k *KeyStore) each(ctx context.Context, kind store.Kind, f func(store.Docum
 	}
 }
 
-func pairOf(d store.Document) (KeyPair, error) {
+func toKeyPair(d store.Document) (KeyPair, error) {
 	var spec keyPairSpec
 	if err := json.Unmarshal(d.Spec, &spec); err != nil {
 		return KeyPair{}, fmt.Errorf("reading key pair %s: %w", d.ID, err)

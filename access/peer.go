@@ -12,7 +12,7 @@ import (
 // Callee is a port of one of the region's services.
 type Callee string
 
-// The ports that ask the table.
+// The ports that decide by the table.
 const (
 	MaestroHTTP Callee = "maestro-http"
 	MaestroGRPC Callee = "maestro-grpc"
@@ -28,32 +28,30 @@ var (
 	maestro  = pki.ServiceName("maestro")
 )
 
-// Operator is the identity of a person who operates the region, as its command
-// line uses it.
+// Operator is the identity of a person who operates the region. The command line
+// uses it.
 var Operator = pki.ServiceName("operator")
 
-// mayCall is the one table of who may call whom between the region's services.
-// What it does not list is refused.
+// mayCall is the one table of which services may call which. A caller that it does
+// not list is refused.
 var mayCall = map[Callee][]pki.Name{
 	MaestroHTTP: {platform, adapter, clm, Operator},
 	MaestroGRPC: {platform, adapter},
 	CLM:         {platform, adapter, clm, maestro, Operator},
 }
 
-// MayCall says whether the holder of the certificate of peer may call callee.
-// It decides for HTTP, gRPC and whatever comes; the name must be one that was
-// proved, as pki.PeerName returns it.
+// MayCall reports whether the holder of peer's certificate may call callee, over
+// HTTP, gRPC or another protocol. The name must be proved, as pki.PeerName returns
+// it.
 func MayCall(callee Callee, peer pki.Name) bool {
 	return slices.Contains(mayCall[callee], peer)
 }
 
-// OnlyReports says of one that may call callee that it reads and reports, and
-// changes nothing else.
+// OnlyReports reports whether a peer that may call callee may only read and report.
 func OnlyReports(callee Callee, peer pki.Name) bool { return callee == CLM && peer == maestro }
 
-// Peer returns who is at the other side of a connection, if it may call
-// callee; for gRPC and other protocols than HTTP. The error is a *rest.Error
-// with status 401 or 403.
+// Peer returns the peer of a TLS connection that may call callee. The error is a
+// *rest.Error with status 401 or 403.
 func Peer(callee Callee, cs *tls.ConnectionState) (pki.Name, error) {
 	peer, err := pki.PeerName(cs)
 	if err != nil {
@@ -67,9 +65,9 @@ func Peer(callee Callee, cs *tls.ConnectionState) (pki.Name, error) {
 	return peer, nil
 }
 
-// RequirePeer lets only those through to next who may call callee. The
-// server's TLS configuration must verify client certificates against the
-// region's CA; one that was merely shown does not count.
+// RequirePeer passes only requests of peers that may call callee to next. The
+// server's TLS configuration must verify client certificates against the region's
+// CA: a certificate that was only sent does not count.
 func RequirePeer(callee Callee, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := Peer(callee, r.TLS); err != nil {

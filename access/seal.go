@@ -15,16 +15,16 @@ import (
 	"strings"
 )
 
-// Errors of opening what was sealed.
+// Errors of Open.
 var (
-	// ErrOtherKeyFile: it was sealed with another key file than this one.
+	// ErrOtherKeyFile: the secret was sealed with another key file.
 	ErrOtherKeyFile = errors.New("sealed with another key file")
-	// ErrSealBroken: it was changed since it was sealed, or moved from another key pair.
+	// ErrSealBroken: the sealed secret was changed, or belongs to another key pair.
 	ErrSealBroken = errors.New("sealed secret is damaged")
 )
 
-// A Sealer seals secrets at rest with AES-256-GCM. What is sealed for one key
-// pair opens for no other.
+// Sealer encrypts secrets at rest with AES-256-GCM. A secret that was sealed for
+// one key pair cannot be opened for another.
 type Sealer struct {
 	path string
 	id   string // of the key; no secret
@@ -33,11 +33,10 @@ type Sealer struct {
 
 const keyFileHeader = "atoll key file v1: "
 
-// OpenSealer reads the key file, which nobody but its owner may read, or makes
-// it when there is none. A crash while it is made leaves none or a whole one,
-// and of several processes that start at once all get the same. Without this
-// file the key pairs of the region cannot be used again: it belongs into the
-// backup, apart from the database's.
+// OpenSealer reads the key file, which only its owner may read, and creates it when
+// there is none. A crash meanwhile leaves no file or a complete one; several
+// processes that start together use the same. Without the file the region's key
+// pairs are lost: it belongs into a backup, apart from the database's.
 func OpenSealer(path string) (*Sealer, error) {
 	key, err := readKeyFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +84,8 @@ func readKeyFile(path string) ([]byte, error) {
 	return key, nil
 }
 
-// makeKeyFile writes a new key under another name and links it to its own: the
-// link appears whole, and only once.
+// makeKeyFile writes a new key to a temporary file and links it to path. The link
+// appears once, and complete; when path exists, it stays.
 func makeKeyFile(path string) (err error) {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
@@ -127,11 +126,11 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// ID names the key file without giving it away.
+// ID identifies the key file; it is not secret.
 func (s *Sealer) ID() string { return s.id }
 
-// Seal encrypts the secret of the key pair that bound says. The result names
-// the key file: v1.<id>.<nonce and ciphertext>.
+// Seal encrypts the secret of the key pair bound. The result names the key file:
+// v1.<id>.<nonce and ciphertext>.
 func (s *Sealer) Seal(secret string, bound Bound) (string, error) {
 	nonce := make([]byte, s.aead.NonceSize())
 	if _, err := rand.Read(nonce); err != nil {
@@ -141,8 +140,7 @@ func (s *Sealer) Seal(secret string, bound Bound) (string, error) {
 	return "v1." + s.id + "." + base64.StdEncoding.EncodeToString(sealed), nil
 }
 
-// Open decrypts what Seal made. Its errors are ErrOtherKeyFile and
-// ErrSealBroken.
+// Open decrypts a result of Seal. Its errors are ErrOtherKeyFile and ErrSealBroken.
 func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
 	version, rest, _ := strings.Cut(sealed, ".")
 	id, text, _ := strings.Cut(rest, ".")
@@ -162,8 +160,8 @@ func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
 	return string(secret), nil
 }
 
-// Bound is what a sealed secret belongs to. Who can write to the database, but
-// has no key file, cannot give a secret to another key pair, nor a key pair to
+// Bound is the key pair that a sealed secret belongs to. A writer of the database
+// without the key file cannot give a secret to another key pair, nor a key pair to
 // another account or principal.
 type Bound struct{ AccessKeyID, Account, Principal string }
 

@@ -11,23 +11,22 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// MaxBody is the largest body of a signed request. It is read and hashed
-// before any handler runs, since the signature covers it.
+// MaxBody is the largest body of a signed request. The signature covers the body,
+// so that it is read and hashed before a handler runs.
 const MaxBody = 4 << 20
 
-// A Verifier verifies the signatures of requests to one region. Its methods
-// may be called from several goroutines.
+// Verifier verifies the signatures of requests to one region. Several goroutines
+// may call its methods.
 type Verifier struct {
 	Region string
 	Keys   Keys
 	Now    func() time.Time // default time.Now
 }
 
-// Verify returns the key pair that signed r, and r's body, which it has read.
-// Its errors are *rest.Error. The order of its checks is: what the request
-// says about its signature, its scope, its date, its headers; then, at the
-// same cost for a key that is unknown as for a signature that is wrong, body
-// and signature.
+// Verify returns the key pair that signed r, and the body of r, which it has read.
+// Its errors are *rest.Error. It checks the claim, its scope, its date and its
+// headers, and after that the body and the signature; an unknown key costs as much
+// as a wrong signature.
 func (v *Verifier) Verify(r *http.Request) (Key, []byte, error) {
 	_, key, body, err := v.verify(r)
 	return key, body, err
@@ -96,17 +95,18 @@ func (v *Verifier) verify(r *http.Request) (claimed string, key Key, body []byte
 		return c.keyID, Key{}, nil, refuse(UnexpectedToken,
 			"the session token is not one of this access key; send the token that came with the key, or none")
 	case key.Disabled:
-		// Only who has the secret learns this.
+		// Only a caller who has the secret gets this error.
 		return c.keyID, Key{}, nil, refuse(DisabledKey, "the access key %s is disabled; use another", quoted(c.keyID))
 	}
 	return c.keyID, key, body, nil
 }
 
-// decoySecret is as long as a real one, so that an unknown key costs the same.
+// decoySecret has the length of a real secret, so that an unknown key takes the
+// same time.
 const decoySecret = "0000000000000000000000000000000000000000"
 
-// matches compares the claimed signature with that of each form, in a time
-// that does not depend on how much of it is right.
+// matches reports whether the claimed signature is that of one of the forms. Its
+// time does not depend on how much of a signature is right.
 func matches(c *claim, secret string, forms []string) bool {
 	key := signingKey(secret, c.scope)
 	right := 0
@@ -116,7 +116,8 @@ func matches(c *claim, secret string, forms []string) bool {
 	return right == 1
 }
 
-// wrongSignature says what people get wrong, and never what would be right.
+// wrongSignature returns a message with the usual mistakes, and never the right
+// signature.
 func wrongSignature(m message) string {
 	s := "the signature is not that of this request by this key; check the secret access key, and that the request " +
 		"is sent exactly as it was signed: method, host, path, query, signed headers and body"

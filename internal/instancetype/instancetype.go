@@ -1,8 +1,8 @@
-// Package instancetype is the table of machine types that node pools may name:
-// what each has, as EC2 publishes it.
+// Package instancetype is the table of machine types that node pools may name, with
+// the vCPUs and the memory that EC2 publishes.
 //
-// The Platform API refuses types that are not in it, and what simulates nodes
-// gives them the capacity that it says. It is data and decides nothing.
+// The Platform API refuses a type that is not in the table, and simulated nodes
+// have the capacity of their type. The package is data and decides nothing.
 package instancetype
 
 import (
@@ -21,7 +21,7 @@ type Type struct {
 // Default is the type of a node pool that names none.
 const Default = "m6a.xlarge"
 
-// family is a line of types, all with the same memory for each vCPU.
+// family is a line of types that have the same memory for each vCPU.
 type family struct {
 	name   string
 	arch   string
@@ -34,6 +34,7 @@ var sizes = map[string]int{
 	"large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16, "8xlarge": 32, "12xlarge": 48, "16xlarge": 64, "24xlarge": 96,
 }
 
+// all has the sizes of most families.
 var all = []string{"large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge"}
 
 var families = []family{
@@ -66,7 +67,7 @@ var table = func() map[string]Type {
 			t[name] = Type{Name: name, CPU: sizes[size], MemoryMiB: sizes[size] * f.perCPU, Arch: f.arch}
 		}
 	}
-	// t3 follows no such rule.
+	// The memory of t3 does not follow the vCPUs.
 	for _, x := range []Type{
 		{"t3.medium", 2, 4096, "amd64"}, {"t3.large", 2, 8192, "amd64"}, {"t3.xlarge", 4, 16384, "amd64"},
 		{"t3.2xlarge", 8, 32768, "amd64"},
@@ -82,5 +83,5 @@ func Lookup(name string) (Type, bool) {
 	return t, ok
 }
 
-// Names are those of all types, sorted.
+// Names returns the names of all types, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(table)) }
