@@ -26,12 +26,14 @@ package access
 import (
 	"context"
 	"regexp"
+
+	"atoll.dev/cluster"
 )
 
 // Identity is the proven sender of a request.
 type Identity struct {
-	Principal   string // ARN
-	Account     string // 12 digits
+	Principal   string          // ARN
+	Account     cluster.Account // 12 digits
 	AccessKeyID string
 	Privileged  bool // by its account
 	RequestID   string

@@ -152,7 +152,7 @@ func (rt *Router) record(r *http.Request, caller Identity, e *rest.Error) {
 	rt.log.LogAttrs(r.Context(), slog.LevelInfo, "access denied",
 		slog.String("operation_id", rest.OperationID(r.Context())),
 		slog.String("code", e.Code), slog.String("access_key_id", quoted(caller.AccessKeyID)),
-		slog.String("account", caller.Account), slog.String("principal", caller.Principal),
+		slog.String("account", string(caller.Account)), slog.String("principal", caller.Principal),
 		slog.String("method", r.Method), slog.String("path", r.URL.Path),
 		slog.String("remote", r.RemoteAddr))
 }

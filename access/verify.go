@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -39,7 +40,8 @@ func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
 		return Identity{AccessKeyID: claimed}, nil, err
 	}
 	return Identity{
-		Principal: key.Principal, Account: key.Account, AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
+		Principal: key.Principal, Account: cluster.Account(key.Account),
+		AccessKeyID: key.AccessKeyID, Privileged: key.Privileged,
 	}, body, nil
 }
 

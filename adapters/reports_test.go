@@ -10,7 +10,7 @@ import (
 	"atoll.dev/api/hosting"
 )
 
-// Every byte of every status report stays as testdata/reports.txt has it: the lifecycle manager, the platform API and
+// Every byte of every status report stays as testdata/reports.txt has it: the lifecycle manager, the Platform API and
 // customers' tools read these reports.
 func TestReportsAreTheSameToTheByte(t *testing.T) {
 	var b bytes.Buffer

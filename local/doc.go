@@ -1,5 +1,5 @@
 // Package local runs a whole region as processes on this machine: PostgreSQL,
-// the certificate authority, the broker, Maestro, the lifecycle manager, the platform API, and each
+// the certificate authority, the broker, Maestro, the lifecycle manager, the Platform API, and each
 // local management cluster with its agent. It executes `atoll SERVICE`, the
 // same subcommands that production runs; it holds no logic of theirs.
 //

@@ -38,7 +38,7 @@ func (h Home) Credentials() (Credentials, error) {
 	return c, nil
 }
 
-// Endpoint is the platform API's URL.
+// Endpoint returns the URL of the Platform API and the name of the region.
 func (h Home) Endpoint() (endpoint, region string, err error) {
 	st, err := h.State()
 	if err != nil {

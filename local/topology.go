@@ -276,8 +276,8 @@ func (t topology) identified(s Spec, name pki.Name, dir string) Spec {
 	return s
 }
 
-// PlatformStore says where the platform's database and its sealing key are, for
-// the commands that work on them.
+// PlatformStore returns the address of the Platform API's database and the path of
+// its sealing key, for the commands that use them.
 func (h Home) PlatformStore() (dsn, sealKey string, err error) {
 	st, err := h.State()
 	if err != nil {

@@ -21,7 +21,7 @@ func Platform(c *terminal.Session) *cobra.Command {
 	o := maestroclient.Options{}
 	id := &identityFlags{}
 	cmd := serviceCommand(c, "platform", "The Platform API, for customers and operators",
-		`Verifies AWS Signature Version 4 and translates the ROSA regional Platform API to
+		`Verifies AWS Signature Version 4 and translates the Platform API to
 the region's own services.`, func(ctx context.Context, s *service) error {
 			switch rosa.Placement(placement) {
 			case rosa.PlacementToOperators, rosa.PlacementToCustomers:

@@ -31,7 +31,7 @@ type Options struct {
 	HTTP   string      // base URL of REST, such as https://127.0.0.1:20010
 	GRPC   string      // host:port of gRPC
 	TLS    *tls.Config // the caller's certificate and Maestro's CA; nil: plain, for --insecure-listen
-	Source string      // CloudEvents source of what is published; default SourceRosa
+	Source string      // CloudEvents source of what is published; default work.SourcePlatform
 
 	// Timeout is how long a call may take until Maestro counts as
 	// unavailable; default 1.9 s.

@@ -14,6 +14,7 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/cluster/document"
 	"atoll.dev/cluster/progress"
 	"atoll.dev/internal/rest"
@@ -71,7 +72,7 @@ func (h *customerAPI) handlersOf(area string) func(operation string, serve func(
 		return func(w http.ResponseWriter, r *http.Request) error {
 			who, _ := access.FromContext(r.Context()) // access.Router refuses a request without
 			c := &exchange{w: w, r: r, who: who, area: area + "-" + operation, visibility: h.visibility(who),
-				ctx: clmclient.WithTenant(r.Context(), who.Account)}
+				ctx: clmclient.WithTenant(r.Context(), string(who.Account))}
 			if h.clm == nil {
 				return c.unavailable(errors.New("it is not configured"))
 			}
@@ -191,14 +192,31 @@ func replaceNameConflict(err error, as *rest.Error) error {
 	return err
 }
 
-// readID reads the id of the path. A text that cannot be an id names no resource:
-// 404.
-func (c *exchange) readID(what string) (string, error) {
+// readClusterID reads the id of the cluster in the path. A text that cannot be an
+// id names no cluster: 404.
+func (c *exchange) readClusterID() (cluster.ID, error) {
 	id := c.r.PathValue("id")
-	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
-		return "", c.notFound(what, id)
+	if !isID(id) {
+		return "", c.notFound("cluster", id)
 	}
-	return id, nil
+	return cluster.ID(id), nil
+}
+
+// readNodePoolID reads the id of the node pool in the path. A text that cannot be
+// an id names no node pool: 404.
+func (c *exchange) readNodePoolID() (cluster.NodePoolID, error) {
+	id := c.r.PathValue("id")
+	if !isID(id) {
+		return "", c.notFound("node pool", id)
+	}
+	return cluster.NodePoolID(id), nil
+}
+
+// isID reports whether a text has the form of a resource's id: a UUID in its
+// usual form.
+func isID(text string) bool {
+	_, err := uuid.Parse(text)
+	return err == nil && len(text) == 36
 }
 
 // readPageBounds reads limit (default 50, 1 to 100) and offset.

@@ -47,7 +47,7 @@ func (c *exchange) showWatchedCluster(object json.RawMessage) (json.RawMessage, 
 }
 
 // showCluster reads a cluster and answers with it.
-func (h *customerAPI) showCluster(c *exchange, status int, id string) error {
+func (h *customerAPI) showCluster(c *exchange, status int, id cluster.ID) error {
 	r, err := h.cluster(c, id)
 	if err != nil {
 		return err
@@ -60,9 +60,9 @@ func (h *customerAPI) showCluster(c *exchange, status int, id string) error {
 }
 
 // cluster reads a cluster with its reports.
-func (h *customerAPI) cluster(c *exchange, id string) (clmclient.Resource, error) {
-	r, err := h.clm.GetWithStatuses(c.ctx, clusters, id)
-	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
+func (h *customerAPI) cluster(c *exchange, id cluster.ID) (clmclient.Resource, error) {
+	r, err := h.clm.GetWithStatuses(c.ctx, clusters, string(id))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
 }
 
 func (h *customerAPI) createCluster(c *exchange) error {
@@ -93,11 +93,11 @@ func (h *customerAPI) createCluster(c *exchange) error {
 			made.Name))
 	}
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)
-	return h.showCluster(c, http.StatusCreated, r.ID)
+	return h.showCluster(c, http.StatusCreated, cluster.ID(r.ID))
 }
 
 func (h *customerAPI) getCluster(c *exchange) error {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (h *customerAPI) replaceCluster(c *exchange) error {
 const maxAttempts = 10
 
 func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return err
 	}
@@ -131,10 +131,10 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 		return err
 	}
 	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
-	err = h.updateSpec(c, clusters, id, "cluster", etag, func(have clmclient.Resource) (json.RawMessage, error) {
+	err = h.updateSpec(c, clusters, string(id), "cluster", etag, func(have clmclient.Resource) (json.RawMessage, error) {
 		after, problems, err := read.Change(request.Stored{
 			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
-			Account: cluster.Account(c.who.Account), Spec: have.Spec,
+			Account: c.who.Account, Spec: have.Spec,
 		}, change, body)
 		switch {
 		case err != nil:
@@ -200,7 +200,7 @@ const maxReason = 1024
 // version whose protection it has read: a protection that somebody switches on
 // meanwhile holds.
 func (h *customerAPI) deleteCluster(c *exchange) error {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func (h *customerAPI) deleteCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	err = h.retryOnConflict(c, clusters, id, "cluster", etag, func(have clmclient.Resource) error {
+	err = h.retryOnConflict(c, clusters, string(id), "cluster", etag, func(have clmclient.Resource) error {
 		var s platform.ClusterSpec
 		if err := json.Unmarshal(have.Spec, &s); err != nil {
 			return fmt.Errorf("reading the spec of cluster %s: %w", id, err)
@@ -236,11 +236,11 @@ func (h *customerAPI) deleteCluster(c *exchange) error {
 		if have.DeletedTime != nil {
 			return nil
 		}
-		_, err := h.clm.Delete(c.ctx, clusters, id, have.ETag)
+		_, err := h.clm.Delete(c.ctx, clusters, string(id), have.ETag)
 		return err
 	})
 	if err == nil && force {
-		err = h.clm.ForceDelete(c.ctx, clusters, id, reason)
+		err = h.clm.ForceDelete(c.ctx, clusters, string(id), reason)
 		if remote.StatusOf(err) == http.StatusNotFound {
 			err = nil // the deletion has finished already
 		}
@@ -249,7 +249,7 @@ func (h *customerAPI) deleteCluster(c *exchange) error {
 		return err
 	}
 	return c.write(http.StatusAccepted, "", platform.ClusterDeletion{Message: "Cluster deletion initiated",
-		ClusterID: id})
+		ClusterID: string(id)})
 }
 
 func (h *customerAPI) listClusters(c *exchange) error {
@@ -280,7 +280,7 @@ func (h *customerAPI) listClusters(c *exchange) error {
 }
 
 func (h *customerAPI) clusterStatuses(c *exchange) error {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return err
 	}
@@ -289,6 +289,6 @@ func (h *customerAPI) clusterStatuses(c *exchange) error {
 		return err
 	}
 	status, _ := clusterStatus(r.Resource, c.visibility)
-	return c.write(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: id, Status: status,
-		ControllerStatuses: controllerStatuses(cluster.ID(id), "", r.Statuses, c.visibility)})
+	return c.write(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: string(id), Status: status,
+		ControllerStatuses: controllerStatuses(id, "", r.Statuses, c.visibility)})
 }

@@ -42,7 +42,7 @@ type credentialSpec struct {
 // certificate request, it makes a key: that key is in the memory of this request
 // and in its answer, and nowhere else (I11).
 func (h *customerAPI) createCredential(c *exchange) error {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func keyOf(csr string) (crypto.PublicKey, error) {
 }
 
 // createCredentialResource creates the Credential with a random name.
-func (h *customerAPI) createCredentialResource(c *exchange, cluster string, want request.Credential) (
+func (h *customerAPI) createCredentialResource(c *exchange, id cluster.ID, want request.Credential) (
 	clmclient.Resource, error) {
 	s, err := json.Marshal(credentialSpec{
 		Request: want.CSR, ExpirationSeconds: int64(want.Lifetime / time.Second),
@@ -165,12 +165,12 @@ func (h *customerAPI) createCredentialResource(c *exchange, cluster string, want
 	}
 	// With an idempotency key the client can send the request again when an
 	// answer is lost.
-	r, err := h.clm.Create(c.ctx, clusters.Below(cluster, credentials), clm.ResourceCreate{Kind: "Credential",
+	r, err := h.clm.Create(c.ctx, clusters.Below(string(id), credentials), clm.ResourceCreate{Kind: "Credential",
 		Name: "c-" + hex.EncodeToString(name), Spec: s}, uuid.NewString())
 	if remote.StatusOf(err) == http.StatusConflict {
 		return r, c.errorf(http.StatusConflict, codeBeingDeleted, "the cluster is being deleted").Because(err)
 	}
-	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", cluster))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
 }
 
 // refusalError is the error when no certificate will come.
@@ -262,20 +262,20 @@ func toCredential(r clmclient.Resource) (platform.Credential, error) {
 	if err := json.Unmarshal(r.Spec, &s); err != nil {
 		return platform.Credential{}, fmt.Errorf("reading the spec of credential %s: %w", r.ID, err)
 	}
-	return platform.Credential{ID: r.ID, ClusterID: ownerOf(r), Username: s.Username, CreatedAt: r.CreatedTime,
+	return platform.Credential{ID: r.ID, ClusterID: string(ownerOf(r)), Username: s.Username, CreatedAt: r.CreatedTime,
 		ExpiresAt: s.ExpiresAt}, nil
 }
 
 func (h *customerAPI) listCredentials(c *exchange) error {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return err
 	}
 	list := platform.CredentialList{Items: []platform.Credential{}}
 	now := time.Now()
-	for r, err := range h.clm.All(c.ctx, clusters.Below(id, credentials), clmclient.ResourceQuery{Order: oldestFirst}) {
+	for r, err := range h.clm.All(c.ctx, clusters.Below(string(id), credentials), clmclient.ResourceQuery{Order: oldestFirst}) {
 		if err != nil {
-			return replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
+			return replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
 		}
 		shown, err := toCredential(r)
 		if err != nil {
@@ -291,7 +291,7 @@ func (h *customerAPI) listCredentials(c *exchange) error {
 // credential reads the credential that the path names. A revoked credential is
 // 404.
 func (h *customerAPI) credential(c *exchange) (clmclient.Resource, error) {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return clmclient.Resource{}, err
 	}
@@ -302,7 +302,7 @@ func (h *customerAPI) credential(c *exchange) (clmclient.Resource, error) {
 	if _, err := uuid.Parse(cid); err != nil {
 		return clmclient.Resource{}, missing
 	}
-	r, err := h.clm.Get(c.ctx, clusters.Below(id, credentials), cid, "")
+	r, err := h.clm.Get(c.ctx, clusters.Below(string(id), credentials), cid, "")
 	if err == nil && r.DeletedTime != nil {
 		return r, missing
 	}

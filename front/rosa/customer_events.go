@@ -15,6 +15,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/cluster/progress"
 	"atoll.dev/internal/rest"
 )
@@ -34,21 +35,21 @@ type clusterHistory struct {
 
 // readHistory reads the histories of a cluster and its node pools; 404 when the
 // account has no such cluster.
-func (h *customerAPI) readHistory(ctx context.Context, c *exchange, id string) (*clusterHistory, error) {
-	r, err := h.clm.Get(ctx, clusters, id, "name,created_time")
+func (h *customerAPI) readHistory(ctx context.Context, c *exchange, id cluster.ID) (*clusterHistory, error) {
+	r, err := h.clm.Get(ctx, clusters, string(id), "name,created_time")
 	if err != nil {
-		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
+		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
 	}
 	k := &clusterHistory{h: h, visibility: c.visibility,
-		cluster: progress.History{ID: id, Name: r.Name, Created: r.CreatedTime},
+		cluster: progress.History{ID: string(id), Name: r.Name, Created: r.CreatedTime},
 		pools:   map[string]*progress.History{}}
 	if err := k.read(ctx, clusters, &k.cluster); err != nil {
-		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
+		return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
 	}
-	for pool, err := range h.clm.All(ctx, clusters.Below(id, nodePools), clmclient.ResourceQuery{Order: oldestFirst,
+	for pool, err := range h.clm.All(ctx, clusters.Below(string(id), nodePools), clmclient.ResourceQuery{Order: oldestFirst,
 		Fields: "name"}) {
 		if err != nil {
-			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", id))
+			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("cluster", string(id)))
 		}
 		if err := k.readPool(ctx, pool.ID, pool.Name); err != nil {
 			return nil, err
@@ -120,7 +121,7 @@ func (k *clusterHistory) events() []progress.Event {
 }
 
 func (h *customerAPI) clusterEvents(c *exchange) error {
-	id, err := c.readID("cluster")
+	id, err := c.readClusterID()
 	if err != nil {
 		return err
 	}
@@ -144,15 +145,15 @@ func (h *customerAPI) clusterEvents(c *exchange) error {
 
 // watchEvents watches the cluster, its node pools and credentials, reads the
 // history of each resource that changes, and sends the new events.
-func (h *customerAPI) watchEvents(c *exchange, id string) error {
+func (h *customerAPI) watchEvents(c *exchange, id cluster.ID) error {
 	from, err := readCursor(c.r.URL.Query().Get("cursor"))
 	if err != nil {
 		return c.errorf(http.StatusBadRequest, codeUnreadable, "%s", err)
 	}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
-		ctx = clmclient.WithTenant(ctx, c.who.Account)
+		ctx = clmclient.WithTenant(ctx, string(c.who.Account))
 		upstream, err := h.clm.Watch(ctx, clmclient.AllKinds, remote.WatchOptions{
-			Search: remote.Equal("id", id) + " or " + remote.Equal("owner_id", id), Fields: "kind,name",
+			Search: remote.Equal("id", string(id)) + " or " + remote.Equal("owner_id", string(id)), Fields: "kind,name",
 		})
 		if err != nil {
 			return c.translate(err)

@@ -19,7 +19,7 @@ import (
 // toNodePool gives a resource, read with its reports, the shape of the wire.
 func (c *exchange) toNodePool(r clmclient.Resource) (platform.NodePool, error) {
 	n := platform.NodePool{
-		ID: r.ID, ClusterID: ownerOf(r), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
+		ID: r.ID, ClusterID: string(ownerOf(r)), Name: r.Name, CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
 		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version),
 		Status:    nodePoolStatus(r.Resource, c.visibility),
 		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
@@ -31,11 +31,11 @@ func (c *exchange) toNodePool(r clmclient.Resource) (platform.NodePool, error) {
 }
 
 // ownerOf returns the id of the cluster that a resource belongs to.
-func ownerOf(r clmclient.Resource) string {
+func ownerOf(r clmclient.Resource) cluster.ID {
 	if r.OwnerReferences == nil {
 		return ""
 	}
-	return r.OwnerReferences.ID
+	return cluster.ID(r.OwnerReferences.ID)
 }
 
 func (c *exchange) showWatchedNodePool(object json.RawMessage) (json.RawMessage, error) {
@@ -50,13 +50,13 @@ func (c *exchange) showWatchedNodePool(object json.RawMessage) (json.RawMessage,
 	return json.Marshal(n)
 }
 
-func (h *customerAPI) nodePool(c *exchange, id string) (clmclient.Resource, error) {
-	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, id)
-	return r, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", id))
+func (h *customerAPI) nodePool(c *exchange, id cluster.NodePoolID) (clmclient.Resource, error) {
+	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, string(id))
+	return r, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", string(id)))
 }
 
 // showNodePool reads a node pool and answers with it.
-func (h *customerAPI) showNodePool(c *exchange, status int, id string) error {
+func (h *customerAPI) showNodePool(c *exchange, status int, id cluster.NodePoolID) error {
 	r, err := h.nodePool(c, id)
 	if err != nil {
 		return err
@@ -95,14 +95,14 @@ func (h *customerAPI) createNodePool(c *exchange) error {
 		return err
 	}
 	id := string(request.ReadClusterID(body))
-	missing := c.notFound("cluster", id)
+	missing := c.notFound("cluster", string(id))
 	missing.Fields = []rest.FieldError{{Field: "cluster_id", Message: "there is no such cluster in your account"}}
 	var owner clmclient.Resource
 	if id != "" {
 		if _, err := uuid.Parse(id); err != nil {
 			return missing
 		}
-		if owner, err = h.clm.Get(c.ctx, clusters, id, ""); err != nil {
+		if owner, err = h.clm.Get(c.ctx, clusters, string(id), ""); err != nil {
 			return replaceStatus(err, http.StatusNotFound, missing)
 		}
 	}
@@ -133,7 +133,7 @@ func (h *customerAPI) createNodePool(c *exchange) error {
 			"a node pool named %s already exists in the cluster %s", made.Name, owner.Name))
 	}
 	c.w.Header().Set("Location", c.r.URL.Path+"/"+r.ID)
-	return h.showNodePool(c, http.StatusCreated, r.ID)
+	return h.showNodePool(c, http.StatusCreated, cluster.NodePoolID(r.ID))
 }
 
 // isClusterDeleting reports whether err is a conflict and the cluster is being
@@ -147,7 +147,7 @@ func (h *customerAPI) isClusterDeleting(c *exchange, err error, cluster string) 
 }
 
 func (h *customerAPI) getNodePool(c *exchange) error {
-	id, err := c.readID("node pool")
+	id, err := c.readNodePoolID()
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (h *customerAPI) replaceNodePool(c *exchange) error {
 }
 
 func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
-	id, err := c.readID("node pool")
+	id, err := c.readNodePoolID()
 	if err != nil {
 		return err
 	}
@@ -175,18 +175,18 @@ func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
 	if err != nil {
 		return err
 	}
-	err = h.updateSpec(c, nodePools, id, "node pool", etag, func(have clmclient.Resource) (json.RawMessage, error) {
-		of, err := h.clm.Get(c.ctx, clusters, ownerOf(have), "")
+	err = h.updateSpec(c, nodePools, string(id), "node pool", etag, func(have clmclient.Resource) (json.RawMessage, error) {
+		of, err := h.clm.Get(c.ctx, clusters, string(ownerOf(have)), "")
 		if err != nil {
-			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", id))
+			return nil, replaceStatus(err, http.StatusNotFound, c.notFound("node pool", string(id)))
 		}
 		read, err := h.nodePoolRequests(c, of)
 		if err != nil {
 			return nil, err
 		}
 		after, problems, err := read.Change(request.Stored{
-			ID: have.ID, Name: have.Name, Cluster: cluster.ID(ownerOf(have)), CreatedBy: have.CreatedBy,
-			Account: cluster.Account(c.who.Account), Spec: have.Spec,
+			ID: have.ID, Name: have.Name, Cluster: ownerOf(have), CreatedBy: have.CreatedBy,
+			Account: c.who.Account, Spec: have.Spec,
 		}, change, body)
 		switch {
 		case err != nil:
@@ -203,7 +203,7 @@ func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
 }
 
 func (h *customerAPI) deleteNodePool(c *exchange) error {
-	id, err := c.readID("node pool")
+	id, err := c.readNodePoolID()
 	if err != nil {
 		return err
 	}
@@ -211,11 +211,11 @@ func (h *customerAPI) deleteNodePool(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	if _, err := h.clm.Delete(c.ctx, nodePools, id, etag); err != nil {
-		return replaceStatus(err, http.StatusNotFound, c.notFound("node pool", id))
+	if _, err := h.clm.Delete(c.ctx, nodePools, string(id), etag); err != nil {
+		return replaceStatus(err, http.StatusNotFound, c.notFound("node pool", string(id)))
 	}
 	return c.write(http.StatusAccepted, "", platform.NodePoolDeletion{Message: "Node pool deletion initiated",
-		NodepoolID: id})
+		NodepoolID: string(id)})
 }
 
 func (h *customerAPI) listNodePools(c *exchange) error {
@@ -253,7 +253,7 @@ func (h *customerAPI) listNodePools(c *exchange) error {
 }
 
 func (h *customerAPI) nodePoolStatus(c *exchange) error {
-	id, err := c.readID("node pool")
+	id, err := c.readNodePoolID()
 	if err != nil {
 		return err
 	}
@@ -262,8 +262,8 @@ func (h *customerAPI) nodePoolStatus(c *exchange) error {
 		return err
 	}
 	return c.write(http.StatusOK, r.ETag, platform.NodePoolStatuses{
-		NodepoolID: id, ClusterID: ownerOf(r), Status: nodePoolStatus(r.Resource, c.visibility),
+		NodepoolID: string(id), ClusterID: string(ownerOf(r)), Status: nodePoolStatus(r.Resource, c.visibility),
 		ControllerStatuses: controllerStatuses(
-			cluster.ID(ownerOf(r)), cluster.NodePoolID(id), r.Statuses, c.visibility),
+			ownerOf(r), id, r.Statuses, c.visibility),
 	})
 }

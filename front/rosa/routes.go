@@ -140,7 +140,7 @@ func withActor(h rest.Handler) rest.Handler {
 			id = rest.OperationID(r.Context())
 		}
 		return h(w, r.WithContext(remote.WithActor(r.Context(), remote.Actor{
-			Principal: caller.Principal, Account: caller.Account, RequestID: id,
+			Principal: caller.Principal, Account: string(caller.Account), RequestID: id,
 		})))
 	}
 }
