@@ -89,7 +89,8 @@ func TestTheUnprivilegedAreRefusedEverywhere(t *testing.T) {
 	rt.Handle(Route{"GET", "/live", "DescribeHealth", "Region", "", Public}, notFound)
 	rt.Handle(Route{"GET", "/clusters/{id}", "DescribeCluster", "Cluster", "id", Customers}, notFound)
 	h := rest.Observe(rest.Options{Log: quiet}, rt)
-	for _, target := range []string{"/clusters/7", "/nothing", "/clusters//7", "/x/../clusters/7", "/clusters/7/", "/%6cive"} {
+	for _, target := range []string{"/clusters/7", "/nothing", "/clusters//7", "/x/../clusters/7",
+		"/clusters/7/", "/%6cive"} {
 		for _, method := range append(methods, "HEAD", "OPTIONS") {
 			if w := serve(h, httptest.NewRequest(method, target, nil)); w.Code != http.StatusForbidden {
 				t.Errorf("%s %s: %d", method, target, w.Code)

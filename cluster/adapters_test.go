@@ -229,7 +229,8 @@ func TestTaskFilesUseTheWordsOfThisPackage(t *testing.T) {
 		slices.Sort(got)
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
-			t.Errorf("%s/task.yaml reports\n\t%s\nand %s reads\n\t%s", d.Name(), strings.Join(got, " "), kind, strings.Join(want, " "))
+			t.Errorf("%s/task.yaml reports\n\t%s\nand %s reads\n\t%s",
+				d.Name(), strings.Join(got, " "), kind, strings.Join(want, " "))
 		}
 	}
 	if checked != len(dataTypes) {
