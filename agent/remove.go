@@ -84,6 +84,8 @@ func (w *workState) couldBeManifest(id identity) bool {
 	return false
 }
 
+// addRemoval adds a removal of an object. When the object has one already, it only
+// sets the uid that the removal lacks.
 func (c *core) addRemoval(w *workState, r resourceRef) {
 	key := keyOf(r)
 	if known, ok := w.removals[key]; ok {
@@ -174,8 +176,10 @@ func (c *core) handleRemoved(ev evRemoved) {
 	c.advance(w)
 }
 
-// tearDown removes all objects of a work and its AMW: because the source deletes
-// the work, or because somebody deleted the AMW; then the work is applied again.
+// tearDown orders the next due calls that remove all objects of a work and its AMW,
+// and ends the removal (finishTeardown) when nothing is left. advance calls it after
+// each event until then. A work is torn down because its source deletes it, or
+// because somebody deleted its AMW; in the second case the work is applied again.
 func (c *core) tearDown(w *workState) {
 	if w.amwCallInFlight && !w.teardownBegun {
 		return
@@ -310,8 +314,10 @@ func (c *core) possibleObjects(w *workState, amw *amwState) []resourceRef {
 	return refs
 }
 
-// finishTeardown ends tearDown: no object of the work exists any more. A deleted
-// work is acknowledged; otherwise its manifests are applied again.
+// finishTeardown ends tearDown: no object that the AMW or the store lists exists any
+// more. A deleted work that had another AMW before is torn down with that AMW, too;
+// after the last one the deletion is acknowledged. When only the AMW was deleted, the
+// manifests are applied again.
 func (c *core) finishTeardown(w *workState) {
 	if f := c.formerAMW(w); f != nil && w.spec.Deleting { // it may still own objects
 		w.teardownBegun = false

@@ -5,42 +5,44 @@ import (
 	"slices"
 )
 
-// EventTopic is where a sentinel says which resources need work: the MQTT topic
-// for a topic of its configuration (clients.broker.topic), such as "clusters".
-// "#" is a filter for all.
+// EventTopic returns the MQTT topic to which a sentinel publishes the events of
+// resources that need work. topic is that of the configuration
+// (clients.broker.topic), such as "clusters"; "#" gives a filter for all.
 func EventTopic(topic string) string { return "clm/events/" + topic }
 
-// EventFilter is what an adapter subscribes to: each subscription gets one copy
-// of each event of the topic, and replicas with the same one share the events.
+// EventFilter returns the filter that an adapter subscribes to: a shared
+// subscription of MQTT. Each subscription gets one copy of each event of the topic;
+// replicas of one adapter have one subscription and share its events.
 func EventFilter(subscription, topic string) string {
 	return "$share/" + subscription + "/" + EventTopic(topic)
 }
 
-// HelloTopic is where adapters that hear a topic say that they are there: they
-// want what is unreconciled. "#" is a filter for all.
+// HelloTopic returns the MQTT topic to which the adapters of a topic publish a Hello
+// when they connect. The sentinel then sends the events of unreconciled resources
+// again. "#" gives a filter for all.
 func HelloTopic(topic string) string { return "clm/hello/" + topic }
 
-// HelloType is the type of an adapter's hello. Its source is the adapter, its
-// data a Hello.
+// HelloType is the type of the CloudEvent that carries a Hello. Its source is the
+// adapter.
 const HelloType = "dev.atoll.adapter.connected"
 
-// Hello is what an adapter says when it has connected.
+// Hello is the message of an adapter that has connected.
 type Hello struct {
 	Adapter string `json:"adapter"`
 	Topic   string `json:"topic"` // of its configuration
-	// Of and Slots restrict what the adapter wants to resources in some of its
-	// slots (SlotOf); Of is 0 when it wants all.
+	// Replicas of an adapter share the resources by slots (SlotOf). Of is the
+	// number of all slots, and Slots are those of the sender. Of is 0 when the
+	// adapter wants the events of all resources.
 	Of    int   `json:"of,omitempty"`
 	Slots []int `json:"slots,omitempty"`
 }
 
-// Wants says whether the adapter wants events of a resource.
+// Wants reports whether the adapter wants the events of a resource.
 func (h Hello) Wants(id string) bool {
 	return h.Of <= 0 || slices.Contains(h.Slots, SlotOf(id, h.Of))
 }
 
-// SlotOf is the slot of a resource among those by which replicas of an adapter
-// share their work.
+// SlotOf returns the slot of a resource, from 0 to slots-1, by a hash of its id.
 func SlotOf(id string, slots int) int {
 	h := fnv.New64a()
 	h.Write([]byte(id))

@@ -7,7 +7,7 @@ import (
 
 // Tombstone returns a document that was removed, in its last state: Removed is true, and UpdatedAt is the time of the
 // removal. It returns ErrNotFound for a document that was not removed, that was created again, that never was, or whose
-// tombstone Compact has taken away.
+// tombstone Compact has removed.
 func (s *Store) Tombstone(ctx context.Context, kind Kind, id string) (Document, error) {
 	doc, found, err := s.lookup(ctx, getSQL, string(kind), id)
 	switch {

@@ -17,8 +17,9 @@ import (
 	"atoll.dev/plane"
 )
 
-// Client returns the administrator's way into a plane that serves. The error of
-// any other plane is controlplane.ErrNotServing.
+// Client returns what a client needs to call a serving plane as its administrator:
+// the kubeconfig, the server name and the version. It makes no connection. The error
+// of a plane that does not serve is controlplane.ErrNotServing.
 func (r *Runtime) Client(id controlplane.ID) (controlplane.Admin, error) {
 	x := r.find(id)
 	if x == nil {
@@ -35,8 +36,8 @@ func (r *Runtime) Client(id controlplane.ID) (controlplane.Admin, error) {
 	return admin, nil
 }
 
-// AdminOf reads the administrator's way into a plane from its data directory. The
-// plane must have been ready.
+// AdminOf reads the administrator's kubeconfig and the version of a plane from its
+// data directory. The plane must have been ready once.
 func AdminOf(config plane.Config) (controlplane.Admin, error) {
 	kubeconfig, err := os.ReadFile(config.AdminKubeconfig())
 	if err != nil {
@@ -55,8 +56,8 @@ func AdminOf(config plane.Config) (controlplane.Admin, error) {
 	return admin, nil
 }
 
-// clockTolerance is how far a certificate's begin lies in the past, for clocks
-// that are behind.
+// clockTolerance is how long before its signing a certificate is valid, so that
+// hosts with slow clocks accept it.
 const clockTolerance = 5 * time.Minute
 
 // Sign signs a client certificate with the plane's authority. It needs the
