@@ -189,7 +189,7 @@ func (a *apiClient) send(ctx context.Context, r apiRequest) (*answer, error) {
 // same, and a POST not when the first may have been heard.
 func again(method string, e *APIError) bool {
 	switch e.Status {
-	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
 		return true
 	case http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
 		return method != http.MethodPost

@@ -115,38 +115,29 @@ func wireCode(e *rest.Error) string {
 	return codeGeneral
 }
 
-// classify is the one table from the store's errors to answers.
+// faultWords are the codes and the words of hyperfleet-api's contract for the faults of the store.
+var faultWords = map[rest.Fault]struct{ code, words string }{
+	rest.FaultStale:       {codeStale, "the resource has changed since; read it again"},
+	rest.FaultExists:      {codeExists, "a resource of that name already exists"},
+	rest.FaultNotFound:    {codeNotFound, "the resource, or one that it belongs to, was removed meanwhile"},
+	rest.FaultGone:        {codeState, "the cursor is too old; list again"},
+	rest.FaultFull:        {codeUnavailable, "the database's disk is full; nothing can be written, reads go on"},
+	rest.FaultUnavailable: {codeUnavailable, "the database is unavailable; try again"},
+	rest.FaultTimeout:     {codeTimeout, "the database took too long; try again"},
+	rest.FaultBusy:        {codeUnavailable, "the database is too busy; try again"},
+	rest.FaultUnknownOutcome: {codeUnavailable,
+		"the database went away while it committed; read the resource to see what became of the request"},
+}
+
+// classify answers errors of the store and of the database.
 func classify(err error) *rest.Error {
-	later := func(reason string) *rest.Error {
-		e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "%s", reason).Because(err)
-		e.RetryAfter = time.Second
-		return e
-	}
+	fault, ok := store.FaultOf(err)
 	switch {
-	case errors.Is(err, store.ErrStale):
-		return rest.Errorf(http.StatusPreconditionFailed, codeStale,
-			"the resource has changed since; read it again").Because(err)
-	case errors.Is(err, store.ErrExists):
-		return rest.Errorf(http.StatusConflict, codeExists, "a resource of that name already exists").Because(err)
-	case errors.Is(err, store.ErrNotFound):
-		return rest.Errorf(http.StatusNotFound, codeNotFound,
-			"the resource, or one that it belongs to, was removed meanwhile").Because(err)
-	case errors.Is(err, store.ErrGone):
-		return rest.Errorf(http.StatusGone, codeState, "the cursor is too old; list again").Because(err)
-	case errors.Is(err, store.ErrInvalid):
-		return rest.Errorf(http.StatusBadRequest, codeBadRequest, "this cannot be stored: %s", err).Because(err)
-	case errors.Is(err, store.ErrFull):
-		return later("the database's disk is full; nothing can be written, reads go on")
-	case errors.Is(err, store.ErrUnavailable):
-		return later("the database is unavailable; try again")
-	case errors.Is(err, store.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		e := later("the database took too long; try again")
-		e.Status, e.Code = http.StatusGatewayTimeout, codeTimeout
-		return e
-	case errors.Is(err, store.ErrConflict):
-		return later("the database is too busy; try again")
-	case errors.Is(err, store.ErrUnknownOutcome):
-		return later("the database went away while it committed; read the resource to see what became of the request")
+	case fault == rest.FaultInvalid:
+		return fault.Errorf(codeBadRequest, "this cannot be stored: %s", err).Because(err)
+	case ok:
+		w := faultWords[fault]
+		return fault.Errorf(w.code, "%s", w.words).Because(err)
 	}
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return rest.Errorf(http.StatusInternalServerError, codeDatabase,

@@ -113,34 +113,29 @@ func wireCode(e *rest.Error) string {
 	return codeGeneral
 }
 
-// classify maps the store's errors.
+// classify answers the faults of the store. Handlers answer documents that exist or do not exist themselves.
 func classify(err error) *rest.Error {
-	e := func(status int, code, format string, args ...any) *rest.Error {
-		return rest.Errorf(status, code, format, args...).Because(err)
-	}
-	switch {
-	case errors.Is(err, store.ErrFull):
-		return e(http.StatusInsufficientStorage, codeFull,
-			"the database's disk is full: nothing can be written until there is room; reads go on")
-	case errors.Is(err, store.ErrUnknownOutcome):
-		r := e(http.StatusServiceUnavailable, codeUnavailable,
-			"the connection to the database broke at the commit: whether it was written is not known; read, then try "+
-				"again")
-		r.RetryAfter = time.Second
-		return r
-	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrTimeout), errors.Is(err, store.ErrConflict):
-		r := e(http.StatusServiceUnavailable, codeUnavailable, "the database is unavailable; try again")
-		r.RetryAfter = time.Second
-		return r
-	case errors.Is(err, store.ErrGone):
-		return e(http.StatusGone, codeGone,
-			"the cursor is too old, or from before the database was restored; watch anew without it")
-	case errors.Is(err, store.ErrInvalid):
-		return e(http.StatusBadRequest, codeValidation, "the document cannot be stored: %s", err)
+	fault, _ := store.FaultOf(err)
+	switch fault {
+	case rest.FaultFull:
+		return fault.Errorf(codeFull,
+			"the database's disk is full: nothing can be written until there is room; reads go on").Because(err)
+	case rest.FaultUnknownOutcome:
+		return fault.Errorf(codeUnavailable, "the connection to the database broke at the commit: "+
+			"whether it was written is not known; read, then try again").Because(err)
+	case rest.FaultUnavailable, rest.FaultBusy:
+		return fault.Errorf(codeUnavailable, "the database is unavailable; try again").Because(err)
+	case rest.FaultTimeout:
+		return fault.Errorf(codeUnavailable, "the database took too long; try again").Because(err)
+	case rest.FaultGone:
+		return fault.Errorf(codeGone,
+			"the cursor is too old, or from before the database was restored; watch anew without it").Because(err)
+	case rest.FaultInvalid:
+		return fault.Errorf(codeValidation, "the document cannot be stored: %s", err).Because(err)
 	}
 	if stale, ok := errors.AsType[*store.StaleError](err); ok {
-		return e(http.StatusPreconditionFailed, codeStale,
-			"the resource has changed: its version is %d, not %d; read it again", stale.Latest, stale.Asked)
+		return fault.Errorf(codeStale, "the resource has changed: its version is %d, not %d; read it again",
+			stale.Latest, stale.Asked).Because(err)
 	}
 	return nil
 }
@@ -204,7 +199,7 @@ func grpcReason(e *rest.Error) (codes.Code, metav1.StatusReason) {
 		return codes.FailedPrecondition, metav1.StatusReasonConflict
 	case http.StatusRequestEntityTooLarge:
 		return codes.InvalidArgument, metav1.StatusReasonRequestEntityTooLarge
-	case http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return codes.Unavailable, metav1.StatusReasonServiceUnavailable
 	case http.StatusInsufficientStorage:
 		return codes.ResourceExhausted, metav1.StatusReasonServiceUnavailable

@@ -107,8 +107,9 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 	c.failed = e.Code
 	if e.Status >= http.StatusInternalServerError {
 		level := slog.LevelError
-		if e.Status == http.StatusServiceUnavailable {
-			level = slog.LevelWarn // a dependency is down; its owner logs why
+		switch e.Status {
+		case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusInsufficientStorage:
+			level = slog.LevelWarn // a dependency is down, slow or full; its owner logs why
 		}
 		c.opts.Log.LogAttrs(r.Context(), level, "request failed",
 			slog.String("operation_id", c.id), slog.String("method", r.Method),
@@ -162,9 +163,7 @@ func (c *call) classify(r *http.Request, err error) *Error {
 	case r.Context().Err() != nil && errors.Is(err, context.Canceled):
 		return Errorf(statusGone, "client-gone", "the client closed the connection").Because(err)
 	case errors.Is(err, context.DeadlineExceeded):
-		e := Errorf(http.StatusServiceUnavailable, "timeout", "the request took too long; try again").Because(err)
-		e.RetryAfter = time.Second
-		return e
+		return FaultTimeout.Errorf("timeout", "the request took too long; try again").Because(err)
 	}
 	return Errorf(http.StatusInternalServerError, "internal-error",
 		"internal error; the region's log has it under operation id %s", c.id).Because(err)

@@ -75,7 +75,7 @@ func TestErrorsBecomeAnswers(t *testing.T) {
 			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
 		{"/panic", 500,
 			`{"kind":"Error","code":"internal-error","reason":"internal error; the region's log has it under operation id op-1"}`, 1},
-		{"/late", 503, `{"kind":"Error","code":"timeout","reason":"the request took too long; try again"}`, 1},
+		{"/late", 504, `{"kind":"Error","code":"timeout","reason":"the request took too long; try again"}`, 1},
 		{"/big", 413,
 			`{"kind":"Error","code":"body-too-large","reason":"the request body is larger than 5 bytes; send less"}`,
 			0},
