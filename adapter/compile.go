@@ -17,13 +17,13 @@ import (
 // compiler turns a task's texts into what is executed. It gathers everything
 // that is wrong; what Lint alone wants to know, it gathers apart.
 type compiler struct {
-	config *Config
-	task   *Task
-	env    *rules.Env
-	funcs  template.FuncMap
-	errors Findings
-	doubts Findings
-	known  map[string]bool // the names bound so far
+	config       *Config
+	task         *Task
+	env          *rules.Env
+	funcs        template.FuncMap
+	errors       Findings
+	lintFindings Findings
+	known        map[string]bool // the names bound so far
 	// found are the names of what is discovered: resources.<name>.
 	found map[string]bool
 	// anyName allows all names: in captures they are an answer's members.
@@ -60,14 +60,14 @@ func (c *compiler) fail(at Place, message string) {
 	c.errors = append(c.errors, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: message})
 }
 
-func (c *compiler) doubt(at Place, format string, args ...any) {
-	c.doubts = append(c.doubts, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: fmt.Sprintf(format,
+func (c *compiler) lintf(at Place, format string, args ...any) {
+	c.lintFindings = append(c.lintFindings, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: fmt.Sprintf(format,
 		args...)})
 }
 
 func (c *compiler) warn(at Place, format string, args ...any) {
-	c.doubt(at, format, args...)
-	c.doubts[len(c.doubts)-1].Warning = true
+	c.lintf(at, format, args...)
+	c.lintFindings[len(c.lintFindings)-1].Warning = true
 }
 
 // uses notes names that a text reads.
@@ -78,7 +78,7 @@ func (c *compiler) uses(at Place, names []string) {
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
 		if !c.known[name] {
-			c.doubt(at, "%q is not known here", name)
+			c.lintf(at, "%q is not known here", name)
 		}
 	}
 }

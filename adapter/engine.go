@@ -10,46 +10,44 @@ import (
 	"time"
 )
 
-// Doer sends requests; *http.Client is one. Retries, the bearer token of the
-// config and default headers are the engine's; identity (TLS) and traces are
-// the Doer's.
+// Doer sends HTTP requests; *http.Client is one. The engine retries and adds the bearer token and the
+// default headers of the config; the Doer adds the client's certificate and traces.
 type Doer interface {
 	Do(*http.Request) (*http.Response, error)
 }
 
-// Options are what an engine works with.
+// Options configure an Engine.
 type Options struct {
 	Config    *Config
 	Task      *Task
 	Transport Transport // may be nil for tasks without resources
 	API       Doer      // for api_call
-	// LookupEnv is asked for the variables that params name (env.NAME), and for
-	// no others. It is os.LookupEnv by default.
+	// LookupEnv looks up the variables that the task names (env.NAME), and no others. The default is
+	// os.LookupEnv.
 	LookupEnv func(string) (string, bool)
 	Now       func() time.Time // time.Now by default
 	Log       *slog.Logger     // slog.Default by default
 	Observer  Observer
 
-	single bool // calls are not repeated
+	single bool // calls are not retried
 }
 
-// Observer is told what metrics want to know. Each may be nil.
+// Observer has callbacks for metrics. Each may be nil.
 type Observer struct {
-	// Deleting is called when the deletion of an object begins, Deleted when
-	// it was asked for or failed.
+	// Deleting is called before the engine requests the deletion of an object, Deleted when the request
+	// has succeeded or failed.
 	Deleting func(kind string)
 	Deleted  func(kind string, err error, took time.Duration)
 }
 
-// Engine executes a task. It is compiled once; its Run may be called by
-// several goroutines.
+// Engine runs a task, which it compiles once. Several goroutines may call Run.
 type Engine struct {
 	o           Options
 	task        *program
 	api         *apiClient
 	stored      storedTimes
 	warned      sync.Map       // *expr that failed and was logged
-	env, config map[string]any // what expressions see by these names
+	env, config map[string]any // the values of env and config in expressions
 }
 
 // New compiles a task. The error is Findings when the task is wrong.
@@ -98,7 +96,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Phase is a part of an execution.
+// Phase is a part of a run.
 type Phase string
 
 // The phases, in their order, as traces, conditions and metrics name them.
@@ -109,28 +107,26 @@ const (
 	PostActions     Phase = "post_actions"
 )
 
-// Status is how an execution, or a step of it, went.
+// Status says how a run, or a step of it, ended.
 type Status string
 
-// The statuses, as traces name them. A precondition that is not met, and a
-// resource that is gone, are no failures.
+// The statuses, as traces name them. An unmet precondition and a deleted resource are no failures.
 const (
 	Success Status = "success"
 	Failed  Status = "failed"
 	Skip    Status = "skipped"
 )
 
-// Result is what an execution came to.
+// Result is the outcome of a run.
 type Result struct {
 	Event  Event
 	Status Status
-	// Skipped says that resources were left alone on purpose, SkipReason why.
+	// Skipped says that the run skipped resources on purpose, SkipReason why.
 	Skipped    bool
 	SkipReason string
-	// Gone says that CLM does not know the resource any more: nothing was done.
+	// Gone says that the resource does not exist in CLM any more: the run did nothing.
 	Gone bool
-	// Reported says that a status report reached CLM: by the task's post
-	// actions, or, when they could not, by the engine itself.
+	// Reported says that CLM took a status report of this run: the task's, or the engine's own.
 	Reported      bool
 	Params        map[string]any
 	Preconditions []PreconditionResult
@@ -143,7 +139,7 @@ type Result struct {
 	Warnings []error
 }
 
-// Err is what failed, nil after success.
+// Err returns the first failure, nil after success.
 func (r *Result) Err() error {
 	for _, p := range []Phase{ParamExtraction, Preconditions, Resources, PostActions} {
 		if err := r.Errors[p]; err != nil {
@@ -153,7 +149,7 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// PreconditionResult is what a precondition came to.
+// PreconditionResult is the outcome of a precondition.
 type PreconditionResult struct {
 	Name     string
 	Status   Status
@@ -163,7 +159,7 @@ type PreconditionResult struct {
 	Err      error
 }
 
-// ResourceResult is what was done for a resource.
+// ResourceResult is the outcome of a resource of the task.
 type ResourceResult struct {
 	Name       string // in the task config
 	Kind       string // of the object, as are the next two
@@ -173,11 +169,11 @@ type ResourceResult struct {
 	Operation  Operation
 	Reason     string
 	Err        error
-	// DiscoveredState is the object that was found before it was deleted; else nil.
+	// DiscoveredState is the object before its deletion; nil without a deletion.
 	DiscoveredState Object
 }
 
-// PostActionResult is what a post action came to.
+// PostActionResult is the outcome of a post action.
 type PostActionResult struct {
 	Name       string
 	Status     Status
@@ -187,11 +183,11 @@ type PostActionResult struct {
 	Err        error
 }
 
-// StepError is a failure and where it happened.
+// StepError is a failure with its place in the task.
 type StepError struct {
 	Phase Phase
 	Step  string // the name of the param, precondition, resource or action
-	Op    string // what was done
+	Op    string // what failed, such as "applying the object"
 	Err   error
 }
 

@@ -45,7 +45,7 @@ func Lint(names []string, read func(string) ([]byte, error)) Findings {
 		c.compile()
 		c.transports()
 		c.reports()
-		found = append(append(append(found, wrong...), c.errors...), c.doubts...)
+		found = append(append(append(found, wrong...), c.errors...), c.lintFindings...)
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line, strings.Compare(a.Path, b.Path))
@@ -95,7 +95,7 @@ var objectName = regexp.MustCompile(`\bresources(?:\.\??|\[\??["'])([A-Za-z_][A-
 func (c *compiler) objects(t Text) {
 	for _, m := range objectName.FindAllStringSubmatch(t.Value, -1) {
 		if !c.found[m[1]] {
-			c.doubt(t.Place, "there is no resource %q", m[1])
+			c.lintf(t.Place, "there is no resource %q", m[1])
 		}
 	}
 }
@@ -107,18 +107,18 @@ func (c *compiler) url(method string, t Text) {
 	switch {
 	case t.Value == "":
 	case strings.ContainsAny(strings.TrimSpace(known), " \t\n"):
-		c.doubt(t.Place, "the URL has white space in it")
+		c.lintf(t.Place, "the URL has white space in it")
 	case err != nil:
-		c.doubt(t.Place, "%v", err)
+		c.lintf(t.Place, "%v", err)
 	case u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https":
-		c.doubt(t.Place, "%q is no scheme of CLM's", u.Scheme)
+		c.lintf(t.Place, "%q is no scheme of CLM's", u.Scheme)
 	case u.Scheme == "" && u.Host != "":
-		c.doubt(t.Place, "a path begins with one slash")
+		c.lintf(t.Place, "a path begins with one slash")
 	case strings.Contains(u.Path, "/../"):
-		c.doubt(t.Place, "the URL leads upwards")
+		c.lintf(t.Place, "the URL leads upwards")
 	}
 	if method != "PUT" && statusReport(method, t.Value) {
-		c.doubt(t.Place, "CLM takes status reports by PUT, not by %s", method)
+		c.lintf(t.Place, "CLM takes status reports by PUT, not by %s", method)
 	}
 }
 
@@ -129,7 +129,7 @@ func (c *compiler) manifest(at Place, m map[string]any, within string) {
 		if within != "" {
 			p.Path = join(p.Path, within)
 		}
-		c.doubt(p, format, args...)
+		c.lintf(p, format, args...)
 	}
 	if m == nil {
 		if at.File != "" {
@@ -163,9 +163,9 @@ func (c *compiler) transports() {
 		maestro := r.Transport != nil && r.Transport.Client == "maestro"
 		switch {
 		case maestro && c.config.Clients.Maestro == nil:
-			c.doubt(r.Place, "it goes to maestro, but %s has no clients.maestro", c.config.File)
+			c.lintf(r.Place, "it goes to maestro, but %s has no clients.maestro", c.config.File)
 		case !maestro && c.config.Clients.Maestro != nil:
-			c.doubt(r.Place, "it goes to a Kubernetes API, but with clients.maestro in %s all go to maestro",
+			c.lintf(r.Place, "it goes to a Kubernetes API, but with clients.maestro in %s all go to maestro",
 				c.config.File)
 		}
 	}
@@ -192,13 +192,13 @@ func (c *compiler) reports() {
 func (c *compiler) reportOf(p Payload, build map[string]any, deletes bool) {
 	for _, key := range []string{"adapter", "conditions", "observed_generation", "observed_time"} {
 		if _, ok := build[key]; !ok {
-			c.doubt(p.Build.Place, "the status report has no %s", key)
+			c.lintf(p.Build.Place, "the status report has no %s", key)
 		}
 	}
 	if s, ok := build["observed_generation"].(string); ok {
 		at := p.Build.Place
 		at.Line = cmp.Or(p.Build.Lines["observed_generation"], at.Line)
-		c.doubt(at, "observed_generation is %q, a string; CLM wants a number: use an expression", s)
+		c.lintf(at, "observed_generation is %q, a string; CLM wants a number: use an expression", s)
 	}
 	list, ok := build["conditions"].([]any)
 	if !ok {
@@ -209,7 +209,7 @@ func (c *compiler) reportOf(p Payload, build map[string]any, deletes bool) {
 		condition, _ := x.(map[string]any)
 		kind := condition["type"]
 		if there[kind] {
-			c.doubt(p.Build.Place, "the status report has the condition %v twice", kind)
+			c.lintf(p.Build.Place, "the status report has the condition %v twice", kind)
 		}
 		if s, ok := kind.(string); ok {
 			there[s] = true
@@ -217,7 +217,7 @@ func (c *compiler) reportOf(p Payload, build map[string]any, deletes bool) {
 	}
 	for _, kind := range []string{"Applied", "Available", "Health"} {
 		if !there[kind] {
-			c.doubt(p.Build.Place, "the status report has no condition %s", kind)
+			c.lintf(p.Build.Place, "the status report has no condition %s", kind)
 		}
 	}
 	if deletes && !there["Finalized"] {

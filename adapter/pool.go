@@ -8,47 +8,45 @@ import (
 	"time"
 )
 
-// pool runs the tasks of a queue, a few at a time. Its Run goroutine alone
-// owns the queue.
+// pool runs the tasks of a queue, at most parallel at a time. The goroutine of Run owns the queue.
 type pool struct {
 	run      func(context.Context, task) ending
 	parallel int
 	grace    time.Duration
 
-	events  chan told
+	events  chan hint
 	ended   chan outcome
 	stopped chan struct{}
 }
 
-// told is an event for the queue.
-type told struct {
+// hint is an event for the queue.
+type hint struct {
 	task
-	watched bool // a watch told it, not the bus
+	watched bool // it comes from a watch, not from the bus
 }
 
-// ending is how a run ended.
+// ending says how a run ended.
 type ending int
 
 const (
 	succeeded ending = iota
-	failed           // another try may mend it
-	notBegun         // it is another replica's, or waits for the lease
+	failed           // a retry may succeed
+	notBegun         // the resource is another replica's, or its lease has expired
 )
 
-// outcome is the end of a run.
+// outcome is a run that ended.
 type outcome struct {
 	id string
 	ending
 }
 
 func newPool(parallel int, grace time.Duration, run func(context.Context, task) ending) *pool {
-	return &pool{run: run, parallel: parallel, grace: grace, events: make(chan told), ended: make(chan outcome),
+	return &pool{run: run, parallel: parallel, grace: grace, events: make(chan hint), ended: make(chan outcome),
 		stopped: make(chan struct{})}
 }
 
-// tell queues an event. It does not wait for anything but its turn; events that
-// come when the pool stops are dropped.
-func (p *pool) tell(e told) {
+// enqueue hands an event to the queue's goroutine. It drops events that come after the pool stopped.
+func (p *pool) enqueue(e hint) {
 	e.since = time.Now()
 	select {
 	case p.events <- e:
@@ -56,10 +54,10 @@ func (p *pool) tell(e told) {
 	}
 }
 
-// errStopping ends runs that take too long when the process stops.
+// errStopping is the cause by which runs end that exceed the grace of a stopping process.
 var errStopping = errors.New("the adapter is stopping")
 
-// Run runs what is due until ctx ends. Runs under way then have their grace.
+// Run runs due tasks until ctx ends. Runs in progress then have the grace to end by themselves.
 func (p *pool) Run(ctx context.Context) {
 	q := newQueue(func(d time.Duration) time.Duration { return d/2 + rand.N(d) })
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -70,7 +68,7 @@ func (p *pool) Run(ctx context.Context) {
 		end.Stop()
 		cancel(nil)
 	}()
-	defer close(p.stopped) // first: a run may tell of something, and is waited for
+	defer close(p.stopped) // before the wait above: a run in progress may enqueue an event
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for busy := 0; ; {

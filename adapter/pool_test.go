@@ -34,10 +34,10 @@ func TestThePoolRunsResourcesSideBySideAndOneResourceAlone(t *testing.T) {
 		var done sync.WaitGroup
 		done.Go(func() { p.Run(ctx) })
 		for i := range 9 {
-			p.tell(told{task: of(fmt.Sprint("r", i), 1)})
+			p.enqueue(hint{task: of(fmt.Sprint("r", i), 1)})
 		}
 		for g := range int64(5) {
-			p.tell(told{task: of("r0", g+2)})
+			p.enqueue(hint{task: of("r0", g+2)})
 		}
 		synctest.Wait()
 		<-time.After(10 * time.Second)
@@ -56,7 +56,7 @@ func TestThePoolRunsResourcesSideBySideAndOneResourceAlone(t *testing.T) {
 		}
 		cancel()
 		done.Wait()
-		p.tell(told{task: of("late", 1)}) // nobody is there; it does not hang
+		p.enqueue(hint{task: of("late", 1)}) // nobody is there; it does not hang
 	})
 }
 
@@ -75,13 +75,13 @@ func TestThePoolRetriesAndStopsWithGrace(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
 		done.Go(func() { p.Run(ctx) })
-		p.tell(told{task: of("bad", 1)})
+		p.enqueue(hint{task: of("bad", 1)})
 		<-time.After(5 * time.Minute)
 		synctest.Wait()
 		if n := len(runs); n != 1+retries {
 			t.Errorf("%d runs, want %d", n, 1+retries)
 		}
-		p.tell(told{task: of("long", 1)})
+		p.enqueue(hint{task: of("long", 1)})
 		synctest.Wait()
 		stopped := time.Now()
 		cancel()
@@ -99,13 +99,13 @@ func TestARunThatTellsDoesNotHoldUpTheEnd(t *testing.T) {
 		var p *pool
 		p = newPool(1, time.Minute, func(ctx context.Context, x task) ending {
 			<-time.After(time.Second)
-			p.tell(told{task: of("b", 1), watched: true})
+			p.enqueue(hint{task: of("b", 1), watched: true})
 			return succeeded
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
 		done.Go(func() { p.Run(ctx) })
-		p.tell(told{task: of("a", 1)})
+		p.enqueue(hint{task: of("a", 1)})
 		synctest.Wait()
 		stopped := time.Now()
 		cancel()

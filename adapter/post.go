@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// report is the last phase: payloads, then post actions, and when those failed
-// to say what is the matter, the engine's own report.
+// report is the last phase: it builds the payloads and runs the post actions. When these could not
+// report, the engine reports the failure itself.
 func (x *execution) report(ctx context.Context) *StepError {
 	x.built = x.o.Now()
-	err := x.act(ctx)
+	err := x.runPostActions(ctx)
 	if x.overtaken {
 		return err // the task runs again
 	}
@@ -25,7 +25,7 @@ func (x *execution) report(ctx context.Context) *StepError {
 	if x.result.Reported || err == nil && !lost {
 		return err
 	}
-	if err != nil && (!x.speechless(err) || !lost && !x.reports()) {
+	if err != nil && (!x.preventsReport(err) || !lost && !x.reports()) {
 		return err
 	}
 	first := err
@@ -41,9 +41,9 @@ func (x *execution) report(ctx context.Context) *StepError {
 	return err
 }
 
-// speechless says that a failure kept a report from being made, or from being
-// taken for one; not that CLM was out of reach or would not have us.
-func (x *execution) speechless(err *StepError) bool {
+// preventsReport says whether a failure of the last phase is the task's own: its report could not be
+// built, or CLM rejected its content. An unreachable CLM or a refused caller is no such failure.
+func (x *execution) preventsReport(err *StepError) bool {
 	api, ok := errors.AsType[*APIError](err.Err)
 	return !ok || api.Status == http.StatusBadRequest || api.Status == http.StatusUnprocessableEntity
 }
@@ -58,9 +58,9 @@ func (x *execution) reports() bool {
 	return false
 }
 
-// act builds the payloads and does the actions. It ends at the first failure.
-func (x *execution) act(ctx context.Context) *StepError {
-	left := map[string]bool{} // payloads whose condition is not met
+// runPostActions builds the payloads and runs the actions until the first failure.
+func (x *execution) runPostActions(ctx context.Context) *StepError {
+	left := map[string]bool{} // payloads whose condition does not hold
 	if err := x.bindReportNames(); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (x *execution) act(ctx context.Context) *StepError {
 	}
 	for i := range x.task.actions {
 		r, err := x.do(ctx, &x.task.actions[i], left)
-		gone := x.notThere(err)
+		gone := x.isMissing(err)
 		switch {
 		case gone:
 			r.Status, r.SkipReason = Skip, "ResourceNotFound: "+err.Error()
@@ -102,7 +102,7 @@ func (x *execution) act(ctx context.Context) *StepError {
 		}
 		x.result.PostActions = append(x.result.PostActions, r)
 		if gone && !x.ownError(err) {
-			return nil // as the original: what it was about is not there, so there is no more to do
+			return nil // as the original: its subject does not exist, so the following actions are skipped
 		}
 		if err != nil {
 			return &StepError{PostActions, r.Name, "doing the post action", err}
@@ -111,18 +111,17 @@ func (x *execution) act(ctx context.Context) *StepError {
 	return nil
 }
 
-// notThere says whether a post action failed because what it is about is not
-// there. A 404 without a code is no word of CLM's; a dry run takes it for one, as
-// the original does.
-func (x *execution) notThere(err error) bool {
+// isMissing says whether a post action failed because its subject does not exist. A 404 without a code
+// does not come from CLM; a dry run counts it all the same, as the original does.
+func (x *execution) isMissing(err error) bool {
 	api, ok := errors.AsType[*APIError](err)
 	return ok && (api.gone() || x.api.single && api.Status == http.StatusNotFound && api.Code == "")
 }
 
-// ownError says whether a call failed that is about the event's resource.
+// ownError says whether a call failed because the event's resource does not exist.
 func (x *execution) ownError(err error) bool {
 	api, ok := errors.AsType[*APIError](err)
-	return ok && api.gone() && x.own(api.URL)
+	return ok && api.gone() && x.concernsResource(api.URL)
 }
 
 func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (PostActionResult, error) {
@@ -170,12 +169,11 @@ func (x *execution) do(ctx context.Context, a *action, left map[string]bool) (Po
 	return r, err
 }
 
-// maxMessage is the longest message of the engine's own conditions, in bytes.
+// maxMessage is the longest message in the engine's own report, in bytes.
 const maxMessage = 2048
 
-// reportFailure tells CLM what a task could not tell itself. Who cannot look knows
-// nothing new: what the last report on this generation said of Applied and
-// Available stays, and Health says what is the matter.
+// reportFailure sends the engine's own report of a run whose task could not report. The run observed
+// nothing, so Applied and Available of the last report on this generation stay; Health has the failure.
 func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 	if x.event.Href == "" {
 		return errors.New("the event has no href")
@@ -220,12 +218,12 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 		return err
 	}
 	x.result.Reported = true
-	x.o.Log.InfoContext(ctx, "the engine reported what the task could not", slog.String("id", x.event.ID),
+	x.o.Log.InfoContext(ctx, "the engine reported a failure in place of the task", slog.String("id", x.event.ID),
 		slog.String("reason", reason))
 	return nil
 }
 
-// lastReport is what the engine needs of the adapter's last report.
+// lastReport has the members of an adapter's last report that the engine reads.
 type lastReport struct {
 	Adapter    string          `json:"adapter"`
 	Generation int64           `json:"observed_generation"`
@@ -250,15 +248,14 @@ func (r *lastReport) condition(kind string) *lastCondition {
 	return nil
 }
 
-// readReport reads an adapter's last report; false if there is none. A report
-// takes the place of the one before it, and in data tasks keep what they must not
-// forget: where they placed something.
+// readReport reads an adapter's last report; false when there is none. A report replaces the one before
+// it, so the engine's own report carries on its data: tasks remember there where they placed objects.
 func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter string) (none lastReport, found bool,
 	err error) {
 	statuses.RawQuery = "size=100"
 	out, err := x.api.send(ctx, apiRequest{call: &call{method: http.MethodGet}, url: &statuses})
 	if api, ok := errors.AsType[*APIError](err); ok && api.Status == http.StatusNotFound {
-		return none, false, nil // what that means, the report's own answer says
+		return none, false, nil // the answer to the report itself decides what this means
 	}
 	if err != nil {
 		return none, false, err

@@ -11,8 +11,7 @@ import (
 	"atoll.dev/rules"
 )
 
-// checkPreconditions is the second phase. It skips the third when one is not
-// met.
+// checkPreconditions is the second phase. The first unmet precondition skips the third phase.
 func (x *execution) checkPreconditions(ctx context.Context) *StepError {
 	for i := range x.task.preconditions {
 		p := &x.task.preconditions[i]
@@ -27,7 +26,7 @@ func (x *execution) checkPreconditions(ctx context.Context) *StepError {
 		case err == nil:
 			x.skip(fmt.Sprintf("precondition '%s' not met: %s", p.name, why))
 			return nil
-		case api != nil && api.gone() && !x.own(api.URL): // it is not the resource itself
+		case api != nil && api.gone() && !x.concernsResource(api.URL): // another resource does not exist
 			x.result.Preconditions[i].Status, x.result.Preconditions[i].Err = Success, nil
 			x.skip("ResourceNotFound: " + api.Error())
 			return nil
@@ -38,7 +37,7 @@ func (x *execution) checkPreconditions(ctx context.Context) *StepError {
 	return nil
 }
 
-// check evaluates one. When it is not met, why says which part.
+// check evaluates a precondition. For an unmet one, why names the unmet part.
 func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionResult) (why string, err error) {
 	x.log(ctx, p.log)
 	seen := x.scope
@@ -49,7 +48,7 @@ func (x *execution) check(ctx context.Context, p *precondition, r *PreconditionR
 			return "", err
 		}
 		x.scope[p.name] = answer
-		if len(p.captures) > 0 { // they see its members by their names, too
+		if len(p.captures) > 0 { // captures see the answer's members as names of their own
 			seen = maps.Clone(x.scope)
 			maps.Copy(seen, answer)
 		}
@@ -86,8 +85,8 @@ func or0(v any) any {
 	return v
 }
 
-// decide evaluates an expression that may read what is not there: then it is
-// not met.
+// decide evaluates the expression of a precondition. One that fails is not met; the reason for skipping,
+// which Health reports, has its error.
 func (x *execution) decide(ctx context.Context, e *expr, r *PreconditionResult) (string, error) {
 	v, err := e.eval(ctx, x.scope)
 	switch {
@@ -100,7 +99,7 @@ func (x *execution) decide(ctx context.Context, e *expr, r *PreconditionResult) 
 	return fmt.Sprintf("%s is %v", e.program, v), nil
 }
 
-// capture binds what captures find. What is not there is not bound.
+// capture binds the values of captures. A field that is absent is not bound.
 func (x *execution) capture(ctx context.Context, captures []capture, seen map[string]any, r *PreconditionResult) error {
 	found := map[string]any{}
 	for _, c := range captures {
@@ -112,7 +111,7 @@ func (x *execution) capture(ctx context.Context, captures []capture, seen map[st
 			v, err = c.field.find(seen)
 		}
 		switch {
-		case err != nil && c.expr != nil: // it is bound, to nothing
+		case err != nil && c.expr != nil:
 			if v, err = substitute(c.expr, c.absent, err, func(e *expr, err error) { x.warn(ctx, e, err) }); err != nil {
 				return fmt.Errorf("capture %s: %w", c.name, err)
 			}
@@ -130,13 +129,13 @@ func (x *execution) capture(ctx context.Context, captures []capture, seen map[st
 	return nil
 }
 
-// operators of conditions.
+// operators are the operators of conditions.
 var operators = []string{
 	"equals", "notEquals", "in", "notIn", "contains", "greaterThan", "lessThan", "greaterThanOrEqual",
 	"lessThanOrEqual", "exists", "notExists",
 }
 
-// holds compares a field's value, nil when there is none, with the wanted one.
+// holds applies an operator to a field's value (nil when it is absent) and the wanted value.
 func holds(operator string, v, wanted any) (bool, error) {
 	switch operator {
 	case "exists":

@@ -167,7 +167,7 @@ func (c *compiler) param(x Param) param {
 	}
 	if x.Default.Set() {
 		if _, err := convert(x.Default.Value, x.Type); err != nil {
-			c.doubt(x.Default.Place, "the default is not of the type %s: %v", x.Type, err)
+			c.lintf(x.Default.Place, "the default is not of the type %s: %v", x.Type, err)
 		}
 	}
 	if f := x.Source.File; f != nil && !strings.HasPrefix(f.Path, "/") {
@@ -185,16 +185,16 @@ func (c *compiler) source(at Place, from string) {
 	first, rest, _ := strings.Cut(from, ".")
 	switch {
 	case first == "event" && !slices.Contains(eventFields, rest):
-		c.doubt(at, "an event has no %q; it has %s", rest, strings.Join(eventFields, ", "))
+		c.lintf(at, "an event has no %q; it has %s", rest, strings.Join(eventFields, ", "))
 	case first == "config" && c.config != nil:
 		if _, err := (&field{names: strings.Split(rest, "."), text: from}).find(c.config.visible()); err != nil {
-			c.doubt(at, "the adapter's config has no %s", rest)
+			c.lintf(at, "the adapter's config has no %s", rest)
 		}
 	case first == "secret" || first == "configmap":
-		c.doubt(at, "the source %s was removed; mount a file, or set a variable", first)
+		c.lintf(at, "the source %s was removed; mount a file, or set a variable", first)
 	case first != "env" && first != "event" && first != "config" && !c.known[first] &&
 		!slices.Contains(eventFields, from):
-		c.doubt(at, "%q is neither event, env or config, nor an earlier param", first)
+		c.lintf(at, "%q is neither event, env or config, nor an earlier param", first)
 	}
 }
 
@@ -320,7 +320,7 @@ func (c *compiler) staticManifest(body Text) {
 func (c *compiler) scan(body Text, key string) *tmpl {
 	value, ok := scan(body.Value, key)
 	if !ok {
-		c.doubt(body.Place, "the manifest has no %s", key)
+		c.lintf(body.Place, "the manifest has no %s", key)
 		return &tmpl{}
 	}
 	return c.template(Text{value, body.Place})

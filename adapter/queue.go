@@ -6,23 +6,20 @@ import (
 	"time"
 )
 
-// queue is what is to be done, by resource: at most one run for each, however
-// many events there are. It has no clock and no goroutine; whoever owns it
-// passes the time.
+// queue orders the runs of resources: at most one run for each resource, however many events come. It
+// has no clock and no goroutine; its owner passes the time.
 //
-// An event is a hint. One that comes while its resource waits changes nothing
-// but the event's content, to the newest generation; one that comes while it is
-// run has it run again. A run that failed is repeated a few times, later and
-// later; then it is the sentinel's to send again.
+// An event is a hint. While its resource waits it only replaces the waiting event by the newest
+// generation; while its resource runs it queues another run. The queue retries a failed run five times
+// with back-off; after that the sentinel sends the event again.
 //
-// What is new goes first: generations that were not run yet, and what watches
-// tell. The sentinel repeats what stays unreconciled; under load that would
-// delay the new by all that is old, and more is repeated the longer it takes.
-// Every fourth turn is for repetitions, so that they have theirs.
+// Fresh work goes first: generations that did not run yet, and changes that watches report. The
+// sentinel repeats the events of unreconciled resources; under load these would delay fresh work, and
+// the longer that takes the more events it repeats. So every fourth turn is for repetitions.
 type queue struct {
 	items map[string]*item // by the resource's ID
-	due   [2]dueHeap       // what is new; repetitions
-	ran   map[string]run   // by ID: the last generation that was run without a failure
+	due   [2]dueHeap       // fresh work; repetitions
+	ran   map[string]run   // by ID: the last generation whose run succeeded
 	turn  int
 	seq   int64
 	swept time.Time
@@ -30,44 +27,44 @@ type queue struct {
 	jitter func(time.Duration) time.Duration // of a back-off
 }
 
-// run is a generation that was run, when, and the trace that it belongs to.
+// run is a generation whose run succeeded, when, and its trace.
 type run struct {
 	generation int64
 	at         time.Time
 	trace      string
 }
 
-// class is a heap of the queue.
+// class says to which heap of the queue an item belongs.
 type class int
 
 const (
 	fresh class = iota
 	repeated
 
-	repeatedTurn = 4 // every so many turns is for repetitions
+	repeatedTurn = 4 // every fourth turn is for repetitions
 	rememberFor  = time.Hour
 )
 
 // item is one resource.
 type item struct {
 	task     task
-	at       time.Time // when it is due; while it waits
-	seq      int64     // order of those that are due at the same time
-	class    class     // its heap, while it waits; or to be
+	at       time.Time // when it is due, while it waits
+	seq      int64     // orders items that are due at the same time
+	class    class     // its heap while it waits, or after the run in progress
 	index    int       // in the heap; -1 when it does not wait
 	running  bool
-	began    task // the run under way
-	again    bool // run again when the run under way ends, not before at
+	began    task // the run in progress
+	again    bool // run again, at the earliest at at, when the run in progress ends
 	failures int  // in a row
-	changes  int  // told by watches, lately
+	changes  int  // reported by watches recently
 	changed  time.Time
 }
 
 // task is one run.
 type task struct {
 	Event
-	trace string    // W3C traceparent of what caused it; may be empty
-	since time.Time // when it was first asked for
+	trace string    // W3C traceparent of its cause; may be empty
+	since time.Time // when it was queued first
 }
 
 const (
@@ -76,9 +73,9 @@ const (
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 
-	// A watch may tell so often of a resource at once; then less and less often,
-	// up to slowest, until it was calm for calmAfter. Statuses that change on
-	// their way to readiness are quick, a fight with another writer is not.
+	// The first freeChanges changes that watches report of a resource queue it at once. Further ones
+	// wait, with pauses that grow to slowest, until no change came for calmAfter. So statuses that
+	// change on the way to readiness are handled at once, and a fight with another writer costs little.
 	freeChanges = 10
 	firstPause  = 100 * time.Millisecond
 	slowest     = 10 * time.Second
@@ -89,8 +86,7 @@ func newQueue(jitter func(time.Duration) time.Duration) *queue {
 	return &queue{items: map[string]*item{}, ran: map[string]run{}, jitter: jitter}
 }
 
-// add takes an event of the bus: its resource is due at once, and what failed
-// before is forgotten.
+// add queues an event of the bus. Its resource is due at once, and its count of failures starts anew.
 func (q *queue) add(t task, now time.Time) {
 	i := q.item(t)
 	i.failures = 0
@@ -101,8 +97,8 @@ func (q *queue) add(t task, now time.Time) {
 	q.wait(i, now, how)
 }
 
-// change takes what a watch tells. A watch knows no trace: what became of an
-// object belongs to the one of the run that applied it.
+// change queues a change that a watch reports. Watches know no trace: the change belongs to the trace
+// of the run that applied the object.
 func (q *queue) change(t task, now time.Time) {
 	i := q.item(t)
 	if i.task.trace == "" && i.running {
@@ -126,7 +122,7 @@ func (q *queue) change(t task, now time.Time) {
 	q.wait(i, now.Add(pause), how)
 }
 
-// item is the resource's, with the newest event.
+// item returns the resource's item, updated to the newest event.
 func (q *queue) item(t task) *item {
 	i := q.items[t.ID]
 	if i == nil {
@@ -145,7 +141,7 @@ func (q *queue) item(t task) *item {
 	return i
 }
 
-// wait makes the resource due then, or earlier if it already is.
+// wait makes an item due at a time, or earlier if it waits for an earlier time already.
 func (q *queue) wait(i *item, at time.Time, how class) {
 	if waits := i.index >= 0 || i.again; waits {
 		if i.at.Before(at) {
@@ -168,8 +164,8 @@ func (q *queue) wait(i *item, at time.Time, how class) {
 	heap.Push(&q.due[how], i)
 }
 
-// next takes a task that is due. When there is none, it says how long until
-// one is; 0 is until something happens.
+// next removes a due task. Without one it returns how long to wait until one is due; 0 means that none
+// waits.
 func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 	order := [2]class{fresh, repeated}
 	if q.turn%repeatedTurn == repeatedTurn-1 {
@@ -194,7 +190,7 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 	return task{}, false, wait
 }
 
-// done ends a run.
+// done records how a run ended and queues its retry or repetition.
 func (q *queue) done(id string, how ending, now time.Time) {
 	i := q.items[id]
 	i.running = false
@@ -221,7 +217,7 @@ func (q *queue) done(id string, how ending, now time.Time) {
 		q.wait(i, now.Add(q.jitter(pause)), repeated)
 	}
 	if i.failures > retries {
-		i.failures = 0 // the sentinel's next event begins anew
+		i.failures = 0 // the sentinel's next event starts anew
 	}
 	q.sweep(now)
 	if i.index < 0 && now.Sub(i.changed) > calmAfter {
@@ -229,7 +225,7 @@ func (q *queue) done(id string, how ending, now time.Time) {
 	}
 }
 
-// sweep forgets resources that are at rest; it looks now and then.
+// sweep removes items of resources at rest, and runs older than rememberFor, at most every calmAfter.
 func (q *queue) sweep(now time.Time) {
 	if now.Sub(q.swept) < calmAfter {
 		return
@@ -247,11 +243,10 @@ func (q *queue) sweep(now time.Time) {
 	}
 }
 
-// waiting is how many resources wait, due or not.
+// waiting returns how many resources wait, due or not.
 func (q *queue) waiting() int { return len(q.due[fresh]) + len(q.due[repeated]) }
 
-// dueHeap has the item first that is due first; of those of the same time, the
-// one that was there first.
+// dueHeap is a heap.Interface by due time, then by order of arrival.
 type dueHeap []*item
 
 func (h dueHeap) Len() int { return len(h) }
@@ -263,14 +258,14 @@ func (h dueHeap) Swap(a, b int) {
 	h[a].index, h[b].index = a, b
 }
 
-// Push is heap.Interface's.
+// Push implements heap.Interface.
 func (h *dueHeap) Push(x any) {
 	i := x.(*item)
 	i.index = len(*h)
 	*h = append(*h, i)
 }
 
-// Pop is heap.Interface's.
+// Pop implements heap.Interface.
 func (h *dueHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

@@ -49,7 +49,7 @@ func (c *compiler) feedback(t Text, path string, fallback Value) node {
 	out.object = r.Work.Object
 	for _, x := range c.task.Resources {
 		if manifest := x.text(); x.Name == r.Work.Resource && manifest != "" && !hasFeedbackRule(manifest, t.Value) {
-			c.doubt(t.Place, "the manifest of %s has no feedback rule %q", x.Name, t.Value)
+			c.lintf(t.Place, "the manifest of %s has no feedback rule %q", x.Name, t.Value)
 		}
 	}
 	return out

@@ -12,38 +12,35 @@ import (
 	"time"
 )
 
-// CLM orders an adapter's reports by the adapter's own clock, which may be set
-// back: it discards a report whose observed_time is before that of the stored
-// one (204), and the original keeps the stored one where the times are equal
-// (201). So an execution takes a report for delivered only when the answer says
-// so. Otherwise it reads the time of the stored report, and the task runs again:
-// what it finds then is newer than the stored report, whoever made that, so its
-// report gets a time after it, whatever the clock says.
+// CLM orders an adapter's reports by the adapter's own clock, which may be set back: it discards a
+// report whose observed_time is before that of the stored report (204), and the original keeps the
+// stored report where the times are equal (201). So an execution counts a report as delivered only when
+// the answer confirms that. Otherwise it reads the time of the stored report, and the task runs again:
+// its observations are then newer than the stored report, so its report gets a time after the stored
+// one, whatever the clock shows.
 
-// errOvertaken is the error of a report that CLM takes for older than the stored
-// one. Engine.Run runs the task again.
+// errOvertaken is the error of a report that CLM discarded as older than the stored one. Engine.Run runs
+// the task again.
 var errOvertaken = errors.New(
 	"the lifecycle manager has a report of a later time; the task looks again and reports after it")
 
 // maxOvertaken is how often Engine.Run runs a task again because of errOvertaken.
 const maxOvertaken = 2
 
-// How far CLM lets the time of a report be from its own clock, and how exact the
-// Date of its answers is.
+// CLM accepts report times from maxBehind before to maxAhead after its own clock. dateError is the
+// precision of the Date of its answers.
 const (
 	maxAhead  = 5 * time.Minute
 	maxBehind = 30 * time.Minute
 	dateError = 2 * time.Second
 )
 
-// reportKey says whose report of which resource: the path of its statuses, and
-// the adapter.
+// reportKey identifies the report of an adapter on a resource, by the path of the resource's statuses.
 type reportKey struct{ path, adapter string }
 
-// storedTimes are the times of stored reports that this process's clock had not
-// reached: each later report of the same key must have a later one. Entries are
-// made by errOvertaken only and kept for an hour, so there are none while clocks
-// are right. Its methods may be called by several goroutines.
+// storedTimes has the times of stored reports that this process's clock had not reached: each later
+// report of the same key gets a later time. Only errOvertaken adds entries, which expire after an hour,
+// so it is empty while clocks are right. Its methods may be called by several goroutines.
 type storedTimes struct {
 	mu sync.Mutex
 	at map[reportKey]storedTime
@@ -51,8 +48,7 @@ type storedTimes struct {
 
 type storedTime struct{ at, learned time.Time }
 
-// after returns the time of a report: the given one, or one microsecond after
-// that of the stored report if that is later.
+// after returns t, or the time one microsecond after the stored report when t is not after that.
 func (s *storedTimes) after(k reportKey, t time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,11 +58,11 @@ func (s *storedTimes) after(k reportKey, t time.Time) time.Time {
 	return t
 }
 
-// learn notes the time of a stored report.
+// learn records the time of a stored report.
 func (s *storedTimes) learn(k reportKey, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now() // intervals of it are right whatever the clock says
+	now := time.Now() // its monotonic part is right also when the clock is set
 	for other, t := range s.at {
 		if now.Sub(t.learned) > rememberFor {
 			delete(s.at, other)
@@ -78,7 +74,7 @@ func (s *storedTimes) learn(k reportKey, at time.Time) {
 	s.at[k] = storedTime{at, now}
 }
 
-// taken notes the time of a report that is stored now.
+// taken records the time of a report that CLM has stored.
 func (s *storedTimes) taken(k reportKey, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,25 +83,25 @@ func (s *storedTimes) taken(k reportKey, at time.Time) {
 	}
 }
 
-// statusBody is a status report in JSON, as far as its order depends on it.
+// statusBody is a status report with the members that decide its order.
 type statusBody struct {
 	lastReport
 	members map[string]json.RawMessage
 	at      time.Time // observed_time; zero if there is none
 }
 
-// parseStatus reads a report; false if it is none.
+// parseStatus reads a status report. It returns false for other bodies.
 func parseStatus(body []byte) (s statusBody, ok bool) {
 	if json.Unmarshal(body, &s.members) != nil || json.Unmarshal(body, &s.lastReport) != nil || s.Adapter == "" {
 		return s, false
 	}
 	if raw, there := s.members["observed_time"]; there && json.Unmarshal(raw, &s.at) != nil {
-		return s, false // CLM says what is wrong with it
+		return s, false // CLM's answer says what is wrong
 	}
 	return s, true
 }
 
-// observedAt is the body with another observed_time.
+// observedAt returns the body with another observed_time.
 func (s *statusBody) observedAt(t time.Time) ([]byte, error) {
 	s.at = t.UTC().Truncate(time.Microsecond)
 	raw, err := json.Marshal(s.at)
@@ -125,7 +121,7 @@ func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, erro
 	}
 	key := reportKey{r.url.Path, s.Adapter}
 	at := s.at
-	// tasks write it to the second; within one there may be several reports
+	// Task files write the time to the second, and one second may have several reports.
 	if at.Equal(x.built.Truncate(time.Second)) {
 		at = x.built
 	}
@@ -160,8 +156,8 @@ func (x *execution) sendReport(ctx context.Context, r apiRequest) (*answer, erro
 	return out, errOvertaken
 }
 
-// refusedFor says whether CLM refused a report because its time is too far from
-// CLM's clock, and what that said.
+// refusedFor says whether CLM refused a report because its time is too far from CLM's clock, and returns
+// the time of that clock.
 func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
 	if out == nil || out.status != http.StatusBadRequest || out.date.IsZero() || s.at.IsZero() {
 		return time.Time{}, false
@@ -170,14 +166,13 @@ func (s *statusBody) refusedFor(out *answer) (date time.Time, wrong bool) {
 	return out.date, ahead > maxAhead-dateError || ahead < -(maxBehind-dateError)
 }
 
-// keptInstead returns the time of the report that CLM kept instead of s, by its
-// answer to s; zero when it took s, or need not. It is an error when CLM has
-// neither.
+// keptInstead returns the time of the report that CLM kept instead of s, according to its answer to s.
+// It returns zero when CLM stored s or did not have to, and an error when CLM has neither report.
 func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s statusBody, out *answer) (none time.Time,
 	err error) {
 	if out.status != http.StatusNoContent {
 		var kept lastReport
-		if json.Unmarshal(out.body, &kept) != nil || kept.Generation != s.Generation || kept.says(s.lastReport) {
+		if json.Unmarshal(out.body, &kept) != nil || kept.Generation != s.Generation || kept.sameConditions(s.lastReport) {
 			return none, nil
 		}
 		return kept.ObservedAt, nil
@@ -189,15 +184,15 @@ func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s status
 	case !found:
 		return none, fmt.Errorf("the lifecycle manager discarded the report on generation %d, and has none",
 			s.Generation)
-	case last.Generation > s.Generation: // what this one says is of no use to anybody
+	case last.Generation > s.Generation: // a report on an older generation has no use
 		return none, nil
 	case last.Generation == s.Generation && !s.at.After(last.ObservedAt):
-		if last.ObservedAt.Equal(s.at) && last.says(s.lastReport) {
-			return none, nil // a repetition whose first answer was lost
+		if last.ObservedAt.Equal(s.at) && last.sameConditions(s.lastReport) {
+			return none, nil // CLM had stored s at the first attempt, whose answer was lost
 		}
 		return last.ObservedAt, nil
 	case s.condition("Available") != nil && s.condition("Available").Status == "Unknown":
-		return none, nil // by contract only an adapter's first report may say so
+		return none, nil // by contract only an adapter's first report may have Unknown
 	}
 	return none,
 		fmt.Errorf(
@@ -205,8 +200,8 @@ func (x *execution) keptInstead(ctx context.Context, statuses *url.URL, s status
 			s.Generation, last.Generation)
 }
 
-// says compares values and reasons of conditions.
-func (r *lastReport) says(other lastReport) bool {
+// sameConditions says whether two reports have the same statuses and reasons.
+func (r *lastReport) sameConditions(other lastReport) bool {
 	if len(r.Conditions) != len(other.Conditions) {
 		return len(r.Conditions) == 0 || len(other.Conditions) == 0 // what has none shows nothing
 	}

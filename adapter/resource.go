@@ -9,14 +9,13 @@ import (
 	"strconv"
 )
 
-// generationAnnotation says for which generation an object was made.
+// generationAnnotation has the generation of the resource for which an object was rendered.
 const generationAnnotation = "hyperfleet.io/generation"
 
-// applyResources is the third phase. Applying ends at the first failure;
-// deletions go on.
+// applyResources is the third phase. The first failure to apply ends it; a failure to delete does not.
 func (x *execution) applyResources(ctx context.Context) *StepError {
 	if x.task.lifecycle {
-		if err := x.lookFirst(ctx); err != nil {
+		if err := x.discoverAll(ctx); err != nil {
 			return err
 		}
 	}
@@ -24,7 +23,7 @@ func (x *execution) applyResources(ctx context.Context) *StepError {
 	for i := range x.task.resources {
 		r := &x.task.resources[i]
 		out := ResourceResult{Name: r.name, Status: Success}
-		deleting, err := x.keep(ctx, r, &out)
+		deleting, err := x.reconcile(ctx, r, &out)
 		if err != nil {
 			out.Status, out.Err = Failed, err.Err
 		}
@@ -46,10 +45,10 @@ func (x *execution) applyResources(ctx context.Context) *StepError {
 	return first
 }
 
-// lookFirst finds all objects before any decision, since decisions may look at
-// each other's. What is to be deleted and is not found may be in doubt: as long as
-// it is, what waits for its end waits.
-func (x *execution) lookFirst(ctx context.Context) *StepError {
+// discoverAll finds all objects before any decision, because the decision about one object may read the
+// others. An object to delete that is not found may still exist (AbsenceChecker); then it is bound, so
+// that deletions that wait for it keep waiting.
+func (x *execution) discoverAll(ctx context.Context) *StepError {
 	var absent []*resource
 	for i := range x.task.resources {
 		r := &x.task.resources[i]
@@ -65,7 +64,7 @@ func (x *execution) lookFirst(ctx context.Context) *StepError {
 	}
 	for _, r := range absent {
 		if yes, err := x.decided(ctx, r.remove); err != nil || !yes {
-			continue // keep says what is wrong
+			continue // reconcile reports the error
 		}
 		if err := x.notFound(ctx, r, &ResourceResult{}); err != nil {
 			return err
@@ -74,8 +73,8 @@ func (x *execution) lookFirst(ctx context.Context) *StepError {
 	return nil
 }
 
-// resourceFailed notes the failure of a call for a resource. That of a template or
-// an expression is the task's, and is noted by failed alone.
+// resourceFailed records the failure of a call for a resource. Failures of templates and expressions are
+// recorded by failed alone.
 func (x *execution) resourceFailed(name, op string, err error) *StepError {
 	e := &StepError{Resources, name, op, err}
 	x.adapter["resourceErrors"].(map[string]any)[name] = e.document()
@@ -85,9 +84,9 @@ func (x *execution) resourceFailed(name, op string, err error) *StepError {
 	return e
 }
 
-// keep makes one object as it should be, or deletes it.
-func (x *execution) keep(ctx context.Context, r *resource, out *ResourceResult) (deleting bool, _ *StepError) {
-	if r.remove != nil { // first: what is to go must not count as left alone
+// reconcile applies one object or deletes it.
+func (x *execution) reconcile(ctx context.Context, r *resource, out *ResourceResult) (deleting bool, _ *StepError) {
+	if r.remove != nil { // before create.when: an object to delete must not count as skipped
 		yes, err := x.decided(ctx, r.remove)
 		if err != nil {
 			out.Operation = Deleted
@@ -133,7 +132,7 @@ func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult)
 		OnlyExisting: x.deleting && r.remove != nil,
 	})
 	if errors.Is(err, ErrTerminating) {
-		// Nobody fights over it. The watch tells when it is gone, and it is applied then.
+		// The watch reports the end of the deletion, and the object is applied then.
 		out.Status, out.Operation, out.Reason = Skip, Skipped, err.Error()
 		x.skip(r.name + ": " + out.Reason)
 		x.blocked = true
@@ -148,10 +147,10 @@ func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult)
 		return x.resourceFailed(r.name, "finding the object", err)
 	}
 	if found == nil && x.deleting && applied.Object == nil {
-		x.unbind(r) // it is gone, and was not made again
+		x.unbind(r) // it does not exist, and was not created again
 		return nil
 	}
-	if found == nil { // what reads may be behind what was written
+	if found == nil { // reads may be behind the write
 		if found = applied.Object; found == nil || !x.meant(r, found) {
 			return x.resourceFailed(r.name, "finding the object", errors.New("it is not there after it was applied"))
 		}
@@ -160,7 +159,7 @@ func (x *execution) apply(ctx context.Context, r *resource, out *ResourceResult)
 	return nil
 }
 
-// remove deletes an object that is there, and looks what became of it.
+// remove deletes an object, if it exists, and finds out whether it still exists afterwards.
 func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult) *StepError {
 	object, err := x.discover(ctx, r, nil)
 	if err != nil {
@@ -188,11 +187,11 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	out.Reason = "lifecycle.delete.when evaluated to true"
 	left, err := x.discover(ctx, r, nil)
 	switch {
-	case err != nil: // as if it was there still: the next event will tell
-		x.o.Log.DebugContext(ctx, "what became of a deleted object is not known", slog.String("id", x.event.ID),
+	case err != nil: // it counts as existing until the next run
+		x.o.Log.DebugContext(ctx, "whether a deleted object still exists is unknown", slog.String("id", x.event.ID),
 			slog.String("resource", r.name), slog.Any("error", err))
 		x.bind(r, object)
-	case left == nil: // Maestro may have lost its database in between
+	case left == nil: // or Maestro has lost its database in between
 		return x.notFound(ctx, r, out)
 	default:
 		x.bind(r, left)
@@ -200,31 +199,30 @@ func (x *execution) remove(ctx context.Context, r *resource, out *ResourceResult
 	return nil
 }
 
-// notFound is what becomes of a deletion whose object is not found: it has ended,
-// unless the transport doubts that.
+// notFound ends the deletion of an object that is not found, unless its absence is unconfirmed.
 func (x *execution) notFound(ctx context.Context, r *resource, out *ResourceResult) *StepError {
 	x.unbind(r)
-	doubter, ok := x.o.Transport.(Doubter)
+	checker, ok := x.o.Transport.(AbsenceChecker)
 	if !ok {
 		return nil
 	}
 	s, err := x.whole(r, nil)
 	var object Object
 	if err == nil {
-		object, err = doubter.Doubt(ctx, s)
+		object, err = checker.Unconfirmed(ctx, s)
 	}
 	if err != nil {
 		return x.resourceFailed(r.name, "finding out whether the object to delete is gone", err)
 	}
 	if object != nil {
 		x.bind(r, object)
-		out.Reason = "nobody knows yet whether it is gone"
+		out.Reason = "it is not confirmed that the object does not exist"
 	}
 	return nil
 }
 
-// bind makes an object resources.<name>. What is found in it is both
-// resources.<nested> and resources.<name>.<nested>.
+// bind binds an object as resources.<name>, and its nested objects both as resources.<nested> and as
+// resources.<name>.<nested>.
 func (x *execution) bind(r *resource, object Object) {
 	x.unbind(r)
 	x.result.Discovered[r.name], x.resources[r.name] = object, object
@@ -254,7 +252,7 @@ func (x *execution) unbind(r *resource) {
 	}
 }
 
-// search renders a discovery.
+// search renders a discovery into a search.
 func (x *execution) search(d *discovery) (s Search, err error) {
 	if s.Namespace, err = d.namespace.render(x.scope); err != nil {
 		return s, err

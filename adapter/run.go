@@ -11,9 +11,8 @@ import (
 	"time"
 )
 
-// execution is one run of a task. scope is what templates and expressions see:
-// the params, captures and payloads so far, and adapter, resources, event, env
-// and config.
+// execution is one run of a task. scope has the names that templates and expressions see: the params,
+// captures and payloads so far, and adapter, resources, event, env and config.
 type execution struct {
 	*Engine
 	event     Event
@@ -21,18 +20,17 @@ type execution struct {
 	adapter   map[string]any // scope["adapter"]
 	resources map[string]any // scope["resources"]
 	deleting  bool           // CLM said that the event's resource is being deleted
-	blocked   bool           // an object is being deleted, so what follows it is not applied yet
-	built     time.Time      // when its payloads were built
-	overtaken bool           // CLM kept a report of a later time instead of this execution's
+	blocked   bool           // an object is being deleted, so the resources after it wait
+	built     time.Time      // when the payloads were built
+	overtaken bool           // CLM kept a report of a later time instead of this run's
 	result    *Result
 }
 
-// Run executes the task for one event. It always returns; when ctx ends, what
-// is left undone fails with its error. For one resource it must not be called
-// by two at a time.
+// Run runs the task for one event. It always returns a result; when ctx ends, the remaining steps fail
+// with its error. Two goroutines must not call it for one resource at the same time.
 //
-// A task whose report CLM takes for old runs again, since another report may
-// have been made meanwhile, and only a new look can be newer.
+// When CLM discards the task's report as older than the stored one, the task runs again: only new
+// observations may get a later time.
 func (e *Engine) Run(ctx context.Context, ev Event) *Result {
 	for again := 0; ; again++ {
 		x := e.begin(ev)
@@ -60,8 +58,7 @@ func (e *Engine) begin(ev Event) *execution {
 	return x
 }
 
-// document is the event as expressions see it: what it does not have is not
-// there.
+// document returns the event as expressions see it, without the members that it does not have.
 func (ev Event) document() map[string]any {
 	m := map[string]any{}
 	put := func(m map[string]any, name, value string) {
@@ -86,14 +83,14 @@ func (ev Event) document() map[string]any {
 }
 
 func (x *execution) run(ctx context.Context) {
-	if err := x.takeParams(ctx); err != nil {
-		if x.absent(err) {
+	if err := x.evaluateParams(ctx); err != nil {
+		if x.endIfGone(err) {
 			return
 		}
 		x.failed(err, "ParameterExtractionFailed")
 		x.skip("ParameterExtractionFailed: " + err.Err.Error())
 	} else if err := x.checkPreconditions(ctx); err != nil {
-		if x.absent(err) {
+		if x.endIfGone(err) {
 			return
 		}
 		x.failed(err, "PreconditionFailed")
@@ -105,22 +102,22 @@ func (x *execution) run(ctx context.Context) {
 		}
 	}
 	if err := x.report(ctx); err != nil {
-		if x.absent(err) {
+		if x.endIfGone(err) {
 			return
 		}
 		x.failed(err, "PostActionFailed")
 	}
 }
 
-// failed notes a phase's failure, for the result and for expressions. The
-// first is the execution's.
+// failed records the failure of a phase in the result and for expressions, where the first failure
+// counts.
 func (x *execution) failed(err *StepError, reason string) {
 	x.result.Status = Failed
 	x.result.Errors[err.Phase] = err
 	x.adapter["executionStatus"] = string(Failed)
 	switch {
 	case x.adapter["executionError"] != nil:
-	case err.Phase == Resources: // a template or expression: no call failed. The original says it so
+	case err.Phase == Resources: // a template or an expression failed; the original reports it so
 		x.adapter["executionError"] = map[string]any{"phase": reason, "step": "", "message": err.Error()}
 	default:
 		x.adapter["executionError"] = err.document()
@@ -134,7 +131,7 @@ func (e *StepError) document() map[string]any {
 	return map[string]any{"phase": string(e.Phase), "step": e.Step, "message": e.Op + ": " + e.Err.Error()}
 }
 
-// skip notes that resources are left alone. The first reason stays.
+// skip records that the run skips resources. The first reason stays.
 func (x *execution) skip(reason string) {
 	x.result.Skipped, x.adapter["resourcesSkipped"] = true, true
 	if x.result.SkipReason == "" {
@@ -142,10 +139,10 @@ func (x *execution) skip(reason string) {
 	}
 }
 
-// absent ends an execution for a resource that CLM does not know any more.
-func (x *execution) absent(err *StepError) bool {
+// endIfGone ends the run when the failure is that the resource does not exist in CLM any more.
+func (x *execution) endIfGone(err *StepError) bool {
 	api, ok := errors.AsType[*APIError](err.Err)
-	if !ok || !api.gone() || !x.own(api.URL) {
+	if !ok || !api.gone() || !x.concernsResource(api.URL) {
 		return false
 	}
 	x.result.Gone = true
@@ -153,9 +150,8 @@ func (x *execution) absent(err *StepError) bool {
 	return true
 }
 
-// own says whether a URL is the event's resource, one above it, or its
-// statuses.
-func (x *execution) own(url string) bool {
+// concernsResource says whether a URL is that of the event's resource, of its owner, or of its statuses.
+func (x *execution) concernsResource(url string) bool {
 	u, err := x.api.resolve(url)
 	if err != nil {
 		return false
@@ -180,8 +176,7 @@ func (x *execution) finish() {
 	r.Params["adapter"] = map[string]any{"name": x.adapter["name"], "version": x.adapter["version"]}
 }
 
-// seen are the objects of the task's resources, each with what was found inside
-// of it.
+// seen returns the objects of the task's resources, each with its nested objects.
 func (x *execution) seen() map[string]any {
 	seen := map[string]any{}
 	for i := range x.task.resources {
@@ -192,7 +187,7 @@ func (x *execution) seen() map[string]any {
 	return seen
 }
 
-// log does what a log action says.
+// log writes a log action's message.
 func (x *execution) log(ctx context.Context, l *logAction) {
 	if l == nil {
 		return
@@ -211,8 +206,8 @@ func (x *execution) log(ctx context.Context, l *logAction) {
 	x.o.Log.Log(ctx, level, "the task says", slog.String("message", message), slog.String("id", x.event.ID))
 }
 
-// takeParams is the first phase.
-func (x *execution) takeParams(ctx context.Context) *StepError {
+// evaluateParams is the first phase: it binds the params.
+func (x *execution) evaluateParams(ctx context.Context) *StepError {
 	for i := range x.task.params {
 		p := &x.task.params[i]
 		if p.let != nil {
@@ -221,16 +216,16 @@ func (x *execution) takeParams(ctx context.Context) *StepError {
 			}
 			continue
 		}
-		if err := x.takeParam(ctx, p); err != nil {
+		if err := x.evaluateParam(ctx, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// takeParam binds one parameter. An optional one whose source has nothing gets its default; an
+// evaluateParam binds one parameter. An optional one whose source has nothing gets its default; an
 // expression that fails for another reason than absence fails the phase.
-func (x *execution) takeParam(ctx context.Context, p *param) *StepError {
+func (x *execution) evaluateParam(ctx context.Context, p *param) *StepError {
 	if p.when != nil {
 		yes, err := x.decided(ctx, p.when)
 		if err != nil {
@@ -245,7 +240,7 @@ func (x *execution) takeParam(ctx context.Context, p *param) *StepError {
 	if err == nil && !set(v) && p.Default.Set() {
 		v = p.Default.Value
 	}
-	if err == nil && v != nil && p.call == nil && p.expr == nil { // their values are of the type that they are
+	if err == nil && v != nil && p.call == nil && p.expr == nil { // answers and expressions keep their types
 		v, err = convert(v, p.Type)
 	}
 	switch {
@@ -272,7 +267,7 @@ func (x *execution) takeParam(ctx context.Context, p *param) *StepError {
 	return nil
 }
 
-// set says that a param has a value: the default stands for "", too.
+// set says whether a source gave a value; the default replaces "", too.
 func set(v any) bool { return v != nil && v != "" }
 
 func (s Source) describe() string {
@@ -313,11 +308,12 @@ func (x *execution) take(ctx context.Context, p *param) (any, error) {
 	if _, ok := x.scope[first]; ok {
 		return member(x.scope, path)
 	}
-	event, _ := x.scope["event"].(map[string]any) // id for event.id, as of old
+	event, _ := x.scope["event"].(map[string]any) // old files write id for event.id
 	return member(event, path)
 }
 
-// callObject makes an api_call and reads its answer.
+// callObject makes an api_call and decodes its answer. It notes when the answer is the event's resource
+// and is being deleted.
 func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, error) {
 	out, err := x.api.do(ctx, c, x.scope)
 	if err != nil {
@@ -330,7 +326,7 @@ func (x *execution) callObject(ctx context.Context, c *call) (map[string]any, er
 	return object, err
 }
 
-// statusReport says whether a call reports the resource's status.
+// statusReport says whether a call sends a status report.
 func statusReport(method, url string) bool {
 	url, _, _ = strings.Cut(url, "?")
 	return (method == http.MethodPut || method == http.MethodPost || method == http.MethodPatch) &&

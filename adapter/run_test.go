@@ -181,7 +181,7 @@ type unsure struct {
 	doubts bool
 }
 
-func (u *unsure) Doubt(_ context.Context, s Search) (Object, error) {
+func (u *unsure) Unconfirmed(_ context.Context, s Search) (Object, error) {
 	if !u.doubts {
 		return nil, nil
 	}

@@ -10,58 +10,57 @@ import (
 	"atoll.dev/bus"
 )
 
-// Sharer has replicas of one adapter share its resources, so that each resource
-// is one replica's. CLM does it.
+// Sharer assigns the resources of an adapter to its replicas, each resource to one replica at a time.
+// The lifecycle manager implements it.
 type Sharer interface {
-	// Renew asks for a lease, and says which slots must not be another's yet: work is
-	// under way there, or may begin before the answer comes. It returns how many
-	// slots there are, and those in which work may begin until so long after Renew
-	// was called. ErrNotShared: the server does not do this.
+	// Renew renews the lease of this replica. keep are slots that the server must not give to another
+	// replica yet, because work is in progress there or may begin before the answer arrives. Renew
+	// returns the number of all slots, and the slots in which this replica may begin work until lease
+	// after the call. The error is ErrNotShared when the server does not share resources.
 	Renew(ctx context.Context, lease time.Duration, keep []int) (slots int, open []OpenSlot, err error)
-	// Leave says that no work is under way any more.
+	// Leave gives the lease back: no work is in progress any more.
 	Leave(ctx context.Context) error
 }
 
 // OpenSlot is a slot in which a replica may begin work.
 type OpenSlot struct {
 	Slot int
-	// Since changes whenever another replica may have worked in the slot; 0 is not
-	// known.
+	// Since changes whenever another replica may have worked in the slot; 0 means unknown.
 	Since int64
 }
 
-// ErrNotShared is what a Sharer returns of a server that knows no replicas.
+// ErrNotShared is the error of a Sharer whose server does not share resources among replicas.
 var ErrNotShared = errors.New("the server does not share resources among replicas")
 
-// errLeaseOver ends runs when the lease could not be renewed: another replica may
-// work on their resources from now on.
-var errLeaseOver = errors.New("the lease of this replica is over")
+// errLeaseOver is the cause by which runs end when the lease was not renewed in time: another replica
+// may work on their resources from then on.
+var errLeaseOver = errors.New("the lease of this replica has expired")
 
-// share is a replica's part. Its zero value, without slots, has all: nobody
-// shares. Its methods may be called by several goroutines.
+// share is the set of slots that this replica holds. The zero value holds all resources: nobody shares.
+// Its methods may be called by several goroutines.
 type share struct {
 	lease time.Duration
 
 	mu    sync.Mutex
 	slots int
 	open  []bool
-	since []int64   // OpenSlot.Since of the slots that are open, or were when the lease ended; else 0
-	busy  []int     // runs under way
+	since []int64   // OpenSlot.Since of slots that are open, or were when the lease expired; else 0
+	busy  []int     // runs in progress, by slot
 	until time.Time // the end of the lease
-	ended func()    // ends the runs of the lease
+	ended func()    // cancels the runs of the lease
 	work  context.Context
 }
 
-// holding is what a replica has of a resource's slot.
+// holding says whether a replica holds a resource's slot.
 type holding int
 
 const (
-	foreign   holding = iota // it is another replica's, or may be
+	foreign   holding = iota // another replica holds it, or may hold it
 	owned                    // work may begin
-	suspended                // the lease is over, and maybe nobody else took the slot
+	suspended                // the lease has expired, and perhaps no other replica took the slot
 )
 
-// holds says what this replica has of a resource's slot.
+// holds says whether this replica holds a resource's slot.
 func (s *share) holds(id string, now time.Time) holding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +77,8 @@ func (s *share) holds(id string, now time.Time) holding {
 	return foreign
 }
 
-// begin begins work on a resource, if that may be. Its context ends with the
-// lease. end must be called.
+// begin begins work on a resource when this replica holds its slot. The context ends with the lease.
+// The caller calls end when the work has ended.
 func (s *share) begin(ctx context.Context, id string, now time.Time) (_ context.Context, end func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,9 +101,8 @@ func (s *share) begin(ctx context.Context, id string, now time.Time) (_ context.
 	}, true
 }
 
-// keep are the slots in which work is under way, and those in which it may begin
-// before the answer to a renewal is here, or is not: an answer may be lost. So a
-// slot is closed by one renewal and let go with another.
+// keep returns the slots in which work is in progress or may begin before the answer to a renewal
+// arrives; the answer may be lost. So one renewal closes a slot and the next one gives it up.
 func (s *share) keep() (slots []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,9 +114,9 @@ func (s *share) keep() (slots []int) {
 	return slots
 }
 
-// renewed takes an answer to what was asked at a time. It returns the slots in
-// which another replica may have worked since they were open here. Those that are
-// open again after the lease was over, and were nobody else's, are not among them.
+// renewed takes the answer to a renewal that was sent at asked. It returns the slots in which another
+// replica may have worked since they were open here. Slots that open again after the lease expired,
+// and that no other replica held meanwhile, are not among them.
 func (s *share) renewed(slots int, open []OpenSlot, asked time.Time) (gained []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +134,7 @@ func (s *share) renewed(slots int, open []OpenSlot, asked time.Time) (gained []i
 			gained = append(gained, o.Slot)
 		}
 	}
-	// Work ends a little before others may begin: what is told to end takes time to.
+	// Work ends before other replicas may begin: a cancelled run needs time to return.
 	s.until = asked.Add(s.lease * 3 / 4)
 	if s.work == nil || s.work.Err() != nil {
 		s.work, s.ended = context.WithCancel(context.Background())
@@ -144,23 +142,23 @@ func (s *share) renewed(slots int, open []OpenSlot, asked time.Time) (gained []i
 	return gained
 }
 
-// lapse ends all work when the lease is over by now, and says whether it is.
-func (s *share) lapse(now time.Time) bool {
+// endIfExpired cancels all runs when the lease has expired, and says whether it has.
+func (s *share) endIfExpired(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.slots == 0 || now.Before(s.until) {
 		return false
 	}
-	clear(s.open) // since stays: by it the next answer shows whose slots were meanwhile another's
+	clear(s.open) // since stays: the next answer shows by it which slots another replica held meanwhile
 	if s.ended != nil {
 		s.ended()
 	}
 	return true
 }
 
-// held are the slots that are this replica's as far as it knows, of how many; 0 if
-// nobody shares.
-func (s *share) held() (slots []int, of int) {
+// slotsOfReplica returns the slots that this replica holds as far as it knows, and how many slots there
+// are; 0 when nobody shares.
+func (s *share) slotsOfReplica() (slots []int, of int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for slot := range s.open {
@@ -171,21 +169,21 @@ func (s *share) held() (slots []int, of int) {
 	return slots, s.slots
 }
 
-// count is how many slots there are; 0 if nobody shares.
+// count returns how many slots there are; 0 when nobody shares.
 func (s *share) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.slots
 }
 
-// left is how long the lease lasts from now on.
-func (s *share) left(now time.Time) time.Duration {
+// remaining returns how long the lease lasts from now on.
+func (s *share) remaining(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.until.Sub(now)
 }
 
-// firstShare asks until the server answers. It is false when nobody shares.
+// firstShare renews until the server answers. It returns false when nobody shares.
 func (w *Worker) firstShare(ctx context.Context) (bool, error) {
 	for {
 		err := w.renew(ctx)
@@ -193,12 +191,12 @@ func (w *Worker) firstShare(ctx context.Context) (bool, error) {
 		case err == nil:
 			return true, nil
 		case errors.Is(err, ErrNotShared):
-			w.o.Log.Info("replicas share the events, and each looks after all objects", "reason", err)
+			w.o.Log.Info("the broker distributes the events among the replicas, and each watches all objects", "reason", err)
 			return false, nil
 		case ctx.Err() != nil:
 			return false, ctx.Err()
 		}
-		w.o.Log.Warn("the adapter's work is not shared yet", "error", err)
+		w.o.Log.Warn("the lifecycle manager did not assign resources to this replica; it asks again", "error", err)
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
@@ -207,21 +205,21 @@ func (w *Worker) firstShare(ctx context.Context) (bool, error) {
 	}
 }
 
-// keepShare renews the lease until ctx ends, and then gives it back.
+// keepShare renews the lease every quarter of it until ctx ends.
 func (w *Worker) keepShare(ctx context.Context) {
 	tick := time.NewTicker(w.o.Lease / 4)
 	defer tick.Stop()
 	for {
-		over := time.NewTimer(max(w.share.left(time.Now()), 0))
+		over := time.NewTimer(max(w.share.remaining(time.Now()), 0))
 		select {
 		case <-ctx.Done():
 			over.Stop()
 			return
 		case <-over.C:
-			if w.share.lapse(time.Now()) {
-				w.o.Log.Warn("the lease could not be renewed in time; work has ended until it is")
+			if w.share.endIfExpired(time.Now()) {
+				w.o.Log.Warn("the lease was not renewed in time; no task runs until it is")
 			}
-			select { // there is nothing to be over
+			select { // an expired lease needs no timer
 			case <-ctx.Done():
 				return
 			case <-tick.C:
@@ -235,11 +233,11 @@ func (w *Worker) keepShare(ctx context.Context) {
 	}
 }
 
-// renew asks once. Slots that are new are looked after from the beginning.
+// renew renews the lease once and queues newly acquired slots for resyncSlots.
 func (w *Worker) renew(ctx context.Context) error {
 	asked, limit := time.Now(), w.o.Lease/2
-	if left := w.share.left(asked); left > 0 {
-		limit = min(limit, left) // its end must not wait for an answer
+	if left := w.share.remaining(asked); left > 0 {
+		limit = min(limit, left) // keepShare must handle the end of the lease in time
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -247,20 +245,20 @@ func (w *Worker) renew(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("renewing the lease: %w", err)
 	}
-	w.share.lapse(asked)
+	w.share.endIfExpired(asked)
 	if gained := w.share.renewed(slots, open, asked); len(gained) > 0 {
-		w.o.Log.Info("resources are this replica's", "slots", len(open), "of", slots, "gained", len(gained))
-		w.gain(gained)
+		w.o.Log.Info("this replica holds slots", "slots", len(open), "of", slots, "gained", len(gained))
+		w.queueResync(gained)
 	}
-	w.unpark()
+	w.requeueDeferred()
 	return nil
 }
 
-// leave gives the lease back, once no work is under way.
+// leave gives the lease back when no work is in progress.
 func (w *Worker) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	if err := w.o.Sharer.Leave(ctx); err != nil {
-		w.o.Log.Warn("the lease was not given back; others take over when it is over", "error", err)
+		w.o.Log.Warn("the lease was not given back; other replicas take over when it expires", "error", err)
 	}
 }

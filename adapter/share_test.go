@@ -51,7 +51,7 @@ func TestASlotIsClosedBeforeItIsLetGo(t *testing.T) {
 	}
 	end()
 	keeps("when it has ended", 0)
-	if s.lapse(now); s.lapse(now.Add(time.Hour)) {
+	if s.endIfExpired(now); s.endIfExpired(now.Add(time.Hour)) {
 		keeps("after the lease")
 	} else {
 		t.Error("it does not lapse")
@@ -71,7 +71,7 @@ func TestSlotsAreGainedWhenAnotherMayHaveWorkedThere(t *testing.T) {
 	lapse := func() {
 		t.Helper()
 		now = now.Add(time.Hour)
-		if !s.lapse(now) {
+		if !s.endIfExpired(now) {
 			t.Error("the lease is not over")
 		}
 	}
@@ -152,29 +152,29 @@ func TestAPauseRunsNothingAgain(t *testing.T) {
 		if ok, err := w.firstShare(ctx); !ok || err != nil {
 			t.Fatal(err)
 		}
-		w.takeGained()
+		w.takeSlotsToResync()
 		greeted := make(chan bus.Hello, 10)
-		w.greet = func(_ context.Context, h bus.Hello) { greeted <- h }
+		w.sendHello = func(_ context.Context, h bus.Hello) { greeted <- h }
 		parts.Go(func() { w.pool.Run(ctx) })
 		parts.Go(func() { w.keepShare(ctx) })
-		parts.Go(func() { w.tend(ctx) })
+		parts.Go(func() { w.resyncSlots(ctx) })
 		parts.Go(func() { w.watch(ctx) })
 		for i := range fleet {
 			watcher.events = append(watcher.events, Event{ID: fmt.Sprint("r", i), Generation: 1})
-			w.tell(told{task: task{Event: watcher.events[i]}})
+			w.enqueue(hint{task: task{Event: watcher.events[i]}})
 		}
 		if n, _ := count(); n != fleet {
 			t.Fatalf("%d runs of %d", n, fleet)
 		}
 
-		w.tell(told{task: task{Event: Event{ID: "r7", Generation: 2}}}) // is under way when the pause comes
+		w.enqueue(hint{task: task{Event: Event{ID: "r7", Generation: 2}}}) // is under way when the pause comes
 		sharer.set(true)
 		<-time.After(10 * time.Second)
 		if w.share.holds("r7", time.Now()) != suspended {
 			t.Error("the lease is not over")
 		}
-		w.tell(told{task: task{Event: Event{ID: "r8", Generation: 1}}, watched: true})
-		w.tell(told{task: task{Event: Event{ID: "r9", Generation: 3}}})
+		w.enqueue(hint{task: task{Event: Event{ID: "r8", Generation: 1}}, watched: true})
+		w.enqueue(hint{task: task{Event: Event{ID: "r9", Generation: 3}}})
 		if n, each := count(); n != 1 || each["r7"] != 1 {
 			t.Errorf("while the lease is over: %v", each)
 		}
@@ -227,7 +227,7 @@ func (r *recalled) Recall(match func(Event) bool) {
 // the pace, and each resource is told of once.
 func TestTheCalmQueueKeepsItsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewCalmQueue(50)
+		q := NewPacedQueue(50)
 		for i := range 1000 {
 			q.Add(Event{ID: fmt.Sprint(i % 500), Generation: int64(i)})
 		}

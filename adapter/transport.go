@@ -6,11 +6,11 @@ import (
 	"errors"
 )
 
-// Object is a Kubernetes object as encoding/json has it; integers are int64.
+// Object is a decoded Kubernetes object; integers are int64.
 type Object = map[string]any
 
-// Event is what a reconcile event says of a resource, the data of a CloudEvent.
-// Two events are of the same resource when their ID is equal.
+// Event is the data of a reconcile CloudEvent: which resource needs work. Events with the same ID are
+// about the same resource.
 type Event struct {
 	ID              string `json:"id"`
 	Kind            string `json:"kind"`
@@ -26,45 +26,44 @@ type Owner struct {
 	Href string `json:"href"`
 }
 
-// Transport applies objects somewhere, finds and deletes them. Its methods are
-// called by several goroutines, for one resource by one at a time.
+// Transport applies, finds and deletes objects. Several goroutines call its methods, but one at a time
+// for each resource.
 type Transport interface {
-	// Discover returns the objects that a search finds, in the order of
-	// namespace and name; none is no error.
+	// Discover returns the objects that match a search, ordered by namespace and name. Without a
+	// match it returns none and no error.
 	Discover(ctx context.Context, s Search) ([]Object, error)
-	// Apply makes an object so.
+	// Apply creates or updates an object. It never replaces a higher generation by a lower one. The error
+	// is ErrTerminating for an object, or a namespace, that is being deleted.
 	Apply(ctx context.Context, a Application) (Applied, error)
-	// Delete asks for the deletion of an object that Discover returned. One that
-	// is gone already is no error.
+	// Delete requests the deletion of an object that Discover returned. An object that does not exist
+	// any more is no error. The object may still exist when Delete returns.
 	Delete(ctx context.Context, d Deletion) error
 }
 
-// Watcher is a Transport that sees what happens to objects that it applied, also
-// in an earlier process.
+// Watcher is a Transport that reports changes of the objects that it applied, also in an earlier process.
 type Watcher interface {
-	// Watch calls changed with the event of the resource for which an object was
-	// applied (Application.Event) whenever that object, or its status, is not as
-	// it was, until ctx ends or it fails. changed only queues, and says whether it
-	// did: it does not take what is another replica's. What was there when the
-	// first Watch began may have changed before; Watch tells of that, too, slowly.
-	// A later Watch goes on where the one before it ended, and tells of what
-	// changed in between. One Watch runs at a time.
+	// Watch calls changed with the event of the resource for which an object was applied
+	// (Application.Event) whenever that object or its status changes, until ctx ends or the watch
+	// fails. changed only queues the event and returns whether it did; it rejects events of other
+	// replicas' resources. Objects that exist when the first Watch begins may have changed before, so
+	// Watch reports them too, at a limited pace. A later Watch continues where the one before it ended
+	// and reports the changes in between. One Watch runs at a time.
 	Watch(ctx context.Context, changed func(Event) (taken bool)) error
-	// Recall has Watch tell, slowly, of all objects that it knows and whose events
-	// match, whether or not they changed. It makes no calls.
+	// Recall makes Watch report, at a limited pace, all objects that it knows and whose events match,
+	// changed or not. It sends no requests.
 	Recall(match func(Event) bool)
 }
 
-// Doubter is a Transport that knows when what it does not find may be there all
-// the same, because who holds it has not been heard yet.
-type Doubter interface {
-	// Doubt returns what stands for the object of a search by name that Discover
-	// has not found, if nobody knows whether it is gone; nil if it is. What is to
-	// be deleted is not gone while there is doubt (I9).
-	Doubt(ctx context.Context, s Search) (Object, error)
+// AbsenceChecker is a Transport that knows when an object that it does not find may still exist: its
+// agent has not reported yet.
+type AbsenceChecker interface {
+	// Unconfirmed is called for a search by name that found nothing. It returns a stand-in for the
+	// object while its absence is not confirmed, and nil when the object does not exist. A deletion
+	// has not ended while the absence is unconfirmed (I9).
+	Unconfirmed(ctx context.Context, s Search) (Object, error)
 }
 
-// Search says which objects are meant: one by its name, or those with labels.
+// Search selects objects: one by its name, or several by labels.
 type Search struct {
 	APIVersion, Kind string
 	Namespace        string // "*" is any; "" for objects without one
@@ -73,25 +72,25 @@ type Search struct {
 	TargetCluster    string // of Maestro: the consumer
 }
 
-// Application is one object to be applied.
+// Application is one object to apply.
 type Application struct {
 	Resource      string // the resource's name in the task config
 	Object        Object // has the annotation hyperfleet.io/generation
 	Generation    int64
 	TargetCluster string          // of Maestro: the consumer
-	Recreate      bool            // delete and create instead of a change
-	Options       json.RawMessage // of the transport, as the task config has them; may be nil
+	Recreate      bool            // delete and create instead of an update
+	Options       json.RawMessage // of the transport, from the task file; may be nil
 	Event         Event           // for which resource
-	// OnlyExisting: the resource is being deleted, so an object that is gone, or is
-	// being deleted itself, is not made again, nor recreated. Then Apply skips.
+	// OnlyExisting is set while the resource is being deleted: Apply skips an object that does not
+	// exist or is being deleted, instead of creating it.
 	OnlyExisting bool
 }
 
-// ErrTerminating is the error of Apply for an object that is being deleted, or
-// whose namespace is. It can be applied once that is gone.
+// ErrTerminating is the error of Apply for an object that is being deleted, or whose namespace is being
+// deleted. Apply succeeds after the deletion has ended.
 var ErrTerminating = errors.New("it is still being deleted")
 
-// Operation is what applying came to.
+// Operation says what Apply did.
 type Operation string
 
 // The operations, as traces and logs name them.
@@ -107,10 +106,10 @@ const (
 type Applied struct {
 	Operation Operation
 	Reason    string // why, for people
-	Object    Object // as it is now
+	Object    Object // its present state
 }
 
-// Deletion is one object to be deleted.
+// Deletion is one object to delete.
 type Deletion struct {
 	Object            Object
 	TargetCluster     string

@@ -26,24 +26,24 @@ type Runner interface {
 	Run(ctx context.Context, e Event) *Result
 }
 
-// WorkerOptions say for whom a worker works, and what wakes it.
+// WorkerOptions configure a Worker.
 type WorkerOptions struct {
 	Name         string // the adapter's
 	Subscription string // default: the name
 	Topic        string // of the events, such as "clusters"
 
 	Engine  Runner
-	Watcher Watcher           // tells when an object of the adapter changes; may be nil
-	Bus     bus.ClientOptions // whose Subscriptions, Handler and OnConnected are the worker's own
+	Watcher Watcher           // reports changes of the adapter's objects; may be nil
+	Bus     bus.ClientOptions // the worker sets Subscriptions, Handler and OnConnected
 
 	Parallel int           // resources at once; default 16
-	Grace    time.Duration // for runs under way when it stops; default 10 s
-	// Sharer gives each resource to one of the adapter's replicas; nil: the broker
-	// shares the events, and two replicas may work on one resource at once.
+	Grace    time.Duration // for runs in progress when the worker stops; default 10 s
+	// Sharer assigns each resource to one of the adapter's replicas. Without it the broker
+	// distributes the events, and two replicas may work on one resource at the same time.
 	Sharer Sharer
-	Lease  time.Duration // of a replica; default 4 s. What was a killed one's is others' after it
+	Lease  time.Duration // of a replica; default 4 s. Other replicas take over the slots of a killed one after it
 
-	Limit time.Duration // for one run; default 5 min. What hangs then fails, and is tried again
+	Limit time.Duration // for one run; default 5 min. A run that exceeds it fails and is retried
 
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -65,33 +65,32 @@ func (o WorkerOptions) withDefaults() WorkerOptions {
 	return o
 }
 
-// Worker has an adapter's task run for each resource that an event or a change
-// of an object names. Events are acknowledged when they are queued: they are
-// hints, and the sentinel sends again what stays unreconciled. Use NewWorker,
-// then Run.
+// Worker runs an adapter's task for each resource that an event or a change of an object names. It
+// acknowledges an event when it has queued it: events are hints, and the sentinel sends them again for
+// resources that stay unreconciled. Use NewWorker, then Run.
 type Worker struct {
-	o     WorkerOptions
-	bus   atomic.Pointer[bus.Client] // nil until it is known how events are shared
-	pool  *pool
-	share share
-	greet func(context.Context, bus.Hello) // says hello to the sentinel
+	o         WorkerOptions
+	bus       atomic.Pointer[bus.Client] // nil until the worker knows how events are distributed
+	pool      *pool
+	share     share
+	sendHello func(context.Context, bus.Hello) // publishes bus.Hello
 
-	more   chan struct{} // has a token when gained is not empty
-	mu     sync.Mutex
-	gained map[int]bool    // slots that are this replica's and are to be looked after from the beginning
-	parked map[string]told // by resource: what came, or was to run, while the lease was over
+	more     chan struct{} // has a token when toResync is not empty
+	mu       sync.Mutex
+	toResync map[int]bool    // newly acquired slots that resyncSlots has not handled yet
+	deferred map[string]hint // by resource: events that came while the lease had expired
 }
 
-// NewWorker returns a worker that does nothing until Run.
+// NewWorker returns a worker that is idle until Run.
 func NewWorker(o WorkerOptions) *Worker {
-	w := &Worker{o: o.withDefaults(), more: make(chan struct{}, 1), gained: map[int]bool{}, parked: map[string]told{}}
-	w.share.lease, w.greet = w.o.Lease, w.sayHello
+	w := &Worker{o: o.withDefaults(), more: make(chan struct{}, 1), toResync: map[int]bool{}, deferred: map[string]hint{}}
+	w.share.lease, w.sendHello = w.o.Lease, w.publishHello
 	w.pool = newPool(w.o.Parallel, w.o.Grace, w.run)
 	return w
 }
 
-// client is the worker's part on the bus. Who has its own resources by a Sharer
-// hears all events; the others share them by the broker.
+// client makes the worker's bus client. A worker with a Sharer subscribes to all events and drops
+// those of other replicas; without one the broker distributes the events among the replicas.
 func (w *Worker) client(sharing bool) *bus.Client {
 	b := w.o.Bus
 	b.ClientID = cmp.Or(b.ClientID, "adapter-"+w.o.Name+"-"+uuid.NewString()[:8])
@@ -99,21 +98,21 @@ func (w *Worker) client(sharing bool) *bus.Client {
 	if sharing {
 		b.Subscriptions = []string{bus.EventTopic(w.o.Topic)}
 	}
-	b.Handler, b.OnConnected = w.take, w.hello
+	b.Handler, b.OnConnected = w.take, w.requestUnreconciled
 	b.Logger = w.o.Log
 	return bus.NewClient(b)
 }
 
-// Ready is nil when events can come.
+// Ready returns nil when the worker receives events.
 func (w *Worker) Ready(ctx context.Context) error {
 	client := w.bus.Load()
 	if client == nil {
-		return errors.New("the lifecycle manager has not said yet which resources are this replica's")
+		return errors.New("the lifecycle manager has not assigned resources to this replica yet")
 	}
 	return client.Check(ctx)
 }
 
-// Run works until ctx ends.
+// Run receives events and runs tasks until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
 	w.o.Metrics.up.Set(1)
 	defer w.o.Metrics.up.Set(0)
@@ -123,11 +122,11 @@ func (w *Worker) Run(ctx context.Context) error {
 		if sharing, err = w.firstShare(ctx); err != nil {
 			return nil // ctx has ended
 		}
-		w.takeGained() // the first watch and hello look after the first slots
+		w.takeSlotsToResync() // the first watch and the first hello cover the first slots
 	}
 	client := w.client(sharing)
 	w.bus.Store(client)
-	// The lease is kept until the last run has ended, and no longer.
+	// The worker renews the lease until its last run has ended.
 	keeping, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
 	var keeper sync.WaitGroup
@@ -137,7 +136,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { w.pool.Run(ctx); return nil })
 	group.Go(func() error { return client.Run(ctx) })
-	group.Go(func() error { w.tend(ctx); return nil })
+	group.Go(func() error { w.resyncSlots(ctx); return nil })
 	if w.o.Watcher != nil {
 		group.Go(func() error { w.watch(ctx); return nil })
 	}
@@ -150,12 +149,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// gain has slots looked after from the beginning, by tend.
-func (w *Worker) gain(slots []int) {
+// queueResync notes newly acquired slots for resyncSlots.
+func (w *Worker) queueResync(slots []int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, slot := range slots {
-		w.gained[slot] = true
+		w.toResync[slot] = true
 	}
 	select {
 	case w.more <- struct{}{}:
@@ -163,43 +162,44 @@ func (w *Worker) gain(slots []int) {
 	}
 }
 
-func (w *Worker) takeGained() []int {
+func (w *Worker) takeSlotsToResync() []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	slots := slices.Sorted(maps.Keys(w.gained))
-	clear(w.gained)
+	slots := slices.Sorted(maps.Keys(w.toResync))
+	clear(w.toResync)
 	return slots
 }
 
-// tend has the resources of slots looked after that were another replica's: the
-// sentinel is asked for what is unreconciled, and the watch for what it knows. What
-// it told of them before was dropped.
-func (w *Worker) tend(ctx context.Context) {
+// resyncSlots queues every resource in newly acquired slots: it asks the sentinel for the unreconciled
+// ones, and the watcher for all whose objects it knows. This replica dropped their earlier events,
+// because they were another replica's.
+func (w *Worker) resyncSlots(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.more:
 		}
-		slots, of := w.takeGained(), w.share.count()
+		slots, of := w.takeSlotsToResync(), w.share.count()
 		if len(slots) == 0 {
 			continue
 		}
 		in := bus.Hello{Of: of, Slots: slots}
-		w.greet(ctx, in)
+		w.sendHello(ctx, in)
 		if w.o.Watcher != nil {
 			w.o.Watcher.Recall(func(e Event) bool { return in.Wants(e.ID) })
 		}
 	}
 }
 
-// watchAgain is how long after its end a watch is begun again. Watchers mend
-// broken streams themselves; what ends them is worth a line in the log.
+// watchAgain is the pause before a watch that ended begins again. Watchers reconnect broken streams by
+// themselves, so an end is an error of another kind and is logged.
 const watchAgain = 5 * time.Second
 
+// watch queues the resources whose objects change, until ctx ends.
 func (w *Worker) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := w.o.Watcher.Watch(ctx, func(e Event) bool { return w.tell(told{task: task{Event: e}, watched: true}) })
+		err := w.o.Watcher.Watch(ctx, func(e Event) bool { return w.enqueue(hint{task: task{Event: e}, watched: true}) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -212,8 +212,7 @@ func (w *Worker) watch(ctx context.Context) {
 	}
 }
 
-// take queues an event. One that cannot be read would be no better the next
-// time, so it is acknowledged, too.
+// take queues an event of the bus. It acknowledges malformed events, too: a redelivery would be the same.
 func (w *Worker) take(_ context.Context, m bus.Message) {
 	defer m.Ack()
 	var e Event
@@ -223,57 +222,58 @@ func (w *Worker) take(_ context.Context, m bus.Message) {
 		w.o.Metrics.failed("event")
 		return
 	}
-	w.tell(told{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
+	w.enqueue(hint{task: task{Event: e, trace: m.Event.Extensions["traceparent"]}})
 }
 
-// tell queues an event of a resource that is this replica's, and says whether it
-// is. While the lease is over the event is kept for when it is not.
-func (w *Worker) tell(e told) (taken bool) {
+// enqueue queues an event whose resource is this replica's, and says whether it is. While the lease
+// has expired it keeps the event for the renewal.
+func (w *Worker) enqueue(e hint) (taken bool) {
 	switch w.share.holds(e.ID, time.Now()) {
 	case owned:
-		w.pool.tell(e)
+		w.pool.enqueue(e)
 	case suspended:
-		w.park(e)
+		w.deferHint(e)
 	default:
 		return false
 	}
 	return true
 }
 
-// park keeps an event until unpark. There is at most one for each resource of this
-// replica's slots, of the newest generation.
-func (w *Worker) park(e told) {
+// deferHint keeps an event until requeueDeferred: for each resource of this replica's slots the event of
+// the newest generation.
+func (w *Worker) deferHint(e hint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if was, ok := w.parked[e.ID]; ok {
+	if was, ok := w.deferred[e.ID]; ok {
 		e.watched = e.watched && was.watched
 		if was.Generation > e.Generation {
 			e.task = was.task
 		}
 	}
-	w.parked[e.ID] = e
+	w.deferred[e.ID] = e
 }
 
-// unpark queues what was parked and is this replica's again, and drops what is
-// another's.
-func (w *Worker) unpark() {
+// requeueDeferred queues the deferred events of resources that are this replica's again, and drops the
+// others.
+func (w *Worker) requeueDeferred() {
 	w.mu.Lock()
-	parked := w.parked
-	w.parked = map[string]told{}
+	deferred := w.deferred
+	w.deferred = map[string]hint{}
 	w.mu.Unlock()
-	for _, e := range parked {
-		w.tell(e)
+	for _, e := range deferred {
+		w.enqueue(e)
 	}
 }
 
-// hello asks the sentinel for what is unreconciled of this replica's resources:
-// events that came while there was no connection are gone.
-func (w *Worker) hello(ctx context.Context) {
-	slots, of := w.share.held()
-	w.greet(ctx, bus.Hello{Of: of, Slots: slots})
+// requestUnreconciled asks the sentinel for events of this replica's unreconciled resources: events
+// that were published while the worker was not connected are lost.
+func (w *Worker) requestUnreconciled(ctx context.Context) {
+	slots, of := w.share.slotsOfReplica()
+	w.sendHello(ctx, bus.Hello{Of: of, Slots: slots})
 }
 
-func (w *Worker) sayHello(ctx context.Context, h bus.Hello) {
+// publishHello sends a hello to the sentinels. A failure is logged: the sentinel sends again later.
+func (w *Worker) publishHello(ctx context.Context, h bus.Hello) {
 	h.Adapter, h.Topic = w.o.Name, w.o.Topic
 	data, err := json.Marshal(h)
 	if err != nil {
@@ -284,7 +284,8 @@ func (w *Worker) sayHello(ctx context.Context, h bus.Hello) {
 		ID: uuid.NewString(), Source: w.o.Name, Type: bus.HelloType, Time: time.Now(), DataContentType: "application/json", Data: data,
 	})
 	if err != nil && ctx.Err() == nil {
-		w.o.Log.Warn("the sentinel could not be greeted; what is unreconciled comes when it sends again", "error", err)
+		w.o.Log.Warn("the hello to the sentinel was not published; unreconciled resources wait for its next event",
+			"error", err)
 	}
 }
 
@@ -294,8 +295,8 @@ func (w *Worker) run(ctx context.Context, t task) ending {
 	ctx, end, mine := w.share.begin(ctx, t.ID, begun)
 	defer end()
 	if !mine {
-		// It was this replica's when it was queued. It may be again, or its owner runs it.
-		w.tell(told{task: t})
+		// The resource was this replica's when it was queued, and may be again after the renewal.
+		w.enqueue(hint{task: t})
 		return notBegun
 	}
 	ctx, span := w.o.Tracer.Start(trace.WithParent(ctx, t.trace), "reconcile "+t.Kind, trace.Consumer,
@@ -332,7 +333,7 @@ func (w *Worker) run(ctx context.Context, t task) ending {
 	return succeeded
 }
 
-// execute is the engine's Run, whose panic is one resource's failure.
+// execute calls the engine. A panic fails the run of this one resource.
 func (w *Worker) execute(ctx context.Context, e Event) (result *Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -348,7 +349,7 @@ func (w *Worker) execute(ctx context.Context, e Event) (result *Result, err erro
 	return result, result.Err()
 }
 
-// phaseOf is the first phase that failed.
+// phaseOf returns the first phase that failed, for metrics.
 func phaseOf(r *Result) Phase {
 	if r != nil {
 		for _, p := range []Phase{ParamExtraction, Preconditions, Resources, PostActions} {

@@ -53,7 +53,7 @@ type Objects struct {
 	label   string
 	log     *slog.Logger
 	wait    time.Duration
-	calm    *adapter.CalmQueue
+	calm    *adapter.PacedQueue
 
 	mu      sync.Mutex
 	applied map[place]applied
@@ -121,7 +121,7 @@ func New(o Options) (*Objects, error) {
 	}
 	t := &Objects{
 		dynamic: dyn, kinds: newKinds(disc), manager: managerPrefix + o.Adapter, label: o.Adapter, log: o.Log,
-		wait: cmp.Or(o.RecreateWait, 30*time.Second), calm: adapter.NewCalmQueue(cmp.Or(o.Calm, 50)),
+		wait: cmp.Or(o.RecreateWait, 30*time.Second), calm: adapter.NewPacedQueue(cmp.Or(o.Calm, 50)),
 		follows: map[schema.GroupVersionKind]*follower{}, applied: map[place]applied{}, watched: map[schema.GroupVersionKind]bool{}, fresh: make(chan struct{}, 1),
 	}
 	for _, k := range o.Kinds {

@@ -30,7 +30,7 @@ type seen struct {
 type watching struct {
 	works *Works
 	seed  maphash.Seed
-	calm  *adapter.CalmQueue
+	calm  *adapter.PacedQueue
 
 	mu      sync.Mutex // for Recall; otherwise the goroutine of Watch alone uses what follows
 	changed func(adapter.Event) bool
@@ -42,7 +42,7 @@ type watching struct {
 }
 
 func newWatching(w *Works, calm float64) *watching {
-	return &watching{works: w, seed: maphash.MakeSeed(), calm: adapter.NewCalmQueue(calm), known: map[string]seen{}}
+	return &watching{works: w, seed: maphash.MakeSeed(), calm: adapter.NewPacedQueue(calm), known: map[string]seen{}}
 }
 
 // relist begins a listing: of what is known, what it does not have is gone.

@@ -56,9 +56,9 @@ type Works struct {
 }
 
 var (
-	_ adapter.Transport = (*Works)(nil)
-	_ adapter.Watcher   = (*Works)(nil)
-	_ adapter.Doubter   = (*Works)(nil)
+	_ adapter.Transport      = (*Works)(nil)
+	_ adapter.Watcher        = (*Works)(nil)
+	_ adapter.AbsenceChecker = (*Works)(nil)
 )
 
 // New makes a transport of a client, which stays the caller's.

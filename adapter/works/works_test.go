@@ -420,14 +420,14 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 	}
 	// Who did not find it, because the agent said so only then, is told.
 	w.works.foreign = true // as if the server had been another
-	o, err := w.works.Doubt(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a",
+	o, err := w.works.Unconfirmed(t.Context(), adapter.Search{APIVersion: apiVersion, Kind: kind, Name: "a",
 		TargetCluster: consumer})
 	if err != nil || o == nil {
 		t.Errorf("what the agent holds is not in doubt: %v, %v", o, err)
 	}
 	byLabels := adapter.Search{APIVersion: apiVersion, Kind: kind, Namespace: "*", Labels: map[string]string{"a": "b"},
 		TargetCluster: consumer}
-	if o, err := w.works.Doubt(t.Context(), byLabels); err != nil || o == nil {
+	if o, err := w.works.Unconfirmed(t.Context(), byLabels); err != nil || o == nil {
 		t.Errorf("what is searched by labels is not in doubt while the agent holds what nobody knows: %v, %v", o, err)
 	}
 	w.eventually("the work is gone", func() error {
@@ -444,7 +444,7 @@ func TestI8AWorkThatMaestroLostIsDeletedBeforeItCountsAsGone(t *testing.T) {
 		}
 		return nil
 	})
-	if o, err := w.works.Doubt(t.Context(), byLabels); err != nil || o != nil {
+	if o, err := w.works.Unconfirmed(t.Context(), byLabels); err != nil || o != nil {
 		t.Errorf("in the end what is searched by labels is in doubt: %v, %v", o, err)
 	}
 }
@@ -458,7 +458,7 @@ func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
 		t.Helper()
 		s := search
 		s.TargetCluster = target
-		o, err := w.works.Doubt(t.Context(), s)
+		o, err := w.works.Unconfirmed(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -492,14 +492,14 @@ func TestI9WhatNobodyKnowsIsNotGone(t *testing.T) {
 	for target, want := range map[string]bool{"soon": true, "never-was": false} {
 		s := search
 		s.TargetCluster = target
-		if o, err := knows.Doubt(t.Context(), s); err != nil || (o != nil) != want {
+		if o, err := knows.Unconfirmed(t.Context(), s); err != nil || (o != nil) != want {
 			t.Errorf("of %s there is %v, %v", target, o, err)
 		}
 	}
 	byLabels := adapter.Search{APIVersion: apiVersion, Kind: kind, Namespace: "*", Labels: map[string]string{"a": "b"}}
 	for _, target := range []string{consumer, ""} {
 		byLabels.TargetCluster = target
-		if o, err := w.works.Doubt(t.Context(), byLabels); err != nil || o == nil {
+		if o, err := w.works.Unconfirmed(t.Context(), byLabels); err != nil || o == nil {
 			t.Errorf("without a word of the agent, by labels at %q there is %v, %v", target, o, err)
 		}
 	}

@@ -38,6 +38,9 @@ var (
 	duration = flag.Duration("for", 20*time.Second, "of the creates")
 	stored   = flag.Int("stored", 0, "clusters that are there and reconciled before anything is measured")
 	verbose  = flag.Bool("v", false, "show warnings")
+
+	idleClusters = flag.Int("idle", 0, "measure a region at rest instead: so many clusters with two node pools each")
+	pprofAddress = flag.String("pprof", "", "with -idle: the lifecycle manager serves profiles on this address")
 )
 
 const entities = `
@@ -101,7 +104,12 @@ post:
 func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
-	err := run(ctx)
+	var err error
+	if dsn := os.Getenv(partVariable); dsn != "" {
+		err = runPart(ctx, dsn)
+	} else {
+		err = run(ctx)
+	}
 	stop()
 	if err != nil {
 		log.Fatal(err)
@@ -128,6 +136,9 @@ func run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	if err := cluster.EnsureDatabase(ctx, "clm", "clm"); err != nil {
 		return err
+	}
+	if *idleClusters > 0 {
+		return idle(ctx, cluster, server.PID())
 	}
 	o := lifecycle.Options{DSN: cluster.DSN("clm", "clm"), Entities: entities}
 	if *verbose {

@@ -13,10 +13,10 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Doubt implements adapter.Doubter: after Maestro's database was lost nobody
+// Unconfirmed implements adapter.AbsenceChecker: after Maestro's database was lost nobody
 // knows what an agent holds until the agent has said it. A search by labels is in
 // doubt, too, while an agent holds works of which only their ids are known.
-func (w *Works) Doubt(ctx context.Context, s adapter.Search) (adapter.Object, error) {
+func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Object, error) {
 	if foreign, err := w.isForeign(ctx); foreign || err != nil {
 		return nil, err
 	}

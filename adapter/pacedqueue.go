@@ -6,28 +6,26 @@ import (
 	"time"
 )
 
-// CalmQueue has the events of resources that may have changed while nobody
-// looked. It passes them on slowly: the full comparison behind a watch must not
-// delay what is known to have changed. Use NewCalmQueue. Its methods may be
-// called by several goroutines, Run by one.
-type CalmQueue struct {
+// PacedQueue hands on events at a limited pace. A transport puts the resources of a full comparison
+// into it, so that these do not delay resources whose objects are known to have changed. It keeps one
+// event for each resource. Use NewPacedQueue. Several goroutines may call Add, one calls Run.
+type PacedQueue struct {
 	pause time.Duration
 	more  chan struct{} // has a token when there are events
 
 	mu    sync.Mutex
-	order []string         // ids, in the order of their coming
+	order []string         // ids in the order of arrival
 	event map[string]Event // by id, of the newest generation
 }
 
-// NewCalmQueue returns a queue that passes on so many events in a second.
-func NewCalmQueue(pace float64) *CalmQueue {
-	return &CalmQueue{pause: time.Duration(float64(time.Second) / pace), more: make(chan struct{}, 1),
+// NewPacedQueue returns a queue that hands on at most pace events in a second.
+func NewPacedQueue(pace float64) *PacedQueue {
+	return &PacedQueue{pause: time.Duration(float64(time.Second) / pace), more: make(chan struct{}, 1),
 		event: map[string]Event{}}
 }
 
-// Add queues events; of a resource that waits already only the newest generation
-// is kept.
-func (q *CalmQueue) Add(events ...Event) {
+// Add queues events. Of a resource that waits already it keeps the event of the newest generation.
+func (q *PacedQueue) Add(events ...Event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range events {
@@ -50,9 +48,9 @@ func (q *CalmQueue) Add(events ...Event) {
 	}
 }
 
-// Run passes events on until ctx ends. Those that tell does not take, because
-// they are another replica's, cost no time.
-func (q *CalmQueue) Run(ctx context.Context, tell func(Event) (taken bool)) {
+// Run calls deliver for each event until ctx ends, and pauses after each that deliver took. Events
+// that it did not take belong to another replica and cost no pause.
+func (q *PacedQueue) Run(ctx context.Context, deliver func(Event) (taken bool)) {
 	for {
 		e, ok := q.next()
 		if !ok {
@@ -63,7 +61,7 @@ func (q *CalmQueue) Run(ctx context.Context, tell func(Event) (taken bool)) {
 			}
 			continue
 		}
-		if !tell(e) {
+		if !deliver(e) {
 			if ctx.Err() != nil {
 				q.Add(e) // for the next Run
 				return
@@ -78,7 +76,8 @@ func (q *CalmQueue) Run(ctx context.Context, tell func(Event) (taken bool)) {
 	}
 }
 
-func (q *CalmQueue) next() (e Event, ok bool) {
+// next removes the oldest event.
+func (q *PacedQueue) next() (e Event, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.order) == 0 {

@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	_ "net/http/pprof" // for -pprof
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/bench/report"
+	"atoll.dev/clm"
+	"atoll.dev/internal/postgres"
+	"atoll.dev/test/lifecycle"
+)
+
+// idle measures a region at rest: -idle clusters with two node pools each, all placed and reconciled,
+// no adapter and no client. It starts the lifecycle manager (API, sentinel, fleet, and a broker) in a
+// process of its own, and prints how long the start takes, what memory it needs, and the processor
+// time of the process and of PostgreSQL, for the start and for each second of -for at rest.
+func idle(ctx context.Context, cluster *postgres.Cluster, postgresPid int) error {
+	dsn := cluster.DSN("clm", "clm")
+	began := time.Now()
+	if err := storeIdle(ctx, dsn, *idleClusters); err != nil {
+		return fmt.Errorf("storing clusters: %w", err)
+	}
+	fmt.Fprintf(os.Stderr, "%d clusters stored in %s\n", *idleClusters, time.Since(began).Round(time.Second))
+	figures := map[string]any{}
+	before, err := childrenCPU(postgresPid)
+	if err != nil {
+		return err
+	}
+	began = time.Now()
+	server, err := startPart(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	figures["start_seconds"] = time.Since(began).Seconds()
+	own, err := ownCPU(server.pid())
+	if err != nil {
+		return err
+	}
+	after, err := childrenCPU(postgresPid)
+	if err != nil {
+		return err
+	}
+	figures["start_cpu_seconds"], figures["start_postgres_cpu_seconds"] = own.Seconds(), (after - before).Seconds()
+	figures["start_peak_mib"] = memory(server.pid(), "VmHWM:")
+	for _, part := range []string{"settling", "rest"} { // what the start left is done in the first
+		before, after, began = own, after, time.Now()
+		database := after
+		if err := wait(ctx, *duration); err != nil {
+			return err
+		}
+		if own, err = ownCPU(server.pid()); err != nil {
+			return err
+		}
+		if after, err = childrenCPU(postgresPid); err != nil {
+			return err
+		}
+		seconds := time.Since(began).Seconds()
+		figures[part+"_cores"] = (own - before).Seconds() / seconds
+		figures[part+"_postgres_cores"] = (after - database).Seconds() / seconds
+		figures[part+"_mib"] = memory(server.pid(), "VmRSS:")
+	}
+	figures["peak_mib"] = memory(server.pid(), "VmHWM:")
+	params := map[string]any{"clusters": *idleClusters, "node_pools": 2 * *idleClusters, "seconds": duration.Seconds()}
+	return report.Line(os.Stdout, "lifecycle/idle", params, figures)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// storeIdle makes one cluster with two node pools through the API, has all their adapters report, and
+// copies all rows about them in the database, under other ids.
+func storeIdle(ctx context.Context, dsn string, n int) error {
+	region, err := lifecycle.Start(ctx, lifecycle.Options{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true})
+	if err != nil {
+		return err
+	}
+	sample, err := makeSample(ctx, region)
+	if err = errors.Join(err, region.Close()); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	return sample.copy(ctx, conn, n)
+}
+
+// sampleName is the cluster's name; its last eight digits count the copies.
+const sampleName = "sample-00000000"
+
+// sample is what the copies are made from: ids whose last eight digits count the copies.
+type sample struct{ ids []string }
+
+func makeSample(ctx context.Context, r *lifecycle.Region) (s sample, err error) {
+	var made lifecycle.Resource
+	post := func(path string, body any) {
+		if err == nil {
+			err = r.Call(ctx, "POST", path, body, &made)
+		}
+	}
+	reported := func(path string, adapters ...string) {
+		for _, adapter := range adapters {
+			if err == nil {
+				err = r.Call(ctx, "PUT", path+"/statuses", idleReport(adapter), nil)
+			}
+		}
+	}
+	post("/managementclusters", map[string]any{"kind": "ManagementCluster", "name": "management-01", "spec": map[string]any{
+		"capacity": map[string]any{"planes": 1_000_000}, "versions": []string{"1.36.3"}}})
+	post("/clusters", map[string]any{"kind": "Cluster", "name": sampleName, "spec": map[string]any{
+		"hostedCluster": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
+		"creatorARN":    "arn:aws:iam::123456789012:user/ada", "note": strings.Repeat("x", 500)}})
+	cluster := "/clusters/" + made.ID
+	s.ids = append(s.ids, made.ID)
+	var placed struct{ ID string }
+	if err == nil {
+		err = r.Call(ctx, "POST", cluster+"/placement", map[string]any{}, &placed)
+	}
+	s.ids = append(s.ids, placed.ID)
+	for _, name := range []string{"one", "two"} {
+		post(cluster+"/nodepools", map[string]any{"kind": "NodePool", "name": name, "spec": map[string]any{"replicas": 2}})
+		s.ids = append(s.ids, made.ID)
+		reported(cluster+"/nodepools/"+made.ID, "node-pool")
+	}
+	reported(cluster, "placement", "pull-secret", "hosted-cluster")
+	return s, err
+}
+
+func idleReport(adapter string) map[string]any {
+	var conditions []map[string]any
+	for _, kind := range []string{"Applied", "Available", "Health"} {
+		conditions = append(conditions, map[string]any{"type": kind, "status": "True", "reason": "AsExpected",
+			"message": "on management cluster management-01"})
+	}
+	return map[string]any{
+		"adapter": adapter, "observed_generation": 1, "observed_time": time.Now().UTC().Format(time.RFC3339Nano),
+		"conditions": conditions, "data": map[string]any{"target_cluster": "management-01"},
+	}
+}
+
+// copy copies the sample's rows of each table n times: their JSON with other ids in it, also where the
+// ids stand in binary columns.
+func (s sample) copy(ctx context.Context, conn *pgx.Conn, n int) error {
+	texts := []string{sampleName}
+	for _, id := range s.ids {
+		if id != "" {
+			texts = append(texts, id)
+		}
+	}
+	rows, err := conn.Query(ctx, `select relname from pg_class where relnamespace = 'public'::regnamespace
+		and relkind = 'r' and relname not in ('history', 'idempotency')`)
+	if err != nil {
+		return err
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, table := range tables {
+		row, held := "to_jsonb(t)::text", "false"
+		for _, text := range texts {
+			changed := fmt.Sprintf("'%s' || lpad(to_hex(n), 8, '0')", text[:len(text)-8])
+			row = fmt.Sprintf("replace(replace(%s, '%s', %s), encode('%s', 'hex'), encode((%s)::bytea, 'hex'))",
+				row, text, changed, text, changed)
+			held += fmt.Sprintf(" or to_jsonb(t)::text like '%%%s%%'", text)
+		}
+		sql := fmt.Sprintf(`insert into %[1]s select (jsonb_populate_record(null::%[1]s, (%[2]s)::jsonb)).*
+			from (select * from %[1]s t where %[3]s) t, generate_series(1, %[4]d) n`, table, row, held, n-1)
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("copying rows of %s: %w", table, err)
+		}
+	}
+	_, err = conn.Exec(ctx, `update reservation set placements = $1::int, reserved =
+		(select jsonb_object_agg(key, value::text::bigint * $1::int) from jsonb_each(reserved))`, n)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "vacuum (analyze)")
+	return err
+}
+
+// part is a lifecycle manager in a process of its own.
+type part struct {
+	cmd   *exec.Cmd
+	input io.Closer
+}
+
+// partVariable has the DSN in the environment of the process that is the part.
+const partVariable = "ATOLL_BENCH_IDLE_DSN"
+
+// startPart starts this program again as a part, and waits until the part is ready.
+func startPart(ctx context.Context, dsn string) (*part, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, "-pprof", *pprofAddress)
+	cmd.Env, cmd.Stderr = append(os.Environ(), partVariable+"="+dsn), os.Stderr
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &part{cmd, input}
+	if _, err := bufio.NewReader(output).ReadString('\n'); err != nil {
+		p.stop()
+		return nil, fmt.Errorf("waiting for the lifecycle manager: %w", err)
+	}
+	return p, nil
+}
+
+func (p *part) pid() int { return p.cmd.Process.Pid }
+
+func (p *part) stop() {
+	p.input.Close()
+	_ = p.cmd.Wait()
+}
+
+// runPart is the process that startPart starts. It ends with its standard input.
+func runPart(ctx context.Context, dsn string) error {
+	if *pprofAddress != "" {
+		go func() { _ = http.ListenAndServe(*pprofAddress, nil) }()
+	}
+	region, err := lifecycle.Start(ctx, lifecycle.Options{
+		DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return region.Close()
+}
+
+// ownCPU is the processor time of a process.
+func ownCPU(pid int) (time.Duration, error) {
+	fields, err := statOf(pid)
+	return ticks(fields, 11) + ticks(fields, 12), err
+}
+
+// childrenCPU is the processor time of PostgreSQL: its first process, the children that have ended,
+// and those that run.
+func childrenCPU(pid int) (time.Duration, error) {
+	fields, err := statOf(pid)
+	used := ticks(fields, 11) + ticks(fields, 12) + ticks(fields, 13) + ticks(fields, 14)
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		child, _ := strconv.Atoi(filepath.Base(dir))
+		if fields, err := statOf(child); err == nil && fields[1] == strconv.Itoa(pid) {
+			used += ticks(fields, 11) + ticks(fields, 12)
+		}
+	}
+	return used, err
+}
+
+// statOf are the fields of /proc/PID/stat from the state on.
+func statOf(pid int) ([]string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return make([]string, 15), err
+	}
+	return strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:])), nil
+}
+
+func ticks(fields []string, i int) time.Duration {
+	n, _ := strconv.Atoi(fields[i])
+	return time.Duration(n) * 10 * time.Millisecond // USER_HZ is 100
+}
+
+// memory is a line of /proc/PID/status in MiB.
+func memory(pid int, line string) float64 {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for l := range strings.Lines(string(data)) {
+		if v, ok := strings.CutPrefix(l, line); ok {
+			kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
+			return float64(kb) / 1024
+		}
+	}
+	return 0
+}
