@@ -35,12 +35,12 @@ type apiClient struct {
 	readAt time.Time
 }
 
-// answer is what a call brought.
+// answer is the answer to a call.
 type answer struct {
 	url    string
 	status int
 	body   []byte
-	date   time.Time // when the server sent it, by its clock; zero if it did not say
+	date   time.Time // the Date header; zero without one
 }
 
 // apiRequest is a call with its templates rendered.
@@ -51,7 +51,7 @@ type apiRequest struct {
 	body    []byte
 }
 
-// APIError is an answer that is no success.
+// APIError is a call that failed: without an answer, or with a status from 300 on.
 type APIError struct {
 	Method, URL string
 	Status      int    // 0 when there was no answer
@@ -77,8 +77,8 @@ func (e *APIError) Error() string {
 
 func (e *APIError) Unwrap() error { return e.Err }
 
-// gone says that CLM knows the route, but not what it leads to. A route that it
-// does not know is a mistake in the config.
+// gone says whether CLM knows the route, but not the resource. A route that it does not know is a
+// mistake in the config.
 func (e *APIError) gone() bool {
 	return e.Status == http.StatusNotFound && e.Code != "" && !strings.HasSuffix(e.Code, "NTF-000")
 }
@@ -93,11 +93,11 @@ func newAPIClient(o Options) (*apiClient, error) {
 	return &apiClient{doer: o.API, config: o.Config.Clients.API, base: base, now: o.Now, single: o.single}, nil
 }
 
-// prefix is where CLM's API begins.
+// prefix is the path of CLM's API.
 func (a *apiClient) prefix() string { return "/api/hyperfleet/" + a.config.Version }
 
-// resolve makes a URL of a task absolute: a path below api/ is one of the
-// server's, any other one of the API's.
+// resolve makes a URL of a task absolute: a path below api/ is relative to the server, any other path to
+// the API.
 func (a *apiClient) resolve(text string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSpace(text))
 	if err != nil {
@@ -174,7 +174,7 @@ func (a *apiClient) send(ctx context.Context, r apiRequest) (*answer, error) {
 			failure.Status = out.status
 			failure.Code, failure.Detail = problem(out.body)
 		}
-		if a.single || n >= attempts || ctx.Err() != nil || !again(c.method, failure) {
+		if a.single || n >= attempts || ctx.Err() != nil || !retryable(c.method, failure) {
 			return out, failure
 		}
 		select {
@@ -185,9 +185,9 @@ func (a *apiClient) send(ctx context.Context, r apiRequest) (*answer, error) {
 	}
 }
 
-// again says whether a call may be repeated: not when the answer will be the
-// same, and a POST not when the first may have been heard.
-func again(method string, e *APIError) bool {
+// retryable says whether to retry a failed call: not when the answer would be the same, and a POST not
+// when the server may have executed the first attempt.
+func retryable(method string, e *APIError) bool {
 	switch e.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
 		return true
@@ -200,7 +200,7 @@ func again(method string, e *APIError) bool {
 	return false
 }
 
-// pause is how long to wait after the nth attempt.
+// pause returns how long to wait after the nth attempt.
 func (a *apiClient) pause(c *call, n int) time.Duration {
 	backoff := c.backoff
 	orString(&backoff, a.config.RetryBackoff)
@@ -216,9 +216,10 @@ func (a *apiClient) pause(c *call, n int) time.Duration {
 	if d <= 0 {
 		return 0
 	}
-	return d - time.Duration(rand.Int64N(int64(d)/5+1)) // so that not all come again at once
+	return d - time.Duration(rand.Int64N(int64(d)/5+1)) // jitter, so that callers do not retry together
 }
 
+// once makes one attempt. It also returns the pause that the server asks for.
 func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duration) (*answer, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -229,7 +230,7 @@ func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duratio
 	if len(r.body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if r.url.Host == a.base.Host { // what is CLM's goes to nobody else
+	if r.url.Host == a.base.Host { // token and default headers go to CLM only
 		for name, value := range a.config.DefaultHeaders {
 			req.Header.Set(name, value)
 		}
@@ -239,7 +240,7 @@ func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duratio
 			req.Header.Set("Authorization", "Bearer "+token)
 		}
 		if statusReport(r.call.method, r.url.Path) {
-			// Task files write times to the second, and what they say later counts.
+			// Task files write times to the second; of two reports in one second the later one counts.
 			req.Header.Set("X-Atoll-Equal-Time", "replace")
 		}
 	}
@@ -264,8 +265,8 @@ func (a *apiClient) once(ctx context.Context, r apiRequest, timeout time.Duratio
 	return &answer{r.url.String(), resp.StatusCode, data, date}, wait, nil
 }
 
-// bearer is the token of the file, read again now and then. One that cannot be
-// read again is used on.
+// bearer returns the token of the file and reads the file again when the token is older than its TTL. A
+// file that cannot be read leaves the last token in use.
 func (a *apiClient) bearer() (string, error) {
 	if a.config.Auth == nil {
 		return "", nil

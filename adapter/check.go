@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// checker gathers what is wrong with a task's structure.
+// checker collects findings about a task's structure.
 type checker struct{ findings Findings }
 
 func (c *checker) add(at Place, key, format string, args ...any) {
@@ -32,7 +32,7 @@ func (c *checker) oneOf(at Place, key, value string, allowed ...string) {
 	}
 }
 
-// exactlyOne errs unless one of the named is there.
+// exactlyOne requires exactly one of the named keys.
 func (c *checker) exactlyOne(at Place, given map[string]bool) {
 	var names, there []string
 	for name, is := range given {
@@ -52,14 +52,14 @@ func (c *checker) exactlyOne(at Place, given map[string]bool) {
 	}
 }
 
-// own errs on names that the engine binds itself.
+// own rejects names that the engine binds itself.
 func (c *checker) own(at Place, name string) {
 	if slices.Contains(reserved, name) {
 		c.add(at, "name", "%q is the engine's own", name)
 	}
 }
 
-// unique errs on names that come twice.
+// unique rejects a name that is there twice.
 func (c *checker) unique(seen map[string]int, at Place, name string) {
 	if name == "" {
 		return
@@ -77,7 +77,7 @@ var reserved = []string{"adapter", "resources", "env", "event"}
 // resourceName is one that expressions can write: resources.<name>.
 var resourceName = regexp.MustCompile(`^[a-z][a-zA-Z0-9_]*$`)
 
-// check is everything about the structure that needs no compiler.
+// check returns the findings about the structure that need no compiler.
 func (t *Task) check() Findings {
 	c := &checker{}
 	seen := map[string]int{}
@@ -201,7 +201,7 @@ func (c *checker) condition(x Condition) {
 	}
 	given := x.Value.Set() || x.Values.Set()
 	switch x.Operator {
-	case "", "exists", "notExists": // a value is of no use, and does no harm
+	case "", "exists", "notExists": // a value has no effect
 	case "in", "notIn":
 		if _, ok := x.wanted().([]any); !ok {
 			c.add(x.Place, "values", "%s needs a list", x.Operator)
@@ -233,7 +233,7 @@ func (c *checker) resource(r Resource, seen map[string]int) {
 	c.discovery(r.Discovery)
 	for _, n := range r.Nested {
 		c.need(n.Place, "name", n.Name)
-		if n.Name != r.Name { // the object itself hides that one, as it ever did
+		if n.Name != r.Name { // the resource itself hides a nested discovery of its name, as in the original
 			c.unique(seen, n.Place, n.Name) // they share resources.<name>
 		}
 		c.name(n.Place, n.Name)

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/rules"
 )
 
-// compiler turns a task's texts into what is executed. It gathers everything
-// that is wrong; what Lint alone wants to know, it gathers apart.
+// compiler compiles a task's texts. It collects all errors, and apart from them the findings that only
+// Lint reports.
 type compiler struct {
 	config       *Config
 	task         *Task
@@ -24,9 +24,9 @@ type compiler struct {
 	errors       Findings
 	lintFindings Findings
 	known        map[string]bool // the names bound so far
-	// found are the names of what is discovered: resources.<name>.
+	// found are the names of discovered objects: resources.<name>.
 	found map[string]bool
-	// anyName allows all names: in captures they are an answer's members.
+	// anyName allows all names: captures see the members of an answer as names.
 	anyName bool
 	envs    map[string]bool // the variables that the task names (env.NAME)
 	now     func() time.Time
@@ -56,21 +56,24 @@ func newCompiler(config *Config, task *Task, now func() time.Time) *compiler {
 	return c
 }
 
+// fail records an error.
 func (c *compiler) fail(at Place, message string) {
 	c.errors = append(c.errors, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: message})
 }
 
+// lintf records a finding for Lint.
 func (c *compiler) lintf(at Place, format string, args ...any) {
 	c.lintFindings = append(c.lintFindings, Finding{File: at.File, Line: at.Line, Path: at.Path, Message: fmt.Sprintf(format,
 		args...)})
 }
 
+// warn records a warning for Lint.
 func (c *compiler) warn(at Place, format string, args ...any) {
 	c.lintf(at, format, args...)
 	c.lintFindings[len(c.lintFindings)-1].Warning = true
 }
 
-// uses notes names that a text reads.
+// uses checks the names that a text reads.
 func (c *compiler) uses(at Place, names []string) {
 	if c.anyName {
 		return
@@ -85,8 +88,7 @@ func (c *compiler) uses(at Place, names []string) {
 
 var envName = regexp.MustCompile(`\benv(?:\.\??|\[\??["'])([A-Za-z_][A-Za-z0-9_]*)`)
 
-// variables notes the environment's variables that a text names. The others
-// are not for it to see.
+// variables records the environment's variables that a text names; expressions see no others.
 func (c *compiler) variables(text string) {
 	for _, m := range envName.FindAllStringSubmatch(text, -1) {
 		c.envs[m[1]] = true
@@ -103,7 +105,7 @@ var celPlace = regexp.MustCompile(`<input>:(\d+):(\d+): (.*)`)
 
 func (c *compiler) expr(t Text) *expr {
 	out := &expr{place: t.Place}
-	if strings.TrimSpace(t.Value) == "" { // the structure's check has said so
+	if strings.TrimSpace(t.Value) == "" { // the structure's check has reported it
 		return out
 	}
 	c.variables(t.Value)
@@ -127,7 +129,7 @@ func (c *compiler) expr(t Text) *expr {
 	return out
 }
 
-// when is nil for a condition that is not there.
+// when compiles a condition; nil without one.
 func (c *compiler) when(w *When) *expr {
 	if w == nil {
 		return nil
@@ -135,6 +137,7 @@ func (c *compiler) when(w *When) *expr {
 	return c.expr(w.Expression)
 }
 
+// eval evaluates the expression. The error names the expression's place.
 func (x *expr) eval(ctx context.Context, scope map[string]any) (any, error) {
 	r, err := x.program.Eval(ctx, scope)
 	if err != nil {
@@ -146,8 +149,8 @@ func (x *expr) eval(ctx context.Context, scope map[string]any) (any, error) {
 // field is a compiled path into a document: names with dots, or a JSONPath.
 type field struct {
 	text  string
-	names []string    // the former
-	path  *rules.Path // the latter
+	names []string    // of a dotted path
+	path  *rules.Path // of a JSONPath
 }
 
 var dotted = regexp.MustCompile(`^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
@@ -155,7 +158,7 @@ var dotted = regexp.MustCompile(`^\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 func (c *compiler) field(t Text) *field {
 	text := strings.TrimSpace(t.Value)
 	out := &field{text: text}
-	if text == "" { // the structure's check has said so
+	if text == "" { // the structure's check has reported it
 		return out
 	}
 	if dotted.MatchString(text) {
@@ -177,8 +180,8 @@ func (c *compiler) field(t Text) *field {
 
 var errNotFound = errors.New("there is no such field")
 
-// find returns the value, or all of them when there are several. errNotFound
-// says that there is none.
+// find returns the value, or a list when the path matches several. The error is errNotFound without a
+// match.
 func (f *field) find(doc map[string]any) (any, error) {
 	if f.path == nil {
 		var v any = doc

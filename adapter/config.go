@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// Config is an AdapterConfig: who the adapter is, and how it reaches others
-// (docs/configuration.md of hyperfleet-adapter).
+// Config is an AdapterConfig: the adapter's name, and its connections (docs/configuration.md of
+// hyperfleet-adapter).
 type Config struct {
 	File    string      // where it was read from
 	Adapter AdapterInfo `yaml:"adapter"`
-	// DebugConfig has the configuration logged at the start.
+	// DebugConfig makes the adapter log its configuration at the start.
 	DebugConfig bool    `yaml:"debug_config"`
 	Log         Log     `yaml:"log"`
 	Clients     Clients `yaml:"clients"`
 }
 
-// AdapterInfo names an adapter. Version's major and minor, when it is set, are
-// those of the binary that the config is for.
+// AdapterInfo names an adapter. Version has the major and minor version of the binary that the config
+// is for.
 type AdapterInfo struct {
 	Name    string `yaml:"name"`
 	Version string `yaml:"version"`
 }
 
-// Log says what is logged and where to.
+// Log configures the log.
 type Log struct {
 	Level  string `yaml:"level"`  // debug, info (default), warn, error
 	Format string `yaml:"format"` // json (default), text
 	Output string `yaml:"output"` // stdout (default), stderr
 }
 
-// Clients are what the adapter talks to. With Maestro set, resources go
-// through Maestro, otherwise to the Kubernetes API.
+// Clients configure the adapter's connections. With Maestro set, objects are applied through Maestro,
+// otherwise by the Kubernetes API.
 type Clients struct {
 	API        APIConfig        `yaml:"hyperfleet_api"`
 	Broker     BrokerConfig     `yaml:"broker"`
@@ -44,8 +44,7 @@ type Clients struct {
 	Maestro    *MaestroConfig   `yaml:"maestro"`
 }
 
-// APIConfig is how CLM is called; the durations and counts are defaults of
-// calls that have none.
+// APIConfig configures calls of CLM; durations and counts are defaults for calls that set none.
 type APIConfig struct {
 	BaseURL        string            `yaml:"base_url"`
 	Version        string            `yaml:"version"`        // v1
@@ -58,22 +57,21 @@ type APIConfig struct {
 	Auth           *APIAuth          `yaml:"auth"`
 }
 
-// APIAuth has a bearer token sent, which is read again when it is older than
-// the TTL.
+// APIAuth adds a bearer token from a file, which is read again when the token is older than the TTL.
 type APIAuth struct {
 	TokenPath     string        `yaml:"token_path"`
 	TokenCacheTTL time.Duration `yaml:"token_cache_ttl"` // 30s
 }
 
-// BrokerConfig says which events are received. Adapters with one
-// SubscriptionID share them.
+// BrokerConfig selects the events. The broker distributes the events among adapters with the same
+// SubscriptionID.
 type BrokerConfig struct {
 	SubscriptionID string `yaml:"subscription_id"`
 	Topic          string `yaml:"topic"`
 }
 
-// KubernetesConfig is how a Kubernetes API is called. Without a path it is the
-// one of the cluster that the adapter runs in.
+// KubernetesConfig configures the Kubernetes API. Without a path it is that of the cluster in which the
+// adapter runs.
 type KubernetesConfig struct {
 	APIVersion     string  `yaml:"api_version"`
 	KubeConfigPath string  `yaml:"kube_config_path"`
@@ -81,7 +79,7 @@ type KubernetesConfig struct {
 	Burst          int     `yaml:"burst"` // 200
 }
 
-// MaestroConfig is how Maestro is called.
+// MaestroConfig configures the connection to Maestro.
 type MaestroConfig struct {
 	GRPCServerAddress        string        `yaml:"grpc_server_address"`
 	HTTPServerAddress        string        `yaml:"http_server_address"`
@@ -110,14 +108,13 @@ type TLSConfig struct {
 	HTTPCAFile string `yaml:"http_ca_file"`
 }
 
-// Keepalive is of gRPC.
+// Keepalive configures gRPC's keepalive.
 type Keepalive struct {
 	Time    time.Duration `yaml:"time"`
 	Timeout time.Duration `yaml:"timeout"`
 }
 
-// overrides are the variables that are stronger than the file, by the path of
-// what they set.
+// overrides are the variables that override the file, each with the path of its setting.
 func overrides() [][2]string {
 	return [][2]string{
 		{"debug_config", "HYPERFLEET_DEBUG_CONFIG"},
@@ -166,9 +163,8 @@ func LoadConfig(file string, env func(string) string) (*Config, error) {
 	return ParseConfig(file, data, env)
 }
 
-// ParseConfig reads an AdapterConfig. Variables of env (os.Getenv) that are not
-// empty are stronger than the file. The error is Findings: unknown keys,
-// duplicates, wrong types, missing values, all at once.
+// ParseConfig reads an AdapterConfig. Non-empty variables of env (os.Getenv) override the file. The error
+// is Findings: all unknown keys, duplicates, wrong types and missing values.
 func ParseConfig(file string, data []byte, env func(string) string) (*Config, error) {
 	c := &Config{File: file}
 	findings := decode(file, data, c)
@@ -196,7 +192,7 @@ func (c *Config) override(env func(string) string) (found Findings) {
 	return found
 }
 
-// Set sets one value by its path in the file, as a flag or a variable does.
+// Set sets one value by its path in the file, for a flag or a variable.
 func (c *Config) Set(path, text string) error {
 	v := reflect.ValueOf(c).Elem()
 	for key := range strings.SplitSeq(path, ".") {
@@ -288,8 +284,7 @@ func (c *Config) defaults() {
 	}
 }
 
-// Ineffective names the settings that somebody has set and that change nothing
-// here, with the reason.
+// Ineffective returns the settings that are set and have no effect, each with the reason.
 func (c *Config) Ineffective() (settings []string) {
 	add := func(set bool, text string) {
 		if set {
@@ -313,7 +308,7 @@ func (c *Config) Ineffective() (settings []string) {
 	return settings
 }
 
-// Defaults of what has no effect.
+// Defaults of settings without effect.
 const (
 	maestroAttempts    = 3
 	maestroHealthiness = 20 * time.Second
@@ -328,8 +323,8 @@ func or[T comparable](v *T, d T) {
 
 func orString(v *string, d string) { or(v, d) }
 
-// Redacted is the config by the keys of its file, for people to see: without
-// paths of keys and tokens, and without headers' values.
+// Redacted returns the config by the keys of its file, for logs and /config: without paths of keys and
+// tokens, and without the values of headers.
 func (c *Config) Redacted() map[string]any {
 	return mapOf(reflect.ValueOf(c).Elem(), func(key string) bool {
 		switch key {
@@ -340,7 +335,7 @@ func (c *Config) Redacted() map[string]any {
 	}).(map[string]any)
 }
 
-// visible is the config as task configs see it: config.a.b.
+// visible returns the config as task files see it: config.a.b.
 func (c *Config) visible() map[string]any {
 	return mapOf(reflect.ValueOf(c).Elem(), func(string) bool { return false }).(map[string]any)
 }
@@ -367,7 +362,7 @@ func mapOf(v reflect.Value, secret func(key string) bool) any {
 			}
 		}
 		return m
-	case reflect.Map: // headers, which may be credentials
+	case reflect.Map: // headers may have credentials
 		m := map[string]any{}
 		for _, k := range v.MapKeys() {
 			m[k.String()] = redacted

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// convert makes a value one of a param's type. Without a type it stays.
+// convert converts a value to a param's type. Without a type it returns the value.
 func convert(v any, kind string) (any, error) {
 	switch kind {
 	case "":
@@ -34,7 +34,7 @@ func toText(v any) string {
 	return fmt.Sprint(v)
 }
 
-// toInt cuts what is behind the point off.
+// toInt converts to an integer and truncates fractions.
 func toInt(v any) (int64, error) {
 	switch v := v.(type) {
 	case int:
@@ -104,7 +104,7 @@ func toBool(v any) (bool, error) {
 	return false, fmt.Errorf("a %s is neither true nor false", kindOf(v))
 }
 
-// kindOf names what JSON calls it.
+// kindOf names the JSON type of a value.
 func kindOf(v any) string {
 	switch v.(type) {
 	case nil:
@@ -121,7 +121,7 @@ func kindOf(v any) string {
 	return "number"
 }
 
-// empty says that there is nothing in a value: null, "", [] and {}.
+// empty says whether a value is null, "", [] or {}.
 func empty(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -136,8 +136,8 @@ func empty(v any) bool {
 	return false
 }
 
-// truth is what an expression's value means as a condition: itself, or that
-// there is something.
+// truth converts an expression's value to a condition: a bool is itself, any other value is true unless
+// it is empty.
 func truth(v any) bool {
 	if b, ok := v.(bool); ok {
 		return b

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Finding is one thing that is wrong in a file.
+// Finding is one problem in a file.
 type Finding struct {
 	File    string `json:"file"`
 	Line    int    `json:"line"`           // from 1; 0 is the file as a whole
@@ -39,8 +39,7 @@ func (f Finding) String() string {
 	return s + f.Message
 }
 
-// Findings are all that is wrong, in the order of files and lines. As an error
-// they are its lines.
+// Findings are all problems, ordered by file and line. As an error they are its lines.
 type Findings []Finding
 
 func (f Findings) Error() string {
@@ -51,7 +50,7 @@ func (f Findings) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// err is nil when nothing is wrong.
+// err returns the findings as an error; nil without findings.
 func (f Findings) err() error {
 	if len(f) == 0 {
 		return nil
@@ -59,37 +58,35 @@ func (f Findings) err() error {
 	return f
 }
 
-// Place is where something was written.
+// Place is a position in a file.
 type Place struct {
 	File string
 	Line int
 	Path string
 }
 
-// Text is a string that the engine compiles: an expression, a template, a path.
-// It knows its place.
+// Text is a string that the engine compiles (an expression, a template, a path) with its place.
 type Text struct {
 	Value string
 	Place Place
 }
 
-// Value is any YAML value: nil, bool, int64, float64, string, []any,
-// map[string]any. Lines has the line of each string in it, by its path
-// (a.b[0]); the value's own is "".
+// Value is any YAML value: nil, bool, int64, float64, string, []any, map[string]any. Lines has the line of
+// each part, by its path (a.b[0]); the path of the whole value is "".
 type Value struct {
 	Value any
 	Lines map[string]int
 	Place Place
 }
 
-// Set says that there is a value, be it null.
+// Set says whether the file has the value, which may be null.
 func (v Value) Set() bool { return v.Place.File != "" }
 
-// maxValues bounds what aliases may multiply a document to.
+// maxValues is how many values a document may have, with aliases expanded.
 const maxValues = 100_000
 
-// decoder reads YAML into structs by their yaml tags. Unknown keys, duplicates
-// and wrong types are findings; it goes on after each.
+// decoder decodes YAML into structs by their yaml tags. It records unknown keys, duplicates and wrong
+// types as findings and continues.
 type decoder struct {
 	file     string
 	findings Findings
@@ -97,7 +94,7 @@ type decoder struct {
 	deep     int
 }
 
-// decode reads one document.
+// decode decodes one document.
 func decode(file string, data []byte, into any) Findings {
 	d := &decoder{file: file, left: maxValues}
 	root, found := parseYAML(file, data)
@@ -124,7 +121,7 @@ func parseYAML(file string, data []byte) (_ *yaml.Node, found Findings) {
 		}
 		return Findings{f}
 	}
-	defer func() { // the parser is not ours
+	defer func() { // the parser may panic on malformed input
 		if r := recover(); r != nil {
 			found = fail(fmt.Errorf("yaml: %v", r))
 		}
@@ -153,7 +150,7 @@ func (d *decoder) add(n *yaml.Node, path, format string, args ...any) {
 		args...)})
 }
 
-// enter counts what is looked at, and follows aliases.
+// enter follows aliases and counts the values, of which there are at most maxValues.
 func (d *decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -169,7 +166,7 @@ func (d *decoder) enter(n *yaml.Node, path string) (*yaml.Node, bool) {
 
 func (d *decoder) place(n *yaml.Node, path string) Place { return Place{d.file, lineOf(n), path} }
 
-// lineOf is where a node's text begins: that of a block is below its | or >.
+// lineOf returns the line where a node's text begins; that of a block begins below its | or >.
 func lineOf(n *yaml.Node) int {
 	if n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
 		return n.Line + 1
@@ -177,7 +174,7 @@ func lineOf(n *yaml.Node) int {
 	return n.Line
 }
 
-// value sets v to what n says.
+// value decodes n into v.
 func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	n, ok := d.enter(n, path)
 	if !ok {
@@ -191,7 +188,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		s.decode(d, n, path)
 		return
 	}
-	if isNull(n) { // as if it was not written
+	if isNull(n) { // null counts as absent
 		if v.Type() == reflect.TypeFor[Text]() {
 			v.Set(reflect.ValueOf(Text{Place: d.place(n, path)}))
 		}
@@ -264,7 +261,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 	}[v.Kind()])
 }
 
-// setScalar is how a setting is read, from a file or from the environment.
+// setScalar sets v from a text of a file, a variable or a flag.
 func setScalar(v reflect.Value, text string) error {
 	switch v.Kind() {
 	case reflect.String:
@@ -299,7 +296,7 @@ func setScalar(v reflect.Value, text string) error {
 	return nil
 }
 
-// structure sets fields by their tags. A field Place gets the place.
+// structure decodes a mapping into a struct's fields by their tags. A field of type Place gets the place.
 func (d *decoder) structure(n *yaml.Node, v reflect.Value, path string) {
 	fields := map[string]reflect.Value{}
 	var names []string
@@ -385,7 +382,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// any returns a value as JSON would have it, with integers as int64.
+// any returns a node as a JSON-like value with integers as int64.
 func (d *decoder) any(n *yaml.Node, path, within string, lines map[string]int) any {
 	n, ok := d.enter(n, path)
 	if !ok {
@@ -430,5 +427,5 @@ func (d *decoder) anyScalar(n *yaml.Node, path string) any {
 		}
 		return v
 	}
-	return n.Value // dates, too, are what was written
+	return n.Value // dates stay texts
 }

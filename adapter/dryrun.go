@@ -18,31 +18,29 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// DryRun is an execution without a world: for a task's author, before it is
-// deployed. Its files have the shapes that hyperfleet-adapter's have.
+// DryRun runs a task without CLM and without a transport, for the task's author. Its files have the
+// formats of hyperfleet-adapter's dry run.
 type DryRun struct {
 	Config *Config
 	Task   *Task
 	// Event is a CloudEvent in JSON.
 	Event []byte
-	// Responses are what CLM answers, in JSON:
+	// Responses are CLM's answers, in JSON:
 	//
 	//	{"responses": [{"match": {"method": "GET", "urlPattern": "/clusters/.*"},
 	//	                "responses": [{"statusCode": 200, "headers": {}, "body": {}}]}]}
 	//
-	// The pattern is a regular expression, the method * any. Of several
-	// responses each call gets the next, and then the last again. What
-	// matches nothing is answered with 200 {}. It may be empty.
+	// The pattern is a regular expression; the method * matches any. Each call gets the next of several
+	// responses, and the last one repeatedly. A call that matches nothing gets 200 {}. It may be empty.
 	Responses []byte
-	// Discovery has the objects that are there before the execution, and that are
-	// found in place of those that it applies, in JSON: objects by their
-	// metadata.name. It may be empty.
+	// Discovery has the objects that exist before the run, in JSON by their metadata.name. Discoveries
+	// find them also in place of the objects that the run applies. It may be empty.
 	Discovery []byte
 	LookupEnv func(string) (string, bool) // os.LookupEnv by default
 	Now       func() time.Time            // time.Now by default
 }
 
-// Trace is what an execution did.
+// Trace is a record of a dry run.
 type Trace struct {
 	EventID, EventType string
 	Result             *Result
@@ -68,8 +66,8 @@ type TraceOperation struct {
 	Object    Object    // of apply
 }
 
-// Run executes the task once. The error says that a file cannot be read, or
-// that the task is wrong; what fails on the way is in the trace.
+// Run runs the task once. The error is about an unreadable file or a malformed task; failures of the run
+// are in the trace.
 func (d DryRun) Run(ctx context.Context) (*Trace, error) {
 	var event struct {
 		ID   string          `json:"id"`
@@ -113,7 +111,7 @@ func (d DryRun) Run(ctx context.Context) (*Trace, error) {
 	return t, nil
 }
 
-// script is CLM as the responses' file has it.
+// script answers calls from the file of responses.
 type script struct {
 	trace  *Trace
 	routes []*route
@@ -157,7 +155,7 @@ func newScript(file []byte, t *Trace) (*script, error) {
 	return s, nil
 }
 
-// Do is Doer's.
+// Do implements Doer.
 func (s *script) Do(req *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -195,9 +193,8 @@ func compact(data []byte) []byte {
 	return b.Bytes()
 }
 
-// stage is a transport that remembers what was asked of it. What the
-// discoveries' file has is there from the start, and takes the place of what is
-// applied under its name.
+// stage is a transport that records its calls. The objects of the discoveries' file exist from the start
+// and replace applied objects of the same name.
 type stage struct {
 	trace   *Trace
 	now     func() time.Time
@@ -207,7 +204,7 @@ type stage struct {
 
 func (s *stage) record(op TraceOperation) { s.trace.Operations = append(s.trace.Operations, op) }
 
-// Discover is Transport's.
+// Discover implements Transport.
 func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 	op := TraceOperation{Operation: "discover", Kind: q.Kind, Namespace: q.Namespace, Name: q.Name}
 	if q.Name != "" {
@@ -231,7 +228,7 @@ func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 	return out, nil
 }
 
-// seen is an object as the discoveries' file has it, if it does.
+// seen returns the object of the discoveries' file with the name of o, else o.
 func (s *stage) seen(o Object) Object {
 	if over, ok := s.found[identify(o).Name]; ok {
 		return over
@@ -239,7 +236,7 @@ func (s *stage) seen(o Object) Object {
 	return o
 }
 
-// Apply is Transport's.
+// Apply implements Transport.
 func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 	id := identify(a.Object)
 	op := Created
@@ -263,7 +260,7 @@ func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 	return Applied{op, "dry-run " + string(op), s.seen(a.Object)}, nil
 }
 
-// given is an object of the discoveries' file.
+// given finds an object in the discoveries' file.
 func (s *stage) given(id identity) (name string, ok bool) {
 	for name, o := range s.found {
 		if identify(o) == id {
@@ -273,9 +270,8 @@ func (s *stage) given(id identity) (name string, ok bool) {
 	return "", false
 }
 
-// Delete is Transport's. An object of a Kubernetes API is gone at once; a work is
-// there, with the time of its deletion, until its agent has confirmed that, which
-// is after the execution.
+// Delete implements Transport. An object of a Kubernetes API is deleted at once. A work exists with the
+// time of its deletion until its agent confirms the deletion, which is after the run.
 func (s *stage) Delete(_ context.Context, d Deletion) error {
 	id := identify(d.Object)
 	s.record(TraceOperation{Operation: "delete", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})

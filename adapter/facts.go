@@ -14,18 +14,19 @@ type workView struct {
 	ladder, blockers        []rung
 }
 
-// workFacts are what is known of a ManifestWork and its object. The zero value is that of a work that
-// does not exist.
+// workFacts is the state of a ManifestWork and its object. The zero value is that of a work that does
+// not exist.
 type workFacts struct {
 	ordered    bool     // Maestro has the work
 	applied    bool     // the agent has applied its present content, and the object is of this generation
-	refused    []string // what the management cluster refused of its present content, as "Kind: message"
+	refused    []string // manifests that the management cluster refused, as "Kind: message"
 	generation string   // the object's own generation; "" while it is unknown
 	conditions []any    // the object's conditions
 	object     any      // the object with its feedback
 }
 
-// facts reads what the run found. It errs when the conditions that came back are no JSON.
+// facts reads the state from the objects that the run found. It errs when the conditions that were fed
+// back are no JSON.
 func (w *workView) facts(vars map[string]any) (f workFacts, err error) {
 	resources, _ := vars["resources"].(map[string]any)
 	work, found := resources[w.resource].(map[string]any)

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/rules"
 )
 
-// functions are what expressions may call besides CEL's own, its extensions for
-// strings and lists, and optional values.
+// functions returns the functions of expressions beyond CEL's own, its extensions for strings and lists,
+// and optional values.
 func functions(now func() time.Time) []rules.Function {
 	age := func(list []any, kind string) int64 {
 		c := conditionOf(list, kind)
@@ -100,7 +100,7 @@ func reportOf(statuses any, adapter string) any {
 	return map[string]any{}
 }
 
-// dig follows a dotted path of members and indices; nil when it leads nowhere.
+// dig follows a dotted path of members and indices; nil when a step does not exist.
 func dig(v any, path string) any {
 	for name := range strings.SplitSeq(strings.TrimSpace(path), ".") {
 		switch at := v.(type) {
@@ -137,9 +137,8 @@ func conditionStatus(list []any, kind string) string {
 	return "Unknown"
 }
 
-// feedback is a value that a ManifestWork's feedback rules brought back: of
-// {"values":[{"name":...,"fieldValue":{"string":...}}]}, or of an object that
-// has this as its statusFeedback.
+// feedback returns a feedback value of a ManifestWork's manifest as a text, "" without one. v is
+// {"values":[{"name":...,"fieldValue":{"string":...}}]}, or an object with that as its statusFeedback.
 func feedback(v any, name string) string {
 	m, _ := v.(map[string]any)
 	if inner, ok := m["statusFeedback"].(map[string]any); ok && m["values"] == nil {
@@ -156,8 +155,7 @@ func feedback(v any, name string) string {
 	return ""
 }
 
-// fieldText is a feedback's value as a text, of whatever type it is. HyperFleet
-// has strings only.
+// fieldText returns a feedback value of any type as a text. HyperFleet has strings only.
 func fieldText(field map[string]any) string {
 	for _, name := range []string{"string", "integer", "boolean", "jsonRaw"} {
 		if v, ok := field[name]; ok {
@@ -167,10 +165,10 @@ func fieldText(field map[string]any) string {
 	return ""
 }
 
-// microseconds is a time as CLM keeps it.
+// microseconds is the layout of CLM's times.
 const microseconds = "2006-01-02T15:04:05.000000Z07:00"
 
-// fromJSON reads a document; "" is null.
+// fromJSON decodes a JSON document; "" is null.
 func fromJSON(text string) (v any, err error) {
 	if text == "" {
 		return nil, nil
@@ -178,8 +176,8 @@ func fromJSON(text string) (v any, err error) {
 	return v, utiljson.Unmarshal([]byte(text), &v)
 }
 
-// merge lays one document over another: members of mappings meet, null takes a
-// member away, anything else stands for what is below it (RFC 7386).
+// merge applies above to below as a JSON merge patch (RFC 7386): it merges mappings member by member,
+// null removes a member, any other value replaces it.
 func merge(below, above any) any {
 	over, ok := above.(map[string]any)
 	if !ok {
@@ -198,7 +196,7 @@ func merge(below, above any) any {
 	return out
 }
 
-// hash is a SHA-256 sum in hexadecimal digits.
+// hash returns the SHA-256 sum in hexadecimal digits.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])

@@ -14,10 +14,9 @@ import (
 	"time"
 )
 
-// Lint checks config files of both kinds without running anything: their
-// structure, types, names, expressions, templates, calls and manifests. It
-// returns everything that it finds, by file and line. A task is checked against
-// the adapter's config beside it, or the only one of the files.
+// Lint checks config files and task files without running anything: structure, types, names,
+// expressions, templates, calls and manifests. It returns all findings by file and line. It checks a task
+// against the config in the same directory, or against the only config.
 func Lint(names []string, read func(string) ([]byte, error)) Findings {
 	var found Findings
 	configs := map[string]*Config{}
@@ -53,15 +52,15 @@ func Lint(names []string, read func(string) ([]byte, error)) Findings {
 	return slices.Compact(found)
 }
 
-// LintFiles is Lint with files of the disk.
+// LintFiles is Lint for files on disk.
 func LintFiles(names ...string) Findings { return Lint(names, os.ReadFile) }
 
-// Errors are the findings that are no mere warnings.
+// Errors returns the findings without the warnings.
 func (f Findings) Errors() Findings {
 	return slices.DeleteFunc(slices.Clone(f), func(x Finding) bool { return x.Warning })
 }
 
-// isConfig says of which kind a file is.
+// isConfig says whether a file is an AdapterConfig, not a task.
 func isConfig(name string, data []byte) bool {
 	root, _ := parseYAML(name, data)
 	if root == nil {
@@ -76,6 +75,7 @@ func isConfig(name string, data []byte) bool {
 	return false
 }
 
+// beside returns the config for a task file; nil without exactly one.
 func beside(task string, configs map[string]*Config) *Config {
 	var near []*Config
 	for _, name := range sortedKeys(configs) {
@@ -100,7 +100,7 @@ func (c *compiler) objects(t Text) {
 	}
 }
 
-// url checks a call's URL as far as it is known before it is rendered.
+// url checks a call's URL up to its first template.
 func (c *compiler) url(method string, t Text) {
 	known, _, _ := strings.Cut(t.Value, "{{")
 	u, err := url.Parse(known)
@@ -122,7 +122,7 @@ func (c *compiler) url(method string, t Text) {
 	}
 }
 
-// manifest checks a manifest that is written as a mapping.
+// manifest checks a manifest that is a mapping, and the manifests in a ManifestWork.
 func (c *compiler) manifest(at Place, m map[string]any, within string) {
 	say := func(format string, args ...any) {
 		p := at
@@ -154,7 +154,7 @@ func (c *compiler) manifest(at Place, m map[string]any, within string) {
 	}
 }
 
-// transports checks that resources go where the adapter's process applies them.
+// transports checks that resources name the transport that the config sets up.
 func (c *compiler) transports() {
 	if c.config == nil {
 		return
@@ -171,7 +171,7 @@ func (c *compiler) transports() {
 	}
 }
 
-// reports checks the payloads that are status reports.
+// reports checks the payloads of status reports.
 func (c *compiler) reports() {
 	deletes := slices.ContainsFunc(c.task.Resources, func(r Resource) bool {
 		return r.Lifecycle != nil &&
@@ -189,6 +189,7 @@ func (c *compiler) reports() {
 	}
 }
 
+// reportOf checks one status report: its members and its conditions.
 func (c *compiler) reportOf(p Payload, build map[string]any, deletes bool) {
 	for _, key := range []string{"adapter", "conditions", "observed_generation", "observed_time"} {
 		if _, ok := build[key]; !ok {

@@ -77,7 +77,7 @@ func nameOf(o Object) string {
 	return id.Kind + " " + id.Name
 }
 
-// complete says what an object lacks.
+// complete errs when an object lacks a required member.
 func complete(o Object) error {
 	id := identify(o)
 	for _, f := range []struct{ name, value string }{{"apiVersion", id.APIVersion}, {"kind", id.Kind},

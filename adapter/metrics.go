@@ -6,8 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are an adapter's figures, under the names of hyperfleet-adapter. Use
-// NewMetrics.
+// Metrics are an adapter's metrics, with hyperfleet-adapter's names. Use NewMetrics.
 type Metrics struct {
 	up        prometheus.Gauge
 	events    *prometheus.CounterVec
@@ -18,8 +17,8 @@ type Metrics struct {
 	deletions *prometheus.GaugeVec
 }
 
-// NewMetrics registers them. Several adapters may share a registry: component
-// is the adapter's name.
+// NewMetrics registers the metrics. Several adapters may share a registry: the label component is the
+// adapter's name.
 func NewMetrics(r prometheus.Registerer, name, version string) *Metrics {
 	r = prometheus.WrapRegistererWith(prometheus.Labels{"component": name, "version": version}, r)
 	m := &Metrics{
@@ -56,7 +55,7 @@ func (m *Metrics) processed(s Status, took time.Duration) {
 
 func (m *Metrics) failed(what string) { m.errors.WithLabelValues(what).Inc() }
 
-// Observer counts what an engine tells.
+// Observer returns callbacks that count an engine's deletions.
 func (m *Metrics) Observer() Observer {
 	return Observer{
 		Deleting: func(kind string) { m.deletions.WithLabelValues(kind).Inc() },

@@ -114,8 +114,7 @@ type action struct {
 	call *call
 }
 
-// compile goes through the task in the order of its execution, so that each
-// text is compiled where its names are known.
+// compile compiles the task in the order of execution, so that each text sees the names before it.
 func (c *compiler) compile() *program {
 	t, p := c.task, &program{}
 	for _, x := range t.Params {
@@ -177,7 +176,7 @@ func (c *compiler) param(x Param) param {
 	return out
 }
 
-// eventFields are what an event has.
+// eventFields are the members of an event.
 var eventFields = []string{"id", "kind", "href", "generation", "owner_references", "owner_references.id",
 	"owner_references.kind", "owner_references.href"}
 
@@ -301,7 +300,7 @@ func (c *compiler) resource(x Resource) resource {
 	return out
 }
 
-// staticManifest checks a text that holds no template.
+// staticManifest checks a manifest's text without templates.
 func (c *compiler) staticManifest(body Text) {
 	var v Value
 	if found := decodeValue(body.Place.File, []byte(body.Value), &v); found != nil {
@@ -315,8 +314,7 @@ func (c *compiler) staticManifest(body Text) {
 	c.manifest(body.Place, m, "")
 }
 
-// scan finds a key at the left edge of a manifest's text, which cannot be
-// parsed before it is rendered.
+// scan finds a top-level key in a manifest's text, which cannot be parsed before it is rendered.
 func (c *compiler) scan(body Text, key string) *tmpl {
 	value, ok := scan(body.Value, key)
 	if !ok {

@@ -312,7 +312,7 @@ func (x *execution) whole(r *resource, rendered Object) (s Search, err error) {
 	return s, err
 }
 
-// meant says whether a discovery would find an object.
+// meant says whether the resource's discovery finds an object.
 func (x *execution) meant(r *resource, object Object) bool {
 	s, err := x.search(&r.discovery)
 	return err == nil && matches(s, object)
@@ -365,7 +365,7 @@ func identify(o Object) identity {
 	return identity{text("apiVersion"), text("kind"), text("metadata.namespace"), text("metadata.name")}
 }
 
-// matches says whether a search means an object, whatever its kind.
+// matches says whether a search finds an object, not counting its kind.
 func matches(s Search, o Object) bool {
 	id := identify(o)
 	if s.Namespace != "" && s.Namespace != "*" && s.Namespace != id.Namespace {

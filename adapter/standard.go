@@ -26,7 +26,7 @@ type rung struct {
 	message node
 }
 
-// verdict is what a condition says.
+// verdict is the status, reason and message of a condition.
 type verdict struct{ status, reason, message any }
 
 // report compiles the standard report, which is the payload statusPayload.
@@ -86,7 +86,7 @@ func (c *compiler) rung(r Rung) rung {
 	return out
 }
 
-// scalar compiles a template or an {expression}; what is not there is "".
+// scalar compiles a template or an {expression}; an absent value is "".
 func (c *compiler) scalar(v Value) node {
 	if !v.Set() {
 		return literal{""}

@@ -13,8 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Task is an AdapterTaskConfig: what to do for one resource
-// (docs/adapter-authoring-guide.md of hyperfleet-adapter).
+// Task is an AdapterTaskConfig: the steps for one resource (docs/adapter-authoring-guide.md of
+// hyperfleet-adapter).
 type Task struct {
 	File          string
 	Params        []Param        `yaml:"params"`
@@ -32,14 +32,14 @@ type Param struct {
 	Required    bool   `yaml:"required"`
 	Default     Value  `yaml:"default"`
 	Description string `yaml:"description"`
-	// When decides whether the source is asked. When it is false the param has
-	// its default, or is null, also one that is required. An addition of ours.
+	// When decides whether the source is used. When it is false the param is its default, or null, also
+	// when it is required. An addition of ours.
 	When *When `yaml:"when"`
 	// Let takes the place of everything else in an entry: named expressions. An addition of ours.
 	Let Let `yaml:"let"`
 }
 
-// Source is where a param's value comes from. One is set.
+// Source is the source of a param's value. One member is set.
 type Source struct {
 	Place      Place
 	From       Text // event.a, env.NAME, config.a, or a param's path
@@ -48,7 +48,7 @@ type Source struct {
 	File       *FileSource
 }
 
-// FileSource is a file of at most 1 MiB, read at each execution.
+// FileSource is a file of at most 1 MiB, which each run reads.
 type FileSource struct {
 	Path string `yaml:"path"`
 	Trim *bool  `yaml:"trim"` // white space around it, by default
@@ -72,8 +72,7 @@ type Header struct {
 	Value Text   `yaml:"value"` // template
 }
 
-// Precondition decides whether the resources' phase takes place. The first that
-// is not met ends the phase.
+// Precondition decides whether the resources' phase runs. The first unmet one ends the phase.
 type Precondition struct {
 	Place      Place
 	Name       string      `yaml:"name"`
@@ -84,7 +83,7 @@ type Precondition struct {
 	Log        *LogAction  `yaml:"log"`
 }
 
-// wanted is what a condition compares with.
+// wanted returns the value to compare with.
 func (c Condition) wanted() any {
 	if c.Values.Set() {
 		return c.Values.Value
@@ -92,7 +91,7 @@ func (c Condition) wanted() any {
 	return c.Value.Value
 }
 
-// Capture is a value out of what the api_call answered. It becomes a param.
+// Capture is a value of the api_call's answer. It becomes a param.
 type Capture struct {
 	Place      Place
 	Name       string `yaml:"name"`
@@ -116,7 +115,7 @@ type LogAction struct {
 	Level   string `yaml:"level"`   // debug, info (default), warning, error
 }
 
-// Resource is an object that the adapter keeps.
+// Resource is an object that the adapter applies and deletes.
 type Resource struct {
 	Place            Place
 	Name             string            `yaml:"name"`
@@ -127,12 +126,12 @@ type Resource struct {
 	RecreateOnChange bool              `yaml:"recreate_on_change"`
 	Lifecycle        *Lifecycle        `yaml:"lifecycle"`
 
-	// RefText is the text of the file that the manifest refers to.
+	// RefText is the content of the manifest's file, when the manifest is {ref: FILE}.
 	RefText Text
 }
 
-// Kind is the apiVersion and kind of the resource's object; false when a
-// template makes them, or there are none.
+// Kind returns the apiVersion and kind of the resource's object; false when a template makes them, or
+// the manifest has none.
 func (r *Resource) Kind() (apiVersion, kind string, ok bool) {
 	text := r.RefText.Value
 	switch m := r.Manifest.Value.(type) {
@@ -149,7 +148,7 @@ func (r *Resource) Kind() (apiVersion, kind string, ok bool) {
 	return apiVersion, kind, apiVersion != "" && kind != "" && !strings.Contains(apiVersion+kind, "{{")
 }
 
-// TransportConfig says how an object is applied.
+// TransportConfig selects the transport of an object.
 type TransportConfig struct {
 	Place   Place
 	Client  string          `yaml:"client"` // kubernetes or maestro
@@ -181,7 +180,7 @@ type NestedDiscovery struct {
 	Discovery *Discovery `yaml:"discovery"`
 }
 
-// Lifecycle says when an object is made and when it is deleted.
+// Lifecycle says when the engine creates and when it deletes an object.
 type Lifecycle struct {
 	Place  Place
 	Create *struct {
@@ -193,13 +192,13 @@ type Lifecycle struct {
 	} `yaml:"delete"`
 }
 
-// When is an expression that decides.
+// When is a condition.
 type When struct {
 	Place      Place
 	Expression Text `yaml:"expression"`
 }
 
-// Post is what is reported at the end.
+// Post is the last phase.
 type Post struct {
 	Let      Let          `yaml:"let"` // before the payloads; an addition of ours
 	Payloads []Payload    `yaml:"payloads"`
@@ -207,7 +206,7 @@ type Post struct {
 	Report   *Report      `yaml:"report"` // after the post actions; an addition of ours
 }
 
-// Payload is a document that becomes a param: its JSON.
+// Payload is a document whose JSON becomes a param.
 type Payload struct {
 	Place    Place
 	Name     string `yaml:"name"`
@@ -216,7 +215,7 @@ type Payload struct {
 	BuildRef Text   `yaml:"build_ref"` // a file that holds it instead
 }
 
-// PostAction is done after everything.
+// PostAction is a log line or a call after the payloads.
 type PostAction struct {
 	Place   Place
 	Name    string     `yaml:"name"`
@@ -225,8 +224,7 @@ type PostAction struct {
 	APICall *APICall   `yaml:"api_call"`
 }
 
-// LoadTask reads a task config and the files that it refers to, which are
-// relative to it.
+// LoadTask reads a task config and the files that it refers to, relative to its own directory.
 func LoadTask(file string) (*Task, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -235,10 +233,9 @@ func LoadTask(file string) (*Task, error) {
 	return ParseTask(file, data, os.ReadFile)
 }
 
-// ParseTask reads an AdapterTaskConfig; read is for the files that it refers
-// to. The error is Findings: unknown keys, duplicates, wrong types, what is
-// missing, all at once. Whether expressions and templates are right, Lint and
-// New tell.
+// ParseTask reads an AdapterTaskConfig, and with read the files that it refers to. The error is Findings:
+// all unknown keys, duplicates, wrong types and missing values. Lint and New check expressions and
+// templates.
 func ParseTask(file string, data []byte, read func(name string) ([]byte, error)) (*Task, error) {
 	t, findings := parseTask(file, data, read)
 	if err := findings.err(); err != nil {
@@ -305,7 +302,7 @@ func (t *Task) include(read func(string) ([]byte, error)) (found Findings) {
 	return found
 }
 
-// refOf is the file that a manifest is in.
+// refOf returns the file of a manifest {ref: FILE}.
 func refOf(manifest any) (string, bool) {
 	m, ok := manifest.(map[string]any)
 	if !ok || len(m) != 1 {

@@ -18,8 +18,8 @@ import (
 // tmpl is a compiled Go template, or a text without one.
 type tmpl struct {
 	text  string
-	parts []part             // when there is nothing but text and names
-	full  *template.Template // otherwise; nil for a mere text
+	parts []part             // of a template that has only text and names
+	full  *template.Template // of other templates; nil for a text without one
 	place Place
 }
 
@@ -52,7 +52,7 @@ func (c *compiler) template(t Text) *tmpl {
 	return out
 }
 
-// simple is a template as parts, nil when it is more.
+// simple returns a template as parts; nil when it has more than text and names.
 func simple(root *parse.ListNode) []part {
 	parts := []part{}
 	for _, n := range root.Nodes {
@@ -75,8 +75,7 @@ func simple(root *parse.ListNode) []part {
 	return parts
 }
 
-// render gives the text for what is known. A name that is not known is an
-// error.
+// render renders the template. An unknown name is an error.
 func (t *tmpl) render(scope map[string]any) (string, error) {
 	if t == nil {
 		return "", nil
@@ -113,7 +112,7 @@ func (t *tmpl) wrong(err error) error {
 	return fmt.Errorf("template in line %d of %s: %s", t.place.Line, t.place.File, templateError(err))
 }
 
-// printable is v as text/template prints it.
+// printable returns v as text/template prints it.
 func printable(v any) any {
 	if v == nil {
 		return "<no value>"
@@ -140,7 +139,7 @@ var (
 	noEntry        = regexp.MustCompile(`executing "" at <([^>]*)>: map has no entry for key "([^"]*)"`)
 )
 
-// templateError says it without the words of text/template's inside.
+// templateError shortens an error of text/template to its cause.
 func templateError(err error) string {
 	s := templatePrefix.ReplaceAllString(err.Error(), "")
 	if m := noEntry.FindStringSubmatch(s); m != nil {
@@ -149,8 +148,8 @@ func templateError(err error) string {
 	return strings.TrimPrefix(s, `executing "" `)
 }
 
-// fieldsOf are the first names of what a template reads: of .a.b, and of $.a.b
-// everywhere; of .a inside of range and with, where the dot is another, none.
+// fieldsOf returns the first names of the paths that a template reads: a of .a.b, and of $.a.b anywhere.
+// Inside range and with the dot is another value, so names after it are not included.
 func fieldsOf(root *parse.ListNode) []string {
 	var names []string
 	var list func(n *parse.ListNode, top bool)
@@ -203,7 +202,7 @@ func fieldsOf(root *parse.ListNode) []string {
 	return names
 }
 
-// reads says whether the template reads a name.
+// reads says whether the template reads a name of the scope.
 func (t *tmpl) reads(name string) bool {
 	switch {
 	case t == nil:
@@ -214,8 +213,8 @@ func (t *tmpl) reads(name string) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return len(p.path) > 0 && p.path[0] == name })
 }
 
-// templateFuncs are the functions of templates. Those of text/template that
-// compare and print take numbers of any type for equal.
+// templateFuncs returns the functions of templates. eq, lt, printf and the like accept numbers of
+// different types.
 func templateFuncs(now func() time.Time) template.FuncMap {
 	format := func(layout string, t time.Time) string { return t.Format(layout) }
 	order := func(holds func(int) bool) func(a, b any) (bool, error) {
@@ -261,13 +260,12 @@ func templateFuncs(now func() time.Time) template.FuncMap {
 		"gt":     order(func(c int) bool { return c > 0 }),
 		"ge":     order(func(c int) bool { return c >= 0 }),
 		"printf": printf,
-		// Ours, for manifests that are texts: JSON is YAML, so that no value can
-		// break out of its place.
+		// Ours, for manifests that are texts: JSON is YAML, so a value cannot change the manifest's shape.
 		"toJson": func(v any) (string, error) { text, err := json.Marshal(v); return string(text), err },
 	}
 }
 
-// title makes the first letter of each word large and the others small.
+// title capitalizes each word.
 func title(s string) string {
 	inside := false
 	return strings.Map(func(r rune) rune {
@@ -282,8 +280,8 @@ func title(s string) string {
 
 var verb = regexp.MustCompile(`%[-+# 0]*[0-9]*(?:\.[0-9]*)?[a-zA-Z%]`)
 
-// printf is fmt.Sprintf, where whole numbers may be printed as fractions and
-// the other way round: one cannot tell which of them a document's is.
+// printf is fmt.Sprintf that also formats int64 with %f and whole float64 with %d: authors do not know
+// which of them a document's number is.
 func printf(format string, args ...any) string {
 	args = slices.Clone(args)
 	i := 0
@@ -310,7 +308,7 @@ func printf(format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// equal compares values as JSON does: numbers of any type are one.
+// equal compares JSON values; numbers of different types are equal when their values are.
 func equal(a, b any) bool {
 	x, ok := number(a)
 	y, ok2 := number(b)

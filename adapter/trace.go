@@ -36,7 +36,7 @@ type preconditionJSON struct {
 }
 
 type resourceJSON struct {
-	DiscoveredState Object    `json:"discoveredState,omitempty"` // of what is deleted
+	DiscoveredState Object    `json:"discoveredState,omitempty"` // of a deleted object
 	Name            string    `json:"name"`
 	Kind            string    `json:"kind"`
 	Namespace       string    `json:"namespace,omitempty"`
