@@ -147,8 +147,7 @@ func generationOf(o *unstructured.Unstructured) int64 {
 	return n
 }
 
-// unchanged says whether the object is still as Apply left it, which needs no
-// call to find out.
+// unchanged says whether the object still has the version and the manifest of the last Apply.
 func (t *Objects) unchanged(at place, hash, version string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,7 +155,7 @@ func (t *Objects) unchanged(at place, hash, version string) bool {
 	return a.hash == hash && a.version == version
 }
 
-// write applies, and says what came of it.
+// write applies the object and returns the result.
 func (t *Objects) write(ctx context.Context, at place, want, have *unstructured.Unstructured, hash string,
 	op adapter.Operation, reason string) (adapter.Applied, error) {
 	if have != nil {
@@ -203,8 +202,7 @@ func keepEvent(want, have *unstructured.Unstructured) {
 	}
 }
 
-// begin notes that a write is under way: what a watch sees meanwhile may be
-// our own doing.
+// begin notes that a write is in progress: a change that a watch sees meanwhile may be this write.
 func (t *Objects) begin(at place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -213,7 +211,8 @@ func (t *Objects) begin(at place) {
 	t.applied[at] = a
 }
 
-// end notes what came of the write, and lets go what others did.
+// end records the version that the write made, and reports the change that a watch saw meanwhile unless
+// it was this write.
 func (t *Objects) end(at place, hash, version string) {
 	t.mu.Lock()
 	a := t.applied[at]
@@ -221,35 +220,35 @@ func (t *Objects) end(at place, hash, version string) {
 	if version != "" {
 		a.hash, a.version = hash, version
 	}
-	var tell func()
+	var report func()
 	if a.held != nil && a.writing == 0 {
 		if a.held.version != version {
-			tell = a.held.tell
+			report = a.held.report
 		}
 		a.held = nil
 	}
 	if t.applied[at] = a; a.writing == 0 && a.version == "" {
-		delete(t.applied, at) // nothing came of it
+		delete(t.applied, at) // the write failed
 	}
 	t.mu.Unlock()
-	if tell != nil {
-		tell()
+	if report != nil {
+		report()
 	}
 }
 
-// recreate deletes the object, waits until it is gone, and makes it anew.
+// recreate deletes the object, waits until it does not exist, and creates it again.
 func (t *Objects) recreate(ctx context.Context, at place, want, have *unstructured.Unstructured, hash, reason string) (
 	adapter.Applied, error) {
 	if err := t.remove(ctx, at.GroupVersionResource, at.namespace, at.name, have.GetUID(), ""); err != nil {
-		return adapter.Applied{}, fmt.Errorf("deleting it to make it anew: %w", err)
+		return adapter.Applied{}, fmt.Errorf("deleting it to create it again: %w", err)
 	}
 	if err := t.awaitGone(ctx, at, have.GetUID()); err != nil {
-		return adapter.Applied{}, fmt.Errorf("making it anew: %w", err)
+		return adapter.Applied{}, fmt.Errorf("creating it again: %w", err)
 	}
 	return t.write(ctx, at, want, nil, hash, adapter.Recreated, reason)
 }
 
-// awaitGone watches until this instance is gone.
+// awaitGone watches until this instance does not exist any more.
 func (t *Objects) awaitGone(ctx context.Context, at place, uid types.UID) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.wait, errors.New("the old one is still being deleted"))
 	defer cancel()

@@ -31,18 +31,18 @@ import (
 	"atoll.dev/adapter"
 )
 
-// Options say which API, and who applies.
+// Options configure Objects.
 type Options struct {
 	Config  *rest.Config // with QPS and Burst
-	Adapter string       // the adapter's name: its field manager, and what its objects are labelled with
+	Adapter string       // the adapter's name: in its field manager, and the label of its objects
 	Log     *slog.Logger // default: none
 
-	// Kinds are watched from the beginning, others once they are used: those of
-	// the task, so that a new process watches what an earlier one applied.
+	// Kinds are the task's kinds. They are watched from the beginning, so that a new process watches the
+	// objects of an earlier one; other kinds are watched when they are used first.
 	Kinds []schema.GroupVersionKind
 
 	RecreateWait time.Duration // how long Apply waits for an object to be gone; default 30 s
-	Calm         float64       // objects in a second that Watch tells of that were there when it began; default 50
+	Pace         float64       // objects per second that Watch reports because they existed when it began; default 50
 }
 
 // Objects is the transport. Use New.
@@ -53,7 +53,7 @@ type Objects struct {
 	label   string
 	log     *slog.Logger
 	wait    time.Duration
-	calm    *adapter.PacedQueue
+	paced   *adapter.PacedQueue
 
 	mu      sync.Mutex
 	applied map[place]applied
@@ -62,24 +62,24 @@ type Objects struct {
 	follows map[schema.GroupVersionKind]*follower
 }
 
-// place is where an object is.
+// place identifies an object.
 type place struct {
 	schema.GroupVersionResource
 	namespace, name string
 }
 
-// applied is what Apply did to an object last.
+// applied is the result of the last Apply of an object.
 type applied struct {
 	hash    string // of the manifest
-	version string // resourceVersion that came of it; the object is as wanted while it has it
-	writing int    // calls under way
-	held    *held  // what a watch saw during one
+	version string // the resourceVersion after it; the object has the wanted content while it has this version
+	writing int    // writes in progress
+	held    *held  // the change that a watch saw during a write
 }
 
-// held is a change that may be our own.
+// held is a change that may be the write in progress.
 type held struct {
 	version string
-	tell    func()
+	report  func()
 }
 
 var (
@@ -91,17 +91,17 @@ const (
 	annotationGeneration = "hyperfleet.io/generation"
 	annotationEvent      = "atoll.dev/event"
 
-	// LabelAdapter is on every object that is applied: the adapter's name.
+	// LabelAdapter is the label of applied objects; its value is the adapter's name.
 	LabelAdapter = "atoll.dev/adapter"
-	// managerPrefix is of field managers; each adapter has its own, so that two
-	// of them that share an object do not take away each other's fields.
+	// managerPrefix begins the names of field managers. Each adapter has its own field manager, so that
+	// two adapters that share an object do not remove each other's fields.
 	managerPrefix = "hyperfleet-adapter-"
 )
 
-// labelValue is what Kubernetes takes as a label's value.
+// labelValue matches the values that Kubernetes allows for labels.
 var labelValue = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 
-// New makes a transport. It does not call the API yet.
+// New returns a transport. It does not call the API yet.
 func New(o Options) (*Objects, error) {
 	if !labelValue.MatchString(o.Adapter) {
 		return nil,
@@ -121,7 +121,7 @@ func New(o Options) (*Objects, error) {
 	}
 	t := &Objects{
 		dynamic: dyn, kinds: newKinds(disc), manager: managerPrefix + o.Adapter, label: o.Adapter, log: o.Log,
-		wait: cmp.Or(o.RecreateWait, 30*time.Second), calm: adapter.NewPacedQueue(cmp.Or(o.Calm, 50)),
+		wait: cmp.Or(o.RecreateWait, 30*time.Second), paced: adapter.NewPacedQueue(cmp.Or(o.Pace, 50)),
 		follows: map[schema.GroupVersionKind]*follower{}, applied: map[place]applied{}, watched: map[schema.GroupVersionKind]bool{}, fresh: make(chan struct{}, 1),
 	}
 	for _, k := range o.Kinds {
@@ -130,7 +130,7 @@ func New(o Options) (*Objects, error) {
 	return t, nil
 }
 
-// use has objects of the kind watched.
+// use makes Watch watch objects of the kind.
 func (t *Objects) use(k schema.GroupVersionKind) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,14 +143,13 @@ func (t *Objects) use(k schema.GroupVersionKind) {
 	}
 }
 
-// Ready asks whether the API server answers.
+// Ready returns nil when the API server answers.
 func (t *Objects) Ready(ctx context.Context) error {
 	return t.kinds.ready(ctx)
 }
 
-// Discover finds objects by name or labels, in one namespace or, with "*", in
-// any. Objects of a namespaced kind are found in any when none is named. Of a
-// kind that the server does not have there are none.
+// Discover finds objects by name or labels, in one namespace, or in all with "*" or without a namespace. A
+// kind that the server does not have has no objects.
 func (t *Objects) Discover(ctx context.Context, s adapter.Search) ([]adapter.Object, error) {
 	gvk := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind)
 	what := fmt.Sprintf("searching %s %s", s.Kind, s.Name)
@@ -211,8 +210,8 @@ func (t *Objects) at(r schema.GroupVersionResource, namespace string) dynamic.Re
 	return t.dynamic.Resource(r).Namespace(namespace)
 }
 
-// Delete deletes this instance of the object; another one of the same name is
-// left alone, which is an error, because the caller has not seen it.
+// Delete deletes this instance of the object. It is an error when another instance has the name, which the
+// caller has not seen; that one stays.
 func (t *Objects) Delete(ctx context.Context, d adapter.Deletion) error {
 	o := unstructured.Unstructured{Object: d.Object}
 	what := fmt.Sprintf("deleting %s %s", o.GetKind(), o.GetName())

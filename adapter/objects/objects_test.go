@@ -293,7 +293,7 @@ func TestAListKnowsWhoseAnObjectWas(t *testing.T) {
 		}
 		calmly, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
-		o.calm.Run(calmly, f.changed)
+		o.paced.Run(calmly, f.changed)
 	}
 	list()
 	if len(told) != 1 || told[0] != a.Event {

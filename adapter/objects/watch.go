@@ -32,12 +32,12 @@ func eventOf(annotations map[string]string) adapter.Event {
 
 // Watch follows all objects with the adapter's label, of each kind that is
 // used. What was there when the first Watch began may have changed while nobody
-// looked; of that it tells slowly, Options.Calm in a second.
+// looked; of that it tells slowly, Options.Pace in a second.
 func (t *Objects) Watch(ctx context.Context, changed func(adapter.Event) (taken bool)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer func() { cancel(); all.Wait() }()
-	all.Go(func() { t.calm.Run(ctx, changed) })
+	all.Go(func() { t.paced.Run(ctx, changed) })
 	following := map[schema.GroupVersionKind]bool{}
 	for {
 		for _, f := range t.followers() {
@@ -70,7 +70,7 @@ func (t *Objects) followers() []*follower {
 // Recall implements adapter.Watcher.
 func (t *Objects) Recall(match func(adapter.Event) bool) {
 	for _, f := range t.followers() {
-		t.calm.Add(f.events(match)...)
+		t.paced.Add(f.events(match)...)
 	}
 }
 
@@ -190,7 +190,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 		for i := range list.Items {
 			at, is := f.look(k, &list.Items[i])
 			if is.event.ID == "" {
-				is.event = f.known[at].event // the annotation was taken away: that is drift, too
+				is.event = f.known[at].event // somebody removed the annotation, which is drift, too
 			}
 			now[at] = is
 		}
@@ -207,7 +207,7 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 				quiet = append(quiet, is.event)
 			}
 		}
-		f.objects.calm.Add(quiet...)
+		f.objects.paced.Add(quiet...)
 	} else {
 		for at, is := range now {
 			if was, there := f.known[at]; !there || was.version != is.version {
@@ -216,7 +216,8 @@ func (f *follower) list(ctx context.Context, in dynamic.ResourceInterface, k kin
 		}
 		for at, was := range f.known {
 			if _, there := now[at]; !there {
-				f.tell(was.event)
+				f.objects.forget(at)
+				f.report(was.event)
 			}
 		}
 	}
@@ -230,7 +231,7 @@ func (f *follower) look(k kindOf, o *unstructured.Unstructured) (place, known) {
 	return place{k.resource, o.GetNamespace(), o.GetName()}, known{eventOf(o.GetAnnotations()), o.GetResourceVersion()}
 }
 
-// drain takes the events of one watch and returns how far it came.
+// drain handles the events of one watch and returns the last version.
 func (f *follower) drain(w watch.Interface, k kindOf, version string) (string, error) {
 	for e := range w.ResultChan() {
 		if e.Type == watch.Error {
@@ -251,12 +252,12 @@ func (f *follower) drain(w watch.Interface, k kindOf, version string) (string, e
 	return version, nil
 }
 
-// take compares an object with what is known of it.
+// take compares an object with its last known state.
 func (f *follower) take(what watch.EventType, k kindOf, o *unstructured.Unstructured) {
 	at, is := f.look(k, o)
 	was, there := f.known[at]
 	if is.event.ID == "" {
-		is.event = was.event // the annotation was taken away: that is drift, too
+		is.event = was.event // somebody removed the annotation, which is drift, too
 	}
 	f.mu.Lock()
 	if what == watch.Deleted {
@@ -268,20 +269,20 @@ func (f *follower) take(what watch.EventType, k kindOf, o *unstructured.Unstruct
 	switch {
 	case what == watch.Deleted:
 		f.objects.forget(at)
-		f.tell(is.event)
+		f.report(is.event)
 	case !there || was.version != is.version:
 		f.saw(at, is)
 	}
 }
 
-// saw tells of a change, unless it is our own.
+// saw reports a change unless Apply made it.
 func (f *follower) saw(at place, is known) {
-	if !f.objects.own(at, is.version) && !f.objects.hold(at, is.version, func() { f.tell(is.event) }) {
-		f.tell(is.event)
+	if !f.objects.own(at, is.version) && !f.objects.hold(at, is.version, func() { f.report(is.event) }) {
+		f.report(is.event)
 	}
 }
 
-func (f *follower) tell(e adapter.Event) {
+func (f *follower) report(e adapter.Event) {
 	if e.ID != "" {
 		f.changed(e)
 	}
@@ -294,21 +295,21 @@ func (t *Objects) own(at place, version string) bool {
 	return t.applied[at].version == version
 }
 
-// hold keeps what a watch saw until the write that is under way has ended. It
-// is false when there is none.
-func (t *Objects) hold(at place, version string, tell func()) bool {
+// hold keeps a change until the write in progress has ended. It returns false when no write is in
+// progress.
+func (t *Objects) hold(at place, version string, report func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.applied[at]
 	if a.writing == 0 {
 		return false
 	}
-	a.held = &held{version, tell}
+	a.held = &held{version, report}
 	t.applied[at] = a
 	return true
 }
 
-// forget drops what is known of an object that is gone.
+// forget removes the record of a deleted object.
 func (t *Objects) forget(at place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Unconfirmed implements adapter.AbsenceChecker: after Maestro's database was lost nobody
-// knows what an agent holds until the agent has said it. A search by labels is in
-// doubt, too, while an agent holds works of which only their ids are known.
+// Unconfirmed implements adapter.AbsenceChecker. After Maestro's database was lost, Maestro does not know
+// which works an agent holds until the agent has reported them. The absence of works by labels is also
+// unconfirmed while an agent holds works of which Maestro knows only the ids.
 func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Object, error) {
 	if foreign, err := w.isForeign(ctx); foreign || err != nil {
 		return nil, err
@@ -24,19 +24,19 @@ func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Obje
 	if consumer == "*" {
 		consumer = ""
 	}
-	// In this order: a rebuild makes consumers at the same time.
+	// Maestro first, then CLM (isUnreported): a rebuild creates consumers at the same time.
 	first, err := w.consumers(ctx, remote.ListOptions{Size: 1})
 	if err != nil {
 		return nil, err
 	}
 	since := time.Now()
 	if len(first) > 0 {
-		silent, from, err := w.unheard(ctx, consumer)
+		unreported, from, err := w.isUnreported(ctx, consumer)
 		if err != nil {
 			return nil, err
 		}
-		if !silent {
-			return w.heard(ctx, consumer, s)
+		if !unreported {
+			return w.discoverAgain(ctx, consumer, s)
 		}
 		since = from
 	}
@@ -47,9 +47,9 @@ func (w *Works) Unconfirmed(ctx context.Context, s adapter.Search) (adapter.Obje
 	return unknownObject(&u, s.Name), nil
 }
 
-// unheard says whether it is not known yet what the agent of a consumer holds, or
-// what that of any does if consumer is "", and since when.
-func (w *Works) unheard(ctx context.Context, consumer string) (silent bool, since time.Time, err error) {
+// isUnreported says whether the agent of a consumer has not reported its works yet, and since when. With
+// consumer "" it says whether that holds for any consumer.
+func (w *Works) isUnreported(ctx context.Context, consumer string) (unreported bool, since time.Time, err error) {
 	var found []maestro.Consumer
 	for page := 1; ; page++ {
 		o := remote.ListOptions{Page: page, Size: pageSize}
@@ -69,10 +69,10 @@ func (w *Works) unheard(ctx context.Context, consumer string) (silent bool, sinc
 			return true, c.CreatedAt, nil
 		}
 	}
-	if w.should == nil || consumer != "" && len(found) > 0 {
-		return false, since, nil // one that is not there never was
+	if w.clusters == nil || consumer != "" && len(found) > 0 {
+		return false, since, nil // a consumer that does not exist never had works
 	}
-	names, err := w.should(ctx)
+	names, err := w.clusters(ctx)
 	if err != nil {
 		return false, since, fmt.Errorf("asking which management clusters there are: %w", err)
 	}
@@ -80,7 +80,7 @@ func (w *Works) unheard(ctx context.Context, consumer string) (silent bool, sinc
 		if (consumer == "" || consumer == name) && !slices.ContainsFunc(found, func(c maestro.Consumer) bool {
 			return c.Name == name
 		}) {
-			return true, time.Now(), nil // it will be there again
+			return true, time.Now(), nil // the rebuild will create it
 		}
 	}
 	return false, since, nil
@@ -98,10 +98,10 @@ func (w *Works) consumers(ctx context.Context, o remote.ListOptions) ([]maestro.
 	return list.Items, nil
 }
 
-// heard looks again for a work after agents have said what they hold: that may
-// have been between Discover and Doubt. What is unknown may be adopted, so it is
-// asked for first.
-func (w *Works) heard(ctx context.Context, consumer string, s adapter.Search) (adapter.Object, error) {
+// discoverAgain searches again, now that the agents have reported their works: that may have happened
+// between Discover and Unconfirmed. It asks for unknown works first, because these may be adopted
+// meanwhile.
+func (w *Works) discoverAgain(ctx context.Context, consumer string, s adapter.Search) (adapter.Object, error) {
 	if s.Name != "" && consumer != "" {
 		id := w.client.BundleID(consumer, s.Name)
 		if object, err := w.unknown(ctx, consumer, s.Name, id); err != nil || object != nil {

@@ -15,12 +15,11 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// attempts bounds how often Apply looks again when others change the work at
-// the same time.
+// attempts bounds how often Apply reads again when others change the work at the same time.
 const attempts = 4
 
-// Apply makes the work so. One that is so already is left alone, one of a higher
-// generation, too.
+// Apply implements adapter.Transport. It leaves a work alone that has the wanted content or a higher
+// generation.
 func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
 	consumer := cmp.Or(a.TargetCluster, field(a.Object, "namespace"))
 	name := field(a.Object, "name")
@@ -44,7 +43,7 @@ func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Appli
 	return done, nil
 }
 
-// try looks at the work and does what is to be done.
+// try reads the work and creates, updates or leaves it.
 func (w *Works) try(ctx context.Context, a adapter.Application, want maestroclient.Bundle) (adapter.Applied, error) {
 	b, etag, err := w.bundle(ctx, want.ID)
 	switch {
@@ -100,8 +99,8 @@ func (w *Works) create(ctx context.Context, want maestroclient.Bundle, op adapte
 		want, op, reason)
 }
 
-// expect notes the version that is about to be made, so that Watch does not
-// take it for a change by others; 0 forgets it.
+// expect records the version that Apply is about to make, so that Watch does not report it; 0 removes the
+// record.
 func (w *Works) expect(id string, version int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,7 +111,7 @@ func (w *Works) expect(id string, version int64) {
 	}
 }
 
-// applied is the result: the bundle as it was, with what was published.
+// applied returns the result: the bundle with the published content.
 func (w *Works) applied(b *maestro.ResourceBundle, want maestroclient.Bundle, op adapter.Operation, reason string) (
 	adapter.Applied, error) {
 	var err error
@@ -136,15 +135,15 @@ func (w *Works) applied(b *maestro.ResourceBundle, want maestroclient.Bundle, op
 	return adapter.Applied{Operation: op, Reason: reason, Object: object}, err
 }
 
-// mustObject is objectOf for a bundle that was read well before.
+// mustObject is objectOf for a bundle that objectOf has accepted before.
 func mustObject(b *maestro.ResourceBundle) adapter.Object {
 	object, _ := objectOf(b)
 	return object
 }
 
-// recreate deletes the work, waits until its agent has confirmed, and makes it
-// anew. An agent that is away would hold a worker: after a while it is an
-// error, and the next run, when the work is gone, makes it.
+// recreate deletes the work, waits until its agent has confirmed the deletion, and creates it again. It
+// waits at most RecreateWait, because an agent may be away; then it fails, and a run after the deletion
+// creates the work.
 func (w *Works) recreate(ctx context.Context, b *maestro.ResourceBundle, etag string, want maestroclient.Bundle, was,
 	wants int64) (adapter.Applied, error) {
 	if err := w.remove(ctx, b, etag, ""); err != nil {

@@ -12,9 +12,8 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// isForeign asks the server, until it answers, whether it is one that knows
-// Atoll's additions. Asking the original for a watch is no way to find out: it
-// answers a list, or breaks.
+// isForeign finds out whether the server lacks Atoll's additions; it retries until the server answers. A
+// watch is no probe: the original answers it with a list, or breaks.
 func (w *Works) isForeign(ctx context.Context) (bool, error) {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		_, err := w.client.UnknownWorks(ctx, remote.ListOptions{Size: 1})
@@ -37,9 +36,8 @@ func (w *Works) isForeign(ctx context.Context) (bool, error) {
 	}
 }
 
-// followStatuses is Watch by the stream that every Maestro has. It says nothing
-// of what happens while it is interrupted, so each time it stands all works are
-// listed and compared.
+// followStatuses watches by the gRPC stream of the original Maestro. The stream does not replay what
+// happens during an interruption, so after each connect all works are listed and compared.
 func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 	list := func() error {
 		s.mu.Lock()
@@ -49,7 +47,7 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 			doc, err := w.client.ListBundles(ctx, remote.ListOptions{Page: page, Size: pageSize, Search: remote.Equal(
 				"source", w.client.Source())})
 			if err != nil {
-				// The stream stands, so the server lives; the next one lists again.
+				// The stream is connected, so the server runs; the next connect lists again.
 				w.log.Warn("works could not be listed", "error", err)
 				return nil
 			}
@@ -61,7 +59,7 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 			}
 			s.mu.Lock()
 			for _, b := range list.Items {
-				s.see(b)
+				s.observe(b)
 			}
 			last := len(list.Items) < pageSize
 			if last {
@@ -77,7 +75,7 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if b.Deleted {
-			s.gone(b.ID)
+			s.observeDeletion(b.ID)
 			return nil
 		}
 		next := bundleMeta{ID: b.ID, Version: b.Version}
@@ -98,7 +96,7 @@ func (w *Works) followStatuses(ctx context.Context, s *watching) error {
 		if next.Status, err = json.Marshal(shown); err != nil {
 			return err
 		}
-		s.see(next)
+		s.observe(next)
 		return nil
 	})
 }

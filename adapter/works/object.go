@@ -38,8 +38,7 @@ func isWork(version, what string) error {
 	return nil
 }
 
-// objectOf is the ManifestWork of a bundle, as sources of Open Cluster
-// Management see it.
+// objectOf returns the ManifestWork of a bundle, in the form that Open Cluster Management's sources see.
 func objectOf(b *maestro.ResourceBundle) (adapter.Object, error) {
 	meta := map[string]any{}
 	if len(b.Metadata) > 0 {
@@ -79,7 +78,7 @@ func objectOf(b *maestro.ResourceBundle) (adapter.Object, error) {
 	return object, nil
 }
 
-// specShape and statusShape are a ManifestWork's, as JSON.
+// specShape and statusShape are spec and status of a ManifestWork in JSON.
 type specShape struct {
 	Workload struct {
 		Manifests []json.RawMessage `json:"manifests"`
@@ -95,7 +94,7 @@ type statusShape struct {
 	} `json:"resourceStatus"`
 }
 
-// unknownObject stands for a work of which only its agent knows more.
+// unknownObject returns the stand-in for a work that only its agent holds.
 func unknownObject(u *maestro.UnknownWork, name string) adapter.Object {
 	return adapter.Object{
 		"apiVersion": apiVersion, "kind": kind,
@@ -107,7 +106,7 @@ func unknownObject(u *maestro.UnknownWork, name string) adapter.Object {
 	}
 }
 
-// wanted is what a task's object asks Maestro for.
+// wanted returns the bundle for a task's object.
 func (w *Works) wanted(a adapter.Application, consumer string) (maestroclient.Bundle, error) {
 	var b maestroclient.Bundle
 	if err := isWork(text(a.Object["apiVersion"]), text(a.Object["kind"])); err != nil {
@@ -153,8 +152,8 @@ func (w *Works) wanted(a adapter.Application, consumer string) (maestroclient.Bu
 	}, nil
 }
 
-// bundleOf is what was published of a bundle, but its executor, which Maestro
-// does not tell.
+// bundleOf returns the published content of a bundle without its executor, which Maestro's API does not
+// return.
 func bundleOf(b *maestro.ResourceBundle) (maestroclient.Bundle, error) {
 	own := maestroclient.Bundle{ID: b.ID, Consumer: b.ConsumerName, Spec: work.Bundle{Manifests: b.Manifests}}
 	parts := struct {
@@ -185,8 +184,8 @@ func orNull(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// orphan makes a bundle leave behind what it applied. It says whether that is
-// a change.
+// orphan makes the deletion of a bundle leave its objects on the cluster, and says whether that is a
+// change.
 func orphan(b *maestroclient.Bundle) bool {
 	if o := b.Spec.DeleteOption; o != nil && o.PropagationPolicy == workv1.DeletePropagationPolicyTypeOrphan {
 		return false
@@ -195,10 +194,9 @@ func orphan(b *maestroclient.Bundle) bool {
 	return true
 }
 
-// same says whether there is nothing to change. The executor is not compared:
-// nobody can read it. Of one generation, annotations are not compared either,
-// those of the work and those of its manifests: tasks put the time into them,
-// and a work that changed with each run would change for ever.
+// same says whether the wanted bundle is published already. It does not compare the executor, which
+// cannot be read. Within one generation it does not compare annotations of the work and of its manifests
+// either: tasks put the time into them, and such a work would change with each run.
 func same(want, have maestroclient.Bundle) bool {
 	alike := generationOf(want.Metadata.Annotations) == generationOf(have.Metadata.Annotations)
 	if !maps.Equal(want.Metadata.Labels, have.Metadata.Labels) || !alike && !maps.Equal(unnoted(want), unnoted(have)) ||
@@ -235,15 +233,14 @@ func sameManifest(a, b []byte, bare bool) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// unnoted are the annotations without that of the event, which says nothing of
-// what is wanted.
+// unnoted returns the annotations without that of the event, which is not part of the wanted content.
 func unnoted(b maestroclient.Bundle) map[string]string {
 	a := maps.Clone(b.Metadata.Annotations)
 	delete(a, annotationEvent)
 	return a
 }
 
-// owner is the id of the resource for which a bundle is.
+// owner returns the id of the resource for which a bundle was applied.
 func owner(b maestroclient.Bundle) string {
 	e, _ := eventOf(b.Metadata.Annotations)
 	return e.ID
@@ -255,7 +252,7 @@ func eventOf(annotations map[string]string) (adapter.Event, bool) {
 	return e, err == nil && e.ID != ""
 }
 
-// generationOf is the generation that annotations name; 0 when they do not.
+// generationOf returns the generation in annotations, 0 without one.
 func generationOf(annotations map[string]string) int64 {
 	n, _ := strconv.ParseInt(annotations[annotationGeneration], 10, 64)
 	return n
@@ -278,7 +275,7 @@ func text(v any) string {
 	return s
 }
 
-// field is a text of an object's metadata.
+// field returns a text of an object's metadata.
 func field(o adapter.Object, name string) string {
 	meta, _ := o["metadata"].(map[string]any)
 	return text(meta[name])

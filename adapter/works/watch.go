@@ -16,42 +16,42 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// seen is what Watch knows of a work that is there.
+// seen is the last observed state of a work.
 type seen struct {
 	event    adapter.Event
 	version  int64
-	status   uint64 // hash; of its deletion, too
-	quiet    bool   // it was there when the watch began and nothing was told of it yet
-	listings int    // the last listing that had it
+	status   uint64 // hash of the status and of the deletion
+	quiet    bool   // it existed when the watch began and has not been reported yet
+	listings int    // the last listing that contained it
 }
 
-// watching is what Watch knows. It stays from one Watch to the next, so that one
-// that was interrupted tells of what changed in between and of nothing else.
+// watching is the state of Watch. It outlives a Watch, so that the next one reports the changes in
+// between and nothing else.
 type watching struct {
 	works *Works
 	seed  maphash.Seed
-	calm  *adapter.PacedQueue
+	paced *adapter.PacedQueue
 
-	mu      sync.Mutex // for Recall; otherwise the goroutine of Watch alone uses what follows
-	changed func(adapter.Event) bool
-	known   map[string]seen // by bundle
-	listing int             // counts listings: up to the first complete one nothing is told, later of what differs
-	listed  bool            // the present listing is complete
-	calmed  bool            // a listing was complete
-	cursor  string          // of what is known, once listed; a server that is not ours has none
+	mu         sync.Mutex // guards the following against Recall; only Watch writes them
+	changed    func(adapter.Event) bool
+	known      map[string]seen // by bundle
+	listing    int             // counts listings: before the first complete one nothing is reported, later the differences
+	listed     bool            // the present listing is complete
+	listedOnce bool            // a listing was complete
+	cursor     string          // position of known once a listing is complete; the original server has none
 }
 
-func newWatching(w *Works, calm float64) *watching {
-	return &watching{works: w, seed: maphash.MakeSeed(), calm: adapter.NewPacedQueue(calm), known: map[string]seen{}}
+func newWatching(w *Works, pace float64) *watching {
+	return &watching{works: w, seed: maphash.MakeSeed(), paced: adapter.NewPacedQueue(pace), known: map[string]seen{}}
 }
 
-// relist begins a listing: of what is known, what it does not have is gone.
+// relist begins a listing. Known works that it does not contain are deleted.
 func (s *watching) relist() {
 	s.listing++
 	s.listed, s.cursor = false, ""
 }
 
-// bundleMeta is what Watch reads of a bundle.
+// bundleMeta has the members of a bundle that Watch reads.
 type bundleMeta struct {
 	ID        string            `json:"id"`
 	Version   int64             `json:"version"`
@@ -63,9 +63,8 @@ type bundleMeta struct {
 // watchFields leaves out the manifests, which are most of a bundle.
 const watchFields = "id,version,deleted_at,metadata,status"
 
-// Watch follows the source's works. What was there when the first Watch began may
-// have changed while nobody looked; of that it tells slowly, Options.Calm in a
-// second, as the full comparison behind the feed.
+// Watch implements adapter.Watcher. It reports works that existed when the first Watch began at the pace
+// of Options.Pace, as the full comparison behind the feed.
 func (w *Works) Watch(ctx context.Context, changed func(adapter.Event) (taken bool)) error {
 	s := w.watching
 	s.mu.Lock()
@@ -79,7 +78,7 @@ func (w *Works) Watch(ctx context.Context, changed func(adapter.Event) (taken bo
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.calm.Run(ctx, changed)
+		s.paced.Run(ctx, changed)
 	}()
 	defer func() { cancel(); <-done }()
 	foreign, err := w.isForeign(ctx)
@@ -110,7 +109,7 @@ func (w *Works) Recall(match func(adapter.Event) bool) {
 			events = append(events, k.event)
 		}
 	}
-	s.calm.Add(events...)
+	s.paced.Add(events...)
 }
 
 func (s *watching) take(e remote.Event) error {
@@ -130,9 +129,9 @@ func (s *watching) take(e remote.Event) error {
 			return fmt.Errorf("reading a work: %w", err)
 		}
 		if e.Type == rest.Deleted {
-			s.gone(b.ID)
+			s.observeDeletion(b.ID)
 		} else {
-			s.see(b)
+			s.observe(b)
 		}
 	}
 	if s.listed && e.Cursor != "" {
@@ -141,15 +140,15 @@ func (s *watching) take(e remote.Event) error {
 	return nil
 }
 
-// see compares a work with what it was.
-func (s *watching) see(b bundleMeta) {
+// observe compares a work with its last observed state and reports a change.
+func (s *watching) observe(b bundleMeta) {
 	event, ours := eventOf(b.Metadata.Annotations)
 	if !ours {
 		return // of the same source, but not made by an adapter
 	}
 	now := seen{event: event, version: b.Version, status: s.statusOf(b), listings: s.listing}
 	before, known := s.known[b.ID]
-	first := !s.calmed
+	first := !s.listedOnce
 	now.quiet = before.quiet || first
 	s.known[b.ID] = now
 	if first {
@@ -158,7 +157,7 @@ func (s *watching) see(b bundleMeta) {
 	s.works.mu.Lock()
 	made := s.works.made[b.ID]
 	s.works.mu.Unlock()
-	// A version that Apply made is nothing new to it, what came of it is.
+	// The version that Apply made is no news, its status is.
 	if known && before.status == now.status && (now.version == before.version || now.version == made) || !known &&
 		now.version == made && len(b.Status) == 0 {
 		return
@@ -168,24 +167,25 @@ func (s *watching) see(b bundleMeta) {
 	s.changed(event)
 }
 
-// statusOf is a hash of what a status says, however it was written.
+// statusOf returns a hash of a status that does not depend on the order of its members.
 func (s *watching) statusOf(b bundleMeta) uint64 {
-	var said struct {
+	var status struct {
 		Conditions     []metav1.Condition         `json:"conditions,omitempty"`
 		ResourceStatus []workv1.ManifestCondition `json:"resourceStatus,omitempty"`
 		Deleting       bool                       `json:"deleting,omitempty"`
 	}
 	data := []byte(b.Status)
-	if json.Unmarshal(data, &said) == nil || len(data) == 0 {
-		said.Deleting = b.DeletedAt != nil
-		if canonical, err := json.Marshal(said); err == nil {
+	if json.Unmarshal(data, &status) == nil || len(data) == 0 {
+		status.Deleting = b.DeletedAt != nil
+		if canonical, err := json.Marshal(status); err == nil {
 			data = canonical
 		}
 	}
 	return maphash.Bytes(s.seed, data)
 }
 
-func (s *watching) gone(id string) {
+// observeDeletion reports the deletion of a known work.
+func (s *watching) observeDeletion(id string) {
 	before, known := s.known[id]
 	if !known {
 		return
@@ -195,21 +195,21 @@ func (s *watching) gone(id string) {
 	s.changed(before.event)
 }
 
-// complete ends a listing: what it did not have is gone, and of what the first
-// complete one had is told calmly.
+// complete ends a listing. Works that it did not contain are deleted; those of the first complete listing
+// are reported at a limited pace.
 func (s *watching) complete() {
 	s.listed = true
 	var quiet []adapter.Event
 	for id, k := range s.known {
 		switch {
 		case k.listings != s.listing:
-			s.gone(id)
+			s.observeDeletion(id)
 		case k.quiet:
 			k.quiet = false
 			s.known[id] = k
 			quiet = append(quiet, k.event)
 		}
 	}
-	s.calmed = true
-	s.calm.Add(quiet...)
+	s.listedOnce = true
+	s.paced.Add(quiet...)
 }

@@ -50,7 +50,7 @@ func listAnew(t *testing.T) {
 	calmly := func() (ids []string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // of the bubble
 		defer cancel()
-		s.calm.Run(ctx, func(e adapter.Event) bool { ids = append(ids, e.ID); return true })
+		s.paced.Run(ctx, func(e adapter.Event) bool { ids = append(ids, e.ID); return true })
 		slices.Sort(ids)
 		return ids
 	}

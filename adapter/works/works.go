@@ -25,31 +25,31 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Options say by which client, and how.
+// Options configure Works.
 type Options struct {
 	Client *maestroclient.Client // its source owns the works
 	Log    *slog.Logger          // default: none
 
-	// RecreateWait is how long Apply waits for a work to be gone that is to be
-	// made anew. Then it fails, and the next run goes on. Default 5 s.
+	// RecreateWait is how long Apply waits for the deletion of a work that it recreates. Then it fails,
+	// and the next run continues. Default 5 s.
 	RecreateWait time.Duration
-	// Calm is how many works in a second Watch tells of that were there when it
-	// began, and of which nobody knows whether they changed before. Default 50.
-	Calm float64
-	// Clusters are the names of the management clusters that the lifecycle manager
-	// knows: those whose consumers a rebuild will make. Nil: nobody knows.
+	// Pace limits, per second, the works that Watch reports because they existed when it began and may
+	// have changed before. Default 50.
+	Pace float64
+	// Clusters returns the names of the lifecycle manager's management clusters: a rebuild creates their
+	// consumers. Nil means that they are unknown.
 	Clusters func(context.Context) ([]string, error)
 }
 
 // Works is the transport. Use New.
 type Works struct {
-	client *maestroclient.Client
-	log    *slog.Logger
-	wait   time.Duration
-	should func(context.Context) ([]string, error) // Options.Clusters
+	client   *maestroclient.Client
+	log      *slog.Logger
+	wait     time.Duration
+	clusters func(context.Context) ([]string, error) // Options.Clusters
 
 	mu      sync.Mutex
-	made    map[string]int64 // by bundle: the version that Apply made last; a watch need not tell of it
+	made    map[string]int64 // by bundle: the version that Apply made last, which a watch does not report
 	foreign bool             // the server has no unknown works: it is not Atoll's
 
 	watching *watching
@@ -61,26 +61,25 @@ var (
 	_ adapter.AbsenceChecker = (*Works)(nil)
 )
 
-// New makes a transport of a client, which stays the caller's.
+// New returns a transport over a client, which the caller closes.
 func New(o Options) *Works {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	w := &Works{
 		client: o.Client, log: o.Log, made: map[string]int64{},
-		wait: cmp.Or(o.RecreateWait, 5*time.Second), should: o.Clusters,
+		wait: cmp.Or(o.RecreateWait, 5*time.Second), clusters: o.Clusters,
 	}
-	w.watching = newWatching(w, cmp.Or(o.Calm, 50))
+	w.watching = newWatching(w, cmp.Or(o.Pace, 50))
 	return w
 }
 
-// ErrUnderDeletion is the error of a work that cannot be applied because its
-// predecessor of the same name is not gone yet. It can be once it is.
+// ErrUnderDeletion is the error of Apply while a work of the same name is being deleted.
 var ErrUnderDeletion = fmt.Errorf("the work of this name: %w", adapter.ErrTerminating)
 
-// Discover finds works by name on the target cluster, or by labels there or,
-// without a target, anywhere. A work that Maestro does not have but its agent
-// holds is found by its name, with the annotation UnknownSince and nothing else.
+// Discover finds works by name on the target cluster, or by labels there or, without a target, on all. It
+// finds by its name also a work that Maestro lost and the agent holds; that one has only the annotation
+// UnknownSince.
 func (w *Works) Discover(ctx context.Context, s adapter.Search) ([]adapter.Object, error) {
 	if err := isWork(s.APIVersion, s.Kind); err != nil {
 		return nil, err
