@@ -58,8 +58,8 @@ func idle(ctx context.Context, cluster *postgres.Cluster, postgresPid int) error
 	figures["start_cpu_seconds"], figures["start_postgres_cpu_seconds"] = own.Seconds(), (after - before).Seconds()
 	figures["start_peak_mib"] = memory(server.pid(), "VmHWM:")
 	for _, part := range []string{"settling", "rest"} { // what the start left is done in the first
-		before, after, began = own, after, time.Now()
-		database := after
+		began = time.Now()
+		before, database := own, after
 		if err := wait(ctx, *duration); err != nil {
 			return err
 		}
