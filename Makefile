@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 GO    ?= go
 
-.PHONY: demo test quick build generate bench check clean
+.PHONY: demo test quick build generate bench check vuln clean
 
 demo: ## install what is missing, build, start a region, make a cluster and a deployment in it
 	@scripts/demo.sh
@@ -32,6 +32,9 @@ bench: build ## the figures of bench/README.md, as JSON lines
 check: ## what CI checks before the tests
 	@test -z "$$(git ls-files '*.go' | xargs gofmt -l)" || { echo 'not gofmt-ed:'; git ls-files '*.go' | xargs gofmt -l; exit 1; }
 	@$(GO) vet ./...
+
+vuln: ## known vulnerabilities in what the binaries call; needs the vulnerability database
+	@scripts/vuln.sh
 
 clean:
 	rm -rf bin

@@ -14,8 +14,11 @@ checked=$(mktemp)
 make --no-print-directory check >"$checked" 2>&1 &
 check=$!
 failed=0
-go tool gotestsum --format "${GOTESTSUM_FORMAT:-pkgname}" --raw-command -- scripts/test-json.sh "$@" || failed=1
+events=$(mktemp)
+go tool gotestsum --format "${GOTESTSUM_FORMAT:-pkgname}" --jsonfile "$events" --raw-command -- scripts/test-json.sh "$@" || failed=1
 wait $check || failed=1
 cat "$checked"
-rm -f "$checked"
+printf '\nThe packages that took longest (several run at once), in seconds:\n'
+scripts/slowest.sh "$events"
+rm -f "$checked" "$events"
 exit $failed

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/invariants.md anew")
+var update = flag.Bool("update", false, "write docs/invariants.md and the lists of testdata anew")
 
 // invariants are those of the design, in its words.
 var invariants = []string{
