@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -112,7 +113,7 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 			*d.is = d.fallback
 		}
 	}
-	o.WorkSource = cmp.Or(o.WorkSource, "hosted-cluster")
+	o.WorkSource = cmp.Or(o.WorkSource, string(cluster.AdapterHostedCluster))
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -10,10 +10,15 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"atoll.dev/cluster"
 )
 
 // road are the bundled adapters, which bring a cluster into being.
-var road = []string{"placement", "pull-secret", "hosted-cluster", "node-pool", "credential"}
+var road = []string{
+	string(cluster.AdapterPlacement), string(cluster.AdapterPullSecret), string(cluster.AdapterHostedCluster),
+	string(cluster.AdapterNodePool), string(cluster.AdapterCredential),
+}
 
 // requirement is an adapter that the home's own entities require.
 type requirement struct{ kind, adapter string }

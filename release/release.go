@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"atoll.dev/cluster"
 )
 
 // imagePrefix begins the image of every version that Atoll itself provides.
-const imagePrefix = "atoll.dev/release:"
+const imagePrefix = cluster.ReleaseRepository + ":"
 
 var versionPattern = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.-]+)?$`)
 
