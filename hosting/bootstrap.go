@@ -32,7 +32,7 @@ var bootstrapManifests []byte
 //go:embed externalsecrets.crd.yaml
 var externalSecretsCRD []byte
 
-// BootstrapOptions say what hosting gets in its management cluster.
+// BootstrapOptions describe what Bootstrap makes in a management cluster.
 type BootstrapOptions struct {
 	// PullSecret is the registry credentials that hosted clusters get, the
 	// content of a .dockerconfigjson. Default: what is there, or none at all.
@@ -41,14 +41,14 @@ type BootstrapOptions struct {
 }
 
 const (
-	account          = "atoll-hosting" // service account, and what bears its name
+	account          = "atoll-hosting" // service account, and the prefix of its objects' names
 	pullSecretName   = "pull-secret"
 	bootstrapManager = "atoll-bootstrap"
 	bootstrapTimeout = 30 * time.Second
 	pollEvery        = 10 * time.Millisecond
 )
 
-// Manifests is what Bootstrap applies, as YAML, without the pull secret.
+// Manifests returns the YAML that Bootstrap applies, without the pull secret.
 func Manifests() []byte {
 	return bytes.Join([][]byte{hypershift.HostedClusterCRD, hypershift.NodePoolCRD, apihosting.CredentialCRD,
 		externalSecretsCRD, bootstrapManifests}, []byte("---\n"))
@@ -124,8 +124,7 @@ func (b bootstrapping) applyAll(ctx context.Context) error {
 	return nil
 }
 
-// foreign says whether a kind of External Secrets Operator is there already,
-// and not from us.
+// foreign reports whether External Secrets Operator has installed its own kind.
 func (b bootstrapping) foreign(ctx context.Context, crd *unstructured.Unstructured) (bool, error) {
 	if group, _, _ := unstructured.NestedString(crd.Object, "spec", "group"); group != externalSecrets().Group {
 		return false, nil
@@ -172,8 +171,8 @@ func (b bootstrapping) apply(ctx context.Context, object *unstructured.Unstructu
 	return err
 }
 
-// pullSecret makes the secret when it is missing, and changes it when a
-// content is given.
+// pullSecret creates the secret when it is missing, and replaces its content when
+// one is given.
 func (b bootstrapping) pullSecret(ctx context.Context, content []byte) error {
 	if content == nil {
 		_, err := b.dyn.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, pullSecretName,
@@ -194,7 +193,7 @@ func (b bootstrapping) pullSecret(ctx context.Context, content []byte) error {
 	}})
 }
 
-// await calls f until it says that it is done, or ctx ends.
+// await calls f until it returns done, or ctx ends.
 func await(ctx context.Context, f func() (done bool, err error)) error {
 	for {
 		done, err := f()
@@ -236,7 +235,7 @@ func (b bootstrapping) token(ctx context.Context) (token, ca []byte, err error) 
 	return token, ca, err
 }
 
-// secretValue is a value of a Secret, nil when it has none of that name.
+// secretValue returns a value of a Secret; nil when the Secret has no such key.
 func secretValue(s *unstructured.Unstructured, key string) []byte {
 	data, _, _ := unstructured.NestedStringMap(s.Object, "data")
 	value, err := base64.StdEncoding.DecodeString(data[key])
@@ -252,7 +251,7 @@ func accountKubeconfig(admin *rest.Config, cluster string, token, ca []byte) ([]
 		return nil, err
 	}
 	if len(trusted.CAData) > 0 {
-		ca = trusted.CAData // what the administrator trusts, which a proxy may change
+		ca = trusted.CAData // the administrator's own CA; a proxy may have another
 	}
 	if admin.Host == "" {
 		return nil, errors.New("the administrator's configuration names no server")
@@ -269,8 +268,8 @@ func accountKubeconfig(admin *rest.Config, cluster string, token, ca []byte) ([]
 	return clientcmd.Write(*cfg)
 }
 
-// awaitRights returns when the kubeconfig works: the API server takes a moment
-// to know a token, its rights and the kinds.
+// awaitRights returns when the kubeconfig works: the API server learns a token, its
+// rights and new kinds with a delay.
 func awaitRights(ctx context.Context, kubeconfig []byte) error {
 	cfg, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"atoll.dev/hosting/loop"
 )
 
-// secretStore is the ClusterSecretStore that hosting is: the Secrets in its
-// own namespace that its rights let it read. ExternalSecrets of other stores
-// are left to others.
+// secretStore is the name of the ClusterSecretStore that hosting implements: the
+// Secrets of its own namespace that it may read. Hosting ignores ExternalSecrets of
+// other stores.
 const secretStore = "atoll"
 
 const (
@@ -33,8 +33,8 @@ func externalSecrets() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "external-secrets.io", Version: "v1", Resource: "externalsecrets"}
 }
 
-// externalSecret is the part of External Secrets Operator's kind that is
-// fulfilled; see its API reference, external-secrets.io/v1.
+// externalSecret is the part of External Secrets Operator's kind that hosting
+// implements; see its API reference, external-secrets.io/v1.
 type externalSecret struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -64,20 +64,19 @@ type externalSecret struct {
 	} `json:"status"`
 }
 
-// remoteRef names a Secret of hosting's namespace and, with more than one key,
-// which.
+// remoteRef names a Secret of hosting's namespace, and its key when it has several.
 type remoteRef struct {
 	Key      string `json:"key"`
 	Property string `json:"property"`
 }
 
-// secretKeeper fulfils ExternalSecrets.
+// secretKeeper copies Secrets as ExternalSecrets order.
 type secretKeeper struct{ client dynamic.Interface }
 
 func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstructured.Unstructured) (time.Duration,
 	error) {
 	if object == nil || object.GetDeletionTimestamp() != nil {
-		return 0, nil // the Secret has an owner, or is to stay
+		return 0, nil // the garbage collector deletes the Secret, or it stays on purpose
 	}
 	es, err := loop.Decode[externalSecret](object)
 	if err != nil {
@@ -88,7 +87,7 @@ func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstru
 	}
 	condition := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "SecretSynced",
 		Message: "the Secret is as it should be"}
-	err = k.fulfil(ctx, es)
+	err = k.copySecret(ctx, es)
 	if err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "SecretSyncedError", err.Error()
 	}
@@ -108,7 +107,7 @@ func (k *secretKeeper) reconcile(ctx context.Context, _ loop.Key, object *unstru
 	return 0, err
 }
 
-func (k *secretKeeper) fulfil(ctx context.Context, es *externalSecret) error {
+func (k *secretKeeper) copySecret(ctx context.Context, es *externalSecret) error {
 	data := map[string]any{}
 	for _, d := range es.Spec.Data {
 		values, err := k.read(ctx, d.RemoteRef)
@@ -155,7 +154,7 @@ func (k *secretKeeper) fulfil(ctx context.Context, es *externalSecret) error {
 	return applySecret(ctx, k.client, secret)
 }
 
-// read returns values of a shared Secret, still in base64.
+// read returns values of a shared Secret, in base64.
 func (k *secretKeeper) read(ctx context.Context, ref remoteRef) (map[string]string, error) {
 	s, err := k.client.Resource(secrets()).Namespace(apihosting.SystemNamespace).Get(ctx, ref.Key, metav1.GetOptions{})
 	if err != nil {
@@ -197,5 +196,5 @@ func applySecret(ctx context.Context, client dynamic.Interface, secret map[strin
 	return nil
 }
 
-// encode is a value of a Secret.
+// encode returns a value in the form of a Secret's data.
 func encode(value []byte) string { return base64.StdEncoding.EncodeToString(value) }

@@ -22,7 +22,7 @@ import (
 
 // What a machine does to a plane is said in its conditions, and mended when
 // the machine is.
-func TestFaultsAreSaidAndMended(t *testing.T) {
+func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
 	w := newWorld(t, "faults")
 	missing := filepath.Join(t.TempDir(), "atoll-kube")
 	w.stop()

@@ -76,6 +76,7 @@ func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 			delete(h.names, name)
 		}
 	}
+	h.wakeWaiters() // they learn that the cluster does not exist
 	h.mu.Unlock()
 	h.publish()
 	return true, nil

@@ -1,12 +1,15 @@
 package hosting
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"atoll.dev/api/hypershift"
@@ -24,7 +27,7 @@ func (r *routes) Set([]router.Route) { r.set.Add(1) }
 
 // One plane whose record is damaged is no reason to route nobody, and its end
 // needs no record.
-func TestI9ADamagedRecordHoldsUpNobody(t *testing.T) {
+func TestI9ADamagedRecordBlocksNoOtherCluster(t *testing.T) {
 	r := &routes{}
 	w := newWorld(t, "damaged", func(o *Options) { o.Routes = r })
 	w.stop()
@@ -72,4 +75,45 @@ func TestNoEmptyPlaneTakesTheOldOnesPlace(t *testing.T) {
 	}
 	w.delete(key)
 	w.gone(key)
+}
+
+// The plane of a HostedCluster that is being deleted is deleted to its end, also
+// when somebody removes the finalizer and creates a HostedCluster of the same name
+// meanwhile: that one never gets the data of the first.
+func TestI9ANewClusterNeverGetsTheDataOfADeletedOne(t *testing.T) {
+	w := newMemoryWorld(t, "again")
+	key := w.create("one", nil)
+	_, c := w.available(key)
+	w.keep(c, "of-the-first")
+	w.machine.Pause()
+	w.delete(key)
+	w.wait("the order to discard the plane", func() error {
+		if !w.machine.IsDiscarding(key) {
+			return errStill
+		}
+		return nil
+	})
+	w.patch(key, `{"metadata":{"finalizers":null}}`)
+	hc := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster", "metadata": map[string]any{"name": key.Name},
+		"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
+	}}
+	clusters := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace)
+	w.wait("the second HostedCluster", func() error {
+		_, err := clusters.Create(t.Context(), hc, metav1.CreateOptions{})
+		return err
+	})
+	w.machine.Resume()
+	_, c = w.available(key)
+	_, err := c.Resource(configMaps()).Namespace("default").Get(t.Context(), "of-the-first", metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("data of the first: %v", err)
+	}
+	w.delete(key)
+	w.wait("the end", func() error {
+		if _, err := clusters.Get(t.Context(), key.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("the HostedCluster: %v", err)
+		}
+		return nil
+	})
 }

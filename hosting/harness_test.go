@@ -28,6 +28,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/hosting/memory"
 	"atoll.dev/hosting/process"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
@@ -48,7 +49,25 @@ type world struct {
 	prefix  string // of namespaces
 	h       *Hosting
 	runtime *process.Runtime
+	machine *memory.Machine // instead of processes
 	stop    func()
+}
+
+// newMemoryWorld is newWorld with planes in memory.
+func newMemoryWorld(t *testing.T, prefix string) *world {
+	t.Helper()
+	prefix += "-" + strings.ToLower(rand.Text()[:6])
+	w := &world{
+		T: t, admin: client(t, administrator(t)), prefix: prefix, machine: memory.NewMachine(),
+		options: Options{Client: client(t, accountConfig(t)), Advertise: "127.0.0.1:1"},
+	}
+	t.Cleanup(func() {
+		w.stop()
+		w.machine.Close()
+		w.forget()
+	})
+	w.start()
+	return w
 }
 
 // newWorld starts a hosting with the releases 1.36.3 and 1.36.4, which are the
@@ -152,17 +171,21 @@ func patientProbes() process.Probes {
 // new makes a hosting that does not run.
 func (w *world) new() *Hosting {
 	w.Helper()
-	runtime, err := process.New(w.planes)
-	if err != nil {
-		w.Fatal(err)
-	}
 	o := w.options
-	o.Planes, o.Releases = runtime, slices.Sorted(maps.Keys(w.planes.Binaries))
+	if w.machine != nil {
+		o.Releases = Releases{"1.36.3", "1.36.4"}
+		o.Planes = memory.New(w.machine, o.Releases...)
+	} else {
+		var err error
+		if w.runtime, err = process.New(w.planes); err != nil {
+			w.Fatal(err)
+		}
+		o.Planes, o.Releases = w.runtime, slices.Sorted(maps.Keys(w.planes.Binaries))
+	}
 	h, err := New(o)
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.runtime = runtime
 	return h
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // What cannot be hosted says why, has no process, and goes without a trace.
-func TestWhatIsRefusedIsSaidAndNeverStarted(t *testing.T) {
+func TestARefusedClusterIsReportedAndNeverStarted(t *testing.T) {
 	w := newWorld(t, "refused")
 	unknown := w.create("unknown", map[string]any{"release": map[string]any{"image": "atoll.dev/release:9.9.9"}})
 	overlap := w.create("overlap", map[string]any{"networking": map[string]any{

@@ -68,8 +68,8 @@ func (r report) serves() bool {
 	return r.Plane.State == controlplane.Ready && r.Plane.LastStart.Release == r.Release
 }
 
-// sleeps reports whether the plane is stopped because nobody uses it, or starts
-// because somebody does. It counts as available: a request waits and is answered.
+// sleeps reports whether the plane is stopped because it is unused, or starts
+// because of a request. It counts as available: a request waits and is answered.
 func (r report) sleeps() bool {
 	return (r.Power == asleep || r.Power == waking) && r.Plane.LastStart.WasReady && r.Plane.Failure == nil
 }

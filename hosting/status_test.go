@@ -28,7 +28,7 @@ func good() report {
 	}
 }
 
-func TestConditionsTellWhatIsSo(t *testing.T) {
+func TestConditionsOfEachReport(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*report)
@@ -111,7 +111,7 @@ func TestConditionsTellWhatIsSo(t *testing.T) {
 	}
 }
 
-func TestVersionHistoryTellsTheUpgrade(t *testing.T) {
+func TestVersionHistoryRecordsAnUpgrade(t *testing.T) {
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	var s hypershift.HostedClusterStatus
 	step := func(change func(*report)) string {
@@ -157,7 +157,7 @@ func TestVersionHistoryTellsTheUpgrade(t *testing.T) {
 
 // Whatever is observed, in whatever order: what is said twice is not news, and
 // the history only grows at its head.
-func TestI3AStatusThatIsSoIsNoNews(t *testing.T) {
+func TestI3TheSameReportGivesTheSameStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s hypershift.HostedClusterStatus
 		at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)

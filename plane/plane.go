@@ -2,10 +2,10 @@
 // whole Kubernetes control plane in a data directory. Management clusters and
 // customers' planes are both planes.
 //
-// The process outlives whoever started it: what runs is found again by the
+// The process outlives its starter: a later process finds it again by the
 // lock on its data directory, which the kernel releases when the process
 // ends, so a plane is never started twice and a stale file never counts as a
-// plane. A supervisor with its own ideas of processes uses only Config, for
+// plane. A supervisor that manages processes itself uses only Config, for
 // the command line and the probes.
 //
 // The package is a tool: services and region import it, it imports none.
@@ -59,14 +59,14 @@ func (c Config) Args() []string {
 	return args
 }
 
-// Command is the process, not started; its output goes nowhere.
+// Command returns the command, not started; its output is discarded.
 func (c Config) Command() *exec.Cmd { return exec.Command(c.Binary, c.Args()...) }
 
 // AdminKubeconfig is the path of the file that gives all rights in the plane.
 // It exists once the plane has been ready.
 func (c Config) AdminKubeconfig() string { return filepath.Join(c.Dir, "admin.kubeconfig") }
 
-// RESTConfig is the administrator's way into the plane.
+// RESTConfig returns a client configuration with all rights in the plane.
 func (c Config) RESTConfig() (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.AdminKubeconfig())
 	if err != nil {
@@ -75,7 +75,7 @@ func (c Config) RESTConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// Readiness is what a ready plane says about itself.
+// Readiness is the content of the file that a plane writes when it is ready.
 type Readiness struct {
 	PID     int    `json:"pid"`
 	Address string `json:"address"`
@@ -83,12 +83,12 @@ type Readiness struct {
 	Version string `json:"version"`  // of Kubernetes
 }
 
-// ErrNotReady is the error of a plane that is not there or not ready yet.
+// ErrNotReady is the error of a plane that does not run or is not ready yet.
 var ErrNotReady = errors.New("the plane is not ready")
 
-// Ready returns nil when the plane has said that it is ready and its API
-// server answers so, to an administrator, over TLS with the plane's own CA.
-// It asks once and does not wait.
+// Ready returns nil when the plane has written its readiness file and its API
+// server reports, over TLS with the plane's own CA, that all parts are well. It
+// sends one request and does not wait.
 func (c Config) Ready(ctx context.Context) error {
 	if _, err := c.Readiness(); err != nil {
 		return err
@@ -103,9 +103,8 @@ func (c Config) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Health asks the API server how its parts are, and returns the names of
-// those that are not well, as upstream's /readyz calls them: "etcd" is one.
-// The error is of an API server that does not answer.
+// Health requests /readyz of the API server and returns the names of the parts
+// that fail, as "etcd". The error is of an API server that does not answer.
 func (c Config) Health(ctx context.Context) (failing []string, err error) {
 	cfg, err := c.RESTConfig()
 	if err != nil {

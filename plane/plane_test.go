@@ -47,7 +47,7 @@ func TestAPlaneIsReadyFoundAgainAndStopped(t *testing.T) {
 	}
 }
 
-func TestAPlaneThatCannotStartSaysWhy(t *testing.T) {
+func TestAPlaneThatCannotStartReportsWhy(t *testing.T) {
 	p := planetest.Shared(t)
 	c := p.Config
 	c.Dir = t.TempDir() // its address is taken
@@ -101,8 +101,8 @@ func TestI12APlaneIsFoundFromTheForkOn(t *testing.T) {
 		t.Errorf("error %v, want %v", err, plane.ErrExited)
 	}
 	<-first.Exited()
-	if want := "address already in use"; !strings.Contains(first.Said(), want) {
-		t.Errorf("%q does not say %q", first.Said(), want)
+	if want := "address already in use"; !strings.Contains(first.LastOutput(), want) {
+		t.Errorf("%q does not say %q", first.LastOutput(), want)
 	}
 	if plane.Alive(c.Dir) {
 		t.Error("a plane that has ended is alive")

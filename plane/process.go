@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a plane that runs.
+// Process is a running plane.
 type Process struct {
 	Config  Config
 	PID     int
-	Adopted bool // it ran already
+	Adopted bool // this process did not start it
 
 	exited chan struct{} // closed when it has ended
-	leave  func()        // ends the watching of an adopted one
-	said   func() string // the end of what it wrote
+	leave  func()        // stops watching an adopted process
+	output func() string // returns the end of its output
 }
 
 // Options say how a plane is started.
@@ -35,18 +35,19 @@ type Options struct {
 	LogFile string    // or: a file that the process itself appends to, for planes that outlive us
 	Env     []string  // besides our own environment
 	// MaxFiles bounds the files and connections that the plane may have open;
-	// default: as we.
+	// default: the bound of this process.
 	MaxFiles uint64
 	// DieWithParent ends the plane when the thread that started it ends: for
 	// tests. The starting goroutine must be locked to a thread that lives on.
 	DieWithParent bool
 }
 
-// pollEvery is how often a file or process that gives no notice is looked at.
+// pollEvery is the interval between two looks at a file or process that sends no
+// notification.
 const pollEvery = 5 * time.Millisecond
 
-// lockTimeout bounds how long a plane that was started by another may take
-// until it has locked its directory.
+// lockTimeout bounds the time from a plane's start by another process until it has
+// locked its directory.
 const lockTimeout = 30 * time.Second
 
 // ErrExited is the error of a plane that ended before it was ready.
@@ -70,7 +71,7 @@ func Start(c Config, o Options) (*Process, error) {
 		}
 		held, err := hold(c.Dir)
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			continue // somebody was faster
+			continue // another process was faster
 		}
 		if err != nil {
 			return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
@@ -94,7 +95,7 @@ func Adopt(c Config, o Options) (*Process, error) {
 			return nil, nil
 		}
 		if time.Now().After(limit) {
-			return nil, fmt.Errorf("plane %s: somebody has started it, and it has not begun for %s", c.Dir, lockTimeout)
+			return nil, fmt.Errorf("plane %s: another process has started it, and it has not locked its directory for %s", c.Dir, lockTimeout)
 		}
 	}
 }
@@ -107,7 +108,7 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 	cmd := c.Command()
 	cmd.Env = append(os.Environ(), o.Env...)
 	cmd.ExtraFiles = []*os.File{held}
-	cmd.SysProcAttr = sysProcAttr(o.DieWithParent)
+	cmd.SysProcAttr = sysProcAttr(o)
 	if o.LogFile != "" {
 		log, err := os.OpenFile(o.LogFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
@@ -119,7 +120,7 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 		if info, err := log.Stat(); err == nil {
 			before = info.Size()
 		}
-		p.said = func() string { return fileTail(o.LogFile, before) }
+		p.output = func() string { return fileTail(o.LogFile, before) }
 	} else {
 		tail := &tailBuffer{}
 		var output io.Writer = tail
@@ -127,7 +128,7 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 			output = io.MultiWriter(o.Output, tail)
 		}
 		cmd.Stdout, cmd.Stderr = output, output // the same writer: one goroutine copies
-		p.said = tail.String
+		p.output = tail.String
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting plane %s: %w", c.Dir, err)
@@ -140,7 +141,7 @@ func launch(c Config, o Options, held *os.File) (*Process, error) {
 	return p, nil
 }
 
-// reap waits for a child without keeping a thread for it.
+// reap waits for the end of a child without blocking a thread.
 func (p *Process) reap(cmd *exec.Cmd) {
 	defer close(p.exited)
 	if wait, _, err := exitNotice(p.PID); err == nil {
@@ -149,11 +150,11 @@ func (p *Process) reap(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// adopt watches a process that runs already; nil when it has just ended.
+// adopt returns a Process for a running process, and nil when it has just ended.
 func adopt(c Config, o Options, pid int) *Process {
-	p := &Process{Config: c, PID: pid, Adopted: true, exited: make(chan struct{}), said: func() string { return "" }}
+	p := &Process{Config: c, PID: pid, Adopted: true, exited: make(chan struct{}), output: func() string { return "" }}
 	if o.LogFile != "" {
-		p.said = func() string { return fileTail(o.LogFile, 0) }
+		p.output = func() string { return fileTail(o.LogFile, 0) }
 	}
 	wait, leave, err := exitNotice(pid)
 	if errors.Is(err, unix.ESRCH) {
@@ -172,7 +173,7 @@ func adopt(c Config, o Options, pid int) *Process {
 			}
 			return true
 		}
-	} else if !p.holdsDir() { // the id was another's already
+	} else if !p.holdsDir() { // the kernel has given the id to another process
 		leave()
 		return nil
 	}
@@ -190,7 +191,7 @@ func (p *Process) holdsDir() bool {
 	return ok && pid == p.PID
 }
 
-// hold locks the file that says that a process exists, or is being started.
+// hold locks the file that shows that a process exists, or is being started.
 func hold(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "process"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -203,8 +204,8 @@ func hold(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Alive says whether a plane's process exists, even one that has not come to
-// lock its directory yet.
+// Alive reports whether a plane's process exists, also one that has not locked its
+// directory yet.
 func Alive(dir string) bool {
 	if _, ok := Running(dir); ok {
 		return true
@@ -238,9 +239,10 @@ func Running(dir string) (pid int, ok bool) {
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Said is the end of what the process wrote, at most 8 KiB, for the reason of
-// its end. Of one that was adopted that is the end of its log file, if known.
-func (p *Process) Said() string { return strings.TrimSpace(p.said()) }
+// LastOutput returns the end of the process's output, at most 8 KiB, in which the
+// reason of its end stands. For an adopted process it is the end of its log file,
+// if that is known.
+func (p *Process) LastOutput() string { return strings.TrimSpace(p.output()) }
 
 // Leave stops watching an adopted process, which goes on.
 func (p *Process) Leave() {
@@ -260,13 +262,13 @@ func (p *Process) Wait(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for a plane: %w", err)
 		case <-p.exited:
-			return fmt.Errorf("plane %s: %w: %s", p.Config.Dir, ErrExited, p.Said())
+			return fmt.Errorf("plane %s: %w: %s", p.Config.Dir, ErrExited, p.LastOutput())
 		case <-time.After(pollEvery):
 		}
 	}
 }
 
-// ready is Config.Ready for this very process.
+// ready is Config.Ready for this process; another process of the plane is not ready.
 func (p *Process) ready(ctx context.Context) error {
 	r, err := p.Config.Readiness()
 	if err != nil {
@@ -278,8 +280,8 @@ func (p *Process) ready(ctx context.Context) error {
 	return p.Config.Ready(ctx)
 }
 
-// Stop ends the plane: politely, and by force when ctx ends first. A plane
-// that does not run is stopped.
+// Stop ends the plane with SIGTERM, and with SIGKILL when ctx ends first. It
+// returns nil for a plane that has ended.
 func (p *Process) Stop(ctx context.Context) error {
 	if err := p.signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stopping plane %s: %w", p.Config.Dir, err)
@@ -301,8 +303,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// signal is for this very process: a pid may have passed on to a stranger, the
-// lock cannot.
+// signal sends a signal to this process only: the kernel may have given its id to
+// another process, but the lock on the directory is the plane's.
 func (p *Process) signal(s syscall.Signal) error {
 	select {
 	case <-p.exited:
@@ -318,11 +320,11 @@ func (p *Process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// tailSize is how much of what a plane wrote is looked at for the reason of
-// its end.
+// tailSize is how many bytes of a plane's output are kept for the reason of its
+// end.
 const tailSize = 8192
 
-// tailBuffer keeps the end of what is written.
+// tailBuffer keeps the last tailSize bytes.
 type tailBuffer struct{ b bytes.Buffer }
 
 func (t *tailBuffer) Write(b []byte) (int, error) {
@@ -335,8 +337,8 @@ func (t *tailBuffer) Write(b []byte) (int, error) {
 
 func (t *tailBuffer) String() string { return t.b.String() }
 
-// fileTail is the end of a file, as far as it was written after it had the
-// size before; all of it when it has been emptied since.
+// fileTail returns the end of a file without its first before bytes; when the file
+// was truncated since, without that exception.
 func fileTail(path string, before int64) string {
 	f, err := os.Open(path)
 	if err != nil {

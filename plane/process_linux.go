@@ -10,10 +10,10 @@ import (
 )
 
 // sysProcAttr puts the plane into a process group of its own, so that a
-// terminal's Ctrl-C is not for it.
-func sysProcAttr(dieWithParent bool) *syscall.SysProcAttr {
+// terminal's Ctrl-C does not reach it.
+func sysProcAttr(o Options) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
-	if dieWithParent {
+	if o.DieWithParent {
 		a.Pdeathsig = syscall.SIGKILL
 	}
 	return a
@@ -45,8 +45,8 @@ func exitNotice(pid int) (wait func() bool, leave func(), err error) {
 	}, leave, nil
 }
 
-// limitFiles bounds the open files of a process. One that has ended needs no
-// bound, and a bound that we may not set is not set.
+// limitFiles bounds the open files of a process. Errors are ignored: the process
+// has ended, or this process may not set the bound.
 func limitFiles(pid int, most uint64) {
 	_ = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil)
 }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-func sysProcAttr(bool) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+func sysProcAttr(Options) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func exitNotice(int) (func() bool, func(), error) { return nil, nil, errors.ErrUnsupported }
 

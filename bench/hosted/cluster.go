@@ -147,7 +147,8 @@ func (h *hosted) get(ctx context.Context, path string) error {
 	return err
 }
 
-// await watches a cluster until it is as is says; nil when it is gone.
+// await watches a cluster until is returns true for it; is gets nil when the cluster
+// no longer exists.
 func (b *bench) await(ctx context.Context, id string, is func(*platform.Cluster) bool) error {
 	seen := false
 	err := b.api.FollowClusters(ctx, remote.WatchOptions{ID: id}, func(e remote.Event) error {

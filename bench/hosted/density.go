@@ -12,8 +12,8 @@ import (
 )
 
 // density makes many clusters with two nodes each, keeps them for a while, and
-// says what they take and whether all of them were available all the time: in
-// the region's API, and by an answer of their own.
+// reports what they cost and whether all were available all the time: by the
+// region's API, and by requests to their own API.
 func (b *bench) density(ctx context.Context) error {
 	free := available()
 	begun := time.Now()
@@ -91,7 +91,7 @@ func (b *bench) availableNow(ctx context.Context) (up int, err error) {
 	return up, nil
 }
 
-// askAll asks each cluster something and counts those that do not answer.
+// askAll sends a request to each cluster and counts those that do not answer.
 func askAll(ctx context.Context, all []*hosted) (failed int) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -114,8 +114,7 @@ func (h *hosted) refused(ctx context.Context) error {
 	}
 }
 
-// idle looks at the control plane of one cluster with two nodes that nobody
-// uses.
+// idle measures the control plane of one unused cluster with two nodes.
 func (b *bench) idle(ctx context.Context) error {
 	h, err := b.makeCluster(ctx, 2)
 	if err != nil {
@@ -154,7 +153,7 @@ func (b *bench) after(ctx context.Context, d time.Duration, id string) (cost, er
 	}
 }
 
-// hibernate lets a cluster sleep and asks it something, again and again.
+// hibernate measures how long a cluster takes to sleep, and a request to wake it.
 func (b *bench) hibernate(ctx context.Context) error {
 	h, err := b.makeCluster(ctx, 2)
 	if err != nil {
@@ -164,8 +163,8 @@ func (b *bench) hibernate(ctx context.Context) error {
 	for range b.o.Wakes {
 		begun := time.Now()
 		shown := make(chan error, 1)
-		go func() { shown <- b.wish(ctx, h.id, true, "Asleep") }()
-		if err := h.ended(ctx); err != nil {
+		go func() { shown <- b.setHibernated(ctx, h.id, "true", "Asleep") }()
+		if err := h.awaitEnd(ctx); err != nil {
 			return errors.Join(err, <-shown)
 		}
 		asleep = append(asleep, time.Since(begun))
@@ -184,7 +183,7 @@ func (b *bench) hibernate(ctx context.Context) error {
 		if k.Spec.Hibernated == nil || !*k.Spec.Hibernated {
 			return fmt.Errorf("cluster %s: a request changed its spec", h.name)
 		}
-		if err := b.wish(ctx, h.id, false, "Awake"); err != nil {
+		if err := b.setHibernated(ctx, h.id, "false", "Awake"); err != nil {
 			return err
 		}
 	}
@@ -198,8 +197,8 @@ func (b *bench) hibernate(ctx context.Context) error {
 	return err
 }
 
-// ended returns when a cluster that is to sleep has no process any more.
-func (h *hosted) ended(ctx context.Context) error {
+// awaitEnd returns when a cluster that was ordered to sleep has no process.
+func (h *hosted) awaitEnd(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
@@ -209,17 +208,18 @@ func (h *hosted) ended(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("cluster %s is to sleep and has the processes %d", h.name, pids)
+			return fmt.Errorf("cluster %s was ordered to sleep and has the processes %d", h.name, pids)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// wish sets hibernated and waits until the cluster's power is as it follows.
-func (b *bench) wish(ctx context.Context, id string, hibernated bool, power string) error {
+// setHibernated sets spec.hibernated and waits until the cluster has the power that
+// follows.
+func (b *bench) setHibernated(ctx context.Context, id, hibernated, power string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	k, err := b.api.UpdateCluster(ctx, id, fmt.Appendf(nil, `{"spec":{"hibernated":%t}}`, hibernated), "")
+	k, err := b.api.UpdateCluster(ctx, id, fmt.Appendf(nil, `{"spec":{"hibernated":%s}}`, hibernated), "")
 	if err != nil {
 		return err
 	}

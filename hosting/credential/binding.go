@@ -22,11 +22,12 @@ const (
 	rbacGroup = "rbac.authorization.k8s.io"
 	adminRole = "cluster-admin"
 
-	// effectEvery and effectLimit are for the API server to hear of a new
-	// binding, which takes it some milliseconds.
+	// effectEvery and effectLimit are for a new binding's effect: the API server's
+	// watch brings the binding within some milliseconds.
 	effectEvery = 5 * time.Millisecond
 	effectLimit = 5 * time.Second
-	// removeLimit is less than a call's, so that it can do without.
+	// removeLimit is less than callLimit, so that the Credential can be released in
+	// the same call.
 	removeLimit = 15 * time.Second
 )
 
@@ -51,7 +52,7 @@ func (b bindings) resource(name string) dynamic.NamespaceableResourceInterface {
 
 // grant makes the group's binding. A plane that starts for the first time
 // makes its default roles a second or two after it is ready; the one that is
-// needed is made right here, as Kubernetes has it, and completed by the plane.
+// needed is created here, as Kubernetes has it, and completed by the plane.
 func (b bindings) grant(ctx context.Context, group string, expires time.Time) error {
 	_, err := b.resource("clusterroles").Get(ctx, adminRole, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -11,8 +11,8 @@
 //
 // Signing needs no running plane, the binding does: a plane that sleeps is
 // woken to make a binding, and to take away one whose certificate is still
-// good. For one that has expired nobody is woken; it gives nothing to anybody
-// and goes when the next Credential of the plane comes.
+// valid. No plane is woken for an expired binding, which grants nothing; it is
+// removed with the next Credential of the plane.
 //
 // Only cli imports it; what it needs of hosting is the interface Planes.
 package credential
@@ -62,11 +62,11 @@ const (
 	wakeLimit = 30 * time.Second
 	// callLimit is how long one call may take in all, and share how many of one
 	// cluster there are at once: what a plane answers, and when, is its
-	// customer's affair, and nobody else shall wait for it.
+	// customer's affair, and no other customer may wait for it.
 	callLimit = 45 * time.Second
 	share     = 4
-	// endpointEvery is how often a HostedCluster is asked for its endpoint,
-	// which it says a moment after its plane is ready.
+	// endpointEvery is how often a HostedCluster is read until its status has the
+	// endpoint, a moment after its plane is ready.
 	endpointEvery = 50 * time.Millisecond
 )
 
@@ -138,10 +138,10 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		if err := i.report(ctx, object, c, c.Status, metav1.ConditionTrue, "AsExpected", ""); err != nil {
 			return 0, err
 		}
-		return w.expires.Sub(now), nil // what became of its binding since is the cluster's administrators' affair
+		return w.expires.Sub(now), nil // the cluster's administrators may have removed the binding
 	}
 	if !isHeld(object) {
-		return 0, i.hold(ctx, object) // what is held comes back by the watch
+		return 0, i.hold(ctx, object) // the watch brings the held object
 	}
 	admin, err := i.wakePlane(ctx, clusterOf(object))
 	if err != nil {
@@ -257,7 +257,7 @@ func (i *issuer) wakePlane(ctx context.Context, cluster controlplane.ID) (contro
 	return i.planes.Client(cluster)
 }
 
-// hostedCluster returns nil when there is none, or none for long.
+// hostedCluster returns nil when the HostedCluster does not exist or is being deleted.
 func (i *issuer) hostedCluster(ctx context.Context, namespace, name string) (*hypershift.HostedCluster, error) {
 	if name == "" {
 		return nil, nil

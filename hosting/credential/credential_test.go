@@ -73,7 +73,7 @@ func TestACredentialWorksUntilItIsDeleted(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeIssuedSaysWhy(t *testing.T) {
+func TestARefusedCredentialHasAReason(t *testing.T) {
 	w := newWorld(t, "refused")
 	for id, change := range map[string]func(map[string]any){
 		"damaged": func(s map[string]any) {
@@ -117,25 +117,25 @@ func TestAnExpiredCredentialLeavesNothing(t *testing.T) {
 // A plane is woken for what needs it, and for nothing else.
 func TestASleepingPlane(t *testing.T) {
 	w := newWorld(t, "sleeps")
-	w.planes.set(true, true)
+	w.planes.set(broken)
 	w.order("sleeps-1", nil)
 	w.await("sleeps-1", PlaneUnavailable)
-	w.planes.set(true, false)
+	w.planes.set(asleep)
 	w.await("sleeps-1", "AsExpected")
 	if n := w.planes.wakes(); n != 1 {
 		t.Errorf("woken %d times to bind, want once", n)
 	}
 
-	w.planes.set(true, false)
+	w.planes.set(asleep)
 	w.delete("sleeps-1")
 	if n := w.planes.wakes(); n != 1 || w.bound("sleeps-1") {
 		t.Errorf("woken %d times to revoke a good certificate, want once; still bound: %t", n, w.bound("sleeps-1"))
 	}
 
-	w.planes.set(true, true)
+	w.planes.set(broken)
 	w.order("sleeps-2", func(s map[string]any) { s["expirationSeconds"] = int64(1) })
 	w.await("sleeps-2", Expired)
-	w.planes.set(true, true)
+	w.planes.set(broken)
 	w.delete("sleeps-2")
 	if n := w.planes.wakes(); n != 0 {
 		t.Errorf("woken %d times for an expired one, want never", n)
@@ -146,7 +146,7 @@ func TestASleepingPlane(t *testing.T) {
 		time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	w.planes.set(false, false)
+	w.planes.set(serving)
 	w.order("sleeps-3", nil)
 	w.await("sleeps-3", "AsExpected")
 	if w.bound("sleeps-2") {
@@ -159,7 +159,7 @@ func TestI9CredentialsEndWithTheirCluster(t *testing.T) {
 	w := newWorld(t, "ends")
 	w.order("ends-1", nil)
 	w.await("ends-1", "AsExpected")
-	w.planes.set(true, true)
+	w.planes.set(broken)
 	if err := w.admin.Resource(hypershift.HostedClusters()).Namespace(w.namespace).Delete(t.Context(), clusterName,
 		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

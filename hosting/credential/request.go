@@ -42,7 +42,7 @@ func (w wanted) certificate() controlplane.CertificateRequest {
 	}
 }
 
-// ids are names of credentials: what may be part of an object's name.
+// ids matches ids of credentials: what may be part of an object's name.
 var ids = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`)
 
 // check reads a Credential; the error is for its owner.
@@ -67,12 +67,12 @@ func check(c *apihosting.Credential) (wanted, error) {
 	}
 	return wanted{
 		key: key, username: s.Username, group: apihosting.CredentialGroup(s.ID),
-		// Counted from the object's creation, so that every try gives the same.
+		// From the object's creation, so that a retry gives the same certificate.
 		expires: c.CreationTimestamp.Add(life).UTC().Truncate(time.Second),
 	}, nil
 }
 
-// checkUsername refuses what no customer is called: names that start with
+// checkUsername refuses names that no customer has: those that start with
 // "system:" are Kubernetes's own, and some have rights.
 func checkUsername(name string) error {
 	switch {
@@ -89,7 +89,7 @@ func checkUsername(name string) error {
 }
 
 // parseRequest returns the key of a PEM certificate request that is signed by
-// that key. Subject, names and extensions are read by nobody.
+// that key. Subject, names and extensions are ignored.
 func parseRequest(text string) (crypto.PublicKey, error) {
 	if len(text) > maxRequest {
 		return nil, fmt.Errorf("must be at most %d bytes", maxRequest)
@@ -114,7 +114,7 @@ func parseRequest(text string) (crypto.PublicKey, error) {
 	return csr.PublicKey, nil
 }
 
-// checkKey refuses keys that are weak, or so large that they are a burden.
+// checkKey refuses weak keys, and keys so large that each use is slow.
 func checkKey(key crypto.PublicKey) error {
 	switch k := key.(type) {
 	case *ecdsa.PublicKey:

@@ -46,7 +46,7 @@ func signers(t testing.TB) map[string]crypto.Signer {
 	return made
 }
 
-func TestRequestsAreTakenByTheirKey(t *testing.T) {
+func TestCertificateRequestsAreCheckedByTheirKey(t *testing.T) {
 	for name, signer := range signers(t) {
 		if _, err := parseRequest(requestOf(t, signer)); (err == nil) != (name != "P-224") {
 			t.Errorf("%s: %v", name, err)

@@ -17,15 +17,15 @@ import (
 	"atoll.dev/hosting/loop"
 )
 
-// refuse says that there is no certificate, and why.
+// refuse reports that the Credential has no certificate, and why.
 func (i *issuer) refuse(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential, reason,
 	message string) error {
 	return i.report(ctx, object, c, apihosting.CredentialStatus{ExpirationTimestamp: c.Status.ExpirationTimestamp},
 		metav1.ConditionFalse, reason, message)
 }
 
-// report writes a status whose condition Issued is as given; what would
-// change nothing is not written.
+// report writes a status with the given condition Issued, unless the object has it
+// already.
 func (i *issuer) report(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential,
 	status apihosting.CredentialStatus, is metav1.ConditionStatus, reason, message string) error {
 	status.Conditions = slices.Clone(c.Status.Conditions)
@@ -67,18 +67,18 @@ func isHeld(object *unstructured.Unstructured) bool {
 	return slices.Contains(object.GetFinalizers(), finalizer)
 }
 
-// hold keeps the Credential until its binding is gone.
+// hold adds the finalizer, which keeps the Credential until its binding is removed.
 func (i *issuer) hold(ctx context.Context, object *unstructured.Unstructured) error {
 	return i.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
-// release lets the Credential go.
+// release removes the finalizer.
 func (i *issuer) release(ctx context.Context, object *unstructured.Unstructured) error {
 	rest := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })
 	return i.finalizers(ctx, object, rest)
 }
 
-// finalizers writes the list if nobody has changed the object meanwhile.
+// finalizers replaces the list of an object that has not changed since it was read.
 func (i *issuer) finalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list,
 		"resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})

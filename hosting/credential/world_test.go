@@ -54,18 +54,26 @@ type world struct {
 type onePlane struct {
 	config plane.Config
 
-	mu     sync.Mutex
-	asleep bool
-	broken bool
-	woken  int
+	mu    sync.Mutex
+	state planeState
+	woken int
 }
+
+// planeState is what the shared plane pretends to be.
+type planeState int
+
+const (
+	serving planeState = iota
+	asleep             // Wake wakes it
+	broken             // asleep, and Wake fails
+)
 
 var _ Planes = (*onePlane)(nil)
 
 func (p *onePlane) Client(cluster controlplane.ID) (controlplane.Admin, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.asleep {
+	if p.state != serving {
 		return controlplane.Admin{}, controlplane.ErrNotServing
 	}
 	return process.AdminOf(p.config)
@@ -81,17 +89,17 @@ func (p *onePlane) Wake(context.Context, controlplane.ID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.woken++
-	if p.broken {
+	if p.state == broken {
 		return errors.New("no disk")
 	}
-	p.asleep = false
+	p.state = serving
 	return nil
 }
 
-func (p *onePlane) set(asleep, broken bool) {
+func (p *onePlane) set(s planeState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asleep, p.broken, p.woken = asleep, broken, 0
+	p.state, p.woken = s, 0
 }
 
 func (p *onePlane) replace(config plane.Config) {

@@ -1,11 +1,10 @@
-// Package loop watches one resource of a cluster and calls a function for
-// each of its objects until what the object wants is so: a watch, a queue in
-// which an object waits once, workers, and an exponential back-off for what
-// fails. It is what the controllers of hosting have in common.
+// Package loop is the controller loop of hosting: it watches one resource of a
+// cluster and calls a function for each object, until the function returns that
+// nothing is left to do. It has a watch, a queue that holds each object once,
+// workers, and an exponential back-off after errors.
 //
-// Reconciling goes by level: the function gets the object as it is now, any
-// number of times, never two calls for one object at once, and may be late by
-// what the watch has not brought yet.
+// Reconciling is level-triggered: the function gets the latest object that the
+// watch has brought, any number of times, and never in two calls at once.
 package loop
 
 import (
@@ -41,16 +40,15 @@ type Options struct {
 	Resource  schema.GroupVersionResource
 	Namespace string // default: all
 
-	// Reconcile brings an object nearer to what it wants. The object is the
-	// callee's own copy, without managed fields; nil when there is none (any
-	// more). It is called again after a change of the object, after Trigger,
-	// after the time that it returns when that is not 0, soon and then ever
-	// later when it returns an error, and now and then for no reason.
+	// Reconcile brings the world nearer to an object's spec. The object is the
+	// callee's own copy, without managed fields; nil when it does not exist. It is
+	// called again after a change of the object, after Trigger, after the returned
+	// time when that is not 0, after a growing back-off when it returns an error,
+	// and every Resync.
 	Reconcile func(ctx context.Context, key Key, object *unstructured.Unstructured) (again time.Duration, err error)
 
-	// Owner and Share keep an owner whose calls are slow from taking all
-	// workers: of the objects of one owner Share are reconciled at once at most.
-	// Default: nobody owns anything.
+	// Owner and Share keep one owner's slow calls from taking all workers: of the
+	// objects of one owner at most Share are reconciled at once. Default: no bound.
 	Owner func(object *unstructured.Unstructured) string
 	Share int
 	Limit time.Duration // of a call: its context ends then; default: none
@@ -58,10 +56,10 @@ type Options struct {
 	Workers    int           // default 4
 	MinBackoff time.Duration // after the first error; default 20 ms
 	MaxBackoff time.Duration // default 15 s
-	Resync     time.Duration // between calls for no reason; default 5 min
+	Resync     time.Duration // between two calls for an object that nothing else triggers; default 5 min
 
 	Log *slog.Logger // default: none
-	// Observe is told of each call, how long it took and what it returned.
+	// Observe is called after each call of Reconcile, with its duration and error.
 	Observe func(key Key, took time.Duration, err error)
 }
 
@@ -95,7 +93,7 @@ type Loop struct {
 
 	mu      sync.Mutex
 	objects map[Key]*unstructured.Unstructured // never changed once in here
-	calls   map[string]int                     // in progress, by owner
+	calls   map[string]int                     // calls in progress, by owner
 	parked  map[string]map[Key]struct{}        // wait for the end of one of their owner's
 	synced  chan struct{}                      // closed after the first listing
 }
@@ -110,7 +108,7 @@ func New(o Options) *Loop {
 	}
 }
 
-// Run runs a loop that nobody has to trigger; see Loop.Run.
+// Run runs a loop that needs no Trigger; see Loop.Run.
 func Run(ctx context.Context, o Options) error { return New(o).Run(ctx) }
 
 // Run watches and reconciles until ctx ends; then it waits for the calls in
@@ -131,7 +129,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// Trigger asks for a call for an object, whether or not it exists.
+// Trigger queues a call for an object, whether or not it exists.
 func (l *Loop) Trigger(key Key) { l.queue.Add(key) }
 
 // Synced is closed when the objects that exist have been listed once.
@@ -170,7 +168,8 @@ func (l *Loop) Keys() []Key {
 	return keys
 }
 
-// next makes one call; false when the queue is shut down.
+// next takes one key from the queue and calls Reconcile; false when the queue is
+// shut down.
 func (l *Loop) next(ctx context.Context) bool {
 	key, down := l.queue.Get()
 	if down {
@@ -190,7 +189,7 @@ func (l *Loop) next(ctx context.Context) bool {
 	again, err := l.call(ctx, key, object)
 	l.o.Observe(key, time.Since(start), err)
 	switch {
-	case err != nil && ctx.Err() != nil: // told to stop
+	case err != nil && ctx.Err() != nil: // the loop stops
 	case err != nil:
 		l.o.Log.Warn("reconciling failed and is retried", "resource", l.o.Resource.Resource, "object", key.String(),
 			"error", err)
@@ -233,8 +232,8 @@ func (l *Loop) enter(key Key, object *unstructured.Unstructured) (leave func(), 
 	return func() { l.leave(owner) }, true
 }
 
-// leave queues all that are parked, since the one that is taken next may be
-// gone and leave no place for another.
+// leave frees a place and queues all parked keys of the owner: a key that is taken
+// next may belong to a deleted object and use no place.
 func (l *Loop) leave(owner string) {
 	l.mu.Lock()
 	if l.calls[owner]--; l.calls[owner] == 0 {
@@ -248,7 +247,7 @@ func (l *Loop) leave(owner string) {
 	}
 }
 
-// resync asks for a call for every object now and then.
+// resync queues every object at intervals.
 func (l *Loop) resync(ctx context.Context) {
 	t := time.NewTicker(l.o.Resync)
 	defer t.Stop()
@@ -283,14 +282,15 @@ func (l *Loop) watch(ctx context.Context) {
 			return w, err
 		},
 	}
-	// After an outage of the API server nobody should wait for long.
+	// After an outage of the API server the watch begins again within 2 s.
 	backoff := &wait.Backoff{Duration: 50 * time.Millisecond, Cap: 2 * time.Second, Factor: 2, Steps: 8, Jitter: 0.5}
 	r := cache.NewReflectorWithOptions(lw, nil, sink{l}, cache.ReflectorOptions{Name: "hosting",
 		TypeDescription: l.o.Resource.String(), Backoff: backoff})
 	r.RunWithContext(klog.NewContext(ctx, logr.Discard())) // outages are logged once, not at every try
 }
 
-// outages logs when the watch begins to fail and when it works again.
+// outages returns a function that logs when the watch begins to fail and when it
+// works again.
 func (l *Loop) outages() func(context.Context, error) {
 	var mu sync.Mutex
 	failing := false
@@ -308,7 +308,7 @@ func (l *Loop) outages() func(context.Context, error) {
 	}
 }
 
-// sink receives what the reflector sees.
+// sink receives the reflector's objects.
 type sink struct{ *Loop }
 
 var _ cache.ReflectorStore = sink{}
@@ -322,7 +322,7 @@ func (s sink) put(object any) error {
 	if err != nil {
 		return err
 	}
-	u.SetManagedFields(nil) // half of an object, and nobody's concern
+	u.SetManagedFields(nil) // half of an object's size, and unused
 	s.mu.Lock()
 	s.objects[key] = u
 	s.mu.Unlock()
@@ -343,7 +343,7 @@ func (s sink) Delete(object any) error {
 	return nil
 }
 
-// Replace is the end of a listing: what is not in it is gone.
+// Replace is called after a listing: objects that are not in it do not exist.
 func (s sink) Replace(list []any, _ string) error {
 	objects := make(map[Key]*unstructured.Unstructured, len(list))
 	for _, object := range list {
@@ -377,7 +377,7 @@ func (s sink) Replace(list []any, _ string) error {
 func keyOf(object any) (Key, *unstructured.Unstructured, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
-		return Key{}, nil, errors.New("a watch brought something else than an object")
+		return Key{}, nil, errors.New("a watch returned a value that is no object")
 	}
 	return Key{u.GetNamespace(), u.GetName()}, u, nil
 }

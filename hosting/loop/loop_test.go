@@ -142,7 +142,7 @@ func TestALoopSeesWhatComesChangesAndGoes(t *testing.T) {
 	b.loop.Trigger(first.key) // does nothing, and does not hang
 }
 
-func TestALoopTriesAgainLaterAndLater(t *testing.T) {
+func TestALoopRetriesWithBackOff(t *testing.T) {
 	var mu sync.Mutex
 	var times []time.Time
 	b := start(t, "loop-again", nil, func(call) (time.Duration, error) {

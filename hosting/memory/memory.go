@@ -57,6 +57,15 @@ func (m *Machine) Fail(id controlplane.ID, f *controlplane.Failure) {
 	m.enqueue(id)
 }
 
+// IsDiscarding reports whether the last order for a plane was to discard it, and it
+// was not carried out yet.
+func (m *Machine) IsDiscarding(id controlplane.ID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.planes[id]
+	return p != nil && p.goal == discard
+}
+
 // Close stops all planes.
 func (m *Machine) Close() {
 	m.mu.Lock()

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// orphanDrain is the drain limit of nodes whose pool is gone or goes, when it
-	// has none of its own.
+	// orphanDrain is the drain limit of nodes whose pool does not exist or is being
+	// deleted, when the pool orders none.
 	orphanDrain = 10 * time.Minute
-	// leavingEvery is how often pods are looked at that were told to go,
-	// refusedEvery those that a disruption budget keeps.
-	leavingEvery = 50 * time.Millisecond
-	refusedEvery = 2 * time.Second
+	// evictedRetry is how soon a drain looks again for evicted pods, refusedRetry for
+	// pods that a disruption budget keeps.
+	evictedRetry = 50 * time.Millisecond
+	refusedRetry = 2 * time.Second
 )
 
 func podResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 }
 
-// cordon begins a node's end: it gets no new pods.
+// cordon marks a node as draining; the scheduler places no pods on it any more.
 func (s *site) cordon(ctx context.Context, n *node, now time.Time) error {
 	if n.draining() && n.Spec.Unschedulable {
 		return nil
@@ -37,9 +37,9 @@ func (s *site) cordon(ctx context.Context, n *node, now time.Time) error {
 	})
 }
 
-// drain brings a cordoned node nearer to its end: no pods, no node. It returns
-// when to call again; 0: the node is gone. After timeout, when that is not 0,
-// it goes with what is on it.
+// drain evicts the pods of a cordoned node, and removes the node when no pod is
+// left. It returns after which time to call it again; 0: the node is removed. After
+// timeout, when that is not 0, it removes the node with its pods.
 func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now time.Time) (time.Duration, error) {
 	pods, err := s.podsOn(ctx, n)
 	if err != nil {
@@ -47,10 +47,10 @@ func (s *site) drain(ctx context.Context, n *node, timeout time.Duration, now ti
 	}
 	var again time.Duration
 	for _, p := range pods {
-		if !toMove(&p) {
+		if !mustMove(&p) {
 			continue
 		}
-		wait := leavingEvery
+		wait := evictedRetry
 		if p.GetDeletionTimestamp() == nil {
 			if wait, err = s.evict(ctx, &p); err != nil {
 				return 0, err
@@ -76,9 +76,9 @@ func (s *site) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured
 	return list.Items, nil
 }
 
-// toMove says whether a node waits for a pod: not for those that are over, and
-// not for those that belong to the node.
-func toMove(pod *unstructured.Unstructured) bool {
+// mustMove reports whether a drain waits for a pod: not for a pod that has ended, and
+// not for a pod of the node itself (of a DaemonSet, or static).
+func mustMove(pod *unstructured.Unstructured) bool {
 	if phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase"); phase == "Succeeded" ||
 		phase == "Failed" {
 		return false
@@ -90,7 +90,7 @@ func toMove(pod *unstructured.Unstructured) bool {
 	return owner == nil || owner.Kind != "DaemonSet"
 }
 
-// evict asks a pod to go and returns when to look for it.
+// evict evicts a pod and returns after which time to look for it.
 func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.Duration, error) {
 	eviction := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": pod.GetName(),
@@ -100,19 +100,19 @@ func (s *site) evict(ctx context.Context, pod *unstructured.Unstructured) (time.
 		metav1.CreateOptions{}, "eviction")
 	switch {
 	case apierrors.IsTooManyRequests(err): // a disruption budget
-		return refusedEvery, nil
+		return refusedRetry, nil
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("evicting %s/%s: %w", pod.GetNamespace(), pod.GetName(), err)
 	}
-	return leavingEvery, nil
+	return evictedRetry, nil
 }
 
-// remove deletes a node and the pods that it leaves, which nobody would end.
+// remove deletes a node and its remaining pods, which no kubelet would end.
 func (s *site) remove(ctx context.Context, n *node) error {
 	precondition := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.Metadata.UID}}
 	err := s.client.Resource(nodeResource()).Delete(ctx, n.Metadata.Name, precondition)
 	if apierrors.IsConflict(err) {
-		return nil // another of the same name, which is not meant
+		return nil // another node of the same name
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("removing node %s of %s: %w", n.Metadata.Name, s.cluster, err)
@@ -127,7 +127,7 @@ func (s *site) remove(ctx context.Context, n *node) error {
 		err := s.client.Resource(podResource()).Namespace(p.GetNamespace()).Delete(ctx, p.GetName(),
 			metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("ending %s/%s with its node: %w", p.GetNamespace(), p.GetName(), err)
+			return fmt.Errorf("deleting %s/%s with its node: %w", p.GetNamespace(), p.GetName(), err)
 		}
 	}
 	return nil

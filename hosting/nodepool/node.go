@@ -21,10 +21,10 @@ const (
 	simulatedLabel    = "atoll.dev/simulated"
 	instanceTypeLabel = "node.kubernetes.io/instance-type"
 
-	// appliedAnnotation of a Node holds the labels and taints that the pool
-	// gave it, so that those may be taken away which it no longer says.
+	// appliedAnnotation of a Node holds the labels and taints that the pool set, so
+	// that they are removed when the pool's spec no longer has them.
 	appliedAnnotation = "atoll.dev/applied"
-	// drainingAnnotation says since when a Node is being drained, for good.
+	// drainingAnnotation of a Node is when its drain began; a drain is never undone.
 	drainingAnnotation = "atoll.dev/draining-since"
 
 	kubeReservedMilliCPU  = 500
@@ -36,7 +36,7 @@ func nodeResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 }
 
-// node is the part of a Node that matters here.
+// node is the part of a Node that this package uses.
 type node struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Spec     struct {
@@ -74,7 +74,7 @@ func (n *node) ready() bool {
 	return false
 }
 
-// readySince is when the node became ready, or ceased to be.
+// readySince is when the node became ready, or stopped being ready.
 func (n *node) readySince() time.Time {
 	for _, c := range n.Status.Conditions {
 		if c.Type == "Ready" {
@@ -84,8 +84,7 @@ func (n *node) readySince() time.Time {
 	return n.Metadata.CreationTimestamp.Time
 }
 
-// draining says whether the node is on its way out. Its annotation's value is
-// when that began.
+// draining reports whether the node is being drained, in order to be removed.
 func (n *node) draining() bool { return n.Metadata.Annotations[drainingAnnotation] != "" }
 
 func (n *node) drainingSince(now time.Time) time.Time {
@@ -113,8 +112,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// nodePrefix is what a pool's nodes are called: as the customer calls the
-// pool, which is part of the NodePool's name after the cluster's.
+// nodePrefix is the first part of the names of a pool's nodes: the customer's name
+// of the pool, which follows the cluster's name in the NodePool's name.
 func nodePrefix(pool *hypershift.NodePool) string {
 	return strings.TrimPrefix(pool.Name, pool.Spec.ClusterName+"-")
 }
@@ -132,8 +131,8 @@ func (w wanted) applied() string {
 	return string(text)
 }
 
-// build makes a Node; place is its number in the cluster's networks, which no
-// other node of the cluster has.
+// build returns a new Node. place is its number in the cluster's networks; no other
+// node of the cluster has it.
 func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstructured.Unstructured, error) {
 	pods, ok := subnet(w.pods, w.hostBits, place)
 	if !ok {
@@ -189,14 +188,14 @@ func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstr
 	}}, nil
 }
 
-// refit returns what a node lacks of its pool's labels and taints, as a merge
-// patch of metadata and spec; nil when it lacks nothing.
+// refit returns a merge patch of metadata and spec that sets the pool's labels and
+// taints on a node, and removes earlier ones; nil when the node has them.
 func (w wanted) refit(n *node) map[string]any {
 	if n.Metadata.Annotations[appliedAnnotation] == w.applied() {
 		return nil
 	}
 	var before applied
-	_ = json.Unmarshal([]byte(n.Metadata.Annotations[appliedAnnotation]), &before) // someone else's text is as none
+	_ = json.Unmarshal([]byte(n.Metadata.Annotations[appliedAnnotation]), &before) // a text that is no JSON counts as none
 	labels := map[string]any{}
 	for key := range before.Labels {
 		labels[key] = nil
@@ -204,7 +203,7 @@ func (w wanted) refit(n *node) map[string]any {
 	for key, value := range w.labels {
 		labels[key] = value
 	}
-	for key := range labels { // which nobody may take
+	for key := range labels { // the labels of build stay
 		if ours := n.Metadata.Labels[key]; reserved(key) {
 			labels[key] = ours
 		}
@@ -223,7 +222,7 @@ func (w wanted) refit(n *node) map[string]any {
 	}
 }
 
-// reserved says whether a label is set by build.
+// reserved reports whether build sets a label.
 func reserved(key string) bool {
 	switch key {
 	case hypershift.NodePoolLabel, simulatedLabel, instanceTypeLabel, "kubernetes.io/arch", "kubernetes.io/os",

@@ -1,19 +1,17 @@
-// Package nodepool gives hosted clusters their nodes: it follows the NodePools
-// of a management cluster and keeps, in each customer's plane, as many Nodes
-// as its pools want, of the version, machine type, labels and taints that they
-// say. The nodes are simulated: the plane's own process plays their kubelet
-// (KWOK, see kube/nodes), and they, and the pool's status, say so.
+// Package nodepool makes the nodes of hosted clusters: it follows the NodePools of
+// a management cluster and keeps, in each customer's plane, as many Nodes as its
+// pools order, with their version, machine type, labels and taints. The nodes are
+// simulated: the plane's own process plays their kubelet (KWOK, see kube/nodes);
+// labels of the nodes and a condition of the pool show this.
 //
-// What is to be done is a pure function, plan, of what is wanted and the Nodes
-// that there are. A pool that shrinks, changes its version or machine type, or
-// goes, drains a node before it removes it; a changed version or machine type
-// is rolled out with one node more than wanted, never with one less. Nodes
-// that were deleted come back; with auto-repair, those that are not ready for
-// long are replaced.
+// The pure function plan decides, from the ordered pool and the existing Nodes. A
+// node is drained before it is removed, when its pool shrinks, changes its version
+// or machine type, or is deleted. A changed version or machine type is rolled out
+// with one node more than ordered, never with one less. Deleted nodes are made
+// again; with auto-repair, a node that is not ready for long is replaced.
 //
-// Nodes are watched, not asked for. No plane is woken: what a pool wants of
-// one that sleeps is done when it wakes, and nodes whose pool has gone
-// meanwhile go then.
+// Nodes are watched, not polled. No plane is woken: the changes to a sleeping
+// plane's nodes are made when it wakes, and orphaned nodes are removed then.
 //
 // Only cli imports it; what it needs of hosting is the interface Planes.
 package nodepool
@@ -50,9 +48,9 @@ type Options struct {
 	// UnhealthyAfter is how long a node may be unready before auto-repair
 	// replaces it; default 8 min, as HyperShift's health checks have it.
 	UnhealthyAfter time.Duration
-	// Patience is how long a pool that is being deleted waits for what may never
-	// come: a plane that is away, and pods that must not go although there is no
-	// other pool for them. Default 30 s.
+	// Patience is how long a pool that is being deleted waits for a plane that does
+	// not serve, and for pods that a disruption budget keeps although no other pool
+	// can take them. Default 30 s.
 	Patience time.Duration
 	Log      *slog.Logger // default: none
 	Observe  func(key loop.Key, took time.Duration, err error)
@@ -69,7 +67,7 @@ const waitForPlane = 5 * time.Second
 
 // callLimit is how long one call may take, and share how many of one cluster
 // there are at once: what a plane answers, and when, is its customer's affair
-// (a webhook may take half a minute), and nobody else shall wait for it.
+// (a webhook may take half a minute), and no other customer may wait for it.
 const (
 	workers   = 16
 	share     = 2
@@ -267,8 +265,9 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 }
 
 // releaseWhenOverdue lets a pool go that is being deleted for longer than its drain may
-// take, although its plane fails or refuses to end its nodes: a webhook of the
-// customer's may, for ever. They are nobody's then, and go when they can.
+// take, although its plane fails or refuses to delete its nodes: a webhook of the
+// customer's may refuse for ever. The nodes become orphans, which are removed when
+// that is possible.
 func (k *keeper) releaseWhenOverdue(ctx context.Context, object *unstructured.Unstructured, cluster controlplane.ID,
 	pool *hypershift.NodePool, err error) error {
 	at := object.GetDeletionTimestamp()
@@ -278,18 +277,17 @@ func (k *keeper) releaseWhenOverdue(ctx context.Context, object *unstructured.Un
 	// the plane may have taken the call's time
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitForPlane)
 	defer cancel()
-	k.o.Log.Warn("a NodePool is let go whose nodes could not be ended", "namespace", pool.Namespace, "name", pool.Name,
+	k.o.Log.Warn("a NodePool is released although its nodes could not be removed", "namespace", pool.Namespace, "name", pool.Name,
 		"error", err)
 	return k.releasePool(ctx, object)
 }
 
-// lastDrain is how long a pool that is deleted waits for its pods: as long as
-// it says, and not for ever, since its cluster's end waits for it. When no other
-// pool stays, no pod has anywhere to go, and what a disruption budget asks for
-// never comes.
+// lastDrain is how long a pool that is being deleted waits for its pods: as long as
+// its spec orders, and never for ever, since its cluster's deletion waits for it.
+// Without another pool no pod can move, and a disruption budget is never met.
 func (k *keeper) lastDrain(cluster controlplane.ID, pool *hypershift.NodePool) time.Duration {
-	if said := pool.Spec.NodeDrainTimeout; said != nil && said.Duration > 0 {
-		return said.Duration
+	if ordered := pool.Spec.NodeDrainTimeout; ordered != nil && ordered.Duration > 0 {
+		return ordered.Duration
 	}
 	for _, other := range k.pools.Keys() {
 		if other.Namespace != cluster.Namespace {
@@ -303,7 +301,7 @@ func (k *keeper) lastDrain(cluster controlplane.ID, pool *hypershift.NodePool) t
 	return k.o.Patience
 }
 
-// sooner returns the shorter of two times, of which 0 means never.
+// sooner returns the shorter of two durations; 0 means never.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -325,9 +323,9 @@ func pausedFor(pool *hypershift.NodePool, now time.Time) (left time.Duration, ac
 	return left, active
 }
 
-// hostedCluster returns nil when there is none, or none for long. It reads
-// the watch's copy and asks only when there is none, because a NodePool may be
-// known before its cluster.
+// hostedCluster returns nil when the HostedCluster does not exist or is being
+// deleted. It reads the API only when the watch has no copy, because the watch may
+// bring a NodePool before its cluster.
 func (k *keeper) hostedCluster(ctx context.Context, namespace, name string) (*hypershift.HostedCluster, error) {
 	if name == "" {
 		return nil, nil

@@ -201,7 +201,7 @@ func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
 	w.pool("x", 2, nil)
 	w.ready("s")
 	w.ready("x")
-	w.sleep(true)
+	w.sleep()
 	w.await("s", hypershift.Ready, "True", Asleep)
 	w.change("s", map[string]any{"replicas": 2})
 	w.await("s", hypershift.Ready, "False", Asleep)
@@ -209,13 +209,13 @@ func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
 	w.gone("x")
 	w.awaitNodes("s", "s-0")
 	w.awaitNodes("x", "x-0", "x-1")
-	w.sleep(false)
+	w.wake()
 	w.ready("s")
 	w.awaitNodes("s", "s-0", "s-1")
 	w.awaitNodes("x")
 
 	// The cluster's end is the pools' end, with nothing to drain.
-	w.sleep(true)
+	w.sleep()
 	if err := w.admin.Resource(hypershift.HostedClusters()).Namespace(w.namespace).Delete(t.Context(), w.cluster,
 		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestI9PoolsOfASleepingPlaneConverge(t *testing.T) {
 // Nothing in a customer's cluster holds up the end of a pool, for which the
 // end of the cluster waits: pods that must not go and cannot go anywhere, a
 // plane that does not come, one that refuses, a pool that cannot be read.
-func TestI9APoolEndsWhateverIsInItsWay(t *testing.T) {
+func TestI9APoolIsDeletedWhateverItsPlaneAnswers(t *testing.T) {
 	w := newWorld(t, Options{Patience: 300 * time.Millisecond})
 	w.pool("e", 1, nil)
 	w.ready("e")
@@ -245,13 +245,13 @@ func TestI9APoolEndsWhateverIsInItsWay(t *testing.T) {
 
 	w.pool("f", 1, nil)
 	w.ready("f")
-	w.planes.set(true)
+	w.planes.stop()
 	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster,
 		map[string]any{"status": map[string]any{"power": "Waking"}}, "status")
 	w.delete("f")
 	w.gone("f")
 	w.awaitNodes("f", "f-0")
-	w.planes.set(false)
+	w.planes.serve()
 	w.awaitNodes("f")
 
 	w.pool("g", 1, nil)

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// decision is what a pool needs done now. Everything in it may be done again,
-// and by someone who has seen less than there is.
+// decision is the next change of a pool's nodes. Every part may be executed twice,
+// and with an outdated view of the nodes.
 type decision struct {
 	create  int           // so many new nodes
-	drain   []*node       // to be emptied, and then removed; those that are being drained are among them
-	abandon []*node       // to be removed as they are: nothing on them answers
-	inPlace []*node       // to be given the wanted version as they are
+	drain   []*node       // to be drained and then removed, also those whose drain has begun
+	abandon []*node       // to be removed without a drain: they do not answer
+	inPlace []*node       // to be upgraded in place
 	again   time.Duration // when time alone changes the decision; 0: never
 }
 
-// plan decides. nodes are the pool's, in no order.
+// plan decides what to change. nodes are the pool's, in any order.
 func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) decision {
 	var d decision
 	var live []*node
@@ -36,7 +36,7 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 		}
 	}
 	if w.invalid != nil {
-		return d // what is there stays; nobody knows what else is wanted
+		return d // the order cannot be read: existing nodes stay
 	}
 	outdated := 0
 	for _, n := range live {
@@ -67,12 +67,12 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 	return d
 }
 
-// allFreshReady says whether every node of the wanted kind is ready.
+// allFreshReady reports whether every current node is ready.
 func allFreshReady(w wanted, nodes []*node) bool {
 	return !slices.ContainsFunc(nodes, func(n *node) bool { return w.current(n) && !n.ready() })
 }
 
-// unreadyOutdated says whether there is a node that is no loss.
+// unreadyOutdated reports whether a node is both outdated and not ready.
 func unreadyOutdated(w wanted, nodes []*node) bool {
 	return slices.ContainsFunc(nodes, func(n *node) bool { return !w.current(n) && !n.ready() })
 }

@@ -142,7 +142,7 @@ func TestRepairWaitsItsTime(t *testing.T) {
 	}
 }
 
-func TestReading(t *testing.T) {
+func TestReadNodePool(t *testing.T) {
 	hc := &hypershift.HostedCluster{Spec: hypershift.HostedClusterSpec{Release: hypershift.Release{
 		Image: "atoll.dev/release:1.36.3"}}}
 	two, many := int32(2), int32(maxReplicas+1)

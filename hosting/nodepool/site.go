@@ -20,7 +20,7 @@ import (
 	"atoll.dev/hosting/loop"
 )
 
-// sites are the planes whose nodes are watched.
+// sites are the planes whose nodes this process watches.
 type sites struct {
 	ctx    context.Context // of Run: the watches end with it
 	keeper *keeper
@@ -34,7 +34,7 @@ func newSites(ctx context.Context, k *keeper) *sites {
 	return &sites{ctx: ctx, keeper: k, all: map[controlplane.ID]*site{}}
 }
 
-// open returns the site of a cluster whose plane runs, watching its nodes.
+// open returns the site of a cluster whose plane serves. A new site begins to watch.
 func (s *sites) open(cluster controlplane.ID, admin controlplane.Admin) *site {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func nodesClient(cluster controlplane.ID, admin controlplane.Admin) (dynamic.Int
 	return client, nil
 }
 
-// site is one plane, seen from its nodes.
+// site is one plane, whose nodes are watched.
 type site struct {
 	cluster    controlplane.ID
 	kubeconfig []byte // that client was made from
@@ -108,13 +108,13 @@ type site struct {
 	stop       func()
 
 	mu     sync.Mutex
-	places map[string]int // given to nodes that the watch may not have brought yet
+	places map[string]int // of created nodes that the watch may not have brought yet
 }
 
 // changed is called for each change of a node.
 func (s *site) changed(ctx context.Context, key loop.Key, object *unstructured.Unstructured) (time.Duration, error) {
 	if object == nil {
-		s.keeper.triggerPools(s.cluster) // whose it was is not known any more
+		s.keeper.triggerPools(s.cluster) // the pool of a deleted node is not known
 		return 0, nil
 	}
 	pool := loop.Key{Namespace: s.cluster.Namespace, Name: object.GetLabels()[hypershift.NodePoolLabel]}
@@ -170,8 +170,8 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 	return mine, nil
 }
 
-// execute executes a decision. It returns when it is to be looked at again,
-// because something is waited for that nothing tells of.
+// execute executes a decision. It returns after which time to decide again,
+// because it waits for a change that sends no event; 0: never.
 func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (
 	time.Duration, error) {
 	for _, n := range nodes {
@@ -232,8 +232,7 @@ func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, 
 	return nil
 }
 
-// place gives a node the lowest number in the cluster's networks that no
-// other has.
+// place reserves for a node the lowest free number in the cluster's networks.
 func (s *site) place(w wanted, name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,8 +260,8 @@ func (s *site) place(w wanted, name string) int {
 	return at
 }
 
-// patch changes a node if it has not been changed meanwhile, where the patch
-// says so; a node that is gone is not missed.
+// patch changes a node. A patch with a resource version fails after another
+// change; a node that no longer exists is no error.
 func (s *site) patch(ctx context.Context, n *node, patch map[string]any, subresources ...string) error {
 	text, err := json.Marshal(patch)
 	if err != nil {

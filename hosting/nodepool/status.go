@@ -209,12 +209,12 @@ func isHeld(object *unstructured.Unstructured) bool {
 	return slices.Contains(object.GetFinalizers(), finalizer)
 }
 
-// holdPool keeps the NodePool until its nodes are gone.
+// holdPool adds the finalizer, which keeps the NodePool until its nodes are removed.
 func (k *keeper) holdPool(ctx context.Context, object *unstructured.Unstructured) error {
 	return k.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
-// releasePool lets the NodePool go.
+// releasePool removes the finalizer.
 func (k *keeper) releasePool(ctx context.Context, object *unstructured.Unstructured) error {
 	if !isHeld(object) {
 		return nil
@@ -224,7 +224,7 @@ func (k *keeper) releasePool(ctx context.Context, object *unstructured.Unstructu
 	}))
 }
 
-// finalizers writes the list if nobody has changed the object meanwhile.
+// finalizers replaces the list of an object that has not changed since it was read.
 func (k *keeper) finalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list,
 		"resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})

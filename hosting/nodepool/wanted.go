@@ -15,7 +15,7 @@ const (
 	maxReplicas = 500
 )
 
-// wanted is what a pool asks for, read and checked.
+// wanted is a pool's spec, decoded and checked.
 type wanted struct {
 	replicas     int
 	version      string // of Kubernetes, without v
@@ -94,7 +94,7 @@ func (w *wanted) readMachine(s hypershift.NodePoolSpec) error {
 	}
 	var known bool
 	if w.instance, known = instancetype.Lookup(name); !known {
-		return fmt.Errorf("spec.platform.aws.instanceType: nobody knows %s", name)
+		return fmt.Errorf("spec.platform.aws.instanceType: %s is unknown", name)
 	}
 	if s.Arch != "" && s.Arch != w.instance.Arch {
 		return fmt.Errorf("spec.arch: %s is a machine of %s, not %s", name, w.instance.Arch, s.Arch)
@@ -127,8 +127,8 @@ var (
 
 const (
 	defaultHostBits = 23
-	// firstMachine is the first node's place in its network: what is before
-	// it is the network's own.
+	// firstMachine is the number of the first node's address in its network; the
+	// addresses before are the network's own.
 	firstMachine = 16
 )
 
@@ -153,12 +153,12 @@ func (w *wanted) readNetworks(hc *hypershift.HostedCluster) error {
 		}
 		w.machines = p.Masked()
 	}
-	// A small network is one node's; more than one is asked of larger ones.
+	// A network smaller than one node's share is the share of one node.
 	w.hostBits = min(max(w.hostBits, w.pods.Bits()), w.pods.Addr().BitLen())
 	return nil
 }
 
-// current says whether a node is what would be made today.
+// current reports whether a node is as a new node of the pool would be.
 func (w wanted) current(n *node) bool {
 	return w.sameMachine(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
 }

@@ -240,20 +240,34 @@ func (w *world) gone(pool string) {
 	})
 }
 
-func (p *onePlane) set(asleep bool) {
+func (p *onePlane) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asleep = asleep
+	p.asleep = true
 }
 
-// sleep makes the plane unreachable, or reachable, and says so as hosting does.
-func (w *world) sleep(asleep bool) {
+func (p *onePlane) serve() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asleep = false
+}
+
+// sleep makes the plane unreachable and reports it asleep, as hosting does.
+func (w *world) sleep() {
 	w.t.Helper()
-	w.planes.set(asleep)
-	power := hypershift.Awake
-	if asleep {
-		power = hypershift.Asleep
-	}
+	w.planes.stop()
+	w.reportPower(hypershift.Asleep)
+}
+
+// wake makes the plane reachable and reports it awake.
+func (w *world) wake() {
+	w.t.Helper()
+	w.planes.serve()
+	w.reportPower(hypershift.Awake)
+}
+
+func (w *world) reportPower(power hypershift.Power) {
+	w.t.Helper()
 	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster,
 		map[string]any{"status": map[string]any{"power": power}}, "status")
 }

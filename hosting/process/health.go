@@ -41,7 +41,7 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 			}
 		case <-p.Exited():
 			x.process = nil
-			return fmt.Errorf("%w: %s", plane.ErrExited, p.Said())
+			return fmt.Errorf("%w: %s", plane.ErrExited, p.LastOutput())
 		case err := <-ready:
 			if err != nil {
 				continue // the process has ended, or ctx has

@@ -88,7 +88,7 @@ func TestAConnectionIsHeldUntilHostingIsBack(t *testing.T) {
 	}
 }
 
-func TestAPlaneThatDoesNotAnswerIsAskedForOnce(t *testing.T) {
+func TestAPlaneThatDoesNotAnswerIsWokenOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	gone := plainBackend(t, echo)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +127,7 @@ func TestAWakeEndsAtItsLimit(t *testing.T) {
 	}
 }
 
-func TestHostingKnowsWhoIsConnected(t *testing.T) {
+func TestHostingCountsConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	c := NewControl(noWake)
 	var idle atomic.Int32

@@ -40,7 +40,7 @@ func TestAConnectionGoesToThePlaneThatItNames(t *testing.T) {
 	}
 }
 
-func TestWhoNamesNoPlaneGetsAnAlert(t *testing.T) {
+func TestAHelloWithoutARouteGetsAnAlert(t *testing.T) {
 	w := newWorld(t, nil)
 	want := map[outcome]float64{}
 	for name, c := range map[string]struct {
@@ -64,7 +64,7 @@ func TestWhoNamesNoPlaneGetsAnAlert(t *testing.T) {
 	}
 }
 
-func TestWhoIsSlowToNameAPlaneIsRefused(t *testing.T) {
+func TestASlowHelloIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{Dir: t.TempDir()})
 		client, server := net.Pipe()

@@ -16,7 +16,7 @@ import (
 // A cluster is removed by force while its control plane runs: its room is not
 // given away, the control plane is listed with its size, and an operator ends
 // it. Then nothing is left, and the record says who did that.
-func TestI9WhatAForcedDeletionLeavesBehindIsFoundAndEnded(t *testing.T) {
+func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
 	r := localtest.New(t)
 	w := &world{t: t, r: r, api: r.API()}
 	made, err := w.api.CreateCluster(t.Context(), platform.ClusterRequest{Name: "forced"})
