@@ -63,7 +63,7 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 		if e.Expires != "" {
 			indexes = append(indexes, e.expiryIndex())
 		}
-		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Compare: compare, Recorded: recorded,
+		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Head: wireHead, Compare: compare, Recorded: recorded,
 			History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)

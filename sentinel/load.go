@@ -253,7 +253,7 @@ type found struct {
 // when the document is none of ours.
 func (s *Sentinel) judge(ctx context.Context, doc *store.Document, told int64, now time.Time) (found, Verdict, bool) {
 	d := s.duties[doc.Kind]
-	f, err := FactsOf(doc.Wire, doc.ObservedAt)
+	f, err := FactsOf(doc.Wire)
 	x := found{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
 		doc.Generation, markOf(doc), doc.DeletedAt != nil, 1}}
 	if err == nil && !d.rules.matches(f) {

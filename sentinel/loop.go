@@ -185,7 +185,7 @@ func (s *Sentinel) concernsLabels(d *duty, doc *store.Document) bool {
 	if len(d.rules.selector) == 0 {
 		return true
 	}
-	f, err := FactsOf(doc.Wire, nil)
+	f, err := FactsOf(doc.Wire)
 	return err == nil && d.rules.matches(f)
 }
 
@@ -333,7 +333,7 @@ func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document,
 	fresh := r.held == doc
 	state := r.State
 	state.Generation = max(state.Generation, doc.Generation) // read just now, it may be ahead of the feed
-	f, err := FactsOf(doc.Wire, doc.ObservedAt)
+	f, err := FactsOf(doc.Wire)
 	var v Verdict
 	if err == nil {
 		v, err = d.rules.verdict(ctx, f, state, now)

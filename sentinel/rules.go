@@ -150,9 +150,8 @@ type Facts struct {
 	reported   time.Time // the last report, or the last change when there is none
 }
 
-// FactsOf reads a resource's wire form. observed is when a report was last seen
-// that said nothing new, or nil.
-func FactsOf(wire []byte, observed *time.Time) (Facts, error) {
+// FactsOf reads a resource's wire form.
+func FactsOf(wire []byte) (Facts, error) {
 	f := Facts{conditions: map[string]any{}}
 	if err := json.Unmarshal(wire, &f.resource); err != nil {
 		return f, fmt.Errorf("reading a resource: %w", err)
@@ -188,9 +187,6 @@ func FactsOf(wire []byte, observed *time.Time) (Facts, error) {
 	if f.reported.IsZero() {
 		later(f.resource["created_time"])
 		later(f.resource["updated_time"])
-	}
-	if observed != nil && observed.After(f.reported) {
-		f.reported = *observed
 	}
 	return f, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -70,10 +69,10 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) write {
 	if tombstone == nil {
 		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
-			next.DeletedAt)
+			next.DeletedAt, next.Wire[:next.head])
 	}
 	return k.compose(ctx, reviveStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
-		next.DeletedAt, tombstone.Version)
+		next.DeletedAt, next.Wire[:next.head], tombstone.Version)
 }
 
 // inTheWay finds why a creation found its place taken: an *ExistsError, or a tombstone of the id, or nothing any more.
@@ -219,24 +218,6 @@ func current(cur Document, found bool, ifVersion int64) error {
 	}
 	if ifVersion != 0 && cur.Version != ifVersion {
 		return &StaleError{Kind: cur.Kind, ID: cur.ID, Asked: ifVersion, Latest: cur.Version, Current: cur}
-	}
-	return nil
-}
-
-const touchSQL = `with o as materialized (select set_config('synchronous_commit', 'off', true))
-	update document set observed_at = greatest(observed_at, $3) from o where kind = $1 and id = $2 and removed_at is null`
-
-// Touch moves a document's observation time forward, in place: no version, no feed entry, nobody is woken. A time that
-// is not later than the stored one, or a document that is not there, is no error. It does not wait for the disk: the
-// last few hundred milliseconds of observations may be lost with a crash.
-func (s *Store) Touch(ctx context.Context, kind Kind, id string, observed time.Time) error {
-	// idempotent, so it may be sent again like a read
-	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, touchSQL, string(kind), id, observed.UTC())
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("touching %s %s: %w", kind, id, err)
 	}
 	return nil
 }

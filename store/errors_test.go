@@ -70,7 +70,6 @@ func TestADatabaseThatIsDownIsUnavailableWithinTwoSeconds(t *testing.T) {
 		"create": func() error { _, err := s.Create(ctx, doc("Bundle", "y", "y", `{}`)); return err },
 		"update": func() error { _, _, err := s.Update(ctx, "Bundle", "x", 0, spec(`{"a":1}`)); return err },
 		"remove": func() error { return s.Remove(ctx, "Bundle", "x", 0) },
-		"touch":  func() error { return s.Touch(ctx, "Bundle", "x", time.Now()) },
 		"ping":   func() error { return s.Ping(ctx) },
 		"tx": func() error {
 			return s.Tx(ctx, func(tx *store.Tx) error { _, err := tx.Get(ctx, "Bundle", "x"); return err })

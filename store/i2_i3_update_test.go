@@ -187,9 +187,6 @@ func TestI3AContentEqualWriteChangesNothingAndWakesNobody(t *testing.T) {
 			t.Fatalf("%s: %+v %v %v", what, got, changed, err)
 		}
 	}
-	if err := s.Touch(ctx, "Bundle", "x", time.Now()); err != nil {
-		t.Fatal(err)
-	}
 	if len(rung) != 0 {
 		t.Fatal("followers were woken")
 	}
@@ -197,7 +194,7 @@ func TestI3AContentEqualWriteChangesNothingAndWakesNobody(t *testing.T) {
 	if len(records) != 1 {
 		t.Fatalf("%+v", records)
 	}
-	if got := must[store.Document](t)(s.Get(ctx, "Bundle", "x")); got.ObservedAt == nil || got.Version != 1 {
+	if got := must[store.Document](t)(s.Get(ctx, "Bundle", "x")); got.Version != 1 {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -294,28 +291,6 @@ func TestI2AnObservationIsNotLost(t *testing.T) {
 	if d := must[store.Document](t)(s.Get(ctx, "Bundle", "x")); string(
 		d.Status) != `{"a": true, "b": true, "c": true, "d": true}` || d.Version != 2 {
 		t.Fatalf("%s at version %d", d.Status, d.Version)
-	}
-}
-
-func TestI3TouchMovesTheTimeForwardOnly(t *testing.T) {
-	s, ctx := open(t, pgtest.DSN(t)), t.Context()
-	must[store.Document](t)(s.Create(ctx, doc("Plain", "x", "x", `{}`)))
-	w := follow(t, s, store.FollowOptions{})
-	w.has("Plain/x", 1)
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, when := range []time.Time{at, at.Add(-time.Hour)} {
-		if err := s.Touch(ctx, "Plain", "x", when); err != nil {
-			t.Fatal(err)
-		}
-	}
-	d := must[store.Document](t)(s.Get(ctx, "Plain", "x"))
-	if !d.ObservedAt.Equal(at) {
-		t.Fatal(d.ObservedAt)
-	}
-	must[store.Document](t)(s.Create(ctx, doc("Plain", "mark", "mark", `{}`)))
-	w.has("Plain/mark", 1)
-	if w.batches != 2 {
-		t.Fatalf("%d batches", w.batches)
 	}
 }
 

@@ -11,31 +11,34 @@ import (
 )
 
 // columns of a document, in the order in which row scans them. The alias d is the table.
-const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.wire,
-	d.created_at, d.updated_at, d.deleted_at, d.observed_at, d.removed_at is not null, d.token`
+const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.head, d.wire,
+	d.created_at, d.updated_at, d.deleted_at, d.removed_at is not null, d.token`
 
 // row scans the columns; pointers, because the feed's statement has a row of nulls when nothing changed.
 type row struct {
-	kind, id, scope, name          *string
-	version, generation, token     *int64
-	spec, status, wire             []byte
-	created, updated, deleted, obs *time.Time
-	removed                        *bool
+	kind, id, scope, name      *string
+	version, generation, token *int64
+	spec, status, head, wire   []byte
+	created, updated, deleted  *time.Time
+	removed                    *bool
 }
 
 func (r *row) targets(more ...any) []any {
-	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.wire,
-		&r.created, &r.updated, &r.deleted, &r.obs, &r.removed, &r.token}, more...)
+	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.head, &r.wire,
+		&r.created, &r.updated, &r.deleted, &r.removed, &r.token}, more...)
 }
 
 func (r *row) empty() bool { return r.kind == nil }
 
 func (r *row) document() Document {
+	if len(r.head) > 0 {
+		r.wire = append(r.head, r.wire...)
+	}
 	return Document{
 		Kind: Kind(*r.kind), ID: *r.id, Scope: *r.scope, Name: *r.name, Version: *r.version, Generation: *r.generation,
 		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: r.wire,
-		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), ObservedAt: utc(
-			r.obs), Removed: *r.removed, token: *r.token,
+		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: *r.removed,
+		token: *r.token, head: len(r.head),
 	}
 }
 
@@ -49,7 +52,7 @@ func utc(t *time.Time) *time.Time {
 
 const (
 	getSQL    = `select ` + columns + ` from document d where kind = $1 and id = $2`
-	wireSQL   = `select d.kind, d.id, d.scope, d.version, d.wire from document d where kind = $1 and id = $2 and removed_at is null`
+	wireSQL   = `select d.kind, d.id, d.scope, d.version, d.head, d.wire from document d where kind = $1 and id = $2 and removed_at is null`
 	lockSQL   = getSQL + ` for update`
 	byNameSQL = `select ` + columns +
 		` from document d where kind = $1 and scope = $2 and name = $3 and name <> '' and removed_at is null and deleted_at is null`
@@ -89,8 +92,9 @@ func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error)
 // because PostgreSQL need not write spec and status as text.
 func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, err error) {
 	found := true
+	var head, tail []byte
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &d.Wire)
+		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &head, &tail)
 		if found = !errors.Is(err, pgx.ErrNoRows); !found {
 			return nil
 		}
@@ -102,6 +106,7 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	if err != nil {
 		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
 	}
+	d.Wire, d.head = append(head, tail...), len(head)
 	return d, nil
 }
 

@@ -64,8 +64,20 @@ alter table document set (fillfactor = 70)`
 const packedHistory = `alter table history add column packed bytea;
 alter table history alter column packed set storage external`
 
+// splitWire stores the head of the wire form, which has the spec, apart from the rest. A large row then keeps spec and
+// head outside of itself, where a change of the status leaves them, and the rest within it, compressed.
+const splitWire = `alter table document add column head bytea not null default '';
+do $$ begin
+	alter table document alter column head set compression lz4;
+exception when feature_not_supported then null;
+end $$;
+alter table document alter column kind set storage main, alter column id set storage main,
+	alter column scope set storage main, alter column name set storage main,
+	alter column status set storage main, alter column wire set storage main;
+alter table document set (toast_tuple_target = 1024, fillfactor = 75)`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory}
+var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"

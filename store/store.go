@@ -50,8 +50,6 @@ type Document struct {
 	CreatedAt, UpdatedAt time.Time
 	// DeletedAt is when deletion was requested; the document lives on until Remove. Once set it stays.
 	DeletedAt *time.Time
-	// ObservedAt is what Touch last set: it is not content.
-	ObservedAt *time.Time
 	// Removed marks a tombstone, which only followers see. It has the content that the document had last.
 	Removed bool
 
@@ -59,6 +57,7 @@ type Document struct {
 	// Update may leave it here for Render and Compare. The store never looks at it, and does not store it.
 	Decoded any
 
+	head  int   // how many bytes of Wire the column head has
 	token int64 // of who wrote it last, or its observation: with the version, which state of the row this is
 }
 
@@ -73,6 +72,9 @@ type KindSpec struct {
 	// Render makes the wire form, once per write, of the document as it will be stored. Nil: no wire form. It must be a
 	// function of the document alone. Its error refuses the write, wrapped in ErrInvalid.
 	Render func(Document) ([]byte, error)
+	// Head returns how many of the wire form's first bytes change only with the spec or with a deletion. PostgreSQL
+	// stores them apart, so that a change of the status does not write them again. Nil: 0.
+	Head func(wire []byte) int
 	// Begin completes the spec of a document that is being created, once its generation is known:
 	// an id that was removed is created again with the generation after the removed one's. It may
 	// be called several times. Nil: nothing is added.

@@ -272,7 +272,7 @@ func (r *pageReader) find(ctx context.Context) (page []found, total int, err err
 	}
 	where := r.q.where(arg)
 	counted := len(args)
-	size := "octet_length(d.wire)"
+	size := "octet_length(d.head) + octet_length(d.wire)"
 	if !r.q.WireOnly {
 		size += " + octet_length(d.spec::text) + octet_length(d.status::text)" // not pg_column_size: that is compressed
 	}

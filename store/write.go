@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,29 +24,31 @@ type write struct {
 	args    []any
 }
 
-// Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire, time, token.
-// A null spec or status means "as it was": an unchanged value is not sent, and not written again.
+// Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire form after its
+// head, time, token. A null spec, status or head stands for the stored value: an unchanged value is not sent, and
+// PostgreSQL does not write a value again that it stores outside of the row.
 const (
-	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token, scope, name, deleted_at)
-		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12) on conflict do nothing returning scope`
-	insertArgs = 12
+	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token, scope, name, deleted_at, head)
+		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea) on conflict do nothing returning scope`
+	insertArgs = 13
 
 	// reviveSQL makes a new document of a tombstone.
 	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
-		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, observed_at = null, xid = pg_current_xact_id()
-		where kind = $1 and id = $2 and version = $13 and removed_at is not null
+		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, xid = pg_current_xact_id()
+		where kind = $1 and id = $2 and version = $14 and removed_at is not null
 		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null and o.deleted_at is null)
 		returning scope`
-	reviveArgs = 13
+	reviveArgs = 14
 
 	updateSQL = `update document set version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
-		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, xid = pg_current_xact_id()
+		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, head = coalesce($14::bytea, head), xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
-	updateArgs = 13
+	updateArgs = 14
 
 	// observeSQL writes in place when things were observed. The token tells whether it was done,
 	// and others that what they read is not the latest, though its version is.
-	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6 where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
+	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head)
+		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
 )
 
 // sent is a statement around the given change: without a record, with one, and with one that has no content.
@@ -85,8 +88,8 @@ func (k *KindSpec) compose(ctx context.Context, st sent, next Document, spec, st
 // composeRecorded is compose with what the history keeps of the status.
 func (k *KindSpec) composeRecorded(ctx context.Context, st sent, next Document, spec, status, recorded json.RawMessage,
 	token int64, action string, more ...any) write {
-	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status), next.Wire,
-		next.UpdatedAt, token}, more...)
+	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status),
+		next.Wire[next.head:], next.UpdatedAt, token}, more...)
 	w := write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
 	switch {
 	case k.History:
@@ -117,7 +120,7 @@ func text(j json.RawMessage) any {
 }
 
 func (k *KindSpec) render(d *Document) error {
-	d.Wire = []byte{}
+	d.Wire, d.head = []byte{}, 0
 	if k.Render == nil {
 		return nil
 	}
@@ -126,7 +129,18 @@ func (k *KindSpec) render(d *Document) error {
 		return fmt.Errorf("%w: rendering: %w", ErrInvalid, err)
 	}
 	d.Wire = wire
+	if k.Head != nil {
+		d.head = k.Head(wire)
+	}
 	return nil
+}
+
+// changedHead returns the head of a document's wire form, or nil if it is stored already.
+func changedHead(cur, next Document) any {
+	if cur.head == next.head && bytes.Equal(cur.Wire[:cur.head], next.Wire[:next.head]) {
+		return nil
+	}
+	return next.Wire[:next.head]
 }
 
 // now is the database's resolution of the present time, later than what it follows.
@@ -149,7 +163,7 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 	if d.Status == nil {
 		d.Status = json.RawMessage("{}")
 	}
-	d.Version, d.Generation, d.Removed, d.ObservedAt = 1, 1, false, nil
+	d.Version, d.Generation, d.Removed = 1, 1, false
 	at := d.CreatedAt.UTC().Truncate(time.Microsecond)
 	if d.CreatedAt.IsZero() {
 		at = now(time.Time{})
@@ -219,7 +233,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	if spec != nil {
 		next.Generation = max(cur.Generation+1, asked)
 	}
-	next.CreatedAt, next.ObservedAt = cur.CreatedAt, cur.ObservedAt
+	next.CreatedAt = cur.CreatedAt
 	next.UpdatedAt, next.Removed, next.token = now(cur.UpdatedAt), remove, token
 	if err := k.render(&next); err != nil {
 		return cur, w, false, err
@@ -233,7 +247,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 		recorded = k.Recorded(cur, next)
 	}
 	w = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
-		cur.Version, cur.token)
+		cur.Version, cur.token, changedHead(cur, next))
 	return next, w, true, nil
 }
 
@@ -262,7 +276,8 @@ func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, 
 	if err := k.render(next); err != nil {
 		return w, err
 	}
-	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire, token, cur.token}
+	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire[next.head:], token, cur.token,
+		changedHead(cur, *next)}
 	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args},
 		nil
 }
