@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,10 +62,15 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			indexes = append(indexes, store.Index{Name: "tenants", On: "btree ((spec->'tenancy'), created_at, id)",
 				Live: true})
 		}
+		indexes = append(indexes, store.Index{Name: "facets", On: "gin (facets)", Live: true})
+		for _, field := range e.Indexed {
+			indexes = append(indexes, fieldIndex(field))
+		}
 		if e.Expires != "" {
 			indexes = append(indexes, e.expiryIndex())
 		}
-		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Head: wireHead, Compare: compare, Recorded: recorded,
+		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Head: wireHead, Tail: e.renderTail,
+			Facets: facets, Compare: compare, Recorded: recorded,
 			History: true, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}), o.Kinds...)
@@ -90,6 +97,19 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 	d.stop = stop
 	d.follower.Go(func() { _ = d.Feed.Run(following) })
 	return d, nil
+}
+
+// fieldIndex serves searches by a member of the spec: spec.a.b='text'.
+func fieldIndex(field string) store.Index {
+	path := strings.Split(field, ".")
+	last := len(path) - 1
+	on := "(spec->'spec')"
+	for _, member := range path[:last] {
+		on += "->'" + member + "'"
+	}
+	// Another field is another index. Names in PostgreSQL are short.
+	name := fmt.Sprintf("field_%08x", crc32.ChecksumIEEE([]byte(field)))
+	return store.Index{Name: name, On: "btree ((" + on + "->>'" + path[last] + "'))", Live: true}
 }
 
 // Close ends the following and closes the connections. Whoever uses the

@@ -31,6 +31,9 @@ type Entity struct {
 	// Expires is the member of the spec, such as expires_at, that says when a
 	// resource is to be deleted, in RFC 3339; "" for never. Who has none lives on.
 	Expires string `yaml:"expires"`
+	// Indexed are members of the spec, such as region or network.pod_cidr, by
+	// whose text resources are searched often: spec.region='eu-west-1'.
+	Indexed []string `yaml:"indexed"`
 
 	RequiredAdapters []string        `yaml:"required_adapters"`
 	References       []ReferenceRule `yaml:"references"`
@@ -120,6 +123,7 @@ var (
 	kindForm   = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
 	pluralForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`)
 	memberForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+	fieldForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62}){0,7}$`)
 )
 
 // NewRegistry checks the entities and how they belong together.
@@ -180,6 +184,8 @@ func (r *Registry) add(e *Entity) error {
 			maxName)
 	case e.RequireSpecSchema && e.SpecSchemaName == "":
 		return fmt.Errorf("require_spec_schema needs spec_schema_name")
+	case slices.ContainsFunc(e.Indexed, func(field string) bool { return !fieldForm.MatchString(field) }):
+		return fmt.Errorf("indexed %q are not all members of a spec", e.Indexed)
 	case e.Expires != "" && !memberForm.MatchString(e.Expires):
 		return fmt.Errorf("expires %q is no member of a spec", e.Expires)
 	}

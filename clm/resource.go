@@ -3,6 +3,7 @@ package clm
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -118,11 +119,53 @@ func declaredOf(d store.Document) (declared, error) {
 	if m := decodedOf(d); m != nil {
 		return m.spec, nil
 	}
-	var r declared
-	if err := json.Unmarshal(d.Spec, &r); err != nil {
+	r, err := scanDeclared(d.Spec)
+	if err != nil {
 		return r, fmt.Errorf("reading %s %s: %w", d.Kind, d.ID, err)
 	}
 	return r, nil
+}
+
+// scanDeclared reads what json.Marshal made of a declared. Its spec shares memory with text.
+func scanDeclared(text []byte) (r declared, err error) {
+	s := jsonscan.New(text)
+	s.Object(func(key string) {
+		switch key {
+		case "labels":
+			r.Labels = scanStrings(s)
+		case "spec":
+			r.Spec = s.Raw()
+		case "references":
+			err = errors.Join(err, json.Unmarshal(s.Raw(), &r.References))
+		case "owner":
+			err = errors.Join(err, json.Unmarshal(s.Raw(), &r.Owner))
+		case "tenancy":
+			r.Tenancy = scanStrings(s)
+		case "created_by":
+			r.CreatedBy = s.String()
+		case "updated_by":
+			r.UpdatedBy = s.String()
+		case "updated_time":
+			r.UpdatedTime = s.Time()
+		case "deleted_by":
+			r.DeletedBy = s.String()
+		case "traceparent":
+			r.Traceparent = s.String()
+		default:
+			s.Skip()
+		}
+	})
+	return r, errors.Join(err, s.End())
+}
+
+// scanStrings reads an object whose values are strings; nil is null.
+func scanStrings(s *jsonscan.Scanner) map[string]string {
+	if s.Null() {
+		return nil
+	}
+	m := map[string]string{}
+	s.Object(func(key string) { m[key] = s.String() })
+	return m
 }
 
 // observedOf reads a document's status. Its lists are the caller's own.
@@ -258,6 +301,19 @@ func recorded(before, after store.Document) json.RawMessage {
 
 func identicalText(a, b json.RawMessage) bool { return a != nil && b != nil && bytes.Equal(a, b) }
 
+// facets are the conditions of a resource with their statuses, by which searches find it.
+func facets(d store.Document) []string {
+	seen, err := observedOf(d)
+	if err != nil {
+		return nil
+	}
+	texts := make([]string, len(seen.Conditions))
+	for i, c := range seen.Conditions {
+		texts[i] = c.Type + "=" + string(c.Status)
+	}
+	return texts
+}
+
 const basePath = "/api/hyperfleet/v1"
 
 // href is a resource's own path: below its owner's, if it has one.
@@ -279,12 +335,7 @@ func (e *Entity) render(d store.Document) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	seen, err := observedOf(d)
-	if err != nil {
-		return nil, err
-	}
-	awaited := status.Awaited(e.standing(d, spec, false), seen.Reports)
-	w := wire{b: make([]byte, 0, 1024+len(spec.Spec)+320*len(seen.Conditions)+128*len(awaited))}
+	w := wire{b: make([]byte, 0, 2048+len(spec.Spec))}
 	w.text(`{"created_by":`, spec.CreatedBy)
 	w.time(`,"created_time":`, d.CreatedAt.UTC())
 	if spec.DeletedBy != "" {
@@ -308,7 +359,28 @@ func (e *Entity) render(d store.Document) ([]byte, error) {
 		w.value(`,"references":`, spec.References)
 	}
 	w.value(`,"spec":`, spec.Spec)
-	w.b = append(w.b, statusMember...)
+	if w.err != nil {
+		return nil, w.err
+	}
+	return e.appendTail(w.b, d, spec)
+}
+
+// renderTail makes the part of the wire form that a change of the status changes: what follows wireHead.
+func (e *Entity) renderTail(d store.Document) ([]byte, error) {
+	spec, err := declaredOf(d)
+	if err != nil {
+		return nil, err
+	}
+	return e.appendTail(make([]byte, 0, 2048), d, spec)
+}
+
+func (e *Entity) appendTail(b []byte, d store.Document, spec declared) ([]byte, error) {
+	seen, err := observedOf(d)
+	if err != nil {
+		return nil, err
+	}
+	awaited := status.Awaited(e.standing(d, spec, false), seen.Reports)
+	w := wire{b: append(b, statusMember...)}
 	for i, a := range awaited {
 		if i == 0 {
 			w.b = append(w.b, `"awaiting":[`...)

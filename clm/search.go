@@ -83,6 +83,9 @@ func conditionField(path []string) (search.Field, bool) {
 	casts := map[search.Type]string{search.Text: "", search.Int: "::bigint", search.Time: "::timestamptz"}
 	f, ok := conditionParts[part]
 	f.Positive = true
+	if f.Type == search.Text {
+		f.Equal = "d.facets @> array['" + path[1] + "=' || %s]"
+	}
 	f.SQL = "(select (c->>'" + part + "')" + casts[f.Type] +
 		" from jsonb_array_elements(d.status->'conditions') c where c->>'type' = '" + path[1] + "')"
 	return f, ok

@@ -28,6 +28,7 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 			{"type":"Available","status":"True"},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]}`,
 			now.Add(time.Duration(i)*time.Millisecond).Format(time.RFC3339Nano), i)
 	}
+	same := func(i int) string { return strings.Replace(report(i), fmt.Sprintf(`"%d"`, i), `"same"`, 1) }
 	for _, c := range []struct {
 		what string
 		want int64
@@ -55,8 +56,11 @@ func TestRequestsTakeFewRoundTrips(t *testing.T) {
 		}},
 		{what: "PATCH that changes nothing", want: 1, do: func(int) { a.do("PATCH", path, `{"labels":{}}`).want(200) }},
 		{what: "PUT of a report", want: 2, do: func(i int) { a.do("PUT", path+"/statuses", report(i)).want(201) }},
+		{what: "PUT of a later report of the same content", want: 2, do: func(i int) {
+			a.do("PUT", path+"/statuses", same(200+i)).want(201)
+		}},
 		{what: "PUT of the same report", want: 1, do: func(int) {
-			a.do("PUT", path+"/statuses", report(100)).want(
+			a.do("PUT", path+"/statuses", same(200)).want(
 				201)
 		}},
 	} {

@@ -23,7 +23,7 @@ func TestTheWireFormIsThatOfTheContractsType(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678000, time.UTC)
 	for name, spec := range map[string]declared{
 		"empty": {Spec: json.RawMessage(`{}`), UpdatedTime: at},
-		"full": {Spec: json.RawMessage(`{"a": "<&> é\"", "n": 1e3}`), Labels: api.Labels{"k": "v"},
+		"full": {Spec: json.RawMessage(`{"a": "<&> é\",\"status\":{", "n": 1e3, "b":1,"status":{"x":1}}`), Labels: api.Labels{"k": "v"},
 			Tenancy: map[string]string{"t": "1"},
 			Owner:   &api.ObjectReference{ID: "o", Kind: "Fleet", Href: "/fleets/o"}, References: api.References{
 				"r": {{ID: "x", Kind: "Channel", Href: "/c/x"}}},
@@ -47,6 +47,10 @@ func TestTheWireFormIsThatOfTheContractsType(t *testing.T) {
 			wire, err := e.render(d)
 			if err != nil {
 				t.Fatal(err)
+			}
+			tail, err := e.renderTail(d)
+			if err != nil || string(wire[wireHead(wire):]) != string(tail) {
+				t.Errorf("%s: the tail is\n%s, %v, of\n%s", name, tail, err, wire)
 			}
 			var r api.Resource
 			decoder := json.NewDecoder(bytes.NewReader(wire))

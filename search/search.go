@@ -75,6 +75,10 @@ type Field struct {
 	// on the object serves it.
 	StringMaps [][]string
 
+	// Equal is SQL that a text equals the field, with %s for the text, where an
+	// index serves that better than a comparison with SQL. It stands in no "not".
+	Equal string
+
 	// What a contract does not offer. Ops are the operators that are possible:
 	// = <> < <= > >= like ilike ~ in between is @>; nil is all. Positive fields
 	// cannot stand below "not". Enum are the only values, nil is any.

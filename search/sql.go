@@ -2,6 +2,7 @@ package search
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +81,12 @@ func (n boundCompare) render(r *renderer, negated bool) {
 			return
 		}
 	}
+	if f, ok := n.left.(ref); ok && n.op == "=" && !negated && f.def.Equal != "" {
+		if c, ok := n.right.(constant); ok {
+			r.equal(f.def, []any{c.v})
+			return
+		}
+	}
 	left, right := n.left.sql(r), n.right.sql(r)
 	if n.left.kind() == Text && n.op != "=" && n.op != "<>" {
 		left += ` collate "C"` // by bytes, whatever the database's locale
@@ -90,6 +97,10 @@ func (n boundCompare) render(r *renderer, negated bool) {
 func (n boundIn) render(r *renderer, negated bool) {
 	if object, key, ok := member(n.of); ok && !n.not && !negated && 0 < len(n.list) && len(n.list) <= 16 {
 		r.pair(object, key, n.list)
+		return
+	}
+	if f, ok := n.of.(ref); ok && !n.not && !negated && f.def.Equal != "" && 0 < len(n.list) && len(n.list) <= 16 {
+		r.equal(f.def, n.list)
 		return
 	}
 	op := " = any("
@@ -130,6 +141,18 @@ func (r *renderer) pair(object ref, key string, values []any) {
 			panic("search: a pair of strings: " + err.Error())
 		}
 		r.write(object.sql(r), " @> ", r.arg(string(doc), "jsonb"))
+	}
+	r.write(")")
+}
+
+// equal writes that a field equals one of the values, as Field.Equal has it.
+func (r *renderer) equal(f Field, values []any) {
+	r.write("(")
+	for i, v := range values {
+		if i > 0 {
+			r.write(" or ")
+		}
+		r.write(fmt.Sprintf(f.Equal, r.arg(v, "text")))
 	}
 	r.write(")")
 }

@@ -43,6 +43,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 		hit, err := s.autocommit(ctx, kind.composeCreation(ctx, next, tombstone, token), token)
 		switch {
 		case hit:
+			s.countChange()
 			next.token = token
 			return next, nil
 		case errors.Is(err, errNotMade) && attempt < resends:
@@ -69,10 +70,10 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone *Document, token int64) write {
 	if tombstone == nil {
 		return k.compose(ctx, insertStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
-			next.DeletedAt, next.Wire[:next.head])
+			next.DeletedAt, next.Wire[:next.head], k.facets(next))
 	}
 	return k.compose(ctx, reviveStatement, next, next.Spec, next.Status, token, "create", next.Scope, next.Name,
-		next.DeletedAt, next.Wire[:next.head], tombstone.Version)
+		next.DeletedAt, next.Wire[:next.head], k.facets(next), tombstone.Version)
 }
 
 // inTheWay finds why a creation found its place taken: an *ExistsError, or a tombstone of the id, or nothing any more.
@@ -154,6 +155,9 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 			return Document{}, false, fmt.Errorf("%s %s %s: %w", verb, kind, id, err)
 		}
 		if !again {
+			if remove {
+				s.countChange()
+			}
 			return doc, changed, nil
 		}
 	}
@@ -195,7 +199,7 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	if err != nil {
 		return doc, false, false, err
 	}
-	if !changed && known != nil {
+	if w.sql == "" && known != nil {
 		return doc, false, true, nil // equal to what the caller knew, which may be old
 	}
 	if w.sql == "" {

@@ -39,7 +39,7 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	stored := next
 	stored.UpdatedAt = now
 	w := kind.compose(ctx, insertStatement, stored, next.Spec, next.Status, tx.token, "import", next.Scope, next.Name,
-		next.DeletedAt, next.Wire[:next.head])
+		next.DeletedAt, next.Wire[:next.head], kind.facets(next))
 	hit, err := tx.send(ctx, w)
 	switch {
 	case nameTaken(err):

@@ -51,7 +51,7 @@ func (s *Store) adopt(ctx context.Context) error {
 			return err
 		}
 		if _, err := tx.Exec(
-			ctx, `lock table store_meta, document, feed, history in share row exclusive mode`); err != nil {
+			ctx, `lock table store_meta, document, feed, tally, history in share row exclusive mode`); err != nil {
 			return err
 		}
 		err = tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)
@@ -68,6 +68,8 @@ func (s *Store) adopt(ctx context.Context) error {
 			`alter table document enable trigger document_changed`,
 			`delete from feed`,
 			`insert into feed select xid, kind, id from document`,
+			`delete from tally`,
+			`insert into tally select kind, count(*) from document where removed_at is null group by kind`,
 			`update history set xid = pg_current_xact_id()`,
 			`delete from store_meta`,
 			`delete from follower`,

@@ -89,50 +89,19 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 	if err != nil {
 		return page, err
 	}
-	var at position
-	var inserted, flushed uint64
+	var r listReader
 	safe := false
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		page = Page{}
-		var incarnation, snapshot string
-		// Described each time, not prepared: an index on one kind helps only a plan made for that kind.
-		rows, err := c.Query(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
+		r = listReader{q: q}
+		rows, err := c.Query(ctx, sql, append([]any{q.execMode()}, args...)...)
 		if err != nil {
 			return err
 		}
-		defer rows.Close()
-		var last []*string
-		size := 0
-		for rows.Next() {
-			if len(page.Documents) == q.Limit || q.Bytes > 0 && size >= q.Bytes {
-				page.Next = encodeAfter(last) // there is one more
-				continue
-			}
-			var r row
-			keys := make([]*string, len(q.OrderBy)+1)
-			targets := []any{&incarnation, &snapshot, &inserted, &flushed, &page.Total}
-			targets = append(targets, r.targets()...)
-			for i := range keys {
-				targets = append(targets, &keys[i])
-			}
-			if err := rows.Scan(targets...); err != nil {
-				return err
-			}
-			if !r.empty() {
-				d := r.document()
-				size += len(d.Spec) + len(d.Status) + len(d.Wire)
-				page.Documents = append(page.Documents, d)
-				last = keys
-			}
-		}
-		if err := rows.Err(); err != nil {
+		if err := r.read(rows); err != nil {
 			return err
 		}
-		if at, err = newPosition(incarnation, snapshot); err != nil {
-			return fmt.Errorf("%w: a restore is under way", ErrUnavailable)
-		}
 		// See follower.safe: a cursor that leaves the process must be one that a crash of the server cannot make wrong.
-		if safe = flushed >= inserted; !safe {
+		if safe = r.flushed >= r.inserted; !safe {
 			_, err := c.Exec(ctx, flushSQL)
 			safe = err == nil
 		}
@@ -142,63 +111,117 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 		return page, err
 	}
 	if safe {
-		page.Cursor = at.cursor()
+		r.page.Cursor = r.at.cursor()
 	}
-	return page, nil
+	return r.page, nil
 }
 
-// build makes the one statement.
+// maxPrepared is the longest condition of a list that is prepared. Each connection keeps what it has prepared, and
+// searches are as many as their authors.
+const maxPrepared = 256
+
+// execMode returns how a list is sent. PostgreSQL plans a prepared statement once, or again for each execution where
+// that costs less; a statement that is described only is planned each time.
+func (q Query) execMode() pgx.QueryExecMode {
+	if q.Offset == 0 && len(q.Where.SQL) <= maxPrepared {
+		return pgx.QueryExecModeCacheStatement
+	}
+	return pgx.QueryExecModeCacheDescribe
+}
+
+// build makes the one statement. Its columns are the moment, the total, the document and the keys of the order.
 func (q Query) build() (sql string, args []any, err error) {
 	args = append(args, q.Where.Args...)
 	arg := func(v any) string {
 		args = append(args, v)
 		return "$" + strconv.Itoa(len(args))
 	}
-	where := q.where(arg)
+	b := listBuilder{Query: q, matching: q.where(arg)}
 	order := q.keys()
-	var keys, texts, again strings.Builder
 	for i, o := range order {
 		key := "key" + strconv.Itoa(i)
-		keys.WriteString(", (" + o.Expr + ") as " + key)
-		texts.WriteString(", p." + key + "::text")
+		b.keys += ", (" + o.Expr + ") as " + key
+		b.texts += ", p." + key + "::text"
 		if i > 0 {
-			again.WriteString(", ")
+			b.order += ", "
 		}
-		again.WriteString("p." + key + o.direction())
+		b.order += "p." + key + o.direction()
 	}
-	page := where
+	b.total = "(select count(*) from document d where " + b.matching + ")"
+	if q.tallied() {
+		b.total = "(" + q.tally() + ")"
+	}
+	b.page = b.matching
 	if q.After != "" {
 		after, err := decodeAfter(q.After, len(order))
 		if err != nil {
 			return "", nil, err
 		}
-		page += " and " + keyset(order, after, arg)
+		b.page += " and " + keyset(order, after, arg)
 	}
+	if q.Offset == 0 && (q.After == "" && q.Bytes == 0 || !q.Count) {
+		return b.first(), args, nil
+	}
+	return b.later(arg), args, nil
+}
+
+// listBuilder makes the statement of a list from its parts.
+type listBuilder struct {
+	Query
+	matching string // the condition of all pages
+	page     string // the condition of this page
+	total    string // counts all pages
+	keys     string // of the order, as columns
+	texts    string // the keys as text
+	order    string
+}
+
+// momentSQL is one row: what a cursor of the statement's snapshot needs. The limit has it computed once.
+const momentSQL = `(select incarnation, pg_current_snapshot()::text as snap, (pg_current_wal_insert_lsn() - '0/0')::bigint as inserted,
+		(pg_current_wal_flush_lsn() - '0/0')::bigint as flushed from store_meta limit 1) m`
+
+// first makes the statement of a page at the beginning of a list, or behind a key: an index that has the order leads to
+// the documents themselves. It is ordered again outside, because a join promises no order. Documents are counted only if
+// there is one more than the page has.
+func (b listBuilder) first() string {
+	total := "0"
+	if b.Count {
+		total = b.total
+		if !b.tallied() {
+			total = "case when row_number() over (order by " + b.order + ") > " + strconv.Itoa(b.Limit) + " then " + total + " end"
+		}
+	}
+	return `select m.incarnation, m.snap, m.inserted, m.flushed, ` + total + `, ` +
+		strings.ReplaceAll(b.columns(), "d.", "p.") + b.texts + `
+		from ` + momentSQL + ` left join lateral (select d.*` + b.keys + ` from document d where ` + b.page + `
+			order by ` + orderSQL(b.Query.keys()) + ` limit ` + strconv.Itoa(b.Limit+1) + `) p on true
+		order by ` + b.order
+}
+
+// later makes the statement of a page by its number. The page is found by its keys alone, from an index that has them if
+// there is one, and what is on it is read after that.
+func (b listBuilder) later(arg func(any) string) string {
 	kind := "d.kind"
-	if names := q.kinds(); len(names) == 1 {
+	if names := b.kinds(); len(names) == 1 {
 		kind = "'" + string(names[0]) + "'::text"
 	}
-	limit, offset := arg(q.Limit+1), arg(q.Offset)
+	limit, offset := strconv.Itoa(b.Limit+1), arg(b.Offset)
 	total := "0"
-	if q.Count {
-		total = "(select count(*) from document d where " + where + ")"
-		if q.After == "" {
+	if b.Count {
+		total = b.total
+		if b.After == "" && !b.tallied() {
 			// A page that reaches the end says how many there are.
 			rows := "(select count(*) from page)"
-			total = "case when " + rows + " < " + limit + "::int and (" + rows + " > 0 or " + offset +
+			total = "case when " + rows + " < " + limit + " and (" + rows + " > 0 or " + offset +
 				"::int = 0) then " + offset + "::int + " + rows + " else " + total + " end"
 		}
 	}
-	// The page is found by its keys alone, from an index that has them if there is one, and what is on it is read after
-	// that. It is ordered again outside, because a join promises no order.
-	sql = `with page as materialized (select ` + kind + ` as kind, d.id` + keys.String() + ` from document d where ` +
-		page + `
-			order by ` + orderSQL(order) + ` limit ` + limit + ` offset ` + offset + `)
-		select m.incarnation, pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::bigint, (pg_current_wal_flush_lsn() - '0/0')::bigint,
-		` + total + `, ` + q.columns() + texts.String() + `
-		from (select incarnation from store_meta limit 1) m left join page p on true left join document d on d.kind = p.kind and d.id = p.id
-		order by ` + again.String()
-	return sql, args, nil
+	return `with page as materialized (select ` + kind + ` as kind, d.id` + b.keys + ` from document d where ` +
+		b.page + `
+			order by ` + orderSQL(b.Query.keys()) + ` limit ` + limit + ` offset ` + offset + `)
+		select m.incarnation, m.snap, m.inserted, m.flushed, ` + total + `, ` + b.columns() + b.texts + `
+		from ` + momentSQL + ` left join page p on true left join document d on d.kind = p.kind and d.id = p.id
+		order by ` + b.order
 }
 
 func (q Query) kinds() []Kind {
@@ -211,11 +234,7 @@ func (q Query) kinds() []Kind {
 // where is the condition that a document matches. The kind is written into it, not an argument, so that indexes on the
 // kind are used.
 func (q Query) where(arg func(any) string) string {
-	names := make([]string, len(q.kinds()))
-	for i, k := range q.kinds() {
-		names[i] = "'" + string(k) + "'"
-	}
-	where := "d.kind in (" + strings.Join(names, ", ") + ") and d.removed_at is null"
+	where := "d.kind in (" + q.kindList() + ") and d.removed_at is null"
 	switch q.Deletion {
 	case WithoutDeleting:
 		where += " and d.deleted_at is null"
@@ -269,6 +288,26 @@ func orderSQL(keys []Order) string {
 		by = append(by, "("+o.Expr+")"+o.direction())
 	}
 	return strings.Join(by, ", ")
+}
+
+// tallied says that the table tally knows how many documents match.
+func (q Query) tallied() bool {
+	return q.Scope == "" && q.Unseen == "" && q.Where.SQL == "" && q.Deletion == WithDeleting
+}
+
+// tally counts the documents of the query's kinds. Each creation and removal adds a row to the table; Store.foldTally
+// adds rows up.
+func (q Query) tally() string {
+	return "select coalesce(sum(n), 0)::bigint from tally where kind in (" + q.kindList() + ")"
+}
+
+// kindList is the kinds as SQL has them in a list.
+func (q Query) kindList() string {
+	names := make([]string, len(q.kinds()))
+	for i, k := range q.kinds() {
+		names[i] = "'" + string(k) + "'"
+	}
+	return strings.Join(names, ", ")
 }
 
 // columns are those of a list: it has no tombstones.
@@ -325,7 +364,14 @@ func uniform(order []Order) bool {
 	return true
 }
 
-func encodeAfter(keys []*string) string {
+func encodeAfter(last [][]byte) string {
+	keys := make([]*string, len(last))
+	for i, k := range last {
+		if k != nil {
+			text := string(k)
+			keys[i] = &text
+		}
+	}
 	text, _ := json.Marshal(keys)
 	return base64.RawURLEncoding.EncodeToString(text)
 }

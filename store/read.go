@@ -65,8 +65,8 @@ type querier interface {
 
 // one runs a query for one document, tombstones included.
 func one(ctx context.Context, conn querier, sql string, args ...any) (Document, bool, error) {
-	var r row
-	err := conn.QueryRow(ctx, sql, args...).Scan(r.targets()...)
+	var r documentRow
+	err := conn.QueryRow(ctx, sql, args...).Scan(r.targets(&r.head, &r.wire)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Document{}, false, nil
 	}

@@ -76,8 +76,49 @@ alter table document alter column kind set storage main, alter column id set sto
 	alter column status set storage main, alter column wire set storage main;
 alter table document set (toast_tuple_target = 1024, fillfactor = 75)`
 
+// tallies counts the live documents of each kind: a creation adds a row with 1, a removal one with -1, and
+// Store.foldTally adds rows up. A single row for each kind would have all creations wait for each other.
+const tallies = `
+lock table document in access exclusive mode; -- a process of the release before may be writing
+create table tally (kind text not null, n bigint not null);
+alter table tally set (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+insert into tally select kind, count(*) from document where removed_at is null group by kind;
+do $do$ begin
+	execute format($f$create or replace function document_feed() returns trigger language plpgsql as $$ begin
+		if tg_op = 'UPDATE' then
+			update %1$I.feed set xid = new.xid where xid = old.xid and kind = old.kind and id = old.id;
+			if not found then
+				insert into %1$I.feed values (new.xid, new.kind, new.id);
+			end if;
+		elsif tg_op = 'INSERT' then
+			insert into %1$I.feed values (new.xid, new.kind, new.id);
+			if new.removed_at is null then
+				insert into %1$I.tally values (new.kind, 1);
+			end if;
+		else
+			delete from %1$I.feed where xid = old.xid and kind = old.kind and id = old.id;
+			if old.removed_at is null then
+				insert into %1$I.tally values (old.kind, -1);
+			end if;
+		end if;
+		return null;
+	end $$$f$, current_schema());
+	execute format($f$create function document_tally() returns trigger language plpgsql as $$ begin
+		insert into %1$I.tally values (new.kind, case when new.removed_at is null then 1 else -1 end);
+		return null;
+	end $$$f$, current_schema());
+end $do$;
+-- A trigger of its own: a transaction that changes a document and then removes it has the same xid twice.
+create trigger document_removed after update of removed_at on document for each row
+	when ((old.removed_at is null) <> (new.removed_at is null)) execute function document_tally()`
+
+// searchFacets are in a column of their own, because an index on the status would be written with each change of it.
+const searchFacets = `alter table document add column facets text[];
+update document set facets = array(select (c->>'type') || '=' || (c->>'status') from jsonb_array_elements(status->'conditions') c)
+	where jsonb_typeof(status->'conditions') = 'array' and removed_at is null`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire}
+var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire, tallies, searchFacets}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"

@@ -18,6 +18,7 @@ import (
 	"net"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -75,6 +76,12 @@ type KindSpec struct {
 	// Head returns how many of the wire form's first bytes change only with the spec or with a deletion. PostgreSQL
 	// stores them apart, so that a change of the status does not write them again. Nil: 0.
 	Head func(wire []byte) int
+	// Tail makes what follows the head, of a document whose head is stored already: Render is not called for a change of
+	// the status alone. Nil: Render is.
+	Tail func(Document) ([]byte, error)
+	// Facets are words that List finds documents by through an index on the column facets: "Reconciled=False". A change
+	// of a facet writes all indexes of the row, other changes of the status write none. Nil: none.
+	Facets func(Document) []string
 	// Begin completes the spec of a document that is being created, once its generation is known:
 	// an id that was removed is created again with the generation after the removed one's. It may
 	// be called several times. Nil: nothing is added.
@@ -219,6 +226,9 @@ type Store struct {
 	streams   chan struct{} // has a permit for each stream that may hold a connection
 	contended keyed         // updaters of one document that keep missing each other line up here
 
+	uncounted atomic.Uint64 // documents created and removed by this process
+	foldNow   chan struct{} // holds a token when foldTally is to add up
+
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
@@ -233,7 +243,8 @@ var (
 // database was restored from a dump or a backup, it starts a new incarnation: cursors from before get ErrGone.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
-	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2))}
+	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2)),
+		foldNow: make(chan struct{}, 1)}
 	for _, k := range o.Kinds {
 		if !kindPattern.MatchString(string(k.Kind)) || s.kinds[k.Kind] != nil {
 			return nil, fmt.Errorf("opening store: kind %q is malformed or named twice", k.Kind)
@@ -270,6 +281,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.bell = newDoorbell(s)
 	s.done.Go(func() { s.bell.run(background) })
 	s.done.Go(func() { s.hub.run(background) })
+	s.done.Go(func() { s.foldTally(background) })
 	return s, nil
 }
 

@@ -215,6 +215,7 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		if hit {
+			tx.s.countChange()
 			next.token = tx.token
 			return next, nil
 		}
@@ -266,6 +267,9 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	}
 	if !hit {
 		return fail(ErrConflict) // cannot be: the row is locked
+	}
+	if remove {
+		tx.s.countChange()
 	}
 	return next, changed, nil
 }

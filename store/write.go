@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,22 +29,23 @@ type write struct {
 // head, time, token. A null spec, status or head stands for the stored value: an unchanged value is not sent, and
 // PostgreSQL does not write a value again that it stores outside of the row.
 const (
-	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token, scope, name, deleted_at, head)
-		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea) on conflict do nothing returning scope`
-	insertArgs = 13
+	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token, scope, name, deleted_at, head, facets)
+		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea, $14::text[]) on conflict do nothing returning scope`
+	insertArgs = 14
 
 	// reviveSQL makes a new document of a tombstone.
 	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
-		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, xid = pg_current_xact_id()
-		where kind = $1 and id = $2 and version = $14 and removed_at is not null
+		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, facets = $14::text[], xid = pg_current_xact_id()
+		where kind = $1 and id = $2 and version = $15 and removed_at is not null
 		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null and o.deleted_at is null)
 		returning scope`
-	reviveArgs = 14
+	reviveArgs = 15
 
 	updateSQL = `update document set version = $3, generation = $4, spec = coalesce($5::jsonb, spec), status = coalesce($6::jsonb, status),
-		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, head = coalesce($14::bytea, head), xid = pg_current_xact_id()
+		wire = $7, updated_at = $8, token = $9, deleted_at = $10, removed_at = $11, head = coalesce($14::bytea, head), facets = coalesce($15::text[], facets),
+		xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
-	updateArgs = 14
+	updateArgs = 15
 
 	// observeSQL writes in place when things were observed. The token tells whether it was done,
 	// and others that what they read is not the latest, though its version is.
@@ -133,6 +135,37 @@ func (k *KindSpec) render(d *Document) error {
 		d.head = k.Head(wire)
 	}
 	return nil
+}
+
+// renderStatus is render for a change of nothing but the status.
+func (k *KindSpec) renderStatus(d *Document, cur Document) error {
+	if k.Tail == nil || cur.head == 0 {
+		return k.render(d)
+	}
+	tail, err := k.Tail(*d)
+	if err != nil {
+		return fmt.Errorf("%w: rendering: %w", ErrInvalid, err)
+	}
+	d.Wire = slices.Concat(cur.Wire[:cur.head], tail)
+	d.head = cur.head
+	return nil
+}
+
+// facets returns what the column facets is to have.
+func (k *KindSpec) facets(d Document) []string {
+	if k.Facets == nil {
+		return nil
+	}
+	return k.Facets(d)
+}
+
+// changedFacets returns the facets of next, or nil if cur has the same.
+func (k *KindSpec) changedFacets(cur, next Document) []string {
+	facets := k.facets(next)
+	if slices.Equal(k.facets(cur), facets) {
+		return nil
+	}
+	return append([]string{}, facets...)
 }
 
 // changedHead returns the head of a document's wire form, or nil if it is stored already.
@@ -235,7 +268,12 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	}
 	next.CreatedAt = cur.CreatedAt
 	next.UpdatedAt, next.Removed, next.token = now(cur.UpdatedAt), remove, token
-	if err := k.render(&next); err != nil {
+	if spec == nil && !deleting && !remove {
+		err = k.renderStatus(&next, cur)
+	} else {
+		err = k.render(&next)
+	}
+	if err != nil {
 		return cur, w, false, err
 	}
 	var removedAt *time.Time
@@ -247,7 +285,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 		recorded = k.Recorded(cur, next)
 	}
 	w = k.composeRecorded(ctx, updateStatement, next, spec, status, recorded, token, action, next.DeletedAt, removedAt,
-		cur.Version, cur.token, changedHead(cur, next))
+		cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
 	return next, w, true, nil
 }
 
@@ -273,7 +311,7 @@ func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, 
 	status, decoded := next.Status, next.Decoded
 	*next = cur
 	next.Status, next.Decoded, next.token = status, decoded, token
-	if err := k.render(next); err != nil {
+	if err := k.renderStatus(next, cur); err != nil {
 		return w, err
 	}
 	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire[next.head:], token, cur.token,

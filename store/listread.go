@@ -1,0 +1,112 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// listReader reads the answer to the statement of a list.
+type listReader struct {
+	q                 Query
+	page              Page
+	at                position // the statement's snapshot
+	inserted, flushed uint64   // positions in the WAL
+}
+
+// listMeta and listColumns are how many columns come before the document, and how many it has.
+const (
+	listMeta    = 5
+	listColumns = 15
+)
+
+func (r *listReader) read(rows pgx.Rows) error {
+	defer rows.Close()
+	var incarnation, snapshot string
+	var total *int
+	meta := []any{&incarnation, &snapshot, &r.inserted, &r.flushed, &total}
+	var scan documentRow
+	// What the driver's memory has is copied once, into the wire form.
+	targets := append(meta, scan.targets((*pgtype.DriverBytes)(&scan.head), (*pgtype.DriverBytes)(&scan.wire))...)
+	targets = append(targets, make([]any, len(r.q.OrderBy)+1)...) // the keys are not scanned
+	last := make([][]byte, len(r.q.OrderBy)+1)
+	size := 0
+	for rows.Next() {
+		raw := rows.RawValues()
+		if len(r.page.Documents) == r.q.Limit || r.q.Bytes > 0 && size >= r.q.Bytes {
+			if r.page.Next == "" { // there is one more
+				r.page.Next = encodeAfter(last)
+				total = nil
+				if err := rows.Scan(append(meta, make([]any, len(raw)-listMeta)...)...); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		into := targets
+		if raw[listMeta] == nil { // no document
+			into = append(meta, make([]any, len(raw)-listMeta)...)
+		}
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		if raw[listMeta] == nil {
+			continue
+		}
+		d := scan.document()
+		size += len(d.Spec) + len(d.Status) + len(d.Wire)
+		r.page.Documents = append(r.page.Documents, d)
+		for i, key := range raw[listMeta+listColumns:] {
+			last[i] = bytes.Clone(key)
+		}
+		for i := range meta[:listMeta-1] {
+			targets[i] = nil // the same in each row
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if r.q.Count {
+		if r.page.Total = len(r.page.Documents); total != nil {
+			r.page.Total = *total
+		}
+	}
+	var err error
+	if r.at, err = newPosition(incarnation, snapshot); err != nil {
+		return fmt.Errorf("%w: a restore is under way", ErrUnavailable)
+	}
+	return nil
+}
+
+// documentRow scans the columns of a document, which are never null but for deleted_at and what a list of wire forms
+// leaves out. It may be used for one row after the other.
+type documentRow struct {
+	kind                string
+	id, scope, name     string
+	version, generation int64
+	spec, status        []byte
+	head, wire          []byte
+	created, updated    time.Time
+	deleted             *time.Time
+	removed             bool
+	token               int64
+}
+
+func (r *documentRow) targets(head, wire any) []any {
+	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, head, wire,
+		&r.created, &r.updated, &r.deleted, &r.removed, &r.token}
+}
+
+func (r *documentRow) document() Document {
+	wire := slices.Concat(r.head, r.wire)
+	return Document{
+		Kind: Kind(r.kind), ID: r.id, Scope: r.scope, Name: r.name, Version: r.version, Generation: r.generation,
+		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: wire, CreatedAt: r.created.UTC(),
+		UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: r.removed, token: r.token, head: len(r.head),
+	}
+}

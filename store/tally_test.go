@@ -1,0 +1,94 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/internal/pgtest"
+)
+
+// Documents come and go in two processes while the tally is folded; each list counts what its own snapshot has.
+func TestTheTallyIsTheNumberOfDocuments(t *testing.T) {
+	dsn, ctx := pgtest.DSN(t), t.Context()
+	stores := make([]*Store, 2)
+	for i := range stores {
+		s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}, {Kind: "B"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		stores[i] = s
+	}
+	check := func(s *Store) error {
+		q := Query{Kinds: []Kind{"A", "B"}, Deletion: WithDeleting}
+		var tallied, counted int
+		err := s.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+			return c.QueryRow(ctx, "select ("+q.tally()+"), (select count(*) from document where removed_at is null)").Scan(
+				&tallied, &counted)
+		})
+		if err == nil && tallied != counted {
+			err = fmt.Errorf("the tally has %d documents, the table %d", tallied, counted)
+		}
+		return err
+	}
+	var group sync.WaitGroup
+	for worker := range 4 {
+		group.Go(func() {
+			s, r := stores[worker%2], rand.New(rand.NewPCG(1, uint64(worker)))
+			for i := range 100 {
+				d := Document{Kind: Kind("AB"[i%2 : i%2+1]), ID: fmt.Sprint(worker, "-", r.IntN(20))}
+				var err error
+				switch r.IntN(4) {
+				case 0:
+					_, err = s.Create(ctx, d)
+				case 1:
+					err = s.Tx(ctx, func(tx *Tx) error { _, err := tx.Create(ctx, d); return err })
+				case 2:
+					err = s.Tx(ctx, func(tx *Tx) error { // as a last report does
+						_, _, err := tx.Update(ctx, d.Kind, d.ID, 0, func(d *Document) error {
+							d.Status = []byte(fmt.Sprintf(`{"n": %d}`, i))
+							return nil
+						})
+						if err != nil {
+							return err
+						}
+						return tx.Remove(ctx, d.Kind, d.ID, 0)
+					})
+				default:
+					err = s.Remove(ctx, d.Kind, d.ID, 0)
+				}
+				if err != nil && !errors.Is(err, ErrExists) && !errors.Is(err, ErrNotFound) {
+					t.Error(err)
+				}
+				if i%10 == 0 {
+					err := s.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+						_, err := c.Exec(ctx, foldSQL, 7)
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				if err := check(s); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	page, err := stores[0].List(ctx, Query{Kind: "A", Limit: 1, Count: true, Deletion: WithDeleting})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := stores[0].List(ctx, Query{Kind: "A", Limit: 1000, Deletion: WithDeleting})
+	if err != nil || page.Total != len(all.Documents) || len(all.Documents) == 0 {
+		t.Errorf("the total is %d of %d documents, %v", page.Total, len(all.Documents), err)
+	}
+}
