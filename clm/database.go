@@ -62,7 +62,6 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			indexes = append(indexes, store.Index{Name: "tenants", On: "btree ((spec->'tenancy'), created_at, id)",
 				Live: true})
 		}
-		indexes = append(indexes, store.Index{Name: "facets", On: "gin (facets)", Live: true})
 		for _, field := range e.Indexed {
 			indexes = append(indexes, fieldIndex(field))
 		}

@@ -388,7 +388,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	return rest.WriteJSON(w, http.StatusCreated, json.RawMessage(shown(out.report).Append(nil)))
+	return rest.WriteJSON(w, http.StatusCreated, shown(out.report))
 }
 
 // equalTimeHeader says what becomes of a report that has the time of the stored

@@ -84,7 +84,8 @@ func conditionField(path []string) (search.Field, bool) {
 	f, ok := conditionParts[part]
 	f.Positive = true
 	if f.Type == search.Text {
-		f.Equal = "d.facets @> array['" + path[1] + "=' || %s]"
+		f.Equal = "exists (select from feed f where f.xid = d.xid and f.kind = d.kind and f.id = d.id and f.facets @> array['" +
+			path[1] + "=' || %s])"
 	}
 	f.SQL = "(select (c->>'" + part + "')" + casts[f.Type] +
 		" from jsonb_array_elements(d.status->'conditions') c where c->>'type' = '" + path[1] + "')"

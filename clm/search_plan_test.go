@@ -16,6 +16,7 @@ import (
 // Searches by conditions, by indexed members of the spec and by labels read what they find, and not the table.
 func TestSearchesReadAnIndex(t *testing.T) {
 	const resources, each = 20_000, 1_000
+	const want = resources / each
 	dsn, ctx := pgtest.DSN(t), t.Context()
 	a, _ := startAs(t, dsn, strings.Replace(testEntities, "spec_schema_name: ClusterSpec,",
 		"spec_schema_name: ClusterSpec, indexed: [plan, zone.name],", 1), func(*Options) {})
@@ -35,18 +36,14 @@ func TestSearchesReadAnIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Exec(ctx, "vacuum analyze document"); err != nil {
+	if _, err := conn.Exec(ctx, "vacuum analyze document, feed"); err != nil {
 		t.Fatal(err)
 	}
 	removed := regexp.MustCompile(`Rows Removed by [^:]*: (\d+)`)
 	for _, search := range []string{
 		"status.conditions.Reconciled='True'", "spec.plan='p7'", "spec.zone.name='z7'", "labels.n='n7'",
-		"status.conditions.Reconciled='True' and labels.n='n0'", "spec.plan in ('p7', 'p8') and status.conditions.Reconciled='False'",
+		"status.conditions.Reconciled='True' and labels.n='n0'", "spec.plan='p7' and status.conditions.Reconciled='False'",
 	} {
-		want := resources / each
-		if strings.Contains(search, " in ") {
-			want *= 2
-		}
 		got := a.do("GET", "/clusters?search="+url.QueryEscape(search), "").want(200)
 		if got.at("total") != strconv.Itoa(want) {
 			t.Errorf("%s finds %s, want %d", search, got.at("total"), want)
@@ -71,7 +68,7 @@ func TestSearchesReadAnIndex(t *testing.T) {
 			n, _ := strconv.Atoi(m[1])
 			useless += n
 		}
-		if strings.Contains(plan, "Seq Scan") || useless > resources/each {
+		if strings.Contains(plan, "Seq Scan") || useless > want {
 			t.Errorf("%s: reads %d rows that it does not find:\n%s", search, useless, plan)
 		}
 	}

@@ -67,7 +67,7 @@ func (s *Store) adopt(ctx context.Context) error {
 			`update document set xid = pg_current_xact_id()`,
 			`alter table document enable trigger document_changed`,
 			`delete from feed`,
-			`insert into feed select xid, kind, id from document`,
+			`insert into feed select xid, kind, id, facets from document`,
 			`delete from tally`,
 			`insert into tally select kind, count(*) from document where removed_at is null group by kind`,
 			`update history set xid = pg_current_xact_id()`,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -103,7 +102,7 @@ func (r *documentRow) targets(head, wire any) []any {
 }
 
 func (r *documentRow) document() Document {
-	wire := slices.Concat(r.head, r.wire)
+	wire := append(append(make([]byte, 0, len(r.head)+len(r.wire)), r.head...), r.wire...)
 	return Document{
 		Kind: Kind(r.kind), ID: r.id, Scope: r.scope, Name: r.name, Version: r.version, Generation: r.generation,
 		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: wire, CreatedAt: r.created.UTC(),

@@ -112,10 +112,39 @@ end $do$;
 create trigger document_removed after update of removed_at on document for each row
 	when ((old.removed_at is null) <> (new.removed_at is null)) execute function document_tally()`
 
-// searchFacets are in a column of their own, because an index on the status would be written with each change of it.
+// searchFacets have their index on the feed, whose narrow rows are written with each change anyway: an index on a column
+// of the documents would end their updates in place, and one on the status most of all.
 const searchFacets = `alter table document add column facets text[];
+alter table feed add column facets text[];
 update document set facets = array(select (c->>'type') || '=' || (c->>'status') from jsonb_array_elements(status->'conditions') c)
-	where jsonb_typeof(status->'conditions') = 'array' and removed_at is null`
+	where jsonb_typeof(status->'conditions') = 'array' and removed_at is null;
+update feed f set facets = d.facets from document d where d.kind = f.kind and d.id = f.id and d.facets is not null;
+create index feed_facets on feed using gin (facets) where facets is not null;
+do $do$ begin
+	execute format($f$create or replace function document_feed() returns trigger language plpgsql as $$ begin
+		if tg_op = 'UPDATE' then
+			update %1$I.feed set xid = new.xid, facets = new.facets where xid = old.xid and kind = old.kind and id = old.id;
+			if not found then
+				insert into %1$I.feed values (new.xid, new.kind, new.id, new.facets);
+			end if;
+		elsif tg_op = 'INSERT' then
+			insert into %1$I.feed values (new.xid, new.kind, new.id, new.facets);
+			if new.removed_at is null then
+				insert into %1$I.tally values (new.kind, 1);
+			end if;
+		else
+			delete from %1$I.feed where xid = old.xid and kind = old.kind and id = old.id;
+			if old.removed_at is null then
+				insert into %1$I.tally values (old.kind, -1);
+			end if;
+		end if;
+		return null;
+	end $$$f$, current_schema());
+end $do$;
+-- A transaction that changes a document twice has the same xid twice.
+drop trigger document_changed on document;
+create trigger document_changed after update of xid on document for each row
+	when (old.xid is distinct from new.xid or old.facets is distinct from new.facets) execute function document_feed()`
 
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
 var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire, tallies, searchFacets}

@@ -79,8 +79,7 @@ type KindSpec struct {
 	// Tail makes what follows the head, of a document whose head is stored already: Render is not called for a change of
 	// the status alone. Nil: Render is.
 	Tail func(Document) ([]byte, error)
-	// Facets are words that List finds documents by through an index on the column facets: "Reconciled=False". A change
-	// of a facet writes all indexes of the row, other changes of the status write none. Nil: none.
+	// Facets are words by which an index on the table feed finds documents: "Reconciled=False". Nil: none.
 	Facets func(Document) []string
 	// Begin completes the spec of a document that is being created, once its generation is known:
 	// an id that was removed is created again with the generation after the removed one's. It may
