@@ -35,15 +35,15 @@ type scriptedAgent struct {
 	mu       sync.Mutex
 	works    map[string]*agentWork
 	sequence int64
-	events   []message // all that came
-	said     []message // all that went
-	digests  bool      // it compares digests, as Atoll's agent does
+	events   []bus.Event // all that came
+	said     []bus.Event // all that went
+	digests  bool        // it compares digests, as Atoll's agent does
 
 	// Faults. Guarded by mu.
-	deaf   bool                          // takes nothing
-	mute   bool                          // says nothing
-	lose   func(message) bool            // drops what comes
-	mangle func(out []message) []message // changes what goes out
+	deaf   bool                              // takes nothing
+	mute   bool                              // says nothing
+	lose   func(bus.Event) bool              // drops what comes
+	mangle func(out []bus.Event) []bus.Event // changes what goes out
 }
 
 type agentWork struct {
@@ -72,7 +72,7 @@ func (a *scriptedAgent) start() {
 		Addr: a.addr, TLS: a.site.clientTLS(pki.Name(a.consumer), "broker"), ClientID: name + "-client",
 		Subscriptions: []string{bus.Topic{Source: "maestro", Consumer: a.consumer, Kind: bus.SourceEvents}.String()},
 		Handler: func(ctx context.Context, m bus.Message) {
-			a.take(ctx, messageOf(m.Event))
+			a.take(ctx, m.Event)
 			m.Ack()
 		},
 		OnConnected: func(ctx context.Context) {
@@ -128,20 +128,20 @@ func (a *scriptedAgent) resync(ctx context.Context) {
 	a.mu.Unlock()
 	data, _ := json.Marshal(work.SpecVersions{Versions: versions})
 	m := a.message(work.SpecResync, data)
-	m.ext[work.ExtOriginalSource] = ""
+	m.Extensions[work.ExtOriginalSource] = ""
 	a.send(ctx, m)
 }
 
-func (a *scriptedAgent) message(kind string, data []byte) message {
-	return message{
-		id: uuid.NewString(), source: a.consumer + "-agent", kind: kind, time: time.Now(), data: data,
-		ext: map[string]string{work.ExtClusterName: a.consumer},
+func (a *scriptedAgent) message(kind string, data []byte) bus.Event {
+	return bus.Event{
+		DataContentType: jsonType, ID: uuid.NewString(), Source: a.consumer + "-agent", Type: kind, Time: time.Now(), Data: data,
+		Extensions: map[string]string{work.ExtClusterName: a.consumer},
 	}
 }
 
-func (a *scriptedAgent) send(ctx context.Context, m message) {
+func (a *scriptedAgent) send(ctx context.Context, m bus.Event) {
 	a.mu.Lock()
-	out := []message{m}
+	out := []bus.Event{m}
 	switch {
 	case a.mute:
 		out = nil
@@ -157,20 +157,20 @@ func (a *scriptedAgent) send(ctx context.Context, m message) {
 			continue
 		}
 		// Not waiting: the handler must not. What is lost, resync mends.
-		_ = a.client.PublishAsync(ctx, topic, m.event(), func(error) {})
+		_ = a.client.PublishAsync(ctx, topic, m, func(error) {})
 	}
 }
 
 // take handles one event as an agent does.
-func (a *scriptedAgent) take(ctx context.Context, m message) {
+func (a *scriptedAgent) take(ctx context.Context, m bus.Event) {
 	a.mu.Lock()
 	if a.deaf || a.lose != nil && a.lose(m) {
 		a.mu.Unlock()
 		return
 	}
 	a.events = append(a.events, m)
-	var replies []message
-	switch m.kind {
+	var replies []bus.Event
+	switch m.Type {
 	case work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse:
 		if reply, ok := a.applySpec(m); ok {
 			replies = append(replies, reply)
@@ -182,7 +182,7 @@ func (a *scriptedAgent) take(ctx context.Context, m message) {
 	case work.ServerSpecs:
 		replies = a.heldSpecs(m)
 	default:
-		a.t.Errorf("agent %s: unexpected event %s", a.consumer, m.kind)
+		a.t.Errorf("agent %s: unexpected event %s", a.consumer, m.Type)
 	}
 	a.mu.Unlock()
 	for _, r := range replies {
@@ -190,14 +190,14 @@ func (a *scriptedAgent) take(ctx context.Context, m message) {
 	}
 }
 
-func (a *scriptedAgent) applySpec(m message) (message, bool) {
-	id := m.ext[work.ExtResourceID]
-	generation, err := strconv.ParseInt(m.ext[work.ExtResourceVersion], 10, 64)
-	if err != nil || m.ext[work.ExtClusterName] != a.consumer || m.source != "maestro" {
-		a.t.Errorf("agent %s: malformed spec %+v: %v", a.consumer, m.ext, err)
-		return message{}, false
+func (a *scriptedAgent) applySpec(m bus.Event) (bus.Event, bool) {
+	id := m.Extensions[work.ExtResourceID]
+	generation, err := strconv.ParseInt(m.Extensions[work.ExtResourceVersion], 10, 64)
+	if err != nil || m.Extensions[work.ExtClusterName] != a.consumer || m.Source != "maestro" {
+		a.t.Errorf("agent %s: malformed spec %+v: %v", a.consumer, m.Extensions, err)
+		return bus.Event{}, false
 	}
-	if m.ext[work.ExtDeletionTimestamp] != "" {
+	if m.Extensions[work.ExtDeletionTimestamp] != "" {
 		w := &agentWork{generation: generation, status: []byte(fmt.Sprintf(
 			`{"conditions":[{"type":"Deleted","status":"True","reason":"ManifestsDeleted","message":"The manifests are deleted from the cluster %s","lastTransitionTime":"2026-01-01T00:00:00Z"}]}`, a.consumer))}
 		w.hash = "deleted"
@@ -205,13 +205,13 @@ func (a *scriptedAgent) applySpec(m message) (message, bool) {
 		return a.status(id, w, work.StatusUpdate), true
 	}
 	if have := a.works[id]; have != nil && generation <= have.generation {
-		return message{}, false // known: an agent says nothing then
+		return bus.Event{}, false // known: an agent says nothing then
 	}
-	if !json.Valid(m.data) {
+	if !json.Valid(m.Data) {
 		a.t.Errorf("agent %s: spec of %s without data", a.consumer, id)
-		return message{}, false
+		return bus.Event{}, false
 	}
-	w := &agentWork{generation: generation, data: m.data, metadata: m.ext[work.ExtMetadata], life: m.ext[work.ExtLife]}
+	w := &agentWork{generation: generation, data: m.Data, metadata: m.Extensions[work.ExtMetadata], life: m.Extensions[work.ExtLife]}
 	w.status = []byte(
 		fmt.Sprintf(
 			`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%d,"lastTransitionTime":"2026-01-01T00:00:00Z"}],"resourceStatus":[]}`, generation))
@@ -220,27 +220,27 @@ func (a *scriptedAgent) applySpec(m message) (message, bool) {
 	return a.status(id, w, work.StatusUpdate), true
 }
 
-func (a *scriptedAgent) status(id string, w *agentWork, kind string) message {
+func (a *scriptedAgent) status(id string, w *agentWork, kind string) bus.Event {
 	a.sequence++
 	m := a.message(kind, w.status)
-	m.ext[work.ExtResourceID] = id
-	m.ext[work.ExtResourceVersion] = fmt.Sprint(w.generation)
-	m.ext[work.ExtOriginalSource] = "maestro"
-	m.ext[work.ExtSequenceID] = fmt.Sprint(a.sequence)
-	m.ext[work.ExtStatusHash] = w.hash
-	m.ext[work.ExtMetadata] = w.metadata
+	m.Extensions[work.ExtResourceID] = id
+	m.Extensions[work.ExtResourceVersion] = fmt.Sprint(w.generation)
+	m.Extensions[work.ExtOriginalSource] = "maestro"
+	m.Extensions[work.ExtSequenceID] = fmt.Sprint(a.sequence)
+	m.Extensions[work.ExtStatusHash] = w.hash
+	m.Extensions[work.ExtMetadata] = w.metadata
 	now := time.Now().UTC().Format(time.RFC3339Nano)
-	m.ext[work.ExtReceivedAt], m.ext[work.ExtAppliedAt] = now, now
+	m.Extensions[work.ExtReceivedAt], m.Extensions[work.ExtAppliedAt] = now, now
 	return m
 }
 
-func (a *scriptedAgent) compareStatuses(m message) []message {
+func (a *scriptedAgent) compareStatuses(m bus.Event) []bus.Event {
 	var list work.StatusHashes
-	if err := json.Unmarshal(m.data, &list); err != nil || len(list.Hashes) == 0 {
-		a.t.Errorf("agent %s: a status resync that asks for everything: %s %v", a.consumer, m.data, err)
+	if err := json.Unmarshal(m.Data, &list); err != nil || len(list.Hashes) == 0 {
+		a.t.Errorf("agent %s: a status resync that asks for everything: %s %v", a.consumer, m.Data, err)
 		return nil
 	}
-	var replies []message
+	var replies []bus.Event
 	for _, h := range list.Hashes {
 		if w := a.works[h.ID]; w != nil && w.hash != h.Hash {
 			replies = append(replies, a.status(h.ID, w, work.StatusResyncResponse))
@@ -289,12 +289,12 @@ func (a *scriptedAgent) count() int {
 }
 
 // received returns what came of a kind.
-func (a *scriptedAgent) received(kind string) []message {
+func (a *scriptedAgent) received(kind string) []bus.Event {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var found []message
+	var found []bus.Event
 	for _, m := range a.events {
-		if m.kind == kind {
+		if m.Type == kind {
 			found = append(found, m)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"atoll.dev/api/cloudevents"
+	"atoll.dev/bus"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
@@ -100,14 +101,14 @@ func (a *agents) subscribed() []string {
 // send is the sendFunc of consumers that are reached by gRPC. A message counts
 // as sent once it is queued: like a broker's, the queue may be lost, and what
 // is not acknowledged comes again.
-func (a *agents) send(_ context.Context, consumer string, make func() (message, error), done func(error)) error {
+func (a *agents) send(_ context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error {
 	a.mu.Lock()
 	st := a.streams[consumer]
 	a.mu.Unlock()
 	if st == nil {
 		return errNoStream
 	}
-	m, err := make()
+	m, err := encode()
 	if err != nil {
 		return err
 	}

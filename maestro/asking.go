@@ -256,7 +256,7 @@ func (s *Server) hashBytes(consumer string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	size, err := empty.event().Size(s.specTopic(consumer))
+	size, err := empty.Size(s.specTopic(consumer))
 	return min(bytesPerRequest, s.bus.Limit()-size), err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 )
 
 // TestI6AnAgentThatCannotBeAskedDelaysNoOther: one consumer's message is refused
@@ -22,7 +23,7 @@ func TestI6AnAgentThatCannotBeAskedDelaysNoOther(t *testing.T) {
 	limited, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	s := &Server{log: slog.New(slog.DiscardHandler)}
-	s.delivery = &deliverer{s: s, send: func(ctx context.Context, consumer string, make func() (message, error),
+	s.delivery = &deliverer{s: s, send: func(ctx context.Context, consumer string, encode func() (bus.Event, error),
 		done func(error)) error {
 		mu.Lock()
 		counts[consumer]++

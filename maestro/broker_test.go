@@ -142,7 +142,7 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 	}
 
 	// Each comparison is answered once, and what an agent lacks comes once.
-	compare := func() []message {
+	compare := func() []bus.Event {
 		t.Helper()
 		before := len(agent.received(work.ServerDigest))
 		agent.sayDigest(t.Context())

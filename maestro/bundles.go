@@ -32,7 +32,7 @@ func (s *Server) createBundle(ctx context.Context, req specRequest) (version int
 // create stores a new bundle in a transaction.
 func (s *Server) create(ctx context.Context, tx *store.Tx, r specRecord) (version int64, err error) {
 	r.Version = 1
-	if err := s.fits(r); err != nil {
+	if err := s.checkSize(r); err != nil {
 		return 0, err
 	}
 	spec, err := marshal(r)
@@ -85,7 +85,7 @@ func (s *Server) updateBundle(ctx context.Context, req specRequest) (version int
 	if err := s.accepting(); err != nil {
 		return 0, err
 	}
-	if err := s.fits(req.record); err != nil {
+	if err := s.checkSize(req.record); err != nil {
 		return 0, err
 	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {

@@ -59,7 +59,7 @@ func TestI3AReapplyOfTheSameWorkIsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed.ext[work.ExtMetadata] = `{"name":"name-of-w1","labels":{"app":"other"}}`
+	changed.Extensions[work.ExtMetadata] = `{"name":"name-of-w1","labels":{"app":"other"}}`
 	if err := src.publish(toProto(changed)); err != nil {
 		t.Fatal(err)
 	}

@@ -45,10 +45,10 @@ type deliverer struct {
 }
 
 // sendFunc sends a message to a consumer's agent. It waits until the carrier has
-// room, and then calls make for the message; when make fails nothing is sent.
+// room, and then calls encode for the event; when encode fails nothing is sent.
 // It calls done once, when the carrier has the message, or is known not to have
 // it, or does not say so in time; when it returns an error it does not.
-type sendFunc func(ctx context.Context, consumer string, make func() (message, error), done func(error)) error
+type sendFunc func(ctx context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error
 
 const (
 	deliverBatch  = 64       // works of one publisher
@@ -257,14 +257,14 @@ var errStale = errors.New("the work has changed, or another server delivers it")
 // its own deletion (I9).
 func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc store.Document) (sent bool) {
 	begun := time.Now()
-	err := d.send(ctx, send.Consumer, func() (message, error) {
+	err := d.send(ctx, send.Consumer, func() (bus.Event, error) {
 		if !d.isCurrent(send, workOf(doc)) {
-			return message{}, errStale
+			return bus.Event{}, errStale
 		}
 		begun = time.Now()
-		m, err := encodeSpec(doc, d.s.opts.SourceID, false)
+		m, err := encodeSpec(doc, d.s.opts.SourceID)
 		if err == nil {
-			m.ext[work.ExtLife] = d.s.life()
+			m.Extensions[work.ExtLife] = d.s.life()
 		}
 		return m, err
 	}, func(err error) { d.sent(send, doc, begun, err) })

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/store"
 )
@@ -105,9 +106,9 @@ func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestA
 	if err != nil {
 		return err
 	}
-	return s.publish(ctx, consumer, message{
-		id: uuid.NewString(), source: s.opts.SourceID, kind: work.ServerDigest, time: time.Now().UTC(),
-		ext: map[string]string{work.ExtClusterName: consumer}, data: data,
+	return s.publish(ctx, consumer, bus.Event{
+		DataContentType: jsonType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerDigest, Time: time.Now().UTC(),
+		Extensions: map[string]string{work.ExtClusterName: consumer}, Data: data,
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
@@ -43,9 +44,9 @@ func (a *scriptedAgent) sayDigest(ctx context.Context) {
 }
 
 // compareDigest is how it goes on.
-func (a *scriptedAgent) compareDigest(ctx context.Context, m message) {
+func (a *scriptedAgent) compareDigest(ctx context.Context, m bus.Event) {
 	var answer work.DigestAnswer
-	if err := json.Unmarshal(m.data, &answer); err != nil {
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
 		a.t.Error(err)
 		return
 	}
@@ -193,7 +194,7 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 			answers := 0
 			for _, e := range agent.received(work.ServerDigest) {
 				var a work.DigestAnswer
-				if json.Unmarshal(e.data, &a) == nil && a.Same {
+				if json.Unmarshal(e.Data, &a) == nil && a.Same {
 					answers++
 				}
 			}
@@ -300,16 +301,16 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 			return errors.New("the server has not answered yet")
 		}
 		var a work.DigestAnswer
-		if err := json.Unmarshal(same[len(same)-1].data, &a); err != nil || !a.Same {
-			return fmt.Errorf("the last answer: %s %v", same[len(same)-1].data[:min(100, len(same[len(same)-1].data))],
+		if err := json.Unmarshal(same[len(same)-1].Data, &a); err != nil || !a.Same {
+			return fmt.Errorf("the last answer: %s %v", same[len(same)-1].Data[:min(100, len(same[len(same)-1].Data))],
 				err)
 		}
 		return nil
 	})
 	for _, kind := range []string{work.SpecDelete, work.SpecResyncResponse} {
 		for _, e := range agent.received(kind) {
-			if e.ext[work.ExtDeletionTimestamp] != "" {
-				t.Errorf("a deletion: %+v", e.ext)
+			if e.Extensions[work.ExtDeletionTimestamp] != "" {
+				t.Errorf("a deletion: %+v", e.Extensions)
 			}
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/pki"
 )
@@ -66,10 +67,10 @@ func TestI6DroppedDuplicatedAndReorderedMessages(t *testing.T) {
 	m := site.start(quickRetries)
 	m.consumer("mc1")
 	agent := site.agent("mc1")
-	var held []message
+	var held []bus.Event
 	agent.fault(func() {
-		agent.lose = func(message) bool { return random.IntN(4) == 0 }
-		agent.mangle = func(out []message) []message {
+		agent.lose = func(bus.Event) bool { return random.IntN(4) == 0 }
+		agent.mangle = func(out []bus.Event) []bus.Event {
 			switch random.IntN(5) {
 			case 0:
 				return nil // lost
@@ -348,7 +349,7 @@ func TestI9ABuriedWorkIsDeletedAgain(t *testing.T) {
 		return nil
 	})
 	events := agent.received(work.SpecResyncResponse)
-	if len(events) != 1 || events[0].ext[work.ExtDeletionTimestamp] == "" || len(events[0].data) != 0 {
+	if len(events) != 1 || events[0].Extensions[work.ExtDeletionTimestamp] == "" || len(events[0].Data) != 0 {
 		t.Errorf("events %+v", events)
 	}
 	var c2 api.Consumer
@@ -399,15 +400,15 @@ func TestI7AnAgentSpeaksForItselfOnly(t *testing.T) {
 	gone := liar.message(work.StatusUpdate, []byte(`{"conditions":[{"type":"Deleted","status":"True"}]}`))
 	for k, v := range map[string]string{work.ExtResourceID: "w2", work.ExtResourceVersion: "1",
 		work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1"} {
-		gone.ext[k] = v
+		gone.Extensions[k] = v
 	}
 	liar.send(t.Context(), gone)
 	claimed := gone
-	claimed.ext = map[string]string{}
-	for k, v := range gone.ext {
-		claimed.ext[k] = v
+	claimed.Extensions = map[string]string{}
+	for k, v := range gone.Extensions {
+		claimed.Extensions[k] = v
 	}
-	claimed.ext[work.ExtClusterName] = "mc1"
+	claimed.Extensions[work.ExtClusterName] = "mc1"
 	liar.send(t.Context(), claimed)
 	eventually(t, "both are dropped", func() error {
 		if n := counter(t, m, "maestro_events_dropped_total", "reason", dropConsumer); n < 2 {

@@ -1,6 +1,8 @@
 package maestro
 
-import "atoll.dev/store"
+import (
+	"atoll.dev/store"
+)
 
 // records are what a bundle's document says.
 type records struct {

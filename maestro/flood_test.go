@@ -81,9 +81,9 @@ func TestI6AFloodingAgentHurtsOnlyItself(t *testing.T) {
 			e := flood.status(id, w, work.StatusUpdate)
 			flood.mu.Unlock()
 			if sent%3 == 0 {
-				e.ext[work.ExtResourceID] = fmt.Sprintf("strange-%d", sent)
+				e.Extensions[work.ExtResourceID] = fmt.Sprintf("strange-%d", sent)
 			}
-			_ = flood.client.PublishAsync(ctx, topic, e.event(), func(error) {})
+			_ = flood.client.PublishAsync(ctx, topic, e, func(error) {})
 			if sent%50 == 0 {
 				flood.resync(ctx)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 )
 
@@ -40,7 +41,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 	if err != nil {
 		return nil, g.s.grpcError("failed to decode event", err)
 	}
-	consumer := m.ext[work.ExtClusterName]
+	consumer := m.Extensions[work.ExtClusterName]
 	if err := checkCluster(consumer); err != nil {
 		return nil, g.s.grpcError("failed to decode event", err)
 	}
@@ -48,17 +49,17 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 		return nil, g.s.grpcError("not allowed", err)
 	}
 	g.s.heard(consumer)
-	switch m.kind {
+	switch m.Type {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		kind = "status"
 		err = g.status(ctx, consumer, m)
 	default:
-		if m.kind == work.SpecResync {
+		if m.Type == work.SpecResync {
 			kind = "resync"
 		}
 		taken := make(chan struct{})
 		if !g.s.takeEvent(ctx, consumer, m, func() { close(taken) }) {
-			return nil, g.s.grpcError("failed to decode event", badRequest("unsupported event type %.200q", m.kind))
+			return nil, g.s.grpcError("failed to decode event", badRequest("unsupported event type %.200q", m.Type))
 		}
 		select {
 		case <-taken:
@@ -79,13 +80,13 @@ func checkCluster(name string) error {
 	return checkConsumerName(name)
 }
 
-func (g *agentPort) status(ctx context.Context, consumer string, m message) error {
+func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) error {
 	ev, err := decodeStatus(consumer, m)
 	if err != nil {
 		g.s.dropEvent(ctx, dropMalformed, consumer, m, err)
 		return invalid("%s", err)
 	}
-	m.data = nil
+	m.Data = nil
 	verdict := make(chan string, 1)
 	item := statusItem{consumer: consumer, m: m, ev: ev, ack: func() { verdict <- "" }, refused: func(reason string) {
 		verdict <- reason

@@ -12,6 +12,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/pki"
 )
 
@@ -47,14 +48,14 @@ type grpcLink struct {
 	client  cloudevents.CloudEventServiceClient
 	beats   int
 	refused []error
-	out     chan message
+	out     chan bus.Event
 }
 
 // grpcAgent is a scripted agent on the agents' port of a server.
 func (i *instance) grpcAgent(consumer string) *scriptedAgent {
 	a := &scriptedAgent{t: i.t, site: i.site, consumer: consumer, works: map[string]*agentWork{},
 		sequence: time.Now().UnixMilli() << 22}
-	a.link = &grpcLink{target: i.agentsTarget(), out: make(chan message, 20000)}
+	a.link = &grpcLink{target: i.agentsTarget(), out: make(chan bus.Event, 20000)}
 	a.startGRPC()
 	i.t.Cleanup(a.stop)
 	return a

@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/pki"
 )
 
@@ -63,14 +64,14 @@ func TestI6AnAgentByGRPCNeedsNoBroker(t *testing.T) {
 	agent.awaitValue("w2", "two")
 	agent.awaitValue("w1", "three")
 	m.awaitObserved("w1", 2)
-	if got := agent.received(work.SpecUpdate); len(got) != 1 || got[0].ext[work.ExtMetadata] == "" ||
-		!strings.Contains(got[0].ext[work.ExtMetadata], `"name":"w1"`) {
+	if got := agent.received(work.SpecUpdate); len(got) != 1 || got[0].Extensions[work.ExtMetadata] == "" ||
+		!strings.Contains(got[0].Extensions[work.ExtMetadata], `"name":"w1"`) {
 		t.Errorf("updates %+v", got)
 	}
 	src.remove("mc1", "w1")
 	m.awaitGone("w1")
-	if got := agent.received(work.SpecDelete); len(got) != 1 || len(got[0].data) == 0 ||
-		got[0].ext[work.ExtDeletionTimestamp] == "" {
+	if got := agent.received(work.SpecDelete); len(got) != 1 || len(got[0].Data) == 0 ||
+		got[0].Extensions[work.ExtDeletionTimestamp] == "" {
 		t.Errorf("deletions %+v", got)
 	}
 	eventually(t, "heartbeats", func() error {
@@ -117,7 +118,7 @@ func TestI6AnAgentByGRPCResyncs(t *testing.T) {
 		t.Helper()
 		for _, kind := range []string{work.SpecCreate, work.SpecUpdate, work.SpecDelete, work.SpecResyncResponse} {
 			for _, ev := range agent.received(kind) {
-				if id := ev.ext[work.ExtResourceID]; !slices.Contains(ids, id) {
+				if id := ev.Extensions[work.ExtResourceID]; !slices.Contains(ids, id) {
 					t.Errorf("%s was sent although nothing about it is new", id)
 				}
 			}
@@ -255,9 +256,9 @@ func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
 		}
 		return err
 	}
-	status := func(cluster, id string, change ...func(*message)) error {
-		ms := message{id: uuid.NewString(), source: "mc1-agent", kind: work.StatusUpdate,
-			data: []byte(`{"conditions":[]}`), ext: map[string]string{
+	status := func(cluster, id string, change ...func(*bus.Event)) error {
+		ms := bus.Event{DataContentType: jsonType, ID: uuid.NewString(), Source: "mc1-agent", Type: work.StatusUpdate,
+			Data: []byte(`{"conditions":[]}`), Extensions: map[string]string{
 				work.ExtClusterName: cluster, work.ExtResourceID: id, work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1",
 			}}
 		for _, f := range change {
@@ -284,13 +285,13 @@ func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
 		"of an unknown bundle": {status("mc1", "w9"), "OK"},
 		"no cluster in status": {status("", "w2"), "InvalidArgument"},
 		"no id in status":      {status("mc1", ""), "InvalidArgument"},
-		"bad data":             {status("mc1", "w2", func(m *message) { m.data = []byte("{") }), "InvalidArgument"},
-		"a source's event": {status("mc1", "w2", func(m *message) { m.kind = work.SpecCreate }),
+		"bad data":             {status("mc1", "w2", func(m *bus.Event) { m.Data = []byte("{") }), "InvalidArgument"},
+		"a source's event": {status("mc1", "w2", func(m *bus.Event) { m.Type = work.SpecCreate }),
 			"InvalidArgument"},
-		"an unknown event": {status("mc1", "w2", func(m *message) { m.kind = "x.y" }), "InvalidArgument"},
-		"a bad list in a resync": {status("mc1", "", func(m *message) {
-			m.kind = work.SpecResync
-			m.data = []byte("{")
+		"an unknown event": {status("mc1", "w2", func(m *bus.Event) { m.Type = "x.y" }), "InvalidArgument"},
+		"a bad list in a resync": {status("mc1", "", func(m *bus.Event) {
+			m.Type = work.SpecResync
+			m.Data = []byte("{")
 		}), "OK"},
 	} {
 		if !isCode(c.err, c.code) && !(c.code == "OK" && c.err == nil) {

@@ -6,17 +6,17 @@ import (
 )
 
 // fromProto reads an event of the gRPC form.
-func fromProto(e *cloudevents.CloudEvent) (message, error) {
+func fromProto(e *cloudevents.CloudEvent) (bus.Event, error) {
 	ev, err := bus.FromProto(e)
 	if err != nil {
-		return message{}, invalid("%s", err)
+		return bus.Event{}, invalid("%s", err)
 	}
-	m := messageOf(ev)
-	if m.ext == nil {
-		m.ext = map[string]string{}
+	m := ev
+	if m.Extensions == nil {
+		m.Extensions = map[string]string{}
 	}
 	return m, nil
 }
 
 // toProto writes an event in the gRPC form.
-func toProto(m message) *cloudevents.CloudEvent { return m.event().Proto() }
+func toProto(m bus.Event) *cloudevents.CloudEvent { return m.Proto() }

@@ -17,6 +17,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -44,7 +45,7 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 		return nil, g.s.grpcError("failed to decode event", err)
 	}
 	var doing string
-	switch m.kind {
+	switch m.Type {
 	case work.SpecCreate:
 		kind, doing = "create", "failed to create resource"
 	case work.SpecUpdate:
@@ -54,9 +55,9 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 	case work.StatusResync:
 		kind, doing = "resync", "failed to resync status"
 	default:
-		return nil, g.s.grpcError("failed to decode event", badRequest("unsupported action %s", m.kind))
+		return nil, g.s.grpcError("failed to decode event", badRequest("unsupported action %s", m.Type))
 	}
-	if err := g.s.authorize(ctx, verbPublish, sources, m.source); err != nil {
+	if err := g.s.authorize(ctx, verbPublish, sources, m.Source); err != nil {
 		return nil, g.s.grpcError("not allowed", err)
 	}
 	if kind == "resync" {
@@ -75,13 +76,13 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 	return &emptypb.Empty{}, nil
 }
 
-func (g *sourcePort) publish(ctx context.Context, m message) error {
+func (g *sourcePort) publish(ctx context.Context, m bus.Event) error {
 	spec, err := decodeSpec(m)
 	if err != nil {
 		return err
 	}
 	spec.anySource = g.s.opts.AnySource
-	version, err := g.s.publishSpec(ctx, m.kind, spec)
+	version, err := g.s.publishSpec(ctx, m.Type, spec)
 	if err != nil || version == 0 {
 		return err
 	}
@@ -92,10 +93,10 @@ func (g *sourcePort) publish(ctx context.Context, m message) error {
 // resync has the statuses that a source asks for sent to it: to its
 // subscription on the connection that the request came on. One that has none
 // there, because a proxy stands between, gets them on all its subscriptions.
-func (g *sourcePort) resync(ctx context.Context, m message) error {
+func (g *sourcePort) resync(ctx context.Context, m bus.Event) error {
 	var list work.StatusHashes
-	if len(m.data) > 0 {
-		if err := rest.DecodeJSON(m.data, &list); err != nil {
+	if len(m.Data) > 0 {
+		if err := rest.DecodeJSON(m.Data, &list); err != nil {
 			return invalid("the data of the event cannot be read: %s", reasonOf(err))
 		}
 	}
@@ -104,7 +105,7 @@ func (g *sourcePort) resync(ctx context.Context, m message) error {
 	g.mu.Lock()
 	for st := range g.streams {
 		switch {
-		case st.source != m.source:
+		case st.source != m.Source:
 		case st.conn == conn:
 			here = append(here, st)
 		default:

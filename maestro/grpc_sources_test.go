@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/pki"
 )
 
@@ -48,8 +49,8 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 			}
 			for len(sent) > 0 {
 				ev := good.next()
-				id := ev.ext[work.ExtResourceID]
-				if at, mine := sent[id]; mine && strings.Contains(string(ev.data), fmt.Sprintf("Turn%d\"", turn)) {
+				id := ev.Extensions[work.ExtResourceID]
+				if at, mine := sent[id]; mine && strings.Contains(string(ev.Data), fmt.Sprintf("Turn%d\"", turn)) {
 					took = append(took, time.Since(at))
 					delete(sent, id)
 				}
@@ -99,7 +100,7 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 	have := map[string]bool{}
 	for len(have) < works {
 		ev := again.next()
-		have[ev.ext[work.ExtResourceID]] = true
+		have[ev.Extensions[work.ExtResourceID]] = true
 	}
 }
 
@@ -110,8 +111,8 @@ func ask(t *testing.T, c cloudevents.CloudEventServiceClient, name string, hashe
 		t.Fatal(err)
 	}
 	src := &source{t: t, client: c, name: name}
-	if err := src.publish(toProto(message{id: uuid.NewString(), source: name, kind: work.StatusResync,
-		data: data})); err != nil {
+	if err := src.publish(toProto(bus.Event{DataContentType: jsonType, ID: uuid.NewString(), Source: name, Type: work.StatusResync,
+		Data: data})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -137,20 +138,20 @@ func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
 		Hash: hexHash("hash-w8-1")})
 	got := map[string]int{}
 	for range works + 1 {
-		got[asker.next().ext[work.ExtResourceID]]++
+		got[asker.next().Extensions[work.ExtResourceID]]++
 	}
 	if len(got) != works || got["w7"] != 2 || got["w8"] != 1 {
 		t.Errorf("%d works, w7 %d times, w8 %d times", len(got), got["w7"], got["w8"])
 	}
 	select {
 	case ev := <-other.events:
-		t.Errorf("another subscriber got %s", ev.ext[work.ExtResourceID])
+		t.Errorf("another subscriber got %s", ev.Extensions[work.ExtResourceID])
 	default:
 	}
 	// A proxy stands between: the question comes on a connection of its own.
 	ask(t, src.client, testSource, work.StatusHash{ID: "w9", Hash: "old"})
 	for _, s := range []*statusStream{asker, other} {
-		if id := s.next().ext[work.ExtResourceID]; id != "w9" {
+		if id := s.next().Extensions[work.ExtResourceID]; id != "w9" {
 			t.Errorf("got %s", id)
 		}
 	}
@@ -161,7 +162,7 @@ func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
 	m.grpcAgentReports(t, "mc1", asker)
 	select {
 	case ev := <-stranger.events:
-		t.Errorf("another source got %s", ev.ext[work.ExtResourceID])
+		t.Errorf("another source got %s", ev.Extensions[work.ExtResourceID])
 	default:
 	}
 }
@@ -170,7 +171,7 @@ func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
 func (i *instance) grpcAgentReports(t *testing.T, consumer string, s *statusStream) {
 	t.Helper()
 	i.source().create(consumer, "last", 1)
-	for s.next().ext[work.ExtResourceID] != "last" {
+	for s.next().Extensions[work.ExtResourceID] != "last" {
 	}
 }
 
@@ -202,7 +203,7 @@ func TestI1AResyncNeverTakesABundleBack(t *testing.T) {
 	for {
 		select {
 		case ev := <-s.events:
-			id, seq := ev.ext[work.ExtResourceID], ev.ext[work.ExtSequenceID]
+			id, seq := ev.Extensions[work.ExtResourceID], ev.Extensions[work.ExtSequenceID]
 			if len(seq) < len(last[id]) || len(seq) == len(last[id]) && seq < last[id] {
 				t.Fatalf("%s went back from %s to %s", id, last[id], seq)
 			}

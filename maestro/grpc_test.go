@@ -17,6 +17,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/pki"
 )
 
@@ -211,7 +212,7 @@ type statusStream struct {
 	id     string
 	client cloudevents.CloudEventServiceClient // of the same connection
 	stream grpc.ServerStreamingClient[cloudevents.CloudEvent]
-	events chan message
+	events chan bus.Event
 	beats  chan struct{}
 	failed chan error
 }
@@ -233,7 +234,7 @@ func (i *instance) subscribe(t *testing.T, sourceName string) *statusStream {
 	if len(ids) != 1 || uuid.Validate(ids[0]) != nil {
 		t.Fatalf("subscription-id %v", ids)
 	}
-	s := &statusStream{t: t, client: client, id: ids[0], stream: stream, events: make(chan message, 10000),
+	s := &statusStream{t: t, client: client, id: ids[0], stream: stream, events: make(chan bus.Event, 10000),
 		beats: make(chan struct{}, 1000), failed: make(chan error, 1)}
 	go func() {
 		for {
@@ -257,7 +258,7 @@ func (i *instance) subscribe(t *testing.T, sourceName string) *statusStream {
 	return s
 }
 
-func (s *statusStream) next() message {
+func (s *statusStream) next() bus.Event {
 	s.t.Helper()
 	select {
 	case m := <-s.events:
@@ -267,7 +268,7 @@ func (s *statusStream) next() message {
 	case <-time.After(patience):
 		s.t.Fatal("no event")
 	}
-	return message{}
+	return bus.Event{}
 }
 
 func TestASourceFollowsItsBundles(t *testing.T) {
@@ -285,29 +286,29 @@ func TestASourceFollowsItsBundles(t *testing.T) {
 
 	src.create("mc1", "w1", "one")
 	ev := stream.next()
-	if ev.kind != work.StatusUpdate || ev.source != "mc1-agent" || ev.ext[work.ExtResourceID] != "w1" ||
-		ev.ext[work.ExtResourceVersion] != "1" ||
-		ev.ext[work.ExtOriginalSource] != "maestro" || ev.ext[work.ExtClusterName] != "mc1" ||
-		ev.ext[work.ExtSequenceID] == "" {
+	if ev.Type != work.StatusUpdate || ev.Source != "mc1-agent" || ev.Extensions[work.ExtResourceID] != "w1" ||
+		ev.Extensions[work.ExtResourceVersion] != "1" ||
+		ev.Extensions[work.ExtOriginalSource] != "maestro" || ev.Extensions[work.ExtClusterName] != "mc1" ||
+		ev.Extensions[work.ExtSequenceID] == "" {
 		t.Errorf("status %+v", ev)
 	}
 	var sd work.Status
-	if err := json.Unmarshal(ev.data, &sd); err != nil || sd.Bundle == nil || len(sd.Bundle.Manifests) != 1 ||
+	if err := json.Unmarshal(ev.Data, &sd); err != nil || sd.Bundle == nil || len(sd.Bundle.Manifests) != 1 ||
 		len(sd.Conditions) != 1 || sd.Conditions[0].Type != "Applied" {
-		t.Errorf("status data %s: %v", ev.data, err)
+		t.Errorf("status data %s: %v", ev.Data, err)
 	}
-	if !strings.Contains(ev.ext[work.ExtMetadata], "name-of-w1") {
-		t.Errorf("metadata %s: it is the source's", ev.ext[work.ExtMetadata])
+	if !strings.Contains(ev.Extensions[work.ExtMetadata], "name-of-w1") {
+		t.Errorf("metadata %s: it is the source's", ev.Extensions[work.ExtMetadata])
 	}
 	agent.report("w1", "Available")
-	if ev := stream.next(); !strings.Contains(string(ev.data), "Available") {
-		t.Errorf("status %s", ev.data)
+	if ev := stream.next(); !strings.Contains(string(ev.Data), "Available") {
+		t.Errorf("status %s", ev.Data)
 	}
 	src.remove("mc1", "w1")
 	for {
 		ev := stream.next()
 		var sd statusData
-		if err := json.Unmarshal(ev.data, &sd); err != nil {
+		if err := json.Unmarshal(ev.Data, &sd); err != nil {
 			t.Fatal(err)
 		}
 		if sd.deleted() {
@@ -343,19 +344,19 @@ func TestASourceResyncs(t *testing.T) {
 	for gone := false; !gone; {
 		e := early.next()
 		var sd statusData
-		gone = e.ext[work.ExtResourceID] == "w3" && json.Unmarshal(e.data, &sd) == nil && sd.deleted()
+		gone = e.Extensions[work.ExtResourceID] == "w3" && json.Unmarshal(e.Data, &sd) == nil && sd.deleted()
 	}
 	stream := m.subscribe(t, testSource) // to which nothing comes any more by itself
 	ask := func(hashes ...work.StatusHash) {
 		t.Helper()
 		data, _ := json.Marshal(work.StatusHashes{Hashes: hashes})
-		if err := src.publish(toProto(message{id: uuid.NewString(), source: testSource, kind: work.StatusResync,
-			data: data})); err != nil {
+		if err := src.publish(toProto(bus.Event{DataContentType: jsonType, ID: uuid.NewString(), Source: testSource, Type: work.StatusResync,
+			Data: data})); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ask()
-	got := []string{stream.next().ext[work.ExtResourceID], stream.next().ext[work.ExtResourceID]}
+	got := []string{stream.next().Extensions[work.ExtResourceID], stream.next().Extensions[work.ExtResourceID]}
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"w1", "w2"}) {
 		t.Errorf("all: %v", got)
@@ -363,12 +364,12 @@ func TestASourceResyncs(t *testing.T) {
 	// Only what differs, and the end of what went while the source was away.
 	ask(work.StatusHash{ID: "w1", Hash: hexHash("hash-w1-1")}, work.StatusHash{ID: "w2", Hash: "old"},
 		work.StatusHash{ID: "w3", Hash: "old"})
-	if id := stream.next().ext[work.ExtResourceID]; id != "w2" {
+	if id := stream.next().Extensions[work.ExtResourceID]; id != "w2" {
 		t.Errorf("differing: %s", id)
 	}
 	last := stream.next()
 	var sd statusData
-	if err := json.Unmarshal(last.data, &sd); err != nil || last.ext[work.ExtResourceID] != "w3" || !sd.deleted() {
-		t.Errorf("deleted: %+v %s", last.ext, last.data)
+	if err := json.Unmarshal(last.Data, &sd); err != nil || last.Extensions[work.ExtResourceID] != "w3" || !sd.deleted() {
+		t.Errorf("deleted: %+v %s", last.Extensions, last.Data)
 	}
 }

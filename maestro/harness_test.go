@@ -403,16 +403,16 @@ func specData(manifests ...string) []byte {
 
 // event makes a spec event.
 func (s *source) event(kind, consumer, id string, version int64, data []byte) *cloudevents.CloudEvent {
-	m := message{
-		id: uuid.NewString(), source: s.name, kind: kind, time: time.Now(), data: data,
-		ext: map[string]string{
+	m := bus.Event{
+		DataContentType: jsonType, ID: uuid.NewString(), Source: s.name, Type: kind, Time: time.Now(), Data: data,
+		Extensions: map[string]string{
 			work.ExtClusterName: consumer, work.ExtResourceID: id, work.ExtResourceVersion: fmt.Sprint(version),
 			work.ExtMetadata: `{"name":"name-of-` + id + `","namespace":"` + consumer + `","uid":"` + id +
 				`","labels":{"app":"test"}}`,
 		},
 	}
 	if kind == work.SpecDelete {
-		m.ext[work.ExtDeletionTimestamp] = time.Now().UTC().Format(time.RFC3339)
+		m.Extensions[work.ExtDeletionTimestamp] = time.Now().UTC().Format(time.RFC3339)
 	}
 	return toProto(m)
 }

@@ -142,8 +142,8 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 	})
 	agent.mu.Lock()
 	for _, e := range agent.events {
-		if id := e.ext[work.ExtResourceID]; e.kind != work.StatusResync && id != "fresh" && id != "last" {
-			t.Errorf("%s of %s was sent again", e.kind, id)
+		if id := e.Extensions[work.ExtResourceID]; e.Type != work.StatusResync && id != "fresh" && id != "last" {
+			t.Errorf("%s of %s was sent again", e.Type, id)
 		}
 	}
 	agent.mu.Unlock()

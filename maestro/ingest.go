@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
@@ -32,7 +33,7 @@ var ingestShares = shares{items: 2048, bytes: 16 << 20, allItems: 32 << 10, allB
 // it is taken, or need not come again.
 type statusItem struct {
 	consumer string
-	m        message
+	m        bus.Event
 	ack      func()
 	refused  func(reason string) // in place of ack when it was dropped; may be nil
 	ev       statusEvent         // once a worker has read m
@@ -59,7 +60,7 @@ func newIngest(s *Server) *ingest {
 // meanwhile: what exceeds its consumer's share is dropped, and its agent is asked
 // for it later.
 func (in *ingest) put(item statusItem) {
-	old, ok := in.queue.put(item.consumer, item.key(), len(item.m.data)+512, item, item.replaces)
+	old, ok := in.queue.put(item.consumer, item.key(), len(item.m.Data)+512, item, item.replaces)
 	switch {
 	case !ok:
 		in.s.metrics.dropped.WithLabelValues("overflow").Inc()
@@ -88,18 +89,18 @@ func (in *ingest) putWait(ctx context.Context, item statusItem) error {
 // key is the work of a status that a later one may replace while it waits; "" for
 // one that nothing replaces. A report that a work is deleted is always taken.
 func (i *statusItem) key() string {
-	if i.m.kind != work.StatusUpdate || bytes.Contains(i.m.data, []byte(`"Deleted"`)) {
+	if i.m.Type != work.StatusUpdate || bytes.Contains(i.m.Data, []byte(`"Deleted"`)) {
 		return ""
 	}
-	return i.m.ext[work.ExtResourceID]
+	return i.m.Extensions[work.ExtResourceID]
 }
 
 // replaces says whether the status takes the place of an older one of its work:
 // of the same generation and source, by its sequence.
 func (i *statusItem) replaces(old statusItem) bool {
-	same := func(ext string) bool { return i.m.ext[ext] == old.m.ext[ext] }
+	same := func(ext string) bool { return i.m.Extensions[ext] == old.m.Extensions[ext] }
 	return same(work.ExtResourceVersion) && same(work.ExtOriginalSource) && same(work.ExtClusterName) &&
-		old.m.ext[work.ExtSequenceID] != "" && newer(i.m.ext[work.ExtSequenceID], old.m.ext[work.ExtSequenceID])
+		old.m.Extensions[work.ExtSequenceID] != "" && newer(i.m.Extensions[work.ExtSequenceID], old.m.Extensions[work.ExtSequenceID])
 }
 
 func (in *ingest) run(ctx context.Context) error {
@@ -171,7 +172,7 @@ func (in *ingest) readable(ctx context.Context, items []statusItem) []statusItem
 				item.ack()
 				continue
 			}
-			item.m.data = nil
+			item.m.Data = nil
 		}
 		good = append(good, item)
 	}
@@ -434,20 +435,20 @@ func raise(ctx context.Context, tx *store.Tx, d store.Document, above int64) (st
 }
 
 // handleAgent takes one event of an agent's topic.
-func (s *Server) handleAgent(ctx context.Context, topic string, m message, ack func()) {
+func (s *Server) handleAgent(ctx context.Context, topic string, m bus.Event, ack func()) {
 	consumer, ok := s.consumerOf(topic)
 	if !ok {
 		s.dropEvent(ctx, "bad_topic", topic, m, nil)
 		ack()
 		return
 	}
-	if claimed := m.ext[work.ExtClusterName]; claimed != consumer {
+	if claimed := m.Extensions[work.ExtClusterName]; claimed != consumer {
 		s.dropEvent(ctx, dropConsumer, consumer, m, nil)
 		ack()
 		return
 	}
 	s.heard(consumer)
-	if s.answeredElsewhere(consumer, m.kind) {
+	if s.answeredElsewhere(consumer, m.Type) {
 		ack()
 		return
 	}
@@ -473,30 +474,30 @@ func (s *Server) answeredElsewhere(consumer, kind string) bool {
 // takeEvent takes an event that is certain to be of the consumer's agent. It
 // calls ack once, when nothing of the event can get lost any more. It says
 // whether the event's type is known.
-func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack func()) (known bool) {
-	switch m.kind {
+func (s *Server) takeEvent(ctx context.Context, consumer string, m bus.Event, ack func()) (known bool) {
+	switch m.Type {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		s.ingest.put(statusItem{consumer: consumer, m: m, ack: ack})
 	case work.SpecResync:
 		var list work.SpecVersions
-		if err := rest.DecodeJSON(m.data, &list); err != nil {
+		if err := rest.DecodeJSON(m.Data, &list); err != nil {
 			s.dropEvent(ctx, dropMalformed, consumer, m, err)
 			ack()
 			return true
 		}
-		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, versions: list.Versions,
-			digests: m.ext[work.ExtDigests] != "", ack: ack}, len(m.data))
+		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.Type, versions: list.Versions,
+			digests: m.Extensions[work.ExtDigests] != "", ack: ack}, len(m.Data))
 	case work.AgentDigest:
-		r := resyncRequest{consumer: consumer, kind: m.kind, ack: ack}
-		if err := rest.DecodeJSON(m.data, &r.digest); err != nil {
+		r := resyncRequest{consumer: consumer, kind: m.Type, ack: ack}
+		if err := rest.DecodeJSON(m.Data, &r.digest); err != nil {
 			s.dropEvent(ctx, dropMalformed, consumer, m, err)
 			ack()
 			return true
 		}
-		s.resyncs.put(r, len(m.data))
+		s.resyncs.put(r, len(m.Data))
 	case work.AgentWorks:
-		r := resyncRequest{consumer: consumer, kind: m.kind, ack: ack}
-		err := rest.DecodeJSON(m.data, &r.works)
+		r := resyncRequest{consumer: consumer, kind: m.Type, ack: ack}
+		err := rest.DecodeJSON(m.Data, &r.works)
 		if err == nil {
 			err = checkBuckets(r.works)
 		}
@@ -505,9 +506,9 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 			ack()
 			return true
 		}
-		s.resyncs.put(r, len(m.data))
+		s.resyncs.put(r, len(m.Data))
 	case work.AgentSpec:
-		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.kind, spec: m, ack: ack}, len(m.data))
+		s.resyncs.put(resyncRequest{consumer: consumer, kind: m.Type, spec: m, ack: ack}, len(m.Data))
 	case work.Seen:
 		ack()
 	default:
@@ -518,9 +519,9 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m message, ack 
 	return true
 }
 
-func (s *Server) dropEvent(ctx context.Context, reason, consumer string, m message, err error) {
+func (s *Server) dropEvent(ctx context.Context, reason, consumer string, m bus.Event, err error) {
 	s.metrics.dropped.WithLabelValues(reason).Inc()
 	s.log.LogAttrs(ctx, slog.LevelWarn, "event dropped", slog.String("reason", reason),
 		slog.String("consumer", consumer),
-		slog.String("type", strings.ToValidUTF8(m.kind[:min(len(m.kind), 128)], "")), slog.Any("error", err))
+		slog.String("type", strings.ToValidUTF8(m.Type[:min(len(m.Type), 128)], "")), slog.Any("error", err))
 }

@@ -286,7 +286,7 @@ func (s *Server) connectBroker() {
 		KeepAlive: o.BrokerTimes.KeepAlive, DialTimeout: o.BrokerTimes.Dial, MaxMessage: o.MaxMessage,
 		Subscriptions: subscriptions,
 		Handler: func(ctx context.Context, m bus.Message) {
-			s.handleAgent(ctx, m.Topic, messageOf(m.Event), m.Ack)
+			s.handleAgent(ctx, m.Topic, m.Event, m.Ack)
 		},
 		OnConnected: s.onConnected,
 		Logger:      o.Logger, Registerer: o.Metrics,
@@ -327,26 +327,20 @@ func (s *Server) accepting() error {
 }
 
 // toBroker is the sendFunc of consumers that are reached by MQTT.
-func (s *Server) toBroker(ctx context.Context, consumer string, make func() (message, error), done func(error)) error {
-	return s.bus.PublishLate(ctx, s.specTopic(consumer), func() (bus.Event, error) {
-		m, err := make()
-		if err != nil {
-			return bus.Event{}, err
-		}
-		return m.event(), nil
-	}, done)
+func (s *Server) toBroker(ctx context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error {
+	return s.bus.PublishLate(ctx, s.specTopic(consumer), encode, done)
 }
 
 // publish sends a message that is none of a work's deliveries, by the way that
 // reaches the consumer from here. If there is none the message is dropped: the
 // agent says what it holds when it comes.
-func (s *Server) publish(ctx context.Context, consumer string, m message) error {
+func (s *Server) publish(ctx context.Context, consumer string, m bus.Event) error {
 	d := s.carrierOf(consumer)
 	if d == nil {
 		return nil
 	}
 	done := make(chan error, 1)
-	if err := d.send(ctx, consumer, func() (message, error) { return m, nil },
+	if err := d.send(ctx, consumer, func() (bus.Event, error) { return m, nil },
 		func(err error) { done <- err }); err != nil {
 		return err
 	}

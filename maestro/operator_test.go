@@ -12,18 +12,19 @@ import (
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 )
 
 // heldSpecs answers a server that asks for works, as an agent of ours does.
-func (a *scriptedAgent) heldSpecs(m message) []message {
+func (a *scriptedAgent) heldSpecs(m bus.Event) []bus.Event {
 	var wanted work.SpecsWanted
-	if err := json.Unmarshal(m.data, &wanted); err != nil {
+	if err := json.Unmarshal(m.Data, &wanted); err != nil {
 		a.t.Error(err)
 	}
-	var replies []message
+	var replies []bus.Event
 	for _, id := range wanted.IDs {
 		if w := a.works[id]; w != nil {
 			data, _ := json.Marshal(work.HeldSpec{ID: id, Version: w.generation, Metadata: w.metadata, Bundle: w.data})
@@ -219,7 +220,7 @@ func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
 	one.sayDigest(t.Context())
 	eventually(t, "agent and server agree", func() error {
 		for _, e := range one.received(work.ServerDigest) {
-			if string(e.data) == `{"same":true}` {
+			if string(e.Data) == `{"same":true}` {
 				return nil
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
@@ -21,10 +22,10 @@ type heldCarrier struct {
 
 	mu      sync.Mutex
 	waiting int
-	left    []message
+	left    []bus.Event
 }
 
-func (c *heldCarrier) send(ctx context.Context, _ string, make func() (message, error), done func(error)) error {
+func (c *heldCarrier) send(ctx context.Context, _ string, encode func() (bus.Event, error), done func(error)) error {
 	c.mu.Lock()
 	c.waiting++
 	c.mu.Unlock()
@@ -33,7 +34,7 @@ func (c *heldCarrier) send(ctx context.Context, _ string, make func() (message, 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	m, err := make()
+	m, err := encode()
 	if err != nil {
 		return err
 	}
@@ -50,7 +51,7 @@ func (c *heldCarrier) kinds() (kinds []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range c.left {
-		kinds = append(kinds, m.kind)
+		kinds = append(kinds, m.Type)
 	}
 	return kinds
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/store"
 )
 
@@ -22,7 +23,7 @@ type resyncRequest struct {
 	digests  bool // the agent speaks digests, too
 	digest   work.Digest
 	works    work.BucketWorks
-	spec     message // a work as the agent has it
+	spec     bus.Event // a work as the agent has it
 	ack      func()
 }
 
@@ -177,7 +178,7 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 	for _, g := range graves {
 		m := encodeBuried(consumer, g, versions[g.id], s.opts.SourceID, time.Now())
 		if versions[g.id] <= g.generation {
-			m.ext[work.ExtLife] = s.life() // the agent refuses what was ordered before
+			m.Extensions[work.ExtLife] = s.life() // the agent refuses what was ordered before
 		}
 		if err := s.publish(ctx, consumer, m); err != nil {
 			// The agent is asked again by nobody, but it asks again itself

@@ -51,7 +51,7 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 	if len(created) != 1 {
 		t.Fatalf("%d create events", len(created))
 	}
-	ext := created[0].ext
+	ext := created[0].Extensions
 	if ext[work.ExtClusterName] != "mc1" || ext[work.ExtResourceID] != "w1" || ext[work.ExtResourceVersion] != "1" {
 		t.Errorf("extensions %v", ext)
 	}
@@ -60,7 +60,7 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 		meta.Namespace != "mc1" {
 		t.Errorf("metadata %s: %v", ext[work.ExtMetadata], err)
 	}
-	if updated := agent.received(work.SpecUpdate); len(updated) != 1 || updated[0].ext[work.ExtResourceVersion] != "2" {
+	if updated := agent.received(work.SpecUpdate); len(updated) != 1 || updated[0].Extensions[work.ExtResourceVersion] != "2" {
 		t.Errorf("update events %+v", updated)
 	}
 
@@ -72,8 +72,8 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 		return nil
 	})
 	deleted := agent.received(work.SpecDelete)
-	if len(deleted) != 1 || deleted[0].ext[work.ExtDeletionTimestamp] == "" ||
-		!strings.Contains(string(deleted[0].data), "two") {
+	if len(deleted) != 1 || deleted[0].Extensions[work.ExtDeletionTimestamp] == "" ||
+		!strings.Contains(string(deleted[0].Data), "two") {
 		t.Errorf("delete events %+v", deleted)
 	}
 

@@ -1,6 +1,8 @@
 package maestro
 
-import "strconv"
+import (
+	"strconv"
+)
 
 // newer says whether a status with sequence a is later than one with b.
 // Sequences are snowflakes: time in the high bits, then node, then step, so

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 )
 
 // TestASlowAgentIsAskedForStatusesSeldom: works that are delivered again and
@@ -19,8 +20,8 @@ func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
 	m.consumer("mc1")
 	agent := site.agent("mc1")
 	agent.fault(func() {
-		agent.mangle = func(out []message) []message {
-			return slices.DeleteFunc(out, func(m message) bool { return m.kind != work.Seen })
+		agent.mangle = func(out []bus.Event) []bus.Event {
+			return slices.DeleteFunc(out, func(m bus.Event) bool { return m.Type != work.Seen })
 		}
 	})
 	begun := time.Now()

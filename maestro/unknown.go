@@ -15,6 +15,7 @@ import (
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
 	"atoll.dev/search"
 	"atoll.dev/store"
@@ -221,9 +222,9 @@ func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	err = s.publish(ctx, consumer, message{
-		id: uuid.NewString(), source: s.opts.SourceID, kind: work.ServerSpecs, time: time.Now().UTC(),
-		ext: map[string]string{work.ExtClusterName: consumer}, data: data,
+	err = s.publish(ctx, consumer, bus.Event{
+		DataContentType: jsonType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerSpecs, Time: time.Now().UTC(),
+		Extensions: map[string]string{work.ExtClusterName: consumer}, Data: data,
 	})
 	if err != nil {
 		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not asked for its works", slog.String("consumer", consumer),
@@ -251,9 +252,9 @@ func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
 
 // takeSpec makes a bundle of what an agent says it holds, if an operator has
 // asked for that; else the agent's word about specs counts nothing (I7).
-func (s *Server) takeSpec(ctx context.Context, consumer string, m message) error {
+func (s *Server) takeSpec(ctx context.Context, consumer string, m bus.Event) error {
 	var h work.HeldSpec
-	if err := rest.DecodeJSON(m.data, &h); err != nil {
+	if err := rest.DecodeJSON(m.Data, &h); err != nil {
 		return err
 	}
 	metadata, err := checkMetadata(h.Metadata)
@@ -268,7 +269,7 @@ func (s *Server) takeSpec(ctx context.Context, consumer string, m message) error
 	}
 	now := time.Now().UTC()
 	r := specRecord{
-		EventID: m.id, SpecVersion: "1.0", Type: work.SpecCreate, Time: &now, ContentType: "application/json",
+		EventID: m.ID, SpecVersion: "1.0", Type: work.SpecCreate, Time: &now, ContentType: "application/json",
 		Consumer: consumer, ID: h.ID, Version: 1, Metadata: metadata, Data: h.Bundle,
 	}
 	adopted := false

@@ -12,13 +12,14 @@ import (
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 )
 
 // metadataOf reads the metadata extension of a status event.
-func metadataOf(t *testing.T, m message) (meta struct{ Name, UID, CreationTimestamp, DeletionTimestamp string }) {
+func metadataOf(t *testing.T, m bus.Event) (meta struct{ Name, UID, CreationTimestamp, DeletionTimestamp string }) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(m.ext[work.ExtMetadata]), &meta); err != nil {
-		t.Fatalf("metadata %q: %v", m.ext[work.ExtMetadata], err)
+	if err := json.Unmarshal([]byte(m.Extensions[work.ExtMetadata]), &meta); err != nil {
+		t.Fatalf("metadata %q: %v", m.Extensions[work.ExtMetadata], err)
 	}
 	return meta
 }
@@ -47,7 +48,7 @@ func TestStatusEventsSayWhenTheWorkWasCreatedAndDeleted(t *testing.T) {
 	deleted := b.DeletedAt.UTC().Format("2006-01-02T15:04:05Z")
 	for _, what := range []string{"under deletion", "deleted"} {
 		ev := stream.next()
-		for what == "deleted" && !strings.Contains(string(ev.data), work.ReasonDeleted) {
+		for what == "deleted" && !strings.Contains(string(ev.Data), work.ReasonDeleted) {
 			ev = stream.next()
 		}
 		if meta := metadataOf(t, ev); meta.CreationTimestamp != want || meta.DeletionTimestamp != deleted {
@@ -129,7 +130,7 @@ func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
 			t.Errorf("version %d of a new bundle", b.Version)
 		}
 		m.settled(1)
-		if v := stream.next().ext[work.ExtResourceVersion]; v != "1" {
+		if v := stream.next().Extensions[work.ExtResourceVersion]; v != "1" {
 			t.Errorf("the first status event is of version %s", v)
 		}
 		generation, _ = agent.holds("w1")
@@ -166,23 +167,23 @@ func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
 		src.remove("mc1", "w1")
 		for deleted := false; !deleted; {
 			ev := stream.next()
-			if v := ev.ext[work.ExtResourceVersion]; v != "2" {
+			if v := ev.Extensions[work.ExtResourceVersion]; v != "2" {
 				t.Errorf("a status event of version %s", v)
 			}
 			var sd statusData
-			if err := json.Unmarshal(ev.data, &sd); err != nil {
+			if err := json.Unmarshal(ev.Data, &sd); err != nil {
 				t.Fatal(err)
 			}
 			if got := observedGenerations(t, sd.Conditions); got != "2" && got != "" {
 				t.Errorf("a status event of version 2 has conditions of generation %s", got)
 			}
-			deleted = strings.Contains(string(ev.data), work.ReasonDeleted)
+			deleted = strings.Contains(string(ev.Data), work.ReasonDeleted)
 		}
 		// A source that still lists it learns of its end, at the version that it knew.
 		ask(t, stream.client, testSource, work.StatusHash{ID: "w1", Hash: "x"})
-		if ev := stream.next(); ev.ext[work.ExtResourceVersion] != "2" || !strings.Contains(string(ev.data),
+		if ev := stream.next(); ev.Extensions[work.ExtResourceVersion] != "2" || !strings.Contains(string(ev.Data),
 			work.ReasonDeleted) {
-			t.Errorf("a resync says %v", ev.ext)
+			t.Errorf("a resync says %v", ev.Extensions)
 		}
 		return generation
 	}

@@ -15,65 +15,8 @@ import (
 	"atoll.dev/store"
 )
 
-// message is a CloudEvent as MQTT and gRPC carry it: extensions are text.
-type message struct {
-	id, source, kind string
-	time             time.Time // zero: none
-	ext              map[string]string
-	data             []byte
-}
-
-func (m message) event() bus.Event {
-	return bus.Event{ID: m.id, Source: m.source, Type: m.kind, Time: m.time, DataContentType: "application/json",
-		Extensions: m.ext, Data: m.data}
-}
-
-func messageOf(e bus.Event) message {
-	return message{id: e.ID, source: e.Source, kind: e.Type, time: e.Time, ext: e.Extensions, data: e.Data}
-}
-
-func (s *Server) specTopic(consumer string) string {
-	return s.opts.Topics.SourceEvents.For(consumer).String()
-}
-
-// consumerOf returns the consumer whose topic an event came on.
-func (s *Server) consumerOf(topic string) (string, bool) {
-	t, ok := s.opts.Topics.AgentEvents.Match(topic)
-	if !ok && s.opts.Topics.AgentBroadcast.Kind != "" {
-		t, ok = s.opts.Topics.AgentBroadcast.Match(topic)
-	}
-	return t.Consumer, ok
-}
-
-// afterwards is what a message may grow by: as a deletion, as an answer to a
-// resync, with a higher generation.
-const afterwards = 256
-
-// fits refuses a bundle that the broker would not take: it would be stored, and
-// never arrive.
-func (s *Server) fits(r specRecord) error {
-	if s.bus == nil || s.bus.Limit() == 0 {
-		return nil
-	}
-	spec, err := marshal(r)
-	if err != nil {
-		return err
-	}
-	m, err := encodeSpec(store.Document{ID: r.ID, Scope: r.Consumer, Spec: spec, Generation: 1}, s.opts.SourceID, true)
-	if err != nil {
-		return err
-	}
-	size, err := m.event().Size(s.specTopic(r.Consumer))
-	if err != nil {
-		return invalid("the bundle cannot be a message to its agent: %s", err)
-	}
-	if limit := s.bus.Limit(); size+afterwards > limit {
-		return invalid(
-			"the bundle takes %d bytes as a message to its agent, and the message broker takes %d; make it smaller, "+
-				"or make several of it", size+afterwards, limit)
-	}
-	return nil
-}
+// jsonType is the content type of all data.
+const jsonType = "application/json"
 
 const (
 	maxSource    = 256
@@ -81,19 +24,19 @@ const (
 )
 
 // decodeSpec reads a spec event of a source.
-func decodeSpec(m message) (specRequest, error) {
+func decodeSpec(m bus.Event) (specRequest, error) {
 	req := specRequest{record: specRecord{
-		EventID: m.id, Source: m.source, SpecVersion: "1.0", Type: m.kind, ContentType: "application/json",
-		Consumer: m.ext[work.ExtClusterName], ID: m.ext[work.ExtResourceID], LogTracing: m.ext[work.ExtLogTracing],
+		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: jsonType,
+		Consumer: m.Extensions[work.ExtClusterName], ID: m.Extensions[work.ExtResourceID], LogTracing: m.Extensions[work.ExtLogTracing],
 	}}
 	switch {
-	case m.source == "":
+	case m.Source == "":
 		return req, invalid("the event has no source")
-	case len(m.source) > maxSource:
-		return req, invalid("the event's source has %d bytes, at most %d are possible", len(m.source), maxSource)
+	case len(m.Source) > maxSource:
+		return req, invalid("the event's source has %d bytes, at most %d are possible", len(m.Source), maxSource)
 	}
 	for _, name := range []string{work.ExtMetadata, work.ExtLogTracing} {
-		if n := len(m.ext[name]); n > maxExtension {
+		if n := len(m.Extensions[name]); n > maxExtension {
 			return req, invalid("extension %s has %d bytes, at most %d are possible; leave out annotations", name, n,
 				maxExtension)
 		}
@@ -104,7 +47,7 @@ func decodeSpec(m message) (specRequest, error) {
 	if req.record.Consumer == "" {
 		return req, invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
 	}
-	text, present := m.ext[work.ExtResourceVersion]
+	text, present := m.Extensions[work.ExtResourceVersion]
 	if !present {
 		return req, invalid("extension %s is missing; 0 takes whatever version is there", work.ExtResourceVersion)
 	}
@@ -112,25 +55,25 @@ func decodeSpec(m message) (specRequest, error) {
 	if req.version, err = parseVersion(work.ExtResourceVersion, text); err != nil {
 		return req, err
 	}
-	if text := m.ext[work.ExtIfMatch]; text != "" {
+	if text := m.Extensions[work.ExtIfMatch]; text != "" {
 		if req.ifMatch, err = parseVersion(work.ExtIfMatch, text); err != nil {
 			return req, err
 		}
 	}
-	if !m.time.IsZero() {
-		t := m.time.UTC()
+	if !m.Time.IsZero() {
+		t := m.Time.UTC()
 		req.record.Time = &t
 	}
-	if m.kind == work.SpecDelete {
+	if m.Type == work.SpecDelete {
 		return req, nil // its data, if any, changes nothing
 	}
-	if req.record.Metadata, err = checkMetadata(m.ext[work.ExtMetadata]); err != nil {
+	if req.record.Metadata, err = checkMetadata(m.Extensions[work.ExtMetadata]); err != nil {
 		return req, err
 	}
-	if _, err := checkBundle(m.data); err != nil {
+	if _, err := checkBundle(m.Data); err != nil {
 		return req, err
 	}
-	req.record.Data = m.data
+	req.record.Data = m.Data
 	return req, nil
 }
 
@@ -143,36 +86,36 @@ func parseVersion(name, text string) (int64, error) {
 }
 
 // decodeStatus reads a status event of an agent.
-func decodeStatus(topic string, m message) (statusEvent, error) {
+func decodeStatus(topic string, m bus.Event) (statusEvent, error) {
 	ev := statusEvent{topic: topic}
 	ev.record = statusRecord{
-		EventID: m.id, Source: m.source, SpecVersion: "1.0", Type: m.kind, ContentType: "application/json",
-		Consumer: m.ext[work.ExtClusterName], ID: m.ext[work.ExtResourceID], OriginalSource: m.ext[work.ExtOriginalSource],
-		Sequence: m.ext[work.ExtSequenceID], Hash: m.ext[work.ExtStatusHash],
+		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: jsonType,
+		Consumer: m.Extensions[work.ExtClusterName], ID: m.Extensions[work.ExtResourceID], OriginalSource: m.Extensions[work.ExtOriginalSource],
+		Sequence: m.Extensions[work.ExtSequenceID], Hash: m.Extensions[work.ExtStatusHash],
 	}
 	if err := checkBundleID(ev.record.ID); err != nil {
 		return ev, err
 	}
-	version, err := strconv.ParseInt(m.ext[work.ExtResourceVersion], 10, 64)
+	version, err := strconv.ParseInt(m.Extensions[work.ExtResourceVersion], 10, 64)
 	if err != nil {
 		return ev, fmt.Errorf("extension %s: %w", work.ExtResourceVersion, err)
 	}
 	ev.record.Version = version
-	if !m.time.IsZero() {
-		t := m.time.UTC()
+	if !m.Time.IsZero() {
+		t := m.Time.UTC()
 		ev.record.Time = &t
 	}
 	var shape work.Status
-	if err := rest.DecodeJSON(m.data, &shape); err != nil {
+	if err := rest.DecodeJSON(m.Data, &shape); err != nil {
 		return ev, fmt.Errorf("reading a status: %w", err)
 	}
 	var data *statusData
-	if ev.record.Data, data, err = withoutBundle(m.data); err != nil {
+	if ev.record.Data, data, err = withoutBundle(m.Data); err != nil {
 		return ev, err
 	}
 	ev.deleted = data.deleted()
-	ev.receivedAt = parseTime(m.ext[work.ExtReceivedAt])
-	ev.appliedAt = parseTime(m.ext[work.ExtAppliedAt])
+	ev.receivedAt = parseTime(m.Extensions[work.ExtReceivedAt])
+	ev.appliedAt = parseTime(m.Extensions[work.ExtAppliedAt])
 	return ev, nil
 }
 
@@ -186,51 +129,104 @@ func parseTime(text string) *time.Time {
 
 // encodeSpec makes the event that brings a bundle, or its deletion, to its
 // agent. The source becomes this server, the name the id.
-func encodeSpec(d store.Document, sourceID string, response bool) (message, error) {
+func encodeSpec(d store.Document, sourceID string) (bus.Event, error) {
 	spec, err := specOf(d)
 	if err != nil {
-		return message{}, err
+		return bus.Event{}, err
 	}
+	m, err := specEvent(spec, d, sourceID)
+	if err != nil {
+		return bus.Event{}, err
+	}
+	if m.Data, err = canonical(spec.Data); err != nil {
+		return bus.Event{}, fmt.Errorf("the data of bundle %s: %w", d.ID, err)
+	}
+	return m, nil
+}
+
+// specEvent makes the event of a bundle without its data.
+func specEvent(spec specRecord, d store.Document, sourceID string) (bus.Event, error) {
 	metadata, err := withName(spec.Metadata, d.ID)
 	if err != nil {
-		return message{}, err
+		return bus.Event{}, err
 	}
-	data, err := canonical(spec.Data)
-	if err != nil {
-		return message{}, fmt.Errorf("the data of bundle %s: %w", d.ID, err)
-	}
-	m := message{
-		id: spec.EventID, source: sourceID, data: data,
-		ext: map[string]string{
+	m := bus.Event{
+		ID: spec.EventID, Source: sourceID, DataContentType: jsonType,
+		Extensions: map[string]string{
 			work.ExtClusterName:     d.Scope,
 			work.ExtResourceID:      d.ID,
 			work.ExtResourceVersion: strconv.FormatInt(d.Generation, 10),
 		},
 	}
 	if spec.Time != nil {
-		m.time = *spec.Time
+		m.Time = *spec.Time
 	}
 	if len(metadata) > 0 {
-		m.ext[work.ExtMetadata] = string(metadata)
+		m.Extensions[work.ExtMetadata] = string(metadata)
 	}
 	if spec.LogTracing != "" {
-		m.ext[work.ExtLogTracing] = spec.LogTracing
+		m.Extensions[work.ExtLogTracing] = spec.LogTracing
 	}
 	switch {
 	case d.DeletedAt != nil:
 		// A deletion is an event of its own; it carries all the data, so that
 		// an agent that never had the work knows how to delete it.
-		m.kind, m.id, m.time = work.SpecDelete, uuid.NewString(), time.Now().UTC()
-		m.ext[work.ExtDeletionTimestamp] = d.DeletedAt.UTC().Format(time.RFC3339)
+		m.Type, m.ID, m.Time = work.SpecDelete, uuid.NewString(), time.Now().UTC()
+		m.Extensions[work.ExtDeletionTimestamp] = d.DeletedAt.UTC().Format(time.RFC3339)
 	case d.Generation > 1:
-		m.kind = work.SpecUpdate
+		m.Type = work.SpecUpdate
 	default:
-		m.kind = work.SpecCreate
-	}
-	if response {
-		m.kind = work.SpecResyncResponse
+		m.Type = work.SpecCreate
 	}
 	return m, nil
+}
+
+// sizeHeadroom is how many bytes larger the event of a bundle can become than
+// that of its first version: with a higher generation, as a deletion, as an
+// answer to a resync.
+const sizeHeadroom = 256
+
+// checkSize refuses a bundle whose event the broker would not take: it would be
+// stored and never arrive. The data is encoded anew only when the event comes
+// close to the limit.
+func checkSize(r specRecord, sourceID, topic string, limit int) error {
+	m, err := specEvent(r, store.Document{ID: r.ID, Scope: r.Consumer, Generation: 1}, sourceID)
+	if err != nil {
+		return err
+	}
+	m.Data = r.Data
+	size, err := m.Size(topic)
+	if err != nil {
+		return invalid("the bundle cannot be a message to its agent: %s", err)
+	}
+	if size+escapes(r.Data)+sizeHeadroom <= limit {
+		return nil
+	}
+	if m.Data, err = canonical(r.Data); err != nil {
+		return fmt.Errorf("the data of bundle %s: %w", r.ID, err)
+	}
+	size += len(m.Data) - len(r.Data)
+	if size+sizeHeadroom > limit {
+		return invalid(
+			"the bundle takes %d bytes as a message to its agent, and the message broker takes %d; make it smaller, "+
+				"or make several of it", size+sizeHeadroom, limit)
+	}
+	return nil
+}
+
+// escapes is at most how many bytes longer canonical makes data: it writes <, >
+// and & as six bytes, and the two line separators of Unicode, which begin with
+// 0xe2, as six instead of three.
+func escapes(data []byte) (n int) {
+	for _, c := range data {
+		switch c {
+		case '<', '>', '&':
+			n += 5
+		case 0xe2:
+			n += 3
+		}
+	}
+	return n
 }
 
 // canonical writes JSON as the original does: without spaces, keys in order,
@@ -250,10 +246,10 @@ func canonical(data []byte) ([]byte, error) {
 
 // encodeBuried makes the event that tells an agent to delete a work that it
 // holds although its deletion was confirmed before. There is no data any more.
-func encodeBuried(consumer string, h held, version int64, sourceID string, now time.Time) message {
-	return message{
-		id: uuid.NewString(), source: sourceID, kind: work.SpecResyncResponse, time: now.UTC(),
-		ext: map[string]string{
+func encodeBuried(consumer string, h held, version int64, sourceID string, now time.Time) bus.Event {
+	return bus.Event{
+		DataContentType: jsonType, ID: uuid.NewString(), Source: sourceID, Type: work.SpecResyncResponse, Time: now.UTC(),
+		Extensions: map[string]string{
 			work.ExtClusterName:       consumer,
 			work.ExtResourceID:        h.id,
 			work.ExtResourceVersion:   strconv.FormatInt(max(h.generation, version), 10),
@@ -263,19 +259,19 @@ func encodeBuried(consumer string, h held, version int64, sourceID string, now t
 }
 
 // encodeStatusResync asks an agent for the statuses that differ.
-func encodeStatusResync(consumer string, hashes []work.StatusHash, sourceID string) (message, error) {
+func encodeStatusResync(consumer string, hashes []work.StatusHash, sourceID string) (bus.Event, error) {
 	data, err := json.Marshal(work.StatusHashes{Hashes: hashes})
-	return message{
-		id: uuid.NewString(), source: sourceID, kind: work.StatusResync, time: time.Now().UTC(),
-		ext:  map[string]string{work.ExtClusterName: consumer},
-		data: data,
+	return bus.Event{
+		DataContentType: jsonType, ID: uuid.NewString(), Source: sourceID, Type: work.StatusResync, Time: time.Now().UTC(),
+		Extensions: map[string]string{work.ExtClusterName: consumer},
+		Data:       data,
 	}, err
 }
 
 // encodeStatus makes the event that tells a source about its bundle: the
 // agent's last one, with the spec filled in. ok is false when there is nothing
 // to tell: no status yet, or one of an older generation.
-func encodeStatus(c *store.Change) (m message, ok bool, err error) {
+func encodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 	spec, status, err := recordsOf(c)
 	if err != nil {
 		return m, false, err
@@ -301,9 +297,9 @@ func encodeStatus(c *store.Change) (m message, ok bool, err error) {
 		sd.Conditions = append(sd.Conditions, gone)
 	}
 	sd.Bundle = spec.Data
-	m = message{
-		id: uuid.NewString(), source: status.Source, kind: status.Type, time: d.UpdatedAt,
-		ext: map[string]string{
+	m = bus.Event{
+		DataContentType: jsonType, ID: uuid.NewString(), Source: status.Source, Type: status.Type, Time: d.UpdatedAt,
+		Extensions: map[string]string{
 			work.ExtClusterName:     d.Scope,
 			work.ExtResourceID:      d.ID,
 			work.ExtResourceVersion: strconv.FormatInt(spec.version(d.Generation), 10),
@@ -311,22 +307,22 @@ func encodeStatus(c *store.Change) (m message, ok bool, err error) {
 			work.ExtSequenceID:      status.Sequence,
 		},
 	}
-	if m.source == "" { // gone before its agent ever reported
-		m.source, m.kind = d.Scope+"-agent", work.StatusUpdate
+	if m.Source == "" { // gone before its agent ever reported
+		m.Source, m.Type = d.Scope+"-agent", work.StatusUpdate
 	}
-	if m.ext[work.ExtSequenceID] == "" {
-		m.ext[work.ExtSequenceID] = "0"
+	if m.Extensions[work.ExtSequenceID] == "" {
+		m.Extensions[work.ExtSequenceID] = "0"
 	}
 	if status.Hash != "" {
-		m.ext[work.ExtStatusHash] = status.Hash
+		m.Extensions[work.ExtStatusHash] = status.Hash
 	}
 	metadata, err := rowMetadata(spec.Metadata, d)
 	if err != nil {
 		return m, false, err
 	}
 	if len(metadata) > 0 {
-		m.ext[work.ExtMetadata] = string(metadata)
+		m.Extensions[work.ExtMetadata] = string(metadata)
 	}
-	m.data, err = marshal(sd)
+	m.Data, err = marshal(sd)
 	return m, err == nil, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/bus"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/store"
 )
@@ -19,18 +20,18 @@ import (
 func sampleBundle(t *testing.T) store.Document {
 	t.Helper()
 	created := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	m := message{
-		id: "event-1", source: "src", kind: work.SpecCreate, time: created,
-		ext: map[string]string{
+	m := bus.Event{
+		DataContentType: jsonType, ID: "event-1", Source: "src", Type: work.SpecCreate, Time: created,
+		Extensions: map[string]string{
 			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "0",
 			work.ExtMetadata: `{"name":"mine","labels":{"a":"<b>"},"creationTimestamp":null}`, work.ExtLogTracing: `{"k":"v"}`,
 		},
-		data: []byte(
+		Data: []byte(
 			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"big":"9007199254740993"}}],` +
 				`"deleteOption":{"propagationPolicy":"Orphan"},"manifestConfigs":[{"resourceIdentifier":{"group":"","resource":"configmaps","name":"x","namespace":""}}],` +
 				`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"s"}}}}`),
 	}
-	m.ext[work.ExtMetadata] = strings.Replace(m.ext[work.ExtMetadata], `"<b>"`, `"b"`, 1)
+	m.Extensions[work.ExtMetadata] = strings.Replace(m.Extensions[work.ExtMetadata], `"<b>"`, `"b"`, 1)
 	req, err := decodeSpec(m)
 	if err != nil {
 		t.Fatal(err)
@@ -46,13 +47,13 @@ func sampleBundle(t *testing.T) store.Document {
 
 func withStatus(t *testing.T, d store.Document) store.Document {
 	t.Helper()
-	ev, err := decodeStatus("mc1", message{
-		id: "status-1", source: "mc1-agent", kind: work.StatusUpdate,
-		ext: map[string]string{
+	ev, err := decodeStatus("mc1", bus.Event{
+		DataContentType: jsonType, ID: "status-1", Source: "mc1-agent", Type: work.StatusUpdate,
+		Extensions: map[string]string{
 			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "2", work.ExtOriginalSource: "maestro",
 			work.ExtSequenceID: "123", work.ExtStatusHash: "abc",
 		},
-		data: []byte(
+		Data: []byte(
 			`{"manifestBundle":{"manifests":[]},"conditions":[{"type":"Applied","status":"True"}],"resourceStatus":[{"resourceMeta":{"ordinal":0},"statusFeedback":{"values":[{"name":"n","fieldValue":{"type":"Integer","integer":3}}]},"conditions":[]}]}`),
 	})
 	if err != nil {
@@ -99,33 +100,33 @@ func TestTheRESTForm(t *testing.T) {
 
 func TestTheEventsTowardsAgents(t *testing.T) {
 	d := sampleBundle(t)
-	m, err := encodeSpec(d, "maestro", false)
+	m, err := encodeSpec(d, "maestro")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.kind != work.SpecUpdate || m.id != "event-1" || m.source != "maestro" || !m.time.Equal(d.CreatedAt) {
+	if m.Type != work.SpecUpdate || m.ID != "event-1" || m.Source != "maestro" || !m.Time.Equal(d.CreatedAt) {
 		t.Errorf("%+v", m)
 	}
 	want := map[string]string{
 		"resourceid": "w1", "resourceversion": "2", "clustername": "mc1", "logtracing": `{"k":"v"}`,
 		"metadata": `{"creationTimestamp":null,"labels":{"a":"b"},"name":"w1"}`,
 	}
-	if diff := cmp.Diff(want, m.ext); diff != "" {
+	if diff := cmp.Diff(want, m.Extensions); diff != "" {
 		t.Error(diff)
 	}
-	if !strings.Contains(string(m.data), `"executer":{"subject":{"serviceAccount":`) {
-		t.Errorf("the contract's spelling: %s", m.data)
+	if !strings.Contains(string(m.Data), `"executer":{"subject":{"serviceAccount":`) {
+		t.Errorf("the contract's spelling: %s", m.Data)
 	}
 
 	// A deletion is a new event with all the data.
 	deleted := time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)
 	d.DeletedAt = &deleted
-	gone, err := encodeSpec(d, "maestro", false)
+	gone, err := encodeSpec(d, "maestro")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gone.kind != work.SpecDelete || gone.id == m.id || gone.ext["deletiontimestamp"] != "2026-01-03T00:00:00Z" ||
-		!jsonvalue.EqualOptional(gone.data, m.data) || !gone.time.After(m.time) {
+	if gone.Type != work.SpecDelete || gone.ID == m.ID || gone.Extensions["deletiontimestamp"] != "2026-01-03T00:00:00Z" ||
+		!jsonvalue.EqualOptional(gone.Data, m.Data) || !gone.Time.After(m.Time) {
 		t.Errorf("%+v", gone)
 	}
 
@@ -133,8 +134,8 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	buried := encodeBuried("mc1", held{id: "w1", generation: 2, deleting: true}, 7, "maestro", deleted)
 	wantExt := map[string]string{"resourceid": "w1", "resourceversion": "7", "clustername": "mc1",
 		"deletiontimestamp": "2026-01-03T00:00:00Z"}
-	if diff := cmp.Diff(wantExt, buried.ext); diff != "" || len(buried.data) != 0 ||
-		buried.kind != work.SpecResyncResponse {
+	if diff := cmp.Diff(wantExt, buried.Extensions); diff != "" || len(buried.Data) != 0 ||
+		buried.Type != work.SpecResyncResponse {
 		t.Errorf("%+v %s", buried, diff)
 	}
 }
@@ -190,7 +191,7 @@ func TestTheEventsTowardsSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(m, back, cmp.AllowUnexported(message{})); diff != "" {
+	if diff := cmp.Diff(m, back); diff != "" {
 		t.Error(diff)
 	}
 	d.Removed = true
@@ -199,9 +200,9 @@ func TestTheEventsTowardsSources(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	var sd statusData
-	if err := json.Unmarshal(gone.data, &sd); err != nil || !sd.deleted() || len(sd.Conditions) != 2 ||
+	if err := json.Unmarshal(gone.Data, &sd); err != nil || !sd.deleted() || len(sd.Conditions) != 2 ||
 		len(sd.Bundle) == 0 {
-		t.Errorf("%s %v", gone.data, err)
+		t.Errorf("%s %v", gone.Data, err)
 	}
 }
 

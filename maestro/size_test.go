@@ -1,0 +1,47 @@
+package maestro
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"atoll.dev/store"
+)
+
+// TestTheSizeOfABundleIsThatOfItsEvent: a bundle is refused exactly when its event, encoded as it is sent, exceeds the
+// limit less the headroom, however its data is written.
+func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		value, err := json.Marshal(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "<", ">", "&", "\u2028", "é", "€", "\n"}), 0, 200).Draw(rt, "value"))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		text := string(value)
+		if rapid.Bool().Draw(rt, "unescaped") { // as other encoders write it
+			text = strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028").Replace(text)
+		}
+		space := strings.Repeat(" ", rapid.IntRange(0, 50).Draw(rt, "space"))
+		r := specRecord{EventID: "e", Source: "s", ID: "w1", Consumer: "mc1", Metadata: json.RawMessage(`{"labels":{"a":"b"}}`),
+			Data: json.RawMessage(`{` + space + `"manifests": ` + text + `}`)}
+		spec, err := marshal(r)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		m, err := encodeSpec(store.Document{ID: "w1", Scope: "mc1", Generation: 1, Spec: spec}, "maestro")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		size, err := m.Size("topic")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if err := checkSize(r, "maestro", "topic", size+sizeHeadroom); err != nil {
+			rt.Errorf("an event of %d bytes with headroom does not fit its own size: %v", size, err)
+		}
+		if checkSize(r, "maestro", "topic", size+sizeHeadroom-1) == nil {
+			rt.Errorf("an event of %d bytes with headroom fits one byte less", size)
+		}
+	})
+}
