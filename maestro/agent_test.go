@@ -17,6 +17,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
 
@@ -134,7 +135,7 @@ func (a *scriptedAgent) resync(ctx context.Context) {
 
 func (a *scriptedAgent) message(kind string, data []byte) bus.Event {
 	return bus.Event{
-		DataContentType: jsonType, ID: uuid.NewString(), Source: a.consumer + "-agent", Type: kind, Time: time.Now(), Data: data,
+		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: a.consumer + "-agent", Type: kind, Time: time.Now(), Data: data,
 		Extensions: map[string]string{work.ExtClusterName: a.consumer},
 	}
 }

@@ -11,7 +11,10 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -112,7 +115,7 @@ func (a *agents) send(_ context.Context, consumer string, encode func() (bus.Eve
 	if err != nil {
 		return err
 	}
-	if err := st.put(toProto(m)); err != nil {
+	if err := st.put(wire.ToProto(m)); err != nil {
 		return err
 	}
 	done(nil)
@@ -183,7 +186,7 @@ func (a *agents) run(ctx context.Context) error {
 }
 
 func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
-	sub := a.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindBundle && a.delivery.reaches(c.Scope) })
+	sub := a.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == bundle.Kind && a.delivery.reaches(c.Scope) })
 	defer sub.Close()
 	if err := a.compare(ctx); err != nil {
 		return err
@@ -241,7 +244,7 @@ func (d *deliverer) reaches(consumer string) bool {
 // compared takes the result of a resync's comparison. The lane of a new
 // subscription is empty: it takes the works that the agent holds and has not
 // acknowledged first, so that Received can put their repetition off.
-func (d *deliverer) compared(ctx context.Context, consumer string, c comparison) error {
+func (d *deliverer) compared(ctx context.Context, consumer string, c ledger.Comparison) error {
 	if !d.reaches(consumer) {
 		return d.s.hintDelivery(ctx, consumer)
 	}
@@ -251,15 +254,15 @@ func (d *deliverer) compared(ctx context.Context, consumer string, c comparison)
 			return
 		}
 		if d.served != nil {
-			for _, h := range c.pending {
-				m.Want(delivery.Work{Consumer: consumer, ID: h.id, Generation: h.generation})
+			for _, h := range c.Pending {
+				m.Want(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation})
 			}
 		}
-		for _, h := range c.received {
-			m.Received(now, consumer, h.id, h.generation)
+		for _, h := range c.Received {
+			m.Received(now, consumer, h.ID, h.Generation)
 		}
-		for _, h := range c.send {
-			m.Resend(delivery.Work{Consumer: consumer, ID: h.id, Generation: h.generation, Deleting: h.deleting})
+		for _, h := range c.Send {
+			m.Resend(delivery.Work{Consumer: consumer, ID: h.ID, Generation: h.Generation, Deleting: h.Deleting})
 		}
 	})
 	return nil

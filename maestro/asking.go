@@ -2,17 +2,16 @@ package maestro
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/wire"
 )
 
 // askingQueue is what runAsking is to do: ask all agents, or some.
@@ -123,7 +122,7 @@ func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open 
 	if len(open) == 0 && !all && len(some) == 0 {
 		return nil
 	}
-	speakers, err := s.digestAgents(ctx)
+	speakers, err := s.ledger.DigestAgents(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,7 +133,7 @@ func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open 
 	}
 	now := time.Now()
 	if all {
-		names, err := s.consumersWithBundles(ctx)
+		names, err := s.ledger.ConsumersWithBundles(ctx)
 		if err != nil {
 			return err
 		}
@@ -226,7 +225,7 @@ func (s *Server) askOne(ctx context.Context, name string, a asked) (next asked, 
 // askConsumer asks one agent in the form that all agents know, about some
 // bundles or all.
 func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string) error {
-	hashes, err := s.statusHashes(ctx, consumer, ids)
+	hashes, err := s.ledger.StatusHashes(ctx, consumer, ids)
 	if err != nil {
 		return err
 	}
@@ -235,7 +234,7 @@ func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string)
 		return err
 	}
 	for _, batch := range batchHashes(hashes, limit) {
-		m, err := encodeStatusResync(consumer, batch, s.opts.SourceID)
+		m, err := wire.EncodeStatusResync(consumer, batch, s.opts.SourceID)
 		if err != nil {
 			return err
 		}
@@ -252,7 +251,7 @@ func (s *Server) hashBytes(consumer string) (int, error) {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return bytesPerRequest, nil
 	}
-	empty, err := encodeStatusResync(consumer, nil, s.opts.SourceID)
+	empty, err := wire.EncodeStatusResync(consumer, nil, s.opts.SourceID)
 	if err != nil {
 		return 0, err
 	}
@@ -260,26 +259,31 @@ func (s *Server) hashBytes(consumer string) (int, error) {
 	return min(bytesPerRequest, s.bus.Limit()-size), err
 }
 
-// digestAgents lists the consumers whose agents speak digests, and when they
-// did last.
-func (s *Server) digestAgents(ctx context.Context) (map[string]time.Time, error) {
-	found := map[string]time.Time{}
-	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		clear(found)
-		rows, err := c.Query(ctx, `select consumer, now() - answered_at from agent_digest`)
-		if err != nil {
-			return err
+// Limits of one status resync request, for brokers that take more. A broker that
+// does not say what it takes may take 128 KB.
+const (
+	hashesPerRequest = 1000
+	bytesPerRequest  = 96 << 10
+)
+
+// batchHashes cuts a list of hashes into requests of at most limit bytes of data
+// each; a hash that exceeds the limit is a request of its own. No bundle makes no
+// request, since an empty one would ask for everything.
+func batchHashes(hashes []work.StatusHash, limit int) [][]work.StatusHash {
+	const overhead = len(`{"resourceID":"","statusHash":""},`)
+	const frame = len(`{"statusHashes":[]}`)
+	var batches [][]work.StatusHash
+	start, size := 0, frame
+	for i, h := range hashes {
+		n := len(h.ID) + len(h.Hash) + overhead
+		if i > start && (i-start == hashesPerRequest || size+n > limit) {
+			batches = append(batches, hashes[start:i])
+			start, size = i, frame
 		}
-		var name string
-		var ago time.Duration // the database's clock is not ours
-		_, err = pgx.ForEachRow(rows, []any{&name, &ago}, func() error {
-			found[name] = time.Now().Add(-ago)
-			return nil
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("listing agents that compare digests: %w", err)
+		size += n
 	}
-	return found, nil
+	if start < len(hashes) {
+		batches = append(batches, hashes[start:])
+	}
+	return batches
 }

@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/digest"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
 
@@ -20,7 +21,7 @@ func TestTheDatabaseHasTheSameBuckets(t *testing.T) {
 	for n := range 200 {
 		for _, id := range []string{fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", n), fmt.Sprintf(`\x%02x\%03o'é%d`, n,
 			n, n)} {
-			if got, want := m.text(`select `+bucketSQL+`::text from (select $1::text as id) w`, id),
+			if got, want := m.text(`select `+ledger.BucketSQL+`::text from (select $1::text as id) w`, id),
 				fmt.Sprint(digest.Bucket(id, digest.MaxBits)); got != want {
 				t.Fatalf("%q is in bucket %s, package digest says %s", id, got, want)
 			}
@@ -44,10 +45,10 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	m.exec(`analyze unknown_work`)
 
 	bits := digest.Bits(works)
-	ids := func(scope *bucketScope) (ids []string) {
+	ids := func(scope *ledger.Scope) (ids []string) {
 		t.Helper()
 		err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
-			ours, err := ourWorks(t.Context(), tx, "mc1", m.server.life(), scope)
+			ours, err := ledger.States(t.Context(), tx, "mc1", m.server.life(), scope)
 			ids = nil
 			for _, w := range ours {
 				ids = append(ids, w.ID)
@@ -62,8 +63,8 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	}
 	all := ids(nil)
 	for _, buckets := range [][]int{{}, {0}, {3, 4, 1<<bits - 1}} {
-		scope := newBucketScope(bits, buckets)
-		want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return !scope.has(id) })
+		scope := ledger.NewScope(bits, buckets)
+		want := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return !scope.Has(id) })
 		if got := ids(scope); !slices.Equal(got, want) {
 			t.Errorf("buckets %v have %d works, of all %d are in them", buckets, len(got), len(want))
 		}
@@ -72,15 +73,15 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	for n := range 1 << bits {
 		every = append(every, n)
 	}
-	if got := ids(newBucketScope(bits, every)); len(got) != works+1000 {
+	if got := ids(ledger.NewScope(bits, every)); len(got) != works+1000 {
 		t.Errorf("all buckets have %d works", len(got))
 	}
 
 	var plan []string
 	err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
-		scope := newBucketScope(bits, []int{3, 4})
+		scope := ledger.NewScope(bits, []int{3, 4})
 		rows, err := tx.Query(t.Context(), `explain select id from ledger where consumer = 'mc1' and gone_at is null`+
-			scope.sql(1), scope.args()...)
+			scope.Sql(1), scope.Args()...)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,9 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
 
@@ -17,12 +20,12 @@ import (
 // return after the commit (I5).
 
 // createBundle stores a new bundle.
-func (s *Server) createBundle(ctx context.Context, req specRequest) (version int64, err error) {
+func (s *Server) createBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
 	if err := s.accepting(); err != nil {
 		return 0, err
 	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) (err error) {
-		version, err = s.create(ctx, tx, req.record)
+		version, err = s.create(ctx, tx, req.Record)
 		return err
 	})
 	s.metrics.processed("create", err)
@@ -30,34 +33,34 @@ func (s *Server) createBundle(ctx context.Context, req specRequest) (version int
 }
 
 // create stores a new bundle in a transaction.
-func (s *Server) create(ctx context.Context, tx *store.Tx, r specRecord) (version int64, err error) {
+func (s *Server) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (version int64, err error) {
 	r.Version = 1
 	if err := s.checkSize(r); err != nil {
 		return 0, err
 	}
-	spec, err := marshal(r)
+	spec, err := bundle.Marshal(r)
 	if err != nil {
 		return 0, err
 	}
-	if err := lockConsumer(ctx, tx, r.Consumer, false); err != nil {
+	if err := ledger.LockConsumer(ctx, tx, r.Consumer, false); err != nil {
 		return 0, err
 	}
-	if _, err := tx.GetByName(ctx, kindConsumer, "", r.Consumer); errors.Is(err, store.ErrNotFound) {
-		return 0, invalid("there is no consumer named %q; register it first", r.Consumer)
+	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", r.Consumer); errors.Is(err, store.ErrNotFound) {
+		return 0, apierror.Invalid("there is no consumer named %q; register it first", r.Consumer)
 	} else if err != nil {
 		return 0, err
 	}
-	d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: r.ID, Scope: r.Consumer, Spec: spec})
+	d, err := tx.Create(ctx, store.Document{Kind: bundle.Kind, ID: r.ID, Scope: r.Consumer, Spec: spec})
 	if errors.Is(err, store.ErrExists) {
-		return 0, rest.Errorf(http.StatusConflict, codeConflict, alreadyExists)
+		return 0, rest.Errorf(http.StatusConflict, apierror.CodeConflict, apierror.AlreadyExists)
 	}
 	if err != nil {
 		return 0, err
 	}
-	if r, err = specOf(d); err != nil {
+	if r, err = bundle.SpecOf(d); err != nil {
 		return 0, err
 	}
-	if err := want(ctx, tx, d, r); err != nil {
+	if err := ledger.Want(ctx, tx, d, r); err != nil {
 		return 0, err
 	}
 	d, err = adopt(ctx, tx, d)
@@ -81,32 +84,32 @@ func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document,
 }
 
 // updateBundle gives a bundle another content.
-func (s *Server) updateBundle(ctx context.Context, req specRequest) (version int64, err error) {
+func (s *Server) updateBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
 	if err := s.accepting(); err != nil {
 		return 0, err
 	}
-	if err := s.checkSize(req.record); err != nil {
+	if err := s.checkSize(req.Record); err != nil {
 		return 0, err
 	}
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := lockLedger(ctx, tx, req.record.ID); err != nil {
+		if err := ledger.Lock(ctx, tx, req.Record.ID); err != nil {
 			return err
 		}
-		d, changed, err := tx.Update(ctx, kindBundle, req.record.ID, 0, func(d *store.Document) error {
-			return decideUpdate(d, req)
+		d, changed, err := tx.Update(ctx, bundle.Kind, req.Record.ID, 0, func(d *store.Document) error {
+			return bundle.DecideUpdate(d, req)
 		})
 		if errors.Is(err, store.ErrNotFound) {
-			return notFound("Resource", req.record.ID)
+			return apierror.NotFound("Resource", req.Record.ID)
 		}
 		version = d.Version
 		if err != nil || !changed {
 			return err
 		}
-		have, err := specOf(d)
+		have, err := bundle.SpecOf(d)
 		if err != nil {
 			return err
 		}
-		return want(ctx, tx, d, have)
+		return ledger.Want(ctx, tx, d, have)
 	})
 	s.metrics.processed("update", err)
 	return version, err
@@ -114,13 +117,13 @@ func (s *Server) updateBundle(ctx context.Context, req specRequest) (version int
 
 // deleteBundle orders the deletion of a bundle for its source. A bundle that
 // is not there, or is going already, is no error.
-func (s *Server) deleteBundle(ctx context.Context, req specRequest) error {
-	return s.orderDeletion(ctx, req.record.ID, func(d store.Document) error {
-		have, err := specOf(d)
+func (s *Server) deleteBundle(ctx context.Context, req bundle.Request) error {
+	return s.orderDeletion(ctx, req.Record.ID, func(d store.Document) error {
+		have, err := bundle.SpecOf(d)
 		if err != nil {
 			return err
 		}
-		if err := mayChange(d, have, req); err != nil {
+		if err := bundle.CheckChange(d, have, req); err != nil {
 			return err
 		}
 		return nil
@@ -131,7 +134,7 @@ func (s *Server) deleteBundle(ctx context.Context, req specRequest) error {
 func (s *Server) deleteBundleREST(ctx context.Context, id string, ifMatch int64) error {
 	return s.orderDeletion(ctx, id, func(d store.Document) error {
 		if ifMatch != 0 && ifMatch != d.Version {
-			return &store.StaleError{Kind: kindBundle, ID: id, Asked: ifMatch, Latest: d.Version}
+			return &store.StaleError{Kind: bundle.Kind, ID: id, Asked: ifMatch, Latest: d.Version}
 		}
 		return nil
 	})
@@ -142,14 +145,14 @@ func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Do
 		return err
 	}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := lockLedger(ctx, tx, id); err != nil {
+		if err := ledger.Lock(ctx, tx, id); err != nil {
 			return err
 		}
-		d, changed, err := tx.Update(ctx, kindBundle, id, 0, func(d *store.Document) error {
+		d, changed, err := tx.Update(ctx, bundle.Kind, id, 0, func(d *store.Document) error {
 			if err := may(*d); err != nil {
 				return err
 			}
-			decideDelete(d, time.Now())
+			bundle.DecideDelete(d, time.Now())
 			return nil
 		})
 		if errors.Is(err, store.ErrNotFound) {
@@ -158,11 +161,11 @@ func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Do
 		if err != nil || !changed {
 			return err
 		}
-		have, err := specOf(d)
+		have, err := bundle.SpecOf(d)
 		if err != nil {
 			return err
 		}
-		return want(ctx, tx, d, have)
+		return ledger.Want(ctx, tx, d, have)
 	})
 	s.metrics.processed("delete", err)
 	return err
@@ -170,7 +173,7 @@ func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Do
 
 // publishSpec takes a spec event of a source and returns the version that the
 // bundle has now; 0 after a deletion.
-func (s *Server) publishSpec(ctx context.Context, eventType string, req specRequest) (version int64, err error) {
+func (s *Server) publishSpec(ctx context.Context, eventType string, req bundle.Request) (version int64, err error) {
 	switch eventType {
 	case work.SpecCreate:
 		return s.createBundle(ctx, req)

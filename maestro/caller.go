@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
 	"atoll.dev/pki"
 	"atoll.dev/store"
 )
@@ -26,7 +27,7 @@ func (s *Server) admit(peer pki.Name, secure bool) error {
 	case peer == "":
 		return rest.Errorf(http.StatusUnauthorized, "maestro-15", "a client certificate of the region's CA is needed")
 	case !s.opts.MayCall(string(peer)):
-		return rest.Errorf(http.StatusForbidden, codeForbidden, "%s may not call Maestro", peer)
+		return rest.Errorf(http.StatusForbidden, apierror.CodeForbidden, "%s may not call Maestro", peer)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -55,12 +56,12 @@ func TestI3AReapplyOfTheSameWorkIsNothing(t *testing.T) {
 	}
 
 	e := src.event(work.SpecUpdate, "mc1", "w1", 0, specData(configMap("w1", "one")))
-	changed, err := fromProto(e)
+	changed, err := wire.FromProto(e)
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed.Extensions[work.ExtMetadata] = `{"name":"name-of-w1","labels":{"app":"other"}}`
-	if err := src.publish(toProto(changed)); err != nil {
+	if err := src.publish(wire.ToProto(changed)); err != nil {
 		t.Fatal(err)
 	}
 	if b := m.bundle("w1"); b.Version != 2 {

@@ -14,51 +14,37 @@ import (
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
-
-// consumerSpec is the stored form of a consumer; its name is the document's.
-type consumerSpec struct {
-	Labels map[string]string `json:"labels,omitempty"`
-}
-
-// renderConsumer makes the REST form of a consumer, less what is observed.
-func renderConsumer(d store.Document) ([]byte, error) {
-	var spec consumerSpec
-	if err := json.Unmarshal(d.Spec, &spec); err != nil {
-		return nil, fmt.Errorf("reading consumer %s: %w", d.ID, err)
-	}
-	return marshal(api.Consumer{
-		ID: d.ID, Kind: "Consumer", Href: basePath + "/consumers/" + d.ID, Name: d.Name,
-		Labels: spec.Labels, CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(),
-	})
-}
 
 func (s *Server) createConsumer(ctx context.Context, req api.ConsumerCreate) (store.Document, error) {
 	if err := s.accepting(); err != nil {
 		return store.Document{}, err
 	}
 	if req.ID != "" {
-		return store.Document{}, invalid("id must be empty")
+		return store.Document{}, apierror.Invalid("id must be empty")
 	}
 	id := uuid.NewString()
 	name := req.Name
 	if name == "" {
 		name = id
 	}
-	if err := checkConsumerName(name); err != nil {
+	if err := bundle.CheckConsumerName(name); err != nil {
 		return store.Document{}, err
 	}
-	if err := checkConsumerLabels(req.Labels); err != nil {
+	if err := bundle.CheckConsumerLabels(req.Labels); err != nil {
 		return store.Document{}, err
 	}
-	spec, err := marshal(consumerSpec{Labels: req.Labels})
+	spec, err := bundle.Marshal(bundle.Consumer{Labels: req.Labels})
 	if err != nil {
 		return store.Document{}, err
 	}
-	d, err := s.store.Create(ctx, store.Document{Kind: kindConsumer, ID: id, Name: name, Spec: spec})
+	d, err := s.store.Create(ctx, store.Document{Kind: bundle.ConsumerKind, ID: id, Name: name, Spec: spec})
 	if errors.Is(err, store.ErrExists) {
-		return d, rest.Errorf(http.StatusConflict, codeConflict, "This Consumer already exists: %s", name)
+		return d, rest.Errorf(http.StatusConflict, apierror.CodeConflict, "This Consumer already exists: %s", name)
 	}
 	if err != nil {
 		return d, err
@@ -78,20 +64,20 @@ func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, re
 		return store.Document{}, err
 	}
 	if req.Labels != nil {
-		if err := checkConsumerLabels(*req.Labels); err != nil {
+		if err := bundle.CheckConsumerLabels(*req.Labels); err != nil {
 			return store.Document{}, err
 		}
 	}
-	d, _, err := s.store.Update(ctx, kindConsumer, id, ifMatch, func(d *store.Document) error {
+	d, _, err := s.store.Update(ctx, bundle.ConsumerKind, id, ifMatch, func(d *store.Document) error {
 		if req.Labels == nil {
 			return nil
 		}
-		spec, err := marshal(consumerSpec{Labels: *req.Labels})
+		spec, err := bundle.Marshal(bundle.Consumer{Labels: *req.Labels})
 		d.Spec = spec
 		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {
-		return d, notFound("Consumer", id)
+		return d, apierror.NotFound("Consumer", id)
 	}
 	return d, err
 }
@@ -103,14 +89,14 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 		return err
 	}
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		d, err := tx.Get(ctx, kindConsumer, id)
+		d, err := tx.Get(ctx, bundle.ConsumerKind, id)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := lockConsumer(ctx, tx, d.Name, true); err != nil {
+		if err := ledger.LockConsumer(ctx, tx, d.Name, true); err != nil {
 			return err
 		}
 		var bundles int
@@ -120,11 +106,11 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 			return err
 		}
 		if bundles > 0 {
-			return rest.Errorf(http.StatusForbidden, codeForbidden,
+			return rest.Errorf(http.StatusForbidden, apierror.CodeForbidden,
 				"consumer %s has %d resource bundles, those under deletion included; delete them and wait until its "+
 					"agent has confirmed", d.Name, bundles)
 		}
-		if err := noteUnknown(ctx, tx, d.Name, []string{}, nil, nil); err != nil {
+		if err := ledger.ReplaceUnknown(ctx, tx, d.Name, []string{}, nil, nil); err != nil {
 			return err
 		}
 		for _, table := range []string{"agent_digest", "agent_compared", "agent_seen"} {
@@ -136,7 +122,7 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 			d.Name); err != nil {
 			return err
 		}
-		err = tx.Remove(ctx, kindConsumer, id, ifMatch)
+		err = tx.Remove(ctx, bundle.ConsumerKind, id, ifMatch)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil
 		}
@@ -146,22 +132,22 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 
 // observed adds to a consumer's REST form what is no content of it: when it
 // was last heard, and what is known of what it holds.
-func observed(d store.Document, h holdings) (json.RawMessage, error) {
-	if h == (holdings{}) {
+func observed(d store.Document, h ledger.Holdings) (json.RawMessage, error) {
+	if h == (ledger.Holdings{}) {
 		return d.Wire, nil
 	}
 	var c api.Consumer
 	if err := json.Unmarshal(d.Wire, &c); err != nil {
 		return nil, fmt.Errorf("reading consumer %s: %w", d.ID, err)
 	}
-	if h.seenAt != nil {
-		seen := h.seenAt.UTC().Truncate(time.Millisecond)
+	if h.SeenAt != nil {
+		seen := h.SeenAt.UTC().Truncate(time.Millisecond)
 		c.LastSeenAt = &seen
 	}
-	if h.comparedAt != nil {
-		at := h.comparedAt.UTC().Truncate(time.Millisecond)
+	if h.ComparedAt != nil {
+		at := h.ComparedAt.UTC().Truncate(time.Millisecond)
 		c.ComparedAt = &at
 	}
-	c.UnknownWorks = h.unknown
-	return marshal(c)
+	c.UnknownWorks = h.Unknown
+	return bundle.Marshal(c)
 }

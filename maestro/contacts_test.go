@@ -15,25 +15,25 @@ func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 	for n := range 1000 {
 		heard[fmt.Sprintf("mc%d", n)] = time.Now().Add(-time.Duration(n) * time.Second)
 	}
-	if err := m.server.noteSeen(t.Context(), heard); err != nil {
+	if err := m.server.contacts.Record(t.Context(), heard); err != nil {
 		t.Fatal(err)
 	}
 	if got := m.text(`select count(*) || ' ' || count(distinct xmin::text) from agent_seen`); got != "1000 1" {
 		t.Errorf("%s: 1000 agents and 1 transaction were expected", got)
 	}
-	if err := m.server.noteSeen(t.Context(), map[string]time.Time{"mc0": time.Now().Add(-time.Hour),
+	if err := m.server.contacts.Record(t.Context(), map[string]time.Time{"mc0": time.Now().Add(-time.Hour),
 		"mc999": time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	seen, clock, err := m.server.lastSeen(t.Context())
+	seen, clock, err := m.server.contacts.Recorded(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, most := range map[string]time.Duration{"mc0": 0, "mc500": 500 * time.Second, "mc999": 0} {
 		s := seen[name]
-		if late := s.ago - most; late < 0 || late > patience || clock.Sub(s.at).Round(time.Millisecond) != s.ago.Round(
+		if late := s.Ago - most; late < 0 || late > patience || clock.Sub(s.At).Round(time.Millisecond) != s.Ago.Round(
 			time.Millisecond) {
-			t.Errorf("%s was heard %s ago, want %s", name, s.ago, most)
+			t.Errorf("%s was heard %s ago, want %s", name, s.Ago, most)
 		}
 	}
 	if len(seen) != 1000 {

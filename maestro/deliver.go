@@ -12,7 +12,10 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -41,7 +44,7 @@ type deliverer struct {
 	compareAll  bool
 	compareSome map[string]bool
 
-	notes chan sentNote
+	notes chan ledger.Attempt
 }
 
 // sendFunc sends a message to a consumer's agent. It waits until the carrier has
@@ -67,7 +70,7 @@ func newDeliverer(s *Server, send sendFunc) *deliverer {
 			Window: s.opts.Window, Base: s.opts.RetryBase, Max: s.opts.RetryMax, DeleteMax: s.opts.DeleteMax, Jitter: rand.Float64,
 		}),
 		fresh: map[string]store.Document{},
-		notes: make(chan sentNote, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},
+		notes: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},
 	}
 }
 
@@ -262,7 +265,7 @@ func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc stor
 			return bus.Event{}, errStale
 		}
 		begun = time.Now()
-		m, err := encodeSpec(doc, d.s.opts.SourceID)
+		m, err := wire.EncodeSpec(doc, d.s.opts.SourceID)
 		if err == nil {
 			m.Extensions[work.ExtLife] = d.s.life()
 		}
@@ -302,7 +305,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	page, err := d.s.store.List(ctx, store.Query{
-		Kind: kindBundle, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{missing}},
+		Kind: bundle.Kind, Where: store.Fragment{SQL: "d.id = any($1)", Args: []any{missing}},
 		Limit: len(missing), Deletion: store.WithDeleting,
 	})
 	if err != nil {
@@ -314,14 +317,14 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 	if len(again) == 0 {
 		return over, nil
 	}
-	snaps, err := d.s.snapshots(ctx, again)
+	snaps, err := d.s.ledger.Snapshots(ctx, again)
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range again {
 		doc, ok := docs[id]
 		snap := snaps[id]
-		if ok && (snap.gone || doc.DeletedAt == nil && snap.acknowledged >= doc.Generation) {
+		if ok && (snap.Gone || doc.DeletedAt == nil && snap.Acknowledged >= doc.Generation) {
 			over[id] = workOf(doc)
 			delete(docs, id)
 		}
@@ -363,9 +366,9 @@ func (d *deliverer) notSent(send delivery.Send, doc store.Document, begun time.T
 
 // note has a publish recorded.
 func (d *deliverer) note(doc store.Document, begun time.Time, err error) {
-	note := sentNote{id: doc.ID, generation: doc.Generation, deleting: doc.DeletedAt != nil, at: begun}
+	note := ledger.Attempt{ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil, At: begun}
 	if err != nil {
-		note.err = err.Error()
+		note.Err = err.Error()
 	}
 	select {
 	case d.notes <- note:
@@ -379,7 +382,7 @@ func (d *deliverer) runNotes(ctx context.Context) error {
 	defer tick.Stop()
 	gauges := time.NewTicker(gaugeInterval)
 	defer gauges.Stop()
-	var notes []sentNote
+	var notes []ledger.Attempt
 	for {
 		select {
 		case <-ctx.Done():
@@ -401,11 +404,11 @@ func (d *deliverer) runNotes(ctx context.Context) error {
 	}
 }
 
-func (d *deliverer) flushNotes(ctx context.Context, notes []sentNote) {
+func (d *deliverer) flushNotes(ctx context.Context, notes []ledger.Attempt) {
 	if len(notes) == 0 {
 		return
 	}
-	if err := d.s.noteSent(ctx, notes); err != nil {
+	if err := d.s.ledger.RecordAttempts(ctx, notes); err != nil {
 		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(notes)),
 			slog.Any("error", err))
 	}
@@ -434,7 +437,7 @@ func (d *deliverer) runFollow(ctx context.Context) error {
 
 // follow takes changes from the feed, and compares with the ledger.
 func (d *deliverer) follow(ctx context.Context) error {
-	sub := d.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == kindBundle })
+	sub := d.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == bundle.Kind })
 	defer sub.Close()
 	if err := d.compare(ctx); err != nil {
 		return err
@@ -469,12 +472,12 @@ func (d *deliverer) follow(ctx context.Context) error {
 // compare takes what the ledger has unacknowledged: of all consumers, or of
 // these.
 func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
-	return d.s.pendingWorks(ctx, func(page []pendingWork) {
+	return d.s.ledger.PendingWorks(ctx, func(page []ledger.PendingWork) {
 		d.with(func(m *delivery.Machine) {
 			now := time.Now()
 			for _, p := range page {
 				if d.serves(p.Consumer) {
-					m.Recover(now, p.Work, p.attempts)
+					m.Recover(now, p.Work, p.Attempts)
 				}
 			}
 		})
@@ -495,7 +498,7 @@ func (d *deliverer) changed(changes []*store.Change) {
 				d.discard(doc.ID, doc.Generation)
 				continue
 			}
-			_, status, err := recordsOf(c)
+			_, status, err := bundle.RecordsOf(c)
 			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
 				m.Heard(doc.Scope) // another server may have taken the status
 				m.Acknowledge(doc.Scope, doc.ID, doc.Generation)

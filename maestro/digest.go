@@ -3,7 +3,6 @@ package maestro
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -13,6 +12,9 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -23,53 +25,15 @@ import (
 // repetition and nothing else; in particular nothing is deleted because of it
 // that is not under deletion anyway.
 
-// rowReader is a connection, or a transaction.
-type rowReader interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// ourWorks reads what a consumer's agent should hold, and what is known that
-// it holds besides, as both compare it.
-//
-// With a scope it reads the works of these buckets only, by an index: an agent
-// with many works lists them in many messages, and each is compared by itself.
-func ourWorks(ctx context.Context, db rowReader, consumer, life string, scope *bucketScope) ([]work.WorkState, error) {
-	rows, err := db.Query(
-		ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+
-			scope.sql(3)+`
-		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`+scope.sql(3), append([]any{consumer, life}, scope.args()...)...)
-	if err != nil {
-		return nil, err
-	}
-	states, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w work.WorkState, err error) {
-		err = row.Scan(&w.ID, &w.Version, &w.Deleting, &w.Status, &w.Life)
-		return seen(w), err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("reading what %s is to hold: %w", consumer, err)
-	}
-	return states, nil
-}
-
-// seen is a work as it is compared: what is to go has no status, and one that
-// never had a status has none either.
-func seen(w work.WorkState) work.WorkState {
-	w.Status = digest.Status(w.Status)
-	if w.Deleting || w.Status == digest.Status(emptyHash) {
-		w.Status = ""
-	}
-	return w
-}
-
 // answerDigest says whether the agent holds what it should, or by which
 // buckets to find out what it does not.
 func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
-	if err := s.speaksDigests(ctx, consumer, true); err != nil {
+	if err := s.ledger.RecordDigestUse(ctx, consumer, true); err != nil {
 		return err
 	}
 	var ours []work.WorkState
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) (err error) {
-		ours, err = ourWorks(ctx, c, consumer, s.life(), nil)
+		ours, err = ledger.States(ctx, c, consumer, s.life(), nil)
 		return err
 	})
 	if err != nil {
@@ -89,7 +53,7 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 		a.Buckets = digest.Buckets(items, a.Bits)
 	}
 	if a.Same || theirs.Works == 0 {
-		if err := s.compared(ctx, consumer); err != nil {
+		if err := s.ledger.MarkCompared(ctx, consumer, s.life()); err != nil {
 			return err
 		}
 	}
@@ -107,19 +71,19 @@ func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestA
 		return err
 	}
 	return s.publish(ctx, consumer, bus.Event{
-		DataContentType: jsonType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerDigest, Time: time.Now().UTC(),
+		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerDigest, Time: time.Now().UTC(),
 		Extensions: map[string]string{work.ExtClusterName: consumer}, Data: data,
 	})
 }
 
 // answerWorks takes all works that an agent holds in some buckets.
 func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
-	scope := newBucketScope(b.Bits, b.Buckets)
+	scope := ledger.NewScope(b.Bits, b.Buckets)
 	var versions []work.SpecVersion
 	states := make([]work.WorkState, 0, len(b.Works))
 	other := map[string]bool{} // of another life of our database
 	for _, w := range b.Works {
-		if !scope.has(w.ID) {
+		if !scope.Has(w.ID) {
 			continue // what is not asked for says nothing about what is missing
 		}
 		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
@@ -131,10 +95,10 @@ func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time,
 	}
 	var ask []work.StatusHash
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := noteUnknownStatuses(ctx, tx, consumer, states); err != nil {
+		if err := ledger.RecordUnknownStatuses(ctx, tx, consumer, states); err != nil {
 			return err
 		}
-		ours, err := ourWorks(ctx, tx, consumer, s.life(), scope)
+		ours, err := ledger.States(ctx, tx, consumer, s.life(), scope)
 		ask = differingStatuses(ours, states)
 		return err
 	})
@@ -181,25 +145,9 @@ func checkBuckets(b work.BucketWorks) error {
 		return digest.ErrForm
 	}
 	for _, w := range b.Works {
-		if err := checkBundleID(w.ID); err != nil {
+		if err := bundle.CheckID(w.ID); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// speaksDigests notes whether an agent speaks digests, and when it did last.
-// One of Open Cluster Management's does not.
-func (s *Server) speaksDigests(ctx context.Context, consumer string, does bool) error {
-	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		sql := `insert into agent_digest as a (consumer, answered_at) select $1, now() on conflict (consumer) do update set answered_at = now()`
-		if !does {
-			sql = `delete from agent_digest where consumer = $1`
-		}
-		_, err := tx.Exec(ctx, sql, consumer)
-		if err != nil {
-			return fmt.Errorf("noting how the agent of %s compares: %w", consumer, err)
-		}
-		return nil
-	})
 }

@@ -21,6 +21,8 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
 
@@ -133,12 +135,12 @@ func (c counting) Write(p []byte) (int, error) {
 // is delivered.
 func (i *instance) fill(agent *scriptedAgent, n int) {
 	i.t.Helper()
-	spec, err := marshal(specRecord{EventID: "e", Source: testSource, SpecVersion: "1.0", Type: work.SpecCreate,
+	spec, err := bundle.Marshal(bundle.Spec{EventID: "e", Source: testSource, SpecVersion: "1.0", Type: work.SpecCreate,
 		Consumer: agent.consumer, Version: 1, Data: specData(configMap("x", 1))})
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	status, err := marshal(statusRecord{Version: 1, Data: []byte(`{}`)})
+	status, err := bundle.Marshal(bundle.Status{Version: 1, Data: []byte(`{}`)})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -147,12 +149,12 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 		err := i.server.store.Tx(ctx, func(tx *store.Tx) error {
 			for k := at; k < min(at+1000, n); k++ {
 				id := fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", k)
-				d, err := tx.Create(ctx, store.Document{Kind: kindBundle, ID: id, Scope: agent.consumer, Spec: spec,
+				d, err := tx.Create(ctx, store.Document{Kind: bundle.Kind, ID: id, Scope: agent.consumer, Spec: spec,
 					Status: status})
 				if err != nil {
 					return err
 				}
-				if err := want(ctx, tx, d, specRecord{Source: testSource}); err != nil {
+				if err := ledger.Want(ctx, tx, d, bundle.Spec{Source: testSource}); err != nil {
 					return err
 				}
 			}
@@ -353,7 +355,7 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			m := map[string]work.WorkState{}
 			for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 0, 40).Draw(t, label) {
 				id := fmt.Sprintf("w%d", n)
-				m[id] = seen(work.WorkState{
+				m[id] = ledger.ComparableState(work.WorkState{
 					ID: id, Version: rapid.Int64Range(1, 2).Draw(t, "version"), Deleting: rapid.IntRange(0, 4).Draw(
 						t, "deleting") == 0,
 					Status: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "status"),
@@ -364,11 +366,11 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 		ours, theirs := draw("ours"), draw("theirs")
 		bits := rapid.IntRange(0, 6).Draw(t, "bits")
 		oursList, theirsList := slices.Collect(maps.Values(ours)), slices.Collect(maps.Values(theirs))
-		compare := func(scope func(string) bool) (c comparison, ask []work.StatusHash) {
-			var held0 []held
+		compare := func(scope func(string) bool) (c ledger.Comparison, ask []work.StatusHash) {
+			var held0 []ledger.Work
 			for _, w := range ours {
 				if scope(w.ID) {
-					held0 = append(held0, held{id: w.ID, generation: w.Version, deleting: w.Deleting})
+					held0 = append(held0, ledger.Work{ID: w.ID, Generation: w.Version, Deleting: w.Deleting})
 				}
 			}
 			var versions []work.SpecVersion
@@ -379,29 +381,29 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 					listed = append(listed, w)
 				}
 			}
-			return compareSpecs(held0, versions), differingStatuses(oursList, listed)
+			return ledger.Compare(held0, versions), differingStatuses(oursList, listed)
 		}
 		full, fullAsk := compare(func(string) bool { return true })
 
 		chosen := rapid.SliceOf(rapid.IntRange(0, 1<<bits-1)).Draw(t, "buckets")
 		part, partAsk := compare(func(id string) bool { return slices.Contains(chosen, digest.Bucket(id, bits)) })
-		for _, h := range part.send {
-			if !slices.Contains(full.send, h) {
+		for _, h := range part.Send {
+			if !slices.Contains(full.Send, h) {
 				t.Fatalf("a part of the buckets orders %v, all do not", h)
 			}
 		}
-		if len(partAsk) > len(fullAsk) || len(part.unknown) > len(full.unknown) {
+		if len(partAsk) > len(fullAsk) || len(part.Unknown) > len(full.Unknown) {
 			t.Fatalf("a part finds more than all")
 		}
 
 		if digest.Root(digest.Works(oursList)) == digest.Root(digest.Works(theirsList)) {
-			for _, h := range full.send {
-				if !h.deleting {
+			for _, h := range full.Send {
+				if !h.Deleting {
 					t.Fatalf("the same, and %v is to be sent", h)
 				}
 			}
-			if len(full.unknown)+len(fullAsk) > 0 {
-				t.Fatalf("the same, and %v %v", full.unknown, fullAsk)
+			if len(full.Unknown)+len(fullAsk) > 0 {
+				t.Fatalf("the same, and %v %v", full.Unknown, fullAsk)
 			}
 			return
 		}
@@ -411,14 +413,14 @@ func TestComparingBucketsIsComparing(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, gotAsk := compare(func(id string) bool { return slices.Contains(buckets, digest.Bucket(id, bits)) })
-		for _, h := range full.send {
-			both := h.deleting && theirs[h.id].Deleting && theirs[h.id].Version == h.generation
-			if !both && !slices.Contains(got.send, h) {
+		for _, h := range full.Send {
+			both := h.Deleting && theirs[h.ID].Deleting && theirs[h.ID].Version == h.Generation
+			if !both && !slices.Contains(got.Send, h) {
 				t.Fatalf("%v is missed", h)
 			}
 		}
-		if !slices.Equal(got.unknown, full.unknown) || len(gotAsk) != len(fullAsk) {
-			t.Fatalf("unknown %v instead of %v, statuses %v instead of %v", got.unknown, full.unknown, gotAsk, fullAsk)
+		if !slices.Equal(got.Unknown, full.Unknown) || len(gotAsk) != len(fullAsk) {
+			t.Fatalf("unknown %v instead of %v, statuses %v instead of %v", got.Unknown, full.Unknown, gotAsk, fullAsk)
 		}
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/pki"
 )
 
@@ -411,7 +412,7 @@ func TestI7AnAgentSpeaksForItselfOnly(t *testing.T) {
 	claimed.Extensions[work.ExtClusterName] = "mc1"
 	liar.send(t.Context(), claimed)
 	eventually(t, "both are dropped", func() error {
-		if n := counter(t, m, "maestro_events_dropped_total", "reason", dropConsumer); n < 2 {
+		if n := counter(t, m, "maestro_events_dropped_total", "reason", bundle.DropConsumer); n < 2 {
 			return fmt.Errorf("%v dropped", n)
 		}
 		return nil

@@ -12,6 +12,10 @@ import (
 	"time"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -23,26 +27,26 @@ func reasonFrom(q url.Values, what string) (string, error) {
 	reason := strings.TrimSpace(q.Get("reason"))
 	switch {
 	case reason == "":
-		return "", invalid("reason is missing; it says in the record why %s", what)
+		return "", apierror.Invalid("reason is missing; it says in the record why %s", what)
 	case len(reason) > maxReason:
-		return "", invalid("reason has %d bytes, at most %d are possible", len(reason), maxReason)
+		return "", apierror.Invalid("reason has %d bytes, at most %d are possible", len(reason), maxReason)
 	}
 	return reason, nil
 }
 
 func (s *Server) deleteBundleHTTP(w http.ResponseWriter, r *http.Request) error {
-	version, err := s.ifMatch(r, kindBundle, "ResourceBundle")
+	version, err := s.ifMatch(r, bundle.Kind, "ResourceBundle")
 	if err != nil {
 		return err
 	}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return badRequest("the query cannot be decoded: %s", err)
+		return apierror.BadRequest("the query cannot be decoded: %s", err)
 	}
 	force := false
 	if text := q.Get("force"); text != "" {
 		if force, err = strconv.ParseBool(text); err != nil {
-			return badRequest("force=%s is neither true nor false", rest.Shorten(text, 64))
+			return apierror.BadRequest("force=%s is neither true nor false", rest.Shorten(text, 64))
 		}
 	}
 	if !force {
@@ -75,10 +79,10 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 	}
 	var d store.Document
 	err = s.store.Tx(ctx, func(tx *store.Tx) (err error) {
-		if err = lockLedger(ctx, tx, id); err != nil {
+		if err = ledger.Lock(ctx, tx, id); err != nil {
 			return err
 		}
-		d, err = tx.GetForUpdate(ctx, kindBundle, id)
+		d, err = tx.GetForUpdate(ctx, bundle.Kind, id)
 		if errors.Is(err, store.ErrNotFound) {
 			d = store.Document{}
 			return nil
@@ -87,16 +91,16 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 			return err
 		}
 		if ifMatch != 0 && ifMatch != d.Version {
-			return &store.StaleError{Kind: kindBundle, ID: id, Asked: ifMatch, Latest: d.Version}
+			return &store.StaleError{Kind: bundle.Kind, ID: id, Asked: ifMatch, Latest: d.Version}
 		}
 		if _, err := tx.Exec(
 			ctx, `update ledger set deleting = true, gone_at = now(), unconfirmed = true where id = $1`, id); err != nil {
 			return err
 		}
-		if err := tx.Record(ctx, "force-delete", kindBundle, id, d.Scope, note); err != nil {
+		if err := tx.Record(ctx, "force-delete", bundle.Kind, id, d.Scope, note); err != nil {
 			return err
 		}
-		return tx.Remove(ctx, kindBundle, id, 0)
+		return tx.Remove(ctx, bundle.Kind, id, 0)
 	})
 	s.metrics.processed("force-delete", err)
 	if err != nil || d.ID == "" {
@@ -109,18 +113,18 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 		slog.String("bundle", id),
 		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason",
 			reason))
-	s.tellBuried(ctx, d.Scope, held{id: id, generation: d.Generation, deleting: true})
+	s.tellBuried(ctx, d.Scope, ledger.Work{ID: id, Generation: d.Generation, Deleting: true})
 	return nil
 }
 
 // tellBuried orders an agent once to delete what is no more. When that is
 // lost, the agent's next comparison finds the tombstone.
-func (s *Server) tellBuried(ctx context.Context, consumer string, h held) {
+func (s *Server) tellBuried(ctx context.Context, consumer string, h ledger.Work) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := s.publish(ctx, consumer, encodeBuried(consumer, h, h.generation, s.opts.SourceID,
+	if err := s.publish(ctx, consumer, wire.EncodeTombstone(consumer, h.ID, h.Generation, s.opts.SourceID,
 		time.Now())); err != nil {
 		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not told of a deletion", slog.String("consumer", consumer),
-			slog.String("bundle", h.id), slog.Any("error", err))
+			slog.String("bundle", h.ID), slog.Any("error", err))
 	}
 }

@@ -20,6 +20,8 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/rpcauth"
 )
 
 const (
@@ -34,8 +36,19 @@ const (
 type rpcPort struct {
 	listener net.Listener
 	config   *tls.Config // nil: plain
-	foreign  bool        // config verifies clients by a CA that is not the region's
+	trust    rpcauth.Trust
 	service  cloudevents.CloudEventServiceServer
+}
+
+// trustOf is whom a port with this configuration trusts.
+func trustOf(config *tls.Config, foreign bool) rpcauth.Trust {
+	switch {
+	case config == nil:
+		return rpcauth.TrustPlain
+	case foreign:
+		return rpcauth.TrustForeignCA
+	}
+	return rpcauth.TrustRegionCA
 }
 
 func (s *Server) newGRPC(port rpcPort) *grpc.Server {
@@ -80,6 +93,15 @@ func (s *Server) recovered(ctx context.Context, method string, err *error) {
 	}
 }
 
+// grpcError turns an error into a gRPC status.
+func (s *Server) grpcError(doing string, err error) error {
+	form := apierror.KubernetesStatus
+	if s.opts.PlainErrors {
+		form = apierror.PlainText
+	}
+	return apierror.RPCStatus(form, doing, err)
+}
+
 type identifiedStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -90,7 +112,7 @@ func (s *identifiedStream) Context() context.Context { return s.ctx }
 // identifyRPC finds out who calls, and refuses whom nobody knows (I10). What
 // the caller may do is asked when it is known what it wants.
 func (s *Server) identifyRPC(ctx context.Context, port rpcPort) (context.Context, error) {
-	c, err := s.authenticate(ctx, port)
+	c, err := s.auth.Authenticate(ctx, port.trust)
 	if err != nil {
 		if e, ok := errors.AsType[*rest.Error](err); ok && e.Status == http.StatusUnauthorized {
 			return nil, status.Error(codes.Unauthenticated, e.Reason)
@@ -98,13 +120,13 @@ func (s *Server) identifyRPC(ctx context.Context, port rpcPort) (context.Context
 		return nil, s.grpcError("not allowed", err)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	ctx = withCaller(ctx, c.peer, func(key string) string {
+	ctx = withCaller(ctx, c.Peer, func(key string) string {
 		if v := md.Get(key); len(v) > 0 {
 			return v[0]
 		}
 		return ""
 	}, uuid.NewString())
-	return withRPCCaller(ctx, c), nil
+	return rpcauth.WithCaller(ctx, c), nil
 }
 
 // serveGRPC serves until ctx ends, then lets calls under way finish.

@@ -14,6 +14,10 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/rpcauth"
+	"atoll.dev/maestro/wire"
 )
 
 // agentPort is CloudEventService towards agents.
@@ -37,7 +41,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 	done := g.s.metrics.publishing()
 	kind := "other"
 	defer func() { done(kind, err) }()
-	m, err := fromProto(req.GetEvent())
+	m, err := wire.FromProto(req.GetEvent())
 	if err != nil {
 		return nil, g.s.grpcError("failed to decode event", err)
 	}
@@ -45,7 +49,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 	if err := checkCluster(consumer); err != nil {
 		return nil, g.s.grpcError("failed to decode event", err)
 	}
-	if err := g.s.authorize(ctx, verbPublish, clusters, consumer); err != nil {
+	if err := g.s.auth.Authorize(ctx, rpcauth.Publish, rpcauth.Clusters, consumer); err != nil {
 		return nil, g.s.grpcError("not allowed", err)
 	}
 	g.s.heard(consumer)
@@ -59,7 +63,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 		}
 		taken := make(chan struct{})
 		if !g.s.takeEvent(ctx, consumer, m, func() { close(taken) }) {
-			return nil, g.s.grpcError("failed to decode event", badRequest("unsupported event type %.200q", m.Type))
+			return nil, g.s.grpcError("failed to decode event", apierror.BadRequest("unsupported event type %.200q", m.Type))
 		}
 		select {
 		case <-taken:
@@ -75,16 +79,16 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 
 func checkCluster(name string) error {
 	if name == "" {
-		return invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
+		return apierror.Invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
 	}
-	return checkConsumerName(name)
+	return bundle.CheckConsumerName(name)
 }
 
 func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) error {
-	ev, err := decodeStatus(consumer, m)
+	ev, err := wire.DecodeStatus(consumer, m)
 	if err != nil {
-		g.s.dropEvent(ctx, dropMalformed, consumer, m, err)
-		return invalid("%s", err)
+		g.s.dropEvent(ctx, bundle.DropMalformed, consumer, m, err)
+		return apierror.Invalid("%s", err)
 	}
 	m.Data = nil
 	verdict := make(chan string, 1)
@@ -99,14 +103,14 @@ func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) er
 		return ctx.Err()
 	case reason := <-verdict:
 		switch reason {
-		case dropMalformed:
-			return invalid("the status cannot be stored")
-		case dropConsumer:
-			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s is not on cluster %s",
-				ev.record.ID, consumer)
-		case dropSource:
-			return rest.Errorf(http.StatusPreconditionFailed, codeForbidden, "bundle %s has another source than %q",
-				ev.record.ID, ev.record.OriginalSource)
+		case bundle.DropMalformed:
+			return apierror.Invalid("the status cannot be stored")
+		case bundle.DropConsumer:
+			return rest.Errorf(http.StatusPreconditionFailed, apierror.CodeForbidden, "bundle %s is not on cluster %s",
+				ev.Record.ID, consumer)
+		case bundle.DropSource:
+			return rest.Errorf(http.StatusPreconditionFailed, apierror.CodeForbidden, "bundle %s has another source than %q",
+				ev.Record.ID, ev.Record.OriginalSource)
 		}
 		return nil
 	}
@@ -118,23 +122,23 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 	consumer := req.GetClusterName()
 	const doing = "failed to subscribe"
 	if consumer == "" {
-		return g.s.grpcError(doing, invalid("the subscription names no cluster_name"))
+		return g.s.grpcError(doing, apierror.Invalid("the subscription names no cluster_name"))
 	}
-	if err := checkConsumerName(consumer); err != nil {
+	if err := bundle.CheckConsumerName(consumer); err != nil {
 		return g.s.grpcError(doing, err)
 	}
 	if t := req.GetDataType(); t != work.DataType {
-		return g.s.grpcError(doing, invalid("the subscription is to data_type %.200q; %s is served", t, work.DataType))
+		return g.s.grpcError(doing, apierror.Invalid("the subscription is to data_type %.200q; %s is served", t, work.DataType))
 	}
 	ctx := stream.Context()
-	if err := g.s.authorize(ctx, verbSubscribe, clusters, consumer); err != nil {
+	if err := g.s.auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Clusters, consumer); err != nil {
 		return g.s.grpcError("not allowed", err)
 	}
 	st := g.s.agents.join(consumer)
 	defer g.s.agents.leave(consumer, st)
 	g.s.heard(consumer)
 	g.s.log.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
-	return g.s.serveStream(stream, clusters, consumer, st.gone, st.err, func(ctx context.Context, o *outlet) error {
+	return g.s.serveStream(stream, rpcauth.Clusters, consumer, st.gone, st.err, func(ctx context.Context, o *outlet) error {
 		return g.write(ctx, consumer, st, o)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
 
@@ -97,7 +98,7 @@ func (a *scriptedAgent) startGRPC() {
 			case m := <-l.out:
 				// What is not answered is said again, as real agents do.
 				for ctx.Err() == nil {
-					_, err := l.client.Publish(ctx, &cloudevents.PublishRequest{Event: toProto(m)})
+					_, err := l.client.Publish(ctx, &cloudevents.PublishRequest{Event: wire.ToProto(m)})
 					if err == nil {
 						break
 					}
@@ -147,7 +148,7 @@ func (a *scriptedAgent) subscribeGRPC(ctx context.Context, subscribed func()) er
 			a.link.mu.Unlock()
 			continue
 		}
-		m, err := fromProto(e)
+		m, err := wire.FromProto(e)
 		if err != nil {
 			a.t.Errorf("agent %s: %v", a.consumer, err)
 			continue

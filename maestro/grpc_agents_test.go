@@ -15,6 +15,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
 
@@ -257,14 +258,14 @@ func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
 		return err
 	}
 	status := func(cluster, id string, change ...func(*bus.Event)) error {
-		ms := bus.Event{DataContentType: jsonType, ID: uuid.NewString(), Source: "mc1-agent", Type: work.StatusUpdate,
+		ms := bus.Event{DataContentType: wire.JSONType, ID: uuid.NewString(), Source: "mc1-agent", Type: work.StatusUpdate,
 			Data: []byte(`{"conditions":[]}`), Extensions: map[string]string{
 				work.ExtClusterName: cluster, work.ExtResourceID: id, work.ExtResourceVersion: "1", work.ExtOriginalSource: "maestro", work.ExtSequenceID: "1",
 			}}
 		for _, f := range change {
 			f(&ms)
 		}
-		_, err := mine.Publish(t.Context(), &cloudevents.PublishRequest{Event: toProto(ms)})
+		_, err := mine.Publish(t.Context(), &cloudevents.PublishRequest{Event: wire.ToProto(ms)})
 		return err
 	}
 	none := dialAs(t, site, "mc1", m.agentsTarget())

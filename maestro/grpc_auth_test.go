@@ -28,6 +28,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/pki"
 	"atoll.dev/plane/planetest"
 )
@@ -283,7 +284,7 @@ func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
 		optional := site.serverTLS("maestro")
 		optional.ClientAuth = tls.VerifyClientCertIfGiven
 		o.GRPCTLS, o.AgentsTLS = optional, optional
-		o.Tokens = &KubeOptions{Server: kube.url, CAFile: caFile, TokenFile: tokenFile}
+		o.Tokens = &rpcauth.KubeOptions{Server: kube.url, CAFile: caFile, TokenFile: tokenFile}
 	})
 	as := func(token string) context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -327,10 +328,10 @@ func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
 		}
 	}
 	// While nobody can be asked, nobody new comes in.
-	r := m.server.reviewer
-	r.mu.Lock()
-	clear(r.answers)
-	r.mu.Unlock()
+	r := m.server.auth.Reviewer
+	r.Mu.Lock()
+	clear(r.Answers)
+	r.Mu.Unlock()
 	if err := os.WriteFile(tokenFile, []byte("void"), 0o600); err != nil {
 		t.Fatal(err)
 	}

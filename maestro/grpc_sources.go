@@ -19,6 +19,10 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/rpcauth"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -40,7 +44,7 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 	done := g.s.metrics.publishing()
 	kind := "other"
 	defer func() { done(kind, err) }()
-	m, err := fromProto(req.GetEvent())
+	m, err := wire.FromProto(req.GetEvent())
 	if err != nil {
 		return nil, g.s.grpcError("failed to decode event", err)
 	}
@@ -55,9 +59,9 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 	case work.StatusResync:
 		kind, doing = "resync", "failed to resync status"
 	default:
-		return nil, g.s.grpcError("failed to decode event", badRequest("unsupported action %s", m.Type))
+		return nil, g.s.grpcError("failed to decode event", apierror.BadRequest("unsupported action %s", m.Type))
 	}
-	if err := g.s.authorize(ctx, verbPublish, sources, m.Source); err != nil {
+	if err := g.s.auth.Authorize(ctx, rpcauth.Publish, rpcauth.Sources, m.Source); err != nil {
 		return nil, g.s.grpcError("not allowed", err)
 	}
 	if kind == "resync" {
@@ -77,11 +81,11 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 }
 
 func (g *sourcePort) publish(ctx context.Context, m bus.Event) error {
-	spec, err := decodeSpec(m)
+	spec, err := wire.DecodeSpec(m)
 	if err != nil {
 		return err
 	}
-	spec.anySource = g.s.opts.AnySource
+	spec.AnySource = g.s.opts.AnySource
 	version, err := g.s.publishSpec(ctx, m.Type, spec)
 	if err != nil || version == 0 {
 		return err
@@ -97,7 +101,7 @@ func (g *sourcePort) resync(ctx context.Context, m bus.Event) error {
 	var list work.StatusHashes
 	if len(m.Data) > 0 {
 		if err := rest.DecodeJSON(m.Data, &list); err != nil {
-			return invalid("the data of the event cannot be read: %s", reasonOf(err))
+			return apierror.Invalid("the data of the event cannot be read: %s", apierror.ReasonOf(err))
 		}
 	}
 	conn := connectionOf(ctx)
@@ -118,7 +122,7 @@ func (g *sourcePort) resync(ctx context.Context, m bus.Event) error {
 	}
 	for _, st := range here {
 		if !st.ask(list) {
-			return unavailable("too many resync requests wait; try again")
+			return apierror.Unavailable("too many resync requests wait; try again")
 		}
 	}
 	return nil
@@ -169,18 +173,18 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 	g.s.metrics.grpcCalled.WithLabelValues("Subscribe").Inc()
 	source, ctx := req.GetSource(), stream.Context()
 	if source == "" {
-		return g.s.grpcError("failed to subscribe", invalid("the subscription names no source"))
+		return g.s.grpcError("failed to subscribe", apierror.Invalid("the subscription names no source"))
 	}
-	if err := g.s.authorize(ctx, verbSubscribe, sources, source); err != nil {
+	if err := g.s.auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Sources, source); err != nil {
 		return g.s.grpcError("not allowed", err)
 	}
 	st := &sourceStream{source: source, conn: connectionOf(ctx), asked: make(chan struct{}, 1),
 		seen: map[string]int64{}}
 	st.sub = g.s.feed.Subscribe(func(c *store.Change) bool {
-		if c.Kind != kindBundle {
+		if c.Kind != bundle.Kind {
 			return false
 		}
-		spec, _, err := recordsOf(c)
+		spec, _, err := bundle.RecordsOf(c)
 		return err == nil && spec.Source == source
 	})
 	defer st.sub.Close()
@@ -192,7 +196,7 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 		defer g.mu.Unlock()
 		delete(g.streams, st)
 	}()
-	return g.s.serveStream(stream, sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context,
+	return g.s.serveStream(stream, rpcauth.Sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context,
 		o *outlet) error {
 		return g.write(ctx, st, o)
 	})
@@ -255,7 +259,7 @@ func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) err
 }
 
 func (g *sourcePort) forward(ctx context.Context, o *outlet, c *store.Change) error {
-	m, ok, err := encodeStatus(c)
+	m, ok, err := wire.EncodeStatus(c)
 	if err != nil {
 		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.ID),
 			slog.Any("error", err))
@@ -264,7 +268,7 @@ func (g *sourcePort) forward(ctx context.Context, o *outlet, c *store.Change) er
 	if !ok {
 		return nil
 	}
-	if err := o.send(toProto(m)); err != nil {
+	if err := o.send(wire.ToProto(m)); err != nil {
 		return err
 	}
 	g.s.metrics.streamed.Inc()
@@ -280,7 +284,7 @@ const resyncPage = 100
 // pages.
 func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *outlet, list work.StatusHashes,
 	beat <-chan time.Time) error {
-	q := store.Query{Kind: kindBundle, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}},
+	q := store.Query{Kind: bundle.Kind, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}},
 		Limit: resyncPage, Deletion: store.WithDeleting}
 	if len(list.Hashes) > 0 {
 		differing, dead, err := g.s.differing(ctx, st.source, list.Hashes)
@@ -341,7 +345,7 @@ func (s *Server) differing(ctx context.Context, source string, list []work.Statu
 	for _, h := range list {
 		theirs[h.ID] = h.Hash
 	}
-	ours, err := s.sourceHashes(ctx, source, list)
+	ours, err := s.ledger.SourceHashes(ctx, source, list)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -365,19 +369,19 @@ func (s *Server) graves(ctx context.Context, source string, ids map[string]strin
 	for id := range ids {
 		list = append(list, id)
 	}
-	dead, err := s.buriedOf(ctx, source, list)
+	dead, err := s.ledger.TombstonesOf(ctx, source, list)
 	if err != nil {
 		return nil, err
 	}
 	var changes []*store.Change
 	for _, d := range dead {
-		spec, err := json.Marshal(specRecord{Source: source, Consumer: d.consumer, ID: d.id, Version: d.version,
+		spec, err := json.Marshal(bundle.Spec{Source: source, Consumer: d.Consumer, ID: d.ID, Version: d.Version,
 			Data: json.RawMessage(`{"manifests":[]}`)})
 		if err != nil {
 			return nil, err
 		}
 		changes = append(changes, &store.Change{Document: store.Document{
-			Kind: kindBundle, ID: d.id, Scope: d.consumer, Generation: d.version, Spec: spec, UpdatedAt: d.at, Removed: true,
+			Kind: bundle.Kind, ID: d.ID, Scope: d.Consumer, Generation: d.Version, Spec: spec, UpdatedAt: d.At, Removed: true,
 		}})
 	}
 	return changes, nil

@@ -15,6 +15,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
 
@@ -111,7 +112,7 @@ func ask(t *testing.T, c cloudevents.CloudEventServiceClient, name string, hashe
 		t.Fatal(err)
 	}
 	src := &source{t: t, client: c, name: name}
-	if err := src.publish(toProto(bus.Event{DataContentType: jsonType, ID: uuid.NewString(), Source: name, Type: work.StatusResync,
+	if err := src.publish(wire.ToProto(bus.Event{DataContentType: wire.JSONType, ID: uuid.NewString(), Source: name, Type: work.StatusResync,
 		Data: data})); err != nil {
 		t.Fatal(err)
 	}

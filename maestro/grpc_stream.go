@@ -15,6 +15,7 @@ import (
 
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
+	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/store"
 )
 
@@ -31,7 +32,7 @@ type outlet struct {
 // serveStream announces the subscription, then runs write until it fails, the
 // client goes, the server stops, or the subscription is ended, for a reason
 // that why gives. A client that takes nothing for Options.Stuck is dropped.
-func (s *Server) serveStream(stream eventStream, scope rpcScope, name string, ended <-chan struct{}, why func() error,
+func (s *Server) serveStream(stream eventStream, scope rpcauth.Scope, name string, ended <-chan struct{}, why func() error,
 	write func(context.Context, *outlet) error) error {
 	// Clients wait for the header before they count as subscribed, so it goes
 	// out when the subscription stands.
@@ -54,7 +55,7 @@ func (s *Server) serveStream(stream eventStream, scope rpcScope, name string, en
 		case err := <-written:
 			return streamError(err)
 		case <-recheck.C:
-			if err := s.recheck(ctx, scope, name); err != nil {
+			if err := s.auth.CheckAgain(ctx, scope, name); err != nil {
 				return status.Error(codes.PermissionDenied, err.Error())
 			}
 		case <-stream.Context().Done():

@@ -18,6 +18,8 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
 
@@ -247,7 +249,7 @@ func (i *instance) subscribe(t *testing.T, sourceName string) *statusStream {
 				s.beats <- struct{}{}
 				continue
 			}
-			m, err := fromProto(e)
+			m, err := wire.FromProto(e)
 			if err != nil {
 				s.failed <- err
 				return
@@ -307,11 +309,11 @@ func TestASourceFollowsItsBundles(t *testing.T) {
 	src.remove("mc1", "w1")
 	for {
 		ev := stream.next()
-		var sd statusData
+		var sd bundle.StatusData
 		if err := json.Unmarshal(ev.Data, &sd); err != nil {
 			t.Fatal(err)
 		}
-		if sd.deleted() {
+		if sd.Deleted() {
 			break
 		}
 	}
@@ -343,14 +345,14 @@ func TestASourceResyncs(t *testing.T) {
 	src.remove("mc1", "w3")
 	for gone := false; !gone; {
 		e := early.next()
-		var sd statusData
-		gone = e.Extensions[work.ExtResourceID] == "w3" && json.Unmarshal(e.Data, &sd) == nil && sd.deleted()
+		var sd bundle.StatusData
+		gone = e.Extensions[work.ExtResourceID] == "w3" && json.Unmarshal(e.Data, &sd) == nil && sd.Deleted()
 	}
 	stream := m.subscribe(t, testSource) // to which nothing comes any more by itself
 	ask := func(hashes ...work.StatusHash) {
 		t.Helper()
 		data, _ := json.Marshal(work.StatusHashes{Hashes: hashes})
-		if err := src.publish(toProto(bus.Event{DataContentType: jsonType, ID: uuid.NewString(), Source: testSource, Type: work.StatusResync,
+		if err := src.publish(wire.ToProto(bus.Event{DataContentType: wire.JSONType, ID: uuid.NewString(), Source: testSource, Type: work.StatusResync,
 			Data: data})); err != nil {
 			t.Fatal(err)
 		}
@@ -368,8 +370,8 @@ func TestASourceResyncs(t *testing.T) {
 		t.Errorf("differing: %s", id)
 	}
 	last := stream.next()
-	var sd statusData
-	if err := json.Unmarshal(last.Data, &sd); err != nil || last.Extensions[work.ExtResourceID] != "w3" || !sd.deleted() {
+	var sd bundle.StatusData
+	if err := json.Unmarshal(last.Data, &sd); err != nil || last.Extensions[work.ExtResourceID] != "w3" || !sd.Deleted() {
 		t.Errorf("deleted: %+v %s", last.Extensions, last.Data)
 	}
 }

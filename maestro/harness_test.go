@@ -32,6 +32,7 @@ import (
 	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
 
@@ -404,7 +405,7 @@ func specData(manifests ...string) []byte {
 // event makes a spec event.
 func (s *source) event(kind, consumer, id string, version int64, data []byte) *cloudevents.CloudEvent {
 	m := bus.Event{
-		DataContentType: jsonType, ID: uuid.NewString(), Source: s.name, Type: kind, Time: time.Now(), Data: data,
+		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: s.name, Type: kind, Time: time.Now(), Data: data,
 		Extensions: map[string]string{
 			work.ExtClusterName: consumer, work.ExtResourceID: id, work.ExtResourceVersion: fmt.Sprint(version),
 			work.ExtMetadata: `{"name":"name-of-` + id + `","namespace":"` + consumer + `","uid":"` + id +
@@ -414,7 +415,7 @@ func (s *source) event(kind, consumer, id string, version int64, data []byte) *c
 	if kind == work.SpecDelete {
 		m.Extensions[work.ExtDeletionTimestamp] = time.Now().UTC().Format(time.RFC3339)
 	}
-	return toProto(m)
+	return wire.ToProto(m)
 }
 
 func (s *source) publish(e *cloudevents.CloudEvent) error {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
 
@@ -146,7 +147,7 @@ func (s *Server) dropManifests(ctx context.Context) error {
 			order by removed_at limit $4 for update skip locked)
 		update document d set spec = jsonb_set(d.spec, '{data}', '{"manifests":[]}'),
 			wire = convert_to((convert_from(d.wire, 'UTF8')::jsonb - 'manifest_configs' || '{"manifests":[]}')::text, 'UTF8')
-		from due where d.kind = due.kind and d.id = due.id and d.removed_at is not null`, string(kindBundle), from, to)
+		from due where d.kind = due.kind and d.id = due.id and d.removed_at is not null`, string(bundle.Kind), from, to)
 	if err != nil {
 		return err
 	}

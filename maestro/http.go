@@ -10,6 +10,8 @@ import (
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/pki"
 	"atoll.dev/store"
 )
@@ -46,7 +48,7 @@ func (s *Server) routes() *rest.Mux {
 func (s *Server) handler() http.Handler {
 	mux := s.routes()
 	return rest.Observe(rest.Options{
-		Log: s.log, ErrorBody: errorBody, Classify: classify, Metrics: s.opts.Metrics,
+		Log: s.log, ErrorBody: apierror.Body, Classify: apierror.Classify, Metrics: s.opts.Metrics,
 	}, rest.Compress(vary(rest.CORS(s.opts.CORSOrigins,
 		s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
@@ -98,7 +100,7 @@ func noRoute(_ http.ResponseWriter, r *http.Request) error {
 	if len(path) > 200 {
 		path = strings.ToValidUTF8(path[:200], "") + "..."
 	}
-	return rest.Errorf(http.StatusNotFound, codeNoRoute, "The requested resource '%s' doesn't exist", path)
+	return rest.Errorf(http.StatusNotFound, apierror.CodeNoRoute, "The requested resource '%s' doesn't exist", path)
 }
 
 func (s *Server) getAPI(w http.ResponseWriter, _ *http.Request) error {
@@ -131,21 +133,21 @@ func (s *Server) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) listErrors(w http.ResponseWriter, _ *http.Request) error {
-	list := api.ErrorList{Kind: "ErrorList", Page: 1, Size: len(catalogue), Total: int64(len(catalogue))}
-	for _, e := range catalogue {
-		list.Items = append(list.Items, errorDocument(e.code, e.reason, ""))
+	list := api.ErrorList{Kind: "ErrorList", Page: 1, Size: len(apierror.Catalogue), Total: int64(len(apierror.Catalogue))}
+	for _, e := range apierror.Catalogue {
+		list.Items = append(list.Items, apierror.Document(e.Code, e.Reason, ""))
 	}
 	return rest.WriteJSON(w, http.StatusOK, list)
 }
 
 func (s *Server) getError(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
-	for _, e := range catalogue {
-		if strings.TrimPrefix(e.code, "maestro-") == id {
-			return rest.WriteJSON(w, http.StatusOK, errorDocument(e.code, e.reason, ""))
+	for _, e := range apierror.Catalogue {
+		if strings.TrimPrefix(e.Code, "maestro-") == id {
+			return rest.WriteJSON(w, http.StatusOK, apierror.Document(e.Code, e.Reason, ""))
 		}
 	}
-	return notFound("Error", id)
+	return apierror.NotFound("Error", id)
 }
 
 func (s *Server) postConsumer(w http.ResponseWriter, r *http.Request) error {
@@ -161,7 +163,7 @@ func (s *Server) postConsumer(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) getConsumer(w http.ResponseWriter, r *http.Request) error {
-	d, err := s.find(r, kindConsumer, "Consumer")
+	d, err := s.find(r, bundle.ConsumerKind, "Consumer")
 	if err != nil {
 		return err
 	}
@@ -169,7 +171,7 @@ func (s *Server) getConsumer(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) patchConsumerHTTP(w http.ResponseWriter, r *http.Request) error {
-	version, err := s.ifMatch(r, kindConsumer, "Consumer")
+	version, err := s.ifMatch(r, bundle.ConsumerKind, "Consumer")
 	if err != nil {
 		return err
 	}
@@ -196,7 +198,7 @@ func (s *Server) writeConsumer(w http.ResponseWriter, r *http.Request, d store.D
 }
 
 func (s *Server) deleteConsumerHTTP(w http.ResponseWriter, r *http.Request) error {
-	version, err := s.ifMatch(r, kindConsumer, "Consumer")
+	version, err := s.ifMatch(r, bundle.ConsumerKind, "Consumer")
 	if err != nil {
 		return err
 	}
@@ -212,13 +214,13 @@ func (s *Server) getBundle(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	d, err := s.find(r, kindBundle, "ResourceBundle")
+	d, err := s.find(r, bundle.Kind, "ResourceBundle")
 	if err != nil {
 		return err
 	}
 	doc := json.RawMessage(d.Wire)
 	if wantsExtensions(r) {
-		dl, err := s.deliveryOf(r.Context(), d.ID)
+		dl, err := s.ledger.DeliveryOf(r.Context(), d.ID)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,9 @@ import (
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
 
@@ -261,10 +264,10 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 	if row.DeletedAt != nil {
 		return refuse("it is deleted"), nil
 	}
-	if err := errors.Join(checkConsumerName(row.Name), checkConsumerLabels(row.Labels)); err != nil {
-		return refuse("%s", reasonOf(err)), nil
+	if err := errors.Join(bundle.CheckConsumerName(row.Name), bundle.CheckConsumerLabels(row.Labels)); err != nil {
+		return refuse("%s", apierror.ReasonOf(err)), nil
 	}
-	have, err := tx.GetByName(ctx, kindConsumer, "", row.Name)
+	have, err := tx.GetByName(ctx, bundle.ConsumerKind, "", row.Name)
 	switch {
 	case err == nil && have.ID == row.ID:
 		return rowFate{present: true}, nil
@@ -274,12 +277,12 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 	case !errors.Is(err, store.ErrNotFound):
 		return rowFate{}, err
 	}
-	spec, err := marshal(consumerSpec{Labels: row.Labels})
+	spec, err := bundle.Marshal(bundle.Consumer{Labels: row.Labels})
 	if err != nil {
 		return rowFate{}, err
 	}
 	created, updated := row.times()
-	_, err = tx.Import(ctx, store.Document{Kind: kindConsumer, ID: row.ID, Name: row.Name, Spec: spec, Generation: 1,
+	_, err = tx.Import(ctx, store.Document{Kind: bundle.ConsumerKind, ID: row.ID, Name: row.Name, Spec: spec, Generation: 1,
 		CreatedAt: created, UpdatedAt: updated})
 	if exists, ok := errors.AsType[*store.ExistsError](err); ok && !exists.ByName {
 		return refuse("the id is, or was, another consumer's here"), nil
@@ -306,27 +309,27 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 	}
 	spec, err := row.spec()
 	if err != nil {
-		return refuse("%s", reasonOf(err)), nil
+		return refuse("%s", apierror.ReasonOf(err)), nil
 	}
 	status, notes := row.status()
 	if row.Name != "" && row.Name != row.ID {
 		notes = append(notes, fmt.Sprintf("its name %q is not kept: a bundle's name is its id",
 			rest.Shorten(row.Name, 100)))
 	}
-	if err := lockConsumer(ctx, tx, row.Consumer, false); err != nil {
+	if err := ledger.LockConsumer(ctx, tx, row.Consumer, false); err != nil {
 		return rowFate{}, err
 	}
-	if _, err := tx.GetByName(ctx, kindConsumer, "", row.Consumer); errors.Is(err, store.ErrNotFound) {
+	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", row.Consumer); errors.Is(err, store.ErrNotFound) {
 		return refuse("its consumer %q is not here", rest.Shorten(row.Consumer, 100)), nil
 	} else if err != nil {
 		return rowFate{}, err
 	}
-	d := store.Document{Kind: kindBundle, ID: row.ID, Scope: row.Consumer, Generation: row.Version}
-	if d.Spec, err = marshal(spec); err != nil {
+	d := store.Document{Kind: bundle.Kind, ID: row.ID, Scope: row.Consumer, Generation: row.Version}
+	if d.Spec, err = bundle.Marshal(spec); err != nil {
 		return rowFate{}, err
 	}
-	if !status.empty() {
-		if d.Status, err = marshal(status); err != nil {
+	if !status.IsEmpty() {
+		if d.Status, err = bundle.Marshal(status); err != nil {
 			return rowFate{}, err
 		}
 	}
@@ -350,19 +353,19 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 }
 
 // present compares a bundle with the one that is here.
-func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, spec specRecord) (rowFate, error) {
-	have, err := tx.Get(ctx, kindBundle, d.ID)
+func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) (rowFate, error) {
+	have, err := tx.Get(ctx, bundle.Kind, d.ID)
 	if errors.Is(err, store.ErrNotFound) {
 		return refuse("it was here and was deleted; what was deleted does not come back by an import"), nil
 	}
 	if err != nil {
 		return rowFate{}, err
 	}
-	ours, err := specOf(have)
+	ours, err := bundle.SpecOf(have)
 	if err != nil {
 		return rowFate{}, err
 	}
-	version := ours.version(have.Generation)
+	version := ours.VersionAt(have.Generation)
 	if version > d.Generation {
 		return rowFate{present: true, notes: []string{fmt.Sprintf("it is here with the later version %d, and stays so",
 			version)}}, nil
@@ -376,17 +379,17 @@ func (i *importer) present(ctx context.Context, tx *store.Tx, d store.Document, 
 }
 
 // ledgerOf writes what is wanted of the agent and what it has acknowledged.
-func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec specRecord, status statusRecord) error {
-	if err := want(ctx, tx, d, spec); err != nil {
+func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec, status bundle.Status) error {
+	if err := ledger.Want(ctx, tx, d, spec); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = $2`, d.Scope, d.ID); err != nil {
 		return err
 	}
-	if status.empty() {
+	if status.IsEmpty() {
 		return nil
 	}
-	hash, err := hashOf(status)
+	hash, err := bundle.HashOf(status)
 	if err != nil {
 		return err
 	}
@@ -397,9 +400,9 @@ func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec specReco
 }
 
 // spec makes our record of their payload. Its errors say why that cannot be.
-func (r *theirResource) spec() (specRecord, error) {
+func (r *theirResource) spec() (bundle.Spec, error) {
 	e := theirEvent(r.Payload)
-	s := specRecord{
+	s := bundle.Spec{
 		EventID: e.text("id"), Source: r.Source, SpecVersion: "1.0", Type: e.text(
 			"type"), Time: e.time(), ContentType: "application/json",
 		Consumer: r.Consumer, ID: r.ID, Version: r.Version, LogTracing: e.text("logtracing"), Data: e["data"],
@@ -407,7 +410,7 @@ func (r *theirResource) spec() (specRecord, error) {
 	if s.Type == "" {
 		s.Type = work.SpecCreate
 	}
-	if err := checkBundleID(r.ID); err != nil {
+	if err := bundle.CheckID(r.ID); err != nil {
 		return s, err
 	}
 	switch {
@@ -430,33 +433,33 @@ func (r *theirResource) spec() (specRecord, error) {
 		metadata = ""
 	}
 	var err error
-	if s.Metadata, err = checkMetadata(metadata); err != nil {
+	if s.Metadata, err = bundle.CheckMetadata(metadata); err != nil {
 		return s, err
 	}
-	_, err = checkBundle(s.Data)
+	_, err = bundle.CheckData(s.Data)
 	return s, err
 }
 
 // status makes our record of their status; the zero record, with a note, of one
 // that cannot be used: its agent will say it again.
-func (r *theirResource) status() (statusRecord, []string) {
+func (r *theirResource) status() (bundle.Status, []string) {
 	e := theirEvent(r.Status)
 	if len(e) == 0 || len(e["data"]) == 0 || string(e["data"]) == "null" {
-		return statusRecord{}, nil
+		return bundle.Status{}, nil
 	}
 	version, err := e.number(work.ExtResourceVersion)
 	if err != nil || version < 1 || version > r.Version {
-		return statusRecord{}, []string{fmt.Sprintf(
+		return bundle.Status{}, []string{fmt.Sprintf(
 			"its status is of version %d, which cannot be; its agent is asked again", version)}
 	}
-	s := statusRecord{
+	s := bundle.Status{
 		EventID: e.text("id"), Source: e.text("source"), SpecVersion: "1.0", Type: e.text(
 			"type"), Time: e.time(), ContentType: "application/json",
 		Consumer: r.Consumer, ID: r.ID, Version: version, OriginalSource: e.text(work.ExtOriginalSource),
 		Sequence: e.text(work.ExtSequenceID), Hash: e.text(work.ExtStatusHash),
 	}
-	if s.Data, _, err = withoutBundle(e["data"]); err != nil {
-		return statusRecord{}, []string{"its status cannot be read; its agent is asked again"}
+	if s.Data, _, err = bundle.WithoutBundle(e["data"]); err != nil {
+		return bundle.Status{}, []string{"its status cannot be read; its agent is asked again"}
 	}
 	return s, nil
 }

@@ -12,7 +12,11 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
+	"atoll.dev/maestro/fairqueue"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -27,7 +31,7 @@ const (
 )
 
 // ingestShares is room for two reports of each of 1,000 works of a consumer.
-var ingestShares = shares{items: 2048, bytes: 16 << 20, allItems: 32 << 10, allBytes: 128 << 20, turn: 32}
+var ingestShares = fairqueue.Shares{Items: 2048, Bytes: 16 << 20, AllItems: 32 << 10, AllBytes: 128 << 20, Turn: 32}
 
 // statusItem is a status on its way into the store. ack tells the broker that
 // it is taken, or need not come again.
@@ -36,12 +40,12 @@ type statusItem struct {
 	m        bus.Event
 	ack      func()
 	refused  func(reason string) // in place of ack when it was dropped; may be nil
-	ev       statusEvent         // once a worker has read m
+	ev       bundle.StatusEvent  // once a worker has read m
 }
 
 func (i *statusItem) settle() {
-	if i.refused != nil && i.ev.dropped != "" {
-		i.refused(i.ev.dropped)
+	if i.refused != nil && i.ev.Dropped != "" {
+		i.refused(i.ev.Dropped)
 		return
 	}
 	i.ack()
@@ -49,18 +53,18 @@ func (i *statusItem) settle() {
 
 type ingest struct {
 	s     *Server
-	queue *fairQueue[statusItem]
+	queue *fairqueue.Queue[statusItem]
 }
 
 func newIngest(s *Server) *ingest {
-	return &ingest{s: s, queue: newFairQueue[statusItem](ingestShares)}
+	return &ingest{s: s, queue: fairqueue.New[statusItem](ingestShares)}
 }
 
 // put queues a status. It must not wait, since nothing is read from the broker
 // meanwhile: what exceeds its consumer's share is dropped, and its agent is asked
 // for it later.
 func (in *ingest) put(item statusItem) {
-	old, ok := in.queue.put(item.consumer, item.key(), len(item.m.Data)+512, item, item.replaces)
+	old, ok := in.queue.Put(item.consumer, item.key(), len(item.m.Data)+512, item, item.replaces)
 	switch {
 	case !ok:
 		in.s.metrics.dropped.WithLabelValues("overflow").Inc()
@@ -74,8 +78,8 @@ func (in *ingest) put(item statusItem) {
 // putWait is put for a caller that may wait for room.
 func (in *ingest) putWait(ctx context.Context, item statusItem) error {
 	for {
-		roomier := in.queue.roomier()
-		if _, ok := in.queue.put(item.consumer, "", 512, item, nil); ok {
+		roomier := in.queue.RoomChanged()
+		if _, ok := in.queue.Put(item.consumer, "", 512, item, nil); ok {
 			return nil
 		}
 		select {
@@ -100,17 +104,17 @@ func (i *statusItem) key() string {
 func (i *statusItem) replaces(old statusItem) bool {
 	same := func(ext string) bool { return i.m.Extensions[ext] == old.m.Extensions[ext] }
 	return same(work.ExtResourceVersion) && same(work.ExtOriginalSource) && same(work.ExtClusterName) &&
-		old.m.Extensions[work.ExtSequenceID] != "" && newer(i.m.Extensions[work.ExtSequenceID], old.m.Extensions[work.ExtSequenceID])
+		old.m.Extensions[work.ExtSequenceID] != "" && bundle.IsNewer(i.m.Extensions[work.ExtSequenceID], old.m.Extensions[work.ExtSequenceID])
 }
 
 func (in *ingest) run(ctx context.Context) error {
 	for {
-		batch := in.queue.take(ctx, ingestBatch)
-		if len(batch.items) == 0 {
+		batch := in.queue.Take(ctx, ingestBatch)
+		if len(batch.Items) == 0 {
 			return nil
 		}
-		in.take(ctx, batch.items)
-		for _, consumer := range in.queue.done(batch) {
+		in.take(ctx, batch.Items)
+		for _, consumer := range in.queue.Done(batch) {
 			in.s.askStatusesOf(consumer)
 		}
 	}
@@ -144,11 +148,11 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 			}
 			return
 		case !transient(err):
-			in.s.metrics.dropped.WithLabelValues(dropMalformed).Inc()
+			in.s.metrics.dropped.WithLabelValues(bundle.DropMalformed).Inc()
 			in.s.log.LogAttrs(ctx, slog.LevelWarn, "status dropped: it cannot be stored",
-				slog.String("consumer", items[0].ev.topic),
-				slog.String("bundle", items[0].ev.record.ID), slog.Any("error", err))
-			items[0].ev.dropped = dropMalformed
+				slog.String("consumer", items[0].ev.Topic),
+				slog.String("bundle", items[0].ev.Record.ID), slog.Any("error", err))
+			items[0].ev.Dropped = bundle.DropMalformed
 			items[0].settle()
 			return
 		}
@@ -165,10 +169,10 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 func (in *ingest) readable(ctx context.Context, items []statusItem) []statusItem {
 	good := items[:0]
 	for _, item := range items {
-		if item.ev.topic == "" {
+		if item.ev.Topic == "" {
 			var err error
-			if item.ev, err = decodeStatus(item.consumer, item.m); err != nil {
-				in.s.dropEvent(ctx, dropMalformed, item.consumer, item.m, err)
+			if item.ev, err = wire.DecodeStatus(item.consumer, item.m); err != nil {
+				in.s.dropEvent(ctx, bundle.DropMalformed, item.consumer, item.m, err)
 				item.ack()
 				continue
 			}
@@ -204,7 +208,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // outcome is what a transaction made of one bundle's statuses.
 type outcome struct {
 	consumer, id string
-	ack          acknowledgement
+	ack          ledger.Acknowledgement
 	acked        bool
 	removed      bool
 	raised       *store.Document // given a higher generation
@@ -214,16 +218,16 @@ type outcome struct {
 
 type drop struct {
 	reason string
-	ev     *statusEvent
+	ev     *bundle.StatusEvent
 }
 
 // takeStatuses stores statuses in one transaction, in the order in which they
 // came for each bundle.
 func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
-	byID := map[string][]*statusEvent{}
+	byID := map[string][]*bundle.StatusEvent{}
 	for i := range items {
 		ev := &items[i].ev
-		byID[ev.record.ID] = append(byID[ev.record.ID], ev)
+		byID[ev.Record.ID] = append(byID[ev.Record.ID], ev)
 	}
 	ids := make([]string, 0, len(byID))
 	for id := range byID {
@@ -235,11 +239,11 @@ func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
 	ctx = store.WithActor(ctx, store.Actor{Principal: s.agentPrincipal(items)})
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		outcomes = outcomes[:0]
-		known, err := sequences(ctx, tx, ids)
+		known, err := ledger.LockSequences(ctx, tx, ids)
 		if err != nil {
 			return err
 		}
-		var acks []acknowledgement
+		var acks []ledger.Acknowledgement
 		for _, id := range ids {
 			o, err := s.takeBundle(ctx, tx, id, known[id], byID[id])
 			if err != nil {
@@ -253,7 +257,7 @@ func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
 		if len(acks) == 0 {
 			return nil
 		}
-		return acknowledge(ctx, tx, acks)
+		return ledger.RecordAcknowledgements(ctx, tx, acks)
 	})
 	if err != nil {
 		return err
@@ -268,61 +272,61 @@ func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
 // share is the server's.
 func (s *Server) agentPrincipal(items []statusItem) string {
 	for _, item := range items[1:] {
-		if item.ev.topic != items[0].ev.topic {
+		if item.ev.Topic != items[0].ev.Topic {
 			return "system:maestro"
 		}
 	}
-	return items[0].ev.topic
+	return items[0].ev.Topic
 }
 
 // takeBundle applies a bundle's statuses, one after the other.
-func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence string, events []*statusEvent) (outcome,
+func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence string, events []*bundle.StatusEvent) (outcome,
 	error) {
-	o := outcome{id: id, consumer: events[0].topic, ack: acknowledgement{id: id}}
+	o := outcome{id: id, consumer: events[0].Topic, ack: ledger.Acknowledgement{ID: id}}
 	above := int64(0)
-	d, _, err := tx.Update(ctx, kindBundle, id, 0, func(d *store.Document) error {
-		have, err := statusOf(*d)
+	d, _, err := tx.Update(ctx, bundle.Kind, id, 0, func(d *store.Document) error {
+		have, err := bundle.StatusOf(*d)
 		if err != nil {
 			return err
 		}
 		for _, ev := range events {
-			v := decideStatus(*d, have, sequence, *ev, s.opts.SourceID)
-			if v.drop != "" {
-				o.drops = append(o.drops, drop{v.drop, ev})
-				if v.drop == dropFuture {
-					above = max(above, ev.record.Version)
+			v := bundle.DecideStatus(*d, have, sequence, *ev, s.opts.SourceID)
+			if v.Drop != "" {
+				o.drops = append(o.drops, drop{v.Drop, ev})
+				if v.Drop == bundle.DropFuture {
+					above = max(above, ev.Record.Version)
 				}
-				if v.lost {
+				if v.Resend {
 					o.lost = &delivery.Work{Consumer: d.Scope, ID: d.ID, Generation: d.Generation}
 				}
 				continue
 			}
 			o.acked = true
-			o.ack.generation = max(o.ack.generation, v.ack)
-			if ev.record.Sequence != "" {
-				sequence = ev.record.Sequence
-				o.ack.sequence = sequence
+			o.ack.Generation = max(o.ack.Generation, v.Acknowledges)
+			if ev.Record.Sequence != "" {
+				sequence = ev.Record.Sequence
+				o.ack.Sequence = sequence
 			}
-			if v.ack == d.Generation {
-				o.ack.receivedAt, o.ack.appliedAt = ev.receivedAt, ev.appliedAt
-				o.ack.hash = ev.record.Hash // the agent's, also for content that we have
+			if v.Acknowledges == d.Generation {
+				o.ack.ReceivedAt, o.ack.AppliedAt = ev.ReceivedAt, ev.AppliedAt
+				o.ack.Hash = ev.Record.Hash // the agent's, also for content that we have
 			}
-			if v.replace || v.remove {
-				spec, err := specOf(*d)
+			if v.Replace || v.Remove {
+				spec, err := bundle.SpecOf(*d)
 				if err != nil {
 					return err
 				}
-				have = ev.record
+				have = ev.Record
 				have.Offset = spec.Offset
-				if o.ack.hash, err = hashOf(have); err != nil {
+				if o.ack.Hash, err = bundle.HashOf(have); err != nil {
 					return err
 				}
-				if d.Status, err = marshal(have); err != nil {
+				if d.Status, err = bundle.Marshal(have); err != nil {
 					return err
 				}
 			}
-			if v.remove {
-				o.removed, o.ack.gone = true, true
+			if v.Remove {
+				o.removed, o.ack.Gone = true, true
 				return nil // what follows is of a work that is no more
 			}
 		}
@@ -330,12 +334,12 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 	})
 	if errors.Is(err, store.ErrNotFound) {
 		for _, ev := range events {
-			if ev.deleted {
-				if ok, err := confirmed(ctx, tx, ev.topic, id); ok || err != nil {
+			if ev.Deleted {
+				if ok, err := ledger.ConfirmDeletion(ctx, tx, ev.Topic, id); ok || err != nil {
 					return o, err
 				}
 			}
-			o.drops = append(o.drops, drop{dropUnknown, ev})
+			o.drops = append(o.drops, drop{bundle.DropUnknown, ev})
 		}
 		return o, nil
 	}
@@ -343,10 +347,10 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 		return o, err
 	}
 	if o.removed {
-		return o, tx.Remove(ctx, kindBundle, id, 0)
+		return o, tx.Remove(ctx, bundle.Kind, id, 0)
 	}
 	if o.lost != nil {
-		if err := lower(ctx, tx, []held{{id: id, generation: d.Generation}}, nil, 0); err != nil {
+		if err := ledger.LowerAcknowledged(ctx, tx, []ledger.Work{{ID: id, Generation: d.Generation}}, nil, 0); err != nil {
 			return o, err
 		}
 	}
@@ -365,19 +369,19 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 // settled tells those who wait what the commit made of a bundle.
 func (s *Server) settled(ctx context.Context, o outcome) {
 	for _, d := range o.drops {
-		d.ev.dropped = d.reason
+		d.ev.Dropped = d.reason
 		s.metrics.dropped.WithLabelValues(d.reason).Inc()
 		level := slog.LevelDebug
-		if d.reason == dropConsumer || d.reason == dropSource {
+		if d.reason == bundle.DropConsumer || d.reason == bundle.DropSource {
 			level = slog.LevelWarn
 		}
 		s.log.LogAttrs(ctx, level, "status dropped", slog.String("reason", d.reason),
-			slog.String("consumer", d.ev.topic),
-			slog.String("bundle", d.ev.record.ID), slog.Int64("generation", d.ev.record.Version))
+			slog.String("consumer", d.ev.Topic),
+			slog.String("bundle", d.ev.Record.ID), slog.Int64("generation", d.ev.Record.Version))
 	}
 	if o.acked {
 		for _, d := range s.deliverers() {
-			d.acknowledged(o.consumer, o.id, o.ack.generation, o.removed)
+			d.acknowledged(o.consumer, o.id, o.ack.Generation, o.removed)
 		}
 	}
 	if o.lost != nil {
@@ -416,22 +420,22 @@ func raise(ctx context.Context, tx *store.Tx, d store.Document, above int64) (st
 	if d.Generation > above || above > maxRaise {
 		return d, false, nil
 	}
-	var spec specRecord
-	d, _, err := tx.Update(ctx, kindBundle, d.ID, 0, func(d *store.Document) error {
+	var spec bundle.Spec
+	d, _, err := tx.Update(ctx, bundle.Kind, d.ID, 0, func(d *store.Document) error {
 		var err error
-		if spec, err = specOf(*d); err != nil {
+		if spec, err = bundle.SpecOf(*d); err != nil {
 			return err
 		}
-		spec.Version = spec.version(d.Generation) // the source has not changed it
+		spec.Version = spec.VersionAt(d.Generation) // the source has not changed it
 		d.Generation = above + 1
 		spec.Offset = d.Generation - spec.Version
-		d.Spec, err = marshal(spec)
+		d.Spec, err = bundle.Marshal(spec)
 		return err
 	})
 	if err != nil {
 		return d, false, err
 	}
-	return d, true, want(ctx, tx, d, spec)
+	return d, true, ledger.Want(ctx, tx, d, spec)
 }
 
 // handleAgent takes one event of an agent's topic.
@@ -443,7 +447,7 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m bus.Event, ack
 		return
 	}
 	if claimed := m.Extensions[work.ExtClusterName]; claimed != consumer {
-		s.dropEvent(ctx, dropConsumer, consumer, m, nil)
+		s.dropEvent(ctx, bundle.DropConsumer, consumer, m, nil)
 		ack()
 		return
 	}
@@ -481,7 +485,7 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m bus.Event, ac
 	case work.SpecResync:
 		var list work.SpecVersions
 		if err := rest.DecodeJSON(m.Data, &list); err != nil {
-			s.dropEvent(ctx, dropMalformed, consumer, m, err)
+			s.dropEvent(ctx, bundle.DropMalformed, consumer, m, err)
 			ack()
 			return true
 		}
@@ -490,7 +494,7 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m bus.Event, ac
 	case work.AgentDigest:
 		r := resyncRequest{consumer: consumer, kind: m.Type, ack: ack}
 		if err := rest.DecodeJSON(m.Data, &r.digest); err != nil {
-			s.dropEvent(ctx, dropMalformed, consumer, m, err)
+			s.dropEvent(ctx, bundle.DropMalformed, consumer, m, err)
 			ack()
 			return true
 		}
@@ -502,7 +506,7 @@ func (s *Server) takeEvent(ctx context.Context, consumer string, m bus.Event, ac
 			err = checkBuckets(r.works)
 		}
 		if err != nil {
-			s.dropEvent(ctx, dropMalformed, consumer, m, err)
+			s.dropEvent(ctx, bundle.DropMalformed, consumer, m, err)
 			ack()
 			return true
 		}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/search"
 	"atoll.dev/store"
 )
@@ -32,7 +34,7 @@ func parseList(r *http.Request, fields search.Schema) (list, error) {
 	l := list{}
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return l, badRequest("the query cannot be decoded: %s", err)
+		return l, apierror.BadRequest("the query cannot be decoded: %s", err)
 	}
 	if l.page, err = number(q, "page", 1); err != nil {
 		return l, err
@@ -61,13 +63,9 @@ func number(q url.Values, name string, absent int) (int, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {
-		return 0, badRequest("%s=%s is not a number", name, text)
+		return 0, apierror.BadRequest("%s=%s is not a number", name, text)
 	}
 	return int(n), nil
-}
-
-func badRequest(format string, args ...any) *rest.Error {
-	return rest.Errorf(http.StatusBadRequest, codeBadRequest, format, args...)
 }
 
 // query is what the database is asked for.
@@ -153,7 +151,7 @@ func (s *Server) listBundles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return l.answer(w, r, s.store, "ResourceBundleList", l.query(kindBundle),
+	return l.answer(w, r, s.store, "ResourceBundleList", l.query(bundle.Kind),
 		func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
 			items := make([]json.RawMessage, len(docs))
 			for i, d := range docs {
@@ -168,7 +166,7 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return l.answer(w, r, s.store, "ConsumerList", l.query(kindConsumer),
+	return l.answer(w, r, s.store, "ConsumerList", l.query(bundle.ConsumerKind),
 		func(_ context.Context, docs []store.Document) ([]json.RawMessage, error) {
 			return s.consumerItems(r, docs)
 		})
@@ -184,7 +182,7 @@ func (s *Server) consumerItems(r *http.Request, docs []store.Document) ([]json.R
 	if !wantsExtensions(r) {
 		return items, nil
 	}
-	known, err := s.holdingsOf(r.Context(), names...)
+	known, err := s.ledger.HoldingsOf(r.Context(), s.life(), names...)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +201,7 @@ func watching(r *http.Request) (bool, error) {
 	}
 	watch, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, badRequest("watch=%s is neither true nor false", text)
+		return false, apierror.BadRequest("watch=%s is neither true nor false", text)
 	}
 	return watch, nil
 }
@@ -213,7 +211,7 @@ func (s *Server) find(r *http.Request, kind store.Kind, name string) (store.Docu
 	id := r.PathValue("id")
 	d, err := s.store.Get(r.Context(), kind, id)
 	if errors.Is(err, store.ErrNotFound) {
-		return d, notFound(name, id)
+		return d, apierror.NotFound(name, id)
 	}
 	return d, err
 }
@@ -227,7 +225,7 @@ func (s *Server) ifMatch(r *http.Request, kind store.Kind, name string) (int64, 
 	}
 	_, err = s.store.Get(r.Context(), kind, r.PathValue("id"))
 	if errors.Is(err, store.ErrNotFound) {
-		return 0, rest.Errorf(http.StatusPreconditionFailed, codeStale,
+		return 0, rest.Errorf(http.StatusPreconditionFailed, apierror.CodeStale,
 			"%s with id='%s' not found, and If-Match wants one", name, r.PathValue("id"))
 	}
 	return 0, err

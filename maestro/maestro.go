@@ -29,6 +29,11 @@ import (
 
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/presence"
+	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/store"
 )
 
@@ -83,9 +88,9 @@ type Options struct {
 	// none of them is one of the region's services or agents.
 	ForeignGRPC, ForeignAgents bool
 
-	RulesFile string        // who else may call over gRPC; "": nobody. Read again when it changes
-	Tokens    *KubeOptions  // callers over gRPC may show tokens of this Kubernetes; nil: they may not
-	Recheck   time.Duration // how often it is asked whether a subscription may go on; default 10 s
+	RulesFile string               // who else may call over gRPC; "": nobody. Read again when it changes
+	Tokens    *rpcauth.KubeOptions // callers over gRPC may show tokens of this Kubernetes; nil: they may not
+	Recheck   time.Duration        // how often it is asked whether a subscription may go on; default 10 s
 
 	PlainErrors bool // gRPC errors carry the text alone, not a Kubernetes status with it
 	AnySource   bool // a source may change what another made
@@ -105,9 +110,9 @@ type Options struct {
 	DeleteMax     time.Duration // and deletions up to this; default 5 min
 	ShutdownGrace time.Duration // for requests under way; default 5 s
 
-	CLM         Lifecycle     // is told which agents are heard; nil: nobody is
-	LostAfter   time.Duration // an agent that is silent for so long is lost; default 60 s
-	ReportEvery time.Duration // how often one that is heard is reported; default 60 s
+	CLM         presence.Lifecycle // is told which agents are heard; nil: nobody is
+	LostAfter   time.Duration      // an agent that is silent for so long is lost; default 60 s
+	ReportEvery time.Duration      // how often one that is heard is reported; default 60 s
 
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
@@ -179,6 +184,7 @@ type Server struct {
 	opts    Options
 	log     *slog.Logger
 	store   *store.Store
+	ledger  *ledger.Ledger
 	bus     *bus.Pool // nil without a broker
 	metrics *metrics
 
@@ -186,14 +192,12 @@ type Server struct {
 	watches  *rest.WatchLimits
 	delivery *deliverer // over the broker; nil without
 	agents   *agents    // nil when none come by gRPC
-	rules    *rulesFile // nil: none
-	reviewer *reviewer  // nil: tokens count nothing
+	auth     *rpcauth.Authorizer
 	ingest   *ingest
 	resyncs  *resyncs
 	asks     *statusAsks
-	contacts *contacts
-	reporter *reporter // nil: presence is not reported
-	instance string    // this server's name among those that share the database
+	contacts *presence.Tracker
+	instance string // this server's name among those that share the database
 	asking   *askingQueue
 	stopping chan struct{} // closed when Run begins to stop
 	dbLife   atomic.Value  // string: the database's life, shortened
@@ -218,26 +222,19 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err := o.Topics.CheckSource(o.SourceID); o.Broker != "" && err != nil {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
-	var rules *rulesFile
-	var reviews *reviewer
-	var err error
-	if o.RulesFile != "" {
-		if rules, err = openRules(o.RulesFile, o.Logger); err != nil {
-			return nil, fmt.Errorf("maestro: %w", err)
-		}
-	}
-	if o.Tokens != nil {
-		if reviews, err = newReviewer(*o.Tokens); err != nil {
-			return nil, fmt.Errorf("maestro: %w", err)
-		}
+	auth, err := rpcauth.New(rpcauth.Options{
+		RulesFile: o.RulesFile, Tokens: o.Tokens, MayCall: o.MayCall, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	st, err := store.Open(ctx, storeOptions(o.DSN, o.MaxConns, o.Logger))
 	if err != nil {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	s := &Server{
-		opts: o, log: o.Logger, store: st, metrics: newMetrics(o.Metrics), instance: uuid.NewString(),
-		asking: newAskingQueue(), stopping: make(chan struct{}), rules: rules, reviewer: reviews,
+		opts: o, log: o.Logger, store: st, ledger: ledger.New(st), metrics: newMetrics(o.Metrics), instance: uuid.NewString(),
+		asking: newAskingQueue(), stopping: make(chan struct{}), auth: auth,
 		watches: rest.NewWatchLimits(o.WatchesPerCaller),
 	}
 	if o.streams() {
@@ -250,11 +247,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.ingest = newIngest(s)
 	s.resyncs = newResyncs(s)
 	s.asks = newStatusAsks(s)
-	s.contacts = newContacts(s)
-	if o.CLM != nil {
-		s.reporter = newReporter(s)
-	}
-	s.feed = st.NewBroadcast(s.contacts.changed)
+	s.contacts = presence.New(presence.Options{
+		Store: st, Logger: o.Logger, CLM: o.CLM, LostAfter: o.LostAfter, ReportEvery: o.ReportEvery, Leads: s.leads.Load,
+	})
+	s.feed = st.NewBroadcast(s.contacts.ForgetRemoved)
 	if err := s.feed.Begin(ctx); err != nil {
 		st.Close()
 		return nil, fmt.Errorf("maestro: %w", err)
@@ -298,8 +294,8 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 	return store.Options{
 		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
 		Kinds: []store.KindSpec{
-			{Kind: kindConsumer, Render: renderConsumer, Trail: true},
-			{Kind: kindBundle, Begin: beginBundle, Render: renderBundle, Trail: true, Indexes: []store.Index{
+			{Kind: bundle.ConsumerKind, Render: bundle.RenderConsumer, Trail: true},
+			{Kind: bundle.Kind, Begin: bundle.Begin, Render: bundle.Render, Trail: true, Indexes: []store.Index{
 				{Name: "scope", On: "btree (scope, created_at)"},
 				{Name: "created", On: "btree (created_at, id)"},
 				{Name: "source", On: "btree ((spec->>'source'), id)"},
@@ -321,7 +317,7 @@ func (s *Server) onConnected(ctx context.Context) {
 // delivered, but nobody could say when.
 func (s *Server) accepting() error {
 	if s.bus != nil && s.bus.DownFor() > s.opts.BrokerGrace {
-		return unavailable("the message broker is unavailable; try again")
+		return apierror.Unavailable("the message broker is unavailable; try again")
 	}
 	return nil
 }
@@ -375,6 +371,14 @@ func (s *Server) carrierOf(consumer string) *deliverer {
 	return s.delivery
 }
 
+// heard notes an event of an agent.
+func (s *Server) heard(consumer string) {
+	for _, d := range s.deliverers() {
+		d.heard(consumer)
+	}
+	s.contacts.Heard(consumer)
+}
+
 // Run serves until ctx ends, then stops: streams and watches end at once,
 // requests under way are finished, what was read from the broker is stored.
 func (s *Server) Run(ctx context.Context) error {
@@ -403,9 +407,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.agents != nil {
 		part(s.agents.run)
 	}
-	if s.rules != nil {
-		part(s.rules.run)
-	}
+	part(s.auth.Run)
 	for _, d := range s.deliverers() {
 		part(d.run)
 		part(d.runNotes)
@@ -419,10 +421,7 @@ func (s *Server) Run(ctx context.Context) error {
 	part(s.runUnknownGauge)
 	part(s.runHousekeeping)
 	part(s.runPresence)
-	part(s.contacts.run)
-	if s.reporter != nil {
-		part(s.reporter.run)
-	}
+	part(s.contacts.Run)
 	for range ingestWorkers {
 		part(s.ingest.run)
 	}
@@ -457,10 +456,10 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	toSources, toAgents := newSourcePort(s), &agentPort{s: s}
-	rpc(rpcPort{s.opts.GRPC, s.opts.GRPCTLS, s.opts.ForeignGRPC, toSources})
-	rpc(rpcPort{s.opts.Plain.GRPC, nil, false, toSources})
-	rpc(rpcPort{s.opts.Agents, s.opts.AgentsTLS, s.opts.ForeignAgents, toAgents})
-	rpc(rpcPort{s.opts.Plain.Agents, nil, false, toAgents})
+	rpc(rpcPort{s.opts.GRPC, s.opts.GRPCTLS, trustOf(s.opts.GRPCTLS, s.opts.ForeignGRPC), toSources})
+	rpc(rpcPort{s.opts.Plain.GRPC, nil, rpcauth.TrustPlain, toSources})
+	rpc(rpcPort{s.opts.Agents, s.opts.AgentsTLS, trustOf(s.opts.AgentsTLS, s.opts.ForeignAgents), toAgents})
+	rpc(rpcPort{s.opts.Plain.Agents, nil, rpcauth.TrustPlain, toAgents})
 	<-outer.Done()
 	close(s.stopping)
 	err := servers.Wait()

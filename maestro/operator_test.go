@@ -15,6 +15,8 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
 
@@ -37,7 +39,7 @@ func (a *scriptedAgent) heldSpecs(m bus.Event) []bus.Event {
 // recorded returns what the history has of a bundle, under an action.
 func (i *instance) recorded(id, action string) []store.Record {
 	i.t.Helper()
-	records, err := i.server.store.History(i.t.Context(), store.HistoryQuery{Kind: kindBundle, ID: id})
+	records, err := i.server.store.History(i.t.Context(), store.HistoryQuery{Kind: bundle.Kind, ID: id})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -127,8 +129,8 @@ func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 	m := newSite(t).start()
 	m.consumer("mc1") // its agent is away
 	note := func(deleting bool, at time.Time) {
-		if err := m.server.noteSent(t.Context(), []sentNote{{id: "w1", generation: 1, deleting: deleting,
-			at: at}}); err != nil {
+		if err := m.server.ledger.RecordAttempts(t.Context(), []ledger.Attempt{{ID: "w1", Generation: 1, Deleting: deleting,
+			At: at}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -136,7 +138,7 @@ func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 	m.source().create("mc1", "w1", 1)
 	var noting sync.WaitGroup
 	err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
-		if err := lockLedger(t.Context(), tx, "w1"); err != nil {
+		if err := ledger.Lock(t.Context(), tx, "w1"); err != nil {
 			return err
 		}
 		noting.Go(func() { note(false, long) })
@@ -149,8 +151,8 @@ func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
 			return err
 		})
 		now := time.Now()
-		return want(t.Context(), tx, store.Document{ID: "w1", Scope: "mc1", Generation: 1, DeletedAt: &now},
-			specRecord{Source: "test"})
+		return ledger.Want(t.Context(), tx, store.Document{ID: "w1", Scope: "mc1", Generation: 1, DeletedAt: &now},
+			bundle.Spec{Source: "test"})
 	})
 	if err != nil {
 		t.Fatal(err)

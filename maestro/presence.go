@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
 
@@ -121,7 +122,7 @@ func (s *Server) goodbye(ctx context.Context) {
 // readLife reads in which life the database is, which every cursor begins with:
 // a lost or restored one begins another.
 func (s *Server) readLife(ctx context.Context) error {
-	page, err := s.store.List(ctx, store.Query{Kind: kindConsumer, Limit: 1, WireOnly: true})
+	page, err := s.store.List(ctx, store.Query{Kind: bundle.ConsumerKind, Limit: 1, WireOnly: true})
 	if err != nil {
 		return fmt.Errorf("reading the life of the database: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
@@ -69,11 +70,11 @@ func deliverBy(t *testing.T, s *Server, send sendFunc) *deliverer {
 }
 
 func changeOf(id string, generation int64, deleted bool) *store.Change {
-	doc := store.Document{Kind: kindBundle, ID: id, Scope: "mc1", Version: generation, Generation: generation,
+	doc := store.Document{Kind: bundle.Kind, ID: id, Scope: "mc1", Version: generation, Generation: generation,
 		UpdatedAt: time.Now(), CreatedAt: time.Now()}
-	doc.Spec, _ = marshal(specRecord{ID: id, Source: testSource, Consumer: "mc1", Version: generation,
+	doc.Spec, _ = bundle.Marshal(bundle.Spec{ID: id, Source: testSource, Consumer: "mc1", Version: generation,
 		Data: specData(configMap(id, 1))})
-	doc.Status, _ = marshal(statusRecord{})
+	doc.Status, _ = bundle.Marshal(bundle.Status{})
 	if deleted {
 		at := time.Now()
 		doc.DeletedAt = &at

@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro/ledger"
 	"atoll.dev/store"
 )
 
@@ -54,23 +55,26 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	s := &Server{store: st, log: testLog(t)}
+	s := &Server{store: st, ledger: ledger.New(st), log: testLog(t)}
 	s.dbLife.Store("life")
 	for name, read := range map[string]func(context.Context) error{
-		"pendingWorks": func(ctx context.Context) error { return s.pendingWorks(ctx, func([]pendingWork) {}) },
-		"snapshots":    func(ctx context.Context) error { _, err := s.snapshots(ctx, []string{"w1"}); return err },
-		"deliveryOf":   func(ctx context.Context) error { _, err := s.deliveryOf(ctx, "w1"); return err },
-		"buriedOf":     func(ctx context.Context) error { _, err := s.buriedOf(ctx, "s", []string{"w1"}); return err },
-		"holdingsOf":   func(ctx context.Context) error { _, err := s.holdingsOf(ctx, "mc1"); return err },
-		"statusHashes": func(ctx context.Context) error { _, err := s.statusHashes(ctx, "mc1", nil); return err },
+		"pendingWorks": func(ctx context.Context) error { return s.ledger.PendingWorks(ctx, func([]ledger.PendingWork) {}) },
+		"snapshots":    func(ctx context.Context) error { _, err := s.ledger.Snapshots(ctx, []string{"w1"}); return err },
+		"deliveryOf":   func(ctx context.Context) error { _, err := s.ledger.DeliveryOf(ctx, "w1"); return err },
+		"buriedOf":     func(ctx context.Context) error { _, err := s.ledger.TombstonesOf(ctx, "s", []string{"w1"}); return err },
+		"holdingsOf":   func(ctx context.Context) error { _, err := s.ledger.HoldingsOf(ctx, "life", "mc1"); return err },
+		"statusHashes": func(ctx context.Context) error { _, err := s.ledger.StatusHashes(ctx, "mc1", nil); return err },
 		"sourceHashes": func(ctx context.Context) error {
-			_, err := s.sourceHashes(ctx, "s", []work.StatusHash{{ID: "w1"}})
+			_, err := s.ledger.SourceHashes(ctx, "s", []work.StatusHash{{ID: "w1"}})
 			return err
 		},
-		"consumersWithBundles": func(ctx context.Context) error { _, err := s.consumersWithBundles(ctx); return err },
-		"digestAgents":         func(ctx context.Context) error { _, err := s.digestAgents(ctx); return err },
-		"unacknowledged":       func(ctx context.Context) error { _, err := s.unacknowledged(ctx, "mc1", []string{"w1"}); return err },
-		"askAdoptions":         func(ctx context.Context) error { return s.askAdoptions(ctx, "mc1") },
+		"consumersWithBundles": func(ctx context.Context) error { _, err := s.ledger.ConsumersWithBundles(ctx); return err },
+		"digestAgents":         func(ctx context.Context) error { _, err := s.ledger.DigestAgents(ctx); return err },
+		"unacknowledged": func(ctx context.Context) error {
+			_, err := s.ledger.Unacknowledged(ctx, "mc1", []string{"w1"})
+			return err
+		},
+		"askAdoptions": func(ctx context.Context) error { return s.askAdoptions(ctx, "mc1") },
 	} {
 		counter.take()
 		if err := read(t.Context()); err != nil {

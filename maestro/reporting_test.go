@@ -13,6 +13,7 @@ import (
 	"atoll.dev/client/clmclient"
 	lifecycle "atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/maestro/presence"
 )
 
 // manager is a real lifecycle manager of a test.
@@ -61,7 +62,7 @@ func manager(t *testing.T) *clmclient.Client {
 // after a while, and its heartbeats change nothing but a time.
 func TestPresenceIsReported(t *testing.T) {
 	c := manager(t)
-	mc, err := c.Create(t.Context(), managementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: "edge-1",
+	mc, err := c.Create(t.Context(), presence.ManagementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: "edge-1",
 		Spec: json.RawMessage(`{}`)}, "")
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func TestPresenceIsReported(t *testing.T) {
 	i := s.start(func(o *Options) { o.CLM, o.LostAfter, o.ReportEvery = c, time.Second, 20*time.Millisecond })
 	i.consumer("edge-1")
 	said := func() (clm.AdapterStatus, error) {
-		all, err := c.Statuses(t.Context(), managementClusters, mc.ID)
+		all, err := c.Statuses(t.Context(), presence.ManagementClusters, mc.ID)
 		if err != nil || len(all) == 0 {
 			return clm.AdapterStatus{}, fmt.Errorf("nothing was reported: %v", err)
 		}
@@ -92,7 +93,7 @@ func TestPresenceIsReported(t *testing.T) {
 		return last
 	}
 	version := func() string {
-		r, err := c.Get(t.Context(), managementClusters, mc.ID, "")
+		r, err := c.Get(t.Context(), presence.ManagementClusters, mc.ID, "")
 		if err != nil {
 			t.Fatal(err)
 		}

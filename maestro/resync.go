@@ -10,6 +10,10 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/fairqueue"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/store"
 )
 
@@ -32,17 +36,17 @@ type resyncRequest struct {
 // once.
 type resyncs struct {
 	s     *Server
-	queue *fairQueue[resyncRequest]
+	queue *fairqueue.Queue[resyncRequest]
 }
 
 const resyncWorkers = 4
 
 // resyncShares is room for the answer of one agent to a comparison of all its
 // buckets, in messages of 96 KB.
-var resyncShares = shares{items: 64, bytes: 32 << 20, allItems: 16 << 10, allBytes: 256 << 20, turn: 1}
+var resyncShares = fairqueue.Shares{Items: 64, Bytes: 32 << 20, AllItems: 16 << 10, AllBytes: 256 << 20, Turn: 1}
 
 func newResyncs(s *Server) *resyncs {
-	return &resyncs{s: s, queue: newFairQueue[resyncRequest](resyncShares)}
+	return &resyncs{s: s, queue: fairqueue.New[resyncRequest](resyncShares)}
 }
 
 // put must not wait, like ingest.put. A request that says all of what an agent
@@ -54,7 +58,7 @@ func (rs *resyncs) put(r resyncRequest, size int) {
 	if r.kind == work.SpecResync || r.kind == work.AgentDigest {
 		key = r.kind
 	}
-	old, ok := rs.queue.put(r.consumer, key, size+512, r, func(resyncRequest) bool { return true })
+	old, ok := rs.queue.Put(r.consumer, key, size+512, r, func(resyncRequest) bool { return true })
 	switch {
 	case !ok:
 		rs.s.metrics.dropped.WithLabelValues("overflow").Inc()
@@ -67,12 +71,12 @@ func (rs *resyncs) put(r resyncRequest, size int) {
 
 func (rs *resyncs) run(ctx context.Context) error {
 	for {
-		batch := rs.queue.take(ctx, 1)
-		if len(batch.items) == 0 {
+		batch := rs.queue.Take(ctx, 1)
+		if len(batch.Items) == 0 {
 			return nil
 		}
-		rs.answer(ctx, batch.items[0])
-		rs.queue.done(batch)
+		rs.answer(ctx, batch.Items[0])
+		rs.queue.Done(batch)
 	}
 }
 
@@ -118,13 +122,13 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	case work.AgentSpec:
 		return s.takeSpec(ctx, r.consumer, r.spec)
 	}
-	if err := s.speaksDigests(ctx, r.consumer, r.digests); err != nil {
+	if err := s.ledger.RecordDigestUse(ctx, r.consumer, r.digests); err != nil {
 		return err
 	}
 	if err := s.reconcile(ctx, r.consumer, r.at, r.versions, nil, nil); err != nil {
 		return err
 	}
-	if err := s.compared(ctx, r.consumer); err != nil || r.digests || len(r.versions) == 0 {
+	if err := s.ledger.MarkCompared(ctx, r.consumer, s.life()); err != nil || r.digests || len(r.versions) == 0 {
 		return err
 	}
 	// An agent that compares by lists says nothing of its statuses. What it
@@ -138,46 +142,46 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 // ids only. What the agent has of another life of our database may be other
 // than what has the same generation here, so that is raised above.
 func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion,
-	other map[string]bool, scope *bucketScope) error {
-	var c comparison
-	var graves []held
+	other map[string]bool, scope *ledger.Scope) error {
+	var c ledger.Comparison
+	var graves []ledger.Work
 	versions := make(map[string]int64, len(theirs))
 	for _, v := range theirs {
 		versions[v.ID] = v.Version
 	}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		ours, err := heldBy(ctx, tx, consumer, scope)
+		ours, err := ledger.HeldBy(ctx, tx, consumer, scope)
 		if err != nil {
 			return err
 		}
-		c = compareSpecs(ours, theirs)
-		if err := lower(ctx, tx, c.send, theirs, time.Since(at)); err != nil {
+		c = ledger.Compare(ours, theirs)
+		if err := ledger.LowerAcknowledged(ctx, tx, c.Send, theirs, time.Since(at)); err != nil {
 			return err
 		}
 		if c, err = raiseAhead(ctx, tx, c, ours, versions, other); err != nil {
 			return err
 		}
-		if graves, err = buried(ctx, tx, consumer, c.unknown); err != nil {
+		if graves, err = ledger.TombstonesAmong(ctx, tx, consumer, c.Unknown); err != nil {
 			return err
 		}
-		c.unknown = c.unknownBut(graves)
-		return noteUnknown(ctx, tx, consumer, c.unknown, versions, scope)
+		c.Unknown = c.WithoutTombstones(graves)
+		return ledger.ReplaceUnknown(ctx, tx, consumer, c.Unknown, versions, scope)
 	})
 	if err != nil {
 		return err
 	}
-	if len(c.unknown) > 0 {
+	if len(c.Unknown) > 0 {
 		if err := s.askAdoptions(ctx, consumer); err != nil {
 			return err
 		}
 		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone",
 			slog.String("consumer", consumer),
-			slog.Int("works", len(c.unknown)), slog.String("first", c.unknown[0]))
+			slog.Int("works", len(c.Unknown)), slog.String("first", c.Unknown[0]))
 	}
 	s.unknownChanged()
 	for _, g := range graves {
-		m := encodeBuried(consumer, g, versions[g.id], s.opts.SourceID, time.Now())
-		if versions[g.id] <= g.generation {
+		m := wire.EncodeTombstone(consumer, g.ID, max(g.Generation, versions[g.ID]), s.opts.SourceID, time.Now())
+		if versions[g.ID] <= g.Generation {
 			m.Extensions[work.ExtLife] = s.life() // the agent refuses what was ordered before
 		}
 		if err := s.publish(ctx, consumer, m); err != nil {
@@ -192,63 +196,48 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 	return nil
 }
 
-// unknownBut is what is unknown, less the graves.
-func (c *comparison) unknownBut(graves []held) []string {
-	dead := make(map[string]bool, len(graves))
-	for _, g := range graves {
-		dead[g.id] = true
-	}
-	unknown := []string{}
-	for _, id := range c.unknown {
-		if !dead[id] {
-			unknown = append(unknown, id)
-		}
-	}
-	return unknown
-}
-
 // raiseAhead raises what the agent holds at a later generation than ours, and
 // sends it.
-func raiseAhead(ctx context.Context, tx *store.Tx, c comparison, ours []held, versions map[string]int64,
-	other map[string]bool) (comparison, error) {
-	var received, send []held
+func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.Work, versions map[string]int64,
+	other map[string]bool) (ledger.Comparison, error) {
+	var received, send []ledger.Work
 	raisedIDs := map[string]bool{}
-	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b held) int {
-		return strings.Compare(a.id, b.id)
+	for _, h := range slices.SortedFunc(slices.Values(ours), func(a, b ledger.Work) int {
+		return strings.Compare(a.ID, b.ID)
 	}) {
-		version, has := versions[h.id]
-		if !has || version < h.generation || version == h.generation && !other[h.id] {
+		version, has := versions[h.ID]
+		if !has || version < h.Generation || version == h.Generation && !other[h.ID] {
 			continue
 		}
-		if err := lockLedger(ctx, tx, h.id); err != nil {
+		if err := ledger.Lock(ctx, tx, h.ID); err != nil {
 			return c, err
 		}
-		d, err := tx.GetForUpdate(ctx, kindBundle, h.id)
+		d, err := tx.GetForUpdate(ctx, bundle.Kind, h.ID)
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return c, err
 		}
-		d, raised, err := raise(ctx, tx, d, versions[h.id])
+		d, raised, err := raise(ctx, tx, d, versions[h.ID])
 		if err != nil {
 			return c, err
 		}
 		if raised {
 			raisedIDs[d.ID] = true
-			send = append(send, held{id: d.ID, generation: d.Generation, deleting: d.DeletedAt != nil})
+			send = append(send, ledger.Work{ID: d.ID, Generation: d.Generation, Deleting: d.DeletedAt != nil})
 		}
 	}
-	for _, h := range c.received {
-		if !raisedIDs[h.id] {
+	for _, h := range c.Received {
+		if !raisedIDs[h.ID] {
 			received = append(received, h)
 		}
 	}
-	for _, h := range c.send {
-		if !raisedIDs[h.id] {
+	for _, h := range c.Send {
+		if !raisedIDs[h.ID] {
 			send = append(send, h)
 		}
 	}
-	c.received, c.send = received, send
+	c.Received, c.Send = received, send
 	return c, nil
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/search"
 	"atoll.dev/store"
 )
@@ -79,7 +81,7 @@ func unsearchable(text string, err error) error {
 	if len(text) > 200 {
 		text = text[:200] + "..."
 	}
-	return badRequest("Failed to parse search query: %s: %s", strings.ToValidUTF8(text, "?"), err)
+	return apierror.BadRequest("Failed to parse search query: %s: %s", strings.ToValidUTF8(text, "?"), err)
 }
 
 // sortable are the types of the fields in SQL.
@@ -99,10 +101,10 @@ func parseOrder(text string, fields search.Schema) ([]store.Order, error) {
 	}
 	orders, err := rest.ParseOrder(strings.ToLower(text), names...)
 	if err != nil {
-		return nil, badRequest("bad order value '%s': %s", rest.Shorten(text, 200), reasonOf(err))
+		return nil, apierror.BadRequest("bad order value '%s': %s", rest.Shorten(text, 200), apierror.ReasonOf(err))
 	}
 	if len(orders) > 10 {
-		return nil, badRequest("bad order value: more than 10 fields")
+		return nil, apierror.BadRequest("bad order value: more than 10 fields")
 	}
 	var keys []store.Order
 	for _, o := range orders {
@@ -125,7 +127,7 @@ func matches(f *search.Filter, c *store.Change) bool {
 		case "type":
 			return "Bundle"
 		case "source":
-			if spec, _, err := recordsOf(c); err == nil {
+			if spec, _, err := bundle.RecordsOf(c); err == nil {
 				return spec.Source
 			}
 		}

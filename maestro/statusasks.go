@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -113,7 +112,7 @@ func (a *statusAsks) run(ctx context.Context) error {
 func (a *statusAsks) ask(ctx context.Context, consumer string, ids []string) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	ids, err := a.s.unacknowledged(ctx, consumer, ids)
+	ids, err := a.s.ledger.Unacknowledged(ctx, consumer, ids)
 	if err == nil && len(ids) > 0 { // without ids all statuses would be asked for
 		err = a.s.askConsumer(ctx, consumer, ids)
 	}
@@ -121,20 +120,4 @@ func (a *statusAsks) ask(ctx context.Context, consumer string, ids []string) {
 		a.s.log.LogAttrs(ctx, slog.LevelDebug, "statuses not asked for", slog.String("consumer", consumer),
 			slog.Any("error", err))
 	}
-}
-
-// unacknowledged returns those of a consumer's works whose present generation
-// is not acknowledged. Deletions are not among them: they have no status.
-func (s *Server) unacknowledged(ctx context.Context, consumer string, ids []string) (pending []string, err error) {
-	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
-		rows, err := c.Query(
-			ctx, `select id from ledger where consumer = $1 and id = any($2) and gone_at is null and not deleting and wanted > acknowledged
-			order by id`, consumer, ids)
-		if err != nil {
-			return err
-		}
-		pending, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
-	return pending, err
 }

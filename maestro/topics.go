@@ -1,5 +1,10 @@
 package maestro
 
+import (
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/wire"
+)
+
 // specTopic is the topic of a consumer's works.
 func (s *Server) specTopic(consumer string) string {
 	return s.opts.Topics.SourceEvents.For(consumer).String()
@@ -15,9 +20,9 @@ func (s *Server) consumerOf(topic string) (string, bool) {
 }
 
 // checkSize refuses a bundle that the broker would not take.
-func (s *Server) checkSize(r specRecord) error {
+func (s *Server) checkSize(r bundle.Spec) error {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return nil
 	}
-	return checkSize(r, s.opts.SourceID, s.specTopic(r.Consumer), s.bus.Limit())
+	return wire.CheckSize(r, s.opts.SourceID, s.specTopic(r.Consumer), s.bus.Limit())
 }

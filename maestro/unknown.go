@@ -17,6 +17,10 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/wire"
 	"atoll.dev/search"
 	"atoll.dev/store"
 )
@@ -90,7 +94,7 @@ func (s *Server) listUnknown(w http.ResponseWriter, r *http.Request) error {
 }
 
 func unknownPath(consumer, id string) string {
-	return basePath + "/unknown-works/" + url.PathEscape(consumer) + "/" + url.PathEscape(id)
+	return api.BasePath + "/unknown-works/" + url.PathEscape(consumer) + "/" + url.PathEscape(id)
 }
 
 // deleteUnknown has an agent delete a work that no source has: a tombstone
@@ -112,7 +116,7 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 	found := false
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		found = false
-		if err := lockLedger(ctx, tx, id); err != nil {
+		if err := ledger.Lock(ctx, tx, id); err != nil {
 			return err
 		}
 		err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`,
@@ -131,11 +135,11 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if tag.RowsAffected() == 0 {
-			return rest.Errorf(http.StatusConflict, codeConflict,
+			return rest.Errorf(http.StatusConflict, apierror.CodeConflict,
 				"there is a bundle %s on another consumer; delete that first", id)
 		}
 		found = true
-		return tx.Record(ctx, "delete-unknown", kindBundle, id, consumer, note)
+		return tx.Record(ctx, "delete-unknown", bundle.Kind, id, consumer, note)
 	})
 	s.metrics.processed("delete-unknown", err)
 	if err != nil {
@@ -145,7 +149,7 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id),
 			slog.String("consumer", consumer),
 			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
-		s.tellBuried(ctx, consumer, held{id: id, generation: generation, deleting: true})
+		s.tellBuried(ctx, consumer, ledger.Work{ID: id, Generation: generation, Deleting: true})
 		s.unknownChanged()
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -165,11 +169,11 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case req.Source == "":
-		return invalid("source is missing; it is the source that is to own the bundle")
-	case len(req.Source) > maxSource:
-		return invalid("source has %d bytes, at most %d are possible", len(req.Source), maxSource)
+		return apierror.Invalid("source is missing; it is the source that is to own the bundle")
+	case len(req.Source) > wire.MaxSource:
+		return apierror.Invalid("source has %d bytes, at most %d are possible", len(req.Source), wire.MaxSource)
 	case len(req.Reason) > maxReason:
-		return invalid("reason has %d bytes, at most %d are possible", len(req.Reason), maxReason)
+		return apierror.Invalid("reason has %d bytes, at most %d are possible", len(req.Reason), maxReason)
 	}
 	if err := s.accepting(); err != nil {
 		return err
@@ -182,7 +186,7 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 			ctx, `update unknown_work set adopt_source = $3, adopt_by = $4, adopt_reason = $5 where consumer = $1 and id = $2 returning generation, first_seen`,
 			consumer, id, req.Source, store.ActorFrom(ctx).Principal, req.Reason).Scan(&u.Version, &u.FirstSeenAt)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return rest.Errorf(http.StatusNotFound, codeNotFound, "consumer %s has no unknown work %s", consumer, id)
+			return rest.Errorf(http.StatusNotFound, apierror.CodeNotFound, "consumer %s has no unknown work %s", consumer, id)
 		}
 		return err
 	})
@@ -190,7 +194,7 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	sub := s.feed.Subscribe(func(c *store.Change) bool {
-		return c.Kind == kindBundle && c.ID == id &&
+		return c.Kind == bundle.Kind && c.ID == id &&
 			c.Scope == consumer
 	})
 	defer sub.Close()
@@ -198,7 +202,7 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 	wait, cancel := context.WithTimeout(ctx, adoptWait)
 	defer cancel()
 	for {
-		d, err := s.store.Get(ctx, kindBundle, id)
+		d, err := s.store.Get(ctx, bundle.Kind, id)
 		if err == nil && d.Scope == consumer {
 			return rest.WriteVersioned(w, r, http.StatusCreated, d.Version, d.Wire)
 		}
@@ -223,7 +227,7 @@ func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	err = s.publish(ctx, consumer, bus.Event{
-		DataContentType: jsonType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerSpecs, Time: time.Now().UTC(),
+		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerSpecs, Time: time.Now().UTC(),
 		Extensions: map[string]string{work.ExtClusterName: consumer}, Data: data,
 	})
 	if err != nil {
@@ -257,18 +261,18 @@ func (s *Server) takeSpec(ctx context.Context, consumer string, m bus.Event) err
 	if err := rest.DecodeJSON(m.Data, &h); err != nil {
 		return err
 	}
-	metadata, err := checkMetadata(h.Metadata)
+	metadata, err := bundle.CheckMetadata(h.Metadata)
 	if err != nil {
 		return err
 	}
-	if err := checkBundleID(h.ID); err != nil {
+	if err := bundle.CheckID(h.ID); err != nil {
 		return err
 	}
-	if _, err := checkBundle(h.Bundle); err != nil {
+	if _, err := bundle.CheckData(h.Bundle); err != nil {
 		return err
 	}
 	now := time.Now().UTC()
-	r := specRecord{
+	r := bundle.Spec{
 		EventID: m.ID, SpecVersion: "1.0", Type: work.SpecCreate, Time: &now, ContentType: "application/json",
 		Consumer: consumer, ID: h.ID, Version: 1, Metadata: metadata, Data: h.Bundle,
 	}
@@ -294,7 +298,7 @@ func (s *Server) takeSpec(ctx context.Context, consumer string, m bus.Event) err
 		if err != nil {
 			return err
 		}
-		return tx.Record(ctx, "adopt-unknown", kindBundle, h.ID, consumer, note)
+		return tx.Record(ctx, "adopt-unknown", bundle.Kind, h.ID, consumer, note)
 	})
 	if err != nil {
 		return fmt.Errorf("adopting work %s of %s: %w", h.ID, consumer, err)

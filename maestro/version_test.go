@@ -13,6 +13,7 @@ import (
 	api "atoll.dev/api/maestro"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/maestro/bundle"
 )
 
 // metadataOf reads the metadata extension of a status event.
@@ -85,7 +86,7 @@ func observedGenerations(t *testing.T, conditions []json.RawMessage) string {
 // TestConditionsShowVersions: those of the work and of its resources, and
 // nothing else of them changes.
 func TestConditionsShowVersions(t *testing.T) {
-	read := func() (sd statusData) {
+	read := func() (sd bundle.StatusData) {
 		err := json.Unmarshal(
 			[]byte(
 				`{"conditions":[{"type":"Applied","observedGeneration":7,"x":1.50},{"type":"Available","observedGeneration":5},{"type":"Old"}],
@@ -96,13 +97,13 @@ func TestConditionsShowVersions(t *testing.T) {
 		return sd
 	}
 	same, shown := read(), read()
-	if err := errors.Join(same.showVersions(0), shown.showVersions(5)); err != nil {
+	if err := errors.Join(same.ShowVersions(0), shown.ShowVersions(5)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(read(), same); diff != "" {
 		t.Error(diff)
 	}
-	got, err := marshal(shown)
+	got, err := bundle.Marshal(shown)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +171,7 @@ func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
 			if v := ev.Extensions[work.ExtResourceVersion]; v != "2" {
 				t.Errorf("a status event of version %s", v)
 			}
-			var sd statusData
+			var sd bundle.StatusData
 			if err := json.Unmarshal(ev.Data, &sd); err != nil {
 				t.Fatal(err)
 			}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
 
@@ -18,8 +20,8 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	}
 	query := r.URL.Query()
 	consumer, id, cursor := query.Get("consumer"), query.Get("id"), query.Get("cursor")
-	watch := store.Watch{Query: l.query(kindBundle), From: store.Cursor(cursor), Match: func(c *store.Change) bool {
-		return c.Kind == kindBundle && (id == "" || c.ID == id) && (consumer == "" || c.Scope == consumer) &&
+	watch := store.Watch{Query: l.query(bundle.Kind), From: store.Cursor(cursor), Match: func(c *store.Change) bool {
+		return c.Kind == bundle.Kind && (id == "" || c.ID == id) && (consumer == "" || c.Scope == consumer) &&
 			matches(l.filter, c)
 	}}
 	watch.Query.Scope = consumer
@@ -33,7 +35,7 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 			return show(stream, sight, l.fields)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
-			return rest.Errorf(http.StatusServiceUnavailable, codeUnavailable,
+			return rest.Errorf(http.StatusServiceUnavailable, apierror.CodeUnavailable,
 				"the watch fell behind; continue from its last cursor")
 		}
 		return err

@@ -11,6 +11,7 @@ import (
 
 	api "atoll.dev/api/maestro"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
 	"atoll.dev/store"
 )
 
@@ -241,7 +242,7 @@ func TestASlowWatchIsToldToComeAgain(t *testing.T) {
 	m.server.feed.Publish(store.Batch{Documents: docs, Cursor: "x"})
 	e := w.any()
 	var body api.Error
-	if err := json.Unmarshal(e.Object, &body); err != nil || e.Type != rest.Failed || body.Code != codeUnavailable {
+	if err := json.Unmarshal(e.Object, &body); err != nil || e.Type != rest.Failed || body.Code != apierror.CodeUnavailable {
 		t.Errorf("%+v %v", e, err)
 	}
 }
@@ -257,7 +258,7 @@ func TestAWatchOfARestoredDatabaseBeginsAnew(t *testing.T) {
 	m.server.feed.Fail(store.ErrGone)
 	e := w.any()
 	var body api.Error
-	if err := json.Unmarshal(e.Object, &body); err != nil || e.Type != rest.Failed || body.Code != codeGone {
+	if err := json.Unmarshal(e.Object, &body); err != nil || e.Type != rest.Failed || body.Code != apierror.CodeGone {
 		t.Errorf("%+v %v", e, err)
 	}
 }

@@ -18,3 +18,6 @@ const ExtensionsHeader = "X-Atoll-Extensions"
 //
 //go:embed openapi.yaml
 var OpenAPI []byte
+
+// BasePath is the path of the REST API.
+const BasePath = "/api/maestro/v1"

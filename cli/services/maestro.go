@@ -17,6 +17,7 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/maestro"
+	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/pki"
 )
 
@@ -26,7 +27,7 @@ type maestroFlags struct {
 	messages           string // mqtt or grpc: how agents come
 	authn              string
 	insecure           map[string]string
-	tokens             maestro.KubeOptions
+	tokens             rpcauth.KubeOptions
 	sources, broker    certFiles // of the gRPC ports, when they are not the region's
 	original           originalFlags
 	noHeartbeat        bool

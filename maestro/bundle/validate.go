@@ -1,9 +1,8 @@
-package maestro
+package bundle
 
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"sort"
 	"strings"
 
@@ -15,25 +14,26 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
 )
 
 // maxManifests is what all manifests of a bundle may have together, so that
 // every broker takes it in one message.
 const maxManifests = 500 * 1024
 
-// checkBundle refuses what no agent could apply, or PostgreSQL not store. Its
+// CheckData refuses what no agent could apply, or PostgreSQL not store. Its
 // errors name the member and say what to do.
-func checkBundle(raw json.RawMessage) (*bundleData, error) {
+func CheckData(raw json.RawMessage) (*Data, error) {
 	var typed work.Bundle // every member that we know has the type it should
 	if err := rest.DecodeJSON(raw, &typed); err != nil {
-		return nil, invalid("the data of the event cannot be read: %s", reasonOf(err))
+		return nil, apierror.Invalid("the data of the event cannot be read: %s", apierror.ReasonOf(err))
 	}
-	var data bundleData
+	var data Data
 	if err := json.Unmarshal(raw, &data); err != nil {
-		return nil, invalid("the data of the event cannot be read: %s", err)
+		return nil, apierror.Invalid("the data of the event cannot be read: %s", err)
 	}
 	if len(data.Manifests) == 0 {
-		return nil, invalid("manifests is empty; a bundle needs at least one manifest")
+		return nil, apierror.Invalid("manifests is empty; a bundle needs at least one manifest")
 	}
 	size := 0
 	seen := map[string]int{}
@@ -41,16 +41,16 @@ func checkBundle(raw json.RawMessage) (*bundleData, error) {
 		size += len(m)
 		identity, err := checkManifest(m)
 		if err != nil {
-			return nil, invalid("manifests[%d]: %s", i, err)
+			return nil, apierror.Invalid("manifests[%d]: %s", i, err)
 		}
 		if first, twice := seen[identity]; twice {
-			return nil, invalid("manifests[%d] is the same object as manifests[%d]: %s; name each object once", i,
+			return nil, apierror.Invalid("manifests[%d] is the same object as manifests[%d]: %s; name each object once", i,
 				first, identity)
 		}
 		seen[identity] = i
 	}
 	if size > maxManifests {
-		return nil, invalid("the manifests have %d bytes, at most %d are possible; split the work", size, maxManifests)
+		return nil, apierror.Invalid("the manifests have %d bytes, at most %d are possible; split the work", size, maxManifests)
 	}
 	return &data, nil
 }
@@ -100,46 +100,46 @@ func checkManifest(raw json.RawMessage) (identity string, err error) {
 	return strings.Join([]string{m.APIVersion, m.Kind, m.Metadata.Namespace, m.Metadata.Name}, " "), nil
 }
 
-// checkMetadata reads the ObjectMeta of the source's work. It returns nil when
+// CheckMetadata reads the ObjectMeta of the source's work. It returns nil when
 // there is none.
-func checkMetadata(text string) (json.RawMessage, error) {
+func CheckMetadata(text string) (json.RawMessage, error) {
 	if text == "" {
 		return nil, nil
 	}
 	raw := json.RawMessage(text)
 	var m metav1.ObjectMeta
 	if err := rest.DecodeJSON(raw, &m); err != nil {
-		return nil, invalid("extension metadata cannot be read as an ObjectMeta: %s", reasonOf(err))
+		return nil, apierror.Invalid("extension metadata cannot be read as an ObjectMeta: %s", apierror.ReasonOf(err))
 	}
 	if errs := metav1validation.ValidateLabels(m.Labels, field.NewPath("metadata", "labels")); len(errs) > 0 {
-		return nil, invalid("extension %s", errs[0])
+		return nil, apierror.Invalid("extension %s", errs[0])
 	}
 	if m.Name != "" {
 		if msgs := k8svalidation.IsDNS1123Subdomain(m.Name); len(msgs) > 0 {
-			return nil, invalid("extension metadata: name %q: %s", m.Name, msgs[0])
+			return nil, apierror.Invalid("extension metadata: name %q: %s", m.Name, msgs[0])
 		}
 	}
 	return raw, nil
 }
 
-func checkBundleID(id string) error {
+func CheckID(id string) error {
 	if id == "" {
-		return invalid("extension %s is missing; it is the id of the bundle", work.ExtResourceID)
+		return apierror.Invalid("extension %s is missing; it is the id of the bundle", work.ExtResourceID)
 	}
 	if msgs := k8svalidation.IsDNS1123Subdomain(id); len(msgs) > 0 {
-		return invalid("extension %s %q: %s", work.ExtResourceID, id, msgs[0])
+		return apierror.Invalid("extension %s %q: %s", work.ExtResourceID, id, msgs[0])
 	}
 	return nil
 }
 
-func checkConsumerName(name string) error {
+func CheckConsumerName(name string) error {
 	if msgs := k8svalidation.IsDNS1123Label(name); len(msgs) > 0 {
-		return invalid("the name %q of a consumer is not possible: %s", name, msgs[0])
+		return apierror.Invalid("the name %q of a consumer is not possible: %s", name, msgs[0])
 	}
 	return nil
 }
 
-func checkConsumerLabels(labels map[string]string) error {
+func CheckConsumerLabels(labels map[string]string) error {
 	// In order, so that the same fault has the same text.
 	names := make([]string, 0, len(labels))
 	for k := range labels {
@@ -149,19 +149,8 @@ func checkConsumerLabels(labels map[string]string) error {
 	for _, k := range names {
 		if errs := metav1validation.ValidateLabels(map[string]string{k: labels[k]}, field.NewPath("labels")); len(
 			errs) > 0 {
-			return invalid("%s", errs[0])
+			return apierror.Invalid("%s", errs[0])
 		}
 	}
 	return nil
-}
-
-func invalid(format string, args ...any) *rest.Error {
-	return rest.Errorf(http.StatusBadRequest, codeValidation, format, args...)
-}
-
-func reasonOf(err error) string {
-	if e, ok := err.(*rest.Error); ok {
-		return e.Reason
-	}
-	return err.Error()
 }

@@ -1,4 +1,4 @@
-package maestro
+package wire
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
 
@@ -23,13 +24,13 @@ func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
 			text = strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028").Replace(text)
 		}
 		space := strings.Repeat(" ", rapid.IntRange(0, 50).Draw(rt, "space"))
-		r := specRecord{EventID: "e", Source: "s", ID: "w1", Consumer: "mc1", Metadata: json.RawMessage(`{"labels":{"a":"b"}}`),
+		r := bundle.Spec{EventID: "e", Source: "s", ID: "w1", Consumer: "mc1", Metadata: json.RawMessage(`{"labels":{"a":"b"}}`),
 			Data: json.RawMessage(`{` + space + `"manifests": ` + text + `}`)}
-		spec, err := marshal(r)
+		spec, err := bundle.Marshal(r)
 		if err != nil {
 			rt.Fatal(err)
 		}
-		m, err := encodeSpec(store.Document{ID: "w1", Scope: "mc1", Generation: 1, Spec: spec}, "maestro")
+		m, err := EncodeSpec(store.Document{ID: "w1", Scope: "mc1", Generation: 1, Spec: spec}, "maestro")
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -37,10 +38,10 @@ func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		if err := checkSize(r, "maestro", "topic", size+sizeHeadroom); err != nil {
+		if err := CheckSize(r, "maestro", "topic", size+SizeHeadroom); err != nil {
 			rt.Errorf("an event of %d bytes with headroom does not fit its own size: %v", size, err)
 		}
-		if checkSize(r, "maestro", "topic", size+sizeHeadroom-1) == nil {
+		if CheckSize(r, "maestro", "topic", size+SizeHeadroom-1) == nil {
 			rt.Errorf("an event of %d bytes with headroom fits one byte less", size)
 		}
 	})

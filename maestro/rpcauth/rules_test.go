@@ -1,6 +1,7 @@
-package maestro
+package rpcauth
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,25 +48,25 @@ rules:
 	if err != nil {
 		t.Fatal(err)
 	}
-	alice, bob := rpcCaller{user: "alice"}, rpcCaller{user: "bob", groups: []string{"x", "readers"}}
+	alice, bob := Caller{user: "alice"}, Caller{user: "bob", groups: []string{"x", "readers"}}
 	for _, c := range []struct {
-		who   rpcCaller
-		verb  rpcVerb
-		scope rpcScope
+		who   Caller
+		verb  Verb
+		scope Scope
 		name  string
 		want  bool
 	}{
-		{alice, verbPublish, sources, "fleet", true},
-		{alice, verbSubscribe, sources, "fleet", true},
-		{alice, verbPublish, sources, "other", false},
-		{alice, verbPublish, clusters, "fleet", false},
-		{alice, verbSubscribe, clusters, "mc1", false},
-		{bob, verbSubscribe, sources, "anything", true},
-		{bob, verbPublish, sources, "anything", false},
-		{bob, verbSubscribe, clusters, "mc1", true},
-		{bob, verbSubscribe, clusters, "mc2", false},
-		{rpcCaller{user: "readers"}, verbSubscribe, clusters, "mc1", false},
-		{rpcCaller{}, verbSubscribe, sources, "x", false},
+		{alice, Publish, Sources, "fleet", true},
+		{alice, Subscribe, Sources, "fleet", true},
+		{alice, Publish, Sources, "other", false},
+		{alice, Publish, Clusters, "fleet", false},
+		{alice, Subscribe, Clusters, "mc1", false},
+		{bob, Subscribe, Sources, "anything", true},
+		{bob, Publish, Sources, "anything", false},
+		{bob, Subscribe, Clusters, "mc1", true},
+		{bob, Subscribe, Clusters, "mc2", false},
+		{Caller{user: "readers"}, Subscribe, Clusters, "mc1", false},
+		{Caller{}, Subscribe, Sources, "x", false},
 	} {
 		if got := rs.allow(c.who, c.verb, c.scope, c.name); got != c.want {
 			t.Errorf("%+v: %v", c, got)
@@ -87,7 +88,7 @@ func FuzzRules(f *testing.F) {
 				t.Errorf("a rule that says nothing: %+v", r)
 			}
 		}
-		if rs.allow(rpcCaller{}, verbPublish, sources, "s") {
+		if rs.allow(Caller{}, Publish, Sources, "s") {
 			t.Error("nobody is allowed something")
 		}
 	})
@@ -102,24 +103,24 @@ func TestRulesThatCannotBeReadLeaveTheLastOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := openRules(path, testLog(t)); err == nil {
+	if _, err := openRules(path, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a missing file was opened")
 	}
 	write("rules:\n- users: [a]\n  sources: [s]\n  verbs: [pub]\n")
-	f, err := openRules(path, testLog(t))
+	f, err := openRules(path, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := rpcCaller{user: "a"}
-	if !f.current().allow(a, verbPublish, sources, "s") {
+	a := Caller{user: "a"}
+	if !f.current().allow(a, Publish, Sources, "s") {
 		t.Error("not allowed")
 	}
 	write("rules:\n- user")
-	if _, err := f.load(); err == nil || !f.current().allow(a, verbPublish, sources, "s") {
+	if _, err := f.load(); err == nil || !f.current().allow(a, Publish, Sources, "s") {
 		t.Errorf("a broken file: %v", err)
 	}
 	write("rules: []")
-	if changed, err := f.load(); !changed || err != nil || f.current().allow(a, verbPublish, sources, "s") {
+	if changed, err := f.load(); !changed || err != nil || f.current().allow(a, Publish, Sources, "s") {
 		t.Errorf("an empty list: %v %v", changed, err)
 	}
 }

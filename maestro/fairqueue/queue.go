@@ -1,17 +1,21 @@
-package maestro
+// Package fairqueue holds events of many consumers until a worker takes them, and serves the consumers in turn.
+//
+// Each consumer has a queue of its own with a bounded share, so that one that sends too much delays and loses its own
+// events only. Only package maestro and its packages import it.
+package fairqueue
 
 import (
 	"context"
 	"sync"
 )
 
-// fairQueue holds what agents have sent until a worker takes it. Each consumer
+// Queue holds what agents have sent until a worker takes it. Each consumer
 // has a queue of its own with a bounded share, and the queues are served in turn,
 // so that an agent that floods the server delays and loses its own events only.
 // While a worker has events of a consumer no other worker gets any of it: events
 // of one consumer are taken in their order.
-type fairQueue[T any] struct {
-	limits shares
+type Queue[T any] struct {
+	limits Shares
 
 	mu     sync.Mutex
 	queues map[string]*consumerQueue[T]
@@ -22,12 +26,12 @@ type fairQueue[T any] struct {
 	room   chan struct{} // closed when something was taken; nil while nobody waits
 }
 
-// shares bound a fairQueue. A consumer whose share is used up is refused; where
+// Shares bound a fairQueue. A consumer whose share is used up is refused; where
 // all queues together are full, so is each that has more than an equal part.
-type shares struct {
-	items, bytes       int // of one consumer
-	allItems, allBytes int // of all
-	turn               int // items of one consumer that a worker takes at most, while others wait
+type Shares struct {
+	Items, Bytes       int // of one consumer
+	AllItems, AllBytes int // of all
+	Turn               int // items of one consumer that a worker takes at most, while others wait
 }
 
 type consumerQueue[T any] struct {
@@ -46,14 +50,14 @@ type queued[T any] struct {
 	size  int
 }
 
-func newFairQueue[T any](limits shares) *fairQueue[T] {
-	return &fairQueue[T]{limits: limits, queues: map[string]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
+func New[T any](limits Shares) *Queue[T] {
+	return &Queue[T]{limits: limits, queues: map[string]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
 }
 
-// put adds an event to its consumer's queue. Where one of the same key waits
+// Put adds an event to its consumer's queue. Where one of the same key waits
 // there and replaces allows it, the new one takes its place, and the old one is
 // returned. It refuses what has no room.
-func (q *fairQueue[T]) put(consumer, key string, size int, value T, replaces func(old T) bool) (old *T, ok bool) {
+func (q *Queue[T]) Put(consumer, key string, size int, value T, replaces func(old T) bool) (old *T, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	c := q.queues[consumer]
@@ -85,22 +89,22 @@ func (q *fairQueue[T]) put(consumer, key string, size int, value T, replaces fun
 }
 
 // hasRoom says whether a consumer may add an event. One is always taken.
-func (q *fairQueue[T]) hasRoom(c *consumerQueue[T], size int) bool {
+func (q *Queue[T]) hasRoom(c *consumerQueue[T], size int) bool {
 	n, l := len(c.items), q.limits
 	switch {
 	case n == 0:
 		return true
-	case n >= l.items || c.bytes+size > l.bytes:
+	case n >= l.Items || c.bytes+size > l.Bytes:
 		return false
 	}
 	consumers := max(len(q.queues), 1)
-	return (q.length < l.allItems || n < l.allItems/consumers) && (q.bytes+size <= l.allBytes || c.bytes < l.allBytes/
+	return (q.length < l.AllItems || n < l.AllItems/consumers) && (q.bytes+size <= l.AllBytes || c.bytes < l.AllBytes/
 		consumers)
 }
 
 // settle lists a queue that has something for a worker, and forgets an empty
 // one. The caller has the lock.
-func (q *fairQueue[T]) settle(c *consumerQueue[T]) {
+func (q *Queue[T]) settle(c *consumerQueue[T]) {
 	switch {
 	case len(c.items) > 0 && !c.busy && !c.listed:
 		c.listed = true
@@ -111,24 +115,24 @@ func (q *fairQueue[T]) settle(c *consumerQueue[T]) {
 	}
 }
 
-func (q *fairQueue[T]) wake() {
+func (q *Queue[T]) wake() {
 	select {
 	case q.woken <- struct{}{}:
 	default:
 	}
 }
 
-// taken is what a worker has taken. It must give it back by done.
-type taken[T any] struct {
-	items     []T
+// Taken is what a worker has taken. It must give it back by done.
+type Taken[T any] struct {
+	Items     []T
 	consumers []string
 }
 
-// take waits for events, and takes at most limit of one or several consumers. It
+// Take waits for events, and takes at most limit of one or several consumers. It
 // returns none when ctx ends.
-func (q *fairQueue[T]) take(ctx context.Context, limit int) (t taken[T]) {
+func (q *Queue[T]) Take(ctx context.Context, limit int) (t Taken[T]) {
 	for {
-		if t = q.tryTake(limit); len(t.items) > 0 {
+		if t = q.takeNow(limit); len(t.Items) > 0 {
 			return t
 		}
 		select {
@@ -139,19 +143,19 @@ func (q *fairQueue[T]) take(ctx context.Context, limit int) (t taken[T]) {
 	}
 }
 
-func (q *fairQueue[T]) tryTake(limit int) (t taken[T]) {
+func (q *Queue[T]) takeNow(limit int) (t Taken[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for len(t.items) < limit && len(q.ready) > 0 {
+	for len(t.Items) < limit && len(q.ready) > 0 {
 		c := q.ready[0]
 		q.ready[0] = nil
 		q.ready = q.ready[1:]
-		n := min(len(c.items), limit-len(t.items))
+		n := min(len(c.items), limit-len(t.Items))
 		if len(q.ready) > 0 || len(t.consumers) > 0 {
-			n = min(n, q.limits.turn)
+			n = min(n, q.limits.Turn)
 		}
 		for i, it := range c.items[:n] {
-			t.items = append(t.items, it.value)
+			t.Items = append(t.Items, it.value)
 			c.bytes, q.bytes = c.bytes-it.size, q.bytes-it.size
 			if c.byKey[it.key] == it {
 				delete(c.byKey, it.key)
@@ -166,16 +170,16 @@ func (q *fairQueue[T]) tryTake(limit int) (t taken[T]) {
 	if len(q.ready) > 0 {
 		q.wake() // another worker
 	}
-	if q.room != nil && len(t.items) > 0 {
+	if q.room != nil && len(t.Items) > 0 {
 		close(q.room)
 		q.room = nil
 	}
 	return t
 }
 
-// done gives consumers back whose events a worker has dealt with. It returns
+// Done gives consumers back whose events a worker has dealt with. It returns
 // those whose queues are empty now after something of theirs was refused.
-func (q *fairQueue[T]) done(t taken[T]) (refused []string) {
+func (q *Queue[T]) Done(t Taken[T]) (refused []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, consumer := range t.consumers {
@@ -190,8 +194,8 @@ func (q *fairQueue[T]) done(t taken[T]) (refused []string) {
 	return refused
 }
 
-// roomier returns a channel that is closed when something has been taken.
-func (q *fairQueue[T]) roomier() <-chan struct{} {
+// RoomChanged returns a channel that is closed when something has been taken.
+func (q *Queue[T]) RoomChanged() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.room == nil {

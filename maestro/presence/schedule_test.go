@@ -1,4 +1,4 @@
-package maestro
+package presence
 
 import (
 	"fmt"
@@ -12,14 +12,14 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	at := func(s float64) time.Time {
 		return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(s * float64(time.Second)))
 	}
-	a := newAttendance(60*time.Second, 10*time.Second, at(0))
+	a := newSchedule(60*time.Second, 10*time.Second, at(0))
 	say := func(s float64, want string) {
 		t.Helper()
 		var got string
-		for _, w := range a.due(at(s), saysAll) {
-			got += fmt.Sprintf("%s %s heard %.0f;", w.consumer, [...]string{"", "present", "absent"}[w.sighting],
-				w.heard.Sub(at(0)).Seconds())
-			a.told(w, at(s))
+		for _, w := range a.due(at(s), allAgents) {
+			got += fmt.Sprintf("%s %s heard %.0f;", w.consumer, [...]string{"", "present", "absent"}[w.state],
+				w.lastHeard.Sub(at(0)).Seconds())
+			a.markReported(w, at(s))
 		}
 		if got != want {
 			t.Errorf("at %.1f: %q, want %q", s, got, want)
@@ -37,18 +37,18 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 				seen[name] = record(s)
 			}
 		}
-		a.note(seen, now)
+		a.merge(seen, now)
 		// Read again, the same record gives a time that is a little later.
-		a.note(seen, now.Add(3*time.Millisecond))
+		a.merge(seen, now.Add(3*time.Millisecond))
 	}
 	// From an earlier life of the server: one was heard long ago, one never was.
 	note(0, map[string]float64{"old": -1000, "new": 0})
 	say(1, "")
-	if !a.hear("new", at(2)) {
+	if !a.observe("new", at(2)) {
 		t.Error("the first word of an agent is no news")
 	}
 	say(2, "new present heard 2;")
-	if a.hear("new", at(3)) {
+	if a.observe("new", at(3)) {
 		t.Error("the second is")
 	}
 	say(4, "")
@@ -59,7 +59,7 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	say(62.9, "")
 	say(63, "new absent heard 3;")
 	say(100, "")
-	if !a.hear("new", at(101)) {
+	if !a.observe("new", at(101)) {
 		t.Error("that a lost one is back is no news")
 	}
 	say(101, "new present heard 101;")
@@ -74,16 +74,16 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 	say(275, "new absent heard 215;")
 	// Who is not registered with the lifecycle manager yet is spoken of again soon,
 	// then less and less often; once the word was taken, as often as others.
-	a.hear("early", at(300))
+	a.observe("early", at(300))
 	for _, s := range []float64{300, 300.5, 301.5, 303.5} {
-		for _, w := range a.due(at(s), saysAll) {
+		for _, w := range a.due(at(s), allAgents) {
 			if w.consumer == "early" {
-				a.refused(w, at(s))
+				a.markRefused(w, at(s))
 				continue
 			}
 			t.Errorf("at %.1f: %v", s, w)
 		}
-		if left := a.due(at(s+0.4), saysAll); len(left) > 0 {
+		if left := a.due(at(s+0.4), allAgents); len(left) > 0 {
 			t.Errorf("it is said again 0.4 s after %.1f: %v", s, left)
 		}
 	}
@@ -101,33 +101,33 @@ func TestWhatIsSaidOfAgents(t *testing.T) {
 func TestTheLastWordIsTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Unix(1_000_000, 0)
-		a := newAttendance(60*time.Second, 10*time.Second, now)
+		a := newSchedule(60*time.Second, 10*time.Second, now)
 		var heard, reported time.Time
-		said := unsaid
+		said := unreported
 		silent := false // it was for so long that others may have said that it is lost
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 25).Draw(t, "wait")) * time.Second)
 			if rapid.Bool().Draw(t, "hears") {
 				silent = silent || now.Sub(heard) >= 60*time.Second
 				heard = now
-				a.hear("x", now)
+				a.observe("x", now)
 			}
-			for _, w := range a.due(now, saysAll) {
-				if w.sighting == present && said == present && !silent && now.Sub(reported) < 10*time.Second {
+			for _, w := range a.due(now, allAgents) {
+				if w.state == present && said == present && !silent && now.Sub(reported) < 10*time.Second {
 					t.Fatalf("it is reported after %s", now.Sub(reported))
 				}
 				if rapid.IntRange(0, 9).Draw(t, "lost") > 0 {
-					a.told(w, now)
-					said, reported, silent = w.sighting, now, false
+					a.markReported(w, now)
+					said, reported, silent = w.state, now, false
 				}
 			}
 			if heard.IsZero() {
-				if said != unsaid {
+				if said != unreported {
 					t.Fatal("what was never heard is spoken of")
 				}
 				continue
 			}
-			if len(a.due(now, saysAll)) == 0 && (said == absent) != (now.Sub(heard) >= 60*time.Second) {
+			if len(a.due(now, allAgents)) == 0 && (said == absent) != (now.Sub(heard) >= 60*time.Second) {
 				t.Fatalf("heard %s ago, and said %d", now.Sub(heard), said)
 			}
 		}
@@ -139,10 +139,10 @@ func TestTheLastWordIsTrue(t *testing.T) {
 func TestOneServerSpeaksOfAllAgents(t *testing.T) {
 	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(s int) time.Time { return begun.Add(time.Duration(s) * time.Second) }
-	a := newAttendance(60*time.Second, 60*time.Second, begun)
-	said := func(s int, d duty) (n int) {
+	a := newSchedule(60*time.Second, 60*time.Second, begun)
+	said := func(s int, d reportScope) (n int) {
 		for _, w := range a.due(at(s), d) {
-			a.told(w, at(s))
+			a.markReported(w, at(s))
 			n++
 		}
 		return n
@@ -150,30 +150,30 @@ func TestOneServerSpeaksOfAllAgents(t *testing.T) {
 	const agents = 1000
 	hear := func(s int) {
 		for i := range agents {
-			a.hear(fmt.Sprintf("mc-%d", i), at(s))
+			a.observe(fmt.Sprintf("mc-%d", i), at(s))
 		}
 	}
 	hear(1)
-	if n := said(1, saysNews); n != agents {
+	if n := said(1, newsHeardHere); n != agents {
 		t.Errorf("%d of %d that came are said", n, agents)
 	}
 	hear(50)
-	if n := said(50, saysNews); n != 0 {
+	if n := said(50, newsHeardHere); n != 0 {
 		t.Errorf("a server that does not have to repeats %d", n)
 	}
 	most, all := 0, 0
 	for s := 61; s < 121; s++ {
 		hear(s)
-		n := said(s, saysAll)
+		n := said(s, allAgents)
 		most, all = max(most, n), all+n
 	}
 	if all != agents || most > 2*agents/60+1 {
 		t.Errorf("in a minute %d words are repeated, at most %d at a time", all, most)
 	}
-	if n := said(1000, saysNews); n != 0 {
+	if n := said(1000, newsHeardHere); n != 0 {
 		t.Errorf("a server that does not have to says that %d are lost", n)
 	}
-	if n := said(1000, saysAll); n != agents {
+	if n := said(1000, allAgents); n != agents {
 		t.Errorf("%d of %d are lost", n, agents)
 	}
 }

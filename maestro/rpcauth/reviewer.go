@@ -1,4 +1,4 @@
-package maestro
+package rpcauth
 
 import (
 	"bytes"
@@ -38,8 +38,8 @@ type reviewer struct {
 	server, tokenFile string
 	client            *http.Client
 
-	mu      sync.Mutex
-	answers map[[sha256.Size]byte]reviewed
+	Mu      sync.Mutex
+	Answers map[[sha256.Size]byte]reviewed
 }
 
 type reviewed struct {
@@ -83,7 +83,7 @@ func newReviewer(o KubeOptions) (*reviewer, error) {
 		o.TokenFile = serviceAccountDir + "token"
 	}
 	r := &reviewer{server: strings.TrimRight(o.Server, "/"), tokenFile: o.TokenFile, client: o.Client,
-		answers: map[[sha256.Size]byte]reviewed{}}
+		Answers: map[[sha256.Size]byte]reviewed{}}
 	if r.client != nil {
 		return r, nil
 	}
@@ -125,7 +125,7 @@ func (r *reviewer) user(ctx context.Context, token string) (u tokenUser, ok bool
 }
 
 // allowed asks whether a user may do that on the path /<scope>/<name>.
-func (r *reviewer) allowed(ctx context.Context, u tokenUser, verb rpcVerb, scope rpcScope, name string) (bool, error) {
+func (r *reviewer) allowed(ctx context.Context, u tokenUser, verb Verb, scope Scope, name string) (bool, error) {
 	spec := map[string]any{
 		"user": u.Username, "uid": u.UID, "groups": u.Groups, "extra": u.Extra,
 		"nonResourceAttributes": map[string]any{"path": "/" + string(scope) + "/" + name, "verb": string(verb)},
@@ -153,9 +153,9 @@ func (r *reviewer) allowed(ctx context.Context, u tokenUser, verb rpcVerb, scope
 // so that no token stays in memory.
 func (r *reviewer) cached(question string, ask func() (reviewed, error)) (reviewed, error) {
 	key, now := sha256.Sum256([]byte(question)), time.Now()
-	r.mu.Lock()
-	answer, ok := r.answers[key]
-	r.mu.Unlock()
+	r.Mu.Lock()
+	answer, ok := r.Answers[key]
+	r.Mu.Unlock()
 	if ok && now.Before(answer.until) {
 		return answer, nil
 	}
@@ -167,12 +167,12 @@ func (r *reviewer) cached(question string, ask func() (reviewed, error)) (review
 	if answer.allowed {
 		answer.until = now.Add(reviewFor)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.answers) >= maxReviews {
-		clear(r.answers)
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	if len(r.Answers) >= maxReviews {
+		clear(r.Answers)
 	}
-	r.answers[key] = answer
+	r.Answers[key] = answer
 	return answer, nil
 }
 

@@ -1,4 +1,4 @@
-package maestro
+package fairqueue
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 // TestI6AFloodWaitsForNobodyElse: consumers are served in turn, each has a share,
 // and the events of one consumer are with one worker at a time.
 func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
-	q := newFairQueue[string](shares{items: 100, bytes: 1 << 20, allItems: 400, allBytes: 1 << 20, turn: 4})
+	q := New[string](Shares{Items: 100, Bytes: 1 << 20, AllItems: 400, AllBytes: 1 << 20, Turn: 4})
 	put := func(consumer, value string) bool {
-		_, ok := q.put(consumer, "", 1, value, nil)
+		_, ok := q.Put(consumer, "", 1, value, nil)
 		return ok
 	}
 	refused := 0
@@ -29,15 +29,15 @@ func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
 			t.Errorf("agent %d is refused", n)
 		}
 	}
-	first := q.tryTake(16)
-	if len(first.items) != 16 || len(first.consumers) != 13 {
-		t.Errorf("%d events of %d consumers", len(first.items), len(first.consumers))
+	first := q.takeNow(16)
+	if len(first.Items) != 16 || len(first.consumers) != 13 {
+		t.Errorf("%d events of %d consumers", len(first.Items), len(first.consumers))
 	}
 	seen := map[string]bool{}
 	for _, c := range first.consumers {
 		seen[c] = true
 	}
-	second := q.tryTake(64)
+	second := q.takeNow(64)
 	for _, c := range second.consumers {
 		if seen[c] {
 			t.Errorf("two workers have events of %s", c)
@@ -46,18 +46,18 @@ func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
 	if len(second.consumers) != 38 {
 		t.Errorf("the others wait: %d were served", len(second.consumers))
 	}
-	q.done(second)
-	q.done(first)
+	q.Done(second)
+	q.Done(first)
 	next, order := 4, 0
 	for q.length > 0 {
-		taken := q.tryTake(7)
-		for _, v := range taken.items {
+		taken := q.takeNow(7)
+		for _, v := range taken.Items {
 			if v != fmt.Sprint(next+order) {
 				t.Fatalf("%s came instead of %d", v, next+order)
 			}
 			order++
 		}
-		got := q.done(taken)
+		got := q.Done(taken)
 		if (q.length == 0) != (len(got) == 1) {
 			t.Errorf("%d are left, and %q are told that events were refused", q.length, got)
 		}
@@ -69,16 +69,16 @@ func TestI6AFloodWaitsForNobodyElse(t *testing.T) {
 
 // Where all queues together are full, a consumer that has little still gets in.
 func TestAFullFairQueueHasRoomForWhoHasLittle(t *testing.T) {
-	q := newFairQueue[int](shares{items: 100, bytes: 1 << 20, allItems: 150, allBytes: 1 << 20, turn: 4})
+	q := New[int](Shares{Items: 100, Bytes: 1 << 20, AllItems: 150, AllBytes: 1 << 20, Turn: 4})
 	for n := range 200 {
-		q.put("a", "", 1, n, nil)
-		q.put("b", "", 1, n, nil)
+		q.Put("a", "", 1, n, nil)
+		q.Put("b", "", 1, n, nil)
 	}
 	if q.length > 160 {
 		t.Errorf("%d events wait", q.length)
 	}
 	for n := range 10 {
-		if _, ok := q.put("c", "", 1, n, nil); !ok {
+		if _, ok := q.Put("c", "", 1, n, nil); !ok {
 			t.Errorf("event %d of the third consumer is refused", n)
 		}
 	}
@@ -86,45 +86,45 @@ func TestAFullFairQueueHasRoomForWhoHasLittle(t *testing.T) {
 
 // A later event takes the place of an earlier one of its key while that waits.
 func TestAFairQueueKeepsTheLatest(t *testing.T) {
-	q := newFairQueue[int](shares{items: 4, bytes: 100, allItems: 10, allBytes: 100, turn: 4})
+	q := New[int](Shares{Items: 4, Bytes: 100, AllItems: 10, AllBytes: 100, Turn: 4})
 	newer := func(n int) func(int) bool { return func(old int) bool { return old < n } }
 	for n := range 1000 {
-		if _, ok := q.put("a", "w", 1, n, newer(n)); !ok {
+		if _, ok := q.Put("a", "w", 1, n, newer(n)); !ok {
 			t.Fatalf("event %d is refused", n)
 		}
 	}
-	if old, ok := q.put("a", "w", 1, 5, newer(5)); old != nil || !ok {
+	if old, ok := q.Put("a", "w", 1, 5, newer(5)); old != nil || !ok {
 		t.Error("an older one takes the place of a newer one")
 	}
-	taken := q.tryTake(10)
-	if fmt.Sprint(taken.items) != "[999 5]" {
-		t.Errorf("%v are left", taken.items)
+	taken := q.takeNow(10)
+	if fmt.Sprint(taken.Items) != "[999 5]" {
+		t.Errorf("%v are left", taken.Items)
 	}
-	if _, ok := q.put("a", "w", 1, 1000, newer(1000)); !ok || len(q.tryTake(1).items) != 0 {
+	if _, ok := q.Put("a", "w", 1, 1000, newer(1000)); !ok || len(q.takeNow(1).Items) != 0 {
 		t.Error("what comes while a worker has the last one does not wait for it")
 	}
-	q.done(taken)
-	if got := q.tryTake(1); fmt.Sprint(got.items) != "[1000]" {
-		t.Errorf("%v come then", got.items)
+	q.Done(taken)
+	if got := q.takeNow(1); fmt.Sprint(got.Items) != "[1000]" {
+		t.Errorf("%v come then", got.Items)
 	}
 }
 
 // Workers sleep while there is nothing, and none sleeps while there is something.
 func TestFairQueueWakesItsWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newFairQueue[int](shares{items: 1000, bytes: 1 << 20, allItems: 10_000, allBytes: 1 << 20, turn: 1})
+		q := New[int](Shares{Items: 1000, Bytes: 1 << 20, AllItems: 10_000, AllBytes: 1 << 20, Turn: 1})
 		const workers, consumers, each = 4, 40, 10
 		got := make(chan int, consumers*each)
 		for range workers {
 			go func() {
 				for {
-					batch := q.take(t.Context(), 1)
-					if len(batch.items) == 0 {
+					batch := q.Take(t.Context(), 1)
+					if len(batch.Items) == 0 {
 						return
 					}
 					<-time.After(time.Second) // virtual time
-					got <- batch.items[0]
-					q.done(batch)
+					got <- batch.Items[0]
+					q.Done(batch)
 				}
 			}()
 		}
@@ -132,7 +132,7 @@ func TestFairQueueWakesItsWorkers(t *testing.T) {
 		begun := time.Now()
 		for n := range each {
 			for c := range consumers {
-				q.put(fmt.Sprint(c), "", 1, n, nil)
+				q.Put(fmt.Sprint(c), "", 1, n, nil)
 			}
 		}
 		for range consumers * each {

@@ -1,4 +1,4 @@
-package maestro
+package wire
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/jsonvalue"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
 
@@ -21,7 +22,7 @@ func sampleBundle(t *testing.T) store.Document {
 	t.Helper()
 	created := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	m := bus.Event{
-		DataContentType: jsonType, ID: "event-1", Source: "src", Type: work.SpecCreate, Time: created,
+		DataContentType: JSONType, ID: "event-1", Source: "src", Type: work.SpecCreate, Time: created,
 		Extensions: map[string]string{
 			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "0",
 			work.ExtMetadata: `{"name":"mine","labels":{"a":"<b>"},"creationTimestamp":null}`, work.ExtLogTracing: `{"k":"v"}`,
@@ -32,23 +33,23 @@ func sampleBundle(t *testing.T) store.Document {
 				`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"s"}}}}`),
 	}
 	m.Extensions[work.ExtMetadata] = strings.Replace(m.Extensions[work.ExtMetadata], `"<b>"`, `"b"`, 1)
-	req, err := decodeSpec(m)
+	req, err := DecodeSpec(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.record.Version = 1
-	spec, err := marshal(req.record)
+	req.Record.Version = 1
+	spec, err := bundle.Marshal(req.Record)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store.Document{Kind: kindBundle, ID: "w1", Scope: "mc1", Version: 4, Generation: 2, Spec: spec,
+	return store.Document{Kind: bundle.Kind, ID: "w1", Scope: "mc1", Version: 4, Generation: 2, Spec: spec,
 		CreatedAt: created, UpdatedAt: created}
 }
 
 func withStatus(t *testing.T, d store.Document) store.Document {
 	t.Helper()
-	ev, err := decodeStatus("mc1", bus.Event{
-		DataContentType: jsonType, ID: "status-1", Source: "mc1-agent", Type: work.StatusUpdate,
+	ev, err := DecodeStatus("mc1", bus.Event{
+		DataContentType: JSONType, ID: "status-1", Source: "mc1-agent", Type: work.StatusUpdate,
 		Extensions: map[string]string{
 			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "2", work.ExtOriginalSource: "maestro",
 			work.ExtSequenceID: "123", work.ExtStatusHash: "abc",
@@ -59,7 +60,7 @@ func withStatus(t *testing.T, d store.Document) store.Document {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.Status, err = marshal(ev.record); err != nil {
+	if d.Status, err = bundle.Marshal(ev.Record); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -80,7 +81,7 @@ func TestTheStoredFormIsTheWholeEvent(t *testing.T) {
 }
 
 func TestTheRESTForm(t *testing.T) {
-	wire, err := renderBundle(withStatus(t, sampleBundle(t)))
+	wire, err := bundle.Render(withStatus(t, sampleBundle(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestTheRESTForm(t *testing.T) {
 
 func TestTheEventsTowardsAgents(t *testing.T) {
 	d := sampleBundle(t)
-	m, err := encodeSpec(d, "maestro")
+	m, err := EncodeSpec(d, "maestro")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	// A deletion is a new event with all the data.
 	deleted := time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)
 	d.DeletedAt = &deleted
-	gone, err := encodeSpec(d, "maestro")
+	gone, err := EncodeSpec(d, "maestro")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	}
 
 	// What was confirmed once has no data any more.
-	buried := encodeBuried("mc1", held{id: "w1", generation: 2, deleting: true}, 7, "maestro", deleted)
+	buried := EncodeTombstone("mc1", "w1", 7, "maestro", deleted)
 	wantExt := map[string]string{"resourceid": "w1", "resourceversion": "7", "clustername": "mc1",
 		"deletiontimestamp": "2026-01-03T00:00:00Z"}
 	if diff := cmp.Diff(wantExt, buried.Extensions); diff != "" || len(buried.Data) != 0 ||
@@ -142,7 +143,7 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 
 // The original's data are compact and in the order of keys; PostgreSQL's text of them is neither.
 func TestDataAreWrittenAsTheOriginalWritesThem(t *testing.T) {
-	got, err := canonical([]byte(`{"kind": "X", "data": {"b": 9007199254740993, "a": 1.50}, "apiVersion": "v1"}`))
+	got, err := Canonical([]byte(`{"kind": "X", "data": {"b": 9007199254740993, "a": 1.50}, "apiVersion": "v1"}`))
 	if want := `{"apiVersion":"v1","data":{"a":1.50,"b":9007199254740993},"kind":"X"}`; err != nil ||
 		string(got) != want {
 		t.Errorf("%s, %v; want %s", got, err, want)
@@ -151,20 +152,20 @@ func TestDataAreWrittenAsTheOriginalWritesThem(t *testing.T) {
 
 func TestTheEventsTowardsSources(t *testing.T) {
 	d := sampleBundle(t)
-	if _, ok, err := encodeStatus(&store.Change{Document: d}); ok || err != nil {
+	if _, ok, err := EncodeStatus(&store.Change{Document: d}); ok || err != nil {
 		t.Errorf("a bundle without status: %v %v", ok, err)
 	}
 	d = withStatus(t, d)
 	older := d
 	older.Generation = 3
-	if _, ok, _ := encodeStatus(&store.Change{Document: older}); ok {
+	if _, ok, _ := EncodeStatus(&store.Change{Document: older}); ok {
 		t.Error("the status of an older generation is told again")
 	}
-	m, ok, err := encodeStatus(&store.Change{Document: d})
+	m, ok, err := EncodeStatus(&store.Change{Document: d})
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	e := toProto(m)
+	e := ToProto(m)
 	e.Id, e.Data = "x", nil
 	text, err := protojson.Marshal(e)
 	if err != nil {
@@ -187,7 +188,7 @@ func TestTheEventsTowardsSources(t *testing.T) {
 		t.Error(diff)
 	}
 	// And back.
-	back, err := fromProto(toProto(m))
+	back, err := FromProto(ToProto(m))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,12 +196,12 @@ func TestTheEventsTowardsSources(t *testing.T) {
 		t.Error(diff)
 	}
 	d.Removed = true
-	gone, ok, err := encodeStatus(&store.Change{Document: d})
+	gone, ok, err := EncodeStatus(&store.Change{Document: d})
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	var sd statusData
-	if err := json.Unmarshal(gone.Data, &sd); err != nil || !sd.deleted() || len(sd.Conditions) != 2 ||
+	var sd bundle.StatusData
+	if err := json.Unmarshal(gone.Data, &sd); err != nil || !sd.Deleted() || len(sd.Conditions) != 2 ||
 		len(sd.Bundle) == 0 {
 		t.Errorf("%s %v", gone.Data, err)
 	}
@@ -211,11 +212,11 @@ func FuzzFromProto(f *testing.F) {
 	f.Add("id", "src", work.SpecCreate, "w1", "mc1", "0", `{"name":"x"}`,
 		[]byte(`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}]}`))
 	f.Add("id", "src", work.SpecUpdate, "w1", "mc1", "1", `null`, []byte(`null`))
-	f.Fuzz(func(t *testing.T, id, source, kind, bundle, consumer, version, metadata string, data []byte) {
-		m, err := fromProto(&cloudevents.CloudEvent{
+	f.Fuzz(func(t *testing.T, id, source, kind, bundleID, consumer, version, metadata string, data []byte) {
+		m, err := FromProto(&cloudevents.CloudEvent{
 			Id: id, Source: source, SpecVersion: "1.0", Type: kind,
 			Attributes: map[string]*cloudevents.CloudEvent_CloudEventAttributeValue{
-				"ce-resourceid": textAttribute(bundle), "ce-clustername": textAttribute(consumer),
+				"ce-resourceid": textAttribute(bundleID), "ce-clustername": textAttribute(consumer),
 				"ce-resourceversion": textAttribute(version),
 				"ce-metadata":        textAttribute(metadata),
 			},
@@ -224,17 +225,22 @@ func FuzzFromProto(f *testing.F) {
 		if err != nil {
 			return
 		}
-		req, err := decodeSpec(m)
+		req, err := DecodeSpec(m)
 		if err != nil || kind == work.SpecDelete {
 			return
 		}
-		spec, err := marshal(req.record)
+		spec, err := bundle.Marshal(req.Record)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := renderBundle(store.Document{Kind: kindBundle, ID: bundle, Scope: consumer, Generation: 1,
+		if _, err := bundle.Render(store.Document{Kind: bundle.Kind, ID: bundleID, Scope: consumer, Generation: 1,
 			Spec: spec}); err != nil {
 			t.Errorf("what was taken cannot be shown: %v", err)
 		}
 	})
+}
+
+func textAttribute(s string) *cloudevents.CloudEvent_CloudEventAttributeValue {
+	return &cloudevents.CloudEvent_CloudEventAttributeValue{
+		Attr: &cloudevents.CloudEvent_CloudEventAttributeValue_CeString{CeString: s}}
 }

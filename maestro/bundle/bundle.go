@@ -1,4 +1,4 @@
-package maestro
+package bundle
 
 import (
 	"bytes"
@@ -14,11 +14,11 @@ import (
 
 // Kinds of documents.
 const (
-	kindConsumer store.Kind = "Consumer"
-	kindBundle   store.Kind = "Bundle" // id is the bundle's, scope the consumer's name
+	ConsumerKind store.Kind = "Consumer"
+	Kind         store.Kind = "Bundle" // id is the bundle's, scope the consumer's name
 )
 
-// specRecord is a bundle as its source sent it: the stored form is the whole
+// Spec is a bundle as its source sent it: the stored form is the whole
 // CloudEvent as one JSON object, which is what searches see.
 //
 // Agents see the document's generation, which never goes back: it goes on where
@@ -26,7 +26,7 @@ const (
 // Sources see a version that begins with 1 and grows by 1 with each change of
 // theirs (docs/decisions/038). Offset is the difference; it is 0 in the records
 // that were written before there was one.
-type specRecord struct {
+type Spec struct {
 	EventID     string          `json:"id"`
 	Source      string          `json:"source"`
 	SpecVersion string          `json:"specversion"`
@@ -42,9 +42,9 @@ type specRecord struct {
 	Data        json.RawMessage `json:"data"`
 }
 
-// statusRecord is the last status event of a bundle's agent, stored likewise.
+// Status is the last status event of a bundle's agent, stored likewise.
 // The zero value is the status of a bundle that has none.
-type statusRecord struct {
+type Status struct {
 	EventID        string          `json:"id,omitempty"`
 	Source         string          `json:"source,omitempty"`
 	SpecVersion    string          `json:"specversion,omitempty"`
@@ -61,47 +61,47 @@ type statusRecord struct {
 	Offset         int64           `json:"generationoffset,omitempty"` // the bundle's when the status was taken
 }
 
-// version returns the version that sources see of a generation.
-func (r *specRecord) version(generation int64) int64 { return max(0, generation-r.Offset) }
+// VersionAt returns the version that sources see of a generation.
+func (r *Spec) VersionAt(generation int64) int64 { return max(0, generation-r.Offset) }
 
 // observedVersion returns the version that the status is about, as sources see
 // it.
-func (s *statusRecord) observedVersion() int64 { return max(0, s.Version-s.Offset) }
+func (s *Status) observedVersion() int64 { return max(0, s.Version-s.Offset) }
 
-// beginBundle gives a bundle of an id that was deleted before the version 1.
-func beginBundle(d *store.Document) error {
+// Begin gives a bundle of an id that was deleted before the version 1.
+func Begin(d *store.Document) error {
 	if d.Generation == 1 {
 		return nil
 	}
-	spec, err := specOf(*d)
+	spec, err := SpecOf(*d)
 	if err != nil {
 		return err
 	}
 	spec.Offset, spec.Version = d.Generation-1, 1
-	d.Spec, err = marshal(spec)
+	d.Spec, err = Marshal(spec)
 	return err
 }
 
-func (s *statusRecord) empty() bool { return len(s.Data) == 0 }
+func (s *Status) IsEmpty() bool { return len(s.Data) == 0 }
 
-// bundleData is the data of a spec event, with what we only pass on left raw.
-type bundleData struct {
+// Data is the data of a spec event, with what we only pass on left raw.
+type Data struct {
 	Manifests       []json.RawMessage `json:"manifests"`
 	DeleteOption    json.RawMessage   `json:"deleteOption,omitempty"`
 	ManifestConfigs []json.RawMessage `json:"manifestConfigs,omitempty"`
 	Executer        json.RawMessage   `json:"executer,omitempty"`
 }
 
-// statusData is the data of a status event, likewise.
-type statusData struct {
+// StatusData is the data of a status event, likewise.
+type StatusData struct {
 	Bundle         json.RawMessage   `json:"manifestBundle,omitempty"`
 	Conditions     []json.RawMessage `json:"conditions,omitempty"`
 	ResourceStatus []json.RawMessage `json:"resourceStatus,omitempty"`
 }
 
-// deleted says whether the agent reports that the work is gone from its
+// Deleted says whether the agent reports that the work is gone from its
 // cluster.
-func (d *statusData) deleted() bool {
+func (d *StatusData) Deleted() bool {
 	for _, raw := range d.Conditions {
 		var c struct{ Type, Status string }
 		if json.Unmarshal(raw, &c) == nil && c.Type == work.ConditionDeleted && c.Status == "True" {
@@ -111,10 +111,10 @@ func (d *statusData) deleted() bool {
 	return false
 }
 
-// showVersions makes versions that sources see of the generations that an
+// ShowVersions makes versions that sources see of the generations that an
 // agent's conditions have observed: a client compares them with the bundle's
 // version.
-func (d *statusData) showVersions(offset int64) (err error) {
+func (d *StatusData) ShowVersions(offset int64) (err error) {
 	if offset == 0 {
 		return nil
 	}
@@ -132,10 +132,10 @@ func (d *statusData) showVersions(offset int64) (err error) {
 		if conditions, err = conditionVersions(conditions, offset); err != nil {
 			return err
 		}
-		if resource["conditions"], err = marshal(conditions); err != nil {
+		if resource["conditions"], err = Marshal(conditions); err != nil {
 			return err
 		}
-		if resources[i], err = marshal(resource); err != nil {
+		if resources[i], err = Marshal(resource); err != nil {
 			return err
 		}
 	}
@@ -155,23 +155,23 @@ func conditionVersions(conditions []json.RawMessage, offset int64) ([]json.RawMe
 		}
 		var err error
 		condition["observedGeneration"] = json.RawMessage(strconv.FormatInt(max(0, generation-offset), 10))
-		if shown[i], err = marshal(condition); err != nil {
+		if shown[i], err = Marshal(condition); err != nil {
 			return nil, err
 		}
 	}
 	return shown, nil
 }
 
-func specOf(d store.Document) (specRecord, error) {
-	var r specRecord
+func SpecOf(d store.Document) (Spec, error) {
+	var r Spec
 	if err := json.Unmarshal(d.Spec, &r); err != nil {
 		return r, fmt.Errorf("reading the spec of bundle %s: %w", d.ID, err)
 	}
 	return r, nil
 }
 
-func statusOf(d store.Document) (statusRecord, error) {
-	var r statusRecord
+func StatusOf(d store.Document) (Status, error) {
+	var r Status
 	if len(d.Status) == 0 {
 		return r, nil
 	}
@@ -181,29 +181,27 @@ func statusOf(d store.Document) (statusRecord, error) {
 	return r, nil
 }
 
-const basePath = "/api/maestro/v1"
-
-// renderBundle makes the REST form of a bundle.
-func renderBundle(d store.Document) ([]byte, error) {
-	spec, err := specOf(d)
+// Render makes the REST form of a bundle.
+func Render(d store.Document) ([]byte, error) {
+	spec, err := SpecOf(d)
 	if err != nil {
 		return nil, err
 	}
-	status, err := statusOf(d)
+	status, err := StatusOf(d)
 	if err != nil {
 		return nil, err
 	}
-	var data bundleData
+	var data Data
 	if err := json.Unmarshal(spec.Data, &data); err != nil {
 		return nil, fmt.Errorf("reading the data of bundle %s: %w", d.ID, err)
 	}
-	metadata, err := rowMetadata(spec.Metadata, d)
+	metadata, err := RowMetadata(spec.Metadata, d)
 	if err != nil {
 		return nil, err
 	}
 	b := api.ResourceBundle{
-		ID: d.ID, Kind: "ResourceBundle", Href: basePath + "/resource-bundles/" + d.ID,
-		Name: d.ID, ConsumerName: d.Scope, Version: spec.version(d.Generation),
+		ID: d.ID, Kind: "ResourceBundle", Href: api.BasePath + "/resource-bundles/" + d.ID,
+		Name: d.ID, ConsumerName: d.Scope, Version: spec.VersionAt(d.Generation),
 		CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(),
 		Metadata: metadata, Manifests: data.Manifests,
 		DeleteOption: data.DeleteOption, ManifestConfigs: data.ManifestConfigs,
@@ -213,12 +211,12 @@ func renderBundle(d store.Document) ([]byte, error) {
 		t := d.DeletedAt.UTC()
 		b.DeletedAt = &t
 	}
-	if !status.empty() {
-		var sd statusData
+	if !status.IsEmpty() {
+		var sd StatusData
 		if err := json.Unmarshal(status.Data, &sd); err != nil {
 			return nil, fmt.Errorf("reading the status data of bundle %s: %w", d.ID, err)
 		}
-		if err := sd.showVersions(status.Offset); err != nil {
+		if err := sd.ShowVersions(status.Offset); err != nil {
 			return nil, fmt.Errorf("reading the conditions of bundle %s: %w", d.ID, err)
 		}
 		b.Status = &api.ResourceBundleStatus{
@@ -226,13 +224,13 @@ func renderBundle(d store.Document) ([]byte, error) {
 			Conditions: sd.Conditions, ResourceStatus: sd.ResourceStatus,
 		}
 	}
-	return marshal(b)
+	return Marshal(b)
 }
 
-// rowMetadata is the source's ObjectMeta with the times of our row. A bundle
+// RowMetadata is the source's ObjectMeta with the times of our row. A bundle
 // that an operator removed without a deletion request has the time of its
 // removal.
-func rowMetadata(metadata json.RawMessage, d store.Document) (json.RawMessage, error) {
+func RowMetadata(metadata json.RawMessage, d store.Document) (json.RawMessage, error) {
 	if len(metadata) == 0 {
 		return nil, nil
 	}
@@ -251,7 +249,7 @@ func rowMetadata(metadata json.RawMessage, d store.Document) (json.RawMessage, e
 	case d.Removed:
 		m["deletionTimestamp"] = stamp(d.UpdatedAt)
 	}
-	return marshal(m)
+	return Marshal(m)
 }
 
 // stamp is a time as Kubernetes writes it.
@@ -259,9 +257,9 @@ func stamp(t time.Time) json.RawMessage {
 	return json.RawMessage(t.UTC().Format(`"` + time.RFC3339 + `"`))
 }
 
-// withName is the source's ObjectMeta as it goes to agents: the work is called
+// WithName is the source's ObjectMeta as it goes to agents: the work is called
 // by its id there.
-func withName(metadata json.RawMessage, id string) (json.RawMessage, error) {
+func WithName(metadata json.RawMessage, id string) (json.RawMessage, error) {
 	if len(metadata) == 0 {
 		return nil, nil
 	}
@@ -277,12 +275,12 @@ func withName(metadata json.RawMessage, id string) (json.RawMessage, error) {
 		return nil, err
 	}
 	m["name"] = name
-	return marshal(m)
+	return Marshal(m)
 }
 
-// marshal is json.Marshal without turning < into \u003c: what is passed on is
+// Marshal is json.Marshal without turning < into \u003c: what is passed on is
 // passed on as it came.
-func marshal(v any) ([]byte, error) {
+func Marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)

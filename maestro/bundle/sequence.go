@@ -1,14 +1,14 @@
-package maestro
+package bundle
 
 import (
 	"strconv"
 )
 
-// newer says whether a status with sequence a is later than one with b.
+// IsNewer says whether a status with sequence a is later than one with b.
 // Sequences are snowflakes: time in the high bits, then node, then step, so
 // they compare as numbers. A status without one is later than nothing, except
 // where there was none before.
-func newer(a, b string) bool {
+func IsNewer(a, b string) bool {
 	if b == "" {
 		return true
 	}

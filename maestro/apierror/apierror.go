@@ -1,4 +1,7 @@
-package maestro
+// Package apierror has the errors that clients of Maestro see: their codes, and their forms in REST and gRPC.
+//
+// It maps the store's errors to codes in one place. Only package maestro and its packages import it.
+package apierror
 
 import (
 	"context"
@@ -21,28 +24,28 @@ import (
 // Codes of errors. The numbers below 1000 are the original's; those that equal
 // an HTTP status are ours, after its maestro-404.
 const (
-	codeForbidden   = "maestro-4"
-	codeConflict    = "maestro-6"
-	codeNotFound    = "maestro-7"
+	CodeForbidden   = "maestro-4"
+	CodeConflict    = "maestro-6"
+	CodeNotFound    = "maestro-7"
 	codeValidation  = "maestro-8"
 	codeGeneral     = "maestro-9"
 	codeMalformed   = "maestro-17"
 	codeBadRequest  = "maestro-21"
-	codeNoRoute     = "maestro-404"
-	codeGone        = "maestro-410"
-	codeStale       = "maestro-412"
+	CodeNoRoute     = "maestro-404"
+	CodeGone        = "maestro-410"
+	CodeStale       = "maestro-412"
 	codeTooLarge    = "maestro-413"
 	codeTooMany     = "maestro-429"
-	codeUnavailable = "maestro-503"
+	CodeUnavailable = "maestro-503"
 	codeFull        = "maestro-507"
 )
 
-// catalogue is what /errors serves.
-var catalogue = []struct{ code, reason string }{
+// Catalogue is what /errors serves.
+var Catalogue = []struct{ Code, Reason string }{
 	{"maestro-1", "Invalid token"},
-	{codeForbidden, "Forbidden to perform this action"},
-	{codeConflict, "An entity with the specified unique values already exists, or has changed"},
-	{codeNotFound, "Resource not found"},
+	{CodeForbidden, "Forbidden to perform this action"},
+	{CodeConflict, "An entity with the specified unique values already exists, or has changed"},
+	{CodeNotFound, "Resource not found"},
 	{codeValidation, "General validation failure"},
 	{codeGeneral, "Unspecified error"},
 	{"maestro-10", "HTTP Method not implemented for this endpoint"},
@@ -52,19 +55,19 @@ var catalogue = []struct{ code, reason string }{
 	{codeBadRequest, "Bad request"},
 	{"maestro-23", "Failed to parse search query"},
 	{"maestro-26", "Advisory lock failure"},
-	{codeNoRoute, "The requested resource doesn't exist"},
-	{codeGone, "The cursor of the watch is too old; watch anew"},
-	{codeStale, "The resource has changed; If-Match names an older version"},
+	{CodeNoRoute, "The requested resource doesn't exist"},
+	{CodeGone, "The cursor of the watch is too old; watch anew"},
+	{CodeStale, "The resource has changed; If-Match names an older version"},
 	{codeTooLarge, "The request body is too large"},
 	{codeTooMany, "The account has too many open watches; close one first"},
-	{codeUnavailable, "The database or the message broker is unavailable; try again"},
+	{CodeUnavailable, "The database or the message broker is unavailable; try again"},
 	{codeFull, "The database's disk is full; reads go on"},
 	{"maestro-1000", "Internal error"},
 }
 
-func errorDocument(code, reason, operation string) api.Error {
+func Document(code, reason, operation string) api.Error {
 	id := strings.TrimPrefix(code, "maestro-")
-	return api.Error{Kind: "Error", ID: id, Href: basePath + "/errors/" + id, Code: code, Reason: reason,
+	return api.Error{Kind: "Error", ID: id, Href: api.BasePath + "/errors/" + id, Code: code, Reason: reason,
 		OperationID: operation}
 }
 
@@ -78,10 +81,10 @@ type noRouteBody struct {
 	Reason string `json:"reason"`
 }
 
-// errorBody shapes errors for the wire.
-func errorBody(ctx context.Context, e *rest.Error) any {
-	d := errorDocument(wireCode(e), e.Reason, rest.OperationID(ctx))
-	if d.Code == codeNoRoute {
+// Body shapes errors for the wire.
+func Body(ctx context.Context, e *rest.Error) any {
+	d := Document(wireCode(e), e.Reason, rest.OperationID(ctx))
+	if d.Code == CodeNoRoute {
 		return noRouteBody{Type: "Error", ID: d.ID, Href: d.Href, Code: d.Code, Reason: d.Reason}
 	}
 	return d
@@ -98,62 +101,70 @@ func wireCode(e *rest.Error) string {
 	case e.Status == http.StatusBadRequest:
 		return codeBadRequest
 	case e.Status == http.StatusNotFound:
-		return codeNotFound
+		return CodeNotFound
 	case e.Status == http.StatusForbidden:
-		return codeForbidden
+		return CodeForbidden
 	case e.Status == http.StatusPreconditionFailed:
-		return codeStale
+		return CodeStale
 	case e.Status == http.StatusRequestEntityTooLarge:
 		return codeTooLarge
 	case e.Status == http.StatusTooManyRequests:
 		return codeTooMany
 	case e.Status == http.StatusServiceUnavailable:
-		return codeUnavailable
+		return CodeUnavailable
 	}
 	return codeGeneral
 }
 
-// classify answers the faults of the store. Handlers answer documents that exist or do not exist themselves.
-func classify(err error) *rest.Error {
+// Classify answers the faults of the store. Handlers answer documents that exist or do not exist themselves.
+func Classify(err error) *rest.Error {
 	fault, _ := store.FaultOf(err)
 	switch fault {
 	case rest.FaultFull:
 		return fault.Errorf(codeFull,
 			"the database's disk is full: nothing can be written until there is room; reads go on").Because(err)
 	case rest.FaultUnknownOutcome:
-		return fault.Errorf(codeUnavailable, "the connection to the database broke at the commit: "+
+		return fault.Errorf(CodeUnavailable, "the connection to the database broke at the commit: "+
 			"whether it was written is not known; read, then try again").Because(err)
 	case rest.FaultUnavailable, rest.FaultBusy:
-		return fault.Errorf(codeUnavailable, "the database is unavailable; try again").Because(err)
+		return fault.Errorf(CodeUnavailable, "the database is unavailable; try again").Because(err)
 	case rest.FaultTimeout:
-		return fault.Errorf(codeUnavailable, "the database took too long; try again").Because(err)
+		return fault.Errorf(CodeUnavailable, "the database took too long; try again").Because(err)
 	case rest.FaultGone:
-		return fault.Errorf(codeGone,
+		return fault.Errorf(CodeGone,
 			"the cursor is too old, or from before the database was restored; watch anew without it").Because(err)
 	case rest.FaultInvalid:
 		return fault.Errorf(codeValidation, "the document cannot be stored: %s", err).Because(err)
 	}
 	if stale, ok := errors.AsType[*store.StaleError](err); ok {
-		return fault.Errorf(codeStale, "the resource has changed: its version is %d, not %d; read it again",
+		return fault.Errorf(CodeStale, "the resource has changed: its version is %d, not %d; read it again",
 			stale.Latest, stale.Asked).Because(err)
 	}
 	return nil
 }
 
-func notFound(kind, id string) *rest.Error {
-	return rest.Errorf(http.StatusNotFound, codeNotFound, "%s with id='%s' not found", kind, id)
+func NotFound(kind, id string) *rest.Error {
+	return rest.Errorf(http.StatusNotFound, CodeNotFound, "%s with id='%s' not found", kind, id)
 }
 
-func unavailable(reason string) *rest.Error {
-	e := rest.Errorf(http.StatusServiceUnavailable, codeUnavailable, "%s", reason)
+func Unavailable(reason string) *rest.Error {
+	e := rest.Errorf(http.StatusServiceUnavailable, CodeUnavailable, "%s", reason)
 	e.RetryAfter = time.Second
 	return e
 }
 
-// grpcError turns an error into a gRPC status. Its message is the JSON that
+// rpcForm is how a gRPC status says an error.
+type rpcForm int
+
+const (
+	KubernetesStatus rpcForm = iota // JSON that sdk-go's clients turn into a Kubernetes StatusError
+	PlainText                       // the text alone
+)
+
+// RPCStatus turns an error into a gRPC status. Its message is the JSON that
 // sdk-go's clients turn into a Kubernetes StatusError; the text inside is the
 // original's, which clients search.
-func (s *Server) grpcError(doing string, err error) error {
+func RPCStatus(form rpcForm, doing string, err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
@@ -162,7 +173,7 @@ func (s *Server) grpcError(doing string, err error) error {
 	}
 	e, ok := errors.AsType[*rest.Error](err)
 	if !ok {
-		e = classify(err)
+		e = Classify(err)
 	}
 	if e == nil {
 		e = rest.Errorf(http.StatusInternalServerError, codeGeneral, "internal error; the server's log has it").Because(
@@ -170,7 +181,7 @@ func (s *Server) grpcError(doing string, err error) error {
 	}
 	code, reason := grpcReason(e)
 	message := fmt.Sprintf("%s: %s: %s", doing, wireCode(e), e.Reason)
-	if s.opts.PlainErrors {
+	if form == PlainText {
 		return status.Error(code, message)
 	}
 	body, merr := json.Marshal(struct {
@@ -191,7 +202,7 @@ func grpcReason(e *rest.Error) (codes.Code, metav1.StatusReason) {
 	case http.StatusNotFound:
 		return codes.NotFound, metav1.StatusReasonNotFound
 	case http.StatusConflict:
-		if e.Reason == alreadyExists {
+		if e.Reason == AlreadyExists {
 			return codes.AlreadyExists, metav1.StatusReasonAlreadyExists
 		}
 		return codes.Aborted, metav1.StatusReasonConflict
@@ -207,5 +218,23 @@ func grpcReason(e *rest.Error) (codes.Code, metav1.StatusReason) {
 	return codes.Internal, metav1.StatusReasonInternalError
 }
 
-// alreadyExists is the original's text.
-const alreadyExists = "This Resource already exists"
+// AlreadyExists is the original's text.
+const AlreadyExists = "This Resource already exists"
+
+// Invalid refuses what a client sent, since its content is wrong.
+func Invalid(format string, args ...any) *rest.Error {
+	return rest.Errorf(http.StatusBadRequest, codeValidation, format, args...)
+}
+
+// BadRequest refuses a request whose form is wrong.
+func BadRequest(format string, args ...any) *rest.Error {
+	return rest.Errorf(http.StatusBadRequest, codeBadRequest, format, args...)
+}
+
+// ReasonOf is the text of an error without its code.
+func ReasonOf(err error) string {
+	if e, ok := err.(*rest.Error); ok {
+		return e.Reason
+	}
+	return err.Error()
+}

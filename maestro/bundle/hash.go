@@ -1,4 +1,4 @@
-package maestro
+package bundle
 
 import (
 	"crypto/sha256"
@@ -13,23 +13,23 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-func deletedCondition(consumer string, at time.Time) metav1.Condition {
+func DeletedCondition(consumer string, at time.Time) metav1.Condition {
 	return metav1.Condition{
 		Type: work.ConditionDeleted, Status: metav1.ConditionTrue, Reason: work.ReasonDeleted,
 		Message: fmt.Sprintf(work.MessageDeletedFormat, consumer), LastTransitionTime: metav1.NewTime(at),
 	}
 }
 
-// hashOf is the hash by which an agent and this server compare statuses: the
+// HashOf is the hash by which an agent and this server compare statuses: the
 // agent's own, or else what it would compute.
-func hashOf(r statusRecord) (string, error) {
+func HashOf(r Status) (string, error) {
 	if r.Hash != "" {
 		return r.Hash, nil
 	}
-	if r.empty() {
-		return emptyHash, nil
+	if r.IsEmpty() {
+		return EmptyHash, nil
 	}
-	var sd statusData
+	var sd StatusData
 	if err := json.Unmarshal(r.Data, &sd); err != nil {
 		return "", err
 	}
@@ -57,8 +57,8 @@ func hashOf(r statusRecord) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// emptyHash is the hash of no status.
-var emptyHash = func() string {
+// EmptyHash is the hash of no status.
+var EmptyHash = func() string {
 	sum := sha256.Sum256(nil)
 	return hex.EncodeToString(sum[:])
 }()

@@ -1,4 +1,7 @@
-package maestro
+// Package wire makes CloudEvents of bundles for agents and sources, and reads theirs.
+//
+// Only package maestro and its packages import it.
+package wire
 
 import (
 	"bytes"
@@ -12,110 +15,112 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/rest"
+	"atoll.dev/maestro/apierror"
+	"atoll.dev/maestro/bundle"
 	"atoll.dev/store"
 )
 
-// jsonType is the content type of all data.
-const jsonType = "application/json"
+// JSONType is the content type of all data.
+const JSONType = "application/json"
 
 const (
-	maxSource    = 256
+	MaxSource    = 256
 	maxExtension = 64000 // MQTT counts a property in 16 bits, and the id takes the place of the name
 )
 
-// decodeSpec reads a spec event of a source.
-func decodeSpec(m bus.Event) (specRequest, error) {
-	req := specRequest{record: specRecord{
-		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: jsonType,
+// DecodeSpec reads a spec event of a source.
+func DecodeSpec(m bus.Event) (bundle.Request, error) {
+	req := bundle.Request{Record: bundle.Spec{
+		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: JSONType,
 		Consumer: m.Extensions[work.ExtClusterName], ID: m.Extensions[work.ExtResourceID], LogTracing: m.Extensions[work.ExtLogTracing],
 	}}
 	switch {
 	case m.Source == "":
-		return req, invalid("the event has no source")
-	case len(m.Source) > maxSource:
-		return req, invalid("the event's source has %d bytes, at most %d are possible", len(m.Source), maxSource)
+		return req, apierror.Invalid("the event has no source")
+	case len(m.Source) > MaxSource:
+		return req, apierror.Invalid("the event's source has %d bytes, at most %d are possible", len(m.Source), MaxSource)
 	}
 	for _, name := range []string{work.ExtMetadata, work.ExtLogTracing} {
 		if n := len(m.Extensions[name]); n > maxExtension {
-			return req, invalid("extension %s has %d bytes, at most %d are possible; leave out annotations", name, n,
+			return req, apierror.Invalid("extension %s has %d bytes, at most %d are possible; leave out annotations", name, n,
 				maxExtension)
 		}
 	}
-	if err := checkBundleID(req.record.ID); err != nil {
+	if err := bundle.CheckID(req.Record.ID); err != nil {
 		return req, err
 	}
-	if req.record.Consumer == "" {
-		return req, invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
+	if req.Record.Consumer == "" {
+		return req, apierror.Invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
 	}
 	text, present := m.Extensions[work.ExtResourceVersion]
 	if !present {
-		return req, invalid("extension %s is missing; 0 takes whatever version is there", work.ExtResourceVersion)
+		return req, apierror.Invalid("extension %s is missing; 0 takes whatever version is there", work.ExtResourceVersion)
 	}
 	var err error
-	if req.version, err = parseVersion(work.ExtResourceVersion, text); err != nil {
+	if req.Version, err = parseVersion(work.ExtResourceVersion, text); err != nil {
 		return req, err
 	}
 	if text := m.Extensions[work.ExtIfMatch]; text != "" {
-		if req.ifMatch, err = parseVersion(work.ExtIfMatch, text); err != nil {
+		if req.IfMatch, err = parseVersion(work.ExtIfMatch, text); err != nil {
 			return req, err
 		}
 	}
 	if !m.Time.IsZero() {
 		t := m.Time.UTC()
-		req.record.Time = &t
+		req.Record.Time = &t
 	}
 	if m.Type == work.SpecDelete {
 		return req, nil // its data, if any, changes nothing
 	}
-	if req.record.Metadata, err = checkMetadata(m.Extensions[work.ExtMetadata]); err != nil {
+	if req.Record.Metadata, err = bundle.CheckMetadata(m.Extensions[work.ExtMetadata]); err != nil {
 		return req, err
 	}
-	if _, err := checkBundle(m.Data); err != nil {
+	if _, err := bundle.CheckData(m.Data); err != nil {
 		return req, err
 	}
-	req.record.Data = m.Data
+	req.Record.Data = m.Data
 	return req, nil
 }
 
 func parseVersion(name, text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return 0, invalid("extension %s=%q is not a version", name, text)
+		return 0, apierror.Invalid("extension %s=%q is not a version", name, text)
 	}
 	return n, nil
 }
 
-// decodeStatus reads a status event of an agent.
-func decodeStatus(topic string, m bus.Event) (statusEvent, error) {
-	ev := statusEvent{topic: topic}
-	ev.record = statusRecord{
-		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: jsonType,
+// DecodeStatus reads a status event of an agent.
+func DecodeStatus(topic string, m bus.Event) (bundle.StatusEvent, error) {
+	ev := bundle.StatusEvent{Topic: topic}
+	ev.Record = bundle.Status{
+		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: JSONType,
 		Consumer: m.Extensions[work.ExtClusterName], ID: m.Extensions[work.ExtResourceID], OriginalSource: m.Extensions[work.ExtOriginalSource],
 		Sequence: m.Extensions[work.ExtSequenceID], Hash: m.Extensions[work.ExtStatusHash],
 	}
-	if err := checkBundleID(ev.record.ID); err != nil {
+	if err := bundle.CheckID(ev.Record.ID); err != nil {
 		return ev, err
 	}
 	version, err := strconv.ParseInt(m.Extensions[work.ExtResourceVersion], 10, 64)
 	if err != nil {
 		return ev, fmt.Errorf("extension %s: %w", work.ExtResourceVersion, err)
 	}
-	ev.record.Version = version
+	ev.Record.Version = version
 	if !m.Time.IsZero() {
 		t := m.Time.UTC()
-		ev.record.Time = &t
+		ev.Record.Time = &t
 	}
 	var shape work.Status
 	if err := rest.DecodeJSON(m.Data, &shape); err != nil {
 		return ev, fmt.Errorf("reading a status: %w", err)
 	}
-	var data *statusData
-	if ev.record.Data, data, err = withoutBundle(m.Data); err != nil {
+	var data *bundle.StatusData
+	if ev.Record.Data, data, err = bundle.WithoutBundle(m.Data); err != nil {
 		return ev, err
 	}
-	ev.deleted = data.deleted()
-	ev.receivedAt = parseTime(m.Extensions[work.ExtReceivedAt])
-	ev.appliedAt = parseTime(m.Extensions[work.ExtAppliedAt])
+	ev.Deleted = data.Deleted()
+	ev.ReceivedAt = parseTime(m.Extensions[work.ExtReceivedAt])
+	ev.AppliedAt = parseTime(m.Extensions[work.ExtAppliedAt])
 	return ev, nil
 }
 
@@ -127,10 +132,10 @@ func parseTime(text string) *time.Time {
 	return &t
 }
 
-// encodeSpec makes the event that brings a bundle, or its deletion, to its
+// EncodeSpec makes the event that brings a bundle, or its deletion, to its
 // agent. The source becomes this server, the name the id.
-func encodeSpec(d store.Document, sourceID string) (bus.Event, error) {
-	spec, err := specOf(d)
+func EncodeSpec(d store.Document, sourceID string) (bus.Event, error) {
+	spec, err := bundle.SpecOf(d)
 	if err != nil {
 		return bus.Event{}, err
 	}
@@ -138,20 +143,20 @@ func encodeSpec(d store.Document, sourceID string) (bus.Event, error) {
 	if err != nil {
 		return bus.Event{}, err
 	}
-	if m.Data, err = canonical(spec.Data); err != nil {
+	if m.Data, err = Canonical(spec.Data); err != nil {
 		return bus.Event{}, fmt.Errorf("the data of bundle %s: %w", d.ID, err)
 	}
 	return m, nil
 }
 
 // specEvent makes the event of a bundle without its data.
-func specEvent(spec specRecord, d store.Document, sourceID string) (bus.Event, error) {
-	metadata, err := withName(spec.Metadata, d.ID)
+func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, error) {
+	metadata, err := bundle.WithName(spec.Metadata, d.ID)
 	if err != nil {
 		return bus.Event{}, err
 	}
 	m := bus.Event{
-		ID: spec.EventID, Source: sourceID, DataContentType: jsonType,
+		ID: spec.EventID, Source: sourceID, DataContentType: JSONType,
 		Extensions: map[string]string{
 			work.ExtClusterName:     d.Scope,
 			work.ExtResourceID:      d.ID,
@@ -181,15 +186,15 @@ func specEvent(spec specRecord, d store.Document, sourceID string) (bus.Event, e
 	return m, nil
 }
 
-// sizeHeadroom is how many bytes larger the event of a bundle can become than
+// SizeHeadroom is how many bytes larger the event of a bundle can become than
 // that of its first version: with a higher generation, as a deletion, as an
 // answer to a resync.
-const sizeHeadroom = 256
+const SizeHeadroom = 256
 
-// checkSize refuses a bundle whose event the broker would not take: it would be
+// CheckSize refuses a bundle whose event the broker would not take: it would be
 // stored and never arrive. The data is encoded anew only when the event comes
 // close to the limit.
-func checkSize(r specRecord, sourceID, topic string, limit int) error {
+func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
 	m, err := specEvent(r, store.Document{ID: r.ID, Scope: r.Consumer, Generation: 1}, sourceID)
 	if err != nil {
 		return err
@@ -197,19 +202,19 @@ func checkSize(r specRecord, sourceID, topic string, limit int) error {
 	m.Data = r.Data
 	size, err := m.Size(topic)
 	if err != nil {
-		return invalid("the bundle cannot be a message to its agent: %s", err)
+		return apierror.Invalid("the bundle cannot be a message to its agent: %s", err)
 	}
-	if size+escapes(r.Data)+sizeHeadroom <= limit {
+	if size+escapes(r.Data)+SizeHeadroom <= limit {
 		return nil
 	}
-	if m.Data, err = canonical(r.Data); err != nil {
+	if m.Data, err = Canonical(r.Data); err != nil {
 		return fmt.Errorf("the data of bundle %s: %w", r.ID, err)
 	}
 	size += len(m.Data) - len(r.Data)
-	if size+sizeHeadroom > limit {
-		return invalid(
+	if size+SizeHeadroom > limit {
+		return apierror.Invalid(
 			"the bundle takes %d bytes as a message to its agent, and the message broker takes %d; make it smaller, "+
-				"or make several of it", size+sizeHeadroom, limit)
+				"or make several of it", size+SizeHeadroom, limit)
 	}
 	return nil
 }
@@ -229,9 +234,9 @@ func escapes(data []byte) (n int) {
 	return n
 }
 
-// canonical writes JSON as the original does: without spaces, keys in order,
+// Canonical writes JSON as the original does: without spaces, keys in order,
 // numbers as they were. PostgreSQL keeps documents in a form of its own.
-func canonical(data []byte) ([]byte, error) {
+func Canonical(data []byte) ([]byte, error) {
 	if len(data) == 0 {
 		return data, nil
 	}
@@ -244,53 +249,53 @@ func canonical(data []byte) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// encodeBuried makes the event that tells an agent to delete a work that it
+// EncodeTombstone makes the event that tells an agent to delete a work that it
 // holds although its deletion was confirmed before. There is no data any more.
-func encodeBuried(consumer string, h held, version int64, sourceID string, now time.Time) bus.Event {
+func EncodeTombstone(consumer, id string, generation int64, sourceID string, now time.Time) bus.Event {
 	return bus.Event{
-		DataContentType: jsonType, ID: uuid.NewString(), Source: sourceID, Type: work.SpecResyncResponse, Time: now.UTC(),
+		DataContentType: JSONType, ID: uuid.NewString(), Source: sourceID, Type: work.SpecResyncResponse, Time: now.UTC(),
 		Extensions: map[string]string{
 			work.ExtClusterName:       consumer,
-			work.ExtResourceID:        h.id,
-			work.ExtResourceVersion:   strconv.FormatInt(max(h.generation, version), 10),
+			work.ExtResourceID:        id,
+			work.ExtResourceVersion:   strconv.FormatInt(generation, 10),
 			work.ExtDeletionTimestamp: now.UTC().Format(time.RFC3339),
 		},
 	}
 }
 
-// encodeStatusResync asks an agent for the statuses that differ.
-func encodeStatusResync(consumer string, hashes []work.StatusHash, sourceID string) (bus.Event, error) {
+// EncodeStatusResync asks an agent for the statuses that differ.
+func EncodeStatusResync(consumer string, hashes []work.StatusHash, sourceID string) (bus.Event, error) {
 	data, err := json.Marshal(work.StatusHashes{Hashes: hashes})
 	return bus.Event{
-		DataContentType: jsonType, ID: uuid.NewString(), Source: sourceID, Type: work.StatusResync, Time: time.Now().UTC(),
+		DataContentType: JSONType, ID: uuid.NewString(), Source: sourceID, Type: work.StatusResync, Time: time.Now().UTC(),
 		Extensions: map[string]string{work.ExtClusterName: consumer},
 		Data:       data,
 	}, err
 }
 
-// encodeStatus makes the event that tells a source about its bundle: the
+// EncodeStatus makes the event that tells a source about its bundle: the
 // agent's last one, with the spec filled in. ok is false when there is nothing
 // to tell: no status yet, or one of an older generation.
-func encodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
-	spec, status, err := recordsOf(c)
+func EncodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
+	spec, status, err := bundle.RecordsOf(c)
 	if err != nil {
 		return m, false, err
 	}
 	d := c.Document
-	if !d.Removed && (status.empty() || status.Version != d.Generation) {
+	if !d.Removed && (status.IsEmpty() || status.Version != d.Generation) {
 		return m, false, nil
 	}
-	var sd statusData
-	if !status.empty() {
+	var sd bundle.StatusData
+	if !status.IsEmpty() {
 		if err := json.Unmarshal(status.Data, &sd); err != nil {
 			return m, false, fmt.Errorf("reading the status of bundle %s: %w", d.ID, err)
 		}
-		if err := sd.showVersions(status.Offset); err != nil {
+		if err := sd.ShowVersions(status.Offset); err != nil {
 			return m, false, fmt.Errorf("reading the conditions of bundle %s: %w", d.ID, err)
 		}
 	}
-	if d.Removed && !sd.deleted() {
-		gone, err := json.Marshal(deletedCondition(d.Scope, d.UpdatedAt))
+	if d.Removed && !sd.Deleted() {
+		gone, err := json.Marshal(bundle.DeletedCondition(d.Scope, d.UpdatedAt))
 		if err != nil {
 			return m, false, err
 		}
@@ -298,11 +303,11 @@ func encodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 	}
 	sd.Bundle = spec.Data
 	m = bus.Event{
-		DataContentType: jsonType, ID: uuid.NewString(), Source: status.Source, Type: status.Type, Time: d.UpdatedAt,
+		DataContentType: JSONType, ID: uuid.NewString(), Source: status.Source, Type: status.Type, Time: d.UpdatedAt,
 		Extensions: map[string]string{
 			work.ExtClusterName:     d.Scope,
 			work.ExtResourceID:      d.ID,
-			work.ExtResourceVersion: strconv.FormatInt(spec.version(d.Generation), 10),
+			work.ExtResourceVersion: strconv.FormatInt(spec.VersionAt(d.Generation), 10),
 			work.ExtOriginalSource:  status.OriginalSource,
 			work.ExtSequenceID:      status.Sequence,
 		},
@@ -316,13 +321,13 @@ func encodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 	if status.Hash != "" {
 		m.Extensions[work.ExtStatusHash] = status.Hash
 	}
-	metadata, err := rowMetadata(spec.Metadata, d)
+	metadata, err := bundle.RowMetadata(spec.Metadata, d)
 	if err != nil {
 		return m, false, err
 	}
 	if len(metadata) > 0 {
 		m.Extensions[work.ExtMetadata] = string(metadata)
 	}
-	m.Data, err = marshal(sd)
+	m.Data, err = bundle.Marshal(sd)
 	return m, err == nil, err
 }

@@ -1,4 +1,4 @@
-package maestro
+package rpcauth
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 type rule struct {
 	users, groups     []string
 	sources, clusters []string
-	verbs             []rpcVerb
+	verbs             []Verb
 }
 
 // rules are what --grpc-authorizer-config holds:
@@ -38,12 +38,12 @@ type rule struct {
 // Whatever no rule allows is refused.
 type rules []rule
 
-const maxRules = 1 << 20 // bytes of a file
+const maxRulesBytes = 1 << 20 // bytes of a file
 
 // parseRules reads a file of rules. Its errors name the line.
 func parseRules(data []byte) (rules, error) {
-	if len(data) > maxRules {
-		return nil, fmt.Errorf("%d bytes, at most %d are possible", len(data), maxRules)
+	if len(data) > maxRulesBytes {
+		return nil, fmt.Errorf("%d bytes, at most %d are possible", len(data), maxRulesBytes)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -55,7 +55,7 @@ func parseRules(data []byte) (rules, error) {
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("the file has more than one document")
 	}
-	members, err := mapping(doc.Content[0], "rules")
+	members, err := readMapping(doc.Content[0], "rules")
 	if err != nil {
 		return nil, err
 	}
@@ -75,22 +75,22 @@ func parseRules(data []byte) (rules, error) {
 }
 
 func parseRule(n *yaml.Node) (r rule, err error) {
-	members, err := mapping(n, "users", "groups", "sources", "clusters", "verbs")
+	members, err := readMapping(n, "users", "groups", "sources", "clusters", "verbs")
 	if err != nil {
 		return r, err
 	}
 	var verbs []string
 	for name, to := range map[string]*[]string{"users": &r.users, "groups": &r.groups, "sources": &r.sources,
 		"clusters": &r.clusters, "verbs": &verbs} {
-		if *to, err = words(members[name], name); err != nil {
+		if *to, err = readNames(members[name], name); err != nil {
 			return r, err
 		}
 	}
 	for _, v := range verbs {
-		if v != string(verbPublish) && v != string(verbSubscribe) {
+		if v != string(Publish) && v != string(Subscribe) {
 			return r, fmt.Errorf("line %d: the verb %.40q is neither pub nor sub", members["verbs"].Line, v)
 		}
-		r.verbs = append(r.verbs, rpcVerb(v))
+		r.verbs = append(r.verbs, Verb(v))
 	}
 	switch {
 	case len(r.users) == 0 && len(r.groups) == 0:
@@ -103,8 +103,8 @@ func parseRule(n *yaml.Node) (r rule, err error) {
 	return r, nil
 }
 
-// mapping reads a mapping that has these members and no others.
-func mapping(n *yaml.Node, names ...string) (map[string]*yaml.Node, error) {
+// readMapping reads a mapping that has these members and no others.
+func readMapping(n *yaml.Node, names ...string) (map[string]*yaml.Node, error) {
 	if n.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("line %d: not a mapping of %s", n.Line, strings.Join(names, ", "))
 	}
@@ -123,8 +123,8 @@ func mapping(n *yaml.Node, names ...string) (map[string]*yaml.Node, error) {
 	return members, nil
 }
 
-// words reads a list of text.
-func words(n *yaml.Node, name string) ([]string, error) {
+// readNames reads a list of text.
+func readNames(n *yaml.Node, name string) ([]string, error) {
 	if n == nil {
 		return nil, nil
 	}
@@ -144,13 +144,13 @@ func words(n *yaml.Node, name string) ([]string, error) {
 	return list, nil
 }
 
-func (rs rules) allow(c rpcCaller, verb rpcVerb, scope rpcScope, name string) bool {
+func (rs rules) allow(c Caller, verb Verb, scope Scope, name string) bool {
 	has := func(list []string, v string) bool {
 		return v != "" && (slices.Contains(list, v) || slices.Contains(list, "*"))
 	}
 	for _, r := range rs {
 		on := r.sources
-		if scope == clusters {
+		if scope == Clusters {
 			on = r.clusters
 		}
 		if !slices.Contains(r.verbs, verb) || !has(on, name) {
@@ -169,12 +169,12 @@ type rulesFile struct {
 	path string
 	log  *slog.Logger
 
-	mu   sync.Mutex
-	sum  [sha256.Size]byte
-	last rules
+	mu    sync.Mutex
+	hash  [sha256.Size]byte
+	rules rules
 }
 
-const rulesEvery = time.Second
+const rulesInterval = time.Second
 
 func openRules(path string, log *slog.Logger) (*rulesFile, error) {
 	f := &rulesFile{path: path, log: log}
@@ -193,15 +193,15 @@ func (f *rulesFile) load() (changed bool, err error) {
 	sum := sha256.Sum256(data)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if sum == f.sum {
+	if sum == f.hash {
 		return false, nil
 	}
-	f.sum = sum // what is wrong is said once
+	f.hash = sum // what is wrong is said once
 	rs, err := parseRules(data)
 	if err != nil {
 		return false, fmt.Errorf("rules of gRPC: %s: %w", f.path, err)
 	}
-	f.last = rs
+	f.rules = rs
 	return true, nil
 }
 
@@ -211,11 +211,11 @@ func (f *rulesFile) current() rules {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.last
+	return f.rules
 }
 
 func (f *rulesFile) run(ctx context.Context) error {
-	tick := time.NewTicker(rulesEvery)
+	tick := time.NewTicker(rulesInterval)
 	defer tick.Stop()
 	missing := false
 	for {

@@ -1,0 +1,180 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/api/work"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/store"
+)
+
+// Holdings is what is known of an agent and of what it holds.
+type Holdings struct {
+	Unknown    int // works that nobody ordered
+	ComparedAt *time.Time
+	SeenAt     *time.Time
+}
+
+// MarkCompared notes that an agent has said all that it holds, and that what we do
+// not know of it is recorded as unknown works.
+func (l *Ledger) MarkCompared(ctx context.Context, consumer, life string) error {
+	return l.store.Tx(ctx, func(tx *store.Tx) error {
+		_, err := tx.Exec(ctx, `insert into agent_compared as a (consumer, life) values ($1, $2)
+			on conflict (consumer) do update set life = excluded.life, at = now() where a.life <> excluded.life`, consumer, life)
+		if err != nil {
+			return fmt.Errorf("noting that %s was compared: %w", consumer, err)
+		}
+		return nil
+	})
+}
+
+// HoldingsOf reads them by consumer, of the named ones.
+func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...string) (map[string]Holdings, error) {
+	found := map[string]Holdings{}
+	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
+			ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2),
+			(select seen_at from agent_seen s where s.consumer = n)
+			from unnest($1::text[]) n`, names, life)
+		if err != nil {
+			return err
+		}
+		var name string
+		var h Holdings
+		_, err = pgx.ForEachRow(rows, []any{&name, &h.Unknown, &h.ComparedAt, &h.SeenAt}, func() error {
+			found[name] = h
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading what agents hold: %w", err)
+	}
+	return found, nil
+}
+
+// ConsumersWithBundles lists the consumers that have any.
+func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []string, err error) {
+	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `select distinct consumer from ledger where gone_at is null order by 1`)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing consumers that have bundles: %w", err)
+	}
+	return names, nil
+}
+
+// StatusHashes reads the hashes of a consumer's statuses, by all of its bundles
+// or by those of the ids.
+func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash,
+	err error) {
+	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
+			ctx, `select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`, consumer, ids)
+		if err != nil {
+			return err
+		}
+		hashes, err = pgx.CollectRows(rows, scanHash)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the status hashes of %s: %w", consumer, err)
+	}
+	return hashes, nil
+}
+
+// SourceHashes reads the hashes of the statuses of those of a source's bundles
+// that are listed.
+func (l *Ledger) SourceHashes(ctx context.Context, source string, list []work.StatusHash) (hashes []work.StatusHash,
+	err error) {
+	ids := make([]string, len(list))
+	for i, h := range list {
+		ids[i] = h.ID
+	}
+	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
+			ctx, `select id, status_hash from ledger where source = $1 and gone_at is null and id = any($2)`, source, ids)
+		if err != nil {
+			return err
+		}
+		hashes, err = pgx.CollectRows(rows, scanHash)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the status hashes of source %s: %w", source, err)
+	}
+	return hashes, nil
+}
+
+func scanHash(row pgx.CollectableRow) (h work.StatusHash, err error) {
+	err = row.Scan(&h.ID, &h.Hash)
+	if h.Hash == "" {
+		h.Hash = bundle.EmptyHash
+	}
+	return h, err
+}
+
+// DigestAgents lists the consumers whose agents speak digests, and when they
+// did last.
+func (l *Ledger) DigestAgents(ctx context.Context) (map[string]time.Time, error) {
+	found := map[string]time.Time{}
+	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		clear(found)
+		rows, err := c.Query(ctx, `select consumer, now() - answered_at from agent_digest`)
+		if err != nil {
+			return err
+		}
+		var name string
+		var ago time.Duration // the database's clock is not ours
+		_, err = pgx.ForEachRow(rows, []any{&name, &ago}, func() error {
+			found[name] = time.Now().Add(-ago)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing agents that compare digests: %w", err)
+	}
+	return found, nil
+}
+
+// Unacknowledged returns those of a consumer's works whose present generation
+// is not acknowledged. Deletions are not among them: they have no status.
+func (l *Ledger) Unacknowledged(ctx context.Context, consumer string, ids []string) (pending []string, err error) {
+	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
+			ctx, `select id from ledger where consumer = $1 and id = any($2) and gone_at is null and not deleting and wanted > acknowledged
+			order by id`, consumer, ids)
+		if err != nil {
+			return err
+		}
+		pending, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return pending, err
+}
+
+// RecordDigestUse notes whether an agent speaks digests, and when it did last.
+// One of Open Cluster Management's does not.
+func (l *Ledger) RecordDigestUse(ctx context.Context, consumer string, does bool) error {
+	return l.store.Tx(ctx, func(tx *store.Tx) error {
+		sql := `insert into agent_digest as a (consumer, answered_at) select $1, now() on conflict (consumer) do update set answered_at = now()`
+		if !does {
+			sql = `delete from agent_digest where consumer = $1`
+		}
+		_, err := tx.Exec(ctx, sql, consumer)
+		if err != nil {
+			return fmt.Errorf("noting how the agent of %s compares: %w", consumer, err)
+		}
+		return nil
+	})
+}

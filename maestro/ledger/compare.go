@@ -1,0 +1,74 @@
+package ledger
+
+import (
+	"slices"
+	"strings"
+
+	"atoll.dev/api/work"
+)
+
+// Work is one bundle of a consumer as the server has it, for comparison with
+// what its agent says it holds.
+type Work struct {
+	ID         string
+	Generation int64
+	Deleting   bool
+
+	Unacknowledged bool // no status of its agent has acknowledged this generation
+}
+
+// A comparison says what a spec resync request comes to.
+type Comparison struct {
+	Send     []Work   // the agent lacks these, holds them older, or they are to go
+	Received []Work   // the agent holds these as they are wanted
+	Pending  []Work   // those of received that are not acknowledged, at the generation that is wanted
+	Unknown  []string // the agent holds these and the server has no record of them
+}
+
+// Compare compares a consumer's bundles with its agent's list. An empty
+// list asks for everything, as in the original; an agent that holds nothing
+// wants just that.
+//
+// What the server does not know is listed, not ordered away: absence is never
+// a deletion (I8).
+func Compare(ours []Work, theirs []work.SpecVersion) Comparison {
+	versions := make(map[string]int64, len(theirs))
+	for _, v := range theirs {
+		versions[v.ID] = v.Version
+	}
+	var c Comparison
+	for _, h := range ours {
+		version, has := versions[h.ID]
+		delete(versions, h.ID)
+		switch {
+		case h.Deleting, !has, version < h.Generation:
+			c.Send = append(c.Send, h)
+		default:
+			c.Received = append(c.Received, Work{ID: h.ID, Generation: version})
+			if h.Unacknowledged {
+				c.Pending = append(c.Pending, h)
+			}
+		}
+	}
+	for id := range versions {
+		c.Unknown = append(c.Unknown, id)
+	}
+	slices.Sort(c.Unknown)
+	slices.SortFunc(c.Send, func(a, b Work) int { return strings.Compare(a.ID, b.ID) })
+	return c
+}
+
+// WithoutTombstones returns the unknown works that have no tombstone among these.
+func (c *Comparison) WithoutTombstones(tombstones []Work) []string {
+	deleted := make(map[string]bool, len(tombstones))
+	for _, g := range tombstones {
+		deleted[g.ID] = true
+	}
+	unknown := []string{}
+	for _, id := range c.Unknown {
+		if !deleted[id] {
+			unknown = append(unknown, id)
+		}
+	}
+	return unknown
+}

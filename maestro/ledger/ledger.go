@@ -1,0 +1,340 @@
+// Package ledger keeps what is wanted of each agent, what the agent has acknowledged, and how delivery went.
+//
+// Its rows are written in the transactions that change bundles (I5), so the works that are still to be delivered can be
+// read from it at any moment, after any crash. It also keeps the works that agents hold and no source has, and the
+// tombstones of deleted bundles. Only package maestro and its packages import it.
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	api "atoll.dev/api/maestro"
+	"atoll.dev/api/work"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/delivery"
+	"atoll.dev/store"
+)
+
+// Ledger reads and writes what is wanted of agents and what they acknowledged.
+type Ledger struct{ store *store.Store }
+
+// New returns the ledger in a database of Maestro.
+func New(st *store.Store) *Ledger { return &Ledger{st} }
+
+// Want records that a bundle is wanted as d says. It belongs in the
+// transaction that wrote d.
+func Want(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) error {
+	_, err := tx.Exec(
+		ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, version_offset) values ($1, $2, $3, $4, $5, $6)
+		on conflict (id) do update set consumer = excluded.consumer, source = excluded.source, wanted = excluded.wanted, deleting = excluded.deleting,
+			version_offset = excluded.version_offset,
+			accepted_at = now(), first_sent_at = null, sent_at = null, received_at = null, applied_at = null, attempts = 0, last_error = '',
+			acknowledged = case when l.gone_at is null then l.acknowledged else 0 end,
+			sequence = case when l.gone_at is null then l.sequence else '' end,
+			status_hash = case when l.gone_at is null then l.status_hash else '' end, gone_at = null, unconfirmed = false`,
+		d.ID, d.Scope, spec.Source, d.Generation, d.DeletedAt != nil, spec.Offset)
+	if err != nil {
+		return fmt.Errorf("writing the ledger of bundle %s: %w", d.ID, err)
+	}
+	return nil
+}
+
+// Lock locks a bundle's row. All who change a bundle and its ledger lock
+// the ledger first, and several rows in the order of their ids.
+func Lock(ctx context.Context, tx *store.Tx, id string) error {
+	_, err := tx.Exec(ctx, `select from ledger where id = $1 for no key update`, id)
+	return err
+}
+
+// PendingWork is a work that is not acknowledged, and how often it was sent.
+type PendingWork struct {
+	delivery.Work
+	Attempts int
+}
+
+// pendingPage is how many unacknowledged works are read at once: a page takes
+// milliseconds, whatever their number.
+const pendingPage = 2000
+
+// PendingWorks reads everything that is not acknowledged, of all consumers or of
+// those that are named, and hands it over page by page, by consumer. Works that
+// change meanwhile come in the old or the new form, or not at all; the feed
+// brings them.
+func (l *Ledger) PendingWorks(ctx context.Context, take func([]PendingWork), consumers ...string) error {
+	after := delivery.Work{}
+	for {
+		var page []PendingWork
+		err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+			rows, err := c.Query(ctx, `select id, consumer, wanted, deleting, attempts from ledger
+				where gone_at is null and (deleting or wanted > acknowledged) and ($1::text[] is null or consumer = any($1)) and (consumer, id) > ($2, $3)
+				order by consumer, id limit $4`, consumers, after.Consumer, after.ID, pendingPage)
+			if err != nil {
+				return err
+			}
+			page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w PendingWork, err error) {
+				err = row.Scan(&w.ID, &w.Consumer, &w.Generation, &w.Deleting, &w.Attempts)
+				return w, err
+			})
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("reading unacknowledged works: %w", err)
+		}
+		if len(page) > 0 {
+			take(page)
+			after = page[len(page)-1].Work
+		}
+		if len(page) < pendingPage {
+			return nil
+		}
+	}
+}
+
+// Snapshot is what a repetition needs to know before it is sent.
+type Snapshot struct {
+	Acknowledged int64
+	Gone         bool
+}
+
+// Snapshots reads the ledger of some bundles.
+func (l *Ledger) Snapshots(ctx context.Context, ids []string) (map[string]Snapshot, error) {
+	found := make(map[string]Snapshot, len(ids))
+	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(ctx, `select id, acknowledged, gone_at is not null from ledger where id = any($1)`, ids)
+		if err != nil {
+			return err
+		}
+		var id string
+		var snap Snapshot
+		_, err = pgx.ForEachRow(rows, []any{&id, &snap.Acknowledged, &snap.Gone}, func() error {
+			found[id] = snap
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the ledger: %w", err)
+	}
+	return found, nil
+}
+
+// Attempt is one publish, for the record.
+type Attempt struct {
+	ID         string
+	Generation int64
+	Deleting   bool // a deletion has the generation of what it deletes
+	At         time.Time
+	Err        string
+}
+
+// RecordAttempts records publishes: what people ask "why" for. Delivery itself does
+// not depend on it. A note comes after its publish, so one of what is no longer
+// wanted counts for nothing.
+func (l *Ledger) RecordAttempts(ctx context.Context, notes []Attempt) error {
+	ids, generations := make([]string, len(notes)), make([]int64, len(notes))
+	deleting, times, errs := make([]bool, len(notes)), make([]time.Time, len(notes)), make([]string, len(notes))
+	for i, n := range notes {
+		ids[i], generations[i], deleting[i], times[i], errs[i] = n.ID, n.Generation, n.Deleting, n.At, n.Err
+	}
+	return l.store.Tx(ctx, func(tx *store.Tx) error {
+		// In the order of ids, as all who lock several rows do. What is wanted
+		// is compared when the row is locked, as it is then.
+		_, err := tx.Exec(ctx, `with n as materialized (
+				select id, generation, deleting, max(at) filter (where err = '') as at, count(*) as attempts, max(err) as err
+				from unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[], $5::text[]) as u(id, generation, deleting, at, err) group by 1, 2, 3
+			), locked as (
+				select n.* from ledger l join n on l.id = n.id and l.wanted = n.generation and l.deleting = n.deleting order by l.id for no key update of l
+			)
+			update ledger l set sent_at = coalesce(n.at, l.sent_at), first_sent_at = coalesce(l.first_sent_at, n.at), attempts = l.attempts + n.attempts, last_error = n.err
+			from locked n where l.id = n.id`, ids, generations, deleting, times, errs)
+		return err
+	})
+}
+
+// DeliveryOf reads how far a bundle's delivery has come.
+func (l *Ledger) DeliveryOf(ctx context.Context, id string) (*api.Delivery, error) {
+	var d api.Delivery
+	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		d = api.Delivery{}
+		err := c.QueryRow(
+			ctx, `select accepted_at, sent_at, received_at, applied_at, greatest(0, acknowledged - version_offset), attempts, last_error,
+				case when gone_at is null and (deleting or wanted > acknowledged) then first_sent_at end from ledger where id = $1`, id).
+			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts,
+				&d.LastError, &d.UnansweredSince)
+		if err == pgx.ErrNoRows {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the delivery of bundle %s: %w", id, err)
+	}
+	for _, t := range []*time.Time{d.AcceptedAt, d.SentAt, d.ReceivedAt, d.AppliedAt, d.UnansweredSince} {
+		if t != nil {
+			*t = t.UTC()
+		}
+	}
+	return &d, nil
+}
+
+// Acknowledgement is what one status adds to the ledger.
+type Acknowledgement struct {
+	ID         string
+	Generation int64
+	Sequence   string
+	Hash       string     // of the status that replaced the stored one; "" if none did
+	ReceivedAt *time.Time // when they belong to the wanted generation
+	AppliedAt  *time.Time
+	Gone       bool
+}
+
+// RecordAcknowledgements writes acknowledgements, sorted by id, in the transaction that
+// takes their statuses.
+func RecordAcknowledgements(ctx context.Context, tx *store.Tx, acks []Acknowledgement) error {
+	n := len(acks)
+	ids, generations, sequences, hashes := make([]string, n), make([]int64, n), make([]string, n), make([]string, n)
+	received, applied, gone := make([]*time.Time, n), make([]*time.Time, n), make([]bool, n)
+	for i, a := range acks {
+		ids[i], generations[i], sequences[i], hashes[i] = a.ID, a.Generation, a.Sequence, a.Hash
+		received[i], applied[i], gone[i] = a.ReceivedAt, a.AppliedAt, a.Gone
+	}
+	_, err := tx.Exec(
+		ctx, `update ledger l set acknowledged = greatest(l.acknowledged, a.generation), acknowledged_at = clock_timestamp(),
+			sequence = case when a.sequence = '' then l.sequence else a.sequence end,
+			status_hash = case when a.hash = '' then l.status_hash else a.hash end,
+			received_at = coalesce(l.received_at, case when a.generation = l.wanted then coalesce(a.received, now()) end),
+			applied_at = coalesce(l.applied_at, case when a.generation = l.wanted then a.applied end),
+			gone_at = case when a.gone then now() else l.gone_at end
+		from unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::boolean[], $7::text[])
+			as a(id, generation, sequence, received, applied, gone, hash) where l.id = a.id`,
+		ids, generations, sequences, received, applied, gone, hashes)
+	if err != nil {
+		return fmt.Errorf("writing acknowledgements: %w", err)
+	}
+	return nil
+}
+
+// LockSequences reads, and locks, the last sequences of some bundles.
+func LockSequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]string, error) {
+	rows, err := tx.Query(ctx, `select id, sequence from ledger where id = any($1) order by id for no key update`, ids)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[string]string, len(ids))
+	var id, sequence string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &sequence}, func() error {
+		found[id] = sequence
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("reading the ledger: %w", err)
+	}
+	return found, nil
+}
+
+// HeldBy reads what a consumer is to have; with a scope, of these buckets.
+func HeldBy(ctx context.Context, tx *store.Tx, consumer string, scope *Scope) ([]Work, error) {
+	rows, err := tx.Query(ctx, `select id, wanted, deleting, wanted > acknowledged from ledger where consumer = $1 and gone_at is null`+
+		scope.Sql(2), append([]any{consumer}, scope.Args()...)...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Work, err error) {
+		err = row.Scan(&h.ID, &h.Generation, &h.Deleting, &h.Unacknowledged)
+		return h, err
+	})
+}
+
+// LowerAcknowledged takes the word of an agent, which came age ago, that it holds less than
+// it had acknowledged: it was wiped, or restored. What it lacks is pending again
+// from this commit on. What it has acknowledged since then stays so: lists and
+// statuses are taken by different workers, and the one that was sent first may
+// be the one that is taken last.
+func LowerAcknowledged(ctx context.Context, tx *store.Tx, lacking []Work, versions []work.SpecVersion, age time.Duration) error {
+	has := make(map[string]int64, len(versions))
+	for _, v := range versions {
+		has[v.ID] = v.Version
+	}
+	ids, generations := make([]string, 0, len(lacking)), make([]int64, 0, len(lacking))
+	for _, h := range lacking {
+		if !h.Deleting {
+			ids, generations = append(ids, h.ID), append(generations, max(0, has[h.ID]))
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `with locked as (select l.id, a.generation from ledger l
+				join unnest($1::text[], $2::bigint[]) as a(id, generation) on l.id = a.id
+				where l.acknowledged > a.generation and coalesce(l.acknowledged_at < clock_timestamp() - $3::interval, true)
+				order by l.id for no key update of l)
+		update ledger l set acknowledged = locked.generation from locked where l.id = locked.id`, ids, generations, age)
+	return err
+}
+
+// TombstonesAmong returns those of the ids that were deleted, with their last
+// generation.
+func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer string, ids []string) ([]Work, error) {
+	rows, err := tx.Query(
+		ctx, `select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`, ids, consumer)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Work, err error) {
+		err = row.Scan(&h.ID, &h.Generation, &h.Deleting)
+		return h, err
+	})
+}
+
+// ConfirmDeletion takes an agent's word that what an operator had ended is gone. It
+// reports whether that was so.
+func ConfirmDeletion(ctx context.Context, tx *store.Tx, consumer, id string) (bool, error) {
+	tag, err := tx.Exec(
+		ctx, `update ledger set unconfirmed = false, gone_at = now() where id = $1 and consumer = $2 and unconfirmed`, id, consumer)
+	return err == nil && tag.RowsAffected() > 0, err
+}
+
+// Tombstone is a deleted bundle, with the last version that its source saw.
+type Tombstone struct {
+	ID, Consumer string
+	Version      int64
+	At           time.Time
+}
+
+// TombstonesOf returns those of a source's bundles that are gone.
+func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) (dead []Tombstone, err error) {
+	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+		rows, err := c.Query(
+			ctx, `select id, consumer, wanted - version_offset, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
+		if err != nil {
+			return err
+		}
+		dead, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Tombstone, err error) {
+			err = row.Scan(&g.ID, &g.Consumer, &g.Version, &g.At)
+			return g, err
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading deleted bundles: %w", err)
+	}
+	return dead, nil
+}
+
+// LockConsumer makes the existence of a consumer stand still for the rest of
+// the transaction: shared by those who give it a bundle, exclusive for who
+// deletes it.
+func LockConsumer(ctx context.Context, tx *store.Tx, name string, exclusive bool) error {
+	h := fnv.New64a()
+	h.Write([]byte("maestro consumer " + name))
+	call := "pg_advisory_xact_lock_shared"
+	if exclusive {
+		call = "pg_advisory_xact_lock"
+	}
+	_, err := tx.Exec(ctx, "select "+call+"($1)", int64(h.Sum64()))
+	return err
+}

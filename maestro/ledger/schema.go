@@ -1,0 +1,81 @@
+package ledger
+
+// The ledger has one row for each bundle: what is wanted of its agent, what
+// the agent's statuses have acknowledged, and how the delivery went. It is
+// written in the transaction that changes the bundle (I5), so what is still to
+// be delivered can be read from it at any moment, after any crash, without any
+// other memory. When an agent has confirmed a deletion the row stays behind as
+// a tombstone: an old message may bring the work to life again on its cluster,
+// and then it must be known that it was deleted.
+const LedgerSchema = `
+create table ledger (
+	id           text primary key,
+	consumer     text not null,
+	source       text not null,
+	wanted       bigint not null,
+	deleting     boolean not null default false,
+	acknowledged bigint not null default 0,
+	status_hash  text not null default '', -- of the status that is stored; '' while there is none
+	sequence     text not null default '', -- of the last status taken, also of one that changed nothing
+	accepted_at  timestamptz not null default now(),
+	sent_at      timestamptz,
+	received_at  timestamptz,
+	applied_at   timestamptz,
+	attempts     int not null default 0,
+	last_error   text not null default '',
+	gone_at      timestamptz
+);
+create index ledger_pending on ledger (consumer) where gone_at is null and (deleting or wanted > acknowledged);
+create index ledger_consumer on ledger (consumer);
+create index ledger_source on ledger (source, id);
+create index ledger_gone on ledger (gone_at) where gone_at is not null;
+alter table ledger set (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+-- What agents hold and we do not know, as of their last resync.
+create table unknown_work (
+	consumer   text not null,
+	id         text not null,
+	generation bigint not null,
+	first_seen timestamptz not null default now(),
+	primary key (consumer, id)
+);
+`
+
+// The agents that compare digests (021), and when they did last.
+const DigestSchema = `
+create table agent_digest (
+	consumer    text primary key,
+	answered_at timestamptz not null
+);
+alter table unknown_work add column status_hash text not null default '';
+`
+
+// What an operator ended (022): the tombstone of a bundle whose agent has not
+// confirmed that it is gone stays until it has.
+const ForceSchema = `
+alter table ledger add column first_sent_at timestamptz, add column unconfirmed boolean not null default false;
+-- The source for which an operator has a work adopted, once its agent has said
+-- what it holds.
+alter table unknown_work add column adopt_source text not null default '', add column adopt_by text not null default '', add column adopt_reason text not null default '';
+`
+
+// acknowledgedSchema: when the last status was taken. An agent's list that came
+// before says nothing about what that status acknowledged.
+const AcknowledgedSchema = `alter table ledger add column acknowledged_at timestamptz;`
+
+// Unknown works are compared by what their agents say of them.
+const LifeSchema = `alter table unknown_work add column life text not null default ''`
+
+// Of which consumers it is known what their agents hold: since when, and in
+// which life of the database.
+const ComparedSchema = `
+create table agent_compared (
+	consumer text primary key,
+	life     text not null,
+	at       timestamptz not null default now()
+);
+`
+
+// versionSchema: by how much the generation is above the version that the
+// source sees.
+const VersionSchema = `alter table ledger add column version_offset bigint not null default 0`

@@ -1,0 +1,97 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/api/work"
+	"atoll.dev/internal/digest"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/store"
+)
+
+// rowReader is a connection, or a transaction.
+type rowReader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// States reads what a consumer's agent should hold, and what is known that
+// it holds besides, as both compare it.
+//
+// With a scope it reads the works of these buckets only, by an index: an agent
+// with many works lists them in many messages, and each is compared by itself.
+func States(ctx context.Context, db rowReader, consumer, life string, scope *Scope) ([]work.WorkState, error) {
+	rows, err := db.Query(
+		ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+
+			scope.Sql(3)+`
+		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`+scope.Sql(3), append([]any{consumer, life}, scope.Args()...)...)
+	if err != nil {
+		return nil, err
+	}
+	states, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (w work.WorkState, err error) {
+		err = row.Scan(&w.ID, &w.Version, &w.Deleting, &w.Status, &w.Life)
+		return ComparableState(w), err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading what %s is to hold: %w", consumer, err)
+	}
+	return states, nil
+}
+
+// ComparableState is a work as it is compared: what is to go has no status, and one that
+// never had a status has none either.
+func ComparableState(w work.WorkState) work.WorkState {
+	w.Status = digest.Status(w.Status)
+	if w.Deleting || w.Status == digest.Status(bundle.EmptyHash) {
+		w.Status = ""
+	}
+	return w
+}
+
+// ReplaceUnknown replaces what is recorded of a consumer's unknown works; with
+// scope, of those that are in it.
+func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64,
+	scope *Scope) error {
+	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.Sql(
+		3)+` order by id for update`,
+		append([]any{consumer, ids}, scope.Args()...)...)
+	if err != nil {
+		return err
+	}
+	gone, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	if len(gone) > 0 {
+		if _, err := tx.Exec(ctx, `delete from unknown_work where consumer = $1 and id = any($2::text[])`, consumer,
+			gone); err != nil {
+			return err
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	generations := make([]int64, len(ids))
+	for i, id := range ids {
+		generations[i] = versions[id]
+	}
+	_, err = tx.Exec(
+		ctx, `insert into unknown_work (consumer, id, generation) select $1, id, generation from unnest($2::text[], $3::bigint[]) as u(id, generation)
+		on conflict (consumer, id) do update set generation = excluded.generation where unknown_work.generation <> excluded.generation`, consumer, ids, generations)
+	return err
+}
+
+// RecordUnknownStatuses keeps the status hashes of unknown works, so that they do
+// not differ at the next comparison.
+func RecordUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, states []work.WorkState) error {
+	ids, hashes, lives := make([]string, len(states)), make([]string, len(states)), make([]string, len(states))
+	for i, w := range states {
+		ids[i], hashes[i], lives[i] = w.ID, w.Status, w.Life
+	}
+	_, err := tx.Exec(
+		ctx, `update unknown_work w set status_hash = u.hash, life = u.life from unnest($2::text[], $3::text[], $4::text[]) as u(id, hash, life)
+		where w.consumer = $1 and w.id = u.id and (w.status_hash <> u.hash or w.life <> u.life)`, consumer, ids, hashes, lives)
+	return err
+}

@@ -1,0 +1,12 @@
+package maestro
+
+import (
+	"atoll.dev/maestro/ledger"
+	"atoll.dev/maestro/presence"
+)
+
+// Migrations make the side tables.
+func migrations() []string {
+	return []string{ledger.LedgerSchema, ledger.DigestSchema, ledger.ForceSchema, presenceSchema, searchStatistics, ledger.AcknowledgedSchema,
+		ledger.LifeSchema, ledger.ComparedSchema, ledger.VersionSchema, housekeepingSchema, presence.Schema, ledger.BucketSchema, slotsSchema}
+}

@@ -1,0 +1,232 @@
+package presence
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"atoll.dev/api/clm"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/remote"
+	"atoll.dev/maestro/bundle"
+	"atoll.dev/store"
+)
+
+// Lifecycle is the region's lifecycle manager, *client.CLM, as far as agents'
+// presence is reported to it: Maestro is the adapter "maestro" of
+// ManagementClusters. Named finds one by its name, which is its consumer's;
+// Report takes a report, or says that it knows better.
+type Lifecycle interface {
+	Named(ctx context.Context, from clmclient.Collection, name string) (clmclient.Resource, error)
+	Report(ctx context.Context, in clmclient.Collection, id string, report clm.AdapterStatusCreate) (taken bool,
+		err error)
+}
+
+// Options are the parameters of newContacts. All but CLM are needed.
+type Options struct {
+	Store       *store.Store
+	Logger      *slog.Logger
+	CLM         Lifecycle     // learns which agents are heard; nil: nobody does
+	LostAfter   time.Duration // an agent that is silent for so long is lost
+	ReportEvery time.Duration // how often an agent that is heard is reported
+	Leads       func() bool   // this server reports for all servers that share the database
+}
+
+const (
+	ManagementClusters clmclient.Collection = "managementclusters"
+	tickInterval                            = time.Second // between two looks at who has become silent
+	readInterval                            = 5 * time.Second
+	callTimeout                             = 5 * time.Second  // of one call
+	passTimeout                             = 20 * time.Second // of all calls that are due at a time
+	maxCalls                                = 8
+)
+
+// reporter tells the lifecycle manager which agents are heard.
+type reporter struct {
+	Options
+	contacts *Tracker
+	wake     chan struct{} // holds a token when somebody is heard whom the manager does not expect
+
+	mu       sync.Mutex
+	schedule *schedule
+	refs     map[string]clusterRef // by name
+
+	// These belong to run.
+	clockSkew time.Duration // of the database's clock against this one
+}
+
+// clusterRef is a ManagementCluster of the lifecycle manager.
+type clusterRef struct {
+	id         string
+	generation int32
+}
+
+func newReporter(o Options, contacts *Tracker) *reporter {
+	return &reporter{Options: o, contacts: contacts, wake: make(chan struct{}, 1), refs: map[string]clusterRef{},
+		schedule: newSchedule(o.LostAfter, o.ReportEvery, time.Now())}
+}
+
+func (r *reporter) heard(consumer string, now time.Time) {
+	r.mu.Lock()
+	news := r.schedule.observe(consumer, now)
+	r.mu.Unlock()
+	if news {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (r *reporter) run(ctx context.Context) error {
+	every := min(tickInterval, r.LostAfter/4)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var read, failed time.Time
+	for {
+		now := time.Now()
+		if now.Sub(read) >= readInterval {
+			if err := r.read(ctx); err == nil {
+				read = now
+			}
+		}
+		if now.Sub(failed) >= every/2 { // not again for each that is heard
+			if err := r.sendDue(ctx, now); err != nil && ctx.Err() == nil {
+				failed = now
+				r.Logger.LogAttrs(ctx, slog.LevelDebug, "presence of agents not reported", slog.Any("error", err))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// read reads when any server heard each consumer last.
+func (r *reporter) read(ctx context.Context) error {
+	seen, clock, err := r.contacts.Recorded(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	r.clockSkew = clock.Sub(now)
+	heard := map[string]agentSeen{}
+	q := store.Query{Kind: bundle.ConsumerKind, Limit: 1000, WireOnly: true}
+	for {
+		page, err := r.Store.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, d := range page.Documents {
+			heard[d.Name] = seen[d.Name]
+		}
+		if q.After = page.Next; q.After == "" {
+			break
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.schedule.merge(heard, now)
+	return nil
+}
+
+// sendDue says what is due, a few words at a time, and takes no longer than
+// reportPass. It ends with the first call that the lifecycle manager does not
+// answer: the others would not fare better.
+func (r *reporter) sendDue(ctx context.Context, now time.Time) error {
+	d := newsHeardHere
+	if r.Leads() {
+		d = allAgents
+	}
+	r.mu.Lock()
+	words := r.schedule.due(now, d)
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxCalls)
+	for _, w := range words {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error { return r.sendOne(ctx, w, now) })
+	}
+	return g.Wait()
+}
+
+func (r *reporter) sendOne(ctx context.Context, w dueReport, now time.Time) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	err := r.send(ctx, w, now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch status := remote.StatusOf(err); {
+	case err == nil:
+		r.schedule.markReported(w, now)
+	case status >= 400 && status < 500:
+		// It is not registered there, not yet, or not any more.
+		delete(r.refs, w.consumer)
+		r.Logger.LogAttrs(ctx, slog.LevelDebug, "the presence of an agent was not taken",
+			slog.String("consumer", w.consumer), slog.Any("error", err))
+		r.schedule.markRefused(w, now)
+	default:
+		return err
+	}
+	return nil
+}
+
+func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	for try := 0; ; try++ {
+		r.mu.Lock()
+		ref, cached := r.refs[w.consumer]
+		r.mu.Unlock()
+		if !cached {
+			mc, err := r.CLM.Named(ctx, ManagementClusters, w.consumer)
+			if err != nil {
+				return err
+			}
+			ref = clusterRef{mc.ID, mc.Generation}
+			r.mu.Lock()
+			r.refs[w.consumer] = ref
+			r.mu.Unlock()
+		}
+		taken, err := r.CLM.Report(ctx, ManagementClusters, ref.id, reportOf(w, ref, now, r.clockSkew))
+		if err != nil || taken || !cached || try > 0 {
+			return err
+		}
+		r.mu.Lock()
+		delete(r.refs, w.consumer) // it has another generation since, or another server has reported later
+		r.mu.Unlock()
+	}
+}
+
+// reportOf is the report that says a word. While an agent is heard only the
+// time changes, which is no content of the resource: it makes no version, and
+// wakes nobody. Its times are of the database's clock, which all servers share:
+// the lifecycle manager orders reports by them.
+func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
+	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: new("Heard")}
+	report := clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: ref.generation, ObservedTime: w.lastHeard.Add(
+		skew)}
+	if w.state == absent {
+		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost"),
+			Message: new("nothing is heard of its agent")}
+		report.ObservedTime = now.Add(skew)
+		// it cannot fail
+		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.lastHeard.Add(skew).UTC().Truncate(
+			time.Millisecond)})
+	}
+	report.Conditions = []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},
+		{Type: "Health", Status: "True"}}
+	return report
+}
