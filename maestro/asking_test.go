@@ -58,6 +58,7 @@ func TestI6AnAgentThatCannotBeAskedDelaysNoOther(t *testing.T) {
 // consumer whose agent compares by lists are asked for in messages that it takes,
 // and so are those of the others.
 func TestI6StatusHashesFitTheBroker(t *testing.T) {
+	t.Parallel()
 	site := newMosquittoSite(t, 128<<10)
 	m := site.start()
 	var agents []*scriptedAgent

@@ -20,6 +20,7 @@ import (
 // the broker is killed twice: all works arrive and all statuses come back, and
 // deletions, too (I6).
 func TestI6TheRoadOverMosquitto(t *testing.T) {
+	t.Parallel()
 	site := newMosquittoSite(t, 0)
 	m := site.start(func(o *Options) { o.Connections = 3 })
 	const consumers, works = 5, 20
@@ -73,6 +74,7 @@ func TestI6TheRoadOverMosquitto(t *testing.T) {
 // A bundle that the broker would not take is refused, not stored and lost: by
 // the limit that the broker announces, or the one that it is said to have.
 func TestWhatTheBrokerDoesNotTakeIsRefused(t *testing.T) {
+	t.Parallel()
 	large := strings.Repeat("x", 12_000)
 	for name, limited := range map[string]func(t *testing.T) *instance{
 		"announced": func(t *testing.T) *instance { return newMosquittoSite(t, 10_000).start() },
@@ -106,6 +108,7 @@ func TestWhatTheBrokerDoesNotTakeIsRefused(t *testing.T) {
 // Brokers without shared subscriptions: every replica hears every agent. All
 // statuses are taken, each once.
 func TestReplicasThatAllHearEverything(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	plain := func(o *Options) {
 		o.Topics = bus.TopicsOf("maestro")
@@ -180,6 +183,7 @@ func TestReplicasThatAllHearEverything(t *testing.T) {
 // work takes nothing back: nobody would acknowledge it a second time (I6). One
 // that came later does: the agent was wiped.
 func TestI6AListThatIsLateTakesNothingBack(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -210,6 +214,7 @@ func TestI6AListThatIsLateTakesNothingBack(t *testing.T) {
 // The words of topics are free, and an agent may ask all sources at once. The
 // broker is Mosquitto: ours has Maestro's own topics only.
 func TestOtherTopicsAndABroadcast(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	broker, err := mosquitto.Start(mosquitto.Options{})
 	if err != nil {

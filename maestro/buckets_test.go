@@ -17,6 +17,7 @@ import (
 // TestTheDatabaseHasTheSameBuckets as package digest, for any id that an agent
 // may list.
 func TestTheDatabaseHasTheSameBuckets(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	for n := range 200 {
 		for _, id := range []string{fmt.Sprintf("3f2a9c1e-0000-4000-8000-%012d", n), fmt.Sprintf(`\x%02x\%03o'é%d`, n,
@@ -33,6 +34,7 @@ func TestTheDatabaseHasTheSameBuckets(t *testing.T) {
 // messages; each is compared with the works of its buckets, found by an index,
 // and says the same as a comparison with all.
 func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
+	t.Parallel()
 	const works = 5000
 	site := newSite(t)
 	m := site.start()

@@ -10,6 +10,7 @@ import (
 // one statement, by the database's clock whatever this server's shows, and a
 // later record is never replaced by an older one.
 func TestAgentsAreRecordedInOneStatement(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	heard := map[string]time.Time{}
 	for n := range 1000 {

@@ -178,6 +178,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 // TestAResyncOf10000WorksInSync: what it costs on the wire, TLS and MQTT
 // included, when agent, server or both come back and nothing has changed.
 func TestAResyncOf10000WorksInSync(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("10,000 works")
 	}
@@ -232,6 +233,7 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 // TestI6WhatAnAgentReportedWithoutABrokerIsAskedFor of one that compares by
 // lists, when it comes back and the server was there all the time.
 func TestI6WhatAnAgentReportedWithoutABrokerIsAskedFor(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -252,6 +254,7 @@ func TestI6WhatAnAgentReportedWithoutABrokerIsAskedFor(t *testing.T) {
 // TestI8WrongDigestsOnlyCostTraffic: whatever an agent claims to hold, nothing
 // is deleted that is not under deletion, and the truth converges afterwards.
 func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -322,6 +325,7 @@ func TestI8WrongDigestsOnlyCostTraffic(t *testing.T) {
 // source has ordered something else since, until its generation was again the
 // one that the agent has. It is not what the agent has.
 func TestI8AnEqualGenerationOfAnotherLifeIsNone(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(quickRetries)
 	m.consumer("mc1")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,6 +12,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +64,7 @@ func (i *instance) settled(want int) {
 // TestI6DroppedDuplicatedAndReorderedMessages loses, repeats and shuffles a
 // good part of what goes either way, deletions included.
 func TestI6DroppedDuplicatedAndReorderedMessages(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -118,6 +122,7 @@ func TestI6DroppedDuplicatedAndReorderedMessages(t *testing.T) {
 // TestI6TheBrokerRestartsInMidStream takes the broker away while works are
 // created and reported.
 func TestI6TheBrokerRestartsInMidStream(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(quickRetries)
 	m.consumer("mc1")
@@ -150,6 +155,7 @@ func TestI6TheBrokerRestartsInMidStream(t *testing.T) {
 // TestI6OfflineFor1000Changes has the agent away while its works are created,
 // changed and deleted; it converges when it is back.
 func TestI6OfflineFor1000Changes(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -193,6 +199,7 @@ func TestI6OfflineFor1000Changes(t *testing.T) {
 // TestAFloodedConsumerDelaysNoOther gives an absent consumer thousands of
 // works, and another one a single one.
 func TestAFloodedConsumerDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("absent")
@@ -223,6 +230,7 @@ func TestAFloodedConsumerDelaysNoOther(t *testing.T) {
 // TestI5I6TwoServersShareADatabase publishes to two servers, kills the one
 // that delivers, and loses nothing.
 func TestI5I6TwoServersShareADatabase(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	a := site.start(quickRetries)
 	b := site.start(quickRetries)
@@ -250,6 +258,7 @@ func TestI5I6TwoServersShareADatabase(t *testing.T) {
 // TestI8UnknownWorksStay: a database that was lost orders nothing deleted.
 // What a source orders again goes on above the generation that the agent has.
 func TestI8UnknownWorksStay(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -304,6 +313,7 @@ func TestI8UnknownWorksStay(t *testing.T) {
 // TestI8AnOlderDatabaseGoesAboveItsAgents: the bundle was ordered again before
 // the agent could say what it has.
 func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(quickRetries)
 	m.consumer("mc1")
@@ -327,6 +337,7 @@ func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
 // TestI9ABuriedWorkIsDeletedAgain: an agent that brings back what was deleted,
 // from an old message or a backup, is told so.
 func TestI9ABuriedWorkIsDeletedAgain(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	c := m.consumer("mc1")
@@ -362,6 +373,7 @@ func TestI9ABuriedWorkIsDeletedAgain(t *testing.T) {
 
 // TestI6AWipedAgentGetsEverythingAgain also when all was acknowledged.
 func TestI6AWipedAgentGetsEverythingAgain(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -385,6 +397,7 @@ func TestI6AWipedAgentGetsEverythingAgain(t *testing.T) {
 // TestI7AnAgentSpeaksForItselfOnly: an event that claims another cluster is
 // dropped, and so is one about another consumer's bundle.
 func TestI7AnAgentSpeaksForItselfOnly(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -488,6 +501,7 @@ func not(err error) error {
 // TestI1I6PostgresIsKilledInMidStream kills the database again and again while
 // works are created and reported; what was acknowledged arrives.
 func TestI1I6PostgresIsKilledInMidStream(t *testing.T) {
+	t.Parallel()
 	pg := pgtest.Server(t)
 	site := newSiteOn(t, pgtest.Database(t, pg.Cluster))
 	m := site.start(quickRetries)
@@ -529,6 +543,16 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		return
+	}
+	// Most tests wait most of the time: for retries, leases, processes. More of them than there are cores run at once,
+	// each with a database and a broker of its own. Those that measure time or memory run before them, alone.
+	flag.Parse()
+	isSet := false
+	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "test.parallel" })
+	if !isSet {
+		if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
 	}
 	code := m.Run()
 	if err := goleak.Find(goleak.IgnoreTopFunction("atoll.dev/plane/planetest.Launch.func1")); err != nil && code == 0 {
@@ -611,6 +635,7 @@ func kill(cmd *exec.Cmd) {
 // works are created, changed and deleted; nothing that it acknowledged is
 // lost.
 func TestI5I6TheServerIsKilled(t *testing.T) {
+	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

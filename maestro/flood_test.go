@@ -20,6 +20,7 @@ import (
 // promptly as ever, none of them is dropped, and when the flood is over the last
 // status of each of the flooding agent's works is there, too.
 func TestI6AFloodingAgentHurtsOnlyItself(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	const polite, each = 50, 4

@@ -51,6 +51,7 @@ func (i *instance) unknown(t *testing.T) int {
 // No broker is anywhere: works, statuses, deletions go by gRPC alone, and
 // writes are taken.
 func TestI6AnAgentByGRPCNeedsNoBroker(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	site.broker.stop()
 	m := site.start(withAgents(site), alone, func(o *Options) { o.Heartbeat = 20 * time.Millisecond })
@@ -65,13 +66,13 @@ func TestI6AnAgentByGRPCNeedsNoBroker(t *testing.T) {
 	agent.awaitValue("w2", "two")
 	agent.awaitValue("w1", "three")
 	m.awaitObserved("w1", 2)
-	if got := agent.received(work.SpecUpdate); len(got) != 1 || got[0].Extensions[work.ExtMetadata] == "" ||
+	if got := firstDeliveries(agent.received(work.SpecUpdate)); len(got) != 1 || got[0].Extensions[work.ExtMetadata] == "" ||
 		!strings.Contains(got[0].Extensions[work.ExtMetadata], `"name":"w1"`) {
 		t.Errorf("updates %+v", got)
 	}
 	src.remove("mc1", "w1")
 	m.awaitGone("w1")
-	if got := agent.received(work.SpecDelete); len(got) != 1 || len(got[0].Data) == 0 ||
+	if got := firstDeliveries(agent.received(work.SpecDelete)); len(got) != 1 || len(got[0].Data) == 0 ||
 		got[0].Extensions[work.ExtDeletionTimestamp] == "" {
 		t.Errorf("deletions %+v", got)
 	}
@@ -91,6 +92,7 @@ func TestI6AnAgentByGRPCNeedsNoBroker(t *testing.T) {
 // An agent that is away misses nothing, and one that comes back without a
 // change is sent nothing.
 func TestI6AnAgentByGRPCResyncs(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site), alone)
 	m.consumer("mc1")
@@ -146,6 +148,7 @@ func TestI6AnAgentByGRPCResyncs(t *testing.T) {
 
 // A lost status is asked for.
 func TestI6AStatusThatWasLostIsAskedForByGRPC(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site), alone, func(o *Options) { o.RetryBase = 50 * time.Millisecond })
 	m.consumer("mc1")
@@ -160,6 +163,7 @@ func TestI6AStatusThatWasLostIsAskedForByGRPC(t *testing.T) {
 // What nobody knows is left alone, is counted, and is taken over when a source
 // orders it again.
 func TestI8UnknownWorksOfAGRPCAgentStay(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site), alone)
 	m.consumer("mc1")
@@ -187,6 +191,7 @@ func TestI8UnknownWorksOfAGRPCAgentStay(t *testing.T) {
 // The server that has the stream delivers, wherever a source publishes; when
 // it dies, another one goes on.
 func TestI6AnyReplicaServesAGRPCAgent(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	one := site.start(withAgents(site), alone)
 	two := site.start(withAgents(site), alone)
@@ -221,6 +226,7 @@ func TestI6AnyReplicaServesAGRPCAgent(t *testing.T) {
 
 // Both ways at once: an agent by MQTT, one by gRPC.
 func TestABrokerAndThePortOfAgentsTogether(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site))
 	m.consumer("mc1")
@@ -238,6 +244,7 @@ func TestABrokerAndThePortOfAgentsTogether(t *testing.T) {
 }
 
 func TestI7TheAgentsPortIsPerCluster(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site), alone)
 	m.consumer("mc1")
@@ -311,6 +318,7 @@ func publishAs(t *testing.T, s *site, name pki.Name, target string) error {
 
 // A client comes back before the server knows that its old connection is dead.
 func TestTheNewerStreamOfAClusterWins(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site), alone)
 	m.consumer("mc1")
@@ -343,6 +351,7 @@ func TestTheNewerStreamOfAClusterWins(t *testing.T) {
 // An agent that reads nothing costs a bounded queue and its stream, and delays
 // nobody.
 func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	// a busy machine makes any reader slow
 	m := site.start(withAgents(site), alone, func(o *Options) { o.Stuck = 3 * time.Second })

@@ -130,6 +130,7 @@ func opened(ctx context.Context, c cloudevents.CloudEventServiceClient, req *clo
 }
 
 func TestI10RulesLetOthersIn(t *testing.T) {
+	t.Parallel()
 	site, ca := newSite(t), newForeignCA(t)
 	path := filepath.Join(t.TempDir(), "rules.yaml")
 	write := func(text string) {
@@ -251,6 +252,7 @@ func (k kubeAPI) bind(name, account, role string) {
 
 // TestI10TokensAreReviewedByAKubernetes uses a real API server.
 func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
+	t.Parallel()
 	p := planetest.Start(t)
 	config, err := p.Config.RESTConfig()
 	if err != nil {
@@ -341,6 +343,7 @@ func TestI10TokensAreReviewedByAKubernetes(t *testing.T) {
 }
 
 func TestPlainListenersStayOnLoopback(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	open, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {

@@ -121,6 +121,7 @@ func ask(t *testing.T, c cloudevents.CloudEventServiceClient, name string, hashe
 // Who asks is answered, on the connection on which it asks; others hear
 // nothing of it.
 func TestAResyncIsAnsweredToTheAskerOnly(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site), alone)
 	m.consumer("mc1")
@@ -179,6 +180,7 @@ func (i *instance) grpcAgentReports(t *testing.T, consumer string, s *statusStre
 // A resync that waits for a slow reader and what changes meanwhile never take
 // a bundle back.
 func TestI1AResyncNeverTakesABundleBack(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(withAgents(site), alone)
 	m.consumer("mc1")
@@ -217,6 +219,7 @@ func TestI1AResyncNeverTakesABundleBack(t *testing.T) {
 }
 
 func TestSourcesSendStructuredEvents(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1")
 	src := m.source()
@@ -242,6 +245,7 @@ func TestSourcesSendStructuredEvents(t *testing.T) {
 
 // The flags that make it as the original is.
 func TestCompatibilityFlags(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start(func(o *Options) { o.PlainErrors, o.AnySource = true, true })
 	m.consumer("mc1")
 	src := m.source()

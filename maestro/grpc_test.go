@@ -55,6 +55,7 @@ func historyOf(t *testing.T, dsn, kind string) []string {
 }
 
 func TestVersionRules(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1")
 	m.consumer("mc2")
@@ -127,6 +128,7 @@ func TestVersionRules(t *testing.T) {
 }
 
 func TestEventsAreValidated(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1")
 	src := m.source()
@@ -274,6 +276,7 @@ func (s *statusStream) next() bus.Event {
 }
 
 func TestASourceFollowsItsBundles(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(func(o *Options) { o.Heartbeat = 50 * time.Millisecond })
 	m.consumer("mc1")
@@ -325,6 +328,7 @@ func TestASourceFollowsItsBundles(t *testing.T) {
 }
 
 func TestASourceResyncs(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")

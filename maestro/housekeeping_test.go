@@ -40,6 +40,7 @@ func (i *instance) text(sql string, args ...any) (value string) {
 // one without content, and old ones go, also those that an earlier version
 // wrote with Secrets in them. What operators did stays.
 func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -98,6 +99,7 @@ func TestTheHistoryHasNoContentAndEnds(t *testing.T) {
 // nowhere in the database after a while, and who watches still learns of the
 // deletion.
 func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -152,6 +154,7 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 // TestTombstonesArePurgedAsFastAsTheyArise: all that are old go at once, and of
 // an incident's flood the latest stay; those that no agent has confirmed stay.
 func TestTombstonesArePurgedAsFastAsTheyArise(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	const insert = `insert into ledger (id, consumer, source, wanted, deleting, gone_at, unconfirmed) `
@@ -181,6 +184,7 @@ func TestTombstonesArePurgedAsFastAsTheyArise(t *testing.T) {
 // TestOneServerDoesATask: of servers that share a database one runs a task
 // that is due.
 func TestOneServerDoesATask(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	one, two := site.start(), site.start()
 	claim := func(m *instance) bool {

@@ -101,6 +101,7 @@ func (s *site) importFrom(d *theirs, batch int) ImportReport {
 // TestAnImportAppliesNothingAgain imports while an agent is there that holds
 // what it was sent by the other server.
 func TestAnImportAppliesNothingAgain(t *testing.T) {
+	t.Parallel()
 	d := newTheirs(t)
 	d.consumer("mc1")
 	d.consumer("mc2")
@@ -210,6 +211,7 @@ func TestAnImportAppliesNothingAgain(t *testing.T) {
 // TestWhatCannotBeImportedIsRefusedAlone has rows of every kind of fault among
 // good ones.
 func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
+	t.Parallel()
 	d := newTheirs(t)
 	d.consumer("mc1")
 	d.exec(
@@ -291,6 +293,7 @@ func TestWhatCannotBeImportedIsRefusedAlone(t *testing.T) {
 
 // TestAnImportThatWasStoppedGoesOn stops one after each batch.
 func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
+	t.Parallel()
 	d := newTheirs(t)
 	d.consumer("mc1")
 	for n := range 12 {

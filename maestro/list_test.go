@@ -57,6 +57,7 @@ func (s *source) labelled(consumer, id, labels string) {
 
 // TestTheSearchesOfMaestrosClients has what grpcsource sends, byte for byte.
 func TestTheSearchesOfMaestrosClients(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1")
 	m.consumer("mc2")
@@ -154,6 +155,7 @@ func TestTheSearchesOfMaestrosClients(t *testing.T) {
 }
 
 func TestPagesHaveTheContractsBounds(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1")
 	src := m.source()
@@ -183,6 +185,7 @@ func TestPagesHaveTheContractsBounds(t *testing.T) {
 }
 
 func TestConsumersAreSearchedByTheirLabels(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	for name, zone := range map[string]string{"mc1": "a", "mc2": "b", "mc3": "b"} {
 		m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"`+name+`","labels":{"zone":"`+zone+
@@ -217,6 +220,7 @@ func TestConsumersAreSearchedByTheirLabels(t *testing.T) {
 }
 
 func TestAnswersAreCompressedWhenAsked(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start(func(o *Options) { o.CORSOrigins = []string{"https://console.example.com"} })
 	m.consumer("mc1")
 	src := m.source()
@@ -331,6 +335,7 @@ func TestALongListDoesNotGrowTheServer(t *testing.T) {
 // TestLabelsAreFoundByTheirIndex counts the uses of the index and of others: a
 // search that went through all bundles of the source would find the same.
 func TestLabelsAreFoundByTheirIndex(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.filled(20_000, 200)
 	conn, err := pgx.Connect(t.Context(), site.dsn)
@@ -372,6 +377,7 @@ func TestLabelsAreFoundByTheirIndex(t *testing.T) {
 // TestABrokenListDoesNotLookWhole takes the database away in the middle of a
 // list.
 func TestABrokenListDoesNotLookWhole(t *testing.T) {
+	t.Parallel()
 	for _, encoding := range []string{"identity", "gzip"} {
 		t.Run(encoding, func(t *testing.T) {
 			site := newSite(t)

@@ -4,11 +4,17 @@
 // openshift-online/maestro.
 //
 // All state is in the store. A request changes a bundle, its ledger and its
-// history in one transaction and is answered after the commit; everything that
-// follows, delivery to agents, watches, streams to sources, follows the
-// store's feed. What is pending can be read from the ledger at any moment, so
-// a server may be killed at any instruction. Package delivery decides what is
-// sent when.
+// history in one transaction and is answered after the commit; delivery to
+// agents, watches and streams to sources follow the store's feed. What is
+// pending can be read from the ledger at any moment, so a server may be killed
+// at any instruction.
+//
+// Its packages: bundle says what is kept, and decides what a change or a status
+// does to it; ledger has the rows of delivery; delivery decides what is sent
+// when; wire makes and reads CloudEvents; fairqueue holds what agents sent until
+// it is stored; presence reports which agents are there; rpcauth decides who may
+// call over gRPC; apierror has the errors that clients see. In this package are
+// the server, its REST and gRPC ports, and what carries works and statuses.
 //
 // It is a service: package cli composes it, and nothing else imports it.
 package maestro

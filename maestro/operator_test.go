@@ -56,6 +56,7 @@ func (i *instance) recorded(id, action string) []store.Record {
 // is not answered, goes when an operator says why, and the agent is told when
 // it is back after all.
 func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start(quickRetries)
 	m.consumer("mc1")
@@ -126,6 +127,7 @@ func TestABundleWhoseAgentNeverAnswersIsEndedByAnOperator(t *testing.T) {
 // the fact. Its deletion, which has the same generation, may be ordered before,
 // or just then, and is not sent yet.
 func TestWhatIsNotedOfAWorkIsNotItsDeletions(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1") // its agent is away
 	note := func(deleting bool, at time.Time) {
@@ -181,6 +183,7 @@ func (i *instance) listUnknown(query string) api.UnknownWorkList {
 
 // TestI8UnknownWorksAreListedAdoptedAndDeleted after the database was lost.
 func TestI8UnknownWorksAreListedAdoptedAndDeleted(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")

@@ -79,6 +79,7 @@ func (l originalList[T]) missing() error {
 // when an agent was heard, holds works that nobody ordered, and has reported.
 // The members that are added come when they are asked for.
 func TestTheAnswersHaveOnlyTheOriginalsMembers(t *testing.T) {
+	t.Parallel()
 	const consumers, bundles = "/api/maestro/v1/consumers", "/api/maestro/v1/resource-bundles"
 	site := newSite(t)
 	m := site.start()

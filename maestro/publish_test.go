@@ -87,6 +87,7 @@ func changeOf(id string, generation int64, deleted bool) *store.Change {
 // and another server may have seen to that. When there is room the create is not
 // sent any more.
 func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	for _, over := range []struct {
 		what string
@@ -135,6 +136,7 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 // TestI6LostAcknowledgementsStopNoDelivery: a carrier that never says what became
 // of hundreds of messages does not hold back those of other works.
 func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	carrier := &heldCarrier{release: make(chan struct{}), mute: true}
 	close(carrier.release)

@@ -46,6 +46,7 @@ func (c *statementCounter) take() []string {
 
 // TestAReadIsOneRoundTrip: what only reads opens no transaction, which would cost three round trips more.
 func TestAReadIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
 	counter := &statementCounter{}
 	o := storeOptions(pgtest.DSN(t), 0, testLog(t))
 	o.Tracer = counter

@@ -61,6 +61,7 @@ func manager(t *testing.T) *clmclient.Client {
 // An agent that comes is known to the lifecycle manager at once, one that goes
 // after a while, and its heartbeats change nothing but a time.
 func TestPresenceIsReported(t *testing.T) {
+	t.Parallel()
 	c := manager(t)
 	mc, err := c.Create(t.Context(), presence.ManagementClusters, clm.ResourceCreate{Kind: "ManagementCluster", Name: "edge-1",
 		Spec: json.RawMessage(`{}`)}, "")

@@ -40,6 +40,7 @@ func TestRoutesAndDocumentAgree(t *testing.T) {
 }
 
 func TestDiscovery(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	for path, want := range map[string]string{
 		"/api/maestro":     `{"id":"maestro","href":"/api/maestro","kind":"API","versions":[{"id":"v1","href":"/api/maestro/v1","kind":"","collections":null}]}`,
@@ -71,6 +72,7 @@ func TestDiscovery(t *testing.T) {
 }
 
 func TestConsumers(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	created := m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"mc1","labels":{"zone":"a"}}`)
 	var c api.Consumer
@@ -116,6 +118,7 @@ func TestConsumers(t *testing.T) {
 }
 
 func TestAConsumerWithBundlesStays(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	c := m.consumer("mc1")
@@ -134,6 +137,7 @@ func TestAConsumerWithBundlesStays(t *testing.T) {
 }
 
 func TestCallersMistakesAre4xx(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1")
 	long := strings.Repeat("x", 64)
@@ -174,6 +178,7 @@ func TestCallersMistakesAre4xx(t *testing.T) {
 }
 
 func TestUnknownRoutesHaveTheirOwnShape(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	for _, call := range []string{"GET /api/maestro/v1/nothing", "POST /api/maestro/v1/resource-bundles",
 		"PUT /api/maestro/v1/consumers/x"} {
@@ -188,6 +193,7 @@ func TestUnknownRoutesHaveTheirOwnShape(t *testing.T) {
 }
 
 func TestTheOperationIDIsEchoed(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	a := m.call("GET", "/api/maestro/v1/consumers/none", "", "X-Operation-ID", "op-1")
 	var e api.Error
@@ -201,6 +207,7 @@ func TestTheOperationIDIsEchoed(t *testing.T) {
 }
 
 func TestBundles(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	m.consumer("mc1")
 	m.consumer("mc2")
@@ -271,6 +278,7 @@ func TestBundles(t *testing.T) {
 
 // TestNobodyCallsWithoutAnIdentity holds I10 for Maestro's ports.
 func TestNobodyCallsWithoutAnIdentity(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.http = site.client(pki.Name("mc1")) // an agent's certificate: of our CA, but nobody who may call
@@ -295,6 +303,7 @@ func TestNobodyCallsWithoutAnIdentity(t *testing.T) {
 }
 
 func TestTheActorIsWrittenDown(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.want(http.StatusCreated, "POST", "/api/maestro/v1/consumers", `{"name":"mc1"}`,
@@ -334,6 +343,7 @@ func escape(s string) string {
 }
 
 func TestLastSeenDoesNotHideBehind304(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	c := m.consumer("mc1")
 	m.want(http.StatusOK, "GET", c.Href, "", "If-None-Match", `"1"`)

@@ -13,6 +13,7 @@ import (
 )
 
 func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -47,7 +48,7 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 	})
 
 	// The wire, as captured from the original.
-	created := agent.received(work.SpecCreate)
+	created := firstDeliveries(agent.received(work.SpecCreate))
 	if len(created) != 1 {
 		t.Fatalf("%d create events", len(created))
 	}
@@ -60,7 +61,7 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 		meta.Namespace != "mc1" {
 		t.Errorf("metadata %s: %v", ext[work.ExtMetadata], err)
 	}
-	if updated := agent.received(work.SpecUpdate); len(updated) != 1 || updated[0].Extensions[work.ExtResourceVersion] != "2" {
+	if updated := firstDeliveries(agent.received(work.SpecUpdate)); len(updated) != 1 || updated[0].Extensions[work.ExtResourceVersion] != "2" {
 		t.Errorf("update events %+v", updated)
 	}
 
@@ -71,7 +72,7 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 		}
 		return nil
 	})
-	deleted := agent.received(work.SpecDelete)
+	deleted := firstDeliveries(agent.received(work.SpecDelete))
 	if len(deleted) != 1 || deleted[0].Extensions[work.ExtDeletionTimestamp] == "" ||
 		!strings.Contains(string(deleted[0].Data), "two") {
 		t.Errorf("delete events %+v", deleted)
@@ -84,6 +85,7 @@ func TestAWorkReachesItsAgentAndItsStatusComesBack(t *testing.T) {
 }
 
 func TestADeletionBeforeTheAgentEverConnectedConverges(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -103,6 +105,7 @@ func TestADeletionBeforeTheAgentEverConnectedConverges(t *testing.T) {
 }
 
 func TestTheAgentIsSeen(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	c := m.consumer("mc1")

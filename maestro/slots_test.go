@@ -158,6 +158,7 @@ func TestI6ServersShareDelivery(t *testing.T) {
 // TestI6ALostLeaseSessionForgetsNothing: the session that holds a server's lease
 // is ended; the server takes its slots again, and delivers on.
 func TestI6ALostLeaseSessionForgetsNothing(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")

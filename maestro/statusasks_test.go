@@ -15,6 +15,7 @@ import (
 // askPause, not one for each delivery; and that request recovers the statuses
 // that were lost.
 func TestASlowAgentIsAskedForStatusesSeldom(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")

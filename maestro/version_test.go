@@ -28,6 +28,7 @@ func metadataOf(t *testing.T, m bus.Event) (meta struct{ Name, UID, CreationTime
 // TestStatusEventsSayWhenTheWorkWasCreatedAndDeleted: a stock watcher reads
 // both times from the metadata of status events, as from the original's.
 func TestStatusEventsSayWhenTheWorkWasCreatedAndDeleted(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -118,6 +119,7 @@ func TestConditionsShowVersions(t *testing.T) {
 // over REST, gRPC and in status events, as from the original, whatever was
 // there before; the generations that agents see go on.
 func TestABundleThatIsCreatedAgainBeginsWithVersion1(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")

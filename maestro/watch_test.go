@@ -85,6 +85,7 @@ func (w *watcher) any() rest.Event {
 }
 
 func TestAWatchBeginsWithWhatIsThereAndGoesOn(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -141,6 +142,7 @@ func TestAWatchBeginsWithWhatIsThereAndGoesOn(t *testing.T) {
 // TestI4AWatchContinuesFromItsCursor: what happened meanwhile comes, deletions
 // included, and a version comes once.
 func TestI4AWatchContinuesFromItsCursor(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -203,6 +205,7 @@ func lastCursor(t *testing.T, m *instance) string {
 
 // TestI4ACursorThatIsGoneIs410 compacts what the cursor would need.
 func TestI4ACursorThatIsGoneIs410(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	m.consumer("mc1")
@@ -227,6 +230,7 @@ func TestI4ACursorThatIsGoneIs410(t *testing.T) {
 // TestASlowWatchIsToldToComeAgain fills the queue of a watch that takes
 // nothing.
 func TestASlowWatchIsToldToComeAgain(t *testing.T) {
+	t.Parallel()
 	site := newSite(t)
 	m := site.start()
 	w := m.watch(t, "")
@@ -250,6 +254,7 @@ func TestASlowWatchIsToldToComeAgain(t *testing.T) {
 // TestAWatchOfARestoredDatabaseBeginsAnew: a feed that cannot be continued
 // ends all who follow it.
 func TestAWatchOfARestoredDatabaseBeginsAnew(t *testing.T) {
+	t.Parallel()
 	m := newSite(t).start()
 	w := m.watch(t, "")
 	if e := w.any(); e.Type != rest.Bookmark {

@@ -1,4 +1,4 @@
-package maestro
+package apierror
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func TestFaultsOfTheStoreAreAnswered(t *testing.T) {
 		store.ErrInvalid:         {"400 maestro-8 0s", codes.InvalidArgument},
 		&store.StaleError{}:      {"412 maestro-412 0s", codes.FailedPrecondition},
 	} {
-		e := classify(fmt.Errorf("writing: %w", err))
+		e := Classify(fmt.Errorf("writing: %w", err))
 		if e == nil {
 			t.Errorf("%v is not answered", err)
 			continue
