@@ -11,8 +11,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // Errors of Open.
@@ -84,46 +85,18 @@ func readKeyFile(path string) ([]byte, error) {
 	return key, nil
 }
 
-// makeKeyFile writes a new key to a temporary file and links it to path. The link
-// appears once, and complete; when path exists, it stays.
-func makeKeyFile(path string) (err error) {
+// makeKeyFile creates a key file with a new key. It changes nothing when the file
+// exists.
+func makeKeyFile(path string) error {
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
-	if err != nil {
+	text := keyFileHeader + base64.StdEncoding.EncodeToString(key) + "\n"
+	if err := atomicfile.Create(path, []byte(text), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	defer func() {
-		if rerr := os.Remove(f.Name()); err == nil {
-			err = rerr
-		}
-	}()
-	_, err = f.WriteString(keyFileHeader + base64.StdEncoding.EncodeToString(key) + "\n")
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return nil
 }
 
 // ID identifies the key file; it is not secret.

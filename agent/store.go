@@ -15,6 +15,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // record is one entry of the store's log: what changed about one work, or the
@@ -98,6 +100,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // openStore reads or creates the store in dir.
 func openStore(dir, consumer string, log *slog.Logger) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("opening the agent's store: %w", err)
+	}
+	if err := atomicfile.SweepTemp(dir); err != nil {
 		return nil, fmt.Errorf("opening the agent's store: %w", err)
 	}
 	s := &store{
@@ -465,12 +470,11 @@ func (s *store) rewrite() error {
 		w := s.works[id]
 		recs = append(recs, record{ID: id, Spec: w.Spec, Progress: w.Progress, Status: w.Status, Acked: w.Acked})
 	}
-	temp := s.path + ".new"
-	f, err := os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	file, err := atomicfile.New(s.path, 0o600)
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(f, 64<<10)
+	out := bufio.NewWriterSize(file, 64<<10)
 	for _, rec := range recs {
 		if err = formatLine(out, rec); err != nil {
 			break
@@ -479,35 +483,21 @@ func (s *store) rewrite() error {
 	if err == nil {
 		err = out.Flush()
 	}
-	if err == nil {
-		err = f.Sync()
-	}
 	var size int64
 	if err == nil {
-		size, err = f.Seek(0, io.SeekCurrent)
-	}
-	if err == nil {
-		err = os.Rename(temp, s.path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(s.path))
+		size, err = file.Seek(0, io.SeekCurrent)
 	}
 	if err != nil {
-		return errors.Join(err, f.Close(), os.Remove(temp))
+		return errors.Join(err, file.Abort())
+	}
+	if err := file.Replace(); err != nil {
+		return err
 	}
 	if s.f != nil {
 		s.f.Close()
 	}
-	s.f, s.size = f, size
+	s.f, s.size = file.File, size
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // setErr keeps the error of a write and returns that of the one before.

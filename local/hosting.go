@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/internal/atomicfile"
 )
 
 func hostingName(cluster string) string { return cluster + "-hosting" }
@@ -62,7 +63,7 @@ func (t topology) bootstrap(ctx context.Context, cluster, dir string) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(done, []byte(by))
+	return atomicfile.Write(done, []byte(by), 0o600)
 }
 
 // capacityOf is what fits into the memory of a machine beside the region, for

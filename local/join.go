@@ -15,6 +15,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/atomicfile"
 )
 
 // Credentials is the region's first key pair, for the person who started it.
@@ -56,7 +57,7 @@ func (t topology) ensureAdminKey(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := writeFile(file, out); err != nil {
+		if err := atomicfile.Write(file, out, 0o600); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 const (
@@ -62,18 +64,18 @@ func OpenCA(dir string) (*CA, error) {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 		}
-		if err := sweepTemp(filepath.Join(dir, sub)); err != nil {
+		if err := atomicfile.SweepTemp(filepath.Join(dir, sub)); err != nil {
 			return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 		}
 	}
-	if err := sweepTemp(dir); err != nil {
+	if err := atomicfile.SweepTemp(dir); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, caFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if data, err = newCA(); err == nil {
-			err = createFile(path, data, 0o600)
+			err = atomicfile.Create(path, data, 0o600)
 		}
 		if errors.Is(err, fs.ErrExist) {
 			data, err = os.ReadFile(path)
@@ -140,7 +142,7 @@ func (ca *CA) publish() error {
 	if have, err := os.ReadFile(path); err == nil && string(have) == string(ca.CertPEM()) {
 		return nil
 	}
-	return writeFile(path, ca.CertPEM(), 0o644)
+	return atomicfile.Write(path, ca.CertPEM(), 0o644)
 }
 
 // CertPEM returns the CA's certificate, which everybody may see.

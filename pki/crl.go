@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 const (
@@ -113,7 +115,7 @@ func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
 	}
 	for _, e := range entries {
 		name, ok := strings.CutSuffix(e.Name(), recordExt)
-		if !ok || strings.HasPrefix(name, tempPrefix) {
+		if !ok || strings.HasPrefix(name, atomicfile.TempPrefix) {
 			continue
 		}
 		rec, err := readRecord[revokedRecord](ca.dir, revokedDir, Name(name))
@@ -137,7 +139,7 @@ func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
 		return nil, err
 	}
 	data := pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: der})
-	return data, writeFile(ca.CRLFile(), data, 0o644)
+	return data, atomicfile.Write(ca.CRLFile(), data, 0o644)
 }
 
 // parseCRL reads one PEM revocation list. Its signature is not checked.

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // maxCRL bounds a revocation list: about 40 bytes for each certificate.
@@ -264,7 +266,7 @@ func (id *Identity) takeCRL(ctx context.Context, data []byte) (news bool, err er
 		return false, nil
 	}
 	// First on disk: what was cut off stays out after a kill, too.
-	if err := writeFile(filepath.Join(id.o.Dir, crlFile), data, 0o600); err != nil {
+	if err := atomicfile.Write(filepath.Join(id.o.Dir, crlFile), data, 0o600); err != nil {
 		return false, err
 	}
 	cut := id.guard.take(list)

@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 const (
@@ -102,7 +104,7 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := sweepTemp(o.Dir); err != nil {
+	if err := atomicfile.SweepTemp(o.Dir); err != nil {
 		return nil, err
 	}
 	if err := id.loadCRL(); err != nil {
@@ -185,7 +187,7 @@ func (id *Identity) load(file string) (*ecdsa.PrivateKey, *x509.Certificate, err
 			return nil, nil, err
 		}
 		if data, err = encodeKey(key); err == nil {
-			err = createFile(path, data, 0o600)
+			err = atomicfile.Create(path, data, 0o600)
 		}
 		if !errors.Is(err, fs.ErrExist) {
 			return key, nil, err
@@ -232,7 +234,7 @@ func (id *Identity) save(key *ecdsa.PrivateKey, cert *x509.Certificate) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(id.o.Dir, identityFile), append(data, encodeCert(cert.Raw)...),
+	if err := atomicfile.Write(filepath.Join(id.o.Dir, identityFile), append(data, encodeCert(cert.Raw)...),
 		0o600); err != nil {
 		return err
 	}
@@ -414,7 +416,7 @@ func (id *Identity) dropToken() error {
 	if err != nil || text == "" {
 		return err
 	}
-	if err := writeFile(filepath.Join(id.o.Dir, spentFile), []byte(tokenHash(text)), 0o600); err != nil {
+	if err := atomicfile.Write(filepath.Join(id.o.Dir, spentFile), []byte(tokenHash(text)), 0o600); err != nil {
 		return err
 	}
 	return id.removeToken()

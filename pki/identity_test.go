@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/rest"
 )
 
@@ -337,7 +338,7 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 				t.Fatal(err)
 			}
 			data, _ := encodeKey(key)
-			if err := writeFile(filepath.Join(o.Dir, identityFile), append(data, encodeCert(der)...),
+			if err := atomicfile.Write(filepath.Join(o.Dir, identityFile), append(data, encodeCert(der)...),
 				0o600); err != nil {
 				t.Fatal(err)
 			}

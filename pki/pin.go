@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 var fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -53,7 +55,7 @@ func PinCA(ctx context.Context, url, want, file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	return writeFile(file, encodeCert(ca.Raw), 0o644)
+	return atomicfile.Write(file, encodeCert(ca.Raw), 0o644)
 }
 
 func awaitCA(ctx context.Context, url string) ([]byte, error) {

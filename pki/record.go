@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // RenewalGrace is for how long after its end a certificate may still be
@@ -296,7 +298,7 @@ func writeRecord[R issuedRecord | revokedRecord](dir, kind string, name Name, re
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, kind, string(name)+recordExt), data, 0o600)
+	return atomicfile.Write(filepath.Join(dir, kind, string(name)+recordExt), data, 0o600)
 }
 
 // Enrolled reports whether the identity of name in dir needs no join token:

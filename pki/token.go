@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 const (
@@ -92,7 +94,7 @@ func (ca *CA) createToken(name Name, ttl time.Duration) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return text, createFile(ca.tokenPath(text)+tokenExt, data, 0o600)
+	return text, atomicfile.Create(ca.tokenPath(text)+tokenExt, data, 0o600)
 }
 
 // redeem exchanges a token's text for its identity, on behalf of the key with
@@ -117,7 +119,7 @@ func (ca *CA) redeem(text, keyHash string, want Name) (Name, error) {
 		if !time.Now().Before(rec.Expires) {
 			return "", fmt.Errorf("%w: at %s", ErrTokenExpired, rec.Expires.Format(time.RFC3339))
 		}
-		if err = createFile(path+claimExt, []byte(keyHash), 0o600); err == nil {
+		if err = atomicfile.Create(path+claimExt, []byte(keyHash), 0o600); err == nil {
 			return rec.Identity, nil
 		}
 		if errors.Is(err, fs.ErrExist) {

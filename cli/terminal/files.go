@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"github.com/oasdiff/yaml"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // WritePrivate writes a file that only its owner may read, whole or not at all.
@@ -30,18 +32,7 @@ func writeWhole(path string, data []byte, mode fs.FileMode) error {
 		_, err = f.Write(data)
 		return errors.Join(err, f.Close())
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // for its owner alone
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Chmod(mode), tmp.Close()); err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name())
-	}
-	return err
+	return atomicfile.Write(path, data, mode)
 }
 
 // WritePublic replaces a file that everybody may read, whole or not at all.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/logfile"
 )
 
@@ -131,7 +132,7 @@ func (r record) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	temporary := recordPath(dir) + ".tmp"
+	temporary := recordPath(dir) + ".tmp" // one name: a test puts a full disk there
 	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -146,7 +147,10 @@ func (r record) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(temporary, recordPath(dir))
+	if err := os.Rename(temporary, recordPath(dir)); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(dir)
 }
 
 // logLimit is the size at which a plane's log is set aside; one old log stays.

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"atoll.dev/internal/atomicfile"
 )
 
 // Route is where connections for a server name go.
@@ -64,22 +65,7 @@ func writeTable(path string, t table) error {
 	if err != nil {
 		return fmt.Errorf("routes: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".routes-*")
-	if err != nil {
-		return fmt.Errorf("routes: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
+	if err := atomicfile.Write(path, data, 0o600); err != nil {
 		return fmt.Errorf("routes: %w", err)
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/pgsession"
 )
 
@@ -210,16 +211,21 @@ func (c *Cluster) writeSettings(a account, dir string) error {
 	for _, k := range keys {
 		fmt.Fprintf(&b, "%s = %s\n", k, settings[k])
 	}
-	path := filepath.Join(dir, marker)
-	if err := os.WriteFile(path+".new", []byte(b.String()), 0o600); err != nil {
+	file, err := atomicfile.New(filepath.Join(dir, marker), 0o600)
+	if err != nil {
 		return err
 	}
-	if a.switches {
-		if err := os.Chown(path+".new", a.uid, a.gid); err != nil {
-			return err
-		}
+	_, err = file.WriteString(b.String())
+	if err == nil && a.switches {
+		err = file.Chown(a.uid, a.gid)
 	}
-	return os.Rename(path+".new", path)
+	if err != nil {
+		return errors.Join(err, file.Abort())
+	}
+	if err := file.Replace(); err != nil {
+		return err
+	}
+	return file.Close()
 }
 
 // DSN is how to connect to one database as one role.
