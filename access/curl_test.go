@@ -44,7 +44,7 @@ func curlServer(t *testing.T) (url, ca string) {
 	return srv.URL, ca
 }
 
-// curl runs the real one, and returns its status and body.
+// curl runs the program curl and returns the status and the body.
 func curl(t *testing.T, url, ca, user string, args ...string) (status, body string) {
 	t.Helper()
 	args = append([]string{"--silent", "--show-error", "--cacert", ca, "--max-time", "20",

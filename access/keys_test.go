@@ -37,7 +37,7 @@ func openStore(t *testing.T, dsn string, hooks store.Hooks) *store.Store {
 	return s
 }
 
-// runKeys is one process's KeyStore, running until the test ends.
+// runKeys runs the KeyStore of one process until the test ends.
 func runKeys(t *testing.T, s *store.Store, keyFile string, o CacheObserver) *KeyStore {
 	t.Helper()
 	k := NewKeyStore(s, sealer(t, keyFile), o)
@@ -57,7 +57,8 @@ func runKeys(t *testing.T, s *store.Store, keyFile string, o CacheObserver) *Key
 	return k
 }
 
-// eventually waits for the cache to meet what is wanted, by its own signal.
+// eventually waits until holds returns true, and checks it after each change of the
+// cache.
 func eventually(t *testing.T, k *KeyStore, within time.Duration, want string, holds func() bool) {
 	t.Helper()
 	limit := time.NewTimer(within)
@@ -237,8 +238,8 @@ func TestAWrongKeyFileIsSaid(t *testing.T) {
 	}
 }
 
-// Whoever can write to the database, but has no key file, gains nothing by
-// moving a key pair to a privileged account.
+// A writer of the database without the key file cannot move a key pair to a privileged
+// account.
 func TestAKeyPairThatWasChangedInTheDatabaseIsUnusable(t *testing.T) {
 	dsn, file := pgtest.DSN(t), filepath.Join(t.TempDir(), "key")
 	s := openStore(t, dsn, store.Hooks{})

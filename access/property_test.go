@@ -63,7 +63,7 @@ func TestWhateverTheSDKSignsVerifies(t *testing.T) {
 	})
 }
 
-// meaning is what a handler can see of what a signature covers.
+// meaning returns what a handler sees of the signed parts of a request.
 func meaning(r *http.Request, signedHeaders []string) string {
 	m, _ := messageOf(r)
 	q, err := url.ParseQuery(r.URL.RawQuery)
@@ -199,8 +199,8 @@ func FuzzPresignedQuery(f *testing.F) {
 	})
 }
 
-// checkRefusal says that err is a refusal that can be shown. Nobody guesses a
-// signature, so there always is one.
+// checkRefusal checks that err is a complete refusal. No drawn signature is right, so
+// that there always is one.
 func checkRefusal(t *testing.T, err error) {
 	t.Helper()
 	e, ok := err.(*rest.Error)

@@ -83,7 +83,7 @@ func TestThePolicyDecidesByTheRouteAndItsResource(t *testing.T) {
 	}
 }
 
-// Whoever may do nothing learns nothing about the routes either.
+// A caller without rights gets 403 everywhere, so that he cannot find out the routes.
 func TestTheUnprivilegedAreRefusedEverywhere(t *testing.T) {
 	rt := NewRouter(Options{Identifier: fixedIdentity{Account: account}, Log: quiet})
 	rt.Handle(Route{"GET", "/live", "DescribeHealth", "Region", "", Public}, notFound)

@@ -58,8 +58,8 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	return w
 }
 
-// I10: no handler runs without identity. Every route is walked, with every
-// way of having none.
+// I10: no handler runs without identity. The test calls every route with each kind of
+// missing identity.
 func TestI10NoHandlerRunsWithoutIdentity(t *testing.T) {
 	ran := 0
 	rt := newTestRouter(quiet, testKeys(), nil)

@@ -30,7 +30,7 @@ const (
 
 var testTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// fixedKeys is a Keys of a map.
+// fixedKeys implements Keys by a map.
 type fixedKeys map[string]Key
 
 func (k fixedKeys) Lookup(id string) (Key, bool, error) {
@@ -50,7 +50,7 @@ func testVerifier() *Verifier {
 	return &Verifier{Region: testRegion, Keys: testKeys(), Now: func() time.Time { return testTime }}
 }
 
-// wire is a request as the bytes that a client sends.
+// wire returns the bytes that a client sends for a request.
 func wire(t interface{ Fatal(...any) }, r *http.Request) []byte {
 	var b bytes.Buffer
 	if err := r.Write(&b); err != nil {
@@ -248,8 +248,7 @@ func TestWhatAWSsSDKSigns(t *testing.T) {
 	}
 }
 
-// signAs signs a canonical path and query, as a client with a notion of its
-// own of what is canonical does.
+// signAs signs a canonical path and query that a client computes in its own way.
 func signAs(path, query string) string {
 	empty := sha256.Sum256(nil)
 	c := &claim{date: testTime, scope: scope{testTime.Format(dateFormat), testRegion, service, terminator}}

@@ -13,7 +13,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// signedRequest is a request as our own client signs it.
+// signedRequest returns a request that package client has signed.
 func signedRequest(t *testing.T, body string, at time.Time, creds client.Credentials) *http.Request {
 	t.Helper()
 	r := request(t, "POST", "/api/v0/work?a=1", body)
@@ -34,7 +34,7 @@ func TestWhatOurClientSignsVerifies(t *testing.T) {
 	}
 }
 
-// Each fault has a reason of its own.
+// Each fault has its own code.
 func TestFaultsOfTheHeaderForm(t *testing.T) {
 	edit := func(old, new string) func(*http.Request) {
 		return func(r *http.Request) {
@@ -252,8 +252,8 @@ func TestWithoutKeyPairsNobodyIsCalledUnknown(t *testing.T) {
 	}
 }
 
-// An unknown key and a wrong signature take the same steps. Allocations count
-// them without a clock.
+// An unknown key and a wrong signature take the same steps. The test counts
+// allocations, which need no clock.
 func TestAnUnknownKeyCostsWhatAWrongSignatureDoes(t *testing.T) {
 	cost := func(id string) float64 {
 		c := client.Credentials{AccessKeyID: id, SecretAccessKey: "wrong", Region: testRegion}

@@ -31,7 +31,7 @@ type world struct {
 	previous []Event
 }
 
-// The files say what is reported and show what clients are told:
+// The files have the reports of adapters, and the status and events that follow:
 //
 //	create | update | delete | remove [pool=NAME]
 //	report adapter=NAME [pool=NAME] [generation=N] CONDITION=STATUS[:reason[:message]] ...
@@ -160,7 +160,7 @@ func (w *world) report(t *testing.T, of *subject, d *datadriven.TestData) {
 	w.record(of, "update", false)
 }
 
-// awaiting is what the lifecycle manager says of who has to report still.
+// awaiting returns the required adapters that have not reported yet.
 func (w *world) awaiting(of *subject) (all []clm.Awaited) {
 	wanted := "Available"
 	if of.resource.DeletedTime != nil {

@@ -12,8 +12,8 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// Maestro writes down who changed what: the caller of the Platform API, not
-// the Platform API.
+// Maestro records the caller of the Platform API as the author of a change, not the
+// Platform API.
 func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 	ctx := t.Context()
 	dsn := pgtest.DSN(t)
@@ -46,7 +46,7 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 		"remove Consumer"+by)
 }
 
-// The lifecycle manager does, too.
+// The lifecycle manager records the caller, too.
 func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
 	l := startLifecycle(t)
 	ctx, p := t.Context(), l.as(operator)
@@ -83,8 +83,8 @@ func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
 		"delete NodePool"+by, "update Cluster"+by)
 }
 
-// recorded compares the history of a database, as far as it is of interest,
-// with what is wanted, and says whether each change has a request of its own.
+// recorded compares the history of a database with the wanted lines, and checks that
+// each change has a request id of its own.
 func recorded(t *testing.T, dsn, of string, want ...string) {
 	t.Helper()
 	ctx := t.Context()

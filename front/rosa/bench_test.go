@@ -11,8 +11,8 @@ import (
 	"atoll.dev/internal/postgres"
 )
 
-// BenchmarkPostWork posts works one after the other, and as many at once as
-// parallelism says: signed, over TLS, to a database that waits for its disk.
+// BenchmarkPostWork posts works one after the other, and several at once: signed,
+// over TLS, to a database that waits for its disk.
 func BenchmarkPostWork(b *testing.B) {
 	pg := pgtest.Server(b)
 	behind := startBehind(b, pg.DSN("postgres", postgres.Superuser))

@@ -11,8 +11,9 @@ import (
 	"atoll.dev/client/clmclient"
 )
 
-// Who asks what releases there are does not wait for another who asks in vain.
-func TestNobodyWaitsForAnothersQuestion(t *testing.T) {
+// A request that reads the releases does not wait for the hanging read of another
+// request.
+func TestARequestDoesNotWaitForTheReadOfAnother(t *testing.T) {
 	asked := make(chan struct{}, 2)
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}

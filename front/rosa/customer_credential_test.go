@@ -32,7 +32,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// plane is a control plane's CA.
+// plane has the CA of a control plane.
 type plane struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -58,7 +58,8 @@ func newPlane(t *testing.T) *plane {
 	return &plane{t, cert, key}
 }
 
-// sign is what hosting makes of a Credential.
+// sign returns the data that the adapter reports after hosting has signed a
+// Credential.
 func (p *plane) sign(id, request, username string, lifetime time.Duration, key crypto.PublicKey) string {
 	block, _ := pem.Decode([]byte(request))
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
@@ -136,7 +137,7 @@ func (p *plane) serve(l *lifecycle, answer func(r clmclient.Resource, data map[s
 	l.t.Cleanup(func() { stop(); <-done })
 }
 
-// login is what a kubeconfig has.
+// login has the parts of a kubeconfig.
 type login struct {
 	CurrentContext string `json:"current-context"`
 	Clusters       []struct {
@@ -173,8 +174,8 @@ func loginOf(t *testing.T, kubeconfig string) login {
 	return k
 }
 
-// A key that the API makes is in the answer to one POST and nowhere else: not
-// in the lifecycle manager's database, in no other answer and in no log.
+// A key that the API makes is in the answer to one POST and nowhere else: neither in
+// the lifecycle manager's database, nor in another answer, nor in a log.
 func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	l := startLifecycle(t)
 	ctx, p := t.Context(), l.as(operator)
@@ -269,8 +270,9 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	}
 }
 
-// A control plane that does not answer in time is 503, and leaves nothing.
-func TestNobodySigns(t *testing.T) {
+// When the control plane does not sign in time, the answer is 503, and no credential
+// is left.
+func TestACredentialThatIsNotSignedIsDeleted(t *testing.T) {
 	l := startLifecycle(t)
 	ctx := t.Context()
 	made, err := l.as(operator).CreateCluster(ctx, named("demo", ""))
@@ -304,7 +306,7 @@ func ownRequest(t *testing.T) (*ecdsa.PrivateKey, string) {
 	return key, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// everything is the text of all tables of a database.
+// everything returns the text of all tables of a database.
 func everything(t *testing.T, dsn string) string {
 	t.Helper()
 	ctx := t.Context()
@@ -377,7 +379,7 @@ func TestCredentialsThatDoNotCome(t *testing.T) {
 	want(t, err, 409, "CLUSTERS-MGMT-CREDENTIAL-004", "being deleted")
 }
 
-// optional is nil for an empty text.
+// optional returns nil for an empty text.
 func optional(text string) *string {
 	if text == "" {
 		return nil

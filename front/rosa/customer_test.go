@@ -26,8 +26,8 @@ import (
 	"atoll.dev/pki"
 )
 
-// lifecycle is a front over a real lifecycle manager with a region's kinds and
-// tenancy. The test plays the adapters.
+// lifecycle is a front with a real lifecycle manager that has a region's kinds and
+// tenancy. The test reports as the adapters do.
 type lifecycle struct {
 	t            *testing.T
 	dsn          string
@@ -90,7 +90,7 @@ func startLifecycle(t *testing.T) *lifecycle {
 		return c
 	}
 	l.system = dial("adapter")
-	l.updateAtCLM("1.36.2", "1.36.3")
+	l.createReleases("1.36.2", "1.36.3")
 	l.front = dial("platform")
 	if l.maestro, err = maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1",
 		GRPC: "127.0.0.1:1"}); err != nil {
@@ -102,7 +102,7 @@ func startLifecycle(t *testing.T) *lifecycle {
 	return l
 }
 
-// logged is a log that goroutines write.
+// logged is a log that several goroutines write.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -125,7 +125,7 @@ func (l *lifecycle) as(key access.Key) *client.Client {
 	return clientOf(l.t, l.endpoint, l.ca, key)
 }
 
-// once is a client that repeats nothing.
+// once returns a client that sends each request once.
 func (l *lifecycle) once(key access.Key) *client.Client {
 	l.t.Helper()
 	p, err := client.New(client.Options{
@@ -139,8 +139,8 @@ func (l *lifecycle) once(key access.Key) *client.Client {
 	return p
 }
 
-// updateAtCLM makes releases.
-func (l *lifecycle) updateAtCLM(versions ...string) {
+// createReleases creates the Versions of the region.
+func (l *lifecycle) createReleases(versions ...string) {
 	l.t.Helper()
 	ctx := l.t.Context()
 	channel, err := l.system.Create(ctx, "channels", apiclm.ResourceCreate{Kind: "Channel", Name: "stable",
@@ -160,7 +160,7 @@ func (l *lifecycle) updateAtCLM(versions ...string) {
 	}
 }
 
-// report reports on a resource as an adapter does. Conditions are
+// report sends an adapter's report on a resource. Conditions are
 // "Type=Status:Reason:message".
 func (l *lifecycle) report(in clmclient.Collection, id, adapter, data string, conditions ...string) {
 	l.t.Helper()
@@ -189,7 +189,7 @@ func (l *lifecycle) report(in clmclient.Collection, id, adapter, data string, co
 	}
 }
 
-// up reports all that makes a cluster Ready.
+// up sends the reports that make a cluster Ready.
 func (l *lifecycle) up(id string) {
 	l.t.Helper()
 	l.report("clusters", id, "placement", `{"state":"Placed","management_cluster":"management-01"}`,
@@ -200,7 +200,7 @@ func (l *lifecycle) up(id string) {
 		"stages":{"ordered":%[1]q,"plane_starting":%[1]q,"api_serving":%[1]q,"ready":%[1]q}}`, time.Now().UTC().Format(time.RFC3339Nano)), "Available=True:AsExpected:the control plane serves")
 }
 
-// gone reports that nothing is left of what is being deleted.
+// gone sends the reports that finalize a deleted resource.
 func (l *lifecycle) gone(in clmclient.Collection, id string, adapters ...string) {
 	l.t.Helper()
 	for _, a := range adapters {
@@ -464,7 +464,8 @@ func TestNodePoolsBelongToTheirCluster(t *testing.T) {
 	}
 }
 
-// What is another account's is not there, for privileged accounts, too (I10).
+// Resources of another account do not exist for a caller, also not for a privileged
+// one (I10).
 func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 	l := startLifecycle(t)
 	ctx, p, other := t.Context(), l.as(operator), l.as(neighbour)

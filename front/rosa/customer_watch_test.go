@@ -22,7 +22,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// Pages of any offset lose and repeat nothing, whatever the page before was.
+// Pages at any offset lose and repeat no item.
 func TestPagesLoseNothing(t *testing.T) {
 	l := startLifecycle(t)
 	ctx, p := t.Context(), l.as(operator)
@@ -89,8 +89,8 @@ func TestPagesLoseNothing(t *testing.T) {
 	}
 }
 
-// A page may be in two pages of the lifecycle manager, or behind its first.
-func TestPagesAcrossThoseOfTheLifecycleManager(t *testing.T) {
+// A page may span two pages of the lifecycle manager, or begin after its first.
+func TestPagesAcrossPagesOfTheLifecycleManager(t *testing.T) {
 	l := startLifecycle(t)
 	tenant := clmclient.WithTenant(t.Context(), operator.Account)
 	var ids []string
@@ -131,7 +131,7 @@ func (l *lifecycle) get(t *testing.T, path string, into any) (status int) {
 	return status
 }
 
-// curl calls with a foreign client.
+// curl calls the API with the program curl.
 func (l *lifecycle) curl(t *testing.T, method, path, body string, headers ...string) ([]byte, int) {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "body")
@@ -161,8 +161,7 @@ func (l *lifecycle) curl(t *testing.T, method, path, body string, headers ...str
 	return data, status
 }
 
-// A client that knows nothing of us makes, changes and deletes a cluster, by
-// the contract's words.
+// A client that knows only the contract creates, changes and deletes a cluster.
 func TestAForeignClient(t *testing.T) {
 	l := startLifecycle(t)
 	body, status := l.curl(t, "POST", "/prod/api/v0/clusters",
@@ -290,9 +289,9 @@ func TestChangesOfTheAccountsClustersAreWatched(t *testing.T) {
 	}
 }
 
-// What happens to a cluster and its node pools is told as it happens, and from
+// A watch sends the events of a cluster and its node pools when they happen, and from
 // a cursor on.
-func TestEventsAreToldAsTheyHappen(t *testing.T) {
+func TestAWatchSendsEventsWhenTheyHappen(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	l := startLifecycle(t)

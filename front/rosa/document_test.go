@@ -17,8 +17,8 @@ import (
 	"atoll.dev/api/platform"
 )
 
-// answerSchemas are what only answers are made of. In them, what the document
-// does not name must not be.
+// answerSchemas are the schemas of answers. An answer may not have members that the
+// document does not name.
 var answerSchemas = []string{
 	"Cluster", "ClusterStatus", "Endpoint", "PlacementRef", "ClusterList", "ClusterDeletion", "ClusterStatuses",
 	"ControllerStatus", "Event", "EventList",
@@ -39,8 +39,8 @@ var documentRouter = sync.OnceValues(func() (routers.Router, error) {
 	return legacy.NewRouter(doc, openapi3.DisableExamplesValidation())
 })
 
-// asDocumented holds every answer of a handler against the document, streams
-// apart, and every request that is granted.
+// asDocumented compares every answer of a handler, except streams, and every accepted
+// request with the document.
 func asDocumented(t testing.TB, h http.Handler) http.Handler {
 	router, err := documentRouter()
 	if err != nil {

@@ -24,10 +24,9 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// A customer who calls every route and watches every watch finds no management
-// cluster and no amount of what is free there: of other management clusters
-// never, of the cluster's own as far as the region shows it. Reports here are as
-// talkative as an adapter of an older version made them.
+// A customer who calls every route and every watch reads neither the names nor the
+// free capacity of other management clusters, and the name of the cluster's own only
+// where the region shows it. The reports have the long messages of older adapters.
 func TestACustomerFindsNoInventory(t *testing.T) {
 	l := startLifecycle(t)
 	const inventory = "edge-7: planes: 4711 of 5822 free, 1 needed; edge-8: cordoned; and 933 more"
@@ -73,8 +72,8 @@ func TestACustomerFindsNoInventory(t *testing.T) {
 	}
 }
 
-// inhabit makes a cluster of the customer that has been through everything, one
-// that waits, and what belongs to them.
+// inhabit creates a customer's cluster that was created, ready, updated and failed, a
+// cluster that waits for capacity, and their node pools and credentials.
 func (l *lifecycle) inhabit(inventory string) (id string) {
 	t := l.t
 	who := access.Identity{Account: cluster.Account(customer.Account), Principal: customer.Principal}
@@ -117,8 +116,8 @@ func (l *lifecycle) inhabit(inventory string) (id string) {
 	return id
 }
 
-// walk calls every route of the document and returns what each says. Watches are
-// read up to the bookmark behind what there is.
+// walk calls every route of the document and returns the answers. It reads a watch up
+// to the bookmark after the existing resources.
 func walk(t *testing.T, s *httptest.Server, cluster string, privileged bool) map[string]string {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(platform.OpenAPI)

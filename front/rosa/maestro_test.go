@@ -60,7 +60,7 @@ func (id identity) client(service string) *tls.Config {
 	}
 }
 
-// behind is what the front stands on: a Maestro with its broker and database,
+// behind has the services behind the front: a Maestro with its broker and database,
 // which a test may stop and start again.
 type behind struct {
 	t      testing.TB
@@ -97,7 +97,7 @@ func startBehind(t testing.TB, dsn string) *behind {
 	return b
 }
 
-// listen takes an address, the same one after the first time.
+// listen listens at an address; a later call gets the same address again.
 func (b *behind) listen(addr *string) net.Listener {
 	b.t.Helper()
 	l, err := net.Listen("tcp", *addr)
@@ -148,7 +148,7 @@ func (b *behind) startMaestro() {
 	b.stopMaestro = b.run("maestro", server.Run)
 }
 
-// waitReady returns when Maestro takes work.
+// waitReady waits until Maestro accepts works.
 func waitReady(t testing.TB, m *maestroclient.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)

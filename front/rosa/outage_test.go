@@ -21,7 +21,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// impatient is a client that takes the first answer.
+// impatient returns a client that does not retry.
 func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Client {
 	t.Helper()
 	p, err := client.New(client.Options{
@@ -55,8 +55,8 @@ func eventually(t *testing.T, what string, f func() error) {
 	}
 }
 
-// Whatever is down behind the front: every answer is 503 with Retry-After and
-// comes within 2 s, and all is well again by itself when it is back.
+// Whichever service behind the front is down, every answer is 503 with Retry-After
+// within 2 s, and the front recovers by itself when the service is back.
 func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 	ctx := t.Context()
 	pg := pgtest.Server(t)
@@ -144,8 +144,8 @@ func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
 	}
 }
 
-// A work that is being deleted can be got until its agent says that it is
-// gone; then it is 404, and its management cluster can go too.
+// A deleted work can be read until its agent confirms the deletion; then it is 404, and
+// its management cluster can be deleted.
 func TestDeletedWorkIsGoneOnceItsAgentConfirms(t *testing.T) {
 	ctx := t.Context()
 	b := startBehind(t, pgtest.DSN(t))

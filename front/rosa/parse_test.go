@@ -42,7 +42,7 @@ func TestWorkOfTheContractIsRead(t *testing.T) {
 	}
 }
 
-// workWith is the contract's example with parts replaced.
+// workWith returns the contract's example with parts replaced.
 func workWith(t *testing.T, change func(req, data, metadata map[string]any)) string {
 	t.Helper()
 	var req map[string]any
@@ -150,8 +150,8 @@ func TestNamesOfManagementClusters(t *testing.T) {
 	}
 }
 
-// FuzzParseWork finds no body that panics, and none that is accepted although
-// it could not be published.
+// FuzzParseWork looks for a body that panics, and for an accepted body that cannot be
+// published.
 func FuzzParseWork(f *testing.F) {
 	f.Add([]byte(contractWork))
 	f.Add(

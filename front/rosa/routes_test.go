@@ -120,7 +120,7 @@ func routesOf() []access.Route {
 	return router.Routes()
 }
 
-// unreachable is a Maestro at an address where nobody listens.
+// unreachable returns a client of a Maestro at an address where nobody listens.
 func unreachable(t *testing.T) *maestroclient.Client {
 	t.Helper()
 	m, err := maestroclient.New(maestroclient.Options{HTTP: "http://127.0.0.1:1", GRPC: "127.0.0.1:1"})
@@ -147,8 +147,8 @@ func codeIn(t *testing.T, w *httptest.ResponseRecorder) string {
 	return e.Code
 }
 
-// Every route but live and ready refuses who has no identity: by the
-// authenticator, and when the front is wired without one.
+// Every route but live and ready refuses a request without identity, also when the
+// Identifier is wired wrongly.
 func TestNoRouteRunsWithoutIdentityI10(t *testing.T) {
 	for name, identifier := range map[string]access.Identifier{
 		"access": &access.Verifier{Region: "local", Keys: noKeys{}}, "wrongly wired": noIdentity{},
@@ -211,7 +211,7 @@ func TestUnavailableMaestroIs503Within2Seconds(t *testing.T) {
 	}
 }
 
-// Without the lifecycle manager every call about clusters is 503, soon.
+// Without the lifecycle manager every call about clusters is 503 within 2 s.
 func TestUnavailableLifecycleManagerIs503Within2Seconds(t *testing.T) {
 	away, err := clmclient.New(clmclient.Options{Endpoint: "http://127.0.0.1:1", Budget: time.Millisecond})
 	if err != nil {

@@ -33,7 +33,7 @@ func format(p document.Problems) (all []string) {
 	return all
 }
 
-// expectProblems compares problems with what is wanted: a field, and a part of the
+// expectProblems compares problems with the wanted ones: a field, and a part of the
 // message after ": ".
 func expectProblems(t *testing.T, p document.Problems, want ...string) {
 	t.Helper()
@@ -394,8 +394,8 @@ func TestANodePoolChanges(t *testing.T) {
 	}
 }
 
-// What is accepted is whole: it can be read as the contract has it, and putting
-// it back changes nothing.
+// An accepted spec can be decoded by the contract's types, and putting it back changes
+// nothing.
 func FuzzCluster(f *testing.F) {
 	f.Add([]byte(`{"name":"demo","spec":{"displayName":"x","aws":{"region":"us"},"tags":{"a":"b"}}}`),
 		[]byte(`{"spec":{"displayName":null}}`))
