@@ -8,23 +8,24 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-// View is what a replica knows of a resource of its slots. Times that are not
-// known are absent.
+// View is a resource in the table of a replica, as GET /sentinel shows it. An
+// unknown time is absent.
 type View struct {
 	ID         string     `json:"id"`
 	Kind       string     `json:"kind"`
 	Slot       int        `json:"slot"`
 	Generation int64      `json:"generation"`
-	Told       int64      `json:"told_generation"` // of the last event; 0: of none
+	Told       int64      `json:"told_generation"` // generation of the last event; 0 before the first event
 	ToldTime   *time.Time `json:"last_event_time,omitempty"`
-	Attempts   int        `json:"attempts"` // events since there was progress
-	Pending    bool       `json:"pending"`  // it needs an event, or more of them
-	Sending    bool       `json:"sending"`
-	Due        *time.Time `json:"next_due_time,omitempty"` // absent: when something happens
+	Attempts   int        `json:"attempts"`                // events since the last progress
+	Pending    bool       `json:"pending"`                 // the sentinel has to send an event, or to repeat it
+	Sending    bool       `json:"sending"`                 // an event is on its way to the broker
+	Due        *time.Time `json:"next_due_time,omitempty"` // of the next event; absent: only a change makes one
 }
 
-// Look returns what this replica knows of the resources of an id; none when they
-// are another's.
+// Look returns the resources with an id in the slots of this replica, of every kind;
+// none when another replica has the slots, and none when the loop of the sentinel does
+// not answer within a second.
 func (s *Sentinel) Look(ctx context.Context, id string) []View {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -57,7 +58,7 @@ func (s *Sentinel) Look(ctx context.Context, id string) []View {
 	}
 }
 
-// look answers GET /sentinel?id=.
+// look handles GET /sentinel?id=ID.
 func (s *Sentinel) look(w http.ResponseWriter, r *http.Request) error {
 	id := r.URL.Query().Get("id")
 	all := s.Look(r.Context(), id)
