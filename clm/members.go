@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"net/http"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	api "atoll.dev/api/clm"
+	"atoll.dev/internal/rendezvous"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -111,25 +111,12 @@ func (s sharing) left(member string) sharing {
 	return next
 }
 
-// wanted is the replica that should hold a slot: that of the highest weight, so
-// that who comes and goes moves its own slots only.
-func (s sharing) wanted(slot int) (best string) {
-	most := uint64(0)
-	for m := range s.Until {
-		h := fnv.New64a()
-		h.Write([]byte(strconv.Itoa(slot) + "\x00" + m))
-		if w := mixed(h.Sum64()); best == "" || w > most || w == most && m > best {
-			best, most = m, w
-		}
-	}
-	return best
-}
-
-// mixed spreads a hash over all its bits (splitmix64's end).
-func mixed(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+// wanted returns the replica that should hold a slot, "" if there is none.
+func (s sharing) wanted(slot int) string {
+	owner, _ := rendezvous.Owner(slices.Collect(maps.Keys(s.Until)), func(member string) string {
+		return strconv.Itoa(slot) + "\x00" + member
+	})
+	return owner
 }
 
 // changeSharing changes the sharing of an adapter. Times are the database's.

@@ -3,7 +3,6 @@ package maestro
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/internal/pgsession"
+	"atoll.dev/internal/rendezvous"
 	"atoll.dev/maestro/delivery"
 	"atoll.dev/store"
 )
@@ -55,20 +55,12 @@ func slotOf(consumer string) int {
 	return int(h.Sum32() % deliverySlots)
 }
 
-// wantedHolder says which of the live servers is to hold a slot: the one of the
-// highest weight, so that a server that comes or goes moves its own slots only.
+// wantedHolder returns the live server that should hold a slot, 0 if there is none.
 func wantedHolder(slot int, live []int64) int64 {
-	weight := func(key int64) uint64 {
-		var b [16]byte
-		binary.BigEndian.PutUint64(b[:8], uint64(slot))
-		binary.BigEndian.PutUint64(b[8:], uint64(key))
-		sum := sha256.Sum256(b[:])
-		return binary.BigEndian.Uint64(sum[:])
-	}
-	return slices.MaxFunc(live, func(a, b int64) int {
-		return cmp.Or(cmp.Compare(weight(a), weight(b)),
-			cmp.Compare(a, b))
+	owner, _ := rendezvous.Owner(live, func(key int64) string {
+		return string(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(slot)), uint64(key)))
 	})
+	return owner
 }
 
 // divide decides which slots a server gives back and takes. live has the keys of

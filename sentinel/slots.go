@@ -1,19 +1,16 @@
 package sentinel
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/internal/rendezvous"
 	"atoll.dev/store"
 )
 
@@ -43,18 +40,13 @@ alter table sentinel_slot set (fillfactor = 50);
 // member is one replica, as the others see it.
 type member struct{ name, session string }
 
-// share says which of the members should hold a slot: the one of the highest
-// weight, so that a member's coming and going moves its own slots only. All
-// replicas come to the same.
+// share returns the session of the member that should hold a slot, "" if there is no member. All replicas
+// come to the same.
 func share(fleet string, slot int, members []member) string {
-	weight := func(m member) uint64 {
-		sum := sha256.Sum256([]byte(fleet + "\x00" + strconv.Itoa(slot) + "\x00" + m.name))
-		return binary.BigEndian.Uint64(sum[:])
-	}
-	best := slices.MaxFunc(members, func(a, b member) int {
-		return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(a.session, b.session))
+	owner, _ := rendezvous.Owner(members, func(m member) string {
+		return fleet + "\x00" + strconv.Itoa(slot) + "\x00" + m.name
 	})
-	return best.session
+	return owner.session
 }
 
 // holding is what the database says of the slots that this replica holds.
