@@ -17,7 +17,7 @@ import (
 	"atoll.dev/store"
 )
 
-// Codes of errors, of CLM's table.
+// Error codes of CLM's table.
 const (
 	codeForbidden = "HYPERFLEET-AUZ-001"
 	codeNotFound  = "HYPERFLEET-NTF-001"
@@ -29,21 +29,18 @@ func noCluster(id string) error {
 	return rest.Errorf(http.StatusNotFound, codeNotFound, "Cluster with id='%s' not found", rest.Shorten(id, 100))
 }
 
-// placeAttempts bounds how often a choice is made anew because others took the
-// room: each time somebody else was placed.
+// placeAttempts bounds how often place chooses again because another cluster took the room.
 const placeAttempts = 50
 
-// errTaken says that what was chosen does not fit any more.
+// errTaken is the error of a choice that does not fit any more.
 var errTaken = errors.New("the management cluster that was chosen does not fit any more")
 
-// place places a cluster, or finds it placed, or has it wait. It returns the
-// placement's document. A cluster that is not there, or is being deleted, is
-// refused.
+// place places a cluster and returns the placement's document: Placed, now or earlier, or Waiting. It
+// refuses a cluster that does not exist or is being deleted.
 //
-// It chooses by memory, and by the database where memory has no room: memory may
-// be behind. The transaction checks the choice against the one management
-// cluster that it is about, with the sum that is reserved there, so capacity is
-// exact whoever else places (decision 054).
+// It chooses by the board, and by the database where the board has no room, because the board may lag
+// behind. The transaction checks the choice against the chosen management cluster and the sum reserved
+// there, so the capacity is never exceeded, also when several processes place (decision 054).
 func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err error) {
 	for attempt := range placeAttempts {
 		cluster, err := f.store.Get(ctx, kindCluster, id)
@@ -53,7 +50,7 @@ func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err err
 		d, err = f.store.Get(ctx, KindPlacement, placementID(id))
 		if err == nil {
 			if p, err := placementOf(d); err != nil || p.State == api.Placed {
-				return d, err // what is placed stays where it is
+				return d, err // a placement never moves
 			}
 		} else if !errors.Is(err, store.ErrNotFound) {
 			return d, err
@@ -83,7 +80,7 @@ func (f *Fleet) place(ctx context.Context, id string) (d store.Document, err err
 	return d, e
 }
 
-// placeable checks what was found of a cluster.
+// placeable refuses a cluster that does not exist or is being deleted.
 func placeable(id string, d store.Document, err error) error {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -102,18 +99,18 @@ func (f *Fleet) demand(cluster store.Document) (Demand, error) {
 	return demandOf(wire.Spec, f.opts.Plane), nil
 }
 
-// choice is what a decision comes to before it is checked.
+// choice is a decision before the transaction has checked it.
 type choice struct {
-	id, name    string // of the management cluster; "": none has room
+	id, name    string // of the management cluster; "" when none has room
 	explanation Explanation
 	message     string
 	held        bool
 }
 
-// choice chooses by memory, or by what the database has now.
+// choice chooses by the board or by the database.
 func (f *Fleet) choice(ctx context.Context, d Demand, now bool) (c choice, err error) {
 	if !now {
-		var hosts []ManagementCluster // their amounts are never changed, only replaced
+		var hosts []ManagementCluster // the board replaces their amounts, it never changes them
 		f.shared.use(func(b *board) {
 			hosts = b.hosts(time.Now())
 			if i := choose(d, hosts); i >= 0 {
@@ -145,11 +142,11 @@ func (f *Fleet) letGo(c choice, d Demand) {
 	}
 }
 
-// decide writes what was chosen, if it is still so.
+// decide writes a choice if it still holds.
 func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) (d store.Document, outcome string,
 	err error) {
 	if c.id != "" {
-		// Who waits for the same management cluster uses no connection.
+		// Placements that wait for the same management cluster hold no connection.
 		end, err := f.store.Line(ctx, kindMC, c.id)
 		if err != nil {
 			return d, "", err
@@ -163,8 +160,8 @@ func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) 
 	return d, outcome, err
 }
 
-// write locks the cluster, its placement, the management cluster and its sum, in
-// this order.
+// write locks the cluster, its placement, the management cluster and its sum, in this order, checks the
+// choice and writes it.
 func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Demand, c choice) (d store.Document,
 	outcome string, err error) {
 	cluster, err := tx.GetForUpdate(ctx, kindCluster, id)
@@ -196,7 +193,7 @@ func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Deman
 	} else {
 		next.Message = c.message
 		if there && have.Message == next.Message && reflect.DeepEqual(have.Explanation, next.Explanation) {
-			next.DecidedTime = have.DecidedTime // as it was: it makes no version and wakes nobody
+			next.DecidedTime = have.DecidedTime // equal content makes no version and wakes nobody
 		}
 	}
 	if there {
@@ -213,8 +210,8 @@ func (f *Fleet) write(ctx context.Context, tx *store.Tx, id string, demand Deman
 	return d, outcome, err
 }
 
-// reserve takes room on a management cluster, which nobody deletes or changes
-// until the transaction ends, or returns errTaken.
+// reserve adds to the sum of a management cluster, which stays locked until the transaction ends. The
+// error is errTaken when the cluster does not fit any more.
 func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id string, d Demand, now time.Time) error {
 	doc, err := tx.GetForUpdate(ctx, kindMC, id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -236,8 +233,7 @@ func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id string, d Demand, 
 	return setSum(ctx, tx, id, sum{m.Placements, m.Reserved})
 }
 
-// host is a management cluster by its document. Whether its agent is heard, this
-// process knows.
+// host returns a management cluster from its document, with the board's state of its agent.
 func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
 	r, moved := read(d), now
 	f.shared.use(func(b *board) {
@@ -248,9 +244,8 @@ func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
 	return r.at(now, moved)
 }
 
-// current is all management clusters as the database has them: by memory where
-// a document is of the version that memory has, and with the sums of the
-// database.
+// current returns all management clusters from the database, with the database's sums. It reads only the
+// documents whose versions the board does not have.
 func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err error) {
 	now := time.Now()
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
@@ -302,10 +297,10 @@ func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err err
 	return hosts, err
 }
 
-// manyNews management clusters that changed are not read one by one.
+// manyNews is the number of changed management clusters from which all are read at once.
 const manyNews = 50
 
-// readVersions are the versions of the region's own management clusters, by id.
+// readVersions reads the versions of the region's own management clusters, by id.
 func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
 	fail := func(err error) (map[string]int64, error) {
 		return nil, fmt.Errorf("reading the versions of management clusters: %w", err)
@@ -331,10 +326,9 @@ func readVersions(ctx context.Context, tx *store.Tx) (map[string]int64, error) {
 	return versions, nil
 }
 
-// release ends a cluster's placement, if it has one, and gives back what it
-// reserves. admits sees the cluster, if it is still there, with the placement,
-// which stays as it is until the end. why, if not "", goes into the cluster's
-// history.
+// release removes a cluster's placement, if there is one, and its reservation. admits checks the cluster,
+// if it exists, and the placement, both of which stay locked until the transaction ends. why, unless "",
+// goes into the cluster's history.
 func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster *store.Document, p placement) error) (
 	released bool, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
@@ -387,9 +381,8 @@ func (f *Fleet) release(ctx context.Context, id, why string, admits func(cluster
 	return released && err == nil, err
 }
 
-// reservations are the sums of what placements reserve: a decision reads one row
-// and not one for each placement. They change in the transactions that change
-// the placements.
+// reservations has the sums of the placements' reservations, so that a decision reads one row instead of
+// one for each placement. The transactions that change placements change the sums.
 const reservations = `
 create table reservation (
 	management_cluster text primary key, -- its id
@@ -398,15 +391,14 @@ create table reservation (
 );
 `
 
-// sum is what the placements on one management cluster reserve.
+// sum is the sum of the reservations on one management cluster.
 type sum struct {
 	placements int
 	reserved   Amounts
 }
 
-// lockSum reads the sum of a management cluster, which nobody else changes until
-// the transaction ends. Two who find no row are kept apart by the management
-// cluster's lock: only a placement makes one.
+// lockSum reads and locks the sum of a management cluster. Where there is no row, the management cluster's
+// own lock keeps two placements apart, which alone create rows.
 func lockSum(ctx context.Context, tx *store.Tx, id string) (sum, error) {
 	return scanSum(id, tx.QueryRow(ctx, selectSum+` for update`, id))
 }

@@ -12,38 +12,37 @@ import (
 	"atoll.dev/store"
 )
 
-// board holds, in memory, what the feed brought of management clusters and
-// placements. Decisions choose by it, and it says for which of the clusters that
-// wait there may be room. It is behind the database by what the feed has not
-// brought yet, so a transaction checks each choice. The caller gives the time.
+// board has the management clusters and placements in memory, from the feed. Decisions choose by it, and
+// plan finds the waiting clusters for which there may be room. It lags behind the database, so a
+// transaction checks each choice. The caller passes the time.
 type board struct {
-	mcs     map[string]mcEntry // by id
-	sums    map[string]sum     // what entries reserve, by the management cluster's id
-	held    map[string]sum     // what transactions of this process are about to reserve there
-	entries map[string]entry   // of placements, by their documents' ids
-	waiting int
-	order   []waiter // those that wait, the oldest first; nil: not known
-	asked   map[string]ask
-	lost    map[string]bool // management clusters whose agents are reported as lost, by id
-	told    map[string]bool // placements there, by id, of which that was said
-	turned  bool            // there may be something to say
+	mcs           map[string]mcEntry // by id
+	sums          map[string]sum     // reservations of entries, by the management cluster's id
+	held          map[string]sum     // reservations of this process's transactions in progress
+	entries       map[string]entry   // of placements, by their documents' ids
+	waiting       int
+	order         []waiter // waiting placements, the oldest first; nil: to be sorted
+	asked         map[string]ask
+	lost          map[string]bool // management clusters whose agents are reported as lost, by id
+	reportedLost  map[string]bool // placements, by id, whose adapters were asked to report the loss
+	lostMayDiffer bool            // lostChanges may find something
 }
 
 type mcEntry struct {
 	reading
 	removed bool
-	moved   time.Time // when its agent's report was seen to move last, by this machine's clock
+	moved   time.Time // when this process saw its agent's report move last, by its own clock
 }
 
-// entry is a placement, as far as others' room depends on it.
+// entry has the members of a placement that decisions read.
 type entry struct {
 	version int64
 	removed bool
 	cluster string
 	mc      string    // id; "" while it waits
-	orphan  time.Time // since when its cluster is gone and it is not; zero: it is not gone
+	orphan  time.Time // since when it has no cluster; zero: it has one
 	demand  Demand
-	class   string // the same for those that demand the same
+	class   string // equal for placements with equal demands
 	created time.Time
 }
 
@@ -52,42 +51,40 @@ type waiter struct {
 	entry
 }
 
-// ask is when work was asked for a waiting cluster last, in which version its
-// placement was then, and how often it was asked without another version.
+// ask records the last request for work on a waiting cluster: when, at which version of its placement, and
+// how many requests that version has had.
 type ask struct {
 	at      time.Time
 	version int64
 	times   int
 }
 
-// settled says that an ask has been answered, or is as good as lost. An answer
-// that is the same as the one before makes no version, and adapters may be
-// away: so it is asked again after a while, and each time after a longer one.
+// settled reports whether a request was answered or has expired. An answer equal to the last one makes no
+// version, and adapters may be away, so requests expire, each later than the one before.
 func (a ask) settled(version int64, now time.Time) bool {
 	return a.version != version || now.Sub(a.at) >= min(patience<<(a.times-1), maxPatience)
 }
 
 const (
-	// maxAsked bounds how many clusters are tried again at a time: the next are
-	// asked for when these have been placed, or answered that they still wait.
+	// maxAsked bounds the requests in progress: the next ones follow when these clusters have been placed or
+	// still wait.
 	maxAsked = 100
-	// patience is how long an ask counts as under way.
+	// patience is how long a first request counts as in progress.
 	patience    = 2 * time.Second
 	maxPatience = 64 * time.Second
 )
 
 func newBoard() *board {
 	return &board{mcs: map[string]mcEntry{}, sums: map[string]sum{}, held: map[string]sum{},
-		entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, told: map[string]bool{}}
+		entries: map[string]entry{}, asked: map[string]ask{}, lost: map[string]bool{}, reportedLost: map[string]bool{}}
 }
 
-// apply takes a document, or its tombstone, and returns whether that may make
-// room for somebody.
+// apply records a document or its tombstone, and returns whether a waiting cluster may have room now.
 func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 	switch d.Kind {
 	case kindMC:
 		if d.Scope != "" {
-			return false, nil // a tenant's own, on which nothing is placed
+			return false, nil // a tenant's own, which hosts nothing
 		}
 		have, known := b.mcs[d.ID]
 		if known && have.doc.Version > d.Version {
@@ -130,9 +127,9 @@ func (b *board) apply(d store.Document, now time.Time) (news bool, err error) {
 		b.waiting += count(e.waits()) - count(known && have.waits())
 		b.order = nil
 		b.entries[d.ID] = e
-		b.turned = b.turned || b.lost[e.mc]
-		// One that waits may have been decided before the room was there of
-		// which the feed has told already.
+		b.lostMayDiffer = b.lostMayDiffer || b.lost[e.mc]
+		// A waiting placement may have been decided before room became free that the feed has already
+		// brought.
 		return e.waits() || e.removed, nil
 	}
 	return false, nil
@@ -145,8 +142,7 @@ func count(yes bool) int {
 	return 0
 }
 
-// count adds what a placement reserves to the sum of its management cluster,
-// times so often.
+// count adds a placement's reservation, times over, to the sum of its management cluster.
 func (b *board) count(e entry, times int) {
 	if e.removed || e.mc == "" {
 		return
@@ -158,8 +154,8 @@ func (b *board) count(e entry, times int) {
 	}
 }
 
-// hold reserves in memory for a transaction that is under way, so that those
-// beside it choose others; with times -1 it ends.
+// hold reserves amounts in memory while a transaction is in progress, so that concurrent ones choose other
+// management clusters; times -1 ends it.
 func (b *board) hold(mc string, amounts Amounts, times int) {
 	s := b.held[mc]
 	s = sum{s.placements + times, plus(s.reserved, amounts, int64(times))}
@@ -170,7 +166,7 @@ func (b *board) hold(mc string, amounts Amounts, times int) {
 
 func (e entry) waits() bool { return !e.removed && e.mc == "" }
 
-// forget drops what only kept older states out.
+// forget drops tombstones, which only kept older states out.
 func (b *board) forget() {
 	for id, e := range b.entries {
 		if e.removed {
@@ -184,8 +180,7 @@ func (b *board) forget() {
 	}
 }
 
-// hosts are the management clusters with what is reserved there. They share
-// their amounts with the board.
+// hosts returns the management clusters with their reservations. The amounts belong to the board.
 func (b *board) hosts(now time.Time) []ManagementCluster {
 	hosts := make([]ManagementCluster, 0, len(b.mcs))
 	for id, m := range b.mcs {
@@ -203,7 +198,7 @@ func (b *board) hosts(now time.Time) []ManagementCluster {
 	return hosts
 }
 
-// fleet is hosts by name, with amounts of their own.
+// fleet returns hosts sorted by name, with copies of the amounts.
 func (b *board) fleet(now time.Time) []ManagementCluster {
 	fleet := b.hosts(now)
 	for i := range fleet {
@@ -213,9 +208,9 @@ func (b *board) fleet(now time.Time) []ManagementCluster {
 	return fleet
 }
 
-// hasSilent says that a management cluster counts as lost only since its report
-// did not move, which the feed would not tell.
-func (b *board) hasSilent(now time.Time) bool {
+// hasStaleReport reports whether a management cluster counts as lost only because its report stopped to
+// move, which no feed entry shows.
+func (b *board) hasStaleReport(now time.Time) bool {
 	for _, m := range b.mcs {
 		if !m.removed && m.available() && now.Sub(m.moved) > silence {
 			return true
@@ -224,7 +219,7 @@ func (b *board) hasSilent(now time.Time) bool {
 	return false
 }
 
-// orphaned are the placements whose clusters are gone, the oldest first.
+// orphaned returns the placements without a cluster, the oldest first.
 func (b *board) orphaned(now time.Time) (all []orphanedPlacement) {
 	for _, e := range b.entries {
 		if e.removed || e.orphan.IsZero() {
@@ -244,7 +239,7 @@ func (b *board) orphaned(now time.Time) (all []orphanedPlacement) {
 	return all
 }
 
-// take is add without a copy, for one whose amounts are its own.
+// take reserves amounts for one more placement, in place. The caller owns the amounts.
 func (m *ManagementCluster) take(amounts Amounts) {
 	if m.Reserved == nil {
 		m.Reserved = Amounts{}
@@ -255,7 +250,7 @@ func (m *ManagementCluster) take(amounts Amounts) {
 	m.Placements++
 }
 
-func (b *board) line() []waiter {
+func (b *board) waitingInOrder() []waiter {
 	if b.order == nil {
 		b.order = make([]waiter, 0, b.waiting)
 		for id, e := range b.entries {
@@ -271,8 +266,8 @@ func (b *board) line() []waiter {
 	return b.order
 }
 
-// plan returns for whom work is to be asked: the oldest for which there is room
-// beside those before them, and no more than can be under way.
+// plan returns the waiting placements for which to request work: the oldest for which there is room beside
+// the older ones, at most maxAsked with those in progress.
 func (b *board) plan(now time.Time) (asks []waiter) {
 	if b.waiting == 0 {
 		return nil
@@ -286,9 +281,9 @@ func (b *board) plan(now time.Time) (asks []waiter) {
 		return nil
 	}
 	under := 0
-	// What found no room finds none with less.
+	// A demand that found no room finds none after others have taken room.
 	full := map[string]bool{}
-	for _, w := range b.line() {
+	for _, w := range b.waitingInOrder() {
 		if under+len(asks) >= maxAsked {
 			break
 		}
@@ -310,8 +305,8 @@ func (b *board) plan(now time.Time) (asks []waiter) {
 	return asks
 }
 
-// tried notes that work was asked for.
-func (b *board) tried(w waiter, now time.Time) {
+// noteAsk records a request for work.
+func (b *board) noteAsk(w waiter, now time.Time) {
 	a := b.asked[w.id]
 	if a.version != w.version {
 		a.times = 0

@@ -108,7 +108,7 @@ func TestBoard(t *testing.T) {
 			var asked []string
 			for _, w := range b.plan(now) {
 				asked = append(asked, w.cluster)
-				b.tried(w, now)
+				b.noteAsk(w, now)
 			}
 			return fmt.Sprintf("%s (%d wait)\n", strings.Join(asked, " "), b.waiting)
 		}
@@ -149,7 +149,7 @@ func TestAPlanFits(t *testing.T) {
 			fleet[i].take(w.demand.Amounts)
 			last[w.class] = w.cluster
 		}
-		for _, w := range b.line() {
+		for _, w := range b.waitingInOrder() {
 			asked := slices.ContainsFunc(asks, func(a waiter) bool { return a.id == w.id })
 			if !asked && w.cluster < last[w.class] {
 				t.Fatalf("%s is passed over for %s", w.cluster, last[w.class])
@@ -225,7 +225,7 @@ func TestWhatIsSaidOfClustersWhoseManagementClusterIsLost(t *testing.T) {
 	b := newBoard()
 	turns := func(gone, back string) {
 		t.Helper()
-		g, h := b.turns()
+		g, h := b.lostChanges()
 		if names(g) != gone || names(h) != back {
 			t.Errorf("lost: %q, want %q; back: %q, want %q", names(g), gone, names(h), back)
 		}

@@ -11,36 +11,37 @@ import (
 // Amounts are amounts of named resources.
 type Amounts = api.Amounts
 
-// Demand is what a cluster wants of the management cluster that hosts it.
+// Demand has a cluster's requirements for the management cluster that hosts it.
 type Demand struct {
-	Named    string            `json:"named,omitempty"`    // this one and no other
-	Selector map[string]string `json:"selector,omitempty"` // labels that it must have
-	Version  string            `json:"version,omitempty"`  // of Kubernetes, which it must be able to run
+	Named    string            `json:"named,omitempty"`    // the only management cluster that fits
+	Selector map[string]string `json:"selector,omitempty"` // required labels
+	Version  string            `json:"version,omitempty"`  // required version of Kubernetes
 	Amounts  Amounts           `json:"amounts"`
 }
 
-// ManagementCluster is one as placement sees it.
+// ManagementCluster is a management cluster with the properties that placement reads.
 type ManagementCluster struct {
 	ID, Name string
 	State    api.ManagementClusterState
-	Heard    time.Time // when its agent was last heard, if it ever was
+	Heard    time.Time // when its agent reported last; zero: never
 	Labels   map[string]string
-	Versions []string // none: it does not say
-	Capacity Amounts  // what it does not name is not limited
+	Versions []string // none: unknown, any version fits
+	Capacity Amounts  // resources that it does not name are unlimited
 	Reserved Amounts
-	// Placements is how many clusters are placed there.
+	// Placements is the number of clusters placed there.
 	Placements int
-	// Broken is why what it declares cannot be used, "" for nothing.
+	// Broken is the error in its spec, "" for none.
 	Broken string
 }
 
-// Decide finds the management cluster that fits a demand and is left with the
-// largest free share of its scarcest resource, of equals the first by name. It
-// returns its index in fleet, or -1, and the explanation.
+// Decide chooses among the management clusters that fit a demand the one that keeps the largest free
+// share of its scarcest resource, of equals the first by name. It returns its index in fleet, or -1, and
+// the explanation.
 func Decide(d Demand, fleet []ManagementCluster) (chosen int, e Explanation) {
 	return choose(d, fleet), explain(d, fleet)
 }
 
+// choose is Decide without the explanation.
 func choose(d Demand, fleet []ManagementCluster) int {
 	chosen, best := -1, int64(0)
 	for i := range fleet {
@@ -56,14 +57,15 @@ func choose(d Demand, fleet []ManagementCluster) int {
 	return chosen
 }
 
-// fits says that no objection speaks against it.
+// fits reports whether the cluster fits: there is no objection.
 func (m *ManagementCluster) fits(d Demand) bool {
 	return m.Broken == "" && m.State == api.Ready && m.admits(d) && m.holds(d.Amounts)
 }
 
-// admits says that the demand allows it.
+// admits reports whether the demand allows this management cluster, whatever its room.
 func (m *ManagementCluster) admits(d Demand) bool { return m.isAskedFor(d) && m.runs(d) }
 
+// isAskedFor reports whether the demand's name and selector match.
 func (m *ManagementCluster) isAskedFor(d Demand) bool {
 	if d.Named != "" && d.Named != m.Name {
 		return false
@@ -76,11 +78,12 @@ func (m *ManagementCluster) isAskedFor(d Demand) bool {
 	return true
 }
 
+// runs reports whether it can run the demanded version.
 func (m *ManagementCluster) runs(d Demand) bool {
 	return d.Version == "" || len(m.Versions) == 0 || slices.Contains(m.Versions, d.Version)
 }
 
-// holds says that it has so much free.
+// holds reports whether the wanted amounts are free.
 func (m *ManagementCluster) holds(wanted Amounts) bool {
 	for name, n := range wanted {
 		if capacity, limited := m.Capacity[name]; limited && n > capacity-m.Reserved[name] {
@@ -90,22 +93,23 @@ func (m *ManagementCluster) holds(wanted Amounts) bool {
 	return true
 }
 
+// whole is the share of everything, in millionths.
 const whole = 1_000_000
 
-// score is the free share, in millionths, that the demand would leave of its
-// scarcest resource. It is for one that fits.
+// score returns the free share, in millionths, of its scarcest resource after the demand. The management
+// cluster fits the demand.
 func (m *ManagementCluster) score(d Demand) int64 {
 	least := int64(whole)
 	for name, capacity := range m.Capacity {
 		if capacity <= 0 {
-			continue // nobody wants any, or it would not fit
+			continue // the demand has none of it, or it would not fit
 		}
 		least = min(least, share(capacity-m.Reserved[name]-d.Amounts[name], capacity))
 	}
 	return max(0, least)
 }
 
-// share is part/all in millionths, without overflow for any capacity there is.
+// share returns part/all in millionths, without overflow.
 func share(part, all int64) int64 {
 	for all > maxAmount {
 		part, all = part/2, all/2
@@ -113,16 +117,16 @@ func share(part, all int64) int64 {
 	return part * whole / all
 }
 
-// maxAmount is more than any management cluster has of anything, in any unit
-// that is sane, and far from where its product with whole ends.
+// maxAmount exceeds the amounts of real management clusters; its product with whole does not overflow.
 const maxAmount = 1 << 40
 
-// add changes amounts by others, times so often. What comes to nothing goes.
+// add reserves amounts times over, and counts as many placements; times may be negative.
 func (m *ManagementCluster) add(amounts Amounts, times int64) {
 	m.Reserved = plus(m.Reserved, amounts, times)
 	m.Placements += int(times)
 }
 
+// plus returns a plus times b, without resources whose sum is 0.
 func plus(a, b Amounts, times int64) Amounts {
 	sum := maps.Clone(a)
 	if sum == nil {

@@ -11,8 +11,7 @@ import (
 	api "atoll.dev/api/fleet"
 )
 
-// Explanation says how a decision was made, in a size that does not grow with
-// the region.
+// Explanation explains a decision, in a size that does not grow with the region.
 type Explanation = api.Decision
 
 // Bounds of an explanation.
@@ -21,8 +20,8 @@ const (
 	maxObjections = 10
 )
 
-// objection is what speaks against a management cluster: a kind, which has no
-// name and no amount in it, for counting, and what it is about.
+// objection is a reason why a management cluster does not fit: a kind for counting, without names and
+// amounts, and its subject.
 type objection struct {
 	kind string
 	of   string // resource or label
@@ -42,7 +41,7 @@ const (
 	isFull       = "not enough free of "
 )
 
-// criteria are a demand with what it names in order.
+// criteria are a demand with its labels and resources in order.
 type criteria struct {
 	Demand
 	labels, amounts []string
@@ -50,7 +49,7 @@ type criteria struct {
 
 func criteriaOf(d Demand) criteria { return criteria{d, sortedKeys(d.Selector), sortedKeys(d.Amounts)} }
 
-// objections are all that speaks against it.
+// objections returns all reasons why a management cluster does not fit.
 func (m *ManagementCluster) objections(d criteria) (all []objection) {
 	if m.Broken != "" {
 		all = append(all, objection{kind: isBroken})
@@ -94,7 +93,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// text is the objection with the names and amounts that it is about.
+// text returns the objection with its names and amounts, for operators.
 func (o objection) text(m *ManagementCluster, d Demand) string {
 	switch o.kind {
 	case isBroken:
@@ -114,8 +113,7 @@ func (o objection) text(m *ManagementCluster, d Demand) string {
 	return o.kind + o.of
 }
 
-// explain counts what speaks against management clusters, and shows those that
-// come nearest.
+// explain counts the objections by kind and lists the management clusters that come nearest.
 func explain(d Demand, fleet []ManagementCluster) Explanation {
 	type ranked struct {
 		m     *ManagementCluster
@@ -161,7 +159,7 @@ func explain(d Demand, fleet []ManagementCluster) Explanation {
 	return e
 }
 
-// why says in one sentence, to operators, why a cluster waits.
+// why returns one sentence for operators: why a cluster waits.
 func why(d Demand, e Explanation) string {
 	if e.Considered == 0 {
 		return "there is no management cluster"
@@ -181,9 +179,8 @@ func why(d Demand, e Explanation) string {
 	return strings.Join(parts, "; ")
 }
 
-// publicReason says to a cluster's owner why it waits: by the last of these
-// steps that any management cluster reaches. It names none of them, and nothing
-// about them.
+// publicReason returns one sentence for the cluster's owner: why it waits, by the last of these steps that
+// any management cluster reaches. It has no names and no amounts (decision 053).
 func publicReason(d Demand, fleet []ManagementCluster) string {
 	usable, matching, running := false, false, false
 	for i := range fleet {

@@ -17,33 +17,31 @@ import (
 	"atoll.dev/store"
 )
 
-// Options are the parameters of New. Store and Feed are needed.
+// Options configure a Fleet. Store and Feed are required.
 type Options struct {
 	Store *store.Store     // CLM's, with Kinds
-	Feed  *store.Broadcast // of the same; somebody else runs it
+	Feed  *store.Broadcast // of the same store; the caller runs it
 
-	// Plane is what the control plane of one cluster takes; default 1 of planes
-	// and 350 of memory_mib.
+	// Plane has the amounts that one control plane reserves; default 1 of planes and 350 of memory_mib.
 	Plane Amounts
 
-	// Works is what runs on management clusters. nil: nobody can tell; then what
-	// a forced deletion left behind holds its room until an operator frees it.
+	// Works lists the works on management clusters. Without it the reservation of a forced deletion stays
+	// until an operator frees it.
 	Works Works
 
 	// WorkSource is the source of the works with HostedClusters; default
 	// "hosted-cluster".
 	WorkSource string
 
-	// EndOrphansAfter is when what a forced deletion left behind is ended without
-	// anybody's asking; 0 is never.
+	// EndOrphansAfter is how long after a forced deletion fleet ends the cluster's works by itself; 0 is
+	// never.
 	EndOrphansAfter time.Duration
 
-	// OrphansEvery is how often what was left behind is looked at, and
-	// ConfirmAfter how long nothing of it must be found; default 5 s and 30 s.
+	// OrphansEvery is how often fleet reads the works of orphaned placements; ConfirmAfter is how long none
+	// must be found before the room is free. Default 5 s and 30 s.
 	OrphansEvery, ConfirmAfter time.Duration
 
-	// Compare is how often all placements are compared with clusters and sums;
-	// default 1 h.
+	// Compare is how often fleet compares all placements with clusters and sums; default 1 h.
 	Compare time.Duration
 
 	Logger  *slog.Logger // default: discard
@@ -58,17 +56,17 @@ type Fleet struct {
 	metrics *metrics
 
 	shared shared
-	again  chan struct{} // holds a token when the feed was followed anew
-	looks  atomic.Int64  // at what was left behind
+	again  chan struct{} // has a token when the feed began anew
+	looks  atomic.Int64  // passes of checkOrphans, for tests
 }
 
-// shared is the board, for all goroutines.
+// shared guards the board.
 type shared struct {
 	mu sync.Mutex
 	b  *board
 }
 
-// use calls f with the board. f is quick.
+// use calls f with the board locked. f does no I/O.
 func (s *shared) use(f func(*board)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +76,7 @@ func (s *shared) use(f func(*board)) {
 	f(s.b)
 }
 
-// replace puts another board in the place of the board. What transactions are
-// about to reserve stays held.
+// replace replaces the board. The reservations of transactions in progress stay.
 func (s *shared) replace(b *board) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +92,8 @@ func (s *shared) replace(b *board) {
 	s.b = b
 }
 
-// New returns a fleet whose routes work at once, and which does the rest in Run.
-// It brings the schema of its side table up to date.
+// New returns a Fleet whose routes work at once. Run does the work in the background. New migrates the
+// schema of fleet's side table.
 func New(ctx context.Context, o Options) (*Fleet, error) {
 	if o.Store == nil || o.Feed == nil {
 		return nil, errors.New("fleet: a store and its feed are needed")
@@ -124,7 +121,7 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 		1)}, nil
 }
 
-// Migrate brings the schema of fleet's side table up to date.
+// Migrate migrates the schema of fleet's side table.
 func Migrate(ctx context.Context, s *store.Store) error {
 	if err := s.Migrate(ctx, "fleet", []string{reservations}); err != nil {
 		return fmt.Errorf("fleet: %w", err)

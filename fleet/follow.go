@@ -16,25 +16,23 @@ import (
 )
 
 const (
-	// pace is the shortest time between two plans: a feed that brings a thousand
-	// changes one by one is not planned for a thousand times. Where plans take
-	// long there are ten times as long without.
+	// pace is the shortest time between two plans, so that a thousand changes that come one by one do not
+	// cost a thousand plans. After a long plan the pause is ten times as long as the plan.
 	pace = 20 * time.Millisecond
 	// lookEvery is how often it is looked whether asks have been in vain.
 	lookEvery = 2 * time.Second
-	// hearEvery is how often the times of reports are read, which the feed does
+	// readReportsEvery is how often the times of reports are read, which the feed does
 	// not bring.
-	hearEvery = 30 * time.Second
+	readReportsEvery = 30 * time.Second
 )
 
-// Run does what no request asks for, until ctx ends: it keeps the board, asks for
-// work on clusters that wait when there may be room for them, and sees to what
-// clusters that are gone left behind.
+// Run works in the background until ctx ends: it follows the feed, requests work for waiting clusters when
+// there may be room for them, and checks the works of removed clusters.
 func (f *Fleet) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(func() { f.watchOrphans(ctx) })
-	beside.Go(func() { f.compareSeldom(ctx) })
+	beside.Go(func() { f.compareHourly(ctx) })
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
 			f.log.LogAttrs(ctx, slog.LevelWarn, "the feed is followed anew", slog.Any("error", err))
@@ -44,9 +42,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// compareSeldom compares everything with everything. It takes long in a large
+// compareHourly compares everything with everything. It takes long in a large
 // region, and nothing waits for it.
-func (f *Fleet) compareSeldom(ctx context.Context) {
+func (f *Fleet) compareHourly(ctx context.Context) {
 	for ctx.Err() == nil {
 		pause := f.opts.Compare
 		if err := f.compare(ctx); err != nil {
@@ -74,8 +72,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// follow reads everything, and then what changes. It ends with an error where
-// it cannot know what it missed.
+// follow reads everything and then the changes. It ends with an error when it may have missed changes.
 func (f *Fleet) follow(ctx context.Context) error {
 	sub := f.opts.Feed.Subscribe(func(c *store.Change) bool {
 		return c.Kind == kindMC || c.Kind == KindPlacement || c.Kind == kindCluster && c.Removed
@@ -90,13 +87,13 @@ func (f *Fleet) follow(ctx context.Context) error {
 	if err := f.load(ctx, fresh, KindPlacement); err != nil {
 		return err
 	}
-	fresh.turns() // what was lost before is no news
+	fresh.lostChanges() // what was lost before is no news
 	f.shared.replace(fresh)
 	select {
 	case f.again <- struct{}{}:
 	default:
 	}
-	look, hear := time.NewTicker(lookEvery), time.NewTicker(hearEvery)
+	look, hear := time.NewTicker(lookEvery), time.NewTicker(readReportsEvery)
 	defer look.Stop()
 	defer hear.Stop()
 	next := time.NewTimer(0) // of the next plan
@@ -114,7 +111,7 @@ func (f *Fleet) follow(ctx context.Context) error {
 			}
 			news := f.take(ctx, rounds, gone)
 			f.orphanAll(ctx, gone)
-			f.tell(ctx)
+			f.requestLost(ctx)
 			if news && !due {
 				due = true
 				next.Reset(max(0, max(pace, 10*took)-time.Since(planned)))
@@ -125,13 +122,13 @@ func (f *Fleet) follow(ctx context.Context) error {
 			took = time.Since(planned)
 		case <-look.C:
 			waiting, silent := 0, false
-			f.shared.use(func(b *board) { waiting, silent = b.waiting, b.hasSilent(time.Now()) })
+			f.shared.use(func(b *board) { waiting, silent = b.waiting, b.hasStaleReport(time.Now()) })
 			f.gauge()
 			f.orphanAll(ctx, gone)
 			if waiting > 0 {
 				// A report that only moved its time may have ended a silence.
 				if silent {
-					f.hear(ctx)
+					f.readReports(ctx)
 				}
 				if !due {
 					due = true
@@ -139,14 +136,14 @@ func (f *Fleet) follow(ctx context.Context) error {
 				}
 			}
 		case <-hear.C:
-			f.hear(ctx)
+			f.readReports(ctx)
 			f.shared.use((*board).forget)
 		}
 	}
 }
 
 // hear reads the times of reports on management clusters.
-func (f *Fleet) hear(ctx context.Context) {
+func (f *Fleet) readReports(ctx context.Context) {
 	if err := f.load(ctx, nil, kindMC); err != nil && ctx.Err() == nil {
 		f.log.LogAttrs(ctx, slog.LevelWarn, "the reports on management clusters were not read", slog.Any("error", err))
 	}
@@ -184,7 +181,7 @@ func (f *Fleet) orphanAll(ctx context.Context, gone map[string]bool) {
 	}
 }
 
-// orphaned are the placements whose clusters are gone.
+// orphaned returns the placements without a cluster.
 func (f *Fleet) orphaned() (all []orphanedPlacement) {
 	f.shared.use(func(b *board) { all = b.orphaned(time.Now()) })
 	return all
@@ -214,8 +211,8 @@ func (f *Fleet) load(ctx context.Context, b *board, kind store.Kind) error {
 	}
 }
 
-// show applies a document to a board. One that cannot be read is left out: the
-// board only guesses, and a transaction checks what is chosen by it.
+// show applies a document to a board. It logs and skips one that cannot be read: a transaction checks each
+// choice that is made by the board.
 func (f *Fleet) show(ctx context.Context, b *board, d store.Document) bool {
 	news, err := b.apply(d, time.Now())
 	if err != nil {
@@ -224,8 +221,7 @@ func (f *Fleet) show(ctx context.Context, b *board, d store.Document) bool {
 	return news
 }
 
-// take applies what the feed brought, and adds to gone the clusters that were
-// removed.
+// take applies a batch of the feed, and adds removed clusters to gone.
 func (f *Fleet) take(ctx context.Context, rounds []store.Round, gone map[string]bool) (news bool) {
 	f.shared.use(func(b *board) {
 		for _, r := range rounds {
@@ -241,7 +237,7 @@ func (f *Fleet) take(ctx context.Context, rounds []store.Round, gone map[string]
 	return news
 }
 
-// ask asks for work on those that wait and may find room.
+// ask requests work for waiting clusters that may have room.
 func (f *Fleet) ask(ctx context.Context, now time.Time) {
 	var asks []waiter
 	f.shared.use(func(b *board) { asks = b.plan(now) })
@@ -257,7 +253,7 @@ func (f *Fleet) ask(ctx context.Context, now time.Time) {
 	}
 	f.shared.use(func(b *board) {
 		for _, w := range asks {
-			b.tried(w, now)
+			b.noteAsk(w, now)
 		}
 	})
 	f.metrics.asked.Add(float64(len(asks)))
@@ -266,9 +262,8 @@ func (f *Fleet) ask(ctx context.Context, now time.Time) {
 // requests are the names from which the ids of requests are made.
 var requests = uuid.MustParse("6f3d5b0e-6a0e-5c3c-9d3b-0b6a3c2a7f10")
 
-// request writes a request for work for each, as POST .../reconcile does. Its id
-// is made of the placement's version and the second, so that of several
-// processes that see the same room one asks.
+// request writes a request for work for each, as POST .../reconcile does. The request's id consists of the
+// placement's version and the second, so that of several processes that see the same room one requests.
 func (f *Fleet) request(ctx context.Context, asks []waiter, now time.Time, reason string) error {
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	return f.store.Tx(ctx, func(tx *store.Tx) error {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A management cluster that is lost takes the news of its clusters with it.
-// Their adapters say so, and that it is back, when work is asked for them.
+// A lost management cluster sends no status of its clusters. Their adapters report the loss, and its end,
+// when fleet requests work for them.
 
-// lost says whether a management cluster's agent is reported as lost.
+// lost reports whether the agent of a management cluster is reported as lost.
 func (r reading) lost() bool {
 	for _, report := range r.seen.Reports {
 		for _, c := range report.Conditions {
@@ -26,7 +26,7 @@ func (b *board) lose(mc string, yes bool) {
 	if b.lost[mc] == yes {
 		return
 	}
-	b.turned = true
+	b.lostMayDiffer = true
 	if yes {
 		b.lost[mc] = true
 	} else {
@@ -37,24 +37,24 @@ func (b *board) lose(mc string, yes bool) {
 // turns returns the placements of which it was not said yet that their
 // management cluster is lost, and those of which it was, and is not. It goes by
 // what is, not by what changed: a feed may bring both at once, and in any order.
-func (b *board) turns() (gone, back []waiter) {
-	if !b.turned {
+func (b *board) lostChanges() (gone, back []waiter) {
+	if !b.lostMayDiffer {
 		return nil, nil
 	}
-	b.turned = false
+	b.lostMayDiffer = false
 	for id, e := range b.entries {
 		lost := !e.removed && b.lost[e.mc]
 		switch {
-		case lost && !b.told[id]:
-			b.told[id] = true
+		case lost && !b.reportedLost[id]:
+			b.reportedLost[id] = true
 			gone = append(gone, waiter{id, e})
-		case !lost && b.told[id] && !e.removed:
+		case !lost && b.reportedLost[id] && !e.removed:
 			back = append(back, waiter{id, e})
 		}
 	}
-	for id := range b.told {
+	for id := range b.reportedLost {
 		if e := b.entries[id]; e.removed || !b.lost[e.mc] {
-			delete(b.told, id)
+			delete(b.reportedLost, id)
 		}
 	}
 	return gone, back
@@ -62,9 +62,9 @@ func (b *board) turns() (gone, back []waiter) {
 
 // tell asks for work on the clusters of management clusters that were lost, or
 // are back. It is a hint: adapters look at all clusters from time to time.
-func (f *Fleet) tell(ctx context.Context) {
+func (f *Fleet) requestLost(ctx context.Context) {
 	var gone, back []waiter
-	f.shared.use(func(b *board) { gone, back = b.turns() })
+	f.shared.use(func(b *board) { gone, back = b.lostChanges() })
 	ask := func(clusters []waiter, why string) {
 		for part := range slices.Chunk(clusters, maxAsked) {
 			if err := f.request(ctx, part, time.Now(), why); err != nil {

@@ -19,28 +19,25 @@ import (
 	"atoll.dev/store"
 )
 
-// An orphan is what a management cluster runs for a cluster that CLM does not
-// have any more. It comes from a forced deletion, or from a database that was
-// put back. It holds its room until the management cluster says that it is gone
-// (I9).
+// An orphan is a work or hosted cluster on a management cluster whose owner CLM does not have any more,
+// after a forced deletion or a restored database. Its reservation stays until the management cluster
+// confirms that it does not exist any more (I9).
 
 const (
 	// orphansEvery is how often the works of orphaned placements are read.
 	orphansEvery = 5 * time.Second
-	// confirmAfter is how long a management cluster that is heard must have
-	// nothing of a cluster before its room is free: an order that was on its way
-	// arrives within this time, and after a loss of Maestro's database agents
-	// have said what they hold.
+	// confirmAfter is how long a connected management cluster must have nothing of a cluster before its room
+	// is free: works in transit arrive within this time, and after a loss of Maestro's database agents have
+	// reported the works that they hold.
 	confirmAfter = 30 * time.Second
-	// maxLooks bounds how many are looked at in a pass, and maxFailures how many
-	// questions of a pass fail before it ends.
+	// maxLooks bounds the orphans of a pass, and maxFailures the failed requests after which a pass ends.
 	maxLooks    = 100
 	maxFailures = 3
-	// maxOrphansShown bounds how many are read object by object.
+	// maxOrphansShown bounds how many orphans are read with their objects.
 	maxOrphansShown = 1000
 )
 
-// watchOrphans looks at orphaned placements until ctx ends.
+// watchOrphans checks orphaned placements until ctx ends.
 func (f *Fleet) watchOrphans(ctx context.Context) {
 	if f.opts.Works == nil {
 		return
@@ -50,7 +47,7 @@ func (f *Fleet) watchOrphans(ctx context.Context) {
 	known := map[string]*sighting{} // by cluster
 	for {
 		f.looks.Add(1)
-		f.lookAtOrphans(ctx, known)
+		f.checkOrphans(ctx, known)
 		select {
 		case <-ctx.Done():
 			return
@@ -59,14 +56,14 @@ func (f *Fleet) watchOrphans(ctx context.Context) {
 	}
 }
 
-// sighting is what was seen of an orphaned placement.
+// sighting is the last check of an orphaned placement.
 type sighting struct {
 	looked time.Time
-	absent time.Time // since when nothing of its cluster is found; zero: something is
+	absent time.Time // since when none of its cluster's works are found; zero: there are some
 }
 
-// lookAtOrphans looks at those that were not looked at for longest.
-func (f *Fleet) lookAtOrphans(ctx context.Context, known map[string]*sighting) {
+// checkOrphans checks the orphaned placements whose last check is the oldest.
+func (f *Fleet) checkOrphans(ctx context.Context, known map[string]*sighting) {
 	orphans := f.orphaned()
 	there := make(map[string]bool, len(orphans))
 	for _, o := range orphans {
@@ -89,7 +86,7 @@ func (f *Fleet) lookAtOrphans(ctx context.Context, known map[string]*sighting) {
 	for _, o := range orphans[:min(len(orphans), maxLooks)] {
 		seen := known[o.cluster]
 		seen.looked = time.Now()
-		err := f.lookAtOrphan(ctx, o, seen, unknown)
+		err := f.checkOrphan(ctx, o, seen, unknown)
 		if err != nil && ctx.Err() == nil && failed == 0 {
 			f.log.LogAttrs(ctx, slog.LevelWarn, "what is left of a cluster that is gone cannot be told",
 				slog.String("cluster", o.cluster), slog.Any("error", err))
@@ -100,16 +97,16 @@ func (f *Fleet) lookAtOrphans(ctx context.Context, known map[string]*sighting) {
 	}
 }
 
-// orphanedPlacement is one, and whether its management cluster is heard.
+// orphanedPlacement is a placement without a cluster, and whether its management cluster is connected.
 type orphanedPlacement struct {
 	cluster, mc string
 	since       time.Time
 	heard       bool
 }
 
-// lookAtOrphan frees the room of a cluster of which nothing is left, and ends
-// what is left of it when the operator wants that without being asked.
-func (f *Fleet) lookAtOrphan(ctx context.Context, o orphanedPlacement, seen *sighting,
+// checkOrphan releases the placement of a removed cluster that has no works left, and ends its works where
+// the operator has set EndOrphansAfter.
+func (f *Fleet) checkOrphan(ctx context.Context, o orphanedPlacement, seen *sighting,
 	unknown map[string][]Work) error {
 	works, err := f.worksOf(ctx, o, unknown)
 	if err != nil {

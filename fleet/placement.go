@@ -10,23 +10,23 @@ import (
 	"atoll.dev/store"
 )
 
-// KindPlacement is the store's kind of placements: one for each cluster that
-// was to be placed, until it is released.
+// KindPlacement is the store's kind of placements: one for each cluster that asked for a place, until it is
+// released.
 const KindPlacement store.Kind = "Placement"
 
-// Kinds are what fleet needs of a store besides CLM's entities.
+// Kinds returns the store's kinds that fleet needs besides CLM's entities.
 func Kinds() []store.KindSpec {
 	return []store.KindSpec{{Kind: KindPlacement, Render: render, History: true}}
 }
 
-// placementID is the id of a cluster's placement. It is not the cluster's: CLM
-// finds resources of unknown kind by their ids.
+// placementID returns the id of a cluster's placement. It differs from the cluster's id, because CLM finds
+// resources of unknown kind by their ids.
 func placementID(cluster string) string { return "placement-" + cluster }
 
-// clusterOf is the cluster of a placement's id.
+// clusterOf returns the cluster of a placement's id.
 func clusterOf(placement string) string { return strings.TrimPrefix(placement, "placement-") }
 
-// placementWanted is a placement's spec: whose it is and what it demands.
+// placementWanted is a placement's spec: its cluster and demand.
 type placementWanted struct {
 	ClusterID string `json:"cluster_id"`
 	Demand    Demand `json:"demand"`
@@ -40,16 +40,14 @@ type placementMade struct {
 	ManagementClusterID string    `json:"management_cluster_id"`
 	DecidedTime         time.Time `json:"decided_time"`
 	Message             string    `json:"message,omitempty"` // why it waits, in words for its owner
-	// When its cluster was found to be gone, and who had removed it; nil: it is
-	// not gone.
+	// When fleet found that the cluster does not exist any more, and who removed it; nil: it exists.
 	OrphanedTime *time.Time `json:"orphaned_time,omitempty"`
 	RemovedBy    string     `json:"removed_by,omitempty"`
-	// Its members are beside the others: once there were only candidates, and
-	// all of them.
+	// Embedded, because documents of older versions have its candidates at this level.
 	Explanation
 }
 
-// placement is a document of the kind, read.
+// placement is a decoded placement document.
 type placement struct {
 	placementWanted
 	placementMade
@@ -68,15 +66,14 @@ func placementOf(d store.Document) (p placement, err error) {
 	return p, err
 }
 
-// reserving is as much of a placement as the board holds.
+// reserving has the members of a placement that the board keeps.
 type reserving struct {
 	placementWanted
 	ManagementClusterID string     `json:"management_cluster_id"`
 	OrphanedTime        *time.Time `json:"orphaned_time"`
 }
 
-// reservationOf reads a placement without its explanation: of all placements of
-// a region, when the feed is followed anew.
+// reservationOf decodes a placement without its explanation, for the board.
 func reservationOf(d store.Document) (r reserving, err error) {
 	if err = json.Unmarshal(d.Spec, &r.placementWanted); err == nil {
 		err = json.Unmarshal(d.Status, &r)
@@ -94,7 +91,7 @@ func (p placement) into(d *store.Document) (err error) {
 	return err
 }
 
-// reserved is what it reserves on its management cluster.
+// reserved returns the amounts that it reserves on its management cluster.
 func (p placement) reserved() Amounts {
 	if p.State == api.Waiting {
 		return Amounts{}
@@ -117,7 +114,7 @@ func render(d store.Document) ([]byte, error) {
 	return json.Marshal(wire)
 }
 
-// forTenant is a placement as the cluster's owner reads it.
+// forTenant returns a placement without inventory, for the cluster's owner.
 func (p placement) forTenant() api.Placement {
 	return api.Placement{ClusterID: p.ClusterID, State: p.State, Reserved: Amounts{}, DecidedTime: p.DecidedTime,
 		Message: p.Message}

@@ -20,25 +20,23 @@ const (
 	kindRequest store.Kind = "Request"
 )
 
-// presenceAdapter is the adapter that reports whether a management cluster's
-// agent is heard.
+// presenceAdapter is the adapter that reports whether a management cluster's agent is connected.
 const presenceAdapter = "maestro"
 
-// silence is how long the report on an agent may stay as it is. Maestro repeats
-// it every minute as long as the agent is heard, and says at once when it is
-// not; this is for the case that Maestro itself is away. It is measured by this
-// machine's clock alone, from when it saw the report move.
+// silence is how long the report on an agent may stay unchanged before the agent counts as lost. Maestro
+// repeats the report every minute while it receives messages of the agent, and reports a loss at once;
+// silence covers the case that Maestro itself is away. This process measures it by its own clock, from
+// when it saw the report move.
 const silence = 210 * time.Second
 
-// mcSpec is what is declared of a management cluster.
+// mcSpec is the spec of a management cluster.
 type mcSpec struct {
 	State    api.ManagementClusterState `json:"state"`
 	Capacity Amounts                    `json:"capacity"`
 	Versions []string                   `json:"versions"`
 }
 
-// presence is what its agent's reports say. CLM keeps them in the status of its
-// documents, in their wire form.
+// presence has the reports on its agent. CLM keeps reports in the status of its documents, in wire form.
 type presence struct {
 	Reports []struct {
 		Adapter    string    `json:"adapter"`
@@ -53,8 +51,8 @@ type presence struct {
 	} `json:"reports"`
 }
 
-// reading is a resource of CLM, read once: a decision looks at all of them, and
-// few change between two.
+// reading is a management cluster's document, decoded once: each decision reads all of them, and few change
+// between two decisions.
 type reading struct {
 	doc      store.Document
 	m        ManagementCluster // without its state, which depends on the time
@@ -92,22 +90,21 @@ func read(d store.Document) reading {
 	return r
 }
 
-// at is the management cluster at a time, when its report moved last at another.
-// What is reserved there is added by others; the rest is shared, and not to be
-// changed.
+// at returns the management cluster with its state at now, when its report moved last at moved. The caller
+// sets its reservations and changes nothing else, because the other members are shared.
 func (r reading) at(now, moved time.Time) ManagementCluster {
 	m := r.m
 	m.State, m.Heard = stateOf(r.declared, r.seen, now.Sub(moved) <= silence)
 	return m
 }
 
-// available says that its agent is reported as heard.
+// available reports whether its agent is reported as connected.
 func (r reading) available() bool {
 	state, _ := stateOf(api.Ready, r.seen, true)
 	return state == api.Ready
 }
 
-// reportTime is when the report on its agent was made; zero: there is none.
+// reportTime returns the time of the report on its agent; zero without one.
 func (r reading) reportTime() time.Time {
 	for _, report := range r.seen.Reports {
 		if report.Adapter == presenceAdapter {
@@ -117,8 +114,7 @@ func (r reading) reportTime() time.Time {
 	return time.Time{}
 }
 
-// stateOf is what was declared, unless its agent is not heard. recent says that
-// the report moved not long ago.
+// stateOf returns the declared state, unless its agent is lost.
 func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (state api.ManagementClusterState,
 	heard time.Time) {
 	state = api.Unheard
@@ -140,7 +136,7 @@ func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (s
 	return state, heard
 }
 
-// clusterSpec is as much of a cluster's spec as placement heeds.
+// clusterSpec has the members of a cluster's spec that placement reads.
 type clusterSpec struct {
 	Placement     placementSpec `json:"placement"`
 	HostedCluster struct {
@@ -150,7 +146,7 @@ type clusterSpec struct {
 	} `json:"hostedCluster"`
 }
 
-// placementSpec says where a cluster is to go. A text is a management cluster's
+// placementSpec has a cluster's wishes for its placement. In JSON it may be a text, the management cluster's
 // name, as older clients of the Platform API write it.
 type placementSpec struct {
 	ManagementCluster string            `json:"managementCluster"`
@@ -166,8 +162,7 @@ func (p *placementSpec) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*object)(p))
 }
 
-// demandOf is what a cluster demands, by its resource's spec. A spec that says
-// it otherwise than we know demands nothing special.
+// demandOf returns the demand of a cluster's spec. A spec in an unknown form has no special demand.
 func demandOf(spec json.RawMessage, amounts Amounts) Demand {
 	var s clusterSpec
 	_ = json.Unmarshal(spec, &s)
@@ -175,7 +170,7 @@ func demandOf(spec json.RawMessage, amounts Amounts) Demand {
 		s.HostedCluster.Release.Image), Amounts: amounts}
 }
 
-// versionOf is the version that a release image names by its tag, "" for none.
+// versionOf returns the version in a release image's tag, "" without one.
 func versionOf(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	i := strings.LastIndex(image, ":")

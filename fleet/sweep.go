@@ -12,14 +12,12 @@ import (
 	"atoll.dev/store"
 )
 
-// ownerless are placements whose cluster is not there any more, and that are not
-// known as such yet.
+// ownerless selects placements whose cluster does not exist any more and that are not Orphaned yet.
 const ownerless = `d.status->>'state' <> 'Orphaned'
 	and not exists (select 1 from document c where c.kind = 'Cluster' and c.id = d.spec->>'cluster_id' and c.removed_at is null)`
 
-// compare looks for what the feed should have told: placements of clusters that
-// are gone, and sums that are not those of the placements. It reads all of them,
-// so it is done when the feed is followed anew, and seldom after that.
+// compare finds what the feed should have shown: placements of removed clusters, and sums that differ from
+// the placements. It reads all placements, so it runs when the feed begins anew and once an hour.
 func (f *Fleet) compare(ctx context.Context) error {
 	for after := ""; ; {
 		page, err := f.store.List(ctx, store.Query{Kind: KindPlacement, Where: store.Fragment{SQL: ownerless},
@@ -44,10 +42,9 @@ func (f *Fleet) compare(ctx context.Context) error {
 	return err
 }
 
-// orphan notes that a placement's cluster is gone. One that waits goes; one that
-// reserves something keeps that until its management cluster says that nothing
-// of the cluster is left: a deletion in good order ends the placement before
-// the cluster, so this one was forced.
+// orphan handles the placement of a removed cluster. It removes a waiting placement. One with a reservation
+// becomes Orphaned and keeps the reservation until its management cluster has nothing of the cluster left:
+// an orderly deletion removes the placement before the cluster, so this deletion was forced.
 func (f *Fleet) orphan(ctx context.Context, cluster string) error {
 	var d store.Document
 	_, by, err := f.removal(ctx, cluster)
@@ -91,9 +88,8 @@ func (f *Fleet) orphan(ctx context.Context, cluster string) error {
 
 var errAlive = errors.New("the cluster is there")
 
-// compareSums compares the sums with the placements, mends them, and returns how
-// many were wrong. One statement sees both as one moment has them: each
-// transaction changes both.
+// compareSums corrects sums that differ from the placements and returns how many did. One statement reads
+// both, in one snapshot: each transaction changes both.
 func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
 	fail := func(err error) (int, error) { return mended, fmt.Errorf("comparing reservations: %w", err) }
 	wrong, err := f.wrongSums(ctx)
@@ -129,8 +125,8 @@ func (f *Fleet) compareSums(ctx context.Context) (mended int, err error) {
 	return mended, nil
 }
 
-// wrongSums are the management clusters whose number of placements, or amount of
-// any resource, is not that of the placements.
+// wrongSums selects the management clusters whose sum differs from the placements in their number or in any
+// amount.
 func (f *Fleet) wrongSums(ctx context.Context) (ids []string, err error) {
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
 		rows, err := tx.Query(ctx, `
@@ -161,7 +157,7 @@ func (f *Fleet) wrongSums(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// addUp adds up what placements reserve on one management cluster.
+// addUp computes the sum of the placements on one management cluster.
 func addUp(ctx context.Context, tx *store.Tx, id string) (s sum, err error) {
 	s.reserved = Amounts{}
 	fail := func(err error) (sum, error) { return s, fmt.Errorf("adding up placements: %w", err) }
