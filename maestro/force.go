@@ -113,13 +113,13 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 		slog.String("bundle", id),
 		slog.String("consumer", d.Scope), slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason",
 			reason))
-	s.tellBuried(ctx, d.Scope, ledger.Work{ID: id, Generation: d.Generation, Deleting: true})
+	s.sendTombstone(ctx, d.Scope, ledger.Work{ID: id, Generation: d.Generation, Deleting: true})
 	return nil
 }
 
-// tellBuried orders an agent once to delete what is no more. When that is
+// sendTombstone orders an agent once to delete a work that has a tombstone. When that is
 // lost, the agent's next comparison finds the tombstone.
-func (s *Server) tellBuried(ctx context.Context, consumer string, h ledger.Work) {
+func (s *Server) sendTombstone(ctx context.Context, consumer string, h ledger.Work) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := s.publish(ctx, consumer, wire.EncodeTombstone(consumer, h.ID, h.Generation, s.opts.SourceID,

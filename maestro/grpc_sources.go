@@ -358,13 +358,13 @@ func (s *Server) differing(ctx context.Context, source string, list []work.Statu
 	if len(theirs) == 0 {
 		return ids, nil, nil
 	}
-	dead, err = s.graves(ctx, source, theirs)
+	dead, err = s.tombstoneChanges(ctx, source, theirs)
 	return ids, dead, err
 }
 
-// graves makes the ends of bundles that a source still lists, and that are
-// gone.
-func (s *Server) graves(ctx context.Context, source string, ids map[string]string) ([]*store.Change, error) {
+// tombstoneChanges makes the last change of deleted bundles that a source still
+// lists.
+func (s *Server) tombstoneChanges(ctx context.Context, source string, ids map[string]string) ([]*store.Change, error) {
 	list := make([]string, 0, len(ids))
 	for id := range ids {
 		list = append(list, id)

@@ -176,7 +176,7 @@ func TestTheAnswersHaveOnlyTheOriginalsMembers(t *testing.T) {
 	if a := plain(http.StatusNoContent, "DELETE", bundles+"/w1", ""); len(a.body) > 0 {
 		t.Errorf("DELETE answers %s", a.body)
 	}
-	if n := len(agent.received(work.SpecCreate)); n != 1 {
+	if n := len(firstDeliveries(agent.received(work.SpecCreate))); n != 1 {
 		t.Errorf("%d works reached the agent", n)
 	}
 }

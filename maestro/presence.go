@@ -52,7 +52,7 @@ func (s *Server) runPresence(ctx context.Context) error {
 		if err == nil {
 			last = now
 			if now.Sub(well) >= deadAfter {
-				err = s.bury(ctx)
+				err = s.removeDeadServers(ctx)
 			}
 		}
 		if err != nil && ctx.Err() == nil {
@@ -60,7 +60,7 @@ func (s *Server) runPresence(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			s.goodbye(context.WithoutCancel(ctx))
+			s.markStopped(context.WithoutCancel(ctx))
 			return nil
 		case <-tick.C:
 		}
@@ -83,9 +83,9 @@ func (s *Server) renew(ctx context.Context) error {
 	return err
 }
 
-// bury takes away the rows of servers that are gone. Of several servers that
+// removeDeadServers removes the rows of servers that stopped renewing them. Of several servers that
 // see one, one takes it, and asks.
-func (s *Server) bury(ctx context.Context) error {
+func (s *Server) removeDeadServers(ctx context.Context) error {
 	var dead []string
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		rows, err := tx.Query(ctx, `delete from server_presence where id in (
@@ -108,9 +108,9 @@ func (s *Server) bury(ctx context.Context) error {
 	return nil
 }
 
-// goodbye leaves the row for the others to find at once: what the broker had
+// markStopped lets the other servers find at once that this one has stopped: what the broker had
 // given to this server is lost also when it stops in good order.
-func (s *Server) goodbye(ctx context.Context) {
+func (s *Server) markStopped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_ = s.store.Tx(ctx, func(tx *store.Tx) error {

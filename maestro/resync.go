@@ -144,7 +144,7 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion,
 	other map[string]bool, scope *ledger.Scope) error {
 	var c ledger.Comparison
-	var graves []ledger.Work
+	var tombstones []ledger.Work
 	versions := make(map[string]int64, len(theirs))
 	for _, v := range theirs {
 		versions[v.ID] = v.Version
@@ -161,10 +161,10 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 		if c, err = raiseAhead(ctx, tx, c, ours, versions, other); err != nil {
 			return err
 		}
-		if graves, err = ledger.TombstonesAmong(ctx, tx, consumer, c.Unknown); err != nil {
+		if tombstones, err = ledger.TombstonesAmong(ctx, tx, consumer, c.Unknown); err != nil {
 			return err
 		}
-		c.Unknown = c.WithoutTombstones(graves)
+		c.Unknown = c.WithoutTombstones(tombstones)
 		return ledger.ReplaceUnknown(ctx, tx, consumer, c.Unknown, versions, scope)
 	})
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 			slog.Int("works", len(c.Unknown)), slog.String("first", c.Unknown[0]))
 	}
 	s.unknownChanged()
-	for _, g := range graves {
+	for _, g := range tombstones {
 		m := wire.EncodeTombstone(consumer, g.ID, max(g.Generation, versions[g.ID]), s.opts.SourceID, time.Now())
 		if versions[g.ID] <= g.Generation {
 			m.Extensions[work.ExtLife] = s.life() // the agent refuses what was ordered before

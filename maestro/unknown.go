@@ -149,7 +149,7 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "unknown work is deleted by an operator", slog.String("bundle", id),
 			slog.String("consumer", consumer),
 			slog.String("by", store.ActorFrom(ctx).Principal), slog.String("reason", reason))
-		s.tellBuried(ctx, consumer, ledger.Work{ID: id, Generation: generation, Deleting: true})
+		s.sendTombstone(ctx, consumer, ledger.Work{ID: id, Generation: generation, Deleting: true})
 		s.unknownChanged()
 	}
 	w.WriteHeader(http.StatusNoContent)

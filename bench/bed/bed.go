@@ -54,6 +54,10 @@ type Options struct {
 	Apart   bool   // server and broker are processes of their own
 	Verbose bool   // their warnings are shown
 	Pprof   string // address at which a server apart serves profiles; "": it does not
+
+	Servers       int           // that share the database and the broker; default 1. Sources call the first
+	BrokerLatency time.Duration // in each direction between servers and broker
+	PublishRate   float64       // events that a server may publish in a second, as some brokers demand; 0: any number
 }
 
 // Bed is the region. Server and Broker are there when they are apart; the
@@ -99,8 +103,28 @@ func New(ctx context.Context, o Options) (b *Bed, err error) {
 	if err := b.startBroker(ctx); err != nil {
 		return b, err
 	}
-	return b, b.startServer(ctx)
+	toBroker := b.broker
+	if o.BrokerLatency > 0 {
+		k, err := newLink(b.broker, o.BrokerLatency)
+		if err != nil {
+			return b, err
+		}
+		b.OnClose(k.Close)
+		toBroker = k.addr()
+	}
+	if err := b.startServer(ctx, toBroker); err != nil {
+		return b, err
+	}
+	for range o.Servers - 1 {
+		if err := b.startReplica(ctx, toBroker); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
 }
+
+// Servers is how many servers there are.
+func (b *Bed) Servers() int { return max(b.o.Servers, 1) }
 
 // OnClose has f called by Close, before what was there earlier ends.
 func (b *Bed) OnClose(f func() error) { b.closers = append(b.closers, f) }
@@ -152,29 +176,49 @@ func (b *Bed) startBroker(ctx context.Context) error {
 	return err
 }
 
-func (b *Bed) startServer(ctx context.Context) error {
+// serverPart is what a server needs to know. toBroker is where it finds the broker.
+func (b *Bed) serverPart(toBroker string) (part, error) {
 	cert, key, err := b.certificate(pki.ServiceName("maestro"))
 	if err != nil {
-		return err
+		return part{}, err
 	}
 	addrs, err := freeAddrs(2)
 	if err != nil {
+		return part{}, err
+	}
+	return part{
+		Role: roleServer, DSN: b.DSN, Broker: toBroker, PublishRate: b.o.PublishRate, Listen: addrs[0], GRPC: addrs[1],
+		CA: b.ca.CertPEM(), Cert: cert, Key: key, Pprof: b.o.Pprof,
+	}, nil
+}
+
+// startReplica starts a server that no source calls.
+func (b *Bed) startReplica(ctx context.Context, toBroker string) error {
+	p, err := b.serverPart(toBroker)
+	if err != nil {
 		return err
 	}
-	b.Server, err = b.start(ctx, part{
-		Role: roleServer, DSN: b.DSN, Broker: b.broker, Listen: addrs[0], GRPC: addrs[1], CA: b.ca.CertPEM(), Cert: cert, Key: key, Pprof: b.o.Pprof,
-	})
+	_, err = b.start(ctx, p)
+	return err
+}
+
+// startServer starts the server that sources call, and makes their clients.
+func (b *Bed) startServer(ctx context.Context, toBroker string) error {
+	p, err := b.serverPart(toBroker)
 	if err != nil {
+		return err
+	}
+	if b.Server, err = b.start(ctx, p); err != nil {
 		return err
 	}
 	config, err := b.ClientTLS(pki.ServiceName(Source), "maestro")
 	if err != nil {
 		return err
 	}
-	b.URL = "https://" + addrs[0]
+	b.URL = "https://" + p.Listen
 	transport := &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 256}
 	b.HTTP = &http.Client{Transport: transport}
-	conn, err := grpc.NewClient(addrs[1], grpc.WithTransportCredentials(credentials.NewTLS(config.Clone())),
+	conn, err := grpc.NewClient(p.GRPC, grpc.WithTransportCredentials(credentials.NewTLS(config.Clone())),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond,
 			Multiplier: 1.6, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second}))
 	if err != nil {

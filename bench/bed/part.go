@@ -36,6 +36,7 @@ type part struct {
 	DSN           string
 	Broker        string
 	Pprof         string
+	PublishRate   float64
 	Verbose       bool
 	CA, Cert, Key []byte // PEM
 }
@@ -74,6 +75,7 @@ func (p part) run(ctx context.Context, ready func()) error {
 	s, err := maestro.New(ctx, maestro.Options{
 		DSN: p.DSN, Broker: p.Broker, BrokerTLS: toBroker, HTTP: l, HTTPTLS: config, GRPC: rpc, GRPCTLS: config.Clone(),
 		MayCall: func(string) bool { return true }, Logger: logger(p.Verbose), Metrics: ops.Registry, Ops: ops,
+		PublishRate: p.PublishRate,
 	})
 	if err != nil {
 		return err

@@ -42,8 +42,13 @@ var (
 	steady      = flag.Int("steady", 1000, "works of that pace in a second")
 	seed        = flag.Uint64("seed", 1, "of the manifests' content")
 	only        = flag.String("only", "",
-		"run these measurements: list, search, delivery, status, update, latency, deletion, sustained; default all")
-	pprof   = flag.String("pprof", "", "serve profiles on this address")
+		"run these measurements: list, search, delivery, status, update, latency, deletion, sustained, one-server, "+
+			"two-servers; default all")
+	pprof       = flag.String("pprof", "", "serve profiles on this address")
+	publishRate = flag.Float64("publish-rate", 100,
+		"events that each of one or two servers may publish in a second, as brokers with quotas demand")
+	brokerLatency = flag.Duration("broker-latency", 5*time.Millisecond,
+		"of the way from one or two servers to the broker, in each direction")
 	verbose = flag.Bool("v", false, "show the server's warnings")
 )
 
@@ -76,12 +81,21 @@ func run(ctx context.Context) (err error) {
 		{"maestro/latency", latency},
 		{"maestro/deletion", deletion},
 		{"maestro/sustained", sustained},
+		{"maestro/one-server", deliverAtRate},
+		{"maestro/two-servers", deliverAtRate},
 	} {
 		if *only != "" && !slices.Contains(strings.Split(*only, ","), strings.TrimPrefix(m.name, "maestro/")) {
 			continue
 		}
 		// Each on a fresh region, so that their order does not matter.
-		b, err := bed.New(ctx, bed.Options{Broker: *broker, Seed: *seed, Verbose: *verbose})
+		o := bed.Options{Broker: *broker, Seed: *seed, Verbose: *verbose}
+		switch m.name {
+		case "maestro/one-server":
+			o.Servers, o.BrokerLatency, o.PublishRate = 1, *brokerLatency, *publishRate
+		case "maestro/two-servers":
+			o.Servers, o.BrokerLatency, o.PublishRate = 2, *brokerLatency, *publishRate
+		}
+		b, err := bed.New(ctx, o)
 		if err != nil {
 			return err
 		}
