@@ -26,7 +26,7 @@ type hostedCluster struct {
 	hibernation  hibernation
 	status       *hypershift.HostedClusterStatus // as last written; the watch may be behind
 	secret       [sha256.Size]byte               // of the administrator's kubeconfig as last written
-	discarding   bool                            // the runtime was told to discard the plane
+	discarding   bool                            // discarding the plane was ordered
 	partsDeleted bool                            // deletion of node pools and credentials was requested
 
 	// Of Hosting.mu:
@@ -116,7 +116,7 @@ func metadataOf(object *unstructured.Unstructured) *hypershift.HostedCluster {
 }
 
 // decideAndOrder decides and gives the order to the runtime. It decides again
-// when somebody asked for the plane while the decision to stop it was made. The
+// when a Wake came while the decision to stop the plane was made. The
 // error may be the runtime's refusal, a *controlplane.Failure.
 func (h *Hosting) decideAndOrder(c *hostedCluster, hc *hypershift.HostedCluster, invalid error,
 	refused *controlplane.Failure, now time.Time) (decision, error) {
@@ -158,7 +158,7 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster) (situat
 }
 
 // commit records a decision. It returns false, and records nothing, when the
-// decision stops a plane that somebody has asked for since the situation was
+// decision stops a plane for which a Wake has come since the situation was
 // gathered.
 func (h *Hosting) commit(c *hostedCluster, s situation, d decision) bool {
 	h.mu.Lock()

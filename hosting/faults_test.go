@@ -20,8 +20,7 @@ import (
 	"atoll.dev/plane"
 )
 
-// What a machine does to a plane is said in its conditions, and mended when
-// the machine is.
+// Conditions report the faults of the machine, and that they are over.
 func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
 	w := newWorld(t, "faults")
 	missing := filepath.Join(t.TempDir(), "atoll-kube")

@@ -17,7 +17,7 @@ import (
 	"atoll.dev/hosting/router"
 )
 
-// routes is a router that counts what it is told.
+// routes are Routes that count the tables that they get.
 type routes struct {
 	noRoutes
 	set atomic.Int32
@@ -25,8 +25,8 @@ type routes struct {
 
 func (r *routes) Set([]router.Route) { r.set.Add(1) }
 
-// One plane whose record is damaged is no reason to route nobody, and its end
-// needs no record.
+// A plane with a damaged record does not keep the routes of other planes from the
+// router, and can be deleted.
 func TestI9ADamagedRecordBlocksNoOtherCluster(t *testing.T) {
 	r := &routes{}
 	w := newWorld(t, "damaged", func(o *Options) { o.Routes = r })
@@ -52,7 +52,8 @@ func TestI9ADamagedRecordBlocksNoOtherCluster(t *testing.T) {
 	w.gone(bad)
 }
 
-// A disk that is not mounted must not look like a new cluster.
+// A disk that is not mounted must not look like a new cluster: no empty plane is
+// started.
 func TestNoEmptyPlaneTakesTheOldOnesPlace(t *testing.T) {
 	w := newWorld(t, "empty")
 	w.stop()

@@ -279,7 +279,7 @@ func (w *world) patch(key controlplane.ID, body string) {
 	}
 }
 
-// condition waits until a condition of the current generation is as said;
+// condition waits for a condition of the current generation;
 // reason "" is any.
 func (w *world) condition(key controlplane.ID, kind, status, reason string) *hypershift.HostedCluster {
 	w.Helper()

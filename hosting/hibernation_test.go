@@ -160,8 +160,8 @@ func processes() (pids []int) {
 
 const hibernated = `{"metadata":{"annotations":{"` + hypershift.HibernatedAnnotation + `":"true"}}}`
 
-// A hibernated cluster has no process until somebody connects: then it is
-// woken, once, and serves; the wish stays as it is; left alone it sleeps again.
+// A hibernated cluster has no process until a connection comes: then it is woken,
+// once, and serves; its spec stays; without connections it sleeps again.
 func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	p := newPort(t)
 	w := newWorld(t, "sleep", func(o *Options) {
@@ -255,7 +255,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 		t.Error(err)
 	}
 
-	t.Log("the wish is taken back: it stays awake")
+	t.Log("the order to hibernate is removed: it stays awake")
 	w.patch(key, strings.ReplaceAll(hibernated, "true", "false"))
 	_, inside = w.available(key)
 	w.kept(inside, "customer")
@@ -270,8 +270,7 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	})
 }
 
-// arrivals are routes on which somebody comes whenever they are asked who is
-// there.
+// arrivals are Routes on which something happens whenever their activity is read.
 type arrivals struct {
 	noRoutes
 	come func()
@@ -282,8 +281,8 @@ func (a arrivals) Activity(string) (int, time.Time) {
 	return 0, time.Time{}
 }
 
-// Somebody who asks for a plane that is about to be stopped gets it while it
-// runs on, or when it is back; never the one that ends.
+// A Wake of a plane that is about to be stopped returns when the plane is kept
+// running or runs again; never with the plane that ends.
 func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
 	machine := memory.NewMachine()
 	t.Cleanup(machine.Close)
@@ -333,7 +332,7 @@ func TestAWakeNeverGetsAPlaneThatIsBeingStopped(t *testing.T) {
 
 	come = func() { h.mu.Lock(); c.demand.Waiting++; h.mu.Unlock() }
 	if d := order(); !d.Run || c.stopping {
-		t.Error("it is stopped although somebody came while that was decided")
+		t.Error("it is stopped although a Wake came while that was decided")
 	}
 	come = func() {}
 	c.demand.Waiting = 0

@@ -108,8 +108,8 @@ func (w *world) processes() map[int]string {
 	return found
 }
 
-// number waits until there is a process for each of so many planes: one that
-// lost the race for its directory may take a moment to say so.
+// number waits until so many planes have one process each: a process that lost the
+// race for the plane's directory takes a moment to end.
 func (w *world) number(planes int) {
 	w.Helper()
 	w.wait("a process for each plane", func() error {
@@ -120,9 +120,9 @@ func (w *world) number(planes int) {
 	})
 }
 
-// Hosting and planes are killed while clusters are made and deleted, at random
-// instants. What was acknowledged stays, no plane runs twice, and of what was
-// deleted nothing is left.
+// Hosting and planes are killed at random instants while clusters are made and
+// deleted. Acknowledged data stays, no plane runs twice, and nothing is left of a
+// deleted cluster.
 func TestI9I12KilledAtAnyMomentEverythingConverges(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -10,19 +10,19 @@ import (
 	"pgregory.net/rapid"
 )
 
-// powerZero is the begin of the time that tests tell by durations.
+// powerZero is the time from which tests count durations.
 var powerZero = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const idleInTests = 10 * time.Minute
 
-// TestPower reads testdata/power. Each case is a plane told line by line; each
-// line decides, and what it decided is true of the next line as far as the
-// shell of hosting would have made it so:
+// TestPower reads testdata/power. Each case is the life of a plane; each line is a
+// time with its events, and its output the decision at that time. The next line
+// begins with the decision carried out, as hosting would have done it:
 //
 //	decide [at=10m]        WHAT IS NEWS
-//	  hibernated | awake   the wish
+//	  hibernated | awake   the order of the spec
 //	  open=N               connections; last is set when the last one ends
-//	  asked                somebody asks for it
+//	  asked                a Wake
 //	  ready                it serves
 //	  died                 its process ended
 //	  taken                the router has taken the route
@@ -122,7 +122,7 @@ func TestPowerInEveryOrder(t *testing.T) {
 				t.Fatalf("not hibernated, but %s", d)
 			}
 			if p.Running && p.Open > 0 && !d.Run {
-				t.Fatalf("somebody is connected, but %s", d)
+				t.Fatalf("a connection is open, but %s", d)
 			}
 			if p.Running && !d.Run && !p.Closed {
 				t.Fatalf("stopped before the router knew: %s", d)

@@ -12,7 +12,8 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// What cannot be hosted says why, has no process, and goes without a trace.
+// A cluster that cannot be hosted has a reason in its status and no process, and
+// leaves nothing when it is deleted.
 func TestARefusedClusterIsReportedAndNeverStarted(t *testing.T) {
 	w := newWorld(t, "refused")
 	unknown := w.create("unknown", map[string]any{"release": map[string]any{"image": "atoll.dev/release:9.9.9"}})
@@ -39,7 +40,7 @@ func TestARefusedClusterIsReportedAndNeverStarted(t *testing.T) {
 			t.Errorf("%s: %+v", c.hc.Name, valid)
 		}
 	}
-	w.wait("what is said of a spec of another shape", func() error {
+	w.wait("the status of a spec that cannot be decoded", func() error {
 		object, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(shape.Namespace).Get(t.Context(),
 			shape.Name, metav1.GetOptions{})
 		if err != nil {

@@ -155,7 +155,7 @@ func TestVersionHistoryRecordsAnUpgrade(t *testing.T) {
 	}
 }
 
-// Whatever is observed, in whatever order: what is said twice is not news, and
+// Whatever is observed, in whatever order: a repeated report changes nothing, and
 // the history only grows at its head.
 func TestI3TheSameReportGivesTheSameStatus(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -178,7 +178,7 @@ func TestI3TheSameReportGivesTheSameStatus(t *testing.T) {
 			was, err := json.Marshal(s)
 			is, errAgain := json.Marshal(again)
 			if errors.Join(err, errAgain) != nil || string(was) != string(is) {
-				t.Fatalf("said twice it is news:\n%s\n%s", was, is)
+				t.Fatalf("the repeated report changed the status:\n%s\n%s", was, is)
 			}
 			if b, a := before.Version, s.Version; b != nil {
 				if grown := len(a.History) - len(b.History); grown < 0 || grown > 1 {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestFailuresHaveReasons(t *testing.T) {
-	exited := func(said string) error { return fmt.Errorf("%w: %s", plane.ErrExited, said) }
+	exited := func(output string) error { return fmt.Errorf("%w: %s", plane.ErrExited, output) }
 	for _, c := range []struct {
 		err     error
 		reason  controlplane.FailureReason

@@ -159,7 +159,7 @@ func TestHostingCountsConnections(t *testing.T) {
 		return open == 0 && last.After(
 			opened)
 	})
-	eventually(t, "its end is told", func() bool { return idle.Load() == 1 })
+	eventually(t, "its end is reported", func() bool { return idle.Load() == 1 })
 
 	// The router's end is the end of its connections.
 	conn = w.send(append(helloFor("a.example"), 'x'))
@@ -171,7 +171,7 @@ func TestHostingCountsConnections(t *testing.T) {
 		open, last := c.Activity("a.example")
 		return open == 0 && !last.Before(before)
 	})
-	eventually(t, "its end is told", func() bool { return idle.Load() == 2 })
+	eventually(t, "its end is reported", func() bool { return idle.Load() == 2 })
 	if c.Set(nil); !c.Settled() {
 		t.Error("without a router nothing is awaited of it")
 	}

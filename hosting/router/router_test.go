@@ -164,7 +164,7 @@ func TestTheRouterServesWhileHostingIsDead(t *testing.T) {
 	// Hosting that begins does not know its planes yet; the router goes on with those it has.
 	c = NewControl(noWake)
 	w.serveControl(c)
-	eventually(t, "hosting is heard", func() bool { return value(w.router.metrics.following) == 1 })
+	eventually(t, "the router follows hosting", func() bool { return value(w.router.metrics.following) == 1 })
 	if got, err := w.get("a.example"); err != nil || got != "plane a" {
 		t.Fatalf("hosting not ready: %q, %v", got, err)
 	}

@@ -125,7 +125,7 @@ func (c *customer) until(ctx context.Context, f func() error) bool {
 	return false
 }
 
-// has says what is missing of all that was acknowledged.
+// has returns an error when acknowledged data is missing.
 func (c *customer) has(ctx context.Context) error {
 	list, err := c.maps.List(ctx, metav1.ListOptions{})
 	if err != nil {

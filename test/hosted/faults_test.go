@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	lightTime = 15 * time.Second // of faults, unless ATOLL_SOAK says otherwise
+	lightTime = 15 * time.Second // of faults; ATOLL_SOAK sets another
 	patience  = 4 * time.Minute  // for what must come to pass once they end
 )
 
@@ -146,8 +146,8 @@ func (w *world) kill(ctx context.Context, rng *rand.Rand, span time.Duration) ma
 	return kills
 }
 
-// only says what there is besides these namespaces' clusters: for the Platform
-// API, on the management cluster, as files and as processes.
+// only returns an error when there is more than the clusters of these namespaces: in
+// the Platform API, on the management cluster, as files or as processes.
 func (w *world) only(kept map[string]bool) error {
 	list, err := w.api.Clusters(w.t.Context(), client.ClusterQuery{})
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 )
 
 // A cluster is removed by force while its control plane runs: its room is not
-// given away, the control plane is listed with its size, and an operator ends
-// it. Then nothing is left, and the record says who did that.
+// reserved by no other cluster, the control plane is listed with its size, and an
+// operator deletes it. Then nothing is left, and the audit record names the
+// operator.
 func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
 	r := localtest.New(t)
 	w := &world{t: t, r: r, api: r.API()}
@@ -25,7 +26,7 @@ func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
 	}
 	w.eventually("it is ready", func() error { return w.ready(made.ID) })
 
-	// The adapters are away, so nobody begins with the deletion.
+	// The adapters are stopped, so that no deletion begins.
 	adapters := r.Process("adapter").PID
 	if err := syscall.Kill(adapters, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -97,6 +98,6 @@ func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
 	})
 	if h := r.Atoll("clm", "history", "clusters", made.ID, "-o", "json"); !strings.Contains(h, "end-orphan") ||
 		!strings.Contains(h, "nobody needs it") || !strings.Contains(h, "cli:") {
-		t.Errorf("the record does not say who ended it: %s", h)
+		t.Errorf("the record does not name who deleted it: %s", h)
 	}
 }
