@@ -1,6 +1,8 @@
 package hosting
 
 import (
+	"crypto/rand"
+	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,7 +112,8 @@ func TestBootstrapGivesHostingWhatItNeedsAndNoMore(t *testing.T) {
 func TestUnknownFieldsOfAHostedClusterAreKept(t *testing.T) {
 	accountConfig(t)
 	admin := client(t, administrator(t))
-	makeNamespace(t, admin, "clusters-fields")
+	namespace := "clusters-" + strings.ToLower(rand.Text()[:6]) // the test may run more than once
+	makeNamespace(t, admin, namespace)
 	hc := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster",
 		"metadata": map[string]any{"name": "hc-fields"},
@@ -120,7 +123,7 @@ func TestUnknownFieldsOfAHostedClusterAreKept(t *testing.T) {
 				"rolesRef": map[string]any{"ingressARN": "arn:1"}}},
 		},
 	}}
-	c := admin.Resource(hypershift.HostedClusters()).Namespace("clusters-fields")
+	c := admin.Resource(hypershift.HostedClusters()).Namespace(namespace)
 	got, err := c.Create(t.Context(), hc, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
