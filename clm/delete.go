@@ -26,7 +26,7 @@ type family struct {
 func (s *Server) family(ctx context.Context, tx *store.Tx, e *Entity, d store.Document) (*family, error) {
 	f := &family{entity: e, doc: d}
 	for _, kind := range e.children {
-		docs, err := tx.InScope(ctx, kind.storeKind(), d.ID)
+		docs, err := tx.ListScope(ctx, kind.storeKind(), d.ID)
 		if err != nil {
 			return nil, err
 		}

@@ -80,9 +80,9 @@ func (c *collection) watchStatuses(w http.ResponseWriter, r *http.Request, d sto
 	}
 	return rest.Watch(w, r, c.s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
 		var known []status.Report
-		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
+		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.WatchEvent) error {
 			switch {
-			case sight.Kind == store.Passed:
+			case sight.Kind == store.Progress:
 				stream.Advance(string(sight.Cursor))
 				return nil
 			case sight.Change == nil:

@@ -30,13 +30,13 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request, q store.Query
 			(who.Tenancy == nil || who.sees(rowOf(change).spec.Tenancy))
 	}}
 	if !filter.Empty() || refType != "" {
-		watch.Shown = func(change *store.Change) bool {
+		watch.Visible = func(change *store.Change) bool {
 			row := rowOf(change)
 			return filter.Match(row.field) && (refType == "" || row.refers(refType, target))
 		}
 	}
 	return rest.Watch(w, r, c.s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
-		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
+		err := c.s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.WatchEvent) error {
 			return show(stream, sight, v)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
@@ -81,11 +81,11 @@ func kindIn(q store.Query, kind store.Kind) bool {
 	return false
 }
 
-func show(stream *rest.Stream, sight store.Sight, v view) error {
-	kinds := map[store.SightKind]rest.EventType{
-		store.Exists: rest.Added, store.Made: rest.Added, store.Varied: rest.Modified, store.Gone: rest.Deleted, store.Caught: rest.Bookmark,
+func show(stream *rest.Stream, sight store.WatchEvent, v view) error {
+	kinds := map[store.WatchEventKind]rest.EventType{
+		store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified, store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
 	}
-	if sight.Kind == store.Passed {
+	if sight.Kind == store.Progress {
 		stream.Advance(string(sight.Cursor))
 		return nil
 	}

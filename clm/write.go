@@ -124,7 +124,7 @@ func (s *Server) createResource(ctx context.Context, req newResource) (d store.D
 		return d, req.taken(err)
 	}
 	if parent := req.entity.parent; parent != nil {
-		release, err := s.store.Line(ctx, parent.storeKind(), req.parent)
+		release, err := s.store.WaitTurn(ctx, parent.storeKind(), req.parent)
 		if err != nil {
 			return d, err
 		}
@@ -474,7 +474,7 @@ func (s *Server) takeLast(ctx context.Context, a address, read store.Document, i
 	if a.entity.parent != nil {
 		kind, id = a.entity.parent.storeKind(), read.Scope
 	}
-	release, err := s.store.Line(ctx, kind, id)
+	release, err := s.store.WaitTurn(ctx, kind, id)
 	if err != nil {
 		return out, err
 	}
@@ -517,7 +517,7 @@ func (s *Server) takeLast(ctx context.Context, a address, read store.Document, i
 // deleted.
 func (s *Server) present(ctx context.Context, tx *store.Tx, e *Entity, id string) (bool, error) {
 	for _, kind := range e.children {
-		docs, err := tx.InScope(ctx, kind.storeKind(), id)
+		docs, err := tx.ListScope(ctx, kind.storeKind(), id)
 		if err != nil || len(docs) > 0 {
 			return len(docs) > 0, err
 		}

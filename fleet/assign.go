@@ -147,7 +147,7 @@ func (f *Fleet) decide(ctx context.Context, id string, demand Demand, c choice) 
 	err error) {
 	if c.id != "" {
 		// Placements that wait for the same management cluster hold no connection.
-		end, err := f.store.Line(ctx, kindMC, c.id)
+		end, err := f.store.WaitTurn(ctx, kindMC, c.id)
 		if err != nil {
 			return d, "", err
 		}
@@ -269,7 +269,7 @@ func (f *Fleet) current(ctx context.Context) (hosts []ManagementCluster, err err
 			}
 		})
 		if len(news) > manyNews {
-			docs, err := tx.InScope(ctx, kindMC, "")
+			docs, err := tx.ListScope(ctx, kindMC, "")
 			if err != nil {
 				return err
 			}

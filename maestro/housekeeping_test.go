@@ -115,7 +115,7 @@ func TestManifestsOfDeletedBundlesAreDropped(t *testing.T) {
 		}
 	}
 	m.settled(3)
-	before, err := m.server.store.Present(t.Context())
+	before, err := m.server.store.CurrentCursor(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

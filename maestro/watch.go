@@ -31,7 +31,7 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	return rest.Watch(w, r, s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
 		s.metrics.watchers.Inc()
 		defer s.metrics.watchers.Dec()
-		err := s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.Sight) error {
+		err := s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.WatchEvent) error {
 			return show(stream, sight, l.fields)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
@@ -49,13 +49,13 @@ func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
 
 // eventTypes are those of what a watcher sees. A first version is an addition;
 // that a watch may have missed the first one is why the two are hints.
-var eventTypes = map[store.SightKind]rest.EventType{
-	store.Exists: rest.Added, store.Made: rest.Added, store.Varied: rest.Modified, store.Gone: rest.Deleted, store.Caught: rest.Bookmark,
+var eventTypes = map[store.WatchEventKind]rest.EventType{
+	store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified, store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
 }
 
 // show sends what a watcher sees.
-func show(stream *rest.Stream, sight store.Sight, fields rest.Fields) error {
-	if sight.Kind == store.Passed {
+func show(stream *rest.Stream, sight store.WatchEvent, fields rest.Fields) error {
+	if sight.Kind == store.Progress {
 		stream.Advance(string(sight.Cursor))
 		return nil
 	}

@@ -196,7 +196,7 @@ func TestI4AWatchContinuesFromItsCursor(t *testing.T) {
 
 func lastCursor(t *testing.T, m *instance) string {
 	t.Helper()
-	cursor, err := m.server.store.Present(t.Context())
+	cursor, err := m.server.store.CurrentCursor(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ var errLost = errors.New("the slots were lost")
 // new for an old one. So what is unseen is listed once more. Without a cursor
 // everything is unseen.
 func (s *Sentinel) tryLoad(ctx context.Context, l load) error {
-	base, err := s.store.Present(ctx) // all that it sees, the lists see
+	base, err := s.store.CurrentCursor(ctx) // all that it sees, the lists see
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, 
 		return s.findUnseen(ctx, l, cursor != "" && count <= manyUnseen, docs)
 	}
 	for _, kind := range s.kinds {
-		q := store.Query{Kind: kind, Unseen: cursor, Where: inSlots(in)}
+		q := store.Query{Kind: kind, ChangedSince: cursor, Where: inSlots(in)}
 		if err := s.pages(ctx, q, each); err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, 
 	if s.opts.Requests == "" {
 		return nil
 	}
-	return s.pages(ctx, store.Query{Kind: s.opts.Requests, Unseen: cursor}, each)
+	return s.pages(ctx, store.Query{Kind: s.opts.Requests, ChangedSince: cursor}, each)
 }
 
 // findUnseen puts resources into the table of which nothing may have been said.

@@ -15,63 +15,64 @@ type Change struct {
 	memo any
 }
 
-// Memo returns what f makes of the document, the first time for all who share the change: decoding it, for example.
+// Memo returns the result of f for the document, for example its decoded form. It calls f once for all holders of the
+// change.
 func (c *Change) Memo(f func(Document) any) any {
 	c.once.Do(func() { c.memo = f(c.Document) })
 	return c.memo
 }
 
-// Round is what the feed brought at once. Cursor is where it stands after it, "" if that is not known.
+// Round is the changes of one read of the feed. Cursor is the place behind them, "" if it is not known.
 type Round struct {
 	Changes []*Change
 	Cursor  Cursor
-	Number  uint64 // counts them
+	Number  uint64 // counts the rounds of a Broadcast
 
-	at    position  // what it has brought, with the other batches of its run
+	at    position  // where the run of the round ends
 	since time.Time // Batch.since
-	safe  position  // Cursor, taken apart
+	safe  position  // Cursor, parsed
 	size  int       // in bytes, about
 }
 
-// NewerThan says that all of the round's changes were committed after t. What was read from the store before t does not
-// have them. False also if that is not known.
+// NewerThan reports whether all changes of the round were committed after t, so that no read of the store before t has
+// them. It is false, too, when the time of the commits is not known.
 func (r Round) NewerThan(t time.Time) bool { return r.since.After(t) }
 
-// ErrTooSlow ends a subscription that does not keep up. It may be made again.
+// ErrTooSlow ends a subscription whose queue is full. The subscriber may subscribe again.
 var ErrTooSlow = errors.New("the subscriber is too slow")
 
 // Broadcast is one follower of the store, fanned out in memory to all subscribers. It begins at the
-// present, and remembers recent changes for watches that continue from a cursor. Each subscriber
-// has a bounded queue, and one that is too slow is cut off, so it delays nobody. Use NewBroadcast,
-// Begin, and Run.
+// present and keeps recent changes for watches that continue from a cursor. Each subscriber has a
+// bounded queue; a subscription whose queue is full ends, so a slow subscriber delays no other. Use
+// NewBroadcast, Begin, and Run.
 type Broadcast struct {
 	s       *Store
 	observe func(Round)
-	from    Cursor        // where Run begins; "": nobody knows yet
-	nudge   chan struct{} // a token makes the follower read at once
+	from    Cursor        // where Run begins; "": not determined yet
+	readNow chan struct{} // a token makes the follower read at once
 
-	mu       sync.Mutex
-	subs     map[*Subscription]struct{}
-	round    uint64
-	standing bool
-	replay   replay
-	safe     position      // the last round's that has one
-	now      position      // where the feed stands
-	asked    time.Time     // since when the database may have more than that
-	ran      chan struct{} // closed at the end of the follower's next run; nil while nobody waits for it
+	mu        sync.Mutex
+	subs      map[*Subscription]struct{}
+	round     uint64
+	following bool
+	replay    replay
+	safe      position      // the cursor of the last round that has one
+	now       position      // the place that the feed has reached
+	asked     time.Time     // the follower asked for the snapshot of now at this time
+	ran       chan struct{} // closed at the end of the follower's next run; nil while nobody waits for it
 }
 
-// NewBroadcast returns a broadcast that brings nothing until Run. observe, if not nil, is called
-// with each round, before the subscribers get it.
+// NewBroadcast returns a Broadcast that reads nothing until Run. It calls observe, if not nil, with each round, before
+// the subscribers get it.
 func (s *Store) NewBroadcast(observe func(Round)) *Broadcast {
-	return &Broadcast{s: s, observe: observe, nudge: make(chan struct{}, 1), subs: map[*Subscription]struct{}{},
+	return &Broadcast{s: s, observe: observe, readNow: make(chan struct{}, 1), subs: map[*Subscription]struct{}{},
 		replay: replay{maxChanges: s.opts.ReplayChanges, maxBytes: s.opts.ReplayBytes}}
 }
 
-// Begin takes the present for where Run begins. Whoever subscribes after it, and then reads the store, misses nothing,
-// also before Run.
+// Begin makes the present place of the feed the one where Run begins. A subscriber that subscribes after Begin and then
+// reads the store misses no change, although Run may not have begun.
 func (b *Broadcast) Begin(ctx context.Context) error {
-	from, err := b.s.Present(ctx)
+	from, err := b.s.CurrentCursor(ctx)
 	if err != nil {
 		return err
 	}
@@ -87,8 +88,8 @@ func (b *Broadcast) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Run follows the store until ctx ends. Where it cannot go on it begins at the present, and ends all subscriptions that
-// were made before: nobody knows what they missed.
+// Run follows the store until ctx ends. When it cannot continue it begins at the present place and ends all
+// subscriptions, because the changes that they missed are not known.
 func (b *Broadcast) Run(ctx context.Context) error {
 	for {
 		var err error
@@ -98,43 +99,43 @@ func (b *Broadcast) Run(ctx context.Context) error {
 			}
 		}
 		if err == nil {
-			b.stand(true)
-			o := FollowOptions{From: b.from, passed: b.passed, nudge: b.nudge}
+			b.setFollowing(true)
+			o := FollowOptions{From: b.from, onRunEnd: b.noteRunEnd, readNow: b.readNow}
 			err = b.s.Follow(ctx, o, func(_ context.Context, batch Batch) error {
 				b.Publish(batch)
 				return nil
 			})
 			b.from = ""
 		}
-		b.stand(false)
+		b.setFollowing(false)
 		if ctx.Err() != nil {
 			return nil
 		}
-		b.s.log.Warn("the feed is followed anew", "error", err)
+		b.s.log.Warn("following the feed failed; starting again", "error", err)
 		if !pause(ctx, 200*time.Millisecond) {
 			return nil
 		}
 	}
 }
 
-// Check is a readiness check: the feed is followed.
+// Check is a readiness check. It returns nil while the feed is followed.
 func (b *Broadcast) Check(context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.standing {
+	if !b.following {
 		return errors.New("the feed is not followed yet")
 	}
 	return nil
 }
 
-func (b *Broadcast) stand(yes bool) {
+func (b *Broadcast) setFollowing(yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.standing = yes
+	b.following = yes
 }
 
-// Present is the feed's present place.
-func (s *Store) Present(ctx context.Context) (Cursor, error) {
+// CurrentCursor returns the present place of the feed.
+func (s *Store) CurrentCursor(ctx context.Context) (Cursor, error) {
 	for kind := range s.kinds {
 		page, err := s.List(ctx, Query{Kind: kind, Limit: 1, WireOnly: true})
 		if err == nil && page.Cursor == "" {
@@ -145,7 +146,7 @@ func (s *Store) Present(ctx context.Context) (Cursor, error) {
 	return "", errors.New("the store has no kinds")
 }
 
-// Limits of what waits for one subscriber.
+// Limits of the queue of one subscriber.
 const (
 	queueChanges = 10_000
 	queueBytes   = 64 << 20
@@ -155,8 +156,8 @@ const (
 type Subscription struct {
 	b     *Broadcast
 	match func(*Change) bool
-	woken chan struct{} // holds a token when there is something to take
-	ended chan struct{} // closed when there is a reason
+	woken chan struct{} // holds a token when the queue has rounds
+	ended chan struct{} // closed when err is set
 
 	mu      sync.Mutex
 	queue   []Round
@@ -165,8 +166,8 @@ type Subscription struct {
 	err     error
 }
 
-// Subscribe begins a subscription to the changes that match. What was brought before is not in it. match is called by
-// the feed's goroutine and must be quick.
+// Subscribe begins a subscription to the changes that match, from the next round on. The goroutine of the feed calls
+// match, which must be quick.
 func (b *Broadcast) Subscribe(match func(*Change) bool) *Subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,32 +180,32 @@ func (b *Broadcast) subscribe(match func(*Change) bool) *Subscription {
 	return s
 }
 
-// resumption is what a watch that continues from a cursor gets from memory.
-type resumption struct {
-	known  bool     // the rounds have everything that changed since the cursor
+// replayed is the memory of the feed as a watch that continues from a cursor gets it.
+type replayed struct {
+	known  bool     // the rounds have all changes since the cursor
 	rounds []Round  // before those of the subscription
 	safe   position // a cursor that sees no more than the rounds have
 }
 
-// remembers says that memory reaches back to the cursor, as of now.
-func (b *Broadcast) remembers(cursor position) bool {
+// coversSince reports whether memory reaches back to the cursor now.
+func (b *Broadcast) coversSince(cursor position) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, known := b.replay.since(cursor)
 	return known
 }
 
-// resume subscribes, and returns what was brought before since the cursor.
-func (b *Broadcast) resume(cursor position, match func(*Change) bool) (*Subscription, resumption) {
+// resume subscribes and returns the rounds since the cursor that came before the subscription.
+func (b *Broadcast) resume(cursor position, match func(*Change) bool) (*Subscription, replayed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := resumption{safe: b.safe}
+	r := replayed{safe: b.safe}
 	r.rounds, r.known = b.replay.since(cursor)
 	return b.subscribe(match), r
 }
 
-// passed takes note that a run of the follower has ended.
-func (b *Broadcast) passed(at position, asked time.Time) {
+// noteRunEnd records the end of a run of the follower, and wakes those that wait for it in refresh.
+func (b *Broadcast) noteRunEnd(at position, asked time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.now, b.asked = at, asked
@@ -214,8 +215,8 @@ func (b *Broadcast) passed(at position, asked time.Time) {
 	}
 }
 
-// refresh returns when the feed has brought all that was committed before the call, and where it stands. However many
-// callers there are, they wait for the same run.
+// refresh waits until the feed has read all changes that were committed before the call, and returns the place that it
+// has reached. Concurrent callers wait for the same run.
 func (b *Broadcast) refresh(ctx context.Context) (position, error) {
 	called := time.Now()
 	for {
@@ -230,7 +231,7 @@ func (b *Broadcast) refresh(ctx context.Context) (position, error) {
 		ran := b.ran
 		b.mu.Unlock()
 		select {
-		case b.nudge <- struct{}{}:
+		case b.readNow <- struct{}{}:
 		default:
 		}
 		select {
@@ -248,7 +249,7 @@ func (s *Subscription) Close() {
 	delete(s.b.subs, s)
 }
 
-// Publish hands a batch to all subscribers. Run does that; it is exported for tests of what subscribers make of it.
+// Publish sends a batch to all subscribers. Run calls it; it is exported for tests of subscribers.
 func (b *Broadcast) Publish(batch Batch) {
 	r := Round{Changes: make([]*Change, len(batch.Documents)), Cursor: batch.Cursor, at: batch.at, since: batch.since}
 	for i, d := range batch.Documents {
@@ -280,8 +281,7 @@ func (b *Broadcast) Publish(batch Batch) {
 
 func sizeOf(d Document) int { return len(d.Wire) + len(d.Spec) + len(d.Status) }
 
-// Fail ends all subscriptions, because the feed cannot be continued. Run does that; it is exported for tests of what
-// subscribers make of it.
+// Fail ends all subscriptions with an error. Run calls it; it is exported for tests of subscribers.
 func (b *Broadcast) Fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -309,7 +309,7 @@ func (s *Subscription) offer(r Round) {
 			return
 		}
 		if n := len(s.queue); n > 0 && len(s.queue[n-1].Changes) == 0 {
-			s.queue = s.queue[:n-1] // an empty one says where the feed stands, and the latest says all
+			s.queue = s.queue[:n-1] // an empty round has a cursor only, and the latest replaces it
 		}
 		s.queue = append(s.queue, mine)
 	case s.changes+len(mine.Changes) > queueChanges || s.bytes+size > queueBytes && s.changes > 0:
@@ -344,20 +344,21 @@ func (s *Subscription) wake() {
 	}
 }
 
-// Woken has a token when there is something to take.
+// Woken returns a channel that has a token when the queue has rounds.
 func (s *Subscription) Woken() <-chan struct{} { return s.woken }
 
-// Ended is closed when the subscription has ended, for Reason.
+// Ended returns a channel that is closed when the subscription has ended; Reason says why.
 func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 
-// Reason is why the subscription ended, nil while it has not: ErrTooSlow, or ErrGone when the database was restored.
+// Reason returns why the subscription ended: ErrTooSlow, or ErrGone when the database was restored. It
+// returns nil while the subscription lasts.
 func (s *Subscription) Reason() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Take returns what waits, or the reason why the subscription ended.
+// Take empties the queue and returns its rounds, or the error that ended the subscription.
 func (s *Subscription) Take() ([]Round, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,7 +370,7 @@ func (s *Subscription) Take() ([]Round, error) {
 	return q, nil
 }
 
-// Next waits for what comes and takes it. Its error is Take's, or ctx's cause.
+// Next waits for rounds and takes them. Its error is that of Take, or the cause of ctx.
 func (s *Subscription) Next(ctx context.Context) ([]Round, error) {
 	select {
 	case <-ctx.Done():

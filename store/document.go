@@ -8,11 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// retries of a write whose connection broke before it was made.
-const resends = 3
+// maxResends is how often a write is sent again whose connection broke before the write was made.
+const maxResends = 3
 
-// optimistic updates before an updater lines up behind the others.
-const optimisticTries = 3
+// maxOptimisticTries is how many optimistic updates precede a lock.
+const maxOptimisticTries = 3
 
 // Create stores a new document with version 1 and generation 1 and returns it as stored. Kind, ID,
 // Scope, Name, Spec, Status, DeletedAt and, unless it is zero, CreatedAt are the caller's; the rest
@@ -46,7 +46,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			s.countChange()
 			next.token = token
 			return next, nil
-		case errors.Is(err, errNotMade) && attempt < resends:
+		case errors.Is(err, errNotMade) && attempt < maxResends:
 			continue
 		case nameTaken(err): // between the statement's look and its write
 			err = nil
@@ -55,7 +55,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-			tombstone, err = inTheWay(ctx, c, d)
+			tombstone, err = findConflict(ctx, c, d)
 			return err
 		})
 		if err != nil {
@@ -76,8 +76,9 @@ func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone
 		next.DeletedAt, next.Wire[:next.head], k.facets(next), tombstone.Version)
 }
 
-// inTheWay finds why a creation found its place taken: an *ExistsError, or a tombstone of the id, or nothing any more.
-func inTheWay(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
+// findConflict returns why a creation did not insert: an *ExistsError, a tombstone of the id, or neither when the conflict
+// has gone meanwhile.
+func findConflict(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
 	cur, found, err := one(ctx, c, getSQL, string(d.Kind), d.ID)
 	if err != nil {
 		return nil, err
@@ -143,10 +144,10 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 		return Document{}, false, fmt.Errorf("%s: %w", verb, err)
 	}
 	resent := 0
-	for try := 0; try < optimisticTries; try++ {
+	for try := 0; try < maxOptimisticTries; try++ {
 		doc, changed, again, err := s.tryUpdate(ctx, spec, id, ifVersion, known, remove, change)
 		known = nil
-		if errors.Is(err, errNotMade) && resent < resends {
+		if errors.Is(err, errNotMade) && resent < maxResends {
 			resent++
 			try--
 			continue
@@ -161,8 +162,8 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 			return doc, changed, nil
 		}
 	}
-	// One of this process at a time waits for the row's lock, so that a contended document does not use up the pool.
-	release, err := s.contended.lock(ctx, string(kind)+"/"+id)
+	// One of this process at a time waits for the row's lock, so that a turns document does not use up the pool.
+	release, err := s.turns.lock(ctx, string(kind)+"/"+id)
 	if err != nil {
 		return Document{}, false, err
 	}
@@ -226,10 +227,9 @@ func current(cur Document, found bool, ifVersion int64) error {
 	return nil
 }
 
-// Line waits for its turn with a document among all in this process who call it for that, without a
-// connection; release lets the next one go. It protects nothing: other processes know nothing of
-// it. It is for those who are about to wait for the same lock in transactions, and would use up the
-// connections that others need.
-func (s *Store) Line(ctx context.Context, kind Kind, id string) (release func(), err error) {
-	return s.contended.lock(ctx, string(kind)+"/"+id)
+// WaitTurn waits, without a connection, until no other caller in this process has its turn with the document; release
+// ends the turn. It excludes no other process. Callers use it before transactions that wait for the same row lock, which
+// would otherwise use up the connections of the pool.
+func (s *Store) WaitTurn(ctx context.Context, kind Kind, id string) (release func(), err error) {
+	return s.turns.lock(ctx, string(kind)+"/"+id)
 }

@@ -47,8 +47,8 @@ type FollowOptions struct {
 
 	// passed is called when a run has ended, also if nothing changed, with where it ended and when
 	// that snapshot was asked for; may be nil.
-	passed func(position, time.Time)
-	nudge  <-chan struct{} // a token begins a run at once; may be nil
+	onRunEnd func(position, time.Time)
+	readNow  <-chan struct{} // a token begins a run at once; may be nil
 }
 
 // Follow calls apply with what changes, until ctx ends or apply returns an error, which it returns
@@ -77,8 +77,8 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			return context.Cause(ctx)
 		case err == nil:
 			backoff = 0
-			if o.passed != nil {
-				o.passed(f.at, f.asked)
+			if o.onRunEnd != nil {
+				o.onRunEnd(f.at, f.asked)
 			}
 		case errors.Is(err, errReconnected):
 			f.rewind()
@@ -119,7 +119,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 		select {
 		case <-ctx.Done():
 		case <-sub.woken:
-		case <-o.nudge:
+		case <-o.readNow:
 		case <-poll.C:
 		}
 		poll.Stop()
@@ -200,7 +200,7 @@ type follower struct {
 	// interruption a follower goes on from the last safe position, and skips what it knows it has
 	// delivered.
 	safe      position
-	unsettled []settling
+	unflushed []unflushedRun
 	readAt    time.Time        // when the last read began
 	skip      map[docKey]int64 // versions that will come again
 
@@ -214,8 +214,8 @@ type docKey struct {
 	id   string
 }
 
-// settling is a position that is safe when the WAL is on disk up to lsn.
-type settling struct {
+// unflushedRun is a position that is safe when the WAL is on disk up to lsn.
+type unflushedRun struct {
 	at        position
 	lsn       uint64
 	delivered map[docKey]int64 // in the run that ended there
@@ -226,8 +226,8 @@ type run struct {
 	relist    bool
 	until     *position
 	lsn       uint64
-	settled   bool             // until is safe
-	delivered map[docKey]int64 // until it is settled
+	flushed   bool             // until is safe
+	delivered map[docKey]int64 // until it is flushed
 	early     map[docKey]int64 // delivered by a relist although until does not see it: it will come again
 	after     place
 	began     bool // a batch was delivered
@@ -280,10 +280,10 @@ func (f *follower) run(ctx context.Context) error {
 		if r.until == nil {
 			r.until, r.lsn, f.asked = &c.at, c.inserted, c.began
 		}
-		f.settle(c.flushed)
+		f.noteFlushed(c.flushed)
 		r.after = c.last()
-		if !c.more && r.relist && !r.settled && f.feed.flush(ctx, trust(f.readAt)) == nil {
-			f.settle(r.lsn) // the first cursor has none before it to fall back to
+		if !c.more && r.relist && !r.flushed && f.feed.flush(ctx, trust(f.readAt)) == nil {
+			f.noteFlushed(r.lsn) // the first cursor has none before it to fall back to
 		}
 		if err := f.deliver(ctx, r, c); err != nil {
 			return err
@@ -296,7 +296,7 @@ func (f *follower) run(ctx context.Context) error {
 
 func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
 	var t trust
-	if len(f.unsettled) > 0 || r.until != nil && !r.settled {
+	if len(f.unflushed) > 0 || r.until != nil && !r.flushed {
 		t = trust(f.readAt)
 	}
 	defer func() {
@@ -319,7 +319,7 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more, at: *r.until, since: f.atAsked}
 	for i, d := range c.docs {
 		key := docKey{d.Kind, d.ID}
-		if !r.settled {
+		if !r.flushed {
 			r.delivered[key] = d.Version
 		}
 		if version, ok := f.skip[key]; ok && version == d.Version {
@@ -330,10 +330,10 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 		}
 		b.Documents, b.xids = append(b.Documents, d), append(b.xids, c.xids[i])
 	}
-	if b.Last && !r.settled {
-		f.unsettled = append(f.unsettled, settling{*r.until, r.lsn, r.delivered})
+	if b.Last && !r.flushed {
+		f.unflushed = append(f.unflushed, unflushedRun{*r.until, r.lsn, r.delivered})
 	}
-	if b.Last && r.settled {
+	if b.Last && r.flushed {
 		f.safe = *r.until
 	}
 	b.Cursor = f.safe.cursor()
@@ -351,26 +351,26 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 }
 
 // settle takes note of how far the WAL is on disk.
-func (f *follower) settle(flushed uint64) {
-	for len(f.unsettled) > 0 && f.unsettled[0].lsn <= flushed {
-		f.safe = f.unsettled[0].at
-		f.unsettled = f.unsettled[1:]
+func (f *follower) noteFlushed(flushed uint64) {
+	for len(f.unflushed) > 0 && f.unflushed[0].lsn <= flushed {
+		f.safe = f.unflushed[0].at
+		f.unflushed = f.unflushed[1:]
 	}
-	if r := f.cur; r != nil && !r.settled && r.until != nil && r.lsn <= flushed {
-		r.settled, r.delivered = true, map[docKey]int64{}
+	if r := f.cur; r != nil && !r.flushed && r.until != nil && r.lsn <= flushed {
+		r.flushed, r.delivered = true, map[docKey]int64{}
 	}
 }
 
 // rewind goes back, after an interruption which may have been a crash, to what is known to be safe.
 func (f *follower) rewind() {
-	if f.cur != nil && f.cur.settled {
+	if f.cur != nil && f.cur.flushed {
 		return // the run goes on where it was; its beginning is safe, too
 	}
 	skip := map[docKey]int64{}
 	for k, v := range f.skip {
 		skip[k] = v
 	}
-	for _, u := range f.unsettled {
+	for _, u := range f.unflushed {
 		for k, v := range u.delivered {
 			skip[k] = v
 		}
@@ -383,12 +383,12 @@ func (f *follower) rewind() {
 	if f.safe.snapshot == "" {
 		skip = nil // a relist is always whole
 	}
-	f.at, f.atAsked, f.skip, f.unsettled, f.cur = f.safe, time.Time{}, skip, nil, nil
+	f.at, f.atAsked, f.skip, f.unflushed, f.cur = f.safe, time.Time{}, skip, nil, nil
 }
 
 // restart forgets everything, so that the next run is a relist.
 func (f *follower) restart() {
-	f.at, f.atAsked, f.safe, f.skip, f.unsettled, f.cur, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil,
+	f.at, f.atAsked, f.safe, f.skip, f.unflushed, f.cur, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil,
 		true
 }
 

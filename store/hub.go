@@ -13,7 +13,7 @@ import (
 // connection that all share. It is connected only while there are followers.
 type hub struct {
 	s      *Store
-	needed chan struct{} // a first follower came
+	needed chan struct{} // holds a token when the first follower has subscribed
 
 	mu        sync.Mutex
 	followers map[*subscription]struct{}
@@ -97,14 +97,14 @@ func (h *hub) listen(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
 		return err
 	}
-	h.wake() // what was committed before LISTEN rang no bell here
+	h.wake() // no notification came here of what was committed before LISTEN
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return err
 		}
 		sender, list, _ := strings.Cut(n.Payload, " ")
-		if sender == h.s.bell.sender {
+		if sender == h.s.notifier.sender {
 			continue // our own followers were woken when we committed
 		}
 		var kinds []Kind

@@ -71,7 +71,7 @@ func TestI1ARolledBackTransactionIsNeverSeen(t *testing.T) {
 func TestI1ALostDoorbellOnlyDelays(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	silent := func(o *store.Options) {
-		o.Hooks.BeforeRing = func() bool { return false }
+		o.Hooks.BeforeNotify = func() bool { return false }
 		o.Hooks.LocalWake = func() bool { return false }
 		o.PollInterval = 50 * time.Millisecond
 	}
@@ -88,7 +88,7 @@ func TestTheDoorbellIsHeardInAnotherProcess(t *testing.T) {
 	writer, reader := open(t, dsn, slow), open(t, dsn, slow)
 	w := follow(t, reader, store.FollowOptions{})
 	w.until("it has listed", func(map[string]store.Document) bool { return w.relists == 1 })
-	// The first write may fall before LISTEN, which wakes once, too. From then on there is the doorbell only.
+	// The first write may fall before LISTEN, which wakes once, too. From then on there is the notifier only.
 	for i := range 5 {
 		id := fmt.Sprint(i)
 		must[store.Document](t)(writer.Create(t.Context(), doc("Plain", id, id, `{}`)))

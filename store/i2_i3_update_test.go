@@ -340,7 +340,7 @@ func TestI2ANameIsFreeOnceItsDeletionIsRequested(t *testing.T) {
 		t.Fatalf("%s has the name", got.ID)
 	}
 	err := s.Tx(ctx, func(tx *store.Tx) error {
-		all, err := tx.InScope(ctx, "Bundle", "s")
+		all, err := tx.ListScope(ctx, "Bundle", "s")
 		if len(all) != 3 {
 			t.Errorf("%d are in the scope", len(all))
 		}

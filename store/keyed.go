@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// keyed is a set of locks by key; a lock exists while somebody holds it or waits for it.
+// keyed is a set of locks by key. A lock exists while a goroutine holds it or waits for it.
 type keyed struct {
 	mu    sync.Mutex
 	locks map[string]*keyedLock

@@ -26,12 +26,12 @@ type Order struct {
 	Desc bool
 }
 
-// Query says what List returns.
+// Query selects the documents that List returns.
 type Query struct {
 	Kind    Kind
 	Kinds   []Kind   // instead of Kind: any of these; not for Stream
 	Scope   string   // "" is any
-	Where   Fragment // "" is all
+	Where   Fragment // "" matches all
 	OrderBy []Order  // the id is always added as the last key, so that the order is total
 	Limit   int      // default 100
 	Bytes   int      // 0, or about how much a page has at most: it ends, with Next, after the document that reaches it
@@ -40,10 +40,9 @@ type Query struct {
 	Count   bool     // fill in Page.Total
 	// Deletion: documents whose deletion was requested are left out, unless this says otherwise.
 	Deletion Deletion
-	// Unseen leaves out what a follower with this cursor has seen; "" and a
-	// cursor of another life of the database have seen nothing. Tombstones are
-	// not listed, so this is no way to follow.
-	Unseen Cursor
+	// ChangedSince leaves out documents whose last change the cursor sees; "" and a cursor of another incarnation of
+	// the database see none. A list has no tombstones, so this does not replace Follow.
+	ChangedSince Cursor
 	// WireOnly leaves Spec and Status out, for callers who only pass Wire on.
 	WireOnly bool
 }
@@ -244,7 +243,7 @@ func (q Query) where(arg func(any) string) string {
 	if q.Scope != "" {
 		where += " and d.scope = " + arg(q.Scope)
 	}
-	if at, err := q.Unseen.position(); err == nil {
+	if at, err := q.ChangedSince.position(); err == nil {
 		snapshot := arg(at.snapshot) + "::text::pg_snapshot"
 		where += " and ((select incarnation from store_meta) <> " + arg(at.incarnation) +
 			" or d.xid >= pg_snapshot_xmin(" + snapshot + ") and not pg_visible_in_snapshot(d.xid, " + snapshot + "))"
@@ -290,9 +289,9 @@ func orderSQL(keys []Order) string {
 	return strings.Join(by, ", ")
 }
 
-// tallied says that the table tally knows how many documents match.
+// tallied reports whether the table tally has the number of documents that match.
 func (q Query) tallied() bool {
-	return q.Scope == "" && q.Unseen == "" && q.Where.SQL == "" && q.Deletion == WithDeleting
+	return q.Scope == "" && q.ChangedSince == "" && q.Where.SQL == "" && q.Deletion == WithDeleting
 }
 
 // tally counts the documents of the query's kinds. Each creation and removal adds a row to the table; Store.foldTally
@@ -319,7 +318,7 @@ func (q Query) columns() string {
 	return cols
 }
 
-// keyset is the condition that a row comes after the given keys.
+// keyset returns the condition that a row comes after the given keys.
 func keyset(order []Order, after []*string, arg func(any) string) string {
 	if uniform(order) { // an index can begin there
 		var exprs, values []string
@@ -354,7 +353,7 @@ func keyset(order []Order, after []*string, arg func(any) string) string {
 	return "(" + strings.Join(alternatives, " or ") + ")"
 }
 
-// uniform says whether an order is that of its keys as one row: all in one direction, and none of them null.
+// uniform reports whether the order equals that of its keys as one row: all keys have one direction, and none is null.
 func uniform(order []Order) bool {
 	for _, o := range order {
 		if !present[o.Expr] || o.Desc != order[0].Desc {

@@ -2,26 +2,26 @@ package store
 
 import "slices"
 
-// replay is the recent past of a feed in memory: its last rounds, bounded by their changes and bytes. A watch that
-// continues from a cursor in it needs nothing of the database. It is not safe for concurrent use; the rounds that it
-// returns are never written again.
+// replay keeps the last rounds of a feed in memory, bounded by their changes and bytes. A watch that continues from a
+// cursor within them reads no database. It is not safe for concurrent use; the rounds that it returns are never written
+// again.
 type replay struct {
 	maxChanges, maxBytes int
 
-	// base is where the oldest round begins: each document that changed later than base sees is in a round, in a state
-	// at least as new. No snapshot: nothing is known.
+	// base is where the oldest round begins: a round has each document that a transaction changed which base does not
+	// see, in a state at least as new. Without a snapshot, replay covers no cursor.
 	base           position
 	rounds         []Round
-	dropped        int // rounds at the front that were dropped; the array still has them
+	dropped        int // how many rounds at the front are dropped; the array still has them
 	changes, bytes int
 }
 
-// begin forgets everything: the feed goes on from this position.
+// begin drops all rounds: the feed continues from this position.
 func (r *replay) begin(at position) {
 	*r = replay{maxChanges: r.maxChanges, maxBytes: r.maxBytes, base: at}
 }
 
-// add adds the feed's next round, and drops old ones that are too many.
+// add adds the next round of the feed, and drops the oldest rounds above the bounds.
 func (r *replay) add(round Round) {
 	if len(round.Changes) == 0 {
 		return
@@ -36,15 +36,15 @@ func (r *replay) add(round Round) {
 		r.bytes -= oldest.size
 		r.dropped++
 	}
-	// The array is replaced, not written: watches that are about to begin read the old one. So up to twice the bounds
-	// are held.
+	// The array is replaced and not written, because watches that are about to begin read the old one. So memory may be
+	// twice the bounds.
 	if r.dropped > len(r.rounds)/2 {
 		r.rounds, r.dropped = append([]Round(nil), r.rounds[r.dropped:]...), 0
 	}
 }
 
-// since returns the rounds that have everything that changed later than the cursor sees, and perhaps more. False: the
-// cursor is older than what is remembered, or of another life of the database.
+// since returns rounds that have all changes that the cursor does not see, and perhaps more. It returns false when the
+// cursor is older than the rounds, or of another incarnation of the database.
 func (r *replay) since(cursor position) ([]Round, bool) {
 	if !r.base.within(cursor) {
 		return nil, false
@@ -56,8 +56,8 @@ func (r *replay) since(cursor position) ([]Round, bool) {
 	return r.rounds[first:len(r.rounds):len(r.rounds)], true
 }
 
-// missed returns the latest state of each document that the rounds changed later than the cursor sees, and that match.
-func missed(rounds []Round, cursor position, match func(*Change) bool) []*Change {
+// changesAfter returns, of each document that matches, the latest change that the cursor does not see.
+func changesAfter(rounds []Round, cursor position, match func(*Change) bool) []*Change {
 	var latest []*Change
 	seen := map[docKey]struct{}{}
 	for i := len(rounds) - 1; i >= 0; i-- {

@@ -130,7 +130,7 @@ func TestI4TheReplayHasAllThatACursorHasNotSeen(t *testing.T) {
 				continue
 			}
 			got := map[string]int64{}
-			for _, c := range missed(rounds, cursor, func(*Change) bool { return true }) {
+			for _, c := range changesAfter(rounds, cursor, func(*Change) bool { return true }) {
 				if _, twice := got[c.ID]; twice {
 					t.Fatalf("%s comes twice", c.ID)
 				}

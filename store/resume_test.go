@@ -27,7 +27,7 @@ func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	running.Go(func() { _ = feed.Run(ctx) })
-	old := must[store.Cursor](t)(s.Present(ctx))
+	old := must[store.Cursor](t)(s.CurrentCursor(ctx))
 	write := func(from, to int) {
 		for i := from; i < to; i++ {
 			id := fmt.Sprint("x", i)
@@ -35,13 +35,13 @@ func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
 		}
 	}
 	write(0, 60) // more than is remembered
-	recent := must[store.Cursor](t)(s.Present(ctx))
+	recent := must[store.Cursor](t)(s.CurrentCursor(ctx))
 	write(60, 70)
 
 	// The follower beside them.
 	seen := make(chan string, 1000)
 	running.Go(func() {
-		_ = s.Follow(ctx, store.FollowOptions{From: must[store.Cursor](t)(s.Present(ctx))},
+		_ = s.Follow(ctx, store.FollowOptions{From: must[store.Cursor](t)(s.CurrentCursor(ctx))},
 			func(_ context.Context, b store.Batch) error {
 				for _, d := range b.Documents {
 					seen <- d.ID
@@ -69,9 +69,9 @@ func TestWatchesThatContinueStarveNoFollower(t *testing.T) {
 				return true
 			}}
 			got := map[string]int{}
-			err := feed.Watch(ctx, w, func() error { return nil }, func(sight store.Sight) error {
+			err := feed.Watch(ctx, w, func() error { return nil }, func(sight store.WatchEvent) error {
 				switch {
-				case sight.Kind == store.Caught:
+				case sight.Kind == store.Synced:
 					if len(got) < missed {
 						return fmt.Errorf("%d changes of %d came before the watch had caught up", len(got), missed)
 					}

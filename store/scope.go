@@ -9,7 +9,7 @@ import (
 
 const findSQL = `select ` + columns + ` from document d where kind = any($1) and id = $2 and removed_at is null limit 1`
 
-// Find is Get for who does not know the kind. With ids that several kinds may share it returns one of them.
+// Find is Get by the id alone. If documents of several kinds have the id it returns one of them.
 func (s *Store) Find(ctx context.Context, id string) (Document, error) {
 	kinds := make([]string, 0, len(s.kinds))
 	for k := range s.kinds {
@@ -25,9 +25,9 @@ func (s *Store) Find(ctx context.Context, id string) (Document, error) {
 	return doc, nil
 }
 
-// InScope returns the documents of a kind that have a name in the scope, by their names, those that are being deleted
-// among them. It does not lock.
-func (tx *Tx) InScope(ctx context.Context, kind Kind, scope string) ([]Document, error) {
+// ListScope returns the named documents of a kind in a scope, also those whose deletion was requested, in the order of
+// their names. It does not lock.
+func (tx *Tx) ListScope(ctx context.Context, kind Kind, scope string) ([]Document, error) {
 	fail := func(err error) ([]Document, error) {
 		return nil, fmt.Errorf("reading %s in %q: %w", kind, scope, classify(ctx, err))
 	}

@@ -1,4 +1,4 @@
-// Package store keeps versioned documents in PostgreSQL and tells followers what changed.
+// Package store keeps versioned documents in PostgreSQL and sends their changes to followers.
 //
 // A document has a spec and a status (JSON), a version that each change bumps and a generation that spec changes bump.
 // Writes are compare-and-swap on the version; a write whose content equals what is stored writes nothing. Followers
@@ -62,7 +62,7 @@ type Document struct {
 	token int64 // of who wrote it last, or its observation: with the version, which state of the row this is
 }
 
-// SameState says that two readings of a document found it in the same state, its observations included.
+// SameState reports whether two reads found the document in the same state, times of observation included.
 func (d Document) SameState(other Document) bool {
 	return d.Kind == other.Kind && d.ID == other.ID && d.Version == other.Version && d.token == other.token
 }
@@ -85,7 +85,7 @@ type KindSpec struct {
 	// an id that was removed is created again with the generation after the removed one's. It may
 	// be called several times. Nil: nothing is added.
 	Begin func(*Document) error
-	// Observed says that two statuses differ in nothing but when things were observed, which is no content (I3): such a
+	// Observed reports whether two statuses differ only in times of observation, which are no content (I3): such a
 	// change is written in place, with no version, feed entry or record, and wakes nobody. Nil: all differences count.
 	// It needs History, where it is found out whose a version is when the answer to its commit was lost.
 	Observed func(before, after json.RawMessage) bool
@@ -105,10 +105,10 @@ type KindSpec struct {
 	Indexes []Index
 }
 
-// Difference says how two statuses differ.
+// Difference is how two statuses differ.
 type Difference int
 
-// The differences. ObservedLater is what KindSpec.Observed says.
+// The differences. ObservedLater is a difference only in times of observation (KindSpec.Observed).
 const (
 	Equal Difference = iota
 	ObservedLater
@@ -143,8 +143,8 @@ type Options struct {
 	LockTimeout      time.Duration // default 1.5 s
 	IdleInTxTimeout  time.Duration // default 10 s: a transaction that is left open is ended by the server
 	ResolveTimeout   time.Duration // for finding out what became of a commit whose answer was lost; default 1.5 s
-	PollInterval     time.Duration // of followers, behind the doorbell; default 1 s
-	// shortest time between two reads of one follower, and two rings of the doorbell; default 5 ms
+	PollInterval     time.Duration // of followers, behind the notifier; default 1 s
+	// shortest time between two reads of one follower, and two rings of the notifier; default 5 ms
 	FeedInterval time.Duration
 	ChunkSize    int // documents per batch; default 500. A batch has at most about 8 MB, too
 
@@ -152,7 +152,7 @@ type Options struct {
 	// together; default 10,000 and 32 MB.
 	ReplayChanges, ReplayBytes int
 
-	// Tracer is told of each statement, nil for nobody. It must be quick.
+	// Tracer observes each statement; it may be nil. It must be quick.
 	Tracer pgx.QueryTracer
 
 	Hooks Hooks
@@ -164,8 +164,8 @@ type Hooks struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// BeforeWrite is called between the read and the write of an update.
 	BeforeWrite func(kind Kind, id string)
-	// BeforeRing is called before the doorbell is rung; false drops the ring.
-	BeforeRing func() bool
+	// BeforeNotify is called before the notifier is rung; false drops the ring.
+	BeforeNotify func() bool
 	// LocalWake is called before followers of the same process are woken; false drops the wake.
 	LocalWake func() bool
 	// AfterChunk is called when a follower has read a chunk and not yet applied it.
@@ -220,10 +220,10 @@ type Store struct {
 	watchers  *reader         // of the feed: catches watches up whose cursor is old, apart from the followers
 	single    *pgx.ConnConfig // connections of their own: migrations, listening, ringing
 	hub       *hub
-	bell      *doorbell
+	notifier  *notifier
 
-	streams   chan struct{} // has a permit for each stream that may hold a connection
-	contended keyed         // updaters of one document that keep missing each other line up here
+	streams chan struct{} // holds a token for each stream that holds a connection
+	turns   keyed         // locks by document, for updaters that conflict again and again
 
 	uncounted atomic.Uint64 // documents created and removed by this process
 	foldNow   chan struct{} // holds a token when foldTally is to add up
@@ -277,8 +277,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	s.hub = newHub(s)
-	s.bell = newDoorbell(s)
-	s.done.Go(func() { s.bell.run(background) })
+	s.notifier = newNotifier(s)
+	s.done.Go(func() { s.notifier.run(background) })
 	s.done.Go(func() { s.hub.run(background) })
 	s.done.Go(func() { s.foldTally(background) })
 	return s, nil
@@ -305,7 +305,7 @@ func (s *Store) Read(ctx context.Context, f func(context.Context, *pgx.Conn) err
 	return s.read(ctx, s.pool, f)
 }
 
-// Connections says how many connections to the database there are, and how many of them are in use and idle.
+// Connections returns how many connections to the database are open, and how many of these are in use and idle.
 func (s *Store) Connections() (open, inUse, idle int) {
 	for _, pool := range s.pools() {
 		stat := pool.Stat()

@@ -36,7 +36,7 @@ const conflictRetries = 5
 func (s *Store) Tx(ctx context.Context, f func(tx *Tx) error) error {
 	for try := 0; ; try++ {
 		err := s.tryTx(ctx, f)
-		retry := errors.Is(err, ErrConflict) && try < conflictRetries || errors.Is(err, errNotMade) && try < resends
+		retry := errors.Is(err, ErrConflict) && try < conflictRetries || errors.Is(err, errNotMade) && try < maxResends
 		if !retry || ctx.Err() != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 			return fmt.Errorf("%w: %w", errNotMade, err)
 		}
 	}
-	s.committed(tx.kinds...)
+	s.notifyCommit(tx.kinds...)
 	return nil
 }
 
@@ -219,7 +219,7 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 			next.token = tx.token
 			return next, nil
 		}
-		if tombstone, err = inTheWay(ctx, statements{tx}, d); err != nil {
+		if tombstone, err = findConflict(ctx, statements{tx}, d); err != nil {
 			return d, err
 		}
 	}

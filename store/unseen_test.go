@@ -12,7 +12,7 @@ import (
 func TestAListOfWhatACursorHasNotSeen(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	list := func(unseen store.Cursor) store.Page {
-		return must[store.Page](t)(s.List(ctx, store.Query{Kind: "Plain", Unseen: unseen}))
+		return must[store.Page](t)(s.List(ctx, store.Query{Kind: "Plain", ChangedSince: unseen}))
 	}
 	expect := func(what string, unseen store.Cursor, want ...string) {
 		t.Helper()

@@ -7,73 +7,74 @@ import (
 	"time"
 )
 
-// Watch says what a watcher wants to see.
+// Watch selects the documents that a watch sends.
 type Watch struct {
-	// Query finds what exists; its order, limit and offset do not matter. It is not used with From.
+	// Query finds the documents that exist when the watch begins; its order, limit and offset do not matter. It is not
+	// used with From.
 	Query Query
-	// From continues an earlier watch: changes since then are shown, and not what exists.
+	// From continues an earlier watch: the watch sends the changes since then, and not what exists.
 	From Cursor
-	// Match says of a change whether it concerns the watch at all; what it depends on must not change while a document
-	// lives. Query must find what it matches.
+	// Match reports whether a change concerns the watch. Its result must not change while a document lives. Query must
+	// find each document that matches.
 	Match func(*Change) bool
-	// Shown says of a document that matches whether it is to be seen as it is now; nil: all are. One that was seen and
-	// is to be seen no more is shown once more, as Gone. Query must find what is to be seen.
-	Shown func(*Change) bool
+	// Visible reports whether a document that matches is sent as it is now; nil: all documents are. A document that
+	// stops being visible is sent once more, as Gone. Query must find each visible document.
+	Visible func(*Change) bool
 }
 
-// Sight is one thing that a watcher sees: a document, or only how far the feed has come.
-type Sight struct {
-	Kind   SightKind
-	Change *Change // nil for Passed and Caught
-	Cursor Cursor  // a later watch may continue from here; "" if that is not known
+// WatchEvent is one message of a watch: a document, or the place that the feed has reached.
+type WatchEvent struct {
+	Kind   WatchEventKind
+	Change *Change // nil for Progress and Synced
+	Cursor Cursor  // a later watch may continue from here; "" if the place is not known
 }
 
-// SightKind says why a watcher sees something.
-type SightKind int
+// WatchEventKind is the reason of a WatchEvent.
+type WatchEventKind int
 
+// The kinds of events.
 const (
-	Exists SightKind = iota // it did when the watch began
-	Made                    // its first version
-	Varied                  // a later one; whoever missed the first may take it for that
-	Gone                    // it is removed, or not to be seen any more
-	Caught                  // all that existed, or changed since From, has been shown
-	Passed                  // nothing to be seen happened up to the cursor
+	Exists   WatchEventKind = iota // the document existed when the watch began
+	Created                        // the first version of the document
+	Updated                        // a later version; a watcher that missed the first may take it for Created
+	Gone                           // the document was removed, or is not visible any more
+	Synced                         // all documents that existed, or changed since From, have been sent
+	Progress                       // nothing visible changed up to the cursor
 )
 
-// Watch shows what there is and then what changes, until ctx ends or see returns an error. No
-// change is missed, none is shown twice, and no document goes back. It comes from the one follower
-// and what that remembers; only a watch that continues from an older cursor reads the feed itself,
-// once, on connections that followers do not use. It returns ErrTooSlow when see takes too long:
-// the watch may be continued from the last cursor; and ErrGone when From is too old, or the
-// database was restored.
+// Watch sends the documents that exist and then each change, until ctx ends or handle returns an error. It misses no
+// change, sends none twice, and no document goes back to an older version. The events come from the one follower and
+// its memory; only a watch that continues from an older cursor reads the database, once, on connections that followers do
+// not use. Watch returns ErrTooSlow when handle takes too long, so that the caller may continue from the last cursor,
+// and ErrGone when From is too old or the database was restored.
 //
-// open is called once, when it is certain that the watch stands.
-func (b *Broadcast) Watch(ctx context.Context, w Watch, open func() error, see func(Sight) error) error {
-	v := &viewer{b: b, w: w, see: see, seen: map[docKey]int64{}, shown: map[docKey]bool{}}
+// Watch calls open once, when it is certain that the watch can be served.
+func (b *Broadcast) Watch(ctx context.Context, w Watch, open func() error, handle func(WatchEvent) error) error {
+	v := &watcher{b: b, w: w, handle: handle, versions: map[docKey]int64{}, sent: map[docKey]bool{}}
 	if w.From != "" {
 		return v.resume(ctx, open)
 	}
 	sub := b.Subscribe(w.Match)
 	defer sub.Close()
-	if err := v.existing(ctx, open); err != nil {
+	if err := v.sendExisting(ctx, open); err != nil {
 		return err
 	}
 	return v.follow(ctx, sub)
 }
 
-// viewer is one watch. seen has the versions that it read from the database, until read, before it began to follow the
-// feed, which may bring them again; after the rounds that can it is dropped.
-type viewer struct {
-	b     *Broadcast
-	w     Watch
-	see   func(Sight) error
-	seen  map[docKey]int64
-	read  time.Time
-	from  position        // Watch.From: what it sees is not shown
-	shown map[docKey]bool // whether the watcher has it; only with Watch.Shown
+// watcher is one watch. versions are those that it read from the database, until readAt, before it began to follow the
+// feed. The feed may bring these again; the map is dropped after the last round that can.
+type watcher struct {
+	b        *Broadcast
+	w        Watch
+	handle   func(WatchEvent) error
+	versions map[docKey]int64
+	readAt   time.Time
+	from     position        // Watch.From: what it sees is not shown
+	sent     map[docKey]bool // the documents that the client has; only with Watch.Visible
 }
 
-func (v *viewer) existing(ctx context.Context, open func() error) error {
+func (v *watcher) sendExisting(ctx context.Context, open func() error) error {
 	q := v.w.Query
 	q.OrderBy, q.Limit, q.Offset, q.After, q.Count = nil, 500, 0, "", false
 	var start Cursor
@@ -91,31 +92,31 @@ func (v *viewer) existing(ctx context.Context, open func() error) error {
 			}
 		}
 		for _, d := range page.Documents {
-			if err := v.show(Exists, &Change{Document: d}, ""); err != nil {
+			if err := v.send(Exists, &Change{Document: d}, ""); err != nil {
 				return err
 			}
-			v.seen[docKey{d.Kind, d.ID}] = d.Version
+			v.versions[docKey{d.Kind, d.ID}] = d.Version
 		}
 		q.After = page.Next
 	}
-	v.read = time.Now()
-	return v.see(Sight{Kind: Caught, Cursor: start})
+	v.readAt = time.Now()
+	return v.handle(WatchEvent{Kind: Synced, Cursor: start})
 }
 
-// openAfter is how long the answer to a watch that continues waits for the database, which finds
-// out whether the cursor is gone. Then the answer begins, also if many others are read before.
+// openAfter is how long the answer to a watch that continues waits for the database to decide whether the cursor is
+// gone. After that the answer begins, although other watches may be read first.
 const openAfter = time.Second
 
-// resume continues an earlier watch, from memory where that reaches back to its cursor.
-func (v *viewer) resume(ctx context.Context, open func() error) (err error) {
+// resume continues an earlier watch: from memory if that reaches back to its cursor, otherwise from the database.
+func (v *watcher) resume(ctx context.Context, open func() error) (err error) {
 	if v.from, err = v.w.From.position(); err != nil {
 		return err
 	}
 	open = sync.OnceValue(open)
 	opening := time.AfterFunc(openAfter, func() { _ = open() })
 	defer opening.Stop()
-	if v.b.remembers(v.from) {
-		// "Caught" promises all that was committed before the watch began.
+	if v.b.coversSince(v.from) {
+		// Synced promises all changes that were committed before the watch began.
 		if now, err := v.b.refresh(ctx); err != nil {
 			return err
 		} else if now.xmax < v.from.xmax {
@@ -125,9 +126,9 @@ func (v *viewer) resume(ctx context.Context, open func() error) (err error) {
 	sub, memory := v.b.resume(v.from, v.w.Match)
 	defer sub.Close()
 	if memory.known {
-		err = v.recall(open, memory)
+		err = v.resumeFromMemory(open, memory)
 	} else {
-		err = v.catchUp(ctx)
+		err = v.resumeFromDatabase(ctx)
 	}
 	if err != nil {
 		return err
@@ -135,67 +136,67 @@ func (v *viewer) resume(ctx context.Context, open func() error) (err error) {
 	return v.follow(ctx, sub)
 }
 
-// recall shows what changed since the cursor, from memory.
-func (v *viewer) recall(open func() error, memory resumption) error {
+// resumeFromMemory sends the changes since the cursor from memory.
+func (v *watcher) resumeFromMemory(open func() error, memory replayed) error {
 	if err := open(); err != nil {
 		return err
 	}
-	for _, c := range missed(memory.rounds, v.from, v.w.Match) {
-		if err := v.show(kindOf(c.Document), c, ""); err != nil {
+	for _, c := range changesAfter(memory.rounds, v.from, v.w.Match) {
+		if err := v.send(kindOf(c.Document), c, ""); err != nil {
 			return err
 		}
 	}
-	caught := Sight{Kind: Caught, Cursor: v.w.From}
+	synced := WatchEvent{Kind: Synced, Cursor: v.w.From}
 	if v.from.within(memory.safe) {
-		caught.Cursor = memory.safe.cursor()
+		synced.Cursor = memory.safe.cursor()
 	}
-	return v.see(caught)
+	return v.handle(synced)
 }
 
-// catchUp shows what changed since the cursor, from the database.
-func (v *viewer) catchUp(ctx context.Context) error {
+// resumeFromDatabase sends the changes since the cursor from the database.
+func (v *watcher) resumeFromDatabase(ctx context.Context) error {
 	cursor, err := v.b.s.catchUp(ctx, v.w.From, v.w.Query.kinds(), func(d Document) error {
 		c := &Change{Document: d}
 		if !v.w.Match(c) {
 			return nil
 		}
-		v.seen[docKey{d.Kind, d.ID}] = d.Version
-		return v.show(kindOf(d), c, "")
+		v.versions[docKey{d.Kind, d.ID}] = d.Version
+		return v.send(kindOf(d), c, "")
 	})
 	if err != nil {
 		return err
 	}
-	v.read = time.Now()
-	return v.see(Sight{Kind: Caught, Cursor: cursor})
+	v.readAt = time.Now()
+	return v.handle(WatchEvent{Kind: Synced, Cursor: cursor})
 }
 
-func (v *viewer) follow(ctx context.Context, sub *Subscription) error {
+func (v *watcher) follow(ctx context.Context, sub *Subscription) error {
 	for {
 		rounds, err := sub.Next(ctx)
 		if err != nil {
 			return err
 		}
 		for _, r := range rounds {
-			if r.NewerThan(v.read) {
-				v.seen = nil
+			if r.NewerThan(v.readAt) {
+				v.versions = nil
 			}
 			if v.w.From != "" && !v.from.within(r.safe) {
 				r.Cursor = "" // it lies before the watch's own
 			}
 			for i, c := range r.Changes {
-				if c.Version <= v.seen[docKey{c.Kind, c.ID}] || v.w.From != "" && v.from.sees(c.xid) {
+				if c.Version <= v.versions[docKey{c.Kind, c.ID}] || v.w.From != "" && v.from.sees(c.xid) {
 					continue
 				}
 				cursor := Cursor("")
 				if i == len(r.Changes)-1 {
 					cursor = r.Cursor
 				}
-				if err := v.show(kindOf(c.Document), c, cursor); err != nil {
+				if err := v.send(kindOf(c.Document), c, cursor); err != nil {
 					return err
 				}
 			}
 			if r.Cursor != "" {
-				if err := v.see(Sight{Kind: Passed, Cursor: r.Cursor}); err != nil {
+				if err := v.handle(WatchEvent{Kind: Progress, Cursor: r.Cursor}); err != nil {
 					return err
 				}
 			}
@@ -203,35 +204,35 @@ func (v *viewer) follow(ctx context.Context, sub *Subscription) error {
 	}
 }
 
-// show shows a document, or that it is not to be seen any more. Of a watch that continues nobody knows what its
-// watcher has, so it is told of everything that is not to be seen.
-func (v *viewer) show(kind SightKind, c *Change, cursor Cursor) error {
-	if v.w.Shown == nil {
-		return v.see(Sight{Kind: kind, Change: c, Cursor: cursor})
+// send sends a document, or that it is not visible any more. Of a watch that continues nobody knows which documents its
+// client has, so it sends Gone for each document that is not visible.
+func (v *watcher) send(kind WatchEventKind, c *Change, cursor Cursor) error {
+	if v.w.Visible == nil {
+		return v.handle(WatchEvent{Kind: kind, Change: c, Cursor: cursor})
 	}
 	key := docKey{c.Kind, c.ID}
-	has, known := v.shown[key]
-	shown := !c.Removed && v.w.Shown(c)
+	has, known := v.sent[key]
+	visible := !c.Removed && v.w.Visible(c)
 	switch {
-	case shown && kind == Varied && !has && (known || v.w.From == ""):
-		kind = Made
-	case !shown && (has || !known && v.w.From != ""):
+	case visible && kind == Updated && !has && (known || v.w.From == ""):
+		kind = Created
+	case !visible && (has || !known && v.w.From != ""):
 		kind = Gone
-	case !shown:
+	case !visible:
 		return nil
 	}
-	if v.shown[key] = shown; c.Removed {
-		delete(v.shown, key)
+	if v.sent[key] = visible; c.Removed {
+		delete(v.sent, key)
 	}
-	return v.see(Sight{Kind: kind, Change: c, Cursor: cursor})
+	return v.handle(WatchEvent{Kind: kind, Change: c, Cursor: cursor})
 }
 
-func kindOf(d Document) SightKind {
+func kindOf(d Document) WatchEventKind {
 	switch {
 	case d.Removed:
 		return Gone
 	case d.Version == 1:
-		return Made
+		return Created
 	}
-	return Varied
+	return Updated
 }

@@ -30,12 +30,12 @@ func TestI4AWatchThatIsThereBeforeItsFeedRunsMissesNothing(t *testing.T) {
 	all := store.Watch{Query: store.Query{Kind: "Plain"}, Match: func(c *store.Change) bool {
 		return c.Kind == "Plain"
 	}}
-	err := feed.Watch(ctx, all, func() error { return nil }, func(sight store.Sight) error {
+	err := feed.Watch(ctx, all, func() error { return nil }, func(sight store.WatchEvent) error {
 		switch sight.Kind {
-		case store.Caught:
+		case store.Synced:
 			must[store.Document](t)(s.Create(ctx, doc("Plain", "x", "x", `{}`)))
 			running.Go(func() { _ = feed.Run(ctx) })
-		case store.Made:
+		case store.Created:
 			stop()
 			return done
 		}
@@ -94,9 +94,9 @@ func TestAWatchSeesNothingTwice(t *testing.T) {
 	done := errors.New("done")
 	seen := map[string]int{}
 	all := store.Watch{Query: store.Query{Kind: "Plain"}, Match: func(*store.Change) bool { return true }}
-	err := feed.Watch(ctx, all, func() error { return nil }, func(sight store.Sight) error {
+	err := feed.Watch(ctx, all, func() error { return nil }, func(sight store.WatchEvent) error {
 		switch {
-		case sight.Kind == store.Caught:
+		case sight.Kind == store.Synced:
 			close(goOn)
 			running.Go(func() {
 				for i := 0; ctx.Err() == nil; i++ {

@@ -342,7 +342,7 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 	switch {
 	case err == nil:
 		if hit && !w.quiet {
-			s.committed(w.kind)
+			s.notifyCommit(w.kind)
 		}
 		return hit, nil
 	case !dead:
@@ -354,7 +354,7 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 	case rerr != nil:
 		return false, fmt.Errorf("%w: %w", rerr, err)
 	case made:
-		s.committed(w.kind)
+		s.notifyCommit(w.kind)
 		return true, nil
 	}
 	return false, fmt.Errorf("%w: %w", errNotMade, err)

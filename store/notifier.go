@@ -14,43 +14,43 @@ import (
 // channel is the NOTIFY channel; the payload is "<sender> <kind>,<kind>".
 const channel = "atoll_store"
 
-// doorbell tells other processes that something was committed. It rings from a connection of its own after the commits,
-// at most every FeedInterval, because a NOTIFY inside the writing transaction would hold a server-wide lock until that
-// commit is on disk. A ring may be lost: followers poll, too.
-type doorbell struct {
+// notifier notifies other processes of commits. It sends NOTIFY on a connection of its own after the commits, at most
+// every FeedInterval, because a NOTIFY inside the writing transaction would hold a server-wide lock until that
+// commit is on disk. A notification may be lost: followers poll, too.
+type notifier struct {
 	s      *Store
 	sender string
-	rung   chan struct{}
+	due    chan struct{}
 
 	mu    sync.Mutex
 	kinds map[Kind]struct{}
 }
 
-func newDoorbell(s *Store) *doorbell {
-	return &doorbell{s: s, sender: fmt.Sprintf("%016x", rand.Uint64()), rung: make(chan struct{}, 1),
+func newNotifier(s *Store) *notifier {
+	return &notifier{s: s, sender: fmt.Sprintf("%016x", rand.Uint64()), due: make(chan struct{}, 1),
 		kinds: map[Kind]struct{}{}}
 }
 
-// committed is called after each commit.
-func (s *Store) committed(kinds ...Kind) {
+// notifyCommit wakes the followers of this process after a commit, and has other processes notified.
+func (s *Store) notifyCommit(kinds ...Kind) {
 	if len(kinds) == 0 {
 		return
 	}
 	if s.opts.Hooks.LocalWake == nil || s.opts.Hooks.LocalWake() {
 		s.hub.wake(kinds...)
 	}
-	s.bell.mu.Lock()
+	s.notifier.mu.Lock()
 	for _, k := range kinds {
-		s.bell.kinds[k] = struct{}{}
+		s.notifier.kinds[k] = struct{}{}
 	}
-	s.bell.mu.Unlock()
+	s.notifier.mu.Unlock()
 	select {
-	case s.bell.rung <- struct{}{}:
+	case s.notifier.due <- struct{}{}:
 	default:
 	}
 }
 
-func (b *doorbell) run(ctx context.Context) {
+func (b *notifier) run(ctx context.Context) {
 	var conn *pgx.Conn
 	defer func() {
 		if conn != nil {
@@ -60,18 +60,19 @@ func (b *doorbell) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			// A command that wrote and ends at once is heard, too.
-			conn = b.answer(ctx, conn)
+			// A command that wrote and ends at once notifies, too.
+			conn = b.notifyPending(ctx, conn)
 			return
-		case <-b.rung:
+		case <-b.due:
 		}
-		conn = b.answer(ctx, conn)
+		conn = b.notifyPending(ctx, conn)
 		pause(ctx, b.s.opts.FeedInterval)
 	}
 }
 
-// answer rings for what was committed since the last ring, if anything was.
-func (b *doorbell) answer(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
+// notifyPending notifies of the kinds that were committed since the last notification. It returns the connection to use
+// for the next one, or nil.
+func (b *notifier) notifyPending(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	b.mu.Lock()
 	var kinds []string
 	for k := range b.kinds {
@@ -79,14 +80,14 @@ func (b *doorbell) answer(ctx context.Context, conn *pgx.Conn) *pgx.Conn {
 	}
 	clear(b.kinds)
 	b.mu.Unlock()
-	if len(kinds) == 0 || b.s.opts.Hooks.BeforeRing != nil && !b.s.opts.Hooks.BeforeRing() {
+	if len(kinds) == 0 || b.s.opts.Hooks.BeforeNotify != nil && !b.s.opts.Hooks.BeforeNotify() {
 		return conn
 	}
-	return b.ring(context.WithoutCancel(ctx), conn, b.sender+" "+strings.Join(kinds, ","))
+	return b.notify(context.WithoutCancel(ctx), conn, b.sender+" "+strings.Join(kinds, ","))
 }
 
-// ring sends one notification and returns the connection to use for the next, or nil.
-func (b *doorbell) ring(ctx context.Context, conn *pgx.Conn, payload string) *pgx.Conn {
+// notify sends one notification and returns the connection to use for the next one, or nil.
+func (b *notifier) notify(ctx context.Context, conn *pgx.Conn, payload string) *pgx.Conn {
 	ctx, cancel := context.WithTimeout(ctx, b.s.opts.AcquireTimeout)
 	defer cancel()
 	if conn == nil {
