@@ -92,9 +92,10 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 // MarshalYAML writes it.
 func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
 
-// DefaultDecision says what the original's means to say. A resource needs an
-// event while it is not reconciled; when nothing was said of its generation
-// yet; and when it is reconciled and nobody has said anything for half an hour.
+// DefaultDecision returns the decision that the original's default intends. A
+// resource needs an event while it is not reconciled, when no event was sent for
+// its generation yet, and when it is reconciled and half an hour has passed
+// without an event or a report.
 func DefaultDecision() Decision {
 	return Decision{
 		Params: []Param{
@@ -318,7 +319,7 @@ func (c Config) Ineffective(inside bool) (settings []string) {
 			settings = append(settings, text)
 		}
 	}
-	add(c.Sentinel != usual.Sentinel, "sentinel.name: replicas are told apart by the flag --name")
+	add(c.Sentinel != usual.Sentinel, "sentinel.name: replicas are distinguished by the flag --name")
 	add(inside && c.Log != usual.Log, "log: it is that of CLM's configuration")
 	add(inside && c.TracingEnabled, "tracing_enabled: it is that of CLM's configuration")
 	add(c.Clients.HyperFleetAPI != usual.Clients.HyperFleetAPI, "clients.hyperfleet_api: CLM's database is read")

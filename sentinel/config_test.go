@@ -179,7 +179,7 @@ func TestRules(t *testing.T) {
 				}
 				return string(data) + "\n"
 			}
-			var told Told
+			var told Publication
 			if d.HasArg("told") {
 				d.ScanArgs(t, "told", &told.Generation)
 			}

@@ -1,9 +1,9 @@
 // Package sentinel decides, from the change feed and the clock, which resources
-// need work now, and says so to the adapters on the bus.
+// need work now, and sends an event for each of them to the adapters on the bus.
 //
-// It follows one feed and keeps a few words of each resource: what was said of
-// it, and when to look at it again ([State], a pure function of what happens and
-// of the time). The rules are HyperFleet's message_decision, CEL over the
+// It follows one feed and keeps a few words of each resource: its last event,
+// and when to decide again ([State]; its transitions are pure functions of what
+// happens and of the time). The rules are HyperFleet's message_decision, CEL over the
 // resource's wire form ([Config], [Rules]). Events are HyperFleet's
 // CloudEvents, at least once; while the broker is down they coalesce for each
 // resource. A cursor in the feed, saved only once the broker has what lies

@@ -40,7 +40,7 @@ func TestWhatIsKeptOf50000ResourcesIsSmall(t *testing.T) {
 	for len(table.urgent) > 0 {
 		table.drop(table.urgent[0])
 	}
-	if len(table.all)+len(table.owing)+len(table.calm) > 0 || table.count(cluster).pending != 0 {
+	if len(table.all)+len(table.owing)+len(table.routine) > 0 || table.count(cluster).pending != 0 {
 		t.Error("something is left")
 	}
 }

@@ -36,7 +36,7 @@ func TestADocumentThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 	s.changed(&store.Change{Document: changed}, now)
 	s.table.release(r) // there was no room to keep it
 	s.wasRead(t.Context(), []key{k}, map[key]*store.Document{k: &old}, nil)
-	if r.Owed == 0 || r.queue == nil || len(s.out) != 0 {
+	if r.Unsent == 0 || r.queue == nil || len(s.out) != 0 {
 		t.Fatalf("it is taken for told: %+v", r.State)
 	}
 	s.work(t.Context(), now)
@@ -73,7 +73,7 @@ func TestADecisionThatIsInterruptedOwesItsEvent(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	s.decide(ended, r, &doc, now)
-	if r.Owed != 7 || r.Sending {
+	if r.Unsent != 7 || r.Sending {
 		t.Errorf("it is no longer owed: %+v", r.State)
 	}
 	s.decide(t.Context(), r, &doc, now)
@@ -119,7 +119,7 @@ func TestWhatComesBackWithAnotherLifeIsFound(t *testing.T) {
 	s.follow()
 	s.find(load{epoch: s.epoch}, []found{{key: k, slot: slotOf(k.id), change: Change{Version: 3, Generation: 1,
 		Round: 1}, unseen: true}}, false)
-	if r := s.table.all[k]; r == nil || r.Version != 3 || r.Owed == 0 {
+	if r := s.table.all[k]; r == nil || r.Version != 3 || r.Unsent == 0 {
 		t.Errorf("it is not found: %+v", r)
 	}
 }

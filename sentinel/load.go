@@ -94,7 +94,7 @@ func (s *Sentinel) whole() {
 			return
 		}
 	}
-	clear(s.graves)
+	clear(s.removed)
 	s.waiting = nil
 	s.loaded.Store(true)
 	s.ready.Store(true)
@@ -249,9 +249,10 @@ type found struct {
 	after  After
 }
 
-// judge decides on a document of a list, of which told was said. It is false
-// when the document is none of ours.
-func (s *Sentinel) judge(ctx context.Context, doc *store.Document, told int64, now time.Time) (found, Verdict, bool) {
+// judge decides on a document of a list. published is the generation of its last event, 0 if there was none. The
+// result is false when the sentinel's selector does not match the document.
+func (s *Sentinel) judge(ctx context.Context, doc *store.Document, published int64,
+	now time.Time) (found, Verdict, bool) {
 	d := s.duties[doc.Kind]
 	f, err := FactsOf(doc.Wire)
 	x := found{key: key{doc.Kind, doc.ID}, owner: d.owner(doc), slot: slotOf(doc.ID), change: Change{doc.Version,
@@ -261,15 +262,15 @@ func (s *Sentinel) judge(ctx context.Context, doc *store.Document, told int64, n
 	}
 	var v Verdict
 	if err == nil {
-		v, err = d.rules.verdict(ctx, f, State{Generation: doc.Generation, Told: told}, now)
+		v, err = d.rules.verdict(ctx, f, State{Generation: doc.Generation, Published: published}, now)
 	}
-	// What cannot be decided is due, and then fails where failures are counted.
+	// A resource whose rules fail is due: the loop then decides again and counts the failure.
 	v.Wanted = v.Wanted || err != nil
 	x.after = After{Wanted: v.Wanted, Flip: v.Flip}
 	return x, v, true
 }
 
-// findSeen puts resources into the table of which everything was said.
+// findSeen puts resources into the table whose events were all sent.
 func (s *Sentinel) findSeen(ctx context.Context, l load, docs []store.Document) (current bool) {
 	all := make([]found, 0, len(docs))
 	now := time.Now()
@@ -301,7 +302,7 @@ func (s *Sentinel) loadUnseen(ctx context.Context, l load, cursor store.Cursor, 
 	return s.pages(ctx, store.Query{Kind: s.opts.Requests, ChangedSince: cursor}, each)
 }
 
-// findUnseen puts resources into the table of which nothing may have been said.
+// findUnseen puts resources into the table whose last event may not have been sent.
 func (s *Sentinel) findUnseen(ctx context.Context, l load, urgent bool, docs []store.Document) (current bool) {
 	var all []found
 	var requests []request
@@ -334,7 +335,7 @@ func (s *Sentinel) find(l load, all []found, urgent bool) (current bool) {
 		current = current || s.slots[i].epoch == l.epoch
 	}
 	for _, x := range all {
-		if s.slots[x.slot].epoch != l.epoch || s.graves[x.key] >= x.change.Version {
+		if s.slots[x.slot].epoch != l.epoch || s.removed[x.key] >= x.change.Version {
 			continue
 		}
 		r := s.table.get(x.key, x.slot)

@@ -43,7 +43,7 @@ func (s *Sentinel) Look(ctx context.Context, id string) []View {
 			if r := s.table.all[key{kind, id}]; r != nil {
 				all = append(all, View{
 					ID: id, Kind: string(kind), Slot: int(
-						r.slot), Generation: r.Generation, Told: r.Told, ToldTime: known(r.ToldAt),
+						r.slot), Generation: r.Generation, Told: r.Published, ToldTime: known(r.PublishedAt),
 					Attempts: int(r.Attempts), Pending: pending(r.State), Sending: r.Sending, Due: known(r.Due),
 				})
 			}

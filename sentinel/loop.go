@@ -12,8 +12,8 @@ import (
 	"atoll.dev/store"
 )
 
-// loop owns the table. It deals with what the feed brings, with letters, and
-// with what is due, until ctx ends. What it starts is one of parts.
+// loop owns the table. Until ctx ends, it handles rounds of the feed, functions of the mailbox and due timers.
+// Each goroutine that it starts is counted in parts.
 func (s *Sentinel) loop(ctx context.Context, parts *sync.WaitGroup) {
 	s.start = func(f func(context.Context)) { parts.Go(func() { f(ctx) }) }
 	timer := time.NewTimer(0)
@@ -44,7 +44,7 @@ func (s *Sentinel) follow() {
 		s.sub.Close()
 		s.sub = s.opts.Feed.Subscribe(s.concerns)
 		s.marks = nil
-		clear(s.graves) // the lists that begin now do not have them; another life's versions say nothing
+		clear(s.removed) // the lists that begin now do not have them; another life's versions say nothing
 		s.lose(func(int) bool { return true })
 		var again []int
 		for i := range s.slots {
@@ -71,8 +71,8 @@ func (s *Sentinel) follow() {
 	}
 }
 
-// mark keeps a checkpoint. When there are many, because something is owed for
-// long, every other of the older ones goes: cursors then lie a little earlier.
+// mark keeps a checkpoint. When an event stays unsent for long and the checkpoints become many, mark drops every
+// other one of the older half; cursors then lie a little earlier.
 func (s *Sentinel) mark(c checkpoint) {
 	if len(s.table.owing) == 0 {
 		s.marks = s.marks[:0]
@@ -89,12 +89,12 @@ func (s *Sentinel) mark(c checkpoint) {
 	}
 }
 
-// cursors are those of slots that may move on: nothing before them is owed.
+// cursors returns the new cursors of slots that may advance. No event for a change before such a cursor is unsent.
 func (s *Sentinel) cursors() saving {
-	var owed [slots]uint64
+	var unsent [slots]uint64
 	for r := range s.table.owing {
-		if since := r.owedSince(); owed[r.slot] == 0 || since < owed[r.slot] {
-			owed[r.slot] = since
+		if since := r.unsentSince(); unsent[r.slot] == 0 || since < unsent[r.slot] {
+			unsent[r.slot] = since
 		}
 	}
 	save := saving{}
@@ -102,11 +102,11 @@ func (s *Sentinel) cursors() saving {
 		if !s.slots[i].ready {
 			continue
 		}
-		if base := s.slots[i].base; len(s.marks) == 0 && owed[i] == 0 && base != s.slots[i].cursor {
+		if base := s.slots[i].base; len(s.marks) == 0 && unsent[i] == 0 && base != s.slots[i].cursor {
 			save[i] = base
 		}
 		for m := len(s.marks) - 1; m >= 0; m-- {
-			if owed[i] == 0 || s.marks[m].round < owed[i] {
+			if unsent[i] == 0 || s.marks[m].round < unsent[i] {
 				if s.marks[m].cursor != s.slots[i].cursor {
 					save[i] = s.marks[m].cursor
 				}
@@ -134,7 +134,7 @@ func (s *Sentinel) changed(c *store.Change, now time.Time) {
 	r := s.table.all[k]
 	if c.Removed || !s.concernsLabels(d, &c.Document) {
 		if !s.slots[number].ready {
-			s.graves[k] = c.Version
+			s.removed[k] = c.Version
 		}
 		if r != nil && r.Version < c.Version {
 			s.table.drop(r)
@@ -156,9 +156,9 @@ func (s *Sentinel) changed(c *store.Change, now time.Time) {
 	s.table.put(r, next)
 }
 
-// related makes due what may wait for a document that changed: what is below it,
-// or, when it is gone, what owned it. What is done is left alone, and nothing is
-// owed: the clock comes to it, too.
+// related makes resources due that may wait for a changed document: the resources below it, or, when the
+// document was removed, its owner. It leaves reconciled resources alone, and marks no event as unsent, because a
+// timer makes these resources due as well.
 func (s *Sentinel) related(k key, c *store.Change, now time.Time) {
 	if !c.Removed {
 		for r := range s.table.owned[k] {
@@ -232,8 +232,9 @@ func (s *Sentinel) answer(req request, in func(slot int) bool, round uint64, now
 	}
 }
 
-// heard takes an adapter's hello: it has nothing of what was sent before.
-func (s *Sentinel) heard(_ context.Context, m bus.Message) {
+// greet handles the hello of an adapter that has just connected. The adapter has received none of the earlier
+// events, so that pending resources become due again.
+func (s *Sentinel) greet(_ context.Context, m bus.Message) {
 	m.Ack()
 	topic, ok := strings.CutPrefix(m.Topic, bus.HelloTopic(""))
 	if !ok || m.Event.Type != bus.HelloType {
@@ -267,7 +268,7 @@ func (s *Sentinel) again(which func(d *duty, id string) bool) {
 		if !which(s.duties[r.kind], r.id) {
 			continue
 		}
-		if next := s.policy.Greeted(r.State, now); next != r.State {
+		if next := s.policy.AdapterConnected(r.State, now); next != r.State {
 			s.table.put(r, next)
 		}
 	}
@@ -309,7 +310,7 @@ func (s *Sentinel) work(ctx context.Context, now time.Time) time.Duration {
 // is urgent comes first; the rest comes at the pace.
 func (s *Sentinel) next(at instant, now time.Time) (*resource, time.Duration) {
 	wait := idle
-	for _, q := range []*queue{&s.table.urgent, &s.table.calm} {
+	for _, q := range []*queue{&s.table.urgent, &s.table.routine} {
 		if len(*q) == 0 {
 			continue
 		}
@@ -339,7 +340,7 @@ func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document,
 		v, err = d.rules.verdict(ctx, f, state, now)
 	}
 	if err != nil && ctx.Err() != nil {
-		return // the process ends; what is owed stays so, and who comes next says it
+		return // the process ends; the event stays unsent, and the next holder of the slot sends it
 	}
 	if err != nil {
 		v.Failed = true
@@ -365,7 +366,7 @@ func (s *Sentinel) decide(ctx context.Context, r *resource, doc *store.Document,
 
 // verdict is what the rules say of a state, and of the state after an event.
 func (r *Rules) verdict(ctx context.Context, f Facts, s State, now time.Time) (v Verdict, err error) {
-	told := Told{s.Told, s.ToldAt.time(), int(s.Attempts)}
+	told := Publication{s.Published, s.PublishedAt.time(), int(s.Attempts)}
 	if v.Wanted, err = r.Decide(ctx, f, told, now); err != nil {
 		return v, err
 	}
@@ -375,7 +376,7 @@ func (r *Rules) verdict(ctx context.Context, f Facts, s State, now time.Time) (v
 		v.Flip = instantOf(flip)
 		return v, err
 	}
-	told = Told{s.Generation, now, told.Attempts + 1}
+	told = Publication{s.Generation, now, told.Attempts + 1}
 	if v.After.Wanted, err = r.Decide(ctx, f, told, now); err == nil && !v.After.Wanted {
 		flip, err = r.Flip(ctx, f, told, now)
 		v.After.Flip = instantOf(flip)

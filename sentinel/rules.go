@@ -202,15 +202,15 @@ func (r *Rules) matches(f Facts) bool {
 	return true
 }
 
-// Told is what was said of a resource.
-type Told struct {
-	Generation int64 // 0: nothing
-	At         time.Time
-	Attempts   int // since there was progress
+// Publication describes the last event of a resource that the broker took.
+type Publication struct {
+	Generation int64     // the resource's at that time; 0: no event yet
+	At         time.Time // when the broker took it
+	Attempts   int       // events since the resource made progress
 }
 
 // Decide says whether a resource needs an event.
-func (r *Rules) Decide(ctx context.Context, f Facts, t Told, now time.Time) (bool, error) {
+func (r *Rules) Decide(ctx context.Context, f Facts, t Publication, now time.Time) (bool, error) {
 	latest := f.reported
 	if t.At.After(latest) {
 		latest = t.At
@@ -241,7 +241,7 @@ const (
 // happens: at most 1/32 of the time to it later, or 50 ms. It looks a day
 // ahead; what becomes true later, or not at all, gets that day, to be asked
 // again. Without a look at the clock it is the zero time: never.
-func (r *Rules) Flip(ctx context.Context, f Facts, t Told, now time.Time) (time.Time, error) {
+func (r *Rules) Flip(ctx context.Context, f Facts, t Publication, now time.Time) (time.Time, error) {
 	if !r.timed {
 		return time.Time{}, nil
 	}

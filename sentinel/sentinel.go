@@ -130,7 +130,7 @@ type Sentinel struct {
 	sending int
 	reading bool
 	pace    *rate.Limiter
-	graves  map[key]int64 // versions of what was removed while slots were read
+	removed map[key]int64 // versions of what was removed while slots were read
 	waiting []request     // requests that came while slots were read
 	badLog  *rate.Limiter
 	start   func(func(context.Context)) // a goroutine that ends with the loop's context
@@ -170,7 +170,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 		membership: newMembership(o.Store, o.Fleet, o.Name, o.Lease),
 		mail:       mailbox{woken: make(chan struct{}, 1)}, out: make(chan outgoing,
 			maxSending+2*maxReading), read: make(chan []key, 1),
-		table: newTable(), graves: map[key]int64{}, pace: rate.NewLimiter(rate.Limit(o.Pace),
+		table: newTable(), removed: map[key]int64{}, pace: rate.NewLimiter(rate.Limit(o.Pace),
 			max(1, int(o.Pace/10))), badLog: rate.NewLimiter(1, 10),
 	}
 	if len(o.Configs) == 0 {
@@ -188,7 +188,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	}
 	client := o.Bus
 	client.Structured, client.Subscriptions = true, []string{bus.HelloTopic("#")}
-	client.Handler, client.OnConnected, client.TellUnheard = s.heard, s.connected, true
+	client.Handler, client.OnConnected, client.TellUnheard = s.greet, s.connected, true
 	if client.Logger == nil {
 		client.Logger = o.Logger
 	}
@@ -271,7 +271,7 @@ func (s *Sentinel) concerns(c *store.Change) bool {
 // mailbox holds what other goroutines want done by the loop.
 type mailbox struct {
 	mu     sync.Mutex
-	letter []func()
+	queued []func()
 	closed bool
 	woken  chan struct{}
 }
@@ -283,7 +283,7 @@ func (m *mailbox) post(f func()) {
 	if m.closed {
 		return
 	}
-	m.letter = append(m.letter, f)
+	m.queued = append(m.queued, f)
 	select {
 	case m.woken <- struct{}{}:
 	default:
@@ -305,13 +305,13 @@ func (m *mailbox) call(ctx context.Context, f func()) bool {
 func (m *mailbox) take() []func() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := m.letter
-	m.letter = nil
+	all := m.queued
+	m.queued = nil
 	return all
 }
 
 func (m *mailbox) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.closed, m.letter = true, nil
+	m.closed, m.queued = true, nil
 }

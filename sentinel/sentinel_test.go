@@ -58,7 +58,7 @@ func TestWhatNobodyReportsOnIsSaidOnce(t *testing.T) {
 	w.wait("nothing is due", func() bool {
 		return inside(r, func() bool {
 			s := r.table.all[key{channel, "stable"}]
-			return s != nil && !pending(s.State) && s.Told == 2
+			return s != nil && !pending(s.State) && s.Published == 2
 		})
 	})
 }

@@ -15,9 +15,9 @@ type State struct {
 	Mark       uint64 // of what counts as progress, see markOf
 	Deleting   bool
 
-	Told     int64   // the generation of the last event that the broker took; 0: none
-	ToldAt   instant // when; 0: not known
-	Attempts uint8   // events since there was progress
+	Published   int64   // the generation of the last event that the broker took; 0: none
+	PublishedAt instant // when; 0: not known
+	Attempts    uint8   // events since there was progress
 
 	Wanted bool    // the decision was true, last
 	Forced bool    // someone asked for an event, whatever the decision
@@ -26,11 +26,11 @@ type State struct {
 	Urgent bool    // somebody waits for Due; what comes of the clock is not urgent
 	Due    instant // when to decide; 0: not before something happens
 	Spent  instant // when the budget of events for reports would be whole again
-	Owed   uint64  // the first round of the feed that an event may still be owed for; 0: none is
+	Unsent uint64  // the first round of the feed whose event may still be unsent; 0: there is none
 
 	Sending bool   // an event is on its way
 	SentGen int64  // its generation
-	Later   uint64 // Owed of what happened meanwhile
+	Later   uint64 // Unsent of the changes since then
 	Next    After  // what the decision becomes with it
 }
 
@@ -70,8 +70,8 @@ type Policy struct {
 	// time would keep itself busy without end. Defaults 30, and 30 s.
 	Burst  int
 	Refill time.Duration
-	// Remember is for how long what was asked for is said again to adapters that
-	// connect; default 15 min.
+	// Remember is for how long after a requested event it is sent again to adapters
+	// that connect; default 15 min.
 	Remember time.Duration
 }
 
@@ -100,9 +100,9 @@ type Change struct {
 	Round               uint64 // of the feed that brought it
 }
 
-// Changed takes note of a document from the feed. What its writer did is urgent;
-// so is a report, while the budget lasts. What differs in times only changes
-// nothing.
+// Changed handles a document from the feed. A change by its writer is urgent; so
+// is a report, while the budget of events for reports lasts. A document that
+// differs in times only changes nothing.
 func (p Policy) Changed(s State, c Change, now time.Time) State {
 	if c.Version <= s.Version {
 		return s
@@ -115,9 +115,9 @@ func (p Policy) Changed(s State, c Change, now time.Time) State {
 	case spec:
 		s.Attempts = 0
 		s.due(at, true)
-		s.owe(c.Round)
+		s.markUnsent(c.Round)
 	case report:
-		// Nothing is owed: who takes over asks the rules, and they say the same.
+		// No event is marked as unsent: the next holder of the slot asks the rules, which give the same answer.
 		refill := instant(p.Refill.Microseconds())
 		if ready := s.Spent - instant(p.Burst-1)*refill; ready > at {
 			s.due(ready, false)
@@ -132,21 +132,21 @@ func (p Policy) Changed(s State, c Change, now time.Time) State {
 	return s
 }
 
-// Found is Changed for a document that a list has. unseen says that the feed's
-// cursor lies before it: what was said of it is not known, so it counts as just
-// changed. Of others everything was said that there was to say; after is what
-// the decision says now.
+// Found is Changed for a document of a list. unseen says that the slot's cursor
+// lies before the document: its last event is not known, so that it counts as
+// just changed. The events of other documents have all been sent; after is the
+// present decision about them.
 func (p Policy) Found(s State, c Change, unseen, urgent bool, after After, now time.Time) State {
 	switch {
 	case c.Version < s.Version:
 		return s // the feed was faster
-	case unseen && c.Version == s.Version && (s.Owed != 0 || s.Told == c.Generation && s.ToldAt != 0):
-		return s // it is noted, or told since
+	case unseen && c.Version == s.Version && (s.Unsent != 0 || s.Published == c.Generation && s.PublishedAt != 0):
+		return s // it is marked already, or its event has been sent since
 	case unseen:
 		s.Version, s.Generation, s.Mark, s.Deleting = c.Version, c.Generation, c.Mark, c.Deleting
-		s.Told, s.Attempts = 0, 0
+		s.Published, s.Attempts = 0, 0
 		s.due(instantOf(now), urgent)
-		s.owe(c.Round)
+		s.markUnsent(c.Round)
 		return s
 	case c.Version == s.Version:
 		return s
@@ -154,37 +154,38 @@ func (p Policy) Found(s State, c Change, unseen, urgent bool, after After, now t
 		return p.Changed(s, c, now) // the list was faster than the feed
 	}
 	s.Version, s.Generation, s.Mark, s.Deleting = c.Version, c.Generation, c.Mark, c.Deleting
-	s.Told, s.Wanted = c.Generation, after.Wanted
+	s.Published, s.Wanted = c.Generation, after.Wanted
 	if s.Due = after.Flip; after.Wanted {
 		s.Due = instantOf(now)
 	}
 	return s
 }
 
-// Asked takes note that an event is wanted although nothing changed. Forced ones
-// are sent whatever the decision; others, after the bus or an adapter was away,
-// when the decision was true last, or none was made yet.
+// Asked handles a request for an event although nothing changed. A forced event
+// is sent whatever the decision is. Another one, after the bus or an adapter was
+// away, is sent when the last decision was true, or there was none yet.
 func (p Policy) Asked(s State, forced, urgent bool, round uint64, now time.Time) State {
 	switch {
 	case forced && s.Sending:
 		s.Again = true
 	case forced:
 		s.Forced = true
-	case !s.Wanted && !s.Forced && s.Owed == 0:
+	case !s.Wanted && !s.Forced && s.Unsent == 0:
 		return s
 	}
 	if forced {
-		s.owe(round)
+		s.markUnsent(round)
 	}
 	s.Attempts = 0
-	s.due(instantOf(now), urgent || !forced && s.Owed != 0)
+	s.due(instantOf(now), urgent || !forced && s.Unsent != 0)
 	return s
 }
 
-// Greeted takes note that an adapter has just connected, which has heard nothing
-// of what was said before: what is wanted or owed is said again, and what
-// somebody asked for lately. That another adapter heard it is no reason not to.
-func (p Policy) Greeted(s State, now time.Time) State {
+// AdapterConnected handles an adapter that has just connected, which has received none
+// of the earlier events: wanted and unsent events are sent again, and those that
+// somebody asked for within Remember. It does not matter that another adapter
+// has received them.
+func (p Policy) AdapterConnected(s State, now time.Time) State {
 	if !pending(s) && (s.Asked == 0 || s.Asked.add(p.Remember) < instantOf(now)) {
 		return s
 	}
@@ -207,10 +208,10 @@ type Verdict struct {
 	Flip   instant // without an event
 }
 
-// Decided takes note of a verdict, and says whether to send an event now. After
-// a failure, the resource is looked at again with back-off; it owes nothing, so
-// that what can never be decided holds nothing up. It is not for states whose
-// event is on its way.
+// Decided applies a verdict, and returns whether to send an event now. After a
+// failure the resource is due again with back-off. Its event is not unsent then,
+// so that a resource whose rules always fail does not hold back its slot's
+// cursor. States whose event is on its way must not be passed.
 func (p Policy) Decided(s State, v Verdict, now time.Time) (State, bool) {
 	at := instantOf(now)
 	s.Due, s.Urgent = 0, false
@@ -221,10 +222,10 @@ func (p Policy) Decided(s State, v Verdict, now time.Time) (State, bool) {
 	case v.Failed:
 		s.Attempts = bump(s.Attempts)
 		s.Due = at.add(p.backoff(s))
-		s.Owed = 0
+		s.Unsent = 0
 		return s, false
 	case !v.Wanted:
-		s.Wanted, s.Attempts, s.Owed = false, 0, 0
+		s.Wanted, s.Attempts, s.Unsent = false, 0, 0
 		s.Due = v.Flip
 		return s, false
 	}
@@ -233,23 +234,23 @@ func (p Policy) Decided(s State, v Verdict, now time.Time) (State, bool) {
 	return s, true
 }
 
-// Sent takes note of what became of an event: the broker has it, or not. When
-// there was no adapter to give it to, the broker has it not.
+// Sent applies the outcome of an event: ok is true when the broker took it. It is
+// false, too, when no adapter was subscribed.
 func (p Policy) Sent(s State, ok bool, now time.Time) State {
 	at := instantOf(now)
 	s.Sending = false
 	if !ok {
 		s.Attempts, s.Forced, s.Again = bump(s.Attempts), s.Forced || s.Again, false
-		s.Owed, s.Later = s.owedSince(), 0
+		s.Unsent, s.Later = s.unsentSince(), 0
 		s.due(at.add(p.backoff(s)), false)
 		return s
 	}
-	if s.Forced && s.Owed != 0 { // somebody asked; to say it again to who connects is not to be asked anew
+	if s.Forced && s.Unsent != 0 { // somebody asked; sending it again to an adapter that connects is no new request
 		s.Asked = at
 	}
-	s.Told, s.ToldAt, s.Attempts = s.SentGen, at, bump(s.Attempts)
+	s.Published, s.PublishedAt, s.Attempts = s.SentGen, at, bump(s.Attempts)
 	s.Forced, s.Again = s.Again, false
-	s.Owed, s.Later = s.Later, 0
+	s.Unsent, s.Later = s.Later, 0
 	if s.Wanted = s.Next.Wanted; s.Due != 0 {
 		return s // something happened meanwhile
 	}
@@ -269,23 +270,23 @@ func (s *State) due(at instant, urgent bool) {
 	s.Urgent = s.Urgent || urgent
 }
 
-// owe notes the round that an event is owed for.
-func (s *State) owe(round uint64) {
-	owed := &s.Owed
+// markUnsent notes a round of the feed whose event is still to be sent.
+func (s *State) markUnsent(round uint64) {
+	first := &s.Unsent
 	if s.Sending {
-		owed = &s.Later
+		first = &s.Later
 	}
-	if *owed == 0 || round < *owed {
-		*owed = round
+	if *first == 0 || round < *first {
+		*first = round
 	}
 }
 
-// owedSince is the first round that something is owed for; 0: nothing is.
-func (s State) owedSince() uint64 {
-	if s.Owed == 0 || s.Later != 0 && s.Later < s.Owed {
+// unsentSince returns the first round whose event is still to be sent, 0 if there is none.
+func (s State) unsentSince() uint64 {
+	if s.Unsent == 0 || s.Later != 0 && s.Later < s.Unsent {
 		return s.Later
 	}
-	return s.Owed
+	return s.Unsent
 }
 
 func bump(n uint8) uint8 { return min(n, 254) + 1 }

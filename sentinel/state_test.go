@@ -64,7 +64,7 @@ func TestStates(t *testing.T) {
 			case "sent":
 				s = policy.Sent(s, d.HasArg("ok"), now)
 			case "hello":
-				s = policy.Greeted(s, now)
+				s = policy.AdapterConnected(s, now)
 			default:
 				t.Fatalf("unknown command %s", d.Cmd)
 			}
@@ -94,8 +94,8 @@ func describe(s State, now time.Time) string {
 	say(s.Due == 0 && !s.Sending, "waits for the feed")
 	say(s.Wanted, "wanted")
 	say(s.Forced || s.Again, "forced")
-	say(s.owedSince() != 0, "owed since %d", s.owedSince())
-	say(s.Told != 0, "told %d", s.Told)
+	say(s.unsentSince() != 0, "owed since %d", s.unsentSince())
+	say(s.Published != 0, "told %d", s.Published)
 	say(s.Attempts != 0, "attempts %d", s.Attempts)
 	return strings.Join(words, ", ")
 }
@@ -134,7 +134,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 					s = policy.Asked(s, forced, rapid.Bool().Draw(t, "urgent"), round, now)
 				}
 			},
-			"hello": func(*rapid.T) { s = policy.Greeted(s, now) },
+			"hello": func(*rapid.T) { s = policy.AdapterConnected(s, now) },
 			"time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.Int64Range(1, int64(10*time.Minute)).Draw(t, "passes")))
 			},
@@ -171,7 +171,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 				}
 				clear(flown)
 				s = policy.Sent(s, ok, now)
-				if ok && (s.Told == 0 || s.ToldAt == 0) {
+				if ok && (s.Published == 0 || s.PublishedAt == 0) {
 					t.Fatal("the event is not noted")
 				}
 			},
@@ -184,7 +184,7 @@ func TestI6NothingIsForgotten(t *testing.T) {
 						}
 					}
 				}
-				if got := s.owedSince(); got != first {
+				if got := s.unsentSince(); got != first {
 					t.Fatalf("owed since %d, and says %d: %+v", first, got, s)
 				}
 				if (first != 0 || s.Wanted || s.Forced) && s.Due == 0 && !s.Sending {

@@ -76,15 +76,15 @@ func (q *queue) Pop() any {
 	return r
 }
 
-// table is what a replica has of its resources. Only the sentinel's loop uses it.
+// table has the resources of this replica's slots. Only the sentinel's loop uses it.
 type table struct {
-	all          map[key]*resource
-	owned        map[key]map[*resource]bool // by owner, which may be in others' slots
-	urgent, calm queue                      // who is waited for, and what the clock brings
-	owing        map[*resource]bool         // they hold their slots' cursors
-	counts       map[store.Kind]*count
-	inSlot       [slots]int
-	heldBytes    int
+	all             map[key]*resource
+	owned           map[key]map[*resource]bool // by owner, which may be in others' slots
+	urgent, routine queue                      // urgent: user-visible changes; routine: timer retries
+	owing           map[*resource]bool         // resources with an unsent event; each holds back its slot's cursor
+	counts          map[store.Kind]*count
+	inSlot          [slots]int
+	heldBytes       int
 }
 
 // count is for the metrics.
@@ -140,7 +140,7 @@ func (t *table) put(r *resource, s State) {
 	if pending(s) {
 		c.pending++
 	}
-	if s.owedSince() != 0 {
+	if s.unsentSince() != 0 {
 		t.owing[r] = true
 	} else {
 		delete(t.owing, r)
@@ -148,12 +148,12 @@ func (t *table) put(r *resource, s State) {
 	t.enqueue(r)
 }
 
-func pending(s State) bool { return s.Wanted || s.Forced || s.Owed != 0 }
+func pending(s State) bool { return s.Wanted || s.Forced || s.Unsent != 0 }
 
 // enqueue puts a resource where it belongs: nowhere while it is being read, or
 // its event is on its way.
 func (t *table) enqueue(r *resource) {
-	want := &t.calm
+	want := &t.routine
 	if r.Urgent {
 		want = &t.urgent
 	}

@@ -33,7 +33,7 @@ func TestI6WhatNobodyHeardIsSaidToWhoComes(t *testing.T) {
 	}
 	w.wait("both were said to nobody", func() bool {
 		c, ch := state(cluster, "c1"), state(channel, "stable")
-		return c.Forced && c.Attempts > 0 && !c.Sending && ch.Attempts > 0 && !ch.Sending && ch.Told == 0
+		return c.Forced && c.Attempts > 0 && !c.Sending && ch.Attempts > 0 && !ch.Sending && ch.Published == 0
 	})
 	a := w.adapter("cl", "clusters")
 	a.of("c1", 1)

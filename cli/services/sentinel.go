@@ -60,7 +60,7 @@ func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *
 	for _, e := range db.Registry.Entities() {
 		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(
 			e.ParentKind)})
-		// Of what no adapter is awaited for nothing is ever wrong.
+		// Kinds without required adapters are always reconciled; skip them.
 		if len(f.configs) == 0 && len(e.RequiredAdapters) > 0 {
 			o.Configs = append(o.Configs, sentinel.DefaultConfig(e.Plural))
 		}
