@@ -120,7 +120,7 @@ func New(o Options) http.Handler {
 		// AWS's clients show the second; an API gateway sets the third.
 		IDHeaders: []string{"X-Operation-Id", "X-Amzn-Requestid", "X-Amz-Apigw-Id"},
 		Metrics:   o.Metrics,
-	}, compress(router))
+	}, rest.Compress(router))
 }
 
 func newFront(m *maestroclient.Client, ops *rest.Ops) *front {

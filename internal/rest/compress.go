@@ -38,7 +38,7 @@ func acceptsGzip(values []string) bool {
 	for _, v := range values {
 		for coding := range strings.SplitSeq(v, ",") {
 			name, weight, _ := strings.Cut(coding, ";")
-			if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			if name = strings.TrimSpace(name); name != "*" && !strings.EqualFold(name, "gzip") {
 				continue
 			}
 			q, found := strings.CutPrefix(strings.ReplaceAll(weight, " ", ""), "q=")
