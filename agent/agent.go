@@ -184,13 +184,13 @@ func (a *Agent) ReadyKube(ctx context.Context) error {
 // ReadyBus returns nil while the agent is connected to the bus.
 func (a *Agent) ReadyBus(ctx context.Context) error { return a.link.Check(ctx) }
 
-// ReadyStore returns nil while works can be written down.
+// ReadyStore returns nil while the last write to the store succeeded.
 func (a *Agent) ReadyStore(context.Context) error { return a.store.failing() }
 
 // Run serves until ctx ends. Whatever it was doing is continued by the next
 // Run of a new Agent with the same data directory.
 func (a *Agent) Run(ctx context.Context) error {
-	// What ends last is begun first: the store takes what the others leave.
+	// The store ends last, so that it writes the last records of all other parts.
 	storeCtx, closeStore := context.WithCancel(context.WithoutCancel(ctx))
 	var store sync.WaitGroup
 	store.Go(func() { a.store.run(storeCtx) })
@@ -223,7 +223,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop owns the core.
+// loop runs the core until ctx ends. Only this goroutine touches the core.
 func (a *Agent) loop(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -251,7 +251,8 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
-// perform carries effects out, or hands them to who does.
+// perform carries out effects, or gives them to the store, the sender, the watcher or
+// the pool.
 func (a *Agent) perform(ctx context.Context, effects []effect) {
 	var watches []effWatch // after all wants of the step, so that the first listing shows them
 	for _, e := range effects {
@@ -298,7 +299,7 @@ func (a *Agent) persist(e effPersist) {
 	a.store.append(e.rec, done)
 }
 
-// probeEvery is how often an API server that does not answer is asked.
+// probeEvery is the pause between checks of an API server that does not answer.
 const probeEvery = 200 * time.Millisecond
 
 func (a *Agent) probe(ctx context.Context) {
@@ -312,7 +313,7 @@ func (a *Agent) probe(ctx context.Context) {
 	})
 }
 
-// announce says every now and then that the agent lives.
+// publishHeartbeats publishes an event every Options.SeenEvery while connected.
 func (a *Agent) publishHeartbeats(ctx context.Context) {
 	ticker := time.NewTicker(a.o.SeenEvery)
 	defer ticker.Stop()

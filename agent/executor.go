@@ -18,9 +18,9 @@ import (
 var subjectAccessReviews = schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1",
 	Resource: "subjectaccessreviews"}
 
-// authorize says whether the work's executor may do what its manifest needs,
-// as OCM's agent asks: nil, or why not. Without an executor everything is
-// allowed that the agent itself may do.
+// authorize returns nil when the work's executor has the rights that the manifest
+// needs, by the reviews that OCM's agent makes; otherwise the reason. Without an
+// executor the agent's own rights decide.
 func (k *kube) authorize(ctx context.Context, e effApply) error {
 	if e.executor == nil {
 		return nil
@@ -50,15 +50,15 @@ func (k *kube) authorize(ctx context.Context, e effApply) error {
 	return k.checkEscalation(ctx, sa, e)
 }
 
-// denied is the contract's message, word for word.
+// deniedError returns the error with the message of the contract, word for word.
 func deniedError(key objectKey, why string) error {
 	return &opError{kind: errDenied, message: fmt.Sprintf(
 		"not allowed to apply the resource %s %s, %s %s%s, will try again in %s",
 		key.Group, key.Resource, key.Namespace, key.Name, why, deniedRetry)}
 }
 
-// allowances remembers for a moment what executors may do to all objects of a
-// kind in a namespace, so that a work of many manifests asks once.
+// allowances caches for allowanceTTL what executors may do with all objects of a kind
+// in a namespace, so that a work of many manifests needs one access review.
 type allowances struct {
 	mu    sync.Mutex
 	until map[allowance]time.Time
@@ -69,7 +69,7 @@ type allowance struct {
 	gvr                   schema.GroupVersionResource
 }
 
-// allowanceTTL is how long a right may still count after it was withdrawn.
+// allowanceTTL is how long a withdrawn right may still count.
 const allowanceTTL = 10 * time.Second
 
 func (a *allowances) has(what allowance) bool {
@@ -93,9 +93,14 @@ func (a *allowances) add(what allowance) {
 	a.until[what] = now.Add(allowanceTTL)
 }
 
-// may asks whether a service account has a right: to all objects of the kind
+// isAllowed reports whether a service account has a right: to all objects of the kind
 // in the namespace, or else to this one.
-func (k *kube) isAllowed(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, key objectKey, verb string) (
+func (k *kube) isAllowed(
+	ctx context.Context,
+	sa *workv1.ManifestWorkSubjectServiceAccount,
+	key objectKey,
+	verb string,
+) (
 	bool, error) {
 	what := allowance{user: userOf(sa), verb: verb, namespace: key.Namespace, gvr: key.GroupVersionResource}
 	if k.allowances.has(what) {
@@ -132,9 +137,8 @@ func userOf(sa *workv1.ManifestWorkSubjectServiceAccount) string {
 	return "system:serviceaccount:" + sa.Namespace + ":" + sa.Name
 }
 
-// escalates asks the API server, in the executor's name and without effect,
-// whether it would let it make the role or binding: access reviews do not say
-// whether somebody gives away rights that he does not have.
+// checkEscalation makes a dry run of the role or binding as the executor: access
+// reviews do not tell whether an executor grants rights that it lacks.
 func (k *kube) checkEscalation(ctx context.Context, sa *workv1.ManifestWorkSubjectServiceAccount, e effApply) error {
 	if e.key.Group != "rbac.authorization.k8s.io" {
 		return nil

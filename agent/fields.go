@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// dropped are the labels and annotations that a manifest takes away, by field
-// of metadata: it names them with a trailing "-".
+// removedKeys are the labels and annotations that a manifest removes, by field of
+// metadata: it names them with a trailing "-".
 type removedKeys map[string][]string
 
-// cutKeys takes those keys out of the manifest.
+// cutRemovedKeys cuts such keys out of the manifest and returns them.
 func cutRemovedKeys(obj *unstructured.Unstructured) removedKeys {
 	var drop removedKeys
 	md, _ := obj.Object["metadata"].(map[string]any)
@@ -36,10 +36,9 @@ func cutRemovedKeys(obj *unstructured.Unstructured) removedKeys {
 	return drop
 }
 
-// keep adds to the manifest the labels, annotations and finalizers that our
-// manager set on the object before, so that a server-side apply does not take
-// them away: Update only adds. Finalizers are what is there, whatever the
-// manifest says.
+// keepOwnMetadata adds to the manifest the labels, annotations and finalizers that
+// the manager applied before, so that a server-side apply does not remove them: the
+// strategy Update only adds. The finalizers stay those of the existing object.
 func keepOwnMetadata(obj *unstructured.Unstructured, live metav1.Object, manager string, drop removedKeys) {
 	owned := ownedMetadata(live.GetManagedFields(), manager)
 	add := func(field string, set map[string]string, there map[string]string) map[string]string {
@@ -68,7 +67,7 @@ func keepOwnMetadata(obj *unstructured.Unstructured, live metav1.Object, manager
 	obj.SetFinalizers(finalizers)
 }
 
-// ownedMetadata is what a manager applied of an object's metadata.
+// ownedMetadata returns the metadata fields that a manager applied.
 func ownedMetadata(fields []metav1.ManagedFieldsEntry, manager string) map[string]map[string]any {
 	for _, f := range fields {
 		if f.Operation != metav1.ManagedFieldsOperationApply || f.Subresource != "" || f.Manager != manager ||
@@ -90,8 +89,8 @@ func ownedMetadata(fields []metav1.ManagedFieldsEntry, manager string) map[strin
 	return nil
 }
 
-// carries says whether a field manager of ours set labels, annotations or
-// finalizers, which must stay when the manifest no longer names them.
+// appliesMetadata reports whether a field manager of the agent set labels,
+// annotations or finalizers, which must stay when the manifest drops them.
 func appliesMetadata(fields []metav1.ManagedFieldsEntry) bool {
 	for _, f := range fields {
 		if f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil &&
@@ -104,8 +103,8 @@ func appliesMetadata(fields []metav1.ManagedFieldsEntry) bool {
 	return false
 }
 
-// leftovers says whether others set content of the object that none of our
-// managers sets. Metadata, status and subresources are theirs.
+// hasForeignContent reports whether other managers set content that none of the
+// agent's managers sets. Metadata, status and subresources do not count.
 func hasForeignContent(fields []metav1.ManagedFieldsEntry) bool {
 	own, others := &fieldpath.Set{}, &fieldpath.Set{}
 	for _, f := range fields {
@@ -135,8 +134,8 @@ func hasForeignContent(fields []metav1.ManagedFieldsEntry) bool {
 	return found
 }
 
-// covers says whether something below the path is in the set: a map that
-// another made is no leftover while we set what is in it.
+// ownsBelow reports whether the set has something below the path: a map that another
+// manager created is not foreign while the agent sets fields in it.
 func ownsBelow(own *fieldpath.Set, p fieldpath.Path) bool {
 	for _, element := range p {
 		own = own.WithPrefix(element)
@@ -144,9 +143,9 @@ func ownsBelow(own *fieldpath.Set, p fieldpath.Path) bool {
 	return !own.Empty()
 }
 
-// sharesContent says whether others put content into the object by design:
-// OpenShift into service accounts, and certificate authorities into what asks
-// for them.
+// expectsForeignContent reports whether others write content into the object by
+// design: OpenShift into service accounts, injectors of certificate authorities into
+// objects with their annotation.
 func expectsForeignContent(obj *unstructured.Unstructured) bool {
 	return obj.GroupVersionKind().Group == "" && obj.GetKind() == "ServiceAccount" ||
 		obj.GetLabels()["config.openshift.io/inject-trusted-cabundle"] == "true" ||
@@ -154,8 +153,8 @@ func expectsForeignContent(obj *unstructured.Unstructured) bool {
 		obj.GetAnnotations()["cert-manager.io/inject-ca-from"] != ""
 }
 
-// merged is the full update of live by the manifest: its content, and live's
-// metadata with the manifest's labels, annotations and owners added.
+// mergeIntoLive returns the full update of the live object: the manifest's content,
+// and the live metadata with the manifest's labels, annotations and owners added.
 func mergeIntoLive(obj, live *unstructured.Unstructured) *unstructured.Unstructured {
 	next := obj.DeepCopy()
 	md, _ := live.DeepCopy().Object["metadata"].(map[string]any)
@@ -183,7 +182,7 @@ func mergeIntoLive(obj, live *unstructured.Unstructured) *unstructured.Unstructu
 	return next
 }
 
-// withoutStatus is the object's content for comparison.
+// withoutStatus returns the object's content for a comparison.
 func withoutStatus(obj *unstructured.Unstructured) map[string]any {
 	content := maps.Clone(obj.Object)
 	delete(content, "status")

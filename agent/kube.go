@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// kube makes the core's calls to the Kubernetes API. Each method is one
-// effect and returns the event that answers it; all are idempotent and may be
-// used by several goroutines.
+// kube makes the core's calls to the Kubernetes API. A method carries out one
+// effect and returns the event that answers it. All methods are idempotent and safe
+// for concurrent use.
 type kube struct {
 	dynamic   dynamic.Interface
 	metadata  metadata.Interface
@@ -57,7 +57,14 @@ func newKube(cfg *rest.Config, wanted *registry, consumer, hubHash, agentID stri
 		return nil, err
 	}
 	return &kube{
-		config: cfg, dynamic: dyn, metadata: md, discovery: disc, registry: wanted, consumer: consumer, hubHash: hubHash, agentID: agentID,
+		config:    cfg,
+		dynamic:   dyn,
+		metadata:  md,
+		discovery: disc,
+		registry:  wanted,
+		consumer:  consumer,
+		hubHash:   hubHash,
+		agentID:   agentID,
 	}, nil
 }
 
@@ -89,7 +96,7 @@ func (k *kube) call(ctx context.Context, e effect) event {
 	panic(fmt.Sprintf("agent: no call for %T", e))
 }
 
-// up asks whether the API server can serve.
+// checkReady returns nil when the API server is ready.
 func (k *kube) checkReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -100,7 +107,7 @@ func (k *kube) checkReady(ctx context.Context) error {
 	return nil
 }
 
-// refreshAfter bounds how often a kind that is not there makes discovery run.
+// refreshAfter is the least time between two runs of discovery for unknown kinds.
 const refreshAfter = 100 * time.Millisecond
 
 func (k *kube) discover(gvk schema.GroupVersionKind) event {
@@ -115,7 +122,8 @@ func (k *kube) discover(gvk schema.GroupVersionKind) event {
 	return evMapped{gvk: gvk, gvr: m.Resource, namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace}
 }
 
-// mapping asks discovery when a kind is not in what it said last.
+// mapping returns the mapping of a kind. It runs discovery when the last result does
+// not have the kind.
 func (k *kube) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	k.mapMu.Lock()
 	defer k.mapMu.Unlock()
@@ -133,14 +141,14 @@ func (k *kube) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	return k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// kindsChanged forgets what discovery said.
+// kindsChanged discards the last result of discovery.
 func (k *kube) kindsChanged() {
 	k.mapMu.Lock()
 	defer k.mapMu.Unlock()
 	k.mapper = nil
 }
 
-// classify says what an error of the API means.
+// classifyError returns the kind of an error of the API server; nil for nil.
 //
 // A 404 has several causes. The API server writes a Status that names the
 // missing object: the namespace, or anything else that the write refers to,
@@ -176,7 +184,8 @@ func classifyError(err error) *opError {
 	return e
 }
 
-// isFieldConflict tells a refused server-side apply from a write that raced.
+// isFieldConflict reports whether the conflict is one of field managers in a
+// server-side apply, and not one of resource versions.
 func isFieldConflict(s metav1.Status) bool {
 	return s.Details != nil && slices.ContainsFunc(s.Details.Causes, func(c metav1.StatusCause) bool {
 		return c.Type == metav1.CauseTypeFieldManagerConflict
@@ -187,7 +196,7 @@ func ownersPatch(obj metav1.Object, refs []metav1.OwnerReference) map[string]any
 	return map[string]any{"uid": obj.GetUID(), "resourceVersion": obj.GetResourceVersion(), "ownerReferences": refs}
 }
 
-// metadataPatch is the merge patch that changes these fields of metadata.
+// metadataPatch returns the merge patch that changes these fields of metadata.
 func metadataPatch(fields map[string]any) []byte {
 	patch, err := json.Marshal(map[string]any{"metadata": fields})
 	if err != nil {
@@ -196,14 +205,15 @@ func metadataPatch(fields map[string]any) []byte {
 	return patch
 }
 
-// shown is an object as an answer shows it, and what is kept of it.
+// answeredObject is an object from an answer of the API server, and the part of it
+// that the agent keeps.
 type answeredObject struct {
 	meta metav1.Object
 	obs  *observed
 }
 
-// patch changes an object and returns what it is then. The whole object is
-// asked for only when rules want to see it.
+// patch changes an object and returns its new state. It requests the whole object
+// only when rules must read it.
 func (k *kube) patch(ctx context.Context, e effApply, kind types.PatchType, body []byte, o metav1.PatchOptions) (
 	answeredObject, error) {
 	if k.registry.needsContent(e.key) {
@@ -224,7 +234,7 @@ func (k *kube) shownFull(e effApply, obj *unstructured.Unstructured) answeredObj
 	return answeredObject{obj, k.registry.observe(e.key, obj, obj.Object, e.gvk)}
 }
 
-// read looks at an object; one that is not there is an observation too.
+// read returns the state of an object, also when the object does not exist.
 func (k *kube) read(ctx context.Context, key objectKey, gvk schema.GroupVersionKind) (*observed, error) {
 	var err error
 	if k.registry.needsContent(key) {

@@ -24,14 +24,14 @@ func (o Options) topics() (bus.Topics, error) {
 	return t.ForAgent(o.Consumer)
 }
 
-// link is the agent's way to its server: MQTT or gRPC. It calls Agent.receive
-// with what comes, and Agent.connected each time that it stands anew.
+// link is the connection of the agent to its server: MQTT or gRPC. It calls
+// Agent.receive for each message, and Agent.connected for each new connection.
 type link interface {
-	// Run makes the connection, again and again, until ctx ends.
+	// Run connects, and reconnects after each loss, until ctx ends.
 	Run(ctx context.Context) error
-	// publish sends an event and returns; done is called once, when the other
-	// side has it or it is known that it has not. When publish returns an error,
-	// done is not called.
+	// publish sends an event without waiting for the answer. It calls done once:
+	// with nil when the other side has accepted the event, else with the error.
+	// When publish itself returns an error, it never calls done.
 	publish(ctx context.Context, e bus.Event, done func(error)) error
 	Connected() bool
 	Check(ctx context.Context) error
@@ -53,7 +53,7 @@ func (l mqttLink) publish(ctx context.Context, e bus.Event, done func(error)) er
 	return l.PublishAsync(ctx, topic, e, done)
 }
 
-// newLink completes the connection's options by what is the agent's.
+// newLink returns the link that the options describe.
 func (a *Agent) newLink(o bus.ClientOptions) link {
 	if a.o.GRPC != nil {
 		return newGRPCLink(*a.o.GRPC, a.o.Consumer, a.receive, a.connected, a.log)
@@ -78,15 +78,16 @@ func (a *Agent) newLink(o bus.ClientOptions) link {
 	return l
 }
 
-// connected lives as long as the connection.
+// connected tells the core that the link is connected, and, when ctx ends with the
+// connection, that it is not.
 func (a *Agent) connected(ctx context.Context) {
 	a.inbox.post(evConnected{})
 	<-ctx.Done()
 	a.inbox.post(evDisconnected{})
 }
 
-// receive hands a message to the core. Nothing that comes over the wire may
-// stop the agent: what cannot be read is acknowledged and forgotten.
+// receive posts a message to the core. No message may stop the agent: a message
+// that cannot be decoded is acknowledged and dropped.
 func (a *Agent) receive(_ context.Context, m bus.Message) {
 	ev, err := a.wire.decode(m.Event, m.Ack)
 	a.metrics.received(m.Event.Type, err)
@@ -100,12 +101,12 @@ func (a *Agent) receive(_ context.Context, m bus.Message) {
 		return
 	}
 	if _, ok := ev.(evSpec); !ok {
-		m.Ack() // nothing of it is kept
+		m.Ack() // only specs are stored
 	}
 	a.inbox.post(ev)
 }
 
-// publish sends an event; done is called when the broker has it, or not.
+// publish sends an event and calls done with the result.
 func (a *Agent) publish(ctx context.Context, e bus.Event, done func(error)) {
 	counted := func(err error) {
 		a.metrics.sent(e.Type, err)
@@ -116,8 +117,8 @@ func (a *Agent) publish(ctx context.Context, e bus.Event, done func(error)) {
 	}
 }
 
-// resync asks the server for what is newer. When it is not sent, the next
-// connection asks again.
+// requestSpecs sends the list of works, so that the server sends newer ones. A lost
+// list is sent again with the next comparison.
 func (a *Agent) requestSpecs(ctx context.Context, known []work.SpecVersion) {
 	e, err := a.wire.resync(known)
 	if err != nil {
@@ -131,7 +132,8 @@ func (a *Agent) requestSpecs(ctx context.Context, known []work.SpecVersion) {
 	})
 }
 
-// say sends an event of a comparison. What is lost the next one mends.
+// publishComparison sends an event of a comparison by digests. The next comparison
+// makes up for a lost one.
 func (a *Agent) publishComparison(ctx context.Context, s effPublish) {
 	e, err := a.wire.event(s.kind, s.data)
 	if err != nil {
@@ -145,8 +147,8 @@ func (a *Agent) publishComparison(ctx context.Context, s effPublish) {
 	})
 }
 
-// sendStatus sends a status; one that is too large for the broker goes without
-// what is fed back, and says so.
+// sendStatus sends a status. When it is too large for the broker, it sends the
+// status without its feedback values.
 func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
 	a.publishStatus(ctx, ev, func(err error) {
 		if !errors.Is(err, bus.ErrTooLarge) {
@@ -162,7 +164,7 @@ func (a *Agent) sendStatus(ctx context.Context, ev *statusEvent) {
 	})
 }
 
-// tell publishes a status once.
+// publishStatus publishes a status once.
 func (a *Agent) publishStatus(ctx context.Context, ev *statusEvent, done func(error)) {
 	e, err := a.wire.status(ev)
 	if err != nil {
@@ -172,7 +174,7 @@ func (a *Agent) publishStatus(ctx context.Context, ev *statusEvent, done func(er
 	a.publish(ctx, e, done)
 }
 
-// told takes what became of a status.
+// handleStatusResult posts the result of a status to the core.
 func (a *Agent) handleStatusResult(ev *statusEvent, err error) {
 	sent := evSent{id: ev.id, seq: ev.seq}
 	switch {

@@ -75,7 +75,8 @@ func (m *model) publish(id workID) {
 		b.DeleteOption = &workv1.DeleteOption{PropagationPolicy: workv1.DeletePropagationPolicyTypeOrphan}
 	}
 	b.DeleteOption = cmp.Or(b.DeleteOption, &workv1.DeleteOption{
-		PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan, SelectivelyOrphan: &workv1.SelectivelyOrphan{},
+		PropagationPolicy: workv1.DeletePropagationPolicyTypeSelectivelyOrphan,
+		SelectivelyOrphan: &workv1.SelectivelyOrphan{},
 	})
 	for _, name := range slices.Sorted(maps.Keys(o.objects)) {
 		if rules := b.DeleteOption.SelectivelyOrphan; rules != nil && o.leave[name] {

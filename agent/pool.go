@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// inbox hands events to the core's goroutine. It never blocks whoever posts:
-// what comes in is bounded elsewhere, by the broker's window and by the
-// number of calls.
+// inbox passes events to the core's goroutine. post never blocks: the broker's window
+// and the number of calls bound the queue.
 type inbox struct {
 	mu     sync.Mutex
 	events []event
@@ -34,11 +33,11 @@ func (b *inbox) take() []event {
 	return events
 }
 
-// lane is a class of calls that waits apart from the others.
+// lane is a class of calls with a queue of its own.
 type lane int
 
 const (
-	laneRemove lane = iota // whatever takes something away
+	laneRemove lane = iota // removals and deletions
 	laneApply              // and discovery, which an apply waits for
 	laneBegin              // the first call of a work
 	laneRecord             // nobody waits for it
@@ -51,7 +50,20 @@ const (
 // round. What takes away has every second turn; of what adds, works that have
 // begun come before new ones.
 var turns = [...]lane{
-	laneRemove, laneApply, laneRemove, laneBegin, laneRemove, laneApply, laneRemove, laneBegin, laneRemove, laneApply, laneRemove, laneBegin, laneRemove, laneRecord,
+	laneRemove,
+	laneApply,
+	laneRemove,
+	laneBegin,
+	laneRemove,
+	laneApply,
+	laneRemove,
+	laneBegin,
+	laneRemove,
+	laneApply,
+	laneRemove,
+	laneBegin,
+	laneRemove,
+	laneRecord,
 }
 
 // laneOf says where an effect waits, and for which work.
@@ -157,7 +169,7 @@ func (p *pool) next() (effect, bool) {
 	return nil, false
 }
 
-// close drops what waits and returns when nothing runs.
+// close drops all queued calls and returns when no call is in flight.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true

@@ -95,7 +95,11 @@ type manifestState struct {
 
 func (c *core) addWork(id workID) *workState {
 	w := &workState{
-		id: id, applied: map[objectKey]appliedManifest{}, possible: map[identity]resourceRef{}, durablePossible: map[identity]bool{}, removals: map[objectKey]*removal{},
+		id:              id,
+		applied:         map[objectKey]appliedManifest{},
+		possible:        map[identity]resourceRef{},
+		durablePossible: map[identity]bool{},
+		removals:        map[objectKey]*removal{},
 	}
 	c.works[id] = w
 	return w

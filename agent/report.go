@@ -67,8 +67,11 @@ func (c *core) statusOf(w *workState) workv1.ManifestWorkStatus {
 			return cond.Type == workv1.WorkApplied
 		})
 		conditions = append(conditions, metav1.Condition{
-			Type: workv1.WorkApplied, Status: metav1.ConditionFalse, Reason: "AppliedManifestWorkFailed", ObservedGeneration: w.spec.Generation,
-			Message: "Failed to apply manifest work: its AppliedManifestWork cannot be written: " + w.amwErr,
+			Type:               workv1.WorkApplied,
+			Status:             metav1.ConditionFalse,
+			Reason:             "AppliedManifestWorkFailed",
+			ObservedGeneration: w.spec.Generation,
+			Message:            "Failed to apply manifest work: its AppliedManifestWork cannot be written: " + w.amwErr,
 		})
 	}
 	for _, cond := range conditions {
@@ -148,8 +151,11 @@ func manifestStatus(v manifestView, before *workv1.ManifestCondition, generation
 
 	if v.contested {
 		setCondition(&mc.Conditions, metav1.Condition{
-			Type: conditionContested, Status: metav1.ConditionTrue, Reason: "AnotherWriter", ObservedGeneration: generation,
-			Message: "Another writer keeps changing what this manifest sets; repairs are spaced out",
+			Type:               conditionContested,
+			Status:             metav1.ConditionTrue,
+			Reason:             "AnotherWriter",
+			ObservedGeneration: generation,
+			Message:            "Another writer keeps changing what this manifest sets; repairs are spaced out",
 		}, now)
 	} else {
 		meta.RemoveStatusCondition(&mc.Conditions, conditionContested)
@@ -247,11 +253,17 @@ func workConditions(manifests []workv1.ManifestCondition, generation int64) []me
 
 // deletedStatus is the final status of a deleted work.
 func deletedStatus(consumer string, generation int64, now time.Time) workv1.ManifestWorkStatus {
-	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{{
-		Type: work.ConditionDeleted, Status: metav1.ConditionTrue, Reason: work.ReasonDeleted, ObservedGeneration: generation,
-		Message: fmt.Sprintf(work.MessageDeletedFormat, consumer), LastTransitionTime: metav1.NewTime(
-			now.Truncate(time.Second)),
-	}}}
+	return workv1.ManifestWorkStatus{Conditions: []metav1.Condition{
+		{
+			Type:               work.ConditionDeleted,
+			Status:             metav1.ConditionTrue,
+			Reason:             work.ReasonDeleted,
+			ObservedGeneration: generation,
+			Message:            fmt.Sprintf(work.MessageDeletedFormat, consumer),
+			LastTransitionTime: metav1.NewTime(
+				now.Truncate(time.Second)),
+		},
+	}}
 }
 
 // setCondition is meta.SetStatusCondition with a given time: the transition time

@@ -7,10 +7,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// sender publishes in the order of the calls, at most so many events a second,
-// on a goroutine of its own: whatever a broker does, the core does not wait for
-// it. What waits here is bounded by the outbox's window and by what one
-// comparison says.
+// sender publishes events in the order of the calls of add, at a limited rate, on a
+// goroutine of its own: the core never waits for a broker. The outbox's window and
+// the size of one comparison bound its queue.
 type sender struct {
 	limit     *rate.Limiter
 	connected func() bool
@@ -25,7 +24,7 @@ func newSender(perSecond float64, burst int, connected func() bool) *sender {
 		ready: make(chan struct{}, 1)}
 }
 
-// add has publish called in its turn. It never waits.
+// add queues a call of publish. It never blocks.
 func (s *sender) add(publish func(ctx context.Context)) {
 	s.mu.Lock()
 	s.queue = append(s.queue, publish)
@@ -44,8 +43,8 @@ func (s *sender) take() []func(ctx context.Context) {
 	return queue
 }
 
-// run publishes until ctx ends. Without a connection publishing fails at once,
-// so that nothing counts against the rate that a broker never sees.
+// run publishes until ctx ends. Without a connection it does not wait for the rate,
+// since each publish fails at once.
 func (s *sender) run(ctx context.Context) {
 	for {
 		for _, publish := range s.take() {

@@ -53,7 +53,7 @@ func decodeSpec(id workID, generation int64, source, metadata string, deleting b
 	return s, nil
 }
 
-// verdict is what becomes of a spec that arrives.
+// verdict is the decision about an arriving spec.
 type verdict int
 
 const (
@@ -63,8 +63,8 @@ const (
 	verdictRefused                // the work is being deleted
 )
 
-// judge compares an arriving spec with the known one. Generation 0 has no
-// version and always counts as new.
+// compareSpecs decides about an arriving spec. Generation 0 has no version and always
+// counts as new.
 func compareSpecs(known, in *spec) verdict {
 	switch {
 	case known == nil:
@@ -83,8 +83,8 @@ func compareSpecs(known, in *spec) verdict {
 	return verdictTake
 }
 
-// owned says whether the work owns the object, or leaves it behind when it
-// goes.
+// ownsObject reports whether the work owns the object. Otherwise the object stays
+// when the work is deleted.
 func ownsObject(id identity, o *workv1.DeleteOption) bool {
 	if o == nil {
 		return true

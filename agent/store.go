@@ -37,7 +37,7 @@ type storeHeader struct {
 	Consumer string `json:"consumer"`
 }
 
-// saved is everything that the store knows about one work.
+// savedWork is everything that the store has about one work.
 type savedWork struct {
 	Spec     *spec
 	Progress *progress
@@ -45,7 +45,7 @@ type savedWork struct {
 	Acked    string
 }
 
-// store is the agent's memory: one append-only file of checksummed lines,
+// store keeps the works on disk: one append-only file of checksummed lines,
 // mode 0600 since specs hold Secrets.
 //
 // A torn tail, which a crash leaves, is cut off: nothing in it was ever
@@ -189,7 +189,7 @@ func (s *store) read(f *os.File) (good int64, err error) {
 	}
 }
 
-// salvage keeps the sequence growing across a damaged file.
+// salvage reads the ceilings of sequence ids from the rest of a damaged file.
 func (s *store) salvage(r *bufio.Reader) error {
 	for {
 		line, err := r.ReadBytes('\n')
@@ -288,7 +288,7 @@ func (s *store) append(rec record, done func()) {
 	}
 }
 
-// then is one record that says what both say, rec after r.
+// mergedWith returns one record with the changes of r and of the later rec.
 func (r record) mergedWith(rec record) record {
 	if rec.Drop {
 		return rec
@@ -308,7 +308,7 @@ func (r record) mergedWith(rec record) record {
 	return r
 }
 
-// storeRetry is how often a disk that refuses is tried again.
+// storeRetry is the pause between writes to a disk that refuses them.
 const storeRetry = time.Second
 
 // run writes until ctx ends and what was appended before is on disk, or
@@ -334,7 +334,7 @@ func (s *store) run(ctx context.Context) {
 	}
 }
 
-// commitAll writes what waits, until the disk refuses.
+// commitAll writes all queued requests, until the disk refuses.
 func (s *store) commitAll() {
 	for {
 		batch := s.gather()
@@ -344,8 +344,8 @@ func (s *store) commitAll() {
 	}
 }
 
-// gather takes the first of what waits, so that it shares the fsync. What comes
-// now about these works waits on its own.
+// gather returns the first queued requests, which share one fsync. Later records of
+// their works get requests of their own.
 func (s *store) gather() []*appendRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,8 +358,8 @@ func (s *store) gather() []*appendRequest {
 	return slices.Clone(batch)
 }
 
-// commit writes the first of what waits. It reports whether that is on disk;
-// otherwise it goes on waiting.
+// commit writes a batch. It reports whether the batch is on disk; otherwise the batch
+// stays queued.
 func (s *store) commit(batch []*appendRequest) bool {
 	err := s.write(batch)
 	was := s.setErr(err)
@@ -397,7 +397,7 @@ func (s *store) commit(batch []*appendRequest) bool {
 	return true
 }
 
-// waitOn lets later records be merged into those that could not be written.
+// reopenForMerge lets later records be merged into requests that could not be written.
 func (s *store) reopenForMerge(batch []*appendRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// at has advance called for the work at t.
+// wakeAt makes the core advance the work at t, unless t is past.
 func (c *core) wakeAt(t time.Time, id workID) {
 	if t.After(c.now) {
 		heap.Push(&c.timers, timer{t, id})

@@ -21,14 +21,14 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// registry is the list of objects that the core wants to hear of. Watches see
-// every object of a kind; only these are kept, and only as observations.
+// registry lists the objects that the core observes. Watches receive every object of
+// a kind; the agent keeps observations of the listed ones only.
 type registry struct {
 	mu      sync.RWMutex
 	entries map[schema.GroupVersionResource]map[nameKey]interest
 }
 
-// wish is what the core wants to know of an object.
+// interest is what an observation of one object must contain.
 type interest struct {
 	rules    []*ruleset
 	managers []string
@@ -69,13 +69,13 @@ func (r *registry) interest(gvr schema.GroupVersionResource, n nameKey) (w inter
 	return w, wanted
 }
 
-// full says whether rules have to read the object's content.
+// needsContent reports whether rules must read the object's content.
 func (r *registry) needsContent(key objectKey) bool {
 	rules, _ := r.rules(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
 	return len(rules) > 0
 }
 
-// missing lists the wanted objects of a kind that are not in there.
+// absent lists the registered objects of a kind that are not in there.
 func (r *registry) absent(gvr schema.GroupVersionResource, there map[nameKey]bool) []nameKey {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -88,8 +88,8 @@ func (r *registry) absent(gvr schema.GroupVersionResource, there map[nameKey]boo
 	return gone
 }
 
-// observe reduces an object to what is kept of it. content is nil when only
-// metadata is at hand.
+// observe reduces an object to its observation. content is nil when only the
+// metadata is known.
 func (r *registry) observe(key objectKey, obj metav1.Object, content map[string]any,
 	gvk schema.GroupVersionKind) *observed {
 	w, _ := r.interest(key.GroupVersionResource, nameKey{key.Namespace, key.Name})
@@ -118,8 +118,8 @@ func observeMetadata(obj metav1.Object, managers []string) *observed {
 	return o
 }
 
-// fingerprint hashes what the server says that our field managers applied, and
-// those that works name.
+// fingerprint returns a hash of the fields that the API server records for the
+// agent's field managers and for those that works name; "" without such fields.
 func fingerprint(fields []metav1.ManagedFieldsEntry, named []string) string {
 	var parts []string
 	for _, f := range fields {
@@ -158,7 +158,7 @@ type watcher struct {
 
 	mu      sync.Mutex
 	running map[schema.GroupVersionResource]*kindWatch
-	kinds   bool // changes of CustomResourceDefinitions are told
+	kinds   bool // changes of CustomResourceDefinitions are posted
 	wg      sync.WaitGroup
 }
 
@@ -171,12 +171,13 @@ func newWatcher(k *kube, log *slog.Logger, post func(event)) *watcher {
 	return &watcher{kube: k, log: log, post: post, running: map[schema.GroupVersionResource]*kindWatch{}}
 }
 
-// watchBackoff bounds how long after an outage a watch comes back.
+// watchBackoff is the pause between tries of a watch that fails.
 func watchBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 100 * time.Millisecond, Cap: 2 * time.Second, Factor: 2, Steps: 8, Jitter: 0.5}
 }
 
-// watchKind starts watching, or goes over to whole objects.
+// watchKind starts the watch of a kind, or replaces a watch of metadata by one of
+// whole objects.
 func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource, full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,7 +214,7 @@ func (w *watcher) watchKind(ctx context.Context, gvr schema.GroupVersionResource
 	w.reflect(ctx, gvr, lw, &kindSink{w: w, gvr: gvr, full: full})
 }
 
-// watchKinds starts telling that kinds come and go.
+// watchKinds starts the watch of CustomResourceDefinitions.
 func (w *watcher) watchKinds(ctx context.Context) {
 	w.mu.Lock()
 	already := w.kinds
@@ -243,7 +244,7 @@ func (w *watcher) reflect(ctx context.Context, gvr schema.GroupVersionResource, 
 	w.logChanges(gvr, lw)
 	r := cache.NewReflectorWithOptions(lw, nil, sink, cache.ReflectorOptions{Name: "agent",
 		TypeDescription: gvr.String(), Backoff: watchBackoff()})
-	ctx = klog.NewContext(ctx, logr.Discard()) // logChanges says it once, not at every try
+	ctx = klog.NewContext(ctx, logr.Discard()) // logChanges logs an outage once, not at every try
 	w.wg.Go(func() { r.RunWithContext(ctx) })
 }
 
@@ -276,7 +277,7 @@ func (w *watcher) logChanges(gvr schema.GroupVersionResource, lw *cache.ListWatc
 	}
 }
 
-// kindSink receives what a reflector sees of one kind.
+// kindSink receives the objects of one kind from its reflector.
 type kindSink struct {
 	w    *watcher
 	gvr  schema.GroupVersionResource
@@ -294,7 +295,8 @@ func (s *kindSink) Delete(obj any) error {
 	return nil
 }
 
-// Replace is the end of a listing: what is wanted and not in it is gone.
+// Replace handles a complete listing: a registered object that it lacks does not
+// exist.
 func (s *kindSink) Replace(list []any, rv string) error {
 	there := make(map[nameKey]bool, len(list))
 	for _, obj := range list {
@@ -309,15 +311,15 @@ func (s *kindSink) Replace(list []any, rv string) error {
 	return nil
 }
 
-// seenObject is all that a listing keeps of an object while it is gathered:
-// what was observed, nil when nobody wanted it then.
+// seenObject is the part of an object that stays in memory during a listing; obs is
+// nil when the object was not registered.
 type seenObject struct {
 	metav1.ObjectMeta
 	obs *observed
 }
 
-// Transformer reduces each object of a listing as it comes, so that never all
-// of them are in memory.
+// Transformer reduces each object of a listing at once, so that the whole objects
+// are never in memory together.
 func (s *kindSink) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		m, err := meta.Accessor(obj)
@@ -332,11 +334,11 @@ func (s *kindSink) Transformer() cache.TransformFunc {
 	}
 }
 
-// observe reduces an object, nil when nobody wants it or its rules need a
-// whole object.
+// observe returns the observation of an object; nil when the object is not
+// registered, or when its rules need a whole object.
 func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
 	if seen, ok := obj.(*seenObject); ok {
-		return seen.obs // one that became wanted too late the core reads
+		return seen.obs // nil if it was registered later: then the core reads it
 	}
 	rules, wanted := s.w.kube.registry.rules(s.gvr, nameKey{key.Namespace, key.Name})
 	if !wanted {
@@ -348,7 +350,7 @@ func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
 		content, gvk = u.Object, u.GroupVersionKind()
 	}
 	if content == nil && len(rules) > 0 {
-		return nil // the watch of whole objects is on its way
+		return nil // the watch of whole objects follows
 	}
 	return s.w.kube.registry.observe(key, m, content, gvk)
 }
@@ -373,8 +375,8 @@ func (s *kindSink) show(obj any, exists bool) {
 	}
 }
 
-// kindsSettle is how long after a CustomResourceDefinition changed discovery
-// may still lag behind.
+// kindsSettle is how long discovery may be out of date after a change of a
+// CustomResourceDefinition.
 const kindsSettle = 300 * time.Millisecond
 
 func (w *watcher) kindChanged() {

@@ -17,11 +17,11 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// updateManager is the field manager of full updates, which Update makes where
-// server-side apply does not reach.
+// updateManager is the field manager of full updates, which the strategy Update
+// makes for what a server-side apply cannot do.
 const updateManager = workv1.DefaultFieldManager + "-update"
 
-// apply writes or reads one object, once its executor may.
+// apply writes or reads one object, after a check of the executor's rights.
 func (k *kube) apply(ctx context.Context, e effApply) event {
 	done := evApplied{id: e.id, ordinal: e.ordinal, key: e.key, hash: e.hash, onlyRead: e.onlyRead}
 	err := k.authorize(ctx, e)
@@ -59,9 +59,9 @@ func (k *kube) write(ctx context.Context, e effApply) (*observed, error) {
 	return k.update(ctx, e, obj)
 }
 
-// prepare makes the manifest one that can be written: owned, and without what
-// only a server sets. The manifest's own owners count only for server-side
-// apply, as in OCM's agent.
+// prepare returns the manifest for a write: with its owners, without the fields that
+// only an API server sets. The manifest's own owner references count only for the
+// strategy ServerSideApply, as in OCM's agent.
 func prepare(e effApply) (*unstructured.Unstructured, error) {
 	obj := &unstructured.Unstructured{}
 	if err := obj.UnmarshalJSON(e.manifest); err != nil {
@@ -109,8 +109,8 @@ func addOwners(obj *unstructured.Unstructured, owners []metav1.OwnerReference) {
 	}
 }
 
-// dropNullTimes removes the creationTimestamp: null that Go programs leave in
-// templates: written, it would count as a change each time.
+// dropNullTimes removes "creationTimestamp: null", which Go programs leave in
+// templates: an apply with it would count as a change each time.
 func dropNullTimes(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -129,7 +129,12 @@ func dropNullTimes(v any) {
 	}
 }
 
-func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Unstructured, force bool) (answeredObject, error) {
+func (k *kube) serverSide(
+	ctx context.Context,
+	e effApply,
+	obj *unstructured.Unstructured,
+	force bool,
+) (answeredObject, error) {
 	body, err := json.Marshal(obj.Object)
 	if err != nil {
 		return answeredObject{}, err
@@ -193,8 +198,8 @@ func (k *kube) ownersOfOtherHubs(live metav1.Object) []metav1.OwnerReference {
 	})
 }
 
-// isTyped says whether server-side apply failed to understand an object that
-// the server may take otherwise.
+// isSchemaError reports whether a server-side apply failed because of the object's
+// schema; a full update may succeed.
 func isSchemaError(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "failed to create typed patch object") || strings.Contains(
 		err.Error(), "failed to create typed live object"))
@@ -225,7 +230,7 @@ func (k *kube) replace(ctx context.Context, e effApply, obj *unstructured.Unstru
 	return k.shownFull(e, made), nil
 }
 
-// create writes an object that is not there, and only owns one that is.
+// create creates a missing object; of an existing one it changes the owners only.
 func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
 	cutRemovedKeys(obj)
 	made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: e.strategy.manager})
@@ -253,10 +258,11 @@ func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstruc
 	return got.obs, err
 }
 
-// owns says whether the reference is to the AMW of the work that writes.
+// owns reports whether the reference names the AMW of the work that writes.
 func (e effApply) owns(r metav1.OwnerReference) bool { return e.owner != "" && r.UID == e.owner }
 
-// rightful leaves the work out of owners where it orphans the object.
+// allowedOwners removes the work's own reference from the owners when the work
+// orphans the object.
 func (e effApply) allowedOwners(refs []metav1.OwnerReference) []metav1.OwnerReference {
 	if e.owned {
 		return refs
@@ -302,7 +308,7 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 	return k.finishMetadata(ctx, e, got, nil)
 }
 
-// own sees to the owners of an object that is otherwise left alone.
+// ensureOwners corrects the owners of an object and changes nothing else.
 func (k *kube) ensureOwners(ctx context.Context, e effApply, got answeredObject) (*observed, error) {
 	refs := e.allowedOwners(got.meta.GetOwnerReferences())
 	changed := len(refs) != len(got.meta.GetOwnerReferences())
@@ -319,9 +325,15 @@ func (k *kube) ensureOwners(ctx context.Context, e effApply, got answeredObject)
 	return next.obs, err
 }
 
-// settle takes away what a server-side apply cannot: labels and annotations
-// that the manifest drops by name, and our ownership of what is orphaned.
-func (k *kube) finishMetadata(ctx context.Context, e effApply, got answeredObject, drop removedKeys) (*observed, error) {
+// finishMetadata removes what a server-side apply cannot remove: labels and
+// annotations that the manifest marks with "-", and the work's owner reference when
+// the work orphans the object.
+func (k *kube) finishMetadata(
+	ctx context.Context,
+	e effApply,
+	got answeredObject,
+	drop removedKeys,
+) (*observed, error) {
 	patch := map[string]any{}
 	for field, there := range map[string]map[string]string{"labels": got.meta.GetLabels(),
 		"annotations": got.meta.GetAnnotations()} {
