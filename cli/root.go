@@ -76,13 +76,13 @@ cluster with "atoll work apply".`,
 	add(operateGroup, operator.Up(c), operator.Down(c), operator.Status(c), operator.Env(c), operator.Logs(c),
 		operator.Key(c), operator.ManagementCluster(c), operator.Work(c))
 	// Services whose operators have commands below the same word.
-	authority, maestro, manager := services.PKI(c), services.Maestro(c), services.CLM(c)
+	authority, maestro, manager := services.PKI(), services.Maestro(), services.CLM(c)
 	authority.AddCommand(operator.PKIToken(c))
 	maestro.AddCommand(operator.Maestro(c)...)
 	manager.AddCommand(operator.CLM(c)...)
-	add(serviceGroup, authority, services.Broker(c), maestro, manager, services.Sentinel(c), services.Adapter(c),
-		services.Platform(c), services.Agent(c),
-		services.Hosting(c), services.Router(c))
+	add(serviceGroup, authority, services.Broker(), maestro, manager, services.Sentinel(c), services.Adapter(c),
+		services.Platform(), services.Agent(),
+		services.Hosting(), services.Router())
 	root.AddCommand(services.Supervise(c), services.Probe(c))
 	return root
 }

@@ -52,61 +52,43 @@ came of it. What it does is in two YAML files, as hyperfleet-adapter reads them.
 	return cmd
 }
 
+// adapterService is `atoll adapter serve`.
+type adapterService struct {
+	flags   *adapterFlags
+	changed func(string) bool
+}
+
 func adapterServe(c *terminal.Session) *cobra.Command {
-	f := &adapterFlags{}
-	var changed func(string) bool
-	cmd := serviceCommand(c, "adapter", "Run adapters",
+	m := &adapterService{flags: &adapterFlags{}}
+	cmd := serviceCommand("adapter", "Run adapters",
 		`Runs one adapter, or several side by side: each --config goes with the
 --task-config at the same place; --dir has a directory for each adapter, with
 config.yaml and task.yaml.
 
 With --identity, the region's broker, CLM and Maestro are called with the region's
 certificates; a config that names no server means those of --clm and --maestro.
-Servers that a config names otherwise are called as it says.`, func(ctx context.Context, s *service) error {
-			s.identity = f.identity
-			if err := s.startTracing(ctx, "atoll-adapter", false); err != nil {
-				return err
-			}
-			shown := map[string]any{}
-			s.ops.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error {
-				return rest.WriteJSON(w, http.StatusOK, shown)
-			})
-			pairs, err := f.load(changed)
-			if err != nil {
-				return err
-			}
-			for _, pair := range pairs {
-				shown[pair.config.Adapter.Name] = pair.config.Redacted()
-			}
-			p, err := s.begin(ctx)
-			if err != nil {
-				return err
-			}
-			if err := f.run(s, p, pairs); err != nil {
-				return err
-			}
-			return p.wait()
-		})
+Servers that a config names otherwise are called as it says.`, m)
 	cmd.Use = "serve"
 	cmd.Example = `  atoll adapter serve --config cl-maestro/config.yaml --task-config cl-maestro/task.yaml --mqtt 127.0.0.1:8883 \
     --clm https://127.0.0.1:8000 --pki https://127.0.0.1:8443 --ca ca.pem --identity identity/`
-	changed = cmd.Flags().Changed
-	f.add(cmd)
-	addIdentity(cmd, &f.identity)
+	m.changed = cmd.Flags().Changed
+	m.flags.add(cmd)
+	addIdentity(cmd, &m.flags.identity)
 	optionalIdentity(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.broker, "mqtt", "", "the region's broker, host:port")
-	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
+	fl.StringVar(&m.flags.broker, "mqtt", "", "the region's broker, host:port")
+	fl.StringVar(&m.flags.brokerConfig, "message-broker-config-file", "",
 		"YAML file about another broker: brokerHost, username, password, caFile, clientCertFile, clientKeyFile and "+
 			"so on")
-	fl.StringVar(&f.region.clm, "clm", "", "URL of the region's CLM")
-	fl.StringVar(&f.region.maestro, "maestro", "", "URL of the region's Maestro")
-	fl.StringVar(&f.region.maestroGRPC, "maestro-grpc", "", "gRPC address of the region's Maestro")
-	fl.StringVar(&f.kubeconfig, "kubeconfig", "",
+	fl.StringVar(&m.flags.region.clm, "clm", "", "URL of the region's CLM")
+	fl.StringVar(&m.flags.region.maestro, "maestro", "", "URL of the region's Maestro")
+	fl.StringVar(&m.flags.region.maestroGRPC, "maestro-grpc", "", "gRPC address of the region's Maestro")
+	fl.StringVar(&m.flags.kubeconfig, "kubeconfig", "",
 		"of configs that have no kube_config_path (default: the cluster that the adapter runs in)")
-	fl.IntVar(&f.parallel, "parallel", 0, "resources at once, of each adapter (default: SUBSCRIBER_PARALLELISM, or 16)")
+	fl.IntVar(&m.flags.parallel, "parallel", 0,
+		"resources at once, of each adapter (default: SUBSCRIBER_PARALLELISM, or 16)")
 	dryRunnable(c, cmd, func() (*adapter.Config, *adapter.Task, error) {
-		pairs, err := f.load(changed)
+		pairs, err := m.flags.load(m.changed)
 		if err == nil && len(pairs) != 1 {
 			err = fmt.Errorf("a dry run is of one adapter, not of %d", len(pairs))
 		}
@@ -116,6 +98,32 @@ Servers that a config names otherwise are called as it says.`, func(ctx context.
 		return pairs[0].config, pairs[0].task, nil
 	})
 	return cmd
+}
+
+func (m *adapterService) start(ctx context.Context, s *System) error {
+	s.identity = m.flags.identity
+	if err := s.startTracing(ctx, "atoll-adapter", false); err != nil {
+		return err
+	}
+	shown := map[string]any{}
+	s.Ops.Handle("GET /config", func(w http.ResponseWriter, _ *http.Request) error {
+		return rest.WriteJSON(w, http.StatusOK, shown)
+	})
+	pairs, err := m.flags.load(m.changed)
+	if err != nil {
+		return err
+	}
+	for _, pair := range pairs {
+		shown[pair.config.Adapter.Name] = pair.config.Redacted()
+	}
+	p, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.flags.run(s, p, pairs); err != nil {
+		return err
+	}
+	return p.wait()
 }
 
 // add gives a command the flags of what is read: files, and what overrides

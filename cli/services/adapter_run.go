@@ -32,8 +32,8 @@ import (
 )
 
 // run starts a worker for each adapter.
-func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
-	klog.SetSlogLogger(s.log) // client-go's own lines, in our form
+func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
+	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
 	var identity *pki.Identity
 	if f.identity.given() {
 		var err error
@@ -56,10 +56,10 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 	}
 	for _, pair := range pairs {
 		name := pair.config.Adapter.Name
-		log := adapterLog(pair.config.Log, s.logLevel).With("service", s.name, "adapter", name)
+		log := adapterLog(pair.config.Log, s.logLevel).With("service", s.Name, "adapter", name)
 		o := adapter.WorkerOptions{
 			Name: name, Subscription: pair.config.Clients.Broker.SubscriptionID, Topic: pair.config.Clients.Broker.Topic,
-			Bus: broker, Parallel: parallel, Log: log, Tracer: s.tracer, Metrics: adapter.NewMetrics(s.ops.Registry,
+			Bus: broker, Parallel: parallel, Log: log, Tracer: s.Tracer, Metrics: adapter.NewMetrics(s.Ops.Registry,
 				name, terminal.Version),
 		}
 		if o.Topic == "" {
@@ -78,7 +78,7 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 		}
 		if transport != nil {
 			o.Watcher = transport
-			s.ops.Check("transport of "+name, ready)
+			s.Ops.Check("transport of "+name, ready)
 		}
 		if o.Engine, err = f.engine(s, pair, identity, transport, o.Metrics.Observer(), log); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (f *adapterFlags) run(s *service, p *parts, pairs []adapterPair) error {
 			return err
 		}
 		worker := adapter.NewWorker(o)
-		s.ops.Check("broker of "+name, worker.Ready)
+		s.Ops.Check("broker of "+name, worker.Ready)
 		p.run(worker.Run)
 	}
 	return nil
@@ -119,7 +119,7 @@ func adapterLog(o adapter.Log, flag string) *slog.Logger {
 
 // engine compiles the task. CLM is called with the region's identity where it
 // is the region's.
-func (f *adapterFlags) engine(s *service, pair adapterPair, identity *pki.Identity, t adapter.Transport,
+func (f *adapterFlags) engine(s *System, pair adapterPair, identity *pki.Identity, t adapter.Transport,
 	seen adapter.Observer, log *slog.Logger) (*adapter.Engine, error) {
 	api := &pair.config.Clients.API
 	if api.BaseURL == "" {
@@ -134,7 +134,7 @@ func (f *adapterFlags) engine(s *service, pair adapterPair, identity *pki.Identi
 		transport.TLSClientConfig = identity.ClientTLS("clm")
 	}
 	return adapter.New(adapter.Options{
-		Config: pair.config, Task: pair.task, Transport: t, API: &http.Client{Transport: s.tracer.Transport(
+		Config: pair.config, Task: pair.task, Transport: t, API: &http.Client{Transport: s.Tracer.Transport(
 			transport)}, Log: log, Observer: seen,
 	})
 }

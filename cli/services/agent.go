@@ -13,77 +13,87 @@ import (
 
 	"atoll.dev/agent"
 	"atoll.dev/bus"
-	"atoll.dev/cli/terminal"
 	"atoll.dev/pki"
 )
 
-func Agent(c *terminal.Session) *cobra.Command {
-	var kubeconfig, broker, driver, source string
-	o := agent.Options{}
-	id := &identityFlags{}
-	cmd := serviceCommand(c, "agent", "The region's hands inside a management cluster",
+// agentService is `atoll agent`.
+type agentService struct {
+	kubeconfig string
+	broker     string
+	driver     string
+	source     string
+	options    agent.Options
+	identity   identityFlags
+}
+
+// Agent returns the command of a management cluster's agent.
+func Agent() *cobra.Command {
+	f := &agentService{}
+	cmd := serviceCommand("agent", "The region's hands inside a management cluster",
 		`Applies works to one Kubernetes cluster and feeds their status back. It makes
 outbound connections only: to the broker, to the CA, to the cluster's API. It may
-run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`, func(ctx context.Context, s *service) error {
-			agent.FitProcess()
-			s.identity = *id
-			p, err := s.begin(ctx)
-			if err != nil {
-				return err
-			}
-			if o.DataDir == "" {
-				if o.DataDir, err = agentDir(o.Consumer); err != nil {
-					return err
-				}
-			}
-			klog.SetSlogLogger(s.log) // client-go's own lines, in our form
-			if o.Kube, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
-				return fmt.Errorf("--kubeconfig: %w", err)
-			}
-			if err := s.workSource(p, &o, driver, source, &broker); err != nil {
-				return err
-			}
-			o.BrokerHost, o.Log, o.Metrics = broker, s.log, s.ops.Registry
-			a, err := agent.New(o)
-			if err != nil {
-				return err
-			}
-			s.ops.Check("kubernetes", a.ReadyKube)
-			s.ops.Check("bus", a.ReadyBus)
-			s.ops.Check("store", a.ReadyStore)
-			p.run(a.Run)
-			return p.wait()
-		})
+run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`, f)
 	cmd.Example = `  atoll agent --consumer-name edge-7 --kubeconfig agent.kubeconfig --mqtt broker.example:8883 \
     --pki https://pki.example:8443 --ca ca.pem --identity identity/ --token-file token --data-dir store/`
-	addIdentity(cmd, id)
+	addIdentity(cmd, &f.identity)
 	optionalIdentity(cmd) // a file of --workload-source-config may have its own
-	cmd.Flags().StringVar(&o.Consumer, "consumer-name", "", "name of the management cluster")
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "of the cluster; default: the one that the agent runs in")
-	cmd.Flags().StringVar(&broker, "mqtt", "",
+	cmd.Flags().StringVar(&f.options.Consumer, "consumer-name", "", "name of the management cluster")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "of the cluster; default: the one that the agent runs in")
+	cmd.Flags().StringVar(&f.broker, "mqtt", "",
 		"the broker, host:port; its text names what the agent owns, so it must not change")
-	cmd.Flags().StringVar(&o.DataDir, "data-dir", "",
+	cmd.Flags().StringVar(&f.options.DataDir, "data-dir", "",
 		"directory of the agent's works; holds their Secrets (default: atoll-agent/CONSUMER in the user's cache "+
 			"directory)")
-	cmd.Flags().Float32Var(&o.QPS, "kube-api-qps", 0, "calls to the cluster's API per second (default 1000)")
-	cmd.Flags().IntVar(&o.Burst, "kube-api-burst", 0, "burst of calls to the cluster's API (default 2000)")
-	cmd.Flags().Float64Var(&o.PublishRate, "publish-rate", 0,
+	cmd.Flags().Float32Var(&f.options.QPS, "kube-api-qps", 0, "calls to the cluster's API per second (default 1000)")
+	cmd.Flags().IntVar(&f.options.Burst, "kube-api-burst", 0, "burst of calls to the cluster's API (default 2000)")
+	cmd.Flags().Float64Var(&f.options.PublishRate, "publish-rate", 0,
 		"events per second to the region, for brokers with a quota (default 200)")
-	cmd.Flags().IntVar(&o.PublishBurst, "publish-burst", 0,
+	cmd.Flags().IntVar(&f.options.PublishBurst, "publish-burst", 0,
 		"burst of events to the region (default five times --publish-rate)")
-	cmd.Flags().StringVar(&driver, "workload-source-driver", "mqtt", "how works come: mqtt or grpc")
-	cmd.Flags().StringVar(&source, "workload-source-config", "",
+	cmd.Flags().StringVar(&f.driver, "workload-source-driver", "mqtt", "how works come: mqtt or grpc")
+	cmd.Flags().StringVar(&f.source, "workload-source-config", "",
 		"file that says where works come from; with mqtt, instead of --mqtt: brokerHost, username, password, caFile, "+
 			"clientCertFile, clientKeyFile, topics; with grpc: url, caFile, clientCertFile, clientKeyFile, "+
 			"tokenFile, keepAliveConfig; without caFile and without --identity the connection is plain")
-	agentCompatible(cmd, &o)
+	agentCompatible(cmd, &f.options)
 	cmd.MarkFlagRequired("consumer-name")
 	return cmd
 }
 
+func (f *agentService) start(ctx context.Context, s *System) error {
+	agent.FitProcess()
+	s.identity = f.identity
+	p, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if f.options.DataDir == "" {
+		if f.options.DataDir, err = agentDir(f.options.Consumer); err != nil {
+			return err
+		}
+	}
+	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
+	if f.options.Kube, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig); err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	if err := s.workSource(p, &f.options, f.driver, f.source, &f.broker); err != nil {
+		return err
+	}
+	f.options.BrokerHost, f.options.Log, f.options.Metrics = f.broker, s.Log, s.Ops.Registry
+	a, err := agent.New(f.options)
+	if err != nil {
+		return err
+	}
+	s.Ops.Check("kubernetes", a.ReadyKube)
+	s.Ops.Check("bus", a.ReadyBus)
+	s.Ops.Check("store", a.ReadyStore)
+	p.run(a.Run)
+	return p.wait()
+}
+
 // workSource makes the options of the agent's way to its server. at becomes
 // the address whose text names what the agent owns.
-func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at *string) error {
+func (s *System) workSource(p *parts, o *agent.Options, driver, file string, at *string) error {
 	var config agent.GRPCConfig
 	switch driver {
 	case "mqtt":
@@ -104,7 +114,7 @@ func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at
 	switch {
 	case config.CAFile+config.CAData != "": // the file says all
 	case s.identity.empty():
-		s.log.Warn(
+		s.Log.Warn(
 			"the connection to the server is plain: the configuration file names no caFile, and there is no --identity",
 			"server", config.URL)
 	default:
@@ -123,7 +133,7 @@ func (s *service) workSource(p *parts, o *agent.Options, driver, file string, at
 
 // mqttSource is workSource for a broker: one with the region's certificates, or
 // one of which a file says all.
-func (s *service) mqttSource(p *parts, o *agent.Options, file string, at *string) error {
+func (s *System) mqttSource(p *parts, o *agent.Options, file string, at *string) error {
 	switch {
 	case file == "" && *at == "":
 		return errors.New("--mqtt is needed, the broker, or --workload-source-config")
@@ -147,7 +157,7 @@ func (s *service) mqttSource(p *parts, o *agent.Options, file string, at *string
 }
 
 // agentTLS is the agent's identity towards one of the region's services.
-func (s *service) agentTLS(p *parts, o *agent.Options, service string) (*tls.Config, error) {
+func (s *System) agentTLS(p *parts, o *agent.Options, service string) (*tls.Config, error) {
 	if !s.identity.given() {
 		return nil, errNoIdentity
 	}

@@ -26,7 +26,7 @@ func TestAGRPCServerWithoutACAIsPlain(t *testing.T) {
 		"a token only":            {identityFlags{tokenFile: "token"}, errNoIdentity},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &service{log: slog.New(slog.DiscardHandler), identity: test.identity}
+			s := &System{Log: slog.New(slog.DiscardHandler), identity: test.identity}
 			o := agent.Options{Consumer: "mc1"}
 			var at string
 			if err := s.workSource(nil, &o, "grpc", file, &at); !errors.Is(err, test.want) {

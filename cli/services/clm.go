@@ -23,14 +23,19 @@ import (
 // CLM holds the lifecycle manager: its process, by two names as hyperfleet-api
 // has it, what works on its database, and what operators do with its resources.
 func CLM(c *terminal.Session) *cobra.Command {
-	cmd := clmServer(c, "clm")
-	cmd.AddCommand(clmServer(c, "serve"), clmMigrate(c), clmVersion(c))
+	cmd := clmServer("clm")
+	cmd.AddCommand(clmServer("serve"), clmMigrate(), clmVersion(c))
 	return cmd
 }
 
-func clmServer(c *terminal.Session, name string) *cobra.Command {
-	f := &clmFlags{}
-	cmd := serviceCommand(c, "clm", "The cluster lifecycle manager: the region's source of truth",
+// clmService is `atoll clm`, also `atoll clm serve`.
+type clmService struct {
+	flags *clmFlags
+}
+
+func clmServer(name string) *cobra.Command {
+	m := &clmService{flags: &clmFlags{}}
+	cmd := serviceCommand("clm", "The cluster lifecycle manager: the region's source of truth",
 		`Serves the cluster lifecycle manager's API, hyperfleet-api's REST contract, for
 the kinds of resources that the entities name. Replicas share a database.
 
@@ -43,53 +48,55 @@ leaves it to "atoll sentinel".
 
 With an identity of the region the API's port asks for certificates, or, with
 server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
-or none, and then whoever has no token must come from this machine.`, func(ctx context.Context, s *service) error {
-			config, err := f.load(s)
-			if err != nil {
-				return err
-			}
-			if err := s.startTracing(ctx, "hyperfleet-api", config.Tracing.Enabled != nil &&
-				*config.Tracing.Enabled); err != nil {
-				return err
-			}
-			s.identity = f.identity
-			s.ops.Body = clm.Readiness
-			p, err := s.begin(ctx)
-			if err != nil {
-				return err
-			}
-			for _, version := range f.releases {
-				if err := release.CheckVersion(version); err != nil {
-					return fmt.Errorf("--release: %w", err)
-				}
-			}
-			if err := f.serveOps(s, p, config); err != nil {
-				return err
-			}
-			return f.serve(s, p, config)
-		})
+or none, and then whoever has no token must come from this machine.`, m)
 	cmd.Use = name
-	addIdentity(cmd, &f.identity)
+	addIdentity(cmd, &m.flags.identity)
 	optionalIdentity(cmd) // a plain server needs none
-	cmd.Flags().StringVar(&f.http, "http", "", "address of the API, instead of --server-host and --server-port")
-	cmd.Flags().StringVar(&f.insecure, "insecure-listen", "",
+	cmd.Flags().StringVar(&m.flags.http, "http", "", "address of the API, instead of --server-host and --server-port")
+	cmd.Flags().StringVar(&m.flags.insecure, "insecure-listen", "",
 		"one more listener, plain and without identity, on loopback only")
-	cmd.Flags().StringSliceVar(&f.releases, "release", nil,
+	cmd.Flags().StringSliceVar(&m.flags.releases, "release", nil,
 		"a release that clusters can have, as 1.36.3; may be repeated. It is published as a Version of the channel "+
 			"stable")
-	cmd.Flags().BoolVar(&f.sentinel.on, "sentinel", true,
+	cmd.Flags().BoolVar(&m.flags.sentinel.on, "sentinel", true,
 		"run the sentinel in this process, too, where a broker is named")
-	f.sentinel.add(cmd, "sentinel-")
-	f.fleet.add(cmd)
-	f.add(cmd)
+	m.flags.sentinel.add(cmd, "sentinel-")
+	m.flags.fleet.add(cmd)
+	m.flags.add(cmd)
 	return cmd
+}
+
+func (m *clmService) start(ctx context.Context, s *System) error {
+	config, err := m.flags.load(s)
+	if err != nil {
+		return err
+	}
+	if err := s.startTracing(ctx, "hyperfleet-api", config.Tracing.Enabled != nil &&
+		*config.Tracing.Enabled); err != nil {
+		return err
+	}
+	s.identity = m.flags.identity
+	s.Ops.Body = clm.Readiness
+	p, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	for _, version := range m.flags.releases {
+		if err := release.CheckVersion(version); err != nil {
+			return fmt.Errorf("--release: %w", err)
+		}
+	}
+	if err := m.flags.serveOps(s, p, config); err != nil {
+		return err
+	}
+	return m.flags.serve(s, p, config)
 }
 
 // serve runs the parts of the lifecycle manager until one fails or the process
 // is told to stop.
-func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
+func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 	o := clm.Options{
-		Version: terminal.Version, Logger: s.log, Metrics: s.ops.Registry, Tracer: s.tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
+		Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Tracer: s.Tracer, ShutdownGrace: config.Health.ShutdownTimeout, Stuck: config.Metrics.ReconciliationStuckThreshold,
 		MaxResource: int64(config.Server.MaxResourceBytes), WatchesPerCaller: *config.Server.WatchesPerCaller,
 		ReadTimeout: config.Server.Timeouts.Read, WriteTimeout: config.Server.Timeouts.Write, HistoryMemory: config.Database.HistoryMaxAge,
 	}
@@ -100,10 +107,11 @@ func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 	if err := f.listen(s, p, config, &o); err != nil {
 		return err
 	}
-	if o.Database, err = f.open(p.ctx, config, s, s.ops); err != nil {
+	if s.Database, err = f.open(p.ctx, config, s, s.Ops); err != nil {
 		return err
 	}
-	defer o.Database.Close() // after wait
+	defer s.Database.Close() // after wait
+	o.Database = s.Database
 	works, closeWorks, err := f.fleet.works(f.registered)
 	if err != nil {
 		return err
@@ -130,7 +138,7 @@ func (f *clmFlags) serve(s *service, p *parts, config *clm.Config) error {
 
 // publish publishes the releases by the process's own API, so that they are
 // made as any other resource is.
-func (f *clmFlags) publish(s *service, p *parts, o *clm.Options) error {
+func (f *clmFlags) publish(s *System, p *parts, o *clm.Options) error {
 	if len(f.releases) == 0 {
 		return nil
 	}
@@ -142,8 +150,8 @@ func (f *clmFlags) publish(s *service, p *parts, o *clm.Options) error {
 	if err != nil {
 		return err
 	}
-	releases := &release.Publisher{CLM: c, Versions: f.releases, Log: s.log}
-	s.ops.Check("releases", releases.Check)
+	releases := &release.Publisher{CLM: c, Versions: f.releases, Log: s.Log}
+	s.Ops.Check("releases", releases.Check)
 	p.run(releases.Run)
 	return nil
 }
@@ -159,18 +167,18 @@ func readSpecs(file string) (clm.SpecSchemas, error) {
 	return clm.ParseSpecSchemas(document)
 }
 
-func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *service, ops *rest.Ops) (*clm.Database, error) {
+func (f *clmFlags) open(ctx context.Context, config *clm.Config, s *System, ops *rest.Ops) (*clm.Database, error) {
 	dsn := f.dsn
 	if dsn == "" {
 		dsn = config.DSN()
 	}
 	return clm.Open(ctx, clm.DatabaseOptions{DSN: dsn, MaxConns: config.Database.Pool.MaxConnections,
 		Registry: config.Registry(), Kinds: fleetKinds(
-			config.Registry()), Tenants: config.Server.Tenant.Enabled, Version: terminal.Version, Metrics: s.ops.Registry, Logger: s.log, Ops: ops})
+			config.Registry()), Tenants: config.Server.Tenant.Enabled, Version: terminal.Version, Metrics: s.Ops.Registry, Logger: s.Log, Ops: ops})
 }
 
 // listen opens the ports and says who is let in by each.
-func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Options) (err error) {
+func (f *clmFlags) listen(s *System, p *parts, config *clm.Config, o *clm.Options) (err error) {
 	identify := &clm.Identity{
 		MayCall:     func(peer string) bool { return access.MayCall(access.CLM, pki.Name(peer)) },
 		OnlyReports: func(peer string) bool { return access.OnlyReports(access.CLM, pki.Name(peer)) },
@@ -216,7 +224,7 @@ func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Optio
 			return fmt.Errorf("the API at %s: %w", address, err)
 		}
 		identify.Open = identify.Tokens == nil
-		s.log.Warn("listening without TLS", "address", address)
+		s.Log.Warn("listening without TLS", "address", address)
 	}
 	if f.insecure != "" {
 		if err := onLoopback(f.insecure); err != nil {
@@ -226,7 +234,7 @@ func (f *clmFlags) listen(s *service, p *parts, config *clm.Config, o *clm.Optio
 			return err
 		}
 		identify.Open, identify.Trusting = true, true
-		s.log.Warn("listening without TLS and without identity", "address", f.insecure)
+		s.Log.Warn("listening without TLS and without identity", "address", f.insecure)
 	}
 	if address != "" {
 		o.HTTP, err = listen(address)
@@ -243,28 +251,35 @@ func onLoopback(addr string) error {
 	return nil
 }
 
-func clmMigrate(c *terminal.Session) *cobra.Command {
-	f := &clmFlags{}
-	cmd := serviceCommand(c, "clm", "Bring CLM's database up to date, and end",
+// clmMigration is `atoll clm migrate`.
+type clmMigration struct {
+	flags *clmFlags
+}
+
+func clmMigrate() *cobra.Command {
+	m := &clmMigration{flags: &clmFlags{}}
+	cmd := serviceCommand("clm", "Bring CLM's database up to date, and end",
 		`Brings the schema of CLM's database up to date under a lock, which a server that
-starts does, too. A database of a newer program is refused.`, func(ctx context.Context, s *service) error {
-			config, err := f.load(s)
-			if err != nil {
-				return err
-			}
-			db, err := f.open(ctx, config, s, nil)
-			if err != nil {
-				return err
-			}
-			defer db.Close()
-			if !hasFleet(config.Registry()) {
-				return nil
-			}
-			return fleet.Migrate(ctx, db.Store)
-		})
+starts does, too. A database of a newer program is refused.`, m)
 	cmd.Use = "migrate"
-	f.add(cmd)
+	m.flags.add(cmd)
 	return cmd
+}
+
+func (m *clmMigration) start(ctx context.Context, s *System) error {
+	config, err := m.flags.load(s)
+	if err != nil {
+		return err
+	}
+	db, err := m.flags.open(ctx, config, s, nil)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if !hasFleet(config.Registry()) {
+		return nil
+	}
+	return fleet.Migrate(ctx, db.Store)
 }
 
 func clmVersion(c *terminal.Session) *cobra.Command {

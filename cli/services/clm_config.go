@@ -63,7 +63,7 @@ func (f *clmFlags) addSettings(cmd *cobra.Command, prefix string) {
 }
 
 // load reads the configuration and makes the log that it asks for.
-func (f *clmFlags) load(s *service) (*clm.Config, error) {
+func (f *clmFlags) load(s *System) (*clm.Config, error) {
 	config, err := clm.LoadConfig(cmp.Or(f.config, os.Getenv("HYPERFLEET_CONFIG")), os.Getenv, func(name string) (
 		string, bool) {
 		flag := f.cmd.Flags().Lookup(name)
@@ -87,13 +87,13 @@ func (f *clmFlags) load(s *service) (*clm.Config, error) {
 	if config.Logging.Format == "text" {
 		handler = slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})
 	}
-	s.log = slog.New(handler).With("service", s.name)
+	s.Log = slog.New(handler).With("service", s.Name)
 	return config, nil
 }
 
 // serveOps serves health and metrics at ports of their own, where the
 // configuration asks for that. Each has all of them.
-func (f *clmFlags) serveOps(s *service, p *parts, config *clm.Config) error {
+func (f *clmFlags) serveOps(s *System, p *parts, config *clm.Config) error {
 	for name, at := range map[string]struct {
 		clm.Endpoint
 		port int

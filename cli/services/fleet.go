@@ -63,13 +63,13 @@ func (f *fleetFlags) works(identity *pki.Identity) (fleet.Works, func(), error) 
 }
 
 // startFleet adds the fleet to a process that serves CLM's API.
-func startFleet(s *service, p *parts, o *clm.Options, works fleet.Works, endOrphans time.Duration) error {
+func startFleet(s *System, p *parts, o *clm.Options, works fleet.Works, endOrphans time.Duration) error {
 	if !hasFleet(o.Database.Registry) {
-		s.log.Warn("the entities have no Cluster or no ManagementCluster, so nothing is placed")
+		s.Log.Warn("the entities have no Cluster or no ManagementCluster, so nothing is placed")
 		return nil
 	}
 	f, err := fleet.New(p.ctx, fleet.Options{
-		Store: o.Database.Store, Feed: o.Database.Feed, Works: works, EndOrphansAfter: endOrphans, Logger: s.log, Metrics: s.ops.Registry,
+		Store: o.Database.Store, Feed: o.Database.Feed, Works: works, EndOrphansAfter: endOrphans, Logger: s.Log, Metrics: s.Ops.Registry,
 	})
 	if err != nil {
 		return err

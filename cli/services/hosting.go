@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"atoll.dev/cli/terminal"
 	"atoll.dev/hosting"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/credential"
@@ -24,58 +23,67 @@ import (
 	"atoll.dev/hosting/router"
 )
 
-func Hosting(c *terminal.Session) *cobra.Command {
-	var kubeconfig string
-	var releases []string
-	o, planes := hosting.Options{}, process.Options{}
-	cmd := serviceCommand(c, "hosting", "Runs hosted control planes on a management cluster",
+// hostingService is `atoll hosting`.
+type hostingService struct {
+	kubeconfig string
+	releases   []string
+	options    hosting.Options
+	planes     process.Options
+}
+
+// Hosting returns the command of hosting.
+func Hosting() *cobra.Command {
+	f := &hostingService{}
+	cmd := serviceCommand("hosting", "Runs hosted control planes on a management cluster",
 		`Follows the HostedClusters of a management cluster that "atoll mc bootstrap
 --hosting-out" has prepared, and runs a plane for each, a process of its own that
 outlives this one. "atoll router" brings customers to them: it follows the routes
 on the socket control.sock in the data directory.
 
-Planes run the releases that --release names, and no others.`, func(ctx context.Context, s *service) error {
-			if kubeconfig == "" || planes.Dir == "" || o.Advertise == "" || len(releases) == 0 {
-				return errors.New("--kubeconfig, --data-dir, --advertise and --release are needed")
-			}
-			var err error
-			if planes.Binaries, err = catalogue(releases); err != nil {
-				return err
-			}
-			o.Releases = slices.Sorted(maps.Keys(planes.Binaries))
-			if planes.Dir, err = filepath.Abs(planes.Dir); err != nil { // planes outlive our working directory
-				return fmt.Errorf("--data-dir: %w", err)
-			}
-			p, err := s.begin(ctx)
-			if err != nil {
-				return err
-			}
-			klog.SetSlogLogger(s.log) // client-go's own lines, in our form
-			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-			if err != nil {
-				return fmt.Errorf("--kubeconfig: %w", err)
-			}
-			config.QPS, config.Burst = 200, 400
-			if o.Client, err = dynamic.NewForConfig(config); err != nil {
-				return fmt.Errorf("--kubeconfig: %w", err)
-			}
-			o.Log, o.Metrics = s.log, s.ops.Registry
-			planes.Log, planes.Metrics = s.log, s.ops.Registry
-			return s.host(p, o, planes)
-		})
+Planes run the releases that --release names, and no others.`, f)
 	cmd.Example = `  atoll hosting --kubeconfig hosting.kubeconfig --data-dir /var/lib/atoll/hosting --advertise mc-01.example:6443 \
     --release 1.36.3=/usr/libexec/atoll-kube --ops 127.0.0.1:9090`
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "hosting's, of the management cluster")
-	cmd.Flags().StringVar(&planes.Dir, "data-dir", "", "directory of the planes' data, and of the control socket")
-	cmd.Flags().StringVar(&o.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
-	cmd.Flags().StringArrayVar(&releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
-	cmd.Flags().DurationVar(&o.Idle, "idle", 0,
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "hosting's, of the management cluster")
+	cmd.Flags().StringVar(&f.planes.Dir, "data-dir", "", "directory of the planes' data, and of the control socket")
+	cmd.Flags().StringVar(&f.options.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
+	cmd.Flags().StringArrayVar(&f.releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
+	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"how long nobody is connected before a hibernated cluster sleeps (default 10m)")
 	return cmd
 }
 
+func (f *hostingService) start(ctx context.Context, s *System) error {
+	if f.kubeconfig == "" || f.planes.Dir == "" || f.options.Advertise == "" || len(f.releases) == 0 {
+		return errors.New("--kubeconfig, --data-dir, --advertise and --release are needed")
+	}
+	var err error
+	if f.planes.Binaries, err = catalogue(f.releases); err != nil {
+		return err
+	}
+	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
+	if f.planes.Dir, err = filepath.Abs(f.planes.Dir); err != nil { // planes outlive our working directory
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	p, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	klog.SetSlogLogger(s.Log) // client-go's own lines, in our form
+	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	config.QPS, config.Burst = 200, 400
+	if f.options.Client, err = dynamic.NewForConfig(config); err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	f.options.Log, f.options.Metrics = s.Log, s.Ops.Registry
+	f.planes.Log, f.planes.Metrics = s.Log, s.Ops.Registry
+	return s.host(p, f.options, f.planes)
+}
+
 // host runs hosting and its side of the router.
-func (s *service) host(p *parts, o hosting.Options, planes process.Options) error {
+func (s *System) host(p *parts, o hosting.Options, planes process.Options) error {
 	var h *hosting.Hosting
 	control := router.NewControl(func(ctx context.Context, serverName string) (string, error) {
 		return h.WakeServer(ctx, serverName)
@@ -90,7 +98,7 @@ func (s *service) host(p *parts, o hosting.Options, planes process.Options) erro
 	if err != nil {
 		return err
 	}
-	s.ops.Check("hostedclusters", h.Ready)
+	s.Ops.Check("hostedclusters", h.Ready)
 	p.run(func(ctx context.Context) error {
 		return h.Run(ctx, func(ctx context.Context) error {
 			l, err := router.ListenControl(filepath.Join(planes.Dir, "control.sock"))

@@ -14,7 +14,6 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/bus"
-	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/maestro"
 	"atoll.dev/maestro/rpcauth"
@@ -40,109 +39,118 @@ type maestroFlags struct {
 // certFiles are a server's certificate and the CA of its clients.
 type certFiles struct{ cert, key, ca string }
 
-func Maestro(c *terminal.Session) *cobra.Command {
-	cmd := maestroServer(c, "maestro")
-	cmd.AddCommand(maestroServer(c, "server"), Agent(c)) // what charts of the original run
+func Maestro() *cobra.Command {
+	cmd := maestroServer("maestro")
+	cmd.AddCommand(maestroServer("server"), Agent()) // what charts of the original run
 	return cmd
+}
+
+// maestroService is `atoll maestro`, also `atoll maestro server`.
+type maestroService struct {
+	flags    *maestroFlags
+	options  maestro.Options
+	identity identityFlags
 }
 
 // maestroServer makes the command that serves. It has two names: "atoll
 // maestro", as all of the region's services, and "atoll maestro server", as
 // the original.
-func maestroServer(c *terminal.Session, name string) *cobra.Command {
-	f := &maestroFlags{}
-	o := maestro.Options{}
-	id := &identityFlags{}
-	cmd := serviceCommand(c, "maestro", "Maestro: ships works to management clusters",
+func maestroServer(name string) *cobra.Command {
+	m := &maestroService{flags: &maestroFlags{}}
+	cmd := serviceCommand("maestro", "Maestro: ships works to management clusters",
 		`Serves consumers and resource bundles over REST and gRPC, delivers works to
 agents over MQTT or gRPC and takes their status back. Replicas share a database
 and a broker.
 
 With --message-broker-type grpc there is no broker: agents come to --grpc-broker.
-With mqtt that port may be open, too; an agent comes the one way or the other.`, func(ctx context.Context, s *service) error {
-			s.identity = *id
-			p, err := s.begin(ctx)
-			if err != nil {
-				return err
-			}
-			if err := f.apply(s, p, &o); err != nil {
-				return err
-			}
-			server, err := maestro.New(p.ctx, o)
-			if err != nil {
-				return err
-			}
-			if c, ok := o.CLM.(*clmclient.Client); ok {
-				defer c.Close() // after wait
-			}
-			p.run(server.Run)
-			return p.wait()
-		})
+With mqtt that port may be open, too; an agent comes the one way or the other.`, m)
 	cmd.Use = name
-	addIdentity(cmd, id)
+	addIdentity(cmd, &m.identity)
 	optionalIdentity(cmd) // a server that has plain listeners only needs none
 	fl := cmd.Flags()
-	fl.StringVar(&o.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
-	fl.StringVar(&f.clm, "clm", "",
+	fl.StringVar(&m.options.DSN, "dsn", "", "PostgreSQL database of Maestro alone")
+	fl.StringVar(&m.flags.clm, "clm", "",
 		"URL of the region's lifecycle manager, which is told which agents are heard; it places clusters by that")
-	fl.IntVar(&o.WatchesPerCaller, "watches-per-caller", 100,
+	fl.IntVar(&m.options.WatchesPerCaller, "watches-per-caller", 100,
 		"watches over REST that an account has open at the same time; 0: any number")
-	fl.StringVar(&o.Broker, "mqtt", "127.0.0.1:8883", "the broker")
-	fl.StringVar(&f.brokerConfig, "message-broker-config-file", "",
+	fl.StringVar(&m.options.Broker, "mqtt", "127.0.0.1:8883", "the broker")
+	fl.StringVar(&m.flags.brokerConfig, "message-broker-config-file", "",
 		`YAML file about the broker, as Maestro and OCM's agents read it: brokerHost, username,
 password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --mqtt`)
-	fl.StringVar(&f.subscription, "subscription-type", "shared",
+	fl.StringVar(&m.flags.subscription, "subscription-type", "shared",
 		"how replicas hear agents: shared (each hears some), or broadcast (each hears all; for brokers without "+
 			"shared subscriptions)")
-	fl.StringVar(&o.BrokerClientID, "client-id", "",
+	fl.StringVar(&m.options.BrokerClientID, "client-id", "",
 		`MQTT client id; each replica needs its own, the region's brokers want "maestro-..." (default: maestro- and a random one)`)
-	fl.IntVar(&o.Connections, "broker-connections", 1, "connections that publish to the broker")
-	fl.Float64Var(&o.PublishRate, "broker-publish-rate", 0,
+	fl.IntVar(&m.options.Connections, "broker-connections", 1, "connections that publish to the broker")
+	fl.Float64Var(&m.options.PublishRate, "broker-publish-rate", 0,
 		"events that one of them publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is any "+
 			"number")
-	fl.IntVar(&o.MaxMessage, "max-message-size", 0,
+	fl.IntVar(&m.options.MaxMessage, "max-message-size", 0,
 		"bytes that the broker takes, for one that does not say so (AWS IoT Core: 131072, Azure Event Grid: 524288); "+
 			"larger works are refused")
-	fl.StringVar(&o.SourceID, "source-id", "maestro", "source id in topics and events")
-	fl.StringVar(&f.http, "http", "127.0.0.1:8000", "address of the REST API")
-	fl.StringSliceVar(&o.CORSOrigins, "cors-origin", nil, "an origin whose pages may call the REST API; * is any")
-	fl.StringVar(&f.grpc, "grpc", "127.0.0.1:8090", "address of the gRPC API for sources")
-	fl.StringVar(&f.agents, "grpc-broker", "",
+	fl.StringVar(&m.options.SourceID, "source-id", "maestro", "source id in topics and events")
+	fl.StringVar(&m.flags.http, "http", "127.0.0.1:8000", "address of the REST API")
+	fl.StringSliceVar(&m.options.CORSOrigins, "cors-origin", nil,
+		"an origin whose pages may call the REST API; * is any")
+	fl.StringVar(&m.flags.grpc, "grpc", "127.0.0.1:8090", "address of the gRPC API for sources")
+	fl.StringVar(&m.flags.agents, "grpc-broker", "",
 		"address of the gRPC API for agents (with --message-broker-type grpc: 127.0.0.1:8091)")
-	fl.StringVar(&f.messages, "message-broker-type", "mqtt", "how agents are reached: mqtt or grpc")
-	fl.StringVar(&f.authn, "grpc-authn-type", "mtls",
+	fl.StringVar(&m.flags.messages, "message-broker-type", "mqtt", "how agents are reached: mqtt or grpc")
+	fl.StringVar(&m.flags.authn, "grpc-authn-type", "mtls",
 		`who may call over gRPC: mtls (certificates), token (bearer tokens of a Kubernetes,
 and certificates), mock (nobody is asked; only with --insecure-listen, and then nothing else is opened)`)
-	fl.StringVar(&o.RulesFile, "grpc-authorizer-config", "",
+	fl.StringVar(&m.options.RulesFile, "grpc-authorizer-config", "",
 		"YAML file of the rules by which others than the region's services may call over gRPC")
-	fl.StringVar(&f.tokens.Server, "kube-api-server", "",
+	fl.StringVar(&m.flags.tokens.Server, "kube-api-server", "",
 		"URL of the Kubernetes API server that reviews tokens; default: that of the pod")
-	fl.StringVar(&f.tokens.CAFile, "kube-ca-file", "", "its CA; default: the pod's")
-	fl.StringVar(&f.tokens.TokenFile, "kube-token-file", "", "token to ask it with; default: the pod's")
-	fl.StringToStringVar(&f.insecure, "insecure-listen", nil,
+	fl.StringVar(&m.flags.tokens.CAFile, "kube-ca-file", "", "its CA; default: the pod's")
+	fl.StringVar(&m.flags.tokens.TokenFile, "kube-token-file", "", "token to ask it with; default: the pod's")
+	fl.StringToStringVar(&m.flags.insecure, "insecure-listen", nil,
 		"plain listeners without identity, on loopback only: rest=ADDR,grpc=ADDR,grpc-broker=ADDR")
-	fl.StringVar(&f.sources.cert, "grpc-tls-cert-file", "",
+	fl.StringVar(&m.flags.sources.cert, "grpc-tls-cert-file", "",
 		"certificate of the gRPC API for sources, when it is not the region's")
-	fl.StringVar(&f.sources.key, "grpc-tls-key-file", "", "its key")
-	fl.StringVar(&f.sources.ca, "grpc-client-ca-file", "",
+	fl.StringVar(&m.flags.sources.key, "grpc-tls-key-file", "", "its key")
+	fl.StringVar(&m.flags.sources.ca, "grpc-client-ca-file", "",
 		"CA of its clients, who are users of --grpc-authorizer-config")
-	fl.StringVar(&f.broker.cert, "grpc-broker-tls-cert-file", "",
+	fl.StringVar(&m.flags.broker.cert, "grpc-broker-tls-cert-file", "",
 		"certificate of the gRPC API for agents, when it is not the region's")
-	fl.StringVar(&f.broker.key, "grpc-broker-tls-key-file", "", "its key")
-	fl.StringVar(&f.broker.ca, "grpc-broker-client-ca-file", "",
+	fl.StringVar(&m.flags.broker.key, "grpc-broker-tls-key-file", "", "its key")
+	fl.StringVar(&m.flags.broker.ca, "grpc-broker-client-ca-file", "",
 		"CA of its clients, who are users of --grpc-authorizer-config")
-	fl.DurationVar(&o.Heartbeat, "heartbeat-check-interval", 10*time.Second, "between heartbeats on gRPC streams")
-	fl.BoolVar(&f.noHeartbeat, "heartbeat-disable", false, "send no heartbeats")
-	fl.BoolVar(&f.enforceOwnership, "enforce-source-ownership", true,
+	fl.DurationVar(&m.options.Heartbeat, "heartbeat-check-interval", 10*time.Second,
+		"between heartbeats on gRPC streams")
+	fl.BoolVar(&m.flags.noHeartbeat, "heartbeat-disable", false, "send no heartbeats")
+	fl.BoolVar(&m.flags.enforceOwnership, "enforce-source-ownership", true,
 		"a bundle is changed by the source that made it only")
-	fl.BoolVar(&o.PlainErrors, "grpc-plain-errors", false,
+	fl.BoolVar(&m.options.PlainErrors, "grpc-plain-errors", false,
 		"gRPC errors are the text alone, not a Kubernetes status that holds it")
-	f.original.add(fl)
+	m.flags.original.add(fl)
 	return cmd
 }
 
+func (m *maestroService) start(ctx context.Context, s *System) error {
+	s.identity = m.identity
+	p, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.flags.apply(s, p, &m.options); err != nil {
+		return err
+	}
+	server, err := maestro.New(p.ctx, m.options)
+	if err != nil {
+		return err
+	}
+	if s.CLM != nil {
+		defer s.CLM.Close() // after wait
+	}
+	p.run(server.Run)
+	return p.wait()
+}
+
 // apply makes the options of a server of the flags.
-func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
+func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if err := f.original.apply(f, o); err != nil {
 		return err
 	}
@@ -163,7 +171,7 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 		o.Heartbeat = 100 * 365 * 24 * time.Hour
 	}
 	o.AnySource = !f.enforceOwnership
-	o.Logger, o.Metrics, o.Ops = s.log, s.ops.Registry, s.ops
+	o.Logger, o.Metrics, o.Ops = s.Log, s.Ops.Registry, s.Ops
 	if err := f.listenPlain(s, o); err != nil {
 		return err
 	}
@@ -197,11 +205,12 @@ func (f *maestroFlags) apply(s *service, p *parts, o *maestro.Options) error {
 		return err
 	}
 	if f.clm != "" {
-		// A call that fails is made again a second later anyway.
-		if o.CLM, err = clmclient.New(clmclient.Options{Endpoint: f.clm, TLS: identity.ClientTLS("clm"),
+		// Maestro repeats a failed call itself, a second later.
+		if s.CLM, err = clmclient.New(clmclient.Options{Endpoint: f.clm, TLS: identity.ClientTLS("clm"),
 			Timeout: 2 * time.Second, Budget: time.Millisecond}); err != nil {
 			return err
 		}
+		o.CLM = s.CLM
 	}
 	if f.brokerConfig == "" {
 		o.BrokerTLS = identity.ClientTLS("broker")
@@ -256,7 +265,7 @@ func (f *maestroFlags) mqtt(o *maestro.Options) error {
 }
 
 // listenPlain opens what --insecure-listen names.
-func (f *maestroFlags) listenPlain(s *service, o *maestro.Options) error {
+func (f *maestroFlags) listenPlain(s *System, o *maestro.Options) error {
 	for name, addr := range f.insecure {
 		to, ok := map[string]*net.Listener{"rest": &o.Plain.HTTP, "grpc": &o.Plain.GRPC,
 			"grpc-broker": &o.Plain.Agents}[name]
@@ -270,7 +279,7 @@ func (f *maestroFlags) listenPlain(s *service, o *maestro.Options) error {
 		if *to, err = listen(addr); err != nil {
 			return err
 		}
-		s.log.Warn("listening without TLS and without identity", "port", name, "address", addr)
+		s.Log.Warn("listening without TLS and without identity", "port", name, "address", addr)
 	}
 	return nil
 }

@@ -11,7 +11,8 @@ import (
 	"atoll.dev/pki"
 )
 
-func PKI(c *terminal.Session) *cobra.Command {
+// PKI returns the command of the certificate authority.
+func PKI() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pki",
 		Short: "The region's certificate authority",
@@ -19,38 +20,47 @@ func PKI(c *terminal.Session) *cobra.Command {
 		Long: `One process, "atoll pki serve", holds the region's CA and signs certificate
 requests, by one-time join token or by the certificate that is to be renewed.`,
 	}
-	cmd.AddCommand(pkiServe(c))
+	cmd.AddCommand(pkiServe())
 	return cmd
 }
 
-func pkiServe(c *terminal.Session) *cobra.Command {
-	var dir, addr, caFile string
-	cmd := serviceCommand(c, "serve", "Serve the CA", "", func(ctx context.Context, s *service) error {
-		p, err := s.begin(ctx)
-		if err != nil {
-			return err
-		}
-		ca, err := pki.OpenCA(dir)
-		if err != nil {
-			return err
-		}
-		if caFile != "" {
-			if err := terminal.WritePublic(caFile, ca.CertPEM()); err != nil {
-				return fmt.Errorf("--ca-file: %w", err)
-			}
-		}
-		l, err := listen(addr)
-		if err != nil {
-			return err
-		}
-		server := pki.NewServer(ca)
-		s.ops.Check("ca", server.Check)
-		s.serve(p, l, "pki", server.TLS(), rest.Server{Handler: server.Handler(s.log)})
-		return p.wait()
-	})
-	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA; made on first use")
-	cmd.Flags().StringVar(&addr, "listen", "127.0.0.1:8443", "address of the signing service")
-	cmd.Flags().StringVar(&caFile, "ca-file", "", "also write the CA's certificate to this file")
+// pkiService is `atoll pki serve`.
+type pkiService struct {
+	dir    string
+	addr   string
+	caFile string
+}
+
+func pkiServe() *cobra.Command {
+	f := &pkiService{}
+	cmd := serviceCommand("serve", "Serve the CA", "", f)
+	cmd.Flags().StringVar(&f.dir, "dir", "", "directory of the CA; made on first use")
+	cmd.Flags().StringVar(&f.addr, "listen", "127.0.0.1:8443", "address of the signing service")
+	cmd.Flags().StringVar(&f.caFile, "ca-file", "", "also write the CA's certificate to this file")
 	cmd.MarkFlagRequired("dir")
 	return cmd
+}
+
+func (f *pkiService) start(ctx context.Context, s *System) error {
+	p, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	ca, err := pki.OpenCA(f.dir)
+	if err != nil {
+		return err
+	}
+	if f.caFile != "" {
+		if err := terminal.WritePublic(f.caFile, ca.CertPEM()); err != nil {
+			return fmt.Errorf("--ca-file: %w", err)
+		}
+	}
+	l, err := listen(f.addr)
+	if err != nil {
+		return err
+	}
+	server := pki.NewServer(ca)
+	s.Ops.Check("ca", server.Check)
+	s.serve(p, l, "pki", server.TLS(), rest.Server{Handler: server.Handler(s.Log)})
+	return p.wait()
 }

@@ -47,7 +47,7 @@ func (f *sentinelFlags) wanted() bool { return f.on && (f.broker != "" || f.brok
 
 // start adds a sentinel to a process that has CLM's database open; inside: and
 // serves its API.
-func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *pki.Identity, inside bool) error {
+func (f *sentinelFlags) start(s *System, p *parts, db *clm.Database, identity *pki.Identity, inside bool) error {
 	broker, err := brokerOptions(f.broker, f.brokerConfig, identity)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *
 	o := sentinel.Options{
 		Store: db.Store, Feed: db.Feed, Bus: broker, Requests: clm.RequestKind, Name: f.name, Fleet: f.fleet,
 		Trace: published(
-			s.tracer), Version: terminal.Version, Logger: s.log, Metrics: s.ops.Registry, Ops: s.ops, Inside: inside,
+			s.Tracer), Version: terminal.Version, Logger: s.Log, Metrics: s.Ops.Registry, Ops: s.Ops, Inside: inside,
 	}
 	for _, e := range db.Registry.Entities() {
 		o.Kinds = append(o.Kinds, sentinel.Kind{Kind: store.Kind(e.Kind), Plural: e.Plural, Parent: store.Kind(
@@ -71,19 +71,19 @@ func (f *sentinelFlags) start(s *service, p *parts, db *clm.Database, identity *
 	}
 	for i, c := range configs {
 		if none := c.Ineffective(inside); len(none) > 0 {
-			s.log.Warn("settings without effect", "file", f.configs[i], "settings", none)
+			s.Log.Warn("settings without effect", "file", f.configs[i], "settings", none)
 		}
 		if c.DebugConfig {
 			text, err := c.Dump()
 			if err != nil {
 				return err
 			}
-			s.log.Info("the sentinel's configuration", "file", f.configs[i], "config", string(text))
+			s.Log.Info("the sentinel's configuration", "file", f.configs[i], "config", string(text))
 		}
 	}
 	o.Configs = append(o.Configs, configs...)
 	if len(o.Configs) == 0 {
-		s.log.Warn("no kind has required adapters and no --sentinel-config is given, so there is no sentinel")
+		s.Log.Warn("no kind has required adapters and no --sentinel-config is given, so there is no sentinel")
 		return nil
 	}
 	run, err := sentinel.New(p.ctx, o)
@@ -124,8 +124,8 @@ func published(tracer *trace.Tracer) func(store.Document) string {
 
 // Sentinel holds the sentinel as a process of its own.
 func Sentinel(c *terminal.Session) *cobra.Command {
-	cmd := sentinelServer(c, "sentinel")
-	cmd.AddCommand(sentinelServer(c, "serve"), sentinelDump(c), &cobra.Command{
+	cmd := sentinelServer("sentinel")
+	cmd.AddCommand(sentinelServer("serve"), sentinelDump(c), &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			c.Printf("atoll sentinel %s\n", terminal.Version)
@@ -135,61 +135,68 @@ func Sentinel(c *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-func sentinelServer(c *terminal.Session, name string) *cobra.Command {
-	f := &sentinelFlags{}
-	db := &clmFlags{}
-	cmd := serviceCommand(c, "sentinel", "The sentinel, when it does not run in CLM's process",
+// sentinelService is `atoll sentinel`, also `atoll sentinel serve`.
+type sentinelService struct {
+	flags *sentinelFlags
+	clm   *clmFlags
+}
+
+func sentinelServer(name string) *cobra.Command {
+	m := &sentinelService{flags: &sentinelFlags{}, clm: &clmFlags{}}
+	cmd := serviceCommand("sentinel", "The sentinel, when it does not run in CLM's process",
 		`Decides, from CLM's change feed and the clock, which resources need work, and says
 so to the adapters. "atoll clm" has it inside; apart it works on the same
 database, with the same entities. Replicas share the resources; each has a
 --name.
 
---config is a file of hyperfleet-sentinel; --clm-config is CLM's own.`, func(ctx context.Context, s *service) error {
-			config, err := db.load(s)
-			if err != nil {
-				return err
-			}
-			traced := config.Tracing.Enabled != nil && *config.Tracing.Enabled
-			files, err := f.read()
-			if err != nil {
-				return err
-			}
-			for _, c := range files {
-				traced = traced || c.TracingEnabled
-			}
-			if len(files) > 0 && db.config == "" {
-				s.log = adapterLog(adapter.Log(files[0].Log), s.logLevel).With("service", s.name)
-			}
-			if err := s.startTracing(ctx, "hyperfleet-sentinel", traced); err != nil {
-				return err
-			}
-			s.identity = db.identity
-			p, err := s.begin(ctx)
-			if err != nil {
-				return err
-			}
-			var identity *pki.Identity
-			if s.identity.given() {
-				if identity, err = s.openIdentity(p, pki.ServiceName("clm")); err != nil {
-					return err
-				}
-			}
-			opened, err := db.open(p.ctx, config, s, s.ops)
-			if err != nil {
-				return err
-			}
-			defer opened.Close() // after wait
-			if err := f.start(s, p, opened, identity, false); err != nil {
-				return err
-			}
-			return p.wait()
-		})
+--config is a file of hyperfleet-sentinel; --clm-config is CLM's own.`, m)
 	cmd.Use = name
-	addIdentity(cmd, &db.identity)
+	addIdentity(cmd, &m.clm.identity)
 	optionalIdentity(cmd) // another broker may need none
-	f.add(cmd, "")
-	db.addDatabase(cmd, "clm-config")
+	m.flags.add(cmd, "")
+	m.clm.addDatabase(cmd, "clm-config")
 	return cmd
+}
+
+func (m *sentinelService) start(ctx context.Context, s *System) error {
+	config, err := m.clm.load(s)
+	if err != nil {
+		return err
+	}
+	traced := config.Tracing.Enabled != nil && *config.Tracing.Enabled
+	files, err := m.flags.read()
+	if err != nil {
+		return err
+	}
+	for _, c := range files {
+		traced = traced || c.TracingEnabled
+	}
+	if len(files) > 0 && m.clm.config == "" {
+		s.Log = adapterLog(adapter.Log(files[0].Log), s.logLevel).With("service", s.Name)
+	}
+	if err := s.startTracing(ctx, "hyperfleet-sentinel", traced); err != nil {
+		return err
+	}
+	s.identity = m.clm.identity
+	p, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	var identity *pki.Identity
+	if s.identity.given() {
+		if identity, err = s.openIdentity(p, pki.ServiceName("clm")); err != nil {
+			return err
+		}
+	}
+	s.Database, err = m.clm.open(p.ctx, config, s, s.Ops)
+	if err != nil {
+		return err
+	}
+	defer s.Database.Close() // after wait
+	if err := m.flags.start(s, p, s.Database, identity, false); err != nil {
+		return err
+	}
+	return p.wait()
 }
 
 func sentinelDump(c *terminal.Session) *cobra.Command {

@@ -15,32 +15,48 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"atoll.dev/access"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/client/clmclient"
+	"atoll.dev/client/maestroclient"
+	"atoll.dev/clm"
 	"atoll.dev/internal/rest"
 	"atoll.dev/internal/trace"
 	"atoll.dev/pki"
 )
 
-// service is what all services have: a log, a port for health and metrics,
-// parts that run until one fails or the process is told to stop.
-type service struct {
-	name     string
-	log      *slog.Logger
-	ops      *rest.Ops
-	opsAddr  string
+// System is one process of a region: a plain struct of its subsystems. serviceCommand sets Name, Log and Ops. The start
+// method of the service sets the others that it has, each once, before it runs what uses them. A nil subsystem is one
+// that this process does not have.
+type System struct {
+	Name   string
+	Log    *slog.Logger
+	Ops    *rest.Ops     // health, readiness and metrics
+	Tracer *trace.Tracer // set by startTracing, when tracing is on
+
+	Identity *pki.Identity         // set by openIdentity
+	CLM      *clmclient.Client     // of a process that calls the lifecycle manager
+	Maestro  *maestroclient.Client // of a process that calls Maestro
+	Database *clm.Database         // of the lifecycle manager and the sentinel
+	Keys     *access.KeyStore      // of the Platform API
+
 	identity identityFlags
+	opsAddr  string
 	logLevel string
-	tracer   *trace.Tracer // nil unless startTracing was called and tracing is on
 }
 
 // identityFlags say where a service finds its key and certificate.
 type identityFlags struct{ dir, url, caFile, caHash, tokenFile string }
 
-// serviceCommand makes the subcommand of a service: its own flags are added to
-// the command that is returned; run is called when they are parsed.
-func serviceCommand(c *terminal.Session, name, short, long string, run func(ctx context.Context,
-	s *service) error) *cobra.Command {
-	s := &service{name: name, ops: rest.NewOps()}
+// starter is a service: its parsed flags, and how it starts. start sets the subsystems of s, runs until one of them
+// fails or ctx ends, and returns nil in the second case.
+type starter interface {
+	start(ctx context.Context, s *System) error
+}
+
+// serviceCommand returns the subcommand of a service. The caller adds the service's own flags to it.
+func serviceCommand(name, short, long string, service starter) *cobra.Command {
+	s := &System{Name: name, Ops: rest.NewOps()}
 	cmd := &cobra.Command{
 		Use: name, Short: short, Long: long, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -48,16 +64,16 @@ func serviceCommand(c *terminal.Session, name, short, long string, run func(ctx 
 			if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
 				return fmt.Errorf("--log-level: %w", err)
 			}
-			s.log = slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", name)
-			s.log.Info("service starting", "version", terminal.Version, "pid", os.Getpid())
-			err := run(cmd.Context(), s)
-			if cerr := s.tracer.Close(); cerr != nil {
-				s.log.Warn("the last spans were not sent", "error", cerr)
+			s.Log = slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("service", name)
+			s.Log.Info("service starting", "version", terminal.Version, "pid", os.Getpid())
+			err := service.start(cmd.Context(), s)
+			if cerr := s.Tracer.Close(); cerr != nil {
+				s.Log.Warn("the last spans were not sent", "error", cerr)
 			}
 			if err != nil {
-				s.log.Error("service failed", "error", err)
+				s.Log.Error("service failed", "error", err)
 			} else {
-				s.log.Info("service stopped")
+				s.Log.Info("service stopped")
 			}
 			return err
 		},
@@ -109,12 +125,12 @@ type parts struct {
 }
 
 // begin starts the health port, before anything that may have to wait.
-func (s *service) begin(ctx context.Context) (*parts, error) {
+func (s *System) begin(ctx context.Context) (*parts, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	p := &parts{group: group, ctx: ctx}
 	p.opsCtx, p.endOps = context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, s.ops.Drain)
-	s.ops.Check("start", func(context.Context) error {
+	context.AfterFunc(ctx, s.Ops.Drain)
+	s.Ops.Check("start", func(context.Context) error {
 		if !p.started.Load() {
 			return errors.New("the service is starting")
 		}
@@ -131,7 +147,7 @@ func (s *service) begin(ctx context.Context) (*parts, error) {
 		l.Close()
 		return nil, fmt.Errorf("--ops %s: health and metrics need no identity, so they stay on loopback", s.opsAddr)
 	}
-	p.aside(func(w *rest.Server) { w.Name = s.name + " ops" }, s, l)
+	p.aside(func(w *rest.Server) { w.Name = s.Name + " ops" }, s, l)
 	return p, nil
 }
 
@@ -150,8 +166,8 @@ func (p *parts) wait() error {
 }
 
 // aside serves health and metrics on l until all parts have ended.
-func (p *parts) aside(describe func(*rest.Server), s *service, l net.Listener) {
-	server := &rest.Server{Handler: rest.Observe(rest.Options{Log: s.log}, s.ops.Handler()), Log: s.log}
+func (p *parts) aside(describe func(*rest.Server), s *System, l net.Listener) {
+	server := &rest.Server{Handler: rest.Observe(rest.Options{Log: s.Log}, s.Ops.Handler()), Log: s.Log}
 	describe(server)
 	p.ops.Go(func() {
 		if err := server.Run(p.opsCtx, l); err != nil {
@@ -162,33 +178,34 @@ func (p *parts) aside(describe func(*rest.Server), s *service, l net.Listener) {
 
 // startTracing makes the service's tracer, if on, or HYPERFLEET_TRACING_ENABLED,
 // which is stronger, says so. The standard variables OTEL_* say the rest.
-func (s *service) startTracing(ctx context.Context, name string, on bool) (err error) {
+func (s *System) startTracing(ctx context.Context, name string, on bool) (err error) {
 	if text := os.Getenv("HYPERFLEET_TRACING_ENABLED"); text != "" {
 		if on, err = strconv.ParseBool(text); err != nil {
 			return fmt.Errorf("HYPERFLEET_TRACING_ENABLED=%q is neither true nor false", text)
 		}
 	}
 	if on {
-		s.tracer, err = trace.Open(ctx, trace.Options{Service: name, Version: terminal.Version, Logger: s.log})
+		s.Tracer, err = trace.Open(ctx, trace.Options{Service: name, Version: terminal.Version, Logger: s.Log})
 	}
 	return err
 }
 
 // openIdentity gets the service's identity and keeps it fresh.
-func (s *service) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
+func (s *System) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
 	if s.identity.caHash != "" {
 		if err := pki.PinCA(p.ctx, s.identity.url, s.identity.caHash, s.identity.caFile); err != nil {
 			return nil, err
 		}
 	}
 	id, err := pki.OpenIdentity(p.ctx, pki.IdentityOptions{
-		Dir: s.identity.dir, Name: name, URL: s.identity.url, CAFile: s.identity.caFile, TokenFile: s.identity.tokenFile, Logger: s.log,
+		Dir: s.identity.dir, Name: name, URL: s.identity.url, CAFile: s.identity.caFile, TokenFile: s.identity.tokenFile, Logger: s.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.ops.Check("certificate", id.Check)
+	s.Ops.Check("certificate", id.Check)
 	p.run(id.Run)
+	s.Identity = id
 	return id, nil
 }
 
@@ -201,7 +218,7 @@ func listen(addr string) (net.Listener, error) {
 }
 
 // serve runs an HTTPS port.
-func (s *service) serve(p *parts, l net.Listener, name string, config *tls.Config, server rest.Server) {
-	server.Name, server.TLS, server.Log = name, config, s.log
+func (s *System) serve(p *parts, l net.Listener, name string, config *tls.Config, server rest.Server) {
+	server.Name, server.TLS, server.Log = name, config, s.Log
 	p.run(func(ctx context.Context) error { return server.Run(ctx, l) })
 }
