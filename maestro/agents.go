@@ -186,7 +186,9 @@ func (a *agents) run(ctx context.Context) error {
 }
 
 func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
-	sub := a.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == bundle.Kind && a.delivery.reaches(c.Scope) })
+	sub := a.s.feed.Subscribe(
+		func(c *store.Change) bool { return c.Kind == bundle.Kind && a.delivery.reaches(c.Scope) },
+	)
 	defer sub.Close()
 	if err := a.compare(ctx); err != nil {
 		return err

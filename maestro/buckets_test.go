@@ -83,7 +83,7 @@ func TestAListOfBucketsReadsItsBuckets(t *testing.T) {
 	err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
 		scope := ledger.NewScope(bits, []int{3, 4})
 		rows, err := tx.Query(t.Context(), `explain select id from ledger where consumer = 'mc1' and gone_at is null`+
-			scope.Sql(1), scope.Args()...)
+			scope.SQL(1), scope.Args()...)
 		if err != nil {
 			return err
 		}

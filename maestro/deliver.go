@@ -67,7 +67,11 @@ func newDeliverer(s *Server, send sendFunc) *deliverer {
 	return &deliverer{
 		s: s, send: send, woken: make(chan struct{}, 1), slots: make(chan struct{}, publishers),
 		machine: delivery.New(delivery.Config{
-			Window: s.opts.Window, Base: s.opts.RetryBase, Max: s.opts.RetryMax, DeleteMax: s.opts.DeleteMax, Jitter: rand.Float64,
+			Window:    s.opts.Window,
+			Base:      s.opts.RetryBase,
+			Max:       s.opts.RetryMax,
+			DeleteMax: s.opts.DeleteMax,
+			Jitter:    rand.Float64,
 		}),
 		fresh: map[string]store.Document{},
 		notes: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},

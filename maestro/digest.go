@@ -71,8 +71,13 @@ func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestA
 		return err
 	}
 	return s.publish(ctx, consumer, bus.Event{
-		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerDigest, Time: time.Now().UTC(),
-		Extensions: map[string]string{work.ExtClusterName: consumer}, Data: data,
+		DataContentType: wire.JSONType,
+		ID:              uuid.NewString(),
+		Source:          s.opts.SourceID,
+		Type:            work.ServerDigest,
+		Time:            time.Now().UTC(),
+		Extensions:      map[string]string{work.ExtClusterName: consumer},
+		Data:            data,
 	})
 }
 

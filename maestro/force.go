@@ -94,7 +94,10 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 			return &store.StaleError{Kind: bundle.Kind, ID: id, Asked: ifMatch, Latest: d.Version}
 		}
 		if _, err := tx.Exec(
-			ctx, `update ledger set deleting = true, gone_at = now(), unconfirmed = true where id = $1`, id); err != nil {
+			ctx,
+			`update ledger set deleting = true, gone_at = now(), unconfirmed = true where id = $1`,
+			id,
+		); err != nil {
 			return err
 		}
 		if err := tx.Record(ctx, "force-delete", bundle.Kind, id, d.Scope, note); err != nil {

@@ -63,7 +63,10 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 		}
 		taken := make(chan struct{})
 		if !g.s.takeEvent(ctx, consumer, m, func() { close(taken) }) {
-			return nil, g.s.grpcError("failed to decode event", apierror.BadRequest("unsupported event type %.200q", m.Type))
+			return nil, g.s.grpcError(
+				"failed to decode event",
+				apierror.BadRequest("unsupported event type %.200q", m.Type),
+			)
 		}
 		select {
 		case <-taken:
@@ -109,8 +112,13 @@ func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) er
 			return rest.Errorf(http.StatusPreconditionFailed, apierror.CodeForbidden, "bundle %s is not on cluster %s",
 				ev.Record.ID, consumer)
 		case bundle.DropSource:
-			return rest.Errorf(http.StatusPreconditionFailed, apierror.CodeForbidden, "bundle %s has another source than %q",
-				ev.Record.ID, ev.Record.OriginalSource)
+			return rest.Errorf(
+				http.StatusPreconditionFailed,
+				apierror.CodeForbidden,
+				"bundle %s has another source than %q",
+				ev.Record.ID,
+				ev.Record.OriginalSource,
+			)
 		}
 		return nil
 	}
@@ -128,7 +136,10 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 		return g.s.grpcError(doing, err)
 	}
 	if t := req.GetDataType(); t != work.DataType {
-		return g.s.grpcError(doing, apierror.Invalid("the subscription is to data_type %.200q; %s is served", t, work.DataType))
+		return g.s.grpcError(
+			doing,
+			apierror.Invalid("the subscription is to data_type %.200q; %s is served", t, work.DataType),
+		)
 	}
 	ctx := stream.Context()
 	if err := g.s.auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Clusters, consumer); err != nil {
@@ -138,9 +149,16 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 	defer g.s.agents.leave(consumer, st)
 	g.s.heard(consumer)
 	g.s.log.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
-	return g.s.serveStream(stream, rpcauth.Clusters, consumer, st.gone, st.err, func(ctx context.Context, o *outlet) error {
-		return g.write(ctx, consumer, st, o)
-	})
+	return g.s.serveStream(
+		stream,
+		rpcauth.Clusters,
+		consumer,
+		st.gone,
+		st.err,
+		func(ctx context.Context, o *outlet) error {
+			return g.write(ctx, consumer, st, o)
+		},
+	)
 }
 
 func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream, o *outlet) error {

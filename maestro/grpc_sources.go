@@ -381,7 +381,13 @@ func (s *Server) tombstoneChanges(ctx context.Context, source string, ids map[st
 			return nil, err
 		}
 		changes = append(changes, &store.Change{Document: store.Document{
-			Kind: bundle.Kind, ID: d.ID, Scope: d.Consumer, Generation: d.Version, Spec: spec, UpdatedAt: d.At, Removed: true,
+			Kind:       bundle.Kind,
+			ID:         d.ID,
+			Scope:      d.Consumer,
+			Generation: d.Version,
+			Spec:       spec,
+			UpdatedAt:  d.At,
+			Removed:    true,
 		}})
 	}
 	return changes, nil

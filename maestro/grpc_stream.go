@@ -32,8 +32,14 @@ type outlet struct {
 // serveStream announces the subscription, then runs write until it fails, the
 // client goes, the server stops, or the subscription is ended, for a reason
 // that why gives. A client that takes nothing for Options.Stuck is dropped.
-func (s *Server) serveStream(stream eventStream, scope rpcauth.Scope, name string, ended <-chan struct{}, why func() error,
-	write func(context.Context, *outlet) error) error {
+func (s *Server) serveStream(
+	stream eventStream,
+	scope rpcauth.Scope,
+	name string,
+	ended <-chan struct{},
+	why func() error,
+	write func(context.Context, *outlet) error,
+) error {
 	// Clients wait for the header before they count as subscribed, so it goes
 	// out when the subscription stands.
 	if err := stream.SendHeader(metadata.Pairs("subscription-id", uuid.NewString())); err != nil {

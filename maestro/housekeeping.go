@@ -136,8 +136,11 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	var from, to time.Time
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(
-			ctx, `select coalesce((select ran_at - interval '10 minutes' from housekeeping where task = $1), 'epoch'), now() - $2::interval`,
-			done, manifestAge).Scan(&from, &to)
+			ctx,
+			`select coalesce((select ran_at - interval '10 minutes' from housekeeping where task = $1), 'epoch'), now() - $2::interval`,
+			done,
+			manifestAge,
+		).Scan(&from, &to)
 	})
 	if err != nil {
 		return fmt.Errorf("reading which manifests were dropped: %w", err)
@@ -153,7 +156,11 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	}
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(
-			ctx, `insert into housekeeping (task, ran_at) values ($1, $2) on conflict (task) do update set ran_at = excluded.ran_at`, done, to)
+			ctx,
+			`insert into housekeeping (task, ran_at) values ($1, $2) on conflict (task) do update set ran_at = excluded.ran_at`,
+			done,
+			to,
+		)
 		return err
 	})
 }
@@ -178,8 +185,12 @@ func (s *Server) purgeTombstones(ctx context.Context) error {
 	var before time.Time
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		return c.QueryRow(
-			ctx, `select greatest(now() - $1::interval, (select gone_at from ledger where gone_at is not null and not unconfirmed
-			order by gone_at desc offset $2 limit 1))`, tombstoneAge, maxTombstones).Scan(&before)
+			ctx,
+			`select greatest(now() - $1::interval, (select gone_at from ledger where gone_at is not null and not unconfirmed
+			order by gone_at desc offset $2 limit 1))`,
+			tombstoneAge,
+			maxTombstones,
+		).Scan(&before)
 	})
 	if err != nil {
 		return fmt.Errorf("reading the age of tombstones: %w", err)

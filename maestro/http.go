@@ -105,13 +105,15 @@ func noRoute(_ http.ResponseWriter, r *http.Request) error {
 
 func (s *Server) getAPI(w http.ResponseWriter, _ *http.Request) error {
 	return rest.WriteJSON(w, http.StatusOK, json.RawMessage(
-		`{"id":"maestro","href":"/api/maestro","kind":"API","versions":[{"id":"v1","href":"/api/maestro/v1","kind":"","collections":null}]}`))
+		`{"id":"maestro","href":"/api/maestro","kind":"API","versions":[{"id":"v1","href":"/api/maestro/v1","kind":"","collections":null}]}`,
+	))
 }
 
 func (s *Server) getAPIVersion(w http.ResponseWriter, _ *http.Request) error {
 	// The stale name of the collection is the original's, and its clients'.
 	return rest.WriteJSON(w, http.StatusOK, json.RawMessage(
-		`{"id":"v1","href":"/api/maestro/v1","kind":"APIVersion","collections":[{"id":"resources","href":"/api/maestro/v1/resources","kind":"ResourceList"}]}`))
+		`{"id":"v1","href":"/api/maestro/v1","kind":"APIVersion","collections":[{"id":"resources","href":"/api/maestro/v1/resources","kind":"ResourceList"}]}`,
+	))
 }
 
 // openAPIJSON is the document in its other form.
@@ -133,7 +135,12 @@ func (s *Server) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) listErrors(w http.ResponseWriter, _ *http.Request) error {
-	list := api.ErrorList{Kind: "ErrorList", Page: 1, Size: len(apierror.Catalogue), Total: int64(len(apierror.Catalogue))}
+	list := api.ErrorList{
+		Kind:  "ErrorList",
+		Page:  1,
+		Size:  len(apierror.Catalogue),
+		Total: int64(len(apierror.Catalogue)),
+	}
 	for _, e := range apierror.Catalogue {
 		list.Items = append(list.Items, apierror.Document(e.Code, e.Reason, ""))
 	}

@@ -282,8 +282,11 @@ func (i *importer) consumer(ctx context.Context, tx *store.Tx, raw json.RawMessa
 		return rowFate{}, err
 	}
 	created, updated := row.times()
-	_, err = tx.Import(ctx, store.Document{Kind: bundle.ConsumerKind, ID: row.ID, Name: row.Name, Spec: spec, Generation: 1,
-		CreatedAt: created, UpdatedAt: updated})
+	_, err = tx.Import(
+		ctx,
+		store.Document{Kind: bundle.ConsumerKind, ID: row.ID, Name: row.Name, Spec: spec, Generation: 1,
+			CreatedAt: created, UpdatedAt: updated},
+	)
 	if exists, ok := errors.AsType[*store.ExistsError](err); ok && !exists.ByName {
 		return refuse("the id is, or was, another consumer's here"), nil
 	}

@@ -280,7 +280,12 @@ func (s *Server) agentPrincipal(items []statusItem) string {
 }
 
 // takeBundle applies a bundle's statuses, one after the other.
-func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence string, events []*bundle.StatusEvent) (outcome,
+func (s *Server) takeBundle(
+	ctx context.Context,
+	tx *store.Tx,
+	id, sequence string,
+	events []*bundle.StatusEvent,
+) (outcome,
 	error) {
 	o := outcome{id: id, consumer: events[0].Topic, ack: ledger.Acknowledgement{ID: id}}
 	above := int64(0)
@@ -350,7 +355,13 @@ func (s *Server) takeBundle(ctx context.Context, tx *store.Tx, id, sequence stri
 		return o, tx.Remove(ctx, bundle.Kind, id, 0)
 	}
 	if o.lost != nil {
-		if err := ledger.LowerAcknowledged(ctx, tx, []ledger.Work{{ID: id, Generation: d.Generation}}, nil, 0); err != nil {
+		if err := ledger.LowerAcknowledged(
+			ctx,
+			tx,
+			[]ledger.Work{{ID: id, Generation: d.Generation}},
+			nil,
+			0,
+		); err != nil {
 			return o, err
 		}
 	}

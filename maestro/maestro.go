@@ -239,9 +239,16 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	s := &Server{
-		opts: o, log: o.Logger, store: st, ledger: ledger.New(st), metrics: newMetrics(o.Metrics), instance: uuid.NewString(),
-		asking: newAskingQueue(), stopping: make(chan struct{}), auth: auth,
-		watches: rest.NewWatchLimits(o.WatchesPerCaller),
+		opts:     o,
+		log:      o.Logger,
+		store:    st,
+		ledger:   ledger.New(st),
+		metrics:  newMetrics(o.Metrics),
+		instance: uuid.NewString(),
+		asking:   newAskingQueue(),
+		stopping: make(chan struct{}),
+		auth:     auth,
+		watches:  rest.NewWatchLimits(o.WatchesPerCaller),
 	}
 	if o.streams() {
 		s.agents = newAgents(s)
@@ -254,7 +261,12 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.resyncs = newResyncs(s)
 	s.asks = newStatusAsks(s)
 	s.contacts = presence.New(presence.Options{
-		Store: st, Logger: o.Logger, CLM: o.CLM, LostAfter: o.LostAfter, ReportEvery: o.ReportEvery, Leads: s.leads.Load,
+		Store:       st,
+		Logger:      o.Logger,
+		CLM:         o.CLM,
+		LostAfter:   o.LostAfter,
+		ReportEvery: o.ReportEvery,
+		Leads:       s.leads.Load,
 	})
 	s.feed = st.NewBroadcast(s.contacts.ForgetRemoved)
 	if err := s.feed.Begin(ctx); err != nil {
@@ -284,14 +296,22 @@ func (s *Server) connectBroker() {
 		subscriptions = append(subscriptions, o.Topics.AgentBroadcast.Filter())
 	}
 	s.bus = bus.NewPool(bus.PoolOptions{Connections: o.Connections, Rate: o.PublishRate, Client: bus.ClientOptions{
-		Addr: o.Broker, TLS: o.BrokerTLS, Keys: o.BrokerKeys, Username: o.BrokerUsername, Password: o.BrokerPassword, ClientID: o.BrokerClientID,
-		KeepAlive: o.BrokerTimes.KeepAlive, DialTimeout: o.BrokerTimes.Dial, MaxMessage: o.MaxMessage,
+		Addr:          o.Broker,
+		TLS:           o.BrokerTLS,
+		Keys:          o.BrokerKeys,
+		Username:      o.BrokerUsername,
+		Password:      o.BrokerPassword,
+		ClientID:      o.BrokerClientID,
+		KeepAlive:     o.BrokerTimes.KeepAlive,
+		DialTimeout:   o.BrokerTimes.Dial,
+		MaxMessage:    o.MaxMessage,
 		Subscriptions: subscriptions,
 		Handler: func(ctx context.Context, m bus.Message) {
 			s.handleAgent(ctx, m.Topic, m.Event, m.Ack)
 		},
 		OnConnected: s.onConnected,
-		Logger:      o.Logger, Registerer: o.Metrics,
+		Logger:      o.Logger,
+		Registerer:  o.Metrics,
 	}})
 }
 
@@ -329,7 +349,12 @@ func (s *Server) accepting() error {
 }
 
 // toBroker is the sendFunc of consumers that are reached by MQTT.
-func (s *Server) toBroker(ctx context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error {
+func (s *Server) toBroker(
+	ctx context.Context,
+	consumer string,
+	encode func() (bus.Event, error),
+	done func(error),
+) error {
 	return s.bus.PublishLate(ctx, s.specTopic(consumer), encode, done)
 }
 

@@ -7,6 +7,19 @@ import (
 
 // Migrations make the side tables.
 func migrations() []string {
-	return []string{ledger.LedgerSchema, ledger.DigestSchema, ledger.ForceSchema, presenceSchema, searchStatistics, ledger.AcknowledgedSchema,
-		ledger.LifeSchema, ledger.ComparedSchema, ledger.VersionSchema, housekeepingSchema, presence.Schema, ledger.BucketSchema, slotsSchema}
+	return []string{
+		ledger.LedgerSchema,
+		ledger.DigestSchema,
+		ledger.ForceSchema,
+		presenceSchema,
+		searchStatistics,
+		ledger.AcknowledgedSchema,
+		ledger.LifeSchema,
+		ledger.ComparedSchema,
+		ledger.VersionSchema,
+		housekeepingSchema,
+		presence.Schema,
+		ledger.BucketSchema,
+		slotsSchema,
+	}
 }

@@ -207,7 +207,11 @@ func (l *slotLease) look(ctx context.Context, conn *pgx.Conn) (live, holders []i
 		return live, holders, nil, err
 	}
 	rows, err := conn.Query(
-		ctx, `delete from delivery_hint where source = $1 and consumer = any($2) returning consumer`, l.s.opts.SourceID, hints)
+		ctx,
+		`delete from delivery_hint where source = $1 and consumer = any($2) returning consumer`,
+		l.s.opts.SourceID,
+		hints,
+	)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -223,7 +227,11 @@ func (l *slotLease) change(ctx context.Context, conn *pgx.Conn) (holders []int64
 			return err
 		}
 		if _, err := tx.Exec(
-			ctx, `insert into delivery_slot (source, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`, source, deliverySlots); err != nil {
+			ctx,
+			`insert into delivery_slot (source, slot) select $1, generate_series(0, $2 - 1) on conflict do nothing`,
+			source,
+			deliverySlots,
+		); err != nil {
 			return err
 		}
 		var live []int64

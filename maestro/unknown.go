@@ -128,9 +128,14 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		tag, err := tx.Exec(
-			ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, gone_at, unconfirmed) values ($1, $2, '', $3, true, now(), true)
+			ctx,
+			`insert into ledger as l (id, consumer, source, wanted, deleting, gone_at, unconfirmed) values ($1, $2, '', $3, true, now(), true)
 			on conflict (id) do update set consumer = excluded.consumer, source = '', wanted = greatest(l.wanted, excluded.wanted), deleting = true, gone_at = now(), unconfirmed = true
-			where l.gone_at is not null`, id, consumer, generation)
+			where l.gone_at is not null`,
+			id,
+			consumer,
+			generation,
+		)
 		if err != nil {
 			return err
 		}
@@ -183,10 +188,22 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 		AdoptingFor: req.Source}
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		err := tx.QueryRow(
-			ctx, `update unknown_work set adopt_source = $3, adopt_by = $4, adopt_reason = $5 where consumer = $1 and id = $2 returning generation, first_seen`,
-			consumer, id, req.Source, store.ActorFrom(ctx).Principal, req.Reason).Scan(&u.Version, &u.FirstSeenAt)
+			ctx,
+			`update unknown_work set adopt_source = $3, adopt_by = $4, adopt_reason = $5 where consumer = $1 and id = $2 returning generation, first_seen`,
+			consumer,
+			id,
+			req.Source,
+			store.ActorFrom(ctx).Principal,
+			req.Reason,
+		).Scan(&u.Version, &u.FirstSeenAt)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return rest.Errorf(http.StatusNotFound, apierror.CodeNotFound, "consumer %s has no unknown work %s", consumer, id)
+			return rest.Errorf(
+				http.StatusNotFound,
+				apierror.CodeNotFound,
+				"consumer %s has no unknown work %s",
+				consumer,
+				id,
+			)
 		}
 		return err
 	})
@@ -227,8 +244,13 @@ func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	err = s.publish(ctx, consumer, bus.Event{
-		DataContentType: wire.JSONType, ID: uuid.NewString(), Source: s.opts.SourceID, Type: work.ServerSpecs, Time: time.Now().UTC(),
-		Extensions: map[string]string{work.ExtClusterName: consumer}, Data: data,
+		DataContentType: wire.JSONType,
+		ID:              uuid.NewString(),
+		Source:          s.opts.SourceID,
+		Type:            work.ServerSpecs,
+		Time:            time.Now().UTC(),
+		Extensions:      map[string]string{work.ExtClusterName: consumer},
+		Data:            data,
 	})
 	if err != nil {
 		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not asked for its works", slog.String("consumer", consumer),
@@ -241,7 +263,10 @@ func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
 	var ids []string
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
-			ctx, `select id from unknown_work where consumer = $1 and adopt_source <> '' order by id limit 100`, consumer)
+			ctx,
+			`select id from unknown_work where consumer = $1 and adopt_source <> '' order by id limit 100`,
+			consumer,
+		)
 		if err != nil {
 			return err
 		}
@@ -281,8 +306,11 @@ func (s *Server) takeSpec(ctx context.Context, consumer string, m bus.Event) err
 		adopted = false
 		var by, reason string
 		err := tx.QueryRow(
-			ctx, `select adopt_source, adopt_by, adopt_reason from unknown_work where consumer = $1 and id = $2 and adopt_source <> ''`,
-			consumer, h.ID).Scan(&r.Source, &by, &reason)
+			ctx,
+			`select adopt_source, adopt_by, adopt_reason from unknown_work where consumer = $1 and id = $2 and adopt_source <> ''`,
+			consumer,
+			h.ID,
+		).Scan(&r.Source, &by, &reason)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

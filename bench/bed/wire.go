@@ -47,8 +47,12 @@ func (b *Bed) Spec(kind, consumer, id string, size int) *cloudevents.CloudEvent 
 			"ce-" + work.ExtMetadata: text(
 				fmt.Sprintf(`{"name":"work-%s","namespace":%q,"uid":%q,"labels":{"app":"bench"}}`, id, consumer, id)),
 		},
-		Data: &cloudevents.CloudEvent_BinaryData{BinaryData: fmt.Appendf(nil,
-			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm-%s","namespace":"default"},"data":{"value":%q}}]}`, id, filler)},
+		Data: &cloudevents.CloudEvent_BinaryData{BinaryData: fmt.Appendf(
+			nil,
+			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm-%s","namespace":"default"},"data":{"value":%q}}]}`,
+			id,
+			filler,
+		)},
 	}
 }
 
@@ -100,14 +104,23 @@ func AgentEvent(consumer, kind string, data []byte) bus.Event {
 // deleted. The hash is what both sides compare, 64 hexadecimal digits.
 func Status(consumer, id, generation, hash string, sequence int64, deleted bool) bus.Event {
 	data := fmt.Appendf(
-		nil, `{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"},`+
+		nil,
+		`{"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestWorkComplete","message":"Apply manifest work complete","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"},`+
 			`{"type":"Available","status":"True","reason":"ResourcesAvailable","message":"All resources are available","observedGeneration":%s,"lastTransitionTime":"2026-01-01T00:00:00Z"}],`+
 			`"resourceStatus":[{"resourceMeta":{"ordinal":0,"version":"v1","kind":"ConfigMap","resource":"configmaps","name":"cm","namespace":"default"},"statusFeedback":{"values":[{"name":"state","fieldValue":{"type":"String","string":%q}}]},`+
-			`"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestComplete","message":"Apply manifest complete","lastTransitionTime":"2026-01-01T00:00:00Z"}]}]}`, generation, generation, hash)
+			`"conditions":[{"type":"Applied","status":"True","reason":"AppliedManifestComplete","message":"Apply manifest complete","lastTransitionTime":"2026-01-01T00:00:00Z"}]}]}`,
+		generation,
+		generation,
+		hash,
+	)
 	if deleted {
 		data = fmt.Appendf(
-			nil, `{"conditions":[{"type":%q,"status":"True","reason":%q,"message":%q,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
-			work.ConditionDeleted, work.ReasonDeleted, fmt.Sprintf(work.MessageDeletedFormat, consumer))
+			nil,
+			`{"conditions":[{"type":%q,"status":"True","reason":%q,"message":%q,"lastTransitionTime":"2026-01-01T00:00:00Z"}]}`,
+			work.ConditionDeleted,
+			work.ReasonDeleted,
+			fmt.Sprintf(work.MessageDeletedFormat, consumer),
+		)
 	}
 	e := AgentEvent(consumer, work.StatusUpdate, data)
 	for k, v := range map[string]string{

@@ -140,10 +140,15 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 	defer conn.Close(ctx)
 	for from := 0; from < *searchable; from += 10_000 { // reported ones: nothing is delivered
 		if _, err := conn.Exec(
-			ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+			ctx,
+			`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
 			select kind, 'copy-' || n, 'mc' || n % 100, name, version, generation, jsonb_set(spec, '{metadata,labels}', jsonb_build_object('app', 'bench', 'cluster', 'c' || n / $3::int)),
 				jsonb_build_object('resourceversion', generation, 'data', '{}'::jsonb), wire, created_at + n * interval '1 ms', updated_at, n from document, generate_series($1::int, $2::int) n where kind = 'Bundle' and id = $4`,
-			from, min(from+10_000, *searchable)-1, alike, bed.ID(0)); err != nil {
+			from,
+			min(from+10_000, *searchable)-1,
+			alike,
+			bed.ID(0),
+		); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -41,7 +41,8 @@ func DecideUpdate(d *store.Document, req Request) error {
 		return rest.Errorf(http.StatusConflict, apierror.CodeConflict,
 			"the resource version is not the latest, the latest version: %d", version)
 	}
-	if jsonvalue.EqualOptional(have.Data, req.Record.Data) && jsonvalue.EqualOptional(have.Metadata, req.Record.Metadata) {
+	if jsonvalue.EqualOptional(have.Data, req.Record.Data) &&
+		jsonvalue.EqualOptional(have.Metadata, req.Record.Metadata) {
 		return nil
 	}
 	next := req.Record
@@ -66,7 +67,12 @@ func CheckChange(d store.Document, have Spec, req Request) error {
 		return rest.Errorf(http.StatusForbidden, apierror.CodeForbidden,
 			"bundle %s belongs to source %q; source %q cannot change it", d.ID, have.Source, req.Record.Source)
 	case d.Scope != req.Record.Consumer:
-		return apierror.Invalid("bundle %s is on consumer %q, not %q; a bundle cannot move", d.ID, d.Scope, req.Record.Consumer)
+		return apierror.Invalid(
+			"bundle %s is on consumer %q, not %q; a bundle cannot move",
+			d.ID,
+			d.Scope,
+			req.Record.Consumer,
+		)
 	case req.IfMatch != 0 && req.IfMatch != d.Version:
 		return rest.Errorf(http.StatusPreconditionFailed, apierror.CodeStale,
 			"the resource has changed: its version is %d, not %d; read it again", d.Version, req.IfMatch)

@@ -44,13 +44,21 @@ func CheckData(raw json.RawMessage) (*Data, error) {
 			return nil, apierror.Invalid("manifests[%d]: %s", i, err)
 		}
 		if first, twice := seen[identity]; twice {
-			return nil, apierror.Invalid("manifests[%d] is the same object as manifests[%d]: %s; name each object once", i,
-				first, identity)
+			return nil, apierror.Invalid(
+				"manifests[%d] is the same object as manifests[%d]: %s; name each object once",
+				i,
+				first,
+				identity,
+			)
 		}
 		seen[identity] = i
 	}
 	if size > maxManifests {
-		return nil, apierror.Invalid("the manifests have %d bytes, at most %d are possible; split the work", size, maxManifests)
+		return nil, apierror.Invalid(
+			"the manifests have %d bytes, at most %d are possible; split the work",
+			size,
+			maxManifests,
+		)
 	}
 	return &data, nil
 }

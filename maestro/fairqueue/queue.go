@@ -26,8 +26,9 @@ type Queue[T any] struct {
 	room   chan struct{} // closed when something was taken; nil while nobody waits
 }
 
-// Shares bound a fairQueue. A consumer whose share is used up is refused; where
-// all queues together are full, so is each that has more than an equal part.
+// Shares bound a Queue. It refuses events of a consumer whose share is used up;
+// when all queues together are full, it refuses events of each consumer that has
+// more than an equal part.
 type Shares struct {
 	Items, Bytes       int // of one consumer
 	AllItems, AllBytes int // of all
@@ -54,9 +55,9 @@ func New[T any](limits Shares) *Queue[T] {
 	return &Queue[T]{limits: limits, queues: map[string]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
 }
 
-// Put adds an event to its consumer's queue. Where one of the same key waits
-// there and replaces allows it, the new one takes its place, and the old one is
-// returned. It refuses what has no room.
+// Put adds an event to its consumer's queue. When an event of the same key waits
+// there and replaces allows it, the new event takes its place, and Put returns
+// the old one. ok is false when the consumer's queue has no room.
 func (q *Queue[T]) Put(consumer, key string, size int, value T, replaces func(old T) bool) (old *T, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,7 +89,7 @@ func (q *Queue[T]) Put(consumer, key string, size int, value T, replaces func(ol
 	return nil, true
 }
 
-// hasRoom says whether a consumer may add an event. One is always taken.
+// hasRoom reports whether a consumer may add an event. An empty queue always has room.
 func (q *Queue[T]) hasRoom(c *consumerQueue[T], size int) bool {
 	n, l := len(c.items), q.limits
 	switch {
@@ -102,8 +103,8 @@ func (q *Queue[T]) hasRoom(c *consumerQueue[T], size int) bool {
 		consumers)
 }
 
-// settle lists a queue that has something for a worker, and forgets an empty
-// one. The caller has the lock.
+// settle puts a queue with events in the list for workers, and removes an empty
+// queue. The caller has the lock.
 func (q *Queue[T]) settle(c *consumerQueue[T]) {
 	switch {
 	case len(c.items) > 0 && !c.busy && !c.listed:
@@ -122,7 +123,7 @@ func (q *Queue[T]) wake() {
 	}
 }
 
-// Taken is what a worker has taken. It must give it back by done.
+// Taken are events that a worker has taken. The worker must call Done with it.
 type Taken[T any] struct {
 	Items     []T
 	consumers []string
@@ -177,8 +178,8 @@ func (q *Queue[T]) takeNow(limit int) (t Taken[T]) {
 	return t
 }
 
-// Done gives consumers back whose events a worker has dealt with. It returns
-// those whose queues are empty now after something of theirs was refused.
+// Done lets other workers take events of these consumers again. It returns the
+// consumers whose queues are empty now and of whose events some were refused.
 func (q *Queue[T]) Done(t Taken[T]) (refused []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -194,7 +195,7 @@ func (q *Queue[T]) Done(t Taken[T]) (refused []string) {
 	return refused
 }
 
-// RoomChanged returns a channel that is closed when something has been taken.
+// RoomChanged returns a channel that is closed when a worker has taken events.
 func (q *Queue[T]) RoomChanged() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()

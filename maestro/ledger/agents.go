@@ -19,8 +19,8 @@ type Holdings struct {
 	SeenAt     *time.Time
 }
 
-// MarkCompared notes that an agent has said all that it holds, and that what we do
-// not know of it is recorded as unknown works.
+// MarkCompared records that all works of an agent were compared in this life of the
+// database: those without a bundle are recorded as unknown works.
 func (l *Ledger) MarkCompared(ctx context.Context, consumer, life string) error {
 	return l.store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(ctx, `insert into agent_compared as a (consumer, life) values ($1, $2)
@@ -32,14 +32,18 @@ func (l *Ledger) MarkCompared(ctx context.Context, consumer, life string) error 
 	})
 }
 
-// HoldingsOf reads them by consumer, of the named ones.
+// HoldingsOf reads the holdings of the named consumers, by name.
 func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...string) (map[string]Holdings, error) {
 	found := map[string]Holdings{}
 	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
-			ctx, `select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2),
+			ctx,
+			`select n, (select count(*) from unknown_work u where u.consumer = n), (select at from agent_compared a where a.consumer = n and a.life = $2),
 			(select seen_at from agent_seen s where s.consumer = n)
-			from unnest($1::text[]) n`, names, life)
+			from unnest($1::text[]) n`,
+			names,
+			life,
+		)
 		if err != nil {
 			return err
 		}
@@ -57,7 +61,7 @@ func (l *Ledger) HoldingsOf(ctx context.Context, life string, names ...string) (
 	return found, nil
 }
 
-// ConsumersWithBundles lists the consumers that have any.
+// ConsumersWithBundles lists the consumers that have bundles.
 func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []string, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `select distinct consumer from ledger where gone_at is null order by 1`)
@@ -73,13 +77,17 @@ func (l *Ledger) ConsumersWithBundles(ctx context.Context) (names []string, err 
 	return names, nil
 }
 
-// StatusHashes reads the hashes of a consumer's statuses, by all of its bundles
-// or by those of the ids.
+// StatusHashes reads the status hashes of a consumer's bundles: of all, or of those
+// with these ids.
 func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string) (hashes []work.StatusHash,
 	err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
-			ctx, `select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`, consumer, ids)
+			ctx,
+			`select id, status_hash from ledger where consumer = $1 and gone_at is null and ($2::text[] is null or id = any($2)) order by id`,
+			consumer,
+			ids,
+		)
 		if err != nil {
 			return err
 		}
@@ -92,8 +100,8 @@ func (l *Ledger) StatusHashes(ctx context.Context, consumer string, ids []string
 	return hashes, nil
 }
 
-// SourceHashes reads the hashes of the statuses of those of a source's bundles
-// that are listed.
+// SourceHashes reads the status hashes of those bundles of a source that the list
+// names.
 func (l *Ledger) SourceHashes(ctx context.Context, source string, list []work.StatusHash) (hashes []work.StatusHash,
 	err error) {
 	ids := make([]string, len(list))
@@ -102,7 +110,11 @@ func (l *Ledger) SourceHashes(ctx context.Context, source string, list []work.St
 	}
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
-			ctx, `select id, status_hash from ledger where source = $1 and gone_at is null and id = any($2)`, source, ids)
+			ctx,
+			`select id, status_hash from ledger where source = $1 and gone_at is null and id = any($2)`,
+			source,
+			ids,
+		)
 		if err != nil {
 			return err
 		}
@@ -123,8 +135,8 @@ func scanHash(row pgx.CollectableRow) (h work.StatusHash, err error) {
 	return h, err
 }
 
-// DigestAgents lists the consumers whose agents speak digests, and when they
-// did last.
+// DigestAgents lists the consumers whose agents compare by digests, with the time of
+// the last digest.
 func (l *Ledger) DigestAgents(ctx context.Context) (map[string]time.Time, error) {
 	found := map[string]time.Time{}
 	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -147,13 +159,17 @@ func (l *Ledger) DigestAgents(ctx context.Context) (map[string]time.Time, error)
 	return found, nil
 }
 
-// Unacknowledged returns those of a consumer's works whose present generation
-// is not acknowledged. Deletions are not among them: they have no status.
+// Unacknowledged selects the works of a consumer whose present generation is not
+// acknowledged. It leaves deletions out: they have no status.
 func (l *Ledger) Unacknowledged(ctx context.Context, consumer string, ids []string) (pending []string, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
-			ctx, `select id from ledger where consumer = $1 and id = any($2) and gone_at is null and not deleting and wanted > acknowledged
-			order by id`, consumer, ids)
+			ctx,
+			`select id from ledger where consumer = $1 and id = any($2) and gone_at is null and not deleting and wanted > acknowledged
+			order by id`,
+			consumer,
+			ids,
+		)
 		if err != nil {
 			return err
 		}
@@ -163,8 +179,8 @@ func (l *Ledger) Unacknowledged(ctx context.Context, consumer string, ids []stri
 	return pending, err
 }
 
-// RecordDigestUse notes whether an agent speaks digests, and when it did last.
-// One of Open Cluster Management's does not.
+// RecordDigestUse records whether an agent compares by digests, and that it did now.
+// An agent of Open Cluster Management does not.
 func (l *Ledger) RecordDigestUse(ctx context.Context, consumer string, does bool) error {
 	return l.store.Tx(ctx, func(tx *store.Tx) error {
 		sql := `insert into agent_digest as a (consumer, answered_at) select $1, now() on conflict (consumer) do update set answered_at = now()`

@@ -32,7 +32,7 @@ func NewScope(bits int, buckets []int) *Scope {
 
 func (b *Scope) Has(id string) bool { return b == nil || b.in[digest.Bucket(id, b.bits)] }
 
-// all says that every id is in the scope, so that nothing needs to be selected.
+// all reports whether every id is in the scope, so that no condition is needed.
 func (b *Scope) all() bool {
 	if b == nil {
 		return true
@@ -45,9 +45,9 @@ func (b *Scope) all() bool {
 	return true
 }
 
-// Sql is the condition on a row, whose argument has this number; args is the
+// SQL is the condition on a row, whose argument has this number; args is the
 // argument. Both are empty when every id is in the scope.
-func (b *Scope) Sql(arg int) string {
+func (b *Scope) SQL(arg int) string {
 	if b.all() {
 		return ""
 	}

@@ -17,7 +17,7 @@ type Work struct {
 	Unacknowledged bool // no status of its agent has acknowledged this generation
 }
 
-// A comparison says what a spec resync request comes to.
+// Comparison is how the works that an agent holds differ from its bundles.
 type Comparison struct {
 	Send     []Work   // the agent lacks these, holds them older, or they are to go
 	Received []Work   // the agent holds these as they are wanted
@@ -29,8 +29,8 @@ type Comparison struct {
 // list asks for everything, as in the original; an agent that holds nothing
 // wants just that.
 //
-// What the server does not know is listed, not ordered away: absence is never
-// a deletion (I8).
+// Works without a bundle are listed and not deleted: absence is never a deletion
+// (I8).
 func Compare(ours []Work, theirs []work.SpecVersion) Comparison {
 	versions := make(map[string]int64, len(theirs))
 	for _, v := range theirs {

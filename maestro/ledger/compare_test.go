@@ -12,8 +12,14 @@ func TestComparisonOfWhatAnAgentHolds(t *testing.T) {
 	ours := []Work{{ID: "new", Generation: 1, Unacknowledged: true}, {ID: "older", Generation: 3, Unacknowledged: true},
 		{ID: "equal", Generation: 2}, {ID: "unanswered", Generation: 4, Unacknowledged: true},
 		{ID: "ahead", Generation: 2}, {ID: "going", Generation: 2, Deleting: true}}
-	theirs := []work.SpecVersion{{ID: "older", Version: 2}, {ID: "equal", Version: 2}, {ID: "unanswered", Version: 4}, {ID: "ahead", Version: 7},
-		{ID: "going", Version: 2}, {ID: "strange", Version: 1}}
+	theirs := []work.SpecVersion{
+		{ID: "older", Version: 2},
+		{ID: "equal", Version: 2},
+		{ID: "unanswered", Version: 4},
+		{ID: "ahead", Version: 7},
+		{ID: "going", Version: 2},
+		{ID: "strange", Version: 1},
+	}
 	got := Compare(ours, theirs)
 	want := Comparison{
 		Send:     []Work{ours[5], ours[0], ours[1]},

@@ -26,18 +26,25 @@ type Ledger struct{ store *store.Store }
 // New returns the ledger in a database of Maestro.
 func New(st *store.Store) *Ledger { return &Ledger{st} }
 
-// Want records that a bundle is wanted as d says. It belongs in the
-// transaction that wrote d.
+// Want records that the agent is to hold a bundle as d has it, or to delete it. It
+// belongs in the transaction that wrote d.
 func Want(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) error {
 	_, err := tx.Exec(
-		ctx, `insert into ledger as l (id, consumer, source, wanted, deleting, version_offset) values ($1, $2, $3, $4, $5, $6)
+		ctx,
+		`insert into ledger as l (id, consumer, source, wanted, deleting, version_offset) values ($1, $2, $3, $4, $5, $6)
 		on conflict (id) do update set consumer = excluded.consumer, source = excluded.source, wanted = excluded.wanted, deleting = excluded.deleting,
 			version_offset = excluded.version_offset,
 			accepted_at = now(), first_sent_at = null, sent_at = null, received_at = null, applied_at = null, attempts = 0, last_error = '',
 			acknowledged = case when l.gone_at is null then l.acknowledged else 0 end,
 			sequence = case when l.gone_at is null then l.sequence else '' end,
 			status_hash = case when l.gone_at is null then l.status_hash else '' end, gone_at = null, unconfirmed = false`,
-		d.ID, d.Scope, spec.Source, d.Generation, d.DeletedAt != nil, spec.Offset)
+		d.ID,
+		d.Scope,
+		spec.Source,
+		d.Generation,
+		d.DeletedAt != nil,
+		spec.Offset,
+	)
 	if err != nil {
 		return fmt.Errorf("writing the ledger of bundle %s: %w", d.ID, err)
 	}
@@ -95,7 +102,7 @@ func (l *Ledger) PendingWorks(ctx context.Context, take func([]PendingWork), con
 	}
 }
 
-// Snapshot is what a repetition needs to know before it is sent.
+// Snapshot tells a deliverer whether a work still has to be sent again.
 type Snapshot struct {
 	Acknowledged int64
 	Gone         bool
@@ -132,9 +139,9 @@ type Attempt struct {
 	Err        string
 }
 
-// RecordAttempts records publishes: what people ask "why" for. Delivery itself does
-// not depend on it. A note comes after its publish, so one of what is no longer
-// wanted counts for nothing.
+// RecordAttempts records publishes, for people who ask why a work has not arrived.
+// Delivery does not depend on the record. An attempt is recorded after its publish;
+// an attempt of an older generation is left out.
 func (l *Ledger) RecordAttempts(ctx context.Context, notes []Attempt) error {
 	ids, generations := make([]string, len(notes)), make([]int64, len(notes))
 	deleting, times, errs := make([]bool, len(notes)), make([]time.Time, len(notes)), make([]string, len(notes))
@@ -162,8 +169,11 @@ func (l *Ledger) DeliveryOf(ctx context.Context, id string) (*api.Delivery, erro
 	err := l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		d = api.Delivery{}
 		err := c.QueryRow(
-			ctx, `select accepted_at, sent_at, received_at, applied_at, greatest(0, acknowledged - version_offset), attempts, last_error,
-				case when gone_at is null and (deleting or wanted > acknowledged) then first_sent_at end from ledger where id = $1`, id).
+			ctx,
+			`select accepted_at, sent_at, received_at, applied_at, greatest(0, acknowledged - version_offset), attempts, last_error,
+				case when gone_at is null and (deleting or wanted > acknowledged) then first_sent_at end from ledger where id = $1`,
+			id,
+		).
 			Scan(&d.AcceptedAt, &d.SentAt, &d.ReceivedAt, &d.AppliedAt, &d.AcknowledgedGeneration, &d.Attempts,
 				&d.LastError, &d.UnansweredSince)
 		if err == pgx.ErrNoRows {
@@ -204,7 +214,8 @@ func RecordAcknowledgements(ctx context.Context, tx *store.Tx, acks []Acknowledg
 		received[i], applied[i], gone[i] = a.ReceivedAt, a.AppliedAt, a.Gone
 	}
 	_, err := tx.Exec(
-		ctx, `update ledger l set acknowledged = greatest(l.acknowledged, a.generation), acknowledged_at = clock_timestamp(),
+		ctx,
+		`update ledger l set acknowledged = greatest(l.acknowledged, a.generation), acknowledged_at = clock_timestamp(),
 			sequence = case when a.sequence = '' then l.sequence else a.sequence end,
 			status_hash = case when a.hash = '' then l.status_hash else a.hash end,
 			received_at = coalesce(l.received_at, case when a.generation = l.wanted then coalesce(a.received, now()) end),
@@ -212,7 +223,14 @@ func RecordAcknowledgements(ctx context.Context, tx *store.Tx, acks []Acknowledg
 			gone_at = case when a.gone then now() else l.gone_at end
 		from unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::boolean[], $7::text[])
 			as a(id, generation, sequence, received, applied, gone, hash) where l.id = a.id`,
-		ids, generations, sequences, received, applied, gone, hashes)
+		ids,
+		generations,
+		sequences,
+		received,
+		applied,
+		gone,
+		hashes,
+	)
 	if err != nil {
 		return fmt.Errorf("writing acknowledgements: %w", err)
 	}
@@ -238,8 +256,11 @@ func LockSequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]
 
 // HeldBy reads what a consumer is to have; with a scope, of these buckets.
 func HeldBy(ctx context.Context, tx *store.Tx, consumer string, scope *Scope) ([]Work, error) {
-	rows, err := tx.Query(ctx, `select id, wanted, deleting, wanted > acknowledged from ledger where consumer = $1 and gone_at is null`+
-		scope.Sql(2), append([]any{consumer}, scope.Args()...)...)
+	rows, err := tx.Query(
+		ctx,
+		`select id, wanted, deleting, wanted > acknowledged from ledger where consumer = $1 and gone_at is null`+
+			scope.SQL(2),
+		append([]any{consumer}, scope.Args()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -249,12 +270,17 @@ func HeldBy(ctx context.Context, tx *store.Tx, consumer string, scope *Scope) ([
 	})
 }
 
-// LowerAcknowledged takes the word of an agent, which came age ago, that it holds less than
-// it had acknowledged: it was wiped, or restored. What it lacks is pending again
-// from this commit on. What it has acknowledged since then stays so: lists and
-// statuses are taken by different workers, and the one that was sent first may
-// be the one that is taken last.
-func LowerAcknowledged(ctx context.Context, tx *store.Tx, lacking []Work, versions []work.SpecVersion, age time.Duration) error {
+// LowerAcknowledged records that an agent holds less than it had acknowledged, as its
+// list from age ago shows: it was wiped, or restored. The works that it lacks are
+// pending again from this commit on. An acknowledgement since then stays: different
+// workers take lists and statuses, and may take a list after a later status.
+func LowerAcknowledged(
+	ctx context.Context,
+	tx *store.Tx,
+	lacking []Work,
+	versions []work.SpecVersion,
+	age time.Duration,
+) error {
 	has := make(map[string]int64, len(versions))
 	for _, v := range versions {
 		has[v.ID] = v.Version
@@ -280,7 +306,11 @@ func LowerAcknowledged(ctx context.Context, tx *store.Tx, lacking []Work, versio
 // generation.
 func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer string, ids []string) ([]Work, error) {
 	rows, err := tx.Query(
-		ctx, `select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`, ids, consumer)
+		ctx,
+		`select id, wanted, true from ledger where id = any($1) and consumer = $2 and gone_at is not null order by id`,
+		ids,
+		consumer,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -290,11 +320,15 @@ func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer string, ids []s
 	})
 }
 
-// ConfirmDeletion takes an agent's word that what an operator had ended is gone. It
-// reports whether that was so.
+// ConfirmDeletion records an agent's report that a work is gone which an operator
+// ended without confirmation. It reports whether there was such a work.
 func ConfirmDeletion(ctx context.Context, tx *store.Tx, consumer, id string) (bool, error) {
 	tag, err := tx.Exec(
-		ctx, `update ledger set unconfirmed = false, gone_at = now() where id = $1 and consumer = $2 and unconfirmed`, id, consumer)
+		ctx,
+		`update ledger set unconfirmed = false, gone_at = now() where id = $1 and consumer = $2 and unconfirmed`,
+		id,
+		consumer,
+	)
 	return err == nil && tag.RowsAffected() > 0, err
 }
 
@@ -305,11 +339,15 @@ type Tombstone struct {
 	At           time.Time
 }
 
-// TombstonesOf returns those of a source's bundles that are gone.
+// TombstonesOf returns the tombstones of a source's bundles among these ids.
 func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) (dead []Tombstone, err error) {
 	err = l.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(
-			ctx, `select id, consumer, wanted - version_offset, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`, ids, source)
+			ctx,
+			`select id, consumer, wanted - version_offset, gone_at from ledger where id = any($1) and source = $2 and gone_at is not null order by id`,
+			ids,
+			source,
+		)
 		if err != nil {
 			return err
 		}
@@ -325,9 +363,8 @@ func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) 
 	return dead, nil
 }
 
-// LockConsumer makes the existence of a consumer stand still for the rest of
-// the transaction: shared by those who give it a bundle, exclusive for who
-// deletes it.
+// LockConsumer locks the existence of a consumer until the transaction ends: shared
+// to give it a bundle, exclusive to delete it.
 func LockConsumer(ctx context.Context, tx *store.Tx, name string, exclusive bool) error {
 	h := fnv.New64a()
 	h.Write([]byte("maestro consumer " + name))

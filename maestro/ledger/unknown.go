@@ -25,8 +25,8 @@ type rowReader interface {
 func States(ctx context.Context, db rowReader, consumer, life string, scope *Scope) ([]work.WorkState, error) {
 	rows, err := db.Query(
 		ctx, `select id, wanted, deleting, status_hash, $2::text from ledger where consumer = $1 and gone_at is null`+
-			scope.Sql(3)+`
-		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`+scope.Sql(3), append([]any{consumer, life}, scope.Args()...)...)
+			scope.SQL(3)+`
+		union all select id, generation, false, status_hash, life from unknown_work where consumer = $1`+scope.SQL(3), append([]any{consumer, life}, scope.Args()...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func ComparableState(w work.WorkState) work.WorkState {
 // scope, of those that are in it.
 func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64,
 	scope *Scope) error {
-	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.Sql(
+	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.SQL(
 		3)+` order by id for update`,
 		append([]any{consumer, ids}, scope.Args()...)...)
 	if err != nil {
@@ -78,8 +78,13 @@ func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []st
 		generations[i] = versions[id]
 	}
 	_, err = tx.Exec(
-		ctx, `insert into unknown_work (consumer, id, generation) select $1, id, generation from unnest($2::text[], $3::bigint[]) as u(id, generation)
-		on conflict (consumer, id) do update set generation = excluded.generation where unknown_work.generation <> excluded.generation`, consumer, ids, generations)
+		ctx,
+		`insert into unknown_work (consumer, id, generation) select $1, id, generation from unnest($2::text[], $3::bigint[]) as u(id, generation)
+		on conflict (consumer, id) do update set generation = excluded.generation where unknown_work.generation <> excluded.generation`,
+		consumer,
+		ids,
+		generations,
+	)
 	return err
 }
 
@@ -91,7 +96,13 @@ func RecordUnknownStatuses(ctx context.Context, tx *store.Tx, consumer string, s
 		ids[i], hashes[i], lives[i] = w.ID, w.Status, w.Life
 	}
 	_, err := tx.Exec(
-		ctx, `update unknown_work w set status_hash = u.hash, life = u.life from unnest($2::text[], $3::text[], $4::text[]) as u(id, hash, life)
-		where w.consumer = $1 and w.id = u.id and (w.status_hash <> u.hash or w.life <> u.life)`, consumer, ids, hashes, lives)
+		ctx,
+		`update unknown_work w set status_hash = u.hash, life = u.life from unnest($2::text[], $3::text[], $4::text[]) as u(id, hash, life)
+		where w.consumer = $1 and w.id = u.id and (w.status_hash <> u.hash or w.life <> u.life)`,
+		consumer,
+		ids,
+		hashes,
+		lives,
+	)
 	return err
 }

@@ -26,7 +26,7 @@ type Lifecycle interface {
 		err error)
 }
 
-// Options are the parameters of newContacts. All but CLM are needed.
+// Options are the parameters of New. All but CLM are needed.
 type Options struct {
 	Store       *store.Store
 	Logger      *slog.Logger
@@ -45,11 +45,11 @@ const (
 	maxCalls                                = 8
 )
 
-// reporter tells the lifecycle manager which agents are heard.
+// reporter reports to the lifecycle manager which agents are present.
 type reporter struct {
 	Options
 	contacts *Tracker
-	wake     chan struct{} // holds a token when somebody is heard whom the manager does not expect
+	wake     chan struct{} // holds a token when an agent has come that was not reported present
 
 	mu       sync.Mutex
 	schedule *schedule
@@ -137,22 +137,22 @@ func (r *reporter) read(ctx context.Context) error {
 	return nil
 }
 
-// sendDue says what is due, a few words at a time, and takes no longer than
-// reportPass. It ends with the first call that the lifecycle manager does not
-// answer: the others would not fare better.
+// sendDue sends the reports that are due, a few at a time, and takes no longer than
+// passTimeout. It ends with the first call that the lifecycle manager does not
+// answer: the other calls would fail, too.
 func (r *reporter) sendDue(ctx context.Context, now time.Time) error {
-	d := newsHeardHere
+	scope := newsHeardHere
 	if r.Leads() {
-		d = allAgents
+		scope = allAgents
 	}
 	r.mu.Lock()
-	words := r.schedule.due(now, d)
+	reports := r.schedule.due(now, scope)
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxCalls)
-	for _, w := range words {
+	for _, w := range reports {
 		if ctx.Err() != nil {
 			break
 		}
@@ -210,14 +210,18 @@ func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
 	}
 }
 
-// reportOf is the report that says a word. While an agent is heard only the
+// reportOf makes the report for the lifecycle manager. While an agent is heard only the
 // time changes, which is no content of the resource: it makes no version, and
 // wakes nobody. Its times are of the database's clock, which all servers share:
 // the lifecycle manager orders reports by them.
 func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
 	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: new("Heard")}
-	report := clm.AdapterStatusCreate{Adapter: "maestro", ObservedGeneration: ref.generation, ObservedTime: w.lastHeard.Add(
-		skew)}
+	report := clm.AdapterStatusCreate{
+		Adapter:            "maestro",
+		ObservedGeneration: ref.generation,
+		ObservedTime: w.lastHeard.Add(
+			skew),
+	}
 	if w.state == absent {
 		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost"),
 			Message: new("nothing is heard of its agent")}

@@ -6,29 +6,30 @@ import (
 	"time"
 )
 
-// schedule decides what the lifecycle manager is told about agents: that one
-// is heard, from time to time and at once when it was thought lost, and that
-// one is lost when nobody has heard it for a while. It knows the time only as
-// it is told.
+// schedule decides which reports about agents are due. An agent is reported
+// present at once when it was unreported or lost, and again at each interval
+// while events of it arrive; it is reported lost when no server has received an
+// event of it for lostAfter. The schedule reads no clock.
 type schedule struct {
-	lostAfter time.Duration // how long nobody hears an agent that is lost
-	interval  time.Duration // how often one that is heard is reported
-	since     time.Time     // who begins to listen cannot know who is silent
+	lostAfter time.Duration // without an event an agent is lost after this time
+	interval  time.Duration // between two reports of a present agent
+	since     time.Time     // when this server began: what happened before is unknown to it
 
 	agents map[string]*agentState
 }
 
+// agentState is what the schedule knows of one agent.
 type agentState struct {
-	lastHeard     time.Time // the latest, by any server; of this one's clock
-	recordedAt    time.Time // the record of all servers that heard comes from, by the database's clock
-	heardHere     bool      // by this one, and not said yet
+	lastHeard     time.Time // of its last event at any server, by this server's clock
+	recordedAt    time.Time // of the last event that a server recorded, by the database's clock
+	heardHere     bool      // this server received the last event, and has not reported it
 	reported      presenceState
 	reportedAt    time.Time
-	reportedHeard time.Time // when it had been heard by then
-	refusals      int       // words in a row that were not taken
+	reportedHeard time.Time // lastHeard of the last report
+	refusals      int       // reports in a row that the lifecycle manager refused
 }
 
-// presenceState is what was said of an agent last, or is to be said.
+// presenceState is what a report says of an agent.
 type presenceState int
 
 const (
@@ -37,7 +38,7 @@ const (
 	absent
 )
 
-// dueReport is what is to be said of one agent now.
+// dueReport is a report of one agent that is due now.
 type dueReport struct {
 	consumer  string
 	state     presenceState
@@ -48,7 +49,8 @@ func newSchedule(lost, every time.Duration, now time.Time) *schedule {
 	return &schedule{lostAfter: lost, interval: every, since: now, agents: map[string]*agentState{}}
 }
 
-// observe notes that this server heard an agent. It returns whether that is news.
+// observe notes that this server received an event of an agent. It returns
+// whether a report is due because of it.
 func (a *schedule) observe(consumer string, at time.Time) (news bool) {
 	g := a.agents[consumer]
 	if g == nil {
@@ -56,7 +58,7 @@ func (a *schedule) observe(consumer string, at time.Time) (news bool) {
 		a.agents[consumer] = g
 	}
 	if at.Sub(g.lastHeard) >= a.lostAfter {
-		g.reported = unreported // another server may have said that it is lost
+		g.reported = unreported // another server may have reported it lost
 	}
 	if at.After(g.lastHeard) {
 		g.lastHeard, g.heardHere = at, true
@@ -64,9 +66,10 @@ func (a *schedule) observe(consumer string, at time.Time) (news bool) {
 	return g.reported != present
 }
 
-// merge takes what all servers know of all consumers: when each agent was heard
-// last, the zero value for never. A record that was noted before is nothing
-// new, although the time since then is measured a little differently.
+// merge takes the records of all servers: when each consumer's agent was last
+// heard, the zero value for never. Agents of other consumers are forgotten. A
+// record that was merged before changes nothing, although the time since then is
+// measured a little differently.
 func (a *schedule) merge(heard map[string]agentSeen, now time.Time) {
 	for name := range a.agents {
 		if _, ok := heard[name]; !ok {
@@ -89,47 +92,48 @@ func (a *schedule) merge(heard map[string]agentSeen, now time.Time) {
 		if at := now.Add(-seen.Ago); at.After(g.lastHeard) {
 			g.lastHeard = at
 			if g.reported == absent {
-				g.reported = unreported // who heard it says that it is back, and may be gone when it is lost again
+				g.reported = unreported // the other server reports its return, and may be gone when it is lost again
 			}
 		}
 	}
 }
 
-// reportScope is what a server says about agents.
+// reportScope is which agents a server reports.
 type reportScope uint8
 
 const (
-	// saysNews: that an agent is heard which was not, by whichever server hears it.
+	// newsHeardHere: agents that this server heard, and that were not present before.
 	newsHeardHere reportScope = iota
-	// saysAll: what any server heard, repetitions, and who is lost. One of the
-	// servers does.
+	// allAgents: agents that any server heard, repeated reports, and lost agents.
+	// One of the servers has this scope.
 	allAgents
 )
 
-// due are the words that have to be said now. Repetitions are spread: at most so
-// many at a time that all of them take half of the time between two.
-func (a *schedule) due(now time.Time, d reportScope) (words []dueReport) {
+// due returns the reports to send now. Repeated reports are spread: one call
+// returns at most so many that all agents are through in half an interval.
+func (a *schedule) due(now time.Time, scope reportScope) (reports []dueReport) {
 	var again []dueReport
 	for name, g := range a.agents {
 		silent := now.Sub(g.lastHeard)
 		if g.lastHeard.Before(a.since) {
 			silent = now.Sub(a.since)
 		}
-		news := g.heardHere || g.refusals > 0 || d == allAgents && !g.lastHeard.Before(a.since)
+		news := g.heardHere || g.refusals > 0 || scope == allAgents && !g.lastHeard.Before(a.since)
 		switch {
 		case silent >= a.lostAfter:
-			if g.reported != absent && d == allAgents {
-				words = append(words, dueReport{name, absent, g.lastHeard})
+			if g.reported != absent && scope == allAgents {
+				reports = append(reports, dueReport{name, absent, g.lastHeard})
 			}
 		case g.refusals > 0 && now.Sub(g.reportedAt) < min(a.interval, refusalWait<<min(g.refusals-1, 20)):
 		case news && g.reported != present:
-			words = append(words, dueReport{name, present, g.lastHeard})
-		case d == allAgents && g.reported == present && g.lastHeard.After(g.reportedHeard) && now.Sub(g.reportedAt) >= a.interval:
+			reports = append(reports, dueReport{name, present, g.lastHeard})
+		case scope == allAgents && g.reported == present && g.lastHeard.After(g.reportedHeard) &&
+			now.Sub(g.reportedAt) >= a.interval:
 			again = append(again, dueReport{name, present, g.lastHeard})
 		}
 	}
-	// What is news first: the others can wait until the manager is back.
-	slices.SortFunc(words, func(x, y dueReport) int {
+	// Changes first: repeated reports can wait until the lifecycle manager is back.
+	slices.SortFunc(reports, func(x, y dueReport) int {
 		return cmp.Or(-cmp.Compare(x.state, y.state), cmp.Compare(x.consumer, y.consumer))
 	})
 	slices.SortFunc(again, func(x, y dueReport) int {
@@ -137,22 +141,24 @@ func (a *schedule) due(now time.Time, d reportScope) (words []dueReport) {
 			cmp.Compare(x.consumer, y.consumer))
 	})
 	most := max(10, int(2*time.Duration(len(a.agents))*tickInterval/max(a.interval, tickInterval)))
-	return append(words, again[:min(len(again), most)]...)
+	return append(reports, again[:min(len(again), most)]...)
 }
 
-// markReported notes that a word was said.
+// markReported notes that the lifecycle manager took a report.
 func (a *schedule) markReported(w dueReport, now time.Time) {
 	if g := a.agents[w.consumer]; g != nil {
-		g.reported, g.reportedAt, g.reportedHeard, g.heardHere, g.refusals = w.state, now, w.lastHeard, g.heardHere && g.lastHeard.After(w.lastHeard), 0
+		g.reported, g.reportedAt, g.reportedHeard, g.refusals = w.state, now, w.lastHeard, 0
+		g.heardHere = g.heardHere && g.lastHeard.After(w.lastHeard)
 	}
 }
 
-// refusalWait is how soon a word is said again that was not taken. It doubles up to
-// the pace of others.
+// refusalWait is the pause after a refused report. It doubles with each refusal, up
+// to the interval.
 const refusalWait = 500 * time.Millisecond
 
-// markRefused notes that a word was not taken: the agent is not registered there, or
-// not yet. That it is heard is said again soon, since clusters wait for it.
+// markRefused notes that the lifecycle manager refused a report: the management
+// cluster is not registered, or not yet. Presence is reported again soon, since
+// clusters wait for it.
 func (a *schedule) markRefused(w dueReport, now time.Time) {
 	if g := a.agents[w.consumer]; g != nil {
 		g.reported, g.reportedAt = w.state, now

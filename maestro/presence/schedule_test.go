@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestWhatIsSaidOfAgents(t *testing.T) {
+func TestReportsThatAreDue(t *testing.T) {
 	at := func(s float64) time.Time {
 		return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(s * float64(time.Second)))
 	}

@@ -1,4 +1,5 @@
-// Package presence records when each agent was last heard and reports to the lifecycle manager which agents are present.
+// Package presence records when each agent was last heard and reports to the lifecycle manager which agents are
+// present.
 //
 // Servers that share a database share what they recorded; one of them reports for all. Only package maestro and its
 // packages import it.
@@ -18,7 +19,7 @@ import (
 	"atoll.dev/store"
 )
 
-// seenSchema: when any server heard each agent last, by the database's clock.
+// Schema is the table of when any server last heard each agent, by the database's clock.
 // The clocks of two servers are never compared: a server writes how long ago it
 // heard an agent, and reads how long ago that was.
 const Schema = `
@@ -31,9 +32,9 @@ insert into agent_seen (consumer, seen_at) select name, observed_at from documen
 	where kind = 'Consumer' and removed_at is null and observed_at is not null;
 `
 
-// Tracker records which agents were heard, at a pace: at most once in
-// seenEvery for each consumer, all of them in one statement, and off the path
-// of events.
+// Tracker records when agents were heard: at most once in recordInterval for
+// each consumer, all consumers in one statement, and off the path of events. It
+// is safe for concurrent use.
 type Tracker struct {
 	store    *store.Store
 	log      *slog.Logger
@@ -49,7 +50,7 @@ const (
 	flushInterval  = 500 * time.Millisecond
 )
 
-// New returns contacts that know no agent yet.
+// New returns a Tracker that knows no agent yet.
 func New(o Options) *Tracker {
 	c := &Tracker{store: o.Store, log: o.Logger, unrecorded: map[string]time.Time{}, recorded: map[string]time.Time{}}
 	if o.CLM != nil {
@@ -58,7 +59,7 @@ func New(o Options) *Tracker {
 	return c
 }
 
-// Heard notes that an agent was heard now.
+// Heard notes an event of an agent. It does not wait for the database.
 func (c *Tracker) Heard(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +154,9 @@ func (c *Tracker) Recorded(ctx context.Context) (seen map[string]agentSeen, cloc
 	err = c.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		seen = map[string]agentSeen{}
 		rows, err := conn.Query(
-			ctx, `select c.now, consumer, seen_at, c.now - seen_at from (select clock_timestamp() as now) c left join agent_seen on true`)
+			ctx,
+			`select c.now, consumer, seen_at, c.now - seen_at from (select clock_timestamp() as now) c left join agent_seen on true`,
+		)
 		if err != nil {
 			return err
 		}

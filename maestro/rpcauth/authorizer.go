@@ -1,7 +1,8 @@
 // Package rpcauth decides who calls over gRPC and what a caller may do.
 //
-// A caller is known by a certificate of the region's CA, by one of another CA, or by a token that a Kubernetes API server
-// reviews; what it may do follows from the region's own rule, from a file of rules, or from that API server. Only package
+// A caller is known by a certificate of the region's CA, by one of another CA, or by a token that a Kubernetes API
+// server reviews; what it may do follows from the region's own rule, from a file of rules, or from that API server.
+// Only package
 // maestro and its packages import it.
 package rpcauth
 
@@ -46,7 +47,7 @@ const (
 	TrustForeignCA              // users of the rules, by a CA that is not the region's
 )
 
-// Options are the parameters of newAuthorizer.
+// Options are the parameters of New.
 type Options struct {
 	RulesFile string                 // "": there are no rules. Read again when it changes
 	Tokens    *KubeOptions           // nil: tokens count nothing
@@ -194,8 +195,15 @@ func (a *Authorizer) Authorize(ctx context.Context, verb Verb, scope Scope, name
 			return nil
 		}
 	}
-	return rest.Errorf(http.StatusForbidden, apierror.CodeForbidden, "%s may not call Maestro: %s on /%s/%s", c.user, verb,
-		scope, name)
+	return rest.Errorf(
+		http.StatusForbidden,
+		apierror.CodeForbidden,
+		"%s may not call Maestro: %s on /%s/%s",
+		c.user,
+		verb,
+		scope,
+		name,
+	)
 }
 
 // CheckAgain asks again whether a subscription may go on: rules change, tokens

@@ -15,7 +15,10 @@ import (
 // limit less the headroom, however its data is written.
 func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		value, err := json.Marshal(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "<", ">", "&", "\u2028", "é", "€", "\n"}), 0, 200).Draw(rt, "value"))
+		value, err := json.Marshal(
+			rapid.SliceOfN(rapid.SampledFrom([]string{"a", "<", ">", "&", "\u2028", "é", "€", "\n"}), 0, 200).
+				Draw(rt, "value"),
+		)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -24,8 +27,14 @@ func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
 			text = strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028").Replace(text)
 		}
 		space := strings.Repeat(" ", rapid.IntRange(0, 50).Draw(rt, "space"))
-		r := bundle.Spec{EventID: "e", Source: "s", ID: "w1", Consumer: "mc1", Metadata: json.RawMessage(`{"labels":{"a":"b"}}`),
-			Data: json.RawMessage(`{` + space + `"manifests": ` + text + `}`)}
+		r := bundle.Spec{
+			EventID:  "e",
+			Source:   "s",
+			ID:       "w1",
+			Consumer: "mc1",
+			Metadata: json.RawMessage(`{"labels":{"a":"b"}}`),
+			Data:     json.RawMessage(`{` + space + `"manifests": ` + text + `}`),
+		}
 		spec, err := bundle.Marshal(r)
 		if err != nil {
 			rt.Fatal(err)

@@ -31,19 +31,33 @@ const (
 // DecodeSpec reads a spec event of a source.
 func DecodeSpec(m bus.Event) (bundle.Request, error) {
 	req := bundle.Request{Record: bundle.Spec{
-		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: JSONType,
-		Consumer: m.Extensions[work.ExtClusterName], ID: m.Extensions[work.ExtResourceID], LogTracing: m.Extensions[work.ExtLogTracing],
+		EventID:     m.ID,
+		Source:      m.Source,
+		SpecVersion: "1.0",
+		Type:        m.Type,
+		ContentType: JSONType,
+		Consumer:    m.Extensions[work.ExtClusterName],
+		ID:          m.Extensions[work.ExtResourceID],
+		LogTracing:  m.Extensions[work.ExtLogTracing],
 	}}
 	switch {
 	case m.Source == "":
 		return req, apierror.Invalid("the event has no source")
 	case len(m.Source) > MaxSource:
-		return req, apierror.Invalid("the event's source has %d bytes, at most %d are possible", len(m.Source), MaxSource)
+		return req, apierror.Invalid(
+			"the event's source has %d bytes, at most %d are possible",
+			len(m.Source),
+			MaxSource,
+		)
 	}
 	for _, name := range []string{work.ExtMetadata, work.ExtLogTracing} {
 		if n := len(m.Extensions[name]); n > maxExtension {
-			return req, apierror.Invalid("extension %s has %d bytes, at most %d are possible; leave out annotations", name, n,
-				maxExtension)
+			return req, apierror.Invalid(
+				"extension %s has %d bytes, at most %d are possible; leave out annotations",
+				name,
+				n,
+				maxExtension,
+			)
 		}
 	}
 	if err := bundle.CheckID(req.Record.ID); err != nil {
@@ -54,7 +68,10 @@ func DecodeSpec(m bus.Event) (bundle.Request, error) {
 	}
 	text, present := m.Extensions[work.ExtResourceVersion]
 	if !present {
-		return req, apierror.Invalid("extension %s is missing; 0 takes whatever version is there", work.ExtResourceVersion)
+		return req, apierror.Invalid(
+			"extension %s is missing; 0 takes whatever version is there",
+			work.ExtResourceVersion,
+		)
 	}
 	var err error
 	if req.Version, err = parseVersion(work.ExtResourceVersion, text); err != nil {
@@ -94,9 +111,16 @@ func parseVersion(name, text string) (int64, error) {
 func DecodeStatus(topic string, m bus.Event) (bundle.StatusEvent, error) {
 	ev := bundle.StatusEvent{Topic: topic}
 	ev.Record = bundle.Status{
-		EventID: m.ID, Source: m.Source, SpecVersion: "1.0", Type: m.Type, ContentType: JSONType,
-		Consumer: m.Extensions[work.ExtClusterName], ID: m.Extensions[work.ExtResourceID], OriginalSource: m.Extensions[work.ExtOriginalSource],
-		Sequence: m.Extensions[work.ExtSequenceID], Hash: m.Extensions[work.ExtStatusHash],
+		EventID:        m.ID,
+		Source:         m.Source,
+		SpecVersion:    "1.0",
+		Type:           m.Type,
+		ContentType:    JSONType,
+		Consumer:       m.Extensions[work.ExtClusterName],
+		ID:             m.Extensions[work.ExtResourceID],
+		OriginalSource: m.Extensions[work.ExtOriginalSource],
+		Sequence:       m.Extensions[work.ExtSequenceID],
+		Hash:           m.Extensions[work.ExtStatusHash],
 	}
 	if err := bundle.CheckID(ev.Record.ID); err != nil {
 		return ev, err
@@ -253,7 +277,11 @@ func Canonical(data []byte) ([]byte, error) {
 // holds although its deletion was confirmed before. There is no data any more.
 func EncodeTombstone(consumer, id string, generation int64, sourceID string, now time.Time) bus.Event {
 	return bus.Event{
-		DataContentType: JSONType, ID: uuid.NewString(), Source: sourceID, Type: work.SpecResyncResponse, Time: now.UTC(),
+		DataContentType: JSONType,
+		ID:              uuid.NewString(),
+		Source:          sourceID,
+		Type:            work.SpecResyncResponse,
+		Time:            now.UTC(),
 		Extensions: map[string]string{
 			work.ExtClusterName:       consumer,
 			work.ExtResourceID:        id,
@@ -267,9 +295,13 @@ func EncodeTombstone(consumer, id string, generation int64, sourceID string, now
 func EncodeStatusResync(consumer string, hashes []work.StatusHash, sourceID string) (bus.Event, error) {
 	data, err := json.Marshal(work.StatusHashes{Hashes: hashes})
 	return bus.Event{
-		DataContentType: JSONType, ID: uuid.NewString(), Source: sourceID, Type: work.StatusResync, Time: time.Now().UTC(),
-		Extensions: map[string]string{work.ExtClusterName: consumer},
-		Data:       data,
+		DataContentType: JSONType,
+		ID:              uuid.NewString(),
+		Source:          sourceID,
+		Type:            work.StatusResync,
+		Time:            time.Now().UTC(),
+		Extensions:      map[string]string{work.ExtClusterName: consumer},
+		Data:            data,
 	}, err
 }
 

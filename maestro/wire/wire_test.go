@@ -24,13 +24,17 @@ func sampleBundle(t *testing.T) store.Document {
 	m := bus.Event{
 		DataContentType: JSONType, ID: "event-1", Source: "src", Type: work.SpecCreate, Time: created,
 		Extensions: map[string]string{
-			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "0",
-			work.ExtMetadata: `{"name":"mine","labels":{"a":"<b>"},"creationTimestamp":null}`, work.ExtLogTracing: `{"k":"v"}`,
+			work.ExtResourceID:      "w1",
+			work.ExtClusterName:     "mc1",
+			work.ExtResourceVersion: "0",
+			work.ExtMetadata:        `{"name":"mine","labels":{"a":"<b>"},"creationTimestamp":null}`,
+			work.ExtLogTracing:      `{"k":"v"}`,
 		},
 		Data: []byte(
 			`{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"big":"9007199254740993"}}],` +
 				`"deleteOption":{"propagationPolicy":"Orphan"},"manifestConfigs":[{"resourceIdentifier":{"group":"","resource":"configmaps","name":"x","namespace":""}}],` +
-				`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"s"}}}}`),
+				`"executer":{"subject":{"type":"ServiceAccount","serviceAccount":{"namespace":"n","name":"s"}}}}`,
+		),
 	}
 	m.Extensions[work.ExtMetadata] = strings.Replace(m.Extensions[work.ExtMetadata], `"<b>"`, `"b"`, 1)
 	req, err := DecodeSpec(m)
@@ -51,11 +55,16 @@ func withStatus(t *testing.T, d store.Document) store.Document {
 	ev, err := DecodeStatus("mc1", bus.Event{
 		DataContentType: JSONType, ID: "status-1", Source: "mc1-agent", Type: work.StatusUpdate,
 		Extensions: map[string]string{
-			work.ExtResourceID: "w1", work.ExtClusterName: "mc1", work.ExtResourceVersion: "2", work.ExtOriginalSource: "maestro",
-			work.ExtSequenceID: "123", work.ExtStatusHash: "abc",
+			work.ExtResourceID:      "w1",
+			work.ExtClusterName:     "mc1",
+			work.ExtResourceVersion: "2",
+			work.ExtOriginalSource:  "maestro",
+			work.ExtSequenceID:      "123",
+			work.ExtStatusHash:      "abc",
 		},
 		Data: []byte(
-			`{"manifestBundle":{"manifests":[]},"conditions":[{"type":"Applied","status":"True"}],"resourceStatus":[{"resourceMeta":{"ordinal":0},"statusFeedback":{"values":[{"name":"n","fieldValue":{"type":"Integer","integer":3}}]},"conditions":[]}]}`),
+			`{"manifestBundle":{"manifests":[]},"conditions":[{"type":"Applied","status":"True"}],"resourceStatus":[{"resourceMeta":{"ordinal":0},"statusFeedback":{"values":[{"name":"n","fieldValue":{"type":"Integer","integer":3}}]},"conditions":[]}]}`,
+		),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +135,10 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gone.Type != work.SpecDelete || gone.ID == m.ID || gone.Extensions["deletiontimestamp"] != "2026-01-03T00:00:00Z" ||
-		!jsonvalue.EqualOptional(gone.Data, m.Data) || !gone.Time.After(m.Time) {
+	if gone.Type != work.SpecDelete || gone.ID == m.ID ||
+		gone.Extensions["deletiontimestamp"] != "2026-01-03T00:00:00Z" ||
+		!jsonvalue.EqualOptional(gone.Data, m.Data) ||
+		!gone.Time.After(m.Time) {
 		t.Errorf("%+v", gone)
 	}
 
@@ -181,7 +192,8 @@ func TestTheEventsTowardsSources(t *testing.T) {
 			`{"id":"x","source":"mc1-agent","specVersion":"1.0","type":"io.open-cluster-management.works.v1alpha1.manifestbundles.status.update_request","attributes":{
 		"contenttype":{"ceString":"application/json"},"ce-time":{"ceTimestamp":"2026-01-02T03:04:05.000006Z"},
 		"ce-resourceid":{"ceString":"w1"},"ce-resourceversion":{"ceInteger":2},"ce-clustername":{"ceString":"mc1"},"ce-originalsource":{"ceString":"maestro"},
-		"ce-sequenceid":{"ceString":"123"},"ce-statushash":{"ceString":"abc"},"ce-metadata":{"ceString":"{\"creationTimestamp\":\"2026-01-02T03:04:05Z\",\"labels\":{\"a\":\"b\"},\"name\":\"mine\"}"}}}`), &want); err != nil {
+		"ce-sequenceid":{"ceString":"123"},"ce-statushash":{"ceString":"abc"},"ce-metadata":{"ceString":"{\"creationTimestamp\":\"2026-01-02T03:04:05Z\",\"labels\":{\"a\":\"b\"},\"name\":\"mine\"}"}}}`,
+		), &want); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
