@@ -225,7 +225,7 @@ func (r *recalled) Recall(match func(Event) bool) {
 
 // Events of other replicas' resources cost no time, those of this one's keep to
 // the pace, and each resource is told of once.
-func TestTheCalmQueueKeepsItsPace(t *testing.T) {
+func TestPacedQueueKeepsItsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewPacedQueue(50)
 		for i := range 1000 {

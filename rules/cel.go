@@ -13,27 +13,27 @@ import (
 )
 
 var (
-	// ErrCost says that an evaluation was ended because it is too expensive.
+	// ErrCost is the error of an evaluation that exceeded its cost limit.
 	ErrCost = errors.New("operation cancelled: actual cost limit exceeded")
-	// ErrAbsent says that an expression reads a member, an element or a variable that is not there.
+	// ErrAbsent is the error of an expression that reads a member, an element or a variable that does not
+	// exist.
 	ErrAbsent = errors.New("it is not there")
-	// ErrInterrupted says that its context ended first.
+	// ErrInterrupted is the error of an evaluation whose context ended.
 	ErrInterrupted = errors.New("operation interrupted")
 )
 
-// CompileError says what is wrong with an expression: one line for each
-// problem, followed by the place.
+// CompileError has the problems of an expression: one line for each, followed by its place.
 type CompileError struct{ Issues string }
 
 func (e *CompileError) Error() string { return e.Issues }
 
-// Summary is the first problem without the place.
+// Summary returns the first problem without its place.
 func (e *CompileError) Summary() string {
 	first, _, _ := strings.Cut(e.Issues, "\n | ")
 	return first
 }
 
-// Type is what an expression, a variable or an argument is.
+// Type is the type of an expression, a variable or an argument.
 type Type int
 
 const (
@@ -59,15 +59,14 @@ func (t Type) String() string {
 	return [...]string{"dyn", "bool", "int", "double", "string", "timestamp", "duration", "list", "map"}[t]
 }
 
-// Options say what expressions may use, besides the CEL standard, optional
-// types (a.?b.orValue(c)), and the extensions for strings and lists.
+// Options has the variables and functions of expressions, besides the CEL standard, optional types
+// (a.?b.orValue(c)), and the extensions for strings and lists.
 type Options struct {
 	Variables map[string]Type
 	Functions []Function
-	// Cost is the limit of one evaluation; a look at a field costs one. The
-	// time that cel-go takes to count grows with the square of the cost: the
-	// default of 100,000 takes at most about 20 ms, Kubernetes' 1,000,000
-	// would take seconds.
+	// Cost limits one evaluation; reading a field costs 1. cel-go's accounting takes time that grows with
+	// the square of the cost: at most about 20 ms for the default of 100,000, seconds for Kubernetes'
+	// 1,000,000.
 	Cost uint64
 }
 
@@ -81,14 +80,13 @@ type Env struct {
 const (
 	maxExpression = 64 << 10
 	maxNesting    = 64
-	// interruptEvery is after how many rounds of a comprehension the context
-	// is asked.
+	// interruptEvery is the number of rounds of a comprehension between two checks of the context.
 	interruptEvery = 100
 	// maxRange is the longest list that lists.range makes.
 	maxRange = 100_000
 )
 
-// NewEnv errs when names are no identifiers or clash.
+// NewEnv returns an environment. It errs when names are no identifiers or clash.
 func NewEnv(o Options) (*Env, error) {
 	if o.Cost == 0 {
 		o.Cost = 100_000
@@ -122,9 +120,8 @@ type Program struct {
 	program cel.Program
 }
 
-// Compile checks an expression and that its result can be of the wanted type;
-// where only the values will tell, Eval does. The error is a *CompileError
-// when the expression is wrong.
+// Compile compiles an expression whose result can have the wanted type; where the type depends on values,
+// Eval checks it. The error is a *CompileError for a wrong expression.
 func (e *Env) Compile(expression string, want Type) (p *Program, err error) {
 	defer recovered(&err)
 	checked, issues := e.env.Compile(expression)
@@ -146,22 +143,20 @@ func (e *Env) program(text string, checked *cel.Ast, want Type) (*Program, error
 	return &Program{text, want, prg}, nil
 }
 
-// String is the expression as it was written.
+// String returns the source text.
 func (p *Program) String() string { return p.text }
 
-// Result is what an evaluation gave: a JSON-like value, a time.Time or a
-// time.Duration, and what it cost.
+// Result is the outcome of an evaluation: a JSON-like value, a time.Time or a time.Duration, and the cost.
 type Result struct {
 	Value any
 	Cost  uint64
 }
 
-// Eval evaluates over the variables. The cost is told with an error, too. It
-// errs with ErrCost, with ErrInterrupted and the context's cause, or with what
-// went wrong in the expression.
+// Eval evaluates the expression over variables. The error is ErrCost, ErrInterrupted with the context's
+// cause, ErrAbsent, or another failure of the expression. The result has the cost also with an error.
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (r Result, err error) {
 	defer recovered(&err)
-	if ctx.Err() != nil { // comprehensions ask now and then only
+	if ctx.Err() != nil { // comprehensions check the context only every interruptEvery rounds
 		return r, fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 	}
 	out, details, err := p.program.ContextEval(ctx, vars)
@@ -213,15 +208,14 @@ func isAbsence(err error) bool {
 	return false
 }
 
-// recovered makes a panic an error: whatever an expression does, its user
-// goes on.
+// recovered turns a panic of cel-go into an error.
 func recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("rules: internal error: %v", r)
 	}
 }
 
-// references are the variables that an expression reads.
+// references collects the variables that an expression reads.
 func references(e ast.Expr, bound map[string]int, found map[string]bool) {
 	switch e.Kind() {
 	case ast.IdentKind:

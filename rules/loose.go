@@ -11,15 +11,15 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// CompileLoose compiles an expression that was written for an evaluator that
-// checks no types before it evaluates. It is Compile, but
+// CompileLoose compiles an expression that was written for an evaluator without type checks. It is
+// Compile, but
 //
-//   - names that are not declared are variables of any type; it returns them,
-//     sorted. An evaluation that reads one that it was not given errs.
+//   - undeclared names are variables of any type; it returns them, sorted. An evaluation that reads one
+//     without a value errs with ErrAbsent.
 //   - the arms of a condition may be of different types.
 //   - whole numbers and literal fractions may be mixed in arithmetic.
 //
-// The error is a *CompileError when the expression is wrong.
+// The error is a *CompileError for a wrong expression.
 func (e *Env) CompileLoose(expression string) (p *Program, undeclared []string, err error) {
 	defer recovered(&err)
 	parsed, issues := e.env.Parse(expression)
@@ -49,8 +49,7 @@ func (e *Env) CompileLoose(expression string) (p *Program, undeclared []string, 
 	return p, undeclared, err
 }
 
-// undeclared are the variables that an expression reads and that nobody
-// declared.
+// undeclared returns the undeclared variables that an expression reads.
 func (e *Env) undeclared(root ast.Expr) []string {
 	found := map[string]bool{}
 	references(root, map[string]int{}, found)
@@ -73,8 +72,8 @@ func (e *Env) undeclared(root ast.Expr) []string {
 	})
 }
 
-// loosen wraps in double() what is added to a literal fraction and, when types
-// are to be forgotten, in dyn() what a checker compares.
+// loosen wraps the operand beside a literal fraction in double(). With forget it wraps the arms of
+// conditions and the sides of comparisons in dyn(), so that their types may differ.
 func loosen(tree *ast.AST, forget bool) {
 	f := ast.NewExprFactory()
 	next := ast.MaxID(tree)
@@ -111,7 +110,7 @@ func loosen(tree *ast.AST, forget bool) {
 	}))
 }
 
-// fraction says whether an expression is a literal double.
+// fraction reports whether an expression is a literal double.
 func fraction(x ast.Expr) bool {
 	if x.Kind() != ast.LiteralKind {
 		return false

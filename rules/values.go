@@ -13,27 +13,26 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 )
 
-// Function is one that expressions may call. It must be pure, and is given and
-// gives values as Eval does.
+// Function is a function of expressions. It must be pure. Its arguments and results are values as Eval
+// returns them.
 type Function struct {
 	Name   string
 	Params []Type
 	Result Type
 	// Method makes it a method of its first parameter: a.name(b).
 	Method bool
-	// With names variables that are given before the arguments without being
-	// written: so a function may depend on what is evaluated. Not for methods.
+	// With names variables whose values Do gets before the arguments, so that a function may depend on the
+	// evaluation's variables. Not for methods.
 	With []string
 	Do   func(args []any) (any, error)
 
-	// hidden functions are called by a macro that has the name.
+	// hidden functions are called through a macro of the name.
 	hidden bool
 }
 
 func (f Function) macro() bool { return len(f.With) > 0 || f.hidden }
 
-// internal is the name under which a macro's function is declared: none that
-// can be written.
+// internal returns the name of the declared function; that of a macro cannot be written in expressions.
 func (f Function) internal() string {
 	if f.macro() {
 		return "@" + f.Name
@@ -74,7 +73,7 @@ func (f Function) option() cel.EnvOption {
 	return cel.Function(f.internal(), cel.Overload(id, params, f.Result.cel(), binding))
 }
 
-// expansion turns a call into one with all arguments.
+// expansion returns the macro that adds the variables of With to a call.
 func (f Function) expansion() cel.Macro {
 	expand := func(m cel.MacroExprFactory, target ast.Expr, args []ast.Expr) (ast.Expr, *cel.Error) {
 		var all []ast.Expr
@@ -92,14 +91,13 @@ func (f Function) expansion() cel.Macro {
 	return cel.GlobalMacro(f.Name, len(f.Params), expand)
 }
 
-// maxString is the longest string that replace and join make. The extension's
-// own count what they cost when it is too late: two calls could fill any
-// memory.
+// maxString is the longest result of replace and join, in bytes. The extension's own functions count their
+// cost after the fact, so two calls could exhaust the memory.
 const maxString = 1 << 20
 
 var errTooLong = fmt.Errorf("%w: a string of more than %d bytes", ErrCost, maxString)
 
-// guarded are functions that take the place of the extension's.
+// guarded returns the functions that replace the extension's.
 func guarded() []Function {
 	replace := func(args []any) (any, error) {
 		s, old, with, n := args[0].(string), args[1].(string), args[2].(string), -1
@@ -145,7 +143,7 @@ func guarded() []Function {
 	}
 }
 
-// estimator prices our functions by what they read and make.
+// estimator computes the cost of our functions from the sizes of arguments and result.
 type estimator struct{}
 
 func (estimator) CallCost(_, overload string, args []ref.Val, result ref.Val) *uint64 {
@@ -161,11 +159,10 @@ func (estimator) CallCost(_, overload string, args []ref.Val, result ref.Val) *u
 	return &cost
 }
 
-// maxNative is how many values a result may have.
+// maxNative is the largest number of values in a result.
 const maxNative = 100_000
 
-// native turns a CEL value into a JSON-like one. What came in as such goes
-// out as it is.
+// native converts a CEL value to a JSON-like one. A value that came in as a variable is not copied.
 func native(v ref.Val) (any, error) {
 	left := maxNative
 	return nativeOf(v, &left)
@@ -236,6 +233,7 @@ func nativeOf(v ref.Val, left *int) (any, error) {
 	return nil, fmt.Errorf("a result is of the type %s, which has no JSON", v.Type().TypeName())
 }
 
+// holds reports whether a value has the type.
 func (t Type) holds(v any) bool {
 	ok := true
 	switch t {
