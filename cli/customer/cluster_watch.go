@@ -29,9 +29,8 @@ type news struct {
 	gone    bool
 }
 
-// lookOn calls tell with everything that becomes known of a cluster, from its
-// beginning, and tick about ten times a second, until either is done, which
-// tell or tick, or fails, or ctx ends.
+// lookOn follows a cluster: it calls tell with each event since the cluster was created, and tick about ten times a
+// second, until one of them returns an error (errReached when the wait is over) or ctx ends.
 func lookOn(ctx context.Context, api *client.Client, id string, tell func(news) error, tick func() error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -96,7 +96,7 @@ func addIdentity(cmd *cobra.Command, f *identityFlags) {
 	}
 }
 
-// optionalIdentity is for commands that say themselves when one is needed.
+// optionalIdentity makes the flags of an identity optional, for commands that check themselves when one is needed.
 func optionalIdentity(cmd *cobra.Command) {
 	for _, name := range []string{"identity", "pki", "ca"} {
 		delete(cmd.Flags().Lookup(name).Annotations, cobra.BashCompOneRequiredFlag)
@@ -105,11 +105,11 @@ func optionalIdentity(cmd *cobra.Command) {
 
 var errNoIdentity = errors.New("--identity, --pki and --ca are needed")
 
-// given says whether there is to be an identity.
+// given reports whether all parts of an identity are given.
 func (f identityFlags) given() bool { return f.dir != "" && f.url != "" && f.caFile != "" }
 
-// empty says whether nothing of an identity was given. A part of one is a
-// mistake, and no reason to go on without.
+// empty reports whether no part of an identity is given. A partial identity is a mistake of the caller: it must not
+// make a connection plain.
 func (f identityFlags) empty() bool { return f == identityFlags{} }
 
 // parts run side by side; the first that fails ends the others.
@@ -118,13 +118,13 @@ type parts struct {
 	ctx     context.Context
 	started atomic.Bool
 
-	// What says how the service is outlives its parts.
+	// The health port outlives the parts.
 	opsCtx context.Context
 	endOps context.CancelFunc
 	ops    sync.WaitGroup
 }
 
-// begin starts the health port, before anything that may have to wait.
+// begin starts the health port. Call it before anything that may wait for another service.
 func (s *System) begin(ctx context.Context) (*parts, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	p := &parts{group: group, ctx: ctx}
@@ -155,8 +155,7 @@ func (p *parts) run(f func(context.Context) error) {
 	p.group.Go(func() error { return f(p.ctx) })
 }
 
-// wait says that all parts are there, and returns when they have ended: nil
-// when the process was told to stop.
+// wait marks the service as started and returns when all parts have ended: nil when ctx was cancelled.
 func (p *parts) wait() error {
 	p.started.Store(true)
 	err := p.group.Wait()
@@ -165,7 +164,7 @@ func (p *parts) wait() error {
 	return err
 }
 
-// aside serves health and metrics on l until all parts have ended.
+// aside serves health and metrics on l until all parts have ended, so that they can be read while parts stop.
 func (p *parts) aside(describe func(*rest.Server), s *System, l net.Listener) {
 	server := &rest.Server{Handler: rest.Observe(rest.Options{Log: s.Log}, s.Ops.Handler()), Log: s.Log}
 	describe(server)
@@ -190,7 +189,7 @@ func (s *System) startTracing(ctx context.Context, name string, on bool) (err er
 	return err
 }
 
-// openIdentity gets the service's identity and keeps it fresh.
+// openIdentity loads or requests the service's certificate, and renews it while the service runs.
 func (s *System) openIdentity(p *parts, name pki.Name) (*pki.Identity, error) {
 	if s.identity.caHash != "" {
 		if err := pki.PinCA(p.ctx, s.identity.url, s.identity.caHash, s.identity.caFile); err != nil {

@@ -15,7 +15,7 @@ import (
 // Version is set by the linker.
 var Version = "development"
 
-// Session is what every verb needs: the streams, and the home it works on.
+// Session is one run of the command line: its streams, and the home of a region on this machine.
 type Session struct {
 	In          io.Reader
 	Out, Err    io.Writer
@@ -27,8 +27,8 @@ func (c *Session) Home() (local.Home, error) { return local.OpenHome(c.HomeDir) 
 
 func (c *Session) Printf(format string, args ...any) { fmt.Fprintf(c.Out, format, args...) }
 
-// RefuseUnknownVerb and showHelp are for commands that only hold others: without a verb
-// they show them, with an unknown one they fail.
+// RefuseUnknownVerb and ShowHelp are for commands that only group others: without a verb such a command prints its help,
+// with an unknown verb it fails.
 func RefuseUnknownVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

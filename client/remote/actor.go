@@ -4,8 +4,8 @@ import (
 	"context"
 )
 
-// Actor is on whose behalf a service calls another one. Only callers that are
-// services of the region are believed.
+// Actor names the person or service on whose behalf a service calls another one. The called service believes it only
+// from services of the region.
 type Actor struct {
 	Principal string // ARN
 	Account   string

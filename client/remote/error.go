@@ -13,9 +13,8 @@ import (
 	"atoll.dev/api/platform"
 )
 
-// Error is what a service of the region answered instead of what was asked
-// for, or that it did not answer: then Status is 503, Code is
-// CodeUnreachable, and Err says why.
+// Error is an error answer of a service, or the fact that it did not answer: then Status is 503, Code is
+// CodeUnreachable, and Err has the reason.
 type Error struct {
 	Status     int    // HTTP status, also of errors that came over gRPC
 	Code       string // stable, for programs
