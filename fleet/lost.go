@@ -14,7 +14,7 @@ import (
 func (r reading) lost() bool {
 	for _, report := range r.seen.Reports {
 		for _, c := range report.Conditions {
-			if report.Adapter == presenceAdapter && c.Type == "Available" {
+			if report.Adapter == presenceAdapter && c.Type == conditionAvailable {
 				return c.Status == "False"
 			}
 		}

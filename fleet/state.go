@@ -9,6 +9,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 
@@ -21,7 +22,10 @@ const (
 )
 
 // presenceAdapter is the adapter that reports whether a management cluster's agent is connected.
-const presenceAdapter = "maestro"
+const presenceAdapter = string(cluster.AdapterMaestro)
+
+// conditionAvailable is True in that report while the agent is connected.
+const conditionAvailable = string(cluster.ConditionAvailable)
 
 // silence is how long the report on an agent may stay unchanged before the agent counts as lost. Maestro
 // repeats the report every minute while it receives messages of the agent, and reports a loss at once;
@@ -128,7 +132,7 @@ func stateOf(declared api.ManagementClusterState, seen presence, recent bool) (s
 		}
 		state = api.Lost
 		for _, c := range r.Conditions {
-			if c.Type == "Available" && c.Status == "True" && recent {
+			if c.Type == conditionAvailable && c.Status == "True" && recent {
 				return cmp.Or(declared, api.Ready), r.ObservedAt
 			}
 		}
