@@ -9,14 +9,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"atoll.dev/internal/atomicfile"
@@ -293,66 +289,6 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 	}
 }
 
-// Run keeps the certificate valid until ctx is done: it renews at two thirds of
-// its life, with a new key, and tries again with back-off as long as it takes.
-// Connections that are open stay as they are; new ones show the new
-// certificate. Of a server it also keeps the revocation list, see
-// [Identity.ServerTLS]. It returns nil.
-func (id *Identity) Run(ctx context.Context) error {
-	var follower sync.WaitGroup
-	follower.Go(func() { id.followCRL(ctx) })
-	defer follower.Wait()
-	for attempt := 0; ; {
-		wait := time.Until(renewAt(id.Certificate()))
-		if attempt > 0 {
-			wait = backoff(attempt)
-		}
-		if pause(ctx, min(wait, clockCheck)) != nil {
-			return nil
-		}
-		if wait > clockCheck {
-			continue
-		}
-		if err := id.Renew(ctx); err != nil {
-			attempt++
-			id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "certificate not renewed, will be tried again",
-				slog.String("identity", string(id.o.Name)), slog.Any("error", err),
-				slog.Time("expires", id.Certificate().NotAfter))
-			continue
-		}
-		attempt = 0
-		id.o.Logger.LogAttrs(ctx, slog.LevelInfo, "certificate renewed",
-			slog.String("identity", string(id.o.Name)), slog.Time("expires", id.Certificate().NotAfter))
-	}
-}
-
-// Renew gets a certificate for a new key now: by the present certificate, and
-// by the join token, when there is one, if the certificate is refused.
-func (id *Identity) Renew(ctx context.Context) error {
-	err := id.renewByCertificate(ctx)
-	if err == nil {
-		return id.dropToken()
-	}
-	if r, ok := errors.AsType[*refusal](err); ok && r.final() {
-		if token, tokenErr := id.token(); tokenErr == nil && token != "" {
-			return id.enrolAnew(ctx, token, err)
-		}
-	}
-	return fmt.Errorf("renewing the certificate at %s: %w", id.o.URL, err)
-}
-
-func (id *Identity) renewByCertificate(ctx context.Context) error {
-	key, err := newKey()
-	if err != nil {
-		return err
-	}
-	cert, err := id.requestCertificate(ctx, key, "")
-	if err != nil {
-		return err
-	}
-	return id.save(key, cert)
-}
-
 // Check is a readiness check: the certificate is valid now, and of a server the
 // revocation list is known.
 func (id *Identity) Check(context.Context) error {
@@ -379,93 +315,10 @@ func (id *Identity) ClientTLS(serverName string) *tls.Config {
 	}
 }
 
-// token returns the join token, or "" when there is none that is not spent.
-func (id *Identity) token() (string, error) {
-	text, err := id.tokenText()
-	if err != nil || text == "" {
-		return "", err
-	}
-	spent, err := os.ReadFile(filepath.Join(id.o.Dir, spentFile))
-	if err == nil && string(spent) == tokenHash(text) {
-		return "", id.removeToken()
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return text, err
-}
-
-func (id *Identity) tokenText() (string, error) {
-	if id.o.Token != "" || id.o.TokenFile == "" {
-		return id.o.Token, nil
-	}
-	data, err := os.ReadFile(id.o.TokenFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("reading the join token: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
-}
-
-// dropToken remembers that the token is spent, once there is a certificate on
-// disk, and removes its file.
-func (id *Identity) dropToken() error {
-	text, err := id.tokenText()
-	if err != nil || text == "" {
-		return err
-	}
-	if err := atomicfile.Write(filepath.Join(id.o.Dir, spentFile), []byte(tokenHash(text)), 0o600); err != nil {
-		return err
-	}
-	return id.removeToken()
-}
-
-// removeToken removes the token's file. One that is mounted, as a Secret is,
-// stays.
-func (id *Identity) removeToken() error {
-	if id.o.TokenFile == "" {
-		return nil
-	}
-	err := os.Remove(id.o.TokenFile)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) ||
-		errors.Is(err, syscall.EBUSY) {
-		return nil
-	}
-	return err
-}
-
-// renewAt is two thirds into a certificate's life, which begins when it was
-// issued: from NotBefore, a short life would have been over at its birth.
-func renewAt(c *x509.Certificate) time.Time {
-	issued := c.NotBefore.Add(skew)
-	return issued.Add(c.NotAfter.Sub(issued) / 3 * 2)
-}
-
 func newTLSCertificate(der []byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, err
 	}
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
-}
-
-// backoff doubles from retryMin to retryMax, with jitter: it spreads what many
-// processes do after one outage.
-func backoff(attempt int) time.Duration {
-	d := retryMin << min(attempt, 8)
-	d = min(d, retryMax)
-	return d/2 + rand.N(d/2)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
