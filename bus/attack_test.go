@@ -11,7 +11,7 @@ import (
 
 // Every form of a topic or filter that is not the agent's own, each on a
 // connection that may already have been ended for the last.
-func TestI7NoFormOfATopicLeadsElsewhere(t *testing.T) {
+func TestI7NoSpellingOfATopicReachesAnother(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	own := sourceTopic("c1")
 	for _, filter := range []string{
@@ -54,7 +54,7 @@ func TestI7NoFormOfATopicLeadsElsewhere(t *testing.T) {
 }
 
 // What is refused beside something that is allowed stays refused.
-func TestI7OneFilterDoesNotCarryAnother(t *testing.T) {
+func TestI7AnAllowedFilterAllowsNoOther(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 	c := b.rawAgent(t, "c1")
@@ -75,7 +75,7 @@ func TestI7OneFilterDoesNotCarryAnother(t *testing.T) {
 		}
 	}
 	if p, ok := c.next().(*packets.Publish); !ok || p.Topic != sourceTopic("c1") {
-		t.Errorf("the agent of c1 heard %+v", p)
+		t.Errorf("the agent of c1 received %+v", p)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestI7TricksOfTheProtocol(t *testing.T) {
 			t.Errorf("%s: %+v", name, answer)
 		}
 	}
-	heard := b.connectListener(t)
+	received := b.connectListener(t)
 	for name, will := range map[string]*packets.Connect{
 		"its own topic":   {WillTopic: agentTopic("c1")},
 		"another's topic": {WillTopic: agentTopic("c2")},
@@ -130,18 +130,18 @@ func TestI7TricksOfTheProtocol(t *testing.T) {
 	if err := agent.Publish(t.Context(), agentTopic("c3"), testEvent("last")); err != nil {
 		t.Fatal(err)
 	}
-	if m := receive(t, heard); m.Event.ID != "last" {
-		t.Errorf("the server heard %+v", m)
+	if m := receive(t, received); m.Event.ID != "last" {
+		t.Errorf("the server received %+v", m)
 	}
 }
 
-// connectListener hears all agents, as Maestro does.
+// connectListener subscribes to the events of all agents, as Maestro does.
 func (b *testBroker) connectListener(t *testing.T) <-chan Message {
-	heard := make(chan Message, 100)
+	received := make(chan Message, 100)
 	b.connect("system:maestro", ClientOptions{ClientID: "maestro", Subscriptions: []string{
 		Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
-		Handler: func(_ context.Context, m Message) { m.Ack(); heard <- m }})
-	return heard
+		Handler: func(_ context.Context, m Message) { m.Ack(); received <- m }})
+	return received
 }
 
 // matches is MQTT 5, section 4.7, word by word.
@@ -168,7 +168,7 @@ var anyFilter = rapid.Custom(func(t *rapid.T) string {
 })
 
 // What is granted by a filter is within the filters that the table has.
-func TestI7WhatIsCoveredMatchesNothingMore(t *testing.T) {
+func TestI7ACoveredFilterMatchesNothingMore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		allowed, filter, topic := anyFilter.Draw(t, "allowed"), anyFilter.Draw(t, "filter"), anyFilter.Draw(t, "topic")
 		if strings.ContainsAny(topic, "+#") {
@@ -180,7 +180,7 @@ func TestI7WhatIsCoveredMatchesNothingMore(t *testing.T) {
 	})
 }
 
-// No client id is good for two names, so nobody ends another's connection.
+// Two names never may use the same client id, so no client can end another's connection.
 func TestI7AClientIDHasOneOwner(t *testing.T) {
 	r := newRules("maestro", map[string]Service{"system:maestro": {}, "system:sentinel": {}, "system:c1": {}})
 	name := rapid.SampledFrom([]string{"c1", "maestro", "maestro-2", "c1-agent-client", "maestro-agent-client",

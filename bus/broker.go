@@ -18,7 +18,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// BrokerOptions say how the embedded broker is reached and what it takes.
+// BrokerOptions configure the embedded broker: TLS, limits and the rights of services.
 type BrokerOptions struct {
 	TLS        *tls.Config // must require client certificates and name their CA
 	Source     string      // the source id in topics; default "maestro"
@@ -28,9 +28,9 @@ type BrokerOptions struct {
 	MaxPacket  uint32 // default 4 MiB
 	MaxPending int    // bytes that may wait for one slow client before it is cut off; default 64 MiB
 
-	// Services says what of the region's services, by their certificates' names,
-	// may use the bus. Default: system:maestro, the source of all works, and
-	// system:clm and system:adapter, who talk on EventTopic and HelloTopic.
+	// Services holds the rights of the region's services, by the common names of
+	// their certificates. Default: system:maestro, the source of all works, and
+	// system:clm and system:adapter, which use EventTopic and HelloTopic.
 	Services map[string]Service
 }
 
@@ -50,9 +50,9 @@ func (o BrokerOptions) withDefaults() BrokerOptions {
 	return o
 }
 
-// Broker is an MQTT 5 broker in this process that keeps nothing: no session
-// outlives its connection, no message is retained, no will is left. A client
-// is who its certificate says, and may do what rules say.
+// Broker is an MQTT 5 broker in this process that keeps nothing: it ends a session
+// with its connection, retains no message and accepts no will. The common name of
+// a client's certificate is the client's identity; rules decide on its rights.
 type Broker struct {
 	o       BrokerOptions
 	server  *mqtt.Server
@@ -60,15 +60,16 @@ type Broker struct {
 	slow    prometheus.Counter
 	refused prometheus.Counter
 	gate    *gate
-	log     *rate.Limiter // of what anybody can cause
+	log     *rate.Limiter // for log lines that any unauthenticated client can cause
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // nil once the broker stops
-	owners map[string]*peer      // who has a client id
+	owners map[string]*peer      // by client id
 }
 
 const (
-	// takeoverTimeout is how long a client waits for the end of its last connection.
+	// takeoverTimeout bounds how long a new connection waits for the end of the old
+	// connection with its client id.
 	takeoverTimeout = 10 * time.Second
 	maxClients      = 20_000
 )
@@ -79,7 +80,7 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	if o.TLS == nil || o.TLS.ClientAuth != tls.RequireAndVerifyClientCert || o.TLS.ClientCAs == nil {
 		return nil,
 			errors.New(
-				"broker: TLS must require client certificates and verify them against a CA of the region's: they are " +
+				"broker: TLS must require client certificates and verify them against the region's CA: the certificates are " +
 					"the identities")
 	}
 	capabilities := mqtt.NewDefaultServerCapabilities()
@@ -89,12 +90,12 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	capabilities.RetainAvailable = 0
 	capabilities.TopicAliasMaximum = 0
 	capabilities.MaximumSessionExpiryInterval = 0
-	capabilities.MaximumMessageExpiryInterval = 0 // messages expire when their sender says so
+	capabilities.MaximumMessageExpiryInterval = 0 // no limit but the expiry that the sender sets
 	capabilities.ReceiveMaximum = 8192
 	capabilities.MaximumInflight = math.MaxUint16
 	capabilities.MaximumClientWritesPending = 4 * maxQueued
 	capabilities.MaximumPacketSize = o.MaxPacket
-	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true // or each PUBACK repeats its event's attributes
+	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true // else each PUBACK repeats the attributes of its event
 	b := &Broker{
 		o: o, conns: map[net.Conn]struct{}{}, owners: map[string]*peer{}, gate: newGate(), log: rate.NewLimiter(1, 20),
 		slow: prometheus.NewCounter(prometheus.CounterOpts{
@@ -106,7 +107,7 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	}
 	b.server = mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
-		// It logs whole packets, whose payloads may hold Secrets: the hook logs instead.
+		// The library logs whole packets, whose payloads may hold Secrets; the hook logs instead.
 		Logger:                 slog.New(slog.DiscardHandler),
 		SysTopicResendInterval: int64((24 * time.Hour).Seconds()),
 	})
@@ -120,6 +121,7 @@ func NewBroker(o BrokerOptions) (*Broker, error) {
 	return b, nil
 }
 
+// register registers the broker's metrics.
 func (b *Broker) register(r prometheus.Registerer) {
 	r.MustRegister(b.slow, b.refused)
 	for name, metric := range map[string]struct {
@@ -154,7 +156,7 @@ func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
 			if ctx.Err() != nil || errors.Is(acceptErr, net.ErrClosed) {
 				break
 			}
-			if !isPassing(acceptErr) {
+			if !isTemporary(acceptErr) {
 				err = fmt.Errorf("broker: accepting: %w", acceptErr)
 				break
 			}
@@ -169,25 +171,25 @@ func (b *Broker) Serve(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		pause = acceptPause
-		proven := b.gate.enter(conn.RemoteAddr())
-		if proven == nil {
+		identified := b.gate.enter(conn.RemoteAddr())
+		if identified == nil {
 			b.refused.Inc()
 			if b.log.Allow() {
 				b.o.Logger.Warn("connection refused: too many others have not shown a certificate yet", "remote",
 					conn.RemoteAddr().String())
 			}
-			cutOff(conn)
+			resetConnection(conn)
 			continue
 		}
 		if !b.track(conn) {
-			proven()
+			identified()
 			conn.Close()
 			continue
 		}
 		clients.Go(func() {
 			defer b.untrack(conn)
-			defer proven()
-			b.serve(ctx, conn, proven)
+			defer identified()
+			b.serve(ctx, conn, identified)
 		})
 	}
 	b.serving.Store(false)
@@ -206,12 +208,12 @@ func (b *Broker) Check(context.Context) error {
 	return nil
 }
 
-// serve serves a connection until it ends. It calls proven once the client has a
-// client id.
-func (b *Broker) serve(ctx context.Context, conn net.Conn, proven func()) {
+// serve completes the TLS handshake and serves the connection until it ends. It
+// calls identified once the client owns a client id.
+func (b *Broker) serve(ctx context.Context, conn net.Conn, identified func()) {
 	defer conn.Close()
 	secured := tls.Server(conn, b.o.TLS)
-	deadline := time.Now().Add(provenWithin)
+	deadline := time.Now().Add(identifyTimeout)
 	hctx, cancel := context.WithDeadline(ctx, deadline)
 	err := secured.HandshakeContext(hctx)
 	cancel()
@@ -221,33 +223,36 @@ func (b *Broker) serve(ctx context.Context, conn net.Conn, proven func()) {
 		}
 		return
 	}
-	secured.SetDeadline(deadline) // until CONNECT; then the keep-alive's
+	secured.SetDeadline(deadline) // until CONNECT; afterwards the keep-alive sets deadlines
 	leaf := secured.ConnectionState().VerifiedChains[0][0]
 	name := leaf.Subject.CommonName
 	p := newPeer(secured, conn, name, b.o.MaxPending, func() {
 		b.slow.Inc()
 		b.o.Logger.Warn("client too slow", "name", name, "remote", conn.RemoteAddr().String())
 	})
-	p.proven = proven
-	// A certificate proves nothing once it has expired. Its owner has a newer one.
+	p.identified = identified
+	// An expired certificate proves no identity. A running client has renewed it and
+	// connects again with the new one.
 	expiry := time.AfterFunc(time.Until(leaf.NotAfter), func() {
 		b.o.Logger.Info("client's certificate has expired", "name", name, "remote", conn.RemoteAddr().String())
-		p.cut()
+		p.reset()
 	})
 	defer expiry.Stop()
 	var writer sync.WaitGroup
 	writer.Go(p.send)
 	b.server.EstablishConnection("tls", p)
-	b.disown(p)
+	b.releaseClientID(p)
 	p.Close()
 	writer.Wait()
 }
 
-// own gives a client id to p. Its last owner, when it is the same client on an
-// older connection, is ended before: the library forgets a client and its
-// subscriptions by client id, so what it would forget for the old connection a
-// moment later would be the new one's. Another's id is not given.
-func (b *Broker) own(id string, p *peer) error {
+// claimClientID makes p the owner of a client id. When the same client owns it on
+// an older connection, claimClientID ends that connection first and waits until
+// the library has removed it: the library removes clients and subscriptions by
+// client id, so a later removal of the old connection would remove those of the
+// new one. It fails when a client with another name owns the id, or when the old
+// connection does not end within takeoverTimeout.
+func (b *Broker) claimClientID(id string, p *peer) error {
 	deadline := time.NewTimer(takeoverTimeout)
 	defer deadline.Stop()
 	for {
@@ -256,7 +261,7 @@ func (b *Broker) own(id string, p *peer) error {
 		if old == nil {
 			p.clientID, b.owners[id] = id, p
 			b.mu.Unlock()
-			p.proven()
+			p.identified()
 			return nil
 		}
 		b.mu.Unlock()
@@ -264,19 +269,20 @@ func (b *Broker) own(id string, p *peer) error {
 			return errors.New("client id is in use by another")
 		}
 		old.Close()
-		patience := time.AfterFunc(farewell, old.cut)
+		resetTimer := time.AfterFunc(closeTimeout, old.reset)
 		select {
 		case <-old.ended:
-			patience.Stop()
+			resetTimer.Stop()
 		case <-deadline.C:
-			patience.Stop()
+			resetTimer.Stop()
 			return errors.New("the last connection with this client id does not end")
 		}
 	}
 }
 
-// disown takes p's client id back, once the library has forgotten the client.
-func (b *Broker) disown(p *peer) {
+// releaseClientID ends p's ownership of its client id. It is called after the
+// library has removed the client.
+func (b *Broker) releaseClientID(p *peer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.owners[p.clientID] == p {
@@ -285,6 +291,7 @@ func (b *Broker) disown(p *peer) {
 	close(p.ended)
 }
 
+// track records a connection for closeAll. It returns false once the broker stops.
 func (b *Broker) track(conn net.Conn) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -295,12 +302,14 @@ func (b *Broker) track(conn net.Conn) bool {
 	return true
 }
 
+// untrack removes a connection that has ended.
 func (b *Broker) untrack(conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.conns, conn)
 }
 
+// closeAll closes all connections, and makes track refuse new ones.
 func (b *Broker) closeAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

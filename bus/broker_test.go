@@ -13,7 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-func TestI7WhatIsNotAllowedIsAnswered(t *testing.T) {
+func TestI7RefusedPublishesAreAnswered(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	c := b.rawAgent(t, "c1")
 	// On one connection: a refusal is an answer, not the end of the client.
@@ -38,7 +38,7 @@ func TestI7WhatIsNotAllowedIsAnswered(t *testing.T) {
 	}
 }
 
-func TestI7AServiceDoesWhatTheTableSays(t *testing.T) {
+func TestI7ServicesHaveTheRightsOfTheTable(t *testing.T) {
 	b := startBroker(t, BrokerOptions{Services: map[string]Service{
 		"system:sentinel": {Publish: []string{"events/work"}},
 		"system:adapter":  {Read: []string{"events/#"}},
@@ -110,7 +110,7 @@ func TestI7AnExpiredCertificateEndsItsConnection(t *testing.T) {
 	}
 }
 
-func TestABrokerThatWouldNotKnowItsClientsIsRefused(t *testing.T) {
+func TestABrokerWithoutClientCertificatesIsRefused(t *testing.T) {
 	ca := newAuthority(t)
 	for name, config := range map[string]*tls.Config{
 		"no TLS":          nil,
@@ -124,7 +124,7 @@ func TestABrokerThatWouldNotKnowItsClientsIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheBrokerSaysItsLimits(t *testing.T) {
+func TestTheBrokerAnnouncesItsLimits(t *testing.T) {
 	b := startBroker(t, BrokerOptions{MaxPacket: 100_000})
 	small, never := uint32(50_000), uint32(3600)
 	_, ack, err := b.raw(t, b.ca.client(t, "c1"), &packets.Connect{ClientID: agentClientID("c1"), KeepAlive: 3600,
@@ -144,9 +144,9 @@ func TestTheBrokerSaysItsLimits(t *testing.T) {
 	}
 }
 
-// Fifty agents that speak at once are heard by one server, all of them, and
-// nobody is disconnected.
-func TestI6ManySpeakersToOneListenerLoseNothing(t *testing.T) {
+// One server receives all events of fifty agents that publish at once, and the broker
+// disconnects no client.
+func TestI6ManyPublishersToOneSubscriberLoseNothing(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const agents, each = 50, 200
 		var mu sync.Mutex
@@ -187,21 +187,22 @@ func TestI6ManySpeakersToOneListenerLoseNothing(t *testing.T) {
 		case <-lost:
 			t.Fatal("the server was disconnected")
 		case <-time.After(60 * time.Second):
-			t.Fatalf("heard %v", next)
+			t.Fatalf("received %v", next)
 		}
 	})
 }
 
-// Two replicas share all consumers; each consumer is heard by one, in order.
-func TestReplicasHearAConsumerInOrder(t *testing.T) {
+// Two replicas share the events of all consumers; one replica receives all events of a
+// consumer, in order.
+func TestOneReplicaReceivesAConsumerInOrder(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	const agents, each = 8, 50
-	heard := make(chan [2]string, agents*each)
+	received := make(chan [2]string, agents*each)
 	for _, id := range []string{"maestro-a", "maestro-b"} {
 		b.connect("system:maestro", ClientOptions{ClientID: id,
 			Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers,
 				Kind: AgentEvents}.Share().Filter()},
-			Handler: func(_ context.Context, m Message) { m.Ack(); heard <- [2]string{id, m.Topic} }})
+			Handler: func(_ context.Context, m Message) { m.Ack(); received <- [2]string{id, m.Topic} }})
 	}
 	for i := range agents {
 		name := fmt.Sprintf("c%d", i)
@@ -214,7 +215,7 @@ func TestReplicasHearAConsumerInOrder(t *testing.T) {
 	}
 	by := map[string]map[string]bool{}
 	for range agents * each {
-		m := receive(t, heard)
+		m := receive(t, received)
 		if by[m[1]] == nil {
 			by[m[1]] = map[string]bool{}
 		}
@@ -222,7 +223,7 @@ func TestReplicasHearAConsumerInOrder(t *testing.T) {
 	}
 	for topic, replicas := range by {
 		if len(replicas) != 1 {
-			t.Errorf("%s was heard by %v", topic, replicas)
+			t.Errorf("%s was received by %v", topic, replicas)
 		}
 	}
 }

@@ -310,7 +310,7 @@ func TestAcknowledgementsKeepTheOrderOfArrival(t *testing.T) {
 	out := make(chan *packets.ControlPacket, 10)
 	here, there := net.Pipe()
 	defer there.Close()
-	c := &connection{conn: here, out: out, gone: make(chan struct{}), inflight: newInflight(time.Second)}
+	c := &connection{conn: here, out: out, closed: make(chan struct{}), inflight: newInflight(time.Second)}
 	in := []*inbound{{id: 5}, {id: 6}, {id: 7}}
 	c.inbox = append(c.inbox, in...)
 	c.ack(in[2])
@@ -329,7 +329,7 @@ func TestAcknowledgementsKeepTheOrderOfArrival(t *testing.T) {
 	c.ack(in[0]) // does nothing
 }
 
-func TestI6AClientComesBackAfterTheBrokerAndSaysSo(t *testing.T) {
+func TestI6AClientReconnectsAndCallsOnConnected(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		connected := make(chan struct{}, 10)
 		got := make(chan Message, 10)
@@ -346,7 +346,7 @@ func TestI6AClientComesBackAfterTheBrokerAndSaysSo(t *testing.T) {
 			}
 		}
 		if err := agent.Check(t.Context()); err == nil {
-			t.Error("a client without a broker says that it is ready")
+			t.Error("a client without a broker is ready")
 		}
 		b.start()
 		receive(t, connected)
@@ -363,7 +363,7 @@ func TestI6AClientComesBackAfterTheBrokerAndSaysSo(t *testing.T) {
 	})
 }
 
-func TestWhatIsInFlightFailsWithTheConnection(t *testing.T) {
+func TestPublishesInFlightFailWithTheConnection(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 		results := make(chan error, 100)

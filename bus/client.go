@@ -15,58 +15,62 @@ import (
 )
 
 var (
-	// ErrDisconnected: the event did not reach the broker, or nobody knows.
+	// ErrDisconnected means that the event did not reach the broker, or that the connection
+	// ended before the broker acknowledged it.
 	ErrDisconnected = errors.New("not connected to the broker")
-	// ErrTooLarge: the event is over the broker's limit and was not sent.
+	// ErrTooLarge means that the event exceeds the broker's limit and was not sent.
 	ErrTooLarge = errors.New("the event is larger than the broker takes")
-	// ErrUnacknowledged: the broker did not acknowledge the event in time
-	// (ClientOptions.AckTimeout). It may have been delivered.
+	// ErrUnacknowledged means that the broker did not acknowledge the event within
+	// ClientOptions.AckTimeout. The event may have been delivered.
 	ErrUnacknowledged = errors.New("the broker did not acknowledge the event in time")
-	// ErrNotAuthorized: the broker's rules do not allow the topic.
+	// ErrNotAuthorized means that the broker's rules do not allow the topic.
 	ErrNotAuthorized = errors.New("the broker does not allow this topic")
-	// ErrUnheard: the broker took the event, and nobody has subscribed to its
-	// topic. Only clients that ask for it (ClientOptions.TellUnheard) are told.
-	ErrUnheard = errors.New("nobody hears this topic")
+	// ErrNoSubscriber means that the broker accepted the event, and no client has
+	// subscribed to its topic. Only clients with ClientOptions.RequireSubscriber get it.
+	ErrNoSubscriber = errors.New("no client has subscribed to this topic")
 )
 
-// ClientOptions say which broker, who connects, and what it wants to hear.
+// ClientOptions configure a client: the broker, the client's identity, its subscriptions
+// and handlers.
 type ClientOptions struct {
 	Addr string      // host:port
 	TLS  *tls.Config // nil: plain TCP, unless there are Keys
-	// instead of TLS; read for each connection, and when they change the client connects anew
+	// Keys replace TLS. They are read for each connection; when they change, the client
+	// connects again.
 	Keys               func() (Keys, error)
-	Username, Password string   // of brokers that want them
-	ClientID           string   // another connection with the same one ends this
+	Username, Password string   // for brokers that require them
+	ClientID           string   // a second connection with the same id ends the first
 	Subscriptions      []string // topic filters, QoS 1
 
-	// TellUnheard has a publish that nobody hears fail with ErrUnheard, where the
-	// broker says so (MQTT's "no matching subscribers"; Atoll's does for the events
-	// of adapters).
-	TellUnheard bool
+	// RequireSubscriber makes a publish fail with ErrNoSubscriber when the broker answers
+	// "no matching subscribers" (MQTT's reason 0x10). Atoll's broker does so for the events
+	// of adapters.
+	RequireSubscriber bool
 
 	// Structured sends events as JSON objects. Without it, attributes are user
-	// properties. Both are understood always.
+	// properties. The client always reads both.
 	Structured bool
 
-	// Handler gets each event, one at a time and in order, and must hand it
-	// over quickly: while it runs, nothing is read. It, or whoever it hands the
-	// message to, calls Ack once what the event says is durable.
+	// Handler gets each event, one at a time and in order. It must return quickly: the
+	// client reads nothing while it runs. The handler, or the goroutine to which it passes
+	// the message, calls Ack once the effect of the event is durable.
 	Handler func(ctx context.Context, m Message)
 
 	// OnConnected is called after each connect, once all subscriptions are
-	// acknowledged: what was missed meanwhile must be asked for. It runs beside
-	// the handler; its context ends with the connection.
+	// acknowledged. It must ask for the events that were lost while the client was
+	// disconnected. It runs concurrently with the handler; its context ends with the
+	// connection.
 	OnConnected func(ctx context.Context)
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 
 	DialTimeout time.Duration // for connecting and subscribing; default 5 s
-	KeepAlive   time.Duration // default 10 s; a silent broker is given up after 1.5 times that
-	// bytes of an event as it is sent, for brokers that do not say theirs; 0: no limit but the
-	// broker's
+	KeepAlive   time.Duration // default 10 s; a connection without packets ends after 1.5 times that
+	// MaxMessage bounds an encoded event, in bytes, for brokers that announce no limit; 0:
+	// only the broker's limit.
 	MaxMessage int
-	Window     int           // events sent and not yet acknowledged; default 1,000, at most what the broker takes
+	Window     int           // unacknowledged events; default 1,000, at most the broker's Receive Maximum
 	AckTimeout time.Duration // for the broker's acknowledgement of an event; default 10 s
 	MinBackoff time.Duration // default 20 ms
 	MaxBackoff time.Duration // default 2 s
@@ -103,37 +107,37 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	return o
 }
 
-// Message is a received event. Ack tells the broker that it was taken; it may
-// be called by any goroutine, in any order (the client keeps the order that
-// MQTT wants), and does nothing once the connection is gone.
+// Message is a received event. Ack acknowledges it to the broker. Any goroutine may
+// call Ack, in any order (the client sends acknowledgements in the order that MQTT
+// requires); it does nothing after the connection has ended.
 type Message struct {
 	Topic string
 	Event Event
 	Ack   func()
 }
 
-// Client is a connection to a broker that comes back when it is lost. Use
-// NewClient, then Run; the other methods may be called by many goroutines.
+// Client keeps a connection to a broker and connects again when it is lost. Use
+// NewClient, then Run; the other methods are safe for concurrent use.
 type Client struct {
 	o       ClientOptions
 	metrics *clientMetrics
-	badLog  *rate.Limiter // undecodable messages are logged at this pace
-	lostLog *rate.Limiter // and attempts to connect
+	badLog  *rate.Limiter // limits the log lines about undecodable messages
+	lostLog *rate.Limiter // limits the log lines about lost connections
 
-	keysEvery time.Duration // how often keys on disk are looked at
+	keysEvery time.Duration // interval at which the keys on disk are read
 
-	mu    sync.Mutex
-	conn  *connection // nil while disconnected
-	why   error       // why it is nil
-	lost  time.Time   // since when
-	limit int         // the broker's when it was last connected; 0: none known
+	mu      sync.Mutex
+	conn    *connection // nil while disconnected
+	lastErr error       // why conn is nil
+	lostAt  time.Time   // when the last connection ended
+	limit   int         // the broker's packet limit at the last connect; 0: unknown
 }
 
 // NewClient returns a client that does nothing until Run.
 func NewClient(o ClientOptions) *Client {
 	o = o.withDefaults()
 	return &Client{
-		o: o, why: errors.New("not connected yet"), lost: time.Now(), badLog: rate.NewLimiter(
+		o: o, lastErr: errors.New("not connected yet"), lostAt: time.Now(), badLog: rate.NewLimiter(
 			1, 5), lostLog: rate.NewLimiter(rate.Every(30*time.Second), 3),
 		metrics: newClientMetrics(o.Registerer), keysEvery: keysInterval,
 	}
@@ -148,13 +152,13 @@ func (c *Client) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		lived := time.Since(begun) > c.o.MaxBackoff
-		if lived {
+		wasConnected := time.Since(begun) > c.o.MaxBackoff
+		if wasConnected {
 			backoff = c.o.MinBackoff
 		}
-		// An outage can be long. Its beginning is said, and then that it lasts.
+		// An outage can be long: its beginning is a warning, and then one attempt in 30 seconds.
 		level := slog.LevelDebug
-		if c.lostLog.Allow() || lived {
+		if c.lostLog.Allow() || wasConnected {
 			level = slog.LevelWarn
 		}
 		c.o.Logger.Log(ctx, level, "broker connection lost", "broker", c.o.Addr, "error", err, "retry_in",
@@ -170,11 +174,11 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// serve makes one connection and returns when it is gone.
+// serve connects once and returns when the connection has ended.
 func (c *Client) serve(ctx context.Context) error {
 	conn, err := dial(ctx, c)
 	if err != nil {
-		c.down(err)
+		c.markDisconnected(err)
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -183,45 +187,46 @@ func (c *Client) serve(ctx context.Context) error {
 	err = conn.run(ctx, func() {
 		c.metrics.connects.Inc()
 		c.mu.Lock()
-		c.conn, c.why, c.limit = conn, nil, int(conn.limit)
+		c.conn, c.lastErr, c.limit = conn, nil, int(conn.limit)
 		c.mu.Unlock()
 		c.o.Logger.Info("broker connected", "broker", c.o.Addr, "client_id", c.o.ClientID)
 		calls.Go(func() { c.o.OnConnected(ctx) })
 	})
-	c.down(err)
+	c.markDisconnected(err)
 	conn.fail()
 	cancel()
 	calls.Wait()
 	return err
 }
 
-func (c *Client) down(why error) {
+// markDisconnected records that there is no connection, and why.
+func (c *Client) markDisconnected(why error) {
 	if why == nil {
 		why = errors.New("closed")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil {
-		c.lost = time.Now()
+		c.lostAt = time.Now()
 	}
-	c.conn, c.why = nil, why
+	c.conn, c.lastErr = nil, why
 }
 
-// Connected tells whether events can be sent now.
+// Connected reports whether events can be sent now.
 func (c *Client) Connected() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.conn != nil
 }
 
-// DownFor tells for how long there has been no connection.
+// DownFor returns for how long there has been no connection; 0 while connected.
 func (c *Client) DownFor() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil {
 		return 0
 	}
-	return time.Since(c.lost)
+	return time.Since(c.lostAt)
 }
 
 // Check is a readiness check: nil when connected and subscribed.
@@ -229,14 +234,14 @@ func (c *Client) Check(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn == nil {
-		return fmt.Errorf("broker %s: %w", c.o.Addr, c.why)
+		return fmt.Errorf("broker %s: %w", c.o.Addr, c.lastErr)
 	}
 	return nil
 }
 
-// Limit is the largest event that can be sent, in bytes as Event.Size counts
-// them; 0 is no limit that is known. It is the smaller one of MaxMessage and
-// what the broker said when it was last connected.
+// Limit returns the size of the largest event that can be sent, in bytes as Event.Size
+// counts them: the smaller one of MaxMessage and the limit that the broker announced at
+// the last connect; 0 when neither is known.
 func (c *Client) Limit() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,9 +255,9 @@ func (c *Client) Limit() int {
 }
 
 // Publish sends an event and waits for the broker's acknowledgement. It fails
-// with ErrDisconnected, ErrUnacknowledged, ErrTooLarge, ErrNotAuthorized, or as
-// ctx does; only ErrTooLarge and ErrNotAuthorized are certain not to have been
-// delivered.
+// with ErrDisconnected, ErrUnacknowledged, ErrTooLarge, ErrNotAuthorized,
+// ErrNoSubscriber or the error of ctx. Only after ErrTooLarge, ErrNotAuthorized and
+// ErrNoSubscriber is it certain that the event was not delivered.
 func (c *Client) Publish(ctx context.Context, topic string, e Event) error {
 	done := make(chan error, 1)
 	if err := c.PublishAsync(ctx, topic, e, func(err error) { done <- err }); err != nil {
@@ -268,20 +273,19 @@ func (c *Client) Publish(ctx context.Context, topic string, e Event) error {
 
 // PublishAsync sends an event and returns; done is called once, by a goroutine
 // of the connection, when the broker has acknowledged the event, or AckTimeout
-// after it was written (ErrUnacknowledged), or when the connection ends. It must
-// not wait. PublishAsync itself waits only while the window is full. When it
+// after it was written (ErrUnacknowledged), or when the connection ends. done must
+// not block. PublishAsync itself blocks only while the window is full. When it
 // returns an error, done is not called. Events of one caller are sent in order.
 func (c *Client) PublishAsync(ctx context.Context, topic string, e Event, done func(error)) error {
 	return c.PublishLate(ctx, topic, func() (Event, error) { return e, nil }, done)
 }
 
-// PublishLate is PublishAsync of an event that is made when there is room for
-// it: a caller that waited for the window can look once more whether the event is
-// still what it should be. When event fails nothing is sent, and its error is
-// returned.
+// PublishLate waits for the window, then calls event, and sends its result as
+// PublishAsync does: a caller that waited long can build the event from the present
+// state. When event returns an error, PublishLate sends nothing and returns that error.
 func (c *Client) PublishLate(ctx context.Context, topic string, event func() (Event, error), done func(error)) error {
 	c.mu.Lock()
-	conn, why := c.conn, c.why
+	conn, why := c.conn, c.lastErr
 	c.mu.Unlock()
 	if conn == nil {
 		return fmt.Errorf("%w: %w", ErrDisconnected, why)
@@ -299,18 +303,19 @@ func (c *Client) PublishLate(ctx context.Context, topic string, event func() (Ev
 	return err
 }
 
-// publish sends an event by a connection that has a place for it.
+// publish encodes an event and sends it by a connection on which the caller has reserved
+// a place.
 func (c *Client) publish(conn *connection, topic string, e Event, done func(error)) error {
-	form := e.publish
+	encode := e.publish
 	if c.o.Structured {
-		form = e.publishStructured
+		encode = e.publishStructured
 	}
-	p, err := form(topic)
+	p, err := encode(topic)
 	if err != nil {
 		return err
 	}
-	if most := c.o.MaxMessage; most > 0 && packetSize(p) > most {
-		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), most)
+	if limit := c.o.MaxMessage; limit > 0 && packetSize(p) > limit {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), limit)
 	}
 	return conn.publish(p, func(err error) {
 		if err == nil {

@@ -13,24 +13,24 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is the file that Maestro and OCM's agents read about their broker
+// Config is the configuration file of Maestro and OCM's agents for their broker
 // (sdk-go's MQTTConfig), as YAML:
 //
 //	brokerHost: broker.example:8883        # host:port
-//	username, password: ...                # of brokers that want them
+//	username, password: ...                # for brokers that require them
 //	caFile, clientCertFile, clientKeyFile: # PEM files; without any, no TLS
 //	caData, clientCertData, clientKeyData: # base64 of PEM, instead of the files
 //	keepAlive: 60                          # seconds
 //	dialTimeout: 5s
-//	pubQoS, subQoS: 1                      # nothing else: see below
+//	pubQoS, subQoS: 1                      # no other value: see below
 //	topics:
 //	  sourceEvents: sources/maestro/consumers/+/sourceevents
 //	  agentEvents: $share/statussubscribers/sources/maestro/consumers/+/agentevents
 //	  sourceBroadcast, agentBroadcast: ... # optional
 //
-// Whatever is not known, or there twice, is an error with its line. Messages
-// have QoS 1 always: at 0 a loss would go unnoticed, and 2 adds nothing to
-// events that are idempotent.
+// An unknown key and a duplicate key are errors with their line. Messages always have
+// QoS 1: at QoS 0 losses would go unnoticed, and QoS 2 adds nothing for idempotent
+// events.
 type Config struct {
 	BrokerHost             string
 	Username, Password     string
@@ -38,10 +38,10 @@ type Config struct {
 	KeepAlive, DialTimeout time.Duration // 0: the client's default
 	Topics                 Topics        // zero: not in the file
 
-	file string // it came from
+	file string // the file that was read; "" for ParseConfig
 }
 
-// ReadConfig reads a file. Errors name it and the line.
+// ReadConfig reads a configuration file. Errors name the file and the line.
 func ReadConfig(file string) (Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -55,10 +55,10 @@ func ReadConfig(file string) (Config, error) {
 	return c, nil
 }
 
-// A ConfigError is a mistake in a configuration. Its text never holds a value
-// of the file but that of a topic, a number or a duration: others are secrets.
+// A ConfigError is a mistake in a configuration. Its text quotes only topics, numbers and
+// durations of the file: other values may be secrets.
 type ConfigError struct {
-	Line   int // from 1; 0 when the whole file is meant
+	Line   int // from 1; 0 for the whole file
 	Reason string
 }
 
@@ -69,17 +69,19 @@ func (e *ConfigError) Error() string {
 	return "line " + strconv.Itoa(e.Line) + ": " + e.Reason
 }
 
-func at(n *yaml.Node, format string, args ...any) error {
+// errorAt returns a ConfigError with the line of n.
+func errorAt(n *yaml.Node, format string, args ...any) error {
 	return &ConfigError{Line: n.Line, Reason: fmt.Sprintf(format, args...)}
 }
 
-// ParseConfig reads the content of a file. Every error is, or joins,
-// *ConfigErrors.
+// ParseConfig parses the content of a configuration file. Every error is a *ConfigError
+// or joins several.
 func ParseConfig(data []byte) (Config, error) {
 	var c Config
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
-		// The library's text says the line itself; it may quote the file.
+		// The library's text names the line; only its first line is kept, since others may quote
+		// the file.
 		return c, &ConfigError{Reason: "this is no YAML: " + firstLineOf(err)}
 	}
 	if len(document.Content) == 0 {
@@ -96,24 +98,26 @@ func ParseConfig(data []byte) (Config, error) {
 		"subQoS": qosOne,
 		"topics": func(n *yaml.Node) error { return parseTopics(n, &c.Topics) },
 	}
-	errs := []error{object(root, "the file", fields)}
+	errs := []error{readMapping(root, "the file", fields)}
 	if c.BrokerHost == "" {
-		errs = append(errs, at(root, "brokerHost is missing; it is host:port"))
+		errs = append(errs, errorAt(root, "brokerHost is missing; it is host:port"))
 	} else if host, port, err := net.SplitHostPort(c.BrokerHost); err != nil || host == "" || !isPort(port) {
-		errs = append(errs, at(valueOf(root, "brokerHost"), "brokerHost is not host:port"))
+		errs = append(errs, errorAt(valueOf(root, "brokerHost"), "brokerHost is not host:port"))
 	}
 	hasCert, hasKey := c.Keys.CertFile != "" || len(c.Keys.Cert) > 0, c.Keys.KeyFile != "" || len(c.Keys.Key) > 0
 	if hasCert != hasKey {
-		errs = append(errs, at(root, "a client certificate and its key come together; one is missing"))
+		errs = append(errs, errorAt(root, "a client certificate and its key come together; one is missing"))
 	}
 	return c, errors.Join(errs...)
 }
 
+// isPort reports whether s is a port number.
 func isPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0
 }
 
+// firstLineOf returns the first line of an error's text.
 func firstLineOf(err error) string {
 	reason := err.Error()
 	for i, r := range reason {
@@ -124,10 +128,11 @@ func firstLineOf(err error) string {
 	return reason
 }
 
-// object reads a mapping whose keys are those of fields, each at most once.
-func object(n *yaml.Node, what string, fields map[string]func(*yaml.Node) error) error {
+// readMapping reads a mapping with the reader of each key in fields. An unknown key and a
+// duplicate key are errors.
+func readMapping(n *yaml.Node, what string, fields map[string]func(*yaml.Node) error) error {
 	if n.Kind != yaml.MappingNode {
-		return at(n, "%s is no mapping of keys to values", what)
+		return errorAt(n, "%s is no mapping of keys to values", what)
 	}
 	var errs []error
 	seen := map[string]bool{}
@@ -136,9 +141,9 @@ func object(n *yaml.Node, what string, fields map[string]func(*yaml.Node) error)
 		read := fields[key.Value]
 		switch {
 		case read == nil || key.Kind != yaml.ScalarNode:
-			errs = append(errs, at(key, "%s has no key %.50q", what, key.Value))
+			errs = append(errs, errorAt(key, "%s has no key %.50q", what, key.Value))
 		case seen[key.Value]:
-			errs = append(errs, at(key, "%s is there twice", key.Value))
+			errs = append(errs, errorAt(key, "%s is there twice", key.Value))
 		case value.Kind == yaml.ScalarNode && value.Tag == "!!null":
 			// as if it were not there
 		default:
@@ -151,7 +156,7 @@ func object(n *yaml.Node, what string, fields map[string]func(*yaml.Node) error)
 	return errors.Join(errs...)
 }
 
-// valueOf is a key's value, or the mapping itself.
+// valueOf returns the value of a key, or the mapping itself when the key is missing.
 func valueOf(n *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == key {
@@ -161,82 +166,87 @@ func valueOf(n *yaml.Node, key string) *yaml.Node {
 	return n
 }
 
+// scalar returns a reader of a text.
 func scalar(into *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		if n.Kind != yaml.ScalarNode {
-			return at(n, "this is no text")
+			return errorAt(n, "this is no text")
 		}
 		*into = n.Value
 		return nil
 	}
 }
 
+// base64Of returns a reader of base64 data.
 func base64Of(into *[]byte) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
-		data, err := base64.StdEncoding.DecodeString(n.Value) // it skips line ends
+		data, err := base64.StdEncoding.DecodeString(n.Value) // DecodeString skips line ends
 		if err != nil || n.Kind != yaml.ScalarNode {
-			return at(n, "this is no base64")
+			return errorAt(n, "this is no base64")
 		}
 		*into = data
 		return nil
 	}
 }
 
-// keepAlive is seconds, as MQTT counts them.
+// keepAlive returns a reader of a keep-alive in seconds, MQTT's unit.
 func keepAlive(into *time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		seconds, err := strconv.ParseUint(n.Value, 10, 16)
 		if err != nil || n.Kind != yaml.ScalarNode || seconds == 0 {
-			return at(n, "keepAlive %.50q is no number of seconds from 1 to %d", n.Value, math.MaxUint16)
+			return errorAt(n, "keepAlive %.50q is no number of seconds from 1 to %d", n.Value, math.MaxUint16)
 		}
 		*into = time.Duration(seconds) * time.Second
 		return nil
 	}
 }
 
+// duration returns a reader of a positive duration.
 func duration(into *time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		d, err := time.ParseDuration(n.Value)
 		if err != nil || n.Kind != yaml.ScalarNode || d <= 0 {
-			return at(n, "%.50q is no duration, such as 5s", n.Value)
+			return errorAt(n, "%.50q is no duration, such as 5s", n.Value)
 		}
 		*into = d
 		return nil
 	}
 }
 
+// qosOne accepts the value 1 only.
 func qosOne(n *yaml.Node) error {
 	if n.Value != "1" {
-		return at(n, "QoS %.50q: only 1 is possible", n.Value)
+		return errorAt(n, "QoS %.50q: only 1 is possible", n.Value)
 	}
 	return nil
 }
 
+// parseTopics reads the topics of the file; sourceEvents and agentEvents are required.
 func parseTopics(n *yaml.Node, t *Topics) error {
 	topic := func(into *Topic, kind TopicKind) func(*yaml.Node) error {
 		return func(n *yaml.Node) error {
 			got, err := ParseTopic(n.Value)
 			if err != nil || got.Kind != kind || n.Kind != yaml.ScalarNode {
-				return at(n, "%.200q is no topic of the form that ends in %s", n.Value, kind)
+				return errorAt(n, "%.200q is no topic of the form that ends in %s", n.Value, kind)
 			}
 			*into = got
 			return nil
 		}
 	}
-	err := object(n, "topics", map[string]func(*yaml.Node) error{
+	err := readMapping(n, "topics", map[string]func(*yaml.Node) error{
 		"sourceEvents": topic(&t.SourceEvents, SourceEvents), "agentEvents": topic(&t.AgentEvents, AgentEvents),
 		"sourceBroadcast": topic(&t.SourceBroadcast, SourceBroadcast), "agentBroadcast": topic(&t.AgentBroadcast,
 			AgentBroadcast),
 	})
 	if err == nil && (t.SourceEvents.Kind == "" || t.AgentEvents.Kind == "") {
-		err = at(n, "topics needs sourceEvents and agentEvents")
+		err = errorAt(n, "topics needs sourceEvents and agentEvents")
 	}
 	return err
 }
 
-// Options are the client's, without its id, subscriptions and handlers. Keys
-// are read from the file, and from those that it names, for each connection;
-// when they change the client connects anew.
+// Options returns the client's options without id, subscriptions and handlers. The
+// client reads the keys, from the configuration file and from the files that it names,
+// for each connection; when they change, the client connects again.
 func (c Config) Options() ClientOptions {
 	o := ClientOptions{Addr: c.BrokerHost, Username: c.Username, Password: c.Password, KeepAlive: c.KeepAlive,
 		DialTimeout: c.DialTimeout}

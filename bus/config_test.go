@@ -45,9 +45,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// What is wrong is said with its line, and without what may be a secret.
-func TestConfigThatIsWrong(t *testing.T) {
-	for text, says := range map[string]string{
+// An error names the line of the mistake and quotes no value that may be a secret.
+func TestConfigMistakes(t *testing.T) {
+	for text, want := range map[string]string{
 		"":                                      "empty",
 		"username: a\n":                         "line 1: brokerHost is missing",
 		"brokerHost: nohost\n":                  "line 1: brokerHost is not host:port",
@@ -69,8 +69,8 @@ func TestConfigThatIsWrong(t *testing.T) {
 		"- x\n":     "no mapping",
 	} {
 		_, err := ParseConfig([]byte(text))
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "SECRET") {
-			t.Errorf("%q: %v, want one that says %q", text, err, says)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%q: got error %v, want one with %q", text, err, want)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "broker.yaml")

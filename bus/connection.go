@@ -13,18 +13,18 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// connection is one MQTT session from CONNECT to its end. Its reader goroutine
-// calls the handler; its writer owns the socket's other half; mu guards what
-// publishers, acknowledgers and those two share.
+// connection is one MQTT session from CONNECT to its end. readLoop's goroutine reads
+// the socket and calls the handler; writeLoop's goroutine writes the socket; mu guards
+// the state that these two share with publishers and acknowledging goroutines.
 type connection struct {
 	client *Client
 	conn   net.Conn
 	read   *bufio.Reader
 	out    chan *packets.ControlPacket
-	gone   chan struct{} // closed when the connection is of no more use
+	closed chan struct{} // closed when the connection has ended
 	once   sync.Once
 	limit  uint32        // the broker's packet limit; 0 is none
-	keys   fingerprint   // of what the connection was made with
+	keys   fingerprint   // of the keys with which the connection was made
 	window chan struct{} // one place for each publish in flight
 
 	written atomic.Uint64 // publishes that are on the socket
@@ -35,15 +35,15 @@ type connection struct {
 	dead     bool
 }
 
-// inbound is a received message that waits for its acknowledgement, and for
-// those of all before it.
+// inbound is a received message whose acknowledgement is not sent yet: the handler has
+// not acknowledged it, or not every message before it.
 type inbound struct {
 	id    uint16
 	acked bool
 }
 
-// run serves the connection until it fails or ctx ends; subscribed is called
-// when events can flow both ways.
+// run serves the connection until it fails or ctx ends. It calls subscribed once, when
+// the broker has acknowledged all subscriptions.
 func (c *connection) run(ctx context.Context, subscribed func()) error {
 	stop := context.AfterFunc(ctx, func() { c.close() })
 	defer stop()
@@ -74,18 +74,18 @@ func (c *connection) run(ctx context.Context, subscribed func()) error {
 	return err
 }
 
-// keysInterval is how often keys on disk are looked at. They are a few files of
-// a few kilobytes, and are renewed every some days.
+// keysInterval is the interval at which the keys on disk are read. They are a few files
+// of a few kilobytes, and change every few days.
 const keysInterval = 10 * time.Second
 
-// watchKeys ends the connection when its keys are not those on disk any more.
-// Keys that cannot be read are on their way.
+// watchKeys ends the connection when the keys on disk have changed. It ignores keys that
+// cannot be read: they are being written.
 func (c *connection) watchKeys() {
 	ticker := time.NewTicker(c.client.keysEvery)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-c.gone:
+		case <-c.closed:
 			return
 		case <-ticker.C:
 		}
@@ -103,40 +103,42 @@ func (c *connection) watchAcknowledgements() {
 	defer ticker.Stop()
 	for {
 		select {
-		case <-c.gone:
+		case <-c.closed:
 			return
 		case <-ticker.C:
 		}
 		now := time.Now()
 		c.mu.Lock()
 		overdue := c.inflight.expire(now, c.written.Load())
-		useless := c.inflight.useless(now)
+		stalled := c.inflight.isStalled(now)
 		c.mu.Unlock()
 		for _, done := range overdue {
 			c.client.metrics.unacknowledged.Inc()
 			c.release()
 			done(ErrUnacknowledged)
 		}
-		if useless {
+		if stalled {
 			c.client.o.Logger.Warn("the broker does not acknowledge events, connecting anew", "broker", c.client.o.Addr)
 			c.close()
 		}
 	}
 }
 
+// close closes the socket and makes all loops return. It may be called repeatedly.
 func (c *connection) close() {
 	c.once.Do(func() {
-		close(c.gone)
+		close(c.closed)
 		c.conn.Close()
 	})
 }
 
-// fail ends what is in flight. No publish begins after it.
+// fail closes the connection and ends all publishes in flight with ErrDisconnected. No
+// publish begins after it.
 func (c *connection) fail() {
 	c.close()
 	c.mu.Lock()
 	c.dead = true
-	open := c.inflight.fail()
+	open := c.inflight.removeAll()
 	c.inbox = nil
 	c.mu.Unlock()
 	for _, done := range open {
@@ -144,19 +146,20 @@ func (c *connection) fail() {
 	}
 }
 
+// readLoop handles the broker's packets until reading fails or the broker disconnects.
 func (c *connection) readLoop(ctx context.Context, subscribed func()) error {
-	silence := c.client.o.KeepAlive * 3 / 2
+	readTimeout := c.client.o.KeepAlive * 3 / 2
 	for {
-		c.conn.SetReadDeadline(time.Now().Add(silence))
+		c.conn.SetReadDeadline(time.Now().Add(readTimeout))
 		p, err := packets.ReadPacket(c.read)
 		if err != nil {
 			return fmt.Errorf("reading from the broker: %w", err)
 		}
 		switch content := p.Content.(type) {
 		case *packets.Publish:
-			c.received(ctx, content)
+			c.handlePublish(ctx, content)
 		case *packets.Puback:
-			c.acknowledged(content)
+			c.handlePuback(content)
 		case *packets.Suback:
 			for i, code := range content.Reasons {
 				if code >= 0x80 {
@@ -171,7 +174,9 @@ func (c *connection) readLoop(ctx context.Context, subscribed func()) error {
 	}
 }
 
-func (c *connection) received(ctx context.Context, p *packets.Publish) {
+// handlePublish decodes a message and calls the handler. It acknowledges and drops a
+// message that is no CloudEvent.
+func (c *connection) handlePublish(ctx context.Context, p *packets.Publish) {
 	ack := func() {}
 	if p.QoS > 0 {
 		in := &inbound{id: p.PacketID}
@@ -193,7 +198,8 @@ func (c *connection) received(ctx context.Context, p *packets.Publish) {
 	c.client.o.Handler(ctx, Message{Topic: p.Topic, Event: e, Ack: ack})
 }
 
-// ack marks a message and sends the acknowledgements that are due in order.
+// ack marks a message as acknowledged, and sends the acknowledgements of all messages at
+// the head of the inbox that are marked.
 func (c *connection) ack(in *inbound) {
 	c.mu.Lock()
 	in.acked = true
@@ -213,32 +219,33 @@ func (c *connection) ack(in *inbound) {
 	}
 }
 
-// send hands a packet to the writer, or drops it when the connection is gone.
+// send queues a packet for the writer. It returns false when the connection has ended.
 func (c *connection) send(p *packets.ControlPacket) bool {
 	select {
 	case c.out <- p:
 		return true
-	case <-c.gone:
+	case <-c.closed:
 		return false
 	}
 }
 
-// reserve waits for a place in the window. publish or release must follow.
+// reserve waits for a place in the window. The caller must call publish or release next.
 func (c *connection) reserve(ctx context.Context) error {
 	select {
 	case c.window <- struct{}{}:
 		return nil
-	case <-c.gone:
+	case <-c.closed:
 		return ErrDisconnected
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
+// release frees a place in the window.
 func (c *connection) release() { <-c.window }
 
-// publish sends a packet for which there is a place. When it fails the place is
-// still the caller's.
+// publish sends a packet for which the caller has reserved a place. When publish returns
+// an error, the caller must release the place; otherwise the acknowledgement releases it.
 func (c *connection) publish(p *packets.Publish, done func(error)) error {
 	if c.limit > 0 && packetSize(p) > int(c.limit) {
 		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, packetSize(p), c.limit)
@@ -249,8 +256,8 @@ func (c *connection) publish(p *packets.Publish, done func(error)) error {
 		return ErrDisconnected
 	}
 	p.PacketID = c.inflight.add(done)
-	// Under the lock, so that events leave in the order of their callers. The
-	// writer never takes it, so it drains.
+	// Sent under the lock, so that events leave in the order of the calls. The writer never
+	// takes the lock, so it can empty the channel meanwhile.
 	if !c.send(p.ToControlPacket()) {
 		c.inflight.remove(p.PacketID)
 		return ErrDisconnected
@@ -258,6 +265,7 @@ func (c *connection) publish(p *packets.Publish, done func(error)) error {
 	return nil
 }
 
+// packetSize returns an upper bound of a packet's encoded size.
 func packetSize(p *packets.Publish) int {
 	n := len(p.Payload) + len(p.Topic) + len(p.Properties.ContentType) + 32
 	for _, u := range p.Properties.User {
@@ -266,7 +274,8 @@ func packetSize(p *packets.Publish) int {
 	return n
 }
 
-func (c *connection) acknowledged(a *packets.Puback) {
+// handlePuback releases a publish's place and calls its callback with the result.
+func (c *connection) handlePuback(a *packets.Puback) {
 	c.mu.Lock()
 	done := c.inflight.acknowledge(a.PacketID, time.Now())
 	c.mu.Unlock()
@@ -279,8 +288,8 @@ func (c *connection) acknowledged(a *packets.Puback) {
 		done(ErrNotAuthorized)
 	case a.ReasonCode >= 0x80:
 		done(fmt.Errorf("the broker refuses the event: reason 0x%02x", a.ReasonCode))
-	case a.ReasonCode == packets.PubackNoMatchingSubscribers && c.client.o.TellUnheard:
-		done(ErrUnheard)
+	case a.ReasonCode == packets.PubackNoMatchingSubscribers && c.client.o.RequireSubscriber:
+		done(ErrNoSubscriber)
 	default:
 		done(nil)
 	}

@@ -19,8 +19,8 @@ import (
 )
 
 // A foreign broker takes our revocation list as it is: Mosquitto reads it from
-// the file that docs/identity.md keeps fresh, at a start and on SIGHUP. What
-// the document says of connections that are open is held here, too.
+// the file that docs/identity.md keeps fresh, at a start and on SIGHUP. The test also
+// verifies the document's statement about open connections.
 func TestMosquittoTakesTheRevocationList(t *testing.T) {
 	program, err := exec.LookPath("mosquitto")
 	if err != nil {
@@ -137,7 +137,7 @@ func TestMosquittoTakesTheRevocationList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := packets.ReadPacket(stolen); err != nil {
-		t.Errorf("Mosquitto has learnt to cut off who is in (%v): docs/identity.md says otherwise", err)
+		t.Errorf("Mosquitto disconnects a revoked client (%v): correct docs/identity.md", err)
 	}
 	stop()
 	stop = start()

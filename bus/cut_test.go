@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// wirecutter carries connections to an address until they are cut: then
-// nothing passes either way, and nobody is told, as when a cable is pulled.
+// wirecutter forwards connections to an address until cut is called. Then it drops all
+// data of both directions and closes no connection, as when a cable is pulled.
 type wirecutter struct {
 	addr string
 	to   string
@@ -98,10 +98,9 @@ func (w *wirecutter) mend() {
 	}
 }
 
-// When the wire is cut without a word, both ends notice within the keep-alive:
-// what was in flight fails, and after the cut the client is back, subscribed,
-// and says so.
-func TestI6AWireIsCutWithoutAWord(t *testing.T) {
+// When a connection drops all packets, both ends notice within the keep-alive: publishes
+// in flight fail, and the client connects, subscribes and calls OnConnected again.
+func TestI6AConnectionThatDropsAllPackets(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 		wire := newWirecutter(t, b.addr)

@@ -11,7 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// dial connects and completes CONNECT and SUBSCRIBE.
+// dial connects, completes CONNECT and sends SUBSCRIBE.
 func dial(ctx context.Context, client *Client) (*connection, error) {
 	o := client.o
 	ctx, cancel := context.WithTimeout(ctx, o.DialTimeout)
@@ -35,7 +35,7 @@ func dial(ctx context.Context, client *Client) (*connection, error) {
 	}
 	c := &connection{
 		client: client, conn: nc, read: bufio.NewReaderSize(nc, 64<<10),
-		keys: keys, out: make(chan *packets.ControlPacket, 1024), gone: make(chan struct{}), inflight: newInflight(
+		keys: keys, out: make(chan *packets.ControlPacket, 1024), closed: make(chan struct{}), inflight: newInflight(
 			o.AckTimeout),
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
@@ -50,6 +50,7 @@ func dial(ctx context.Context, client *Client) (*connection, error) {
 	return c, nil
 }
 
+// handshake sends CONNECT, reads CONNACK with the broker's limits, and sends SUBSCRIBE.
 func (c *connection) handshake() error {
 	o := c.client.o
 	receive, expiry := uint16(65535), uint32(0)
@@ -92,9 +93,10 @@ func (c *connection) handshake() error {
 	if _, err := subscribe.WriteTo(c.conn); err != nil {
 		return fmt.Errorf("subscribing: %w", err)
 	}
-	return nil // run reads the SUBACK: messages may come before it
+	return nil // readLoop reads SUBACK: messages may arrive before it
 }
 
+// refusal returns the reason for which the broker refused CONNECT.
 func refusal(p *packets.ControlPacket) string {
 	switch a := p.Content.(type) {
 	case *packets.Connack:

@@ -12,7 +12,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// SpecVersion is the version of CloudEvents that the bus speaks.
+// SpecVersion is the version of CloudEvents on the bus.
 const SpecVersion = "1.0"
 
 // Heartbeat is the type of the one event that may lack a source.
@@ -25,11 +25,11 @@ const (
 	// keyProperty is the MQTT user property of an event's Key, in both modes.
 	keyProperty = "atoll-key"
 
-	// maxString is what MQTT can say the length of.
+	// maxString is the length limit of a string in MQTT, in bytes.
 	maxString = 65535
 )
 
-// ErrNotAnEvent is what every decoding error is.
+// ErrNotAnEvent is wrapped by every decoding error.
 var ErrNotAnEvent = errors.New("not a CloudEvent")
 
 // Event is a CloudEvent. Extensions are lower-case names without the prefix
@@ -45,13 +45,14 @@ type Event struct {
 	Extensions      map[string]string
 	Data            []byte
 
-	// Key is not of CloudEvents: of those who share a subscription, the embedded
-	// broker gives events of one topic and key to one, while there is no change
-	// among them. Other brokers choose as they like.
+	// Key is not part of CloudEvents. The embedded broker sends all events of one topic
+	// and key to the same client of a shared subscription, as long as the same clients
+	// share it. Other brokers select a client for each event.
 	Key string
 }
 
-// Validate tells what CloudEvents 1.0 requires and the event lacks.
+// Validate returns an error when the event breaks a rule of CloudEvents 1.0 or cannot be
+// encoded in MQTT.
 func (e Event) Validate() error {
 	switch {
 	case e.ID == "":
@@ -62,34 +63,36 @@ func (e Event) Validate() error {
 		return fmt.Errorf("%w: no source", ErrNotAnEvent)
 	}
 	for _, v := range []string{e.ID, e.Source, e.Type, e.Subject, e.DataContentType, e.DataSchema, e.Key} {
-		if !text(v) {
+		if !isText(v) {
 			return fmt.Errorf("%w: attribute %.100q is not UTF-8 or holds NUL", ErrNotAnEvent, v)
 		}
 	}
 	for name, v := range e.Extensions {
-		if !extensionName(name) {
+		if !isExtensionName(name) {
 			return fmt.Errorf("%w: extension %q: use lower-case letters and digits", ErrNotAnEvent, name)
 		}
-		if !text(v) {
+		if !isText(v) {
 			return fmt.Errorf("%w: extension %q is not UTF-8 or holds NUL", ErrNotAnEvent, name)
 		}
 	}
 	return nil
 }
 
-func text(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+// isText reports whether s can be an MQTT string.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-func extensionName(s string) bool {
+// isExtensionName reports whether CloudEvents allows s as the name of an extension.
+func isExtensionName(s string) bool {
 	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
-// publish gives the event's binary form: attributes as user properties, in a
-// fixed order, and data as the payload.
+// publish returns the packet of the event's binary form: attributes as user properties,
+// in a fixed order, and data as the payload.
 func (e Event) publish(topic string) (*packets.Publish, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
 	}
-	if topic == "" || strings.ContainsAny(topic, "+#") || !text(topic) || len(topic) > maxString {
+	if topic == "" || strings.ContainsAny(topic, "+#") || !isText(topic) || len(topic) > maxString {
 		return nil, fmt.Errorf("%w: %q is no name to publish to", ErrBadTopic, topic)
 	}
 	user := make([]packets.User, 0, 7+len(e.Extensions))
@@ -110,8 +113,8 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 	for _, name := range slices.Sorted(maps.Keys(e.Extensions)) {
 		add(name, e.Extensions[name])
 	}
-	user = e.keyed(user)
-	// The codec would cut what MQTT cannot say the length of.
+	user = e.withKeyProperty(user)
+	// The codec would truncate longer strings silently.
 	for _, u := range append(user, packets.User{Key: "datacontenttype", Value: e.DataContentType}) {
 		if len(u.Key) > maxString || len(u.Value) > maxString {
 			return nil, fmt.Errorf("%w: attribute %.100s has %d bytes, the limit is %d", ErrTooLarge, u.Key,
@@ -124,8 +127,8 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 	}, nil
 }
 
-// Size is how many bytes a broker counts for the event on a topic, or a few
-// more.
+// Size returns an upper bound of the event's encoded size on a topic, a few bytes above
+// the size that a broker counts.
 func (e Event) Size(topic string) (int, error) {
 	p, err := e.publish(topic)
 	if err != nil {
@@ -134,8 +137,8 @@ func (e Event) Size(topic string) (int, error) {
 	return packetSize(p), nil
 }
 
-// keyed adds the property that carries the key.
-func (e Event) keyed(user []packets.User) []packets.User {
+// withKeyProperty adds the user property with the event's key, if it has one.
+func (e Event) withKeyProperty(user []packets.User) []packets.User {
 	if e.Key == "" {
 		return user
 	}
@@ -156,6 +159,7 @@ func decode(p *packets.Publish) (Event, error) {
 	return e, e.Validate()
 }
 
+// decodeMode reads an event in the mode that its content type selects.
 func decodeMode(p *packets.Publish) (Event, error) {
 	var e Event
 	if p.Properties == nil {
@@ -179,6 +183,7 @@ func decodeMode(p *packets.Publish) (Event, error) {
 	return fromAttributes(attributes, p.Properties.ContentType, p.Payload)
 }
 
+// fromAttributes makes an event of attributes by name and data.
 func fromAttributes(attributes map[string]string, contentType string, data []byte) (Event, error) {
 	e := Event{DataContentType: contentType, Data: data}
 	if v := attributes["specversion"]; v != SpecVersion {

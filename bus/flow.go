@@ -2,19 +2,20 @@ package bus
 
 import "encoding/binary"
 
-// flow keeps a client's Receive Maximum (MQTT 5, 3.3.4): so many messages of
-// QoS 1 may be with it that it has not acknowledged. What comes beyond waits
-// here, in order; everything else, answers and pings, passes. Its owner has a
-// lock.
+// flow enforces a client's Receive Maximum (MQTT 5, 3.3.4): the number of messages
+// of QoS 1 that the client may have unacknowledged. It holds further messages back,
+// in order; all other packets, such as answers and pings, are sent at once. It is
+// not safe for concurrent use: the peer's lock guards it.
 type flow struct {
-	maximum  int // 0: the protocol's, which is more than the broker lets wait (maxUnacknowledged)
+	maximum  int // 0: the protocol's 65,535, above what the broker allows (maxUnacknowledged)
 	inflight int
 	held     [][]byte
 	bytes    int // of held
 }
 
-// pass appends to out what of b, some whole packets, may be sent now.
-func (f *flow) pass(out, b []byte) []byte {
+// appendSendable appends to out those packets of b that may be sent now, and holds the
+// others back. b consists of whole packets.
+func (f *flow) appendSendable(out, b []byte) []byte {
 	if f.maximum == 0 || f.maximum > maxUnacknowledged {
 		return append(out, b...)
 	}
@@ -23,7 +24,7 @@ func (f *flow) pass(out, b []byte) []byte {
 		packet := b[:n]
 		b = b[n:]
 		switch {
-		case !counts(packet):
+		case !needsAcknowledgement(packet):
 			out = append(out, packet...)
 		case f.inflight < f.maximum && len(f.held) == 0:
 			f.inflight++
@@ -36,8 +37,9 @@ func (f *flow) pass(out, b []byte) []byte {
 	return out
 }
 
-// release takes an acknowledgement, and appends to out what there is room for.
-func (f *flow) release(out []byte) []byte {
+// acknowledge counts one acknowledgement, and appends to out the held packets that may be
+// sent now.
+func (f *flow) acknowledge(out []byte) []byte {
 	if f.inflight > 0 {
 		f.inflight--
 	}
@@ -51,16 +53,15 @@ func (f *flow) release(out []byte) []byte {
 	return out
 }
 
-// counts tells whether a packet is a PUBLISH that wants an acknowledgement.
-func counts(packet []byte) bool { return packet[0]>>4 == 3 && packet[0]&0b0110 != 0 }
+// needsAcknowledgement reports whether a packet is a PUBLISH of QoS 1 or 2.
+func needsAcknowledgement(packet []byte) bool { return packet[0]>>4 == 3 && packet[0]&0b0110 != 0 }
 
-// packetLength is the length of the first packet of b: its first byte, the
-// remaining length (a varint, as encoding/binary writes them, of at most four
-// bytes), and that.
+// packetLength returns the length of the first packet of b: one byte, then the
+// remaining length as a varint of at most four bytes, then that many bytes.
 func packetLength(b []byte) int {
 	remaining, size := binary.Uvarint(b[1:])
 	if size <= 0 || uint64(len(b)-1-size) < remaining {
-		return len(b) // the library wrote part of a packet, which it never does
+		return len(b) // not reached: the library writes whole packets
 	}
 	return 1 + size + int(remaining)
 }

@@ -35,7 +35,7 @@ func TestAClientsReceiveMaximumIsKept(t *testing.T) {
 			}
 		}
 		for range messages {
-			if err := receive(t, acks); err != nil { // whoever sends does not wait for who is slow
+			if err := receive(t, acks); err != nil { // the publisher does not wait for the slow subscriber
 				t.Fatal(err)
 			}
 		}
@@ -88,8 +88,8 @@ func (c *rawClient) nothingComes() {
 	c.conn.SetReadDeadline(time.Now().Add(60 * time.Second))
 }
 
-// Whatever the packets and the acknowledgements: nothing is lost, added or
-// reordered, and no more is under way than the client takes.
+// For random packets and acknowledgements, flow loses, adds and reorders no packet, and
+// never exceeds the client's Receive Maximum.
 func TestFlow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := flow{maximum: rapid.IntRange(0, 4).Draw(t, "maximum")}
@@ -98,7 +98,7 @@ func TestFlow(t *testing.T) {
 		take := func(out []byte) {
 			for len(out) > 0 {
 				n := packetLength(out)
-				if packet := out[:n]; counts(packet) {
+				if packet := out[:n]; needsAcknowledgement(packet) {
 					came = append(came, string(packet))
 				} else {
 					othersCame++
@@ -112,7 +112,7 @@ func TestFlow(t *testing.T) {
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			if len(came) > acknowledged && rapid.Bool().Draw(t, "acknowledge") {
 				acknowledged++
-				take(f.release(nil))
+				take(f.acknowledge(nil))
 				continue
 			}
 			var b bytes.Buffer
@@ -133,11 +133,11 @@ func TestFlow(t *testing.T) {
 					sent = append(sent, string(b.Bytes()[at:]))
 				}
 			}
-			take(f.pass(nil, b.Bytes()))
+			take(f.appendSendable(nil, b.Bytes()))
 		}
 		for acknowledged < len(came) {
 			acknowledged++
-			take(f.release(nil))
+			take(f.acknowledge(nil))
 		}
 		if f.bytes != 0 || len(f.held) != 0 || othersCame != others || fmt.Sprint(came) != fmt.Sprint(sent) {
 			t.Fatalf("%d of %d messages and %d of %d others came; %d bytes are held", len(came), len(sent), othersCame,

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Limits of connections that have not proven yet whose they are: they cost a
-// descriptor each and are anybody's. A region's agents may all come from one
-// address, and at once; one that is refused comes again within two seconds.
+// Limits of unidentified connections, whose client has no client id yet: each costs
+// a file descriptor, and anybody can open them. All agents of a region may connect
+// at once from one address; an agent that is refused retries within two seconds.
 const (
-	maxUnproven         = 1024
-	maxUnprovenOfSource = 256
-	// provenWithin is how long a client may take from the connection to CONNECT.
-	provenWithin = 5 * time.Second
+	maxUnidentified         = 1024
+	maxUnidentifiedOfSource = 256
+	// identifyTimeout bounds the time from the accept to CONNECT.
+	identifyTimeout = 5 * time.Second
 )
 
-// gate counts unproven connections, in total and by source: an IPv4 address, or
-// an IPv6 network of 64 bits.
+// gate limits the unidentified connections, in total and by source: an IPv4 address,
+// or an IPv6 network of 64 bits.
 type gate struct {
 	total, ofSource int // limits
 
@@ -30,12 +30,12 @@ type gate struct {
 }
 
 func newGate() *gate {
-	return &gate{total: maxUnproven, ofSource: maxUnprovenOfSource, bySource: map[netip.Addr]int{}}
+	return &gate{total: maxUnidentified, ofSource: maxUnidentifiedOfSource, bySource: map[netip.Addr]int{}}
 }
 
-// enter counts a connection. It returns nil where there are too many; else leave
-// has to be called once the connection is proven, or ended. It may be called
-// twice.
+// enter counts a new connection. It returns nil when a limit is reached. Otherwise
+// the caller calls leave when the client has a client id, or when the connection
+// ends; a second call does nothing.
 func (g *gate) enter(remote net.Addr) (leave func()) {
 	source := sourceOf(remote)
 	g.mu.Lock()
@@ -55,6 +55,7 @@ func (g *gate) enter(remote net.Addr) (leave func()) {
 	})
 }
 
+// sourceOf returns the address or the IPv6 network by which gate counts.
 func sourceOf(remote net.Addr) netip.Addr {
 	tcp, ok := remote.(*net.TCPAddr)
 	if !ok {
@@ -69,15 +70,15 @@ func sourceOf(remote net.Addr) netip.Addr {
 	return addr
 }
 
-// Pauses after an accept that failed for want of descriptors or memory.
+// Pauses after an accept that failed because descriptors or memory were lacking.
 const (
 	acceptPause    = 5 * time.Millisecond
 	acceptPauseMax = time.Second
 )
 
-// isPassing says that an accept may succeed later: the machine lacks descriptors
-// or memory, or the client is gone again.
-func isPassing(err error) bool {
+// isTemporary reports whether a later accept may succeed: the machine lacks
+// descriptors or memory, or the client has closed the connection already.
+func isTemporary(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
 		syscall.ECONNRESET, syscall.EINTR} {
 		if errors.Is(err, e) {

@@ -57,13 +57,13 @@ func TestI6ABrokerWithoutDescriptorsGoesOn(t *testing.T) {
 	}
 }
 
-// TestI7StrangersDoNotFillTheBroker: connections that show no certificate are
-// limited in number and time, and a client of the region gets in all the same.
+// TestI7StrangersDoNotFillTheBroker: the broker limits connections without a
+// certificate in number and time, and a client of the region can still connect.
 func TestI7StrangersDoNotFillTheBroker(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	begun := time.Now()
 	var strangers []net.Conn
-	for range maxUnprovenOfSource + 40 {
+	for range maxUnidentifiedOfSource + 40 {
 		c, err := net.Dial("tcp", b.addr)
 		if errors.Is(err, syscall.ECONNRESET) {
 			continue // refused before it knew that it was connected
@@ -86,20 +86,20 @@ func TestI7StrangersDoNotFillTheBroker(t *testing.T) {
 	for range strangers {
 		select {
 		case after := <-ended:
-			if after > provenWithin-time.Second {
+			if after > identifyTimeout-time.Second {
 				late++
 			}
 		case <-time.After(60 * time.Second):
 			t.Fatal("strangers stay")
 		}
 	}
-	if late > maxUnprovenOfSource {
+	if late > maxUnidentifiedOfSource {
 		t.Errorf("%d of %d strangers were let in", late, len(strangers))
 	}
 	b.connect("c1", ClientOptions{})
 }
 
-// A client with a certificate that says nothing more is a stranger, too.
+// A client with a certificate that does not send CONNECT counts as unidentified.
 func TestI7ACertificateWithoutAConnectIsAStranger(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	c, err := tls.Dial("tcp", b.addr, b.ca.client(t, "c1"))

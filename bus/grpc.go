@@ -18,8 +18,8 @@ const attributeContentType = "contenttype"
 
 type attribute = cloudevents.CloudEvent_CloudEventAttributeValue
 
-// Proto gives the event's form on gRPC: a version is an integer, a time a
-// timestamp, everything else text.
+// Proto returns the event's form on gRPC: a version is an integer, a time a
+// timestamp, every other attribute text.
 func (e Event) Proto() *cloudevents.CloudEvent {
 	p := &cloudevents.CloudEvent{
 		Id: e.ID, Source: e.Source, SpecVersion: SpecVersion, Type: e.Type,
@@ -54,9 +54,9 @@ func (e Event) Proto() *cloudevents.CloudEvent {
 	return p
 }
 
-// FromProto reads an event from its form on gRPC, with attributes and data
-// apart or as one structured JSON document. Every attribute may be text,
-// whatever type the contract gives it.
+// FromProto reads an event from its form on gRPC: attributes and data, or one
+// structured JSON document as data. It accepts text for every attribute, also where
+// the contract has another type.
 func FromProto(p *cloudevents.CloudEvent) (Event, error) {
 	if p == nil {
 		return Event{}, fmt.Errorf("%w: the request has no event", ErrNotAnEvent)
@@ -82,7 +82,7 @@ func FromProto(p *cloudevents.CloudEvent) (Event, error) {
 	for key, value := range p.GetAttributes() {
 		name, ok := strings.CutPrefix(key, attributePrefix)
 		if !ok {
-			continue // contenttype, or nothing that we know
+			continue // contenttype, or an unknown key
 		}
 		text := attributeText(value)
 		switch name {
@@ -103,6 +103,7 @@ func FromProto(p *cloudevents.CloudEvent) (Event, error) {
 	return e, e.Validate()
 }
 
+// attributeText returns an attribute of any type as text.
 func attributeText(v *attribute) string {
 	switch a := v.GetAttr().(type) {
 	case *cloudevents.CloudEvent_CloudEventAttributeValue_CeString:

@@ -10,7 +10,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// hook puts the rules into the broker.
+// hook connects the broker to its library: rules, limits and logs.
 type hook struct {
 	mqtt.HookBase
 	broker *Broker
@@ -21,14 +21,14 @@ type hook struct {
 const (
 	// maxKeepAlive is in seconds.
 	maxKeepAlive = 60
-	// maxUnacknowledged messages of one client, a little below the library's
-	// limit because publishers look and then act.
+	// maxUnacknowledged bounds the unacknowledged messages of one client. It is a little
+	// below the library's limit because a publisher checks first and adds later.
 	maxUnacknowledged = 60_000
-	// maxQueued messages wait in the library for one client. They wait for the
-	// processor only: what waits for the client is in its peer.
+	// maxQueued bounds the messages in the library's queue of one client. That queue
+	// grows only while the processor is busy: messages for a slow client are in its peer.
 	maxQueued = 512
-	// patience is how long others wait for a client that has too much to read.
-	patience = 250 * time.Millisecond
+	// roomTimeout bounds how long a publisher waits for a subscriber with a full buffer.
+	roomTimeout = 250 * time.Millisecond
 )
 
 func (h *hook) ID() string { return "atoll" }
@@ -44,7 +44,7 @@ func (h *hook) Provides(b byte) bool {
 	return false
 }
 
-// nameOf is the common name of a client's certificate.
+// nameOf returns the common name of a client's certificate.
 func nameOf(cl *mqtt.Client) string {
 	if p := peerOf(cl); p != nil {
 		return p.name
@@ -52,34 +52,36 @@ func nameOf(cl *mqtt.Client) string {
 	return ""
 }
 
+// peerOf returns the connection of a client.
 func peerOf(cl *mqtt.Client) *peer {
 	p, _ := cl.Net.Conn.(*peer)
 	return p
 }
 
-// OnPacketRead makes every session a clean one that ends with its connection,
-// and sends no topic aliases, whatever the client asks for.
+// OnPacketRead changes CONNECT so that every session is a clean one that ends with
+// its connection and has no topic aliases, regardless of what the client asks for.
 func (h *hook) OnPacketRead(cl *mqtt.Client, p packets.Packet) (packets.Packet, error) {
 	if p.FixedHeader.Type == packets.Connect {
 		p.Connect.Clean = true
 		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, true
 		p.Properties.TopicAliasMaximum = 0
 	}
-	// The library ignores what begins with $SYS, without an answer. It answers
-	// this, which nobody may publish to.
+	// The library drops publishes to $SYS without an answer. It does answer a publish to
+	// the topic "refused", which no rule allows.
 	if p.FixedHeader.Type == packets.Publish && strings.HasPrefix(p.TopicName, "$") {
 		p.TopicName = "refused"
 	}
 	if peer := peerOf(cl); p.FixedHeader.Type == packets.Puback && peer != nil {
-		peer.acknowledged()
+		peer.acknowledge()
 	}
-	if p.FixedHeader.Type == packets.Disconnect { // which may change the expiry, too
+	if p.FixedHeader.Type == packets.Disconnect { // it may change the expiry, too
 		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, false
 	}
 	return p, nil
 }
 
-// OnConnect refuses what the broker does not do, and who may not be who.
+// OnConnect refuses clients that ask for features that the broker does not have, or for
+// a client id that their certificate does not allow.
 func (h *hook) OnConnect(cl *mqtt.Client, p packets.Packet) error {
 	if refusal := h.admit(cl, p); refusal != "" {
 		h.broker.o.Logger.Warn("client refused", "name", nameOf(cl), "client_id", p.Connect.ClientIdentifier, "remote",
@@ -90,15 +92,15 @@ func (h *hook) OnConnect(cl *mqtt.Client, p packets.Packet) error {
 		h.broker.server.SendConnack(cl, code, false, nil)
 		return code
 	}
-	// A client that promises no sign of life would be kept when it is dead.
+	// Without a keep-alive the broker would never notice a dead client.
 	if cl.State.Keepalive == 0 || cl.State.Keepalive > maxKeepAlive {
 		cl.State.Keepalive, cl.State.ServerKeepalive = maxKeepAlive, true
 	}
 	return nil
 }
 
-// admit says why a client may not come in, "" when it may. It then owns its
-// client id.
+// admit checks CONNECT and makes the client the owner of its client id. It returns
+// the reason of a refusal, or "".
 func (h *hook) admit(cl *mqtt.Client, p packets.Packet) string {
 	limit := cl.Properties.Props.MaximumPacketSize
 	switch {
@@ -107,29 +109,29 @@ func (h *hook) admit(cl *mqtt.Client, p packets.Packet) string {
 	case p.Connect.WillFlag:
 		return "wills are not allowed"
 	case limit > 0 && limit < h.broker.o.MaxPacket:
-		// The library would drop what is larger, and tell nobody.
+		// The library would silently drop larger messages.
 		return fmt.Sprintf("maximum packet size %d is below the broker's %d", limit, h.broker.o.MaxPacket)
 	}
-	if err := h.broker.own(cl.ID, peerOf(cl)); err != nil {
+	if err := h.broker.claimClientID(cl.ID, peerOf(cl)); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
-// OnConnectAuthenticate: the TLS handshake has proven the name, OnConnect has
-// decided.
+// OnConnectAuthenticate repeats the check of OnConnect. The TLS handshake has verified
+// the name before.
 func (h *hook) OnConnectAuthenticate(cl *mqtt.Client, p packets.Packet) bool {
 	return h.rules.mayConnect(nameOf(cl), p.Connect.ClientIdentifier)
 }
 
-// OnSessionEstablish switches off the library's count of what a client has not
-// acknowledged: it keeps packet ids of both directions in one table, loses
-// count when they collide, and then holds messages back for ever. The peer
-// counts instead, and MaxPending bounds a slow client.
+// OnSessionEstablish switches off the library's count of unacknowledged messages: the
+// library keeps packet ids of both directions in one table, counts wrongly when they
+// collide, and then holds messages back for ever. The peer counts instead, and
+// MaxPending bounds a slow client.
 func (h *hook) OnSessionEstablish(cl *mqtt.Client, _ packets.Packet) {
 	cl.State.Inflight.ResetSendQuota(0)
 	if p := peerOf(cl); p != nil {
-		p.receives(int(cl.Properties.Props.ReceiveMaximum))
+		p.setReceiveMaximum(int(cl.Properties.Props.ReceiveMaximum))
 	}
 }
 
@@ -164,45 +166,45 @@ func (h *hook) OnACLCheck(cl *mqtt.Client, topic string, write bool) bool {
 	if write {
 		return true
 	}
-	// This is asked before each delivery, too. The library drops what exceeds
-	// its table of unacknowledged messages without telling anybody.
-	if cl.State.Inflight.Len() >= maxUnacknowledged || !peerOf(cl).room(patience) {
+	// The library calls this before each delivery, too. It silently drops messages beyond
+	// its table of unacknowledged messages, so such a client is disconnected first.
+	if cl.State.Inflight.Len() >= maxUnacknowledged || !peerOf(cl).waitForRoom(roomTimeout) {
 		h.drop(cl)
 	}
 	return true
 }
 
-// OnQosPublish and OnPacketSent count what is in the library's queue of one
-// client, which it fills without waiting.
+// OnQosPublish counts a message that enters the library's queue of one client.
+// OnPacketSent counts it out. The library fills that queue without waiting.
 func (h *hook) OnQosPublish(cl *mqtt.Client, pk packets.Packet, _ int64, _ int) {
 	if p := peerOf(cl); p != nil && pk.FixedHeader.Type == packets.Publish {
-		p.queue(1, len(pk.Payload))
+		p.countQueued(1, len(pk.Payload))
 	}
 }
 
 // OnPacketSent is called when the message has reached the peer's buffer.
 func (h *hook) OnPacketSent(cl *mqtt.Client, pk packets.Packet, _ []byte) {
 	if p := peerOf(cl); p != nil && pk.FixedHeader.Type == packets.Publish && pk.FixedHeader.Qos > 0 {
-		p.queue(-1, -len(pk.Payload))
+		p.countQueued(-1, -len(pk.Payload))
 	}
 }
 
-// OnSelectSubscribers gives a topic's messages of one key to one and the same of
-// those who share its subscription, as long as they are the same: the library's
-// choice is random, and would let two replicas hear one consumer, or of one
-// resource, out of order.
+// OnSelectSubscribers selects the client of a shared subscription that gets a message:
+// always the same client for one topic and key, as long as the same clients share the
+// subscription. The library's choice is random: two replicas would get the events of
+// one consumer or resource, and handle them out of order.
 func (h *hook) OnSelectSubscribers(subs *mqtt.Subscribers, pk packets.Packet) *mqtt.Subscribers {
 	subs.SharedSelected = make(map[string]packets.Subscription, len(subs.Shared))
-	about := pk.TopicName
+	routingKey := pk.TopicName
 	for _, u := range pk.Properties.User {
 		if u.Key == keyProperty {
-			about += "\x00" + u.Val
+			routingKey += "\x00" + u.Val
 		}
 	}
 	for _, group := range subs.Shared {
 		chosen, best := "", uint64(0)
 		for client := range group {
-			if weight := maphash.String(h.seed, client+"\x00"+about); chosen == "" || weight > best {
+			if weight := maphash.String(h.seed, client+"\x00"+routingKey); chosen == "" || weight > best {
 				chosen, best = client, weight
 			}
 		}
@@ -215,12 +217,12 @@ func (h *hook) OnSelectSubscribers(subs *mqtt.Subscribers, pk packets.Packet) *m
 	return subs
 }
 
-// OnPublish refuses messages that ask to be kept. Of an event for adapters it
-// tells when nobody hears it, as MQTT has it and the library does not.
+// OnPublish refuses messages to be retained. It answers an event for adapters whose
+// topic has no subscriber with MQTT's reason 0x10, which the library does not do.
 func (h *hook) OnPublish(_ *mqtt.Client, p packets.Packet) (packets.Packet, error) {
 	switch {
 	case !p.FixedHeader.Retain && p.FixedHeader.Qos > 0 && strings.HasPrefix(p.TopicName, EventTopic("")) &&
-		h.unheard(p.TopicName):
+		h.hasNoSubscriber(p.TopicName):
 		return p, packets.CodeNoMatchingSubscribers
 	case !p.FixedHeader.Retain:
 		return p, nil
@@ -231,24 +233,27 @@ func (h *hook) OnPublish(_ *mqtt.Client, p packets.Packet) (packets.Packet, erro
 	}
 }
 
-func (h *hook) unheard(topic string) bool {
+// hasNoSubscriber reports whether no client has subscribed to a topic.
+func (h *hook) hasNoSubscriber(topic string) bool {
 	subs := h.broker.server.Topics.Subscribers(topic)
 	return len(subs.Subscriptions)+len(subs.Shared)+len(subs.InlineSubscriptions) == 0
 }
 
-// OnPublishDropped: a message that one client does not get must not pass
-// unnoticed. It is disconnected, and resync makes it good.
+// OnPublishDropped disconnects a client for which the library dropped a message. The
+// client connects again, and its resync repairs the loss.
 func (h *hook) OnPublishDropped(cl *mqtt.Client, _ packets.Packet) { h.drop(cl) }
 
+// drop disconnects a client that does not read fast enough.
 func (h *hook) drop(cl *mqtt.Client) {
 	if p := peerOf(cl); p != nil && !cl.Closed() {
-		p.slow()
-		p.cut()
+		p.onSlow()
+		p.reset()
 		cl.Stop(packets.ErrQuotaExceeded)
 	}
 }
 
-// OnPacketEncode tells clients the limits that the library keeps to itself.
+// OnPacketEncode adds the limits to CONNACK that the library leaves out, and the reason
+// 0x10 to PUBACK.
 func (h *hook) OnPacketEncode(_ *mqtt.Client, p packets.Packet) packets.Packet {
 	if p.FixedHeader.Type == packets.Connack && p.ReasonCode < packets.ErrUnspecifiedError.Code {
 		p.Properties.MaximumPacketSize = h.broker.o.MaxPacket
@@ -256,7 +261,7 @@ func (h *hook) OnPacketEncode(_ *mqtt.Client, p packets.Packet) packets.Packet {
 		p.Properties.SessionExpiryInterval, p.Properties.SessionExpiryIntervalFlag = 0, true
 	}
 	if p.FixedHeader.Type == packets.Puback && p.ReasonCode == packets.CodeNoMatchingSubscribers.Code {
-		// without it the library leaves the code out
+		// without a reason string the library leaves the code out
 		p.Properties.ReasonString = packets.CodeNoMatchingSubscribers.Reason
 	}
 	return p

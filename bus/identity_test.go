@@ -109,7 +109,7 @@ func (e *estate) identity(t *testing.T, name pki.Name, dir string) *pki.Identity
 	return id
 }
 
-// attempt connects with a configuration and tells whether it was let in.
+// attempt connects with a configuration; the error is the broker's refusal.
 func (e *estate) attempt(t *testing.T, config *tls.Config, clientID string) (*rawClient, error) {
 	t.Helper()
 	c, ack, err := e.raw(t, config, &packets.Connect{ClientID: clientID, CleanStart: true})
@@ -121,7 +121,7 @@ func (e *estate) attempt(t *testing.T, config *tls.Config, clientID string) (*ra
 
 // Whoever is revoked is off the bus within ten seconds, and stays off when
 // broker and CA start again.
-func TestI7ARevokedAgentIsOffTheBus(t *testing.T) {
+func TestI7ARevokedAgentIsDisconnected(t *testing.T) {
 	e := newEstate(t, 0)
 	agent, other := e.identity(t, "c1", t.TempDir()), e.identity(t, "c2", t.TempDir())
 	c, err := e.attempt(t, agent.ClientTLS("broker"), agentClientID("c1"))
@@ -145,7 +145,7 @@ func TestI7ARevokedAgentIsOffTheBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p := c.next(); p != nil {
-		t.Errorf("the revoked one heard %+v", p)
+		t.Errorf("the revoked agent received %+v", p)
 	}
 	took := time.Since(begun)
 	if t.Logf("cut off after %s", took); took > 10*time.Second {
@@ -170,8 +170,8 @@ func TestI7ARevokedAgentIsOffTheBus(t *testing.T) {
 	}
 }
 
-// Certificates that somebody may have, and that are nobody's here.
-func TestI7WhatIsNoIdentityHere(t *testing.T) {
+// The broker refuses certificates that do not prove an identity of the region.
+func TestI7CertificatesWithoutAnIdentityAreRefused(t *testing.T) {
 	e := newEstate(t, 0)
 	agent := e.identity(t, "c1", t.TempDir())
 	mine, err := agent.ClientTLS("").GetClientCertificate(nil)
@@ -283,8 +283,8 @@ func sign(t *testing.T, ca *pki.CA, key *ecdsa.PrivateKey, name pki.Name) []byte
 	return b.Bytes
 }
 
-// Through several lives of everybody's certificates nothing that was said is
-// lost: connections whose certificate ends are made again with the next.
+// No event is lost while all certificates expire and are renewed several times: clients
+// connect again with the new certificate.
 func TestI6CertificatesChangeAndNothingIsLost(t *testing.T) {
 	e := newEstate(t, 2*time.Second)
 	maestro, agent := e.identity(t, "system:maestro", t.TempDir()), e.identity(t, "c1", t.TempDir())
@@ -292,13 +292,13 @@ func TestI6CertificatesChangeAndNothingIsLost(t *testing.T) {
 	background(t, agent.Run)
 	first := agent.Certificate().SerialNumber
 	var mu sync.Mutex
-	heard := map[string]bool{}
+	received := map[string]bool{}
 	ready := make(chan struct{}, 100)
 	server := NewClient(ClientOptions{Addr: e.addr, TLS: maestro.ClientTLS("broker"), ClientID: "maestro",
 		Subscriptions: []string{agentTopic(AllConsumers)}, OnConnected: func(context.Context) { ready <- struct{}{} },
 		Handler: func(_ context.Context, m Message) {
 			mu.Lock()
-			heard[m.Event.ID] = true
+			received[m.Event.ID] = true
 			mu.Unlock()
 			m.Ack()
 		}})
@@ -310,7 +310,7 @@ func TestI6CertificatesChangeAndNothingIsLost(t *testing.T) {
 	background(t, client.Run)
 	receive(t, connects)
 
-	// The sender says a thing until the listener has it, as Maestro and the
+	// The client repeats each publish until the server has the event, as Maestro and the
 	// agent do by resync.
 	var worst time.Duration
 	for n, end := 0, time.Now().Add(6*time.Second); time.Now().Before(end); n++ {
@@ -322,10 +322,10 @@ func TestI6CertificatesChangeAndNothingIsLost(t *testing.T) {
 			}
 			<-time.After(5 * time.Millisecond)
 			mu.Lock()
-			known = heard[id]
+			known = received[id]
 			mu.Unlock()
 			if time.Since(begun) > 60*time.Second {
-				t.Fatalf("message %d is not heard", n)
+				t.Fatalf("message %d is not received", n)
 			}
 		}
 		worst = max(worst, time.Since(begun))

@@ -3,35 +3,35 @@ package bus
 import "time"
 
 const (
-	// reservedIDs is how many packet ids may belong to expired publishes. An id is
-	// not used again while its acknowledgement can still come; of 65,535 ids a
-	// quarter may be lost in this way before the connection is replaced.
+	// reservedIDs bounds the packet ids of expired publishes. An id is not used again
+	// while its acknowledgement can still come. The connection is replaced when a quarter
+	// of the 65,535 ids is blocked in this way.
 	reservedIDs = 1 << 14
-	// silentLimits is for how many limits a broker may acknowledge nothing before
-	// the connection is replaced.
+	// silentLimits is the number of acknowledgement limits after which the connection is
+	// replaced when the broker acknowledges nothing.
 	silentLimits = 3
 )
 
 // inflight holds the publishes of one connection that the broker has not
 // acknowledged. A publish expires when its acknowledgement is overdue: a broker
 // may drop a message, by a quota for example, and acknowledge only the next one.
-// It knows the time only as an argument, and its owner has a lock.
+// It reads no clock. It is not safe for concurrent use: the connection's lock guards it.
 type inflight struct {
 	limit time.Duration
 
 	nextID  uint16
 	number  uint64 // of the last publish
 	sent    map[uint16]*publish
-	expired int // those of sent that have expired
+	expired int // number of expired publishes in sent
 
-	acked      uint64    // the highest number that was acknowledged
+	acked      uint64    // the highest acknowledged number
 	ackedAt    time.Time // the last acknowledgement
-	unanswered time.Time // when the oldest publish was written that expired since then; zero: none
+	unanswered time.Time // when the oldest publish was written that has expired since ackedAt; zero: none
 }
 
 type publish struct {
 	number  uint64
-	written time.Time   // zero: not seen on the socket yet
+	written time.Time   // zero: expire has not seen it on the socket yet
 	done    func(error) // nil: it has expired
 }
 
@@ -54,8 +54,8 @@ func (f *inflight) add(done func(error)) (id uint16) {
 // remove drops a publish that was not written.
 func (f *inflight) remove(id uint16) { delete(f.sent, id) }
 
-// acknowledge takes a PUBACK. It returns nil for a publish that has expired, or
-// that nobody knows.
+// acknowledge handles a PUBACK and returns the publish's callback. It returns nil for an
+// expired publish and for an unknown id.
 func (f *inflight) acknowledge(id uint16, now time.Time) func(error) {
 	p := f.sent[id]
 	if p == nil {
@@ -69,10 +69,10 @@ func (f *inflight) acknowledge(id uint16, now time.Time) func(error) {
 	return p.done
 }
 
-// expire returns the callbacks of the publishes whose acknowledgement is
-// overdue; written of all publishes are on the socket. A broker acknowledges in
-// the order in which it received, so a publish that waits behind others on a
-// slow connection is not overdue while acknowledgements come.
+// expire returns the callbacks of the publishes whose acknowledgement is overdue.
+// written is the number of publishes that are on the socket. A broker acknowledges in
+// the order of receipt, so a publish behind others on a slow connection is not overdue
+// while acknowledgements arrive.
 func (f *inflight) expire(now time.Time, written uint64) (overdue []func(error)) {
 	quiet := now.Sub(f.ackedAt) >= f.limit
 	for _, p := range f.sent {
@@ -92,15 +92,15 @@ func (f *inflight) expire(now time.Time, written uint64) (overdue []func(error))
 	return overdue
 }
 
-// useless says that the connection is to be replaced: too many ids are lost, or
-// the broker has acknowledged nothing for long.
-func (f *inflight) useless(now time.Time) bool {
+// isStalled reports whether the connection must be replaced: expired publishes block too
+// many ids, or the broker has acknowledged nothing for silentLimits times the limit.
+func (f *inflight) isStalled(now time.Time) bool {
 	return f.expired >= reservedIDs || !f.unanswered.IsZero() && now.Sub(f.unanswered) >= silentLimits*f.limit
 }
 
-// fail returns the callbacks of all publishes that have not expired, and forgets
-// all.
-func (f *inflight) fail() (open []func(error)) {
+// removeAll removes all publishes and returns the callbacks of those that have not
+// expired.
+func (f *inflight) removeAll() (open []func(error)) {
 	for _, p := range f.sent {
 		if p.done != nil {
 			open = append(open, p.done)

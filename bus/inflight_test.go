@@ -47,7 +47,7 @@ func TestInflight(t *testing.T) {
 		if got := len(f.expire(at(step.now), step.written)); got != step.overdue {
 			t.Errorf("after %d s %d are overdue, not %d", step.now, got, step.overdue)
 		}
-		if got := f.useless(at(step.now)); got != step.useless {
+		if got := f.isStalled(at(step.now)); got != step.useless {
 			t.Errorf("after %d s the connection is useless: %v", step.now, got)
 		}
 	}
@@ -63,7 +63,7 @@ func TestInflightKeepsIDsOfExpiredPublishes(t *testing.T) {
 	now := time.Unix(1000, 0)
 	seen := map[uint16]bool{}
 	const lost = 1000 // in each round
-	for written := uint64(0); !f.useless(now); {
+	for written := uint64(0); !f.isStalled(now); {
 		if written > 2*reservedIDs {
 			t.Fatal("the connection stays although its ids are used up")
 		}
@@ -85,7 +85,7 @@ func TestInflightKeepsIDsOfExpiredPublishes(t *testing.T) {
 	}
 }
 
-// forgetfulBroker takes connections and acknowledges what acks says.
+// forgetfulBroker accepts connections and acknowledges the publishes that acks selects.
 type forgetfulBroker struct {
 	addr     string
 	acks     func(n int64) bool // n counts all publishes
@@ -190,7 +190,7 @@ func TestI6LostAcknowledgementsStopNothing(t *testing.T) {
 
 // A broker that answers pings and acknowledges nothing more is left for a new
 // connection.
-func TestI6ABrokerThatAcknowledgesNothingIsLeft(t *testing.T) {
+func TestI6AConnectionWithoutAcknowledgementsIsReplaced(t *testing.T) {
 	var b *forgetfulBroker
 	b = newForgetfulBroker(t, func(int64) bool { return b.connects.Load() > 1 })
 	c := b.client(t, ClientOptions{AckTimeout: 200 * time.Millisecond, Window: 4})

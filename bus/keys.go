@@ -10,24 +10,26 @@ import (
 	"os"
 )
 
-// Keys are a client's side of TLS: PEM, or files that hold it. What is here
-// itself wins over a file. Without any there is no TLS; without a CA the
-// system's are trusted; the certificate and its key come together.
+// Keys are a client's TLS files or their content, as PEM. Content takes precedence over
+// a file. When Keys are empty the client does not use TLS; without a CA it trusts the
+// system's. A certificate requires its key.
 type Keys struct {
 	CAFile, CertFile, KeyFile string
 	CA, Cert, Key             []byte
 }
 
-// Empty tells that there is no TLS.
+// Empty reports whether there are no keys, so that the client does not use TLS.
 func (k Keys) Empty() bool {
 	return cmp.Or(k.CAFile, k.CertFile, k.KeyFile) == "" && len(k.CA)+len(k.Cert)+len(k.Key) == 0
 }
 
-func (k Keys) String() string { return "keys" } // not into logs
+// String hides the keys from logs.
+func (k Keys) String() string { return "keys" }
 
+// fingerprint is a hash of the content of Keys.
 type fingerprint [sha256.Size]byte
 
-// loadKeys reads keys where they are now. Without any the configuration is nil.
+// loadKeys reads the present keys. The configuration is nil when they are empty.
 func loadKeys(from func() (Keys, error)) (*tls.Config, fingerprint, error) {
 	k, err := from()
 	if err != nil || k.Empty() {
@@ -36,7 +38,8 @@ func loadKeys(from func() (Keys, error)) (*tls.Config, fingerprint, error) {
 	return k.load()
 }
 
-// load reads what the files hold now. The fingerprint is of their content.
+// load reads the files and returns the TLS configuration and the fingerprint of the
+// content.
 func (k Keys) load() (*tls.Config, fingerprint, error) {
 	var sum fingerprint
 	digest := sha256.New()

@@ -9,8 +9,8 @@ import (
 	"atoll.dev/api/work"
 )
 
-// clientMetrics have the names and labels of sdk-go's, less those whose values
-// are names: source, consumer, client_id. A pool's clients share one.
+// clientMetrics have the names and labels of sdk-go's metrics, without the labels whose
+// values are names: source, consumer, client_id. The clients of a pool share them.
 type clientMetrics struct {
 	sentTotal, receivedTotal *prometheus.CounterVec
 	undecodable, connects    prometheus.Counter
@@ -47,8 +47,8 @@ var (
 	actions      = []string{"create_request", "update_request", "delete_request", "resync_request", "resync_response"}
 )
 
-// kindLabels takes a type <data type>.<subresource>.<action> apart. A sender
-// cannot invent values.
+// kindLabels splits a type <data type>.<subresource>.<action> into labels. Unknown types
+// share one label, so that a sender cannot create values.
 func kindLabels(kind string) []string {
 	if rest, ok := strings.CutPrefix(kind, work.DataType+"."); ok {
 		subresource, action, _ := strings.Cut(rest, ".")

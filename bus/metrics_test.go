@@ -9,8 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The metrics have the original's names, and none of their labels can be made
-// to grow by who sends.
+// The metrics have the original's names, and a sender cannot create label values.
 func TestMetricsHaveBoundedLabels(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := newClientMetrics(reg)

@@ -7,74 +7,75 @@ import (
 	"time"
 )
 
-// peer is a client's connection whose owner is known, and whose writes never
-// wait: the broker's library holds a client's lock while it writes, and takes
-// it for every message to that client, so one client that does not read would
-// stall whoever publishes to it. Writes go into a buffer that a goroutine of
-// the connection's own sends; a client whose buffer is full is cut off.
+// peer is the connection of a client whose certificate is verified. Its writes
+// never block: the broker's library holds a client's lock while it writes, and takes
+// that lock for every message to the client, so a client that does not read would
+// block everyone that publishes to it. Write appends to a buffer that the connection's
+// own goroutine sends; a client whose buffer is full is disconnected.
 type peer struct {
-	net.Conn // TLS
-	raw      net.Conn
-	name     string
-	clientID string        // once it owns one
-	ended    chan struct{} // closed when the library has forgotten the client
-	limit    int           // bytes
-	slow     func()        // called when the client is cut off
-	proven   func()        // called when it owns a client id
+	net.Conn   // TLS
+	raw        net.Conn
+	name       string
+	clientID   string        // "" until the client owns one
+	ended      chan struct{} // closed when the library has removed the client
+	limit      int           // bytes
+	onSlow     func()        // called when the client is disconnected because its buffer is full
+	identified func()        // called when the client owns a client id
 
 	mu      sync.Mutex
 	pending []byte
 	closing bool
-	wake    chan struct{} // has a token when there is something to do
+	wake    chan struct{} // holds a token while send has work
 
-	flow flow // what the client has no room for yet
+	flow flow // holds the messages beyond the client's Receive Maximum
 
 	queued      int           // messages in the library's queue
-	queuedBytes int           // and their size
-	progress    chan struct{} // closed when there is less; nil when nobody waits
+	queuedBytes int           // size of these messages
+	progress    chan struct{} // closed when less is unsent; nil while no caller waits
 }
 
 const (
-	// stuckAfter is how long one write to a client may take.
-	stuckAfter = 15 * time.Second
-	// farewell is how long the last words to a client may take.
-	farewell = time.Second
+	// writeTimeout bounds one write to a client.
+	writeTimeout = 15 * time.Second
+	// closeTimeout bounds the writes to a client whose connection is being closed.
+	closeTimeout = time.Second
 )
 
 var errSlow = errors.New("the client does not read what is sent to it")
 
-func newPeer(secured, raw net.Conn, name string, limit int, slow func()) *peer {
-	return &peer{Conn: secured, raw: raw, name: name, ended: make(chan struct{}), proven: func() {}, limit: limit,
-		slow: slow, wake: make(chan struct{}, 1)}
+func newPeer(secured, raw net.Conn, name string, limit int, onSlow func()) *peer {
+	return &peer{Conn: secured, raw: raw, name: name, ended: make(chan struct{}), identified: func() {}, limit: limit,
+		onSlow: onSlow, wake: make(chan struct{}, 1)}
 }
 
-// queue counts what enters and leaves the library's queue.
-func (p *peer) queue(messages, bytes int) {
+// countQueued adds to the count of what is in the library's queue; negative numbers
+// are messages that leave it.
+func (p *peer) countQueued(messages, bytes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queued += messages
 	p.queuedBytes += bytes
 	if messages < 0 {
-		p.less()
+		p.wakeWaiters()
 	}
 }
 
-// less wakes who waits for room. The caller has the lock.
-func (p *peer) less() {
+// wakeWaiters wakes the callers of waitForRoom. The caller holds the lock.
+func (p *peer) wakeWaiters() {
 	if p.progress != nil {
 		close(p.progress)
 		p.progress = nil
 	}
 }
 
-// room waits until there is room for a message, no longer than patience, and
-// says whether there is. Half of the limit is for what others, who looked at
-// the same time, are about to add.
-func (p *peer) room(patience time.Duration) bool {
-	var timeout <-chan time.Time
+// waitForRoom waits until there is room for a message, no longer than timeout, and
+// reports whether there is. It uses half of the limit only: the other half is for
+// the messages of callers that checked at the same time.
+func (p *peer) waitForRoom(timeout time.Duration) bool {
+	var expired <-chan time.Time
 	for {
 		p.mu.Lock()
-		if p.closing || p.queued < maxQueued && (p.waiting() < p.limit/2 || p.waiting() == 0) {
+		if p.closing || p.queued < maxQueued && (p.unsentBytes() < p.limit/2 || p.unsentBytes() == 0) {
 			p.mu.Unlock()
 			return true
 		}
@@ -83,65 +84,67 @@ func (p *peer) room(patience time.Duration) bool {
 		}
 		progress := p.progress
 		p.mu.Unlock()
-		if timeout == nil {
-			t := time.NewTimer(patience)
+		if expired == nil {
+			t := time.NewTimer(timeout)
 			defer t.Stop()
-			timeout = t.C
+			expired = t.C
 		}
 		select {
 		case <-progress:
-		case <-timeout:
+		case <-expired:
 			return false
 		}
 	}
 }
 
-// waiting is what is to be sent, in bytes. The caller has the lock.
-func (p *peer) waiting() int { return len(p.pending) + p.flow.bytes + p.queuedBytes }
+// unsentBytes returns the size of everything that is not sent yet. The caller holds the
+// lock.
+func (p *peer) unsentBytes() int { return len(p.pending) + p.flow.bytes + p.queuedBytes }
 
-// Write takes a copy of b, or cuts the client off when it has too much to read.
+// Write appends a copy of b to the buffer, or disconnects the client when the buffer is
+// full.
 func (p *peer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	if p.closing {
 		p.mu.Unlock()
 		return 0, net.ErrClosed
 	}
-	// One message is always taken, however large.
+	// An empty buffer takes one message of any size.
 	if full := len(p.pending)+p.flow.bytes > 0 && len(p.pending)+p.flow.bytes+len(b) > p.limit; full {
 		p.closing, p.pending = true, nil
-		p.less()
+		p.wakeWaiters()
 		p.mu.Unlock()
 		p.signal()
-		p.slow()
-		p.cut()
+		p.onSlow()
+		p.reset()
 		return 0, errSlow
 	}
-	p.pending = p.flow.pass(p.pending, b)
+	p.pending = p.flow.appendSendable(p.pending, b)
 	p.mu.Unlock()
 	p.signal()
 	return len(b), nil
 }
 
-// receives says how many messages the client takes without an acknowledgement.
-func (p *peer) receives(maximum int) {
+// setReceiveMaximum sets how many messages the client may have unacknowledged.
+func (p *peer) setReceiveMaximum(maximum int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.flow.maximum = maximum
 }
 
-// acknowledged takes a PUBACK of the client.
-func (p *peer) acknowledged() {
+// acknowledge handles a PUBACK of the client.
+func (p *peer) acknowledge() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
 		return
 	}
-	if p.pending = p.flow.release(p.pending); len(p.pending) > 0 {
+	if p.pending = p.flow.acknowledge(p.pending); len(p.pending) > 0 {
 		p.signal()
 	}
 }
 
-// Close ends the connection once what was written is sent.
+// Close makes send close the connection after it has sent the buffer.
 func (p *peer) Close() error {
 	p.mu.Lock()
 	p.closing = true
@@ -150,6 +153,7 @@ func (p *peer) Close() error {
 	return nil
 }
 
+// signal wakes send.
 func (p *peer) signal() {
 	select {
 	case p.wake <- struct{}{}:
@@ -157,8 +161,8 @@ func (p *peer) signal() {
 	}
 }
 
-// send writes what is pending until the connection is closed. It closes the
-// real one.
+// send writes the buffer to the client until Close is called or a write fails, then
+// closes the TCP connection.
 func (p *peer) send() {
 	defer p.raw.Close()
 	var spare []byte
@@ -168,45 +172,46 @@ func (p *peer) send() {
 			out, closing := p.pending, p.closing
 			p.pending = spare[:0]
 			if len(out) > 0 {
-				p.less()
+				p.wakeWaiters()
 			}
 			p.mu.Unlock()
 			if len(out) == 0 {
 				if closing {
-					p.Conn.SetWriteDeadline(time.Now().Add(farewell))
-					p.Conn.Close() // says goodbye in TLS
+					p.Conn.SetWriteDeadline(time.Now().Add(closeTimeout))
+					p.Conn.Close() // sends close_notify of TLS
 					return
 				}
 				spare = out
 				break
 			}
-			wait := stuckAfter
+			wait := writeTimeout
 			if closing {
-				wait = farewell
+				wait = closeTimeout
 			}
 			p.Conn.SetWriteDeadline(time.Now().Add(wait))
 			if _, err := p.Conn.Write(out); err != nil {
 				p.mu.Lock()
 				p.closing, p.pending = true, nil
-				p.less()
+				p.wakeWaiters()
 				p.mu.Unlock()
 				return
 			}
 			if spare = out; cap(spare) > 1<<20 {
-				spare = nil // one large message does not keep its memory
+				spare = nil // the buffer of one large message is not kept
 			}
 		}
 	}
 }
 
-// SetDeadline is for reads only: writes have deadlines of their own.
+// SetDeadline sets the deadline of reads only: send sets those of writes.
 func (p *peer) SetDeadline(t time.Time) error { return p.Conn.SetReadDeadline(t) }
 
-// cut ends the connection without a word and drops what is on its way.
-func (p *peer) cut() { cutOff(p.raw) }
+// reset closes the connection at once and drops everything unsent.
+func (p *peer) reset() { resetConnection(p.raw) }
 
-// cutOff ends a connection so that nothing of it is left in the system.
-func cutOff(conn net.Conn) {
+// resetConnection closes a connection with a TCP reset, so that the kernel keeps no data
+// of it.
+func resetConnection(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		tcp.SetLinger(0)
 	}

@@ -11,22 +11,22 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// PoolOptions are those of a Pool.
+// PoolOptions configure a Pool.
 type PoolOptions struct {
 	Client ClientOptions
 
-	// Connections publish; default 1. A broker may bound what one connection
-	// publishes: AWS IoT Core takes about 100 events a second.
+	// Connections is the number of connections that publish; default 1. A broker may limit
+	// the rate of one connection: AWS IoT Core accepts about 100 events a second.
 	Connections int
-	// Rate bounds it here, in events per second and connection; 0: it does not.
+	// Rate is the pool's own limit, in events per second and connection; 0: no limit.
 	Rate float64
 }
 
-// Pool is a client with several connections. The first one subscribes; events
-// of one topic always leave by the same one, so that their order stays.
+// Pool is a client with several connections. The first connection subscribes. The
+// events of one topic always use the same connection, which keeps their order.
 type Pool struct {
-	clients []*Client
-	pace    []*rate.Limiter // nil: none
+	clients  []*Client
+	limiters []*rate.Limiter // one for each client; nil: no limit
 }
 
 // NewPool returns a pool that does nothing until Run. Further connections have
@@ -38,12 +38,12 @@ func NewPool(o PoolOptions) *Pool {
 		more.ClientID = fmt.Sprintf("%s-p%d", o.Client.ClientID, i)
 		more.Subscriptions, more.Handler, more.OnConnected, more.Registerer = nil, nil, nil, nil
 		c := NewClient(more)
-		c.metrics = p.clients[0].metrics // one family of figures
+		c.metrics = p.clients[0].metrics // registered once
 		p.clients = append(p.clients, c)
 	}
 	if o.Rate > 0 {
 		for range p.clients {
-			p.pace = append(p.pace, rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate/10))))
+			p.limiters = append(p.limiters, rate.NewLimiter(rate.Limit(o.Rate), max(1, int(o.Rate/10))))
 		}
 	}
 	return p
@@ -58,7 +58,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Check is a readiness check: nil when all connections stand.
+// Check is a readiness check: nil when all clients are connected.
 func (p *Pool) Check(ctx context.Context) error {
 	var errs []error
 	for _, c := range p.clients {
@@ -67,8 +67,8 @@ func (p *Pool) Check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// DownFor tells for how long there has been no connection, by the one that is
-// worst off: what it is to publish has to wait.
+// DownFor returns the longest DownFor of the pool's clients: events whose topic uses that
+// client wait.
 func (p *Pool) DownFor() (longest time.Duration) {
 	for _, c := range p.clients {
 		longest = max(longest, c.DownFor())
@@ -86,17 +86,17 @@ func (p *Pool) PublishAsync(ctx context.Context, topic string, e Event, done fun
 
 // PublishLate is as Client.PublishLate. It waits for the pool's rate, too.
 func (p *Pool) PublishLate(ctx context.Context, topic string, event func() (Event, error), done func(error)) error {
-	i := p.of(topic)
-	if p.pace != nil {
-		if err := p.pace[i].Wait(ctx); err != nil {
+	i := p.clientIndex(topic)
+	if p.limiters != nil {
+		if err := p.limiters[i].Wait(ctx); err != nil {
 			return err
 		}
 	}
 	return p.clients[i].PublishLate(ctx, topic, event, done)
 }
 
-// of is the connection by which a topic's events leave.
-func (p *Pool) of(topic string) int {
+// clientIndex returns the index of the client that publishes a topic's events.
+func (p *Pool) clientIndex(topic string) int {
 	h := fnv.New32a()
 	h.Write([]byte(topic))
 	return int(h.Sum32() % uint32(len(p.clients)))

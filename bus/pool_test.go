@@ -18,11 +18,11 @@ import (
 func TestAPoolKeepsTheOrderOfATopic(t *testing.T) {
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		const consumers, each = 12, 200
-		heard := make([]chan string, consumers)
-		for i := range heard {
-			heard[i] = make(chan string, each)
+		received := make([]chan string, consumers)
+		for i := range received {
+			received[i] = make(chan string, each)
 			b.connect(fmt.Sprintf("c%d", i), ClientOptions{Subscriptions: []string{sourceTopic(fmt.Sprintf("c%d", i))},
-				Handler: func(_ context.Context, m Message) { m.Ack(); heard[i] <- m.Event.ID }})
+				Handler: func(_ context.Context, m Message) { m.Ack(); received[i] <- m.Event.ID }})
 		}
 		pool := b.pool(PoolOptions{Connections: 4})
 		for n := range each {
@@ -33,16 +33,16 @@ func TestAPoolKeepsTheOrderOfATopic(t *testing.T) {
 				}
 			}
 		}
-		for i := range heard {
+		for i := range received {
 			for n := range each {
-				if id := receive(t, heard[i]); id != fmt.Sprint(n) {
+				if id := receive(t, received[i]); id != fmt.Sprint(n) {
 					t.Fatalf("c%d: message %d is %s", i, n, id)
 				}
 			}
 		}
 		used := map[int]bool{}
 		for i := range consumers {
-			used[pool.of(sourceTopic(fmt.Sprintf("c%d", i)))] = true
+			used[pool.clientIndex(sourceTopic(fmt.Sprintf("c%d", i)))] = true
 		}
 		if len(used) < 3 {
 			t.Errorf("12 topics use %d of 4 connections", len(used))
@@ -51,7 +51,7 @@ func TestAPoolKeepsTheOrderOfATopic(t *testing.T) {
 }
 
 // The rate is each connection's.
-func TestAPoolHeedsItsRate(t *testing.T) {
+func TestAPoolKeepsItsRate(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	pool := b.pool(PoolOptions{Connections: 1, Rate: 100})
 	begun := time.Now()
@@ -88,7 +88,7 @@ func (b *testBroker) pool(o PoolOptions) *Pool {
 	return p
 }
 
-// Limits are the smaller one of what the broker says and what is configured.
+// Limit returns the smaller one of the broker's limit and the configured limit.
 func TestLimits(t *testing.T) {
 	eachBroker(t, BrokerOptions{MaxPacket: 50_000}, func(t *testing.T, b *testBroker) {
 		if got := b.connect("system:maestro", ClientOptions{ClientID: "maestro-1"}).Limit(); got != 50_000 {

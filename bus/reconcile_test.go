@@ -12,7 +12,7 @@ import (
 
 // A hello asks for the resources of some slots, or, as those of earlier versions,
 // for all.
-func TestWhatAHelloWants(t *testing.T) {
+func TestHelloWants(t *testing.T) {
 	const slots = 32
 	wanted := 0
 	for i := range 1000 {
@@ -92,45 +92,46 @@ func TestStructuredEventsSurviveTheWire(t *testing.T) {
 	}
 }
 
-// Who publishes events learns that nobody hears them, if it wants to know.
-func TestAnEventThatNobodyHearsIsTold(t *testing.T) {
+// A publish to a topic without subscribers fails with ErrNoSubscriber, for clients with
+// RequireSubscriber.
+func TestAnEventWithoutSubscribersIsAnError(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
-	curious := b.connect(clmName, ClientOptions{ClientID: "clm-sentinel", TellUnheard: true})
-	other := b.connect(clmName, ClientOptions{ClientID: "clm-other"})
+	strict := b.connect(clmName, ClientOptions{ClientID: "clm-sentinel", RequireSubscriber: true})
+	lenient := b.connect(clmName, ClientOptions{ClientID: "clm-lenient"})
 	e := Event{ID: "1", Source: "s", Type: "t", DataContentType: "application/json", Data: []byte("{}"), Key: "k"}
 	publish := func(c *Client) error { return c.Publish(t.Context(), EventTopic("clusters"), e) }
-	if err := publish(curious); !errors.Is(err, ErrUnheard) {
-		t.Errorf("nobody is there: %v", err)
+	if err := publish(strict); !errors.Is(err, ErrNoSubscriber) {
+		t.Errorf("without a subscriber: %v", err)
 	}
-	if err := publish(other); err != nil {
-		t.Errorf("who does not ask: %v", err)
+	if err := publish(lenient); err != nil {
+		t.Errorf("without RequireSubscriber: %v", err)
 	}
-	hears := make(chan string, 10)
+	deliveries := make(chan string, 10)
 	b.connect(adapterName, ClientOptions{ClientID: "adapter-1", Subscriptions: []string{EventFilter("a", "clusters")},
-		Handler: func(_ context.Context, m Message) { m.Ack(); hears <- m.Event.ID }})
-	if err := publish(curious); err != nil {
-		t.Errorf("somebody is there: %v", err)
+		Handler: func(_ context.Context, m Message) { m.Ack(); deliveries <- m.Event.ID }})
+	if err := publish(strict); err != nil {
+		t.Errorf("with a subscriber: %v", err)
 	}
-	if id := receive(t, hears); id != "1" {
-		t.Errorf("heard %s", id)
+	if id := receive(t, deliveries); id != "1" {
+		t.Errorf("received event %s", id)
 	}
 }
 
 // Each subscription has one copy of each event; replicas share by key.
 func TestReconcileEventsReachEachSubscriptionOnce(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
-	type heard struct {
+	type delivery struct {
 		subscription, replica string
 		event                 Event
 	}
 	const events = 40
-	hears := make(chan heard, 10*events)
+	deliveries := make(chan delivery, 10*events)
 	for _, r := range []struct{ subscription, replica string }{{"cl-one", "1"}, {"cl-two", "1"}, {"cl-two", "2"}} {
 		b.connect(adapterName, ClientOptions{ClientID: "adapter-" + r.subscription + "-" + r.replica,
 			Subscriptions: []string{EventFilter(r.subscription, "clusters")},
 			Handler: func(_ context.Context, m Message) {
 				m.Ack()
-				hears <- heard{r.subscription, r.replica,
+				deliveries <- delivery{r.subscription, r.replica,
 					m.Event}
 			}})
 	}
@@ -145,7 +146,7 @@ func TestReconcileEventsReachEachSubscriptionOnce(t *testing.T) {
 	copies, replicas, keys := map[string]map[string]int{"cl-one": {}, "cl-two": {}}, map[string]bool{},
 		map[string]string{}
 	for range 2 * events {
-		h := receive(t, hears)
+		h := receive(t, deliveries)
 		copies[h.subscription][h.event.ID]++
 		if h.subscription == "cl-two" {
 			replicas[h.replica] = true
@@ -157,18 +158,18 @@ func TestReconcileEventsReachEachSubscriptionOnce(t *testing.T) {
 	}
 	for subscription, of := range copies {
 		if len(of) != events {
-			t.Errorf("%s has heard %d events of %d", subscription, len(of), events)
+			t.Errorf("%s received %d events of %d", subscription, len(of), events)
 		}
 	}
 	if len(replicas) != 2 { // by chance one in 2^20
 		t.Errorf("the events were shared by %v only", replicas)
 	}
-	if len(hears) > 0 {
+	if len(deliveries) > 0 {
 		t.Error("an event came twice")
 	}
 }
 
-func TestI7CLMSaysEventsAndAdaptersHearThem(t *testing.T) {
+func TestI7CLMPublishesEventsAndAdaptersReadThem(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	connect := func(name, id string) *rawClient {
 		c, ack, err := b.raw(t, b.ca.client(t, name), &packets.Connect{ClientID: id, CleanStart: true})
@@ -210,9 +211,9 @@ func TestI7CLMSaysEventsAndAdaptersHearThem(t *testing.T) {
 	}
 	agent := b.rawAgent(t, "c1")
 	if agent.subscribe(EventTopic("clusters")) < 0x80 {
-		t.Error("an agent hears reconcile events")
+		t.Error("an agent may subscribe to reconcile events")
 	}
 	if ack, ok := b.rawAgent(t, "c1").publish(&packets.Publish{Topic: EventTopic("clusters"), QoS: 1, PacketID: 1}).(*packets.Puback); ok && ack.ReasonCode < 0x80 {
-		t.Error("an agent says reconcile events")
+		t.Error("an agent may publish reconcile events")
 	}
 }

@@ -5,31 +5,32 @@ import (
 	"strings"
 )
 
-// servicePrefix begins the common names of the region's own services; no
-// consumer's name can.
+// servicePrefix begins the common names of the region's own services. No consumer's
+// name has a colon.
 const servicePrefix = "system:"
 
-// The services that use the bus: maestro is the source of all works, clm says
-// which resources need work, adapters do it.
+// The services that use the bus: maestro is the source of all works, clm publishes the
+// resources that need work, adapters do the work.
 const (
 	maestroName = servicePrefix + "maestro"
 	clmName     = servicePrefix + "clm"
 	adapterName = servicePrefix + "adapter"
 )
 
-// agentClientID is the client id that a consumer's agent must use: nobody else
-// can, so nobody else ends its connection.
+// agentClientID returns the client id that a consumer's agent must use. No other client
+// may use it, so no other client can end the agent's connection.
 func agentClientID(consumer string) string { return consumer + "-agent-client" }
 
-// A Service is what one of the region's services may do on the bus, as topic
-// filters: publish to topics, and read topics, that one of them covers. What it
-// reads it may also share with its replicas.
+// A Service holds the rights of one of the region's services, as topic filters: it may
+// publish to topics that a filter in Publish covers, and subscribe to those that a filter
+// in Read covers, also by a shared subscription.
 type Service struct{ Publish, Read []string }
 
-// rules decide what a certificate's common name may do (I7). An agent hears
-// its own consumer's source events and says its own agent events. Maestro does
-// the reverse for every consumer. CLM says reconcile events and hears adapters'
-// hellos; an adapter does the reverse. Nobody does anything else.
+// rules decide on the rights of a certificate's common name (I7). An agent reads the
+// source events of its own consumer and publishes the agent events of that consumer.
+// Maestro publishes source events and reads agent events of every consumer. CLM
+// publishes reconcile events and reads the adapters' hellos; an adapter reads reconcile
+// events and publishes hellos. Everything else is refused.
 type rules struct {
 	source   string
 	services map[string]Service
@@ -64,7 +65,7 @@ func (r rules) mayConnect(name, clientID string) bool {
 	}
 }
 
-// mayPublish decides on a topic name.
+// mayPublish decides whether the owner of a certificate may publish to a topic.
 func (r rules) mayPublish(name, topic string) bool {
 	if r.isAgent(name) {
 		return topic == r.topic(name, AgentEvents)
@@ -72,8 +73,8 @@ func (r rules) mayPublish(name, topic string) bool {
 	return !strings.ContainsAny(topic, "+#") && anyCovers(r.services[name].Publish, topic)
 }
 
-// mayRead decides on a topic filter, shared or not, and on the topics that
-// come by it.
+// mayRead decides whether the owner of a certificate may subscribe to a topic filter,
+// shared or not, or get a message of a topic.
 func (r rules) mayRead(name, filter string) bool {
 	if r.isAgent(name) {
 		return filter == r.topic(name, SourceEvents)
@@ -88,14 +89,15 @@ func (r rules) mayRead(name, filter string) bool {
 	return anyCovers(r.services[name].Read, filter)
 }
 
+// anyCovers reports whether one of the allowed filters covers filter.
 func anyCovers(allowed []string, filter string) bool {
 	return slices.ContainsFunc(allowed, func(a string) bool { return covers(a, filter) })
 }
 
-// covers tells whether everything that filter matches is matched by allowed.
+// covers reports whether allowed matches every topic that filter matches.
 func covers(allowed, filter string) bool {
 	if filter == "" || filter[0] == '$' {
-		return false // what brokers keep for themselves
+		return false // reserved for the broker
 	}
 	for {
 		a, restA, moreA := strings.Cut(allowed, "/")
@@ -112,10 +114,12 @@ func covers(allowed, filter string) bool {
 	}
 }
 
+// isAgent reports whether a common name can be a consumer's name.
 func (r rules) isAgent(name string) bool {
 	return name != "" && !strings.HasPrefix(name, servicePrefix) && !strings.ContainsAny(name, "+#/$")
 }
 
+// topic returns the name of a consumer's topic.
 func (r rules) topic(consumer string, kind TopicKind) string {
 	return Topic{Source: r.source, Consumer: consumer, Kind: kind}.String()
 }

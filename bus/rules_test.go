@@ -57,8 +57,8 @@ func (b *testBroker) rawAgent(t *testing.T, name string) *rawClient {
 	return c
 }
 
-// publish writes a message and returns what the broker says next, nil when it
-// hung up.
+// publish writes a message and returns the broker's next packet, or nil when the broker
+// closed the connection.
 func (c *rawClient) publish(p *packets.Publish) any {
 	if p.Properties == nil {
 		p.Properties = &packets.Properties{}
@@ -91,7 +91,7 @@ func (c *rawClient) next() any {
 	return p.Content
 }
 
-func TestI7AnAgentHearsItsOwnTopicOnly(t *testing.T) {
+func TestI7AnAgentReadsItsOwnTopicOnly(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	for _, filter := range []string{
 		sourceTopic("c2"), agentTopic("c1"), agentTopic(
@@ -110,12 +110,12 @@ func TestI7AnAgentHearsItsOwnTopicOnly(t *testing.T) {
 	}
 }
 
-func TestI7AnAgentSpeaksOnItsOwnTopicOnly(t *testing.T) {
+func TestI7AnAgentPublishesToItsOwnTopicOnly(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
-	heard := make(chan Message, 100)
+	received := make(chan Message, 100)
 	b.connect("system:maestro", ClientOptions{ClientID: "maestro",
 		Subscriptions: []string{Topic{Source: "maestro", Consumer: AllConsumers, Kind: AgentEvents}.Share().Filter()},
-		Handler:       func(_ context.Context, m Message) { m.Ack(); heard <- m }})
+		Handler:       func(_ context.Context, m Message) { m.Ack(); received <- m }})
 	c := b.rawAgent(t, "c1")
 	for i, topic := range []string{agentTopic("c2"), sourceTopic("c1"), sourceTopic("c2"),
 		"sources/other/consumers/c1/agentevents", "x", agentTopic("c1") + "/x"} {
@@ -133,8 +133,8 @@ func TestI7AnAgentSpeaksOnItsOwnTopicOnly(t *testing.T) {
 	if err := agent.Publish(t.Context(), agentTopic("c3"), testEvent("own")); err != nil {
 		t.Errorf("our client, its own topic: %v", err)
 	}
-	if m := receive(t, heard); m.Event.ID != "own" || len(heard) != 0 {
-		t.Errorf("the server heard %+v and %d more", m, len(heard))
+	if m := receive(t, received); m.Event.ID != "own" || len(received) != 0 {
+		t.Errorf("the server received %+v and %d more", m, len(received))
 	}
 }
 
@@ -220,7 +220,7 @@ func TestI7WithoutACertificateOfTheRegionNobodyConnects(t *testing.T) {
 	}
 }
 
-func TestI7MaestroSpeaksToConsumersAndHearsThemOnly(t *testing.T) {
+func TestI7MaestroPublishesToConsumersAndReadsAgentsOnly(t *testing.T) {
 	r := newRules("maestro", nil)
 	for _, c := range []struct {
 		name, topic string

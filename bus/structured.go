@@ -11,9 +11,9 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// publishStructured gives the event's structured form: one JSON object, as
-// hyperfleet-broker writes it. Data of a JSON content type, or of none, is part
-// of it; other data is in base64.
+// publishStructured returns the packet of the event's structured form: one JSON object,
+// as hyperfleet-broker writes it. Data with a JSON content type, or with none, is a
+// member of the object; other data is in base64.
 func (e Event) publishStructured(topic string) (*packets.Publish, error) {
 	p, err := e.publish(topic)
 	if err != nil {
@@ -21,7 +21,7 @@ func (e Event) publishStructured(topic string) (*packets.Publish, error) {
 	}
 	body := []byte(`{"specversion":"` + SpecVersion + `"`)
 	add := func(name, value string) {
-		text, _ := json.Marshal(value) // of a string: it cannot fail
+		text, _ := json.Marshal(value) // encoding a string cannot fail
 		body = append(append(append(append(body, `,"`...), name...), `":`...), text...)
 	}
 	optional := func(name, value string) {
@@ -56,7 +56,7 @@ func (e Event) publishStructured(topic string) (*packets.Publish, error) {
 		body = append(append(body, `,"data":`...), e.Data...)
 	}
 	p.Payload = append(body, '}')
-	p.Properties = &packets.Properties{ContentType: structuredType + "; charset=utf-8", User: e.keyed(nil)}
+	p.Properties = &packets.Properties{ContentType: structuredType + "; charset=utf-8", User: e.withKeyProperty(nil)}
 	return p, nil
 }
 

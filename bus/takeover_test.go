@@ -8,7 +8,7 @@ import (
 
 // A client that comes back while the broker still ends its last connection
 // must not lose its new subscription to that: it would be connected, and deaf.
-func TestI6AClientThatComesBackAtOnceHears(t *testing.T) {
+func TestI6AClientThatReconnectsAtOnceReceivesEvents(t *testing.T) {
 	b := startBroker(t, BrokerOptions{})
 	server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 	config := b.ca.client(t, "c1")

@@ -10,8 +10,8 @@ import (
 // TopicKind is the direction of a topic.
 type TopicKind string
 
-// Kinds of topics: what a source says to one agent, and an agent to one
-// source; what a source says to all agents, and an agent to all sources.
+// Kinds of topics: from a source to one agent, from an agent to one source, from a
+// source to all agents, from an agent to all sources.
 const (
 	SourceEvents    TopicKind = "sourceevents"
 	AgentEvents     TopicKind = "agentevents"
@@ -19,15 +19,15 @@ const (
 	AgentBroadcast  TopicKind = "agentbroadcast"
 )
 
-// Topic is a topic of Open Cluster Management:
+// Topic is a topic, or topic filter, of Open Cluster Management:
 //
 //	<word>/<source>/<word>/<consumer>/(sourceevents|agentevents)
 //	<word>/<source>/sourcebroadcast
 //	<word>/<consumer>/agentbroadcast
 //
-// The words are free; those that Maestro uses, "sources" and "consumers", are
-// empty here, so that equal topics are equal. Source and Consumer may be "+" in
-// a filter. Group is that of a shared subscription, "$share/<group>/...".
+// The words can be chosen. SourceWord and ConsumerWord are empty for Maestro's words,
+// "sources" and "consumers", so that == compares topics. Source and Consumer may be "+"
+// in a filter. Group is the group of a shared subscription, "$share/<group>/...".
 type Topic struct {
 	Group        string
 	SourceWord   string
@@ -37,7 +37,7 @@ type Topic struct {
 	Kind         TopicKind
 }
 
-// AllConsumers is the consumer of a filter for all.
+// AllConsumers is the consumer in a filter for all consumers.
 const AllConsumers = "+"
 
 const (
@@ -48,7 +48,7 @@ const (
 	shareGroup = "statussubscribers"
 )
 
-// String is the topic's name, or its filter without the group.
+// String returns the topic's name, or its filter without the group.
 func (t Topic) String() string {
 	source := cmp.Or(t.SourceWord, sourceWord) + "/" + t.Source
 	consumer := cmp.Or(t.ConsumerWord, consumerWord) + "/" + t.Consumer
@@ -61,7 +61,7 @@ func (t Topic) String() string {
 	return source + "/" + consumer + "/" + string(t.Kind)
 }
 
-// Filter is what to subscribe to: shared when the topic has a group.
+// Filter returns the topic filter for a subscription: shared when the topic has a group.
 func (t Topic) Filter() string {
 	if t.Group == "" {
 		return t.String()
@@ -69,21 +69,21 @@ func (t Topic) Filter() string {
 	return "$share/" + t.Group + "/" + t.String()
 }
 
-// Share is the topic as replicas share it, in a group that was given or in
+// Share returns the topic with a group for a shared subscription: the topic's own, or
 // Maestro's.
 func (t Topic) Share() Topic {
 	t.Group = cmp.Or(t.Group, shareGroup)
 	return t
 }
 
-// For is the topic of one consumer.
+// For returns the topic of one consumer, without a group.
 func (t Topic) For(consumer string) Topic {
 	t.Group, t.Consumer = "", consumer
 	return t
 }
 
-// Match reads the name of a topic that a message came on, and tells whether
-// this one, as a filter, stands for it.
+// Match parses the topic name of a message, and reports whether t, as a filter, matches
+// it.
 func (t Topic) Match(name string) (Topic, bool) {
 	got, err := ParseTopic(name)
 	fits := func(pattern, value string) bool { return value != "+" && (pattern == value || pattern == "+") }
@@ -93,7 +93,7 @@ func (t Topic) Match(name string) (Topic, bool) {
 	return got, ok
 }
 
-// ErrBadTopic is what every ParseTopic error is.
+// ErrBadTopic is wrapped by every error of ParseTopic.
 var ErrBadTopic = errors.New("not a topic of this bus")
 
 var (
@@ -103,7 +103,7 @@ var (
 		`^(?:\$share/([a-z0-9-]+)/)?([a-z]+)/([a-z0-9-]+|\+)/(sourcebroadcast|agentbroadcast)$`)
 )
 
-// ParseTopic reads a topic name or filter, shared or not.
+// ParseTopic parses a topic name or filter, shared or not.
 func ParseTopic(s string) (Topic, error) {
 	unless := func(word, usual string) string {
 		if word == usual {
@@ -124,16 +124,16 @@ func ParseTopic(s string) (Topic, error) {
 	return Topic{}, fmt.Errorf("%w: %q", ErrBadTopic, s)
 }
 
-// Topics are where a source and its agents meet. The broadcasts are optional,
-// and zero without: an agent asks one source for what is new on AgentEvents
-// then, and a source asks each agent on SourceEvents.
+// Topics are the topics of a source and its agents. The broadcasts are optional and zero
+// when absent: an agent then sends its resync request to one source on AgentEvents, and a
+// source sends its request to each agent on SourceEvents.
 type Topics struct {
 	SourceEvents, AgentEvents       Topic
 	SourceBroadcast, AgentBroadcast Topic
 }
 
-// TopicsOf are Maestro's topics of a source: no broadcasts, and the agents'
-// events shared among replicas.
+// TopicsOf returns Maestro's topics for a source: no broadcasts, and a shared
+// subscription to the agents' events for its replicas.
 func TopicsOf(source string) Topics {
 	return Topics{
 		SourceEvents: Topic{Source: source, Consumer: AllConsumers, Kind: SourceEvents},
@@ -141,8 +141,8 @@ func TopicsOf(source string) Topics {
 	}
 }
 
-// CheckSource checks that a server of the source can use the topics: it says
-// SourceEvents to any consumer, and hears AgentEvents of all.
+// CheckSource checks that a server of the source can use the topics: to publish
+// SourceEvents to any consumer, and to read the AgentEvents of all.
 func (t Topics) CheckSource(source string) error {
 	for _, topic := range []Topic{t.SourceEvents, t.AgentEvents} {
 		switch {
@@ -159,9 +159,8 @@ func (t Topics) CheckSource(source string) error {
 	return nil
 }
 
-// ForAgent gives the topics of one consumer's agent, which may be written with
-// its name or with + in its place. The source must be named: an agent speaks
-// to one.
+// ForAgent returns the topics of one consumer's agent. The topics may have the consumer's
+// name or "+" as their consumer. They must name the source: an agent has one source.
 func (t Topics) ForAgent(consumer string) (Topics, error) {
 	for _, topic := range []*Topic{&t.SourceEvents, &t.AgentEvents, &t.AgentBroadcast} {
 		switch {

@@ -52,7 +52,7 @@ func TestTopicsOfAFilter(t *testing.T) {
 	}
 }
 
-func TestTopicsAreCheckedForWhoUsesThem(t *testing.T) {
+func TestTopicsAreCheckedForServersAndAgents(t *testing.T) {
 	parse := func(s string) Topic {
 		topic, err := ParseTopic(s)
 		if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// writeLoop writes packets as they come, as many at once as there are, and a
-// ping when there are none for long.
+// writeLoop writes the queued packets, all that are queued in one write, and a ping
+// every half keep-alive. It returns when a write fails, ctx ends or the connection ends.
 func (c *connection) writeLoop(ctx context.Context) error {
-	// A broker that reads nothing for so long is as good as gone.
-	stuck := c.client.o.KeepAlive * 3 / 2
+	// The connection ends when the broker reads nothing for this long.
+	timeout := c.client.o.KeepAlive * 3 / 2
 	w := bufio.NewWriterSize(c.conn, 64<<10)
 	ping := time.NewTicker(c.client.o.KeepAlive / 2)
 	defer ping.Stop()
@@ -24,13 +24,13 @@ func (c *connection) writeLoop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.gone:
+		case <-c.closed:
 			return net.ErrClosed
 		case p = <-c.out:
 		case <-ping.C:
 			p = packets.NewControlPacket(packets.PINGREQ)
 		}
-		c.conn.SetWriteDeadline(time.Now().Add(stuck))
+		c.conn.SetWriteDeadline(time.Now().Add(timeout))
 		published := uint64(0)
 		for p != nil {
 			if err := write(w, p); err != nil {
@@ -52,8 +52,8 @@ func (c *connection) writeLoop(ctx context.Context) error {
 	}
 }
 
-// write adds a packet to the buffer. Packets write their parts one by one, so
-// small ones are joined first.
+// write adds a packet to w. Packets write their parts one by one, so their parts are
+// joined first.
 func write(w *bufio.Writer, p *packets.ControlPacket) error {
 	var b bytes.Buffer
 	if _, err := p.WriteTo(&b); err != nil {

@@ -89,7 +89,7 @@ func (s *Sentinel) sent(o outgoing, err error, at time.Time) {
 		kind := "publish_error"
 		if errors.Is(err, bus.ErrDisconnected) {
 			kind = "connection_error"
-		} else if errors.Is(err, bus.ErrUnheard) {
+		} else if errors.Is(err, bus.ErrNoSubscriber) {
 			kind = "no_subscriber"
 		} else if s.badLog.Allow() {
 			s.log.Warn("an event was not taken; it is sent again later", "kind", o.resource.kind, "id", o.resource.id,

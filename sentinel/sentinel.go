@@ -188,7 +188,7 @@ func New(ctx context.Context, o Options) (*Sentinel, error) {
 	}
 	client := o.Bus
 	client.Structured, client.Subscriptions = true, []string{bus.HelloTopic("#")}
-	client.Handler, client.OnConnected, client.TellUnheard = s.greet, s.connected, true
+	client.Handler, client.OnConnected, client.RequireSubscriber = s.greet, s.connected, true
 	if client.Logger == nil {
 		client.Logger = o.Logger
 	}
