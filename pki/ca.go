@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// DefaultValidity is how long a certificate is good for.
+	// DefaultValidity is the life of a certificate.
 	DefaultValidity = 7 * 24 * time.Hour
 
-	// skew is how far before now a certificate begins, for machines whose
-	// clocks are behind the signer's.
+	// skew is the time by which NotBefore lies before the time of issue, for machines
+	// whose clocks are behind the signer's.
 	skew = 5 * time.Minute
 
 	caValidity = 20 * 365 * 24 * time.Hour
@@ -36,29 +36,29 @@ const (
 // A CA is a region's certificate authority in a directory of its own:
 //
 //	ca.pem   key and certificate, 0600
-//	ca.crt   the certificate alone, for whoever must trust it
-//	crl.pem  the certificates that are revoked, for whoever must refuse them
+//	ca.crt   the certificate alone, for processes that must trust it
+//	crl.pem  the revocation list, for servers that must refuse revoked certificates
 //	tokens/  one-time join tokens by the sha256 of their text, 0700
-//	issued/  what was issued, by name, 0700
-//	revoked/ what was revoked, by name, 0700
+//	issued/  records of the issued certificates, by name, 0700
+//	revoked/ records of the revoked certificates, by name, 0700
 //
 // Any number of processes may have the same directory open. A CA is safe for
 // concurrent use.
 type CA struct {
-	// Validity is the life of the certificates that the CA issues, zero means
-	// [DefaultValidity]. Set it before the CA is used.
+	// Validity is the life of the certificates that the CA issues; zero means
+	// [DefaultValidity]. Set it before the first use of the CA.
 	Validity time.Duration
 
 	dir  string
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
-	mu   sync.Mutex // with the lock file: the right to change the directory
+	mu   sync.Mutex // held together with the lock file while the directory is changed
 	crl  atomic.Pointer[crlCopy]
 }
 
-// OpenCA opens the CA in dir, and makes it when there is none. When several
-// processes make it at once, one does and the others open what it made. A
-// damaged file is an error that names it: nothing replaces a CA but its owner.
+// OpenCA opens the CA in dir, and creates it when dir has none. When several
+// processes create it at once, one succeeds and the others open the same CA. A
+// damaged file is an error that names it: only an operator may replace a CA.
 func OpenCA(dir string) (*CA, error) {
 	for _, sub := range []string{tokenDir, issuedDir, revokedDir} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
@@ -107,7 +107,8 @@ func OpenCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// newCA returns the content of a new ca.pem.
+// newCA makes a key and a self-signed certificate and returns them as the content of
+// ca.pem.
 func newCA() ([]byte, error) {
 	key, err := newKey()
 	if err != nil {
@@ -136,7 +137,7 @@ func newCA() ([]byte, error) {
 	return append(data, encodeCert(der)...), err
 }
 
-// publish writes ca.crt unless it is there and right.
+// publish writes ca.crt unless the file has the right content.
 func (ca *CA) publish() error {
 	path := ca.CertFile()
 	if have, err := os.ReadFile(path); err == nil && string(have) == string(ca.CertPEM()) {
@@ -145,7 +146,7 @@ func (ca *CA) publish() error {
 	return atomicfile.Write(path, ca.CertPEM(), 0o644)
 }
 
-// CertPEM returns the CA's certificate, which everybody may see.
+// CertPEM returns the CA's certificate, which is public.
 func (ca *CA) CertPEM() []byte { return encodeCert(ca.cert.Raw) }
 
 // Certificate returns the CA's certificate.
@@ -154,18 +155,18 @@ func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
 // CertFile returns the path of the file that holds the CA's certificate.
 func (ca *CA) CertFile() string { return filepath.Join(ca.dir, caCertFile) }
 
-// Pool returns a pool with the CA's certificate alone.
+// Pool returns a pool that holds only the CA's certificate.
 func (ca *CA) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(ca.cert)
 	return p
 }
 
-// Sign issues a certificate for the key of a PEM certificate request. Name
-// alone decides subject, alternative names and usages: a service's certificate
-// serves its name, localhost and the loopback addresses, and is a client's too;
-// an agent's is a client's only. What else the request says is ignored. It is
-// an [ErrRevoked] when the name is barred or the key was revoked.
+// Sign issues a certificate for the key of a PEM certificate request. Subject,
+// alternative names and usages depend only on name: a service's certificate is valid
+// as a server's for its name, localhost and the loopback addresses, and as a client's;
+// an agent's is valid as a client's only. Sign ignores everything else in the request.
+// It fails with [ErrRevoked] when the name is barred or the key was revoked.
 func (ca *CA) Sign(csrPEM []byte, name Name) ([]byte, error) {
 	csr, err := parseCSR(csrPEM)
 	if err != nil {
@@ -178,7 +179,7 @@ func (ca *CA) Sign(csrPEM []byte, name Name) ([]byte, error) {
 	return encodeCert(der), nil
 }
 
-// issue signs, and writes nothing down.
+// issue signs a certificate for a public key. It writes no record; grant does.
 func (ca *CA) issue(pub any, name Name) ([]byte, error) {
 	if err := name.Validate(); err != nil {
 		return nil, err

@@ -20,17 +20,16 @@ import (
 const (
 	crlFile = "crl.pem"
 	pemCRL  = "X509 CRL"
-	// crlValidity is for how long a revocation list may be used. A follower that
-	// gets no newer one in all that time lets nobody in; by then, every
-	// certificate has expired, too.
+	// crlValidity is how long a server may use a revocation list. A server that gets no
+	// newer list in that time refuses every certificate; by then all have expired.
 	crlValidity = DefaultValidity
-	// crlRefresh is the age at which a list is signed anew though it is the same.
+	// crlRefresh is the age at which an unchanged list is signed again.
 	crlRefresh = time.Hour
 )
 
 // CRL returns the present revocation list as PEM: RFC 5280, signed by the CA,
-// with what was revoked and has not expired. It signs a new one when the last
-// is an hour old, is missing, or lacks what a killed Revoke wrote down.
+// with the revoked certificates that have not expired. It signs a new list when the
+// last one is an hour old or missing, or lacks a record that a killed Revoke wrote.
 func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
 	data, list, err := ca.presentCRL()
 	if err == nil && list != nil {
@@ -41,7 +40,7 @@ func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
 		return nil, nil, err
 	}
 	defer unlock()
-	if data, list, err = ca.presentCRL(); err != nil || list == nil { // damaged ones are replaced
+	if data, list, err = ca.presentCRL(); err != nil || list == nil { // a damaged list is replaced
 		if data, err = ca.writeCRL(time.Now()); err == nil {
 			list, err = parseCRL(data)
 		}
@@ -52,7 +51,7 @@ func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
 	return data, list, nil
 }
 
-// crlCopy is the list as it was last read from disk.
+// crlCopy is the list that was last read from disk.
 type crlCopy struct {
 	data    []byte
 	list    *x509.RevocationList
@@ -60,8 +59,9 @@ type crlCopy struct {
 	modTime time.Time
 }
 
-// presentCRL returns the list on disk; it is nil when a new one is due. It
-// reads the file when it has changed: followers make it ask all the time.
+// presentCRL returns the list on disk, or nil when a new one must be signed. It reads
+// the file only when the file has changed, since every follower's request calls it
+// four times a second.
 func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
 	file, err := os.Stat(ca.CRLFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +70,7 @@ func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Each change of a record is a rename, which its directory remembers.
+	// Each change of a record is a rename, which changes its directory's time.
 	records, err := os.Stat(filepath.Join(ca.dir, revokedDir))
 	if err != nil || records.ModTime().After(file.ModTime()) {
 		return nil, nil, err
@@ -96,15 +96,16 @@ func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
 	return have.data, have.list, nil
 }
 
-// CRLFile returns the path of the revocation list, which everybody may read.
+// CRLFile returns the path of the revocation list, which is public.
 func (ca *CA) CRLFile() string { return filepath.Join(ca.dir, crlFile) }
 
-// writeCRL signs what the records say. The caller has the lock.
+// writeCRL signs and writes a list of the revoked certificates in the records. The caller
+// holds the lock.
 func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
 	tmpl := &x509.RevocationList{ThisUpdate: now.Add(-skew), NextUpdate: now.Add(crlValidity), Number: big.NewInt(
 		now.UnixMilli())}
 	if data, err := os.ReadFile(ca.CRLFile()); err == nil {
-		// Followers take no list with a lower number, whatever the clock does.
+		// Followers accept no list with a lower number, also when the clock was set back.
 		if last, err := parseCRL(data); err == nil && last.Number.Cmp(tmpl.Number) >= 0 {
 			tmpl.Number = new(big.Int).Add(last.Number, big.NewInt(1))
 		}
@@ -127,7 +128,7 @@ func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
 			if !ok {
 				return nil, fmt.Errorf("record of %s: %q is no serial number", name, c.Serial)
 			}
-			// As long as a clock that is behind might take it.
+			// Kept after the expiry for servers whose clock is behind.
 			if now.Before(c.Expires.Add(crlValidity)) {
 				tmpl.RevokedCertificateEntries = append(tmpl.RevokedCertificateEntries,
 					x509.RevocationListEntry{SerialNumber: serial, RevocationTime: c.At})
@@ -142,7 +143,7 @@ func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
 	return data, atomicfile.Write(ca.CRLFile(), data, 0o644)
 }
 
-// parseCRL reads one PEM revocation list. Its signature is not checked.
+// parseCRL parses one PEM revocation list. It does not verify the signature.
 func parseCRL(data []byte) (*x509.RevocationList, error) {
 	b, rest := pem.Decode(data)
 	if b == nil || b.Type != pemCRL || len(bytes.TrimSpace(rest)) > 0 {

@@ -1,18 +1,18 @@
 // Package pki provides a region's keys and certificates: the certificate
 // authority and its one-time join tokens ([CA]), the service that signs
-// certificate requests ([Server]), and what every other process uses to have
-// an identity ([Identity]). Everything is ECDSA P-256.
+// certificate requests ([Server]), and the certificate that every other process
+// obtains and renews ([Identity]). All keys are ECDSA P-256.
 //
 // One process, `atoll pki`, opens the CA's directory and serves [Server.Handler]
 // on a TLS port of its own. Every other process calls [OpenIdentity] once: it
-// makes its key where it is used, enrols by a join token, and from then on
-// renews by the certificate that it has. A certificate's common name is the
-// whole identity ([Name]): a consumer's name for an agent, system:<service>
-// for one of ours. The signer sets it, whatever the request says. Tokens are
-// files beside the CA, so that a supervisor or a CLI on the same machine makes
-// one without any network API.
+// makes its own key, enrols with a join token, and from then on renews with its
+// present certificate. A certificate's common name is the whole identity
+// ([Name]): a consumer's name for an agent, system:<service> for one of the
+// region's services. The signer sets it and ignores the rest of the request.
+// Tokens are files beside the CA, so that a supervisor or a CLI on the same
+// machine makes one without a network API.
 //
 // Services import pki for [Identity] and [PeerName]. Only cli, which composes
-// `atoll pki`, and the supervisor in region may open a [CA]; a service that
-// imports CA or Server has taken a key that is not its own.
+// `atoll pki`, and the supervisor in local may open a [CA]; a service that
+// imports CA or Server has access to the CA's key, which it must not have.
 package pki

@@ -22,49 +22,52 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// maxCRL bounds a revocation list: about 40 bytes for each certificate.
+// maxCRL bounds the size of a revocation list, which has about 40 bytes for each
+// certificate.
 const maxCRL = 16 << 20
 
-// guard lets nobody with a revoked certificate in, and shows those out who are
-// in when theirs is revoked.
+// guard refuses clients with a revoked certificate, and closes the connections of
+// clients whose certificate is revoked later.
 type guard struct {
-	serves chan struct{} // closed once there is something to guard
-	once   sync.Once     // closes it
+	serving chan struct{} // closed when the identity first serves TLS
+	once    sync.Once     // closes serving
 
 	mu      sync.Mutex
-	list    *x509.RevocationList // nil until one is known
+	list    *x509.RevocationList // nil until a list was accepted
 	revoked map[string]bool      // by serial number
-	conns   map[net.Conn]string  // serial numbers of those who are in
-	sweepAt int                  // the number of conns at which closed ones are looked for
+	conns   map[net.Conn]string  // serial number of the client's certificate, by connection
+	sweepAt int                  // the number of conns at which admit removes closed ones
 }
 
-// sweepMin is the least number of connections that is worth a sweep.
+// sweepMin is the least sweepAt.
 const sweepMin = 64
 
 func newGuard() *guard {
-	return &guard{serves: make(chan struct{}), conns: map[net.Conn]string{}, sweepAt: sweepMin}
+	return &guard{serving: make(chan struct{}), conns: map[net.Conn]string{}, sweepAt: sweepMin}
 }
 
-// errNoCRL refuses everybody who shows a certificate: better a door that does
-// not open than one that lets a thief in.
+// errNoCRL refuses every client with a certificate: without a fresh list a revoked
+// certificate could not be recognized.
 var errNoCRL = errors.New("no revocation list of the region's is known that is fresh enough")
 
-func (g *guard) serve() { g.once.Do(func() { close(g.serves) }) }
+// serve records that the identity serves TLS, so that it needs a revocation list.
+func (g *guard) serve() { g.once.Do(func() { close(g.serving) }) }
 
-// check says why nobody who shows a certificate would be let in.
+// check returns the reason for which admit would refuse every client, or nil.
 func (g *guard) check() error {
 	select {
-	case <-g.serves:
+	case <-g.serving:
 	default:
-		return nil // nothing is served
+		return nil // the identity is not a server
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.fresh()
+	return g.checkList()
 }
 
-// fresh says why the list may not be used. The caller has the lock.
-func (g *guard) fresh() error {
+// checkList returns an error when there is no list or it is too old. The caller holds the
+// lock.
+func (g *guard) checkList() error {
 	switch {
 	case g.list == nil:
 		return errNoCRL
@@ -75,7 +78,7 @@ func (g *guard) fresh() error {
 	return nil
 }
 
-// number is that of the list, "" when there is none.
+// number returns the number of the list, "" when there is none.
 func (g *guard) number() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -85,12 +88,12 @@ func (g *guard) number() string {
 	return g.list.Number.String()
 }
 
-// admit decides on a client whose certificate TLS has verified, and remembers
-// its connection.
+// admit returns an error when a client must be refused whose certificate TLS has
+// verified. Otherwise it records the connection, so that replace can close it.
 func (g *guard) admit(conn net.Conn, leaf *x509.Certificate) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.fresh(); err != nil {
+	if err := g.checkList(); err != nil {
 		return err
 	}
 	serial := leaf.SerialNumber.String()
@@ -109,16 +112,16 @@ func (g *guard) admit(conn net.Conn, leaf *x509.Certificate) error {
 	return nil
 }
 
-// older reports whether what the guard has is older than list, or nothing.
-func (g *guard) older(list *x509.RevocationList) bool {
+// isOlderThan reports whether the guard has no list, or one older than list.
+func (g *guard) isOlderThan(list *x509.RevocationList) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.list == nil || g.list.Number.Cmp(list.Number) < 0
 }
 
-// take replaces the list, cuts off those whose certificate is on the new one,
-// and returns how many.
-func (g *guard) take(list *x509.RevocationList) (cut int) {
+// replace replaces the list, closes the connections whose certificate is on the new
+// list, and returns their number.
+func (g *guard) replace(list *x509.RevocationList) (closedConns int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.list, g.revoked = list, make(map[string]bool, len(list.RevokedCertificateEntries))
@@ -132,10 +135,10 @@ func (g *guard) take(list *x509.RevocationList) (cut int) {
 		delete(g.conns, conn)
 		if !closed(conn) {
 			conn.Close()
-			cut++
+			closedConns++
 		}
 	}
-	return cut
+	return closedConns
 }
 
 // closed reports whether this side has closed a connection.
@@ -151,14 +154,14 @@ func closed(conn net.Conn) bool {
 	return raw.Control(func(uintptr) {}) != nil
 }
 
-// ServerTLS returns the configuration of a server with this identity. Clients
-// are verified against the region's CA and its revocation list; mutual says
-// whether one without a certificate is refused. [PeerName] tells who it is.
-// Renewals are picked up by the next connection.
+// ServerTLS returns the configuration of a server with this identity. It verifies
+// clients against the region's CA and its revocation list. With mutual it refuses
+// clients without a certificate. [PeerName] returns a client's identity. New
+// connections use a renewed certificate.
 //
-// The list is kept fresh by [Identity.Run], and on disk for the next start.
-// Without one, or with one that is over, nobody who shows a certificate gets
-// in. A connection whose certificate is revoked is cut off.
+// [Identity.Run] keeps the list fresh, and on disk for the next start. Without a
+// list, or with an expired one, the server refuses every client with a certificate.
+// It closes the connections of clients whose certificate is revoked.
 func (id *Identity) ServerTLS(mutual bool) *tls.Config {
 	id.guard.serve()
 	auth := tls.VerifyClientCertIfGiven
@@ -172,18 +175,18 @@ func (id *Identity) ServerTLS(mutual bool) *tls.Config {
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return id.current.Load(), nil
 		},
-		// A resumed session would outlive a certificate's verification.
+		// A resumed session would skip the verification of the certificate.
 		SessionTicketsDisabled: true,
 	}
 	outer := base.Clone()
 	outer.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := base.Clone()
-		// The protocols that the server speaks were added to a copy of outer that
-		// cannot be seen here. Servers of ours speak what clients ask for.
+		// net/http adds its protocols to its own copy of outer, not to base. Our servers
+		// speak all protocols that our clients offer.
 		c.NextProtos = hello.SupportedProtos
 		c.VerifyConnection = func(cs tls.ConnectionState) error {
 			if len(cs.VerifiedChains) == 0 {
-				return nil // it may have none
+				return nil // allowed only without mutual
 			}
 			return id.guard.admit(hello.Conn, cs.VerifiedChains[0][0])
 		}
@@ -195,7 +198,7 @@ func (id *Identity) ServerTLS(mutual bool) *tls.Config {
 // followCRL keeps the revocation list of a server fresh until ctx is done.
 func (id *Identity) followCRL(ctx context.Context) {
 	select {
-	case <-id.guard.serves:
+	case <-id.guard.serving:
 	case <-ctx.Done():
 		return
 	}
@@ -205,22 +208,22 @@ func (id *Identity) followCRL(ctx context.Context) {
 	client := &http.Client{Transport: transport, Timeout: crlWait + signTimeout}
 	for attempt := 0; ; {
 		var wait time.Duration
-		news, err := id.fetchCRL(ctx, client)
+		accepted, err := id.fetchCRL(ctx, client)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			// Soon again: while there is no list, no revocation is noticed.
+			// The pause is short: until the next list, revocations are not noticed.
 			wait = min(backoff(attempt), 2*time.Second)
 			attempt++
 			level := slog.LevelDebug
-			if attempt%20 == 3 { // a restart is no news
+			if attempt%20 == 3 { // a restart of the signing service is no warning
 				level = slog.LevelWarn
 			}
 			id.o.Logger.LogAttrs(ctx, level, "revocation list not refreshed, will be tried again",
 				slog.Any("error", err))
-		case !news:
-			wait, attempt = time.Second, 0 // or an older list would be fetched as fast as it can
+		case !accepted:
+			wait, attempt = time.Second, 0 // without a pause an older list would be fetched in a busy loop
 		default:
 			attempt = 0
 		}
@@ -230,9 +233,9 @@ func (id *Identity) followCRL(ctx context.Context) {
 	}
 }
 
-// fetchCRL waits for a list that is newer than the one that is known, no longer
-// than the signing service does, and reports whether there was one.
-func (id *Identity) fetchCRL(ctx context.Context, client *http.Client) (news bool, err error) {
+// fetchCRL asks the signing service for a list newer than the present one, waits for the
+// answer, and reports whether a newer list was accepted.
+func (id *Identity) fetchCRL(ctx context.Context, client *http.Client) (accepted bool, err error) {
 	target := strings.TrimSuffix(id.o.URL, "/") + "/v1/crl?after=" + url.QueryEscape(id.guard.number())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
@@ -250,11 +253,12 @@ func (id *Identity) fetchCRL(ctx context.Context, client *http.Client) (news boo
 	if resp.StatusCode != http.StatusOK {
 		return false, decodeRefusal(resp.StatusCode, data)
 	}
-	return id.takeCRL(ctx, data)
+	return id.acceptCRL(ctx, data)
 }
 
-// takeCRL puts a list on disk and into use if it is newer than the present one.
-func (id *Identity) takeCRL(ctx context.Context, data []byte) (news bool, err error) {
+// acceptCRL writes a list to disk and uses it, if it is newer than the present one and
+// signed by the CA. It reports whether it did.
+func (id *Identity) acceptCRL(ctx context.Context, data []byte) (accepted bool, err error) {
 	list, err := parseCRL(data)
 	if err == nil {
 		err = list.CheckSignatureFrom(id.ca)
@@ -262,23 +266,23 @@ func (id *Identity) takeCRL(ctx context.Context, data []byte) (news bool, err er
 	if err != nil {
 		return false, fmt.Errorf("reading the revocation list: %w", err)
 	}
-	if !id.guard.older(list) {
+	if !id.guard.isOlderThan(list) {
 		return false, nil
 	}
-	// First on disk: what was cut off stays out after a kill, too.
+	// Disk first: a client that was disconnected stays refused after a kill and restart.
 	if err := atomicfile.Write(filepath.Join(id.o.Dir, crlFile), data, 0o600); err != nil {
 		return false, err
 	}
-	cut := id.guard.take(list)
-	if cut > 0 {
+	closedConns := id.guard.replace(list)
+	if closedConns > 0 {
 		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "connections cut off: their certificates are revoked",
-			slog.Int("connections", cut))
+			slog.Int("connections", closedConns))
 	}
 	return true, nil
 }
 
-// loadCRL takes up the list that an earlier start kept. One that is damaged or
-// of another CA is as good as none.
+// loadCRL uses the list that an earlier process kept on disk. It ignores a missing list,
+// a damaged one and a list of another CA.
 func (id *Identity) loadCRL() error {
 	data, err := os.ReadFile(filepath.Join(id.o.Dir, crlFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -287,8 +291,8 @@ func (id *Identity) loadCRL() error {
 	if err != nil {
 		return err
 	}
-	if _, err := id.takeCRL(context.Background(), data); err != nil {
-		id.o.Logger.LogAttrs(context.Background(), slog.LevelWarn, "the kept revocation list is of no use",
+	if _, err := id.acceptCRL(context.Background(), data); err != nil {
+		id.o.Logger.LogAttrs(context.Background(), slog.LevelWarn, "the revocation list on disk cannot be used",
 			slog.Any("error", err))
 	}
 	return nil

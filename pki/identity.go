@@ -20,40 +20,40 @@ import (
 
 const (
 	identityFile = "identity.pem"
-	pendingFile  = "pending.pem" // a key that a join token may have been spent on
-	spentFile    = "spent"       // the hash of the join token that was spent last
+	pendingFile  = "pending.pem" // a new key for which a join token may have been redeemed
+	spentFile    = "spent"       // the hash of the last redeemed join token
 
 	retryMin = 250 * time.Millisecond
 	retryMax = time.Minute
-	// clockCheck is how often the clock is looked at: timers stand still while a
+	// clockCheck is the interval at which Run reads the clock: timers do not run while a
 	// machine sleeps.
 	clockCheck = time.Minute
 )
 
-// ErrNotEnrolled means that there is neither a valid certificate nor a token to
-// get one with.
+// ErrNotEnrolled means that there is neither a valid certificate nor a join token
+// to obtain one.
 var ErrNotEnrolled = errors.New("no valid certificate and no join token")
 
-// IdentityOptions say who a process is and where its certificate comes from.
+// IdentityOptions configure an Identity: its name, its directory and the signing service.
 type IdentityOptions struct {
-	// Dir keeps identity.pem: the key, and its certificate once there is one;
-	// and, of a server, crl.pem: what was revoked when it was last known.
-	// It is a directory of this identity alone. Required.
+	// Dir holds identity.pem, the key and its certificate once issued; and, for a
+	// server, crl.pem, the last revocation list. No other identity may use the
+	// directory. Required.
 	Dir string
-	// Name is the expected common name; a certificate with another is refused.
+	// Name is the expected common name; a certificate with another name is refused.
 	// Required.
 	Name Name
-	// URL is where the signing service listens, https://host:port. Required.
+	// URL is the signing service's, https://host:port. Required.
 	URL string
-	// CAFile holds the region CA's certificate, which both the signing service
-	// and all peers are verified against. Required.
+	// CAFile holds the certificate of the region's CA, which verifies the signing
+	// service and all peers. Required.
 	CAFile string
-	// Token, or the content of TokenFile, enrols when there is no certificate
-	// that may be used or renewed: none, one of another CA, one that expired too
-	// long ago or was revoked. TokenFile is removed once the certificate is on disk.
+	// Token, or the content of TokenFile, is the join token. It is redeemed when the
+	// certificate is missing, of another CA, revoked, or expired too long ago to be
+	// renewed. TokenFile is removed once the certificate is on disk.
 	Token     string
 	TokenFile string
-	// Logger takes renewals and failures; nil means slog.Default.
+	// Logger logs renewals and failures; nil means slog.Default.
 	Logger *slog.Logger
 
 	dial func(ctx context.Context, network, addr string) (net.Conn, error) // tests set it
@@ -66,18 +66,17 @@ type Identity struct {
 	roots   *x509.CertPool
 	ca      *x509.Certificate
 	current atomic.Pointer[tls.Certificate]
-	guard   *guard // of who connects to it
+	guard   *guard // for clients of a server with this identity
 }
 
-// OpenIdentity loads the identity in Dir, or makes a key there and enrols. A
-// certificate that has expired is renewed, as long as the signing service
-// takes it ([RenewalGrace]).
+// OpenIdentity loads the identity in Dir, or makes a key there and enrols. It renews
+// an expired certificate within [RenewalGrace].
 //
-// The key is on disk before it is sent for signing and the token can be
-// redeemed again with the same key, so that a process that was killed at any
-// point enrols when it is started again. OpenIdentity tries until ctx is done
-// while the signing service does not answer, and returns at once when the
-// service refuses, when a file is damaged, or with [ErrNotEnrolled].
+// The key is on disk before the request is sent, and the same key can redeem the
+// token again, so a process that was killed at any point enrols after its restart.
+// While the signing service does not answer, OpenIdentity retries until ctx is done.
+// It returns an error at once when the service refuses, when a file is damaged, or
+// when there is neither certificate nor token ([ErrNotEnrolled]).
 func OpenIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	id, err := openIdentity(ctx, o)
 	if err != nil {
@@ -129,8 +128,8 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	case id.current.Load() == nil:
 		return id, id.enrolAnew(ctx, token, unusable)
 	}
-	// It has expired; or there is a token, and who brought it may know that the
-	// certificate was revoked. The signing service knows.
+	// The certificate has expired; or it is valid and there is a join token, perhaps
+	// because the certificate was revoked. Only the signing service knows that.
 	for attempt := 0; ; attempt++ {
 		refused := id.renewByCertificate(ctx)
 		if refused == nil {
@@ -153,8 +152,8 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	}
 }
 
-// loadRoots reads the CA's certificate. It waits for the file: the process that
-// writes it may be starting, too.
+// loadRoots reads the CA's certificate. It waits for the file, which another starting
+// process may be about to write.
 func (id *Identity) loadRoots(ctx context.Context) error {
 	for attempt := 0; ; attempt++ {
 		data, err := os.ReadFile(id.o.CAFile)
@@ -172,8 +171,8 @@ func (id *Identity) loadRoots(ctx context.Context) error {
 	}
 }
 
-// load reads a key and its certificate, and makes the file with a new key when
-// there is none.
+// load reads a key and its certificate from a file. When the file is missing it creates
+// it with a new key.
 func (id *Identity) load(file string) (*ecdsa.PrivateKey, *x509.Certificate, error) {
 	path := filepath.Join(id.o.Dir, file)
 	data, err := os.ReadFile(path)
@@ -203,7 +202,7 @@ func (id *Identity) load(file string) (*ecdsa.PrivateKey, *x509.Certificate, err
 	return key, cert, nil
 }
 
-// check reports why a certificate does not prove this identity at a time.
+// check returns an error when a certificate does not prove this identity at a time.
 func (id *Identity) check(cert *x509.Certificate, at time.Time) error {
 	if cert.Subject.CommonName != string(id.o.Name) {
 		return fmt.Errorf("the certificate is that of %q", cert.Subject.CommonName)
@@ -217,14 +216,14 @@ func (id *Identity) check(cert *x509.Certificate, at time.Time) error {
 	return err
 }
 
-// renewable reports whether a certificate that cannot be used may still be
-// renewed, as far as this side knows.
+// renewable reports whether an expired certificate is within RenewalGrace. It may be
+// revoked, which only the signing service knows.
 func (id *Identity) renewable(cert *x509.Certificate) bool {
 	late := time.Since(cert.NotAfter)
 	return late > 0 && late <= RenewalGrace && id.check(cert, cert.NotAfter) == nil
 }
 
-// save puts key and certificate on disk as one file, and then into use.
+// save writes key and certificate to disk as one file, and then uses them.
 func (id *Identity) save(key *ecdsa.PrivateKey, cert *x509.Certificate) error {
 	data, err := encodeKey(key)
 	if err != nil {
@@ -240,6 +239,7 @@ func (id *Identity) save(key *ecdsa.PrivateKey, cert *x509.Certificate) error {
 	return id.use(key, cert.Raw)
 }
 
+// use makes key and certificate the present ones for new connections.
 func (id *Identity) use(key *ecdsa.PrivateKey, der []byte) error {
 	c, err := newTLSCertificate(der, key)
 	if err != nil {
@@ -249,8 +249,8 @@ func (id *Identity) use(key *ecdsa.PrivateKey, der []byte) error {
 	return nil
 }
 
-// enrolAnew enrols with a new key. The one whose certificate is of no use stays
-// on disk until there is another, and is not asked for again: it may be revoked.
+// enrolAnew enrols with a new key. The old key is never enrolled again, since it may
+// be revoked; it stays on disk until the new certificate is there.
 func (id *Identity) enrolAnew(ctx context.Context, token string, unusable error) error {
 	if token == "" {
 		return id.enrol(ctx, nil, token, unusable)
@@ -262,8 +262,9 @@ func (id *Identity) enrolAnew(ctx context.Context, token string, unusable error)
 	return id.enrol(ctx, key, token, unusable)
 }
 
-// enrol redeems token for key until it succeeds or is refused. Unusable says
-// why it is needed.
+// enrol requests a certificate for key with the join token, and retries until the
+// service signs or refuses. unusable is the reason for which the present certificate
+// cannot be used.
 func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token string, unusable error) error {
 	if token == "" {
 		return fmt.Errorf(
@@ -289,8 +290,8 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 	}
 }
 
-// Check is a readiness check: the certificate is valid now, and of a server the
-// revocation list is known.
+// Check is a readiness check: the certificate is valid now, and a server has a fresh
+// revocation list.
 func (id *Identity) Check(context.Context) error {
 	return errors.Join(id.check(id.Certificate(), time.Now()), id.guard.check())
 }
@@ -301,9 +302,9 @@ func (id *Identity) Name() Name { return id.o.Name }
 // Certificate returns the present certificate.
 func (id *Identity) Certificate() *x509.Certificate { return id.current.Load().Leaf }
 
-// ClientTLS returns the configuration of a client with this identity that
-// expects a server with the given name: a service's. An empty name stands for
-// the host that is dialled, which for a loopback address is any service.
+// ClientTLS returns the configuration of a client with this identity. The server must
+// prove the given service's name. With an empty name it must prove the dialled host;
+// every service's certificate proves a loopback address.
 func (id *Identity) ClientTLS(serverName string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -54,7 +54,7 @@ func TestAnIdentityEnrolsOnceAndIsVerifiedBothWays(t *testing.T) {
 		t.Errorf("the used token is still there: %v", err)
 	}
 	if !Enrolled(ca.dir, o.Dir, o.Name) {
-		t.Error("an enrolled directory is not said to be")
+		t.Error("Enrolled is false for an enrolled directory")
 	}
 	if again, err := OpenIdentity(t.Context(), o); err != nil || !bytes.Equal(again.current.Load().Certificate[0],
 		agent.current.Load().Certificate[0]) {
@@ -88,14 +88,15 @@ func knowCRL(t *testing.T, ca *CA, id *Identity) {
 	t.Helper()
 	data, _, err := ca.CRL()
 	if err == nil {
-		_, err = id.takeCRL(t.Context(), data)
+		_, err = id.acceptCRL(t.Context(), data)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// handshake connects the two configurations and returns who the server saw.
+// handshake connects the two configurations and returns the client's name as the server
+// sees it.
 func handshake(t *testing.T, server, client *tls.Config) (Name, error) {
 	t.Helper()
 	a, b := net.Pipe()
@@ -225,7 +226,7 @@ func TestAnIdentityRenewsItselfWithoutAGap(t *testing.T) {
 
 // What is shown to a new connection is what was renewed, though the
 // configuration was made before.
-func TestARenewalIsPickedUpByConfigurationsInUse(t *testing.T) {
+func TestConfigurationsInUseServeARenewedCertificate(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	id, err := OpenIdentity(t.Context(), options(t, ca, url, "system:maestro"))
@@ -302,7 +303,7 @@ func TestI12EnrolmentSurvivesAKillAtAnyPoint(t *testing.T) {
 	}
 }
 
-func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
+func TestAnUnusableIdentityIsAnErrorWithTheReason(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	enrolled := func(t *testing.T) IdentityOptions {
@@ -343,7 +344,7 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 				t.Fatal(err)
 			}
 			if Enrolled(ca.dir, o.Dir, o.Name) {
-				t.Error("an expired certificate is said to be good")
+				t.Error("an expired certificate is accepted")
 			}
 		}, "expired"},
 		"another's token": {func(t *testing.T, o *IdentityOptions) {
@@ -367,7 +368,7 @@ func TestAnIdentityThatCannotBeUsedSaysWhy(t *testing.T) {
 			c.change(t, &o)
 			_, err := OpenIdentity(t.Context(), o)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), o.Dir) {
-				t.Errorf("error %v, want one that says %q and names %s", err, c.want, o.Dir)
+				t.Errorf("error %v, want one with %q and %s", err, c.want, o.Dir)
 			}
 		})
 	}

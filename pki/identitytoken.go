@@ -12,7 +12,7 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// token returns the join token, or "" when there is none that is not spent.
+// token returns the join token, or "" when there is none or it was redeemed.
 func (id *Identity) token() (string, error) {
 	text, err := id.tokenText()
 	if err != nil || text == "" {
@@ -28,6 +28,7 @@ func (id *Identity) token() (string, error) {
 	return text, err
 }
 
+// tokenText returns the configured join token or the content of its file.
 func (id *Identity) tokenText() (string, error) {
 	if id.o.Token != "" || id.o.TokenFile == "" {
 		return id.o.Token, nil
@@ -42,8 +43,8 @@ func (id *Identity) tokenText() (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// dropToken remembers that the token is spent, once there is a certificate on
-// disk, and removes its file.
+// dropToken records that the join token was redeemed, and removes its file. It is called
+// once the certificate is on disk.
 func (id *Identity) dropToken() error {
 	text, err := id.tokenText()
 	if err != nil || text == "" {
@@ -55,8 +56,8 @@ func (id *Identity) dropToken() error {
 	return id.removeToken()
 }
 
-// removeToken removes the token's file. One that is mounted, as a Secret is,
-// stays.
+// removeToken removes the token's file. A file that cannot be removed, such as a mounted
+// Secret, stays without an error.
 func (id *Identity) removeToken() error {
 	if id.o.TokenFile == "" {
 		return nil

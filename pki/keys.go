@@ -21,10 +21,12 @@ const (
 // ErrWeakKey means that a request's key is not ECDSA P-256.
 var ErrWeakKey = errors.New("key is not ECDSA P-256")
 
+// newKey makes an ECDSA P-256 key.
 func newKey() (*ecdsa.PrivateKey, error) {
 	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 }
 
+// encodeKey returns a key as PEM, PKCS #8.
 func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -33,6 +35,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
 }
 
+// encodeCert returns a certificate as PEM.
 func encodeCert(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der})
 }
@@ -46,8 +49,8 @@ func parseCertificate(data []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(b.Bytes)
 }
 
-// encodeCSR makes a request for key. The subject is a courtesy to who reads it:
-// the signer sets its own.
+// encodeCSR makes a certificate request for key. The subject is the name that the
+// certificate is expected to have; the signer refuses another, and sets its own.
 func encodeCSR(key *ecdsa.PrivateKey, name Name) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		Subject: pkix.Name{CommonName: string(name)},
@@ -58,8 +61,8 @@ func encodeCSR(key *ecdsa.PrivateKey, name Name) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}), nil
 }
 
-// decodePair reads a PEM file that holds a key and, unless it is not issued
-// yet, its certificate. Anything else in it is an error.
+// decodePair parses the PEM data of a key and, if already issued, its certificate.
+// Any other content is an error.
 func decodePair(data []byte) (key *ecdsa.PrivateKey, cert *x509.Certificate, err error) {
 	for rest := data; ; {
 		var b *pem.Block
@@ -97,9 +100,9 @@ func decodePair(data []byte) (key *ecdsa.PrivateKey, cert *x509.Certificate, err
 	return key, cert, nil
 }
 
-// parseCSR reads one PEM certificate request and checks what a signer must:
-// that it is signed by its own key and that this key is ECDSA P-256. Subject,
-// alternative names and extensions are read by nobody.
+// parseCSR parses one PEM certificate request. It checks that the request is signed by
+// its own key and that this key is ECDSA P-256. It does not check subject, alternative
+// names or extensions.
 func parseCSR(data []byte) (*x509.CertificateRequest, error) {
 	b, rest := pem.Decode(data)
 	if b == nil || b.Type != pemCSR {
@@ -122,7 +125,7 @@ func parseCSR(data []byte) (*x509.CertificateRequest, error) {
 	return csr, nil
 }
 
-// keyHash identifies a public key: the hex sha256 of its DER form.
+// keyHash returns the hex sha256 of a public key's DER form.
 func keyHash(pub any) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {

@@ -14,7 +14,7 @@ const servicePrefix = "system:"
 // maxLabel is the length limit of an RFC 1123 label.
 const maxLabel = 63
 
-// ErrNoPeer means that the other side of a connection proved no identity.
+// ErrNoPeer means that the peer of a connection proved no identity.
 var ErrNoPeer = errors.New("no verified client certificate")
 
 // A Name is an identity as a certificate's common name carries it: a consumer's
@@ -61,6 +61,7 @@ func ValidConsumer(name string) error {
 	return nil
 }
 
+// validLabel returns an error when s is no RFC 1123 label.
 func validLabel(s string) error {
 	switch {
 	case s == "":
@@ -78,12 +79,12 @@ func validLabel(s string) error {
 	return nil
 }
 
-// PeerName returns the identity that the other side of a connection proved.
+// PeerName returns the identity that the peer of a connection proved.
 //
-// It is an [ErrNoPeer] when the peer showed no certificate or when the
-// certificate was not verified against our CA, and another error when the
-// certificate's name is no identity of ours. It never returns a name from a
-// certificate that was merely shown.
+// It fails with [ErrNoPeer] when the peer has no certificate or TLS did not verify
+// the certificate against the region's CA, and with another error when the
+// certificate's name is no identity of the region. It never returns the name of an
+// unverified certificate.
 func PeerName(cs *tls.ConnectionState) (Name, error) {
 	if cs == nil || len(cs.VerifiedChains) == 0 || len(cs.VerifiedChains[0]) == 0 {
 		return "", ErrNoPeer

@@ -18,10 +18,10 @@ import (
 
 var fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// PinCA makes sure that file holds the CA certificate with the given
-// [Fingerprint], which somebody who is trusted said: it is fetched from the
-// signing service at url when file does not exist. What comes over the
-// unverified connection is believed for its hash alone. It tries until ctx is
+// PinCA makes sure that file holds the CA certificate with the [Fingerprint] want,
+// which the caller must have from a trusted source. When file does not exist, PinCA
+// fetches the certificate from the signing service at url over an unverified
+// connection, and accepts it only if its fingerprint is want. It retries until ctx is
 // done while the service does not answer.
 func PinCA(ctx context.Context, url, want, file string) error {
 	if !fingerprint.MatchString(want) {
@@ -58,6 +58,7 @@ func PinCA(ctx context.Context, url, want, file string) error {
 	return atomicfile.Write(file, encodeCert(ca.Raw), 0o644)
 }
 
+// awaitCA fetches the CA's certificate, and retries until the service answers.
 func awaitCA(ctx context.Context, url string) ([]byte, error) {
 	for attempt := 0; ; attempt++ {
 		data, err := fetchCA(ctx, url)
@@ -70,6 +71,7 @@ func awaitCA(ctx context.Context, url string) ([]byte, error) {
 	}
 }
 
+// fetchCA fetches the CA's certificate once, without verifying the server.
 func fetchCA(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signTimeout)
 	defer cancel()

@@ -72,7 +72,7 @@ func TestTheCAIsMadeOnceAndKept(t *testing.T) {
 	wg.Wait()
 	for _, c := range certs {
 		if !bytes.Equal(c, certs[0]) {
-			t.Fatal("eight who opened it at once have different CAs")
+			t.Fatal("eight concurrent callers of OpenCA have different CAs")
 		}
 	}
 	info, err := os.Stat(filepath.Join(dir, caFile))
@@ -102,7 +102,7 @@ func TestADamagedCAIsAnErrorThatNamesIt(t *testing.T) {
 	}
 }
 
-// What a request says of itself counts for nothing: the signer sets it.
+// The signer sets subject, names and usages, and ignores those of the request.
 func TestTheSignerSetsEverythingButTheKey(t *testing.T) {
 	ca := openCA(t)
 	key, _ := newKey()
@@ -238,7 +238,7 @@ func serve(t *testing.T, s *Server, h http.Handler) string {
 	return "https://" + l.Addr().String()
 }
 
-func TestWhatTheSigningServiceRefuses(t *testing.T) {
+func TestTheSigningServiceRefusesBadRequests(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	key, _ := newKey()
@@ -290,7 +290,7 @@ func TestWhatTheSigningServiceRefuses(t *testing.T) {
 		t.Errorf("the right request: %d %+v %v", resp.StatusCode, answer, err)
 	}
 	if c := parseCert(t, []byte(answer.Certificate)); c.Subject.CommonName != "management-01" {
-		t.Errorf("a request that says no name got %q", c.Subject.CommonName)
+		t.Errorf("a request without a name got %q", c.Subject.CommonName)
 	}
 }
 

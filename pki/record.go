@@ -19,8 +19,8 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// RenewalGrace is for how long after its end a certificate may still be
-// renewed, if it is not revoked: a laptop may have slept.
+// RenewalGrace is how long after its expiry a certificate may still be renewed, if
+// it is not revoked: a machine may have slept.
 const RenewalGrace = 90 * 24 * time.Hour
 
 const (
@@ -37,8 +37,8 @@ var (
 	ErrTooOld = errors.New("certificate expired too long ago")
 )
 
-// issuedCert is what the CA remembers of a certificate, as long as it can be
-// used or renewed.
+// issuedCert is the CA's record of a certificate. The CA keeps it as long as the
+// certificate can be used or renewed.
 type issuedCert struct {
 	Serial      string    `json:"serial"`      // hex
 	Fingerprint string    `json:"fingerprint"` // hex sha256 of its DER form: AWS IoT's certificate id
@@ -46,8 +46,8 @@ type issuedCert struct {
 	Expires     time.Time `json:"expires"`
 }
 
-// issuedRecord is issued/NAME.json. It is written before the certificate is
-// given out, so that there is none which cannot be revoked.
+// issuedRecord is issued/NAME.json. The CA writes it before it returns the certificate,
+// so that every certificate can be revoked.
 type issuedRecord struct {
 	Certificates []issuedCert `json:"certificates"`
 }
@@ -57,8 +57,8 @@ type issuedRecord struct {
 type revokedRecord struct {
 	// Barred: no token is made for the name and nothing is signed.
 	Barred bool `json:"barred"`
-	// At is when the name was revoked last. What was issued up to then is
-	// revoked, whether it is among Certificates or not.
+	// At is when the name was last revoked. Every certificate that was issued before
+	// is revoked, also one that Certificates does not list.
 	At           time.Time     `json:"at"`
 	Reason       string        `json:"reason,omitempty"`
 	Certificates []revokedCert `json:"certificates"`
@@ -74,37 +74,38 @@ func (c issuedCert) forgettable(now time.Time) bool {
 	return now.After(c.Expires.Add(RenewalGrace + skew))
 }
 
-// allows says whether the holder of a certificate of ours that is otherwise
-// good may use or renew it, as far as its name's revocations are concerned.
-func (r revokedRecord) allows(name Name, cert *x509.Certificate) error {
+// check returns [ErrRevoked] when the name is barred or the certificate is revoked. The
+// caller has verified the certificate otherwise.
+func (r revokedRecord) check(name Name, cert *x509.Certificate) error {
 	switch {
 	case r.Barred:
 		return fmt.Errorf("%s was %w at %s", name, ErrRevoked, r.At.UTC().Format(time.RFC3339))
-	case cert.NotBefore.Add(skew).Before(r.At.Truncate(time.Second)), // certificates know seconds only
+	case cert.NotBefore.Add(skew).Before(r.At.Truncate(time.Second)), // NotBefore has no fractions of seconds
 		slices.ContainsFunc(r.Certificates, func(c revokedCert) bool { return c.Serial == cert.SerialNumber.Text(16) }):
 		return fmt.Errorf("this certificate of %s was %w at %s", name, ErrRevoked, r.At.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// A Revocation says what [CA.Revoke] did.
+// A Revocation is the result of [CA.Revoke].
 type Revocation struct {
 	Name         Name                 `json:"name"`
 	At           time.Time            `json:"at"`
 	Certificates []RevokedCertificate `json:"certificates"` // revoked now or before, that have not expired
-	Tokens       int                  `json:"tokens"`       // that were still open
+	Tokens       int                  `json:"tokens"`       // number of open join tokens that were removed
 }
 
-// A RevokedCertificate is named for brokers that know certificates one by one.
+// A RevokedCertificate identifies a certificate, for brokers on which certificates must
+// be revoked one by one.
 type RevokedCertificate struct {
 	Serial      string    `json:"serial"`      // hex
 	Fingerprint string    `json:"fingerprint"` // hex sha256 of its DER form
 	Expires     time.Time `json:"expires"`
 }
 
-// Revoke makes all certificates and join tokens of a name worthless and bars
-// the name: nothing is signed for it until [CA.Allow]. To revoke what is
-// revoked is no error. The revocation list is written before Revoke returns.
+// Revoke revokes all certificates of a name, removes its join tokens and bars the name:
+// the CA signs nothing for it until [CA.Allow]. To revoke a revoked name is no error.
+// The revocation list is written before Revoke returns.
 func (ca *CA) Revoke(name Name, reason string) (Revocation, error) {
 	rev, err := ca.revoke(name, reason)
 	if err != nil {
@@ -157,7 +158,7 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 }
 
 // Allow lets a revoked name join again, with a new join token and a new key.
-// What was revoked stays revoked. A name that is not barred stays as it is.
+// Revoked certificates stay revoked. It does nothing for a name that is not barred.
 func (ca *CA) Allow(name Name) (changed bool, err error) {
 	if err := name.Validate(); err != nil {
 		return false, fmt.Errorf("allowing %s: %w", name, err)
@@ -178,10 +179,10 @@ func (ca *CA) Allow(name Name) (changed bool, err error) {
 	return changed, nil
 }
 
-// grant issues a certificate to whom who says, for the key of csr, in one step
-// with the question whether it may: who is called with the CA locked, so that
-// nothing is revoked between its answer and the record of the certificate.
-func (ca *CA) grant(csr *x509.CertificateRequest, who func() (Name, error)) (Name, []byte, error) {
+// grant issues a certificate for the key of csr and the name that authenticate returns,
+// and records it. It calls authenticate while the CA is locked, so that no revocation
+// comes between the authentication and the record of the certificate.
+func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (Name, error)) (Name, []byte, error) {
 	hash, err := keyHash(csr.PublicKey)
 	if err != nil {
 		return "", nil, err
@@ -191,7 +192,7 @@ func (ca *CA) grant(csr *x509.CertificateRequest, who func() (Name, error)) (Nam
 		return "", nil, err
 	}
 	defer unlock()
-	name, err := who()
+	name, err := authenticate()
 	if err != nil {
 		return name, nil, err
 	}
@@ -223,13 +224,14 @@ func (ca *CA) grant(csr *x509.CertificateRequest, who func() (Name, error)) (Nam
 	return name, der, writeRecord(ca.dir, issuedDir, name, issued)
 }
 
-// holder returns whose certificate cert is, if it may renew: it is of this CA,
-// for a client, not revoked, and good now or expired no longer ago than
-// [RenewalGrace]; then its chain must have been good at its end.
+// holder returns the name of a client certificate if it may be renewed: the CA has
+// issued it, it is not revoked, and it is valid or was valid until at most
+// [RenewalGrace] ago. Otherwise it returns an error.
 func (ca *CA) holder(cert *x509.Certificate) (Name, error) {
 	return mayRenew(ca.dir, ca.cert, cert)
 }
 
+// mayRenew is holder for the CA certificate ca and the records in dir.
 func mayRenew(dir string, ca, cert *x509.Certificate) (Name, error) {
 	name := Name(cert.Subject.CommonName)
 	at := time.Now()
@@ -252,11 +254,11 @@ func mayRenew(dir string, ca, cert *x509.Certificate) (Name, error) {
 	if err != nil {
 		return "", err
 	}
-	return name, revoked.allows(name, cert)
+	return name, revoked.check(name, cert)
 }
 
-// lock keeps all others, of this process or another, from changing the CA's
-// directory until unlock.
+// lock waits until no other goroutine or process changes the CA's directory, and keeps
+// them from changing it until unlock is called.
 func (ca *CA) lock() (unlock func(), err error) {
 	ca.mu.Lock()
 	f, err := os.OpenFile(filepath.Join(ca.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
@@ -270,11 +272,12 @@ func (ca *CA) lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("locking CA %s: %w", ca.dir, err)
 	}
 	return func() {
-		f.Close() // and the lock with it
+		f.Close() // releases the lock
 		ca.mu.Unlock()
 	}, nil
 }
 
+// readRecord reads the record of a name; a missing one is empty.
 func readRecord[R issuedRecord | revokedRecord](dir, kind string, name Name) (R, error) {
 	var rec R
 	path := filepath.Join(dir, kind, string(name)+recordExt)
@@ -293,6 +296,7 @@ func readRecord[R issuedRecord | revokedRecord](dir, kind string, name Name) (R,
 	return rec, nil
 }
 
+// writeRecord writes the record of a name.
 func writeRecord[R issuedRecord | revokedRecord](dir, kind string, name Name, rec R) error {
 	data, err := json.Marshal(rec)
 	if err != nil {
@@ -301,9 +305,9 @@ func writeRecord[R issuedRecord | revokedRecord](dir, kind string, name Name, re
 	return atomicfile.Write(filepath.Join(dir, kind, string(name)+recordExt), data, 0o600)
 }
 
-// Enrolled reports whether the identity of name in dir needs no join token:
-// its certificate is of the CA in caDir and may be used or renewed. It needs to
-// read the CA's directory, but not its key.
+// Enrolled reports whether the identity of name in dir needs no join token: the CA in
+// caDir has issued its certificate, which may be used or renewed. Enrolled reads the
+// CA's directory, but not its key.
 func Enrolled(caDir, dir string, name Name) bool {
 	data, err := os.ReadFile(filepath.Join(dir, identityFile))
 	if err != nil {
@@ -325,12 +329,13 @@ func Enrolled(caDir, dir string, name Name) bool {
 	return err == nil && holder == name
 }
 
-// Fingerprint is how a person or a command names a CA: "sha256:" and the hex
-// hash of its certificate's DER form.
+// Fingerprint returns the text by which people and commands identify a CA: "sha256:" and
+// the hex hash of its certificate's DER form.
 func Fingerprint(ca *x509.Certificate) string {
 	return "sha256:" + derHash(ca.Raw)
 }
 
+// derHash returns the hex sha256 of DER data.
 func derHash(der []byte) string {
 	sum := sha256.Sum256(der)
 	return hex.EncodeToString(sum[:])

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Run keeps the certificate valid until ctx is done: it renews at two thirds of
-// its life, with a new key, and tries again with back-off as long as it takes.
-// Connections that are open stay as they are; new ones show the new
-// certificate. Of a server it also keeps the revocation list, see
-// [Identity.ServerTLS]. It returns nil.
+// Run keeps the certificate valid until ctx is done: it renews at two thirds of the
+// certificate's life, with a new key, and retries with back-off until it succeeds.
+// Open connections keep the old certificate; new ones use the new certificate. For a
+// server, Run also keeps the revocation list fresh, see [Identity.ServerTLS]. It
+// returns nil.
 func (id *Identity) Run(ctx context.Context) error {
 	var follower sync.WaitGroup
 	follower.Go(func() { id.followCRL(ctx) })
@@ -44,8 +44,8 @@ func (id *Identity) Run(ctx context.Context) error {
 	}
 }
 
-// Renew gets a certificate for a new key now: by the present certificate, and
-// by the join token, when there is one, if the certificate is refused.
+// Renew obtains a certificate for a new key now. It authenticates with the present
+// certificate and, when the service refuses that, with the join token if there is one.
 func (id *Identity) Renew(ctx context.Context) error {
 	err := id.renewByCertificate(ctx)
 	if err == nil {
@@ -59,6 +59,8 @@ func (id *Identity) Renew(ctx context.Context) error {
 	return fmt.Errorf("renewing the certificate at %s: %w", id.o.URL, err)
 }
 
+// renewByCertificate obtains a certificate for a new key, authenticated by the present
+// certificate.
 func (id *Identity) renewByCertificate(ctx context.Context) error {
 	key, err := newKey()
 	if err != nil {
@@ -71,21 +73,23 @@ func (id *Identity) renewByCertificate(ctx context.Context) error {
 	return id.save(key, cert)
 }
 
-// renewAt is two thirds into a certificate's life, which begins when it was
-// issued: from NotBefore, a short life would have been over at its birth.
+// renewAt returns the time at which two thirds of a certificate's life are over. The
+// life is counted from the time of issue: NotBefore lies skew before it, so a life that
+// shorter than half of skew would be due for renewal at once.
 func renewAt(c *x509.Certificate) time.Time {
 	issued := c.NotBefore.Add(skew)
 	return issued.Add(c.NotAfter.Sub(issued) / 3 * 2)
 }
 
-// backoff doubles from retryMin to retryMax, with jitter: it spreads what many
-// processes do after one outage.
+// backoff returns the pause before a retry: it doubles from retryMin to retryMax, with
+// jitter, which spreads the retries of many processes after one outage.
 func backoff(attempt int) time.Duration {
 	d := retryMin << min(attempt, 8)
 	d = min(d, retryMax)
 	return d/2 + rand.N(d/2)
 }
 
+// pause waits for d, or until ctx is done and returns its error.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

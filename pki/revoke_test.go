@@ -98,9 +98,10 @@ func open(t *testing.T, o IdentityOptions) *Identity {
 	return id
 }
 
-// Who is revoked is cut off, cannot come back and cannot renew; others notice
-// nothing; and a server that starts again while the CA is away still knows.
-func TestI7RevocationCutsOffAndKeepsOut(t *testing.T) {
+// A server disconnects a revoked client, which can neither connect again nor renew;
+// other clients stay connected. A server that restarts while the CA is not reachable
+// still refuses it.
+func TestI7ARevokedClientIsDisconnectedAndRefused(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	options1 := options(t, ca, url, "system:broker")
@@ -110,7 +111,7 @@ func TestI7RevocationCutsOffAndKeepsOut(t *testing.T) {
 		t.Error("without a revocation list somebody was let in")
 	}
 	if server.Check(t.Context()) == nil {
-		t.Error("a server that lets nobody in says that it is ready")
+		t.Error("a server that refuses every client is ready")
 	}
 	run(t, server)
 	for server.Check(t.Context()) != nil {
@@ -136,7 +137,7 @@ func TestI7RevocationCutsOffAndKeepsOut(t *testing.T) {
 		t.Fatalf("%+v %v", rev, err)
 	}
 	if _, err := stolen.Read(make([]byte, 1)); err == nil {
-		t.Error("the revoked one is heard")
+		t.Error("the server handles a request of the revoked client")
 	}
 	if took := time.Since(begun); took > 10*time.Second {
 		t.Errorf("it was cut off after %s", took)
@@ -168,7 +169,7 @@ func TestI7RevocationCutsOffAndKeepsOut(t *testing.T) {
 }
 
 // After a revocation only `allow`, a new token and a new key lead back.
-func TestI7TheWayBackAfterARevocation(t *testing.T) {
+func TestI7ARevokedNameJoinsAgainAfterAllow(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
 	o := options(t, ca, url, "management-01")
@@ -206,7 +207,7 @@ func TestI7TheWayBackAfterARevocation(t *testing.T) {
 		t.Errorf("the old certificate renews: %v", err)
 	}
 	if Enrolled(ca.dir, o.Dir, o.Name) {
-		t.Error("a revoked identity is said to need no token")
+		t.Error("Enrolled is true for a revoked identity")
 	}
 	token, err := ca.CreateToken("management-01", time.Minute)
 	if err != nil {
@@ -233,8 +234,8 @@ func TestI7TheWayBackAfterARevocation(t *testing.T) {
 	}
 }
 
-// A certificate that is given out can be revoked, whatever is going on: when
-// Revoke has returned, the list has all that were signed, and no more come.
+// While requests are signed concurrently, Revoke misses no certificate: after it has
+// returned, the list has all signed certificates and no more are signed.
 func TestI7NoCertificateEscapesARevocation(t *testing.T) {
 	ca := openCA(t)
 	var mu sync.Mutex
@@ -285,8 +286,8 @@ func TestI7NoCertificateEscapesARevocation(t *testing.T) {
 	}
 }
 
-// A Revoke that is killed after it wrote the record is completed by who asks
-// for the list next.
+// The next request for the list completes a Revoke that was killed after it had written
+// the record.
 func TestI12ARevocationSurvivesAKill(t *testing.T) {
 	ca := openCA(t)
 	key, _ := newKey()
@@ -418,7 +419,7 @@ func TestI7AnExpiredCertificateRenewsFor90Days(t *testing.T) {
 
 // What a server lets in depends on a list that is signed by its CA, not over,
 // and never replaced by an older one.
-func TestI7OnlyAFreshListOpensTheDoor(t *testing.T) {
+func TestI7OnlyAFreshListAdmitsClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca, other := openCA(t), openCA(t)
 		l, stop := bubbleCA(t, ca)
@@ -430,7 +431,7 @@ func TestI7OnlyAFreshListOpensTheDoor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := server.takeCRL(t.Context(), strange); err == nil {
+		if _, err := server.acceptCRL(t.Context(), strange); err == nil {
 			t.Error("the list of another CA is taken")
 		}
 		old, _, err := ca.CRL()
@@ -442,7 +443,7 @@ func TestI7OnlyAFreshListOpensTheDoor(t *testing.T) {
 		}
 		knowCRL(t, ca, server)
 		number := server.guard.number()
-		if news, err := server.takeCRL(t.Context(), old); news || err != nil || server.guard.number() != number {
+		if news, err := server.acceptCRL(t.Context(), old); news || err != nil || server.guard.number() != number {
 			t.Errorf("an older list is taken: %v %v", news, err)
 		}
 		server.ServerTLS(true)
@@ -470,15 +471,15 @@ func TestI7OnlyAFreshListOpensTheDoor(t *testing.T) {
 	})
 }
 
-// An identity of another CA joins anew when there is a token, and otherwise
-// says what to do.
-func TestAnIdentityOfAnotherCAJoinsAnew(t *testing.T) {
+// An identity of another CA enrols again with a token; without one the error names the
+// next step.
+func TestAnIdentityOfAnotherCAEnrolsAgain(t *testing.T) {
 	ca, other := openCA(t), openCA(t)
 	o := options(t, other, serveCA(t, other), "management-01")
 	before := open(t, o)
 	o.URL, o.CAFile = serveCA(t, ca), ca.CertFile()
 	if Enrolled(ca.dir, o.Dir, o.Name) {
-		t.Error("an identity of another CA is said to need no token")
+		t.Error("Enrolled is true for an identity of another CA")
 	}
 	if _, err := OpenIdentity(t.Context(), o); !errors.Is(err, ErrNotEnrolled) || !strings.Contains(err.Error(),
 		"not of the CA in "+o.CAFile) {
@@ -501,8 +502,8 @@ func TestAnIdentityOfAnotherCAJoinsAnew(t *testing.T) {
 	}
 }
 
-// A token that is mounted cannot be removed, and is used once all the same.
-func TestATokenThatStaysIsSpentOnce(t *testing.T) {
+// A mounted token, whose file cannot be removed, is redeemed only once.
+func TestAMountedTokenIsRedeemedOnce(t *testing.T) {
 	ca := openCA(t)
 	o := options(t, ca, serveCA(t, ca), "management-01")
 	mounted, err := os.Open(o.TokenFile)
@@ -520,8 +521,7 @@ func TestATokenThatStaysIsSpentOnce(t *testing.T) {
 	}
 }
 
-// Who is told a fingerprint believes that CA and no other, and nothing is left
-// of one that is not it.
+// PinCA accepts only the CA with the given fingerprint, and writes no other to disk.
 func TestACAIsPinnedByItsFingerprint(t *testing.T) {
 	ca, other := openCA(t), openCA(t)
 	url := serveCA(t, ca)
@@ -552,7 +552,7 @@ func TestACAIsPinnedByItsFingerprint(t *testing.T) {
 	}
 }
 
-func TestClosedConnectionsAreForgotten(t *testing.T) {
+func TestClosedRecognizesClosedConnections(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -563,11 +563,11 @@ func TestClosedConnectionsAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if closed(conn) {
-		t.Error("an open one is said to be closed")
+		t.Error("closed is true for an open connection")
 	}
 	conn.Close()
 	if !closed(conn) {
-		t.Error("a closed one is said to be open")
+		t.Error("closed is false for a closed connection")
 	}
 }
 

@@ -25,21 +25,21 @@ const maxSignBody = 64 << 10
 //
 // A request to sign is authenticated by a join token, or without one by the
 // client certificate of the connection, which is renewed under the same name.
-// This one question is why the service takes certificates that have expired,
-// for [RenewalGrace]; nothing else here looks at certificates. A csr that names
-// another subject than the one it would get is refused.
+// For renewals only, the service accepts certificates that expired within
+// [RenewalGrace]; no other route reads the client certificate. It refuses a csr whose
+// subject is not the name that it would sign.
 //
-// With ?after=NUMBER the list is sent once it has another number, or after
-// some seconds as it is, so that a follower learns of a revocation at once.
+// With ?after=NUMBER the service waits until the list has another number, at most
+// crlWait, so that a server learns of a revocation at once.
 //
 // Errors are {"kind":"Error", "code", "reason"}.
 type Server struct {
 	ca      *CA
 	failed  *failures
-	waiting chan struct{} // a place for each who waits for news of the revocation list
+	waiting chan struct{} // holds a token for each request that waits for a new revocation list
 
 	mu      sync.Mutex
-	serving *tls.Certificate // its own, see certificate
+	serving *tls.Certificate // the service's own certificate, see certificate
 }
 
 // NewServer returns a signing service of ca.
@@ -79,24 +79,25 @@ func (s *Server) Handler(log *slog.Logger) http.Handler {
 }
 
 // Check is a readiness check: the CA's directory can be read and the revocation
-// list is fresh. It removes the tokens that are forgotten, so that a server
-// that is asked sweeps.
+// list is fresh. It also removes expired join tokens, so that readiness checks keep the
+// directory clean.
 func (s *Server) Check(context.Context) error {
 	_, _, err := s.ca.CRL()
 	return errors.Join(s.ca.SweepTokens(), err)
 }
 
 const (
-	// crlWait is how long a follower's request may wait for news. It is below
+	// crlWait is how long a request waits for a new list. It is below
 	// the write timeout of rest.Server.
 	crlWait = 20 * time.Second
-	// crlLook is how often the CA's directory is looked at meanwhile: whoever
-	// revokes writes there and need not know this process.
+	// crlLook is the interval at which a waiting request reads the CA's directory: another
+	// process may revoke there without contacting this one.
 	crlLook = 250 * time.Millisecond
-	// crlWaiting is how many may wait at once; more are answered as it is.
+	// crlWaiting bounds the waiting requests; further ones get the present list at once.
 	crlWaiting = 256
 )
 
+// serveCRL answers with the revocation list, after a wait for a new one if asked for.
 func (s *Server) serveCRL(w http.ResponseWriter, r *http.Request) error {
 	after := r.URL.Query().Get("after")
 	enough := time.NewTimer(crlWait)
@@ -104,7 +105,7 @@ func (s *Server) serveCRL(w http.ResponseWriter, r *http.Request) error {
 	look := time.NewTicker(crlLook)
 	defer look.Stop()
 	stop := rest.Stopping(r.Context())
-	last := true // anybody may ask, so not all may wait
+	last := true // without a free place the present list is the answer
 	select {
 	case s.waiting <- struct{}{}:
 		defer func() { <-s.waiting }()
@@ -136,9 +137,9 @@ func (s *Server) serveCRL(w http.ResponseWriter, r *http.Request) error {
 
 // TLS returns the service's own TLS configuration: the CA issues it a
 // certificate for [ServiceName]("pki"), in memory and renewed in time. Clients
-// may show a certificate, whose key TLS makes them prove and which the handler
-// alone verifies: TLS would refuse one that has expired before it is known what
-// for. So [PeerName] says of nobody here who it is.
+// may present a certificate. TLS only verifies that the client has its key; the handler
+// verifies the certificate, since TLS would refuse an expired one also for a renewal.
+// So [PeerName] returns ErrNoPeer for every client of this service.
 func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -199,8 +200,8 @@ func parseSignRequest(body []byte) (SignRequest, *x509.CertificateRequest, error
 	return req, csr, nil
 }
 
-// sign does everything that a request asks for. The request is checked first,
-// so that a token is spent only on what will be signed.
+// sign authenticates a request and issues its certificate. It validates the request
+// first, so that no token is redeemed for a request that cannot be signed.
 func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	holder, shown := Name(""), ErrNoPeer
 	if len(r.TLS.PeerCertificates) > 0 {
@@ -230,7 +231,7 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 		case req.Token != "":
 			return s.ca.redeem(req.Token, hash, want)
 		case shown == nil:
-			// Again, because it may have been revoked since.
+			// Checked again with the CA locked: it may have been revoked since.
 			holder, shown = s.ca.holder(r.TLS.PeerCertificates[0])
 		}
 		if shown == nil && want != "" && want != holder {
@@ -244,7 +245,7 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	return SignResponse{Certificate: string(encodeCert(der)), Identity: name}, nil
 }
 
-// refuse gives the reasons for which nothing is signed their answers.
+// refuse maps an error of grant to its REST error.
 func refuse(err error) error {
 	for _, r := range []struct {
 		kind   error
@@ -272,8 +273,8 @@ func refuse(err error) error {
 	return err
 }
 
-// isCertificateError reports whether err is what x509 says of a certificate
-// that does not verify.
+// isCertificateError reports whether err is x509's error for a certificate that cannot
+// be verified.
 func isCertificateError(err error) bool {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return true

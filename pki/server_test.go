@@ -44,7 +44,8 @@ func post(t *testing.T, url string, ca *CA, id *Identity, req SignRequest) (int,
 	return resp.StatusCode, string(answer)
 }
 
-// Who has a certificate renews it and nothing else, whatever the request says.
+// A client with a certificate can renew that name only, regardless of the request's
+// subject.
 func TestI7ARenewalIsOfTheSameIdentityOnly(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
@@ -118,7 +119,8 @@ func TestARequestThatIsNotOfItsKeyIsRefused(t *testing.T) {
 	}
 }
 
-// One who fails all the time is put off; one with a certificate never is.
+// An address with many failures is refused for a while; a client with a certificate never
+// is.
 func TestFailuresAreLimitedByAddress(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
@@ -139,14 +141,14 @@ func TestFailuresAreLimitedByAddress(t *testing.T) {
 		}
 	}
 	if !limited {
-		t.Error("nobody was put off")
+		t.Error("no request was refused")
 	}
 	if status, body := post(t, url, ca, id, SignRequest{CSR: string(csr)}); status != http.StatusOK {
 		t.Errorf("a renewal: %d %s", status, body)
 	}
 }
 
-func TestFailuresAreForgotten(t *testing.T) {
+func TestFailuresExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFailures()
 		for range failureBurst {

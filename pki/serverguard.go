@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// An address may fail failureBurst times at once, and then once in each
-// failurePace. A 256-bit token cannot be guessed at any pace; the limit keeps a
-// broken client from filling the log and the processor.
+// An address may fail failureBurst times at once, and then once per failurePace. The
+// limit is not against guessing, since tokens have 256 bits: it keeps a broken client
+// from filling the log and using the processor.
 const (
 	failureBurst = 60
 	failurePace  = time.Second
@@ -23,12 +23,14 @@ type failures struct {
 
 func newFailures() *failures { return &failures{full: map[string]time.Time{}} }
 
+// allow reports whether an address may make another request.
 func (f *failures) allow(remote string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return time.Until(f.full[host(remote)]) < failureBurst*failurePace
 }
 
+// add counts a failed request of an address.
 func (f *failures) add(remote string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,6 +52,7 @@ func (f *failures) add(remote string) {
 	f.full[host(remote)] = t.Add(failurePace)
 }
 
+// host returns the host of an address with port.
 func host(remote string) string {
 	h, _, err := net.SplitHostPort(remote)
 	if err != nil {

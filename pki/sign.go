@@ -25,14 +25,14 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.code + ": " + e.reason }
 
-// final reports whether asking again cannot help.
+// final reports whether a retry cannot succeed.
 func (e *refusal) final() bool {
 	return e.status >= 400 && e.status < 500 && e.status != http.StatusTooManyRequests
 }
 
-// requestCertificate asks the signing service once for a certificate of key: by
-// token, or with an empty one by the present certificate. What comes back is
-// checked as strictly as what is on disk.
+// requestCertificate requests a certificate for key from the signing service, once. It
+// authenticates with token or, when token is empty, with the present certificate. It
+// verifies the new certificate as strictly as one that is read from disk.
 func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKey, token string) (*x509.Certificate,
 	error) {
 	csr, err := encodeCSR(key, id.o.Name)
@@ -86,7 +86,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 		return nil, errors.New("the signed certificate is for another key")
 	}
 	if cert.Subject.CommonName != string(id.o.Name) {
-		// Another's token: asking again cannot help.
+		// The token is for another name; a retry cannot succeed.
 		return nil, &refusal{http.StatusForbidden, "wrong-identity",
 			fmt.Sprintf("the token is that of %q, not of %q", cert.Subject.CommonName, id.o.Name)}
 	}
@@ -96,6 +96,7 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	return cert, nil
 }
 
+// decodeRefusal returns the error in an answer of the signing service.
 func decodeRefusal(status int, body []byte) error {
 	var e struct{ Kind, Code, Reason string }
 	if err := json.Unmarshal(body, &e); err != nil || e.Kind != "Error" {

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// TokenLife is how long a join token is good for when nothing else is said.
+	// TokenLife is the default life of a join token.
 	TokenLife = 15 * time.Minute
-	// tokenKeep is for how long after its end a token is remembered: so long
-	// can be told that it has expired, and so long may the key that used it in
-	// time ask again for the answer that it did not get.
+	// tokenKeep is how long the CA keeps a token after its expiry: so long the error is
+	// that the token has expired, and so long the key that redeemed it in time may
+	// repeat the request, when it did not get the answer.
 	tokenKeep = 24 * time.Hour
 
 	tokenExt = ".json"
@@ -32,28 +32,30 @@ const (
 )
 
 var (
-	// ErrTokenUnknown means that there is no such token, or none any more.
+	// ErrTokenUnknown means that the CA has no such token, or has removed it.
 	ErrTokenUnknown = errors.New("join token is unknown")
-	// ErrTokenExpired means that nobody used the token in time.
+	// ErrTokenExpired means that the token was not redeemed in time.
 	ErrTokenExpired = errors.New("join token has expired")
 	// ErrTokenUsed means that another key redeemed the token.
 	ErrTokenUsed = errors.New("join token was already used by another key")
-	// ErrWrongName means that a request asks for another name than it may.
+	// ErrWrongName means that the token or certificate is for another name than the
+	// request.
 	ErrWrongName = errors.New("request is for another name")
 )
 
-// tokenRecord is a token at rest. Its text is not in it: the file is named by
-// the text's hash, so that who can read the directory can redeem nothing.
+// tokenRecord is the file of a join token. It does not hold the token's text: the
+// file's name is the hash of the text, so that a reader of the directory cannot redeem
+// the token.
 type tokenRecord struct {
 	Identity Name      `json:"identity"`
 	Expires  time.Time `json:"expires"`
 
-	used bool // as removeTokens found it
+	used bool // whether removeTokens found a claim
 }
 
-// CreateToken makes a one-time join token: for the next ttl, who presents its
-// text gets a certificate with the given name, for one key. It is an
-// [ErrRevoked] when the name was revoked and not allowed since.
+// CreateToken makes a one-time join token: for the next ttl, its text obtains a
+// certificate with the given name, for one key. It fails with [ErrRevoked] when the name
+// was revoked and not allowed since.
 func (ca *CA) CreateToken(name Name, ttl time.Duration) (string, error) {
 	text, err := ca.createToken(name, ttl)
 	if err != nil {
@@ -69,7 +71,7 @@ func (ca *CA) createToken(name Name, ttl time.Duration) (string, error) {
 	if ttl <= 0 {
 		return "", fmt.Errorf("a life of %s is over before it begins", ttl)
 	}
-	unlock, err := ca.lock() // or it could escape a Revoke
+	unlock, err := ca.lock() // else a concurrent Revoke could miss the token
 	if err != nil {
 		return "", err
 	}
@@ -97,11 +99,11 @@ func (ca *CA) createToken(name Name, ttl time.Duration) (string, error) {
 	return text, atomicfile.Create(ca.tokenPath(text)+tokenExt, data, 0o600)
 }
 
-// redeem exchanges a token's text for its identity, on behalf of the key with
-// the given hash. Of any number of concurrent calls with different keys one
-// succeeds; the rest are [ErrTokenUsed]. The same key may redeem again, until
-// the token is forgotten, because an answer can be lost. A token is not spent
-// on who wants another name ([ErrWrongName]; an empty one wants what there is).
+// redeem returns the identity of a token and binds the token to the key with the given
+// hash. Of concurrent calls with different keys one succeeds; the others fail with
+// [ErrTokenUsed]. The same key may redeem the token again until the CA removes it,
+// because an answer can be lost. When want is not empty and not the token's name,
+// redeem fails with [ErrWrongName] and the token stays usable.
 func (ca *CA) redeem(text, keyHash string, want Name) (Name, error) {
 	path := ca.tokenPath(text)
 	rec, err := readToken(path + tokenExt)
@@ -137,7 +139,7 @@ func (ca *CA) redeem(text, keyHash string, want Name) (Name, error) {
 	return rec.Identity, nil
 }
 
-// SweepTokens removes the tokens that nobody needs to remember.
+// SweepTokens removes the tokens that expired more than tokenKeep ago.
 func (ca *CA) SweepTokens() error {
 	now := time.Now()
 	_, err := ca.removeTokens(func(t tokenRecord) bool { return !now.Before(t.Expires.Add(tokenKeep)) })
@@ -147,7 +149,8 @@ func (ca *CA) SweepTokens() error {
 	return nil
 }
 
-// withdrawTokens removes a name's tokens and returns how many were open.
+// withdrawTokens removes a name's tokens and returns the number of those that were
+// neither redeemed nor expired.
 func (ca *CA) withdrawTokens(name Name) (open int, err error) {
 	now := time.Now()
 	removed, err := ca.removeTokens(func(t tokenRecord) bool { return t.Identity == name })
@@ -159,7 +162,7 @@ func (ca *CA) withdrawTokens(name Name) (open int, err error) {
 	return open, err
 }
 
-// removeTokens removes the tokens that are chosen, and claims without a token.
+// removeTokens removes the tokens that choose selects, and claims without a token.
 func (ca *CA) removeTokens(choose func(tokenRecord) bool) (removed []tokenRecord, err error) {
 	dir := filepath.Join(ca.dir, tokenDir)
 	entries, err := os.ReadDir(dir)
@@ -179,7 +182,7 @@ func (ca *CA) removeTokens(choose func(tokenRecord) bool) (removed []tokenRecord
 		} else {
 			rec, err := readToken(path)
 			if err != nil || !choose(rec) {
-				continue // swept by another, or damaged: redeem names it; or it stays
+				continue // removed by another process, damaged (an error of redeem), or not selected
 			}
 			_, err = os.Stat(base + claimExt)
 			rec.used = err == nil
@@ -195,15 +198,18 @@ func (ca *CA) removeTokens(choose func(tokenRecord) bool) (removed []tokenRecord
 	return removed, nil
 }
 
+// tokenPath returns the path of a token's files without their extension.
 func (ca *CA) tokenPath(text string) string {
 	return filepath.Join(ca.dir, tokenDir, tokenHash(text))
 }
 
+// tokenHash returns the hex sha256 of a token's text.
 func tokenHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
+// readToken reads a token's file.
 func readToken(path string) (tokenRecord, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -221,6 +227,7 @@ func readToken(path string) (tokenRecord, error) {
 	return rec, nil
 }
 
+// newSerial returns a random serial number of 127 bits.
 func newSerial() (*big.Int, error) {
 	limit := new(big.Int).Lsh(big.NewInt(1), 126)
 	n, err := rand.Int(rand.Reader, limit)
