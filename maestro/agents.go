@@ -40,12 +40,12 @@ type agents struct {
 // agentStream is what waits to be sent to one agent.
 type agentStream struct {
 	woken chan struct{} // holds a token when there is something to send
-	gone  chan struct{} // closed when the stream is to end, for why
+	ended chan struct{} // closed when the stream is to end, for why
 
-	mu    sync.Mutex
-	queue []*cloudevents.CloudEvent
-	bytes int
-	why   error
+	mu     sync.Mutex
+	queue  []*cloudevents.CloudEvent
+	bytes  int
+	reason error
 }
 
 const (
@@ -70,14 +70,14 @@ func newAgents(s *Server) *agents {
 // join makes a new stream the consumer's. One that it had is ended: a client
 // comes again before the server knows that its old connection is dead.
 func (a *agents) join(consumer string) *agentStream {
-	st := &agentStream{woken: make(chan struct{}, 1), gone: make(chan struct{})}
+	st := &agentStream{woken: make(chan struct{}, 1), ended: make(chan struct{})}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if old := a.streams[consumer]; old != nil {
 		old.end(errReplaced)
 	}
 	a.streams[consumer] = st
-	a.delivery.serve(consumer, true)
+	a.delivery.startServing(consumer)
 	return st
 }
 
@@ -87,7 +87,7 @@ func (a *agents) leave(consumer string, st *agentStream) {
 	defer a.mu.Unlock()
 	if a.streams[consumer] == st {
 		delete(a.streams, consumer)
-		a.delivery.serve(consumer, false)
+		a.delivery.stopServing(consumer)
 	}
 }
 
@@ -127,8 +127,8 @@ func (st *agentStream) put(e *cloudevents.CloudEvent) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch {
-	case st.why != nil:
-		return st.why
+	case st.reason != nil:
+		return st.reason
 	case len(st.queue) > 0 && st.bytes+size > agentQueueBytes:
 		return errFullQueue
 	}
@@ -155,20 +155,20 @@ func (st *agentStream) take() *cloudevents.CloudEvent {
 	return e
 }
 
-func (st *agentStream) end(why error) {
+func (st *agentStream) end(reason error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.why == nil {
-		st.why = why
+	if st.reason == nil {
+		st.reason = reason
 		st.queue, st.bytes = nil, 0
-		close(st.gone)
+		close(st.ended)
 	}
 }
 
 func (st *agentStream) err() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.why
+	return st.reason
 }
 
 // run feeds the machine with what changes, and from time to time with what the
@@ -207,7 +207,7 @@ func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
 				return err
 			}
 			for _, b := range batches {
-				a.delivery.changed(b.Changes)
+				a.delivery.applyChanges(b.Changes)
 			}
 		}
 	}
@@ -221,22 +221,33 @@ func (a *agents) compare(ctx context.Context) error {
 	return a.delivery.compare(ctx, names...)
 }
 
-// serve begins a consumer's lane anew, or drops it.
-func (d *deliverer) serve(consumer string, yes bool) {
-	d.with(func(m *delivery.Machine) {
-		m.Drop(consumer)
-		for id, doc := range d.fresh {
-			if doc.Scope == consumer {
-				d.take(id)
-			}
-		}
-		delete(d.served, consumer)
-		if yes {
-			d.served[consumer] = true
-		}
+// startServing begins a consumer's lane anew and empty. The caller then fills the lane from the ledger.
+func (d *deliverer) startServing(consumer string) {
+	d.update(func(m *delivery.Machine) {
+		d.dropLane(m, consumer)
+		d.served[consumer] = true
 	})
 }
 
+// stopServing drops a consumer's lane.
+func (d *deliverer) stopServing(consumer string) {
+	d.update(func(m *delivery.Machine) {
+		d.dropLane(m, consumer)
+		delete(d.served, consumer)
+	})
+}
+
+// dropLane drops all works of a consumer. The caller has the lock.
+func (d *deliverer) dropLane(m *delivery.Machine, consumer string) {
+	m.Drop(consumer)
+	for id, doc := range d.fresh {
+		if doc.Scope == consumer {
+			d.takeFresh(id)
+		}
+	}
+}
+
+// reaches reports whether the deliverer delivers to a consumer. It takes the lock.
 func (d *deliverer) reaches(consumer string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -246,12 +257,12 @@ func (d *deliverer) reaches(consumer string) bool {
 // compared takes the result of a resync's comparison. The lane of a new
 // subscription is empty: it takes the works that the agent holds and has not
 // acknowledged first, so that Received can put their repetition off.
-func (d *deliverer) compared(ctx context.Context, consumer string, c ledger.Comparison) error {
+func (d *deliverer) applyComparison(ctx context.Context, consumer string, c ledger.Comparison) error {
 	if !d.reaches(consumer) {
 		return d.s.hintDelivery(ctx, consumer)
 	}
 	now := time.Now()
-	d.with(func(m *delivery.Machine) {
+	d.update(func(m *delivery.Machine) {
 		if !d.serves(consumer) {
 			return
 		}

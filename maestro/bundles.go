@@ -42,7 +42,7 @@ func (s *Server) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (versi
 	if err != nil {
 		return 0, err
 	}
-	if err := ledger.LockConsumer(ctx, tx, r.Consumer, false); err != nil {
+	if err := ledger.LockConsumerForBundle(ctx, tx, r.Consumer); err != nil {
 		return 0, err
 	}
 	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", r.Consumer); errors.Is(err, store.ErrNotFound) {
@@ -79,7 +79,7 @@ func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document,
 	if err != nil {
 		return d, err
 	}
-	raised, _, err := raise(ctx, tx, d, theirs)
+	raised, _, err := raiseGeneration(ctx, tx, d, theirs)
 	return raised, err
 }
 

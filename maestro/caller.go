@@ -10,20 +10,19 @@ import (
 	"atoll.dev/store"
 )
 
-// Names of the headers, and in lower case of the gRPC metadata, by which a
-// service says on whose behalf it calls.
+// Names of the headers, and in lower case of the gRPC metadata, in which a
+// service names the principal and account for which it calls.
 const (
 	headerPrincipal = "X-Atoll-Principal"
 	headerAccount   = "X-Atoll-Account"
 	headerRequestID = "X-Atoll-Request-Id"
 )
 
-// admit decides whether a peer may call at all. A plain listener has no peers
-// to tell apart; it exists only on loopback and when asked for.
-func (s *Server) admit(peer pki.Name, secure bool) error {
+// admit refuses a peer of a TLS listener that has no certificate of the region,
+// or that may not call Maestro. Callers of a plain listener have no identity and
+// are not checked: such a listener exists only on loopback, when configured.
+func (s *Server) admit(peer pki.Name) error {
 	switch {
-	case !secure:
-		return nil
 	case peer == "":
 		return rest.Errorf(http.StatusUnauthorized, "maestro-15", "a client certificate of the region's CA is needed")
 	case !s.opts.MayCall(string(peer)):
@@ -32,8 +31,8 @@ func (s *Server) admit(peer pki.Name, secure bool) error {
 	return nil
 }
 
-// withCaller makes what the call changes be recorded as made by its actor. Only
-// the region's own services are believed when they name one.
+// withCaller returns a context whose actor the store records with each change.
+// Only the region's own services may name another actor in headers.
 func withCaller(ctx context.Context, peer pki.Name, header func(string) string, operationID string) context.Context {
 	a := store.Actor{Principal: string(peer), RequestID: operationID}
 	if peer == "" {

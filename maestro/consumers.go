@@ -96,7 +96,7 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 		if err != nil {
 			return err
 		}
-		if err := ledger.LockConsumer(ctx, tx, d.Name, true); err != nil {
+		if err := ledger.LockConsumerForDelete(ctx, tx, d.Name); err != nil {
 			return err
 		}
 		var bundles int

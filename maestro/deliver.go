@@ -44,7 +44,7 @@ type deliverer struct {
 	compareAll  bool
 	compareSome map[string]bool
 
-	notes chan ledger.Attempt
+	attempts chan ledger.Attempt
 }
 
 // sendFunc sends a message to a consumer's agent. It waits until the carrier has
@@ -54,13 +54,13 @@ type deliverer struct {
 type sendFunc func(ctx context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error
 
 const (
-	deliverBatch  = 64       // works of one publisher
-	publishers    = 8        // at the same time
-	freshBytes    = 32 << 20 // what is kept so that it need not be read again
-	compareEvery  = 30 * time.Second
-	compareRetry  = 250 * time.Millisecond // after a comparison failed; doubled each time
-	noteEvery     = 100 * time.Millisecond
-	gaugeInterval = 5 * time.Second
+	deliverBatch      = 64       // works of one publisher
+	publishers        = 8        // at the same time
+	freshBytes        = 32 << 20 // what is kept so that it need not be read again
+	compareEvery      = 30 * time.Second
+	compareRetry      = 250 * time.Millisecond // after a comparison failed; doubled each time
+	attemptFlushEvery = 100 * time.Millisecond
+	gaugeInterval     = 5 * time.Second
 )
 
 func newDeliverer(s *Server, send sendFunc) *deliverer {
@@ -73,8 +73,8 @@ func newDeliverer(s *Server, send sendFunc) *deliverer {
 			DeleteMax: s.opts.DeleteMax,
 			Jitter:    rand.Float64,
 		}),
-		fresh: map[string]store.Document{},
-		notes: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},
+		fresh:    map[string]store.Document{},
+		attempts: make(chan ledger.Attempt, 4096), compareNow: make(chan struct{}, 1), compareSome: map[string]bool{},
 	}
 }
 
@@ -86,39 +86,41 @@ func (d *deliverer) wake() {
 }
 
 // with changes the machine and has what follows from it done.
-func (d *deliverer) with(f func(m *delivery.Machine)) {
+func (d *deliverer) update(f func(m *delivery.Machine)) {
 	d.mu.Lock()
 	f(d.machine)
 	d.mu.Unlock()
 	d.wake()
 }
 
-func (d *deliverer) connected() { d.with(func(m *delivery.Machine) { m.Connect() }) }
+func (d *deliverer) connected() { d.update(func(m *delivery.Machine) { m.Connect() }) }
 
-func (d *deliverer) disconnected() { d.with(func(m *delivery.Machine) { m.Disconnect() }) }
+func (d *deliverer) disconnected() { d.update(func(m *delivery.Machine) { m.Disconnect() }) }
 
-func (d *deliverer) acknowledged(consumer, id string, generation int64, gone bool) {
-	d.with(func(m *delivery.Machine) {
-		if gone {
-			m.Forget(delivery.Work{Consumer: consumer, ID: id, Generation: generation, Deleting: true})
-			d.discard(id, generation)
-			return
-		}
-		m.Acknowledge(consumer, id, generation)
+// acknowledge ends the repetitions of a work up to the generation that its agent acknowledged.
+func (d *deliverer) acknowledge(consumer, id string, generation int64) {
+	d.update(func(m *delivery.Machine) { m.Acknowledge(consumer, id, generation) })
+}
+
+// forgetRemoved drops a work whose bundle is removed.
+func (d *deliverer) forgetRemoved(consumer, id string, generation int64) {
+	d.update(func(m *delivery.Machine) {
+		m.Forget(delivery.Work{Consumer: consumer, ID: id, Generation: generation, Deleting: true})
+		d.discardFresh(id, generation)
 	})
 }
 
 // keep and take are for fresh, under the lock: what the feed brought is kept,
 // as far as there is room, until it is sent or not wanted any more.
-func (d *deliverer) keep(doc store.Document) {
-	d.take(doc.ID)
+func (d *deliverer) keepFresh(doc store.Document) {
+	d.takeFresh(doc.ID)
 	if size := docSize(doc); d.bytes+size <= freshBytes {
 		d.fresh[doc.ID] = doc
 		d.bytes += size
 	}
 }
 
-func (d *deliverer) take(id string) (store.Document, bool) {
+func (d *deliverer) takeFresh(id string) (store.Document, bool) {
 	doc, ok := d.fresh[id]
 	if ok {
 		delete(d.fresh, id)
@@ -128,20 +130,20 @@ func (d *deliverer) take(id string) (store.Document, bool) {
 }
 
 // discard takes a document out of fresh unless it is of a later generation.
-func (d *deliverer) discard(id string, generation int64) {
+func (d *deliverer) discardFresh(id string, generation int64) {
 	if doc, ok := d.fresh[id]; ok && doc.Generation <= generation {
-		d.take(id)
+		d.takeFresh(id)
 	}
 }
 
-func (d *deliverer) heard(consumer string) {
+func (d *deliverer) recordContact(consumer string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.machine.Heard(consumer)
 }
 
 func (d *deliverer) resend(w delivery.Work) {
-	d.with(func(m *delivery.Machine) {
+	d.update(func(m *delivery.Machine) {
 		if d.serves(w.Consumer) {
 			m.Resend(w)
 		}
@@ -196,7 +198,7 @@ func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 	sends := d.machine.Next(time.Now(), deliverBatch)
 	docs := make(map[string]store.Document, len(sends))
 	for _, send := range sends {
-		doc, ok := d.take(send.ID)
+		doc, ok := d.takeFresh(send.ID)
 		if ok && send.Attempt == 1 && doc.Generation >= send.Generation && (doc.DeletedAt != nil || !send.Deleting) {
 			docs[send.ID] = doc
 		}
@@ -230,7 +232,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 	if err != nil {
 		d.s.log.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)),
 			slog.Any("error", err))
-		d.with(func(m *delivery.Machine) {
+		d.update(func(m *delivery.Machine) {
 			for _, send := range sends {
 				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
 			}
@@ -241,7 +243,7 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 	for _, send := range sends {
 		doc, ok := docs[send.ID]
 		if !ok {
-			d.with(func(m *delivery.Machine) {
+			d.update(func(m *delivery.Machine) {
 				m.Forget(over[send.ID])
 				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
 			})
@@ -274,9 +276,9 @@ func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc stor
 			m.Extensions[work.ExtLife] = d.s.life()
 		}
 		return m, err
-	}, func(err error) { d.sent(send, doc, begun, err) })
+	}, func(err error) { d.handleSent(send, doc, begun, err) })
 	if err != nil {
-		d.notSent(send, doc, begun, err)
+		d.handleUnsent(send, doc, begun, err)
 	}
 	return err == nil
 }
@@ -337,7 +339,7 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 }
 
 // sent takes the end of a publish that began then. The carrier calls it and waits.
-func (d *deliverer) sent(send delivery.Send, doc store.Document, begun time.Time, err error) {
+func (d *deliverer) handleSent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	now := time.Now()
 	outcome := delivery.Published
 	switch {
@@ -348,13 +350,13 @@ func (d *deliverer) sent(send delivery.Send, doc store.Document, begun time.Time
 	default:
 		d.s.metrics.republished.Inc()
 	}
-	d.with(func(m *delivery.Machine) { m.Sent(now, send, workOf(doc), outcome) })
-	d.note(doc, begun, err)
+	d.update(func(m *delivery.Machine) { m.Sent(now, send, workOf(doc), outcome) })
+	d.recordAttempt(doc, begun, err)
 }
 
 // notSent takes a publish that the carrier did not begin. One that it will refuse
 // each time is repeated with back-off, as one that got lost.
-func (d *deliverer) notSent(send delivery.Send, doc store.Document, begun time.Time, err error) {
+func (d *deliverer) handleUnsent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	outcome := delivery.Lost
 	for _, passing := range []error{errStale, bus.ErrDisconnected, errNoStream, errFullQueue, context.Canceled,
 		context.DeadlineExceeded} {
@@ -362,40 +364,40 @@ func (d *deliverer) notSent(send delivery.Send, doc store.Document, begun time.T
 			outcome = delivery.NotSent
 		}
 	}
-	d.with(func(m *delivery.Machine) { m.Sent(time.Now(), send, workOf(doc), outcome) })
+	d.update(func(m *delivery.Machine) { m.Sent(time.Now(), send, workOf(doc), outcome) })
 	if !errors.Is(err, errStale) {
-		d.note(doc, begun, err)
+		d.recordAttempt(doc, begun, err)
 	}
 }
 
 // note has a publish recorded.
-func (d *deliverer) note(doc store.Document, begun time.Time, err error) {
-	note := ledger.Attempt{ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil, At: begun}
+func (d *deliverer) recordAttempt(doc store.Document, begun time.Time, err error) {
+	attempt := ledger.Attempt{ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil, At: begun}
 	if err != nil {
-		note.Err = err.Error()
+		attempt.Err = err.Error()
 	}
 	select {
-	case d.notes <- note:
+	case d.attempts <- attempt:
 	default: // the record of attempts is less dear than the attempts
 	}
 }
 
-// runNotes writes down what was sent, many at once.
-func (d *deliverer) runNotes(ctx context.Context) error {
-	tick := time.NewTicker(noteEvery)
+// runAttemptLog writes down what was sent, many at once.
+func (d *deliverer) runAttemptLog(ctx context.Context) error {
+	tick := time.NewTicker(attemptFlushEvery)
 	defer tick.Stop()
 	gauges := time.NewTicker(gaugeInterval)
 	defer gauges.Stop()
-	var notes []ledger.Attempt
+	var attempts []ledger.Attempt
 	for {
 		select {
 		case <-ctx.Done():
 			final, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			d.flushNotes(final, notes)
+			d.flushAttempts(final, attempts)
 			return nil
-		case n := <-d.notes:
-			if notes = append(notes, n); len(notes) < 1000 {
+		case n := <-d.attempts:
+			if attempts = append(attempts, n); len(attempts) < 1000 {
 				continue
 			}
 		case <-gauges.C:
@@ -403,17 +405,17 @@ func (d *deliverer) runNotes(ctx context.Context) error {
 			continue
 		case <-tick.C:
 		}
-		d.flushNotes(ctx, notes)
-		notes = notes[:0]
+		d.flushAttempts(ctx, attempts)
+		attempts = attempts[:0]
 	}
 }
 
-func (d *deliverer) flushNotes(ctx context.Context, notes []ledger.Attempt) {
-	if len(notes) == 0 {
+func (d *deliverer) flushAttempts(ctx context.Context, attempts []ledger.Attempt) {
+	if len(attempts) == 0 {
 		return
 	}
-	if err := d.s.ledger.RecordAttempts(ctx, notes); err != nil {
-		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(notes)),
+	if err := d.s.ledger.RecordAttempts(ctx, attempts); err != nil {
+		d.s.log.LogAttrs(ctx, slog.LevelDebug, "attempts not recorded", slog.Int("attempts", len(attempts)),
 			slog.Any("error", err))
 	}
 }
@@ -457,8 +459,8 @@ func (d *deliverer) follow(ctx context.Context) error {
 				return err
 			}
 		case <-d.compareNow:
-			if err := d.compareAsked(ctx); err != nil {
-				d.askCompare() // what was asked for must not get lost
+			if err := d.compareRequested(ctx); err != nil {
+				d.requestCompare() // what was asked for must not get lost
 				return err
 			}
 		case <-sub.Woken():
@@ -467,7 +469,7 @@ func (d *deliverer) follow(ctx context.Context) error {
 				return err
 			}
 			for _, b := range batches {
-				d.changed(b.Changes)
+				d.applyChanges(b.Changes)
 			}
 		}
 	}
@@ -477,7 +479,7 @@ func (d *deliverer) follow(ctx context.Context) error {
 // these.
 func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
 	return d.s.ledger.PendingWorks(ctx, func(page []ledger.PendingWork) {
-		d.with(func(m *delivery.Machine) {
+		d.update(func(m *delivery.Machine) {
 			now := time.Now()
 			for _, p := range page {
 				if d.serves(p.Consumer) {
@@ -489,8 +491,8 @@ func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
 }
 
 // changed takes changes of the feed. A change of status only is none here.
-func (d *deliverer) changed(changes []*store.Change) {
-	d.with(func(m *delivery.Machine) {
+func (d *deliverer) applyChanges(changes []*store.Change) {
+	d.update(func(m *delivery.Machine) {
 		for _, c := range changes {
 			doc := c.Document
 			if !d.serves(doc.Scope) {
@@ -499,18 +501,18 @@ func (d *deliverer) changed(changes []*store.Change) {
 			if doc.Removed {
 				m.Heard(doc.Scope)
 				m.Forget(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: true})
-				d.discard(doc.ID, doc.Generation)
+				d.discardFresh(doc.ID, doc.Generation)
 				continue
 			}
 			_, status, err := bundle.RecordsOf(c)
 			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
 				m.Heard(doc.Scope) // another server may have taken the status
 				m.Acknowledge(doc.Scope, doc.ID, doc.Generation)
-				d.discard(doc.ID, doc.Generation)
+				d.discardFresh(doc.ID, doc.Generation)
 				continue
 			}
 			if m.Want(workOf(doc)) {
-				d.keep(doc)
+				d.keepFresh(doc)
 			}
 		}
 	})

@@ -28,7 +28,7 @@ import (
 // answerDigest says whether the agent holds what it should, or by which
 // buckets to find out what it does not.
 func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
-	if err := s.ledger.RecordDigestUse(ctx, consumer, true); err != nil {
+	if err := s.ledger.RecordDigestUse(ctx, consumer); err != nil {
 		return err
 	}
 	var ours []work.WorkState

@@ -110,7 +110,7 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 		return err
 	}
 	for _, dl := range s.deliverers() {
-		dl.acknowledged(d.Scope, id, d.Generation, true)
+		dl.forgetRemoved(d.Scope, id, d.Generation)
 	}
 	s.log.LogAttrs(ctx, slog.LevelWarn, "bundle ended by an operator without its agent's confirmation",
 		slog.String("bundle", id),

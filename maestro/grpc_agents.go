@@ -52,7 +52,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 	if err := g.s.auth.Authorize(ctx, rpcauth.Publish, rpcauth.Clusters, consumer); err != nil {
 		return nil, g.s.grpcError("not allowed", err)
 	}
-	g.s.heard(consumer)
+	g.s.recordContact(consumer)
 	switch m.Type {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		kind = "status"
@@ -62,7 +62,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 			kind = "resync"
 		}
 		taken := make(chan struct{})
-		if !g.s.takeEvent(ctx, consumer, m, func() { close(taken) }) {
+		if !g.s.handleEvent(ctx, consumer, m, func() { close(taken) }) {
 			return nil, g.s.grpcError(
 				"failed to decode event",
 				apierror.BadRequest("unsupported event type %.200q", m.Type),
@@ -147,31 +147,31 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 	}
 	st := g.s.agents.join(consumer)
 	defer g.s.agents.leave(consumer, st)
-	g.s.heard(consumer)
+	g.s.recordContact(consumer)
 	g.s.log.LogAttrs(ctx, slog.LevelInfo, "agent subscribed", slog.String("consumer", consumer))
 	return g.s.serveStream(
 		stream,
 		rpcauth.Clusters,
 		consumer,
-		st.gone,
+		st.ended,
 		st.err,
-		func(ctx context.Context, o *outlet) error {
+		func(ctx context.Context, o *eventSender) error {
 			return g.write(ctx, consumer, st, o)
 		},
 	)
 }
 
-func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream, o *outlet) error {
-	beat := time.NewTicker(g.s.opts.Heartbeat)
-	defer beat.Stop()
+func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream, o *eventSender) error {
+	heartbeat := time.NewTicker(g.s.opts.Heartbeat)
+	defer heartbeat.Stop()
 	unasked := time.NewTimer(unaskedAfter)
 	defer unasked.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-beat.C:
-			if err := o.beat(); err != nil {
+		case <-heartbeat.C:
+			if err := o.sendHeartbeat(); err != nil {
 				return err
 			}
 		case <-unasked.C:
@@ -181,8 +181,8 @@ func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream,
 		case <-st.woken:
 			for e := st.take(); e != nil; e = st.take() {
 				select {
-				case <-beat.C:
-					if err := o.beat(); err != nil {
+				case <-heartbeat.C:
+					if err := o.sendHeartbeat(); err != nil {
 						return err
 					}
 				default:

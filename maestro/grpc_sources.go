@@ -121,7 +121,7 @@ func (g *sourcePort) resync(ctx context.Context, m bus.Event) error {
 		here = elsewhere
 	}
 	for _, st := range here {
-		if !st.ask(list) {
+		if !st.enqueueResync(list) {
 			return apierror.Unavailable("too many resync requests wait; try again")
 		}
 	}
@@ -140,10 +140,10 @@ func connectionOf(ctx context.Context) string {
 type sourceStream struct {
 	source, conn string
 	sub          *store.Subscription
-	asked        chan struct{} // holds a token when there are questions
+	requested    chan struct{} // holds a token when there are requests
 
-	mu        sync.Mutex
-	questions []work.StatusHashes
+	mu       sync.Mutex
+	requests []work.StatusHashes
 
 	// Of the writer alone: the versions that a resync sent. What the feed
 	// brings of before is older, so a bundle never goes back; after the rounds
@@ -152,17 +152,17 @@ type sourceStream struct {
 	until time.Time
 }
 
-const maxQuestions = 1000
+const maxResyncRequests = 1000
 
-func (st *sourceStream) ask(list work.StatusHashes) bool {
+func (st *sourceStream) enqueueResync(list work.StatusHashes) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if len(st.questions) >= maxQuestions {
+	if len(st.requests) >= maxResyncRequests {
 		return false
 	}
-	st.questions = append(st.questions, list)
+	st.requests = append(st.requests, list)
 	select {
-	case st.asked <- struct{}{}:
+	case st.requested <- struct{}{}:
 	default:
 	}
 	return true
@@ -178,7 +178,7 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 	if err := g.s.auth.Authorize(ctx, rpcauth.Subscribe, rpcauth.Sources, source); err != nil {
 		return g.s.grpcError("not allowed", err)
 	}
-	st := &sourceStream{source: source, conn: connectionOf(ctx), asked: make(chan struct{}, 1),
+	st := &sourceStream{source: source, conn: connectionOf(ctx), requested: make(chan struct{}, 1),
 		seen: map[string]int64{}}
 	st.sub = g.s.feed.Subscribe(func(c *store.Change) bool {
 		if c.Kind != bundle.Kind {
@@ -197,33 +197,33 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 		delete(g.streams, st)
 	}()
 	return g.s.serveStream(stream, rpcauth.Sources, source, st.sub.Ended(), st.sub.Reason, func(ctx context.Context,
-		o *outlet) error {
+		o *eventSender) error {
 		return g.write(ctx, st, o)
 	})
 }
 
-func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) error {
-	beat := time.NewTicker(g.s.opts.Heartbeat)
-	defer beat.Stop()
+func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *eventSender) error {
+	heartbeat := time.NewTicker(g.s.opts.Heartbeat)
+	defer heartbeat.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-beat.C:
-			if err := o.beat(); err != nil {
+		case <-heartbeat.C:
+			if err := o.sendHeartbeat(); err != nil {
 				return err
 			}
 		case <-st.sub.Woken():
 			if err := g.drain(ctx, st, o); err != nil {
 				return err
 			}
-		case <-st.asked:
+		case <-st.requested:
 			st.mu.Lock()
-			questions := st.questions
-			st.questions = nil
+			requests := st.requests
+			st.requests = nil
 			st.mu.Unlock()
-			for _, q := range questions {
-				err := g.answer(ctx, st, o, q, beat.C)
+			for _, q := range requests {
+				err := g.answer(ctx, st, o, q, heartbeat.C)
 				if _, ok := status.FromError(err); !ok {
 					g.s.log.LogAttrs(ctx, slog.LevelWarn, "a resync of a source broke off",
 						slog.String("source", st.source), slog.Any("error", err))
@@ -237,7 +237,7 @@ func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *outlet) err
 }
 
 // drain sends what the feed brought.
-func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) error {
+func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *eventSender) error {
 	batches, err := st.sub.Take()
 	if err != nil {
 		return err
@@ -258,7 +258,7 @@ func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *outlet) err
 	return nil
 }
 
-func (g *sourcePort) forward(ctx context.Context, o *outlet, c *store.Change) error {
+func (g *sourcePort) forward(ctx context.Context, o *eventSender, c *store.Change) error {
 	m, ok, err := wire.EncodeStatus(c)
 	if err != nil {
 		g.s.log.LogAttrs(ctx, slog.LevelError, "status not forwarded", slog.String("bundle", c.ID),
@@ -282,18 +282,18 @@ const resyncPage = 100
 // those of its list that differ, and the end of those that are gone. It goes
 // at the pace of the client, and what changes meanwhile goes between the
 // pages.
-func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *outlet, list work.StatusHashes,
-	beat <-chan time.Time) error {
+func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *eventSender, list work.StatusHashes,
+	heartbeat <-chan time.Time) error {
 	q := store.Query{Kind: bundle.Kind, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}},
 		Limit: resyncPage, Deletion: store.WithDeleting}
 	if len(list.Hashes) > 0 {
-		differing, dead, err := g.s.differing(ctx, st.source, list.Hashes)
+		differing, dead, err := g.s.compareSource(ctx, st.source, list.Hashes)
 		if err != nil {
 			return err
 		}
 		q.Where = store.Fragment{SQL: "d.spec->>'source' = $1 and d.id = any($2)", Args: []any{st.source, differing}}
 		if len(differing) > 0 {
-			if err := g.pages(ctx, st, o, q, beat); err != nil {
+			if err := g.pages(ctx, st, o, q, heartbeat); err != nil {
 				return err
 			}
 		}
@@ -304,11 +304,11 @@ func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *outlet, li
 		}
 		return nil
 	}
-	return g.pages(ctx, st, o, q, beat)
+	return g.pages(ctx, st, o, q, heartbeat)
 }
 
-func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q store.Query,
-	beat <-chan time.Time) error {
+func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *eventSender, q store.Query,
+	heartbeat <-chan time.Time) error {
 	for {
 		page, err := g.s.store.List(ctx, q)
 		if err != nil {
@@ -322,8 +322,8 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q s
 			}
 		}
 		select {
-		case <-beat:
-			if err := o.beat(); err != nil {
+		case <-heartbeat:
+			if err := o.sendHeartbeat(); err != nil {
 				return err
 			}
 		default:
@@ -337,9 +337,9 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *outlet, q s
 	}
 }
 
-// differing splits what a source lists: the bundles whose status is another,
+// compareSource splits what a source lists: the bundles whose status is another,
 // and the ends of those that are gone.
-func (s *Server) differing(ctx context.Context, source string, list []work.StatusHash) (ids []string,
+func (s *Server) compareSource(ctx context.Context, source string, list []work.StatusHash) (ids []string,
 	dead []*store.Change, err error) {
 	theirs := make(map[string]string, len(list))
 	for _, h := range list {

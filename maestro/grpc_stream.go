@@ -21,10 +21,10 @@ import (
 
 type eventStream = grpc.ServerStreamingServer[cloudevents.CloudEvent]
 
-// outlet is the sending side of a subscription. Sending waits for a client
+// eventSender is the sending side of a subscription. Sending waits for a client
 // that does not read, and nothing but the end of the call frees it, so it has
 // a goroutine of its own beside the handler's.
-type outlet struct {
+type eventSender struct {
 	stream eventStream
 	begun  atomic.Int64 // when the send under way began, 0 for none
 }
@@ -38,7 +38,7 @@ func (s *Server) serveStream(
 	name string,
 	ended <-chan struct{},
 	why func() error,
-	write func(context.Context, *outlet) error,
+	write func(context.Context, *eventSender) error,
 ) error {
 	// Clients wait for the header before they count as subscribed, so it goes
 	// out when the subscription stands.
@@ -49,7 +49,7 @@ func (s *Server) serveStream(
 	defer s.metrics.streams.Dec()
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	o := &outlet{stream: stream}
+	o := &eventSender{stream: stream}
 	written := make(chan error, 1)
 	go func() { written <- write(ctx, o) }() // ends with the call
 	watch := time.NewTicker(s.opts.Stuck / 4)
@@ -93,13 +93,13 @@ func streamError(err error) error {
 	return status.Error(codes.Unavailable, fmt.Sprintf("%s; reconnect and resync", err))
 }
 
-func (o *outlet) send(e *cloudevents.CloudEvent) error {
+func (o *eventSender) send(e *cloudevents.CloudEvent) error {
 	o.begun.Store(time.Now().UnixNano())
 	defer o.begun.Store(0)
 	return o.stream.Send(e)
 }
 
-// beat sends a heartbeat. It has no source.
-func (o *outlet) beat() error {
+// sendHeartbeat sends a heartbeat. It has no source.
+func (o *eventSender) sendHeartbeat() error {
 	return o.send(&cloudevents.CloudEvent{Id: uuid.NewString(), SpecVersion: "1.0", Type: work.Heartbeat})
 }

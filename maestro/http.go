@@ -49,7 +49,7 @@ func (s *Server) handler() http.Handler {
 	mux := s.routes()
 	return rest.Observe(rest.Options{
 		Log: s.log, ErrorBody: apierror.Body, Classify: apierror.Classify, Metrics: s.opts.Metrics,
-	}, rest.Compress(vary(rest.CORS(s.opts.CORSOrigins,
+	}, rest.Compress(addVary(rest.CORS(s.opts.CORSOrigins,
 		s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") {
 				u := *r.URL
@@ -64,7 +64,7 @@ func (s *Server) handler() http.Handler {
 
 // vary says what the original says of its answers, and that extensions are
 // asked for by a header.
-func vary(next http.Handler) http.Handler {
+func addVary(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Authorization")
 		w.Header().Add("Vary", api.ExtensionsHeader)
@@ -86,9 +86,11 @@ func (s *Server) identify(next http.Handler) http.Handler {
 		if perr != nil {
 			peer = ""
 		}
-		if err := s.admit(peer, r.TLS != nil); err != nil {
-			rest.Fail(w, r, err)
-			return
+		if r.TLS != nil {
+			if err := s.admit(peer); err != nil {
+				rest.Fail(w, r, err)
+				return
+			}
 		}
 		ctx := withCaller(r.Context(), peer, r.Header.Get, rest.OperationID(r.Context()))
 		next.ServeHTTP(w, r.WithContext(ctx))

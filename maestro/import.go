@@ -319,7 +319,7 @@ func (i *importer) bundle(ctx context.Context, tx *store.Tx, raw json.RawMessage
 		notes = append(notes, fmt.Sprintf("its name %q is not kept: a bundle's name is its id",
 			rest.Shorten(row.Name, 100)))
 	}
-	if err := ledger.LockConsumer(ctx, tx, row.Consumer, false); err != nil {
+	if err := ledger.LockConsumerForBundle(ctx, tx, row.Consumer); err != nil {
 		return rowFate{}, err
 	}
 	if _, err := tx.GetByName(ctx, bundle.ConsumerKind, "", row.Consumer); errors.Is(err, store.ErrNotFound) {

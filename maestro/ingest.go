@@ -43,7 +43,7 @@ type statusItem struct {
 	ev       bundle.StatusEvent  // once a worker has read m
 }
 
-func (i *statusItem) settle() {
+func (i *statusItem) acknowledge() {
 	if i.refused != nil && i.ev.Dropped != "" {
 		i.refused(i.ev.Dropped)
 		return
@@ -113,7 +113,7 @@ func (in *ingest) run(ctx context.Context) error {
 		if len(batch.Items) == 0 {
 			return nil
 		}
-		in.take(ctx, batch.Items)
+		in.store(ctx, batch.Items)
 		for _, consumer := range in.queue.Done(batch) {
 			in.s.askStatusesOf(consumer)
 		}
@@ -122,17 +122,17 @@ func (in *ingest) run(ctx context.Context) error {
 
 // take stores the items, however long the database is away, and acknowledges
 // them.
-func (in *ingest) take(ctx context.Context, items []statusItem) {
-	if items = in.readable(ctx, items); len(items) == 0 {
+func (in *ingest) store(ctx context.Context, items []statusItem) {
+	if items = in.decode(ctx, items); len(items) == 0 {
 		return
 	}
 	in.s.metrics.batch.Observe(float64(len(items)))
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := in.s.takeStatuses(ctx, items)
+		err := in.s.storeStatuses(ctx, items)
 		switch {
 		case err == nil:
 			for _, item := range items {
-				item.settle()
+				item.acknowledge()
 			}
 			if wait > 50*time.Millisecond {
 				// While the database was away the broker may have given up
@@ -144,7 +144,7 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 			return
 		case !transient(err) && len(items) > 1:
 			for i := range items {
-				in.take(ctx, items[i:i+1])
+				in.store(ctx, items[i:i+1])
 			}
 			return
 		case !transient(err):
@@ -153,7 +153,7 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 				slog.String("consumer", items[0].ev.Topic),
 				slog.String("bundle", items[0].ev.Record.ID), slog.Any("error", err))
 			items[0].ev.Dropped = bundle.DropMalformed
-			items[0].settle()
+			items[0].acknowledge()
 			return
 		}
 		in.s.log.LogAttrs(ctx, slog.LevelWarn, "statuses wait for the database", slog.Int("statuses", len(items)),
@@ -166,7 +166,7 @@ func (in *ingest) take(ctx context.Context, items []statusItem) {
 
 // readable reads the events, which was left to the workers, and drops those
 // that cannot be read.
-func (in *ingest) readable(ctx context.Context, items []statusItem) []statusItem {
+func (in *ingest) decode(ctx context.Context, items []statusItem) []statusItem {
 	good := items[:0]
 	for _, item := range items {
 		if item.ev.Topic == "" {
@@ -221,9 +221,9 @@ type drop struct {
 	ev     *bundle.StatusEvent
 }
 
-// takeStatuses stores statuses in one transaction, in the order in which they
+// storeStatuses stores statuses in one transaction, in the order in which they
 // came for each bundle.
-func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
+func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
 	byID := map[string][]*bundle.StatusEvent{}
 	for i := range items {
 		ev := &items[i].ev
@@ -245,7 +245,7 @@ func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
 		}
 		var acks []ledger.Acknowledgement
 		for _, id := range ids {
-			o, err := s.takeBundle(ctx, tx, id, known[id], byID[id])
+			o, err := s.storeBundleStatuses(ctx, tx, id, known[id], byID[id])
 			if err != nil {
 				return err
 			}
@@ -263,7 +263,7 @@ func (s *Server) takeStatuses(ctx context.Context, items []statusItem) error {
 		return err
 	}
 	for _, o := range outcomes {
-		s.settled(ctx, o)
+		s.reportOutcome(ctx, o)
 	}
 	return nil
 }
@@ -279,8 +279,8 @@ func (s *Server) agentPrincipal(items []statusItem) string {
 	return items[0].ev.Topic
 }
 
-// takeBundle applies a bundle's statuses, one after the other.
-func (s *Server) takeBundle(
+// storeBundleStatuses applies a bundle's statuses, one after the other.
+func (s *Server) storeBundleStatuses(
 	ctx context.Context,
 	tx *store.Tx,
 	id, sequence string,
@@ -366,7 +366,7 @@ func (s *Server) takeBundle(
 		}
 	}
 	if above > 0 {
-		raised, ok, err := raise(ctx, tx, d, above)
+		raised, ok, err := raiseGeneration(ctx, tx, d, above)
 		if err != nil {
 			return o, err
 		}
@@ -378,7 +378,7 @@ func (s *Server) takeBundle(
 }
 
 // settled tells those who wait what the commit made of a bundle.
-func (s *Server) settled(ctx context.Context, o outcome) {
+func (s *Server) reportOutcome(ctx context.Context, o outcome) {
 	for _, d := range o.drops {
 		d.ev.Dropped = d.reason
 		s.metrics.dropped.WithLabelValues(d.reason).Inc()
@@ -392,7 +392,11 @@ func (s *Server) settled(ctx context.Context, o outcome) {
 	}
 	if o.acked {
 		for _, d := range s.deliverers() {
-			d.acknowledged(o.consumer, o.id, o.ack.Generation, o.removed)
+			if o.removed {
+				d.forgetRemoved(o.consumer, o.id, o.ack.Generation)
+			} else {
+				d.acknowledge(o.consumer, o.id, o.ack.Generation)
+			}
 		}
 	}
 	if o.lost != nil {
@@ -423,11 +427,11 @@ func (s *Server) resend(ctx context.Context, w delivery.Work) {
 // maxRaise bounds how far an agent's word moves a generation.
 const maxRaise = 1 << 40
 
-// raise gives a bundle a generation above one that its agent already has. That
+// raiseGeneration gives a bundle a generation above one that its agent already has. That
 // happens when our database was put back, or made anew from what the sources
 // know (I8): agents take no generation that is lower than theirs, not even a
 // deletion, and what they hold at that one may be other than what is wanted.
-func raise(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {
+func raiseGeneration(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {
 	if d.Generation > above || above > maxRaise {
 		return d, false, nil
 	}
@@ -449,8 +453,8 @@ func raise(ctx context.Context, tx *store.Tx, d store.Document, above int64) (st
 	return d, true, ledger.Want(ctx, tx, d, spec)
 }
 
-// handleAgent takes one event of an agent's topic.
-func (s *Server) handleAgent(ctx context.Context, topic string, m bus.Event, ack func()) {
+// handleAgentEvent takes one event of an agent's topic.
+func (s *Server) handleAgentEvent(ctx context.Context, topic string, m bus.Event, ack func()) {
 	consumer, ok := s.consumerOf(topic)
 	if !ok {
 		s.dropEvent(ctx, "bad_topic", topic, m, nil)
@@ -462,20 +466,20 @@ func (s *Server) handleAgent(ctx context.Context, topic string, m bus.Event, ack
 		ack()
 		return
 	}
-	s.heard(consumer)
-	if s.answeredElsewhere(consumer, m.Type) {
+	s.recordContact(consumer)
+	if s.isAnsweredElsewhere(consumer, m.Type) {
 		ack()
 		return
 	}
-	s.takeEvent(ctx, consumer, m, ack)
+	s.handleEvent(ctx, consumer, m, ack)
 }
 
-// answeredElsewhere says that another server takes an event that all servers
+// isAnsweredElsewhere says that another server takes an event that all servers
 // hear, as they do without a shared subscription. Statuses all take: the first
 // one counts. A comparison is answered by who delivers, or the agent would get
 // as many answers as there are servers, and what it lacks as many times. One
 // that comes while nobody delivers is lost; who begins to has all compare.
-func (s *Server) answeredElsewhere(consumer, kind string) bool {
+func (s *Server) isAnsweredElsewhere(consumer, kind string) bool {
 	if s.opts.Topics.AgentEvents.Group != "" || s.delivery.reaches(consumer) {
 		return false
 	}
@@ -486,10 +490,10 @@ func (s *Server) answeredElsewhere(consumer, kind string) bool {
 	return false
 }
 
-// takeEvent takes an event that is certain to be of the consumer's agent. It
+// handleEvent takes an event that is certain to be of the consumer's agent. It
 // calls ack once, when nothing of the event can get lost any more. It says
 // whether the event's type is known.
-func (s *Server) takeEvent(ctx context.Context, consumer string, m bus.Event, ack func()) (known bool) {
+func (s *Server) handleEvent(ctx context.Context, consumer string, m bus.Event, ack func()) (known bool) {
 	switch m.Type {
 	case work.StatusUpdate, work.StatusResyncResponse:
 		s.ingest.put(statusItem{consumer: consumer, m: m, ack: ack})

@@ -36,11 +36,11 @@ func parseList(r *http.Request, fields search.Schema) (list, error) {
 	if err != nil {
 		return l, apierror.BadRequest("the query cannot be decoded: %s", err)
 	}
-	if l.page, err = number(q, "page", 1); err != nil {
+	if l.page, err = parseNumber(q, "page", 1); err != nil {
 		return l, err
 	}
 	l.page = max(l.page, 1)
-	if l.size, err = number(q, "size", defaultSize); err != nil {
+	if l.size, err = parseNumber(q, "size", defaultSize); err != nil {
 		return l, err
 	}
 	if l.size < 0 || l.size > maxSize {
@@ -56,7 +56,7 @@ func parseList(r *http.Request, fields search.Schema) (list, error) {
 	return l, err
 }
 
-func number(q url.Values, name string, absent int) (int, error) {
+func parseNumber(q url.Values, name string, absent int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
 		return absent, nil
@@ -77,8 +77,8 @@ func (l list) query(kind store.Kind) store.Query {
 	}
 }
 
-// and adds "column = value" to a condition.
-func and(f store.Fragment, column, value string) store.Fragment {
+// withEqual adds "column = value" to a condition.
+func withEqual(f store.Fragment, column, value string) store.Fragment {
 	f.Args = append(f.Args, value)
 	term := fmt.Sprintf("%s = $%d", column, len(f.Args))
 	if f.SQL != "" {
@@ -140,7 +140,7 @@ func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kin
 }
 
 func (s *Server) listBundles(w http.ResponseWriter, r *http.Request) error {
-	watch, err := watching(r)
+	watch, err := parseWatch(r)
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (s *Server) consumerItems(r *http.Request, docs []store.Document) ([]json.R
 	return items, nil
 }
 
-func watching(r *http.Request) (bool, error) {
+func parseWatch(r *http.Request) (bool, error) {
 	text := r.URL.Query().Get("watch")
 	if text == "" {
 		return false, nil

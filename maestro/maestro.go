@@ -307,7 +307,7 @@ func (s *Server) connectBroker() {
 		MaxMessage:    o.MaxMessage,
 		Subscriptions: subscriptions,
 		Handler: func(ctx context.Context, m bus.Message) {
-			s.handleAgent(ctx, m.Topic, m.Event, m.Ack)
+			s.handleAgentEvent(ctx, m.Topic, m.Event, m.Ack)
 		},
 		OnConnected: s.onConnected,
 		Logger:      o.Logger,
@@ -402,10 +402,10 @@ func (s *Server) carrierOf(consumer string) *deliverer {
 	return s.delivery
 }
 
-// heard notes an event of an agent.
-func (s *Server) heard(consumer string) {
+// recordContact notes an event of an agent.
+func (s *Server) recordContact(consumer string) {
 	for _, d := range s.deliverers() {
-		d.heard(consumer)
+		d.recordContact(consumer)
 	}
 	s.contacts.Heard(consumer)
 }
@@ -441,7 +441,7 @@ func (s *Server) Run(ctx context.Context) error {
 	part(s.auth.Run)
 	for _, d := range s.deliverers() {
 		part(d.run)
-		part(d.runNotes)
+		part(d.runAttemptLog)
 	}
 	if s.delivery != nil {
 		part(s.runSlots)

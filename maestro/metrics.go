@@ -26,7 +26,7 @@ type metrics struct {
 	ahead           prometheus.Gauge
 	unknown         prometheus.Gauge
 	delivering      prometheus.Gauge
-	buried          prometheus.Counter
+	deadServers     prometheus.Counter
 	deliveryLatency prometheus.Histogram
 }
 
@@ -65,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			"Works not acknowledged by their agents, as this server knows."),
 		ahead:   gauge("maestro_unacknowledged_works", "Those of them that were sent."),
 		unknown: gauge("maestro_unknown_works", "Works that agents hold and no source has."),
-		buried: prometheus.NewCounter(prometheus.CounterOpts{Name: "maestro_servers_gone_total",
+		deadServers: prometheus.NewCounter(prometheus.CounterOpts{Name: "maestro_servers_gone_total",
 			Help: "Other servers that this one found gone, and asked all agents because of."}),
 		delivering: gauge("maestro_delivery_slots",
 			"Of 64 slots of consumers, those that this server delivers to."),
@@ -75,7 +75,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	if reg != nil {
 		reg.MustRegister(m.streamed, m.dropped, m.resources, m.grpcCalled, m.grpcReceived, m.grpcProcessed,
 			m.grpcDuration, m.resync, m.republished,
-			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.buried, m.deliveryLatency)
+			m.batch, m.watchers, m.streams, m.pending, m.ahead, m.unknown, m.delivering, m.deadServers, m.deliveryLatency)
 	}
 	return m
 }

@@ -102,7 +102,7 @@ func (s *Server) removeDeadServers(ctx context.Context) error {
 	if len(dead) > 0 {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "another server is gone; agents are asked for what it may have lost",
 			slog.Any("servers", dead))
-		s.metrics.buried.Add(float64(len(dead)))
+		s.metrics.deadServers.Add(float64(len(dead)))
 		s.askStatuses()
 	}
 	return nil

@@ -94,19 +94,19 @@ func TestI9AStaleCreateNeverFollowsItsDeletion(t *testing.T) {
 		then func(d *deliverer)
 		want []string
 	}{
-		{"its deletion is ordered", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 1, true)}) },
+		{"its deletion is ordered", func(d *deliverer) { d.applyChanges([]*store.Change{changeOf("w1", 1, true)}) },
 			[]string{work.SpecDelete}},
-		{"its deletion is over", func(d *deliverer) { d.acknowledged("mc1", "w1", 1, true) }, nil},
+		{"its deletion is over", func(d *deliverer) { d.forgetRemoved("mc1", "w1", 1) }, nil},
 		{"another server delivers it", func(d *deliverer) {
-			d.with(func(m *delivery.Machine) { m.DropIf(func(string) bool { return true }) })
+			d.update(func(m *delivery.Machine) { m.DropIf(func(string) bool { return true }) })
 		}, nil},
-		{"it has changed", func(d *deliverer) { d.changed([]*store.Change{changeOf("w1", 2, false)}) },
+		{"it has changed", func(d *deliverer) { d.applyChanges([]*store.Change{changeOf("w1", 2, false)}) },
 			[]string{work.SpecUpdate}},
 	} {
 		t.Run(over.what, func(t *testing.T) {
 			carrier := &heldCarrier{release: make(chan struct{})}
 			d := deliverBy(t, m.server, carrier.send)
-			d.changed([]*store.Change{changeOf("w1", 1, false)})
+			d.applyChanges([]*store.Change{changeOf("w1", 1, false)})
 			eventually(t, "a publisher waits for room", func() error {
 				carrier.mu.Lock()
 				defer carrier.mu.Unlock()
@@ -145,7 +145,7 @@ func TestI6LostAcknowledgementsStopNoDelivery(t *testing.T) {
 	for n := range works {
 		c := changeOf(fmt.Sprint("w", n), 1, false)
 		c.Scope = fmt.Sprint("mc", n) // each window has room
-		d.changed([]*store.Change{c})
+		d.applyChanges([]*store.Change{c})
 	}
 	eventually(t, "all works are sent", func() error {
 		if got := len(carrier.kinds()); got < works {

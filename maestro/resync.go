@@ -120,9 +120,13 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	case work.AgentWorks:
 		return s.answerWorks(ctx, r.consumer, r.at, r.works)
 	case work.AgentSpec:
-		return s.takeSpec(ctx, r.consumer, r.spec)
+		return s.adoptHeldSpec(ctx, r.consumer, r.spec)
 	}
-	if err := s.ledger.RecordDigestUse(ctx, r.consumer, r.digests); err != nil {
+	record := s.ledger.RecordListUse
+	if r.digests {
+		record = s.ledger.RecordDigestUse
+	}
+	if err := record(ctx, r.consumer); err != nil {
 		return err
 	}
 	if err := s.reconcile(ctx, r.consumer, r.at, r.versions, nil, nil); err != nil {
@@ -191,7 +195,7 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 		}
 	}
 	if d := s.carrierOf(consumer); d != nil {
-		return d.compared(ctx, consumer, c)
+		return d.applyComparison(ctx, consumer, c)
 	}
 	return nil
 }
@@ -219,7 +223,7 @@ func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []l
 		if err != nil {
 			return c, err
 		}
-		d, raised, err := raise(ctx, tx, d, versions[h.ID])
+		d, raised, err := raiseGeneration(ctx, tx, d, versions[h.ID])
 		if err != nil {
 			return c, err
 		}

@@ -100,7 +100,7 @@ func (s *Server) runSlots(ctx context.Context) error {
 	for {
 		err := l.session(ctx)
 		if ctx.Err() != nil {
-			s.delivery.hold(nil, time.Time{})
+			s.delivery.setHeldSlots(nil, time.Time{})
 			return nil
 		}
 		// Nothing is sent meanwhile, and nothing is forgotten: mostly the slots
@@ -108,7 +108,7 @@ func (s *Server) runSlots(ctx context.Context) error {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended",
 			slog.Any("error", err))
 		if !sleep(ctx, leaseInterval) {
-			s.delivery.hold(nil, time.Time{})
+			s.delivery.setHeldSlots(nil, time.Time{})
 			return nil
 		}
 	}
@@ -143,7 +143,7 @@ func (l *slotLease) session(ctx context.Context) error {
 	tick := time.NewTicker(slotEvery)
 	defer tick.Stop()
 	for {
-		if err := l.beat(ctx, conn); err != nil {
+		if err := l.refresh(ctx, conn); err != nil {
 			return err
 		}
 		select {
@@ -154,13 +154,13 @@ func (l *slotLease) session(ctx context.Context) error {
 	}
 }
 
-// beat looks at the division, changes this server's part of it where it has to,
+// refresh looks at the division, changes this server's part of it where it has to,
 // and tells the deliverer what it holds.
-func (l *slotLease) beat(ctx context.Context, conn *pgx.Conn) error {
+func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	begun := time.Now()
-	live, holders, hints, err := l.look(ctx, conn)
+	live, holders, hints, err := l.readDivision(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("reading the division of delivery: %w", err)
 	}
@@ -169,13 +169,13 @@ func (l *slotLease) beat(ctx context.Context, conn *pgx.Conn) error {
 			for _, slot := range give {
 				holders[slot] = 0
 			}
-			l.s.delivery.hold(l.held(holders), begun.Add(slotValid))
+			l.s.delivery.setHeldSlots(l.held(holders), begun.Add(slotValid))
 		}
-		if holders, err = l.change(ctx, conn); err != nil {
+		if holders, err = l.exchangeSlots(ctx, conn); err != nil {
 			return fmt.Errorf("dividing delivery: %w", err)
 		}
 	}
-	l.s.delivery.hold(l.held(holders), begun.Add(slotValid))
+	l.s.delivery.setHeldSlots(l.held(holders), begun.Add(slotValid))
 	if len(hints) > 0 {
 		l.s.delivery.hasten(hints)
 	}
@@ -196,9 +196,9 @@ func (l *slotLease) held(holders []int64) []int {
 const liveSQL = `select objid::bigint from pg_locks where locktype = 'advisory' and granted and objsubid = 2 and objid <> 0
 	and classid = $1::bigint::oid and database = (select oid from pg_database where datname = current_database())`
 
-// look reads the live servers, the slots' holders, and takes the hints about
+// readDivision reads the live servers, the slots' holders, and takes the hints about
 // consumers of this one.
-func (l *slotLease) look(ctx context.Context, conn *pgx.Conn) (live, holders []int64, hints []string, err error) {
+func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (live, holders []int64, hints []string, err error) {
 	err = conn.QueryRow(ctx, `select array(`+liveSQL+
 		`), array(select holder from delivery_slot where source = $2 order by slot),
 		array(select consumer from delivery_hint where source = $2 and slot in (select slot from delivery_slot where source = $2 and holder = $3))`,
@@ -219,8 +219,8 @@ func (l *slotLease) look(ctx context.Context, conn *pgx.Conn) (live, holders []i
 	return live, holders, hints, err
 }
 
-// change gives and takes slots. One server does so at a time.
-func (l *slotLease) change(ctx context.Context, conn *pgx.Conn) (holders []int64, err error) {
+// exchangeSlots gives and takes slots. One server does so at a time.
+func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders []int64, err error) {
 	source := l.s.opts.SourceID
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1::int, 0)`, l.class); err != nil {
@@ -279,13 +279,13 @@ func (h *heldSlots) serves(consumer string) bool { return h.held[slotOf(consumer
 // hold tells the deliverer which slots it has, and until when it may send to
 // their consumers. What it knows of those that it has no more is dropped; what is
 // unacknowledged of new ones is read.
-func (d *deliverer) hold(slots []int, until time.Time) {
+func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 	var held [deliverySlots]bool
 	for _, slot := range slots {
 		held[slot] = true
 	}
 	gained := false
-	d.with(func(m *delivery.Machine) {
+	d.update(func(m *delivery.Machine) {
 		lost := [deliverySlots]bool{}
 		for slot, was := range d.leased.held {
 			lost[slot] = was && !held[slot]
@@ -298,7 +298,7 @@ func (d *deliverer) hold(slots []int, until time.Time) {
 		m.DropIf(func(consumer string) bool { return lost[slotOf(consumer)] })
 		for id, doc := range d.fresh {
 			if lost[slotOf(doc.Scope)] {
-				d.take(id)
+				d.takeFresh(id)
 			}
 		}
 	})
@@ -306,17 +306,17 @@ func (d *deliverer) hold(slots []int, until time.Time) {
 	if !gained {
 		return
 	}
-	d.askCompare()
+	d.requestCompare()
 	if d.s.opts.Topics.AgentEvents.Group == "" {
 		d.s.askStatuses() // comparisons that came while nobody delivered were answered by nobody
 	}
 }
 
 // hasten has what is unacknowledged of some consumers read and sent soon.
-func (d *deliverer) hasten(consumers []string) { d.askCompare(consumers...) }
+func (d *deliverer) hasten(consumers []string) { d.requestCompare(consumers...) }
 
-// askCompare has follow compare with the ledger: all consumers, or some.
-func (d *deliverer) askCompare(consumers ...string) {
+// requestCompare has follow compare with the ledger: all consumers, or some.
+func (d *deliverer) requestCompare(consumers ...string) {
 	d.mu.Lock()
 	d.compareAll = d.compareAll || len(consumers) == 0
 	for _, consumer := range consumers {
@@ -329,8 +329,8 @@ func (d *deliverer) askCompare(consumers ...string) {
 	}
 }
 
-// compareAsked compares what was asked for.
-func (d *deliverer) compareAsked(ctx context.Context) error {
+// compareRequested compares what was asked for.
+func (d *deliverer) compareRequested(ctx context.Context) error {
 	d.mu.Lock()
 	all, some := d.compareAll, slices.Sorted(maps.Keys(d.compareSome))
 	d.compareAll = false
@@ -345,7 +345,7 @@ func (d *deliverer) compareAsked(ctx context.Context) error {
 	if err := d.compare(ctx, some...); err != nil {
 		return err
 	}
-	d.with(func(m *delivery.Machine) {
+	d.update(func(m *delivery.Machine) {
 		for _, consumer := range some {
 			m.Hasten(time.Now(), consumer)
 		}

@@ -279,9 +279,9 @@ func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
 	return err
 }
 
-// takeSpec makes a bundle of what an agent says it holds, if an operator has
+// adoptHeldSpec makes a bundle of what an agent says it holds, if an operator has
 // asked for that; else the agent's word about specs counts nothing (I7).
-func (s *Server) takeSpec(ctx context.Context, consumer string, m bus.Event) error {
+func (s *Server) adoptHeldSpec(ctx context.Context, consumer string, m bus.Event) error {
 	var h work.HeldSpec
 	if err := rest.DecodeJSON(m.Data, &h); err != nil {
 		return err

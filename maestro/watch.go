@@ -26,13 +26,13 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	}}
 	watch.Query.Scope = consumer
 	if id != "" {
-		watch.Query.Where = and(watch.Query.Where, "d.id", id)
+		watch.Query.Where = withEqual(watch.Query.Where, "d.id", id)
 	}
 	return rest.Watch(w, r, s.watchOptions(r), func(ctx context.Context, stream *rest.Stream) error {
 		s.metrics.watchers.Inc()
 		defer s.metrics.watchers.Dec()
-		err := s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(sight store.WatchEvent) error {
-			return show(stream, sight, l.fields)
+		err := s.feed.Watch(ctx, watch, func() error { return stream.Open(cursor) }, func(event store.WatchEvent) error {
+			return sendWatchEvent(stream, event, l.fields)
 		})
 		if errors.Is(err, store.ErrTooSlow) {
 			return rest.Errorf(http.StatusServiceUnavailable, apierror.CodeUnavailable,
@@ -53,16 +53,16 @@ var eventTypes = map[store.WatchEventKind]rest.EventType{
 	store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified, store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
 }
 
-// show sends what a watcher sees.
-func show(stream *rest.Stream, sight store.WatchEvent, fields rest.Fields) error {
-	if sight.Kind == store.Progress {
-		stream.Advance(string(sight.Cursor))
+// sendWatchEvent sends what a watcher sees.
+func sendWatchEvent(stream *rest.Stream, event store.WatchEvent, fields rest.Fields) error {
+	if event.Kind == store.Progress {
+		stream.Advance(string(event.Cursor))
 		return nil
 	}
-	e := rest.Event{Type: eventTypes[sight.Kind], Cursor: string(sight.Cursor)}
-	if sight.Change != nil {
+	e := rest.Event{Type: eventTypes[event.Kind], Cursor: string(event.Cursor)}
+	if event.Change != nil {
 		var err error
-		if e.Object, err = fields.Select(json.RawMessage(sight.Change.Wire)); err != nil {
+		if e.Object, err = fields.Select(json.RawMessage(event.Change.Wire)); err != nil {
 			return err
 		}
 	}

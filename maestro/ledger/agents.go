@@ -179,14 +179,19 @@ func (l *Ledger) Unacknowledged(ctx context.Context, consumer string, ids []stri
 	return pending, err
 }
 
-// RecordDigestUse records whether an agent compares by digests, and that it did now.
-// An agent of Open Cluster Management does not.
-func (l *Ledger) RecordDigestUse(ctx context.Context, consumer string, does bool) error {
+// RecordDigestUse records that an agent compares by digests, and the time of its last comparison.
+func (l *Ledger) RecordDigestUse(ctx context.Context, consumer string) error {
+	return l.recordComparison(ctx, consumer, `insert into agent_digest as a (consumer, answered_at) select $1, now()
+		on conflict (consumer) do update set answered_at = now()`)
+}
+
+// RecordListUse records that an agent compares by lists, as agents of Open Cluster Management do.
+func (l *Ledger) RecordListUse(ctx context.Context, consumer string) error {
+	return l.recordComparison(ctx, consumer, `delete from agent_digest where consumer = $1`)
+}
+
+func (l *Ledger) recordComparison(ctx context.Context, consumer, sql string) error {
 	return l.store.Tx(ctx, func(tx *store.Tx) error {
-		sql := `insert into agent_digest as a (consumer, answered_at) select $1, now() on conflict (consumer) do update set answered_at = now()`
-		if !does {
-			sql = `delete from agent_digest where consumer = $1`
-		}
 		_, err := tx.Exec(ctx, sql, consumer)
 		if err != nil {
 			return fmt.Errorf("noting how the agent of %s compares: %w", consumer, err)

@@ -363,15 +363,22 @@ func (l *Ledger) TombstonesOf(ctx context.Context, source string, ids []string) 
 	return dead, nil
 }
 
-// LockConsumer locks the existence of a consumer until the transaction ends: shared
-// to give it a bundle, exclusive to delete it.
-func LockConsumer(ctx context.Context, tx *store.Tx, name string, exclusive bool) error {
+// LockConsumerForBundle keeps a consumer from being deleted until the transaction ends. Several
+// transactions may hold this lock at the same time: each gives the consumer a bundle.
+func LockConsumerForBundle(ctx context.Context, tx *store.Tx, name string) error {
+	_, err := tx.Exec(ctx, "select pg_advisory_xact_lock_shared($1)", consumerLockKey(name))
+	return err
+}
+
+// LockConsumerForDelete keeps all other transactions from giving a consumer a bundle, and from
+// deleting it, until the transaction ends.
+func LockConsumerForDelete(ctx context.Context, tx *store.Tx, name string) error {
+	_, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", consumerLockKey(name))
+	return err
+}
+
+func consumerLockKey(name string) int64 {
 	h := fnv.New64a()
 	h.Write([]byte("maestro consumer " + name))
-	call := "pg_advisory_xact_lock_shared"
-	if exclusive {
-		call = "pg_advisory_xact_lock"
-	}
-	_, err := tx.Exec(ctx, "select "+call+"($1)", int64(h.Sum64()))
-	return err
+	return int64(h.Sum64())
 }
