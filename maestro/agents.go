@@ -18,17 +18,16 @@ import (
 	"atoll.dev/store"
 )
 
-// agents are the consumers whose agents have subscribed to this server by
-// gRPC, and their deliveries.
+// agents has the streams of the agents that subscribed to this server by gRPC, and
+// the deliverer for their consumers.
 //
-// A consumer is delivered to by the server that has its stream, whichever that
-// is, with no lease: the machine here holds the lanes of the consumers that
-// are subscribed, and of no others. When an agent comes, its lane begins from
-// the ledger; when it goes, the lane is dropped, and the ledger still has all
-// that is pending. Changes come from the feed, as to everybody, so it makes no
-// difference where a source published or an acknowledgement was taken. That an
-// agent is for a while subscribed at two servers does no harm: it gets a work
-// twice.
+// The server that has an agent's stream delivers to its consumer; there is no
+// lease. The delivery machine has lanes for subscribed consumers only. When an
+// agent subscribes, its lane is filled from the ledger. When the stream ends, the
+// lane is dropped; the ledger keeps the unacknowledged works. The server reads
+// changes from the feed, so a source may publish, and a status may arrive, at any
+// server. An agent that is subscribed at two servers for a while receives a work
+// twice, which is harmless.
 type agents struct {
 	s        *Server
 	delivery *deliverer
@@ -37,10 +36,10 @@ type agents struct {
 	streams map[string]*agentStream
 }
 
-// agentStream is what waits to be sent to one agent.
+// agentStream is the queue of events to one agent.
 type agentStream struct {
 	woken chan struct{} // holds a token when there is something to send
-	ended chan struct{} // closed when the stream is to end, for why
+	ended chan struct{} // closed when the stream must end; reason has the error
 
 	mu     sync.Mutex
 	queue  []*cloudevents.CloudEvent
@@ -49,8 +48,8 @@ type agentStream struct {
 }
 
 const (
-	agentQueueBytes = 16 << 20        // what waits for one agent that reads slowly
-	unaskedAfter    = 2 * time.Second // an agent that asks for nothing until then gets what is pending
+	agentQueueBytes = 16 << 20        // size of one agent's queue
+	unaskedAfter    = 2 * time.Second // an agent that sends no comparison until then gets its unacknowledged works
 )
 
 var (
@@ -67,8 +66,9 @@ func newAgents(s *Server) *agents {
 	return a
 }
 
-// join makes a new stream the consumer's. One that it had is ended: a client
-// comes again before the server knows that its old connection is dead.
+// join registers a new stream for a consumer and starts delivery to it. It ends an
+// older stream of the consumer: a client reconnects before the server notices that
+// the old connection is dead.
 func (a *agents) join(consumer string) *agentStream {
 	st := &agentStream{woken: make(chan struct{}, 1), ended: make(chan struct{})}
 	a.mu.Lock()
@@ -81,6 +81,7 @@ func (a *agents) join(consumer string) *agentStream {
 	return st
 }
 
+// leave ends a stream, and stops delivery unless a newer stream has replaced it.
 func (a *agents) leave(consumer string, st *agentStream) {
 	st.end(errNoStream)
 	a.mu.Lock()
@@ -91,6 +92,7 @@ func (a *agents) leave(consumer string, st *agentStream) {
 	}
 }
 
+// subscribed returns the names of the consumers that have a stream.
 func (a *agents) subscribed() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,9 +103,9 @@ func (a *agents) subscribed() []string {
 	return names
 }
 
-// send is the sendFunc of consumers that are reached by gRPC. A message counts
-// as sent once it is queued: like a broker's, the queue may be lost, and what
-// is not acknowledged comes again.
+// send is the sendFunc for agents that connect by gRPC. It queues the message and
+// calls done at once. When the queue is lost, as messages in a broker can be, the
+// unacknowledged works are sent again.
 func (a *agents) send(_ context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error {
 	a.mu.Lock()
 	st := a.streams[consumer]
@@ -122,6 +124,7 @@ func (a *agents) send(_ context.Context, consumer string, encode func() (bus.Eve
 	return nil
 }
 
+// put queues an event, or returns errFullQueue or the reason why the stream ended.
 func (st *agentStream) put(e *cloudevents.CloudEvent) error {
 	size := proto.Size(e)
 	st.mu.Lock()
@@ -141,7 +144,7 @@ func (st *agentStream) put(e *cloudevents.CloudEvent) error {
 	return nil
 }
 
-// take returns the next event, or nil.
+// take removes and returns the next event, or returns nil.
 func (st *agentStream) take() *cloudevents.CloudEvent {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -155,6 +158,7 @@ func (st *agentStream) take() *cloudevents.CloudEvent {
 	return e
 }
 
+// end closes the stream for the reason, once, and drops its queue.
 func (st *agentStream) end(reason error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -165,14 +169,15 @@ func (st *agentStream) end(reason error) {
 	}
 }
 
+// err returns the reason why the stream ended, or nil.
 func (st *agentStream) err() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.reason
 }
 
-// run feeds the machine with what changes, and from time to time with what the
-// ledger has pending, in case a message between the two was lost.
+// run passes changes from the feed to the machine, and every compareEvery the
+// ledger's unacknowledged works, in case a change was lost between the two.
 func (a *agents) run(ctx context.Context) error {
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
@@ -185,6 +190,7 @@ func (a *agents) run(ctx context.Context) error {
 	return nil
 }
 
+// follow applies changes of the feed until ctx ends, and fails when the feed or a comparison does.
 func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
 	sub := a.s.feed.Subscribe(
 		func(c *store.Change) bool { return c.Kind == bundle.Kind && a.delivery.reaches(c.Scope) },
@@ -213,6 +219,7 @@ func (a *agents) follow(ctx context.Context, tick <-chan time.Time) error {
 	}
 }
 
+// compare adds the unacknowledged works of all subscribed consumers to the machine.
 func (a *agents) compare(ctx context.Context) error {
 	names := a.subscribed()
 	if len(names) == 0 {
@@ -254,9 +261,10 @@ func (d *deliverer) reaches(consumer string) bool {
 	return d.serves(consumer)
 }
 
-// compared takes the result of a resync's comparison. The lane of a new
-// subscription is empty: it takes the works that the agent holds and has not
-// acknowledged first, so that Received can put their repetition off.
+// applyComparison passes the result of a resync comparison to the machine. When another
+// server delivers to the consumer, that server gets a hint instead. The lane of a new
+// subscription is empty, so applyComparison first adds the works that the agent holds
+// and has not acknowledged; then Received can postpone their repetition.
 func (d *deliverer) applyComparison(ctx context.Context, consumer string, c ledger.Comparison) error {
 	if !d.reaches(consumer) {
 		return d.s.hintDelivery(ctx, consumer)
@@ -281,7 +289,7 @@ func (d *deliverer) applyComparison(ctx context.Context, consumer string, c ledg
 	return nil
 }
 
-// countPending brings the gauges up to date.
+// countPending updates the gauges of unacknowledged works and of works in the windows.
 func (s *Server) countPending() {
 	works, ahead := 0, 0
 	for _, d := range s.deliverers() {

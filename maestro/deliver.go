@@ -19,28 +19,28 @@ import (
 	"atoll.dev/store"
 )
 
-// deliverer does what a delivery.Machine decides: it reads the works, and
+// deliverer executes the decisions of a delivery.Machine: it reads works from the store and
 // publishes them, many at a time.
 //
-// Over the broker each consumer has one server that delivers to it, the one that holds its slot;
-// see slots.go. It knows what is unacknowledged from the ledger and what is new from the feed. A
-// server that finds, in an agent's comparison, that the agent of another one's consumer lacks works
-// tells that server. To agents that subscribed by gRPC delivers the server that has their stream,
-// through a deliverer of its own; see agents.
+// Over the broker, one server delivers to a consumer: the holder of the consumer's slot; see
+// slots.go. That server reads unacknowledged works from the ledger and new works from the feed.
+// Another server that finds missing works when it answers an agent's comparison leaves a hint in
+// the database for the holder. To agents that subscribed by gRPC, the server that has their
+// stream delivers, through a second deliverer; see agents.
 type deliverer struct {
 	s     *Server
 	send  sendFunc
 	woken chan struct{}
-	slots chan struct{} // publishers that may run
+	slots chan struct{} // has a token for each publisher that runs
 
 	mu      sync.Mutex
 	machine *delivery.Machine
-	fresh   map[string]store.Document // of the feed, until they are sent
-	bytes   int                       // of fresh
-	served  map[string]bool           // consumers that it delivers to; nil: to those of leased, or to all
-	leased  *heldSlots                // of the broker's deliverer; nil: of another
+	fresh   map[string]store.Document // documents from the feed that are not sent yet
+	bytes   int                       // size of fresh
+	served  map[string]bool           // consumers with a stream; nil: the consumers of leased, or all
+	leased  *heldSlots                // slots of the broker's deliverer; nil for the deliverer to streams
 
-	compareNow  chan struct{} // has a token when something is to be compared at once
+	compareNow  chan struct{} // has a token when a comparison is requested
 	compareAll  bool
 	compareSome map[string]bool
 
@@ -48,17 +48,19 @@ type deliverer struct {
 }
 
 // sendFunc sends a message to a consumer's agent. It waits until the carrier has
-// room, and then calls encode for the event; when encode fails nothing is sent.
-// It calls done once, when the carrier has the message, or is known not to have
-// it, or does not say so in time; when it returns an error it does not.
+// room, and then calls encode for the event. When encode fails, sendFunc sends
+// nothing and returns the error. When sendFunc returns nil, it calls done exactly
+// once: with nil when the carrier has the message, with an error when the carrier
+// refused it or did not answer in time. When sendFunc returns an error, it never
+// calls done.
 type sendFunc func(ctx context.Context, consumer string, encode func() (bus.Event, error), done func(error)) error
 
 const (
-	deliverBatch      = 64       // works of one publisher
-	publishers        = 8        // at the same time
-	freshBytes        = 32 << 20 // what is kept so that it need not be read again
+	deliverBatch      = 64       // most works of one publisher
+	publishers        = 8        // most publishers at the same time
+	freshBytes        = 32 << 20 // most bytes of documents from the feed in memory
 	compareEvery      = 30 * time.Second
-	compareRetry      = 250 * time.Millisecond // after a comparison failed; doubled each time
+	compareRetry      = 250 * time.Millisecond // pause after a failed comparison; doubles
 	attemptFlushEvery = 100 * time.Millisecond
 	gaugeInterval     = 5 * time.Second
 )
@@ -85,7 +87,7 @@ func (d *deliverer) wake() {
 	}
 }
 
-// with changes the machine and has what follows from it done.
+// update changes the machine under the lock, and wakes run.
 func (d *deliverer) update(f func(m *delivery.Machine)) {
 	d.mu.Lock()
 	f(d.machine)
@@ -110,8 +112,8 @@ func (d *deliverer) forgetRemoved(consumer, id string, generation int64) {
 	})
 }
 
-// keep and take are for fresh, under the lock: what the feed brought is kept,
-// as far as there is room, until it is sent or not wanted any more.
+// keepFresh keeps a document from the feed, when there is room, so that the publisher
+// need not read it. The caller has the lock.
 func (d *deliverer) keepFresh(doc store.Document) {
 	d.takeFresh(doc.ID)
 	if size := docSize(doc); d.bytes+size <= freshBytes {
@@ -120,6 +122,7 @@ func (d *deliverer) keepFresh(doc store.Document) {
 	}
 }
 
+// takeFresh removes and returns a document from fresh. The caller has the lock.
 func (d *deliverer) takeFresh(id string) (store.Document, bool) {
 	doc, ok := d.fresh[id]
 	if ok {
@@ -129,19 +132,21 @@ func (d *deliverer) takeFresh(id string) (store.Document, bool) {
 	return doc, ok
 }
 
-// discard takes a document out of fresh unless it is of a later generation.
+// discardFresh removes a document from fresh unless its generation is later. The caller has the lock.
 func (d *deliverer) discardFresh(id string, generation int64) {
 	if doc, ok := d.fresh[id]; ok && doc.Generation <= generation {
 		d.takeFresh(id)
 	}
 }
 
+// recordContact notes that an event of the consumer's agent arrived.
 func (d *deliverer) recordContact(consumer string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.machine.Heard(consumer)
+	d.machine.RecordContact(consumer)
 }
 
+// resend sends a work again at once, if this deliverer delivers to its consumer.
 func (d *deliverer) resend(w delivery.Work) {
 	d.update(func(m *delivery.Machine) {
 		if d.serves(w.Consumer) {
@@ -150,8 +155,7 @@ func (d *deliverer) resend(w delivery.Work) {
 	})
 }
 
-// serves says whether the deliverer delivers to a consumer. The caller has the
-// lock.
+// serves reports whether the deliverer delivers to a consumer. The caller has the lock.
 func (d *deliverer) serves(consumer string) bool {
 	if d.leased != nil {
 		return d.leased.serves(consumer)
@@ -159,10 +163,10 @@ func (d *deliverer) serves(consumer string) bool {
 	return d.served == nil || d.served[consumer]
 }
 
-// maySend says whether it may send now. The caller has the lock.
+// maySend reports whether the deliverer's lease allows to send now. The caller has the lock.
 func (d *deliverer) maySend() bool { return d.leased == nil || time.Now().Before(d.leased.until) }
 
-// run publishes what is due, until ctx ends and what is under way is done.
+// run starts publishers for due works until ctx ends, then waits for the running publishers.
 func (d *deliverer) run(ctx context.Context) error {
 	var group errgroup.Group
 	defer group.Wait()
@@ -174,7 +178,7 @@ func (d *deliverer) run(ctx context.Context) error {
 		d.mu.Lock()
 		at, ok := d.machine.Wake()
 		d.mu.Unlock()
-		if !ok || len(d.slots) == cap(d.slots) { // what is due waits for a publisher that ends, and wakes us
+		if !ok || len(d.slots) == cap(d.slots) { // a publisher that ends wakes this loop
 			at = time.Now().Add(time.Hour)
 		}
 		timer.Reset(time.Until(at))
@@ -187,12 +191,12 @@ func (d *deliverer) run(ctx context.Context) error {
 	}
 }
 
-// dispatch starts one publisher, if there is something to publish and a slot.
+// dispatch starts one publisher, if a work is due and a slot is free. It reports whether it did.
 func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 	select {
 	case d.slots <- struct{}{}:
 	default:
-		return false // a publisher that ends wakes us
+		return false // a publisher that ends wakes run
 	}
 	d.mu.Lock()
 	sends := d.machine.Next(time.Now(), deliverBatch)
@@ -219,16 +223,16 @@ func (d *deliverer) dispatch(ctx context.Context, group *errgroup.Group) bool {
 
 func docSize(d store.Document) int { return len(d.Spec) + len(d.Status) + len(d.Wire) + 256 }
 
-// workOf is the work that a document asks for.
+// workOf returns the work that a document describes.
 func workOf(doc store.Document) delivery.Work {
 	return delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil}
 }
 
-// publish hands a batch to the carrier, which has room for it by and by. It does
-// not wait until the carrier acknowledges: acknowledgements that are lost would
-// stop delivery. docs has the documents that need not be read.
+// publish passes a batch to the carrier, one work after the other, as the carrier has
+// room. It does not wait for the carrier's acknowledgements: a lost one would stop
+// delivery. docs has documents from the feed; publish reads the others from the store.
 func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) {
-	over, err := d.load(ctx, sends, docs)
+	finished, err := d.load(ctx, sends, docs)
 	if err != nil {
 		d.s.log.LogAttrs(ctx, slog.LevelWarn, "works wait for the database", slog.Int("works", len(sends)),
 			slog.Any("error", err))
@@ -239,31 +243,31 @@ func (d *deliverer) publish(ctx context.Context, sends []delivery.Send, docs map
 		})
 		return
 	}
-	again := map[string][]string{} // consumer -> what it may have already
+	repeated := map[string][]string{} // consumer -> works that its agent may have
 	for _, send := range sends {
 		doc, ok := docs[send.ID]
 		if !ok {
 			d.update(func(m *delivery.Machine) {
-				m.Forget(over[send.ID])
+				m.Forget(finished[send.ID])
 				m.Sent(time.Now(), send, send.Work, delivery.NotSent)
 			})
 			continue
 		}
 		if d.publishOne(ctx, send, doc) && send.Attempt > 1 && !send.Deleting {
-			again[send.Consumer] = append(again[send.Consumer], send.ID)
+			repeated[send.Consumer] = append(repeated[send.Consumer], send.ID)
 		}
 	}
-	for consumer, ids := range again {
+	for consumer, ids := range repeated {
 		d.s.asks.add(consumer, ids)
 	}
 }
 
-// errStale ends a publish of what is not wanted any more.
+// errStale ends the publish of a work that changed, or that another server delivers now.
 var errStale = errors.New("the work has changed, or another server delivers it")
 
-// publishOne hands one work to the carrier. Whatever happened while it waited for
-// room, it looks once more before the message leaves: a create must not follow
-// its own deletion (I9).
+// publishOne passes one work to the carrier. When the carrier has room, and before the
+// message leaves, publishOne checks that the work is still current: a create must not
+// follow its own deletion (I9). It reports whether the carrier took the message.
 func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc store.Document) (sent bool) {
 	begun := time.Now()
 	err := d.send(ctx, send.Consumer, func() (bus.Event, error) {
@@ -283,30 +287,32 @@ func (d *deliverer) publishOne(ctx context.Context, send delivery.Send, doc stor
 	return err == nil
 }
 
+// isCurrent reports whether this server may publish the work now.
 func (d *deliverer) isCurrent(send delivery.Send, published delivery.Work) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.serves(send.Consumer) && d.maySend() && d.machine.IsCurrent(send, published)
 }
 
-// load reads the works that docs lacks. What is repeated is first looked up in
-// the ledger: another server may have taken the acknowledgement. Works that need
-// not be sent are not in docs then; over says up to what they are settled.
+// load reads the works that docs lacks. It looks up repeated works in the ledger,
+// because another server may have stored their acknowledgement. Afterwards docs has
+// no works that need not be sent, and finished has the generation up to which each of
+// those is acknowledged or removed.
 func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[string]store.Document) (
-	over map[string]delivery.Work, err error) {
-	over = make(map[string]delivery.Work, len(sends))
-	var missing, again []string
+	finished map[string]delivery.Work, err error) {
+	finished = make(map[string]delivery.Work, len(sends))
+	var missing, repeated []string
 	for _, send := range sends {
-		over[send.ID] = send.Work // unless it is found, its document is removed
+		finished[send.ID] = send.Work // when the store has no document: the bundle is removed
 		if _, ok := docs[send.ID]; !ok {
 			missing = append(missing, send.ID)
 		}
 		if send.Attempt > 1 {
-			again = append(again, send.ID)
+			repeated = append(repeated, send.ID)
 		}
 	}
 	if len(missing) == 0 {
-		return over, nil
+		return finished, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -320,25 +326,25 @@ func (d *deliverer) load(ctx context.Context, sends []delivery.Send, docs map[st
 	for _, doc := range page.Documents {
 		docs[doc.ID] = doc
 	}
-	if len(again) == 0 {
-		return over, nil
+	if len(repeated) == 0 {
+		return finished, nil
 	}
-	snaps, err := d.s.ledger.Snapshots(ctx, again)
+	snaps, err := d.s.ledger.Snapshots(ctx, repeated)
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range again {
+	for _, id := range repeated {
 		doc, ok := docs[id]
 		snap := snaps[id]
 		if ok && (snap.Gone || doc.DeletedAt == nil && snap.Acknowledged >= doc.Generation) {
-			over[id] = workOf(doc)
+			finished[id] = workOf(doc)
 			delete(docs, id)
 		}
 	}
-	return over, nil
+	return finished, nil
 }
 
-// sent takes the end of a publish that began then. The carrier calls it and waits.
+// handleSent passes the end of a publish to the machine. The carrier calls it, and waits until it returns.
 func (d *deliverer) handleSent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	now := time.Now()
 	outcome := delivery.Published
@@ -354,13 +360,14 @@ func (d *deliverer) handleSent(send delivery.Send, doc store.Document, begun tim
 	d.recordAttempt(doc, begun, err)
 }
 
-// notSent takes a publish that the carrier did not begin. One that it will refuse
-// each time is repeated with back-off, as one that got lost.
+// handleUnsent passes to the machine that the carrier did not take a work. After a
+// temporary error the work is sent again soon; after an error that the carrier will
+// return each time, it is repeated with back-off.
 func (d *deliverer) handleUnsent(send delivery.Send, doc store.Document, begun time.Time, err error) {
 	outcome := delivery.Lost
-	for _, passing := range []error{errStale, bus.ErrDisconnected, errNoStream, errFullQueue, context.Canceled,
+	for _, temporary := range []error{errStale, bus.ErrDisconnected, errNoStream, errFullQueue, context.Canceled,
 		context.DeadlineExceeded} {
-		if errors.Is(err, passing) {
+		if errors.Is(err, temporary) {
 			outcome = delivery.NotSent
 		}
 	}
@@ -370,7 +377,7 @@ func (d *deliverer) handleUnsent(send delivery.Send, doc store.Document, begun t
 	}
 }
 
-// note has a publish recorded.
+// recordAttempt queues the record of a publish for runAttemptLog. It does not wait.
 func (d *deliverer) recordAttempt(doc store.Document, begun time.Time, err error) {
 	attempt := ledger.Attempt{ID: doc.ID, Generation: doc.Generation, Deleting: doc.DeletedAt != nil, At: begun}
 	if err != nil {
@@ -378,11 +385,11 @@ func (d *deliverer) recordAttempt(doc store.Document, begun time.Time, err error
 	}
 	select {
 	case d.attempts <- attempt:
-	default: // the record of attempts is less dear than the attempts
+	default: // a lost record is better than a delayed delivery
 	}
 }
 
-// runAttemptLog writes down what was sent, many at once.
+// runAttemptLog stores the records of publishes in batches, and updates gauges, until ctx ends.
 func (d *deliverer) runAttemptLog(ctx context.Context) error {
 	tick := time.NewTicker(attemptFlushEvery)
 	defer tick.Stop()
@@ -420,10 +427,10 @@ func (d *deliverer) flushAttempts(ctx context.Context, attempts []ledger.Attempt
 	}
 }
 
-// runFollow learns what is to be delivered, until ctx ends: first what the ledger
-// has unacknowledged, then what changes. From time to time it compares with the
-// ledger, in case a message between the two was lost. An error of a comparison or
-// of the feed drops nothing of what is known: the comparison is made again.
+// runFollow fills the machine until ctx ends: first with the unacknowledged works of the
+// ledger, then with changes from the feed. Every compareEvery it reads the ledger again,
+// in case a change was lost between the two. After an error of the ledger or the feed the
+// machine keeps its works, and runFollow starts again.
 func (d *deliverer) runFollow(ctx context.Context) error {
 	for wait := compareRetry; ; wait = min(2*wait, compareEvery) {
 		begun := time.Now()
@@ -434,14 +441,14 @@ func (d *deliverer) runFollow(ctx context.Context) error {
 		if time.Since(begun) > compareEvery {
 			wait = compareRetry
 		}
-		d.s.log.LogAttrs(ctx, slog.LevelWarn, "what is to be delivered is compared again", slog.Any("error", err))
+		d.s.log.LogAttrs(ctx, slog.LevelWarn, "following the feed for delivery failed; comparing with the ledger again", slog.Any("error", err))
 		if !sleep(ctx, wait) {
 			return nil
 		}
 	}
 }
 
-// follow takes changes from the feed, and compares with the ledger.
+// follow applies changes from the feed, and compares with the ledger when asked and every compareEvery.
 func (d *deliverer) follow(ctx context.Context) error {
 	sub := d.s.feed.Subscribe(func(c *store.Change) bool { return c.Kind == bundle.Kind })
 	defer sub.Close()
@@ -460,7 +467,7 @@ func (d *deliverer) follow(ctx context.Context) error {
 			}
 		case <-d.compareNow:
 			if err := d.compareRequested(ctx); err != nil {
-				d.requestCompare() // what was asked for must not get lost
+				d.requestCompare() // a request must not get lost
 				return err
 			}
 		case <-sub.Woken():
@@ -475,8 +482,8 @@ func (d *deliverer) follow(ctx context.Context) error {
 	}
 }
 
-// compare takes what the ledger has unacknowledged: of all consumers, or of
-// these.
+// compare adds the ledger's unacknowledged works to the machine: of the named
+// consumers, or of all when none is named.
 func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
 	return d.s.ledger.PendingWorks(ctx, func(page []ledger.PendingWork) {
 		d.update(func(m *delivery.Machine) {
@@ -490,7 +497,8 @@ func (d *deliverer) compare(ctx context.Context, consumers ...string) error {
 	}, consumers...)
 }
 
-// changed takes changes of the feed. A change of status only is none here.
+// applyChanges passes changes of the feed to the machine. A change of the status alone acknowledges
+// the work or changes nothing.
 func (d *deliverer) applyChanges(changes []*store.Change) {
 	d.update(func(m *delivery.Machine) {
 		for _, c := range changes {
@@ -499,14 +507,14 @@ func (d *deliverer) applyChanges(changes []*store.Change) {
 				continue
 			}
 			if doc.Removed {
-				m.Heard(doc.Scope)
+				m.RecordContact(doc.Scope)
 				m.Forget(delivery.Work{Consumer: doc.Scope, ID: doc.ID, Generation: doc.Generation, Deleting: true})
 				d.discardFresh(doc.ID, doc.Generation)
 				continue
 			}
 			_, status, err := bundle.RecordsOf(c)
 			if err == nil && doc.DeletedAt == nil && status.Version == doc.Generation {
-				m.Heard(doc.Scope) // another server may have taken the status
+				m.RecordContact(doc.Scope) // another server may have taken the status
 				m.Acknowledge(doc.Scope, doc.ID, doc.Generation)
 				d.discardFresh(doc.ID, doc.Generation)
 				continue

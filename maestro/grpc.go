@@ -26,13 +26,13 @@ import (
 
 const (
 	maxReceive     = 4 << 20
-	maxCalls       = 1000 // at once on one connection
+	maxCalls       = 1000 // open calls on one connection
 	minClientPing  = 5 * time.Second
 	serverPing     = 30 * time.Second
 	serverPingWait = 10 * time.Second
 )
 
-// rpcPort is one listener of the service, which speaks to sources or to agents.
+// rpcPort is one gRPC listener, with the service for sources or for agents.
 type rpcPort struct {
 	listener net.Listener
 	config   *tls.Config // nil: plain
@@ -40,7 +40,7 @@ type rpcPort struct {
 	service  cloudevents.CloudEventServiceServer
 }
 
-// trustOf is whom a port with this configuration trusts.
+// trustOf returns how a port with this configuration trusts client certificates.
 func trustOf(config *tls.Config, foreign bool) rpcauth.Trust {
 	switch {
 	case config == nil:
@@ -84,7 +84,7 @@ func (s *Server) newGRPC(port rpcPort) *grpc.Server {
 	return g
 }
 
-// recovered turns a panic of a handler into an error.
+// recovered turns a panic of a handler into an error. Handlers defer it.
 func (s *Server) recovered(ctx context.Context, method string, err *error) {
 	if p := recover(); p != nil {
 		*err = s.grpcError("failed to handle the call", fmt.Errorf("panic: %v", p))
@@ -109,8 +109,8 @@ type identifiedStream struct {
 
 func (s *identifiedStream) Context() context.Context { return s.ctx }
 
-// identifyRPC finds out who calls, and refuses whom nobody knows (I10). What
-// the caller may do is asked when it is known what it wants.
+// identifyRPC authenticates the caller, and refuses unknown callers (I10). The handlers
+// authorize the call, since only they know its source or cluster.
 func (s *Server) identifyRPC(ctx context.Context, port rpcPort) (context.Context, error) {
 	c, err := s.auth.Authenticate(ctx, port.trust)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Server) identifyRPC(ctx context.Context, port rpcPort) (context.Context
 	return rpcauth.WithCaller(ctx, c), nil
 }
 
-// serveGRPC serves until ctx ends, then lets calls under way finish.
+// serveGRPC serves until ctx ends, then waits up to grace for the running calls.
 func serveGRPC(ctx context.Context, g *grpc.Server, l net.Listener, grace time.Duration) error {
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l) }()

@@ -20,22 +20,21 @@ import (
 	"atoll.dev/maestro/wire"
 )
 
-// agentPort is CloudEventService towards agents.
+// agentPort implements CloudEventService for agents.
 type agentPort struct {
 	cloudevents.UnimplementedCloudEventServiceServer
 	s *Server
 }
 
-// Publish takes an event of an agent. A status is answered after its commit,
-// so an agent that repeats what was not answered loses nothing (I6); a resync
-// request is answered when the comparison is recorded, and what differs comes
-// on the stream.
+// Publish handles an event of an agent. It returns from a status after the commit, so
+// an agent that repeats events without an answer loses nothing (I6). It returns from a
+// resync request when the comparison is recorded; the differing works are sent on the
+// stream.
 //
-// Outcomes: nil also for a status that is older than what is stored or of a
-// work that is gone, since the agent has nothing to do about it;
-// InvalidArgument for what no server could take; PermissionDenied for another
-// cluster's; FailedPrecondition for a status of a work that is not this
-// cluster's or not this server's.
+// Outcomes: nil also for a status that is older than the stored one, or about a removed
+// work, since the agent need not do anything; InvalidArgument for a malformed event;
+// PermissionDenied for an event of another cluster; FailedPrecondition for a status of a
+// work of another cluster or of another source.
 func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest) (_ *emptypb.Empty, err error) {
 	const doing = "failed to handle event"
 	done := g.s.metrics.publishing()
@@ -80,6 +79,7 @@ func (g *agentPort) Publish(ctx context.Context, req *cloudevents.PublishRequest
 	return &emptypb.Empty{}, nil
 }
 
+// checkCluster refuses a missing or malformed cluster name.
 func checkCluster(name string) error {
 	if name == "" {
 		return apierror.Invalid("extension %s is missing; it is the consumer's name", work.ExtClusterName)
@@ -87,6 +87,7 @@ func checkCluster(name string) error {
 	return bundle.CheckConsumerName(name)
 }
 
+// status queues a status and waits until it is stored or dropped.
 func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) error {
 	ev, err := wire.DecodeStatus(consumer, m)
 	if err != nil {
@@ -94,9 +95,9 @@ func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) er
 		return apierror.Invalid("%s", err)
 	}
 	m.Data = nil
-	verdict := make(chan string, 1)
-	item := statusItem{consumer: consumer, m: m, ev: ev, ack: func() { verdict <- "" }, refused: func(reason string) {
-		verdict <- reason
+	dropReason := make(chan string, 1)
+	item := statusItem{consumer: consumer, m: m, ev: ev, ack: func() { dropReason <- "" }, refused: func(reason string) {
+		dropReason <- reason
 	}}
 	if err := g.s.ingest.putWait(ctx, item); err != nil {
 		return err
@@ -104,7 +105,7 @@ func (g *agentPort) status(ctx context.Context, consumer string, m bus.Event) er
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case reason := <-verdict:
+	case reason := <-dropReason:
 		switch reason {
 		case bundle.DropMalformed:
 			return apierror.Invalid("the status cannot be stored")
@@ -161,6 +162,8 @@ func (g *agentPort) Subscribe(req *cloudevents.SubscriptionRequest, stream event
 	)
 }
 
+// write sends queued events and heartbeats until ctx ends or a send fails. An agent that has
+// sent no comparison within unaskedAfter gets its unacknowledged works.
 func (g *agentPort) write(ctx context.Context, consumer string, st *agentStream, o *eventSender) error {
 	heartbeat := time.NewTicker(g.s.opts.Heartbeat)
 	defer heartbeat.Stop()

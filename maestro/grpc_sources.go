@@ -26,7 +26,7 @@ import (
 	"atoll.dev/store"
 )
 
-// sourcePort is CloudEventService towards sources.
+// sourcePort implements CloudEventService for sources.
 type sourcePort struct {
 	cloudevents.UnimplementedCloudEventServiceServer
 	s *Server
@@ -39,7 +39,7 @@ func newSourcePort(s *Server) *sourcePort {
 	return &sourcePort{s: s, streams: map[*sourceStream]struct{}{}}
 }
 
-// Publish takes an event of a source. It returns after the commit (I5).
+// Publish handles an event of a source. It returns after the commit (I5).
 func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishRequest) (_ *emptypb.Empty, err error) {
 	done := g.s.metrics.publishing()
 	kind := "other"
@@ -80,6 +80,7 @@ func (g *sourcePort) Publish(ctx context.Context, req *cloudevents.PublishReques
 	return &emptypb.Empty{}, nil
 }
 
+// publish creates, updates or deletes a bundle.
 func (g *sourcePort) publish(ctx context.Context, m bus.Event) error {
 	spec, err := wire.DecodeSpec(m)
 	if err != nil {
@@ -90,13 +91,13 @@ func (g *sourcePort) publish(ctx context.Context, m bus.Event) error {
 	if err != nil || version == 0 {
 		return err
 	}
-	// Additive: the source need not ask for the bundle's entity tag.
+	// An addition to the original: so the source need not get the bundle for its entity tag.
 	return grpc.SetHeader(ctx, metadata.Pairs("atoll-version", strconv.FormatInt(version, 10)))
 }
 
-// resync has the statuses that a source asks for sent to it: to its
-// subscription on the connection that the request came on. One that has none
-// there, because a proxy stands between, gets them on all its subscriptions.
+// resync queues a source's request for statuses at the subscription on the connection
+// of the request. When that connection has none, as behind a proxy, all subscriptions of
+// the source get the request.
 func (g *sourcePort) resync(ctx context.Context, m bus.Event) error {
 	var list work.StatusHashes
 	if len(m.Data) > 0 {
@@ -128,7 +129,7 @@ func (g *sourcePort) resync(ctx context.Context, m bus.Event) error {
 	return nil
 }
 
-// connectionOf tells the connections of clients apart.
+// connectionOf returns the client's address and port, which identify its connection.
 func connectionOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 		return p.Addr.String()
@@ -136,7 +137,7 @@ func connectionOf(ctx context.Context) string {
 	return ""
 }
 
-// sourceStream is one subscription of a source.
+// sourceStream is a subscription of a source.
 type sourceStream struct {
 	source, conn string
 	sub          *store.Subscription
@@ -145,15 +146,16 @@ type sourceStream struct {
 	mu       sync.Mutex
 	requests []work.StatusHashes
 
-	// Of the writer alone: the versions that a resync sent. What the feed
-	// brings of before is older, so a bundle never goes back; after the rounds
-	// that can bring it they are forgotten.
+	// Only the writer uses these. seen has the versions that a resync sent, so that the
+	// writer skips older versions that the feed brings afterwards. The writer clears seen
+	// when the feed has passed until.
 	seen  map[string]int64
 	until time.Time
 }
 
 const maxResyncRequests = 1000
 
+// enqueueResync queues a resync request for the writer. It returns false when too many wait.
 func (st *sourceStream) enqueueResync(list work.StatusHashes) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -202,6 +204,8 @@ func (g *sourcePort) Subscribe(req *cloudevents.SubscriptionRequest, stream even
 	})
 }
 
+// write sends changes of the feed, answers to resync requests, and heartbeats, until ctx ends
+// or a send fails.
 func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *eventSender) error {
 	heartbeat := time.NewTicker(g.s.opts.Heartbeat)
 	defer heartbeat.Stop()
@@ -236,7 +240,7 @@ func (g *sourcePort) write(ctx context.Context, st *sourceStream, o *eventSender
 	}
 }
 
-// drain sends what the feed brought.
+// drain sends the changes that the feed has delivered, except versions that a resync sent.
 func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *eventSender) error {
 	batches, err := st.sub.Take()
 	if err != nil {
@@ -258,6 +262,7 @@ func (g *sourcePort) drain(ctx context.Context, st *sourceStream, o *eventSender
 	return nil
 }
 
+// forward sends the status of a changed bundle. It logs and skips a bundle that it cannot encode.
 func (g *sourcePort) forward(ctx context.Context, o *eventSender, c *store.Change) error {
 	m, ok, err := wire.EncodeStatus(c)
 	if err != nil {
@@ -278,10 +283,10 @@ func (g *sourcePort) forward(ctx context.Context, o *eventSender, c *store.Chang
 // resyncPage is how many bundles of a resync are in memory at once.
 const resyncPage = 100
 
-// answer sends the statuses that a source lacks: all when it lists none, else
-// those of its list that differ, and the end of those that are gone. It goes
-// at the pace of the client, and what changes meanwhile goes between the
-// pages.
+// answer sends the statuses that a source lacks. When the source lists no bundles, these
+// are the statuses of all its bundles; otherwise the statuses of listed bundles that
+// differ, and the deletion of listed bundles that are removed. It sends as fast as the
+// client reads, and sends changes of the feed between the pages.
 func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *eventSender, list work.StatusHashes,
 	heartbeat <-chan time.Time) error {
 	q := store.Query{Kind: bundle.Kind, Where: store.Fragment{SQL: "d.spec->>'source' = $1", Args: []any{st.source}},
@@ -307,6 +312,7 @@ func (g *sourcePort) answer(ctx context.Context, st *sourceStream, o *eventSende
 	return g.pages(ctx, st, o, q, heartbeat)
 }
 
+// pages sends the statuses of all documents of a query, page by page.
 func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *eventSender, q store.Query,
 	heartbeat <-chan time.Time) error {
 	for {
@@ -337,8 +343,8 @@ func (g *sourcePort) pages(ctx context.Context, st *sourceStream, o *eventSender
 	}
 }
 
-// compareSource splits what a source lists: the bundles whose status is another,
-// and the ends of those that are gone.
+// compareSource compares a source's list with the store. It returns the ids of bundles
+// whose status differs, and the removals of bundles that no longer exist.
 func (s *Server) compareSource(ctx context.Context, source string, list []work.StatusHash) (ids []string,
 	dead []*store.Change, err error) {
 	theirs := make(map[string]string, len(list))
@@ -362,8 +368,8 @@ func (s *Server) compareSource(ctx context.Context, source string, list []work.S
 	return ids, dead, err
 }
 
-// tombstoneChanges makes the last change of deleted bundles that a source still
-// lists.
+// tombstoneChanges returns the removals of deleted bundles that a source still lists,
+// made from their tombstones.
 func (s *Server) tombstoneChanges(ctx context.Context, source string, ids map[string]string) ([]*store.Change, error) {
 	list := make([]string, 0, len(ids))
 	for id := range ids {

@@ -21,27 +21,27 @@ import (
 
 type eventStream = grpc.ServerStreamingServer[cloudevents.CloudEvent]
 
-// eventSender is the sending side of a subscription. Sending waits for a client
-// that does not read, and nothing but the end of the call frees it, so it has
-// a goroutine of its own beside the handler's.
+// eventSender is the sending side of a subscription. A send blocks while the client
+// does not read, and only the end of the call unblocks it, so sends run in a goroutine
+// of their own beside the handler's.
 type eventSender struct {
 	stream eventStream
-	begun  atomic.Int64 // when the send under way began, 0 for none
+	begun  atomic.Int64 // when the running send began; 0: none runs
 }
 
-// serveStream announces the subscription, then runs write until it fails, the
-// client goes, the server stops, or the subscription is ended, for a reason
-// that why gives. A client that takes nothing for Options.Stuck is dropped.
+// serveStream announces the subscription, then runs write until write fails, the client
+// disconnects, the server stops, the caller loses its permission, or ended is closed:
+// then endReason returns the reason. It drops a client that reads nothing for Options.Stuck.
 func (s *Server) serveStream(
 	stream eventStream,
 	scope rpcauth.Scope,
 	name string,
 	ended <-chan struct{},
-	why func() error,
+	endReason func() error,
 	write func(context.Context, *eventSender) error,
 ) error {
-	// Clients wait for the header before they count as subscribed, so it goes
-	// out when the subscription stands.
+	// Clients count as subscribed when they receive the header, so the server sends
+	// it when the subscription exists.
 	if err := stream.SendHeader(metadata.Pairs("subscription-id", uuid.NewString())); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (s *Server) serveStream(
 		case <-s.stopping:
 			return status.Error(codes.Unavailable, "the server is stopping; reconnect")
 		case <-ended:
-			return streamError(why())
+			return streamError(endReason())
 		case <-watch.C:
 			if begun := o.begun.Load(); begun != 0 && time.Since(time.Unix(0, begun)) > s.opts.Stuck {
 				return streamError(store.ErrTooSlow)
@@ -78,8 +78,8 @@ func (s *Server) serveStream(
 	}
 }
 
-// streamError is the status with which a subscription ends. Whatever the
-// reason, the client may come again at once.
+// streamError returns the status with which a subscription ends. The client may
+// reconnect at once after each of them.
 func streamError(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
@@ -93,13 +93,14 @@ func streamError(err error) error {
 	return status.Error(codes.Unavailable, fmt.Sprintf("%s; reconnect and resync", err))
 }
 
+// send sends one event, and notes when it began so that serveStream finds a stuck client.
 func (o *eventSender) send(e *cloudevents.CloudEvent) error {
 	o.begun.Store(time.Now().UnixNano())
 	defer o.begun.Store(0)
 	return o.stream.Send(e)
 }
 
-// sendHeartbeat sends a heartbeat. It has no source.
+// sendHeartbeat sends a heartbeat event, which has no source.
 func (o *eventSender) sendHeartbeat() error {
 	return o.send(&cloudevents.CloudEvent{Id: uuid.NewString(), SpecVersion: "1.0", Type: work.Heartbeat})
 }

@@ -16,7 +16,7 @@ import (
 	"atoll.dev/store"
 )
 
-// maxBody is what a REST request may bring: consumers are small.
+// maxBody is the largest body of a REST request in bytes: consumers are small.
 const maxBody = 1 << 20
 
 // routes registers the REST API.
@@ -42,7 +42,7 @@ func (s *Server) routes() *rest.Mux {
 	return m
 }
 
-// handler is the whole of the REST port:
+// handler returns the handler of the REST port:
 //
 //	request -> Observe -> gzip -> CORS -> identity -> trailing slash -> Mux
 func (s *Server) handler() http.Handler {
@@ -62,8 +62,8 @@ func (s *Server) handler() http.Handler {
 		}))))))
 }
 
-// vary says what the original says of its answers, and that extensions are
-// asked for by a header.
+// addVary sets the header Vary: to Authorization, as the original Maestro does, and
+// to the header by which clients ask for extensions.
 func addVary(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Add("Vary", "Authorization")
@@ -72,14 +72,14 @@ func addVary(next http.Handler) http.Handler {
 	})
 }
 
-// wantsExtensions says whether the client asks for members that the original's
-// answers do not have (docs/decisions/039).
+// wantsExtensions reports whether the client asks for members that answers of the
+// original Maestro do not have (docs/decisions/039).
 func wantsExtensions(r *http.Request) bool {
 	yes, err := strconv.ParseBool(r.Header.Get(api.ExtensionsHeader))
 	return err == nil && yes
 }
 
-// identify finds out who calls, and refuses whom nobody knows (I10).
+// identify authenticates the caller by its certificate, and refuses unknown callers (I10).
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		peer, perr := pki.PeerName(r.TLS)
@@ -112,13 +112,13 @@ func (s *Server) getAPI(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (s *Server) getAPIVersion(w http.ResponseWriter, _ *http.Request) error {
-	// The stale name of the collection is the original's, and its clients'.
+	// The original Maestro and its clients use this old name of the collection.
 	return rest.WriteJSON(w, http.StatusOK, json.RawMessage(
 		`{"id":"v1","href":"/api/maestro/v1","kind":"APIVersion","collections":[{"id":"resources","href":"/api/maestro/v1/resources","kind":"ResourceList"}]}`,
 	))
 }
 
-// openAPIJSON is the document in its other form.
+// openAPIJSON is the OpenAPI document as JSON.
 var openAPIJSON = func() []byte {
 	doc, err := yaml.YAMLToJSON(api.OpenAPI)
 	if err != nil {
@@ -200,8 +200,8 @@ func (s *Server) writeConsumer(w http.ResponseWriter, r *http.Request, d store.D
 	if err != nil {
 		return err
 	}
-	// Not WriteVersioned: what is observed changes without a new version, so
-	// an answer of 304 would keep it from the client.
+	// Not WriteVersioned: observed members change without a new version, and an
+	// answer of 304 would hide the change from the client.
 	w.Header().Set("Etag", rest.ETag(d.Version))
 	return rest.WriteJSON(w, http.StatusOK, docs[0])
 }
@@ -244,7 +244,7 @@ func (s *Server) getBundle(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusOK, doc)
 }
 
-// withDelivery adds a member to a rendered bundle.
+// withDelivery adds the member "delivery" to a rendered bundle.
 func withDelivery(wire []byte, dl *api.Delivery) (json.RawMessage, error) {
 	member, err := json.Marshal(dl)
 	if err != nil {

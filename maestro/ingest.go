@@ -20,11 +20,11 @@ import (
 	"atoll.dev/store"
 )
 
-// Statuses are taken by a few workers, of all consumers in turn, and of one
-// consumer by one worker at a time, so that no worker waits for another's row. A
-// worker takes what has arrived, one or many, into one transaction, and
-// acknowledges it to the broker after the commit (I6): alone a status waits for
-// nothing, in a flood many share one flush of the disk.
+// A few workers store statuses, for all consumers in turn. One worker at a time
+// stores the statuses of a consumer, so no worker waits for another's row lock. A
+// worker stores the statuses that have arrived, one or many, in one transaction, and
+// acknowledges them to the broker after the commit (I6). So a single status is stored
+// at once, and in a flood many statuses share one flush to disk.
 const (
 	ingestWorkers = 4
 	ingestBatch   = 128
@@ -33,16 +33,17 @@ const (
 // ingestShares is room for two reports of each of 1,000 works of a consumer.
 var ingestShares = fairqueue.Shares{Items: 2048, Bytes: 16 << 20, AllItems: 32 << 10, AllBytes: 128 << 20, Turn: 32}
 
-// statusItem is a status on its way into the store. ack tells the broker that
-// it is taken, or need not come again.
+// statusItem is a status that is not stored yet. ack acknowledges it to the carrier,
+// which then does not send it again.
 type statusItem struct {
 	consumer string
 	m        bus.Event
 	ack      func()
-	refused  func(reason string) // in place of ack when it was dropped; may be nil
-	ev       bundle.StatusEvent  // once a worker has read m
+	refused  func(reason string) // called instead of ack for a dropped status; may be nil
+	ev       bundle.StatusEvent  // set when a worker has decoded m
 }
 
+// acknowledge calls refused for a dropped status, if the item has it, and ack otherwise.
 func (i *statusItem) acknowledge() {
 	if i.refused != nil && i.ev.Dropped != "" {
 		i.refused(i.ev.Dropped)
@@ -51,6 +52,7 @@ func (i *statusItem) acknowledge() {
 	i.ack()
 }
 
+// ingest queues the statuses of agents and stores them.
 type ingest struct {
 	s     *Server
 	queue *fairqueue.Queue[statusItem]
@@ -60,9 +62,9 @@ func newIngest(s *Server) *ingest {
 	return &ingest{s: s, queue: fairqueue.New[statusItem](ingestShares)}
 }
 
-// put queues a status. It must not wait, since nothing is read from the broker
-// meanwhile: what exceeds its consumer's share is dropped, and its agent is asked
-// for it later.
+// put queues a status and never waits, since the broker's connection is not read
+// meanwhile. It drops a status that exceeds the consumer's share; the server asks
+// the agent for it later.
 func (in *ingest) put(item statusItem) {
 	old, ok := in.queue.Put(item.consumer, item.key(), len(item.m.Data)+512, item, item.replaces)
 	switch {
@@ -75,23 +77,23 @@ func (in *ingest) put(item statusItem) {
 	}
 }
 
-// putWait is put for a caller that may wait for room.
+// putWait queues a status, and waits until its consumer's share has room or ctx ends.
 func (in *ingest) putWait(ctx context.Context, item statusItem) error {
 	for {
-		roomier := in.queue.RoomChanged()
+		roomChanged := in.queue.RoomChanged()
 		if _, ok := in.queue.Put(item.consumer, "", 512, item, nil); ok {
 			return nil
 		}
 		select {
-		case <-roomier:
+		case <-roomChanged:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// key is the work of a status that a later one may replace while it waits; "" for
-// one that nothing replaces. A report that a work is deleted is always taken.
+// key returns the work of a status that a later status may replace in the queue, and
+// "" for other statuses. Nothing replaces a report that a work is deleted.
 func (i *statusItem) key() string {
 	if i.m.Type != work.StatusUpdate || bytes.Contains(i.m.Data, []byte(`"Deleted"`)) {
 		return ""
@@ -99,14 +101,15 @@ func (i *statusItem) key() string {
 	return i.m.Extensions[work.ExtResourceID]
 }
 
-// replaces says whether the status takes the place of an older one of its work:
-// of the same generation and source, by its sequence.
+// replaces reports whether the status replaces an older one of its work in the queue:
+// both have the same generation and source, and this one has the later sequence.
 func (i *statusItem) replaces(old statusItem) bool {
 	same := func(ext string) bool { return i.m.Extensions[ext] == old.m.Extensions[ext] }
 	return same(work.ExtResourceVersion) && same(work.ExtOriginalSource) && same(work.ExtClusterName) &&
 		old.m.Extensions[work.ExtSequenceID] != "" && bundle.IsNewer(i.m.Extensions[work.ExtSequenceID], old.m.Extensions[work.ExtSequenceID])
 }
 
+// run stores queued statuses until ctx ends. Several workers run it.
 func (in *ingest) run(ctx context.Context) error {
 	for {
 		batch := in.queue.Take(ctx, ingestBatch)
@@ -120,8 +123,9 @@ func (in *ingest) run(ctx context.Context) error {
 	}
 }
 
-// take stores the items, however long the database is away, and acknowledges
-// them.
+// store stores the items in one transaction and acknowledges them. It tries again while
+// the database is down. When an item cannot be stored at all, it stores the items one by
+// one and drops that item.
 func (in *ingest) store(ctx context.Context, items []statusItem) {
 	if items = in.decode(ctx, items); len(items) == 0 {
 		return
@@ -135,8 +139,8 @@ func (in *ingest) store(ctx context.Context, items []statusItem) {
 				item.acknowledge()
 			}
 			if wait > 50*time.Millisecond {
-				// While the database was away the broker may have given up
-				// on what waited for us.
+				// While the database was down, the broker may have dropped
+				// statuses that waited for this server.
 				in.s.askStatuses()
 			}
 			return
@@ -164,8 +168,8 @@ func (in *ingest) store(ctx context.Context, items []statusItem) {
 	}
 }
 
-// readable reads the events, which was left to the workers, and drops those
-// that cannot be read.
+// decode decodes the events, drops malformed ones, and returns the others. Workers do
+// it rather than put, so that the broker's connection is read without delay.
 func (in *ingest) decode(ctx context.Context, items []statusItem) []statusItem {
 	good := items[:0]
 	for _, item := range items {
@@ -183,7 +187,7 @@ func (in *ingest) decode(ctx context.Context, items []statusItem) []statusItem {
 	return good
 }
 
-// transient says that the same write can succeed later.
+// transient reports whether the same write can succeed later.
 func transient(err error) bool {
 	for _, t := range []error{store.ErrUnavailable, store.ErrTimeout, store.ErrConflict, store.ErrFull,
 		store.ErrUnknownOutcome, context.DeadlineExceeded, context.Canceled} {
@@ -194,6 +198,7 @@ func transient(err error) bool {
 	return false
 }
 
+// sleep waits for d. It returns false at once when ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -205,14 +210,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// outcome is what a transaction made of one bundle's statuses.
+// outcome is the result of storing one bundle's statuses.
 type outcome struct {
 	consumer, id string
 	ack          ledger.Acknowledgement
 	acked        bool
 	removed      bool
-	raised       *store.Document // given a higher generation
-	lost         *delivery.Work  // to be sent again
+	raised       *store.Document // the bundle, when it got a higher generation
+	lost         *delivery.Work  // a work that the agent lost, to send again
 	drops        []drop
 }
 
@@ -221,8 +226,8 @@ type drop struct {
 	ev     *bundle.StatusEvent
 }
 
-// storeStatuses stores statuses in one transaction, in the order in which they
-// came for each bundle.
+// storeStatuses stores statuses in one transaction; those of a bundle in the order of
+// their arrival.
 func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
 	byID := map[string][]*bundle.StatusEvent{}
 	for i := range items {
@@ -268,8 +273,8 @@ func (s *Server) storeStatuses(ctx context.Context, items []statusItem) error {
 	return nil
 }
 
-// agentPrincipal names the agent in the history; a transaction that several
-// share is the server's.
+// agentPrincipal returns the actor for the history: the agent, or the server when the
+// statuses come from several agents.
 func (s *Server) agentPrincipal(items []statusItem) string {
 	for _, item := range items[1:] {
 		if item.ev.Topic != items[0].ev.Topic {
@@ -279,7 +284,7 @@ func (s *Server) agentPrincipal(items []statusItem) string {
 	return items[0].ev.Topic
 }
 
-// storeBundleStatuses applies a bundle's statuses, one after the other.
+// storeBundleStatuses applies a bundle's statuses in order. sequence is the last one stored.
 func (s *Server) storeBundleStatuses(
 	ctx context.Context,
 	tx *store.Tx,
@@ -314,7 +319,7 @@ func (s *Server) storeBundleStatuses(
 			}
 			if v.Acknowledges == d.Generation {
 				o.ack.ReceivedAt, o.ack.AppliedAt = ev.ReceivedAt, ev.AppliedAt
-				o.ack.Hash = ev.Record.Hash // the agent's, also for content that we have
+				o.ack.Hash = ev.Record.Hash // the agent's hash, also when the content did not change
 			}
 			if v.Replace || v.Remove {
 				spec, err := bundle.SpecOf(*d)
@@ -332,7 +337,7 @@ func (s *Server) storeBundleStatuses(
 			}
 			if v.Remove {
 				o.removed, o.ack.Gone = true, true
-				return nil // what follows is of a work that is no more
+				return nil // later statuses are about the removed work
 			}
 		}
 		return nil
@@ -377,7 +382,7 @@ func (s *Server) storeBundleStatuses(
 	return o, nil
 }
 
-// settled tells those who wait what the commit made of a bundle.
+// reportOutcome passes the committed outcome of a bundle to metrics, log and deliverers.
 func (s *Server) reportOutcome(ctx context.Context, o outcome) {
 	for _, d := range o.drops {
 		d.ev.Dropped = d.reason
@@ -409,28 +414,29 @@ func (s *Server) reportOutcome(ctx context.Context, o outcome) {
 	}
 }
 
-// resend has a work sent again, by the server that delivers to its consumer.
+// resend sends a work again, or leaves a hint for the server that delivers to its consumer.
 func (s *Server) resend(ctx context.Context, w delivery.Work) {
 	if d := s.carrierOf(w.Consumer); d != nil && d.reaches(w.Consumer) {
 		d.resend(w)
 		return
 	}
 	if s.delivery == nil {
-		return // the agent asks when it comes
+		return // the agent sends a comparison when it connects
 	}
-	if err := s.hintDelivery(ctx, w.Consumer); err != nil { // the holder's next comparison finds the work
-		s.log.LogAttrs(ctx, slog.LevelDebug, "a deliverer is not told of a work", slog.String("consumer", w.Consumer),
+	if err := s.hintDelivery(ctx, w.Consumer); err != nil { // the next comparison of the slot's holder finds the work
+		s.log.LogAttrs(ctx, slog.LevelDebug, "the delivering server got no hint about a work", slog.String("consumer", w.Consumer),
 			slog.Any("error", err))
 	}
 }
 
-// maxRaise bounds how far an agent's word moves a generation.
+// maxRaise is the highest generation of an agent above which a bundle is raised.
 const maxRaise = 1 << 40
 
-// raiseGeneration gives a bundle a generation above one that its agent already has. That
-// happens when our database was put back, or made anew from what the sources
-// know (I8): agents take no generation that is lower than theirs, not even a
-// deletion, and what they hold at that one may be other than what is wanted.
+// raiseGeneration gives a bundle a generation above the one that its agent already has.
+// That is needed when the database was restored, or rebuilt from the sources (I8):
+// agents refuse any lower generation, even a deletion, and what an agent holds at the
+// same generation may differ. It returns false when the bundle's generation is higher
+// already, or above exceeds maxRaise.
 func raiseGeneration(ctx context.Context, tx *store.Tx, d store.Document, above int64) (store.Document, bool, error) {
 	if d.Generation > above || above > maxRaise {
 		return d, false, nil
@@ -453,7 +459,7 @@ func raiseGeneration(ctx context.Context, tx *store.Tx, d store.Document, above 
 	return d, true, ledger.Want(ctx, tx, d, spec)
 }
 
-// handleAgentEvent takes one event of an agent's topic.
+// handleAgentEvent handles an event from an agent's topic. It drops an event that names another consumer.
 func (s *Server) handleAgentEvent(ctx context.Context, topic string, m bus.Event, ack func()) {
 	consumer, ok := s.consumerOf(topic)
 	if !ok {
@@ -474,11 +480,12 @@ func (s *Server) handleAgentEvent(ctx context.Context, topic string, m bus.Event
 	s.handleEvent(ctx, consumer, m, ack)
 }
 
-// isAnsweredElsewhere says that another server takes an event that all servers
-// hear, as they do without a shared subscription. Statuses all take: the first
-// one counts. A comparison is answered by who delivers, or the agent would get
-// as many answers as there are servers, and what it lacks as many times. One
-// that comes while nobody delivers is lost; who begins to has all compare.
+// isAnsweredElsewhere reports whether another server answers an event. Without a shared
+// subscription every server receives every event. All servers store a status: the first
+// one counts. Only the server that delivers to the consumer answers a comparison, or the
+// agent would receive the answer and the missing works from each server. A comparison that
+// arrives while no server delivers is lost; a server that begins to deliver has all agents
+// compare again.
 func (s *Server) isAnsweredElsewhere(consumer, kind string) bool {
 	if s.opts.Topics.AgentEvents.Group != "" || s.delivery.reaches(consumer) {
 		return false
@@ -490,9 +497,9 @@ func (s *Server) isAnsweredElsewhere(consumer, kind string) bool {
 	return false
 }
 
-// handleEvent takes an event that is certain to be of the consumer's agent. It
-// calls ack once, when nothing of the event can get lost any more. It says
-// whether the event's type is known.
+// handleEvent queues an event that is proven to come from the consumer's agent. It
+// arranges that ack is called once, when the event's effect is committed or the event
+// is dropped. It returns false for an unknown type.
 func (s *Server) handleEvent(ctx context.Context, consumer string, m bus.Event, ack func()) (known bool) {
 	switch m.Type {
 	case work.StatusUpdate, work.StatusResyncResponse:
@@ -538,6 +545,7 @@ func (s *Server) handleEvent(ctx context.Context, consumer string, m bus.Event, 
 	return true
 }
 
+// dropEvent counts and logs an event that the server does not handle.
 func (s *Server) dropEvent(ctx context.Context, reason, consumer string, m bus.Event, err error) {
 	s.metrics.dropped.WithLabelValues(reason).Inc()
 	s.log.LogAttrs(ctx, slog.LevelWarn, "event dropped", slog.String("reason", reason),

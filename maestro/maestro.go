@@ -9,12 +9,13 @@
 // pending can be read from the ledger at any moment, so a server may be killed
 // at any instruction.
 //
-// Its packages: bundle says what is kept, and decides what a change or a status
-// does to it; ledger has the rows of delivery; delivery decides what is sent
-// when; wire makes and reads CloudEvents; fairqueue holds what agents sent until
-// it is stored; presence reports which agents are there; rpcauth decides who may
-// call over gRPC; apierror has the errors that clients see. In this package are
-// the server, its REST and gRPC ports, and what carries works and statuses.
+// Its packages: bundle has the records of bundles and consumers, and decides how
+// an update, a deletion or a status changes them; ledger has the rows of delivery;
+// delivery decides which work is sent at which time; wire encodes and decodes
+// CloudEvents; fairqueue queues events of agents until they are stored; presence
+// reports to CLM which agents are connected; rpcauth authenticates and authorizes
+// gRPC callers; apierror has the errors that clients see. This package has the
+// server, its REST and gRPC ports, the delivery of works and the intake of statuses.
 //
 // It is a service: package cli composes it, and nothing else imports it.
 package maestro
@@ -46,87 +47,86 @@ import (
 // Options are the parameters of New. DSN, HTTP and GRPC are needed, and Broker
 // or Agents.
 type Options struct {
-	// WatchesPerCaller is how many watches over REST an account has open at the same time on this server; 0: any
-	// number. Watches of services that call for no account are not counted.
+	// WatchesPerCaller limits the REST watches that one account has open at the same time on this server; 0: no
+	// limit. Watches of services that call for no account are not counted.
 	WatchesPerCaller int
 
-	DSN      string // of the database maestro, which nobody else reads
-	MaxConns int    // to the database; default 16, and a few for the feed
+	DSN      string // of the database maestro; no other service reads it
+	MaxConns int    // connections to the database; default 16, and a few more for the feed
 
-	// Broker is host:port of the MQTT broker; "" when all agents come by gRPC,
-	// and then nothing waits for one.
+	// Broker is host:port of the MQTT broker; "" when all agents connect by gRPC.
 	Broker         string
 	BrokerTLS      *tls.Config
 	BrokerKeys     func() (bus.Keys, error) // instead of BrokerTLS
-	BrokerUsername string                   // of brokers that want one
+	BrokerUsername string                   // for brokers that authenticate by name
 	BrokerPassword string
-	// each server needs its own; default "maestro-" and a random one
+	// BrokerClientID is unique for each server; default "maestro-" and a random UUID.
 	BrokerClientID string
 	BrokerTimes    struct{ KeepAlive, Dial time.Duration } // defaults: the bus's
-	// Topics are where this server and its agents meet; default bus.TopicsOf
-	// the source. Those of AgentEvents without a group are heard by all replicas:
-	// each takes all statuses, which is right and costs as much more.
+	// Topics are the topics of this server and its agents; default bus.TopicsOf(SourceID).
+	// When AgentEvents has no group, every replica receives every status: the result is
+	// the same, and each replica does all the work.
 	Topics bus.Topics
-	// Connections publish to the broker (default 1), each at most PublishRate
-	// events a second (default: any number). MaxMessage is the broker's limit in
-	// bytes, for brokers that do not announce it; works above it are refused.
+	// Connections is the number of connections that publish to the broker (default 1); each
+	// publishes at most PublishRate events a second (default: no limit). MaxMessage is the
+	// broker's limit in bytes, for brokers that do not announce it; larger works are refused.
 	Connections int
 	PublishRate float64
 	MaxMessage  int
-	BrokerGrace time.Duration // writes are refused once the broker was away for so long; default 1 s
+	BrokerGrace time.Duration // the server refuses writes when the broker is down for longer; default 1 s
 
-	// SourceID is the source of what agents get, and the source in topics;
+	// SourceID is the source of events to agents, and the source in topics;
 	// default "maestro".
 	SourceID string
 
 	HTTP, GRPC       net.Listener
 	HTTPTLS, GRPCTLS *tls.Config // must ask for client certificates; nil: plain, for loopback only
 
-	Agents    net.Listener // of agents that come by gRPC; nil: none do
+	Agents    net.Listener // for agents that connect by gRPC; nil: no such agents
 	AgentsTLS *tls.Config
 
-	// Plain listeners have no TLS and ask nobody who it is. They may be there in
-	// place of the others or beside them. One that is not on loopback is refused.
+	// Plain listeners have no TLS and do not authenticate callers. They replace the
+	// TLS listeners or run beside them. New refuses a plain listener that is not on loopback.
 	Plain struct{ HTTP, GRPC, Agents net.Listener }
 
-	// ForeignGRPC and ForeignAgents say that GRPCTLS and AgentsTLS verify clients
-	// by a CA that is not the region's. Its certificates are users of the rules;
-	// none of them is one of the region's services or agents.
+	// ForeignGRPC and ForeignAgents are set when GRPCTLS and AgentsTLS verify clients
+	// by a CA that is not the region's. A client with such a certificate is a user of
+	// the rules, and never one of the region's services or agents.
 	ForeignGRPC, ForeignAgents bool
 
-	RulesFile string               // who else may call over gRPC; "": nobody. Read again when it changes
-	Tokens    *rpcauth.KubeOptions // callers over gRPC may show tokens of this Kubernetes; nil: they may not
-	Recheck   time.Duration        // how often it is asked whether a subscription may go on; default 10 s
+	RulesFile string               // rules for further gRPC callers; "": none. Read again when the file changes
+	Tokens    *rpcauth.KubeOptions // accepts tokens of this Kubernetes from gRPC callers; nil: no tokens
+	Recheck   time.Duration        // interval between two authorizations of an open subscription; default 10 s
 
-	PlainErrors bool // gRPC errors carry the text alone, not a Kubernetes status with it
-	AnySource   bool // a source may change what another made
+	PlainErrors bool // gRPC errors carry the text without a Kubernetes status
+	AnySource   bool // a source may change bundles of another source
 
 	// CORSOrigins are the origins, such as https://console.example.com, whose
 	// pages may call the REST API; "*" is any. Default: none.
 	CORSOrigins []string
 
-	// MayCall decides which identities may call at all. Default: none.
+	// MayCall reports whether an identity may call Maestro. Default: no identity may.
 	MayCall func(peer string) bool
 
 	Heartbeat     time.Duration // on streams to sources and agents; default 10 s
-	Stuck         time.Duration // a stream whose client reads nothing for so long is ended; default 15 s
-	Window        int           // works ahead of one consumer that are not acknowledged; default 1000
-	RetryBase     time.Duration // until an unacknowledged work is sent again, doubled each time; default 1 s
-	RetryMax      time.Duration // up to this; default 60 s
-	DeleteMax     time.Duration // and deletions up to this; default 5 min
+	Stuck         time.Duration // the server ends a stream whose client reads nothing for so long; default 15 s
+	Window        int           // unacknowledged works sent to one consumer; default 1000
+	RetryBase     time.Duration // pause before the first repetition of an unacknowledged work; doubles; default 1 s
+	RetryMax      time.Duration // longest pause between repetitions; default 60 s
+	DeleteMax     time.Duration // longest pause between repetitions of a deletion; default 5 min
 	ShutdownGrace time.Duration // for requests under way; default 5 s
 
-	CLM         presence.Lifecycle // is told which agents are heard; nil: nobody is
-	LostAfter   time.Duration      // an agent that is silent for so long is lost; default 60 s
-	ReportEvery time.Duration      // how often one that is heard is reported; default 60 s
+	CLM         presence.Lifecycle // receives the presence of agents; nil: no reports
+	LostAfter   time.Duration      // an agent that is silent for so long is reported as lost; default 60 s
+	ReportEvery time.Duration      // interval of reports about a present agent; default 60 s
 
 	Logger  *slog.Logger // default: discard
 	Metrics prometheus.Registerer
-	Ops     *rest.Ops // gets the readiness checks database, feed and broker; may be nil
+	Ops     *rest.Ops // New adds the readiness checks database, feed and broker; may be nil
 }
 
-// leaseInterval is how long a server waits before it makes a new session for its
-// lease, or follows the feed anew.
+// leaseInterval is the pause before a server opens a new session for its lease,
+// or subscribes to the feed again, after a failure.
 const leaseInterval = 250 * time.Millisecond
 
 func (o Options) withDefaults() Options {
@@ -160,10 +160,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// streams says whether agents come by gRPC.
+// streams reports whether agents connect by gRPC.
 func (o *Options) streams() bool { return o.Agents != nil || o.Plain.Agents != nil }
 
-// checkPlain refuses a listener that everybody could reach and nobody guards.
+// checkPlain refuses a listener without TLS that is not on loopback.
 func (o *Options) checkPlain() error {
 	plain := []net.Listener{o.Plain.HTTP, o.Plain.GRPC, o.Plain.Agents}
 	for _, p := range []struct {
@@ -196,8 +196,8 @@ type Server struct {
 
 	feed     *store.Broadcast
 	watches  *rest.WatchLimits
-	delivery *deliverer // over the broker; nil without
-	agents   *agents    // nil when none come by gRPC
+	delivery *deliverer // over the broker; nil without a broker
+	agents   *agents    // nil when no agents connect by gRPC
 	auth     *rpcauth.Authorizer
 	ingest   *ingest
 	resyncs  *resyncs
@@ -207,7 +207,7 @@ type Server struct {
 	asking   *askingQueue
 	stopping chan struct{} // closed when Run begins to stop
 	dbLife   atomic.Value  // string: the database's life, shortened
-	leads    atomic.Bool   // this server reports the presence of agents
+	leads    atomic.Bool   // this server reports the presence of agents to CLM
 
 	unknownStale atomic.Bool // unknown works changed since they were counted
 }
@@ -220,7 +220,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	case o.HTTP == nil && o.Plain.HTTP == nil || o.GRPC == nil && o.Plain.GRPC == nil:
 		return nil, errors.New("maestro: listeners are needed")
 	case o.Broker == "" && !o.streams():
-		return nil, errors.New("maestro: without a broker and without a port for agents no agent can be reached")
+		return nil, errors.New("maestro: no way to reach agents: set a broker or a listener for agents")
 	}
 	if err := o.checkPlain(); err != nil {
 		return nil, err
@@ -286,7 +286,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// connectBroker makes what delivers by MQTT.
+// connectBroker creates the deliverer and the connections for MQTT. Run starts them.
 func (s *Server) connectBroker() {
 	o := s.opts
 	s.delivery = newDeliverer(s, s.toBroker)
@@ -315,7 +315,7 @@ func (s *Server) connectBroker() {
 	}})
 }
 
-// storeOptions are those of Maestro's database.
+// storeOptions returns the options of Maestro's database: its kinds, indexes and migrations.
 func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 	return store.Options{
 		DSN: dsn, Logger: log, Migrations: migrations(), MaxConns: maxConns,
@@ -331,7 +331,8 @@ func storeOptions(dsn string, maxConns int, log *slog.Logger) store.Options {
 	}
 }
 
-// onConnected runs while the broker's connection stands.
+// onConnected starts delivery over the broker, has all agents compare, and stops delivery
+// when the connection ends.
 func (s *Server) onConnected(ctx context.Context) {
 	s.delivery.connected()
 	s.askStatuses()
@@ -339,8 +340,8 @@ func (s *Server) onConnected(ctx context.Context) {
 	s.delivery.disconnected()
 }
 
-// accepting refuses writes while the broker is away: they would be kept and
-// delivered, but nobody could say when.
+// accepting refuses writes when the broker is down for longer than BrokerGrace.
+// They could be stored, but their delivery could take any time.
 func (s *Server) accepting() error {
 	if s.bus != nil && s.bus.DownFor() > s.opts.BrokerGrace {
 		return apierror.Unavailable("the message broker is unavailable; try again")
@@ -348,7 +349,7 @@ func (s *Server) accepting() error {
 	return nil
 }
 
-// toBroker is the sendFunc of consumers that are reached by MQTT.
+// toBroker is the sendFunc for agents that connect by MQTT.
 func (s *Server) toBroker(
 	ctx context.Context,
 	consumer string,
@@ -358,9 +359,9 @@ func (s *Server) toBroker(
 	return s.bus.PublishLate(ctx, s.specTopic(consumer), encode, done)
 }
 
-// publish sends a message that is none of a work's deliveries, by the way that
-// reaches the consumer from here. If there is none the message is dropped: the
-// agent says what it holds when it comes.
+// publish sends a message that is not the delivery of a work, and returns when the
+// carrier has it. Without a carrier to the consumer, publish drops the message:
+// the agent sends a comparison when it connects.
 func (s *Server) publish(ctx context.Context, consumer string, m bus.Event) error {
 	d := s.carrierOf(consumer)
 	if d == nil {
@@ -379,7 +380,7 @@ func (s *Server) publish(ctx context.Context, consumer string, m bus.Event) erro
 	}
 }
 
-// deliverers are those that this server has: by MQTT, by gRPC.
+// deliverers returns the deliverers of this server: over MQTT, over gRPC.
 func (s *Server) deliverers() []*deliverer {
 	var ds []*deliverer
 	if s.delivery != nil {
@@ -391,8 +392,8 @@ func (s *Server) deliverers() []*deliverer {
 	return ds
 }
 
-// carrierOf is the deliverer that reaches a consumer: its stream, else the
-// broker, or nil.
+// carrierOf returns the deliverer for a consumer: the one of its stream, else the
+// one of the broker, which may be nil.
 func (s *Server) carrierOf(consumer string) *deliverer {
 	if s.agents != nil {
 		if d := s.agents.delivery; d.reaches(consumer) {
@@ -402,20 +403,19 @@ func (s *Server) carrierOf(consumer string) *deliverer {
 	return s.delivery
 }
 
-// recordContact notes an event of an agent.
+// recordContact notes that an event of a consumer's agent arrived, for delivery and presence.
 func (s *Server) recordContact(consumer string) {
 	for _, d := range s.deliverers() {
 		d.recordContact(consumer)
 	}
-	s.contacts.Heard(consumer)
+	s.contacts.RecordContact(consumer)
 }
 
-// Run serves until ctx ends, then stops: streams and watches end at once,
-// requests under way are finished, what was read from the broker is stored.
+// Run serves until ctx ends. Then it ends streams and watches at once, finishes
+// requests under way, and stores the statuses that it read from the broker.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.store.Close()
-	// The inner parts outlive the outer ones: requests first, then what they
-	// rely on.
+	// The servers stop first, then the inner parts that requests rely on.
 	inner, stopInner := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopInner()
 	outer, stopOuter := context.WithCancel(ctx)
@@ -426,7 +426,7 @@ func (s *Server) Run(ctx context.Context) error {
 		parts.Go(func() error {
 			err := run(inner)
 			if err != nil {
-				stopOuter() // nothing works without it
+				stopOuter() // no request works without this part
 			}
 			return err
 		})

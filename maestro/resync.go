@@ -17,23 +17,23 @@ import (
 	"atoll.dev/store"
 )
 
-// resyncRequest is what an agent says about what it holds, to be compared. One
-// of versions, digest, works and spec is meant; kind says which.
+// resyncRequest is an agent's message about the works that it holds. kind selects
+// which one of versions, digest, works and spec is set.
 type resyncRequest struct {
 	consumer string
-	at       time.Time // when it came
+	at       time.Time // when it arrived
 	kind     string    // the event's type
 	versions []work.SpecVersion
-	digests  bool // the agent speaks digests, too
+	digests  bool // the agent can also compare by digests
 	digest   work.Digest
 	works    work.BucketWorks
-	spec     bus.Event // a work as the agent has it
+	spec     bus.Event // one work as the agent holds it
 	ack      func()
 }
 
-// resyncs answers resync requests, a few at a time and of all consumers in turn:
-// each reads all of a consumer's ledger, and after an outage all agents ask at
-// once.
+// resyncs answers resync requests, a few at a time and of all consumers in turn. An
+// answer reads all of a consumer's ledger, and after an outage all agents send
+// requests at the same time.
 type resyncs struct {
 	s     *Server
 	queue *fairqueue.Queue[resyncRequest]
@@ -49,9 +49,9 @@ func newResyncs(s *Server) *resyncs {
 	return &resyncs{s: s, queue: fairqueue.New[resyncRequest](resyncShares)}
 }
 
-// put must not wait, like ingest.put. A request that says all of what an agent
-// holds replaces an earlier one. What exceeds its consumer's share is dropped;
-// the agent compares again.
+// put queues a request and never waits, like ingest.put. A request about all works of
+// an agent replaces an earlier one. put drops a request that exceeds the consumer's
+// share; the agent compares again later.
 func (rs *resyncs) put(r resyncRequest, size int) {
 	r.at = time.Now()
 	key := ""
@@ -69,6 +69,7 @@ func (rs *resyncs) put(r resyncRequest, size int) {
 	}
 }
 
+// run answers queued requests until ctx ends. Several workers run it.
 func (rs *resyncs) run(ctx context.Context) error {
 	for {
 		batch := rs.queue.Take(ctx, 1)
@@ -80,14 +81,15 @@ func (rs *resyncs) run(ctx context.Context) error {
 	}
 }
 
-// An answer that the broker does not take must not hold a worker: others wait.
+// answerTries limits the tries to send one answer, so that a broker that refuses it
+// does not block a worker.
 const answerTries = 3
 
 var errAnswerUnsent = errors.New("the answer was not sent")
 
-// answer compares, records what the comparison says in one transaction, and
-// only then acknowledges the request and has the difference sent: a server
-// that dies in between finds it pending in the ledger.
+// answer compares, records the result in one transaction, and only then acknowledges
+// the request and sends the differing works. After a crash in between, the ledger has
+// those works as unacknowledged. After a temporary error answer tries again.
 func (rs *resyncs) answer(ctx context.Context, r resyncRequest) {
 	start := time.Now()
 	for wait, unsent := 50*time.Millisecond, 0; ; wait = min(2*wait, time.Second) {
@@ -103,7 +105,7 @@ func (rs *resyncs) answer(ctx context.Context, r resyncRequest) {
 			unsent++
 		}
 		if !transient(err) || unsent == answerTries {
-			r.ack() // it will fail again; the agent asks anew when it reconnects, or after minutes
+			r.ack() // a further try would fail, too; the agent sends a new request after minutes or a reconnect
 			return
 		}
 		if !sleep(ctx, wait) {
@@ -135,16 +137,17 @@ func (s *Server) answer(ctx context.Context, r resyncRequest) error {
 	if err := s.ledger.MarkCompared(ctx, r.consumer, s.life()); err != nil || r.digests || len(r.versions) == 0 {
 		return err
 	}
-	// An agent that compares by lists says nothing of its statuses. What it
-	// reported while it had no broker is lost, and if it came back later than
-	// this server did, it was not there to be asked (I6).
+	// The list of an agent that compares by lists has no statuses. Statuses that the
+	// agent sent while the broker was down are lost, and an agent that reconnects later
+	// than this server did not receive this server's request for them (I6).
 	return s.askConsumer(ctx, r.consumer, nil)
 }
 
-// reconcile compares an agent's list with what it is to have, and has the
-// difference sent. The list came at a time, and with scope both are about those
-// ids only. What the agent has of another life of our database may be other
-// than what has the same generation here, so that is raised above.
+// reconcile compares an agent's list with the ledger, and sends the differing works.
+// The list arrived at the time at. With a scope, the list and the ledger are compared
+// for the ids of the scope only. other has the works that the agent received before the
+// database was lost or restored: their content may differ at an equal generation, so
+// reconcile gives such bundles a higher generation.
 func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, theirs []work.SpecVersion,
 	other map[string]bool, scope *ledger.Scope) error {
 	var c ledger.Comparison
@@ -178,7 +181,7 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 		if err := s.askAdoptions(ctx, consumer); err != nil {
 			return err
 		}
-		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works that no source has; they are left alone",
+		s.log.LogAttrs(ctx, slog.LevelWarn, "agent holds works without a bundle; they stay applied",
 			slog.String("consumer", consumer),
 			slog.Int("works", len(c.Unknown)), slog.String("first", c.Unknown[0]))
 	}
@@ -186,11 +189,11 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 	for _, g := range tombstones {
 		m := wire.EncodeTombstone(consumer, g.ID, max(g.Generation, versions[g.ID]), s.opts.SourceID, time.Now())
 		if versions[g.ID] <= g.Generation {
-			m.Extensions[work.ExtLife] = s.life() // the agent refuses what was ordered before
+			m.Extensions[work.ExtLife] = s.life() // the agent refuses older orders
 		}
 		if err := s.publish(ctx, consumer, m); err != nil {
-			// The agent is asked again by nobody, but it asks again itself
-			// when the broker is back.
+			// No server asks the agent again, but the agent sends a new request when
+			// the broker is back.
 			return errors.Join(errAnswerUnsent, store.ErrUnavailable, err)
 		}
 	}
@@ -200,8 +203,9 @@ func (s *Server) reconcile(ctx context.Context, consumer string, at time.Time, t
 	return nil
 }
 
-// raiseAhead raises what the agent holds at a later generation than ours, and
-// sends it.
+// raiseAhead gives bundles that the agent holds at a later generation than the store,
+// or at an equal one of other content, a higher generation. It returns the comparison
+// with these bundles among the works to send.
 func raiseAhead(ctx context.Context, tx *store.Tx, c ledger.Comparison, ours []ledger.Work, versions map[string]int64,
 	other map[string]bool) (ledger.Comparison, error) {
 	var received, send []ledger.Work

@@ -15,7 +15,7 @@ type item struct {
 	ahead    bool      // was sent and not acknowledged: counts in the window
 	inflight bool      // handed out by Next, Sent is to come
 	token    uint64    // of the Send in flight
-	again    bool      // in flight, and to be sent once more after that
+	resend   bool      // in flight, and to be sent once more after that
 	settled  bool      // in flight, and not wanted any more: it holds later Sends of its work back
 	queued   bool      // in urgent or fresh
 	due      time.Time // waiting: when to repeat
@@ -34,10 +34,10 @@ type lane struct {
 	fresh   []*item // first come, first served, as the window allows
 	waiting itemHeap
 
-	heard    bool      // since the last repetition
-	silent   int       // repetitions without anything heard
-	repeated time.Time // the last repetition
-	next     time.Time // no repetition before
+	contacted bool      // since the last repetition
+	silent    int       // repetitions without anything heard
+	repeated  time.Time // the last repetition
+	next      time.Time // no repetition before
 
 	listed bool      // in Machine.ready
 	at     time.Time // in Machine.timers
@@ -47,7 +47,7 @@ type lane struct {
 // queue puts an item in line, unless it is there.
 func (l *lane) queue(it *item) {
 	if it.inflight {
-		it.again = true
+		it.resend = true
 		return
 	}
 	if it.queued {
@@ -85,7 +85,7 @@ func (l *lane) drop(it *item) {
 		it.ahead = false
 		l.ahead--
 	}
-	it.queued, it.again = false, false // take skips it where it is queued
+	it.queued, it.resend = false, false // take skips it where it is queued
 	if it.inflight {
 		it.settled = true
 		l.settled++
@@ -158,17 +158,17 @@ func (l *lane) due() (time.Time, bool) {
 // repeat queues what is due, at the lane's pace and at most limit works. It
 // returns how many.
 func (l *lane) repeat(now time.Time, cfg *Config, limit int) (queued int) {
-	if l.heard {
+	if l.contacted {
 		l.silent = 0
 	}
 	batch := cfg.Retries
 	if l.silent > 0 {
 		batch = cfg.Probes
 	}
-	l.heard = false
+	l.contacted = false
 	l.silent++
 	l.repeated = now
-	l.next = now.Add(backoff(cfg.Base, cfg.most(l.class), l.silent))
+	l.next = now.Add(backoff(cfg.Base, cfg.maxPause(l.class), l.silent))
 	for batch = min(batch, limit); queued < batch && len(l.waiting) > 0 && !l.waiting[0].due.After(now); queued++ {
 		l.queue(l.waiting[0])
 	}

@@ -135,8 +135,8 @@ type pace struct {
 	at     time.Time
 }
 
-// left says how many may happen now.
-func (p *pace) left(now time.Time) int {
+// available returns how many repetitions may happen now.
+func (p *pace) available(now time.Time) int {
 	if p.at.IsZero() {
 		p.tokens = float64(p.rate)
 	} else if d := now.Sub(p.at); d > 0 {
@@ -177,7 +177,7 @@ func (m *Machine) Want(w Work) bool {
 		l, it = m.change(l, it, w)
 	}
 	l.queue(it)
-	m.settle(l)
+	m.reschedule(l)
 	return true
 }
 
@@ -193,7 +193,7 @@ func (m *Machine) Recover(now time.Time, w Work, attempts int) {
 	it.attempts, it.ahead = attempts, true
 	l.ahead++
 	l.wait(it, now)
-	m.settle(l)
+	m.reschedule(l)
 }
 
 // add makes an item in its lane, in no queue yet.
@@ -214,7 +214,7 @@ func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 	}
 	attempts := it.attempts
 	l.drop(it)
-	m.settle(l)
+	m.reschedule(l)
 	l, it = m.add(w)
 	it.attempts = attempts
 	return l, it
@@ -228,7 +228,7 @@ func (m *Machine) Acknowledge(consumer, id string, generation int64) {
 		return
 	}
 	l.drop(it)
-	m.settle(l)
+	m.reschedule(l)
 }
 
 // Forget drops a work that no longer is wanted: its document is removed, or
@@ -240,7 +240,7 @@ func (m *Machine) Forget(w Work) {
 		return
 	}
 	l.drop(it)
-	m.settle(l)
+	m.reschedule(l)
 }
 
 // IsCurrent says whether a Send may be published as the given work, which the
@@ -267,7 +267,7 @@ func (m *Machine) Resend(w Work) {
 	}
 	it.attempts = 0
 	l.queue(it)
-	m.settle(l)
+	m.reschedule(l)
 }
 
 // Received takes a generation that the agent has said it holds. That is no
@@ -283,22 +283,23 @@ func (m *Machine) Received(now time.Time, consumer, id string, generation int64)
 		l.ahead++
 	}
 	it.attempts = max(it.attempts, 1)
-	l.wait(it, now.Add(m.pause(l, it.attempts)))
-	m.settle(l)
+	l.wait(it, now.Add(m.retryPause(l, it.attempts)))
+	m.reschedule(l)
 }
 
-// Heard takes any sign of life of a consumer's agent.
-func (m *Machine) Heard(consumer string) {
+// RecordContact notes that an event of a consumer's agent arrived: a lane that repeated with growing
+// pauses, since its agent was silent, repeats at its usual pace again.
+func (m *Machine) RecordContact(consumer string) {
 	for _, c := range []class{changes, deletions} {
 		l := m.lanes[laneKey{consumer, c}]
 		if l == nil {
 			continue
 		}
-		l.heard = true
+		l.contacted = true
 		if l.silent > 0 {
 			l.silent = 0
 			l.next = l.repeated.Add(m.cfg.Base)
-			m.settle(l)
+			m.reschedule(l)
 		}
 	}
 }
@@ -310,7 +311,7 @@ func (m *Machine) Connect() {
 	m.connected = true
 	for _, key := range slices.SortedFunc(maps.Keys(m.lanes), compareLanes) {
 		l := m.lanes[key]
-		l.silent, l.heard = 0, false
+		l.silent, l.contacted = 0, false
 		l.next = time.Time{}
 		for _, it := range l.waiting.items() {
 			if l.class == deletions {
@@ -320,7 +321,7 @@ func (m *Machine) Connect() {
 			it.attempts = 0
 			l.queue(it)
 		}
-		m.settle(l)
+		m.reschedule(l)
 	}
 }
 
@@ -342,26 +343,26 @@ func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome
 	it.inflight = false
 	if it.settled { // acknowledged or forgotten before the carrier's answer came
 		l.remove(it)
-		m.settle(l)
+		m.reschedule(l)
 		return
 	}
 	if outcome == Published && published.supersedes(it.work) {
 		it.work = published
 	}
 	switch l, it = m.change(l, it, it.work); {
-	case it.again || it.work.supersedes(published):
+	case it.resend || it.work.supersedes(published):
 		l.queue(it)
 	case outcome == NotSent:
 		it.attempts = max(it.attempts-1, 0)
-		l.wait(it, now.Add(m.pause(l, 1)))
+		l.wait(it, now.Add(m.retryPause(l, 1)))
 	default:
 		if !it.ahead { // published as a deletion, ordered as something else
 			it.ahead = true
 			l.ahead++
 		}
-		l.wait(it, now.Add(m.pause(l, max(it.attempts, 1))))
+		l.wait(it, now.Add(m.retryPause(l, max(it.attempts, 1))))
 	}
-	m.settle(l)
+	m.reschedule(l)
 }
 
 // Next returns at most limit works to publish now. It returns none while not
@@ -387,10 +388,10 @@ func (m *Machine) Next(now time.Time, limit int) []Send {
 			}
 			it.attempts++
 			m.token++
-			it.inflight, it.again, it.token = true, false, m.token
+			it.inflight, it.resend, it.token = true, false, m.token
 			sends = append(sends, Send{Work: it.work, Attempt: it.attempts, token: m.token})
 		}
-		m.settle(l)
+		m.reschedule(l)
 	}
 	return sends
 }
@@ -400,16 +401,16 @@ func (m *Machine) repeat(now time.Time) {
 	for len(m.timers[changes]) > 0 && !m.timers[changes][0].at.After(now) {
 		l := m.timers[changes][0]
 		l.repeat(now, &m.cfg, m.cfg.Retries)
-		m.settle(l)
+		m.reschedule(l)
 	}
 	for len(m.timers[deletions]) > 0 && !m.timers[deletions][0].at.After(now) {
-		left := m.pace.left(now)
+		left := m.pace.available(now)
 		if left == 0 {
 			return
 		}
 		l := m.timers[deletions][0]
 		m.pace.tokens -= float64(l.repeat(now, &m.cfg, left))
-		m.settle(l)
+		m.reschedule(l)
 	}
 }
 
@@ -495,7 +496,7 @@ func (m *Machine) Hasten(now time.Time, consumer string) {
 		if limit := now.Add(m.cfg.Base); l.next.After(limit) {
 			l.next = limit
 		}
-		m.settle(l)
+		m.reschedule(l)
 	}
 }
 
@@ -518,9 +519,9 @@ func (m *Machine) find(consumer, id string) (*lane, *item) {
 	return nil, nil
 }
 
-// settle puts a lane where it belongs after a change: among the ready ones,
+// reschedule puts a lane where it belongs after a change: among the ready ones,
 // among the timers, or, when nothing is left of it, nowhere.
-func (m *Machine) settle(l *lane) {
+func (m *Machine) reschedule(l *lane) {
 	if l.sendable(m.cfg.Window) && !l.listed {
 		l.listed = true
 		m.ready[l.class] = append(m.ready[l.class], l)
@@ -542,14 +543,14 @@ func (m *Machine) settle(l *lane) {
 	}
 }
 
-// pause is the time between an attempt and the next.
-func (m *Machine) pause(l *lane, attempts int) time.Duration {
-	d := backoff(m.cfg.Base, m.cfg.most(l.class), attempts)
+// retryPause returns the time between an attempt and the next.
+func (m *Machine) retryPause(l *lane, attempts int) time.Duration {
+	d := backoff(m.cfg.Base, m.cfg.maxPause(l.class), attempts)
 	return time.Duration(float64(d) * (0.75 + m.cfg.Jitter()/2))
 }
 
-// most is the longest pause.
-func (c *Config) most(of class) time.Duration {
+// maxPause returns the longest pause between two attempts.
+func (c *Config) maxPause(of class) time.Duration {
 	if of == deletions {
 		return c.DeleteMax
 	}

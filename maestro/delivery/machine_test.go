@@ -96,7 +96,7 @@ func TestMachine(t *testing.T) {
 				case "forget":
 					m.Forget(w)
 				case "heard":
-					m.Heard(w.Consumer)
+					m.RecordContact(w.Consumer)
 				case "published":
 					m.Sent(now, open[w.Consumer+"/"+w.ID], w, Published)
 				default:

@@ -252,7 +252,7 @@ func (w *world) answer(rt *rapid.T) {
 // ingest takes a status as maestro.decideStatus does.
 func (w *world) ingest(s Work) {
 	k := key{s.Consumer, s.ID}
-	w.m.Heard(s.Consumer)
+	w.m.RecordContact(s.Consumer)
 	want, exists := w.wanted[k]
 	switch {
 	case !exists:

@@ -59,8 +59,8 @@ func New(o Options) *Tracker {
 	return c
 }
 
-// Heard notes an event of an agent. It does not wait for the database.
-func (c *Tracker) Heard(consumer string) {
+// RecordContact notes an event of an agent. It does not wait for the database.
+func (c *Tracker) RecordContact(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
