@@ -14,7 +14,7 @@ import (
 	"atoll.dev/maestro/wire"
 )
 
-// askingQueue is what runAsking is to do: ask all agents, or some.
+// askingQueue has the agents that runAsking must ask: all, or some.
 type askingQueue struct {
 	woken chan struct{}
 
@@ -27,6 +27,7 @@ func newAskingQueue() *askingQueue {
 	return &askingQueue{woken: make(chan struct{}, 1), some: map[string]bool{}}
 }
 
+// add queues consumers, or all when none is named.
 func (q *askingQueue) add(consumers ...string) {
 	q.mu.Lock()
 	q.all = q.all || len(consumers) == 0
@@ -40,6 +41,7 @@ func (q *askingQueue) add(consumers ...string) {
 	}
 }
 
+// take empties the queue and returns its content.
 func (q *askingQueue) take() (all bool, some map[string]bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -48,22 +50,22 @@ func (q *askingQueue) take() (all bool, some map[string]bool) {
 	return all, some
 }
 
-// askStatuses has every agent compare what it holds with ours, soon.
+// askStatuses queues a request to every agent to compare its works and statuses.
 func (s *Server) askStatuses() { s.asking.add() }
 
-// askStatusesOf has one agent do so, of whose statuses some were dropped.
+// askStatusesOf queues such a request to one agent, after some of its statuses were dropped.
 func (s *Server) askStatusesOf(consumer string) { s.asking.add(consumer) }
 
-// An agent that speaks digests is asked again when it says nothing, and at
-// last in the other form: its cluster may have another agent now.
+// An agent that compares by digests and does not answer gets further requests, and at
+// last a request in the form of lists: its cluster may have another agent now.
 const (
 	askAgain = 3 * time.Second
 	askTries = 3
 )
 
-// A question that was not sent is repeated after askRetry, twice that and so on
-// up to askRetryMax. An agent of whose statuses some were dropped is asked once
-// in overflowPause: its answer is a burst of statuses, too.
+// The server repeats an unsent request after askRetry, twice that and so on up to
+// askRetryMax. After dropped statuses it asks an agent at most once in overflowPause,
+// since the answer is again a burst of statuses.
 const (
 	askRetry      = 100 * time.Millisecond
 	askRetryMax   = time.Minute
@@ -71,21 +73,20 @@ const (
 	asksAtOnce    = 8
 )
 
-// asked are the agents that are to be asked, or whose digest has not come. It
-// belongs to runAsking.
+// asked is the state of the request to one agent: not sent yet, or not answered yet.
+// Only runAsking uses it.
 type asked struct {
 	at, due  time.Time
 	tries    int
-	lists    bool // it compares by lists: one question, and no answer to wait for
-	failures int  // of sending, in a row
+	lists    bool // it compares by lists: one request, and no answer to wait for
+	failures int  // failed sends in a row
 }
 
-// runAsking asks agents for their statuses when told to: after the broker or
-// the database was away, or another server died, whatever agents reported
-// meanwhile may be lost.
+// runAsking sends the queued requests to agents until ctx ends. Statuses may be lost
+// after an outage of the broker or the database, or the death of another server.
 func (s *Server) runAsking(ctx context.Context) error {
 	open := map[string]asked{}
-	lastSome := map[string]time.Time{} // when an agent was asked because of an overflow
+	lastSome := map[string]time.Time{} // time of the last request to an agent because of dropped statuses
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -115,8 +116,8 @@ func (s *Server) runAsking(ctx context.Context) error {
 	}
 }
 
-// plan brings open up to date: it drops the agents that have answered, and adds
-// all agents that have bundles, or some of them.
+// plan updates open: it removes the agents that have answered, and adds all agents that
+// have bundles, or the agents in some.
 func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open map[string]asked,
 	lastSome map[string]time.Time) error {
 	if len(open) == 0 && !all && len(some) == 0 {
@@ -163,8 +164,8 @@ func (s *Server) plan(ctx context.Context, all bool, some map[string]bool, open 
 	return nil
 }
 
-// askDue asks the agents whose time has come, some at the same time. That one
-// cannot be asked delays no other.
+// askDue sends the due requests, asksAtOnce at the same time. A failed request delays no
+// other agent's.
 func (s *Server) askDue(ctx context.Context, open map[string]asked) {
 	now := time.Now()
 	var mu sync.Mutex
@@ -196,8 +197,8 @@ func (s *Server) askDue(ctx context.Context, open map[string]asked) {
 	_ = group.Wait() // each has handled its error
 }
 
-// askOne asks one agent. It returns whether to wait for an answer or to try
-// again, and until when.
+// askOne sends one agent a request. It returns the new state of the request, and false
+// when the request is finished: no answer and no retry is to come.
 func (s *Server) askOne(ctx context.Context, name string, a asked) (next asked, wait bool, err error) {
 	now := time.Now()
 	if a.lists || a.tries == askTries {
@@ -222,8 +223,8 @@ func (s *Server) askOne(ctx context.Context, name string, a asked) (next asked, 
 	return a, wait, err
 }
 
-// askConsumer asks one agent in the form that all agents know, about some
-// bundles or all.
+// askConsumer asks one agent by a status resync request, which all agents support, for
+// the statuses of the bundles in ids, or of all when ids is nil.
 func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string) error {
 	hashes, err := s.ledger.StatusHashes(ctx, consumer, ids)
 	if err != nil {
@@ -245,8 +246,8 @@ func (s *Server) askConsumer(ctx context.Context, consumer string, ids []string)
 	return nil
 }
 
-// hashBytes is how much data a status resync request to a consumer may have. The
-// broker's limit is for the whole message.
+// hashBytes returns the largest size of the data of a status resync request to a consumer.
+// The broker's limit is for the whole message.
 func (s *Server) hashBytes(consumer string) (int, error) {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return bytesPerRequest, nil
@@ -259,8 +260,8 @@ func (s *Server) hashBytes(consumer string) (int, error) {
 	return min(bytesPerRequest, s.bus.Limit()-size), err
 }
 
-// Limits of one status resync request, for brokers that take more. A broker that
-// does not say what it takes may take 128 KB.
+// Limits of one status resync request, for brokers that accept more. A broker that does
+// not announce its limit may accept only 128 KB.
 const (
 	hashesPerRequest = 1000
 	bytesPerRequest  = 96 << 10

@@ -16,8 +16,8 @@ import (
 	"atoll.dev/store"
 )
 
-// Each of these is one transaction: the bundle, its ledger, its history. They
-// return after the commit (I5).
+// Each of these functions changes a bundle, its ledger and its history in one
+// transaction, and returns after the commit (I5).
 
 // createBundle stores a new bundle.
 func (s *Server) createBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
@@ -67,8 +67,8 @@ func (s *Server) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (versi
 	return d.Version, err
 }
 
-// adopt makes a work that its agent holds already, and nobody had, that of the
-// new bundle: the bundle goes on above the generation that the agent has.
+// adopt joins a new bundle with an unknown work of the same id, if its agent holds one:
+// the bundle gets a generation above the one that the agent has.
 func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document, error) {
 	var theirs int64
 	err := tx.QueryRow(ctx, `delete from unknown_work where consumer = $1 and id = $2 returning generation`, d.Scope,
@@ -83,7 +83,7 @@ func adopt(ctx context.Context, tx *store.Tx, d store.Document) (store.Document,
 	return raised, err
 }
 
-// updateBundle gives a bundle another content.
+// updateBundle replaces the content of a bundle. Equal content changes nothing.
 func (s *Server) updateBundle(ctx context.Context, req bundle.Request) (version int64, err error) {
 	if err := s.accepting(); err != nil {
 		return 0, err
@@ -115,8 +115,8 @@ func (s *Server) updateBundle(ctx context.Context, req bundle.Request) (version 
 	return version, err
 }
 
-// deleteBundle orders the deletion of a bundle for its source. A bundle that
-// is not there, or is going already, is no error.
+// deleteBundle orders the deletion of a bundle for its source. It succeeds when the
+// bundle does not exist or is already under deletion.
 func (s *Server) deleteBundle(ctx context.Context, req bundle.Request) error {
 	return s.orderDeletion(ctx, req.Record.ID, func(d store.Document) error {
 		have, err := bundle.SpecOf(d)
@@ -130,7 +130,8 @@ func (s *Server) deleteBundle(ctx context.Context, req bundle.Request) error {
 	})
 }
 
-// deleteBundleREST does so for an operator.
+// deleteBundleREST orders the deletion of a bundle for an operator, at the version of
+// ifMatch unless that is 0.
 func (s *Server) deleteBundleREST(ctx context.Context, id string, ifMatch int64) error {
 	return s.orderDeletion(ctx, id, func(d store.Document) error {
 		if ifMatch != 0 && ifMatch != d.Version {
@@ -140,7 +141,8 @@ func (s *Server) deleteBundleREST(ctx context.Context, id string, ifMatch int64)
 	})
 }
 
-func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Document) error) error {
+// orderDeletion orders the deletion of a bundle, unless check refuses it.
+func (s *Server) orderDeletion(ctx context.Context, id string, check func(store.Document) error) error {
 	if err := s.accepting(); err != nil {
 		return err
 	}
@@ -149,7 +151,7 @@ func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Do
 			return err
 		}
 		d, changed, err := tx.Update(ctx, bundle.Kind, id, 0, func(d *store.Document) error {
-			if err := may(*d); err != nil {
+			if err := check(*d); err != nil {
 				return err
 			}
 			bundle.DecideDelete(d, time.Now())
@@ -171,8 +173,8 @@ func (s *Server) orderDeletion(ctx context.Context, id string, may func(store.Do
 	return err
 }
 
-// publishSpec takes a spec event of a source and returns the version that the
-// bundle has now; 0 after a deletion.
+// publishSpec applies a spec event of a source, and returns the bundle's new version;
+// 0 after a deletion.
 func (s *Server) publishSpec(ctx context.Context, eventType string, req bundle.Request) (version int64, err error) {
 	switch eventType {
 	case work.SpecCreate:

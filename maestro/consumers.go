@@ -49,8 +49,8 @@ func (s *Server) createConsumer(ctx context.Context, req api.ConsumerCreate) (st
 	if err != nil {
 		return d, err
 	}
-	// Its agent may be there, from before the database was lost, and hold works
-	// (I8). Nobody else asks it; one that is away says it when it comes.
+	// The agent may already run and hold works, from before the database was lost (I8).
+	// Only this request makes it compare; an agent that is away compares when it connects.
 	if err := s.sendDigest(ctx, name, work.DigestAnswer{Ask: true}); err != nil {
 		s.log.LogAttrs(ctx, slog.LevelDebug, "the agent of a new consumer was not asked", slog.String("consumer", name),
 			slog.Any("error", err))
@@ -82,8 +82,8 @@ func (s *Server) patchConsumer(ctx context.Context, id string, ifMatch int64, re
 	return d, err
 }
 
-// deleteConsumer removes a consumer that has no bundles, bundles under
-// deletion included. One that is not there is no error.
+// deleteConsumer removes a consumer. It refuses a consumer with bundles, also bundles
+// under deletion, and succeeds when the consumer does not exist.
 func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) error {
 	if err := s.accepting(); err != nil {
 		return err
@@ -130,9 +130,9 @@ func (s *Server) deleteConsumer(ctx context.Context, id string, ifMatch int64) e
 	})
 }
 
-// observed adds to a consumer's REST form what is no content of it: when it
-// was last heard, and what is known of what it holds.
-func observed(d store.Document, h ledger.Holdings) (json.RawMessage, error) {
+// withObserved returns a consumer's REST form with the observed members: the time of the
+// agent's last event, the time of its last comparison, and its number of unknown works.
+func withObserved(d store.Document, h ledger.Holdings) (json.RawMessage, error) {
 	if h == (ledger.Holdings{}) {
 		return d.Wire, nil
 	}

@@ -18,15 +18,14 @@ import (
 	"atoll.dev/store"
 )
 
-// Resync by digests, docs/decisions/021: an agent of ours and this server
-// compare one hash of all that they hold, then hashes of buckets, and list
-// only what is in buckets that differ. Each message is judged by itself and by
-// the ledger as it is, so one that is lost, late, doubled or wrong costs a
-// repetition and nothing else; in particular nothing is deleted because of it
-// that is not under deletion anyway.
+// Resync by digests, docs/decisions/021: an Atoll agent and this server compare one
+// hash of all works, then hashes of buckets, and list only the works of buckets that
+// differ. The server handles each message by itself and with the present ledger. So a
+// lost, late, duplicate or wrong message costs a repetition, and never deletes a work
+// that is not under deletion.
 
-// answerDigest says whether the agent holds what it should, or by which
-// buckets to find out what it does not.
+// answerDigest compares the agent's digest with the ledger. It answers that both are the
+// same, or sends the hashes of the buckets, by which the agent finds those that differ.
 func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time, theirs work.Digest) error {
 	if err := s.ledger.RecordDigestUse(ctx, consumer); err != nil {
 		return err
@@ -44,7 +43,7 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 	switch {
 	case a.Same:
 	case theirs.Works == 0:
-		// It has nothing to list; all buckets of nothing are known.
+		// The agent holds no works, so its lists of all buckets are known to be empty.
 		if err := s.answerWorks(ctx, consumer, at, work.BucketWorks{Buckets: []int{0}}); err != nil {
 			return err
 		}
@@ -58,13 +57,14 @@ func (s *Server) answerDigest(ctx context.Context, consumer string, at time.Time
 		}
 	}
 	if err := s.sendDigest(ctx, consumer, a); err != nil {
-		// When the broker is back all agents are asked.
+		// When the broker is back, the server asks all agents to compare.
 		s.log.LogAttrs(ctx, slog.LevelDebug, "digest not answered", slog.String("consumer", consumer),
 			slog.Any("error", err))
 	}
 	return nil
 }
 
+// sendDigest sends an agent the answer to its digest, or a request for one.
 func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestAnswer) error {
 	data, err := json.Marshal(a)
 	if err != nil {
@@ -81,15 +81,16 @@ func (s *Server) sendDigest(ctx context.Context, consumer string, a work.DigestA
 	})
 }
 
-// answerWorks takes all works that an agent holds in some buckets.
+// answerWorks compares all works that an agent holds in some buckets with the ledger, sends the
+// differing works, and asks for the differing statuses.
 func (s *Server) answerWorks(ctx context.Context, consumer string, at time.Time, b work.BucketWorks) error {
 	scope := ledger.NewScope(b.Bits, b.Buckets)
 	var versions []work.SpecVersion
 	states := make([]work.WorkState, 0, len(b.Works))
-	other := map[string]bool{} // of another life of our database
+	other := map[string]bool{} // works of another life of the database
 	for _, w := range b.Works {
 		if !scope.Has(w.ID) {
-			continue // what is not asked for says nothing about what is missing
+			continue // the list is complete for the scope only
 		}
 		versions = append(versions, work.SpecVersion{ID: w.ID, Version: w.Version})
 		states = append(states, w)
@@ -128,8 +129,8 @@ func idsOf(hashes []work.StatusHash) []string {
 	return ids
 }
 
-// differingStatuses lists the works of which the agent has another status than
-// the one that was taken.
+// differingStatuses returns the works whose status on the agent differs from the stored
+// one, with the stored hashes.
 func differingStatuses(ours, theirs []work.WorkState) []work.StatusHash {
 	have := make(map[string]work.WorkState, len(ours))
 	for _, w := range ours {
@@ -144,7 +145,7 @@ func differingStatuses(ours, theirs []work.WorkState) []work.StatusHash {
 	return differ
 }
 
-// checkBuckets refuses a list of works that no comparison asked for.
+// checkBuckets refuses a list of works with impossible buckets or ids.
 func checkBuckets(b work.BucketWorks) error {
 	if b.Bits < 0 || b.Bits > digest.MaxBits || len(b.Buckets) > 1<<b.Bits {
 		return digest.ErrForm

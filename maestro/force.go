@@ -19,10 +19,10 @@ import (
 	"atoll.dev/store"
 )
 
-// maxReason bounds what a person may say in an audit record.
+// maxReason is the largest length in bytes of a reason in an audit record.
 const maxReason = 1024
 
-// reasonFrom reads why a person does what cannot be undone.
+// reasonFrom reads the operator's reason for an action that cannot be undone.
 func reasonFrom(q url.Values, what string) (string, error) {
 	reason := strings.TrimSpace(q.Get("reason"))
 	switch {
@@ -65,10 +65,10 @@ func (s *Server) deleteBundleHTTP(w http.ResponseWriter, r *http.Request) error 
 	return nil
 }
 
-// forceDelete ends a bundle without its agent's confirmation, for an operator
-// who knows that there will be none: the bundle goes, its tombstone stays until
-// an agent has confirmed, and the record of who did it and why is written in
-// the same transaction. A bundle that is not there is no error.
+// forceDelete removes a bundle without its agent's confirmation, for an operator who
+// knows that the agent will not confirm. One transaction removes the bundle, leaves a
+// tombstone until an agent confirms, and records the operator and the reason. It
+// succeeds when the bundle does not exist.
 func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reason string) error {
 	if err := s.accepting(); err != nil {
 		return err
@@ -120,14 +120,14 @@ func (s *Server) forceDelete(ctx context.Context, id string, ifMatch int64, reas
 	return nil
 }
 
-// sendTombstone orders an agent once to delete a work that has a tombstone. When that is
-// lost, the agent's next comparison finds the tombstone.
+// sendTombstone sends an agent one order to delete a work that has a tombstone. When the
+// order is lost, the agent's next comparison finds the tombstone.
 func (s *Server) sendTombstone(ctx context.Context, consumer string, h ledger.Work) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if err := s.publish(ctx, consumer, wire.EncodeTombstone(consumer, h.ID, h.Generation, s.opts.SourceID,
 		time.Now())); err != nil {
-		s.log.LogAttrs(ctx, slog.LevelDebug, "agent not told of a deletion", slog.String("consumer", consumer),
+		s.log.LogAttrs(ctx, slog.LevelDebug, "order to delete a work not sent", slog.String("consumer", consumer),
 			slog.String("bundle", h.ID), slog.Any("error", err))
 	}
 }

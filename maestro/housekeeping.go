@@ -12,11 +12,11 @@ import (
 	"atoll.dev/store"
 )
 
-// Housekeeping deletes rows that nobody can ask for any more: of the feed, of
-// the history, of the ledger. Each of the servers that share a database tries
-// each task; the row of a task says when it ran last, so one of them runs it.
-// A task deletes all that is due, in small transactions with pauses, beside
-// delivery and never in its way.
+// Housekeeping deletes rows that no client and no server needs any more, from the
+// feed, the history and the ledger. Each server that shares a database tries each
+// task; the row of a task has the time of its last run, so one server runs it. A
+// task deletes all due rows in small transactions with pauses, so that it does not
+// slow delivery.
 const housekeepingSchema = `
 create table housekeeping (
 	task   text primary key,
@@ -26,36 +26,36 @@ create table housekeeping (
 
 const (
 	housekeepingEvery = 10 * time.Minute
-	housekeepingTick  = time.Minute // between two tries
+	housekeepingTick  = time.Minute // between two looks at the tasks
 	purgeBatch        = 2000        // rows of one transaction
 	manifestBatch     = 200         // bundles of one transaction; one may have 500 KB
 	purgePause        = 100 * time.Millisecond
 
-	// feedMemory is how old the cursor of a watch may be.
+	// feedMemory is the highest age of a watch's cursor.
 	feedMemory = 24 * time.Hour
 
-	// manifestAge is how long the manifests of a deleted bundle are kept, Secrets
-	// among them: for watches that are connected, or come back soon.
+	// manifestAge is how long a deleted bundle keeps its manifests, Secrets among them:
+	// for watches that are connected or reconnect soon.
 	manifestAge = 10 * time.Minute
 
-	// trailAge is how long it is recorded who changed a document. Nothing reads
-	// it but the store, within seconds, when the answer to a commit was lost;
-	// the rest of the day is for people. The lifecycle manager has the history
-	// of what customers ordered.
+	// trailAge is how long the history keeps the author of a change. The store reads it
+	// within seconds, when the answer to a commit was lost; people read it for the rest
+	// of the day. CLM has the history of customers' orders.
 	trailAge = 24 * time.Hour
-	// operatorAge is how long it is recorded what an operator ended, deleted or
-	// had adopted, and why.
+	// operatorAge is how long the history keeps an operator's forced deletions and
+	// adoptions, with their reasons.
 	operatorAge = 400 * 24 * time.Hour
 
-	// tombstoneAge is how long a confirmed deletion is remembered: an agent that
-	// brings the work back, from an old message or a backup of its cluster, is
-	// told to delete it again. Above maxTombstones the oldest are forgotten
-	// before: what an agent brings back then is an unknown work, and stays.
-	// Deletions that an operator ended and no agent confirmed are kept.
+	// tombstoneAge is how long the ledger keeps a confirmed deletion. When an agent gets
+	// the work back, from an old message or a backup of its cluster, the server orders
+	// the deletion again. Above maxTombstones the oldest tombstones are deleted earlier:
+	// then such a work is an unknown work, and stays applied. Tombstones of forced
+	// deletions that no agent has confirmed are kept.
 	tombstoneAge  = 30 * 24 * time.Hour
 	maxTombstones = 100_000
 )
 
+// runHousekeeping runs the due tasks until ctx ends.
 func (s *Server) runHousekeeping(ctx context.Context) error {
 	tasks := map[string]func(context.Context) error{
 		"feed": func(ctx context.Context) error {
@@ -87,7 +87,7 @@ func (s *Server) runHousekeeping(ctx context.Context) error {
 	}
 }
 
-// claimTask says whether a task is due and this server's to run.
+// claimTask reports whether a task is due and no other server has claimed its run.
 func (s *Server) claimTask(ctx context.Context, name string) (mine bool, err error) {
 	err = s.store.Tx(ctx, func(tx *store.Tx) error {
 		tag, err := tx.Exec(ctx, `insert into housekeeping as h (task, ran_at) values ($1, now())
@@ -98,9 +98,9 @@ func (s *Server) claimTask(ctx context.Context, name string) (mine bool, err err
 	return mine, err
 }
 
-// purge runs a statement, whose last argument is how many rows it may change,
-// until it finds less than half as many, with pauses that leave the database to
-// others for at least as long as it works here.
+// purge runs a statement, whose last argument is the largest number of rows to change,
+// until it changes less than half as many. It pauses between two runs at least as long
+// as the last run took, so that the database has time for others.
 func (s *Server) purge(ctx context.Context, what string, batch int, sql string, args ...any) error {
 	args = append(args, batch)
 	for total := int64(0); ; {
@@ -116,7 +116,7 @@ func (s *Server) purge(ctx context.Context, what string, batch int, sql string, 
 		}
 		if total += n; n < int64(batch)/2 {
 			if total > 0 {
-				s.log.LogAttrs(ctx, slog.LevelDebug, "rows purged that nobody can ask for", slog.String("what", what),
+				s.log.LogAttrs(ctx, slog.LevelDebug, "expired rows purged", slog.String("what", what),
 					slog.Int64("rows", total))
 			}
 			return nil
@@ -127,10 +127,10 @@ func (s *Server) purge(ctx context.Context, what string, batch int, sql string, 
 	}
 }
 
-// dropManifests empties the specs of deleted bundles. Their documents stay for
-// feedMemory, so that a watch that comes back is told of the deletion. It
-// changes them in place: no version, no entry of the feed. It goes on where it
-// ended, less a while in which transactions may have been open.
+// dropManifests removes the manifests from the specs of deleted bundles. The documents
+// stay for feedMemory, so that a watch that reconnects sees the deletion. dropManifests
+// changes them in place, without a new version or an entry in the feed. It continues
+// 10 minutes before the end of its last run, since transactions may have been open then.
 func (s *Server) dropManifests(ctx context.Context) error {
 	const done = "manifests, done"
 	var from, to time.Time
@@ -165,10 +165,10 @@ func (s *Server) dropManifests(ctx context.Context) error {
 	})
 }
 
-// trimHistory deletes old records of changes, and very old ones of what
-// operators did. It looks at the oldest records only, which the primary key
-// has first. Before there was a trail, records had the content of bundles,
-// Secrets included; those go by the same rule.
+// trimHistory deletes old records of changes, and very old records of operators'
+// actions. It reads the oldest records only, which are first in the primary key. Records
+// of older versions of Maestro have the content of bundles, Secrets included; the same
+// rule deletes them.
 func (s *Server) trimHistory(ctx context.Context) error {
 	const changes = `delete from history where (xid, seq) in (select xid, seq from history where version > 0 order by xid, seq limit $2)
 		and at < now() - $1::interval`
@@ -179,8 +179,8 @@ func (s *Server) trimHistory(ctx context.Context) error {
 	return s.purge(ctx, "records of operators", purgeBatch, all, operatorAge)
 }
 
-// purgeTombstones deletes confirmed deletions from the ledger: the old ones,
-// and the oldest of too many.
+// purgeTombstones deletes tombstones of confirmed deletions from the ledger: those older
+// than tombstoneAge, and the oldest above maxTombstones.
 func (s *Server) purgeTombstones(ctx context.Context) error {
 	var before time.Time
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {

@@ -16,13 +16,13 @@ import (
 	"atoll.dev/store"
 )
 
-// Bounds of a page.
+// Default and largest number of items of a page.
 const (
 	defaultSize = 100
 	maxSize     = 65500
 )
 
-// list is what a request wants of a list.
+// list has the parameters of a list request.
 type list struct {
 	page, size int
 	filter     *search.Filter
@@ -30,6 +30,7 @@ type list struct {
 	fields     rest.Fields
 }
 
+// parseList reads the parameters of a list request. An error is the client's.
 func parseList(r *http.Request, fields search.Schema) (list, error) {
 	l := list{}
 	q, err := url.ParseQuery(r.URL.RawQuery)
@@ -68,7 +69,7 @@ func parseNumber(q url.Values, name string, absent int) (int, error) {
 	return int(n), nil
 }
 
-// query is what the database is asked for.
+// query returns the store query of the page.
 func (l list) query(kind store.Kind) store.Query {
 	return store.Query{
 		Kind: kind, Where: store.Fragment(
@@ -88,11 +89,10 @@ func withEqual(f store.Fragment, column, value string) store.Fragment {
 	return f
 }
 
-// answer streams the page: its items go from the database to the client in
-// batches, all of one snapshot, so that a long page costs no more memory than
-// a short one. After the first byte an error cuts the connection: the rest
-// makes it an error of the handler, and half a list never looks like a whole
-// one. render makes the items of documents.
+// answer streams the page in batches from the database to the client, all from one
+// snapshot, so that a long page needs no more memory than a short one. render returns the
+// items of documents. After the first byte, an error of answer makes the server cut the
+// connection, so that a client never takes half a list for a whole one.
 func (l list) answer(w http.ResponseWriter, r *http.Request, s *store.Store, kind string, q store.Query,
 	render func(context.Context, []store.Document) ([]json.RawMessage, error)) error {
 	var out *rest.Body
@@ -172,8 +172,8 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
 		})
 }
 
-// consumerItems are the REST forms of consumers, with what is observed of them
-// for a client that asks for extensions.
+// consumerItems returns the REST forms of consumers. A client that asks for extensions
+// also gets the observed members.
 func (s *Server) consumerItems(r *http.Request, docs []store.Document) ([]json.RawMessage, error) {
 	items, names := make([]json.RawMessage, len(docs)), make([]string, len(docs))
 	for i, d := range docs {
@@ -187,13 +187,14 @@ func (s *Server) consumerItems(r *http.Request, docs []store.Document) ([]json.R
 		return nil, err
 	}
 	for i, d := range docs {
-		if items[i], err = observed(d, known[d.Name]); err != nil {
+		if items[i], err = withObserved(d, known[d.Name]); err != nil {
 			return nil, err
 		}
 	}
 	return items, nil
 }
 
+// parseWatch reports whether the request is a watch.
 func parseWatch(r *http.Request) (bool, error) {
 	text := r.URL.Query().Get("watch")
 	if text == "" {
@@ -206,7 +207,7 @@ func parseWatch(r *http.Request) (bool, error) {
 	return watch, nil
 }
 
-// find reads the document that the path names.
+// find reads the document whose id is in the path, or returns a not-found error that has name.
 func (s *Server) find(r *http.Request, kind store.Kind, name string) (store.Document, error) {
 	id := r.PathValue("id")
 	d, err := s.store.Get(r.Context(), kind, id)
@@ -216,8 +217,8 @@ func (s *Server) find(r *http.Request, kind store.Kind, name string) (store.Docu
 	return d, err
 }
 
-// ifMatch returns the version that a write insists on, or 0. If-Match: * wants
-// any version, but of a document that exists.
+// ifMatch returns the version that the write requires, or 0 for any version. With
+// If-Match: * any version will do, but the document must exist.
 func (s *Server) ifMatch(r *http.Request, kind store.Kind, name string) (int64, error) {
 	version, any, _, err := rest.ParseIfMatch(r)
 	if err != nil || !any {

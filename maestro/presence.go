@@ -13,11 +13,11 @@ import (
 	"atoll.dev/store"
 )
 
-// Servers that share a database and the stream of statuses know of each other
-// by a row that each renews. When one stops renewing it, what the broker had
-// given it and it had not committed is lost, since a broker keeps nothing for
-// who is gone; whoever takes its row away asks all agents to compare. A server
-// that acknowledged a status had committed it, so nothing else can be missing.
+// Servers that share a database and the stream of statuses each renew a row in
+// server_presence. When a server stops renewing its row, the statuses that the broker
+// gave it and that it had not committed are lost, since a broker keeps no messages of
+// a disconnected client. The server that deletes the row asks all agents to compare. A
+// server acknowledges a status after its commit, so no other status can be lost.
 const presenceSchema = `
 create table server_presence (
 	id       text primary key,
@@ -31,11 +31,11 @@ const (
 	deadAfter  = 2 * time.Second
 )
 
-// runPresence renews this server's row and looks after the others'.
+// runPresence renews this server's row and removes the rows of dead servers, until ctx ends.
 func (s *Server) runPresence(ctx context.Context) error {
 	tick := time.NewTicker(aliveEvery)
 	defer tick.Stop()
-	var well time.Time // since when each renewal came in time
+	var onTime time.Time // every renewal since then was on time
 	var last time.Time
 	for {
 		err := s.renew(ctx)
@@ -45,13 +45,13 @@ func (s *Server) runPresence(ctx context.Context) error {
 		now := time.Now()
 		switch {
 		case err != nil || now.Sub(last) > deadAfter/2:
-			// Who was held up cannot tell whether others are dead, or the
-			// database was.
-			well = now
+			// After a delay of its own, or an outage of the database, this server
+			// cannot know whether the other servers are dead.
+			onTime = now
 		}
 		if err == nil {
 			last = now
-			if now.Sub(well) >= deadAfter {
+			if now.Sub(onTime) >= deadAfter {
 				err = s.removeDeadServers(ctx)
 			}
 		}
@@ -67,8 +67,8 @@ func (s *Server) runPresence(ctx context.Context) error {
 	}
 }
 
-// renew renews this server's row, and finds out whether this is the server that
-// reports the presence of agents: of those alive, the one that began first.
+// renew renews this server's row, and decides whether this server reports the presence
+// of agents to CLM: the live server that started first does.
 func (s *Server) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, deadAfter/2)
 	defer cancel()
@@ -83,8 +83,8 @@ func (s *Server) renew(ctx context.Context) error {
 	return err
 }
 
-// removeDeadServers removes the rows of servers that stopped renewing them. Of several servers that
-// see one, one takes it, and asks.
+// removeDeadServers removes the rows of servers that stopped renewing them. The one server
+// that removes a row asks all agents to compare.
 func (s *Server) removeDeadServers(ctx context.Context) error {
 	var dead []string
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
@@ -97,10 +97,10 @@ func (s *Server) removeDeadServers(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("looking after other servers: %w", err)
+		return fmt.Errorf("removing dead servers: %w", err)
 	}
 	if len(dead) > 0 {
-		s.log.LogAttrs(ctx, slog.LevelWarn, "another server is gone; agents are asked for what it may have lost",
+		s.log.LogAttrs(ctx, slog.LevelWarn, "another server is gone; asking agents for statuses that it may have lost",
 			slog.Any("servers", dead))
 		s.metrics.deadServers.Add(float64(len(dead)))
 		s.askStatuses()
@@ -108,8 +108,8 @@ func (s *Server) removeDeadServers(ctx context.Context) error {
 	return nil
 }
 
-// markStopped lets the other servers find at once that this one has stopped: what the broker had
-// given to this server is lost also when it stops in good order.
+// markStopped makes the other servers treat this server as dead at once: statuses that the
+// broker gave it may be lost also when it stops in good order.
 func (s *Server) markStopped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -119,8 +119,8 @@ func (s *Server) markStopped(ctx context.Context) {
 	})
 }
 
-// readLife reads in which life the database is, which every cursor begins with:
-// a lost or restored one begins another.
+// readLife reads the database's life, the first part of every cursor. A database that was
+// rebuilt or restored has another life.
 func (s *Server) readLife(ctx context.Context) error {
 	page, err := s.store.List(ctx, store.Query{Kind: bundle.ConsumerKind, Limit: 1, WireOnly: true})
 	if err != nil {
@@ -134,8 +134,8 @@ func (s *Server) readLife(ctx context.Context) error {
 	return nil
 }
 
-// life is the life of the database in which generations count, as specs and
-// comparisons carry it.
+// life returns the database's life. Specs and comparisons carry it, since generations of
+// different lives cannot be compared.
 func (s *Server) life() string {
 	life, _ := s.dbLife.Load().(string)
 	return life

@@ -20,11 +20,11 @@ import (
 	"atoll.dev/store"
 )
 
-// The consumers that are reached over the broker are divided into slots, and each
-// slot has one holder: the server that delivers to its consumers. The lease of a
-// holder is a lock of its database session, so it ends at once with the process,
-// and within 3 s when its host vanishes; no clocks are compared. All servers
-// compute the same division from the list of those locks.
+// Consumers whose agents use the broker are divided into slots. Each slot has one
+// holder: the server that delivers to its consumers. The lease of a holder is an
+// advisory lock of its database session, so the lease ends at once with the process,
+// and within 3 s when the host vanishes; no clocks are compared. All servers compute
+// the same division from the list of those locks.
 const slotsSchema = `
 create table delivery_slot (
 	source text not null,
@@ -44,11 +44,12 @@ create table delivery_hint (
 const (
 	deliverySlots = 64
 	slotEvery     = 500 * time.Millisecond
-	// slotValid is for how long a holder may send after it began to ask whether it
-	// still is one: less than the database takes to notice that its host is gone.
+	// slotValid is how long a holder may send after it began to read the division: less
+	// than the time in which the database notices that the holder's host is gone.
 	slotValid = 2500 * time.Millisecond
 )
 
+// slotOf returns the slot of a consumer.
 func slotOf(consumer string) int {
 	h := fnv.New32a()
 	h.Write([]byte(consumer))
@@ -63,9 +64,10 @@ func wantedHolder(slot int, live []int64) int64 {
 	return owner
 }
 
-// divide decides which slots a server gives back and takes. live has the keys of
-// all servers, holders those of the slots. A slot is taken only from a holder
-// that is gone, and given only to another that lives.
+// divide decides which slots the server me gives back and which it takes. live has the
+// keys of all live servers, holders the key of each slot's holder. A server takes a slot
+// only when its holder is not live, and gives a slot back only when another live server
+// should hold it.
 func divide(me int64, live, holders []int64) (give, take []int) {
 	for slot, holder := range holders {
 		switch wanted := wantedHolder(slot, live); {
@@ -78,7 +80,7 @@ func divide(me int64, live, holders []int64) (give, take []int) {
 	return give, take
 }
 
-// slotLease is this server's part in the division. One goroutine uses it.
+// slotLease is this server's share of the slots. One goroutine uses it.
 type slotLease struct {
 	s     *Server
 	class int64 // of the locks of all servers with the same source
@@ -103,8 +105,8 @@ func (s *Server) runSlots(ctx context.Context) error {
 			s.delivery.setHeldSlots(nil, time.Time{})
 			return nil
 		}
-		// Nothing is sent meanwhile, and nothing is forgotten: mostly the slots
-		// are this server's again a moment later.
+		// The server sends nothing meanwhile and keeps its works in memory: mostly it
+		// holds the same slots again a moment later.
 		s.log.LogAttrs(ctx, slog.LevelWarn, "delivery is interrupted: the lease's session ended",
 			slog.Any("error", err))
 		if !sleep(ctx, leaseInterval) {
@@ -114,7 +116,7 @@ func (s *Server) runSlots(ctx context.Context) error {
 	}
 }
 
-// session makes a session, and holds slots for as long as it lives.
+// session opens a database session with the lease, and holds slots until the session fails or ctx ends.
 func (l *slotLease) session(ctx context.Context) error {
 	dial, cancel := context.WithTimeout(ctx, 2*time.Second)
 	conn, err := pgsession.Connect(dial, l.s.opts.DSN)
@@ -154,8 +156,8 @@ func (l *slotLease) session(ctx context.Context) error {
 	}
 }
 
-// refresh looks at the division, changes this server's part of it where it has to,
-// and tells the deliverer what it holds.
+// refresh reads the division, exchanges this server's slots where needed, and passes the
+// held slots and the hints to the deliverer.
 func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -165,7 +167,7 @@ func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("reading the division of delivery: %w", err)
 	}
 	if give, take := divide(l.key, live, holders); len(give)+len(take) > 0 || len(holders) < deliverySlots {
-		if len(give) > 0 { // nothing of a slot is sent once it is given back
+		if len(give) > 0 { // stop sending to the consumers of a slot before giving it back
 			for _, slot := range give {
 				holders[slot] = 0
 			}
@@ -177,11 +179,12 @@ func (l *slotLease) refresh(ctx context.Context, conn *pgx.Conn) error {
 	}
 	l.s.delivery.setHeldSlots(l.held(holders), begun.Add(slotValid))
 	if len(hints) > 0 {
-		l.s.delivery.hasten(hints)
+		l.s.delivery.requestCompare(hints...)
 	}
 	return nil
 }
 
+// held returns the slots of which this server is the holder.
 func (l *slotLease) held(holders []int64) []int {
 	held := []int{}
 	for slot, holder := range holders {
@@ -196,8 +199,8 @@ func (l *slotLease) held(holders []int64) []int {
 const liveSQL = `select objid::bigint from pg_locks where locktype = 'advisory' and granted and objsubid = 2 and objid <> 0
 	and classid = $1::bigint::oid and database = (select oid from pg_database where datname = current_database())`
 
-// readDivision reads the live servers, the slots' holders, and takes the hints about
-// consumers of this one.
+// readDivision reads the live servers and the holders of the slots, and removes and
+// returns the hints about consumers of this server.
 func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (live, holders []int64, hints []string, err error) {
 	err = conn.QueryRow(ctx, `select array(`+liveSQL+
 		`), array(select holder from delivery_slot where source = $2 order by slot),
@@ -219,7 +222,8 @@ func (l *slotLease) readDivision(ctx context.Context, conn *pgx.Conn) (live, hol
 	return live, holders, hints, err
 }
 
-// exchangeSlots gives and takes slots. One server does so at a time.
+// exchangeSlots gives back and takes slots in the database, one server at a time, and returns the new
+// holders.
 func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders []int64, err error) {
 	source := l.s.opts.SourceID
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -257,8 +261,8 @@ func (l *slotLease) exchangeSlots(ctx context.Context, conn *pgx.Conn) (holders 
 	return holders, err
 }
 
-// hintDelivery has the server that delivers to a consumer look for what its agent
-// lacks, within slotEvery.
+// hintDelivery stores a hint: within slotEvery the server that delivers to the consumer
+// reads its unacknowledged works and sends them.
 func (s *Server) hintDelivery(ctx context.Context, consumer string) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(
@@ -268,17 +272,17 @@ func (s *Server) hintDelivery(ctx context.Context, consumer string) error {
 	})
 }
 
-// heldSlots are the slots of a deliverer. Its owner has the deliverer's lock.
+// heldSlots has the slots of a deliverer. The deliverer's lock guards it.
 type heldSlots struct {
 	held  [deliverySlots]bool
-	until time.Time // it may send
+	until time.Time // the deliverer may send until then
 }
 
 func (h *heldSlots) serves(consumer string) bool { return h.held[slotOf(consumer)] }
 
-// hold tells the deliverer which slots it has, and until when it may send to
-// their consumers. What it knows of those that it has no more is dropped; what is
-// unacknowledged of new ones is read.
+// setHeldSlots sets the slots of the deliverer and the time until which it may send to
+// their consumers. It drops the works of lost slots, and requests the unacknowledged
+// works of gained slots from the ledger.
 func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 	var held [deliverySlots]bool
 	for _, slot := range slots {
@@ -308,14 +312,12 @@ func (d *deliverer) setHeldSlots(slots []int, until time.Time) {
 	}
 	d.requestCompare()
 	if d.s.opts.Topics.AgentEvents.Group == "" {
-		d.s.askStatuses() // comparisons that came while nobody delivered were answered by nobody
+		d.s.askStatuses() // no server answered comparisons that arrived while the slots had no holder
 	}
 }
 
-// hasten has what is unacknowledged of some consumers read and sent soon.
-func (d *deliverer) hasten(consumers []string) { d.requestCompare(consumers...) }
-
-// requestCompare has follow compare with the ledger: all consumers, or some.
+// requestCompare makes follow read the unacknowledged works of the named consumers from
+// the ledger, or of all consumers when none is named. It does not wait.
 func (d *deliverer) requestCompare(consumers ...string) {
 	d.mu.Lock()
 	d.compareAll = d.compareAll || len(consumers) == 0
@@ -329,7 +331,8 @@ func (d *deliverer) requestCompare(consumers ...string) {
 	}
 }
 
-// compareRequested compares what was asked for.
+// compareRequested carries out the requests of requestCompare. The works of named
+// consumers become due at once.
 func (d *deliverer) compareRequested(ctx context.Context) error {
 	d.mu.Lock()
 	all, some := d.compareAll, slices.Sorted(maps.Keys(d.compareSome))

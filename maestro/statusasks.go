@@ -9,25 +9,24 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// statusAsks asks agents for the statuses of works that were delivered again.
-// An agent that has such a work already ignores the delivery, so its lost
-// status is recovered by a status resync request only. A slow agent that is
-// still applying its works gains nothing by a request: so each agent is asked
-// at most once in askPause, about all its works at once, and only about those
-// that are not acknowledged then.
+// statusAsks asks agents for the statuses of works that were delivered again. An
+// agent that has such a work already ignores the delivery, so only a status resync
+// request recovers a lost status. A request does not help a slow agent that is still
+// applying its works. So statusAsks sends an agent at most one request in askPause,
+// for all its works that are unacknowledged then.
 type statusAsks struct {
 	s     *Server
 	woken chan struct{}
 
 	mu      sync.Mutex
 	waiting map[string]map[string]struct{} // consumer -> ids of works that were delivered again
-	last    map[string]time.Time           // when a consumer was asked, during askPause
+	last    map[string]time.Time           // time of the last request to a consumer; removed after askPause
 }
 
 const (
 	askPause   = 10 * time.Second
-	askTimeout = 5 * time.Second // of one consumer's request
-	askers     = 4               // consumers that are asked at the same time
+	askTimeout = 5 * time.Second // for one consumer's request
+	askers     = 4               // most requests at the same time
 )
 
 func newStatusAsks(s *Server) *statusAsks {
@@ -35,7 +34,7 @@ func newStatusAsks(s *Server) *statusAsks {
 		last: map[string]time.Time{}}
 }
 
-// add notes that works were delivered to a consumer again.
+// add records that works were delivered to a consumer again.
 func (a *statusAsks) add(consumer string, ids []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,8 +52,8 @@ func (a *statusAsks) add(consumer string, ids []string) {
 	}
 }
 
-// take returns the works of the consumers that may be asked now, and when the
-// next consumer may be asked: the zero time when none waits.
+// take removes and returns the works of the consumers that may get a request now, and
+// the time of the next request; the zero time when no consumer waits.
 func (a *statusAsks) take(now time.Time) (due map[string][]string, next time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,6 +79,7 @@ func (a *statusAsks) take(now time.Time) (due map[string][]string, next time.Tim
 	return due, next
 }
 
+// run sends the due requests until ctx ends.
 func (a *statusAsks) run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -107,13 +107,13 @@ func (a *statusAsks) run(ctx context.Context) error {
 	}
 }
 
-// ask asks one agent about those of the works that it has not acknowledged.
-// A request that fails is made good by the next delivery of the works.
+// ask asks one agent for the statuses of those works that it has not acknowledged.
+// After a failed request, the next delivery of the works causes another one.
 func (a *statusAsks) ask(ctx context.Context, consumer string, ids []string) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	ids, err := a.s.ledger.Unacknowledged(ctx, consumer, ids)
-	if err == nil && len(ids) > 0 { // without ids all statuses would be asked for
+	if err == nil && len(ids) > 0 { // a request without ids asks for all statuses
 		err = a.s.askConsumer(ctx, consumer, ids)
 	}
 	if err != nil {

@@ -25,13 +25,13 @@ import (
 	"atoll.dev/store"
 )
 
-// Unknown works are what agents hold and no bundle is there for: after the
-// database was lost, or put back (I8, docs/decisions/022). They stay applied.
-// A source that creates a bundle of the same id takes one over (adopt in
-// bundles.go); an operator can have one adopted for a source, with what its
-// agent holds, or deleted.
+// Unknown works are works that agents hold and that have no bundle, after the database
+// was lost or restored (I8, docs/decisions/022). They stay applied. A source adopts an
+// unknown work when it creates a bundle of the same id (adopt in bundles.go). An
+// operator can make the server adopt the work for a source, with the content that its
+// agent holds, or delete it.
 
-// unknownFields is what unknown works are searched and ordered by.
+// unknownFields are the fields by which clients search and order unknown works.
 var unknownFields = search.Schema{Table: "unknown_works", Fields: map[string]search.Field{
 	"id":            {SQL: "w.id", Type: search.Text},
 	"consumer_name": {SQL: "w.consumer", Type: search.Text},
@@ -97,8 +97,8 @@ func unknownPath(consumer, id string) string {
 	return api.BasePath + "/unknown-works/" + url.PathEscape(consumer) + "/" + url.PathEscape(id)
 }
 
-// deleteUnknown has an agent delete a work that no source has: a tombstone
-// takes its place, so that the agent is told until it has confirmed.
+// deleteUnknown orders an agent to delete an unknown work. A tombstone replaces the
+// unknown work, so that comparisons repeat the order until the agent has confirmed.
 func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 	reason, err := reasonFrom(r.URL.Query(), "a work is deleted that no source has asked to delete")
 	if err != nil {
@@ -161,12 +161,14 @@ func (s *Server) deleteUnknown(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// adoptWait is how long a request to adopt waits for the agent.
+// adoptWait is how long a request to adopt waits for the agent's answer.
 const adoptWait = 5 * time.Second
 
-// adoptUnknown makes a bundle of a work that no source has, for the source
-// that the request names, of what its agent holds. The wish is recorded first;
-// whoever gets the agent's answer, soon or when it is back, carries it out.
+// adoptUnknown creates a bundle for an unknown work, with the source of the request and
+// the content that the agent holds. It records the request and asks the agent for the
+// content; the server that receives the answer, now or when the agent is back, creates
+// the bundle. The answer is 201 with the bundle, or 202 when the agent has not answered
+// within adoptWait.
 func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 	var req api.Adoption
 	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
@@ -234,8 +236,8 @@ func (s *Server) adoptUnknown(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusAccepted, u)
 }
 
-// askSpecs asks an agent for works that it holds. One that is not ours drops
-// the question.
+// askSpecs asks an agent for the content of works that it holds. Agents of Open Cluster
+// Management ignore the request.
 func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 	data, err := json.Marshal(work.SpecsWanted{IDs: ids})
 	if err != nil {
@@ -258,7 +260,7 @@ func (s *Server) askSpecs(ctx context.Context, consumer string, ids []string) {
 	}
 }
 
-// askAdoptions asks an agent again for what is to be adopted of it.
+// askAdoptions asks an agent again for the works that operators want adopted.
 func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
 	var ids []string
 	err := s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
@@ -279,8 +281,8 @@ func (s *Server) askAdoptions(ctx context.Context, consumer string) error {
 	return err
 }
 
-// adoptHeldSpec makes a bundle of what an agent says it holds, if an operator has
-// asked for that; else the agent's word about specs counts nothing (I7).
+// adoptHeldSpec creates a bundle from the content that an agent holds, if an operator
+// has asked for it. Otherwise it changes nothing: an agent decides no spec (I7).
 func (s *Server) adoptHeldSpec(ctx context.Context, consumer string, m bus.Event) error {
 	var h work.HeldSpec
 	if err := rest.DecodeJSON(m.Data, &h); err != nil {
@@ -339,13 +341,12 @@ func (s *Server) adoptHeldSpec(ctx context.Context, consumer string, m bus.Event
 	return nil
 }
 
-// unknownChanged has the gauge of unknown works counted again, soon. One count
-// serves all comparisons of a few seconds: after a restore all agents compare
-// at once.
+// unknownChanged makes runUnknownGauge count the unknown works again within seconds. One
+// count serves many comparisons: after a restore all agents compare at the same time.
 func (s *Server) unknownChanged() { s.unknownStale.Store(true) }
 
-// runUnknownGauge keeps the gauge of unknown works: it counts when this server
-// changed them, and sometimes in case that another one did.
+// runUnknownGauge updates the gauge of unknown works until ctx ends: after changes by this
+// server, and every unknownEvery for changes by other servers.
 func (s *Server) runUnknownGauge(ctx context.Context) error {
 	tick := time.NewTicker(gaugeInterval)
 	defer tick.Stop()
@@ -366,8 +367,7 @@ func (s *Server) runUnknownGauge(ctx context.Context) error {
 	}
 }
 
-// unknownEvery is how often unknown works are counted that this server did not
-// change.
+// unknownEvery is the longest time between two counts of unknown works.
 const unknownEvery = time.Minute
 
 func (s *Server) countUnknown(ctx context.Context) error {

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/store"
 )
 
-// watchBundles streams changes of bundles.
+// watchBundles streams changes of bundles to a REST client until the client disconnects.
 func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	l, err := parseList(r, watchFields)
 	if err != nil {
@@ -42,18 +42,19 @@ func (s *Server) watchBundles(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// watchOptions has the server's limit count a watch for the account that the caller calls for.
+// watchOptions makes the server's limit count a watch for the account of the caller.
 func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
 	return rest.WatchOptions{Limits: s.watches, Caller: store.ActorFrom(r.Context()).Account}
 }
 
-// eventTypes are those of what a watcher sees. A first version is an addition;
-// that a watch may have missed the first one is why the two are hints.
+// eventTypes has the REST event type for each kind of watch event. A watch that missed a
+// document's first version gets Modified for a document that it has not seen, so Added
+// and Modified are hints.
 var eventTypes = map[store.WatchEventKind]rest.EventType{
 	store.Exists: rest.Added, store.Created: rest.Added, store.Updated: rest.Modified, store.Gone: rest.Deleted, store.Synced: rest.Bookmark,
 }
 
-// sendWatchEvent sends what a watcher sees.
+// sendWatchEvent sends one watch event to the client.
 func sendWatchEvent(stream *rest.Stream, event store.WatchEvent, fields rest.Fields) error {
 	if event.Kind == store.Progress {
 		stream.Advance(string(event.Cursor))
