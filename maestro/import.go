@@ -31,7 +31,7 @@ type ImportOptions struct {
 	Logger   *slog.Logger // default: discard
 }
 
-// ImportReport says what became of the rows of another Maestro's database.
+// ImportReport has the result of an import, for each table and remarkable row.
 type ImportReport struct {
 	Consumers ImportCount `json:"consumers"`
 	Bundles   ImportCount `json:"bundles"`
@@ -79,7 +79,7 @@ func Import(ctx context.Context, o ImportOptions) (ImportReport, error) {
 		return report, fmt.Errorf("import: connecting to the other database: %w", err)
 	}
 	defer from.Close(context.WithoutCancel(ctx))
-	// One state of it, whatever its server does meanwhile.
+	// One snapshot, so that the changes of a running server do not matter.
 	if _, err := from.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
 		return report, fmt.Errorf("import: %w", err)
 	}
@@ -107,7 +107,7 @@ type importer struct {
 	report *ImportReport
 }
 
-// rowFate is what became of one row.
+// rowFate is the result of one row.
 type rowFate struct {
 	present, deleting bool
 	refused           string // why
@@ -158,7 +158,7 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 			return err
 		}
 		if err != nil {
-			// One of them, at the database: they are taken one by one.
+			// A row of the batch failed in the database: import them one by one.
 			for n, r := range batch {
 				err := i.store.Tx(ctx, func(tx *store.Tx) (err error) {
 					fates[n], err = take(ctx, tx, r.row)
@@ -182,7 +182,7 @@ func (i *importer) table(ctx context.Context, name string, count *ImportCount, t
 	}
 }
 
-// fatal tells trouble with the database from trouble with a row.
+// fatal reports whether an error is about the database and not about one row.
 func fatal(ctx context.Context, err error) bool {
 	for _, e := range []error{store.ErrUnavailable, store.ErrFull, store.ErrTimeout, store.ErrUnknownOutcome,
 		store.ErrConflict} {
@@ -402,7 +402,7 @@ func ledgerOf(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.S
 	return err
 }
 
-// spec makes our record of their payload. Its errors say why that cannot be.
+// spec converts their payload to a bundle's spec, or returns why it cannot.
 func (r *theirResource) spec() (bundle.Spec, error) {
 	e := theirEvent(r.Payload)
 	s := bundle.Spec{
@@ -443,8 +443,8 @@ func (r *theirResource) spec() (bundle.Spec, error) {
 	return s, err
 }
 
-// status makes our record of their status; the zero record, with a note, of one
-// that cannot be used: its agent will say it again.
+// status converts their status. For a status that cannot be used it returns the zero
+// record and a note; the agent reports that status again.
 func (r *theirResource) status() (bundle.Status, []string) {
 	e := theirEvent(r.Status)
 	if len(e) == 0 || len(e["data"]) == 0 || string(e["data"]) == "null" {

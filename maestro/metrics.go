@@ -80,8 +80,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// publishing counts one Publish call; the function that it returns is called
-// at the end.
+// publishing counts one Publish call. The caller calls the returned function at the end.
 func (m *metrics) publishing() func(kind string, err error) {
 	start := time.Now()
 	m.grpcCalled.WithLabelValues("Publish").Inc()

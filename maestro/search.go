@@ -15,8 +15,8 @@ import (
 // consumers that it watches in one search.
 var searchLimits = search.Limits{Bytes: 512 << 10, Depth: 64, Terms: 200, Values: 20_000}
 
-// bundleFields is what bundles are searched and ordered by: the columns of the
-// original's table resources, on what our store keeps. The stored spec and
+// bundleFields are the fields by which clients search and order bundles: the columns of
+// the original's table resources, mapped to the store. The stored spec and
 // status are the CloudEvents that the original has in payload and status.
 var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.Field{
 	"id":            {SQL: "d.id", Type: search.Text},
@@ -36,15 +36,15 @@ var bundleFields = search.Schema{Table: "resources", Fields: map[string]search.F
 // labelIndex serves searches by labels: equality, in, and @>.
 var labelIndex = store.Index{Name: "labels", On: "gin ((spec->'metadata'->'labels') jsonb_path_ops)"}
 
-// searchStatistics tell the planner how common a source or a label is: it does
-// not learn that from an index on one kind. Without them a search by both went
+// searchStatistics give the planner the frequencies of sources and labels, which it does
+// not get from an index on one kind. Without them a search by both went
 // through all bundles of the source.
 const searchStatistics = `
 create statistics bundle_source on (spec->>'source') from document;
 create statistics bundle_labels on (spec->'metadata'->'labels') from document;
 `
 
-// consumerFields is the same of consumers.
+// consumerFields are the fields by which clients search and order consumers.
 var consumerFields = search.Schema{Table: "consumers", Fields: map[string]search.Field{
 	"id":         {SQL: "d.id", Type: search.Text},
 	"name":       {SQL: "d.name", Type: search.Text},
@@ -54,8 +54,8 @@ var consumerFields = search.Schema{Table: "consumers", Fields: map[string]search
 	"labels":     {SQL: "d.spec->'labels'", Type: search.JSON, Dotted: true, StringMaps: [][]string{{}}},
 }}
 
-// watchFields is what a watch can search by: what does not change while a
-// bundle lives, so that none leaves the watch unseen.
+// watchFields are the fields by which a watch can search. They never change, so no bundle
+// leaves a watch without an event.
 var watchFields = func() search.Schema {
 	s := search.Schema{Table: bundleFields.Table, Fields: map[string]search.Field{}}
 	for _, name := range []string{"id", "name", "source", "consumer_name", "created_at", "type"} {
@@ -64,7 +64,7 @@ var watchFields = func() search.Schema {
 	return s
 }()
 
-// parseSearch reads a search text against what can be searched.
+// parseSearch parses a search text and checks it against the searchable fields.
 func parseSearch(text string, fields search.Schema) (*search.Filter, error) {
 	q, err := search.Parse(text, searchLimits)
 	if err != nil {
@@ -88,9 +88,8 @@ func unsearchable(text string, err error) error {
 var sortable = map[search.Type]string{search.Text: "text", search.Int: "bigint", search.Time: "timestamptz",
 	search.Bool: "boolean", search.JSON: "jsonb"}
 
-// parseOrder reads "name, created_at desc". Without one the order is that of
-// creation, so that what is created while a client turns pages comes on the
-// last one.
+// parseOrder reads "name, created_at desc". The default is the order of creation, so that
+// documents which are created while a client reads pages appear on the last page.
 func parseOrder(text string, fields search.Schema) ([]store.Order, error) {
 	if strings.TrimSpace(text) == "" {
 		return []store.Order{{Expr: "d.created_at", Type: "timestamptz"}}, nil
@@ -114,7 +113,7 @@ func parseOrder(text string, fields search.Schema) ([]store.Order, error) {
 	return keys, nil
 }
 
-// matches says whether a watch's filter accepts a change.
+// matches reports whether a watch's filter accepts a change.
 func matches(f *search.Filter, c *store.Change) bool {
 	return f.Match(func(field string) any {
 		switch field {

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// query asks a session of its own for one row.
+// query runs a query of one row on a separate session, with a time limit.
 func query(ctx context.Context, conn *pgx.Conn, sql string, result any, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

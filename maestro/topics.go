@@ -5,12 +5,12 @@ import (
 	"atoll.dev/maestro/wire"
 )
 
-// specTopic is the topic of a consumer's works.
+// specTopic returns the topic of a consumer's works.
 func (s *Server) specTopic(consumer string) string {
 	return s.opts.Topics.SourceEvents.For(consumer).String()
 }
 
-// consumerOf returns the consumer whose topic an event came on.
+// consumerOf returns the consumer in an event's topic.
 func (s *Server) consumerOf(topic string) (string, bool) {
 	t, ok := s.opts.Topics.AgentEvents.Match(topic)
 	if !ok && s.opts.Topics.AgentBroadcast.Kind != "" {
@@ -19,7 +19,7 @@ func (s *Server) consumerOf(topic string) (string, bool) {
 	return t.Consumer, ok
 }
 
-// checkSize refuses a bundle that the broker would not take.
+// checkSize refuses a bundle whose event is too large for the broker.
 func (s *Server) checkSize(r bundle.Spec) error {
 	if s.bus == nil || s.bus.Limit() == 0 {
 		return nil

@@ -53,7 +53,7 @@ type Status struct {
 	ContentType    string          `json:"datacontenttype,omitempty"`
 	Consumer       string          `json:"clustername,omitempty"`
 	ID             string          `json:"resourceid,omitempty"`
-	Version        int64           `json:"resourceversion,omitempty"` // the generation that it is about
+	Version        int64           `json:"resourceversion,omitempty"` // the generation that the agent reported on
 	OriginalSource string          `json:"originalsource,omitempty"`
 	Sequence       string          `json:"sequenceid,omitempty"`
 	Hash           string          `json:"statushash,omitempty"`
@@ -64,11 +64,10 @@ type Status struct {
 // VersionAt returns the version that sources see of a generation.
 func (r *Spec) VersionAt(generation int64) int64 { return max(0, generation-r.Offset) }
 
-// observedVersion returns the version that the status is about, as sources see
-// it.
+// observedVersion returns the source's version of the generation that the agent reported on.
 func (s *Status) observedVersion() int64 { return max(0, s.Version-s.Offset) }
 
-// Begin gives a bundle of an id that was deleted before the version 1.
+// Begin sets the version of a new bundle to 1 when its id was used by a deleted bundle.
 func Begin(d *store.Document) error {
 	if d.Generation == 1 {
 		return nil
@@ -84,7 +83,7 @@ func Begin(d *store.Document) error {
 
 func (s *Status) IsEmpty() bool { return len(s.Data) == 0 }
 
-// Data is the data of a spec event, with what we only pass on left raw.
+// Data is the data of a spec event. Members that Maestro only passes on stay raw.
 type Data struct {
 	Manifests       []json.RawMessage `json:"manifests"`
 	DeleteOption    json.RawMessage   `json:"deleteOption,omitempty"`
@@ -92,15 +91,14 @@ type Data struct {
 	Executer        json.RawMessage   `json:"executer,omitempty"`
 }
 
-// StatusData is the data of a status event, likewise.
+// StatusData is the data of a status event. Members that Maestro only passes on stay raw.
 type StatusData struct {
 	Bundle         json.RawMessage   `json:"manifestBundle,omitempty"`
 	Conditions     []json.RawMessage `json:"conditions,omitempty"`
 	ResourceStatus []json.RawMessage `json:"resourceStatus,omitempty"`
 }
 
-// Deleted says whether the agent reports that the work is gone from its
-// cluster.
+// Deleted reports whether the agent reported that the work is deleted from its cluster.
 func (d *StatusData) Deleted() bool {
 	for _, raw := range d.Conditions {
 		var c struct{ Type, Status string }
@@ -111,9 +109,8 @@ func (d *StatusData) Deleted() bool {
 	return false
 }
 
-// ShowVersions makes versions that sources see of the generations that an
-// agent's conditions have observed: a client compares them with the bundle's
-// version.
+// ShowVersions replaces the observed generations in an agent's conditions by versions of
+// the source, which a client compares with the bundle's version.
 func (d *StatusData) ShowVersions(offset int64) (err error) {
 	if offset == 0 {
 		return nil
@@ -127,7 +124,7 @@ func (d *StatusData) ShowVersions(offset int64) (err error) {
 		var resource map[string]json.RawMessage
 		var conditions []json.RawMessage
 		if json.Unmarshal(raw, &resource) != nil || json.Unmarshal(resource["conditions"], &conditions) != nil {
-			continue // it has none
+			continue // no such member
 		}
 		if conditions, err = conditionVersions(conditions, offset); err != nil {
 			return err
@@ -151,7 +148,7 @@ func conditionVersions(conditions []json.RawMessage, offset int64) ([]json.RawMe
 		var generation int64
 		if json.Unmarshal(raw, &condition) != nil || json.Unmarshal(condition["observedGeneration"],
 			&generation) != nil {
-			continue // it has none
+			continue // no such member
 		}
 		var err error
 		condition["observedGeneration"] = json.RawMessage(strconv.FormatInt(max(0, generation-offset), 10))
@@ -278,8 +275,8 @@ func WithName(metadata json.RawMessage, id string) (json.RawMessage, error) {
 	return Marshal(m)
 }
 
-// Marshal is json.Marshal without turning < into \u003c: what is passed on is
-// passed on as it came.
+// Marshal is json.Marshal without escaping < as \u003c, so that Maestro passes text on
+// unchanged.
 func Marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

@@ -4,14 +4,14 @@ import (
 	"atoll.dev/store"
 )
 
-// decoded are what a bundle's document says.
+// decoded has the decoded spec and status of a bundle's document.
 type decoded struct {
 	spec   Spec
 	status Status
 	err    error
 }
 
-// RecordsOf decodes a change of a bundle, at most once for all who follow.
+// RecordsOf decodes a change of a bundle. The first call keeps the result for all followers of the feed.
 func RecordsOf(c *store.Change) (Spec, Status, error) {
 	r := c.Memo(func(d store.Document) any {
 		var r decoded

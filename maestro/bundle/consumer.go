@@ -13,7 +13,7 @@ type Consumer struct {
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// RenderConsumer makes the REST form of a consumer, less what is observed.
+// RenderConsumer renders the REST form of a consumer without the observed members.
 func RenderConsumer(d store.Document) ([]byte, error) {
 	var spec Consumer
 	if err := json.Unmarshal(d.Spec, &spec); err != nil {

@@ -15,16 +15,15 @@ import (
 // Request is a spec event of a source, checked for form.
 type Request struct {
 	Record  Spec
-	Version int64 // resourceversion: 0 takes whatever is there
-	IfMatch int64 // atollifmatch: 0 likewise
+	Version int64 // resourceversion: 0 accepts any version
+	IfMatch int64 // atollifmatch: 0 accepts any version
 
-	// anySource lets a source change what another made, as the original does.
+	// AnySource lets a source change bundles of another source, as the original does.
 	AnySource bool
 }
 
-// DecideUpdate applies an update to the bundle as it is. It leaves d alone
-// when the content is equal: neither the event's id nor its time are content,
-// so a source may apply the same work as often as it likes (I3).
+// DecideUpdate applies an update to a bundle. It does not change d when the content is
+// equal: the event's id and time are no content, so a source may repeat an update (I3).
 func DecideUpdate(d *store.Document, req Request) error {
 	have, err := SpecOf(*d)
 	if err != nil {
@@ -46,7 +45,7 @@ func DecideUpdate(d *store.Document, req Request) error {
 		return nil
 	}
 	next := req.Record
-	next.Source = have.Source // who made it keeps it
+	next.Source = have.Source // the creator stays the source
 	next.Version, next.Offset = version+1, have.Offset
 	d.Spec, err = json.Marshal(next)
 	return err
@@ -59,8 +58,8 @@ func DecideDelete(d *store.Document, now time.Time) {
 	}
 }
 
-// CheckChange holds what is common to the changes that a source makes: the
-// bundle is its own, on the consumer that it names, at the version it wants.
+// CheckChange refuses a source's change or deletion of a bundle that belongs to another
+// source, is on another consumer, or has another version than the request requires.
 func CheckChange(d store.Document, have Spec, req Request) error {
 	switch {
 	case have.Source != req.Record.Source && !req.AnySource:
@@ -83,20 +82,20 @@ func CheckChange(d store.Document, have Spec, req Request) error {
 // StatusEvent is a status event of an agent, checked for form.
 type StatusEvent struct {
 	Record     Status // Data without the bundle
-	Topic      string // the consumer whose topic it came on
+	Topic      string // the consumer whose topic the event arrived on
 	Deleted    bool
-	Dropped    string // why it was, once that is decided
+	Dropped    string // the reason, set when the event was dropped
 	ReceivedAt *time.Time
 	AppliedAt  *time.Time
 }
 
-// A verdict is what becomes of a status event.
+// A Verdict is the decision about a status event.
 type Verdict struct {
-	Drop         string // why it is dropped, a metric's label
-	Replace      bool   // it is the bundle's status from now on
-	Remove       bool   // the bundle is gone
+	Drop         string // reason for dropping the event, the label of a metric; "": not dropped
+	Replace      bool   // the event replaces the bundle's status
+	Remove       bool   // the bundle is removed
 	Acknowledges int64  // the generation that it acknowledges
-	Resend       bool   // the agent has deleted what is wanted; it has to have it again
+	Resend       bool   // the agent deleted a work that is not under deletion; send it again
 }
 
 // Reasons for dropping a status.
@@ -109,13 +108,12 @@ const (
 	DropMalformed = "malformed"
 )
 
-// DecideStatus judges a status event by the bundle as it is. sequence is the
-// last one taken, also of a status that changed nothing.
+// DecideStatus decides about a status event of a bundle. sequence is that of the last
+// accepted status, also of one that changed nothing.
 //
-// A status of an older generation says nothing about the present one, but it
-// proves that the older one arrived. A deletion report counts only for a
-// bundle that is under deletion: else it is an echo of an earlier life of the
-// id, or an agent's error, and the work is wanted.
+// A status of an older generation does not describe the present one, but it proves that
+// the older one arrived. A report of a deletion counts only for a bundle under deletion:
+// otherwise it is about an earlier bundle of the same id, or an agent's error.
 func DecideStatus(d store.Document, have Status, sequence string, ev StatusEvent, sourceID string) Verdict {
 	switch {
 	case d.Removed || d.ID == "":
@@ -131,17 +129,17 @@ func DecideStatus(d store.Document, have Status, sequence string, ev StatusEvent
 		if d.DeletedAt == nil {
 			return Verdict{Drop: DropStale, Resend: ev.Record.Version == d.Generation}
 		}
-		// An id that was ordered again goes on in its generations, so an older
-		// one here is of an earlier life, and the present one is still to go.
+		// A new bundle of a used id continues its generations, so a report with an
+		// older generation is about the earlier bundle.
 		if ev.Record.Version < d.Generation {
 			return Verdict{Drop: DropStale}
 		}
 		return Verdict{Remove: true, Acknowledges: d.Generation}
 	}
-	// A resync response is no exception: the answer to a question may be
-	// overtaken by a later status, and would replace it. While an agent's clock
-	// is behind its own last sequence its statuses are refused; its next
-	// comparison after that brings the latest one.
+	// This rule is also for resync responses: a later status may overtake the
+	// response, which must not replace it. While an agent's clock is behind its own
+	// last sequence, its statuses are refused; its next comparison after that brings
+	// the latest status.
 	if !IsNewer(ev.Record.Sequence, sequence) {
 		return Verdict{Drop: DropStale}
 	}
@@ -152,8 +150,7 @@ func DecideStatus(d store.Document, have Status, sequence string, ev StatusEvent
 	return v
 }
 
-// sameStatus compares content: a report that differs only in its sequence,
-// time or event id is the same.
+// sameStatus reports whether the content is equal; sequence, time and event id are no content.
 func sameStatus(a, b Status) bool {
 	if a.Version != b.Version || a.IsEmpty() != b.IsEmpty() {
 		return false

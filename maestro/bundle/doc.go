@@ -1,6 +1,5 @@
-// Package bundle says what Maestro keeps: resource bundles and consumers.
+// Package bundle has the stored form of resource bundles and consumers, and the decisions about them.
 //
-// It has the stored records of a spec and a status and their REST form, checks what clients and agents send, and
-// decides
-// what an update, a deletion or a status changes. It does no I/O. Only package maestro and its packages import it.
+// It renders the REST form, checks requests of clients and events of agents, and decides how an update, a deletion or
+// a status changes a bundle. It does no I/O. Only package maestro and its packages import it.
 package bundle

@@ -4,7 +4,7 @@ import (
 	"strconv"
 )
 
-// IsNewer says whether a status with sequence a is later than one with b.
+// IsNewer reports whether a status with sequence a is later than one with b.
 // Sequences are snowflakes: time in the high bits, then node, then step, so
 // they compare as numbers. A status without one is later than nothing, except
 // where there was none before.

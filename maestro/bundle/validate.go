@@ -22,7 +22,7 @@ import (
 const maxManifests = 500 * 1024
 
 // CheckData refuses what no agent could apply, or PostgreSQL not store. Its
-// errors name the member and say what to do.
+// errors name the member and the remedy.
 func CheckData(raw json.RawMessage) (*Data, error) {
 	var typed work.Bundle // every member that we know has the type it should
 	if err := rest.DecodeJSON(raw, &typed); err != nil {

@@ -1,13 +1,12 @@
 // Package delivery decides which work is sent to which consumer, and when.
 //
-// It is Maestro's ledger at work: a work is wanted at a generation, or wanted
-// gone, until its agent has acknowledged that. Machine takes what happens (a
-// change, an acknowledgement, a publish that ended, a connection, the clock)
-// and answers what to send next. Each consumer has a lane of its own, so that
-// one that is flooded or offline delays no other; a lane holds only the latest
-// generation of a work, keeps a bounded number of works ahead of its consumer,
-// and sends again, with back-off, what was not acknowledged.
+// Machine has the unacknowledged works of Maestro's ledger. It receives events (a
+// change, an acknowledgement, the end of a publish, a connection, the time) and
+// returns the works to send next. Each consumer has lanes of its own, so that a
+// flooded or offline consumer delays no other. A lane has only the latest generation
+// of a work, sends a bounded number of works ahead of the acknowledgements, and sends
+// unacknowledged works again with back-off.
 //
-// It does no I/O, has no goroutine and asks no clock. Only package maestro
+// It does no I/O, has no goroutine and reads no clock. Only package maestro
 // imports it.
 package delivery

@@ -8,43 +8,44 @@ import (
 )
 
 // item is one work of a lane. It is in exactly one place: in flight, in a
-// queue (urgent or fresh), or waiting to be repeated.
+// queue (urgent or fresh), or waiting for its next repetition.
 type item struct {
 	work     Work
-	attempts int       // since its last change
+	attempts int       // attempts since the work's last change
 	ahead    bool      // was sent and not acknowledged: counts in the window
-	inflight bool      // handed out by Next, Sent is to come
+	inflight bool      // Next has returned it, and Sent has not been called yet
 	token    uint64    // of the Send in flight
-	resend   bool      // in flight, and to be sent once more after that
-	settled  bool      // in flight, and not wanted any more: it holds later Sends of its work back
+	resend   bool      // in flight; it is sent once more after that
+	settled  bool      // in flight and finished (acknowledged or forgotten); later Sends of its work wait for its Sent
 	queued   bool      // in urgent or fresh
-	due      time.Time // waiting: when to repeat
+	due      time.Time // time of the next repetition, while waiting
 	index    int       // in waiting, or -1
 }
 
-// lane is what one consumer is to get: its deletions, or all else.
+// lane has the unacknowledged works of one consumer: its deletions, or all other works.
 type lane struct {
 	laneKey
 	items map[string]*item
 	ahead int // items that count in the window
 
-	settled int // items that are settled and in flight yet
+	settled int // items that are settled and still in flight
 
-	urgent  []*item // were sent before, so the window has their place
-	fresh   []*item // first come, first served, as the window allows
+	urgent  []*item // items that were sent before and count in the window already
+	fresh   []*item // items to send for the first time, in order, as the window allows
 	waiting itemHeap
 
-	contacted bool      // since the last repetition
-	silent    int       // repetitions without anything heard
+	contacted bool      // an event of the agent arrived since the last repetition
+	silent    int       // repetitions since the agent's last event
 	repeated  time.Time // the last repetition
-	next      time.Time // no repetition before
+	next      time.Time // no repetition before this time
 
-	listed bool      // in Machine.ready
-	at     time.Time // in Machine.timers
-	index  int       // in Machine.timers, or -1
+	listed bool      // the lane is in Machine.ready
+	at     time.Time // the lane's time in Machine.timers
+	index  int       // the lane's index in Machine.timers, or -1
 }
 
-// queue puts an item in line, unless it is there.
+// queue appends an item to its queue, unless it is queued. An item in flight is sent once
+// more afterwards.
 func (l *lane) queue(it *item) {
 	if it.inflight {
 		it.resend = true
@@ -64,7 +65,7 @@ func (l *lane) queue(it *item) {
 	}
 }
 
-// wait puts an item aside until due.
+// wait makes an item wait until due.
 func (l *lane) wait(it *item, due time.Time) {
 	it.queued = false // take skips it
 	it.due = due
@@ -75,8 +76,8 @@ func (l *lane) wait(it *item, due time.Time) {
 	}
 }
 
-// drop ends an item that is not wanted any more. One that is in flight stays,
-// settled, until its Sent comes.
+// drop removes an item. An item in flight stays in the lane, settled, until Sent is
+// called for it.
 func (l *lane) drop(it *item) {
 	if it.index >= 0 {
 		heap.Remove(&l.waiting, it.index)
@@ -94,20 +95,20 @@ func (l *lane) drop(it *item) {
 	delete(l.items, it.work.ID)
 }
 
-// reopen makes a settled item one that is wanted again, as w.
+// reopen makes a settled item unsettled, with the work w.
 func (l *lane) reopen(it *item, w Work) {
 	it.settled = false
 	l.settled--
 	it.work, it.attempts = w, 0
 }
 
-// remove takes a settled item away.
+// remove removes a settled item.
 func (l *lane) remove(it *item) {
 	l.settled--
 	delete(l.items, it.work.ID)
 }
 
-// take returns the next item to send, or nil.
+// take removes the next item to send from its queue and returns it, or returns nil.
 func (l *lane) take(window int) *item {
 	for len(l.urgent) > 0 {
 		it := l.urgent[0]
@@ -132,7 +133,7 @@ func (l *lane) take(window int) *item {
 	return nil
 }
 
-// sendable says whether take would return an item.
+// sendable reports whether take would return an item.
 func (l *lane) sendable(window int) bool {
 	for len(l.urgent) > 0 && !l.urgent[0].queued {
 		l.urgent = l.urgent[1:]
@@ -143,7 +144,7 @@ func (l *lane) sendable(window int) bool {
 	return len(l.urgent) > 0 || len(l.fresh) > 0 && l.ahead < window
 }
 
-// due is when the lane may repeat something.
+// due returns the time of the lane's next repetition; false when no item waits.
 func (l *lane) due() (time.Time, bool) {
 	if len(l.waiting) == 0 {
 		return time.Time{}, false
@@ -155,8 +156,8 @@ func (l *lane) due() (time.Time, bool) {
 	return due, true
 }
 
-// repeat queues what is due, at the lane's pace and at most limit works. It
-// returns how many.
+// repeat queues the due items, at the lane's pace and at most limit of them. It returns
+// their number.
 func (l *lane) repeat(now time.Time, cfg *Config, limit int) (queued int) {
 	if l.contacted {
 		l.silent = 0
@@ -202,7 +203,7 @@ func (h *itemHeap) Pop() any {
 	return it
 }
 
-// items returns what waits, in a stable order.
+// items returns the waiting items in a stable order.
 func (h itemHeap) items() []*item {
 	s := slices.Clone([]*item(h))
 	slices.SortFunc(s, func(a, b *item) int {
@@ -214,7 +215,7 @@ func (h itemHeap) items() []*item {
 	return s
 }
 
-// laneHeap orders lanes by when they may repeat something.
+// laneHeap orders lanes by the time of their next repetition.
 type laneHeap []*lane
 
 func (h laneHeap) Len() int           { return len(h) }

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// A Work is what is wanted of a consumer: a bundle at a generation, or its
-// deletion.
+// A Work is an order to a consumer: to apply a bundle at a generation, or to delete it.
 type Work struct {
 	Consumer   string
 	ID         string
@@ -18,20 +17,20 @@ type Work struct {
 	Deleting   bool
 }
 
-// supersedes says whether w, as read from the store, is news to one who has
-// old. Reads can come out of order; a document never goes back.
+// supersedes reports whether w is a later state of the document than old. Reads of the
+// store can arrive out of order.
 func (w Work) supersedes(old Work) bool {
 	return w.Generation > old.Generation || w.Generation == old.Generation && w.Deleting && !old.Deleting
 }
 
-// A Send is an order to publish a work. Exactly one Sent must follow it. Until
-// then no other Send of the same work is given out, so a message never overtakes
-// an earlier one of its work.
+// A Send is an order to publish a work. The caller must call Sent exactly once for it.
+// Until then Next returns no other Send of the same work, so a message never overtakes an
+// earlier one of its work.
 type Send struct {
 	Work
-	Attempt int // from 1; above 1 the agent may have it, and only its status was lost
+	Attempt int // from 1; above 1 the agent may have the work, and only its status was lost
 
-	token uint64 // tells this Send from every other one
+	token uint64 // unique for each Send
 }
 
 // Outcome is how a Send ended.
@@ -40,32 +39,32 @@ type Outcome int
 const (
 	Published Outcome = iota // the carrier has the message
 	Lost                     // the carrier may have it, or will never take it: repeat it with back-off
-	NotSent                  // it was not sent: repeat it soon
+	NotSent                  // the carrier does not have it: send it soon
 )
 
-// Config bounds a Machine. The zero value means the defaults.
+// Config has the limits of a Machine. A zero field means its default.
 type Config struct {
-	Window int // works sent to a consumer and not acknowledged; default 1000
-	Burst  int // works that one lane sends before the next one's turn; default 16
+	Window int // most works sent to a consumer and not acknowledged; default 1000
+	Burst  int // most works that one lane sends before the next lane's turn; default 16
 
-	// A work that is not acknowledged is sent again after Base, twice that,
-	// and so on up to Max; default 1 s and 60 s.
+	// The Machine sends an unacknowledged work again after Base, twice that, and so
+	// on up to Max; default 1 s and 60 s.
 	Base, Max time.Duration
 
-	// A lane repeats at most Retries works a Base (default 50). While nothing
-	// at all is heard of its consumer it repeats Probes (default 10), and
-	// doubles the pause each time, up to Max.
+	// A lane repeats at most Retries works in Base (default 50). While no event of
+	// the consumer's agent arrives, it repeats Probes works (default 10), and doubles
+	// the pause each time, up to Max.
 	Retries, Probes int
 
-	// Deletions have lanes of their own, so they wait for no other work and no
-	// other work waits for them. One that is not answered is sent again up to
-	// every DeleteMax (default 5 min), and all of a region's together are not
-	// repeated more often than DeleteRate times a second (default 50).
+	// Deletions have lanes of their own, so they wait for no other work and no other
+	// work waits for them. The pause before a deletion is sent again grows up to
+	// DeleteMax (default 5 min). The Machine repeats at most DeleteRate deletions a
+	// second, for all consumers together (default 50).
 	DeleteMax  time.Duration
 	DeleteRate int
 
-	// Jitter returns a number in [0,1). A pause is spread from three to five
-	// quarters by it. Default 0.5: none.
+	// Jitter returns a number in [0,1), by which a pause is stretched to between three
+	// and five quarters. Default 0.5: no change.
 	Jitter func() float64
 }
 
@@ -95,20 +94,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Machine holds what is wanted and not yet acknowledged. It is not safe for
-// concurrent use.
+// Machine has the unacknowledged works and decides which to send next. It is not safe
+// for concurrent use.
 type Machine struct {
 	cfg       Config
 	connected bool
 	lanes     map[laneKey]*lane
-	ready     [2][]*lane  // lanes that may send now, in turn; those of deletions apart
-	turn      class       // whose turn it is
-	timers    [2]laneHeap // lanes that wait to repeat, by time
+	ready     [2][]*lane  // lanes that may send now, in turn, by class
+	turn      class       // class that has the next turn
+	timers    [2]laneHeap // lanes that wait for a repetition, ordered by time
 	pace      pace        // of repeated deletions
 	token     uint64      // of the last Send
 }
 
-// class parts deletions from all other works.
+// class separates deletions from all other works.
 type class int
 
 const (
@@ -128,7 +127,7 @@ type laneKey struct {
 	class    class
 }
 
-// pace lets so many things a second happen, and as many at once after a rest.
+// pace is a token bucket: it allows rate repetitions a second, and a burst of rate after a pause.
 type pace struct {
 	rate   int
 	tokens float64
@@ -146,7 +145,7 @@ func (p *pace) available(now time.Time) int {
 	return int(p.tokens)
 }
 
-// next is when one may happen.
+// next returns the time of the next allowed repetition.
 func (p *pace) next() time.Time {
 	if p.tokens >= 1 || p.at.IsZero() {
 		return p.at
@@ -160,9 +159,9 @@ func New(cfg Config) *Machine {
 	return &Machine{cfg: cfg, lanes: map[laneKey]*lane{}, pace: pace{rate: cfg.DeleteRate}}
 }
 
-// Want takes a work that its agent has not acknowledged. A later generation
-// replaces an earlier one that was not sent yet. It reports whether that was
-// news, so that the work will be sent.
+// Want adds a work that its agent has not acknowledged. A later generation replaces an
+// earlier one that was not sent yet. Want returns false, and changes nothing, when the
+// Machine has the work already.
 func (m *Machine) Want(w Work) bool {
 	l, it := m.find(w.Consumer, w.ID)
 	switch {
@@ -181,9 +180,9 @@ func (m *Machine) Want(w Work) bool {
 	return true
 }
 
-// Recover takes a work that was sent so many times before this Machine was
-// made, and not acknowledged. A deletion among them is repeated when its turn
-// comes.
+// Recover adds an unacknowledged work that was sent attempts times before this Machine
+// was created. A deletion that was sent before waits for the pace of deletions; every
+// other work is sent at once.
 func (m *Machine) Recover(now time.Time, w Work, attempts int) {
 	if _, it := m.find(w.Consumer, w.ID); it != nil || !w.Deleting || attempts == 0 {
 		m.Want(w)
@@ -196,7 +195,7 @@ func (m *Machine) Recover(now time.Time, w Work, attempts int) {
 	m.reschedule(l)
 }
 
-// add makes an item in its lane, in no queue yet.
+// add creates an item in the lane of its work, in no queue yet.
 func (m *Machine) add(w Work) (*lane, *item) {
 	l := m.lane(w)
 	it := &item{work: w, index: -1}
@@ -204,9 +203,9 @@ func (m *Machine) add(w Work) (*lane, *item) {
 	return l, it
 }
 
-// change gives an item another content. A work that is to go from now on moves
-// to the lane of deletions, unless a message of it is under way: then it moves
-// when that has ended, so that the deletion cannot overtake it.
+// change replaces the work of an item. A work that becomes a deletion moves to the lane of
+// deletions; while a message of the work is in flight, the move waits for its Sent, so that
+// the deletion cannot overtake the message.
 func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 	it.work = w
 	if it.inflight || l.class == classOf(w) {
@@ -220,8 +219,8 @@ func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 	return l, it
 }
 
-// Acknowledge takes the generation that a status of the agent named. A
-// deletion is not acknowledged by it; see Forget.
+// Acknowledge removes a work whose agent has acknowledged its generation or a later one. It
+// does not remove deletions; see Forget.
 func (m *Machine) Acknowledge(consumer, id string, generation int64) {
 	l, it := m.find(consumer, id)
 	if it == nil || it.settled || it.work.Deleting || generation < it.work.Generation {
@@ -231,9 +230,8 @@ func (m *Machine) Acknowledge(consumer, id string, generation int64) {
 	m.reschedule(l)
 }
 
-// Forget drops a work that no longer is wanted: its document is removed, or
-// another server took its acknowledgement. w is what is known to be over; what
-// supersedes it stays.
+// Forget removes the work w: its bundle is removed, or another server has stored its
+// acknowledgement. A later state of the work, which supersedes w, stays.
 func (m *Machine) Forget(w Work) {
 	l, it := m.find(w.Consumer, w.ID)
 	if it == nil || it.settled || it.work.supersedes(w) {
@@ -243,18 +241,18 @@ func (m *Machine) Forget(w Work) {
 	m.reschedule(l)
 }
 
-// IsCurrent says whether a Send may be published as the given work, which the
-// store may have at a later generation than the Send. It is to be asked right
-// before the message leaves: a Send is stale when its work has changed, or is
-// acknowledged or deleted, or when the lane was dropped since Next. A stale one
-// is not published, and ends as NotSent.
+// IsCurrent reports whether a Send may be published as the given work, which the store
+// may have at a later generation than the Send. The caller asks right before the message
+// leaves. A Send is stale when its work has changed, is acknowledged or deleted, or when
+// the lane was dropped since Next. The caller does not publish a stale Send, and ends it
+// with NotSent.
 func (m *Machine) IsCurrent(send Send, published Work) bool {
 	_, it := m.find(send.Consumer, send.ID)
 	return it != nil && it.inflight && !it.settled && it.token == send.token && !it.work.supersedes(published)
 }
 
-// Resend takes a work that the agent has just said it does not have as wanted.
-// It goes at once, even if it was sent or acknowledged before.
+// Resend sends a work at once, even if it was sent or acknowledged before: the agent's
+// list shows that the agent lacks it.
 func (m *Machine) Resend(w Work) {
 	l, it := m.find(w.Consumer, w.ID)
 	switch {
@@ -270,9 +268,8 @@ func (m *Machine) Resend(w Work) {
 	m.reschedule(l)
 }
 
-// Received takes a generation that the agent has said it holds. That is no
-// acknowledgement, its status is still to come, so the work is kept and its
-// next repetition put off.
+// Received postpones the next repetition of a work: the agent's list shows that the agent
+// holds this generation. Its status has not arrived, so the work stays unacknowledged.
 func (m *Machine) Received(now time.Time, consumer, id string, generation int64) {
 	l, it := m.find(consumer, id)
 	if it == nil || it.work.Deleting || generation < it.work.Generation || it.inflight {
@@ -304,9 +301,8 @@ func (m *Machine) RecordContact(consumer string) {
 	}
 }
 
-// Connect says that publishing works again. What was sent and not
-// acknowledged may be lost, so it is sent again: at once, or, deletions, as
-// soon as their turn comes.
+// Connect notes that the carrier is connected. Sent and unacknowledged works may be lost,
+// so the Machine sends them again: deletions at their pace, all others at once.
 func (m *Machine) Connect() {
 	m.connected = true
 	for _, key := range slices.SortedFunc(maps.Keys(m.lanes), compareLanes) {
@@ -329,12 +325,12 @@ func compareLanes(a, b laneKey) int {
 	return cmp.Or(strings.Compare(a.consumer, b.consumer), cmp.Compare(a.class, b.class))
 }
 
-// Disconnect says that nothing can be published.
+// Disconnect notes that the carrier is not connected. Next returns no works until Connect.
 func (m *Machine) Disconnect() { m.connected = false }
 
-// Sent reports the end of a Send: what was published, which may be later than
-// what was ordered, and how that ended. It settles that Send alone: one that
-// comes after its lane was dropped, and made anew, changes nothing.
+// Sent ends a Send: published is the work that the message had, possibly a later state
+// than that of the Send, and outcome is how the publish ended. Sent changes nothing when
+// the lane was dropped since the Send.
 func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome) {
 	l, it := m.find(send.Consumer, send.ID)
 	if it == nil || !it.inflight || it.token != send.token {
@@ -356,7 +352,7 @@ func (m *Machine) Sent(now time.Time, send Send, published Work, outcome Outcome
 		it.attempts = max(it.attempts-1, 0)
 		l.wait(it, now.Add(m.retryPause(l, 1)))
 	default:
-		if !it.ahead { // published as a deletion, ordered as something else
+		if !it.ahead { // published as a deletion, although the Send was a change
 			it.ahead = true
 			l.ahead++
 		}
@@ -396,7 +392,7 @@ func (m *Machine) Next(now time.Time, limit int) []Send {
 	return sends
 }
 
-// repeat queues what is due to be sent again.
+// repeat queues the items whose repetition is due.
 func (m *Machine) repeat(now time.Time) {
 	for len(m.timers[changes]) > 0 && !m.timers[changes][0].at.After(now) {
 		l := m.timers[changes][0]
@@ -414,7 +410,7 @@ func (m *Machine) repeat(now time.Time) {
 	}
 }
 
-// Wake returns when Next is to be called even if nothing happens until then.
+// Wake returns the time at which the caller must call Next even without an event; false: no such time.
 func (m *Machine) Wake() (at time.Time, ok bool) {
 	if !m.connected {
 		return time.Time{}, false
@@ -434,7 +430,7 @@ func (m *Machine) Wake() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// Pending counts what is held: works in all, and those of them that were sent.
+// Pending returns the number of unacknowledged works, and how many of them were sent.
 func (m *Machine) Pending() (works, ahead int) {
 	for _, l := range m.lanes {
 		works += len(l.items) - l.settled
@@ -443,7 +439,7 @@ func (m *Machine) Pending() (works, ahead int) {
 	return works, ahead
 }
 
-// Lane counts the same for one consumer.
+// Lane returns the numbers of Pending for one consumer.
 func (m *Machine) Lane(consumer string) (works, ahead int) {
 	for _, c := range []class{changes, deletions} {
 		if l := m.lanes[laneKey{consumer, c}]; l != nil {
@@ -453,8 +449,8 @@ func (m *Machine) Lane(consumer string) (works, ahead int) {
 	return works, ahead
 }
 
-// Drop drops all that is wanted of a consumer, for a Machine that is no longer
-// in charge of it, or is about to begin anew.
+// Drop removes all works of a consumer, when another server delivers to it now or its lane
+// begins anew.
 func (m *Machine) Drop(consumer string) {
 	for _, c := range []class{changes, deletions} {
 		l := m.lanes[laneKey{consumer, c}]
@@ -471,7 +467,7 @@ func (m *Machine) Drop(consumer string) {
 	}
 }
 
-// DropIf drops all that is wanted of some consumers.
+// DropIf removes all works of the consumers for which drop returns true.
 func (m *Machine) DropIf(drop func(consumer string) bool) {
 	for key := range m.lanes {
 		if drop(key.consumer) {
@@ -480,8 +476,8 @@ func (m *Machine) DropIf(drop func(consumer string) bool) {
 	}
 }
 
-// Hasten makes all that waits to be repeated to a consumer due: its agent lacks
-// works. The lane's pace is kept.
+// Hasten makes all waiting works of a consumer due, since its agent lacks works. The
+// lane's pace still limits the repetitions.
 func (m *Machine) Hasten(now time.Time, consumer string) {
 	for _, c := range []class{changes, deletions} {
 		l := m.lanes[laneKey{consumer, c}]
@@ -519,8 +515,8 @@ func (m *Machine) find(consumer, id string) (*lane, *item) {
 	return nil, nil
 }
 
-// reschedule puts a lane where it belongs after a change: among the ready ones,
-// among the timers, or, when nothing is left of it, nowhere.
+// reschedule updates a lane's place after a change: in ready, in timers or both, and it
+// removes an empty lane.
 func (m *Machine) reschedule(l *lane) {
 	if l.sendable(m.cfg.Window) && !l.listed {
 		l.listed = true

@@ -14,7 +14,7 @@ import (
 
 // Holdings is what is known of an agent and of what it holds.
 type Holdings struct {
-	Unknown    int // works that nobody ordered
+	Unknown    int // works without a bundle
 	ComparedAt *time.Time
 	SeenAt     *time.Time
 }
@@ -194,7 +194,7 @@ func (l *Ledger) recordComparison(ctx context.Context, consumer, sql string) err
 	return l.store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(ctx, sql, consumer)
 		if err != nil {
-			return fmt.Errorf("noting how the agent of %s compares: %w", consumer, err)
+			return fmt.Errorf("recording how the agent of %s compares: %w", consumer, err)
 		}
 		return nil
 	})

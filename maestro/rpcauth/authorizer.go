@@ -1,9 +1,8 @@
-// Package rpcauth decides who calls over gRPC and what a caller may do.
+// Package rpcauth authenticates and authorizes the callers of Maestro's gRPC ports.
 //
-// A caller is known by a certificate of the region's CA, by one of another CA, or by a token that a Kubernetes API
-// server reviews; what it may do follows from the region's own rule, from a file of rules, or from that API server.
-// Only package
-// maestro and its packages import it.
+// A caller proves its identity by a certificate of the region's CA or of another CA, or by a token that a
+// Kubernetes API server reviews. The region's own rule, a file of rules, or that API server permits its calls. Only
+// package maestro and its packages import it.
 package rpcauth
 
 import (
@@ -23,8 +22,7 @@ import (
 	"atoll.dev/pki"
 )
 
-// What a caller asks for: to publish to, or to subscribe to, one source or one
-// cluster.
+// A call publishes to, or subscribes to, one source or one cluster.
 type (
 	Verb  string
 	Scope string
@@ -38,27 +36,27 @@ const (
 	Clusters Scope = "clusters"
 )
 
-// Trust is whom the certificates of a port's clients prove.
+// Trust is what a client certificate proves on a port.
 type Trust int
 
 const (
-	TrustPlain     Trust = iota // nobody: there is no TLS, and the port is on loopback
-	TrustRegionCA               // the region's services and agents
-	TrustForeignCA              // users of the rules, by a CA that is not the region's
+	TrustPlain     Trust = iota // no certificates: the port has no TLS and is on loopback
+	TrustRegionCA               // the client is one of the region's services or agents
+	TrustForeignCA              // the client is a user of the rules, by another CA
 )
 
 // Options are the parameters of New.
 type Options struct {
-	RulesFile string                 // "": there are no rules. Read again when it changes
-	Tokens    *KubeOptions           // nil: tokens count nothing
-	MayCall   func(peer string) bool // which of the region's services may act for all sources
+	RulesFile string                 // "": no rules. Read again when the file changes
+	Tokens    *KubeOptions           // nil: tokens are ignored
+	MayCall   func(peer string) bool // reports whether a service of the region may act for all sources
 	Logger    *slog.Logger
 }
 
-// Authorizer decides who calls over gRPC, and what a caller may do.
+// Authorizer authenticates and authorizes callers over gRPC.
 type Authorizer struct {
-	rules    *rulesFile // nil: none
-	Reviewer *reviewer  // nil: tokens count nothing
+	rules    *rulesFile // nil: no rules
+	Reviewer *reviewer  // nil: tokens are ignored
 	mayCall  func(peer string) bool
 	log      *slog.Logger
 }
@@ -87,24 +85,25 @@ func (a *Authorizer) Run(ctx context.Context) error {
 	return a.rules.run(ctx)
 }
 
-// Caller is who calls over gRPC.
+// Caller is the identity of a gRPC caller. Authenticate returns it.
 type Caller struct {
-	user   string    // for people: in errors, rules and reviews
-	groups []string  // likewise
+	user   string    // name in errors, rules and reviews
+	groups []string  // groups in rules and reviews
 	Peer   pki.Name  // proven by a certificate of the region's CA, or ""
 	token  tokenUser // proven by a token
-	bearer string    // that token, to be reviewed again while a stream lasts
-	plain  bool      // came by a plain listener, which exists for loopback only
+	bearer string    // the token itself; CheckAgain reviews it again while a stream lasts
+	plain  bool      // called by a plain listener, which is on loopback
 }
 
 type callerKey struct{}
 
+// WithCaller returns a context in which Authorize and CheckAgain find the caller.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// Authenticate proves who calls. A token counts before a certificate. The
-// error is a *rest.Error.
+// Authenticate returns the caller, proven by its token or else by its certificate. The error
+// is a *rest.Error.
 func (a *Authorizer) Authenticate(ctx context.Context, trust Trust) (Caller, error) {
 	if trust == TrustPlain {
 		return Caller{user: "anonymous", plain: true}, nil
@@ -128,9 +127,9 @@ func (a *Authorizer) Authenticate(ctx context.Context, trust Trust) (Caller, err
 	return Caller{}, rest.Errorf(http.StatusUnauthorized, "maestro-15", "%s", what)
 }
 
-// certified reads a verified certificate: the common name is the user, the
-// organizations are its groups. One of a CA that is not the region's makes
-// nobody one of the region's services or agents, whatever its name.
+// certified returns the caller of a verified certificate: the common name is the user, the
+// organizations are the groups. With a foreign CA the caller is never one of the region's
+// services or agents, even with the name of one.
 func certified(cs *tls.ConnectionState, trust Trust) (Caller, bool) {
 	if len(cs.VerifiedChains) == 0 || len(cs.VerifiedChains[0]) == 0 {
 		return Caller{}, false
@@ -155,6 +154,7 @@ func bearerToken(ctx context.Context) (string, bool) {
 	return strings.TrimSpace(token), ok && strings.EqualFold(scheme, "bearer")
 }
 
+// authenticateToken has a token reviewed, and returns its user.
 func (a *Authorizer) authenticateToken(ctx context.Context, token string) (Caller, error) {
 	u, ok, err := a.Reviewer.user(ctx, token)
 	switch {
@@ -167,15 +167,15 @@ func (a *Authorizer) authenticateToken(ctx context.Context, token string) (Calle
 	return Caller{user: u.Username, groups: u.Groups, token: u, bearer: token}, nil
 }
 
-// Authorize decides whether the caller may do that. The region's own rule
-// comes first: its services may act for all sources, an agent for the cluster
-// that its certificate names and for no other (I7). Then come the rules of the
-// operator's file, and for tokens the cluster that knows them.
+// Authorize returns nil when the caller of ctx may publish to, or subscribe to, the source
+// or cluster. The region's own rule permits first: its services may act for all sources, an
+// agent for the cluster that its certificate names and for no other (I7). Then the rules of
+// the operator's file permit, and for a token the Kubernetes API server that reviewed it.
 func (a *Authorizer) Authorize(ctx context.Context, verb Verb, scope Scope, name string) error {
 	c, ok := ctx.Value(callerKey{}).(Caller)
 	switch {
-	case !ok: // a handler without authentication is a fault of its wiring
-		return rest.Errorf(http.StatusForbidden, apierror.CodeForbidden, "nobody is known to call")
+	case !ok: // the handler's server lacks the authentication
+		return rest.Errorf(http.StatusForbidden, apierror.CodeForbidden, "the call has no authenticated caller")
 	case c.plain:
 		return nil
 	case c.Peer != "" && scope == Sources && a.mayCall(string(c.Peer)):
@@ -206,8 +206,8 @@ func (a *Authorizer) Authorize(ctx context.Context, verb Verb, scope Scope, name
 	)
 }
 
-// CheckAgain asks again whether a subscription may go on: rules change, tokens
-// end. That nobody can be asked now ends nothing.
+// CheckAgain authorizes an open subscription again, since rules change and tokens expire. It
+// returns an error when the subscription must end, and nil when the review fails.
 func (a *Authorizer) CheckAgain(ctx context.Context, scope Scope, name string) error {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	err := error(nil)

@@ -19,21 +19,20 @@ import (
 	"time"
 )
 
-// KubeOptions say which Kubernetes API server is asked who the bearer of a
-// token is, and what it may do. The defaults are those of a pod.
+// KubeOptions name the Kubernetes API server that reviews tokens and rights. The
+// defaults are those of a pod.
 type KubeOptions struct {
 	Server    string // URL; default the pod's cluster
 	CAFile    string // default the service account's
-	TokenFile string // of the service account that asks; it needs the role system:auth-delegator
+	TokenFile string // of the server's service account, which needs the role system:auth-delegator
 
 	Client *http.Client // in place of CAFile; for tests and proxies
 }
 
 const serviceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
-// reviewer asks TokenReview and SubjectAccessReview. These are two small
-// requests, so there is no client library behind it: the region holds no
-// kubeconfig of anybody.
+// reviewer calls TokenReview and SubjectAccessReview. These are two small requests, so
+// it uses no client library, and the region needs no kubeconfig.
 type reviewer struct {
 	server, tokenFile string
 	client            *http.Client
@@ -48,8 +47,8 @@ type reviewed struct {
 	until   time.Time
 }
 
-// tokenUser is whom a token is of, as TokenReview says it and
-// SubjectAccessReview wants it. The zero value is nobody.
+// tokenUser is the user of a token, in the form of TokenReview and SubjectAccessReview.
+// The zero value is no user.
 type tokenUser struct {
 	Username string              `json:"username"`
 	UID      string              `json:"uid"`
@@ -58,8 +57,8 @@ type tokenUser struct {
 }
 
 const (
-	reviewFor     = 10 * time.Second // an answer is believed for so long
-	reviewDenied  = 2 * time.Second  // a denial
+	reviewFor     = 10 * time.Second // how long an answer is used again
+	reviewDenied  = 2 * time.Second  // how long a denial is used again
 	reviewTimeout = 5 * time.Second
 	maxReviews    = 4096 // answers in memory
 	maxToken      = 16 << 10
@@ -103,8 +102,8 @@ func newReviewer(o KubeOptions) (*reviewer, error) {
 	return r, nil
 }
 
-// user says whom a token is of; ok is false when it is nobody's. The error
-// means that nobody could be asked.
+// user returns the user of a token; ok is false when the token is not valid. The error means
+// that the review failed.
 func (r *reviewer) user(ctx context.Context, token string) (u tokenUser, ok bool, err error) {
 	if token == "" || len(token) > maxToken {
 		return u, false, nil
@@ -124,7 +123,7 @@ func (r *reviewer) user(ctx context.Context, token string) (u tokenUser, ok bool
 	return answer.user, answer.allowed, err
 }
 
-// allowed asks whether a user may do that on the path /<scope>/<name>.
+// allowed reports whether Kubernetes permits a user the verb on the path /<scope>/<name>.
 func (r *reviewer) allowed(ctx context.Context, u tokenUser, verb Verb, scope Scope, name string) (bool, error) {
 	spec := map[string]any{
 		"user": u.Username, "uid": u.UID, "groups": u.Groups, "extra": u.Extra,
@@ -149,8 +148,8 @@ func (r *reviewer) allowed(ctx context.Context, u tokenUser, verb Verb, scope Sc
 	return answer.allowed, err
 }
 
-// cached keeps answers for a short while. Questions are kept as their hashes,
-// so that no token stays in memory.
+// cached returns the answer to an earlier equal question, or calls ask and keeps its answer
+// for a short while. It keeps the hash of a question, so that no token stays in memory.
 func (r *reviewer) cached(question string, ask func() (reviewed, error)) (reviewed, error) {
 	key, now := sha256.Sum256([]byte(question)), time.Now()
 	r.Mu.Lock()
@@ -189,7 +188,7 @@ func (r *reviewer) post(ctx context.Context, path string, in, out any) error {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
-	// It is renewed in place while we run.
+	// Kubernetes renews the token in its file, so each request reads it again.
 	token, err := os.ReadFile(r.tokenFile)
 	if err != nil {
 		return fmt.Errorf("the token for the Kubernetes API server: %w", err)
@@ -207,7 +206,7 @@ func (r *reviewer) post(ctx context.Context, path string, in, out any) error {
 		return fmt.Errorf("asking the Kubernetes API server: %w", err)
 	}
 	if resp.StatusCode/100 != 2 {
-		// The body may repeat what was asked, the token with it.
+		// The body may repeat the request and its token, so the error leaves it out.
 		return fmt.Errorf("the Kubernetes API server refuses to review: POST %s: %s", path, resp.Status)
 	}
 	if err := json.Unmarshal(data, out); err != nil {

@@ -35,7 +35,7 @@ type rule struct {
 //	  clusters: ["*"]
 //	  verbs: [pub, sub]
 //
-// Whatever no rule allows is refused.
+// A call that no rule permits is refused.
 type rules []rule
 
 const maxRulesBytes = 1 << 20 // bytes of a file
@@ -163,8 +163,8 @@ func (rs rules) allow(c Caller, verb Verb, scope Scope, name string) bool {
 	return false
 }
 
-// rulesFile is a file of rules that is read again when it changes. One that
-// cannot be read leaves the last good rules in force.
+// rulesFile is a file of rules that is read again when it changes. When it cannot be read,
+// the last good rules stay in force.
 type rulesFile struct {
 	path string
 	log  *slog.Logger
@@ -184,7 +184,7 @@ func openRules(path string, log *slog.Logger) (*rulesFile, error) {
 	return f, nil
 }
 
-// load reads the file; changed says that it has other rules now.
+// load reads the file. changed is true when it had other rules.
 func (f *rulesFile) load() (changed bool, err error) {
 	data, err := os.ReadFile(f.path)
 	if err != nil {
@@ -196,7 +196,7 @@ func (f *rulesFile) load() (changed bool, err error) {
 	if sum == f.hash {
 		return false, nil
 	}
-	f.hash = sum // what is wrong is said once
+	f.hash = sum // so that an error in the file is logged once
 	rs, err := parseRules(data)
 	if err != nil {
 		return false, fmt.Errorf("rules of gRPC: %s: %w", f.path, err)

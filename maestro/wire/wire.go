@@ -1,4 +1,4 @@
-// Package wire makes CloudEvents of bundles for agents and sources, and reads theirs.
+// Package wire encodes bundles as CloudEvents for agents and sources, and decodes their CloudEvents.
 //
 // Only package maestro and its packages import it.
 package wire
@@ -25,7 +25,7 @@ const JSONType = "application/json"
 
 const (
 	MaxSource    = 256
-	maxExtension = 64000 // MQTT counts a property in 16 bits, and the id takes the place of the name
+	maxExtension = 64000 // MQTT has 16 bits for the length of a property, and the id replaces the name
 )
 
 // DecodeSpec reads a spec event of a source.
@@ -87,7 +87,7 @@ func DecodeSpec(m bus.Event) (bundle.Request, error) {
 		req.Record.Time = &t
 	}
 	if m.Type == work.SpecDelete {
-		return req, nil // its data, if any, changes nothing
+		return req, nil // a deletion ignores its data
 	}
 	if req.Record.Metadata, err = bundle.CheckMetadata(m.Extensions[work.ExtMetadata]); err != nil {
 		return req, err
@@ -156,8 +156,8 @@ func parseTime(text string) *time.Time {
 	return &t
 }
 
-// EncodeSpec makes the event that brings a bundle, or its deletion, to its
-// agent. The source becomes this server, the name the id.
+// EncodeSpec encodes the event with a bundle, or its deletion, for its agent. The event's
+// source is this server, and the work's name is the bundle's id.
 func EncodeSpec(d store.Document, sourceID string) (bus.Event, error) {
 	spec, err := bundle.SpecOf(d)
 	if err != nil {
@@ -173,7 +173,7 @@ func EncodeSpec(d store.Document, sourceID string) (bus.Event, error) {
 	return m, nil
 }
 
-// specEvent makes the event of a bundle without its data.
+// specEvent encodes the event of a bundle without its data.
 func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, error) {
 	metadata, err := bundle.WithName(spec.Metadata, d.ID)
 	if err != nil {
@@ -198,8 +198,8 @@ func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, 
 	}
 	switch {
 	case d.DeletedAt != nil:
-		// A deletion is an event of its own; it carries all the data, so that
-		// an agent that never had the work knows how to delete it.
+		// A deletion is an event of its own. It has all the data, so that an agent
+		// that never had the work can delete its objects.
 		m.Type, m.ID, m.Time = work.SpecDelete, uuid.NewString(), time.Now().UTC()
 		m.Extensions[work.ExtDeletionTimestamp] = d.DeletedAt.UTC().Format(time.RFC3339)
 	case d.Generation > 1:
@@ -210,14 +210,13 @@ func specEvent(spec bundle.Spec, d store.Document, sourceID string) (bus.Event, 
 	return m, nil
 }
 
-// SizeHeadroom is how many bytes larger the event of a bundle can become than
-// that of its first version: with a higher generation, as a deletion, as an
-// answer to a resync.
+// SizeHeadroom is the largest number of bytes by which a later event of a bundle exceeds
+// the first: with a higher generation, as a deletion, as an answer to a resync.
 const SizeHeadroom = 256
 
-// CheckSize refuses a bundle whose event the broker would not take: it would be
-// stored and never arrive. The data is encoded anew only when the event comes
-// close to the limit.
+// CheckSize refuses a bundle whose event the broker would refuse: the bundle would be
+// stored and never arrive. CheckSize encodes the data only when the event comes close to
+// the limit.
 func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
 	m, err := specEvent(r, store.Document{ID: r.ID, Scope: r.Consumer, Generation: 1}, sourceID)
 	if err != nil {
@@ -243,7 +242,7 @@ func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
 	return nil
 }
 
-// escapes is at most how many bytes longer canonical makes data: it writes <, >
+// escapes returns the largest number of bytes by which Canonical makes data longer: it writes <, >
 // and & as six bytes, and the two line separators of Unicode, which begin with
 // 0xe2, as six instead of three.
 func escapes(data []byte) (n int) {
@@ -258,8 +257,8 @@ func escapes(data []byte) (n int) {
 	return n
 }
 
-// Canonical writes JSON as the original does: without spaces, keys in order,
-// numbers as they were. PostgreSQL keeps documents in a form of its own.
+// Canonical returns JSON in the form of the original Maestro: without spaces, with sorted
+// keys and unchanged numbers. PostgreSQL stores documents in another form.
 func Canonical(data []byte) ([]byte, error) {
 	if len(data) == 0 {
 		return data, nil
@@ -273,8 +272,8 @@ func Canonical(data []byte) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// EncodeTombstone makes the event that tells an agent to delete a work that it
-// holds although its deletion was confirmed before. There is no data any more.
+// EncodeTombstone encodes the event that orders an agent to delete a work again, which it
+// holds although its deletion was confirmed. The event has no data.
 func EncodeTombstone(consumer, id string, generation int64, sourceID string, now time.Time) bus.Event {
 	return bus.Event{
 		DataContentType: JSONType,
@@ -291,7 +290,7 @@ func EncodeTombstone(consumer, id string, generation int64, sourceID string, now
 	}
 }
 
-// EncodeStatusResync asks an agent for the statuses that differ.
+// EncodeStatusResync encodes a request to an agent for the statuses that differ from the hashes.
 func EncodeStatusResync(consumer string, hashes []work.StatusHash, sourceID string) (bus.Event, error) {
 	data, err := json.Marshal(work.StatusHashes{Hashes: hashes})
 	return bus.Event{
@@ -305,9 +304,9 @@ func EncodeStatusResync(consumer string, hashes []work.StatusHash, sourceID stri
 	}, err
 }
 
-// EncodeStatus makes the event that tells a source about its bundle: the
-// agent's last one, with the spec filled in. ok is false when there is nothing
-// to tell: no status yet, or one of an older generation.
+// EncodeStatus encodes the status of a bundle for its source: the agent's last status event
+// with the spec added, or the removal of the bundle. ok is false when the bundle has no
+// status, or one of an older generation.
 func EncodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 	spec, status, err := bundle.RecordsOf(c)
 	if err != nil {
@@ -344,7 +343,7 @@ func EncodeStatus(c *store.Change) (m bus.Event, ok bool, err error) {
 			work.ExtSequenceID:      status.Sequence,
 		},
 	}
-	if m.Source == "" { // gone before its agent ever reported
+	if m.Source == "" { // removed before its agent reported a status
 		m.Source, m.Type = d.Scope+"-agent", work.StatusUpdate
 	}
 	if m.Extensions[work.ExtSequenceID] == "" {
