@@ -18,14 +18,14 @@ import (
 	"atoll.dev/store"
 )
 
-// routes are fleet's, below CLM's own path.
+// The paths of fleet's routes, below CLM's own path.
 const (
 	clustersPath = "/api/hyperfleet/v1/clusters"
 	fleetPath    = "/api/hyperfleet/v1/managementclusters"
 )
 
-// Routes registers fleet's routes with a server that has proved who calls.
-// tenant is whose caller a request's is, nil for the region's own.
+// Routes registers fleet's routes with a server that authenticates callers. tenant returns
+// the tenancy of a request's caller, nil for the region's own services.
 func (f *Fleet) Routes(m *rest.Mux, tenant func(context.Context) map[string]string) {
 	h := &handlers{f, tenant}
 	m.Handle("GET "+clustersPath+"/{id}/placement", h.get)
@@ -37,7 +37,7 @@ func (f *Fleet) Routes(m *rest.Mux, tenant func(context.Context) map[string]stri
 	m.Handle("GET "+fleetPath+"/{id}/usage", h.getUsage)
 }
 
-// OpenAPI is the document of the routes.
+// OpenAPI returns the OpenAPI document of the routes.
 func (f *Fleet) OpenAPI() []byte { return api.OpenAPI }
 
 type handlers struct {
@@ -45,8 +45,8 @@ type handlers struct {
 	tenant func(context.Context) map[string]string
 }
 
-// sees refuses callers to whom a cluster does not exist.
-func (h *handlers) sees(ctx context.Context, cluster store.Document) error {
+// checkTenant answers "not found" to a caller of another tenant than the cluster's.
+func (h *handlers) checkTenant(ctx context.Context, cluster store.Document) error {
 	tenant := h.tenant(ctx)
 	if tenant == nil {
 		return nil
@@ -76,7 +76,7 @@ func (h *handlers) get(w http.ResponseWriter, r *http.Request) error {
 		return noCluster(id)
 	}
 	if err == nil {
-		err = h.sees(ctx, cluster)
+		err = h.checkTenant(ctx, cluster)
 	}
 	if err != nil {
 		return err
@@ -142,8 +142,8 @@ func (h *handlers) release(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// maxReason is how many bytes the history keeps of why somebody does what cannot
-// be undone.
+// maxReason is the largest length in bytes of an operator's reason for an action that cannot
+// be undone. The history keeps it.
 const maxReason = 1024
 
 func reasonTooLong() error {
@@ -222,7 +222,7 @@ func (h *handlers) getUsage(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteJSON(w, http.StatusOK, usageOf(m))
 }
 
-// usage is the fleet as it is now, by name.
+// usage returns the management clusters with their present usage, sorted by name.
 func (f *Fleet) usage(ctx context.Context) ([]ManagementCluster, error) {
 	fleet, err := f.current(ctx)
 	slices.SortFunc(fleet, func(a, b ManagementCluster) int { return cmp.Compare(a.Name, b.Name) })
@@ -252,8 +252,8 @@ func usageOf(m ManagementCluster) api.Usage {
 	return u
 }
 
-// Needed says why a resource cannot be deleted, in the transaction that is
-// about to, which has locked it: a management cluster has placements.
+// Needed refuses the deletion of a management cluster that has placements. tx is the
+// transaction of the deletion, which has locked the resource.
 func (f *Fleet) Needed(ctx context.Context, tx *store.Tx, d store.Document) error {
 	if d.Kind != kindMC {
 		return nil

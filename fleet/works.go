@@ -13,39 +13,39 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// Work is a work that is on a management cluster or on its way there.
+// Work is a ManifestWork that is on a management cluster or under delivery to it.
 type Work struct {
 	ID, ManagementCluster string
 	Name                  string // "" for an unknown one
 	Cluster               string // id, by its label; "" for an unknown one
-	Known                 bool   // false: an agent holds it, and Maestro has no order for it
+	Known                 bool   // false: an agent holds the work, and Maestro has no bundle for it
 	Since                 time.Time
 	Deleting              *time.Time
 	Objects               []string // "KIND NAMESPACE/NAME"
 }
 
-// Works is what Maestro knows of works. A work goes from both lists when its
-// agent has confirmed that it is gone, or an operator said so.
+// Works reads and deletes the works of Maestro. A work leaves both lists when its agent has
+// confirmed the deletion, or an operator has forced it.
 type Works interface {
-	// Each calls f with works that carry the label of a cluster, in batches: of
-	// one cluster or of all (""), on one management cluster or on all ("").
+	// Each calls f with works that have the label of a cluster, in batches: of one
+	// cluster or of all (""), on one management cluster or on all ("").
 	Each(ctx context.Context, cluster, managementCluster string, f func([]Work) error) error
-	// Unknown are the works that agents hold without an order.
+	// Unknown returns the works that agents hold and that have no bundle.
 	Unknown(ctx context.Context, managementCluster string) ([]Work, error)
-	// Get returns a work, or an unknown one, with its objects; false: there is
-	// none of that id there.
+	// Get returns a known or unknown work with its objects; false: the management
+	// cluster has no work of that id.
 	Get(ctx context.Context, managementCluster, id string) (Work, bool, error)
-	// End orders its deletion. Again is no error.
+	// End orders the deletion of a work. It may be called again.
 	End(ctx context.Context, w Work, reason string) error
 }
 
-// quote is a text in Maestro's search language.
+// quote returns a text as a literal of Maestro's search language.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// clusterLabel of a work is the cluster that it is for.
+// clusterLabel is the label of a work with the id of its cluster.
 const clusterLabel = "hyperfleet.io/cluster-id"
 
-// MaestroWorks are the works of a Maestro.
+// MaestroWorks returns the works of a Maestro.
 func MaestroWorks(m *maestroclient.Client) Works { return maestroWorks{m} }
 
 type maestroWorks struct{ m *maestroclient.Client }

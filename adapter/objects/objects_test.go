@@ -118,8 +118,8 @@ func TestTheTransportByAKubernetesAPI(t *testing.T) {
 		w := newWorld(t)
 		return transporttest.Subject{
 			Transport: w.transport("suite"), Object: w.configMap, Value: value,
-			Disturb: func(_ testing.TB, name, value string) { w.patch(name, `{"data":{"k":"`+value+`"}}`) },
-			Vanish: func(t testing.TB, name string) {
+			Modify: func(_ testing.TB, name, value string) { w.patch(name, `{"data":{"k":"`+value+`"}}`) },
+			Remove: func(t testing.TB, name string) {
 				if err := w.admin.Resource(configMaps).Namespace(w.ns).Delete(t.Context(), name,
 					metav1.DeleteOptions{}); err != nil {
 					t.Error(err)

@@ -18,12 +18,12 @@ import (
 	"atoll.dev/adapter"
 )
 
-// Memory is a transport to nowhere: it keeps objects as a cluster would. It is
+// Memory is a transport that keeps objects in memory, as a cluster would keep them. It is
 // for tests of the engine and for benchmarks. Use NewMemory.
 type Memory struct {
-	// Became, when set before the first use, is called with each object that was
-	// created or updated, and may give it a status, as controllers do.
-	Became func(adapter.Object)
+	// OnWrite, when set before the first use, is called with each created or updated
+	// object, and may set its status, as controllers do.
+	OnWrite func(adapter.Object)
 
 	mu       sync.Mutex
 	objects  map[place]adapter.Object
@@ -32,7 +32,7 @@ type Memory struct {
 	nextID   int
 }
 
-// place is where an object is.
+// place identifies an object.
 type place struct{ target, version, kind, namespace, name string }
 
 var (
@@ -40,18 +40,18 @@ var (
 	_ adapter.Watcher   = (*Memory)(nil)
 )
 
-// NewMemory returns an empty one.
+// NewMemory returns a Memory without objects.
 func NewMemory() *Memory {
 	return &Memory{objects: map[place]adapter.Object{}, watchers: map[int]func(adapter.Event) bool{}}
 }
 
-// annotations of what transports apply.
+// Annotations of objects that transports apply.
 const (
 	annotationGeneration = "hyperfleet.io/generation"
 	annotationEvent      = "atoll.dev/event"
 )
 
-// Discover is adapter.Transport's.
+// Discover implements adapter.Transport.
 func (m *Memory) Discover(_ context.Context, s adapter.Search) ([]adapter.Object, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +77,7 @@ func (m *Memory) Discover(_ context.Context, s adapter.Search) ([]adapter.Object
 	return found, nil
 }
 
-// Apply is adapter.Transport's.
+// Apply implements adapter.Transport.
 func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applied, error) {
 	want := clone(a.Object)
 	event, err := json.Marshal(a.Event)
@@ -92,11 +92,11 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 		meta(want, "name")}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	have, there := m.objects[at]
-	if !there && a.OnlyExisting {
+	have, exists := m.objects[at]
+	if !exists && a.OnlyExisting {
 		return adapter.Applied{Operation: adapter.Skipped, Reason: "it is not made again"}, nil
 	}
-	if !there {
+	if !exists {
 		m.put(at, want, nil)
 		return adapter.Applied{Operation: adapter.Created, Reason: "there was none", Object: clone(want)}, nil
 	}
@@ -105,7 +105,7 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 	case was > a.Generation:
 		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is newer than %d", was,
 			a.Generation), Object: clone(have)}, nil
-	case same(want, have):
+	case sameContent(want, have):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: "nothing to change", Object: clone(have)}, nil
 	case a.Recreate && was != a.Generation && !a.OnlyExisting:
 		m.put(at, want, nil)
@@ -115,8 +115,8 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 	return adapter.Applied{Operation: adapter.Updated, Reason: "it was another", Object: clone(want)}, nil
 }
 
-// put keeps what Apply made of an object that was there, or was not. The caller
-// has the lock.
+// put stores an object with a new resource version. It takes the uid and the status from
+// before, the object that o replaces; nil for a new object. The caller has the lock.
 func (m *Memory) put(at place, o, before adapter.Object) {
 	m.serial++
 	md := o["metadata"].(map[string]any)
@@ -128,13 +128,13 @@ func (m *Memory) put(at place, o, before adapter.Object) {
 			o["status"] = status
 		}
 	}
-	if m.Became != nil {
-		m.Became(o)
+	if m.OnWrite != nil {
+		m.OnWrite(o)
 	}
 	m.objects[at] = clone(o)
 }
 
-// Delete is adapter.Transport's.
+// Delete implements adapter.Transport.
 func (m *Memory) Delete(_ context.Context, d adapter.Deletion) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,14 +146,13 @@ func (m *Memory) at(target string, o adapter.Object) place {
 	return place{target, text(o["apiVersion"]), text(o["kind"]), meta(o, "namespace"), meta(o, "name")}
 }
 
-// Change lets change do to an object what others may do to it; when it returns
-// false the object is deleted. Watchers are told. It returns false when there
-// is no such object.
+// Change changes an object as another client would, and calls the watchers. When change
+// returns false, Change deletes the object. It returns false when the object does not exist.
 func (m *Memory) Change(target string, o adapter.Object, change func(adapter.Object) bool) bool {
 	m.mu.Lock()
 	at := m.at(target, o)
-	have, there := m.objects[at]
-	if !there {
+	have, exists := m.objects[at]
+	if !exists {
 		m.mu.Unlock()
 		return false
 	}
@@ -167,27 +166,27 @@ func (m *Memory) Change(target string, o adapter.Object, change func(adapter.Obj
 	} else {
 		delete(m.objects, at)
 	}
-	var tell []func(adapter.Event) bool
+	var watchers []func(adapter.Event) bool
 	for _, w := range m.watchers {
-		tell = append(tell, w)
+		watchers = append(watchers, w)
 	}
 	m.mu.Unlock()
 	if err == nil {
-		for _, f := range tell {
+		for _, f := range watchers {
 			f(event)
 		}
 	}
 	return true
 }
 
-// Len is how many objects there are.
+// Len returns the number of objects.
 func (m *Memory) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.objects)
 }
 
-// Watch is adapter.Watcher's.
+// Watch implements adapter.Watcher.
 func (m *Memory) Watch(ctx context.Context, changed func(adapter.Event) (taken bool)) error {
 	m.mu.Lock()
 	id := m.nextID
@@ -201,7 +200,7 @@ func (m *Memory) Watch(ctx context.Context, changed func(adapter.Event) (taken b
 	return ctx.Err()
 }
 
-// Recall is adapter.Watcher's.
+// Recall implements adapter.Watcher.
 func (m *Memory) Recall(match func(adapter.Event) bool) {
 	m.mu.Lock()
 	watchers := slices.Collect(maps.Values(m.watchers))
@@ -220,8 +219,9 @@ func (m *Memory) Recall(match func(adapter.Event) bool) {
 	}
 }
 
-// same compares all that a task says of an object with what is there.
-func same(want, have adapter.Object) bool {
+// sameContent reports whether have has the content that a task wants. The status and the
+// metadata but labels and annotations are no content.
+func sameContent(want, have adapter.Object) bool {
 	for k, v := range want {
 		if k != "metadata" && k != "status" && !reflect.DeepEqual(v, have[k]) {
 			return false
@@ -255,7 +255,7 @@ func meta(o adapter.Object, name string) string {
 	return text(md[name])
 }
 
-// annotations are those of an object, which may be changed.
+// annotations returns an object's annotations. The caller may change them.
 func annotations(o adapter.Object) map[string]any {
 	md, ok := o["metadata"].(map[string]any)
 	if !ok {

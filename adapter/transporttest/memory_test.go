@@ -18,7 +18,7 @@ func TestMemory(t *testing.T) {
 		return Subject{
 			Transport: m, Target: "here", Object: object,
 			Value: func(o adapter.Object) string { return text(o["data"].(map[string]any)["k"]) },
-			Disturb: func(t testing.TB, name, value string) {
+			Modify: func(t testing.TB, name, value string) {
 				if !m.Change("here", object(name, ""), func(o adapter.Object) bool {
 					o["data"] = map[string]any{
 						"k": value}
@@ -27,7 +27,7 @@ func TestMemory(t *testing.T) {
 					t.Errorf("no %s", name)
 				}
 			},
-			Vanish: func(t testing.TB, name string) {
+			Remove: func(t testing.TB, name string) {
 				if !m.Change("here", object(name, ""), func(adapter.Object) bool { return false }) {
 					t.Errorf("no %s", name)
 				}

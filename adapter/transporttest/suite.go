@@ -1,5 +1,5 @@
-// Package transporttest says what every transport of the adapter does: a suite
-// of tests that each implementation passes, and one implementation in memory.
+// Package transporttest has the tests that every transport of the adapter must pass,
+// and a transport in memory.
 //
 // It is for tests and benchmarks.
 package transporttest
@@ -15,43 +15,42 @@ import (
 	"atoll.dev/adapter"
 )
 
-// Subject is a transport with what the suite has to know of it.
+// Subject is a transport under test, with the functions by which the suite checks it.
 type Subject struct {
 	Transport adapter.Transport
-	Target    string // of Application, Search and Deletion
+	Target    string // the TargetCluster of Application, Search and Deletion
 
-	// Object is an object that says value. Its name is unique in the transport.
+	// Object returns an object that contains value. Its name is unique in the transport.
 	Object func(name, value string) adapter.Object
-	// Value reads what an object says.
+	// Value returns the value that an object contains.
 	Value func(adapter.Object) string
 
-	// Disturb makes the object say value, as another does who does not go by the
-	// transport.
-	Disturb func(t testing.TB, name, value string)
-	// Vanish deletes the object, as another does.
-	Vanish func(t testing.TB, name string)
+	// Modify sets the value of the object, as another client does without the transport.
+	Modify func(t testing.TB, name, value string)
+	// Remove deletes the object, as another client does without the transport.
+	Remove func(t testing.TB, name string)
 }
 
-// patience bounds every wait; what is waited for takes milliseconds.
+// patience limits every wait, for hangs only: each event takes milliseconds.
 const patience = 3 * time.Minute
 
-// Run runs the suite. Each call of subject may return the same transport: names
-// are made unique.
+// Run runs the suite. Each call of subject may return the same transport, since the suite
+// makes names unique.
 func Run(t *testing.T, subject func(t *testing.T) Subject) {
 	for _, c := range []struct {
 		name string
 		test func(*suite)
 	}{
-		{"what is not there is not found", (*suite).absent},
-		{"what is applied is found by name and labels", (*suite).found},
+		{"a missing object is not found", (*suite).absent},
+		{"an applied object is found by name and labels", (*suite).found},
 		{"applying twice changes nothing", (*suite).twice},
 		{"a higher generation changes, a lower one does not", (*suite).generations},
-		{"the same generation repairs what others did", (*suite).drift},
+		{"the same generation repairs changes by others", (*suite).drift},
 		{"recreation", (*suite).recreation},
-		{"deletion ends, and may be asked for again", (*suite).deletion},
-		{"of a deleted resource nothing is made again", (*suite).onlyExisting},
-		{"a watch tells of changes by others", (*suite).watch},
-		{"many at once", (*suite).many},
+		{"a deletion ends, and may be repeated", (*suite).deletion},
+		{"objects of a deleted resource are not created again", (*suite).onlyExisting},
+		{"a watch reports changes by others", (*suite).watch},
+		{"many applications at the same time", (*suite).many},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.test(&suite{T: t, Subject: subject(t), prefix: "s" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-"})
@@ -89,7 +88,7 @@ func (s *suite) apply(a adapter.Application) adapter.Applied {
 func (s *suite) expect(done adapter.Applied, op adapter.Operation, value string) {
 	s.Helper()
 	if done.Operation != op || s.Value(done.Object) != value {
-		s.Fatalf("%s (%s), and it says %q; want %s and %q", done.Operation, done.Reason, s.Value(done.Object), op,
+		s.Fatalf("%s (%s) with value %q; want %s and %q", done.Operation, done.Reason, s.Value(done.Object), op,
 			value)
 	}
 }
@@ -117,12 +116,12 @@ func (s *suite) discover(search adapter.Search) []adapter.Object {
 	return found
 }
 
-// says checks what a search by name finds.
-func (s *suite) says(name, value string) adapter.Object {
+// expectValue finds an object by name, checks its value, and returns the object.
+func (s *suite) expectValue(name, value string) adapter.Object {
 	s.Helper()
 	found := s.discover(s.search(name))
 	if len(found) != 1 || s.Value(found[0]) != value {
-		s.Fatalf("found %v, want one that says %q", found, value)
+		s.Fatalf("found %v, want one object with value %q", found, value)
 	}
 	return found[0]
 }
@@ -135,7 +134,7 @@ func (s *suite) eventually(what string, check func() bool) {
 	for !check() {
 		select {
 		case <-limit:
-			s.Fatalf("in vain: %s", what)
+			s.Fatalf("timed out: %s", what)
 		case <-tick.C:
 		}
 	}
@@ -153,7 +152,7 @@ func (s *suite) absent() {
 func (s *suite) found() {
 	s.expect(s.apply(s.application("b", "1", 1)), adapter.Created, "1")
 	s.expect(s.apply(s.application("a", "2", 1)), adapter.Created, "2")
-	object := s.says("a", "2")
+	object := s.expectValue("a", "2")
 	if event := text(annotations(object)[annotationEvent]); event == "" {
 		s.Errorf("without the annotation %s: %v", annotationEvent, object)
 	}
@@ -177,9 +176,9 @@ func (s *suite) found() {
 
 func (s *suite) twice() {
 	s.expect(s.apply(s.application("a", "1", 3)), adapter.Created, "1")
-	before := s.says("a", "1")
+	before := s.expectValue("a", "1")
 	s.expect(s.apply(s.application("a", "1", 3)), adapter.Skipped, "1")
-	if after := s.says("a", "1"); meta(after, "uid") != meta(before, "uid") {
+	if after := s.expectValue("a", "1"); meta(after, "uid") != meta(before, "uid") {
 		s.Errorf("another object: %v, was %v", after, before)
 	}
 }
@@ -188,22 +187,22 @@ func (s *suite) generations() {
 	s.expect(s.apply(s.application("a", "1", 2)), adapter.Created, "1")
 	s.expect(s.apply(s.application("a", "2", 3)), adapter.Updated, "2")
 	s.expect(s.apply(s.application("a", "1", 2)), adapter.Skipped, "2")
-	s.says("a", "2")
+	s.expectValue("a", "2")
 	s.expect(s.apply(s.application("a", "2", 10)), adapter.Updated, "2")
-	if g := text(annotations(s.says("a", "2"))[annotationGeneration]); g != "10" {
+	if g := text(annotations(s.expectValue("a", "2"))[annotationGeneration]); g != "10" {
 		s.Errorf("generation %q, want 10", g)
 	}
 }
 
 func (s *suite) drift() {
 	s.apply(s.application("a", "1", 1))
-	s.Disturb(s.T, s.prefix+"a", "other")
-	s.eventually("the disturbance shows", func() bool {
+	s.Modify(s.T, s.prefix+"a", "other")
+	s.eventually("the modification is visible", func() bool {
 		found := s.discover(s.search("a"))
 		return len(found) == 1 && s.Value(found[0]) == "other"
 	})
 	s.expect(s.apply(s.application("a", "1", 1)), adapter.Updated, "1")
-	s.says("a", "1")
+	s.expectValue("a", "1")
 }
 
 func (s *suite) recreation() {
@@ -211,13 +210,13 @@ func (s *suite) recreation() {
 	a := s.application("a", "2", 2)
 	a.Recreate = true
 	s.expect(s.apply(a), adapter.Recreated, "2")
-	s.says("a", "2")
+	s.expectValue("a", "2")
 	s.expect(s.apply(a), adapter.Skipped, "2")
 }
 
 func (s *suite) deletion() {
 	s.apply(s.application("a", "1", 1))
-	object := s.says("a", "1")
+	object := s.expectValue("a", "1")
 	for range 2 {
 		if err := s.Transport.Delete(s.Context(), adapter.Deletion{Object: object,
 			TargetCluster: s.Target}); err != nil {
@@ -240,9 +239,9 @@ func (s *suite) onlyExisting() {
 	s.apply(s.application("a", "1", 1))
 	a = s.application("a", "2", 2)
 	a.OnlyExisting, a.Recreate = true, true
-	before := meta(s.says("a", "1"), "uid")
+	before := meta(s.expectValue("a", "1"), "uid")
 	s.expect(s.apply(a), adapter.Updated, "2")
-	if uid := meta(s.says("a", "2"), "uid"); uid != before {
+	if uid := meta(s.expectValue("a", "2"), "uid"); uid != before {
 		s.Errorf("it was made anew: %s, was %s", uid, before)
 	}
 }
@@ -254,10 +253,10 @@ func (s *suite) watch() {
 	}
 	s.apply(s.application("early", "1", 1))
 	ctx, cancel := context.WithCancel(s.Context())
-	told := make(chan adapter.Event, 1000)
+	events := make(chan adapter.Event, 1000)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := w.Watch(ctx, func(e adapter.Event) bool { told <- e; return true }); ctx.Err() == nil {
+		if err := w.Watch(ctx, func(e adapter.Event) bool { events <- e; return true }); ctx.Err() == nil {
 			s.Errorf("the watch ended: %v", err)
 		}
 	})
@@ -269,29 +268,29 @@ func (s *suite) watch() {
 		again := time.NewTicker(200 * time.Millisecond)
 		defer again.Stop()
 		for i := 0; ; i++ {
-			// A watch takes a while to stand, so what it should tell of happens
-			// until it does.
+			// A watch takes a while to start, so the loop repeats the change until the
+			// watch reports it.
 			provoke(i)
 			for waiting := true; waiting; {
 				select {
-				case e := <-told:
+				case e := <-events:
 					if e == s.event(name, 1) {
 						return
 					}
 				case <-again.C:
 					waiting = false
 				case <-limit:
-					s.Fatalf("nobody told of %s", name)
+					s.Fatalf("no event for %s", name)
 				}
 			}
 		}
 	}
-	await("early", func(i int) { s.Disturb(s.T, s.prefix+"early", fmt.Sprint("other ", i)) })
+	await("early", func(i int) { s.Modify(s.T, s.prefix+"early", fmt.Sprint("other ", i)) })
 	s.apply(s.application("late", "1", 1))
-	await("late", func(i int) { s.Disturb(s.T, s.prefix+"late", fmt.Sprint("other ", i)) })
+	await("late", func(i int) { s.Modify(s.T, s.prefix+"late", fmt.Sprint("other ", i)) })
 	await("late", func(i int) {
 		if i == 0 {
-			s.Vanish(s.T, s.prefix+"late")
+			s.Remove(s.T, s.prefix+"late")
 		}
 	})
 }
@@ -316,7 +315,7 @@ func (s *suite) many() {
 	}
 	for i, o := range found {
 		if want := fmt.Sprintf("%smany-%02d", s.prefix, i); meta(o, "name") != want || s.Value(o) != "2" {
-			s.Errorf("%d: %s says %s; want %s and 2", i, meta(o, "name"), s.Value(o), want)
+			s.Errorf("%d: %s has value %s; want %s and 2", i, meta(o, "name"), s.Value(o), want)
 		}
 	}
 }

@@ -287,7 +287,7 @@ func (w *world) subject(t *Works) transporttest.Subject {
 	}
 	return transporttest.Subject{
 		Transport: t, Target: consumer, Object: w.object, Value: value,
-		Disturb: func(_ testing.TB, name, value string) {
+		Modify: func(_ testing.TB, name, value string) {
 			b := other(name)
 			manifest := w.object(name, value)["spec"].(map[string]any)["workload"].(map[string]any)["manifests"].([]any)[0]
 			raw, err := json.Marshal(manifest)
@@ -299,7 +299,7 @@ func (w *world) subject(t *Works) transporttest.Subject {
 				w.Fatal(err)
 			}
 		},
-		Vanish: func(_ testing.TB, name string) {
+		Remove: func(_ testing.TB, name string) {
 			if err := w.client.DeleteBundle(w.Context(), w.client.BundleID(consumer, name), ""); err != nil {
 				w.Fatal(err)
 			}

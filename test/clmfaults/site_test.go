@@ -209,7 +209,7 @@ func (c childConfig) adapters(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 		memory := transporttest.NewMemory()
-		memory.Became = func(o adapter.Object) { o["status"] = map[string]any{"phase": "Active"} }
+		memory.OnWrite = func(o adapter.Object) { o["status"] = map[string]any{"phase": "Active"} }
 		engine, err := adapter.New(adapter.Options{Config: conf, Task: task, Transport: memory, API: http.DefaultClient,
 			Log: log})
 		if err != nil {
