@@ -153,7 +153,7 @@ func Unavailable(reason string) *rest.Error {
 	return e
 }
 
-// rpcForm is how a gRPC status says an error.
+// rpcForm is the form of an error in a gRPC status.
 type rpcForm int
 
 const (

@@ -23,7 +23,7 @@ type Queue[T any] struct {
 	length int                 // of all queues
 	bytes  int
 	woken  chan struct{} // has a token when there is something to take
-	room   chan struct{} // closed when something was taken; nil while nobody waits
+	room   chan struct{} // closed when an item was taken; nil while no caller waits for room
 }
 
 // Shares bound a Queue. It refuses events of a consumer whose share is used up;

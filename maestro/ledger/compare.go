@@ -7,8 +7,7 @@ import (
 	"atoll.dev/api/work"
 )
 
-// Work is one bundle of a consumer as the server has it, for comparison with
-// what its agent says it holds.
+// Work is one bundle of a consumer in the ledger, for comparison with its agent's list.
 type Work struct {
 	ID         string
 	Generation int64
@@ -19,10 +18,10 @@ type Work struct {
 
 // Comparison is how the works that an agent holds differ from its bundles.
 type Comparison struct {
-	Send     []Work   // the agent lacks these, holds them older, or they are to go
-	Received []Work   // the agent holds these as they are wanted
-	Pending  []Work   // those of received that are not acknowledged, at the generation that is wanted
-	Unknown  []string // the agent holds these and the server has no record of them
+	Send     []Work   // works that the agent lacks, has at an older generation, or must delete
+	Received []Work   // works that the agent holds at the wanted generation
+	Pending  []Work   // unacknowledged works of Received, at the wanted generation
+	Unknown  []string // ids of works that the agent holds and the ledger does not have
 }
 
 // Compare compares a consumer's bundles with its agent's list. An empty

@@ -26,8 +26,8 @@ type Ledger struct{ store *store.Store }
 // New returns the ledger in a database of Maestro.
 func New(st *store.Store) *Ledger { return &Ledger{st} }
 
-// Want records that the agent is to hold a bundle as d has it, or to delete it. It
-// belongs in the transaction that wrote d.
+// Want records the order to an agent to apply the bundle d, or to delete it. The caller
+// calls it in the transaction that wrote d.
 func Want(ctx context.Context, tx *store.Tx, d store.Document, spec bundle.Spec) error {
 	_, err := tx.Exec(
 		ctx,
@@ -64,14 +64,13 @@ type PendingWork struct {
 	Attempts int
 }
 
-// pendingPage is how many unacknowledged works are read at once: a page takes
-// milliseconds, whatever their number.
+// pendingPage is the number of unacknowledged works that one query reads. A page takes
+// milliseconds, also when very many works are unacknowledged.
 const pendingPage = 2000
 
-// PendingWorks reads everything that is not acknowledged, of all consumers or of
-// those that are named, and hands it over page by page, by consumer. Works that
-// change meanwhile come in the old or the new form, or not at all; the feed
-// brings them.
+// PendingWorks reads the unacknowledged works of the named consumers, or of all when none
+// is named, ordered by consumer, and calls take with each page. A work that changes
+// meanwhile is in a page in its old or new state, or in none; the feed has the change.
 func (l *Ledger) PendingWorks(ctx context.Context, take func([]PendingWork), consumers ...string) error {
 	after := delivery.Work{}
 	for {
@@ -102,7 +101,7 @@ func (l *Ledger) PendingWorks(ctx context.Context, take func([]PendingWork), con
 	}
 }
 
-// Snapshot tells a deliverer whether a work still has to be sent again.
+// Snapshot is the state of a work by which a deliverer decides whether to send it again.
 type Snapshot struct {
 	Acknowledged int64
 	Gone         bool
@@ -139,7 +138,7 @@ type Attempt struct {
 	Err        string
 }
 
-// RecordAttempts records publishes, for people who ask why a work has not arrived.
+// RecordAttempts records publishes, for operators who look for an undelivered work.
 // Delivery does not depend on the record. An attempt is recorded after its publish;
 // an attempt of an older generation is left out.
 func (l *Ledger) RecordAttempts(ctx context.Context, notes []Attempt) error {
@@ -254,7 +253,7 @@ func LockSequences(ctx context.Context, tx *store.Tx, ids []string) (map[string]
 	return found, nil
 }
 
-// HeldBy reads what a consumer is to have; with a scope, of these buckets.
+// HeldBy reads the bundles of a consumer; with a scope, those of its buckets.
 func HeldBy(ctx context.Context, tx *store.Tx, consumer string, scope *Scope) ([]Work, error) {
 	rows, err := tx.Query(
 		ctx,

@@ -41,7 +41,7 @@ create table unknown_work (
 );
 `
 
-// The agents that compare digests (021), and when they did last.
+// DigestSchema has the agents that compare by digests (021), and the time of the last one.
 const DigestSchema = `
 create table agent_digest (
 	consumer    text primary key,
@@ -50,8 +50,8 @@ create table agent_digest (
 alter table unknown_work add column status_hash text not null default '';
 `
 
-// What an operator ended (022): the tombstone of a bundle whose agent has not
-// confirmed that it is gone stays until it has.
+// ForceSchema marks tombstones of forced deletions (022), which stay until the agent has
+// confirmed.
 const ForceSchema = `
 alter table ledger add column first_sent_at timestamptz, add column unconfirmed boolean not null default false;
 -- The source for which an operator has a work adopted, once its agent has said
@@ -59,15 +59,15 @@ alter table ledger add column first_sent_at timestamptz, add column unconfirmed 
 alter table unknown_work add column adopt_source text not null default '', add column adopt_by text not null default '', add column adopt_reason text not null default '';
 `
 
-// acknowledgedSchema: when the last status was taken. An agent's list that came
-// before says nothing about what that status acknowledged.
+// AcknowledgedSchema adds the time of the last status. An agent's list that arrived before
+// that time does not take back what the status acknowledged.
 const AcknowledgedSchema = `alter table ledger add column acknowledged_at timestamptz;`
 
-// Unknown works are compared by what their agents say of them.
+// LifeSchema adds to an unknown work the life of the database in which its agent received it.
 const LifeSchema = `alter table unknown_work add column life text not null default ''`
 
-// Of which consumers it is known what their agents hold: since when, and in
-// which life of the database.
+// ComparedSchema has the consumers whose agents' works were all compared: the time, and the
+// life of the database.
 const ComparedSchema = `
 create table agent_compared (
 	consumer text primary key,
@@ -76,6 +76,5 @@ create table agent_compared (
 );
 `
 
-// versionSchema: by how much the generation is above the version that the
-// source sees.
+// VersionSchema adds the difference between the generation and the source's version.
 const VersionSchema = `alter table ledger add column version_offset bigint not null default 0`

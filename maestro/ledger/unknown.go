@@ -17,8 +17,8 @@ type rowReader interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// States reads what a consumer's agent should hold, and what is known that
-// it holds besides, as both compare it.
+// States reads the works that a consumer's agent should hold, and its unknown works, in the
+// form in which server and agent compare them.
 //
 // With a scope it reads the works of these buckets only, by an index: an agent
 // with many works lists them in many messages, and each is compared by itself.
@@ -40,8 +40,8 @@ func States(ctx context.Context, db rowReader, consumer, life string, scope *Sco
 	return states, nil
 }
 
-// ComparableState is a work as it is compared: what is to go has no status, and one that
-// never had a status has none either.
+// ComparableState returns a work in the form of comparisons: a work under deletion has no
+// status, and neither has one whose status is empty.
 func ComparableState(w work.WorkState) work.WorkState {
 	w.Status = digest.Status(w.Status)
 	if w.Deleting || w.Status == digest.Status(bundle.EmptyHash) {
@@ -50,8 +50,8 @@ func ComparableState(w work.WorkState) work.WorkState {
 	return w
 }
 
-// ReplaceUnknown replaces what is recorded of a consumer's unknown works; with
-// scope, of those that are in it.
+// ReplaceUnknown replaces the records of a consumer's unknown works; with scope, of those
+// in the scope.
 func ReplaceUnknown(ctx context.Context, tx *store.Tx, consumer string, ids []string, versions map[string]int64,
 	scope *Scope) error {
 	rows, err := tx.Query(ctx, `select id from unknown_work where consumer = $1 and not id = any($2::text[])`+scope.SQL(

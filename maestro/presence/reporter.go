@@ -19,7 +19,7 @@ import (
 // Lifecycle is the region's lifecycle manager, *client.CLM, as far as agents'
 // presence is reported to it: Maestro is the adapter "maestro" of
 // ManagementClusters. Named finds one by its name, which is its consumer's;
-// Report takes a report, or says that it knows better.
+// Report stores a report, or returns that CLM refuses it.
 type Lifecycle interface {
 	Named(ctx context.Context, from clmclient.Collection, name string) (clmclient.Resource, error)
 	Report(ctx context.Context, in clmclient.Collection, id string, report clm.AdapterStatusCreate) (taken bool,
@@ -30,7 +30,7 @@ type Lifecycle interface {
 type Options struct {
 	Store       *store.Store
 	Logger      *slog.Logger
-	CLM         Lifecycle     // learns which agents are heard; nil: nobody does
+	CLM         Lifecycle     // receives the presence of agents; nil: no reports
 	LostAfter   time.Duration // an agent that is silent for so long is lost
 	ReportEvery time.Duration // how often an agent that is heard is reported
 	Leads       func() bool   // this server reports for all servers that share the database
@@ -210,10 +210,10 @@ func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
 	}
 }
 
-// reportOf makes the report for the lifecycle manager. While an agent is heard only the
-// time changes, which is no content of the resource: it makes no version, and
-// wakes nobody. Its times are of the database's clock, which all servers share:
-// the lifecycle manager orders reports by them.
+// reportOf makes the report for CLM. While an agent is present only the
+// time changes, which is no content of the resource: the report makes no version, and
+// wakes no watch. Its times are of the database's clock, which all servers share:
+// CLM orders reports by them.
 func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
 	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: new("Heard")}
 	report := clm.AdapterStatusCreate{

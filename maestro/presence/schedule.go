@@ -29,7 +29,7 @@ type agentState struct {
 	refusals      int       // reports in a row that the lifecycle manager refused
 }
 
-// presenceState is what a report says of an agent.
+// presenceState is the state of an agent in a report.
 type presenceState int
 
 const (

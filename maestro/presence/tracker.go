@@ -141,15 +141,15 @@ func (c *Tracker) Record(ctx context.Context, heard map[string]time.Time) error 
 	})
 }
 
-// agentSeen is when an agent was heard last by any server: at a time of the
-// database's clock, which tells records apart, and how long ago that was.
+// agentSeen is the time of the last event of an agent at any server: a time of the
+// database's clock, which distinguishes records, and how long ago that was.
 type agentSeen struct {
 	At  time.Time
 	Ago time.Duration
 }
 
-// Recorded reads when each agent was heard last, and what the database's clock
-// shows.
+// Recorded reads the last contact of each agent, and the time of the database's
+// clock.
 func (c *Tracker) Recorded(ctx context.Context) (seen map[string]agentSeen, clock time.Time, err error) {
 	err = c.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		seen = map[string]agentSeen{}
