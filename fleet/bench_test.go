@@ -116,12 +116,12 @@ func region(b *testing.B, managementClusters, each int) *bed {
 	defer conn.Close(context.Background())
 	for _, sql := range []string{
 		`create temporary table host as select id, name, row_number() over (order by name) - 1 as n from document where kind = 'ManagementCluster'`,
-		`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
-			select kind, 'copy-' || n, scope, 'copy-' || n, version, generation, spec, status, wire, created_at, updated_at, n
+		`insert into document (kind, id, scope, name, version, generation, spec, status, head, wire, created_at, updated_at, token)
+			select kind, 'copy-' || n, scope, 'copy-' || n, version, generation, spec, status, head, wire, created_at, updated_at, n
 			from document, generate_series(1, ` + fmt.Sprint(managementClusters*each) + `) n where kind = 'Cluster'`,
-		`insert into document (kind, id, scope, name, version, generation, spec, status, wire, created_at, updated_at, token)
+		`insert into document (kind, id, scope, name, version, generation, spec, status, head, wire, created_at, updated_at, token)
 			select d.kind, 'placement-copy-' || i.n, d.scope, d.name, d.version, d.generation, jsonb_set(d.spec, '{cluster_id}', to_jsonb('copy-' || i.n)),
-				d.status || jsonb_build_object('management_cluster', h.name, 'management_cluster_id', h.id), d.wire, d.created_at, d.updated_at, i.n
+				d.status || jsonb_build_object('management_cluster', h.name, 'management_cluster_id', h.id), d.head, d.wire, d.created_at, d.updated_at, i.n
 			from document d, generate_series(1, ` + fmt.Sprint(managementClusters*each) + `) i (n) join host h on h.n = i.n % ` + fmt.Sprint(managementClusters) + ` where d.kind = 'Placement'`,
 		`delete from reservation`,
 		`insert into reservation select status->>'management_cluster_id', count(*), jsonb_build_object('planes', count(*), 'memory_mib', 350 * count(*))

@@ -49,6 +49,7 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	case !hit:
 		return d, &ExistsError{Kind: d.Kind, ID: d.ID}
 	}
+	tx.s.countChange()
 	_, err = tx.conn.Exec(ctx, `update document set created_at = $3, updated_at = $4 where kind = $1 and id = $2`,
 		string(d.Kind), d.ID, created, updated)
 	next.token = tx.token

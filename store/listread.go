@@ -102,10 +102,10 @@ func (r *documentRow) targets(head, wire any) []any {
 }
 
 func (r *documentRow) document() Document {
-	wire := append(append(make([]byte, 0, len(r.head)+len(r.wire)), r.head...), r.wire...)
+	wire, head := joinWire(r.head, r.wire)
 	return Document{
 		Kind: Kind(r.kind), ID: r.id, Scope: r.scope, Name: r.name, Version: r.version, Generation: r.generation,
 		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: wire, CreatedAt: r.created.UTC(),
-		UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: r.removed, token: r.token, head: len(r.head),
+		UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: r.removed, token: r.token, head: head,
 	}
 }

@@ -31,14 +31,12 @@ func (r *row) targets(more ...any) []any {
 func (r *row) empty() bool { return r.kind == nil }
 
 func (r *row) document() Document {
-	if len(r.head) > 0 {
-		r.wire = append(r.head, r.wire...)
-	}
+	wire, head := joinWire(r.head, r.wire)
 	return Document{
 		Kind: Kind(*r.kind), ID: *r.id, Scope: *r.scope, Name: *r.name, Version: *r.version, Generation: *r.generation,
-		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: r.wire,
+		Spec: json.RawMessage(r.spec), Status: json.RawMessage(r.status), Wire: wire,
 		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: *r.removed,
-		token: *r.token, head: len(r.head),
+		token: *r.token, head: head,
 	}
 }
 
@@ -92,9 +90,9 @@ func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error)
 // because PostgreSQL need not write spec and status as text.
 func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, err error) {
 	found := true
-	var head, tail []byte
+	var head, wire []byte
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &head, &tail)
+		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &head, &wire)
 		if found = !errors.Is(err, pgx.ErrNoRows); !found {
 			return nil
 		}
@@ -106,7 +104,7 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	if err != nil {
 		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
 	}
-	d.Wire, d.head = append(head, tail...), len(head)
+	d.Wire, d.head = joinWire(head, wire)
 	return d, nil
 }
 

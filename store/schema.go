@@ -146,8 +146,12 @@ drop trigger document_changed on document;
 create trigger document_changed after update of xid on document for each row
 	when (old.xid is distinct from new.xid or old.facets is distinct from new.facets) execute function document_feed()`
 
+// markSplitWire marks the wire forms that builds between splitWire and this step stored in two parts; see splitMark.
+const markSplitWire = `update document set wire = decode('01', 'hex') || wire where head <> ''`
+
 // migrations of the store's own schema, in order. Only ever add to the end: a database remembers how many it has had.
-var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire, tallies, searchFacets}
+var migrations = []string{schema1, namesFree, quickCompression, historyOfKinds, narrowFeed, packedHistory, splitWire, tallies, searchFacets,
+	markSplitWire}
 
 // schemaLock is the advisory lock under which schemas change and incarnations begin.
 const schemaLock = 0x61746f6c6c // "atoll"

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -91,4 +92,42 @@ func TestTheTallyIsTheNumberOfDocuments(t *testing.T) {
 	if err != nil || page.Total != len(all.Documents) || len(all.Documents) == 0 {
 		t.Errorf("the total is %d of %d documents, %v", page.Total, len(all.Documents), err)
 	}
+}
+
+// An import adds as many rows to the tally as creations do; the process that imports folds them.
+func TestAnImportFoldsTheTally(t *testing.T) {
+	dsn, ctx := pgtest.DSN(t), t.Context()
+	s, err := Open(ctx, Options{DSN: dsn, Kinds: []KindSpec{{Kind: "A"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for n := range 2 { // the second transaction folds the rows of the first
+		err := s.Tx(ctx, func(tx *Tx) error {
+			for i := range foldEvery {
+				_, err := tx.Import(ctx, Document{Kind: "A", ID: fmt.Sprint(n, "-", i), Generation: 1, CreatedAt: time.Now(),
+					UpdatedAt: time.Now()})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := 0
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		err := s.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
+			return c.QueryRow(ctx, "select count(*) from tally").Scan(&rows)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows < 2*foldEvery {
+			return
+		}
+	}
+	t.Errorf("the tally has %d rows after an import of %d documents", rows, 2*foldEvery)
 }

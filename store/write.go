@@ -91,7 +91,7 @@ func (k *KindSpec) compose(ctx context.Context, st sent, next Document, spec, st
 func (k *KindSpec) composeRecorded(ctx context.Context, st sent, next Document, spec, status, recorded json.RawMessage,
 	token int64, action string, more ...any) write {
 	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status),
-		next.Wire[next.head:], next.UpdatedAt, token}, more...)
+		storedWire(next), next.UpdatedAt, token}, more...)
 	w := write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
 	switch {
 	case k.History:
@@ -159,10 +159,14 @@ func (k *KindSpec) facets(d Document) []string {
 	return k.Facets(d)
 }
 
-// changedFacets returns the facets of next, or nil if cur has the same.
+// changedFacets returns the facets of next, or nil if cur has the same. A document of a kind with heads that has no head
+// may have been written by the release before, which left the facets of an earlier version in the row.
 func (k *KindSpec) changedFacets(cur, next Document) []string {
-	facets := k.facets(next)
-	if slices.Equal(k.facets(cur), facets) {
+	if k.Facets == nil {
+		return nil
+	}
+	facets := k.Facets(next)
+	if (k.Head == nil || cur.head > 0) && slices.Equal(k.Facets(cur), facets) {
 		return nil
 	}
 	return append([]string{}, facets...)
@@ -314,7 +318,7 @@ func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, 
 	if err := k.renderStatus(next, cur); err != nil {
 		return w, err
 	}
-	args := []any{string(next.Kind), next.ID, next.Version, text(status), next.Wire[next.head:], token, cur.token,
+	args := []any{string(next.Kind), next.ID, next.Version, text(status), storedWire(*next), token, cur.token,
 		changedHead(cur, *next)}
 	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args},
 		nil

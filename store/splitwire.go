@@ -1,0 +1,28 @@
+package store
+
+// splitMark is the first byte of the column wire of a document whose wire form begins in the column head. A process of
+// the release before knows no column head: it writes the whole wire form, without the mark, and leaves the head of an
+// earlier version in the row, which readers then ignore. No wire form that has a head begins with this byte.
+const splitMark = 1
+
+// storedWire returns the content of the column wire for a document: its wire form without the head, after the mark.
+func storedWire(d Document) []byte {
+	if d.head == 0 {
+		return d.Wire
+	}
+	tail := d.Wire[d.head:]
+	return append(append(make([]byte, 0, 1+len(tail)), splitMark), tail...)
+}
+
+// isSplit reports whether the wire form consists of both columns.
+func isSplit(head, wire []byte) bool { return len(head) > 0 && len(wire) > 0 && wire[0] == splitMark }
+
+// joinWire returns a new slice with the wire form that the two columns have, and the length of its head, which is 0 if
+// the column wire has all of it.
+func joinWire(head, wire []byte) (joined []byte, headLength int) {
+	if !isSplit(head, wire) {
+		return append([]byte{}, wire...), 0
+	}
+	joined = make([]byte, 0, len(head)+len(wire)-1)
+	return append(append(joined, head...), wire[1:]...), len(head)
+}
