@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// allowed refuses what a list's fields do not offer, before anything is bound.
+// allowed fails for operators and values that the fields do not offer.
 func (b *binder) allowed(n node, negated bool) {
 	switch n := n.(type) {
 	case logic:
@@ -30,7 +30,8 @@ func (b *binder) allowed(n node, negated bool) {
 	}
 }
 
-// offers checks one operand and what it is compared with.
+// offers fails if the field of an operand does not offer the operator, the
+// negation, or one of the values beside it.
 func (b *binder) offers(o operand, op string, negated bool, with ...operand) {
 	switch o := o.(type) {
 	case arithmetic:

@@ -2,7 +2,7 @@ package search
 
 import "time"
 
-// node is a condition as it was written.
+// node is a condition of the text, before it is bound.
 type node interface{ at() int }
 
 // logic joins conditions by and, or by or.
@@ -70,7 +70,7 @@ type name struct {
 // literal is a value.
 type literal struct {
 	pos    int
-	text   string // of a string; of others as it was written
+	text   string // the value of a string; the text of other literals
 	kind   literalKind
 	number float64
 	time   time.Time

@@ -84,14 +84,14 @@ type ref struct {
 	as    Type
 }
 
-// constant is a value of the text.
+// constant is a value in the text, with its type.
 type constant struct {
 	as Type
 	v  any // string, int64, float64, time.Time, bool
 }
 
-// calc is arithmetic on float8. whole says that both sides are whole numbers,
-// which a quotient then is, too.
+// calc is arithmetic on float8. If whole, both sides are whole numbers, and so
+// is a quotient.
 type calc struct {
 	op          byte
 	left, right expr
@@ -178,9 +178,9 @@ func (b *binder) bind(n node) bound {
 	panic(fmt.Sprintf("search: a %T", n))
 }
 
-// fold makes one membership of all "field = value" that an "or" joins, and of
+// fold replaces all "field = value" that an "or" joins by one membership, and
 // all "field <> value" that an "and" joins: clients list hundreds of consumers
-// so.
+// in this form.
 func (b *binder) fold(n logic) []node {
 	wanted := "<>"
 	if n.or {
@@ -262,7 +262,7 @@ func (b *binder) contains(n comparison, left expr) bound {
 	return boundContains{of: left, doc: v.text, val: b.document(v)}
 }
 
-// document reads a JSON literal. What PostgreSQL could not take is refused.
+// document reads a JSON literal. It fails for JSON that PostgreSQL would refuse.
 func (b *binder) document(v literal) any {
 	var raw json.RawMessage
 	if err := rest.DecodeJSON([]byte(v.text), &raw); err != nil {
@@ -400,7 +400,7 @@ func (b *binder) ref(n name) expr {
 	return r
 }
 
-// naturalKind is the type that a literal has by itself.
+// naturalKind returns the type of a literal that is compared with no typed field.
 func naturalKind(l literal) Type {
 	switch l.kind {
 	case numberLiteral:
@@ -418,7 +418,7 @@ func naturalKind(l literal) Type {
 
 func whole(n float64) bool { return n == math.Trunc(n) && math.Abs(n) < 1<<53 }
 
-// flipped is the operator with its sides exchanged.
+// flipped returns the operator for exchanged sides: < becomes >.
 func flipped(op string) string {
 	switch op {
 	case "<", "<=":
@@ -457,7 +457,7 @@ func numeric(k Type) Type {
 	return k
 }
 
-// against gives a field and a literal one type: the field's.
+// against converts a field and a literal to one type: the field's.
 func (b *binder) against(x expr, at operand, l literal) (expr, expr) {
 	switch kind := x.kind(); kind {
 	case dynamic:
@@ -482,7 +482,7 @@ type document struct {
 	val  any
 }
 
-// as converts an expression's type where that is possible.
+// as converts an expression to a type, or fails.
 func (b *binder) as(x expr, kind Type, pos int) expr {
 	switch have := x.kind(); {
 	case have == kind:
@@ -501,8 +501,8 @@ func (b *binder) as(x expr, kind Type, pos int) expr {
 	return nil
 }
 
-// constant gives a literal a type. A number that is not whole is a float where
-// an Int was asked for.
+// constant converts a literal to a type. For an Int, a number that is not whole
+// becomes a float.
 func (b *binder) constant(l literal, kind Type) constant {
 	switch kind {
 	case Text:

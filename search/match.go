@@ -14,15 +14,15 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// Match says whether the filter holds for a row. row gives the value of a
-// field by its name: a string, int64, time.Time, bool, or for JSON a
-// json.RawMessage, as the field's type says; nil is null. It answers as
-// PostgreSQL answers SQL.
+// Match reports whether a row matches the filter, with the result that
+// PostgreSQL has for SQL. row returns the value of a field by its name: a
+// string, int64, time.Time or bool by the field's type, or a json.RawMessage for
+// JSON; nil is null.
 func (f *Filter) Match(row func(field string) any) bool {
 	return f.root == nil || f.root.eval(&evaluation{row: row, docs: map[string]any{}}) == yes
 }
 
-// truth is SQL's, of three values.
+// truth is a truth value of SQL: no, unknown or yes.
 type truth int
 
 const (
@@ -267,7 +267,7 @@ func withNulls(v any) any {
 	return v
 }
 
-// jsonText is what ->> makes of a value; nil for a null.
+// jsonText returns the result of ->> for a value; nil for a null.
 func jsonText(v any) any {
 	switch v := v.(type) {
 	case null:
@@ -280,7 +280,8 @@ func jsonText(v any) any {
 	return b.String()
 }
 
-// writeJSON writes as PostgreSQL does: shorter keys first, with spaces.
+// writeJSON writes a value in the form of jsonb's text: shorter keys first, with
+// spaces.
 func writeJSON(b *strings.Builder, v any) {
 	switch v := v.(type) {
 	case null:

@@ -14,12 +14,12 @@ import (
 type parser struct {
 	scanner
 	query  *Query
-	tok    token // looked at, not yet taken
+	tok    token // the next token
 	depth  int
 	values int
 }
 
-// failure carries an *Error out of the recursion.
+// failure is the panic that carries an *Error out of the recursion.
 type failure struct{ err *Error }
 
 func (p *parser) fail(pos int, format string, args ...any) {
@@ -62,14 +62,14 @@ func (p *parser) unexpected(wanted string) {
 	p.fail(p.tok.pos, "%q stands where %s is expected", shorten(p.query.text[p.tok.pos:p.tok.end]), wanted)
 }
 
-// keyword says whether the token is this keyword.
+// keyword reports whether the next token is this keyword.
 func (p *parser) keyword(word string) bool {
 	return p.tok.kind == wordToken && strings.EqualFold(p.tok.text, word)
 }
 
 func (p *parser) sign(text string) bool { return p.tok.kind == signToken && p.tok.text == text }
 
-// took takes the keyword if it is there.
+// took skips the keyword and returns true if it is the next token.
 func (p *parser) took(word string) bool {
 	if !p.keyword(word) {
 		return false
@@ -85,7 +85,8 @@ func (p *parser) expect(sign string) {
 	p.advance()
 }
 
-// deeper bounds the recursion. What it returns goes up again.
+// deeper goes one level down in the recursion, and fails below the limit. The
+// function that it returns goes up again.
 func (p *parser) deeper() func() {
 	if p.depth++; p.depth > p.query.limits.Depth {
 		p.fail(p.tok.pos, "nested deeper than %d", p.query.limits.Depth)
@@ -138,7 +139,8 @@ func (p *parser) primary() node {
 	return n
 }
 
-// opensSum looks whether the parenthesis at hand closes before any comparison.
+// opensSum reports whether the next parenthesis encloses an operand and not a
+// condition: it closes before any comparison.
 func (p *parser) opensSum() bool {
 	if p.paths {
 		return false // no sums there
@@ -236,7 +238,7 @@ func (p *parser) comparison(pos int, op string, left operand) node {
 	return comparison{pos: pos, op: op, left: left, right: v}
 }
 
-// quotedText says that the token at hand is a text in double quotes or backquotes.
+// quotedText reports that the next token is a text in double quotes or backquotes.
 // In TSL these are quotes of a text on the right of a comparison; with a dot after
 // them they are a part of a name.
 func (p *parser) quotedText() bool {
@@ -248,7 +250,7 @@ func (p *parser) quotedText() bool {
 	return after.kind != signToken || after.text != "."
 }
 
-// advanceToValue goes on to a token that must be a value. With JSON paths that
+// advanceToValue reads the next token, which must be a value. With JSON paths that
 // may be any bare text.
 func (p *parser) advanceToValue() {
 	if !p.paths {
@@ -325,7 +327,7 @@ func (p *parser) value() literal {
 	return l
 }
 
-// number is the value of the number token at hand.
+// number returns the value of the next token, a number.
 func (p *parser) number() float64 {
 	n, err := parseNumber(p.tok.text)
 	if err != nil {
@@ -438,8 +440,8 @@ func (p *parser) name() operand {
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9_./-]+`)
 
-// key returns the key that follows a keyed field, of which the dot is at hand; ""
-// for other fields, and for a key in quotes.
+// key returns the key after a keyed field, whose dot is the next token; "" for
+// other fields, and for a key in quotes.
 func (p *parser) key(parts []string) string {
 	field := func(name string) bool { return strings.EqualFold(name, parts[len(parts)-1]) }
 	if p.paths || len(parts) > 2 || !slices.ContainsFunc(p.query.limits.Keyed, field) {

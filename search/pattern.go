@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// maxPattern is the length of a pattern. What PostgreSQL does with one takes
-// time in proportion to its length and the text's.
+// maxPattern bounds the length of a pattern. PostgreSQL's time for a pattern is
+// in proportion to its length and to that of the text.
 const maxPattern = 256
 
-// checkPattern refuses patterns that PostgreSQL would fail at, or take long
-// for. Of regular expressions it lets through what means the same everywhere
-// and never backtracks: no back references, no look-around, no counted
+// checkPattern returns a message for a pattern at which PostgreSQL would fail or
+// need long, and "" for others. It allows regular expressions that have the
+// same meaning everywhere and never backtrack: no back references, no look-around, no counted
 // repetition, no classes by letter.
 func checkPattern(op, pattern string) string {
 	if utf8.RuneCountInString(pattern) > maxPattern {
@@ -75,8 +75,8 @@ func checkPattern(op, pattern string) string {
 	return ""
 }
 
-// like matches SQL's patterns: % is any text, _ any character, \ takes their
-// meaning away.
+// like reports whether a text matches a pattern of SQL: % is any text, _ any
+// character, and \ makes the next character literal.
 func like(text, pattern string) bool {
 	t, p := []rune(text), []rune(pattern)
 	i, j := 0, 0

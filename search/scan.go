@@ -13,13 +13,13 @@ const (
 	endToken    kind = iota
 	wordToken        // a name or a keyword
 	quotedToken      // a name in quotes: never a keyword
-	stringToken      // a string, with its quotes and escapes undone
+	stringToken      // a string; its text has no quotes and escapes
 	numberToken      // with its suffix
 	timeToken        // a date or a time
 	signToken        // an operator or a bracket
 )
 
-// token is one token. text is what it stands for.
+// token is one token. text is its meaning, without quotes and escapes.
 type token struct {
 	kind kind
 	text string
@@ -31,8 +31,8 @@ type token struct {
 var signs = []string{"->>", "->", "@>", "<>", "<=", ">=", "!=", "~=", "~!", "==", "=", "<", ">", "(", ")", "[", "]",
 	",", ".", "+", "-", "*", "/", "%"}
 
-// scanner cuts a text into tokens, on demand, because what a bare word means
-// depends on where it stands.
+// scanner splits a text into tokens, on demand, because the meaning of a bare
+// word depends on its place.
 type scanner struct {
 	text  string
 	paths bool // the language with JSON paths
@@ -92,8 +92,9 @@ func (s *scanner) next() (t token, fault string) {
 	return t, fault
 }
 
-// quoted scans what stands in quotes; two of them stand for one. Before the
-// single quote the language with JSON paths has a backslash, too.
+// quoted scans a text in quotes and returns it, or a fault. Two quotes in it
+// stand for one; so does a backslash with a single quote in the language with
+// JSON paths.
 func (s *scanner) quoted(quote byte) (string, string) {
 	var b strings.Builder
 	for s.pos++; s.pos < len(s.text); s.pos++ {
@@ -132,8 +133,8 @@ func (s *scanner) number() (kind, string) {
 	return kind, ""
 }
 
-// bare scans a value without quotes, as the language with JSON paths has them:
-// all up to a space, a quote, a parenthesis or a comma.
+// bare scans a value without quotes, in the language with JSON paths: the text
+// up to a space, a quote, a parenthesis or a comma.
 func (s *scanner) bare() token {
 	s.skipSpace()
 	t := token{kind: stringToken, pos: s.pos}

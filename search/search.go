@@ -4,11 +4,11 @@
 //
 // It works in three pure steps. Parse reads a text into a tree and knows no
 // fields; Bind checks the tree against the fields of one list and gives every
-// value a type; SQL renders the bound tree. What comes from the text reaches
+// value a type; SQL renders the bound tree. Names and values of the text reach
 // the database as bound arguments only, never as SQL. Match evaluates the same
-// bound tree on a row in memory, which is how a watch searches, and how tests
-// check the SQL. Nothing that a text says can take more than linear time here;
-// Limits bound what it may ask of the database.
+// bound tree on a row in memory: watches search with it, and tests check the
+// SQL against it. The steps take linear time in the length of the text; Limits
+// bound the work of the database.
 //
 // It is a tool: it knows no service and imports no package of ours but
 // internal ones.
@@ -55,7 +55,7 @@ func (t Type) String() string {
 	return "nothing"
 }
 
-// Field is something to search by.
+// Field is a field by which a list can be searched.
 type Field struct {
 	SQL  string // its expression, made by code: "d.scope"
 	Type Type
@@ -63,31 +63,32 @@ type Field struct {
 	// of the member a. Compared with a string it is a text, with a number a
 	// number.
 	Dotted bool
-	// Flat says that all that follows the first dot is one member's name, dots
-	// and all, as labels have them.
+	// Flat: the whole text after the first dot is the name of one member, with
+	// its dots, as in labels.
 	Flat bool
-	// Within finds what a name that leads into the field by dots means, for
-	// fields whose parts are not where the name says. Its path is in the case
-	// in which it was written. It goes before Dotted.
+	// Within returns the field for a name that leads into this field by dots,
+	// where the parts are not members of those names. Its path keeps the case of
+	// the text. It has precedence over Dotted.
 	Within func(path []string) (Field, bool)
 	// StringMaps are paths below a JSON field to objects whose values are all
 	// strings, such as labels. Equality there is rendered so that a GIN index
 	// on the object serves it.
 	StringMaps [][]string
 
-	// Equal is SQL that a text equals the field, with %s for the text, where an
-	// index serves that better than a comparison with SQL. It stands in no "not".
+	// Equal is a condition in SQL that the field equals a text, with %s for the
+	// text. It replaces the comparison with SQL where an index serves Equal
+	// better. It is not used below "not".
 	Equal string
 
-	// What a contract does not offer. Ops are the operators that are possible:
-	// = <> < <= > >= like ilike ~ in between is @>; nil is all. Positive fields
-	// cannot stand below "not". Enum are the only values, nil is any.
+	// Restrictions of a contract. Ops are the possible operators, of
+	// = <> < <= > >= like ilike ~ in between is @>; nil is all. A Positive field
+	// cannot stand below "not". Enum are the possible values; nil is any.
 	Ops      []string
 	Positive bool
 	Enum     []string
 }
 
-// Schema is what a list can be searched by.
+// Schema is the fields by which a list can be searched.
 type Schema struct {
 	Table  string // its name may stand before a field's, as in resources.name
 	Fields map[string]Field
@@ -100,9 +101,9 @@ type Limits struct {
 	Terms  int // comparisons, those of one field that are joined by "or" counted once; default 100
 	Values int // all values together; default 1000
 
-	// Keyed are fields of which all that follows the first dot is one key, also
-	// with the signs / and - in it: labels.example.com/shard-a. It is no limit; Parse
-	// has to know it, because elsewhere these signs calculate.
+	// Keyed are fields whose whole text after the first dot is one key, which may
+	// have the signs / and -: labels.example.com/shard-a. It is no limit, but Parse
+	// needs it, because elsewhere these signs are arithmetic.
 	Keyed []string
 }
 
@@ -132,7 +133,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("at column %d: %s", e.Column, e.Message)
 }
 
-// Query is a text that was parsed.
+// Query is a parsed text.
 type Query struct {
 	text   string
 	limits Limits
@@ -168,10 +169,10 @@ func (q *Query) errorf(pos int, format string, args ...any) *Error {
 	return &Error{Column: utf8.RuneCountInString(q.text[:pos]) + 1, Message: fmt.Sprintf(format, args...)}
 }
 
-// Empty says that the text has no condition: everything matches.
+// Empty reports that the text has no condition: each row matches.
 func (q *Query) Empty() bool { return q.root == nil }
 
-// shorten cuts what an error repeats.
+// shorten shortens a piece of the text for an error message.
 func shorten(s string) string {
 	if len(s) <= 40 {
 		return s

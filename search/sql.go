@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Empty says that everything matches.
+// Empty reports that each row matches.
 func (f *Filter) Empty() bool { return f.root == nil }
 
 // SQL renders the filter; "" when everything matches.
@@ -26,7 +26,7 @@ func (f *Filter) SQL() Fragment {
 type renderer struct {
 	b     strings.Builder
 	args  []any
-	known map[string]string // names of members, which come again and again
+	known map[string]string // the arguments of names of members, which a search repeats
 }
 
 // arg binds a value and returns its place, with its type.
@@ -35,6 +35,7 @@ func (r *renderer) arg(v any, as string) string {
 	return "$" + strconv.Itoa(len(r.args)) + "::" + as
 }
 
+// member returns the argument for the name of a member; the same name has one argument.
 func (r *renderer) member(key string) string {
 	at, ok := r.known[key]
 	if !ok {
@@ -127,9 +128,9 @@ func member(x expr) (object ref, key string, ok bool) {
 	return r, "", false
 }
 
-// pair says that an object of strings has one of the values under key, in the
-// form that a GIN index knows. Where nothing is negated, false is as good as
-// the null that a missing key would make of a comparison.
+// pair writes the condition that an object of strings has one of the values
+// under key, in the form that a GIN index serves. It is false without the key,
+// where a comparison would be null; without negation both exclude the row.
 func (r *renderer) pair(object ref, key string, values []any) {
 	r.write("(")
 	for i, v := range values {
@@ -145,7 +146,8 @@ func (r *renderer) pair(object ref, key string, values []any) {
 	r.write(")")
 }
 
-// equal writes that a field equals one of the values, as Field.Equal has it.
+// equal writes the condition that a field equals one of the values, by
+// Field.Equal.
 func (r *renderer) equal(f Field, values []any) {
 	r.write("(")
 	for i, v := range values {
@@ -157,7 +159,7 @@ func (r *renderer) equal(f Field, values []any) {
 	r.write(")")
 }
 
-// array is a list as a driver takes it.
+// array converts a list to a slice of its type, which the driver needs.
 func array(kind Type, list []any) any {
 	switch kind {
 	case Int:

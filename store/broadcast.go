@@ -253,7 +253,7 @@ func (s *Subscription) Close() {
 func (b *Broadcast) Publish(batch Batch) {
 	r := Round{Changes: make([]*Change, len(batch.Documents)), Cursor: batch.Cursor, at: batch.at, since: batch.since}
 	for i, d := range batch.Documents {
-		xid := noLimit // no cursor sees it
+		xid := maxXID // no cursor sees it
 		if i < len(batch.xids) {
 			xid = batch.xids[i]
 		}

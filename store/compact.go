@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// compactBatch bounds how many tombstones one transaction takes away.
+// compactBatch bounds how many tombstones one transaction deletes.
 const compactBatch = 5000
 
-// removeTombstonesSQL takes tombstones away and moves the horizon in one statement, so that each read of the feed sees
+// removeTombstonesSQL deletes tombstones and moves the horizon in one statement, so that each read of the feed sees
 // both or neither.
 const removeTombstonesSQL = `with gone as (
 		delete from document where (kind, id) in (
@@ -19,8 +19,8 @@ const removeTombstonesSQL = `with gone as (
 		where exists (select from gone))
 	select count(*) from gone`
 
-// Compact takes away the tombstones of documents that were removed before olderThan, and returns how many. Followers
-// whose cursor does not see all of those removals get ErrGone, never a gap.
+// Compact deletes the tombstones of documents that were removed before olderThan, and returns their number. A follower
+// whose cursor does not see all of those removals gets ErrGone: it never misses a removal.
 func (s *Store) Compact(ctx context.Context, olderThan time.Time) (int, error) {
 	total := 0
 	for {

@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// session is what a connection knows about the server side of itself.
+// session describes the server's process behind a connection.
 type session struct {
 	pid      uint32
-	started  time.Time // with pid: unique, so that a later backend with the same pid is not taken for it
-	since    time.Time // by our clock: the server has not crashed since then, or the connection would be gone
+	started  time.Time // tells the backend apart from a later one with the same pid
+	since    time.Time // by this process's clock; the server has not crashed since, because a crash ends the connection
 	identity string    // server, timeline, database; see incarnation.go
 }
 
@@ -26,17 +26,19 @@ select pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_back
 	(select system_identifier from pg_control_system())::text || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
 	|| '/' || (select oid from pg_database where datname = current_database())`
 
-// Where pg_control_system is not for us, the server's identity is unknown; copies of the meta row still give a restore
-// from a dump away.
-const identifyLessSQL = `
+// identifyWithoutControlSQL is for sessions that may not call pg_control_system: the server's identity is then unknown.
+// A restore from a dump is still recognised, by the copied row of store_meta.
+const identifyWithoutControlSQL = `
 select pg_backend_pid(), (select backend_start from pg_stat_get_activity(pg_backend_pid())),
 	'-/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || (select oid from pg_database where datname = current_database())`
 
+// identify reads the session of a new connection and keeps it with the connection.
 func identify(ctx context.Context, conn *pgx.Conn) error {
 	s := session{since: time.Now()}
 	err := conn.QueryRow(ctx, identifySQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started, &s.identity)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && (pgErr.Code == "42501" || pgErr.Code == "42883") {
-		err = conn.QueryRow(ctx, identifyLessSQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started, &s.identity)
+		err = conn.QueryRow(ctx, identifyWithoutControlSQL, pgx.QueryExecModeSimpleProtocol).Scan(&s.pid, &s.started,
+			&s.identity)
 	}
 	if err != nil {
 		return fmt.Errorf("identifying the session: %w", err)
@@ -50,7 +52,7 @@ func sessionOf(conn *pgx.Conn) session {
 	return s
 }
 
-// connect makes a connection outside the pools, without statement timeouts. It is for work of the store itself.
+// connect makes a connection outside the pools, without statement timeouts, for the store's own work.
 func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, s.single)
 	if err != nil {
@@ -66,7 +68,7 @@ func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// acquire gets a connection within AcquireTimeout, or ErrUnavailable.
+// acquire returns a connection of the pool, or ErrUnavailable after AcquireTimeout.
 func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, s.opts.AcquireTimeout)
 	defer cancel()
@@ -83,8 +85,8 @@ func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn,
 	return conn, nil
 }
 
-// read runs f, which must only read, on a connection of the pool. When the connection turns out to be dead (a server
-// that was restarted leaves a pool full of them) it is tried again on a new one.
+// read runs f, which must only read, on a connection of the pool. When the connection is broken, read runs f again on a
+// new one, at most twice: after a restart of the server all connections of the pool are broken.
 func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pgx.Conn) error) error {
 	for attempt := 0; ; attempt++ {
 		conn, err := s.acquire(ctx, pool)
@@ -110,9 +112,8 @@ func (s *Store) read(ctx context.Context, pool *pgxpool.Pool, f func(context.Con
 	}
 }
 
-// uncancelled is the context of a write that must not be cut in the middle: it ends by the
-// statement's own timeouts, not by the caller's going away. A cancelled statement would cost a
-// connection and leave its outcome unknown.
+// uncancelled returns the context for a write: the cancellation of ctx does not end it, only a time-out that is longer
+// than the statement's own. A cancelled statement would cost a connection and leave its outcome unknown.
 func (s *Store) uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
 }

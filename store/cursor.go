@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// Cursor is a place in the feed: what a follower has seen. It is opaque text without white space, can be kept anywhere,
-// and is good for this database only; "" is the beginning. A cursor that can no longer be served gets ErrGone.
+// Cursor is a place in the feed: a follower has seen all changes before it. It is opaque text without white space,
+// which a caller may store anywhere, and is valid for this database only; "" is the beginning. A cursor that the
+// database cannot serve any more gets ErrGone.
 type Cursor string
 
-// position is a cursor taken apart: an incarnation and a pg_snapshot "xmin:xmax:xip,xip".
+// position is a parsed cursor: an incarnation and a pg_snapshot "xmin:xmax:xip,xip".
 type position struct {
 	incarnation string
 	snapshot    string
@@ -69,13 +70,13 @@ func newPosition(incarnation, snapshot string) (position, error) {
 	return p, nil
 }
 
-// sees says whether a snapshot taken at p sees the transaction.
+// sees reports whether a snapshot taken at p sees the transaction.
 func (p position) sees(xid uint64) bool {
 	_, inProgress := slices.BinarySearch(p.xip, xid)
 	return xid < p.xmax && !inProgress
 }
 
-// within says that a snapshot taken at q sees everything that one taken at p sees.
+// within reports whether a snapshot taken at q sees everything that one taken at p sees.
 func (p position) within(q position) bool {
 	if p.snapshot == "" || p.incarnation != q.incarnation {
 		return false

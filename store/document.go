@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxResends is how often a write is sent again whose connection broke before the write was made.
+// maxResends bounds how often a write is sent again after errNotMade.
 const maxResends = 3
 
-// maxOptimisticTries is how many optimistic updates precede a lock.
+// maxOptimisticTries is how often an update tries without a lock, before it locks the row.
 const maxOptimisticTries = 3
 
 // Create stores a new document with version 1 and generation 1 and returns it as stored. Kind, ID,
@@ -48,7 +48,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return next, nil
 		case errors.Is(err, errNotMade) && attempt < maxResends:
 			continue
-		case nameTaken(err): // between the statement's look and its write
+		case nameTaken(err): // another transaction took the name after the statement had looked for it
 			err = nil
 		}
 		if err != nil {
@@ -62,7 +62,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		if attempt > 100 {
-			return d, ErrConflict // created and removed by others again and again
+			return d, ErrConflict // others create and remove it again and again
 		}
 	}
 }
@@ -76,17 +76,17 @@ func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone
 		next.DeletedAt, next.Wire[:next.head], k.facets(next), tombstone.Version)
 }
 
-// findConflict returns why a creation did not insert: an *ExistsError, a tombstone of the id, or neither when the conflict
-// has gone meanwhile.
+// findConflict returns why a creation did not insert: an *ExistsError, a tombstone of the id, or neither when the
+// conflict has gone meanwhile.
 func findConflict(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
-	cur, found, err := one(ctx, c, getSQL, string(d.Kind), d.ID)
+	cur, found, err := readOne(ctx, c, getSQL, string(d.Kind), d.ID)
 	if err != nil {
 		return nil, err
 	}
 	if found && !cur.Removed {
 		return nil, &ExistsError{Kind: d.Kind, ID: d.ID}
 	}
-	named, taken, err := one(ctx, c, byNameSQL, string(d.Kind), d.Scope, d.Name)
+	named, taken, err := readOne(ctx, c, byNameSQL, string(d.Kind), d.Scope, d.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -99,9 +99,9 @@ func findConflict(ctx context.Context, c querier, d Document) (tombstone *Docume
 	return nil, nil
 }
 
-// Update changes a document: it reads it, lets change set Spec, Status or DeletedAt of the copy
-// that it is given (to other bytes: those that are there stay as they are), and writes that, one
-// atomic step from the version read. What may come of it:
+// Update changes a document. It reads the document, calls change with a copy, whose Spec, Status or DeletedAt change
+// may replace (it must not write into their bytes), and stores the copy if the document has not changed since. The
+// outcomes:
 //
 //   - (latest, true, nil): written; version is one higher, and generation too if Spec changed, or more when change set
 //     Generation to more. DeletedAt alone does not bump the generation, and cannot be taken back.
@@ -162,7 +162,7 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 			return doc, changed, nil
 		}
 	}
-	// One of this process at a time waits for the row's lock, so that a turns document does not use up the pool.
+	// One goroutine of this process at a time waits for the row's lock, so that one document does not use up the pool.
 	release, err := s.turns.lock(ctx, string(kind)+"/"+id)
 	if err != nil {
 		return Document{}, false, err
@@ -180,7 +180,7 @@ func (s *Store) update(ctx context.Context, kind Kind, id string, ifVersion int6
 	return doc, changed, nil
 }
 
-// tryUpdate is one optimistic update. again says that another writer was faster.
+// tryUpdate updates a document without a lock. again reports that another writer was faster.
 func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVersion int64, known *Document, remove bool,
 	change func(*Document) error) (doc Document, changed, again bool, err error) {
 	var cur Document
@@ -191,7 +191,7 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 		if cur, found, err = s.lookup(ctx, getSQL, string(spec.Kind), id); err != nil {
 			return doc, false, false, err
 		}
-		if err := current(cur, found, ifVersion); err != nil {
+		if err := checkCurrent(cur, found, ifVersion); err != nil {
 			return doc, false, false, err
 		}
 	}
@@ -201,7 +201,7 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 		return doc, false, false, err
 	}
 	if w.sql == "" && known != nil {
-		return doc, false, true, nil // equal to what the caller knew, which may be old
+		return doc, false, true, nil // the caller's document may be old: read it
 	}
 	if w.sql == "" {
 		return cur, false, false, nil
@@ -216,8 +216,9 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	return next, hit && changed, !hit, nil
 }
 
-// current checks what was read against what the caller asked for.
-func current(cur Document, found bool, ifVersion int64) error {
+// checkCurrent returns ErrNotFound for a document that does not exist, and a *StaleError if it has not the version
+// ifVersion; 0 is any version.
+func checkCurrent(cur Document, found bool, ifVersion int64) error {
 	if !found || cur.Removed {
 		return ErrNotFound
 	}
@@ -228,8 +229,8 @@ func current(cur Document, found bool, ifVersion int64) error {
 }
 
 // WaitTurn waits, without a connection, until no other caller in this process has its turn with the document; release
-// ends the turn. It excludes no other process. Callers use it before transactions that wait for the same row lock, which
-// would otherwise use up the connections of the pool.
+// ends the turn. It excludes no other process. Callers use it before transactions that wait for the same row lock,
+// which would otherwise use up the connections of the pool.
 func (s *Store) WaitTurn(ctx context.Context, kind Kind, id string) (release func(), err error) {
 	return s.turns.lock(ctx, string(kind)+"/"+id)
 }

@@ -11,41 +11,42 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// reader reads the feed for some followers, on connections of their own.
+// reader reads the feed for followers or for watches, on connections that nobody else uses.
 type reader struct {
 	s    *Store
 	pool *pgxpool.Pool
-	// holds a token for each read under way; nil: readers wait for the pool, not longer than
-	// AcquireTimeout
+	// turns holds a token for each read that runs; nil: a read waits for a connection of the pool, at most
+	// AcquireTimeout.
 	turns     chan struct{}
-	documents int // in a chunk
-	bytes     int // about: a chunk has that and the rest of its last document
+	documents int // at most in a chunk
+	bytes     int // in a chunk; the document that reaches this number is its last
 }
 
-// maxChunkBytes bounds what one read of a follower keeps in memory.
+// maxChunkBytes bounds the documents that one read of a follower keeps in memory.
 const maxChunkBytes = 8 << 20
 
-// metaSQL is what every read of the feed needs to know of the very moment of its snapshot. The insert position of the
-// WAL is read after the snapshot was taken, and before the flush position.
+// metaSQL reads the facts about the moment of a statement's snapshot. It reads the insert position of the WAL after the
+// snapshot, and before the flush position.
 const metaSQL = `m as materialized (select m.incarnation, ` + oursSQL +
 	` as ours, m.horizon, pg_current_snapshot() as snap,
 	(pg_current_wal_insert_lsn() - '0/0')::bigint as inserted, (pg_current_wal_flush_lsn() - '0/0')::bigint as flushed from store_meta m)`
 
 const metaColumns = `m.incarnation, m.ours, m.horizon, m.snap::text, m.inserted, m.flushed`
 
-// changesSQL reads one chunk of what changed between two snapshots: rows of transactions that the first ($3 xmin, $4
-// xmax, $5 those in progress) does not see and the second does ($7, $8 its xmax; null in the first chunk: the
-// statement's own). The two halves are the transactions that were in progress and the later ones; each is a range of
-// the index, so that a transaction that stays open for long costs nothing. $9-$11 is where the last chunk ended.
+// changesSQL reads one chunk of the documents that changed between two snapshots: rows of transactions that the first
+// ($3 xmin, $4 xmax, $5 those in progress) does not see and the second does ($7, $8 its xmax; null in the first
+// chunk: the statement's own). The two halves are the transactions that were in progress and the later ones; each is
+// a range of the index, so that a transaction that stays open for long costs nothing. $9-$11 is where the last chunk
+// ended.
 var changesSQL = `with ` + metaSQL + `
 select ` + metaColumns + `, ` + columns + `, d.xid from m left join lateral (
-	select * from (` + half(`f.xid = any($5::xid8[])`) + ` union all ` + half(`f.xid >= $4::xid8`) + `) d
+	select * from (` + feedHalf(`f.xid = any($5::xid8[])`) + ` union all ` + feedHalf(`f.xid >= $4::xid8`) + `) d
 	where m.ours and m.incarnation = $2 and m.horizon < $3::xid8 and $4::xid8 <= pg_snapshot_xmax(m.snap)
 	order by d.xid, d.kind, d.id limit $12
 ) d on true order by d.xid, d.kind, d.id`
 
-// half finds documents by the feed, which has one row for each. "offset 0" has each of them looked up by its key.
-func half(which string) string {
+// feedHalf finds documents by the feed, which has one row for each. "offset 0" has each of them looked up by its key.
+func feedHalf(which string) string {
 	return `(select d.* from (select * from feed f where ` + which + ` and f.xid < $8::xid8 and f.kind = any($6::text[])
 			and (f.xid, f.kind, f.id) > ($9::xid8, $10::text, $11::text)
 			and ($7::text is null or pg_visible_in_snapshot(f.xid, $7::text::pg_snapshot))
@@ -60,7 +61,7 @@ select ` + metaColumns + `, ` + columns + `, d.xid from m left join lateral (
 	order by d.kind, d.id limit $5
 ) d on true order by d.kind, d.id`
 
-// chunk is what one read of the feed found.
+// chunk is the result of one read of the feed.
 type chunk struct {
 	at                position // the statement's snapshot
 	ours              bool
@@ -72,17 +73,17 @@ type chunk struct {
 	began             time.Time
 }
 
-const noLimit = uint64(1) << 62
+const maxXID = uint64(1) << 62
 
-// changes reads the chunk of what changed from one position to another (nil: to now), after the given document.
-func (r *reader) changes(ctx context.Context, trust trust, kinds []string, from position, until *position, after place,
-	limit int) (chunk, error) {
+// changes reads a chunk of the documents that changed from one position to another (nil: to now), after a document.
+func (r *reader) changes(ctx context.Context, since unbrokenSince, kinds []string, from position, until *position,
+	after place, limit int) (chunk, error) {
 	var snapshot *string
-	bound := noLimit
+	bound := maxXID
 	if until != nil {
 		snapshot, bound = &until.snapshot, until.xmax
 	}
-	c, err := r.readChunk(ctx, trust, changesSQL, limit, func(identity string) []any {
+	c, err := r.readChunk(ctx, since, changesSQL, limit, func(identity string) []any {
 		return []any{identity, from.incarnation, from.xmin, from.xmax, from.xip, kinds, snapshot, bound, after.xid,
 			after.kind, after.id, limit}
 	})
@@ -101,9 +102,10 @@ func (r *reader) changes(ctx context.Context, trust trust, kinds []string, from 
 	return c, nil
 }
 
-// everything reads the chunk of all documents after the given one.
-func (r *reader) everything(ctx context.Context, trust trust, kinds []string, after place, limit int) (chunk, error) {
-	c, err := r.readChunk(ctx, trust, everythingSQL, limit, func(identity string) []any {
+// everything reads a chunk of all documents, after a document.
+func (r *reader) everything(ctx context.Context, since unbrokenSince, kinds []string, after place, limit int) (
+	chunk, error) {
+	c, err := r.readChunk(ctx, since, everythingSQL, limit, func(identity string) []any {
 		return []any{identity, kinds, after.kind, after.id, limit}
 	})
 	if err == nil && !c.ours {
@@ -115,7 +117,7 @@ func (r *reader) everything(ctx context.Context, trust trust, kinds []string, af
 // errNotOurs: the database was restored; adopt has to be called.
 var errNotOurs = errors.New("the database was restored")
 
-// place is a document's place in the order of a run.
+// place is the place of a document in the order of a run.
 type place struct {
 	xid      uint64
 	kind, id string
@@ -129,14 +131,16 @@ func (c chunk) last() place {
 	return place{c.xids[len(c.docs)-1], string(d.Kind), d.ID}
 }
 
-// trust is the time since when the reader needs the server not to have crashed; zero if it does not matter.
-type trust time.Time
+// unbrokenSince is a time: the read fails with errReconnected if its connection is younger, because the server may have
+// crashed since that time. Zero: any connection will do.
+type unbrokenSince time.Time
 
-// errReconnected: the server may have crashed since the time that the reader trusts.
+// errReconnected: the connection is younger than unbrokenSince, so that the server may have crashed since.
 var errReconnected = errors.New("the connection is a new one")
 
-// on runs f on one of the reader's connections, once: after an interruption a follower has to rewind first.
-func (r *reader) on(ctx context.Context, t trust, f func(context.Context, *pgx.Conn) error) error {
+// runOn runs f on one of the reader's connections, once. It does not retry, because a follower has to rewind after an
+// interruption.
+func (r *reader) runOn(ctx context.Context, t unbrokenSince, f func(context.Context, *pgx.Conn) error) error {
 	if r.turns != nil {
 		select {
 		case r.turns <- struct{}{}:
@@ -168,16 +172,16 @@ func (r *reader) on(ctx context.Context, t trust, f func(context.Context, *pgx.C
 const flushSQL = `select pg_logical_emit_message(true, 'atoll', '')`
 
 // flush puts all WAL written so far on disk.
-func (r *reader) flush(ctx context.Context, t trust) error {
-	return r.on(ctx, t, func(ctx context.Context, c *pgx.Conn) error {
+func (r *reader) flush(ctx context.Context, t unbrokenSince) error {
+	return r.runOn(ctx, t, func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, flushSQL)
 		return err
 	})
 }
 
-func (r *reader) readChunk(ctx context.Context, t trust, sql string, limit int, args func(identity string) []any) (
-	c chunk, err error) {
-	err = r.on(ctx, t, func(ctx context.Context, conn *pgx.Conn) error {
+func (r *reader) readChunk(ctx context.Context, t unbrokenSince, sql string, limit int,
+	args func(identity string) []any) (c chunk, err error) {
+	err = r.runOn(ctx, t, func(ctx context.Context, conn *pgx.Conn) error {
 		c = chunk{began: time.Now()}
 		var incarnation, snapshot string
 		rows, err := conn.Query(ctx, sql, args(sessionOf(conn).identity)...)
@@ -192,7 +196,7 @@ func (r *reader) readChunk(ctx context.Context, t trust, sql string, limit int, 
 			var xid *uint64
 			if size > r.bytes {
 				c.more = true
-				continue // drain; the rest is read again
+				continue // the next chunk reads the rest again
 			}
 			meta := []any{&incarnation, &c.ours, &c.horizon, &snapshot, &c.inserted, &c.flushed}
 			if err := rows.Scan(append(meta, found.targets(&xid)...)...); err != nil {

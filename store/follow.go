@@ -14,58 +14,57 @@ import (
 type Batch struct {
 	// Documents that changed, each at most once in a run, tombstones included. There is no order to rely on.
 	Documents []Document
-	// Relist: the run is a list of all documents, not of changes. What the follower has and the whole run did not bring
-	// is no more. A relist has no tombstones.
+	// Relist: the run is a list of all documents, not of changes. A document that the follower has, and that is in no
+	// batch of the run, was removed. A relist has no tombstones.
 	Relist bool
-	// First and Last batch of its run. A run that was interrupted starts again with First.
+	// First and Last mark the first and the last batch of a run. An interrupted run starts again with a First batch.
 	First, Last bool
-	// Cursor is where to follow on from after this batch, if it is the last one of its run;
-	// otherwise after the run before. It may lie a moment before the batch, so that some of its
-	// documents come again.
+	// Cursor is where a later Follow continues after this batch, if the batch is the last of its run; otherwise where it
+	// continues after the run before. The cursor may lie a moment before the batch: some documents then come again.
 	Cursor Cursor
 
 	xids []uint64 // of Documents
 	at   position // where its run ends
-	// since is when the snapshot was asked for at which its run begins: all documents were
-	// committed later. Zero: not known.
+	// since is when the reader requested the snapshot at which the run begins: all documents were committed later. Zero:
+	// not known.
 	since time.Time
 }
 
 // FollowOptions are the parameters of Follow.
 type FollowOptions struct {
-	// Name makes the cursor durable: a later Follow by this name goes on where this one stopped, in another process,
-	// too. One follower per name at a time. "" is not durable.
+	// Name makes the cursor durable: a later Follow with this name, also in another process, continues where this one
+	// stopped. Only one follower may use a name at a time. "": the cursor is not durable.
 	Name string
 	// Kinds to follow; none means all of the store's.
 	Kinds []Kind
-	// From is where to start; "" is the durable cursor, or if there is none, a relist. When From is gone Follow returns
-	// ErrGone; without From it relists by itself.
+	// From is the cursor at which Follow starts; "" is the durable cursor, or a relist if there is none. Follow returns
+	// ErrGone when the database cannot serve From any more; without From it relists instead.
 	From Cursor
-	// SaveEvery is how often a durable cursor is saved while changes come; default 500 ms. What was applied after the
-	// last save before a crash comes again.
+	// SaveEvery is how often Follow saves a durable cursor while there are changes; default 500 ms. After a crash Follow
+	// brings the changes since the last save again.
 	SaveEvery time.Duration
 
-	// passed is called when a run has ended, also if nothing changed, with where it ended and when
-	// that snapshot was asked for; may be nil.
+	// onRunEnd is called after each run, also if nothing changed, with the position where the run ended and the time
+	// when the reader requested that snapshot; it may be nil.
 	onRunEnd func(position, time.Time)
 	readNow  <-chan struct{} // a token begins a run at once; may be nil
 }
 
-// Follow calls apply with what changes, until ctx ends or apply returns an error, which it returns
-// (for ctx, its cause).
+// Follow calls apply with the documents that change, until ctx ends or apply returns an error. It returns that error,
+// or the cause of ctx.
 //
-// For each document that changed, apply gets a state at least as new as the change; states in between may be merged. A
-// document never goes back to an older version, and a version does not come twice, while Follow runs; after a restart
-// what was applied since the cursor comes again. The cursor moves on when all batches of a run were applied. apply is
-// called from one goroutine, one batch at a time. Its documents are its own.
+// For each document that changed, apply gets a state at least as new as the change; Follow may leave out the states
+// in between. While Follow runs, a document never goes back to an older version, and no version comes twice; after a
+// restart the changes since the cursor come again. The cursor moves when apply has returned for all batches of a run.
+// One goroutine calls apply, with one batch at a time. apply may keep and change the documents.
 //
-// Follow outlives the database: while it is down Follow retries with back-off.
+// While the database does not answer, Follow retries with back-off.
 func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx context.Context, b Batch) error) error {
 	f, err := s.newFollower(o, apply)
 	if err != nil {
 		return fmt.Errorf("following: %w", err)
 	}
-	sub, leave := s.hub.subscribe(f.wants)
+	sub, leave := s.hub.subscribe(f.followed)
 	defer leave()
 	defer f.save(context.WithoutCancel(ctx), true)
 	backoff := time.Duration(0)
@@ -88,7 +87,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 		case errors.Is(err, errNotOurs):
 			if err := s.adopt(ctx); err != nil {
 				s.log.Warn("a restored database cannot be taken over yet", "error", err)
-				backoff = next(backoff)
+				backoff = nextBackoff(backoff)
 			} else if o.From != "" {
 				return fmt.Errorf("following: %w: the database was restored", ErrGone)
 			}
@@ -102,7 +101,7 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 			continue
 		default:
 			f.rewind()
-			backoff = next(backoff)
+			backoff = nextBackoff(backoff)
 			s.log.Warn("a follower cannot read", "follower", o.Name, "error", err, "retry", backoff)
 		}
 		if backoff > 0 {
@@ -126,9 +125,9 @@ func (s *Store) Follow(ctx context.Context, o FollowOptions, apply func(ctx cont
 	}
 }
 
-// catchUp brings each document that changed since the cursor, once, and returns the cursor to go on
-// from. It reads on the watchers' connections, at no more than ReplayConns at a time, and does not
-// hold one while show is at work.
+// catchUp calls show once with each document that changed since the cursor, and returns the cursor from which the
+// caller continues. It reads on the connections of the watches, of which at most ReplayConns are in use, and gives
+// the connection back before it calls show.
 func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show func(Document) error) (Cursor, error) {
 	f, err := s.newFollower(FollowOptions{Kinds: kinds, From: from}, func(_ context.Context, b Batch) error {
 		for _, d := range b.Documents {
@@ -142,7 +141,7 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 		return "", err
 	}
 	f.feed = s.watchers
-	for backoff := time.Duration(0); ; backoff = next(backoff) {
+	for backoff := time.Duration(0); ; backoff = nextBackoff(backoff) {
 		err := f.run(ctx)
 		switch {
 		case err == nil:
@@ -151,7 +150,7 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 			return "", context.Cause(ctx)
 		case errors.Is(err, errApply):
 			return "", errors.Unwrap(err)
-		case errors.Is(err, errNotOurs): // its followers take it over
+		case errors.Is(err, errNotOurs): // the followers adopt it
 			return "", fmt.Errorf("%w: the database was restored", ErrGone)
 		case errors.Is(err, ErrGone), errors.Is(err, ErrInvalid):
 			return "", err
@@ -166,11 +165,12 @@ func (s *Store) catchUp(ctx context.Context, from Cursor, kinds []Kind, show fun
 	}
 }
 
-func next(backoff time.Duration) time.Duration {
+// nextBackoff doubles a back-off, between 20 ms and 1 s.
+func nextBackoff(backoff time.Duration) time.Duration {
 	return min(max(2*backoff, 20*time.Millisecond), time.Second)
 }
 
-// applyError marks an error of the caller's apply.
+// applyError is an error that the caller's apply returned.
 type applyError struct{ err error }
 
 var errApply = errors.New("apply")
@@ -181,32 +181,31 @@ func (e *applyError) Is(target error) bool { return target == errApply }
 
 // follower is the state of one Follow. Only Follow's goroutine touches it.
 type follower struct {
-	s     *Store
-	feed  *reader
-	o     FollowOptions
-	wants []Kind
-	kinds []string
-	apply func(context.Context, Batch) error
+	s        *Store
+	feed     *reader
+	o        FollowOptions
+	followed []Kind
+	kinds    []string
+	apply    func(context.Context, Batch) error
 
-	loaded  bool      // the durable cursor was looked for
-	at      position  // all before it was applied; no snapshot: nothing was
-	asked   time.Time // when the latest run's snapshot was asked for
-	atAsked time.Time // when that of at was; zero: not known
-	cur     *run      // a run that was begun
+	loaded  bool      // the durable cursor was read, if there is one
+	at      position  // apply got all changes before it; without a snapshot: none
+	asked   time.Time // when the snapshot of the latest run was requested
+	atAsked time.Time // when the snapshot of at was requested; zero: not known
+	current *run      // the run that has begun and not ended; or nil
 
-	// A cursor is only safe when what it saw is on disk. A transaction that was rolled back leaves
-	// a trace in the WAL that nobody waits for; when the server crashes before that is written, its
-	// id is given out again, to a transaction that the cursor would take for seen. So after an
-	// interruption a follower goes on from the last safe position, and skips what it knows it has
-	// delivered.
+	// A cursor is safe when the WAL is on disk up to the moment of its snapshot. Nobody waits until the WAL records of a
+	// rolled-back transaction are on disk. If the server crashes before, it uses the id of that transaction again, for
+	// one that the cursor already counts as seen. So after an interruption a follower continues from the last safe
+	// position, and skips the versions that it has delivered.
 	safe      position
 	unflushed []unflushedRun
-	readAt    time.Time        // when the last read began
-	skip      map[docKey]int64 // versions that will come again
+	readAt    time.Time        // when the last read of the feed began
+	skip      map[docKey]int64 // versions that apply got and the feed brings again
 
-	dirty   bool      // something was applied since the durable cursor was saved
-	saved   position  // the durable cursor
-	savedAt time.Time // when
+	dirty   bool      // apply got a batch since the last save of the durable cursor
+	saved   position  // the durable cursor, as last saved
+	savedAt time.Time // when it was saved
 }
 
 type docKey struct {
@@ -214,21 +213,21 @@ type docKey struct {
 	id   string
 }
 
-// unflushedRun is a position that is safe when the WAL is on disk up to lsn.
+// unflushedRun is the end of a run: a position that is safe once the WAL is on disk up to lsn.
 type unflushedRun struct {
 	at        position
 	lsn       uint64
-	delivered map[docKey]int64 // in the run that ended there
+	delivered map[docKey]int64 // the versions that the run delivered
 }
 
-// run is a run under way.
+// run is a run that has begun and not ended. until is nil before its first chunk.
 type run struct {
 	relist    bool
 	until     *position
 	lsn       uint64
-	flushed   bool             // until is safe
-	delivered map[docKey]int64 // until it is flushed
-	early     map[docKey]int64 // delivered by a relist although until does not see it: it will come again
+	flushed   bool             // the position until is safe
+	delivered map[docKey]int64 // the versions delivered while until is not safe
+	early     map[docKey]int64 // versions that a relist delivered and until does not see: the next run brings them again
 	after     place
 	began     bool // a batch was delivered
 }
@@ -237,13 +236,13 @@ func (s *Store) newFollower(o FollowOptions, apply func(context.Context, Batch) 
 	if o.SaveEvery == 0 {
 		o.SaveEvery = 500 * time.Millisecond
 	}
-	f := &follower{s: s, feed: s.followers, o: o, apply: apply, wants: o.Kinds}
-	if len(f.wants) == 0 {
+	f := &follower{s: s, feed: s.followers, o: o, apply: apply, followed: o.Kinds}
+	if len(f.followed) == 0 {
 		for k := range s.kinds {
-			f.wants = append(f.wants, k)
+			f.followed = append(f.followed, k)
 		}
 	}
-	for _, k := range f.wants {
+	for _, k := range f.followed {
 		if _, err := s.kind(k); err != nil {
 			return nil, err
 		}
@@ -259,17 +258,17 @@ func (s *Store) newFollower(o FollowOptions, apply func(context.Context, Batch) 
 	return f, nil
 }
 
-// run does one run, from where the follower is to the present, or goes on with one that was interrupted.
+// run does one run, from the follower's position to the present, or continues an interrupted one.
 func (f *follower) run(ctx context.Context) error {
 	if !f.loaded {
 		if err := f.load(ctx); err != nil {
 			return err
 		}
 	}
-	if f.cur == nil {
-		f.cur = &run{relist: f.at.snapshot == "", delivered: map[docKey]int64{}, early: map[docKey]int64{}}
+	if f.current == nil {
+		f.current = &run{relist: f.at.snapshot == "", delivered: map[docKey]int64{}, early: map[docKey]int64{}}
 	}
-	for r := f.cur; ; {
+	for r := f.current; ; {
 		c, err := f.read(ctx, r)
 		if err != nil {
 			return err
@@ -282,8 +281,8 @@ func (f *follower) run(ctx context.Context) error {
 		}
 		f.noteFlushed(c.flushed)
 		r.after = c.last()
-		if !c.more && r.relist && !r.flushed && f.feed.flush(ctx, trust(f.readAt)) == nil {
-			f.noteFlushed(r.lsn) // the first cursor has none before it to fall back to
+		if !c.more && r.relist && !r.flushed && f.feed.flush(ctx, unbrokenSince(f.readAt)) == nil {
+			f.noteFlushed(r.lsn) // there is no earlier cursor that is safe
 		}
 		if err := f.deliver(ctx, r, c); err != nil {
 			return err
@@ -295,9 +294,9 @@ func (f *follower) run(ctx context.Context) error {
 }
 
 func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
-	var t trust
+	var t unbrokenSince
 	if len(f.unflushed) > 0 || r.until != nil && !r.flushed {
-		t = trust(f.readAt)
+		t = unbrokenSince(f.readAt)
 	}
 	defer func() {
 		if err == nil {
@@ -314,7 +313,7 @@ func (f *follower) read(ctx context.Context, r *run) (c chunk, err error) {
 	return f.feed.changes(ctx, t, f.kinds, f.at, r.until, r.after, f.feed.documents)
 }
 
-// deliver applies a chunk, and ends the run when it was its last.
+// deliver calls apply with the documents of a chunk, and ends the run after its last chunk.
 func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 	b := Batch{Relist: r.relist, First: !r.began, Last: !c.more, at: *r.until, since: f.atAsked}
 	for i, d := range c.docs {
@@ -345,26 +344,26 @@ func (f *follower) deliver(ctx context.Context, r *run, c chunk) error {
 		f.dirty = true
 	}
 	if b.Last {
-		f.at, f.atAsked, f.skip, f.cur = *r.until, f.asked, r.early, nil
+		f.at, f.atAsked, f.skip, f.current = *r.until, f.asked, r.early, nil
 	}
 	return nil
 }
 
-// settle takes note of how far the WAL is on disk.
+// noteFlushed records that the WAL is on disk up to flushed, which makes the positions up to there safe.
 func (f *follower) noteFlushed(flushed uint64) {
 	for len(f.unflushed) > 0 && f.unflushed[0].lsn <= flushed {
 		f.safe = f.unflushed[0].at
 		f.unflushed = f.unflushed[1:]
 	}
-	if r := f.cur; r != nil && !r.flushed && r.until != nil && r.lsn <= flushed {
+	if r := f.current; r != nil && !r.flushed && r.until != nil && r.lsn <= flushed {
 		r.flushed, r.delivered = true, map[docKey]int64{}
 	}
 }
 
-// rewind goes back, after an interruption which may have been a crash, to what is known to be safe.
+// rewind moves the follower back to its last safe position, after an interruption that may have been a crash.
 func (f *follower) rewind() {
-	if f.cur != nil && f.cur.flushed {
-		return // the run goes on where it was; its beginning is safe, too
+	if f.current != nil && f.current.flushed {
+		return // the run continues after its last chunk; its beginning is safe, too
 	}
 	skip := map[docKey]int64{}
 	for k, v := range f.skip {
@@ -375,20 +374,20 @@ func (f *follower) rewind() {
 			skip[k] = v
 		}
 	}
-	if f.cur != nil {
-		for k, v := range f.cur.delivered {
+	if f.current != nil {
+		for k, v := range f.current.delivered {
 			skip[k] = v
 		}
 	}
 	if f.safe.snapshot == "" {
-		skip = nil // a relist is always whole
+		skip = nil // a relist delivers all documents
 	}
-	f.at, f.atAsked, f.skip, f.unflushed, f.cur = f.safe, time.Time{}, skip, nil, nil
+	f.at, f.atAsked, f.skip, f.unflushed, f.current = f.safe, time.Time{}, skip, nil, nil
 }
 
-// restart forgets everything, so that the next run is a relist.
+// restart drops the follower's position, so that the next run is a relist.
 func (f *follower) restart() {
-	f.at, f.atAsked, f.safe, f.skip, f.unflushed, f.cur, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil,
+	f.at, f.atAsked, f.safe, f.skip, f.unflushed, f.current, f.loaded = position{}, time.Time{}, position{}, nil, nil, nil,
 		true
 }
 
@@ -415,14 +414,14 @@ func (f *follower) load(ctx context.Context) error {
 
 const saveSQL = `insert into follower (name, cursor) values ($1, $2) on conflict (name) do update set cursor = $2, updated_at = now()`
 
-// save keeps the durable cursor. Its commit puts all WAL before it on disk, so the exact position is safe.
+// save writes the durable cursor, if it is due or final. The commit puts all earlier WAL on disk, so f.at is safe.
 func (f *follower) save(ctx context.Context, final bool) {
 	if f.o.Name == "" || f.at.snapshot == "" || f.at.snapshot == f.saved.snapshot {
 		return
 	}
 	wait := f.o.SaveEvery
 	if !f.dirty {
-		wait = time.Minute // nothing for us, but what others removed may be compacted one day
+		wait = time.Minute // apply got nothing, but Compact ends cursors that are too old
 	}
 	if final && !f.dirty || !final && time.Since(f.savedAt) < wait {
 		return

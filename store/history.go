@@ -9,15 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Record is one entry of the history: a change of a document of a kind with History or Trail, or
-// what Tx.Record was given. It was committed together with what it records.
+// Record is one entry of the history: a change of a document of a kind with History or Trail, or a call of Tx.Record.
+// The transaction of the change committed it.
 type Record struct {
 	Seq        int64 // unique in this database; grows, but not in the order of commits
 	At         time.Time
 	Action     string // create, update, delete (deletion was requested), remove; or Tx.Record's
 	Kind       Kind
 	ID, Scope  string
-	Version    int64 // that the change made; 0 from Tx.Record
+	Version    int64 // of the document after the change; 0 from Tx.Record
 	Generation int64
 	Actor      Actor
 	Spec       json.RawMessage // nil if the change did not touch it
@@ -33,7 +33,7 @@ func (r *Record) targets(packed *[]byte, more ...any) []any {
 		(*[]byte)(&r.Note)}, more...)
 }
 
-// HistoryQuery says which records History returns: of one document, or, without ID, of all of some kinds.
+// HistoryQuery selects the records that History returns: those of one document or, without ID, those of some kinds.
 type HistoryQuery struct {
 	Kind   Kind
 	Kinds  []Kind // instead of Kind, without ID
@@ -42,7 +42,7 @@ type HistoryQuery struct {
 	Limit  int   // default 100
 }
 
-// ofKindsSQL takes as many from each kind as are wanted, by its index.
+// ofKindsSQL reads up to the limit from each kind, by an index, and then the latest of them all.
 const ofKindsSQL = `select ` + recordColumns + ` from unnest($1::text[]) k (kind) cross join lateral (
 		select * from history h where h.kind = k.kind and ($2::bigint = 0 or h.seq < $2) order by h.seq desc limit $3) h
 	order by h.seq desc limit $3`
@@ -93,14 +93,14 @@ func scanRecords(rows pgx.Rows, err error) ([]Record, error) {
 	})
 }
 
-// trimBatch bounds how many records one transaction takes away.
+// trimBatch bounds how many records one transaction deletes.
 const trimBatch = 5000
 
-// trimSQL looks at the oldest records only, which the primary key has first.
+// trimSQL deletes old records. It reads only the first records of the primary key, which are the oldest.
 const trimSQL = `with gone as (delete from history where (xid, seq) in (select xid, seq from history order by xid, seq limit $2) and at < $1 returning 1)
 	select count(*) from gone`
 
-// TrimHistory takes away records from before olderThan, which must be at least an hour ago, and returns how many.
+// TrimHistory deletes the records from before olderThan, which must be at least an hour ago, and returns their number.
 func (s *Store) TrimHistory(ctx context.Context, olderThan time.Time) (int, error) {
 	if time.Since(olderThan) < time.Hour {
 		return 0, fmt.Errorf("%w: what became of a write just now is found out from its record", ErrInvalid)

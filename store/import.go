@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Import is Create for a document that has lived in another database: it keeps Generation, CreatedAt and UpdatedAt, and
-// DeletedAt, as they are. It is ErrExists, too, when the id was here and was removed: nothing comes back by an import.
+// Import is Create for a document from another database: it keeps Generation, CreatedAt, UpdatedAt and DeletedAt. It
+// returns ErrExists also for the id of a removed document: an import does not create it again.
 func (tx *Tx) Import(ctx context.Context, d Document) (Document, error) {
 	imported, err := tx.importDocument(ctx, d)
 	if err != nil {
@@ -35,7 +35,7 @@ func (tx *Tx) importDocument(ctx context.Context, d Document) (Document, error) 
 	if err := kind.render(&next); err != nil {
 		return d, err
 	}
-	// The history says when it came here.
+	// The history has the time of the import.
 	stored := next
 	stored.UpdatedAt = now
 	w := kind.compose(ctx, insertStatement, stored, next.Spec, next.Status, tx.token, "import", next.Scope, next.Name,

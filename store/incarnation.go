@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A cursor is worth something only in the life of the database in which it was made. A new life, an incarnation,
-// begins when the database was copied or put back:
+// A cursor is valid only in the incarnation of the database in which it was made. A new incarnation begins when the
+// database was copied or restored:
 //
 //   - restored from a dump: the meta row is a copy, so its xmin is not the stamp that it carries; or the table is
 //     another one (filenode). The dumped xid values mean nothing here, and may lie in the future.
@@ -22,14 +22,14 @@ import (
 // (a disk snapshot that was put back has the same identity). VACUUM FULL of the table looks like a restore; that costs
 // a relist and nothing else.
 
-// oursSQL is true when the meta row m describes this very database; $1 is the session's identity.
+// oursSQL is true when the row m of store_meta was written in this database; $1 is the session's identity.
 const oursSQL = `(m.identity = $1 and m.filenode = pg_relation_filenode(to_regclass('document')) and m.xmin::text::bigint = m.stamp)`
 
 const stampSQL = `(pg_current_xact_id()::text::bigint & 4294967295)`
 
-// adopt makes the database ours: when the meta row is missing or describes another life, it stamps all rows with the
-// present transaction, which every cursor of the new incarnation sees, and begins a new incarnation. Idempotent; safe
-// in several processes.
+// adopt begins a new incarnation when the row of store_meta is missing or was written in another database. It sets
+// the xid of all rows to its own transaction, which each cursor of the new incarnation sees. adopt is idempotent, and
+// several processes may call it at once.
 func (s *Store) adopt(ctx context.Context) error {
 	conn, err := s.connect(ctx)
 	if err != nil {
@@ -56,14 +56,14 @@ func (s *Store) adopt(ctx context.Context) error {
 		}
 		err = tx.QueryRow(ctx, `select `+oursSQL+` from store_meta m`, identity).Scan(&ours)
 		if err == nil && ours {
-			return nil // another process did it while we waited
+			return nil // another process has begun the incarnation
 		}
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
 		begun = strings.ReplaceAll(uuid.NewString(), "-", "")
 		for _, stmt := range []string{
-			`alter table document disable trigger document_changed`, // the feed is made anew
+			`alter table document disable trigger document_changed`, // the feed is written again below
 			`update document set xid = pg_current_xact_id()`,
 			`alter table document enable trigger document_changed`,
 			`delete from feed`,

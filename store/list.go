@@ -34,7 +34,7 @@ type Query struct {
 	Where   Fragment // "" matches all
 	OrderBy []Order  // the id is always added as the last key, so that the order is total
 	Limit   int      // default 100
-	Bytes   int      // 0, or about how much a page has at most: it ends, with Next, after the document that reaches it
+	Bytes   int      // 0: no bound; otherwise the page ends, with Next, after the document that reaches this size
 	Offset  int      // pages by number
 	After   string   // pages by keyset: Page.Next of the page before, with the same query
 	Count   bool     // fill in Page.Total
@@ -115,8 +115,8 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 	return r.page, nil
 }
 
-// maxPrepared is the longest condition of a list that is prepared. Each connection keeps what it has prepared, and
-// searches are as many as their authors.
+// maxPrepared is the longest condition of a list that is prepared. Each connection keeps its prepared statements, and
+// each search may be another statement.
 const maxPrepared = 256
 
 // execMode returns how a list is sent. PostgreSQL plans a prepared statement once, or again for each execution where
@@ -175,13 +175,14 @@ type listBuilder struct {
 	order    string
 }
 
-// momentSQL is one row: what a cursor of the statement's snapshot needs. The limit has it computed once.
+// momentSQL is one row with the parts of a cursor at the statement's snapshot. Because of its limit PostgreSQL computes
+// it once.
 const momentSQL = `(select incarnation, pg_current_snapshot()::text as snap, (pg_current_wal_insert_lsn() - '0/0')::bigint as inserted,
 		(pg_current_wal_flush_lsn() - '0/0')::bigint as flushed from store_meta limit 1) m`
 
-// first makes the statement of a page at the beginning of a list, or behind a key: an index that has the order leads to
-// the documents themselves. It is ordered again outside, because a join promises no order. Documents are counted only if
-// there is one more than the page has.
+// first makes the statement of a page at the beginning of a list, or behind a key: an index that has the order leads
+// to the documents themselves. It is ordered again outside, because a join promises no order. Documents are counted
+// only if there is one more than the page has.
 func (b listBuilder) first() string {
 	total := "0"
 	if b.Count {
@@ -197,8 +198,8 @@ func (b listBuilder) first() string {
 		order by ` + b.order
 }
 
-// later makes the statement of a page by its number. The page is found by its keys alone, from an index that has them if
-// there is one, and what is on it is read after that.
+// later makes the statement of a page by its number. The page is found by its keys alone, from an index that has them
+// if there is one, and what is on it is read after that.
 func (b listBuilder) later(arg func(any) string) string {
 	kind := "d.kind"
 	if names := b.kinds(); len(names) == 1 {
@@ -209,7 +210,7 @@ func (b listBuilder) later(arg func(any) string) string {
 	if b.Count {
 		total = b.total
 		if b.After == "" && !b.tallied() {
-			// A page that reaches the end says how many there are.
+			// The number of a page that reaches the end gives the total without a count.
 			rows := "(select count(*) from page)"
 			total = "case when " + rows + " < " + limit + " and (" + rows + " > 0 or " + offset +
 				"::int = 0) then " + offset + "::int + " + rows + " else " + total + " end"

@@ -62,11 +62,11 @@ func TestTheFeedReadsItsIndexOnly(t *testing.T) {
 			fmt.Sprintf(`'%s', '%d', '%d', '{%s}', '{A,B}', null, '%d', '0', '', '', 100`, now.incarnation, now.xmin,
 				now.xmax,
 				strings.Trim(strings.Join(strings.Fields(fmt.Sprint(now.xip)), ","),
-					"[]"), noLimit), "document_feed", 5},
+					"[]"), maxXID), "document_feed", 5},
 		"everything": {`(text, text[], text, text, bigint) as ` + everythingSQL, `'{A,B}', 'A', '500', 100`,
 			"document_pkey", 100},
 	} {
-		err := s.followers.on(ctx, trust{}, func(ctx context.Context, conn *pgx.Conn) error {
+		err := s.followers.runOn(ctx, unbrokenSince{}, func(ctx context.Context, conn *pgx.Conn) error {
 			if _, err := conn.Exec(ctx, "prepare "+what+" "+c.prepare); err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.head, d.wire,
 	d.created_at, d.updated_at, d.deleted_at, d.removed_at is not null, d.token`
 
-// row scans the columns; pointers, because the feed's statement has a row of nulls when nothing changed.
+// row scans the columns into pointers, because the feed's statement has one row of nulls when nothing changed.
 type row struct {
 	kind, id, scope, name      *string
 	version, generation, token *int64
@@ -61,8 +61,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// one runs a query for one document, tombstones included.
-func one(ctx context.Context, conn querier, sql string, args ...any) (Document, bool, error) {
+// readOne runs a query for one document, which may be a tombstone. found is false without a row.
+func readOne(ctx context.Context, conn querier, sql string, args ...any) (Document, bool, error) {
 	var r documentRow
 	err := conn.QueryRow(ctx, sql, args...).Scan(r.targets(&r.head, &r.wire)...)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -123,7 +123,7 @@ func (s *Store) GetByName(ctx context.Context, kind Kind, scope, name string) (D
 
 func (s *Store) lookup(ctx context.Context, sql string, args ...any) (doc Document, found bool, err error) {
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		doc, found, err = one(ctx, c, sql, args...)
+		doc, found, err = readOne(ctx, c, sql, args...)
 		return err
 	})
 	return doc, found, err

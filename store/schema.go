@@ -112,8 +112,8 @@ end $do$;
 create trigger document_removed after update of removed_at on document for each row
 	when ((old.removed_at is null) <> (new.removed_at is null)) execute function document_tally()`
 
-// searchFacets have their index on the feed, whose narrow rows are written with each change anyway: an index on a column
-// of the documents would end their updates in place, and one on the status most of all.
+// searchFacets have their index on the feed, whose narrow rows are written with each change anyway: an index on a
+// column of the documents would end their updates in place, and one on the status most of all.
 const searchFacets = `alter table document add column facets text[];
 alter table feed add column facets text[];
 update document set facets = array(select (c->>'type') || '=' || (c->>'status') from jsonb_array_elements(status->'conditions') c)
@@ -210,7 +210,7 @@ func (s *Store) Migrate(ctx context.Context, part string, steps []string) error 
 	return nil
 }
 
-// isCurrent says that there is nothing to migrate. It only reads, so that a store can be opened while its disk is full.
+// isCurrent reports that there is nothing to migrate. It only reads, so that Open works while the disk is full.
 func (s *Store) isCurrent(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var exists bool
 	if err := conn.QueryRow(ctx, `select to_regclass('schema_version') is not null`).Scan(&exists); err != nil ||

@@ -46,20 +46,20 @@ type Document struct {
 	// Spec and Status are JSON objects. PostgreSQL stores them as jsonb: what is read back has the same meaning, but
 	// other white space, another order of keys, numbers in plain notation, and the last of duplicate keys only.
 	Spec, Status json.RawMessage
-	// Wire is what the kind's Render made of the document when it was last written.
+	// Wire is the result of the kind's Render at the last write of the document.
 	Wire                 []byte
 	CreatedAt, UpdatedAt time.Time
 	// DeletedAt is when deletion was requested; the document lives on until Remove. Once set it stays.
 	DeletedAt *time.Time
-	// Removed marks a tombstone, which only followers see. It has the content that the document had last.
+	// Removed marks a tombstone, which only followers see. It has the last content of the document.
 	Removed bool
 
-	// Decoded is what the caller decoded Spec and Status into, for himself and for the kind's functions: a change of
-	// Update may leave it here for Render and Compare. The store never looks at it, and does not store it.
+	// Decoded is the caller's decoded form of Spec and Status. The change of an Update may set it for the kind's Render
+	// and Compare. The store neither reads nor stores it.
 	Decoded any
 
 	head  int   // how many bytes of Wire the column head has
-	token int64 // of who wrote it last, or its observation: with the version, which state of the row this is
+	token int64 // of the last write or observation; version and token identify a state of the row
 }
 
 // SameState reports whether two reads found the document in the same state, times of observation included.
@@ -87,19 +87,18 @@ type KindSpec struct {
 	Begin func(*Document) error
 	// Observed reports whether two statuses differ only in times of observation, which are no content (I3): such a
 	// change is written in place, with no version, feed entry or record, and wakes nobody. Nil: all differences count.
-	// It needs History, where it is found out whose a version is when the answer to its commit was lost.
+	// It needs History: after a lost answer to a commit, the record shows which write made a version.
 	Observed func(before, after json.RawMessage) bool
 	// Compare says how the statuses of two states of a document differ, for kinds that can tell it faster than by
 	// comparing all JSON, and instead of Observed. Nil: SameJSON and Observed.
 	Compare func(before, after Document) Difference
-	// Recorded is what the history keeps of a change of the status: what changed, enough for its readers. It is stored
-	// packed, for no search. Nil: all of it, as JSON.
+	// Recorded returns the part of a changed status that the history keeps. It is stored packed, so that no search reads
+	// it. Nil: the history keeps the whole status, as JSON.
 	Recorded func(before, after Document) json.RawMessage
 	// History keeps a record of every change, with its actor, in the transaction of the change: the audit record.
 	History bool
-	// Trail keeps less than History: who changed a document and when, without spec and status, and
-	// not of changes of the status alone. It is enough to find out what became of a commit whose
-	// answer was lost.
+	// Trail keeps less than History: the actor and the time of a change, without spec and status, and no record of
+	// changes of the status alone. It is enough to resolve a commit whose answer was lost.
 	Trail bool
 	// Indexes are made at Open, for this kind's rows only.
 	Indexes []Index
@@ -133,8 +132,8 @@ type Options struct {
 	// Migrations make the service's own side tables, in order; each runs once. Only ever add to the end.
 	Migrations []string
 
-	// of the pool of writers and readers; default 16. Followers use at most FollowConns more,
-	// watches ReplayConns, and two
+	// MaxConns bounds the connections of writers and readers; default 16. Besides, followers use at most FollowConns
+	// connections, watches ReplayConns, and the store itself two.
 	MaxConns         int
 	FollowConns      int           // default 4
 	ReplayConns      int           // for watches whose cursor is older than what a Broadcast remembers; default 2
@@ -142,9 +141,9 @@ type Options struct {
 	StatementTimeout time.Duration // default 5 s
 	LockTimeout      time.Duration // default 1.5 s
 	IdleInTxTimeout  time.Duration // default 10 s: a transaction that is left open is ended by the server
-	ResolveTimeout   time.Duration // for finding out what became of a commit whose answer was lost; default 1.5 s
+	ResolveTimeout   time.Duration // for resolving a commit whose answer was lost; default 1.5 s
 	PollInterval     time.Duration // of followers, behind the notifier; default 1 s
-	// shortest time between two reads of one follower, and two rings of the notifier; default 5 ms
+	// FeedInterval is the shortest time between two reads of one follower, and two notifications; default 5 ms.
 	FeedInterval time.Duration
 	ChunkSize    int // documents per batch; default 500. A batch has at most about 8 MB, too
 
@@ -164,7 +163,7 @@ type Hooks struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// BeforeWrite is called between the read and the write of an update.
 	BeforeWrite func(kind Kind, id string)
-	// BeforeNotify is called before the notifier is rung; false drops the ring.
+	// BeforeNotify is called before the store notifies other processes; false drops the notification.
 	BeforeNotify func() bool
 	// LocalWake is called before followers of the same process are woken; false drops the wake.
 	LocalWake func() bool
@@ -216,8 +215,8 @@ type Store struct {
 	log   *slog.Logger
 
 	pool      *pgxpool.Pool   // writes and reads
-	followers *reader         // of the feed
-	watchers  *reader         // of the feed: catches watches up whose cursor is old, apart from the followers
+	followers *reader         // reads the feed for followers
+	watchers  *reader         // reads the feed for watches whose cursor is older than the memory of a Broadcast
 	single    *pgx.ConnConfig // connections of their own: migrations, listening, ringing
 	hub       *hub
 	notifier  *notifier
@@ -291,7 +290,7 @@ func (s *Store) Close() {
 	s.closePools()
 }
 
-// Ping returns nil when the database answers; ErrUnavailable within about AcquireTimeout when it does not.
+// Ping returns nil when the database answers; otherwise ErrUnavailable, after about AcquireTimeout.
 func (s *Store) Ping(ctx context.Context) error {
 	return s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "select 1")
@@ -300,7 +299,7 @@ func (s *Store) Ping(ctx context.Context) error {
 }
 
 // Read runs f, which must only read, on a connection. It is for figures: there is no snapshot and no cursor. When the
-// connection turns out to be dead f is run again on another.
+// connection is broken, Read runs f again on another.
 func (s *Store) Read(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	return s.read(ctx, s.pool, f)
 }

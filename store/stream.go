@@ -22,27 +22,25 @@ type Extent struct {
 	Size  int // of documents in this page
 }
 
-// Stream is List for pages of any size: it calls begin once with the page's
-// extent and then batch with one part of the page after the other, so that
-// what it holds does not grow with the page. All of it is from one snapshot.
-// Query.After is not for it.
+// Stream is List for pages of any size: it calls begin once with the page's extent, and then batch with one part of
+// the page after the other, so that its memory does not grow with the page. The whole page is from one snapshot. A
+// Query with After is ErrInvalid.
 //
-// The next part is read while batch is at work, and the connection is given
-// back before the last one is handed over: only pages of several parts hold
-// one while their reader is slow, and at most half of the connections are held so (ErrUnavailable). An
-// error that comes after begin is of a page that was handed over in part. The
-// error of begin or batch ends the stream and is returned as it is.
+// Stream reads the next part while batch runs, and gives its connection back before the last call of batch. So only
+// pages of several parts hold a connection while batch is slow. Such pages hold at most half of the connections; one
+// more gets ErrUnavailable. After an error that follows begin the caller has a part of the page. An error of begin or
+// batch ends the stream, and Stream returns it unchanged.
 func (s *Store) Stream(ctx context.Context, q Query, begin func(Extent) error, batch func([]Document) error) error {
-	// What the callbacks return is the caller's own.
+	// Errors of the callbacks are returned unchanged.
 	var own error
-	mine := func(err error) error {
+	keep := func(err error) error {
 		if err != nil {
 			own = err
 		}
 		return err
 	}
-	err := s.stream(ctx, q, func(x Extent) error { return mine(begin(x)) }, func(d []Document) error {
-		return mine(batch(d))
+	err := s.stream(ctx, q, func(x Extent) error { return keep(begin(x)) }, func(d []Document) error {
+		return keep(batch(d))
 	})
 	if own != nil {
 		return own
@@ -91,17 +89,16 @@ func (s *Store) stream(ctx context.Context, q Query, begin func(Extent) error, b
 	return nil
 }
 
-// part is what a stream's reader hands over: the extent first, then documents,
-// or an error as the last.
+// part is one message of a stream's reader: first the extent, then documents, and an error only as the last.
 type part struct {
 	extent    *Extent
 	documents []Document
 	err       error
 }
 
-// readParts reads a page until its end, an error, or stop.
+// readParts reads a page and sends its parts, until its end, an error, or stop.
 func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop <-chan struct{}) {
-	hand := func(p part) bool {
+	send := func(p part) bool {
 		select {
 		case parts <- p:
 			return true
@@ -118,7 +115,7 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 	for attempt := 0; ; attempt++ {
 		conn, err := s.acquire(ctx, s.pool)
 		if err != nil {
-			hand(part{err: err})
+			send(part{err: err})
 			return
 		}
 		released := false
@@ -128,7 +125,7 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 				conn.Release()
 			}
 		}
-		r := &pageReader{s: s, c: conn.Conn(), q: q, hand: hand, release: release, permitted: permitted}
+		r := &pageReader{s: s, c: conn.Conn(), q: q, send: send, release: release, permitted: permitted}
 		err = r.run(ctx)
 		if !released && !conn.Conn().IsClosed() {
 			s.bounded(ctx, func(ctx context.Context) error { _, err := conn.Conn().Exec(ctx, "rollback"); return err })
@@ -140,7 +137,7 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 		case err == nil:
 			return
 		case errors.Is(err, errCrowded):
-			if permitted = s.permit(ctx, stop); permitted {
+			if permitted = s.acquirePermit(ctx, stop); permitted {
 				continue
 			}
 			err = fmt.Errorf("%w: too many long lists are read at once", ErrUnavailable)
@@ -153,16 +150,16 @@ func (s *Store) readParts(ctx context.Context, q Query, parts chan<- part, stop 
 		default:
 			err = classify(ctx, err)
 		}
-		hand(part{err: err})
+		send(part{err: err})
 		return
 	}
 }
 
-// errCrowded: a long page needs a permit to hold its connection, and there was none.
+// errCrowded: a page of several parts needs a permit to hold its connection, and none was free.
 var errCrowded = errors.New("no permit")
 
-// permit waits for a permit, without a connection.
-func (s *Store) permit(ctx context.Context, stop <-chan struct{}) bool {
+// acquirePermit waits for a permit, at most AcquireTimeout, and holds no connection meanwhile.
+func (s *Store) acquirePermit(ctx context.Context, stop <-chan struct{}) bool {
 	patience := time.NewTimer(s.opts.AcquireTimeout)
 	defer patience.Stop()
 	select {
@@ -175,8 +172,7 @@ func (s *Store) permit(ctx context.Context, stop <-chan struct{}) bool {
 	return false
 }
 
-// bounded runs a statement that ends by its own timeouts, so that a client who
-// leaves does not cost a connection.
+// bounded runs a statement under its own time-outs: the end of a client's request does not break the connection.
 func (s *Store) bounded(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := s.uncancelled(ctx)
 	defer cancel()
@@ -188,21 +184,22 @@ type pageReader struct {
 	s       *Store
 	c       *pgx.Conn
 	q       Query
-	hand    func(part) bool
+	send    func(part) bool
 	release func()
-	begun   bool // something was handed over
+	begun   bool // a part was sent
 
-	permitted bool // it may hold the connection while its parts are used
+	permitted bool // it may hold the connection while the caller handles the parts
 }
 
-// found is a document of the page by its id.
-type found struct {
+// pageEntry is the id and the size of a document of the page.
+type pageEntry struct {
 	id   string
 	size int
 }
 
+// run reads the page in a transaction of its own and sends its parts.
 func (r *pageReader) run(ctx context.Context) error {
-	var page []found
+	var page []pageEntry
 	extent := Extent{}
 	err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
 		if _, err := r.c.Exec(ctx, "begin isolation level repeatable read read only"); err != nil {
@@ -215,7 +212,7 @@ func (r *pageReader) run(ctx context.Context) error {
 		return err
 	}
 	extent.Size = len(page)
-	if together(page) < len(page) && !r.permitted {
+	if batchLength(page) < len(page) && !r.permitted {
 		select {
 		case r.s.streams <- struct{}{}:
 			r.permitted = true
@@ -226,7 +223,7 @@ func (r *pageReader) run(ctx context.Context) error {
 	for first := true; first || len(page) > 0; first = false {
 		var docs []Document
 		if len(page) > 0 {
-			some := page[:together(page)]
+			some := page[:batchLength(page)]
 			page = page[len(some):]
 			if err := r.s.bounded(ctx, func(ctx context.Context) (err error) {
 				docs, err = r.read(ctx, some)
@@ -244,16 +241,16 @@ func (r *pageReader) run(ctx context.Context) error {
 			}
 			r.release()
 		}
-		// Until the first documents are here a read that fails can be tried again.
-		if r.begun = true; first && !r.hand(part{extent: &extent}) || docs != nil && !r.hand(part{documents: docs}) {
+		// A read that fails before the first part was sent can be tried again.
+		if r.begun = true; first && !r.send(part{extent: &extent}) || docs != nil && !r.send(part{documents: docs}) {
 			return nil
 		}
 	}
 	return nil
 }
 
-// together is how many of the next documents make a batch.
-func together(page []found) int {
+// batchLength returns how many of the next documents make a batch.
+func batchLength(page []pageEntry) int {
 	n, size := 0, 0
 	for n < len(page) && n < streamRows && (n == 0 || size+page[n].size <= streamBytes) {
 		size += page[n].size
@@ -262,9 +259,8 @@ func together(page []found) int {
 	return n
 }
 
-// find reads which documents are on the page, in their order, how large they
-// are, and how many match in all.
-func (r *pageReader) find(ctx context.Context) (page []found, total int, err error) {
+// find reads the ids and sizes of the page's documents, in their order, and the number of all documents that match.
+func (r *pageReader) find(ctx context.Context) (page []pageEntry, total int, err error) {
 	args := append([]any{}, r.q.Where.Args...)
 	arg := func(v any) string {
 		args = append(args, v)
@@ -284,7 +280,7 @@ func (r *pageReader) find(ctx context.Context) (page []found, total int, err err
 	if err != nil {
 		return nil, 0, err
 	}
-	var f found
+	var f pageEntry
 	if _, err := pgx.ForEachRow(rows, []any{&f.id, &f.size}, func() error {
 		page = append(page, f)
 		return nil
@@ -300,7 +296,7 @@ func (r *pageReader) find(ctx context.Context) (page []found, total int, err err
 }
 
 // read reads some documents of the page.
-func (r *pageReader) read(ctx context.Context, some []found) ([]Document, error) {
+func (r *pageReader) read(ctx context.Context, some []pageEntry) ([]Document, error) {
 	ids := make([]string, len(some))
 	for i, f := range some {
 		ids[i] = f.id

@@ -8,31 +8,31 @@ import (
 )
 
 const (
-	// foldEvery is how many documents a process creates or removes before it folds the tally: a list adds up what is
-	// not folded.
+	// foldEvery is how many documents a process creates, imports or removes before it folds the tally: each count of a
+	// kind adds up the rows that are not folded.
 	foldEvery = 200
 	// foldBatch bounds how many rows one statement adds up.
 	foldBatch = 10_000
 )
 
-// foldSQL replaces the rows of the tally by one for each kind. Rows that another process is folding are left to it. Each
-// snapshot sees the rows before or their sum.
+// foldSQL replaces rows of the tally by one row for each kind. It skips rows that another process folds. Each snapshot
+// sees either the rows or their sum.
 const foldSQL = `with gone as (delete from tally where ctid = any(array(select ctid from tally limit $1 for update skip locked))
 		returning kind, n)
 	insert into tally select kind, sum(n) from gone group by kind`
 
-// countChange takes note of a document that was created or removed, and has the tally folded now and then.
+// countChange counts a created, imported or removed document, and wakes foldTally after each foldEvery of them.
 func (s *Store) countChange() {
 	if s.uncounted.Add(1)%foldEvery != 0 {
 		return
 	}
 	select {
 	case s.foldNow <- struct{}{}:
-	default: // it is due already
+	default: // foldTally has not yet taken the last wake
 	}
 }
 
-// foldTally folds the tally when it is due, until ctx ends.
+// foldTally folds the tally after each wake of countChange, until ctx ends.
 func (s *Store) foldTally(ctx context.Context) {
 	for {
 		select {

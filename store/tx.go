@@ -11,28 +11,27 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Tx is a transaction over several documents and the service's side tables. It is for one goroutine.
+// Tx is a transaction over several documents and the service's side tables. One goroutine may use it at a time.
 type Tx struct {
-	s      *Store
-	conn   *pgx.Conn
-	token  int64
-	xid    uint64 // known after the first write
-	writes []write
-	kinds  []Kind // changed
-	raw    bool   // statements of the service's own were run
-	begun  bool   // "begin" goes out with the first statement
-	alive  bool   // a statement was answered
+	s        *Store
+	conn     *pgx.Conn
+	token    int64
+	xid      uint64 // 0 before the first write
+	writes   []write
+	kinds    []Kind // of the changed documents
+	usedSQL  bool   // the service ran statements of its own
+	begun    bool   // "begin" was sent, with the first statement
+	answered bool   // the server answered a statement
 }
 
 const conflictRetries = 5
 
-// Tx runs f in one transaction: everything f did is committed, or nothing. f's error rolls it back
-// and is returned as it is. f may be called again when the transaction got in the way of another
-// (deadlock, serialization), so it must have no effect outside of tx; it must not use the store
-// itself, and should be short (IdleInTxTimeout).
+// Tx runs f in one transaction and commits all of its writes, or none. An error of f rolls the transaction back, and Tx
+// returns it unchanged. Tx calls f again after a conflict with another transaction (deadlock, serialization), so f must
+// have no effect outside of tx. f must not use the store itself, and must be shorter than IdleInTxTimeout.
 //
-// When Tx returns nil the transaction is durable. ErrUnknownOutcome: the connection broke during the commit and what
-// became of it could not be found out. With every other error nothing was written.
+// When Tx returns nil the transaction is durable. ErrUnknownOutcome: the connection broke during the commit, and Tx
+// could not find out whether it was committed. With every other error nothing was written.
 func (s *Store) Tx(ctx context.Context, f func(tx *Tx) error) error {
 	for try := 0; ; try++ {
 		err := s.tryTx(ctx, f)
@@ -62,10 +61,10 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	if err := f(tx); err != nil {
 		if broken(c, err) && ctx.Err() == nil {
 			s.pool.Reset()
-			if !tx.alive {
-				return fmt.Errorf("%w: %w", errNotMade, err) // it was dead when we got it
+			if !tx.answered {
+				return fmt.Errorf("%w: %w", errNotMade, err) // the connection was broken before the transaction began
 			}
-			return fmt.Errorf("%w: %w", ErrUnavailable, err) // before COMMIT was sent: certainly nothing was written
+			return fmt.Errorf("%w: %w", ErrUnavailable, err) // COMMIT was not sent, so nothing was written
 		}
 		return err
 	}
@@ -74,7 +73,7 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	}
 	cctx, cancel := s.uncancelled(ctx)
 	defer cancel()
-	if tx.raw && tx.xid == 0 {
+	if tx.usedSQL && tx.xid == 0 {
 		if err := c.QueryRow(cctx, `select coalesce(pg_current_xact_id_if_assigned(), '0')`).Scan(
 			&tx.xid); err != nil && broken(c, err) {
 			s.pool.Reset()
@@ -106,13 +105,13 @@ func (s *Store) tryTx(ctx context.Context, f func(tx *Tx) error) error {
 	return nil
 }
 
-// QueryRow is for the service's side tables. Errors of Scan are the driver's.
+// QueryRow reads one row of the service's side tables. Scan returns the driver's errors.
 func (tx *Tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	tx.raw = true
+	tx.usedSQL = true
 	return statements{tx}.QueryRow(ctx, sql, args...)
 }
 
-// statements are run in the transaction, which begins with the first: both are one round trip.
+// statements runs statements in the transaction. "begin" goes out with the first one, in one round trip.
 type statements struct{ tx *Tx }
 
 // QueryRow implements querier.
@@ -123,6 +122,7 @@ func (s statements) QueryRow(ctx context.Context, sql string, args ...any) pgx.R
 	return &firstRow{s.tx, s.tx.begin(ctx, sql, args)}
 }
 
+// begin sends "begin" and the first statement of the transaction.
 func (tx *Tx) begin(ctx context.Context, sql string, args []any) pgx.BatchResults {
 	tx.begun = true
 	b := &pgx.Batch{}
@@ -146,13 +146,13 @@ func (r *firstRow) Scan(targets ...any) error {
 	if closed := r.results.Close(); err == nil {
 		err = closed
 	}
-	r.tx.alive = err == nil || !broken(r.tx.conn, err)
+	r.tx.answered = err == nil || !broken(r.tx.conn, err)
 	return err
 }
 
 // Get is as Store.Get, and sees what the transaction wrote. It does not lock.
 func (tx *Tx) Get(ctx context.Context, kind Kind, id string) (Document, error) {
-	doc, found, err := one(ctx, statements{tx}, getSQL, string(kind), id)
+	doc, found, err := readOne(ctx, statements{tx}, getSQL, string(kind), id)
 	if err == nil && (!found || doc.Removed) {
 		err = ErrNotFound
 	}
@@ -162,9 +162,9 @@ func (tx *Tx) Get(ctx context.Context, kind Kind, id string) (Document, error) {
 	return doc, nil
 }
 
-// GetForUpdate is Get, and nobody else changes the document until the transaction ends.
+// GetForUpdate is Get, and locks the document against other writers until the transaction ends.
 func (tx *Tx) GetForUpdate(ctx context.Context, kind Kind, id string) (Document, error) {
-	doc, found, err := one(ctx, statements{tx}, lockSQL, string(kind), id)
+	doc, found, err := readOne(ctx, statements{tx}, lockSQL, string(kind), id)
 	if err == nil && (!found || doc.Removed) {
 		err = ErrNotFound
 	}
@@ -176,7 +176,7 @@ func (tx *Tx) GetForUpdate(ctx context.Context, kind Kind, id string) (Document,
 
 // GetByName is as Store.GetByName, and sees what the transaction wrote. It does not lock.
 func (tx *Tx) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
-	doc, found, err := one(ctx, statements{tx}, byNameSQL, string(kind), scope, name)
+	doc, found, err := readOne(ctx, statements{tx}, byNameSQL, string(kind), scope, name)
 	if err == nil && !found {
 		err = ErrNotFound
 	}
@@ -247,11 +247,11 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	if err != nil {
 		return fail(err)
 	}
-	cur, found, err := one(ctx, statements{tx}, lockSQL, string(kind), id)
+	cur, found, err := readOne(ctx, statements{tx}, lockSQL, string(kind), id)
 	if err != nil {
 		return fail(err)
 	}
-	if err := current(cur, found, ifVersion); err != nil {
+	if err := checkCurrent(cur, found, ifVersion); err != nil {
 		return fail(err)
 	}
 	next, w, changed, err := spec.change(ctx, cur, tx.token, remove, change)
@@ -266,7 +266,7 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 		return fail(err)
 	}
 	if !hit {
-		return fail(ErrConflict) // cannot be: the row is locked
+		return fail(ErrConflict) // impossible: the row is locked
 	}
 	if remove {
 		tx.s.countChange()
@@ -293,17 +293,18 @@ const recordSQL = `insert into history (at, action, kind, id, scope, version, ge
 // actor is the context's. Note is JSON, or nil.
 func (tx *Tx) Record(ctx context.Context, action string, kind Kind, id, scope string, note json.RawMessage) error {
 	a := ActorFrom(ctx)
-	err := statements{tx}.QueryRow(ctx, recordSQL, now(time.Time{}), action, string(kind), id, scope,
-		a.Principal, a.Account, a.RequestID, text(note), tx.token).Scan(&tx.xid)
+	err := statements{tx}.QueryRow(ctx, recordSQL, timeAfter(time.Time{}), action, string(kind), id, scope,
+		a.Principal, a.Account, a.RequestID, jsonArgument(note), tx.token).Scan(&tx.xid)
 	if err != nil {
 		return fmt.Errorf("recording %s: %w", action, classify(ctx, err))
 	}
 	return nil
 }
 
-// Exec is for the service's side tables. Its errors are the driver's, but for what classify knows.
+// Exec runs a statement on the service's side tables. It returns the driver's errors, or the store's where classify
+// knows them.
 func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	tx.raw = true
+	tx.usedSQL = true
 	if tx.begun {
 		tag, err = tx.conn.Exec(ctx, sql, args...)
 		return tag, classify(ctx, err)
@@ -315,13 +316,13 @@ func (tx *Tx) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.Com
 	if closed := results.Close(); err == nil {
 		err = closed
 	}
-	tx.alive = err == nil || !broken(tx.conn, err)
+	tx.answered = err == nil || !broken(tx.conn, err)
 	return tag, classify(ctx, err)
 }
 
-// Query is as Exec.
+// Query reads rows of the service's side tables. It returns errors as Exec does.
 func (tx *Tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	tx.raw = true
+	tx.usedSQL = true
 	return tx.query(ctx, sql, args...)
 }
 
@@ -334,7 +335,7 @@ func (tx *Tx) query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 	_, err := results.Exec()
 	var rows pgx.Rows
 	if err == nil {
-		tx.alive = true
+		tx.answered = true
 		rows, err = results.Query()
 	}
 	if err != nil {
@@ -344,8 +345,8 @@ func (tx *Tx) query(ctx context.Context, sql string, args ...any) (pgx.Rows, err
 	return &firstRows{rows, results}, nil
 }
 
-// firstRows are the rows of a transaction's first statement. The connection takes the next statement when they are
-// closed, which Next does after the last row.
+// firstRows are the rows of a transaction's first statement. The connection is free for the next statement once the
+// rows are closed. Next closes them after the last row.
 type firstRows struct {
 	pgx.Rows
 	results pgx.BatchResults

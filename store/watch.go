@@ -44,9 +44,9 @@ const (
 
 // Watch sends the documents that exist and then each change, until ctx ends or handle returns an error. It misses no
 // change, sends none twice, and no document goes back to an older version. The events come from the one follower and
-// its memory; only a watch that continues from an older cursor reads the database, once, on connections that followers do
-// not use. Watch returns ErrTooSlow when handle takes too long, so that the caller may continue from the last cursor,
-// and ErrGone when From is too old or the database was restored.
+// its memory; only a watch that continues from an older cursor reads the database, once, on connections that
+// followers do not use. Watch returns ErrTooSlow when handle takes too long, so that the caller may continue from the
+// last cursor, and ErrGone when From is too old or the database was restored.
 //
 // Watch calls open once, when it is certain that the watch can be served.
 func (b *Broadcast) Watch(ctx context.Context, w Watch, open func() error, handle func(WatchEvent) error) error {

@@ -14,26 +14,26 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// write is one statement that changes one document, ready to be sent.
+// write is one statement, with its arguments, that changes one document.
 type write struct {
 	kind    Kind
 	id      string
-	version int64 // that it makes
+	version int64 // of the document after the write
 	history bool
-	quiet   bool // nobody has to know
+	quiet   bool // it makes no version, so that followers need no wake
 	sql     string
 	args    []any
 }
 
-// Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire form after its
-// head, time, token. A null spec, status or head stands for the stored value: an unchanged value is not sent, and
+// Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire form after
+// its head, time, token. A null spec, status or head stands for the stored value: an unchanged value is not sent, and
 // PostgreSQL does not write a value again that it stores outside of the row.
 const (
 	insertSQL = `insert into document (kind, id, version, generation, spec, status, wire, created_at, updated_at, token, scope, name, deleted_at, head, facets)
 		values ($1, $2, $3, $4, $5::jsonb, $6::jsonb, $7, $8, $8, $9, $10, $11, $12, $13::bytea, $14::text[]) on conflict do nothing returning scope`
 	insertArgs = 14
 
-	// reviveSQL makes a new document of a tombstone.
+	// reviveSQL replaces a tombstone by a new document.
 	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
 		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, facets = $14::text[], xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $15 and removed_at is not null
@@ -47,16 +47,18 @@ const (
 		where kind = $1 and id = $2 and version = $12 and token = $13 and removed_at is null returning scope`
 	updateArgs = 15
 
-	// observeSQL writes in place when things were observed. The token tells whether it was done,
-	// and others that what they read is not the latest, though its version is.
+	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was done,
+	// and makes concurrent writes fail that were composed from the state before.
 	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head)
 		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning scope`
 )
 
-// sent is a statement around the given change: without a record, with one, and with one that has no content.
-type sent struct{ plain, recorded, trailed string }
+// statementForms are the statements of one change: without a record of the history, with a record, and with a record
+// that has neither spec nor status.
+type statementForms struct{ plain, recorded, trailed string }
 
-func statement(change string, args int) sent {
+// newStatementForms makes the statements of a change that has args arguments.
+func newStatementForms(change string, args int) statementForms {
 	p := func(i int) string { return "$" + strconv.Itoa(args+i) }
 	with := func(spec, status, packed string) string {
 		return `with w as (` + change + `), h as (
@@ -64,7 +66,7 @@ func statement(change string, args int) sent {
 			select $8, ` + p(4) + `, $1, $2, w.scope, $3, $4, ` + p(1) + `, ` + p(2) + `, ` + p(3) + `, ` + spec + `, ` + status + `, ` + packed + `, $9 from w)
 			select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`
 	}
-	return sent{
+	return statementForms{
 		plain:    `with w as (` + change + `) select count(*), coalesce(pg_current_xact_id_if_assigned(), '0') from w`,
 		recorded: with("$5::jsonb", p(5)+"::jsonb", p(6)+"::bytea"),
 		trailed:  with("null::jsonb", "null::jsonb", "null::bytea"),
@@ -72,26 +74,26 @@ func statement(change string, args int) sent {
 }
 
 var (
-	insertStatement = statement(insertSQL, insertArgs)
-	reviveStatement = statement(reviveSQL, reviveArgs)
-	updateStatement = statement(updateSQL, updateArgs)
+	insertStatement = newStatementForms(insertSQL, insertArgs)
+	reviveStatement = newStatementForms(reviveSQL, reviveArgs)
+	updateStatement = newStatementForms(updateSQL, updateArgs)
 
-	observeStatement = statement(observeSQL, 0).plain
+	observeStatement = newStatementForms(observeSQL, 0).plain
 )
 
 func newToken() int64 { return rand.Int64() }
 
-// compose makes the write of next. Null arguments for an unchanged spec or status.
-func (k *KindSpec) compose(ctx context.Context, st sent, next Document, spec, status json.RawMessage, token int64,
-	action string, more ...any) write {
+// compose makes the write that stores next. spec and status are nil if they did not change.
+func (k *KindSpec) compose(ctx context.Context, st statementForms, next Document, spec, status json.RawMessage,
+	token int64, action string, more ...any) write {
 	return k.composeRecorded(ctx, st, next, spec, status, status, token, action, more...)
 }
 
-// composeRecorded is compose with what the history keeps of the status.
-func (k *KindSpec) composeRecorded(ctx context.Context, st sent, next Document, spec, status, recorded json.RawMessage,
-	token int64, action string, more ...any) write {
-	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, text(spec), text(status),
-		storedWire(next), next.UpdatedAt, token}, more...)
+// composeRecorded is compose with another status for the history: recorded.
+func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, next Document, spec, status,
+	recorded json.RawMessage, token int64, action string, more ...any) write {
+	args := append([]any{string(next.Kind), next.ID, next.Version, next.Generation, jsonArgument(spec),
+		jsonArgument(status), storedWire(next), next.UpdatedAt, token}, more...)
 	w := write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
 	switch {
 	case k.History:
@@ -108,19 +110,20 @@ func (k *KindSpec) composeRecorded(ctx context.Context, st sent, next Document, 
 		if k.Recorded != nil {
 			recorded, packed = nil, pack(recorded)
 		}
-		w.args = append(w.args, text(recorded), packed)
+		w.args = append(w.args, jsonArgument(recorded), packed)
 	}
 	return w
 }
 
-// text passes JSON on as it is; nil is null.
-func text(j json.RawMessage) any {
+// jsonArgument returns JSON as the argument of a statement; nil is null.
+func jsonArgument(j json.RawMessage) any {
 	if j == nil {
 		return nil
 	}
 	return []byte(j)
 }
 
+// render makes the wire form of a document, and notes the length of its head.
 func (k *KindSpec) render(d *Document) error {
 	d.Wire, d.head = []byte{}, 0
 	if k.Render == nil {
@@ -137,7 +140,7 @@ func (k *KindSpec) render(d *Document) error {
 	return nil
 }
 
-// renderStatus is render for a change of nothing but the status.
+// renderStatus is render for a change of the status alone: it keeps the head of cur if the kind has a Tail.
 func (k *KindSpec) renderStatus(d *Document, cur Document) error {
 	if k.Tail == nil || cur.head == 0 {
 		return k.render(d)
@@ -151,7 +154,7 @@ func (k *KindSpec) renderStatus(d *Document, cur Document) error {
 	return nil
 }
 
-// facets returns what the column facets is to have.
+// facets returns the content of the column facets; nil is null.
 func (k *KindSpec) facets(d Document) []string {
 	if k.Facets == nil {
 		return nil
@@ -159,8 +162,8 @@ func (k *KindSpec) facets(d Document) []string {
 	return k.Facets(d)
 }
 
-// changedFacets returns the facets of next, or nil if cur has the same. A document of a kind with heads that has no head
-// may have been written by the release before, which left the facets of an earlier version in the row.
+// changedFacets returns the facets of next, or nil if cur has the same. A document of a kind with heads that has no
+// head may have been written by the release before, which left the facets of an earlier version in the row.
 func (k *KindSpec) changedFacets(cur, next Document) []string {
 	if k.Facets == nil {
 		return nil
@@ -180,8 +183,9 @@ func changedHead(cur, next Document) any {
 	return next.Wire[:next.head]
 }
 
-// now is the database's resolution of the present time, later than what it follows.
-func now(after time.Time) time.Time {
+// timeAfter returns the present time in microseconds, which PostgreSQL keeps, or the first microsecond after the given
+// time if that is later.
+func timeAfter(after time.Time) time.Time {
 	t := time.Now().UTC().Truncate(time.Microsecond)
 	if !t.After(after) {
 		t = after.Add(time.Microsecond)
@@ -189,7 +193,7 @@ func now(after time.Time) time.Time {
 	return t
 }
 
-// creation completes a new document that takes the place of nothing (nil) or of a tombstone.
+// creation completes a new document. It replaces a tombstone, or nothing if tombstone is nil.
 func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 	if d.ID == "" {
 		return d, fmt.Errorf("%w: it has no id", ErrInvalid)
@@ -203,11 +207,11 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 	d.Version, d.Generation, d.Removed = 1, 1, false
 	at := d.CreatedAt.UTC().Truncate(time.Microsecond)
 	if d.CreatedAt.IsZero() {
-		at = now(time.Time{})
+		at = timeAfter(time.Time{})
 	}
 	if tombstone != nil {
 		d.Version, d.Generation = tombstone.Version+1, tombstone.Generation+1
-		at = now(tombstone.UpdatedAt)
+		at = timeAfter(tombstone.UpdatedAt)
 	}
 	d.CreatedAt, d.UpdatedAt = at, at
 	if k.Begin != nil {
@@ -218,8 +222,8 @@ func (k *KindSpec) creation(d Document, tombstone *Document) (Document, error) {
 	return d, k.render(&d)
 }
 
-// change applies f to a copy of cur and works out what is to be written, if anything. changed is
-// false when f left it as it was, or changed only when it was observed.
+// change applies f to a copy of cur and composes the write of the difference; without a difference the write is empty.
+// changed is false without a difference, or if only times of observation differ.
 func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove bool, f func(*Document) error) (
 	next Document, w write, changed bool, err error) {
 	next = cur
@@ -232,7 +236,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 	case next.Scope != cur.Scope || next.Name != cur.Name || next.ID != cur.ID || next.Kind != cur.Kind:
 		return cur, w, false, fmt.Errorf("%w: kind, id, scope and name do not change", ErrInvalid)
 	case cur.DeletedAt != nil:
-		next.DeletedAt = cur.DeletedAt // once requested, a deletion stays, and keeps its time
+		next.DeletedAt = cur.DeletedAt // a requested deletion keeps its time and cannot be taken back
 	case next.DeletedAt != nil:
 		t := next.DeletedAt.UTC().Truncate(time.Microsecond)
 		next.DeletedAt = &t
@@ -271,7 +275,7 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, remove
 		next.Generation = max(cur.Generation+1, asked)
 	}
 	next.CreatedAt = cur.CreatedAt
-	next.UpdatedAt, next.Removed, next.token = now(cur.UpdatedAt), remove, token
+	next.UpdatedAt, next.Removed, next.token = timeAfter(cur.UpdatedAt), remove, token
 	if spec == nil && !deleting && !remove {
 		err = k.renderStatus(&next, cur)
 	} else {
@@ -310,7 +314,7 @@ func (k *KindSpec) difference(cur, next Document) (Difference, error) {
 	return Different, nil
 }
 
-// observe makes next, which was observed later, the same version as cur.
+// observe composes the write of a status that has only later times of observation: next gets the version of cur.
 func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, err error) {
 	status, decoded := next.Status, next.Decoded
 	*next = cur
@@ -318,21 +322,21 @@ func (k *KindSpec) observe(next *Document, cur Document, token int64) (w write, 
 	if err := k.renderStatus(next, cur); err != nil {
 		return w, err
 	}
-	args := []any{string(next.Kind), next.ID, next.Version, text(status), storedWire(*next), token, cur.token,
+	args := []any{string(next.Kind), next.ID, next.Version, jsonArgument(status), storedWire(*next), token, cur.token,
 		changedHead(cur, *next)}
 	return write{kind: next.Kind, id: next.ID, version: next.Version, quiet: true, sql: observeStatement, args: args},
 		nil
 }
 
-// send sends one write on a connection. hit is false when its condition did not hold.
+// send sends one write on a connection. hit is false when the condition of the statement found no row.
 func send(ctx context.Context, conn querier, w write) (hit bool, xid uint64, err error) {
 	var n int64
 	err = conn.QueryRow(ctx, w.sql, w.args...).Scan(&n, &xid)
 	return n > 0, xid, err
 }
 
-// autocommit sends one write as a transaction of its own: one round trip. When the connection breaks, it finds out what
-// became of the write; a write that was certainly not made comes back as errNotMade.
+// autocommit sends one write as a transaction of its own, in one round trip. When the connection breaks it finds out
+// whether the write was committed; it returns errNotMade if it certainly was not.
 func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool, err error) {
 	conn, err := s.acquire(ctx, s.pool)
 	if err != nil {
@@ -364,10 +368,10 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 	return false, fmt.Errorf("%w: %w", errNotMade, err)
 }
 
-// errNotMade: the connection broke, and the write was not made. It may be sent again.
+// errNotMade: the connection broke and nothing was written. The caller may send the write again.
 var errNotMade = fmt.Errorf("%w: the connection broke before the write", ErrUnavailable)
 
-// nameTaken recognises the name's unique index.
+// nameTaken reports whether err is a violation of the unique index of names.
 func nameTaken(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.Code == "23505" && pgErr.ConstraintName == "document_name"
