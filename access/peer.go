@@ -1,11 +1,8 @@
 package access
 
 import (
-	"crypto/tls"
-	"net/http"
 	"slices"
 
-	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 )
 
@@ -49,31 +46,3 @@ func MayCall(callee Callee, peer pki.Name) bool {
 
 // OnlyReports reports whether a peer that may call callee may only read and report.
 func OnlyReports(callee Callee, peer pki.Name) bool { return callee == CLM && peer == maestro }
-
-// Peer returns the peer of a TLS connection that may call callee. The error is a
-// *rest.Error with status 401 or 403.
-func Peer(callee Callee, cs *tls.ConnectionState) (pki.Name, error) {
-	peer, err := pki.PeerName(cs)
-	if err != nil {
-		return "", rest.Errorf(http.StatusUnauthorized, "no-certificate",
-			"%s takes callers with a client certificate of this region only; present one", callee).Because(err)
-	}
-	if !MayCall(callee, peer) {
-		return "", rest.Errorf(http.StatusForbidden, "peer-not-allowed", "%s may not call %s", quoted(string(peer)),
-			callee)
-	}
-	return peer, nil
-}
-
-// RequirePeer passes only requests of peers that may call callee to next. The
-// server's TLS configuration must verify client certificates against the region's
-// CA: a certificate that was only sent does not count.
-func RequirePeer(callee Callee, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := Peer(callee, r.TLS); err != nil {
-			rest.Fail(w, r, err)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
