@@ -210,8 +210,8 @@ func situations() []situation {
 					"AsExpected", ""), nil)},
 		{adapter: "hosted-cluster", name: "is of no version there", resource: cluster(1, false), cluster: []object{
 			placed}, found: hosted(1, applied(5),
-			said(7, "Available", "False", "version-not-available", "", "ValidReleaseImage", "False",
-				"version-not-available", "this management cluster has 1.36.3, not 1.99.0"), nil)},
+			said(7, "Available", "False", "VersionNotAvailable", "", "ValidReleaseImage", "False",
+				"VersionNotAvailable", "this management cluster has 1.36.3, not 1.99.0"), nil)},
 		{adapter: "hosted-cluster", name: "runs", resource: cluster(1, false), cluster: []object{placed},
 			found: hosted(1, applied(5), ready, running)},
 		{adapter: "hosted-cluster", name: "runs as the generation before wants it", resource: cluster(2, false),
