@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -21,6 +20,7 @@ import (
 	"atoll.dev/hosting/nodepool"
 	"atoll.dev/hosting/process"
 	"atoll.dev/hosting/router"
+	"atoll.dev/release"
 )
 
 // hostingService is `atoll hosting`.
@@ -117,11 +117,10 @@ func (s *System) host(p *parts, o hosting.Options, planes process.Options) error
 
 // catalogue reads the values of --release.
 func catalogue(releases []string) (map[controlplane.Version]string, error) {
-	version := regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+-]+)?$`)
 	c := map[controlplane.Version]string{}
 	for _, r := range releases {
 		v, binary, ok := strings.Cut(r, "=")
-		if !ok || !version.MatchString(v) || binary == "" {
+		if !ok || release.CheckVersion(v) != nil || binary == "" {
 			return nil, fmt.Errorf("--release %q is not VERSION=BINARY, as 1.36.3=/usr/libexec/atoll-kube", r)
 		}
 		if _, twice := c[controlplane.Version(v)]; twice {

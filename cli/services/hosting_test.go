@@ -13,7 +13,7 @@ func TestReleasesOfTheCommandLine(t *testing.T) {
 	if err != nil || !maps.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
-	for _, wrong := range [][]string{{"1.36.3"}, {"=/opt/x"}, {"v1.36.3=/opt/x"}, {"1.36=/opt/x"}, {"1.36.3="},
+	for _, wrong := range [][]string{{"1.36.3"}, {"=/opt/x"}, {"v1.36.3=/opt/x"}, {"1.36=/opt/x"}, {"1.36.3="}, {"1.36.3+x=/a"},
 		{"1.36.3=/a", "1.36.3=/b"}} {
 		if c, err := catalogue(wrong); err == nil {
 			t.Errorf("%q was taken as %v", wrong, c)
