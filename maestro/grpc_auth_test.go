@@ -206,6 +206,31 @@ rules:
 	}
 }
 
+// A service that may call over REST acts as a source only if it may call over
+// gRPC, too.
+func TestI10SourcesHaveATableOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	site := newSite(t)
+	m := site.start(func(o *Options) {
+		o.MayCallGRPC = func(peer string) bool { return peer == "system:adapter" }
+	})
+	m.want(http.StatusOK, "GET", "/api/maestro/v1/consumers", "")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := attempt(ctx, t, m.dial("system:adapter"), "fleet"); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []pki.Name{"system:platform-api", "system:clm", "system:operator"} {
+		if err := attempt(ctx, t, m.dial(name), "fleet"); !isCode(err, "PermissionDenied") {
+			t.Errorf("%s publishes: %v", name, err)
+		}
+		_, err := opened(ctx, m.dial(name), &cloudevents.SubscriptionRequest{Source: "fleet"})
+		if !isCode(err, "PermissionDenied") {
+			t.Errorf("%s subscribes: %v", name, err)
+		}
+	}
+}
+
 // kubeAPI speaks to a plane as its administrator, without a client library.
 type kubeAPI struct {
 	t      *testing.T

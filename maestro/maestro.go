@@ -105,8 +105,11 @@ type Options struct {
 	// pages may call the REST API; "*" is any. Default: none.
 	CORSOrigins []string
 
-	// MayCall reports whether an identity may call Maestro. Default: no identity may.
+	// MayCall reports whether an identity may call over REST. Default: no identity may.
 	MayCall func(peer string) bool
+	// MayCallGRPC reports whether an identity may act for all sources over gRPC.
+	// Default: MayCall.
+	MayCallGRPC func(peer string) bool
 
 	Heartbeat     time.Duration // on streams to sources and agents; default 10 s
 	Stuck         time.Duration // the server ends a stream whose client reads nothing for so long; default 15 s
@@ -153,6 +156,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MayCall == nil {
 		o.MayCall = func(string) bool { return false }
+	}
+	if o.MayCallGRPC == nil {
+		o.MayCallGRPC = o.MayCall
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -229,7 +235,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	auth, err := rpcauth.New(rpcauth.Options{
-		RulesFile: o.RulesFile, Tokens: o.Tokens, MayCall: o.MayCall, Logger: o.Logger,
+		RulesFile: o.RulesFile, Tokens: o.Tokens, MayCall: o.MayCallGRPC, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("maestro: %w", err)

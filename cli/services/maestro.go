@@ -218,7 +218,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if f.authn == "mock" {
 		return nil
 	}
-	o.MayCall = func(peer string) bool { return access.MayCall(access.MaestroHTTP, pki.Name(peer)) }
+	admitServices(o)
 	mutual := f.authn == "mtls"
 	o.HTTPTLS = identity.ServerTLS(true)
 	if o.GRPCTLS, o.ForeignGRPC, err = f.sources.tls(identity, mutual); err != nil {
@@ -235,6 +235,13 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	}
 	o.Agents, err = listen(f.agents)
 	return err
+}
+
+// admitServices sets which of the region's identities may call over REST and over
+// gRPC.
+func admitServices(o *maestro.Options) {
+	o.MayCall = func(peer string) bool { return access.MayCall(access.MaestroHTTP, pki.Name(peer)) }
+	o.MayCallGRPC = func(peer string) bool { return access.MayCall(access.MaestroGRPC, pki.Name(peer)) }
 }
 
 // mqtt reads what the flags say of the broker.
