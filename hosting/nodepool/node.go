@@ -131,16 +131,27 @@ func (w wanted) applied() string {
 	return string(text)
 }
 
+// networkFull is the error of a node for which a network of its cluster has no
+// room.
+type networkFull struct {
+	kind    string // what the network is of: pods or machines
+	network netip.Prefix
+}
+
+func (e *networkFull) Error() string {
+	return fmt.Sprintf("the cluster's network of %s %s has no room for another node", e.kind, e.network)
+}
+
 // build returns a new Node. place is its number in the cluster's networks; no other
-// node of the cluster has it.
+// node of the cluster has it. The error is a *networkFull.
 func (w wanted) build(pool *hypershift.NodePool, name string, place int) (*unstructured.Unstructured, error) {
 	pods, ok := subnet(w.pods, w.hostBits, place)
 	if !ok {
-		return nil, fmt.Errorf("the cluster's network of pods %s has no room for another node", w.pods)
+		return nil, &networkFull{kind: "pods", network: w.pods}
 	}
 	ip, ok := offset(w.machines, firstMachine+place)
 	if !ok {
-		return nil, fmt.Errorf("the cluster's network of machines %s has no room for another node", w.machines)
+		return nil, &networkFull{kind: "machines", network: w.machines}
 	}
 	labels := maps.Clone(w.labels)
 	if labels == nil {

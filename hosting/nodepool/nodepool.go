@@ -250,6 +250,10 @@ func (k *keeper) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	}
 	d := plan(w, nodes, now, k.o.UnhealthyAfter)
 	wait, err := site.execute(ctx, pool, w, d, nodes, now)
+	if full, isFull := errors.AsType[*networkFull](err); isFull {
+		w.full = full
+		return 0, errors.Join(err, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))
+	}
 	if err != nil {
 		return 0, k.releaseWhenOverdue(ctx, object, cluster, pool, err)
 	}

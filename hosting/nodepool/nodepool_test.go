@@ -309,3 +309,31 @@ func TestAPausedPoolIsLeftAlone(t *testing.T) {
 	w.delete("p")
 	w.gone("p")
 }
+
+// A pool that grows beyond its cluster's network shows why it has too few nodes.
+// Nodes whose drain has begun are removed all the same: they make the room.
+func TestAFullNetworkIsReported(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.patch(hypershift.HostedClusters(), w.namespace, w.cluster, map[string]any{"spec": map[string]any{
+		"networking": map[string]any{"clusterNetwork": []any{map[string]any{"cidr": "10.132.0.0/22", "hostPrefix": 23}}},
+	}})
+	w.pool("p", 2, nil)
+	w.ready("p")
+	w.change("p", map[string]any{"replicas": 3})
+	w.await("p", hypershift.AllMachinesReady, "False", NetworkFull)
+	p := w.await("p", hypershift.Ready, "False", NetworkFull)
+	want := "the cluster's network of pods 10.132.0.0/22 has no room for another node"
+	for _, c := range p.Status.Conditions {
+		if c.Reason == NetworkFull && c.Message != want {
+			t.Errorf("%s: %q, want %q", c.Type, c.Message, want)
+		}
+	}
+	w.patch(nodeResource(), "", w.nodes("p")[1].GetName(), map[string]any{
+		"metadata": map[string]any{"annotations": map[string]any{drainingAnnotation: "2026-11-22T12:00:00Z"}},
+		"spec":     map[string]any{"unschedulable": true},
+	})
+	w.change("p", map[string]any{"replicas": 2})
+	w.ready("p")
+	w.delete("p")
+	w.gone("p")
+}

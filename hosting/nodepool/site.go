@@ -171,7 +171,8 @@ func (s *site) nodesOf(ctx context.Context, pool string) ([]*node, error) {
 }
 
 // execute executes a decision. It returns after which time to decide again,
-// because it waits for a change that sends no event; 0: never.
+// because it waits for a change that sends no event; 0: never. A *networkFull is
+// returned after the rest was executed, because a node that is removed makes room.
 func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted, d decision, nodes []*node, now time.Time) (
 	time.Duration, error) {
 	for _, n := range nodes {
@@ -184,8 +185,14 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 			}
 		}
 	}
+	var full error
 	for _, name := range freeNames(nodePrefix(pool), nodes, d.create) {
-		if err := s.create(ctx, pool, w, name); err != nil {
+		err := s.create(ctx, pool, w, name)
+		if _, isFull := errors.AsType[*networkFull](err); isFull {
+			full = err
+			break
+		}
+		if err != nil {
 			return 0, err
 		}
 	}
@@ -216,7 +223,7 @@ func (s *site) execute(ctx context.Context, pool *hypershift.NodePool, w wanted,
 		}
 		again = sooner(again, wait)
 	}
-	return again, nil
+	return again, full
 }
 
 func (s *site) create(ctx context.Context, pool *hypershift.NodePool, w wanted, name string) error {

@@ -36,6 +36,7 @@ const (
 	ScalingDown            = "ScalingDown"
 	NodesNotReady          = "NodesNotReady"
 	UpdatingNodes          = "Updating"
+	NetworkFull            = "NetworkFull"
 	Paused                 = "ReconciliationPaused"
 )
 
@@ -83,6 +84,9 @@ func conditionsOf(pool *hypershift.NodePool, w wanted, nodes []*node) []hypershi
 	if live < w.replicas {
 		set(hypershift.AllMachinesReady, ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
 	}
+	if w.full != nil && live < w.replicas {
+		set(hypershift.AllMachinesReady, NetworkFull, w.full.Error())
+	}
 	if ready < live {
 		set(hypershift.AllNodesHealthy, NodesNotReady, fmt.Sprintf("%d of %d nodes are ready", ready, live))
 	}
@@ -97,6 +101,8 @@ func readiness(w wanted, live, ready, outdated, leaving int) hypershift.NodePool
 	switch {
 	case len(w.invalid) > 0:
 		return no(w.invalid[0].reason, w.invalid[0].message)
+	case w.full != nil:
+		return no(NetworkFull, w.full.Error())
 	case live < w.replicas:
 		return no(ScalingUp, fmt.Sprintf("%d of %d nodes are there", live, w.replicas))
 	case ready < live:

@@ -31,7 +31,8 @@ type wanted struct {
 	hostBits     int
 	machines     netip.Prefix // network of the nodes
 
-	invalid []problem // reasons why no node can be made
+	invalid []problem    // reasons why no node can be made
+	full    *networkFull // why the last try made fewer nodes than the pool needs; nil: it made all
 }
 
 // problem is a condition that is False.
