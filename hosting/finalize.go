@@ -51,6 +51,9 @@ func (h *Hosting) forget(id controlplane.ID) error {
 	h.mu.Lock()
 	delete(h.seen, id)
 	c := h.hosted[id]
+	if c == nil {
+		h.wakeWaiters() // those of a deleted cluster find that it does not exist
+	}
 	h.mu.Unlock()
 	if c == nil {
 		return nil
@@ -76,7 +79,7 @@ func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 			delete(h.names, name)
 		}
 	}
-	h.wakeWaiters() // they learn that the cluster does not exist
+	h.wakeWaiters()
 	h.mu.Unlock()
 	h.publish()
 	return true, nil

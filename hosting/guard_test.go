@@ -1,6 +1,8 @@
 package hosting
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -117,4 +119,40 @@ func TestI9ANewClusterNeverGetsTheDataOfADeletedOne(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A Wake that waits for a plane ends when the HostedCluster is deleted.
+func TestAWakeEndsWhenItsClusterIsDeleted(t *testing.T) {
+	w := newMemoryWorld(t, "woken")
+	w.machine.Pause()
+	key := w.create("one", nil)
+	w.wait("the first decision", func() error {
+		if w.h.lookup(key) == nil {
+			return errStill
+		}
+		return nil
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	woken := make(chan error, 1)
+	go func() { woken <- w.h.Wake(ctx, key) }()
+	w.wait("the Wake", func() error {
+		w.h.mu.Lock()
+		defer w.h.mu.Unlock()
+		if c := w.h.hosted[key]; c == nil || c.demand.Waiting == 0 {
+			return errStill
+		}
+		return nil
+	})
+	w.delete(key)
+	w.wait("the order to discard the plane", func() error {
+		if !w.machine.IsDiscarding(key) {
+			return errStill
+		}
+		return nil
+	})
+	w.machine.Resume()
+	if err := <-woken; !errors.Is(err, ErrNotHosted) {
+		t.Errorf("got %v, want %v", err, ErrNotHosted)
+	}
 }
